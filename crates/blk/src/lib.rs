@@ -1,0 +1,1 @@
+//! Sheave floor 2: bio, plug, request, tags, hctx, queue, statistics, drivers

@@ -1,0 +1,2 @@
+//! The `sheave` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Sheave: the Linux block I/O fast path in user space.
