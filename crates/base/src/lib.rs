@@ -1,1 +1,14 @@
-//! Sheave floor 1: sync facade, sbitmap, mpscq, buffers, units, status, clock
+//! Sheave floor 1: what every other floor stands on and what depends on none of them.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`sync`] | the only import of atomics and threads: std or a model checker |
+//!
+//! Two features, `shuttle` and `loom`, swap the primitives under `sync` for those of a model checker:
+//!
+//! ```text
+//! cargo test -p sheave-base --features shuttle model_   # random schedules, sequentially consistent
+//! cargo test -p sheave-base --features loom model_      # all schedules up to a bound, weak memory
+//! ```
+
+pub mod sync;
