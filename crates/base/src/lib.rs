@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`sync`] | the only import of atomics and threads: std or a model checker |
+//! | [`buf`] | owned aligned memory for direct I/O |
 //!
 //! Two features, `shuttle` and `loom`, swap the primitives under `sync` for those of a model checker:
 //!
@@ -11,4 +12,5 @@
 //! cargo test -p sheave-base --features loom model_      # all schedules up to a bound, weak memory
 //! ```
 
+pub mod buf;
 pub mod sync;

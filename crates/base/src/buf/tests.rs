@@ -1,0 +1,78 @@
+//! Buffers: alignment, zeroes, both origins, and the errors.
+
+use super::*;
+
+fn check(len: usize, align: usize) {
+    let mut buf = Buf::zeroed(len, align).expect("buffer");
+    assert_eq!(
+        (buf.len(), buf.align(), buf.is_empty()),
+        (len, align, len == 0)
+    );
+    assert_eq!(buf.as_ptr().addr() % align, 0);
+    assert!(buf.iter().all(|&byte| byte == 0));
+    buf.fill(0xa5);
+    assert!(buf.iter().all(|&byte| byte == 0xa5));
+    assert_eq!(buf.as_mut_ptr().cast_const(), buf.as_ptr());
+}
+
+#[test]
+fn every_shape_is_aligned_zeroed_and_writable() {
+    for len in [
+        0,
+        1,
+        512,
+        4096,
+        MMAP_THRESHOLD_BYTES - 1,
+        MMAP_THRESHOLD_BYTES,
+        1 << 20,
+    ] {
+        for align in [1, 8, 512, 4096, 65536, 2 << 20] {
+            check(len, align);
+        }
+    }
+}
+
+#[test]
+fn memory_stays_put_when_the_buffer_moves_to_another_thread() {
+    let buf = Buf::zeroed(4096, 4096).expect("buffer");
+    let address = buf.as_ptr().addr();
+    let moved = std::thread::spawn(move || buf.as_ptr().addr())
+        .join()
+        .expect("thread");
+    assert_eq!(address, moved);
+}
+
+#[test]
+fn bad_shapes_are_errors() {
+    assert_eq!(
+        Buf::zeroed(1, 0).expect_err("align 0"),
+        BufError::Align { align: 0 }
+    );
+    assert_eq!(
+        Buf::zeroed(1, 3).expect_err("align 3"),
+        BufError::Align { align: 3 }
+    );
+    assert_eq!(
+        Buf::zeroed(1, 2 << 30).expect_err("align"),
+        BufError::Align { align: 2 << 30 }
+    );
+    let len = usize::MAX - 10;
+    assert_eq!(
+        Buf::zeroed(len, 4096).expect_err("too big"),
+        BufError::TooBig { len, align: 4096 }
+    );
+    let len = isize::MAX as usize - 4095;
+    assert_eq!(
+        Buf::zeroed(len, 4096).expect_err("no memory"),
+        BufError::NoMem { len }
+    );
+    assert!(BufError::Align { align: 3 }.to_string().contains("4096"));
+}
+
+#[test]
+fn debug_shows_the_shape_and_no_bytes() {
+    let mut buf = Buf::zeroed(64, 64).expect("buffer");
+    buf.fill(b'S');
+    let text = format!("{buf:?}");
+    assert!(text.contains("len: 64") && !text.contains("83"), "{text}");
+}
