@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`sync`] | the only import of atomics and threads: std or a model checker |
 //! | [`buf`] | owned aligned memory for direct I/O |
+//! | [`units`] | sectors, bytes, and how people write and read sizes, times and counts |
 //!
 //! Two features, `shuttle` and `loom`, swap the primitives under `sync` for those of a model checker:
 //!
@@ -14,3 +15,4 @@
 
 pub mod buf;
 pub mod sync;
+pub mod units;

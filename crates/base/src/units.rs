@@ -1,0 +1,298 @@
+//! Sectors and bytes as types, and how people write and read sizes, times and counts.
+//!
+//! Owns the unit conversions and the text forms. Does not own limits: whether a size suits a device is the device's
+//! business.
+//!
+//! * I1: a sector is 512 bytes, always, whatever block size a device has.
+//! * I2: size suffixes are binary (`1k` = 1024 bytes), count suffixes decimal (`1k` = 1000).
+//! * I3: what `fmt_bytes` prints without a fraction, `parse_size` reads back.
+//!
+//! Called by every floor for the types, by device specifications, command line and reports for the text.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// Bytes in a sector (I1).
+pub const SECTOR_BYTES: u64 = 1 << SECTOR_SHIFT;
+/// log2 of [`SECTOR_BYTES`].
+pub const SECTOR_SHIFT: u32 = 9;
+
+/// A place or a length in sectors of 512 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct Sector(pub u64);
+
+/// A place or a length in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct Bytes(pub u64);
+
+impl Sector {
+    /// In bytes; `None` past 2^64.
+    #[inline]
+    #[must_use]
+    pub fn checked_bytes(self) -> Option<Bytes> {
+        self.0.checked_mul(SECTOR_BYTES).map(Bytes)
+    }
+
+    /// In bytes, for a sector that lies on a device (a device has less than 2^64 bytes).
+    #[inline]
+    #[must_use]
+    pub fn bytes(self) -> Bytes {
+        debug_assert!(
+            self.0 <= u64::MAX >> SECTOR_SHIFT,
+            "sector {} lies on no device",
+            self.0
+        );
+        Bytes(self.0 << SECTOR_SHIFT)
+    }
+
+    /// The sum; `None` past 2^64.
+    #[inline]
+    #[must_use]
+    pub fn checked_add(self, other: Self) -> Option<Self> {
+        self.0.checked_add(other.0).map(Self)
+    }
+}
+
+impl Bytes {
+    /// In sectors; `None` when it is not a whole number of them.
+    #[inline]
+    #[must_use]
+    pub fn sectors(self) -> Option<Sector> {
+        self.is_aligned(SECTOR_BYTES).then(|| self.sectors_floor())
+    }
+
+    /// In whole sectors, the rest dropped.
+    #[inline]
+    #[must_use]
+    pub fn sectors_floor(self) -> Sector {
+        Sector(self.0 >> SECTOR_SHIFT)
+    }
+
+    /// True when it is a multiple of `align`, a power of two.
+    #[inline]
+    #[must_use]
+    pub fn is_aligned(self, align: u64) -> bool {
+        debug_assert!(align.is_power_of_two(), "{align} is not a power of two");
+        self.0 & (align - 1) == 0
+    }
+
+    /// The sum; `None` past 2^64.
+    #[inline]
+    #[must_use]
+    pub fn checked_add(self, other: Self) -> Option<Self> {
+        self.0.checked_add(other.0).map(Self)
+    }
+}
+
+/// Plain arithmetic for values on one device, which cannot overflow; use `checked_add` on what a peer sends.
+macro_rules! arithmetic {
+    ($unit:ident) => {
+        impl Add for $unit {
+            type Output = Self;
+            #[inline]
+            fn add(self, other: Self) -> Self {
+                Self(self.0 + other.0)
+            }
+        }
+        impl Sub for $unit {
+            type Output = Self;
+            #[inline]
+            fn sub(self, other: Self) -> Self {
+                Self(self.0 - other.0)
+            }
+        }
+    };
+}
+arithmetic!(Sector);
+arithmetic!(Bytes);
+
+impl fmt::Display for Sector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sector {}", self.0)
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&fmt_bytes(self.0))
+    }
+}
+
+/// Why a text is not a size.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParseSizeError {
+    /// It does not start with a whole number.
+    #[error("size `{0}` does not start with a whole number: write it like 512, 4k, 1M, 10G or 1T")]
+    Number(String),
+    /// The unit is none of ours.
+    #[error(
+        "size `{text}` has the unknown unit `{unit}`: use k, M, G, T, P or E (powers of 1024), or none for bytes"
+    )]
+    Unit {
+        /// The whole text.
+        text: String,
+        /// What follows the number.
+        unit: String,
+    },
+    /// It is 2^64 bytes or more.
+    #[error("size `{0}` is too large: the limit is 16E - 1 byte")]
+    TooBig(String),
+}
+
+/// Why a text is not a duration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParseDurationError {
+    /// It does not start with a whole number.
+    #[error(
+        "duration `{0}` does not start with a whole number: write it like 100ns, 10us, 3ms, 5s or 2m"
+    )]
+    Number(String),
+    /// The unit is none of ours, or is missing.
+    #[error("duration `{text}` has the unit `{unit}`: use ns, us, ms, s, m or h")]
+    Unit {
+        /// The whole text.
+        text: String,
+        /// What follows the number.
+        unit: String,
+    },
+    /// It is 2^64 nanoseconds (584 years) or more.
+    #[error("duration `{0}` is too long: the limit is 584 years")]
+    TooLong(String),
+}
+
+/// Reads a size in bytes: a whole number and at most one of the units k, M, G, T, P, E, upper or lower case, also
+/// written `KiB` or `kB` (I2: always powers of 1024); `B` or nothing is bytes.
+///
+/// ```
+/// assert_eq!(sheave_base::units::parse_size("4k"), Ok(4096));
+/// assert_eq!(sheave_base::units::parse_size("1 GiB"), Ok(1 << 30));
+/// ```
+///
+/// # Errors
+/// [`ParseSizeError`].
+pub fn parse_size(text: &str) -> Result<u64, ParseSizeError> {
+    let (number, unit) = split_unit(text);
+    if number.is_empty() {
+        return Err(ParseSizeError::Number(text.into()));
+    }
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        "p" | "pb" | "pib" => 50,
+        "e" | "eb" | "eib" => 60,
+        _ => {
+            return Err(ParseSizeError::Unit {
+                text: text.into(),
+                unit: unit.into(),
+            });
+        }
+    };
+    let number: Option<u64> = number.parse().ok();
+    number
+        .and_then(|n| n.checked_mul(1 << shift))
+        .ok_or_else(|| ParseSizeError::TooBig(text.into()))
+}
+
+/// Reads a duration: a whole number and one of the units ns, us, ms, s, m, h. `0` needs no unit.
+///
+/// ```
+/// use std::time::Duration;
+/// assert_eq!(sheave_base::units::parse_duration("10us"), Ok(Duration::from_micros(10)));
+/// ```
+///
+/// # Errors
+/// [`ParseDurationError`].
+pub fn parse_duration(text: &str) -> Result<Duration, ParseDurationError> {
+    let (number, unit) = split_unit(text);
+    if number.is_empty() {
+        return Err(ParseDurationError::Number(text.into()));
+    }
+    let unit_ns: u64 = match unit {
+        "" if number.bytes().all(|digit| digit == b'0') => 1,
+        "ns" => 1,
+        "us" | "µs" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" | "min" => 60 * 1_000_000_000,
+        "h" => 3600 * 1_000_000_000,
+        _ => {
+            return Err(ParseDurationError::Unit {
+                text: text.into(),
+                unit: unit.into(),
+            });
+        }
+    };
+    let ns = number
+        .parse()
+        .ok()
+        .and_then(|n: u64| n.checked_mul(unit_ns));
+    ns.map(Duration::from_nanos)
+        .ok_or_else(|| ParseDurationError::TooLong(text.into()))
+}
+
+/// The leading digits, and what follows them, both without blanks around.
+fn split_unit(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    (&text[..digits], text[digits..].trim())
+}
+
+/// A size for people, in binary units: `512 B`, `4 KiB`, `1.5 GiB`.
+#[must_use]
+pub fn fmt_bytes(bytes: u64) -> String {
+    scaled(
+        bytes,
+        1024,
+        &[" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"],
+    )
+}
+
+/// A count for people, in decimal units: `999`, `1.5k`, `3.42M`.
+#[must_use]
+pub fn fmt_count(count: u64) -> String {
+    scaled(count, 1000, &["", "k", "M", "G", "T", "P", "E"])
+}
+
+/// A time for people: `80 ns`, `12.3 us`, `4 ms`, `1.5 s`. Seconds have no larger unit.
+#[must_use]
+pub fn fmt_ns(ns: u64) -> String {
+    scaled(ns, 1000, &[" ns", " us", " ms", " s"])
+}
+
+/// `value` in the largest of `units` (each `step` times the one before) that leaves at least 1, with three digits
+/// or with all of the whole part, and no zeroes at the end of a fraction.
+fn scaled(value: u64, step: u64, units: &[&str]) -> String {
+    let mut unit = 0;
+    let mut scale: u64 = 1;
+    while unit + 1 < units.len() && value / scale >= step {
+        scale *= step;
+        unit += 1;
+    }
+    let whole = value / scale;
+    let decimals = match whole {
+        _ if value.is_multiple_of(scale) => 0,
+        0..10 => 2,
+        10..100 => 1,
+        _ => 0,
+    };
+    // In integers, cut and not rounded: 1023.99 KiB must not become 1024 KiB.
+    let power = 10_u64.pow(decimals);
+    let fraction = (u128::from(value % scale) * u128::from(power) / u128::from(scale)) as u64;
+    let mut text = whole.to_string();
+    if fraction > 0 {
+        let digits = format!("{fraction:0width$}", width = decimals as usize);
+        text.push('.');
+        text.push_str(digits.trim_end_matches('0'));
+    }
+    text.push_str(units[unit]);
+    text
+}
+
+#[cfg(test)]
+mod tests;
