@@ -5,6 +5,7 @@
 //! | [`sync`] | the only import of atomics and threads: std or a model checker |
 //! | [`buf`] | owned aligned memory for direct I/O |
 //! | [`units`] | sectors, bytes, and how people write and read sizes, times and counts |
+//! | [`status`] | the block status of a finished request, and errno |
 //!
 //! Two features, `shuttle` and `loom`, swap the primitives under `sync` for those of a model checker:
 //!
@@ -14,5 +15,6 @@
 //! ```
 
 pub mod buf;
+pub mod status;
 pub mod sync;
 pub mod units;
