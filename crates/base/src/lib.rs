@@ -6,6 +6,7 @@
 //! | [`buf`] | owned aligned memory for direct I/O |
 //! | [`units`] | sectors, bytes, and how people write and read sizes, times and counts |
 //! | [`status`] | the block status of a finished request, and errno |
+//! | [`clock`] | real or virtual time; statistics and deadlines are different types |
 //!
 //! Two features, `shuttle` and `loom`, swap the primitives under `sync` for those of a model checker:
 //!
@@ -15,6 +16,7 @@
 //! ```
 
 pub mod buf;
+pub mod clock;
 pub mod status;
 pub mod sync;
 pub mod units;

@@ -1,0 +1,237 @@
+//! Time, real or virtual, as two types that do not mix: one for statistics, one for deadlines.
+//!
+//! Owns the reading of clocks. Does not own any cache of a reading: that is the plug's business, and the reason why
+//! the types differ.
+//!
+//! | type | from | may be cached | used for |
+//! |---|---|---|---|
+//! | [`CoarseTs`] | the processor's cycle counter, else `CLOCK_MONOTONIC` | yes | statistics |
+//! | [`PreciseTs`] | `CLOCK_MONOTONIC` | no | deadlines, rate limits |
+//!
+//! * I1: no conversion leads from `CoarseTs` to `PreciseTs` or back.
+//! * I2: reading never allocates, and without a virtual clock never writes memory.
+//! * I3: a span never is negative: where the later stamp is the smaller one (two processors' counters may differ by
+//!   a few ns) it is 0.
+//! * I4: a coarse clock from the cycle counter keeps the rate of `CLOCK_MONOTONIC` to within
+//!   some 10 ppm (the error of its calibration).
+//!
+//! Called by the plug, request start and completion (coarse), timeouts and rate limits (precise), spin loops (cycles).
+
+mod tsc;
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use tsc::Tsc;
+
+const NS_PER_SEC: u64 = 1_000_000_000;
+
+/// A stamp for statistics: ns since some moment before the start of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct CoarseTs(pub u64);
+
+impl CoarseTs {
+    /// The ns since an earlier stamp, 0 when it is not earlier (I3).
+    #[inline]
+    #[must_use]
+    pub fn ns_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// A stamp for deadlines: ns of `CLOCK_MONOTONIC`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct PreciseTs(pub u64);
+
+impl PreciseTs {
+    /// The ns since an earlier stamp, 0 when it is not earlier (I3).
+    #[inline]
+    #[must_use]
+    pub fn ns_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// This long after it; the far end of time when that is past it.
+    #[inline]
+    #[must_use]
+    pub fn after(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(duration_ns(span)))
+    }
+
+    /// What is left until it at `now`, zero when it has passed.
+    #[inline]
+    #[must_use]
+    pub fn left(self, now: Self) -> Duration {
+        Duration::from_nanos(self.ns_since(now))
+    }
+}
+
+/// Where time is read. Cheap to clone; each owner keeps its own.
+#[derive(Debug, Clone)]
+pub struct Clock {
+    source: Source,
+}
+
+#[derive(Debug, Clone)]
+enum Source {
+    /// The cycle counter for coarse stamps, `CLOCK_MONOTONIC` for precise ones.
+    Tsc(Tsc),
+    /// `CLOCK_MONOTONIC` for both: the cycle counter cannot be trusted here.
+    Os,
+    /// A clock that a test sets.
+    Virtual(Arc<VirtualState>),
+}
+
+#[derive(Debug, Default)]
+struct VirtualState {
+    now_ns: AtomicU64,
+    reads: AtomicU64,
+}
+
+impl Clock {
+    /// The real clock. The first call in a process takes some 10 ms to calibrate the cycle counter.
+    #[must_use]
+    pub fn real() -> Self {
+        // Not `sync`: calibration happens once per process and is no part of any modelled protocol.
+        static CALIBRATED: OnceLock<Option<Tsc>> = OnceLock::new();
+        let source = match CALIBRATED.get_or_init(|| Tsc::calibrate(monotonic_ns)) {
+            Some(tsc) => Source::Tsc(*tsc),
+            None => Source::Os,
+        };
+        Self { source }
+    }
+
+    /// A clock that stands at 0 until its handle moves it.
+    #[must_use]
+    pub fn virtual_clock() -> (Self, VirtualClock) {
+        let state = Arc::new(VirtualState {
+            now_ns: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+        });
+        (
+            Self {
+                source: Source::Virtual(Arc::clone(&state)),
+            },
+            VirtualClock { state },
+        )
+    }
+
+    /// Now, for statistics: a branch, the cycle counter, a multiplication.
+    #[inline]
+    #[must_use]
+    pub fn coarse(&self) -> CoarseTs {
+        CoarseTs(match &self.source {
+            Source::Tsc(tsc) => tsc.ns(tsc::cycles()),
+            Source::Os => monotonic_ns(),
+            Source::Virtual(state) => state.read(),
+        })
+    }
+
+    /// Now, for deadlines: always asks the system (about 20 to 40 ns).
+    #[inline]
+    #[must_use]
+    pub fn precise(&self) -> PreciseTs {
+        PreciseTs(match &self.source {
+            Source::Tsc(_) | Source::Os => monotonic_ns(),
+            Source::Virtual(state) => state.read(),
+        })
+    }
+
+    /// A counter that runs at a constant rate from an arbitrary start, the cheapest thing there is to read; for
+    /// bounds on spinning and on the age of a cached stamp. A virtual clock counts ns, and does not count the read.
+    #[inline]
+    #[must_use]
+    pub fn cycles(&self) -> u64 {
+        match &self.source {
+            Source::Tsc(_) => tsc::cycles(),
+            Source::Os => monotonic_ns(),
+            // Relaxed: a clock orders nothing.
+            Source::Virtual(state) => state.now_ns.load(Ordering::Relaxed),
+        }
+    }
+
+    /// How long `cycles` (a difference of two [`cycles`](Self::cycles)) are, in ns.
+    #[inline]
+    #[must_use]
+    pub fn cycles_to_ns(&self, cycles: u64) -> u64 {
+        match &self.source {
+            Source::Tsc(tsc) => tsc.span_ns(cycles),
+            Source::Os | Source::Virtual(_) => cycles,
+        }
+    }
+
+    /// How many cycles a span is: turn a bound into cycles once, then compare cycles.
+    #[must_use]
+    pub fn ns_to_cycles(&self, ns: u64) -> u64 {
+        match &self.source {
+            Source::Tsc(tsc) => tsc.span_cycles(ns),
+            Source::Os | Source::Virtual(_) => ns,
+        }
+    }
+
+    /// True when coarse stamps come from the processor's cycle counter.
+    #[must_use]
+    pub fn is_cycle_counter(&self) -> bool {
+        matches!(self.source, Source::Tsc(_))
+    }
+}
+
+impl VirtualState {
+    #[inline]
+    fn read(&self) -> u64 {
+        // Relaxed, both: a clock orders nothing, and a count is read when all is quiet.
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.now_ns.load(Ordering::Relaxed)
+    }
+}
+
+/// The hand of a virtual clock: moves the time of each [`Clock`] that was cloned from its pair.
+#[derive(Debug, Clone)]
+pub struct VirtualClock {
+    state: Arc<VirtualState>,
+}
+
+impl VirtualClock {
+    /// Lets time pass.
+    pub fn advance(&self, span: Duration) {
+        // Relaxed: a clock orders nothing.
+        self.state
+            .now_ns
+            .fetch_add(duration_ns(span), Ordering::Relaxed);
+    }
+
+    /// Sets the time, backwards too: to see what the code under test makes of it.
+    pub fn set(&self, now_ns: u64) {
+        // Relaxed: a clock orders nothing.
+        self.state.now_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// How often the clock was read for a stamp, coarse or precise.
+    #[must_use]
+    pub fn reads(&self) -> u64 {
+        // Relaxed: exact once the threads that read it have been joined.
+        self.state.reads.load(Ordering::Relaxed)
+    }
+}
+
+/// `CLOCK_MONOTONIC` in ns.
+#[inline]
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * NS_PER_SEC + now.tv_nsec as u64
+}
+
+/// A span in ns, at most 2^64 - 1 (584 years).
+#[inline]
+fn duration_ns(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests;

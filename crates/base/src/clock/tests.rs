@@ -1,0 +1,117 @@
+//! Clocks: the virtual one exactly, the real one by its promises, the conversion by arithmetic.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn a_virtual_clock_moves_only_by_hand_and_counts_reads() {
+    let (clock, hand) = Clock::virtual_clock();
+    let other = clock.clone();
+    assert_eq!(
+        (clock.coarse(), other.precise()),
+        (CoarseTs(0), PreciseTs(0))
+    );
+    hand.advance(Duration::from_micros(3));
+    assert_eq!(
+        (clock.precise(), other.coarse()),
+        (PreciseTs(3000), CoarseTs(3000))
+    );
+    hand.set(10);
+    assert_eq!(clock.coarse(), CoarseTs(10));
+    assert_eq!(hand.reads(), 5);
+    assert_eq!(
+        (clock.cycles(), clock.cycles_to_ns(7), clock.ns_to_cycles(9)),
+        (10, 7, 9)
+    );
+    assert_eq!(hand.reads(), 5, "cycles are not stamps");
+    assert!(!clock.is_cycle_counter());
+}
+
+#[test]
+fn spans_are_never_negative() {
+    assert_eq!(CoarseTs(5).ns_since(CoarseTs(9)), 0);
+    assert_eq!(CoarseTs(9).ns_since(CoarseTs(5)), 4);
+    assert_eq!(PreciseTs(5).ns_since(PreciseTs(9)), 0);
+    assert_eq!(PreciseTs(9).left(PreciseTs(5)), Duration::from_nanos(4));
+    assert_eq!(PreciseTs(5).left(PreciseTs(9)), Duration::ZERO);
+    assert_eq!(PreciseTs(5).after(Duration::from_nanos(4)), PreciseTs(9));
+    assert_eq!(PreciseTs(5).after(Duration::MAX), PreciseTs(u64::MAX));
+}
+
+#[test]
+fn the_real_clock_goes_forward_at_the_rate_of_the_system() {
+    let clock = Clock::real();
+    println!(
+        "coarse stamps from the cycle counter: {}",
+        clock.is_cycle_counter()
+    );
+    let (coarse, precise, cycles) = (clock.coarse(), clock.precise(), clock.cycles());
+    std::thread::sleep(Duration::from_millis(20));
+    let coarse_ns = clock.coarse().ns_since(coarse);
+    let precise_ns = clock.precise().ns_since(precise);
+    let cycles_ns = clock.cycles_to_ns(clock.cycles() - cycles);
+    assert!(precise_ns >= 20_000_000);
+    // Generous: the test may be interrupted between two readings.
+    for ns in [coarse_ns, cycles_ns] {
+        assert!(
+            ns.abs_diff(precise_ns) < 10_000_000,
+            "{ns} against {precise_ns}"
+        );
+    }
+}
+
+#[test]
+fn a_real_stamp_never_goes_back_on_one_thread() {
+    let clock = Clock::real();
+    let (mut coarse, mut precise) = (clock.coarse(), clock.precise());
+    for _ in 0..100_000 {
+        let now = (clock.coarse(), clock.precise());
+        assert!(now.0 >= coarse && now.1 >= precise);
+        (coarse, precise) = now;
+    }
+}
+
+#[test]
+fn an_implausible_counter_is_refused() {
+    assert!(Tsc::between((0, 0), (26_000_000, 10_000_000)).is_some());
+    assert!(
+        Tsc::between((0, 0), (26_000_000, 0)).is_none(),
+        "no time passed"
+    );
+    assert!(
+        Tsc::between((9, 0), (8, 10_000_000)).is_none(),
+        "the counter went back"
+    );
+    assert!(
+        Tsc::between((0, 0), (1000, 10_000_000)).is_none(),
+        "too slow"
+    );
+    assert!(
+        Tsc::between((0, 0), (u64::MAX, 10_000_000)).is_none(),
+        "too fast"
+    );
+}
+
+proptest! {
+    #[test]
+    fn conversion_is_exact_to_the_fraction_and_never_goes_back(
+        mhz in 200_u64..10_000, a in 0_u64..1 << 50, b in 0_u64..1 << 50,
+    ) {
+        let base = 1_u64 << 40;
+        let tsc = Tsc::between((0, base - 10_000_000), (mhz * 10_000, base)).expect("plausible");
+        let (low, high) = (a.min(b), a.max(b));
+        prop_assert!(tsc.ns(low) <= tsc.ns(high));
+        prop_assert!(tsc.ns(low) >= base);
+        let exact = u128::from(a) * 1000 / u128::from(mhz);
+        let got = u128::from(tsc.span_ns(a));
+        prop_assert!(got <= exact && exact - got <= 1 + (exact >> 24), "{got} against {exact}");
+    }
+
+    #[test]
+    fn cycles_and_ns_convert_both_ways(mhz in 200_u64..10_000, ns in 0_u64..1 << 50) {
+        let tsc = Tsc::between((0, 0), (mhz * 10_000, 10_000_000)).expect("plausible");
+        let back = tsc.span_ns(tsc.span_cycles(ns));
+        prop_assert!(back <= ns && ns - back <= 6, "{back} against {ns}");
+    }
+}
