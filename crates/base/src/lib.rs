@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`sync`] | the only import of atomics and threads: std or a model checker |
+//! | [`sbitmap`] | a bitmap of tags that many threads allocate from and free into |
 //! | [`buf`] | owned aligned memory for direct I/O |
 //! | [`units`] | sectors, bytes, and how people write and read sizes, times and counts |
 //! | [`status`] | the block status of a finished request, and errno |
@@ -17,6 +18,7 @@
 
 pub mod buf;
 pub mod clock;
+pub mod sbitmap;
 pub mod status;
 pub mod sync;
 pub mod units;

@@ -1,0 +1,252 @@
+//! A bitmap of tags that many threads allocate from and free into ("scalable bitmap").
+//!
+//! Owns which tags are taken. Does not own what a tag names, and does not wait: a caller that gets nothing
+//! decides for itself how to be woken.
+//!
+//! A word holds 64 tags. Freeing does not touch the word that allocation works on: it sets bits in a second word,
+//! `cleared`, on a cache line of its own. Allocation folds `cleared` back by one exchange when it runs short.
+//!
+//! | `set` bit | `cleared` bit | the tag is |
+//! |---|---|---|
+//! | 0 | 0 | free |
+//! | 1 | 0 | live, or held for a moment by the thread that folds it |
+//! | 1 | 1 | freed, waiting to be folded |
+//!
+//! * I1: a tag has one owner from the exchange that set its bit until [`Sbitmap::clear_batch`].
+//! * I2: a grant is the lowest free bits of one word, and holds no bit that was busy.
+//! * I3: a bit in `cleared` is also in `set`; whoever takes it out of `cleared` takes it out of `set`, once.
+//! * I4: what the old owner of a tag wrote before the free is visible to the new owner after the grant.
+//!
+//! Called by tag sets that several threads share. A tag set with one owner needs none of this.
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Tags in one word.
+pub const WORD_BITS: u32 = u64::BITS;
+
+/// A concurrent bitmap of `depth` tags, `0..depth`.
+#[derive(Debug)]
+pub struct Sbitmap {
+    words: Box<[Word]>,
+    depth: u32,
+}
+
+/// 64 tags on two cache lines, one that allocation writes and one that freeing writes.
+#[derive(Debug)]
+struct Word {
+    /// Bit n: tag `first + n` is not free. Bits past the depth stay 0 and are never granted.
+    set: CachePadded<AtomicU64>,
+    /// Bit n: tag `first + n` was freed and waits to be folded (I3).
+    cleared: CachePadded<AtomicU64>,
+}
+
+impl Sbitmap {
+    /// A bitmap of `depth` free tags.
+    ///
+    /// # Panics
+    /// When `depth` is 0: nothing could ever be granted.
+    #[must_use]
+    pub fn new(depth: u32) -> Self {
+        assert!(depth > 0, "a tag bitmap needs a depth of at least 1");
+        let words = (0..depth.div_ceil(WORD_BITS))
+            .map(|_| Word::new())
+            .collect();
+        Self { words, depth }
+    }
+
+    /// Number of tags.
+    #[inline]
+    #[must_use]
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Number of words: word `w` holds the tags from `w * WORD_BITS`.
+    #[inline]
+    #[must_use]
+    pub fn words(&self) -> u32 {
+        self.depth.div_ceil(WORD_BITS)
+    }
+
+    /// Takes up to `want` tags of one word, the lowest that are free, trying the word `word_hint` first.
+    ///
+    /// Returns the first tag of the word and a mask: bit n grants the tag `first + n`. The mask is never 0, may
+    /// hold fewer than `want` bits though other words have more, and goes back through
+    /// [`clear_batch`](Self::clear_batch), whole or in parts. `word_hint` (any start value, one per thread)
+    /// remembers where to go on.
+    ///
+    /// `None`: each word in turn had nothing to give (or `want` is 0). Tags that another thread is folding at that
+    /// moment are not seen; that thread then takes at least one tag, so a free and with it a reason to
+    /// retry is still to come.
+    #[inline]
+    pub fn get_batch(&self, word_hint: &mut u32, want: u32) -> Option<(u32, u64)> {
+        if want == 0 {
+            return None;
+        }
+        let words = self.words();
+        let mut at = if *word_hint < words {
+            *word_hint
+        } else {
+            *word_hint % words
+        };
+        for _ in 0..words {
+            let mask = self.words[at as usize].take(want, self.valid(at));
+            if mask != 0 {
+                *word_hint = at;
+                return Some((at * WORD_BITS, mask));
+            }
+            at = if at + 1 == words { 0 } else { at + 1 };
+        }
+        None
+    }
+
+    /// Takes one tag. As [`get_batch`](Self::get_batch) with `want` 1.
+    #[inline]
+    pub fn get(&self, word_hint: &mut u32) -> Option<u32> {
+        self.get_batch(word_hint, 1)
+            .map(|(first, mask)| first + mask.trailing_zeros())
+    }
+
+    /// Frees the tags `first + n` for each bit n of `mask`: one atomic instruction for the batch.
+    ///
+    /// `first` is the first tag of a word. The caller owns each of these tags and owns none of them afterwards; in
+    /// debug builds a free of a tag that is not live panics.
+    #[inline]
+    pub fn clear_batch(&self, first: u32, mask: u64) {
+        debug_assert_eq!(
+            first % WORD_BITS,
+            0,
+            "clear_batch names a word by its first tag"
+        );
+        self.words[(first / WORD_BITS) as usize].put(mask);
+    }
+
+    /// The live tags of a word: bit n is tag `word * WORD_BITS + n`.
+    ///
+    /// While other threads allocate and free this is a snapshot that holds every tag that is live during the whole
+    /// call and may also hold a tag that is just being folded. With nobody allocating or freeing it is exact.
+    #[inline]
+    #[must_use]
+    pub fn busy(&self, word: u32) -> u64 {
+        self.words[word as usize].busy()
+    }
+
+    /// Number of live tags: the sum over [`busy`](Self::busy), never above the depth.
+    #[must_use]
+    pub fn weight(&self) -> u32 {
+        self.words.iter().map(|word| word.busy().count_ones()).sum()
+    }
+
+    /// The bits of a word that are tags: all but those past the depth.
+    #[inline]
+    fn valid(&self, word: u32) -> u64 {
+        let tags = self.depth - word * WORD_BITS;
+        if tags >= WORD_BITS {
+            u64::MAX
+        } else {
+            (1 << tags) - 1
+        }
+    }
+}
+
+impl Word {
+    fn new() -> Self {
+        Self {
+            set: CachePadded::new(AtomicU64::new(0)),
+            cleared: CachePadded::new(AtomicU64::new(0)),
+        }
+    }
+
+    /// Takes the lowest `want` free bits, fewer when there are fewer, 0 when there is none.
+    #[inline]
+    fn take(&self, want: u32, valid: u64) -> u64 {
+        // Relaxed: only a guess, confirmed by the exchange below.
+        let mut set = self.set.load(Ordering::Relaxed);
+        let mut folded = false;
+        // Every turn but the fold means that another thread has made progress on this word.
+        loop {
+            let free = !set & valid;
+            if free.count_ones() < want && !folded {
+                folded = true;
+                if self.fold() {
+                    set = self.set.load(Ordering::Relaxed);
+                    continue;
+                }
+            }
+            if free == 0 {
+                return 0;
+            }
+            let grant = lowest_bits(free, want);
+            // Acquire pairs with the Release in `fold` (I4). An exchange of the whole word, and not a blind OR: a
+            // grant computed from an old value may hold bits that are busy by now (I2).
+            match self.set.compare_exchange_weak(
+                set,
+                set | grant,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return grant,
+                Err(now) => set = now,
+            }
+        }
+    }
+
+    /// Marks `mask` as freed.
+    #[inline]
+    fn put(&self, mask: u64) {
+        debug_assert_eq!(
+            self.set.load(Ordering::Relaxed) & mask,
+            mask,
+            "freed a tag that nobody had taken"
+        );
+        // Release pairs with the Acquire in `fold` (I4).
+        let before = self.cleared.fetch_or(mask, Ordering::Release);
+        debug_assert_eq!(before & mask, 0, "freed a tag twice");
+    }
+
+    /// Makes the freed bits free. True when there were any.
+    #[inline]
+    fn fold(&self) -> bool {
+        // Relaxed: a miss is a free that has not happened yet. Saves the write to the line that freeing owns.
+        if self.cleared.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        // The exchange makes this thread the only one to fold these bits (I3).
+        // Acquire pairs with the Release in `put` (I4).
+        let freed = self.cleared.swap(0, Ordering::Acquire);
+        if freed == 0 {
+            return false;
+        }
+        // Release pairs with the Acquire in `take` (I4) and in `busy`.
+        self.set.fetch_and(!freed, Ordering::Release);
+        true
+    }
+
+    /// The live bits.
+    #[inline]
+    fn busy(&self) -> u64 {
+        // `set` first. Acquire pairs with the Release in `fold`: who sees a tag that was granted again also sees
+        // that its old free has left `cleared`, and so cannot miss a live tag.
+        let set = self.set.load(Ordering::Acquire);
+        // Relaxed: ordered by the load above.
+        set & !self.cleared.load(Ordering::Relaxed)
+    }
+}
+
+/// The lowest `count` bits that are set in `bits`, or all of them.
+#[inline]
+fn lowest_bits(bits: u64, count: u32) -> u64 {
+    if bits.count_ones() <= count {
+        return bits;
+    }
+    let mut rest = bits;
+    for _ in 0..count {
+        rest &= rest - 1;
+    }
+    bits ^ rest
+}
+
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests;
