@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`sync`] | the only import of atomics and threads: std or a model checker |
 //! | [`sbitmap`] | a bitmap of tags that many threads allocate from and free into |
+//! | [`mpscq`] | a wait-free queue of preallocated nodes: many producers, one consumer |
 //! | [`buf`] | owned aligned memory for direct I/O |
 //! | [`units`] | sectors, bytes, and how people write and read sizes, times and counts |
 //! | [`status`] | the block status of a finished request, and errno |
@@ -18,6 +19,7 @@
 
 pub mod buf;
 pub mod clock;
+pub mod mpscq;
 pub mod sbitmap;
 pub mod status;
 pub mod sync;
