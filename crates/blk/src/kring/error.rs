@@ -1,0 +1,131 @@
+//! What can be wrong with a kernel ring, each with its cause and its fix.
+//!
+//! Control path only: an operation that fails gives its `-errno` in its CQE, never one of these.
+
+use std::fs;
+use std::io;
+
+/// Why there is no kernel ring, or why it refused what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KringError {
+    /// The administrator switched io_uring off.
+    #[error(
+        "io_uring is switched off on this machine (kernel.io_uring_disabled={value}); \
+         allow it with `sysctl -w kernel.io_uring_disabled=0`{}",
+        if *.value == 1 { ", or run in the group of kernel.io_uring_group" } else { "" }
+    )]
+    Disabled {
+        /// The sysctl's value: 1 is "for the unprivileged", 2 is "for everybody".
+        value: u8,
+    },
+    /// A filter answers EPERM or EACCES.
+    #[error(
+        "io_uring is not permitted ({}): a seccomp filter or security module forbids it, as Docker's default profile \
+         does; run with `--security-opt seccomp=unconfined` or a profile that allows io_uring_setup, io_uring_enter \
+         and io_uring_register", errno_text(*.errno)
+    )]
+    Forbidden {
+        /// EPERM or EACCES.
+        errno: i32,
+    },
+    /// The kernel has no io_uring.
+    #[error(
+        "this kernel has no io_uring (ENOSYS); it needs Linux 5.6 or newer built with CONFIG_IO_URING, and a sandbox \
+         (such as gVisor) must pass it through"
+    )]
+    Missing,
+    /// Not enough (lockable) memory.
+    #[error(
+        "the kernel has no memory for the ring (ENOMEM): the limit on locked memory is probably too small; raise it \
+         with `ulimit -l unlimited` or LimitMEMLOCK=infinity in the unit file, or ask for fewer entries"
+    )]
+    NoMemory,
+    /// Out of descriptors.
+    #[error("no file descriptor is left for the ring ({}); raise the limit with `ulimit -n`", errno_text(*.errno))]
+    NoDescriptor {
+        /// EMFILE or ENFILE.
+        errno: i32,
+    },
+    /// The caller asked for no entries, or for more than the kernel has.
+    #[error("a kernel ring has 1 to 32768 entries, not {entries}; ask for fewer")]
+    BadEntries {
+        /// What was asked for.
+        entries: u32,
+    },
+    /// Even the plainest set-up was refused.
+    #[error(
+        "the kernel refuses every set-up of io_uring that Sheave knows ({}){}",
+        errno_text(*.errno),
+        if *.iopoll { "; try without polling" } else { "; Linux 5.6 or newer is needed" }
+    )]
+    Refused {
+        /// What the last try gave.
+        errno: i32,
+        /// Whether polling had been asked for.
+        iopoll: bool,
+    },
+    /// `io_uring_enter` failed in a way that no retry helps.
+    #[error("io_uring_enter failed: {}{}", errno_text(*.errno), enter_hint(*.errno))]
+    Enter {
+        /// What it gave.
+        errno: i32,
+    },
+    /// The kernel does not take a buffer into the ring's table; I/O goes on without.
+    #[error(
+        "buffer slot {slot} cannot be registered: {}{}",
+        errno_text(*.errno),
+        if *.errno == libc::ENOMEM { "; raise the limit on locked memory with `ulimit -l`" } else { "" }
+    )]
+    Buffer {
+        /// The slot that was asked for.
+        slot: u32,
+        /// What the kernel gave.
+        errno: i32,
+    },
+}
+
+impl KringError {
+    /// Names the cause of a failed `io_uring_setup`.
+    pub(super) fn from_setup(errno: i32, iopoll: bool) -> Self {
+        Self::explain_setup(errno, iopoll, disabled_sysctl())
+    }
+
+    /// As [`from_setup`](Self::from_setup), with the value of `kernel.io_uring_disabled` given.
+    pub(super) fn explain_setup(errno: i32, iopoll: bool, disabled: Option<u8>) -> Self {
+        match errno {
+            libc::EPERM | libc::EACCES => match disabled {
+                Some(value @ 1..) => Self::Disabled { value },
+                _ => Self::Forbidden { errno },
+            },
+            libc::ENOSYS => Self::Missing,
+            libc::ENOMEM => Self::NoMemory,
+            libc::EMFILE | libc::ENFILE => Self::NoDescriptor { errno },
+            _ => Self::Refused { errno, iopoll },
+        }
+    }
+}
+
+fn disabled_sysctl() -> Option<u8> {
+    fs::read_to_string("/proc/sys/kernel/io_uring_disabled")
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+pub(super) fn errno_text(errno: i32) -> io::Error {
+    io::Error::from_raw_os_error(errno)
+}
+
+fn enter_hint(errno: i32) -> &'static str {
+    match errno {
+        libc::EEXIST => "; the ring was used by another thread than the one that made it",
+        libc::EAGAIN | libc::ENOMEM | libc::EBUSY => {
+            "; the kernel has no memory for requests: lower the depth, or free memory"
+        }
+        libc::EBADF | libc::EOPNOTSUPP => "; its descriptor was closed by somebody else",
+        libc::EPERM | libc::EACCES => "; a seccomp filter installed since then forbids it",
+        _ => "",
+    }
+}

@@ -1,0 +1,229 @@
+//! Preparing operations: each function fills one SQE; nothing reaches the kernel before `enter`.
+#![allow(unsafe_code)] // pushing SQEs that name memory
+
+use std::os::fd::RawFd;
+
+use io_uring::opcode;
+use io_uring::squeue::Entry;
+use io_uring::types::{CancelBuilder, Fd, Fixed, FsyncFlags};
+
+use super::KernelRing;
+
+/// The submission queue is full: enter, then prepare again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the kernel ring's submission queue is full; enter it first")]
+pub struct Full;
+
+/// Which way the data goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KOp {
+    /// From the file.
+    Read,
+    /// To the file.
+    Write,
+}
+
+/// The file an operation is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// A slot that `register_file` gave.
+    Fixed(u32),
+    /// A descriptor.
+    Raw(RawFd),
+}
+
+/// A piece of memory, laid out as the kernel's `struct iovec`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct IoVec {
+    /// Where it starts.
+    pub base: *mut u8,
+    /// How many bytes.
+    pub len: usize,
+}
+
+const _: () = {
+    assert!(size_of::<IoVec>() == size_of::<libc::iovec>());
+    assert!(std::mem::offset_of!(IoVec, len) == std::mem::offset_of!(libc::iovec, iov_len));
+};
+
+/// Most bytes one operation moves; the kernel cuts there, too, and a longer one ends short.
+const MAX_RW_BYTES: usize = 0x7fff_f000;
+
+/// Calls `$build` with the target as the crate's own type, whichever that is.
+macro_rules! with_target {
+    ($target:expr, $fd:ident => $build:expr) => {
+        match $target {
+            Target::Fixed(slot) => {
+                let $fd = Fixed(slot);
+                $build
+            }
+            Target::Raw(raw) => {
+                let $fd = Fd(raw);
+                $build
+            }
+        }
+    };
+}
+
+impl KernelRing {
+    /// Prepares a read or write of `segs` at `offset`. One segment goes as READ or WRITE (by registered buffer
+    /// `fixed_buf`, if given, which must hold it), several as READV or WRITEV, where `fixed_buf` means nothing.
+    /// `rw_flags` are the `RWF_*` flags of `preadv2`.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`].
+    ///
+    /// # Safety
+    ///
+    /// The memory of the segments must stay valid, unmoved and otherwise unused until the operation's CQE was reaped
+    /// (for a write: unchanged), and so must `segs` itself if it has several segments (I3).
+    #[inline]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "an SQE has that many fields, and a struct of them is one more copy"
+    )]
+    pub unsafe fn prep_rw(
+        &mut self,
+        op: KOp,
+        target: Target,
+        segs: &[IoVec],
+        fixed_buf: Option<u16>,
+        offset: u64,
+        rw_flags: i32,
+        user_data: u64,
+    ) -> Result<(), Full> {
+        let entry = match *segs {
+            [seg] => single(op, target, seg, fixed_buf, offset, rw_flags),
+            _ => vectored(op, target, segs, offset, rw_flags),
+        };
+        self.push(entry, user_data)
+    }
+
+    /// Prepares an fsync, or with `datasync` an fdatasync.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`].
+    #[inline]
+    pub fn prep_fsync(
+        &mut self,
+        target: Target,
+        datasync: bool,
+        user_data: u64,
+    ) -> Result<(), Full> {
+        let flags = if datasync {
+            FsyncFlags::DATASYNC
+        } else {
+            FsyncFlags::empty()
+        };
+        self.push(
+            with_target!(target, fd => opcode::Fsync::new(fd).flags(flags).build()),
+            user_data,
+        )
+    }
+
+    /// Prepares a `fallocate` with `mode` made of `FALLOC_FL_*`.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`].
+    pub fn prep_fallocate(
+        &mut self,
+        target: Target,
+        mode: i32,
+        offset: u64,
+        len: u64,
+        user_data: u64,
+    ) -> Result<(), Full> {
+        let entry = with_target!(target, fd => opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build());
+        self.push(entry, user_data)
+    }
+
+    /// Prepares the cancellation of the operation that carries `victim`. Both give a CQE; that of the cancellation is
+    /// 0, `-ENOENT` (no such operation) or `-EALREADY` (too late, it runs).
+    ///
+    /// # Errors
+    ///
+    /// [`Full`].
+    pub fn prep_cancel(&mut self, victim: u64, user_data: u64) -> Result<(), Full> {
+        self.push(opcode::AsyncCancel::new(victim).build(), user_data)
+    }
+
+    /// Prepares a single wake-up: a CQE when `fd` (an eventfd) becomes readable. One may be armed at a time, and its
+    /// `user_data` must be its own: while nothing else is in flight, waiting is idling and not counted as iowait.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`].
+    pub fn prep_poll_fd(&mut self, fd: RawFd, user_data: u64) -> Result<(), Full> {
+        self.push(
+            opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build(),
+            user_data,
+        )?;
+        self.wake = Some(user_data);
+        Ok(())
+    }
+
+    /// Asks the kernel to end early whatever it can. What is prepared goes first, so that it is found, too.
+    pub(super) fn cancel_everything(&mut self) {
+        const USER_DATA: u64 = u64::MAX;
+        if self.pending + self.in_flight == 0 {
+            return;
+        }
+        let any = || opcode::AsyncCancel2::new(CancelBuilder::any()).build();
+        if self.push(any(), USER_DATA).is_err() {
+            let _ = self.enter(0, None);
+            let _ = self.push(any(), USER_DATA);
+        }
+        if let Some(wake) = self.wake {
+            // Before 5.19 "any" is unknown: the poll, which may never end by itself, is then named.
+            let _ = self.prep_cancel(wake, USER_DATA);
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, entry: Entry, user_data: u64) -> Result<(), Full> {
+        let entry = entry.user_data(user_data);
+        // SAFETY: I3, promised by the caller of `prep_rw`; the other operations name no memory.
+        unsafe { self.ring.submission().push(&entry) }.map_err(|_| Full)?;
+        self.pending += 1;
+        Ok(())
+    }
+}
+
+#[inline]
+fn single(
+    op: KOp,
+    target: Target,
+    seg: IoVec,
+    fixed_buf: Option<u16>,
+    offset: u64,
+    rw_flags: i32,
+) -> Entry {
+    let len = seg.len.min(MAX_RW_BYTES) as u32;
+    let ptr = seg.base;
+    with_target!(target, fd => match (op, fixed_buf) {
+        (KOp::Read, None) => opcode::Read::new(fd, ptr, len).offset(offset).rw_flags(rw_flags).build(),
+        (KOp::Write, None) => opcode::Write::new(fd, ptr, len).offset(offset).rw_flags(rw_flags).build(),
+        (KOp::Read, Some(buf)) => {
+            opcode::ReadFixed::new(fd, ptr, len, buf).offset(offset).rw_flags(rw_flags).build()
+        }
+        (KOp::Write, Some(buf)) => {
+            opcode::WriteFixed::new(fd, ptr, len, buf).offset(offset).rw_flags(rw_flags).build()
+        }
+    })
+}
+
+#[cold]
+#[inline(never)]
+fn vectored(op: KOp, target: Target, segs: &[IoVec], offset: u64, rw_flags: i32) -> Entry {
+    let iov: *const libc::iovec = segs.as_ptr().cast();
+    // More than the kernel takes (1024) is its `-EINVAL`, as for `preadv2`.
+    let count = u32::try_from(segs.len()).unwrap_or(u32::MAX);
+    with_target!(target, fd => match op {
+        KOp::Read => opcode::Readv::new(fd, iov, count).offset(offset).rw_flags(rw_flags).build(),
+        KOp::Write => opcode::Writev::new(fd, iov, count).offset(offset).rw_flags(rw_flags).build(),
+    })
+}

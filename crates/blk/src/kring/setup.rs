@@ -1,0 +1,215 @@
+//! Sets up a kernel ring: the newest flags first, then fewer, down to what Linux 5.6 knows.
+//!
+//! Owns the ladder of flag sets and what the ring turned out to have ([`KringFeatures`]).
+
+use io_uring::IoUring;
+
+use super::error::KringError;
+
+/// Most entries the kernel gives a submission queue.
+const MAX_ENTRIES: u32 = 32768;
+/// Completion queue entries per submission entry: a late reaper must not push the kernel into its overflow list.
+const CQ_PER_SQ: u32 = 4;
+/// A completion queue is at least this long.
+const MIN_CQ: u32 = 256;
+/// Most entries the kernel gives a completion queue.
+const MAX_CQ: u32 = 2 * MAX_ENTRIES;
+
+/// How to set up a kernel ring.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KringOpts {
+    /// Completions are polled for, not interrupted for. Only for block devices with poll queues, `O_DIRECT`, and
+    /// reads and writes: the kernel answers others with `-EINVAL`, and time-outs of `enter` are not kept.
+    pub iopoll: bool,
+    /// What to do without, as an older kernel would.
+    pub avoid: KringAvoid,
+}
+
+/// Features to do without, to measure what one brings or to behave as on an older kernel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KringAvoid {
+    /// As before 6.6.
+    pub no_sqarray: bool,
+    /// As before 6.1.
+    pub defer_taskrun: bool,
+    /// As before 6.0.
+    pub single_issuer: bool,
+    /// As before 5.19.
+    pub coop_taskrun: bool,
+    /// As before 5.18.
+    pub submit_all: bool,
+    /// As before 5.18.
+    pub registered_ring: bool,
+    /// As before 5.11: waiting with a timeout takes a second system call.
+    pub ext_arg: bool,
+    /// No table of registered files.
+    pub file_table: bool,
+    /// No table of registered buffers.
+    pub buffer_table: bool,
+}
+
+/// What a kernel ring has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KringFeatures {
+    /// Entries of the submission queue.
+    pub sq_entries: u32,
+    /// Entries of the completion queue.
+    pub cq_entries: u32,
+    /// Completions are polled for.
+    pub iopoll: bool,
+    /// SQEs are consumed in order, without an index array.
+    pub no_sqarray: bool,
+    /// Completions run when the ring's owner enters, and at no other time.
+    pub defer_taskrun: bool,
+    /// The kernel relies on one thread submitting.
+    pub single_issuer: bool,
+    /// Completions do not interrupt the owner; a flag in the ring says that some wait to be run.
+    pub coop_taskrun: bool,
+    /// A bad SQE does not stop the rest of its batch.
+    pub submit_all: bool,
+    /// Enter goes by a registered index.
+    pub registered_ring: bool,
+    /// Waiting takes a timeout.
+    pub ext_arg: bool,
+    /// Completions that find the queue full are kept by the kernel.
+    pub nodrop: bool,
+    /// An idle wait can be kept out of the iowait statistics.
+    pub no_iowait: bool,
+    /// Slots for registered files; 0 if the kernel gave no table.
+    pub file_slots: u32,
+    /// Slots for registered buffers; 0 if the kernel gave no table.
+    pub buffer_slots: u32,
+}
+
+/// One rung of the ladder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Rung {
+    no_sqarray: bool,
+    defer_taskrun: bool,
+    single_issuer: bool,
+    coop_taskrun: bool,
+    submit_all: bool,
+}
+
+/// From the newest kernel to the oldest, each flag set that some release introduced.
+const LADDER: [Rung; 6] = {
+    let full = Rung {
+        no_sqarray: true,
+        defer_taskrun: true,
+        single_issuer: true,
+        coop_taskrun: true,
+        submit_all: true,
+    };
+    let v6_1 = Rung {
+        no_sqarray: false,
+        ..full
+    };
+    let v6_0 = Rung {
+        defer_taskrun: false,
+        ..v6_1
+    };
+    let v5_19 = Rung {
+        single_issuer: false,
+        ..v6_0
+    };
+    let v5_18 = Rung {
+        coop_taskrun: false,
+        ..v5_19
+    };
+    let v5_6 = Rung {
+        submit_all: false,
+        ..v5_18
+    };
+    [full, v6_1, v6_0, v5_19, v5_18, v5_6]
+};
+
+impl Rung {
+    /// Whether a kernel without what is to be avoided would answer this rung with EINVAL.
+    fn refused_by(self, avoid: KringAvoid) -> bool {
+        (self.no_sqarray && avoid.no_sqarray)
+            || (self.defer_taskrun && avoid.defer_taskrun)
+            || (self.single_issuer && avoid.single_issuer)
+            || (self.coop_taskrun && avoid.coop_taskrun)
+            || (self.submit_all && avoid.submit_all)
+    }
+
+    fn build(self, entries: u32, iopoll: bool) -> std::io::Result<IoUring> {
+        let mut builder = IoUring::builder();
+        let cq_entries = entries.saturating_mul(CQ_PER_SQ).clamp(MIN_CQ, MAX_CQ);
+        builder.setup_clamp().setup_cqsize(cq_entries);
+        if iopoll {
+            builder.setup_iopoll();
+        }
+        if self.no_sqarray {
+            builder.setup_no_sqarray();
+        }
+        if self.defer_taskrun {
+            builder.setup_defer_taskrun();
+        }
+        if self.single_issuer {
+            builder.setup_single_issuer();
+        }
+        if self.coop_taskrun {
+            builder.setup_coop_taskrun().setup_taskrun_flag();
+        }
+        if self.submit_all {
+            builder.setup_submit_all();
+        }
+        builder.build(entries)
+    }
+}
+
+/// Walks down the ladder until the kernel agrees.
+pub(super) fn build(
+    entries: u32,
+    opts: &KringOpts,
+) -> Result<(IoUring, KringFeatures), KringError> {
+    if entries == 0 || entries > MAX_ENTRIES {
+        return Err(KringError::BadEntries { entries });
+    }
+    let mut errno = libc::EINVAL;
+    for rung in LADDER {
+        if rung.refused_by(opts.avoid) {
+            continue;
+        }
+        match rung.build(entries, opts.iopoll) {
+            Ok(ring) => {
+                let features = describe(&ring, rung, opts);
+                return Ok((ring, features));
+            }
+            Err(error) => errno = error.raw_os_error().unwrap_or(libc::EIO),
+        }
+        if errno != libc::EINVAL {
+            break;
+        }
+    }
+    Err(KringError::from_setup(errno, opts.iopoll))
+}
+
+fn describe(ring: &IoUring, rung: Rung, opts: &KringOpts) -> KringFeatures {
+    let params = ring.params();
+    KringFeatures {
+        sq_entries: params.sq_entries(),
+        cq_entries: params.cq_entries(),
+        iopoll: opts.iopoll,
+        no_sqarray: rung.no_sqarray,
+        defer_taskrun: rung.defer_taskrun,
+        single_issuer: rung.single_issuer,
+        coop_taskrun: rung.coop_taskrun,
+        submit_all: rung.submit_all,
+        registered_ring: false,
+        ext_arg: params.is_feature_ext_arg() && !opts.avoid.ext_arg,
+        nodrop: params.is_feature_nodrop(),
+        no_iowait: params.is_feature_no_iowait(),
+        file_slots: if opts.avoid.file_table {
+            0
+        } else {
+            super::FILE_SLOTS
+        },
+        buffer_slots: if opts.avoid.buffer_table {
+            0
+        } else {
+            super::BUFFER_SLOTS
+        },
+    }
+}

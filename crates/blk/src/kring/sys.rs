@@ -1,0 +1,146 @@
+//! The system calls that the `io_uring` crate cannot make for us: enter and (un)register by a registered ring.
+//!
+//! The crate knows registered rings, but forgets the index with the borrow it was registered through. Safe on the
+//! outside: a wrong descriptor or index is an errno, and every pointer is to a value that outlives the call.
+#![allow(unsafe_code)] // raw system calls
+
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// `to_submit` and waiting refer to a registered ring index, not to a descriptor.
+pub(super) const ENTER_REGISTERED_RING: u32 = 1 << 4;
+/// Run completions, and wait for `min_complete` of them.
+pub(super) const ENTER_GETEVENTS: u32 = 1;
+/// The last argument is a [`GeteventsArg`].
+pub(super) const ENTER_EXT_ARG: u32 = 1 << 3;
+/// Do not count the wait as waiting for I/O (since 6.15).
+pub(super) const ENTER_NO_IOWAIT: u32 = 1 << 7;
+
+const REGISTER_RING_FDS: u32 = 20;
+const UNREGISTER_RING_FDS: u32 = 21;
+/// "Any free index", as `offset` of [`RsrcUpdate`].
+const ANY_INDEX: u32 = u32::MAX;
+
+#[repr(C)]
+struct RsrcUpdate {
+    offset: u32,
+    resv: u32,
+    data: u64,
+}
+
+#[repr(C)]
+struct Timespec {
+    sec: i64,
+    nsec: i64,
+}
+
+#[repr(C)]
+struct GeteventsArg {
+    sigmask: u64,
+    sigmask_size: u32,
+    min_wait_us: u32,
+    ts: u64,
+}
+
+const _: () = assert!(size_of::<RsrcUpdate>() == 16 && size_of::<GeteventsArg>() == 24);
+
+fn result(ret: libc::c_long) -> Result<u32, i32> {
+    u32::try_from(ret).map_err(|_| {
+        std::io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EIO)
+    })
+}
+
+/// `io_uring_enter`; with a timeout the kernel must know `ENTER_EXT_ARG`. Gives the number taken, or an errno.
+#[inline]
+pub(super) fn enter(
+    fd: i32,
+    to_submit: u32,
+    min_complete: u32,
+    flags: u32,
+    timeout: Option<Duration>,
+) -> Result<u32, i32> {
+    let Some(timeout) = timeout else {
+        let null = std::ptr::null::<u8>();
+        // SAFETY: no memory is passed; the rings that the kernel reads belong to the caller's `IoUring`.
+        return result(unsafe {
+            libc::syscall(
+                libc::SYS_io_uring_enter,
+                fd,
+                to_submit,
+                min_complete,
+                flags,
+                null,
+                0,
+            )
+        });
+    };
+    let ts = Timespec {
+        sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        nsec: i64::from(timeout.subsec_nanos()),
+    };
+    let arg = GeteventsArg {
+        sigmask: 0,
+        sigmask_size: 0,
+        min_wait_us: 0,
+        ts: &raw const ts as u64,
+    };
+    let (flags, size) = (flags | ENTER_EXT_ARG, size_of::<GeteventsArg>());
+    // SAFETY: `arg` and the `ts` it points to live until the call returns, and have the kernel's layout.
+    result(unsafe {
+        libc::syscall(
+            libc::SYS_io_uring_enter,
+            fd,
+            to_submit,
+            min_complete,
+            flags,
+            &raw const arg,
+            size,
+        )
+    })
+}
+
+/// Registers the ring `fd` with the calling thread; gives its index.
+pub(super) fn register_ring_fd(fd: RawFd) -> Result<i32, i32> {
+    let mut update = RsrcUpdate {
+        offset: ANY_INDEX,
+        resv: 0,
+        data: u64::from(fd.cast_unsigned()),
+    };
+    let arg = &raw mut update;
+    // SAFETY: `update` lives through the call, in which the kernel writes the index to it.
+    result(unsafe { libc::syscall(libc::SYS_io_uring_register, fd, REGISTER_RING_FDS, arg, 1) })?;
+    i32::try_from(update.offset).map_err(|_| libc::EINVAL)
+}
+
+/// Gives back the index that [`register_ring_fd`] gave.
+pub(super) fn unregister_ring_fd(fd: RawFd, index: i32) {
+    let update = RsrcUpdate {
+        offset: index.cast_unsigned(),
+        resv: 0,
+        data: 0,
+    };
+    let arg = &raw const update;
+    // SAFETY: `update` lives through the call and is only read. A failure leaves the index to the thread's end.
+    let _ = result(unsafe {
+        libc::syscall(libc::SYS_io_uring_register, fd, UNREGISTER_RING_FDS, arg, 1)
+    });
+}
+
+/// Waits until the ring `fd` has a completion, or `timeout` (rounded up to milliseconds) is over.
+pub(super) fn poll_in(fd: RawFd, timeout: Option<Duration>) -> Result<u32, i32> {
+    let timeout_ms = match timeout {
+        None => -1,
+        Some(t) => i32::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX),
+    };
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one `pollfd` that lives through the call.
+    result(libc::c_long::from(unsafe {
+        libc::poll(&raw mut poll, 1, timeout_ms)
+    }))
+}
