@@ -1,0 +1,333 @@
+//! Opening a path of the host as a device: a regular file (made and grown on request) or a block device.
+//!
+//! Owns the rules: nothing is ever truncated or overwritten by opening; what cannot be had is an error that names the
+//! fix if it was demanded, or one notice if it was only wished for. What the thing can do comes from `probe`.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::error::{HostError, HostErrorKind as Kind};
+use super::probe::{self, Alignment, Caps, FileKind, MIN_BLOCK};
+
+/// Whether I/O goes past the page cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Direct {
+    /// It must; else opening fails.
+    On,
+    /// Through the page cache.
+    Off,
+    /// If the file system can; else through the page cache, with a notice.
+    #[default]
+    Auto,
+}
+
+/// How to open.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HostOpts {
+    /// Size of the device in bytes. A missing file is made, a shorter one grown (sparse); of a longer file or block
+    /// device the first `size` bytes are used. `None` takes what is there.
+    pub size: Option<u64>,
+    /// O_DIRECT or not.
+    pub direct: Direct,
+    /// No writes.
+    pub readonly: bool,
+    /// Every write is durable when it completes (O_DSYNC).
+    pub sync: bool,
+}
+
+/// An opened and probed file or block device.
+#[derive(Debug)]
+pub struct HostFile {
+    file: File,
+    path: PathBuf,
+    size_bytes: u64,
+    direct: bool,
+    readonly: bool,
+    caps: Caps,
+    notices: Vec<String>,
+}
+
+impl HostFile {
+    /// Opens `path`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, and what to do.
+    pub fn open(path: impl AsRef<Path>, opts: HostOpts) -> Result<Self, HostError> {
+        let path = path.as_ref();
+        if opts.size == Some(0) {
+            return Err(HostError::new(
+                Kind::BadSize,
+                path,
+                "size=0 was asked for",
+                "give a size of at least 512",
+            ));
+        }
+        let kind = look(path, &opts)?;
+        let mut notices = Vec::new();
+        let file = open_file(path, kind, &opts)?;
+        let kind = checked_kind(path, &file)?;
+        let size = settle_size(path, &file, kind, &opts, &mut notices)?;
+        let (file, alignment) = go_direct(path, file, kind, size, &opts, &mut notices)?;
+        let caps = capabilities(path, &file, kind, alignment, &opts)?;
+        check_size(path, size, caps.logical_block)?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            size_bytes: size,
+            direct: alignment.is_some(),
+            readonly: opts.readonly,
+            caps,
+            notices,
+        })
+    }
+
+    /// What it is and can do.
+    pub fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    /// The size of the device, as it was when opened.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// The size now: a file or device can shrink or grow under us.
+    ///
+    /// # Errors
+    ///
+    /// What the system said; a device that was pulled out says ENXIO or ENODEV.
+    pub fn current_size(&self) -> io::Result<u64> {
+        probe::size_of(&self.file, self.caps.kind)
+    }
+
+    /// Whether I/O goes past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// Whether writes are refused.
+    pub fn is_readonly(&self) -> bool {
+        self.readonly
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Plain words about what was wished for and is not so.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+}
+
+impl AsFd for HostFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl AsRawFd for HostFile {
+    fn as_raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+/// Looks before opening: opening a pipe would wait for its other end. `None` if there is nothing yet, and may be made.
+fn look(path: &Path, opts: &HostOpts) -> Result<Option<FileKind>, HostError> {
+    match fs::metadata(path) {
+        Ok(meta) => kind_or_error(path, &meta).map(Some),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && opts.size.is_some() && !opts.readonly => {
+            Ok(None)
+        }
+        Err(e) => Err(HostError::from_io(path, "open", &e)),
+    }
+}
+
+fn kind_or_error(path: &Path, meta: &fs::Metadata) -> Result<FileKind, HostError> {
+    probe::kind_of(meta).map_err(|what| {
+        HostError::new(
+            Kind::WrongType,
+            path,
+            format!("it is {what}"),
+            "name a regular file or a block device",
+        )
+    })
+}
+
+fn checked_kind(path: &Path, file: &File) -> Result<FileKind, HostError> {
+    let meta = file
+        .metadata()
+        .map_err(|e| HostError::from_io(path, "look at", &e))?;
+    kind_or_error(path, &meta)
+}
+
+fn open_file(path: &Path, kind: Option<FileKind>, opts: &HostOpts) -> Result<File, HostError> {
+    let io_error = |e: io::Error| match (e.raw_os_error(), kind) {
+        // "Not found" while making it: the directory is missing.
+        (Some(libc::ENOENT), None) => HostError::new(
+            Kind::NotFound,
+            path,
+            "the directory it shall be made in does not exist",
+            "make it first",
+        ),
+        _ => HostError::from_io(path, if kind.is_some() { "open" } else { "create" }, &e),
+    };
+    let mut how = OpenOptions::new();
+    how.read(true).write(!opts.readonly).create(kind.is_none());
+    let flags = if opts.sync { libc::O_DSYNC } else { 0 };
+    if kind == Some(FileKind::Block) && !opts.readonly {
+        // O_EXCL on a block device asks whether it is mounted or claimed; it is not kept, so that others may look.
+        how.clone()
+            .custom_flags(libc::O_EXCL)
+            .open(path)
+            .map_err(io_error)?;
+    }
+    how.custom_flags(flags).open(path).map_err(io_error)
+}
+
+/// Finds the size of the device, and grows a file to it.
+fn settle_size(
+    path: &Path,
+    file: &File,
+    kind: FileKind,
+    opts: &HostOpts,
+    notices: &mut Vec<String>,
+) -> Result<u64, HostError> {
+    let there =
+        probe::size_of(file, kind).map_err(|e| HostError::from_io(path, "read the size of", &e))?;
+    let Some(wanted) = opts.size else {
+        return Ok(there);
+    };
+    check_size(path, wanted, MIN_BLOCK)?;
+    if wanted < there {
+        notices.push(format!(
+            "{}: only the first {wanted} of its {there} bytes are used",
+            path.display()
+        ));
+    }
+    if wanted <= there {
+        return Ok(wanted);
+    }
+    if kind == FileKind::Block {
+        let cause = format!("size={wanted} is more than the {there} bytes that the device has");
+        return Err(HostError::new(
+            Kind::BadSize,
+            path,
+            cause,
+            "leave size away, or give a smaller one",
+        ));
+    }
+    if opts.readonly {
+        let cause =
+            format!("size={wanted} is more than its {there} bytes, and it is opened read-only");
+        return Err(HostError::new(
+            Kind::BadSize,
+            path,
+            cause,
+            "leave size away, or open it for writing",
+        ));
+    }
+    file.set_len(wanted)
+        .map_err(|e| HostError::from_io(path, "grow", &e))?;
+    Ok(wanted)
+}
+
+fn check_size(path: &Path, size: u64, block: u32) -> Result<(), HostError> {
+    if size == 0 {
+        let fix = "give a size (size=1G) to have it grown";
+        return Err(HostError::new(Kind::BadSize, path, "it is empty", fix));
+    }
+    if !size.is_multiple_of(u64::from(block)) {
+        let cause = format!("{size} bytes are not a multiple of its block of {block} bytes");
+        return Err(HostError::new(
+            Kind::BadSize,
+            path,
+            cause,
+            "give a size that is, as size=1M",
+        ));
+    }
+    Ok(())
+}
+
+/// Reopens with O_DIRECT if wanted and possible; gives the alignment if so.
+fn go_direct(
+    path: &Path,
+    file: File,
+    kind: FileKind,
+    size: u64,
+    opts: &HostOpts,
+    notices: &mut Vec<String>,
+) -> Result<(File, Option<Alignment>), HostError> {
+    if opts.direct == Direct::Off {
+        return Ok((file, None));
+    }
+    let flags = libc::O_DIRECT | if opts.sync { libc::O_DSYNC } else { 0 };
+    let mut how = OpenOptions::new();
+    how.read(true).write(!opts.readonly).custom_flags(flags);
+    // By the descriptor, not by the path, which may lead elsewhere by now.
+    let reopened = how
+        .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+        .or_else(|_| how.open(path));
+    let why = match reopened {
+        Ok(direct) => match probe::direct_alignment(&direct, kind, size) {
+            Some(alignment) if size.is_multiple_of(u64::from(alignment.offset)) => {
+                return Ok((direct, Some(alignment)));
+            }
+            Some(alignment) => format!("its size is not a multiple of {} bytes", alignment.offset),
+            None => "its file system does not support O_DIRECT on it".to_owned(),
+        },
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+            "its file system does not support O_DIRECT".to_owned()
+        }
+        Err(e) => return Err(HostError::from_io(path, "open", &e)),
+    };
+    if opts.direct == Direct::On {
+        let fix = "use direct=auto or direct=off, or a file on ext4 or XFS";
+        return Err(HostError::new(
+            Kind::NoDirect,
+            path,
+            format!("direct=on, but {why}"),
+            fix,
+        ));
+    }
+    notices.push(format!(
+        "{}: I/O goes through the page cache, as {why}",
+        path.display()
+    ));
+    Ok((file, None))
+}
+
+fn capabilities(
+    path: &Path,
+    file: &File,
+    kind: FileKind,
+    alignment: Option<Alignment>,
+    opts: &HostOpts,
+) -> Result<Caps, HostError> {
+    let meta = file
+        .metadata()
+        .map_err(|e| HostError::from_io(path, "look at", &e))?;
+    let logical_block = alignment.map_or(MIN_BLOCK, |a| a.offset.max(MIN_BLOCK));
+    let (discard, zero_range) = if opts.readonly {
+        (false, false)
+    } else {
+        probe::space_ops(file, kind, &meta, path)
+    };
+    let through = opts.sync
+        || (kind == FileKind::Block && alignment.is_some() && probe::writes_through(&meta));
+    Ok(Caps {
+        kind,
+        logical_block,
+        physical_block: probe::physical_block(file, kind, &meta).max(logical_block),
+        dma_alignment: alignment.map_or(1, |a| a.memory),
+        discard,
+        zero_range,
+        iopoll: alignment.is_some() && probe::has_poll_queues(&meta, kind),
+        volatile_cache: !through,
+    })
+}

@@ -1,0 +1,1 @@
+//! Opening and probing real files, and the words of each error.
