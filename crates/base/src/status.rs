@@ -106,6 +106,13 @@ impl Status {
         TABLE.iter().map(|row| row.0)
     }
 
+    /// The status whose number is `raw`, as stored by `status as u8`; anything else is `IoErr`.
+    #[inline]
+    #[must_use]
+    pub fn from_u8(raw: u8) -> Self {
+        TABLE.get(usize::from(raw)).map_or(Self::IoErr, |row| row.0)
+    }
+
     /// True for `Ok`.
     #[inline]
     #[must_use]
