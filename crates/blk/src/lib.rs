@@ -1,4 +1,42 @@
-//! Sheave floor 2: bio, plug, request, tags, hctx, queue, statistics, drivers
+//! Sheave floor 2: the block layer. Bios in, requests to the drivers, completions out.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`ctx`] | what a ring owns of the block layer: the way in, the way out, waiting |
+//! | [`bio`], [`bio_set`] | one I/O with its memory; where bios live and are recycled |
+//! | [`plug`] | the batch and its cached time |
+//! | [`hctx`] | one ring's way into one device: gather, dispatch, complete |
+//! | [`request`], [`tag_set`] | preallocated requests and the tags that are their indices |
+//! | [`merge`], [`split`], [`limits`] | what fits together, and what must be cut |
+//! | [`flush`], [`timeout`] | flush and FUA sequences; requests that take too long |
+//! | [`queue`], [`device`] | what rings share: limits, gate, statistics; a device and its legs |
+//! | [`stats`] | counters and latency histograms, one writer, many readers |
+//! | [`driver`] | the seam to the drivers, and the drivers |
+//! | [`kring`] | the one kernel io_uring that a ring may own |
+//! | [`spec`] | devices named by URL-like specs |
+//!
+//! Data flows `ctx` -> `hctx` -> `driver` and back; `docs/life-of-an-io.md` follows one read through it.
 
+pub mod bio;
+pub mod bio_set;
+pub mod ctx;
+pub mod device;
 pub mod driver;
+pub mod error;
+pub mod flush;
+pub mod hctx;
 pub mod kring;
+pub mod limits;
+pub mod linear;
+pub mod merge;
+pub mod plug;
+pub mod queue;
+pub mod request;
+pub mod spec;
+pub mod split;
+pub mod stats;
+pub mod tag_set;
+pub mod timeout;
+
+pub use device::Device;
+pub use error::DeviceError;

@@ -1,3 +1,237 @@
-//! The drivers of the block layer: one module each; a driver ends what the queue hands it, and knows no ring.
+//! The seam between the block layer and the drivers.
+//!
+//! ```text
+//!   IoCtx (one a ring) ── Hctx ── Box<dyn HwQueue>     one ring's way into a device, on the ring's thread
+//!                          │
+//!   Device ── Queue ── Box<dyn Driver>                 the device, shared by all rings
+//! ```
+//!
+//! A [`Driver`] is the device: limits, size, abilities. For every ring that attaches it opens a [`HwQueue`], which
+//! gets requests in batches and finishes them into a [`DoneList`]. All calls of a `HwQueue` come from the ring's
+//! thread; a driver that completes elsewhere sends the request out with [`Remote::send_out`] and ends it with
+//! [`RemoteRq::complete`] on any thread.
+//!
+//! What a driver promises:
+//! - D1: every request it takes ends exactly once, whatever happens.
+//! - D2: once a request is in the `DoneList` (or completed remotely), the driver touches its memory no more.
+//! - D3: no call blocks, but [`HwQueue::shutdown`].
+//! - D4: what it cannot take now it leaves in the list (or gives back with `unpop`), in order; it gets it again.
 
+use std::fmt::Debug;
+
+use sheave_base::clock::{Clock, PreciseTs};
+use sheave_base::status::Status;
+use sheave_base::sync::Arc;
+
+use crate::error::DeviceError;
+use crate::hctx::HctxShared;
+use crate::kring::KernelRing;
+use crate::limits::Limits;
+use crate::request::{DoneList, Rq, RqList, RqTable};
+
+pub mod fault;
 pub mod host;
+pub mod null;
+pub mod ram;
+
+/// What a device can do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// A write can be made durable by itself.
+    pub fua: bool,
+    /// Completed writes may sit in a cache that a flush empties.
+    pub volatile_cache: bool,
+    /// Discards give space back.
+    pub discard: bool,
+    /// Ranges can be zeroed without sending zeroes.
+    pub write_zeroes: bool,
+    /// Completions can be polled for.
+    pub polled: bool,
+    /// I/O goes past the page cache of the host.
+    pub direct_io: bool,
+    /// Writes are refused.
+    pub read_only: bool,
+}
+
+/// A device, shared by all rings.
+pub trait Driver: Debug + Send + Sync {
+    /// What a request may look like.
+    fn limits(&self) -> Limits;
+
+    /// What the device can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Size in bytes when the device was opened; later changes go through
+    /// [`Queue::set_capacity`](crate::queue::Queue::set_capacity).
+    fn size_bytes(&self) -> u64;
+
+    /// Requests that all rings together may have in flight, for a device with one limit for the host; `None` when
+    /// every ring has a queue of its own.
+    fn host_wide_depth(&self) -> Option<u16> {
+        None
+    }
+
+    /// Opens one ring's way into the device, on the ring's thread.
+    fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError>;
+
+    /// What the user should know, in plain words, once.
+    fn notices(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// What a driver gets to open a hardware queue.
+#[derive(Debug)]
+pub struct HctxOpen<'a> {
+    /// The ring's kernel ring; made when first asked for.
+    pub kring: &'a mut KringSlot,
+    /// Requests in flight at most; tags are below it, the flush request's tag equals it.
+    pub depth: u16,
+    /// The ring polls.
+    pub polled: bool,
+    /// To complete from other threads.
+    pub remote: Remote,
+    /// The number of this hardware context within its ring.
+    pub hctx: u16,
+    /// The ring's clock.
+    pub clock: &'a Clock,
+}
+
+/// The place of a ring's kernel ring: at most one, made when the first device asks.
+#[derive(Debug, Default)]
+pub struct KringSlot {
+    pub(crate) ring: Option<KernelRing>,
+    pub(crate) entries: u32,
+    pub(crate) iopoll: bool,
+    /// Buffers the ring has registered, to be registered with a kernel ring that is made later.
+    pub(crate) buffers: Vec<Option<(usize, usize)>>,
+}
+
+/// What a driver may use during a call.
+#[derive(Debug)]
+pub struct HwEnv<'a> {
+    /// The ring's kernel ring, if any device asked for one.
+    pub kring: Option<&'a mut KernelRing>,
+    /// The ring's clock.
+    pub clock: &'a Clock,
+    /// The number of this hardware context within its ring.
+    pub hctx: u16,
+}
+
+/// What a hardware queue waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextEvent {
+    /// It holds nothing.
+    Idle,
+    /// A poll would find completions now.
+    Ready,
+    /// A poll will find something at this time.
+    At(PreciseTs),
+    /// The ring's kernel ring will complete something.
+    Kernel,
+    /// Another thread will complete something and wake the ring.
+    Remote,
+    /// Only the timeout walk will end what it holds.
+    Stuck,
+}
+
+/// A driver's answer to a request that takes too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimedOut {
+    /// The driver has ended it, into the `DoneList`.
+    Ended,
+    /// The device still has it and may touch its memory; the driver has tried to cancel it, and asks for more time.
+    Waiting,
+}
+
+/// One ring's way into a device. All calls come from the ring's thread.
+pub trait HwQueue: Debug {
+    /// Starts requests: takes from the front of `list` what it can, leaves the rest (D4).
+    fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList);
+
+    /// Finishes what is ready, without waiting.
+    fn poll(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList);
+
+    /// The kernel ring completed something that was prepared with the user data of this hardware context
+    /// (see [`kernel_user_data`]).
+    fn kernel_done(&mut self, event: KernelEvent, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        let _ = (event, rqs, env, done);
+    }
+
+    /// What it waits for; asked before the ring sleeps.
+    fn next_event(&self) -> NextEvent;
+
+    /// A request exceeded the device's time limit.
+    fn timed_out(&mut self, tag: u16, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) -> TimedOut;
+
+    /// Ends everything it holds, waiting where the device may still touch memory; afterwards the queue is dropped.
+    fn shutdown(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList);
+}
+
+/// A completion of the kernel ring, for the hardware context that asked for it.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelEvent {
+    /// Tag of the request.
+    pub tag: u16,
+    /// The driver's own kind, as given to [`kernel_user_data`].
+    pub kind: u8,
+    /// Result, `-errno` on failure.
+    pub res: i32,
+}
+
+/// User data for an operation on the kernel ring, so that its completion finds the hardware context.
+/// `kind` is the driver's; 255 is the ring's own.
+#[inline]
+pub fn kernel_user_data(hctx: u16, tag: u16, kind: u8) -> u64 {
+    u64::from(kind) << 32 | u64::from(hctx) << 16 | u64::from(tag)
+}
+
+/// The `kind` of the ring's own operations on the kernel ring.
+pub(crate) const KIND_RING: u8 = 255;
+
+/// Lets another thread complete requests of one hardware context.
+#[derive(Clone, Debug)]
+pub struct Remote {
+    pub(crate) shared: Arc<HctxShared>,
+}
+
+impl Remote {
+    /// Turns the token into one that another thread may hold.
+    pub fn send_out(&self, rq: Rq) -> RemoteRq {
+        RemoteRq { tag: Some(rq.into_tag()), shared: self.shared.clone() }
+    }
+}
+
+/// A request in the hands of another thread. Like [`Rq`], dropping it is a bug: in release builds the request then
+/// ends with an I/O error, so that nothing hangs.
+#[derive(Debug)]
+#[must_use = "a request must be completed"]
+pub struct RemoteRq {
+    tag: Option<u16>,
+    shared: Arc<HctxShared>,
+}
+
+impl RemoteRq {
+    /// Ends the request and wakes its ring if that sleeps.
+    pub fn complete(mut self, status: Status) {
+        if let Some(tag) = self.tag.take() {
+            self.shared.complete_remotely(tag, status);
+        }
+    }
+
+    /// The request's tag.
+    pub fn tag(&self) -> Option<u16> {
+        self.tag
+    }
+}
+
+impl Drop for RemoteRq {
+    fn drop(&mut self) {
+        if let Some(tag) = self.tag.take() {
+            self.shared.complete_remotely(tag, Status::IoErr);
+            if cfg!(debug_assertions) && !std::thread::panicking() {
+                panic!("request with tag {tag} dropped by a foreign thread without being completed");
+            }
+        }
+    }
+}

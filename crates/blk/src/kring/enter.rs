@@ -22,11 +22,7 @@ impl KernelRing {
     ///
     /// What no retry helps. Operations that were not taken stay [`pending`](Self::pending).
     #[inline]
-    pub fn enter(
-        &mut self,
-        min_complete: u32,
-        timeout: Option<Duration>,
-    ) -> Result<u32, KringError> {
+    pub fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> Result<u32, KringError> {
         let before = self.pending;
         let min_complete = min_complete.min(self.in_flight + before); // I5
         if before == 0 && !self.must_enter(min_complete) {
@@ -40,13 +36,7 @@ impl KernelRing {
             flags |= sys::ENTER_NO_IOWAIT;
         }
         let entered = if timeout.is_none() || min_complete == 0 || self.features.ext_arg {
-            sys::enter(
-                self.enter_fd,
-                before,
-                min_complete,
-                flags,
-                timeout.filter(|_| min_complete > 0),
-            )
+            sys::enter(self.enter_fd, before, min_complete, flags, timeout.filter(|_| min_complete > 0))
         } else {
             self.enter_then_poll(flags, min_complete, timeout)
         };
@@ -74,6 +64,17 @@ impl KernelRing {
             reaped += 1;
         }
         reaped
+    }
+
+    /// Takes one completion that is there: its user data, result and flags.
+    #[inline]
+    pub fn pop(&mut self) -> Option<(u64, i32, u32)> {
+        let cqe = self.ring.completion().next()?;
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if self.wake == Some(cqe.user_data()) {
+            self.wake = None;
+        }
+        Some((cqe.user_data(), cqe.result(), cqe.flags()))
     }
 
     /// Completions that [`reap`](Self::reap) would find.
@@ -109,12 +110,7 @@ impl KernelRing {
 
     /// For kernels before 5.11, whose enter takes no timeout: enter without waiting, then poll the ring.
     #[cold]
-    fn enter_then_poll(
-        &mut self,
-        flags: u32,
-        min_complete: u32,
-        timeout: Option<Duration>,
-    ) -> Result<u32, i32> {
+    fn enter_then_poll(&mut self, flags: u32, min_complete: u32, timeout: Option<Duration>) -> Result<u32, i32> {
         let taken = sys::enter(self.enter_fd, self.pending, 0, flags, None)?;
         if self.ready() < min_complete {
             sys::poll_in(self.ring.as_raw_fd(), timeout)?;
@@ -126,15 +122,10 @@ impl KernelRing {
     /// until it took the rest, or there are completions to reap, which the caller does and then enters again.
     #[cold]
     #[inline(never)]
-    fn enter_again(
-        &mut self,
-        before: u32,
-        mut entered: Result<u32, i32>,
-    ) -> Result<u32, KringError> {
+    fn enter_again(&mut self, before: u32, mut entered: Result<u32, i32>) -> Result<u32, KringError> {
         for _ in 0..MAX_RETRIES {
             match entered {
-                Ok(_)
-                | Err(libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::EINTR | libc::ETIME) => {}
+                Ok(_) | Err(libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::EINTR | libc::ETIME) => {}
                 Err(errno) => return Err(KringError::Enter { errno }),
             }
             if self.pending == 0 || self.ready() > 0 {

@@ -107,11 +107,7 @@ impl KringError {
 }
 
 fn disabled_sysctl() -> Option<u8> {
-    fs::read_to_string("/proc/sys/kernel/io_uring_disabled")
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
+    fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok()?.trim().parse().ok()
 }
 
 pub(super) fn errno_text(errno: i32) -> io::Error {

@@ -59,6 +59,12 @@ pub struct KernelRing {
     one_thread: PhantomData<*const ()>,
 }
 
+impl std::fmt::Debug for KernelRing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KernelRing").field("pending", &self.pending).field("in_flight", &self.in_flight).finish()
+    }
+}
+
 impl KernelRing {
     /// Sets up a ring with room for `entries` operations between two enters (rounded up to a power of two).
     ///

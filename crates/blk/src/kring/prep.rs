@@ -80,10 +80,7 @@ impl KernelRing {
     /// The memory of the segments must stay valid, unmoved and otherwise unused until the operation's CQE was reaped
     /// (for a write: unchanged), and so must `segs` itself if it has several segments (I3).
     #[inline]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "an SQE has that many fields, and a struct of them is one more copy"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "an SQE has that many fields, and a struct of them is one more copy")]
     pub unsafe fn prep_rw(
         &mut self,
         op: KOp,
@@ -107,21 +104,9 @@ impl KernelRing {
     ///
     /// [`Full`].
     #[inline]
-    pub fn prep_fsync(
-        &mut self,
-        target: Target,
-        datasync: bool,
-        user_data: u64,
-    ) -> Result<(), Full> {
-        let flags = if datasync {
-            FsyncFlags::DATASYNC
-        } else {
-            FsyncFlags::empty()
-        };
-        self.push(
-            with_target!(target, fd => opcode::Fsync::new(fd).flags(flags).build()),
-            user_data,
-        )
+    pub fn prep_fsync(&mut self, target: Target, datasync: bool, user_data: u64) -> Result<(), Full> {
+        let flags = if datasync { FsyncFlags::DATASYNC } else { FsyncFlags::empty() };
+        self.push(with_target!(target, fd => opcode::Fsync::new(fd).flags(flags).build()), user_data)
     }
 
     /// Prepares a `fallocate` with `mode` made of `FALLOC_FL_*`.
@@ -158,10 +143,7 @@ impl KernelRing {
     ///
     /// [`Full`].
     pub fn prep_poll_fd(&mut self, fd: RawFd, user_data: u64) -> Result<(), Full> {
-        self.push(
-            opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build(),
-            user_data,
-        )?;
+        self.push(opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build(), user_data)?;
         self.wake = Some(user_data);
         Ok(())
     }
@@ -194,14 +176,7 @@ impl KernelRing {
 }
 
 #[inline]
-fn single(
-    op: KOp,
-    target: Target,
-    seg: IoVec,
-    fixed_buf: Option<u16>,
-    offset: u64,
-    rw_flags: i32,
-) -> Entry {
+fn single(op: KOp, target: Target, seg: IoVec, fixed_buf: Option<u16>, offset: u64, rw_flags: i32) -> Entry {
     let len = seg.len.min(MAX_RW_BYTES) as u32;
     let ptr = seg.base;
     with_target!(target, fd => match (op, fixed_buf) {

@@ -93,33 +93,13 @@ struct Rung {
 
 /// From the newest kernel to the oldest, each flag set that some release introduced.
 const LADDER: [Rung; 6] = {
-    let full = Rung {
-        no_sqarray: true,
-        defer_taskrun: true,
-        single_issuer: true,
-        coop_taskrun: true,
-        submit_all: true,
-    };
-    let v6_1 = Rung {
-        no_sqarray: false,
-        ..full
-    };
-    let v6_0 = Rung {
-        defer_taskrun: false,
-        ..v6_1
-    };
-    let v5_19 = Rung {
-        single_issuer: false,
-        ..v6_0
-    };
-    let v5_18 = Rung {
-        coop_taskrun: false,
-        ..v5_19
-    };
-    let v5_6 = Rung {
-        submit_all: false,
-        ..v5_18
-    };
+    let full =
+        Rung { no_sqarray: true, defer_taskrun: true, single_issuer: true, coop_taskrun: true, submit_all: true };
+    let v6_1 = Rung { no_sqarray: false, ..full };
+    let v6_0 = Rung { defer_taskrun: false, ..v6_1 };
+    let v5_19 = Rung { single_issuer: false, ..v6_0 };
+    let v5_18 = Rung { coop_taskrun: false, ..v5_19 };
+    let v5_6 = Rung { submit_all: false, ..v5_18 };
     [full, v6_1, v6_0, v5_19, v5_18, v5_6]
 };
 
@@ -160,10 +140,7 @@ impl Rung {
 }
 
 /// Walks down the ladder until the kernel agrees.
-pub(super) fn build(
-    entries: u32,
-    opts: &KringOpts,
-) -> Result<(IoUring, KringFeatures), KringError> {
+pub(super) fn build(entries: u32, opts: &KringOpts) -> Result<(IoUring, KringFeatures), KringError> {
     if entries == 0 || entries > MAX_ENTRIES {
         return Err(KringError::BadEntries { entries });
     }
@@ -201,15 +178,7 @@ fn describe(ring: &IoUring, rung: Rung, opts: &KringOpts) -> KringFeatures {
         ext_arg: params.is_feature_ext_arg() && !opts.avoid.ext_arg,
         nodrop: params.is_feature_nodrop(),
         no_iowait: params.is_feature_no_iowait(),
-        file_slots: if opts.avoid.file_table {
-            0
-        } else {
-            super::FILE_SLOTS
-        },
-        buffer_slots: if opts.avoid.buffer_table {
-            0
-        } else {
-            super::BUFFER_SLOTS
-        },
+        file_slots: if opts.avoid.file_table { 0 } else { super::FILE_SLOTS },
+        buffer_slots: if opts.avoid.buffer_table { 0 } else { super::BUFFER_SLOTS },
     }
 }

@@ -45,11 +45,7 @@ struct GeteventsArg {
 const _: () = assert!(size_of::<RsrcUpdate>() == 16 && size_of::<GeteventsArg>() == 24);
 
 fn result(ret: libc::c_long) -> Result<u32, i32> {
-    u32::try_from(ret).map_err(|_| {
-        std::io::Error::last_os_error()
-            .raw_os_error()
-            .unwrap_or(libc::EIO)
-    })
+    u32::try_from(ret).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// `io_uring_enter`; with a timeout the kernel must know `ENTER_EXT_ARG`. Gives the number taken, or an errno.
@@ -64,50 +60,19 @@ pub(super) fn enter(
     let Some(timeout) = timeout else {
         let null = std::ptr::null::<u8>();
         // SAFETY: no memory is passed; the rings that the kernel reads belong to the caller's `IoUring`.
-        return result(unsafe {
-            libc::syscall(
-                libc::SYS_io_uring_enter,
-                fd,
-                to_submit,
-                min_complete,
-                flags,
-                null,
-                0,
-            )
-        });
+        return result(unsafe { libc::syscall(libc::SYS_io_uring_enter, fd, to_submit, min_complete, flags, null, 0) });
     };
-    let ts = Timespec {
-        sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-        nsec: i64::from(timeout.subsec_nanos()),
-    };
-    let arg = GeteventsArg {
-        sigmask: 0,
-        sigmask_size: 0,
-        min_wait_us: 0,
-        ts: &raw const ts as u64,
-    };
+    let ts =
+        Timespec { sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX), nsec: i64::from(timeout.subsec_nanos()) };
+    let arg = GeteventsArg { sigmask: 0, sigmask_size: 0, min_wait_us: 0, ts: &raw const ts as u64 };
     let (flags, size) = (flags | ENTER_EXT_ARG, size_of::<GeteventsArg>());
     // SAFETY: `arg` and the `ts` it points to live until the call returns, and have the kernel's layout.
-    result(unsafe {
-        libc::syscall(
-            libc::SYS_io_uring_enter,
-            fd,
-            to_submit,
-            min_complete,
-            flags,
-            &raw const arg,
-            size,
-        )
-    })
+    result(unsafe { libc::syscall(libc::SYS_io_uring_enter, fd, to_submit, min_complete, flags, &raw const arg, size) })
 }
 
 /// Registers the ring `fd` with the calling thread; gives its index.
 pub(super) fn register_ring_fd(fd: RawFd) -> Result<i32, i32> {
-    let mut update = RsrcUpdate {
-        offset: ANY_INDEX,
-        resv: 0,
-        data: u64::from(fd.cast_unsigned()),
-    };
+    let mut update = RsrcUpdate { offset: ANY_INDEX, resv: 0, data: u64::from(fd.cast_unsigned()) };
     let arg = &raw mut update;
     // SAFETY: `update` lives through the call, in which the kernel writes the index to it.
     result(unsafe { libc::syscall(libc::SYS_io_uring_register, fd, REGISTER_RING_FDS, arg, 1) })?;
@@ -116,16 +81,10 @@ pub(super) fn register_ring_fd(fd: RawFd) -> Result<i32, i32> {
 
 /// Gives back the index that [`register_ring_fd`] gave.
 pub(super) fn unregister_ring_fd(fd: RawFd, index: i32) {
-    let update = RsrcUpdate {
-        offset: index.cast_unsigned(),
-        resv: 0,
-        data: 0,
-    };
+    let update = RsrcUpdate { offset: index.cast_unsigned(), resv: 0, data: 0 };
     let arg = &raw const update;
     // SAFETY: `update` lives through the call and is only read. A failure leaves the index to the thread's end.
-    let _ = result(unsafe {
-        libc::syscall(libc::SYS_io_uring_register, fd, UNREGISTER_RING_FDS, arg, 1)
-    });
+    let _ = result(unsafe { libc::syscall(libc::SYS_io_uring_register, fd, UNREGISTER_RING_FDS, arg, 1) });
 }
 
 /// Waits until the ring `fd` has a completion, or `timeout` (rounded up to milliseconds) is over.
@@ -134,13 +93,7 @@ pub(super) fn poll_in(fd: RawFd, timeout: Option<Duration>) -> Result<u32, i32> 
         None => -1,
         Some(t) => i32::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX),
     };
-    let mut poll = libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    };
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one `pollfd` that lives through the call.
-    result(libc::c_long::from(unsafe {
-        libc::poll(&raw mut poll, 1, timeout_ms)
-    }))
+    result(libc::c_long::from(unsafe { libc::poll(&raw mut poll, 1, timeout_ms) }))
 }

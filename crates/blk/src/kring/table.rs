@@ -16,30 +16,20 @@ pub(super) struct FileTable {
     taken: u64,
 }
 
-const _: () = assert!(
-    FILE_SLOTS == u64::BITS,
-    "FileTable::taken has one bit a slot"
-);
+const _: () = assert!(FILE_SLOTS == u64::BITS, "FileTable::taken has one bit a slot");
 
 impl FileTable {
     /// Registers an empty table, unless `features.file_slots` is 0; sets it to 0 when the kernel gives none.
-    pub(super) fn new(
-        ring: &IoUring,
-        features: &mut KringFeatures,
-        notices: &mut Vec<String>,
-    ) -> Self {
+    pub(super) fn new(ring: &IoUring, features: &mut KringFeatures, notices: &mut Vec<String>) -> Self {
         if features.file_slots > 0 {
             let submitter = ring.submitter();
             let empty = [-1; FILE_SLOTS as usize];
             // The sparse form came with 5.19; a list of holes does the same on older kernels.
-            if let Err(error) = submitter
-                .register_files_sparse(FILE_SLOTS)
-                .or_else(|_| submitter.register_files(&empty))
+            if let Err(error) =
+                submitter.register_files_sparse(FILE_SLOTS).or_else(|_| submitter.register_files(&empty))
             {
                 features.file_slots = 0;
-                notices.push(format!(
-                    "the kernel gives no table of registered files ({error}): a few ns more an I/O"
-                ));
+                notices.push(format!("the kernel gives no table of registered files ({error}): a few ns more an I/O"));
             }
         }
         Self { taken: 0 }
@@ -47,28 +37,18 @@ impl FileTable {
 }
 
 /// Registers an empty buffer table, unless `features.buffer_slots` is 0; sets it to 0 when the kernel gives none.
-pub(super) fn register_buffer_table(
-    ring: &IoUring,
-    features: &mut KringFeatures,
-    notices: &mut Vec<String>,
-) {
+pub(super) fn register_buffer_table(ring: &IoUring, features: &mut KringFeatures, notices: &mut Vec<String>) {
     if features.buffer_slots == 0 {
         return;
     }
     let submitter = ring.submitter();
     let holes = || {
-        let hole = libc::iovec {
-            iov_base: std::ptr::null_mut(),
-            iov_len: 0,
-        };
+        let hole = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let holes = vec![hole; BUFFER_SLOTS as usize];
         // SAFETY: no entry names memory. (Before 5.19 this is how a sparse table is made.)
         unsafe { submitter.register_buffers(&holes) }
     };
-    if let Err(error) = submitter
-        .register_buffers_sparse(BUFFER_SLOTS)
-        .or_else(|_| holes())
-    {
+    if let Err(error) = submitter.register_buffers_sparse(BUFFER_SLOTS).or_else(|_| holes()) {
         features.buffer_slots = 0;
         let hint = if matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EPERM)) {
             "; raise the limit on locked memory with `ulimit -l`"
@@ -90,10 +70,7 @@ impl KernelRing {
         if slot >= self.features.file_slots || fd < 0 {
             return None;
         }
-        self.ring
-            .submitter()
-            .register_files_update(slot, &[fd])
-            .ok()?;
+        self.ring.submitter().register_files_update(slot, &[fd]).ok()?;
         self.files.taken |= 1 << slot;
         Some(slot)
     }
@@ -105,12 +82,7 @@ impl KernelRing {
             return;
         }
         // If the kernel does not let go, the slot stays taken: it must not be given out with a file in it.
-        if self
-            .ring
-            .submitter()
-            .register_files_update(slot, &[-1])
-            .is_ok()
-        {
+        if self.ring.submitter().register_files_update(slot, &[-1]).is_ok() {
             self.files.taken &= !bit;
         }
     }
@@ -126,52 +98,25 @@ impl KernelRing {
     ///
     /// The memory must stay mapped at `ptr` until the slot is unregistered or replaced, or the ring is dropped: the
     /// kernel keeps reaching the pages that were there when it was registered.
-    pub unsafe fn register_buffer(
-        &mut self,
-        slot: u32,
-        ptr: *mut u8,
-        len: usize,
-    ) -> Result<(), KringError> {
+    pub unsafe fn register_buffer(&mut self, slot: u32, ptr: *mut u8, len: usize) -> Result<(), KringError> {
         if ptr.is_null() || len == 0 {
-            return Err(KringError::Buffer {
-                slot,
-                errno: libc::EFAULT,
-            });
+            return Err(KringError::Buffer { slot, errno: libc::EFAULT });
         }
-        self.update_buffer(
-            slot,
-            libc::iovec {
-                iov_base: ptr.cast(),
-                iov_len: len,
-            },
-        )
+        self.update_buffer(slot, libc::iovec { iov_base: ptr.cast(), iov_len: len })
     }
 
     /// Empties buffer `slot`; operations in flight with it end as they would have.
     pub fn unregister_buffer(&mut self, slot: u32) {
         // An error can only mean that there is nothing in the slot.
-        let _ = self.update_buffer(
-            slot,
-            libc::iovec {
-                iov_base: std::ptr::null_mut(),
-                iov_len: 0,
-            },
-        );
+        let _ = self.update_buffer(slot, libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 });
     }
 
     fn update_buffer(&mut self, slot: u32, iov: libc::iovec) -> Result<(), KringError> {
         if slot >= self.features.buffer_slots {
-            return Err(KringError::Buffer {
-                slot,
-                errno: libc::EINVAL,
-            });
+            return Err(KringError::Buffer { slot, errno: libc::EINVAL });
         }
         // SAFETY: the entry is empty, or `register_buffer`'s caller promised that its memory stays.
-        let done = unsafe {
-            self.ring
-                .submitter()
-                .register_buffers_update(slot, &[iov], None)
-        };
+        let done = unsafe { self.ring.submitter().register_buffers_update(slot, &[iov], None) };
         let Err(error) = done else { return Ok(()) };
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         if matches!(errno, libc::ENOMEM | libc::EPERM) {

@@ -41,32 +41,15 @@ pub struct HostError {
 }
 
 impl HostError {
-    pub(super) fn new(
-        kind: HostErrorKind,
-        path: &Path,
-        cause: impl Into<String>,
-        fix: &'static str,
-    ) -> Self {
-        Self {
-            kind,
-            path: path.to_owned(),
-            cause: cause.into(),
-            fix,
-            errno: None,
-        }
+    pub(super) fn new(kind: HostErrorKind, path: &Path, cause: impl Into<String>, fix: &'static str) -> Self {
+        Self { kind, path: path.to_owned(), cause: cause.into(), fix, errno: None }
     }
 
     /// From what the system said while doing `what` ("open", "read the size of").
     pub(super) fn from_io(path: &Path, what: &str, error: &io::Error) -> Self {
         let errno = error.raw_os_error();
         let (kind, fix) = explain(errno.unwrap_or(0));
-        Self {
-            kind,
-            path: path.to_owned(),
-            cause: format!("cannot {what} it: {error}"),
-            fix,
-            errno,
-        }
+        Self { kind, path: path.to_owned(), cause: format!("cannot {what} it: {error}"), fix, errno }
     }
 
     /// Which kind of trouble it is.
@@ -96,58 +79,19 @@ impl std::error::Error for HostError {}
 fn explain(errno: i32) -> (HostErrorKind, &'static str) {
     use HostErrorKind as K;
     match errno {
-        libc::ENOENT => (
-            K::NotFound,
-            "check the path, or give a size (size=1G) to have the file made",
-        ),
-        libc::ENOTDIR => (
-            K::NotFound,
-            "a part of the path is not a directory; check the path",
-        ),
-        libc::ELOOP => (
-            K::NotFound,
-            "its symbolic links go in a circle; check the path",
-        ),
-        libc::ENAMETOOLONG => (
-            K::NotFound,
-            "the name is too long for this file system; use a shorter one",
-        ),
-        libc::ENXIO | libc::ENODEV => (
-            K::NotFound,
-            "the device behind it is gone or not configured",
-        ),
-        libc::EACCES => (
-            K::Permission,
-            "change its owner or mode, run as a user that may, or open it read-only",
-        ),
-        libc::EPERM => (
-            K::Permission,
-            "it is sealed or immutable (see `lsattr`), or a sandbox forbids it",
-        ),
-        libc::EROFS => (
-            K::ReadOnly,
-            "its file system or device is read-only: remount it, or open it read-only",
-        ),
-        libc::ETXTBSY => (
-            K::Busy,
-            "it is a program that is running; stop it, or open it read-only",
-        ),
-        libc::EBUSY => (
-            K::Busy,
-            "it is in use: unmount it or stop what holds it (see `lsblk`), or open it read-only",
-        ),
-        libc::ENOSPC => (
-            K::NoSpace,
-            "its file system is full: free some space, or use another",
-        ),
-        libc::EDQUOT => (
-            K::NoSpace,
-            "your quota there is used up: free some space, or use another file system",
-        ),
-        libc::EFBIG => (
-            K::BadSize,
-            "its file system has no files that large: ask for less, or use another (XFS)",
-        ),
+        libc::ENOENT => (K::NotFound, "check the path, or give a size (size=1G) to have the file made"),
+        libc::ENOTDIR => (K::NotFound, "a part of the path is not a directory; check the path"),
+        libc::ELOOP => (K::NotFound, "its symbolic links go in a circle; check the path"),
+        libc::ENAMETOOLONG => (K::NotFound, "the name is too long for this file system; use a shorter one"),
+        libc::ENXIO | libc::ENODEV => (K::NotFound, "the device behind it is gone or not configured"),
+        libc::EACCES => (K::Permission, "change its owner or mode, run as a user that may, or open it read-only"),
+        libc::EPERM => (K::Permission, "it is sealed or immutable (see `lsattr`), or a sandbox forbids it"),
+        libc::EROFS => (K::ReadOnly, "its file system or device is read-only: remount it, or open it read-only"),
+        libc::ETXTBSY => (K::Busy, "it is a program that is running; stop it, or open it read-only"),
+        libc::EBUSY => (K::Busy, "it is in use: unmount it or stop what holds it (see `lsblk`), or open it read-only"),
+        libc::ENOSPC => (K::NoSpace, "its file system is full: free some space, or use another"),
+        libc::EDQUOT => (K::NoSpace, "your quota there is used up: free some space, or use another file system"),
+        libc::EFBIG => (K::BadSize, "its file system has no files that large: ask for less, or use another (XFS)"),
         libc::EISDIR => (K::WrongType, "name a file or a block device"),
         libc::EMFILE | libc::ENFILE => (K::Other, "raise the limit on open files with `ulimit -n`"),
         _ => (K::Other, "see `dmesg` for what the kernel says about it"),

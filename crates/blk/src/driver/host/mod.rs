@@ -12,3 +12,7 @@ pub use probe::{Caps, FileKind};
 
 #[cfg(test)]
 mod tests;
+
+pub(crate) fn from_spec(params: &mut crate::spec::Params) -> Result<crate::device::Device, crate::error::DeviceError> {
+    Err(params.error("not yet"))
+}

@@ -59,12 +59,7 @@ impl HostFile {
     pub fn open(path: impl AsRef<Path>, opts: HostOpts) -> Result<Self, HostError> {
         let path = path.as_ref();
         if opts.size == Some(0) {
-            return Err(HostError::new(
-                Kind::BadSize,
-                path,
-                "size=0 was asked for",
-                "give a size of at least 512",
-            ));
+            return Err(HostError::new(Kind::BadSize, path, "size=0 was asked for", "give a size of at least 512"));
         }
         let kind = look(path, &opts)?;
         let mut notices = Vec::new();
@@ -141,40 +136,28 @@ impl AsRawFd for HostFile {
 fn look(path: &Path, opts: &HostOpts) -> Result<Option<FileKind>, HostError> {
     match fs::metadata(path) {
         Ok(meta) => kind_or_error(path, &meta).map(Some),
-        Err(e) if e.kind() == io::ErrorKind::NotFound && opts.size.is_some() && !opts.readonly => {
-            Ok(None)
-        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound && opts.size.is_some() && !opts.readonly => Ok(None),
         Err(e) => Err(HostError::from_io(path, "open", &e)),
     }
 }
 
 fn kind_or_error(path: &Path, meta: &fs::Metadata) -> Result<FileKind, HostError> {
     probe::kind_of(meta).map_err(|what| {
-        HostError::new(
-            Kind::WrongType,
-            path,
-            format!("it is {what}"),
-            "name a regular file or a block device",
-        )
+        HostError::new(Kind::WrongType, path, format!("it is {what}"), "name a regular file or a block device")
     })
 }
 
 fn checked_kind(path: &Path, file: &File) -> Result<FileKind, HostError> {
-    let meta = file
-        .metadata()
-        .map_err(|e| HostError::from_io(path, "look at", &e))?;
+    let meta = file.metadata().map_err(|e| HostError::from_io(path, "look at", &e))?;
     kind_or_error(path, &meta)
 }
 
 fn open_file(path: &Path, kind: Option<FileKind>, opts: &HostOpts) -> Result<File, HostError> {
     let io_error = |e: io::Error| match (e.raw_os_error(), kind) {
         // "Not found" while making it: the directory is missing.
-        (Some(libc::ENOENT), None) => HostError::new(
-            Kind::NotFound,
-            path,
-            "the directory it shall be made in does not exist",
-            "make it first",
-        ),
+        (Some(libc::ENOENT), None) => {
+            HostError::new(Kind::NotFound, path, "the directory it shall be made in does not exist", "make it first")
+        }
         _ => HostError::from_io(path, if kind.is_some() { "open" } else { "create" }, &e),
     };
     let mut how = OpenOptions::new();
@@ -182,10 +165,7 @@ fn open_file(path: &Path, kind: Option<FileKind>, opts: &HostOpts) -> Result<Fil
     let flags = if opts.sync { libc::O_DSYNC } else { 0 };
     if kind == Some(FileKind::Block) && !opts.readonly {
         // O_EXCL on a block device asks whether it is mounted or claimed; it is not kept, so that others may look.
-        how.clone()
-            .custom_flags(libc::O_EXCL)
-            .open(path)
-            .map_err(io_error)?;
+        how.clone().custom_flags(libc::O_EXCL).open(path).map_err(io_error)?;
     }
     how.custom_flags(flags).open(path).map_err(io_error)
 }
@@ -198,42 +178,26 @@ fn settle_size(
     opts: &HostOpts,
     notices: &mut Vec<String>,
 ) -> Result<u64, HostError> {
-    let there =
-        probe::size_of(file, kind).map_err(|e| HostError::from_io(path, "read the size of", &e))?;
+    let there = probe::size_of(file, kind).map_err(|e| HostError::from_io(path, "read the size of", &e))?;
     let Some(wanted) = opts.size else {
         return Ok(there);
     };
     check_size(path, wanted, MIN_BLOCK)?;
     if wanted < there {
-        notices.push(format!(
-            "{}: only the first {wanted} of its {there} bytes are used",
-            path.display()
-        ));
+        notices.push(format!("{}: only the first {wanted} of its {there} bytes are used", path.display()));
     }
     if wanted <= there {
         return Ok(wanted);
     }
     if kind == FileKind::Block {
         let cause = format!("size={wanted} is more than the {there} bytes that the device has");
-        return Err(HostError::new(
-            Kind::BadSize,
-            path,
-            cause,
-            "leave size away, or give a smaller one",
-        ));
+        return Err(HostError::new(Kind::BadSize, path, cause, "leave size away, or give a smaller one"));
     }
     if opts.readonly {
-        let cause =
-            format!("size={wanted} is more than its {there} bytes, and it is opened read-only");
-        return Err(HostError::new(
-            Kind::BadSize,
-            path,
-            cause,
-            "leave size away, or open it for writing",
-        ));
+        let cause = format!("size={wanted} is more than its {there} bytes, and it is opened read-only");
+        return Err(HostError::new(Kind::BadSize, path, cause, "leave size away, or open it for writing"));
     }
-    file.set_len(wanted)
-        .map_err(|e| HostError::from_io(path, "grow", &e))?;
+    file.set_len(wanted).map_err(|e| HostError::from_io(path, "grow", &e))?;
     Ok(wanted)
 }
 
@@ -244,12 +208,7 @@ fn check_size(path: &Path, size: u64, block: u32) -> Result<(), HostError> {
     }
     if !size.is_multiple_of(u64::from(block)) {
         let cause = format!("{size} bytes are not a multiple of its block of {block} bytes");
-        return Err(HostError::new(
-            Kind::BadSize,
-            path,
-            cause,
-            "give a size that is, as size=1M",
-        ));
+        return Err(HostError::new(Kind::BadSize, path, cause, "give a size that is, as size=1M"));
     }
     Ok(())
 }
@@ -270,9 +229,7 @@ fn go_direct(
     let mut how = OpenOptions::new();
     how.read(true).write(!opts.readonly).custom_flags(flags);
     // By the descriptor, not by the path, which may lead elsewhere by now.
-    let reopened = how
-        .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
-        .or_else(|_| how.open(path));
+    let reopened = how.open(format!("/proc/self/fd/{}", file.as_raw_fd())).or_else(|_| how.open(path));
     let why = match reopened {
         Ok(direct) => match probe::direct_alignment(&direct, kind, size) {
             Some(alignment) if size.is_multiple_of(u64::from(alignment.offset)) => {
@@ -281,24 +238,14 @@ fn go_direct(
             Some(alignment) => format!("its size is not a multiple of {} bytes", alignment.offset),
             None => "its file system does not support O_DIRECT on it".to_owned(),
         },
-        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-            "its file system does not support O_DIRECT".to_owned()
-        }
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => "its file system does not support O_DIRECT".to_owned(),
         Err(e) => return Err(HostError::from_io(path, "open", &e)),
     };
     if opts.direct == Direct::On {
         let fix = "use direct=auto or direct=off, or a file on ext4 or XFS";
-        return Err(HostError::new(
-            Kind::NoDirect,
-            path,
-            format!("direct=on, but {why}"),
-            fix,
-        ));
+        return Err(HostError::new(Kind::NoDirect, path, format!("direct=on, but {why}"), fix));
     }
-    notices.push(format!(
-        "{}: I/O goes through the page cache, as {why}",
-        path.display()
-    ));
+    notices.push(format!("{}: I/O goes through the page cache, as {why}", path.display()));
     Ok((file, None))
 }
 
@@ -309,17 +256,10 @@ fn capabilities(
     alignment: Option<Alignment>,
     opts: &HostOpts,
 ) -> Result<Caps, HostError> {
-    let meta = file
-        .metadata()
-        .map_err(|e| HostError::from_io(path, "look at", &e))?;
+    let meta = file.metadata().map_err(|e| HostError::from_io(path, "look at", &e))?;
     let logical_block = alignment.map_or(MIN_BLOCK, |a| a.offset.max(MIN_BLOCK));
-    let (discard, zero_range) = if opts.readonly {
-        (false, false)
-    } else {
-        probe::space_ops(file, kind, &meta, path)
-    };
-    let through = opts.sync
-        || (kind == FileKind::Block && alignment.is_some() && probe::writes_through(&meta));
+    let (discard, zero_range) = if opts.readonly { (false, false) } else { probe::space_ops(file, kind, &meta, path) };
+    let through = opts.sync || (kind == FileKind::Block && alignment.is_some() && probe::writes_through(&meta));
     Ok(Caps {
         kind,
         logical_block,

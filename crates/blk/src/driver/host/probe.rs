@@ -83,10 +83,7 @@ pub(super) fn direct_alignment(file: &File, kind: FileKind, size: u64) -> Option
     }
     if kind == FileKind::Block {
         let block = rustix::fs::ioctl_blksszget(file).unwrap_or(SAFE_BLOCK);
-        return Some(Alignment {
-            memory: block.max(MIN_BLOCK),
-            offset: block.max(MIN_BLOCK),
-        });
+        return Some(Alignment { memory: block.max(MIN_BLOCK), offset: block.max(MIN_BLOCK) });
     }
     tried_alignment(file, size)
 }
@@ -94,13 +91,7 @@ pub(super) fn direct_alignment(file: &File, kind: FileKind, size: u64) -> Option
 /// `Some(None)` is the kernel saying that direct I/O does not work; `None` is a kernel or file system that says
 /// nothing (before 6.1, or tmpfs).
 fn statx_alignment(file: &File) -> Option<Option<Alignment>> {
-    let stat = rustix::fs::statx(
-        file,
-        c"",
-        rustix::fs::AtFlags::EMPTY_PATH,
-        StatxFlags::DIOALIGN,
-    )
-    .ok()?;
+    let stat = rustix::fs::statx(file, c"", rustix::fs::AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
         return None;
     }
@@ -118,24 +109,14 @@ fn tried_alignment(file: &File, size: u64) -> Option<Alignment> {
     for block in [MIN_BLOCK, 1024, 2048, SAFE_BLOCK] {
         let buffer = memory.get_mut(start..start + block as usize)?;
         // One block in, so that only its own alignment helps; past the end counts as well: the check comes first.
-        let offset = if size > u64::from(block) {
-            u64::from(block)
-        } else {
-            0
-        };
+        let offset = if size > u64::from(block) { u64::from(block) } else { 0 };
         match file.read_at(buffer, offset) {
             Ok(_) => {
-                return Some(Alignment {
-                    memory: block,
-                    offset: block,
-                });
+                return Some(Alignment { memory: block, offset: block });
             }
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
             Err(_) => {
-                return Some(Alignment {
-                    memory: SAFE_BLOCK,
-                    offset: SAFE_BLOCK,
-                });
+                return Some(Alignment { memory: SAFE_BLOCK, offset: SAFE_BLOCK });
             }
         }
     }
@@ -148,51 +129,26 @@ pub(super) fn physical_block(file: &File, kind: FileKind, meta: &fs::Metadata) -
         FileKind::Block => rustix::fs::ioctl_blkpbszget(file).unwrap_or(SAFE_BLOCK),
         FileKind::Regular => u32::try_from(meta.blksize()).unwrap_or(SAFE_BLOCK),
     };
-    if block.is_power_of_two() {
-        block.clamp(MIN_BLOCK, 1 << 16)
-    } else {
-        SAFE_BLOCK
-    }
+    if block.is_power_of_two() { block.clamp(MIN_BLOCK, 1 << 16) } else { SAFE_BLOCK }
 }
 
 /// Whether (PUNCH_HOLE, ZERO_RANGE) work here.
-pub(super) fn space_ops(
-    file: &File,
-    kind: FileKind,
-    meta: &fs::Metadata,
-    path: &Path,
-) -> (bool, bool) {
+pub(super) fn space_ops(file: &File, kind: FileKind, meta: &fs::Metadata, path: &Path) -> (bool, bool) {
     match kind {
         // On a block device both are one command to the disk, "write zeroes", or else the kernel writing them.
         FileKind::Block => {
-            let offload =
-                queue_number(meta.rdev(), "write_zeroes_max_bytes").is_some_and(|max| max > 0);
+            let offload = queue_number(meta.rdev(), "write_zeroes_max_bytes").is_some_and(|max| max > 0);
             (offload, offload)
         }
         FileKind::Regular => match scratch_file(meta, path) {
             Some(scratch) => (
-                works(
-                    &scratch,
-                    FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-                    0,
-                ),
-                works(
-                    &scratch,
-                    FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
-                    0,
-                ),
+                works(&scratch, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0),
+                works(&scratch, FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, 0),
             ),
             // Without a file of our own: a hole past the end changes no data; a zeroed range there would take space.
             None => {
                 let past_end = meta.len().next_multiple_of(u64::from(SAFE_BLOCK));
-                (
-                    works(
-                        file,
-                        FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-                        past_end,
-                    ),
-                    false,
-                )
+                (works(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, past_end), false)
             }
         },
     }
@@ -202,8 +158,7 @@ pub(super) fn space_ops(
 fn scratch_file(meta: &fs::Metadata, path: &Path) -> Option<File> {
     let real = fs::canonicalize(path).ok()?;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let scratch =
-        File::from(rustix::fs::open(real.parent()?, flags, Mode::RUSR | Mode::WUSR).ok()?);
+    let scratch = File::from(rustix::fs::open(real.parent()?, flags, Mode::RUSR | Mode::WUSR).ok()?);
     (scratch.metadata().ok()?.dev() == meta.dev()).then_some(scratch)
 }
 
@@ -240,12 +195,7 @@ fn queue_number(dev: u64, attribute: &str) -> Option<u64> {
 /// An attribute of the queue of block device `dev`, or of the disk it is a partition of. None for file systems that
 /// have a made-up device number (btrfs, tmpfs, network).
 fn queue_attribute(dev: u64, attribute: &str) -> Option<String> {
-    let base = PathBuf::from(format!(
-        "/sys/dev/block/{}:{}",
-        rustix::fs::major(dev),
-        rustix::fs::minor(dev)
-    ));
+    let base = PathBuf::from(format!("/sys/dev/block/{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev)));
     let disk = fs::read_to_string(base.join("queue").join(attribute));
-    disk.or_else(|_| fs::read_to_string(base.join("../queue").join(attribute)))
-        .ok()
+    disk.or_else(|_| fs::read_to_string(base.join("../queue").join(attribute))).ok()
 }

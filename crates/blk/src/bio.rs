@@ -1,0 +1,286 @@
+//! The bio: one I/O towards one device, with its vectors.
+//!
+//! Owns the shape of a bio, its operation and its flags. Does not own where bios live or when they are recycled
+//! ([`bio_set`](crate::bio_set)), nor how they become requests ([`hctx`](crate::hctx)).
+//!
+//! A bio is two cache lines: a header, and four inline vectors. More vectors than [`BIO_INLINE_VECS`] live in a table
+//! on the heap; such a bio is never cached.
+//!
+//! Invariants:
+//! - I1: the memory that `vecs` describe stays valid and unaliased until `end_io` was called for the bio. Whoever
+//!   submits promises this; the ring keeps owned buffers for it.
+//! - I2: `bytes` is the sum of the lengths of the vectors for reads and writes; discards and flushes carry none.
+//! - I3: a bio with `remaining > 0` has that many children in flight and has not ended.
+
+use sheave_base::status::Status;
+
+/// How many vectors a bio holds without a table of its own.
+pub const BIO_INLINE_VECS: usize = 4;
+
+/// Bytes in a sector, the unit of all device addresses.
+pub const SECTOR_SHIFT: u32 = 9;
+
+/// What a request does. The values index statistics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Op {
+    /// Device to memory.
+    #[default]
+    Read = 0,
+    /// Memory to device.
+    Write = 1,
+    /// Make every completed write durable.
+    Flush = 2,
+    /// The range's content is no longer needed; reading it gives anything (or zeroes, see limits).
+    Discard = 3,
+    /// The range reads as zeroes afterwards.
+    WriteZeroes = 4,
+}
+
+/// How many operations there are.
+pub const NR_OPS: usize = 5;
+
+impl Op {
+    /// Every operation, in the order of its value.
+    pub const ALL: [Op; NR_OPS] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
+
+    /// The operation with this value.
+    pub fn from_u8(value: u8) -> Op {
+        Self::ALL[usize::from(value) % NR_OPS]
+    }
+
+    /// Lower-case name for reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::Flush => "flush",
+            Op::Discard => "discard",
+            Op::WriteZeroes => "write-zeroes",
+        }
+    }
+
+    /// Whether the operation moves data between memory and device.
+    #[inline]
+    pub fn has_data(self) -> bool {
+        matches!(self, Op::Read | Op::Write)
+    }
+}
+
+/// Durable on completion, even across power loss.
+pub const BIO_FUA: u16 = 1 << 0;
+/// Flush the device's cache before this write.
+pub const BIO_PREFLUSH: u16 = 1 << 1;
+/// The submitter will poll for it; cleared on the way down where the device cannot.
+pub const BIO_POLLED: u16 = 1 << 2;
+/// May go back to the owner's cache; only bios with inline vectors from outside the reserve.
+pub const BIO_CACHEABLE: u16 = 1 << 3;
+/// Came from the reserve and returns there.
+pub const BIO_RESERVE: u16 = 1 << 4;
+/// Must not be merged with neighbours.
+pub const BIO_NOMERGE: u16 = 1 << 5;
+/// Has a parent whose `remaining` counts it.
+pub const BIO_CHILD: u16 = 1 << 6;
+/// Ended itself and waits for `remaining` children.
+pub const BIO_WAITS: u16 = 1 << 7;
+/// Already mapped to a leg of its device: `sector` is an address of the leg's queue.
+pub const BIO_REMAPPED: u16 = 1 << 8;
+/// A foreign thread holds one reference.
+pub const BIO_FOREIGN: u16 = 1 << 9;
+
+/// Bits that send a bio down the slow way on completion.
+pub(crate) const BIO_SLOW_END: u16 = BIO_CHILD | BIO_WAITS;
+
+/// A piece of memory; the layout is that of `iovec`, so that a driver can hand a bio's vectors on as they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct BVec {
+    /// Address of the first byte.
+    pub base: usize,
+    /// Length in bytes.
+    pub len: usize,
+}
+
+/// Names a bio of one [`BioSet`](crate::bio_set::BioSet).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub struct BioId(pub u32);
+
+impl BioId {
+    /// No bio.
+    pub const NONE: BioId = BioId(u32::MAX);
+
+    /// Whether this names a bio.
+    #[inline]
+    pub fn is_some(self) -> bool {
+        self.0 != u32::MAX
+    }
+}
+
+/// No registered buffer.
+pub const NO_FIXED_BUF: u16 = u16::MAX;
+
+/// One I/O towards one device. Fields are public inside the block layer; callers fill a bio through
+/// [`IoCtx`](crate::ctx::IoCtx).
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Bio {
+    /// Link in whatever list holds the bio.
+    pub(crate) next: BioId,
+    /// The submitter's own number, given back on completion.
+    pub(crate) owner: u32,
+    /// First sector on the device.
+    pub(crate) sector: u64,
+    /// Length in bytes.
+    pub(crate) bytes: u32,
+    pub(crate) op: Op,
+    pub(crate) status: Status,
+    pub(crate) flags: u16,
+    /// The device it was sent to (index in the ring's table).
+    pub(crate) bdev: u16,
+    /// Partition it is accounted to; 0 is the whole device.
+    pub(crate) part: u16,
+    pub(crate) nr_vecs: u16,
+    /// Registered buffer that holds the only vector, or [`NO_FIXED_BUF`].
+    pub(crate) fixed_buf: u16,
+    pub(crate) parent: BioId,
+    /// Grows with every recycling, so that a late look at a recycled bio is recognised.
+    pub(crate) generation: u32,
+    /// Children still in flight.
+    pub(crate) remaining: u32,
+    pub(crate) refs: u16,
+    /// The table of a bio with more than [`BIO_INLINE_VECS`] vectors.
+    pub(crate) table: Option<Box<Vec<BVec>>>,
+    pub(crate) inline: [BVec; BIO_INLINE_VECS],
+}
+
+impl Bio {
+    pub(crate) const fn unused() -> Bio {
+        Bio {
+            next: BioId::NONE,
+            owner: 0,
+            sector: 0,
+            bytes: 0,
+            op: Op::Read,
+            status: Status::Ok,
+            flags: 0,
+            bdev: 0,
+            part: 0,
+            nr_vecs: 0,
+            fixed_buf: NO_FIXED_BUF,
+            parent: BioId::NONE,
+            generation: 0,
+            remaining: 0,
+            refs: 0,
+            table: None,
+            inline: [BVec { base: 0, len: 0 }; BIO_INLINE_VECS],
+        }
+    }
+
+    /// Resets every field but the generation; field by field, for that beats clearing both lines. The inline vectors
+    /// need none: `nr_vecs` says how many count.
+    #[inline]
+    pub(crate) fn init(&mut self, flags: u16) {
+        self.next = BioId::NONE;
+        self.owner = 0;
+        self.sector = 0;
+        self.bytes = 0;
+        self.op = Op::Read;
+        self.status = Status::Ok;
+        self.flags = flags;
+        self.bdev = 0;
+        self.part = 0;
+        self.nr_vecs = 0;
+        self.fixed_buf = NO_FIXED_BUF;
+        self.parent = BioId::NONE;
+        self.remaining = 0;
+        self.refs = 1;
+    }
+
+    /// The memory of the bio.
+    #[inline]
+    pub fn vecs(&self) -> &[BVec] {
+        match &self.table {
+            None => &self.inline[..usize::from(self.nr_vecs).min(BIO_INLINE_VECS)],
+            Some(table) => table,
+        }
+    }
+
+    /// How many bytes the bio covers on the device.
+    #[inline]
+    pub fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// What it does.
+    #[inline]
+    pub fn op(&self) -> Op {
+        self.op
+    }
+
+    /// How many times this place in memory was recycled.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// The first sector after the bio.
+    #[inline]
+    pub(crate) fn end_sector(&self) -> u64 {
+        self.sector + u64::from(self.bytes >> SECTOR_SHIFT)
+    }
+}
+
+/// A first-in first-out list of bios, linked through the bios themselves.
+#[derive(Debug)]
+pub(crate) struct BioList {
+    head: BioId,
+    tail: BioId,
+}
+
+impl Default for BioList {
+    fn default() -> Self {
+        BioList { head: BioId::NONE, tail: BioId::NONE }
+    }
+}
+
+impl BioList {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.head.is_some()
+    }
+
+    pub(crate) fn push_back(&mut self, bios: &mut crate::bio_set::BioSet, id: BioId) {
+        bios[id].next = BioId::NONE;
+        if self.tail.is_some() {
+            bios[self.tail].next = id;
+        } else {
+            self.head = id;
+        }
+        self.tail = id;
+    }
+
+    pub(crate) fn push_front(&mut self, bios: &mut crate::bio_set::BioSet, id: BioId) {
+        bios[id].next = self.head;
+        if !self.head.is_some() {
+            self.tail = id;
+        }
+        self.head = id;
+    }
+
+    pub(crate) fn pop(&mut self, bios: &mut crate::bio_set::BioSet) -> Option<BioId> {
+        if !self.head.is_some() {
+            return None;
+        }
+        let id = self.head;
+        self.head = bios[id].next;
+        if !self.head.is_some() {
+            self.tail = BioId::NONE;
+        }
+        bios[id].next = BioId::NONE;
+        Some(id)
+    }
+
+    pub(crate) fn take(&mut self) -> BioList {
+        std::mem::take(self)
+    }
+}

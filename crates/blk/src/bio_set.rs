@@ -1,0 +1,255 @@
+//! The bio set: where a ring's bios live, and the owner's cache that recycles them.
+//!
+//! Owns the memory of the bios and three places a free one may be: the owner's **cache** (a LIFO list, so the bio
+//! taken next is the one whose cache lines are warmest), the **pool** behind it, and the **reserve** that guarantees
+//! progress. Does not know what a bio is for.
+//!
+//! Invariants:
+//! - I1: a bio is live, or in exactly one of cache, pool, reserve; never two of them.
+//! - I2: at most `max_cached + CACHE_SLACK` bios are cached; above that [`CACHE_SLACK`] of them go to the pool.
+//! - I3: a bio from the reserve returns to the reserve and never enters the cache.
+//! - I4: a bio with a vector table is never cached with it: the table is dropped on the last put.
+//! - I5: a put recycles on the *last* reference, once.
+//! - I6: only the owner's thread touches the bios. A foreign thread that drops its [`ForeignBio`] only pushes the
+//!   number to the return queue, which the owner splices in batches.
+//!
+//! Called by [`ctx`](crate::ctx) (take, put) and by drivers that hold a bio on another thread (share).
+
+use std::ops::{Index, IndexMut};
+
+use sheave_base::mpscq::{Consumer, MpscQueue};
+
+use crate::bio::{BIO_CACHEABLE, BIO_FOREIGN, BIO_INLINE_VECS, BIO_RESERVE, BVec, Bio, BioId};
+
+/// Default bound of the owner's cache.
+pub const CACHE_MAX: u32 = 512;
+/// How many bios leave an overfull cache at once.
+pub const CACHE_SLACK: u32 = 64;
+/// How many bios move from the pool to the cache at once.
+const REFILL: usize = 32;
+/// Bios that only a starved submitter gets.
+pub const RESERVE: u32 = 4;
+
+/// A ring's bios.
+#[derive(Debug)]
+pub struct BioSet {
+    bios: Box<[Bio]>,
+    cache: Vec<u32>,
+    pool: Vec<u32>,
+    reserve: Vec<u32>,
+    max_cached: u32,
+    returns: Consumer,
+    return_queue: MpscQueue,
+    live: u32,
+    /// How often the cache was empty and the pool had to serve.
+    refills: u64,
+}
+
+/// One reference to a bio, held by a thread that does not own it.
+#[derive(Debug)]
+pub struct ForeignBio {
+    id: BioId,
+    generation: u32,
+    returns: MpscQueue,
+}
+
+impl ForeignBio {
+    /// The generation of the bio when it was shared.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+}
+
+impl Drop for ForeignBio {
+    fn drop(&mut self) {
+        self.returns.push(self.id.0);
+    }
+}
+
+impl BioSet {
+    /// A set of `capacity` bios and [`RESERVE`] more, of which at most `max_cached` stay in the owner's cache.
+    pub fn new(capacity: u32, max_cached: u32) -> BioSet {
+        let total = capacity + RESERVE;
+        let (return_queue, returns) = MpscQueue::new(total);
+        let max_cached = max_cached.min(capacity);
+        BioSet {
+            bios: (0..total).map(|_| Bio::unused()).collect(),
+            cache: Vec::with_capacity((max_cached + CACHE_SLACK) as usize + 1),
+            pool: (0..capacity).rev().collect(),
+            reserve: (capacity..total).collect(),
+            max_cached,
+            returns,
+            return_queue,
+            live: 0,
+            refills: 0,
+        }
+    }
+
+    /// Takes a bio for up to [`BIO_INLINE_VECS`] vectors; `None` when all are live but the reserve.
+    #[inline]
+    pub fn take(&mut self) -> Option<BioId> {
+        let raw = match self.cache.pop() {
+            Some(raw) => raw,
+            None => self.refill()?,
+        };
+        self.live += 1;
+        self.bios[raw as usize].init(BIO_CACHEABLE);
+        Some(BioId(raw))
+    }
+
+    /// Takes a bio from the reserve, for a submitter that cannot go on otherwise; `None` when the reserve is out too,
+    /// and then a bio of the reserve is live and will come back.
+    pub fn take_reserve(&mut self) -> Option<BioId> {
+        let raw = self.reserve.pop()?;
+        self.live += 1;
+        self.bios[raw as usize].init(BIO_RESERVE);
+        Some(BioId(raw))
+    }
+
+    #[cold]
+    fn refill(&mut self) -> Option<u32> {
+        self.splice_returns();
+        if self.cache.is_empty() {
+            self.refills += 1;
+            let from = self.pool.len().saturating_sub(REFILL);
+            self.cache.extend(self.pool.drain(from..));
+        }
+        self.cache.pop()
+    }
+
+    /// Gives the bio these vectors; a table is allocated when they do not fit inline.
+    #[inline]
+    pub fn set_vecs(&mut self, id: BioId, vecs: &[BVec]) {
+        let bio = &mut self.bios[id.0 as usize];
+        bio.nr_vecs = vecs.len() as u16;
+        if vecs.len() <= BIO_INLINE_VECS {
+            bio.inline[..vecs.len()].copy_from_slice(vecs);
+        } else {
+            bio.table = Some(Box::new(vecs.to_vec()));
+        }
+    }
+
+    /// Takes one more reference.
+    pub fn get(&mut self, id: BioId) {
+        self.bios[id.0 as usize].refs += 1;
+    }
+
+    /// Drops a reference; the last one recycles the bio.
+    #[inline]
+    pub fn put(&mut self, id: BioId) {
+        let bio = &mut self.bios[id.0 as usize];
+        debug_assert!(bio.refs > 0, "put of a bio that is not live");
+        bio.refs -= 1;
+        if bio.refs != 0 {
+            return;
+        }
+        bio.generation = bio.generation.wrapping_add(1);
+        self.live -= 1;
+        if bio.flags & BIO_CACHEABLE != 0 && bio.table.is_none() {
+            self.cache.push(id.0);
+            if self.cache.len() > (self.max_cached + CACHE_SLACK) as usize {
+                self.prune(CACHE_SLACK as usize);
+            }
+        } else {
+            self.put_slow(id);
+        }
+    }
+
+    #[cold]
+    fn put_slow(&mut self, id: BioId) {
+        let bio = &mut self.bios[id.0 as usize];
+        bio.table = None;
+        if bio.flags & BIO_RESERVE != 0 {
+            self.reserve.push(id.0);
+        } else {
+            self.pool.push(id.0);
+        }
+    }
+
+    /// Moves the `count` bios that were cached longest to the pool.
+    #[cold]
+    fn prune(&mut self, count: usize) {
+        let count = count.min(self.cache.len());
+        self.pool.extend(self.cache.drain(..count));
+    }
+
+    /// Lets an idle cache shrink: half of what is cached goes to the pool. Called by the owner before it sleeps long.
+    pub fn decay(&mut self) {
+        self.splice_returns();
+        self.prune(self.cache.len() / 2);
+    }
+
+    /// Shares the bio with another thread: it stays live until the [`ForeignBio`] is dropped. `None` when it is
+    /// shared already.
+    pub fn share(&mut self, id: BioId) -> Option<ForeignBio> {
+        let bio = &mut self.bios[id.0 as usize];
+        if bio.flags & BIO_FOREIGN != 0 {
+            return None;
+        }
+        bio.flags |= BIO_FOREIGN;
+        bio.refs += 1;
+        Some(ForeignBio { id, generation: bio.generation, returns: self.return_queue.clone() })
+    }
+
+    /// Takes back what foreign threads have dropped; returns how many references came back.
+    pub fn splice_returns(&mut self) -> u32 {
+        let mut count = 0;
+        while let Some(raw) = self.returns.pop() {
+            self.bios[raw as usize].flags &= !BIO_FOREIGN;
+            self.put(BioId(raw));
+            count += 1;
+        }
+        count
+    }
+
+    /// Whether `id` still is what it was at `generation`; a late poll of a recycled bio asks this first.
+    pub fn is_live(&self, id: BioId, generation: u32) -> bool {
+        let bio = &self.bios[id.0 as usize];
+        bio.refs > 0 && bio.generation == generation
+    }
+
+    /// Bios in use.
+    pub fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// Bios that could be taken without the reserve.
+    #[inline]
+    pub fn available(&self) -> u32 {
+        (self.cache.len() + self.pool.len()) as u32
+    }
+
+    /// Bios in the owner's cache.
+    pub fn cached(&self) -> u32 {
+        self.cache.len() as u32
+    }
+
+    /// Bios in the reserve.
+    pub fn reserved(&self) -> u32 {
+        self.reserve.len() as u32
+    }
+
+    /// How often the cache was empty and the pool had to serve.
+    pub fn refills(&self) -> u64 {
+        self.refills
+    }
+}
+
+impl Index<BioId> for BioSet {
+    type Output = Bio;
+
+    #[inline]
+    fn index(&self, id: BioId) -> &Bio {
+        &self.bios[id.0 as usize]
+    }
+}
+
+impl IndexMut<BioId> for BioSet {
+    #[inline]
+    fn index_mut(&mut self, id: BioId) -> &mut Bio {
+        &mut self.bios[id.0 as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,586 @@
+//! What a ring owns of the block layer: its bios, its plug, its hardware contexts, its kernel ring.
+//!
+//! Owns the way in ([`IoCtx::submit`]), the batch ([`IoCtx::start_plug`], [`IoCtx::finish_plug`]), the way out
+//! ([`IoCtx::poll`]) and waiting ([`IoCtx::wait`]). Belongs to one thread; nothing here is shared but what
+//! [`hctx::HctxShared`](crate::hctx::HctxShared) and the devices' queues show to readers.
+//!
+//! Invariants:
+//! - I1: every submitted bio ends exactly once, by a call of `end` with its owner's number in [`IoCtx::poll`] or
+//!   [`IoCtx::shutdown`], never inside [`IoCtx::submit`].
+//! - I2: a ring has at most 64 hardware contexts (the plug's mask) and at most one kernel ring.
+//! - I3: before sleeping, the plug is flushed and its time forgotten.
+
+use std::time::Duration;
+
+use sheave_base::clock::Clock;
+use sheave_base::parker::{Parker, Unparker};
+use sheave_base::status::Status;
+
+use crate::bio::{BIO_CHILD, BIO_REMAPPED, BIO_SLOW_END, BIO_WAITS, BVec, BioId, BioList, NO_FIXED_BUF, Op};
+use crate::bio_set::BioSet;
+use crate::device::Device;
+use crate::driver::{KIND_RING, KernelEvent, KringSlot, NextEvent, kernel_user_data};
+use crate::error::DeviceError;
+use crate::hctx::Hctx;
+use crate::plug::Plug;
+
+/// Most hardware contexts of one ring (I2).
+pub const MAX_HCTXS: usize = 64;
+/// Between two looks at the clock for the timeout walk while a ring is busy.
+const WALK_EVERY_POLLS: u32 = 256;
+
+/// What the hardware contexts of a ring share.
+#[derive(Debug)]
+pub struct Core {
+    pub(crate) bios: BioSet,
+    pub(crate) plug: Plug,
+    pub(crate) clock: Clock,
+    pub(crate) kring: KringSlot,
+    /// Bios that ended without a driver; `poll` ends them (I1).
+    pub(crate) ended: BioList,
+    /// Whether statistics are kept.
+    pub(crate) stats: bool,
+}
+
+impl Core {
+    /// Marks the bio as ended; [`IoCtx::poll`] tells its owner.
+    #[cold]
+    pub(crate) fn end_later(&mut self, id: BioId, status: Status) {
+        let bio = &mut self.bios[id];
+        if bio.status.is_ok() {
+            bio.status = status;
+        }
+        self.ended.push_back(&mut self.bios, id);
+    }
+
+    pub(crate) fn end_ended(&mut self, end: &mut impl FnMut(u32, Status)) -> u32 {
+        let mut count = 0;
+        while let Some(id) = self.ended.pop(&mut self.bios) {
+            self.end_bio(id, Status::Ok, end);
+            count += 1;
+        }
+        count
+    }
+
+    /// Ends a bio: recycles it and tells its owner, unless it waits for children or is one.
+    #[inline]
+    pub(crate) fn end_bio(&mut self, id: BioId, status: Status, end: &mut impl FnMut(u32, Status)) {
+        let bio = &self.bios[id];
+        if bio.flags & BIO_SLOW_END != 0 || bio.remaining != 0 || !bio.status.is_ok() {
+            return self.end_bio_slow(id, status, end);
+        }
+        let owner = bio.owner;
+        self.bios.put(id);
+        end(owner, status);
+    }
+
+    #[cold]
+    fn end_bio_slow(&mut self, mut id: BioId, status: Status, end: &mut impl FnMut(u32, Status)) {
+        let bio = &mut self.bios[id];
+        if bio.status.is_ok() {
+            bio.status = status;
+        }
+        if bio.remaining > 0 {
+            bio.flags |= BIO_WAITS;
+            return;
+        }
+        loop {
+            let bio = &self.bios[id];
+            let (flags, status, owner, parent) = (bio.flags, bio.status, bio.owner, bio.parent);
+            self.bios.put(id);
+            if flags & BIO_CHILD == 0 {
+                return end(owner, status);
+            }
+            let up = &mut self.bios[parent];
+            if up.status.is_ok() {
+                up.status = status;
+            }
+            up.remaining -= 1;
+            if up.remaining > 0 || up.flags & BIO_WAITS == 0 {
+                return;
+            }
+            id = parent;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Bdev {
+    device: Device,
+    legs: Vec<BdevLeg>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct BdevLeg {
+    start: u64,
+    end: u64,
+    offset: u64,
+    part: u16,
+    hctx: u16,
+}
+
+/// What to build an [`IoCtx`] with.
+#[derive(Clone, Debug)]
+pub struct IoCtxOptions {
+    /// Bios, preallocated.
+    pub bios: u32,
+    /// Entries of the kernel ring, should a device need one.
+    pub kring_entries: u32,
+    /// The ring polls for completions.
+    pub polled: bool,
+    /// The kernel ring polls the device (IOPOLL).
+    pub iopoll: bool,
+    /// Keep statistics.
+    pub stats: bool,
+    /// Where time comes from.
+    pub clock: Clock,
+}
+
+/// A bio to submit: what, where, and whose.
+#[derive(Clone, Copy, Debug)]
+pub struct BioSpec {
+    /// The attached device.
+    pub bdev: u16,
+    /// What to do.
+    pub op: Op,
+    /// `BIO_FUA`, `BIO_PREFLUSH`, `BIO_POLLED`, `BIO_NOMERGE`.
+    pub flags: u16,
+    /// First sector.
+    pub sector: u64,
+    /// Bytes, a multiple of the logical block.
+    pub bytes: u32,
+    /// Given back when the bio ends.
+    pub owner: u32,
+}
+
+/// A ring's block layer.
+#[derive(Debug)]
+pub struct IoCtx {
+    core: Core,
+    hctxs: Vec<Option<Hctx>>,
+    /// Hardware contexts that may have work, as a mask.
+    active: u64,
+    bdevs: Vec<Option<Bdev>>,
+    parker: Parker,
+    polled: bool,
+    polls: u32,
+    /// The kernel ring waits on the parker's descriptor.
+    bell_armed: bool,
+}
+
+impl IoCtx {
+    /// An empty block layer.
+    pub fn new(options: IoCtxOptions) -> Result<IoCtx, DeviceError> {
+        let parker = Parker::new().map_err(|source| DeviceError::Host {
+            what: "making the ring's wake-up descriptor".into(),
+            fix: "Raise the limit of open files (ulimit -n)".into(),
+            source,
+        })?;
+        let kring = KringSlot { entries: options.kring_entries, iopoll: options.iopoll, ..KringSlot::default() };
+        Ok(IoCtx {
+            core: Core {
+                bios: BioSet::new(options.bios, options.bios.max(crate::bio_set::CACHE_MAX)),
+                plug: Plug::default(),
+                clock: options.clock,
+                kring,
+                ended: BioList::default(),
+                stats: options.stats,
+            },
+            hctxs: Vec::with_capacity(MAX_HCTXS),
+            active: 0,
+            bdevs: Vec::new(),
+            parker,
+            polled: options.polled,
+            polls: 0,
+            bell_armed: false,
+        })
+    }
+
+    /// Opens this ring's way into the device; the number is the device's in this ring.
+    pub fn attach(&mut self, device: &Device) -> Result<u16, DeviceError> {
+        let mut legs = Vec::with_capacity(device.legs().len());
+        for leg in device.legs() {
+            let hctx = match self.open_hctx(leg) {
+                Ok(hctx) => hctx,
+                Err(error) => {
+                    legs.iter().for_each(|leg: &BdevLeg| self.close_hctx(leg.hctx));
+                    return Err(error);
+                }
+            };
+            let end = if device.is_whole() { u64::MAX } else { leg.start + leg.sectors };
+            legs.push(BdevLeg { start: leg.start, end, offset: leg.offset, part: leg.part, hctx });
+        }
+        let bdev = Bdev { device: device.clone(), legs };
+        if let Some(free) = self.bdevs.iter().position(Option::is_none) {
+            self.bdevs[free] = Some(bdev);
+            return Ok(free as u16);
+        }
+        self.bdevs.push(Some(bdev));
+        Ok((self.bdevs.len() - 1) as u16)
+    }
+
+    fn open_hctx(&mut self, leg: &crate::device::Leg) -> Result<u16, DeviceError> {
+        let same = |hctx: &Option<Hctx>| {
+            hctx.as_ref().is_some_and(|hctx| sheave_base::sync::Arc::ptr_eq(&hctx.queue, &leg.queue))
+        };
+        let index = match self.hctxs.iter().position(same) {
+            Some(index) => index,
+            None => {
+                let index = self.hctxs.iter().position(Option::is_none).unwrap_or(self.hctxs.len());
+                if index >= MAX_HCTXS {
+                    return Err(DeviceError::Limit {
+                        what: format!("attaching {}: devices of one ring", leg.queue.name()),
+                        limit: MAX_HCTXS as u64,
+                        fix: "Detach one, or use another ring".into(),
+                    });
+                }
+                let unparker = self.parker.unparker();
+                let hctx = Hctx::open(leg.queue.clone(), index as u16, self.polled, &mut self.core, unparker)?;
+                if index == self.hctxs.len() {
+                    self.hctxs.push(None);
+                }
+                self.hctxs[index] = Some(hctx);
+                self.active |= 1 << index;
+                index
+            }
+        };
+        if let Some(hctx) = &mut self.hctxs[index] {
+            hctx.users += 1;
+        }
+        Ok(index as u16)
+    }
+
+    fn close_hctx(&mut self, index: u16) {
+        let slot = &mut self.hctxs[usize::from(index)];
+        let Some(hctx) = slot else { return };
+        hctx.users -= 1;
+        if hctx.users == 0 {
+            hctx.shutdown(&mut self.core, &mut |_, _| debug_assert!(false, "a detached device is idle"));
+            self.active &= !(1 << index);
+            *slot = None;
+        }
+    }
+
+    /// Closes this ring's way into a device. The caller has waited for its I/O.
+    pub fn detach(&mut self, bdev: u16) {
+        let Some(slot) = self.bdevs.get_mut(usize::from(bdev)) else { return };
+        if let Some(bdev) = slot.take() {
+            bdev.legs.iter().for_each(|leg| self.close_hctx(leg.hctx));
+        }
+    }
+
+    /// The device behind a number that [`IoCtx::attach`] gave.
+    pub fn device(&self, bdev: u16) -> Option<&Device> {
+        self.bdevs.get(usize::from(bdev))?.as_ref().map(|bdev| &bdev.device)
+    }
+
+    /// Whether a bio can be had now.
+    #[inline]
+    pub fn has_bios(&self) -> bool {
+        self.core.bios.available() > 0
+    }
+
+    /// Submits an I/O whose memory is `vecs` (none for operations without data); false when no bio is free, and then
+    /// nothing happened. `fixed_buf` names the registered buffer that holds the only vector.
+    ///
+    /// The memory must stay valid until the bio has ended; see the invariants of [`bio`](crate::bio).
+    #[inline]
+    pub fn submit(&mut self, spec: &BioSpec, vecs: &[BVec], fixed_buf: u16) -> bool {
+        let Some(id) = self.core.bios.take() else {
+            return false;
+        };
+        let bio = &mut self.core.bios[id];
+        bio.owner = spec.owner;
+        bio.sector = spec.sector;
+        bio.bytes = spec.bytes;
+        bio.op = spec.op;
+        bio.flags |= spec.flags;
+        bio.bdev = spec.bdev;
+        if let [vec] = vecs {
+            bio.nr_vecs = 1;
+            bio.inline[0] = *vec;
+            bio.fixed_buf = fixed_buf;
+        } else if !vecs.is_empty() {
+            self.core.bios.set_vecs(id, vecs);
+        }
+        self.remap(id);
+        true
+    }
+
+    /// Finds the queue for the bio and gives it to the hardware context.
+    #[inline]
+    fn remap(&mut self, id: BioId) {
+        let bio = &mut self.core.bios[id];
+        let Some(Some(bdev)) = self.bdevs.get(usize::from(bio.bdev)) else {
+            return self.core.end_later(id, Status::Offline);
+        };
+        let [leg] = bdev.legs.as_slice() else {
+            return self.remap_legs(id);
+        };
+        if bio.end_sector() > leg.end {
+            return self.core.end_later(id, Status::IoErr);
+        }
+        bio.sector += leg.offset;
+        bio.part = leg.part;
+        bio.flags |= BIO_REMAPPED;
+        let hctx = leg.hctx;
+        self.add(hctx, id);
+    }
+
+    #[inline]
+    fn add(&mut self, index: u16, id: BioId) {
+        self.active |= 1 << index;
+        match &mut self.hctxs[usize::from(index)] {
+            Some(hctx) => {
+                hctx.add(&mut self.core, id);
+                if !self.core.plug.is_open() {
+                    hctx.flush(&mut self.core);
+                }
+            }
+            None => self.core.end_later(id, Status::Offline),
+        }
+    }
+
+    /// A device of several legs: cuts the bio where it crosses from one to the next; a flush goes to all.
+    #[cold]
+    fn remap_legs(&mut self, id: BioId) {
+        loop {
+            let bio = &self.core.bios[id];
+            let (sector, end, op) = (bio.sector, bio.end_sector(), bio.op);
+            let Some(Some(bdev)) = self.bdevs.get(usize::from(bio.bdev)) else { return };
+            if op == Op::Flush {
+                let hctxs: Vec<u16> = bdev.legs.iter().map(|leg| leg.hctx).collect();
+                return self.flush_legs(id, &hctxs);
+            }
+            if bio.flags & crate::bio::BIO_PREFLUSH != 0 {
+                return self.core.end_later(id, Status::NotSupp);
+            }
+            let at = bdev.legs.partition_point(|leg| leg.end <= sector);
+            let Some(leg) = bdev.legs.get(at).copied() else {
+                return self.core.end_later(id, Status::IoErr);
+            };
+            let piece = if end > leg.end {
+                let bytes = ((leg.end - sector) << crate::bio::SECTOR_SHIFT) as u32;
+                match crate::split::cut(&mut self.core.bios, id, bytes) {
+                    Some(front) => front,
+                    None => return self.core.end_later(id, Status::Again),
+                }
+            } else {
+                id
+            };
+            let bio = &mut self.core.bios[piece];
+            bio.sector = sector - leg.start + leg.offset;
+            bio.part = leg.part;
+            bio.flags |= BIO_REMAPPED;
+            self.add(leg.hctx, piece);
+            if piece == id {
+                return;
+            }
+        }
+    }
+
+    fn flush_legs(&mut self, id: BioId, hctxs: &[u16]) {
+        for (at, &hctx) in hctxs.iter().enumerate() {
+            if hctxs[..at].contains(&hctx) {
+                continue;
+            }
+            let Some(child) = self.core.bios.take() else {
+                self.core.end_later(id, Status::Again);
+                return;
+            };
+            self.core.bios[id].remaining += 1;
+            let bio = &mut self.core.bios[child];
+            bio.op = Op::Flush;
+            bio.flags |= BIO_CHILD | BIO_REMAPPED;
+            bio.parent = id;
+            self.add(hctx, child);
+        }
+        self.core.end_later(id, Status::Ok);
+    }
+
+    /// Opens the plug: what is submitted until [`IoCtx::finish_plug`] goes to the drivers in batches.
+    #[inline]
+    pub fn start_plug(&mut self, hint: u32) {
+        self.core.plug.start(hint);
+    }
+
+    /// Closes the plug and hands everything gathered to the drivers.
+    #[inline]
+    pub fn finish_plug(&mut self) {
+        if self.core.plug.finish() {
+            self.flush_plug();
+            self.core.plug.invalidate();
+        }
+    }
+
+    fn flush_plug(&mut self) {
+        let mut dirty = self.core.plug.dirty;
+        while dirty != 0 {
+            let index = dirty.trailing_zeros() as usize;
+            dirty &= dirty - 1;
+            if let Some(hctx) = &mut self.hctxs[index] {
+                hctx.flush(&mut self.core);
+                hctx.end_plug();
+            }
+        }
+        self.core.plug.dirty = 0;
+    }
+
+    /// Sends what the drivers prepared on the kernel ring, without waiting: one system call, if anything is there.
+    #[inline]
+    pub fn commit(&mut self) {
+        if let Some(kring) = &mut self.core.kring.ring
+            && kring.pending() > 0
+        {
+            // A refusal (no memory, say) leaves the operations prepared; the next enter tries again.
+            let _ = kring.enter(0, None);
+        }
+    }
+
+    /// Ends what is ready: calls `end(owner, status)` for every bio that ended; returns how many requests did.
+    #[inline]
+    pub fn poll(&mut self, end: &mut impl FnMut(u32, Status)) -> u32 {
+        if self.core.kring.ring.is_some() {
+            self.reap_kernel();
+        }
+        self.polls = self.polls.wrapping_add(1);
+        let walk = self.polls % WALK_EVERY_POLLS == 0;
+        let mut count = 0;
+        let mut active = self.active;
+        while active != 0 {
+            let index = active.trailing_zeros() as usize;
+            active &= active - 1;
+            let Some(hctx) = &mut self.hctxs[index] else { continue };
+            if walk && hctx.live() != 0 {
+                hctx.walk_timeouts(&mut self.core);
+            }
+            count += hctx.poll(&mut self.core, end);
+            if !hctx.has_work() {
+                self.active &= !(1 << index);
+            }
+        }
+        if !self.core.ended.is_empty() {
+            count += self.core.end_ended(end);
+        }
+        count
+    }
+
+    /// Takes what the kernel ring has completed to the hardware contexts.
+    fn reap_kernel(&mut self) {
+        while let Some((user_data, res, _)) = self.core.kring.ring.as_mut().and_then(|ring| ring.pop()) {
+            let kind = (user_data >> 32) as u8;
+            if kind == KIND_RING {
+                self.bell_armed = false;
+                continue;
+            }
+            let (index, tag) = ((user_data >> 16) as u16, user_data as u16);
+            if let Some(Some(hctx)) = self.hctxs.get_mut(usize::from(index)) {
+                hctx.kernel_done(&mut self.core, KernelEvent { tag, kind, res });
+                self.active |= 1 << index;
+            }
+        }
+    }
+
+    /// Waits until a poll may find something, at most `timeout`; `wanted` is how many completions the caller needs
+    /// before it has use for waking up. Sends prepared kernel operations in the same system call.
+    pub fn wait(&mut self, wanted: u32, timeout: Option<Duration>) {
+        self.core.plug.invalidate();
+        let mut kernel = 0;
+        let mut other = false;
+        let mut at = None::<sheave_base::clock::PreciseTs>;
+        let now = self.core.clock.precise();
+        for index in 0..self.hctxs.len() {
+            let Some(hctx) = &mut self.hctxs[index] else { continue };
+            if hctx.live() != 0 {
+                hctx.walk_timeouts(&mut self.core);
+                let walk = hctx.next_walk();
+                at = Some(at.map_or(walk, |at| at.min(walk)));
+            }
+            match hctx.next_event() {
+                NextEvent::Ready => return self.commit(),
+                NextEvent::At(time) => at = Some(at.map_or(time, |at| at.min(time))),
+                NextEvent::Kernel => kernel += hctx.live(),
+                NextEvent::Remote | NextEvent::Stuck => other = true,
+                NextEvent::Idle => {}
+            }
+        }
+        if !self.core.ended.is_empty() {
+            return;
+        }
+        let until = at.map(|at| at.left(now));
+        let timeout = match (until, timeout) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        if kernel > 0 || self.core.kring.ring.as_ref().is_some_and(|ring| ring.pending() > 0) {
+            self.wait_kernel(if other { 1 } else { wanted.clamp(1, kernel.max(1)) }, timeout);
+        } else {
+            self.parker.park(timeout);
+        }
+    }
+
+    /// Waits in the kernel ring for I/O and for the parker's descriptor.
+    fn wait_kernel(&mut self, wanted: u32, timeout: Option<Duration>) {
+        let Some(kring) = &mut self.core.kring.ring else { return };
+        if !self.bell_armed {
+            use std::os::fd::AsRawFd;
+            let user_data = kernel_user_data(0, 0, KIND_RING);
+            self.bell_armed = kring.prep_poll_fd(self.parker.fd().as_raw_fd(), user_data).is_ok();
+        }
+        let timeout = if self.bell_armed { timeout } else { Some(Duration::from_millis(1)) };
+        if self.parker.prepare_sleep() {
+            let _ = kring.enter(wanted, timeout);
+        } else {
+            let _ = kring.enter(0, None);
+        }
+        // Woken by another thread or not: the poll below looks everywhere anyway.
+        let _ = self.parker.cancel_sleep();
+    }
+
+    /// A handle that wakes this ring from another thread.
+    pub fn unparker(&self) -> Unparker {
+        self.parker.unparker()
+    }
+
+    /// Whether any I/O is on its way.
+    pub fn is_idle(&self) -> bool {
+        self.core.ended.is_empty() && self.hctxs.iter().flatten().all(|hctx| !hctx.has_work())
+    }
+
+    /// The ring's clock.
+    pub fn clock(&self) -> &Clock {
+        &self.core.clock
+    }
+
+    /// The bios, for tests and reports.
+    pub fn bios(&self) -> &BioSet {
+        &self.core.bios
+    }
+
+    /// The slot of the kernel ring, to register buffers with it.
+    pub fn kring_slot(&mut self) -> &mut KringSlot {
+        &mut self.core.kring
+    }
+
+    /// Ends everything: cancels what never reached a driver, waits for what a device may still touch.
+    pub fn shutdown(&mut self, end: &mut impl FnMut(u32, Status)) {
+        self.core.plug.invalidate();
+        for index in 0..self.hctxs.len() {
+            if let Some(mut hctx) = self.hctxs[index].take() {
+                // The kernel ring's completions for this context arrive through the driver's own waiting.
+                hctx.shutdown(&mut self.core, end);
+            }
+        }
+        self.core.end_ended(end);
+        self.active = 0;
+        self.bdevs.clear();
+    }
+}
+
+impl Drop for IoCtx {
+    fn drop(&mut self) {
+        self.shutdown(&mut |_, _| {});
+    }
+}
+
+const _: () = assert!(NO_FIXED_BUF == u16::MAX, "no buffer has this number");

@@ -1,0 +1,183 @@
+//! A device as users see it: opened by a spec, cheap to clone, attached to rings.
+//!
+//! Owns the map from a device's addresses to request queues. A driver's device is one queue from end to end;
+//! partitions and concatenations ([`driver::linear`](crate::linear)) are legs on other devices' queues. Legs are
+//! resolved when the device is made, so an I/O is remapped once however deep the stack.
+//!
+//! Invariant I1: legs are sorted, adjacent and cover the device; their sizes are whole logical blocks.
+
+use std::time::Duration;
+
+use sheave_base::sync::Arc;
+
+use crate::bio::SECTOR_SHIFT;
+use crate::driver::{Capabilities, Driver};
+use crate::error::DeviceError;
+use crate::limits::Limits;
+use crate::queue::{DEFAULT_TIMEOUT, GateGuard, Queue};
+use crate::stats::Stats;
+use crate::tag_set::InFlight;
+
+/// A piece of a device: sectors `start..start + sectors` are `offset..` of the queue.
+#[derive(Clone, Debug)]
+pub struct Leg {
+    /// First sector of the device that the leg serves.
+    pub start: u64,
+    /// Length.
+    pub sectors: u64,
+    /// Where that is on the queue.
+    pub offset: u64,
+    /// The partition it is accounted to on the queue; 0 is the whole device.
+    pub part: u16,
+    /// The queue.
+    pub queue: Arc<Queue>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    legs: Vec<Leg>,
+    /// One queue from end to end, whose size may change.
+    whole: bool,
+    limits: Limits,
+    capabilities: Capabilities,
+}
+
+/// An opened device.
+#[derive(Clone, Debug)]
+pub struct Device {
+    inner: Arc<Inner>,
+}
+
+impl Device {
+    /// Opens the device that a spec names, such as `null:size=1T`, `ram:size=1G` or `file:PATH,size=1G,direct=on`;
+    /// see [`spec`](crate::spec) for all of them.
+    pub fn open(spec: &str) -> Result<Device, DeviceError> {
+        crate::spec::open(spec)
+    }
+
+    /// A device of your own driver.
+    pub fn from_driver(name: &str, driver: Box<dyn Driver>) -> Device {
+        Device::with_timeout(name, driver, DEFAULT_TIMEOUT)
+    }
+
+    /// The same, with the time after which a request is overdue.
+    pub fn with_timeout(name: &str, driver: Box<dyn Driver>, timeout: Duration) -> Device {
+        let queue = Queue::new(name, driver, timeout);
+        let leg = Leg { start: 0, sectors: queue.sectors(), offset: 0, part: 0, queue: queue.clone() };
+        let (limits, capabilities) = (queue.limits().clone(), queue.capabilities());
+        let inner = Inner { name: name.to_string(), legs: vec![leg], whole: true, limits, capabilities };
+        Device { inner: Arc::new(inner) }
+    }
+
+    /// A device made of legs of others; I1 is the caller's.
+    pub(crate) fn from_legs(name: &str, legs: Vec<Leg>) -> Device {
+        let mut limits = legs[0].queue.limits().clone();
+        let mut capabilities = legs[0].queue.capabilities();
+        for leg in &legs[1..] {
+            let (l, c) = (leg.queue.limits(), leg.queue.capabilities());
+            limits.logical_block = limits.logical_block.max(l.logical_block);
+            limits.physical_block = limits.physical_block.max(l.physical_block);
+            limits.dma_alignment = limits.dma_alignment.max(l.dma_alignment);
+            limits.max_discard_sectors = limits.max_discard_sectors.min(l.max_discard_sectors);
+            limits.max_write_zeroes_sectors = limits.max_write_zeroes_sectors.min(l.max_write_zeroes_sectors);
+            capabilities.fua &= c.fua;
+            capabilities.volatile_cache |= c.volatile_cache;
+            capabilities.discard &= c.discard;
+            capabilities.write_zeroes &= c.write_zeroes;
+            capabilities.polled &= c.polled;
+            capabilities.direct_io &= c.direct_io;
+            capabilities.read_only |= c.read_only;
+        }
+        let inner = Inner { name: name.to_string(), legs, whole: false, limits, capabilities };
+        Device { inner: Arc::new(inner) }
+    }
+
+    /// The spec the device was opened with.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Size in bytes, now.
+    #[inline]
+    pub fn size_bytes(&self) -> u64 {
+        if self.inner.whole {
+            return self.inner.legs[0].queue.sectors() << SECTOR_SHIFT;
+        }
+        self.inner.legs.last().map_or(0, |leg| (leg.start + leg.sectors) << SECTOR_SHIFT)
+    }
+
+    /// What one I/O may look like; larger ones are cut.
+    pub fn limits(&self) -> &Limits {
+        &self.inner.limits
+    }
+
+    /// What the device can do.
+    pub fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities
+    }
+
+    /// What the user should know about the device, in plain words.
+    pub fn notices(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for leg in &self.inner.legs {
+            for notice in leg.queue.driver().notices() {
+                if !all.contains(&notice) {
+                    all.push(notice);
+                }
+            }
+        }
+        all
+    }
+
+    /// Statistics of the queues under the device, over all rings and partitions.
+    pub fn stats(&self) -> Stats {
+        match self.inner.legs.as_slice() {
+            [leg] => leg.queue.stats(),
+            legs => {
+                let mut sum = Stats::default();
+                for leg in legs {
+                    sum.add(&leg.queue.stats());
+                }
+                sum
+            }
+        }
+    }
+
+    /// Requests of this device that are in the drivers' hands. For a partition only its own.
+    pub fn in_flight(&self) -> InFlight {
+        let mut sum = InFlight::default();
+        for leg in &self.inner.legs {
+            let (whole, part) = leg.queue.in_flight(leg.part);
+            let one = if leg.part == 0 { whole } else { part };
+            sum.reads += one.reads;
+            sum.writes += one.writes;
+            sum.other += one.other;
+        }
+        sum
+    }
+
+    /// Lets no I/O enter until the guards are dropped; returns when nothing is in flight. See [`Queue::freeze`].
+    pub fn freeze(&self, timeout: Duration) -> Result<Vec<GateGuard>, DeviceError> {
+        self.inner.legs.iter().map(|leg| leg.queue.freeze(timeout)).collect()
+    }
+
+    /// Lets no request go to a driver until the guards are dropped. See [`Queue::quiesce`].
+    pub fn quiesce(&self, timeout: Duration) -> Result<Vec<GateGuard>, DeviceError> {
+        self.inner.legs.iter().map(|leg| leg.queue.quiesce(timeout)).collect()
+    }
+
+    /// The pieces of the device.
+    pub fn legs(&self) -> &[Leg] {
+        &self.inner.legs
+    }
+
+    /// Whether two handles name the same device.
+    pub fn same(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        self.inner.whole
+    }
+}

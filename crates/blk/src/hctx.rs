@@ -1,0 +1,578 @@
+//! The hardware context: one ring's way into one device.
+//!
+//! Owns the preallocated requests, their tags, the gathered, refused and waiting work, and the driver's
+//! [`HwQueue`]. Belongs to its ring's thread; what other threads may touch is in [`HctxShared`].
+//!
+//! The way of a bio: [`Hctx::add`] merges it or gives it a request, which is *gathered* under the plug;
+//! [`Hctx::flush`] hands the gathered to the driver; what the driver cannot take is *refused* and goes first the next
+//! time. A bio that cannot have a request now (no tag, gate closed, to be cut) is *waiting*, first in first out.
+//! [`Hctx::complete`] ends requests in batches.
+//!
+//! Invariants:
+//! - I1: order: refused before gathered, waiting before new. While bios wait, new ones queue behind them.
+//! - I2: every bio added ends exactly once, through `end` of [`Hctx::complete`] or the core's list of ended bios.
+//! - I3: `stalled` is false only if nothing waits and the gate was seen open at the last flush; the fast path
+//!   checks nothing else.
+
+use crossbeam_utils::CachePadded;
+use sheave_base::mpscq::{Consumer, MpscQueue};
+use sheave_base::parker::Unparker;
+use sheave_base::status::Status;
+use sheave_base::sync::Arc;
+use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+
+use crate::bio::{BIO_FUA, BIO_POLLED, BIO_PREFLUSH, BioId, BioList};
+use crate::ctx::Core;
+use crate::driver::{HctxOpen, HwEnv, HwQueue, Remote};
+use crate::error::DeviceError;
+use crate::flush::FlushQueue;
+use crate::merge;
+use crate::queue::{Gate, Queue};
+use crate::request::{DoneList, PLUG_MAX, RQ_FLUSH_SEQ, RQ_FUA, RQ_POLLED, Request, Rq, RqList, RqQueue, RqTable};
+use crate::stats::{BatchAccount, HctxStats};
+use crate::tag_set::{TagSet, Tags};
+use crate::timeout::TimeoutWalk;
+
+/// The part of a hardware context that other threads may touch.
+#[derive(Debug)]
+pub struct HctxShared {
+    pub(crate) stats: HctxStats,
+    pub(crate) tags: Arc<TagSet>,
+    /// A flush request is in the driver's hands.
+    flushing: AtomicU32,
+    /// The owner is inside the driver's `queue_rqs`.
+    dispatching: CachePadded<AtomicBool>,
+    /// Tags that other threads completed; the status of each is beside it.
+    remote: MpscQueue,
+    remote_status: Box<[AtomicU8]>,
+    unparker: Unparker,
+}
+
+impl HctxShared {
+    pub(crate) fn flushing(&self) -> u32 {
+        // SeqCst: like a busy tag, see `Queue::freeze`.
+        self.flushing.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_dispatching(&self) -> bool {
+        // SeqCst: read after the gate was closed; pairs with the store in `Hctx::dispatch`.
+        self.dispatching.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn unpark(&self) {
+        self.unparker.unpark();
+    }
+
+    pub(crate) fn complete_remotely(&self, tag: u16, status: Status) {
+        // Relaxed: published by the push, read after the pop in `Hctx::take_remote`.
+        self.remote_status[usize::from(tag)].store(status as u8, Ordering::Relaxed);
+        self.remote.push(u32::from(tag));
+        self.unparker.unpark();
+    }
+}
+
+/// One ring's way into one device.
+#[derive(Debug)]
+pub(crate) struct Hctx {
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) shared: Arc<HctxShared>,
+    index: u16,
+    /// Attached devices that lead here.
+    pub(crate) users: u32,
+    stalled: bool,
+    tags: Tags,
+    rqs: Box<[Request]>,
+    hw: Box<dyn HwQueue>,
+    gathered: RqList,
+    refused: RqQueue,
+    pub(crate) waiting: BioList,
+    pub(crate) flush: FlushQueue,
+    done: DoneList,
+    freed: Box<[u64]>,
+    remote: Consumer,
+    timeouts: TimeoutWalk,
+}
+
+impl Hctx {
+    pub(crate) fn open(
+        queue: Arc<Queue>,
+        index: u16,
+        polled: bool,
+        core: &mut Core,
+        unparker: Unparker,
+    ) -> Result<Hctx, DeviceError> {
+        let tag_set = queue.host_tags().cloned().unwrap_or_else(|| TagSet::owned(queue.limits().queue_depth));
+        let depth = tag_set.depth();
+        let (remote_queue, remote) = MpscQueue::new(u32::from(depth) + 1);
+        let shared = Arc::new(HctxShared {
+            stats: HctxStats::default(),
+            tags: tag_set.clone(),
+            flushing: AtomicU32::new(0),
+            dispatching: CachePadded::new(AtomicBool::new(false)),
+            remote: remote_queue,
+            remote_status: (0..=depth).map(|_| AtomicU8::new(0)).collect(),
+            unparker,
+        });
+        let mut open = HctxOpen {
+            kring: &mut core.kring,
+            depth,
+            polled,
+            remote: Remote { shared: shared.clone() },
+            hctx: index,
+            clock: &core.clock,
+        };
+        let hw = queue.driver().open_hctx(&mut open)?;
+        queue.add_hctx(shared.clone());
+        Ok(Hctx {
+            index,
+            users: 0,
+            stalled: true,
+            tags: Tags::new(tag_set),
+            rqs: (0..=depth).map(|_| Request::default()).collect(),
+            hw,
+            gathered: RqList::default(),
+            refused: RqQueue::with_depth(depth),
+            waiting: BioList::default(),
+            flush: FlushQueue::default(),
+            done: DoneList::with_depth(depth),
+            freed: vec![0; usize::from(depth).div_ceil(64)].into(),
+            remote,
+            timeouts: TimeoutWalk::new(queue.timeout(), depth),
+            shared,
+            queue,
+        })
+    }
+
+    pub(crate) fn flush_tag(&self) -> u16 {
+        self.shared.tags.depth()
+    }
+
+    /// Requests that hold a tag, the flush request included.
+    #[inline]
+    pub(crate) fn live(&self) -> u32 {
+        self.tags.live() + u32::from(self.flush.is_running())
+    }
+
+    /// Whether anything is to be ended or sent on.
+    pub(crate) fn has_work(&self) -> bool {
+        self.live() != 0 || !self.waiting.is_empty() || self.flush.has_pending()
+    }
+
+    /// Takes a bio whose sector is an address of this queue.
+    #[inline]
+    pub(crate) fn add(&mut self, core: &mut Core, id: BioId) {
+        let bio = &core.bios[id];
+        if let Err(status) = self.queue.check_range(bio.sector, bio.end_sector()) {
+            return core.end_later(id, status);
+        }
+        let plain = bio.flags & (BIO_FUA | BIO_PREFLUSH) == 0
+            && bio.op.has_data()
+            && self.queue.limits().surely_fits(bio.bytes, bio.nr_vecs);
+        if self.stalled || !plain {
+            return self.add_slow(core, id);
+        }
+        if !self.gather(core, id, 0) {
+            self.stalled = true;
+            self.waiting.push_back(&mut core.bios, id);
+        }
+    }
+
+    /// Merges the bio into the last gathered request or gives it one of its own; false when there is no tag.
+    #[inline]
+    pub(crate) fn gather(&mut self, core: &mut Core, id: BioId, flags: u8) -> bool {
+        if let Some(last) = self.gathered.last() {
+            let rq = &mut self.rqs[usize::from(last)];
+            if merge::try_merge(rq, &mut core.bios, id, self.queue.limits()) {
+                return true;
+            }
+        }
+        let Some(tag) = self.tags.take(core.plug.take_hint()) else {
+            return false;
+        };
+        let bio = &core.bios[id];
+        self.tags.set_info(tag, bio.op, bio.part);
+        let polled = if bio.flags & BIO_POLLED != 0 { RQ_POLLED } else { 0 };
+        let rq = &mut self.rqs[usize::from(tag)];
+        rq.sector = bio.sector;
+        rq.bytes = bio.bytes;
+        rq.op = bio.op;
+        rq.flags = flags | polled;
+        rq.nr_segs = bio.nr_vecs;
+        rq.bio_head = id;
+        rq.bio_tail = id;
+        rq.merged = 0;
+        rq.part = bio.part;
+        rq.generation = rq.generation.wrapping_add(1);
+        if core.stats {
+            rq.start = core.plug.now(&core.clock);
+        }
+        self.push_gathered(core, tag);
+        true
+    }
+
+    #[inline]
+    pub(crate) fn push_gathered(&mut self, core: &mut Core, tag: u16) {
+        self.gathered.push(tag);
+        core.plug.dirty |= 1 << self.index;
+        if self.gathered.is_full() {
+            self.flush(core);
+        }
+    }
+
+    /// Prepares the flush request and gathers it.
+    pub(crate) fn gather_flush(&mut self, core: &mut Core) {
+        let tag = self.flush_tag();
+        let start = core.plug.now(&core.clock);
+        let rq = &mut self.rqs[usize::from(tag)];
+        let generation = rq.generation.wrapping_add(1);
+        *rq = Request { op: crate::bio::Op::Flush, flags: RQ_FLUSH_SEQ, start, generation, ..Request::default() };
+        // SeqCst: visible before the gate is read in `dispatch`; see `Queue::freeze`.
+        self.shared.flushing.store(1, Ordering::SeqCst);
+        self.push_gathered(core, tag);
+    }
+
+    /// Hands what was gathered (and what was refused before) to the driver.
+    pub(crate) fn flush(&mut self, core: &mut Core) {
+        core.plug.dirty &= !(1 << self.index);
+        if self.refused.is_empty() {
+            if !self.gathered.is_empty() {
+                let mut list = std::mem::take(&mut self.gathered);
+                self.dispatch(core, &mut list);
+            }
+            return;
+        }
+        while let Some(rq) = self.gathered.pop() {
+            self.refused.push(rq);
+        }
+        self.gathered.reset();
+        self.retry_refused(core);
+    }
+
+    fn retry_refused(&mut self, core: &mut Core) {
+        for _ in 0..self.refused.len().div_ceil(PLUG_MAX) {
+            let mut list = RqList::default();
+            while !list.is_full() {
+                let Some(rq) = self.refused.pop() else { break };
+                list.push(rq.into_tag());
+            }
+            if !self.dispatch(core, &mut list) {
+                break;
+            }
+        }
+    }
+
+    /// One call into the driver; true when it took everything.
+    fn dispatch(&mut self, core: &mut Core, list: &mut RqList) -> bool {
+        // Relaxed: ordered before the gate is read by the swap (or fence) in `publish`; see `Queue::quiesce`.
+        self.shared.dispatching.store(true, Ordering::Relaxed);
+        self.tags.publish();
+        let gate = self.queue.gate();
+        if !gate.is_open() {
+            self.shared.dispatching.store(false, Ordering::Release);
+            self.hold_back(core, list, gate);
+            return false;
+        }
+        let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
+        let mut table = RqTable { rqs: &mut self.rqs, bios: &core.bios };
+        self.hw.queue_rqs(list, &mut table, &mut env, &mut self.done);
+        // Release: pairs with the load in `is_dispatching`.
+        self.shared.dispatching.store(false, Ordering::Release);
+        core.plug.invalidate();
+        if list.is_empty() {
+            return true;
+        }
+        let mut rest = RqQueue::with_depth(0);
+        std::mem::swap(&mut rest, &mut self.refused);
+        while let Some(rq) = list.pop() {
+            self.refused.push(rq);
+        }
+        while let Some(rq) = rest.pop() {
+            self.refused.push(rq);
+        }
+        false
+    }
+
+    /// The gate is closed: a quiesced queue keeps its requests, a frozen one takes them apart, for their tags must
+    /// not be seen in flight.
+    #[cold]
+    fn hold_back(&mut self, core: &mut Core, list: &mut RqList, gate: Gate) {
+        self.stalled = true;
+        if !gate.is_frozen() {
+            while let Some(rq) = list.pop() {
+                self.refused.push(rq);
+            }
+            return;
+        }
+        let mut back = BioList::default();
+        while let Some(rq) = list.pop() {
+            self.take_apart(core, rq, &mut back);
+        }
+        while let Some(rq) = self.refused.pop() {
+            self.take_apart(core, rq, &mut back);
+        }
+        let mut behind = self.waiting.take();
+        while let Some(id) = behind.pop(&mut core.bios) {
+            back.push_back(&mut core.bios, id);
+        }
+        self.waiting = back;
+    }
+
+    fn take_apart(&mut self, core: &mut Core, rq: Rq, back: &mut BioList) {
+        let tag = rq.into_tag();
+        if tag == self.flush_tag() {
+            self.shared.flushing.store(0, Ordering::SeqCst);
+            self.flush.unissue(&mut core.bios);
+            return;
+        }
+        let mut id = std::mem::replace(&mut self.rqs[usize::from(tag)].bio_head, BioId::NONE);
+        while id.is_some() {
+            let next = core.bios[id].next;
+            back.push_back(&mut core.bios, id);
+            id = next;
+        }
+        self.tags.free_batch(usize::from(tag) / 64, 1 << (tag % 64));
+    }
+
+    /// Everything that is not a plain read or write that fits, or that has to wait.
+    #[cold]
+    fn add_slow(&mut self, core: &mut Core, id: BioId) {
+        self.waiting.push_back(&mut core.bios, id);
+        self.stalled = true;
+        self.kick(core);
+    }
+
+    /// Sends on what waits, as far as tags, bios and the gate allow.
+    #[inline]
+    pub(crate) fn kick(&mut self, core: &mut Core) {
+        if self.stalled {
+            self.kick_slow(core);
+        }
+    }
+
+    #[cold]
+    fn kick_slow(&mut self, core: &mut Core) {
+        if !self.queue.gate().is_open() {
+            return;
+        }
+        self.stalled = false;
+        if !self.refused.is_empty() {
+            self.retry_refused(core);
+        }
+        while !self.stalled {
+            let Some(id) = self.waiting.pop(&mut core.bios) else { break };
+            if !self.admit(core, id) {
+                self.waiting.push_front(&mut core.bios, id);
+                self.stalled = true;
+            }
+        }
+        self.kick_flush(core);
+        if !core.plug.is_open() {
+            self.flush(core);
+        }
+        self.stalled |= !self.waiting.is_empty() || !self.refused.is_empty();
+    }
+
+    /// Takes one waiting bio on, cutting it if need be; false when it must wait on.
+    fn admit(&mut self, core: &mut Core, id: BioId) -> bool {
+        let bio = &core.bios[id];
+        if let Err(status) = self.queue.check_range(bio.sector, bio.end_sector()) {
+            core.end_later(id, status);
+            return true;
+        }
+        if !bio.op.has_data() || bio.flags & (BIO_FUA | BIO_PREFLUSH) != 0 {
+            return self.admit_special(core, id);
+        }
+        self.cut_and_gather(core, id, 0)
+    }
+
+    /// Cuts the bio to the limits and gathers all pieces; false when tags or bios ran out, with the rest still in it.
+    pub(crate) fn cut_and_gather(&mut self, core: &mut Core, id: BioId, flags: u8) -> bool {
+        loop {
+            if self.tags.are_out() {
+                return false;
+            }
+            match crate::split::front(&core.bios[id], self.queue.limits()) {
+                Ok(None) => return self.gather(core, id, flags),
+                Ok(Some(bytes)) => {
+                    let Some(front) = crate::split::cut(&mut core.bios, id, bytes) else {
+                        return false;
+                    };
+                    if !self.gather(core, front, flags) {
+                        crate::split::uncut(&mut core.bios, id, front);
+                        return false;
+                    }
+                }
+                Err(status) => {
+                    core.end_later(id, status);
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Asks the driver and the other threads for completions and ends them; returns how many requests ended.
+    #[inline]
+    pub(crate) fn poll(&mut self, core: &mut Core, end: &mut impl FnMut(u32, Status)) -> u32 {
+        if self.live() != 0 {
+            let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
+            let mut table = RqTable { rqs: &mut self.rqs, bios: &core.bios };
+            self.hw.poll(&mut table, &mut env, &mut self.done);
+            self.take_remote();
+        }
+        let ended = if self.done.is_empty() { 0 } else { self.complete(core, end) };
+        self.kick(core);
+        ended
+    }
+
+    fn take_remote(&mut self) {
+        while let Some(tag) = self.remote.pop() {
+            // Relaxed: stored before the push that this pop saw.
+            let status = Status::from_u8(self.shared.remote_status[tag as usize].load(Ordering::Relaxed));
+            self.done.push(Rq::new(tag as u16), status);
+        }
+    }
+
+    /// Hands an event of the kernel ring to the driver.
+    pub(crate) fn kernel_done(&mut self, core: &mut Core, event: crate::driver::KernelEvent) {
+        let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
+        let mut table = RqTable { rqs: &mut self.rqs, bios: &core.bios };
+        self.hw.kernel_done(event, &mut table, &mut env, &mut self.done);
+    }
+
+    /// Ends a batch: one time stamp, the bios of every request, then the tags with one mask a word.
+    fn complete(&mut self, core: &mut Core, end: &mut impl FnMut(u32, Status)) -> u32 {
+        let now = if core.stats { core.clock.coarse() } else { Default::default() };
+        let mut account = BatchAccount::new(&self.shared.stats, now);
+        let flush_tag = self.shared.tags.depth();
+        let mut seq = false;
+        for &(tag, status) in &self.done.entries {
+            let rq = &mut self.rqs[usize::from(tag)];
+            if core.stats {
+                account.request(rq.op, rq.start, rq.bytes, rq.merged);
+            }
+            if !status.is_ok() {
+                account.error(rq.op);
+            }
+            if rq.flags & RQ_FLUSH_SEQ != 0 {
+                seq = true;
+                continue;
+            }
+            let mut id = std::mem::replace(&mut rq.bio_head, BioId::NONE);
+            loop {
+                let next = core.bios[id].next;
+                core.end_bio(id, status, end);
+                if !next.is_some() {
+                    break;
+                }
+                id = next;
+            }
+            self.freed[usize::from(tag / 64)] |= 1 << (tag % 64);
+        }
+        account.write();
+        let ended = self.done.len() as u32;
+        if seq {
+            self.complete_sequences(core, flush_tag, end);
+        }
+        self.done.entries.clear();
+        for word in 0..self.freed.len() {
+            let mask = std::mem::take(&mut self.freed[word]);
+            if mask != 0 {
+                self.tags.free_batch(word, mask);
+            }
+        }
+        ended
+    }
+
+    /// The requests of the batch that belong to flush sequences.
+    #[cold]
+    fn complete_sequences(&mut self, core: &mut Core, flush_tag: u16, end: &mut impl FnMut(u32, Status)) {
+        for at in 0..self.done.entries.len() {
+            let (tag, status) = self.done.entries[at];
+            let rq = &mut self.rqs[usize::from(tag)];
+            if rq.flags & RQ_FLUSH_SEQ == 0 {
+                continue;
+            }
+            if tag == flush_tag {
+                self.shared.flushing.store(0, Ordering::SeqCst);
+                self.flush_done(core, status, end);
+                continue;
+            }
+            let mut id = std::mem::replace(&mut rq.bio_head, BioId::NONE);
+            while id.is_some() {
+                let next = core.bios[id].next;
+                self.data_done(core, id, status, end);
+                id = next;
+            }
+            self.freed[usize::from(tag / 64)] |= 1 << (tag % 64);
+        }
+        self.stalled = true;
+    }
+
+    /// The request's flags for a write that the driver makes durable itself.
+    pub(crate) fn fua_flags(&self) -> u8 {
+        if self.queue.capabilities().fua { RQ_FUA } else { RQ_FLUSH_SEQ }
+    }
+
+    /// Walks the tags for requests that take too long, when a walk is due.
+    pub(crate) fn walk_timeouts(&mut self, core: &mut Core) {
+        let now = core.clock.precise();
+        if !self.timeouts.is_due(now) {
+            return;
+        }
+        let flush_running = self.flush.is_running();
+        let overdue = self.timeouts.walk(now, &mut self.rqs, flush_running);
+        for tag in overdue {
+            let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
+            let mut table = RqTable { rqs: &mut self.rqs, bios: &core.bios };
+            // Either way the request ends once: by the driver now, or by its completion later.
+            let _ = self.hw.timed_out(tag, &mut table, &mut env, &mut self.done);
+        }
+    }
+
+    pub(crate) fn next_walk(&self) -> sheave_base::clock::PreciseTs {
+        self.timeouts.next_walk()
+    }
+
+    pub(crate) fn next_event(&self) -> crate::driver::NextEvent {
+        if !self.done.is_empty() {
+            return crate::driver::NextEvent::Ready;
+        }
+        if self.live() == 0 { crate::driver::NextEvent::Idle } else { self.hw.next_event() }
+    }
+
+    /// The plug has ended: unused tags of a shared set go back.
+    #[inline]
+    pub(crate) fn end_plug(&mut self) {
+        self.tags.return_unused();
+    }
+
+    /// Ends everything, waiting for the device where it may still touch memory. Bios that never reached the driver
+    /// end with `Status::Canceled`.
+    pub(crate) fn shutdown(&mut self, core: &mut Core, end: &mut impl FnMut(u32, Status)) {
+        loop {
+            while let Some(rq) = self.gathered.pop() {
+                self.done.push(rq, Status::Canceled);
+            }
+            self.gathered.reset();
+            while let Some(rq) = self.refused.pop() {
+                self.done.push(rq, Status::Canceled);
+            }
+            while let Some(id) = self.waiting.pop(&mut core.bios) {
+                core.end_later(id, Status::Canceled);
+            }
+            let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
+            let mut table = RqTable { rqs: &mut self.rqs, bios: &core.bios };
+            self.hw.shutdown(&mut table, &mut env, &mut self.done);
+            self.take_remote();
+            self.complete(core, end);
+            self.flush.cancel_pending(core);
+            core.end_ended(end);
+            if !self.has_work() {
+                break;
+            }
+            sheave_base::sync::thread::yield_now();
+        }
+        self.tags.return_unused();
+        self.queue.remove_hctx(&self.shared);
+    }
+}

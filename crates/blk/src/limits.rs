@@ -1,0 +1,99 @@
+//! Queue limits: what one request may look like, and where a bio that is larger is cut.
+//!
+//! Owns the limits of a device and the arithmetic of splitting; the cutting itself is in [`split`](crate::split).
+//!
+//! Invariants:
+//! - I1: `logical_block` is a power of two of at least 512; every size limit is a multiple of it.
+//! - I2: [`Limits::max_bytes_at`] is never 0, so that splitting makes progress.
+
+use crate::bio::{Op, SECTOR_SHIFT};
+
+/// What one request to a device may look like. Sizes in bytes unless the name says sectors (512 B).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Smallest addressable unit.
+    pub logical_block: u32,
+    /// Unit the device writes without reading first.
+    pub physical_block: u32,
+    /// Longest read or write.
+    pub max_sectors: u32,
+    /// Most pieces of memory in one request.
+    pub max_segments: u16,
+    /// A request must not cross a multiple of this many sectors; 0 is no boundary.
+    pub chunk_sectors: u32,
+    /// Alignment of memory addresses and of the length of every piece but the last.
+    pub dma_alignment: u32,
+    /// Longest discard; 0 is no discard.
+    pub max_discard_sectors: u32,
+    /// Longest write-zeroes; 0 is none.
+    pub max_write_zeroes_sectors: u32,
+    /// Most requests in flight on one hardware context.
+    pub queue_depth: u16,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            logical_block: 512,
+            physical_block: 4096,
+            max_sectors: 2560,
+            max_segments: 128,
+            chunk_sectors: 0,
+            dma_alignment: 1,
+            max_discard_sectors: 0,
+            max_write_zeroes_sectors: 0,
+            queue_depth: 256,
+        }
+    }
+}
+
+impl Limits {
+    /// Brings every limit into a state in which I1 and I2 hold, whatever a device said of itself.
+    pub fn normalized(mut self) -> Limits {
+        self.logical_block = self.logical_block.clamp(512, 1 << 16).next_power_of_two();
+        self.physical_block = self.physical_block.max(self.logical_block);
+        let per_block = self.logical_block >> SECTOR_SHIFT;
+        let whole = |sectors: u32| sectors - sectors % per_block;
+        let most = u32::MAX >> SECTOR_SHIFT;
+        self.max_sectors = whole(self.max_sectors.clamp(per_block, most));
+        self.max_discard_sectors = whole(self.max_discard_sectors.min(most));
+        self.max_write_zeroes_sectors = whole(self.max_write_zeroes_sectors.min(most));
+        self.chunk_sectors = whole(self.chunk_sectors);
+        self.max_segments = self.max_segments.max(1);
+        self.dma_alignment = self.dma_alignment.max(1).next_power_of_two();
+        self.queue_depth = self.queue_depth.clamp(1, 4096);
+        self
+    }
+
+    /// Longest request of this kind, in bytes; 0 when the device has no such operation.
+    pub fn max_bytes(&self, op: Op) -> u32 {
+        let sectors = match op {
+            Op::Read | Op::Write => self.max_sectors,
+            Op::Discard => self.max_discard_sectors,
+            Op::WriteZeroes => self.max_write_zeroes_sectors,
+            Op::Flush => 0,
+        };
+        sectors << SECTOR_SHIFT
+    }
+
+    /// How many bytes a request that starts at `sector` may cover, the boundary included.
+    pub fn max_bytes_at(&self, op: Op, sector: u64) -> u32 {
+        let max = self.max_bytes(op);
+        if self.chunk_sectors == 0 {
+            return max;
+        }
+        let chunk = u64::from(self.chunk_sectors);
+        let to_boundary = (chunk - sector % chunk) << SECTOR_SHIFT;
+        max.min(to_boundary.min(u64::from(u32::MAX)) as u32)
+    }
+
+    /// Whether a read or write surely needs no split: the check of the fast path, which leaves everything else to
+    /// the exact arithmetic.
+    #[inline]
+    pub(crate) fn surely_fits(&self, bytes: u32, nr_vecs: u16) -> bool {
+        (bytes >> SECTOR_SHIFT) <= self.max_sectors && nr_vecs <= self.max_segments && self.chunk_sectors == 0
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! The plug: what a ring gathers before it hands a batch to the drivers, and the cached time of that batch.
+//!
+//! Owns the hint, the list of hardware contexts with gathered requests, and the time cache. The requests themselves
+//! wait in their [`hctx`](crate::hctx). A plug belongs to its ring and never leaves the ring's thread (a ring is not
+//! `Send`), so no other thread can read its cached time.
+//!
+//! Invariants:
+//! - I1: a cached time is never older than its batch: flush and sleep drop it, and so does every [`CHECK_EVERY`]
+//!   requests a cycle-counter delta of more than [`MAX_AGE_NS`].
+//! - I2: the cached time is a [`CoarseTs`]: statistics only. Deadlines take `PreciseTs`, which no plug caches.
+//! - I3: 0 is a valid time; whether one is cached is said by its own flag.
+
+use sheave_base::clock::{Clock, CoarseTs};
+
+/// A cached time older than this is read anew.
+pub const MAX_AGE_NS: u64 = 50_000;
+/// How many requests pass between two looks at the cycle counter.
+pub const CHECK_EVERY: u32 = 8;
+
+/// A ring's plug.
+#[derive(Debug, Default)]
+pub struct Plug {
+    time: CoarseTs,
+    cached: bool,
+    cycles: u64,
+    uses: u32,
+    /// Nesting: only the outermost `finish` flushes.
+    depth: u32,
+    /// How many more I/Os the submitter has announced.
+    hint: u32,
+    /// Hardware contexts with gathered requests.
+    pub(crate) dirty: u64,
+}
+
+impl Plug {
+    /// Opens the plug for about `hint` I/Os. Plugs nest; the outermost counts.
+    #[inline]
+    pub fn start(&mut self, hint: u32) {
+        if self.depth == 0 {
+            self.hint = hint;
+            self.invalidate();
+        }
+        self.depth += 1;
+    }
+
+    /// Closes the plug; true when it was the outermost, whose gathered requests must be flushed now.
+    #[inline]
+    pub fn finish(&mut self) -> bool {
+        debug_assert!(self.depth > 0, "finish pairs with start");
+        self.depth = self.depth.saturating_sub(1);
+        self.depth == 0
+    }
+
+    /// Whether a plug is open.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        self.depth > 0
+    }
+
+    /// How many more I/Os are announced; at least 1.
+    #[inline]
+    pub(crate) fn take_hint(&mut self) -> u32 {
+        let hint = self.hint;
+        self.hint = hint.saturating_sub(1);
+        hint.max(1)
+    }
+
+    /// The time of the batch: cached while the plug is open, else read.
+    #[inline]
+    pub fn now(&mut self, clock: &Clock) -> CoarseTs {
+        if !self.cached {
+            return self.refresh(clock);
+        }
+        self.uses += 1;
+        if self.uses % CHECK_EVERY == 0 && clock.cycles_to_ns(clock.cycles().wrapping_sub(self.cycles)) > MAX_AGE_NS {
+            return self.refresh(clock);
+        }
+        self.time
+    }
+
+    fn refresh(&mut self, clock: &Clock) -> CoarseTs {
+        self.time = clock.coarse();
+        self.cycles = clock.cycles();
+        self.cached = self.depth > 0;
+        self.uses = 0;
+        self.time
+    }
+
+    /// Forgets the cached time: after a flush, before sleeping, and wherever the owner may have lost time.
+    #[inline]
+    pub fn invalidate(&mut self) {
+        self.cached = false;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! The request queue of a device: what all its rings share.
+//!
+//! Owns the driver, the limits, the size, the gate (freeze, quiesce) and the list of hardware contexts that readers
+//! of statistics and in-flight counts walk. Does not own requests: those belong to the hardware contexts.
+//!
+//! The gate. *Frozen*: no bio enters; what entered completes; [`Queue::freeze`] returns when nothing is in flight.
+//! *Quiesced*: requests stay, but none goes to the driver; [`Queue::quiesce`] returns when no ring is inside the
+//! driver. Both nest; bios and requests that arrive wait in their ring and go on when the gate opens.
+//!
+//! Invariants:
+//! - I1 (freeze): a ring publishes its tags (SeqCst) before it reads the gate; the freezer closes the gate (SeqCst)
+//!   before it reads the tags. So either the ring sees the gate closed, or the freezer sees the tags.
+//! - I2 (quiesce): the same with `dispatching` in place of the tags.
+//! - I3: a hardware context that goes away leaves its statistics here.
+
+use std::time::{Duration, Instant};
+
+use sheave_base::status::Status;
+use sheave_base::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use sheave_base::sync::{Arc, Mutex};
+
+use crate::driver::{Capabilities, Driver};
+use crate::error::DeviceError;
+use crate::hctx::HctxShared;
+use crate::limits::Limits;
+use crate::stats::Stats;
+use crate::tag_set::{InFlight, TagSet};
+
+const QUIESCE: u32 = 1 << 16;
+const FREEZE: u32 = 1;
+
+/// How long a request may take before the timeout walk asks its driver, unless the device says otherwise.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A device's request queue.
+#[derive(Debug)]
+pub struct Queue {
+    name: String,
+    driver: Box<dyn Driver>,
+    limits: Limits,
+    capabilities: Capabilities,
+    sectors: AtomicU64,
+    gate: AtomicU32,
+    timeout: Duration,
+    host_tags: Option<Arc<TagSet>>,
+    partitions: AtomicU16,
+    hctxs: Mutex<Vec<Arc<HctxShared>>>,
+    retired: Mutex<Stats>,
+}
+
+impl Queue {
+    /// A queue for this driver.
+    pub fn new(name: impl Into<String>, driver: Box<dyn Driver>, timeout: Duration) -> Arc<Queue> {
+        Arc::new(Queue {
+            name: name.into(),
+            limits: driver.limits().normalized(),
+            capabilities: driver.capabilities(),
+            sectors: AtomicU64::new(driver.size_bytes() >> crate::bio::SECTOR_SHIFT),
+            gate: AtomicU32::new(0),
+            timeout,
+            host_tags: driver.host_wide_depth().map(TagSet::shared),
+            partitions: AtomicU16::new(0),
+            hctxs: Mutex::new(Vec::new()),
+            retired: Mutex::new(Stats::default()),
+            driver,
+        })
+    }
+
+    /// The spec the device was opened with.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What a request may look like.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// What the device can do.
+    pub fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &dyn Driver {
+        &*self.driver
+    }
+
+    /// Size in sectors of 512 bytes.
+    #[inline]
+    pub fn sectors(&self) -> u64 {
+        // Relaxed: a size that changes is seen by the next I/O or the one after.
+        self.sectors.load(Ordering::Relaxed)
+    }
+
+    /// Sets a new size. I/O beyond it fails from now on; what is in flight ends as the driver says.
+    pub fn set_capacity(&self, bytes: u64) {
+        self.sectors.store(bytes >> crate::bio::SECTOR_SHIFT, Ordering::Relaxed);
+    }
+
+    /// How long a request may take before the driver is asked about it.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// A number for a new partition of the device, from 1 on, for accounting.
+    pub fn new_partition(&self) -> u16 {
+        // Relaxed: only uniqueness counts. Numbers wrap after 65,535 partitions; accounting then mixes two.
+        self.partitions.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
+    pub(crate) fn host_tags(&self) -> Option<&Arc<TagSet>> {
+        self.host_tags.as_ref()
+    }
+
+    fn hctxs(&self) -> impl std::ops::DerefMut<Target = Vec<Arc<HctxShared>>> + '_ {
+        self.hctxs.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(crate) fn add_hctx(&self, shared: Arc<HctxShared>) {
+        self.hctxs().push(shared);
+    }
+
+    pub(crate) fn remove_hctx(&self, shared: &Arc<HctxShared>) {
+        let mut hctxs = self.hctxs();
+        let mut retired = self.retired.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(at) = hctxs.iter().position(|have| Arc::ptr_eq(have, shared)) {
+            hctxs.swap_remove(at).stats.read(&mut retired);
+        }
+    }
+
+    /// Statistics of the device, over all rings, since it was opened.
+    pub fn stats(&self) -> Stats {
+        let hctxs = self.hctxs();
+        let mut sum = self.retired.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        for hctx in hctxs.iter() {
+            hctx.stats.read(&mut sum);
+        }
+        sum
+    }
+
+    /// Requests in the driver's hands: of the whole device, and of one partition, in one pass over the tags.
+    pub fn in_flight(&self, part: u16) -> (InFlight, InFlight) {
+        let (mut whole, mut of_part) = (InFlight::default(), InFlight::default());
+        let hctxs = self.hctxs();
+        if let Some(tags) = &self.host_tags {
+            tags.in_flight(part, &mut whole, &mut of_part);
+        }
+        for hctx in hctxs.iter() {
+            if self.host_tags.is_none() {
+                hctx.tags.in_flight(part, &mut whole, &mut of_part);
+            }
+            whole.other += hctx.flushing();
+        }
+        (whole, of_part)
+    }
+
+    /// Whether bios may enter and requests may go to the driver.
+    #[inline]
+    pub(crate) fn gate(&self) -> Gate {
+        // SeqCst: read after the tags were published (I1) or `dispatching` was set (I2).
+        Gate(self.gate.load(Ordering::SeqCst))
+    }
+
+    fn open_gate(&self, unit: u32) {
+        // SeqCst for symmetry with closing; rings that sleep are woken below.
+        self.gate.fetch_sub(unit, Ordering::SeqCst);
+        for hctx in self.hctxs().iter() {
+            hctx.unpark();
+        }
+    }
+
+    /// Lets no bio enter until the guard is dropped, and waits until nothing is in flight. The rings that use the
+    /// device must poll meanwhile; a ring of the calling thread must be drained before.
+    pub fn freeze(self: &Arc<Self>, timeout: Duration) -> Result<GateGuard, DeviceError> {
+        self.gate.fetch_add(FREEZE, Ordering::SeqCst);
+        let guard = GateGuard { queue: self.clone(), unit: FREEZE };
+        self.wait_for(timeout, || self.in_flight(0).0.total())?;
+        Ok(guard)
+    }
+
+    /// Lets no request go to the driver until the guard is dropped, and waits until no ring is inside the driver.
+    pub fn quiesce(self: &Arc<Self>, timeout: Duration) -> Result<GateGuard, DeviceError> {
+        self.gate.fetch_add(QUIESCE, Ordering::SeqCst);
+        let guard = GateGuard { queue: self.clone(), unit: QUIESCE };
+        self.wait_for(timeout, || self.hctxs().iter().filter(|hctx| hctx.is_dispatching()).count() as u32)?;
+        Ok(guard)
+    }
+
+    fn wait_for(&self, timeout: Duration, busy: impl Fn() -> u32) -> Result<(), DeviceError> {
+        let start = Instant::now();
+        let mut pause = Duration::from_micros(5);
+        loop {
+            let in_flight = busy();
+            if in_flight == 0 {
+                return Ok(());
+            }
+            if start.elapsed() >= timeout {
+                let ms = timeout.as_millis() as u64;
+                return Err(DeviceError::Busy { what: self.name.clone(), ms, in_flight });
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether a bio for this range may enter; the status it must end with otherwise.
+    #[inline]
+    pub(crate) fn check_range(&self, sector: u64, end: u64) -> Result<(), Status> {
+        if end <= self.sectors() && sector <= end { Ok(()) } else { Err(Status::IoErr) }
+    }
+}
+
+/// A reading of the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gate(u32);
+
+impl Gate {
+    #[inline]
+    pub(crate) fn is_open(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn is_frozen(self) -> bool {
+        self.0 % QUIESCE != 0
+    }
+}
+
+/// Keeps the gate closed; dropping it opens the gate and wakes the rings that wait at it.
+#[derive(Debug)]
+#[must_use = "the gate opens when the guard is dropped"]
+pub struct GateGuard {
+    queue: Arc<Queue>,
+    unit: u32,
+}
+
+impl Drop for GateGuard {
+    fn drop(&mut self) {
+        self.queue.open_gate(self.unit);
+    }
+}

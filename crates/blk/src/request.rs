@@ -1,0 +1,360 @@
+//! The block request: what a driver gets. A request is preallocated; its index is its tag.
+//!
+//! Owns the request and [`Rq`], the token that stands for one while a driver has it.
+//!
+//! Invariants:
+//! - I1: a request belongs to whoever has its [`Rq`]: the plug, the dispatch list, the driver, then the completion.
+//! - I2: an [`Rq`] ends by being given to [`DoneList::push`]; one that is dropped otherwise panics in debug builds,
+//!   for its bios would never end.
+//! - I3: `bio_head` to `bio_tail` are the bios it carries, adjacent on the device and in this order.
+
+use std::collections::VecDeque;
+
+use sheave_base::clock::CoarseTs;
+use sheave_base::status::Status;
+
+use crate::bio::{BVec, Bio, BioId, NO_FIXED_BUF, Op, SECTOR_SHIFT};
+use crate::bio_set::BioSet;
+
+/// Most requests that one plug gathers for one hardware context before it is flushed.
+pub const PLUG_MAX: usize = 32;
+
+/// Request must be durable on completion and the driver can do that itself.
+pub const RQ_FUA: u8 = 1 << 0;
+/// Belongs to a flush sequence: completion goes through [`flush`](crate::flush).
+pub(crate) const RQ_FLUSH_SEQ: u8 = 1 << 1;
+/// The submitter polls.
+pub const RQ_POLLED: u8 = 1 << 2;
+/// Was marked by the timeout walk; see [`timeout`](crate::timeout).
+pub(crate) const RQ_TIMED_OUT: u8 = 1 << 3;
+/// Takes no more bios.
+pub(crate) const RQ_NOMERGE: u8 = 1 << 4;
+
+/// One request. A driver may change `sector`, `bytes` (shorter) and its own `private`: completion accounts by the bios.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Request {
+    /// First sector on the device.
+    pub sector: u64,
+    /// Length in bytes.
+    pub bytes: u32,
+    /// What to do.
+    pub op: Op,
+    /// `RQ_*` bits.
+    pub flags: u8,
+    /// Pieces of memory.
+    pub nr_segs: u16,
+    pub(crate) bio_head: BioId,
+    pub(crate) bio_tail: BioId,
+    /// When it was issued (cached time of the batch).
+    pub(crate) start: CoarseTs,
+    /// Bytes that count as merged bios beyond the first.
+    pub(crate) merged: u16,
+    pub(crate) part: u16,
+    /// Grows with every use of the tag.
+    pub(crate) generation: u32,
+    /// For the driver's own bookkeeping while it has the request.
+    pub private: u64,
+}
+
+impl Default for BioId {
+    fn default() -> Self {
+        BioId::NONE
+    }
+}
+
+/// A request on its way; not `Clone`, and a bug when dropped (I2).
+#[derive(Debug)]
+#[must_use = "a request must be completed"]
+pub struct Rq(u16);
+
+impl Rq {
+    pub(crate) fn new(tag: u16) -> Rq {
+        Rq(tag)
+    }
+
+    /// The tag: index of the request in [`RqTable`], below the queue's depth + 1.
+    #[inline]
+    pub fn tag(&self) -> u16 {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) fn into_tag(self) -> u16 {
+        let tag = self.0;
+        std::mem::forget(self);
+        tag
+    }
+}
+
+impl Drop for Rq {
+    #[inline]
+    fn drop(&mut self) {
+        if cfg!(debug_assertions) && !std::thread::panicking() {
+            panic!("request with tag {} dropped without being completed", self.0);
+        }
+    }
+}
+
+/// Requests in order, at most [`PLUG_MAX`] of them: what a plug gathers and a driver takes from.
+#[derive(Debug)]
+pub struct RqList {
+    tags: [u16; PLUG_MAX],
+    head: u8,
+    len: u8,
+}
+
+impl Default for RqList {
+    fn default() -> Self {
+        RqList { tags: [0; PLUG_MAX], head: 0, len: 0 }
+    }
+}
+
+impl RqList {
+    /// Requests left.
+    #[inline]
+    pub fn len(&self) -> usize {
+        usize::from(self.len - self.head)
+    }
+
+    /// Whether none is left.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == self.head
+    }
+
+    /// Takes the first.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Rq> {
+        if self.is_empty() {
+            return None;
+        }
+        let tag = self.tags[usize::from(self.head) % PLUG_MAX];
+        self.head += 1;
+        Some(Rq(tag))
+    }
+
+    /// Gives back what [`RqList::pop`] gave last, because the driver cannot take it now.
+    pub fn unpop(&mut self, rq: Rq) {
+        debug_assert!(self.head > 0, "unpop gives back what pop gave");
+        self.head = self.head.saturating_sub(1);
+        self.tags[usize::from(self.head) % PLUG_MAX] = rq.into_tag();
+    }
+
+    /// Tags that are left, in order, to look at without taking.
+    #[inline]
+    pub fn tags(&self) -> &[u16] {
+        &self.tags[usize::from(self.head)..usize::from(self.len)]
+    }
+
+    /// Takes all at once: hands the tags to `take`, whose owner must complete each as an [`Rq`] of that tag.
+    #[inline]
+    pub fn take_all(&mut self, queue: &mut RqQueue) {
+        queue.0.extend(self.tags[usize::from(self.head)..usize::from(self.len)].iter().copied());
+        self.head = 0;
+        self.len = 0;
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, tag: u16) {
+        self.tags[usize::from(self.len) % PLUG_MAX] = tag;
+        self.len += 1;
+    }
+
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        usize::from(self.len) == PLUG_MAX
+    }
+
+    #[inline]
+    pub(crate) fn last(&self) -> Option<u16> {
+        (self.len > self.head).then(|| self.tags[usize::from(self.len - 1) % PLUG_MAX])
+    }
+
+    #[inline]
+    pub(crate) fn reset(&mut self) {
+        debug_assert!(self.is_empty(), "requests are never forgotten");
+        self.head = 0;
+        self.len = 0;
+    }
+}
+
+/// Requests that a driver holds, first in first out. Preallocate it with the queue's depth.
+#[derive(Debug, Default)]
+pub struct RqQueue(VecDeque<u16>);
+
+impl RqQueue {
+    /// Room for `depth` requests and the flush request.
+    pub fn with_depth(depth: u16) -> RqQueue {
+        RqQueue(VecDeque::with_capacity(usize::from(depth) + 1))
+    }
+
+    /// Adds one at the end.
+    pub fn push(&mut self, rq: Rq) {
+        self.0.push_back(rq.into_tag());
+    }
+
+    /// Takes the first.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Rq> {
+        self.0.pop_front().map(Rq)
+    }
+
+    /// Takes the request with this tag out of the queue.
+    pub fn remove(&mut self, tag: u16) -> Option<Rq> {
+        let at = self.0.iter().position(|&t| t == tag)?;
+        self.0.remove(at).map(Rq)
+    }
+
+    /// Requests held.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether none is held.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Completes all with success: at once, for a driver that has nothing else to say.
+    #[inline]
+    pub fn complete_all(&mut self, done: &mut DoneList) {
+        let (a, b) = self.0.as_slices();
+        done.entries.extend(a.iter().map(|&tag| (tag, Status::Ok)));
+        done.entries.extend(b.iter().map(|&tag| (tag, Status::Ok)));
+        self.0.clear();
+    }
+}
+
+impl Drop for RqQueue {
+    fn drop(&mut self) {
+        if cfg!(debug_assertions) && !self.0.is_empty() && !std::thread::panicking() {
+            panic!("{} requests dropped without being completed", self.0.len());
+        }
+    }
+}
+
+/// Requests that a driver has finished, with their status.
+#[derive(Debug, Default)]
+pub struct DoneList {
+    pub(crate) entries: Vec<(u16, Status)>,
+}
+
+impl DoneList {
+    pub(crate) fn with_depth(depth: u16) -> DoneList {
+        DoneList { entries: Vec::with_capacity(usize::from(depth) + 1) }
+    }
+
+    /// Ends a request: the driver touches it and its memory no more.
+    #[inline]
+    pub fn push(&mut self, rq: Rq, status: Status) {
+        self.entries.push((rq.into_tag(), status));
+    }
+
+    /// Requests in the list.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether the list is empty.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+/// A driver's view of the requests of its hardware context and of their memory.
+#[derive(Debug)]
+pub struct RqTable<'a> {
+    pub(crate) rqs: &'a mut [Request],
+    pub(crate) bios: &'a BioSet,
+}
+
+impl RqTable<'_> {
+    /// The request behind a token.
+    #[inline]
+    pub fn get(&self, rq: &Rq) -> &Request {
+        &self.rqs[usize::from(rq.0)]
+    }
+
+    /// The request behind a token, to change.
+    #[inline]
+    pub fn get_mut(&mut self, rq: &Rq) -> &mut Request {
+        &mut self.rqs[usize::from(rq.0)]
+    }
+
+    /// The request with this tag, while the driver holds its token elsewhere.
+    #[inline]
+    pub fn by_tag(&self, tag: u16) -> &Request {
+        &self.rqs[usize::from(tag)]
+    }
+
+    /// The request with this tag, to change.
+    #[inline]
+    pub fn by_tag_mut(&mut self, tag: u16) -> &mut Request {
+        &mut self.rqs[usize::from(tag)]
+    }
+
+    /// The pieces of memory of a request, in order. They cover its bios, which is `bytes` or (after a driver has
+    /// shortened the request) more.
+    pub fn segments(&self, tag: u16) -> Segments<'_> {
+        let head = self.rqs[usize::from(tag)].bio_head;
+        Segments { bios: self.bios, bio: head.is_some().then(|| &self.bios[head]), at: 0 }
+    }
+
+    /// The registered buffer that holds all of the request's memory, when it is one piece of one.
+    #[inline]
+    pub fn fixed_buf(&self, tag: u16) -> Option<u16> {
+        let rq = &self.rqs[usize::from(tag)];
+        if rq.bio_head != rq.bio_tail || !rq.bio_head.is_some() {
+            return None;
+        }
+        let bio = &self.bios[rq.bio_head];
+        (bio.fixed_buf != NO_FIXED_BUF && bio.nr_vecs == 1).then_some(bio.fixed_buf)
+    }
+
+    /// The number of the submitter of the request's first bio; helps a driver to say whose I/O it was.
+    pub fn first_bio(&self, tag: u16) -> Option<&Bio> {
+        let head = self.rqs[usize::from(tag)].bio_head;
+        head.is_some().then(|| &self.bios[head])
+    }
+}
+
+/// Iterator over the pieces of memory of a request.
+#[derive(Debug)]
+pub struct Segments<'a> {
+    bios: &'a BioSet,
+    bio: Option<&'a Bio>,
+    at: usize,
+}
+
+impl Iterator for Segments<'_> {
+    type Item = BVec;
+
+    #[inline]
+    fn next(&mut self) -> Option<BVec> {
+        loop {
+            let bio = self.bio?;
+            if let Some(vec) = bio.vecs().get(self.at) {
+                self.at += 1;
+                return Some(*vec);
+            }
+            self.at = 0;
+            self.bio = bio.next.is_some().then(|| &self.bios[bio.next]);
+        }
+    }
+}
+
+impl Request {
+    /// The first sector after the request.
+    #[inline]
+    pub fn end_sector(&self) -> u64 {
+        self.sector + u64::from(self.bytes >> SECTOR_SHIFT)
+    }
+}
+
+#[cfg(test)]
+mod tests;

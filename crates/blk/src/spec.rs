@@ -1,0 +1,205 @@
+//! Devices named by specs: `KIND:[PATH,]key=value,key=value`.
+//!
+//! Owns the grammar and the list of kinds; what the keys of a kind mean is its driver's page.
+//!
+//! ```text
+//! null:size=1T,latency=10us              ram:size=1G               file:PATH,size=1G,direct=on
+//! fault:error=0.01,seed=7,over=SPEC      partition:start=1M,size=10M,over=SPEC
+//! linear:over=SPEC+SPEC
+//! ```
+//!
+//! `over=` takes the rest of the spec, so it comes last and specs nest. Every error names the key, what is wrong with
+//! its value and what would be right.
+
+use std::time::Duration;
+
+use sheave_base::units::{parse_duration, parse_size};
+
+use crate::device::Device;
+use crate::driver::{fault, host, null, ram};
+use crate::error::DeviceError;
+use crate::linear;
+
+const KINDS: &str = "null, ram, file, fault, partition, linear";
+
+/// Deepest nesting of `over=`.
+const MAX_DEPTH: usize = 8;
+
+/// Opens the device that `spec` names.
+pub fn open(spec: &str) -> Result<Device, DeviceError> {
+    if spec.matches("over=").count() > MAX_DEPTH {
+        return Err(DeviceError::spec(spec, format!("nested more than {MAX_DEPTH} deep. Stack fewer devices")));
+    }
+    let Some((kind, rest)) = spec.split_once(':') else {
+        return Err(DeviceError::spec(spec, format!("no kind. Put one of {KINDS} and a colon in front: file:{spec}")));
+    };
+    let mut params = Params::parse(spec, rest)?;
+    match kind {
+        "null" => null::from_spec(&mut params),
+        "ram" => ram::from_spec(&mut params),
+        "file" => host::from_spec(&mut params),
+        "fault" => fault::from_spec(&mut params),
+        "partition" => linear::partition_from_spec(&mut params),
+        "linear" => linear::linear_from_spec(&mut params),
+        _ => Err(DeviceError::spec(spec, format!("kind '{kind}' is unknown. Known: {KINDS}"))),
+    }
+}
+
+/// The parameters of a spec. A kind takes those it knows; [`Params::finish`] complains about the rest.
+#[derive(Debug)]
+pub struct Params {
+    spec: String,
+    /// The first item, when it is no `key=value`.
+    path: Option<String>,
+    pairs: Vec<(String, String)>,
+    known: Vec<&'static str>,
+}
+
+impl Params {
+    fn parse(spec: &str, rest: &str) -> Result<Params, DeviceError> {
+        let mut params = Params { spec: spec.to_string(), path: None, pairs: Vec::new(), known: Vec::new() };
+        let (own, over) = match rest.find("over=") {
+            Some(at) if at == 0 || rest[..at].ends_with(',') => (&rest[..at], Some(&rest[at + 5..])),
+            _ => (rest, None),
+        };
+        for (at, item) in own.split(',').enumerate() {
+            match item.split_once('=') {
+                Some((key, value)) => params.set(key, value)?,
+                None if item.is_empty() => {}
+                None if at == 0 => params.path = Some(item.to_string()),
+                None => {
+                    let why = format!("'{item}' is no key=value. Parameters are separated by commas");
+                    return Err(DeviceError::spec(spec, why));
+                }
+            }
+        }
+        if let Some(over) = over {
+            params.set("over", over)?;
+        }
+        Ok(params)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), DeviceError> {
+        if self.pairs.iter().any(|(have, _)| have == key) {
+            return Err(self.error(format!("'{key}' is given twice. Give it once")));
+        }
+        self.pairs.push((key.to_string(), value.to_string()));
+        Ok(())
+    }
+
+    /// The whole spec.
+    pub fn spec(&self) -> &str {
+        &self.spec
+    }
+
+    /// An error about this spec.
+    pub fn error(&self, why: impl Into<String>) -> DeviceError {
+        DeviceError::spec(&self.spec, why)
+    }
+
+    /// The path, for kinds that have one.
+    pub fn path(&mut self) -> Option<String> {
+        self.path.take()
+    }
+
+    /// The text of a key.
+    pub fn text(&mut self, key: &'static str) -> Option<String> {
+        self.known.push(key);
+        let at = self.pairs.iter().position(|(have, _)| have == key)?;
+        Some(self.pairs.swap_remove(at).1)
+    }
+
+    /// A size such as `4k` or `1G`.
+    pub fn size(&mut self, key: &'static str) -> Result<Option<u64>, DeviceError> {
+        let Some(text) = self.text(key) else { return Ok(None) };
+        parse_size(&text).map(Some).map_err(|error| self.error(format!("{key}={text}: {error}")))
+    }
+
+    /// A time such as `10us`.
+    pub fn duration(&mut self, key: &'static str) -> Result<Option<Duration>, DeviceError> {
+        let Some(text) = self.text(key) else { return Ok(None) };
+        parse_duration(&text).map(Some).map_err(|error| self.error(format!("{key}={text}: {error}")))
+    }
+
+    /// A whole number within bounds.
+    pub fn number(&mut self, key: &'static str, low: u64, high: u64) -> Result<Option<u64>, DeviceError> {
+        let Some(text) = self.text(key) else { return Ok(None) };
+        match text.parse::<u64>() {
+            Ok(n) if (low..=high).contains(&n) => Ok(Some(n)),
+            _ => Err(self.error(format!("{key}={text}: give a whole number from {low} to {high}"))),
+        }
+    }
+
+    /// A probability from 0 to 1.
+    pub fn fraction(&mut self, key: &'static str) -> Result<Option<f64>, DeviceError> {
+        let Some(text) = self.text(key) else { return Ok(None) };
+        match text.parse::<f64>() {
+            Ok(p) if (0.0..=1.0).contains(&p) => Ok(Some(p)),
+            _ => Err(self.error(format!("{key}={text}: give a probability from 0 to 1, such as 0.01"))),
+        }
+    }
+
+    /// One of the given words.
+    pub fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> Result<Option<T>, DeviceError> {
+        let Some(text) = self.text(key) else { return Ok(None) };
+        match choices.iter().find(|(word, _)| *word == text) {
+            Some((_, value)) => Ok(Some(*value)),
+            None => {
+                let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+                Err(self.error(format!("{key}={text}: give one of {}", words.join(", "))))
+            }
+        }
+    }
+
+    /// `on` or `off`.
+    pub fn switch(&mut self, key: &'static str) -> Result<Option<bool>, DeviceError> {
+        self.choice(key, &[("on", true), ("off", false)])
+    }
+
+    /// The devices under this one: specs after `over=`, joined by `+`.
+    pub fn over(&mut self) -> Result<Vec<Device>, DeviceError> {
+        let Some(text) = self.text("over") else {
+            return Err(self.error("no device under it. End the spec with over=SPEC, such as over=ram:size=1G"));
+        };
+        text.split('+').map(open).collect()
+    }
+
+    /// Complains about what no one asked for.
+    pub fn finish(&self) -> Result<(), DeviceError> {
+        let known = self.known.join(", ");
+        if let Some(path) = &self.path {
+            return Err(
+                self.error(format!("'{path}' is no key=value, and this kind takes no path. Known keys: {known}"))
+            );
+        }
+        match self.pairs.first() {
+            None => Ok(()),
+            Some((key, _)) => Err(self.error(format!("key '{key}' is unknown. Known keys: {known}"))),
+        }
+    }
+
+    /// A size that a device needs: a whole number of blocks, not 0.
+    pub fn check_size(&self, size: u64, block: u32) -> Result<u64, DeviceError> {
+        let block = u64::from(block);
+        if size == 0 || size % block != 0 {
+            let why = format!("size={size}: give a multiple of the block size, {block} bytes, and not 0");
+            return Err(self.error(why));
+        }
+        if size > i64::MAX as u64 {
+            return Err(self.error(format!("size={size}: the largest device is 8 EiB - 1")));
+        }
+        Ok(size)
+    }
+
+    /// A logical block size.
+    pub fn block(&mut self) -> Result<u32, DeviceError> {
+        let block = self.size("bs")?.unwrap_or(512);
+        if !(512..=65536).contains(&block) || !block.is_power_of_two() {
+            return Err(self.error(format!("bs={block}: give a power of two from 512 to 64k")));
+        }
+        Ok(block as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! Cutting bios to a queue's limits.
+//!
+//! Owns the arithmetic on vectors. The front is cut off into a child; what is left stays in the bio, which ends after
+//! all its children.
+//!
+//! Invariants:
+//! - I1: every piece is a multiple of the logical block, so that no cut tears a block.
+//! - I2: pieces are cut in ascending order and cover the bio exactly.
+
+use sheave_base::status::Status;
+
+use crate::bio::{BIO_CHILD, BIO_FUA, BIO_INLINE_VECS, BIO_POLLED, BVec, Bio, BioId, NO_FIXED_BUF};
+use crate::bio_set::BioSet;
+use crate::limits::Limits;
+
+/// How many bytes must be cut off the front so that they fit in one request; `None` when the whole bio fits.
+/// `Status::Invalid` when the memory is in pieces so small that not even one block fits.
+pub(crate) fn front(bio: &Bio, limits: &Limits) -> Result<Option<u32>, Status> {
+    let max_bytes = limits.max_bytes_at(bio.op, bio.sector);
+    if !bio.op.has_data() {
+        return Ok((bio.bytes > max_bytes).then_some(max_bytes));
+    }
+    let max_segs = usize::from(limits.max_segments);
+    let vecs = bio.vecs();
+    if bio.bytes <= max_bytes && vecs.len() <= max_segs {
+        return Ok(None);
+    }
+    let in_segs: usize = vecs.iter().take(max_segs).map(|vec| vec.len).sum();
+    let bytes = (max_bytes as usize).min(in_segs) as u32;
+    let bytes = bytes - bytes % limits.logical_block;
+    if bytes == 0 { Err(Status::Invalid) } else { Ok(Some(bytes)) }
+}
+
+/// Cuts `bytes` off the front of the bio into a child; `None` when there is no bio for it.
+pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32) -> Option<BioId> {
+    // The reserve serves only a bio that has no child in flight: so the child comes back and the next cut goes on.
+    let child = match bios.take() {
+        Some(child) => child,
+        None if bios[id].remaining == 0 => bios.take_reserve()?,
+        None => return None,
+    };
+    let mut inline = [BVec::default(); BIO_INLINE_VECS];
+    let mut table = Vec::new();
+    let count = copy_front(bios[id].vecs(), bytes, &mut inline, &mut table);
+    let parent = &mut bios[id];
+    let (owner, sector, op, flags) = (parent.owner, parent.sector, parent.op, parent.flags);
+    let (bdev, part, fixed_buf) = (parent.bdev, parent.part, parent.fixed_buf);
+    parent.remaining += 1;
+    parent.sector += u64::from(bytes >> crate::bio::SECTOR_SHIFT);
+    parent.bytes -= bytes;
+    if op.has_data() {
+        advance(parent, bytes);
+    }
+    let front = &mut bios[child];
+    front.owner = owner;
+    front.sector = sector;
+    front.bytes = bytes;
+    front.op = op;
+    front.flags |= BIO_CHILD | (flags & (BIO_FUA | BIO_POLLED));
+    front.bdev = bdev;
+    front.part = part;
+    front.fixed_buf = fixed_buf;
+    front.parent = id;
+    if op.has_data() {
+        front.nr_vecs = count as u16;
+        front.inline = inline;
+        front.table = (count > BIO_INLINE_VECS).then(|| Box::new(table));
+    }
+    Some(child)
+}
+
+/// Undoes a cut whose child could not be gathered.
+pub(crate) fn uncut(bios: &mut BioSet, id: BioId, front: BioId) {
+    let bytes = bios[front].bytes;
+    let mut vecs: Vec<BVec> = bios[front].vecs().to_vec();
+    let parent = &mut bios[id];
+    parent.remaining -= 1;
+    parent.sector -= u64::from(bytes >> crate::bio::SECTOR_SHIFT);
+    parent.bytes += bytes;
+    if parent.op.has_data() {
+        let mut rest = parent.vecs().iter().copied();
+        if let (Some(last), Some(first)) = (vecs.last_mut(), rest.next()) {
+            if last.base + last.len == first.base {
+                last.len += first.len;
+            } else {
+                vecs.push(first);
+            }
+        }
+        vecs.extend(rest);
+        parent.table = None;
+        bios.set_vecs(id, &vecs);
+    }
+    bios.put(front);
+}
+
+/// Copies the vectors that cover the first `bytes`; into `table` when there are more than fit inline.
+fn copy_front(vecs: &[BVec], bytes: u32, inline: &mut [BVec; BIO_INLINE_VECS], table: &mut Vec<BVec>) -> usize {
+    let mut left = bytes as usize;
+    let mut count = 0;
+    for vec in vecs {
+        if left == 0 {
+            break;
+        }
+        let piece = BVec { base: vec.base, len: vec.len.min(left) };
+        left -= piece.len;
+        if count < BIO_INLINE_VECS {
+            inline[count] = piece;
+        } else {
+            if count == BIO_INLINE_VECS {
+                table.extend_from_slice(inline);
+            }
+            table.push(piece);
+        }
+        count += 1;
+    }
+    count
+}
+
+/// Drops the first `bytes` of the bio's memory.
+fn advance(bio: &mut Bio, bytes: u32) {
+    let mut left = bytes as usize;
+    let skip_in = |vecs: &mut [BVec]| {
+        let mut first = 0;
+        for vec in vecs.iter_mut() {
+            if left < vec.len {
+                vec.base += left;
+                vec.len -= left;
+                break;
+            }
+            left -= vec.len;
+            first += 1;
+        }
+        first
+    };
+    match &mut bio.table {
+        Some(table) => {
+            let mut skip = skip_in;
+            let first = skip(table);
+            table.drain(..first);
+            bio.nr_vecs = table.len() as u16;
+        }
+        None => {
+            let mut skip = skip_in;
+            let count = usize::from(bio.nr_vecs);
+            let first = skip(&mut bio.inline[..count]);
+            bio.inline.copy_within(first..count, 0);
+            bio.nr_vecs = (count - first) as u16;
+        }
+    }
+    if bio.nr_vecs != 1 {
+        bio.fixed_buf = NO_FIXED_BUF;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,284 @@
+//! Tags: which requests of a hardware context are in use, and the in-flight count that follows from it.
+//!
+//! Owns the allocation of tags and their visibility to readers. A tag is the index of a preallocated request; the
+//! requests themselves are in [`hctx`](crate::hctx).
+//!
+//! Two kinds of set. An **owned** set belongs to one hardware context: its owner allocates from a private word and
+//! publishes the busy word once per batch, with no read-modify-write per I/O. A **shared** (host-wide) set serves all
+//! hardware contexts of a driver that has one limit for the whole host, through an [`Sbitmap`].
+//!
+//! Invariants:
+//! - I1: a tag has one owner from `take` to `free`; a batch takes the lowest free bits and never a busy one.
+//! - I2: `info[tag]` is written before the tag's busy bit is published, so whoever sees the bit sees what it stands
+//!   for. A bit without info (taken ahead, not used yet) counts as nothing.
+//! - I3: nothing is counted when an I/O starts or ends: [`TagSet::in_flight`] walks the busy bits. Every tag is
+//!   looked at once, so the result is never negative and never above the depth.
+//! - I4: one more tag than the depth exists, `depth`: the flush request's. It is never allocated here.
+
+use crossbeam_utils::CachePadded;
+use sheave_base::sbitmap::Sbitmap;
+use sheave_base::sync::Arc;
+use sheave_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::bio::Op;
+
+const LIVE: u32 = 1 << 31;
+const PART_SHIFT: u32 = 8;
+
+#[derive(Debug)]
+enum Kind {
+    Owned(Box<[CachePadded<AtomicU64>]>),
+    Shared(Sbitmap),
+}
+
+/// The part of a tag set that any thread may read.
+#[derive(Debug)]
+pub struct TagSet {
+    depth: u16,
+    kind: Kind,
+    info: Box<[AtomicU32]>,
+}
+
+/// Requests in a driver's hands, by direction. Flushes, discards and write-zeroes are `other`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InFlight {
+    /// Reads.
+    pub reads: u32,
+    /// Writes.
+    pub writes: u32,
+    /// Everything without data.
+    pub other: u32,
+}
+
+impl InFlight {
+    /// All of them.
+    pub fn total(&self) -> u32 {
+        self.reads + self.writes + self.other
+    }
+
+    fn count(&mut self, op: Op) {
+        match op {
+            Op::Read => self.reads += 1,
+            Op::Write => self.writes += 1,
+            _ => self.other += 1,
+        }
+    }
+}
+
+impl TagSet {
+    /// A set for one hardware context.
+    pub fn owned(depth: u16) -> Arc<TagSet> {
+        let words = usize::from(depth).div_ceil(64);
+        let busy = (0..words).map(|_| CachePadded::new(AtomicU64::new(0))).collect();
+        Self::with(depth, Kind::Owned(busy))
+    }
+
+    /// A host-wide set.
+    pub fn shared(depth: u16) -> Arc<TagSet> {
+        Self::with(depth, Kind::Shared(Sbitmap::new(u32::from(depth))))
+    }
+
+    fn with(depth: u16, kind: Kind) -> Arc<TagSet> {
+        Arc::new(TagSet { depth, kind, info: (0..depth).map(|_| AtomicU32::new(0)).collect() })
+    }
+
+    /// Tags in the set.
+    pub fn depth(&self) -> u16 {
+        self.depth
+    }
+
+    fn words(&self) -> u32 {
+        u32::from(self.depth).div_ceil(64)
+    }
+
+    fn busy(&self, word: u32) -> u64 {
+        match &self.kind {
+            // SeqCst: pairs with the swap in `Tags::publish`, see `Queue::freeze`.
+            Kind::Owned(busy) => busy[word as usize].load(Ordering::SeqCst),
+            Kind::Shared(map) => map.busy(word),
+        }
+    }
+
+    /// Walks the busy tags once: adds the requests of every partition to `whole`, those of `part` also to the second
+    /// count. A partition of 0 is the device itself.
+    pub fn in_flight(&self, part: u16, whole: &mut InFlight, of_part: &mut InFlight) {
+        for word in 0..self.words() {
+            let mut busy = self.busy(word);
+            while busy != 0 {
+                let tag = word * 64 + busy.trailing_zeros();
+                busy &= busy - 1;
+                // Relaxed: ordered by the load of the busy word (I2). A tag that is reused meanwhile shows its old or
+                // its new request; either was in flight during the walk.
+                let info = self.info[tag as usize].load(Ordering::Relaxed);
+                if info & LIVE == 0 {
+                    continue;
+                }
+                let op = Op::from_u8(info as u8);
+                whole.count(op);
+                if (info >> PART_SHIFT) as u16 == part {
+                    of_part.count(op);
+                }
+            }
+        }
+    }
+
+    /// Whether no request is in flight.
+    pub fn is_idle(&self) -> bool {
+        let (mut whole, mut part) = (InFlight::default(), InFlight::default());
+        self.in_flight(0, &mut whole, &mut part);
+        whole.total() == 0
+    }
+}
+
+/// The owner's half of a tag set.
+#[derive(Debug)]
+pub(crate) struct Tags {
+    set: Arc<TagSet>,
+    /// Owned set: the free bits of each word. Shared set: bits taken ahead, in one word at a time.
+    free: Box<[u64]>,
+    /// Lowest word that may have a free bit.
+    first: usize,
+    /// Words whose busy bits changed since they were published.
+    dirty: u64,
+    live: u32,
+    shared: bool,
+    word_hint: u32,
+}
+
+impl Tags {
+    pub(crate) fn new(set: Arc<TagSet>) -> Tags {
+        let depth = u32::from(set.depth);
+        let shared = matches!(set.kind, Kind::Shared(_));
+        let free =
+            (0..set.words()).map(|word| if shared { 0 } else { low_bits((depth - word * 64).min(64)) }).collect();
+        Tags { set, free, first: 0, dirty: 0, live: 0, shared, word_hint: 0 }
+    }
+
+    /// Takes the lowest free tag; `ahead` is how many more the batch is expected to want.
+    #[inline]
+    pub(crate) fn take(&mut self, ahead: u32) -> Option<u16> {
+        loop {
+            let Some(word) = self.free.get_mut(self.first) else {
+                return self.take_slow(ahead);
+            };
+            if *word != 0 {
+                let bit = word.trailing_zeros();
+                *word &= *word - 1;
+                self.dirty |= 1 << self.first;
+                self.live += 1;
+                return Some((self.first as u32 * 64 + bit) as u16);
+            }
+            self.first += 1;
+        }
+    }
+
+    #[cold]
+    fn take_slow(&mut self, ahead: u32) -> Option<u16> {
+        let Kind::Shared(map) = &self.set.kind else {
+            return None;
+        };
+        let (base, mask) = map.get_batch(&mut self.word_hint, ahead.clamp(1, 64))?;
+        self.first = (base / 64) as usize;
+        self.free[self.first] |= mask;
+        let word = &mut self.free[self.first];
+        let bit = word.trailing_zeros();
+        *word &= *word - 1;
+        self.live += 1;
+        Some((base / 64 * 64 + bit) as u16)
+    }
+
+    /// Says what the tag's request is (I2).
+    #[inline]
+    pub(crate) fn set_info(&self, tag: u16, op: Op, part: u16) {
+        // Relaxed: published by the swap in `publish`; for a shared set, whose bit is set already, a reader sees the
+        // request a little later.
+        self.set.info[usize::from(tag)].store(LIVE | op as u32 | u32::from(part) << PART_SHIFT, Ordering::Relaxed);
+    }
+
+    /// Makes what was taken visible, before the requests go to the driver.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        match &self.set.kind {
+            Kind::Owned(busy) => {
+                while dirty != 0 {
+                    let word = dirty.trailing_zeros() as usize;
+                    dirty &= dirty - 1;
+                    // SeqCst swap: the requests become visible before the gate is read in `Hctx::flush`; pairs with
+                    // the load in `TagSet::busy` after the gate was closed in `Queue::freeze`.
+                    busy[word].swap(!self.free[word] & self.all(word), Ordering::SeqCst);
+                }
+            }
+            // The bits were set with SeqCst strength by the sbitmap; the info needs the fence.
+            Kind::Shared(_) => sheave_base::sync::atomic::fence(Ordering::SeqCst),
+        }
+    }
+
+    #[inline]
+    fn all(&self, word: usize) -> u64 {
+        low_bits((u32::from(self.set.depth) - word as u32 * 64).min(64))
+    }
+
+    /// Frees the tags of one word.
+    #[inline]
+    pub(crate) fn free_batch(&mut self, word: usize, mask: u64) {
+        self.live -= mask.count_ones();
+        match &self.set.kind {
+            Kind::Owned(busy) => {
+                debug_assert_eq!(self.free[word] & mask, 0, "a tag is freed once");
+                self.free[word] |= mask;
+                self.first = self.first.min(word);
+                // Release: what the requests did happened before they left; pairs with the load in `TagSet::busy`.
+                busy[word].store(!self.free[word] & self.all(word), Ordering::Release);
+            }
+            Kind::Shared(map) => {
+                let mut bits = mask;
+                while bits != 0 {
+                    let tag = word * 64 + bits.trailing_zeros() as usize;
+                    bits &= bits - 1;
+                    // Relaxed: the bit is cleared after it, by `clear_batch` (release).
+                    self.set.info[tag].store(0, Ordering::Relaxed);
+                }
+                map.clear_batch(word as u32 * 64, mask);
+            }
+        }
+    }
+
+    /// Gives back what a shared set granted ahead and nobody used; at the end of a plug.
+    #[inline]
+    pub(crate) fn return_unused(&mut self) {
+        if self.shared {
+            self.return_unused_slow();
+        }
+    }
+
+    fn return_unused_slow(&mut self) {
+        let Kind::Shared(map) = &self.set.kind else { return };
+        for (word, bits) in self.free.iter_mut().enumerate() {
+            if *bits != 0 {
+                map.clear_batch(word as u32 * 64, *bits);
+                *bits = 0;
+            }
+        }
+        self.first = self.free.len();
+    }
+
+    /// Requests between `take` and `free_batch`.
+    #[inline]
+    pub(crate) fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// Whether an owned set has surely no free tag; a shared one may always have.
+    pub(crate) fn are_out(&self) -> bool {
+        !self.shared && self.live == u32::from(self.set.depth)
+    }
+}
+
+#[inline]
+fn low_bits(n: u32) -> u64 {
+    if n >= 64 { u64::MAX } else { (1 << n) - 1 }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! Request timeouts, found by walking the tags: no timer per request, nothing stored when an I/O starts.
+//!
+//! Owns the walk. Each walk looks at every request that has bios. The first walk that meets a request (a tag and its generation)
+//! notes the time; a later walk that meets the same request `timeout` after the note calls it overdue, again every
+//! `timeout`. So a request is overdue between one and one and a quarter timeouts after its start, never earlier.
+//!
+//! Invariants:
+//! - I1: deadlines compare `PreciseTs` that were read in the walk itself; no cached time is involved.
+//! - I2: the walk runs on the ring's thread like every completion, so a request either completes or is overdue.
+
+use std::time::Duration;
+
+use sheave_base::clock::PreciseTs;
+
+use crate::request::{RQ_TIMED_OUT, Request};
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    generation: u32,
+    at: PreciseTs,
+    live: bool,
+}
+
+/// The walk over the tags of one hardware context.
+#[derive(Debug)]
+pub(crate) struct TimeoutWalk {
+    timeout: Duration,
+    period: Duration,
+    next: PreciseTs,
+    seen: Box<[Seen]>,
+    overdue: Vec<u16>,
+}
+
+impl TimeoutWalk {
+    pub(crate) fn new(timeout: Duration, depth: u16) -> TimeoutWalk {
+        let slots = usize::from(depth) + 1;
+        TimeoutWalk {
+            timeout,
+            period: (timeout / 4).max(Duration::from_millis(1)),
+            next: PreciseTs::default(),
+            seen: vec![Seen::default(); slots].into(),
+            overdue: Vec::with_capacity(slots),
+        }
+    }
+
+    pub(crate) fn is_due(&self, now: PreciseTs) -> bool {
+        now >= self.next
+    }
+
+    pub(crate) fn next_walk(&self) -> PreciseTs {
+        self.next
+    }
+
+    /// Walks once; the tags that are overdue.
+    pub(crate) fn walk(&mut self, now: PreciseTs, rqs: &mut [Request], flush_running: bool) -> Vec<u16> {
+        self.next = now.after(self.period);
+        self.overdue.clear();
+        let flush_tag = rqs.len() - 1;
+        for (tag, rq) in rqs.iter_mut().enumerate() {
+            let seen = &mut self.seen[tag];
+            let live = if tag == flush_tag { flush_running } else { rq.bio_head.is_some() };
+            if !live {
+                seen.live = false;
+            } else if !seen.live || seen.generation != rq.generation {
+                *seen = Seen { generation: rq.generation, at: now, live: true };
+            } else if u128::from(now.ns_since(seen.at)) >= self.timeout.as_nanos() {
+                seen.at = now;
+                rq.flags |= RQ_TIMED_OUT;
+                self.overdue.push(tag as u16);
+            }
+        }
+        self.overdue.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests;
