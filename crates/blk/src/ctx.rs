@@ -537,6 +537,12 @@ impl IoCtx {
         let _ = self.parker.cancel_sleep();
     }
 
+    /// Whether the next wait is for the kernel ring: there is nothing to spin for.
+    #[inline]
+    pub fn waits_for_kernel(&self) -> bool {
+        self.core.kring.ring.as_ref().is_some_and(|ring| ring.pending() > 0 || ring.in_flight() > 0)
+    }
+
     /// A handle that wakes this ring from another thread.
     pub fn unparker(&self) -> Unparker {
         self.parker.unparker()

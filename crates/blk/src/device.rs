@@ -177,6 +177,11 @@ impl Device {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
+    /// The queue whose size is the device's, when one queue is the device from end to end.
+    pub fn whole_queue(&self) -> Option<&Arc<Queue>> {
+        if self.inner.whole { self.inner.legs.first().map(|leg| &leg.queue) } else { None }
+    }
+
     pub(crate) fn is_whole(&self) -> bool {
         self.inner.whole
     }

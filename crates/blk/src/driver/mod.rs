@@ -107,6 +107,24 @@ pub struct KringSlot {
     pub(crate) buffers: Vec<Option<(usize, usize)>>,
 }
 
+impl KringSlot {
+    /// Notes a registered buffer of the ring, for the kernel ring.
+    pub fn register_buffer(&mut self, index: u16, addr: usize, len: usize) {
+        let index = usize::from(index);
+        if self.buffers.len() <= index {
+            self.buffers.resize(index + 1, None);
+        }
+        self.buffers[index] = Some((addr, len));
+    }
+
+    /// Forgets a registered buffer.
+    pub fn unregister_buffer(&mut self, index: u16) {
+        if let Some(buffer) = self.buffers.get_mut(usize::from(index)) {
+            *buffer = None;
+        }
+    }
+}
+
 /// What a driver may use during a call.
 #[derive(Debug)]
 pub struct HwEnv<'a> {

@@ -1,0 +1,79 @@
+//! The completion plan: where an I/O completes, decided once at submission.
+//!
+//! Owns the decision and its only allowed changes. What each place may do:
+//!
+//! | plan | runs | may block |
+//! |---|---|---|
+//! | `Inline` | where the device's completion is reaped | no |
+//! | `Task` | in the issuer's task work, on the ring's thread | no |
+//! | `Worker` | on a worker thread | yes |
+//!
+//! Invariants:
+//! - I1: decided at submission from what the mappings say (pure overwrite or not) and what the kiocb asks.
+//! - I2: later only demoted, `Inline` -> `Task` -> `Worker`; [`CompletionPlan::demote`] is the only change.
+//! - I3: code that may block takes a [`MayBlock`] token, and only workers make one.
+
+use crate::kiocb::{IOCB_DSYNC, IOCB_SYNC, IOCB_WRITE};
+use crate::mapping::{MAP_DIRTY, MAP_NEW, MAP_SHARED, Mapping, MappingKind};
+
+/// Where an I/O completes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[repr(u8)]
+pub enum CompletionPlan {
+    /// Where the completion is reaped.
+    #[default]
+    Inline,
+    /// In the issuer's task work.
+    Task,
+    /// On a worker.
+    Worker,
+}
+
+impl CompletionPlan {
+    /// The later of both: a plan never gets better (I2).
+    #[inline]
+    #[must_use]
+    pub fn demote(self, to: CompletionPlan) -> CompletionPlan {
+        self.max(to)
+    }
+}
+
+/// Proof that the code runs where it may block (I3).
+#[derive(Debug)]
+pub struct MayBlock(());
+
+impl MayBlock {
+    /// For worker threads, and for threads of the caller's own that drive no ring.
+    #[must_use]
+    pub fn on_worker() -> MayBlock {
+        MayBlock(())
+    }
+}
+
+/// What a write to one mapping means for its I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The file has work to do after the data is on the device.
+    pub completion_work: bool,
+    /// The data can be made durable by FUA alone.
+    pub fua: bool,
+}
+
+/// Whether a write to `mapping` that ends at `end` needs completion work, and whether FUA covers its sync.
+///
+/// Completion work: the mapping is not plain written space, or shared, or new, or the write extends the file. FUA
+/// covers a data sync on a clean mapping without completion work on a device with FUA or without a volatile cache.
+#[must_use]
+pub fn decide(mapping: &Mapping, end: u64, file_size: u64, iocb_flags: u16, device_writes_through: bool) -> Decision {
+    if iocb_flags & IOCB_WRITE == 0 {
+        return Decision { completion_work: false, fua: false };
+    }
+    let completion_work =
+        mapping.kind != MappingKind::Mapped || mapping.flags & (MAP_SHARED | MAP_NEW) != 0 || end > file_size;
+    let data_sync_only = iocb_flags & (IOCB_DSYNC | IOCB_SYNC) == IOCB_DSYNC;
+    let fua = data_sync_only && !completion_work && mapping.flags & MAP_DIRTY == 0 && device_writes_through;
+    Decision { completion_work, fua }
+}
+
+#[cfg(test)]
+mod tests;

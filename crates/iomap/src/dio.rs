@@ -1,0 +1,351 @@
+//! The direct-I/O engine: one way for raw devices, volumes and whatever else is a [`File`].
+//!
+//! Owns the checks a direct I/O must pass, the loop over mappings, and what happens when its bios end. Does not own
+//! the kiocb's memory or the place where deferred completions run: the ring calls [`finish_in_task`] and
+//! [`finish_in_worker`] where the plan says.
+//!
+//! Order of the checks, as a block device of the kernel has it: nothing to do; position; end of file; alignment.
+//!
+//! Order on completion: the file's completion work -> a sync if one is needed -> the result.
+//!
+//! Invariants:
+//! - I1: a kiocb ends once: [`end_bio`] says so when the last reference is gone.
+//! - I2: an error demotes the plan to `Task` at least, so that error handling never runs inside a reap.
+
+use sheave_base::status::Status;
+use sheave_base::sync::Arc;
+use sheave_blk::bio::{BIO_FUA, BIO_POLLED, BVec, NO_FIXED_BUF, Op};
+use sheave_blk::ctx::{BioSpec, IoCtx};
+use sheave_blk::queue::Queue;
+
+use crate::completion_plan::{CompletionPlan, MayBlock, decide};
+use crate::file::{File, WriteDone};
+use crate::kiocb::{
+    IOCB_COMPLETION_WORK, IOCB_DSYNC, IOCB_NEED_SYNC, IOCB_POLLED, IOCB_SYNC, IOCB_WRITE, Kiocb,
+};
+use crate::mapping::{Intent, MappingKind};
+
+/// Longest transfer of one I/O, as in the kernel: 2 GiB less a page.
+pub const MAX_RW_COUNT: u32 = 0x7fff_f000;
+
+/// A file as one ring has it: attached, with what the fast path wants at hand.
+#[derive(Debug)]
+pub struct OpenFile {
+    /// The file.
+    pub file: Arc<dyn File>,
+    /// The number of its device in the ring.
+    pub bdev: u16,
+    /// `f_pos`: where an I/O at offset -1 goes.
+    pub pos: u64,
+    /// The queue whose size is the file's, for the raw device that is one.
+    queue: Option<Arc<Queue>>,
+    identity: bool,
+    read_only: bool,
+    block_mask: u32,
+    dma_mask: u32,
+    writes_through: bool,
+}
+
+impl OpenFile {
+    /// Takes note of what does not change while the file is attached.
+    pub fn new(file: Arc<dyn File>, bdev: u16) -> OpenFile {
+        let (limits, caps) = (file.device().limits().clone(), file.device().capabilities());
+        let identity = file.is_identity();
+        OpenFile {
+            queue: file.device().whole_queue().filter(|_| identity).cloned(),
+            identity,
+            read_only: caps.read_only,
+            block_mask: limits.logical_block - 1,
+            dma_mask: limits.dma_alignment - 1,
+            writes_through: caps.fua || !caps.volatile_cache,
+            pos: 0,
+            bdev,
+            file,
+        }
+    }
+
+    /// Whether writes are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Size of the smallest addressable unit, less one.
+    pub fn block_mask(&self) -> u32 {
+        self.block_mask
+    }
+
+    /// Size in bytes, now.
+    #[inline]
+    pub fn size_bytes(&self) -> u64 {
+        match &self.queue {
+            Some(queue) => queue.sectors() << 9,
+            None => self.file.size_bytes(),
+        }
+    }
+}
+
+/// What became of an I/O that was issued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Issued {
+    /// Bios are in flight; [`end_bio`] will say when it is done.
+    Queued,
+    /// It ended at once, with this result: bytes, or `-errno`.
+    Done(i32),
+    /// No bio is free, or the file would have to block: issue it again later.
+    Again,
+}
+
+#[inline]
+fn error(status: Status) -> Issued {
+    Issued::Done(-status.errno())
+}
+
+/// Issues the I/O of `kiocb` (`pos`, `len` and `flags` filled in) on memory `vecs`. `owner` comes back in
+/// [`end_bio`]; `fixed_buf` names the registered buffer that holds the only vector.
+#[inline]
+pub fn issue(
+    io: &mut IoCtx,
+    file: &OpenFile,
+    kiocb: &mut Kiocb,
+    owner: u32,
+    vecs: &[BVec],
+    fixed_buf: u16,
+) -> Issued {
+    let end = kiocb.pos + u64::from(kiocb.len);
+    if kiocb.len == 0 {
+        return Issued::Done(0);
+    }
+    let size = file.size_bytes();
+    let misaligned = (kiocb.pos as u32 | kiocb.len) & file.block_mask;
+    let [vec] = vecs else { return issue_slow(io, file, kiocb, owner, vecs, size) };
+    if end > size || misaligned != 0 || vec.base as u32 & file.dma_mask != 0 || !file.identity || file.read_only {
+        return issue_slow(io, file, kiocb, owner, vecs, size);
+    }
+    kiocb.refs = 1;
+    kiocb.status = Status::Ok;
+    kiocb.plan = CompletionPlan::Inline;
+    let spec = bio_spec(file, kiocb, owner, kiocb.pos, kiocb.len, kiocb.flags & (IOCB_DSYNC | IOCB_SYNC) != 0);
+    if io.submit(&spec, vecs, fixed_buf) { Issued::Queued } else { Issued::Again }
+}
+
+#[inline]
+fn bio_spec(file: &OpenFile, kiocb: &Kiocb, owner: u32, addr: u64, bytes: u32, fua: bool) -> BioSpec {
+    let write = kiocb.flags & IOCB_WRITE != 0;
+    let polled = if kiocb.flags & IOCB_POLLED != 0 { BIO_POLLED } else { 0 };
+    let fua = if write && fua { BIO_FUA } else { 0 };
+    let op = if write { Op::Write } else { Op::Read };
+    BioSpec { bdev: file.bdev, op, flags: polled | fua, sector: addr >> 9, bytes, owner }
+}
+
+/// Everything but one aligned vector on a raw device within its end.
+#[cold]
+fn issue_slow(
+    io: &mut IoCtx,
+    file: &OpenFile,
+    kiocb: &mut Kiocb,
+    owner: u32,
+    vecs: &[BVec],
+    size: u64,
+) -> Issued {
+    let write = kiocb.is_write();
+    if write && file.read_only {
+        return Issued::Done(-9);
+    }
+    if kiocb.pos >= size && (file.identity || !write) {
+        return if write { error(Status::NoSpc) } else { Issued::Done(0) };
+    }
+    let mut cut = Vec::new();
+    let mut vecs = vecs;
+    if kiocb.pos + u64::from(kiocb.len) > size && (file.identity || !write) {
+        kiocb.len = (size - kiocb.pos) as u32;
+        cut.extend_from_slice(vecs);
+        truncate(&mut cut, kiocb.len as usize);
+        vecs = &cut;
+    }
+    if (kiocb.pos as u32 | kiocb.len) & file.block_mask != 0 || !aligned(vecs, file) {
+        return error(Status::Invalid);
+    }
+    kiocb.refs = 1;
+    kiocb.status = Status::Ok;
+    kiocb.plan = CompletionPlan::Inline;
+    if file.identity {
+        let fua = kiocb.flags & (IOCB_DSYNC | IOCB_SYNC) != 0;
+        let spec = bio_spec(file, kiocb, owner, kiocb.pos, kiocb.len, fua);
+        return if io.submit(&spec, vecs, NO_FIXED_BUF) { Issued::Queued } else { Issued::Again };
+    }
+    issue_mapped(io, file, kiocb, owner, vecs, size)
+}
+
+/// Cuts the vectors to `bytes` in all.
+fn truncate(vecs: &mut Vec<BVec>, mut bytes: usize) {
+    vecs.retain_mut(|vec| {
+        vec.len = vec.len.min(bytes);
+        bytes -= vec.len;
+        vec.len != 0
+    });
+}
+
+/// Whether every run of adjacent memory is a whole number of blocks at an address the device can take.
+fn aligned(vecs: &[BVec], file: &OpenFile) -> bool {
+    let mut run_end = None;
+    let mut run = 0;
+    for vec in vecs.iter().filter(|vec| vec.len != 0) {
+        if run_end != Some(vec.base) {
+            if run & file.block_mask as usize != 0 || vec.base & file.dma_mask as usize != 0 {
+                return false;
+            }
+            run = 0;
+        }
+        run += vec.len;
+        run_end = Some(vec.base + vec.len);
+    }
+    run & file.block_mask as usize == 0
+}
+
+/// The loop over mappings: begin (ask the file), advance (a bio for the mapping), end (when the bios end).
+fn issue_mapped(
+    io: &mut IoCtx,
+    file: &OpenFile,
+    kiocb: &mut Kiocb,
+    owner: u32,
+    vecs: &[BVec],
+    size: u64,
+) -> Issued {
+    let intent = if kiocb.is_write() { Intent::Write } else { Intent::Read };
+    let end = kiocb.pos + u64::from(kiocb.len);
+    let wants_sync = kiocb.is_write() && kiocb.flags & (IOCB_DSYNC | IOCB_SYNC) != 0;
+    // First pass: all mappings, so that the plan and FUA are decided before the first bio (I1 of the plan).
+    let mut mappings = Vec::new();
+    let mut at = kiocb.pos;
+    let mut fua = wants_sync;
+    while at < end {
+        match file.file.map(at, end - at, intent) {
+            Ok(mapping) if mapping.offset == at && mapping.len != 0 => {
+                let decision = decide(&mapping, end, size, kiocb.flags, file.writes_through);
+                fua &= decision.fua;
+                if decision.completion_work {
+                    kiocb.flags |= IOCB_COMPLETION_WORK;
+                }
+                at += mapping.len.min(end - at);
+                mappings.push(mapping);
+            }
+            Ok(_) => return error(Status::IoErr),
+            Err(Status::Again) => return Issued::Again,
+            Err(status) => return error(status),
+        }
+    }
+    if wants_sync && !fua {
+        kiocb.flags |= IOCB_NEED_SYNC;
+    }
+    if kiocb.flags & (IOCB_COMPLETION_WORK | IOCB_NEED_SYNC) != 0 {
+        kiocb.plan = kiocb.plan.demote(CompletionPlan::Worker);
+    }
+    submit_mapped(io, file, kiocb, owner, vecs, &mappings, fua)
+}
+
+fn submit_mapped(
+    io: &mut IoCtx,
+    file: &OpenFile,
+    kiocb: &mut Kiocb,
+    owner: u32,
+    vecs: &[BVec],
+    mappings: &[crate::mapping::Mapping],
+    fua: bool,
+) -> Issued {
+    let mut memory = vecs.to_vec();
+    let (mut at, end) = (kiocb.pos, kiocb.pos + u64::from(kiocb.len));
+    for mapping in mappings {
+        let bytes = mapping.len.min(end - at) as u32;
+        let piece = take_front(&mut memory, bytes as usize);
+        at += u64::from(bytes);
+        if !kiocb.is_write() && mapping.kind != MappingKind::Mapped {
+            zero(&piece);
+            continue;
+        }
+        kiocb.refs += 1;
+        let spec = bio_spec(file, kiocb, owner, mapping.addr, bytes, fua);
+        if !io.submit(&spec, &piece, NO_FIXED_BUF) {
+            kiocb.refs -= 1;
+            if kiocb.refs == 1 {
+                return Issued::Again;
+            }
+            // Some bios are under way: the rest fails as a whole, when they have ended.
+            kiocb.status = Status::Again;
+            break;
+        }
+    }
+    kiocb.refs -= 1;
+    if kiocb.refs == 0 { Issued::Done(kiocb.result()) } else { Issued::Queued }
+}
+
+/// Takes the first `bytes` off the vectors.
+fn take_front(vecs: &mut Vec<BVec>, mut bytes: usize) -> Vec<BVec> {
+    let mut front = Vec::new();
+    let mut used = 0;
+    for vec in vecs.iter_mut() {
+        if bytes == 0 {
+            break;
+        }
+        let len = vec.len.min(bytes);
+        front.push(BVec { base: vec.base, len });
+        bytes -= len;
+        vec.base += len;
+        vec.len -= len;
+        used += usize::from(vec.len == 0);
+    }
+    vecs.drain(..used);
+    front
+}
+
+/// Fills memory that a reader gave with zeroes.
+#[allow(unsafe_code)] // A hole has no bio whose driver would write the memory.
+fn zero(vecs: &[BVec]) {
+    for vec in vecs {
+        // SAFETY: I1 of `sheave_blk::bio`: the submitter keeps the memory valid and unaliased until the I/O ends.
+        unsafe { std::ptr::write_bytes(vec.base as *mut u8, 0, vec.len) };
+    }
+}
+
+/// A bio of the kiocb has ended. True when that was the last reference: then the kiocb completes as its plan says.
+#[inline]
+pub fn end_bio(kiocb: &mut Kiocb, status: Status) -> bool {
+    if !status.is_ok() {
+        note_error(kiocb, status);
+    }
+    kiocb.refs -= 1;
+    kiocb.refs == 0
+}
+
+#[cold]
+fn note_error(kiocb: &mut Kiocb, status: Status) {
+    if kiocb.status.is_ok() {
+        kiocb.status = status;
+    }
+    kiocb.plan = kiocb.plan.demote(CompletionPlan::Task);
+}
+
+/// Completion in the issuer's task: what needs no blocking. The result.
+pub fn finish_in_task(kiocb: &Kiocb) -> i32 {
+    debug_assert!(kiocb.plan <= CompletionPlan::Task, "a worker's completion stays a worker's");
+    kiocb.result()
+}
+
+/// Completion where blocking is allowed: the file's work, then the sync. The result.
+pub fn finish_in_worker(file: &dyn File, kiocb: &mut Kiocb, token: &MayBlock) -> i32 {
+    if kiocb.flags & IOCB_COMPLETION_WORK != 0 {
+        let done = WriteDone { pos: kiocb.pos, len: u64::from(kiocb.len), status: kiocb.status };
+        if let Err(status) = file.end_write(done, token) {
+            note_error(kiocb, status);
+        }
+    }
+    if kiocb.flags & IOCB_NEED_SYNC != 0
+        && kiocb.status.is_ok()
+        && let Some(Err(status)) = file.sync(token)
+    {
+        note_error(kiocb, status);
+    }
+    kiocb.result()
+}
+
+#[cfg(test)]
+mod tests;

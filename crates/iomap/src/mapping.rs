@@ -1,0 +1,45 @@
+//! Mappings: where a range of a file lies on its device, and in which state.
+//!
+//! Owns the shape only. Files make mappings ([`File::map`](crate::File::map)); the engine reads them.
+
+/// The state of a mapped range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MappingKind {
+    /// Written: the device has the data.
+    Mapped,
+    /// Space without data; reads as zeroes, becomes `Mapped` after a write.
+    Unwritten,
+    /// No space; reads as zeroes. A file gives a hole only to readers.
+    Hole,
+}
+
+/// The range has other owners; a write must go elsewhere first, and the mapping is already the new place.
+pub const MAP_SHARED: u8 = 1 << 0;
+/// The space was allocated for this write.
+pub const MAP_NEW: u8 = 1 << 1;
+/// The file has metadata for the range that is not durable.
+pub const MAP_DIRTY: u8 = 1 << 2;
+
+/// Where the bytes `offset..offset + len` of a file lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// First byte of the file that the mapping covers.
+    pub offset: u64,
+    /// Bytes covered; not 0.
+    pub len: u64,
+    /// First byte on the device; of no meaning for a hole.
+    pub addr: u64,
+    /// State of the range.
+    pub kind: MappingKind,
+    /// `MAP_*` bits.
+    pub flags: u8,
+}
+
+/// What a mapping is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// To read.
+    Read,
+    /// To write: the file makes room if there is none.
+    Write,
+}

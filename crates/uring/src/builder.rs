@@ -1,0 +1,134 @@
+//! Settings of a ring.
+
+use std::time::Duration;
+
+use sheave_base::clock::Clock;
+use sheave_blk::ctx::{IoCtx, IoCtxOptions};
+
+use crate::core::Core;
+use crate::error::RingError;
+use crate::io_wq::IoWq;
+use crate::queues::Queues;
+use crate::ring::Ring;
+use crate::task_work::TaskWork;
+
+/// Most entries of an SQ, as in the kernel.
+const MAX_ENTRIES: u32 = 32768;
+/// Messages from other rings that wait at most, beyond the size of the CQ.
+const MIN_MAILBOX: u32 = 64;
+
+/// Builds a [`Ring`].
+///
+/// ```
+/// let ring = sheave_uring::Ring::builder().entries(64).polled(true).build()?;
+/// assert_eq!(ring.sq_space(), 64);
+/// # Ok::<(), sheave_uring::RingError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RingBuilder {
+    entries: u32,
+    cq_entries: Option<u32>,
+    in_flight: Option<u32>,
+    polled: bool,
+    iopoll: bool,
+    spin: Duration,
+    stats: bool,
+    clock: Option<Clock>,
+}
+
+impl Default for RingBuilder {
+    fn default() -> Self {
+        RingBuilder {
+            entries: 128,
+            cq_entries: None,
+            in_flight: None,
+            polled: false,
+            iopoll: false,
+            spin: Duration::from_micros(10),
+            stats: true,
+            clock: None,
+        }
+    }
+}
+
+impl RingBuilder {
+    /// Entries of the SQ, rounded up to a power of two; 128 unless set.
+    pub fn entries(mut self, entries: u32) -> Self {
+        self.entries = entries;
+        self
+    }
+
+    /// Entries of the CQ, rounded up to a power of two; twice the SQ unless set.
+    pub fn cq_entries(mut self, entries: u32) -> Self {
+        self.cq_entries = Some(entries);
+        self
+    }
+
+    /// Requests in flight at most; as many as the CQ has entries unless set.
+    pub fn in_flight(mut self, requests: u32) -> Self {
+        self.in_flight = Some(requests);
+        self
+    }
+
+    /// The caller polls: completions are looked for only when it asks (`completions`, `wait`), never by `submit`.
+    pub fn polled(mut self, polled: bool) -> Self {
+        self.polled = polled;
+        self
+    }
+
+    /// The kernel ring under `file:` devices polls the hardware (IORING_SETUP_IOPOLL), where that can.
+    pub fn iopoll(mut self, iopoll: bool) -> Self {
+        self.iopoll = iopoll;
+        self
+    }
+
+    /// How long a wait polls before it sleeps; 10 us unless set. Waits for kernel I/O sleep at once.
+    pub fn spin(mut self, spin: Duration) -> Self {
+        self.spin = spin;
+        self
+    }
+
+    /// Keep statistics of the devices; on unless set.
+    pub fn stats(mut self, stats: bool) -> Self {
+        self.stats = stats;
+        self
+    }
+
+    /// Another clock, for tests.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Makes the ring, on the thread that will use it.
+    pub fn build(self) -> Result<Ring, RingError> {
+        let bounded = |what, value: u32, high: u32| {
+            if value == 0 || value > high {
+                let (value, high) = (value.into(), high.into());
+                return Err(RingError::Setting { what, value, low: 1, high });
+            }
+            Ok(value.next_power_of_two())
+        };
+        let entries = bounded("entries", self.entries, MAX_ENTRIES)?;
+        let cq_entries = bounded("cq_entries", self.cq_entries.unwrap_or(entries * 2), 2 * MAX_ENTRIES)?;
+        let slots = bounded("in_flight", self.in_flight.unwrap_or(cq_entries), 2 * MAX_ENTRIES)?;
+        let clock = self.clock.unwrap_or_else(Clock::real);
+        let spin_cycles = clock.ns_to_cycles(self.spin.as_nanos() as u64);
+        let io = IoCtx::new(IoCtxOptions {
+            bios: slots.max(64),
+            kring_entries: entries.clamp(64, 4096),
+            polled: self.polled,
+            iopoll: self.iopoll,
+            stats: self.stats,
+            clock,
+        })?;
+        let task_work = TaskWork::new(slots, cq_entries.max(MIN_MAILBOX), io.unparker());
+        Ok(Ring {
+            core: Core::new(Queues::new(entries, cq_entries)?, slots, self.polled),
+            wq: IoWq::new(task_work.handle().clone()),
+            task_work,
+            io,
+            spin_cycles,
+        })
+    }
+}

@@ -1,0 +1,172 @@
+//! The way out of a ring: from an ended I/O to a CQE, and to whatever waited for it.
+//!
+//! Owns the posting of CQEs (and the overflow list), links, skips, and the return of slots. Called by the poll of the
+//! devices, by task work and by submission for what ends at once.
+//!
+//! Invariants:
+//! - I1: one terminal CQE a slot (none where CQE_SKIP_SUCCESS says so), posted here, before the slot is freed.
+//! - I2: CQEs keep the order in which they were posted, whether the CQ has room or not: while the overflow list holds
+//!   any, new ones queue behind it.
+//! - I3: nothing here issues; what may start now goes to `ready`, which the ring runs after the walk.
+
+use sheave_base::status::Status;
+use sheave_iomap::dio;
+use sheave_iomap::kiocb::IOCB_USE_POS;
+use sheave_iomap::CompletionPlan;
+
+use crate::core::Core;
+use crate::cqe::Cqe;
+use crate::opdef;
+use crate::prep::Owned;
+use crate::req::{
+    NO_SLOT, REQ_HAS_GUARD, REQ_OLD_BUF, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END,
+};
+use crate::sqe::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, SQ_CQ_OVERFLOW, errno, opcode};
+
+const SLOW: u16 = REQ_SLOW_END | REQ_OWNS_BUF | REQ_OLD_BUF | REQ_HAS_GUARD;
+
+impl Core {
+    /// A bio of the slot has ended.
+    #[inline]
+    pub(crate) fn bio_ended(&mut self, slot: u32, status: Status) {
+        let req = &mut self.reqs[slot];
+        if !dio::end_bio(&mut req.kiocb, status) {
+            return;
+        }
+        if req.kiocb.plan == CompletionPlan::Inline {
+            let res = req.kiocb.result();
+            self.finish(slot, res);
+        } else {
+            self.tasks.push_back(slot);
+        }
+    }
+
+    /// Ends the request with this result.
+    #[inline]
+    pub(crate) fn finish(&mut self, slot: u32, res: i32) {
+        let req = &self.reqs[slot];
+        if req.rflags & SLOW != 0 {
+            return self.finish_slow(slot, res);
+        }
+        let cqe = Cqe { user_data: req.user_data, res, flags: 0 };
+        self.post(cqe, None);
+        self.reqs.free(slot);
+    }
+
+    #[cold]
+    fn finish_slow(&mut self, slot: u32, res: i32) {
+        let failed = self.is_failure(slot, res);
+        let req = self.reqs[slot];
+        if req.kiocb.flags & IOCB_USE_POS != 0 && res > 0 {
+            self.files.advance_pos(req.file as usize, res as u64);
+        }
+        let skip = req.flags & IOSQE_CQE_SKIP_SUCCESS != 0;
+        self.end_slot(slot, res, skip && !failed);
+        let mut next = req.link;
+        if req.rflags & REQ_HAS_GUARD != 0 {
+            next = self.disarm_guard(next, skip && failed);
+        }
+        if next == NO_SLOT {
+            return;
+        }
+        if failed && req.flags & IOSQE_IO_HARDLINK == 0 {
+            self.cancel_chain(next, skip);
+        } else {
+            self.ready.push_back(next);
+        }
+    }
+
+    /// Whether the result breaks a link and is told despite CQE_SKIP_SUCCESS.
+    fn is_failure(&self, slot: u32, res: i32) -> bool {
+        let req = &self.reqs[slot];
+        let short = opdef::get(req.opcode).is_some_and(|def| def.short_is_failure);
+        res < 0 || (short && (res as u32) < req.len)
+    }
+
+    /// Ends a link timeout whose guarded request has ended; gives what follows it in the chain.
+    fn disarm_guard(&mut self, guard: u32, silent: bool) -> u32 {
+        let next = self.reqs[guard].link;
+        let skip = self.reqs[guard].flags & IOSQE_CQE_SKIP_SUCCESS != 0;
+        self.end_slot(guard, -errno::ECANCELED, skip || silent);
+        next
+    }
+
+    /// Ends the rest of a chain that will not run. `silent`: no CQEs, for the request that failed asked for none.
+    pub(crate) fn cancel_chain(&mut self, head: u32, silent: bool) {
+        let mut slot = head;
+        while slot != NO_SLOT {
+            let req = &self.reqs[slot];
+            let next = req.link;
+            let never = req.opcode == opcode::LINK_TIMEOUT && req.flags & IOSQE_CQE_SKIP_SUCCESS != 0;
+            self.end_slot(slot, -errno::ECANCELED, silent || never);
+            slot = next;
+        }
+    }
+
+    /// Ends a chain of which some member could not be prepared: nothing of it runs.
+    pub(crate) fn fail_chain(&mut self, head: u32) {
+        let silent = self.reqs[head].flags & IOSQE_CQE_SKIP_SUCCESS != 0;
+        let mut slot = head;
+        while slot != NO_SLOT {
+            let req = &self.reqs[slot];
+            let next = req.link;
+            let res = if req.rflags & REQ_PREP_FAILED != 0 { req.res } else { -errno::ECANCELED };
+            let never = req.opcode == opcode::LINK_TIMEOUT
+                && req.flags & IOSQE_CQE_SKIP_SUCCESS != 0
+                && req.rflags & REQ_PREP_FAILED == 0;
+            self.end_slot(slot, res, (silent && slot != head) || never);
+            slot = next;
+        }
+    }
+
+    /// Posts the CQE unless `silent`, and frees the slot with what it holds.
+    pub(crate) fn end_slot(&mut self, slot: u32, res: i32, silent: bool) {
+        let req = &self.reqs[slot];
+        let cqe = Cqe { user_data: req.user_data, res, flags: 0 };
+        let mut owned = None;
+        if req.rflags & REQ_OWNS_BUF != 0 {
+            owned = self.cold[slot as usize].owned.take();
+            self.nr_owned -= u32::from(silent);
+        }
+        if req.rflags & REQ_OLD_BUF != 0 {
+            self.bufs.put_retired(req.addr);
+        }
+        if !silent {
+            self.post(cqe, owned);
+        }
+        self.reqs.free(slot);
+    }
+
+    /// Posts a CQE; into the overflow list when the CQ has no room.
+    #[inline]
+    pub(crate) fn post(&mut self, cqe: Cqe, owned: Option<Owned>) {
+        if !self.overflow.is_empty() || self.queues.cq_full() {
+            return self.post_overflow(cqe, owned);
+        }
+        let index = self.queues.cq_push(cqe);
+        if owned.is_some() {
+            self.cq_owned[index as usize] = owned;
+        }
+    }
+
+    #[cold]
+    fn post_overflow(&mut self, cqe: Cqe, owned: Option<Owned>) {
+        self.overflow.push_back((cqe, owned));
+        self.queues.set_sq_flag(SQ_CQ_OVERFLOW, true);
+    }
+
+    /// Moves what overflowed into the CQ, in order, as far as there is room.
+    pub(crate) fn flush_overflow(&mut self) {
+        if self.overflow.is_empty() {
+            return;
+        }
+        while !self.queues.cq_full() {
+            let Some((cqe, owned)) = self.overflow.pop_front() else { break };
+            let index = self.queues.cq_push(cqe);
+            self.cq_owned[index as usize] = owned;
+        }
+        if self.overflow.is_empty() {
+            self.queues.set_sq_flag(SQ_CQ_OVERFLOW, false);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What a ring owns beside its block layer: queues, slots, tables, and the lists between submission and completion.
+//!
+//! Owns the state; [`submit`](crate::submit) moves SQEs into it, [`complete`](crate::complete) moves CQEs out of it.
+//! It is apart from the ring's [`IoCtx`](sheave_blk::ctx::IoCtx) so that a poll of the devices can complete requests
+//! while it walks.
+
+use std::collections::VecDeque;
+
+use sheave_blk::bio::BVec;
+
+use crate::cqe::Cqe;
+use crate::prep::Owned;
+use crate::queues::Queues;
+use crate::req::ReqTable;
+use crate::rsrc::{BufTable, FileTable};
+use crate::submit::Chain;
+
+/// What few slots need.
+#[derive(Debug, Default)]
+pub(crate) struct Cold {
+    /// Vectors of READV and WRITEV; keeps its room.
+    pub(crate) vecs: Vec<BVec>,
+    /// What the typed interface handed over.
+    pub(crate) owned: Option<Owned>,
+}
+
+/// A request (with its chain) that waits behind a drain.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deferred {
+    pub(crate) head: u32,
+    /// Slots in the chain.
+    pub(crate) count: u32,
+    pub(crate) drain: bool,
+}
+
+/// The state of a ring.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) queues: Queues,
+    pub(crate) reqs: ReqTable,
+    pub(crate) cold: Box<[Cold]>,
+    pub(crate) files: FileTable,
+    pub(crate) bufs: BufTable,
+    /// CQEs that found the CQ full, in order; bounded by `overflow_max` (submission stops there).
+    pub(crate) overflow: VecDeque<(Cqe, Option<Owned>)>,
+    pub(crate) overflow_max: usize,
+    /// Slots to issue: links whose turn has come, deferred requests, what workers gave back.
+    pub(crate) ready: VecDeque<u32>,
+    /// Slots that found something used up; issued again after completions.
+    pub(crate) retry: VecDeque<u32>,
+    /// Slots whose I/O has ended and that complete as their plan says.
+    pub(crate) tasks: VecDeque<u32>,
+    /// The chain that is being submitted.
+    pub(crate) chain: Chain,
+    pub(crate) deferred: VecDeque<Deferred>,
+    /// Slots in `deferred`, chains included.
+    pub(crate) nr_deferred: u32,
+    pub(crate) drain_active: bool,
+    pub(crate) drain_next: bool,
+    /// CQE_SKIP_SUCCESS was used: a drain could not count what is skipped, so it is refused from then on.
+    pub(crate) drain_disabled: bool,
+    pub(crate) polled: bool,
+    /// What the typed interface handed over, by SQ index, until submission.
+    pub(crate) sq_owned: Box<[Option<Owned>]>,
+    /// What belongs to a CQE, by CQ index, until it is read.
+    pub(crate) cq_owned: Box<[Option<Owned>]>,
+    /// How many operations with something owned are between push and completion.
+    pub(crate) nr_owned: u32,
+}
+
+impl Core {
+    pub(crate) fn new(queues: Queues, slots: u32, polled: bool) -> Core {
+        let (sq, cq) = (queues.sq_entries() as usize, queues.cq_entries() as usize);
+        let overflow_max = cq + slots as usize;
+        let room = slots as usize;
+        Core {
+            queues,
+            reqs: ReqTable::new(slots),
+            cold: (0..slots).map(|_| Cold::default()).collect(),
+            files: FileTable::default(),
+            bufs: BufTable::default(),
+            // Every slot may still complete when submission stops.
+            overflow: VecDeque::with_capacity(overflow_max + room),
+            overflow_max,
+            ready: VecDeque::with_capacity(room),
+            retry: VecDeque::with_capacity(room),
+            tasks: VecDeque::with_capacity(room),
+            chain: Chain::default(),
+            deferred: VecDeque::with_capacity(room),
+            nr_deferred: 0,
+            drain_active: false,
+            drain_next: false,
+            drain_disabled: false,
+            polled,
+            sq_owned: (0..sq).map(|_| None).collect(),
+            cq_owned: (0..cq).map(|_| None).collect(),
+            nr_owned: 0,
+        }
+    }
+}

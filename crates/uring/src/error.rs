@@ -1,0 +1,62 @@
+//! Errors of the control path of a ring.
+
+use sheave_blk::DeviceError;
+use thiserror::Error;
+
+use crate::prep::Entry;
+use crate::rsrc::Fd;
+
+/// Why a call on a ring failed. Errors of an I/O are in its completion instead.
+#[derive(Debug, Error)]
+pub enum RingError {
+    /// A device could not be attached, or the ring not be made.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// No memory for the ring.
+    #[error(transparent)]
+    Memory(#[from] sheave_base::buf::BufError),
+    /// The SQ is full.
+    #[error("the submission queue is full: submit, then push again; or build the ring with more entries")]
+    SqFull,
+    /// Everything that may be in flight is in flight.
+    #[error(
+        "nothing could be submitted: all request slots are in use or the completion queue has overflowed. Read \
+         completions, then submit again; or build the ring with more in_flight or cq_entries"
+    )]
+    Busy,
+    /// No such entry in the file table.
+    #[error("{0:?} is no entry of this ring's file table: attach the device first")]
+    BadFd(Fd),
+    /// No such registered buffer.
+    #[error("there is no registered buffer {0}: register more buffers first")]
+    BadBuffer(u16),
+    /// A setting is out of its bounds.
+    #[error("{what}: {value} is out of bounds; give {low} to {high}")]
+    Setting {
+        /// Its name.
+        what: &'static str,
+        /// As given.
+        value: u64,
+        /// Smallest.
+        low: u64,
+        /// Largest.
+        high: u64,
+    },
+    /// More than there may be.
+    #[error("too many {what}: at most {limit}")]
+    TooMany {
+        /// What.
+        what: &'static str,
+        /// The bound.
+        limit: u64,
+    },
+}
+
+/// A full SQ gives the operation back, with the memory that it owns.
+#[derive(Debug)]
+pub struct SqFull {
+    /// The operation.
+    pub entry: Entry,
+    /// As an error, for `?`.
+    pub error: RingError,
+}

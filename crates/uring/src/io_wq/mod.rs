@@ -1,0 +1,98 @@
+//! io-wq: work that must not run on the ring's thread.
+//!
+//! Owns the interface between a ring and its workers, and for now the smallest pool that is correct behind it: one
+//! worker thread, started with the first work, items in the order of their queueing. Results come back through the
+//! ring's [`task_work`](crate::task_work).
+//!
+//! Invariants:
+//! - I1: every queued item comes back exactly once, in the ring's task-work queue, also at shutdown.
+//! - I2: the queue is bounded by the ring's slots: a slot has at most one item.
+//! - I3: dropping the pool runs what is queued, then joins the thread.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use sheave_base::sync::Arc;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::dio;
+use sheave_iomap::{File, Kiocb};
+
+use crate::task_work::RingHandle;
+
+/// What a worker does for a slot.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// `IOSQE_ASYNC` on an operation that has nothing to block on: the ring issues it when it comes back.
+    Issue,
+    /// The completion of an I/O whose plan is `Worker`.
+    Complete(Arc<dyn File>, Kiocb),
+}
+
+/// The result of [`Work::Issue`]: the ring is to issue the slot now. No CQE has it.
+pub(crate) const ISSUE_NOW: i32 = i32::MIN;
+
+#[derive(Debug)]
+struct Item {
+    slot: u32,
+    work: Work,
+}
+
+/// The pool of one ring.
+#[derive(Debug)]
+pub(crate) struct IoWq {
+    ring: RingHandle,
+    worker: Option<(Sender<Item>, JoinHandle<()>)>,
+}
+
+impl IoWq {
+    pub(crate) fn new(ring: RingHandle) -> IoWq {
+        IoWq { ring, worker: None }
+    }
+
+    /// Queues work for a slot. When no worker can be had, the work is given back.
+    pub(crate) fn queue(&mut self, slot: u32, work: Work) -> Result<(), Work> {
+        if self.worker.is_none() {
+            match self.start() {
+                Ok(worker) => self.worker = Some(worker),
+                Err(_) => return Err(work),
+            }
+        }
+        match &self.worker {
+            Some((sender, _)) => sender.send(Item { slot, work }).map_err(|error| error.0.work),
+            None => Err(work),
+        }
+    }
+
+    fn start(&self) -> std::io::Result<(Sender<Item>, JoinHandle<()>)> {
+        let (sender, items) = channel();
+        let ring = self.ring.clone();
+        let thread = std::thread::Builder::new().name("sheave-iowq".into()).spawn(move || run(&items, &ring))?;
+        Ok((sender, thread))
+    }
+
+    /// Whether a worker holds the ring's handle.
+    pub(crate) fn is_running(&self) -> bool {
+        self.worker.is_some()
+    }
+}
+
+fn run(items: &Receiver<Item>, ring: &RingHandle) {
+    let token = MayBlock::on_worker();
+    for item in items {
+        let res = match item.work {
+            Work::Issue => ISSUE_NOW,
+            Work::Complete(file, mut kiocb) => dio::finish_in_worker(&*file, &mut kiocb, &token),
+        };
+        ring.finish(item.slot, res);
+    }
+}
+
+impl Drop for IoWq {
+    fn drop(&mut self) {
+        if let Some((sender, thread)) = self.worker.take() {
+            drop(sender);
+            // A worker that panicked has said so; there is nothing left to join.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! FSYNC: everything that completed before is durable when it completes. With `FSYNC_DATASYNC` the same here, for a
+//! device has no metadata of its own.
+
+use sheave_blk::bio::{NO_FIXED_BUF, Op};
+use sheave_blk::ctx::BioSpec;
+
+use crate::op::file_of;
+use crate::opdef::Issue;
+use crate::ring::Ring;
+use crate::sqe::{FSYNC_DATASYNC, Sqe, errno};
+
+/// Checks the fields that must be empty.
+pub(crate) fn prep(_: &mut Ring, _: u32, sqe: &Sqe) -> Result<(), i32> {
+    let zero = sqe.addr == 0 && sqe.buf_index == 0 && sqe.splice_fd_in == 0;
+    if !zero || sqe.op_flags & !FSYNC_DATASYNC != 0 {
+        return Err(errno::EINVAL);
+    }
+    Ok(())
+}
+
+/// Sends a flush.
+pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
+    let file = match file_of(ring, slot) {
+        Ok(file) => file,
+        Err(errno) => return Issue::Done(-errno),
+    };
+    let req = &mut ring.core.reqs[slot];
+    if req.off > i64::MAX as u64 {
+        return Issue::Done(-errno::EINVAL);
+    }
+    let Some(file) = ring.core.files.get(file) else { return Issue::Done(-errno::EBADF) };
+    req.kiocb = sheave_iomap::Kiocb { refs: 1, ..Default::default() };
+    let spec = BioSpec { bdev: file.bdev, op: Op::Flush, flags: 0, sector: 0, bytes: 0, owner: slot };
+    if ring.io.submit(&spec, &[], NO_FIXED_BUF) { Issue::Queued } else { Issue::Again }
+}

@@ -1,0 +1,19 @@
+//! The operations, one module each. `nop` is the smallest complete one.
+
+pub mod fallocate;
+pub mod fsync;
+pub mod nop;
+pub mod rw;
+
+use crate::ring::Ring;
+use crate::sqe::{IOSQE_FIXED_FILE, errno};
+
+/// The open file that a request names: an entry of the file table, or of the registered one. The request holds it
+/// from now on.
+#[inline]
+pub(crate) fn file_of(ring: &mut Ring, slot: u32) -> Result<usize, i32> {
+    let req = &mut ring.core.reqs[slot];
+    let file = ring.core.files.resolve(req.fd, req.flags & IOSQE_FIXED_FILE != 0).ok_or(errno::EBADF)?;
+    req.file = file as u32;
+    Ok(file)
+}

@@ -1,0 +1,81 @@
+//! The one table of operations.
+//!
+//! Owns what submission needs to know of an opcode: which common fields it takes, how it is prepared and issued.
+//! A new operation is a row here, a module in [`op`](crate::op), and its opcode in [`sqe`](crate::sqe).
+//!
+//! Prep checks an SQE and notes in the slot what issue needs; it looks at no file. Issue begins the operation. The
+//! order of checks, and which errors are prep's and which are issue's, is the kernel's: a prep error spoils the whole
+//! chain, an issue error what comes after.
+
+use crate::op;
+use crate::req::NO_SLOT;
+use crate::ring::Ring;
+use crate::sqe::{Sqe, opcode};
+
+/// What issue says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Issue {
+    /// It has ended, with this result.
+    Done(i32),
+    /// It has begun; `complete::finish` is called when it ends.
+    Queued,
+    /// Something bounded is used up (bios); issue it again after the next completions.
+    Again,
+}
+
+/// `Err` is the positive errno.
+pub type Prep = fn(&mut Ring, u32, &Sqe) -> Result<(), i32>;
+
+/// Begins the operation of a slot.
+pub type IssueFn = fn(&mut Ring, u32) -> Issue;
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct OpDef {
+    /// Lower-case name for reports.
+    pub name: &'static str,
+    /// Takes an I/O priority.
+    pub ioprio: bool,
+    /// May take a buffer from a group; such a group never exists here, so issue answers `ENOBUFS`.
+    pub buffer_select: bool,
+    /// A result shorter than `len` breaks links.
+    pub short_is_failure: bool,
+    /// Moves data of a file.
+    pub prep: Prep,
+    /// Begins it.
+    pub issue: IssueFn,
+}
+
+const fn plain(name: &'static str, prep: Prep, issue: IssueFn) -> Option<OpDef> {
+    Some(OpDef { name, ioprio: false, buffer_select: false, short_is_failure: false, prep, issue })
+}
+
+const fn rw(name: &'static str, buffer_select: bool, prep: Prep, issue: IssueFn) -> Option<OpDef> {
+    Some(OpDef { name, ioprio: true, buffer_select, short_is_failure: true, prep, issue })
+}
+
+/// Opcodes from here on are unknown.
+pub const NR_OPS: usize = 41;
+
+/// Rows by opcode.
+pub static OPS: [Option<OpDef>; NR_OPS] = {
+    let mut ops = [None; NR_OPS];
+    ops[opcode::NOP as usize] = plain("nop", op::nop::prep, op::nop::issue);
+    ops[opcode::READ as usize] = rw("read", true, op::rw::prep, op::rw::issue);
+    ops[opcode::WRITE as usize] = rw("write", false, op::rw::prep, op::rw::issue);
+    ops[opcode::READV as usize] = rw("readv", true, op::rw::prep_vectored, op::rw::issue_vectored);
+    ops[opcode::WRITEV as usize] = rw("writev", false, op::rw::prep_vectored, op::rw::issue_vectored);
+    ops[opcode::READ_FIXED as usize] = rw("read-fixed", false, op::rw::prep, op::rw::issue_fixed);
+    ops[opcode::WRITE_FIXED as usize] = rw("write-fixed", false, op::rw::prep, op::rw::issue_fixed);
+    ops[opcode::FSYNC as usize] = plain("fsync", op::fsync::prep, op::fsync::issue);
+    ops[opcode::FALLOCATE as usize] = plain("fallocate", op::fallocate::prep, op::fallocate::issue);
+    ops
+};
+
+/// The row of an opcode.
+#[inline]
+pub fn get(opcode: u8) -> Option<&'static OpDef> {
+    OPS.get(usize::from(opcode))?.as_ref()
+}
+
+const _: () = assert!(NO_SLOT == u32::MAX, "links end with all ones");

@@ -1,0 +1,307 @@
+//! Ring memory: the submission and the completion queue in the kernel's layout, and every acquire and release on them.
+//!
+//! Owns one block of memory with what the kernel's `struct io_rings` and SQE array hold: heads and tails on cache lines
+//! of their own, masks, sizes, flags, the overflow and dropped counters, the index array, SQEs and CQEs.
+//! [`Offsets`] says where each is, as `io_sqring_offsets` and `io_cqring_offsets` do, so that the block can later be
+//! mapped by another program.
+//!
+//! Invariants:
+//! - I1: indices count up and wrap at 2^32; an entry is `index & mask`; sizes are powers of two.
+//! - I2: SQ: the producer writes SQE and array entry, then releases `tail`; the consumer acquires `tail`, copies the
+//!   SQE, then releases `head`. An SQE is copied once and never looked at again: its memory may change.
+//! - I3: CQ: the producer writes CQEs, then releases `tail` once a batch; the consumer acquires `tail`, reads, then
+//!   releases `head`. The producer never writes an entry that the head has not passed.
+//! - I4: an index read from the array may be anything; it is checked.
+#![allow(unsafe_code)] // Memory that another program may map is accessed by address.
+
+use std::ptr::NonNull;
+
+use sheave_base::buf::{Buf, BufError};
+use sheave_base::sync::atomic::{AtomicU32, Ordering};
+
+use crate::cqe::Cqe;
+use crate::sqe::Sqe;
+
+const LINE: usize = 64;
+
+/// Byte offsets within the ring memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // The names are the UAPI's.
+pub struct Offsets {
+    pub sq_head: usize,
+    pub sq_tail: usize,
+    pub sq_ring_mask: usize,
+    pub sq_ring_entries: usize,
+    pub sq_flags: usize,
+    pub sq_dropped: usize,
+    pub sq_array: usize,
+    pub cq_head: usize,
+    pub cq_tail: usize,
+    pub cq_ring_mask: usize,
+    pub cq_ring_entries: usize,
+    pub cq_overflow: usize,
+    pub cqes: usize,
+    pub sqes: usize,
+    pub total: usize,
+}
+
+impl Offsets {
+    /// The layout for queues of these sizes (powers of two).
+    pub fn new(sq_entries: u32, cq_entries: u32) -> Offsets {
+        let round = |at: usize| at.next_multiple_of(LINE);
+        let fixed = 4 * LINE;
+        let cqes = fixed + LINE;
+        let sq_array = round(cqes + cq_entries as usize * size_of::<Cqe>());
+        let sqes = round(sq_array + sq_entries as usize * 4).next_multiple_of(4096);
+        Offsets {
+            sq_head: 0,
+            sq_tail: LINE,
+            cq_head: 2 * LINE,
+            cq_tail: 3 * LINE,
+            sq_ring_mask: fixed,
+            cq_ring_mask: fixed + 4,
+            sq_ring_entries: fixed + 8,
+            cq_ring_entries: fixed + 12,
+            sq_dropped: fixed + 16,
+            sq_flags: fixed + 20,
+            cq_overflow: fixed + 28,
+            cqes,
+            sq_array,
+            sqes,
+            total: sqes + sq_entries as usize * size_of::<Sqe>(),
+        }
+    }
+}
+
+/// The memory of both queues.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    memory: Buf,
+    at: Offsets,
+    sqes: NonNull<Sqe>,
+    array: NonNull<AtomicU32>,
+    cqes: NonNull<Cqe>,
+    sq_mask: u32,
+    cq_mask: u32,
+    /// The producer's SQ tail, ahead of the published one while SQEs are filled.
+    sq_fill: u32,
+    /// The consumer's SQ head.
+    sq_head: u32,
+    /// The producer's CQ tail, ahead of the published one within a batch.
+    cq_tail: u32,
+    cq_published: u32,
+    /// The consumer's CQ head as last read or written.
+    cq_head: u32,
+}
+
+impl Queues {
+    pub(crate) fn new(sq_entries: u32, cq_entries: u32) -> Result<Queues, BufError> {
+        let at = Offsets::new(sq_entries, cq_entries);
+        let mut memory = Buf::zeroed(at.total, 4096)?;
+        let base = memory.as_mut_ptr();
+        // SAFETY: the offsets lie within `memory`, which `Offsets::new` sized, and are aligned for their types; the
+        // memory moves with `Queues` by pointer only, so the addresses stay.
+        let (sqes, array, cqes) = unsafe {
+            (
+                NonNull::new_unchecked(base.add(at.sqes).cast()),
+                NonNull::new_unchecked(base.add(at.sq_array).cast()),
+                NonNull::new_unchecked(base.add(at.cqes).cast()),
+            )
+        };
+        let queues = Queues {
+            memory,
+            at,
+            sqes,
+            array,
+            cqes,
+            sq_mask: sq_entries - 1,
+            cq_mask: cq_entries - 1,
+            sq_fill: 0,
+            sq_head: 0,
+            cq_tail: 0,
+            cq_published: 0,
+            cq_head: 0,
+        };
+        queues.word(at.sq_ring_mask).store(sq_entries - 1, Ordering::Relaxed);
+        queues.word(at.cq_ring_mask).store(cq_entries - 1, Ordering::Relaxed);
+        queues.word(at.sq_ring_entries).store(sq_entries, Ordering::Relaxed);
+        queues.word(at.cq_ring_entries).store(cq_entries, Ordering::Relaxed);
+        for i in 0..sq_entries {
+            // Identity, as programs leave it that do not use the indirection. Relaxed: nobody else sees it yet.
+            queues.array_entry(i).store(i, Ordering::Relaxed);
+        }
+        Ok(queues)
+    }
+
+    /// Where everything lies, and the memory itself.
+    pub(crate) fn memory(&self) -> (&Buf, Offsets) {
+        (&self.memory, self.at)
+    }
+
+    #[inline]
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        debug_assert!(offset % 4 == 0 && offset < self.at.total, "offsets are this layout's");
+        // SAFETY: within `memory`, aligned (`Offsets::new`), only ever accessed as an atomic.
+        unsafe { &*self.memory.as_ptr().add(offset).cast::<AtomicU32>() }
+    }
+
+    #[inline]
+    fn array_entry(&self, index: u32) -> &AtomicU32 {
+        // SAFETY: masked to the size of the array (I1).
+        unsafe { &*self.array.as_ptr().add((index & self.sq_mask) as usize) }
+    }
+
+    /// Free SQEs.
+    #[inline]
+    pub(crate) fn sq_space(&self) -> u32 {
+        // Acquire: the consumer has copied what it passed; pairs with the release in `sq_advance`.
+        let head = self.word(self.at.sq_head).load(Ordering::Acquire);
+        (self.sq_mask + 1).wrapping_sub(self.sq_fill.wrapping_sub(head))
+    }
+
+    /// Entries of the SQ.
+    pub(crate) fn sq_entries(&self) -> u32 {
+        self.sq_mask + 1
+    }
+
+    /// Entries of the CQ.
+    pub(crate) fn cq_entries(&self) -> u32 {
+        self.cq_mask + 1
+    }
+
+    /// The next free SQE, to be filled; [`Queues::sq_publish`] shows it to the consumer.
+    #[inline]
+    pub(crate) fn sq_next(&mut self) -> Option<(u32, &mut Sqe)> {
+        if self.sq_space() == 0 {
+            return None;
+        }
+        let index = self.sq_fill & self.sq_mask;
+        self.array_entry(self.sq_fill).store(index, Ordering::Relaxed); // Published by the tail (I2).
+        self.sq_fill = self.sq_fill.wrapping_add(1);
+        // SAFETY: masked index; the consumer does not read it before the tail is published, and this borrow of
+        // `self` has ended by then.
+        Some((index, unsafe { &mut *self.sqes.as_ptr().add(index as usize) }))
+    }
+
+    /// Shows filled SQEs to the consumer.
+    #[inline]
+    pub(crate) fn sq_publish(&mut self) {
+        // Release: the SQEs before the tail; pairs with the acquire in `sq_pending`.
+        self.word(self.at.sq_tail).store(self.sq_fill, Ordering::Release);
+    }
+
+    /// SQEs that the consumer has not taken.
+    #[inline]
+    pub(crate) fn sq_pending(&self) -> u32 {
+        // Acquire: the SQEs before the tail; pairs with the release in `sq_publish`.
+        let tail = self.word(self.at.sq_tail).load(Ordering::Acquire);
+        tail.wrapping_sub(self.sq_head).min(self.sq_mask + 1)
+    }
+
+    /// Copies the next SQE for the consumer, with its index; `None` for an entry whose index is out of range, which
+    /// counts as dropped.
+    #[inline]
+    pub(crate) fn sq_take(&mut self) -> Option<(u32, Sqe)> {
+        let index = self.array_entry(self.sq_head).load(Ordering::Relaxed); // Published by the tail (I2).
+        self.sq_head = self.sq_head.wrapping_add(1);
+        if index > self.sq_mask {
+            self.sq_drop();
+            return None;
+        }
+        // SAFETY: index checked (I4); any bytes are a valid `Sqe`.
+        Some((index, unsafe { self.sqes.as_ptr().add(index as usize).read() }))
+    }
+
+    #[cold]
+    fn sq_drop(&self) {
+        let dropped = self.word(self.at.sq_dropped);
+        // Relaxed: a counter with one writer.
+        dropped.store(dropped.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Gives the taken entries back to the producer.
+    #[inline]
+    pub(crate) fn sq_advance(&mut self) {
+        // Release: the copies are made; pairs with the acquire in `sq_space`.
+        self.word(self.at.sq_head).store(self.sq_head, Ordering::Release);
+    }
+
+    /// Whether the CQ has no room, going by the head as last read; reads it again before saying so.
+    #[inline]
+    pub(crate) fn cq_full(&mut self) -> bool {
+        if self.cq_tail.wrapping_sub(self.cq_head) <= self.cq_mask {
+            return false;
+        }
+        // Acquire: the consumer has read what it passed; pairs with the release in `cq_advance`.
+        self.cq_head = self.word(self.at.cq_head).load(Ordering::Acquire);
+        self.cq_tail.wrapping_sub(self.cq_head) > self.cq_mask
+    }
+
+    /// Writes a CQE; the CQ is not full. The index of the entry.
+    #[inline]
+    pub(crate) fn cq_push(&mut self, cqe: Cqe) -> u32 {
+        let index = self.cq_tail & self.cq_mask;
+        // SAFETY: masked index; the entry is free (`cq_full` was asked, I3).
+        unsafe { self.cqes.as_ptr().add(index as usize).write(cqe) };
+        self.cq_tail = self.cq_tail.wrapping_add(1);
+        index
+    }
+
+    /// Shows the written CQEs to the consumer; how many there were.
+    #[inline]
+    pub(crate) fn cq_publish(&mut self) -> u32 {
+        let new = self.cq_tail.wrapping_sub(self.cq_published);
+        if new != 0 {
+            self.cq_published = self.cq_tail;
+            // Release: the CQEs before the tail; pairs with the acquire of the consumer in `cq_ready`.
+            self.word(self.at.cq_tail).store(self.cq_tail, Ordering::Release);
+        }
+        new
+    }
+
+    /// CQEs published and not yet consumed.
+    #[inline]
+    pub(crate) fn cq_ready(&self) -> u32 {
+        // Relaxed head: only this thread consumes through `Queues`. Acquire tail: pairs with `cq_publish`.
+        let head = self.word(self.at.cq_head).load(Ordering::Relaxed);
+        self.word(self.at.cq_tail).load(Ordering::Acquire).wrapping_sub(head)
+    }
+
+    /// The consumer's head.
+    #[inline]
+    pub(crate) fn cq_head(&self) -> u32 {
+        self.word(self.at.cq_head).load(Ordering::Relaxed) // Only this thread consumes through `Queues`.
+    }
+
+    /// Reads the entry at a head that is behind the published tail; with its index.
+    #[inline]
+    pub(crate) fn cq_read(&self, head: u32) -> (u32, Cqe) {
+        let index = head & self.cq_mask;
+        // SAFETY: masked index; `cq_ready` has acquired the tail that covers it (I3).
+        (index, unsafe { self.cqes.as_ptr().add(index as usize).read() })
+    }
+
+    /// Gives consumed entries back to the producer.
+    #[inline]
+    pub(crate) fn cq_advance(&mut self, head: u32) {
+        // Release: the CQEs are read; pairs with the acquire in `cq_full`.
+        self.word(self.at.cq_head).store(head, Ordering::Release);
+    }
+
+    /// Sets or clears a flag in the SQ ring.
+    pub(crate) fn set_sq_flag(&self, flag: u32, on: bool) {
+        let flags = self.word(self.at.sq_flags);
+        // Relaxed: one writer; a reader that sees the flag then asks by a call.
+        let old = flags.load(Ordering::Relaxed);
+        flags.store(if on { old | flag } else { old & !flag }, Ordering::Relaxed);
+    }
+
+    /// The flags of the SQ ring.
+    pub(crate) fn sq_flags(&self) -> u32 {
+        self.word(self.at.sq_flags).load(Ordering::Relaxed) // See `set_sq_flag`.
+    }
+}
+
+
+#[cfg(test)]
+mod tests;

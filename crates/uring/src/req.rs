@@ -1,0 +1,171 @@
+//! Request slots: what a ring keeps of an SQE from submission to completion.
+//!
+//! Owns the slots, preallocated, and their free list. A slot is two cache lines.
+//!
+//! States of a slot, in order; each transition is one function:
+//!
+//! | state | meaning | entered by |
+//! |---|---|---|
+//! | `Free` | in the free list | [`ReqTable::free`] |
+//! | `Prepared` | taken, arguments checked; waits in a chain, behind a drain or for its issue | [`ReqTable::take`] |
+//! | `Issued` | its operation has begun and will end by itself, or by a cancel | `submit::issue` |
+//!
+//! Invariants:
+//! - I1: a slot posts at most one terminal CQE, in `complete::finish`, and is freed there.
+//! - I2: `generation` grows with every use, so that a late look at a slot is recognised.
+//! - I3: `link` chains slots in submission order; a slot is in one chain at most.
+
+use sheave_iomap::Kiocb;
+
+/// No slot.
+pub const NO_SLOT: u32 = u32::MAX;
+
+/// No open file.
+pub const NO_FILE: u32 = u32::MAX;
+
+/// Where a slot is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum State {
+    /// In the free list.
+    #[default]
+    Free,
+    /// Checked, not begun.
+    Prepared,
+    /// Begun.
+    Issued,
+}
+
+/// Slot has something that the fast completion does not handle: links, skip, an owned buffer.
+pub const REQ_SLOW_END: u16 = 1 << 0;
+/// Prep failed; `res` is the error.
+pub const REQ_PREP_FAILED: u16 = 1 << 1;
+/// Goes behind everything before it.
+pub const REQ_DRAIN: u16 = 1 << 2;
+/// Owns a buffer of the typed interface.
+pub const REQ_OWNS_BUF: u16 = 1 << 3;
+/// A link timeout guards it.
+pub const REQ_HAS_GUARD: u16 = 1 << 4;
+/// Its vectors are in the cold table.
+pub const REQ_VECTORED: u16 = 1 << 5;
+/// Uses a registered buffer that was replaced meanwhile.
+pub const REQ_OLD_BUF: u16 = 1 << 6;
+/// Was cancelled while a worker had it.
+pub const REQ_CANCELED: u16 = 1 << 7;
+/// Is a member of a chain, not its head.
+pub const REQ_LINKED: u16 = 1 << 8;
+
+/// A request slot.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(64))]
+pub struct Req {
+    /// Comes back in the CQE.
+    pub user_data: u64,
+    /// `sqe.addr`.
+    pub addr: u64,
+    /// `sqe.off`.
+    pub off: u64,
+    /// `sqe.len`, or the bytes of all vectors.
+    pub len: u32,
+    /// `sqe.op_flags`.
+    pub op_flags: u32,
+    /// `sqe.fd`.
+    pub fd: i32,
+    /// Result of a prep that failed.
+    pub res: i32,
+    /// `sqe.opcode`.
+    pub opcode: u8,
+    /// `sqe.flags`.
+    pub flags: u8,
+    /// Where it is in its life.
+    pub state: State,
+    /// `sqe.buf_index`.
+    pub buf_index: u16,
+    /// `REQ_*` bits.
+    pub rflags: u16,
+    /// The next of the chain.
+    pub link: u32,
+    /// The open file it uses since its issue, or [`NO_FILE`].
+    pub file: u32,
+    /// Grows with every use (I2).
+    pub generation: u32,
+    /// The I/O, for operations on files; the second line.
+    pub kiocb: Kiocb,
+    /// For the operation: deadline, count, target.
+    pub data: [u64; 2],
+}
+
+const _: () = assert!(size_of::<Req>() == 128);
+
+/// A request in flight takes at most this many bytes: slot with kiocb, bio, block request.
+pub const REQUEST_BYTES: usize =
+    size_of::<Req>() + size_of::<sheave_blk::bio::Bio>() + size_of::<sheave_blk::request::Request>();
+const _: () = assert!(REQUEST_BYTES <= 640);
+
+/// All slots of a ring.
+#[derive(Debug)]
+pub struct ReqTable {
+    slots: Box<[Req]>,
+    free: Vec<u32>,
+}
+
+impl ReqTable {
+    /// `count` slots.
+    pub fn new(count: u32) -> ReqTable {
+        ReqTable { slots: vec![Req::default(); count as usize].into(), free: (0..count).rev().collect() }
+    }
+
+    /// Takes a slot; `None` when all are in use.
+    #[inline]
+    pub fn take(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    /// Puts a slot back; every slot comes back once.
+    #[inline]
+    pub fn free(&mut self, slot: u32) {
+        let req = &mut self.slots[slot as usize];
+        debug_assert!(req.state != State::Free, "a slot is freed once");
+        req.state = State::Free;
+        req.generation = req.generation.wrapping_add(1);
+        self.free.push(slot);
+    }
+
+    /// Slots in use.
+    #[inline]
+    pub fn live(&self) -> u32 {
+        (self.slots.len() - self.free.len()) as u32
+    }
+
+    /// Slots not in use.
+    #[inline]
+    pub fn available(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    /// All slots, in use or not.
+    pub fn capacity(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// The slots in use.
+    pub fn iter_live(&self) -> impl Iterator<Item = (u32, &Req)> {
+        self.slots.iter().enumerate().filter(|(_, req)| req.state != State::Free).map(|(at, req)| (at as u32, req))
+    }
+}
+
+impl std::ops::Index<u32> for ReqTable {
+    type Output = Req;
+
+    #[inline]
+    fn index(&self, slot: u32) -> &Req {
+        &self.slots[slot as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for ReqTable {
+    #[inline]
+    fn index_mut(&mut self, slot: u32) -> &mut Req {
+        &mut self.slots[slot as usize]
+    }
+}

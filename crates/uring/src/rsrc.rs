@@ -1,0 +1,249 @@
+//! Resources: the ring's files (its `fd` table and the registered table) and its registered buffers.
+//!
+//! Owns the tables and their update while in use. A file that is detached, or a buffer that is replaced, stays until
+//! the last request that uses it has ended; requests count nothing for that: the table asks which requests use it
+//! when it is changed.
+//!
+//! Invariants:
+//! - I1: an open file is closed when no table names it and no request uses it.
+//! - I2: a buffer's memory is freed only after no request in flight can touch it.
+
+use sheave_base::buf::Buf;
+use sheave_iomap::dio::OpenFile;
+
+use crate::task_work::RingHandle;
+
+/// An entry of the ring's file table, to be used as the `fd` of SQEs. Not a descriptor of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fd(pub i32);
+
+/// What an `fd` names.
+#[derive(Debug)]
+enum Entry {
+    File(Box<OpenFile>),
+    /// Another ring, or this one: a target of MSG_RING.
+    Ring(RingHandle),
+}
+
+#[derive(Debug)]
+struct Slot {
+    entry: Entry,
+    /// Its own `fd` still names it.
+    attached: bool,
+    /// Entries of the registered table that name it.
+    registered: u32,
+}
+
+/// The files of a ring.
+#[derive(Debug, Default)]
+pub(crate) struct FileTable {
+    slots: Vec<Option<Slot>>,
+    fixed: Vec<Option<u32>>,
+    /// Some slot waits for its last request.
+    closing: bool,
+}
+
+impl FileTable {
+    fn add(&mut self, entry: Entry) -> Fd {
+        let slot = Some(Slot { entry, attached: true, registered: 0 });
+        match self.slots.iter().position(Option::is_none) {
+            Some(at) => {
+                self.slots[at] = slot;
+                Fd(at as i32)
+            }
+            None => {
+                self.slots.push(slot);
+                Fd((self.slots.len() - 1) as i32)
+            }
+        }
+    }
+
+    pub(crate) fn add_file(&mut self, file: OpenFile) -> Fd {
+        self.add(Entry::File(Box::new(file)))
+    }
+
+    pub(crate) fn add_ring(&mut self, ring: RingHandle) -> Fd {
+        self.add(Entry::Ring(ring))
+    }
+
+    /// The slot that a request names.
+    #[inline]
+    pub(crate) fn resolve_any(&self, fd: i32, fixed: bool) -> Option<usize> {
+        let at = if fixed { (*self.fixed.get(fd as u32 as usize)?)? as usize } else { fd as u32 as usize };
+        let slot = self.slots.get(at)?.as_ref()?;
+        (fixed || slot.attached).then_some(at)
+    }
+
+    /// The same, for operations that want a file.
+    #[inline]
+    pub(crate) fn resolve(&self, fd: i32, fixed: bool) -> Option<usize> {
+        let at = self.resolve_any(fd, fixed)?;
+        self.get(at).map(|_| at)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, at: usize) -> Option<&OpenFile> {
+        match &self.slots.get(at)?.as_ref()?.entry {
+            Entry::File(file) => Some(file),
+            Entry::Ring(_) => None,
+        }
+    }
+
+    pub(crate) fn ring(&self, at: usize) -> Option<&RingHandle> {
+        match &self.slots.get(at)?.as_ref()?.entry {
+            Entry::Ring(ring) => Some(ring),
+            Entry::File(_) => None,
+        }
+    }
+
+    /// `f_pos` of a file.
+    pub(crate) fn pos(&self, at: usize) -> u64 {
+        self.get(at).map_or(0, |file| file.pos)
+    }
+
+    pub(crate) fn advance_pos(&mut self, at: usize, bytes: u64) {
+        if let Some(Some(Slot { entry: Entry::File(file), .. })) = self.slots.get_mut(at) {
+            file.pos += bytes;
+        }
+    }
+
+    /// Takes the `fd` away; false when there was none. The file itself goes when [`FileTable::sweep`] finds it unused.
+    pub(crate) fn detach(&mut self, fd: Fd) -> bool {
+        let Some(Some(slot)) = self.slots.get_mut(fd.0 as u32 as usize) else { return false };
+        let was = slot.attached;
+        slot.attached = false;
+        self.closing |= was;
+        was
+    }
+
+    /// Makes the registered table, all entries empty where `fds` has -1. `Err` is the index that names no file.
+    pub(crate) fn register(&mut self, fds: &[Fd]) -> Result<(), usize> {
+        self.unregister();
+        self.fixed = vec![None; fds.len()];
+        for (at, fd) in fds.iter().enumerate() {
+            self.set_fixed(at, *fd)?;
+        }
+        Ok(())
+    }
+
+    /// Changes one entry of the registered table; -1 empties it. Requests in flight keep the file they have.
+    pub(crate) fn set_fixed(&mut self, at: usize, fd: Fd) -> Result<(), usize> {
+        let new = if fd.0 == -1 { None } else { Some(self.resolve_any(fd.0, false).ok_or(at)? as u32) };
+        let entry = self.fixed.get_mut(at).ok_or(at)?;
+        let old = std::mem::replace(entry, new);
+        if let Some(Some(slot)) = new.map(|new| self.slots[new as usize].as_mut()) {
+            slot.registered += 1;
+        }
+        if let Some(Some(slot)) = old.map(|old| self.slots[old as usize].as_mut()) {
+            slot.registered -= 1;
+            self.closing = true;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn unregister(&mut self) {
+        for at in 0..self.fixed.len() {
+            // -1 always succeeds within the table.
+            let _ = self.set_fixed(at, Fd(-1));
+        }
+        self.fixed.clear();
+    }
+
+    /// Whether a sweep may find something to close.
+    #[inline]
+    pub(crate) fn wants_sweep(&self) -> bool {
+        self.closing
+    }
+
+    /// Closes what no table names and no request uses; gives the devices (numbers in the block layer) to detach.
+    pub(crate) fn sweep(&mut self, in_use: impl Fn(usize) -> bool) -> Vec<u16> {
+        self.closing = false;
+        let mut devices = Vec::new();
+        for at in 0..self.slots.len() {
+            let Some(slot) = &self.slots[at] else { continue };
+            if slot.attached || slot.registered > 0 {
+                continue;
+            }
+            if in_use(at) {
+                self.closing = true;
+                continue;
+            }
+            if let Entry::File(file) = &slot.entry {
+                devices.push(file.bdev);
+            }
+            self.slots[at] = None;
+        }
+        devices
+    }
+}
+
+#[derive(Debug)]
+struct RegBuf {
+    base: u64,
+    len: u64,
+    /// The memory, when the ring owns it.
+    owned: Option<Buf>,
+}
+
+/// The registered buffers of a ring.
+#[derive(Debug, Default)]
+pub(crate) struct BufTable {
+    bufs: Vec<Option<RegBuf>>,
+    /// Replaced buffers and how many requests still use each.
+    retired: Vec<(RegBuf, u32)>,
+}
+
+impl BufTable {
+    /// Whether `[addr, addr + len)` lies within the buffer.
+    #[inline]
+    pub(crate) fn covers(&self, index: u16, addr: u64, len: u64) -> bool {
+        match self.bufs.get(usize::from(index)) {
+            Some(Some(buf)) => addr >= buf.base && len <= buf.len && addr - buf.base <= buf.len - len,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bufs.len()
+    }
+
+    /// Address and length of a buffer.
+    pub(crate) fn range(&self, index: u16) -> Option<(u64, u64)> {
+        self.bufs.get(usize::from(index))?.as_ref().map(|buf| (buf.base, buf.len))
+    }
+
+    pub(crate) fn get(&self, index: u16) -> Option<&Buf> {
+        self.bufs.get(usize::from(index))?.as_ref()?.owned.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, index: u16) -> Option<&mut Buf> {
+        self.bufs.get_mut(usize::from(index))?.as_mut()?.owned.as_mut()
+    }
+
+    pub(crate) fn resize(&mut self, len: usize) {
+        self.bufs.resize_with(len, || None);
+    }
+
+    /// Puts a buffer (or none) in a place; the old one is kept while `users` requests still use it.
+    pub(crate) fn replace(&mut self, index: u16, new: Option<(u64, u64, Option<Buf>)>, users: u32) -> Option<Buf> {
+        let new = new.map(|(base, len, owned)| RegBuf { base, len, owned });
+        let slot = self.bufs.get_mut(usize::from(index))?;
+        let old = std::mem::replace(slot, new)?;
+        if users == 0 {
+            return old.owned;
+        }
+        self.retired.push((old, users));
+        None
+    }
+
+    /// A request that used a replaced buffer at this address has ended.
+    pub(crate) fn put_retired(&mut self, addr: u64) {
+        let holds = |(buf, _): &(RegBuf, u32)| addr >= buf.base && addr - buf.base <= buf.len;
+        if let Some(at) = self.retired.iter().position(holds) {
+            self.retired[at].1 -= 1;
+            if self.retired[at].1 == 0 {
+                self.retired.swap_remove(at);
+            }
+        }
+    }
+}

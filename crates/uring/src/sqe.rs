@@ -1,0 +1,125 @@
+//! The submission queue entry: the kernel's `struct io_uring_sqe`, 64 bytes, same fields, same numbers.
+//!
+//! Owns the layout and the constants of the UAPI. What they mean to Sheave is in [`opdef`](crate::opdef) and the
+//! modules of [`op`](crate::op); where Sheave answers differently from the kernel is in `docs/compat.md`.
+
+/// An SQE. Unions of the UAPI carry the name of their first use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct Sqe {
+    /// Opcode, [`opcode`].
+    pub opcode: u8,
+    /// `IOSQE_*` bits.
+    pub flags: u8,
+    /// I/O priority.
+    pub ioprio: u16,
+    /// Entry of the ring's file table, or index of the registered table with `IOSQE_FIXED_FILE`.
+    pub fd: i32,
+    /// Byte offset; `addr2`.
+    pub off: u64,
+    /// Address of the memory, of the vectors, of a timespec; user data of a request to cancel.
+    pub addr: u64,
+    /// Bytes, or number of vectors.
+    pub len: u32,
+    /// Flags of the opcode: `rw_flags`, `fsync_flags`, `timeout_flags`, ...
+    pub op_flags: u32,
+    /// Comes back in the CQE.
+    pub user_data: u64,
+    /// Registered buffer.
+    pub buf_index: u16,
+    /// Credentials; must be 0.
+    pub personality: u16,
+    /// `splice_fd_in`, `file_index`.
+    pub splice_fd_in: i32,
+    /// Address of a third argument.
+    pub addr3: u64,
+    /// `__pad2`, `attr_type_mask`.
+    pub pad2: u64,
+}
+
+const _: () = assert!(size_of::<Sqe>() == 64);
+
+/// Opcodes, with the kernel's numbers.
+pub mod opcode {
+    #![allow(missing_docs)] // The names are the UAPI's.
+    pub const NOP: u8 = 0;
+    pub const READV: u8 = 1;
+    pub const WRITEV: u8 = 2;
+    pub const FSYNC: u8 = 3;
+    pub const READ_FIXED: u8 = 4;
+    pub const WRITE_FIXED: u8 = 5;
+    pub const TIMEOUT: u8 = 11;
+    pub const TIMEOUT_REMOVE: u8 = 12;
+    pub const ASYNC_CANCEL: u8 = 14;
+    pub const LINK_TIMEOUT: u8 = 15;
+    pub const FALLOCATE: u8 = 17;
+    pub const READ: u8 = 22;
+    pub const WRITE: u8 = 23;
+    pub const MSG_RING: u8 = 40;
+}
+
+/// The `fd` is an index of the registered table.
+pub const IOSQE_FIXED_FILE: u8 = 1 << 0;
+/// Start after everything before has completed; what follows waits for it.
+pub const IOSQE_IO_DRAIN: u8 = 1 << 1;
+/// The next SQE starts after this one has succeeded.
+pub const IOSQE_IO_LINK: u8 = 1 << 2;
+/// The next SQE starts after this one, however it ended.
+pub const IOSQE_IO_HARDLINK: u8 = 1 << 3;
+/// Do not try inline, go to a worker.
+pub const IOSQE_ASYNC: u8 = 1 << 4;
+/// Take a buffer from a group (not offered).
+pub const IOSQE_BUFFER_SELECT: u8 = 1 << 5;
+/// No CQE if the request succeeds.
+pub const IOSQE_CQE_SKIP_SUCCESS: u8 = 1 << 6;
+
+/// Both kinds of link.
+pub const IOSQE_LINKS: u8 = IOSQE_IO_LINK | IOSQE_IO_HARDLINK;
+
+/// `rw_flags`: poll for completion.
+pub const RWF_HIPRI: u32 = 0x01;
+/// `rw_flags`: durable data.
+pub const RWF_DSYNC: u32 = 0x02;
+/// `rw_flags`: durable data and metadata.
+pub const RWF_SYNC: u32 = 0x04;
+/// `rw_flags`: do not block.
+pub const RWF_NOWAIT: u32 = 0x08;
+/// `rw_flags` that a block device takes; the others mean nothing to one or are refused.
+pub const RWF_OK: u32 = 0x13f & !RWF_ATOMIC;
+/// `rw_flags`: untorn write (not offered).
+pub const RWF_ATOMIC: u32 = 0x40;
+
+/// `fsync_flags`: data and what is needed to read it back, no more.
+pub const FSYNC_DATASYNC: u32 = 1;
+
+/// `IORING_NOP_INJECT_RESULT`: the NOP's result is its `len`.
+pub const NOP_INJECT_RESULT: u32 = 1;
+
+/// Flag in the SQ ring: completions wait in the overflow list.
+pub const SQ_CQ_OVERFLOW: u32 = 1 << 1;
+
+/// CQE flag: more completions of the same request follow.
+pub const CQE_F_MORE: u32 = 1 << 1;
+
+/// Errno values of CQE results, positive.
+pub mod errno {
+    #![allow(missing_docs)] // The names are errno.h's.
+    pub const ENOENT: i32 = 2;
+    pub const EINTR: i32 = 4;
+    pub const EIO: i32 = 5;
+    pub const EBADF: i32 = 9;
+    pub const EAGAIN: i32 = 11;
+    pub const ENOMEM: i32 = 12;
+    pub const EFAULT: i32 = 14;
+    pub const EBUSY: i32 = 16;
+    pub const EINVAL: i32 = 22;
+    pub const EFBIG: i32 = 27;
+    pub const ENOSPC: i32 = 28;
+    pub const ETIME: i32 = 62;
+    pub const EOVERFLOW: i32 = 75;
+    pub const EBADFD: i32 = 77;
+    pub const EOPNOTSUPP: i32 = 95;
+    pub const ENOBUFS: i32 = 105;
+    pub const EALREADY: i32 = 114;
+    pub const ECANCELED: i32 = 125;
+}

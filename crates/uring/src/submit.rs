@@ -1,0 +1,260 @@
+//! The way into a ring: from SQEs to issued requests.
+//!
+//! Owns the checks that all operations share, the assembly of chains, and drains. The order of the checks is the
+//! kernel's (see `docs/compat.md`), and so is what an error at each step does to a chain and to a drain.
+//!
+//! Invariants:
+//! - I1: every SQE taken gives its slot to exactly one of: issue, a chain, the deferred list, or its error CQE.
+//! - I2: a drained request starts when every request before it has ended; everything after it waits for it. So while
+//!   `drain_active`, whatever is submitted queues in `deferred`, in order.
+//! - I3: while requests are issued the plug is open; it is flushed before the call returns.
+
+use crate::core::Deferred;
+use crate::io_wq::Work;
+use crate::opdef::{self, Issue, OpDef};
+use crate::req::{
+    NO_FILE, NO_SLOT, REQ_DRAIN, REQ_LINKED, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END, State,
+};
+use crate::ring::Ring;
+use crate::sqe::{
+    IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_LINKS, Sqe,
+    errno, opcode,
+};
+
+/// The chain that is being assembled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chain {
+    head: u32,
+    tail: u32,
+    failed: bool,
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        Chain { head: NO_SLOT, tail: NO_SLOT, failed: false }
+    }
+}
+
+impl Ring {
+    /// Takes all published SQEs that there are slots for; returns how many.
+    pub(crate) fn consume(&mut self) -> u32 {
+        let pending = self.core.queues.sq_pending();
+        let count = pending.min(self.core.reqs.available());
+        if count == 0 || self.core.overflow.len() >= self.core.overflow_max {
+            return 0;
+        }
+        self.io.start_plug(count);
+        for _ in 0..count {
+            if let Some((index, sqe)) = self.core.queues.sq_take() {
+                self.submit_sqe(index, &sqe);
+            }
+        }
+        if self.core.chain.head != NO_SLOT {
+            self.end_chain();
+        }
+        self.core.queues.sq_advance();
+        self.run_ready();
+        self.io.finish_plug();
+        count
+    }
+
+    #[inline]
+    fn submit_sqe(&mut self, index: u32, sqe: &Sqe) {
+        let Some(slot) = self.core.reqs.take() else { return };
+        let req = &mut self.core.reqs[slot];
+        req.user_data = sqe.user_data;
+        req.addr = sqe.addr;
+        req.off = sqe.off;
+        req.len = sqe.len;
+        req.op_flags = sqe.op_flags;
+        req.fd = sqe.fd;
+        req.opcode = sqe.opcode;
+        req.flags = sqe.flags;
+        req.state = State::Prepared;
+        req.buf_index = sqe.buf_index;
+        req.rflags = 0;
+        req.link = NO_SLOT;
+        req.file = NO_FILE;
+        let simple = u32::from(sqe.flags & !IOSQE_FIXED_FILE) | u32::from(sqe.personality) == 0;
+        if simple
+            && self.core.nr_owned == 0
+            && self.core.chain.head == NO_SLOT
+            && !(self.core.drain_active | self.core.drain_next)
+            && let Some(def) = opdef::get(sqe.opcode)
+            && (sqe.ioprio == 0 || def.ioprio)
+        {
+            match (def.prep)(self, slot, sqe) {
+                Ok(()) => self.issue(slot, def),
+                Err(errno) => self.core.finish(slot, -errno),
+            }
+            return;
+        }
+        self.submit_slow(index, slot, sqe);
+    }
+
+    /// Everything with flags, in a chain, behind a drain, or wrong.
+    #[cold]
+    fn submit_slow(&mut self, index: u32, slot: u32, sqe: &Sqe) {
+        if self.core.nr_owned > 0
+            && let Some(owned) = self.core.sq_owned[index as usize].take()
+        {
+            self.core.cold[slot as usize].owned = Some(owned);
+            self.core.reqs[slot].rflags |= REQ_OWNS_BUF;
+        }
+        if sqe.flags & (IOSQE_LINKS | IOSQE_CQE_SKIP_SUCCESS) != 0 {
+            self.core.reqs[slot].rflags |= REQ_SLOW_END;
+        }
+        let prepared = self.prepare(slot, sqe);
+        if let Err(errno) = prepared {
+            let req = &mut self.core.reqs[slot];
+            req.res = -errno;
+            req.rflags |= REQ_PREP_FAILED;
+        }
+        let (in_chain, goes_on) = (self.core.chain.head != NO_SLOT, sqe.flags & IOSQE_LINKS != 0);
+        if in_chain || goes_on {
+            self.append(slot, prepared.is_err());
+            if !goes_on {
+                self.end_chain();
+            }
+        } else if prepared.is_err() {
+            let res = self.core.reqs[slot].res;
+            self.core.end_slot(slot, res, false);
+        } else {
+            self.queue(slot);
+        }
+    }
+
+    /// The checks of all operations, then the operation's own.
+    fn prepare(&mut self, slot: u32, sqe: &Sqe) -> Result<(), i32> {
+        let def = opdef::get(sqe.opcode).ok_or(errno::EINVAL)?;
+        if sqe.flags & 0x80 != 0 {
+            return Err(errno::EINVAL);
+        }
+        if sqe.flags & IOSQE_BUFFER_SELECT != 0 && !def.buffer_select {
+            return Err(errno::EOPNOTSUPP);
+        }
+        if sqe.flags & IOSQE_CQE_SKIP_SUCCESS != 0 {
+            self.core.drain_disabled = true;
+        }
+        if sqe.flags & IOSQE_IO_DRAIN != 0 {
+            if self.core.drain_disabled {
+                return Err(errno::EOPNOTSUPP);
+            }
+            self.mark_drain(slot);
+        }
+        if self.core.drain_next && self.core.chain.head == NO_SLOT {
+            self.core.drain_next = false;
+            self.core.drain_active = true;
+            self.core.reqs[slot].rflags |= REQ_DRAIN;
+        }
+        if (sqe.ioprio != 0 && !def.ioprio) || sqe.personality != 0 {
+            return Err(errno::EINVAL);
+        }
+        (def.prep)(self, slot, sqe)
+    }
+
+    /// A drain in a chain drains the chain's head, and the first request after the chain.
+    fn mark_drain(&mut self, slot: u32) {
+        self.core.drain_active = true;
+        self.core.reqs[slot].rflags |= REQ_DRAIN;
+        if self.core.chain.head != NO_SLOT {
+            self.core.reqs[self.core.chain.head].rflags |= REQ_DRAIN;
+            self.core.drain_next = true;
+        }
+    }
+
+    fn append(&mut self, slot: u32, failed: bool) {
+        let chain = &mut self.core.chain;
+        chain.failed |= failed;
+        if chain.head == NO_SLOT {
+            chain.head = slot;
+        } else {
+            self.core.reqs[chain.tail].link = slot;
+            self.core.reqs[slot].rflags |= REQ_LINKED | REQ_SLOW_END;
+        }
+        self.core.chain.tail = slot;
+    }
+
+    fn end_chain(&mut self) {
+        let chain = std::mem::take(&mut self.core.chain);
+        if chain.failed {
+            self.core.fail_chain(chain.head);
+        } else {
+            self.queue(chain.head);
+        }
+    }
+
+    /// Starts a request or a chain, or lets it wait behind a drain.
+    fn queue(&mut self, head: u32) {
+        if !self.core.drain_active {
+            return self.issue_or_punt(head);
+        }
+        let mut count = 0;
+        let mut slot = head;
+        while slot != NO_SLOT {
+            count += 1;
+            slot = self.core.reqs[slot].link;
+        }
+        let drain = self.core.reqs[head].rflags & REQ_DRAIN != 0;
+        self.core.deferred.push_back(Deferred { head, count, drain });
+        self.core.nr_deferred += count;
+        self.run_deferred();
+        if !drain && self.core.deferred.is_empty() {
+            self.core.drain_active = false;
+        }
+    }
+
+    /// Lets go what no longer waits: the first in line when everything not in line has ended, then all up to the next
+    /// drain.
+    pub(crate) fn run_deferred(&mut self) {
+        let (mut drain_seen, mut first) = (false, true);
+        while let Some(&Deferred { head, count, drain }) = self.core.deferred.front() {
+            drain_seen |= drain;
+            if (drain_seen || first) && self.core.reqs.live() != self.core.nr_deferred {
+                return;
+            }
+            first = false;
+            self.core.deferred.pop_front();
+            self.core.nr_deferred -= count;
+            self.core.ready.push_back(head);
+        }
+    }
+
+    fn issue_or_punt(&mut self, slot: u32) {
+        let req = &self.core.reqs[slot];
+        let Some(def) = opdef::get(req.opcode) else { return };
+        if req.flags & IOSQE_ASYNC != 0 && req.opcode != opcode::LINK_TIMEOUT {
+            self.core.reqs[slot].state = State::Issued;
+            if self.wq.queue(slot, Work::Issue).is_ok() {
+                return;
+            }
+            // No thread can be had: inline is slower for the caller, and right.
+        }
+        self.issue(slot, def);
+    }
+
+    /// Begins the operation.
+    #[inline]
+    pub(crate) fn issue(&mut self, slot: u32, def: &OpDef) {
+        self.core.reqs[slot].state = State::Issued;
+        match (def.issue)(self, slot) {
+            Issue::Queued => {}
+            Issue::Done(res) => self.core.finish(slot, res),
+            Issue::Again => self.core.retry.push_back(slot),
+        }
+    }
+
+    /// Issues what may start now.
+    pub(crate) fn run_ready(&mut self) {
+        while let Some(slot) = self.core.ready.pop_front() {
+            let req = &self.core.reqs[slot];
+            let Some(def) = opdef::get(req.opcode) else { continue };
+            if req.state == State::Issued {
+                // Back from a worker, or from the retry list.
+                self.issue(slot, def);
+            } else {
+                self.issue_or_punt(slot);
+            }
+        }
+    }
+}
