@@ -44,8 +44,9 @@ impl Ring {
             return 0;
         }
         self.io.start_plug(count);
+        let mut sqe = Sqe::default();
         for _ in 0..count {
-            if let Some((index, sqe)) = self.core.queues.sq_take() {
+            if let Some(index) = self.core.queues.sq_take(&mut sqe) {
                 self.submit_sqe(index, &sqe);
             }
         }
