@@ -28,9 +28,7 @@ pub const MAX_ALIGN: usize = 1 << 30;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BufError {
     /// The alignment is not a power of two up to [`MAX_ALIGN`].
-    #[error(
-        "alignment {align} is not a power of two up to {MAX_ALIGN}: use the device's block size, such as 4096"
-    )]
+    #[error("alignment {align} is not a power of two up to {MAX_ALIGN}: use the device's block size, such as 4096")]
     Align {
         /// What was asked for, in bytes.
         align: usize,
@@ -44,9 +42,7 @@ pub enum BufError {
         align: usize,
     },
     /// The system has no memory left for it.
-    #[error(
-        "no memory for a buffer of {len} bytes: use fewer or smaller buffers, or raise the memory limit"
-    )]
+    #[error("no memory for a buffer of {len} bytes: use fewer or smaller buffers, or raise the memory limit")]
     NoMem {
         /// What was asked for, in bytes.
         len: usize,
@@ -86,28 +82,16 @@ impl Buf {
         if !align.is_power_of_two() || align > MAX_ALIGN {
             return Err(BufError::Align { align });
         }
-        let layout =
-            Layout::from_size_align(len, align).map_err(|_| BufError::TooBig { len, align })?;
+        let layout = Layout::from_size_align(len, align).map_err(|_| BufError::TooBig { len, align })?;
         let (ptr, origin) = if len == 0 {
-            (
-                NonNull::without_provenance(align_as_address(align)),
-                Origin::Empty,
-            )
+            (NonNull::without_provenance(align_as_address(align)), Origin::Empty)
         } else if len < MMAP_THRESHOLD_BYTES {
-            (
-                alloc_zeroed(layout).ok_or(BufError::NoMem { len })?,
-                Origin::Alloc,
-            )
+            (alloc_zeroed(layout).ok_or(BufError::NoMem { len })?, Origin::Alloc)
         } else {
             map_zeroed(layout)?
         };
         debug_assert_eq!(ptr.addr().get() % align, 0);
-        Ok(Self {
-            ptr,
-            len,
-            align,
-            origin,
-        })
+        Ok(Self { ptr, len, align, origin })
     }
 
     /// Length in bytes.
@@ -158,24 +142,12 @@ fn alloc_zeroed(layout: Layout) -> Option<NonNull<u8>> {
 /// A mapping of its own; one that is longer by the alignment when a page is not aligned enough.
 fn map_zeroed(layout: Layout) -> Result<(NonNull<u8>, Origin), BufError> {
     let (len, align) = (layout.size(), layout.align());
-    let slack = if align > rustix::param::page_size() {
-        align
-    } else {
-        0
-    };
-    let map_len = len
-        .checked_add(slack)
-        .ok_or(BufError::TooBig { len, align })?;
+    let slack = if align > rustix::param::page_size() { align } else { 0 };
+    let map_len = len.checked_add(slack).ok_or(BufError::TooBig { len, align })?;
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no memory in use.
-    let base = unsafe {
-        mmap_anonymous(
-            ptr::null_mut(),
-            map_len,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::PRIVATE,
-        )
-    }
-    .map_err(|_| BufError::NoMem { len })?;
+    let base =
+        unsafe { mmap_anonymous(ptr::null_mut(), map_len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }
+            .map_err(|_| BufError::NoMem { len })?;
     let base = NonNull::new(base.cast::<u8>()).ok_or(BufError::NoMem { len })?;
     let offset = base.addr().get().next_multiple_of(align) - base.addr().get();
     // SAFETY: `offset` is 0 without slack and below `align` with it, so `offset + len` is within the mapping.
@@ -196,10 +168,7 @@ impl Drop for Buf {
             Origin::Mmap { base, len } => {
                 // SAFETY: our own mapping (I3), and no reference outlives the value (I2).
                 let unmapped = unsafe { munmap(base.as_ptr().cast(), len) };
-                debug_assert!(
-                    unmapped.is_ok(),
-                    "munmap of our own mapping failed: {unmapped:?}"
-                );
+                debug_assert!(unmapped.is_ok(), "munmap of our own mapping failed: {unmapped:?}");
             }
         }
     }
@@ -227,11 +196,7 @@ impl fmt::Debug for Buf {
     /// Shape and place; the bytes may be anybody's data.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (ptr, len, align) = (self.ptr, self.len, self.align);
-        f.debug_struct("Buf")
-            .field("ptr", &ptr)
-            .field("len", &len)
-            .field("align", &align)
-            .finish_non_exhaustive()
+        f.debug_struct("Buf").field("ptr", &ptr).field("len", &len).field("align", &align).finish_non_exhaustive()
     }
 }
 

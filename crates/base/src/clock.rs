@@ -110,16 +110,8 @@ impl Clock {
     /// A clock that stands at 0 until its handle moves it.
     #[must_use]
     pub fn virtual_clock() -> (Self, VirtualClock) {
-        let state = Arc::new(VirtualState {
-            now_ns: AtomicU64::new(0),
-            reads: AtomicU64::new(0),
-        });
-        (
-            Self {
-                source: Source::Virtual(Arc::clone(&state)),
-            },
-            VirtualClock { state },
-        )
+        let state = Arc::new(VirtualState { now_ns: AtomicU64::new(0), reads: AtomicU64::new(0) });
+        (Self { source: Source::Virtual(Arc::clone(&state)) }, VirtualClock { state })
     }
 
     /// Now, for statistics: a branch, the cycle counter, a multiplication.
@@ -201,9 +193,7 @@ impl VirtualClock {
     /// Lets time pass.
     pub fn advance(&self, span: Duration) {
         // Relaxed: a clock orders nothing.
-        self.state
-            .now_ns
-            .fetch_add(duration_ns(span), Ordering::Relaxed);
+        self.state.now_ns.fetch_add(duration_ns(span), Ordering::Relaxed);
     }
 
     /// Sets the time, backwards too: to see what the code under test makes of it.

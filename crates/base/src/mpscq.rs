@@ -60,23 +60,12 @@ impl MpscQueue {
     /// When `capacity` is above [`MAX_CAPACITY`].
     #[must_use]
     pub fn new(capacity: u32) -> (Self, Consumer) {
-        assert!(
-            capacity <= MAX_CAPACITY,
-            "a queue holds at most {MAX_CAPACITY} nodes, not {capacity}"
-        );
+        assert!(capacity <= MAX_CAPACITY, "a queue holds at most {MAX_CAPACITY} nodes, not {capacity}");
         let shared = Arc::new(Shared {
             head: CachePadded::new(AtomicU32::new(capacity)),
             next: (0..=capacity).map(|_| AtomicU32::new(NIL)).collect(),
         });
-        (
-            Self {
-                shared: Arc::clone(&shared),
-            },
-            Consumer {
-                shared,
-                tail: capacity,
-            },
-        )
+        (Self { shared: Arc::clone(&shared) }, Consumer { shared, tail: capacity })
     }
 
     /// Appends `node`: one exchange and one store, whatever the other threads do.
@@ -157,10 +146,7 @@ impl Consumer {
         let empty = shared.empty();
         // Release pairs with the Acquire of the swap in `push`: the producer that finds `EMPTY` stores to
         // `next[EMPTY]` after our reset of it. Relaxed on failure: nothing was read.
-        shared
-            .head
-            .compare_exchange(self.tail, empty, Ordering::Release, Ordering::Relaxed)
-            .ok()?;
+        shared.head.compare_exchange(self.tail, empty, Ordering::Release, Ordering::Relaxed).ok()?;
         Some(std::mem::replace(&mut self.tail, empty))
     }
 

@@ -77,22 +77,14 @@ impl Parker {
     /// # Errors
     /// When the process has no file descriptor left: raise `RLIMIT_NOFILE` or open fewer rings.
     pub fn new() -> io::Result<Self> {
-        let shared = Shared {
-            state: CachePadded::new(AtomicU8::new(AWAKE)),
-            bell: Bell::new()?,
-        };
-        Ok(Self {
-            shared: Arc::new(shared),
-            prepared: false,
-        })
+        let shared = Shared { state: CachePadded::new(AtomicU8::new(AWAKE)), bell: Bell::new()? };
+        Ok(Self { shared: Arc::new(shared), prepared: false })
     }
 
     /// The waking side, for as many threads as need it.
     #[must_use]
     pub fn unparker(&self) -> Unparker {
-        Unparker {
-            shared: Arc::clone(&self.shared),
-        }
+        Unparker { shared: Arc::clone(&self.shared) }
     }
 
     /// A descriptor that polls readable once the sleeper was woken, to wait for together with I/O. Non-blocking: a
@@ -111,10 +103,7 @@ impl Parker {
         }
         // Acquire pairs with the Release of `unpark`: after a false the owner sees what was put before. Only `AWAKE`
         // becomes `ASLEEP`; Release is not needed, a waker reads nothing of ours.
-        let announced =
-            self.shared
-                .state
-                .compare_exchange(AWAKE, ASLEEP, Ordering::Acquire, Ordering::Acquire);
+        let announced = self.shared.state.compare_exchange(AWAKE, ASLEEP, Ordering::Acquire, Ordering::Acquire);
         if announced.is_err() {
             // Taken by an exchange and not by a store, to acquire from a second `unpark` that came in between.
             self.shared.state.swap(AWAKE, Ordering::Acquire);
@@ -149,8 +138,7 @@ impl Parker {
         // Ends with the first ring of this sleep or with the timeout; late rings of the last sleep (I3) are at most
         // one, signals do not ring.
         loop {
-            let left = deadline
-                .map(|deadline| deadline.saturating_duration_since(std::time::Instant::now()));
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(std::time::Instant::now()));
             let rang = self.shared.bell.wait(left);
             // Acquire pairs with the Release of `unpark`.
             if self.shared.state.load(Ordering::Acquire) == NOTIFIED {
@@ -160,11 +148,7 @@ impl Parker {
             if rang {
                 self.shared.bell.silence();
             } else if left.is_some_and(|left| left.is_zero()) {
-                return if self.cancel_sleep() {
-                    Wake::Notified
-                } else {
-                    Wake::TimedOut
-                };
+                return if self.cancel_sleep() { Wake::Notified } else { Wake::TimedOut };
             }
         }
     }

@@ -50,9 +50,7 @@ impl Sbitmap {
     #[must_use]
     pub fn new(depth: u32) -> Self {
         assert!(depth > 0, "a tag bitmap needs a depth of at least 1");
-        let words = (0..depth.div_ceil(WORD_BITS))
-            .map(|_| Word::new())
-            .collect();
+        let words = (0..depth.div_ceil(WORD_BITS)).map(|_| Word::new()).collect();
         Self { words, depth }
     }
 
@@ -86,11 +84,7 @@ impl Sbitmap {
             return None;
         }
         let words = self.words();
-        let mut at = if *word_hint < words {
-            *word_hint
-        } else {
-            *word_hint % words
-        };
+        let mut at = if *word_hint < words { *word_hint } else { *word_hint % words };
         for _ in 0..words {
             let mask = self.words[at as usize].take(want, self.valid(at));
             if mask != 0 {
@@ -105,8 +99,7 @@ impl Sbitmap {
     /// Takes one tag. As [`get_batch`](Self::get_batch) with `want` 1.
     #[inline]
     pub fn get(&self, word_hint: &mut u32) -> Option<u32> {
-        self.get_batch(word_hint, 1)
-            .map(|(first, mask)| first + mask.trailing_zeros())
+        self.get_batch(word_hint, 1).map(|(first, mask)| first + mask.trailing_zeros())
     }
 
     /// Frees the tags `first + n` for each bit n of `mask`: one atomic instruction for the batch.
@@ -115,11 +108,7 @@ impl Sbitmap {
     /// debug builds a free of a tag that is not live panics.
     #[inline]
     pub fn clear_batch(&self, first: u32, mask: u64) {
-        debug_assert_eq!(
-            first % WORD_BITS,
-            0,
-            "clear_batch names a word by its first tag"
-        );
+        debug_assert_eq!(first % WORD_BITS, 0, "clear_batch names a word by its first tag");
         self.words[(first / WORD_BITS) as usize].put(mask);
     }
 
@@ -143,20 +132,13 @@ impl Sbitmap {
     #[inline]
     fn valid(&self, word: u32) -> u64 {
         let tags = self.depth - word * WORD_BITS;
-        if tags >= WORD_BITS {
-            u64::MAX
-        } else {
-            (1 << tags) - 1
-        }
+        if tags >= WORD_BITS { u64::MAX } else { (1 << tags) - 1 }
     }
 }
 
 impl Word {
     fn new() -> Self {
-        Self {
-            set: CachePadded::new(AtomicU64::new(0)),
-            cleared: CachePadded::new(AtomicU64::new(0)),
-        }
+        Self { set: CachePadded::new(AtomicU64::new(0)), cleared: CachePadded::new(AtomicU64::new(0)) }
     }
 
     /// Takes the lowest `want` free bits, fewer when there are fewer, 0 when there is none.
@@ -181,12 +163,7 @@ impl Word {
             let grant = lowest_bits(free, want);
             // Acquire pairs with the Release in `fold` (I4). An exchange of the whole word, and not a blind OR: a
             // grant computed from an old value may hold bits that are busy by now (I2).
-            match self.set.compare_exchange_weak(
-                set,
-                set | grant,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
+            match self.set.compare_exchange_weak(set, set | grant, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return grant,
                 Err(now) => set = now,
             }
@@ -196,11 +173,7 @@ impl Word {
     /// Marks `mask` as freed.
     #[inline]
     fn put(&self, mask: u64) {
-        debug_assert_eq!(
-            self.set.load(Ordering::Relaxed) & mask,
-            mask,
-            "freed a tag that nobody had taken"
-        );
+        debug_assert_eq!(self.set.load(Ordering::Relaxed) & mask, mask, "freed a tag that nobody had taken");
         // Release pairs with the Acquire in `fold` (I4).
         let before = self.cleared.fetch_or(mask, Ordering::Release);
         debug_assert_eq!(before & mask, 0, "freed a tag twice");

@@ -66,36 +66,21 @@ const TABLE: [(Status, i32, &str); 18] = [
     (Status::Canceled, libc::ECANCELED, "canceled"),
     (Status::Invalid, libc::EINVAL, "invalid request"),
     (Status::NoMem, libc::ENOMEM, "out of memory"),
-    (
-        Status::Protection,
-        libc::EILSEQ,
-        "data does not match its checksum",
-    ),
+    (Status::Protection, libc::EILSEQ, "data does not match its checksum"),
     (Status::Offline, libc::ENODEV, "device is gone"),
     (Status::TooBig, libc::E2BIG, "request too large"),
     (Status::ReadOnly, libc::EROFS, "device is read-only"),
     (Status::Busy, libc::EBUSY, "device is busy"),
-    (
-        Status::Transport,
-        libc::ENOLINK,
-        "link to the device is broken",
-    ),
+    (Status::Transport, libc::ENOLINK, "link to the device is broken"),
     (Status::Target, libc::EREMOTEIO, "remote device failed"),
-    (
-        Status::Conflict,
-        libc::EBADE,
-        "device is reserved by another host",
-    ),
+    (Status::Conflict, libc::EBADE, "device is reserved by another host"),
 ];
 
 /// Row n of the table is status n, so that a lookup is an index.
 const _: () = {
     let mut row = 0;
     while row < TABLE.len() {
-        assert!(
-            TABLE[row].0 as usize == row,
-            "the table is in the order of the enum"
-        );
+        assert!(TABLE[row].0 as usize == row, "the table is in the order of the enum");
         row += 1;
     }
 };
@@ -153,10 +138,7 @@ impl Status {
     #[inline]
     #[must_use]
     pub fn retry_helps(self) -> bool {
-        matches!(
-            self,
-            Self::Again | Self::NoMem | Self::Busy | Self::Timeout | Self::Transport
-        )
+        matches!(self, Self::Again | Self::NoMem | Self::Busy | Self::Timeout | Self::Transport)
     }
 }
 

@@ -40,11 +40,7 @@ impl Sector {
     #[inline]
     #[must_use]
     pub fn bytes(self) -> Bytes {
-        debug_assert!(
-            self.0 <= u64::MAX >> SECTOR_SHIFT,
-            "sector {} lies on no device",
-            self.0
-        );
+        debug_assert!(self.0 <= u64::MAX >> SECTOR_SHIFT, "sector {} lies on no device", self.0);
         Bytes(self.0 << SECTOR_SHIFT)
     }
 
@@ -128,9 +124,7 @@ pub enum ParseSizeError {
     #[error("size `{0}` does not start with a whole number: write it like 512, 4k, 1M, 10G or 1T")]
     Number(String),
     /// The unit is none of ours.
-    #[error(
-        "size `{text}` has the unknown unit `{unit}`: use k, M, G, T, P or E (powers of 1024), or none for bytes"
-    )]
+    #[error("size `{text}` has the unknown unit `{unit}`: use k, M, G, T, P or E (powers of 1024), or none for bytes")]
     Unit {
         /// The whole text.
         text: String,
@@ -146,9 +140,7 @@ pub enum ParseSizeError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseDurationError {
     /// It does not start with a whole number.
-    #[error(
-        "duration `{0}` does not start with a whole number: write it like 100ns, 10us, 3ms, 5s or 2m"
-    )]
+    #[error("duration `{0}` does not start with a whole number: write it like 100ns, 10us, 3ms, 5s or 2m")]
     Number(String),
     /// The unit is none of ours, or is missing.
     #[error("duration `{text}` has the unit `{unit}`: use ns, us, ms, s, m or h")]
@@ -187,16 +179,11 @@ pub fn parse_size(text: &str) -> Result<u64, ParseSizeError> {
         "p" | "pb" | "pib" => 50,
         "e" | "eb" | "eib" => 60,
         _ => {
-            return Err(ParseSizeError::Unit {
-                text: text.into(),
-                unit: unit.into(),
-            });
+            return Err(ParseSizeError::Unit { text: text.into(), unit: unit.into() });
         }
     };
     let number: Option<u64> = number.parse().ok();
-    number
-        .and_then(|n| n.checked_mul(1 << shift))
-        .ok_or_else(|| ParseSizeError::TooBig(text.into()))
+    number.and_then(|n| n.checked_mul(1 << shift)).ok_or_else(|| ParseSizeError::TooBig(text.into()))
 }
 
 /// Reads a duration: a whole number and one of the units ns, us, ms, s, m, h. `0` needs no unit.
@@ -222,18 +209,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, ParseDurationError> {
         "m" | "min" => 60 * 1_000_000_000,
         "h" => 3600 * 1_000_000_000,
         _ => {
-            return Err(ParseDurationError::Unit {
-                text: text.into(),
-                unit: unit.into(),
-            });
+            return Err(ParseDurationError::Unit { text: text.into(), unit: unit.into() });
         }
     };
-    let ns = number
-        .parse()
-        .ok()
-        .and_then(|n: u64| n.checked_mul(unit_ns));
-    ns.map(Duration::from_nanos)
-        .ok_or_else(|| ParseDurationError::TooLong(text.into()))
+    let ns = number.parse().ok().and_then(|n: u64| n.checked_mul(unit_ns));
+    ns.map(Duration::from_nanos).ok_or_else(|| ParseDurationError::TooLong(text.into()))
 }
 
 /// The leading digits, and what follows them, both without blanks around.
@@ -246,11 +226,7 @@ fn split_unit(text: &str) -> (&str, &str) {
 /// A size for people, in binary units: `512 B`, `4 KiB`, `1.5 GiB`.
 #[must_use]
 pub fn fmt_bytes(bytes: u64) -> String {
-    scaled(
-        bytes,
-        1024,
-        &[" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"],
-    )
+    scaled(bytes, 1024, &[" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"])
 }
 
 /// A count for people, in decimal units: `999`, `1.5k`, `3.42M`.

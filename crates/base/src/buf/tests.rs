@@ -4,10 +4,7 @@ use super::*;
 
 fn check(len: usize, align: usize) {
     let mut buf = Buf::zeroed(len, align).expect("buffer");
-    assert_eq!(
-        (buf.len(), buf.align(), buf.is_empty()),
-        (len, align, len == 0)
-    );
+    assert_eq!((buf.len(), buf.align(), buf.is_empty()), (len, align, len == 0));
     assert_eq!(buf.as_ptr().addr() % align, 0);
     assert!(buf.iter().all(|&byte| byte == 0));
     buf.fill(0xa5);
@@ -17,15 +14,7 @@ fn check(len: usize, align: usize) {
 
 #[test]
 fn every_shape_is_aligned_zeroed_and_writable() {
-    for len in [
-        0,
-        1,
-        512,
-        4096,
-        MMAP_THRESHOLD_BYTES - 1,
-        MMAP_THRESHOLD_BYTES,
-        1 << 20,
-    ] {
+    for len in [0, 1, 512, 4096, MMAP_THRESHOLD_BYTES - 1, MMAP_THRESHOLD_BYTES, 1 << 20] {
         for align in [1, 8, 512, 4096, 65536, 2 << 20] {
             check(len, align);
         }
@@ -36,36 +25,19 @@ fn every_shape_is_aligned_zeroed_and_writable() {
 fn memory_stays_put_when_the_buffer_moves_to_another_thread() {
     let buf = Buf::zeroed(4096, 4096).expect("buffer");
     let address = buf.as_ptr().addr();
-    let moved = std::thread::spawn(move || buf.as_ptr().addr())
-        .join()
-        .expect("thread");
+    let moved = std::thread::spawn(move || buf.as_ptr().addr()).join().expect("thread");
     assert_eq!(address, moved);
 }
 
 #[test]
 fn bad_shapes_are_errors() {
-    assert_eq!(
-        Buf::zeroed(1, 0).expect_err("align 0"),
-        BufError::Align { align: 0 }
-    );
-    assert_eq!(
-        Buf::zeroed(1, 3).expect_err("align 3"),
-        BufError::Align { align: 3 }
-    );
-    assert_eq!(
-        Buf::zeroed(1, 2 << 30).expect_err("align"),
-        BufError::Align { align: 2 << 30 }
-    );
+    assert_eq!(Buf::zeroed(1, 0).expect_err("align 0"), BufError::Align { align: 0 });
+    assert_eq!(Buf::zeroed(1, 3).expect_err("align 3"), BufError::Align { align: 3 });
+    assert_eq!(Buf::zeroed(1, 2 << 30).expect_err("align"), BufError::Align { align: 2 << 30 });
     let len = usize::MAX - 10;
-    assert_eq!(
-        Buf::zeroed(len, 4096).expect_err("too big"),
-        BufError::TooBig { len, align: 4096 }
-    );
+    assert_eq!(Buf::zeroed(len, 4096).expect_err("too big"), BufError::TooBig { len, align: 4096 });
     let len = isize::MAX as usize - 4095;
-    assert_eq!(
-        Buf::zeroed(len, 4096).expect_err("no memory"),
-        BufError::NoMem { len }
-    );
+    assert_eq!(Buf::zeroed(len, 4096).expect_err("no memory"), BufError::NoMem { len });
     assert!(BufError::Align { align: 3 }.to_string().contains("4096"));
 }
 

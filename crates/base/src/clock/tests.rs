@@ -8,22 +8,13 @@ use super::*;
 fn a_virtual_clock_moves_only_by_hand_and_counts_reads() {
     let (clock, hand) = Clock::virtual_clock();
     let other = clock.clone();
-    assert_eq!(
-        (clock.coarse(), other.precise()),
-        (CoarseTs(0), PreciseTs(0))
-    );
+    assert_eq!((clock.coarse(), other.precise()), (CoarseTs(0), PreciseTs(0)));
     hand.advance(Duration::from_micros(3));
-    assert_eq!(
-        (clock.precise(), other.coarse()),
-        (PreciseTs(3000), CoarseTs(3000))
-    );
+    assert_eq!((clock.precise(), other.coarse()), (PreciseTs(3000), CoarseTs(3000)));
     hand.set(10);
     assert_eq!(clock.coarse(), CoarseTs(10));
     assert_eq!(hand.reads(), 5);
-    assert_eq!(
-        (clock.cycles(), clock.cycles_to_ns(7), clock.ns_to_cycles(9)),
-        (10, 7, 9)
-    );
+    assert_eq!((clock.cycles(), clock.cycles_to_ns(7), clock.ns_to_cycles(9)), (10, 7, 9));
     assert_eq!(hand.reads(), 5, "cycles are not stamps");
     assert!(!clock.is_cycle_counter());
 }
@@ -42,10 +33,7 @@ fn spans_are_never_negative() {
 #[test]
 fn the_real_clock_goes_forward_at_the_rate_of_the_system() {
     let clock = Clock::real();
-    println!(
-        "coarse stamps from the cycle counter: {}",
-        clock.is_cycle_counter()
-    );
+    println!("coarse stamps from the cycle counter: {}", clock.is_cycle_counter());
     let (coarse, precise, cycles) = (clock.coarse(), clock.precise(), clock.cycles());
     std::thread::sleep(Duration::from_millis(20));
     let coarse_ns = clock.coarse().ns_since(coarse);
@@ -54,10 +42,7 @@ fn the_real_clock_goes_forward_at_the_rate_of_the_system() {
     assert!(precise_ns >= 20_000_000);
     // Generous: the test may be interrupted between two readings.
     for ns in [coarse_ns, cycles_ns] {
-        assert!(
-            ns.abs_diff(precise_ns) < 10_000_000,
-            "{ns} against {precise_ns}"
-        );
+        assert!(ns.abs_diff(precise_ns) < 10_000_000, "{ns} against {precise_ns}");
     }
 }
 
@@ -75,22 +60,10 @@ fn a_real_stamp_never_goes_back_on_one_thread() {
 #[test]
 fn an_implausible_counter_is_refused() {
     assert!(Tsc::between((0, 0), (26_000_000, 10_000_000)).is_some());
-    assert!(
-        Tsc::between((0, 0), (26_000_000, 0)).is_none(),
-        "no time passed"
-    );
-    assert!(
-        Tsc::between((9, 0), (8, 10_000_000)).is_none(),
-        "the counter went back"
-    );
-    assert!(
-        Tsc::between((0, 0), (1000, 10_000_000)).is_none(),
-        "too slow"
-    );
-    assert!(
-        Tsc::between((0, 0), (u64::MAX, 10_000_000)).is_none(),
-        "too fast"
-    );
+    assert!(Tsc::between((0, 0), (26_000_000, 0)).is_none(), "no time passed");
+    assert!(Tsc::between((9, 0), (8, 10_000_000)).is_none(), "the counter went back");
+    assert!(Tsc::between((0, 0), (1000, 10_000_000)).is_none(), "too slow");
+    assert!(Tsc::between((0, 0), (u64::MAX, 10_000_000)).is_none(), "too fast");
 }
 
 proptest! {

@@ -59,11 +59,7 @@ impl Tsc {
             return None;
         }
         let mult = u64::try_from((u128::from(ns) << SHIFT) / u128::from(cycles)).ok()?;
-        Some(Self {
-            mult,
-            base_cycles: end.0,
-            base_ns: end.1,
-        })
+        Some(Self { mult, base_cycles: end.0, base_ns: end.1 })
     }
 
     /// The time at a reading of the counter. A reading from before the base is the base.

@@ -20,9 +20,7 @@ pub(super) struct Bell {
 
 impl Bell {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self {
-            fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-        })
+        Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {

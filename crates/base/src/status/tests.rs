@@ -26,50 +26,23 @@ fn an_unknown_errno_is_an_io_error() {
 
 #[test]
 fn retry_helps_only_where_waiting_cures() {
-    let cured: Vec<_> = Status::all()
-        .filter(|status| status.retry_helps())
-        .collect();
-    assert_eq!(
-        cured,
-        [
-            Status::Timeout,
-            Status::Again,
-            Status::NoMem,
-            Status::Busy,
-            Status::Transport
-        ]
-    );
+    let cured: Vec<_> = Status::all().filter(|status| status.retry_helps()).collect();
+    assert_eq!(cured, [Status::Timeout, Status::Again, Status::NoMem, Status::Busy, Status::Transport]);
 }
 
 #[test]
 fn an_errno_prints_name_and_words() {
-    assert_eq!(
-        Errno(libc::ENOSPC).to_string(),
-        "ENOSPC: no space left on device"
-    );
+    assert_eq!(Errno(libc::ENOSPC).to_string(), "ENOSPC: no space left on device");
     assert_eq!(Errno(4095).to_string(), "errno 4095");
-    assert_eq!(
-        (Errno(libc::EIO).name(), Errno(4095).name()),
-        (Some("EIO"), None)
-    );
-    assert_eq!(
-        Errno::from_io(&std::io::Error::from_raw_os_error(28)),
-        Errno(libc::ENOSPC)
-    );
-    assert_eq!(
-        Errno::from_io(&std::io::Error::other("x")),
-        Errno(libc::EIO)
-    );
+    assert_eq!((Errno(libc::EIO).name(), Errno(4095).name()), (Some("EIO"), None));
+    assert_eq!(Errno::from_io(&std::io::Error::from_raw_os_error(28)), Errno(libc::ENOSPC));
+    assert_eq!(Errno::from_io(&std::io::Error::other("x")), Errno(libc::EIO));
     assert_eq!(size_of::<Status>(), 1);
 }
 
 #[test]
 fn no_errno_stands_twice_in_the_table() {
     for (at, row) in ERRNOS.iter().enumerate() {
-        assert!(
-            ERRNOS[at + 1..].iter().all(|other| other.0 != row.0),
-            "{} stands twice",
-            row.1
-        );
+        assert!(ERRNOS[at + 1..].iter().all(|other| other.0 != row.0), "{} stands twice", row.1);
     }
 }

@@ -15,22 +15,12 @@ fn sectors_and_bytes_convert() {
     assert_eq!(Sector(3) + Sector(4) - Sector(1), Sector(6));
     assert_eq!(Bytes(u64::MAX).checked_add(Bytes(1)), None);
     assert_eq!(Sector(1).checked_add(Sector(1)), Some(Sector(2)));
-    assert_eq!(
-        (Sector(7).to_string(), Bytes(4096).to_string()),
-        ("sector 7".into(), "4 KiB".into())
-    );
+    assert_eq!((Sector(7).to_string(), Bytes(4096).to_string()), ("sector 7".into(), "4 KiB".into()));
 }
 
 #[test]
 fn sizes_are_read() {
-    let same = [
-        ("512", 512),
-        ("4k", 4096),
-        ("4K", 4096),
-        ("1M", 1 << 20),
-        ("10G", 10 << 30),
-        ("1T", 1 << 40),
-    ];
+    let same = [("512", 512), ("4k", 4096), ("4K", 4096), ("1M", 1 << 20), ("10G", 10 << 30), ("1T", 1 << 40)];
     for (text, bytes) in same {
         assert_eq!(parse_size(text), Ok(bytes), "{text}");
     }
@@ -70,12 +60,7 @@ fn durations_are_read() {
     ] {
         assert_eq!(parse_duration(text), Ok(Duration::from_nanos(ns)), "{text}");
     }
-    for (text, words) in [
-        ("", "whole number"),
-        ("5", "unit ``"),
-        ("5d", "unit `d`"),
-        ("9999999h", "too long"),
-    ] {
+    for (text, words) in [("", "whole number"), ("5", "unit ``"), ("5d", "unit `d`"), ("9999999h", "too long")] {
         let message = parse_duration(text).expect_err(text).to_string();
         assert!(message.contains(words), "{text}: {message}");
     }
@@ -94,21 +79,11 @@ fn values_are_written_for_people() {
     ] {
         assert_eq!(fmt_bytes(bytes), text);
     }
-    for (count, text) in [
-        (999, "999"),
-        (1500, "1.5k"),
-        (3_421_987, "3.42M"),
-        (1_005_000, "1M"),
-        (12_340_000, "12.3M"),
-    ] {
+    for (count, text) in [(999, "999"), (1500, "1.5k"), (3_421_987, "3.42M"), (1_005_000, "1M"), (12_340_000, "12.3M")]
+    {
         assert_eq!(fmt_count(count), text);
     }
-    for (ns, text) in [
-        (80, "80 ns"),
-        (12_345, "12.3 us"),
-        (4_000_000, "4 ms"),
-        (7_200_000_000_000, "7200 s"),
-    ] {
+    for (ns, text) in [(80, "80 ns"), (12_345, "12.3 us"), (4_000_000, "4 ms"), (7_200_000_000_000, "7200 s")] {
         assert_eq!(fmt_ns(ns), text);
     }
 }
