@@ -26,3 +26,6 @@ pub mod sbitmap;
 pub mod status;
 pub mod sync;
 pub mod units;
+
+#[cfg(all(test, any(feature = "shuttle", feature = "loom")))]
+mod model;

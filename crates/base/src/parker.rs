@@ -19,17 +19,21 @@
 //!
 //! * I1: each change of `state` is one exchange. An `unpark` comes either before the announcement, which then sees
 //!   it and what was put before it, or after, and then rings.
-//! * I2: the bell is rung at most once a sleep, by the `unpark` that found `ASLEEP`.
-//! * I3: a ring that comes late (the sleeper was awake again) at most shortens a later wait for `fd()`; `park`
-//!   itself does not return for it.
+//! * I2: a sleep that ends `NOTIFIED` has exactly one ring, by the `unpark` that found `ASLEEP`; no other rings.
+//! * I3: a ring may come late, when the owner is awake again. `owed` says how many are still to come, and the end of
+//!   the next sleep takes them. `park` does not return for a late ring; a wait for `fd()` does, once.
 //!
 //! Called by rings and workers (owners), and by whoever pushes to their queues.
 
+#[cfg(not(any(feature = "shuttle", feature = "loom")))]
+mod bell;
+#[cfg(any(feature = "shuttle", feature = "loom"))]
+#[path = "parker/model_bell.rs"]
 mod bell;
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 
@@ -56,6 +60,8 @@ pub struct Parker {
     shared: Arc<Shared>,
     /// True from `prepare_sleep` to the end of the sleep.
     prepared: bool,
+    /// Sleeps that ended notified less rings taken (I2): above 0 a ring is still to come or to be taken (I3).
+    owed: i64,
 }
 
 /// The side of those who wake the owner.
@@ -78,7 +84,7 @@ impl Parker {
     /// When the process has no file descriptor left: raise `RLIMIT_NOFILE` or open fewer rings.
     pub fn new() -> io::Result<Self> {
         let shared = Shared { state: CachePadded::new(AtomicU8::new(AWAKE)), bell: Bell::new()? };
-        Ok(Self { shared: Arc::new(shared), prepared: false })
+        Ok(Self { shared: Arc::new(shared), prepared: false, owed: 0 })
     }
 
     /// The waking side, for as many threads as need it.
@@ -87,8 +93,8 @@ impl Parker {
         Unparker { shared: Arc::clone(&self.shared) }
     }
 
-    /// A descriptor that polls readable once the sleeper was woken, to wait for together with I/O. Non-blocking: a
-    /// kernel ring waits for it by a poll request, not by a read.
+    /// A descriptor that polls readable once the sleeper was woken, to wait for together with I/O. It is for polling
+    /// only: `cancel_sleep` reads it, nobody else does.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.shared.bell.fd()
@@ -113,8 +119,8 @@ impl Parker {
     }
 
     /// Ends an announced sleep, whether the owner slept (in a kernel ring) or found work. True when there was an
-    /// `unpark` in the meantime. Makes a system call only then, to silence the bell. Does nothing
-    /// when no sleep is announced.
+    /// `unpark` in the meantime. Makes a system call only then (or after a ring that came late), to silence the
+    /// bell. Does nothing when no sleep is announced.
     pub fn cancel_sleep(&mut self) -> bool {
         if !self.prepared {
             return false;
@@ -122,8 +128,9 @@ impl Parker {
         self.prepared = false;
         // Acquire pairs with the Release of `unpark`.
         let notified = self.shared.state.swap(AWAKE, Ordering::Acquire) == NOTIFIED;
-        if notified {
-            self.shared.bell.silence();
+        self.owed += i64::from(notified);
+        if self.owed > 0 {
+            self.silence();
         }
         notified
     }
@@ -134,23 +141,30 @@ impl Parker {
         if !self.prepare_sleep() {
             return Wake::Notified;
         }
-        let deadline = timeout.and_then(|timeout| std::time::Instant::now().checked_add(timeout));
-        // Ends with the first ring of this sleep or with the timeout; late rings of the last sleep (I3) are at most
-        // one, signals do not ring.
+        // None when it is further away than the clock can say.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        // A late ring of the last sleep (I3) costs one turn; any other ring or the timeout ends it.
         loop {
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(std::time::Instant::now()));
-            let rang = self.shared.bell.wait(left);
-            // Acquire pairs with the Release of `unpark`.
-            if self.shared.state.load(Ordering::Acquire) == NOTIFIED {
-                self.cancel_sleep();
-                return Wake::Notified;
-            }
-            if rang {
-                self.shared.bell.silence();
-            } else if left.is_some_and(|left| left.is_zero()) {
+            if !self.shared.bell.wait(deadline) {
                 return if self.cancel_sleep() { Wake::Notified } else { Wake::TimedOut };
             }
+            // Silenced before the look at the state, never after: the ring of an `unpark` between the two would be
+            // gone, and with it the only thing that ends the wait.
+            self.silence();
+            // Acquire pairs with the Release of `unpark`. Relaxed on failure: a late ring, nothing was put.
+            let state = &self.shared.state;
+            if state.compare_exchange(NOTIFIED, AWAKE, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                self.prepared = false;
+                self.owed += 1;
+                return Wake::Notified;
+            }
         }
+    }
+
+    /// Takes the rings so far.
+    fn silence(&mut self) {
+        // A count of rings, each of them a system call, does not reach 2^63.
+        self.owed -= self.shared.bell.silence() as i64;
     }
 }
 
@@ -168,5 +182,7 @@ impl Unparker {
     }
 }
 
+#[cfg(all(test, any(feature = "shuttle", feature = "loom")))]
+mod model;
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests;

@@ -9,9 +9,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::Instant;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
 
 #[derive(Debug)]
 pub(super) struct Bell {
@@ -33,17 +34,30 @@ impl Bell {
         let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 
-    /// Takes all rings so far.
-    pub(super) fn silence(&self) {
-        // Fails only when there is none.
-        let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
+    /// Takes all rings so far and says how many they were.
+    pub(super) fn silence(&self) -> u64 {
+        let mut rings = [0; 8];
+        match rustix::io::read(&self.fd, &mut rings) {
+            Ok(_) => u64::from_ne_bytes(rings),
+            // There is none: nothing else can fail.
+            Err(_) => 0,
+        }
     }
 
-    /// Blocks until the bell has rung, `timeout` is over, or a signal came. True when it has rung.
-    pub(super) fn wait(&self, timeout: Option<Duration>) -> bool {
-        // A span that the kernel cannot take is longer than anybody lives: no timeout.
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+    /// Blocks until the bell has rung or `deadline` has passed. True when it has rung.
+    pub(super) fn wait(&self, deadline: Option<Instant>) -> bool {
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-        matches!(poll(&mut fds, timeout.as_ref()), Ok(1..))
+        // Each turn but the last is a signal that came in.
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            // A span that the kernel cannot take is longer than anybody lives: no timeout.
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            match poll(&mut fds, left.as_ref()) {
+                Ok(ready) => return ready > 0,
+                Err(Errno::INTR) => {}
+                // No memory in the kernel: as if it had rung, so that the sleeper looks, and comes back.
+                Err(_) => return true,
+            }
+        }
     }
 }

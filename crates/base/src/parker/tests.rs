@@ -1,20 +1,97 @@
-//! The parker with its real eventfd.
+//! The parker with its real eventfd: when it rings, when it sleeps, and what a poll on it sees.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use super::*;
+use crate::sync::thread;
+
+/// Whether the bell can be heard: the way to see if an `unpark` made its system call.
+fn rang(parker: &Parker) -> bool {
+    let fd = parker.fd();
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).expect("poll") > 0
+}
+
 #[test]
-fn an_unpark_before_the_park_is_kept() {
+fn an_unpark_before_the_park_is_kept_once_and_rings_nothing() {
     let mut parker = Parker::new().expect("eventfd");
-    parker.unparker().unpark();
+    let unparker = parker.unparker();
+    unparker.unpark();
+    unparker.clone().unpark();
+    assert!(!rang(&parker), "the owner was awake");
     assert_eq!(parker.park(None), Wake::Notified);
     assert_eq!(parker.park(Some(Duration::from_millis(1))), Wake::TimedOut);
 }
+
 #[test]
-fn a_sleeper_is_woken() {
+fn only_the_first_unpark_of_a_sleep_rings() {
     let mut parker = Parker::new().expect("eventfd");
     let unparker = parker.unparker();
-    let waker = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(5));
-        unparker.unpark();
+    assert!(parker.prepare_sleep() && parker.prepare_sleep(), "announcing twice is announcing");
+    assert!(!rang(&parker));
+    unparker.unpark();
+    unparker.unpark();
+    assert!(rang(&parker), "whoever polls the descriptor wakes up");
+    let mut count = [0; 8];
+    rustix::io::read(parker.fd(), &mut count).expect("rung");
+    assert_eq!(u64::from_ne_bytes(count), 1);
+    assert!(parker.cancel_sleep());
+    assert!(!parker.cancel_sleep(), "nothing is announced");
+}
+
+#[test]
+fn the_end_of_a_sleep_silences_the_bell() {
+    let mut parker = Parker::new().expect("eventfd");
+    assert!(parker.prepare_sleep());
+    parker.unparker().unpark();
+    assert!(parker.cancel_sleep());
+    assert!(!rang(&parker));
+    assert!(parker.prepare_sleep(), "the notification is used up");
+    assert!(!parker.cancel_sleep());
+}
+
+#[test]
+fn an_unpark_while_awake_forbids_the_next_sleep() {
+    let mut parker = Parker::new().expect("eventfd");
+    parker.unparker().unpark();
+    assert!(!parker.prepare_sleep());
+    assert!(parker.prepare_sleep(), "once");
+}
+
+#[test]
+fn a_late_ring_does_not_end_a_park() {
+    let mut parker = Parker::new().expect("eventfd");
+    rustix::io::write(parker.fd(), &1_u64.to_ne_bytes()).expect("as if an old unpark had rung");
+    let start = Instant::now();
+    assert_eq!(parker.park(Some(Duration::from_millis(10))), Wake::TimedOut);
+    assert!(start.elapsed() >= Duration::from_millis(10));
+}
+
+#[test]
+fn no_time_and_all_time_are_timeouts() {
+    let mut parker = Parker::new().expect("eventfd");
+    assert_eq!(parker.park(Some(Duration::ZERO)), Wake::TimedOut);
+    assert!(parker.prepare_sleep());
+    parker.unparker().unpark();
+    assert_eq!(parker.park(Some(Duration::MAX)), Wake::Notified);
+}
+
+#[test]
+fn two_threads_wake_each_other_in_turn() {
+    const TURNS: u32 = 2_000;
+    let mut here = Parker::new().expect("eventfd");
+    let mut there = Parker::new().expect("eventfd");
+    let (to_here, to_there) = (here.unparker(), there.unparker());
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            for _ in 0..TURNS {
+                assert_eq!(there.park(None), Wake::Notified);
+                to_here.unpark();
+            }
+        });
+        for _ in 0..TURNS {
+            to_there.unpark();
+            assert_eq!(here.park(None), Wake::Notified);
+        }
     });
-    assert_eq!(parker.park(None), Wake::Notified);
-    waker.join().expect("waker");
 }

@@ -1,0 +1,55 @@
+//! Runs a model test under the checker that this build has chosen, and says how many schedules it saw.
+//!
+//! Owns the bounds of the exploration. Does not own any model.
+//!
+//! * I1: a model is deterministic but for the schedule: no real time, no real randomness.
+//! * I2: `loom` sees each schedule with at most [`PREEMPTIONS`] forced switches, with the stale values that weak
+//!   memory allows; `shuttle` sees random ones, sequentially consistent, of larger models.
+//!
+//! Called by the `model` tests of each module. `SHEAVE_MODEL_RUNS` sets the number of random schedules,
+//! `LOOM_MAX_PREEMPTIONS` that of forced switches (5 takes minutes).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Forced thread switches that `loom` tries in one schedule. Few bugs need more than two.
+#[cfg(feature = "loom")]
+const PREEMPTIONS: usize = 3;
+
+/// Random schedules of one model, of each of the two kinds.
+#[cfg(not(feature = "loom"))]
+const RUNS: usize = 20_000;
+
+/// Priority changes in one schedule of the second kind: finds any bug that needs so many ordered switches with a
+/// probability that has a lower bound (PCT, Burckhardt et al. 2010).
+#[cfg(not(feature = "loom"))]
+const PCT_DEPTH: usize = 3;
+
+/// Explores `body`, prints the number of schedules, and returns it.
+pub(crate) fn explore(name: &str, body: impl Fn() + Send + Sync + 'static) -> u64 {
+    // Not from `sync`: this counts the executions of the checker from outside of them.
+    let seen = std::sync::Arc::new(AtomicU64::new(0));
+    let counter = std::sync::Arc::clone(&seen);
+    run(move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+        body();
+    });
+    let seen = seen.load(Ordering::Relaxed);
+    println!("{name}: explored {seen} schedules");
+    seen
+}
+
+#[cfg(feature = "loom")]
+fn run(body: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(PREEMPTIONS));
+    builder.check(body);
+}
+
+#[cfg(not(feature = "loom"))]
+fn run(body: impl Fn() + Send + Sync + 'static) {
+    let runs = std::env::var("SHEAVE_MODEL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(RUNS);
+    let body = std::sync::Arc::new(body);
+    let again = std::sync::Arc::clone(&body);
+    shuttle::check_random(move || body(), runs);
+    shuttle::check_pct(move || again(), runs, PCT_DEPTH);
+}

@@ -1,0 +1,175 @@
+//! The parker under a model checker: no wake-up is lost, and what was put before it is seen.
+//!
+//! A lost wake-up is a deadlock here, which both checkers report.
+
+use super::*;
+use crate::model::explore;
+use crate::mpscq::MpscQueue;
+use crate::sync::atomic::AtomicU32;
+use crate::sync::thread;
+
+/// Work that wakers put: Relaxed, so that only the parker orders it.
+fn work(count: usize) -> Arc<Vec<AtomicU32>> {
+    Arc::new((0..count).map(|_| AtomicU32::new(0)).collect())
+}
+
+fn done(work: &[AtomicU32]) -> bool {
+    work.iter().all(|flag| flag.load(Ordering::Relaxed) == 1)
+}
+
+fn spawn_wakers(parker: &Parker, work: &Arc<Vec<AtomicU32>>) -> Vec<thread::JoinHandle<()>> {
+    (0..work.len())
+        .map(|at| {
+            let (unparker, work) = (parker.unparker(), Arc::clone(work));
+            thread::spawn(move || {
+                work[at].store(1, Ordering::Relaxed);
+                unparker.unpark();
+            })
+        })
+        .collect()
+}
+
+fn join(threads: Vec<thread::JoinHandle<()>>) {
+    for thread in threads {
+        thread.join().expect("thread");
+    }
+}
+
+#[test]
+fn model_park_sees_the_work_of_the_waker() {
+    explore("park after unpark", || {
+        let mut parker = Parker::new().expect("bell");
+        let work = work(1);
+        let wakers = spawn_wakers(&parker, &work);
+        assert_eq!(parker.park(None), Wake::Notified);
+        assert!(done(&work), "woken before the work was visible");
+        join(wakers);
+    });
+}
+
+#[test]
+fn model_two_wakers_are_both_seen() {
+    explore("park with two wakers", || {
+        let mut parker = Parker::new().expect("bell");
+        let work = work(2);
+        let wakers = spawn_wakers(&parker, &work);
+        while !done(&work) {
+            assert_eq!(parker.park(None), Wake::Notified);
+        }
+        join(wakers);
+    });
+}
+
+#[test]
+fn model_event_count_loses_no_wake_up() {
+    explore("announce, look, sleep", || {
+        let mut parker = Parker::new().expect("bell");
+        let work = work(2);
+        let wakers = spawn_wakers(&parker, &work);
+        while !done(&work) {
+            if !parker.prepare_sleep() {
+                continue;
+            }
+            if done(&work) {
+                parker.cancel_sleep();
+            } else {
+                parker.park(None);
+            }
+        }
+        join(wakers);
+    });
+}
+
+#[test]
+fn model_a_late_ring_of_a_cancelled_sleep_hides_no_later_one() {
+    explore("late ring", || {
+        let mut parker = Parker::new().expect("bell");
+        let work = work(2);
+        let wakers = spawn_wakers(&parker, &work);
+        // The cancelled sleep may leave a ring behind that comes late.
+        let mut notified = u32::from(!parker.prepare_sleep() || parker.cancel_sleep());
+        while !done(&work) {
+            assert_eq!(parker.park(None), Wake::Notified);
+            notified += 1;
+        }
+        assert!(notified <= 2, "park returned without an unpark");
+        join(wakers);
+    });
+}
+
+#[test]
+fn model_a_late_ring_is_silenced_by_the_end_of_the_next_sleep() {
+    explore("silence", || {
+        let mut parker = Parker::new().expect("bell");
+        let work = work(2);
+        let wakers = spawn_wakers(&parker, &work);
+        for _ in 0..2 {
+            if parker.prepare_sleep() {
+                parker.cancel_sleep();
+            }
+        }
+        join(wakers);
+        // A kernel ring that waits for the descriptor would return at once, for ever, if a ring were left.
+        while !parker.prepare_sleep() {}
+        parker.cancel_sleep();
+        assert_eq!((parker.shared.bell.silence(), parker.owed), (0, 0), "a ring is left, or was counted wrongly");
+    });
+}
+
+#[test]
+fn model_queue_and_parker_together_lose_nothing() {
+    explore("queue and parker", || {
+        let (queue, mut consumer) = MpscQueue::new(3);
+        let mut parker = Parker::new().expect("bell");
+        let producers: Vec<_> = [vec![0, 1], vec![2]]
+            .into_iter()
+            .map(|nodes| {
+                let (queue, unparker) = (queue.clone(), parker.unparker());
+                thread::spawn(move || {
+                    for node in nodes {
+                        if queue.push(node) {
+                            unparker.unpark();
+                        }
+                    }
+                })
+            })
+            .collect();
+        let mut seen = 0_u32;
+        while seen != 0b111 {
+            if let Some(node) = consumer.pop() {
+                assert_eq!(seen & (1 << node), 0, "node {node} came twice");
+                seen |= 1 << node;
+            } else if parker.prepare_sleep() {
+                if consumer.is_empty() {
+                    parker.park(None);
+                } else {
+                    parker.cancel_sleep();
+                    thread::yield_now();
+                }
+            }
+        }
+        assert!(consumer.is_empty() && consumer.pop().is_none());
+        join(producers);
+    });
+}
+
+#[cfg(not(feature = "loom"))] // A timeout is a random choice, which loom does not have.
+#[test]
+fn model_a_timeout_loses_no_notification() {
+    explore("timeouts", || {
+        let mut parker = Parker::new().expect("bell");
+        let work = work(2);
+        let wakers = spawn_wakers(&parker, &work);
+        let mut notified = 0;
+        while !done(&work) {
+            match parker.park(Some(Duration::from_secs(1))) {
+                Wake::Notified => notified += 1,
+                Wake::TimedOut => thread::yield_now(),
+            }
+        }
+        join(wakers);
+        // Whoever was not taken yet is still there: no notification vanishes.
+        notified += u32::from(!parker.prepare_sleep());
+        assert!((1..=2).contains(&notified), "{notified}");
+    });
+}
