@@ -192,7 +192,7 @@ impl Word {
         if freed == 0 {
             return false;
         }
-        // Release pairs with the Acquire in `take` (I4) and in `busy`.
+        // Release pairs with the Acquire in `take` (I4).
         self.set.fetch_and(!freed, Ordering::Release);
         true
     }
@@ -200,11 +200,9 @@ impl Word {
     /// The live bits.
     #[inline]
     fn busy(&self) -> u64 {
-        // `set` first. Acquire pairs with the Release in `fold`: who sees a tag that was granted again also sees
-        // that its old free has left `cleared`, and so cannot miss a live tag.
-        let set = self.set.load(Ordering::Acquire);
-        // Relaxed: ordered by the load above.
-        set & !self.cleared.load(Ordering::Relaxed)
+        // Relaxed, both: a tag that is live since before the call has its bit in `set` and its old free out of
+        // `cleared`, and a thread that knows the grant cannot read anything older, in whatever order it reads.
+        self.set.load(Ordering::Relaxed) & !self.cleared.load(Ordering::Relaxed)
     }
 }
 
@@ -221,5 +219,7 @@ fn lowest_bits(bits: u64, count: u32) -> u64 {
     bits ^ rest
 }
 
+#[cfg(all(test, any(feature = "shuttle", feature = "loom")))]
+mod model;
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests;
