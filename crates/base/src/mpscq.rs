@@ -82,6 +82,12 @@ impl MpscQueue {
         let shared = &*self.shared;
         let empty = shared.empty();
         assert!(node < empty, "a node is an index below the capacity");
+        // Relaxed: the owner of a node has learned of it from the consumer that reset it (I2).
+        debug_assert_eq!(
+            shared.next[node as usize].load(Ordering::Relaxed),
+            NIL,
+            "a node was pushed while it was queued"
+        );
         // Release hands the consumer's reset of `next` (I2) on to the producer that swaps next and links behind this
         // node. Acquire pairs with that Release, and with the one in `take_last`.
         let before = shared.head.swap(node, Ordering::AcqRel);
@@ -175,5 +181,7 @@ impl Shared {
     }
 }
 
+#[cfg(all(test, any(feature = "shuttle", feature = "loom")))]
+mod model;
 #[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
 mod tests;
