@@ -149,18 +149,17 @@ impl Word {
         let mut folded = false;
         // Every turn but the fold means that another thread has made progress on this word.
         loop {
-            let free = !set & valid;
-            if free.count_ones() < want && !folded {
+            let (grant, missing) = lowest_bits(!set & valid, want);
+            if missing > 0 && !folded {
                 folded = true;
                 if self.fold() {
                     set = self.set.load(Ordering::Relaxed);
                     continue;
                 }
             }
-            if free == 0 {
+            if grant == 0 {
                 return 0;
             }
-            let grant = lowest_bits(free, want);
             // Acquire pairs with the Release in `fold` (I4). An exchange of the whole word, and not a blind OR: a
             // grant computed from an old value may hold bits that are busy by now (I2).
             match self.set.compare_exchange_weak(set, set | grant, Ordering::Acquire, Ordering::Relaxed) {
@@ -206,17 +205,20 @@ impl Word {
     }
 }
 
-/// The lowest `count` bits that are set in `bits`, or all of them.
+/// The lowest `count` bits that are set in `bits`, or all of them, and how many of the `count` there were not.
 #[inline]
-fn lowest_bits(bits: u64, count: u32) -> u64 {
-    if bits.count_ones() <= count {
-        return bits;
+fn lowest_bits(bits: u64, count: u32) -> (u64, u32) {
+    let (mut rest, mut got, mut missing) = (bits, 0, count);
+    // A turn for each run of ones (32 at most) and not for each bit: free tags mostly lie together.
+    while rest != 0 && missing > 0 {
+        let low = rest.trailing_zeros();
+        let run = (rest >> low).trailing_ones().min(missing);
+        let ones = (u64::MAX >> (WORD_BITS - run)) << low;
+        got |= ones;
+        rest ^= ones;
+        missing -= run;
     }
-    let mut rest = bits;
-    for _ in 0..count {
-        rest &= rest - 1;
-    }
-    bits ^ rest
+    (got, missing)
 }
 
 #[cfg(all(test, any(feature = "shuttle", feature = "loom")))]

@@ -179,7 +179,8 @@ proptest! {
 
     #[test]
     fn lowest_bits_are_the_lowest(bits: u64, count in 0_u32..70) {
-        let got = lowest_bits(bits, count);
+        let (got, missing) = lowest_bits(bits, count);
+        prop_assert_eq!(got.count_ones() + missing, count);
         prop_assert_eq!(got & !bits, 0);
         prop_assert_eq!(got.count_ones(), count.min(bits.count_ones()));
         let left = bits & !got;
