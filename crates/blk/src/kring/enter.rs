@@ -3,20 +3,28 @@
 //! States of an operation: prepared (`pending`) -> taken by the kernel (`in_flight`) -> CQE reaped (gone).
 
 use std::os::fd::AsRawFd;
+use std::thread;
 use std::time::Duration;
+
+use io_uring::types::{CancelBuilder, Timespec};
 
 use super::error::KringError;
 use super::{KernelRing, sys};
 
 /// How often `enter` tries again when the kernel has no memory for requests, before it says so.
 const MAX_RETRIES: u32 = 64;
-/// How long one such retry waits for a completion to free some.
+/// How long one such retry waits for memory to become free.
 const RETRY_WAIT: Duration = Duration::from_millis(2);
+/// How long a ring that is dropped sleeps at a time.
+const DROP_ROUND: Duration = Duration::from_millis(100);
 
 impl KernelRing {
     /// One `io_uring_enter`: submits all that is prepared, runs completions, and with `min_complete` above 0 waits
     /// until that many are in the completion queue (those not reaped yet count), `timeout` is over, or a signal came.
     /// Gives how many operations the kernel took. I4 and I5 say when it does not enter or not wait.
+    ///
+    /// Kernels before 5.11 have no timeout for this: there it takes a second system call, and returns when the first
+    /// completion comes.
     ///
     /// # Errors
     ///
@@ -25,18 +33,18 @@ impl KernelRing {
     pub fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> Result<u32, KringError> {
         let before = self.pending;
         let min_complete = min_complete.min(self.in_flight + before); // I5
-        if before == 0 && !self.must_enter(min_complete) {
+        if before == 0 && !self.has_work(min_complete) {
             return Ok(0); // I4
         }
-        let mut flags = self.enter_flags;
-        if min_complete > 0 || self.in_flight + before > 0 || self.overflowed() {
-            flags |= sys::ENTER_GETEVENTS;
-        }
-        if min_complete > 0 && self.is_idle() && self.features.no_iowait {
+        let mut flags = self.enter_flags | sys::ENTER_GETEVENTS;
+        let mut timeout = timeout;
+        if min_complete == 0 {
+            timeout = None;
+        } else if self.is_idle() && self.features.no_iowait {
             flags |= sys::ENTER_NO_IOWAIT;
         }
-        let entered = if timeout.is_none() || min_complete == 0 || self.features.ext_arg {
-            sys::enter(self.enter_fd, before, min_complete, flags, timeout.filter(|_| min_complete > 0))
+        let entered = if timeout.is_none() || self.features.ext_arg {
+            self.call(before, min_complete, flags, timeout)
         } else {
             self.enter_then_poll(flags, min_complete, timeout)
         };
@@ -66,7 +74,8 @@ impl KernelRing {
         reaped
     }
 
-    /// Takes one completion that is there: its user data, result and flags.
+    /// Takes the oldest completion that is there: its user data, result and flags. As [`reap`](Self::reap), for a
+    /// caller that uses the ring in between.
     #[inline]
     pub fn pop(&mut self) -> Option<(u64, i32, u32)> {
         let cqe = self.ring.completion().next()?;
@@ -83,21 +92,25 @@ impl KernelRing {
         self.ring.completion().len() as u32
     }
 
-    /// With nothing to submit: whether there is something to run, or to wait for and not there yet.
-    fn must_enter(&mut self, min_complete: u32) -> bool {
+    /// With nothing to submit: whether the kernel has something to run, or there is something to wait for.
+    #[inline]
+    fn has_work(&mut self, min_complete: u32) -> bool {
         let sq = self.ring.submission();
+        // The taskrun flag: completions wait to be run. Overflow: the kernel keeps some until there is room again.
         let work = sq.taskrun() || sq.cq_overflow();
         drop(sq);
         work || (self.features.iopoll && self.in_flight > 0) || self.ready() < min_complete
     }
 
-    fn overflowed(&mut self) -> bool {
-        self.ring.submission().cq_overflow()
-    }
-
     /// Nothing is in flight or prepared but a wake-up.
+    #[inline]
     fn is_idle(&self) -> bool {
         self.wake.is_some() && self.in_flight + self.pending == 1
+    }
+
+    /// In flight without the wake-up: what touches memory, and ends by itself.
+    pub(super) fn in_flight_io(&self) -> u32 {
+        self.in_flight - u32::from(self.wake.is_some() && self.wake_taken).min(self.in_flight)
     }
 
     /// Takes over what the kernel has consumed of the submission queue.
@@ -106,14 +119,25 @@ impl KernelRing {
         let left = self.ring.submission().len() as u32;
         self.in_flight += self.pending.saturating_sub(left);
         self.pending = left;
+        self.wake_taken |= left == 0;
     }
 
-    /// For kernels before 5.11, whose enter takes no timeout: enter without waiting, then poll the ring.
+    #[inline]
+    fn call(&mut self, to_submit: u32, min_complete: u32, flags: u32, timeout: Option<Duration>) -> Result<u32, i32> {
+        #[cfg(test)]
+        if let Some(simulated) = self.simulated.pop_front() {
+            return simulated;
+        }
+        sys::enter(self.enter_fd, to_submit, min_complete, flags, timeout)
+    }
+
+    /// Enters without waiting, then sleeps in `poll`, then runs what woke it.
     #[cold]
     fn enter_then_poll(&mut self, flags: u32, min_complete: u32, timeout: Option<Duration>) -> Result<u32, i32> {
-        let taken = sys::enter(self.enter_fd, self.pending, 0, flags, None)?;
+        let taken = self.call(self.pending, 0, flags, None)?;
         if self.ready() < min_complete {
             sys::poll_in(self.ring.as_raw_fd(), timeout)?;
+            self.call(0, 0, flags, None)?;
         }
         Ok(taken)
     }
@@ -123,6 +147,7 @@ impl KernelRing {
     #[cold]
     #[inline(never)]
     fn enter_again(&mut self, before: u32, mut entered: Result<u32, i32>) -> Result<u32, KringError> {
+        let flags = self.enter_flags | sys::ENTER_GETEVENTS;
         for _ in 0..MAX_RETRIES {
             match entered {
                 Ok(_) | Err(libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::EINTR | libc::ETIME) => {}
@@ -131,20 +156,41 @@ impl KernelRing {
             if self.pending == 0 || self.ready() > 0 {
                 return Ok(before - self.pending);
             }
-            let wait = self.in_flight.min(1);
-            let timeout = (wait > 0 && self.features.ext_arg).then_some(RETRY_WAIT);
-            let flags = self.enter_flags | sys::ENTER_GETEVENTS;
-            let flushed = sys::enter(self.enter_fd, 0, wait, flags, timeout);
-            if matches!(flushed, Err(errno) if !matches!(errno, libc::EINTR | libc::ETIME)) {
-                entered = flushed;
-                continue;
+            if self.in_flight_io() == 0 {
+                thread::sleep(RETRY_WAIT);
+            } else if self.features.ext_arg {
+                // Its own errors (timeout, signal) are of no interest: the next try tells.
+                let _ = self.call(0, 1, flags, Some(RETRY_WAIT));
+            } else {
+                let _ = self.call(0, 1, flags, None);
             }
-            entered = sys::enter(self.enter_fd, self.pending, 0, flags, None);
+            entered = self.call(self.pending, 0, flags, None);
             self.settle();
         }
         match entered {
-            Err(errno) => Err(KringError::Enter { errno }),
             Ok(_) => Ok(before - self.pending),
+            Err(errno) => Err(KringError::Enter { errno }),
+        }
+    }
+
+    /// Waits until the kernel touches no memory any more (I3). What is only prepared is never submitted. Not bounded
+    /// by us: the kernel ends each operation, and to go earlier would leave freed memory to a device.
+    pub(super) fn wait_out(&mut self) {
+        if self.in_flight_io() == 0 {
+            return;
+        }
+        // What has not started yet need not. Unknown before 6.0, and nothing to find is fine, too.
+        let soon = Timespec::from(RETRY_WAIT);
+        let _ = self.ring.submitter().register_sync_cancel(Some(soon), CancelBuilder::any());
+        let timeout = self.features.ext_arg.then_some(DROP_ROUND);
+        self.reap(|_, _, _| {});
+        while self.in_flight_io() > 0 {
+            let flags = self.enter_flags | sys::ENTER_GETEVENTS;
+            match self.call(0, 1, flags, timeout) {
+                Ok(_) | Err(libc::EINTR | libc::ETIME | libc::EAGAIN | libc::EBUSY) => {}
+                Err(_) => break, // the ring itself is gone, and its operations with it
+            }
+            self.reap(|_, _, _| {});
         }
     }
 }

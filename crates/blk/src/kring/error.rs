@@ -120,6 +120,7 @@ fn enter_hint(errno: i32) -> &'static str {
         libc::EAGAIN | libc::ENOMEM | libc::EBUSY => {
             "; the kernel has no memory for requests: lower the depth, or free memory"
         }
+        libc::EBADR => "; the kernel ran out of memory and lost completions",
         libc::EBADF | libc::EOPNOTSUPP => "; its descriptor was closed by somebody else",
         libc::EPERM | libc::EACCES => "; a seccomp filter installed since then forbids it",
         _ => "",

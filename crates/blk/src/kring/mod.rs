@@ -26,12 +26,11 @@ mod table;
 
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, RawFd};
-use std::time::Duration;
 
 use io_uring::IoUring;
 
 pub use error::KringError;
-pub use prep::{Full, IoVec, KOp, Target};
+pub use prep::{Full, IoVec, KOp, MAX_RW_BYTES, MAX_SEGMENTS, Target};
 pub use setup::{KringAvoid, KringFeatures, KringOpts};
 
 /// Slots in the table of registered files.
@@ -40,6 +39,13 @@ pub const FILE_SLOTS: u32 = 64;
 pub const BUFFER_SLOTS: u32 = 1024;
 
 /// A kernel io_uring, set up as well as this kernel allows.
+///
+/// I1, held by the compiler:
+///
+/// ```compile_fail,E0277
+/// fn sendable<T: Send>() {}
+/// sendable::<sheave_blk::kring::KernelRing>();
+/// ```
 pub struct KernelRing {
     ring: IoUring,
     /// What to pass to `io_uring_enter` as its file: the registered index if `features.registered_ring`, else the fd.
@@ -52,17 +58,16 @@ pub struct KernelRing {
     in_flight: u32,
     /// `user_data` of the armed wake-up poll, if one is armed: the one operation that is not I/O.
     wake: Option<u64>,
+    /// Whether the kernel has taken that poll, so that `in_flight` counts it.
+    wake_taken: bool,
     files: table::FileTable,
     features: KringFeatures,
     notices: Vec<String>,
+    /// What the next enters give instead of entering.
+    #[cfg(test)]
+    simulated: std::collections::VecDeque<Result<u32, i32>>,
     /// I1.
     one_thread: PhantomData<*const ()>,
-}
-
-impl std::fmt::Debug for KernelRing {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KernelRing").field("pending", &self.pending).field("in_flight", &self.in_flight).finish()
-    }
 }
 
 impl KernelRing {
@@ -86,9 +91,12 @@ impl KernelRing {
             pending: 0,
             in_flight: 0,
             wake: None,
+            wake_taken: false,
             files,
             features,
             notices,
+            #[cfg(test)]
+            simulated: Default::default(),
             one_thread: PhantomData,
         };
         if !opts.avoid.registered_ring {
@@ -136,6 +144,12 @@ impl KernelRing {
     }
 }
 
+impl std::fmt::Debug for KernelRing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KernelRing").field("pending", &self.pending).field("in_flight", &self.in_flight).finish()
+    }
+}
+
 impl AsRawFd for KernelRing {
     fn as_raw_fd(&self) -> RawFd {
         self.ring.as_raw_fd()
@@ -144,15 +158,7 @@ impl AsRawFd for KernelRing {
 
 impl Drop for KernelRing {
     fn drop(&mut self) {
-        const ROUND: Duration = Duration::from_millis(100);
-        self.cancel_everything();
-        // I3. Not bounded by us: the kernel ends each operation, and to go earlier would free memory under a device.
-        while self.in_flight > 0 {
-            if self.enter(self.in_flight, Some(ROUND)).is_err() {
-                break;
-            }
-            self.reap(|_, _, _| {});
-        }
+        self.wait_out();
         if self.features.registered_ring {
             // The thread's table holds a reference: without this the ring would live until the thread ends.
             sys::unregister_ring_fd(self.ring.as_raw_fd(), self.enter_fd);

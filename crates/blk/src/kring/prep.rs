@@ -5,11 +5,11 @@ use std::os::fd::RawFd;
 
 use io_uring::opcode;
 use io_uring::squeue::Entry;
-use io_uring::types::{CancelBuilder, Fd, Fixed, FsyncFlags};
+use io_uring::types::{Fd, Fixed, FsyncFlags};
 
 use super::KernelRing;
 
-/// The submission queue is full: enter, then prepare again.
+/// The submission queue is full: enter (and reap, if that does not help), then prepare again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the kernel ring's submission queue is full; enter it first")]
 pub struct Full;
@@ -48,7 +48,9 @@ const _: () = {
 };
 
 /// Most bytes one operation moves; the kernel cuts there, too, and a longer one ends short.
-const MAX_RW_BYTES: usize = 0x7fff_f000;
+pub const MAX_RW_BYTES: usize = 0x7fff_f000;
+/// Most segments of one operation; with more the kernel answers `-EINVAL`.
+pub const MAX_SEGMENTS: usize = 1024;
 
 /// Calls `$build` with the target as the crate's own type, whichever that is.
 macro_rules! with_target {
@@ -145,24 +147,8 @@ impl KernelRing {
     pub fn prep_poll_fd(&mut self, fd: RawFd, user_data: u64) -> Result<(), Full> {
         self.push(opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build(), user_data)?;
         self.wake = Some(user_data);
+        self.wake_taken = false;
         Ok(())
-    }
-
-    /// Asks the kernel to end early whatever it can. What is prepared goes first, so that it is found, too.
-    pub(super) fn cancel_everything(&mut self) {
-        const USER_DATA: u64 = u64::MAX;
-        if self.pending + self.in_flight == 0 {
-            return;
-        }
-        let any = || opcode::AsyncCancel2::new(CancelBuilder::any()).build();
-        if self.push(any(), USER_DATA).is_err() {
-            let _ = self.enter(0, None);
-            let _ = self.push(any(), USER_DATA);
-        }
-        if let Some(wake) = self.wake {
-            // Before 5.19 "any" is unknown: the poll, which may never end by itself, is then named.
-            let _ = self.prep_cancel(wake, USER_DATA);
-        }
     }
 
     #[inline]
@@ -195,7 +181,7 @@ fn single(op: KOp, target: Target, seg: IoVec, fixed_buf: Option<u16>, offset: u
 #[inline(never)]
 fn vectored(op: KOp, target: Target, segs: &[IoVec], offset: u64, rw_flags: i32) -> Entry {
     let iov: *const libc::iovec = segs.as_ptr().cast();
-    // More than the kernel takes (1024) is its `-EINVAL`, as for `preadv2`.
+    // More than MAX_SEGMENTS is the kernel's `-EINVAL`, as for `preadv2`.
     let count = u32::try_from(segs.len()).unwrap_or(u32::MAX);
     with_target!(target, fd => match op {
         KOp::Read => opcode::Readv::new(fd, iov, count).offset(offset).rw_flags(rw_flags).build(),

@@ -40,7 +40,7 @@ pub struct KringAvoid {
     pub submit_all: bool,
     /// As before 5.18.
     pub registered_ring: bool,
-    /// As before 5.11: waiting with a timeout takes a second system call.
+    /// As before 5.11, so without all of the above, too: waiting with a timeout takes a second system call.
     pub ext_arg: bool,
     /// No table of registered files.
     pub file_table: bool,
@@ -110,7 +110,8 @@ impl Rung {
             || (self.defer_taskrun && avoid.defer_taskrun)
             || (self.single_issuer && avoid.single_issuer)
             || (self.coop_taskrun && avoid.coop_taskrun)
-            || (self.submit_all && avoid.submit_all)
+            // Every kernel with SUBMIT_ALL has timeouts; and those with deferred task work do not run it for `poll`.
+            || (self.submit_all && (avoid.submit_all || avoid.ext_arg))
     }
 
     fn build(self, entries: u32, iopoll: bool) -> std::io::Result<IoUring> {

@@ -125,7 +125,7 @@ impl KernelRing {
         Err(KringError::Buffer { slot, errno })
     }
 
-    fn notice_locked_memory(&mut self, errno: i32) {
+    pub(super) fn notice_locked_memory(&mut self, errno: i32) {
         let notice = format!(
             "not all buffers could be registered ({}): the limit on locked memory is reached, I/O to them costs some \
              CPU more; raise it with `ulimit -l unlimited` or LimitMEMLOCK=infinity",
