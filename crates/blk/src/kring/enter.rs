@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use io_uring::types::{CancelBuilder, Timespec};
 
+use super::KernelRing;
 use super::error::KringError;
-use super::{KernelRing, sys};
+use super::sys::{self, Patience};
 
 /// How often `enter` tries again when the kernel has no memory for requests, before it says so.
 const MAX_RETRIES: u32 = 64;
@@ -31,22 +32,47 @@ impl KernelRing {
     /// What no retry helps. Operations that were not taken stay [`pending`](Self::pending).
     #[inline]
     pub fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> Result<u32, KringError> {
+        self.enter_patiently(min_complete, Patience { timeout, gather_us: 0 })
+    }
+
+    /// As [`enter`](Self::enter), but waits for more than one completion for `gather` only, in whole microseconds;
+    /// from then on one is enough. So a batch of completions costs one wake-up, and yet somebody who rings the
+    /// eventfd is heard soon. Kernels before 6.12 cannot do that: there one completion is enough from the start.
+    ///
+    /// # Errors
+    ///
+    /// As [`enter`](Self::enter).
+    #[inline]
+    pub fn enter_gather(
+        &mut self,
+        min_complete: u32,
+        gather: Duration,
+        timeout: Option<Duration>,
+    ) -> Result<u32, KringError> {
+        let gather_us = u32::try_from(gather.as_micros()).unwrap_or(u32::MAX);
+        if min_complete <= 1 || gather_us == 0 || !self.features.min_wait {
+            return self.enter(min_complete.min(1), timeout);
+        }
+        self.enter_patiently(min_complete, Patience { timeout, gather_us })
+    }
+
+    #[inline]
+    fn enter_patiently(&mut self, min_complete: u32, mut patience: Patience) -> Result<u32, KringError> {
         let before = self.pending;
         let min_complete = min_complete.min(self.in_flight + before); // I5
         if before == 0 && !self.has_work(min_complete) {
             return Ok(0); // I4
         }
         let mut flags = self.enter_flags | sys::ENTER_GETEVENTS;
-        let mut timeout = timeout;
         if min_complete == 0 {
-            timeout = None;
+            patience = Patience::default();
         } else if self.is_idle() && self.features.no_iowait {
             flags |= sys::ENTER_NO_IOWAIT;
         }
-        let entered = if timeout.is_none() || self.features.ext_arg {
-            self.call(before, min_complete, flags, timeout)
+        let entered = if patience.timeout.is_none() || self.features.ext_arg {
+            self.call(before, min_complete, flags, patience)
         } else {
-            self.enter_then_poll(flags, min_complete, timeout)
+            self.enter_then_poll(flags, min_complete, patience.timeout)
         };
         self.settle();
         match entered {
@@ -113,6 +139,11 @@ impl KernelRing {
         self.in_flight - u32::from(self.wake.is_some() && self.wake_taken).min(self.in_flight)
     }
 
+    /// A limit on waiting for what comes anyway, where the kernel knows one.
+    fn at_most(&self, limit: Duration) -> Patience {
+        Patience { timeout: self.features.ext_arg.then_some(limit), gather_us: 0 }
+    }
+
     /// Takes over what the kernel has consumed of the submission queue.
     #[inline]
     fn settle(&mut self) {
@@ -123,21 +154,21 @@ impl KernelRing {
     }
 
     #[inline]
-    fn call(&mut self, to_submit: u32, min_complete: u32, flags: u32, timeout: Option<Duration>) -> Result<u32, i32> {
+    fn call(&mut self, to_submit: u32, min_complete: u32, flags: u32, patience: Patience) -> Result<u32, i32> {
         #[cfg(test)]
         if let Some(simulated) = self.simulated.pop_front() {
             return simulated;
         }
-        sys::enter(self.enter_fd, to_submit, min_complete, flags, timeout)
+        sys::enter(self.enter_fd, to_submit, min_complete, flags, patience)
     }
 
     /// Enters without waiting, then sleeps in `poll`, then runs what woke it.
     #[cold]
     fn enter_then_poll(&mut self, flags: u32, min_complete: u32, timeout: Option<Duration>) -> Result<u32, i32> {
-        let taken = self.call(self.pending, 0, flags, None)?;
+        let taken = self.call(self.pending, 0, flags, Patience::default())?;
         if self.ready() < min_complete {
             sys::poll_in(self.ring.as_raw_fd(), timeout)?;
-            self.call(0, 0, flags, None)?;
+            self.call(0, 0, flags, Patience::default())?;
         }
         Ok(taken)
     }
@@ -158,13 +189,11 @@ impl KernelRing {
             }
             if self.in_flight_io() == 0 {
                 thread::sleep(RETRY_WAIT);
-            } else if self.features.ext_arg {
-                // Its own errors (timeout, signal) are of no interest: the next try tells.
-                let _ = self.call(0, 1, flags, Some(RETRY_WAIT));
             } else {
-                let _ = self.call(0, 1, flags, None);
+                // Its own errors (timeout, signal) are of no interest: the next try tells.
+                let _ = self.call(0, 1, flags, self.at_most(RETRY_WAIT));
             }
-            entered = self.call(self.pending, 0, flags, None);
+            entered = self.call(self.pending, 0, flags, Patience::default());
             self.settle();
         }
         match entered {
@@ -182,11 +211,11 @@ impl KernelRing {
         // What has not started yet need not. Unknown before 6.0, and nothing to find is fine, too.
         let soon = Timespec::from(RETRY_WAIT);
         let _ = self.ring.submitter().register_sync_cancel(Some(soon), CancelBuilder::any());
-        let timeout = self.features.ext_arg.then_some(DROP_ROUND);
+        let round = self.at_most(DROP_ROUND);
         self.reap(|_, _, _| {});
         while self.in_flight_io() > 0 {
             let flags = self.enter_flags | sys::ENTER_GETEVENTS;
-            match self.call(0, 1, flags, timeout) {
+            match self.call(0, 1, flags, round) {
                 Ok(_) | Err(libc::EINTR | libc::ETIME | libc::EAGAIN | libc::EBUSY) => {}
                 Err(_) => break, // the ring itself is gone, and its operations with it
             }

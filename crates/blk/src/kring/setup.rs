@@ -28,6 +28,8 @@ pub struct KringOpts {
 /// Features to do without, to measure what one brings or to behave as on an older kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KringAvoid {
+    /// As before 6.12.
+    pub min_wait: bool,
     /// As before 6.6.
     pub no_sqarray: bool,
     /// As before 6.1.
@@ -71,6 +73,8 @@ pub struct KringFeatures {
     pub registered_ring: bool,
     /// Waiting takes a timeout.
     pub ext_arg: bool,
+    /// Waiting for several completions can settle for one after a while (since 6.12).
+    pub min_wait: bool,
     /// Completions that find the queue full are kept by the kernel.
     pub nodrop: bool,
     /// An idle wait can be kept out of the iowait statistics.
@@ -177,6 +181,7 @@ fn describe(ring: &IoUring, rung: Rung, opts: &KringOpts) -> KringFeatures {
         submit_all: rung.submit_all,
         registered_ring: false,
         ext_arg: params.is_feature_ext_arg() && !opts.avoid.ext_arg,
+        min_wait: params.is_feature_min_timeout() && !opts.avoid.ext_arg && !opts.avoid.min_wait,
         nodrop: params.is_feature_nodrop(),
         no_iowait: params.is_feature_no_iowait(),
         file_slots: if opts.avoid.file_table { 0 } else { super::FILE_SLOTS },

@@ -48,25 +48,31 @@ fn result(ret: libc::c_long) -> Result<u32, i32> {
     u32::try_from(ret).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// `io_uring_enter`; with a timeout the kernel must know `ENTER_EXT_ARG`. Gives the number taken, or an errno.
+/// How long an enter waits.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Patience {
+    /// At most this; for ever if `None`. The kernel must know `ENTER_EXT_ARG`.
+    pub timeout: Option<Duration>,
+    /// When above 0, one completion is enough after so many microseconds. The kernel must know that, too.
+    pub gather_us: u32,
+}
+
+/// `io_uring_enter`. Gives the number taken, or an errno.
 #[inline]
-pub(super) fn enter(
-    fd: i32,
-    to_submit: u32,
-    min_complete: u32,
-    flags: u32,
-    timeout: Option<Duration>,
-) -> Result<u32, i32> {
-    let Some(timeout) = timeout else {
+pub(super) fn enter(fd: i32, to_submit: u32, min_complete: u32, flags: u32, patience: Patience) -> Result<u32, i32> {
+    if patience.timeout.is_none() && patience.gather_us == 0 {
         let null = std::ptr::null::<u8>();
         // SAFETY: no memory is passed; the rings that the kernel reads belong to the caller's `IoUring`.
         return result(unsafe { libc::syscall(libc::SYS_io_uring_enter, fd, to_submit, min_complete, flags, null, 0) });
-    };
-    let ts =
-        Timespec { sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX), nsec: i64::from(timeout.subsec_nanos()) };
-    let arg = GeteventsArg { sigmask: 0, sigmask_size: 0, min_wait_us: 0, ts: &raw const ts as u64 };
+    }
+    let ts = patience.timeout.map(|timeout| Timespec {
+        sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        nsec: i64::from(timeout.subsec_nanos()),
+    });
+    let ts = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let arg = GeteventsArg { sigmask: 0, sigmask_size: 0, min_wait_us: patience.gather_us, ts: ts as u64 };
     let (flags, size) = (flags | ENTER_EXT_ARG, size_of::<GeteventsArg>());
-    // SAFETY: `arg` and the `ts` it points to live until the call returns, and have the kernel's layout.
+    // SAFETY: `arg` and the `Timespec` it points to (if any) live until the call returns, in the kernel's layout.
     result(unsafe { libc::syscall(libc::SYS_io_uring_enter, fd, to_submit, min_complete, flags, &raw const arg, size) })
 }
 

@@ -73,7 +73,7 @@ fn what_no_retry_helps_is_said_at_once() {
 #[test]
 fn sizes_that_cannot_be_are_refused() {
     for entries in [0, 32769, u32::MAX] {
-        let error = KernelRing::new(entries, KringOpts::default()).err().expect("refused");
+        let error = KernelRing::new(entries, KringOpts::default()).expect_err("refused");
         assert_eq!(error, KringError::BadEntries { entries });
     }
 }

@@ -149,3 +149,32 @@ fn a_wake_up_is_not_counted_as_io_once_the_kernel_has_it() {
     assert_eq!(ring.reap(|_, _, _| {}), 3);
     assert_eq!((ring.in_flight(), ring.in_flight_io()), (1, 0));
 }
+
+#[test]
+fn gathering_settles_for_one_completion_after_a_while() {
+    let old = KringAvoid { min_wait: true, ..KringAvoid::default() };
+    for avoid in [KringAvoid::default(), old] {
+        let Some(mut ring) = ring_with(8, avoid) else { return };
+        let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let other = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        for (n, fd) in [(1, &event), (2, &other)] {
+            ring.prep_poll_fd(fd.as_raw_fd(), n).expect("room");
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(SHORT);
+                rustix::io::write(&event, &1u64.to_ne_bytes()).expect("written");
+            });
+            let start = Instant::now();
+            // Two are waited for, one comes, and it comes after the gathering.
+            ring.enter_gather(2, Duration::from_micros(50), LONG).expect("entered");
+            assert!(start.elapsed() < Duration::from_secs(10), "{avoid:?}");
+        });
+        assert_eq!((ring.ready(), ring.in_flight()), (1, 2));
+        // And one that comes while gathering: not before its end.
+        rustix::io::write(&other, &1u64.to_ne_bytes()).expect("written");
+        assert_eq!(ring.enter_gather(2, Duration::from_secs(20), LONG), Ok(0));
+        assert_eq!(ring.enter_gather(0, SHORT, LONG), Ok(0));
+        assert_eq!(collect(&mut ring, 2).len(), 2);
+    }
+}
