@@ -51,28 +51,45 @@ pub struct HostFile {
 }
 
 impl HostFile {
-    /// Opens `path`.
+    /// Opens `path`. A file that was made for it is removed again when something is wrong with the rest.
     ///
     /// # Errors
     ///
     /// What is wrong, and what to do.
     pub fn open(path: impl AsRef<Path>, opts: HostOpts) -> Result<Self, HostError> {
         let path = path.as_ref();
-        if opts.size == Some(0) {
-            return Err(HostError::new(Kind::BadSize, path, "size=0 was asked for", "give a size of at least 512"));
+        match opts.size {
+            Some(0) => {
+                return Err(HostError::new(Kind::BadSize, path, "size=0 was asked for", "give a size as size=1G"));
+            }
+            Some(size) => check_size(path, size)?,
+            None => {}
         }
-        let kind = look(path, &opts)?;
+        let found = look(path, &opts)?;
+        let file = open_file(path, found, &opts)?;
+        let this = Self::set_up(path, file, &opts);
+        if this.is_err() && found.is_none() {
+            // The error above is the one worth telling.
+            let _ = fs::remove_file(path);
+        }
+        this
+    }
+
+    fn set_up(path: &Path, file: File, opts: &HostOpts) -> Result<Self, HostError> {
+        let meta = file.metadata().map_err(|e| HostError::from_io(path, "look at", &e))?;
+        let kind = kind_or_error(path, &meta)?;
         let mut notices = Vec::new();
-        let file = open_file(path, kind, &opts)?;
-        let kind = checked_kind(path, &file)?;
-        let size = settle_size(path, &file, kind, &opts, &mut notices)?;
-        let (file, alignment) = go_direct(path, file, kind, size, &opts, &mut notices)?;
-        let caps = capabilities(path, &file, kind, alignment, &opts)?;
-        check_size(path, size, caps.logical_block)?;
+        let (size_bytes, missing) = settle_size(path, &file, kind, opts, &mut notices)?;
+        let alignment = go_direct(path, &file, (kind, &meta), size_bytes, opts, &mut notices)?;
+        // Last, so that a file that is there is as it was when something is wrong with the rest.
+        if missing > 0 {
+            grow(path, &file, size_bytes, missing, &mut notices)?;
+        }
+        let caps = capabilities(path, &file, kind, alignment, opts, &meta);
         Ok(Self {
             file,
             path: path.to_owned(),
-            size_bytes: size,
+            size_bytes,
             direct: alignment.is_some(),
             readonly: opts.readonly,
             caps,
@@ -147,106 +164,104 @@ fn kind_or_error(path: &Path, meta: &fs::Metadata) -> Result<FileKind, HostError
     })
 }
 
-fn checked_kind(path: &Path, file: &File) -> Result<FileKind, HostError> {
-    let meta = file.metadata().map_err(|e| HostError::from_io(path, "look at", &e))?;
-    kind_or_error(path, &meta)
-}
-
-fn open_file(path: &Path, kind: Option<FileKind>, opts: &HostOpts) -> Result<File, HostError> {
-    let io_error = |e: io::Error| match (e.raw_os_error(), kind) {
+fn open_file(path: &Path, found: Option<FileKind>, opts: &HostOpts) -> Result<File, HostError> {
+    let io_error = |e: io::Error| match (e.raw_os_error(), found) {
         // "Not found" while making it: the directory is missing.
         (Some(libc::ENOENT), None) => {
             HostError::new(Kind::NotFound, path, "the directory it shall be made in does not exist", "make it first")
         }
-        _ => HostError::from_io(path, if kind.is_some() { "open" } else { "create" }, &e),
+        _ => HostError::from_io(path, if found.is_some() { "open" } else { "create" }, &e),
     };
     let mut how = OpenOptions::new();
-    how.read(true).write(!opts.readonly).create(kind.is_none());
-    let flags = if opts.sync { libc::O_DSYNC } else { 0 };
-    if kind == Some(FileKind::Block) && !opts.readonly {
+    how.read(true).write(!opts.readonly).create_new(found.is_none());
+    if found == Some(FileKind::Block) && !opts.readonly {
         // O_EXCL on a block device asks whether it is mounted or claimed; it is not kept, so that others may look.
         how.clone().custom_flags(libc::O_EXCL).open(path).map_err(io_error)?;
     }
-    how.custom_flags(flags).open(path).map_err(io_error)
+    how.custom_flags(if opts.sync { libc::O_DSYNC } else { 0 }).open(path).map_err(io_error)
 }
 
-/// Finds the size of the device, and grows a file to it.
+/// Finds the size that the device shall have, and how many bytes the file lacks to it.
 fn settle_size(
     path: &Path,
     file: &File,
     kind: FileKind,
     opts: &HostOpts,
     notices: &mut Vec<String>,
-) -> Result<u64, HostError> {
+) -> Result<(u64, u64), HostError> {
     let there = probe::size_of(file, kind).map_err(|e| HostError::from_io(path, "read the size of", &e))?;
-    let Some(wanted) = opts.size else {
-        return Ok(there);
-    };
-    check_size(path, wanted, MIN_BLOCK)?;
+    if there == 0 && kind == FileKind::Block {
+        let fix = "insert a medium or configure the device (as with `losetup`)";
+        return Err(HostError::new(Kind::BadSize, path, "the device has a size of 0", fix));
+    }
+    let wanted = opts.size.unwrap_or(there);
+    check_size(path, wanted)?;
+    let missing = wanted.saturating_sub(there);
     if wanted < there {
         notices.push(format!("{}: only the first {wanted} of its {there} bytes are used", path.display()));
     }
-    if wanted <= there {
-        return Ok(wanted);
-    }
-    if kind == FileKind::Block {
+    if missing > 0 && kind == FileKind::Block {
         let cause = format!("size={wanted} is more than the {there} bytes that the device has");
         return Err(HostError::new(Kind::BadSize, path, cause, "leave size away, or give a smaller one"));
     }
-    if opts.readonly {
+    if missing > 0 && opts.readonly {
         let cause = format!("size={wanted} is more than its {there} bytes, and it is opened read-only");
         return Err(HostError::new(Kind::BadSize, path, cause, "leave size away, or open it for writing"));
     }
-    file.set_len(wanted).map_err(|e| HostError::from_io(path, "grow", &e))?;
-    Ok(wanted)
+    Ok((wanted, missing))
 }
 
-fn check_size(path: &Path, size: u64, block: u32) -> Result<(), HostError> {
+fn grow(path: &Path, file: &File, size: u64, missing: u64, notices: &mut Vec<String>) -> Result<(), HostError> {
+    file.set_len(size).map_err(|e| HostError::from_io(path, "grow", &e))?;
+    if let Some(free) = probe::free_bytes(file).filter(|free| *free < missing) {
+        notices.push(format!(
+            "{}: its file system has {free} bytes free, and may come to need {missing}: writes fail once it is full",
+            path.display(),
+        ));
+    }
+    Ok(())
+}
+
+fn check_size(path: &Path, size: u64) -> Result<(), HostError> {
     if size == 0 {
         let fix = "give a size (size=1G) to have it grown";
         return Err(HostError::new(Kind::BadSize, path, "it is empty", fix));
     }
-    if !size.is_multiple_of(u64::from(block)) {
-        let cause = format!("{size} bytes are not a multiple of its block of {block} bytes");
+    if !size.is_multiple_of(u64::from(MIN_BLOCK)) {
+        let cause = format!("{size} bytes are not a multiple of {MIN_BLOCK}");
         return Err(HostError::new(Kind::BadSize, path, cause, "give a size that is, as size=1M"));
     }
     Ok(())
 }
 
-/// Reopens with O_DIRECT if wanted and possible; gives the alignment if so.
+/// Switches to direct I/O if wanted and possible; gives the alignment it needs if so.
 fn go_direct(
     path: &Path,
-    file: File,
-    kind: FileKind,
+    file: &File,
+    (kind, meta): (FileKind, &fs::Metadata),
     size: u64,
     opts: &HostOpts,
     notices: &mut Vec<String>,
-) -> Result<(File, Option<Alignment>), HostError> {
+) -> Result<Option<Alignment>, HostError> {
     if opts.direct == Direct::Off {
-        return Ok((file, None));
+        return Ok(None);
     }
-    let flags = libc::O_DIRECT | if opts.sync { libc::O_DSYNC } else { 0 };
-    let mut how = OpenOptions::new();
-    how.read(true).write(!opts.readonly).custom_flags(flags);
-    // By the descriptor, not by the path, which may lead elsewhere by now.
-    let reopened = how.open(format!("/proc/self/fd/{}", file.as_raw_fd())).or_else(|_| how.open(path));
-    let why = match reopened {
-        Ok(direct) => match probe::direct_alignment(&direct, kind, size) {
-            Some(alignment) if size.is_multiple_of(u64::from(alignment.offset)) => {
-                return Ok((direct, Some(alignment)));
-            }
+    let why = match probe::set_direct(file, true) {
+        Ok(()) => match probe::direct_alignment(file, kind, meta) {
+            Some(alignment) if size.is_multiple_of(u64::from(alignment.offset)) => return Ok(Some(alignment)),
             Some(alignment) => format!("its size is not a multiple of {} bytes", alignment.offset),
             None => "its file system does not support O_DIRECT on it".to_owned(),
         },
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => "its file system does not support O_DIRECT".to_owned(),
-        Err(e) => return Err(HostError::from_io(path, "open", &e)),
+        Err(e) => return Err(HostError::from_io(path, "switch to direct I/O on", &e)),
     };
     if opts.direct == Direct::On {
         let fix = "use direct=auto or direct=off, or a file on ext4 or XFS";
         return Err(HostError::new(Kind::NoDirect, path, format!("direct=on, but {why}"), fix));
     }
+    probe::set_direct(file, false).map_err(|e| HostError::from_io(path, "switch back to buffered I/O on", &e))?;
     notices.push(format!("{}: I/O goes through the page cache, as {why}", path.display()));
-    Ok((file, None))
+    Ok(None)
 }
 
 fn capabilities(
@@ -255,19 +270,21 @@ fn capabilities(
     kind: FileKind,
     alignment: Option<Alignment>,
     opts: &HostOpts,
-) -> Result<Caps, HostError> {
-    let meta = file.metadata().map_err(|e| HostError::from_io(path, "look at", &e))?;
+    meta: &fs::Metadata,
+) -> Caps {
     let logical_block = alignment.map_or(MIN_BLOCK, |a| a.offset.max(MIN_BLOCK));
-    let (discard, zero_range) = if opts.readonly { (false, false) } else { probe::space_ops(file, kind, &meta, path) };
-    let through = opts.sync || (kind == FileKind::Block && alignment.is_some() && probe::writes_through(&meta));
-    Ok(Caps {
+    let (discard, zero_range) = if opts.readonly { (false, false) } else { probe::space_ops(file, kind, meta, path) };
+    let through = opts.sync || (kind == FileKind::Block && alignment.is_some() && probe::writes_through(meta));
+    Caps {
         kind,
         logical_block,
-        physical_block: probe::physical_block(file, kind, &meta).max(logical_block),
+        physical_block: probe::physical_block(file, kind, meta).max(logical_block),
         dma_alignment: alignment.map_or(1, |a| a.memory),
+        atomic_write: if alignment.is_some() && !opts.readonly { probe::atomic_write(file) } else { 0 },
         discard,
         zero_range,
-        iopoll: alignment.is_some() && probe::has_poll_queues(&meta, kind),
+        iopoll: alignment.is_some() && probe::has_poll_queues(meta, kind),
         volatile_cache: !through,
-    })
+        fua_native: alignment.is_some() && probe::has_fua(meta, kind),
+    }
 }

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FallocateFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
 
 /// The smallest block there is.
 pub(super) const MIN_BLOCK: u32 = 512;
@@ -36,6 +36,9 @@ pub struct Caps {
     pub physical_block: u32,
     /// Memory of direct I/O is aligned to this (bytes); 1 when buffered.
     pub dma_alignment: u32,
+    /// Direct writes of up to so many bytes, a power of two and so aligned, are never torn if sent with RWF_ATOMIC;
+    /// 0 is no such promise. It says nothing about durability.
+    pub atomic_write: u32,
     /// PUNCH_HOLE gives space back.
     pub discard: bool,
     /// ZERO_RANGE zeroes without writing data.
@@ -44,6 +47,8 @@ pub struct Caps {
     pub iopoll: bool,
     /// What was written may be lost until a flush.
     pub volatile_cache: bool,
+    /// RWF_DSYNC on a write is one command to the disk (for a file: if it overwrites), not a write and a flush.
+    pub fua_native: bool,
 }
 
 /// Alignment of direct I/O, in bytes.
@@ -55,16 +60,20 @@ pub(super) struct Alignment {
 
 /// File or block device; anything else gives its name.
 pub(super) fn kind_of(meta: &fs::Metadata) -> Result<FileKind, &'static str> {
-    let t = meta.file_type();
-    match () {
-        () if t.is_file() => Ok(FileKind::Regular),
-        () if t.is_block_device() => Ok(FileKind::Block),
-        () if t.is_dir() => Err("a directory"),
-        () if t.is_char_device() => Err("a character device"),
-        () if t.is_fifo() => Err("a named pipe"),
-        () if t.is_socket() => Err("a socket"),
-        () => Err("neither a file nor a block device"),
+    let file_type = meta.file_type();
+    if file_type.is_file() {
+        return Ok(FileKind::Regular);
     }
+    if file_type.is_block_device() {
+        return Ok(FileKind::Block);
+    }
+    let others = [
+        (file_type.is_dir(), "a directory"),
+        (file_type.is_char_device(), "a character device"),
+        (file_type.is_fifo(), "a named pipe"),
+        (file_type.is_socket(), "a socket"),
+    ];
+    Err(others.iter().find(|(is, _)| *is).map_or("neither a file nor a block device", |(_, name)| name))
 }
 
 /// The size in bytes, now.
@@ -76,22 +85,38 @@ pub(super) fn size_of(file: &File, kind: FileKind) -> io::Result<u64> {
     }
 }
 
-/// The alignment of direct I/O on `file`, which is open with O_DIRECT; `None` if direct I/O does not work on it.
-pub(super) fn direct_alignment(file: &File, kind: FileKind, size: u64) -> Option<Alignment> {
+/// Switches direct I/O on or off.
+pub(super) fn set_direct(file: &File, on: bool) -> io::Result<()> {
+    let mut flags = rustix::fs::fcntl_getfl(file)?;
+    flags.set(OFlags::DIRECT, on);
+    Ok(rustix::fs::fcntl_setfl(file, flags)?)
+}
+
+/// What is free on the file system of `file` for the likes of us, in bytes.
+pub(super) fn free_bytes(file: &File) -> Option<u64> {
+    let fs = rustix::fs::fstatvfs(file).ok()?;
+    fs.f_bavail.checked_mul(fs.f_frsize)
+}
+
+/// The alignment of direct I/O on `file`, which has it switched on; `None` if direct I/O does not work on it.
+pub(super) fn direct_alignment(file: &File, kind: FileKind, meta: &fs::Metadata) -> Option<Alignment> {
     if let Some(answer) = statx_alignment(file) {
         return answer;
     }
-    if kind == FileKind::Block {
-        let block = rustix::fs::ioctl_blksszget(file).unwrap_or(SAFE_BLOCK);
-        return Some(Alignment { memory: block.max(MIN_BLOCK), offset: block.max(MIN_BLOCK) });
+    let block = match kind {
+        FileKind::Block => Some(rustix::fs::ioctl_blksszget(file).unwrap_or(SAFE_BLOCK)),
+        FileKind::Regular => queue_number(meta.dev(), "logical_block_size").and_then(|n| u32::try_from(n).ok()),
+    };
+    match block.filter(|block| block.is_power_of_two()) {
+        Some(block) => Some(Alignment { memory: block.max(MIN_BLOCK), offset: block.max(MIN_BLOCK) }),
+        None => tried_alignment(file, meta.len()),
     }
-    tried_alignment(file, size)
 }
 
 /// `Some(None)` is the kernel saying that direct I/O does not work; `None` is a kernel or file system that says
 /// nothing (before 6.1, or tmpfs).
 fn statx_alignment(file: &File) -> Option<Option<Alignment>> {
-    let stat = rustix::fs::statx(file, c"", rustix::fs::AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let stat = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
         return None;
     }
@@ -100,6 +125,15 @@ fn statx_alignment(file: &File) -> Option<Option<Alignment>> {
         return Some(None);
     }
     Some(Some(Alignment { memory, offset }))
+}
+
+/// The longest write that is never torn; 0 if there is none, or the kernel (before 6.11) does not say.
+pub(super) fn atomic_write(file: &File) -> u32 {
+    const WRITE_ATOMIC: StatxFlags = StatxFlags::from_bits_retain(0x1_0000);
+    match rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, WRITE_ATOMIC) {
+        Ok(stat) if stat.stx_mask & WRITE_ATOMIC.bits() != 0 => stat.stx_atomic_write_unit_max,
+        _ => 0,
+    }
 }
 
 /// Reads with ever larger alignment until the kernel agrees.
@@ -173,12 +207,19 @@ fn works(file: impl AsFd, mode: FallocateFlags, offset: u64) -> bool {
 
 /// Whether the disk under `meta` has poll queues.
 pub(super) fn has_poll_queues(meta: &fs::Metadata, kind: FileKind) -> bool {
-    queue_number(disk_of(meta, kind), "io_poll").is_some_and(|on| on == 1)
+    queue_number(disk_of(meta, kind), "io_poll") == Some(1)
 }
 
 /// Whether the block device `meta` says that it has no volatile cache.
 pub(super) fn writes_through(meta: &fs::Metadata) -> bool {
     queue_attribute(meta.rdev(), "write_cache").is_some_and(|text| text.trim() == "write through")
+}
+
+/// Whether the disk under `meta` makes a single write durable by itself.
+pub(super) fn has_fua(meta: &fs::Metadata, kind: FileKind) -> bool {
+    let disk = disk_of(meta, kind);
+    let through = queue_attribute(disk, "write_cache").is_some_and(|text| text.trim() == "write through");
+    through || queue_number(disk, "fua") == Some(1)
 }
 
 fn disk_of(meta: &fs::Metadata, kind: FileKind) -> u64 {
