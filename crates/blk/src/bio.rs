@@ -88,8 +88,11 @@ pub const BIO_REMAPPED: u16 = 1 << 8;
 /// A foreign thread holds one reference.
 pub const BIO_FOREIGN: u16 = 1 << 9;
 
+/// Has or had children, or an error of its own: ends the slow way.
+pub const BIO_SLOW: u16 = 1 << 10;
+
 /// Bits that send a bio down the slow way on completion.
-pub(crate) const BIO_SLOW_END: u16 = BIO_CHILD | BIO_WAITS;
+pub(crate) const BIO_SLOW_END: u16 = BIO_CHILD | BIO_WAITS | BIO_SLOW;
 
 /// A piece of memory; the layout is that of `iovec`, so that a driver can hand a bio's vectors on as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -104,7 +107,7 @@ pub struct BVec {
 /// Names a bio of one [`BioSet`](crate::bio_set::BioSet).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
-pub struct BioId(pub u32);
+pub struct BioId(pub(crate) u32);
 
 impl BioId {
     /// No bio.
@@ -119,6 +122,18 @@ impl BioId {
 
 /// No registered buffer.
 pub const NO_FIXED_BUF: u16 = u16::MAX;
+
+/// No device number: the bio went straight to its queue.
+pub(crate) const NO_BDEV: u16 = u16::MAX;
+
+/// What reads or writes of one piece of memory to one queue have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainIo {
+    pub(crate) op: Op,
+    pub(crate) flags: u16,
+    pub(crate) part: u16,
+    pub(crate) fixed_buf: u16,
+}
 
 /// One I/O towards one device. Fields are public inside the block layer; callers fill a bio through
 /// [`IoCtx`](crate::ctx::IoCtx).
@@ -179,7 +194,7 @@ impl Bio {
 
     /// Resets every field but the generation; field by field, for that beats clearing both lines. The inline vectors
     /// need none: `nr_vecs` says how many count.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn init(&mut self, flags: u16) {
         self.next = BioId::NONE;
         self.owner = 0;
@@ -195,6 +210,26 @@ impl Bio {
         self.parent = BioId::NONE;
         self.remaining = 0;
         self.refs = 1;
+    }
+
+    /// The same for a plain read or write of one piece of memory: every field is written once.
+    #[inline(always)]
+    pub(crate) fn init_plain(&mut self, io: &PlainIo, owner: u32, sector: u64, bytes: u32, vec: BVec) {
+        self.next = BioId::NONE;
+        self.owner = owner;
+        self.sector = sector;
+        self.bytes = bytes;
+        self.op = io.op;
+        self.status = Status::Ok;
+        self.flags = BIO_CACHEABLE | BIO_REMAPPED | io.flags;
+        self.bdev = NO_BDEV;
+        self.part = io.part;
+        self.nr_vecs = 1;
+        self.fixed_buf = io.fixed_buf;
+        self.parent = BioId::NONE;
+        self.remaining = 0;
+        self.refs = 1;
+        self.inline[0] = vec;
     }
 
     /// The memory of the bio.

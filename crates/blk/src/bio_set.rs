@@ -13,13 +13,17 @@
 //! - I6: only the owner's thread touches the bios. A foreign thread that drops its [`ForeignBio`] only pushes the
 //!   number to the return queue, which the owner splices in batches.
 //!
+//! - I7: a [`BioId`] that is not `NONE` is below the number of bios of the set it came from; only this module makes
+//!   them, and a ring has one set.
+//!
 //! Called by [`ctx`](crate::ctx) (take, put) and by drivers that hold a bio on another thread (share).
+#![allow(unsafe_code)] // The bio arena: a bounds check at every hop of every list costs more than the hops.
 
 use std::ops::{Index, IndexMut};
 
 use sheave_base::mpscq::{Consumer, MpscQueue};
 
-use crate::bio::{BIO_CACHEABLE, BIO_FOREIGN, BIO_INLINE_VECS, BIO_RESERVE, BVec, Bio, BioId};
+use crate::bio::{BIO_CACHEABLE, BIO_FOREIGN, BIO_INLINE_VECS, BIO_RESERVE, BVec, Bio, BioId, PlainIo};
 
 /// Default bound of the owner's cache.
 pub const CACHE_MAX: u32 = 512;
@@ -40,7 +44,6 @@ pub struct BioSet {
     max_cached: u32,
     returns: Consumer,
     return_queue: MpscQueue,
-    live: u32,
     /// How often the cache was empty and the pool had to serve.
     refills: u64,
 }
@@ -80,20 +83,36 @@ impl BioSet {
             max_cached,
             returns,
             return_queue,
-            live: 0,
             refills: 0,
         }
     }
 
     /// Takes a bio for up to [`BIO_INLINE_VECS`] vectors; `None` when all are live but the reserve.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self) -> Option<BioId> {
         let raw = match self.cache.pop() {
             Some(raw) => raw,
             None => self.refill()?,
         };
-        self.live += 1;
-        self.bios[raw as usize].init(BIO_CACHEABLE);
+        self[BioId(raw)].init(BIO_CACHEABLE);
+        Some(BioId(raw))
+    }
+
+    /// Takes a bio for a plain I/O and fills it.
+    #[inline(always)]
+    pub(crate) fn take_plain(
+        &mut self,
+        io: &PlainIo,
+        owner: u32,
+        sector: u64,
+        bytes: u32,
+        vec: BVec,
+    ) -> Option<BioId> {
+        let raw = match self.cache.pop() {
+            Some(raw) => raw,
+            None => self.refill()?,
+        };
+        self[BioId(raw)].init_plain(io, owner, sector, bytes, vec);
         Some(BioId(raw))
     }
 
@@ -101,8 +120,7 @@ impl BioSet {
     /// and then a bio of the reserve is live and will come back.
     pub fn take_reserve(&mut self) -> Option<BioId> {
         let raw = self.reserve.pop()?;
-        self.live += 1;
-        self.bios[raw as usize].init(BIO_RESERVE);
+        self[BioId(raw)].init(BIO_RESERVE);
         Some(BioId(raw))
     }
 
@@ -120,32 +138,33 @@ impl BioSet {
     /// Gives the bio these vectors; a table is allocated when they do not fit inline.
     #[inline]
     pub fn set_vecs(&mut self, id: BioId, vecs: &[BVec]) {
-        let bio = &mut self.bios[id.0 as usize];
+        let bio = &mut self[id];
         bio.nr_vecs = vecs.len() as u16;
         if vecs.len() <= BIO_INLINE_VECS {
             bio.inline[..vecs.len()].copy_from_slice(vecs);
         } else {
+            bio.flags &= !BIO_CACHEABLE;
             bio.table = Some(Box::new(vecs.to_vec()));
         }
     }
 
     /// Takes one more reference.
     pub fn get(&mut self, id: BioId) {
-        self.bios[id.0 as usize].refs += 1;
+        self[id].refs += 1;
     }
 
     /// Drops a reference; the last one recycles the bio.
-    #[inline]
+    #[inline(always)]
     pub fn put(&mut self, id: BioId) {
-        let bio = &mut self.bios[id.0 as usize];
+        let bio = &mut self[id];
         debug_assert!(bio.refs > 0, "put of a bio that is not live");
         bio.refs -= 1;
         if bio.refs != 0 {
             return;
         }
         bio.generation = bio.generation.wrapping_add(1);
-        self.live -= 1;
-        if bio.flags & BIO_CACHEABLE != 0 && bio.table.is_none() {
+        if bio.flags & BIO_CACHEABLE != 0 {
+            // The room was made in `new` and `prune` keeps it, so this never grows.
             self.cache.push(id.0);
             if self.cache.len() > (self.max_cached + CACHE_SLACK) as usize {
                 self.prune(CACHE_SLACK as usize);
@@ -157,7 +176,7 @@ impl BioSet {
 
     #[cold]
     fn put_slow(&mut self, id: BioId) {
-        let bio = &mut self.bios[id.0 as usize];
+        let bio = &mut self[id];
         bio.table = None;
         if bio.flags & BIO_RESERVE != 0 {
             self.reserve.push(id.0);
@@ -182,7 +201,7 @@ impl BioSet {
     /// Shares the bio with another thread: it stays live until the [`ForeignBio`] is dropped. `None` when it is
     /// shared already.
     pub fn share(&mut self, id: BioId) -> Option<ForeignBio> {
-        let bio = &mut self.bios[id.0 as usize];
+        let bio = &mut self[id];
         if bio.flags & BIO_FOREIGN != 0 {
             return None;
         }
@@ -195,7 +214,7 @@ impl BioSet {
     pub fn splice_returns(&mut self) -> u32 {
         let mut count = 0;
         while let Some(raw) = self.returns.pop() {
-            self.bios[raw as usize].flags &= !BIO_FOREIGN;
+            self[BioId(raw)].flags &= !BIO_FOREIGN;
             self.put(BioId(raw));
             count += 1;
         }
@@ -204,13 +223,13 @@ impl BioSet {
 
     /// Whether `id` still is what it was at `generation`; a late poll of a recycled bio asks this first.
     pub fn is_live(&self, id: BioId, generation: u32) -> bool {
-        let bio = &self.bios[id.0 as usize];
+        let bio = &self[id];
         bio.refs > 0 && bio.generation == generation
     }
 
     /// Bios in use.
     pub fn live(&self) -> u32 {
-        self.live
+        (self.bios.len() - self.cache.len() - self.pool.len() - self.reserve.len()) as u32
     }
 
     /// Bios that could be taken without the reserve.
@@ -238,16 +257,20 @@ impl BioSet {
 impl Index<BioId> for BioSet {
     type Output = Bio;
 
-    #[inline]
+    #[inline(always)]
     fn index(&self, id: BioId) -> &Bio {
-        &self.bios[id.0 as usize]
+        debug_assert!((id.0 as usize) < self.bios.len(), "I7");
+        // SAFETY: I7.
+        unsafe { self.bios.get_unchecked(id.0 as usize) }
     }
 }
 
 impl IndexMut<BioId> for BioSet {
-    #[inline]
+    #[inline(always)]
     fn index_mut(&mut self, id: BioId) -> &mut Bio {
-        &mut self.bios[id.0 as usize]
+        debug_assert!((id.0 as usize) < self.bios.len(), "I7");
+        // SAFETY: I7.
+        unsafe { self.bios.get_unchecked_mut(id.0 as usize) }
     }
 }
 

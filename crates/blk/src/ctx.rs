@@ -16,12 +16,12 @@ use sheave_base::clock::Clock;
 use sheave_base::parker::{Parker, Unparker};
 use sheave_base::status::Status;
 
-use crate::bio::{BIO_CHILD, BIO_REMAPPED, BIO_SLOW_END, BIO_WAITS, BVec, BioId, BioList, NO_FIXED_BUF, Op};
+use crate::bio::{BIO_CHILD, BIO_REMAPPED, BIO_SLOW, BIO_SLOW_END, BIO_WAITS, BVec, BioId, BioList, NO_FIXED_BUF, Op};
 use crate::bio_set::BioSet;
 use crate::device::Device;
 use crate::driver::{KIND_RING, KernelEvent, KringSlot, NextEvent, kernel_user_data};
 use crate::error::DeviceError;
-use crate::hctx::Hctx;
+use crate::hctx::{Gather, Hctx};
 use crate::plug::Plug;
 
 /// Most hardware contexts of one ring (I2).
@@ -38,6 +38,8 @@ pub struct Core {
     pub(crate) kring: KringSlot,
     /// Bios that ended without a driver; `poll` ends them (I1).
     pub(crate) ended: BioList,
+    /// Hardware contexts that may have work, as a mask.
+    pub(crate) active: u64,
     /// Whether statistics are kept.
     pub(crate) stats: bool,
 }
@@ -47,6 +49,7 @@ impl Core {
     #[cold]
     pub(crate) fn end_later(&mut self, id: BioId, status: Status) {
         let bio = &mut self.bios[id];
+        bio.flags |= BIO_SLOW;
         if bio.status.is_ok() {
             bio.status = status;
         }
@@ -63,10 +66,10 @@ impl Core {
     }
 
     /// Ends a bio: recycles it and tells its owner, unless it waits for children or is one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end_bio(&mut self, id: BioId, status: Status, end: &mut impl FnMut(u32, Status)) {
         let bio = &self.bios[id];
-        if bio.flags & BIO_SLOW_END != 0 || bio.remaining != 0 || !bio.status.is_ok() {
+        if bio.flags & BIO_SLOW_END != 0 {
             return self.end_bio_slow(id, status, end);
         }
         let owner = bio.owner;
@@ -92,6 +95,7 @@ impl Core {
                 return end(owner, status);
             }
             let up = &mut self.bios[parent];
+            up.flags |= BIO_SLOW;
             if up.status.is_ok() {
                 up.status = status;
             }
@@ -153,13 +157,56 @@ pub struct BioSpec {
     pub owner: u32,
 }
 
+/// The way of bios to a device that is one leg.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    hctx: u16,
+    part: u16,
+    offset: u64,
+}
+
+/// What plain I/Os of a lane have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainKind {
+    /// Read or write.
+    pub op: Op,
+    /// `BIO_FUA`, `BIO_POLLED`.
+    pub flags: u16,
+    /// The registered buffer that all memory is in, or [`NO_FIXED_BUF`].
+    pub fixed_buf: u16,
+}
+
+/// Plain I/O to one device; see [`IoCtx::lane`].
+#[derive(Debug)]
+pub struct Lane<'a> {
+    hctx: &'a mut Hctx,
+    core: &'a mut Core,
+    batch: Gather,
+    offset: u64,
+}
+
+impl Lane<'_> {
+    /// Submits a read or write of one piece of memory, to a range that the caller has checked against the device's
+    /// size; false when no bio is free. Otherwise as [`IoCtx::submit`].
+    #[inline(always)]
+    pub fn submit(&mut self, owner: u32, sector: u64, bytes: u32, vec: BVec) -> bool {
+        self.hctx.add_plain(self.core, &mut self.batch, owner, sector + self.offset, bytes, vec)
+    }
+
+    /// Hands what was gathered to the driver when no plug is open.
+    #[inline]
+    pub fn finish(self) {
+        if !self.core.plug.is_open() {
+            self.hctx.flush(self.core);
+        }
+    }
+}
+
 /// A ring's block layer.
 #[derive(Debug)]
 pub struct IoCtx {
     core: Core,
-    hctxs: Vec<Option<Hctx>>,
-    /// Hardware contexts that may have work, as a mask.
-    active: u64,
+    hctxs: Vec<Option<Box<Hctx>>>,
     bdevs: Vec<Option<Bdev>>,
     parker: Parker,
     polled: bool,
@@ -184,10 +231,10 @@ impl IoCtx {
                 clock: options.clock,
                 kring,
                 ended: BioList::default(),
+                active: 0,
                 stats: options.stats,
             },
             hctxs: Vec::with_capacity(MAX_HCTXS),
-            active: 0,
             bdevs: Vec::new(),
             parker,
             polled: options.polled,
@@ -220,7 +267,7 @@ impl IoCtx {
     }
 
     fn open_hctx(&mut self, leg: &crate::device::Leg) -> Result<u16, DeviceError> {
-        let same = |hctx: &Option<Hctx>| {
+        let same = |hctx: &Option<Box<Hctx>>| {
             hctx.as_ref().is_some_and(|hctx| sheave_base::sync::Arc::ptr_eq(&hctx.queue, &leg.queue))
         };
         let index = match self.hctxs.iter().position(same) {
@@ -239,8 +286,8 @@ impl IoCtx {
                 if index == self.hctxs.len() {
                     self.hctxs.push(None);
                 }
-                self.hctxs[index] = Some(hctx);
-                self.active |= 1 << index;
+                self.hctxs[index] = Some(Box::new(hctx));
+                self.core.active |= 1 << index;
                 index
             }
         };
@@ -256,7 +303,7 @@ impl IoCtx {
         hctx.users -= 1;
         if hctx.users == 0 {
             hctx.shutdown(&mut self.core, &mut |_, _| debug_assert!(false, "a detached device is idle"));
-            self.active &= !(1 << index);
+            self.core.active &= !(1 << index);
             *slot = None;
         }
     }
@@ -280,11 +327,25 @@ impl IoCtx {
         self.core.bios.available() > 0
     }
 
+    /// The way of bios to a device that is one leg, for [`IoCtx::submit_routed`].
+    pub fn route(&self, bdev: u16) -> Option<Route> {
+        match self.bdevs.get(usize::from(bdev))?.as_ref()?.legs.as_slice() {
+            [leg] => Some(Route { hctx: leg.hctx, part: leg.part, offset: leg.offset }),
+            _ => None,
+        }
+    }
+
+    /// A lane: plain I/O of one kind to one device, one after the other, with what they share looked up once.
+    #[inline(always)]
+    pub fn lane(&mut self, route: Route, kind: PlainKind) -> Option<Lane<'_>> {
+        let hctx = self.hctxs.get_mut(usize::from(route.hctx))?.as_deref_mut()?;
+        Some(Lane { batch: Gather::new(route.part, kind), hctx, core: &mut self.core, offset: route.offset })
+    }
+
     /// Submits an I/O whose memory is `vecs` (none for operations without data); false when no bio is free, and then
     /// nothing happened. `fixed_buf` names the registered buffer that holds the only vector.
     ///
     /// The memory must stay valid until the bio has ended; see the invariants of [`bio`](crate::bio).
-    #[inline]
     pub fn submit(&mut self, spec: &BioSpec, vecs: &[BVec], fixed_buf: u16) -> bool {
         let Some(id) = self.core.bios.take() else {
             return false;
@@ -296,19 +357,13 @@ impl IoCtx {
         bio.op = spec.op;
         bio.flags |= spec.flags;
         bio.bdev = spec.bdev;
-        if let [vec] = vecs {
-            bio.nr_vecs = 1;
-            bio.inline[0] = *vec;
-            bio.fixed_buf = fixed_buf;
-        } else if !vecs.is_empty() {
-            self.core.bios.set_vecs(id, vecs);
-        }
+        bio.fixed_buf = if vecs.len() == 1 { fixed_buf } else { NO_FIXED_BUF };
+        self.core.bios.set_vecs(id, vecs);
         self.remap(id);
         true
     }
 
     /// Finds the queue for the bio and gives it to the hardware context.
-    #[inline]
     fn remap(&mut self, id: BioId) {
         let bio = &mut self.core.bios[id];
         let Some(Some(bdev)) = self.bdevs.get(usize::from(bio.bdev)) else {
@@ -327,9 +382,8 @@ impl IoCtx {
         self.add(hctx, id);
     }
 
-    #[inline]
     fn add(&mut self, index: u16, id: BioId) {
-        self.active |= 1 << index;
+        self.core.active |= 1 << index;
         match &mut self.hctxs[usize::from(index)] {
             Some(hctx) => {
                 hctx.add(&mut self.core, id);
@@ -389,6 +443,7 @@ impl IoCtx {
                 return;
             };
             self.core.bios[id].remaining += 1;
+            self.core.bios[id].flags |= BIO_SLOW;
             let bio = &mut self.core.bios[child];
             bio.op = Op::Flush;
             bio.flags |= BIO_CHILD | BIO_REMAPPED;
@@ -446,7 +501,7 @@ impl IoCtx {
         self.polls = self.polls.wrapping_add(1);
         let walk = self.polls % WALK_EVERY_POLLS == 0;
         let mut count = 0;
-        let mut active = self.active;
+        let mut active = self.core.active;
         while active != 0 {
             let index = active.trailing_zeros() as usize;
             active &= active - 1;
@@ -456,7 +511,7 @@ impl IoCtx {
             }
             count += hctx.poll(&mut self.core, end);
             if !hctx.has_work() {
-                self.active &= !(1 << index);
+                self.core.active &= !(1 << index);
             }
         }
         if !self.core.ended.is_empty() {
@@ -476,7 +531,7 @@ impl IoCtx {
             let (index, tag) = ((user_data >> 16) as u16, user_data as u16);
             if let Some(Some(hctx)) = self.hctxs.get_mut(usize::from(index)) {
                 hctx.kernel_done(&mut self.core, KernelEvent { tag, kind, res });
-                self.active |= 1 << index;
+                self.core.active |= 1 << index;
             }
         }
     }
@@ -578,7 +633,7 @@ impl IoCtx {
             }
         }
         self.core.end_ended(end);
-        self.active = 0;
+        self.core.active = 0;
         self.bdevs.clear();
     }
 }

@@ -15,20 +15,22 @@
 //!   checks nothing else.
 
 use crossbeam_utils::CachePadded;
+use sheave_base::clock::CoarseTs;
 use sheave_base::mpscq::{Consumer, MpscQueue};
 use sheave_base::parker::Unparker;
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
-use crate::bio::{BIO_FUA, BIO_POLLED, BIO_PREFLUSH, BioId, BioList};
-use crate::ctx::Core;
+use crate::bio::{BIO_FUA, BIO_POLLED, BIO_PREFLUSH, BVec, BioId, BioList, Op, PlainIo, SECTOR_SHIFT};
+use crate::ctx::{Core, PlainKind};
 use crate::driver::{HctxOpen, HwEnv, HwQueue, Remote};
 use crate::error::DeviceError;
 use crate::flush::FlushQueue;
 use crate::merge;
+use crate::plug::CHECK_EVERY;
 use crate::queue::{Gate, Queue};
-use crate::request::{DoneList, PLUG_MAX, RQ_FLUSH_SEQ, RQ_FUA, RQ_POLLED, Request, Rq, RqList, RqQueue, RqTable};
+use crate::request::{DoneList, PLUG_MAX, RQ_FLUSH_SEQ, RQ_FUA, RQ_POLLED, Request, Requests, Rq, RqList, RqQueue, RqTable};
 use crate::stats::{BatchAccount, HctxStats};
 use crate::tag_set::{TagSet, Tags};
 use crate::timeout::TimeoutWalk;
@@ -71,17 +73,49 @@ impl HctxShared {
     }
 }
 
+/// What plain I/Os that are gathered one after the other share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gather {
+    io: PlainIo,
+    rq_flags: u8,
+    /// The batch's time stamp.
+    time: CoarseTs,
+    /// First sector and end of the request gathered last, or no sectors: a hint where to try a merge.
+    start: u64,
+    end: u64,
+}
+
+impl Gather {
+    #[inline(always)]
+    pub(crate) fn new(part: u16, kind: PlainKind) -> Gather {
+        let PlainKind { op, flags, fixed_buf } = kind;
+        let rq_flags = if flags & BIO_POLLED != 0 { RQ_POLLED } else { 0 };
+        let io = PlainIo { op, flags, part, fixed_buf };
+        Gather { io, rq_flags, time: CoarseTs::default(), start: u64::MAX, end: u64::MAX }
+    }
+
+    fn forget(&mut self) {
+        (self.start, self.end) = (u64::MAX, u64::MAX);
+    }
+}
+
 /// One ring's way into one device.
 #[derive(Debug)]
 pub(crate) struct Hctx {
     pub(crate) queue: Arc<Queue>,
     pub(crate) shared: Arc<HctxShared>,
     index: u16,
+    /// `1 << index`, its place in the plug's mask.
+    bit: u64,
+    /// Requests that hold a tag and are not gathered: in the driver's hands or refused.
+    in_driver: u32,
+    /// Longest plain read or write that surely needs no cut; 0 when a boundary makes that depend on the place.
+    plain_bytes: u32,
     /// Attached devices that lead here.
     pub(crate) users: u32,
     stalled: bool,
     tags: Tags,
-    rqs: Box<[Request]>,
+    rqs: Requests,
     hw: Box<dyn HwQueue>,
     gathered: RqList,
     refused: RqQueue,
@@ -123,12 +157,17 @@ impl Hctx {
         };
         let hw = queue.driver().open_hctx(&mut open)?;
         queue.add_hctx(shared.clone());
+        let limits = queue.limits();
+        let plain_bytes = if limits.chunk_sectors == 0 { limits.max_bytes(Op::Write) } else { 0 };
         Ok(Hctx {
             index,
+            bit: 1 << index,
+            in_driver: 0,
+            plain_bytes,
             users: 0,
             stalled: true,
             tags: Tags::new(tag_set),
-            rqs: (0..=depth).map(|_| Request::default()).collect(),
+            rqs: Requests::new(depth),
             hw,
             gathered: RqList::default(),
             refused: RqQueue::with_depth(depth),
@@ -150,7 +189,7 @@ impl Hctx {
     /// Requests that hold a tag, the flush request included.
     #[inline]
     pub(crate) fn live(&self) -> u32 {
-        self.tags.live() + u32::from(self.flush.is_running())
+        self.in_driver + self.gathered.len() as u32
     }
 
     /// Whether anything is to be ended or sent on.
@@ -159,61 +198,106 @@ impl Hctx {
     }
 
     /// Takes a bio whose sector is an address of this queue.
-    #[inline]
     pub(crate) fn add(&mut self, core: &mut Core, id: BioId) {
         let bio = &core.bios[id];
-        if let Err(status) = self.queue.check_range(bio.sector, bio.end_sector()) {
-            return core.end_later(id, status);
-        }
-        let plain = bio.flags & (BIO_FUA | BIO_PREFLUSH) == 0
-            && bio.op.has_data()
-            && self.queue.limits().surely_fits(bio.bytes, bio.nr_vecs);
-        if self.stalled || !plain {
-            return self.add_slow(core, id);
-        }
-        if !self.gather(core, id, 0) {
-            self.stalled = true;
-            self.waiting.push_back(&mut core.bios, id);
+        match self.queue.check_range(bio.sector, bio.end_sector()) {
+            Ok(()) => self.add_checked(core, id),
+            Err(status) => core.end_later(id, status),
         }
     }
 
-    /// Merges the bio into the last gathered request or gives it one of its own; false when there is no tag.
-    #[inline]
-    pub(crate) fn gather(&mut self, core: &mut Core, id: BioId, flags: u8) -> bool {
-        if let Some(last) = self.gathered.last() {
-            let rq = &mut self.rqs[usize::from(last)];
-            if merge::try_merge(rq, &mut core.bios, id, self.queue.limits()) {
-                return true;
-            }
+    /// The same for a bio that surely lies within the device.
+    fn add_checked(&mut self, core: &mut Core, id: BioId) {
+        let bio = &core.bios[id];
+        let special = bio.flags & (BIO_FUA | BIO_PREFLUSH) != 0 || !bio.op.has_data();
+        let fits = bio.bytes <= self.plain_bytes && bio.nr_vecs <= self.queue.limits().max_segments;
+        if self.stalled || special || !fits {
+            return self.add_slow(core, id);
         }
-        let Some(tag) = self.tags.take(core.plug.take_hint()) else {
+        if !self.gather(core, id, 0) {
+            self.wait_for_tag(core, id);
+        }
+    }
+
+    #[cold]
+    fn wait_for_tag(&mut self, core: &mut Core, id: BioId) {
+        self.stalled = true;
+        self.waiting.push_back(&mut core.bios, id);
+    }
+
+    /// Takes a plain I/O, whose bio it makes; false when no bio is free.
+    #[inline(always)]
+    pub(crate) fn add_plain(
+        &mut self,
+        core: &mut Core,
+        batch: &mut Gather,
+        owner: u32,
+        sector: u64,
+        bytes: u32,
+        vec: BVec,
+    ) -> bool {
+        let Some(id) = core.bios.take_plain(&batch.io, owner, sector, bytes, vec) else {
             return false;
         };
-        let bio = &core.bios[id];
-        self.tags.set_info(tag, bio.op, bio.part);
-        let polled = if bio.flags & BIO_POLLED != 0 { RQ_POLLED } else { 0 };
-        let rq = &mut self.rqs[usize::from(tag)];
-        rq.sector = bio.sector;
-        rq.bytes = bio.bytes;
-        rq.op = bio.op;
-        rq.flags = flags | polled;
-        rq.nr_segs = bio.nr_vecs;
-        rq.bio_head = id;
-        rq.bio_tail = id;
-        rq.merged = 0;
-        rq.part = bio.part;
-        rq.generation = rq.generation.wrapping_add(1);
-        if core.stats {
-            rq.start = core.plug.now(&core.clock);
+        if self.stalled || bytes > self.plain_bytes || batch.io.flags & BIO_FUA != 0 {
+            self.add_slow(core, id);
+            batch.forget();
+            return true;
         }
+        let end = sector + u64::from(bytes >> SECTOR_SHIFT);
+        if (sector == batch.end || end == batch.start) && self.try_merge(core, id, sector, bytes) {
+            (batch.start, batch.end) = (batch.start.min(sector), batch.end.max(end));
+            return true;
+        }
+        let Some(tag) = self.tags.take(core.plug.hint()) else {
+            self.wait_for_tag(core, id);
+            return true;
+        };
+        self.tags.set_info(tag, batch.io.op, batch.io.part);
+        if core.stats && self.gathered.len().is_multiple_of(CHECK_EVERY) {
+            batch.time = core.plug.now(&core.clock);
+        }
+        let Gather { io, rq_flags, time, .. } = *batch;
+        self.rqs[tag].fill(id, sector, bytes, io.op, rq_flags, 1, io.part, time);
+        (batch.start, batch.end) = (sector, end);
         self.push_gathered(core, tag);
         true
     }
 
-    #[inline]
-    pub(crate) fn push_gathered(&mut self, core: &mut Core, tag: u16) {
+    /// Whether the bio rides along in the last gathered request.
+    #[inline(never)]
+    fn try_merge(&mut self, core: &mut Core, id: BioId, sector: u64, bytes: u32) -> bool {
+        match self.gathered.last() {
+            Some(last) => {
+                let rq = &mut self.rqs[last];
+                merge::is_adjacent(rq, sector, bytes) && merge::merge(rq, &mut core.bios, id, self.queue.limits())
+            }
+            None => false,
+        }
+    }
+
+    /// Merges the bio into the last gathered request or gives it one of its own; false when there is no tag.
+    pub(crate) fn gather(&mut self, core: &mut Core, id: BioId, flags: u8) -> bool {
+        let bio = &core.bios[id];
+        let (sector, bytes, op, part, nr_vecs) = (bio.sector, bio.bytes, bio.op, bio.part, bio.nr_vecs);
+        let polled = if bio.flags & BIO_POLLED != 0 { RQ_POLLED } else { 0 };
+        if self.try_merge(core, id, sector, bytes) {
+            return true;
+        }
+        let Some(tag) = self.tags.take(core.plug.hint()) else {
+            return false;
+        };
+        self.tags.set_info(tag, op, part);
+        let start = if core.stats { core.plug.now(&core.clock) } else { CoarseTs::default() };
+        self.rqs[tag].fill(id, sector, bytes, op, flags | polled, nr_vecs, part, start);
+        self.push_gathered(core, tag);
+        true
+    }
+
+    #[inline(always)]
+    fn push_gathered(&mut self, core: &mut Core, tag: u16) {
         self.gathered.push(tag);
-        core.plug.dirty |= 1 << self.index;
+        core.plug.dirty |= self.bit;
         if self.gathered.is_full() {
             self.flush(core);
         }
@@ -223,17 +307,20 @@ impl Hctx {
     pub(crate) fn gather_flush(&mut self, core: &mut Core) {
         let tag = self.flush_tag();
         let start = core.plug.now(&core.clock);
-        let rq = &mut self.rqs[usize::from(tag)];
+        let rq = &mut self.rqs[tag];
         let generation = rq.generation.wrapping_add(1);
-        *rq = Request { op: crate::bio::Op::Flush, flags: RQ_FLUSH_SEQ, start, generation, ..Request::default() };
+        *rq = Request { op: Op::Flush, flags: RQ_FLUSH_SEQ, start, generation, ..Request::default() };
         // SeqCst: visible before the gate is read in `dispatch`; see `Queue::freeze`.
         self.shared.flushing.store(1, Ordering::SeqCst);
         self.push_gathered(core, tag);
     }
 
     /// Hands what was gathered (and what was refused before) to the driver.
+    #[inline(never)]
     pub(crate) fn flush(&mut self, core: &mut Core) {
         core.plug.dirty &= !(1 << self.index);
+        core.active |= 1 << self.index;
+        self.in_driver += self.gathered.len() as u32;
         if self.refused.is_empty() {
             if !self.gathered.is_empty() {
                 let mut list = std::mem::take(&mut self.gathered);
@@ -273,7 +360,7 @@ impl Hctx {
             return false;
         }
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
-        let mut table = RqTable { rqs: &mut self.rqs, bios: &core.bios };
+        let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
         self.hw.queue_rqs(list, &mut table, &mut env, &mut self.done);
         // Release: pairs with the load in `is_dispatching`.
         self.shared.dispatching.store(false, Ordering::Release);
@@ -318,13 +405,14 @@ impl Hctx {
     }
 
     fn take_apart(&mut self, core: &mut Core, rq: Rq, back: &mut BioList) {
+        self.in_driver -= 1;
         let tag = rq.into_tag();
         if tag == self.flush_tag() {
             self.shared.flushing.store(0, Ordering::SeqCst);
             self.flush.unissue(&mut core.bios);
             return;
         }
-        let mut id = std::mem::replace(&mut self.rqs[usize::from(tag)].bio_head, BioId::NONE);
+        let mut id = std::mem::replace(&mut self.rqs[tag].bio_head, BioId::NONE);
         while id.is_some() {
             let next = core.bios[id].next;
             back.push_back(&mut core.bios, id);
@@ -415,7 +503,7 @@ impl Hctx {
     pub(crate) fn poll(&mut self, core: &mut Core, end: &mut impl FnMut(u32, Status)) -> u32 {
         if self.live() != 0 {
             let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
-            let mut table = RqTable { rqs: &mut self.rqs, bios: &core.bios };
+            let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
             self.hw.poll(&mut table, &mut env, &mut self.done);
             self.take_remote();
         }
@@ -435,7 +523,7 @@ impl Hctx {
     /// Hands an event of the kernel ring to the driver.
     pub(crate) fn kernel_done(&mut self, core: &mut Core, event: crate::driver::KernelEvent) {
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
-        let mut table = RqTable { rqs: &mut self.rqs, bios: &core.bios };
+        let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
         self.hw.kernel_done(event, &mut table, &mut env, &mut self.done);
     }
 
@@ -446,7 +534,7 @@ impl Hctx {
         let flush_tag = self.shared.tags.depth();
         let mut seq = false;
         for &(tag, status) in &self.done.entries {
-            let rq = &mut self.rqs[usize::from(tag)];
+            let rq = &mut self.rqs[tag];
             if core.stats {
                 account.request(rq.op, rq.start, rq.bytes, rq.merged);
             }
@@ -470,6 +558,7 @@ impl Hctx {
         }
         account.write();
         let ended = self.done.len() as u32;
+        self.in_driver -= ended;
         if seq {
             self.complete_sequences(core, flush_tag, end);
         }
@@ -488,7 +577,7 @@ impl Hctx {
     fn complete_sequences(&mut self, core: &mut Core, flush_tag: u16, end: &mut impl FnMut(u32, Status)) {
         for at in 0..self.done.entries.len() {
             let (tag, status) = self.done.entries[at];
-            let rq = &mut self.rqs[usize::from(tag)];
+            let rq = &mut self.rqs[tag];
             if rq.flags & RQ_FLUSH_SEQ == 0 {
                 continue;
             }
@@ -520,10 +609,10 @@ impl Hctx {
             return;
         }
         let flush_running = self.flush.is_running();
-        let overdue = self.timeouts.walk(now, &mut self.rqs, flush_running);
+        let overdue = self.timeouts.walk(now, self.rqs.all(), flush_running);
         for tag in overdue {
             let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
-            let mut table = RqTable { rqs: &mut self.rqs, bios: &core.bios };
+            let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
             // Either way the request ends once: by the driver now, or by its completion later.
             let _ = self.hw.timed_out(tag, &mut table, &mut env, &mut self.done);
         }
@@ -550,6 +639,7 @@ impl Hctx {
     /// end with `Status::Canceled`.
     pub(crate) fn shutdown(&mut self, core: &mut Core, end: &mut impl FnMut(u32, Status)) {
         loop {
+            self.in_driver += self.gathered.len() as u32;
             while let Some(rq) = self.gathered.pop() {
                 self.done.push(rq, Status::Canceled);
             }
@@ -561,7 +651,7 @@ impl Hctx {
                 core.end_later(id, Status::Canceled);
             }
             let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
-            let mut table = RqTable { rqs: &mut self.rqs, bios: &core.bios };
+            let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
             self.hw.shutdown(&mut table, &mut env, &mut self.done);
             self.take_remote();
             self.complete(core, end);

@@ -86,13 +86,6 @@ impl Limits {
         let to_boundary = (chunk - sector % chunk) << SECTOR_SHIFT;
         max.min(to_boundary.min(u64::from(u32::MAX)) as u32)
     }
-
-    /// Whether a read or write surely needs no split: the check of the fast path, which leaves everything else to
-    /// the exact arithmetic.
-    #[inline]
-    pub(crate) fn surely_fits(&self, bytes: u32, nr_vecs: u16) -> bool {
-        (bytes >> SECTOR_SHIFT) <= self.max_sectors && nr_vecs <= self.max_segments && self.chunk_sectors == 0
-    }
 }
 
 #[cfg(test)]

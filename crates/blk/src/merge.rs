@@ -12,19 +12,17 @@ use crate::bio_set::BioSet;
 use crate::limits::Limits;
 use crate::request::{RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, Request};
 
-/// Puts the bio into the request, at its back or front, when it fits; says whether it did.
-#[inline]
-pub(crate) fn try_merge(rq: &mut Request, bios: &mut BioSet, id: BioId, limits: &Limits) -> bool {
-    let bio = &bios[id];
-    let back = rq.end_sector() == bio.sector;
-    if !back && bio.end_sector() != rq.sector {
-        return false;
-    }
-    merge_adjacent(rq, bios, id, limits, back)
+/// Whether an I/O touches the request at its back or front.
+#[inline(always)]
+pub(crate) fn is_adjacent(rq: &Request, sector: u64, bytes: u32) -> bool {
+    rq.end_sector() == sector || sector + u64::from(bytes >> SECTOR_SHIFT) == rq.sector
 }
 
-fn merge_adjacent(rq: &mut Request, bios: &mut BioSet, id: BioId, limits: &Limits, back: bool) -> bool {
+/// Puts an adjacent bio into the request when the rules allow; says whether it did.
+#[cold]
+pub(crate) fn merge(rq: &mut Request, bios: &mut BioSet, id: BioId, limits: &Limits) -> bool {
     let bio = &bios[id];
+    let back = rq.end_sector() == bio.sector;
     let mergeable = bio.op == rq.op
         && bio.op.has_data()
         && bio.part == rq.part

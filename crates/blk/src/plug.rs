@@ -14,8 +14,8 @@ use sheave_base::clock::{Clock, CoarseTs};
 
 /// A cached time older than this is read anew.
 pub const MAX_AGE_NS: u64 = 50_000;
-/// How many requests pass between two looks at the cycle counter.
-pub const CHECK_EVERY: u32 = 8;
+/// At most this many requests share a stamp between two looks at the cycle counter.
+pub const CHECK_EVERY: usize = 16;
 
 /// A ring's plug.
 #[derive(Debug, Default)]
@@ -23,10 +23,9 @@ pub struct Plug {
     time: CoarseTs,
     cached: bool,
     cycles: u64,
-    uses: u32,
     /// Nesting: only the outermost `finish` flushes.
     depth: u32,
-    /// How many more I/Os the submitter has announced.
+    /// How many I/Os the submitter has announced.
     hint: u32,
     /// Hardware contexts with gathered requests.
     pub(crate) dirty: u64,
@@ -57,32 +56,21 @@ impl Plug {
         self.depth > 0
     }
 
-    /// How many more I/Os are announced; at least 1.
+    /// How many I/Os the submitter announced.
     #[inline]
-    pub(crate) fn take_hint(&mut self) -> u32 {
-        let hint = self.hint;
-        self.hint = hint.saturating_sub(1);
-        hint.max(1)
+    pub(crate) fn hint(&self) -> u32 {
+        self.hint
     }
 
-    /// The time of the batch: cached while the plug is open, else read.
+    /// The time of the batch: cached while the plug is open, else read. Callers that gather many requests ask once for
+    /// [`CHECK_EVERY`] of them, for even a look at the cycle counter is not free.
     #[inline]
     pub fn now(&mut self, clock: &Clock) -> CoarseTs {
-        if !self.cached {
-            return self.refresh(clock);
+        if self.cached && clock.cycles_to_ns(clock.cycles().wrapping_sub(self.cycles)) <= MAX_AGE_NS {
+            return self.time;
         }
-        self.uses += 1;
-        if self.uses % CHECK_EVERY == 0 && clock.cycles_to_ns(clock.cycles().wrapping_sub(self.cycles)) > MAX_AGE_NS {
-            return self.refresh(clock);
-        }
-        self.time
-    }
-
-    fn refresh(&mut self, clock: &Clock) -> CoarseTs {
-        self.time = clock.coarse();
-        self.cycles = clock.cycles();
+        (self.time, self.cycles) = clock.coarse_with_cycles();
         self.cached = self.depth > 0;
-        self.uses = 0;
         self.time
     }
 

@@ -6,7 +6,10 @@
 //! - I1: a request belongs to whoever has its [`Rq`]: the plug, the dispatch list, the driver, then the completion.
 //! - I2: an [`Rq`] ends by being given to [`DoneList::push`]; one that is dropped otherwise panics in debug builds,
 //!   for its bios would never end.
+//! - I4: a tag is at most the depth of its hardware context: tags come from its tag set, and [`Rq`]s are made from them
+//!   alone.
 //! - I3: `bio_head` to `bio_tail` are the bios it carries, adjacent on the device and in this order.
+#![allow(unsafe_code)] // Requests are an arena like the bios: indexed at every step of every I/O.
 
 use std::collections::VecDeque;
 
@@ -60,6 +63,40 @@ pub struct Request {
 impl Default for BioId {
     fn default() -> Self {
         BioId::NONE
+    }
+}
+
+/// The requests of one hardware context, by tag; the last is the flush request.
+#[derive(Debug)]
+pub(crate) struct Requests(Box<[Request]>);
+
+impl Requests {
+    pub(crate) fn new(depth: u16) -> Requests {
+        Requests((0..=depth).map(|_| Request::default()).collect())
+    }
+
+    pub(crate) fn all(&mut self) -> &mut [Request] {
+        &mut self.0
+    }
+}
+
+impl std::ops::Index<u16> for Requests {
+    type Output = Request;
+
+    #[inline(always)]
+    fn index(&self, tag: u16) -> &Request {
+        debug_assert!(usize::from(tag) < self.0.len(), "I4");
+        // SAFETY: I4.
+        unsafe { self.0.get_unchecked(usize::from(tag)) }
+    }
+}
+
+impl std::ops::IndexMut<u16> for Requests {
+    #[inline(always)]
+    fn index_mut(&mut self, tag: u16) -> &mut Request {
+        debug_assert!(usize::from(tag) < self.0.len(), "I4");
+        // SAFETY: I4.
+        unsafe { self.0.get_unchecked_mut(usize::from(tag)) }
     }
 }
 
@@ -155,18 +192,18 @@ impl RqList {
         self.len = 0;
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, tag: u16) {
         self.tags[usize::from(self.len) % PLUG_MAX] = tag;
         self.len += 1;
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
         usize::from(self.len) == PLUG_MAX
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn last(&self) -> Option<u16> {
         (self.len > self.head).then(|| self.tags[usize::from(self.len - 1) % PLUG_MAX])
     }
@@ -349,6 +386,33 @@ impl Iterator for Segments<'_> {
 }
 
 impl Request {
+    /// Makes it the request of one bio.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "each is a field; a struct of them would be this one")]
+    pub(crate) fn fill(
+        &mut self,
+        bio: BioId,
+        sector: u64,
+        bytes: u32,
+        op: Op,
+        flags: u8,
+        nr_segs: u16,
+        part: u16,
+        start: CoarseTs,
+    ) {
+        self.sector = sector;
+        self.bytes = bytes;
+        self.op = op;
+        self.flags = flags;
+        self.nr_segs = nr_segs;
+        self.bio_head = bio;
+        self.bio_tail = bio;
+        self.start = start;
+        self.merged = 0;
+        self.part = part;
+        self.generation = self.generation.wrapping_add(1);
+    }
+
     /// The first sector after the request.
     #[inline]
     pub fn end_sector(&self) -> u64 {

@@ -9,7 +9,7 @@
 
 use sheave_base::status::Status;
 
-use crate::bio::{BIO_CHILD, BIO_FUA, BIO_INLINE_VECS, BIO_POLLED, BVec, Bio, BioId, NO_FIXED_BUF};
+use crate::bio::{BIO_CACHEABLE, BIO_CHILD, BIO_FUA, BIO_INLINE_VECS, BIO_POLLED, BIO_SLOW, BVec, Bio, BioId, NO_FIXED_BUF};
 use crate::bio_set::BioSet;
 use crate::limits::Limits;
 
@@ -46,6 +46,7 @@ pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32) -> Option<BioId> {
     let (owner, sector, op, flags) = (parent.owner, parent.sector, parent.op, parent.flags);
     let (bdev, part, fixed_buf) = (parent.bdev, parent.part, parent.fixed_buf);
     parent.remaining += 1;
+    parent.flags |= BIO_SLOW;
     parent.sector += u64::from(bytes >> crate::bio::SECTOR_SHIFT);
     parent.bytes -= bytes;
     if op.has_data() {
@@ -64,7 +65,10 @@ pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32) -> Option<BioId> {
     if op.has_data() {
         front.nr_vecs = count as u16;
         front.inline = inline;
-        front.table = (count > BIO_INLINE_VECS).then(|| Box::new(table));
+        if count > BIO_INLINE_VECS {
+            front.flags &= !BIO_CACHEABLE;
+            front.table = Some(Box::new(table));
+        }
     }
     Some(child)
 }

@@ -134,13 +134,14 @@ impl TagSet {
 #[derive(Debug)]
 pub(crate) struct Tags {
     set: Arc<TagSet>,
-    /// Owned set: the free bits of each word. Shared set: bits taken ahead, in one word at a time.
+    /// Free bits of the word that tags are taken from; its own entry of `free` is out of date.
+    current: u64,
+    /// That word.
+    word: usize,
+    /// Owned set: the free bits of each word. Shared set: bits taken ahead.
     free: Box<[u64]>,
-    /// Lowest word that may have a free bit.
-    first: usize,
-    /// Words whose busy bits changed since they were published.
+    /// Other words whose busy bits changed since they were published.
     dirty: u64,
-    live: u32,
     shared: bool,
     word_hint: u32,
 }
@@ -149,46 +150,50 @@ impl Tags {
     pub(crate) fn new(set: Arc<TagSet>) -> Tags {
         let depth = u32::from(set.depth);
         let shared = matches!(set.kind, Kind::Shared(_));
-        let free =
-            (0..set.words()).map(|word| if shared { 0 } else { low_bits((depth - word * 64).min(64)) }).collect();
-        Tags { set, free, first: 0, dirty: 0, live: 0, shared, word_hint: 0 }
+        let free: Box<[u64]> = (0..set.words())
+            .map(|word| if shared { 0 } else { low_bits((depth - word * 64).min(64)) })
+            .collect();
+        Tags { set, current: free[0], word: 0, free, dirty: 0, shared, word_hint: 0 }
     }
 
     /// Takes the lowest free tag; `ahead` is how many more the batch is expected to want.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, ahead: u32) -> Option<u16> {
-        loop {
-            let Some(word) = self.free.get_mut(self.first) else {
-                return self.take_slow(ahead);
-            };
-            if *word != 0 {
-                let bit = word.trailing_zeros();
-                *word &= *word - 1;
-                self.dirty |= 1 << self.first;
-                self.live += 1;
-                return Some((self.first as u32 * 64 + bit) as u16);
-            }
-            self.first += 1;
+        if self.current == 0 && !self.next_word(ahead) {
+            return None;
         }
+        let bit = self.current.trailing_zeros();
+        self.current &= self.current - 1;
+        Some((self.word as u32 * 64 + bit) as u16)
     }
 
+    /// Goes to the lowest word with free bits; false when there is none.
     #[cold]
-    fn take_slow(&mut self, ahead: u32) -> Option<u16> {
-        let Kind::Shared(map) = &self.set.kind else {
-            return None;
+    fn next_word(&mut self, ahead: u32) -> bool {
+        self.switch_to(self.free.len());
+        let found = match &self.set.kind {
+            Kind::Owned(_) => self.free.iter().position(|&word| word != 0),
+            Kind::Shared(map) => map.get_batch(&mut self.word_hint, ahead.clamp(1, 64)).map(|(base, mask)| {
+                self.free[(base / 64) as usize] |= mask;
+                (base / 64) as usize
+            }),
         };
-        let (base, mask) = map.get_batch(&mut self.word_hint, ahead.clamp(1, 64))?;
-        self.first = (base / 64) as usize;
-        self.free[self.first] |= mask;
-        let word = &mut self.free[self.first];
-        let bit = word.trailing_zeros();
-        *word &= *word - 1;
-        self.live += 1;
-        Some((base / 64 * 64 + bit) as u16)
+        self.switch_to(found.unwrap_or(0));
+        found.is_some()
+    }
+
+    /// Makes `word` the one that tags are taken from; the number of words stands for none.
+    fn switch_to(&mut self, word: usize) {
+        if let Some(entry) = self.free.get_mut(self.word) {
+            *entry = self.current;
+            self.dirty |= 1 << self.word;
+        }
+        self.word = word;
+        self.current = self.free.get(word).copied().unwrap_or(0);
     }
 
     /// Says what the tag's request is (I2).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn set_info(&self, tag: u16, op: Op, part: u16) {
         // Relaxed: published by the swap in `publish`; for a shared set, whose bit is set already, a reader sees the
         // request a little later.
@@ -198,9 +203,10 @@ impl Tags {
     /// Makes what was taken visible, before the requests go to the driver.
     #[inline]
     pub(crate) fn publish(&mut self) {
-        let mut dirty = std::mem::take(&mut self.dirty);
+        let mut dirty = std::mem::take(&mut self.dirty) | 1 << self.word;
         match &self.set.kind {
             Kind::Owned(busy) => {
+                self.free[self.word] = self.current;
                 while dirty != 0 {
                     let word = dirty.trailing_zeros() as usize;
                     dirty &= dirty - 1;
@@ -222,12 +228,15 @@ impl Tags {
     /// Frees the tags of one word.
     #[inline]
     pub(crate) fn free_batch(&mut self, word: usize, mask: u64) {
-        self.live -= mask.count_ones();
         match &self.set.kind {
             Kind::Owned(busy) => {
+                self.free[self.word] = self.current;
+                self.dirty |= 1 << self.word;
                 debug_assert_eq!(self.free[word] & mask, 0, "a tag is freed once");
                 self.free[word] |= mask;
-                self.first = self.first.min(word);
+                // Low tags first: few requests then stay in few cache lines.
+                self.word = self.word.min(word);
+                self.current = self.free[self.word];
                 // Release: what the requests did happened before they left; pairs with the load in `TagSet::busy`.
                 busy[word].store(!self.free[word] & self.all(word), Ordering::Release);
             }
@@ -254,24 +263,20 @@ impl Tags {
 
     fn return_unused_slow(&mut self) {
         let Kind::Shared(map) = &self.set.kind else { return };
+        self.free[self.word] = self.current;
+        self.current = 0;
         for (word, bits) in self.free.iter_mut().enumerate() {
             if *bits != 0 {
                 map.clear_batch(word as u32 * 64, *bits);
                 *bits = 0;
             }
         }
-        self.first = self.free.len();
-    }
-
-    /// Requests between `take` and `free_batch`.
-    #[inline]
-    pub(crate) fn live(&self) -> u32 {
-        self.live
     }
 
     /// Whether an owned set has surely no free tag; a shared one may always have.
     pub(crate) fn are_out(&self) -> bool {
-        !self.shared && self.live == u32::from(self.set.depth)
+        let elsewhere = || self.free.iter().enumerate().any(|(word, &free)| word != self.word && free != 0);
+        !self.shared && self.current == 0 && !elsewhere()
     }
 }
 

@@ -15,7 +15,7 @@
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_blk::bio::{BIO_FUA, BIO_POLLED, BVec, NO_FIXED_BUF, Op};
-use sheave_blk::ctx::{BioSpec, IoCtx};
+use sheave_blk::ctx::{BioSpec, IoCtx, Lane, PlainKind, Route};
 use sheave_blk::queue::Queue;
 
 use crate::completion_plan::{CompletionPlan, MayBlock, decide};
@@ -39,6 +39,8 @@ pub struct OpenFile {
     pub pos: u64,
     /// The queue whose size is the file's, for the raw device that is one.
     queue: Option<Arc<Queue>>,
+    /// The way of bios to the raw device, when it is one leg and may be written.
+    route: Option<Route>,
     identity: bool,
     read_only: bool,
     block_mask: u32,
@@ -48,11 +50,12 @@ pub struct OpenFile {
 
 impl OpenFile {
     /// Takes note of what does not change while the file is attached.
-    pub fn new(file: Arc<dyn File>, bdev: u16) -> OpenFile {
+    pub fn new(file: Arc<dyn File>, bdev: u16, io: &IoCtx) -> OpenFile {
         let (limits, caps) = (file.device().limits().clone(), file.device().capabilities());
         let identity = file.is_identity();
         OpenFile {
             queue: file.device().whole_queue().filter(|_| identity).cloned(),
+            route: io.route(bdev).filter(|_| identity && !caps.read_only),
             identity,
             read_only: caps.read_only,
             block_mask: limits.logical_block - 1,
@@ -102,7 +105,6 @@ fn error(status: Status) -> Issued {
 
 /// Issues the I/O of `kiocb` (`pos`, `len` and `flags` filled in) on memory `vecs`. `owner` comes back in
 /// [`end_bio`]; `fixed_buf` names the registered buffer that holds the only vector.
-#[inline]
 pub fn issue(
     io: &mut IoCtx,
     file: &OpenFile,
@@ -111,42 +113,97 @@ pub fn issue(
     vecs: &[BVec],
     fixed_buf: u16,
 ) -> Issued {
-    let end = kiocb.pos + u64::from(kiocb.len);
-    if kiocb.len == 0 {
-        return Issued::Done(0);
+    match vecs {
+        [vec] => issue_one(io, file, kiocb, owner, *vec, fixed_buf),
+        _ => issue_slow(io, file, kiocb, owner, vecs),
     }
-    let size = file.size_bytes();
-    let misaligned = (kiocb.pos as u32 | kiocb.len) & file.block_mask;
-    let [vec] = vecs else { return issue_slow(io, file, kiocb, owner, vecs, size) };
-    if end > size || misaligned != 0 || vec.base as u32 & file.dma_mask != 0 || !file.identity || file.read_only {
-        return issue_slow(io, file, kiocb, owner, vecs, size);
-    }
-    kiocb.refs = 1;
-    kiocb.status = Status::Ok;
-    kiocb.plan = CompletionPlan::Inline;
-    let spec = bio_spec(file, kiocb, owner, kiocb.pos, kiocb.len, kiocb.flags & (IOCB_DSYNC | IOCB_SYNC) != 0);
-    if io.submit(&spec, vecs, fixed_buf) { Issued::Queued } else { Issued::Again }
 }
 
-#[inline]
-fn bio_spec(file: &OpenFile, kiocb: &Kiocb, owner: u32, addr: u64, bytes: u32, fua: bool) -> BioSpec {
-    let write = kiocb.flags & IOCB_WRITE != 0;
-    let polled = if kiocb.flags & IOCB_POLLED != 0 { BIO_POLLED } else { 0 };
-    let fua = if write && fua { BIO_FUA } else { 0 };
-    let op = if write { Op::Write } else { Op::Read };
-    BioSpec { bdev: file.bdev, op, flags: polled | fua, sector: addr >> 9, bytes, owner }
-}
-
-/// Everything but one aligned vector on a raw device within its end.
-#[cold]
-fn issue_slow(
+/// The same for one piece of memory.
+pub fn issue_one(
     io: &mut IoCtx,
     file: &OpenFile,
     kiocb: &mut Kiocb,
     owner: u32,
-    vecs: &[BVec],
-    size: u64,
+    vec: BVec,
+    fixed_buf: u16,
 ) -> Issued {
+    let (pos, len, flags) = (kiocb.pos, kiocb.len, kiocb.flags);
+    let Some(mut run) = PlainRun::start(io, file, flags, fixed_buf) else { return issue_slow(io, file, kiocb, owner, &[vec]) };
+    if !run.is_plain(pos, len, vec.base) {
+        return issue_slow(io, file, kiocb, owner, &[vec]);
+    }
+    *kiocb = Kiocb::started(pos, len, flags);
+    let submitted = run.submit(pos, len, owner, vec);
+    run.finish();
+    if submitted { Issued::Queued } else { Issued::Again }
+}
+
+/// A run of plain I/O on one raw device: what the checks and the way need is looked up once for all of them.
+///
+/// Plain is what passes all checks and needs no mapping, as almost every I/O on a raw device does. What is not plain
+/// goes through [`issue`], which checks in order and says what is wrong.
+#[derive(Debug)]
+pub struct PlainRun<'a> {
+    lane: Lane<'a>,
+    /// Size of the device in bytes.
+    size: u64,
+    block_mask: u32,
+    dma_mask: u32,
+}
+
+impl<'a> PlainRun<'a> {
+    /// A run with the same `IOCB_*` flags and the same registered buffer (or none). For a raw device that is one leg
+    /// and may be written; others have no plain I/O.
+    #[inline(always)]
+    pub fn start(io: &'a mut IoCtx, file: &OpenFile, iocb_flags: u16, fixed_buf: u16) -> Option<PlainRun<'a>> {
+        let fua = iocb_flags & (IOCB_DSYNC | IOCB_SYNC) != 0;
+        let spec = bio_spec(file.bdev, iocb_flags, 0, 0, 0, fua);
+        Some(PlainRun {
+            size: file.queue.as_ref()?.sectors() << 9,
+            lane: io.lane(file.route?, PlainKind { op: spec.op, flags: spec.flags, fixed_buf })?,
+            block_mask: file.block_mask,
+            dma_mask: file.dma_mask,
+        })
+    }
+
+    /// Whether an I/O is plain.
+    #[inline(always)]
+    pub fn is_plain(&self, pos: u64, len: u32, addr: usize) -> bool {
+        let misaligned = (pos as u32 | len) & self.block_mask | addr as u32 & self.dma_mask;
+        let within = pos < self.size && u64::from(len) <= self.size - pos;
+        within && misaligned == 0 && len != 0
+    }
+
+    /// Sends a plain I/O whose kiocb was [started](Kiocb::started); false when no bio is free.
+    #[inline(always)]
+    pub fn submit(&mut self, pos: u64, len: u32, owner: u32, vec: BVec) -> bool {
+        self.lane.submit(owner, pos >> 9, len, vec)
+    }
+
+    /// Ends the run.
+    #[inline]
+    pub fn finish(self) {
+        self.lane.finish();
+    }
+}
+
+#[inline(always)]
+fn bio_spec(bdev: u16, iocb_flags: u16, owner: u32, addr: u64, bytes: u32, fua: bool) -> BioSpec {
+    let write = iocb_flags & IOCB_WRITE != 0;
+    let polled = if iocb_flags & IOCB_POLLED != 0 { BIO_POLLED } else { 0 };
+    let fua = if write && fua { BIO_FUA } else { 0 };
+    let op = if write { Op::Write } else { Op::Read };
+    BioSpec { bdev, op, flags: polled | fua, sector: addr >> 9, bytes, owner }
+}
+
+/// Everything but one aligned vector on a raw device within its end.
+#[cold]
+fn issue_slow(io: &mut IoCtx, file: &OpenFile, kiocb: &mut Kiocb, owner: u32, vecs: &[BVec]) -> Issued {
+    if kiocb.len == 0 {
+        return Issued::Done(0);
+    }
+    let size = file.size_bytes();
     let write = kiocb.is_write();
     if write && file.read_only {
         return Issued::Done(-9);
@@ -170,7 +227,7 @@ fn issue_slow(
     kiocb.plan = CompletionPlan::Inline;
     if file.identity {
         let fua = kiocb.flags & (IOCB_DSYNC | IOCB_SYNC) != 0;
-        let spec = bio_spec(file, kiocb, owner, kiocb.pos, kiocb.len, fua);
+        let spec = bio_spec(file.bdev, kiocb.flags, owner, kiocb.pos, kiocb.len, fua);
         return if io.submit(&spec, vecs, NO_FIXED_BUF) { Issued::Queued } else { Issued::Again };
     }
     issue_mapped(io, file, kiocb, owner, vecs, size)
@@ -263,7 +320,7 @@ fn submit_mapped(
             continue;
         }
         kiocb.refs += 1;
-        let spec = bio_spec(file, kiocb, owner, mapping.addr, bytes, fua);
+        let spec = bio_spec(file.bdev, kiocb.flags, owner, mapping.addr, bytes, fua);
         if !io.submit(&spec, &piece, NO_FIXED_BUF) {
             kiocb.refs -= 1;
             if kiocb.refs == 1 {
@@ -307,7 +364,7 @@ fn zero(vecs: &[BVec]) {
 }
 
 /// A bio of the kiocb has ended. True when that was the last reference: then the kiocb completes as its plan says.
-#[inline]
+#[inline(always)]
 pub fn end_bio(kiocb: &mut Kiocb, status: Status) -> bool {
     if !status.is_ok() {
         note_error(kiocb, status);

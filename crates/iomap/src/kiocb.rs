@@ -46,6 +46,13 @@ pub struct Kiocb {
 }
 
 impl Kiocb {
+    /// A kiocb with the reference of its one bio, completing inline.
+    #[inline(always)]
+    #[must_use]
+    pub fn started(pos: u64, len: u32, flags: u16) -> Kiocb {
+        Kiocb { pos, len, flags, refs: 1, status: Status::Ok, plan: CompletionPlan::Inline }
+    }
+
     /// The result in the convention of CQEs: bytes, or `-errno`.
     #[inline]
     #[must_use]

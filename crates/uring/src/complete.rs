@@ -27,7 +27,7 @@ const SLOW: u16 = REQ_SLOW_END | REQ_OWNS_BUF | REQ_OLD_BUF | REQ_HAS_GUARD;
 
 impl Core {
     /// A bio of the slot has ended.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn bio_ended(&mut self, slot: u32, status: Status) {
         let req = &mut self.reqs[slot];
         if !dio::end_bio(&mut req.kiocb, status) {
@@ -42,7 +42,7 @@ impl Core {
     }
 
     /// Ends the request with this result.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish(&mut self, slot: u32, res: i32) {
         let req = &self.reqs[slot];
         if req.rflags & SLOW != 0 {
@@ -138,7 +138,7 @@ impl Core {
     }
 
     /// Posts a CQE; into the overflow list when the CQ has no room.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post(&mut self, cqe: Cqe, owned: Option<Owned>) {
         if !self.overflow.is_empty() || self.queues.cq_full() {
             return self.post_overflow(cqe, owned);

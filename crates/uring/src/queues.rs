@@ -214,6 +214,24 @@ impl Queues {
         Some(index)
     }
 
+    /// Looks at the SQE that is `ahead` of the next one without taking it; `None` when its index is out of range.
+    #[inline(always)]
+    pub(crate) fn sq_peek(&self, ahead: u32) -> Option<&Sqe> {
+        let index = self.array_entry(self.sq_head.wrapping_add(ahead)).load(Ordering::Relaxed); // As in `sq_take`.
+        if index > self.sq_mask {
+            return None;
+        }
+        // SAFETY: index checked (I4); any bytes are a valid `Sqe`; nothing writes it while it is looked at, for its
+        // producer is this thread.
+        Some(unsafe { &*self.sqes.as_ptr().add(index as usize) })
+    }
+
+    /// Takes SQEs that were looked at.
+    #[inline]
+    pub(crate) fn sq_skip(&mut self, count: u32) {
+        self.sq_head = self.sq_head.wrapping_add(count);
+    }
+
     #[cold]
     fn sq_drop(&self) {
         let dropped = self.word(self.at.sq_dropped);

@@ -20,7 +20,7 @@ pub struct Fd(pub i32);
 /// What an `fd` names.
 #[derive(Debug)]
 enum Entry {
-    File(Box<OpenFile>),
+    File(OpenFile),
     /// Another ring, or this one: a target of MSG_RING.
     Ring(RingHandle),
 }
@@ -59,7 +59,7 @@ impl FileTable {
     }
 
     pub(crate) fn add_file(&mut self, file: OpenFile) -> Fd {
-        self.add(Entry::File(Box::new(file)))
+        self.add(Entry::File(file))
     }
 
     pub(crate) fn add_ring(&mut self, ring: RingHandle) -> Fd {
@@ -79,6 +79,15 @@ impl FileTable {
     pub(crate) fn resolve(&self, fd: i32, fixed: bool) -> Option<usize> {
         let at = self.resolve_any(fd, fixed)?;
         self.get(at).map(|_| at)
+    }
+
+    /// The file of an `fd` that is attached: what the fast path asks.
+    #[inline(always)]
+    pub(crate) fn get_attached(&self, fd: i32) -> Option<&OpenFile> {
+        match self.slots.get(fd as u32 as usize) {
+            Some(Some(Slot { entry: Entry::File(file), attached: true, .. })) => Some(file),
+            _ => None,
+        }
     }
 
     #[inline]
@@ -195,7 +204,7 @@ pub(crate) struct BufTable {
 
 impl BufTable {
     /// Whether `[addr, addr + len)` lies within the buffer.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn covers(&self, index: u16, addr: u64, len: u64) -> bool {
         match self.bufs.get(usize::from(index)) {
             Some(Some(buf)) => addr >= buf.base && len <= buf.len && addr - buf.base <= buf.len - len,

@@ -39,6 +39,18 @@ pub struct Sqe {
 
 const _: () = assert!(size_of::<Sqe>() == 64);
 
+impl Sqe {
+    /// What reads and writes of one run have in common: opcode, flags, ioprio and file in one word; buffer,
+    /// personality and splice fields in the other.
+    #[inline(always)]
+    pub(crate) fn kind(&self) -> (u64, u64) {
+        let file = u64::from(self.fd as u32) << 32;
+        let first = file | u64::from(self.ioprio) << 16 | u64::from(self.flags) << 8 | u64::from(self.opcode);
+        let splice = u64::from(self.splice_fd_in as u32) << 32;
+        (first, splice | u64::from(self.personality) << 16 | u64::from(self.buf_index))
+    }
+}
+
 /// Opcodes, with the kernel's numbers.
 pub mod opcode {
     #![allow(missing_docs)] // The names are the UAPI's.

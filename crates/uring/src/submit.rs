@@ -11,6 +11,7 @@
 
 use crate::core::Deferred;
 use crate::io_wq::Work;
+use crate::op;
 use crate::opdef::{self, Issue, OpDef};
 use crate::req::{
     NO_FILE, NO_SLOT, REQ_DRAIN, REQ_LINKED, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END, State,
@@ -44,10 +45,15 @@ impl Ring {
             return 0;
         }
         self.io.start_plug(count);
-        let mut sqe = Sqe::default();
-        for _ in 0..count {
-            if let Some(index) = self.core.queues.sq_take(&mut sqe) {
-                self.submit_sqe(index, &sqe);
+        let mut left = count;
+        while left > 0 {
+            let plain = self.is_plain();
+            if plain {
+                left -= op::rw::submit_plain_run(self, left);
+            }
+            if left > 0 {
+                self.submit_next(plain);
+                left -= 1;
             }
         }
         if self.core.chain.head != NO_SLOT {
@@ -59,8 +65,19 @@ impl Ring {
         count
     }
 
+    /// Whether SQEs can be taken one by one, with nothing around them to look at.
     #[inline]
-    fn submit_sqe(&mut self, index: u32, sqe: &Sqe) {
+    fn is_plain(&self) -> bool {
+        let core = &self.core;
+        core.nr_owned == 0 && core.chain.head == NO_SLOT && !(core.drain_active | core.drain_next)
+    }
+
+    /// Takes one SQE, whatever it is, by the table. `plain`: there is nothing around it to look at.
+    fn submit_next(&mut self, plain: bool) {
+        let mut sqe = Sqe::default();
+        let Some(index) = self.core.queues.sq_take(&mut sqe) else { return };
+        let sqe = &sqe;
+        let plain = plain && sqe.flags & !IOSQE_FIXED_FILE == 0;
         let Some(slot) = self.core.reqs.take() else { return };
         let req = &mut self.core.reqs[slot];
         req.user_data = sqe.user_data;
@@ -76,11 +93,8 @@ impl Ring {
         req.rflags = 0;
         req.link = NO_SLOT;
         req.file = NO_FILE;
-        let simple = u32::from(sqe.flags & !IOSQE_FIXED_FILE) | u32::from(sqe.personality) == 0;
-        if simple
-            && self.core.nr_owned == 0
-            && self.core.chain.head == NO_SLOT
-            && !(self.core.drain_active | self.core.drain_next)
+        if plain
+            && sqe.personality == 0
             && let Some(def) = opdef::get(sqe.opcode)
             && (sqe.ioprio == 0 || def.ioprio)
         {
