@@ -5,7 +5,7 @@
 //! [`hctx::HctxShared`](crate::hctx::HctxShared) and the devices' queues show to readers.
 //!
 //! Invariants:
-//! - I1: every submitted bio ends exactly once, by a call of `end` with its owner's number in [`IoCtx::poll`] or
+//! - I1: every submitted bio ends exactly once, by a call of [`EndIo::end_io`] with its owner's number in [`IoCtx::poll`] or
 //!   [`IoCtx::shutdown`], never inside [`IoCtx::submit`].
 //! - I2: a ring has at most 64 hardware contexts (the plug's mask) and at most one kernel ring.
 //! - I3: before sleeping, the plug is flushed and its time forgotten.
@@ -28,6 +28,19 @@ use crate::plug::Plug;
 pub const MAX_HCTXS: usize = 64;
 /// Between two looks at the clock for the timeout walk while a ring is busy.
 const WALK_EVERY_POLLS: u32 = 256;
+
+/// Who is told that bios ended: their owner.
+pub trait EndIo {
+    /// The bio that was submitted with this owner's number has ended with this status.
+    fn end_io(&mut self, owner: u32, status: Status);
+}
+
+impl<F: FnMut(u32, Status)> EndIo for F {
+    #[inline]
+    fn end_io(&mut self, owner: u32, status: Status) {
+        self(owner, status);
+    }
+}
 
 /// What the hardware contexts of a ring share.
 #[derive(Debug)]
@@ -56,10 +69,11 @@ impl Core {
         self.ended.push_back(&mut self.bios, id);
     }
 
-    pub(crate) fn end_ended(&mut self, end: &mut impl FnMut(u32, Status)) -> u32 {
+    #[cold]
+    pub(crate) fn end_ended(&mut self, end: &mut dyn EndIo) -> u32 {
         let mut count = 0;
         while let Some(id) = self.ended.pop(&mut self.bios) {
-            self.end_bio(id, Status::Ok, end);
+            self.end_bio_slow(id, Status::Ok, end);
             count += 1;
         }
         count
@@ -67,18 +81,18 @@ impl Core {
 
     /// Ends a bio: recycles it and tells its owner, unless it waits for children or is one.
     #[inline(always)]
-    pub(crate) fn end_bio(&mut self, id: BioId, status: Status, end: &mut impl FnMut(u32, Status)) {
+    pub(crate) fn end_bio(&mut self, id: BioId, status: Status, end: &mut impl EndIo) {
         let bio = &self.bios[id];
         if bio.flags & BIO_SLOW_END != 0 {
             return self.end_bio_slow(id, status, end);
         }
         let owner = bio.owner;
         self.bios.put(id);
-        end(owner, status);
+        end.end_io(owner, status);
     }
 
     #[cold]
-    fn end_bio_slow(&mut self, mut id: BioId, status: Status, end: &mut impl FnMut(u32, Status)) {
+    pub(crate) fn end_bio_slow(&mut self, mut id: BioId, status: Status, end: &mut dyn EndIo) {
         let bio = &mut self.bios[id];
         if bio.status.is_ok() {
             bio.status = status;
@@ -92,7 +106,7 @@ impl Core {
             let (flags, status, owner, parent) = (bio.flags, bio.status, bio.owner, bio.parent);
             self.bios.put(id);
             if flags & BIO_CHILD == 0 {
-                return end(owner, status);
+                return end.end_io(owner, status);
             }
             let up = &mut self.bios[parent];
             up.flags |= BIO_SLOW;
@@ -492,9 +506,9 @@ impl IoCtx {
         }
     }
 
-    /// Ends what is ready: calls `end(owner, status)` for every bio that ended; returns how many requests did.
+    /// Ends what is ready: calls `end` for every bio that ended; returns how many requests did.
     #[inline]
-    pub fn poll(&mut self, end: &mut impl FnMut(u32, Status)) -> u32 {
+    pub fn poll(&mut self, end: &mut impl EndIo) -> u32 {
         if self.core.kring.ring.is_some() {
             self.reap_kernel();
         }
@@ -624,7 +638,7 @@ impl IoCtx {
     }
 
     /// Ends everything: cancels what never reached a driver, waits for what a device may still touch.
-    pub fn shutdown(&mut self, end: &mut impl FnMut(u32, Status)) {
+    pub fn shutdown(&mut self, end: &mut impl EndIo) {
         self.core.plug.invalidate();
         for index in 0..self.hctxs.len() {
             if let Some(mut hctx) = self.hctxs[index].take() {

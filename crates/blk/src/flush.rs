@@ -17,7 +17,7 @@ use sheave_base::status::Status;
 
 use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, BioList, Op};
 use crate::bio_set::BioSet;
-use crate::ctx::Core;
+use crate::ctx::{Core, EndIo};
 use crate::hctx::Hctx;
 use crate::request::{RQ_FLUSH_SEQ, RQ_NOMERGE};
 
@@ -104,7 +104,7 @@ impl Hctx {
     }
 
     /// The flush in flight has ended: its bios go on to DATA, or end.
-    pub(crate) fn flush_done(&mut self, core: &mut Core, status: Status, end: &mut impl FnMut(u32, Status)) {
+    pub(crate) fn flush_done(&mut self, core: &mut Core, status: Status, end: &mut dyn EndIo) {
         self.flush.in_flight = false;
         let mut running = self.flush.running.take();
         while let Some(id) = running.pop(&mut core.bios) {
@@ -113,17 +113,17 @@ impl Hctx {
                 bio.flags &= !BIO_PREFLUSH;
                 self.waiting.push_back(&mut core.bios, id);
             } else {
-                core.end_bio(id, status, end);
+                core.end_bio_slow(id, status, end);
             }
         }
     }
 
     /// DATA of a write without native FUA has ended: POSTFLUSH follows.
-    pub(crate) fn data_done(&mut self, core: &mut Core, id: BioId, status: Status, end: &mut impl FnMut(u32, Status)) {
+    pub(crate) fn data_done(&mut self, core: &mut Core, id: BioId, status: Status, end: &mut dyn EndIo) {
         if status.is_ok() {
             self.flush.pending.push_back(&mut core.bios, id);
         } else {
-            core.end_bio(id, status, end);
+            core.end_bio_slow(id, status, end);
         }
     }
 }

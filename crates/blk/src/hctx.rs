@@ -23,7 +23,7 @@ use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use crate::bio::{BIO_FUA, BIO_POLLED, BIO_PREFLUSH, BVec, BioId, BioList, Op, PlainIo, SECTOR_SHIFT};
-use crate::ctx::{Core, PlainKind};
+use crate::ctx::{Core, EndIo, PlainKind};
 use crate::driver::{HctxOpen, HwEnv, HwQueue, Remote};
 use crate::error::DeviceError;
 use crate::flush::FlushQueue;
@@ -500,7 +500,7 @@ impl Hctx {
 
     /// Asks the driver and the other threads for completions and ends them; returns how many requests ended.
     #[inline]
-    pub(crate) fn poll(&mut self, core: &mut Core, end: &mut impl FnMut(u32, Status)) -> u32 {
+    pub(crate) fn poll(&mut self, core: &mut Core, end: &mut impl EndIo) -> u32 {
         if self.live() != 0 {
             let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
             let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
@@ -528,7 +528,7 @@ impl Hctx {
     }
 
     /// Ends a batch: one time stamp, the bios of every request, then the tags with one mask a word.
-    fn complete(&mut self, core: &mut Core, end: &mut impl FnMut(u32, Status)) -> u32 {
+    fn complete(&mut self, core: &mut Core, end: &mut impl EndIo) -> u32 {
         let now = if core.stats { core.clock.coarse() } else { Default::default() };
         let mut account = BatchAccount::new(&self.shared.stats, now);
         let flush_tag = self.shared.tags.depth();
@@ -574,7 +574,7 @@ impl Hctx {
 
     /// The requests of the batch that belong to flush sequences.
     #[cold]
-    fn complete_sequences(&mut self, core: &mut Core, flush_tag: u16, end: &mut impl FnMut(u32, Status)) {
+    fn complete_sequences(&mut self, core: &mut Core, flush_tag: u16, end: &mut dyn EndIo) {
         for at in 0..self.done.entries.len() {
             let (tag, status) = self.done.entries[at];
             let rq = &mut self.rqs[tag];
@@ -637,7 +637,7 @@ impl Hctx {
 
     /// Ends everything, waiting for the device where it may still touch memory. Bios that never reached the driver
     /// end with `Status::Canceled`.
-    pub(crate) fn shutdown(&mut self, core: &mut Core, end: &mut impl FnMut(u32, Status)) {
+    pub(crate) fn shutdown(&mut self, core: &mut Core, end: &mut impl EndIo) {
         loop {
             self.in_driver += self.gathered.len() as u32;
             while let Some(rq) = self.gathered.pop() {

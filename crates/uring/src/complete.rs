@@ -10,6 +10,7 @@
 //! - I3: nothing here issues; what may start now goes to `ready`, which the ring runs after the walk.
 
 use sheave_base::status::Status;
+use sheave_blk::ctx::EndIo;
 use sheave_iomap::dio;
 use sheave_iomap::kiocb::IOCB_USE_POS;
 use sheave_iomap::CompletionPlan;
@@ -25,22 +26,24 @@ use crate::sqe::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, SQ_CQ_OVERFLOW, errn
 
 const SLOW: u16 = REQ_SLOW_END | REQ_OWNS_BUF | REQ_OLD_BUF | REQ_HAS_GUARD;
 
-impl Core {
+impl EndIo for Core {
     /// A bio of the slot has ended.
     #[inline(always)]
-    pub(crate) fn bio_ended(&mut self, slot: u32, status: Status) {
+    fn end_io(&mut self, slot: u32, status: Status) {
         let req = &mut self.reqs[slot];
         if !dio::end_bio(&mut req.kiocb, status) {
             return;
         }
-        if req.kiocb.plan == CompletionPlan::Inline {
-            let res = req.kiocb.result();
+        if req.kiocb.plan == CompletionPlan::Inline && status.is_ok() {
+            let res = req.kiocb.len as i32;
             self.finish(slot, res);
         } else {
             self.tasks.push_back(slot);
         }
     }
+}
 
+impl Core {
     /// Ends the request with this result.
     #[inline(always)]
     pub(crate) fn finish(&mut self, slot: u32, res: i32) {

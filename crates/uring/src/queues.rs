@@ -258,11 +258,17 @@ impl Queues {
     }
 
     /// Writes a CQE; the CQ is not full. The index of the entry.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn cq_push(&mut self, cqe: Cqe) -> u32 {
         let index = self.cq_tail & self.cq_mask;
-        // SAFETY: masked index; the entry is free (`cq_full` was asked, I3).
-        unsafe { self.cqes.as_ptr().add(index as usize).write(cqe) };
+        // SAFETY: masked index; the entry is free (`cq_full` was asked, I3). Field by field: the fields come in
+        // registers, and put together in memory first they would be waited for.
+        unsafe {
+            let entry = self.cqes.as_ptr().add(index as usize);
+            (*entry).user_data = cqe.user_data;
+            (*entry).res = cqe.res;
+            (*entry).flags = cqe.flags;
+        }
         self.cq_tail = self.cq_tail.wrapping_add(1);
         index
     }

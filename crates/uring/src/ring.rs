@@ -298,7 +298,7 @@ impl Ring {
     /// Completes what is ready: devices, workers, messages; then starts what waited for it. Never blocks.
     pub fn reap(&mut self) {
         let Ring { io, core, .. } = self;
-        let ended = io.poll(&mut |owner, status| core.bio_ended(owner, status));
+        let ended = io.poll(core);
         self.run_task_work(ended);
         self.core.flush_overflow();
         self.core.queues.cq_publish();
@@ -412,7 +412,7 @@ impl Drop for Ring {
     fn drop(&mut self) {
         // I2: the devices let go of all memory first; what the requests own is freed after that.
         let Ring { io, core, .. } = self;
-        io.shutdown(&mut |owner, status| core.bio_ended(owner, status));
+        io.shutdown(core);
     }
 }
 
