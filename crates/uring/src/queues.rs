@@ -85,6 +85,8 @@ pub(crate) struct Queues {
     cq_mask: u32,
     /// The producer's SQ tail, ahead of the published one while SQEs are filled.
     sq_fill: u32,
+    /// Where the producer's free SQEs end, by the head as last read.
+    sq_limit: u32,
     /// The consumer's SQ head.
     sq_head: u32,
     /// The producer's CQ tail, ahead of the published one within a batch.
@@ -117,6 +119,7 @@ impl Queues {
             sq_mask: sq_entries - 1,
             cq_mask: cq_entries - 1,
             sq_fill: 0,
+            sq_limit: 0,
             sq_head: 0,
             cq_tail: 0,
             cq_published: 0,
@@ -170,13 +173,16 @@ impl Queues {
     }
 
     /// The next free SQE, to be filled; [`Queues::sq_publish`] shows it to the consumer.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sq_next(&mut self) -> Option<(u32, &mut Sqe)> {
-        if self.sq_space() == 0 {
-            return None;
+        if self.sq_fill == self.sq_limit {
+            self.sq_limit = self.sq_fill.wrapping_add(self.sq_space());
+            if self.sq_fill == self.sq_limit {
+                return None;
+            }
         }
+        // The array stays as it was made, the identity: this producer fills SQEs in order.
         let index = self.sq_fill & self.sq_mask;
-        self.array_entry(self.sq_fill).store(index, Ordering::Relaxed); // Published by the tail (I2).
         self.sq_fill = self.sq_fill.wrapping_add(1);
         // SAFETY: masked index; the consumer does not read it before the tail is published, and this borrow of
         // `self` has ended by then.

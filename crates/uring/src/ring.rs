@@ -427,23 +427,37 @@ pub struct Completions<'a> {
 impl Iterator for Completions<'_> {
     type Item = Completion;
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<Completion> {
         if self.head == self.end {
             return None;
         }
-        let core = &mut self.ring.core;
-        let (index, cqe) = core.queues.cq_read(self.head);
+        if self.ring.core.nr_owned > 0 {
+            return self.next_owned();
+        }
+        let (_, cqe) = self.ring.core.queues.cq_read(self.head);
         self.head = self.head.wrapping_add(1);
-        let owned = if core.nr_owned > 0 { core.cq_owned[index as usize].take() } else { None };
-        core.nr_owned -= u32::from(owned.is_some());
-        Some(Completion { user_data: cqe.user_data, res: cqe.res, flags: cqe.flags, owned })
+        Some(Completion { user_data: cqe.user_data, res: cqe.res, flags: cqe.flags, owned: None })
     }
 
     #[inline]
     fn size_hint(&self) -> (usize, Option<usize>) {
         let left = self.end.wrapping_sub(self.head) as usize;
         (left, Some(left))
+    }
+}
+
+impl Completions<'_> {
+    /// The next, when some operations own memory.
+    #[cold]
+    #[inline(never)]
+    fn next_owned(&mut self) -> Option<Completion> {
+        let core = &mut self.ring.core;
+        let (index, cqe) = core.queues.cq_read(self.head);
+        self.head = self.head.wrapping_add(1);
+        let owned = core.cq_owned[index as usize].take();
+        core.nr_owned -= u32::from(owned.is_some());
+        Some(Completion { user_data: cqe.user_data, res: cqe.res, flags: cqe.flags, owned })
     }
 }
 
