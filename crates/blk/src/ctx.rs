@@ -10,7 +10,8 @@
 //! - I2: a ring has at most 64 hardware contexts (the plug's mask) and at most one kernel ring.
 //! - I3: before sleeping, the plug is flushed and its time forgotten.
 
-use std::time::Duration;
+mod legs;
+mod wait;
 
 use sheave_base::clock::Clock;
 use sheave_base::parker::{Parker, Unparker};
@@ -19,7 +20,7 @@ use sheave_base::status::Status;
 use crate::bio::{BIO_CHILD, BIO_REMAPPED, BIO_SLOW_END, BIO_WAITS, BVec, BioId, BioList, NO_FIXED_BUF, Op};
 use crate::bio_set::BioSet;
 use crate::device::Device;
-use crate::driver::{KIND_RING, KernelEvent, KringSlot, NextEvent, kernel_user_data};
+use crate::driver::{KIND_RING, KernelEvent, KringSlot};
 use crate::error::DeviceError;
 use crate::hctx::Hctx;
 use crate::plug::Plug;
@@ -341,63 +342,6 @@ impl IoCtx {
         }
     }
 
-    /// A device of several legs: cuts the bio where it crosses from one to the next; a flush goes to all.
-    #[cold]
-    fn remap_legs(&mut self, id: BioId) {
-        loop {
-            let bio = &self.core.bios[id];
-            let (sector, end, op) = (bio.sector, bio.end_sector(), bio.op);
-            let Some(Some(bdev)) = self.bdevs.get(usize::from(bio.bdev)) else { return };
-            if op == Op::Flush {
-                let hctxs: Vec<u16> = bdev.legs.iter().map(|leg| leg.hctx).collect();
-                return self.flush_legs(id, &hctxs);
-            }
-            if bio.flags & crate::bio::BIO_PREFLUSH != 0 {
-                return self.core.end_later(id, Status::NotSupp);
-            }
-            let at = bdev.legs.partition_point(|leg| leg.end <= sector);
-            let Some(leg) = bdev.legs.get(at).copied() else {
-                return self.core.end_later(id, Status::IoErr);
-            };
-            let piece = if end > leg.end {
-                let bytes = ((leg.end - sector) << crate::bio::SECTOR_SHIFT) as u32;
-                match crate::split::cut(&mut self.core.bios, id, bytes) {
-                    Some(front) => front,
-                    None => return self.core.end_later(id, Status::Again),
-                }
-            } else {
-                id
-            };
-            let bio = &mut self.core.bios[piece];
-            bio.sector = sector - leg.start + leg.offset;
-            bio.part = leg.part;
-            bio.flags |= BIO_REMAPPED;
-            self.add(leg.hctx, piece);
-            if piece == id {
-                return;
-            }
-        }
-    }
-
-    fn flush_legs(&mut self, id: BioId, hctxs: &[u16]) {
-        for (at, &hctx) in hctxs.iter().enumerate() {
-            if hctxs[..at].contains(&hctx) {
-                continue;
-            }
-            let Some(child) = self.core.bios.take() else {
-                self.core.end_later(id, Status::Again);
-                return;
-            };
-            self.core.bios[id].remaining += 1;
-            let bio = &mut self.core.bios[child];
-            bio.op = Op::Flush;
-            bio.flags |= BIO_CHILD | BIO_REMAPPED;
-            bio.parent = id;
-            self.add(hctx, child);
-        }
-        self.core.end_later(id, Status::Ok);
-    }
-
     /// Opens the plug: what is submitted until [`IoCtx::finish_plug`] goes to the drivers in batches.
     #[inline]
     pub fn start_plug(&mut self, hint: u32) {
@@ -479,62 +423,6 @@ impl IoCtx {
                 self.active |= 1 << index;
             }
         }
-    }
-
-    /// Waits until a poll may find something, at most `timeout`; `wanted` is how many completions the caller needs
-    /// before it has use for waking up. Sends prepared kernel operations in the same system call.
-    pub fn wait(&mut self, wanted: u32, timeout: Option<Duration>) {
-        self.core.plug.invalidate();
-        let mut kernel = 0;
-        let mut other = false;
-        let mut at = None::<sheave_base::clock::PreciseTs>;
-        let now = self.core.clock.precise();
-        for index in 0..self.hctxs.len() {
-            let Some(hctx) = &mut self.hctxs[index] else { continue };
-            if hctx.live() != 0 {
-                hctx.walk_timeouts(&mut self.core);
-                let walk = hctx.next_walk();
-                at = Some(at.map_or(walk, |at| at.min(walk)));
-            }
-            match hctx.next_event() {
-                NextEvent::Ready => return self.commit(),
-                NextEvent::At(time) => at = Some(at.map_or(time, |at| at.min(time))),
-                NextEvent::Kernel => kernel += hctx.live(),
-                NextEvent::Remote | NextEvent::Stuck => other = true,
-                NextEvent::Idle => {}
-            }
-        }
-        if !self.core.ended.is_empty() {
-            return;
-        }
-        let until = at.map(|at| at.left(now));
-        let timeout = match (until, timeout) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        if kernel > 0 || self.core.kring.ring.as_ref().is_some_and(|ring| ring.pending() > 0) {
-            self.wait_kernel(if other { 1 } else { wanted.clamp(1, kernel.max(1)) }, timeout);
-        } else {
-            self.parker.park(timeout);
-        }
-    }
-
-    /// Waits in the kernel ring for I/O and for the parker's descriptor.
-    fn wait_kernel(&mut self, wanted: u32, timeout: Option<Duration>) {
-        let Some(kring) = &mut self.core.kring.ring else { return };
-        if !self.bell_armed {
-            use std::os::fd::AsRawFd;
-            let user_data = kernel_user_data(0, 0, KIND_RING);
-            self.bell_armed = kring.prep_poll_fd(self.parker.fd().as_raw_fd(), user_data).is_ok();
-        }
-        let timeout = if self.bell_armed { timeout } else { Some(Duration::from_millis(1)) };
-        if self.parker.prepare_sleep() {
-            let _ = kring.enter(wanted, timeout);
-        } else {
-            let _ = kring.enter(0, None);
-        }
-        // Woken by another thread or not: the poll below looks everywhere anyway.
-        let _ = self.parker.cancel_sleep();
     }
 
     /// A handle that wakes this ring from another thread.

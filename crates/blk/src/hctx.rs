@@ -14,6 +14,9 @@
 //! - I3: `stalled` is false only if nothing waits and the gate was seen open at the last flush; the fast path
 //!   checks nothing else.
 
+mod shared;
+mod stall;
+
 use crossbeam_utils::CachePadded;
 use sheave_base::mpscq::{Consumer, MpscQueue};
 use sheave_base::parker::Unparker;
@@ -27,49 +30,13 @@ use crate::driver::{HctxOpen, HwEnv, HwQueue, Remote};
 use crate::error::DeviceError;
 use crate::flush::FlushQueue;
 use crate::merge;
-use crate::queue::{Gate, Queue};
-use crate::request::{DoneList, PLUG_MAX, RQ_FLUSH_SEQ, RQ_FUA, RQ_POLLED, Request, Rq, RqList, RqQueue, RqTable};
+use crate::queue::Queue;
+use crate::request::{DoneList, RQ_FLUSH_SEQ, RQ_FUA, RQ_POLLED, Request, Rq, RqList, RqQueue, RqTable};
 use crate::stats::{BatchAccount, HctxStats};
 use crate::tag_set::{TagSet, Tags};
 use crate::timeout::TimeoutWalk;
 
-/// The part of a hardware context that other threads may touch.
-#[derive(Debug)]
-pub struct HctxShared {
-    pub(crate) stats: HctxStats,
-    pub(crate) tags: Arc<TagSet>,
-    /// A flush request is in the driver's hands.
-    flushing: AtomicU32,
-    /// The owner is inside the driver's `queue_rqs`.
-    dispatching: CachePadded<AtomicBool>,
-    /// Tags that other threads completed; the status of each is beside it.
-    remote: MpscQueue,
-    remote_status: Box<[AtomicU8]>,
-    unparker: Unparker,
-}
-
-impl HctxShared {
-    pub(crate) fn flushing(&self) -> u32 {
-        // SeqCst: like a busy tag, see `Queue::freeze`.
-        self.flushing.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn is_dispatching(&self) -> bool {
-        // SeqCst: read after the gate was closed; pairs with the store in `Hctx::dispatch`.
-        self.dispatching.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn unpark(&self) {
-        self.unparker.unpark();
-    }
-
-    pub(crate) fn complete_remotely(&self, tag: u16, status: Status) {
-        // Relaxed: published by the push, read after the pop in `Hctx::take_remote`.
-        self.remote_status[usize::from(tag)].store(status as u8, Ordering::Relaxed);
-        self.remote.push(u32::from(tag));
-        self.unparker.unpark();
-    }
-}
+pub use shared::HctxShared;
 
 /// One ring's way into one device.
 #[derive(Debug)]
@@ -248,19 +215,6 @@ impl Hctx {
         self.retry_refused(core);
     }
 
-    fn retry_refused(&mut self, core: &mut Core) {
-        for _ in 0..self.refused.len().div_ceil(PLUG_MAX) {
-            let mut list = RqList::default();
-            while !list.is_full() {
-                let Some(rq) = self.refused.pop() else { break };
-                list.push(rq.into_tag());
-            }
-            if !self.dispatch(core, &mut list) {
-                break;
-            }
-        }
-    }
-
     /// One call into the driver; true when it took everything.
     fn dispatch(&mut self, core: &mut Core, list: &mut RqList) -> bool {
         // Relaxed: ordered before the gate is read by the swap (or fence) in `publish`; see `Queue::quiesce`.
@@ -290,124 +244,6 @@ impl Hctx {
             self.refused.push(rq);
         }
         false
-    }
-
-    /// The gate is closed: a quiesced queue keeps its requests, a frozen one takes them apart, for their tags must
-    /// not be seen in flight.
-    #[cold]
-    fn hold_back(&mut self, core: &mut Core, list: &mut RqList, gate: Gate) {
-        self.stalled = true;
-        if !gate.is_frozen() {
-            while let Some(rq) = list.pop() {
-                self.refused.push(rq);
-            }
-            return;
-        }
-        let mut back = BioList::default();
-        while let Some(rq) = list.pop() {
-            self.take_apart(core, rq, &mut back);
-        }
-        while let Some(rq) = self.refused.pop() {
-            self.take_apart(core, rq, &mut back);
-        }
-        let mut behind = self.waiting.take();
-        while let Some(id) = behind.pop(&mut core.bios) {
-            back.push_back(&mut core.bios, id);
-        }
-        self.waiting = back;
-    }
-
-    fn take_apart(&mut self, core: &mut Core, rq: Rq, back: &mut BioList) {
-        let tag = rq.into_tag();
-        if tag == self.flush_tag() {
-            self.shared.flushing.store(0, Ordering::SeqCst);
-            self.flush.unissue(&mut core.bios);
-            return;
-        }
-        let mut id = std::mem::replace(&mut self.rqs[usize::from(tag)].bio_head, BioId::NONE);
-        while id.is_some() {
-            let next = core.bios[id].next;
-            back.push_back(&mut core.bios, id);
-            id = next;
-        }
-        self.tags.free_batch(usize::from(tag) / 64, 1 << (tag % 64));
-    }
-
-    /// Everything that is not a plain read or write that fits, or that has to wait.
-    #[cold]
-    fn add_slow(&mut self, core: &mut Core, id: BioId) {
-        self.waiting.push_back(&mut core.bios, id);
-        self.stalled = true;
-        self.kick(core);
-    }
-
-    /// Sends on what waits, as far as tags, bios and the gate allow.
-    #[inline]
-    pub(crate) fn kick(&mut self, core: &mut Core) {
-        if self.stalled {
-            self.kick_slow(core);
-        }
-    }
-
-    #[cold]
-    fn kick_slow(&mut self, core: &mut Core) {
-        if !self.queue.gate().is_open() {
-            return;
-        }
-        self.stalled = false;
-        if !self.refused.is_empty() {
-            self.retry_refused(core);
-        }
-        while !self.stalled {
-            let Some(id) = self.waiting.pop(&mut core.bios) else { break };
-            if !self.admit(core, id) {
-                self.waiting.push_front(&mut core.bios, id);
-                self.stalled = true;
-            }
-        }
-        self.kick_flush(core);
-        if !core.plug.is_open() {
-            self.flush(core);
-        }
-        self.stalled |= !self.waiting.is_empty() || !self.refused.is_empty();
-    }
-
-    /// Takes one waiting bio on, cutting it if need be; false when it must wait on.
-    fn admit(&mut self, core: &mut Core, id: BioId) -> bool {
-        let bio = &core.bios[id];
-        if let Err(status) = self.queue.check_range(bio.sector, bio.end_sector()) {
-            core.end_later(id, status);
-            return true;
-        }
-        if !bio.op.has_data() || bio.flags & (BIO_FUA | BIO_PREFLUSH) != 0 {
-            return self.admit_special(core, id);
-        }
-        self.cut_and_gather(core, id, 0)
-    }
-
-    /// Cuts the bio to the limits and gathers all pieces; false when tags or bios ran out, with the rest still in it.
-    pub(crate) fn cut_and_gather(&mut self, core: &mut Core, id: BioId, flags: u8) -> bool {
-        loop {
-            if self.tags.are_out() {
-                return false;
-            }
-            match crate::split::front(&core.bios[id], self.queue.limits()) {
-                Ok(None) => return self.gather(core, id, flags),
-                Ok(Some(bytes)) => {
-                    let Some(front) = crate::split::cut(&mut core.bios, id, bytes) else {
-                        return false;
-                    };
-                    if !self.gather(core, front, flags) {
-                        crate::split::uncut(&mut core.bios, id, front);
-                        return false;
-                    }
-                }
-                Err(status) => {
-                    core.end_later(id, status);
-                    return true;
-                }
-            }
-        }
     }
 
     /// Asks the driver and the other threads for completions and ends them; returns how many requests ended.
