@@ -150,6 +150,8 @@ pub struct Bio {
     pub(crate) remaining: u32,
     pub(crate) refs: u16,
     /// The table of a bio with more than [`BIO_INLINE_VECS`] vectors.
+    // A box of a vector: one word here instead of three keeps the bio at two cache lines.
+    #[allow(clippy::box_collection)]
     pub(crate) table: Option<Box<Vec<BVec>>>,
     pub(crate) inline: [BVec; BIO_INLINE_VECS],
 }

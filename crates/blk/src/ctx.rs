@@ -388,7 +388,7 @@ impl IoCtx {
             self.reap_kernel();
         }
         self.polls = self.polls.wrapping_add(1);
-        let walk = self.polls % WALK_EVERY_POLLS == 0;
+        let walk = self.polls.is_multiple_of(WALK_EVERY_POLLS);
         let mut count = 0;
         let mut active = self.active;
         while active != 0 {

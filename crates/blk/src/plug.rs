@@ -72,7 +72,9 @@ impl Plug {
             return self.refresh(clock);
         }
         self.uses += 1;
-        if self.uses % CHECK_EVERY == 0 && clock.cycles_to_ns(clock.cycles().wrapping_sub(self.cycles)) > MAX_AGE_NS {
+        if self.uses.is_multiple_of(CHECK_EVERY)
+            && clock.cycles_to_ns(clock.cycles().wrapping_sub(self.cycles)) > MAX_AGE_NS
+        {
             return self.refresh(clock);
         }
         self.time

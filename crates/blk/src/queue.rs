@@ -222,7 +222,7 @@ impl Gate {
     }
 
     pub(crate) fn is_frozen(self) -> bool {
-        self.0 % QUIESCE != 0
+        !self.0.is_multiple_of(QUIESCE)
     }
 }
 
