@@ -235,14 +235,8 @@ impl Hctx {
         if list.is_empty() {
             return true;
         }
-        let mut rest = RqQueue::with_depth(0);
-        std::mem::swap(&mut rest, &mut self.refused);
-        while let Some(rq) = list.pop() {
-            self.refused.push(rq);
-        }
-        while let Some(rq) = rest.pop() {
-            self.refused.push(rq);
-        }
+        self.stalled = true;
+        self.refused.put_back(list);
         false
     }
 

@@ -200,6 +200,12 @@ impl RqQueue {
         self.0.pop_front().map(Rq)
     }
 
+    /// Puts what is left of the list before all others, in its order: it was offered first and comes first again.
+    pub(crate) fn put_back(&mut self, list: &mut RqList) {
+        list.tags().iter().rev().for_each(|&tag| self.0.push_front(tag));
+        *list = RqList::default();
+    }
+
     /// Takes the request with this tag out of the queue.
     pub fn remove(&mut self, tag: u16) -> Option<Rq> {
         let at = self.0.iter().position(|&t| t == tag)?;

@@ -31,10 +31,7 @@ impl Hctx {
     pub(super) fn hold_back(&mut self, core: &mut Core, list: &mut RqList, gate: Gate) {
         self.stalled = true;
         if !gate.is_frozen() {
-            while let Some(rq) = list.pop() {
-                self.refused.push(rq);
-            }
-            return;
+            return self.refused.put_back(list);
         }
         let mut back = BioList::default();
         while let Some(rq) = list.pop() {
@@ -99,7 +96,7 @@ impl Hctx {
             }
         }
         self.kick_flush(core);
-        if !core.plug.is_open() {
+        if !core.plug.is_open() && !self.gathered.is_empty() {
             self.flush(core);
         }
         self.stalled |= !self.waiting.is_empty() || !self.refused.is_empty();
