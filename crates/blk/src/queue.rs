@@ -165,6 +165,10 @@ impl Queue {
     fn open_gate(&self, unit: u32) {
         // SeqCst for symmetry with closing; rings that sleep are woken below.
         self.gate.fetch_sub(unit, Ordering::SeqCst);
+        self.wake_rings();
+    }
+
+    fn wake_rings(&self) {
         for hctx in self.hctxs().iter() {
             hctx.unpark();
         }
@@ -175,6 +179,8 @@ impl Queue {
     pub fn freeze(self: &Arc<Self>, timeout: Duration) -> Result<GateGuard, DeviceError> {
         self.gate.fetch_add(FREEZE, Ordering::SeqCst);
         let guard = GateGuard { queue: self.clone(), unit: FREEZE };
+        // A ring may sleep with requests that were refused or held back; it must take them apart.
+        self.wake_rings();
         self.wait_for(timeout, || self.in_flight(0).0.total())?;
         Ok(guard)
     }

@@ -81,7 +81,12 @@ impl Hctx {
 
     #[cold]
     fn kick_slow(&mut self, core: &mut Core) {
-        if !self.queue.gate().is_open() {
+        let gate = self.queue.gate();
+        if !gate.is_open() {
+            // Requests that were refused before the queue was frozen would keep it from becoming idle.
+            if gate.is_frozen() && !self.refused.is_empty() {
+                self.hold_back(core, &mut RqList::default(), gate);
+            }
             return;
         }
         self.stalled = false;
