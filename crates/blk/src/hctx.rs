@@ -193,8 +193,8 @@ impl Hctx {
         let rq = &mut self.rqs[usize::from(tag)];
         let generation = rq.generation.wrapping_add(1);
         *rq = Request { op: crate::bio::Op::Flush, flags: RQ_FLUSH_SEQ, start, generation, ..Request::default() };
-        // SeqCst: visible before the gate is read in `dispatch`; see `Queue::freeze`.
-        self.shared.flushing.store(1, Ordering::SeqCst);
+        // Relaxed: published by `start_dispatch`, like a tag.
+        self.shared.flushing.store(1, Ordering::Relaxed);
         self.push_gathered(core, tag);
     }
 
@@ -217,21 +217,19 @@ impl Hctx {
 
     /// One call into the driver; true when it took everything.
     fn dispatch(&mut self, core: &mut Core, list: &mut RqList) -> bool {
-        // Relaxed: ordered before the gate is read by the swap (or fence) in `publish`; see `Queue::quiesce`.
-        self.shared.dispatching.store(true, Ordering::Relaxed);
+        core.plug.invalidate();
         self.tags.publish();
+        self.shared.start_dispatch();
         let gate = self.queue.gate();
         if !gate.is_open() {
-            self.shared.dispatching.store(false, Ordering::Release);
+            self.shared.end_dispatch();
             self.hold_back(core, list, gate);
             return false;
         }
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
         let mut table = RqTable { rqs: &mut self.rqs, bios: &core.bios };
         self.hw.queue_rqs(list, &mut table, &mut env, &mut self.done);
-        // Release: pairs with the load in `is_dispatching`.
-        self.shared.dispatching.store(false, Ordering::Release);
-        core.plug.invalidate();
+        self.shared.end_dispatch();
         if list.is_empty() {
             return true;
         }
@@ -323,7 +321,8 @@ impl Hctx {
                 continue;
             }
             if tag == flush_tag {
-                self.shared.flushing.store(0, Ordering::SeqCst);
+                // Release: like a tag that is freed.
+                self.shared.flushing.store(0, Ordering::Release);
                 self.flush_done(core, status, end);
                 continue;
             }

@@ -4,7 +4,7 @@
 //! requests themselves are in [`hctx`](crate::hctx).
 //!
 //! Two kinds of set. An **owned** set belongs to one hardware context: its owner allocates from a private word and
-//! publishes the busy word once per batch, with no read-modify-write per I/O. A **shared** (host-wide) set serves all
+//! publishes the busy word once per batch, with no read-modify-write. A **shared** (host-wide) set serves all
 //! hardware contexts of a driver that has one limit for the whole host, through an [`Sbitmap`].
 //!
 //! Invariants:
@@ -93,8 +93,8 @@ impl TagSet {
 
     fn busy(&self, word: u32) -> u64 {
         match &self.kind {
-            // SeqCst: pairs with the swap in `Tags::publish`, see `Queue::freeze`.
-            Kind::Owned(busy) => busy[word as usize].load(Ordering::SeqCst),
+            // Acquire: pairs with the stores in `Tags::publish` and `Tags::free_batch`.
+            Kind::Owned(busy) => busy[word as usize].load(Ordering::Acquire),
             Kind::Shared(map) => map.busy(word),
         }
     }
@@ -190,27 +190,23 @@ impl Tags {
     /// Says what the tag's request is (I2).
     #[inline]
     pub(crate) fn set_info(&self, tag: u16, op: Op, part: u16) {
-        // Relaxed: published by the swap in `publish`; for a shared set, whose bit is set already, a reader sees the
-        // request a little later.
+        // Relaxed: published by `publish`; for a shared set, whose bit is set already, a reader sees the request a
+        // little later, but not after the exchange in `HctxShared::start_dispatch`.
         self.set.info[usize::from(tag)].store(LIVE | op as u32 | u32::from(part) << PART_SHIFT, Ordering::Relaxed);
     }
 
-    /// Makes what was taken visible, before the requests go to the driver.
+    /// Makes what was taken visible to readers, before the requests go to the driver.
     #[inline]
     pub(crate) fn publish(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
-        match &self.set.kind {
-            Kind::Owned(busy) => {
-                while dirty != 0 {
-                    let word = dirty.trailing_zeros() as usize;
-                    dirty &= dirty - 1;
-                    // SeqCst swap: the requests become visible before the gate is read in `Hctx::flush`; pairs with
-                    // the load in `TagSet::busy` after the gate was closed in `Queue::freeze`.
-                    busy[word].swap(!self.free[word] & self.all(word), Ordering::SeqCst);
-                }
-            }
-            // The bits were set with SeqCst strength by the sbitmap; the info needs the fence.
-            Kind::Shared(_) => sheave_base::sync::atomic::fence(Ordering::SeqCst),
+        // The bits of a shared set are visible since they were taken.
+        let Kind::Owned(busy) = &self.set.kind else { return };
+        while dirty != 0 {
+            let word = dirty.trailing_zeros() as usize;
+            dirty &= dirty - 1;
+            // Release: the info comes before the bit (I2); pairs with the load in `TagSet::busy`. The gate needs more
+            // than that: see `HctxShared::start_dispatch`, which follows.
+            busy[word].store(!self.free[word] & self.all(word), Ordering::Release);
         }
     }
 

@@ -31,13 +31,29 @@ pub struct HctxShared {
 
 impl HctxShared {
     pub(crate) fn flushing(&self) -> u32 {
-        // SeqCst: like a busy tag, see `Queue::freeze`.
-        self.flushing.load(Ordering::SeqCst)
+        // Relaxed: like a busy tag, ordered by `is_dispatching` where it matters, see `Queue::freeze`.
+        self.flushing.load(Ordering::Relaxed)
     }
 
+    /// The owner is about to read the gate, and to go to the driver if it is open.
+    #[inline]
+    pub(super) fn start_dispatch(&self) {
+        // SeqCst: pairs with the exchange in `is_dispatching`. Whichever is second sees what came before the first: the
+        // owner the closed gate, or the other thread this mark and the tags that were published before it.
+        self.dispatching.swap(true, Ordering::SeqCst);
+    }
+
+    #[inline]
+    pub(super) fn end_dispatch(&self) {
+        // Release: what was done in the driver happened before; pairs with the exchange in `is_dispatching`.
+        self.dispatching.store(false, Ordering::Release);
+    }
+
+    /// Whether the owner is inside the driver. After the gate was closed, a false means that the owner will see it
+    /// closed, and that its tags are visible.
     pub(crate) fn is_dispatching(&self) -> bool {
-        // SeqCst: read after the gate was closed; pairs with the store in `Hctx::dispatch`.
-        self.dispatching.load(Ordering::SeqCst)
+        // SeqCst, and an exchange instead of a load: pairs with the one in `start_dispatch`.
+        self.dispatching.fetch_or(false, Ordering::SeqCst)
     }
 
     pub(crate) fn unpark(&self) {

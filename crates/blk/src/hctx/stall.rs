@@ -50,7 +50,8 @@ impl Hctx {
     fn take_apart(&mut self, core: &mut Core, rq: Rq, back: &mut BioList) {
         let tag = rq.into_tag();
         if tag == self.flush_tag() {
-            self.shared.flushing.store(0, Ordering::SeqCst);
+            // Release: like a tag that is freed.
+            self.shared.flushing.store(0, Ordering::Release);
             self.flush.unissue(&mut core.bios);
             return;
         }
