@@ -198,9 +198,16 @@ impl Hctx {
         self.push_gathered(core, tag);
     }
 
+    /// As [`Hctx::flush`], and asks the driver nothing when there is nothing new.
+    #[inline]
+    fn flush_gathered(&mut self, core: &mut Core) {
+        if !self.gathered.is_empty() {
+            self.flush(core);
+        }
+    }
+
     /// Hands what was gathered (and what was refused before) to the driver.
     pub(crate) fn flush(&mut self, core: &mut Core) {
-        core.plug.dirty &= !(1 << self.index);
         if self.refused.is_empty() {
             if !self.gathered.is_empty() {
                 let mut list = std::mem::take(&mut self.gathered);

@@ -48,7 +48,12 @@ impl Plug {
     pub fn finish(&mut self) -> bool {
         debug_assert!(self.depth > 0, "finish pairs with start");
         self.depth = self.depth.saturating_sub(1);
-        self.depth == 0
+        if self.depth > 0 {
+            return false;
+        }
+        // What was announced and did not come must not take tags ahead.
+        self.hint = 0;
+        true
     }
 
     /// Whether a plug is open.
@@ -58,6 +63,12 @@ impl Plug {
     }
 
     /// How many more I/Os are announced; at least 1.
+    #[inline]
+    pub(crate) fn hint(&self) -> u32 {
+        self.hint.max(1)
+    }
+
+    /// The same, and counts one of them as come.
     #[inline]
     pub(crate) fn take_hint(&mut self) -> u32 {
         let hint = self.hint;

@@ -23,7 +23,7 @@ use sheave_base::sync::{Arc, Mutex};
 use crate::driver::{Capabilities, Driver};
 use crate::error::DeviceError;
 use crate::hctx::HctxShared;
-use crate::limits::Limits;
+use crate::limits::{Limits, MAX_DEPTH};
 use crate::stats::Stats;
 use crate::tag_set::{InFlight, TagSet};
 
@@ -59,7 +59,7 @@ impl Queue {
             sectors: AtomicU64::new(driver.size_bytes() >> crate::bio::SECTOR_SHIFT),
             gate: AtomicU32::new(0),
             timeout,
-            host_tags: driver.host_wide_depth().map(TagSet::shared),
+            host_tags: driver.host_wide_depth().map(|depth| TagSet::shared(depth.clamp(1, MAX_DEPTH))),
             partitions: AtomicU16::new(0),
             hctxs: Mutex::new(Vec::new()),
             retired: Mutex::new(Stats::default()),

@@ -69,30 +69,6 @@ pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32) -> Option<BioId> {
     Some(child)
 }
 
-/// Undoes a cut whose child could not be gathered.
-pub(crate) fn uncut(bios: &mut BioSet, id: BioId, front: BioId) {
-    let bytes = bios[front].bytes;
-    let mut vecs: Vec<BVec> = bios[front].vecs().to_vec();
-    let parent = &mut bios[id];
-    parent.remaining -= 1;
-    parent.sector -= u64::from(bytes >> crate::bio::SECTOR_SHIFT);
-    parent.bytes += bytes;
-    if parent.op.has_data() {
-        let mut rest = parent.vecs().iter().copied();
-        if let (Some(last), Some(first)) = (vecs.last_mut(), rest.next()) {
-            if last.base + last.len == first.base {
-                last.len += first.len;
-            } else {
-                vecs.push(first);
-            }
-        }
-        vecs.extend(rest);
-        parent.table = None;
-        bios.set_vecs(id, &vecs);
-    }
-    bios.put(front);
-}
-
 /// Copies the vectors that cover the first `bytes`; into `table` when there are more than fit inline.
 fn copy_front(vecs: &[BVec], bytes: u32, inline: &mut [BVec; BIO_INLINE_VECS], table: &mut Vec<BVec>) -> usize {
     let mut left = bytes as usize;

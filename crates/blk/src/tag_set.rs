@@ -5,7 +5,8 @@
 //!
 //! Two kinds of set. An **owned** set belongs to one hardware context: its owner allocates from a private word and
 //! publishes the busy word once per batch, with no read-modify-write. A **shared** (host-wide) set serves all
-//! hardware contexts of a driver that has one limit for the whole host, through an [`Sbitmap`].
+//! hardware contexts of a driver that has one limit for the whole host, through an
+//! [`Sbitmap`](sheave_base::sbitmap::Sbitmap).
 //!
 //! Invariants:
 //! - I1: a tag has one owner from `take` to `free`; a batch takes the lowest free bits and never a busy one.
@@ -15,12 +16,15 @@
 //!   looked at once, so the result is never negative and never above the depth.
 //! - I4: one more tag than the depth exists, `depth`: the flush request's. It is never allocated here.
 
+mod shared;
+
 use crossbeam_utils::CachePadded;
-use sheave_base::sbitmap::Sbitmap;
+use sheave_base::parker::Unparker;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::bio::Op;
+use shared::SharedTags;
 
 const LIVE: u32 = 1 << 31;
 const PART_SHIFT: u32 = 8;
@@ -28,7 +32,7 @@ const PART_SHIFT: u32 = 8;
 #[derive(Debug)]
 enum Kind {
     Owned(Box<[CachePadded<AtomicU64>]>),
-    Shared(Sbitmap),
+    Shared(SharedTags),
 }
 
 /// The part of a tag set that any thread may read.
@@ -75,7 +79,7 @@ impl TagSet {
 
     /// A host-wide set.
     pub fn shared(depth: u16) -> Arc<TagSet> {
-        Self::with(depth, Kind::Shared(Sbitmap::new(u32::from(depth))))
+        Self::with(depth, Kind::Shared(SharedTags::new(u32::from(depth))))
     }
 
     fn with(depth: u16, kind: Kind) -> Arc<TagSet> {
@@ -95,7 +99,7 @@ impl TagSet {
         match &self.kind {
             // Acquire: pairs with the stores in `Tags::publish` and `Tags::free_batch`.
             Kind::Owned(busy) => busy[word as usize].load(Ordering::Acquire),
-            Kind::Shared(map) => map.busy(word),
+            Kind::Shared(shared) => shared.map.busy(word),
         }
     }
 
@@ -142,16 +146,22 @@ pub(crate) struct Tags {
     dirty: u64,
     live: u32,
     shared: bool,
+    /// The ring's number in a shared set.
+    id: u32,
     word_hint: u32,
 }
 
 impl Tags {
     pub(crate) fn new(set: Arc<TagSet>) -> Tags {
         let depth = u32::from(set.depth);
+        let id = match &set.kind {
+            Kind::Owned(_) => 0,
+            Kind::Shared(shared) => shared.new_id(),
+        };
         let shared = matches!(set.kind, Kind::Shared(_));
         let free =
             (0..set.words()).map(|word| if shared { 0 } else { low_bits((depth - word * 64).min(64)) }).collect();
-        Tags { set, free, first: 0, dirty: 0, live: 0, shared, word_hint: 0 }
+        Tags { set, free, first: 0, dirty: 0, live: 0, shared, id, word_hint: 0 }
     }
 
     /// Takes the lowest free tag; `ahead` is how many more the batch is expected to want.
@@ -159,7 +169,10 @@ impl Tags {
     pub(crate) fn take(&mut self, ahead: u32) -> Option<u16> {
         loop {
             let Some(word) = self.free.get_mut(self.first) else {
-                return self.take_slow(ahead);
+                if self.fetch(ahead) {
+                    continue;
+                }
+                return None;
             };
             if *word != 0 {
                 let bit = word.trailing_zeros();
@@ -172,19 +185,23 @@ impl Tags {
         }
     }
 
+    /// Whether the next `take` gives a tag; a shared set is asked for up to `ahead` of them.
+    pub(crate) fn ensure(&mut self, ahead: u32) -> bool {
+        self.free[self.first..].iter().any(|&word| word != 0) || self.fetch(ahead)
+    }
+
+    /// Takes up to `ahead` tags out of a shared set; an owned one has no more to give.
     #[cold]
-    fn take_slow(&mut self, ahead: u32) -> Option<u16> {
-        let Kind::Shared(map) = &self.set.kind else {
-            return None;
+    fn fetch(&mut self, ahead: u32) -> bool {
+        let Kind::Shared(shared) = &self.set.kind else {
+            return false;
         };
-        let (base, mask) = map.get_batch(&mut self.word_hint, ahead.clamp(1, 64))?;
+        let Some((base, mask)) = shared.map.get_batch(&mut self.word_hint, ahead.clamp(1, 64)) else {
+            return false;
+        };
         self.first = (base / 64) as usize;
-        self.free[self.first] |= mask;
-        let word = &mut self.free[self.first];
-        let bit = word.trailing_zeros();
-        *word &= *word - 1;
-        self.live += 1;
-        Some((base / 64 * 64 + bit) as u16)
+        self.free[self.first] = mask;
+        true
     }
 
     /// Says what the tag's request is (I2).
@@ -227,15 +244,15 @@ impl Tags {
                 // Release: what the requests did happened before they left; pairs with the load in `TagSet::busy`.
                 busy[word].store(!self.free[word] & self.all(word), Ordering::Release);
             }
-            Kind::Shared(map) => {
+            Kind::Shared(shared) => {
                 let mut bits = mask;
                 while bits != 0 {
                     let tag = word * 64 + bits.trailing_zeros() as usize;
                     bits &= bits - 1;
-                    // Relaxed: the bit is cleared after it, by `clear_batch` (release).
+                    // Relaxed: the bit is cleared after it, by `free` (release).
                     self.set.info[tag].store(0, Ordering::Relaxed);
                 }
-                map.clear_batch(word as u32 * 64, mask);
+                shared.free(word as u32 * 64, mask);
             }
         }
     }
@@ -249,10 +266,10 @@ impl Tags {
     }
 
     fn return_unused_slow(&mut self) {
-        let Kind::Shared(map) = &self.set.kind else { return };
+        let Kind::Shared(shared) = &self.set.kind else { return };
         for (word, bits) in self.free.iter_mut().enumerate() {
             if *bits != 0 {
-                map.clear_batch(word as u32 * 64, *bits);
+                shared.free(word as u32 * 64, *bits);
                 *bits = 0;
             }
         }
@@ -265,9 +282,14 @@ impl Tags {
         self.live
     }
 
-    /// Whether an owned set has surely no free tag; a shared one may always have.
-    pub(crate) fn are_out(&self) -> bool {
-        !self.shared && self.live == u32::from(self.set.depth)
+    /// Asks to be woken when another ring frees a tag of a shared set. True: asked, now try once more before sleeping.
+    /// False for an owned set, whose tags only the owner frees.
+    pub(crate) fn ask_for_wake_up(&self, unparker: &Unparker) -> bool {
+        let Kind::Shared(shared) = &self.set.kind else {
+            return false;
+        };
+        shared.ask(self.id, unparker);
+        true
     }
 }
 

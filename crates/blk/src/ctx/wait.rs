@@ -4,17 +4,22 @@
 
 use std::time::Duration;
 
+use sheave_base::clock::PreciseTs;
+
 use super::IoCtx;
 use crate::driver::{KIND_RING, NextEvent, kernel_user_data};
+
+/// How long a ring sleeps before it asks a driver again that refuses requests though it holds none.
+const RETRY_REFUSED: Duration = Duration::from_millis(1);
 
 impl IoCtx {
     /// Waits until a poll may find something, at most `timeout`; `wanted` is how many completions the caller needs
     /// before it has use for waking up. Sends prepared kernel operations in the same system call.
     pub fn wait(&mut self, wanted: u32, timeout: Option<Duration>) {
-        self.core.plug.invalidate();
+        self.send_off();
         let mut kernel = 0;
         let mut other = false;
-        let mut at = None::<sheave_base::clock::PreciseTs>;
+        let mut at = None::<PreciseTs>;
         let now = self.core.clock.precise();
         for index in 0..self.hctxs.len() {
             let Some(hctx) = &mut self.hctxs[index] else { continue };
@@ -22,6 +27,10 @@ impl IoCtx {
                 hctx.walk_timeouts(&mut self.core);
                 let walk = hctx.next_walk();
                 at = Some(at.map_or(walk, |at| at.min(walk)));
+            }
+            if hctx.must_retry() {
+                let retry = now.after(RETRY_REFUSED);
+                at = Some(at.map_or(retry, |at| at.min(retry)));
             }
             match hctx.next_event() {
                 NextEvent::Ready => return self.commit(),
@@ -44,6 +53,15 @@ impl IoCtx {
         } else {
             self.parker.park(timeout);
         }
+    }
+
+    /// Before sleeping: the plug's batch goes to the drivers (I3), and what waits is tried once more, for what it waits
+    /// for (bios, tags) may have come back where this ring's polls do not look.
+    fn send_off(&mut self) {
+        for hctx in self.hctxs.iter_mut().flatten() {
+            hctx.send_off(&mut self.core);
+        }
+        self.core.plug.invalidate();
     }
 
     /// Waits in the kernel ring for I/O and for the parker's descriptor.

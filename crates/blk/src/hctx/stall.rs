@@ -8,6 +8,7 @@ use sheave_base::sync::atomic::Ordering;
 use super::Hctx;
 use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, BioList};
 use crate::ctx::Core;
+use crate::driver::NextEvent;
 use crate::queue::Gate;
 use crate::request::{PLUG_MAX, Rq, RqList};
 
@@ -102,10 +103,27 @@ impl Hctx {
             }
         }
         self.kick_flush(core);
-        if !core.plug.is_open() && !self.gathered.is_empty() {
-            self.flush(core);
+        if !core.plug.is_open() {
+            self.flush_gathered(core);
+            self.end_plug();
         }
         self.stalled |= !self.waiting.is_empty() || !self.refused.is_empty();
+    }
+
+    /// Before the ring sleeps: hands on what can go, and asks for a wake-up where only another ring can help.
+    pub(crate) fn send_off(&mut self, core: &mut Core) {
+        self.kick(core);
+        self.flush_gathered(core);
+        if self.stalled && !self.waiting.is_empty() && self.tags.ask_for_wake_up(&self.shared.unparker) {
+            self.kick(core);
+            self.flush_gathered(core);
+        }
+        self.end_plug();
+    }
+
+    /// Whether the driver refuses though it holds nothing, so that only asking again will help.
+    pub(crate) fn must_retry(&self) -> bool {
+        !self.refused.is_empty() && self.hw.next_event() == NextEvent::Idle && self.queue.gate().is_open()
     }
 
     /// Takes one waiting bio on, cutting it if need be; false when it must wait on.
@@ -124,7 +142,7 @@ impl Hctx {
     /// Cuts the bio to the limits and gathers all pieces; false when tags or bios ran out, with the rest still in it.
     pub(crate) fn cut_and_gather(&mut self, core: &mut Core, id: BioId, flags: u8) -> bool {
         loop {
-            if self.tags.are_out() {
+            if !self.tags.ensure(core.plug.hint()) {
                 return false;
             }
             match crate::split::front(&core.bios[id], self.queue.limits()) {
@@ -133,10 +151,8 @@ impl Hctx {
                     let Some(front) = crate::split::cut(&mut core.bios, id, bytes) else {
                         return false;
                     };
-                    if !self.gather(core, front, flags) {
-                        crate::split::uncut(&mut core.bios, id, front);
-                        return false;
-                    }
+                    let gathered = self.gather(core, front, flags);
+                    debug_assert!(gathered, "the tag was there before the cut");
                 }
                 Err(status) => {
                     core.end_later(id, status);

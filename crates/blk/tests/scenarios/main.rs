@@ -8,4 +8,6 @@
 mod support;
 
 mod gate;
+mod host_tags;
 mod refuse;
+mod waiting;
