@@ -24,14 +24,14 @@ use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
-use crate::bio::{BIO_FUA, BIO_POLLED, BIO_PREFLUSH, BioId, BioList};
+use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, BioList};
 use crate::ctx::Core;
 use crate::driver::{HctxOpen, HwEnv, HwQueue, Remote};
 use crate::error::DeviceError;
 use crate::flush::FlushQueue;
 use crate::merge;
 use crate::queue::Queue;
-use crate::request::{DoneList, RQ_FLUSH_SEQ, RQ_FUA, RQ_POLLED, Request, Rq, RqList, RqQueue, RqTable};
+use crate::request::{DoneList, RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, RQ_POLLED, Request, Rq, RqList, RqQueue, RqTable};
 use crate::stats::{BatchAccount, HctxStats};
 use crate::tag_set::{TagSet, Tags};
 use crate::timeout::TimeoutWalk;
@@ -47,6 +47,8 @@ pub(crate) struct Hctx {
     /// Attached devices that lead here.
     pub(crate) users: u32,
     stalled: bool,
+    /// Flags that a request has from its first bio.
+    inherited: u8,
     tags: Tags,
     rqs: Box<[Request]>,
     hw: Box<dyn HwQueue>,
@@ -94,6 +96,7 @@ impl Hctx {
             index,
             users: 0,
             stalled: true,
+            inherited: RQ_NOMERGE | if queue.capabilities().polled { RQ_POLLED } else { 0 },
             tags: Tags::new(tag_set),
             rqs: (0..=depth).map(|_| Request::default()).collect(),
             hw,
@@ -158,12 +161,11 @@ impl Hctx {
         };
         let bio = &core.bios[id];
         self.tags.set_info(tag, bio.op, bio.part);
-        let polled = if bio.flags & BIO_POLLED != 0 { RQ_POLLED } else { 0 };
         let rq = &mut self.rqs[usize::from(tag)];
         rq.sector = bio.sector;
         rq.bytes = bio.bytes;
         rq.op = bio.op;
-        rq.flags = flags | polled;
+        rq.flags = flags | (bio.flags as u8 & self.inherited);
         rq.nr_segs = bio.nr_vecs;
         rq.bio_head = id;
         rq.bio_tail = id;

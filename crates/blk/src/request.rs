@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use sheave_base::clock::CoarseTs;
 use sheave_base::status::Status;
 
-use crate::bio::{BVec, Bio, BioId, NO_FIXED_BUF, Op, SECTOR_SHIFT};
+use crate::bio::{BIO_NOMERGE, BIO_POLLED, BVec, Bio, BioId, NO_FIXED_BUF, Op, SECTOR_SHIFT};
 use crate::bio_set::BioSet;
 
 /// Most requests that one plug gathers for one hardware context before it is flushed.
@@ -23,12 +23,22 @@ pub const PLUG_MAX: usize = 32;
 pub const RQ_FUA: u8 = 1 << 0;
 /// Belongs to a flush sequence: completion goes through [`flush`](crate::flush).
 pub(crate) const RQ_FLUSH_SEQ: u8 = 1 << 1;
-/// The submitter polls.
-pub const RQ_POLLED: u8 = 1 << 2;
+/// The submitter polls, and the device can.
+pub const RQ_POLLED: u8 = BIO_POLLED as u8;
 /// Was marked by the timeout walk; see [`timeout`](crate::timeout).
 pub(crate) const RQ_TIMED_OUT: u8 = 1 << 3;
 /// Takes no more bios.
-pub(crate) const RQ_NOMERGE: u8 = 1 << 4;
+pub(crate) const RQ_NOMERGE: u8 = BIO_NOMERGE as u8;
+
+const _: () = {
+    let bits = [RQ_FUA, RQ_FLUSH_SEQ, RQ_POLLED, RQ_TIMED_OUT, RQ_NOMERGE];
+    let (mut all, mut at) = (0, 0);
+    while at < bits.len() {
+        assert!(bits[at].count_ones() == 1 && all & bits[at] == 0, "one bit each; two are those of a bio");
+        all |= bits[at];
+        at += 1;
+    }
+};
 
 /// One request. A driver may change `sector`, `bytes` (shorter) and its own `private`: completion accounts by the bios.
 #[derive(Debug, Default)]
@@ -48,7 +58,7 @@ pub struct Request {
     pub(crate) bio_tail: BioId,
     /// When it was issued (cached time of the batch).
     pub(crate) start: CoarseTs,
-    /// Bytes that count as merged bios beyond the first.
+    /// Bios that ride along beyond the first.
     pub(crate) merged: u16,
     pub(crate) part: u16,
     /// Grows with every use of the tag.

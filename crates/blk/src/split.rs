@@ -9,7 +9,7 @@
 
 use sheave_base::status::Status;
 
-use crate::bio::{BIO_CHILD, BIO_FUA, BIO_INLINE_VECS, BIO_POLLED, BVec, Bio, BioId, NO_FIXED_BUF};
+use crate::bio::{BIO_CHILD, BIO_FUA, BIO_INLINE_VECS, BIO_NOMERGE, BIO_POLLED, BVec, Bio, BioId, NO_FIXED_BUF};
 use crate::bio_set::BioSet;
 use crate::limits::Limits;
 
@@ -56,7 +56,7 @@ pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32) -> Option<BioId> {
     front.sector = sector;
     front.bytes = bytes;
     front.op = op;
-    front.flags |= BIO_CHILD | (flags & (BIO_FUA | BIO_POLLED));
+    front.flags |= BIO_CHILD | (flags & (BIO_FUA | BIO_POLLED | BIO_NOMERGE));
     front.bdev = bdev;
     front.part = part;
     front.fixed_buf = fixed_buf;

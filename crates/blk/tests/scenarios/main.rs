@@ -9,5 +9,6 @@ mod support;
 
 mod gate;
 mod host_tags;
+mod merges;
 mod refuse;
 mod waiting;
