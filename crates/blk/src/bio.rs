@@ -83,8 +83,8 @@ pub const BIO_NOMERGE: u16 = 1 << 5;
 pub const BIO_CHILD: u16 = 1 << 6;
 /// Ended itself and waits for `remaining` children.
 pub const BIO_WAITS: u16 = 1 << 7;
-/// Already mapped to a leg of its device: `sector` is an address of the leg's queue.
-pub const BIO_REMAPPED: u16 = 1 << 8;
+/// A flush on its way to several queues: `sector` is the mask of those that still get one.
+pub const BIO_SPREADING: u16 = 1 << 8;
 /// A foreign thread holds one reference.
 pub const BIO_FOREIGN: u16 = 1 << 9;
 
@@ -228,7 +228,8 @@ impl Bio {
     /// The first sector after the bio.
     #[inline]
     pub(crate) fn end_sector(&self) -> u64 {
-        self.sector + u64::from(self.bytes >> SECTOR_SHIFT)
+        // Saturating: a submitter may name any sector, and one that wrapped would be inside the device again.
+        self.sector.saturating_add(u64::from(self.bytes >> SECTOR_SHIFT))
     }
 }
 

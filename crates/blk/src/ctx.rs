@@ -17,7 +17,7 @@ use sheave_base::clock::Clock;
 use sheave_base::parker::{Parker, Unparker};
 use sheave_base::status::Status;
 
-use crate::bio::{BIO_CHILD, BIO_REMAPPED, BIO_SLOW_END, BIO_WAITS, BVec, BioId, BioList, NO_FIXED_BUF, Op};
+use crate::bio::{BIO_CHILD, BIO_SLOW_END, BIO_WAITS, BVec, BioId, BioList, NO_FIXED_BUF, Op};
 use crate::bio_set::BioSet;
 use crate::device::Device;
 use crate::driver::{KIND_RING, KernelEvent, KringSlot};
@@ -39,6 +39,8 @@ pub struct Core {
     pub(crate) kring: KringSlot,
     /// Bios that ended without a driver; `poll` ends them (I1).
     pub(crate) ended: BioList,
+    /// Bios of devices with several legs for whose pieces there were no bios.
+    pub(crate) starved: BioList,
     /// Whether statistics are kept.
     pub(crate) stats: bool,
 }
@@ -185,6 +187,7 @@ impl IoCtx {
                 clock: options.clock,
                 kring,
                 ended: BioList::default(),
+                starved: BioList::default(),
                 stats: options.stats,
             },
             hctxs: Vec::with_capacity(MAX_HCTXS),
@@ -323,7 +326,6 @@ impl IoCtx {
         }
         bio.sector += leg.offset;
         bio.part = leg.part;
-        bio.flags |= BIO_REMAPPED;
         let hctx = leg.hctx;
         self.add(hctx, id);
     }
@@ -403,6 +405,9 @@ impl IoCtx {
                 self.active &= !(1 << index);
             }
         }
+        if !self.core.starved.is_empty() {
+            self.retry_starved();
+        }
         if !self.core.ended.is_empty() {
             count += self.core.end_ended(end);
         }
@@ -432,7 +437,9 @@ impl IoCtx {
 
     /// Whether any I/O is on its way.
     pub fn is_idle(&self) -> bool {
-        self.core.ended.is_empty() && self.hctxs.iter().flatten().all(|hctx| !hctx.has_work())
+        self.core.ended.is_empty()
+            && self.core.starved.is_empty()
+            && self.hctxs.iter().flatten().all(|hctx| !hctx.has_work())
     }
 
     /// The ring's clock.
@@ -453,6 +460,9 @@ impl IoCtx {
     /// Ends everything: cancels what never reached a driver, waits for what a device may still touch.
     pub fn shutdown(&mut self, end: &mut impl FnMut(u32, Status)) {
         self.core.plug.invalidate();
+        while let Some(id) = self.core.starved.pop(&mut self.core.bios) {
+            self.core.end_later(id, Status::Canceled);
+        }
         for index in 0..self.hctxs.len() {
             if let Some(mut hctx) = self.hctxs[index].take() {
                 // The kernel ring's completions for this context arrive through the driver's own waiting.

@@ -181,3 +181,6 @@ impl Device {
         self.inner.whole
     }
 }
+
+#[cfg(test)]
+mod tests;

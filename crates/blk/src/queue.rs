@@ -151,7 +151,10 @@ impl Queue {
             if self.host_tags.is_none() {
                 hctx.tags.in_flight(part, &mut whole, &mut of_part);
             }
-            whole.other += hctx.flushing();
+            // Read once, so that the whole stays the sum of its parts. A flush is the whole device's.
+            let flushing = hctx.flushing();
+            whole.other += flushing;
+            of_part.other += if part == 0 { flushing } else { 0 };
         }
         (whole, of_part)
     }
@@ -253,3 +256,6 @@ impl Drop for GateGuard {
         self.queue.open_gate(self.unit);
     }
 }
+
+#[cfg(test)]
+mod tests;

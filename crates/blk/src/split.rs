@@ -31,14 +31,18 @@ pub(crate) fn front(bio: &Bio, limits: &Limits) -> Result<Option<u32>, Status> {
     if bytes == 0 { Err(Status::Invalid) } else { Ok(Some(bytes)) }
 }
 
-/// Cuts `bytes` off the front of the bio into a child; `None` when there is no bio for it.
-pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32) -> Option<BioId> {
+/// A bio for a piece of `parent`; leaves `leave` bios in the reserve.
+pub(crate) fn take_child(bios: &mut BioSet, parent: BioId, leave: u32) -> Option<BioId> {
     // The reserve serves only a bio that has no child in flight: so the child comes back and the next cut goes on.
-    let child = match bios.take() {
-        Some(child) => child,
-        None if bios[id].remaining == 0 => bios.take_reserve()?,
-        None => return None,
-    };
+    match bios.take() {
+        None if bios[parent].remaining == 0 && bios.reserved() > leave => bios.take_reserve(),
+        child => child,
+    }
+}
+
+/// Cuts `bytes` off the front of the bio into a child; `None` when there is no bio for it.
+pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32, leave: u32) -> Option<BioId> {
+    let child = take_child(bios, id, leave)?;
     let mut inline = [BVec::default(); BIO_INLINE_VECS];
     let mut table = Vec::new();
     let count = copy_front(bios[id].vecs(), bytes, &mut inline, &mut table);

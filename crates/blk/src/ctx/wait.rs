@@ -58,6 +58,9 @@ impl IoCtx {
     /// Before sleeping: the plug's batch goes to the drivers (I3), and what waits is tried once more, for what it waits
     /// for (bios, tags) may have come back where this ring's polls do not look.
     fn send_off(&mut self) {
+        if !self.core.starved.is_empty() {
+            self.retry_starved();
+        }
         for hctx in self.hctxs.iter_mut().flatten() {
             hctx.send_off(&mut self.core);
         }

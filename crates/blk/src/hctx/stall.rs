@@ -148,7 +148,7 @@ impl Hctx {
             match crate::split::front(&core.bios[id], self.queue.limits()) {
                 Ok(None) => return self.gather(core, id, flags),
                 Ok(Some(bytes)) => {
-                    let Some(front) = crate::split::cut(&mut core.bios, id, bytes) else {
+                    let Some(front) = crate::split::cut(&mut core.bios, id, bytes, 0) else {
                         return false;
                     };
                     let gathered = self.gather(core, front, flags);

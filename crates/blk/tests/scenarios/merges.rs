@@ -100,7 +100,7 @@ fn random_batches_cover_every_bio_once_within_the_limits() {
         });
         let bios: Vec<_> =
             (0..40).map(|_| (if rng.chance(50) { Op::Read } else { Op::Write }, 0, rng.below(12))).collect();
-        let mut covered = vec![0; 12];
+        let mut covered = [0; 12];
         for (first, blocks) in requests(&puppet, &bios) {
             assert!(blocks <= max && blocks <= u64::from(segs), "seed {seed}");
             assert!(chunk == 0 || first / chunk == (first + blocks - 1) / chunk, "seed {seed}");
