@@ -397,10 +397,11 @@ impl IoCtx {
             let index = active.trailing_zeros() as usize;
             active &= active - 1;
             let Some(hctx) = &mut self.hctxs[index] else { continue };
+            count += hctx.poll(&mut self.core, end);
+            // After the poll: what it has ended is not overdue.
             if walk && hctx.live() != 0 {
                 hctx.walk_timeouts(&mut self.core);
             }
-            count += hctx.poll(&mut self.core, end);
             if !hctx.has_work() {
                 self.active &= !(1 << index);
             }

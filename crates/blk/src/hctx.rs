@@ -354,12 +354,15 @@ impl Hctx {
     /// Walks the tags for requests that take too long, when a walk is due.
     pub(crate) fn walk_timeouts(&mut self, core: &mut Core) {
         let now = core.clock.precise();
-        if !self.timeouts.is_due(now) {
+        // What has ended already must not be asked about; the poll that takes it is next.
+        if !self.timeouts.is_due(now) || !self.done.is_empty() {
             return;
         }
         let flush_running = self.flush.is_running();
-        let overdue = self.timeouts.walk(now, &mut self.rqs, flush_running);
-        for tag in overdue {
+        for tag in self.timeouts.walk(now, &self.rqs, flush_running) {
+            if self.gathered.tags().contains(&tag) || self.refused.contains(tag) {
+                continue;
+            }
             let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
             let mut table = RqTable { rqs: &mut self.rqs, bios: &core.bios };
             // Either way the request ends once: by the driver now, or by its completion later.

@@ -25,13 +25,11 @@ pub const RQ_FUA: u8 = 1 << 0;
 pub(crate) const RQ_FLUSH_SEQ: u8 = 1 << 1;
 /// The submitter polls, and the device can.
 pub const RQ_POLLED: u8 = BIO_POLLED as u8;
-/// Was marked by the timeout walk; see [`timeout`](crate::timeout).
-pub(crate) const RQ_TIMED_OUT: u8 = 1 << 3;
 /// Takes no more bios.
 pub(crate) const RQ_NOMERGE: u8 = BIO_NOMERGE as u8;
 
 const _: () = {
-    let bits = [RQ_FUA, RQ_FLUSH_SEQ, RQ_POLLED, RQ_TIMED_OUT, RQ_NOMERGE];
+    let bits = [RQ_FUA, RQ_FLUSH_SEQ, RQ_POLLED, RQ_NOMERGE];
     let (mut all, mut at) = (0, 0);
     while at < bits.len() {
         assert!(bits[at].count_ones() == 1 && all & bits[at] == 0, "one bit each; two are those of a bio");
@@ -214,6 +212,11 @@ impl RqQueue {
     pub(crate) fn put_back(&mut self, list: &mut RqList) {
         list.tags().iter().rev().for_each(|&tag| self.0.push_front(tag));
         *list = RqList::default();
+    }
+
+    /// Whether the queue holds the request with this tag.
+    pub fn contains(&self, tag: u16) -> bool {
+        self.0.contains(&tag)
     }
 
     /// Takes the request with this tag out of the queue.

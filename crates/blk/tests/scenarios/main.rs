@@ -10,5 +10,6 @@ mod support;
 mod gate;
 mod host_tags;
 mod merges;
+mod overdue;
 mod refuse;
 mod waiting;
