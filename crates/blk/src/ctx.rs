@@ -13,6 +13,8 @@
 mod legs;
 mod wait;
 
+use std::marker::PhantomData;
+
 use sheave_base::clock::Clock;
 use sheave_base::parker::{Parker, Unparker};
 use sheave_base::status::Status;
@@ -156,7 +158,17 @@ pub struct BioSpec {
     pub owner: u32,
 }
 
-/// A ring's block layer.
+/// A ring's block layer. It belongs to the thread that made it; not even an empty one can be moved:
+///
+/// ```compile_fail,E0277
+/// use sheave_base::clock::Clock;
+/// use sheave_blk::ctx::{IoCtx, IoCtxOptions};
+///
+/// let clock = Clock::real();
+/// let options = IoCtxOptions { bios: 8, kring_entries: 8, polled: true, iopoll: false, stats: true, clock };
+/// let ctx = IoCtx::new(options).unwrap();
+/// std::thread::spawn(move || ctx.is_idle());
+/// ```
 #[derive(Debug)]
 pub struct IoCtx {
     core: Core,
@@ -169,6 +181,8 @@ pub struct IoCtx {
     polls: u32,
     /// The kernel ring waits on the parker's descriptor.
     bell_armed: bool,
+    /// Neither `Send` nor `Sync`, whatever the fields become.
+    thread: PhantomData<*const ()>,
 }
 
 impl IoCtx {
@@ -197,6 +211,7 @@ impl IoCtx {
             polled: options.polled,
             polls: 0,
             bell_armed: false,
+            thread: PhantomData,
         })
     }
 

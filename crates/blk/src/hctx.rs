@@ -191,7 +191,7 @@ impl Hctx {
     /// Prepares the flush request and gathers it.
     pub(crate) fn gather_flush(&mut self, core: &mut Core) {
         let tag = self.flush_tag();
-        let start = core.plug.now(&core.clock);
+        let start = if core.stats { core.plug.now(&core.clock) } else { Default::default() };
         let rq = &mut self.rqs[usize::from(tag)];
         let generation = rq.generation.wrapping_add(1);
         *rq = Request { op: crate::bio::Op::Flush, flags: RQ_FLUSH_SEQ, start, generation, ..Request::default() };

@@ -10,6 +10,8 @@
 //! - I2: the cached time is a [`CoarseTs`]: statistics only. Deadlines take `PreciseTs`, which no plug caches.
 //! - I3: 0 is a valid time; whether one is cached is said by its own flag.
 
+use std::marker::PhantomData;
+
 use sheave_base::clock::{Clock, CoarseTs};
 
 /// A cached time older than this is read anew.
@@ -17,7 +19,12 @@ pub const MAX_AGE_NS: u64 = 50_000;
 /// How many requests pass between two looks at the cycle counter.
 pub const CHECK_EVERY: u32 = 8;
 
-/// A ring's plug.
+/// A ring's plug. It stays on its thread, or another one would read a time that is not its own:
+///
+/// ```compile_fail,E0277
+/// let plug = sheave_blk::plug::Plug::default();
+/// std::thread::spawn(move || plug.is_open());
+/// ```
 #[derive(Debug, Default)]
 pub struct Plug {
     time: CoarseTs,
@@ -30,6 +37,8 @@ pub struct Plug {
     hint: u32,
     /// Hardware contexts with gathered requests.
     pub(crate) dirty: u64,
+    /// Neither `Send` nor `Sync`.
+    thread: PhantomData<*const ()>,
 }
 
 impl Plug {

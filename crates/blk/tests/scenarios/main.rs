@@ -12,4 +12,5 @@ mod host_tags;
 mod merges;
 mod overdue;
 mod refuse;
+mod time;
 mod waiting;
