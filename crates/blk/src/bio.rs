@@ -88,6 +88,9 @@ pub const BIO_SPREADING: u16 = 1 << 8;
 /// A foreign thread holds one reference.
 pub const BIO_FOREIGN: u16 = 1 << 9;
 
+/// The flags that a submitter may set.
+pub(crate) const BIO_USER: u16 = BIO_FUA | BIO_PREFLUSH | BIO_POLLED | BIO_NOMERGE;
+
 /// Bits that send a bio down the slow way on completion.
 pub(crate) const BIO_SLOW_END: u16 = BIO_CHILD | BIO_WAITS;
 

@@ -19,7 +19,7 @@ use sheave_base::clock::Clock;
 use sheave_base::parker::{Parker, Unparker};
 use sheave_base::status::Status;
 
-use crate::bio::{BIO_CHILD, BIO_SLOW_END, BIO_WAITS, BVec, BioId, BioList, NO_FIXED_BUF, Op};
+use crate::bio::{BIO_CHILD, BIO_SLOW_END, BIO_USER, BIO_WAITS, BVec, BioId, BioList, NO_FIXED_BUF, Op};
 use crate::bio_set::BioSet;
 use crate::device::Device;
 use crate::driver::{KIND_RING, KernelEvent, KringSlot};
@@ -29,6 +29,8 @@ use crate::plug::Plug;
 
 /// Most hardware contexts of one ring (I2).
 pub const MAX_HCTXS: usize = 64;
+/// Most devices attached to one ring at a time: what a bio can name.
+pub const MAX_BDEVS: usize = 1 << 15;
 /// Between two looks at the clock for the timeout walk while a ring is busy.
 const WALK_EVERY_POLLS: u32 = 256;
 
@@ -217,6 +219,14 @@ impl IoCtx {
 
     /// Opens this ring's way into the device; the number is the device's in this ring.
     pub fn attach(&mut self, device: &Device) -> Result<u16, DeviceError> {
+        let free = self.bdevs.iter().position(Option::is_none).unwrap_or(self.bdevs.len());
+        if free >= MAX_BDEVS {
+            return Err(DeviceError::Limit {
+                what: format!("attaching {}: devices attached to one ring", device.name()),
+                limit: MAX_BDEVS as u64,
+                fix: "Detach one, or use the number that an earlier attach gave".into(),
+            });
+        }
         let mut legs = Vec::with_capacity(device.legs().len());
         for leg in device.legs() {
             let hctx = match self.open_hctx(leg) {
@@ -230,12 +240,11 @@ impl IoCtx {
             legs.push(BdevLeg { start: leg.start, end, offset: leg.offset, part: leg.part, hctx });
         }
         let bdev = Bdev { device: device.clone(), legs };
-        if let Some(free) = self.bdevs.iter().position(Option::is_none) {
-            self.bdevs[free] = Some(bdev);
-            return Ok(free as u16);
+        if free == self.bdevs.len() {
+            self.bdevs.push(None);
         }
-        self.bdevs.push(Some(bdev));
-        Ok((self.bdevs.len() - 1) as u16)
+        self.bdevs[free] = Some(bdev);
+        Ok(free as u16)
     }
 
     fn open_hctx(&mut self, leg: &crate::device::Leg) -> Result<u16, DeviceError> {
@@ -274,6 +283,7 @@ impl IoCtx {
         let Some(hctx) = slot else { return };
         hctx.users -= 1;
         if hctx.users == 0 {
+            // What had not reached the driver, and should not be there, is ended by the next poll.
             hctx.shutdown(&mut self.core, &mut |_, _| debug_assert!(false, "a detached device is idle"));
             self.active &= !(1 << index);
             *slot = None;
@@ -308,6 +318,9 @@ impl IoCtx {
         let Some(id) = self.core.bios.take() else {
             return false;
         };
+        debug_assert_eq!(spec.flags & !BIO_USER, 0, "other flags are the block layer's own");
+        let len = if spec.op.has_data() { vecs.iter().map(|vec| vec.len).sum() } else { spec.bytes as usize };
+        debug_assert_eq!(len, spec.bytes as usize, "the memory is as long as the I/O");
         let bio = &mut self.core.bios[id];
         bio.owner = spec.owner;
         bio.sector = spec.sector;
@@ -456,6 +469,15 @@ impl IoCtx {
         self.core.ended.is_empty()
             && self.core.starved.is_empty()
             && self.hctxs.iter().flatten().all(|hctx| !hctx.has_work())
+    }
+
+    /// Turns statistics on or off, also in the middle of I/O: what is in flight then counts from now.
+    pub fn set_stats(&mut self, on: bool) {
+        if on && !self.core.stats {
+            let now = self.core.clock.coarse();
+            self.hctxs.iter_mut().flatten().for_each(|hctx| hctx.restart_times(now));
+        }
+        self.core.stats = on;
     }
 
     /// The ring's clock.

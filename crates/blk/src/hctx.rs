@@ -18,6 +18,7 @@ mod shared;
 mod stall;
 
 use crossbeam_utils::CachePadded;
+use sheave_base::clock::CoarseTs;
 use sheave_base::mpscq::{Consumer, MpscQueue};
 use sheave_base::parker::Unparker;
 use sheave_base::status::Status;
@@ -381,14 +382,20 @@ impl Hctx {
         if self.live() == 0 { crate::driver::NextEvent::Idle } else { self.hw.next_event() }
     }
 
+    /// Statistics were turned on: what is in flight has no start, or one of an earlier use of its tag.
+    #[cold]
+    pub(crate) fn restart_times(&mut self, now: CoarseTs) {
+        self.rqs.iter_mut().for_each(|rq| rq.start = now);
+    }
+
     /// The plug has ended: unused tags of a shared set go back.
     #[inline]
     pub(crate) fn end_plug(&mut self) {
         self.tags.return_unused();
     }
 
-    /// Ends everything, waiting for the device where it may still touch memory. Bios that never reached the driver
-    /// end with `Status::Canceled`.
+    /// Ends everything, waiting for the device where it may still touch memory. Bios that never had a request end with
+    /// `Status::Canceled` later, through the core's list.
     pub(crate) fn shutdown(&mut self, core: &mut Core, end: &mut impl FnMut(u32, Status)) {
         loop {
             while let Some(rq) = self.gathered.pop() {
@@ -407,7 +414,6 @@ impl Hctx {
             self.take_remote();
             self.complete(core, end);
             self.flush.cancel_pending(core);
-            core.end_ended(end);
             if !self.has_work() {
                 break;
             }

@@ -38,7 +38,7 @@ const _: () = {
     }
 };
 
-/// One request. A driver may change `sector`, `bytes` (shorter) and its own `private`: completion accounts by the bios.
+/// One request. A driver may change its own `private` and nothing else: completion accounts by the other fields.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Request {
@@ -317,8 +317,7 @@ impl RqTable<'_> {
         &mut self.rqs[usize::from(tag)]
     }
 
-    /// The pieces of memory of a request, in order. They cover its bios, which is `bytes` or (after a driver has
-    /// shortened the request) more.
+    /// The pieces of memory of a request, in order; together they are its `bytes`.
     pub fn segments(&self, tag: u16) -> Segments<'_> {
         let head = self.rqs[usize::from(tag)].bio_head;
         Segments { bios: self.bios, bio: head.is_some().then(|| &self.bios[head]), at: 0 }

@@ -9,6 +9,7 @@ mod support;
 
 mod gate;
 mod host_tags;
+mod life;
 mod merges;
 mod overdue;
 mod refuse;
