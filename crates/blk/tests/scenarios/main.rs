@@ -7,6 +7,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod crash;
 mod gate;
 mod host_tags;
 mod life;
