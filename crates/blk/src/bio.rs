@@ -83,13 +83,15 @@ pub const BIO_NOMERGE: u16 = 1 << 5;
 pub const BIO_CHILD: u16 = 1 << 6;
 /// Ended itself and waits for `remaining` children.
 pub const BIO_WAITS: u16 = 1 << 7;
-/// Already mapped to a leg of its device: `sector` is an address of the leg's queue.
-pub const BIO_REMAPPED: u16 = 1 << 8;
+/// A flush on its way to several queues: `sector` is the mask of those that still get one.
+pub const BIO_SPREADING: u16 = 1 << 8;
 /// A foreign thread holds one reference.
 pub const BIO_FOREIGN: u16 = 1 << 9;
 
 /// Has or had children, or an error of its own: ends the slow way.
 pub const BIO_SLOW: u16 = 1 << 10;
+/// The flags that a submitter may set.
+pub(crate) const BIO_USER: u16 = BIO_FUA | BIO_PREFLUSH | BIO_POLLED | BIO_NOMERGE;
 
 /// Bits that send a bio down the slow way on completion.
 pub(crate) const BIO_SLOW_END: u16 = BIO_CHILD | BIO_WAITS | BIO_SLOW;
@@ -165,6 +167,8 @@ pub struct Bio {
     pub(crate) remaining: u32,
     pub(crate) refs: u16,
     /// The table of a bio with more than [`BIO_INLINE_VECS`] vectors.
+    // A box of a vector: one word here instead of three keeps the bio at two cache lines.
+    #[allow(clippy::box_collection)]
     pub(crate) table: Option<Box<Vec<BVec>>>,
     pub(crate) inline: [BVec; BIO_INLINE_VECS],
 }
@@ -221,7 +225,7 @@ impl Bio {
         self.bytes = bytes;
         self.op = io.op;
         self.status = Status::Ok;
-        self.flags = BIO_CACHEABLE | BIO_REMAPPED | io.flags;
+        self.flags = BIO_CACHEABLE | io.flags;
         self.bdev = NO_BDEV;
         self.part = io.part;
         self.nr_vecs = 1;
@@ -261,7 +265,8 @@ impl Bio {
     /// The first sector after the bio.
     #[inline]
     pub(crate) fn end_sector(&self) -> u64 {
-        self.sector + u64::from(self.bytes >> SECTOR_SHIFT)
+        // Saturating: a submitter may name any sector, and one that wrapped would be inside the device again.
+        self.sector.saturating_add(u64::from(self.bytes >> SECTOR_SHIFT))
     }
 }
 

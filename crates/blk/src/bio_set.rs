@@ -100,14 +100,7 @@ impl BioSet {
 
     /// Takes a bio for a plain I/O and fills it.
     #[inline(always)]
-    pub(crate) fn take_plain(
-        &mut self,
-        io: &PlainIo,
-        owner: u32,
-        sector: u64,
-        bytes: u32,
-        vec: BVec,
-    ) -> Option<BioId> {
+    pub(crate) fn take_plain(&mut self, io: &PlainIo, owner: u32, sector: u64, bytes: u32, vec: BVec) -> Option<BioId> {
         let raw = match self.cache.pop() {
             Some(raw) => raw,
             None => self.refill()?,

@@ -10,22 +10,28 @@
 //! - I2: a ring has at most 64 hardware contexts (the plug's mask) and at most one kernel ring.
 //! - I3: before sleeping, the plug is flushed and its time forgotten.
 
-use std::time::Duration;
+pub mod lane;
+mod legs;
+mod wait;
+
+use std::marker::PhantomData;
 
 use sheave_base::clock::Clock;
 use sheave_base::parker::{Parker, Unparker};
 use sheave_base::status::Status;
 
-use crate::bio::{BIO_CHILD, BIO_REMAPPED, BIO_SLOW, BIO_SLOW_END, BIO_WAITS, BVec, BioId, BioList, NO_FIXED_BUF, Op};
+use crate::bio::{BIO_CHILD, BIO_SLOW, BIO_SLOW_END, BIO_USER, BIO_WAITS, BVec, BioId, BioList, NO_FIXED_BUF, Op};
 use crate::bio_set::BioSet;
 use crate::device::Device;
-use crate::driver::{KIND_RING, KernelEvent, KringSlot, NextEvent, kernel_user_data};
+use crate::driver::{KIND_RING, KernelEvent, KringSlot};
 use crate::error::DeviceError;
-use crate::hctx::{Gather, Hctx};
+use crate::hctx::Hctx;
 use crate::plug::Plug;
 
 /// Most hardware contexts of one ring (I2).
 pub const MAX_HCTXS: usize = 64;
+/// Most devices attached to one ring at a time: what a bio can name.
+pub const MAX_BDEVS: usize = 1 << 15;
 /// Between two looks at the clock for the timeout walk while a ring is busy.
 const WALK_EVERY_POLLS: u32 = 256;
 
@@ -53,6 +59,8 @@ pub struct Core {
     pub(crate) ended: BioList,
     /// Hardware contexts that may have work, as a mask.
     pub(crate) active: u64,
+    /// Bios of devices with several legs for whose pieces there were no bios.
+    pub(crate) starved: BioList,
     /// Whether statistics are kept.
     pub(crate) stats: bool,
 }
@@ -171,52 +179,17 @@ pub struct BioSpec {
     pub owner: u32,
 }
 
-/// The way of bios to a device that is one leg.
-#[derive(Clone, Copy, Debug)]
-pub struct Route {
-    hctx: u16,
-    part: u16,
-    offset: u64,
-}
-
-/// What plain I/Os of a lane have in common.
-#[derive(Clone, Copy, Debug)]
-pub struct PlainKind {
-    /// Read or write.
-    pub op: Op,
-    /// `BIO_FUA`, `BIO_POLLED`.
-    pub flags: u16,
-    /// The registered buffer that all memory is in, or [`NO_FIXED_BUF`].
-    pub fixed_buf: u16,
-}
-
-/// Plain I/O to one device; see [`IoCtx::lane`].
-#[derive(Debug)]
-pub struct Lane<'a> {
-    hctx: &'a mut Hctx,
-    core: &'a mut Core,
-    batch: Gather,
-    offset: u64,
-}
-
-impl Lane<'_> {
-    /// Submits a read or write of one piece of memory, to a range that the caller has checked against the device's
-    /// size; false when no bio is free. Otherwise as [`IoCtx::submit`].
-    #[inline(always)]
-    pub fn submit(&mut self, owner: u32, sector: u64, bytes: u32, vec: BVec) -> bool {
-        self.hctx.add_plain(self.core, &mut self.batch, owner, sector + self.offset, bytes, vec)
-    }
-
-    /// Hands what was gathered to the driver when no plug is open.
-    #[inline]
-    pub fn finish(self) {
-        if !self.core.plug.is_open() {
-            self.hctx.flush(self.core);
-        }
-    }
-}
-
-/// A ring's block layer.
+/// A ring's block layer. It belongs to the thread that made it; not even an empty one can be moved:
+///
+/// ```compile_fail,E0277
+/// use sheave_base::clock::Clock;
+/// use sheave_blk::ctx::{IoCtx, IoCtxOptions};
+///
+/// let clock = Clock::real();
+/// let options = IoCtxOptions { bios: 8, kring_entries: 8, polled: true, iopoll: false, stats: true, clock };
+/// let ctx = IoCtx::new(options).unwrap();
+/// std::thread::spawn(move || ctx.is_idle());
+/// ```
 #[derive(Debug)]
 pub struct IoCtx {
     core: Core,
@@ -227,6 +200,8 @@ pub struct IoCtx {
     polls: u32,
     /// The kernel ring waits on the parker's descriptor.
     bell_armed: bool,
+    /// Neither `Send` nor `Sync`, whatever the fields become.
+    thread: PhantomData<*const ()>,
 }
 
 impl IoCtx {
@@ -246,6 +221,7 @@ impl IoCtx {
                 kring,
                 ended: BioList::default(),
                 active: 0,
+                starved: BioList::default(),
                 stats: options.stats,
             },
             hctxs: Vec::with_capacity(MAX_HCTXS),
@@ -254,11 +230,20 @@ impl IoCtx {
             polled: options.polled,
             polls: 0,
             bell_armed: false,
+            thread: PhantomData,
         })
     }
 
     /// Opens this ring's way into the device; the number is the device's in this ring.
     pub fn attach(&mut self, device: &Device) -> Result<u16, DeviceError> {
+        let free = self.bdevs.iter().position(Option::is_none).unwrap_or(self.bdevs.len());
+        if free >= MAX_BDEVS {
+            return Err(DeviceError::Limit {
+                what: format!("attaching {}: devices attached to one ring", device.name()),
+                limit: MAX_BDEVS as u64,
+                fix: "Detach one, or use the number that an earlier attach gave".into(),
+            });
+        }
         let mut legs = Vec::with_capacity(device.legs().len());
         for leg in device.legs() {
             let hctx = match self.open_hctx(leg) {
@@ -272,12 +257,11 @@ impl IoCtx {
             legs.push(BdevLeg { start: leg.start, end, offset: leg.offset, part: leg.part, hctx });
         }
         let bdev = Bdev { device: device.clone(), legs };
-        if let Some(free) = self.bdevs.iter().position(Option::is_none) {
-            self.bdevs[free] = Some(bdev);
-            return Ok(free as u16);
+        if free == self.bdevs.len() {
+            self.bdevs.push(None);
         }
-        self.bdevs.push(Some(bdev));
-        Ok((self.bdevs.len() - 1) as u16)
+        self.bdevs[free] = Some(bdev);
+        Ok(free as u16)
     }
 
     fn open_hctx(&mut self, leg: &crate::device::Leg) -> Result<u16, DeviceError> {
@@ -316,6 +300,7 @@ impl IoCtx {
         let Some(hctx) = slot else { return };
         hctx.users -= 1;
         if hctx.users == 0 {
+            // What had not reached the driver, and should not be there, is ended by the next poll.
             hctx.shutdown(&mut self.core, &mut |_, _| debug_assert!(false, "a detached device is idle"));
             self.core.active &= !(1 << index);
             *slot = None;
@@ -341,21 +326,6 @@ impl IoCtx {
         self.core.bios.available() > 0
     }
 
-    /// The way of bios to a device that is one leg, for [`IoCtx::submit_routed`].
-    pub fn route(&self, bdev: u16) -> Option<Route> {
-        match self.bdevs.get(usize::from(bdev))?.as_ref()?.legs.as_slice() {
-            [leg] => Some(Route { hctx: leg.hctx, part: leg.part, offset: leg.offset }),
-            _ => None,
-        }
-    }
-
-    /// A lane: plain I/O of one kind to one device, one after the other, with what they share looked up once.
-    #[inline(always)]
-    pub fn lane(&mut self, route: Route, kind: PlainKind) -> Option<Lane<'_>> {
-        let hctx = self.hctxs.get_mut(usize::from(route.hctx))?.as_deref_mut()?;
-        Some(Lane { batch: Gather::new(route.part, kind), hctx, core: &mut self.core, offset: route.offset })
-    }
-
     /// Submits an I/O whose memory is `vecs` (none for operations without data); false when no bio is free, and then
     /// nothing happened. `fixed_buf` names the registered buffer that holds the only vector.
     ///
@@ -364,6 +334,9 @@ impl IoCtx {
         let Some(id) = self.core.bios.take() else {
             return false;
         };
+        debug_assert_eq!(spec.flags & !BIO_USER, 0, "other flags are the block layer's own");
+        let len = if spec.op.has_data() { vecs.iter().map(|vec| vec.len).sum() } else { spec.bytes as usize };
+        debug_assert_eq!(len, spec.bytes as usize, "the memory is as long as the I/O");
         let bio = &mut self.core.bios[id];
         bio.owner = spec.owner;
         bio.sector = spec.sector;
@@ -391,7 +364,6 @@ impl IoCtx {
         }
         bio.sector += leg.offset;
         bio.part = leg.part;
-        bio.flags |= BIO_REMAPPED;
         let hctx = leg.hctx;
         self.add(hctx, id);
     }
@@ -407,64 +379,6 @@ impl IoCtx {
             }
             None => self.core.end_later(id, Status::Offline),
         }
-    }
-
-    /// A device of several legs: cuts the bio where it crosses from one to the next; a flush goes to all.
-    #[cold]
-    fn remap_legs(&mut self, id: BioId) {
-        loop {
-            let bio = &self.core.bios[id];
-            let (sector, end, op) = (bio.sector, bio.end_sector(), bio.op);
-            let Some(Some(bdev)) = self.bdevs.get(usize::from(bio.bdev)) else { return };
-            if op == Op::Flush {
-                let hctxs: Vec<u16> = bdev.legs.iter().map(|leg| leg.hctx).collect();
-                return self.flush_legs(id, &hctxs);
-            }
-            if bio.flags & crate::bio::BIO_PREFLUSH != 0 {
-                return self.core.end_later(id, Status::NotSupp);
-            }
-            let at = bdev.legs.partition_point(|leg| leg.end <= sector);
-            let Some(leg) = bdev.legs.get(at).copied() else {
-                return self.core.end_later(id, Status::IoErr);
-            };
-            let piece = if end > leg.end {
-                let bytes = ((leg.end - sector) << crate::bio::SECTOR_SHIFT) as u32;
-                match crate::split::cut(&mut self.core.bios, id, bytes) {
-                    Some(front) => front,
-                    None => return self.core.end_later(id, Status::Again),
-                }
-            } else {
-                id
-            };
-            let bio = &mut self.core.bios[piece];
-            bio.sector = sector - leg.start + leg.offset;
-            bio.part = leg.part;
-            bio.flags |= BIO_REMAPPED;
-            self.add(leg.hctx, piece);
-            if piece == id {
-                return;
-            }
-        }
-    }
-
-    fn flush_legs(&mut self, id: BioId, hctxs: &[u16]) {
-        for (at, &hctx) in hctxs.iter().enumerate() {
-            if hctxs[..at].contains(&hctx) {
-                continue;
-            }
-            let Some(child) = self.core.bios.take() else {
-                self.core.end_later(id, Status::Again);
-                return;
-            };
-            self.core.bios[id].remaining += 1;
-            self.core.bios[id].flags |= BIO_SLOW;
-            let bio = &mut self.core.bios[child];
-            bio.op = Op::Flush;
-            bio.flags |= BIO_CHILD | BIO_REMAPPED;
-            bio.parent = id;
-            self.add(hctx, child);
-        }
-        self.core.end_later(id, Status::Ok);
     }
 
     /// Opens the plug: what is submitted until [`IoCtx::finish_plug`] goes to the drivers in batches.
@@ -513,20 +427,24 @@ impl IoCtx {
             self.reap_kernel();
         }
         self.polls = self.polls.wrapping_add(1);
-        let walk = self.polls % WALK_EVERY_POLLS == 0;
+        let walk = self.polls.is_multiple_of(WALK_EVERY_POLLS);
         let mut count = 0;
         let mut active = self.core.active;
         while active != 0 {
             let index = active.trailing_zeros() as usize;
             active &= active - 1;
             let Some(hctx) = &mut self.hctxs[index] else { continue };
+            count += hctx.poll(&mut self.core, end);
+            // After the poll: what it has ended is not overdue.
             if walk && hctx.live() != 0 {
                 hctx.walk_timeouts(&mut self.core);
             }
-            count += hctx.poll(&mut self.core, end);
             if !hctx.has_work() {
                 self.core.active &= !(1 << index);
             }
+        }
+        if !self.core.starved.is_empty() {
+            self.retry_starved();
         }
         if !self.core.ended.is_empty() {
             count += self.core.end_ended(end);
@@ -550,62 +468,6 @@ impl IoCtx {
         }
     }
 
-    /// Waits until a poll may find something, at most `timeout`; `wanted` is how many completions the caller needs
-    /// before it has use for waking up. Sends prepared kernel operations in the same system call.
-    pub fn wait(&mut self, wanted: u32, timeout: Option<Duration>) {
-        self.core.plug.invalidate();
-        let mut kernel = 0;
-        let mut other = false;
-        let mut at = None::<sheave_base::clock::PreciseTs>;
-        let now = self.core.clock.precise();
-        for index in 0..self.hctxs.len() {
-            let Some(hctx) = &mut self.hctxs[index] else { continue };
-            if hctx.live() != 0 {
-                hctx.walk_timeouts(&mut self.core);
-                let walk = hctx.next_walk();
-                at = Some(at.map_or(walk, |at| at.min(walk)));
-            }
-            match hctx.next_event() {
-                NextEvent::Ready => return self.commit(),
-                NextEvent::At(time) => at = Some(at.map_or(time, |at| at.min(time))),
-                NextEvent::Kernel => kernel += hctx.live(),
-                NextEvent::Remote | NextEvent::Stuck => other = true,
-                NextEvent::Idle => {}
-            }
-        }
-        if !self.core.ended.is_empty() {
-            return;
-        }
-        let until = at.map(|at| at.left(now));
-        let timeout = match (until, timeout) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        if kernel > 0 || self.core.kring.ring.as_ref().is_some_and(|ring| ring.pending() > 0) {
-            self.wait_kernel(if other { 1 } else { wanted.clamp(1, kernel.max(1)) }, timeout);
-        } else {
-            self.parker.park(timeout);
-        }
-    }
-
-    /// Waits in the kernel ring for I/O and for the parker's descriptor.
-    fn wait_kernel(&mut self, wanted: u32, timeout: Option<Duration>) {
-        let Some(kring) = &mut self.core.kring.ring else { return };
-        if !self.bell_armed {
-            use std::os::fd::AsRawFd;
-            let user_data = kernel_user_data(0, 0, KIND_RING);
-            self.bell_armed = kring.prep_poll_fd(self.parker.fd().as_raw_fd(), user_data).is_ok();
-        }
-        let timeout = if self.bell_armed { timeout } else { Some(Duration::from_millis(1)) };
-        if self.parker.prepare_sleep() {
-            let _ = kring.enter(wanted, timeout);
-        } else {
-            let _ = kring.enter(0, None);
-        }
-        // Woken by another thread or not: the poll below looks everywhere anyway.
-        let _ = self.parker.cancel_sleep();
-    }
-
     /// Whether the next wait is for the kernel ring: there is nothing to spin for.
     #[inline]
     pub fn waits_for_kernel(&self) -> bool {
@@ -619,7 +481,18 @@ impl IoCtx {
 
     /// Whether any I/O is on its way.
     pub fn is_idle(&self) -> bool {
-        self.core.ended.is_empty() && self.hctxs.iter().flatten().all(|hctx| !hctx.has_work())
+        self.core.ended.is_empty()
+            && self.core.starved.is_empty()
+            && self.hctxs.iter().flatten().all(|hctx| !hctx.has_work())
+    }
+
+    /// Turns statistics on or off, also in the middle of I/O: what is in flight then counts from now.
+    pub fn set_stats(&mut self, on: bool) {
+        if on && !self.core.stats {
+            let now = self.core.clock.coarse();
+            self.hctxs.iter_mut().flatten().for_each(|hctx| hctx.restart_times(now));
+        }
+        self.core.stats = on;
     }
 
     /// The ring's clock.
@@ -640,6 +513,9 @@ impl IoCtx {
     /// Ends everything: cancels what never reached a driver, waits for what a device may still touch.
     pub fn shutdown(&mut self, end: &mut impl EndIo) {
         self.core.plug.invalidate();
+        while let Some(id) = self.core.starved.pop(&mut self.core.bios) {
+            self.core.end_later(id, Status::Canceled);
+        }
         for index in 0..self.hctxs.len() {
             if let Some(mut hctx) = self.hctxs[index].take() {
                 // The kernel ring's completions for this context arrive through the driver's own waiting.

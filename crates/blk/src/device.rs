@@ -186,3 +186,6 @@ impl Device {
         self.inner.whole
     }
 }
+
+#[cfg(test)]
+mod tests;

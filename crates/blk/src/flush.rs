@@ -19,7 +19,7 @@ use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, BioList, Op};
 use crate::bio_set::BioSet;
 use crate::ctx::{Core, EndIo};
 use crate::hctx::Hctx;
-use crate::request::{RQ_FLUSH_SEQ, RQ_NOMERGE};
+use crate::request::RQ_NOMERGE;
 
 /// Bios that wait for a flush of one hardware context.
 #[derive(Debug, Default)]
@@ -127,8 +127,6 @@ impl Hctx {
         }
     }
 }
-
-const _: () = assert!(RQ_FLUSH_SEQ & RQ_NOMERGE == 0, "flags are distinct");
 
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,10 @@
 //! - I3: `stalled` is false only if nothing waits and the gate was seen open at the last flush; the fast path
 //!   checks nothing else.
 
+mod gather;
+mod shared;
+mod stall;
+
 use crossbeam_utils::CachePadded;
 use sheave_base::clock::CoarseTs;
 use sheave_base::mpscq::{Consumer, MpscQueue};
@@ -22,82 +26,22 @@ use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
-use crate::bio::{BIO_FUA, BIO_POLLED, BIO_PREFLUSH, BVec, BioId, BioList, Op, PlainIo, SECTOR_SHIFT};
-use crate::ctx::{Core, EndIo, PlainKind};
+use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, BioList, Op};
+use crate::ctx::{Core, EndIo};
 use crate::driver::{HctxOpen, HwEnv, HwQueue, Remote};
 use crate::error::DeviceError;
 use crate::flush::FlushQueue;
 use crate::merge;
-use crate::plug::CHECK_EVERY;
-use crate::queue::{Gate, Queue};
-use crate::request::{DoneList, PLUG_MAX, RQ_FLUSH_SEQ, RQ_FUA, RQ_POLLED, Request, Requests, Rq, RqList, RqQueue, RqTable};
+use crate::queue::Queue;
+use crate::request::{
+    DoneList, RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, RQ_POLLED, Request, Requests, Rq, RqList, RqQueue, RqTable,
+};
 use crate::stats::{BatchAccount, HctxStats};
 use crate::tag_set::{TagSet, Tags};
 use crate::timeout::TimeoutWalk;
 
-/// The part of a hardware context that other threads may touch.
-#[derive(Debug)]
-pub struct HctxShared {
-    pub(crate) stats: HctxStats,
-    pub(crate) tags: Arc<TagSet>,
-    /// A flush request is in the driver's hands.
-    flushing: AtomicU32,
-    /// The owner is inside the driver's `queue_rqs`.
-    dispatching: CachePadded<AtomicBool>,
-    /// Tags that other threads completed; the status of each is beside it.
-    remote: MpscQueue,
-    remote_status: Box<[AtomicU8]>,
-    unparker: Unparker,
-}
-
-impl HctxShared {
-    pub(crate) fn flushing(&self) -> u32 {
-        // SeqCst: like a busy tag, see `Queue::freeze`.
-        self.flushing.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn is_dispatching(&self) -> bool {
-        // SeqCst: read after the gate was closed; pairs with the store in `Hctx::dispatch`.
-        self.dispatching.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn unpark(&self) {
-        self.unparker.unpark();
-    }
-
-    pub(crate) fn complete_remotely(&self, tag: u16, status: Status) {
-        // Relaxed: published by the push, read after the pop in `Hctx::take_remote`.
-        self.remote_status[usize::from(tag)].store(status as u8, Ordering::Relaxed);
-        self.remote.push(u32::from(tag));
-        self.unparker.unpark();
-    }
-}
-
-/// What plain I/Os that are gathered one after the other share.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Gather {
-    io: PlainIo,
-    rq_flags: u8,
-    /// The batch's time stamp.
-    time: CoarseTs,
-    /// First sector and end of the request gathered last, or no sectors: a hint where to try a merge.
-    start: u64,
-    end: u64,
-}
-
-impl Gather {
-    #[inline(always)]
-    pub(crate) fn new(part: u16, kind: PlainKind) -> Gather {
-        let PlainKind { op, flags, fixed_buf } = kind;
-        let rq_flags = if flags & BIO_POLLED != 0 { RQ_POLLED } else { 0 };
-        let io = PlainIo { op, flags, part, fixed_buf };
-        Gather { io, rq_flags, time: CoarseTs::default(), start: u64::MAX, end: u64::MAX }
-    }
-
-    fn forget(&mut self) {
-        (self.start, self.end) = (u64::MAX, u64::MAX);
-    }
-}
+pub(crate) use gather::Gather;
+pub use shared::HctxShared;
 
 /// One ring's way into one device.
 #[derive(Debug)]
@@ -114,6 +58,8 @@ pub(crate) struct Hctx {
     /// Attached devices that lead here.
     pub(crate) users: u32,
     stalled: bool,
+    /// Flags that a request has from its first bio.
+    inherited: u8,
     tags: Tags,
     rqs: Requests,
     hw: Box<dyn HwQueue>,
@@ -166,6 +112,7 @@ impl Hctx {
             plain_bytes,
             users: 0,
             stalled: true,
+            inherited: RQ_NOMERGE | if queue.capabilities().polled { RQ_POLLED } else { 0 },
             tags: Tags::new(tag_set),
             rqs: Requests::new(depth),
             hw,
@@ -219,51 +166,6 @@ impl Hctx {
         }
     }
 
-    #[cold]
-    fn wait_for_tag(&mut self, core: &mut Core, id: BioId) {
-        self.stalled = true;
-        self.waiting.push_back(&mut core.bios, id);
-    }
-
-    /// Takes a plain I/O, whose bio it makes; false when no bio is free.
-    #[inline(always)]
-    pub(crate) fn add_plain(
-        &mut self,
-        core: &mut Core,
-        batch: &mut Gather,
-        owner: u32,
-        sector: u64,
-        bytes: u32,
-        vec: BVec,
-    ) -> bool {
-        let Some(id) = core.bios.take_plain(&batch.io, owner, sector, bytes, vec) else {
-            return false;
-        };
-        if self.stalled || bytes > self.plain_bytes || batch.io.flags & BIO_FUA != 0 {
-            self.add_slow(core, id);
-            batch.forget();
-            return true;
-        }
-        let end = sector + u64::from(bytes >> SECTOR_SHIFT);
-        if (sector == batch.end || end == batch.start) && self.try_merge(core, id, sector, bytes) {
-            (batch.start, batch.end) = (batch.start.min(sector), batch.end.max(end));
-            return true;
-        }
-        let Some(tag) = self.tags.take(core.plug.hint()) else {
-            self.wait_for_tag(core, id);
-            return true;
-        };
-        self.tags.set_info(tag, batch.io.op, batch.io.part);
-        if core.stats && self.gathered.len().is_multiple_of(CHECK_EVERY) {
-            batch.time = core.plug.now(&core.clock);
-        }
-        let Gather { io, rq_flags, time, .. } = *batch;
-        self.rqs[tag].fill(id, sector, bytes, io.op, rq_flags, 1, io.part, time);
-        (batch.start, batch.end) = (sector, end);
-        self.push_gathered(core, tag);
-        true
-    }
-
     /// Whether the bio rides along in the last gathered request.
     #[inline(never)]
     fn try_merge(&mut self, core: &mut Core, id: BioId, sector: u64, bytes: u32) -> bool {
@@ -280,7 +182,7 @@ impl Hctx {
     pub(crate) fn gather(&mut self, core: &mut Core, id: BioId, flags: u8) -> bool {
         let bio = &core.bios[id];
         let (sector, bytes, op, part, nr_vecs) = (bio.sector, bio.bytes, bio.op, bio.part, bio.nr_vecs);
-        let polled = if bio.flags & BIO_POLLED != 0 { RQ_POLLED } else { 0 };
+        let flags = flags | (bio.flags as u8 & self.inherited);
         if self.try_merge(core, id, sector, bytes) {
             return true;
         }
@@ -289,15 +191,14 @@ impl Hctx {
         };
         self.tags.set_info(tag, op, part);
         let start = if core.stats { core.plug.now(&core.clock) } else { CoarseTs::default() };
-        self.rqs[tag].fill(id, sector, bytes, op, flags | polled, nr_vecs, part, start);
+        self.rqs[tag].fill(id, sector, bytes, op, flags, nr_vecs, part, start);
         self.push_gathered(core, tag);
         true
     }
 
-    #[inline(always)]
     fn push_gathered(&mut self, core: &mut Core, tag: u16) {
-        self.gathered.push(tag);
         core.plug.dirty |= self.bit;
+        self.gathered.push(tag);
         if self.gathered.is_full() {
             self.flush(core);
         }
@@ -306,20 +207,27 @@ impl Hctx {
     /// Prepares the flush request and gathers it.
     pub(crate) fn gather_flush(&mut self, core: &mut Core) {
         let tag = self.flush_tag();
-        let start = core.plug.now(&core.clock);
+        let start = if core.stats { core.plug.now(&core.clock) } else { CoarseTs::default() };
         let rq = &mut self.rqs[tag];
         let generation = rq.generation.wrapping_add(1);
         *rq = Request { op: Op::Flush, flags: RQ_FLUSH_SEQ, start, generation, ..Request::default() };
-        // SeqCst: visible before the gate is read in `dispatch`; see `Queue::freeze`.
-        self.shared.flushing.store(1, Ordering::SeqCst);
+        // Relaxed: published by `start_dispatch`, like a tag.
+        self.shared.flushing.store(1, Ordering::Relaxed);
         self.push_gathered(core, tag);
+    }
+
+    /// As [`Hctx::flush`], and asks the driver nothing when there is nothing new.
+    #[inline]
+    fn flush_gathered(&mut self, core: &mut Core) {
+        if !self.gathered.is_empty() {
+            self.flush(core);
+        }
     }
 
     /// Hands what was gathered (and what was refused before) to the driver.
     #[inline(never)]
     pub(crate) fn flush(&mut self, core: &mut Core) {
-        core.plug.dirty &= !(1 << self.index);
-        core.active |= 1 << self.index;
+        core.active |= self.bit;
         self.in_driver += self.gathered.len() as u32;
         if self.refused.is_empty() {
             if !self.gathered.is_empty() {
@@ -335,167 +243,27 @@ impl Hctx {
         self.retry_refused(core);
     }
 
-    fn retry_refused(&mut self, core: &mut Core) {
-        for _ in 0..self.refused.len().div_ceil(PLUG_MAX) {
-            let mut list = RqList::default();
-            while !list.is_full() {
-                let Some(rq) = self.refused.pop() else { break };
-                list.push(rq.into_tag());
-            }
-            if !self.dispatch(core, &mut list) {
-                break;
-            }
-        }
-    }
-
     /// One call into the driver; true when it took everything.
     fn dispatch(&mut self, core: &mut Core, list: &mut RqList) -> bool {
-        // Relaxed: ordered before the gate is read by the swap (or fence) in `publish`; see `Queue::quiesce`.
-        self.shared.dispatching.store(true, Ordering::Relaxed);
+        core.plug.invalidate();
         self.tags.publish();
+        self.shared.start_dispatch();
         let gate = self.queue.gate();
         if !gate.is_open() {
-            self.shared.dispatching.store(false, Ordering::Release);
+            self.shared.end_dispatch();
             self.hold_back(core, list, gate);
             return false;
         }
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
         let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
         self.hw.queue_rqs(list, &mut table, &mut env, &mut self.done);
-        // Release: pairs with the load in `is_dispatching`.
-        self.shared.dispatching.store(false, Ordering::Release);
-        core.plug.invalidate();
+        self.shared.end_dispatch();
         if list.is_empty() {
             return true;
         }
-        let mut rest = RqQueue::with_depth(0);
-        std::mem::swap(&mut rest, &mut self.refused);
-        while let Some(rq) = list.pop() {
-            self.refused.push(rq);
-        }
-        while let Some(rq) = rest.pop() {
-            self.refused.push(rq);
-        }
+        self.stalled = true;
+        self.refused.put_back(list);
         false
-    }
-
-    /// The gate is closed: a quiesced queue keeps its requests, a frozen one takes them apart, for their tags must
-    /// not be seen in flight.
-    #[cold]
-    fn hold_back(&mut self, core: &mut Core, list: &mut RqList, gate: Gate) {
-        self.stalled = true;
-        if !gate.is_frozen() {
-            while let Some(rq) = list.pop() {
-                self.refused.push(rq);
-            }
-            return;
-        }
-        let mut back = BioList::default();
-        while let Some(rq) = list.pop() {
-            self.take_apart(core, rq, &mut back);
-        }
-        while let Some(rq) = self.refused.pop() {
-            self.take_apart(core, rq, &mut back);
-        }
-        let mut behind = self.waiting.take();
-        while let Some(id) = behind.pop(&mut core.bios) {
-            back.push_back(&mut core.bios, id);
-        }
-        self.waiting = back;
-    }
-
-    fn take_apart(&mut self, core: &mut Core, rq: Rq, back: &mut BioList) {
-        self.in_driver -= 1;
-        let tag = rq.into_tag();
-        if tag == self.flush_tag() {
-            self.shared.flushing.store(0, Ordering::SeqCst);
-            self.flush.unissue(&mut core.bios);
-            return;
-        }
-        let mut id = std::mem::replace(&mut self.rqs[tag].bio_head, BioId::NONE);
-        while id.is_some() {
-            let next = core.bios[id].next;
-            back.push_back(&mut core.bios, id);
-            id = next;
-        }
-        self.tags.free_batch(usize::from(tag) / 64, 1 << (tag % 64));
-    }
-
-    /// Everything that is not a plain read or write that fits, or that has to wait.
-    #[cold]
-    fn add_slow(&mut self, core: &mut Core, id: BioId) {
-        self.waiting.push_back(&mut core.bios, id);
-        self.stalled = true;
-        self.kick(core);
-    }
-
-    /// Sends on what waits, as far as tags, bios and the gate allow.
-    #[inline]
-    pub(crate) fn kick(&mut self, core: &mut Core) {
-        if self.stalled {
-            self.kick_slow(core);
-        }
-    }
-
-    #[cold]
-    fn kick_slow(&mut self, core: &mut Core) {
-        if !self.queue.gate().is_open() {
-            return;
-        }
-        self.stalled = false;
-        if !self.refused.is_empty() {
-            self.retry_refused(core);
-        }
-        while !self.stalled {
-            let Some(id) = self.waiting.pop(&mut core.bios) else { break };
-            if !self.admit(core, id) {
-                self.waiting.push_front(&mut core.bios, id);
-                self.stalled = true;
-            }
-        }
-        self.kick_flush(core);
-        if !core.plug.is_open() {
-            self.flush(core);
-        }
-        self.stalled |= !self.waiting.is_empty() || !self.refused.is_empty();
-    }
-
-    /// Takes one waiting bio on, cutting it if need be; false when it must wait on.
-    fn admit(&mut self, core: &mut Core, id: BioId) -> bool {
-        let bio = &core.bios[id];
-        if let Err(status) = self.queue.check_range(bio.sector, bio.end_sector()) {
-            core.end_later(id, status);
-            return true;
-        }
-        if !bio.op.has_data() || bio.flags & (BIO_FUA | BIO_PREFLUSH) != 0 {
-            return self.admit_special(core, id);
-        }
-        self.cut_and_gather(core, id, 0)
-    }
-
-    /// Cuts the bio to the limits and gathers all pieces; false when tags or bios ran out, with the rest still in it.
-    pub(crate) fn cut_and_gather(&mut self, core: &mut Core, id: BioId, flags: u8) -> bool {
-        loop {
-            if self.tags.are_out() {
-                return false;
-            }
-            match crate::split::front(&core.bios[id], self.queue.limits()) {
-                Ok(None) => return self.gather(core, id, flags),
-                Ok(Some(bytes)) => {
-                    let Some(front) = crate::split::cut(&mut core.bios, id, bytes) else {
-                        return false;
-                    };
-                    if !self.gather(core, front, flags) {
-                        crate::split::uncut(&mut core.bios, id, front);
-                        return false;
-                    }
-                }
-                Err(status) => {
-                    core.end_later(id, status);
-                    return true;
-                }
-            }
-        }
     }
 
     /// Asks the driver and the other threads for completions and ends them; returns how many requests ended.
@@ -582,7 +350,8 @@ impl Hctx {
                 continue;
             }
             if tag == flush_tag {
-                self.shared.flushing.store(0, Ordering::SeqCst);
+                // Release: like a tag that is freed.
+                self.shared.flushing.store(0, Ordering::Release);
                 self.flush_done(core, status, end);
                 continue;
             }
@@ -605,12 +374,15 @@ impl Hctx {
     /// Walks the tags for requests that take too long, when a walk is due.
     pub(crate) fn walk_timeouts(&mut self, core: &mut Core) {
         let now = core.clock.precise();
-        if !self.timeouts.is_due(now) {
+        // What has ended already must not be asked about; the poll that takes it is next.
+        if !self.timeouts.is_due(now) || !self.done.is_empty() {
             return;
         }
         let flush_running = self.flush.is_running();
-        let overdue = self.timeouts.walk(now, self.rqs.all(), flush_running);
-        for tag in overdue {
+        for tag in self.timeouts.walk(now, self.rqs.all(), flush_running) {
+            if self.gathered.tags().contains(&tag) || self.refused.contains(tag) {
+                continue;
+            }
             let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
             let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
             // Either way the request ends once: by the driver now, or by its completion later.
@@ -629,14 +401,20 @@ impl Hctx {
         if self.live() == 0 { crate::driver::NextEvent::Idle } else { self.hw.next_event() }
     }
 
+    /// Statistics were turned on: what is in flight has no start, or one of an earlier use of its tag.
+    #[cold]
+    pub(crate) fn restart_times(&mut self, now: CoarseTs) {
+        self.rqs.all().iter_mut().for_each(|rq| rq.start = now);
+    }
+
     /// The plug has ended: unused tags of a shared set go back.
     #[inline]
     pub(crate) fn end_plug(&mut self) {
         self.tags.return_unused();
     }
 
-    /// Ends everything, waiting for the device where it may still touch memory. Bios that never reached the driver
-    /// end with `Status::Canceled`.
+    /// Ends everything, waiting for the device where it may still touch memory. Bios that never had a request end with
+    /// `Status::Canceled` later, through the core's list.
     pub(crate) fn shutdown(&mut self, core: &mut Core, end: &mut impl EndIo) {
         loop {
             self.in_driver += self.gathered.len() as u32;
@@ -656,7 +434,6 @@ impl Hctx {
             self.take_remote();
             self.complete(core, end);
             self.flush.cancel_pending(core);
-            core.end_ended(end);
             if !self.has_work() {
                 break;
             }

@@ -40,3 +40,10 @@ pub mod timeout;
 
 pub use device::Device;
 pub use error::DeviceError;
+
+// The unit tests use the driver and the ring of the scenario tests, which name this crate as any other program does.
+#[cfg(test)]
+extern crate self as sheave_blk;
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod support;

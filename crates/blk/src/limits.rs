@@ -8,6 +8,10 @@
 
 use crate::bio::{Op, SECTOR_SHIFT};
 
+/// Most requests in flight on one hardware context, or on all of them with host-wide tags: what the masks of a
+/// [`tag_set`](crate::tag_set) can name.
+pub const MAX_DEPTH: u16 = 4096;
+
 /// What one request to a device may look like. Sizes in bytes unless the name says sectors (512 B).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -60,8 +64,8 @@ impl Limits {
         self.max_write_zeroes_sectors = whole(self.max_write_zeroes_sectors.min(most));
         self.chunk_sectors = whole(self.chunk_sectors);
         self.max_segments = self.max_segments.max(1);
-        self.dma_alignment = self.dma_alignment.max(1).next_power_of_two();
-        self.queue_depth = self.queue_depth.clamp(1, 4096);
+        self.dma_alignment = self.dma_alignment.clamp(1, 1 << 30).next_power_of_two();
+        self.queue_depth = self.queue_depth.clamp(1, MAX_DEPTH);
         self
     }
 

@@ -10,6 +10,8 @@
 //! - I2: the cached time is a [`CoarseTs`]: statistics only. Deadlines take `PreciseTs`, which no plug caches.
 //! - I3: 0 is a valid time; whether one is cached is said by its own flag.
 
+use std::marker::PhantomData;
+
 use sheave_base::clock::{Clock, CoarseTs};
 
 /// A cached time older than this is read anew.
@@ -17,7 +19,12 @@ pub const MAX_AGE_NS: u64 = 50_000;
 /// At most this many requests share a stamp between two looks at the cycle counter.
 pub const CHECK_EVERY: usize = 16;
 
-/// A ring's plug.
+/// A ring's plug. It stays on its thread, or another one would read a time that is not its own:
+///
+/// ```compile_fail,E0277
+/// let plug = sheave_blk::plug::Plug::default();
+/// std::thread::spawn(move || plug.is_open());
+/// ```
 #[derive(Debug, Default)]
 pub struct Plug {
     time: CoarseTs,
@@ -29,6 +36,8 @@ pub struct Plug {
     hint: u32,
     /// Hardware contexts with gathered requests.
     pub(crate) dirty: u64,
+    /// Neither `Send` nor `Sync`.
+    thread: PhantomData<*const ()>,
 }
 
 impl Plug {
@@ -47,7 +56,12 @@ impl Plug {
     pub fn finish(&mut self) -> bool {
         debug_assert!(self.depth > 0, "finish pairs with start");
         self.depth = self.depth.saturating_sub(1);
-        self.depth == 0
+        if self.depth > 0 {
+            return false;
+        }
+        // What was announced and did not come must not take tags ahead.
+        self.hint = 0;
+        true
     }
 
     /// Whether a plug is open.
@@ -59,7 +73,7 @@ impl Plug {
     /// How many I/Os the submitter announced.
     #[inline]
     pub(crate) fn hint(&self) -> u32 {
-        self.hint
+        self.hint.max(1)
     }
 
     /// The time of the batch: cached while the plug is open, else read. Callers that gather many requests ask once for

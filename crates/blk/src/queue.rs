@@ -8,9 +8,10 @@
 //! driver. Both nest; bios and requests that arrive wait in their ring and go on when the gate opens.
 //!
 //! Invariants:
-//! - I1 (freeze): a ring publishes its tags (SeqCst) before it reads the gate; the freezer closes the gate (SeqCst)
-//!   before it reads the tags. So either the ring sees the gate closed, or the freezer sees the tags.
-//! - I2 (quiesce): the same with `dispatching` in place of the tags.
+//! - I1 (freeze): a ring publishes its tags and marks itself as dispatching before it reads the gate; the freezer closes
+//!   the gate and exchanges that mark before it reads the tags. Both touch the mark, so one of them is second: either the
+//!   ring sees the gate closed, or the freezer sees the tags.
+//! - I2 (quiesce): the same with the mark itself in place of the tags.
 //! - I3: a hardware context that goes away leaves its statistics here.
 
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use sheave_base::sync::{Arc, Mutex};
 use crate::driver::{Capabilities, Driver};
 use crate::error::DeviceError;
 use crate::hctx::HctxShared;
-use crate::limits::Limits;
+use crate::limits::{Limits, MAX_DEPTH};
 use crate::stats::Stats;
 use crate::tag_set::{InFlight, TagSet};
 
@@ -58,7 +59,7 @@ impl Queue {
             sectors: AtomicU64::new(driver.size_bytes() >> crate::bio::SECTOR_SHIFT),
             gate: AtomicU32::new(0),
             timeout,
-            host_tags: driver.host_wide_depth().map(TagSet::shared),
+            host_tags: driver.host_wide_depth().map(|depth| TagSet::shared(depth.clamp(1, MAX_DEPTH))),
             partitions: AtomicU16::new(0),
             hctxs: Mutex::new(Vec::new()),
             retired: Mutex::new(Stats::default()),
@@ -150,7 +151,10 @@ impl Queue {
             if self.host_tags.is_none() {
                 hctx.tags.in_flight(part, &mut whole, &mut of_part);
             }
-            whole.other += hctx.flushing();
+            // Read once, so that the whole stays the sum of its parts. A flush is the whole device's.
+            let flushing = hctx.flushing();
+            whole.other += flushing;
+            of_part.other += if part == 0 { flushing } else { 0 };
         }
         (whole, of_part)
     }
@@ -158,13 +162,17 @@ impl Queue {
     /// Whether bios may enter and requests may go to the driver.
     #[inline]
     pub(crate) fn gate(&self) -> Gate {
-        // SeqCst: read after the tags were published (I1) or `dispatching` was set (I2).
+        // SeqCst: read after the exchange in `HctxShared::start_dispatch` (I1, I2); pairs with `freeze` and `quiesce`.
         Gate(self.gate.load(Ordering::SeqCst))
     }
 
     fn open_gate(&self, unit: u32) {
         // SeqCst for symmetry with closing; rings that sleep are woken below.
         self.gate.fetch_sub(unit, Ordering::SeqCst);
+        self.wake_rings();
+    }
+
+    fn wake_rings(&self) {
         for hctx in self.hctxs().iter() {
             hctx.unpark();
         }
@@ -173,18 +181,27 @@ impl Queue {
     /// Lets no bio enter until the guard is dropped, and waits until nothing is in flight. The rings that use the
     /// device must poll meanwhile; a ring of the calling thread must be drained before.
     pub fn freeze(self: &Arc<Self>, timeout: Duration) -> Result<GateGuard, DeviceError> {
+        // SeqCst: before the exchange in `is_dispatching` (I1); pairs with the load in `gate`.
         self.gate.fetch_add(FREEZE, Ordering::SeqCst);
         let guard = GateGuard { queue: self.clone(), unit: FREEZE };
-        self.wait_for(timeout, || self.in_flight(0).0.total())?;
+        // A ring may sleep with requests that were refused or held back; it must take them apart.
+        self.wake_rings();
+        self.wait_for(timeout, || self.dispatching() + self.in_flight(0).0.total())?;
         Ok(guard)
     }
 
     /// Lets no request go to the driver until the guard is dropped, and waits until no ring is inside the driver.
     pub fn quiesce(self: &Arc<Self>, timeout: Duration) -> Result<GateGuard, DeviceError> {
+        // SeqCst: before the exchange in `is_dispatching` (I2); pairs with the load in `gate`.
         self.gate.fetch_add(QUIESCE, Ordering::SeqCst);
         let guard = GateGuard { queue: self.clone(), unit: QUIESCE };
-        self.wait_for(timeout, || self.hctxs().iter().filter(|hctx| hctx.is_dispatching()).count() as u32)?;
+        self.wait_for(timeout, || self.dispatching())?;
         Ok(guard)
+    }
+
+    /// Rings that are inside the driver or about to read the gate.
+    fn dispatching(&self) -> u32 {
+        self.hctxs().iter().filter(|hctx| hctx.is_dispatching()).count() as u32
     }
 
     fn wait_for(&self, timeout: Duration, busy: impl Fn() -> u32) -> Result<(), DeviceError> {
@@ -222,7 +239,7 @@ impl Gate {
     }
 
     pub(crate) fn is_frozen(self) -> bool {
-        self.0 % QUIESCE != 0
+        !self.0.is_multiple_of(QUIESCE)
     }
 }
 
@@ -239,3 +256,6 @@ impl Drop for GateGuard {
         self.queue.open_gate(self.unit);
     }
 }
+
+#[cfg(test)]
+mod tests;

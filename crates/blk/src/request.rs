@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use sheave_base::clock::CoarseTs;
 use sheave_base::status::Status;
 
-use crate::bio::{BVec, Bio, BioId, NO_FIXED_BUF, Op, SECTOR_SHIFT};
+use crate::bio::{BIO_NOMERGE, BIO_POLLED, BVec, Bio, BioId, NO_FIXED_BUF, Op, SECTOR_SHIFT};
 use crate::bio_set::BioSet;
 
 /// Most requests that one plug gathers for one hardware context before it is flushed.
@@ -26,14 +26,22 @@ pub const PLUG_MAX: usize = 32;
 pub const RQ_FUA: u8 = 1 << 0;
 /// Belongs to a flush sequence: completion goes through [`flush`](crate::flush).
 pub(crate) const RQ_FLUSH_SEQ: u8 = 1 << 1;
-/// The submitter polls.
-pub const RQ_POLLED: u8 = 1 << 2;
-/// Was marked by the timeout walk; see [`timeout`](crate::timeout).
-pub(crate) const RQ_TIMED_OUT: u8 = 1 << 3;
+/// The submitter polls, and the device can.
+pub const RQ_POLLED: u8 = BIO_POLLED as u8;
 /// Takes no more bios.
-pub(crate) const RQ_NOMERGE: u8 = 1 << 4;
+pub(crate) const RQ_NOMERGE: u8 = BIO_NOMERGE as u8;
 
-/// One request. A driver may change `sector`, `bytes` (shorter) and its own `private`: completion accounts by the bios.
+const _: () = {
+    let bits = [RQ_FUA, RQ_FLUSH_SEQ, RQ_POLLED, RQ_NOMERGE];
+    let (mut all, mut at) = (0, 0);
+    while at < bits.len() {
+        assert!(bits[at].count_ones() == 1 && all & bits[at] == 0, "one bit each; two are those of a bio");
+        all |= bits[at];
+        at += 1;
+    }
+};
+
+/// One request. A driver may change its own `private` and nothing else: completion accounts by the other fields.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Request {
@@ -51,7 +59,7 @@ pub struct Request {
     pub(crate) bio_tail: BioId,
     /// When it was issued (cached time of the batch).
     pub(crate) start: CoarseTs,
-    /// Bytes that count as merged bios beyond the first.
+    /// Bios that ride along beyond the first.
     pub(crate) merged: u16,
     pub(crate) part: u16,
     /// Grows with every use of the tag.
@@ -237,6 +245,17 @@ impl RqQueue {
         self.0.pop_front().map(Rq)
     }
 
+    /// Puts what is left of the list before all others, in its order: it was offered first and comes first again.
+    pub(crate) fn put_back(&mut self, list: &mut RqList) {
+        list.tags().iter().rev().for_each(|&tag| self.0.push_front(tag));
+        *list = RqList::default();
+    }
+
+    /// Whether the queue holds the request with this tag.
+    pub fn contains(&self, tag: u16) -> bool {
+        self.0.contains(&tag)
+    }
+
     /// Takes the request with this tag out of the queue.
     pub fn remove(&mut self, tag: u16) -> Option<Rq> {
         let at = self.0.iter().position(|&t| t == tag)?;
@@ -335,8 +354,7 @@ impl RqTable<'_> {
         &mut self.rqs[usize::from(tag)]
     }
 
-    /// The pieces of memory of a request, in order. They cover its bios, which is `bytes` or (after a driver has
-    /// shortened the request) more.
+    /// The pieces of memory of a request, in order; together they are its `bytes`.
     pub fn segments(&self, tag: u16) -> Segments<'_> {
         let head = self.rqs[usize::from(tag)].bio_head;
         Segments { bios: self.bios, bio: head.is_some().then(|| &self.bios[head]), at: 0 }

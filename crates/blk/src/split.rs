@@ -9,7 +9,10 @@
 
 use sheave_base::status::Status;
 
-use crate::bio::{BIO_CACHEABLE, BIO_CHILD, BIO_FUA, BIO_INLINE_VECS, BIO_POLLED, BIO_SLOW, BVec, Bio, BioId, NO_FIXED_BUF};
+use crate::bio::{
+    BIO_CACHEABLE, BIO_CHILD, BIO_FUA, BIO_INLINE_VECS, BIO_NOMERGE, BIO_POLLED, BIO_SLOW, BVec, Bio, BioId,
+    NO_FIXED_BUF,
+};
 use crate::bio_set::BioSet;
 use crate::limits::Limits;
 
@@ -31,14 +34,18 @@ pub(crate) fn front(bio: &Bio, limits: &Limits) -> Result<Option<u32>, Status> {
     if bytes == 0 { Err(Status::Invalid) } else { Ok(Some(bytes)) }
 }
 
-/// Cuts `bytes` off the front of the bio into a child; `None` when there is no bio for it.
-pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32) -> Option<BioId> {
+/// A bio for a piece of `parent`; leaves `leave` bios in the reserve.
+pub(crate) fn take_child(bios: &mut BioSet, parent: BioId, leave: u32) -> Option<BioId> {
     // The reserve serves only a bio that has no child in flight: so the child comes back and the next cut goes on.
-    let child = match bios.take() {
-        Some(child) => child,
-        None if bios[id].remaining == 0 => bios.take_reserve()?,
-        None => return None,
-    };
+    match bios.take() {
+        None if bios[parent].remaining == 0 && bios.reserved() > leave => bios.take_reserve(),
+        child => child,
+    }
+}
+
+/// Cuts `bytes` off the front of the bio into a child; `None` when there is no bio for it.
+pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32, leave: u32) -> Option<BioId> {
+    let child = take_child(bios, id, leave)?;
     let mut inline = [BVec::default(); BIO_INLINE_VECS];
     let mut table = Vec::new();
     let count = copy_front(bios[id].vecs(), bytes, &mut inline, &mut table);
@@ -57,7 +64,7 @@ pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32) -> Option<BioId> {
     front.sector = sector;
     front.bytes = bytes;
     front.op = op;
-    front.flags |= BIO_CHILD | (flags & (BIO_FUA | BIO_POLLED));
+    front.flags |= BIO_CHILD | (flags & (BIO_FUA | BIO_POLLED | BIO_NOMERGE));
     front.bdev = bdev;
     front.part = part;
     front.fixed_buf = fixed_buf;
@@ -71,30 +78,6 @@ pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32) -> Option<BioId> {
         }
     }
     Some(child)
-}
-
-/// Undoes a cut whose child could not be gathered.
-pub(crate) fn uncut(bios: &mut BioSet, id: BioId, front: BioId) {
-    let bytes = bios[front].bytes;
-    let mut vecs: Vec<BVec> = bios[front].vecs().to_vec();
-    let parent = &mut bios[id];
-    parent.remaining -= 1;
-    parent.sector -= u64::from(bytes >> crate::bio::SECTOR_SHIFT);
-    parent.bytes += bytes;
-    if parent.op.has_data() {
-        let mut rest = parent.vecs().iter().copied();
-        if let (Some(last), Some(first)) = (vecs.last_mut(), rest.next()) {
-            if last.base + last.len == first.base {
-                last.len += first.len;
-            } else {
-                vecs.push(first);
-            }
-        }
-        vecs.extend(rest);
-        parent.table = None;
-        bios.set_vecs(id, &vecs);
-    }
-    bios.put(front);
 }
 
 /// Copies the vectors that cover the first `bytes`; into `table` when there are more than fit inline.

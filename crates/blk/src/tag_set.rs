@@ -4,8 +4,9 @@
 //! requests themselves are in [`hctx`](crate::hctx).
 //!
 //! Two kinds of set. An **owned** set belongs to one hardware context: its owner allocates from a private word and
-//! publishes the busy word once per batch, with no read-modify-write per I/O. A **shared** (host-wide) set serves all
-//! hardware contexts of a driver that has one limit for the whole host, through an [`Sbitmap`].
+//! publishes the busy word once per batch, with no read-modify-write. A **shared** (host-wide) set serves all
+//! hardware contexts of a driver that has one limit for the whole host, through an
+//! [`Sbitmap`](sheave_base::sbitmap::Sbitmap).
 //!
 //! Invariants:
 //! - I1: a tag has one owner from `take` to `free`; a batch takes the lowest free bits and never a busy one.
@@ -15,12 +16,15 @@
 //!   looked at once, so the result is never negative and never above the depth.
 //! - I4: one more tag than the depth exists, `depth`: the flush request's. It is never allocated here.
 
+mod shared;
+
 use crossbeam_utils::CachePadded;
-use sheave_base::sbitmap::Sbitmap;
+use sheave_base::parker::Unparker;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::bio::Op;
+use shared::SharedTags;
 
 const LIVE: u32 = 1 << 31;
 const PART_SHIFT: u32 = 8;
@@ -28,7 +32,7 @@ const PART_SHIFT: u32 = 8;
 #[derive(Debug)]
 enum Kind {
     Owned(Box<[CachePadded<AtomicU64>]>),
-    Shared(Sbitmap),
+    Shared(SharedTags),
 }
 
 /// The part of a tag set that any thread may read.
@@ -75,7 +79,7 @@ impl TagSet {
 
     /// A host-wide set.
     pub fn shared(depth: u16) -> Arc<TagSet> {
-        Self::with(depth, Kind::Shared(Sbitmap::new(u32::from(depth))))
+        Self::with(depth, Kind::Shared(SharedTags::new(u32::from(depth))))
     }
 
     fn with(depth: u16, kind: Kind) -> Arc<TagSet> {
@@ -93,9 +97,9 @@ impl TagSet {
 
     fn busy(&self, word: u32) -> u64 {
         match &self.kind {
-            // SeqCst: pairs with the swap in `Tags::publish`, see `Queue::freeze`.
-            Kind::Owned(busy) => busy[word as usize].load(Ordering::SeqCst),
-            Kind::Shared(map) => map.busy(word),
+            // Acquire: pairs with the stores in `Tags::publish` and `Tags::free_batch`.
+            Kind::Owned(busy) => busy[word as usize].load(Ordering::Acquire),
+            Kind::Shared(shared) => shared.map.busy(word),
         }
     }
 
@@ -143,17 +147,22 @@ pub(crate) struct Tags {
     /// Other words whose busy bits changed since they were published.
     dirty: u64,
     shared: bool,
+    /// The ring's number in a shared set.
+    id: u32,
     word_hint: u32,
 }
 
 impl Tags {
     pub(crate) fn new(set: Arc<TagSet>) -> Tags {
         let depth = u32::from(set.depth);
+        let id = match &set.kind {
+            Kind::Owned(_) => 0,
+            Kind::Shared(shared) => shared.new_id(),
+        };
         let shared = matches!(set.kind, Kind::Shared(_));
-        let free: Box<[u64]> = (0..set.words())
-            .map(|word| if shared { 0 } else { low_bits((depth - word * 64).min(64)) })
-            .collect();
-        Tags { set, current: free[0], word: 0, free, dirty: 0, shared, word_hint: 0 }
+        let free: Box<[u64]> =
+            (0..set.words()).map(|word| if shared { 0 } else { low_bits((depth - word * 64).min(64)) }).collect();
+        Tags { set, current: free[0], word: 0, free, dirty: 0, shared, id, word_hint: 0 }
     }
 
     /// Takes the lowest free tag; `ahead` is how many more the batch is expected to want.
@@ -167,17 +176,24 @@ impl Tags {
         Some((self.word as u32 * 64 + bit) as u16)
     }
 
-    /// Goes to the lowest word with free bits; false when there is none.
+    /// Whether the next `take` gives a tag; a shared set is asked for up to `ahead` of them.
+    #[inline]
+    pub(crate) fn ensure(&mut self, ahead: u32) -> bool {
+        self.current != 0 || self.next_word(ahead)
+    }
+
+    /// Goes to the lowest word with free bits; a shared set without any is asked for up to `ahead`. False when there is
+    /// none.
     #[cold]
     fn next_word(&mut self, ahead: u32) -> bool {
         self.switch_to(self.free.len());
-        let found = match &self.set.kind {
-            Kind::Owned(_) => self.free.iter().position(|&word| word != 0),
-            Kind::Shared(map) => map.get_batch(&mut self.word_hint, ahead.clamp(1, 64)).map(|(base, mask)| {
-                self.free[(base / 64) as usize] |= mask;
-                (base / 64) as usize
-            }),
-        };
+        let mut found = self.free.iter().position(|&word| word != 0);
+        if let (None, Kind::Shared(shared)) = (found, &self.set.kind)
+            && let Some((base, mask)) = shared.map.get_batch(&mut self.word_hint, ahead.clamp(1, 64))
+        {
+            self.free[(base / 64) as usize] = mask;
+            found = Some((base / 64) as usize);
+        }
         self.switch_to(found.unwrap_or(0));
         found.is_some()
     }
@@ -195,28 +211,24 @@ impl Tags {
     /// Says what the tag's request is (I2).
     #[inline(always)]
     pub(crate) fn set_info(&self, tag: u16, op: Op, part: u16) {
-        // Relaxed: published by the swap in `publish`; for a shared set, whose bit is set already, a reader sees the
-        // request a little later.
+        // Relaxed: published by `publish`; for a shared set, whose bit is set already, a reader sees the request a
+        // little later, but not after the exchange in `HctxShared::start_dispatch`.
         self.set.info[usize::from(tag)].store(LIVE | op as u32 | u32::from(part) << PART_SHIFT, Ordering::Relaxed);
     }
 
-    /// Makes what was taken visible, before the requests go to the driver.
+    /// Makes what was taken visible to readers, before the requests go to the driver.
     #[inline]
     pub(crate) fn publish(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty) | 1 << self.word;
-        match &self.set.kind {
-            Kind::Owned(busy) => {
-                self.free[self.word] = self.current;
-                while dirty != 0 {
-                    let word = dirty.trailing_zeros() as usize;
-                    dirty &= dirty - 1;
-                    // SeqCst swap: the requests become visible before the gate is read in `Hctx::flush`; pairs with
-                    // the load in `TagSet::busy` after the gate was closed in `Queue::freeze`.
-                    busy[word].swap(!self.free[word] & self.all(word), Ordering::SeqCst);
-                }
-            }
-            // The bits were set with SeqCst strength by the sbitmap; the info needs the fence.
-            Kind::Shared(_) => sheave_base::sync::atomic::fence(Ordering::SeqCst),
+        // The bits of a shared set are visible since they were taken.
+        let Kind::Owned(busy) = &self.set.kind else { return };
+        self.free[self.word] = self.current;
+        while dirty != 0 {
+            let word = dirty.trailing_zeros() as usize;
+            dirty &= dirty - 1;
+            // Release: the info comes before the bit (I2); pairs with the load in `TagSet::busy`. The gate needs more
+            // than that: see `HctxShared::start_dispatch`, which follows.
+            busy[word].store(!self.free[word] & self.all(word), Ordering::Release);
         }
     }
 
@@ -240,15 +252,15 @@ impl Tags {
                 // Release: what the requests did happened before they left; pairs with the load in `TagSet::busy`.
                 busy[word].store(!self.free[word] & self.all(word), Ordering::Release);
             }
-            Kind::Shared(map) => {
+            Kind::Shared(shared) => {
                 let mut bits = mask;
                 while bits != 0 {
                     let tag = word * 64 + bits.trailing_zeros() as usize;
                     bits &= bits - 1;
-                    // Relaxed: the bit is cleared after it, by `clear_batch` (release).
+                    // Relaxed: the bit is cleared after it, by `free` (release).
                     self.set.info[tag].store(0, Ordering::Relaxed);
                 }
-                map.clear_batch(word as u32 * 64, mask);
+                shared.free(word as u32 * 64, mask);
             }
         }
     }
@@ -262,21 +274,25 @@ impl Tags {
     }
 
     fn return_unused_slow(&mut self) {
-        let Kind::Shared(map) = &self.set.kind else { return };
+        let Kind::Shared(shared) = &self.set.kind else { return };
         self.free[self.word] = self.current;
         self.current = 0;
         for (word, bits) in self.free.iter_mut().enumerate() {
             if *bits != 0 {
-                map.clear_batch(word as u32 * 64, *bits);
+                shared.free(word as u32 * 64, *bits);
                 *bits = 0;
             }
         }
     }
 
-    /// Whether an owned set has surely no free tag; a shared one may always have.
-    pub(crate) fn are_out(&self) -> bool {
-        let elsewhere = || self.free.iter().enumerate().any(|(word, &free)| word != self.word && free != 0);
-        !self.shared && self.current == 0 && !elsewhere()
+    /// Asks to be woken when another ring frees a tag of a shared set. True: asked, now try once more before sleeping.
+    /// False for an owned set, whose tags only the owner frees.
+    pub(crate) fn ask_for_wake_up(&self, unparker: &Unparker) -> bool {
+        let Kind::Shared(shared) = &self.set.kind else {
+            return false;
+        };
+        shared.ask(self.id, unparker);
+        true
     }
 }
 

@@ -1,18 +1,19 @@
 //! Request timeouts, found by walking the tags: no timer per request, nothing stored when an I/O starts.
 //!
-//! Owns the walk. Each walk looks at every request that has bios. The first walk that meets a request (a tag and its generation)
-//! notes the time; a later walk that meets the same request `timeout` after the note calls it overdue, again every
-//! `timeout`. So a request is overdue between one and one and a quarter timeouts after its start, never earlier.
+//! Owns the walk. Each walk looks at every request that has bios. The first walk that meets a request (a tag and its
+//! generation) notes the time; a later walk that meets the same request `timeout` after the note calls it overdue, again
+//! every `timeout`. So a request is overdue between one and one and a quarter timeouts after its start, never earlier.
 //!
 //! Invariants:
 //! - I1: deadlines compare `PreciseTs` that were read in the walk itself; no cached time is involved.
 //! - I2: the walk runs on the ring's thread like every completion, so a request either completes or is overdue.
+//! - I3: the driver is asked only about requests that it has: not about those that are gathered or that it refused.
 
 use std::time::Duration;
 
 use sheave_base::clock::PreciseTs;
 
-use crate::request::{RQ_TIMED_OUT, Request};
+use crate::request::Request;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
@@ -52,11 +53,11 @@ impl TimeoutWalk {
     }
 
     /// Walks once; the tags that are overdue.
-    pub(crate) fn walk(&mut self, now: PreciseTs, rqs: &mut [Request], flush_running: bool) -> Vec<u16> {
+    pub(crate) fn walk(&mut self, now: PreciseTs, rqs: &[Request], flush_running: bool) -> Vec<u16> {
         self.next = now.after(self.period);
         self.overdue.clear();
         let flush_tag = rqs.len() - 1;
-        for (tag, rq) in rqs.iter_mut().enumerate() {
+        for (tag, rq) in rqs.iter().enumerate() {
             let seen = &mut self.seen[tag];
             let live = if tag == flush_tag { flush_running } else { rq.bio_head.is_some() };
             if !live {
@@ -65,7 +66,6 @@ impl TimeoutWalk {
                 *seen = Seen { generation: rq.generation, at: now, live: true };
             } else if u128::from(now.ns_since(seen.at)) >= self.timeout.as_nanos() {
                 seen.at = now;
-                rq.flags |= RQ_TIMED_OUT;
                 self.overdue.push(tag as u16);
             }
         }

@@ -15,14 +15,13 @@
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_blk::bio::{BIO_FUA, BIO_POLLED, BVec, NO_FIXED_BUF, Op};
-use sheave_blk::ctx::{BioSpec, IoCtx, Lane, PlainKind, Route};
+use sheave_blk::ctx::lane::{Lane, PlainKind, Route};
+use sheave_blk::ctx::{BioSpec, IoCtx};
 use sheave_blk::queue::Queue;
 
 use crate::completion_plan::{CompletionPlan, MayBlock, decide};
 use crate::file::{File, WriteDone};
-use crate::kiocb::{
-    IOCB_COMPLETION_WORK, IOCB_DSYNC, IOCB_NEED_SYNC, IOCB_POLLED, IOCB_SYNC, IOCB_WRITE, Kiocb,
-};
+use crate::kiocb::{IOCB_COMPLETION_WORK, IOCB_DSYNC, IOCB_NEED_SYNC, IOCB_POLLED, IOCB_SYNC, IOCB_WRITE, Kiocb};
 use crate::mapping::{Intent, MappingKind};
 
 /// Longest transfer of one I/O, as in the kernel: 2 GiB less a page.
@@ -105,14 +104,7 @@ fn error(status: Status) -> Issued {
 
 /// Issues the I/O of `kiocb` (`pos`, `len` and `flags` filled in) on memory `vecs`. `owner` comes back in
 /// [`end_bio`]; `fixed_buf` names the registered buffer that holds the only vector.
-pub fn issue(
-    io: &mut IoCtx,
-    file: &OpenFile,
-    kiocb: &mut Kiocb,
-    owner: u32,
-    vecs: &[BVec],
-    fixed_buf: u16,
-) -> Issued {
+pub fn issue(io: &mut IoCtx, file: &OpenFile, kiocb: &mut Kiocb, owner: u32, vecs: &[BVec], fixed_buf: u16) -> Issued {
     match vecs {
         [vec] => issue_one(io, file, kiocb, owner, *vec, fixed_buf),
         _ => issue_slow(io, file, kiocb, owner, vecs),
@@ -120,16 +112,11 @@ pub fn issue(
 }
 
 /// The same for one piece of memory.
-pub fn issue_one(
-    io: &mut IoCtx,
-    file: &OpenFile,
-    kiocb: &mut Kiocb,
-    owner: u32,
-    vec: BVec,
-    fixed_buf: u16,
-) -> Issued {
+pub fn issue_one(io: &mut IoCtx, file: &OpenFile, kiocb: &mut Kiocb, owner: u32, vec: BVec, fixed_buf: u16) -> Issued {
     let (pos, len, flags) = (kiocb.pos, kiocb.len, kiocb.flags);
-    let Some(mut run) = PlainRun::start(io, file, flags, fixed_buf) else { return issue_slow(io, file, kiocb, owner, &[vec]) };
+    let Some(mut run) = PlainRun::start(io, file, flags, fixed_buf) else {
+        return issue_slow(io, file, kiocb, owner, &[vec]);
+    };
     if !run.is_plain(pos, len, vec.base) {
         return issue_slow(io, file, kiocb, owner, &[vec]);
     }
@@ -260,14 +247,7 @@ fn aligned(vecs: &[BVec], file: &OpenFile) -> bool {
 }
 
 /// The loop over mappings: begin (ask the file), advance (a bio for the mapping), end (when the bios end).
-fn issue_mapped(
-    io: &mut IoCtx,
-    file: &OpenFile,
-    kiocb: &mut Kiocb,
-    owner: u32,
-    vecs: &[BVec],
-    size: u64,
-) -> Issued {
+fn issue_mapped(io: &mut IoCtx, file: &OpenFile, kiocb: &mut Kiocb, owner: u32, vecs: &[BVec], size: u64) -> Issued {
     let intent = if kiocb.is_write() { Intent::Write } else { Intent::Read };
     let end = kiocb.pos + u64::from(kiocb.len);
     let wants_sync = kiocb.is_write() && kiocb.flags & (IOCB_DSYNC | IOCB_SYNC) != 0;

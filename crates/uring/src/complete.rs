@@ -11,17 +11,15 @@
 
 use sheave_base::status::Status;
 use sheave_blk::ctx::EndIo;
+use sheave_iomap::CompletionPlan;
 use sheave_iomap::dio;
 use sheave_iomap::kiocb::IOCB_USE_POS;
-use sheave_iomap::CompletionPlan;
 
 use crate::core::Core;
 use crate::cqe::Cqe;
 use crate::opdef;
 use crate::prep::Owned;
-use crate::req::{
-    NO_SLOT, REQ_HAS_GUARD, REQ_OLD_BUF, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END,
-};
+use crate::req::{NO_SLOT, REQ_HAS_GUARD, REQ_OLD_BUF, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END};
 use crate::sqe::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, SQ_CQ_OVERFLOW, errno, opcode};
 
 const SLOW: u16 = REQ_SLOW_END | REQ_OWNS_BUF | REQ_OLD_BUF | REQ_HAS_GUARD;

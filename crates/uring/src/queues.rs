@@ -334,6 +334,5 @@ impl Queues {
     }
 }
 
-
 #[cfg(test)]
 mod tests;

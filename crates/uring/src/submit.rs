@@ -13,9 +13,7 @@ use crate::core::Deferred;
 use crate::io_wq::Work;
 use crate::op;
 use crate::opdef::{self, Issue, OpDef};
-use crate::req::{
-    NO_FILE, NO_SLOT, REQ_DRAIN, REQ_LINKED, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END, State,
-};
+use crate::req::{NO_FILE, NO_SLOT, REQ_DRAIN, REQ_LINKED, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END, State};
 use crate::ring::Ring;
 use crate::sqe::{
     IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_LINKS, Sqe,

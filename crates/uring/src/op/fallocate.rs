@@ -67,8 +67,7 @@ fn begin(ring: &mut Ring, slot: u32) -> Result<Issue, i32> {
     let (mut at, end) = (off, off + len);
     while at < end {
         let bytes = (end - at).min(MAX_BYTES);
-        let spec =
-            BioSpec { bdev, op: Op::WriteZeroes, flags: 0, sector: at >> 9, bytes: bytes as u32, owner: slot };
+        let spec = BioSpec { bdev, op: Op::WriteZeroes, flags: 0, sector: at >> 9, bytes: bytes as u32, owner: slot };
         if !ring.io.submit(&spec, &[], NO_FIXED_BUF) {
             if ring.core.reqs[slot].kiocb.refs == 0 {
                 return Ok(Issue::Again);

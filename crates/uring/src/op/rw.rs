@@ -14,9 +14,7 @@ use crate::op::file_of;
 use crate::opdef::Issue;
 use crate::req::{REQ_SLOW_END, REQ_VECTORED};
 use crate::ring::Ring;
-use crate::sqe::{
-    IOSQE_BUFFER_SELECT, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno, opcode,
-};
+use crate::sqe::{IOSQE_BUFFER_SELECT, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno, opcode};
 
 /// End of the addresses a user program has on x86-64 and, at most, elsewhere.
 const USER_END: u64 = 1 << 47;

@@ -1,0 +1,68 @@
+//! Lanes: plain I/O of one kind to one device, one after the other, with what they share looked up once.
+//!
+//! Owns the shortcut from a checked read or write of one piece of memory to its request, past the mapping of devices
+//! to legs. What is not plain goes through [`IoCtx::submit`]; both end in the same hardware context.
+
+use crate::bio::{BVec, Op};
+use crate::ctx::{Core, IoCtx};
+use crate::hctx::{Gather, Hctx};
+
+/// The way of bios to a device that is one leg.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    hctx: u16,
+    part: u16,
+    offset: u64,
+}
+
+/// What plain I/Os of a lane have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainKind {
+    /// Read or write.
+    pub op: Op,
+    /// `BIO_FUA`, `BIO_POLLED`.
+    pub flags: u16,
+    /// The registered buffer that all memory is in, or [`NO_FIXED_BUF`].
+    pub fixed_buf: u16,
+}
+
+/// Plain I/O to one device; see [`IoCtx::lane`].
+#[derive(Debug)]
+pub struct Lane<'a> {
+    hctx: &'a mut Hctx,
+    core: &'a mut Core,
+    batch: Gather,
+    offset: u64,
+}
+
+impl Lane<'_> {
+    /// Submits a read or write of one piece of memory, to a range that the caller has checked against the device's
+    /// size; false when no bio is free. Otherwise as [`IoCtx::submit`].
+    #[inline(always)]
+    pub fn submit(&mut self, owner: u32, sector: u64, bytes: u32, vec: BVec) -> bool {
+        self.hctx.add_plain(self.core, &mut self.batch, owner, sector + self.offset, bytes, vec)
+    }
+
+    /// Ends the lane: what it gathered goes to the driver with the plug, or now when none is open.
+    #[inline]
+    pub fn finish(self) {
+        self.hctx.end_lane(self.core);
+    }
+}
+
+impl IoCtx {
+    /// The way of bios to a device that is one leg, for [`IoCtx::submit_routed`].
+    pub fn route(&self, bdev: u16) -> Option<Route> {
+        match self.bdevs.get(usize::from(bdev))?.as_ref()?.legs.as_slice() {
+            [leg] => Some(Route { hctx: leg.hctx, part: leg.part, offset: leg.offset }),
+            _ => None,
+        }
+    }
+
+    /// A lane: plain I/O of one kind to one device, one after the other, with what they share looked up once.
+    #[inline(always)]
+    pub fn lane(&mut self, route: Route, kind: PlainKind) -> Option<Lane<'_>> {
+        let hctx = self.hctxs.get_mut(usize::from(route.hctx))?.as_deref_mut()?;
+        Some(Lane { batch: hctx.start_lane(route.part, kind), hctx, core: &mut self.core, offset: route.offset })
+    }
+}

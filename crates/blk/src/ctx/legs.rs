@@ -1,0 +1,111 @@
+//! Devices of several legs: a bio is cut where it crosses from one leg to the next, a flush goes to all.
+//!
+//! Owns the bios for which no bio was left to cut them: they are *starved* and go on with the next poll or wait, in
+//! order. Invariants of the parent; and
+//!
+//! - L1 (progress): a piece may have to be cut again by its queue, so cutting here leaves [`LEAVE`] bios in the
+//!   reserve. What takes those is in a driver's hands and comes back without needing another bio.
+//!
+//! Called by `IoCtx::submit` for what is not a single leg, by `poll` and by `wait`.
+
+use sheave_base::status::Status;
+
+use super::IoCtx;
+use crate::bio::{BIO_CHILD, BIO_PREFLUSH, BIO_SPREADING, BioId, Op, SECTOR_SHIFT};
+use crate::split;
+
+/// Bios of the reserve that are left to the queues (L1).
+const LEAVE: u32 = crate::bio_set::RESERVE / 2;
+
+impl IoCtx {
+    /// Sends the bio to its legs, now or when there are bios for it.
+    #[cold]
+    pub(super) fn remap_legs(&mut self, id: BioId) {
+        if !self.core.starved.is_empty() || !self.send_pieces(id) {
+            self.core.starved.push_back(&mut self.core.bios, id);
+        }
+    }
+
+    /// Tries again to send what had no bios for its pieces.
+    #[cold]
+    pub(super) fn retry_starved(&mut self) {
+        let mut starved = self.core.starved.take();
+        while let Some(id) = starved.pop(&mut self.core.bios) {
+            if !self.send_pieces(id) {
+                starved.push_front(&mut self.core.bios, id);
+                break;
+            }
+        }
+        self.core.starved = starved;
+    }
+
+    /// False when the bios ran out, with what is left still in the bio.
+    fn send_pieces(&mut self, id: BioId) -> bool {
+        loop {
+            let bio = &self.core.bios[id];
+            let (sector, end) = (bio.sector, bio.end_sector());
+            let Some(Some(bdev)) = self.bdevs.get(usize::from(bio.bdev)) else {
+                self.core.end_later(id, Status::Offline);
+                return true;
+            };
+            if bio.op == Op::Flush {
+                return self.send_flushes(id);
+            }
+            if bio.flags & BIO_PREFLUSH != 0 {
+                self.core.end_later(id, Status::NotSupp);
+                return true;
+            }
+            let at = bdev.legs.partition_point(|leg| leg.end <= sector);
+            let Some(leg) = bdev.legs.get(at).copied() else {
+                self.core.end_later(id, Status::IoErr);
+                return true;
+            };
+            let piece = if end > leg.end {
+                let bytes = ((leg.end - sector) << SECTOR_SHIFT) as u32;
+                let Some(front) = split::cut(&mut self.core.bios, id, bytes, LEAVE) else {
+                    return false;
+                };
+                front
+            } else {
+                id
+            };
+            let bio = &mut self.core.bios[piece];
+            bio.sector = sector - leg.start + leg.offset;
+            bio.part = leg.part;
+            self.add(leg.hctx, piece);
+            if piece == id {
+                return true;
+            }
+        }
+    }
+
+    /// A child for every hardware context under the device; the flush ends when they have. Its `sector`, which a flush
+    /// has no use for, is the mask of those that still get one.
+    fn send_flushes(&mut self, id: BioId) -> bool {
+        let bio = &self.core.bios[id];
+        let mut left = bio.sector;
+        if bio.flags & BIO_SPREADING == 0
+            && let Some(Some(bdev)) = self.bdevs.get(usize::from(bio.bdev))
+        {
+            left = bdev.legs.iter().fold(0, |mask, leg| mask | 1 << leg.hctx);
+        }
+        while left != 0 {
+            let Some(child) = split::take_child(&mut self.core.bios, id, LEAVE) else {
+                let bio = &mut self.core.bios[id];
+                bio.sector = left;
+                bio.flags |= BIO_SPREADING;
+                return false;
+            };
+            let hctx = left.trailing_zeros() as u16;
+            left &= left - 1;
+            self.core.bios[id].remaining += 1;
+            let bio = &mut self.core.bios[child];
+            bio.op = Op::Flush;
+            bio.flags |= BIO_CHILD;
+            bio.parent = id;
+            self.add(hctx, child);
+        }
+        self.core.end_later(id, Status::Ok);
+        true
+    }
+}

@@ -1,0 +1,94 @@
+//! The straight way of plain reads and writes: from values to a bio and its request, with nothing looked up twice.
+//!
+//! Owns what the I/Os of one lane share. Does the same as `Hctx::add` and `Hctx::gather` do for any bio, for those that
+//! surely need nothing else; everything that turns out otherwise is handed to them.
+
+use sheave_base::clock::CoarseTs;
+
+use super::Hctx;
+use crate::bio::{BIO_FUA, BVec, PlainIo, SECTOR_SHIFT};
+use crate::ctx::Core;
+use crate::ctx::lane::PlainKind;
+use crate::plug::CHECK_EVERY;
+
+/// What plain I/Os that are gathered one after the other share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gather {
+    io: PlainIo,
+    rq_flags: u8,
+    /// Longer ones go the long way; with FUA all of them.
+    max_bytes: u32,
+    /// The batch's time stamp.
+    time: CoarseTs,
+    /// First sector and end of the request gathered last, or no sectors: a hint where to try a merge.
+    start: u64,
+    end: u64,
+}
+
+impl Hctx {
+    /// Begins a lane of I/Os of this kind.
+    #[inline(always)]
+    pub(crate) fn start_lane(&mut self, part: u16, kind: PlainKind) -> Gather {
+        let PlainKind { op, flags, fixed_buf } = kind;
+        Gather {
+            io: PlainIo { op, flags, part, fixed_buf },
+            rq_flags: flags as u8 & self.inherited,
+            max_bytes: if flags & BIO_FUA == 0 { self.plain_bytes } else { 0 },
+            time: CoarseTs::default(),
+            start: u64::MAX,
+            end: u64::MAX,
+        }
+    }
+
+    /// Takes a plain I/O, whose bio it makes; false when no bio is free.
+    #[inline(always)]
+    pub(crate) fn add_plain(
+        &mut self,
+        core: &mut Core,
+        batch: &mut Gather,
+        owner: u32,
+        sector: u64,
+        bytes: u32,
+        vec: BVec,
+    ) -> bool {
+        let Some(id) = core.bios.take_plain(&batch.io, owner, sector, bytes, vec) else {
+            return false;
+        };
+        if self.stalled || bytes > batch.max_bytes {
+            self.add_slow(core, id);
+            (batch.start, batch.end) = (u64::MAX, u64::MAX);
+            return true;
+        }
+        let end = sector + u64::from(bytes >> SECTOR_SHIFT);
+        if (sector == batch.end || end == batch.start) && self.try_merge(core, id, sector, bytes) {
+            (batch.start, batch.end) = (batch.start.min(sector), batch.end.max(end));
+            return true;
+        }
+        let Some(tag) = self.tags.take(core.plug.hint()) else {
+            self.wait_for_tag(core, id);
+            return true;
+        };
+        self.tags.set_info(tag, batch.io.op, batch.io.part);
+        if self.gathered.len().is_multiple_of(CHECK_EVERY) && core.stats {
+            batch.time = core.plug.now(&core.clock);
+        }
+        let Gather { io, rq_flags, time, .. } = *batch;
+        self.rqs[tag].fill(id, sector, bytes, io.op, rq_flags, 1, io.part, time);
+        (batch.start, batch.end) = (sector, end);
+        self.gathered.push(tag);
+        if self.gathered.is_full() {
+            self.flush(core);
+        }
+        true
+    }
+
+    /// Ends a lane: what it gathered goes to the driver with the plug, or now when none is open.
+    #[inline]
+    pub(crate) fn end_lane(&mut self, core: &mut Core) {
+        core.plug.dirty |= self.bit;
+        if !core.plug.is_open() {
+            self.flush_gathered(core);
+            self.end_plug();
+        }
+    }
+}

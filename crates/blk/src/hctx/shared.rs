@@ -1,0 +1,69 @@
+//! The part of a hardware context that other threads may touch: statistics, tags, completions from elsewhere.
+//!
+//! Owns the way in for remote completions and the marks that readers and the gate look at. Does not own any request.
+//!
+//! Called by the owner ([`hctx`](crate::hctx)), by completion threads, and by readers through the queue's list.
+
+use crossbeam_utils::CachePadded;
+use sheave_base::mpscq::MpscQueue;
+use sheave_base::parker::Unparker;
+use sheave_base::status::Status;
+use sheave_base::sync::Arc;
+use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+
+use crate::stats::HctxStats;
+use crate::tag_set::TagSet;
+
+/// The part of a hardware context that other threads may touch.
+#[derive(Debug)]
+pub struct HctxShared {
+    pub(crate) stats: HctxStats,
+    pub(crate) tags: Arc<TagSet>,
+    /// A flush request is in the driver's hands.
+    pub(super) flushing: AtomicU32,
+    /// The owner is inside the driver's `queue_rqs`.
+    pub(super) dispatching: CachePadded<AtomicBool>,
+    /// Tags that other threads completed; the status of each is beside it.
+    pub(super) remote: MpscQueue,
+    pub(super) remote_status: Box<[AtomicU8]>,
+    pub(super) unparker: Unparker,
+}
+
+impl HctxShared {
+    pub(crate) fn flushing(&self) -> u32 {
+        // Relaxed: like a busy tag, ordered by `is_dispatching` where it matters, see `Queue::freeze`.
+        self.flushing.load(Ordering::Relaxed)
+    }
+
+    /// The owner is about to read the gate, and to go to the driver if it is open.
+    #[inline]
+    pub(super) fn start_dispatch(&self) {
+        // SeqCst: pairs with the exchange in `is_dispatching`. Whichever is second sees what came before the first: the
+        // owner the closed gate, or the other thread this mark and the tags that were published before it.
+        self.dispatching.swap(true, Ordering::SeqCst);
+    }
+
+    #[inline]
+    pub(super) fn end_dispatch(&self) {
+        // Release: what was done in the driver happened before; pairs with the exchange in `is_dispatching`.
+        self.dispatching.store(false, Ordering::Release);
+    }
+
+    /// Whether the owner is inside the driver. After the gate was closed, a false means that the owner will see it
+    /// closed, and that its tags are visible.
+    pub(crate) fn is_dispatching(&self) -> bool {
+        // SeqCst, and an exchange instead of a load: pairs with the one in `start_dispatch`.
+        self.dispatching.fetch_or(false, Ordering::SeqCst)
+    }
+
+    pub(crate) fn unpark(&self) {
+        self.unparker.unpark();
+    }
+
+    pub(crate) fn complete_remotely(&self, tag: u16, status: Status) {
+        // Relaxed: published by the push, read after the pop in `Hctx::take_remote`.
+        self.remote_status[usize::from(tag)].store(status as u8, Ordering::Relaxed);
+        self.remote.push(u32::from(tag));
+        self.unparker.unpark();
+    }
+}

@@ -1,0 +1,172 @@
+//! What does not go straight through: bios that wait, requests that the driver or the gate held back.
+//!
+//! Owns the second chances of [`hctx`](super): admitting waiting bios in order, cutting them, retrying refused
+//! requests, taking requests apart when the queue is frozen. Invariants I1 to I3 of the parent hold here too.
+
+use sheave_base::sync::atomic::Ordering;
+
+use super::Hctx;
+use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, BioList};
+use crate::ctx::Core;
+use crate::driver::NextEvent;
+use crate::queue::Gate;
+use crate::request::{PLUG_MAX, Rq, RqList};
+
+impl Hctx {
+    pub(super) fn retry_refused(&mut self, core: &mut Core) {
+        for _ in 0..self.refused.len().div_ceil(PLUG_MAX) {
+            let mut list = RqList::default();
+            while !list.is_full() {
+                let Some(rq) = self.refused.pop() else { break };
+                list.push(rq.into_tag());
+            }
+            if !self.dispatch(core, &mut list) {
+                break;
+            }
+        }
+    }
+
+    /// The gate is closed: a quiesced queue keeps its requests, a frozen one takes them apart, for their tags must
+    /// not be seen in flight.
+    #[cold]
+    pub(super) fn hold_back(&mut self, core: &mut Core, list: &mut RqList, gate: Gate) {
+        self.stalled = true;
+        if !gate.is_frozen() {
+            return self.refused.put_back(list);
+        }
+        let mut back = BioList::default();
+        while let Some(rq) = list.pop() {
+            self.take_apart(core, rq, &mut back);
+        }
+        while let Some(rq) = self.refused.pop() {
+            self.take_apart(core, rq, &mut back);
+        }
+        let mut behind = self.waiting.take();
+        while let Some(id) = behind.pop(&mut core.bios) {
+            back.push_back(&mut core.bios, id);
+        }
+        self.waiting = back;
+    }
+
+    fn take_apart(&mut self, core: &mut Core, rq: Rq, back: &mut BioList) {
+        self.in_driver -= 1;
+        let tag = rq.into_tag();
+        if tag == self.flush_tag() {
+            // Release: like a tag that is freed.
+            self.shared.flushing.store(0, Ordering::Release);
+            self.flush.unissue(&mut core.bios);
+            return;
+        }
+        let mut id = std::mem::replace(&mut self.rqs[tag].bio_head, BioId::NONE);
+        while id.is_some() {
+            let next = core.bios[id].next;
+            back.push_back(&mut core.bios, id);
+            id = next;
+        }
+        self.tags.free_batch(usize::from(tag) / 64, 1 << (tag % 64));
+    }
+
+    /// There is no tag for the bio now.
+    #[cold]
+    pub(super) fn wait_for_tag(&mut self, core: &mut Core, id: BioId) {
+        self.stalled = true;
+        self.waiting.push_back(&mut core.bios, id);
+    }
+
+    /// Everything that is not a plain read or write that fits, or that has to wait.
+    #[cold]
+    pub(super) fn add_slow(&mut self, core: &mut Core, id: BioId) {
+        self.waiting.push_back(&mut core.bios, id);
+        self.stalled = true;
+        self.kick(core);
+    }
+
+    /// Sends on what waits, as far as tags, bios and the gate allow.
+    #[inline]
+    pub(crate) fn kick(&mut self, core: &mut Core) {
+        if self.stalled {
+            self.kick_slow(core);
+        }
+    }
+
+    #[cold]
+    fn kick_slow(&mut self, core: &mut Core) {
+        let gate = self.queue.gate();
+        if !gate.is_open() {
+            // Requests that were refused before the queue was frozen would keep it from becoming idle.
+            if gate.is_frozen() && !self.refused.is_empty() {
+                self.hold_back(core, &mut RqList::default(), gate);
+            }
+            return;
+        }
+        self.stalled = false;
+        if !self.refused.is_empty() {
+            self.retry_refused(core);
+        }
+        while !self.stalled {
+            let Some(id) = self.waiting.pop(&mut core.bios) else { break };
+            if !self.admit(core, id) {
+                self.waiting.push_front(&mut core.bios, id);
+                self.stalled = true;
+            }
+        }
+        self.kick_flush(core);
+        if !core.plug.is_open() {
+            self.flush_gathered(core);
+            self.end_plug();
+        }
+        self.stalled |= !self.waiting.is_empty() || !self.refused.is_empty();
+    }
+
+    /// Before the ring sleeps: hands on what can go, and asks for a wake-up where only another ring can help.
+    pub(crate) fn send_off(&mut self, core: &mut Core) {
+        self.kick(core);
+        self.flush_gathered(core);
+        if self.stalled && !self.waiting.is_empty() && self.tags.ask_for_wake_up(&self.shared.unparker) {
+            self.kick(core);
+            self.flush_gathered(core);
+        }
+        self.end_plug();
+    }
+
+    /// Whether the driver refuses though it holds nothing, so that only asking again will help.
+    pub(crate) fn must_retry(&self) -> bool {
+        !self.refused.is_empty() && self.hw.next_event() == NextEvent::Idle && self.queue.gate().is_open()
+    }
+
+    /// Takes one waiting bio on, cutting it if need be; false when it must wait on.
+    fn admit(&mut self, core: &mut Core, id: BioId) -> bool {
+        let bio = &core.bios[id];
+        if let Err(status) = self.queue.check_range(bio.sector, bio.end_sector()) {
+            core.end_later(id, status);
+            return true;
+        }
+        if !bio.op.has_data() || bio.flags & (BIO_FUA | BIO_PREFLUSH) != 0 {
+            return self.admit_special(core, id);
+        }
+        self.cut_and_gather(core, id, 0)
+    }
+
+    /// Cuts the bio to the limits and gathers all pieces; false when tags or bios ran out, with the rest still in it.
+    pub(crate) fn cut_and_gather(&mut self, core: &mut Core, id: BioId, flags: u8) -> bool {
+        loop {
+            if !self.tags.ensure(core.plug.hint()) {
+                return false;
+            }
+            match crate::split::front(&core.bios[id], self.queue.limits()) {
+                Ok(None) => return self.gather(core, id, flags),
+                Ok(Some(bytes)) => {
+                    let Some(front) = crate::split::cut(&mut core.bios, id, bytes, 0) else {
+                        return false;
+                    };
+                    let gathered = self.gather(core, front, flags);
+                    debug_assert!(gathered, "the tag was there before the cut");
+                }
+                Err(status) => {
+                    core.end_later(id, status);
+                    return true;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The host-wide tags of a driver with one limit for all its rings, and the rings that sleep until one is free.
+//!
+//! Owns the bitmap and the list of sleepers. Does not own what a tag stands for.
+//!
+//! * I1 (no lost wake-up): a ring that found no tag puts itself on the list, then looks for a tag again, then sleeps;
+//!   who frees a tag first frees it, then looks at the list. A fence on either side makes one of them see the other.
+//! * I2: a ring is on the list at most once; a wake-up takes all of them off.
+//!
+//! Called by `Tags` alone.
+
+use sheave_base::parker::Unparker;
+use sheave_base::sbitmap::Sbitmap;
+use sheave_base::sync::Mutex;
+use sheave_base::sync::atomic::{AtomicU32, Ordering, fence};
+
+#[derive(Debug)]
+pub(super) struct SharedTags {
+    pub(super) map: Sbitmap,
+    /// Length of `list`: freeing looks no further while it is 0.
+    sleepers: AtomicU32,
+    list: Mutex<Vec<(u32, Unparker)>>,
+    ids: AtomicU32,
+}
+
+impl SharedTags {
+    pub(super) fn new(depth: u32) -> SharedTags {
+        SharedTags {
+            map: Sbitmap::new(depth),
+            sleepers: AtomicU32::new(0),
+            list: Mutex::new(Vec::new()),
+            ids: AtomicU32::new(0),
+        }
+    }
+
+    /// A number for one more ring.
+    pub(super) fn new_id(&self) -> u32 {
+        // Relaxed: only uniqueness counts.
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Frees the tags `first + n` for each bit n of `mask`, and wakes who waits for one.
+    pub(super) fn free(&self, first: u32, mask: u64) {
+        self.map.clear_batch(first, mask);
+        // I1: pairs with the fence in `ask`.
+        fence(Ordering::SeqCst);
+        // Relaxed: ordered by the fence.
+        if self.sleepers.load(Ordering::Relaxed) != 0 {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        let mut list = self.list.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // Relaxed: under the lock; a stale look costs one more turn through here.
+        self.sleepers.store(0, Ordering::Relaxed);
+        for (_, unparker) in list.drain(..) {
+            unparker.unpark();
+        }
+    }
+
+    /// Puts a ring on the list. It must look for a tag once more before it sleeps.
+    pub(super) fn ask(&self, id: u32, unparker: &Unparker) {
+        let mut list = self.list.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !list.iter().any(|(have, _)| *have == id) {
+            list.push((id, unparker.clone()));
+        }
+        // Relaxed: ordered by the fence.
+        self.sleepers.store(list.len() as u32, Ordering::Relaxed);
+        drop(list);
+        // I1: pairs with the fence in `free`.
+        fence(Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,18 @@
+//! Scenarios of the block layer through its public face: a ring, a device, a test driver.
+//!
+//! One binary, a module per subject. Nothing here waits for real time to pass, but the tests of the null driver's
+//! completion thread, which wait for it and not for a span.
+#![cfg(not(feature = "shuttle"))]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod crash;
+mod gate;
+mod host_tags;
+mod life;
+mod merges;
+mod overdue;
+mod refuse;
+mod time;
+mod waiting;

@@ -1,0 +1,148 @@
+//! Merging under the plug: adjacent bios ride in one request, within the limits, and each still ends by itself.
+
+use sheave_base::status::Status;
+use sheave_blk::bio::{BIO_FUA, BIO_NOMERGE, BIO_POLLED, Op};
+use sheave_blk::request::RQ_POLLED;
+
+use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, Rng, address};
+
+/// Submits reads or writes of these blocks under one plug and gives the requests that came of it, as
+/// (first block, blocks).
+fn requests(puppet: &Puppet, bios: &[(Op, u16, u64)]) -> Vec<(u64, u64)> {
+    let mut rig = Rig::new(&[&puppet.device()]);
+    rig.ctx.start_plug(bios.len() as u32);
+    for (owner, &(op, flags, block)) in bios.iter().enumerate() {
+        assert!(rig.io_flags(op, flags, block * BLOCK_SECTORS, BLOCK, owner as u32));
+    }
+    rig.ctx.finish_plug();
+    rig.drain();
+    let mut ended = rig.take_ok();
+    ended.sort_unstable();
+    assert_eq!(ended, (0..bios.len() as u32).collect::<Vec<_>>(), "each bio ends once");
+    let merged = bios.len() as u64 - puppet.script().seen.len() as u64;
+    let stats = rig.device().stats();
+    assert_eq!(Op::ALL.iter().map(|&op| stats.op(op).merges).sum::<u64>(), merged);
+    assert_eq!(Op::ALL.iter().map(|&op| stats.op(op).sectors).sum::<u64>(), bios.len() as u64 * BLOCK_SECTORS);
+    let seen = puppet.script().seen.clone();
+    seen.iter().map(|seen| (seen.sector / BLOCK_SECTORS, u64::from(seen.bytes / BLOCK))).collect()
+}
+
+fn reads(blocks: &[u64]) -> Vec<(Op, u16, u64)> {
+    blocks.iter().map(|&block| (Op::Read, 0, block)).collect()
+}
+
+#[test]
+fn back_and_front() {
+    let puppet = Puppet::new();
+    assert_eq!(requests(&puppet, &reads(&[10, 11, 12, 9, 8, 13])), [(8, 6)]);
+    let order: Vec<usize> = puppet.script().seen[0].vecs.iter().map(|vec| vec.base).collect();
+    assert_eq!(order, [4, 3, 0, 1, 2, 5].map(address), "memory in the order of the device");
+}
+
+#[test]
+fn only_the_last_request_is_looked_at() {
+    assert_eq!(requests(&Puppet::new(), &reads(&[1, 5, 2])), [(1, 1), (5, 1), (2, 1)]);
+}
+
+#[test]
+fn not_across_operations_or_over_a_gap_or_twice() {
+    let bios = [(Op::Read, 0, 1), (Op::Write, 0, 2), (Op::Write, 0, 4), (Op::Write, 0, 4), (Op::Write, 0, 5)];
+    assert_eq!(requests(&Puppet::new(), &bios), [(1, 1), (2, 1), (4, 1), (4, 2)]);
+}
+
+#[test]
+fn not_where_it_is_forbidden() {
+    let nomerge = [(Op::Read, BIO_NOMERGE, 1), (Op::Read, 0, 2), (Op::Read, BIO_NOMERGE, 3), (Op::Read, 0, 4)];
+    assert_eq!(requests(&Puppet::new(), &nomerge), [(1, 1), (2, 1), (3, 1), (4, 1)]);
+    let fua = [(Op::Write, 0, 1), (Op::Write, BIO_FUA, 2), (Op::Write, 0, 3)];
+    let native = Puppet::new().caps(|caps| (caps.volatile_cache, caps.fua) = (true, true));
+    assert_eq!(requests(&native, &fua), [(1, 1), (2, 1), (3, 1)]);
+    assert_eq!(requests(&Puppet::new(), &fua), [(1, 3)], "without a volatile cache FUA means nothing");
+}
+
+#[test]
+fn within_the_limits() {
+    let run: Vec<u64> = (0..10).collect();
+    let sectors = Puppet::new().limits(|limits| limits.max_sectors = 4 * 8);
+    assert_eq!(requests(&sectors, &reads(&run)), [(0, 4), (4, 4), (8, 2)]);
+    let segments = Puppet::new().limits(|limits| limits.max_segments = 3);
+    assert_eq!(requests(&segments, &reads(&run)), [(0, 3), (3, 3), (6, 3), (9, 1)]);
+    let chunks = Puppet::new().limits(|limits| limits.chunk_sectors = 4 * 8);
+    assert_eq!(requests(&chunks, &reads(&[2, 3, 4, 5, 7, 6, 8])), [(2, 2), (4, 2), (6, 2), (8, 1)]);
+    let front: Vec<u64> = (0..6).rev().collect();
+    let chunks = Puppet::new().limits(|limits| limits.chunk_sectors = 4 * 8);
+    assert_eq!(requests(&chunks, &reads(&front)), [(4, 2), (0, 4)], "front merges stop at the boundary too");
+}
+
+#[test]
+fn all_bios_of_a_request_share_its_fate() {
+    let puppet = Puppet::new();
+    puppet.script().fail = vec![(Op::Read, Status::Medium)];
+    let mut rig = Rig::new(&[&puppet.device()]);
+    rig.ctx.start_plug(3);
+    (0..3).for_each(|n| assert!(rig.read(n, n as u32)));
+    rig.ctx.finish_plug();
+    rig.drain();
+    assert_eq!(rig.take_ended(), [0, 1, 2].map(|owner| (owner, Status::Medium)));
+    assert_eq!(rig.device().stats().op(Op::Read).errors, 1);
+}
+
+#[test]
+fn random_batches_cover_every_bio_once_within_the_limits() {
+    for seed in 0..300 {
+        let mut rng = Rng(seed);
+        let (max, segs) = (1 + rng.below(6), 1 + rng.below(6) as u16);
+        let chunk = rng.below(4) * 2;
+        let puppet = Puppet::new().limits(|limits| {
+            limits.max_sectors = (max * BLOCK_SECTORS) as u32;
+            limits.max_segments = segs;
+            limits.chunk_sectors = (chunk * BLOCK_SECTORS) as u32;
+        });
+        let bios: Vec<_> =
+            (0..40).map(|_| (if rng.chance(50) { Op::Read } else { Op::Write }, 0, rng.below(12))).collect();
+        let mut covered = [0; 12];
+        for (first, blocks) in requests(&puppet, &bios) {
+            assert!(blocks <= max && blocks <= u64::from(segs), "seed {seed}");
+            assert!(chunk == 0 || first / chunk == (first + blocks - 1) / chunk, "seed {seed}");
+            (first..first + blocks).for_each(|block| covered[block as usize] += 1);
+        }
+        bios.iter().for_each(|bio| covered[bio.2 as usize] -= 1);
+        assert!(covered.iter().all(|&left| left == 0), "seed {seed}");
+        for seen in &puppet.script().seen {
+            assert_eq!(seen.vecs.iter().map(|vec| vec.len).sum::<usize>(), seen.bytes as usize);
+            assert!(seen.vecs.len() <= usize::from(segs), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn polled_is_dropped_where_the_device_cannot() {
+    for (can, expect) in [(true, RQ_POLLED), (false, 0)] {
+        let puppet = Puppet::new().caps(|caps| caps.polled = can).limits(|limits| limits.max_sectors = 8);
+        let mut rig = Rig::new(&[&puppet.device()]);
+        rig.io_flags(Op::Read, BIO_POLLED, 0, BLOCK, 0);
+        rig.io_flags(Op::Read, BIO_POLLED, 0, 2 * BLOCK, 1);
+        rig.drain();
+        assert!(puppet.script().seen.iter().all(|seen| seen.flags == expect), "device can poll: {can}");
+        // A bio that is recycled has forgotten it.
+        puppet.script().seen.clear();
+        rig.read(0, 2);
+        rig.drain();
+        assert_eq!(puppet.script().seen[0].flags, 0);
+    }
+}
+
+#[test]
+fn the_rest_of_a_split_merges_with_what_follows_unless_forbidden() {
+    for (flags, expect) in [(0, &[(0, 2), (2, 2)][..]), (BIO_NOMERGE, &[(0, 2), (2, 1), (3, 1)])] {
+        let puppet = Puppet::new().limits(|limits| limits.max_sectors = 2 * 8);
+        let mut rig = Rig::new(&[&puppet.device()]);
+        rig.ctx.start_plug(2);
+        rig.io_flags(Op::Read, flags, 0, 3 * BLOCK, 0);
+        rig.read(3, 1);
+        rig.ctx.finish_plug();
+        rig.drain();
+        let seen: Vec<_> = puppet.script().seen.iter().map(|seen| (seen.sector / 8, seen.bytes / BLOCK)).collect();
+        assert_eq!(seen, expect);
+    }
+}

@@ -1,0 +1,126 @@
+//! Requests that take too long, on a virtual clock: found in time, never early, asked of the driver that has them, and
+//! ended once.
+
+use std::time::Duration;
+
+use sheave_base::status::Status;
+use sheave_blk::bio::{BIO_FUA, Op};
+
+use crate::support::{BLOCK, Puppet, Rig};
+
+const TIMEOUT: Duration = Duration::from_millis(1000);
+const STEP: Duration = Duration::from_millis(10);
+
+fn rig(puppet: &Puppet) -> Rig {
+    Rig::new(&[&puppet.device_with_timeout(TIMEOUT)])
+}
+
+/// Lets `steps` pass, with a wait (that does not sleep) and a poll each.
+fn pass(rig: &mut Rig, steps: u32) {
+    for _ in 0..steps {
+        rig.time.advance(STEP);
+        rig.ctx.wait(1, Some(Duration::ZERO));
+        rig.poll();
+    }
+}
+
+#[test]
+fn overdue_after_one_timeout_and_at_most_a_quarter_more() {
+    let puppet = Puppet::new().holding();
+    puppet.script().ends_overdue = true;
+    let mut rig = rig(&puppet);
+    pass(&mut rig, 7);
+    rig.read(0, 0);
+    pass(&mut rig, 99);
+    assert!(puppet.script().overdue.is_empty(), "not earlier than the timeout");
+    pass(&mut rig, 27);
+    assert_eq!(puppet.script().overdue.len(), 1, "not later than a quarter more");
+    assert_eq!(rig.take_ended(), [(0, Status::Timeout)]);
+    assert_eq!(rig.in_flight(), 0);
+    assert_eq!(rig.device().stats().op(Op::Read).errors, 1);
+}
+
+#[test]
+fn a_busy_ring_walks_as_well() {
+    let puppet = Puppet::new().holding();
+    puppet.script().ends_overdue = true;
+    let mut rig = rig(&puppet);
+    rig.read(0, 0);
+    for _ in 0..20 {
+        rig.time.advance(TIMEOUT / 10);
+        (0..300).for_each(|_| {
+            let _ = rig.poll();
+        });
+    }
+    assert_eq!(rig.take_ended(), [(0, Status::Timeout)]);
+}
+
+#[test]
+fn a_driver_may_ask_for_more_time() {
+    let puppet = Puppet::new().holding();
+    let mut rig = rig(&puppet);
+    rig.read(0, 0);
+    pass(&mut rig, 350);
+    assert_eq!(puppet.script().overdue.len(), 3, "it is asked again every timeout");
+    puppet.script().finish = 1;
+    rig.poll();
+    assert_eq!(rig.take_ok(), [0]);
+    pass(&mut rig, 200);
+    assert_eq!(puppet.script().overdue.len(), 3);
+}
+
+#[test]
+fn a_reused_tag_starts_anew() {
+    let puppet = Puppet::new().depth(1).holding();
+    let mut rig = rig(&puppet);
+    for owner in 0..10 {
+        rig.read(0, owner);
+        pass(&mut rig, 80);
+        puppet.script().finish = 1;
+        rig.poll();
+    }
+    assert!(puppet.script().overdue.is_empty());
+    assert_eq!(rig.take_ok().len(), 10);
+}
+
+#[test]
+fn what_the_driver_does_not_have_it_is_not_asked_about() {
+    // The puppet panics when it is asked about a request that it does not hold.
+    let puppet = Puppet::new();
+    let mut rig = rig(&puppet);
+    rig.read(0, 0);
+    rig.drain();
+    puppet.script().accept = 0;
+    (1..40).for_each(|n| assert!(rig.read(n * 2, n as u32)));
+    rig.ctx.start_plug(2);
+    rig.read(100, 40);
+    for _ in 0..200 {
+        rig.time.advance(STEP);
+        (0..300).for_each(|_| {
+            let _ = rig.poll();
+        });
+    }
+    rig.ctx.finish_plug();
+    let quiesced = rig.queue().quiesce(Duration::ZERO).unwrap();
+    pass(&mut rig, 200);
+    drop(quiesced);
+    puppet.script().accept = u32::MAX;
+    rig.drain();
+    assert_eq!(rig.take_ok().len(), 41);
+}
+
+#[test]
+fn a_flush_can_be_overdue_and_ends_its_sequence() {
+    let puppet = Puppet::new().caps(|caps| caps.volatile_cache = true).holding();
+    puppet.script().ends_overdue = true;
+    let mut rig = rig(&puppet);
+    rig.flush(0);
+    rig.poll();
+    rig.io_flags(Op::Write, BIO_FUA, 0, BLOCK, 1);
+    puppet.script().finish = 0;
+    pass(&mut rig, 130);
+    let mut ended = rig.take_ended();
+    ended.sort_unstable_by_key(|end| end.0);
+    assert_eq!(ended, [(0, Status::Timeout), (1, Status::Timeout)]);
+    assert!(rig.ctx.is_idle());
+}

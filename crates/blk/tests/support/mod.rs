@@ -1,0 +1,364 @@
+//! What the scenario and model tests of the block layer share: a driver that does as it is told, and a ring to drive it.
+//!
+//! [`Puppet`] takes, holds, refuses and finishes requests as its [`Script`] says and writes down what it saw. [`Rig`] is
+//! a ring with one or more devices, a virtual clock, and the list of what ended. No test driver touches memory: the
+//! address of a vector is only a number here.
+#![allow(dead_code)] // Each test binary uses a part of it.
+
+use std::time::Duration;
+
+use sheave_base::clock::{Clock, VirtualClock};
+use sheave_base::status::Status;
+use sheave_base::sync::{Arc, Mutex, MutexGuard};
+use sheave_blk::bio::{BVec, NO_FIXED_BUF, Op};
+use sheave_blk::ctx::{BioSpec, IoCtx, IoCtxOptions};
+use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
+use sheave_blk::limits::Limits;
+use sheave_blk::queue::Queue;
+use sheave_blk::request::{DoneList, Rq, RqList, RqTable};
+use sheave_blk::{Device, DeviceError};
+
+/// Bytes of the usual test block.
+pub const BLOCK: u32 = 4096;
+/// Sectors of the usual test block.
+pub const BLOCK_SECTORS: u64 = 8;
+
+/// A request as the driver saw it when it took it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub op: Op,
+    pub sector: u64,
+    pub bytes: u32,
+    pub flags: u8,
+    pub tag: u16,
+    pub vecs: Vec<BVec>,
+}
+
+/// What a [`Puppet`] is to do, and what it saw. Shared by all its hardware queues.
+#[derive(Debug)]
+pub struct Script {
+    /// Requests it will still take; then it refuses.
+    pub accept: u32,
+    /// Requests it will still finish; then it holds them.
+    pub finish: u32,
+    /// Finishes the newest first.
+    pub lifo: bool,
+    /// How requests of an operation end, if not well.
+    pub fail: Vec<(Op, Status)>,
+    /// Whether it ends requests that are overdue.
+    pub ends_overdue: bool,
+    /// Requests taken, in order.
+    pub seen: Vec<Seen>,
+    /// Requests offered by each call of `queue_rqs`.
+    pub offers: Vec<usize>,
+    /// Tags that it was told are overdue.
+    pub overdue: Vec<u16>,
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        Script {
+            accept: u32::MAX,
+            finish: u32::MAX,
+            lifo: false,
+            fail: Vec::new(),
+            ends_overdue: false,
+            seen: Vec::new(),
+            offers: Vec::new(),
+            overdue: Vec::new(),
+        }
+    }
+}
+
+impl Script {
+    fn status_of(&self, op: Op) -> Status {
+        self.fail.iter().find(|(of, _)| *of == op).map_or(Status::Ok, |(_, status)| *status)
+    }
+}
+
+/// A driver that does as it is told.
+#[derive(Clone, Debug)]
+pub struct Puppet {
+    pub limits: Limits,
+    pub caps: Capabilities,
+    pub size: u64,
+    pub host_depth: Option<u16>,
+    pub script: Arc<Mutex<Script>>,
+}
+
+impl Puppet {
+    /// 1 GiB, depth 64, every operation, no volatile cache.
+    pub fn new() -> Puppet {
+        let limits = Limits {
+            queue_depth: 64,
+            max_discard_sectors: 1 << 20,
+            max_write_zeroes_sectors: 1 << 20,
+            ..Limits::default()
+        };
+        let caps = Capabilities { discard: true, write_zeroes: true, polled: true, ..Capabilities::default() };
+        Puppet { limits, caps, size: 1 << 30, host_depth: None, script: Arc::new(Mutex::new(Script::default())) }
+    }
+
+    pub fn depth(mut self, depth: u16) -> Puppet {
+        self.limits.queue_depth = depth;
+        self
+    }
+
+    pub fn host_depth(mut self, depth: u16) -> Puppet {
+        self.host_depth = Some(depth);
+        self
+    }
+
+    pub fn limits(mut self, change: impl FnOnce(&mut Limits)) -> Puppet {
+        change(&mut self.limits);
+        self
+    }
+
+    pub fn caps(mut self, change: impl FnOnce(&mut Capabilities)) -> Puppet {
+        change(&mut self.caps);
+        self
+    }
+
+    /// Takes requests and finishes none until told.
+    pub fn holding(self) -> Puppet {
+        self.script().finish = 0;
+        self
+    }
+
+    pub fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().unwrap()
+    }
+
+    /// The sectors of the requests taken so far, in order.
+    pub fn sectors_seen(&self) -> Vec<u64> {
+        self.script().seen.iter().map(|seen| seen.sector).collect()
+    }
+
+    pub fn device(&self) -> Device {
+        Device::from_driver("puppet", Box::new(self.clone()))
+    }
+
+    pub fn device_with_timeout(&self, timeout: Duration) -> Device {
+        Device::with_timeout("puppet", Box::new(self.clone()), timeout)
+    }
+}
+
+impl Driver for Puppet {
+    fn limits(&self) -> Limits {
+        self.limits.clone()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.caps
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.size
+    }
+
+    fn host_wide_depth(&self) -> Option<u16> {
+        self.host_depth
+    }
+
+    fn open_hctx(&self, _: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
+        Ok(Box::new(PuppetQueue { held: Vec::new(), script: self.script.clone() }))
+    }
+}
+
+#[derive(Debug)]
+struct PuppetQueue {
+    held: Vec<Rq>,
+    script: Arc<Mutex<Script>>,
+}
+
+impl HwQueue for PuppetQueue {
+    fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
+        let mut script = self.script.lock().unwrap();
+        script.offers.push(list.len());
+        while script.accept > 0 {
+            let Some(rq) = list.pop() else { break };
+            if script.accept != u32::MAX {
+                script.accept -= 1;
+            }
+            let r = rqs.get(&rq);
+            let vecs = rqs.segments(rq.tag()).collect();
+            let (op, sector, bytes, flags) = (r.op, r.sector, r.bytes, r.flags);
+            script.seen.push(Seen { op, sector, bytes, flags, tag: rq.tag(), vecs });
+            self.held.push(rq);
+        }
+    }
+
+    fn poll(&mut self, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
+        let mut script = self.script.lock().unwrap();
+        while script.finish > 0 && !self.held.is_empty() {
+            if script.finish != u32::MAX {
+                script.finish -= 1;
+            }
+            let at = if script.lifo { self.held.len() - 1 } else { 0 };
+            let rq = self.held.remove(at);
+            let status = script.status_of(rqs.get(&rq).op);
+            done.push(rq, status);
+        }
+    }
+
+    fn next_event(&self) -> NextEvent {
+        match self.held.is_empty() {
+            true => NextEvent::Idle,
+            false if self.script.lock().unwrap().finish > 0 => NextEvent::Ready,
+            false => NextEvent::Stuck,
+        }
+    }
+
+    fn timed_out(&mut self, tag: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) -> TimedOut {
+        let mut script = self.script.lock().unwrap();
+        script.overdue.push(tag);
+        let at = self.held.iter().position(|rq| rq.tag() == tag);
+        let at = at.expect("only a request that the driver holds can be overdue");
+        if !script.ends_overdue {
+            return TimedOut::Waiting;
+        }
+        done.push(self.held.remove(at), Status::Timeout);
+        TimedOut::Ended
+    }
+
+    fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
+        while let Some(rq) = self.held.pop() {
+            done.push(rq, Status::Offline);
+        }
+    }
+}
+
+/// A ring under test: bios are submitted with a number of their own, and what ended is written down.
+pub struct Rig {
+    pub ctx: IoCtx,
+    pub time: VirtualClock,
+    pub devices: Vec<(u16, Device)>,
+    /// Owner and status of every bio that ended, in order.
+    pub ended: Vec<(u32, Status)>,
+}
+
+impl Rig {
+    /// A ring of 64 bios with statistics and these devices.
+    pub fn new(devices: &[&Device]) -> Rig {
+        Rig::with(64, true, devices)
+    }
+
+    pub fn with(bios: u32, stats: bool, devices: &[&Device]) -> Rig {
+        let (clock, time) = Clock::virtual_clock();
+        let options = IoCtxOptions { bios, kring_entries: 8, polled: true, iopoll: false, stats, clock };
+        let mut ctx = IoCtx::new(options).expect("a ring needs one descriptor");
+        let devices = devices.iter().map(|&device| (ctx.attach(device).expect("attach"), device.clone())).collect();
+        Rig { ctx, time, devices, ended: Vec::new() }
+    }
+
+    /// One I/O to the first device; reads and writes have one vector, whose address is the owner's number.
+    pub fn io(&mut self, op: Op, sector: u64, bytes: u32, owner: u32) -> bool {
+        self.io_flags(op, 0, sector, bytes, owner)
+    }
+
+    pub fn io_flags(&mut self, op: Op, flags: u16, sector: u64, bytes: u32, owner: u32) -> bool {
+        self.io_to(0, op, flags, sector, bytes, owner)
+    }
+
+    pub fn io_to(&mut self, device: usize, op: Op, flags: u16, sector: u64, bytes: u32, owner: u32) -> bool {
+        let vec = BVec { base: address(owner), len: bytes as usize };
+        let vecs = if op.has_data() { std::slice::from_ref(&vec) } else { &[] };
+        let spec = BioSpec { bdev: self.devices[device].0, op, flags, sector, bytes, owner };
+        self.ctx.submit(&spec, vecs, NO_FIXED_BUF)
+    }
+
+    pub fn vecs(&mut self, op: Op, sector: u64, vecs: &[BVec], owner: u32) -> bool {
+        let bytes = vecs.iter().map(|vec| vec.len as u32).sum();
+        let spec = BioSpec { bdev: self.devices[0].0, op, flags: 0, sector, bytes, owner };
+        self.ctx.submit(&spec, vecs, NO_FIXED_BUF)
+    }
+
+    /// A read of one block.
+    pub fn read(&mut self, block: u64, owner: u32) -> bool {
+        self.io(Op::Read, block * BLOCK_SECTORS, BLOCK, owner)
+    }
+
+    /// A write of one block.
+    pub fn write(&mut self, block: u64, owner: u32) -> bool {
+        self.io(Op::Write, block * BLOCK_SECTORS, BLOCK, owner)
+    }
+
+    pub fn flush(&mut self, owner: u32) -> bool {
+        self.io(Op::Flush, 0, 0, owner)
+    }
+
+    pub fn poll(&mut self) -> u32 {
+        let ended = &mut self.ended;
+        self.ctx.poll(&mut |owner, status| ended.push((owner, status)))
+    }
+
+    pub fn shutdown(&mut self) {
+        let ended = &mut self.ended;
+        self.ctx.shutdown(&mut |owner, status| ended.push((owner, status)));
+    }
+
+    /// Polls until nothing is on its way; panics when that does not come to an end.
+    pub fn drain(&mut self) {
+        for _ in 0..1_000_000 {
+            self.poll();
+            if self.ctx.is_idle() {
+                return;
+            }
+        }
+        panic!("the ring does not become idle: {} ended so far", self.ended.len());
+    }
+
+    /// What ended since the last call.
+    pub fn take_ended(&mut self) -> Vec<(u32, Status)> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// The numbers of what ended since the last call, all of it well.
+    pub fn take_ok(&mut self) -> Vec<u32> {
+        let ended = self.take_ended();
+        assert!(ended.iter().all(|(_, status)| status.is_ok()), "all ends well: {ended:?}");
+        ended.into_iter().map(|(owner, _)| owner).collect()
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.devices[0].1
+    }
+
+    pub fn queue(&self) -> &Arc<Queue> {
+        &self.device().legs()[0].queue
+    }
+
+    /// Requests of the first device in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.device().in_flight().total()
+    }
+}
+
+/// An address for the memory of an I/O: a number that says whose it is.
+pub fn address(owner: u32) -> usize {
+    (owner as usize + 1) << 24
+}
+
+/// A small generator (splitmix64), so that a test's randomness is its seed.
+#[derive(Clone, Debug)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// True in `percent` of all cases.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
