@@ -1,0 +1,77 @@
+//! The release binary, tried as a user tries it: a few commands whose exit codes and output are known.
+//!
+//! Owns the list of commands. Not a replacement for the tests of `crates/cli`: those run the debug build.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::cargo;
+use crate::counts::Counts;
+
+/// One command line, and what must be true of it.
+struct Smoke {
+    args: &'static [&'static str],
+    /// Must it succeed?
+    succeeds: bool,
+    /// Words that its output (standard output if it succeeds, standard error if not) must hold.
+    says: &'static [&'static str],
+}
+
+const SMOKES: &[Smoke] = &[
+    Smoke { args: &["--version"], succeeds: true, says: &["sheave 0."] },
+    Smoke { args: &["bench", "--help"], succeeds: true, says: &["--compare", "--verify", "--json"] },
+    Smoke { args: &["doctor"], succeeds: true, says: &["io_uring", "memlock"] },
+    Smoke {
+        args: &["bench", "null:size=1G", "--rw", "randread", "--bs", "512", "--ios", "100k", "--poll", "--json"],
+        succeeds: true,
+        says: &["\"iops\":", "\"ns_per_io\":", "\"p999_ns\":", "\"errors\":"],
+    },
+    Smoke {
+        args: &["bench", "ram:size=16M", "--rw", "randrw", "--bs", "4k", "--ios", "20k", "--verify", "--json"],
+        succeeds: true,
+        says: &["\"iops\":", "\"errors\":"],
+    },
+    Smoke { args: &["bench", "file:/nonexistent/x"], succeeds: false, says: &["/nonexistent/x"] },
+    Smoke { args: &["bench", "nosuchdriver:"], succeeds: false, says: &["nosuchdriver"] },
+];
+
+/// Runs every smoke against `binary`.
+pub fn run(binary: &Path, counts: &mut Counts) -> Result<()> {
+    let mut failures = Vec::new();
+    for smoke in SMOKES {
+        let line = format!("sheave {}", smoke.args.join(" "));
+        match check(binary, smoke) {
+            Ok(()) => {
+                counts.passed += 1;
+                println!("ok      {line}");
+            }
+            Err(error) => {
+                counts.failed += 1;
+                println!("FAILED  {line}: {error:#}");
+                failures.push(line);
+            }
+        }
+    }
+    ensure!(failures.is_empty(), "{} of {} commands failed", failures.len(), SMOKES.len());
+    Ok(())
+}
+
+fn check(binary: &Path, smoke: &Smoke) -> Result<()> {
+    let mut command = Command::new(binary);
+    command.args(smoke.args);
+    let (stdout, stderr, success) = cargo::capture(command)?;
+    if success != smoke.succeeds {
+        bail!("succeeded: {success}, expected {}\n{stdout}{stderr}", smoke.succeeds);
+    }
+    ensure!(!stderr.contains("panicked at"), "it panicked:\n{stderr}");
+    let said = if smoke.succeeds { &stdout } else { &stderr };
+    for words in smoke.says {
+        ensure!(said.contains(words), "its output lacks `{words}`:\n{stdout}{stderr}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! `cargo xtask test`: the README's test command, and all that CI runs.
+//!
+//! Owns the order of the steps. Installs what is missing first (rustfmt and clippy through rustup, outside tools
+//! through apt-get), then gathers the failures of all steps, and ends with the counts.
+
+use std::process::Command;
+
+use anyhow::{Result, bail, ensure};
+use sheave_testkit::install::{Installer, Outcome};
+use sheave_testkit::tools::TOOLS;
+use sheave_testkit::{in_ci, skip};
+
+use crate::cargo::{self, cargo};
+use crate::counts::Counts;
+use crate::report::Report;
+use crate::workspace::{self, Member};
+use crate::{smoke, tidy};
+
+/// Features that swap the synchronization primitives for a model checker.
+const MODEL_CHECKERS: &[&str] = &["shuttle", "loom"];
+
+/// The command.
+pub fn main(args: &[String]) -> Result<()> {
+    let fail_fast = match args {
+        [] => false,
+        [flag] if flag == "--fail-fast" => true,
+        _ => bail!("usage: cargo xtask test [--fail-fast]"),
+    };
+    let skip_log = workspace::target_dir().join("skipped-tests.log");
+    let mut report = Report::new(fail_fast, skip_log.clone());
+    let with_log = |mut command: Command| {
+        command.env(skip::SKIP_LOG_ENV, &skip_log);
+        command
+    };
+    report.step("tools", |_| tools());
+    report.step("format", |_| cargo::run(cargo(["fmt", "--all", "--check"])));
+    report.step("tidy", |_| tidy::run());
+    report.step("clippy", |_| {
+        cargo::run(cargo(["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
+    });
+    report.step("docs", |_| docs());
+    report.step("tests", |counts| cargo::run_tests(with_log(all_tests()), counts));
+    report.step("doc tests", |counts| {
+        cargo::run_tests(with_log(cargo(["test", "--workspace", "--doc", "--quiet"])), counts)
+    });
+    report.step("model checks", |counts| models(&workspace::members()?, counts));
+    report.step("release build", |_| cargo::run(cargo(["build", "--release", "--quiet", "-p", "sheave-cli"])));
+    if cli_is_there() {
+        report.step("smoke", |counts| smoke::run(&workspace::target_dir().join("release/sheave"), counts));
+    }
+    report.finish()
+}
+
+/// rustfmt, clippy and the outside tools, installed where that is allowed.
+fn tools() -> Result<()> {
+    for (component, subcommand) in [("rustfmt", "fmt"), ("clippy", "clippy")] {
+        if !cargo::succeeds(cargo([subcommand, "--version"])) {
+            let mut rustup = Command::new("rustup");
+            rustup.args(["component", "add", component]);
+            cargo::run(rustup)?;
+        }
+    }
+    let runner = if cargo::has_nextest() { "cargo nextest" } else { "cargo test (cargo-nextest is not installed)" };
+    println!("test runner: {runner}");
+    let mut missing = Vec::new();
+    for (tool, outcome) in TOOLS.iter().zip(Installer::host().ensure(TOOLS)) {
+        match outcome {
+            Outcome::Present(path) => println!("{}: present ({})", tool.name, path.display()),
+            Outcome::Installed(path) => println!("{}: installed ({})", tool.name, path.display()),
+            Outcome::Skipped(why) => {
+                println!("{}{}: {why}", skip::PREFIX, tool.name);
+                missing.push(tool.name);
+            }
+        }
+    }
+    ensure!(missing.is_empty() || !in_ci(), "in CI a missing tool is a failure: {}", missing.join(", "));
+    Ok(())
+}
+
+/// Whether crates/cli is more than its first line.
+fn cli_is_there() -> bool {
+    std::fs::read_to_string(workspace::root().join("crates/cli/src/main.rs")).is_ok_and(|text| text.lines().count() > 3)
+}
+
+fn docs() -> Result<()> {
+    // The binary `sheave` would be documented over the library of the same name.
+    let mut command = cargo(["doc", "--workspace", "--exclude", "sheave-cli", "--no-deps", "--quiet"]);
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    cargo::run(command)
+}
+
+fn all_tests() -> Command {
+    if cargo::has_nextest() {
+        cargo(["nextest", "run", "--workspace", "--no-fail-fast", "--status-level", "fail"])
+    } else {
+        cargo(["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast", "--quiet"])
+    }
+}
+
+/// The tests named `model_*` of every crate that has a model checker's feature. A feature without a test is an error:
+/// it would look like a proof.
+fn models(members: &[Member], counts: &mut Counts) -> Result<()> {
+    let mut failures = Vec::new();
+    for (crate_name, checker) in model_runs(members) {
+        println!("{crate_name} under {checker}:");
+        let mut run = Counts::default();
+        let command = cargo(["test", "-p", crate_name, "--lib", "--tests", "--features", checker, "--quiet", "model_"]);
+        if let Err(error) = cargo::run_tests(command, &mut run) {
+            failures.push(format!("{error:#}"));
+        } else if run.passed == 0 {
+            failures.push(format!("{crate_name} has the feature `{checker}` and no test named model_*"));
+        }
+        *counts += run;
+    }
+    ensure!(failures.is_empty(), "{}", failures.join("; "));
+    Ok(())
+}
+
+fn model_runs(members: &[Member]) -> impl Iterator<Item = (&str, &str)> {
+    members.iter().flat_map(|member| {
+        let has = |checker: &&&str| member.features.iter().any(|feature| feature == **checker);
+        MODEL_CHECKERS.iter().filter(has).map(|checker| (member.name.as_str(), *checker))
+    })
+}
+
+#[cfg(test)]
+mod tests;
