@@ -10,6 +10,7 @@ mod docs;
 mod floors;
 mod layout;
 mod lexer;
+mod orderings;
 mod ratchet;
 mod source;
 mod tree;
@@ -54,6 +55,7 @@ const CHECKS: &[Check] = &[
     Check { name: "unsafe code stays in listed files, each with its reason", run: unsafety::check },
     Check { name: "floors: arrows only point down", run: floors::check },
     Check { name: "names that only few files may use stay there", run: confined::check },
+    Check { name: "every memory ordering names its partner", run: orderings::check },
     Check { name: "no banned words, no catch-all modules", run: banned::check },
     Check { name: "every dependency has its reason", run: deps::check },
     Check { name: "docs name only what exists", run: docs::check },

@@ -34,6 +34,13 @@ fn other_paths_are_not() {
 }
 
 #[test]
+fn the_kernel_ring_is_found_outside_its_wrapper() {
+    assert_eq!(lines(PRODUCT, "use io_uring::IoUring;\nfn f(r: &io_uring::IoUring) {}"), [1, 2]);
+    assert!(lines(PRODUCT, "struct A { io_uring: bool }\nfn io_uring_enter() {}").is_empty());
+    assert!(lines("crates/blk/src/kring/setup.rs", "use io_uring::IoUring;").is_empty());
+}
+
+#[test]
 fn its_place_and_tests_are_free() {
     let text = "use std::sync::atomic::AtomicU32;";
     for path in ["crates/base/src/sync.rs", "crates/cli/src/a.rs", "crates/blk/src/queue/tests.rs", "tests/a.rs"] {
