@@ -8,13 +8,15 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use sheave_testkit::skip::SKIP_LOG_ENV;
+
 use crate::counts::Counts;
 use crate::workspace;
 
 /// cargo with these arguments, in the root of the repository.
 pub fn cargo<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(args: I) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(args).current_dir(workspace::root());
+    command.args(args).current_dir(workspace::root()).env(SKIP_LOG_ENV, workspace::skip_log());
     if sheave_testkit::in_ci() {
         command.env("CARGO_INCREMENTAL", "0"); // a clean checkout is built once
     }

@@ -3,10 +3,13 @@
 //! Owns the table of commands. Each command is a module; none of them is part of the product, and nothing depends
 //! on this crate. Standard library and anyhow only, so that a fresh machine has it built in seconds.
 
+mod asan;
+mod bench;
 mod cargo;
 mod counts;
 mod report;
 mod smoke;
+mod stress;
 mod test;
 mod tidy;
 mod workspace;
@@ -26,6 +29,19 @@ struct Command {
 const COMMANDS: &[Command] = &[
     Command { name: "test", args: "[--fail-fast]", what: "everything CI checks, tools included", run: test::main },
     Command { name: "tidy", args: "[--lower]", what: "the repository's own rules, in a second", run: tidy::main },
+    Command { name: "asan", args: "[-p CRATE]...", what: "the tests under the address sanitizer", run: asan::main },
+    Command {
+        name: "stress",
+        args: "[--minutes N] [FILTER]",
+        what: "the tests with new seeds, again and again",
+        run: stress::main,
+    },
+    Command {
+        name: "bench",
+        args: "[WORD]... [--runtime TIME]",
+        what: "the table of docs/performance.md",
+        run: bench::main,
+    },
     Command { name: "help", args: "", what: "this page", run: help },
 ];
 
@@ -58,7 +74,7 @@ fn is_command(name: &str) -> bool {
 fn help(_: &[String]) -> Result<()> {
     println!("cargo xtask COMMAND [ARGS]\n");
     for command in COMMANDS {
-        println!("  {:<28} {}", format!("{} {}", command.name, command.args), command.what);
+        println!("  {:<36} {}", format!("{} {}", command.name, command.args), command.what);
     }
     Ok(())
 }

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::counts::Counts;
 
@@ -54,8 +54,8 @@ impl Report {
         self.steps.iter().any(|step| step.failure.is_some())
     }
 
-    /// Prints the summary; an error if any step failed.
-    pub fn finish(mut self) -> Result<()> {
+    /// Prints the summary; true if every step succeeded.
+    pub fn finish(mut self) -> bool {
         let log = std::fs::read_to_string(&self.skip_log).unwrap_or_default();
         self.counts.skipped_themselves(log.lines().count() as u64);
         println!("\n=== summary ({})", seconds(self.started.elapsed()));
@@ -63,18 +63,14 @@ impl Report {
             let verdict = if step.failure.is_some() { "FAILED" } else { "ok" };
             println!("{verdict:>8}  {:>8}  {}", seconds(step.took), step.name);
         }
-        for line in log.lines() {
-            println!("{line}");
-        }
-        let failures: Vec<&Step> = self.steps.iter().filter(|step| step.failure.is_some()).collect();
-        for step in &failures {
-            println!("FAILED: {}: {}", step.name, step.failure.as_deref().unwrap_or_default());
+        print!("{log}");
+        for step in &self.steps {
+            if let Some(failure) = &step.failure {
+                println!("FAILED: {}: {failure}", step.name);
+            }
         }
         println!("{}", self.counts);
-        if !failures.is_empty() {
-            bail!("{} of {} steps failed", failures.len(), self.steps.len());
-        }
-        Ok(())
+        !self.failed()
     }
 }
 

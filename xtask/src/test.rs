@@ -3,7 +3,7 @@
 //! Owns the order of the steps. Installs what is missing first (rustfmt and clippy through rustup, outside tools
 //! through apt-get), then gathers the failures of all steps, and ends with the counts.
 
-use std::process::Command;
+use std::process::{Command, exit};
 
 use anyhow::{Result, bail, ensure};
 use sheave_testkit::install::{Installer, Outcome};
@@ -14,7 +14,7 @@ use crate::cargo::{self, cargo};
 use crate::counts::Counts;
 use crate::report::Report;
 use crate::workspace::{self, Member};
-use crate::{smoke, tidy};
+use crate::{asan, smoke, tidy};
 
 /// Features that swap the synchronization primitives for a model checker.
 const MODEL_CHECKERS: &[&str] = &["shuttle", "loom"];
@@ -26,12 +26,7 @@ pub fn main(args: &[String]) -> Result<()> {
         [flag] if flag == "--fail-fast" => true,
         _ => bail!("usage: cargo xtask test [--fail-fast]"),
     };
-    let skip_log = workspace::target_dir().join("skipped-tests.log");
-    let mut report = Report::new(fail_fast, skip_log.clone());
-    let with_log = |mut command: Command| {
-        command.env(skip::SKIP_LOG_ENV, &skip_log);
-        command
-    };
+    let mut report = Report::new(fail_fast, workspace::skip_log());
     report.step("tools", |_| tools());
     report.step("format", |_| cargo::run(cargo(["fmt", "--all", "--check"])));
     report.step("tidy", |_| tidy::run());
@@ -39,16 +34,24 @@ pub fn main(args: &[String]) -> Result<()> {
         cargo::run(cargo(["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
     });
     report.step("docs", |_| docs());
-    report.step("tests", |counts| cargo::run_tests(with_log(all_tests()), counts));
-    report.step("doc tests", |counts| {
-        cargo::run_tests(with_log(cargo(["test", "--workspace", "--doc", "--quiet"])), counts)
-    });
+    report.step("tests", |counts| cargo::run_tests(all_tests(), counts));
+    report.step("doc tests", |counts| cargo::run_tests(cargo(["test", "--workspace", "--doc", "--quiet"]), counts));
     report.step("model checks", |counts| models(&workspace::members()?, counts));
+    report.step("address sanitizer", |counts| match asan::unsupported() {
+        Some(why) => {
+            println!("{}{why}", skip::PREFIX);
+            Ok(())
+        }
+        None => asan::run(&[], counts),
+    });
     report.step("release build", |_| cargo::run(cargo(["build", "--release", "--quiet", "-p", "sheave-cli"])));
     if cli_is_there() {
         report.step("smoke", |counts| smoke::run(&workspace::target_dir().join("release/sheave"), counts));
     }
-    report.finish()
+    if !report.finish() {
+        exit(1); // without a word: the counts are to be the last line
+    }
+    Ok(())
 }
 
 /// rustfmt, clippy and the outside tools, installed where that is allowed.

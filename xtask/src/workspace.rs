@@ -18,6 +18,11 @@ pub fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
+/// Where tests write why they skip (`sheave_testkit::skip`).
+pub fn skip_log() -> PathBuf {
+    target_dir().join("skipped-tests.log")
+}
+
 /// One `key = value # comment` of a Cargo.toml.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {

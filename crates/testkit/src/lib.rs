@@ -1,8 +1,8 @@
-//! What the tests of all crates share: outside tools (fio, strace, valgrind ...) and loud skips.
+//! What the tests of all crates share: outside tools (fio, strace, valgrind ...), loud skips, and seeds.
 //!
 //! Owns the one table of outside tools with their Debian packages ([`tools::TOOLS`]), the way to install them
-//! ([`install`]), and what happens to a test that cannot run here ([`skip()`]). Does not own
-//! any test data or devices.
+//! ([`install`]), what happens to a test that cannot run here ([`skip()`]), and
+//! which seeds a randomized test runs ([`seeds`]). Does not own any test data or devices.
 //!
 //! Invariants:
 //! - I1: a test never installs anything; only `cargo xtask test` does, before the tests start.
@@ -13,10 +13,12 @@
 //! Called by tests (as a dev-dependency) and by `xtask`. No product code depends on it.
 
 pub mod install;
+pub mod seed;
 pub mod skip;
 pub mod tools;
 
-pub use skip::{in_ci, skip};
+pub use seed::{ROUND_ENV, SEED_ENV, seeds};
+pub use skip::{SANITIZER_ENV, in_ci, skip, under_sanitizer};
 pub use tools::require;
 
 #[cfg(test)]

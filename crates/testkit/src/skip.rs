@@ -11,6 +11,9 @@ use std::path::Path;
 /// Names the file to which every skip appends one line, so that a runner that hides output can still count skips.
 pub const SKIP_LOG_ENV: &str = "SHEAVE_SKIP_LOG";
 
+/// Names the sanitizer under which the tests run; set by `cargo xtask asan`.
+pub const SANITIZER_ENV: &str = "SHEAVE_SANITIZER";
+
 /// What opens each skip's line.
 pub const PREFIX: &str = "SKIPPED: ";
 
@@ -21,6 +24,11 @@ pub fn in_ci() -> bool {
 
 pub(crate) fn means_ci(value: Option<&OsStr>) -> bool {
     value.is_some_and(|value| !value.is_empty() && value != "false" && value != "0")
+}
+
+/// Whether the tests run under a sanitizer, where instructions, allocations and times mean nothing.
+pub fn under_sanitizer() -> bool {
+    std::env::var_os(SANITIZER_ENV).is_some()
 }
 
 /// Skips the calling test for a reason that no package cures (the kernel forbids io_uring, no such device ...).

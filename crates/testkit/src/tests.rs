@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::install::{Installer, Outcome};
+use crate::seed::range;
 use crate::skip::{means_ci, tell};
 use crate::tools::{TOOLS, Tool, Verdict, find_in, verdict};
 
@@ -136,6 +137,15 @@ fn only_executable_files_count() {
     assert_eq!(find_in("plain", machine.0.as_os_str()), None);
     assert_eq!(find_in("folder", machine.0.as_os_str()), None);
     assert_eq!(find_in("sh", "/bin".as_ref()), Some(Path::new("/bin/sh").into()));
+}
+
+#[test]
+fn seeds_are_few_one_or_new() {
+    assert_eq!(range(3, None, None), 0..3);
+    assert_eq!(range(3, Some(77), Some(5)), 77..78, "one seed beats a round");
+    let (a, b) = (range(3, None, Some(1)), range(3, None, Some(2)));
+    assert!(a.clone().count() == 3 && a.start > 3 && a.end < b.start, "rounds do not meet: {a:?} {b:?}");
+    assert_eq!(range(1, Some(u64::MAX), None).start, u64::MAX);
 }
 
 #[test]

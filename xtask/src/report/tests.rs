@@ -1,5 +1,7 @@
 //! Unit tests: what a run makes of failing steps and of tests that skip themselves.
 
+use anyhow::bail;
+
 use super::*;
 
 fn report(name: &str, fail_fast: bool) -> Report {
@@ -18,7 +20,7 @@ fn a_failed_step_fails_the_run_and_the_others_still_run() {
     });
     assert!(ran);
     assert_eq!(report.counts, Counts { passed: 3, failed: 1, skipped: 0 });
-    assert!(report.finish().is_err());
+    assert!(!report.finish());
 }
 
 #[test]
@@ -30,7 +32,7 @@ fn fail_fast_runs_nothing_after_a_failure() {
     });
     report.step("good", |_| panic!("must not run"));
     assert_eq!(report.counts.failed, 2, "the failed tests, not one more");
-    assert!(report.finish().is_err());
+    assert!(!report.finish());
 }
 
 #[test]
@@ -42,7 +44,6 @@ fn skips_in_the_log_are_not_passes() {
         counts.passed = 5;
         Ok(())
     });
-    report.counts.skipped_themselves(0);
-    assert!(report.finish().is_ok());
+    assert!(report.finish());
     let _ = std::fs::remove_file(log);
 }
