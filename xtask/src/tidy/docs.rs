@@ -1,4 +1,5 @@
-//! The Markdown pages name only what exists: files, items, links, and commands of xtask.
+//! The Markdown pages name only what exists: files, items, links, and commands of xtask. Comments name only files
+//! that exist (what items they name, rustdoc checks).
 //!
 //! Looks at code spans (`ring.rs`, `crates/blk`, `plug::flush`, `ring.rs::submit`, `Ring::builder`), at relative
 //! links, and at every `cargo xtask NAME`. Fenced blocks are looked at for commands only. The changelog may name
@@ -39,6 +40,14 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         for (line, span) in markdown::code_spans(text) {
             if let Some(message) = broken_span(tree, &resolver, path, span) {
                 find(line, message);
+            }
+        }
+    }
+    for source in &tree.sources {
+        for (line, span) in markdown::code_spans(&source.comments) {
+            let promised = TOP.iter().any(|top| span.starts_with(top)) && !span.contains("::");
+            if let Some(message) = promised.then(|| broken_span(tree, &resolver, "", span)).flatten() {
+                findings.push(Finding::new(&source.path, line, message));
             }
         }
     }

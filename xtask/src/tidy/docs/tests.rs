@@ -106,6 +106,13 @@ fn commands_of_xtask_exist() {
 }
 
 #[test]
+fn comments_name_files_that_exist() {
+    let found = |text| check(&Tree::of(&[("src/lib.rs", text), ("docs/a.md", "")])).len();
+    assert_eq!(found("//! See `docs/a.md` and `src/lib.rs`, `op/gone.rs`.\n"), 0, "only whole paths are a promise");
+    assert_eq!(found("//! See `docs/gone.md`.\nfn f() {} // `crates/gone`\n"), 2);
+}
+
+#[test]
 fn the_changelog_may_name_what_is_gone() {
     let tree = Tree::of(&[("CHANGELOG.md", "- removed `gone.rs`, see [x](gone.md)\n")]);
     assert_eq!(check(&tree).len(), 1, "links are still followed");
