@@ -31,8 +31,10 @@ pub struct Installer {
     quiet: bool,
 }
 
-/// apt-get waits for another apt-get, and gives up on a mirror that does not answer, within these bounds.
-const APT_OPTIONS: &[&str] = &["-o", "DPkg::Lock::Timeout=120", "-o", "Acquire::http::Timeout=30", "-y"];
+/// apt-get waits for another apt-get, and gives up on a mirror that does not answer, within these bounds; its output
+/// is a log, not a screen.
+const APT_OPTIONS: &[&str] =
+    &["-y", "-q", "-o", "DPkg::Lock::Timeout=120", "-o", "Acquire::http::Timeout=30", "-o", "Dpkg::Use-Pty=0"];
 
 impl Installer {
     /// The machine we run on.
@@ -67,16 +69,23 @@ impl Installer {
 
     fn install(&self, missing: &[&Tool]) -> Result<(), String> {
         let apt = self.apt_command()?;
-        let mut install = vec!["install", "--no-install-recommends"];
-        install.extend(missing.iter().flat_map(|tool| tool.packages));
-        if self.run(&apt, &install) {
+        let install = |tools: &[&Tool]| {
+            let packages = tools.iter().flat_map(|tool| tool.packages).copied();
+            let args: Vec<&str> = ["install", "--no-install-recommends"].into_iter().chain(packages).collect();
+            self.run(&apt, &args)
+        };
+        if install(missing) {
             return Ok(());
         }
         // Old or absent package lists are the usual cause (I5).
         if !self.run(&apt, &["update"]) {
             return Err("apt-get update failed (no network?)".into());
         }
-        if self.run(&apt, &install) { Ok(()) } else { Err("apt-get install failed (its output is above)".into()) }
+        // One package that this release does not have must not keep the others away.
+        if install(missing) || missing.iter().filter(|tool| !install(&[tool])).count() == 0 {
+            return Ok(());
+        }
+        Err("apt-get install failed (its output is above)".into())
     }
 
     /// The words that start apt-get with the right to install, or why there are none.

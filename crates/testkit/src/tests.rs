@@ -84,6 +84,19 @@ esac"#;
 }
 
 #[test]
+fn one_unknown_package_does_not_keep_the_others_away() {
+    let picky = r#"case "$*" in
+*unknown*) exit 100;;
+*install*) echo '#!/bin/sh' > "$HERE/sheave-fake-tool"; /bin/chmod +x "$HERE/sheave-fake-tool";;
+esac"#;
+    let machine = Machine::new("picky", &[ROOT, ("apt-get", picky)]);
+    let unknown = Tool { name: "sheave-unknown", packages: &["unknown"], why: "tests" };
+    let outcomes = Installer::with_path(machine.0.as_os_str()).ensure(&[unknown, FAKE]);
+    assert!(matches!(&outcomes[0], Outcome::Skipped(why) if why.contains("install failed")), "{outcomes:?}");
+    assert!(matches!(outcomes[1], Outcome::Installed(_)), "{outcomes:?}");
+}
+
+#[test]
 fn a_user_installs_through_sudo_only_without_a_password() {
     let machine = Machine::new("sudo", &[USER, APT, ("sudo", r#"[ "$2" = true ] || { shift 2; exec "$@"; }"#)]);
     assert!(matches!(machine.ensure(), Outcome::Installed(_)));
