@@ -1,8 +1,8 @@
 //! Unit tests: the installer against fake machines (a directory with a few shell scripts), and who skips or fails.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::install::{Installer, Outcome};
 use crate::seed::range;
@@ -26,10 +26,12 @@ impl Machine {
     }
 
     fn add(&self, program: &str, body: &str) {
-        let path = self.0.join(program);
-        let dir = self.0.display();
-        fs::write(&path, format!("#!/bin/sh\nHERE='{dir}'\n{body}\n")).expect("script");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("chmod");
+        let text = format!("#!/bin/sh\nHERE='{}'\n{body}\n", self.0.display());
+        // Written by another process: a writable descriptor of ours could live on in a child that another test starts
+        // just now, and a file that somebody may write to cannot be run.
+        let write = ["-c", "printf %s \"$1\" > \"$0\" && chmod +x \"$0\""];
+        let status = Command::new("/bin/sh").args(write).arg(self.0.join(program)).arg(text).status().expect("sh");
+        assert!(status.success());
     }
 
     fn log(&self) -> String {
