@@ -19,9 +19,12 @@ fn a_listed_file_with_marker_and_comment_passes() {
 }
 
 #[test]
-fn an_unlisted_file_is_found_and_a_test_needs_no_place_in_the_list() {
+fn an_unlisted_file_is_found_and_a_test_needs_comments_only() {
     assert!(messages("src/a.rs", GOOD, &[])[0].contains("outside the files listed"));
-    assert!(messages("src/a/tests.rs", GOOD, &[]).is_empty());
+    for path in ["src/a/tests.rs", "src/a/tests/b.rs", "crates/a/examples/b.rs", "examples/b.rs"] {
+        assert!(messages(path, &GOOD.replace("#![allow(unsafe_code)]", ""), &[]).is_empty(), "{path}");
+        assert_eq!(messages(path, &GOOD.replace("SAFETY", ""), &[]).len(), 1, "{path}");
+    }
 }
 
 #[test]
@@ -34,6 +37,8 @@ fn an_entry_without_file_or_without_unsafe_is_found() {
 fn a_missing_marker_is_found() {
     let text = GOOD.replace("#![allow(unsafe_code)]", "");
     assert!(found(&text)[0].contains("say so with"));
+    let item = text.replace("fn a", "#[allow(unsafe_code)] // raw memory\nfn a");
+    assert!(found(&item).is_empty(), "one item is even better");
 }
 
 #[test]
