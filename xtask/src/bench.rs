@@ -14,8 +14,9 @@ use crate::workspace;
 const ROWS: &[&str] = &[
     "null:size=1T --rw randread --bs 512 --depth 128 --batch 32 --poll --compare kernel",
     "null:size=1T --rw randread --bs 512 --depth 1 --batch 1 --poll --compare kernel",
-    "ram:size=1G --rw randread --bs 512 --depth 128 --batch 32 --poll",
-    "ram:size=1G --rw randread --bs 4k --depth 32 --batch 16 --poll",
+    "null:size=1T --rw randread --bs 512 --depth 128 --batch 32 --poll --stats off",
+    "ram:size=1G --rw randread --bs 512 --depth 128 --batch 32 --poll --compare memcpy",
+    "ram:size=1G --rw randread --bs 4k --depth 32 --batch 16 --poll --compare memcpy",
     "file:FILE,size=1G --rw randread --bs 4k --depth 1 --compare kernel",
     "file:FILE,size=1G --rw randread --bs 4k --depth 4 --compare kernel",
     "file:FILE,size=1G --rw randread --bs 4k --depth 16 --compare kernel",
@@ -32,8 +33,8 @@ const COLUMNS: &[(&str, &str, usize)] = &[
     ("ns/IO", "ns_per_io", 1),
     ("CPU ns/IO", "cpu_ns_per_io", 1),
     ("p99 ns", "p99_ns", 0),
-    ("IOPS ours/kernel", "ratio_iops", 2),
-    ("CPU ours/kernel", "ratio_cpu", 2),
+    ("IOPS ours/theirs", "ratio_iops", 2),
+    ("CPU ours/theirs", "ratio_cpu", 2),
 ];
 
 /// The command: all rows, or those that contain every one of the given words.
