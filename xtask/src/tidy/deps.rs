@@ -4,9 +4,10 @@ use super::Finding;
 use super::tree::Tree;
 use crate::workspace::{Entry, parse_manifest};
 
-/// Finds dependencies without a reason and versions outside the workspace's table.
+/// Finds dependencies without a reason, versions outside the workspace's table, and rows of it that nobody uses.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
+    let mut used = Vec::new();
     for (path, text) in &tree.manifests {
         for entry in parse_manifest(text).iter().filter(|entry| is_dependency(entry)) {
             let package = package(entry);
@@ -14,6 +15,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
                 let message = format!("`{package}`: take it from [workspace.dependencies], where its reason stands");
                 findings.push(Finding::new(path, entry.line, message));
             }
+            used.push(package.to_owned());
         }
     }
     let table = tree.manifests.iter().find(|(path, _)| path == "Cargo.toml").map(|(_, text)| parse_manifest(text));
@@ -23,6 +25,9 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         if !ours && entry.comment.is_empty() {
             let message = format!("`{package}`: say on this line why we do not write it ourselves");
             findings.push(Finding::new("Cargo.toml", entry.line, message));
+        }
+        if !used.iter().any(|name| name == package) {
+            findings.push(Finding::new("Cargo.toml", entry.line, format!("`{package}`: no crate uses it, drop it")));
         }
     }
     findings

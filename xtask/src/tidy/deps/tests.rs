@@ -1,4 +1,4 @@
-//! Unit tests: reasons and versions.
+//! Unit tests: reasons, versions, and rows without a user.
 
 use super::*;
 
@@ -20,4 +20,5 @@ fn a_row_with_reason_and_user_passes() {
 fn each_broken_rule_is_found() {
     assert!(messages("rustix = \"1\"", "rustix.workspace = true")[0].contains("say on this line why"));
     assert!(messages("", "rustix = \"1\"")[0].contains("take it from [workspace.dependencies]"));
+    assert!(messages("rustix = \"1\" # calls", "")[0].contains("no crate uses it"));
 }
