@@ -95,7 +95,8 @@ fn walk(root: &Path, dir: &str, paths: &mut Vec<String>) -> Result<()> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let path = if dir.is_empty() { name.clone() } else { format!("{dir}/{name}") };
         if entry.file_type()?.is_dir() {
-            let ours = !name.starts_with("target") && (!name.starts_with('.') || matches!(&*name, ".ci" | ".config"));
+            let built = name == "target" || name.starts_with("target-");
+            let ours = !built && (!name.starts_with('.') || matches!(&*name, ".ci" | ".config"));
             if ours {
                 walk(root, &path, paths)?;
             }
