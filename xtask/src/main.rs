@@ -1,2 +1,80 @@
-//! Checks and chores of the repository.
-fn main() {}
+//! Checks and chores of the repository: `cargo xtask help` lists them.
+//!
+//! Owns the table of commands. Each command is a module; none of them is part of the product, and nothing depends
+//! on this crate. Standard library and anyhow only, so that a fresh machine has it built in seconds.
+
+mod asan;
+mod bench;
+mod cargo;
+mod counts;
+mod report;
+mod smoke;
+mod stress;
+mod test;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+/// One command: its name, its arguments for the help page, what it does, and the function that does it.
+struct Command {
+    name: &'static str,
+    args: &'static str,
+    what: &'static str,
+    run: fn(&[String]) -> Result<()>,
+}
+
+const COMMANDS: &[Command] = &[
+    Command { name: "test", args: "[--fail-fast]", what: "everything CI checks, tools included", run: test::main },
+    Command { name: "tidy", args: "[--lower]", what: "the repository's own rules, in a second", run: tidy::main },
+    Command { name: "asan", args: "[-p CRATE]...", what: "the tests under the address sanitizer", run: asan::main },
+    Command {
+        name: "stress",
+        args: "[--minutes N] [FILTER]",
+        what: "the tests with new seeds, again and again",
+        run: stress::main,
+    },
+    Command {
+        name: "bench",
+        args: "[WORD]... [--runtime TIME]",
+        what: "the table of docs/performance.md",
+        run: bench::main,
+    },
+    Command { name: "help", args: "", what: "this page", run: help },
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(args: &[String]) -> Result<()> {
+    let Some((name, rest)) = args.split_first() else {
+        return help(&[]);
+    };
+    match COMMANDS.iter().find(|command| command.name == name.trim_start_matches("--")) {
+        Some(command) => (command.run)(rest),
+        None => bail!("no command `{name}`: `cargo xtask help` lists them"),
+    }
+}
+
+/// Whether `cargo xtask NAME` exists; the docs check asks.
+fn is_command(name: &str) -> bool {
+    COMMANDS.iter().any(|command| command.name == name)
+}
+
+fn help(_: &[String]) -> Result<()> {
+    println!("cargo xtask COMMAND [ARGS]\n");
+    for command in COMMANDS {
+        println!("  {:<36} {}", format!("{} {}", command.name, command.args), command.what);
+    }
+    Ok(())
+}

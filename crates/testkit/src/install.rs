@@ -1,0 +1,119 @@
+//! Installs the missing outside tools through apt-get, where that is allowed, in one go.
+//!
+//! Owns the decision whether this machine may install (root, or sudo without a password; apt-get there) and the
+//! order of attempts. Called by `cargo xtask test` only (I1): a test that installs would surprise its reader.
+//!
+//! Invariants:
+//! - I4: nothing here asks a question or waits for a terminal.
+//! - I5: package lists are fetched only when installing with the present ones failed.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::tools::{self, Tool};
+
+/// What became of one tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was there already.
+    Present(PathBuf),
+    /// It is there now.
+    Installed(PathBuf),
+    /// It is not there, because of this.
+    Skipped(String),
+}
+
+/// A machine as the installer sees it: the programs in a `PATH`.
+pub struct Installer {
+    path: OsString,
+    quiet: bool,
+}
+
+/// apt-get waits for another apt-get, and gives up on a mirror that does not answer, within these bounds; its output
+/// is a log, not a screen.
+const APT_OPTIONS: &[&str] =
+    &["-y", "-q", "-o", "DPkg::Lock::Timeout=120", "-o", "Acquire::http::Timeout=30", "-o", "Dpkg::Use-Pty=0"];
+
+impl Installer {
+    /// The machine we run on.
+    pub fn host() -> Self {
+        Self { path: env::var_os("PATH").unwrap_or_default(), quiet: false }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn with_path(path: impl Into<OsString>) -> Self {
+        Self { path: path.into(), quiet: true }
+    }
+
+    /// Makes each of `wanted` present if that is possible; the outcomes are in the order of `wanted`.
+    pub fn ensure(&self, wanted: &[Tool]) -> Vec<Outcome> {
+        let before: Vec<Option<PathBuf>> = wanted.iter().map(|tool| self.find(tool.name)).collect();
+        let missing: Vec<&Tool> = wanted.iter().zip(&before).filter(|(_, at)| at.is_none()).map(|(t, _)| t).collect();
+        let failure = if missing.is_empty() { None } else { self.install(&missing).err() };
+        let outcome = |(tool, before): (&Tool, Option<PathBuf>)| match (before, self.find(tool.name)) {
+            (Some(path), _) => Outcome::Present(path),
+            (None, Some(path)) => Outcome::Installed(path),
+            (None, None) => {
+                let why = failure.as_deref().unwrap_or("apt-get succeeded without bringing it");
+                Outcome::Skipped(format!("{why}; {}", tool.cure()))
+            }
+        };
+        wanted.iter().zip(before).map(outcome).collect()
+    }
+
+    fn find(&self, name: &str) -> Option<PathBuf> {
+        tools::find_in(name, &self.path)
+    }
+
+    fn install(&self, missing: &[&Tool]) -> Result<(), String> {
+        let apt = self.apt_command()?;
+        let install = |tools: &[&Tool]| {
+            let packages = tools.iter().flat_map(|tool| tool.packages).copied();
+            let args: Vec<&str> = ["install", "--no-install-recommends"].into_iter().chain(packages).collect();
+            self.run(&apt, &args)
+        };
+        if install(missing) {
+            return Ok(());
+        }
+        // Old or absent package lists are the usual cause (I5).
+        if !self.run(&apt, &["update"]) {
+            return Err("apt-get update failed (no network?)".into());
+        }
+        // One package that this release does not have must not keep the others away.
+        if install(missing) || missing.iter().filter(|tool| !install(&[tool])).count() == 0 {
+            return Ok(());
+        }
+        Err("apt-get install failed (its output is above)".into())
+    }
+
+    /// The words that start apt-get with the right to install, or why there are none.
+    fn apt_command(&self) -> Result<Vec<OsString>, String> {
+        let apt = self.find("apt-get").ok_or("this system has no apt-get")?;
+        if self.answer(Command::new("id").arg("-u")).is_some_and(|uid| uid.trim() == "0") {
+            return Ok(vec![apt.into()]);
+        }
+        let sudo = self.find("sudo").ok_or("not root, and no sudo")?;
+        if self.answer(Command::new(&sudo).args(["-n", "true"])).is_none() {
+            return Err("not root, and sudo asks for a password".into());
+        }
+        Ok(vec![sudo.into(), "-n".into(), "DEBIAN_FRONTEND=noninteractive".into(), apt.into()])
+    }
+
+    /// The standard output of a command that succeeds.
+    fn answer(&self, command: &mut Command) -> Option<String> {
+        let output = command.env("PATH", &self.path).stdin(Stdio::null()).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn run(&self, words: &[OsString], args: &[&str]) -> bool {
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).args(APT_OPTIONS).args(args);
+        command.env("PATH", &self.path).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+        if self.quiet {
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+        }
+        command.status().is_ok_and(|status| status.success())
+    }
+}

@@ -1,0 +1,25 @@
+//! What the tests of all crates share: outside tools (fio, strace, valgrind ...), loud skips, and seeds.
+//!
+//! Owns the one table of outside tools with their Debian packages ([`tools::TOOLS`]), the way to install them
+//! ([`install`]), what happens to a test that cannot run here ([`skip()`]), and
+//! which seeds a randomized test runs ([`seeds`]). Does not own any test data or devices.
+//!
+//! Invariants:
+//! - I1: a test never installs anything; only `cargo xtask test` does, before the tests start.
+//! - I2: a skip is never silent: it reaches stderr past the test harness's capture, and the summary of
+//!   `cargo xtask test` counts it as skipped instead of passed.
+//! - I3: in CI (`CI=true`) a tool that could be installed and is missing fails the test.
+//!
+//! Called by tests (as a dev-dependency) and by `xtask`. No product code depends on it.
+
+pub mod install;
+pub mod seed;
+pub mod skip;
+pub mod tools;
+
+pub use seed::{ROUND_ENV, SEED_ENV, seeds};
+pub use skip::{SANITIZER_ENV, in_ci, skip, under_sanitizer};
+pub use tools::require;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! The table of outside tools that tests use, and the question "is it here?".
+//!
+//! Owns [`TOOLS`]: a tool that is not in the table cannot be asked for, so that `cargo xtask test` knows what to
+//! install before any test runs. Does not install ([`crate::install`] does).
+
+use std::env;
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::skip;
+
+/// One outside program, and the Debian packages that bring it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tool {
+    /// The program's name in `PATH`.
+    pub name: &'static str,
+    /// The packages to install; the first one holds the program.
+    pub packages: &'static [&'static str],
+    /// What the tests need it for.
+    pub why: &'static str,
+}
+
+impl Tool {
+    /// The line that cures its absence by hand.
+    pub fn cure(&self) -> String {
+        format!("install with `apt-get install {}`", self.packages.join(" "))
+    }
+}
+
+/// Every outside tool that some test uses.
+pub const TOOLS: &[Tool] = &[
+    Tool { name: "fio", packages: &["fio"], why: "an outside opinion on what `sheave bench` measures and verifies" },
+    Tool { name: "strace", packages: &["strace"], why: "counts system calls: `null:` makes none on the fast path" },
+    Tool { name: "valgrind", packages: &["valgrind", "libc6-dbg"], why: "counts instructions an I/O" },
+];
+
+/// The table's row for `name`.
+pub fn lookup(name: &str) -> Option<&'static Tool> {
+    TOOLS.iter().find(|tool| tool.name == name)
+}
+
+/// The path of `name`, if it is an executable file in `PATH` (or in the sbin directories, which a user's `PATH` lacks).
+pub fn find(name: &str) -> Option<PathBuf> {
+    find_in(name, &env::var_os("PATH").unwrap_or_default())
+}
+
+pub(crate) fn find_in(name: &str, path: &OsStr) -> Option<PathBuf> {
+    env::split_paths(path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|program| is_executable(program))
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+/// The path of a tool that the calling test needs, or `None` after a loud skip: then return from the test.
+///
+/// ```
+/// # fn scenario() {
+/// let Some(strace) = sheave_testkit::require("strace") else { return };
+/// # let _ = strace; }
+/// ```
+///
+/// # Panics
+///
+/// In CI when the tool is missing (I3), and always when `name` is not in [`TOOLS`].
+pub fn require(name: &str) -> Option<PathBuf> {
+    let tool = lookup(name).unwrap_or_else(|| panic!("`{name}` is not in sheave_testkit::tools::TOOLS: add a row"));
+    match verdict(tool, find(name), skip::in_ci()) {
+        Verdict::Use(path) => Some(path),
+        Verdict::Skip(reason) => {
+            skip::skip(&reason);
+            None
+        }
+        Verdict::Fail(reason) => panic!("in CI a missing tool is a failure: {reason}"),
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The tool is here.
+    Use(PathBuf),
+    /// The test cannot run, which is fine on a laptop.
+    Skip(String),
+    /// The test cannot run, and CI should have installed the tool (I3).
+    Fail(String),
+}
+
+pub(crate) fn verdict(tool: &Tool, found: Option<PathBuf>, in_ci: bool) -> Verdict {
+    let reason = || format!("`{}` is missing ({}): {}", tool.name, tool.why, tool.cure());
+    match found {
+        Some(path) => Verdict::Use(path),
+        None if in_ci => Verdict::Fail(reason()),
+        None => Verdict::Skip(reason()),
+    }
+}

@@ -1,0 +1,79 @@
+//! Runs other programs, cargo above all: from the repository's root, with the output passing by.
+//!
+//! Owns the choice between cargo-nextest (if it is there) and plain cargo test. Called by every command.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use sheave_testkit::skip::SKIP_LOG_ENV;
+
+use crate::counts::Counts;
+use crate::workspace;
+
+/// cargo with these arguments, in the root of the repository.
+pub fn cargo<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(args: I) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(workspace::root()).env(SKIP_LOG_ENV, workspace::skip_log());
+    if sheave_testkit::in_ci() {
+        command.env("CARGO_INCREMENTAL", "0"); // a clean checkout is built once
+    }
+    command
+}
+
+/// Whether `cargo nextest` works here.
+pub fn has_nextest() -> bool {
+    succeeds(cargo(["nextest", "--version"]))
+}
+
+/// Whether the command runs and succeeds; its output is nobody's business.
+pub fn succeeds(mut command: Command) -> bool {
+    command.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null()).status().is_ok_and(|s| s.success())
+}
+
+/// Runs the command; its output goes where ours goes.
+pub fn run(mut command: Command) -> Result<()> {
+    let status = command.stdin(Stdio::null()).status().with_context(|| format!("starting {}", show(&command)))?;
+    if !status.success() {
+        bail!("{} failed ({status})", show(&command));
+    }
+    Ok(())
+}
+
+/// Runs a test command; its output goes where ours goes, and the tests that it sums up are added to `counts`.
+pub fn run_tests(mut command: Command, counts: &mut Counts) -> Result<()> {
+    let shown = show(&command);
+    let (reader, writer) = std::io::pipe()?;
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let mut child = command.spawn().with_context(|| format!("starting {shown}"))?;
+    drop(command); // its ends of the pipe: the reader sees the end when the child's are closed too
+    let mut reader = BufReader::new(reader);
+    let mut screen = std::io::stdout().lock();
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        screen.write_all(&line)?;
+        counts.read_line(String::from_utf8_lossy(&line).trim_end());
+        line.clear();
+    }
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("{shown} failed ({status})");
+    }
+    Ok(())
+}
+
+/// Runs the command and returns what it wrote to standard output and standard error, and whether it succeeded.
+pub fn capture(mut command: Command) -> Result<(String, String, bool)> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting {}", show(&command)))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((text(&output.stdout), text(&output.stderr), output.status.success()))
+}
+
+/// The command line as one would type it.
+pub fn show(command: &Command) -> String {
+    let program = command.get_program().to_string_lossy();
+    let program = program.rsplit('/').next().unwrap_or_default().to_owned();
+    command.get_args().fold(program, |line, arg| line + " " + &arg.to_string_lossy())
+}

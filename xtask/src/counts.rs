@@ -1,0 +1,84 @@
+//! How many tests ran: reads the summary lines of cargo test and cargo nextest as they pass by.
+//!
+//! Owns [`Counts`]. Called by `cargo`, which tees the output of a test run through [`Counts::read_line`].
+
+use std::fmt;
+use std::ops::AddAssign;
+
+/// Tests by outcome.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Tests that ran and passed.
+    pub passed: u64,
+    /// Tests that failed, timed out or could not be started.
+    pub failed: u64,
+    /// Tests that were ignored, or said that they cannot run here.
+    pub skipped: u64,
+}
+
+impl Counts {
+    /// Adds what `line` sums up, if it is a summary line.
+    pub fn read_line(&mut self, line: &str) {
+        let line = strip_ansi(line);
+        if let Some((_, list)) = line.split_once("test result: ") {
+            self.add_list(list, ';'); // cargo test: "ok. 3 passed; 0 failed; 1 ignored; ..."
+        } else if let Some((head, list)) = line.split_once(" run: ")
+            && head.trim_start().starts_with("Summary")
+        {
+            self.add_list(list, ','); // nextest: "Summary [ 0.1s] 3 tests run: 3 passed (1 slow), 1 skipped"
+        }
+    }
+
+    fn add_list(&mut self, list: &str, separator: char) {
+        for item in list.split(separator) {
+            let item = item.trim().trim_start_matches("ok. ").trim_start_matches("FAILED. ");
+            let Some((number, what)) = item.split_once(' ') else {
+                continue;
+            };
+            let Ok(number) = number.parse::<u64>() else { continue };
+            match what.split(" (").next().unwrap_or(what).trim() {
+                "passed" => self.passed += number,
+                "failed" | "timed out" | "exec failed" => self.failed += number,
+                "ignored" | "skipped" => self.skipped += number,
+                _ => {} // measured, filtered out
+            }
+        }
+    }
+
+    /// Moves tests that passed by skipping themselves to where they belong.
+    pub fn skipped_themselves(&mut self, number: u64) {
+        let number = number.min(self.passed);
+        self.passed -= number;
+        self.skipped += number;
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+fn strip_ansi(line: &str) -> String {
+    let mut plain = String::with_capacity(line.len());
+    let mut chars = line.chars();
+    while let Some(char) = chars.next() {
+        if char == '\x1b' {
+            chars.by_ref().find(char::is_ascii_alphabetic);
+        } else {
+            plain.push(char);
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests;

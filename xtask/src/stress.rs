@@ -1,0 +1,59 @@
+//! `cargo xtask stress`: the tests again and again with new seeds, until the time is up or one fails.
+//!
+//! Owns the rounds: each sets `SHEAVE_ROUND` to a number never used before, which gives every randomized test seeds
+//! of its own (`sheave_testkit::seeds`), and raises the number of cases of property tests.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use sheave_testkit::ROUND_ENV;
+
+use crate::cargo::{self, cargo};
+use crate::counts::Counts;
+
+const USAGE: &str = "usage: cargo xtask stress [--minutes N] [-p CRATE]... [FILTER]";
+
+/// Cases of each property test in a round (256 in an ordinary run).
+const PROPTEST_CASES: &str = "2048";
+
+const DEFAULT_MINUTES: u64 = 10;
+
+/// The command.
+pub fn main(args: &[String]) -> Result<()> {
+    let (time, rest) = parse(args)?;
+    let first = SystemTime::now().duration_since(UNIX_EPOCH).context("a clock before 1970")?.as_secs();
+    let started = Instant::now();
+    let mut counts = Counts::default();
+    for round in first.. {
+        println!("\n=== round {} ({ROUND_ENV}={round})", round - first + 1);
+        let mut tests = cargo(["test", "--quiet", "--lib", "--bins", "--tests"]);
+        if !rest.iter().any(|arg| arg == "-p") {
+            tests.args(["--workspace", "--exclude", "xtask", "--exclude", "sheave-testkit"]);
+        }
+        tests.args(rest).env(ROUND_ENV, round.to_string()).env("PROPTEST_CASES", PROPTEST_CASES);
+        let result = cargo::run_tests(tests, &mut counts);
+        if let Err(error) = result {
+            println!("{counts}");
+            bail!("round {round}: {error:#}\nreproduce it with the seed above, or with {ROUND_ENV}={round} cargo test");
+        }
+        if started.elapsed() >= time {
+            break;
+        }
+    }
+    println!("{counts}");
+    Ok(())
+}
+
+fn parse(args: &[String]) -> Result<(Duration, &[String])> {
+    let (minutes, rest) = match args {
+        [flag, minutes, rest @ ..] if flag == "--minutes" => (minutes.parse().context(USAGE)?, rest),
+        _ => (DEFAULT_MINUTES, args),
+    };
+    if rest.first().is_some_and(|arg| arg.starts_with('-') && arg != "-p") {
+        bail!(USAGE);
+    }
+    Ok((Duration::from_secs(minutes * 60), rest))
+}
+
+#[cfg(test)]
+mod tests;

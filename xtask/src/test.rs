@@ -1,0 +1,129 @@
+//! `cargo xtask test`: the README's test command, and all that CI runs.
+//!
+//! Owns the order of the steps. Installs what is missing first (rustfmt and clippy through rustup, outside tools
+//! through apt-get), then gathers the failures of all steps, and ends with the counts.
+
+use std::process::{Command, exit};
+
+use anyhow::{Result, bail, ensure};
+use sheave_testkit::install::{Installer, Outcome};
+use sheave_testkit::tools::TOOLS;
+use sheave_testkit::{in_ci, skip};
+
+use crate::cargo::{self, cargo};
+use crate::counts::Counts;
+use crate::report::Report;
+use crate::workspace::{self, Member};
+use crate::{asan, smoke, tidy};
+
+/// Features that swap the synchronization primitives for a model checker.
+const MODEL_CHECKERS: &[&str] = &["shuttle", "loom"];
+
+/// The command.
+pub fn main(args: &[String]) -> Result<()> {
+    let fail_fast = match args {
+        [] => false,
+        [flag] if flag == "--fail-fast" => true,
+        _ => bail!("usage: cargo xtask test [--fail-fast]"),
+    };
+    let mut report = Report::new(fail_fast, workspace::skip_log());
+    report.step("tools", |_| tools());
+    report.step("format", |_| cargo::run(cargo(["fmt", "--all", "--check"])));
+    report.step("tidy", |_| tidy::run());
+    report.step("clippy", |_| {
+        cargo::run(cargo(["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
+    });
+    report.step("docs", |_| docs());
+    report.step("tests", |counts| cargo::run_tests(all_tests(), counts));
+    report.step("doc tests", |counts| {
+        cargo::run_tests(cargo(["test", "--workspace", "--doc", "--no-fail-fast", "--quiet"]), counts)
+    });
+    report.step("model checks", |counts| models(&workspace::members()?, counts));
+    report.step("address sanitizer", |counts| match asan::unsupported() {
+        Some(why) => {
+            println!("{}{why}", skip::PREFIX);
+            Ok(())
+        }
+        None => asan::run(&[], counts),
+    });
+    report.step("release build", |_| cargo::run(cargo(["build", "--release", "--quiet", "-p", "sheave-cli"])));
+    report.step("smoke", |counts| smoke::run(&workspace::target_dir().join("release/sheave"), counts));
+    if !report.finish() {
+        exit(1); // without a word: the counts are to be the last line
+    }
+    Ok(())
+}
+
+/// rustfmt, clippy and the outside tools, installed where that is allowed.
+fn tools() -> Result<()> {
+    for (component, subcommand) in [("rustfmt", "fmt"), ("clippy", "clippy")] {
+        if !cargo::succeeds(cargo([subcommand, "--version"])) {
+            let mut rustup = Command::new("rustup");
+            rustup.args(["component", "add", component]);
+            cargo::run(rustup)?;
+        }
+    }
+    let runner = if cargo::has_nextest() { "cargo nextest" } else { "cargo test (cargo-nextest is not installed)" };
+    println!("test runner: {runner}");
+    let mut missing = Vec::new();
+    for (tool, outcome) in TOOLS.iter().zip(Installer::host().ensure(TOOLS)) {
+        match outcome {
+            Outcome::Present(path) => println!("{}: present ({})", tool.name, path.display()),
+            Outcome::Installed(path) => println!("{}: installed ({})", tool.name, path.display()),
+            Outcome::Skipped(why) => {
+                println!("{}{}: {why}", skip::PREFIX, tool.name);
+                missing.push(tool.name);
+            }
+        }
+    }
+    ensure!(missing.is_empty() || !in_ci(), "in CI a missing tool is a failure: {}", missing.join(", "));
+    Ok(())
+}
+
+/// Documentation without warnings, private items included: their links rot first.
+fn docs() -> Result<()> {
+    // The binary `sheave` lands where the library of that name does: it goes first, the library's pages stay.
+    for packages in [&["-p", "sheave-cli"][..], &["--workspace", "--exclude", "sheave-cli"]] {
+        let mut command = cargo(["doc", "--no-deps", "--document-private-items", "--quiet"]);
+        command.args(packages).env("RUSTDOCFLAGS", "-D warnings");
+        cargo::run(command)?;
+    }
+    Ok(())
+}
+
+fn all_tests() -> Command {
+    if cargo::has_nextest() {
+        cargo(["nextest", "run", "--workspace", "--no-fail-fast", "--status-level", "fail"])
+    } else {
+        cargo(["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast", "--quiet"])
+    }
+}
+
+/// The tests named `model_*` of every crate that has a model checker's feature. A feature without a test is an error:
+/// it would look like a proof.
+fn models(members: &[Member], counts: &mut Counts) -> Result<()> {
+    let mut failures = Vec::new();
+    for (crate_name, checker) in model_runs(members) {
+        println!("{crate_name} under {checker}:");
+        let mut run = Counts::default();
+        let command = cargo(["test", "-p", crate_name, "--lib", "--tests", "--features", checker, "--quiet", "model_"]);
+        if let Err(error) = cargo::run_tests(command, &mut run) {
+            failures.push(format!("{error:#}"));
+        } else if run.passed == 0 {
+            failures.push(format!("{crate_name} has the feature `{checker}` and no test named model_*"));
+        }
+        *counts += run;
+    }
+    ensure!(failures.is_empty(), "{}", failures.join("; "));
+    Ok(())
+}
+
+fn model_runs(members: &[Member]) -> impl Iterator<Item = (&str, &str)> {
+    members.iter().flat_map(|member| {
+        let has = |checker: &&&str| member.features.iter().any(|feature| feature == **checker);
+        MODEL_CHECKERS.iter().filter(has).map(|checker| (member.name.as_str(), *checker))
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! `cargo xtask tidy`: the repository's own rules, each a small check that its tests show to fail.
+//!
+//! Owns the table of checks and the printing of what they find. A check is a function from the [`Tree`] (all files,
+//! read once) to findings; it reads nothing from disk itself, so that its tests hand it a few lines of text.
+
+mod banned;
+mod confined;
+mod deps;
+mod docs;
+mod floors;
+mod layout;
+mod lexer;
+mod orderings;
+mod ratchet;
+mod source;
+mod tree;
+mod unsafety;
+
+use std::fmt;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::workspace;
+use tree::Tree;
+
+/// One thing to mend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    path: String,
+    line: usize,
+    message: String,
+}
+
+impl Finding {
+    fn new(path: impl Into<String>, line: usize, message: impl Into<String>) -> Self {
+        Self { path: path.into(), line, message: message.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.message)
+    }
+}
+
+/// One rule: its name, and the function that finds where it is broken.
+struct Check {
+    name: &'static str,
+    run: fn(&Tree) -> Vec<Finding>,
+}
+
+const CHECKS: &[Check] = &[
+    Check { name: "every file opens with //! and has lines of at most 120 columns", run: layout::check },
+    Check { name: "files and functions stay short (ratchet)", run: ratchet::check },
+    Check { name: "unsafe code stays in listed files, each with its reason", run: unsafety::check },
+    Check { name: "floors: arrows only point down", run: floors::check },
+    Check { name: "names that only few files may use stay there", run: confined::check },
+    Check { name: "every memory ordering names its partner", run: orderings::check },
+    Check { name: "no banned words, no catch-all modules", run: banned::check },
+    Check { name: "every dependency has its reason", run: deps::check },
+    Check { name: "docs name only what exists", run: docs::check },
+];
+
+/// The command.
+pub fn main(args: &[String]) -> Result<()> {
+    match args {
+        [] => run(),
+        [flag] if flag == "--lower" => ratchet::lower(&Tree::read(&workspace::root())?, &workspace::root()),
+        _ => bail!("usage: cargo xtask tidy [--lower]"),
+    }
+}
+
+/// Runs all checks over the repository and prints what they find.
+pub fn run() -> Result<()> {
+    let tree = Tree::read(&workspace::root())?;
+    let mut total = 0;
+    for check in CHECKS {
+        let findings = (check.run)(&tree);
+        println!("{:>4}  {}", if findings.is_empty() { "ok".into() } else { findings.len().to_string() }, check.name);
+        for finding in &findings {
+            println!("      {finding}");
+        }
+        total += findings.len();
+    }
+    println!("{} Rust files, {} pages, {} manifests", tree.sources.len(), tree.pages.len(), tree.manifests.len());
+    ensure!(total == 0, "tidy found {total} things to mend");
+    Ok(())
+}

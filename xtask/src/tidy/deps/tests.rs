@@ -1,0 +1,24 @@
+//! Unit tests: reasons, versions, and rows without a user.
+
+use super::*;
+
+fn messages(table: &str, member: &str) -> Vec<String> {
+    let table = format!("[workspace.dependencies]\n{table}\n");
+    let member = format!("[dependencies]\n{member}\n");
+    let tree = Tree::of(&[("Cargo.toml", &table), ("crates/base/Cargo.toml", &member)]);
+    check(&tree).into_iter().map(|finding| finding.to_string()).collect()
+}
+
+#[test]
+fn a_row_with_reason_and_user_passes() {
+    assert!(messages("rustix = \"1\" # safe system calls", "rustix.workspace = true").is_empty());
+    let table = "odd = { version = \"1\", features = [\"a\"] } # why\nsheave-base = { path = \"crates/base\" }";
+    assert!(messages(table, "odd = { workspace = true, optional = true }\nsheave-base.workspace = true").is_empty());
+}
+
+#[test]
+fn each_broken_rule_is_found() {
+    assert!(messages("rustix = \"1\"", "rustix.workspace = true")[0].contains("say on this line why"));
+    assert!(messages("", "rustix = \"1\"")[0].contains("take it from [workspace.dependencies]"));
+    assert!(messages("rustix = \"1\" # calls", "")[0].contains("no crate uses it"));
+}

@@ -1,0 +1,118 @@
+//! Floors: a crate names only crates on lower floors, in its Cargo.toml and in its code.
+//!
+//! Owns the table of floors. Crates on one floor (`uring` and `vol`) never name each other. Nothing depends on a
+//! roof. `testkit` is for tests only.
+
+use super::Finding;
+use super::lexer::is_word;
+use super::tree::Tree;
+use crate::workspace::parse_manifest;
+
+/// One crate and its floor.
+struct Room {
+    /// The name after `sheave-`; the facade and xtask have none.
+    name: &'static str,
+    floor: u8,
+}
+
+/// The library people embed: it assembles the floors.
+const FACADE: Room = Room { name: "sheave", floor: 6 };
+/// What no other crate depends on starts here.
+const ROOF: u8 = 7;
+const XTASK: Room = Room { name: "xtask", floor: 8 };
+/// Stands beside the house.
+const TESTKIT: &str = "testkit";
+
+const ROOMS: &[Room] = &[
+    Room { name: TESTKIT, floor: 0 },
+    Room { name: "base", floor: 1 },
+    Room { name: "blk", floor: 2 },
+    Room { name: "iomap", floor: 3 },
+    Room { name: "uring", floor: 4 },
+    Room { name: "vol", floor: 4 },
+    Room { name: "export", floor: 5 },
+    Room { name: "cli", floor: ROOF },
+    Room { name: "lab", floor: ROOF },
+    Room { name: "sim", floor: ROOF },
+];
+
+/// Finds arrows that do not point down.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in &tree.manifests {
+        let Some(from) = room_of(path) else {
+            findings.push(Finding::new(path, 1, "this crate has no floor: add it to the table in tidy/floors.rs"));
+            continue;
+        };
+        for entry in parse_manifest(text).iter().filter(|entry| entry.section.ends_with("dependencies")) {
+            if entry.section.starts_with("workspace") {
+                continue;
+            }
+            let package = entry.key.split('.').next().unwrap_or_default();
+            let for_tests = entry.section.ends_with("dev-dependencies");
+            if let Some(why) = target(package, '-').and_then(|to| forbidden(from, to, for_tests)) {
+                findings.push(Finding::new(path, entry.line, why));
+            }
+        }
+    }
+    for source in &tree.sources {
+        let Some(from) = room_of(&source.path) else { continue };
+        for (at, name) in crate_names(&source.code) {
+            let line = source.line_of(at);
+            if let Some(why) = target(name, '_').and_then(|to| forbidden(from, to, source.is_test_line(line))) {
+                findings.push(Finding::new(&source.path, line, why));
+            }
+        }
+    }
+    findings
+}
+
+/// Why `from` must not name `to`, if so.
+fn forbidden(from: &Room, to: &Room, for_tests: bool) -> Option<String> {
+    if from.name == to.name {
+        return None;
+    }
+    if to.name == TESTKIT {
+        let ok = for_tests || from.floor == XTASK.floor;
+        return (!ok).then(|| format!("`{}` is for tests only: make it a dev-dependency", to.name));
+    }
+    if to.floor >= ROOF {
+        return Some(format!("nothing depends on `{}`: it is a roof", to.name));
+    }
+    let (a, b) = (from.floor, to.floor);
+    (b >= a).then(|| format!("`{}` (floor {a}) must not name `{}` (floor {b}): arrows point down", from.name, to.name))
+}
+
+/// The room a path lies in.
+fn room_of(path: &str) -> Option<&'static Room> {
+    if let Some(rest) = path.strip_prefix("crates/") {
+        let name = rest.split('/').next()?;
+        return ROOMS.iter().find(|room| room.name == name);
+    }
+    Some(if path.starts_with("xtask/") { &XTASK } else { &FACADE })
+}
+
+/// The room that a crate's name means, if it is one of ours.
+fn target(name: &str, separator: char) -> Option<&'static Room> {
+    match name.strip_prefix("sheave") {
+        Some("") => Some(&FACADE),
+        Some(rest) => ROOMS.iter().find(|room| Some(room.name) == rest.strip_prefix(separator)),
+        None => (name == XTASK.name).then_some(&XTASK),
+    }
+}
+
+/// The words of `code` that may be crates of ours: `sheave_*`, and `sheave` before `::`.
+fn crate_names(code: &str) -> impl Iterator<Item = (usize, &str)> {
+    let bytes = code.as_bytes();
+    code.match_indices("sheave").filter_map(move |(at, word)| {
+        if at > 0 && is_word(bytes[at - 1]) {
+            return None;
+        }
+        let end = at + bytes[at..].iter().position(|&b| !is_word(b)).unwrap_or(bytes.len() - at);
+        let name = &code[at..end];
+        (name != word || code[end..].starts_with("::")).then_some((at, name))
+    })
+}
+
+#[cfg(test)]
+mod tests;

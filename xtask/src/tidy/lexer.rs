@@ -1,0 +1,145 @@
+//! Tells code from comments and strings: enough of Rust's lexical grammar for checks by line and by word.
+//!
+//! Invariant I1: every output has the input's length and its newlines, so that offsets and lines agree between them.
+
+/// A source text three ways, blanked with spaces where the other two have something.
+pub struct Lexed {
+    /// Code, with comments and the contents of strings and characters blanked.
+    pub code: String,
+    /// Comments only.
+    pub comments: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Code,
+    Comment,
+    Text,
+}
+
+/// Splits `text` into code and comments (I1).
+pub fn lex(text: &str) -> Lexed {
+    let bytes = text.as_bytes();
+    let mut kinds = vec![Kind::Code; bytes.len()];
+    let mut at = 0;
+    while at < bytes.len() {
+        let (kind, end) = token(bytes, at);
+        kinds[at..end].fill(kind);
+        at = end;
+    }
+    let only = |kept: Kind| {
+        let blank = |(&byte, &kind): (&u8, &Kind)| if byte == b'\n' || kind == kept { byte } else { b' ' };
+        String::from_utf8_lossy(&bytes.iter().zip(&kinds).map(blank).collect::<Vec<u8>>()).into_owned()
+    };
+    Lexed { code: only(Kind::Code), comments: only(Kind::Comment) }
+}
+
+/// What starts at `at`, and where it ends.
+fn token(bytes: &[u8], at: usize) -> (Kind, usize) {
+    let rest = &bytes[at..];
+    if rest.starts_with(b"//") {
+        return (Kind::Comment, at + rest.iter().position(|&b| b == b'\n').unwrap_or(rest.len()));
+    }
+    if rest.starts_with(b"/*") {
+        return (Kind::Comment, at + block_comment(rest));
+    }
+    if rest[0] == b'"' {
+        return (Kind::Text, at + quoted(rest));
+    }
+    if rest[0] == b'\'' {
+        return character(rest).map_or((Kind::Code, at + 1), |len| (Kind::Text, at + len));
+    }
+    if is_word(rest[0]) {
+        return word_or_raw(bytes, at);
+    }
+    (Kind::Code, at + 1)
+}
+
+/// A word, or a string if the word is its prefix.
+fn word_or_raw(bytes: &[u8], at: usize) -> (Kind, usize) {
+    let end = at + bytes[at..].iter().position(|&b| !is_word(b)).unwrap_or(bytes.len() - at);
+    if matches!(&bytes[at..end], b"r" | b"br" | b"cr") {
+        let hashes = bytes[end..].iter().take_while(|&&b| b == b'#').count();
+        if bytes.get(end + hashes) == Some(&b'"') {
+            let close: Vec<u8> = [b'"'].into_iter().chain(std::iter::repeat_n(b'#', hashes)).collect();
+            let body = end + hashes + 1;
+            let len = bytes[body..].windows(close.len()).position(|window| window == close);
+            return (Kind::Text, len.map_or(bytes.len(), |len| body + len + close.len()));
+        }
+    }
+    let literal = match (&bytes[at..end], bytes.get(end)) {
+        (b"b" | b"c", Some(b'"')) => Some(quoted(&bytes[end..])),
+        (b"b", Some(b'\'')) => character(&bytes[end..]),
+        _ => None,
+    };
+    literal.map_or((Kind::Code, end), |len| (Kind::Text, end + len))
+}
+
+fn block_comment(rest: &[u8]) -> usize {
+    let (mut depth, mut at) = (0, 0);
+    while at < rest.len() {
+        if rest[at..].starts_with(b"/*") {
+            depth += 1;
+            at += 2;
+        } else if rest[at..].starts_with(b"*/") {
+            depth -= 1;
+            at += 2;
+            if depth == 0 {
+                return at;
+            }
+        } else {
+            at += 1;
+        }
+    }
+    rest.len()
+}
+
+fn quoted(rest: &[u8]) -> usize {
+    let mut at = 1;
+    while at < rest.len() {
+        match rest[at] {
+            b'\\' => at += 2,
+            b'"' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    rest.len() // also where a backslash ends the file
+}
+
+/// The length of a character literal, or `None` for a lifetime.
+fn character(rest: &[u8]) -> Option<usize> {
+    let close = if rest.get(1) == Some(&b'\\') {
+        3 + rest.get(3..)?.iter().position(|&b| b == b'\'')?
+    } else {
+        let text = std::str::from_utf8(&rest[1..rest.len().min(5)]);
+        let len = match text {
+            Ok(text) => text.chars().next()?.len_utf8(),
+            Err(error) if error.valid_up_to() > 0 => {
+                std::str::from_utf8(&rest[1..1 + error.valid_up_to()]).ok()?.chars().next()?.len_utf8()
+            }
+            Err(_) => return None,
+        };
+        1 + len
+    };
+    (rest.get(close) == Some(&b'\'')).then_some(close + 1)
+}
+
+/// Whether the byte can be part of an identifier.
+pub fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+/// The offsets at which `word` stands in `code` as a whole word.
+pub fn find_word<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+    let bytes = code.as_bytes();
+    code.match_indices(word).map(|(at, _)| at).filter(move |&at| {
+        let end = at + word.len();
+        let first = bytes[at];
+        let last = bytes[end - 1];
+        (!is_word(first) || at == 0 || !is_word(bytes[at - 1]))
+            && (!is_word(last) || end == bytes.len() || !is_word(bytes[end]))
+    })
+}
+
+#[cfg(test)]
+mod tests;

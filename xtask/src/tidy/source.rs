@@ -1,0 +1,163 @@
+//! One Rust file as the checks see it: text, code, comments, functions, and which parts are tests.
+//!
+//! Does not parse: functions and test regions are found by words and matching braces, which is exact for code that
+//! rustfmt has seen.
+
+use std::ops::Range;
+
+use super::lexer::{self, find_word, is_word};
+
+/// One Rust file.
+pub struct Source {
+    /// Path from the repository's root, with `/`.
+    pub path: String,
+    /// The text as it is.
+    pub text: String,
+    /// The text with all but code blanked; same offsets.
+    pub code: String,
+    /// The text with all but comments blanked; same offsets.
+    pub comments: String,
+    /// Whether the whole file is test code.
+    pub is_test: bool,
+    /// Line numbers that are test code inside a product file.
+    test_lines: Vec<Range<usize>>,
+}
+
+/// One function with a body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// The line of its `fn`.
+    pub line: usize,
+    /// Lines from `fn` to the closing brace, both included.
+    pub lines: usize,
+}
+
+impl Source {
+    /// Reads `text` as the file at `path`.
+    pub fn new(path: &str, text: &str) -> Self {
+        let lexed = lexer::lex(text);
+        let mut source = Self {
+            path: path.to_owned(),
+            text: text.to_owned(),
+            code: lexed.code,
+            comments: lexed.comments,
+            is_test: is_test_path(path),
+            test_lines: Vec::new(),
+        };
+        source.test_lines = source.test_regions();
+        source
+    }
+
+    /// The file's name without directories and `.rs`; the directory's name for `mod.rs`, `lib.rs` and `main.rs`.
+    pub fn module(&self) -> &str {
+        let stem = self.path.trim_end_matches(".rs");
+        let mut parts = stem.rsplit('/');
+        match parts.next().unwrap_or(stem) {
+            "mod" => parts.next().unwrap_or("mod"),
+            name => name,
+        }
+    }
+
+    /// The line of an offset, from 1.
+    pub fn line_of(&self, offset: usize) -> usize {
+        1 + self.text.as_bytes()[..offset].iter().filter(|&&b| b == b'\n').count()
+    }
+
+    /// Whether the line is test code.
+    pub fn is_test_line(&self, line: usize) -> bool {
+        self.is_test || self.test_lines.iter().any(|lines| lines.contains(&line))
+    }
+
+    /// The lines at which `word` stands in product code.
+    pub fn product_lines(&self, word: &str) -> Vec<usize> {
+        let lines = find_word(&self.code, word).map(|at| self.line_of(at));
+        lines.filter(|&line| !self.is_test_line(line)).collect()
+    }
+
+    /// Every function with a body, nested ones too.
+    pub fn functions(&self) -> Vec<Function> {
+        let found = find_word(&self.code, "fn").filter_map(|at| {
+            let name = word_at(&self.code, at + 2)?;
+            let end = self.body_end(at)?;
+            let line = self.line_of(at);
+            Some(Function { name: name.to_owned(), line, lines: self.line_of(end) - line + 1 })
+        });
+        found.collect()
+    }
+
+    /// Out-of-line modules that exist for tests only: `#[cfg(test)] mod NAME;`.
+    pub fn test_modules(&self) -> Vec<&str> {
+        let found = self.test_attributes().filter_map(|end| {
+            let item = self.code[end..].trim_start();
+            let item = item.strip_prefix("pub(crate) ").unwrap_or(item);
+            let (name, rest) = split_word(item.strip_prefix("mod ")?);
+            rest.trim_start().starts_with(';').then_some(name)
+        });
+        found.collect()
+    }
+
+    /// The offset of the brace that closes the body of the item at `at`; `None` if it has none.
+    fn body_end(&self, at: usize) -> Option<usize> {
+        let bytes = self.code.as_bytes();
+        let mut nested = 0; // parentheses and brackets of the signature: `[u8; 4]` has a semicolon too
+        let open = (at..bytes.len()).find(|&i| {
+            match bytes[i] {
+                b'(' | b'[' => nested += 1,
+                b')' | b']' => nested -= 1,
+                _ => {}
+            }
+            nested == 0 && matches!(bytes[i], b'{' | b';')
+        })?;
+        if bytes[open] == b';' {
+            return None;
+        }
+        let mut depth = 0;
+        (open..bytes.len()).find(|&i| {
+            match bytes[i] {
+                b'{' => depth += 1,
+                b'}' => depth -= 1,
+                _ => {}
+            }
+            depth == 0
+        })
+    }
+
+    fn test_regions(&self) -> Vec<Range<usize>> {
+        let tests = find_word(&self.code, "#[test]").map(|at| at + "#[test]".len());
+        let ends = self.test_attributes().chain(tests);
+        ends.filter_map(|end| Some(self.line_of(end)..self.line_of(self.body_end(end)?) + 1)).collect()
+    }
+
+    /// Where each attribute ends that compiles its item for tests only.
+    fn test_attributes(&self) -> impl Iterator<Item = usize> {
+        self.code.match_indices("#[cfg(").filter_map(|(at, open)| {
+            let condition = &self.code[at + open.len()..];
+            let (first, rest) = split_word(condition);
+            let only_tests = first == "test" || (first == "all" && split_word(&rest[1..]).0 == "test");
+            let end = at + self.code[at..].find(")]")? + 2;
+            only_tests.then_some(end)
+        })
+    }
+}
+
+/// Files that are tests whatever they hold.
+fn is_test_path(path: &str) -> bool {
+    let is_test_dir = |part: &str| matches!(part, "tests" | "benches" | "fuzz");
+    path.ends_with("/tests.rs") || path.split('/').any(is_test_dir) || path.starts_with("crates/testkit/")
+}
+
+fn split_word(text: &str) -> (&str, &str) {
+    text.split_at(text.bytes().position(|b| !is_word(b)).unwrap_or(text.len()))
+}
+
+fn word_at(text: &str, at: usize) -> Option<&str> {
+    let rest = &text[at..];
+    let trimmed = rest.trim_start();
+    let (word, _) = split_word(trimmed.strip_prefix("r#").unwrap_or(trimmed));
+    (trimmed.len() < rest.len() && !word.is_empty()).then_some(word)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! All files that the checks look at, read once: Rust sources, Markdown pages, Cargo manifests.
+//!
+//! Skips what is not the repository's: `target*` and hidden directories.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::source::Source;
+
+/// The repository's files.
+#[derive(Default)]
+pub struct Tree {
+    /// `*.rs`.
+    pub sources: Vec<Source>,
+    /// `*.md`: path and text.
+    pub pages: Vec<(String, String)>,
+    /// `Cargo.toml`: path and text.
+    pub manifests: Vec<(String, String)>,
+    /// The paths of all files, whatever they are.
+    pub paths: BTreeSet<String>,
+    /// The ratchet file's text, empty if there is none.
+    pub ratchet: String,
+}
+
+/// Where the ratchets stand.
+pub const RATCHET: &str = "xtask/ratchet.txt";
+
+impl Tree {
+    /// Reads the repository at `root`.
+    pub fn read(root: &Path) -> Result<Self> {
+        let mut paths = Vec::new();
+        walk(root, "", &mut paths)?;
+        paths.sort();
+        let mut tree = Self::default();
+        for path in paths {
+            let wanted = [".rs", ".md", ".toml"].iter().any(|end| path.ends_with(end)) || path == RATCHET;
+            let text = if wanted { fs::read_to_string(root.join(&path)).context(path.clone())? } else { String::new() };
+            tree.add(&path, text);
+        }
+        tree.mark_test_modules();
+        Ok(tree)
+    }
+
+    /// A tree of the given files, for the tests of checks.
+    #[cfg(test)]
+    pub fn of(files: &[(&str, &str)]) -> Self {
+        let mut tree = Self::default();
+        files.iter().for_each(|(path, text)| tree.add(path, (*text).to_owned()));
+        tree.mark_test_modules();
+        tree
+    }
+
+    fn add(&mut self, path: &str, text: String) {
+        self.paths.insert(path.to_owned());
+        if path.ends_with(".rs") {
+            self.sources.push(Source::new(path, &text));
+        } else if path.ends_with(".md") {
+            self.pages.push((path.to_owned(), text));
+        } else if path.ends_with("Cargo.toml") {
+            self.manifests.push((path.to_owned(), text));
+        } else if path == RATCHET {
+            self.ratchet = text;
+        }
+    }
+
+    /// A file whose `mod` line says `#[cfg(test)]` is a test, and so is all below it.
+    fn mark_test_modules(&mut self) {
+        let mut modules = BTreeSet::new();
+        for source in &self.sources {
+            let (dir, file) = source.path.rsplit_once('/').unwrap_or(("", &source.path));
+            let stem = file.trim_end_matches(".rs");
+            let own = if matches!(stem, "mod" | "lib" | "main") { dir.to_owned() } else { format!("{dir}/{stem}") };
+            modules.extend(source.test_modules().into_iter().map(|name| format!("{own}/{name}")));
+        }
+        for source in &mut self.sources {
+            let path = source.path.trim_end_matches(".rs");
+            source.is_test |= modules.iter().any(|module| {
+                path.strip_prefix(module.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            });
+        }
+    }
+
+    /// The source at exactly this path.
+    pub fn source(&self, path: &str) -> Option<&Source> {
+        self.sources.iter().find(|source| source.path == path)
+    }
+}
+
+fn walk(root: &Path, dir: &str, paths: &mut Vec<String>) -> Result<()> {
+    for entry in fs::read_dir(root.join(dir)).with_context(|| format!("reading {dir}"))? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = if dir.is_empty() { name.clone() } else { format!("{dir}/{name}") };
+        if entry.file_type()?.is_dir() {
+            let built = name == "target" || name.starts_with("target-");
+            let ours = !built && (!name.starts_with('.') || matches!(&*name, ".ci" | ".config"));
+            if ours {
+                walk(root, &path, paths)?;
+            }
+        } else {
+            paths.push(path);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

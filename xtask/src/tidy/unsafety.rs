@@ -1,0 +1,93 @@
+//! Unsafe code stays in the files listed here, and every block and impl has a SAFETY comment.
+//!
+//! Owns [`ALLOWED`]. A listed file carries `allow(unsafe_code)` itself, for the whole file or one item: a lint level
+//! set by its parent module would not show. Tests and examples need the comments only.
+
+use super::Finding;
+use super::lexer::find_word;
+use super::source::Source;
+use super::tree::Tree;
+
+/// The product files that may hold unsafe code, and what they need it for.
+const ALLOWED: &[(&str, &str)] = &[
+    ("crates/base/src/buf.rs", "owned memory with an alignment"),
+    ("crates/base/src/clock/tsc.rs", "reading the time stamp counter"),
+    ("crates/blk/src/kring/prep.rs", "pushing entries with addresses onto the kernel's ring"),
+    ("crates/blk/src/kring/sys.rs", "the registrations that io-uring does not wrap"),
+    ("crates/blk/src/kring/table.rs", "registered buffers that the kernel keeps"),
+    ("crates/iomap/src/dio.rs", "zeroing the memory of a read from a hole"),
+    ("crates/uring/src/queues.rs", "ring memory that another program may map"),
+    ("crates/uring/src/ring.rs", "the raw interface: entries with addresses"),
+    ("crates/uring/src/user_memory.rs", "vectors and timespecs behind an entry's addresses"),
+];
+
+/// For the file, or for one item.
+const MARKERS: &[&str] = &["#![allow(unsafe_code)]", "#[allow(unsafe_code)]"];
+
+/// Lines of code that may stand between the comment and its unsafe block (a statement that rustfmt broke up).
+const MAX_GAP: usize = 3;
+
+/// Finds unsafe code in the wrong place or without its reason, and entries of the list that are not needed.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    check_against(tree, &ALLOWED.iter().map(|&(path, _)| path).collect::<Vec<_>>())
+}
+
+fn check_against(tree: &Tree, allowed: &[&str]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for source in &tree.sources {
+        let found: Vec<usize> = find_word(&source.code, "unsafe").collect();
+        let listed = allowed.contains(&source.path.as_str());
+        let mut find = |line, message: &str| findings.push(Finding::new(&source.path, line, message));
+        if listed && found.is_empty() {
+            find(1, "is on the list in tidy/unsafety.rs and has no unsafe code: drop it there");
+        }
+        if found.is_empty() {
+            continue;
+        }
+        let product = !source.is_test && !source.path.contains("examples/");
+        if product && !listed {
+            find(source.line_of(found[0]), "unsafe code outside the files listed in tidy/unsafety.rs");
+        }
+        if product && !MARKERS.iter().any(|marker| source.code.contains(marker)) {
+            find(1, "has unsafe code: say so with `#![allow(unsafe_code)]` and a reason under the heading");
+        }
+        for at in found {
+            let line = source.line_of(at);
+            if needs_comment(&source.code[at..]) && !has_comment(source, line) {
+                find(line, "no `// SAFETY:` comment above this unsafe: name the invariant that makes it sound");
+            }
+        }
+    }
+    for path in allowed.iter().filter(|path| tree.source(path).is_none()) {
+        findings.push(Finding::new(*path, 1, "is on the list in tidy/unsafety.rs and does not exist: drop it there"));
+    }
+    findings
+}
+
+/// Blocks and impls give a promise; `unsafe fn` and `unsafe extern` ask for one.
+fn needs_comment(code: &str) -> bool {
+    let next = code["unsafe".len()..].trim_start();
+    next.starts_with('{') || find_word(next, "impl").next() == Some(0)
+}
+
+/// Whether the comment above `line` (or on it) says SAFETY; attributes and a few lines of the same statement may
+/// stand between.
+fn has_comment(source: &Source, line: usize) -> bool {
+    let comments: Vec<&str> = source.comments.lines().take(line).collect();
+    let codes: Vec<&str> = source.code.lines().take(line).collect();
+    let mut gap = 0;
+    for at in (0..line).rev() {
+        if comments[at].contains("SAFETY:") {
+            return true;
+        }
+        let is_comment = !comments[at].trim().is_empty() && codes[at].trim().is_empty();
+        gap += usize::from(!is_comment && at + 1 != line);
+        if gap > MAX_GAP {
+            return false;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests;

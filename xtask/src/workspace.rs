@@ -1,0 +1,114 @@
+//! Where things are: the repository's root, the target directory, and the member crates with their features.
+//!
+//! Owns the small Cargo.toml reader that `tidy` and `test` share. It reads what this repository writes (one key a
+//! line, arrays that may span lines, no multi-line strings), not all of TOML.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// The repository's root: the parent of this crate.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}
+
+/// Where cargo puts what it builds.
+pub fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
+}
+
+/// Where tests write why they skip (`sheave_testkit::skip`).
+pub fn skip_log() -> PathBuf {
+    target_dir().join("skipped-tests.log")
+}
+
+/// One `key = value # comment` of a Cargo.toml.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The header it stands under, without brackets (`dependencies`, `target.x.dependencies`).
+    pub section: String,
+    /// The key as written (`rustix`, `rustix.workspace`).
+    pub key: String,
+    /// The value as written, comment cut off.
+    pub value: String,
+    /// What follows `#`, or nothing.
+    pub comment: String,
+    /// Line number, from 1.
+    pub line: usize,
+}
+
+/// All entries of a Cargo.toml, in order.
+pub fn parse_manifest(text: &str) -> Vec<Entry> {
+    let mut section = String::new();
+    let mut entries: Vec<Entry> = Vec::new();
+    let mut open = 0; // brackets of an array or inline table that goes on
+    for (at, line) in text.lines().enumerate() {
+        let (code, comment) = split_comment(line);
+        let code = code.trim();
+        let depth = code.matches(['[', '{']).count() as isize - code.matches([']', '}']).count() as isize;
+        if open > 0 {
+            if let Some(last) = entries.last_mut() {
+                last.value.push_str(code);
+            }
+            open += depth;
+        } else if let Some(header) = code.strip_prefix('[') {
+            section = header.trim_matches(['[', ']']).trim().to_owned();
+        } else if let Some((key, value)) = code.split_once('=') {
+            open = depth;
+            entries.push(Entry {
+                section: section.clone(),
+                key: key.trim().trim_matches('"').to_owned(),
+                value: value.trim().to_owned(),
+                comment: comment.trim().to_owned(),
+                line: at + 1,
+            });
+        }
+    }
+    entries
+}
+
+fn split_comment(line: &str) -> (&str, &str) {
+    let mut quoted = false;
+    for (at, char) in line.char_indices() {
+        match char {
+            '"' => quoted = !quoted,
+            '#' if !quoted => return (&line[..at], &line[at + 1..]),
+            _ => {}
+        }
+    }
+    (line, "")
+}
+
+/// One member crate, as far as the test run cares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Package name.
+    pub name: String,
+    /// Names under `[features]`.
+    pub features: Vec<String>,
+}
+
+/// The crates under `crates/`, by path.
+pub fn members() -> Result<Vec<Member>> {
+    let dir = root().join("crates");
+    let mut manifests: Vec<PathBuf> = fs::read_dir(&dir)
+        .with_context(|| format!("reading {}", dir.display()))?
+        .filter_map(|entry| Some(entry.ok()?.path().join("Cargo.toml")))
+        .filter(|manifest| manifest.is_file())
+        .collect();
+    manifests.sort();
+    manifests.iter().map(|path| Ok(member(&fs::read_to_string(path)?))).collect()
+}
+
+fn member(manifest: &str) -> Member {
+    let entries = parse_manifest(manifest);
+    let name = entries.iter().find(|entry| entry.section == "package" && entry.key == "name");
+    Member {
+        name: name.map(|entry| entry.value.trim_matches('"').to_owned()).unwrap_or_default(),
+        features: entries.iter().filter(|entry| entry.section == "features").map(|entry| entry.key.clone()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
