@@ -128,13 +128,40 @@ pub const NO_FIXED_BUF: u16 = u16::MAX;
 /// No device number: the bio went straight to its queue.
 pub(crate) const NO_BDEV: u16 = u16::MAX;
 
-/// What reads or writes of one piece of memory to one queue have in common.
+/// The fields of a bio that are the same for every I/O of a kind: copied in one store. A bio has them as its own.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PlainIo {
+#[repr(C, align(16))]
+pub struct BioAttrs {
     pub(crate) op: Op,
+    pub(crate) status: Status,
     pub(crate) flags: u16,
+    /// The device it was sent to (index in the ring's table).
+    pub(crate) bdev: u16,
+    /// Partition it is accounted to; 0 is the whole device.
     pub(crate) part: u16,
+    pub(crate) nr_vecs: u16,
+    /// Registered buffer that holds the only vector, or [`NO_FIXED_BUF`].
     pub(crate) fixed_buf: u16,
+    pub(crate) refs: u16,
+    /// Children still in flight; at most the requests of a hardware context.
+    pub(crate) remaining: u16,
+}
+
+impl BioAttrs {
+    /// A bio that was just taken.
+    pub(crate) const fn new(flags: u16) -> BioAttrs {
+        BioAttrs {
+            op: Op::Read,
+            status: Status::Ok,
+            flags,
+            bdev: 0,
+            part: 0,
+            nr_vecs: 0,
+            fixed_buf: NO_FIXED_BUF,
+            refs: 1,
+            remaining: 0,
+        }
+    }
 }
 
 /// One I/O towards one device. Fields are public inside the block layer; callers fill a bio through
@@ -148,29 +175,35 @@ pub struct Bio {
     pub(crate) owner: u32,
     /// First sector on the device.
     pub(crate) sector: u64,
+    pub(crate) attrs: BioAttrs,
     /// Length in bytes.
     pub(crate) bytes: u32,
-    pub(crate) op: Op,
-    pub(crate) status: Status,
-    pub(crate) flags: u16,
-    /// The device it was sent to (index in the ring's table).
-    pub(crate) bdev: u16,
-    /// Partition it is accounted to; 0 is the whole device.
-    pub(crate) part: u16,
-    pub(crate) nr_vecs: u16,
-    /// Registered buffer that holds the only vector, or [`NO_FIXED_BUF`].
-    pub(crate) fixed_buf: u16,
     pub(crate) parent: BioId,
     /// Grows with every recycling, so that a late look at a recycled bio is recognised.
     pub(crate) generation: u32,
-    /// Children still in flight.
-    pub(crate) remaining: u32,
-    pub(crate) refs: u16,
     /// The table of a bio with more than [`BIO_INLINE_VECS`] vectors.
     // A box of a vector: one word here instead of three keeps the bio at two cache lines.
     #[allow(clippy::box_collection)]
     pub(crate) table: Option<Box<Vec<BVec>>>,
     pub(crate) inline: [BVec; BIO_INLINE_VECS],
+}
+
+const _: () = assert!(size_of::<Bio>() == 128);
+
+impl std::ops::Deref for Bio {
+    type Target = BioAttrs;
+
+    #[inline(always)]
+    fn deref(&self) -> &BioAttrs {
+        &self.attrs
+    }
+}
+
+impl std::ops::DerefMut for Bio {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut BioAttrs {
+        &mut self.attrs
+    }
 }
 
 impl Bio {
@@ -179,18 +212,10 @@ impl Bio {
             next: BioId::NONE,
             owner: 0,
             sector: 0,
+            attrs: BioAttrs { refs: 0, ..BioAttrs::new(0) },
             bytes: 0,
-            op: Op::Read,
-            status: Status::Ok,
-            flags: 0,
-            bdev: 0,
-            part: 0,
-            nr_vecs: 0,
-            fixed_buf: NO_FIXED_BUF,
             parent: BioId::NONE,
             generation: 0,
-            remaining: 0,
-            refs: 0,
             table: None,
             inline: [BVec { base: 0, len: 0 }; BIO_INLINE_VECS],
         }
@@ -199,41 +224,13 @@ impl Bio {
     /// Resets every field but the generation; field by field, for that beats clearing both lines. The inline vectors
     /// need none: `nr_vecs` says how many count.
     #[inline(always)]
-    pub(crate) fn init(&mut self, flags: u16) {
-        self.next = BioId::NONE;
-        self.owner = 0;
-        self.sector = 0;
-        self.bytes = 0;
-        self.op = Op::Read;
-        self.status = Status::Ok;
-        self.flags = flags;
-        self.bdev = 0;
-        self.part = 0;
-        self.nr_vecs = 0;
-        self.fixed_buf = NO_FIXED_BUF;
-        self.parent = BioId::NONE;
-        self.remaining = 0;
-        self.refs = 1;
-    }
-
-    /// The same for a plain read or write of one piece of memory: every field is written once.
-    #[inline(always)]
-    pub(crate) fn init_plain(&mut self, io: &PlainIo, owner: u32, sector: u64, bytes: u32, vec: BVec) {
+    pub(crate) fn init(&mut self, attrs: &BioAttrs, owner: u32, sector: u64, bytes: u32) {
         self.next = BioId::NONE;
         self.owner = owner;
         self.sector = sector;
+        self.attrs = *attrs;
         self.bytes = bytes;
-        self.op = io.op;
-        self.status = Status::Ok;
-        self.flags = BIO_CACHEABLE | io.flags;
-        self.bdev = NO_BDEV;
-        self.part = io.part;
-        self.nr_vecs = 1;
-        self.fixed_buf = io.fixed_buf;
         self.parent = BioId::NONE;
-        self.remaining = 0;
-        self.refs = 1;
-        self.inline[0] = vec;
     }
 
     /// The memory of the bio.

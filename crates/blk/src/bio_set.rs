@@ -23,7 +23,7 @@ use std::ops::{Index, IndexMut};
 
 use sheave_base::mpscq::{Consumer, MpscQueue};
 
-use crate::bio::{BIO_CACHEABLE, BIO_FOREIGN, BIO_INLINE_VECS, BIO_RESERVE, BVec, Bio, BioId, PlainIo};
+use crate::bio::{BIO_CACHEABLE, BIO_FOREIGN, BIO_INLINE_VECS, BIO_RESERVE, BVec, Bio, BioAttrs, BioId};
 
 /// Default bound of the owner's cache.
 pub const CACHE_MAX: u32 = 512;
@@ -94,18 +94,27 @@ impl BioSet {
             Some(raw) => raw,
             None => self.refill()?,
         };
-        self[BioId(raw)].init(BIO_CACHEABLE);
+        self[BioId(raw)].init(&BioAttrs::new(BIO_CACHEABLE), 0, 0, 0);
         Some(BioId(raw))
     }
 
-    /// Takes a bio for a plain I/O and fills it.
+    /// Takes a bio for an I/O of one piece of memory and fills it.
     #[inline(always)]
-    pub(crate) fn take_plain(&mut self, io: &PlainIo, owner: u32, sector: u64, bytes: u32, vec: BVec) -> Option<BioId> {
+    pub(crate) fn take_plain(
+        &mut self,
+        attrs: &BioAttrs,
+        owner: u32,
+        sector: u64,
+        bytes: u32,
+        vec: BVec,
+    ) -> Option<BioId> {
         let raw = match self.cache.pop() {
             Some(raw) => raw,
             None => self.refill()?,
         };
-        self[BioId(raw)].init_plain(io, owner, sector, bytes, vec);
+        let bio = &mut self[BioId(raw)];
+        bio.init(attrs, owner, sector, bytes);
+        bio.inline[0] = vec;
         Some(BioId(raw))
     }
 
@@ -113,7 +122,7 @@ impl BioSet {
     /// and then a bio of the reserve is live and will come back.
     pub fn take_reserve(&mut self) -> Option<BioId> {
         let raw = self.reserve.pop()?;
-        self[BioId(raw)].init(BIO_RESERVE);
+        self[BioId(raw)].init(&BioAttrs::new(BIO_RESERVE), 0, 0, 0);
         Some(BioId(raw))
     }
 

@@ -34,7 +34,7 @@ use crate::flush::FlushQueue;
 use crate::merge;
 use crate::queue::Queue;
 use crate::request::{
-    DoneList, RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, RQ_POLLED, Request, Requests, Rq, RqList, RqQueue, RqTable,
+    DoneList, RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, RQ_POLLED, Request, Requests, Rq, RqAttrs, RqList, RqQueue, RqTable,
 };
 use crate::stats::{BatchAccount, HctxStats};
 use crate::tag_set::{TagSet, Tags};
@@ -42,6 +42,9 @@ use crate::timeout::TimeoutWalk;
 
 pub(crate) use gather::Gather;
 pub use shared::HctxShared;
+
+/// Words of tags at most: the depth that `Limits::normalized` allows.
+const MAX_WORDS: usize = 64;
 
 /// One ring's way into one device.
 #[derive(Debug)]
@@ -68,7 +71,9 @@ pub(crate) struct Hctx {
     pub(crate) waiting: BioList,
     pub(crate) flush: FlushQueue,
     done: DoneList,
-    freed: Box<[u64]>,
+    /// Tags that the batch frees, by word.
+    freed: [u64; MAX_WORDS],
+    words: usize,
     remote: Consumer,
     timeouts: TimeoutWalk,
 }
@@ -121,7 +126,8 @@ impl Hctx {
             waiting: BioList::default(),
             flush: FlushQueue::default(),
             done: DoneList::with_depth(depth),
-            freed: vec![0; usize::from(depth).div_ceil(64)].into(),
+            freed: [0; MAX_WORDS],
+            words: usize::from(depth).div_ceil(64),
             remote,
             timeouts: TimeoutWalk::new(queue.timeout(), depth),
             shared,
@@ -191,7 +197,8 @@ impl Hctx {
         };
         self.tags.set_info(tag, op, part);
         let start = if core.stats { core.plug.now(&core.clock) } else { CoarseTs::default() };
-        self.rqs[tag].fill(id, sector, bytes, op, flags, nr_vecs, part, start);
+        let attrs = RqAttrs { op, flags, nr_segs: nr_vecs, merged: 0, part };
+        self.rqs[tag].fill(id, sector, bytes, &attrs, start);
         self.push_gathered(core, tag);
         true
     }
@@ -210,7 +217,8 @@ impl Hctx {
         let start = if core.stats { core.plug.now(&core.clock) } else { CoarseTs::default() };
         let rq = &mut self.rqs[tag];
         let generation = rq.generation.wrapping_add(1);
-        *rq = Request { op: Op::Flush, flags: RQ_FLUSH_SEQ, start, generation, ..Request::default() };
+        let attrs = RqAttrs { op: Op::Flush, flags: RQ_FLUSH_SEQ, ..RqAttrs::default() };
+        *rq = Request { attrs, start, generation, ..Request::default() };
         // Relaxed: published by `start_dispatch`, like a tag.
         self.shared.flushing.store(1, Ordering::Relaxed);
         self.push_gathered(core, tag);
@@ -322,7 +330,7 @@ impl Hctx {
                 }
                 id = next;
             }
-            self.freed[usize::from(tag / 64)] |= 1 << (tag % 64);
+            self.freed[usize::from(tag / 64) % MAX_WORDS] |= 1 << (tag % 64);
         }
         account.write();
         let ended = self.done.len() as u32;
@@ -331,7 +339,7 @@ impl Hctx {
             self.complete_sequences(core, flush_tag, end);
         }
         self.done.entries.clear();
-        for word in 0..self.freed.len() {
+        for word in 0..self.words {
             let mask = std::mem::take(&mut self.freed[word]);
             if mask != 0 {
                 self.tags.free_batch(word, mask);
@@ -361,7 +369,7 @@ impl Hctx {
                 self.data_done(core, id, status, end);
                 id = next;
             }
-            self.freed[usize::from(tag / 64)] |= 1 << (tag % 64);
+            self.freed[usize::from(tag / 64) % MAX_WORDS] |= 1 << (tag % 64);
         }
         self.stalled = true;
     }

@@ -41,31 +41,55 @@ const _: () = {
     }
 };
 
-/// One request. A driver may change its own `private` and nothing else: completion accounts by the other fields.
-#[derive(Debug, Default)]
-#[repr(C, align(64))]
-pub struct Request {
-    /// First sector on the device.
-    pub sector: u64,
-    /// Length in bytes.
-    pub bytes: u32,
+/// The fields of a request that are the same for every I/O of a kind: copied in one store. A request has them as its
+/// own.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(8))]
+pub struct RqAttrs {
     /// What to do.
     pub op: Op,
     /// `RQ_*` bits.
     pub flags: u8,
     /// Pieces of memory.
     pub nr_segs: u16,
-    pub(crate) bio_head: BioId,
-    pub(crate) bio_tail: BioId,
-    /// When it was issued (cached time of the batch).
-    pub(crate) start: CoarseTs,
-    /// Bios that ride along beyond the first.
+    /// Bios beyond the first.
     pub(crate) merged: u16,
     pub(crate) part: u16,
+}
+
+/// One request. A driver may change `sector`, `bytes` (shorter) and its own `private`: completion accounts by the bios.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Request {
+    /// First sector on the device.
+    pub sector: u64,
+    pub(crate) attrs: RqAttrs,
+    /// Length in bytes.
+    pub bytes: u32,
+    pub(crate) bio_head: BioId,
+    pub(crate) bio_tail: BioId,
     /// Grows with every use of the tag.
     pub(crate) generation: u32,
+    /// When it was issued (cached time of the batch).
+    pub(crate) start: CoarseTs,
     /// For the driver's own bookkeeping while it has the request.
     pub private: u64,
+}
+
+impl std::ops::Deref for Request {
+    type Target = RqAttrs;
+
+    #[inline(always)]
+    fn deref(&self) -> &RqAttrs {
+        &self.attrs
+    }
+}
+
+impl std::ops::DerefMut for Request {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut RqAttrs {
+        &mut self.attrs
+    }
 }
 
 impl Default for BioId {
@@ -406,29 +430,14 @@ impl Iterator for Segments<'_> {
 impl Request {
     /// Makes it the request of one bio.
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "each is a field; a struct of them would be this one")]
-    pub(crate) fn fill(
-        &mut self,
-        bio: BioId,
-        sector: u64,
-        bytes: u32,
-        op: Op,
-        flags: u8,
-        nr_segs: u16,
-        part: u16,
-        start: CoarseTs,
-    ) {
+    pub(crate) fn fill(&mut self, bio: BioId, sector: u64, bytes: u32, attrs: &RqAttrs, start: CoarseTs) {
         self.sector = sector;
+        self.attrs = *attrs;
         self.bytes = bytes;
-        self.op = op;
-        self.flags = flags;
-        self.nr_segs = nr_segs;
         self.bio_head = bio;
         self.bio_tail = bio;
-        self.start = start;
-        self.merged = 0;
-        self.part = part;
         self.generation = self.generation.wrapping_add(1);
+        self.start = start;
     }
 
     /// The first sector after the request.

@@ -188,18 +188,18 @@ pub(crate) struct BatchAccount<'a> {
     op: Op,
     start: CoarseTs,
     ios: u64,
-    sectors: u64,
+    bytes: u64,
     merges: u64,
 }
 
 impl<'a> BatchAccount<'a> {
     #[inline]
     pub(crate) fn new(stats: &'a HctxStats, now: CoarseTs) -> Self {
-        BatchAccount { stats, now, op: Op::Read, start: now, ios: 0, sectors: 0, merges: 0 }
+        BatchAccount { stats, now, op: Op::Read, start: now, ios: 0, bytes: 0, merges: 0 }
     }
 
     /// Counts one completed request.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn request(&mut self, op: Op, start: CoarseTs, bytes: u32, merged: u16) {
         if op != self.op || start != self.start {
             self.write();
@@ -207,7 +207,7 @@ impl<'a> BatchAccount<'a> {
             self.start = start;
         }
         self.ios += 1;
-        self.sectors += u64::from(bytes >> SECTOR_SHIFT);
+        self.bytes += u64::from(bytes);
         self.merges += u64::from(merged);
     }
 
@@ -217,7 +217,7 @@ impl<'a> BatchAccount<'a> {
     }
 
     /// Writes down what was gathered since the last change of operation or start.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn write(&mut self) {
         if self.ios == 0 {
             return;
@@ -225,14 +225,14 @@ impl<'a> BatchAccount<'a> {
         let op = &self.stats.ops[self.op as usize];
         let latency_ns = self.now.ns_since(self.start);
         add(&op.ios, self.ios);
-        add(&op.sectors, self.sectors);
+        add(&op.sectors, self.bytes >> SECTOR_SHIFT);
         if self.merges != 0 {
             add(&op.merges, self.merges);
         }
         add(&op.time_ns, latency_ns * self.ios);
         add(&op.latency[latency_bucket(latency_ns)], self.ios);
         self.ios = 0;
-        self.sectors = 0;
+        self.bytes = 0;
         self.merges = 0;
     }
 }

@@ -158,8 +158,8 @@ impl<'a> PlainRun<'a> {
     #[inline(always)]
     pub fn is_plain(&self, pos: u64, len: u32, addr: usize) -> bool {
         let misaligned = (pos as u32 | len) & self.block_mask | addr as u32 & self.dma_mask;
-        let within = pos < self.size && u64::from(len) <= self.size - pos;
-        within && misaligned == 0 && len != 0
+        let end = pos.checked_add(u64::from(len));
+        misaligned == 0 && len != 0 && end.is_some_and(|end| end <= self.size)
     }
 
     /// Sends a plain I/O whose kiocb was [started](Kiocb::started); false when no bio is free.

@@ -141,7 +141,7 @@ impl Core {
     /// Posts a CQE; into the overflow list when the CQ has no room.
     #[inline(always)]
     pub(crate) fn post(&mut self, cqe: Cqe, owned: Option<Owned>) {
-        if !self.overflow.is_empty() || self.queues.cq_full() {
+        if !self.queues.cq_has_room() && (!self.overflow.is_empty() || self.queues.cq_full()) {
             return self.post_overflow(cqe, owned);
         }
         let index = self.queues.cq_push(cqe);
@@ -153,6 +153,8 @@ impl Core {
     #[cold]
     fn post_overflow(&mut self, cqe: Cqe, owned: Option<Owned>) {
         self.overflow.push_back((cqe, owned));
+        // What comes next queues behind it (I2).
+        self.queues.cq_forget_room();
         self.queues.set_sq_flag(SQ_CQ_OVERFLOW, true);
     }
 
@@ -168,6 +170,8 @@ impl Core {
         }
         if self.overflow.is_empty() {
             self.queues.set_sq_flag(SQ_CQ_OVERFLOW, false);
+        } else {
+            self.queues.cq_forget_room();
         }
     }
 }

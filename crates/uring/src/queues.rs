@@ -92,8 +92,8 @@ pub(crate) struct Queues {
     /// The producer's CQ tail, ahead of the published one within a batch.
     cq_tail: u32,
     cq_published: u32,
-    /// The consumer's CQ head as last read or written.
-    cq_head: u32,
+    /// Free CQ entries, by the head as last read.
+    cq_room: u32,
 }
 
 impl Queues {
@@ -123,7 +123,7 @@ impl Queues {
             sq_head: 0,
             cq_tail: 0,
             cq_published: 0,
-            cq_head: 0,
+            cq_room: cq_entries,
         };
         queues.word(at.sq_ring_mask).store(sq_entries - 1, Ordering::Relaxed);
         queues.word(at.cq_ring_mask).store(cq_entries - 1, Ordering::Relaxed);
@@ -252,20 +252,32 @@ impl Queues {
         self.word(self.at.sq_head).store(self.sq_head, Ordering::Release);
     }
 
-    /// Whether the CQ has no room, going by the head as last read; reads it again before saying so.
-    #[inline]
+    /// Whether the CQ surely has room, going by the head as last read.
+    #[inline(always)]
+    pub(crate) fn cq_has_room(&self) -> bool {
+        self.cq_room != 0
+    }
+
+    /// Whether the CQ has no room; reads the head again before saying so.
     pub(crate) fn cq_full(&mut self) -> bool {
-        if self.cq_tail.wrapping_sub(self.cq_head) <= self.cq_mask {
-            return false;
+        if self.cq_room == 0 {
+            // Acquire: the consumer has read what it passed; pairs with the release in `cq_advance`.
+            let head = self.word(self.at.cq_head).load(Ordering::Acquire);
+            let used = self.cq_tail.wrapping_sub(head).min(self.cq_mask + 1);
+            self.cq_room = self.cq_mask + 1 - used;
         }
-        // Acquire: the consumer has read what it passed; pairs with the release in `cq_advance`.
-        self.cq_head = self.word(self.at.cq_head).load(Ordering::Acquire);
-        self.cq_tail.wrapping_sub(self.cq_head) > self.cq_mask
+        self.cq_room == 0
+    }
+
+    /// Lets the next [`Queues::cq_has_room`] say no, so that CQEs queue behind others.
+    pub(crate) fn cq_forget_room(&mut self) {
+        self.cq_room = 0;
     }
 
     /// Writes a CQE; the CQ is not full. The index of the entry.
     #[inline(always)]
     pub(crate) fn cq_push(&mut self, cqe: Cqe) -> u32 {
+        self.cq_room -= 1;
         let index = self.cq_tail & self.cq_mask;
         // SAFETY: masked index; the entry is free (`cq_full` was asked, I3). Field by field: the fields come in
         // registers, and put together in memory first they would be waited for.

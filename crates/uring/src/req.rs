@@ -20,6 +20,8 @@
 
 use sheave_iomap::Kiocb;
 
+use crate::sqe::Sqe;
+
 /// No slot.
 pub const NO_SLOT: u32 = u32::MAX;
 
@@ -58,24 +60,12 @@ pub const REQ_CANCELED: u16 = 1 << 7;
 /// Is a member of a chain, not its head.
 pub const REQ_LINKED: u16 = 1 << 8;
 
-/// A request slot.
+/// The fields of a slot that are the same for every request of a kind: copied in one store. A slot has them as its own.
 #[derive(Clone, Copy, Debug, Default)]
-#[repr(C, align(64))]
-pub struct Req {
-    /// Comes back in the CQE.
-    pub user_data: u64,
-    /// `sqe.addr`.
-    pub addr: u64,
-    /// `sqe.off`.
-    pub off: u64,
-    /// `sqe.len`, or the bytes of all vectors.
-    pub len: u32,
-    /// `sqe.op_flags`.
-    pub op_flags: u32,
+#[repr(C, align(16))]
+pub(crate) struct Ident {
     /// `sqe.fd`.
     pub fd: i32,
-    /// Result of a prep that failed.
-    pub res: i32,
     /// `sqe.opcode`.
     pub opcode: u8,
     /// `sqe.flags`.
@@ -88,30 +78,74 @@ pub struct Req {
     pub rflags: u16,
     /// The next of the chain.
     pub link: u32,
+}
+
+impl Ident {
+    /// Of plain reads or writes like this one.
+    pub(crate) fn plain(sqe: &Sqe, fixed_buf: u16) -> Ident {
+        Ident {
+            fd: sqe.fd,
+            opcode: sqe.opcode,
+            flags: 0,
+            state: State::Issued,
+            buf_index: fixed_buf,
+            rflags: 0,
+            link: NO_SLOT,
+        }
+    }
+}
+
+/// A request slot.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(64))]
+pub(crate) struct Req {
+    /// Comes back in the CQE.
+    pub user_data: u64,
+    /// `sqe.addr`.
+    pub addr: u64,
+    pub(crate) ident: Ident,
     /// The open file it uses since its issue, or [`NO_FILE`].
     pub file: u32,
     /// Grows with every use (I2).
     pub generation: u32,
-    /// The I/O, for operations on files; the second line.
+    /// `sqe.off`.
+    pub off: u64,
+    /// `sqe.len`, or the bytes of all vectors.
+    pub len: u32,
+    /// `sqe.op_flags`.
+    pub op_flags: u32,
+    /// Result of a prep that failed.
+    pub res: i32,
+    /// The I/O, for operations on files.
     pub kiocb: Kiocb,
     /// For the operation: deadline, count, target.
     pub data: [u64; 2],
 }
 
+impl std::ops::Deref for Req {
+    type Target = Ident;
+
+    #[inline(always)]
+    fn deref(&self) -> &Ident {
+        &self.ident
+    }
+}
+
+impl std::ops::DerefMut for Req {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Ident {
+        &mut self.ident
+    }
+}
+
 impl Req {
     /// What completion, cancel and the buffer table want to know of a plain read or write; its kiocb has the rest.
     #[inline(always)]
-    pub(crate) fn start_plain(&mut self, user_data: u64, addr: u64, fd: i32, opcode: u8, fixed_buf: u16) {
+    pub(crate) fn start_plain(&mut self, user_data: u64, addr: u64, ident: &Ident) {
         self.user_data = user_data;
         self.addr = addr;
-        self.fd = fd;
-        self.opcode = opcode;
-        self.flags = 0;
-        self.state = State::Issued;
-        self.buf_index = fixed_buf;
-        self.rflags = 0;
-        self.link = NO_SLOT;
-        self.file = fd as u32;
+        self.ident = *ident;
+        self.file = ident.fd as u32;
     }
 }
 

@@ -6,16 +6,17 @@
 use sheave_base::clock::CoarseTs;
 
 use super::Hctx;
-use crate::bio::{BIO_FUA, BVec, PlainIo, SECTOR_SHIFT};
+use crate::bio::{BIO_CACHEABLE, BIO_FUA, BVec, BioAttrs, SECTOR_SHIFT};
 use crate::ctx::Core;
 use crate::ctx::lane::PlainKind;
 use crate::plug::CHECK_EVERY;
+use crate::request::RqAttrs;
 
 /// What plain I/Os that are gathered one after the other share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gather {
-    io: PlainIo,
-    rq_flags: u8,
+    bio: BioAttrs,
+    rq: RqAttrs,
     /// Longer ones go the long way; with FUA all of them.
     max_bytes: u32,
     /// The batch's time stamp.
@@ -31,8 +32,8 @@ impl Hctx {
     pub(crate) fn start_lane(&mut self, part: u16, kind: PlainKind) -> Gather {
         let PlainKind { op, flags, fixed_buf } = kind;
         Gather {
-            io: PlainIo { op, flags, part, fixed_buf },
-            rq_flags: flags as u8 & self.inherited,
+            bio: BioAttrs { op, part, fixed_buf, nr_vecs: 1, ..BioAttrs::new(BIO_CACHEABLE | flags) },
+            rq: RqAttrs { op, flags: flags as u8 & self.inherited, nr_segs: 1, merged: 0, part },
             max_bytes: if flags & BIO_FUA == 0 { self.plain_bytes } else { 0 },
             time: CoarseTs::default(),
             start: u64::MAX,
@@ -51,7 +52,7 @@ impl Hctx {
         bytes: u32,
         vec: BVec,
     ) -> bool {
-        let Some(id) = core.bios.take_plain(&batch.io, owner, sector, bytes, vec) else {
+        let Some(id) = core.bios.take_plain(&batch.bio, owner, sector, bytes, vec) else {
             return false;
         };
         if self.stalled || bytes > batch.max_bytes {
@@ -68,12 +69,11 @@ impl Hctx {
             self.wait_for_tag(core, id);
             return true;
         };
-        self.tags.set_info(tag, batch.io.op, batch.io.part);
+        self.tags.set_info(tag, batch.rq.op, batch.rq.part);
         if self.gathered.len().is_multiple_of(CHECK_EVERY) && core.stats {
             batch.time = core.plug.now(&core.clock);
         }
-        let Gather { io, rq_flags, time, .. } = *batch;
-        self.rqs[tag].fill(id, sector, bytes, io.op, rq_flags, 1, io.part, time);
+        self.rqs[tag].fill(id, sector, bytes, &batch.rq, batch.time);
         (batch.start, batch.end) = (sector, end);
         self.gathered.push(tag);
         if self.gathered.is_full() {

@@ -12,7 +12,7 @@ use sheave_iomap::kiocb::{IOCB_DSYNC, IOCB_NOWAIT, IOCB_POLLED, IOCB_SYNC, IOCB_
 
 use crate::op::file_of;
 use crate::opdef::Issue;
-use crate::req::{REQ_SLOW_END, REQ_VECTORED};
+use crate::req::{Ident, REQ_SLOW_END, REQ_VECTORED};
 use crate::ring::Ring;
 use crate::sqe::{IOSQE_BUFFER_SELECT, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno, opcode};
 
@@ -57,21 +57,22 @@ pub(crate) fn submit_plain_run(ring: &mut Ring, max: u32) -> u32 {
     let iocb_flags = u16::from(write) * IOCB_WRITE | u16::from(core.polled) * IOCB_POLLED;
     let Some(file) = core.files.get_attached(first.fd) else { return 0 };
     let Some(mut run) = PlainRun::start(&mut ring.io, file, iocb_flags, fixed_buf) else { return 0 };
-    let (fd, opcode) = (first.fd, first.opcode);
+    let max_len = memory.1.min(u64::from(MAX_RW_COUNT)) as u32;
+    let ident = Ident::plain(first, fixed_buf);
     let mut taken = 0;
     while taken < max {
         let Some(sqe) = core.queues.sq_peek(taken) else { break };
         let Sqe { addr, len, off, user_data, .. } = *sqe;
-        if sqe.kind() != kind || u64::from(sqe.op_flags) | sqe.pad2 != 0 || len > MAX_RW_COUNT {
+        if sqe.kind() != kind || u64::from(sqe.op_flags) | sqe.pad2 != 0 || len > max_len {
             break;
         }
-        let in_memory = addr.wrapping_sub(memory.0) <= memory.1.wrapping_sub(u64::from(len));
-        if !in_memory || u64::from(len) > memory.1 || !run.is_plain(off, len, addr as usize) {
+        let in_memory = addr.wrapping_sub(memory.0) <= memory.1 - u64::from(len);
+        if !in_memory || !run.is_plain(off, len, addr as usize) {
             break;
         }
         let Some(slot) = core.reqs.take() else { break };
         let req = &mut core.reqs[slot];
-        req.start_plain(user_data, addr, fd, opcode, fixed_buf);
+        req.start_plain(user_data, addr, &ident);
         req.kiocb = Kiocb::started(off, len, iocb_flags);
         if !run.submit(off, len, slot, BVec { base: addr as usize, len: len as usize }) {
             core.reqs.free(slot);
