@@ -32,7 +32,7 @@ use crate::driver::{HctxOpen, HwEnv, HwQueue, Remote};
 use crate::error::DeviceError;
 use crate::flush::FlushQueue;
 use crate::merge;
-use crate::queue::Queue;
+use crate::queue::{Gate, Queue};
 use crate::request::{
     DoneList, RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, RQ_POLLED, Request, Requests, Rq, RqAttrs, RqList, RqQueue, RqTable,
 };
@@ -237,28 +237,45 @@ impl Hctx {
     pub(crate) fn flush(&mut self, core: &mut Core) {
         core.active |= self.bit;
         self.in_driver += self.gathered.len() as u32;
-        if self.refused.is_empty() {
-            if !self.gathered.is_empty() {
-                let mut list = std::mem::take(&mut self.gathered);
-                self.dispatch(core, &mut list);
-            }
+        if !self.refused.is_empty() {
+            return self.flush_behind_refused(core);
+        }
+        if self.gathered.is_empty() {
             return;
         }
-        while let Some(rq) = self.gathered.pop() {
-            self.refused.push(rq);
+        if let Err(gate) = self.start_dispatch(core) {
+            let mut list = std::mem::take(&mut self.gathered);
+            return self.hold_back(core, &mut list, gate);
+        }
+        let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
+        let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
+        self.hw.queue_rqs(&mut self.gathered, &mut table, &mut env, &mut self.done);
+        self.shared.end_dispatch();
+        if !self.gathered.is_empty() {
+            let mut list = std::mem::take(&mut self.gathered);
+            self.refuse(&mut list);
         }
         self.gathered.reset();
-        self.retry_refused(core);
     }
 
-    /// One call into the driver; true when it took everything.
-    fn dispatch(&mut self, core: &mut Core, list: &mut RqList) -> bool {
+    /// The order of every call into the driver: the batch's time ends, its tags become visible, then the gate is looked
+    /// at. `Err` when it is closed.
+    #[inline]
+    fn start_dispatch(&mut self, core: &mut Core) -> Result<(), Gate> {
         core.plug.invalidate();
         self.tags.publish();
         self.shared.start_dispatch();
         let gate = self.queue.gate();
-        if !gate.is_open() {
-            self.shared.end_dispatch();
+        if gate.is_open() {
+            return Ok(());
+        }
+        self.shared.end_dispatch();
+        Err(gate)
+    }
+
+    /// One call into the driver with a list of its own; true when it took everything.
+    fn dispatch(&mut self, core: &mut Core, list: &mut RqList) -> bool {
+        if let Err(gate) = self.start_dispatch(core) {
             self.hold_back(core, list, gate);
             return false;
         }
@@ -266,12 +283,11 @@ impl Hctx {
         let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
         self.hw.queue_rqs(list, &mut table, &mut env, &mut self.done);
         self.shared.end_dispatch();
-        if list.is_empty() {
-            return true;
+        let took_all = list.is_empty();
+        if !took_all {
+            self.refuse(list);
         }
-        self.stalled = true;
-        self.refused.put_back(list);
-        false
+        took_all
     }
 
     /// Asks the driver and the other threads for completions and ends them; returns how many requests ended.

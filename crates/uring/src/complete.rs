@@ -159,10 +159,15 @@ impl Core {
     }
 
     /// Moves what overflowed into the CQ, in order, as far as there is room.
+    #[inline]
     pub(crate) fn flush_overflow(&mut self) {
-        if self.overflow.is_empty() {
-            return;
+        if !self.overflow.is_empty() {
+            self.flush_overflowed();
         }
+    }
+
+    #[cold]
+    fn flush_overflowed(&mut self) {
         while !self.queues.cq_full() {
             let Some((cqe, owned)) = self.overflow.pop_front() else { break };
             let index = self.queues.cq_push(cqe);

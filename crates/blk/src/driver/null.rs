@@ -93,7 +93,7 @@ impl Driver for Null {
 
     fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
         Ok(match self.complete {
-            Complete::Poll => Box::new(Polled { held: RqQueue::with_depth(open.depth) }),
+            Complete::Poll => Box::new(Polled),
             Complete::Timer => Box::new(Timed {
                 held: RqQueue::with_depth(open.depth),
                 due: VecDeque::with_capacity(usize::from(open.depth) + 1),
@@ -104,34 +104,27 @@ impl Driver for Null {
     }
 }
 
-/// Finished by the next poll.
+/// Finished when it comes; the owner finds out when it polls.
 #[derive(Debug)]
-struct Polled {
-    held: RqQueue,
-}
+struct Polled;
 
 impl HwQueue for Polled {
     #[inline]
-    fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
-        list.take_all(&mut self.held);
+    fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
+        list.complete_all(done);
     }
 
-    #[inline]
-    fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
-        self.held.complete_all(done);
-    }
+    fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
 
     fn next_event(&self) -> NextEvent {
-        if self.held.is_empty() { NextEvent::Idle } else { NextEvent::Ready }
+        NextEvent::Idle
     }
 
     fn timed_out(&mut self, _: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
         TimedOut::Waiting
     }
 
-    fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
-        self.held.complete_all(done);
-    }
+    fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
 }
 
 /// Finished by the owner when the latency has passed.

@@ -26,6 +26,23 @@ impl Hctx {
         }
     }
 
+    /// The driver left these in the list: they go first the next time.
+    #[cold]
+    pub(super) fn refuse(&mut self, list: &mut RqList) {
+        self.stalled = true;
+        self.refused.put_back(list);
+    }
+
+    /// What was gathered queues behind what was refused.
+    #[cold]
+    pub(super) fn flush_behind_refused(&mut self, core: &mut Core) {
+        while let Some(rq) = self.gathered.pop() {
+            self.refused.push(rq);
+        }
+        self.gathered.reset();
+        self.retry_refused(core);
+    }
+
     /// The gate is closed: a quiesced queue keeps its requests, a frozen one takes them apart, for their tags must
     /// not be seen in flight.
     #[cold]
