@@ -40,7 +40,7 @@ use crate::stats::{BatchAccount, HctxStats};
 use crate::tag_set::{TagSet, Tags};
 use crate::timeout::TimeoutWalk;
 
-pub(crate) use gather::Gather;
+use gather::Gather;
 pub use shared::HctxShared;
 
 /// Words of tags at most: the depth that `Limits::normalized` allows.
@@ -67,13 +67,13 @@ pub(crate) struct Hctx {
     rqs: Requests,
     hw: Box<dyn HwQueue>,
     gathered: RqList,
+    lane: Gather,
     refused: RqQueue,
     pub(crate) waiting: BioList,
     pub(crate) flush: FlushQueue,
     done: DoneList,
     /// Tags that the batch frees, by word.
     freed: [u64; MAX_WORDS],
-    words: usize,
     remote: Consumer,
     timeouts: TimeoutWalk,
 }
@@ -122,12 +122,12 @@ impl Hctx {
             rqs: Requests::new(depth),
             hw,
             gathered: RqList::default(),
+            lane: Gather::default(),
             refused: RqQueue::with_depth(depth),
             waiting: BioList::default(),
             flush: FlushQueue::default(),
             done: DoneList::with_depth(depth),
             freed: [0; MAX_WORDS],
-            words: usize::from(depth).div_ceil(64),
             remote,
             timeouts: TimeoutWalk::new(queue.timeout(), depth),
             shared,
@@ -325,6 +325,7 @@ impl Hctx {
         let mut account = BatchAccount::new(&self.shared.stats, now);
         let flush_tag = self.shared.tags.depth();
         let mut seq = false;
+        let mut words = 0u64;
         for &(tag, status) in &self.done.entries {
             let rq = &mut self.rqs[tag];
             if core.stats {
@@ -347,15 +348,19 @@ impl Hctx {
                 id = next;
             }
             self.freed[usize::from(tag / 64) % MAX_WORDS] |= 1 << (tag % 64);
+            words |= 1 << (tag / 64);
         }
         account.write();
         let ended = self.done.len() as u32;
         self.in_driver -= ended;
         if seq {
+            words = u64::MAX;
             self.complete_sequences(core, flush_tag, end);
         }
         self.done.entries.clear();
-        for word in 0..self.words {
+        while words != 0 {
+            let word = words.trailing_zeros() as usize % MAX_WORDS;
+            words &= words - 1;
             let mask = std::mem::take(&mut self.freed[word]);
             if mask != 0 {
                 self.tags.free_batch(word, mask);

@@ -202,7 +202,9 @@ impl<'a> BatchAccount<'a> {
     #[inline(always)]
     pub(crate) fn request(&mut self, op: Op, start: CoarseTs, bytes: u32, merged: u16) {
         if op != self.op || start != self.start {
-            self.write();
+            if self.ios != 0 {
+                self.write();
+            }
             self.op = op;
             self.start = start;
         }

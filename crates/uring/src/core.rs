@@ -11,7 +11,7 @@ use sheave_blk::bio::BVec;
 use crate::cqe::Cqe;
 use crate::prep::Owned;
 use crate::queues::Queues;
-use crate::req::ReqTable;
+use crate::req::{Ident, ReqTable};
 use crate::rsrc::{BufTable, FileTable};
 use crate::submit::Chain;
 
@@ -50,6 +50,9 @@ pub(crate) struct Core {
     pub(crate) retry: VecDeque<u32>,
     /// Slots whose I/O has ended and that complete as their plan says.
     pub(crate) tasks: VecDeque<u32>,
+    /// What the requests of the run of plain I/O that is submitted have in common; here and not on the stack, so that
+    /// it is copied in one store.
+    pub(crate) plain_ident: Ident,
     /// The chain that is being submitted.
     pub(crate) chain: Chain,
     pub(crate) deferred: VecDeque<Deferred>,
@@ -85,6 +88,7 @@ impl Core {
             ready: VecDeque::with_capacity(room),
             retry: VecDeque::with_capacity(room),
             tasks: VecDeque::with_capacity(room),
+            plain_ident: Ident::default(),
             chain: Chain::default(),
             deferred: VecDeque::with_capacity(room),
             nr_deferred: 0,

@@ -5,7 +5,7 @@
 
 use crate::bio::{BVec, Op};
 use crate::ctx::{Core, IoCtx};
-use crate::hctx::{Gather, Hctx};
+use crate::hctx::Hctx;
 
 /// The way of bios to a device that is one leg.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,6 @@ pub struct PlainKind {
 pub struct Lane<'a> {
     hctx: &'a mut Hctx,
     core: &'a mut Core,
-    batch: Gather,
     offset: u64,
 }
 
@@ -40,7 +39,7 @@ impl Lane<'_> {
     /// size; false when no bio is free. Otherwise as [`IoCtx::submit`].
     #[inline(always)]
     pub fn submit(&mut self, owner: u32, sector: u64, bytes: u32, vec: BVec) -> bool {
-        self.hctx.add_plain(self.core, &mut self.batch, owner, sector + self.offset, bytes, vec)
+        self.hctx.add_plain(self.core, owner, sector + self.offset, bytes, vec)
     }
 
     /// Ends the lane: what it gathered goes to the driver with the plug, or now when none is open.
@@ -63,6 +62,7 @@ impl IoCtx {
     #[inline(always)]
     pub fn lane(&mut self, route: Route, kind: PlainKind) -> Option<Lane<'_>> {
         let hctx = self.hctxs.get_mut(usize::from(route.hctx))?.as_deref_mut()?;
-        Some(Lane { batch: hctx.start_lane(route.part, kind), hctx, core: &mut self.core, offset: route.offset })
+        hctx.start_lane(route.part, kind);
+        Some(Lane { hctx, core: &mut self.core, offset: route.offset })
     }
 }

@@ -12,9 +12,10 @@ use crate::ctx::lane::PlainKind;
 use crate::plug::CHECK_EVERY;
 use crate::request::RqAttrs;
 
-/// What plain I/Os that are gathered one after the other share.
+/// What the plain I/Os of the lane that is open share. It lives in the hardware context and not on the stack: there it is
+/// copied as a whole, in one store, and takes no registers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Gather {
+pub(super) struct Gather {
     bio: BioAttrs,
     rq: RqAttrs,
     /// Longer ones go the long way; with FUA all of them.
@@ -26,55 +27,58 @@ pub(crate) struct Gather {
     end: u64,
 }
 
-impl Hctx {
-    /// Begins a lane of I/Os of this kind.
-    #[inline(always)]
-    pub(crate) fn start_lane(&mut self, part: u16, kind: PlainKind) -> Gather {
-        let PlainKind { op, flags, fixed_buf } = kind;
+impl Default for Gather {
+    fn default() -> Self {
         Gather {
-            bio: BioAttrs { op, part, fixed_buf, nr_vecs: 1, ..BioAttrs::new(BIO_CACHEABLE | flags) },
-            rq: RqAttrs { op, flags: flags as u8 & self.inherited, nr_segs: 1, merged: 0, part },
-            max_bytes: if flags & BIO_FUA == 0 { self.plain_bytes } else { 0 },
+            bio: BioAttrs::new(0),
+            rq: RqAttrs::default(),
+            max_bytes: 0,
             time: CoarseTs::default(),
             start: u64::MAX,
             end: u64::MAX,
         }
     }
+}
+
+impl Hctx {
+    /// Begins a lane of I/Os of this kind.
+    #[inline]
+    pub(crate) fn start_lane(&mut self, part: u16, kind: PlainKind) {
+        let PlainKind { op, flags, fixed_buf } = kind;
+        self.lane = Gather {
+            bio: BioAttrs { op, part, fixed_buf, nr_vecs: 1, ..BioAttrs::new(BIO_CACHEABLE | flags) },
+            rq: RqAttrs { op, flags: flags as u8 & self.inherited, nr_segs: 1, merged: 0, part },
+            max_bytes: if flags & BIO_FUA == 0 { self.plain_bytes } else { 0 },
+            ..Gather::default()
+        };
+    }
 
     /// Takes a plain I/O, whose bio it makes; false when no bio is free.
     #[inline(always)]
-    pub(crate) fn add_plain(
-        &mut self,
-        core: &mut Core,
-        batch: &mut Gather,
-        owner: u32,
-        sector: u64,
-        bytes: u32,
-        vec: BVec,
-    ) -> bool {
-        let Some(id) = core.bios.take_plain(&batch.bio, owner, sector, bytes, vec) else {
+    pub(crate) fn add_plain(&mut self, core: &mut Core, owner: u32, sector: u64, bytes: u32, vec: BVec) -> bool {
+        let Some(id) = core.bios.take_plain(&self.lane.bio, owner, sector, bytes, vec) else {
             return false;
         };
-        if self.stalled || bytes > batch.max_bytes {
+        if self.stalled || bytes > self.lane.max_bytes {
             self.add_slow(core, id);
-            (batch.start, batch.end) = (u64::MAX, u64::MAX);
+            (self.lane.start, self.lane.end) = (u64::MAX, u64::MAX);
             return true;
         }
         let end = sector + u64::from(bytes >> SECTOR_SHIFT);
-        if (sector == batch.end || end == batch.start) && self.try_merge(core, id, sector, bytes) {
-            (batch.start, batch.end) = (batch.start.min(sector), batch.end.max(end));
+        if (sector == self.lane.end || end == self.lane.start) && self.try_merge(core, id, sector, bytes) {
+            (self.lane.start, self.lane.end) = (self.lane.start.min(sector), self.lane.end.max(end));
             return true;
         }
         let Some(tag) = self.tags.take(core.plug.hint()) else {
             self.wait_for_tag(core, id);
             return true;
         };
-        self.tags.set_info(tag, batch.rq.op, batch.rq.part);
+        self.tags.set_info(tag, self.lane.rq.op, self.lane.rq.part);
         if self.gathered.len().is_multiple_of(CHECK_EVERY) && core.stats {
-            batch.time = core.plug.now(&core.clock);
+            self.lane.time = core.plug.now(&core.clock);
         }
-        self.rqs[tag].fill(id, sector, bytes, &batch.rq, batch.time);
-        (batch.start, batch.end) = (sector, end);
+        self.rqs[tag].fill(id, sector, bytes, &self.lane.rq, self.lane.time);
+        (self.lane.start, self.lane.end) = (sector, end);
         self.gathered.push(tag);
         if self.gathered.is_full() {
             self.flush(core);

@@ -58,7 +58,7 @@ pub(crate) fn submit_plain_run(ring: &mut Ring, max: u32) -> u32 {
     let Some(file) = core.files.get_attached(first.fd) else { return 0 };
     let Some(mut run) = PlainRun::start(&mut ring.io, file, iocb_flags, fixed_buf) else { return 0 };
     let max_len = memory.1.min(u64::from(MAX_RW_COUNT)) as u32;
-    let ident = Ident::plain(first, fixed_buf);
+    core.plain_ident = Ident::plain(first, fixed_buf);
     let mut taken = 0;
     while taken < max {
         let Some(sqe) = core.queues.sq_peek(taken) else { break };
@@ -72,7 +72,7 @@ pub(crate) fn submit_plain_run(ring: &mut Ring, max: u32) -> u32 {
         }
         let Some(slot) = core.reqs.take() else { break };
         let req = &mut core.reqs[slot];
-        req.start_plain(user_data, addr, &ident);
+        req.start_plain(user_data, addr, &core.plain_ident);
         req.kiocb = Kiocb::started(off, len, iocb_flags);
         if !run.submit(off, len, slot, BVec { base: addr as usize, len: len as usize }) {
             core.reqs.free(slot);
