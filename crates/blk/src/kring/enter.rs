@@ -116,17 +116,6 @@ impl KernelRing {
         }
     }
 
-    /// Takes the oldest completion that is there: its user data, result and flags. As [`reap`](Self::reap), for a
-    /// caller that uses the ring in between.
-    #[inline]
-    pub fn pop(&mut self) -> Option<(u64, i32, u32)> {
-        let cqe = self.ring.completion().next()?;
-        self.in_flight = self.in_flight.saturating_sub(1);
-        self.wake.take_if(|wake| *wake == cqe.user_data());
-        self.alarm.take_if(|alarm| *alarm == cqe.user_data());
-        Some((cqe.user_data(), cqe.result(), cqe.flags()))
-    }
-
     /// Completions that [`reap`](Self::reap) would find.
     #[inline]
     pub fn ready(&mut self) -> u32 {
