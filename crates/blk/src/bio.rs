@@ -242,6 +242,12 @@ impl Bio {
         }
     }
 
+    /// The registered buffer that holds the only vector.
+    #[inline]
+    pub(crate) fn fixed_buf(&self) -> Option<u16> {
+        (self.fixed_buf != NO_FIXED_BUF && self.nr_vecs == 1).then_some(self.fixed_buf)
+    }
+
     /// How many bytes the bio covers on the device.
     #[inline]
     pub fn bytes(&self) -> u32 {

@@ -1,7 +1,7 @@
 //! What a ring owns of the block layer: its bios, its plug, its hardware contexts, its kernel ring.
 //!
 //! Owns the way in ([`IoCtx::submit`]), the batch ([`IoCtx::start_plug`], [`IoCtx::finish_plug`]), the way out
-//! ([`IoCtx::poll`]) and waiting ([`IoCtx::wait`]). Belongs to one thread; nothing here is shared but what
+//! ([`IoCtx::poll`]); waiting is in `wait`, the kernel ring in `kernel`. Belongs to one thread; nothing here is shared but what
 //! [`hctx::HctxShared`](crate::hctx::HctxShared) and the devices' queues show to readers.
 //!
 //! Invariants:
@@ -10,20 +10,21 @@
 //! - I2: a ring has at most 64 hardware contexts (the plug's mask) and at most one kernel ring.
 //! - I3: before sleeping, the plug is flushed and its time forgotten.
 
+mod kernel;
 pub mod lane;
 mod legs;
 mod wait;
 
 use std::marker::PhantomData;
 
-use sheave_base::clock::Clock;
+use sheave_base::clock::{Clock, PreciseTs};
 use sheave_base::parker::{Parker, Unparker};
 use sheave_base::status::Status;
 
 use crate::bio::{BIO_CHILD, BIO_SLOW, BIO_SLOW_END, BIO_USER, BIO_WAITS, BVec, BioId, BioList, NO_FIXED_BUF, Op};
 use crate::bio_set::BioSet;
 use crate::device::Device;
-use crate::driver::{KIND_RING, KernelEvent, KringSlot};
+use crate::driver::KringSlot;
 use crate::error::DeviceError;
 use crate::hctx::Hctx;
 use crate::plug::Plug;
@@ -200,6 +201,12 @@ pub struct IoCtx {
     polls: u32,
     /// The kernel ring waits on the parker's descriptor.
     bell_armed: bool,
+    /// When the kernel ring's alarm rings, if it is armed.
+    alarm_at: Option<PreciseTs>,
+    /// User data and result of what the kernel ring has just completed; only used within a poll.
+    events: Vec<(u64, i32)>,
+    /// The last poll left operations prepared.
+    forgotten: bool,
     /// Neither `Send` nor `Sync`, whatever the fields become.
     thread: PhantomData<*const ()>,
 }
@@ -212,7 +219,7 @@ impl IoCtx {
             fix: "Raise the limit of open files (ulimit -n)".into(),
             source,
         })?;
-        let kring = KringSlot { entries: options.kring_entries, iopoll: options.iopoll, ..KringSlot::default() };
+        let kring = KringSlot::new(options.kring_entries, options.iopoll);
         Ok(IoCtx {
             core: Core {
                 bios: BioSet::new(options.bios, options.bios.max(crate::bio_set::CACHE_MAX)),
@@ -230,6 +237,9 @@ impl IoCtx {
             polled: options.polled,
             polls: 0,
             bell_armed: false,
+            alarm_at: None,
+            events: Vec::new(),
+            forgotten: false,
             thread: PhantomData,
         })
     }
@@ -286,6 +296,9 @@ impl IoCtx {
                 }
                 self.hctxs[index] = Some(Box::new(hctx));
                 self.core.active |= 1 << index;
+                // All that its completion queue can hold.
+                let most = self.core.kring.ring.as_ref().map_or(0, |kring| kring.features().cq_entries);
+                self.events.reserve(most as usize);
                 index
             }
         };
@@ -296,14 +309,11 @@ impl IoCtx {
     }
 
     fn close_hctx(&mut self, index: u16) {
-        let slot = &mut self.hctxs[usize::from(index)];
-        let Some(hctx) = slot else { return };
+        let Some(hctx) = &mut self.hctxs[usize::from(index)] else { return };
         hctx.users -= 1;
         if hctx.users == 0 {
             // What had not reached the driver, and should not be there, is ended by the next poll.
-            hctx.shutdown(&mut self.core, &mut |_, _| debug_assert!(false, "a detached device is idle"));
-            self.core.active &= !(1 << index);
-            *slot = None;
+            self.end_hctx(usize::from(index), &mut |_, _| debug_assert!(false, "a detached device is idle"));
         }
     }
 
@@ -409,22 +419,11 @@ impl IoCtx {
         self.core.plug.dirty = 0;
     }
 
-    /// Sends what the drivers prepared on the kernel ring, without waiting: one system call, if anything is there.
-    #[inline]
-    pub fn commit(&mut self) {
-        if let Some(kring) = &mut self.core.kring.ring
-            && kring.pending() > 0
-        {
-            // A refusal (no memory, say) leaves the operations prepared; the next enter tries again.
-            let _ = kring.enter(0, None);
-        }
-    }
-
     /// Ends what is ready: calls `end` for every bio that ended; returns how many requests did.
     #[inline]
     pub fn poll(&mut self, end: &mut impl EndIo) -> u32 {
         if self.core.kring.ring.is_some() {
-            self.reap_kernel();
+            self.poll_kernel();
         }
         self.polls = self.polls.wrapping_add(1);
         let walk = self.polls.is_multiple_of(WALK_EVERY_POLLS);
@@ -437,7 +436,8 @@ impl IoCtx {
             count += hctx.poll(&mut self.core, end);
             // After the poll: what it has ended is not overdue.
             if walk && hctx.live() != 0 {
-                hctx.walk_timeouts(&mut self.core);
+                let now = self.core.clock.precise();
+                hctx.walk_timeouts(&mut self.core, now);
             }
             if !hctx.has_work() {
                 self.core.active &= !(1 << index);
@@ -449,29 +449,10 @@ impl IoCtx {
         if !self.core.ended.is_empty() {
             count += self.core.end_ended(end);
         }
-        count
-    }
-
-    /// Takes what the kernel ring has completed to the hardware contexts.
-    fn reap_kernel(&mut self) {
-        while let Some((user_data, res, _)) = self.core.kring.ring.as_mut().and_then(|ring| ring.pop()) {
-            let kind = (user_data >> 32) as u8;
-            if kind == KIND_RING {
-                self.bell_armed = false;
-                continue;
-            }
-            let (index, tag) = ((user_data >> 16) as u16, user_data as u16);
-            if let Some(Some(hctx)) = self.hctxs.get_mut(usize::from(index)) {
-                hctx.kernel_done(&mut self.core, KernelEvent { tag, kind, res });
-                self.core.active |= 1 << index;
-            }
+        if self.core.kring.ring.is_some() {
+            self.send_forgotten();
         }
-    }
-
-    /// Whether the next wait is for the kernel ring: there is nothing to spin for.
-    #[inline]
-    pub fn waits_for_kernel(&self) -> bool {
-        self.core.kring.ring.as_ref().is_some_and(|ring| ring.pending() > 0 || ring.in_flight() > 0)
+        count
     }
 
     /// A handle that wakes this ring from another thread.
@@ -517,10 +498,7 @@ impl IoCtx {
             self.core.end_later(id, Status::Canceled);
         }
         for index in 0..self.hctxs.len() {
-            if let Some(mut hctx) = self.hctxs[index].take() {
-                // The kernel ring's completions for this context arrive through the driver's own waiting.
-                hctx.shutdown(&mut self.core, end);
-            }
+            self.end_hctx(index, end);
         }
         self.core.end_ended(end);
         self.core.active = 0;

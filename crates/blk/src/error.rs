@@ -2,6 +2,9 @@
 
 use thiserror::Error;
 
+use crate::driver::host::HostError;
+use crate::kring::KringError;
+
 /// Why a device could not be opened, attached or frozen. Every message names the cause and the fix.
 #[derive(Debug, Error)]
 pub enum DeviceError {
@@ -46,6 +49,17 @@ pub enum DeviceError {
         ms: u64,
         /// What it still holds.
         in_flight: u32,
+    },
+    /// A file or block device of the host cannot be used.
+    #[error(transparent)]
+    File(#[from] HostError),
+    /// There is no kernel ring for a device that needs one.
+    #[error("{what}: {source}")]
+    Kring {
+        /// What was tried, on what.
+        what: String,
+        /// The cause, with its fix.
+        source: KringError,
     },
     /// Anything that a driver says about itself.
     #[error("{0}")]

@@ -19,7 +19,7 @@ mod shared;
 mod stall;
 
 use crossbeam_utils::CachePadded;
-use sheave_base::clock::CoarseTs;
+use sheave_base::clock::{CoarseTs, PreciseTs};
 use sheave_base::mpscq::{Consumer, MpscQueue};
 use sheave_base::parker::Unparker;
 use sheave_base::status::Status;
@@ -28,7 +28,7 @@ use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, BioList, Op};
 use crate::ctx::{Core, EndIo};
-use crate::driver::{HctxOpen, HwEnv, HwQueue, Remote};
+use crate::driver::{HctxOpen, HwEnv, HwQueue, KIND_IGNORED, KernelEvent, NextEvent, Remote};
 use crate::error::DeviceError;
 use crate::flush::FlushQueue;
 use crate::merge;
@@ -103,6 +103,7 @@ impl Hctx {
             depth,
             polled,
             remote: Remote { shared: shared.clone() },
+            queue: &queue,
             hctx: index,
             clock: &core.clock,
         };
@@ -312,11 +313,21 @@ impl Hctx {
         }
     }
 
-    /// Hands an event of the kernel ring to the driver.
-    pub(crate) fn kernel_done(&mut self, core: &mut Core, event: crate::driver::KernelEvent) {
+    /// Hands completions of the kernel ring to the driver, as many as are its own; gives the rest.
+    #[inline]
+    pub(crate) fn kernel_done<'a>(&mut self, core: &mut Core, mut list: &'a [(u64, i32)]) -> &'a [(u64, i32)] {
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
         let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
-        self.hw.kernel_done(event, &mut table, &mut env, &mut self.done);
+        while let [(user_data, res), rest @ ..] = list {
+            let (user_data, res) = (*user_data, *res);
+            let (tag, index, kind) = (user_data as u16, (user_data >> 16) as u16, (user_data >> 32) as u8);
+            if index != self.index || kind >= KIND_IGNORED {
+                break;
+            }
+            self.hw.kernel_done(KernelEvent { tag, kind, res }, &mut table, &mut env, &mut self.done);
+            list = rest;
+        }
+        list
     }
 
     /// Ends a batch: one time stamp, the bios of every request, then the tags with one mask a word.
@@ -401,8 +412,7 @@ impl Hctx {
     }
 
     /// Walks the tags for requests that take too long, when a walk is due.
-    pub(crate) fn walk_timeouts(&mut self, core: &mut Core) {
-        let now = core.clock.precise();
+    pub(crate) fn walk_timeouts(&mut self, core: &mut Core, now: PreciseTs) {
         // What has ended already must not be asked about; the poll that takes it is next.
         if !self.timeouts.is_due(now) || !self.done.is_empty() {
             return;
@@ -419,15 +429,15 @@ impl Hctx {
         }
     }
 
-    pub(crate) fn next_walk(&self) -> sheave_base::clock::PreciseTs {
+    pub(crate) fn next_walk(&self) -> PreciseTs {
         self.timeouts.next_walk()
     }
 
-    pub(crate) fn next_event(&self) -> crate::driver::NextEvent {
+    pub(crate) fn next_event(&self) -> NextEvent {
         if !self.done.is_empty() {
-            return crate::driver::NextEvent::Ready;
+            return NextEvent::Ready;
         }
-        if self.live() == 0 { crate::driver::NextEvent::Idle } else { self.hw.next_event() }
+        if self.live() == 0 { NextEvent::Idle } else { self.hw.next_event() }
     }
 
     /// Statistics were turned on: what is in flight has no start, or one of an earlier use of its tag.
@@ -442,32 +452,47 @@ impl Hctx {
         self.tags.return_unused();
     }
 
-    /// Ends everything, waiting for the device where it may still touch memory. Bios that never had a request end with
-    /// `Status::Canceled` later, through the core's list.
-    pub(crate) fn shutdown(&mut self, core: &mut Core, end: &mut impl EndIo) {
-        loop {
-            self.in_driver += self.gathered.len() as u32;
-            while let Some(rq) = self.gathered.pop() {
-                self.done.push(rq, Status::Canceled);
-            }
-            self.gathered.reset();
-            while let Some(rq) = self.refused.pop() {
-                self.done.push(rq, Status::Canceled);
-            }
-            while let Some(id) = self.waiting.pop(&mut core.bios) {
-                core.end_later(id, Status::Canceled);
-            }
-            let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
-            let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
-            self.hw.shutdown(&mut table, &mut env, &mut self.done);
-            self.take_remote();
-            self.complete(core, end);
-            self.flush.cancel_pending(core);
-            if !self.has_work() {
-                break;
-            }
-            sheave_base::sync::thread::yield_now();
+    /// One step towards the end: cancels what never reached the driver, ends what the driver gives back. False while
+    /// the device may still touch memory: then the caller waits for it, hands over what comes, and calls again. Bios
+    /// that never had a request end with `Status::Canceled` later, through the core's list.
+    pub(crate) fn shut_down_step(&mut self, core: &mut Core, end: &mut impl EndIo) -> bool {
+        self.in_driver += self.gathered.len() as u32;
+        while let Some(rq) = self.gathered.pop() {
+            self.done.push(rq, Status::Canceled);
         }
+        self.gathered.reset();
+        while let Some(rq) = self.refused.pop() {
+            self.done.push(rq, Status::Canceled);
+        }
+        while let Some(id) = self.waiting.pop(&mut core.bios) {
+            core.end_later(id, Status::Canceled);
+        }
+        let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
+        let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
+        self.hw.shutdown(&mut table, &mut env, &mut self.done);
+        self.take_remote();
+        if core.kring.ring.is_none() && self.hw.next_event() == NextEvent::Kernel {
+            self.end_lost();
+        }
+        self.complete(core, end);
+        self.flush.cancel_pending(core);
+        !self.has_work()
+    }
+
+    /// The kernel ring is gone: what the driver had in it touches no memory any more, and will not come back.
+    #[cold]
+    fn end_lost(&mut self) {
+        let flush_tag = self.flush_tag();
+        for tag in 0..=flush_tag {
+            let live = if tag == flush_tag { self.flush.is_running() } else { self.rqs[tag].bio_head.is_some() };
+            if live && self.done.entries.iter().all(|&(done, _)| done != tag) {
+                self.done.push(Rq::new(tag), Status::Canceled);
+            }
+        }
+    }
+
+    /// Leaves the queue's lists, after the last [`Hctx::shut_down_step`].
+    pub(crate) fn retire(&mut self) {
         self.tags.return_unused();
         self.queue.remove_hctx(&self.shared);
     }

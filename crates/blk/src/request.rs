@@ -405,6 +405,14 @@ impl RqTable<'_> {
         (bio.fixed_buf != NO_FIXED_BUF && bio.nr_vecs == 1).then_some(bio.fixed_buf)
     }
 
+    /// The only bio of a request; `None` when there are several, or none (a flush). It stays where it is, and so do its
+    /// vectors, until the request has ended.
+    #[inline]
+    pub(crate) fn single_bio(&self, tag: u16) -> Option<&Bio> {
+        let rq = &self.rqs[usize::from(tag)];
+        (rq.bio_head == rq.bio_tail && rq.bio_head.is_some()).then(|| &self.bios[rq.bio_head])
+    }
+
     /// The number of the submitter of the request's first bio; helps a driver to say whose I/O it was.
     pub fn first_bio(&self, tag: u16) -> Option<&Bio> {
         let head = self.rqs[usize::from(tag)].bio_head;

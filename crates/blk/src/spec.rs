@@ -181,7 +181,7 @@ impl Params {
     /// A size that a device needs: a whole number of blocks, not 0.
     pub fn check_size(&self, size: u64, block: u32) -> Result<u64, DeviceError> {
         let block = u64::from(block);
-        if size == 0 || !size.is_multiple_of(block) {
+        if size == 0 || size % block != 0 {
             let why = format!("size={size}: give a multiple of the block size, {block} bytes, and not 0");
             return Err(self.error(why));
         }
@@ -191,13 +191,19 @@ impl Params {
         Ok(size)
     }
 
-    /// A logical block size.
+    /// A logical block size, 512 if none is given.
     pub fn block(&mut self) -> Result<u32, DeviceError> {
-        let block = self.size("bs")?.unwrap_or(512);
-        if !(512..=65536).contains(&block) || !block.is_power_of_two() {
-            return Err(self.error(format!("bs={block}: give a power of two from 512 to 64k")));
+        Ok(self.block_if_given()?.unwrap_or(512))
+    }
+
+    /// A logical block size.
+    pub fn block_if_given(&mut self) -> Result<Option<u32>, DeviceError> {
+        match self.size("bs")? {
+            Some(block) if !(512..=65536).contains(&block) || !block.is_power_of_two() => {
+                Err(self.error(format!("bs={block}: give a power of two from 512 to 64k")))
+            }
+            block => Ok(block.map(|block| block as u32)),
         }
-        Ok(block as u32)
     }
 }
 

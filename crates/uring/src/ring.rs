@@ -129,7 +129,14 @@ impl Ring {
         }
         let new = buf.map(|mut buf| (buf.as_mut_ptr() as u64, buf.len() as u64, Some(buf)));
         match &new {
-            Some((base, len, _)) => self.io.kring_slot().register_buffer(index, *base as usize, *len as usize),
+            Some((base, len, _)) => {
+                let (base, len) = (*base as usize, *len as usize);
+                // SAFETY: I2; the slot of the buffer is replaced or emptied before its memory is freed.
+                #[allow(unsafe_code)]
+                unsafe {
+                    self.io.kring_slot().register_buffer(index, base, len);
+                }
+            }
             None => self.io.kring_slot().unregister_buffer(index),
         }
         self.core.bufs.replace(index, new, slots.len() as u32)

@@ -7,51 +7,87 @@ use std::time::Duration;
 use sheave_base::clock::PreciseTs;
 
 use super::IoCtx;
-use crate::driver::{KIND_RING, NextEvent, kernel_user_data};
+use crate::driver::NextEvent;
 
 /// How long a ring sleeps before it asks a driver again that refuses requests though it holds none.
 const RETRY_REFUSED: Duration = Duration::from_millis(1);
+
+/// What the hardware contexts wait for, together.
+#[derive(Default)]
+struct Waits {
+    /// Something is ready: do not sleep.
+    ready: bool,
+    /// Another thread will wake the ring.
+    remote: bool,
+    /// When a driver has something to do.
+    at: Option<PreciseTs>,
+    /// A driver refuses though it holds nothing.
+    retry: bool,
+    /// When the timeouts want to be looked at.
+    walk: Option<PreciseTs>,
+}
+
+fn earlier(a: Option<PreciseTs>, b: PreciseTs) -> Option<PreciseTs> {
+    Some(a.map_or(b, |a| a.min(b)))
+}
 
 impl IoCtx {
     /// Waits until a poll may find something, at most `timeout`; `wanted` is how many completions the caller needs
     /// before it has use for waking up. Sends prepared kernel operations in the same system call.
     pub fn wait(&mut self, wanted: u32, timeout: Option<Duration>) {
         self.send_off();
-        let mut kernel = 0;
-        let mut other = false;
-        let mut at = None::<PreciseTs>;
-        let now = self.core.clock.precise();
-        for index in 0..self.hctxs.len() {
-            let Some(hctx) = &mut self.hctxs[index] else { continue };
-            if hctx.live() != 0 {
-                hctx.walk_timeouts(&mut self.core);
-                let walk = hctx.next_walk();
-                at = Some(at.map_or(walk, |at| at.min(walk)));
-            }
-            if hctx.must_retry() {
-                let retry = now.after(RETRY_REFUSED);
-                at = Some(at.map_or(retry, |at| at.min(retry)));
-            }
-            match hctx.next_event() {
-                NextEvent::Ready => return self.commit(),
-                NextEvent::At(time) => at = Some(at.map_or(time, |at| at.min(time))),
-                NextEvent::Kernel => kernel += hctx.live(),
-                NextEvent::Remote | NextEvent::Stuck => other = true,
-                NextEvent::Idle => {}
-            }
+        let outstanding = self.core.kring.ring.as_ref().map_or(0, |kring| kring.outstanding());
+        let mut waits = self.what_for();
+        // An alarm that rings in time spares each of these waits a timer, and a look at the clock.
+        let alarmed = outstanding > 0 && self.alarm_at.is_some_and(|at| waits.walk.is_none_or(|walk| walk >= at));
+        let mut now = PreciseTs::default();
+        if !alarmed || waits.at.is_some() {
+            now = self.core.clock.precise();
         }
-        if !self.core.ended.is_empty() {
-            return;
+        if !alarmed {
+            self.walk_timeouts(now);
+            waits = self.what_for();
         }
-        let until = at.map(|at| at.left(now));
-        let timeout = match (until, timeout) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        if kernel > 0 || self.core.kring.ring.as_ref().is_some_and(|ring| ring.pending() > 0) {
-            self.wait_kernel(if other { 1 } else { wanted.clamp(1, kernel.max(1)) }, timeout);
-        } else {
+        if waits.ready || !self.core.ended.is_empty() {
+            return self.commit();
+        }
+        let mut until = waits.at;
+        if let Some(walk) = waits.walk
+            && !alarmed
+            && !(outstanding > 0 && self.arm_alarm(walk, now))
+        {
+            until = earlier(until, walk);
+        }
+        let limits = [until.map(|at| at.left(now)), timeout, waits.retry.then_some(RETRY_REFUSED)];
+        let timeout = limits.into_iter().flatten().min();
+        if outstanding == 0 {
             self.parker.park(timeout);
+        } else {
+            self.wait_kernel(if waits.remote { 1 } else { wanted.clamp(1, outstanding) }, timeout);
+        }
+    }
+
+    fn what_for(&self) -> Waits {
+        let mut waits = Waits::default();
+        for hctx in self.hctxs.iter().flatten() {
+            if hctx.live() != 0 {
+                waits.walk = earlier(waits.walk, hctx.next_walk());
+            }
+            waits.retry |= hctx.must_retry();
+            match hctx.next_event() {
+                NextEvent::Ready => waits.ready = true,
+                NextEvent::At(time) => waits.at = earlier(waits.at, time),
+                NextEvent::Remote | NextEvent::Stuck => waits.remote = true,
+                NextEvent::Kernel | NextEvent::Idle => {}
+            }
+        }
+        waits
+    }
+
+    /// Walks the tags where that is due.
+    fn walk_timeouts(&mut self, now: PreciseTs) {
+        for hctx in self.hctxs.iter_mut().flatten().filter(|hctx| hctx.live() != 0) {
+            hctx.walk_timeouts(&mut self.core, now);
         }
     }
 
@@ -65,23 +101,5 @@ impl IoCtx {
             hctx.send_off(&mut self.core);
         }
         self.core.plug.invalidate();
-    }
-
-    /// Waits in the kernel ring for I/O and for the parker's descriptor.
-    fn wait_kernel(&mut self, wanted: u32, timeout: Option<Duration>) {
-        let Some(kring) = &mut self.core.kring.ring else { return };
-        if !self.bell_armed {
-            use std::os::fd::AsRawFd;
-            let user_data = kernel_user_data(0, 0, KIND_RING);
-            self.bell_armed = kring.prep_poll_fd(self.parker.fd().as_raw_fd(), user_data).is_ok();
-        }
-        let timeout = if self.bell_armed { timeout } else { Some(Duration::from_millis(1)) };
-        if self.parker.prepare_sleep() {
-            let _ = kring.enter(wanted, timeout);
-        } else {
-            let _ = kring.enter(0, None);
-        }
-        // Woken by another thread or not: the poll below looks everywhere anyway.
-        let _ = self.parker.cancel_sleep();
     }
 }

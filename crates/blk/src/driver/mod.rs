@@ -14,7 +14,7 @@
 //! What a driver promises:
 //! - D1: every request it takes ends exactly once, whatever happens.
 //! - D2: once a request is in the `DoneList` (or completed remotely), the driver touches its memory no more.
-//! - D3: no call blocks, but [`HwQueue::shutdown`].
+//! - D3: no call blocks, but [`HwQueue::shutdown`], and the one system call of a kernel ring that is full.
 //! - D4: what it cannot take now it leaves in the list (or gives back with `unpop`), in order; it gets it again.
 
 use std::fmt::Debug;
@@ -27,12 +27,16 @@ use crate::error::DeviceError;
 use crate::hctx::HctxShared;
 use crate::kring::KernelRing;
 use crate::limits::Limits;
+use crate::queue::Queue;
 use crate::request::{DoneList, Rq, RqList, RqTable};
 
 pub mod fault;
 pub mod host;
+mod kring_slot;
 pub mod null;
 pub mod ram;
+
+pub use kring_slot::KringSlot;
 
 /// What a device can do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,38 +95,12 @@ pub struct HctxOpen<'a> {
     pub polled: bool,
     /// To complete from other threads.
     pub remote: Remote,
+    /// The device's queue, to tell it of a new size.
+    pub queue: &'a Arc<Queue>,
     /// The number of this hardware context within its ring.
     pub hctx: u16,
     /// The ring's clock.
     pub clock: &'a Clock,
-}
-
-/// The place of a ring's kernel ring: at most one, made when the first device asks.
-#[derive(Debug, Default)]
-pub struct KringSlot {
-    pub(crate) ring: Option<KernelRing>,
-    pub(crate) entries: u32,
-    pub(crate) iopoll: bool,
-    /// Buffers the ring has registered, to be registered with a kernel ring that is made later.
-    pub(crate) buffers: Vec<Option<(usize, usize)>>,
-}
-
-impl KringSlot {
-    /// Notes a registered buffer of the ring, for the kernel ring.
-    pub fn register_buffer(&mut self, index: u16, addr: usize, len: usize) {
-        let index = usize::from(index);
-        if self.buffers.len() <= index {
-            self.buffers.resize(index + 1, None);
-        }
-        self.buffers[index] = Some((addr, len));
-    }
-
-    /// Forgets a registered buffer.
-    pub fn unregister_buffer(&mut self, index: u16) {
-        if let Some(buffer) = self.buffers.get_mut(usize::from(index)) {
-            *buffer = None;
-        }
-    }
 }
 
 /// What a driver may use during a call.
@@ -182,7 +160,9 @@ pub trait HwQueue: Debug {
     /// A request exceeded the device's time limit.
     fn timed_out(&mut self, tag: u16, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) -> TimedOut;
 
-    /// Ends everything it holds, waiting where the device may still touch memory; afterwards the queue is dropped.
+    /// Ends everything it holds. What only the kernel ring can give back it cancels, leaves as it is, and ends when
+    /// [`kernel_done`](HwQueue::kernel_done) brings it: the ring waits for that and calls again, until nothing is
+    /// held. Everything else is waited for here. Afterwards the queue is dropped.
     fn shutdown(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList);
 }
 
@@ -198,14 +178,16 @@ pub struct KernelEvent {
 }
 
 /// User data for an operation on the kernel ring, so that its completion finds the hardware context.
-/// `kind` is the driver's; 255 is the ring's own.
+/// `kind` is the driver's; 255 is the ring's own, 254 asks for the completion to be ignored.
 #[inline]
-pub fn kernel_user_data(hctx: u16, tag: u16, kind: u8) -> u64 {
-    u64::from(kind) << 32 | u64::from(hctx) << 16 | u64::from(tag)
+pub const fn kernel_user_data(hctx: u16, tag: u16, kind: u8) -> u64 {
+    (kind as u64) << 32 | (hctx as u64) << 16 | tag as u64
 }
 
 /// The `kind` of the ring's own operations on the kernel ring.
 pub(crate) const KIND_RING: u8 = 255;
+/// The `kind` of operations whose completion nobody wants, such as a cancellation (its victim's says enough).
+pub(crate) const KIND_IGNORED: u8 = 254;
 
 /// Lets another thread complete requests of one hardware context.
 #[derive(Clone, Debug)]

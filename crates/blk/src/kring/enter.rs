@@ -91,25 +91,29 @@ impl KernelRing {
             let user_data = cqe.user_data();
             // Before `each`, so that a panic in it leaves the count right (I2).
             self.in_flight = self.in_flight.saturating_sub(1);
-            if self.wake == Some(user_data) {
-                self.wake = None;
-            }
+            self.wake.take_if(|wake| *wake == user_data);
+            self.alarm.take_if(|alarm| *alarm == user_data);
             each(user_data, cqe.result(), cqe.flags());
             reaped += 1;
         }
         reaped
     }
 
-    /// Takes the oldest completion that is there: its user data, result and flags. As [`reap`](Self::reap), for a
-    /// caller that uses the ring in between.
+    /// As [`reap`](Self::reap), but moves user data and results to the end of a list, which is quicker for many.
     #[inline]
-    pub fn pop(&mut self) -> Option<(u64, i32, u32)> {
-        let cqe = self.ring.completion().next()?;
-        self.in_flight = self.in_flight.saturating_sub(1);
-        if self.wake == Some(cqe.user_data()) {
-            self.wake = None;
+    pub fn reap_into(&mut self, list: &mut Vec<(u64, i32)>) {
+        let watches = [self.wake.unwrap_or(u64::MAX), self.alarm.unwrap_or(u64::MAX)];
+        let mut watched = false;
+        let first = list.len();
+        list.extend(self.ring.completion().map(|cqe| {
+            watched |= watches.contains(&cqe.user_data());
+            (cqe.user_data(), cqe.result())
+        }));
+        self.in_flight = self.in_flight.saturating_sub((list.len() - first) as u32);
+        if watched {
+            self.wake.take_if(|wake| list[first..].iter().any(|(user_data, _)| user_data == wake));
+            self.alarm.take_if(|alarm| list[first..].iter().any(|(user_data, _)| user_data == alarm));
         }
-        Some((cqe.user_data(), cqe.result(), cqe.flags()))
     }
 
     /// Completions that [`reap`](Self::reap) would find.
@@ -128,15 +132,17 @@ impl KernelRing {
         work || (self.features.iopoll && self.in_flight > 0) || self.ready() < min_complete
     }
 
-    /// Nothing is in flight or prepared but a wake-up.
+    /// Nothing is in flight or prepared but a wake-up or an alarm.
     #[inline]
     fn is_idle(&self) -> bool {
-        self.wake.is_some() && self.in_flight + self.pending == 1
+        self.watches() > 0 && self.in_flight + self.pending == self.watches()
     }
 
-    /// In flight without the wake-up: what touches memory, and ends by itself.
-    pub(super) fn in_flight_io(&self) -> u32 {
-        self.in_flight - u32::from(self.wake.is_some() && self.wake_taken).min(self.in_flight)
+    /// In flight without wake-up and alarm: what touches memory, and ends by itself.
+    pub(crate) fn in_flight_io(&self) -> u32 {
+        let wake = u32::from(self.wake.is_some() && self.wake_taken);
+        let alarm = u32::from(self.alarm.is_some() && self.alarm_taken);
+        self.in_flight.saturating_sub(wake + alarm)
     }
 
     /// A limit on waiting for what comes anyway, where the kernel knows one.
@@ -151,6 +157,7 @@ impl KernelRing {
         self.in_flight += self.pending.saturating_sub(left);
         self.pending = left;
         self.wake_taken |= left == 0;
+        self.alarm_taken |= left == 0;
     }
 
     #[inline]

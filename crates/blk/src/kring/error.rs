@@ -65,6 +65,12 @@ pub enum KringError {
         /// Whether polling had been asked for.
         iopoll: bool,
     },
+    /// The ring polls, and this device has no queues to poll.
+    #[error(
+        "the ring polls its devices (IOPOLL), and this one has no poll queues; attach it to another ring, or make the \
+         ring without polling"
+    )]
+    Polls,
     /// `io_uring_enter` failed in a way that no retry helps.
     #[error("io_uring_enter failed: {}{}", errno_text(*.errno), enter_hint(*.errno))]
     Enter {

@@ -27,7 +27,7 @@ mod table;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, RawFd};
 
-use io_uring::IoUring;
+use io_uring::{IoUring, types};
 
 pub use error::KringError;
 pub use prep::{Full, IoVec, KOp, MAX_RW_BYTES, MAX_SEGMENTS, Target};
@@ -56,11 +56,17 @@ pub struct KernelRing {
     pending: u32,
     /// Taken by the kernel, CQE not yet reaped (I2).
     in_flight: u32,
-    /// `user_data` of the armed wake-up poll, if one is armed: the one operation that is not I/O.
+    /// `user_data` of the armed wake-up poll, if one is armed: with the alarm the only operation that is not I/O.
     wake: Option<u64>,
     /// Whether the kernel has taken that poll, so that `in_flight` counts it.
     wake_taken: bool,
+    /// The same for the alarm.
+    alarm: Option<u64>,
+    alarm_taken: bool,
+    /// When the alarm rings; the kernel reads it when it takes the operation.
+    alarm_time: Box<types::Timespec>,
     files: table::FileTable,
+    buffers: table::BufferTable,
     features: KringFeatures,
     notices: Vec<String>,
     /// What the next enters give instead of entering.
@@ -92,7 +98,11 @@ impl KernelRing {
             in_flight: 0,
             wake: None,
             wake_taken: false,
+            alarm: None,
+            alarm_taken: false,
+            alarm_time: Box::default(),
             files,
+            buffers: table::BufferTable::default(),
             features,
             notices,
             #[cfg(test)]
@@ -127,10 +137,28 @@ impl KernelRing {
         self.in_flight
     }
 
+    /// Operations prepared or entered that are I/O: all but the wake-up and the alarm.
+    #[inline]
+    pub fn outstanding(&self) -> u32 {
+        (self.in_flight + self.pending).saturating_sub(self.watches())
+    }
+
+    /// The wake-up and the alarm, as far as they are armed.
+    #[inline]
+    fn watches(&self) -> u32 {
+        u32::from(self.wake.is_some()) + u32::from(self.alarm.is_some())
+    }
+
     /// Operations that can still be prepared before the next enter.
     #[inline]
     pub fn space(&self) -> u32 {
         self.features.sq_entries - self.pending
+    }
+
+    /// Has the next enters fail with this errno.
+    #[cfg(test)]
+    pub(crate) fn refuse(&mut self, times: usize, errno: i32) {
+        self.simulated.extend(std::iter::repeat_n(Err(errno), times));
     }
 
     /// Registers the ring's own descriptor with the kernel: an enter then skips looking it up (about 20 ns).

@@ -2,10 +2,11 @@
 #![allow(unsafe_code)] // pushing SQEs that name memory
 
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use io_uring::opcode;
 use io_uring::squeue::Entry;
-use io_uring::types::{Fd, Fixed, FsyncFlags};
+use io_uring::types::{self, Fd, Fixed, FsyncFlags};
 
 use super::KernelRing;
 
@@ -151,10 +152,27 @@ impl KernelRing {
         Ok(())
     }
 
+    /// Prepares an alarm: a CQE (`-ETIME`) after this time. One may be armed at a time, and its `user_data` must be its
+    /// own. For a far deadline that bounds many waits: a timeout of `enter` costs a timer in each of them.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`].
+    pub fn prep_alarm(&mut self, after: Duration, user_data: u64) -> Result<(), Full> {
+        debug_assert!(self.alarm.is_none(), "one alarm at a time");
+        *self.alarm_time = after.into();
+        let time: *const types::Timespec = &raw const *self.alarm_time;
+        self.push(opcode::Timeout::new(time).build(), user_data)?;
+        self.alarm = Some(user_data);
+        self.alarm_taken = false;
+        Ok(())
+    }
+
     #[inline]
     fn push(&mut self, entry: Entry, user_data: u64) -> Result<(), Full> {
         let entry = entry.user_data(user_data);
-        // SAFETY: I3, promised by the caller of `prep_rw`; the other operations name no memory.
+        // SAFETY: I3, promised by the caller of `prep_rw`; the alarm's time stays where it is as long as the ring, and
+        // the other operations name no memory.
         unsafe { self.ring.submission().push(&entry) }.map_err(|_| Full)?;
         self.pending += 1;
         Ok(())

@@ -63,7 +63,9 @@ pub(super) fn enter(fd: i32, to_submit: u32, min_complete: u32, flags: u32, pati
     if patience.timeout.is_none() && patience.gather_us == 0 {
         let null = std::ptr::null::<u8>();
         // SAFETY: no memory is passed; the rings that the kernel reads belong to the caller's `IoUring`.
-        return result(unsafe { libc::syscall(libc::SYS_io_uring_enter, fd, to_submit, min_complete, flags, null, 0) });
+        return result(unsafe {
+            libc::syscall(libc::SYS_io_uring_enter, fd, to_submit, min_complete, flags, null, 0usize)
+        });
     }
     let ts = patience.timeout.map(|timeout| Timespec {
         sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),

@@ -18,6 +18,12 @@ pub(super) struct FileTable {
 
 const _: () = assert!(FILE_SLOTS == u64::BITS, "FileTable::taken has one bit a slot");
 
+/// Which slots of the buffer table hold a buffer: bit n of the whole is slot n.
+#[derive(Default)]
+pub(super) struct BufferTable {
+    present: [u64; BUFFER_SLOTS as usize / 64],
+}
+
 impl FileTable {
     /// Registers an empty table, unless `features.file_slots` is 0; sets it to 0 when the kernel gives none.
     pub(super) fn new(ring: &IoUring, features: &mut KringFeatures, notices: &mut Vec<String>) -> Self {
@@ -105,6 +111,12 @@ impl KernelRing {
         self.update_buffer(slot, libc::iovec { iov_base: ptr.cast(), iov_len: len })
     }
 
+    /// Whether the kernel has a buffer in this slot.
+    #[inline]
+    pub fn has_buffer(&self, slot: u16) -> bool {
+        self.buffers.present.get(usize::from(slot / 64)).is_some_and(|word| word >> (slot % 64) & 1 != 0)
+    }
+
     /// Empties buffer `slot`; operations in flight with it end as they would have.
     pub fn unregister_buffer(&mut self, slot: u32) {
         // An error can only mean that there is nothing in the slot.
@@ -117,7 +129,11 @@ impl KernelRing {
         }
         // SAFETY: the entry is empty, or `register_buffer`'s caller promised that its memory stays.
         let done = unsafe { self.ring.submitter().register_buffers_update(slot, &[iov], None) };
-        let Err(error) = done else { return Ok(()) };
+        let Err(error) = done else {
+            let (word, bit) = (&mut self.buffers.present[slot as usize / 64], 1 << (slot % 64));
+            *word = if iov.iov_len == 0 { *word & !bit } else { *word | bit };
+            return Ok(());
+        };
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         if matches!(errno, libc::ENOMEM | libc::EPERM) {
             self.notice_locked_memory(errno);

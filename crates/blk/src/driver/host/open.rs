@@ -67,7 +67,10 @@ impl HostFile {
         }
         let found = look(path, &opts)?;
         let file = open_file(path, found, &opts)?;
-        let this = Self::set_up(path, file, &opts);
+        let mut this = Self::set_up(path, file, &opts);
+        if found.is_none() {
+            this = this.and_then(Self::make_name_durable);
+        }
         if this.is_err() && found.is_none() {
             // The error above is the one worth telling.
             let _ = fs::remove_file(path);
@@ -95,6 +98,23 @@ impl HostFile {
             caps,
             notices,
         })
+    }
+
+    /// A flush makes the data of a file durable, not the name of one that was just made.
+    fn make_name_durable(self) -> Result<Self, HostError> {
+        let directory = match self.path.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        let synced = self.file.sync_all().and_then(|()| match File::open(directory)?.sync_all() {
+            // Some file systems cannot sync a directory, and need not.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+            synced => synced,
+        });
+        match synced {
+            Ok(()) => Ok(self),
+            Err(e) => Err(HostError::from_io(&self.path, "make durable", &e)),
+        }
     }
 
     /// What it is and can do.
@@ -129,6 +149,29 @@ impl HostFile {
     /// The path it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Anything that can be read, as if it were a file of this size, for tests that need one which does not answer.
+    #[cfg(test)]
+    pub(super) fn pretend(file: File, path: &Path, size_bytes: u64) -> Self {
+        let caps = Caps {
+            kind: FileKind::Regular,
+            logical_block: 512,
+            physical_block: 512,
+            dma_alignment: 1,
+            atomic_write: 0,
+            discard: false,
+            zero_range: false,
+            iopoll: false,
+            volatile_cache: true,
+            fua_native: false,
+        };
+        let path = path.to_owned();
+        Self { file, path, size_bytes, direct: false, readonly: false, caps, notices: Vec::new() }
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
     }
 
     /// Plain words about what was wished for and is not so.

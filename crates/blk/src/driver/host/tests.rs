@@ -1,5 +1,10 @@
 //! Opening and probing real files, a loop device where one can be had, and the words of each error.
 
+mod data;
+mod ending;
+mod rig;
+mod trouble;
+
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};

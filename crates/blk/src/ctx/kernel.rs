@@ -1,0 +1,167 @@
+//! The ring's side of its kernel ring: sending what drivers prepared, sleeping in it, and handing out what it
+//! completed. Also the end of a hardware context, which may have to wait for the kernel.
+//!
+//! Owns the order of these steps, not the kernel ring ([`KringSlot`](crate::driver::KringSlot)).
+//!
+//! Invariants:
+//! - K1: one system call a batch: `commit` or the wait sends what was prepared; polling enters only when the kernel
+//!   has completions to run, or when what was prepared waited through a whole poll and nobody sent it.
+//! - K2: whatever is waited for, a completion goes to the hardware context that it names, so that ending one context
+//!   loses nothing of the others.
+//! - K3: a hardware context goes away only after the kernel has given back all its memory.
+
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use sheave_base::clock::PreciseTs;
+
+use super::{EndIo, IoCtx};
+use crate::driver::{KIND_IGNORED, KIND_RING, kernel_user_data};
+use crate::kring::KernelRing;
+
+/// How long a ring that ends a hardware context sleeps at a time.
+const SHUTDOWN_ROUND: Duration = Duration::from_millis(100);
+/// How long a ring sleeps that cannot be woken by other threads (no wake-up armed).
+const DEAF_ROUND: Duration = Duration::from_millis(1);
+/// How long a wait for several completions lets them gather before one is enough: so long is another thread not
+/// heard. Shorter than the scheduler's tick, the timer for it would cost more than the wake-ups that it saves.
+const GATHER: Duration = Duration::from_millis(10);
+
+/// The ring's own operations on the kernel ring.
+const BELL: u64 = kernel_user_data(0, 0, KIND_RING);
+const ALARM: u64 = kernel_user_data(0, 1, KIND_RING);
+
+impl IoCtx {
+    /// Sends what the drivers prepared on the kernel ring, without waiting: one system call, if anything is there.
+    #[inline]
+    pub fn commit(&mut self) {
+        self.forgotten = false;
+        if let Some(kring) = &mut self.core.kring.ring
+            && kring.pending() > 0
+        {
+            // A refusal (no memory, say) leaves the operations prepared; the next enter tries again.
+            let _ = kring.enter(0, None);
+        }
+    }
+
+    /// Whether the next wait is for the kernel ring: there is nothing to spin for.
+    #[inline]
+    pub fn waits_for_kernel(&self) -> bool {
+        self.core.kring.ring.as_ref().is_some_and(|kring| kring.outstanding() > 0)
+    }
+
+    /// Arms the alarm for `at`; false when it cannot be, or is armed for later.
+    pub(super) fn arm_alarm(&mut self, at: PreciseTs, now: PreciseTs) -> bool {
+        let Some(kring) = &mut self.core.kring.ring else { return false };
+        if self.alarm_at.is_some() || kring.features().iopoll {
+            return false;
+        }
+        make_room(kring);
+        let armed = kring.prep_alarm(at.left(now), ALARM).is_ok();
+        self.alarm_at = armed.then_some(at);
+        armed
+    }
+
+    /// Waits in the kernel ring for I/O and for the parker's descriptor.
+    pub(super) fn wait_kernel(&mut self, wanted: u32, timeout: Option<Duration>) {
+        let Some(kring) = &mut self.core.kring.ring else { return };
+        // A ring that polls the device cannot wait for a descriptor, but nor does it sleep: it returns soon.
+        if !self.bell_armed && !kring.features().iopoll {
+            make_room(kring);
+            self.bell_armed = kring.prep_poll_fd(self.parker.fd().as_raw_fd(), BELL).is_ok();
+        }
+        let timeout = if self.bell_armed { timeout } else { Some(DEAF_ROUND) };
+        self.forgotten = false;
+        // A refusal (no memory, say) leaves the operations prepared; the next enter tries again.
+        if self.parker.prepare_sleep() {
+            let _ = kring.enter_gather(wanted, GATHER, timeout);
+        } else {
+            let _ = kring.enter(0, None);
+        }
+        // Woken by another thread or not: the poll that follows looks everywhere anyway.
+        let _ = self.parker.cancel_sleep();
+    }
+
+    /// Takes what the kernel ring has completed to the hardware contexts, and runs what it has to run.
+    pub(super) fn poll_kernel(&mut self) {
+        let Some(kring) = &mut self.core.kring.ring else { return };
+        if kring.pending() == 0 && kring.ready() == 0 {
+            // No system call unless there is something to run (K1).
+            let _ = kring.enter(0, None);
+        }
+        kring.reap_into(&mut self.events);
+        if !self.events.is_empty() {
+            self.hand_out();
+        }
+    }
+
+    /// Takes the events to the hardware contexts (K2), those of one in a row at once.
+    fn hand_out(&mut self) {
+        let mut rest = &self.events[..];
+        while let [(user_data, _), later @ ..] = rest {
+            let user_data = *user_data;
+            let index = (user_data >> 16) as u16;
+            match (user_data >> 32) as u8 {
+                KIND_RING if user_data == ALARM => self.alarm_at = None,
+                KIND_RING => self.bell_armed = false,
+                KIND_IGNORED => {}
+                _ => {
+                    if let Some(Some(hctx)) = self.hctxs.get_mut(usize::from(index)) {
+                        self.core.active |= 1 << index;
+                        rest = hctx.kernel_done(&mut self.core, rest);
+                        continue;
+                    }
+                }
+            }
+            rest = later;
+        }
+        self.events.clear();
+    }
+
+    /// Sends what was left prepared by two polls in a row (K1).
+    #[inline]
+    pub(super) fn send_forgotten(&mut self) {
+        let Some(kring) = &self.core.kring.ring else { return };
+        if kring.pending() == 0 {
+            self.forgotten = false;
+        } else if std::mem::replace(&mut self.forgotten, true) {
+            self.commit();
+        }
+    }
+
+    /// Ends a hardware context: cancels what never reached the driver, waits for what the device may still touch.
+    pub(super) fn end_hctx(&mut self, index: usize, end: &mut impl EndIo) {
+        while let Some(hctx) = &mut self.hctxs[index] {
+            if hctx.shut_down_step(&mut self.core, end) {
+                break;
+            }
+            self.wait_shutdown();
+        }
+        self.core.active &= !(1 << index);
+        if let Some(mut hctx) = self.hctxs[index].take() {
+            hctx.retire();
+        }
+    }
+
+    fn wait_shutdown(&mut self) {
+        match &mut self.core.kring.ring {
+            Some(kring) if kring.outstanding() > 0 => {
+                let lost = kring.enter(1, Some(SHUTDOWN_ROUND)).is_err() && kring.in_flight_io() == 0;
+                self.poll_kernel();
+                if lost {
+                    // It takes nothing more, and has nothing.
+                    self.core.kring.ring = None;
+                }
+            }
+            _ => sheave_base::sync::thread::yield_now(),
+        }
+    }
+}
+
+/// Has room for one operation of the ring's own, in a queue that a batch may have filled.
+fn make_room(kring: &mut KernelRing) {
+    if kring.space() == 0 {
+        // A refusal leaves it full, which is what the caller then finds.
+        let _ = kring.enter(0, None);
+    }
+}
