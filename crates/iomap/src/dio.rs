@@ -4,7 +4,8 @@
 //! the kiocb's memory or the place where deferred completions run: the ring calls [`finish_in_task`] and
 //! [`finish_in_worker`] where the plan says.
 //!
-//! Order of the checks, as a block device of the kernel has it: nothing to do; position; end of file; alignment.
+//! Order of the checks, as a block device of the kernel has it: nothing to do; position; end of file; alignment;
+//! memory that cannot be any.
 //!
 //! Order on completion: the file's completion work -> a sync if one is needed -> the result.
 //!
@@ -26,6 +27,9 @@ use crate::mapping::{Intent, MappingKind};
 
 /// Longest transfer of one I/O, as in the kernel: 2 GiB less a page.
 pub const MAX_RW_COUNT: u32 = 0x7fff_f000;
+
+/// The first page of the address space is never mapped.
+const FIRST_PAGE: usize = 4096;
 
 /// A file as one ring has it: attached, with what the fast path wants at hand.
 #[derive(Debug)]
@@ -117,7 +121,7 @@ pub fn issue_one(io: &mut IoCtx, file: &OpenFile, kiocb: &mut Kiocb, owner: u32,
     let Some(mut run) = PlainRun::start(io, file, flags, fixed_buf) else {
         return issue_slow(io, file, kiocb, owner, &[vec]);
     };
-    if !run.is_plain(pos, len, vec.base) {
+    if vec.base < FIRST_PAGE || !run.is_plain(pos, len, vec.base) {
         return issue_slow(io, file, kiocb, owner, &[vec]);
     }
     *kiocb = Kiocb::started(pos, len, flags);
@@ -208,6 +212,9 @@ fn issue_slow(io: &mut IoCtx, file: &OpenFile, kiocb: &mut Kiocb, owner: u32, ve
     }
     if (kiocb.pos as u32 | kiocb.len) & file.block_mask != 0 || !aligned(vecs, file) {
         return error(Status::Invalid);
+    }
+    if vecs.iter().any(|vec| vec.base < FIRST_PAGE && vec.len != 0) {
+        return Issued::Done(-14); // EFAULT
     }
     kiocb.refs = 1;
     kiocb.status = Status::Ok;

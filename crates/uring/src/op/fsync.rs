@@ -9,10 +9,10 @@ use crate::opdef::Issue;
 use crate::ring::Ring;
 use crate::sqe::{FSYNC_DATASYNC, Sqe, errno};
 
-/// Checks the fields that must be empty.
+/// Checks the fields that must be empty, and the offset, which is looked at here and used nowhere.
 pub(crate) fn prep(_: &mut Ring, _: u32, sqe: &Sqe) -> Result<(), i32> {
     let zero = sqe.addr == 0 && sqe.buf_index == 0 && sqe.splice_fd_in == 0;
-    if !zero || sqe.op_flags & !FSYNC_DATASYNC != 0 {
+    if !zero || sqe.op_flags & !FSYNC_DATASYNC != 0 || sqe.off > i64::MAX as u64 {
         return Err(errno::EINVAL);
     }
     Ok(())
@@ -25,9 +25,6 @@ pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
         Err(errno) => return Issue::Done(-errno),
     };
     let req = &mut ring.core.reqs[slot];
-    if req.off > i64::MAX as u64 {
-        return Issue::Done(-errno::EINVAL);
-    }
     let Some(file) = ring.core.files.get(file) else { return Issue::Done(-errno::EBADF) };
     req.kiocb = sheave_iomap::Kiocb { refs: 1, ..Default::default() };
     let spec = BioSpec { bdev: file.bdev, op: Op::Flush, flags: 0, sector: 0, bytes: 0, owner: slot };

@@ -16,8 +16,8 @@ use crate::req::{Ident, REQ_SLOW_END, REQ_VECTORED};
 use crate::ring::Ring;
 use crate::sqe::{IOSQE_BUFFER_SELECT, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno, opcode};
 
-/// End of the addresses a user program has on x86-64 and, at most, elsewhere.
-const USER_END: u64 = 1 << 47;
+/// End of the addresses a user program has on x86-64 (a guard page below the hole) and, at most, elsewhere.
+const USER_END: u64 = (1 << 47) - 4096;
 /// The first page is never mapped.
 const FIRST_PAGE: u64 = 4096;
 /// Most vectors of one request.
@@ -114,9 +114,10 @@ fn check_rare(sqe: &Sqe) -> Result<(), i32> {
 /// READ, WRITE and their fixed forms: one range of memory.
 pub(crate) fn prep(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     prep_common(ring, slot, sqe)?;
-    let fixed = matches!(sqe.opcode, opcode::READ_FIXED | opcode::WRITE_FIXED);
+    let elsewhere =
+        matches!(sqe.opcode, opcode::READ_FIXED | opcode::WRITE_FIXED) || sqe.flags & IOSQE_BUFFER_SELECT != 0;
     let len = sqe.len.min(MAX_RW_COUNT);
-    if !fixed && !is_user_range(sqe.addr, u64::from(len)) {
+    if !elsewhere && !is_user_range(sqe.addr, u64::from(len)) {
         return Err(errno::EFAULT);
     }
     Ok(())
@@ -137,6 +138,9 @@ pub(crate) fn prep_vectored(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(),
             return Err(errno::EFAULT);
         }
         crate::user_memory::read_vecs(sqe.addr, sqe.len as usize, vecs);
+    }
+    if select {
+        vecs.clear(); // only a length that nobody will ask for
     }
     let mut left = u64::from(MAX_RW_COUNT);
     for vec in vecs.iter_mut() {
@@ -216,11 +220,6 @@ fn start(ring: &mut Ring, slot: u32, file: usize, fixed_buf: u16) -> Issue {
     let req = &mut ring.core.reqs[slot];
     let vec = BVec { base: req.addr as usize, len: req.kiocb.len as usize };
     let Some(file) = ring.core.files.get(file) else { return Issue::Done(-errno::EBADF) };
-    // The first page is found at the engine's end-of-file check or later by the kernel; refused here when it matters.
-    if req.addr < FIRST_PAGE && req.kiocb.len != 0 && req.kiocb.pos < file.size_bytes() {
-        let misaligned = (req.kiocb.pos as u32 | req.kiocb.len) & file.block_mask() != 0;
-        return Issue::Done(if misaligned { -errno::EINVAL } else { -errno::EFAULT });
-    }
     issued(dio::issue_one(&mut ring.io, file, &mut req.kiocb, slot, vec, fixed_buf))
 }
 

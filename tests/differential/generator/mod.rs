@@ -1,0 +1,298 @@
+//! Makes programs out of a seed: mostly valid operations in chains, with something wrong in about every fourth.
+//!
+//! Only what has one right answer is generated (I2 of `program`): operations that may overlap in time never touch the
+//! same bytes; what is cancelled is certainly pending or certainly not there; counted timeouts stand first in their
+//! batch; no drain waits behind a timeout that nobody ends.
+//!
+//! `rw` makes reads and writes, `timed` timeouts and cancels, `other` the rest, `damage` breaks fields. All are
+//! `impl` blocks of [`Generator`].
+
+mod damage;
+mod other;
+mod rw;
+mod timed;
+
+use crate::abi::{flag, op};
+use crate::program::{ARENA_BYTES, FIXED_BYTES, Op, Program, Shape, Word};
+use crate::rng::Rng;
+use timed::Pending;
+
+/// What the rings that will run a program can be asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The kernel's side is a block device, so the end of the device can be tried.
+    pub block_device: bool,
+}
+
+/// Which of two features that exclude each other a program uses: a ring that has seen CQE_SKIP_SUCCESS drains no more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Style {
+    Plain,
+    Drains,
+    Skips,
+    Both,
+}
+
+/// A range of the device that an operation of the running batch may touch.
+struct Touched {
+    chain: u64,
+    start: u64,
+    end: u64,
+    writes: bool,
+}
+
+pub struct Generator {
+    rng: Rng,
+    limits: Limits,
+    style: Style,
+    program: Program,
+    next_user_data: u64,
+    /// The ring has seen CQE_SKIP_SUCCESS.
+    skip_seen: bool,
+    /// A drained chain makes the kernel drain the request after it as well.
+    drain_next: bool,
+    /// Timeouts that may still be pending.
+    pending: Vec<Pending>,
+    /// Something may be pending that is in `pending` no more; only a cancel of everything clears it.
+    maybe_pending: bool,
+    batch: Batch,
+}
+
+/// What is used up by the batch that is being made.
+#[derive(Default)]
+struct Batch {
+    ops: Vec<Op>,
+    touched: Vec<Touched>,
+    arena_used: u64,
+    fixed_used: [u64; 2],
+    /// The number of the chain being made.
+    chain: u64,
+    /// Memory of the last operation of this chain, which the next may use again.
+    chain_memory: Option<(u64, u64)>,
+    drained: bool,
+    has_long: bool,
+    /// Nothing may follow in this chain that touches data: it may run at any later time.
+    chain_waits: bool,
+    chain_has_drain: bool,
+}
+
+/// The program of one seed.
+pub fn generate(seed: u64, limits: Limits) -> Program {
+    let mut rng = Rng::new(seed);
+    let style = rng.pick(&[Style::Plain, Style::Drains, Style::Drains, Style::Skips, Style::Skips, Style::Both]);
+    let hoard = rng.percent(10);
+    let shape = match hoard {
+        true => Shape { entries: 8, cq_entries: 8, hoard },
+        false => Shape { entries: 64, cq_entries: 256, hoard },
+    };
+    let program = Program { seed, shape, vectors: Vec::new(), times: Vec::new(), batches: Vec::new() };
+    let mut generator = Generator {
+        rng,
+        limits,
+        style,
+        program,
+        next_user_data: 1,
+        skip_seen: false,
+        drain_next: false,
+        pending: Vec::new(),
+        maybe_pending: false,
+        batch: Batch::default(),
+    };
+    if hoard {
+        generator.hoarding()
+    } else {
+        generator.mixed()
+    }
+    generator.program
+}
+
+impl Generator {
+    fn mixed(&mut self) {
+        for _ in 0..self.rng.between(2, 7) {
+            if self.rng.percent(18) { self.solo_batch() } else { self.mixed_batch() }
+        }
+        for _ in 0..4 {
+            self.cancel_everything();
+        }
+    }
+
+    /// Completions pile up in a small CQ. Only what completes at once and in order.
+    fn hoarding(&mut self) {
+        for _ in 0..self.rng.between(1, 5) {
+            for _ in 0..self.rng.between(1, 8) {
+                let op = self.instant();
+                self.batch.ops.push(op);
+            }
+            self.end_batch();
+        }
+    }
+
+    fn mixed_batch(&mut self) {
+        if self.rng.percent(12) && !self.drain_next {
+            self.counted_timeouts();
+        }
+        if self.rng.percent(8) && !self.drain_next {
+            self.timeouts_alike();
+        }
+        for _ in 0..self.rng.between(1, 6) {
+            self.chain();
+        }
+        self.end_batch();
+    }
+
+    fn chain(&mut self) {
+        let length = if self.rng.percent(55) { 1 } else { self.rng.between(2, 5) as usize };
+        let start = self.begin_chain();
+        let may_drain = matches!(self.style, Style::Drains | Style::Both) && !self.anything_pending();
+        let drain = may_drain && self.rng.percent(30);
+        if drain {
+            self.batch.chain_has_drain = true;
+            self.batch.drained = true;
+            self.batch.touched.clear();
+        }
+        while self.batch.ops.len() < start + length {
+            self.member(start);
+        }
+        let length = self.batch.ops.len() - start;
+        if drain {
+            let at = start + self.rng.below(length as u64) as usize;
+            self.batch.ops[at].flags |= flag::DRAIN;
+        }
+        for op in &mut self.batch.ops[start..start + length - 1] {
+            let hard = op.nature.fails_softly || self.rng.percent(40);
+            op.flags |= if hard { flag::HARDLINK } else { flag::LINK };
+            op.flags |= if self.rng.percent(5) { flag::ANY_LINK } else { 0 };
+        }
+        let clean = !self.batch.ops[start..].iter().any(|op| op.nature.rejected);
+        self.drain_next = (self.drain_next && !clean) || (drain && length > 1);
+    }
+
+    fn begin_chain(&mut self) -> usize {
+        self.batch.chain += 1;
+        self.batch.chain_memory = None;
+        self.batch.chain_waits = false;
+        self.batch.chain_has_drain = false;
+        self.batch.ops.len()
+    }
+
+    /// One operation (or a guarded pair) at the end of the chain that began at `start`.
+    fn member(&mut self, start: usize) {
+        let first = self.batch.ops.len() == start;
+        if self.batch.chain_waits {
+            let op = self.quiet();
+            self.add(op);
+            return;
+        }
+        match self.rng.below(100) {
+            0..44 => self.read_or_write(),
+            44..56 => self.nop(),
+            56..61 => self.fsync(),
+            61..67 => self.fallocate(),
+            67..73 => self.short_timeout(),
+            73..79 => self.long_timeout(first),
+            79..85 => self.cancel(),
+            85..89 => self.timeout_remove(),
+            89..94 => self.message(),
+            94..96 => self.stray_link_timeout(first),
+            _ => {
+                let mut op = Op::new(self.rng.between(200, 255) as u8, self.user_data());
+                op.nature.rejected = true;
+                self.add(op);
+            }
+        }
+        let guard = self.rng.percent(12) && !self.batch.chain_waits;
+        if guard && self.batch.ops.last().is_some_and(|op| op.opcode != op::LINK_TIMEOUT) {
+            self.idle_guard();
+        }
+    }
+
+    /// Puts a finished operation into the batch, with flags that fit any operation.
+    fn add(&mut self, mut op: Op) {
+        let timed = matches!(op.opcode, op::TIMEOUT | op::LINK_TIMEOUT | op::TIMEOUT_REMOVE | op::ASYNC_CANCEL);
+        if !timed && self.rng.percent(10) {
+            op.flags |= flag::ASYNC;
+        }
+        let skips = matches!(self.style, Style::Skips | Style::Both) && !op.nature.fails_softly;
+        if skips && self.rng.percent(25) {
+            op.flags |= flag::SKIP;
+        }
+        self.batch.ops.push(op);
+    }
+
+    /// Closes the batch: works out which SQEs are refused because the ring has skipped CQEs before.
+    fn end_batch(&mut self) {
+        let mut batch = std::mem::take(&mut self.batch);
+        for op in &mut batch.ops {
+            let refused_early = op.opcode >= 200
+                || op.flags & flag::UNKNOWN != 0
+                || (op.flags & flag::BUFFER_SELECT != 0 && !matches!(op.opcode, op::READ | op::READV));
+            if refused_early {
+                op.nature.rejected = true;
+                continue;
+            }
+            self.skip_seen |= op.flags & flag::SKIP != 0;
+            op.nature.rejected |= self.skip_seen && op.flags & flag::DRAIN != 0;
+        }
+        self.maybe_pending |= batch.has_long;
+        if !batch.ops.is_empty() {
+            self.program.batches.push(batch.ops);
+        }
+    }
+
+    fn user_data(&mut self) -> u64 {
+        self.next_user_data += 1;
+        self.next_user_data - 1
+    }
+
+    fn anything_pending(&self) -> bool {
+        self.maybe_pending || self.batch.has_long || !self.pending.is_empty()
+    }
+
+    /// `len` bytes of the arena that nobody in this batch uses; None when it is used up.
+    fn arena(&mut self, len: u64) -> Option<u64> {
+        if let Some((start, bytes)) = self.batch.chain_memory
+            && bytes >= len
+            && self.rng.percent(35)
+        {
+            return Some(start);
+        }
+        let start = self.batch.arena_used;
+        if start + len > ARENA_BYTES {
+            return None;
+        }
+        self.batch.arena_used = (start + len).next_multiple_of(4096);
+        self.batch.chain_memory = Some((start, len));
+        Some(start)
+    }
+
+    /// The same for a registered buffer.
+    fn fixed(&mut self, slot: usize, len: u64) -> Option<Word> {
+        let start = self.batch.fixed_used[slot];
+        if start + len > FIXED_BYTES[slot] {
+            return None;
+        }
+        self.batch.fixed_used[slot] = start + len;
+        Some(Word::Fixed(slot, start as i64))
+    }
+
+    fn time(&mut self, sec: i64, nsec: i64) -> Word {
+        self.program.times.push((sec, nsec));
+        Word::Time(self.program.times.len() - 1)
+    }
+
+    fn vector(&mut self, pieces: Vec<(Word, u64)>) -> Word {
+        self.program.vectors.push(pieces);
+        Word::Vector(self.program.vectors.len() - 1)
+    }
+
+    /// Claims a range of the device; false when another chain of this batch may touch it at the same time.
+    fn claim(&mut self, start: u64, end: u64, writes: bool) -> bool {
+        let chain = self.batch.chain;
+        let clash = |t: &Touched| t.chain != chain && t.start < end && start < t.end && (t.writes || writes);
+        if self.batch.touched.iter().any(clash) {
+            return false;
+        }
+        self.batch.touched.push(Touched { chain, start, end, writes });
+        true
+    }
+}

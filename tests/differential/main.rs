@@ -1,0 +1,113 @@
+//! The randomized differential test: the same SQEs on the kernel's io_uring and on Sheave, every CQE and byte compared.
+//!
+//! A seed makes a program (`generator`), each ring runs it from the same bytes (`run`), and the outcomes are compared
+//! (`compare`). A difference is looked at a second time with more patience, made smaller (`shrink`) and printed.
+//! What the kernel answers, and where Sheave differs on purpose, is written down in `docs/compat.md`.
+//!
+//! ```text
+//! cargo test --test differential                                   # the default seeds
+//! SHEAVE_DIFF_RUNS=100000 cargo test --test differential           # more of them
+//! SHEAVE_SEED=4711 cargo test --test differential -- --nocapture   # one again
+//! ```
+
+mod abi;
+mod blockdev;
+mod compare;
+mod generator;
+mod kernel;
+mod program;
+mod rng;
+mod run;
+mod sheave_ring;
+mod shrink;
+
+use std::path::Path;
+
+use blockdev::BlockDev;
+use generator::{Limits, generate};
+use kernel::Kernel;
+use program::Program;
+use run::{Patience, Target, run};
+use sheave_ring::Sheave;
+
+/// Programs that one test runs when `SHEAVE_DIFF_RUNS` does not say otherwise: a few seconds.
+const DEFAULT_RUNS: u64 = 120;
+
+/// The kernel's side, or None with a loud note where io_uring cannot be had.
+fn kernel(name: &str) -> Option<Kernel> {
+    if let Err(why) = kernel::available() {
+        sheave_testkit::skip(&format!("the kernel's io_uring cannot be had ({why}): nothing was compared"));
+        return None;
+    }
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    Some(Kernel::new(BlockDev::create(dir, name).expect("a file for the kernel's side")))
+}
+
+/// How many programs one test runs.
+fn runs() -> u64 {
+    let Ok(text) = std::env::var("SHEAVE_DIFF_RUNS") else { return DEFAULT_RUNS };
+    text.parse().unwrap_or_else(|_| panic!("SHEAVE_DIFF_RUNS={text}: must be a number"))
+}
+
+/// Runs the seeds on both; panics with a small reproducer at the first difference.
+fn compare_on(kernel: &mut Kernel, ours: &mut dyn Target) {
+    let limits = Limits { block_device: kernel.device.is_block_device };
+    let seeds = sheave_testkit::seeds(runs());
+    println!("{} against {}: seeds {seeds:?}", ours.name(), kernel.name());
+    let mut sqes = 0;
+    for seed in seeds {
+        let program = generate(seed, limits);
+        sqes += program.len();
+        let mut looks = Patience::LOOKS.iter().map(|&patience| differ(kernel, ours, &program, patience));
+        if let Some(lines) = looks.try_fold(Vec::new(), |_, lines| lines) {
+            report(kernel, ours, program, &lines);
+        }
+    }
+    println!("{sqes} SQEs, no difference");
+}
+
+fn differ(kernel: &mut Kernel, ours: &mut dyn Target, program: &Program, patience: Patience) -> Option<Vec<String>> {
+    let theirs = run(kernel, program, patience);
+    let mine = run(ours, program, patience);
+    let lines = compare::differences(program, &theirs, &mine);
+    (!lines.is_empty()).then_some(lines)
+}
+
+fn report(kernel: &mut Kernel, ours: &mut dyn Target, program: Program, lines: &[String]) -> ! {
+    let seed = program.seed;
+    let small = shrink::shrink(program, |smaller| differ(kernel, ours, smaller, Patience::SHRINKING).is_some());
+    let theirs = run(kernel, &small, Patience::LOOKS[1]);
+    let mine = run(ours, &small, Patience::LOOKS[1]);
+    let again = compare::differences(&small, &theirs, &mine);
+    panic!(
+        "{} differs from {} with seed {seed}:\n  {}\nmade smaller ({} SQEs):\n{}\n{}  {}\nagain: SHEAVE_SEED={seed} \
+         cargo test --test differential -- --nocapture\n",
+        ours.name(),
+        kernel.name(),
+        lines.join("\n  "),
+        small.len(),
+        small.describe(),
+        compare::listing(&theirs, &mine),
+        again.join("\n  "),
+    );
+}
+
+/// The kernel against itself: what the generator makes has one right answer.
+#[test]
+fn kernel_agrees_with_itself() {
+    let (Some(mut one), Some(mut two)) = (kernel("self-a"), kernel("self-b")) else { return };
+    compare_on(&mut one, &mut two);
+}
+
+#[test]
+fn sheave_on_ram_agrees_with_the_kernel() {
+    let Some(mut kernel) = kernel("ram") else { return };
+    compare_on(&mut kernel, &mut Sheave::new("ram:size=256k"));
+}
+
+#[test]
+fn sheave_on_a_file_agrees_with_the_kernel() {
+    let Some(mut kernel) = kernel("file") else { return };
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    compare_on(&mut kernel, &mut Sheave::on_file(dir, "sheave"));
+}

@@ -1,0 +1,158 @@
+//! Runs one program on one ring: the loop that is the same for the kernel and for Sheave.
+//!
+//! Owns the rule when a batch is quiet (I1 of `program`). The ring behind it is a [`Target`]. Called by the tests in
+//! `main` and by the shrinker.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crate::abi::RawSqe;
+use crate::program::{ARENA_BYTES, DEVICE_BYTES, FIXED_BYTES, Image, Places, Program, Shape};
+use crate::rng::Rng;
+
+/// One completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cqe {
+    pub user_data: u64,
+    pub res: i32,
+    pub flags: u32,
+}
+
+/// The bytes of the device and of the memory that operations use.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Bytes {
+    pub arena: Vec<u8>,
+    pub fixed: [Vec<u8>; 2],
+    pub device: Vec<u8>,
+}
+
+impl Bytes {
+    /// What every ring finds before the first SQE of a program.
+    pub fn before(seed: u64) -> Self {
+        let mut rng = Rng::new(!seed);
+        let mut filled = |len: u64| {
+            let mut bytes = vec![0u8; len as usize];
+            rng.fill(&mut bytes);
+            bytes
+        };
+        Bytes {
+            arena: filled(ARENA_BYTES),
+            fixed: [filled(FIXED_BYTES[0]), filled(FIXED_BYTES[1])],
+            device: filled(DEVICE_BYTES),
+        }
+    }
+}
+
+/// A ring under test together with its device and memory.
+pub trait Target {
+    fn name(&self) -> &str;
+    /// Makes a new ring, fills device and memory.
+    fn open(&mut self, shape: Shape, bytes: &Bytes) -> Places;
+    /// Queues all of them and submits once; gives how many the ring says it consumed.
+    fn submit(&mut self, sqes: &[RawSqe]) -> u32;
+    /// Takes CQEs out of the ring; waits up to `patience` for the first.
+    fn reap(&mut self, out: &mut Vec<Cqe>, patience: Duration);
+    /// Whether the ring says that completions wait for room in the CQ.
+    fn overflowed(&mut self) -> bool;
+    /// Ends the ring and gives the bytes as they are now.
+    fn close(&mut self) -> Bytes;
+}
+
+/// All that a program left behind on one ring.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// In the order in which they were posted.
+    pub cqes: Vec<Cqe>,
+    /// What each submit said.
+    pub submitted: Vec<u32>,
+    /// The overflow flag after each submit of a program that hoards its CQEs.
+    pub overflow: Vec<bool>,
+    /// Certain CQEs that did not come in time (user data).
+    pub missing: Vec<u64>,
+    pub bytes: Bytes,
+}
+
+/// How long to wait for what may or may not come.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// A batch is quiet when nothing came for so long.
+    pub settle: Duration,
+    /// A CQE that must come and has not come for so long is missing.
+    pub give_up: Duration,
+}
+
+impl Patience {
+    const fn of(settle_ms: u64, give_up_ms: u64) -> Patience {
+        Patience { settle: Duration::from_millis(settle_ms), give_up: Duration::from_millis(give_up_ms) }
+    }
+
+    /// One look after the other: on a busy machine the first is too short, so a difference must stay in all of them.
+    pub const LOOKS: [Patience; 3] = [Self::of(3, 1000), Self::of(60, 5000), Self::of(600, 10_000)];
+    /// While a program that differs is made smaller.
+    pub const SHRINKING: Patience = Self::of(12, 500);
+}
+
+/// Runs `program` on `target` from a fresh ring and fresh bytes.
+pub fn run(target: &mut dyn Target, program: &Program, patience: Patience) -> Outcome {
+    let places = target.open(program.shape, &Bytes::before(program.seed));
+    let image = Image::new(program, places);
+    let mut outcome = Outcome {
+        cqes: Vec::new(),
+        submitted: Vec::new(),
+        overflow: Vec::new(),
+        missing: Vec::new(),
+        bytes: Bytes { arena: Vec::new(), fixed: [Vec::new(), Vec::new()], device: Vec::new() },
+    };
+    let mut waiting = false; // a chain behind a timeout may start at any time
+    for batch in &program.batches {
+        let sqes: Vec<RawSqe> = batch.iter().map(|op| image.sqe(op)).collect();
+        outcome.submitted.push(target.submit(&sqes));
+        if program.shape.hoard {
+            outcome.overflow.push(target.overflowed());
+            continue;
+        }
+        let (certain, others) = Program::awaited(batch);
+        let missing = await_all(target, &mut outcome.cqes, &certain, patience.give_up);
+        outcome.missing.extend(missing);
+        waiting |= batch.iter().any(|op| op.nature.pending);
+        if others || waiting {
+            settle(target, &mut outcome.cqes, patience.settle);
+        }
+    }
+    settle(target, &mut outcome.cqes, patience.settle);
+    outcome.bytes = target.close();
+    outcome
+}
+
+/// Waits for the CQEs of `certain`; gives those that did not come.
+fn await_all(target: &mut dyn Target, cqes: &mut Vec<Cqe>, certain: &[u64], give_up: Duration) -> Vec<u64> {
+    let mut open: HashMap<u64, u32> = HashMap::new();
+    for &user_data in certain {
+        *open.entry(user_data).or_default() += 1;
+    }
+    let deadline = Instant::now() + give_up;
+    while !open.is_empty() && Instant::now() < deadline {
+        let seen = cqes.len();
+        target.reap(cqes, Duration::from_millis(20));
+        for cqe in &cqes[seen..] {
+            if let Some(count) = open.get_mut(&cqe.user_data) {
+                *count -= 1;
+                if *count == 0 {
+                    open.remove(&cqe.user_data);
+                }
+            }
+        }
+    }
+    open.into_keys().collect()
+}
+
+/// Reaps until nothing came for `quiet`.
+fn settle(target: &mut dyn Target, cqes: &mut Vec<Cqe>, quiet: Duration) {
+    loop {
+        let seen = cqes.len();
+        target.reap(cqes, quiet);
+        if cqes.len() == seen {
+            return;
+        }
+    }
+}
