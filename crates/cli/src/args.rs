@@ -10,7 +10,7 @@ mod value;
 
 use clap::{Parser, Subcommand};
 
-pub use bench::{BenchArgs, Peer, ProgressStyle, Rw, Switch};
+pub use bench::{BenchArgs, Peer, ProgressStyle, Rw};
 pub use doctor::DoctorArgs;
 
 /// The Linux block I/O fast path in user space.

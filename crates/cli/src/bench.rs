@@ -32,8 +32,8 @@ mod worker;
 
 use std::sync::{Arc, mpsc};
 
+use sheave::base::sync::atomic::{AtomicBool, Ordering};
 use sheave::{Device, DeviceError};
-use sheave_base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::args::BenchArgs;
 use crate::failure::Failure;
@@ -68,19 +68,27 @@ fn bring_in(crew: &Crew, device: &Device) -> Result<Vec<Harvest>, Failure> {
                 let _bomb = ExitOnPanic;
                 worker::work(crew, index, || SheaveEngine::new(device, args), alive)
             };
-            threads.push(std::thread::Builder::new().name(format!("bench-{index}")).spawn_scoped(scope, body));
+            let thread = std::thread::Builder::new().name(format!("bench-{index}"));
+            match thread.spawn_scoped(scope, body) {
+                Ok(thread) => threads.push(thread),
+                Err(err) => no_thread(&err),
+            }
         }
         drop(alive);
         progress::watch(args, &crew.board, &crew.meter, &finished);
         let mut harvests = Vec::new();
         for thread in threads {
-            let thread = thread.map_err(|err| {
-                Failure::run(format!("cannot start a thread: {err}")).fix("raise the limit of processes, or use fewer --threads")
-            })?;
             harvests.push(thread.join().map_err(|_| Failure::run("a thread of the run panicked"))??);
         }
         Ok(harvests)
     })
+}
+
+/// Ends the process: the threads already started wait at the gate for all of them.
+fn no_thread(err: &std::io::Error) -> ! {
+    let failure = Failure::run(format!("cannot start a thread: {err}"));
+    eprint!("{}", failure.fix("raise the limit of processes (ulimit -u), or use fewer --threads"));
+    std::process::exit(1);
 }
 
 /// A thread that panics would leave the others waiting at the gate for ever.

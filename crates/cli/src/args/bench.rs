@@ -80,8 +80,14 @@ pub struct BenchArgs {
     pub fixed_buffers: Switch,
 
     /// Keep the ring's per-queue statistics; a run without shows what they cost.
-    #[arg(long, value_enum, value_name = "ON|OFF", default_value = "on",
-          hide_possible_values = true, help_heading = "Ring")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "ON|OFF",
+        default_value = "on",
+        hide_possible_values = true,
+        help_heading = "Ring"
+    )]
     pub stats: Switch,
 
     /// CPUs to place the threads on, in order, such as 1 or 0-3 [default: those of the process, the last first].

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sheave_base::units;
+use sheave::base::units;
 
 /// A size in bytes: `512`, `4k`, `1M`, `10G`, `1T` (powers of 1024).
 pub fn size(text: &str) -> Result<u64, String> {

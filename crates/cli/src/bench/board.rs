@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use sheave_base::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use sheave::base::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::bench::live::{Counts, report_histogram};
 use crate::bench::looper::Lane;

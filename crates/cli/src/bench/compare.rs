@@ -15,7 +15,6 @@ use crate::bench::board::Board;
 use crate::bench::cpu::{CpuMeter, Spent};
 use crate::bench::engine::Engine;
 use crate::bench::kernel::{KernelRing, Setup};
-use crate::bench::live::Counts;
 use crate::bench::looper::{IoError, Lane, Looper, Until};
 use crate::bench::memcpy::Memcpy;
 use crate::bench::pace::Unpaced;
@@ -73,10 +72,7 @@ impl Comparison {
             cpu_ns_per_io: over(|(_, theirs)| theirs.cpu_ns_per_io())?,
             ratio_iops: over(|(ours, theirs)| ours.iops() / theirs.iops())?,
             ratio_cpu: over(|(ours, theirs)| ours.cpu_ns_per_io() / theirs.cpu_ns_per_io())?,
-            ratio_iops_range: [
-                ratios.clone().fold(f64::INFINITY, f64::min),
-                ratios.fold(f64::NEG_INFINITY, f64::max),
-            ],
+            ratio_iops_range: [ratios.clone().fold(f64::INFINITY, f64::min), ratios.fold(f64::NEG_INFINITY, f64::max)],
         })
     }
 }
@@ -106,10 +102,8 @@ pub struct Arena<'a> {
     pub board: &'a Board,
 }
 
-/// What ours did in all its turns, and the comparison (`None` when it was stopped before the first pair ended).
+/// What our turns took, and the comparison (`None` when it was stopped before the first pair ended).
 pub struct Outcome {
-    /// Our counts over all turns.
-    pub counts: Counts,
     /// What our turns took.
     pub spent: Spent,
     /// The comparison.
@@ -140,13 +134,13 @@ pub fn run<E: Engine>(arena: &Arena<'_>, ours: &mut Looper<E>, until: &Until, pe
         spent += our.spent;
         let their = theirs.turn(arena, &mut their_pattern, until, turn)?;
         // Relaxed: the flag carries nothing but itself. A turn that was cut short does not count.
-        if until.stop.load(sheave_base::sync::atomic::Ordering::Relaxed) || ours.first_error().is_some() {
+        if until.stop.load(sheave::base::sync::atomic::Ordering::Relaxed) || ours.first_error().is_some() {
             break;
         }
         pairs.push((our, their));
         arena.board.pair_done();
     }
-    Ok(Outcome { counts: ours.counts(), spent, comparison: Comparison::of(theirs.name(), &pairs) })
+    Ok(Outcome { spent, comparison: Comparison::of(theirs.name(), &pairs) })
 }
 
 /// The peer.
@@ -163,9 +157,10 @@ impl Theirs {
             return Ok(Self::Memcpy(Memcpy::new(range, args.bs, args.depth)?));
         }
         let (file, name) = match &arena.plan.target {
-            Target::File(path) => {
-                (Some(open_peer_file(path, args.rw.writes(), arena.direct)?), "kernel io_uring, same I/O on the same file")
-            }
+            Target::File(path) => (
+                Some(open_peer_file(path, args.rw.writes(), arena.direct)?),
+                "kernel io_uring, same I/O on the same file",
+            ),
             _ => (None, "kernel io_uring, NOP"),
         };
         let setup = Setup { file, depth: args.depth, batch: arena.plan.batch, bs: args.bs, poll: args.poll.is_on() };
@@ -181,7 +176,13 @@ impl Theirs {
         }
     }
 
-    fn turn(&mut self, arena: &Arena<'_>, pattern: &mut Pattern, until: &Until, time: Duration) -> Result<Turn, Failure> {
+    fn turn(
+        &mut self,
+        arena: &Arena<'_>,
+        pattern: &mut Pattern,
+        until: &Until,
+        time: Duration,
+    ) -> Result<Turn, Failure> {
         match self {
             Self::Kernel { looper, .. } => {
                 looper.reset();
@@ -194,7 +195,7 @@ impl Theirs {
                 }
             }
             Self::Memcpy(memcpy) => {
-                let clock = sheave_base::clock::Clock::real();
+                let clock = sheave::base::clock::Clock::real();
                 let watch = arena.meter.start();
                 let ios = memcpy.run(pattern, &clock, time);
                 Ok(Turn { ios, spent: watch.spent() })

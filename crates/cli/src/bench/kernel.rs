@@ -13,13 +13,14 @@
 use std::fs::File;
 
 use io_uring::{IoUring, opcode, squeue, types};
-use sheave_base::buf::Buf;
+use sheave::base::buf::Buf;
 
 use crate::bench::engine::Engine;
 use crate::failure::Failure;
 
 mod setup;
 
+pub use setup::Setup;
 
 /// A kernel ring with one buffer a slot.
 pub struct KernelRing {

@@ -6,7 +6,7 @@
 //! * I2. A latency falls into a bucket whose bounds are at most 1/32 apart: linear to 64 ns, then 32 buckets an
 //!   octave, up to about 36 minutes; what is longer counts in the last bucket.
 
-use sheave_base::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use sheave::base::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use hdrhistogram::Histogram;
 
@@ -52,7 +52,8 @@ impl LiveHist {
 
 /// An empty histogram for reports; three digits are finer than the buckets.
 pub fn report_histogram() -> Histogram<u64> {
-    Histogram::new(3).expect("three significant digits are within what the histogram takes (1 to 5)")
+    let bounds = Histogram::new_with_bounds(1, middle(BUCKETS - 1), 3);
+    bounds.expect("the bounds are apart and three digits are within what the histogram takes (1 to 5)")
 }
 
 /// The bucket of a latency (I2).

@@ -13,8 +13,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sheave_base::clock::Clock;
-use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave::base::clock::Clock;
+use sheave::base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::bench::engine::Engine;
 use crate::bench::live::{Counters, Counts, LiveHist};

@@ -6,8 +6,8 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use sheave_base::buf::Buf;
-use sheave_base::clock::Clock;
+use sheave::base::buf::Buf;
+use sheave::base::clock::Clock;
 
 use crate::bench::pattern::Pattern;
 use crate::failure::Failure;
@@ -25,7 +25,8 @@ impl Memcpy {
     pub fn new(range: u64, bs: u32, depth: u32) -> Result<Self, Failure> {
         let bs = bs as usize;
         let no_memory = |err| {
-            Failure::run(format!("no memory to copy from: {err}")).fix("use a smaller device, or --range to use a part of it")
+            Failure::run(format!("no memory to copy from: {err}"))
+                .fix("use a smaller device, or --range to use a part of it")
         };
         let mut area = Buf::zeroed(range as usize, 4096).map_err(no_memory)?;
         let mut buffers = Buf::zeroed(depth as usize * bs, 4096).map_err(no_memory)?;
@@ -44,7 +45,8 @@ impl Memcpy {
         let mut copied = 0;
         while clock.cycles() < end {
             for _ in 0..BETWEEN_LOOKS {
-                let from = pattern.offset(pattern.step().block) as usize;
+                let step = pattern.step();
+                let from = pattern.offset(step.block) as usize;
                 let source = &self.area[from..from + self.bs];
                 self.buffers[self.next..self.next + self.bs].copy_from_slice(source);
                 self.next += self.bs;

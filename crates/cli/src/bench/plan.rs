@@ -97,13 +97,17 @@ impl Plan {
     pub fn range(&self, size_bytes: u64, logical_block: u32) -> Result<u64, Failure> {
         let bs = self.args.bs;
         if !bs.is_multiple_of(logical_block) {
-            return Err(Failure::usage(format!("--bs {bs} is not a multiple of the device's block of {logical_block} bytes"))
-                .fix(format!("use --bs {logical_block} or a multiple of it")));
+            return Err(Failure::usage(format!(
+                "--bs {bs} is not a multiple of the device's block of {logical_block} bytes"
+            ))
+            .fix(format!("use --bs {logical_block} or a multiple of it")));
         }
         let asked = self.args.range.unwrap_or(size_bytes);
         if asked > size_bytes {
-            return Err(Failure::usage(format!("--range {asked} goes beyond the device, which has {size_bytes} bytes"))
-                .fix("leave --range out to use the whole device"));
+            return Err(Failure::usage(format!(
+                "--range {asked} goes beyond the device, which has {size_bytes} bytes"
+            ))
+            .fix("leave --range out to use the whole device"));
         }
         let blocks = asked / u64::from(bs);
         if blocks < u64::from(self.args.threads) {
@@ -164,13 +168,18 @@ fn refuse_contradictions(args: &BenchArgs, target: &Target) -> Result<(), Failur
             .fix("verify ram:, file: or a device stacked on them"));
     }
     if args.mix != 50 && args.rw != Rw::Randrw {
-        return Err(Failure::usage(format!("--mix sets the share of reads of randrw, but the run is {}", args.rw.name()))
-            .fix("add --rw randrw"));
+        return Err(Failure::usage(format!(
+            "--mix sets the share of reads of randrw, but the run is {}",
+            args.rw.name()
+        ))
+        .fix("add --rw randrw"));
     }
     if let Target::File(path) = target
         && path.as_os_str().is_empty()
     {
-        return Err(Failure::usage("the spec names no file").fix("write file:PATH, for example file:/tmp/sheave.img,size=1G"));
+        return Err(
+            Failure::usage("the spec names no file").fix("write file:PATH, for example file:/tmp/sheave.img,size=1G")
+        );
     }
     let Some(peer) = args.compare else { return Ok(()) };
     let alone = "a comparison takes turns on one core";

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
 use serde::Serialize;
-use sheave_base::units::{fmt_bytes, fmt_count, fmt_ns};
+use sheave::base::units::{fmt_bytes, fmt_count, fmt_ns};
 
 use crate::args::{BenchArgs, ProgressStyle};
 use crate::bench::board::{Board, Goal, Phase, Stage};
@@ -32,7 +32,8 @@ pub fn watch(args: &BenchArgs, board: &Board, meter: &CpuMeter, finished: &Recei
         }
         let sample = Sample::take(board);
         // Rates are differences within one stage.
-        let speed = last.as_ref().filter(|last| last.stage.number == sample.stage.number).map(|last| sample.since(last));
+        let speed =
+            last.as_ref().filter(|last| last.stage.number == sample.stage.number).map(|last| sample.since(last));
         match &bar {
             Some(bar) => {
                 draw(bar, args, board, &sample, speed.as_ref());
@@ -97,7 +98,7 @@ impl Sample {
     fn permille(&self, board: &Board, args: &BenchArgs) -> u64 {
         if self.stage.phase == Phase::Compare {
             // Relaxed: shown, nothing depends on it.
-            let done = board.pairs_done.load(sheave_base::sync::atomic::Ordering::Relaxed);
+            let done = board.pairs_done.load(sheave::base::sync::atomic::Ordering::Relaxed);
             return done * 1000 / u64::from(args.pairs);
         }
         let share = match self.stage.goal {
@@ -122,7 +123,9 @@ fn new_bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
     let template = "{prefix:>9} [{bar:24}] {msg}";
     bar.set_style(
-        BarStyle::with_template(template).expect("the template is a constant, and tried by a test").progress_chars("=> "),
+        BarStyle::with_template(template)
+            .expect("the template is a constant, and tried by a test")
+            .progress_chars("=> "),
     );
     bar
 }
@@ -173,12 +176,9 @@ struct JsonLine<'a> {
 fn write_line(style: ProgressStyle, args: &BenchArgs, board: &Board, sample: &Sample, speed: Option<&Speed>) {
     let permille = sample.permille(board, args);
     let line = match style {
-        ProgressStyle::Lines => format!(
-            "{} {}%: {}",
-            sample.stage.phase.name(),
-            permille / 10,
-            words(args, board, sample, speed, permille)
-        ),
+        ProgressStyle::Lines => {
+            format!("{} {}%: {}", sample.stage.phase.name(), permille / 10, words(args, board, sample, speed, permille))
+        }
         ProgressStyle::Json => {
             let latency = board.latency();
             let iops = speed.map_or(0.0, |speed| speed.iops);

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use sheave_base::units::{fmt_bytes, fmt_count, fmt_ns};
+use sheave::base::units::{fmt_bytes, fmt_count, fmt_ns};
 
 use crate::bench::compare::Comparison;
 use crate::bench::cpu::Spent;
@@ -161,7 +161,12 @@ impl Report {
             ("work", self.work()),
             (
                 "I/Os",
-                format!("{} in {:.2} s{}", self.ios, self.seconds, if self.interrupted { " (ended by Ctrl-C)" } else { "" }),
+                format!(
+                    "{} in {:.2} s{}",
+                    self.ios,
+                    self.seconds,
+                    if self.interrupted { " (ended by Ctrl-C)" } else { "" }
+                ),
             ),
             (
                 "speed",
@@ -173,7 +178,10 @@ impl Report {
                     self.ios_per_reap
                 ),
             ),
-            ("an I/O costs", format!("{:.1} ns of wall time, {:.1} ns of CPU time", self.ns_per_io, self.cpu_ns_per_io)),
+            (
+                "an I/O costs",
+                format!("{:.1} ns of wall time, {:.1} ns of CPU time", self.ns_per_io, self.cpu_ns_per_io),
+            ),
             (
                 "latency",
                 format!(
@@ -246,11 +254,7 @@ fn compare_rows(compare: &Comparison) -> [(&'static str, String); 2] {
     );
     let ratio = format!(
         "{:.2}x the IOPS ({:.2} to {:.2}), {:.2}x the CPU time an I/O; medians of {} pairs",
-        compare.ratio_iops,
-        compare.ratio_iops_range[0],
-        compare.ratio_iops_range[1],
-        compare.ratio_cpu,
-        compare.pairs
+        compare.ratio_iops, compare.ratio_iops_range[0], compare.ratio_iops_range[1], compare.ratio_cpu, compare.pairs
     );
     [("beside it", theirs), ("Sheave does", ratio)]
 }

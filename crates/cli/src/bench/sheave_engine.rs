@@ -8,8 +8,8 @@
 //! * I2. The ring has an SQ entry and a CQ entry for each slot (engine I2).
 #![allow(unsafe_code)] // SQEs carry raw addresses; a slot's buffer is a part of one large one.
 
-use sheave::uring::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
 use sheave::uring::RingError;
+use sheave::uring::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
 use sheave::{Buf, Device, Ring};
 
 use crate::args::BenchArgs;

@@ -11,8 +11,7 @@
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 
-use sheave_base::clock::Clock;
-use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave::base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::bench::board::{Board, Goal, Phase};
 use crate::bench::compare::{self, Arena, Comparison};
@@ -256,7 +255,7 @@ fn verified<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
     let until = crew.until(index);
     let ran = match plan.rate() {
         Some(rate) => {
-            let mut pace = Pace::new(&Clock::real(), rate);
+            let mut pace = Pace::new(checker.clock(), rate);
             checker.work(&until, &mut pace)
         }
         None => checker.work(&until, &mut Unpaced),

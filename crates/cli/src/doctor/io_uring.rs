@@ -50,9 +50,8 @@ fn ring() -> Vec<Check> {
     if let Err(err) = IoUring::new(2) {
         return vec![refused(NAME, &err)];
     }
-    let mut modern = IoUring::builder();
-    modern.setup_single_issuer().setup_defer_taskrun();
-    let deferred = match modern.build(2) {
+    let modern: std::io::Result<IoUring> = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(2);
+    let deferred = match modern {
         Ok(_) => Check::ok(NAME, "allowed; single issuer and deferred task work work"),
         Err(err) => Check::warn(
             NAME,
@@ -67,7 +66,9 @@ fn ring() -> Vec<Check> {
 fn refused(name: &'static str, err: &std::io::Error) -> Check {
     let facts = Facts {
         errno: err.raw_os_error().unwrap_or(0),
-        disabled: fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok().and_then(|text| text.trim().parse().ok()),
+        disabled: fs::read_to_string("/proc/sys/kernel/io_uring_disabled")
+            .ok()
+            .and_then(|text| text.trim().parse().ok()),
         group: fs::read_to_string("/proc/sys/kernel/io_uring_group").ok().and_then(|text| text.trim().parse().ok()),
         seccomp: fs::read_to_string("/proc/self/status").ok().is_some_and(|status| filtered(&status)),
     };
@@ -125,9 +126,11 @@ impl Facts {
                 format!("no memory for a ring ({err})"),
                 "raise the memlock limit (ulimit -l) or the memory limit of the cgroup",
             ),
-            (libc::EMFILE | libc::ENFILE, _) => {
-                Check::fail(name, format!("no descriptor left for a ring ({err})"), "raise the limit of open files (ulimit -n)")
-            }
+            (libc::EMFILE | libc::ENFILE, _) => Check::fail(
+                name,
+                format!("no descriptor left for a ring ({err})"),
+                "raise the limit of open files (ulimit -n)",
+            ),
             _ => Check::fail(name, format!("a ring cannot be set up ({err})"), "look at dmesg"),
         }
     }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use rustix::process::{Resource, getrlimit};
-use sheave_base::units::fmt_bytes;
+use sheave::base::units::fmt_bytes;
 
 use super::Check;
 
@@ -73,7 +73,10 @@ fn cpus() -> Check {
 
 fn clock() -> Check {
     let source = fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
-    judge_clock(source.as_deref().map(str::trim).unwrap_or("unknown"), sheave_base::clock::Clock::real().is_cycle_counter())
+    judge_clock(
+        source.as_deref().map(str::trim).unwrap_or("unknown"),
+        sheave::base::clock::Clock::real().is_cycle_counter(),
+    )
 }
 
 /// Judges the kernel's clock source, and whether we read the cycle counter ourselves.

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-use sheave_base::units::fmt_bytes;
+use sheave::base::units::fmt_bytes;
 
 use super::Check;
 
@@ -34,9 +34,11 @@ fn missing(path: &Path, err: &std::io::Error) -> Check {
             format!("{path} does not exist"),
             format!("check the spelling, probe its directory, or make it: sheave bench file:{path},size=1G --rw write"),
         ),
-        std::io::ErrorKind::PermissionDenied => {
-            Check::fail(NAME, format!("{path}: {err}"), "change the permissions of its directories, or run as another user")
-        }
+        std::io::ErrorKind::PermissionDenied => Check::fail(
+            NAME,
+            format!("{path}: {err}"),
+            "change the permissions of its directories, or run as another user",
+        ),
         _ => Check::fail(NAME, format!("{path}: {err}"), "check the path and the file system under it"),
     }
 }
@@ -47,7 +49,9 @@ fn kind(path: &Path, meta: &Metadata) -> Check {
     let what = match () {
         () if file_type.is_file() => "file",
         () if file_type.is_block_device() => "block device",
-        () if file_type.is_dir() => return Check::ok(NAME, format!("{}: directory, probed with a file without a name", path.display())),
+        () if file_type.is_dir() => {
+            return Check::ok(NAME, format!("{}: directory, probed with a file without a name", path.display()));
+        }
         () => {
             return Check::fail(
                 NAME,
@@ -122,7 +126,10 @@ fn iopoll(meta: &Metadata) -> Check {
     let device = if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() };
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let Some(queue) = queue_dir(&PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))) else {
-        return Check::ok(NAME, format!("no block device of this machine under it ({major}:{minor}); --poll waits as without"));
+        return Check::ok(
+            NAME,
+            format!("no block device of this machine under it ({major}:{minor}); --poll waits as without"),
+        );
     };
     let polls = fs::read_to_string(queue.join("io_poll")).is_ok_and(|text| text.trim() == "1");
     if polls {

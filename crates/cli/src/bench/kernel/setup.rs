@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use io_uring::IoUring;
-use sheave_base::buf::Buf;
+use sheave::base::buf::Buf;
 
 use super::{Enter, IORING_ENTER_REGISTERED_RING, KernelRing};
 use crate::bench::engine::Engine;
@@ -50,9 +50,9 @@ impl KernelRing {
             },
         };
         let file = match &setup.file {
-            Some(file) => {
-                Some(file.try_clone().map_err(|err| Failure::run(format!("cannot share the file with the peer: {err}")))?)
-            }
+            Some(file) => Some(
+                file.try_clone().map_err(|err| Failure::run(format!("cannot share the file with the peer: {err}")))?,
+            ),
             None => None,
         };
         Self::with_task_work(&setup, defer, file)?
@@ -63,8 +63,9 @@ impl KernelRing {
     fn with_task_work(setup: &Setup, defer: bool, file: Option<File>) -> Result<Option<Self>, Failure> {
         let Some(ring) = build(setup, defer)? else { return Ok(None) };
         let len = (setup.depth as usize) * (setup.bs as usize);
-        let mut buffers = Buf::zeroed(len, 4096)
-            .map_err(|err| Failure::run(format!("no memory for the peer's buffers: {err}")).fix("use a smaller --depth or --bs"))?;
+        let mut buffers = Buf::zeroed(len, 4096).map_err(|err| {
+            Failure::run(format!("no memory for the peer's buffers: {err}")).fix("use a smaller --depth or --bs")
+        })?;
         let mut fixed_buffers = false;
         if let Some(file) = &file {
             ring.submitter().register_files(&[file.as_raw_fd()]).map_err(|err| {
@@ -112,8 +113,9 @@ fn build(setup: &Setup, defer: bool) -> Result<Option<IoUring>, Failure> {
             Ok(ring) => return Ok(Some(ring)),
             Err(err) if err.raw_os_error() == Some(libc::EINVAL) => last = Some(err),
             Err(err) => {
-                return Err(Failure::run(format!("no kernel io_uring to compare with: {err}"))
-                    .fix("`sheave doctor` tells what forbids it; without --compare the run needs none for null: and ram:"));
+                return Err(Failure::run(format!("no kernel io_uring to compare with: {err}")).fix(
+                    "`sheave doctor` tells what forbids it; without --compare the run needs none for null: and ram:",
+                ));
             }
         }
     }

@@ -101,6 +101,9 @@ impl fmt::Display for Wrong {
                 bytes.iter().map(|&byte| if (0x20..0x7f).contains(&byte) { char::from(byte) } else { '.' }).collect();
             writeln!(f, "     {:08x}  {hex:<48} |{text}|", line * 16)?;
         }
-        write!(f, "   fix: do not trust this device; keep it as it is and look at the layer below (dmesg, SMART, the host)")
+        write!(
+            f,
+            "   fix: do not trust this device; keep it as it is and look at the layer below (dmesg, SMART, the host)"
+        )
     }
 }

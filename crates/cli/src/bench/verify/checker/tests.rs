@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sheave_base::sync::atomic::AtomicBool;
+use sheave::base::sync::atomic::AtomicBool;
 
 use super::*;
 use crate::args::Rw;
@@ -31,14 +31,7 @@ struct Memory {
 
 impl Memory {
     fn new(blocks: usize, fault: Fault, at: u32) -> Self {
-        Self {
-            bytes: vec![0; blocks * BS],
-            buffers: vec![vec![0; BS]; 8],
-            queue: Vec::new(),
-            fault,
-            at,
-            writes: 0,
-        }
+        Self { bytes: vec![0; blocks * BS], buffers: vec![vec![0; BS]; 8], queue: Vec::new(), fault, at, writes: 0 }
     }
 
     fn write(&mut self, slot: u32, offset: usize) -> i32 {
@@ -136,9 +129,10 @@ fn fewer_blocks_than_slots_still_make_progress() {
 #[test]
 fn one_lost_misdirected_or_torn_write_is_found() {
     for fault in [Fault::Lose, Fault::Misdirect, Fault::Tear] {
-        for rw in [Rw::Randread, Rw::Randrw] {
-            // During the fill, so that the read of every block must see it.
-            let checker = run(rw, 20, fault, 7);
+        // During the fill, so that a read must see it; or near the end, so that no later write hides it.
+        let writes = run(Rw::Randrw, 20, Fault::None, 0).engine.writes;
+        for (rw, at) in [(Rw::Randread, 7), (Rw::Randrw, writes - 1)] {
+            let checker = run(rw, 20, fault, at);
             assert!(checker.tally().wrong > 0, "{rw:?} missed it");
             let (error, wrong) = checker.into_findings();
             let report = wrong.expect("wrong > 0").to_string();
