@@ -160,21 +160,28 @@ impl<E: Engine> Looper<E> {
     /// Fills up to `want` SQEs; fewer when fewer are due.
     #[inline]
     fn prep<P: Pacing>(&mut self, want: u32, now: u64, pattern: &mut Pattern, pace: &mut P) -> u32 {
-        for prepped in 0..want {
-            let Some(due) = pace.due(now) else { return prepped };
-            let step = pattern.step();
-            let offset = pattern.offset(step.block);
-            let slot = self.slots.take(InFlight::new(due, step.write, offset));
-            self.counts.writes += u64::from(step.write);
+        // In registers, whatever memory the SQEs are written to.
+        let mut steps = pattern.clone();
+        let mut slots = self.slots.taker();
+        let (mut prepped, mut writes) = (0, 0);
+        while prepped < want {
+            let Some(due) = pace.due(now) else { break };
+            let step = steps.step();
+            let offset = steps.offset(step.block);
+            let slot = slots.take(InFlight::new(due, step.write, offset));
+            writes += u64::from(step.write);
             self.engine.prep(slot, step.write, offset);
+            prepped += 1;
         }
-        want
+        *pattern = steps;
+        self.counts.writes += writes;
+        prepped
     }
 
     /// Takes what is done. I/Os of one batch share a stamp, so the histogram is touched once a batch.
     #[inline]
     fn reap(&mut self, now: u64) {
-        let (slots, expected) = (&mut self.slots, self.engine.expected());
+        let (mut slots, expected) = (self.slots.giver(), self.engine.expected());
         let (clock, latency) = (&self.clock, &self.lane.latency);
         let (first_error, counts) = (&mut self.first_error, &mut self.counts);
         let (mut stamp, mut same) = (now, 0u64);

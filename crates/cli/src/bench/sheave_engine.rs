@@ -1,7 +1,7 @@
 //! Sheave's ring as an engine of `bench`.
 //!
-//! SQEs are written in place. An SQ entry keeps what it had last, so after the first round only what differs from
-//! I/O to I/O is written: direction, offset, address, slot.
+//! SQEs are written in place. An SQ entry keeps what it had last, so one round of NOPs writes into every entry what
+//! all SQEs have in common, and then only what differs from I/O to I/O is written: direction, offset, address, slot.
 //!
 //! * I1. The memory of the buffers belongs to the ring when registered, else to `_buffers`, which is dropped after
 //!   the ring (field order); the ring waits for its I/O when it is dropped. So `base` stays valid for the ring's life.
@@ -23,12 +23,8 @@ pub struct SheaveEngine {
     /// The first slot's buffer (I1).
     base: *mut u8,
     bs: u32,
-    /// What all SQEs have in common.
-    template: Sqe,
     /// Opcodes of a read and a write.
     opcodes: [u8; 2],
-    /// SQ entries that have not been written yet.
-    fresh: u32,
 }
 
 impl SheaveEngine {
@@ -61,13 +57,30 @@ impl SheaveEngine {
         }
         let template = Sqe { flags: IOSQE_FIXED_FILE, fd: 0, len: args.bs, ..Sqe::default() };
         let opcodes = if fixed { [opcode::READ_FIXED, opcode::WRITE_FIXED] } else { [opcode::READ, opcode::WRITE] };
-        Ok(Self { ring, _buffers: own, base, bs: args.bs, template, opcodes, fresh: entries })
+        prefill(&mut ring, &template)?;
+        Ok(Self { ring, _buffers: own, base, bs: args.bs, opcodes })
     }
 
     #[inline]
     fn address(&self, slot: u32) -> *mut u8 {
         self.base.wrapping_add(slot as usize * self.bs as usize)
     }
+}
+
+/// Leaves `template` in every entry of an empty SQ, by a round of NOPs.
+fn prefill(ring: &mut Ring, template: &Sqe) -> Result<(), Failure> {
+    let fail = |err: RingError| Failure::run(format!("the ring does not even do NOPs: {err}"));
+    let entries = ring.sq_space();
+    for _ in 0..entries {
+        // A NOP ignores the file and the length.
+        let nop = Sqe { opcode: opcode::NOP, ..*template };
+        // SAFETY: a NOP uses no address.
+        let pushed = unsafe { ring.push_sqe(&nop) };
+        debug_assert!(pushed, "as many as there is space for");
+    }
+    ring.submit_and_wait(entries).map_err(fail)?;
+    for _ in ring.completions() {}
+    Ok(())
 }
 
 impl Engine for SheaveEngine {
@@ -83,10 +96,6 @@ impl Engine for SheaveEngine {
             debug_assert!(false, "I2: the SQ has an entry for each slot");
             return;
         };
-        if self.fresh > 0 {
-            self.fresh -= 1;
-            *sqe = self.template;
-        }
         sqe.opcode = self.opcodes[usize::from(write)];
         sqe.off = offset;
         sqe.addr = address;

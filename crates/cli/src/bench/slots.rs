@@ -42,12 +42,11 @@ impl InFlight {
 pub struct Slots {
     free: Box<[u16; MAX_DEPTH]>,
     table: Box<[InFlight; MAX_DEPTH]>,
-    /// Turns of the free queue, modulo `wrap`.
-    head: usize,
-    tail: usize,
+    /// Slots taken so far, and slots put into the free queue so far; the queue's ends, modulo `wrap + 1`.
+    taken: usize,
+    freed: usize,
     wrap: usize,
     depth: u32,
-    in_flight: u32,
 }
 
 impl Slots {
@@ -60,47 +59,98 @@ impl Slots {
         }
         // The queue wraps at the next power of two, so that a shallow loop stays in a few cache lines.
         let wrap = (depth as usize).next_power_of_two() - 1;
-        Self {
-            free,
-            table: Box::new([InFlight::default(); MAX_DEPTH]),
-            head: 0,
-            tail: depth as usize,
-            wrap,
-            depth,
-            in_flight: 0,
-        }
-    }
-
-    /// How many are in flight.
-    #[inline]
-    pub fn in_flight(&self) -> u32 {
-        self.in_flight
+        let table = Box::new([InFlight::default(); MAX_DEPTH]);
+        Self { free, table, taken: 0, freed: depth as usize, wrap, depth }
     }
 
     /// How many are free.
     #[inline]
     pub fn free(&self) -> u32 {
-        self.depth - self.in_flight
+        (self.freed - self.taken) as u32
     }
 
+    /// How many are in flight.
+    #[inline]
+    pub fn in_flight(&self) -> u32 {
+        self.depth - self.free()
+    }
+
+    /// Takes slots in a row: what changes stays in registers until it is dropped.
+    #[inline]
+    pub fn taker(&mut self) -> Taker<'_> {
+        let Self { free, table, taken, freed, wrap, .. } = self;
+        Taker { free, table, next: *taken, end: *freed, wrap: *wrap & MASK, taken }
+    }
+
+    /// Gives slots back in a row: what changes stays in registers until it is dropped.
+    #[inline]
+    pub fn giver(&mut self) -> Giver<'_> {
+        let Self { free, table, freed, wrap, .. } = self;
+        Giver { free, table, next: *freed, wrap: *wrap & MASK, freed }
+    }
+
+    /// Takes one free slot; the caller has checked that there is one.
+    pub fn take(&mut self, io: InFlight) -> u32 {
+        self.taker().take(io)
+    }
+
+    /// Gives one slot back and says what it did.
+    pub fn put(&mut self, slot: u32) -> InFlight {
+        self.giver().put(slot)
+    }
+}
+
+/// Takes free slots.
+pub struct Taker<'a> {
+    free: &'a [u16; MAX_DEPTH],
+    table: &'a mut [InFlight; MAX_DEPTH],
+    next: usize,
+    end: usize,
+    wrap: usize,
+    taken: &'a mut usize,
+}
+
+impl Taker<'_> {
     /// Takes a free slot; the caller has checked that there is one.
     #[inline]
     pub fn take(&mut self, io: InFlight) -> u32 {
-        debug_assert!(self.in_flight < self.depth, "I1: a slot was asked of an empty queue");
-        let slot = self.free[self.head & self.wrap & MASK];
-        self.head += 1;
-        self.in_flight += 1;
+        debug_assert!(self.next < self.end, "I1: a slot was asked of an empty queue");
+        let slot = self.free[self.next & self.wrap & MASK];
+        self.next += 1;
         self.table[slot as usize & MASK] = io;
         u32::from(slot)
     }
+}
 
+impl Drop for Taker<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        *self.taken = self.next;
+    }
+}
+
+/// Gives slots back.
+pub struct Giver<'a> {
+    free: &'a mut [u16; MAX_DEPTH],
+    table: &'a [InFlight; MAX_DEPTH],
+    next: usize,
+    wrap: usize,
+    freed: &'a mut usize,
+}
+
+impl Giver<'_> {
     /// Gives a slot back and says what it did.
     #[inline]
     pub fn put(&mut self, slot: u32) -> InFlight {
-        debug_assert!(slot < self.depth && self.in_flight > 0, "I1: slot {slot} was not in flight");
-        self.free[self.tail & self.wrap & MASK] = slot as u16;
-        self.tail += 1;
-        self.in_flight -= 1;
+        self.free[self.next & self.wrap & MASK] = slot as u16;
+        self.next += 1;
         self.table[slot as usize & MASK]
+    }
+}
+
+impl Drop for Giver<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        *self.freed = self.next;
     }
 }
