@@ -1,37 +1,41 @@
 //! The kernel's io_uring as a peer: what `--compare kernel` measures Sheave against.
 //!
 //! Made as fast as it can be, because a slow peer flatters: registered ring, file and buffers, one issuer,
-//! deferred task work where that is faster, no SQ array, one enter a batch, SQEs written in place.
+//! deferred task work where that is faster, no SQ array, one enter a batch, SQEs written in place and only where
+//! they differ. Its NOP is the plain one, which looks up neither file nor buffer.
 //!
-//! * I1. The buffers and the file outlive every request: `ring` is dropped first (field order), and dropping
-//!   a ring waits for the requests that use its registered buffers.
+//! * I1. The buffers and the file outlive every request: the loop reaps all it has submitted (looper I1), and when a
+//!   ring is dropped in spite of that, the kernel holds pages and files itself until the requests have ended.
 //! * I2. SQ entries >= slots and each slot is in flight at most once (engine I1), so the SQ never overflows.
 //!
 //! Called by [`crate::bench::compare`] only.
-#![allow(unsafe_code)] // SQEs carry raw addresses, and the enter of a registered ring is a raw system call.
+#![allow(unsafe_code)] // The enter of a registered ring is a raw system call.
 
 use std::fs::File;
 
-use io_uring::{IoUring, opcode, squeue, types};
 use sheave::base::buf::Buf;
+use sheave::uring::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
 
 use crate::bench::engine::Engine;
 use crate::failure::Failure;
 
+mod rings;
 mod setup;
 
+use rings::Rings;
 pub use setup::Setup;
 
 /// A kernel ring with one buffer a slot.
 pub struct KernelRing {
-    ring: IoUring,
+    rings: Rings,
     buffers: Buf,
+    base: u64,
     /// Index 0 of the ring's registered files refers to it; none when `nop`.
     _file: Option<File>,
     nop: bool,
     bs: u32,
-    /// The buffers are registered: one region, index 0.
-    fixed_buffers: bool,
+    /// Opcodes of a read and a write.
+    opcodes: [u8; 2],
     enter: Enter,
     /// SQEs written and not yet taken by the kernel.
     queued: u32,
@@ -49,25 +53,19 @@ const IORING_ENTER_GETEVENTS: u32 = 1;
 const IORING_ENTER_REGISTERED_RING: u32 = 1 << 4;
 
 impl KernelRing {
-    /// The address of a slot's buffer.
-    fn address(&mut self, slot: u32) -> *mut u8 {
-        let at = slot as usize * self.bs as usize;
-        debug_assert!(at + self.bs as usize <= self.buffers.len());
-        self.buffers.as_mut_ptr().wrapping_add(at)
-    }
-
-    #[inline]
-    fn entry(&mut self, slot: u32, write: bool, offset: u64) -> squeue::Entry {
-        if self.nop {
-            return opcode::Nop::new().build();
-        }
-        let (file, address, bs) = (types::Fixed(0), self.address(slot), self.bs);
-        match (self.fixed_buffers, write) {
-            (true, false) => opcode::ReadFixed::new(file, address, bs, 0).offset(offset).build(),
-            (true, true) => opcode::WriteFixed::new(file, address, bs, 0).offset(offset).build(),
-            (false, false) => opcode::Read::new(file, address, bs).offset(offset).build(),
-            (false, true) => opcode::Write::new(file, address, bs).offset(offset).build(),
-        }
+    /// Writes into every SQE what all requests have in common.
+    fn prefill(&mut self, fixed_buffers: bool) {
+        let template = if self.nop {
+            Sqe::default()
+        } else {
+            Sqe { flags: IOSQE_FIXED_FILE, fd: 0, len: self.bs, ..Sqe::default() }
+        };
+        self.opcodes = match fixed_buffers {
+            _ if self.nop => [opcode::NOP; 2],
+            true => [opcode::READ_FIXED, opcode::WRITE_FIXED],
+            false => [opcode::READ, opcode::WRITE],
+        };
+        self.rings.all_sqes().fill(template);
     }
 }
 
@@ -78,22 +76,27 @@ impl Engine for KernelRing {
 
     #[inline]
     fn prep(&mut self, slot: u32, write: bool, offset: u64) {
-        let entry = self.entry(slot, write, offset).user_data(u64::from(slot));
-        // SAFETY: I1 keeps the buffer and the file alive until the request is done.
-        let pushed = unsafe { self.ring.submission().push(&entry) };
-        debug_assert!(pushed.is_ok(), "I2: the SQ has an entry for each slot");
+        let sqe = self.rings.next_sqe();
+        sqe.user_data = u64::from(slot);
+        if !self.nop {
+            sqe.opcode = self.opcodes[usize::from(write)];
+            sqe.off = offset;
+            sqe.addr = self.base + u64::from(slot) * u64::from(self.bs);
+        }
         self.queued += 1;
     }
 
     #[inline]
     fn submit(&mut self, wait: u32) -> Result<(), Failure> {
+        self.rings.publish();
         let mut flags = self.enter.flags;
         if wait > 0 || self.queued == 0 || self.enter.polls {
             flags |= IORING_ENTER_GETEVENTS;
         }
         loop {
             let nothing = std::ptr::null::<libc::sigset_t>();
-            // SAFETY: the descriptor is this ring's own, and the null argument is not read.
+            // SAFETY: the descriptor is this ring's own; I1 for the memory that the SQEs name; the null argument is
+            // not read.
             let entered = unsafe {
                 libc::syscall(libc::SYS_io_uring_enter, self.enter.fd, self.queued, wait, flags, nothing, 0usize)
             };
@@ -114,13 +117,8 @@ impl Engine for KernelRing {
     }
 
     #[inline]
-    fn reap(&mut self, mut done: impl FnMut(u32, i32)) -> u32 {
-        let mut reaped = 0;
-        for cqe in self.ring.completion() {
-            done(cqe.user_data() as u32, cqe.result());
-            reaped += 1;
-        }
-        reaped
+    fn reap(&mut self, done: impl FnMut(u32, i32)) -> u32 {
+        self.rings.reap(done)
     }
 
     fn buffer(&mut self, slot: u32) -> &mut [u8] {
