@@ -11,9 +11,7 @@ pub fn explain(error: IoError, bs: u32, size_bytes: u64) -> Failure {
     let place = format!("{what} of {bs} bytes at byte {}", error.offset);
     if error.result >= 0 {
         let fix = if error.offset + u64::from(bs) > size_bytes {
-            format!(
-                "the device has shrunk to {size_bytes} bytes under the run; restore its size, or use --range {size_bytes}"
-            )
+            format!("the device has shrunk to {size_bytes} bytes; restore its size, or use --range {size_bytes}")
         } else {
             "the device may have shrunk under the run; check its size, and its layer below (dmesg)".into()
         };

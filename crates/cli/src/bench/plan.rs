@@ -119,7 +119,7 @@ impl Plan {
         }
         if self.args.verify && blocks > MAX_VERIFY_BLOCKS {
             return Err(Failure::usage(format!(
-                "--verify keeps a generation of each block in memory, for {MAX_VERIFY_BLOCKS} blocks at most; here are {blocks}"
+                "--verify keeps generations of {MAX_VERIFY_BLOCKS} blocks at most in memory; here are {blocks}"
             ))
             .fix(format!("use a larger --bs, or --range {}", MAX_VERIFY_BLOCKS * u64::from(bs))));
         }

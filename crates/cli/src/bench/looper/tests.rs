@@ -120,3 +120,46 @@ fn the_stop_flag_and_the_deadline_end_the_run() {
     assert!(start.elapsed() >= Duration::from_millis(19));
     assert!(start.elapsed() < Duration::from_secs(5));
 }
+
+/// Completes at once and costs next to nothing: what is left is the loop.
+struct Nothing {
+    slots: [u32; 128],
+    queued: usize,
+}
+
+impl Engine for Nothing {
+    fn expected(&self) -> i32 {
+        512
+    }
+    #[inline]
+    fn prep(&mut self, slot: u32, _write: bool, offset: u64) {
+        self.slots[self.queued & 127] = slot;
+        self.queued += 1;
+        std::hint::black_box(offset);
+    }
+    fn submit(&mut self, _wait: u32) -> Result<(), Failure> {
+        Ok(())
+    }
+    #[inline]
+    fn reap(&mut self, mut done: impl FnMut(u32, i32)) -> u32 {
+        let queued = std::mem::take(&mut self.queued);
+        self.slots[..queued.min(128)].iter().for_each(|&slot| done(slot, 512));
+        queued as u32
+    }
+    fn buffer(&mut self, _slot: u32) -> &mut [u8] {
+        unreachable!("the measured loop does not look into buffers")
+    }
+}
+
+#[test]
+#[ignore = "measures the loop itself: cargo test --release -p sheave-cli loop_cost -- --ignored --nocapture"]
+fn loop_cost() {
+    for (depth, batch) in [(128, 32), (32, 8), (1, 1)] {
+        let engine = Nothing { slots: [0; 128], queued: 0 };
+        let mut looper = Looper::new(engine, depth, batch, 0, Arc::new(Lane::new()));
+        let mut pattern = Pattern::new(Rw::Randread, 50, 0, 512, 1 << 30, 1);
+        let start = std::time::Instant::now();
+        looper.run(&mut pattern, &until(50_000_000), &mut Unpaced).expect("nothing does not fail");
+        println!("depth {depth}, batch {batch}: {:.2} ns an I/O", start.elapsed().as_nanos() as f64 / 50e6);
+    }
+}
