@@ -1,7 +1,9 @@
 //! The peer of `ram:`: a plain loop that copies the same random blocks out of memory.
 //!
-//! The same generator, the same number of rotating buffers, the same kind of memory (a zeroed anonymous mapping,
-//! written once). No ring, no queue, no latencies: only the copies, and the clock looked at every few thousand.
+//! The same generator, the same number of rotating buffers, the same kind of memory (an anonymous mapping, in huge
+//! pages where the system gives them, written once). No ring, no queue, no latencies: only the copies, and the clock
+//! looked at every few thousand.
+#![allow(unsafe_code)] // Asking for huge pages takes a raw pointer.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -11,6 +13,9 @@ use sheave::base::clock::Clock;
 
 use crate::bench::pattern::Pattern;
 use crate::failure::Failure;
+
+/// Where the area starts on, as the ram driver's does.
+const HUGE_PAGE: usize = 2 << 20;
 
 /// Memory to copy from, and buffers to copy to.
 pub struct Memcpy {
@@ -28,7 +33,8 @@ impl Memcpy {
             Failure::run(format!("no memory to copy from: {err}"))
                 .fix("use a smaller device, or --range to use a part of it")
         };
-        let mut area = Buf::zeroed(range as usize, 4096).map_err(no_memory)?;
+        let mut area = Buf::zeroed(range as usize, HUGE_PAGE).map_err(no_memory)?;
+        ask_for_huge_pages(&mut area);
         let mut buffers = Buf::zeroed(depth as usize * bs, 4096).map_err(no_memory)?;
         // Every page is touched before it counts, with something other than the shared page of zeroes.
         for (at, word) in area.chunks_exact_mut(8).enumerate() {
@@ -59,4 +65,13 @@ impl Memcpy {
         }
         copied
     }
+}
+
+/// The ram driver asks for them, so its peer does too.
+fn ask_for_huge_pages(area: &mut Buf) {
+    let advice = rustix::mm::Advice::LinuxHugepage;
+    // SAFETY: the mapping is `area`'s own; this advice does not change what it holds.
+    let taken = unsafe { rustix::mm::madvise(area.as_mut_ptr().cast(), area.len(), advice) };
+    // A kernel without huge pages has none for the ram driver either.
+    let _ = taken;
 }
