@@ -38,6 +38,7 @@ use sheave::{Device, DeviceError};
 use crate::args::BenchArgs;
 use crate::failure::Failure;
 use crate::output;
+pub use kernel::{Probe, probe};
 use plan::Plan;
 use report::{Measured, Report, VerifyReport};
 use sheave_engine::SheaveEngine;

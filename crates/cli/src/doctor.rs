@@ -2,13 +2,13 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`io_uring`] | kernel version, io_uring and what forbids it |
+//! | [`ring`] | kernel version, io_uring and what forbids it |
 //! | [`machine`] | limits, CPUs, clock source |
 //! | [`path`] | direct I/O, alignment and polling of a file or device |
 
-mod io_uring;
 mod machine;
 mod path;
+mod ring;
 #[cfg(test)]
 mod tests;
 
@@ -75,7 +75,7 @@ struct Examination {
 
 /// Examines, prints, and fails when something keeps `file:` from working.
 pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
-    let mut checks = io_uring::checks();
+    let mut checks = ring::checks();
     checks.extend(machine::checks());
     if let Some(path) = &args.path {
         checks.extend(path::checks(path));

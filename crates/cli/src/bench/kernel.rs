@@ -8,7 +8,7 @@
 //!   ring is dropped in spite of that, the kernel holds pages and files itself until the requests have ended.
 //! * I2. SQ entries >= slots and each slot is in flight at most once (engine I1), so the SQ never overflows.
 //!
-//! Called by [`crate::bench::compare`] only.
+//! Called by [`crate::bench::compare`]; `doctor` probes with it.
 #![allow(unsafe_code)] // The enter of a registered ring is a raw system call.
 
 use std::fs::File;
@@ -22,8 +22,26 @@ use crate::failure::Failure;
 mod rings;
 mod setup;
 
-use rings::Rings;
+use rings::{Params, Rings};
 pub use setup::Setup;
+
+/// What [`probe`] asks the kernel for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// Any ring.
+    Plain,
+    /// One issuer, deferred task work.
+    Modern,
+}
+
+/// Sets a small ring up and drops it; the error is the kernel's own.
+pub fn probe(what: Probe) -> std::io::Result<()> {
+    let flags = match what {
+        Probe::Plain => 0,
+        Probe::Modern => rings::SETUP_SINGLE_ISSUER | rings::SETUP_DEFER_TASKRUN,
+    };
+    Rings::new(2, Params::new(0, flags)).map(drop)
+}
 
 /// A kernel ring with one buffer a slot.
 pub struct KernelRing {

@@ -1,7 +1,7 @@
 //! Tests of the judgements; the probes themselves depend on the machine.
 
-use super::io_uring::{Facts, filtered, judge_kernel};
 use super::machine::{judge_clock, judge_memlock};
+use super::ring::{Facts, filtered, judge_kernel};
 use super::*;
 
 fn refusal(errno: i32, disabled: Option<u32>, group: Option<i64>, seccomp: bool) -> Check {

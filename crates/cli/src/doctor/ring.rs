@@ -4,9 +4,8 @@
 
 use std::fs;
 
-use io_uring::IoUring;
-
 use super::Check;
+use crate::bench::{Probe, probe};
 
 /// Oldest kernel on which `file:` works.
 const OLDEST: (u32, u32) = (5, 11);
@@ -15,9 +14,7 @@ const GOOD: (u32, u32) = (6, 1);
 
 /// All checks of this module.
 pub fn checks() -> Vec<Check> {
-    let mut checks = vec![kernel()];
-    checks.extend(ring());
-    checks
+    vec![kernel(), ring()]
 }
 
 fn kernel() -> Check {
@@ -44,22 +41,20 @@ pub(super) fn judge_kernel(release: &str) -> Check {
     }
 }
 
-/// Sets rings up, from plain to demanding.
-fn ring() -> Vec<Check> {
+/// Sets rings up, a plain one and then one as `file:` wants it.
+fn ring() -> Check {
     const NAME: &str = "io_uring";
-    if let Err(err) = IoUring::new(2) {
-        return vec![refused(NAME, &err)];
+    if let Err(err) = probe(Probe::Plain) {
+        return refused(NAME, &err);
     }
-    let modern: std::io::Result<IoUring> = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(2);
-    let deferred = match modern {
-        Ok(_) => Check::ok(NAME, "allowed; single issuer and deferred task work work"),
+    match probe(Probe::Modern) {
+        Ok(()) => Check::ok(NAME, "allowed; single issuer and deferred task work work"),
         Err(err) => Check::warn(
             NAME,
             format!("allowed, but without deferred task work ({err})"),
             "run Linux 6.1 or newer: fewer interruptions and less CPU time an I/O",
         ),
-    };
-    vec![deferred]
+    }
 }
 
 /// Why a ring cannot be set up.
