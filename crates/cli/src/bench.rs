@@ -117,6 +117,7 @@ fn report(crew: &Crew, device: &Device, harvests: Vec<Harvest>, interrupted: boo
     let mut report = Report::new(&crew.plan, device.name().to_owned(), measured);
     report.interrupted = interrupted;
     report.notices = device.notices();
+    report.notices.extend(crew.plan.holes());
     report.compare = sum.comparison;
     let error = sum.first_error.map(|error| io_error::explain(error, args.bs, device.size_bytes()));
     report.first_error = error.as_ref().map(|error| error.cause().to_owned());

@@ -118,8 +118,8 @@ pub struct BenchArgs {
     #[arg(long, help_heading = "Checking")]
     pub verify: bool,
 
-    /// Write the whole range once before the run [default: for ram: only, whose unwritten blocks cost nothing
-    /// to read]. Overwrites the device.
+    /// Write the whole range once before the run [default: for ram: and for a file that the run makes, whose
+    /// unwritten blocks cost little to read and more to write]. Overwrites the device.
     #[arg(long, help_heading = "Checking")]
     pub fill: bool,
 

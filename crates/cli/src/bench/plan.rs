@@ -89,7 +89,13 @@ impl Plan {
                 .fix("add --overwrite if nothing on the device is needed, or use a file"));
         }
         let cpus = if args.pin.is_on() { place(args)? } else { Vec::new() };
-        let fill = !args.verify && (args.fill || (target == Target::Ram && args.rw.reads()));
+        // Blocks that were never written cost little to read, and the first write of each costs extra.
+        let fresh = match &target {
+            Target::Ram => args.rw.reads(),
+            Target::File(path) => !path.exists() && (args.rw != Rw::Write || args.compare.is_some()),
+            Target::Null | Target::Other => false,
+        };
+        let fill = !args.verify && (args.fill || fresh);
         Ok(Self { args: args.clone(), target, batch, runtime, cpus, fill })
     }
 
@@ -153,6 +159,18 @@ impl Plan {
         let Some(total) = self.args.ios else { return u64::MAX };
         let threads = u64::from(self.args.threads);
         total / threads + u64::from(u64::from(index) < total % threads)
+    }
+
+    /// A word of warning when the run read from a file with holes.
+    pub fn holes(&self) -> Option<String> {
+        use std::os::unix::fs::MetadataExt;
+        let Target::File(path) = &self.target else { return None };
+        let meta = path.metadata().ok().filter(|meta| meta.is_file() && self.args.rw.reads())?;
+        let holes = meta.len().saturating_sub(meta.blocks() * 512);
+        (holes > meta.len() / 100).then(|| {
+            let percent = holes * 100 / meta.len().max(1);
+            format!("{percent} % of the file is holes, which read without touching the disk; --fill writes it first")
+        })
     }
 
     /// The rate of one thread.

@@ -54,7 +54,7 @@ pub fn no_io_uring() -> bool {
         .as_array()
         .is_some_and(|checks| checks.iter().any(|check| check["name"] == "io_uring" && check["status"] == "fail"));
     if missing {
-        eprintln!("SKIPPED: this machine has no io_uring");
+        sheave_testkit::skip("the kernel forbids io_uring here: `sheave doctor` tells why");
     }
     missing
 }

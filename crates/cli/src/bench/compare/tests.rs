@@ -35,7 +35,7 @@ fn ratios_are_ours_by_theirs_and_medians_of_pairs() {
 fn the_kernel_does_nops_here() {
     let setup = Setup { file: None, depth: 8, batch: 4, bs: 512, poll: false };
     let Ok(ring) = KernelRing::new(setup) else {
-        eprintln!("SKIPPED: this machine has no io_uring");
+        sheave_testkit::skip("the kernel forbids io_uring here: `sheave doctor` tells why");
         return;
     };
     let mut looper = Looper::new(ring, 8, 4, 0, std::sync::Arc::new(Lane::new()));
