@@ -119,7 +119,7 @@ fn report(crew: &Crew, device: &Device, harvests: Vec<Harvest>, interrupted: boo
     report.notices = device.notices();
     report.notices.extend(crew.plan.holes());
     report.compare = sum.comparison;
-    let error = sum.first_error.map(|error| io_error::explain(error, args.bs, device.size_bytes()));
+    let error = sum.first_error.map(|error| io_error::explain(error, args.bs, size_now(crew, device)));
     report.first_error = error.as_ref().map(|error| error.cause().to_owned());
     if args.verify {
         let wrong_block = sum.wrong.as_ref().map(verify::Wrong::json);
@@ -137,6 +137,18 @@ fn report(crew: &Crew, device: &Device, harvests: Vec<Harvest>, interrupted: boo
     match error {
         Some(error) => Err(error),
         None => Ok(()),
+    }
+}
+
+/// The device's size as it is after the run; a driver may not have noticed that its file was cut.
+fn size_now(crew: &Crew, device: &Device) -> u64 {
+    let known = device.size_bytes();
+    match &crew.plan.target {
+        plan::Target::File(path) => match path.metadata() {
+            Ok(meta) if meta.is_file() => known.min(meta.len()),
+            _ => known,
+        },
+        _ => known,
     }
 }
 

@@ -9,16 +9,19 @@ use crate::failure::Failure;
 pub fn explain(error: IoError, bs: u32, size_bytes: u64) -> Failure {
     let what = if error.write { "write" } else { "read" };
     let place = format!("{what} of {bs} bytes at byte {}", error.offset);
-    if error.result >= 0 {
-        let fix = if error.offset + u64::from(bs) > size_bytes {
-            format!("the device has shrunk to {size_bytes} bytes; restore its size, or use --range {size_bytes}")
-        } else {
-            "the device may have shrunk under the run; check its size, and its layer below (dmesg)".into()
-        };
-        return Failure::run(format!("{place} gave only {} bytes", error.result)).fix(fix);
+    let answer = match error.result {
+        short @ 0.. => format!("gave only {short} bytes"),
+        negative => format!("failed: {}", Errno(-negative)),
+    };
+    let failure = Failure::run(format!("{place} {answer}"));
+    if error.offset + u64::from(bs) > size_bytes {
+        let fix = "restore its size, or use --range to stay inside";
+        return Failure::run(format!("{}; the device has shrunk to {size_bytes} bytes", failure.cause())).fix(fix);
     }
-    let errno = error.result.unsigned_abs() as i32;
-    Failure::run(format!("{place} failed: {}", Errno(errno))).fix(fix_for(errno, error.write))
+    match error.result {
+        0.. => failure.fix("check the size of the device, and the layer below it (dmesg)"),
+        negative => failure.fix(fix_for(-negative, error.write)),
+    }
 }
 
 fn fix_for(errno: i32, write: bool) -> &'static str {
