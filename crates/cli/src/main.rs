@@ -1,2 +1,38 @@
-//! The `sheave` command.
-fn main() {}
+//! The `sheave` command: parses the arguments, runs one subcommand, turns its outcome into an exit code.
+//!
+//! Exit codes are part of the interface:
+//!
+//! | code | means |
+//! |---|---|
+//! | 0 | done; a run that Ctrl-C ended early and that found nothing wrong counts as done |
+//! | 1 | the run failed: an I/O error, a wrong block, a device that cannot be opened |
+//! | 2 | the command line or a device spec cannot be understood |
+//! | 130 | a second Ctrl-C gave up waiting for I/O in flight |
+//!
+//! Results go to stdout, everything else to stderr, so that `--json` can be piped.
+
+mod args;
+mod bench;
+mod doctor;
+mod failure;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Bench(args) => bench::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprint!("{failure}");
+            failure.exit_code()
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The command line as clap sees it: names, defaults, help texts and the parsers of single values.
+//!
+//! Whether the values fit together, or fit the device, is judged later in [`crate::bench::plan`].
+
+mod bench;
+mod doctor;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use clap::{Parser, Subcommand};
+
+pub use bench::{BenchArgs, Peer, ProgressStyle, Rw};
+pub use doctor::DoctorArgs;
+
+/// The Linux block I/O fast path in user space.
+#[derive(Debug, Parser)]
+#[command(name = "sheave", version, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Measure a device, or check that it keeps what is written to it.
+    Bench(Box<BenchArgs>),
+    /// Probe this machine for what Sheave needs, and say how to fix what is missing.
+    Doctor(DoctorArgs),
+}

@@ -1,0 +1,233 @@
+//! Arguments of `sheave bench`.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::value;
+
+const EXAMPLES: &str = "\
+Devices:
+  null:size=1T[,latency=10us]     instant, keeps nothing
+  ram:size=1G                     sparse memory
+  file:PATH[,size=1G][,direct=on] a file or block device; made when it does not exist and size= is given
+  fault:KIND=SHARE,...,over=SPEC  another device with seeded faults
+
+Examples:
+  sheave bench file:/tmp/sheave.img,size=256M --rw randrw --verify
+        make a file, fill it, read and write at random, prove that every block is right
+  sheave bench null:size=1T --bs 512 --depth 128 --batch 32 --poll --compare kernel
+        what an I/O costs in Sheave, and what a NOP costs in the kernel's io_uring, on one core
+  sheave bench file:/dev/nvme0n1 --rw randread --depth 32 --threads 4 --runtime 30s --json
+  sheave bench ram:size=1G --bs 512 --depth 128 --compare memcpy
+
+Sizes take k, M, G, T (powers of 1024); counts take k, M (powers of 1000); times take us, ms, s.
+Exit code: 0 done, 1 an I/O failed or a block was wrong, 2 the command line makes no sense.";
+
+/// What `sheave bench` is asked.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct BenchArgs {
+    /// The device, for example null:size=1T, ram:size=1G or file:PATH,size=1G.
+    #[arg(value_name = "SPEC")]
+    pub spec: String,
+
+    /// What to do to it.
+    #[arg(long, value_enum, default_value = "randread", help_heading = "Work")]
+    pub rw: Rw,
+
+    /// Bytes of one I/O.
+    #[arg(long, value_name = "SIZE", value_parser = value::block_size, default_value = "4k", help_heading = "Work")]
+    pub bs: u32,
+
+    /// Share of reads in `randrw`, in percent.
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100),
+          default_value_t = 50, help_heading = "Work")]
+    pub mix: u8,
+
+    /// Use only the first SIZE bytes of the device.
+    #[arg(long, value_name = "SIZE", value_parser = value::size, help_heading = "Work")]
+    pub range: Option<u64>,
+
+    /// Seed of the random offsets and of the mix; the same seed makes the same run.
+    #[arg(long, default_value_t = 1, help_heading = "Work")]
+    pub seed: u64,
+
+    /// I/Os in flight, per thread.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096),
+          default_value_t = 32, help_heading = "Ring")]
+    pub depth: u32,
+
+    /// I/Os handed over in one submit, and waited for at once [default: a quarter of the depth, at most 32].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Ring")]
+    pub batch: Option<u32>,
+
+    /// Threads, each with a ring of its own, each on a CPU of its own.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024),
+          default_value_t = 1, help_heading = "Ring")]
+    pub threads: u32,
+
+    /// Poll for completions instead of sleeping.
+    #[arg(long, value_enum, value_name = "ON|OFF", default_value = "off", hide_default_value = true,
+          num_args = 0..=1, require_equals = true, default_missing_value = "on",
+          hide_possible_values = true, help_heading = "Ring")]
+    pub poll: Switch,
+
+    /// Register the buffers with the ring once instead of passing their addresses.
+    #[arg(long, value_enum, value_name = "ON|OFF", default_value = "on",
+          num_args = 0..=1, require_equals = true, default_missing_value = "on",
+          hide_possible_values = true, help_heading = "Ring")]
+    pub fixed_buffers: Switch,
+
+    /// Keep the ring's per-queue statistics; a run without shows what they cost.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "ON|OFF",
+        default_value = "on",
+        hide_possible_values = true,
+        help_heading = "Ring"
+    )]
+    pub stats: Switch,
+
+    /// CPUs to place the threads on, in order, such as 1 or 0-3 [default: those of the process, the last first].
+    #[arg(long, value_name = "LIST", value_parser = value::cpu_list, help_heading = "Ring")]
+    pub cpu: Option<value::CpuList>,
+
+    /// Pin each thread to its CPU.
+    #[arg(long, value_enum, value_name = "ON|OFF", default_value = "on",
+          num_args = 0..=1, require_equals = true, default_missing_value = "on",
+          hide_possible_values = true, help_heading = "Ring")]
+    pub pin: Switch,
+
+    /// Stop after this time [default: 5s, unless --ios is given].
+    #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = "Length and speed")]
+    pub runtime: Option<Duration>,
+
+    /// Stop after this many I/Os (of all threads together).
+    #[arg(long, value_name = "COUNT", value_parser = value::count, help_heading = "Length and speed")]
+    pub ios: Option<u64>,
+
+    /// Start this many I/Os a second (of all threads together), evenly spaced. The latency of an I/O then
+    /// counts from the moment it was due, and waiting for that moment costs CPU time.
+    #[arg(long, value_name = "COUNT", value_parser = value::count, help_heading = "Length and speed")]
+    pub rate: Option<u64>,
+
+    /// Give every block its address, a generation and a checksum, and check each block that is read. Fills the
+    /// device first when the run reads; ends by reading back all that was written. Overwrites the device.
+    #[arg(long, help_heading = "Checking")]
+    pub verify: bool,
+
+    /// Write the whole range once before the run [default: for ram: and for a file that the run makes, whose
+    /// unwritten blocks cost little to read and more to write]. Overwrites the device.
+    #[arg(long, help_heading = "Checking")]
+    pub fill: bool,
+
+    /// Go on after this many failed I/Os.
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Checking")]
+    pub max_errors: u64,
+
+    /// Allow a run that writes to a block device.
+    #[arg(long, help_heading = "Checking")]
+    pub overwrite: bool,
+
+    /// Run this beside Sheave, in turns, on the same core.
+    #[arg(long, value_enum, value_name = "PEER", help_heading = "Comparing")]
+    pub compare: Option<Peer>,
+
+    /// Pairs of turns with --compare; --runtime is what each side gets in all.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000),
+          default_value_t = 5, help_heading = "Comparing")]
+    pub pairs: u32,
+
+    /// Print one JSON object to stdout instead of the table.
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+
+    /// How to show the run while it goes on.
+    #[arg(long, value_enum, default_value = "auto", help_heading = "Output")]
+    pub progress: ProgressStyle,
+}
+
+/// Kinds of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Rw {
+    /// Read from front to back.
+    Read,
+    /// Write from front to back.
+    Write,
+    /// Read at random.
+    Randread,
+    /// Write at random.
+    Randwrite,
+    /// Read and write at random.
+    Randrw,
+}
+
+impl Rw {
+    /// The name on the command line and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Randread => "randread",
+            Self::Randwrite => "randwrite",
+            Self::Randrw => "randrw",
+        }
+    }
+
+    /// Whether blocks are taken at random.
+    pub fn random(self) -> bool {
+        !matches!(self, Self::Read | Self::Write)
+    }
+
+    /// Whether some I/Os read.
+    pub fn reads(self) -> bool {
+        !matches!(self, Self::Write | Self::Randwrite)
+    }
+
+    /// Whether some I/Os write.
+    pub fn writes(self) -> bool {
+        !matches!(self, Self::Read | Self::Randread)
+    }
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// On.
+    On,
+    /// Off.
+    Off,
+}
+
+impl Switch {
+    /// As a bool.
+    pub fn is_on(self) -> bool {
+        self == Self::On
+    }
+}
+
+/// What to compare with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Peer {
+    /// The kernel's io_uring by itself: NOP for null: and ram:, the same I/O on the same file for file:.
+    Kernel,
+    /// A plain loop that copies the same random blocks (ram: only).
+    Memcpy,
+}
+
+/// How a run is shown while it goes on; always on stderr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProgressStyle {
+    /// A bar on a terminal; else a line now and then, as JSON if the result is JSON.
+    Auto,
+    /// A bar.
+    Bar,
+    /// A line every five seconds.
+    Lines,
+    /// A JSON object a line every five seconds.
+    Json,
+    /// Nothing.
+    None,
+}

@@ -1,0 +1,181 @@
+//! `sheave bench`: drives a device and tells how fast it was, or whether it keeps what is written to it.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`plan`] | the arguments judged together: what will be done |
+//! | [`worker`] | threads in step through fill, run, read back |
+//! | [`looper`], [`slots`], [`pattern`], [`pace`] | the measured loop and its parts |
+//! | [`verify`] | blocks that prove themselves, and the loop that checks them |
+//! | [`engine`], [`sheave_engine`], [`kernel`], [`memcpy`] | what the loops drive: ours, and the peers |
+//! | [`compare`] | two sides in turns |
+//! | [`live`], [`board`], [`progress`], [`report`], [`io_error`] | counting, showing, and the result |
+//! | [`cpu`] | pinning and CPU time |
+
+mod board;
+mod compare;
+mod cpu;
+mod engine;
+mod io_error;
+mod kernel;
+mod live;
+mod looper;
+mod memcpy;
+mod pace;
+mod pattern;
+mod plan;
+mod progress;
+mod report;
+mod sheave_engine;
+mod slots;
+mod verify;
+mod worker;
+
+use std::sync::{Arc, mpsc};
+
+use sheave::base::sync::atomic::{AtomicBool, Ordering};
+use sheave::{Device, DeviceError};
+
+use crate::args::BenchArgs;
+use crate::failure::Failure;
+use crate::output;
+pub use kernel::{Probe, probe};
+use plan::Plan;
+use report::{Measured, Report, VerifyReport};
+use sheave_engine::SheaveEngine;
+use worker::{Crew, Harvest};
+
+/// Runs it: plan, device, threads, report.
+pub fn run(args: &BenchArgs) -> Result<(), Failure> {
+    let plan = Plan::new(args)?;
+    let device = Device::open(&args.spec).map_err(device_failure)?;
+    let range = plan.range(device.size_bytes(), device.limits().logical_block)?;
+    let stop = stop_on_signals()?;
+    let direct = device.capabilities().direct_io;
+    let crew = Crew::new(plan, range, direct, run_id(), Arc::clone(&stop));
+    let harvests = bring_in(&crew, &device)?;
+    // Relaxed: all threads are joined, and the flag carries nothing but itself.
+    report(&crew, &device, harvests, stop.load(Ordering::Relaxed))
+}
+
+/// Runs the threads and shows their progress.
+fn bring_in(crew: &Crew, device: &Device) -> Result<Vec<Harvest>, Failure> {
+    let args = &crew.plan.args;
+    let (alive, finished) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for index in 0..args.threads {
+            let alive = alive.clone();
+            let body = move || {
+                let _bomb = ExitOnPanic;
+                worker::work(crew, index, || SheaveEngine::new(device, args), alive)
+            };
+            let thread = std::thread::Builder::new().name(format!("bench-{index}"));
+            match thread.spawn_scoped(scope, body) {
+                Ok(thread) => threads.push(thread),
+                Err(err) => no_thread(&err),
+            }
+        }
+        drop(alive);
+        progress::watch(args, &crew.board, &crew.meter, &finished);
+        let mut harvests = Vec::new();
+        for thread in threads {
+            harvests.push(thread.join().map_err(|_| Failure::run("a thread of the run panicked"))??);
+        }
+        Ok(harvests)
+    })
+}
+
+/// Ends the process: the threads already started wait at the gate for all of them.
+fn no_thread(err: &std::io::Error) -> ! {
+    let failure = Failure::run(format!("cannot start a thread: {err}"));
+    eprint!("{}", failure.fix("raise the limit of processes (ulimit -u), or use fewer --threads"));
+    std::process::exit(1);
+}
+
+/// A thread that panics would leave the others waiting at the gate for ever.
+struct ExitOnPanic;
+
+impl Drop for ExitOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::exit(101);
+        }
+    }
+}
+
+fn report(crew: &Crew, device: &Device, harvests: Vec<Harvest>, interrupted: bool) -> Result<(), Failure> {
+    let args = &crew.plan.args;
+    let mut sum = Harvest::default();
+    for harvest in harvests {
+        sum.counts += harvest.counts;
+        sum.tally += harvest.tally;
+        sum.first_error = sum.first_error.or(harvest.first_error);
+        sum.wrong = sum.wrong.or(harvest.wrong);
+        sum.comparison = sum.comparison.or(harvest.comparison);
+    }
+    let measured = Measured { counts: sum.counts, spent: crew.spent(), latency: crew.board.latency() };
+    let mut report = Report::new(&crew.plan, device.name().to_owned(), measured);
+    report.interrupted = interrupted;
+    report.notices = device.notices();
+    report.notices.extend(crew.plan.holes());
+    report.compare = sum.comparison;
+    let error = sum.first_error.map(|error| io_error::explain(error, args.bs, size_now(crew, device)));
+    report.first_error = error.as_ref().map(|error| error.cause().to_owned());
+    if args.verify {
+        let wrong_block = sum.wrong.as_ref().map(verify::Wrong::json);
+        report.verify = Some(VerifyReport { tally: sum.tally, wrong_block });
+    }
+    if args.json {
+        output::json(&report)?;
+    } else {
+        output::text(&report.table());
+    }
+    if let Some(wrong) = sum.wrong {
+        eprintln!("sheave: {wrong}");
+        return Err(Failure::reported());
+    }
+    match error {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// The device's size as it is after the run; a driver may not have noticed that its file was cut.
+fn size_now(crew: &Crew, device: &Device) -> u64 {
+    let known = device.size_bytes();
+    match &crew.plan.target {
+        plan::Target::File(path) => match path.metadata() {
+            Ok(meta) if meta.is_file() => known.min(meta.len()),
+            _ => known,
+        },
+        _ => known,
+    }
+}
+
+/// A spec that cannot be read is a usage error; a device that cannot be opened is not.
+fn device_failure(err: DeviceError) -> Failure {
+    match err {
+        DeviceError::Spec { .. } => Failure::usage(err.to_string()),
+        DeviceError::Host { what, fix, source } => Failure::run(format!("{what}: {source}")).fix(fix),
+        other => Failure::run(other.to_string()),
+    }
+}
+
+/// A flag that Ctrl-C or SIGTERM sets; the second Ctrl-C ends the process at once.
+fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the first signal finds the flag unset, then sets it.
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .map_err(|err| Failure::run(format!("cannot catch signal {signal}: {err}")))?;
+    }
+    Ok(stop)
+}
+
+/// Tells the blocks of one verified run from those of another.
+fn run_id() -> u64 {
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    pattern::Rng::new(since_epoch.as_nanos() as u64 ^ (u64::from(std::process::id()) << 40)).next()
+}

@@ -1,0 +1,217 @@
+//! Two sides in turns on one core: ours, theirs, ours, theirs.
+//!
+//! Each pair gives one ratio of IOPS and one of CPU time an I/O; what is reported is the median over the pairs, so
+//! that a disturbance of one turn (another guest on the host, a page cache flush) does not decide. Ratios are ours
+//! divided by theirs: IOPS above 1 and CPU below 1 are in our favour.
+//!
+//! * I1. Both sides run on the calling thread, with the same seed and the same number of I/Os in flight.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::args::Peer;
+use crate::bench::board::Board;
+use crate::bench::cpu::{CpuMeter, Spent};
+use crate::bench::engine::Engine;
+use crate::bench::kernel::{KernelRing, Setup};
+use crate::bench::looper::{IoError, Lane, Looper, Until};
+use crate::bench::memcpy::Memcpy;
+use crate::bench::pace::Unpaced;
+use crate::bench::pattern::Pattern;
+use crate::bench::plan::{Part, Plan, Target, open_peer_file};
+use crate::failure::Failure;
+
+/// One turn of one side.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Turn {
+    /// I/Os done.
+    pub ios: u64,
+    /// What they took.
+    pub spent: Spent,
+}
+
+impl Turn {
+    fn iops(&self) -> f64 {
+        self.ios as f64 * 1e9 / (self.spent.wall_ns.max(1)) as f64
+    }
+
+    fn cpu_ns_per_io(&self) -> f64 {
+        self.spent.cpu_ns as f64 / self.ios.max(1) as f64
+    }
+}
+
+/// The outcome of a comparison.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// The peer.
+    pub name: String,
+    /// Pairs of turns that counted.
+    pub pairs: usize,
+    /// Median over the peer's turns.
+    pub iops: f64,
+    /// Median over the peer's turns.
+    pub cpu_ns_per_io: f64,
+    /// Ours divided by theirs, median of the pairs.
+    pub ratio_iops: f64,
+    /// Ours divided by theirs, median of the pairs.
+    pub ratio_cpu: f64,
+    /// The smallest and largest ratio of IOPS among the pairs.
+    pub ratio_iops_range: [f64; 2],
+}
+
+impl Comparison {
+    /// Judges pairs of (ours, theirs); `None` without a single pair.
+    pub fn of(name: String, pairs: &[(Turn, Turn)]) -> Option<Self> {
+        let over = |figure: fn(&(Turn, Turn)) -> f64| median(pairs.iter().map(figure).collect());
+        let ratios = pairs.iter().map(|(ours, theirs)| ours.iops() / theirs.iops());
+        Some(Self {
+            name,
+            pairs: pairs.len(),
+            iops: over(|(_, theirs)| theirs.iops())?,
+            cpu_ns_per_io: over(|(_, theirs)| theirs.cpu_ns_per_io())?,
+            ratio_iops: over(|(ours, theirs)| ours.iops() / theirs.iops())?,
+            ratio_cpu: over(|(ours, theirs)| ours.cpu_ns_per_io() / theirs.cpu_ns_per_io())?,
+            ratio_iops_range: [ratios.clone().fold(f64::INFINITY, f64::min), ratios.fold(f64::NEG_INFINITY, f64::max)],
+        })
+    }
+}
+
+/// The middle value; the mean of the two middle ones of an even number.
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let half = values.len() / 2;
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(values[half]),
+        _ => Some((values[half - 1] + values[half]) / 2.0),
+    }
+}
+
+/// Everything the two sides share.
+pub struct Arena<'a> {
+    /// The run.
+    pub plan: &'a Plan,
+    /// The blocks.
+    pub part: Part,
+    /// Whether the file is opened with O_DIRECT.
+    pub direct: bool,
+    /// Measures CPU time.
+    pub meter: &'a CpuMeter,
+    /// Shows the pairs done.
+    pub board: &'a Board,
+}
+
+/// What our turns took, and the comparison (`None` when it was stopped before the first pair ended).
+pub struct Outcome {
+    /// What our turns took.
+    pub spent: Spent,
+    /// The comparison.
+    pub comparison: Option<Comparison>,
+}
+
+/// Our side and theirs, in turns.
+pub fn run<E: Engine>(arena: &Arena<'_>, ours: &mut Looper<E>, until: &Until, peer: Peer) -> Result<Outcome, Failure> {
+    let args = &arena.plan.args;
+    let total = arena.plan.runtime.unwrap_or(Duration::from_secs(5));
+    let turn = total / args.pairs;
+    let pattern = || Pattern::new(args.rw, args.mix, arena.part.base, args.bs, arena.part.blocks, args.seed);
+    let (mut our_pattern, mut their_pattern) = (pattern(), pattern());
+    let mut theirs = Theirs::new(arena, peer)?;
+    let warm_up = Duration::from_millis(100).min(turn);
+    let our_turn = |ours: &mut Looper<E>, pattern: &mut Pattern, time| -> Result<Turn, Failure> {
+        let before = ours.counts().ios;
+        let watch = arena.meter.start();
+        ours.run(pattern, &Until { runtime: Some(time), ..until.clone() }, &mut Unpaced)?;
+        Ok(Turn { ios: ours.counts().ios - before, spent: watch.spent() })
+    };
+    our_turn(ours, &mut our_pattern, warm_up)?;
+    theirs.turn(arena, &mut their_pattern, until, warm_up)?;
+    ours.reset();
+    let (mut pairs, mut spent) = (Vec::new(), Spent::default());
+    for _ in 0..args.pairs {
+        let our = our_turn(ours, &mut our_pattern, turn)?;
+        spent += our.spent;
+        let their = theirs.turn(arena, &mut their_pattern, until, turn)?;
+        // Relaxed: the flag carries nothing but itself. A turn that was cut short does not count.
+        if until.stop.load(sheave::base::sync::atomic::Ordering::Relaxed) || ours.first_error().is_some() {
+            break;
+        }
+        pairs.push((our, their));
+        arena.board.pair_done();
+    }
+    Ok(Outcome { spent, comparison: Comparison::of(theirs.name(), &pairs) })
+}
+
+/// The peer.
+enum Theirs {
+    Kernel { looper: Box<Looper<KernelRing>>, name: &'static str },
+    Memcpy(Memcpy),
+}
+
+impl Theirs {
+    fn new(arena: &Arena<'_>, peer: Peer) -> Result<Self, Failure> {
+        let args = &arena.plan.args;
+        if peer == Peer::Memcpy {
+            let range = arena.part.blocks * u64::from(args.bs);
+            return Ok(Self::Memcpy(Memcpy::new(range, args.bs, args.depth)?));
+        }
+        let (file, name) = match &arena.plan.target {
+            Target::File(path) => (
+                Some(open_peer_file(path, args.rw.writes(), arena.direct)?),
+                "kernel io_uring, same I/O on the same file",
+            ),
+            _ => (None, "kernel io_uring, NOP"),
+        };
+        let setup = Setup { file, depth: args.depth, batch: arena.plan.batch, bs: args.bs, poll: args.poll.is_on() };
+        let ring = KernelRing::new(setup)?;
+        let lane = std::sync::Arc::new(Lane::new());
+        Ok(Self::Kernel { looper: Box::new(Looper::new(ring, args.depth, arena.plan.batch, 0, lane)), name })
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Kernel { name, .. } => (*name).into(),
+            Self::Memcpy(_) => "memcpy loop".into(),
+        }
+    }
+
+    fn turn(
+        &mut self,
+        arena: &Arena<'_>,
+        pattern: &mut Pattern,
+        until: &Until,
+        time: Duration,
+    ) -> Result<Turn, Failure> {
+        match self {
+            Self::Kernel { looper, .. } => {
+                looper.reset();
+                let watch = arena.meter.start();
+                looper.run(pattern, &Until { runtime: Some(time), ..until.clone() }, &mut Unpaced)?;
+                let spent = watch.spent();
+                match looper.first_error() {
+                    Some(error) => Err(peer_failed(error)),
+                    None => Ok(Turn { ios: looper.counts().ios, spent }),
+                }
+            }
+            Self::Memcpy(memcpy) => {
+                let clock = sheave::base::clock::Clock::real();
+                let watch = arena.meter.start();
+                let ios = memcpy.run(pattern, &clock, time);
+                Ok(Turn { ios, spent: watch.spent() })
+            }
+        }
+    }
+}
+
+fn peer_failed(error: IoError) -> Failure {
+    let what = if error.write { "write" } else { "read" };
+    Failure::run(format!(
+        "the kernel's side of the comparison failed: {what} at byte {} gave {}",
+        error.offset, error.result
+    ))
+    .fix("`sheave doctor PATH` tells what the file supports")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,261 @@
+//! The run as it will be done: arguments judged together, then against the device.
+//!
+//! Everything that can be refused is refused here, before a byte is written.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::args::{BenchArgs, Peer, Rw};
+use crate::bench::cpu;
+use crate::failure::Failure;
+
+/// Most blocks a verified run keeps generations of: four bytes each, so 1 GiB of memory.
+pub const MAX_VERIFY_BLOCKS: u64 = 256 << 20;
+
+/// What kind of device a spec names, as far as the run cares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Keeps nothing.
+    Null,
+    /// Memory that starts empty with each run.
+    Ram,
+    /// A file or block device.
+    File(PathBuf),
+    /// A stack of devices; only its driver knows.
+    Other,
+}
+
+impl Target {
+    /// Reads the kind off a spec; whether the rest of it makes sense is for the device to say.
+    pub fn of(spec: &str) -> Self {
+        let (scheme, rest) = spec.split_once(':').unwrap_or((spec, ""));
+        match scheme {
+            "null" => Self::Null,
+            "ram" => Self::Ram,
+            "file" => Self::File(PathBuf::from(rest.split(',').next().unwrap_or(rest))),
+            _ => Self::Other,
+        }
+    }
+
+    fn is_block_device(&self) -> bool {
+        use std::os::unix::fs::FileTypeExt;
+        matches!(self, Self::File(path) if path.metadata().is_ok_and(|meta| meta.file_type().is_block_device()))
+    }
+}
+
+/// A run whose parts fit together.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The arguments as given.
+    pub args: BenchArgs,
+    /// What the spec names.
+    pub target: Target,
+    /// I/Os a submit.
+    pub batch: u32,
+    /// Time limit; none when only I/Os limit the run.
+    pub runtime: Option<Duration>,
+    /// The CPU of each thread; empty when threads are not pinned.
+    pub cpus: Vec<usize>,
+    /// Write the range before the run.
+    pub fill: bool,
+}
+
+/// A part of the device for one thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// First byte.
+    pub base: u64,
+    /// Blocks of `bs` bytes.
+    pub blocks: u64,
+}
+
+impl Plan {
+    /// Judges the arguments.
+    pub fn new(args: &BenchArgs) -> Result<Self, Failure> {
+        let target = Target::of(&args.spec);
+        let batch = match args.batch {
+            Some(batch) if batch > args.depth => {
+                return Err(Failure::usage(format!("--batch {batch} is more than --depth {}", args.depth))
+                    .fix("a batch is a part of what is in flight: raise --depth or lower --batch"));
+            }
+            Some(batch) => batch,
+            None => (args.depth / 4).clamp(1, 32),
+        };
+        refuse_contradictions(args, &target)?;
+        let runtime = args.runtime.or(if args.ios.is_none() { Some(Duration::from_secs(5)) } else { None });
+        let writes = args.rw.writes() || args.verify || args.fill;
+        if writes && target.is_block_device() && !args.overwrite {
+            return Err(Failure::usage("this run would overwrite a block device")
+                .fix("add --overwrite if nothing on the device is needed, or use a file"));
+        }
+        let cpus = if args.pin.is_on() { place(args)? } else { Vec::new() };
+        // Blocks that were never written cost little to read, and the first write of each costs extra.
+        let fresh = match &target {
+            Target::Ram => args.rw.reads(),
+            Target::File(path) => !path.exists() && (args.rw != Rw::Write || args.compare.is_some()),
+            Target::Null | Target::Other => false,
+        };
+        let fill = !args.verify && (args.fill || fresh);
+        Ok(Self { args: args.clone(), target, batch, runtime, cpus, fill })
+    }
+
+    /// The bytes of the device the run uses: whole blocks of `bs`.
+    pub fn range(&self, size_bytes: u64, logical_block: u32) -> Result<u64, Failure> {
+        let bs = self.args.bs;
+        if !bs.is_multiple_of(logical_block) {
+            return Err(Failure::usage(format!(
+                "--bs {bs} is not a multiple of the device's block of {logical_block} bytes"
+            ))
+            .fix(format!("use --bs {logical_block} or a multiple of it")));
+        }
+        let asked = self.args.range.unwrap_or(size_bytes);
+        if asked > size_bytes {
+            return Err(Failure::usage(format!(
+                "--range {asked} goes beyond the device, which has {size_bytes} bytes"
+            ))
+            .fix("leave --range out to use the whole device"));
+        }
+        let blocks = asked / u64::from(bs);
+        if blocks < u64::from(self.args.threads) {
+            return Err(Failure::usage(format!(
+                "{asked} bytes hold {blocks} blocks of {bs} bytes, too few for {} thread(s)",
+                self.args.threads
+            ))
+            .fix("use a larger device (size=...), or a smaller --bs"));
+        }
+        if self.args.verify && blocks > MAX_VERIFY_BLOCKS {
+            return Err(Failure::usage(format!(
+                "--verify keeps generations of {MAX_VERIFY_BLOCKS} blocks at most in memory; here are {blocks}"
+            ))
+            .fix(format!("use a larger --bs, or --range {}", MAX_VERIFY_BLOCKS * u64::from(bs))));
+        }
+        Ok(blocks * u64::from(bs))
+    }
+
+    /// The part of thread `index` out of a range. Random threads share the range unless they verify: two threads
+    /// that write the same block could not know whose data must be there.
+    pub fn part(&self, range: u64, index: u32) -> Part {
+        let blocks = range / u64::from(self.args.bs);
+        if self.args.rw.random() && !self.args.verify {
+            return Part { base: 0, blocks };
+        }
+        self.slice(blocks, index)
+    }
+
+    /// The part that thread `index` fills.
+    pub fn fill_part(&self, range: u64, index: u32) -> Part {
+        self.slice(range / u64::from(self.args.bs), index)
+    }
+
+    fn slice(&self, blocks: u64, index: u32) -> Part {
+        let threads = u64::from(self.args.threads);
+        let cut = |at: u64| (u128::from(blocks) * u128::from(at) / u128::from(threads)) as u64;
+        let (from, to) = (cut(u64::from(index)), cut(u64::from(index) + 1));
+        Part { base: from * u64::from(self.args.bs), blocks: to - from }
+    }
+
+    /// How many I/Os thread `index` does at most.
+    pub fn ios(&self, index: u32) -> u64 {
+        let Some(total) = self.args.ios else { return u64::MAX };
+        let threads = u64::from(self.args.threads);
+        total / threads + u64::from(u64::from(index) < total % threads)
+    }
+
+    /// A word of warning when the run read from a file with holes.
+    pub fn holes(&self) -> Option<String> {
+        use std::os::unix::fs::MetadataExt;
+        let Target::File(path) = &self.target else { return None };
+        let meta = path.metadata().ok().filter(|meta| meta.is_file() && self.args.rw.reads())?;
+        let holes = meta.len().saturating_sub(meta.blocks() * 512);
+        (holes > meta.len() / 100).then(|| {
+            let percent = holes * 100 / meta.len().max(1);
+            format!("{percent} % of the file is holes, which read without touching the disk; --fill writes it first")
+        })
+    }
+
+    /// The rate of one thread.
+    pub fn rate(&self) -> Option<u64> {
+        self.args.rate.map(|rate| (rate / u64::from(self.args.threads)).max(1))
+    }
+}
+
+/// Options that exclude each other.
+fn refuse_contradictions(args: &BenchArgs, target: &Target) -> Result<(), Failure> {
+    if args.verify && *target == Target::Null {
+        return Err(Failure::usage("--verify makes no sense on null:, which keeps nothing")
+            .fix("verify ram:, file: or a device stacked on them"));
+    }
+    if args.mix != 50 && args.rw != Rw::Randrw {
+        return Err(Failure::usage(format!(
+            "--mix sets the share of reads of randrw, but the run is {}",
+            args.rw.name()
+        ))
+        .fix("add --rw randrw"));
+    }
+    if let Target::File(path) = target
+        && path.as_os_str().is_empty()
+    {
+        return Err(
+            Failure::usage("the spec names no file").fix("write file:PATH, for example file:/tmp/sheave.img,size=1G")
+        );
+    }
+    let Some(peer) = args.compare else { return Ok(()) };
+    let alone = "a comparison takes turns on one core";
+    if args.threads > 1 {
+        return Err(Failure::usage(format!("--compare and --threads {}: {alone}", args.threads)).fix("use --threads 1"));
+    }
+    if args.verify || args.rate.is_some() {
+        return Err(Failure::usage("--compare measures speed; --verify and --rate change what is measured")
+            .fix("do them in a run of their own"));
+    }
+    if args.ios.is_some() {
+        return Err(Failure::usage("--compare gives both sides the same time, not the same number of I/Os")
+            .fix("use --runtime instead of --ios"));
+    }
+    match (peer, target) {
+        (Peer::Memcpy, Target::Ram) if !args.rw.writes() => Ok(()),
+        (Peer::Memcpy, _) => Err(Failure::usage("--compare memcpy copies out of memory, as reads from ram: do")
+            .fix("use it with a ram: device and --rw randread or read")),
+        (Peer::Kernel, Target::Other) => Err(Failure::usage("the kernel has nothing like this device to compare with")
+            .fix("compare null:, ram: or file:")),
+        (Peer::Kernel, _) => Ok(()),
+    }
+}
+
+/// A CPU for each thread: of --cpu in its order, else of those allowed from the last down, since interrupts and
+/// other programs prefer the first.
+fn place(args: &BenchArgs) -> Result<Vec<usize>, Failure> {
+    let allowed = cpu::allowed();
+    let choice = match &args.cpu {
+        Some(list) => list.0.clone(),
+        None => allowed.iter().rev().copied().collect(),
+    };
+    if let Some(missing) = choice.iter().find(|cpu| !allowed.contains(cpu)) {
+        return Err(Failure::usage(format!("CPU {missing} is not among those this process may use ({allowed:?})"))
+            .fix("choose from those, or widen the set with taskset or the container's cpuset"));
+    }
+    let threads = args.threads as usize;
+    if args.cpu.is_some() && choice.len() < threads {
+        return Err(Failure::usage(format!("--cpu names {} CPU(s) for {threads} threads", choice.len()))
+            .fix("name a CPU for each thread, or leave --cpu out"));
+    }
+    // More threads than CPUs share them without being pinned.
+    Ok(if choice.len() < threads { Vec::new() } else { choice[..threads].to_vec() })
+}
+
+/// The open flags that make the peer's file behave as the device does.
+pub fn open_peer_file(path: &Path, write: bool, direct: bool) -> Result<std::fs::File, Failure> {
+    use std::os::unix::fs::OpenOptionsExt;
+    std::fs::OpenOptions::new()
+        .read(true)
+        .write(write)
+        .custom_flags(if direct { libc::O_DIRECT } else { 0 })
+        .open(path)
+        .map_err(|err| {
+            Failure::run(format!("cannot open {} for the kernel's side of the comparison: {err}", path.display()))
+                .fix("`sheave doctor PATH` tells what the file supports")
+        })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! How a run looks while it goes on, always on stderr: a bar on a terminal, else a line now and then.
+//!
+//! Runs on the main thread and only reads the [`Board`]; its own CPU time is taken out of the run's.
+
+use std::io::{IsTerminal, Write};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
+use serde::Serialize;
+use sheave::base::units::{fmt_bytes, fmt_count, fmt_ns};
+
+use crate::args::{BenchArgs, ProgressStyle};
+use crate::bench::board::{Board, Goal, Phase, Stage};
+use crate::bench::cpu::CpuMeter;
+use crate::bench::live::Counts;
+
+/// How often a bar is drawn, and a line written.
+const BAR_TICK: Duration = Duration::from_millis(250);
+const LINE_TICK: Duration = Duration::from_secs(5);
+
+/// Shows the run until all senders of `finished` are gone.
+pub fn watch(args: &BenchArgs, board: &Board, meter: &CpuMeter, finished: &Receiver<()>) {
+    let style = resolve(args);
+    let bar = (style == ProgressStyle::Bar).then(new_bar);
+    let mut last: Option<Sample> = None;
+    let mut line_at = Instant::now() + LINE_TICK;
+    loop {
+        let tick = if bar.is_some() { BAR_TICK } else { LINE_TICK.min(Duration::from_millis(500)) };
+        if finished.recv_timeout(tick) != Err(RecvTimeoutError::Timeout) {
+            break;
+        }
+        let sample = Sample::take(board);
+        // Rates are differences within one stage.
+        let speed =
+            last.as_ref().filter(|last| last.stage.number == sample.stage.number).map(|last| sample.since(last));
+        match &bar {
+            Some(bar) => {
+                draw(bar, args, board, &sample, speed.as_ref());
+                last = Some(sample);
+            }
+            None if Instant::now() >= line_at => {
+                write_line(style, args, board, &sample, speed.as_ref());
+                line_at += LINE_TICK;
+                last = Some(sample);
+            }
+            None => {
+                last.get_or_insert(sample);
+            }
+        }
+        meter.note_reporter();
+    }
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+}
+
+fn resolve(args: &BenchArgs) -> ProgressStyle {
+    match args.progress {
+        ProgressStyle::Auto if std::io::stderr().is_terminal() => ProgressStyle::Bar,
+        ProgressStyle::Auto if args.json => ProgressStyle::Json,
+        ProgressStyle::Auto => ProgressStyle::Lines,
+        chosen => chosen,
+    }
+}
+
+/// The counts at one moment.
+struct Sample {
+    stage: Stage,
+    counts: Counts,
+    at: Instant,
+}
+
+/// The difference of two samples.
+struct Speed {
+    iops: f64,
+    ios_per_submit: f64,
+    ios_per_reap: f64,
+}
+
+impl Sample {
+    fn take(board: &Board) -> Self {
+        Self { stage: board.stage(), counts: board.counts(), at: Instant::now() }
+    }
+
+    fn since(&self, last: &Self) -> Speed {
+        let seconds = self.at.duration_since(last.at).as_secs_f64().max(1e-9);
+        let more = |now: u64, before: u64| now.saturating_sub(before) as f64;
+        let ios = more(self.counts.ios, last.counts.ios);
+        Speed {
+            iops: ios / seconds,
+            ios_per_submit: ios / more(self.counts.submits, last.counts.submits).max(1.0),
+            ios_per_reap: ios / more(self.counts.reaps, last.counts.reaps).max(1.0),
+        }
+    }
+
+    /// How much of the stage is done, in thousandths.
+    fn permille(&self, board: &Board, args: &BenchArgs) -> u64 {
+        if self.stage.phase == Phase::Compare {
+            // Relaxed: shown, nothing depends on it.
+            let done = board.pairs_done.load(sheave::base::sync::atomic::Ordering::Relaxed);
+            return done * 1000 / u64::from(args.pairs);
+        }
+        let share = match self.stage.goal {
+            Goal::Ios(0) => return 0,
+            Goal::Ios(goal) => self.counts.ios as f64 / goal as f64,
+            Goal::Time(goal) => self.stage.since.elapsed().as_secs_f64() / goal.as_secs_f64(),
+        };
+        (share * 1000.0).clamp(0.0, 1000.0) as u64
+    }
+
+    /// Time left at the pace so far.
+    fn eta(&self, permille: u64) -> Option<Duration> {
+        let elapsed = self.stage.since.elapsed();
+        match permille {
+            0 => None,
+            _ => Some(elapsed.mul_f64((1000 - permille.min(1000)) as f64 / permille as f64)),
+        }
+    }
+}
+
+fn new_bar() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
+    let template = "{prefix:>9} [{bar:24}] {msg}";
+    bar.set_style(
+        BarStyle::with_template(template)
+            .expect("the template is a constant, and tried by a test")
+            .progress_chars("=> "),
+    );
+    bar
+}
+
+fn draw(bar: &ProgressBar, args: &BenchArgs, board: &Board, sample: &Sample, speed: Option<&Speed>) {
+    let permille = sample.permille(board, args);
+    bar.set_prefix(sample.stage.phase.name());
+    bar.set_position(permille);
+    bar.set_message(words(args, board, sample, speed, permille));
+}
+
+fn words(args: &BenchArgs, board: &Board, sample: &Sample, speed: Option<&Speed>, permille: u64) -> String {
+    let mut words = String::new();
+    if let Some(speed) = speed {
+        let latency = board.latency();
+        words = format!(
+            "IOPS={}, BW={}/s, IOs/call={:.0}/{:.0}, p50={} p99={} p99.9={}",
+            fmt_count(speed.iops as u64),
+            fmt_bytes((speed.iops * f64::from(args.bs)) as u64),
+            speed.ios_per_submit,
+            speed.ios_per_reap,
+            fmt_ns(latency.value_at_quantile(0.5)),
+            fmt_ns(latency.value_at_quantile(0.99)),
+            fmt_ns(latency.value_at_quantile(0.999)),
+        );
+    }
+    if let Some(eta) = sample.eta(permille) {
+        words.push_str(&format!(", {}s left", eta.as_secs_f64().ceil()));
+    }
+    words
+}
+
+/// A line of progress for programs.
+#[derive(Serialize)]
+struct JsonLine<'a> {
+    phase: &'a str,
+    done: f64,
+    eta_s: Option<f64>,
+    ios: u64,
+    iops: f64,
+    bytes_per_sec: f64,
+    p50_ns: u64,
+    p99_ns: u64,
+    p999_ns: u64,
+    errors: u64,
+}
+
+fn write_line(style: ProgressStyle, args: &BenchArgs, board: &Board, sample: &Sample, speed: Option<&Speed>) {
+    let permille = sample.permille(board, args);
+    let line = match style {
+        ProgressStyle::Lines => {
+            format!("{} {}%: {}", sample.stage.phase.name(), permille / 10, words(args, board, sample, speed, permille))
+        }
+        ProgressStyle::Json => {
+            let latency = board.latency();
+            let iops = speed.map_or(0.0, |speed| speed.iops);
+            let line = JsonLine {
+                phase: sample.stage.phase.name(),
+                done: permille as f64 / 1000.0,
+                eta_s: sample.eta(permille).map(|eta| eta.as_secs_f64()),
+                ios: sample.counts.ios,
+                iops,
+                bytes_per_sec: iops * f64::from(args.bs),
+                p50_ns: latency.value_at_quantile(0.5),
+                p99_ns: latency.value_at_quantile(0.99),
+                p999_ns: latency.value_at_quantile(0.999),
+                errors: sample.counts.errors,
+            };
+            serde_json::to_string(&line).unwrap_or_default()
+        }
+        ProgressStyle::Auto | ProgressStyle::Bar | ProgressStyle::None => return,
+    };
+    // Progress that nobody can read is not worth failing a run.
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,260 @@
+//! The result of a run: one set of figures, as a table or as one JSON object.
+//!
+//! The names of the JSON fields are an interface: scripts and the tests of this repository read them.
+
+use std::fmt::Write;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use sheave::base::units::{fmt_bytes, fmt_count, fmt_ns};
+
+use crate::bench::compare::Comparison;
+use crate::bench::cpu::Spent;
+use crate::bench::live::Counts;
+use crate::bench::plan::Plan;
+use crate::bench::verify::{Tally, wrong::WrongJson};
+
+mod bars;
+
+/// Everything that is known after a run.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The device's name.
+    pub device: String,
+    /// Kind of work.
+    pub rw: &'static str,
+    /// Bytes of an I/O.
+    pub bs: u32,
+    /// I/Os in flight a thread.
+    pub depth: u32,
+    /// I/Os a submit.
+    pub batch: u32,
+    /// Threads.
+    pub threads: u32,
+    /// Whether completions were polled for.
+    pub poll: bool,
+    /// Whether buffers were registered.
+    pub fixed_buffers: bool,
+    /// Whether the ring kept statistics.
+    pub stats: bool,
+    /// Seed of the pattern.
+    pub seed: u64,
+    /// I/Os done.
+    pub ios: u64,
+    /// Of these, reads.
+    pub reads: u64,
+    /// Of these, writes.
+    pub writes: u64,
+    /// Wall time of the run.
+    pub seconds: f64,
+    /// I/Os a second.
+    pub iops: f64,
+    /// Bytes a second.
+    pub bytes_per_sec: f64,
+    /// Wall time an I/O: 1e9 / iops.
+    pub ns_per_io: f64,
+    /// CPU time of the process an I/O, without showing progress.
+    pub cpu_ns_per_io: f64,
+    /// I/Os a call that submits.
+    pub ios_per_submit: f64,
+    /// I/Os a call that finds completions.
+    pub ios_per_reap: f64,
+    /// Mean latency.
+    pub mean_ns: f64,
+    /// Half of the I/Os took at most this.
+    pub p50_ns: u64,
+    /// 99 % took at most this.
+    pub p99_ns: u64,
+    /// 99.9 % took at most this.
+    pub p999_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// Failed I/Os.
+    pub errors: u64,
+    /// The first failure, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_error: Option<String>,
+    /// Ctrl-C ended the run.
+    pub interrupted: bool,
+    /// What the device wants its user to know.
+    pub notices: Vec<String>,
+    /// What --verify looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verify: Option<VerifyReport>,
+    /// What --compare found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compare: Option<Comparison>,
+    #[serde(skip)]
+    latency: Histogram<u64>,
+}
+
+/// What --verify looked at.
+#[derive(Debug, Serialize)]
+pub struct VerifyReport {
+    /// Counts of blocks.
+    #[serde(flatten)]
+    pub tally: Tally,
+    /// The wrong block.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wrong_block: Option<WrongJson>,
+}
+
+/// What a run measured, before it is put into words.
+pub struct Measured {
+    /// Counts of the run phase.
+    pub counts: Counts,
+    /// Its time.
+    pub spent: Spent,
+    /// Its latencies.
+    pub latency: Histogram<u64>,
+}
+
+impl Report {
+    /// Works the figures out.
+    pub fn new(plan: &Plan, device: String, measured: Measured) -> Self {
+        let Measured { counts, spent, latency } = measured;
+        let args = &plan.args;
+        let seconds = spent.wall_ns as f64 / 1e9;
+        let iops = if spent.wall_ns == 0 { 0.0 } else { counts.ios as f64 / seconds };
+        let per_io = |total: u64| if counts.ios == 0 { 0.0 } else { total as f64 / counts.ios as f64 };
+        let per_call = |calls: u64| if calls == 0 { 0.0 } else { counts.ios as f64 / calls as f64 };
+        Self {
+            device,
+            rw: args.rw.name(),
+            bs: args.bs,
+            depth: args.depth,
+            batch: plan.batch,
+            threads: args.threads,
+            poll: args.poll.is_on(),
+            fixed_buffers: args.fixed_buffers.is_on(),
+            stats: args.stats.is_on(),
+            seed: args.seed,
+            ios: counts.ios,
+            reads: counts.ios.saturating_sub(counts.writes),
+            writes: counts.writes,
+            seconds,
+            iops,
+            bytes_per_sec: iops * f64::from(args.bs),
+            ns_per_io: per_io(spent.wall_ns),
+            cpu_ns_per_io: per_io(spent.cpu_ns),
+            ios_per_submit: per_call(counts.submits),
+            ios_per_reap: per_call(counts.reaps),
+            mean_ns: latency.mean(),
+            p50_ns: latency.value_at_quantile(0.5),
+            p99_ns: latency.value_at_quantile(0.99),
+            p999_ns: latency.value_at_quantile(0.999),
+            max_ns: latency.max(),
+            errors: counts.errors,
+            first_error: None,
+            interrupted: false,
+            notices: Vec::new(),
+            verify: None,
+            compare: None,
+            latency,
+        }
+    }
+
+    /// The table and the histogram.
+    pub fn table(&self) -> String {
+        let mut rows: Vec<(&str, String)> = vec![
+            ("device", self.device.clone()),
+            ("work", self.work()),
+            (
+                "I/Os",
+                format!(
+                    "{} in {:.2} s{}",
+                    self.ios,
+                    self.seconds,
+                    if self.interrupted { " (ended by Ctrl-C)" } else { "" }
+                ),
+            ),
+            (
+                "speed",
+                format!(
+                    "{} IOPS, {}/s, IOs/call {:.0}/{:.0}",
+                    fmt_count(self.iops as u64),
+                    fmt_bytes(self.bytes_per_sec as u64),
+                    self.ios_per_submit,
+                    self.ios_per_reap
+                ),
+            ),
+            (
+                "an I/O costs",
+                format!("{:.1} ns of wall time, {:.1} ns of CPU time", self.ns_per_io, self.cpu_ns_per_io),
+            ),
+            (
+                "latency",
+                format!(
+                    "mean {}, p50 {}, p99 {}, p99.9 {}, max {}",
+                    fmt_ns(self.mean_ns as u64),
+                    fmt_ns(self.p50_ns),
+                    fmt_ns(self.p99_ns),
+                    fmt_ns(self.p999_ns),
+                    fmt_ns(self.max_ns)
+                ),
+            ),
+        ];
+        if let Some(verify) = &self.verify {
+            rows.push(("verified", verify.words()));
+        }
+        if let Some(compare) = &self.compare {
+            rows.extend(compare_rows(compare));
+        }
+        rows.push(("errors", self.errors.to_string()));
+        let mut text = String::new();
+        for (name, value) in rows {
+            // Writing to a String does not fail.
+            let _ = writeln!(text, "{name:>13}  {value}");
+        }
+        for notice in &self.notices {
+            let _ = writeln!(text, "{:>13}  {notice}", "note");
+        }
+        text.push_str(&bars::draw(&self.latency));
+        text
+    }
+
+    fn work(&self) -> String {
+        let switch = |on: bool, yes: &'static str, no: &'static str| if on { yes } else { no };
+        format!(
+            "{} of {}, depth {}, batch {}, {} thread{}, {}, {}, statistics {}",
+            self.rw,
+            fmt_bytes(u64::from(self.bs)),
+            self.depth,
+            self.batch,
+            self.threads,
+            switch(self.threads == 1, "", "s"),
+            switch(self.poll, "polled", "not polled"),
+            switch(self.fixed_buffers, "fixed buffers", "plain buffers"),
+            switch(self.stats, "on", "off"),
+        )
+    }
+}
+
+impl VerifyReport {
+    fn words(&self) -> String {
+        let Tally { filled, checked, read_back, unknown, wrong } = self.tally;
+        let mut words = format!("{} blocks right", (checked + read_back).saturating_sub(wrong));
+        let _ = write!(words, " ({filled} filled before, {checked} read in the run, {read_back} read back)");
+        if unknown > 0 {
+            let _ = write!(words, ", {unknown} not known after failed writes");
+        }
+        if wrong > 0 {
+            let _ = write!(words, ", {wrong} WRONG");
+        }
+        words
+    }
+}
+
+fn compare_rows(compare: &Comparison) -> [(&'static str, String); 2] {
+    let theirs = format!(
+        "{}: {} IOPS, {:.1} ns of CPU time an I/O",
+        compare.name,
+        fmt_count(compare.iops as u64),
+        compare.cpu_ns_per_io
+    );
+    let ratio = format!(
+        "{:.2}x the IOPS ({:.2} to {:.2}), {:.2}x the CPU time an I/O; medians of {} pairs",
+        compare.ratio_iops, compare.ratio_iops_range[0], compare.ratio_iops_range[1], compare.ratio_cpu, compare.pairs
+    );
+    [("beside it", theirs), ("Sheave does", ratio)]
+}

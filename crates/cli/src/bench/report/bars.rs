@@ -1,0 +1,51 @@
+//! The latency histogram in characters: one line for each doubling of time, with its share of the I/Os.
+
+use std::fmt::Write;
+
+use hdrhistogram::Histogram;
+use sheave::base::units::fmt_ns;
+
+/// Width of the longest bar.
+const WIDTH: usize = 50;
+
+/// Draws it; nothing when nothing was recorded.
+pub fn draw(latency: &Histogram<u64>) -> String {
+    let rows = rows(latency);
+    let most = rows.iter().map(|row| row.1).max().unwrap_or(0);
+    let mut text = String::new();
+    if most == 0 {
+        return text;
+    }
+    text.push_str("\n      latency up to    share\n");
+    for (limit, count) in rows {
+        let share = count as f64 * 100.0 / latency.len() as f64;
+        // Whatever happened at all gets a mark.
+        let len = (count as f64 * WIDTH as f64 / most as f64).round() as usize;
+        let bar = if count > 0 && len == 0 { ".".to_owned() } else { "#".repeat(len) };
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "{:>19}  {share:>6.2}%  {bar}", fmt_ns(limit));
+    }
+    text
+}
+
+/// (upper bound, count) for each doubling, without the empty ones at both ends.
+fn rows(latency: &Histogram<u64>) -> Vec<(u64, u64)> {
+    let mut rows = Vec::new();
+    if latency.is_empty() {
+        return rows;
+    }
+    let mut low = 0;
+    for power in 0..64 {
+        let high = 1u64 << power;
+        rows.push((high, latency.count_between(low, high - 1)));
+        low = high;
+        if high > latency.max() {
+            break;
+        }
+    }
+    let first = rows.iter().position(|row| row.1 > 0).unwrap_or(0);
+    rows.split_off(first)
+}
+
+#[cfg(test)]
+mod tests;

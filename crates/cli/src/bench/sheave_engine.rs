@@ -1,0 +1,133 @@
+//! Sheave's ring as an engine of `bench`.
+//!
+//! SQEs are written in place. An SQ entry keeps what it had last, so one round of NOPs writes into every entry what
+//! all SQEs have in common, and then only what differs from I/O to I/O is written: direction, offset, address, slot.
+//!
+//! * I1. The memory of the buffers belongs to the ring when registered, else to `_buffers`, which is dropped after
+//!   the ring (field order); the ring waits for its I/O when it is dropped. So `base` stays valid for the ring's life.
+//! * I2. The ring has an SQ entry and a CQ entry for each slot (engine I2).
+#![allow(unsafe_code)] // SQEs carry raw addresses; a slot's buffer is a part of one large one.
+
+use sheave::uring::RingError;
+use sheave::uring::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
+use sheave::{Buf, Device, Ring};
+
+use crate::args::BenchArgs;
+use crate::bench::engine::Engine;
+use crate::failure::Failure;
+
+/// A Sheave ring with one buffer a slot.
+pub struct SheaveEngine {
+    ring: Ring,
+    _buffers: Option<Buf>,
+    /// The first slot's buffer (I1).
+    base: *mut u8,
+    bs: u32,
+    /// Opcodes of a read and a write.
+    opcodes: [u8; 2],
+}
+
+impl SheaveEngine {
+    /// A ring on the calling thread, attached to `device`.
+    pub fn new(device: &Device, args: &BenchArgs) -> Result<Self, Failure> {
+        let fail = |what: &str, err: RingError| Failure::run(format!("{what}: {err}"));
+        let entries = args.depth.next_power_of_two();
+        let mut ring = Ring::builder()
+            .entries(entries)
+            .polled(args.poll.is_on())
+            .iopoll(args.poll.is_on())
+            .stats(args.stats.is_on())
+            .build()
+            .map_err(|err| fail("cannot set a ring up", err))?;
+        let fd = ring.attach(device).map_err(|err| fail("cannot attach the device to a ring", err))?;
+        ring.register_files(&[fd]).map_err(|err| fail("cannot register the device with the ring", err))?;
+        let mut buffers = Buf::zeroed(args.depth as usize * args.bs as usize, 4096).map_err(|err| {
+            Failure::run(format!("no memory for the buffers: {err}")).fix("use a smaller --depth or --bs")
+        })?;
+        // Touched now, so that the run does not take the page faults; not zero, so that nothing below gets to treat
+        // what is written as zeroes.
+        for (at, byte) in buffers.iter_mut().enumerate() {
+            *byte = (at % 251) as u8 + 1;
+        }
+        let base = buffers.as_mut_ptr();
+        let fixed = args.fixed_buffers.is_on();
+        let mut own = Some(buffers);
+        if fixed && let Some(buffers) = own.take() {
+            ring.register_buffers(vec![buffers]).map_err(|err| fail("cannot register the buffers", err))?;
+        }
+        let template = Sqe { flags: IOSQE_FIXED_FILE, fd: 0, len: args.bs, ..Sqe::default() };
+        let opcodes = if fixed { [opcode::READ_FIXED, opcode::WRITE_FIXED] } else { [opcode::READ, opcode::WRITE] };
+        prefill(&mut ring, &template)?;
+        Ok(Self { ring, _buffers: own, base, bs: args.bs, opcodes })
+    }
+
+    #[inline]
+    fn address(&self, slot: u32) -> *mut u8 {
+        self.base.wrapping_add(slot as usize * self.bs as usize)
+    }
+}
+
+/// Leaves `template` in every entry of an empty SQ, by a round of NOPs.
+fn prefill(ring: &mut Ring, template: &Sqe) -> Result<(), Failure> {
+    let fail = |err: RingError| Failure::run(format!("the ring does not even do NOPs: {err}"));
+    let entries = ring.sq_space();
+    for _ in 0..entries {
+        // A NOP ignores the file and the length.
+        let nop = Sqe { opcode: opcode::NOP, ..*template };
+        // SAFETY: a NOP uses no address.
+        let pushed = unsafe { ring.push_sqe(&nop) };
+        debug_assert!(pushed, "as many as there is space for");
+    }
+    ring.submit_and_wait(entries).map_err(fail)?;
+    for _ in ring.completions() {}
+    Ok(())
+}
+
+impl Engine for SheaveEngine {
+    fn expected(&self) -> i32 {
+        self.bs as i32
+    }
+
+    #[inline]
+    fn prep(&mut self, slot: u32, write: bool, offset: u64) {
+        let address = self.address(slot) as u64;
+        // SAFETY: the buffer lives as long as the ring (I1), and nobody touches it while the slot is in flight.
+        let Some(sqe) = (unsafe { self.ring.get_sqe() }) else {
+            debug_assert!(false, "I2: the SQ has an entry for each slot");
+            return;
+        };
+        sqe.opcode = self.opcodes[usize::from(write)];
+        sqe.off = offset;
+        sqe.addr = address;
+        sqe.user_data = u64::from(slot);
+    }
+
+    #[inline]
+    fn submit(&mut self, wait: u32) -> Result<(), Failure> {
+        let submitted = if wait > 0 { self.ring.submit_and_wait(wait) } else { self.ring.submit() };
+        match submitted {
+            Ok(_) => Ok(()),
+            // Too much in flight: the loop reaps, then comes back with what is left.
+            Err(RingError::Busy) => Ok(()),
+            Err(err) => Err(Failure::run(format!("the ring refuses to submit: {err}"))),
+        }
+    }
+
+    #[inline]
+    fn reap(&mut self, mut done: impl FnMut(u32, i32)) -> u32 {
+        let mut reaped = 0;
+        for completion in self.ring.completions() {
+            done(completion.user_data as u32, completion.res);
+            reaped += 1;
+            // Raw SQEs own nothing that a completion could have to drop; do not look.
+            std::mem::forget(completion);
+        }
+        reaped
+    }
+
+    fn buffer(&mut self, slot: u32) -> &mut [u8] {
+        let address = self.address(slot);
+        // SAFETY: I1; a free slot's bytes are in no request's hands, and `self` is borrowed for as long as the slice.
+        unsafe { std::slice::from_raw_parts_mut(address, self.bs as usize) }
+    }
+}

@@ -1,0 +1,287 @@
+//! The threads of a run: each with its ring, in step through the phases.
+//!
+//! ```text
+//! setup -> [fill] -> run (or compare) -> [read back]
+//! ```
+//!
+//! * I1. Every thread passes every gate, whether its phase went well or not; after a gate that one of them did not
+//!   pass well, none goes on. So no thread waits for one that has left.
+//! * I2. The run's time is taken between two gates: from when all are ready until the last has reaped its last I/O.
+
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
+
+use sheave::base::sync::atomic::{AtomicBool, Ordering};
+
+use crate::bench::board::{Board, Goal, Phase};
+use crate::bench::compare::{self, Arena, Comparison};
+use crate::bench::cpu::{self, CpuMeter, Spent, Watch};
+use crate::bench::engine::Engine;
+use crate::bench::live::Counts;
+use crate::bench::looper::{IoError, Looper, Until};
+use crate::bench::pace::{Pace, Unpaced};
+use crate::bench::pattern::Pattern;
+use crate::bench::plan::{Part, Plan};
+use crate::bench::verify::checker::Task;
+use crate::bench::verify::{Checker, Tally, Wrong};
+use crate::failure::Failure;
+
+/// What all threads of a run share.
+pub struct Crew {
+    /// The run.
+    pub plan: Plan,
+    /// Bytes of the device that are used.
+    pub range: u64,
+    /// Whether the peer's file is opened with O_DIRECT.
+    pub direct: bool,
+    /// Identity of a verified run.
+    pub run_id: u64,
+    /// Shown to the reporter.
+    pub board: Board,
+    /// CPU time.
+    pub meter: CpuMeter,
+    /// Set by Ctrl-C.
+    pub stop: Arc<AtomicBool>,
+    gate: Barrier,
+    failed: AtomicBool,
+    watch: Mutex<Option<Watch>>,
+    spent: Mutex<Spent>,
+}
+
+/// What one thread brings home.
+#[derive(Default)]
+pub struct Harvest {
+    /// Counts of the run phase.
+    pub counts: Counts,
+    /// The first failed I/O.
+    pub first_error: Option<IoError>,
+    /// What was checked.
+    pub tally: Tally,
+    /// The wrong block that ended the run.
+    pub wrong: Option<Wrong>,
+    /// The comparison.
+    pub comparison: Option<Comparison>,
+}
+
+impl Crew {
+    /// A crew for a plan.
+    pub fn new(plan: Plan, range: u64, direct: bool, run_id: u64, stop: Arc<AtomicBool>) -> Self {
+        let threads = plan.args.threads;
+        Self {
+            board: Board::new(threads),
+            gate: Barrier::new(threads as usize),
+            plan,
+            range,
+            direct,
+            run_id,
+            meter: CpuMeter::default(),
+            stop,
+            failed: AtomicBool::new(false),
+            watch: Mutex::new(None),
+            spent: Mutex::new(Spent::default()),
+        }
+    }
+
+    /// Time of the run phase.
+    pub fn spent(&self) -> Spent {
+        *lock(&self.spent)
+    }
+
+    /// Waits for all threads; true when all are well and shall go on (I1). The last one to arrive runs `then`.
+    fn gate(&self, well: bool, then: impl FnOnce()) -> bool {
+        if !well {
+            // Release: pairs with the acquire load below; the barrier orders it anyway.
+            self.failed.store(true, Ordering::Release);
+        }
+        let leads = self.gate.wait().is_leader();
+        // Acquire: pairs with the release store above.
+        let all_well = !self.failed.load(Ordering::Acquire);
+        if leads && all_well {
+            then();
+        }
+        self.gate.wait();
+        all_well
+    }
+
+    fn start_run(&self) {
+        *lock(&self.watch) = Some(self.meter.start());
+    }
+
+    fn end_run(&self) {
+        if let Some(watch) = lock(&self.watch).take() {
+            *lock(&self.spent) = watch.spent();
+        }
+    }
+
+    fn goal(&self) -> Goal {
+        match (self.plan.args.ios, self.plan.runtime) {
+            (Some(ios), _) => Goal::Ios(ios),
+            (None, Some(runtime)) => Goal::Time(runtime),
+            (None, None) => Goal::Ios(0),
+        }
+    }
+
+    fn fill_goal(&self) -> Goal {
+        Goal::Ios(self.range / u64::from(self.plan.args.bs))
+    }
+
+    fn until(&self, index: u32) -> Until {
+        Until { runtime: self.plan.runtime, ios: self.plan.ios(index), stop: Arc::clone(&self.stop) }
+    }
+
+    fn until_end(&self) -> Until {
+        Until { runtime: None, ios: u64::MAX, stop: Arc::clone(&self.stop) }
+    }
+
+    fn pattern(&self, part: Part, index: u32) -> Pattern {
+        let args = &self.plan.args;
+        Pattern::new(args.rw, args.mix, part.base, args.bs, part.blocks, args.seed.wrapping_add(u64::from(index) << 32))
+    }
+}
+
+/// One thread's life. Holding `_alive` tells the reporter that the run goes on.
+pub fn work<E: Engine>(
+    crew: &Crew,
+    index: u32,
+    make: impl FnOnce() -> Result<E, Failure>,
+    _alive: Sender<()>,
+) -> Result<Harvest, Failure> {
+    let pinned = match crew.plan.cpus.get(index as usize) {
+        Some(&cpu) => cpu::pin(cpu),
+        None => Ok(()),
+    };
+    let engine = pinned.and_then(|()| make());
+    if !crew.gate(engine.is_ok(), || ()) {
+        return engine.map(|_| Harvest::default());
+    }
+    if crew.plan.args.verify { verified(crew, index, engine?) } else { measured(crew, index, engine?) }
+}
+
+/// [fill], run or compare.
+fn measured<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Failure> {
+    let plan = &crew.plan;
+    let args = &plan.args;
+    let mut looper = Looper::new(engine, args.depth, plan.batch, args.max_errors, crew.board.lane(index));
+    let mut filled = Ok(());
+    if plan.fill {
+        crew.gate(true, || crew.board.enter(Phase::Fill, crew.fill_goal()));
+        let part = plan.fill_part(crew.range, index);
+        let mut pattern = Pattern::new(crate::args::Rw::Write, 0, part.base, args.bs, part.blocks, 0);
+        let until = Until { ios: part.blocks, ..crew.until_end() };
+        filled = looper.run(&mut pattern, &until, &mut Unpaced);
+    }
+    let part = plan.part(crew.range, index);
+    let (phase, goal) = match args.compare {
+        Some(_) => (Phase::Compare, Goal::Ios(u64::from(args.pairs))),
+        None => (Phase::Run, crew.goal()),
+    };
+    let fill_is_good = filled.is_ok() && looper.first_error().is_none();
+    if fill_is_good {
+        looper.reset();
+    }
+    let begin = || {
+        crew.board.enter(phase, goal);
+        crew.start_run();
+    };
+    if !crew.gate(fill_is_good, begin) {
+        filled?;
+        return Ok(Harvest { counts: looper.counts(), first_error: looper.first_error(), ..Harvest::default() });
+    }
+    let mut harvest = Harvest::default();
+    let outcome = match args.compare {
+        Some(peer) => {
+            let arena = Arena { plan, part, direct: crew.direct, meter: &crew.meter, board: &crew.board };
+            compare::run(&arena, &mut looper, &crew.until(index), peer).map(|outcome| {
+                harvest.comparison = outcome.comparison;
+                Some(outcome.spent)
+            })
+        }
+        None => {
+            let mut pattern = crew.pattern(part, index);
+            let until = crew.until(index);
+            let run = match plan.rate() {
+                Some(rate) => {
+                    let mut pace = Pace::new(looper.clock(), rate);
+                    looper.run(&mut pattern, &until, &mut pace)
+                }
+                None => looper.run(&mut pattern, &until, &mut Unpaced),
+            };
+            run.map(|()| None)
+        }
+    };
+    crew.gate(outcome.is_ok(), || crew.end_run());
+    if let Some(spent) = outcome? {
+        // The run's time is that of our turns only.
+        *lock(&crew.spent) = spent;
+    }
+    harvest.counts = looper.counts();
+    harvest.first_error = looper.first_error();
+    Ok(harvest)
+}
+
+/// [fill], run, [read back], every block checked.
+fn verified<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Failure> {
+    let plan = &crew.plan;
+    let args = &plan.args;
+    let part = plan.part(crew.range, index);
+    let task = Task {
+        pattern: crew.pattern(part, index),
+        run: crew.run_id,
+        bs: args.bs,
+        depth: args.depth,
+        batch: plan.batch,
+        max_errors: args.max_errors,
+        lane: crew.board.lane(index),
+    };
+    let made = Checker::new(engine, task);
+    let enter_fill = || {
+        if args.rw.reads() {
+            crew.board.enter(Phase::Fill, crew.fill_goal());
+        }
+    };
+    if !crew.gate(made.is_ok(), enter_fill) {
+        return made.map(|_| Harvest::default());
+    }
+    let mut checker = made?;
+    let filled = if args.rw.reads() { checker.fill(&crew.until_end()) } else { Ok(()) };
+    let begin = || {
+        crew.board.enter(Phase::Run, crew.goal());
+        crew.start_run();
+    };
+    let well = filled.is_ok() && !checker.failed();
+    if !crew.gate(well, begin) {
+        return filled.map(|()| harvest(checker, Counts::default()));
+    }
+    let until = crew.until(index);
+    let ran = match plan.rate() {
+        Some(rate) => {
+            let mut pace = Pace::new(checker.clock(), rate);
+            checker.work(&until, &mut pace)
+        }
+        None => checker.work(&until, &mut Unpaced),
+    };
+    let counts = checker.counts();
+    crew.gate(true, || crew.end_run());
+    let enter_read_back = || {
+        if args.rw.writes() {
+            crew.board.enter(Phase::ReadBack, Goal::Ios(checker.known() * u64::from(args.threads)));
+        }
+    };
+    if !crew.gate(ran.is_ok() && !checker.failed(), enter_read_back) {
+        return ran.map(|()| harvest(checker, counts));
+    }
+    if args.rw.writes() {
+        checker.read_back(&crew.until_end())?;
+    }
+    Ok(harvest(checker, counts))
+}
+
+fn harvest<E: Engine>(checker: Checker<E>, run: Counts) -> Harvest {
+    let (tally, errors) = (checker.tally(), checker.counts().errors);
+    let (first_error, wrong) = checker.into_findings();
+    Harvest { counts: Counts { errors, ..run }, first_error, tally, wrong, comparison: None }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

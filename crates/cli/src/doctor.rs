@@ -1,0 +1,118 @@
+//! `sheave doctor`: what this machine, and a path on it, offer to Sheave, and how to get what is missing.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`ring`] | kernel version, io_uring and what forbids it |
+//! | [`machine`] | limits, CPUs, clock source |
+//! | [`path`] | direct I/O, alignment and polling of a file or device |
+
+mod machine;
+mod path;
+mod ring;
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::args::DoctorArgs;
+use crate::failure::Failure;
+use crate::output;
+
+/// How a check went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// Works, but not as well as it could.
+    Warn,
+    /// Keeps `file:` devices from working.
+    Fail,
+}
+
+/// One check.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub name: &'static str,
+    /// How it went.
+    pub status: Verdict,
+    /// What was found.
+    pub found: String,
+    /// How to mend it, in one line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+}
+
+impl Check {
+    /// As it should be.
+    pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self { name, status: Verdict::Ok, found: found.into(), fix: None }
+    }
+
+    /// Could be better.
+    pub fn warn(name: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { name, status: Verdict::Warn, found: found.into(), fix: Some(fix.into()) }
+    }
+
+    /// Does not work.
+    pub fn fail(name: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { name, status: Verdict::Fail, found: found.into(), fix: Some(fix.into()) }
+    }
+}
+
+/// The whole examination.
+#[derive(Debug, Serialize)]
+struct Examination {
+    /// The worst verdict.
+    status: Verdict,
+    path: Option<PathBuf>,
+    checks: Vec<Check>,
+}
+
+/// Examines, prints, and fails when something keeps `file:` from working.
+pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
+    let mut checks = ring::checks();
+    checks.extend(machine::checks());
+    if let Some(path) = &args.path {
+        checks.extend(path::checks(path));
+    }
+    let status = worst(&checks);
+    if args.json {
+        output::json(&Examination { status, path: args.path.clone(), checks })?;
+    } else {
+        output::text(&table(&checks, args.path.is_some()));
+    }
+    if status == Verdict::Fail { Err(Failure::reported()) } else { Ok(()) }
+}
+
+fn worst(checks: &[Check]) -> Verdict {
+    match checks {
+        _ if checks.iter().any(|check| check.status == Verdict::Fail) => Verdict::Fail,
+        _ if checks.iter().any(|check| check.status == Verdict::Warn) => Verdict::Warn,
+        _ => Verdict::Ok,
+    }
+}
+
+fn table(checks: &[Check], with_path: bool) -> String {
+    let mut text = String::new();
+    for check in checks {
+        let mark = match check.status {
+            Verdict::Ok => "ok  ",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "FAIL",
+        };
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "{mark}  {:<14} {}", check.name, check.found);
+        if let Some(fix) = &check.fix {
+            let _ = writeln!(text, "      {:<14} fix: {fix}", "");
+        }
+    }
+    if !with_path {
+        text.push_str("      give a file, directory or block device as PATH to probe direct I/O on it\n");
+    }
+    text
+}

@@ -1,0 +1,137 @@
+//! The kernel and its io_uring: there or not, and if not, who forbids it.
+//!
+//! `file:` devices need io_uring; `null:` and `ram:` do not.
+
+use std::fs;
+
+use super::Check;
+use crate::bench::{Probe, probe};
+
+/// Oldest kernel on which `file:` works.
+const OLDEST: (u32, u32) = (5, 11);
+/// From here on a ring has a single issuer and deferred task work.
+const GOOD: (u32, u32) = (6, 1);
+
+/// All checks of this module.
+pub fn checks() -> Vec<Check> {
+    vec![kernel(), ring()]
+}
+
+fn kernel() -> Check {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    judge_kernel(&release)
+}
+
+/// Judges a release such as `6.18.44-generic`.
+pub(super) fn judge_kernel(release: &str) -> Check {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
+        return Check::warn("kernel", format!("{release} (not understood)"), "run Linux 6.1 or newer");
+    };
+    match (major, minor) {
+        version if version < OLDEST => {
+            Check::fail("kernel", format!("{release}, too old for file: devices"), "run Linux 6.1 or newer")
+        }
+        version if version < GOOD => Check::warn(
+            "kernel",
+            format!("{release}, without deferred task work"),
+            "run Linux 6.1 or newer: fewer interruptions and less CPU time an I/O",
+        ),
+        _ => Check::ok("kernel", release),
+    }
+}
+
+/// Sets rings up, a plain one and then one as `file:` wants it.
+fn ring() -> Check {
+    const NAME: &str = "io_uring";
+    if let Err(err) = probe(Probe::Plain) {
+        return refused(NAME, &err);
+    }
+    match probe(Probe::Modern) {
+        Ok(()) => Check::ok(NAME, "allowed; single issuer and deferred task work work"),
+        Err(err) => Check::warn(
+            NAME,
+            format!("allowed, but without deferred task work ({err})"),
+            "run Linux 6.1 or newer: fewer interruptions and less CPU time an I/O",
+        ),
+    }
+}
+
+/// Why a ring cannot be set up.
+fn refused(name: &'static str, err: &std::io::Error) -> Check {
+    let facts = Facts {
+        errno: err.raw_os_error().unwrap_or(0),
+        disabled: fs::read_to_string("/proc/sys/kernel/io_uring_disabled")
+            .ok()
+            .and_then(|text| text.trim().parse().ok()),
+        group: fs::read_to_string("/proc/sys/kernel/io_uring_group").ok().and_then(|text| text.trim().parse().ok()),
+        seccomp: fs::read_to_string("/proc/self/status").ok().is_some_and(|status| filtered(&status)),
+    };
+    facts.judge(name, err)
+}
+
+/// What is known about a refusal.
+pub(super) struct Facts {
+    /// Of io_uring_setup.
+    pub errno: i32,
+    /// The sysctl kernel.io_uring_disabled.
+    pub disabled: Option<u32>,
+    /// The sysctl kernel.io_uring_group.
+    pub group: Option<i64>,
+    /// A seccomp filter is on this process.
+    pub seccomp: bool,
+}
+
+impl Facts {
+    /// Names who forbids it, and what to change.
+    pub(super) fn judge(&self, name: &'static str, err: &std::io::Error) -> Check {
+        let sysctl_fix = "sysctl -w kernel.io_uring_disabled=0 (as root, on the host)";
+        let seccomp = || {
+            Check::fail(
+                name,
+                format!("forbidden by a seccomp filter, as container runtimes set one ({err})"),
+                "allow io_uring_setup, io_uring_enter and io_uring_register in the profile \
+                 (docker run --security-opt seccomp=PROFILE.json)",
+            )
+        };
+        match (self.errno, self.disabled) {
+            (libc::EPERM, Some(2)) => {
+                Check::fail(name, "forbidden for everybody: kernel.io_uring_disabled is 2", sysctl_fix)
+            }
+            (libc::EPERM, Some(1)) => {
+                let fix = match self.group {
+                    Some(group) if group >= 0 => format!("join group {group} (kernel.io_uring_group), or {sysctl_fix}"),
+                    _ => sysctl_fix.to_owned(),
+                };
+                Check::fail(name, "forbidden without CAP_SYS_ADMIN: kernel.io_uring_disabled is 1", fix)
+            }
+            (libc::EPERM | libc::EACCES | libc::ENOSYS, _) if self.seccomp => seccomp(),
+            (libc::ENOSYS, _) => Check::fail(
+                name,
+                "the kernel has none (ENOSYS)",
+                "use a kernel with CONFIG_IO_URING, not older than 5.11; gVisor has none",
+            ),
+            (libc::EPERM | libc::EACCES, _) => Check::fail(
+                name,
+                format!("forbidden ({err}), probably by a security module"),
+                "look for the denial in dmesg or the audit log, and allow io_uring in its policy",
+            ),
+            (libc::ENOMEM, _) => Check::fail(
+                name,
+                format!("no memory for a ring ({err})"),
+                "raise the memlock limit (ulimit -l) or the memory limit of the cgroup",
+            ),
+            (libc::EMFILE | libc::ENFILE, _) => Check::fail(
+                name,
+                format!("no descriptor left for a ring ({err})"),
+                "raise the limit of open files (ulimit -n)",
+            ),
+            _ => Check::fail(name, format!("a ring cannot be set up ({err})"), "look at dmesg"),
+        }
+    }
+}
+
+/// Whether /proc/self/status tells of a seccomp filter (mode 2).
+pub(super) fn filtered(status: &str) -> bool {
+    status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))
+}

@@ -1,0 +1,75 @@
+//! Why the command fails, in words for the person at the terminal: the cause, then the fix.
+//!
+//! Every error of the command line ends here. Owns the exit code that belongs to it, not the message
+//! of a lower floor: those arrive as text that already names cause and fix.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// What the exit code says about a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The arguments or a device spec make no sense: exit code 2, as clap's own errors.
+    Usage,
+    /// The arguments were fine, the run was not: exit code 1.
+    Run,
+    /// The run failed and its report has already said everything: exit code 1, no message.
+    Reported,
+}
+
+/// A failed command.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    kind: Kind,
+    cause: String,
+    fix: Option<String>,
+}
+
+impl Failure {
+    /// The arguments make no sense.
+    pub fn usage(cause: impl Into<String>) -> Self {
+        Self { kind: Kind::Usage, cause: cause.into(), fix: None }
+    }
+
+    /// The run failed.
+    pub fn run(cause: impl Into<String>) -> Self {
+        Self { kind: Kind::Run, cause: cause.into(), fix: None }
+    }
+
+    /// The run failed, and what was printed already says why.
+    pub fn reported() -> Self {
+        Self { kind: Kind::Reported, cause: String::new(), fix: None }
+    }
+
+    /// Says what to do about it.
+    pub fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = Some(fix.into());
+        self
+    }
+
+    /// The process's exit code.
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self.kind {
+            Kind::Usage => 2,
+            Kind::Run | Kind::Reported => 1,
+        })
+    }
+
+    /// The cause alone, in one line, for reports that have a place for the fix of their own.
+    pub fn cause(&self) -> &str {
+        &self.cause
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kind == Kind::Reported {
+            return Ok(());
+        }
+        writeln!(f, "sheave: {}", self.cause)?;
+        match &self.fix {
+            Some(fix) => writeln!(f, "   fix: {fix}"),
+            None => Ok(()),
+        }
+    }
+}
