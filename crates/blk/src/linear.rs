@@ -1,11 +1,105 @@
-//! partition, linear.
-use crate::device::Device;
+//! `partition` and `linear`: a piece of a device, and devices end to end.
+//!
+//! Specs: `partition:start=1M,size=10M,over=SPEC` and `linear:over=SPEC+SPEC`.
+//!
+//! Neither has requests of its own. A stack of them is resolved to legs on the queues of drivers when it is opened
+//! ([`Device`]), so an I/O is remapped once however deep the stack, and a whole device and its partitions share tags,
+//! limits and statistics. I/O that crosses from one leg to the next is cut there; a flush goes to every leg.
+//!
+//! A partition has a number on its queue: [`Device::in_flight`] of the partition counts its own requests, that of the
+//! device all of them, in one pass over the tags. A partition of a partition has a number of its own.
+
+use crate::bio::SECTOR_SHIFT;
+use crate::device::{Device, Leg};
 use crate::error::DeviceError;
 use crate::spec::Params;
-pub(crate) fn partition_from_spec(params: &mut Params) -> Result<Device, DeviceError> {
-    Err(params.error("not yet"))
+
+/// Most legs of one device: each may need a hardware context of every ring.
+const MAX_LEGS: usize = 64;
+
+/// The sectors `start..start + sectors` of a device, as legs that begin at 0.
+fn slice(device: &Device, start: u64, sectors: u64) -> Vec<Leg> {
+    let end = start + sectors;
+    let overlapping = device.legs().iter().filter(|leg| leg.start < end && leg.start + leg.sectors > start);
+    overlapping
+        .map(|leg| {
+            let from = leg.start.max(start);
+            let to = (leg.start + leg.sectors).min(end);
+            Leg {
+                start: from - start,
+                sectors: to - from,
+                offset: leg.offset + (from - leg.start),
+                part: leg.part,
+                queue: leg.queue.clone(),
+            }
+        })
+        .collect()
 }
 
-pub(crate) fn linear_from_spec(params: &mut Params) -> Result<Device, DeviceError> {
-    Err(params.error("not yet"))
+/// A piece of a device, with an accounting number of its own.
+pub fn partition(name: &str, device: &Device, start_bytes: u64, len_bytes: u64) -> Result<Device, DeviceError> {
+    let block = u64::from(device.limits().logical_block);
+    let size = device.size_bytes();
+    let wrong = |why: String| Err(DeviceError::spec(name, why));
+    if start_bytes % block != 0 || len_bytes % block != 0 || len_bytes == 0 {
+        return wrong(format!(
+            "start={start_bytes} and size={len_bytes} must be multiples of the block size of the device under it, \
+             {block} bytes, and size not 0"
+        ));
+    }
+    if start_bytes.checked_add(len_bytes).is_none_or(|end| end > size) {
+        return wrong(format!(
+            "start={start_bytes} and size={len_bytes} go beyond the device under it, which has {size} bytes. Choose a \
+             smaller start or size"
+        ));
+    }
+    let mut legs = slice(device, start_bytes >> SECTOR_SHIFT, len_bytes >> SECTOR_SHIFT);
+    for leg in &mut legs {
+        leg.part = leg.queue.new_partition();
+    }
+    Ok(Device::from_legs(name, legs))
 }
+
+/// Devices end to end.
+pub fn concatenate(name: &str, devices: &[Device]) -> Result<Device, DeviceError> {
+    let mut legs = Vec::new();
+    let block = devices.iter().map(|device| u64::from(device.limits().logical_block)).max().unwrap_or(512);
+    let mut start = 0;
+    for device in devices {
+        // A device that is no multiple of the largest block loses its tail, so that no block crosses two devices.
+        let sectors = (device.size_bytes() - device.size_bytes() % block) >> SECTOR_SHIFT;
+        for mut leg in slice(device, 0, sectors) {
+            leg.start += start;
+            legs.push(leg);
+        }
+        start += sectors;
+    }
+    if legs.is_empty() || legs.len() > MAX_LEGS {
+        let why = format!("{} pieces; give devices that are 1 to {MAX_LEGS} pieces in all", legs.len());
+        return Err(DeviceError::spec(name, why));
+    }
+    Ok(Device::from_legs(name, legs))
+}
+
+/// Opens `partition:...`.
+pub(crate) fn partition_from_spec(params: &mut Params) -> Result<Device, DeviceError> {
+    let start = params.size("start")?.unwrap_or(0);
+    let size = params.size("size")?;
+    let over = params.over()?;
+    params.finish()?;
+    let [device] = over.as_slice() else {
+        return Err(params.error("a partition is of one device. Put linear:over=A+B under it for a piece of several"));
+    };
+    let rest = device.size_bytes().saturating_sub(start);
+    partition(params.spec(), device, start, size.unwrap_or(rest))
+}
+
+/// Opens `linear:...`.
+pub(crate) fn linear_from_spec(params: &mut Params) -> Result<Device, DeviceError> {
+    let over = params.over()?;
+    params.finish()?;
+    concatenate(params.spec(), &over)
+}
+
+#[cfg(test)]
+mod tests;

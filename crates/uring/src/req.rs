@@ -86,7 +86,7 @@ impl Ident {
         Ident {
             fd: sqe.fd,
             opcode: sqe.opcode,
-            flags: 0,
+            flags: sqe.flags,
             state: State::Issued,
             buf_index: fixed_buf,
             rflags: 0,
@@ -141,11 +141,11 @@ impl std::ops::DerefMut for Req {
 impl Req {
     /// What completion, cancel and the buffer table want to know of a plain read or write; its kiocb has the rest.
     #[inline(always)]
-    pub(crate) fn start_plain(&mut self, user_data: u64, addr: u64, ident: &Ident) {
+    pub(crate) fn start_plain(&mut self, user_data: u64, addr: u64, file: u32, ident: &Ident) {
         self.user_data = user_data;
         self.addr = addr;
         self.ident = *ident;
-        self.file = ident.fd as u32;
+        self.file = file;
     }
 }
 

@@ -81,15 +81,6 @@ impl FileTable {
         self.get(at).map(|_| at)
     }
 
-    /// The file of an `fd` that is attached: what the fast path asks.
-    #[inline(always)]
-    pub(crate) fn get_attached(&self, fd: i32) -> Option<&OpenFile> {
-        match self.slots.get(fd as u32 as usize) {
-            Some(Some(Slot { entry: Entry::File(file), attached: true, .. })) => Some(file),
-            _ => None,
-        }
-    }
-
     #[inline]
     pub(crate) fn get(&self, at: usize) -> Option<&OpenFile> {
         match &self.slots.get(at)?.as_ref()?.entry {

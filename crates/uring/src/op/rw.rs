@@ -14,7 +14,7 @@ use crate::op::file_of;
 use crate::opdef::Issue;
 use crate::req::{Ident, REQ_SLOW_END, REQ_VECTORED};
 use crate::ring::Ring;
-use crate::sqe::{IOSQE_BUFFER_SELECT, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno, opcode};
+use crate::sqe::{IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno, opcode};
 
 /// End of the addresses a user program has on x86-64 (a guard page below the hole) and, at most, elsewhere.
 const USER_END: u64 = (1 << 47) - 4096;
@@ -44,7 +44,7 @@ pub(crate) fn submit_plain_run(ring: &mut Ring, max: u32) -> u32 {
     let kind = first.kind();
     let write = matches!(first.opcode, opcode::WRITE | opcode::WRITE_FIXED);
     let fixed = matches!(first.opcode, opcode::READ_FIXED | opcode::WRITE_FIXED);
-    let rare = u32::from(first.flags) | u32::from(first.ioprio) | u32::from(first.personality);
+    let rare = u32::from(first.flags & !IOSQE_FIXED_FILE) | u32::from(first.ioprio) | u32::from(first.personality);
     if !(write || fixed || first.opcode == opcode::READ) || rare | first.splice_fd_in as u32 != 0 {
         return 0;
     }
@@ -55,7 +55,8 @@ pub(crate) fn submit_plain_run(ring: &mut Ring, max: u32) -> u32 {
         Some(None) => return 0,
     };
     let iocb_flags = u16::from(write) * IOCB_WRITE | u16::from(core.polled) * IOCB_POLLED;
-    let Some(file) = core.files.get_attached(first.fd) else { return 0 };
+    let Some(index) = core.files.resolve(first.fd, first.flags & IOSQE_FIXED_FILE != 0) else { return 0 };
+    let Some(file) = core.files.get(index) else { return 0 };
     let Some(mut run) = PlainRun::start(&mut ring.io, file, iocb_flags, fixed_buf) else { return 0 };
     let max_len = memory.1.min(u64::from(MAX_RW_COUNT)) as u32;
     core.plain_ident = Ident::plain(first, fixed_buf);
@@ -72,7 +73,7 @@ pub(crate) fn submit_plain_run(ring: &mut Ring, max: u32) -> u32 {
         }
         let Some(slot) = core.reqs.take() else { break };
         let req = &mut core.reqs[slot];
-        req.start_plain(user_data, addr, &core.plain_ident);
+        req.start_plain(user_data, addr, index as u32, &core.plain_ident);
         req.kiocb = Kiocb::started(off, len, iocb_flags);
         if !run.submit(off, len, slot, BVec { base: addr as usize, len: len as usize }) {
             core.reqs.free(slot);
