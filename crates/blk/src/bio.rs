@@ -14,6 +14,8 @@
 
 use sheave_base::status::Status;
 
+use crate::bio_set::VecTable;
+
 /// How many vectors a bio holds without a table of its own.
 pub const BIO_INLINE_VECS: usize = 4;
 
@@ -182,9 +184,7 @@ pub struct Bio {
     /// Grows with every recycling, so that a late look at a recycled bio is recognised.
     pub(crate) generation: u32,
     /// The table of a bio with more than [`BIO_INLINE_VECS`] vectors.
-    // A box of a vector: one word here instead of three keeps the bio at two cache lines.
-    #[allow(clippy::box_collection)]
-    pub(crate) table: Option<Box<Vec<BVec>>>,
+    pub(crate) table: Option<VecTable>,
     pub(crate) inline: [BVec; BIO_INLINE_VECS],
 }
 
@@ -327,3 +327,5 @@ impl BioList {
         std::mem::take(self)
     }
 }
+
+const _: () = assert!(size_of::<Bio>() == 128, "a bio is two cache lines");
