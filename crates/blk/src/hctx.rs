@@ -419,7 +419,7 @@ impl Hctx {
         }
         let flush_running = self.flush.is_running();
         for tag in self.timeouts.walk(now, self.rqs.all(), flush_running) {
-            if self.gathered.tags().contains(&tag) || self.refused.contains(tag) {
+            if self.gathered.tags().contains(&tag) || self.refused.position(tag).is_some() {
                 continue;
             }
             let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };

@@ -285,15 +285,14 @@ impl RqQueue {
         *list = RqList::default();
     }
 
-    /// Whether the queue holds the request with this tag.
-    pub fn contains(&self, tag: u16) -> bool {
-        self.0.contains(&tag)
+    /// Where in the queue the request with this tag is.
+    pub fn position(&self, tag: u16) -> Option<usize> {
+        self.0.iter().position(|&have| have == tag)
     }
 
     /// Takes the request with this tag out of the queue.
     pub fn remove(&mut self, tag: u16) -> Option<Rq> {
-        let at = self.0.iter().position(|&t| t == tag)?;
-        self.0.remove(at).map(Rq)
+        self.0.remove(self.position(tag)?).map(Rq)
     }
 
     /// Requests held.

@@ -56,12 +56,3 @@ fn up_to_the_boundary_and_no_further() {
     let huge = Limits { max_sectors: u32::MAX, chunk_sectors: u32::MAX, ..Limits::default() }.normalized();
     assert_eq!(huge.max_bytes_at(Op::Write, 0), u32::MAX - 511, "as much as a bio can say");
 }
-
-#[test]
-fn what_surely_fits_needs_no_split() {
-    let limits = Limits { max_sectors: 16, max_segments: 4, ..Limits::default() };
-    assert!(limits.surely_fits(16 * 512, 4));
-    assert!(!limits.surely_fits(17 * 512, 4) && !limits.surely_fits(512, 5));
-    let limits = Limits { chunk_sectors: 1 << 20, ..limits };
-    assert!(!limits.surely_fits(512, 1), "where there is a boundary, the exact arithmetic decides");
-}

@@ -80,9 +80,9 @@ fn what_is_put_back_comes_before_all_others() {
 fn one_can_be_taken_out_of_the_middle() {
     let mut queue = RqQueue::with_depth(8);
     [1, 2, 3].into_iter().for_each(|tag| queue.push(Rq::new(tag)));
-    assert!(queue.contains(2));
+    assert_eq!(queue.position(2), Some(1));
     assert_eq!(queue.remove(2).map(Rq::into_tag), Some(2));
-    assert!(queue.remove(2).is_none() && !queue.contains(2));
+    assert!(queue.remove(2).is_none() && queue.position(2).is_none());
     assert_eq!((queue.len(), queue.is_empty()), (2, false));
     assert_eq!(tags(&mut queue), [1, 3]);
 }
