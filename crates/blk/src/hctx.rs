@@ -169,7 +169,7 @@ impl Hctx {
             return self.add_slow(core, id);
         }
         if !self.gather(core, id, 0) {
-            self.wait_for_tag(core, id);
+            self.wait(core, id);
         }
     }
 
