@@ -102,7 +102,7 @@ impl BioSet {
 
     /// Takes a bio for up to [`BIO_INLINE_VECS`] vectors; `None` when all are live but the reserve.
     #[inline(always)]
-    pub fn take(&mut self) -> Option<BioId> {
+    pub(crate) fn take(&mut self) -> Option<BioId> {
         let raw = match self.cache.pop() {
             Some(raw) => raw,
             None => self.refill()?,
@@ -133,7 +133,7 @@ impl BioSet {
 
     /// Takes a bio from the reserve, for a submitter that cannot go on otherwise; `None` when the reserve is out too,
     /// and then a bio of the reserve is live and will come back.
-    pub fn take_reserve(&mut self) -> Option<BioId> {
+    pub(crate) fn take_reserve(&mut self) -> Option<BioId> {
         let raw = self.reserve.pop()?;
         self[BioId(raw)].init(&BioAttrs::new(BIO_RESERVE), 0, 0, 0);
         Some(BioId(raw))

@@ -219,7 +219,7 @@ impl Hctx {
         let rq = &mut self.rqs[tag];
         let generation = rq.generation.wrapping_add(1);
         let attrs = RqAttrs { op: Op::Flush, flags: RQ_FLUSH_SEQ, ..RqAttrs::default() };
-        *rq = Request { attrs, start, generation, ..Request::default() };
+        *rq = Request { attrs, start, generation, ..Request::unused() };
         // Relaxed: published by `start_dispatch`, like a tag.
         self.shared.flushing.store(1, Ordering::Relaxed);
         self.push_gathered(core, tag);

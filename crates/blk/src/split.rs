@@ -34,8 +34,11 @@ pub(crate) fn front(bio: &Bio, limits: &Limits) -> Result<Option<u32>, Status> {
     if bytes == 0 { Err(Status::Invalid) } else { Ok(Some(bytes)) }
 }
 
-/// A bio for a piece of `parent`; leaves `leave` bios in the reserve.
+/// A bio for a piece of `parent`, unless that has as many as it can count; leaves `leave` bios in the reserve.
 pub(crate) fn take_child(bios: &mut BioSet, parent: BioId, leave: u32) -> Option<BioId> {
+    if bios[parent].remaining == u16::MAX {
+        return None;
+    }
     // The reserve serves only a bio that has no child in flight: so the child comes back and the next cut goes on.
     match bios.take() {
         None if bios[parent].remaining == 0 && bios.reserved() > leave => bios.take_reserve(),

@@ -13,41 +13,23 @@ const VEC: BVec = BVec { base: 0x1000, len: 512 };
 
 /// Sets every field to what no fresh bio has. Names them all, so that a new field does not compile until it is here.
 fn poison(bio: &mut Bio) {
-    let Bio {
-        next,
-        owner,
-        sector,
-        bytes,
-        op,
-        status,
-        flags,
-        bdev,
-        part,
-        nr_vecs,
-        fixed_buf,
-        parent,
-        generation: _,
-        remaining,
-        refs: _,
-        table: _,
-        inline,
-    } = bio;
+    let Bio { next, owner, sector, attrs, bytes, parent, generation: _, table: _, inline } = bio;
     (*next, *owner, *sector, *bytes) = (BioId(77), 77, 77, 77);
+    *parent = BioId(77);
+    *inline = [BVec { base: 77, len: 77 }; BIO_INLINE_VECS];
+    let BioAttrs { op, status, flags, bdev, part, nr_vecs, fixed_buf, refs: _, remaining } = attrs;
     (*op, *status) = (Op::WriteZeroes, Status::Medium);
     *flags |= BIO_CHILD | BIO_WAITS | BIO_POLLED;
-    (*bdev, *part, *nr_vecs, *fixed_buf) = (77, 77, 3, 77);
-    (*parent, *remaining) = (BioId(77), 77);
-    *inline = [BVec { base: 77, len: 77 }; BIO_INLINE_VECS];
+    (*bdev, *part, *nr_vecs, *fixed_buf, *remaining) = (77, 77, 3, 77, 77);
 }
 
 /// The bio is as new, but for its generation.
 fn assert_fresh(bio: &Bio, flags: u16) {
-    let Bio { next, owner, sector, bytes, op, status, bdev, part, nr_vecs, .. } = bio;
-    assert_eq!((*next, *owner, *sector, *bytes), (BioId::NONE, 0, 0, 0));
-    assert_eq!((*op, *status), (Op::Read, Status::Ok));
-    assert_eq!((*bdev, *part, *nr_vecs), (0, 0, 0));
-    assert_eq!((bio.fixed_buf, bio.parent, bio.remaining, bio.refs), (NO_FIXED_BUF, BioId::NONE, 0, 1));
-    assert_eq!(bio.flags, flags);
+    let Bio { next, owner, sector, bytes, parent, .. } = bio;
+    assert_eq!((*next, *owner, *sector, *bytes, *parent), (BioId::NONE, 0, 0, 0, BioId::NONE));
+    let BioAttrs { op, status, bdev, part, nr_vecs, .. } = bio.attrs;
+    assert_eq!((op, status, bdev, part, nr_vecs), (Op::Read, Status::Ok, 0, 0, 0));
+    assert_eq!((bio.attrs.fixed_buf, bio.remaining, bio.refs, bio.flags), (NO_FIXED_BUF, 0, 1, flags));
     assert!(bio.vecs().is_empty() && bio.table.is_none());
 }
 
@@ -241,6 +223,25 @@ proptest! {
             model.check();
         }
     }
+}
+
+#[test]
+fn a_plain_bio_is_as_fresh_as_any_other() {
+    let mut set = BioSet::new(1, 1);
+    let id = set.take().unwrap();
+    poison(&mut set[id]);
+    set.put(id);
+    let io = BioAttrs { op: Op::Write, part: 5, fixed_buf: 6, nr_vecs: 1, ..BioAttrs::new(BIO_CACHEABLE | BIO_POLLED) };
+    assert_eq!(set.take_plain(&io, 1, 2, 512, VEC), Some(id));
+    let bio = &mut set[id];
+    assert_eq!((bio.owner, bio.sector, bio.bytes, bio.op), (1, 2, 512, Op::Write));
+    assert_eq!((bio.part, bio.fixed_buf(), bio.vecs()), (5, Some(6), &[VEC][..]));
+    assert_eq!(bio.flags, BIO_CACHEABLE | BIO_POLLED);
+    assert_eq!((bio.next, bio.parent, bio.status), (BioId::NONE, BioId::NONE, Status::Ok));
+    assert_eq!((bio.remaining, bio.refs), (0, 1));
+    set.put(id);
+    let id = set.take().unwrap();
+    assert_fresh(&set[id], BIO_CACHEABLE);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::bio::{BIO_POLLED, BVec, Bio, Op};
+use crate::request::RqAttrs;
 
 const BLOCK: u32 = 4096;
 
@@ -20,7 +21,10 @@ fn bio(bios: &mut BioSet, sector: u64, blocks: u32, vecs: u16) -> BioId {
 fn request(bios: &mut BioSet, sector: u64, blocks: u32, vecs: u16) -> Request {
     let id = bio(bios, sector, blocks, vecs);
     let bytes = blocks * BLOCK;
-    Request { op: Op::Write, sector, bytes, nr_segs: vecs, bio_head: id, bio_tail: id, ..Request::default() }
+    let mut rq = Request::unused();
+    let attrs = RqAttrs { op: Op::Write, nr_segs: vecs, ..RqAttrs::default() };
+    rq.fill(id, sector, bytes, &attrs, Default::default());
+    rq
 }
 
 /// What `Hctx::try_merge` does.
