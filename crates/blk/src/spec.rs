@@ -185,7 +185,7 @@ impl Params {
     /// A size that a device needs: a whole number of blocks, not 0.
     pub fn check_size(&self, size: u64, block: u32) -> Result<u64, DeviceError> {
         let block = u64::from(block);
-        if size == 0 || size % block != 0 {
+        if size == 0 || !size.is_multiple_of(block) {
             let why = format!("size={size}: give a multiple of the block size, {block} bytes, and not 0");
             return Err(self.error(why));
         }
