@@ -14,6 +14,8 @@
 
 use sheave_base::status::Status;
 
+use crate::bio_set::VecTable;
+
 /// How many vectors a bio holds without a table of its own.
 pub const BIO_INLINE_VECS: usize = 4;
 
@@ -106,14 +108,15 @@ pub struct BVec {
     pub len: usize,
 }
 
-/// Names a bio of one [`BioSet`](crate::bio_set::BioSet).
+/// Names a bio of one [`BioSet`](crate::bio_set::BioSet). Only the block layer makes one, or takes one from a set: a set
+/// trusts the number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub struct BioId(pub(crate) u32);
 
 impl BioId {
     /// No bio.
-    pub const NONE: BioId = BioId(u32::MAX);
+    pub(crate) const NONE: BioId = BioId(u32::MAX);
 
     /// Whether this names a bio.
     #[inline]
@@ -124,9 +127,6 @@ impl BioId {
 
 /// No registered buffer.
 pub const NO_FIXED_BUF: u16 = u16::MAX;
-
-/// No device number: the bio went straight to its queue.
-pub(crate) const NO_BDEV: u16 = u16::MAX;
 
 /// The fields of a bio that are the same for every I/O of a kind: copied in one store. A bio has them as its own.
 #[derive(Clone, Copy, Debug)]
@@ -143,7 +143,7 @@ pub struct BioAttrs {
     /// Registered buffer that holds the only vector, or [`NO_FIXED_BUF`].
     pub(crate) fixed_buf: u16,
     pub(crate) refs: u16,
-    /// Children still in flight; at most the requests of a hardware context.
+    /// Children still in flight.
     pub(crate) remaining: u16,
 }
 
@@ -182,13 +182,9 @@ pub struct Bio {
     /// Grows with every recycling, so that a late look at a recycled bio is recognised.
     pub(crate) generation: u32,
     /// The table of a bio with more than [`BIO_INLINE_VECS`] vectors.
-    // A box of a vector: one word here instead of three keeps the bio at two cache lines.
-    #[allow(clippy::box_collection)]
-    pub(crate) table: Option<Box<Vec<BVec>>>,
+    pub(crate) table: Option<VecTable>,
     pub(crate) inline: [BVec; BIO_INLINE_VECS],
 }
-
-const _: () = assert!(size_of::<Bio>() == 128);
 
 impl std::ops::Deref for Bio {
     type Target = BioAttrs;
@@ -327,3 +323,5 @@ impl BioList {
         std::mem::take(self)
     }
 }
+
+const _: () = assert!(size_of::<Bio>() == 128, "a bio is two cache lines");

@@ -8,7 +8,8 @@
 //! - I1: a bio is live, or in exactly one of cache, pool, reserve; never two of them.
 //! - I2: at most `max_cached + CACHE_SLACK` bios are cached; above that [`CACHE_SLACK`] of them go to the pool.
 //! - I3: a bio from the reserve returns to the reserve and never enters the cache.
-//! - I4: a bio with a vector table is never cached with it: the table is dropped on the last put.
+//! - I4: a bio with a vector table is never cached with it: on the last put the table goes to the spare ones, of which
+//!   there are at most [`SPARE_TABLES`], or is dropped.
 //! - I5: a put recycles on the *last* reference, once.
 //! - I6: only the owner's thread touches the bios. A foreign thread that drops its [`ForeignBio`] only pushes the
 //!   number to the return queue, which the owner splices in batches.
@@ -34,10 +35,21 @@ const REFILL: usize = 32;
 /// Bios that only a starved submitter gets.
 pub const RESERVE: u32 = 4;
 
+/// Vector tables kept for the next bio that needs one, so that long vectors do not allocate each time.
+pub const SPARE_TABLES: usize = 64;
+/// A longer table is not kept.
+const SPARE_TABLE_VECS: usize = 1024;
+
+/// The vectors of a bio that do not fit inline.
+// A box of a vector: one word in the bio instead of three keeps it at two cache lines.
+#[allow(clippy::box_collection)]
+pub(crate) type VecTable = Box<Vec<BVec>>;
+
 /// A ring's bios.
 #[derive(Debug)]
 pub struct BioSet {
     bios: Box<[Bio]>,
+    tables: Vec<VecTable>,
     cache: Vec<u32>,
     pool: Vec<u32>,
     reserve: Vec<u32>,
@@ -77,6 +89,7 @@ impl BioSet {
         let max_cached = max_cached.min(capacity);
         BioSet {
             bios: (0..total).map(|_| Bio::unused()).collect(),
+            tables: Vec::with_capacity(SPARE_TABLES),
             cache: Vec::with_capacity((max_cached + CACHE_SLACK) as usize + 1),
             pool: (0..capacity).rev().collect(),
             reserve: (capacity..total).collect(),
@@ -89,7 +102,7 @@ impl BioSet {
 
     /// Takes a bio for up to [`BIO_INLINE_VECS`] vectors; `None` when all are live but the reserve.
     #[inline(always)]
-    pub fn take(&mut self) -> Option<BioId> {
+    pub(crate) fn take(&mut self) -> Option<BioId> {
         let raw = match self.cache.pop() {
             Some(raw) => raw,
             None => self.refill()?,
@@ -120,7 +133,7 @@ impl BioSet {
 
     /// Takes a bio from the reserve, for a submitter that cannot go on otherwise; `None` when the reserve is out too,
     /// and then a bio of the reserve is live and will come back.
-    pub fn take_reserve(&mut self) -> Option<BioId> {
+    pub(crate) fn take_reserve(&mut self) -> Option<BioId> {
         let raw = self.reserve.pop()?;
         self[BioId(raw)].init(&BioAttrs::new(BIO_RESERVE), 0, 0, 0);
         Some(BioId(raw))
@@ -137,7 +150,7 @@ impl BioSet {
         self.cache.pop()
     }
 
-    /// Gives the bio these vectors; a table is allocated when they do not fit inline.
+    /// Gives the bio these vectors; in a table when they do not fit inline.
     #[inline]
     pub fn set_vecs(&mut self, id: BioId, vecs: &[BVec]) {
         let bio = &mut self[id];
@@ -146,7 +159,23 @@ impl BioSet {
             bio.inline[..vecs.len()].copy_from_slice(vecs);
         } else {
             bio.flags &= !BIO_CACHEABLE;
-            bio.table = Some(Box::new(vecs.to_vec()));
+            let mut table = self.take_table();
+            table.extend_from_slice(vecs);
+            self[id].table = Some(table);
+        }
+    }
+
+    /// An empty table: a spare one when there is one.
+    #[cold]
+    pub(crate) fn take_table(&mut self) -> VecTable {
+        self.tables.pop().unwrap_or_default()
+    }
+
+    /// Keeps the table for the next bio that needs one (I4).
+    pub(crate) fn put_table(&mut self, mut table: VecTable) {
+        if self.tables.len() < SPARE_TABLES && table.capacity() <= SPARE_TABLE_VECS {
+            table.clear();
+            self.tables.push(table);
         }
     }
 
@@ -179,8 +208,11 @@ impl BioSet {
     #[cold]
     fn put_slow(&mut self, id: BioId) {
         let bio = &mut self[id];
-        bio.table = None;
-        if bio.flags & BIO_RESERVE != 0 {
+        let reserved = bio.flags & BIO_RESERVE != 0;
+        if let Some(table) = bio.table.take() {
+            self.put_table(table);
+        }
+        if reserved {
             self.reserve.push(id.0);
         } else {
             self.pool.push(id.0);

@@ -169,7 +169,7 @@ impl Hctx {
             return self.add_slow(core, id);
         }
         if !self.gather(core, id, 0) {
-            self.wait_for_tag(core, id);
+            self.wait(core, id);
         }
     }
 
@@ -219,7 +219,7 @@ impl Hctx {
         let rq = &mut self.rqs[tag];
         let generation = rq.generation.wrapping_add(1);
         let attrs = RqAttrs { op: Op::Flush, flags: RQ_FLUSH_SEQ, ..RqAttrs::default() };
-        *rq = Request { attrs, start, generation, ..Request::default() };
+        *rq = Request { attrs, start, generation, ..Request::unused() };
         // Relaxed: published by `start_dispatch`, like a tag.
         self.shared.flushing.store(1, Ordering::Relaxed);
         self.push_gathered(core, tag);
@@ -419,7 +419,7 @@ impl Hctx {
         }
         let flush_running = self.flush.is_running();
         for tag in self.timeouts.walk(now, self.rqs.all(), flush_running) {
-            if self.gathered.tags().contains(&tag) || self.refused.contains(tag) {
+            if self.gathered.tags().contains(&tag) || self.refused.position(tag).is_some() {
                 continue;
             }
             let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };

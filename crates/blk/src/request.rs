@@ -57,8 +57,10 @@ pub struct RqAttrs {
     pub(crate) part: u16,
 }
 
-/// One request. A driver may change `sector`, `bytes` (shorter) and its own `private`: completion accounts by the bios.
-#[derive(Debug, Default)]
+/// One request. A driver may change its own `private` and nothing else: completion accounts by the other fields.
+///
+/// Not `Default`: a driver could put one without bios in the place of one that has them.
+#[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Request {
     /// First sector on the device.
@@ -92,19 +94,13 @@ impl std::ops::DerefMut for Request {
     }
 }
 
-impl Default for BioId {
-    fn default() -> Self {
-        BioId::NONE
-    }
-}
-
 /// The requests of one hardware context, by tag; the last is the flush request.
 #[derive(Debug)]
 pub(crate) struct Requests(Box<[Request]>);
 
 impl Requests {
     pub(crate) fn new(depth: u16) -> Requests {
-        Requests((0..=depth).map(|_| Request::default()).collect())
+        Requests((0..=depth).map(|_| Request::unused()).collect())
     }
 
     pub(crate) fn all(&mut self) -> &mut [Request] {
@@ -285,15 +281,14 @@ impl RqQueue {
         *list = RqList::default();
     }
 
-    /// Whether the queue holds the request with this tag.
-    pub fn contains(&self, tag: u16) -> bool {
-        self.0.contains(&tag)
+    /// Where in the queue the request with this tag is.
+    pub fn position(&self, tag: u16) -> Option<usize> {
+        self.0.iter().position(|&have| have == tag)
     }
 
     /// Takes the request with this tag out of the queue.
     pub fn remove(&mut self, tag: u16) -> Option<Rq> {
-        let at = self.0.iter().position(|&t| t == tag)?;
-        self.0.remove(at).map(Rq)
+        self.0.remove(self.position(tag)?).map(Rq)
     }
 
     /// Requests held.
@@ -446,6 +441,19 @@ impl Iterator for Segments<'_> {
 }
 
 impl Request {
+    pub(crate) fn unused() -> Request {
+        Request {
+            sector: 0,
+            attrs: RqAttrs::default(),
+            bytes: 0,
+            bio_head: BioId::NONE,
+            bio_tail: BioId::NONE,
+            start: CoarseTs::default(),
+            generation: 0,
+            private: 0,
+        }
+    }
+
     /// Makes it the request of one bio.
     #[inline(always)]
     pub(crate) fn fill(&mut self, bio: BioId, sector: u64, bytes: u32, attrs: &RqAttrs, start: CoarseTs) {

@@ -58,12 +58,16 @@ pub struct Params {
 impl Params {
     fn parse(spec: &str, rest: &str) -> Result<Params, DeviceError> {
         let mut params = Params { spec: spec.to_string(), path: None, pairs: Vec::new(), known: Vec::new() };
-        let (own, over) = match rest.find("over=") {
-            Some(at) if at == 0 || rest[..at].ends_with(',') => (&rest[..at], Some(&rest[at + 5..])),
-            _ => (rest, None),
+        // The key `over` begins an item; elsewhere the letters are part of a path or of another key.
+        let over_at = rest.match_indices("over=").map(|(at, _)| at).find(|&at| at == 0 || rest[..at].ends_with(','));
+        let (own, over) = match over_at {
+            Some(at) => (&rest[..at], Some(&rest[at + 5..])),
+            None => (rest, None),
         };
         for (at, item) in own.split(',').enumerate() {
             match item.split_once('=') {
+                // A path that holds a '=' is told by how it begins.
+                _ if at == 0 && item.starts_with(['/', '.']) => params.path = Some(item.to_string()),
                 Some((key, value)) => params.set(key, value)?,
                 None if item.is_empty() => {}
                 None if at == 0 => params.path = Some(item.to_string()),
@@ -181,7 +185,7 @@ impl Params {
     /// A size that a device needs: a whole number of blocks, not 0.
     pub fn check_size(&self, size: u64, block: u32) -> Result<u64, DeviceError> {
         let block = u64::from(block);
-        if size == 0 || size % block != 0 {
+        if size == 0 || !size.is_multiple_of(block) {
             let why = format!("size={size}: give a multiple of the block size, {block} bytes, and not 0");
             return Err(self.error(why));
         }

@@ -34,8 +34,11 @@ pub(crate) fn front(bio: &Bio, limits: &Limits) -> Result<Option<u32>, Status> {
     if bytes == 0 { Err(Status::Invalid) } else { Ok(Some(bytes)) }
 }
 
-/// A bio for a piece of `parent`; leaves `leave` bios in the reserve.
+/// A bio for a piece of `parent`, unless that has as many as it can count; leaves `leave` bios in the reserve.
 pub(crate) fn take_child(bios: &mut BioSet, parent: BioId, leave: u32) -> Option<BioId> {
+    if bios[parent].remaining == u16::MAX {
+        return None;
+    }
     // The reserve serves only a bio that has no child in flight: so the child comes back and the next cut goes on.
     match bios.take() {
         None if bios[parent].remaining == 0 && bios.reserved() > leave => bios.take_reserve(),
@@ -47,8 +50,13 @@ pub(crate) fn take_child(bios: &mut BioSet, parent: BioId, leave: u32) -> Option
 pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32, leave: u32) -> Option<BioId> {
     let child = take_child(bios, id, leave)?;
     let mut inline = [BVec::default(); BIO_INLINE_VECS];
-    let mut table = Vec::new();
-    let count = copy_front(bios[id].vecs(), bytes, &mut inline, &mut table);
+    let mut table = (bios[id].vecs().len() > BIO_INLINE_VECS).then(|| bios.take_table());
+    let count = copy_front(bios[id].vecs(), bytes, &mut inline, table.as_deref_mut());
+    if count <= BIO_INLINE_VECS
+        && let Some(unused) = table.take()
+    {
+        bios.put_table(unused);
+    }
     let parent = &mut bios[id];
     let (owner, sector, op, flags) = (parent.owner, parent.sector, parent.op, parent.flags);
     let (bdev, part, fixed_buf) = (parent.bdev, parent.part, parent.fixed_buf);
@@ -72,16 +80,21 @@ pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32, leave: u32) -> Optio
     if op.has_data() {
         front.nr_vecs = count as u16;
         front.inline = inline;
-        if count > BIO_INLINE_VECS {
+        if table.is_some() {
             front.flags &= !BIO_CACHEABLE;
-            front.table = Some(Box::new(table));
         }
+        front.table = table;
     }
     Some(child)
 }
 
-/// Copies the vectors that cover the first `bytes`; into `table` when there are more than fit inline.
-fn copy_front(vecs: &[BVec], bytes: u32, inline: &mut [BVec; BIO_INLINE_VECS], table: &mut Vec<BVec>) -> usize {
+/// Copies the vectors that cover the first `bytes`; all of them into `table` when they do not fit inline.
+fn copy_front(
+    vecs: &[BVec],
+    bytes: u32,
+    inline: &mut [BVec; BIO_INLINE_VECS],
+    mut table: Option<&mut Vec<BVec>>,
+) -> usize {
     let mut left = bytes as usize;
     let mut count = 0;
     for vec in vecs {
@@ -92,10 +105,8 @@ fn copy_front(vecs: &[BVec], bytes: u32, inline: &mut [BVec; BIO_INLINE_VECS], t
         left -= piece.len;
         if count < BIO_INLINE_VECS {
             inline[count] = piece;
-        } else {
-            if count == BIO_INLINE_VECS {
-                table.extend_from_slice(inline);
-            }
+        }
+        if let Some(table) = &mut table {
             table.push(piece);
         }
         count += 1;

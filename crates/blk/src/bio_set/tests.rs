@@ -1,1 +1,360 @@
-//! Tests.
+//! The bio set against a plain model of it, operation by operation, and the cases that a review would ask about.
+//! Foreign puts from real threads, against splicing, are in `tests/model`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use sheave_base::status::Status;
+
+use super::*;
+use crate::bio::{BIO_CHILD, BIO_POLLED, BIO_WAITS, NO_FIXED_BUF, Op};
+
+const VEC: BVec = BVec { base: 0x1000, len: 512 };
+
+/// Sets every field to what no fresh bio has. Names them all, so that a new field does not compile until it is here.
+fn poison(bio: &mut Bio) {
+    let Bio { next, owner, sector, attrs, bytes, parent, generation: _, table: _, inline } = bio;
+    (*next, *owner, *sector, *bytes) = (BioId(77), 77, 77, 77);
+    *parent = BioId(77);
+    *inline = [BVec { base: 77, len: 77 }; BIO_INLINE_VECS];
+    let BioAttrs { op, status, flags, bdev, part, nr_vecs, fixed_buf, refs: _, remaining } = attrs;
+    (*op, *status) = (Op::WriteZeroes, Status::Medium);
+    *flags |= BIO_CHILD | BIO_WAITS | BIO_POLLED;
+    (*bdev, *part, *nr_vecs, *fixed_buf, *remaining) = (77, 77, 3, 77, 77);
+}
+
+/// The bio is as new, but for its generation.
+fn assert_fresh(bio: &Bio, flags: u16) {
+    let Bio { next, owner, sector, bytes, parent, .. } = bio;
+    assert_eq!((*next, *owner, *sector, *bytes, *parent), (BioId::NONE, 0, 0, 0, BioId::NONE));
+    let BioAttrs { op, status, bdev, part, nr_vecs, .. } = bio.attrs;
+    assert_eq!((op, status, bdev, part, nr_vecs), (Op::Read, Status::Ok, 0, 0, 0));
+    assert_eq!((bio.attrs.fixed_buf, bio.remaining, bio.refs, bio.flags), (NO_FIXED_BUF, 0, 1, flags));
+    assert!(bio.vecs().is_empty() && bio.table.is_none());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take,
+    TakeReserve,
+    /// Gives the n-th live bio so many vectors.
+    SetVecs(usize, usize),
+    Get(usize),
+    Put(usize),
+    Share(usize),
+    /// A foreign thread lets go of the n-th shared bio.
+    DropForeign(usize),
+    Splice,
+    Decay,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => Just(Step::Take),
+        1 => Just(Step::TakeReserve),
+        2 => (any::<usize>(), 0..9_usize).prop_map(|(at, vecs)| Step::SetVecs(at, vecs)),
+        1 => any::<usize>().prop_map(Step::Get),
+        6 => any::<usize>().prop_map(Step::Put),
+        2 => any::<usize>().prop_map(Step::Share),
+        2 => any::<usize>().prop_map(Step::DropForeign),
+        1 => Just(Step::Splice),
+        1 => Just(Step::Decay),
+    ]
+}
+
+#[derive(Debug)]
+struct Live {
+    refs: u32,
+    generation: u32,
+    reserved: bool,
+    vecs: usize,
+    /// The flag says that a foreign reference is out, or back and not spliced yet.
+    foreign: bool,
+}
+
+/// What must be true of the set, whatever was done.
+struct Model {
+    set: BioSet,
+    capacity: u32,
+    live: BTreeMap<u32, Live>,
+    out: Vec<(u32, ForeignBio)>,
+    returned: Vec<u32>,
+}
+
+impl Model {
+    fn pick(&self, at: usize) -> Option<u32> {
+        self.live.keys().nth(at % self.live.len().max(1)).copied()
+    }
+
+    fn took(&mut self, id: Option<BioId>, reserved: bool) {
+        let Some(BioId(raw)) = id else { return };
+        let bio = &mut self.set[BioId(raw)];
+        assert_fresh(bio, if reserved { BIO_RESERVE } else { BIO_CACHEABLE });
+        poison(bio);
+        let live = Live { refs: 1, generation: bio.generation, reserved, vecs: 0, foreign: false };
+        assert_eq!(reserved, raw >= self.capacity, "the reserve is the reserve");
+        assert!(self.live.insert(raw, live).is_none(), "I1: bio {raw} was live");
+    }
+
+    fn put(&mut self, raw: u32) {
+        let live = self.live.get_mut(&raw).expect("live");
+        live.refs -= 1;
+        if live.refs > 0 {
+            return;
+        }
+        let live = self.live.remove(&raw).expect("live");
+        assert!(!self.set.is_live(BioId(raw), live.generation), "a late look at a recycled bio finds it gone");
+        assert!(!live.reserved || self.set.reserve.contains(&raw), "I3");
+        // A splice that a refill makes moves it on from the pool to the cache.
+        assert!(live.vecs <= BIO_INLINE_VECS || live.foreign || !self.set.cache.contains(&raw), "I4");
+        assert!(self.set[BioId(raw)].table.is_none());
+    }
+
+    fn spliced(&mut self) {
+        for raw in std::mem::take(&mut self.returned) {
+            self.put(raw);
+            if let Some(live) = self.live.get_mut(&raw) {
+                live.foreign = false;
+            }
+        }
+    }
+
+    fn run(&mut self, step: &Step) {
+        match *step {
+            Step::Take => {
+                let empty = self.set.cached() == 0;
+                let id = self.set.take();
+                if empty {
+                    self.spliced();
+                }
+                let usable = self.live.values().filter(|live| !live.reserved).count() as u32;
+                assert_eq!(id.is_none(), usable == self.capacity, "all are live, or there is one");
+                self.took(id, false);
+            }
+            Step::TakeReserve => {
+                let id = self.set.take_reserve();
+                let used = self.live.values().filter(|live| live.reserved).count() as u32;
+                assert_eq!(id.is_none(), used == RESERVE);
+                self.took(id, true);
+            }
+            Step::Splice => {
+                assert_eq!(self.set.splice_returns() as usize, self.returned.len());
+                self.spliced();
+            }
+            Step::Decay => {
+                self.set.decay();
+                self.spliced();
+            }
+            Step::DropForeign(at) if !self.out.is_empty() => {
+                let (raw, foreign) = self.out.swap_remove(at % self.out.len());
+                assert_eq!(foreign.generation(), self.live[&raw].generation);
+                drop(foreign);
+                self.returned.push(raw);
+            }
+            Step::SetVecs(at, vecs) => {
+                if let Some(raw) = self.pick(at).filter(|raw| self.live[raw].vecs == 0) {
+                    self.set.set_vecs(BioId(raw), &[VEC; 9][..vecs]);
+                    assert_eq!(self.set[BioId(raw)].vecs(), &[VEC; 9][..vecs]);
+                    self.live.get_mut(&raw).expect("live").vecs = vecs;
+                }
+            }
+            Step::Get(at) => {
+                if let Some(raw) = self.pick(at) {
+                    self.set.get(BioId(raw));
+                    self.live.get_mut(&raw).expect("live").refs += 1;
+                }
+            }
+            Step::Put(at) => {
+                // A reference that a foreign thread has is not the owner's to put.
+                let free = |raw: &u32| self.live[raw].refs > u32::from(self.live[raw].foreign);
+                if let Some(raw) = self.pick(at).filter(free) {
+                    self.set.put(BioId(raw));
+                    self.put(raw);
+                }
+            }
+            Step::Share(at) => {
+                if let Some(raw) = self.pick(at) {
+                    let foreign = self.set.share(BioId(raw));
+                    let live = self.live.get_mut(&raw).expect("live");
+                    assert_eq!(foreign.is_none(), live.foreign, "at most one foreign reference");
+                    if let Some(foreign) = foreign {
+                        live.refs += 1;
+                        live.foreign = true;
+                        self.out.push((raw, foreign));
+                    }
+                }
+            }
+            Step::DropForeign(_) => {}
+        }
+    }
+
+    fn check(&self) {
+        let set = &self.set;
+        assert!(set.cached() <= set.max_cached + CACHE_SLACK, "I2");
+        let mut all = BTreeSet::new();
+        for raw in set.cache.iter().chain(&set.pool).chain(&set.reserve).chain(self.live.keys()) {
+            assert!(all.insert(*raw), "I1: bio {raw} is in two places");
+        }
+        assert_eq!(all.len() as u32, self.capacity + RESERVE, "no bio is lost");
+        assert_eq!(set.live() as usize, self.live.len());
+        assert_eq!(set.available() as usize, set.cache.len() + set.pool.len());
+        assert!(set.tables.len() <= SPARE_TABLES && set.tables.iter().all(|table| table.is_empty()));
+        for (raw, live) in &self.live {
+            assert_eq!(u32::from(set[BioId(*raw)].refs), live.refs, "I5");
+            assert!(set.is_live(BioId(*raw), live.generation));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
+
+    #[test]
+    fn keeps_its_invariants(
+        capacity in 1..200_u32,
+        max_cached in 0..80_u32,
+        steps in prop::collection::vec(step(), 1..400),
+    ) {
+        let set = BioSet::new(capacity, max_cached);
+        let (live, out, returned) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let mut model = Model { set, capacity, live, out, returned };
+        for step in &steps {
+            model.run(step);
+            model.check();
+        }
+    }
+}
+
+#[test]
+fn a_plain_bio_is_as_fresh_as_any_other() {
+    let mut set = BioSet::new(1, 1);
+    let id = set.take().unwrap();
+    poison(&mut set[id]);
+    set.put(id);
+    let io = BioAttrs { op: Op::Write, part: 5, fixed_buf: 6, nr_vecs: 1, ..BioAttrs::new(BIO_CACHEABLE | BIO_POLLED) };
+    assert_eq!(set.take_plain(&io, 1, 2, 512, VEC), Some(id));
+    let bio = &mut set[id];
+    assert_eq!((bio.owner, bio.sector, bio.bytes, bio.op), (1, 2, 512, Op::Write));
+    assert_eq!((bio.part, bio.fixed_buf(), bio.vecs()), (5, Some(6), &[VEC][..]));
+    assert_eq!(bio.flags, BIO_CACHEABLE | BIO_POLLED);
+    assert_eq!((bio.next, bio.parent, bio.status), (BioId::NONE, BioId::NONE, Status::Ok));
+    assert_eq!((bio.remaining, bio.refs), (0, 1));
+    set.put(id);
+    let id = set.take().unwrap();
+    assert_fresh(&set[id], BIO_CACHEABLE);
+}
+
+#[test]
+fn the_cache_is_bounded_and_gives_back_the_warmest() {
+    let mut set = BioSet::new(1000, 100);
+    let ids: Vec<BioId> = (0..1000).map(|_| set.take().unwrap()).collect();
+    assert_eq!((set.live(), set.available()), (1000, 0));
+    assert!(set.take().is_none());
+    for &id in &ids {
+        set.put(id);
+        assert!(set.cached() <= 100 + CACHE_SLACK);
+    }
+    assert_eq!((set.live(), set.available()), (0, 1000));
+    assert_eq!(set.take(), Some(ids[999]), "last in, first out");
+    let before = set.refills();
+    for _ in 0..100 {
+        let id = set.take().unwrap();
+        set.put(id);
+    }
+    assert_eq!(set.refills(), before, "a warm cache does not go to the pool");
+}
+
+#[test]
+fn an_idle_cache_decays() {
+    let mut set = BioSet::new(256, 256);
+    let ids: Vec<BioId> = (0..256).map(|_| set.take().unwrap()).collect();
+    ids.iter().for_each(|&id| set.put(id));
+    let mut last = set.cached();
+    while last > 1 {
+        set.decay();
+        assert_eq!(set.cached(), last - last / 2);
+        assert_eq!(set.available(), 256);
+        last = set.cached();
+    }
+}
+
+#[test]
+fn the_reserve_serves_when_all_is_live_and_fills_itself_again() {
+    let mut set = BioSet::new(2, 2);
+    let [a, b] = [set.take().unwrap(), set.take().unwrap()];
+    assert!(set.take().is_none());
+    let reserve: Vec<BioId> = (0..RESERVE).map(|_| set.take_reserve().unwrap()).collect();
+    assert!(set.take_reserve().is_none() && set.take().is_none());
+    for id in reserve {
+        set.put(id);
+        assert_eq!(set.cached(), 0, "a bio of the reserve is not to be had by others");
+        assert!(set.take().is_none());
+    }
+    assert_eq!(set.reserved(), RESERVE);
+    set.put(a);
+    assert_eq!(set.take(), Some(a));
+    set.put(a);
+    set.put(b);
+    assert_eq!(set.live(), 0);
+}
+
+#[test]
+fn long_vectors_reuse_a_few_tables_and_are_not_cached() {
+    let mut set = BioSet::new(300, 300);
+    let ids: Vec<BioId> = (0..200).map(|_| set.take().unwrap()).collect();
+    ids.iter().for_each(|&id| set.set_vecs(id, &[VEC; BIO_INLINE_VECS + 1]));
+    let cached = set.cached();
+    ids.iter().for_each(|&id| set.put(id));
+    assert_eq!(set.cached(), cached, "none of them entered the cache");
+    assert_eq!(set.tables.len(), SPARE_TABLES);
+    let id = set.take().unwrap();
+    set.set_vecs(id, &[VEC; 6]);
+    assert_eq!(set.tables.len(), SPARE_TABLES - 1);
+    set.put(id);
+    let id = set.take().unwrap();
+    set.set_vecs(id, &[VEC; SPARE_TABLE_VECS + 1]);
+    set.put(id);
+    assert_eq!(set.tables.len(), SPARE_TABLES - 1, "a huge table is not kept");
+}
+
+#[test]
+fn a_late_look_at_a_recycled_bio_is_harmless() {
+    let mut set = BioSet::new(1, 1);
+    let id = set.take().unwrap();
+    let generation = set[id].generation();
+    assert!(set.is_live(id, generation));
+    set.put(id);
+    assert!(!set.is_live(id, generation), "free");
+    assert_eq!(set.take(), Some(id));
+    assert!(!set.is_live(id, generation), "somebody else's now");
+    assert!(set.is_live(id, generation + 1));
+    // The number wraps after 2^32 uses, and goes on.
+    set[id].generation = u32::MAX;
+    set.put(id);
+    assert_eq!(set.take(), Some(id));
+    assert_eq!(set[id].generation(), 0);
+}
+
+#[test]
+fn a_double_reference_recycles_once() {
+    let mut set = BioSet::new(1, 1);
+    let id = set.take().unwrap();
+    set.get(id);
+    set.put(id);
+    assert_eq!((set.live(), set.available()), (1, 0));
+    set.put(id);
+    assert_eq!((set.live(), set.available()), (0, 1));
+}
+
+#[test]
+fn a_bio_that_another_thread_holds_comes_back_by_itself() {
+    let mut set = BioSet::new(1, 1);
+    let id = set.take().unwrap();
+    let foreign = set.share(id).unwrap();
+    assert!(set.share(id).is_none(), "one at a time");
+    set.put(id);
+    assert!(set.take().is_none(), "the foreign reference keeps it");
+    std::thread::spawn(move || drop(foreign)).join().unwrap();
+    assert_eq!(set.take(), Some(id), "spliced when the cache is empty");
+    assert!(set.share(id).is_some(), "and may be shared again");
+}

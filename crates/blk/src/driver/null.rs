@@ -162,15 +162,12 @@ impl HwQueue for Timed {
     }
 
     fn timed_out(&mut self, tag: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) -> TimedOut {
-        match self.held.remove(tag) {
-            Some(rq) => {
-                // One due time fewer; they differ at most by the batch.
-                self.due.pop_back();
-                done.push(rq, Status::Timeout);
-                TimedOut::Ended
-            }
-            None => TimedOut::Waiting,
+        let Some(at) = self.held.position(tag) else { return TimedOut::Waiting };
+        self.due.remove(at);
+        if let Some(rq) = self.held.remove(tag) {
+            done.push(rq, Status::Timeout);
         }
+        TimedOut::Ended
     }
 
     fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {

@@ -6,7 +6,7 @@
 use sheave_base::clock::CoarseTs;
 
 use super::Hctx;
-use crate::bio::{BIO_CACHEABLE, BIO_FUA, BVec, BioAttrs, SECTOR_SHIFT};
+use crate::bio::{BIO_CACHEABLE, BIO_FUA, BIO_PREFLUSH, BVec, BioAttrs, SECTOR_SHIFT};
 use crate::ctx::Core;
 use crate::ctx::lane::PlainKind;
 use crate::plug::CHECK_EVERY;
@@ -18,7 +18,7 @@ use crate::request::RqAttrs;
 pub(super) struct Gather {
     bio: BioAttrs,
     rq: RqAttrs,
-    /// Longer ones go the long way; with FUA all of them.
+    /// Longer ones go the long way; with FUA or PREFLUSH all of them.
     max_bytes: u32,
     /// The batch's time stamp.
     time: CoarseTs,
@@ -48,9 +48,17 @@ impl Hctx {
         self.lane = Gather {
             bio: BioAttrs { op, part, fixed_buf, nr_vecs: 1, ..BioAttrs::new(BIO_CACHEABLE | flags) },
             rq: RqAttrs { op, flags: flags as u8 & self.inherited, nr_segs: 1, merged: 0, part },
-            max_bytes: if flags & BIO_FUA == 0 { self.plain_bytes } else { 0 },
+            max_bytes: if flags & (BIO_FUA | BIO_PREFLUSH) == 0 { self.plain_bytes } else { 0 },
+            time: self.time_of_last(),
             ..Gather::default()
         };
+    }
+
+    /// The time of the request gathered last. A lane reads the clock for every [`CHECK_EVERY`]th request only, and what
+    /// others have gathered before counts too.
+    #[inline]
+    fn time_of_last(&self) -> CoarseTs {
+        self.gathered.last().map_or_else(CoarseTs::default, |last| self.rqs[last].start)
     }
 
     /// Takes a plain I/O, whose bio it makes; false when no bio is free.
@@ -61,7 +69,7 @@ impl Hctx {
         };
         if self.stalled || bytes > self.lane.max_bytes {
             self.add_slow(core, id);
-            (self.lane.start, self.lane.end) = (u64::MAX, u64::MAX);
+            (self.lane.start, self.lane.end, self.lane.time) = (u64::MAX, u64::MAX, self.time_of_last());
             return true;
         }
         let end = sector + u64::from(bytes >> SECTOR_SHIFT);
@@ -70,7 +78,7 @@ impl Hctx {
             return true;
         }
         let Some(tag) = self.tags.take(core.plug.hint()) else {
-            self.wait_for_tag(core, id);
+            self.wait(core, id);
             return true;
         };
         self.tags.set_info(tag, self.lane.rq.op, self.lane.rq.part);

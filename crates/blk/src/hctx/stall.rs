@@ -83,9 +83,11 @@ impl Hctx {
         self.tags.free_batch(usize::from(tag) / 64, 1 << (tag % 64));
     }
 
-    /// There is no tag for the bio now.
+    /// The bio waits: there is no tag for it now, or others wait before it.
     #[cold]
-    pub(super) fn wait_for_tag(&mut self, core: &mut Core, id: BioId) {
+    pub(super) fn wait(&mut self, core: &mut Core, id: BioId) {
+        // Nothing may be in flight, so that only this bio makes the ring poll here.
+        core.active |= self.bit;
         self.stalled = true;
         self.waiting.push_back(&mut core.bios, id);
     }
@@ -93,8 +95,7 @@ impl Hctx {
     /// Everything that is not a plain read or write that fits, or that has to wait.
     #[cold]
     pub(super) fn add_slow(&mut self, core: &mut Core, id: BioId) {
-        self.waiting.push_back(&mut core.bios, id);
-        self.stalled = true;
+        self.wait(core, id);
         self.kick(core);
     }
 

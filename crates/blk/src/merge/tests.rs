@@ -1,1 +1,99 @@
-//! Tests.
+//! The rule by itself: numbers at their ends. What comes of it under a plug is in the scenario `merges`.
+
+use super::*;
+use crate::bio::{BIO_POLLED, BVec, Bio, Op};
+use crate::request::RqAttrs;
+
+const BLOCK: u32 = 4096;
+
+/// Makes a request or the bio that follows it special.
+type Change = fn(&mut Request, &mut Bio);
+
+fn bio(bios: &mut BioSet, sector: u64, blocks: u32, vecs: u16) -> BioId {
+    let id = bios.take().unwrap();
+    let len = (blocks * BLOCK) as usize / usize::from(vecs.max(1));
+    bios.set_vecs(id, &vec![BVec { base: 4096, len }; usize::from(vecs)]);
+    let bio = &mut bios[id];
+    (bio.op, bio.sector, bio.bytes) = (Op::Write, sector, blocks * BLOCK);
+    id
+}
+
+fn request(bios: &mut BioSet, sector: u64, blocks: u32, vecs: u16) -> Request {
+    let id = bio(bios, sector, blocks, vecs);
+    let bytes = blocks * BLOCK;
+    let mut rq = Request::unused();
+    let attrs = RqAttrs { op: Op::Write, nr_segs: vecs, ..RqAttrs::default() };
+    rq.fill(id, sector, bytes, &attrs, Default::default());
+    rq
+}
+
+/// What `Hctx::try_merge` does.
+fn try_merge(rq: &mut Request, bios: &mut BioSet, id: BioId, limits: &Limits) -> bool {
+    is_adjacent(rq, bios[id].sector, bios[id].bytes) && merge(rq, bios, id, limits)
+}
+
+fn roomy() -> Limits {
+    Limits { max_sectors: u32::MAX, max_segments: u16::MAX, ..Limits::default() }.normalized()
+}
+
+#[test]
+fn chains_in_the_order_of_the_device() {
+    let mut bios = BioSet::new(8, 8);
+    let mut rq = request(&mut bios, 80, 1, 1);
+    let middle = rq.bio_head;
+    let back = bio(&mut bios, 88, 2, 3);
+    let front = bio(&mut bios, 72, 1, 2);
+    assert!(try_merge(&mut rq, &mut bios, back, &roomy()));
+    assert!(try_merge(&mut rq, &mut bios, front, &roomy()));
+    assert_eq!((rq.sector, rq.bytes, rq.nr_segs, rq.merged), (72, 4 * BLOCK, 6, 2));
+    assert_eq!((rq.bio_head, rq.bio_tail), (front, back));
+    assert_eq!([bios[front].next, bios[middle].next, bios[back].next], [middle, back, BioId::NONE]);
+}
+
+#[test]
+fn numbers_do_not_wrap() {
+    // The bio follows each of the requests; what is full is its count of bios, of segments, of bytes.
+    let most = u32::MAX - 511;
+    let at = 1 + u64::from(most >> SECTOR_SHIFT);
+    for (merged, nr_segs, bytes) in [(u16::MAX, 1, BLOCK), (0, u16::MAX, BLOCK), (0, 1, most), (0, 1, BLOCK)] {
+        let mut bios = BioSet::new(8, 8);
+        let next = bio(&mut bios, at, 1, 1);
+        let mut rq = request(&mut bios, at - u64::from(bytes >> SECTOR_SHIFT), 1, 1);
+        (rq.merged, rq.nr_segs, rq.bytes) = (merged, nr_segs, bytes);
+        let room = merged == 0 && nr_segs == 1 && bytes == BLOCK;
+        assert_eq!(try_merge(&mut rq, &mut bios, next, &roomy()), room);
+    }
+}
+
+#[test]
+fn nothing_merges_with_what_has_no_length() {
+    let mut bios = BioSet::new(8, 8);
+    let mut rq = request(&mut bios, 80, 1, 1);
+    let empty = bio(&mut bios, 88, 0, 1);
+    assert!(!try_merge(&mut rq, &mut bios, empty, &roomy()));
+    bios[empty].sector = 80;
+    assert!(!try_merge(&mut rq, &mut bios, empty, &roomy()));
+}
+
+#[test]
+fn flags_partitions_and_operations_decide() {
+    let cases: [(Change, bool); 9] = [
+        (|_, _| {}, true),
+        (|_, bio| bio.flags |= BIO_POLLED, true),
+        (|_, bio| bio.flags |= BIO_FUA, false),
+        (|_, bio| bio.flags |= BIO_PREFLUSH, false),
+        (|_, bio| bio.flags |= BIO_NOMERGE, false),
+        (|rq, _| rq.flags |= RQ_FUA, false),
+        (|rq, _| rq.flags |= RQ_FLUSH_SEQ, false),
+        (|_, bio| bio.part = 1, false),
+        (|rq, bio| (rq.op, bio.op) = (Op::Discard, Op::Discard), false),
+    ];
+    for (at, (change, expect)) in cases.into_iter().enumerate() {
+        let mut bios = BioSet::new(8, 8);
+        let mut rq = request(&mut bios, 80, 1, 1);
+        let next = bio(&mut bios, 88, 1, 1);
+        change(&mut rq, &mut bios[next]);
+        assert_eq!(try_merge(&mut rq, &mut bios, next, &roomy()), expect, "case {at}");
+        assert_eq!(rq.merged, u16::from(expect));
+    }
+}

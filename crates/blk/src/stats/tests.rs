@@ -1,1 +1,118 @@
-//! Tests.
+//! Buckets, quantiles, and what a batch writes down.
+
+use proptest::prelude::*;
+
+use super::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_latency_lies_in_its_bucket(ns in prop_oneof![0..100_u64, 0..1_u64 << TOP_SHIFT, any::<u64>()]) {
+        let bucket = latency_bucket(ns);
+        prop_assert!(bucket < LATENCY_BUCKETS);
+        prop_assert!(bucket_floor_ns(bucket) <= ns);
+        if bucket + 1 < LATENCY_BUCKETS {
+            let next = bucket_floor_ns(bucket + 1);
+            prop_assert!(ns < next);
+            prop_assert!((next - bucket_floor_ns(bucket)) * 8 <= next.max(8), "at most 12.5 % wide");
+        }
+    }
+}
+
+#[test]
+fn every_bucket_is_reached_by_its_floor() {
+    for bucket in 0..LATENCY_BUCKETS {
+        let expect = bucket.min(LATENCY_BUCKETS - 1);
+        let floor = bucket_floor_ns(bucket);
+        let got = latency_bucket(floor);
+        assert!(got == expect || floor >= 1 << TOP_SHIFT, "bucket {bucket}, floor {floor}, got {got}");
+    }
+    assert!((1..LATENCY_BUCKETS).all(|bucket| bucket_floor_ns(bucket - 1) < bucket_floor_ns(bucket)));
+    assert_eq!(latency_bucket(u64::MAX), LATENCY_BUCKETS - 1);
+}
+
+/// Writes down a batch: (operation, start, bytes, merged, error).
+fn account(stats: &HctxStats, now: u64, requests: &[(Op, u64, u32, u16, bool)]) {
+    let mut account = BatchAccount::new(stats, CoarseTs(now));
+    for &(op, start, bytes, merged, error) in requests {
+        account.request(op, CoarseTs(start), bytes, merged);
+        if error {
+            account.error(op);
+        }
+    }
+    account.write();
+}
+
+fn read(stats: &HctxStats) -> Stats {
+    let mut sum = Stats::default();
+    stats.read(&mut sum);
+    sum
+}
+
+#[test]
+fn a_batch_is_written_down_by_operation_and_start() {
+    let stats = HctxStats::default();
+    let batch = [
+        (Op::Read, 100, 512, 0, false),
+        (Op::Read, 100, 4096, 3, false),
+        (Op::Write, 100, 1024, 0, true),
+        (Op::Read, 150, 512, 0, true),
+        (Op::Flush, 190, 0, 0, false),
+    ];
+    account(&stats, 200, &batch);
+    account(&stats, 300, &[]);
+    let sum = read(&stats);
+    let reads = sum.op(Op::Read);
+    assert_eq!((reads.ios, reads.sectors, reads.merges, reads.time_ns, reads.errors), (3, 10, 3, 250, 1));
+    assert_eq!((reads.latency[latency_bucket(100)], reads.latency[latency_bucket(50)]), (2, 1));
+    let writes = sum.op(Op::Write);
+    assert_eq!((writes.ios, writes.sectors, writes.time_ns, writes.errors), (1, 2, 100, 1));
+    assert_eq!((sum.op(Op::Flush).ios, sum.op(Op::Flush).time_ns), (1, 10));
+    assert_eq!(sum.ios(), 5);
+    for op in Op::ALL {
+        assert_eq!(sum.op(op).latency.iter().sum::<u64>(), sum.op(op).ios, "each request has a latency");
+    }
+}
+
+#[test]
+fn a_start_after_the_end_counts_as_nothing() {
+    let stats = HctxStats::default();
+    account(&stats, 100, &[(Op::Read, 170, 512, 0, false)]);
+    assert_eq!(read(&stats).op(Op::Read).time_ns, 0);
+    assert_eq!(read(&stats).op(Op::Read).latency[0], 1);
+}
+
+#[test]
+fn readings_add_up() {
+    let (a, b) = (HctxStats::default(), HctxStats::default());
+    account(&a, 10, &[(Op::Read, 0, 512, 0, false)]);
+    account(&b, 20, &[(Op::Read, 0, 512, 1, true), (Op::Discard, 0, 512, 0, false)]);
+    let mut one = read(&a);
+    one.add(&read(&b));
+    let mut other = read(&a);
+    b.read(&mut other);
+    for op in Op::ALL {
+        let (x, y) = (one.op(op), other.op(op));
+        assert_eq!(
+            (x.ios, x.sectors, x.merges, x.time_ns, x.errors),
+            (y.ios, y.sectors, y.merges, y.time_ns, y.errors)
+        );
+        assert_eq!(x.latency, y.latency);
+    }
+    assert_eq!((one.op(Op::Read).ios, one.op(Op::Read).time_ns), (2, 30));
+}
+
+#[test]
+fn quantiles_are_floors_of_buckets() {
+    let stats = HctxStats::default();
+    assert_eq!(read(&stats).op(Op::Read).quantile_ns(0.5), 0, "of nothing");
+    for ns in [1, 2, 3, 4, 5, 6, 7, 1000, 1000, 100_000] {
+        account(&stats, ns, &[(Op::Read, 0, 512, 0, false)]);
+    }
+    let sum = read(&stats);
+    let at = |q| sum.op(Op::Read).quantile_ns(q);
+    assert_eq!([at(0.0), at(0.1), at(0.5), at(0.7)], [1, 1, 5, 7]);
+    let floor = |ns| bucket_floor_ns(latency_bucket(ns));
+    assert_eq!([at(0.8), at(0.9), at(0.99), at(1.0)], [floor(1000), floor(1000), floor(100_000), floor(100_000)]);
+}

@@ -11,7 +11,7 @@ fn at(ms: u64) -> PreciseTs {
 
 /// Three requests and the flush request; those named have bios.
 fn requests(live: &[usize]) -> Vec<Request> {
-    let mut rqs: Vec<Request> = (0..4).map(|_| Request::default()).collect();
+    let mut rqs: Vec<Request> = (0..4).map(|_| Request::unused()).collect();
     live.iter().for_each(|&tag| rqs[tag].bio_head = BioId(7));
     rqs
 }

@@ -227,9 +227,7 @@ impl Run {
         self.rigs[ring].poll();
         for (owner, status) in self.rigs[ring].take_ended() {
             let sent = self.sent.remove(&owner).expect("each bio ends once");
-            sent.blocks.clone().for_each(|block| {
-                let _ = self.busy.remove(&block);
-            });
+            self.busy.retain(|block| !sent.blocks.contains(block));
             if !status.is_ok() {
                 continue;
             }
@@ -316,7 +314,7 @@ impl Run {
 
 fn disk(seed: u64, volatile_cache: bool, fua: bool, errors: u64) -> Disk {
     let caps = Capabilities { volatile_cache, fua, ..Capabilities::default() };
-    let host_depth = (seed % 3 == 0).then_some(3);
+    let host_depth = seed.is_multiple_of(3).then_some(3);
     Disk { caps, depth: 1 + (seed % 5) as u16, host_depth, state: Arc::default(), seed, errors }
 }
 

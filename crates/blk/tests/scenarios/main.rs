@@ -7,9 +7,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod chaos;
 mod crash;
 mod gate;
 mod host_tags;
+mod lanes;
 mod life;
 mod merges;
 mod overdue;

@@ -1,0 +1,214 @@
+//! Lanes, the short way of plain I/O: whatever a lane does, submitting bio by bio would have done.
+
+use std::time::Duration;
+
+use sheave_base::status::Status;
+use sheave_blk::bio::{BIO_FUA, BIO_POLLED, BIO_PREFLUSH, BVec, NO_FIXED_BUF, Op};
+use sheave_blk::ctx::lane::PlainKind;
+
+use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, Rng, address};
+
+/// One I/O of a lane: owner, block, blocks.
+type Io = (u32, u64, u32);
+
+/// Submits these through one lane; how many found a bio.
+fn lane(rig: &mut Rig, op: Op, flags: u16, ios: &[Io]) -> usize {
+    let route = rig.ctx.route(rig.devices[0].0).expect("one leg");
+    let mut lane = rig.ctx.lane(route, PlainKind { op, flags, fixed_buf: NO_FIXED_BUF }).expect("attached");
+    let mut taken = 0;
+    for &(owner, block, blocks) in ios {
+        let bytes = blocks * BLOCK;
+        let vec = BVec { base: address(owner), len: bytes as usize };
+        taken += usize::from(lane.submit(owner, block * BLOCK_SECTORS, bytes, vec));
+    }
+    lane.finish();
+    taken
+}
+
+/// The same, bio by bio.
+fn one_by_one(rig: &mut Rig, op: Op, flags: u16, ios: &[Io]) -> usize {
+    ios.iter()
+        .filter(|&&(owner, block, blocks)| rig.io_flags(op, flags, block * BLOCK_SECTORS, blocks * BLOCK, owner))
+        .count()
+}
+
+fn singles(owners: std::ops::Range<u32>) -> Vec<Io> {
+    owners.map(|owner| (owner, u64::from(owner) * 2, 1)).collect()
+}
+
+#[test]
+fn each_lane_of_a_plug_has_the_time_of_its_batch() {
+    let puppet = Puppet::new();
+    let mut rig = Rig::new(&[&puppet.device()]);
+    rig.time.set(1_000_000_000);
+    rig.ctx.start_plug(12);
+    lane(&mut rig, Op::Read, 0, &singles(0..3));
+    lane(&mut rig, Op::Write, 0, &singles(3..6));
+    rig.read(900, 6);
+    lane(&mut rig, Op::Write, 0, &singles(7..10));
+    rig.ctx.finish_plug();
+    rig.time.advance(Duration::from_nanos(100));
+    rig.drain();
+    let stats = rig.device().stats();
+    assert_eq!((stats.op(Op::Read).ios, stats.op(Op::Read).time_ns), (4, 400));
+    assert_eq!((stats.op(Op::Write).ios, stats.op(Op::Write).time_ns), (6, 600));
+    assert_eq!(rig.take_ok().len(), 10);
+}
+
+#[test]
+fn what_a_lane_leaves_waiting_goes_on_with_polls_alone() {
+    // The gate.
+    let puppet = Puppet::new();
+    let mut rig = Rig::new(&[&puppet.device()]);
+    rig.read(0, 0);
+    rig.drain();
+    for frozen in [true, false] {
+        rig.drain();
+        rig.take_ok();
+        let device = rig.device().clone();
+        let guard = if frozen { device.freeze(Duration::ZERO) } else { device.quiesce(Duration::ZERO) };
+        lane(&mut rig, Op::Read, 0, &singles(0..3));
+        lane(&mut rig, Op::Read, 0, &singles(3..6));
+        rig.poll();
+        drop(guard);
+        rig.drain();
+        assert_eq!(rig.take_ok(), (0..6).collect::<Vec<u32>>());
+    }
+    // Tags of a host-wide set that another ring has.
+    let puppet = Puppet::new().host_depth(2).holding();
+    let device = puppet.device();
+    let (mut rig, mut other) = (Rig::new(&[&device]), Rig::new(&[&device]));
+    rig.poll();
+    lane(&mut other, Op::Read, 0, &singles(0..2));
+    lane(&mut rig, Op::Read, 0, &singles(2..4));
+    rig.poll();
+    puppet.script().finish = u32::MAX;
+    other.drain();
+    rig.drain();
+    assert_eq!(rig.take_ok(), [2, 3]);
+}
+
+#[test]
+fn flags_are_heeded() {
+    for flags in [0, BIO_FUA, BIO_PREFLUSH, BIO_FUA | BIO_PREFLUSH, BIO_POLLED] {
+        for (cache, fua) in [(false, false), (true, false), (true, true)] {
+            let puppets = [(); 2].map(|()| Puppet::new().caps(|caps| (caps.volatile_cache, caps.fua) = (cache, fua)));
+            let [mut by_lane, mut by_bio] = puppets.each_ref().map(|puppet| Rig::new(&[&puppet.device()]));
+            // Past its first I/O the context takes the short way.
+            for rig in [&mut by_lane, &mut by_bio] {
+                rig.read(0, 99);
+                rig.drain();
+            }
+            lane(&mut by_lane, Op::Write, flags, &singles(0..4));
+            one_by_one(&mut by_bio, Op::Write, flags, &singles(0..4));
+            by_lane.drain();
+            by_bio.drain();
+            let asked = |puppet: &Puppet| {
+                let mut all: Vec<_> =
+                    puppet.script().seen.iter().map(|seen| (seen.op as u8, seen.sector, seen.flags)).collect();
+                all.sort_unstable();
+                all
+            };
+            let flushes = |puppet: &Puppet| puppet.script().seen.iter().filter(|seen| seen.op == Op::Flush).count();
+            assert_eq!(
+                flushes(&puppets[0]) > 0,
+                flushes(&puppets[1]) > 0,
+                "flags {flags:#x}, cache {cache}, FUA {fua}"
+            );
+            let writes = |puppet: &Puppet| {
+                asked(puppet).into_iter().filter(|seen| seen.0 == Op::Write as u8).collect::<Vec<_>>()
+            };
+            assert_eq!(writes(&puppets[0]), writes(&puppets[1]), "flags {flags:#x}, cache {cache}, FUA {fua}");
+        }
+    }
+}
+
+#[test]
+fn a_lane_without_bios_says_so() {
+    let puppet = Puppet::new().holding();
+    let mut rig = Rig::with(3, true, &[&puppet.device()]);
+    assert_eq!(lane(&mut rig, Op::Read, 0, &singles(0..5)), 3);
+    puppet.script().finish = u32::MAX;
+    rig.drain();
+    assert_eq!(rig.take_ok(), [0, 1, 2]);
+}
+
+#[test]
+fn a_route_to_what_was_detached_is_no_way() {
+    let mut rig = Rig::new(&[&Puppet::new().device()]);
+    let route = rig.ctx.route(rig.devices[0].0).unwrap();
+    rig.ctx.detach(rig.devices[0].0);
+    let kind = PlainKind { op: Op::Read, flags: 0, fixed_buf: NO_FIXED_BUF };
+    assert!(rig.ctx.lane(route, kind).is_none());
+    assert!(rig.ctx.route(rig.devices[0].0).is_none() && rig.ctx.route(99).is_none());
+}
+
+/// What one way in made of a random program: each bio's end, and what the device saw of it.
+type Outcome = (Vec<(u32, Status)>, Vec<(u8, u64, u32, Vec<BVec>)>);
+
+/// Runs a random program, whose plain I/O goes through lanes or bio by bio.
+fn program(seed: u64, through: fn(&mut Rig, Op, u16, &[Io]) -> usize) -> Outcome {
+    let mut rng = Rng(seed);
+    let puppet =
+        Puppet::new().depth(1 + rng.below(40) as u16).caps(|caps| caps.volatile_cache = true).limits(|limits| {
+            limits.max_sectors = 8 * (1 + seed as u32 % 5);
+            limits.max_segments = 1 + (seed % 4) as u16;
+            limits.chunk_sectors = if seed % 3 == 1 { 32 } else { 0 };
+        });
+    let puppet = if seed % 4 == 3 { puppet.host_depth(5) } else { puppet };
+    let mut rig = Rig::with(200, true, &[&puppet.device()]);
+    let mut owner = 0;
+    for _ in 0..60 {
+        let plug = rng.chance(60);
+        if plug {
+            rig.ctx.start_plug(rng.below(20) as u32);
+        }
+        for _ in 0..1 + rng.below(3) {
+            let op = if rng.chance(50) { Op::Read } else { Op::Write };
+            let flags = if rng.chance(10) { BIO_FUA } else { 0 };
+            let mut block = rng.below(1000);
+            let ios: Vec<Io> = (0..rng.below(12))
+                .map(|_| {
+                    owner += 1;
+                    block = if rng.chance(50) { block + 1 } else { rng.below(1000) };
+                    (owner, block, 1 + u32::from(rng.chance(20)) * rng.below(8) as u32)
+                })
+                .collect();
+            let taken = through(&mut rig, op, flags, &ios);
+            assert_eq!(taken, ios.len(), "enough bios");
+            if rng.chance(10) {
+                owner += 1;
+                rig.flush(owner);
+            }
+        }
+        if plug {
+            rig.ctx.finish_plug();
+        }
+        rig.drain();
+    }
+    let mut ended = rig.take_ended();
+    ended.sort_unstable_by_key(|end| end.0);
+    assert!(ended.iter().map(|end| end.0).eq(1..=owner), "each bio ends once");
+    let seen = puppet.script().seen.iter().map(|s| (s.op as u8, s.sector, s.bytes, s.vecs.clone())).collect();
+    (ended, seen)
+}
+
+/// The bytes that were moved: (operation, sector, memory), one a sector, sorted.
+fn moved(seen: &[(u8, u64, u32, Vec<BVec>)]) -> Vec<(u8, u64, usize)> {
+    let mut all = Vec::new();
+    for (op, sector, _, vecs) in seen {
+        let memory = vecs.iter().flat_map(|vec| (0..vec.len / 512).map(|at| vec.base + at * 512));
+        all.extend(memory.enumerate().map(|(at, base)| (*op, sector + at as u64, base)));
+    }
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn random_programs_do_the_same_by_lane_and_bio_by_bio() {
+    for seed in 0..60 {
+        let (by_lane, by_bio) = (program(seed, lane), program(seed, one_by_one));
+        assert_eq!(by_lane.0, by_bio.0, "seed {seed}");
+        assert_eq!(moved(&by_lane.1), moved(&by_bio.1), "seed {seed}");
+    }
+}
