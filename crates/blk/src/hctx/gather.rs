@@ -13,8 +13,8 @@ use crate::plug::CHECK_EVERY;
 use crate::request::RqAttrs;
 use crate::tag_set::TagInfo;
 
-/// What the plain I/Os of the lane that is open share. It lives in the hardware context and not on the stack: there it is
-/// copied as a whole, in one store, and takes no registers.
+/// What the plain I/Os of the lane that is open share. It lives in the hardware context and not on the stack: there it
+/// is copied as a whole, in one store, and takes no registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gather {
     bio: BioAttrs,
