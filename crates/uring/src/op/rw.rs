@@ -14,7 +14,9 @@ use crate::op::file_of;
 use crate::opdef::Issue;
 use crate::req::{Ident, REQ_SLOW_END, REQ_VECTORED};
 use crate::ring::Ring;
-use crate::sqe::{IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno, opcode};
+use crate::sqe::{
+    IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno, opcode,
+};
 
 /// End of the addresses a user program has on x86-64 (a guard page below the hole) and, at most, elsewhere.
 const USER_END: u64 = (1 << 47) - 4096;
