@@ -1,12 +1,12 @@
 //! One ring's way into a device with faults: what a decision does to a request, and how it is undone at its end.
 //!
-//! Owns the requests that it keeps from the device: delayed ones, those that were and are on their way down, stuck ones.
-//! Everything else is in the hands of the hardware queue underneath, under the same tag.
+//! Owns the requests that it keeps from the device: delayed ones, those that were and are on their way down, stuck
+//! ones. Everything else is in the hands of the hardware queue underneath, under the same tag.
 //!
 //! | fault | what becomes of the request |
 //! |---|---|
 //! | error | ended at once |
-//! | short, torn | sent down with fewer bytes, or ended at once when it is one block; at its end: its bytes, I/O error |
+//! | short, torn | sent down with fewer bytes (one block: ended at once); at its end: its own bytes, I/O error |
 //! | delay | held in `delayed`, then sent down as it is |
 //! | dropped flush | ended at once, well |
 //! | stuck | held in `stuck` |

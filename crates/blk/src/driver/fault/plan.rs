@@ -102,7 +102,8 @@ pub struct FaultPlan {
     pub ops: FaultOps,
     /// When the timeout walk ends a stuck request; that of the device underneath unless given.
     pub timeout: Option<Duration>,
-    rates: [f64; NR_FAULTS],
+    /// The share of each kind, by its value, in the requests to which it can happen; see [`FaultPlan::with`].
+    pub rates: [f64; NR_FAULTS],
 }
 
 impl FaultPlan {
