@@ -21,6 +21,8 @@ pub enum Issue {
     Queued,
     /// Something bounded is used up (bios); issue it again after the next completions.
     Again,
+    /// A worker must map the range first; then issue it again.
+    Blocks,
 }
 
 /// `Err` is the positive errno.

@@ -13,7 +13,9 @@ use crate::core::Deferred;
 use crate::io_wq::Work;
 use crate::op;
 use crate::opdef::{self, Issue, OpDef};
-use crate::req::{NO_FILE, NO_SLOT, REQ_DRAIN, REQ_LINKED, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END, State};
+use crate::req::{
+    NO_FILE, NO_SLOT, REQ_DRAIN, REQ_FLUSHES, REQ_LINKED, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END, State,
+};
 use crate::ring::Ring;
 use crate::sqe::{
     IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_LINKS, Sqe,
@@ -254,6 +256,7 @@ impl Ring {
             Issue::Queued => {}
             Issue::Done(res) => self.core.finish(slot, res),
             Issue::Again => self.core.retry.push_back(slot),
+            Issue::Blocks => self.map_in_worker(slot),
         }
     }
 
@@ -262,7 +265,9 @@ impl Ring {
         while let Some(slot) = self.core.ready.pop_front() {
             let req = &self.core.reqs[slot];
             let Some(def) = opdef::get(req.opcode) else { continue };
-            if req.state == State::Issued {
+            if req.rflags & REQ_FLUSHES != 0 {
+                self.issue_flush(slot);
+            } else if req.state == State::Issued {
                 // Back from a worker, or from the retry list.
                 self.issue(slot, def);
             } else {

@@ -95,8 +95,9 @@ impl TaskWork {
         if self.handle.shared.mailbox.is_empty() { None } else { self.handle.shared.mailbox.pop() }
     }
 
-    /// Whether someone else could send a message or wake the ring: handles beside the ring's own exist.
-    pub(crate) fn is_shared(&self) -> bool {
-        Arc::strong_count(&self.handle.shared) > 1
+    /// Whether someone else could send a message or wake the ring: handles exist beside the `own` ones that the ring
+    /// and its workers have.
+    pub(crate) fn is_shared(&self, own: usize) -> bool {
+        Arc::strong_count(&self.handle.shared) > own
     }
 }
