@@ -8,9 +8,9 @@
 //! driver. Both nest; bios and requests that arrive wait in their ring and go on when the gate opens.
 //!
 //! Invariants:
-//! - I1 (freeze): a ring publishes its tags and marks itself as dispatching before it reads the gate; the freezer closes
-//!   the gate and exchanges that mark before it reads the tags. Both touch the mark, so one of them is second: either the
-//!   ring sees the gate closed, or the freezer sees the tags.
+//! - I1 (freeze): a ring publishes its tags and marks itself as dispatching before it reads the gate; the freezer
+//!   closes the gate and exchanges that mark before it reads the tags. Both touch the mark, so one of them is second:
+//!   either the ring sees the gate closed, or the freezer sees the tags.
 //! - I2 (quiesce): the same with the mark itself in place of the tags.
 //! - I3: a hardware context that goes away leaves its statistics here.
 

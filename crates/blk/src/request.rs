@@ -6,9 +6,9 @@
 //! - I1: a request belongs to whoever has its [`Rq`]: the plug, the dispatch list, the driver, then the completion.
 //! - I2: an [`Rq`] ends by being given to [`DoneList::push`]; one that is dropped otherwise panics in debug builds,
 //!   for its bios would never end.
+//! - I3: `bio_head` to `bio_tail` are the bios it carries, adjacent on the device and in this order.
 //! - I4: a tag is at most the depth of its hardware context: tags come from its tag set, and [`Rq`]s are made from them
 //!   alone.
-//! - I3: `bio_head` to `bio_tail` are the bios it carries, adjacent on the device and in this order.
 #![allow(unsafe_code)] // Requests are an arena like the bios: indexed at every step of every I/O.
 
 use std::collections::VecDeque;
@@ -114,7 +114,7 @@ impl std::ops::Index<u16> for Requests {
     #[inline(always)]
     fn index(&self, tag: u16) -> &Request {
         debug_assert!(usize::from(tag) < self.0.len(), "I4");
-        // SAFETY: I4.
+        // SAFETY: a tag, the flush request's included, is below `self.0.len()` (I4).
         unsafe { self.0.get_unchecked(usize::from(tag)) }
     }
 }
@@ -123,7 +123,7 @@ impl std::ops::IndexMut<u16> for Requests {
     #[inline(always)]
     fn index_mut(&mut self, tag: u16) -> &mut Request {
         debug_assert!(usize::from(tag) < self.0.len(), "I4");
-        // SAFETY: I4.
+        // SAFETY: a tag, the flush request's included, is below `self.0.len()` (I4).
         unsafe { self.0.get_unchecked_mut(usize::from(tag)) }
     }
 }
@@ -215,9 +215,8 @@ impl RqList {
     /// Completes all with success: for a driver that has nothing else to say.
     #[inline]
     pub fn complete_all(&mut self, done: &mut DoneList) {
-        for &tag in &self.tags[usize::from(self.head)..usize::from(self.len)] {
-            done.entries.push((tag, Status::Ok));
-        }
+        // `extend` makes room once and not for each.
+        done.entries.extend(self.tags().iter().map(|&tag| (tag, Status::Ok)));
         self.head = 0;
         self.len = 0;
     }

@@ -29,6 +29,17 @@ use shared::SharedTags;
 const LIVE: u32 = 1 << 31;
 const PART_SHIFT: u32 = 8;
 
+/// What a busy tag stands for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TagInfo(u32);
+
+impl TagInfo {
+    #[inline(always)]
+    pub(crate) fn new(op: Op, part: u16) -> TagInfo {
+        TagInfo(LIVE | op as u32 | u32::from(part) << PART_SHIFT)
+    }
+}
+
 #[derive(Debug)]
 enum Kind {
     Owned(Box<[CachePadded<AtomicU64>]>),
@@ -210,10 +221,10 @@ impl Tags {
 
     /// Says what the tag's request is (I2).
     #[inline(always)]
-    pub(crate) fn set_info(&self, tag: u16, op: Op, part: u16) {
+    pub(crate) fn set_info(&self, tag: u16, info: TagInfo) {
         // Relaxed: published by `publish`; for a shared set, whose bit is set already, a reader sees the request a
         // little later, but not after the exchange in `HctxShared::start_dispatch`.
-        self.set.info[usize::from(tag)].store(LIVE | op as u32 | u32::from(part) << PART_SHIFT, Ordering::Relaxed);
+        self.set.info[usize::from(tag)].store(info.0, Ordering::Relaxed);
     }
 
     /// Makes what was taken visible to readers, before the requests go to the driver.

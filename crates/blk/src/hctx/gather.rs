@@ -11,13 +11,15 @@ use crate::ctx::Core;
 use crate::ctx::lane::PlainKind;
 use crate::plug::CHECK_EVERY;
 use crate::request::RqAttrs;
+use crate::tag_set::TagInfo;
 
-/// What the plain I/Os of the lane that is open share. It lives in the hardware context and not on the stack: there it is
-/// copied as a whole, in one store, and takes no registers.
+/// What the plain I/Os of the lane that is open share. It lives in the hardware context and not on the stack: there it
+/// is copied as a whole, in one store, and takes no registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gather {
     bio: BioAttrs,
     rq: RqAttrs,
+    info: TagInfo,
     /// Longer ones go the long way; with FUA or PREFLUSH all of them.
     max_bytes: u32,
     /// The batch's time stamp.
@@ -32,6 +34,7 @@ impl Default for Gather {
         Gather {
             bio: BioAttrs::new(0),
             rq: RqAttrs::default(),
+            info: TagInfo::default(),
             max_bytes: 0,
             time: CoarseTs::default(),
             start: u64::MAX,
@@ -48,6 +51,7 @@ impl Hctx {
         self.lane = Gather {
             bio: BioAttrs { op, part, fixed_buf, nr_vecs: 1, ..BioAttrs::new(BIO_CACHEABLE | flags) },
             rq: RqAttrs { op, flags: flags as u8 & self.inherited, nr_segs: 1, merged: 0, part },
+            info: TagInfo::new(op, part),
             max_bytes: if flags & (BIO_FUA | BIO_PREFLUSH) == 0 { self.plain_bytes } else { 0 },
             time: self.time_of_last(),
             ..Gather::default()
@@ -81,7 +85,7 @@ impl Hctx {
             self.wait(core, id);
             return true;
         };
-        self.tags.set_info(tag, self.lane.rq.op, self.lane.rq.part);
+        self.tags.set_info(tag, self.lane.info);
         if self.gathered.len().is_multiple_of(CHECK_EVERY) && core.stats {
             self.lane.time = core.plug.now(&core.clock);
         }
