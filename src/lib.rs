@@ -34,7 +34,8 @@
 //! [`DeviceError`], whose text names the cause and the fix. An I/O ends with one [`Completion`], whose `res` is
 //! io_uring's: bytes, or `-errno`.
 //!
-//! A ring belongs to the thread that made it and takes no locks. Several threads use a ring each, over the same devices.
+//! A ring belongs to the thread that made it and takes no locks for an I/O. Several threads use a ring each, over the
+//! same devices.
 //!
 //! The floors are crates of their own, re-exported here: [`base`], [`blk`], [`iomap`], [`uring`].
 

@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: the measurements of docs/performance.md, as Markdown tables that it can put there itself.
 //!
-//! Owns the list of commands, by section of the page. Does not own any measuring of times: `sheave bench` does that, and
-//! takes turns with the kernel by itself. Run it on an idle machine.
+//! Owns the list of commands, by section of the page. Does not own any measuring of times: `sheave bench` does that,
+//! and takes turns with the kernel by itself. Run it on an idle machine.
 //!
 //! | module | holds |
 //! |---|---|

@@ -78,9 +78,9 @@ fn per_io(row: &str, count: impl Fn(&str, u64) -> Result<u64>) -> Result<f64> {
 }
 
 fn instructions(row: &str, ios: u64) -> Result<u64> {
-    let mut command = under("valgrind", row, ios)?;
-    command.env("VALGRIND_OPTS", "--tool=cachegrind --cache-sim=no --cachegrind-out-file=/dev/null");
-    let (_, errors, success) = cargo::capture(command)?;
+    let mut command = Command::new(tool("valgrind")?);
+    command.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]);
+    let (_, errors, success) = cargo::capture(wrap(command, row, ios))?;
     ensure!(success, "valgrind failed:\n{errors}");
     parse_instructions(&errors).with_context(|| format!("valgrind gave no count:\n{errors}"))
 }
@@ -106,10 +106,6 @@ fn system_calls(row: &str, ios: u64) -> Result<u64> {
 pub fn parse_calls(text: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.trim_end().ends_with(" total"))?;
     line.split_whitespace().nth(3)?.parse().ok()
-}
-
-fn under(name: &str, row: &str, ios: u64) -> Result<Command> {
-    Ok(wrap(Command::new(tool(name)?), row, ios))
 }
 
 fn tool(name: &str) -> Result<std::path::PathBuf> {

@@ -4,21 +4,21 @@
 
 use anyhow::{Context, Result};
 
-/// The columns after the command: heading, key of the JSON object, digits after the point.
-const COLUMNS: &[(&str, &str, usize)] =
-    &[("IOPS", "iops", 0), ("ns/IO", "ns_per_io", 1), ("CPU ns/IO", "cpu_ns_per_io", 1), ("p99 ns", "p99_ns", 0)];
+/// The columns after the command: heading, key of the JSON object.
+const COLUMNS: &[(&str, &str)] =
+    &[("IOPS", "iops"), ("time/IO", "ns_per_io"), ("CPU/IO", "cpu_ns_per_io"), ("p99", "p99_ns")];
 
 /// The columns about the other side; empty in a row without one.
 const COMPARED: &[(&str, &str)] = &[
     ("their IOPS", "iops"),
-    ("their CPU ns/IO", "cpu_ns_per_io"),
+    ("their CPU/IO", "cpu_ns_per_io"),
     ("IOPS ours/theirs", "ratio_iops"),
     ("CPU ours/theirs", "ratio_cpu"),
 ];
 
 /// The first two lines of a table of runs.
 pub fn heading() -> String {
-    let names = COLUMNS.iter().map(|&(name, ..)| name).chain(COMPARED.iter().map(|&(name, _)| name));
+    let names = COLUMNS.iter().chain(COMPARED).map(|&(name, _)| name);
     let (names, rules): (String, String) = names.map(|name| (format!(" {name} |"), "---:|")).unzip();
     format!("| `sheave bench ...` |{names}\n|---|{rules}")
 }
@@ -30,9 +30,9 @@ pub fn row(command: &str, json: &str) -> Result<String> {
         None => (json, None),
     };
     let mut line = format!("| `{command}` |");
-    for &(_, key, digits) in COLUMNS {
+    for &(_, key) in COLUMNS {
         let value = number(ours, key).with_context(|| format!("no number `{key}` in:\n{json}"))?;
-        line += &format!(" {value:.digits$} |");
+        line += &format!(" {} |", cell(key, value));
     }
     for &(_, key) in COMPARED {
         let Some(theirs) = theirs else {
@@ -41,13 +41,24 @@ pub fn row(command: &str, json: &str) -> Result<String> {
         };
         let value = number(theirs, key).with_context(|| format!("no number `{key}` to compare with in:\n{json}"))?;
         line += &match key {
-            "iops" => format!(" {value:.0} |"),
-            "cpu_ns_per_io" => format!(" {value:.1} |"),
             "ratio_iops" => format!(" {value:.2}{} |", range(theirs)),
-            _ => format!(" {value:.2} |"),
+            "ratio_cpu" => format!(" {value:.2} |"),
+            _ => format!(" {} |", cell(key, value)),
         };
     }
     Ok(line)
+}
+
+/// A number with three digits and its unit.
+fn cell(key: &str, value: f64) -> String {
+    let units: &[&str] = if key == "iops" { &["", "k", "M", "G"] } else { &[" ns", " us", " ms", " s"] };
+    let (mut value, mut at) = (value, 0);
+    while value >= 999.5 && at + 1 < units.len() {
+        value /= 1000.0;
+        at += 1;
+    }
+    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.digits$}{}", units[at])
 }
 
 /// The smallest and the largest ratio of the pairs, if they are there.
@@ -70,7 +81,7 @@ pub fn statistics_heading() -> String {
 /// The line of a run with statistics and without, turn by turn: medians, and the median of the differences.
 pub fn statistics_row(command: &str, on: Vec<f64>, off: Vec<f64>) -> String {
     let difference = median(on.iter().zip(&off).map(|(on, off)| on - off).collect());
-    format!("| `{command}` | {:.1} | {:.1} | {difference:.1} |", median(on), median(off))
+    format!("| `{command}` | {:.1} ns | {:.1} ns | {difference:.1} ns |", median(on), median(off))
 }
 
 /// The middle of the values; 0 of none.

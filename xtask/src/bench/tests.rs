@@ -14,7 +14,10 @@ const REPORT: &str = r#"{ "device": "null", "iops": 40000000.7, "ns_per_io": 25,
 #[test]
 fn a_report_becomes_a_row() {
     let row = table::row("null: --poll", REPORT).expect("complete");
-    assert_eq!(row, "| `null: --poll` | 40000001 | 25.0 | 25.0 | 31 | 17000000 | 58.8 | 2.35 (2.10 to 2.50) | 0.40 |");
+    assert_eq!(
+        row,
+        "| `null: --poll` | 40.0M | 25.0 ns | 25.0 ns | 31.0 ns | 17.0M | 58.8 ns | 2.35 (2.10 to 2.50) | 0.40 |"
+    );
     assert_eq!(table::heading().lines().count(), 2);
     assert_eq!(row.matches('|').count(), table::heading().lines().last().expect("rule").matches('|').count());
 }
@@ -23,7 +26,7 @@ fn a_report_becomes_a_row() {
 fn without_a_comparison_its_cells_are_empty() {
     let alone = REPORT.split("\"compare\"").next().expect("a part");
     let row = table::row("x", alone).expect("complete");
-    assert!(row.ends_with("| 31 | | | | |"), "{row}");
+    assert!(row.ends_with("| 31.0 ns | | | | |"), "{row}");
     assert_eq!(row.matches('|').count(), table::heading().lines().last().expect("rule").matches('|').count());
 }
 
@@ -37,7 +40,7 @@ fn an_incomplete_report_is_an_error() {
 #[test]
 fn statistics_are_compared_turn_by_turn() {
     let row = table::statistics_row("x", vec![30.0, 20.0, 40.0], vec![29.0, 18.0, 36.0]);
-    assert_eq!(row, "| `x` | 30.0 | 29.0 | 2.0 |");
+    assert_eq!(row, "| `x` | 30.0 ns | 29.0 ns | 2.0 ns |");
     assert_eq!(table::median(vec![4.0, 1.0]), 2.5);
     assert_eq!(table::median(Vec::new()), 0.0);
 }
@@ -46,7 +49,7 @@ fn statistics_are_compared_turn_by_turn() {
 fn counts_are_read() {
     assert_eq!(parse_instructions("x\n==12== I   refs:      44,389,419\n"), Some(44_389_419));
     assert_eq!(parse_instructions("==12== nothing\n"), None);
-    let calls = "  0.00    0.000000           0         2           prlimit64\n100.00    0.003443          23       148         1 total\n";
+    let calls = "  0.00   0.000000    0     2       prlimit64\n100.00   0.003443   23   148     1 total\n";
     assert_eq!(parse_calls(calls), Some(148));
     assert_eq!(parse_calls("strace: gone\n"), None);
     let stat = "12 (a ) b) S 1 12 12 0 -1 4194560 1 2 0 0 7 8 150 25 20 0 1 0 1 2 3";
