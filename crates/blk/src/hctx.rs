@@ -298,17 +298,19 @@ impl Hctx {
             let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
             let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
             self.hw.poll(&mut table, &mut env, &mut self.done);
-            self.take_remote();
+            self.take_remote(core);
         }
         let ended = if self.done.is_empty() { 0 } else { self.complete(core, end) };
         self.kick(core);
         ended
     }
 
-    fn take_remote(&mut self) {
+    fn take_remote(&mut self, core: &Core) {
         while let Some(tag) = self.remote.pop() {
             // Relaxed: stored before the push that this pop saw.
             let status = Status::from_u8(self.shared.remote_status[tag as usize].load(Ordering::Relaxed));
+            let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
+            let status = self.hw.ended_remotely(tag as u16, status, &mut table);
             self.done.push(Rq::new(tag as u16), status);
         }
     }
@@ -478,7 +480,7 @@ impl Hctx {
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
         let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
         self.hw.shutdown(&mut table, &mut env, &mut self.done);
-        self.take_remote();
+        self.take_remote(core);
         if core.kring.ring.is_none() && self.hw.next_event() == NextEvent::Kernel {
             self.end_lost();
         }

@@ -57,7 +57,8 @@ pub struct RqAttrs {
     pub(crate) part: u16,
 }
 
-/// One request. A driver may change its own `private` and nothing else: completion accounts by the other fields.
+/// One request. A driver may change its own `private` and nothing else: completion accounts by the other fields. (A
+/// driver that stacks on another may change `sector`, or lower `bytes`, for as long as the other one has the request.)
 ///
 /// Not `Default`: a driver could put one without bios in the place of one that has them.
 #[derive(Debug)]
@@ -384,8 +385,9 @@ impl RqTable<'_> {
 
     /// The pieces of memory of a request, in order; together they are its `bytes`.
     pub fn segments(&self, tag: u16) -> Segments<'_> {
-        let head = self.rqs[usize::from(tag)].bio_head;
-        Segments { bios: self.bios, bio: head.is_some().then(|| &self.bios[head]), at: 0 }
+        let rq = &self.rqs[usize::from(tag)];
+        let head = rq.bio_head;
+        Segments { bios: self.bios, bio: head.is_some().then(|| &self.bios[head]), at: 0, left: rq.bytes as usize }
     }
 
     /// The registered buffer that holds all of the request's memory, when it is one piece of one.
@@ -399,12 +401,15 @@ impl RqTable<'_> {
         (bio.fixed_buf != NO_FIXED_BUF && bio.nr_vecs == 1).then_some(bio.fixed_buf)
     }
 
-    /// The only bio of a request; `None` when there are several, or none (a flush). It stays where it is, and so do its
-    /// vectors, until the request has ended.
+    /// The only bio of a request, all of which is the request's; `None` when there are several, or none (a flush). It
+    /// stays where it is, and so do its vectors, until the request has ended.
     #[inline]
     pub(crate) fn single_bio(&self, tag: u16) -> Option<&Bio> {
         let rq = &self.rqs[usize::from(tag)];
-        (rq.bio_head == rq.bio_tail && rq.bio_head.is_some()).then(|| &self.bios[rq.bio_head])
+        if rq.bio_head != rq.bio_tail || !rq.bio_head.is_some() {
+            return None;
+        }
+        Some(&self.bios[rq.bio_head]).filter(|bio| bio.bytes == rq.bytes)
     }
 
     /// The number of the submitter of the request's first bio; helps a driver to say whose I/O it was.
@@ -420,6 +425,8 @@ pub struct Segments<'a> {
     bios: &'a BioSet,
     bio: Option<&'a Bio>,
     at: usize,
+    /// Bytes to come: fewer than the bios have when the request was made shorter on its way to the driver.
+    left: usize,
 }
 
 impl Iterator for Segments<'_> {
@@ -429,9 +436,14 @@ impl Iterator for Segments<'_> {
     fn next(&mut self) -> Option<BVec> {
         loop {
             let bio = self.bio?;
+            if self.left == 0 {
+                return None;
+            }
             if let Some(vec) = bio.vecs().get(self.at) {
+                let len = vec.len.min(self.left);
                 self.at += 1;
-                return Some(*vec);
+                self.left -= len;
+                return Some(BVec { base: vec.base, len });
             }
             self.at = 0;
             self.bio = bio.next.is_some().then(|| &self.bios[bio.next]);
