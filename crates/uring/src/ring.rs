@@ -294,12 +294,19 @@ impl Ring {
 
     /// How long the ring may sleep.
     fn sleep_limit(&self, left: Option<Duration>) -> Option<Duration> {
-        left
+        if !self.core.timers.is_armed() {
+            return left;
+        }
+        [left, self.core.timers.wait_limit(self.io.clock())].into_iter().flatten().min()
     }
 
     /// Whether anything could still post a CQE: a request, or another thread with a handle of this ring.
     fn can_complete(&self) -> bool {
-        self.core.reqs.live() > 0 || self.task_work.is_shared()
+        if self.core.reqs.live() > 0 || self.task_work.has_mail() {
+            return true;
+        }
+        let handle = self.task_work.handle();
+        self.task_work.is_shared(self.wq.handles() + self.core.files.handles_of(handle))
     }
 
     /// Completes what is ready: devices, workers, messages; then starts what waited for it. Never blocks.
@@ -308,7 +315,32 @@ impl Ring {
         let ended = io.poll(core);
         self.run_task_work(ended);
         self.core.flush_overflow();
+        if self.core.timers.is_armed() {
+            self.run_counted();
+        }
         self.core.queues.cq_publish();
+    }
+
+    /// Ends the timeouts that have seen enough CQEs, and starts what waited for them.
+    #[cold]
+    fn run_counted(&mut self) {
+        while self.core.timers.is_counting() && self.core.run_counted() {
+            self.start_waiting();
+            self.core.flush_overflow();
+        }
+    }
+
+    /// Starts what waited behind a drain or in a chain, until nothing more may start.
+    fn start_waiting(&mut self) {
+        while !(self.core.ready.is_empty() && self.core.deferred.is_empty()) {
+            self.run_deferred();
+            if self.core.ready.is_empty() {
+                return;
+            }
+            self.io.start_plug(self.core.ready.len() as u32);
+            self.run_ready();
+            self.io.finish_plug();
+        }
     }
 
     /// What a reap does beside the devices.
@@ -321,7 +353,9 @@ impl Ring {
                 self.core.finish(slot, res);
             }
         }
-        while let Some(cqe) = self.task_work.pop_message() {
+        while self.core.overflow.len() < self.core.overflow_max
+            && let Some(cqe) = self.task_work.pop_message()
+        {
             self.core.post(cqe, None);
         }
         if !self.core.tasks.is_empty() {
@@ -331,14 +365,10 @@ impl Ring {
             let Core { ready, retry, .. } = &mut self.core;
             ready.append(retry);
         }
-        if !self.core.deferred.is_empty() {
-            self.run_deferred();
+        if self.core.timers.is_armed() {
+            self.core.run_timers(self.io.clock());
         }
-        if !self.core.ready.is_empty() {
-            self.io.start_plug(self.core.ready.len() as u32);
-            self.run_ready();
-            self.io.finish_plug();
-        }
+        self.start_waiting();
         if self.core.files.wants_sweep() {
             self.sweep_files();
         }
@@ -359,7 +389,7 @@ impl Ring {
                 continue;
             };
             let work = Work::Complete(file.file.clone(), req.kiocb);
-            if self.wq.queue(slot, work).is_err() {
+            if self.wq.queue(self.task_work.handle(), slot, work).is_err() {
                 self.core.finish(slot, -errno::EAGAIN);
             }
         }
@@ -417,6 +447,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        self.task_work.close();
         // I2: the devices let go of all memory first; what the requests own is freed after that.
         let Ring { io, core, .. } = self;
         io.shutdown(core);

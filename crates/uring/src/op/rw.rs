@@ -17,23 +17,14 @@ use crate::ring::Ring;
 use crate::sqe::{
     IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno, opcode,
 };
+use crate::user_memory::{FIRST_PAGE, USER_END, is_user_range};
 
-/// End of the addresses a user program has on x86-64 (a guard page below the hole) and, at most, elsewhere.
-const USER_END: u64 = (1 << 47) - 4096;
-/// The first page is never mapped.
-const FIRST_PAGE: u64 = 4096;
 /// Most vectors of one request.
 const IOV_MAX: u32 = 1024;
 
 #[inline]
 fn is_write(op: u8) -> bool {
     matches!(op, opcode::WRITE | opcode::WRITEV | opcode::WRITE_FIXED)
-}
-
-/// Whether `[addr, addr + len)` can be memory of a user program at all.
-#[inline]
-fn is_user_range(addr: u64, len: u64) -> bool {
-    addr.checked_add(len).is_some_and(|end| end <= USER_END)
 }
 
 /// The fast path: prep and issue, in one go, of the plain reads and writes that come next in the SQ and differ only in
