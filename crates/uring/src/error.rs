@@ -74,11 +74,19 @@ impl SendError {
     }
 }
 
-/// A full SQ gives the operation back, with the memory that it owns.
-#[derive(Debug)]
+/// A full SQ gives the operation back, with the memory that it owns. With `?` it becomes a [`RingError`], or whatever
+/// takes any error, and the operation is dropped.
+#[derive(Debug, Error)]
+#[error("{error}")]
 pub struct SqFull {
     /// The operation.
     pub entry: Entry,
-    /// As an error, for `?`.
+    /// As an error.
     pub error: RingError,
+}
+
+impl From<Box<SqFull>> for RingError {
+    fn from(full: Box<SqFull>) -> RingError {
+        full.error
+    }
 }

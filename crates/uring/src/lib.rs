@@ -16,7 +16,7 @@
 //! use sheave_uring::{prep, Ring};
 //!
 //! let mut ring = Ring::builder().entries(8).build()?;
-//! ring.push(prep::nop().user_data(42)).map_err(|full| full.error)?;
+//! ring.push(prep::nop().user_data(42))?;
 //! ring.submit_and_wait(1)?;
 //! assert_eq!(ring.completions().map(|c| c.user_data).collect::<Vec<_>>(), [42]);
 //! # Ok::<(), sheave_uring::RingError>(())
