@@ -35,7 +35,6 @@ use crate::task_work::{RingHandle, TaskWork};
 pub struct Ring {
     pub(crate) io: IoCtx,
     pub(crate) core: Core,
-    pub(crate) wq: IoWq,
     pub(crate) task_work: TaskWork,
     pub(crate) spin_cycles: u64,
 }
@@ -306,7 +305,7 @@ impl Ring {
             return true;
         }
         let handle = self.task_work.handle();
-        self.task_work.is_shared(self.wq.handles() + self.core.files.handles_of(handle))
+        self.task_work.is_shared(self.core.files.handles_of(handle))
     }
 
     /// Completes what is ready: devices, workers, messages; then starts what waited for it. Never blocks.
@@ -366,6 +365,7 @@ impl Ring {
             self.core.run_timers(self.io.clock());
         }
         self.start_waiting();
+        self.core.wq.commit();
         if self.core.files.wants_sweep() {
             self.sweep_files();
         }
@@ -402,6 +402,11 @@ impl Ring {
     /// Whether completions wait behind a full CQ (`IORING_SQ_CQ_OVERFLOW`).
     pub fn cq_overflowed(&self) -> bool {
         self.core.queues.sq_flags() & crate::sqe::SQ_CQ_OVERFLOW != 0
+    }
+
+    /// The workers of this ring, its own or shared: limits and counts.
+    pub fn io_wq(&self) -> &IoWq {
+        self.core.wq.pool()
     }
 
     /// A handle by which other threads send messages to this ring and wake it.
