@@ -291,6 +291,12 @@ impl Queues {
         index
     }
 
+    /// How many CQEs were ever written, modulo 2^32.
+    #[inline(always)]
+    pub(crate) fn cq_tail(&self) -> u32 {
+        self.cq_tail
+    }
+
     /// Shows the written CQEs to the consumer; how many there were.
     #[inline]
     pub(crate) fn cq_publish(&mut self) -> u32 {

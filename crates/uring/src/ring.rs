@@ -15,19 +15,19 @@ use sheave_base::buf::Buf;
 use sheave_base::sync::Arc;
 use sheave_blk::Device;
 use sheave_blk::ctx::IoCtx;
-use sheave_iomap::dio::{self, OpenFile};
-use sheave_iomap::{CompletionPlan, File, RawFile};
+use sheave_iomap::dio::OpenFile;
+use sheave_iomap::{File, RawFile};
 
 use crate::builder::RingBuilder;
 use crate::core::Core;
 use crate::cqe::Completion;
 use crate::error::{RingError, SqFull};
-use crate::io_wq::{ISSUE_NOW, IoWq, Work};
+use crate::io_wq::IoWq;
 use crate::prep::{Entry, Owned};
 use crate::queues::Offsets;
 use crate::req::REQ_OLD_BUF;
 use crate::rsrc::Fd;
-use crate::sqe::{Sqe, errno, opcode};
+use crate::sqe::{Sqe, opcode};
 use crate::task_work::{RingHandle, TaskWork};
 
 /// An io_uring-shaped ring over the block layer. See [`crate`] for an example.
@@ -294,12 +294,19 @@ impl Ring {
 
     /// How long the ring may sleep.
     fn sleep_limit(&self, left: Option<Duration>) -> Option<Duration> {
-        left
+        if !self.core.timers.is_armed() {
+            return left;
+        }
+        [left, self.core.timers.wait_limit(self.io.clock())].into_iter().flatten().min()
     }
 
     /// Whether anything could still post a CQE: a request, or another thread with a handle of this ring.
     fn can_complete(&self) -> bool {
-        self.core.reqs.live() > 0 || self.task_work.is_shared()
+        if self.core.reqs.live() > 0 || self.task_work.has_mail() {
+            return true;
+        }
+        let handle = self.task_work.handle();
+        self.task_work.is_shared(self.wq.handles() + self.core.files.handles_of(handle))
     }
 
     /// Completes what is ready: devices, workers, messages; then starts what waited for it. Never blocks.
@@ -308,20 +315,44 @@ impl Ring {
         let ended = io.poll(core);
         self.run_task_work(ended);
         self.core.flush_overflow();
+        if self.core.timers.is_armed() {
+            self.run_counted();
+        }
         self.core.queues.cq_publish();
+    }
+
+    /// Ends the timeouts that have seen enough CQEs, and starts what waited for them.
+    #[cold]
+    fn run_counted(&mut self) {
+        while self.core.timers.is_counting() && self.core.run_counted() {
+            self.start_waiting();
+            self.core.flush_overflow();
+        }
+    }
+
+    /// Starts what waited behind a drain or in a chain, until nothing more may start.
+    fn start_waiting(&mut self) {
+        while !(self.core.ready.is_empty() && self.core.deferred.is_empty()) {
+            self.run_deferred();
+            if self.core.ready.is_empty() {
+                return;
+            }
+            self.io.start_plug(self.core.ready.len() as u32);
+            self.run_ready();
+            self.io.finish_plug();
+        }
     }
 
     /// What a reap does beside the devices.
     #[inline]
     fn run_task_work(&mut self, ended: u32) {
         while let Some((slot, res)) = self.task_work.pop_done() {
-            if res == ISSUE_NOW {
-                self.core.ready.push_back(slot);
-            } else {
-                self.core.finish(slot, res);
-            }
+            self.worker_done(slot, res);
         }
-        while let Some(cqe) = self.task_work.pop_message() {
+        // Behind a full CQ and a full list of what did not fit, messages stay in the mailbox, which is bounded.
+        while self.core.overflow.len() < self.core.overflow_max
+            && let Some(cqe) = self.task_work.pop_message()
+        {
             self.core.post(cqe, None);
         }
         if !self.core.tasks.is_empty() {
@@ -331,37 +362,12 @@ impl Ring {
             let Core { ready, retry, .. } = &mut self.core;
             ready.append(retry);
         }
-        if !self.core.deferred.is_empty() {
-            self.run_deferred();
+        if self.core.timers.is_armed() {
+            self.core.run_timers(self.io.clock());
         }
-        if !self.core.ready.is_empty() {
-            self.io.start_plug(self.core.ready.len() as u32);
-            self.run_ready();
-            self.io.finish_plug();
-        }
+        self.start_waiting();
         if self.core.files.wants_sweep() {
             self.sweep_files();
-        }
-    }
-
-    /// Completes I/O whose plan is not inline.
-    #[cold]
-    fn run_tasks(&mut self) {
-        while let Some(slot) = self.core.tasks.pop_front() {
-            let req = &self.core.reqs[slot];
-            if req.kiocb.plan != CompletionPlan::Worker {
-                let res = dio::finish_in_task(&req.kiocb);
-                self.core.finish(slot, res);
-                continue;
-            }
-            let Some(file) = self.core.files.get(req.file as usize) else {
-                self.core.finish(slot, -errno::EBADF);
-                continue;
-            };
-            let work = Work::Complete(file.file.clone(), req.kiocb);
-            if self.wq.queue(slot, work).is_err() {
-                self.core.finish(slot, -errno::EAGAIN);
-            }
         }
     }
 
@@ -417,6 +423,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        self.task_work.close();
         // I2: the devices let go of all memory first; what the requests own is freed after that.
         let Ring { io, core, .. } = self;
         io.shutdown(core);

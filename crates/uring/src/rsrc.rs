@@ -96,6 +96,12 @@ impl FileTable {
         }
     }
 
+    /// How many entries are handles of this ring.
+    pub(crate) fn handles_of(&self, handle: &RingHandle) -> usize {
+        let same = |slot: &&Slot| matches!(&slot.entry, Entry::Ring(ring) if ring.same(handle));
+        self.slots.iter().flatten().filter(same).count()
+    }
+
     /// `f_pos` of a file.
     pub(crate) fn pos(&self, at: usize) -> u64 {
         self.get(at).map_or(0, |file| file.pos)

@@ -15,6 +15,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/blk/src/bio_set.rs", "indexing the bio arena by numbers that only it hands out"),
     ("crates/blk/src/driver/host/queue.rs", "operations on the memory of bios"),
     ("crates/blk/src/driver/kring_slot.rs", "registered buffers of a kernel ring made later"),
+    ("crates/blk/src/driver/ram/region.rs", "memory that all rings copy to and from at once"),
     ("crates/blk/src/kring/prep.rs", "pushing entries with addresses onto the kernel's ring"),
     ("crates/blk/src/kring/sys.rs", "the registrations that io-uring does not wrap"),
     ("crates/blk/src/kring/table.rs", "registered buffers that the kernel keeps"),

@@ -16,7 +16,7 @@ pub struct Route {
 }
 
 /// What plain I/Os of a lane have in common.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlainKind {
     /// Read or write.
     pub op: Op,

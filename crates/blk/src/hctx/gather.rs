@@ -6,7 +6,7 @@
 use sheave_base::clock::CoarseTs;
 
 use super::Hctx;
-use crate::bio::{BIO_CACHEABLE, BIO_FUA, BIO_PREFLUSH, BVec, BioAttrs, SECTOR_SHIFT};
+use crate::bio::{BIO_CACHEABLE, BIO_FUA, BIO_PREFLUSH, BVec, BioAttrs, NO_FIXED_BUF, Op, SECTOR_SHIFT};
 use crate::ctx::Core;
 use crate::ctx::lane::PlainKind;
 use crate::plug::CHECK_EVERY;
@@ -27,6 +27,8 @@ pub(super) struct Gather {
     /// First sector and end of the request gathered last, or no sectors: a hint where to try a merge.
     start: u64,
     end: u64,
+    /// What all but the last three was made from.
+    kind: (u16, PlainKind),
 }
 
 impl Default for Gather {
@@ -39,6 +41,8 @@ impl Default for Gather {
             time: CoarseTs::default(),
             start: u64::MAX,
             end: u64::MAX,
+            // No bio has all flags, so the first lane is another.
+            kind: (0, PlainKind { op: Op::Read, flags: u16::MAX, fixed_buf: NO_FIXED_BUF }),
         }
     }
 }
@@ -47,6 +51,15 @@ impl Hctx {
     /// Begins a lane of I/Os of this kind.
     #[inline]
     pub(crate) fn start_lane(&mut self, part: u16, kind: PlainKind) {
+        if self.lane.kind == (part, kind) {
+            (self.lane.start, self.lane.end, self.lane.time) = (u64::MAX, u64::MAX, self.time_of_last());
+        } else {
+            self.start_other_lane(part, kind);
+        }
+    }
+
+    #[inline(never)]
+    fn start_other_lane(&mut self, part: u16, kind: PlainKind) {
         let PlainKind { op, flags, fixed_buf } = kind;
         self.lane = Gather {
             bio: BioAttrs { op, part, fixed_buf, nr_vecs: 1, ..BioAttrs::new(BIO_CACHEABLE | flags) },
@@ -54,6 +67,7 @@ impl Hctx {
             info: TagInfo::new(op, part),
             max_bytes: if flags & (BIO_FUA | BIO_PREFLUSH) == 0 { self.plain_bytes } else { 0 },
             time: self.time_of_last(),
+            kind: (part, kind),
             ..Gather::default()
         };
     }

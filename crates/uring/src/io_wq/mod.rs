@@ -15,8 +15,10 @@ use std::thread::JoinHandle;
 use sheave_base::sync::Arc;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::dio;
+use sheave_iomap::mapping::Intent;
 use sheave_iomap::{File, Kiocb};
 
+use crate::blocking::{result_of, result_of_map};
 use crate::task_work::RingHandle;
 
 /// What a worker does for a slot.
@@ -26,6 +28,8 @@ pub(crate) enum Work {
     Issue,
     /// The completion of an I/O whose plan is `Worker`.
     Complete(Arc<dyn File>, Kiocb),
+    /// A mapping that blocks: position and length.
+    Map(Arc<dyn File>, u64, u64, Intent),
 }
 
 /// The result of [`Work::Issue`]: the ring is to issue the slot now. No CQE has it.
@@ -38,21 +42,16 @@ struct Item {
 }
 
 /// The pool of one ring.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct IoWq {
-    ring: RingHandle,
     worker: Option<(Sender<Item>, JoinHandle<()>)>,
 }
 
 impl IoWq {
-    pub(crate) fn new(ring: RingHandle) -> IoWq {
-        IoWq { ring, worker: None }
-    }
-
-    /// Queues work for a slot. When no worker can be had, the work is given back.
-    pub(crate) fn queue(&mut self, slot: u32, work: Work) -> Result<(), Work> {
+    /// Queues work for a slot of this ring. When no worker can be had, the work is given back.
+    pub(crate) fn queue(&mut self, ring: &RingHandle, slot: u32, work: Work) -> Result<(), Work> {
         if self.worker.is_none() {
-            match self.start() {
+            match start(ring.clone()) {
                 Ok(worker) => self.worker = Some(worker),
                 Err(_) => return Err(work),
             }
@@ -63,17 +62,16 @@ impl IoWq {
         }
     }
 
-    fn start(&self) -> std::io::Result<(Sender<Item>, JoinHandle<()>)> {
-        let (sender, items) = channel();
-        let ring = self.ring.clone();
-        let thread = std::thread::Builder::new().name("sheave-iowq".into()).spawn(move || run(&items, &ring))?;
-        Ok((sender, thread))
+    /// How many handles of the ring the workers hold.
+    pub(crate) fn handles(&self) -> usize {
+        usize::from(self.worker.is_some())
     }
+}
 
-    /// Whether a worker holds the ring's handle.
-    pub(crate) fn is_running(&self) -> bool {
-        self.worker.is_some()
-    }
+fn start(ring: RingHandle) -> std::io::Result<(Sender<Item>, JoinHandle<()>)> {
+    let (sender, items) = channel();
+    let thread = std::thread::Builder::new().name("sheave-iowq".into()).spawn(move || run(&items, &ring))?;
+    Ok((sender, thread))
 }
 
 fn run(items: &Receiver<Item>, ring: &RingHandle) {
@@ -81,7 +79,8 @@ fn run(items: &Receiver<Item>, ring: &RingHandle) {
     for item in items {
         let res = match item.work {
             Work::Issue => ISSUE_NOW,
-            Work::Complete(file, mut kiocb) => dio::finish_in_worker(&*file, &mut kiocb, &token),
+            Work::Complete(file, mut kiocb) => result_of(dio::finish_in_worker(&*file, &mut kiocb, &token)),
+            Work::Map(file, pos, len, intent) => result_of_map(file.map_blocking(pos, len, intent, &token).map(|_| ())),
         };
         ring.finish(item.slot, res);
     }

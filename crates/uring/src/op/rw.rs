@@ -7,7 +7,7 @@
 
 use sheave_blk::bio::{BVec, NO_FIXED_BUF};
 use sheave_iomap::Kiocb;
-use sheave_iomap::dio::{self, Issued, MAX_RW_COUNT, PlainRun};
+use sheave_iomap::dio::{self, Issued, MAX_RW_COUNT, OpenFile, PlainRun};
 use sheave_iomap::kiocb::{IOCB_DSYNC, IOCB_NOWAIT, IOCB_POLLED, IOCB_SYNC, IOCB_USE_POS, IOCB_WRITE};
 
 use crate::op::file_of;
@@ -17,23 +17,14 @@ use crate::ring::Ring;
 use crate::sqe::{
     IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno, opcode,
 };
+use crate::user_memory::{FIRST_PAGE, USER_END, is_user_range};
 
-/// End of the addresses a user program has on x86-64 (a guard page below the hole) and, at most, elsewhere.
-const USER_END: u64 = (1 << 47) - 4096;
-/// The first page is never mapped.
-const FIRST_PAGE: u64 = 4096;
 /// Most vectors of one request.
 const IOV_MAX: u32 = 1024;
 
 #[inline]
 fn is_write(op: u8) -> bool {
     matches!(op, opcode::WRITE | opcode::WRITEV | opcode::WRITE_FIXED)
-}
-
-/// Whether `[addr, addr + len)` can be memory of a user program at all.
-#[inline]
-fn is_user_range(addr: u64, len: u64) -> bool {
-    addr.checked_add(len).is_some_and(|end| end <= USER_END)
 }
 
 /// The fast path: prep and issue, in one go, of the plain reads and writes that come next in the SQ and differ only in
@@ -165,8 +156,12 @@ pub(crate) fn prep_vectored(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(),
 /// The checks of issue that come before the engine's, in the kernel's order.
 #[inline(always)]
 fn begin(ring: &mut Ring, slot: u32, file: usize) -> Result<(), i32> {
+    let read_only = ring.core.files.get(file).is_some_and(OpenFile::is_read_only);
     let req = &mut ring.core.reqs[slot];
     let pos = req.kiocb.pos;
+    if read_only && req.kiocb.is_write() {
+        return Err(errno::EBADF);
+    }
     if req.op_flags != 0 || pos > i64::MAX as u64 || req.flags & IOSQE_BUFFER_SELECT != 0 {
         begin_rare(ring, slot, file)?;
     }
@@ -215,6 +210,7 @@ fn issued(issued: Issued) -> Issue {
         Issued::Queued => Issue::Queued,
         Issued::Done(res) => Issue::Done(res),
         Issued::Again => Issue::Again,
+        Issued::Blocks => Issue::Blocks,
     }
 }
 
