@@ -9,7 +9,7 @@
 //! | [`opdef`], `op` | the table of operations, and each operation |
 //! | `submit`, `complete` | the way in and the way out: chains, drains, CQEs |
 //! | `timers` | pending timeouts |
-//! | `task_work`, `io_wq` | how other threads reach a ring; work that may block |
+//! | `task_work`, `io_wq`, `blocking` | how other threads reach a ring; work that may block |
 //! | [`rsrc`] | file table, registered files and buffers |
 //!
 //! ```
@@ -22,6 +22,7 @@
 //! # Ok::<(), sheave_uring::RingError>(())
 //! ```
 
+mod blocking;
 pub mod builder;
 mod complete;
 mod core;

@@ -15,19 +15,19 @@ use sheave_base::buf::Buf;
 use sheave_base::sync::Arc;
 use sheave_blk::Device;
 use sheave_blk::ctx::IoCtx;
-use sheave_iomap::dio::{self, OpenFile};
-use sheave_iomap::{CompletionPlan, File, RawFile};
+use sheave_iomap::dio::OpenFile;
+use sheave_iomap::{File, RawFile};
 
 use crate::builder::RingBuilder;
 use crate::core::Core;
 use crate::cqe::Completion;
 use crate::error::{RingError, SqFull};
-use crate::io_wq::{ISSUE_NOW, IoWq, Work};
+use crate::io_wq::IoWq;
 use crate::prep::{Entry, Owned};
 use crate::queues::Offsets;
 use crate::req::REQ_OLD_BUF;
 use crate::rsrc::Fd;
-use crate::sqe::{Sqe, errno, opcode};
+use crate::sqe::{Sqe, opcode};
 use crate::task_work::{RingHandle, TaskWork};
 
 /// An io_uring-shaped ring over the block layer. See [`crate`] for an example.
@@ -347,12 +347,9 @@ impl Ring {
     #[inline]
     fn run_task_work(&mut self, ended: u32) {
         while let Some((slot, res)) = self.task_work.pop_done() {
-            if res == ISSUE_NOW {
-                self.core.ready.push_back(slot);
-            } else {
-                self.core.finish(slot, res);
-            }
+            self.worker_done(slot, res);
         }
+        // Behind a full CQ and a full list of what did not fit, messages stay in the mailbox, which is bounded.
         while self.core.overflow.len() < self.core.overflow_max
             && let Some(cqe) = self.task_work.pop_message()
         {
@@ -371,27 +368,6 @@ impl Ring {
         self.start_waiting();
         if self.core.files.wants_sweep() {
             self.sweep_files();
-        }
-    }
-
-    /// Completes I/O whose plan is not inline.
-    #[cold]
-    fn run_tasks(&mut self) {
-        while let Some(slot) = self.core.tasks.pop_front() {
-            let req = &self.core.reqs[slot];
-            if req.kiocb.plan != CompletionPlan::Worker {
-                let res = dio::finish_in_task(&req.kiocb);
-                self.core.finish(slot, res);
-                continue;
-            }
-            let Some(file) = self.core.files.get(req.file as usize) else {
-                self.core.finish(slot, -errno::EBADF);
-                continue;
-            };
-            let work = Work::Complete(file.file.clone(), req.kiocb);
-            if self.wq.queue(self.task_work.handle(), slot, work).is_err() {
-                self.core.finish(slot, -errno::EAGAIN);
-            }
         }
     }
 

@@ -125,9 +125,9 @@ pub struct BenchArgs {
     #[arg(long, help_heading = "Checking")]
     pub fill: bool,
 
-    /// Go on after this many failed I/Os.
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Checking")]
-    pub max_errors: u64,
+    /// Go on after this many failed I/Os [default: stop at the first].
+    #[arg(long, value_name = "COUNT", value_parser = value::count, help_heading = "Checking")]
+    pub max_errors: Option<u64>,
 
     /// Allow a run that writes to a block device.
     #[arg(long, help_heading = "Checking")]
