@@ -10,8 +10,10 @@ const EXAMPLES: &str = "\
 Devices:
   null:size=1T[,latency=10us]     instant, keeps nothing
   ram:size=1G                     sparse memory
-  file:PATH[,size=1G][,direct=on] a file or block device; made when it does not exist and size= is given
-  fault:KIND=SHARE,...,over=SPEC  another device with seeded faults
+  file:PATH[,size=1G][,direct=on] a file or block device; size= makes a new file
+  partition:start=1M,over=SPEC    a part of another device
+  linear:over=SPEC+SPEC           devices end to end
+  fault:KIND=SHARE,...,over=SPEC  another device with faults, as error=0.01
 
 Examples:
   sheave bench file:/tmp/sheave.img,size=256M --rw randrw --verify
@@ -26,7 +28,7 @@ Exit code: 0 done, 1 an I/O failed or a block was wrong, 2 the command line make
 
 /// What `sheave bench` is asked.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct BenchArgs {
     /// The device, for example null:size=1T, ram:size=1G or file:PATH,size=1G.
     #[arg(value_name = "SPEC")]
