@@ -1,7 +1,7 @@
 //! The one table of operations.
 //!
 //! Owns what submission needs to know of an opcode: which common fields it takes, how it is prepared and issued.
-//! A new operation is a row here, a module in [`op`](crate::op), and its opcode in [`sqe`](crate::sqe).
+//! A new operation is a row here, a module in [`crate::op`], and its opcode in [`crate::sqe`].
 //!
 //! Prep checks an SQE and notes in the slot what issue needs; it looks at no file. Issue begins the operation. The
 //! order of checks, and which errors are prep's and which are issue's, is the kernel's: a prep error spoils the whole

@@ -143,7 +143,7 @@ impl Queues {
 
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU32 {
-        debug_assert!(offset % 4 == 0 && offset < self.at.total, "offsets are this layout's");
+        debug_assert!(offset.is_multiple_of(4) && offset < self.at.total, "offsets are this layout's");
         // SAFETY: within `memory`, aligned (`Offsets::new`), only ever accessed as an atomic.
         unsafe { &*self.memory.as_ptr().add(offset).cast::<AtomicU32>() }
     }

@@ -212,7 +212,7 @@ impl std::ops::Index<u32> for ReqTable {
     #[inline(always)]
     fn index(&self, slot: u32) -> &Req {
         debug_assert!((slot as usize) < self.slots.len(), "I4");
-        // SAFETY: I4.
+        // SAFETY: a slot number that is not NO_SLOT is below `slots.len()` (I4).
         unsafe { self.slots.get_unchecked(slot as usize) }
     }
 }
@@ -221,7 +221,7 @@ impl std::ops::IndexMut<u32> for ReqTable {
     #[inline(always)]
     fn index_mut(&mut self, slot: u32) -> &mut Req {
         debug_assert!((slot as usize) < self.slots.len(), "I4");
-        // SAFETY: I4.
+        // SAFETY: a slot number that is not NO_SLOT is below `slots.len()` (I4).
         unsafe { self.slots.get_unchecked_mut(slot as usize) }
     }
 }

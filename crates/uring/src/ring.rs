@@ -30,7 +30,7 @@ use crate::rsrc::Fd;
 use crate::sqe::{Sqe, errno, opcode};
 use crate::task_work::{RingHandle, TaskWork};
 
-/// An io_uring-shaped ring over the block layer. See the [crate](crate) for an example.
+/// An io_uring-shaped ring over the block layer. See [`crate`] for an example.
 #[derive(Debug)]
 pub struct Ring {
     pub(crate) io: IoCtx,

@@ -1,7 +1,7 @@
 //! The submission queue entry: the kernel's `struct io_uring_sqe`, 64 bytes, same fields, same numbers.
 //!
 //! Owns the layout and the constants of the UAPI. What they mean to Sheave is in [`opdef`](crate::opdef) and the
-//! modules of [`op`](crate::op); where Sheave answers differently from the kernel is in `docs/compat.md`.
+//! modules of [`crate::op`]; where Sheave answers differently from the kernel is in `docs/compat.md`.
 
 /// An SQE. Unions of the UAPI carry the name of their first use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

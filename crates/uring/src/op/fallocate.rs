@@ -13,7 +13,7 @@ const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
 const ZERO_RANGE: u32 = 0x10;
 /// Longest bio without data, so that its length fits.
-const MAX_BYTES: u64 = (u32::MAX as u64 + 1) / 2;
+const MAX_BYTES: u64 = 1 << 31;
 
 /// Checks the fields that must be empty.
 pub(crate) fn prep(_: &mut Ring, _: u32, sqe: &Sqe) -> Result<(), i32> {

@@ -47,7 +47,7 @@ pub(crate) fn submit_plain_run(ring: &mut Ring, max: u32) -> u32 {
         Some(Some(range)) => (first.buf_index, range),
         Some(None) => return 0,
     };
-    let iocb_flags = u16::from(write) * IOCB_WRITE | u16::from(core.polled) * IOCB_POLLED;
+    let iocb_flags = (u16::from(write) * IOCB_WRITE) | (u16::from(core.polled) * IOCB_POLLED);
     let Some(index) = core.files.resolve(first.fd, first.flags & IOSQE_FIXED_FILE != 0) else { return 0 };
     let Some(file) = core.files.get(index) else { return 0 };
     let Some(mut run) = PlainRun::start(&mut ring.io, file, iocb_flags, fixed_buf) else { return 0 };
@@ -87,7 +87,7 @@ fn prep_common(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     let polled = ring.core.polled;
     let req = &mut ring.core.reqs[slot];
     req.kiocb.pos = sqe.off;
-    req.kiocb.flags = u16::from(is_write(sqe.opcode)) * IOCB_WRITE | u16::from(polled) * IOCB_POLLED;
+    req.kiocb.flags = (u16::from(is_write(sqe.opcode)) * IOCB_WRITE) | (u16::from(polled) * IOCB_POLLED);
     Ok(())
 }
 
