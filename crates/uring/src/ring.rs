@@ -316,7 +316,8 @@ impl Ring {
 
     /// Whether anything could still post a CQE: a request, or another thread with a handle of this ring.
     fn can_complete(&self) -> bool {
-        self.core.reqs.live() > 0 || self.task_work.is_shared(1 + self.wq.handles())
+        let own = || 1 + self.wq.handles() + self.core.files.handles_of(self.task_work.handle());
+        self.core.reqs.live() > 0 || self.task_work.is_shared(own())
     }
 
     /// Completes what is ready: devices, workers, messages; then starts what waited for it. Never blocks.

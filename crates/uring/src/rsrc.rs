@@ -96,6 +96,12 @@ impl FileTable {
         }
     }
 
+    /// How many entries name this ring.
+    pub(crate) fn handles_of(&self, ring: &RingHandle) -> usize {
+        let names = |slot: &&Slot| matches!(&slot.entry, Entry::Ring(handle) if handle.same(ring));
+        self.slots.iter().flatten().filter(names).count()
+    }
+
     /// `f_pos` of a file.
     pub(crate) fn pos(&self, at: usize) -> u64 {
         self.get(at).map_or(0, |file| file.pos)

@@ -247,8 +247,8 @@ fn a_chain_waits_for_its_device_and_a_short_read_breaks_it() {
 
 #[test]
 fn what_ends_at_once_after_a_completion_wakes_a_drain_behind_it() {
-    // The NOP ends within the reap that ended the read before it in the chain; the drain waits for nothing else, and the
-    // ring must not go to sleep on it.
+    // The NOP ends within the reap that ended the read before it in the chain. The drain waits for nothing else, and
+    // the ring must not go to sleep on it.
     for spec in ["null:latency=2ms", "null:latency=2ms,complete=thread"] {
         let mut ring = Ring::builder().entries(8).spin(Duration::ZERO).build().expect("a ring");
         let fd = ring.attach(&sheave_blk::Device::open(spec).expect("null")).expect("attach");

@@ -44,19 +44,28 @@ static ALLOCATOR: Watching = Watching;
 
 /// The memory of a buffer, watched from now on.
 #[derive(Clone, Copy, Debug)]
-pub struct Watch(usize);
+pub struct Watch {
+    at: usize,
+    addr: usize,
+}
 
 impl Watch {
     /// Watches the memory of a buffer.
     pub fn new(buf: &Buf) -> Watch {
         let at = NEXT.fetch_add(1, Ordering::SeqCst);
-        WATCHED[at].store(buf.as_ptr() as usize, Ordering::SeqCst);
-        Watch(at)
+        let addr = buf.as_ptr() as usize;
+        WATCHED[at].store(addr, Ordering::SeqCst);
+        Watch { at, addr }
+    }
+
+    /// The address of the memory.
+    pub fn addr(self) -> usize {
+        self.addr
     }
 
     /// Whether it was freed.
     pub fn is_freed(self) -> bool {
-        WATCHED[self.0].load(Ordering::SeqCst) == FREED
+        WATCHED[self.at].load(Ordering::SeqCst) == FREED
     }
 }
 
