@@ -256,13 +256,13 @@ pub struct Places {
 pub struct Image {
     places: Places,
     vectors: Vec<Box<[[u64; 2]]>>,
-    times: Vec<Box<[i64; 2]>>,
+    times: Vec<[i64; 2]>,
 }
 
 impl Image {
     pub fn new(program: &Program, places: Places) -> Self {
         let mut image = Image { places, vectors: Vec::new(), times: Vec::new() };
-        image.times = program.times.iter().map(|&(sec, nsec)| Box::new([sec, nsec])).collect();
+        image.times = program.times.iter().map(|&(sec, nsec)| [sec, nsec]).collect();
         for vector in &program.vectors {
             image.vectors.push(vector.iter().map(|&(base, len)| [image.word(base), len]).collect());
         }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sheave::uring::sqe::Sqe;
+use sheave::uring::sqe::{ASYNC_CANCEL_ANY, Sqe, opcode};
 use sheave::{Buf, Device, Fd, Ring, op};
 
 use crate::abi::RawSqe;
@@ -129,7 +129,14 @@ impl Target for Sheave {
 
     fn close(&mut self) -> Bytes {
         let mut ring = self.ring.take().expect("the ring is open between open and close");
-        ring.drain();
+        while ring.in_flight() > 0 {
+            let all = Sqe { opcode: opcode::ASYNC_CANCEL, op_flags: ASYNC_CANCEL_ANY, ..Sqe::default() };
+            // SAFETY: a cancel names no memory.
+            assert!(unsafe { ring.push_sqe(&all) }, "the SQ is empty between batches");
+            ring.completions().for_each(drop);
+            ring.submit().expect("the CQ was emptied");
+            ring.wait(1, Some(Duration::from_millis(1)));
+        }
         let fixed = [0, 1].map(|slot| ring.buffer(slot).expect("no request is left that uses it").to_vec());
         drop(ring);
         let image = Buf::zeroed(DEVICE_BYTES as usize, 4096).expect("memory for the test");

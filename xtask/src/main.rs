@@ -38,8 +38,8 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "bench",
-        args: "[WORD]... [--runtime TIME]",
-        what: "the table of docs/performance.md",
+        args: "[SECTION]... [--write]",
+        what: "the tables of docs/performance.md",
         run: bench::main,
     },
     Command { name: "help", args: "", what: "this page", run: help },

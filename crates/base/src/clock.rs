@@ -72,6 +72,17 @@ impl PreciseTs {
     }
 }
 
+/// What the moment of a deadline is counted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Timeline {
+    /// `CLOCK_MONOTONIC`: time that the machine was up, without suspend.
+    Monotonic,
+    /// `CLOCK_BOOTTIME`: the same with suspend.
+    Boottime,
+    /// `CLOCK_REALTIME`: since 1970; it jumps when somebody sets it.
+    Realtime,
+}
+
 /// Where time is read. Cheap to clone; each owner keeps its own.
 #[derive(Debug, Clone)]
 pub struct Clock {
@@ -149,6 +160,18 @@ impl Clock {
             Source::Tsc(_) | Source::Os => monotonic_ns(),
             Source::Virtual(state) => state.read(),
         })
+    }
+
+    /// Now in ns of a timeline, for deadlines. A virtual clock has the same time on all of them.
+    #[must_use]
+    pub fn now_ns(&self, timeline: Timeline) -> u64 {
+        let id = match (&self.source, timeline) {
+            (Source::Virtual(_), _) | (_, Timeline::Monotonic) => return self.precise().0,
+            (_, Timeline::Boottime) => ClockId::Boottime,
+            (_, Timeline::Realtime) => ClockId::Realtime,
+        };
+        let now = clock_gettime(id);
+        now.tv_sec as u64 * NS_PER_SEC + now.tv_nsec as u64
     }
 
     /// A counter that runs at a constant rate from an arbitrary start, the cheapest thing there is to read; for

@@ -182,6 +182,8 @@ impl fmt::Display for Errno {
     }
 }
 
+impl std::error::Error for Errno {}
+
 /// The errnos that block and socket I/O give, with their names and words.
 #[rustfmt::skip]
 const ERRNOS: &[(i32, &str, &str)] = &[

@@ -108,8 +108,8 @@ pub struct BVec {
     pub len: usize,
 }
 
-/// Names a bio of one [`BioSet`](crate::bio_set::BioSet). Only the block layer makes one, or takes one from a set: a set
-/// trusts the number.
+/// Names a bio of one [`BioSet`](crate::bio_set::BioSet). Only the block layer makes one, or takes one from a set: a
+/// set trusts the number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub struct BioId(pub(crate) u32);

@@ -294,7 +294,7 @@ impl Index<BioId> for BioSet {
     #[inline(always)]
     fn index(&self, id: BioId) -> &Bio {
         debug_assert!((id.0 as usize) < self.bios.len(), "I7");
-        // SAFETY: I7.
+        // SAFETY: the number of a bio that is not NONE is below `bios.len()` (I7).
         unsafe { self.bios.get_unchecked(id.0 as usize) }
     }
 }
@@ -303,7 +303,7 @@ impl IndexMut<BioId> for BioSet {
     #[inline(always)]
     fn index_mut(&mut self, id: BioId) -> &mut Bio {
         debug_assert!((id.0 as usize) < self.bios.len(), "I7");
-        // SAFETY: I7.
+        // SAFETY: the number of a bio that is not NONE is below `bios.len()` (I7).
         unsafe { self.bios.get_unchecked_mut(id.0 as usize) }
     }
 }

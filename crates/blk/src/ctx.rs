@@ -1,12 +1,12 @@
 //! What a ring owns of the block layer: its bios, its plug, its hardware contexts, its kernel ring.
 //!
 //! Owns the way in ([`IoCtx::submit`]), the batch ([`IoCtx::start_plug`], [`IoCtx::finish_plug`]), the way out
-//! ([`IoCtx::poll`]); waiting is in `wait`, the kernel ring in `kernel`. Belongs to one thread; nothing here is shared but what
-//! [`hctx::HctxShared`](crate::hctx::HctxShared) and the devices' queues show to readers.
+//! ([`IoCtx::poll`]); waiting is in `wait`, the kernel ring in `kernel`. Belongs to one thread; nothing here is shared
+//! but what [`hctx::HctxShared`](crate::hctx::HctxShared) and the devices' queues show to readers.
 //!
 //! Invariants:
-//! - I1: every submitted bio ends exactly once, by a call of [`EndIo::end_io`] with its owner's number in [`IoCtx::poll`] or
-//!   [`IoCtx::shutdown`], never inside [`IoCtx::submit`].
+//! - I1: every submitted bio ends exactly once, by a call of [`EndIo::end_io`] with its owner's number in
+//!   [`IoCtx::poll`] or [`IoCtx::shutdown`], never inside [`IoCtx::submit`].
 //! - I2: a ring has at most 64 hardware contexts (the plug's mask) and at most one kernel ring.
 //! - I3: before sleeping, the plug is flushed and its time forgotten.
 

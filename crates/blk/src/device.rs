@@ -63,7 +63,11 @@ impl Device {
 
     /// The same, with the time after which a request is overdue.
     pub fn with_timeout(name: &str, driver: Box<dyn Driver>, timeout: Duration) -> Device {
-        let queue = Queue::new(name, driver, timeout);
+        Device::from_queue(name, Queue::new(name, driver, timeout))
+    }
+
+    /// A device that is one queue from end to end.
+    pub(crate) fn from_queue(name: &str, queue: Arc<Queue>) -> Device {
         let leg = Leg { start: 0, sectors: queue.sectors(), offset: 0, part: 0, queue: queue.clone() };
         let (limits, capabilities) = (queue.limits().clone(), queue.capabilities());
         let inner = Inner { name: name.to_string(), legs: vec![leg], whole: true, limits, capabilities };

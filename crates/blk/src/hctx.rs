@@ -37,7 +37,7 @@ use crate::request::{
     DoneList, RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, RQ_POLLED, Request, Requests, Rq, RqAttrs, RqList, RqQueue, RqTable,
 };
 use crate::stats::{BatchAccount, HctxStats};
-use crate::tag_set::{TagSet, Tags};
+use crate::tag_set::{TagInfo, TagSet, Tags};
 use crate::timeout::TimeoutWalk;
 
 use gather::Gather;
@@ -196,7 +196,7 @@ impl Hctx {
         let Some(tag) = self.tags.take(core.plug.hint()) else {
             return false;
         };
-        self.tags.set_info(tag, op, part);
+        self.tags.set_info(tag, TagInfo::new(op, part));
         let start = if core.stats { core.plug.now(&core.clock) } else { CoarseTs::default() };
         let attrs = RqAttrs { op, flags, nr_segs: nr_vecs, merged: 0, part };
         self.rqs[tag].fill(id, sector, bytes, &attrs, start);
@@ -298,17 +298,19 @@ impl Hctx {
             let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
             let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
             self.hw.poll(&mut table, &mut env, &mut self.done);
-            self.take_remote();
+            self.take_remote(core);
         }
         let ended = if self.done.is_empty() { 0 } else { self.complete(core, end) };
         self.kick(core);
         ended
     }
 
-    fn take_remote(&mut self) {
+    fn take_remote(&mut self, core: &Core) {
         while let Some(tag) = self.remote.pop() {
             // Relaxed: stored before the push that this pop saw.
             let status = Status::from_u8(self.shared.remote_status[tag as usize].load(Ordering::Relaxed));
+            let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
+            let status = self.hw.ended_remotely(tag as u16, status, &mut table);
             self.done.push(Rq::new(tag as u16), status);
         }
     }
@@ -332,14 +334,16 @@ impl Hctx {
 
     /// Ends a batch: one time stamp, the bios of every request, then the tags with one mask a word.
     fn complete(&mut self, core: &mut Core, end: &mut impl EndIo) -> u32 {
-        let now = if core.stats { core.clock.coarse() } else { Default::default() };
+        let stats = core.stats;
+        let now = if stats { core.clock.coarse() } else { Default::default() };
         let mut account = BatchAccount::new(&self.shared.stats, now);
         let flush_tag = self.shared.tags.depth();
         let mut seq = false;
-        let mut words = 0u64;
+        // The word of tags that is being gathered; the others are in `freed`, and in `words` a bit for each.
+        let (mut word, mut mask, mut words) = (0u16, 0u64, 0u64);
         for &(tag, status) in &self.done.entries {
             let rq = &mut self.rqs[tag];
-            if core.stats {
+            if stats {
                 account.request(rq.op, rq.start, rq.bytes, rq.merged);
             }
             if !status.is_ok() {
@@ -358,10 +362,16 @@ impl Hctx {
                 }
                 id = next;
             }
-            self.freed[usize::from(tag / 64) % MAX_WORDS] |= 1 << (tag % 64);
-            words |= 1 << (tag / 64);
+            if tag / 64 != word {
+                self.freed[usize::from(word) % MAX_WORDS] |= mask;
+                words |= 1 << word;
+                (word, mask) = (tag / 64, 0);
+            }
+            mask |= 1 << (tag % 64);
         }
         account.write();
+        self.freed[usize::from(word) % MAX_WORDS] |= mask;
+        words |= 1 << word;
         let ended = self.done.len() as u32;
         self.in_driver -= ended;
         if seq {
@@ -470,7 +480,7 @@ impl Hctx {
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
         let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
         self.hw.shutdown(&mut table, &mut env, &mut self.done);
-        self.take_remote();
+        self.take_remote(core);
         if core.kring.ring.is_none() && self.hw.next_event() == NextEvent::Kernel {
             self.end_lost();
         }

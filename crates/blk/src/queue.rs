@@ -8,9 +8,9 @@
 //! driver. Both nest; bios and requests that arrive wait in their ring and go on when the gate opens.
 //!
 //! Invariants:
-//! - I1 (freeze): a ring publishes its tags and marks itself as dispatching before it reads the gate; the freezer closes
-//!   the gate and exchanges that mark before it reads the tags. Both touch the mark, so one of them is second: either the
-//!   ring sees the gate closed, or the freezer sees the tags.
+//! - I1 (freeze): a ring publishes its tags and marks itself as dispatching before it reads the gate; the freezer
+//!   closes the gate and exchanges that mark before it reads the tags. Both touch the mark, so one of them is second:
+//!   either the ring sees the gate closed, or the freezer sees the tags.
 //! - I2 (quiesce): the same with the mark itself in place of the tags.
 //! - I3: a hardware context that goes away leaves its statistics here.
 
@@ -52,14 +52,30 @@ pub struct Queue {
 impl Queue {
     /// A queue for this driver.
     pub fn new(name: impl Into<String>, driver: Box<dyn Driver>, timeout: Duration) -> Arc<Queue> {
+        let host_tags = driver.host_wide_depth().map(|depth| TagSet::shared(depth.clamp(1, MAX_DEPTH)));
+        Self::with_host_tags(name.into(), driver, timeout, host_tags)
+    }
+
+    /// A queue for a driver that hands its requests on to the driver of `lower`, under their tags: if those are
+    /// host-wide, the two queues share them.
+    pub(crate) fn over(lower: &Queue, name: &str, driver: Box<dyn Driver>, timeout: Duration) -> Arc<Queue> {
+        Self::with_host_tags(name.to_string(), driver, timeout, lower.host_tags.clone())
+    }
+
+    fn with_host_tags(
+        name: String,
+        driver: Box<dyn Driver>,
+        timeout: Duration,
+        host_tags: Option<Arc<TagSet>>,
+    ) -> Arc<Queue> {
         Arc::new(Queue {
-            name: name.into(),
+            name,
             limits: driver.limits().normalized(),
             capabilities: driver.capabilities(),
             sectors: AtomicU64::new(driver.size_bytes() >> crate::bio::SECTOR_SHIFT),
             gate: AtomicU32::new(0),
             timeout,
-            host_tags: driver.host_wide_depth().map(|depth| TagSet::shared(depth.clamp(1, MAX_DEPTH))),
+            host_tags,
             partitions: AtomicU16::new(0),
             hctxs: Mutex::new(Vec::new()),
             retired: Mutex::new(Stats::default()),

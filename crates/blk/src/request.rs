@@ -6,9 +6,9 @@
 //! - I1: a request belongs to whoever has its [`Rq`]: the plug, the dispatch list, the driver, then the completion.
 //! - I2: an [`Rq`] ends by being given to [`DoneList::push`]; one that is dropped otherwise panics in debug builds,
 //!   for its bios would never end.
+//! - I3: `bio_head` to `bio_tail` are the bios it carries, adjacent on the device and in this order.
 //! - I4: a tag is at most the depth of its hardware context: tags come from its tag set, and [`Rq`]s are made from them
 //!   alone.
-//! - I3: `bio_head` to `bio_tail` are the bios it carries, adjacent on the device and in this order.
 #![allow(unsafe_code)] // Requests are an arena like the bios: indexed at every step of every I/O.
 
 use std::collections::VecDeque;
@@ -57,7 +57,8 @@ pub struct RqAttrs {
     pub(crate) part: u16,
 }
 
-/// One request. A driver may change its own `private` and nothing else: completion accounts by the other fields.
+/// One request. A driver may change its own `private` and nothing else: completion accounts by the other fields. (A
+/// driver that stacks on another may change `sector`, or lower `bytes`, for as long as the other one has the request.)
 ///
 /// Not `Default`: a driver could put one without bios in the place of one that has them.
 #[derive(Debug)]
@@ -114,7 +115,7 @@ impl std::ops::Index<u16> for Requests {
     #[inline(always)]
     fn index(&self, tag: u16) -> &Request {
         debug_assert!(usize::from(tag) < self.0.len(), "I4");
-        // SAFETY: I4.
+        // SAFETY: a tag, the flush request's included, is below `self.0.len()` (I4).
         unsafe { self.0.get_unchecked(usize::from(tag)) }
     }
 }
@@ -123,7 +124,7 @@ impl std::ops::IndexMut<u16> for Requests {
     #[inline(always)]
     fn index_mut(&mut self, tag: u16) -> &mut Request {
         debug_assert!(usize::from(tag) < self.0.len(), "I4");
-        // SAFETY: I4.
+        // SAFETY: a tag, the flush request's included, is below `self.0.len()` (I4).
         unsafe { self.0.get_unchecked_mut(usize::from(tag)) }
     }
 }
@@ -215,9 +216,8 @@ impl RqList {
     /// Completes all with success: for a driver that has nothing else to say.
     #[inline]
     pub fn complete_all(&mut self, done: &mut DoneList) {
-        for &tag in &self.tags[usize::from(self.head)..usize::from(self.len)] {
-            done.entries.push((tag, Status::Ok));
-        }
+        // `extend` makes room once and not for each.
+        done.entries.extend(self.tags().iter().map(|&tag| (tag, Status::Ok)));
         self.head = 0;
         self.len = 0;
     }
@@ -385,8 +385,9 @@ impl RqTable<'_> {
 
     /// The pieces of memory of a request, in order; together they are its `bytes`.
     pub fn segments(&self, tag: u16) -> Segments<'_> {
-        let head = self.rqs[usize::from(tag)].bio_head;
-        Segments { bios: self.bios, bio: head.is_some().then(|| &self.bios[head]), at: 0 }
+        let rq = &self.rqs[usize::from(tag)];
+        let head = rq.bio_head;
+        Segments { bios: self.bios, bio: head.is_some().then(|| &self.bios[head]), at: 0, left: rq.bytes as usize }
     }
 
     /// The registered buffer that holds all of the request's memory, when it is one piece of one.
@@ -400,12 +401,15 @@ impl RqTable<'_> {
         (bio.fixed_buf != NO_FIXED_BUF && bio.nr_vecs == 1).then_some(bio.fixed_buf)
     }
 
-    /// The only bio of a request; `None` when there are several, or none (a flush). It stays where it is, and so do its
-    /// vectors, until the request has ended.
+    /// The only bio of a request, all of which is the request's; `None` when there are several, or none (a flush). It
+    /// stays where it is, and so do its vectors, until the request has ended.
     #[inline]
     pub(crate) fn single_bio(&self, tag: u16) -> Option<&Bio> {
         let rq = &self.rqs[usize::from(tag)];
-        (rq.bio_head == rq.bio_tail && rq.bio_head.is_some()).then(|| &self.bios[rq.bio_head])
+        if rq.bio_head != rq.bio_tail || !rq.bio_head.is_some() {
+            return None;
+        }
+        Some(&self.bios[rq.bio_head]).filter(|bio| bio.bytes == rq.bytes)
     }
 
     /// The number of the submitter of the request's first bio; helps a driver to say whose I/O it was.
@@ -421,6 +425,8 @@ pub struct Segments<'a> {
     bios: &'a BioSet,
     bio: Option<&'a Bio>,
     at: usize,
+    /// Bytes to come: fewer than the bios have when the request was made shorter on its way to the driver.
+    left: usize,
 }
 
 impl Iterator for Segments<'_> {
@@ -430,9 +436,14 @@ impl Iterator for Segments<'_> {
     fn next(&mut self) -> Option<BVec> {
         loop {
             let bio = self.bio?;
+            if self.left == 0 {
+                return None;
+            }
             if let Some(vec) = bio.vecs().get(self.at) {
+                let len = vec.len.min(self.left);
                 self.at += 1;
-                return Some(*vec);
+                self.left -= len;
+                return Some(BVec { base: vec.base, len });
             }
             self.at = 0;
             self.bio = bio.next.is_some().then(|| &self.bios[bio.next]);

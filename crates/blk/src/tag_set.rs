@@ -29,6 +29,17 @@ use shared::SharedTags;
 const LIVE: u32 = 1 << 31;
 const PART_SHIFT: u32 = 8;
 
+/// What a busy tag stands for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TagInfo(u32);
+
+impl TagInfo {
+    #[inline(always)]
+    pub(crate) fn new(op: Op, part: u16) -> TagInfo {
+        TagInfo(LIVE | op as u32 | u32::from(part) << PART_SHIFT)
+    }
+}
+
 #[derive(Debug)]
 enum Kind {
     Owned(Box<[CachePadded<AtomicU64>]>),
@@ -144,6 +155,8 @@ pub(crate) struct Tags {
     word: usize,
     /// Owned set: the free bits of each word. Shared set: bits taken ahead.
     free: Box<[u64]>,
+    /// The bits of each word that are tags.
+    all: Box<[u64]>,
     /// Other words whose busy bits changed since they were published.
     dirty: u64,
     shared: bool,
@@ -160,9 +173,9 @@ impl Tags {
             Kind::Shared(shared) => shared.new_id(),
         };
         let shared = matches!(set.kind, Kind::Shared(_));
-        let free: Box<[u64]> =
-            (0..set.words()).map(|word| if shared { 0 } else { low_bits((depth - word * 64).min(64)) }).collect();
-        Tags { set, current: free[0], word: 0, free, dirty: 0, shared, id, word_hint: 0 }
+        let all: Box<[u64]> = (0..set.words()).map(|word| low_bits((depth - word * 64).min(64))).collect();
+        let free = if shared { vec![0; all.len()].into() } else { all.clone() };
+        Tags { set, current: free[0], word: 0, free, all, dirty: 0, shared, id, word_hint: 0 }
     }
 
     /// Takes the lowest free tag; `ahead` is how many more the batch is expected to want.
@@ -210,10 +223,10 @@ impl Tags {
 
     /// Says what the tag's request is (I2).
     #[inline(always)]
-    pub(crate) fn set_info(&self, tag: u16, op: Op, part: u16) {
+    pub(crate) fn set_info(&self, tag: u16, info: TagInfo) {
         // Relaxed: published by `publish`; for a shared set, whose bit is set already, a reader sees the request a
         // little later, but not after the exchange in `HctxShared::start_dispatch`.
-        self.set.info[usize::from(tag)].store(LIVE | op as u32 | u32::from(part) << PART_SHIFT, Ordering::Relaxed);
+        self.set.info[usize::from(tag)].store(info.0, Ordering::Relaxed);
     }
 
     /// Makes what was taken visible to readers, before the requests go to the driver.
@@ -228,13 +241,8 @@ impl Tags {
             dirty &= dirty - 1;
             // Release: the info comes before the bit (I2); pairs with the load in `TagSet::busy`. The gate needs more
             // than that: see `HctxShared::start_dispatch`, which follows.
-            busy[word].store(!self.free[word] & self.all(word), Ordering::Release);
+            busy[word].store(!self.free[word] & self.all[word], Ordering::Release);
         }
-    }
-
-    #[inline]
-    fn all(&self, word: usize) -> u64 {
-        low_bits((u32::from(self.set.depth) - word as u32 * 64).min(64))
     }
 
     /// Frees the tags of one word.
@@ -250,7 +258,7 @@ impl Tags {
                 self.word = self.word.min(word);
                 self.current = self.free[self.word];
                 // Release: what the requests did happened before they left; pairs with the load in `TagSet::busy`.
-                busy[word].store(!self.free[word] & self.all(word), Ordering::Release);
+                busy[word].store(!self.free[word] & self.all[word], Ordering::Release);
             }
             Kind::Shared(shared) => {
                 let mut bits = mask;

@@ -1,8 +1,9 @@
 //! Request timeouts, found by walking the tags: no timer per request, nothing stored when an I/O starts.
 //!
 //! Owns the walk. Each walk looks at every request that has bios. The first walk that meets a request (a tag and its
-//! generation) notes the time; a later walk that meets the same request `timeout` after the note calls it overdue, again
-//! every `timeout`. So a request is overdue between one and one and a quarter timeouts after its start, never earlier.
+//! generation) notes the time; a later walk that meets the same request `timeout` after the note calls it overdue,
+//! again every `timeout`. So a request is overdue between one and one and a quarter timeouts after its start, never
+//! earlier.
 //!
 //! Invariants:
 //! - I1: deadlines compare `PreciseTs` that were read in the walk itself; no cached time is involved.

@@ -231,6 +231,10 @@ fn a_warm_ring_allocates_nothing() {
     for spec in ["null:", "null:complete=timer,depth=20", "null:complete=timer,latency=1us", "null:host_depth=9"] {
         check(spec, &Device::open(spec).unwrap());
     }
+    let faults = "fault:error=0.02,short=0.02,torn=0.02,delay=0.1,delay_time=1us,misdirect=0.1";
+    for spec in [format!("{faults},over=null:"), format!("{faults},over=null:complete=timer,depth=20")] {
+        check(&spec, &Device::open(&spec).unwrap());
+    }
     check("small limits", &Device::from_driver("picky", Box::new(Picky { host_depth: None })));
     check("host-wide tags", &Device::from_driver("picky", Box::new(Picky { host_depth: Some(5) })));
 }

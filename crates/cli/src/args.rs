@@ -1,6 +1,6 @@
 //! The command line as clap sees it: names, defaults, help texts and the parsers of single values.
 //!
-//! Whether the values fit together, or fit the device, is judged later in [`crate::bench::plan`].
+//! Whether the values fit together, or fit the device, is judged later in `bench::plan`.
 
 mod bench;
 mod doctor;

@@ -8,7 +8,7 @@
 //! | [`verify`] | blocks that prove themselves, and the loop that checks them |
 //! | [`engine`], [`sheave_engine`], [`kernel`], [`memcpy`] | what the loops drive: ours, and the peers |
 //! | [`compare`] | two sides in turns |
-//! | [`live`], [`board`], [`progress`], [`report`], [`io_error`] | counting, showing, and the result |
+//! | [`live`], [`board`], [`progress`], [`report`](mod@report), [`io_error`] | counting, showing, and the result |
 //! | [`cpu`] | pinning and CPU time |
 
 mod board;

@@ -5,7 +5,7 @@
 //! [`finish_in_worker`] where the plan says.
 //!
 //! Order of the checks, as a block device of the kernel has it: may be written; position; nothing to do; end of file;
-//! alignment; memory that cannot be any.
+//! whole blocks; memory that cannot be any; its alignment.
 //!
 //! Order on completion: the file's completion work -> a sync if one is needed -> the result.
 //!
@@ -232,11 +232,14 @@ fn issue_slow(io: &mut IoCtx, file: &OpenFile, kiocb: &mut Kiocb, owner: u32, ve
         truncate(&mut cut, kiocb.len as usize);
         vecs = &cut;
     }
-    if (kiocb.pos as u32 | kiocb.len) & file.block_mask != 0 || !aligned(vecs, file) {
+    if (kiocb.pos as u32 | kiocb.len) & file.block_mask != 0 || !in_blocks(vecs, file) {
         return error(Status::Invalid);
     }
     if vecs.iter().any(|vec| vec.base < FIRST_PAGE && vec.len != 0) {
         return Issued::Done(-14); // EFAULT
+    }
+    if !aligned(vecs, file) {
+        return error(Status::Invalid);
     }
     kiocb.refs = 1;
     kiocb.status = Status::Ok;
@@ -258,21 +261,27 @@ fn truncate(vecs: &mut Vec<BVec>, mut bytes: usize) {
     });
 }
 
-/// Whether every run of adjacent memory is a whole number of blocks at an address the device can take.
-fn aligned(vecs: &[BVec], file: &OpenFile) -> bool {
-    let mut run_end = None;
-    let mut run = 0;
-    for vec in vecs.iter().filter(|vec| vec.len != 0) {
-        if run_end != Some(vec.base) {
-            if run & file.block_mask as usize != 0 || vec.base & file.dma_mask as usize != 0 {
-                return false;
-            }
-            run = 0;
+/// The runs of adjacent memory: where each starts, and its bytes.
+fn runs(vecs: &[BVec]) -> impl Iterator<Item = (usize, usize)> {
+    let mut vecs = vecs.iter().filter(|vec| vec.len != 0).peekable();
+    std::iter::from_fn(move || {
+        let first = vecs.next()?;
+        let mut end = first.base + first.len;
+        while let Some(vec) = vecs.next_if(|vec| vec.base == end) {
+            end += vec.len;
         }
-        run += vec.len;
-        run_end = Some(vec.base + vec.len);
-    }
-    run & file.block_mask as usize == 0
+        Some((first.base, end - first.base))
+    })
+}
+
+/// Whether every run is a whole number of blocks.
+fn in_blocks(vecs: &[BVec], file: &OpenFile) -> bool {
+    runs(vecs).all(|(_, len)| len & file.block_mask as usize == 0)
+}
+
+/// Whether the device can take every run where it is.
+fn aligned(vecs: &[BVec], file: &OpenFile) -> bool {
+    runs(vecs).all(|(base, _)| base & file.dma_mask as usize == 0)
 }
 
 /// The loop over mappings: begin (ask the file), advance (a bio for the mapping), end (when the bios end).

@@ -9,11 +9,13 @@
 //!   for a bio.
 
 use sheave_base::status::Status;
+use sheave_base::sync::Arc;
+use sheave_iomap::File;
 use sheave_iomap::dio::{self, Finished, Issued};
 use sheave_iomap::mapping::Intent;
 
 use crate::io_wq::{ISSUE_NOW, Work};
-use crate::req::REQ_FLUSHES;
+use crate::req::{REQ_CANCELED, REQ_FLUSHES, State};
 use crate::ring::Ring;
 use crate::sqe::errno;
 
@@ -57,22 +59,26 @@ impl Ring {
         self.send_to_worker(slot, |file| Work::Complete(file, kiocb));
     }
 
-    /// Lets a worker map what a read or write needs; it is issued again afterwards.
+    /// Lets a worker map what a read or write needs; it is issued again afterwards. False when it has ended instead.
     #[cold]
-    pub(crate) fn map_in_worker(&mut self, slot: u32) {
+    pub(crate) fn map_in_worker(&mut self, slot: u32) -> bool {
         let kiocb = self.core.reqs[slot].kiocb;
         let intent = if kiocb.is_write() { Intent::Write } else { Intent::Read };
-        self.send_to_worker(slot, |file| Work::Map(file, kiocb.pos, kiocb.len.into(), intent));
+        self.send_to_worker(slot, |file| Work::Map(file, kiocb.pos, kiocb.len.into(), intent))
     }
 
-    fn send_to_worker(&mut self, slot: u32, work: impl FnOnce(sheave_base::sync::Arc<dyn sheave_iomap::File>) -> Work) {
+    /// False when the request has ended with an error instead.
+    fn send_to_worker(&mut self, slot: u32, work: impl FnOnce(Arc<dyn File>) -> Work) -> bool {
         let Some(file) = self.core.files.get(self.core.reqs[slot].file as usize) else {
-            return self.core.finish(slot, -errno::EBADF);
+            self.core.finish(slot, -errno::EBADF);
+            return false;
         };
         let work = work(file.file.clone());
-        if self.wq.queue(slot, work).is_err() {
+        let sent = self.wq.queue(self.task_work.handle(), slot, work).is_ok();
+        if !sent {
             self.core.finish(slot, -errno::EAGAIN);
         }
+        sent
     }
 
     /// A worker has given the slot back.
@@ -83,7 +89,17 @@ impl Ring {
                 self.core.reqs[slot].rflags |= REQ_FLUSHES;
                 self.core.ready.push_back(slot);
             }
-            res => self.core.finish(slot, res),
+            res => {
+                let mut res = res;
+                if self.core.reqs[slot].state == State::Queued {
+                    // A mapping that failed, after a cancel or not.
+                    self.core.nr_queued -= 1;
+                    if self.core.reqs[slot].rflags & REQ_CANCELED != 0 {
+                        res = -errno::ECANCELED;
+                    }
+                }
+                self.core.finish(slot, res);
+            }
         }
     }
 

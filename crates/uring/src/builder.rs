@@ -125,7 +125,7 @@ impl RingBuilder {
         let task_work = TaskWork::new(slots, cq_entries.max(MIN_MAILBOX), io.unparker());
         Ok(Ring {
             core: Core::new(Queues::new(entries, cq_entries)?, slots, self.polled),
-            wq: IoWq::new(task_work.handle().clone()),
+            wq: IoWq::default(),
             task_work,
             io,
             spin_cycles,

@@ -19,8 +19,8 @@ use crate::core::Core;
 use crate::cqe::Cqe;
 use crate::opdef;
 use crate::prep::Owned;
-use crate::req::{NO_SLOT, REQ_HAS_GUARD, REQ_OLD_BUF, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END};
-use crate::sqe::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, SQ_CQ_OVERFLOW, errno, opcode};
+use crate::req::{NO_SLOT, REQ_HAS_GUARD, REQ_OLD_BUF, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END, Req};
+use crate::sqe::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, SQ_CQ_OVERFLOW, TIMEOUT_ETIME_SUCCESS, errno, opcode};
 
 const SLOW: u16 = REQ_SLOW_END | REQ_OWNS_BUF | REQ_OLD_BUF | REQ_HAS_GUARD;
 
@@ -65,7 +65,7 @@ impl Core {
         self.end_slot(slot, res, skip && !failed);
         let mut next = req.link;
         if req.rflags & REQ_HAS_GUARD != 0 {
-            next = self.disarm_guard(next, skip && failed);
+            next = self.disarm_guard(next);
         }
         if next == NO_SLOT {
             return;
@@ -81,14 +81,18 @@ impl Core {
     fn is_failure(&self, slot: u32, res: i32) -> bool {
         let req = &self.reqs[slot];
         let short = opdef::get(req.opcode).is_some_and(|def| def.short_is_failure);
+        if res == -errno::ETIME && req.opcode == opcode::TIMEOUT && req.op_flags & TIMEOUT_ETIME_SUCCESS != 0 {
+            return false;
+        }
         res < 0 || (short && (res as u32) < req.len)
     }
 
     /// Ends a link timeout whose guarded request has ended; gives what follows it in the chain.
-    fn disarm_guard(&mut self, guard: u32, silent: bool) -> u32 {
+    fn disarm_guard(&mut self, guard: u32) -> u32 {
+        self.timers.disarm(guard);
         let next = self.reqs[guard].link;
         let skip = self.reqs[guard].flags & IOSQE_CQE_SKIP_SUCCESS != 0;
-        self.end_slot(guard, -errno::ECANCELED, skip || silent);
+        self.end_slot(guard, -errno::ECANCELED, skip);
         next
     }
 
@@ -98,25 +102,25 @@ impl Core {
         while slot != NO_SLOT {
             let req = &self.reqs[slot];
             let next = req.link;
-            let never = req.opcode == opcode::LINK_TIMEOUT && req.flags & IOSQE_CQE_SKIP_SUCCESS != 0;
-            self.end_slot(slot, -errno::ECANCELED, silent || never);
+            self.end_slot(slot, -errno::ECANCELED, silent);
             slot = next;
         }
     }
 
     /// Ends a chain of which some member could not be prepared: nothing of it runs.
     pub(crate) fn fail_chain(&mut self, head: u32) {
-        let silent = self.reqs[head].flags & IOSQE_CQE_SKIP_SUCCESS != 0;
-        let mut slot = head;
+        let Req { ident, res, .. } = self.reqs[head];
+        let failed = |rflags: u16, res: i32| if rflags & REQ_PREP_FAILED != 0 { res } else { -errno::ECANCELED };
+        self.end_slot(head, failed(ident.rflags, res), false);
+        let mut slot = ident.link;
+        if ident.rflags & REQ_HAS_GUARD != 0 {
+            slot = self.disarm_guard(slot);
+        }
+        let silent = ident.flags & IOSQE_CQE_SKIP_SUCCESS != 0;
         while slot != NO_SLOT {
-            let req = &self.reqs[slot];
-            let next = req.link;
-            let res = if req.rflags & REQ_PREP_FAILED != 0 { req.res } else { -errno::ECANCELED };
-            let never = req.opcode == opcode::LINK_TIMEOUT
-                && req.flags & IOSQE_CQE_SKIP_SUCCESS != 0
-                && req.rflags & REQ_PREP_FAILED == 0;
-            self.end_slot(slot, res, (silent && slot != head) || never);
-            slot = next;
+            let Req { ident, res, .. } = self.reqs[slot];
+            self.end_slot(slot, failed(ident.rflags, res), silent);
+            slot = ident.link;
         }
     }
 

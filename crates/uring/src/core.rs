@@ -14,6 +14,7 @@ use crate::queues::Queues;
 use crate::req::{Ident, ReqTable};
 use crate::rsrc::{BufTable, FileTable};
 use crate::submit::Chain;
+use crate::timers::Timers;
 
 /// What few slots need.
 #[derive(Debug, Default)]
@@ -48,6 +49,12 @@ pub(crate) struct Core {
     pub(crate) ready: VecDeque<u32>,
     /// Slots that found something used up; issued again after completions.
     pub(crate) retry: VecDeque<u32>,
+    /// Pending timeouts.
+    pub(crate) timers: Timers,
+    /// The CQ's tail when the batch of issues began: counted timeouts count its CQEs, whatever the order within.
+    pub(crate) batch_tail: u32,
+    /// Slots in state `Queued`.
+    pub(crate) nr_queued: u32,
     /// Slots whose I/O has ended and that complete as their plan says.
     pub(crate) tasks: VecDeque<u32>,
     /// What the requests of the run of plain I/O that is submitted have in common; here and not on the stack, so that
@@ -87,6 +94,9 @@ impl Core {
             overflow_max,
             ready: VecDeque::with_capacity(room),
             retry: VecDeque::with_capacity(room),
+            timers: Timers::new(slots),
+            batch_tail: 0,
+            nr_queued: 0,
             tasks: VecDeque::with_capacity(room),
             plain_ident: Ident::default(),
             chain: Chain::default(),

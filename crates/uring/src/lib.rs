@@ -8,6 +8,7 @@
 //! | [`req`], `core` | request slots; the state between submission and completion |
 //! | [`opdef`], `op` | the table of operations, and each operation |
 //! | `submit`, `complete` | the way in and the way out: chains, drains, CQEs |
+//! | `timers` | pending timeouts |
 //! | `task_work`, `io_wq`, `blocking` | how other threads reach a ring; work that may block |
 //! | [`rsrc`] | file table, registered files and buffers |
 //!
@@ -15,7 +16,7 @@
 //! use sheave_uring::{prep, Ring};
 //!
 //! let mut ring = Ring::builder().entries(8).build()?;
-//! ring.push(prep::nop().user_data(42)).map_err(|full| full.error)?;
+//! ring.push(prep::nop().user_data(42))?;
 //! ring.submit_and_wait(1)?;
 //! assert_eq!(ring.completions().map(|c| c.user_data).collect::<Vec<_>>(), [42]);
 //! # Ok::<(), sheave_uring::RingError>(())
@@ -38,11 +39,12 @@ pub mod rsrc;
 pub mod sqe;
 mod submit;
 pub mod task_work;
+mod timers;
 mod user_memory;
 
 pub use builder::RingBuilder;
 pub use cqe::Completion;
-pub use error::{RingError, SqFull};
+pub use error::{RingError, SendError, SqFull};
 pub use ring::{Completions, Ring};
 pub use rsrc::Fd;
 pub use task_work::RingHandle;

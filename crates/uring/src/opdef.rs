@@ -1,7 +1,7 @@
 //! The one table of operations.
 //!
 //! Owns what submission needs to know of an opcode: which common fields it takes, how it is prepared and issued.
-//! A new operation is a row here, a module in [`op`](crate::op), and its opcode in [`sqe`](crate::sqe).
+//! A new operation is a row here, a module in [`crate::op`], and its opcode in [`crate::sqe`].
 //!
 //! Prep checks an SQE and notes in the slot what issue needs; it looks at no file. Issue begins the operation. The
 //! order of checks, and which errors are prep's and which are issue's, is the kernel's: a prep error spoils the whole
@@ -21,6 +21,8 @@ pub enum Issue {
     Queued,
     /// Something bounded is used up (bios); issue it again after the next completions.
     Again,
+    /// The same, and a part of it is in flight: too late for a cancel.
+    Rest,
     /// A worker must map the range first; then issue it again.
     Blocks,
 }
@@ -42,18 +44,24 @@ pub struct OpDef {
     pub buffer_select: bool,
     /// A result shorter than `len` breaks links.
     pub short_is_failure: bool,
-    /// Moves data of a file.
+    /// Works on the file that its `fd` names.
+    pub file: bool,
+    /// Checks it.
     pub prep: Prep,
     /// Begins it.
     pub issue: IssueFn,
 }
 
 const fn plain(name: &'static str, prep: Prep, issue: IssueFn) -> Option<OpDef> {
-    Some(OpDef { name, ioprio: false, buffer_select: false, short_is_failure: false, prep, issue })
+    Some(OpDef { name, ioprio: false, buffer_select: false, short_is_failure: false, file: false, prep, issue })
+}
+
+const fn on_file(name: &'static str, prep: Prep, issue: IssueFn) -> Option<OpDef> {
+    Some(OpDef { name, ioprio: false, buffer_select: false, short_is_failure: false, file: true, prep, issue })
 }
 
 const fn rw(name: &'static str, buffer_select: bool, prep: Prep, issue: IssueFn) -> Option<OpDef> {
-    Some(OpDef { name, ioprio: true, buffer_select, short_is_failure: true, prep, issue })
+    Some(OpDef { name, ioprio: true, buffer_select, short_is_failure: true, file: true, prep, issue })
 }
 
 /// Opcodes from here on are unknown.
@@ -69,8 +77,13 @@ pub static OPS: [Option<OpDef>; NR_OPS] = {
     ops[opcode::WRITEV as usize] = rw("writev", false, op::rw::prep_vectored, op::rw::issue_vectored);
     ops[opcode::READ_FIXED as usize] = rw("read-fixed", false, op::rw::prep, op::rw::issue_fixed);
     ops[opcode::WRITE_FIXED as usize] = rw("write-fixed", false, op::rw::prep, op::rw::issue_fixed);
-    ops[opcode::FSYNC as usize] = plain("fsync", op::fsync::prep, op::fsync::issue);
-    ops[opcode::FALLOCATE as usize] = plain("fallocate", op::fallocate::prep, op::fallocate::issue);
+    ops[opcode::FSYNC as usize] = on_file("fsync", op::fsync::prep, op::fsync::issue);
+    ops[opcode::FALLOCATE as usize] = on_file("fallocate", op::fallocate::prep, op::fallocate::issue);
+    ops[opcode::TIMEOUT as usize] = plain("timeout", op::timeout::prep, op::timeout::issue);
+    ops[opcode::TIMEOUT_REMOVE as usize] = plain("timeout-remove", op::timeout::prep_remove, op::timeout::issue_remove);
+    ops[opcode::LINK_TIMEOUT as usize] = plain("link-timeout", op::timeout::prep_link, op::timeout::issue_link);
+    ops[opcode::ASYNC_CANCEL as usize] = plain("async-cancel", op::cancel::prep, op::cancel::issue);
+    ops[opcode::MSG_RING as usize] = on_file("msg-ring", op::msg_ring::prep, op::msg_ring::issue);
     ops
 };
 

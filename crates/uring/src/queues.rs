@@ -143,7 +143,7 @@ impl Queues {
 
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU32 {
-        debug_assert!(offset % 4 == 0 && offset < self.at.total, "offsets are this layout's");
+        debug_assert!(offset.is_multiple_of(4) && offset < self.at.total, "offsets are this layout's");
         // SAFETY: within `memory`, aligned (`Offsets::new`), only ever accessed as an atomic.
         unsafe { &*self.memory.as_ptr().add(offset).cast::<AtomicU32>() }
     }
@@ -289,6 +289,12 @@ impl Queues {
         }
         self.cq_tail = self.cq_tail.wrapping_add(1);
         index
+    }
+
+    /// How many CQEs were ever written, modulo 2^32.
+    #[inline(always)]
+    pub(crate) fn cq_tail(&self) -> u32 {
+        self.cq_tail
     }
 
     /// Shows the written CQEs to the consumer; how many there were.

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | `Free` | in the free list | [`ReqTable::free`] |
 //! | `Prepared` | taken, arguments checked; waits in a chain, behind a drain or for its issue | [`ReqTable::take`] |
+//! | `Queued` | its turn has come, but a worker has it first, or it waits for something used up; a cancel finds it | `Core::enqueue` |
 //! | `Issued` | its operation has begun and will end by itself, or by a cancel | `submit::issue` |
 //!
 //! Invariants:
@@ -37,6 +38,8 @@ pub enum State {
     Free,
     /// Checked, not begun.
     Prepared,
+    /// About to be issued.
+    Queued,
     /// Begun.
     Issued,
 }
@@ -55,7 +58,7 @@ pub const REQ_HAS_GUARD: u16 = 1 << 4;
 pub const REQ_VECTORED: u16 = 1 << 5;
 /// Uses a registered buffer that was replaced meanwhile.
 pub const REQ_OLD_BUF: u16 = 1 << 6;
-/// Was cancelled while a worker had it.
+/// Was cancelled: ends with that instead of its issue.
 pub const REQ_CANCELED: u16 = 1 << 7;
 /// Is a member of a chain, not its head.
 pub const REQ_LINKED: u16 = 1 << 8;
@@ -121,7 +124,7 @@ pub(crate) struct Req {
     pub res: i32,
     /// The I/O, for operations on files.
     pub kiocb: Kiocb,
-    /// For the operation: deadline, count, target.
+    /// For the operation: the ns of a timeout, the request that a link timeout guards.
     pub data: [u64; 2],
 }
 
@@ -200,11 +203,6 @@ impl ReqTable {
         self.free.len() as u32
     }
 
-    /// All slots, in use or not.
-    pub fn capacity(&self) -> u32 {
-        self.slots.len() as u32
-    }
-
     /// The slots in use.
     pub fn iter_live(&self) -> impl Iterator<Item = (u32, &Req)> {
         self.slots.iter().enumerate().filter(|(_, req)| req.state != State::Free).map(|(at, req)| (at as u32, req))
@@ -217,7 +215,7 @@ impl std::ops::Index<u32> for ReqTable {
     #[inline(always)]
     fn index(&self, slot: u32) -> &Req {
         debug_assert!((slot as usize) < self.slots.len(), "I4");
-        // SAFETY: I4.
+        // SAFETY: a slot number that is not NO_SLOT is below `slots.len()` (I4).
         unsafe { self.slots.get_unchecked(slot as usize) }
     }
 }
@@ -226,7 +224,7 @@ impl std::ops::IndexMut<u32> for ReqTable {
     #[inline(always)]
     fn index_mut(&mut self, slot: u32) -> &mut Req {
         debug_assert!((slot as usize) < self.slots.len(), "I4");
-        // SAFETY: I4.
+        // SAFETY: a slot number that is not NO_SLOT is below `slots.len()` (I4).
         unsafe { self.slots.get_unchecked_mut(slot as usize) }
     }
 }

@@ -33,7 +33,7 @@ use crate::task_work::{RingHandle, TaskWork};
 /// Most entries of the registered file table, as in the kernel.
 const MAX_FIXED_FILES: usize = 1 << 20;
 
-/// An io_uring-shaped ring over the block layer. See the [crate](crate) for an example.
+/// An io_uring-shaped ring over the block layer. See [`crate`] for an example.
 #[derive(Debug)]
 pub struct Ring {
     pub(crate) io: IoCtx,
@@ -311,13 +311,19 @@ impl Ring {
 
     /// How long the ring may sleep.
     fn sleep_limit(&self, left: Option<Duration>) -> Option<Duration> {
-        left
+        if !self.core.timers.is_armed() {
+            return left;
+        }
+        [left, self.core.timers.wait_limit(self.io.clock())].into_iter().flatten().min()
     }
 
     /// Whether anything could still post a CQE: a request, or another thread with a handle of this ring.
     fn can_complete(&self) -> bool {
-        let own = || 1 + self.wq.handles() + self.core.files.handles_of(self.task_work.handle());
-        self.core.reqs.live() > 0 || self.task_work.is_shared(own())
+        if self.core.reqs.live() > 0 || self.task_work.has_mail() {
+            return true;
+        }
+        let handle = self.task_work.handle();
+        self.task_work.is_shared(self.wq.handles() + self.core.files.handles_of(handle))
     }
 
     /// Completes what is ready: devices, workers, messages; then starts what waited for it. Never blocks.
@@ -326,7 +332,32 @@ impl Ring {
         let ended = io.poll(core);
         self.run_task_work(ended);
         self.core.flush_overflow();
+        if self.core.timers.is_armed() {
+            self.run_counted();
+        }
         self.core.queues.cq_publish();
+    }
+
+    /// Ends the timeouts that have seen enough CQEs, and starts what waited for them.
+    #[cold]
+    fn run_counted(&mut self) {
+        while self.core.timers.is_counting() && self.core.run_counted() {
+            self.start_waiting();
+            self.core.flush_overflow();
+        }
+    }
+
+    /// Starts what waited behind a drain or in a chain, until nothing more may start.
+    fn start_waiting(&mut self) {
+        while !(self.core.ready.is_empty() && self.core.deferred.is_empty()) {
+            self.run_deferred();
+            if self.core.ready.is_empty() {
+                return;
+            }
+            self.io.start_plug(self.core.ready.len() as u32);
+            self.run_ready();
+            self.io.finish_plug();
+        }
     }
 
     /// What a reap does beside the devices.
@@ -348,18 +379,10 @@ impl Ring {
             let Core { ready, retry, .. } = &mut self.core;
             ready.append(retry);
         }
-        loop {
-            if !self.core.deferred.is_empty() {
-                self.run_deferred();
-            }
-            if self.core.ready.is_empty() {
-                break;
-            }
-            self.io.start_plug(self.core.ready.len() as u32);
-            self.run_ready();
-            self.io.finish_plug();
-            // What ended at once may have been all that a drain waited for.
+        if self.core.timers.is_armed() {
+            self.core.run_timers(self.io.clock());
         }
+        self.start_waiting();
         if self.core.files.wants_sweep() {
             self.sweep_files();
         }
@@ -417,6 +440,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        self.task_work.close();
         // I2: the devices let go of all memory first; what the requests own is freed after that.
         let Ring { io, core, .. } = self;
         io.shutdown(core);

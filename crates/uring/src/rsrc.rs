@@ -96,10 +96,10 @@ impl FileTable {
         }
     }
 
-    /// How many entries name this ring.
-    pub(crate) fn handles_of(&self, ring: &RingHandle) -> usize {
-        let names = |slot: &&Slot| matches!(&slot.entry, Entry::Ring(handle) if handle.same(ring));
-        self.slots.iter().flatten().filter(names).count()
+    /// How many entries are handles of this ring.
+    pub(crate) fn handles_of(&self, handle: &RingHandle) -> usize {
+        let same = |slot: &&Slot| matches!(&slot.entry, Entry::Ring(ring) if ring.same(handle));
+        self.slots.iter().flatten().filter(same).count()
     }
 
     /// `f_pos` of a file.

@@ -1,7 +1,7 @@
 //! The submission queue entry: the kernel's `struct io_uring_sqe`, 64 bytes, same fields, same numbers.
 //!
 //! Owns the layout and the constants of the UAPI. What they mean to Sheave is in [`opdef`](crate::opdef) and the
-//! modules of [`op`](crate::op); where Sheave answers differently from the kernel is in `docs/compat.md`.
+//! modules of [`crate::op`]; where Sheave answers differently from the kernel is in `docs/compat.md`.
 
 /// An SQE. Unions of the UAPI carry the name of their first use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,6 +106,37 @@ pub const FSYNC_DATASYNC: u32 = 1;
 
 /// `IORING_NOP_INJECT_RESULT`: the NOP's result is its `len`.
 pub const NOP_INJECT_RESULT: u32 = 1;
+
+/// `timeout_flags`: the time is a moment, not a span.
+pub const TIMEOUT_ABS: u32 = 1 << 0;
+/// `timeout_flags` of TIMEOUT_REMOVE: give a timeout another time.
+pub const TIMEOUT_UPDATE: u32 = 1 << 1;
+/// `timeout_flags`: count time that the machine was suspended.
+pub const TIMEOUT_BOOTTIME: u32 = 1 << 2;
+/// `timeout_flags`: the moment is one of the wall clock.
+pub const TIMEOUT_REALTIME: u32 = 1 << 3;
+/// `timeout_flags` of TIMEOUT_REMOVE, with UPDATE: find LINK_TIMEOUTs.
+pub const LINK_TIMEOUT_UPDATE: u32 = 1 << 4;
+/// `timeout_flags`: a timeout that fires has succeeded.
+pub const TIMEOUT_ETIME_SUCCESS: u32 = 1 << 5;
+
+/// `cancel_flags`: everything that matches, not only the first.
+pub const ASYNC_CANCEL_ALL: u32 = 1 << 0;
+/// `cancel_flags`: what uses this file.
+pub const ASYNC_CANCEL_FD: u32 = 1 << 1;
+/// `cancel_flags`: everything there is.
+pub const ASYNC_CANCEL_ANY: u32 = 1 << 2;
+/// `cancel_flags`, with FD: the file is an index of the registered table.
+pub const ASYNC_CANCEL_FD_FIXED: u32 = 1 << 3;
+/// `cancel_flags`: what has this user data; the rule unless FD, OP or ANY is given.
+pub const ASYNC_CANCEL_USERDATA: u32 = 1 << 4;
+/// `cancel_flags`: what has the opcode in `len`.
+pub const ASYNC_CANCEL_OP: u32 = 1 << 5;
+
+/// `msg_ring_flags`: no CQE in the target (for messages that are not offered).
+pub const MSG_RING_CQE_SKIP: u32 = 1 << 0;
+/// `msg_ring_flags`: `splice_fd_in` becomes the CQE's flags.
+pub const MSG_RING_FLAGS_PASS: u32 = 1 << 1;
 
 /// Flag in the SQ ring: completions wait in the overflow list.
 pub const SQ_CQ_OVERFLOW: u32 = 1 << 1;

@@ -14,7 +14,8 @@ use crate::io_wq::Work;
 use crate::op;
 use crate::opdef::{self, Issue, OpDef};
 use crate::req::{
-    NO_FILE, NO_SLOT, REQ_DRAIN, REQ_FLUSHES, REQ_LINKED, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END, State,
+    NO_FILE, NO_SLOT, REQ_CANCELED, REQ_DRAIN, REQ_FLUSHES, REQ_HAS_GUARD, REQ_LINKED, REQ_OWNS_BUF, REQ_PREP_FAILED,
+    REQ_SLOW_END, State,
 };
 use crate::ring::Ring;
 use crate::sqe::{
@@ -28,6 +29,13 @@ pub(crate) struct Chain {
     head: u32,
     tail: u32,
     failed: bool,
+}
+
+impl Chain {
+    /// The member that the next SQE comes behind.
+    pub(crate) fn last(&self) -> Option<u32> {
+        (self.head != NO_SLOT).then_some(self.tail)
+    }
 }
 
 impl Default for Chain {
@@ -44,6 +52,7 @@ impl Ring {
         if count == 0 || self.core.overflow.len() >= self.core.overflow_max {
             return 0;
         }
+        self.core.batch_tail = self.core.queues.cq_tail();
         self.io.start_plug(count);
         let mut left = count;
         while left > 0 {
@@ -99,7 +108,7 @@ impl Ring {
             && (sqe.ioprio == 0 || def.ioprio)
         {
             match (def.prep)(self, slot, sqe) {
-                Ok(()) => self.issue(slot, def),
+                Ok(()) => _ = self.issue(slot, def),
                 Err(errno) => self.core.finish(slot, -errno),
             }
             return;
@@ -239,39 +248,81 @@ impl Ring {
         let req = &self.core.reqs[slot];
         let Some(def) = opdef::get(req.opcode) else { return };
         if req.flags & IOSQE_ASYNC != 0 && req.opcode != opcode::LINK_TIMEOUT {
-            self.core.reqs[slot].state = State::Issued;
-            if self.wq.queue(slot, Work::Issue).is_ok() {
-                return;
+            self.core.enqueue(slot);
+            if self.wq.queue(self.task_work.handle(), slot, Work::Issue).is_ok() {
+                return self.arm_guard(slot);
             }
             // No thread can be had: inline is slower for the caller, and right.
+            self.core.nr_queued -= 1;
         }
-        self.issue(slot, def);
+        if self.issue(slot, def) {
+            self.arm_guard(slot);
+        }
     }
 
-    /// Begins the operation.
+    fn arm_guard(&mut self, slot: u32) {
+        if self.core.reqs[slot].rflags & REQ_HAS_GUARD != 0 {
+            self.core.arm_guard(slot, self.io.clock());
+        }
+    }
+
+    /// Begins the operation; whether it has not ended.
     #[inline]
-    pub(crate) fn issue(&mut self, slot: u32, def: &OpDef) {
+    pub(crate) fn issue(&mut self, slot: u32, def: &OpDef) -> bool {
         self.core.reqs[slot].state = State::Issued;
         match (def.issue)(self, slot) {
-            Issue::Queued => {}
+            Issue::Queued => return true,
             Issue::Done(res) => self.core.finish(slot, res),
-            Issue::Again => self.core.retry.push_back(slot),
-            Issue::Blocks => self.map_in_worker(slot),
+            Issue::Again => {
+                self.core.enqueue(slot);
+                self.core.retry.push_back(slot);
+                return true;
+            }
+            Issue::Rest => {
+                self.core.retry.push_back(slot);
+                return true;
+            }
+            Issue::Blocks => {
+                if self.map_in_worker(slot) {
+                    self.core.enqueue(slot);
+                    return true;
+                }
+            }
         }
+        false
     }
 
-    /// Issues what may start now.
+    /// Issues what may start now, and ends what was cancelled.
     pub(crate) fn run_ready(&mut self) {
+        let mut round = 0;
         while let Some(slot) = self.core.ready.pop_front() {
+            if round == 0 {
+                // What is ready together is issued together.
+                self.core.batch_tail = self.core.queues.cq_tail();
+                round = self.core.ready.len() + 1;
+            }
+            round -= 1;
             let req = &self.core.reqs[slot];
             let Some(def) = opdef::get(req.opcode) else { continue };
             if req.rflags & REQ_FLUSHES != 0 {
                 self.issue_flush(slot);
-            } else if req.state == State::Issued {
-                // Back from a worker, or from the retry list.
-                self.issue(slot, def);
-            } else {
-                self.issue_or_punt(slot);
+                continue;
+            }
+            match req.state {
+                State::Free | State::Prepared => self.issue_or_punt(slot),
+                // A part of it is in flight.
+                State::Issued => {
+                    self.issue(slot, def);
+                }
+                // Back from a worker, from the retry list, or cancelled.
+                State::Queued => {
+                    self.core.nr_queued -= 1;
+                    if req.rflags & REQ_CANCELED != 0 {
+                        self.core.finish(slot, -errno::ECANCELED);
+                    } else if self.issue(slot, def) {
+                        self.arm_guard(slot);
+                    }
+                }
             }
         }
     }

@@ -1,42 +1,72 @@
 //! Task work: how other threads reach a ring.
 //!
-//! Owns the ring's shared half: the wait-free queue of slots that workers have finished, the bounded mailbox of
-//! messages from other rings, and the handle that wakes the ring if it sleeps.
+//! Owns the ring's shared half: the wait-free queue of slots that workers have finished, the mailbox of messages from
+//! other rings (the same kind of queue over preallocated nodes), and the handle that wakes the ring if it sleeps.
 //!
 //! Invariants:
 //! - I1: a slot is queued at most once at a time: its worker queues it when it is done, and the ring takes it out.
-//! - I2: the result is written before the slot is queued, and read after it was taken out.
-//! - I3: the mailbox is bounded; a full one answers, and nothing is lost that was accepted.
+//! - I2: a result, or a message, is written before its node is queued, and read after it was taken out.
+//! - I3: the mailbox is bounded; a full one answers, and nothing is lost that was accepted by a ring that lives.
+//! - I4: a message's node belongs to its sender from the bitmap's grant until it is queued, then to the ring until it
+//!   gives it back to the bitmap.
 
-use crossbeam_queue::ArrayQueue;
 use sheave_base::mpscq::{Consumer, MpscQueue};
 use sheave_base::parker::Unparker;
+use sheave_base::sbitmap::{Sbitmap, WORD_BITS};
 use sheave_base::sync::Arc;
-use sheave_base::sync::atomic::{AtomicU32, Ordering};
+use sheave_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::cqe::Cqe;
+use crate::error::SendError;
+
+/// How often a sender looks for a free node: one that another sender is just taking back is not seen.
+const LOOKS: u32 = 4;
+
+#[derive(Debug, Default)]
+struct Message {
+    user_data: AtomicU64,
+    /// Result in the lower half, flags in the upper one.
+    res_and_flags: AtomicU64,
+}
 
 #[derive(Debug)]
 struct Shared {
     done: MpscQueue,
     results: Box<[AtomicU32]>,
-    mailbox: ArrayQueue<Cqe>,
+    mailbox: MpscQueue,
+    messages: Box<[Message]>,
+    /// Which messages are taken.
+    taken: Sbitmap,
+    /// The ring was dropped.
+    gone: AtomicBool,
     unparker: Unparker,
 }
 
 /// A ring as other threads have it: it can be sent messages and woken. Attach it to a ring to make it a target of
-/// MSG_RING.
+/// MSG_RING. It outlives its ring, and then says so.
 #[derive(Clone, Debug)]
 pub struct RingHandle {
     shared: Arc<Shared>,
 }
 
 impl RingHandle {
-    /// Sends a CQE to the ring; false when its mailbox is full.
-    pub fn send(&self, cqe: Cqe) -> bool {
-        let sent = self.shared.mailbox.push(cqe).is_ok();
-        self.shared.unparker.unpark();
-        sent
+    /// Sends a CQE to the ring, which posts it in its next reap. Never blocks.
+    pub fn send(&self, cqe: Cqe) -> Result<(), SendError> {
+        let shared = &*self.shared;
+        // Acquire pairs with the Release in `TaskWork::close`: who was told that the ring is gone sends no more.
+        if shared.gone.load(Ordering::Acquire) {
+            return Err(SendError::Gone);
+        }
+        let mut word = 0;
+        let Some(node) = (0..LOOKS).find_map(|_| shared.taken.get(&mut word)) else { return Err(SendError::Full) };
+        let message = &shared.messages[node as usize];
+        // Relaxed, both: published by the push (I2).
+        message.user_data.store(cqe.user_data, Ordering::Relaxed);
+        let res_and_flags = u64::from(cqe.flags) << 32 | u64::from(cqe.res as u32);
+        message.res_and_flags.store(res_and_flags, Ordering::Relaxed);
+        shared.mailbox.push(node);
+        shared.unparker.unpark();
+        Ok(())
     }
 
     /// Wakes the ring if it sleeps.
@@ -46,7 +76,7 @@ impl RingHandle {
 
     /// A worker has finished the slot.
     pub(crate) fn finish(&self, slot: u32, res: i32) {
-        // Relaxed: published by the push, see I2.
+        // Relaxed: published by the push (I2).
         self.shared.results[slot as usize].store(res as u32, Ordering::Relaxed);
         self.shared.done.push(slot);
         self.shared.unparker.unpark();
@@ -63,18 +93,23 @@ impl RingHandle {
 pub(crate) struct TaskWork {
     handle: RingHandle,
     done: Consumer,
+    mail: Consumer,
 }
 
 impl TaskWork {
     pub(crate) fn new(slots: u32, mailbox: u32, unparker: Unparker) -> TaskWork {
         let (queue, done) = MpscQueue::new(slots);
+        let (messages, mail) = MpscQueue::new(mailbox);
         let shared = Arc::new(Shared {
             done: queue,
             results: (0..slots).map(|_| AtomicU32::new(0)).collect(),
-            mailbox: ArrayQueue::new(mailbox as usize),
+            mailbox: messages,
+            messages: (0..mailbox).map(|_| Message::default()).collect(),
+            taken: Sbitmap::new(mailbox),
+            gone: AtomicBool::new(false),
             unparker,
         });
-        TaskWork { handle: RingHandle { shared }, done }
+        TaskWork { handle: RingHandle { shared }, done, mail }
     }
 
     pub(crate) fn handle(&self) -> &RingHandle {
@@ -91,13 +126,34 @@ impl TaskWork {
 
     /// A message from another ring.
     #[inline]
-    pub(crate) fn pop_message(&self) -> Option<Cqe> {
-        if self.handle.shared.mailbox.is_empty() { None } else { self.handle.shared.mailbox.pop() }
+    pub(crate) fn pop_message(&mut self) -> Option<Cqe> {
+        let node = self.mail.pop()?;
+        let shared = &*self.handle.shared;
+        let message = &shared.messages[node as usize];
+        // Relaxed, both: see I2.
+        let res_and_flags = message.res_and_flags.load(Ordering::Relaxed);
+        let (res, flags) = (res_and_flags as i32, (res_and_flags >> 32) as u32);
+        let cqe = Cqe { user_data: message.user_data.load(Ordering::Relaxed), res, flags };
+        shared.taken.clear_batch(node - node % WORD_BITS, 1 << (node % WORD_BITS));
+        Some(cqe)
     }
 
-    /// Whether someone else could send a message or wake the ring: handles exist beside the `own` ones that the ring
-    /// and its workers have.
+    /// Whether a message waits, or is being sent.
+    pub(crate) fn has_mail(&self) -> bool {
+        !self.mail.is_empty()
+    }
+
+    /// Whether someone else could send a message or wake the ring: there are more handles than these many of its own.
     pub(crate) fn is_shared(&self, own: usize) -> bool {
-        Arc::strong_count(&self.handle.shared) > own
+        Arc::strong_count(&self.handle.shared) > 1 + own
+    }
+
+    /// From now on every message is refused.
+    pub(crate) fn close(&self) {
+        // Release pairs with the Acquire in `RingHandle::send`.
+        self.handle.shared.gone.store(true, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,17 @@
 
 use sheave_blk::bio::BVec;
 
+/// End of the addresses that a user program has: a guard page below the hole on x86-64, at most elsewhere.
+pub(crate) const USER_END: u64 = if cfg!(target_arch = "x86_64") { (1 << 47) - 4096 } else { 1 << 48 };
+/// The first page is never mapped.
+pub(crate) const FIRST_PAGE: u64 = 4096;
+
+/// Whether `[addr, addr + len)` can be memory of a user program at all.
+#[inline]
+pub(crate) fn is_user_range(addr: u64, len: u64) -> bool {
+    addr.checked_add(len).is_some_and(|end| end <= USER_END)
+}
+
 /// Copies `count` vectors from `addr` into `vecs`.
 pub(crate) fn read_vecs(addr: u64, count: usize, vecs: &mut Vec<BVec>) {
     vecs.extend((0..count).map(|at| {
@@ -17,6 +28,7 @@ pub(crate) fn read_vecs(addr: u64, count: usize, vecs: &mut Vec<BVec>) {
 
 /// The two words of a `__kernel_timespec`.
 pub(crate) fn read_timespec(addr: u64) -> [i64; 2] {
-    // SAFETY: as above.
+    // SAFETY: promised by the caller of `push_sqe` until the SQE is submitted; any bytes are valid; alignment is not
+    // promised.
     unsafe { (addr as *const [i64; 2]).read_unaligned() }
 }

@@ -84,7 +84,7 @@ fn a_handle_can_still_send_so_the_ring_waits_and_is_woken() {
     let handle = ring.handle();
     let sender = std::thread::spawn(move || {
         std::thread::sleep(LATENCY);
-        assert!(handle.send(Cqe { user_data: 9, res: 3, flags: 0 }));
+        handle.send(Cqe { user_data: 9, res: 3, flags: 0 }).unwrap();
     });
     assert_eq!(ring.wait(1, None), 1);
     assert_eq!(reaped(&mut ring), [(9, 3)]);

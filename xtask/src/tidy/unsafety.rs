@@ -12,11 +12,14 @@ use super::tree::Tree;
 const ALLOWED: &[(&str, &str)] = &[
     ("crates/base/src/buf.rs", "owned memory with an alignment"),
     ("crates/base/src/clock/tsc.rs", "reading the time stamp counter"),
+    ("crates/blk/src/bio_set.rs", "indexing the bio arena by numbers that only it hands out"),
     ("crates/blk/src/driver/host/queue.rs", "operations on the memory of bios"),
     ("crates/blk/src/driver/kring_slot.rs", "registered buffers of a kernel ring made later"),
+    ("crates/blk/src/driver/ram/region.rs", "memory that all rings copy to and from at once"),
     ("crates/blk/src/kring/prep.rs", "pushing entries with addresses onto the kernel's ring"),
     ("crates/blk/src/kring/sys.rs", "the registrations that io-uring does not wrap"),
     ("crates/blk/src/kring/table.rs", "registered buffers that the kernel keeps"),
+    ("crates/blk/src/request.rs", "indexing the requests by tags that only the tag set hands out"),
     ("crates/cli/src/bench/kernel.rs", "entering the kernel ring that Sheave is compared with"),
     ("crates/cli/src/bench/kernel/rings.rs", "memory shared with that ring's kernel side"),
     ("crates/cli/src/bench/kernel/setup.rs", "registering that ring, its file and its buffers"),
@@ -24,6 +27,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/cli/src/bench/sheave_engine.rs", "entries with addresses, and the buffers behind them"),
     ("crates/iomap/src/dio.rs", "zeroing the memory of a read from a hole"),
     ("crates/uring/src/queues.rs", "ring memory that another program may map"),
+    ("crates/uring/src/req.rs", "indexing the slots by numbers that only the table hands out"),
     ("crates/uring/src/ring.rs", "the raw interface: entries with addresses"),
     ("crates/uring/src/user_memory.rs", "vectors and timespecs behind an entry's addresses"),
 ];

@@ -16,13 +16,13 @@ pub struct Route {
 }
 
 /// What plain I/Os of a lane have in common.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlainKind {
     /// Read or write.
     pub op: Op,
     /// `BIO_FUA`, `BIO_POLLED`.
     pub flags: u16,
-    /// The registered buffer that all memory is in, or [`NO_FIXED_BUF`].
+    /// The registered buffer that all memory is in, or [`NO_FIXED_BUF`](crate::bio::NO_FIXED_BUF).
     pub fixed_buf: u16,
 }
 
@@ -50,7 +50,7 @@ impl Lane<'_> {
 }
 
 impl IoCtx {
-    /// The way of bios to a device that is one leg, for [`IoCtx::submit_routed`].
+    /// The way of bios to a device that is one leg, for [`IoCtx::lane`].
     pub fn route(&self, bdev: u16) -> Option<Route> {
         match self.bdevs.get(usize::from(bdev))?.as_ref()?.legs.as_slice() {
             [leg] => Some(Route { hctx: leg.hctx, part: leg.part, offset: leg.offset }),

@@ -154,6 +154,13 @@ pub trait HwQueue: Debug {
         let _ = (event, rqs, env, done);
     }
 
+    /// Another thread has ended a request; the status it ends with here. For a driver that stacks on others and looks
+    /// at what they end.
+    fn ended_remotely(&mut self, tag: u16, status: Status, rqs: &mut RqTable<'_>) -> Status {
+        let _ = (tag, rqs);
+        status
+    }
+
     /// What it waits for; asked before the ring sleeps.
     fn next_event(&self) -> NextEvent;
 

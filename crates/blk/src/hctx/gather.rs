@@ -6,18 +6,20 @@
 use sheave_base::clock::CoarseTs;
 
 use super::Hctx;
-use crate::bio::{BIO_CACHEABLE, BIO_FUA, BIO_PREFLUSH, BVec, BioAttrs, SECTOR_SHIFT};
+use crate::bio::{BIO_CACHEABLE, BIO_FUA, BIO_PREFLUSH, BVec, BioAttrs, NO_FIXED_BUF, Op, SECTOR_SHIFT};
 use crate::ctx::Core;
 use crate::ctx::lane::PlainKind;
 use crate::plug::CHECK_EVERY;
 use crate::request::RqAttrs;
+use crate::tag_set::TagInfo;
 
-/// What the plain I/Os of the lane that is open share. It lives in the hardware context and not on the stack: there it is
-/// copied as a whole, in one store, and takes no registers.
+/// What the plain I/Os of the lane that is open share. It lives in the hardware context and not on the stack: there it
+/// is copied as a whole, in one store, and takes no registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gather {
     bio: BioAttrs,
     rq: RqAttrs,
+    info: TagInfo,
     /// Longer ones go the long way; with FUA or PREFLUSH all of them.
     max_bytes: u32,
     /// The batch's time stamp.
@@ -25,6 +27,8 @@ pub(super) struct Gather {
     /// First sector and end of the request gathered last, or no sectors: a hint where to try a merge.
     start: u64,
     end: u64,
+    /// What all but the last three was made from.
+    kind: (u16, PlainKind),
 }
 
 impl Default for Gather {
@@ -32,10 +36,13 @@ impl Default for Gather {
         Gather {
             bio: BioAttrs::new(0),
             rq: RqAttrs::default(),
+            info: TagInfo::default(),
             max_bytes: 0,
             time: CoarseTs::default(),
             start: u64::MAX,
             end: u64::MAX,
+            // No bio has all flags, so the first lane is another.
+            kind: (0, PlainKind { op: Op::Read, flags: u16::MAX, fixed_buf: NO_FIXED_BUF }),
         }
     }
 }
@@ -44,12 +51,23 @@ impl Hctx {
     /// Begins a lane of I/Os of this kind.
     #[inline]
     pub(crate) fn start_lane(&mut self, part: u16, kind: PlainKind) {
+        if self.lane.kind == (part, kind) {
+            (self.lane.start, self.lane.end, self.lane.time) = (u64::MAX, u64::MAX, self.time_of_last());
+        } else {
+            self.start_other_lane(part, kind);
+        }
+    }
+
+    #[inline(never)]
+    fn start_other_lane(&mut self, part: u16, kind: PlainKind) {
         let PlainKind { op, flags, fixed_buf } = kind;
         self.lane = Gather {
             bio: BioAttrs { op, part, fixed_buf, nr_vecs: 1, ..BioAttrs::new(BIO_CACHEABLE | flags) },
             rq: RqAttrs { op, flags: flags as u8 & self.inherited, nr_segs: 1, merged: 0, part },
+            info: TagInfo::new(op, part),
             max_bytes: if flags & (BIO_FUA | BIO_PREFLUSH) == 0 { self.plain_bytes } else { 0 },
             time: self.time_of_last(),
+            kind: (part, kind),
             ..Gather::default()
         };
     }
@@ -81,7 +99,7 @@ impl Hctx {
             self.wait(core, id);
             return true;
         };
-        self.tags.set_info(tag, self.lane.rq.op, self.lane.rq.part);
+        self.tags.set_info(tag, self.lane.info);
         if self.gathered.len().is_multiple_of(CHECK_EVERY) && core.stats {
             self.lane.time = core.plug.now(&core.clock);
         }

@@ -29,7 +29,8 @@ proptest! {
         let block = limits.logical_block;
         prop_assert!(block.is_power_of_two() && (512..=65536).contains(&block), "I1");
         prop_assert!(limits.physical_block >= block);
-        for sectors in [limits.max_sectors, limits.chunk_sectors, limits.max_discard_sectors, limits.max_write_zeroes_sectors] {
+        let (discard, zeroes) = (limits.max_discard_sectors, limits.max_write_zeroes_sectors);
+        for sectors in [limits.max_sectors, limits.chunk_sectors, discard, zeroes] {
             prop_assert_eq!(sectors % (block >> 9), 0, "I1");
         }
         prop_assert!(limits.dma_alignment.is_power_of_two());

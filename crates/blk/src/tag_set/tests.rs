@@ -56,7 +56,7 @@ fn run(set: &Arc<TagSet>, steps: &[Step]) {
                 assert!(tag < depth && live.iter().all(|(have, ..)| *have != tag), "I1: {tag} was busy");
                 number += 1;
                 let (op, part) = (Op::from_u8((number % 5) as u8), number % 3);
-                tags.set_info(tag, op, part);
+                tags.set_info(tag, TagInfo::new(op, part));
                 live.push((tag, op, part));
             }
             Step::Free(picks) => {
@@ -139,7 +139,7 @@ fn gathered_requests_of_an_owned_set_show_when_they_are_published() {
     let set = TagSet::owned(8);
     let mut tags = Tags::new(set.clone());
     let tag = tags.take(1).unwrap();
-    tags.set_info(tag, Op::Read, 0);
+    tags.set_info(tag, TagInfo::new(Op::Read, 0));
     assert_eq!(in_flight(&set, 0).0.total(), 0);
     tags.publish();
     assert_eq!(in_flight(&set, 0).0.total(), 1);

@@ -9,6 +9,7 @@ mod support;
 
 mod chaos;
 mod crash;
+mod faults;
 mod gate;
 mod host_tags;
 mod lanes;

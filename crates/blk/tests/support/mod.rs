@@ -1,7 +1,8 @@
-//! What the scenario and model tests of the block layer share: a driver that does as it is told, and a ring to drive it.
+//! What the scenario and model tests of the block layer share: a driver that does as it is told, and a ring to drive
+//! it.
 //!
-//! [`Puppet`] takes, holds, refuses and finishes requests as its [`Script`] says and writes down what it saw. [`Rig`] is
-//! a ring with one or more devices, a virtual clock, and the list of what ended. No test driver touches memory: the
+//! [`Puppet`] takes, holds, refuses and finishes requests as its [`Script`] says and writes down what it saw. [`Rig`]
+//! is a ring with one or more devices, a virtual clock, and the list of what ended. No test driver touches memory: the
 //! address of a vector is only a number here.
 #![allow(dead_code)] // Each test binary uses a part of it.
 

@@ -161,19 +161,19 @@ impl<E: Engine> Looper<E> {
     #[inline]
     fn prep<P: Pacing>(&mut self, want: u32, now: u64, pattern: &mut Pattern, pace: &mut P) -> u32 {
         // In registers, whatever memory the SQEs are written to.
-        let mut steps = pattern.clone();
+        let mut at = pattern.at.clone();
         let mut slots = self.slots.taker();
         let (mut prepped, mut writes) = (0, 0);
         while prepped < want {
             let Some(due) = pace.due(now) else { break };
-            let step = steps.step();
-            let offset = steps.offset(step.block);
+            let step = pattern.step_from(&mut at);
+            let offset = pattern.offset(step.block);
             let slot = slots.take(InFlight::new(due, step.write, offset));
             writes += u64::from(step.write);
             self.engine.prep(slot, step.write, offset);
             prepped += 1;
         }
-        *pattern = steps;
+        pattern.at = at;
         self.counts.writes += writes;
         prepped
     }

@@ -50,14 +50,21 @@ pub struct Step {
 /// An endless sequence of blocks over one part of a device.
 #[derive(Clone, Debug)]
 pub struct Pattern {
-    rng: Rng,
     base: u64,
     bs: u64,
     blocks: u64,
-    next: u64,
     random: bool,
     /// A step reads when the low 32 bits of its random number are below this: 0 never, 2^32 always.
     read_below: u64,
+    /// Where the sequence is. A loop may keep it in registers for a batch.
+    pub at: Cursor,
+}
+
+/// A place in the sequence of a [`Pattern`].
+#[derive(Clone, Debug)]
+pub struct Cursor {
+    rng: Rng,
+    next: u64,
 }
 
 impl Pattern {
@@ -69,7 +76,8 @@ impl Pattern {
             (false, _) => 0,
             (true, true) => (u64::from(mix) << 32) / 100,
         };
-        Self { rng: Rng::new(seed), base, bs: u64::from(bs), blocks, next: 0, random: rw.random(), read_below }
+        let at = Cursor { rng: Rng::new(seed), next: 0 };
+        Self { base, bs: u64::from(bs), blocks, random: rw.random(), read_below, at }
     }
 
     /// How many blocks there are.
@@ -80,14 +88,23 @@ impl Pattern {
     /// The next step.
     #[inline]
     pub fn step(&mut self) -> Step {
+        let mut at = self.at.clone();
+        let step = self.step_from(&mut at);
+        self.at = at;
+        step
+    }
+
+    /// The step after a place in the sequence.
+    #[inline]
+    pub fn step_from(&self, at: &mut Cursor) -> Step {
         if self.random {
-            let bits = self.rng.next();
+            let bits = at.rng.next();
             // The index comes from the high bits, the direction from the low ones.
             let write = (bits & 0xFFFF_FFFF) >= self.read_below;
             return Step { block: Rng::below(bits, self.blocks), write };
         }
-        let block = self.next;
-        self.next = if block + 1 == self.blocks { 0 } else { block + 1 };
+        let block = at.next;
+        at.next = if block + 1 == self.blocks { 0 } else { block + 1 };
         Step { block, write: self.read_below == 0 }
     }
 

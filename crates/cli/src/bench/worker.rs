@@ -157,7 +157,7 @@ pub fn work<E: Engine>(
     if crew.plan.args.verify { verified(crew, index, engine?) } else { measured(crew, index, engine?) }
 }
 
-/// [fill], run or compare.
+/// Fills if the plan says so, then runs or compares.
 fn measured<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Failure> {
     let plan = &crew.plan;
     let args = &plan.args;
@@ -219,7 +219,7 @@ fn measured<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
     Ok(harvest)
 }
 
-/// [fill], run, [read back], every block checked.
+/// Fills if there will be reads, runs, and reads back if there were writes; every block is checked.
 fn verified<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Failure> {
     let plan = &crew.plan;
     let args = &plan.args;

@@ -42,21 +42,16 @@ struct Item {
 }
 
 /// The pool of one ring.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct IoWq {
-    ring: RingHandle,
     worker: Option<(Sender<Item>, JoinHandle<()>)>,
 }
 
 impl IoWq {
-    pub(crate) fn new(ring: RingHandle) -> IoWq {
-        IoWq { ring, worker: None }
-    }
-
-    /// Queues work for a slot. When no worker can be had, the work is given back.
-    pub(crate) fn queue(&mut self, slot: u32, work: Work) -> Result<(), Work> {
+    /// Queues work for a slot of this ring. When no worker can be had, the work is given back.
+    pub(crate) fn queue(&mut self, ring: &RingHandle, slot: u32, work: Work) -> Result<(), Work> {
         if self.worker.is_none() {
-            match self.start() {
+            match start(ring.clone()) {
                 Ok(worker) => self.worker = Some(worker),
                 Err(_) => return Err(work),
             }
@@ -67,17 +62,16 @@ impl IoWq {
         }
     }
 
-    fn start(&self) -> std::io::Result<(Sender<Item>, JoinHandle<()>)> {
-        let (sender, items) = channel();
-        let ring = self.ring.clone();
-        let thread = std::thread::Builder::new().name("sheave-iowq".into()).spawn(move || run(&items, &ring))?;
-        Ok((sender, thread))
-    }
-
-    /// How many handles of the ring the pool and its workers have.
+    /// How many handles of the ring the workers hold.
     pub(crate) fn handles(&self) -> usize {
-        1 + usize::from(self.worker.is_some())
+        usize::from(self.worker.is_some())
     }
+}
+
+fn start(ring: RingHandle) -> std::io::Result<(Sender<Item>, JoinHandle<()>)> {
+    let (sender, items) = channel();
+    let thread = std::thread::Builder::new().name("sheave-iowq".into()).spawn(move || run(&items, &ring))?;
+    Ok((sender, thread))
 }
 
 fn run(items: &Receiver<Item>, ring: &RingHandle) {

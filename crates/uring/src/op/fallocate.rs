@@ -14,7 +14,7 @@ const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
 const ZERO_RANGE: u32 = 0x10;
 /// Longest bio without data, so that its length fits.
-const MAX_BYTES: u64 = (u32::MAX as u64 + 1) / 2;
+const MAX_BYTES: u64 = 1 << 31;
 
 /// Checks the fields that must be empty.
 pub(crate) fn prep(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
@@ -85,7 +85,7 @@ fn send(ring: &mut Ring, slot: u32) -> Issue {
         let bytes = (*end - *at).min(MAX_BYTES);
         let spec = BioSpec { bdev, op: Op::WriteZeroes, flags: 0, sector: *at >> 9, bytes: bytes as u32, owner: slot };
         if req.kiocb.refs == u16::MAX || !ring.io.submit(&spec, &[], NO_FIXED_BUF) {
-            return Issue::Again;
+            return if req.kiocb.refs == 1 { Issue::Again } else { Issue::Rest };
         }
         req.kiocb.refs += 1;
         *at += bytes;

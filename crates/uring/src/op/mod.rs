@@ -1,9 +1,12 @@
 //! The operations, one module each. `nop` is the smallest complete one.
 
+pub mod cancel;
 pub mod fallocate;
 pub mod fsync;
+pub mod msg_ring;
 pub mod nop;
 pub mod rw;
+pub mod timeout;
 
 use crate::req::NO_FILE;
 use crate::ring::Ring;

@@ -17,23 +17,14 @@ use crate::ring::Ring;
 use crate::sqe::{
     IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno, opcode,
 };
+use crate::user_memory::{FIRST_PAGE, USER_END, is_user_range};
 
-/// End of the addresses a user program has on x86-64 (a guard page below the hole) and, at most, elsewhere.
-const USER_END: u64 = (1 << 47) - 4096;
-/// The first page is never mapped.
-const FIRST_PAGE: u64 = 4096;
 /// Most vectors of one request.
 const IOV_MAX: u32 = 1024;
 
 #[inline]
 fn is_write(op: u8) -> bool {
     matches!(op, opcode::WRITE | opcode::WRITEV | opcode::WRITE_FIXED)
-}
-
-/// Whether `[addr, addr + len)` can be memory of a user program at all.
-#[inline]
-fn is_user_range(addr: u64, len: u64) -> bool {
-    addr.checked_add(len).is_some_and(|end| end <= USER_END)
 }
 
 /// The fast path: prep and issue, in one go, of the plain reads and writes that come next in the SQ and differ only in
@@ -56,7 +47,7 @@ pub(crate) fn submit_plain_run(ring: &mut Ring, max: u32) -> u32 {
         Some(Some(range)) => (first.buf_index, range),
         Some(None) => return 0,
     };
-    let iocb_flags = u16::from(write) * IOCB_WRITE | u16::from(core.polled) * IOCB_POLLED;
+    let iocb_flags = (u16::from(write) * IOCB_WRITE) | (u16::from(core.polled) * IOCB_POLLED);
     let Some(index) = core.files.resolve(first.fd, first.flags & IOSQE_FIXED_FILE != 0) else { return 0 };
     let Some(file) = core.files.get(index) else { return 0 };
     let Some(mut run) = PlainRun::start(&mut ring.io, file, iocb_flags, fixed_buf) else { return 0 };
@@ -96,7 +87,7 @@ fn prep_common(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     let polled = ring.core.polled;
     let req = &mut ring.core.reqs[slot];
     req.kiocb.pos = sqe.off;
-    req.kiocb.flags = u16::from(is_write(sqe.opcode)) * IOCB_WRITE | u16::from(polled) * IOCB_POLLED;
+    req.kiocb.flags = (u16::from(is_write(sqe.opcode)) * IOCB_WRITE) | (u16::from(polled) * IOCB_POLLED);
     Ok(())
 }
 

@@ -1,0 +1,209 @@
+//! The memory of a ram device: one sparse anonymous mapping that all rings read and write at once.
+//!
+//! Owns the mapping, every access to it, and the giving back of its pages. Does not own requests or their order.
+//!
+//! Like a disk, the region takes no locks: a read beside a write of the same bytes may see some of the old and some of
+//! the new ones. In Rust's terms that is a data race, as it is with memory that a device writes to, so the bytes are
+//! only ever reached by raw copies, through calls that the compiler does not look into with more knowledge than "these
+//! bytes change": it can derive nothing from what it saw there before, and no decision here depends on their value but
+//! "is it zero already", after which zeroes are written either way or were there.
+//!
+//! Invariants:
+//! - I1: `base` to `base + len` lies in a mapping of this region's own from creation to drop, readable and writable;
+//!   nobody else knows its address, so it overlaps no caller's memory.
+//! - I2: no reference to its bytes exists, only raw pointers for the length of a copy.
+//! - I3: every access lies below `len`: [`Region::at`] is the only way to a pointer.
+//! - I4: bytes that were never written, or were cleared, are zero.
+#![allow(unsafe_code)] // A mapping that threads read and write at once is reached by raw pointers alone.
+
+use std::ptr::{self, NonNull};
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use sheave_base::status::Status;
+
+use crate::bio::{Op, SECTOR_SHIFT};
+use crate::request::{Request, Rq, RqTable};
+
+/// Bytes in a huge page on the machines that have them.
+pub(super) const HUGE_PAGE: usize = 2 << 20;
+
+/// Bytes that are looked at together before zeroes are written; divides every length that a request has.
+const SECTOR: usize = 1 << SECTOR_SHIFT;
+
+/// Bytes that the processor fetches at once.
+const CACHE_LINE: usize = 64;
+
+/// Lines of a request that are asked for ahead; behind them the processor has seen where it goes.
+const PREFETCH_LINES: usize = 8;
+
+/// The bytes of the device.
+#[derive(Debug)]
+pub(super) struct Region {
+    /// The first byte of the device, on a huge page if there is room for one.
+    base: NonNull<u8>,
+    len: usize,
+    page: usize,
+    /// What to unmap.
+    map: (NonNull<u8>, usize),
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and `Region` is the only one to unmap it (I1).
+unsafe impl Send for Region {}
+// SAFETY: shared access copies bytes in or out (I2); a race between two copies tears bytes and nothing else.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// `len` zero bytes that take memory only when they are written; in huge pages if asked for and to be had.
+    pub(super) fn new(len: usize, huge: bool) -> Result<Region, Errno> {
+        let page = rustix::param::page_size();
+        let slack = if huge && len >= HUGE_PAGE { HUGE_PAGE } else { 0 };
+        let map_len = len.checked_next_multiple_of(page).and_then(|len| len.checked_add(slack)).ok_or(Errno::NOMEM)?;
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory in use.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), map_len, prot, flags) }?;
+        let start = NonNull::new(start.cast::<u8>()).ok_or(Errno::NOMEM)?;
+        let to_huge = if slack > 0 { start.addr().get().wrapping_neg() % HUGE_PAGE } else { 0 };
+        // SAFETY: less than `slack`, so inside the mapping.
+        let base = unsafe { start.add(to_huge) };
+        let region = Region { base, len, page, map: (start, map_len) };
+        if huge {
+            // SAFETY: the region's own bytes (I1); the advice does not change what they hold.
+            let advised = unsafe { madvise(base.as_ptr().cast(), len.next_multiple_of(page), Advice::LinuxHugepage) };
+            // A kernel without huge pages says EINVAL; the driver's notice tells the user.
+            debug_assert!(matches!(advised, Ok(()) | Err(Errno::INVAL)), "{advised:?}");
+        }
+        Ok(region)
+    }
+
+    /// Asks the processor for the first lines of the request's bytes, so that they are on their way (and their page
+    /// known) when their turn to be copied comes.
+    #[inline]
+    pub(super) fn prefetch(&self, request: &Request) {
+        if !request.op.has_data() {
+            return;
+        }
+        // An address outside the region does no harm: a prefetch never faults. It goes nowhere as a pointer.
+        let start = self.base.as_ptr().wrapping_add((request.sector << SECTOR_SHIFT) as usize);
+        let lines = (request.bytes as usize).div_ceil(CACHE_LINE).min(PREFETCH_LINES);
+        let write = request.op == Op::Write;
+        for line in 0..lines {
+            prefetch_line(start.wrapping_add(line * CACHE_LINE), write);
+        }
+    }
+
+    /// Does what the request says. Its token shows that the driver holds it, and so that its memory is valid.
+    #[inline]
+    pub(super) fn carry_out(&self, rqs: &RqTable<'_>, rq: &Rq) -> Status {
+        let request = rqs.get(rq);
+        if request.op == Op::Flush {
+            return Status::Ok;
+        }
+        let Some(start) = self.at(request) else { return Status::IoErr };
+        match request.op {
+            Op::Read | Op::Write => self.copy(start, rqs, rq),
+            _ => self.clear(start, request.bytes as usize),
+        }
+        Status::Ok
+    }
+
+    /// The first byte of a request that lies inside the region as a whole (I3).
+    #[inline]
+    fn at(&self, request: &Request) -> Option<*mut u8> {
+        let start = usize::try_from(request.sector).ok()?.checked_mul(SECTOR)?;
+        let end = start.checked_add(request.bytes as usize)?;
+        // SAFETY: inside the region (I1).
+        (end <= self.len).then(|| unsafe { self.base.as_ptr().add(start) })
+    }
+
+    /// Copies between the region and the memory of a read or write.
+    #[inline]
+    fn copy(&self, start: *mut u8, rqs: &RqTable<'_>, rq: &Rq) {
+        let request = rqs.get(rq);
+        let (mut here, mut left) = (start, request.bytes as usize);
+        for vec in rqs.segments(rq.tag()) {
+            let len = vec.len.min(left);
+            let there = ptr::with_exposed_provenance_mut::<u8>(vec.base);
+            // SAFETY: `here` has `left` bytes to go inside the region (I3, the caller's `at`); `there` is memory of a
+            // bio whose request the driver holds, valid for `vec.len` bytes (bio I1); they do not overlap (I1).
+            unsafe {
+                match request.op {
+                    Op::Read => ptr::copy_nonoverlapping(here, there, len),
+                    _ => ptr::copy_nonoverlapping(there, here, len),
+                }
+                here = here.add(len);
+            }
+            left -= len;
+        }
+    }
+
+    /// Makes bytes zero: whole pages go back to the system, the rest is written.
+    #[cold]
+    fn clear(&self, start: *mut u8, len: usize) {
+        let head = (start.addr().wrapping_neg() % self.page).min(len);
+        let pages = (len - head) / self.page * self.page;
+        // SAFETY: head, whole pages and tail are pieces of the caller's range, which is inside the region (I3). Pages of
+        // a private anonymous mapping (I1) that were given back read as zeroes.
+        unsafe {
+            write_zeroes(start, head);
+            let middle = start.add(head);
+            // Memory that is locked (mlockall) cannot be given back.
+            if pages > 0 && madvise(middle.cast(), pages, Advice::LinuxDontNeed).is_err() {
+                write_zeroes(middle, pages);
+            }
+            write_zeroes(middle.add(pages), len - head - pages);
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping as it was made (I1); a request cannot be on its way, for its queue keeps the region.
+        let unmapped = unsafe { munmap(self.map.0.as_ptr().cast(), self.map.1) };
+        debug_assert!(unmapped.is_ok(), "a mapping can be unmapped: {unmapped:?}");
+    }
+}
+
+/// Writes zeroes where there are none: a page that was never written shall not take memory for it.
+///
+/// # Safety
+/// `len` bytes from `start` are inside the region.
+unsafe fn write_zeroes(start: *mut u8, len: usize) {
+    let mut done = 0;
+    while done < len {
+        let piece = (len - done).min(SECTOR);
+        let mut seen = [0u8; SECTOR];
+        // SAFETY: `done + piece` is at most `len`; a copy of the bytes is looked at, never the bytes themselves (I2).
+        unsafe {
+            let here = start.add(done);
+            ptr::copy_nonoverlapping(here, seen.as_mut_ptr(), piece);
+            if seen != [0; SECTOR] {
+                ptr::write_bytes(here, 0, piece);
+            }
+        }
+        done += piece;
+    }
+}
+
+/// Starts to fetch a cache line, to be read or to be written. Any address will do: none faults.
+#[inline(always)]
+fn prefetch_line(address: *const u8, write: bool) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint, which every x86-64 processor takes or ignores; it reads nothing that we could see.
+        unsafe {
+            if write {
+                _mm_prefetch::<_MM_HINT_ET0>(address.cast());
+            } else {
+                _mm_prefetch::<_MM_HINT_T0>(address.cast());
+            }
+        }
+    }
+    // Elsewhere the language has no stable name for it; the processor's own prefetching has to do.
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (address, write);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! ASYNC_CANCEL: ends requests that wait.
+//!
+//! Owns the search and what can be cancelled: pending timeouts, and requests whose issue has not come yet because a
+//! worker has them first or something was used up. What a device has cannot be taken back; it is not found. Nor are a
+//! LINK_TIMEOUT, a member of a chain whose turn has not come, what waits behind a drain, and the cancel itself.
+//!
+//! Invariants:
+//! - I1: what is cancelled ends once, with `-ECANCELED`, from `ready`: after the CQE of the cancel.
+
+use crate::core::Core;
+use crate::opdef::{self, Issue};
+use crate::req::{NO_FILE, NO_SLOT, REQ_CANCELED, Req, State};
+use crate::ring::Ring;
+use crate::sqe::{
+    ASYNC_CANCEL_ALL, ASYNC_CANCEL_ANY, ASYNC_CANCEL_FD, ASYNC_CANCEL_FD_FIXED, ASYNC_CANCEL_OP, ASYNC_CANCEL_USERDATA,
+    IOSQE_FIXED_FILE, Sqe, errno,
+};
+use crate::timers::Kind;
+
+const KNOWN: u32 = ASYNC_CANCEL_ALL
+    | ASYNC_CANCEL_FD
+    | ASYNC_CANCEL_ANY
+    | ASYNC_CANCEL_FD_FIXED
+    | ASYNC_CANCEL_USERDATA
+    | ASYNC_CANCEL_OP;
+
+/// What to look for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    /// `ASYNC_CANCEL_*` bits.
+    pub(crate) flags: u32,
+    pub(crate) user_data: u64,
+    pub(crate) fd: i32,
+    pub(crate) opcode: u8,
+}
+
+/// Which flags exclude each other is looked at here, the file when it runs.
+pub(crate) fn prep(_: &mut Ring, _: u32, sqe: &Sqe) -> Result<(), i32> {
+    let flags = sqe.op_flags;
+    let narrow_any = flags & ASYNC_CANCEL_ANY != 0 && flags & (ASYNC_CANCEL_FD | ASYNC_CANCEL_OP) != 0;
+    if sqe.off != 0 || sqe.splice_fd_in != 0 || flags & !KNOWN != 0 || narrow_any {
+        return Err(errno::EINVAL);
+    }
+    Ok(())
+}
+
+/// Cancels, and says how much.
+pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
+    let req = &ring.core.reqs[slot];
+    let fixed = if req.flags & IOSQE_FIXED_FILE != 0 { ASYNC_CANCEL_FD_FIXED } else { 0 };
+    let target = Target { flags: req.op_flags | fixed, user_data: req.addr, fd: req.fd, opcode: req.len as u8 };
+    Issue::Done(ring.core.cancel(target))
+}
+
+impl Core {
+    /// Cancels what matches: the first, or all. The result as a CQE has it.
+    pub(crate) fn cancel(&mut self, target: Target) -> i32 {
+        let Target { flags, .. } = target;
+        let mut file = None;
+        if flags & ASYNC_CANCEL_FD != 0 {
+            file = self.files.resolve_any(target.fd, flags & ASYNC_CANCEL_FD_FIXED != 0);
+            if file.is_none() {
+                return -errno::EBADF;
+            }
+        }
+        let all = flags & (ASYNC_CANCEL_ALL | ASYNC_CANCEL_ANY) != 0;
+        let mut count = 0;
+        while let Some(slot) = self.find_queued(target, file).or_else(|| self.find_timeout(target)) {
+            self.cancel_slot(slot);
+            count += 1;
+            if !all {
+                return 0;
+            }
+        }
+        if all { count } else { -errno::ENOENT }
+    }
+
+    /// Something that waits for its issue.
+    fn find_queued(&self, target: Target, file: Option<usize>) -> Option<u32> {
+        if self.nr_queued == 0 {
+            return None;
+        }
+        let waits = |req: &Req| req.state == State::Queued && req.rflags & REQ_CANCELED == 0;
+        let on_file = |req: &Req| target.flags & ASYNC_CANCEL_FD == 0 || self.file_used(req) == file;
+        self.reqs.iter_live().find(|(_, req)| waits(req) && matches(target, req) && on_file(req)).map(|(slot, _)| slot)
+    }
+
+    /// The file of a request for I/O, whether it holds it already or not.
+    fn file_used(&self, req: &Req) -> Option<usize> {
+        match req.file {
+            NO_FILE if opdef::get(req.opcode)?.file => {
+                self.files.resolve_any(req.fd, req.flags & IOSQE_FIXED_FILE != 0)
+            }
+            NO_FILE => None,
+            file => Some(file as usize),
+        }
+    }
+
+    fn find_timeout(&self, target: Target) -> Option<u32> {
+        if target.flags & ASYNC_CANCEL_FD != 0 {
+            return None;
+        }
+        self.armed(Kind::Timeout).find(|&slot| matches(target, &self.reqs[slot]))
+    }
+
+    /// What is armed in the timers, in the order in which it is to be found.
+    pub(super) fn armed(&self, kind: Kind) -> impl Iterator<Item = u32> {
+        let mut next = self.timers.first(kind);
+        std::iter::from_fn(move || {
+            let slot = next;
+            next = (slot != NO_SLOT).then(|| self.timers.after(slot))?;
+            Some(slot)
+        })
+    }
+
+    /// Cancels a request that has begun; false when that cannot be: a device or a worker has it for good.
+    pub(crate) fn cancel_slot(&mut self, slot: u32) -> bool {
+        if self.timers.disarm(slot) {
+            self.enqueue(slot);
+            self.ready.push_back(slot);
+        } else if self.reqs[slot].state != State::Queued || self.reqs[slot].rflags & REQ_CANCELED != 0 {
+            return false;
+        } else if let Some(at) = self.retry.iter().position(|&waiting| waiting == slot) {
+            self.retry.remove(at);
+            self.ready.push_back(slot);
+        } // Else a worker has it, and gives it back.
+        self.reqs[slot].rflags |= REQ_CANCELED;
+        true
+    }
+
+    /// Lets a request wait for its issue where a cancel finds it.
+    pub(crate) fn enqueue(&mut self, slot: u32) {
+        self.reqs[slot].state = State::Queued;
+        self.nr_queued += 1;
+    }
+}
+
+/// Whether a request is meant, but for its file.
+fn matches(target: Target, req: &Req) -> bool {
+    let Target { flags, user_data, opcode, .. } = target;
+    if flags & ASYNC_CANCEL_ANY != 0 {
+        return true;
+    }
+    let by_user_data = flags & ASYNC_CANCEL_USERDATA != 0 || flags & (ASYNC_CANCEL_FD | ASYNC_CANCEL_OP) == 0;
+    (flags & ASYNC_CANCEL_OP == 0 || req.opcode == opcode) && (!by_user_data || req.user_data == user_data)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,44 @@
+//! MSG_RING: posts a CQE in another ring, or in this one.
+//!
+//! The `fd` names an entry of the file table that is a ring ([`Ring::attach_ring`]). The message goes through the
+//! target's [`task_work`](crate::task_work) and wakes it only if it sleeps; the result says whether it was accepted.
+
+use crate::cqe::Cqe;
+use crate::opdef::Issue;
+use crate::ring::Ring;
+use crate::sqe::{IOSQE_FIXED_FILE, MSG_RING_CQE_SKIP, MSG_RING_FLAGS_PASS, Sqe, errno};
+
+/// `IORING_MSG_DATA`, the only command there is.
+const MSG_DATA: u64 = 0;
+
+/// Checks the flags and notes what the message is made of.
+pub(crate) fn prep(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
+    if sqe.buf_index != 0 || sqe.op_flags & !(MSG_RING_CQE_SKIP | MSG_RING_FLAGS_PASS) != 0 {
+        return Err(errno::EINVAL);
+    }
+    ring.core.reqs[slot].data = [sqe.addr3, u64::from(sqe.splice_fd_in as u32)];
+    Ok(())
+}
+
+/// Sends it; never waits for the other ring.
+pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
+    Issue::Done(send(ring, slot).map_or_else(|errno| -errno, |()| 0))
+}
+
+fn send(ring: &mut Ring, slot: u32) -> Result<(), i32> {
+    let req = &ring.core.reqs[slot];
+    let files = &ring.core.files;
+    let file = files.resolve_any(req.fd, req.flags & IOSQE_FIXED_FILE != 0).ok_or(errno::EBADF)?;
+    let target = files.ring(file).ok_or(errno::EBADFD)?;
+    let [addr3, flags] = req.data;
+    let pass = req.op_flags & MSG_RING_FLAGS_PASS != 0;
+    let odd = req.op_flags & MSG_RING_CQE_SKIP != 0 || (flags != 0 && !pass);
+    if req.addr != MSG_DATA || addr3 != 0 || odd {
+        return Err(errno::EINVAL);
+    }
+    let cqe = Cqe { user_data: req.off, res: req.len as i32, flags: if pass { flags as u32 } else { 0 } };
+    target.send(cqe).map_err(|error| error.errno())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! Pending timeouts: when each is due, how many CQEs it waits for, and the order in which cancels find them.
+//!
+//! Owns one node a request slot, preallocated, with everything intrusive: a pairing heap by deadline for each clock
+//! ([`heap`]), and two lists. Does not own requests: who takes a timeout out of here ends it. The deadlines of a clock
+//! that jumps stay in that clock.
+//!
+//! Invariants:
+//! - I1: an armed node is in one heap and in one list; one that is not armed is in neither.
+//! - I2: the list of timeouts starts with the counted ones, by the count they wait for; then come the others, in the
+//!   order of their issue or last update. It is the order in which the kernel searches.
+//! - I3: nothing is allocated after `new`, and a ring with nothing armed pays one look at `armed`.
+//!
+//! Called by the operations in `op::timeout`, by cancel, and by every reap while anything is armed.
+
+pub(crate) mod heap;
+
+use std::time::Duration;
+
+use sheave_base::clock::{Clock, Timeline};
+
+use crate::req::NO_SLOT;
+
+/// What a node is armed as; also the index of its list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// A TIMEOUT.
+    Timeout = 0,
+    /// A LINK_TIMEOUT.
+    Guard = 1,
+}
+
+const TIMELINES: [Timeline; 3] = [Timeline::Monotonic, Timeline::Boottime, Timeline::Realtime];
+
+/// How long a ring sleeps at most while it waits for a clock that can be set or that runs through suspend: so late a
+/// jump is noticed.
+const JUMPY_ROUND: Duration = Duration::from_secs(1);
+
+/// A timeout without a count.
+const UNCOUNTED: u64 = u64::MAX;
+
+/// The node of a slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node {
+    /// ns of its timeline.
+    at: u64,
+    /// It is reached when `seen` is; `UNCOUNTED` without a count.
+    target: u64,
+    /// Who was armed first among equal deadlines.
+    turn: u32,
+    child: u32,
+    sibling: u32,
+    /// The sibling before it, the parent for a first child.
+    back: u32,
+    prev: u32,
+    next: u32,
+    timeline: Timeline,
+    kind: Option<Kind>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct List {
+    first: u32,
+    last: u32,
+}
+
+/// All pending timeouts of a ring.
+#[derive(Debug)]
+pub(crate) struct Timers {
+    nodes: Box<[Node]>,
+    roots: [u32; 3],
+    lists: [List; 2],
+    armed: u32,
+    turn: u32,
+    /// CQEs that count, up to the last look at the CQ's tail.
+    seen: u64,
+    /// The tail at that look, less `uncounted`.
+    last: u32,
+    /// CQEs that do not count: of timeouts that fired or reached their count.
+    uncounted: u32,
+}
+
+impl Timers {
+    pub(crate) fn new(slots: u32) -> Timers {
+        let idle = Node {
+            at: 0,
+            target: UNCOUNTED,
+            turn: 0,
+            child: NO_SLOT,
+            sibling: NO_SLOT,
+            back: NO_SLOT,
+            prev: NO_SLOT,
+            next: NO_SLOT,
+            timeline: Timeline::Monotonic,
+            kind: None,
+        };
+        Timers {
+            nodes: vec![idle; slots as usize].into(),
+            roots: [NO_SLOT; 3],
+            lists: [List { first: NO_SLOT, last: NO_SLOT }; 2],
+            armed: 0,
+            turn: 0,
+            seen: 1 << 62, // It may go back a little.
+            last: 0,
+            uncounted: 0,
+        }
+    }
+
+    /// Whether anything is pending: all that a ring without timeouts looks at (I3).
+    #[inline(always)]
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed != 0
+    }
+
+    /// Whether a timeout waits for CQEs.
+    #[inline]
+    pub(crate) fn is_counting(&self) -> bool {
+        let first = self.lists[Kind::Timeout as usize].first;
+        first != NO_SLOT && self.nodes[first as usize].target != UNCOUNTED
+    }
+
+    /// What the slot is armed as.
+    #[inline]
+    pub(crate) fn armed_as(&self, slot: u32) -> Option<Kind> {
+        self.nodes[slot as usize].kind
+    }
+
+    /// Arms a slot that is not armed.
+    pub(crate) fn arm(&mut self, slot: u32, kind: Kind, timeline: Timeline, at: u64) {
+        self.start(slot, kind, timeline, at, UNCOUNTED);
+        self.insert_behind(slot, kind, self.lists[kind as usize].last);
+    }
+
+    /// Arms a timeout that also ends when `count` more CQEs than up to this tail of the CQ were posted.
+    pub(crate) fn arm_counted(&mut self, slot: u32, timeline: Timeline, at: u64, tail: u32, count: u32) {
+        self.look_at(tail);
+        let target = self.seen + u64::from(count);
+        self.start(slot, Kind::Timeout, timeline, at, target);
+        let mut before = self.lists[Kind::Timeout as usize].last;
+        while before != NO_SLOT && self.nodes[before as usize].target > target {
+            before = self.nodes[before as usize].prev;
+        }
+        self.insert_behind(slot, Kind::Timeout, before);
+    }
+
+    /// Gives an armed slot another deadline; a timeout loses its count by that, and goes to the end of the list.
+    pub(crate) fn rearm(&mut self, slot: u32, timeline: Timeline, at: u64) {
+        match self.nodes[slot as usize].kind {
+            Some(Kind::Timeout) => {
+                self.disarm(slot);
+                self.arm(slot, Kind::Timeout, timeline, at);
+            }
+            Some(Kind::Guard) => {
+                self.leave_heap(slot);
+                self.enter_heap(slot, timeline, at);
+            }
+            None => debug_assert!(false, "only what is armed is armed again"),
+        }
+    }
+
+    /// Takes a slot out; false when it was not armed.
+    pub(crate) fn disarm(&mut self, slot: u32) -> bool {
+        let Some(kind) = self.nodes[slot as usize].kind.take() else { return false };
+        self.leave_heap(slot);
+        let Node { prev, next, .. } = self.nodes[slot as usize];
+        let list = &mut self.lists[kind as usize];
+        match prev {
+            NO_SLOT => list.first = next,
+            _ => self.nodes[prev as usize].next = next,
+        }
+        match next {
+            NO_SLOT => list.last = prev,
+            _ => self.nodes[next as usize].prev = prev,
+        }
+        self.armed -= 1;
+        true
+    }
+
+    /// The first armed slot of a kind, in the order of I2.
+    pub(crate) fn first(&self, kind: Kind) -> u32 {
+        self.lists[kind as usize].first
+    }
+
+    /// The armed slot behind this one, or `NO_SLOT`.
+    pub(crate) fn after(&self, slot: u32) -> u32 {
+        self.nodes[slot as usize].next
+    }
+
+    /// Takes out what is due, by deadline; reads only the clocks that something waits for.
+    pub(crate) fn pop_due(&mut self, clock: &Clock) -> Option<u32> {
+        for timeline in TIMELINES {
+            let root = self.roots[timeline as usize];
+            if root != NO_SLOT && self.nodes[root as usize].at <= clock.now_ns(timeline) {
+                self.disarm(root);
+                return Some(root);
+            }
+        }
+        None
+    }
+
+    /// How long until something is due; `None` when nothing is armed.
+    pub(crate) fn wait_limit(&self, clock: &Clock) -> Option<Duration> {
+        let limit = |timeline: Timeline| {
+            let root = self.roots[timeline as usize];
+            if root == NO_SLOT {
+                return None;
+            }
+            let left = Duration::from_nanos(self.nodes[root as usize].at.saturating_sub(clock.now_ns(timeline)));
+            Some(if timeline == Timeline::Monotonic { left } else { left.min(JUMPY_ROUND) })
+        };
+        TIMELINES.into_iter().filter_map(limit).min()
+    }
+
+    /// Takes note of the CQ's tail.
+    pub(crate) fn look_at(&mut self, tail: u32) {
+        let now = tail.wrapping_sub(self.uncounted);
+        // Backwards when the CQE of a timeout is kept behind a full CQ: taken off already, and not yet there.
+        self.seen = self.seen.wrapping_add_signed(i64::from(now.wrapping_sub(self.last) as i32));
+        self.last = now;
+    }
+
+    /// Takes out a timeout whose count was reached at the last [`Timers::look_at`].
+    pub(crate) fn pop_reached(&mut self) -> Option<u32> {
+        let first = self.lists[Kind::Timeout as usize].first;
+        if first == NO_SLOT || self.nodes[first as usize].target > self.seen {
+            return None;
+        }
+        self.disarm(first);
+        Some(first)
+    }
+
+    /// The CQE that a timeout is about to give does not count.
+    pub(crate) fn uncount(&mut self) {
+        self.uncounted = self.uncounted.wrapping_add(1);
+    }
+
+    fn start(&mut self, slot: u32, kind: Kind, timeline: Timeline, at: u64, target: u64) {
+        debug_assert!(self.nodes[slot as usize].kind.is_none(), "a slot is armed once (I1)");
+        self.armed += 1;
+        self.nodes[slot as usize].kind = Some(kind);
+        self.nodes[slot as usize].target = target;
+        self.enter_heap(slot, timeline, at);
+    }
+
+    fn enter_heap(&mut self, slot: u32, timeline: Timeline, at: u64) {
+        let node = &mut self.nodes[slot as usize];
+        (node.at, node.timeline, node.turn) = (at, timeline, self.turn);
+        (node.child, node.sibling, node.back) = (NO_SLOT, NO_SLOT, NO_SLOT);
+        self.turn = self.turn.wrapping_add(1);
+        let root = &mut self.roots[timeline as usize];
+        *root = heap::meld(&mut self.nodes, *root, slot);
+    }
+
+    fn leave_heap(&mut self, slot: u32) {
+        let root = &mut self.roots[self.nodes[slot as usize].timeline as usize];
+        *root = heap::remove(&mut self.nodes, *root, slot);
+    }
+
+    /// Puts a slot into its list, behind another one or in front of all.
+    fn insert_behind(&mut self, slot: u32, kind: Kind, before: u32) {
+        let list = &mut self.lists[kind as usize];
+        let next = match before {
+            NO_SLOT => std::mem::replace(&mut list.first, slot),
+            _ => std::mem::replace(&mut self.nodes[before as usize].next, slot),
+        };
+        match next {
+            NO_SLOT => list.last = slot,
+            _ => self.nodes[next as usize].prev = slot,
+        }
+        let node = &mut self.nodes[slot as usize];
+        (node.prev, node.next) = (before, next);
+    }
+}
+
+#[cfg(test)]
+mod tests;
