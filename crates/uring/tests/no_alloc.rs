@@ -203,6 +203,28 @@ impl Bench {
         assert_eq!(self.ring.completions().filter(|c| c.res == -22).count(), 2);
     }
 
+    /// Timeouts that are counted, removed, cancelled, and that guard a read; messages.
+    fn timers(&mut self, me: Fd) {
+        let time = [1000_i64, 0];
+        let plain = Sqe { fd: -1, ..Sqe::default() };
+        let timeout = Sqe { opcode: opcode::TIMEOUT, addr: time.as_ptr() as u64, len: 1, ..plain };
+        self.push(Sqe { off: 1, user_data: 1, ..timeout });
+        self.push(plain);
+        self.push(Sqe { user_data: 2, ..timeout });
+        self.push(Sqe { opcode: opcode::TIMEOUT_REMOVE, addr: 2, ..plain });
+        self.push(Sqe { user_data: 3, ..timeout });
+        self.push(Sqe { opcode: opcode::ASYNC_CANCEL, addr: 3, ..plain });
+        self.push(Sqe { flags: IOSQE_IO_LINK, ..self_read(self.fd, self.raw.as_ptr() as u64) });
+        self.push(Sqe { opcode: opcode::LINK_TIMEOUT, ..timeout });
+        self.push(Sqe { opcode: opcode::MSG_RING, fd: me.0, len: 7, ..plain });
+        let mut left = 10;
+        while left > 0 {
+            self.ring.submit_and_wait(1).unwrap();
+            left -= self.ring.completions().count();
+        }
+        assert_eq!(self.ring.in_flight(), 0);
+    }
+
     fn skips(&mut self) {
         for n in 0..BATCH {
             let sqe = self.sqe(Kind::Write, n % 2 == 0, n);
@@ -247,6 +269,9 @@ fn check(spec: &str) {
         }
         (0..2).for_each(|_| bench.odd());
         assert_eq!(allocations(|| bench.odd()), 0, "{spec}: chains, drains, vectors, refusals");
+        let me = bench.ring.attach_ring(&bench.ring.handle());
+        (0..2).for_each(|_| bench.timers(me));
+        assert_eq!(allocations(|| bench.timers(me)), 0, "{spec}: timeouts, cancels, messages");
         bench.skips();
         assert_eq!(allocations(|| bench.skips()), 0, "{spec}: skips");
         assert_eq!(bench.bufs.len(), BATCH, "all memory has come back");
@@ -265,6 +290,12 @@ fn a_warm_ring_over_null_allocates_nothing() {
     for options in ["", ",complete=timer", ",latency=10us", ",complete=thread", ",depth=8", ",host_depth=9"] {
         check(&format!("null:size=1M{options}"));
     }
+}
+
+#[test]
+fn a_warm_ring_over_memory_allocates_nothing() {
+    check("ram:size=1M");
+    check("ram:size=1M,depth=8");
 }
 
 #[test]
