@@ -42,6 +42,8 @@ pub struct Ring {
     pub(crate) core: Core,
     pub(crate) task_work: TaskWork,
     pub(crate) spin_cycles: u64,
+    /// The process has one CPU.
+    pub(crate) one_cpu: bool,
 }
 
 impl Ring {
@@ -314,6 +316,7 @@ impl Ring {
     #[inline]
     fn run_task_work(&mut self, ended: u32) {
         while let Some((slot, res)) = self.task_work.pop_done() {
+            self.core.wq.took();
             self.worker_done(slot, res);
         }
         // Behind a full CQ and a full list of what did not fit, messages stay in the mailbox, which is bounded.

@@ -66,7 +66,7 @@ impl std::fmt::Debug for PoolOptions {
 
 impl Default for PoolOptions {
     fn default() -> Self {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let cpus = super::cpus_of_process();
         PoolOptions {
             max_workers: [(4 * cpus as u32).min(MAX_WORKERS), MAX_UNBOUND],
             name: "sheave-wq".into(),

@@ -210,11 +210,13 @@ pub(crate) struct RingWq {
     pool: IoWq,
     done: Arc<DoneQueue>,
     slots: u32,
+    /// Slots that workers have or will have.
+    outstanding: u32,
 }
 
 impl RingWq {
     pub(crate) fn new(pool: IoWq, done: Arc<DoneQueue>, slots: u32) -> RingWq {
-        RingWq { submitter: None, pool, done, slots }
+        RingWq { submitter: None, pool, done, slots, outstanding: 0 }
     }
 
     pub(crate) fn pool(&self) -> &IoWq {
@@ -225,6 +227,13 @@ impl RingWq {
     /// slot has work already.
     #[inline]
     pub(crate) fn queue(&mut self, slot: u32, work: Work) -> bool {
+        let queued = self.hand_over(slot, work);
+        self.outstanding += u32::from(queued);
+        queued
+    }
+
+    #[inline]
+    fn hand_over(&mut self, slot: u32, work: Work) -> bool {
         let Some(submitter) = self.submitter() else { return false };
         let (load, flags) = match work {
             Work::Issue => return submitter.queue(slot, WorkFlags::SHORT),
@@ -261,12 +270,25 @@ impl RingWq {
         }
     }
 
+    /// A slot's result was taken from the task-work queue.
+    #[inline]
+    pub(crate) fn took(&mut self) {
+        self.outstanding -= 1;
+    }
+
+    /// Whether workers have something of this ring.
+    #[inline]
+    pub(crate) fn is_busy(&self) -> bool {
+        self.outstanding > 0
+    }
+
     /// Takes a slot's work back.
     pub(crate) fn cancel(&mut self, slot: u32) -> Cancelled {
         let Some(submitter) = &mut self.submitter else { return Cancelled::NotFound };
         let outcome = submitter.cancel(slot);
         if outcome == Cancelled::Queued {
             *submitter.source().load(slot) = None;
+            self.outstanding -= 1;
         }
         outcome
     }

@@ -22,15 +22,29 @@ pub(super) fn computes(thread: u32) -> bool {
     state == Some(&b'R')
 }
 
+/// The CPUs of the process: those of its first thread. A ring's thread may be bound to one of them, and whatever it
+/// starts would be too.
+#[cfg(not(feature = "shuttle"))]
+fn of_process() -> Option<rustix::thread::CpuSet> {
+    rustix::thread::sched_getaffinity(Some(rustix::process::getpid())).ok()
+}
+
+/// How many CPUs the process may use.
+#[cfg(not(feature = "shuttle"))]
+pub(crate) fn cpus_of_process() -> usize {
+    of_process().map_or(1, |set| set.count().max(1) as usize)
+}
+
 /// Binds the calling thread to CPUs; none means all of the process.
 #[cfg(not(feature = "shuttle"))]
 pub(super) fn settle(cpus: &[usize]) {
-    if cpus.is_empty() {
-        return;
-    }
     let mut set = rustix::thread::CpuSet::new();
     for &cpu in cpus.iter().filter(|&&cpu| cpu < rustix::thread::CpuSet::MAX_CPU) {
         set.set(cpu);
+    }
+    if cpus.is_empty() {
+        let Some(all) = of_process() else { return };
+        set = all;
     }
     // The list was checked when it was set; a CPU that went offline since leaves the thread where it may run.
     let _ = rustix::thread::sched_setaffinity(None, &set);
@@ -50,12 +64,18 @@ pub(super) fn computes(_: u32) -> bool {
 
 /// See above.
 #[cfg(feature = "shuttle")]
+pub(crate) fn cpus_of_process() -> usize {
+    2
+}
+
+/// See above.
+#[cfg(feature = "shuttle")]
 pub(super) fn settle(_: &[usize]) {}
 
 /// Refuses CPUs that the process may not use.
 #[cfg(not(feature = "shuttle"))]
 pub(super) fn check_cpus(cpus: &[usize]) -> Result<(), crate::RingError> {
-    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return Ok(()) };
+    let Some(allowed) = of_process() else { return Ok(()) };
     match cpus.iter().find(|&&cpu| cpu >= rustix::thread::CpuSet::MAX_CPU || !allowed.is_set(cpu)) {
         Some(&cpu) => Err(crate::RingError::Cpu(cpu)),
         None => Ok(()),
