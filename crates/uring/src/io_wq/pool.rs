@@ -38,7 +38,7 @@ const STAGED: usize = 32;
 pub(super) type SpawnGate = std::sync::Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
 
 /// Settings of a pool.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct PoolOptions {
     /// Most workers of the bound and of the unbound account.
     pub max_workers: [u32; 2],
@@ -54,14 +54,6 @@ pub struct PoolOptions {
     pub shards: usize,
     /// CPUs that workers run on; all of the process when empty.
     pub cpus: Vec<usize>,
-    /// Asked before each thread is made.
-    pub(super) gate: Option<SpawnGate>,
-}
-
-impl std::fmt::Debug for PoolOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PoolOptions").field("max_workers", &self.max_workers).field("name", &self.name).finish()
-    }
 }
 
 impl Default for PoolOptions {
@@ -76,7 +68,6 @@ impl Default for PoolOptions {
             measure: false,
             shards: (2 * cpus).next_power_of_two().min(64),
             cpus: Vec::new(),
-            gate: None,
         }
     }
 }
@@ -94,6 +85,7 @@ pub(super) struct Shared<S> {
     pub(super) closed: AtomicBool,
     pub(super) clock: Option<Clock>,
     pub(super) starts: Starts,
+    gate: Option<SpawnGate>,
 }
 
 /// The workers of one account.
@@ -149,7 +141,7 @@ impl<S: Source> Shared<S> {
 
     /// Makes a worker (I1).
     fn spawn(self: &Arc<Self>, at: usize, roster: &mut Roster) -> io::Result<()> {
-        if let Some(gate) = &self.options.gate {
+        if let Some(gate) = &self.gate {
             gate()?;
         }
         let parker = Parker::new()?;
@@ -291,6 +283,11 @@ impl<S: Source> Pool<S> {
     /// A pool without workers; they come with the work.
     #[must_use]
     pub fn new(options: PoolOptions) -> Pool<S> {
+        Pool::with_gate(options, None)
+    }
+
+    /// The same with a say in whether threads can be made.
+    pub(super) fn with_gate(options: PoolOptions, gate: Option<SpawnGate>) -> Pool<S> {
         let clock = options.measure.then(Clock::real);
         let acct = |at: usize| Acct::new(options.shards, options.max_workers[at].clamp(1, MAX_WORKERS), clock.as_ref());
         let shared = Shared {
@@ -300,6 +297,7 @@ impl<S: Source> Pool<S> {
             closed: AtomicBool::new(false),
             starts: Starts::new(options.measure),
             clock,
+            gate,
             options,
         };
         Pool { handle: Arc::new(Handle { shared: Arc::new(shared) }) }

@@ -27,10 +27,13 @@ pub struct Setup {
     pub bs: u32,
     /// Set the ring up with IOPOLL.
     pub poll: bool,
+    /// NOPs go to the kernel's workers (IOSQE_ASYNC), at most so many of them.
+    pub workers: Option<u32>,
 }
 
 const REGISTER_BUFFERS: u32 = 0;
 const REGISTER_FILES: u32 = 2;
+const REGISTER_IOWQ_MAX_WORKERS: u32 = 19;
 const REGISTER_RING_FDS: u32 = 20;
 
 /// `struct io_uring_rsrc_update` of the UAPI.
@@ -79,10 +82,15 @@ impl KernelRing {
             let region = libc::iovec { iov_base: buffers.as_mut_ptr().cast(), iov_len: len };
             fixed_buffers = register(&rings, REGISTER_BUFFERS, &mut [region]).is_ok();
         }
+        if let Some(workers) = setup.workers {
+            // Bound and unbound: NOPs are of one of these.
+            register(&rings, REGISTER_IOWQ_MAX_WORKERS, &mut [workers, workers])
+                .map_err(|err| Failure::run(format!("the kernel does not take a limit for its workers: {err}")))?;
+        }
         let enter = enter_by_index(&rings, setup.poll && file.is_some());
         let (nop, base) = (file.is_none(), buffers.as_ptr() as u64);
         let mut ring = Self { rings, buffers, base, _file: file, nop, bs: setup.bs, opcodes: [0; 2], enter, queued: 0 };
-        ring.prefill(fixed_buffers);
+        ring.prefill(fixed_buffers, setup.workers.is_some());
         Ok(ring)
     }
 }

@@ -101,7 +101,7 @@ fn failing(bound: u32, fails: &Arc<AtomicBool>) -> Pool<Probe> {
     let fails = Arc::clone(fails);
     let gate: pool::SpawnGate =
         Arc::new(move || if fails.load(SeqCst) { Err(io::Error::other("on purpose")) } else { Ok(()) });
-    Pool::new(PoolOptions { gate: Some(gate), ..options(bound, 1) })
+    Pool::with_gate(options(bound, 1), Some(gate))
 }
 
 #[test]
