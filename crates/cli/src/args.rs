@@ -13,6 +13,7 @@ use clap::{Parser, Subcommand};
 
 pub use bench::{BenchArgs, Peer, ProgressStyle, Rw};
 pub use doctor::DoctorArgs;
+pub use value::CpuList;
 pub use wq::{Arm, Work};
 
 const EXAMPLES: &str = "\

@@ -5,6 +5,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use sheave::base::units;
 
+use super::value;
+
 /// What `sheave bench wq:` is asked beside what all runs are asked.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Workers (wq: only)")]
@@ -16,6 +18,10 @@ pub struct WqArgs {
     /// Threads that queue work, each with --depth items in flight.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256), default_value_t = 1)]
     pub submitters: u32,
+
+    /// CPUs that workers run on, such as 0 or 0-3, as --cpu places submitters [default: those of the process].
+    #[arg(long, value_name = "LIST", value_parser = value::cpu_list)]
+    pub worker_cpu: Option<value::CpuList>,
 
     /// What an item does: nop, spin:TIME or sleep:TIME, as spin:500ns or sleep:100us.
     #[arg(long, value_name = "WORK", value_parser = work, default_value = "nop")]

@@ -23,7 +23,7 @@ mod rings;
 mod setup;
 
 use rings::{Params, Rings};
-pub use setup::Setup;
+pub use setup::{Setup, Workers};
 
 /// What [`probe`] asks the kernel for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

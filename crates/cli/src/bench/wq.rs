@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::args::{Arm, BenchArgs, Peer, Work};
+use crate::args::{Arm, BenchArgs, CpuList, Peer, Work};
+use crate::bench::cpu;
 use crate::failure::Failure;
 use crate::output;
 use report::Report;
@@ -49,6 +50,10 @@ pub struct WqPlan {
     pub pairs: u32,
     /// What is measured.
     pub arm: Arm,
+    /// The CPU of each submitter in turn; none for any.
+    pub cpus: Vec<usize>,
+    /// CPUs of workers; none for any.
+    pub worker_cpus: Vec<usize>,
     /// Set by Ctrl-C.
     pub stop: Arc<AtomicBool>,
 }
@@ -87,6 +92,19 @@ pub fn run(args: &BenchArgs, stop: Arc<AtomicBool>) -> Result<(), Failure> {
         output::text(&report.table());
     }
     Ok(())
+}
+
+/// The CPUs of a list, if the process may use them.
+fn allowed(list: Option<&CpuList>) -> Result<Vec<usize>, Failure> {
+    let allowed = cpu::allowed();
+    let cpus = list.map(|list| list.0.clone()).unwrap_or_default();
+    match cpus.iter().find(|cpu| !allowed.contains(cpu)) {
+        Some(missing) => {
+            Err(Failure::usage(format!("CPU {missing} is not among those this process may use ({allowed:?})"))
+                .fix("choose from those, or widen the set with taskset or the container's cpuset"))
+        }
+        None => Ok(cpus),
+    }
 }
 
 /// The arguments judged together.
@@ -132,6 +150,8 @@ fn plan(args: &BenchArgs, stop: Arc<AtomicBool>) -> Result<WqPlan, Failure> {
         turn,
         pairs,
         arm,
+        cpus: allowed(args.cpu.as_ref())?,
+        worker_cpus: allowed(wq.worker_cpu.as_ref())?,
         stop,
     })
 }

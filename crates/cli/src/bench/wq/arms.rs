@@ -16,9 +16,11 @@ use std::thread::JoinHandle;
 
 use sheave::base::clock::Clock;
 
+use super::WqPlan;
 use super::pool_engine::{Arm, Back, perform};
 use super::turn::PoolFigures;
 use crate::args::Work;
+use crate::bench::cpu;
 use crate::failure::Failure;
 
 /// Flags of an item: it has a hash, in the bits from `HASH_SHIFT` on.
@@ -68,8 +70,9 @@ pub struct OldPool {
 }
 
 impl OldPool {
-    /// `shards` lists for `workers` workers.
-    pub fn new(workers: u32, sharded: bool, flags_once: bool, work: Work, measure: bool) -> Result<Self, Failure> {
+    /// One list, or one a worker.
+    pub fn new(plan: &WqPlan, sharded: bool, flags_once: bool, measure: bool) -> Result<Self, Failure> {
+        let (workers, work) = (plan.workers, plan.work);
         let shards = if sharded { workers } else { 1 };
         let shared = Arc::new(Shared {
             shards: (0..shards).map(|_| Shard::default()).collect(),
@@ -81,7 +84,12 @@ impl OldPool {
         let mut pool = Self { shared, threads: Vec::new() };
         for worker in 0..workers {
             let shared = Arc::clone(&pool.shared);
-            let body = move || shared.serve((worker % shards) as usize);
+            let cpus = plan.worker_cpus.clone();
+            let body = move || {
+                // Checked when the run was planned.
+                let _ = cpu::pin_to(&cpus);
+                shared.serve((worker % shards) as usize);
+            };
             let thread = std::thread::Builder::new().name(format!("old-wq-{worker}")).spawn(body);
             pool.threads.push(thread.map_err(|err| Failure::run(format!("cannot start a worker: {err}")))?);
         }

@@ -9,7 +9,7 @@ use super::pool_engine::{BenchSource, PoolEngine, Stealing};
 use super::ring_engine::RingEngine;
 use super::turn::{self, PoolFigures, Turn};
 use crate::args::Arm;
-use crate::bench::kernel::{KernelRing, Setup};
+use crate::bench::kernel::{KernelRing, Setup, Workers};
 use crate::failure::Failure;
 
 /// A side.
@@ -39,14 +39,19 @@ impl Side {
 }
 
 fn ring(plan: &WqPlan, measure: bool) -> Result<Turn, Failure> {
-    let wq = IoWq::builder().max_workers(plan.workers, plan.workers).measure(measure).build();
+    let wq = IoWq::builder().max_workers(plan.workers, plan.workers).cpus(&plan.worker_cpus).measure(measure).build();
     let wq = wq.map_err(|err| Failure::run(format!("cannot make a pool: {err}")))?;
     let figures = || figures(wq.counts()[0].created, wq.lock_stats(), wq.starts());
     turn::run(plan, || RingEngine::new(plan.depth, &wq), figures)
 }
 
 fn stealing(plan: &WqPlan, measure: bool) -> Result<Turn, Failure> {
-    let pool = Pool::new(PoolOptions { max_workers: [plan.workers; 2], measure, ..PoolOptions::default() });
+    let pool = Pool::new(PoolOptions {
+        max_workers: [plan.workers; 2],
+        measure,
+        cpus: plan.worker_cpus.clone(),
+        ..PoolOptions::default()
+    });
     let make = || {
         PoolEngine::new(plan.depth, plan.hashed, |back| {
             let submitter = pool.submitter(BenchSource { work: plan.work, back }, plan.depth);
@@ -58,15 +63,16 @@ fn stealing(plan: &WqPlan, measure: bool) -> Result<Turn, Failure> {
 }
 
 fn old(plan: &WqPlan, arm: Arm, measure: bool) -> Result<Turn, Failure> {
-    let pool = OldPool::new(plan.workers, arm == Arm::Sharded, arm != Arm::OneList, plan.work, measure)?;
+    let pool = OldPool::new(plan, arm == Arm::Sharded, arm != Arm::OneList, measure)?;
     let make = || PoolEngine::new(plan.depth, plan.hashed, |back| Ok(pool.client(0, back)));
     turn::run(plan, make, || pool.figures())
 }
 
 fn kernel(plan: &WqPlan) -> Result<Turn, Failure> {
+    let workers = Workers { limit: plan.workers, cpus: &plan.worker_cpus };
     let make = || {
         let (depth, batch) = (plan.depth, plan.batch);
-        KernelRing::new(Setup { file: None, depth, batch, bs: 512, poll: false, workers: Some(plan.workers) })
+        KernelRing::new(Setup { file: None, depth, batch, bs: 512, poll: false, workers: Some(workers) })
     };
     turn::run(plan, make, PoolFigures::default)
 }

@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 
 use super::WqPlan;
 use crate::args::Rw;
-use crate::bench::cpu::{CpuMeter, Spent};
+use crate::bench::cpu::{self, CpuMeter, Spent};
 use crate::bench::engine::Engine;
 use crate::bench::live::{Counts, report_histogram};
 use crate::bench::looper::{Lane, Looper, Until};
@@ -73,9 +73,10 @@ pub fn run<E: Engine>(
         let lanes: Vec<Arc<Lane>> = (0..plan.submitters).map(|_| Arc::new(Lane::new())).collect();
         let threads: Vec<_> = lanes
             .iter()
-            .map(|lane| {
+            .enumerate()
+            .map(|(index, lane)| {
                 let lane = Arc::clone(lane);
-                scope.spawn(move || submitter(plan, make, lane, at_gate))
+                scope.spawn(move || submitter(plan, index, make, lane, at_gate))
             })
             .collect();
         gate.wait();
@@ -96,13 +97,18 @@ pub fn run<E: Engine>(
 /// One submitter's turn (I1).
 fn submitter<E: Engine>(
     plan: &WqPlan,
+    index: usize,
     make: impl Fn() -> Result<E, Failure>,
     lane: Arc<Lane>,
     gate: &Barrier,
 ) -> Result<Counts, Failure> {
     let mut pattern = Pattern::new(Rw::Read, 0, 0, 512, 1, 1);
     let until = |time| Until { runtime: Some(time), ios: u64::MAX, stop: Arc::clone(&plan.stop) };
-    let warm = make().and_then(|engine| {
+    let pinned = match plan.cpus.len() {
+        0 => Ok(()),
+        cpus => cpu::pin(plan.cpus[index % cpus]),
+    };
+    let warm = pinned.and_then(|()| make()).and_then(|engine| {
         let mut looper = Looper::new(engine, plan.depth, plan.batch, 0, lane);
         looper.run(&mut pattern, &until(WARM_UP), &mut Unpaced)?;
         looper.reset();
