@@ -324,7 +324,8 @@ impl<S: Source> Pool<S> {
         for acct in &shared.accts {
             acct.reserve(all);
         }
-        Some(Submitter { pool: self.clone(), client, at, staged: [Vec::new(), Vec::new()], hashed: Vec::new() })
+        let staged = [Vec::with_capacity(STAGED), Vec::with_capacity(STAGED)];
+        Some(Submitter { pool: self.clone(), client, at, staged, hashed: Vec::with_capacity(STAGED) })
     }
 
     /// The workers of the bound and of the unbound account.

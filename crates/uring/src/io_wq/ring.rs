@@ -309,3 +309,6 @@ impl Drop for RingWq {
         }
     }
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;
