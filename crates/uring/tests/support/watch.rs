@@ -59,6 +59,7 @@ impl Watch {
     }
 
     /// The address of the memory.
+    #[allow(dead_code)] // Not every test that watches memory asks.
     pub fn addr(self) -> usize {
         self.addr
     }
