@@ -28,6 +28,9 @@ pub enum RingError {
     /// No such entry in the file table.
     #[error("{0:?} is no entry of this ring's file table: attach the device first")]
     BadFd(Fd),
+    /// No such entry in the registered table.
+    #[error("the registered file table has no entry {0}: register a longer one first")]
+    BadFile(usize),
     /// No such registered buffer.
     #[error("there is no registered buffer {0}: register more buffers first")]
     BadBuffer(u16),

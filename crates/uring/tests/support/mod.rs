@@ -1,5 +1,5 @@
 //! What the scenario tests of rings share: raw SQEs, runs of them, and the block layer's test driver.
-#![allow(dead_code)] // Each test binary uses a part of it.
+#![allow(dead_code, unused_imports)] // Each test binary uses a part of it.
 #![allow(unsafe_code)] // Raw SQEs.
 
 #[path = "../../../blk/tests/support/mod.rs"]
