@@ -9,17 +9,33 @@
 //! let device = Device::open("ram:size=16M")?;
 //! let mut ring = Ring::builder().entries(32).build()?;
 //! let fd = ring.attach(&device)?;
-//!
-//! let mut buf = Buf::zeroed(4096, 4096)?;
-//! buf[..5].copy_from_slice(b"hello");
-//! ring.push(op::write(fd, buf).offset(8192).link()).map_err(|full| full.error)?;
-//! ring.push(op::read(fd, Buf::zeroed(4096, 4096)?).offset(8192).user_data(1)).map_err(|full| full.error)?;
+//! let mut hello = Buf::zeroed(4096, 4096)?; // length and alignment in bytes
+//! hello[..5].copy_from_slice(b"hello");
+//! ring.push(op::write(fd, hello).offset(8192).link())?; // linked: the read waits for the write
+//! ring.push(op::read(fd, Buf::zeroed(4096, 4096)?).offset(8192).user_data(1))?;
 //! ring.submit_and_wait(2)?;
-//! let read = ring.completions().find(|c| c.user_data == 1).expect("one completion an operation");
+//! let read = ring.completions().find(|done| done.user_data == 1).expect("one completion an operation");
 //! assert_eq!(read.result()?, 4096);
-//! assert_eq!(&read.into_buf().expect("gives its buffer back")[..5], b"hello");
+//! assert_eq!(&read.into_buf().expect("a read gives its buffer back")[..5], b"hello");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! | to | see |
+//! |---|---|
+//! | open a device by its spec, or make one from a driver of your own | [`Device`], [`blk::spec`], [`blk::driver`] |
+//! | build a ring, attach devices, submit, wait, read completions | [`Ring`], [`RingBuilder`] |
+//! | make an operation | [`op`] |
+//! | have memory with an alignment | [`Buf`] |
+//! | wake a ring from another thread, or send it a message | [`RingHandle`] |
+//! | read statistics and what is in flight | [`Device::stats`], [`Device::in_flight`] |
+//!
+//! Units: lengths, offsets and sizes are in bytes; `sector` is always 512 bytes; times are [`std::time::Duration`], or
+//! nanoseconds where a name ends in `_ns`. Errors: calls that set something up give a [`RingError`] or a
+//! [`DeviceError`], whose text names the cause and the fix. An I/O ends with one [`Completion`], whose `res` is
+//! io_uring's: bytes, or `-errno`.
+//!
+//! A ring belongs to the thread that made it and takes no locks for an I/O. Several threads use a ring each, over the
+//! same devices.
 //!
 //! The floors are crates of their own, re-exported here: [`base`], [`blk`], [`iomap`], [`uring`].
 
@@ -34,3 +50,13 @@ pub use sheave_blk::{Device, DeviceError};
 pub use sheave_iomap::File;
 pub use sheave_uring::prep as op;
 pub use sheave_uring::{Completion, Fd, Ring, RingBuilder, RingError, RingHandle};
+
+/// The example of the README, tested like all others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
+
+/// The driver of the page on drivers.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/drivers/README.md")]
+pub struct Drivers;

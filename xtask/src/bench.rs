@@ -1,93 +1,186 @@
-//! `cargo xtask bench`: the measurements of docs/performance.md, as a Markdown table to paste there.
+//! `cargo xtask bench`: the measurements of docs/performance.md, as Markdown tables that it can put there itself.
 //!
-//! Owns the list of `sheave bench` commands. Does not own any measuring: `sheave bench` does that, and interleaves
-//! with the kernel by itself. Run it on an idle machine.
+//! Owns the list of commands, by section of the page. Does not own any measuring of times: `sheave bench` does that,
+//! and takes turns with the kernel by itself. Run it on an idle machine.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `table` | a row from the JSON of a run |
+//! | `counts` | instructions, system calls, idle CPU, build time |
+//! | `page` | putting a section into the page |
 
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::cargo::{self, cargo};
 use crate::workspace;
 
-/// One row of the table: the arguments of `sheave bench`. FILE stands for a file in the target directory.
-const ROWS: &[&str] = &[
-    "null:size=1T --rw randread --bs 512 --depth 128 --batch 32 --poll --compare kernel",
-    "null:size=1T --rw randread --bs 512 --depth 1 --batch 1 --poll --compare kernel",
-    "null:size=1T --rw randread --bs 512 --depth 128 --batch 32 --poll --stats off",
-    "ram:size=1G --rw randread --bs 512 --depth 128 --batch 32 --poll --compare memcpy",
-    "ram:size=1G --rw randread --bs 4k --depth 32 --batch 16 --poll --compare memcpy",
-    "file:FILE,size=1G --rw randread --bs 4k --depth 1 --compare kernel",
-    "file:FILE,size=1G --rw randread --bs 4k --depth 4 --compare kernel",
-    "file:FILE,size=1G --rw randread --bs 4k --depth 16 --compare kernel",
-    "file:FILE,size=1G --rw randread --bs 4k --depth 32 --compare kernel",
-    "file:FILE,size=1G --rw randwrite --bs 4k --depth 1 --compare kernel",
-    "file:FILE,size=1G --rw randwrite --bs 4k --depth 4 --compare kernel",
-    "file:FILE,size=1G --rw randwrite --bs 4k --depth 16 --compare kernel",
-    "file:FILE,size=1G --rw randwrite --bs 4k --depth 32 --compare kernel",
+mod counts;
+mod page;
+mod table;
+
+/// The file that `file:` rows make; removed at the end.
+const FILE: &str = "target/bench.img";
+
+/// A part of the page.
+struct Section {
+    /// As in the page's `bench:NAME` marker, and on the command line.
+    name: &'static str,
+    what: What,
+}
+
+/// How a section comes about.
+enum What {
+    /// One line in words.
+    Machine,
+    /// A row for each of these arguments of `sheave bench`.
+    Runs(&'static [&'static str]),
+    /// These arguments, with statistics and without, in turns.
+    Statistics(&'static [&'static str]),
+    /// What can be counted.
+    Counts,
+    /// How long a build from nothing takes.
+    Build,
+}
+
+const SECTIONS: &[Section] = &[
+    Section { name: "machine", what: What::Machine },
+    Section {
+        name: "null",
+        what: What::Runs(&[
+            "null:size=1T --rw randread --bs 512 --depth 128 --batch 32 --poll --compare kernel",
+            "null:size=1T --rw randwrite --bs 512 --depth 128 --batch 32 --poll --compare kernel",
+            "null:size=1T --rw randread --bs 512 --depth 1 --batch 1 --poll --compare kernel",
+        ]),
+    },
+    Section {
+        name: "stats",
+        what: What::Statistics(&[
+            "null:size=1T --rw randread --bs 512 --depth 128 --batch 32 --poll",
+            "null:size=1T --rw randread --bs 512 --depth 1 --batch 1 --poll",
+        ]),
+    },
+    Section {
+        name: "file",
+        what: What::Runs(&[
+            "file:target/bench.img,size=1G --rw randread --bs 4k --depth 1 --compare kernel",
+            "file:target/bench.img,size=1G --rw randread --bs 4k --depth 4 --compare kernel",
+            "file:target/bench.img,size=1G --rw randread --bs 4k --depth 16 --compare kernel",
+            "file:target/bench.img,size=1G --rw randread --bs 4k --depth 32 --compare kernel",
+            "file:target/bench.img,size=1G --rw randwrite --bs 4k --depth 1 --compare kernel",
+            "file:target/bench.img,size=1G --rw randwrite --bs 4k --depth 4 --compare kernel",
+            "file:target/bench.img,size=1G --rw randwrite --bs 4k --depth 16 --compare kernel",
+            "file:target/bench.img,size=1G --rw randwrite --bs 4k --depth 32 --compare kernel",
+        ]),
+    },
+    Section {
+        name: "ram",
+        what: What::Runs(&[
+            "ram:size=1G --rw randread --bs 512 --depth 128 --batch 32 --poll --compare memcpy",
+            "ram:size=1G --rw randread --bs 4k --depth 32 --batch 16 --poll --compare memcpy",
+        ]),
+    },
+    Section { name: "counts", what: What::Counts },
+    Section { name: "build", what: What::Build },
 ];
 
-/// The columns after the command: heading, key of the JSON object, digits after the point.
-const COLUMNS: &[(&str, &str, usize)] = &[
-    ("IOPS", "iops", 0),
-    ("ns/IO", "ns_per_io", 1),
-    ("CPU ns/IO", "cpu_ns_per_io", 1),
-    ("p99 ns", "p99_ns", 0),
-    ("IOPS ours/theirs", "ratio_iops", 2),
-    ("CPU ours/theirs", "ratio_cpu", 2),
-];
+/// What the command line asks for.
+struct Options<'a> {
+    /// Those that were named; all when none was.
+    sections: Vec<&'a Section>,
+    runtime: &'a str,
+    write: bool,
+}
 
-/// The command: all rows, or those that contain every one of the given words.
+/// The command.
 pub fn main(args: &[String]) -> Result<()> {
-    if args.iter().any(|arg| arg.starts_with("--help")) {
-        bail!("usage: cargo xtask bench [WORD]... [--runtime TIME]");
-    }
-    let (words, runtime) = match args {
-        [words @ .., flag, time] if flag == "--runtime" => (words, time.as_str()),
-        words => (words, "5s"),
-    };
+    let options = parse(args)?;
     cargo::run(cargo(["build", "--release", "--quiet", "-p", "sheave-cli"]))?;
-    let file = workspace::target_dir().join("bench.img");
-    println!("{}", heading());
-    for row in ROWS.iter().filter(|row| words.iter().all(|word| row.contains(word.as_str()))) {
-        let args = row.replace("FILE", &file.to_string_lossy());
-        let mut command = Command::new(workspace::target_dir().join("release/sheave"));
-        command.arg("bench").args(args.split(' ')).args(["--runtime", runtime, "--json"]);
-        let shown = cargo::show(&command);
-        let (json, errors, success) = cargo::capture(command)?;
-        if !success {
-            bail!("{shown} failed:\n{errors}");
+    std::fs::create_dir_all(workspace::root().join("target"))?;
+    for section in &options.sections {
+        let text = measure(section, options.runtime).with_context(|| format!("section {}", section.name))?;
+        println!("### {}\n\n{text}", section.name);
+        if options.write {
+            page::write(section.name, &text)?;
         }
-        println!("{}", table_row(row, &json).with_context(|| format!("{shown} printed:\n{json}"))?);
     }
-    let _ = std::fs::remove_file(file);
+    let _ = std::fs::remove_file(workspace::root().join(FILE)); // only there if a row made it
     Ok(())
 }
 
-fn heading() -> String {
-    let (names, rules): (String, String) = COLUMNS.iter().map(|(name, ..)| (format!(" {name} |"), "---:|")).unzip();
-    format!("| `sheave bench ...` |{names}\n|---|{rules}")
-}
-
-fn table_row(command: &str, json: &str) -> Result<String> {
-    let mut line = format!("| `{command}` |");
-    for &(_, key, digits) in COLUMNS {
-        let cell = match number(json, key) {
-            Some(value) => format!("{value:.digits$}"),
-            None if key.starts_with("ratio") => "".into(), // no comparison in this row
-            None => bail!("no number `{key}`"),
-        };
-        line += &format!(" {cell} |");
+fn parse(args: &[String]) -> Result<Options<'_>> {
+    let names: Vec<&str> = SECTIONS.iter().map(|section| section.name).collect();
+    let usage = || format!("usage: cargo xtask bench [{}]... [--runtime TIME] [--write]", names.join("|"));
+    let mut options = Options { sections: Vec::new(), runtime: "5s", write: false };
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--write" => options.write = true,
+            "--runtime" => options.runtime = args.next().with_context(usage)?,
+            name => match SECTIONS.iter().find(|section| section.name == name) {
+                Some(section) => options.sections.push(section),
+                None => bail!("no section `{name}`; {}", usage()),
+            },
+        }
     }
-    Ok(line)
+    if options.sections.is_empty() {
+        options.sections.extend(SECTIONS);
+    }
+    Ok(options)
 }
 
-/// The number after `"key":`, wherever it stands. The keys we ask for stand once in the report.
-fn number(json: &str, key: &str) -> Option<f64> {
-    let quoted = format!("\"{key}\"");
-    let after = json.split_once(quoted.as_str())?.1.trim_start().strip_prefix(':')?.trim_start();
-    let end = after.find(|char: char| !matches!(char, '0'..='9' | '.' | '-' | '+' | 'e' | 'E')).unwrap_or(after.len());
-    after[..end].parse().ok()
+fn measure(section: &Section, runtime: &str) -> Result<String> {
+    let mut lines = Vec::new();
+    match section.what {
+        What::Machine => lines.push(counts::machine()?),
+        What::Runs(rows) => {
+            lines.push(table::heading());
+            for row in rows {
+                lines.push(table::row(row, &run(row, &["--runtime", runtime])?)?);
+            }
+        }
+        What::Statistics(rows) => {
+            lines.push(table::statistics_heading());
+            for row in rows {
+                lines.push(statistics(row)?);
+            }
+        }
+        What::Counts => lines.push(counts::table()?),
+        What::Build => lines.push(counts::build()?),
+    }
+    Ok(lines.join("\n") + "\n")
+}
+
+/// Turns on each side.
+const TURNS: usize = 5;
+
+fn statistics(row: &str) -> Result<String> {
+    let (mut on, mut off) = (Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        for (with, list) in [("on", &mut on), ("off", &mut off)] {
+            let json = run(row, &["--stats", with, "--runtime", "1s"])?;
+            list.push(table::number(&json, "cpu_ns_per_io").context("no number `cpu_ns_per_io`")?);
+        }
+    }
+    Ok(table::statistics_row(row, on, off))
+}
+
+/// The JSON that `sheave bench` prints for these arguments.
+fn run(row: &str, more: &[&str]) -> Result<String> {
+    let mut command = sheave(row);
+    command.args(more).args(["--json", "--progress", "none"]);
+    let shown = cargo::show(&command);
+    let (json, errors, success) = cargo::capture(command)?;
+    ensure!(success, "{shown} failed:\n{errors}");
+    Ok(json)
+}
+
+/// `sheave bench` with these arguments, in the root of the repository.
+fn sheave(row: &str) -> Command {
+    let mut command = Command::new(workspace::target_dir().join("release/sheave"));
+    command.current_dir(workspace::root()).arg("bench").args(row.split(' '));
+    command
 }
 
 #[cfg(test)]

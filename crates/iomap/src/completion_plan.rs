@@ -13,6 +13,8 @@
 //! - I2: later only demoted, `Inline` -> `Task` -> `Worker`; [`CompletionPlan::demote`] is the only change.
 //! - I3: code that may block takes a [`MayBlock`] token, and only workers make one.
 
+use std::marker::PhantomData;
+
 use crate::kiocb::{IOCB_DSYNC, IOCB_SYNC, IOCB_WRITE};
 use crate::mapping::{MAP_DIRTY, MAP_NEW, MAP_SHARED, Mapping, MappingKind};
 
@@ -38,15 +40,41 @@ impl CompletionPlan {
     }
 }
 
-/// Proof that the code runs where it may block (I3).
+/// Proof that the code runs where it may block (I3). What completes inline has none and cannot make one up:
+///
+/// ```compile_fail,E0423
+/// use sheave_iomap::completion_plan::MayBlock;
+/// use sheave_iomap::{File, dio, kiocb::Kiocb};
+///
+/// fn end_io_inline(file: &dyn File, kiocb: &mut Kiocb) {
+///     dio::finish_in_worker(file, kiocb, &MayBlock(()));
+/// }
+/// ```
+///
+/// It stays on the thread that made it, so no worker can lend its own to a ring:
+///
+/// ```compile_fail,E0277
+/// let token = sheave_iomap::completion_plan::MayBlock::on_worker();
+/// std::thread::spawn(move || drop(token));
+/// ```
+///
+/// With a token all of it is allowed:
+///
+/// ```
+/// # use sheave_iomap::{RawFile, completion_plan::MayBlock, dio, kiocb::Kiocb};
+/// # let device = sheave_blk::Device::open("null:")?;
+/// let token = MayBlock::on_worker();
+/// dio::finish_in_worker(&RawFile::new(device), &mut Kiocb::started(0, 512, 0), &token);
+/// # Ok::<(), sheave_blk::DeviceError>(())
+/// ```
 #[derive(Debug)]
-pub struct MayBlock(());
+pub struct MayBlock(PhantomData<*const ()>);
 
 impl MayBlock {
     /// For worker threads, and for threads of the caller's own that drive no ring.
     #[must_use]
     pub fn on_worker() -> MayBlock {
-        MayBlock(())
+        MayBlock(PhantomData)
     }
 }
 

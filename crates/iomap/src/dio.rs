@@ -4,8 +4,8 @@
 //! the kiocb's memory or the place where deferred completions run: the ring calls [`finish_in_task`] and
 //! [`finish_in_worker`] where the plan says.
 //!
-//! Order of the checks, as a block device of the kernel has it: nothing to do; position; end of file; whole blocks;
-//! memory that cannot be any; its alignment.
+//! Order of the checks, as a block device of the kernel has it: may be written; position; nothing to do; end of file;
+//! whole blocks; memory that cannot be any; its alignment.
 //!
 //! Order on completion: the file's completion work -> a sync if one is needed -> the result.
 //!
@@ -22,8 +22,10 @@ use sheave_blk::queue::Queue;
 
 use crate::completion_plan::{CompletionPlan, MayBlock, decide};
 use crate::file::{File, WriteDone};
-use crate::kiocb::{IOCB_COMPLETION_WORK, IOCB_DSYNC, IOCB_NEED_SYNC, IOCB_POLLED, IOCB_SYNC, IOCB_WRITE, Kiocb};
-use crate::mapping::{Intent, MappingKind};
+use crate::kiocb::{
+    IOCB_COMPLETION_WORK, IOCB_DSYNC, IOCB_NEED_SYNC, IOCB_NOWAIT, IOCB_POLLED, IOCB_SYNC, IOCB_WRITE, Kiocb,
+};
+use crate::mapping::{Intent, Mapping, MappingKind};
 
 /// Longest transfer of one I/O, as in the kernel: 2 GiB less a page.
 pub const MAX_RW_COUNT: u32 = 0x7fff_f000;
@@ -75,6 +77,11 @@ impl OpenFile {
         self.read_only
     }
 
+    /// Whether the file is its device from end to end.
+    pub fn is_identity(&self) -> bool {
+        self.identity
+    }
+
     /// Size of the smallest addressable unit, less one.
     pub fn block_mask(&self) -> u32 {
         self.block_mask
@@ -97,8 +104,20 @@ pub enum Issued {
     Queued,
     /// It ended at once, with this result: bytes, or `-errno`.
     Done(i32),
-    /// No bio is free, or the file would have to block: issue it again later.
+    /// No bio is free: issue it again when some have ended.
     Again,
+    /// The file must block to map the range: [`File::map_blocking`] in a worker, then issue it again.
+    Blocks,
+}
+
+/// What a completion in a worker comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Finished {
+    /// It is done, with this result.
+    Done(i32),
+    /// The device must be flushed before it is: [`issue_flush`], on the ring's thread.
+    Flush,
 }
 
 #[inline]
@@ -191,14 +210,17 @@ fn bio_spec(bdev: u16, iocb_flags: u16, owner: u32, addr: u64, bytes: u32, fua: 
 /// Everything but one aligned vector on a raw device within its end.
 #[cold]
 fn issue_slow(io: &mut IoCtx, file: &OpenFile, kiocb: &mut Kiocb, owner: u32, vecs: &[BVec]) -> Issued {
+    let write = kiocb.is_write();
+    if write && file.read_only {
+        return Issued::Done(-9); // EBADF
+    }
+    if kiocb.pos.saturating_add(kiocb.len.into()) > i64::MAX as u64 {
+        return error(Status::Invalid);
+    }
     if kiocb.len == 0 {
         return Issued::Done(0);
     }
     let size = file.size_bytes();
-    let write = kiocb.is_write();
-    if write && file.read_only {
-        return Issued::Done(-9);
-    }
     if kiocb.pos >= size && (file.identity || !write) {
         return if write { error(Status::NoSpc) } else { Issued::Done(0) };
     }
@@ -273,7 +295,7 @@ fn issue_mapped(io: &mut IoCtx, file: &OpenFile, kiocb: &mut Kiocb, owner: u32, 
     let mut fua = wants_sync;
     while at < end {
         match file.file.map(at, end - at, intent) {
-            Ok(mapping) if mapping.offset == at && mapping.len != 0 => {
+            Ok(mapping) if is_sound(&mapping, at, intent) => {
                 let decision = decide(&mapping, end, size, kiocb.flags, file.writes_through);
                 fua &= decision.fua;
                 if decision.completion_work {
@@ -283,7 +305,7 @@ fn issue_mapped(io: &mut IoCtx, file: &OpenFile, kiocb: &mut Kiocb, owner: u32, 
                 mappings.push(mapping);
             }
             Ok(_) => return error(Status::IoErr),
-            Err(Status::Again) => return Issued::Again,
+            Err(Status::Again) if kiocb.flags & IOCB_NOWAIT == 0 => return Issued::Blocks,
             Err(status) => return error(status),
         }
     }
@@ -296,13 +318,19 @@ fn issue_mapped(io: &mut IoCtx, file: &OpenFile, kiocb: &mut Kiocb, owner: u32, 
     submit_mapped(io, file, kiocb, owner, vecs, &mappings, fua)
 }
 
+/// Whether the file gave what was asked for: a mapping from there on, and room for what is to be written.
+fn is_sound(mapping: &Mapping, at: u64, intent: Intent) -> bool {
+    let has_room = mapping.kind != MappingKind::Hole || intent == Intent::Read;
+    mapping.offset == at && mapping.len != 0 && has_room
+}
+
 fn submit_mapped(
     io: &mut IoCtx,
     file: &OpenFile,
     kiocb: &mut Kiocb,
     owner: u32,
     vecs: &[BVec],
-    mappings: &[crate::mapping::Mapping],
+    mappings: &[Mapping],
     fua: bool,
 ) -> Issued {
     let mut memory = vecs.to_vec();
@@ -315,17 +343,16 @@ fn submit_mapped(
             zero(&piece);
             continue;
         }
-        kiocb.refs += 1;
         let spec = bio_spec(file.bdev, kiocb.flags, owner, mapping.addr, bytes, fua);
-        if !io.submit(&spec, &piece, NO_FIXED_BUF) {
-            kiocb.refs -= 1;
+        if kiocb.refs == u16::MAX || !io.submit(&spec, &piece, NO_FIXED_BUF) {
             if kiocb.refs == 1 {
                 return Issued::Again;
             }
-            // Some bios are under way: the rest fails as a whole, when they have ended.
-            kiocb.status = Status::Again;
+            // Some bios are under way: the whole fails, when they have ended.
+            kiocb.fail(Status::Again);
             break;
         }
+        kiocb.refs += 1;
     }
     kiocb.refs -= 1;
     if kiocb.refs == 0 { Issued::Done(kiocb.result()) } else { Issued::Queued }
@@ -363,41 +390,53 @@ fn zero(vecs: &[BVec]) {
 #[inline(always)]
 pub fn end_bio(kiocb: &mut Kiocb, status: Status) -> bool {
     if !status.is_ok() {
-        note_error(kiocb, status);
+        kiocb.fail(status);
     }
     kiocb.refs -= 1;
     kiocb.refs == 0
 }
 
-#[cold]
-fn note_error(kiocb: &mut Kiocb, status: Status) {
-    if kiocb.status.is_ok() {
-        kiocb.status = status;
-    }
-    kiocb.plan = kiocb.plan.demote(CompletionPlan::Task);
+/// Whether the completion of what has ended belongs to a worker. No longer once a worker has asked for a flush.
+pub fn wants_worker(kiocb: &Kiocb) -> bool {
+    kiocb.plan == CompletionPlan::Worker && kiocb.flags & (IOCB_COMPLETION_WORK | IOCB_NEED_SYNC) != 0
 }
 
 /// Completion in the issuer's task: what needs no blocking. The result.
 pub fn finish_in_task(kiocb: &Kiocb) -> i32 {
-    debug_assert!(kiocb.plan <= CompletionPlan::Task, "a worker's completion stays a worker's");
+    debug_assert!(!wants_worker(kiocb), "a worker's completion stays a worker's");
     kiocb.result()
 }
 
-/// Completion where blocking is allowed: the file's work, then the sync. The result.
-pub fn finish_in_worker(file: &dyn File, kiocb: &mut Kiocb, token: &MayBlock) -> i32 {
+/// Makes `kiocb` a sync of the file, to be finished by [`finish_in_worker`].
+pub fn start_sync(kiocb: &mut Kiocb) {
+    *kiocb = Kiocb { flags: IOCB_NEED_SYNC, plan: CompletionPlan::Worker, ..Kiocb::default() };
+}
+
+/// Flushes the device, as the last step of a completion for which a worker said so; all other steps are done.
+/// [`end_bio`] says when it has ended.
+pub fn issue_flush(io: &mut IoCtx, file: &OpenFile, kiocb: &mut Kiocb, owner: u32) -> Issued {
+    kiocb.flags &= !(IOCB_COMPLETION_WORK | IOCB_NEED_SYNC);
+    kiocb.refs = 1;
+    let spec = BioSpec { bdev: file.bdev, op: Op::Flush, flags: 0, sector: 0, bytes: 0, owner };
+    if io.submit(&spec, &[], NO_FIXED_BUF) { Issued::Queued } else { Issued::Again }
+}
+
+/// Completion where blocking is allowed: the file's work, then the sync.
+pub fn finish_in_worker(file: &dyn File, kiocb: &mut Kiocb, token: &MayBlock) -> Finished {
     if kiocb.flags & IOCB_COMPLETION_WORK != 0 {
         let done = WriteDone { pos: kiocb.pos, len: u64::from(kiocb.len), status: kiocb.status };
         if let Err(status) = file.end_write(done, token) {
-            note_error(kiocb, status);
+            kiocb.fail(status);
         }
     }
-    if kiocb.flags & IOCB_NEED_SYNC != 0
-        && kiocb.status.is_ok()
-        && let Some(Err(status)) = file.sync(token)
-    {
-        note_error(kiocb, status);
+    if kiocb.flags & IOCB_NEED_SYNC != 0 && kiocb.status.is_ok() {
+        match file.sync(token) {
+            None => return Finished::Flush,
+            Some(Err(status)) => kiocb.fail(status),
+            Some(Ok(())) => {}
+        }
     }
-    kiocb.result()
+    Finished::Done(kiocb.result())
 }
 
 #[cfg(test)]

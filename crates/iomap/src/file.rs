@@ -39,11 +39,11 @@ pub trait File: Debug + Send + Sync {
     }
 
     /// Where the bytes from `pos` on lie; the mapping starts at `pos` and covers at least one byte, at most `len`.
-    /// `Status::Again` when the answer needs blocking work: the ring asks again from a worker with
-    /// [`File::map_blocking`].
+    /// `Status::Again` when the answer needs blocking work: then a worker calls [`File::map_blocking`], and `map` is
+    /// asked again.
     fn map(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status>;
 
-    /// The same where blocking is allowed.
+    /// The same where blocking is allowed; afterwards [`File::map`] knows the answer.
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, _: &MayBlock) -> Result<Mapping, Status> {
         self.map(pos, len, intent)
     }
@@ -53,7 +53,8 @@ pub trait File: Debug + Send + Sync {
         if done.status.is_ok() { Ok(()) } else { Err(done.status) }
     }
 
-    /// Makes what was written before durable, metadata included. `None`: a flush of the device does it all.
+    /// Makes what was written before durable, metadata included. `None`: a flush of the device is all that is needed
+    /// (or left to do), and the caller sends it.
     fn sync(&self, _: &MayBlock) -> Option<Result<(), Status>> {
         None
     }

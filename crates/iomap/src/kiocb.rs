@@ -60,6 +60,15 @@ impl Kiocb {
         if self.status.is_ok() { self.len as i32 } else { -self.status.errno() }
     }
 
+    /// Notes an error: the first one wins (I2), and the plan is `Task` at least.
+    #[cold]
+    pub fn fail(&mut self, status: Status) {
+        if self.status.is_ok() {
+            self.status = status;
+        }
+        self.plan = self.plan.demote(CompletionPlan::Task);
+    }
+
     /// Whether it writes.
     #[inline]
     #[must_use]

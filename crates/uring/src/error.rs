@@ -28,6 +28,9 @@ pub enum RingError {
     /// No such entry in the file table.
     #[error("{0:?} is no entry of this ring's file table: attach the device first")]
     BadFd(Fd),
+    /// No such entry in the registered table.
+    #[error("the registered file table has no entry {0}: register a longer one first")]
+    BadFile(usize),
     /// No such registered buffer.
     #[error("there is no registered buffer {0}: register more buffers first")]
     BadBuffer(u16),
@@ -74,11 +77,19 @@ impl SendError {
     }
 }
 
-/// A full SQ gives the operation back, with the memory that it owns.
-#[derive(Debug)]
+/// A full SQ gives the operation back, with the memory that it owns. With `?` it becomes a [`RingError`], or whatever
+/// takes any error, and the operation is dropped.
+#[derive(Debug, Error)]
+#[error("{error}")]
 pub struct SqFull {
     /// The operation.
     pub entry: Entry,
-    /// As an error, for `?`.
+    /// As an error.
     pub error: RingError,
+}
+
+impl From<Box<SqFull>> for RingError {
+    fn from(full: Box<SqFull>) -> RingError {
+        full.error
+    }
 }

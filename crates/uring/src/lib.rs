@@ -9,19 +9,20 @@
 //! | [`opdef`], `op` | the table of operations, and each operation |
 //! | `submit`, `complete` | the way in and the way out: chains, drains, CQEs |
 //! | `timers` | pending timeouts |
-//! | `task_work`, `io_wq` | how other threads reach a ring; work that may block |
+//! | `task_work`, `io_wq`, `blocking` | how other threads reach a ring; work that may block |
 //! | [`rsrc`] | file table, registered files and buffers |
 //!
 //! ```
 //! use sheave_uring::{prep, Ring};
 //!
 //! let mut ring = Ring::builder().entries(8).build()?;
-//! ring.push(prep::nop().user_data(42)).map_err(|full| full.error)?;
+//! ring.push(prep::nop().user_data(42))?;
 //! ring.submit_and_wait(1)?;
 //! assert_eq!(ring.completions().map(|c| c.user_data).collect::<Vec<_>>(), [42]);
 //! # Ok::<(), sheave_uring::RingError>(())
 //! ```
 
+mod blocking;
 pub mod builder;
 mod complete;
 mod core;

@@ -63,6 +63,9 @@ pub const REQ_CANCELED: u16 = 1 << 7;
 /// Is a member of a chain, not its head.
 pub const REQ_LINKED: u16 = 1 << 8;
 
+/// A worker's completion asked for a flush, which has not been sent.
+pub const REQ_FLUSHES: u16 = 1 << 15;
+
 /// The fields of a slot that are the same for every request of a kind: copied in one store. A slot has them as its own.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(16))]

@@ -17,20 +17,23 @@ use sheave_base::buf::Buf;
 use sheave_base::sync::Arc;
 use sheave_blk::Device;
 use sheave_blk::ctx::IoCtx;
-use sheave_iomap::dio::{self, OpenFile};
-use sheave_iomap::{CompletionPlan, File, RawFile};
+use sheave_iomap::dio::OpenFile;
+use sheave_iomap::{File, RawFile};
 
 use crate::builder::RingBuilder;
 use crate::core::Core;
 use crate::cqe::Completion;
 use crate::error::{RingError, SqFull};
-use crate::io_wq::{ISSUE_NOW, IoWq, Work};
+use crate::io_wq::IoWq;
 use crate::prep::{Entry, Late, Owned, When};
 use crate::queues::Offsets;
-use crate::req::REQ_OLD_BUF;
+use crate::req::{REQ_OLD_BUF, State};
 use crate::rsrc::Fd;
-use crate::sqe::{Sqe, errno, opcode};
+use crate::sqe::{Sqe, opcode};
 use crate::task_work::{RingHandle, TaskWork};
+
+/// Most entries of the registered file table, as in the kernel.
+const MAX_FIXED_FILES: usize = 1 << 20;
 
 /// An io_uring-shaped ring over the block layer. See [`crate`] for an example.
 #[derive(Debug)]
@@ -74,13 +77,22 @@ impl Ring {
         Ok(())
     }
 
-    /// Makes the table that `IOSQE_FIXED_FILE` indexes; an `Fd(-1)` leaves its entry empty.
+    /// Makes the table that `IOSQE_FIXED_FILE` indexes, in place of the one before; an `Fd(-1)` leaves its entry empty.
+    /// A wrong `fd` changes nothing.
     pub fn register_files(&mut self, fds: &[Fd]) -> Result<(), RingError> {
-        self.core.files.register(fds).map_err(|at| RingError::BadFd(fds[at]))
+        if fds.len() > MAX_FIXED_FILES {
+            return Err(RingError::TooMany { what: "registered files", limit: MAX_FIXED_FILES as u64 });
+        }
+        self.core.files.register(fds).map_err(|at| RingError::BadFd(fds[at]))?;
+        self.sweep_files();
+        Ok(())
     }
 
     /// Changes one entry of the registered table, also while requests use the old file.
     pub fn update_file(&mut self, index: usize, fd: Fd) -> Result<(), RingError> {
+        if index >= self.core.files.registered() {
+            return Err(RingError::BadFile(index));
+        }
         self.core.files.set_fixed(index, fd).map_err(|_| RingError::BadFd(fd))?;
         self.sweep_files();
         Ok(())
@@ -125,7 +137,12 @@ impl Ring {
     }
 
     fn replace_buffer(&mut self, index: u16, buf: Option<Buf>) -> Option<Buf> {
-        let slots: Vec<u32> = self.users_of(index).collect();
+        // Who has not begun looks at the table when it does; who names another address never gets there.
+        let uses = |slot: &u32| {
+            let req = &self.core.reqs[*slot];
+            req.state == State::Issued && self.core.bufs.covers(index, req.addr, 1)
+        };
+        let slots: Vec<u32> = self.users_of(index).filter(uses).collect();
         for &slot in &slots {
             self.core.reqs[slot].rflags |= REQ_OLD_BUF;
         }
@@ -144,7 +161,7 @@ impl Ring {
         self.core.bufs.replace(index, new, slots.len() as u32)
     }
 
-    /// Requests that use a registered buffer as it is now.
+    /// Requests that use a registered buffer as it is now, or will.
     fn users_of(&self, index: u16) -> impl Iterator<Item = u32> + '_ {
         self.core
             .reqs
@@ -298,12 +315,9 @@ impl Ring {
     #[inline]
     fn run_task_work(&mut self, ended: u32) {
         while let Some((slot, res)) = self.task_work.pop_done() {
-            if res == ISSUE_NOW {
-                self.core.ready.push_back(slot);
-            } else {
-                self.core.finish(slot, res);
-            }
+            self.worker_done(slot, res);
         }
+        // Behind a full CQ and a full list of what did not fit, messages stay in the mailbox, which is bounded.
         while self.core.overflow.len() < self.core.overflow_max
             && let Some(cqe) = self.task_work.pop_message()
         {
@@ -322,27 +336,6 @@ impl Ring {
         self.start_waiting();
         if self.core.files.wants_sweep() {
             self.sweep_files();
-        }
-    }
-
-    /// Completes I/O whose plan is not inline.
-    #[cold]
-    fn run_tasks(&mut self) {
-        while let Some(slot) = self.core.tasks.pop_front() {
-            let req = &self.core.reqs[slot];
-            if req.kiocb.plan != CompletionPlan::Worker {
-                let res = dio::finish_in_task(&req.kiocb);
-                self.core.finish(slot, res);
-                continue;
-            }
-            let Some(file) = self.core.files.get(req.file as usize) else {
-                self.core.finish(slot, -errno::EBADF);
-                continue;
-            };
-            let work = Work::Complete(file.file.clone(), req.kiocb);
-            if self.wq.queue(self.task_work.handle(), slot, work).is_err() {
-                self.core.finish(slot, -errno::EAGAIN);
-            }
         }
     }
 

@@ -124,12 +124,21 @@ impl FileTable {
 
     /// Makes the registered table, all entries empty where `fds` has -1. `Err` is the index that names no file.
     pub(crate) fn register(&mut self, fds: &[Fd]) -> Result<(), usize> {
+        let is_bad = |fd: &Fd| fd.0 != -1 && self.resolve_any(fd.0, false).is_none();
+        if let Some(at) = fds.iter().position(is_bad) {
+            return Err(at);
+        }
         self.unregister();
         self.fixed = vec![None; fds.len()];
         for (at, fd) in fds.iter().enumerate() {
             self.set_fixed(at, *fd)?;
         }
         Ok(())
+    }
+
+    /// Entries of the registered table.
+    pub(crate) fn registered(&self) -> usize {
+        self.fixed.len()
     }
 
     /// Changes one entry of the registered table; -1 empties it. Requests in flight keep the file they have.
@@ -244,7 +253,7 @@ impl BufTable {
 
     /// A request that used a replaced buffer at this address has ended.
     pub(crate) fn put_retired(&mut self, addr: u64) {
-        let holds = |(buf, _): &(RegBuf, u32)| addr >= buf.base && addr - buf.base <= buf.len;
+        let holds = |(buf, _): &(RegBuf, u32)| addr >= buf.base && addr - buf.base < buf.len;
         if let Some(at) = self.retired.iter().position(holds) {
             self.retired[at].1 -= 1;
             if self.retired[at].1 == 0 {
@@ -253,3 +262,6 @@ impl BufTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

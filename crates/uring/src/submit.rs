@@ -14,8 +14,8 @@ use crate::io_wq::Work;
 use crate::op;
 use crate::opdef::{self, Issue, OpDef};
 use crate::req::{
-    NO_FILE, NO_SLOT, REQ_CANCELED, REQ_DRAIN, REQ_HAS_GUARD, REQ_LINKED, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END,
-    State,
+    NO_FILE, NO_SLOT, REQ_CANCELED, REQ_DRAIN, REQ_FLUSHES, REQ_HAS_GUARD, REQ_LINKED, REQ_OWNS_BUF, REQ_PREP_FAILED,
+    REQ_SLOW_END, State,
 };
 use crate::ring::Ring;
 use crate::sqe::{
@@ -278,6 +278,16 @@ impl Ring {
                 self.core.retry.push_back(slot);
                 return true;
             }
+            Issue::Rest => {
+                self.core.retry.push_back(slot);
+                return true;
+            }
+            Issue::Blocks => {
+                if self.map_in_worker(slot) {
+                    self.core.enqueue(slot);
+                    return true;
+                }
+            }
         }
         false
     }
@@ -294,16 +304,25 @@ impl Ring {
             round -= 1;
             let req = &self.core.reqs[slot];
             let Some(def) = opdef::get(req.opcode) else { continue };
-            if req.state != State::Queued {
-                self.issue_or_punt(slot);
+            if req.rflags & REQ_FLUSHES != 0 {
+                self.issue_flush(slot);
                 continue;
             }
-            // Back from a worker, from the retry list, or cancelled.
-            self.core.nr_queued -= 1;
-            if req.rflags & REQ_CANCELED != 0 {
-                self.core.finish(slot, -errno::ECANCELED);
-            } else if self.issue(slot, def) {
-                self.arm_guard(slot);
+            match req.state {
+                State::Free | State::Prepared => self.issue_or_punt(slot),
+                // A part of it is in flight.
+                State::Issued => {
+                    self.issue(slot, def);
+                }
+                // Back from a worker, from the retry list, or cancelled.
+                State::Queued => {
+                    self.core.nr_queued -= 1;
+                    if req.rflags & REQ_CANCELED != 0 {
+                        self.core.finish(slot, -errno::ECANCELED);
+                    } else if self.issue(slot, def) {
+                        self.arm_guard(slot);
+                    }
+                }
             }
         }
     }

@@ -1,26 +1,88 @@
-//! Unit tests: a report becomes a row of the table.
+//! Unit tests: a report becomes a row, counts are read, a section of the page is replaced.
 
+use std::time::Duration;
+
+use super::counts::{parse_calls, parse_children, parse_instructions};
+use super::page::replace;
 use super::*;
 
 const REPORT: &str = r#"{ "device": "null", "iops": 40000000.7, "ns_per_io": 25, "cpu_ns_per_io" : 2.5e1,
-    "p99_ns":31, "compare": { "name": "kernel", "ratio_iops": 2.345, "ratio_cpu": 0.4 } }"#;
+    "p99_ns":31, "compare": { "name": "kernel", "iops": 17000000, "cpu_ns_per_io": 58.8, "ratio_iops": 2.345,
+    "ratio_cpu": 0.4, "ratio_iops_range": [ 2.1,
+    2.5 ] } }"#;
 
 #[test]
 fn a_report_becomes_a_row() {
-    let row = table_row("null: --poll", REPORT).expect("complete");
-    assert_eq!(row, "| `null: --poll` | 40000001 | 25.0 | 25.0 | 31 | 2.35 | 0.40 |");
-    assert_eq!(heading().lines().count(), 2);
-    assert_eq!(row.matches('|').count(), heading().lines().last().expect("rule").matches('|').count());
+    let row = table::row("null: --poll", REPORT).expect("complete");
+    assert_eq!(
+        row,
+        "| `null: --poll` | 40.0M | 25.0 ns | 25.0 ns | 31.0 ns | 17.0M | 58.8 ns | 2.35 (2.10 to 2.50) | 0.40 |"
+    );
+    assert_eq!(table::heading().lines().count(), 2);
+    assert_eq!(row.matches('|').count(), table::heading().lines().last().expect("rule").matches('|').count());
 }
 
 #[test]
 fn without_a_comparison_its_cells_are_empty() {
     let alone = REPORT.split("\"compare\"").next().expect("a part");
-    assert!(table_row("x", alone).expect("complete").ends_with("| 31 |  |  |"));
+    let row = table::row("x", alone).expect("complete");
+    assert!(row.ends_with("| 31.0 ns | | | | |"), "{row}");
+    assert_eq!(row.matches('|').count(), table::heading().lines().last().expect("rule").matches('|').count());
 }
 
 #[test]
 fn an_incomplete_report_is_an_error() {
-    assert!(table_row("x", "{\"iops\": 1}").is_err());
-    assert_eq!(number("{\"iops\": \"many\"}", "iops"), None);
+    assert!(table::row("x", "{\"iops\": 1}").is_err());
+    assert!(table::row("x", &REPORT.replace("ratio_cpu", "gone")).is_err());
+    assert_eq!(table::number("{\"iops\": \"many\"}", "iops"), None);
+}
+
+#[test]
+fn statistics_are_compared_turn_by_turn() {
+    let row = table::statistics_row("x", vec![30.0, 20.0, 40.0], vec![29.0, 18.0, 36.0]);
+    assert_eq!(row, "| `x` | 30.0 ns | 29.0 ns | 2.0 ns |");
+    assert_eq!(table::median(vec![4.0, 1.0]), 2.5);
+    assert_eq!(table::median(Vec::new()), 0.0);
+}
+
+#[test]
+fn counts_are_read() {
+    assert_eq!(parse_instructions("x\n==12== I   refs:      44,389,419\n"), Some(44_389_419));
+    assert_eq!(parse_instructions("==12== nothing\n"), None);
+    let calls = "  0.00   0.000000    0     2       prlimit64\n100.00   0.003443   23   148     1 total\n";
+    assert_eq!(parse_calls(calls), Some(148));
+    assert_eq!(parse_calls("strace: gone\n"), None);
+    let stat = "12 (a ) b) S 1 12 12 0 -1 4194560 1 2 0 0 7 8 150 25 20 0 1 0 1 2 3";
+    assert_eq!(parse_children(stat), Some(Duration::from_millis(1750)));
+    assert_eq!(parse_children("12"), None);
+}
+
+#[test]
+fn a_section_of_the_page_is_replaced() {
+    let page = "a\n<!-- bench:x -->\nold\n<!-- /bench -->\nb\n<!-- bench:y -->\n<!-- /bench -->\n";
+    let new = replace(page, "x", "| new |\n").expect("there");
+    assert_eq!(new, page.replace("old\n", "| new |\n"));
+    assert_eq!(replace(page, "z", ""), None);
+    assert_eq!(replace("<!-- bench:x -->\n<!-- bench:y -->\n<!-- /bench -->\n", "x", ""), None, "no end of its own");
+}
+
+#[test]
+fn the_page_has_every_section_and_no_other() {
+    let page = include_str!("../../../docs/performance.md");
+    for section in SECTIONS {
+        assert!(replace(page, section.name, "").is_some(), "{}", section.name);
+    }
+    assert_eq!(page.matches("<!-- bench:").count(), SECTIONS.len());
+}
+
+#[test]
+fn sections_are_chosen_by_name() {
+    let args = |list: &[&str]| list.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>();
+    let some = args(&["null", "ram", "--runtime", "1s"]);
+    let options = parse(&some).expect("known");
+    assert_eq!(options.sections.iter().map(|section| section.name).collect::<Vec<_>>(), ["null", "ram"]);
+    assert_eq!((options.runtime, options.write), ("1s", false));
+    assert_eq!(parse(&args(&["--write"])).expect("all").sections.len(), SECTIONS.len());
+    assert!(parse(&args(&["nul"])).is_err_and(|error| error.to_string().contains("null|")));
+    assert!(parse(&args(&["--runtime"])).is_err());
 }

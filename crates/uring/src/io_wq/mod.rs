@@ -15,8 +15,10 @@ use std::thread::JoinHandle;
 use sheave_base::sync::Arc;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::dio;
+use sheave_iomap::mapping::Intent;
 use sheave_iomap::{File, Kiocb};
 
+use crate::blocking::{result_of, result_of_map};
 use crate::task_work::RingHandle;
 
 /// What a worker does for a slot.
@@ -26,6 +28,8 @@ pub(crate) enum Work {
     Issue,
     /// The completion of an I/O whose plan is `Worker`.
     Complete(Arc<dyn File>, Kiocb),
+    /// A mapping that blocks: position and length.
+    Map(Arc<dyn File>, u64, u64, Intent),
 }
 
 /// The result of [`Work::Issue`]: the ring is to issue the slot now. No CQE has it.
@@ -75,7 +79,8 @@ fn run(items: &Receiver<Item>, ring: &RingHandle) {
     for item in items {
         let res = match item.work {
             Work::Issue => ISSUE_NOW,
-            Work::Complete(file, mut kiocb) => dio::finish_in_worker(&*file, &mut kiocb, &token),
+            Work::Complete(file, mut kiocb) => result_of(dio::finish_in_worker(&*file, &mut kiocb, &token)),
+            Work::Map(file, pos, len, intent) => result_of_map(file.map_blocking(pos, len, intent, &token).map(|_| ())),
         };
         ring.finish(item.slot, res);
     }

@@ -3,6 +3,7 @@
 
 use sheave_blk::bio::{NO_FIXED_BUF, Op};
 use sheave_blk::ctx::BioSpec;
+use sheave_iomap::Kiocb;
 
 use crate::op::file_of;
 use crate::opdef::Issue;
@@ -16,13 +17,17 @@ const ZERO_RANGE: u32 = 0x10;
 const MAX_BYTES: u64 = 1 << 31;
 
 /// Checks the fields that must be empty.
-pub(crate) fn prep(_: &mut Ring, _: u32, sqe: &Sqe) -> Result<(), i32> {
+pub(crate) fn prep(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
+    ring.core.reqs[slot].data = [0; 2];
     let zero = sqe.op_flags == 0 && sqe.buf_index == 0 && sqe.splice_fd_in == 0;
     if zero { Ok(()) } else { Err(errno::EINVAL) }
 }
 
 /// Checks mode and range, then sends write-zeroes.
 pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
+    if ring.core.reqs[slot].data[1] != 0 {
+        return send(ring, slot);
+    }
     match begin(ring, slot) {
         Ok(issue) => issue,
         Err(errno) => Issue::Done(-errno),
@@ -59,25 +64,32 @@ fn begin(ring: &mut Ring, slot: u32) -> Result<Issue, i32> {
     if (off | len) & u64::from(file.block_mask()) != 0 {
         return Err(errno::EINVAL);
     }
-    if plain {
+    // A file that is more than its device would have to do it itself, and cannot yet.
+    if plain || !file.is_identity() {
         return Err(errno::EOPNOTSUPP);
     }
-    req.kiocb = sheave_iomap::Kiocb { refs: 0, ..Default::default() };
-    let bdev = file.bdev;
-    let (mut at, end) = (off, off + len);
-    while at < end {
-        let bytes = (end - at).min(MAX_BYTES);
-        let spec = BioSpec { bdev, op: Op::WriteZeroes, flags: 0, sector: at >> 9, bytes: bytes as u32, owner: slot };
-        if !ring.io.submit(&spec, &[], NO_FIXED_BUF) {
-            if ring.core.reqs[slot].kiocb.refs == 0 {
-                return Ok(Issue::Again);
-            }
-            // What is under way ends first; then the request fails as a whole.
-            ring.core.reqs[slot].kiocb.status = sheave_base::status::Status::Again;
-            break;
+    req.kiocb = Kiocb::started(off, 0, 0);
+    req.data = [off, off + len];
+    Ok(send(ring, slot))
+}
+
+/// Sends bios for what is left. The kiocb keeps the reference of the submission until all are sent, which takes several
+/// calls when there are not as many bios as the range wants.
+fn send(ring: &mut Ring, slot: u32) -> Issue {
+    let req = &mut ring.core.reqs[slot];
+    let Some(bdev) = ring.core.files.get(req.file as usize).map(|file| file.bdev) else {
+        return Issue::Done(-errno::EBADF);
+    };
+    let [at, end] = &mut req.data;
+    while *at < *end && req.kiocb.status.is_ok() {
+        let bytes = (*end - *at).min(MAX_BYTES);
+        let spec = BioSpec { bdev, op: Op::WriteZeroes, flags: 0, sector: *at >> 9, bytes: bytes as u32, owner: slot };
+        if req.kiocb.refs == u16::MAX || !ring.io.submit(&spec, &[], NO_FIXED_BUF) {
+            return if req.kiocb.refs == 1 { Issue::Again } else { Issue::Rest };
         }
-        ring.core.reqs[slot].kiocb.refs += 1;
-        at += bytes;
+        req.kiocb.refs += 1;
+        *at += bytes;
     }
-    Ok(Issue::Queued)
+    req.kiocb.refs -= 1;
+    if req.kiocb.refs == 0 { Issue::Done(req.kiocb.result()) } else { Issue::Queued }
 }

@@ -3,6 +3,7 @@
 
 use sheave_blk::bio::{NO_FIXED_BUF, Op};
 use sheave_blk::ctx::BioSpec;
+use sheave_iomap::dio;
 
 use crate::op::file_of;
 use crate::opdef::Issue;
@@ -18,7 +19,7 @@ pub(crate) fn prep(_: &mut Ring, _: u32, sqe: &Sqe) -> Result<(), i32> {
     Ok(())
 }
 
-/// Sends a flush.
+/// Sends a flush, or lets a worker sync a file that is more than its device.
 pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
     let file = match file_of(ring, slot) {
         Ok(file) => file,
@@ -26,6 +27,11 @@ pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
     };
     let req = &mut ring.core.reqs[slot];
     let Some(file) = ring.core.files.get(file) else { return Issue::Done(-errno::EBADF) };
+    if !file.is_identity() {
+        dio::start_sync(&mut req.kiocb);
+        ring.complete_in_worker(slot);
+        return Issue::Queued;
+    }
     req.kiocb = sheave_iomap::Kiocb { refs: 1, ..Default::default() };
     let spec = BioSpec { bdev: file.bdev, op: Op::Flush, flags: 0, sector: 0, bytes: 0, owner: slot };
     if ring.io.submit(&spec, &[], NO_FIXED_BUF) { Issue::Queued } else { Issue::Again }

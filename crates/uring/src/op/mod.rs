@@ -8,6 +8,7 @@ pub mod nop;
 pub mod rw;
 pub mod timeout;
 
+use crate::req::NO_FILE;
 use crate::ring::Ring;
 use crate::sqe::{IOSQE_FIXED_FILE, errno};
 
@@ -16,6 +17,10 @@ use crate::sqe::{IOSQE_FIXED_FILE, errno};
 #[inline]
 pub(crate) fn file_of(ring: &mut Ring, slot: u32) -> Result<usize, i32> {
     let req = &mut ring.core.reqs[slot];
+    if req.file != NO_FILE {
+        // Issued before: it keeps its file, whatever the tables say now.
+        return Ok(req.file as usize);
+    }
     let file = ring.core.files.resolve(req.fd, req.flags & IOSQE_FIXED_FILE != 0).ok_or(errno::EBADF)?;
     req.file = file as u32;
     Ok(file)

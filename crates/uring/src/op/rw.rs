@@ -7,7 +7,7 @@
 
 use sheave_blk::bio::{BVec, NO_FIXED_BUF};
 use sheave_iomap::Kiocb;
-use sheave_iomap::dio::{self, Issued, MAX_RW_COUNT, PlainRun};
+use sheave_iomap::dio::{self, Issued, MAX_RW_COUNT, OpenFile, PlainRun};
 use sheave_iomap::kiocb::{IOCB_DSYNC, IOCB_NOWAIT, IOCB_POLLED, IOCB_SYNC, IOCB_USE_POS, IOCB_WRITE};
 
 use crate::op::file_of;
@@ -156,8 +156,12 @@ pub(crate) fn prep_vectored(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(),
 /// The checks of issue that come before the engine's, in the kernel's order.
 #[inline(always)]
 fn begin(ring: &mut Ring, slot: u32, file: usize) -> Result<(), i32> {
+    let read_only = ring.core.files.get(file).is_some_and(OpenFile::is_read_only);
     let req = &mut ring.core.reqs[slot];
     let pos = req.kiocb.pos;
+    if read_only && req.kiocb.is_write() {
+        return Err(errno::EBADF);
+    }
     if req.op_flags != 0 || pos > i64::MAX as u64 || req.flags & IOSQE_BUFFER_SELECT != 0 {
         begin_rare(ring, slot, file)?;
     }
@@ -206,6 +210,7 @@ fn issued(issued: Issued) -> Issue {
         Issued::Queued => Issue::Queued,
         Issued::Done(res) => Issue::Done(res),
         Issued::Again => Issue::Again,
+        Issued::Blocks => Issue::Blocks,
     }
 }
 

@@ -1,0 +1,310 @@
+//! The engine on files with mappings: plans, FUA, several bios, holes, completion work and syncs.
+
+use std::sync::Mutex;
+
+use super::support::Puppet;
+use super::*;
+use crate::mapping::{MAP_DIRTY, MAP_NEW, MAP_SHARED};
+
+/// What happened to a [`Scripted`] file, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Map(u64),
+    MapBlocking,
+    EndWrite(Status),
+    Sync,
+}
+
+/// A file of pieces, each with a mapping as told.
+#[derive(Debug)]
+struct Scripted {
+    device: Device,
+    size: u64,
+    /// Length, kind and `MAP_*` flags of each piece; piece n lies at n MiB + 1 MiB of the device.
+    pieces: Vec<(u64, MappingKind, u8)>,
+    /// `map` answers this instead.
+    refuses: Mutex<Option<Result<Mapping, Status>>>,
+    end_write: Result<(), Status>,
+    sync: Option<Result<(), Status>>,
+    calls: Mutex<Vec<Call>>,
+}
+
+impl Scripted {
+    fn new(device: &Device, pieces: &[(u64, MappingKind, u8)]) -> Scripted {
+        Scripted {
+            device: device.clone(),
+            size: pieces.iter().map(|piece| piece.0).sum(),
+            pieces: pieces.to_vec(),
+            refuses: Mutex::new(None),
+            end_write: Ok(()),
+            sync: None,
+            calls: Mutex::new(Vec::new()),
+        }
+    }
+
+    fn calls(&self) -> Vec<Call> {
+        std::mem::take(&mut self.calls.lock().unwrap())
+    }
+
+    fn called(&self, call: Call) {
+        self.calls.lock().unwrap().push(call);
+    }
+}
+
+impl File for Scripted {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.size
+    }
+
+    fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
+        self.called(Call::Map(pos));
+        if let Some(answer) = *self.refuses.lock().unwrap() {
+            return answer;
+        }
+        let mut start = 0;
+        for (n, &(bytes, kind, flags)) in self.pieces.iter().enumerate() {
+            if pos < start + bytes {
+                let addr = (n as u64 + 1) * MIB + (pos - start);
+                return Ok(Mapping { offset: pos, len: len.min(start + bytes - pos), addr, kind, flags });
+            }
+            start += bytes;
+        }
+        Err(Status::IoErr)
+    }
+
+    fn map_blocking(&self, pos: u64, len: u64, intent: Intent, _: &MayBlock) -> Result<Mapping, Status> {
+        self.called(Call::MapBlocking);
+        self.map(pos, len, intent)
+    }
+
+    fn end_write(&self, done: WriteDone, _: &MayBlock) -> Result<(), Status> {
+        self.called(Call::EndWrite(done.status));
+        if done.status.is_ok() { self.end_write } else { Err(done.status) }
+    }
+
+    fn sync(&self, _: &MayBlock) -> Option<Result<(), Status>> {
+        self.called(Call::Sync);
+        self.sync
+    }
+}
+
+const MAPPED: (u64, MappingKind, u8) = (4096, MappingKind::Mapped, 0);
+const UNWRITTEN: (u64, MappingKind, u8) = (4096, MappingKind::Unwritten, 0);
+const HOLE: (u64, MappingKind, u8) = (4096, MappingKind::Hole, 0);
+
+fn bench(
+    puppet: &Puppet,
+    change: impl FnOnce(&mut Scripted),
+    pieces: &[(u64, MappingKind, u8)],
+) -> (Bench, Arc<Scripted>) {
+    let device = puppet.device();
+    let mut file = Scripted::new(&device, pieces);
+    change(&mut file);
+    let file = Arc::new(file);
+    (Bench::with_file(64, &device, file.clone()), file)
+}
+
+/// What a piece and the write as a whole mean, by the table: completion work; whether FUA is enough for a data sync.
+fn rules(piece: (u64, MappingKind, u8), extends: bool, writes_through: bool) -> (bool, bool) {
+    let work = piece.1 == MappingKind::Unwritten || piece.2 & MAP_SHARED != 0 || piece.2 & MAP_NEW != 0 || extends;
+    (work, !work && piece.2 & MAP_DIRTY == 0 && writes_through)
+}
+
+/// Every pair of mappings, with every kind of sync, on every kind of cache.
+#[test]
+fn every_write_over_two_mappings_has_the_plan_of_the_table() {
+    let kinds = [MappingKind::Mapped, MappingKind::Unwritten];
+    let pieces: Vec<_> = kinds.iter().flat_map(|&kind| (0..8).map(move |flags| (4096, kind, flags))).collect();
+    for (volatile_cache, has_fua) in [(false, false), (false, true), (true, false), (true, true)] {
+        let puppet = Puppet::new().caps(|caps| (caps.volatile_cache, caps.fua) = (volatile_cache, has_fua));
+        for (&first, &second) in pieces.iter().flat_map(|first| pieces.iter().map(move |second| (first, second))) {
+            for extends in [false, true] {
+                let shrink = |file: &mut Scripted| file.size -= if extends { 512 } else { 0 };
+                for sync in [0, IOCB_DSYNC, IOCB_DSYNC | IOCB_SYNC] {
+                    let (mut bench, file) = bench(&puppet, shrink, &[first, second]);
+                    puppet.script().seen.clear();
+                    let issued = bench.issue(IOCB_WRITE | sync, 0, &[at(BASE, 8192)]);
+                    let through = has_fua || !volatile_cache;
+                    let (a, b) = (rules(first, extends, through), rules(second, extends, through));
+                    let (work, fua) = (a.0 || b.0, sync == IOCB_DSYNC && a.1 && b.1);
+                    let needs_sync = sync != 0 && !fua;
+                    let what = format!("{first:?} {second:?} {extends} {sync} {volatile_cache} {has_fua}");
+                    let plan = if work || needs_sync { CompletionPlan::Worker } else { CompletionPlan::Inline };
+                    assert_eq!(bench.kiocb.plan, plan, "{what}");
+                    assert_eq!(bench.run(issued), 8192, "{what}");
+                    let mut calls = vec![Call::Map(0), Call::Map(4096)];
+                    calls.extend(work.then_some(Call::EndWrite(Status::Ok)));
+                    calls.extend(needs_sync.then_some(Call::Sync));
+                    assert_eq!(file.calls(), calls, "{what}");
+                    let with_fua = fua && volatile_cache;
+                    let mut sent = vec![(Op::Write, MIB, 4096, with_fua), (Op::Write, 2 * MIB, 4096, with_fua)];
+                    // The file leaves the sync to a flush, which a device without a cache need not see.
+                    sent.extend((needs_sync && volatile_cache).then_some((Op::Flush, 0, 0, false)));
+                    assert_eq!(seen(&puppet), sent, "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_first_error_of_several_bios_is_the_result_whichever_fails() {
+    let puppet = Puppet::new();
+    let (ok, io, medium) = (Status::Ok, Status::IoErr, Status::Medium);
+    let table = [
+        ([ok, ok, ok], 12288),
+        ([io, ok, ok], -5),
+        ([ok, io, ok], -5),
+        ([ok, ok, io], -5),
+        ([medium, ok, io], -61),
+        ([io, medium, medium], -5),
+    ];
+    for flags in [0, IOCB_WRITE] {
+        for (statuses, result) in table {
+            let (mut bench, file) = bench(&puppet, |_| (), &[MAPPED, MAPPED, MAPPED]);
+            assert_eq!(bench.issue(flags, 0, &[at(BASE, 12288)]), Issued::Queued);
+            assert_eq!(bench.kiocb.refs, 3, "the submission's reference is gone, one a bio is left");
+            assert_eq!(bench.end_with(&statuses), [false, false, true], "the last one ends it, and only it");
+            assert_eq!(bench.kiocb.plan == CompletionPlan::Inline, result > 0);
+            assert_eq!(finish_in_task(&bench.kiocb), result, "{statuses:?}");
+            assert!(!file.calls().contains(&Call::Sync));
+        }
+    }
+}
+
+#[test]
+fn too_few_bios_fail_the_whole_and_never_pass_for_success() {
+    let puppet = Puppet::new();
+    let device = puppet.device();
+    let file = Arc::new(Scripted::new(&device, &[MAPPED, MAPPED, MAPPED]));
+    let mut bench = Bench::with_file(2, &device, file);
+    assert_eq!(bench.issue(IOCB_WRITE, 0, &[at(BASE, 12288)]), Issued::Queued);
+    assert_eq!(bench.end_with(&[Status::Ok, Status::Ok]), [false, true]);
+    assert_ne!(bench.kiocb.plan, CompletionPlan::Inline, "an inline completion looks at no status");
+    assert_eq!(finish_in_task(&bench.kiocb), EAGAIN);
+}
+
+#[test]
+fn a_plan_never_gets_better_whatever_ends() {
+    let puppet = Puppet::new();
+    let statuses = [Status::Ok, Status::IoErr, Status::NoSpc];
+    for first in statuses {
+        for second in statuses {
+            for pieces in [[MAPPED, MAPPED], [UNWRITTEN, MAPPED]] {
+                let (mut bench, _) = bench(&puppet, |_| (), &pieces);
+                assert_eq!(bench.issue(IOCB_WRITE, 0, &[at(BASE, 8192)]), Issued::Queued);
+                bench.rig.drain();
+                for status in [first, second] {
+                    let before = bench.kiocb.plan;
+                    end_bio(&mut bench.kiocb, status);
+                    assert!(
+                        bench.kiocb.plan >= before && (status.is_ok() || bench.kiocb.plan > CompletionPlan::Inline)
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn completion_work_comes_before_the_sync_and_neither_hides_an_error() {
+    let puppet = Puppet::new().caps(|caps| caps.volatile_cache = true);
+    let (ok, io, no_space) = (Status::Ok, Status::IoErr, Status::NoSpc);
+    // How the data ended, what `end_write` and `sync` say; the calls, the result, whether a flush is asked for.
+    let table = [
+        (ok, Ok(()), Some(Ok(())), vec![Call::EndWrite(ok), Call::Sync], 4096),
+        (ok, Ok(()), None, vec![Call::EndWrite(ok), Call::Sync], 4096),
+        (ok, Ok(()), Some(Err(io)), vec![Call::EndWrite(ok), Call::Sync], -5),
+        (ok, Err(no_space), None, vec![Call::EndWrite(ok)], ENOSPC),
+        (io, Ok(()), None, vec![Call::EndWrite(io)], -5),
+        (io, Err(no_space), Some(Err(no_space)), vec![Call::EndWrite(io)], -5),
+    ];
+    for (data, end_write, sync, calls, result) in table {
+        let change = |file: &mut Scripted| (file.end_write, file.sync) = (end_write, sync);
+        let (mut bench, file) = bench(&puppet, change, &[UNWRITTEN]);
+        puppet.script().seen.clear();
+        puppet.script().fail = vec![(Op::Write, data)];
+        let issued = bench.issue(IOCB_WRITE | IOCB_DSYNC, 0, &[at(BASE, 4096)]);
+        assert_eq!(bench.run(issued), result);
+        assert_eq!(file.calls()[1..], calls, "after the mapping");
+        let flushes = seen(&puppet).iter().filter(|rq| rq.0 == Op::Flush).count();
+        assert_eq!(flushes, usize::from(result > 0 && sync.is_none()), "a sync that answers None is a flush");
+        assert!(!seen(&puppet).iter().any(|rq| rq.3), "no FUA for what needs a sync anyway");
+    }
+}
+
+#[test]
+fn a_flush_that_fails_is_the_error_of_the_write_it_ends() {
+    let puppet = Puppet::new().caps(|caps| caps.volatile_cache = true);
+    puppet.script().fail = vec![(Op::Flush, Status::IoErr)];
+    let (mut bench, _) = bench(&puppet, |_| (), &[UNWRITTEN]);
+    let issued = bench.issue(IOCB_WRITE | IOCB_DSYNC, 0, &[at(BASE, 4096)]);
+    assert_eq!(bench.run(issued), -5);
+    start_sync(&mut bench.kiocb);
+    assert!(wants_worker(&bench.kiocb));
+    let token = MayBlock::on_worker();
+    assert_eq!(finish_in_worker(&*bench.file.file, &mut bench.kiocb, &token), Finished::Flush);
+    let issued = issue_flush(&mut bench.rig.ctx, &bench.file, &mut bench.kiocb, 7);
+    assert_eq!(bench.run(issued), -5, "and of an fsync");
+}
+
+#[test]
+fn holes_and_unwritten_space_read_as_zeroes_and_send_nothing() {
+    let puppet = Puppet::new();
+    let pieces = [HOLE, MAPPED, UNWRITTEN, (512, MappingKind::Mapped, MAP_NEW), (3584, MappingKind::Hole, 0)];
+    let (mut bench, _) = bench(&puppet, |_| (), &pieces);
+    let mut memory = vec![0xa5_u8; 16384];
+    let base = memory.as_mut_ptr() as usize;
+    // Vectors whose borders are not the mappings'.
+    let vecs = [at(base, 512), at(base + 512, 5632), at(base + 6144, 10240)];
+    let issued = bench.issue(0, 0, &vecs);
+    assert_eq!(bench.run(issued), 16384);
+    assert_eq!(seen(&puppet), [(Op::Read, 2 * MIB, 4096, false), (Op::Read, 4 * MIB, 512, false)]);
+    let script = puppet.script();
+    assert_eq!(script.seen[0].vecs, [at(base + 4096, 2048), at(base + 6144, 2048)]);
+    assert_eq!(script.seen[1].vecs, [at(base + 12288, 512)]);
+    let zeroed = |n: usize| !(4096..8192).contains(&n) && !(12288..12800).contains(&n);
+    for (n, &byte) in memory.iter().enumerate() {
+        assert_eq!(byte, if zeroed(n) { 0 } else { 0xa5 }, "byte {n}");
+    }
+    drop(script);
+    // Nothing but a hole: it ends at once.
+    assert_eq!(bench.issue(0, 0, &[at(base, 4096)]), Issued::Done(4096));
+    // Beyond the end of the file: cut, or nothing.
+    assert_eq!(bench.issue(0, 16384, &[at(base, 4096)]), Issued::Done(0));
+    assert_eq!(bench.issue(0, 14336, &[at(base, 4096)]), Issued::Done(2048));
+}
+
+#[test]
+fn a_file_that_must_block_says_so_and_nowait_makes_that_the_answer() {
+    let puppet = Puppet::new();
+    let (mut bench, file) = bench(&puppet, |_| (), &[MAPPED]);
+    *file.refuses.lock().unwrap() = Some(Err(Status::Again));
+    assert_eq!(bench.issue(0, 0, &[at(BASE, 4096)]), Issued::Blocks);
+    assert_eq!(bench.issue(IOCB_NOWAIT, 0, &[at(BASE, 4096)]), Issued::Done(EAGAIN));
+    *file.refuses.lock().unwrap() = None;
+    let issued = bench.issue(0, 0, &[at(BASE, 4096)]);
+    assert_eq!(bench.run(issued), 4096);
+}
+
+#[test]
+fn a_file_that_gives_a_wrong_mapping_is_not_believed() {
+    let puppet = Puppet::new();
+    let good = Mapping { offset: 0, len: 4096, addr: MIB, kind: MappingKind::Mapped, flags: 0 };
+    let wrong = [
+        Ok(Mapping { offset: 512, ..good }),
+        Ok(Mapping { len: 0, ..good }),
+        Ok(Mapping { kind: MappingKind::Hole, ..good }),
+        Err(Status::IoErr),
+    ];
+    for answer in wrong {
+        let (mut bench, file) = bench(&puppet, |_| (), &[MAPPED]);
+        *file.refuses.lock().unwrap() = Some(answer);
+        assert_eq!(bench.issue(IOCB_WRITE, 0, &[at(BASE, 4096)]), Issued::Done(-5), "{answer:?}");
+    }
+    assert_eq!(seen(&puppet), []);
+}

@@ -1,0 +1,54 @@
+//! The tables of files and buffers by themselves; in a ring they are tested in `crates/uring/tests/resources.rs`.
+
+use super::*;
+
+fn table(ranges: &[(u64, u64)]) -> BufTable {
+    let mut table = BufTable::default();
+    table.resize(ranges.len());
+    for (index, &(base, len)) in ranges.iter().enumerate() {
+        table.replace(index as u16, Some((base, len, None)), 0);
+    }
+    table
+}
+
+#[test]
+fn a_range_lies_within_a_buffer_or_not() {
+    let table = table(&[(0x1000, 0x1000), (u64::MAX - 0xfff, 0xfff)]);
+    for (index, addr, len, within) in [
+        (0, 0x1000, 0x1000, true),
+        (0, 0x1000, 0, true),
+        (0, 0x1fff, 1, true),
+        (0, 0x2000, 0, true),
+        (0, 0xfff, 1, false),
+        (0, 0x1fff, 2, false),
+        (0, 0x2001, 0, false),
+        (0, 0x1000, 0x1001, false),
+        (0, 0x1800, u64::MAX, false),
+        (0, u64::MAX, 1, false),
+        (1, u64::MAX - 0xfff, 0xfff, true),
+        (1, u64::MAX - 1, 2, false),
+        (2, 0x1000, 1, false),
+        (u16::MAX, 0, 0, false),
+    ] {
+        assert_eq!(table.covers(index, addr, len), within, "buffer {index}: {addr:#x} + {len:#x}");
+    }
+}
+
+#[test]
+fn a_request_that_ends_releases_its_own_buffer_and_not_the_one_before_it() {
+    // Two buffers side by side, both replaced while in use.
+    let mut table = table(&[(0x1000, 0x1000), (0x2000, 0x1000)]);
+    table.replace(0, None, 1);
+    table.replace(1, None, 2);
+    let users = |table: &BufTable| {
+        let mut all: Vec<_> = table.retired.iter().map(|(buf, users)| (buf.base, *users)).collect();
+        all.sort_unstable();
+        all
+    };
+    table.put_retired(0x2000);
+    assert_eq!(users(&table), [(0x1000, 1), (0x2000, 1)], "the first byte of the second is not the end of the first");
+    table.put_retired(0x2fff);
+    assert_eq!(users(&table), [(0x1000, 1)]);
+    table.put_retired(0x1000);
+    assert_eq!(users(&table), []);
+}

@@ -1,0 +1,260 @@
+//! Links, hard links, drains and skips: all short programs against the rules of docs/compat.md, and what waits for a
+//! device.
+
+mod support;
+
+use std::time::Duration;
+
+use sheave_uring::Ring;
+use sheave_uring::sqe::{
+    IOSQE_CQE_SKIP_SUCCESS as SKIP, IOSQE_IO_DRAIN as DRAIN, IOSQE_IO_HARDLINK as HARD, IOSQE_IO_LINK as LINK, Sqe,
+    opcode,
+};
+
+use support::{Puppet, bad, nop, nop_result, push, reaped, ring, run, rw};
+
+const EINVAL: i32 = -22;
+const EOPNOTSUPP: i32 = -95;
+const ECANCELED: i32 = -125;
+
+/// How a NOP of a program ends if it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Well,
+    Fails,
+    Refused,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    end: End,
+    flags: u8,
+}
+
+impl Step {
+    fn sqe(self, user_data: u64) -> Sqe {
+        match self.end {
+            End::Well => nop(user_data, self.flags),
+            End::Fails => nop_result(user_data, self.flags, -5),
+            End::Refused => bad(user_data, self.flags),
+        }
+    }
+
+    fn has(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// What a chain answers, member by member; `None` is no CQE. `refused` has the errors of prep.
+fn chain_answers(steps: &[Step], refused: &[Option<i32>]) -> Vec<Option<i32>> {
+    if refused.iter().any(Option::is_some) {
+        let all = refused.iter().map(|refused| Some(refused.unwrap_or(ECANCELED)));
+        let silent = steps[0].has(SKIP);
+        return all.enumerate().map(|(n, res)| if silent && n > 0 { None } else { res }).collect();
+    }
+    let mut rest = None;
+    let answer = |step: &Step| {
+        if let Some(silent) = rest {
+            return if silent { None } else { Some(ECANCELED) };
+        }
+        let failed = step.end == End::Fails;
+        if failed && !step.has(HARD) {
+            rest = Some(step.has(SKIP));
+        }
+        if failed { Some(-5) } else { (!step.has(SKIP)).then_some(0) }
+    };
+    steps.iter().map(answer).collect()
+}
+
+/// What a program answers: for each SQE its result, or no CQE.
+fn answers(program: &[Step]) -> Vec<Option<i32>> {
+    let mut skip_seen = false;
+    let mut refused = Vec::new();
+    for step in program {
+        skip_seen |= step.has(SKIP);
+        refused.push(match step.end {
+            _ if step.has(DRAIN) && skip_seen => Some(EOPNOTSUPP),
+            End::Refused => Some(EINVAL),
+            _ => None,
+        });
+    }
+    chains(program).into_iter().flat_map(|chain| chain_answers(&program[chain.clone()], &refused[chain])).collect()
+}
+
+/// The chains of a program; what is not linked is a chain of one.
+fn chains(program: &[Step]) -> Vec<std::ops::Range<usize>> {
+    let mut all = Vec::new();
+    let mut start = 0;
+    for (n, step) in program.iter().enumerate() {
+        if !step.has(LINK | HARD) || n + 1 == program.len() {
+            all.push(start..n + 1);
+            start = n + 1;
+        }
+    }
+    all
+}
+
+fn check(ring: &mut Ring, program: &[Step]) {
+    let sqes: Vec<_> = program.iter().zip(0..).map(|(step, n)| step.sqe(n)).collect();
+    let cqes = run(ring, &sqes);
+    let mut expected = answers(program).into_iter().zip(0..).collect::<Vec<_>>();
+    expected.retain(|(res, _)| res.is_some());
+    let expected: Vec<_> = expected.into_iter().map(|(res, n): (_, u64)| (n, res.expect("retained"))).collect();
+    let mut by_number = cqes.clone();
+    by_number.sort_unstable();
+    assert_eq!(by_number, expected, "{program:?} answered {cqes:?}");
+    check_order(program, &cqes);
+}
+
+/// The CQEs of a chain come in its order; and where nothing is refused, those of a chain that drains after all before
+/// it and before all after it.
+fn check_order(program: &[Step], cqes: &[(u64, i32)]) {
+    let chains = chains(program);
+    let chain_of = |n: u64| chains.iter().position(|chain| chain.contains(&(n as usize))).expect("of some chain");
+    let drains = |chain: usize| program[chains[chain].clone()].iter().any(|step| step.has(DRAIN));
+    let all_run = program.iter().all(|step| step.end != End::Refused && !step.has(SKIP));
+    for (at, &(first, _)) in cqes.iter().enumerate() {
+        for &(second, _) in &cqes[at + 1..] {
+            let (a, b) = (chain_of(first), chain_of(second));
+            let ordered = a == b || (all_run && (a.min(b)..=a.max(b)).any(drains));
+            assert!(first < second || !ordered, "{program:?} answered {cqes:?}");
+        }
+    }
+}
+
+/// All programs of `len` steps with these flags.
+fn programs(len: u32, flags: &[u8]) -> impl Iterator<Item = Vec<Step>> {
+    let steps: Vec<Step> = [End::Well, End::Fails, End::Refused]
+        .into_iter()
+        .flat_map(|end| flags.iter().map(move |&flags| Step { end, flags }))
+        .collect();
+    let count = steps.len();
+    (0..count.pow(len)).map(move |n| (0..len).map(|at| steps[n / count.pow(at) % count]).collect())
+}
+
+#[test]
+fn every_program_of_links_and_skips() {
+    let flags = [0, LINK, HARD, LINK | HARD, SKIP, LINK | SKIP, HARD | SKIP];
+    let mut ring = ring();
+    for len in 1..=3 {
+        programs(len, &flags).for_each(|program| check(&mut ring, &program));
+    }
+    let longer: Vec<_> = programs(4, &[LINK, HARD | SKIP, 0]).collect();
+    longer.iter().for_each(|program| check(&mut ring, program));
+}
+
+#[test]
+fn every_program_with_drains() {
+    let flags = [0, LINK, DRAIN, DRAIN | LINK, HARD | DRAIN];
+    let mut ring = ring();
+    for len in 1..=3 {
+        programs(len, &flags).for_each(|program| check(&mut ring, &program));
+    }
+    // A skip refuses drains from then on, so that each of these has a ring of its own.
+    for program in programs(2, &[DRAIN, SKIP, DRAIN | SKIP, LINK | DRAIN]) {
+        check(&mut support::ring(), &program);
+    }
+}
+
+#[test]
+fn a_chain_ends_with_its_submit() {
+    let mut ring = ring();
+    assert_eq!(run(&mut ring, &[nop_result(1, LINK, -5)]), [(1, -5)]);
+    assert_eq!(run(&mut ring, &[nop(2, 0)]), [(2, 0)], "not a member of the chain before");
+}
+
+/// A ring with a device that holds what it gets, and a read of it.
+fn held(spin: Duration) -> (Ring, Puppet, impl Fn(u64, u8) -> Sqe) {
+    let puppet = Puppet::new().holding();
+    let mut ring = Ring::builder().entries(16).spin(spin).build().expect("a ring");
+    let fd = ring.attach(&puppet.device()).expect("attach");
+    let read = move |user_data, flags| Sqe { flags, ..rw(opcode::READ, fd, 0, 1 << 24, 4096, user_data) };
+    (ring, puppet, read)
+}
+
+fn submit(ring: &mut Ring, sqes: &[Sqe]) -> Vec<(u64, i32)> {
+    push(ring, sqes);
+    assert_eq!(ring.submit().expect("slots are free") as usize, sqes.len());
+    reaped(ring)
+}
+
+fn let_go(ring: &mut Ring, puppet: &Puppet, requests: u32) -> Vec<(u64, i32)> {
+    puppet.script().finish = requests;
+    ring.reap();
+    ring.reap();
+    reaped(ring)
+}
+
+#[test]
+fn a_drain_waits_for_all_before_it_and_all_after_it_wait() {
+    let (mut ring, puppet, read) = held(Duration::ZERO);
+    let sqes = [read(1, 0), read(2, 0), nop(3, DRAIN), nop(4, 0), bad(5, 0), nop(6, 0)];
+    assert_eq!(submit(&mut ring, &sqes), [(5, EINVAL)], "who is refused does not wait");
+    assert_eq!(submit(&mut ring, &[nop(7, 0)]), [], "also what is submitted later");
+    assert_eq!(ring.in_flight(), 6);
+    assert_eq!(let_go(&mut ring, &puppet, 1), [(1, 4096)]);
+    assert_eq!(let_go(&mut ring, &puppet, 1), [(2, 4096), (3, 0), (4, 0), (6, 0), (7, 0)]);
+    assert_eq!(submit(&mut ring, &[nop(8, 0)]), [(8, 0)], "and then nothing waits");
+}
+
+#[test]
+fn a_drained_read_is_itself_waited_for() {
+    let (mut ring, puppet, read) = held(Duration::ZERO);
+    assert_eq!(submit(&mut ring, &[nop(1, 0), read(2, DRAIN), nop(3, 0), nop(4, DRAIN)]), [(1, 0)]);
+    assert_eq!(puppet.script().seen.len(), 1, "nothing was before it, so it has started");
+    assert_eq!(let_go(&mut ring, &puppet, 1), [(2, 4096), (3, 0), (4, 0)]);
+}
+
+#[test]
+fn a_drain_in_a_chain_drains_its_head_and_what_follows_the_chain() {
+    let (mut ring, puppet, read) = held(Duration::ZERO);
+    let sqes = [read(1, 0), nop(2, LINK), nop(3, LINK | DRAIN), read(4, 0), nop(5, 0)];
+    assert_eq!(submit(&mut ring, &sqes), []);
+    assert_eq!(let_go(&mut ring, &puppet, 1), [(1, 4096), (2, 0), (3, 0)]);
+    assert_eq!(let_go(&mut ring, &puppet, 1), [(4, 4096), (5, 0)]);
+}
+
+#[test]
+fn a_refused_drain_makes_what_follows_wait_unless_it_is_unknown() {
+    for (sqe, res, waits) in [
+        (bad(2, DRAIN), EINVAL, true),
+        (Sqe { personality: 1, ..nop(2, DRAIN) }, EINVAL, true),
+        (Sqe { opcode: 200, ..nop(2, DRAIN) }, EINVAL, false),
+        (nop(2, DRAIN | 0x80), EINVAL, false),
+        (nop(2, DRAIN | 0x20), EOPNOTSUPP, false),
+    ] {
+        let (mut ring, puppet, read) = held(Duration::ZERO);
+        let mut now = vec![(2, res)];
+        now.extend((!waits).then_some((3, 0)));
+        assert_eq!(submit(&mut ring, &[read(1, 0), sqe, nop(3, 0)]), now, "{sqe:?}");
+        let mut then = vec![(1, 4096)];
+        then.extend(waits.then_some((3, 0)));
+        assert_eq!(let_go(&mut ring, &puppet, 1), then, "{sqe:?}");
+    }
+}
+
+#[test]
+fn a_chain_waits_for_its_device_and_a_short_read_breaks_it() {
+    let (mut ring, puppet, read) = held(Duration::ZERO);
+    let short = |user_data, flags| Sqe { off: puppet.size - 512, ..read(user_data, flags) };
+    assert_eq!(submit(&mut ring, &[read(1, LINK), nop(2, LINK), short(3, LINK), nop(4, 0)]), []);
+    assert_eq!(let_go(&mut ring, &puppet, 1), [(1, 4096), (2, 0)]);
+    assert_eq!(let_go(&mut ring, &puppet, 1), [(3, 512), (4, ECANCELED)]);
+    // Hard links go on, and a skip does not hide what is short.
+    assert_eq!(submit(&mut ring, &[short(1, HARD | SKIP), read(2, SKIP | LINK), nop(3, 0)]), []);
+    assert_eq!(let_go(&mut ring, &puppet, 2), [(1, 512), (3, 0)]);
+}
+
+#[test]
+fn what_ends_at_once_after_a_completion_wakes_a_drain_behind_it() {
+    // The NOP ends within the reap that ended the read before it in the chain. The drain waits for nothing else, and
+    // the ring must not go to sleep on it.
+    for spec in ["null:latency=2ms", "null:latency=2ms,complete=thread"] {
+        let mut ring = Ring::builder().entries(8).spin(Duration::ZERO).build().expect("a ring");
+        let fd = ring.attach(&sheave_blk::Device::open(spec).expect("null")).expect("attach");
+        let read = Sqe { flags: LINK, ..rw(opcode::READ, fd, 0, 1 << 24, 4096, 1) };
+        push(&mut ring, &[read, nop(2, 0), nop(3, DRAIN), nop(4, 0)]);
+        ring.submit_and_wait(4).expect("slots are free");
+        assert_eq!(reaped(&mut ring), [(1, 4096), (2, 0), (3, 0), (4, 0)], "{spec}");
+    }
+}

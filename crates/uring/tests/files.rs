@@ -1,0 +1,207 @@
+//! Rings on files that are more than a device: what blocks goes to a worker and comes back, and waiting for it never
+//! deadlocks.
+#![allow(unsafe_code)] // Raw SQEs.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sheave_base::status::Status;
+use sheave_blk::Device;
+use sheave_blk::bio::Op;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::file::WriteDone;
+use sheave_iomap::mapping::Intent;
+use sheave_iomap::{File, Mapping, MappingKind};
+use sheave_uring::sqe::{RWF_DSYNC, RWF_NOWAIT, Sqe, opcode};
+use sheave_uring::{Fd, Ring, prep};
+
+use support::{Puppet, buf, fsync, nop, push, reaped, ring, run, rw};
+
+/// How long a worker of a [`Slow`] file takes: longer than any ring spins.
+const WORK: Duration = Duration::from_millis(5);
+
+/// A file at 1 MiB of its device, that must block for everything a file may block for.
+#[derive(Debug)]
+struct Slow {
+    device: Device,
+    kind: MappingKind,
+    /// Whether `map` knows; `map_blocking` makes it so.
+    mapped: Mutex<bool>,
+    fails: Mutex<Option<Status>>,
+    sync: Option<Result<(), Status>>,
+    log: Mutex<Vec<&'static str>>,
+}
+
+impl Slow {
+    fn new(device: &Device, kind: MappingKind, mapped: bool) -> Arc<Slow> {
+        Slow { device: device.clone(), kind, mapped: Mutex::new(mapped), ..Slow::default_of(device) }.into()
+    }
+
+    fn default_of(device: &Device) -> Slow {
+        Slow {
+            device: device.clone(),
+            kind: MappingKind::Mapped,
+            mapped: Mutex::new(true),
+            fails: Mutex::new(None),
+            sync: None,
+            log: Mutex::new(Vec::new()),
+        }
+    }
+
+    fn log(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.log.lock().unwrap())
+    }
+
+    fn block(&self, what: &'static str) {
+        std::thread::sleep(WORK);
+        self.log.lock().unwrap().push(what);
+    }
+}
+
+impl File for Slow {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn size_bytes(&self) -> u64 {
+        1 << 20
+    }
+
+    fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
+        if !*self.mapped.lock().unwrap() {
+            return Err(Status::Again);
+        }
+        Ok(Mapping { offset: pos, len, addr: (1 << 20) + pos, kind: self.kind, flags: 0 })
+    }
+
+    fn map_blocking(&self, pos: u64, len: u64, intent: Intent, _: &MayBlock) -> Result<Mapping, Status> {
+        self.block("map");
+        if let Some(status) = *self.fails.lock().unwrap() {
+            return Err(status);
+        }
+        *self.mapped.lock().unwrap() = true;
+        self.map(pos, len, intent)
+    }
+
+    fn end_write(&self, done: WriteDone, _: &MayBlock) -> Result<(), Status> {
+        self.block("end_write");
+        if done.status.is_ok() { Ok(()) } else { Err(done.status) }
+    }
+
+    fn sync(&self, _: &MayBlock) -> Option<Result<(), Status>> {
+        self.block("sync");
+        self.sync
+    }
+}
+
+fn cached() -> Puppet {
+    Puppet::new().caps(|caps| caps.volatile_cache = true)
+}
+
+fn ops(puppet: &Puppet) -> Vec<Op> {
+    puppet.script().seen.iter().map(|rq| rq.op).collect()
+}
+
+fn write(fd: Fd, op_flags: u32, user_data: u64) -> Sqe {
+    Sqe { op_flags, ..rw(opcode::WRITE, fd, 0, 1 << 24, 4096, user_data) }
+}
+
+#[test]
+fn the_same_thread_writes_and_drains_without_reaping() {
+    // The completions of these writes run on a worker and end on the ring's thread, which sits in `drain`.
+    let puppet = cached();
+    let file = Slow::new(&puppet.device(), MappingKind::Unwritten, true);
+    for spin in [Duration::ZERO, Duration::from_micros(10)] {
+        let mut ring = Ring::builder().entries(8).spin(spin).build().unwrap();
+        let fd = ring.attach_file(file.clone()).unwrap();
+        push(&mut ring, &[write(fd, 0, 1), write(fd, RWF_DSYNC, 2), fsync(fd, 3)]);
+        assert_eq!(ring.submit().unwrap(), 3);
+        ring.drain();
+        assert_eq!(ring.in_flight(), 0);
+        let mut ended = reaped(&mut ring);
+        ended.sort_unstable();
+        assert_eq!(ended, [(1, 4096), (2, 4096), (3, 0)]);
+        assert_eq!(file.log().len(), 4, "two writes to finish, two syncs");
+    }
+}
+
+#[test]
+fn a_sync_that_the_file_leaves_to_the_device_is_a_flush() {
+    for (sync, flushes, res) in [(None, 1, 0), (Some(Ok(())), 0, 0), (Some(Err(Status::NoSpc)), 0, -28)] {
+        let puppet = cached();
+        let file = Arc::new(Slow { sync, ..Slow::default_of(&puppet.device()) });
+        let mut ring = ring();
+        let fd = ring.attach_file(file.clone()).unwrap();
+        assert_eq!(run(&mut ring, &[fsync(fd, 1)]), [(1, res)]);
+        assert_eq!(ops(&puppet), vec![Op::Flush; flushes]);
+        let written = if res == 0 { 4096 } else { res };
+        assert_eq!(run(&mut ring, &[write(fd, RWF_DSYNC, 2)]), [(2, written)]);
+        assert_eq!(ops(&puppet).len(), flushes + 1 + flushes, "write, then flush");
+        assert_eq!(file.log(), ["sync", "sync"], "plain written space has no completion work");
+    }
+}
+
+#[test]
+fn a_mapping_that_blocks_is_made_by_a_worker() {
+    let puppet = cached();
+    for op in [opcode::READ, opcode::WRITE] {
+        let file = Slow::new(&puppet.device(), MappingKind::Mapped, false);
+        let mut ring = ring();
+        let fd = ring.attach_file(file.clone()).unwrap();
+        let io = rw(op, fd, 0, 1 << 24, 4096, 1);
+        assert_eq!(run(&mut ring, &[Sqe { op_flags: RWF_NOWAIT, ..io }]), [(1, -11)]);
+        assert_eq!(file.log(), [""; 0], "who does not wait is told at once");
+        assert_eq!(run(&mut ring, &[io]), [(1, 4096)]);
+        assert_eq!(file.log(), ["map"]);
+        assert_eq!(run(&mut ring, &[io, io]), [(1, 4096), (1, 4096)]);
+        assert_eq!(file.log(), [""; 0], "now it knows");
+        *file.mapped.lock().unwrap() = false;
+        *file.fails.lock().unwrap() = Some(Status::IoErr);
+        assert_eq!(run(&mut ring, &[io]), [(1, -5)]);
+    }
+}
+
+#[test]
+fn a_chain_goes_on_after_work_that_blocks() {
+    let puppet = cached();
+    let file = Slow::new(&puppet.device(), MappingKind::Unwritten, false);
+    let mut ring = Ring::builder().entries(8).spin(Duration::ZERO).build().unwrap();
+    let fd = ring.attach_file(file.clone()).unwrap();
+    let link = sheave_uring::sqe::IOSQE_IO_LINK;
+    let head = Sqe { flags: link, ..write(fd, RWF_DSYNC, 1) };
+    let sync = Sqe { flags: link, ..fsync(fd, 2) };
+    assert_eq!(run(&mut ring, &[head, sync, nop(3, 0)]), [(1, 4096), (2, 0), (3, 0)]);
+    assert_eq!(file.log(), ["map", "end_write", "sync", "sync"]);
+    assert_eq!(ops(&puppet), [Op::Write, Op::Flush, Op::Flush]);
+}
+
+#[test]
+fn what_a_file_would_have_to_do_itself_is_refused_and_not_done_to_its_device() {
+    let puppet = cached();
+    let file = Slow::new(&puppet.device(), MappingKind::Mapped, true);
+    let mut ring = ring();
+    let fd = ring.attach_file(file).unwrap();
+    ring.push(prep::zero_range(fd, 0, 4096).user_data(1)).unwrap();
+    ring.push(prep::punch_hole(fd, 0, 4096).user_data(2)).unwrap();
+    ring.submit_and_wait(2).unwrap();
+    assert_eq!(reaped(&mut ring), [(1, -95), (2, -95)]);
+    assert_eq!(ops(&puppet), []);
+}
+
+#[test]
+fn a_ring_dropped_while_workers_have_its_requests_waits_for_them() {
+    for mapped in [false, true] {
+        let puppet = cached();
+        let file = Slow::new(&puppet.device(), MappingKind::Unwritten, mapped);
+        let mut ring = ring();
+        let fd = ring.attach_file(file.clone()).unwrap();
+        ring.push(prep::write(fd, buf(4096)).dsync()).unwrap();
+        ring.push(prep::write(fd, buf(4096)).offset(8192)).unwrap();
+        ring.submit().unwrap();
+        ring.reap();
+        drop(ring);
+        assert_eq!(Arc::strong_count(&file), 1, "no worker holds the file any more");
+    }
+}

@@ -1,0 +1,310 @@
+//! Nothing allocates on submit or complete once a ring is warm: a counting allocator watches every kind of I/O, typed
+//! and raw, through registered buffers and others, one at a time and in batches.
+#![allow(unsafe_code)] // A global allocator is unsafe to implement; raw SQEs.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use sheave_base::buf::Buf;
+use sheave_blk::Device;
+use sheave_uring::prep::{self, Entry};
+use sheave_uring::sqe::{
+    IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, RWF_DSYNC, Sqe, opcode,
+};
+use sheave_uring::{Fd, Ring};
+
+thread_local! {
+    static WATCHED: Cell<bool> = const { Cell::new(false) };
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, which counts for the thread that is watched.
+struct Counting;
+
+fn count() {
+    // A thread that ends has no cells any more, and is not watched.
+    if WATCHED.try_with(Cell::get).unwrap_or(false) {
+        let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+    }
+}
+
+// SAFETY: all memory comes from `System`, with the layouts that the caller gave.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise is the one that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: it came from `System`, in `alloc` or `realloc`, with this layout.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: it came from `System` with this layout.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of this thread during `work`.
+fn allocations(work: impl FnOnce()) -> u64 {
+    COUNT.set(0);
+    WATCHED.set(true);
+    work();
+    WATCHED.set(false);
+    COUNT.get()
+}
+
+const BLOCK: usize = 4096;
+const BATCH: usize = 32;
+/// Blocks of the device.
+const BLOCKS: u64 = 256;
+
+/// What the batches are made of.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Read,
+    Write,
+    Dsync,
+    Fsync,
+    Zero,
+}
+
+const KINDS: [Kind; 5] = [Kind::Read, Kind::Write, Kind::Dsync, Kind::Fsync, Kind::Zero];
+
+struct Bench {
+    ring: Ring,
+    fd: Fd,
+    /// Memory of the typed operations while it is not with the ring.
+    bufs: Vec<Buf>,
+    /// Memory of the raw ones.
+    raw: Buf,
+    /// Vectors for READV and WRITEV.
+    vecs: Box<[[usize; 2]]>,
+    block: u64,
+}
+
+impl Bench {
+    fn new(device: &Device, polled: bool) -> Bench {
+        let mut ring = Ring::builder().entries(BATCH as u32).polled(polled).build().unwrap();
+        let fd = ring.attach(device).unwrap();
+        ring.register_buffers(vec![Buf::zeroed(BATCH * BLOCK, 4096).unwrap()]).unwrap();
+        ring.register_files(&[fd]).unwrap();
+        let bufs = (0..BATCH).map(|_| Buf::zeroed(BLOCK, 4096).unwrap()).collect();
+        let mut raw = Buf::zeroed(BATCH * BLOCK, 4096).unwrap();
+        let base = raw.as_mut_ptr() as usize;
+        let vecs = (0..3).map(|n| [base + 2 * n * BLOCK, BLOCK]).collect();
+        Bench { ring, fd, bufs, raw, vecs, block: 0 }
+    }
+
+    fn next_offset(&mut self) -> u64 {
+        // Not adjacent, so that what merges does not hide what would not.
+        self.block = (self.block + 7) % (BLOCKS - 4);
+        self.block * BLOCK as u64
+    }
+
+    /// Waits for the batch, takes the memory back, and gives how many CQEs came.
+    fn finish(&mut self, wanted: usize) -> usize {
+        let mut seen = 0;
+        self.ring.submit_and_wait(wanted as u32).unwrap();
+        while seen < wanted {
+            for completion in self.ring.completions() {
+                assert!(completion.res >= 0, "{completion:?}");
+                self.bufs.extend(completion.into_buf());
+                seen += 1;
+            }
+            if seen < wanted {
+                self.ring.wait((wanted - seen) as u32, None);
+            }
+        }
+        seen
+    }
+
+    fn typed(&mut self, kind: Kind, fixed: bool, batch: usize) {
+        for n in 0..batch {
+            let (fd, offset) = (self.fd, self.next_offset());
+            let range = n * BLOCK..(n + 1) * BLOCK;
+            let mut buf = || self.bufs.pop().expect("one for each");
+            let entry: Entry = match (kind, fixed) {
+                (Kind::Read, false) => prep::read(fd, buf()),
+                (Kind::Read, true) => prep::read_fixed(fd, 0, range),
+                (Kind::Write, false) => prep::write(fd, buf()),
+                (Kind::Write, true) => prep::write_fixed(fd, 0, range),
+                (Kind::Dsync, false) => prep::write(fd, buf()).dsync(),
+                (Kind::Dsync, true) => prep::write_fixed(fd, 0, range).dsync(),
+                (Kind::Fsync, _) => prep::fsync(fd),
+                (Kind::Zero, _) => prep::zero_range(fd, 0, BLOCK as u64),
+            };
+            let entry = if matches!(kind, Kind::Fsync) { entry } else { entry.offset(offset) };
+            self.ring.push(entry).unwrap();
+        }
+        self.finish(batch);
+    }
+
+    fn sqe(&mut self, kind: Kind, fixed: bool, n: usize) -> Sqe {
+        let at = (n * BLOCK) as u64;
+        let addr = if fixed { self.ring.buffer_range(0).unwrap().0 + at } else { self.raw.as_ptr() as u64 + at };
+        let plain = Sqe { fd: self.fd.0, addr, len: BLOCK as u32, off: self.next_offset(), ..Sqe::default() };
+        match (kind, fixed) {
+            (Kind::Read, false) => Sqe { opcode: opcode::READ, ..plain },
+            (Kind::Read, true) => Sqe { opcode: opcode::READ_FIXED, fd: 0, flags: IOSQE_FIXED_FILE, ..plain },
+            (Kind::Write, false) => Sqe { opcode: opcode::WRITE, ..plain },
+            (Kind::Write, true) => Sqe { opcode: opcode::WRITE_FIXED, fd: 0, flags: IOSQE_FIXED_FILE, ..plain },
+            (Kind::Dsync, _) => Sqe { op_flags: RWF_DSYNC, ..self.sqe(Kind::Write, fixed, n) },
+            (Kind::Fsync, _) => Sqe { opcode: opcode::FSYNC, fd: self.fd.0, ..Sqe::default() },
+            (Kind::Zero, _) => Sqe { opcode: opcode::FALLOCATE, addr: BLOCK as u64, len: 0x10, ..plain },
+        }
+    }
+
+    fn push(&mut self, sqe: Sqe) {
+        // SAFETY: the memory is the bench's or the ring's own, and lives as long as the ring.
+        assert!(unsafe { self.ring.push_sqe(&sqe) });
+    }
+
+    fn raw(&mut self, kind: Kind, fixed: bool, batch: usize) {
+        for n in 0..batch {
+            let sqe = self.sqe(kind, fixed, n);
+            self.push(sqe);
+        }
+        self.finish(batch);
+    }
+
+    /// Chains, drains, skips, vectors, and what is refused.
+    fn odd(&mut self) {
+        for flag in [IOSQE_IO_LINK, IOSQE_IO_HARDLINK, IOSQE_IO_DRAIN] {
+            for n in 0..BATCH {
+                let sqe = self.sqe(if n % 2 == 0 { Kind::Write } else { Kind::Fsync }, false, n);
+                self.push(Sqe { flags: if n % 4 == 3 { 0 } else { flag }, ..sqe });
+            }
+            self.finish(BATCH);
+        }
+        let (addr, len) = (self.vecs.as_ptr() as u64, self.vecs.len() as u32);
+        for opcode in [opcode::READV, opcode::WRITEV] {
+            for _ in 0..BATCH {
+                let off = self.next_offset();
+                self.push(Sqe { opcode, fd: self.fd.0, addr, len, off, ..Sqe::default() });
+            }
+            self.finish(BATCH);
+        }
+        self.push(Sqe { opcode: 99, ..Sqe::default() });
+        self.push(Sqe { off: 1, ..self_read(self.fd, self.raw.as_ptr() as u64) });
+        self.ring.submit_and_wait(2).unwrap();
+        assert_eq!(self.ring.completions().filter(|c| c.res == -22).count(), 2);
+    }
+
+    /// Timeouts that are counted, removed, cancelled, and that guard a read; messages.
+    fn timers(&mut self, me: Fd) {
+        let time = [1000_i64, 0];
+        let plain = Sqe { fd: -1, ..Sqe::default() };
+        let timeout = Sqe { opcode: opcode::TIMEOUT, addr: time.as_ptr() as u64, len: 1, ..plain };
+        self.push(Sqe { off: 1, user_data: 1, ..timeout });
+        self.push(plain);
+        self.push(Sqe { user_data: 2, ..timeout });
+        self.push(Sqe { opcode: opcode::TIMEOUT_REMOVE, addr: 2, ..plain });
+        self.push(Sqe { user_data: 3, ..timeout });
+        self.push(Sqe { opcode: opcode::ASYNC_CANCEL, addr: 3, ..plain });
+        self.push(Sqe { flags: IOSQE_IO_LINK, ..self_read(self.fd, self.raw.as_ptr() as u64) });
+        self.push(Sqe { opcode: opcode::LINK_TIMEOUT, ..timeout });
+        self.push(Sqe { opcode: opcode::MSG_RING, fd: me.0, len: 7, ..plain });
+        let mut left = 10;
+        while left > 0 {
+            self.ring.submit_and_wait(1).unwrap();
+            left -= self.ring.completions().count();
+        }
+        assert_eq!(self.ring.in_flight(), 0);
+    }
+
+    fn skips(&mut self) {
+        for n in 0..BATCH {
+            let sqe = self.sqe(Kind::Write, n % 2 == 0, n);
+            self.push(Sqe { flags: sqe.flags | IOSQE_CQE_SKIP_SUCCESS, ..sqe });
+        }
+        self.ring.submit().unwrap();
+        self.ring.drain();
+        assert_eq!(self.ring.completions().count(), 0);
+    }
+
+    fn everything(&mut self) {
+        for batch in [1, BATCH] {
+            for kind in KINDS {
+                for fixed in [false, true] {
+                    for _ in 0..3 {
+                        self.typed(kind, fixed, batch);
+                        self.raw(kind, fixed, batch);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn self_read(fd: Fd, addr: u64) -> Sqe {
+    Sqe { opcode: opcode::READ, fd: fd.0, addr, len: BLOCK as u32, ..Sqe::default() }
+}
+
+fn check(spec: &str) {
+    let device = Device::open(spec).unwrap_or_else(|error| panic!("{spec}: {error}"));
+    for polled in [false, true] {
+        let mut bench = Bench::new(&device, polled);
+        (0..2).for_each(|_| bench.everything());
+        for batch in [1, BATCH] {
+            for kind in KINDS {
+                for fixed in [false, true] {
+                    let typed = allocations(|| (0..3).for_each(|_| bench.typed(kind, fixed, batch)));
+                    let raw = allocations(|| (0..3).for_each(|_| bench.raw(kind, fixed, batch)));
+                    assert_eq!((typed, raw), (0, 0), "{spec}: {kind:?}, fixed {fixed}, batch {batch}, polled {polled}");
+                }
+            }
+        }
+        (0..2).for_each(|_| bench.odd());
+        assert_eq!(allocations(|| bench.odd()), 0, "{spec}: chains, drains, vectors, refusals");
+        let me = bench.ring.attach_ring(&bench.ring.handle());
+        (0..2).for_each(|_| bench.timers(me));
+        assert_eq!(allocations(|| bench.timers(me)), 0, "{spec}: timeouts, cancels, messages");
+        bench.skips();
+        assert_eq!(allocations(|| bench.skips()), 0, "{spec}: skips");
+        assert_eq!(bench.bufs.len(), BATCH, "all memory has come back");
+    }
+}
+
+#[test]
+fn the_allocator_counts() {
+    assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1)))), 1);
+    assert_eq!(allocations(|| drop(std::hint::black_box(Buf::zeroed(512, 512)))), 1);
+    assert_eq!(allocations(|| ()), 0);
+}
+
+#[test]
+fn a_warm_ring_over_null_allocates_nothing() {
+    for options in ["", ",complete=timer", ",latency=10us", ",complete=thread", ",depth=8", ",host_depth=9"] {
+        check(&format!("null:size=1M{options}"));
+    }
+}
+
+#[test]
+fn a_warm_ring_over_memory_allocates_nothing() {
+    check("ram:size=1M");
+    check("ram:size=1M,depth=8");
+}
+
+#[test]
+fn a_warm_ring_over_a_file_allocates_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let spec = format!("file:{},size=1M", dir.path().join("image").display());
+    if let Err(error) = Device::open(&spec) {
+        return sheave_testkit::skip(&format!("no file device here: {error}"));
+    }
+    check(&spec);
+    check(&format!("{spec},direct=off"));
+}

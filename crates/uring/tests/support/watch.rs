@@ -1,0 +1,79 @@
+//! An allocator that remembers whether certain memory was freed. A test binary that declares this module uses it.
+#![allow(unsafe_code)] // A global allocator is unsafe to implement.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sheave_base::buf::Buf;
+
+/// Addresses that are watched; `FREED` once they were.
+static WATCHED: [AtomicUsize; 512] = [const { AtomicUsize::new(0) }; 512];
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+const FREED: usize = 1;
+
+struct Watching;
+
+fn freed(ptr: *mut u8) {
+    let watched = NEXT.load(Ordering::SeqCst).min(WATCHED.len());
+    for entry in &WATCHED[..watched] {
+        let _ = entry.compare_exchange(ptr as usize, FREED, Ordering::SeqCst, Ordering::SeqCst);
+    }
+}
+
+// SAFETY: all memory comes from `System`, with the layouts that the caller gave.
+unsafe impl GlobalAlloc for Watching {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise is the one that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        freed(ptr);
+        // SAFETY: it came from `System` with this layout.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Watching = Watching;
+
+/// The memory of a buffer, watched from now on.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch {
+    at: usize,
+    addr: usize,
+}
+
+impl Watch {
+    /// Watches the memory of a buffer.
+    pub fn new(buf: &Buf) -> Watch {
+        let at = NEXT.fetch_add(1, Ordering::SeqCst);
+        let addr = buf.as_ptr() as usize;
+        WATCHED[at].store(addr, Ordering::SeqCst);
+        Watch { at, addr }
+    }
+
+    /// The address of the memory.
+    pub fn addr(self) -> usize {
+        self.addr
+    }
+
+    /// Whether it was freed.
+    pub fn is_freed(self) -> bool {
+        WATCHED[self.at].load(Ordering::SeqCst) == FREED
+    }
+}
+
+#[test]
+fn freed_memory_is_seen() {
+    let buf = Buf::zeroed(4096, 4096).expect("memory");
+    let watch = Watch::new(&buf);
+    assert!(!watch.is_freed());
+    drop(buf);
+    assert!(watch.is_freed());
+}

@@ -1,0 +1,158 @@
+//! The calls of a ring: submit, submit_and_wait, wait, completions, drain; what they wait for and when they return.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use sheave_blk::Device;
+use sheave_uring::cqe::Cqe;
+use sheave_uring::{Ring, prep};
+
+use support::{Puppet, buf, nop, push, reaped, ring};
+
+/// Long enough to tell waiting from returning, on a machine that has other work too.
+const LATENCY: Duration = Duration::from_millis(30);
+
+fn spec(complete: &str) -> Device {
+    Device::open(&format!("null:size=1M,latency={}ms,complete={complete}", LATENCY.as_millis())).unwrap()
+}
+
+#[test]
+fn submit_does_not_wait_and_submit_and_wait_does() {
+    for complete in ["timer", "thread"] {
+        for spin in [Duration::ZERO, Duration::from_micros(10), Duration::from_millis(500)] {
+            let mut ring = Ring::builder().entries(8).spin(spin).build().unwrap();
+            let fd = ring.attach(&spec(complete)).unwrap();
+            let start = Instant::now();
+            ring.push(prep::read(fd, buf(512)).user_data(1)).unwrap();
+            assert_eq!(ring.submit().unwrap(), 1);
+            ring.push(prep::nop().user_data(2)).unwrap();
+            ring.push(prep::read(fd, buf(512)).user_data(3)).unwrap();
+            assert_eq!(ring.submit_and_wait(3).unwrap(), 2);
+            assert!(start.elapsed() >= LATENCY);
+            let mut seen = reaped(&mut ring);
+            seen.sort_unstable();
+            assert_eq!(seen, [(1, 512), (2, 0), (3, 512)], "{complete}, spin {spin:?}");
+        }
+    }
+}
+
+#[test]
+fn waiting_for_nothing_returns() {
+    let mut ring = ring();
+    assert_eq!(ring.wait(1, None), 0, "nothing is left that could complete");
+    assert_eq!(ring.submit_and_wait(5).unwrap(), 0);
+    ring.drain();
+    // Also once the ring has a worker, and a file table that names the ring itself is no reason to wait for ever.
+    ring.push(prep::nop().run_async().user_data(1)).unwrap();
+    assert_eq!(ring.submit_and_wait(1).unwrap(), 1);
+    assert_eq!(reaped(&mut ring), [(1, 0)]);
+    let handle = ring.handle();
+    ring.attach_ring(&handle);
+    drop(handle);
+    assert_eq!(ring.wait(1, None), 0);
+}
+
+#[test]
+fn more_than_will_come_is_what_comes() {
+    let mut ring = Ring::builder().entries(8).cq_entries(4).build().unwrap();
+    let fd = ring.attach(&spec("timer")).unwrap();
+    ring.push(prep::read(fd, buf(512))).unwrap();
+    ring.push(prep::read(fd, buf(512)).skip_success()).unwrap();
+    ring.submit_and_wait(100).unwrap();
+    assert_eq!((ring.in_flight(), ring.completions().count()), (0, 1));
+}
+
+#[test]
+fn a_wait_ends_with_its_time() {
+    let puppet = Puppet::new().holding();
+    let mut ring = ring();
+    let fd = ring.attach(&puppet.device()).unwrap();
+    ring.push(prep::read(fd, buf(512))).unwrap();
+    ring.submit().unwrap();
+    let start = Instant::now();
+    assert_eq!(ring.wait(1, Some(LATENCY)), 0);
+    assert!(start.elapsed() >= LATENCY);
+    assert_eq!(ring.wait(1, Some(Duration::ZERO)), 0);
+    puppet.script().finish = u32::MAX;
+    assert_eq!(ring.wait(1, Some(Duration::from_secs(60))), 1);
+}
+
+#[test]
+fn a_handle_can_still_send_so_the_ring_waits_and_is_woken() {
+    let mut ring = ring();
+    let handle = ring.handle();
+    let sender = std::thread::spawn(move || {
+        std::thread::sleep(LATENCY);
+        handle.send(Cqe { user_data: 9, res: 3, flags: 0 }).unwrap();
+    });
+    assert_eq!(ring.wait(1, None), 1);
+    assert_eq!(reaped(&mut ring), [(9, 3)]);
+    sender.join().unwrap();
+    assert_eq!(ring.wait(1, None), 0, "and once the handle is gone there is nothing to wait for");
+}
+
+#[test]
+fn drain_waits_for_all_and_leaves_the_completions() {
+    for complete in ["timer", "thread"] {
+        let mut ring = Ring::builder().entries(16).cq_entries(4).in_flight(16).build().unwrap();
+        let fd = ring.attach(&spec(complete)).unwrap();
+        for n in 0..8 {
+            ring.push(prep::read(fd, buf(512)).offset(n * 4096).user_data(n)).unwrap();
+        }
+        ring.push(prep::nop().drain().user_data(8)).unwrap();
+        ring.push(prep::nop().run_async().user_data(9)).unwrap();
+        ring.push(prep::nop().user_data(10)).unwrap();
+        assert_eq!(ring.submit().unwrap(), 11);
+        ring.push(prep::nop().user_data(11)).unwrap();
+        ring.drain();
+        assert_eq!(ring.in_flight(), 0);
+        let mut seen = Vec::new();
+        while seen.len() < 11 {
+            seen.extend(reaped(&mut ring).iter().map(|cqe| cqe.0));
+        }
+        assert_eq!(seen[..9], [0, 1, 2, 3, 4, 5, 6, 7, 8], "{complete}");
+        seen.sort_unstable();
+        assert_eq!(seen, (0..11).collect::<Vec<_>>(), "what was not submitted is not drained");
+    }
+}
+
+#[test]
+fn completions_are_consumed_as_far_as_they_are_iterated() {
+    let mut ring = ring();
+    push(&mut ring, &[nop(1, 0), nop(2, 0), nop(3, 0)]);
+    ring.submit().unwrap();
+    assert_eq!(ring.completions().len(), 3);
+    assert_eq!(ring.completions().next().map(|c| c.user_data), Some(1));
+    let mut iter = ring.completions();
+    assert_eq!((iter.len(), iter.next().map(|c| c.user_data), iter.len()), (2, Some(2), 1));
+    drop(iter);
+    assert_eq!(reaped(&mut ring), [(3, 0)]);
+    assert_eq!(reaped(&mut ring), []);
+}
+
+#[test]
+fn a_polled_ring_completes_when_it_is_asked() {
+    let mut ring = Ring::builder().entries(8).polled(true).build().unwrap();
+    let fd = ring.attach(&Device::open("null:").unwrap()).unwrap();
+    ring.push(prep::read(fd, buf(512)).user_data(1)).unwrap();
+    ring.submit().unwrap();
+    assert_eq!(ring.in_flight(), 1, "submit does not look");
+    assert_eq!(reaped(&mut ring), [(1, 512)]);
+}
+
+#[test]
+fn settings_out_of_bounds_are_named() {
+    for (builder, name) in [
+        (Ring::builder().entries(0), "entries"),
+        (Ring::builder().entries(32769), "entries"),
+        (Ring::builder().cq_entries(0), "cq_entries"),
+        (Ring::builder().cq_entries(u32::MAX), "cq_entries"),
+        (Ring::builder().in_flight(0), "in_flight"),
+        (Ring::builder().in_flight(65537), "in_flight"),
+    ] {
+        let error = builder.build().unwrap_err().to_string();
+        assert!(error.starts_with(name) && error.contains("give 1 to"), "{error}");
+    }
+    assert_eq!(Ring::builder().entries(5).build().unwrap().sq_space(), 8);
+}

@@ -1,0 +1,168 @@
+//! What can be counted: instructions and system calls an I/O, CPU time of a ring that waits, time of a build.
+//!
+//! Counts an I/O are the difference between a long and a short run, so that start and end fall out.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use sheave_testkit::tools;
+
+use super::sheave;
+use crate::cargo::{self, cargo};
+use crate::workspace;
+
+/// What is run under valgrind.
+const INSTRUCTIONS: &[&str] = &[
+    "null:size=1T --rw randread --bs 512 --depth 128 --batch 32 --poll",
+    "null:size=1T --rw randread --bs 512 --depth 128 --batch 32 --poll --stats off",
+    "null:size=1T --rw randread --bs 512 --depth 1 --batch 1 --poll",
+];
+
+/// What is run under strace.
+const SYSTEM_CALLS: &[&str] = &[
+    "null:size=1T --rw randread --bs 512 --depth 128 --batch 32 --poll",
+    "file:target/bench.img,size=64M --rw randread --bs 4k --depth 32 --batch 16",
+];
+
+/// A ring that waits nearly all of the time, and for how long.
+const IDLE: (&str, u64) = ("null:size=1T,latency=1s --depth 1 --batch 1 --runtime 10s", 10);
+
+/// I/Os of the short and of the long run.
+const SHORT_LONG: (u64, u64) = (50_000, 250_000);
+
+/// CPU, kernel and compiler, in one line.
+pub fn machine() -> Result<String> {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).and_then(|line| line.split_once(": "));
+    let model = model.map_or("unknown CPU", |(_, name)| name.trim());
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let (rustc, ..) = cargo::capture({
+        let mut rustc = Command::new("rustc");
+        rustc.arg("--version");
+        rustc
+    })?;
+    let virtual_machine = if cpuinfo.contains("hypervisor") { ", virtual machine" } else { "" };
+    Ok(format!("{model}, {cpus} CPUs{virtual_machine}, Linux {}, {}.", kernel.trim(), rustc.trim()))
+}
+
+/// The table of counts.
+pub fn table() -> Result<String> {
+    let mut lines = vec!["| what | value | command |".to_owned(), "|---|---:|---|".to_owned()];
+    for row in INSTRUCTIONS {
+        let value = per_io(row, instructions)?;
+        let under = "valgrind --tool=cachegrind --cache-sim=no sheave bench";
+        lines.push(format!("| instructions an I/O | {value:.0} | `{under} {row}` |"));
+    }
+    for row in SYSTEM_CALLS {
+        // The first run may make the file.
+        system_calls(row, 1_000)?;
+        let value = per_io(row, system_calls)?;
+        lines.push(format!("| system calls an I/O | {value:.3} | `strace -f -c sheave bench {row}` |"));
+    }
+    let (row, seconds) = IDLE;
+    let percent = idle(row)?.as_secs_f64() / seconds as f64 * 100.0;
+    lines.push(format!(
+        "| CPU of a ring that waits, % of a core, start and end included | {percent:.1} | `sheave bench {row}` |"
+    ));
+    Ok(lines.join("\n"))
+}
+
+/// The count of a long run less that of a short one, by the I/Os between.
+fn per_io(row: &str, count: impl Fn(&str, u64) -> Result<u64>) -> Result<f64> {
+    let (short, long) = SHORT_LONG;
+    let (low, high) = (count(row, short)?, count(row, long)?);
+    Ok((high as f64 - low as f64) / (long - short) as f64)
+}
+
+fn instructions(row: &str, ios: u64) -> Result<u64> {
+    let mut command = Command::new(tool("valgrind")?);
+    command.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]);
+    let (_, errors, success) = cargo::capture(wrap(command, row, ios))?;
+    ensure!(success, "valgrind failed:\n{errors}");
+    parse_instructions(&errors).with_context(|| format!("valgrind gave no count:\n{errors}"))
+}
+
+/// `==12== I   refs:      44,389,419`
+pub fn parse_instructions(text: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.contains("refs:"))?;
+    line.rsplit(' ').next()?.replace(',', "").parse().ok()
+}
+
+fn system_calls(row: &str, ios: u64) -> Result<u64> {
+    let out = workspace::root().join("target/strace.txt");
+    let mut command = Command::new(tool("strace")?);
+    command.args(["-f", "-c", "-o"]).arg(&out);
+    let (_, errors, success) = cargo::capture(wrap(command, row, ios))?;
+    ensure!(success, "strace failed:\n{errors}");
+    let text = fs::read_to_string(&out).context("reading what strace counted")?;
+    let _ = fs::remove_file(&out);
+    parse_calls(&text).with_context(|| format!("strace gave no total:\n{text}"))
+}
+
+/// `100.00    0.003443          23       148         1 total`
+pub fn parse_calls(text: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.trim_end().ends_with(" total"))?;
+    line.split_whitespace().nth(3)?.parse().ok()
+}
+
+fn tool(name: &str) -> Result<std::path::PathBuf> {
+    let cure = || tools::lookup(name).map_or_else(|| "install it".into(), |tool| tool.cure());
+    tools::find(name).with_context(|| format!("{name} is missing: {}", cure()))
+}
+
+/// `sheave bench` with a number of I/Os, run by `command`.
+fn wrap(mut command: Command, row: &str, ios: u64) -> Command {
+    let sheave = sheave(row);
+    command.current_dir(workspace::root()).arg(sheave.get_program()).args(sheave.get_args());
+    command.args(["--ios", &ios.to_string(), "--progress", "none"]);
+    command
+}
+
+/// CPU time of a run, all of it.
+fn idle(row: &str) -> Result<Duration> {
+    let before = children()?;
+    let mut command = sheave(row);
+    command.args(["--progress", "none"]);
+    let (_, errors, success) = cargo::capture(command)?;
+    ensure!(success, "the idle run failed:\n{errors}");
+    Ok(children()?.saturating_sub(before))
+}
+
+/// CPU time of this process's children that have ended, in steps of 10 ms.
+fn children() -> Result<Duration> {
+    let stat = fs::read_to_string("/proc/self/stat").context("reading /proc/self/stat")?;
+    parse_children(&stat).context("/proc/self/stat has other fields than expected")
+}
+
+/// Fields 16 and 17 (see proc(5)), counted behind the name, which may hold anything.
+pub fn parse_children(stat: &str) -> Option<Duration> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let field = |at: usize| fields.split_whitespace().nth(at)?.parse::<u64>().ok();
+    Some(Duration::from_millis((field(13)? + field(14)?) * 10))
+}
+
+/// The table of build times.
+pub fn build() -> Result<String> {
+    let dir = workspace::target_dir().join("bench-build");
+    let _ = fs::remove_dir_all(&dir);
+    let mut lines = vec!["| what | seconds | command |".to_owned(), "|---|---:|---|".to_owned()];
+    let commands: &[(&str, &[&str])] = &[
+        ("the library and the command, as users build them", &["build", "--release"]),
+        ("the whole workspace, for development", &["build", "--workspace"]),
+    ];
+    for (what, args) in commands {
+        let mut command = cargo(["--quiet"]);
+        command.args(*args).env("CARGO_TARGET_DIR", &dir).env("CARGO_INCREMENTAL", "0");
+        let start = Instant::now();
+        if let Err(error) = cargo::run(command) {
+            bail!("{error:#}");
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        lines.push(format!("| {what} | {seconds:.0} | `cargo {}` into an empty target directory |", args.join(" ")));
+        let _ = fs::remove_dir_all(&dir);
+    }
+    Ok(lines.join("\n"))
+}

@@ -1,0 +1,103 @@
+//! The rows of the tables of times, from the JSON that a run prints.
+//!
+//! Owns the columns. Reads the few numbers that it needs by their keys, without a JSON reader.
+
+use anyhow::{Context, Result};
+
+/// The columns after the command: heading, key of the JSON object.
+const COLUMNS: &[(&str, &str)] =
+    &[("IOPS", "iops"), ("time/IO", "ns_per_io"), ("CPU/IO", "cpu_ns_per_io"), ("p99", "p99_ns")];
+
+/// The columns about the other side; empty in a row without one.
+const COMPARED: &[(&str, &str)] = &[
+    ("their IOPS", "iops"),
+    ("their CPU/IO", "cpu_ns_per_io"),
+    ("IOPS ours/theirs", "ratio_iops"),
+    ("CPU ours/theirs", "ratio_cpu"),
+];
+
+/// The first two lines of a table of runs.
+pub fn heading() -> String {
+    let names = COLUMNS.iter().chain(COMPARED).map(|&(name, _)| name);
+    let (names, rules): (String, String) = names.map(|name| (format!(" {name} |"), "---:|")).unzip();
+    format!("| `sheave bench ...` |{names}\n|---|{rules}")
+}
+
+/// The line of one run.
+pub fn row(command: &str, json: &str) -> Result<String> {
+    let (ours, theirs) = match json.split_once("\"compare\"") {
+        Some((before, after)) => (before, Some(after)),
+        None => (json, None),
+    };
+    let mut line = format!("| `{command}` |");
+    for &(_, key) in COLUMNS {
+        let value = number(ours, key).with_context(|| format!("no number `{key}` in:\n{json}"))?;
+        line += &format!(" {} |", cell(key, value));
+    }
+    for &(_, key) in COMPARED {
+        let Some(theirs) = theirs else {
+            line += " |";
+            continue;
+        };
+        let value = number(theirs, key).with_context(|| format!("no number `{key}` to compare with in:\n{json}"))?;
+        line += &match key {
+            "ratio_iops" => format!(" {value:.2}{} |", range(theirs)),
+            "ratio_cpu" => format!(" {value:.2} |"),
+            _ => format!(" {} |", cell(key, value)),
+        };
+    }
+    Ok(line)
+}
+
+/// A number with three digits and its unit.
+fn cell(key: &str, value: f64) -> String {
+    let units: &[&str] = if key == "iops" { &["", "k", "M", "G"] } else { &[" ns", " us", " ms", " s"] };
+    let (mut value, mut at) = (value, 0);
+    while value >= 999.5 && at + 1 < units.len() {
+        value /= 1000.0;
+        at += 1;
+    }
+    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.digits$}{}", units[at])
+}
+
+/// The smallest and the largest ratio of the pairs, if they are there.
+fn range(theirs: &str) -> String {
+    let list = theirs.split_once("\"ratio_iops_range\"").and_then(|(_, after)| after.split_once('['));
+    let Some((list, _)) = list.and_then(|(_, after)| after.split_once(']')) else { return String::new() };
+    let ends: Vec<f64> = list.split(',').filter_map(|end| end.trim().parse().ok()).collect();
+    match ends[..] {
+        [low, high] => format!(" ({low:.2} to {high:.2})"),
+        _ => String::new(),
+    }
+}
+
+/// The first two lines of the table of statistics.
+pub fn statistics_heading() -> String {
+    "| `sheave bench ...` | CPU ns/IO, `--stats on` | CPU ns/IO, `--stats off` | difference |\n|---|---:|---:|---:|"
+        .into()
+}
+
+/// The line of a run with statistics and without, turn by turn: medians, and the median of the differences.
+pub fn statistics_row(command: &str, on: Vec<f64>, off: Vec<f64>) -> String {
+    let difference = median(on.iter().zip(&off).map(|(on, off)| on - off).collect());
+    format!("| `{command}` | {:.1} ns | {:.1} ns | {difference:.1} ns |", median(on), median(off))
+}
+
+/// The middle of the values; 0 of none.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        len if len % 2 == 1 => values[len / 2],
+        len => (values[len / 2 - 1] + values[len / 2]) / 2.0,
+    }
+}
+
+/// The number after the first `"key":`.
+pub fn number(json: &str, key: &str) -> Option<f64> {
+    let quoted = format!("\"{key}\"");
+    let after = json.split_once(quoted.as_str())?.1.trim_start().strip_prefix(':')?.trim_start();
+    let end = after.find(|char: char| !matches!(char, '0'..='9' | '.' | '-' | '+' | 'e' | 'E')).unwrap_or(after.len());
+    after[..end].parse().ok()
+}
