@@ -55,3 +55,8 @@ pub use sheave_uring::{Completion, Fd, Ring, RingBuilder, RingError, RingHandle}
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;
+
+/// The driver of the page on drivers.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/drivers/README.md")]
+pub struct Drivers;

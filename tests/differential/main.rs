@@ -105,6 +105,14 @@ fn sheave_on_ram_agrees_with_the_kernel() {
     compare_on(&mut kernel, &mut Sheave::new("ram:size=256k"));
 }
 
+/// No bytes to compare; but completions that come at once, and completions that come late.
+#[test]
+fn sheave_on_null_agrees_with_the_kernel() {
+    let Some(mut kernel) = kernel("null") else { return };
+    compare_on(&mut kernel, &mut Sheave::new("null:size=256k"));
+    compare_on(&mut kernel, &mut Sheave::new("null:size=256k,latency=200us"));
+}
+
 #[test]
 fn sheave_on_a_file_agrees_with_the_kernel() {
     let Some(mut kernel) = kernel("file") else { return };

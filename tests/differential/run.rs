@@ -46,6 +46,10 @@ impl Bytes {
 /// A ring under test together with its device and memory.
 pub trait Target {
     fn name(&self) -> &str;
+    /// Whether reads give back what was written.
+    fn has_bytes(&self) -> bool {
+        true
+    }
     /// Makes a new ring, fills device and memory.
     fn open(&mut self, shape: Shape, bytes: &Bytes) -> Places;
     /// Queues all of them and submits once; gives how many the ring says it consumed.
@@ -70,6 +74,8 @@ pub struct Outcome {
     /// Certain CQEs that did not come in time (user data).
     pub missing: Vec<u64>,
     pub bytes: Bytes,
+    /// Whether the bytes mean anything.
+    pub has_bytes: bool,
 }
 
 /// How long to wait for what may or may not come.
@@ -102,6 +108,7 @@ pub fn run(target: &mut dyn Target, program: &Program, patience: Patience) -> Ou
         overflow: Vec::new(),
         missing: Vec::new(),
         bytes: Bytes { arena: Vec::new(), fixed: [Vec::new(), Vec::new()], device: Vec::new() },
+        has_bytes: target.has_bytes(),
     };
     let mut waiting = false; // a chain behind a timeout may start at any time
     for batch in &program.batches {

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sheave::uring::sqe::{ASYNC_CANCEL_ANY, Sqe, opcode};
+use sheave::uring::sqe::Sqe;
 use sheave::{Buf, Device, Fd, Ring, op};
 
 use crate::abi::RawSqe;
@@ -66,6 +66,10 @@ fn buf_of(bytes: &[u8]) -> Buf {
 impl Target for Sheave {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn has_bytes(&self) -> bool {
+        !self.name.contains("null:")
     }
 
     fn open(&mut self, shape: Shape, bytes: &Bytes) -> Places {
@@ -130,11 +134,8 @@ impl Target for Sheave {
     fn close(&mut self) -> Bytes {
         let mut ring = self.ring.take().expect("the ring is open between open and close");
         while ring.in_flight() > 0 {
-            let all = Sqe { opcode: opcode::ASYNC_CANCEL, op_flags: ASYNC_CANCEL_ANY, ..Sqe::default() };
-            // SAFETY: a cancel names no memory.
-            assert!(unsafe { ring.push_sqe(&all) }, "the SQ is empty between batches");
+            ring.cancel(op::Cancel::everything()).expect("nothing to cancel is fine");
             ring.completions().for_each(drop);
-            ring.submit().expect("the CQ was emptied");
             ring.wait(1, Some(Duration::from_millis(1)));
         }
         let fixed = [0, 1].map(|slot| ring.buffer(slot).expect("no request is left that uses it").to_vec());

@@ -5,6 +5,7 @@
 
 mod asan;
 mod bench;
+mod budgets;
 mod cargo;
 mod counts;
 mod report;
@@ -29,6 +30,12 @@ struct Command {
 const COMMANDS: &[Command] = &[
     Command { name: "test", args: "[--fail-fast]", what: "everything CI checks, tools included", run: test::main },
     Command { name: "tidy", args: "[--lower]", what: "the repository's own rules, in a second", run: tidy::main },
+    Command {
+        name: "budgets",
+        args: "[--record]",
+        what: "instructions an I/O against their budgets, or new budgets",
+        run: budgets::main,
+    },
     Command { name: "asan", args: "[-p CRATE]...", what: "the tests under the address sanitizer", run: asan::main },
     Command {
         name: "stress",

@@ -119,8 +119,18 @@ impl Consumer {
     ///
     /// `None` does not mean empty: a producer may have entered and not linked its node yet. Who wants to sleep asks
     /// [`is_empty`](Self::is_empty) afterwards.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&mut self) -> Option<u32> {
+        // Who polls finds nothing almost always: that answer is inlined. Acquire as in `pop_linked`.
+        let empty = self.shared.empty();
+        if self.tail == empty && self.shared.next[empty as usize].load(Ordering::Acquire) == NIL {
+            return None;
+        }
+        self.pop_linked()
+    }
+
+    #[inline(never)]
+    fn pop_linked(&mut self) -> Option<u32> {
         let shared = &*self.shared;
         let empty = shared.empty();
         if self.tail == empty {

@@ -142,7 +142,10 @@ pub enum ParseDurationError {
     /// It does not start with a whole number.
     #[error("duration `{0}` does not start with a whole number: write it like 100ns, 10us, 3ms, 5s or 2m")]
     Number(String),
-    /// The unit is none of ours, or is missing.
+    /// There is no unit.
+    #[error("duration `{0}` has no unit: add ns, us, ms, s, m or h")]
+    NoUnit(String),
+    /// The unit is none of ours.
     #[error("duration `{text}` has the unit `{unit}`: use ns, us, ms, s, m or h")]
     Unit {
         /// The whole text.
@@ -208,6 +211,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, ParseDurationError> {
         "s" => 1_000_000_000,
         "m" | "min" => 60 * 1_000_000_000,
         "h" => 3600 * 1_000_000_000,
+        "" => return Err(ParseDurationError::NoUnit(text.into())),
         _ => {
             return Err(ParseDurationError::Unit { text: text.into(), unit: unit.into() });
         }

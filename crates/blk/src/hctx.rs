@@ -305,6 +305,7 @@ impl Hctx {
         ended
     }
 
+    #[inline]
     fn take_remote(&mut self, core: &Core) {
         while let Some(tag) = self.remote.pop() {
             // Relaxed: stored before the push that this pop saw.

@@ -41,6 +41,8 @@ pub mod timeout;
 pub use device::Device;
 pub use error::DeviceError;
 
+#[cfg(all(test, feature = "shuttle"))]
+mod model;
 // The unit tests use the driver and the ring of the scenario tests, which name this crate as any other program does.
 #[cfg(test)]
 extern crate self as sheave_blk;

@@ -41,6 +41,11 @@ pub fn partition(name: &str, device: &Device, start_bytes: u64, len_bytes: u64) 
     let block = u64::from(device.limits().logical_block);
     let size = device.size_bytes();
     let wrong = |why: String| Err(DeviceError::spec(name, why));
+    if start_bytes >= size {
+        return wrong(format!(
+            "start={start_bytes} is beyond the device under it, which has {size} bytes. Choose a smaller one"
+        ));
+    }
     if !start_bytes.is_multiple_of(block) || !len_bytes.is_multiple_of(block) || len_bytes == 0 {
         return wrong(format!(
             "start={start_bytes} and size={len_bytes} must be multiples of the block size of the device under it, \

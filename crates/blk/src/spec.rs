@@ -31,7 +31,12 @@ pub fn open(spec: &str) -> Result<Device, DeviceError> {
         return Err(DeviceError::spec(spec, format!("nested more than {MAX_DEPTH} deep. Stack fewer devices")));
     }
     let Some((kind, rest)) = spec.split_once(':') else {
-        return Err(DeviceError::spec(spec, format!("no kind. Put one of {KINDS} and a colon in front: file:{spec}")));
+        let right =
+            if KINDS.split(", ").any(|kind| kind == spec) { format!("{spec}:") } else { format!("file:{spec}") };
+        return Err(DeviceError::spec(
+            spec,
+            format!("no kind. Put one of {KINDS} and a colon in front, as in {right}"),
+        ));
     };
     let mut params = Params::parse(spec, rest)?;
     match kind {

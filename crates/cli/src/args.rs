@@ -13,9 +13,20 @@ use clap::{Parser, Subcommand};
 pub use bench::{BenchArgs, Peer, ProgressStyle, Rw};
 pub use doctor::DoctorArgs;
 
+const EXAMPLES: &str = "\
+Examples:
+  sheave doctor
+        what this machine lacks for fast I/O, and how to fix it
+  sheave bench file:/tmp/first.img,size=64M --rw randrw --verify
+        reads and writes on a file that it makes, every block checked
+  sheave bench null:size=1T --poll --compare kernel
+        what an I/O costs, beside the kernel's io_uring
+
+All options of a command: sheave bench --help";
+
 /// The Linux block I/O fast path in user space.
 #[derive(Debug, Parser)]
-#[command(name = "sheave", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "sheave", version, propagate_version = true, max_term_width = 100, after_help = EXAMPLES)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

@@ -30,8 +30,8 @@ impl Tool {
 
 /// Every outside tool that some test uses.
 pub const TOOLS: &[Tool] = &[
-    Tool { name: "fio", packages: &["fio"], why: "an outside opinion on what `sheave bench` measures and verifies" },
-    Tool { name: "strace", packages: &["strace"], why: "counts system calls: `null:` makes none on the fast path" },
+    Tool { name: "fio", packages: &["fio"], why: "verifies what a ring copied, by checksums of its own" },
+    Tool { name: "strace", packages: &["strace"], why: "counts system calls an I/O: `null:` makes none" },
     Tool { name: "valgrind", packages: &["valgrind", "libc6-dbg"], why: "counts instructions an I/O" },
 ];
 

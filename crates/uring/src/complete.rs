@@ -78,7 +78,7 @@ impl Core {
     }
 
     /// Whether the result breaks a link and is told despite CQE_SKIP_SUCCESS.
-    fn is_failure(&self, slot: u32, res: i32) -> bool {
+    pub(crate) fn is_failure(&self, slot: u32, res: i32) -> bool {
         let req = &self.reqs[slot];
         let short = opdef::get(req.opcode).is_some_and(|def| def.short_is_failure);
         if res == -errno::ETIME && req.opcode == opcode::TIMEOUT && req.op_flags & TIMEOUT_ETIME_SUCCESS != 0 {

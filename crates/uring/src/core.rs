@@ -72,6 +72,8 @@ pub(crate) struct Core {
     pub(crate) polled: bool,
     /// What the typed interface handed over, by SQ index, until submission.
     pub(crate) sq_owned: Box<[Option<Owned>]>,
+    /// Times of the typed interface, by SQ index, until submission.
+    pub(crate) sq_times: Box<[[i64; 2]]>,
     /// What belongs to a CQE, by CQ index, until it is read.
     pub(crate) cq_owned: Box<[Option<Owned>]>,
     /// How many operations with something owned are between push and completion.
@@ -106,6 +108,7 @@ impl Core {
             drain_next: false,
             drain_disabled: false,
             polled,
+            sq_times: vec![[0; 2]; sq].into(),
             sq_owned: (0..sq).map(|_| None).collect(),
             cq_owned: (0..cq).map(|_| None).collect(),
             nr_owned: 0,

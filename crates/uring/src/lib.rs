@@ -39,6 +39,8 @@ pub mod rsrc;
 pub mod sqe;
 mod submit;
 pub mod task_work;
+#[cfg(test)]
+mod tests;
 mod timers;
 mod user_memory;
 

@@ -19,6 +19,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod timed;
+
+use std::time::Duration;
+
 use sheave_base::buf::Buf;
 use sheave_blk::bio::BVec;
 
@@ -28,14 +32,28 @@ use crate::sqe::{
     IOSQE_IO_LINK, RWF_DSYNC, Sqe, opcode,
 };
 
+pub use timed::{
+    Cancel, When, cancel, link_timeout, link_timeout_update, message, timeout, timeout_remove, timeout_update,
+};
+
 /// Memory that belongs to an operation.
 #[derive(Debug)]
 pub(crate) enum Owned {
     One(Buf),
     /// Buffers, and the vectors that describe them.
     Many(Vec<Buf>, #[allow(dead_code)] Box<[BVec]>),
-    /// A timespec.
-    Time(#[allow(dead_code)] Box<[i64; 2]>),
+}
+
+/// What only the ring can put into the SQE.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Late {
+    Nothing,
+    /// A range of a registered buffer (start and length): its address.
+    Fixed(usize, usize),
+    /// A time: where the ring has put it, in `addr`.
+    Time(When),
+    /// The same in `off`.
+    NewTime(Duration),
 }
 
 /// An operation that can be pushed.
@@ -44,13 +62,12 @@ pub(crate) enum Owned {
 pub struct Entry {
     pub(crate) sqe: Sqe,
     pub(crate) owned: Option<Owned>,
-    /// A range of a registered buffer, turned into an address by the ring.
-    pub(crate) fixed: Option<(usize, usize)>,
+    pub(crate) late: Late,
 }
 
 impl Entry {
     fn new(opcode: u8, fd: Fd) -> Entry {
-        Entry { sqe: Sqe { opcode, fd: fd.0, ..Sqe::default() }, owned: None, fixed: None }
+        Entry { sqe: Sqe { opcode, fd: fd.0, ..Sqe::default() }, owned: None, late: Late::Nothing }
     }
 
     /// Comes back in the completion.
@@ -173,7 +190,7 @@ pub fn writev(fd: Fd, bufs: Vec<Buf>) -> Entry {
 fn fixed(opcode: u8, fd: Fd, buf_index: u16, range: std::ops::Range<usize>) -> Entry {
     let mut entry = Entry::new(opcode, fd);
     entry.sqe.buf_index = buf_index;
-    entry.fixed = Some((range.start, range.len()));
+    entry.late = Late::Fixed(range.start, range.len());
     entry
 }
 

@@ -9,6 +9,8 @@
 //! - I2: memory that the ring owns for an operation is given back or freed after the device is done with it, also
 //!   when the ring is dropped in the middle of I/O.
 
+mod wait;
+
 use std::time::Duration;
 
 use sheave_base::buf::Buf;
@@ -23,7 +25,7 @@ use crate::core::Core;
 use crate::cqe::Completion;
 use crate::error::{RingError, SqFull};
 use crate::io_wq::IoWq;
-use crate::prep::{Entry, Owned};
+use crate::prep::{Entry, Late, Owned, When};
 use crate::queues::Offsets;
 use crate::req::{REQ_OLD_BUF, State};
 use crate::rsrc::Fd;
@@ -201,15 +203,27 @@ impl Ring {
 
     /// Queues an operation; a full SQ gives it back.
     pub fn push(&mut self, mut entry: Entry) -> Result<(), Box<SqFull>> {
-        if let Some((start, len)) = entry.fixed {
-            // A range outside gives `-EFAULT` like any other wrong address.
-            let base = self.core.bufs.range(entry.sqe.buf_index).map_or(0, |(base, _)| base);
-            entry.sqe.addr = base.saturating_add(start as u64);
-            entry.sqe.len = len.min(u32::MAX as usize) as u32;
-        }
         let Some((index, sqe)) = self.core.queues.sq_next() else {
             return Err(Box::new(SqFull { entry, error: RingError::SqFull }));
         };
+        let time = &mut self.core.sq_times[index as usize];
+        match entry.late {
+            Late::Nothing => {}
+            Late::Fixed(start, len) => {
+                // A range outside gives `-EFAULT` like any other wrong address.
+                let base = self.core.bufs.range(entry.sqe.buf_index).map_or(0, |(base, _)| base);
+                entry.sqe.addr = base.saturating_add(start as u64);
+                entry.sqe.len = len.min(u32::MAX as usize) as u32;
+            }
+            Late::Time(when) => {
+                *time = when.timespec(self.io.clock());
+                entry.sqe.addr = std::ptr::from_ref(time) as u64;
+            }
+            Late::NewTime(after) => {
+                *time = When::After(after).timespec(self.io.clock());
+                entry.sqe.off = std::ptr::from_ref(time) as u64;
+            }
+        }
         *sqe = entry.sqe;
         if let Some(owned) = entry.owned {
             self.core.sq_owned[index as usize] = Some(owned);
@@ -285,47 +299,6 @@ impl Ring {
         if ready >= wanted { ready } else { self.wait_slow(wanted, timeout) }
     }
 
-    fn wait_slow(&mut self, wanted: u32, timeout: Option<Duration>) -> u32 {
-        let deadline = timeout.map(|timeout| self.io.clock().precise().after(timeout));
-        let wanted = wanted.min(self.core.queues.cq_entries());
-        let mut spin_from = self.io.clock().cycles();
-        loop {
-            let ready = self.core.queues.cq_ready();
-            if ready >= wanted || !self.can_complete() {
-                return ready;
-            }
-            let left = deadline.map(|deadline| deadline.left(self.io.clock().precise()));
-            if left == Some(Duration::ZERO) {
-                return ready;
-            }
-            let spun = self.io.clock().cycles().wrapping_sub(spin_from) >= self.spin_cycles;
-            if spun || self.io.waits_for_kernel() {
-                self.io.wait(wanted - ready, self.sleep_limit(left));
-                spin_from = self.io.clock().cycles();
-            } else {
-                sheave_base::sync::hint::spin_loop();
-            }
-            self.reap();
-        }
-    }
-
-    /// How long the ring may sleep.
-    fn sleep_limit(&self, left: Option<Duration>) -> Option<Duration> {
-        if !self.core.timers.is_armed() {
-            return left;
-        }
-        [left, self.core.timers.wait_limit(self.io.clock())].into_iter().flatten().min()
-    }
-
-    /// Whether anything could still post a CQE: a request, or another thread with a handle of this ring.
-    fn can_complete(&self) -> bool {
-        if self.core.reqs.live() > 0 || self.task_work.has_mail() {
-            return true;
-        }
-        let handle = self.task_work.handle();
-        self.task_work.is_shared(self.wq.handles() + self.core.files.handles_of(handle))
-    }
-
     /// Completes what is ready: devices, workers, messages; then starts what waited for it. Never blocks.
     pub fn reap(&mut self) {
         let Ring { io, core, .. } = self;
@@ -336,28 +309,6 @@ impl Ring {
             self.run_counted();
         }
         self.core.queues.cq_publish();
-    }
-
-    /// Ends the timeouts that have seen enough CQEs, and starts what waited for them.
-    #[cold]
-    fn run_counted(&mut self) {
-        while self.core.timers.is_counting() && self.core.run_counted() {
-            self.start_waiting();
-            self.core.flush_overflow();
-        }
-    }
-
-    /// Starts what waited behind a drain or in a chain, until nothing more may start.
-    fn start_waiting(&mut self) {
-        while !(self.core.ready.is_empty() && self.core.deferred.is_empty()) {
-            self.run_deferred();
-            if self.core.ready.is_empty() {
-                return;
-            }
-            self.io.start_plug(self.core.ready.len() as u32);
-            self.run_ready();
-            self.io.finish_plug();
-        }
     }
 
     /// What a reap does beside the devices.
@@ -397,18 +348,6 @@ impl Ring {
         let head = self.core.queues.cq_head();
         let end = head.wrapping_add(self.core.queues.cq_ready());
         Completions { ring: self, head, end }
-    }
-
-    /// Waits until everything submitted has completed. Completions stay to be read; those that find the CQ full are
-    /// kept behind it.
-    pub fn drain(&mut self) {
-        while self.core.reqs.live() > 0 {
-            self.reap();
-            if self.core.reqs.live() > 0 {
-                self.io.wait(1, self.sleep_limit(None));
-            }
-        }
-        self.reap();
     }
 
     /// Requests submitted and not yet completed.

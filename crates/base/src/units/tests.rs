@@ -60,7 +60,7 @@ fn durations_are_read() {
     ] {
         assert_eq!(parse_duration(text), Ok(Duration::from_nanos(ns)), "{text}");
     }
-    for (text, words) in [("", "whole number"), ("5", "unit ``"), ("5d", "unit `d`"), ("9999999h", "too long")] {
+    for (text, words) in [("", "whole number"), ("5", "no unit: add"), ("5d", "unit `d`"), ("9999999h", "too long")] {
         let message = parse_duration(text).expect_err(text).to_string();
         assert!(message.contains(words), "{text}: {message}");
     }

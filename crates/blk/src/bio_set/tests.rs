@@ -1,5 +1,5 @@
 //! The bio set against a plain model of it, operation by operation, and the cases that a review would ask about.
-//! Foreign puts from real threads, against splicing, are in `tests/model`.
+//! Foreign puts from real threads, against splicing, are in `model::bios`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -117,8 +117,8 @@ pub(crate) fn from_spec(params: &mut Params) -> Result<Device, DeviceError> {
     let memory = memory_bytes();
     if size > memory {
         return Err(params.error(format!(
-            "size={size}: the machine has {memory} bytes of memory and swap. Give a size up to that; a file (file:PATH) \
-             may be larger"
+            "size={size}: the machine has {memory} bytes of memory and swap. Give a size up to that; a file \
+             (file:PATH) may be larger"
         )));
     }
     let region = Region::new(size as usize, huge).map_err(|errno| DeviceError::Host {

@@ -36,7 +36,7 @@ fn what_does_not_fit_is_refused_with_cause_and_fix() {
         ("partition:start=100,size=1M,over=null:size=4M", "multiples of the block size"),
         ("partition:start=1M,size=0,over=null:size=4M", "size not 0"),
         ("partition:start=3M,size=2M,over=null:size=4M", "go beyond the device"),
-        ("partition:start=9M,over=null:size=4M", "size not 0"),
+        ("partition:start=9M,over=null:size=4M", "start=9437184 is beyond the device"),
         ("partition:start=1M,size=1M", "over="),
         ("partition:over=null:size=1M+null:size=1M", "one device"),
         ("linear:over=", "no kind"),

@@ -1,5 +1,5 @@
 //! In-flight, derived from the tags: exact when all is quiet, per partition and whole in one pass, whatever happens to
-//! the requests. What readers see while it changes is in `tests/model`.
+//! the requests. What readers see while it changes is in `model::tags`.
 
 use std::time::Duration;
 

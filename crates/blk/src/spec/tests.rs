@@ -27,6 +27,8 @@ fn defaults_and_every_key_of_null() {
 fn refusals_name_cause_and_fix() {
     let cases = [
         ("", "no kind"),
+        ("null", "as in null:"),
+        ("/tmp/x", "as in file:/tmp/x"),
         ("/dev/sda", "file:/dev/sda"),
         ("nul:size=1G", "kind 'nul' is unknown. Known: null"),
         ("null:size=1G,size=2G", "'size' is given twice"),

@@ -1,5 +1,5 @@
 //! Tags on one thread, against a model: one owner each, lowest first, and the in-flight count that follows from them.
-//! Threads are in `model`.
+//! Threads are in `model::tags`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Freeze and quiesce, seen from one thread: what waits, what goes on, in which order. The races are in `model`.
+//! Freeze and quiesce, seen from one thread: what waits, what goes on, in which order. The races are in `model::gate`.
 
 use std::time::Duration;
 

@@ -10,8 +10,10 @@ const EXAMPLES: &str = "\
 Devices:
   null:size=1T[,latency=10us]     instant, keeps nothing
   ram:size=1G                     sparse memory
-  file:PATH[,size=1G][,direct=on] a file or block device; made when it does not exist and size= is given
-  fault:KIND=SHARE,...,over=SPEC  another device with seeded faults
+  file:PATH[,size=1G][,direct=on] a file or block device; size= makes a new file
+  partition:start=1M,over=SPEC    a part of another device
+  linear:over=SPEC+SPEC           devices end to end
+  fault:KIND=SHARE,...,over=SPEC  another device with faults, as error=0.01
 
 Examples:
   sheave bench file:/tmp/sheave.img,size=256M --rw randrw --verify
@@ -26,7 +28,7 @@ Exit code: 0 done, 1 an I/O failed or a block was wrong, 2 the command line make
 
 /// What `sheave bench` is asked.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct BenchArgs {
     /// The device, for example null:size=1T, ram:size=1G or file:PATH,size=1G.
     #[arg(value_name = "SPEC")]
@@ -123,9 +125,9 @@ pub struct BenchArgs {
     #[arg(long, help_heading = "Checking")]
     pub fill: bool,
 
-    /// Go on after this many failed I/Os.
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Checking")]
-    pub max_errors: u64,
+    /// Go on after this many failed I/Os [default: stop at the first].
+    #[arg(long, value_name = "COUNT", value_parser = value::count, help_heading = "Checking")]
+    pub max_errors: Option<u64>,
 
     /// Allow a run that writes to a block device.
     #[arg(long, help_heading = "Checking")]

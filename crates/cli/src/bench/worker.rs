@@ -161,7 +161,7 @@ pub fn work<E: Engine>(
 fn measured<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Failure> {
     let plan = &crew.plan;
     let args = &plan.args;
-    let mut looper = Looper::new(engine, args.depth, plan.batch, args.max_errors, crew.board.lane(index));
+    let mut looper = Looper::new(engine, args.depth, plan.batch, args.max_errors.unwrap_or(0), crew.board.lane(index));
     let mut filled = Ok(());
     if plan.fill {
         crew.gate(true, || crew.board.enter(Phase::Fill, crew.fill_goal()));
@@ -230,7 +230,7 @@ fn verified<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
         bs: args.bs,
         depth: args.depth,
         batch: plan.batch,
-        max_errors: args.max_errors,
+        max_errors: args.max_errors.unwrap_or(0),
         lane: crew.board.lane(index),
     };
     let made = Checker::new(engine, task);

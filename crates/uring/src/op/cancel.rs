@@ -34,14 +34,23 @@ pub(crate) struct Target {
     pub(crate) opcode: u8,
 }
 
+impl Target {
+    /// Whether the flags are known and go together.
+    pub(crate) fn is_valid(self) -> bool {
+        let narrow_any = self.flags & ASYNC_CANCEL_ANY != 0 && self.flags & (ASYNC_CANCEL_FD | ASYNC_CANCEL_OP) != 0;
+        self.flags & !KNOWN == 0 && !narrow_any
+    }
+
+    /// Whether all that match are meant, and the result is their number.
+    pub(crate) fn is_many(self) -> bool {
+        self.flags & (ASYNC_CANCEL_ALL | ASYNC_CANCEL_ANY) != 0
+    }
+}
+
 /// Which flags exclude each other is looked at here, the file when it runs.
 pub(crate) fn prep(_: &mut Ring, _: u32, sqe: &Sqe) -> Result<(), i32> {
-    let flags = sqe.op_flags;
-    let narrow_any = flags & ASYNC_CANCEL_ANY != 0 && flags & (ASYNC_CANCEL_FD | ASYNC_CANCEL_OP) != 0;
-    if sqe.off != 0 || sqe.splice_fd_in != 0 || flags & !KNOWN != 0 || narrow_any {
-        return Err(errno::EINVAL);
-    }
-    Ok(())
+    let target = Target { flags: sqe.op_flags, user_data: sqe.addr, fd: sqe.fd, opcode: sqe.len as u8 };
+    if sqe.off == 0 && sqe.splice_fd_in == 0 && target.is_valid() { Ok(()) } else { Err(errno::EINVAL) }
 }
 
 /// Cancels, and says how much.
@@ -63,7 +72,7 @@ impl Core {
                 return -errno::EBADF;
             }
         }
-        let all = flags & (ASYNC_CANCEL_ALL | ASYNC_CANCEL_ANY) != 0;
+        let all = target.is_many();
         let mut count = 0;
         while let Some(slot) = self.find_queued(target, file).or_else(|| self.find_timeout(target)) {
             self.cancel_slot(slot);

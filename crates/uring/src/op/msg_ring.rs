@@ -9,7 +9,7 @@ use crate::ring::Ring;
 use crate::sqe::{IOSQE_FIXED_FILE, MSG_RING_CQE_SKIP, MSG_RING_FLAGS_PASS, Sqe, errno};
 
 /// `IORING_MSG_DATA`, the only command there is.
-const MSG_DATA: u64 = 0;
+const MSG_DATA: u32 = 0;
 
 /// Checks the flags and notes what the message is made of.
 pub(crate) fn prep(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
@@ -33,7 +33,7 @@ fn send(ring: &mut Ring, slot: u32) -> Result<(), i32> {
     let [addr3, flags] = req.data;
     let pass = req.op_flags & MSG_RING_FLAGS_PASS != 0;
     let odd = req.op_flags & MSG_RING_CQE_SKIP != 0 || (flags != 0 && !pass);
-    if req.addr != MSG_DATA || addr3 != 0 || odd {
+    if req.addr as u32 != MSG_DATA || addr3 != 0 || odd {
         return Err(errno::EINVAL);
     }
     let cqe = Cqe { user_data: req.off, res: req.len as i32, flags: if pass { flags as u32 } else { 0 } };

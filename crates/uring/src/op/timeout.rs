@@ -141,8 +141,7 @@ impl Core {
             if self.reqs[slot].opcode == opcode::LINK_TIMEOUT {
                 self.fire_guard(slot);
             } else {
-                self.timers.uncount();
-                self.finish(slot, -errno::ETIME);
+                self.finish_uncounted(slot, -errno::ETIME);
             }
         }
     }
@@ -153,11 +152,18 @@ impl Core {
         self.timers.look_at(self.queues.cq_tail());
         let mut any = false;
         while let Some(slot) = self.timers.pop_reached() {
-            self.timers.uncount();
-            self.finish(slot, 0);
+            self.finish_uncounted(slot, 0);
             any = true;
         }
         any
+    }
+
+    /// Ends a timeout that fired or was reached: its CQE, if it gives one, does not count for others.
+    fn finish_uncounted(&mut self, slot: u32, res: i32) {
+        if self.reqs[slot].flags & IOSQE_CQE_SKIP_SUCCESS == 0 || self.is_failure(slot, res) {
+            self.timers.uncount();
+        }
+        self.finish(slot, res);
     }
 
     /// A guard is due: it leaves the chain and cancels what it guards, unless a device has that.

@@ -1,1 +1,107 @@
+//! Messages from many threads; who wakes whom; handles that outlive their ring.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::cqe::Cqe;
+use crate::{Ring, SendError};
+
+const SENDERS: u64 = 3;
+const EACH: u64 = 2_000;
+
+fn cqe(user_data: u64) -> Cqe {
+    Cqe { user_data, res: -(user_data as i32), flags: 3 }
+}
+
+#[test]
+fn all_that_was_accepted_arrives_once_and_in_order() {
+    let mut ring = Ring::builder().entries(8).spin(Duration::ZERO).build().expect("a ring");
+    let senders: Vec<_> = (0..SENDERS)
+        .map(|sender| {
+            let handle = ring.handle();
+            thread::spawn(move || {
+                for n in 0..EACH {
+                    while let Err(error) = handle.send(cqe(sender << 32 | n)) {
+                        assert_eq!(error, SendError::Full);
+                        thread::yield_now();
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut next = [0; SENDERS as usize];
+    while next.iter().sum::<u64>() < SENDERS * EACH {
+        assert_ne!(ring.wait(1, None), 0, "sleeps until somebody sends");
+        for completion in ring.completions() {
+            let (sender, n) = ((completion.user_data >> 32) as usize, completion.user_data & 0xffff_ffff);
+            assert_eq!((next[sender], completion.res, completion.flags), (n, -(n as i32), 3));
+            next[sender] += 1;
+        }
+    }
+    senders.into_iter().for_each(|sender| sender.join().expect("no panic"));
+}
+
+#[test]
+fn a_ring_that_nobody_else_can_reach_does_not_wait() {
+    let mut ring = Ring::builder().entries(8).build().expect("a ring");
+    let itself = ring.handle();
+    let fd = ring.attach_ring(&itself);
+    drop(itself);
+    assert_eq!(ring.wait(1, None), 0);
+    // Its own worker is no one else either.
+    ring.push(crate::prep::nop().run_async()).expect("room");
+    ring.submit_and_wait(1).expect("submitted");
+    assert_eq!(ring.completions().count(), 1);
+    assert_eq!(ring.wait(1, None), 0);
+    ring.push(crate::prep::message(fd, 5, 6)).expect("room");
+    assert_eq!(ring.submit_and_wait(2).expect("submitted"), 1);
+    assert_eq!(ring.completions().map(|c| (c.user_data, c.res)).collect::<Vec<_>>(), [(0, 0), (5, 6)]);
+}
+
+#[test]
+fn a_message_ends_a_sleep_before_its_time() {
+    let mut ring = Ring::builder().entries(8).spin(Duration::ZERO).build().expect("a ring");
+    ring.push(crate::prep::timeout(Duration::from_secs(1000))).expect("room");
+    ring.submit().expect("submitted");
+    let handle = ring.handle();
+    let sender = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        handle.send(cqe(1))
+    });
+    let start = Instant::now();
+    assert_eq!(ring.wait(1, Some(Duration::from_secs(500))), 1);
+    assert!(start.elapsed() < Duration::from_secs(400));
+    assert_eq!(sender.join().expect("no panic"), Ok(()));
+}
+
+#[test]
+fn a_handle_outlives_its_ring() {
+    let ring = Ring::builder().entries(8).build().expect("a ring");
+    let handle = ring.handle();
+    assert!(handle.same(&ring.handle()));
+    assert_eq!(handle.send(cqe(1)), Ok(()));
+    drop(ring);
+    assert_eq!(handle.send(cqe(2)), Err(SendError::Gone));
+    handle.wake();
+}
+
+#[test]
+fn rings_dropped_under_senders_are_safe() {
+    for round in 0..20 {
+        let ring = Ring::builder().entries(8).build().expect("a ring");
+        let handle = ring.handle();
+        let sender = thread::spawn(move || {
+            let mut accepted = 0;
+            loop {
+                match handle.send(cqe(accepted)) {
+                    Ok(()) => accepted += 1,
+                    Err(SendError::Full) => thread::yield_now(),
+                    Err(SendError::Gone) => return accepted,
+                }
+            }
+        });
+        thread::sleep(Duration::from_micros(round * 50));
+        drop(ring);
+        sender.join().expect("it is told that the ring is gone");
+    }
+}

@@ -6,6 +6,9 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// What is done to a path that does not exist.
+pub(super) const CREATE: &str = "create";
+
 /// The kinds of trouble, for programs; people read the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -48,7 +51,10 @@ impl HostError {
     /// From what the system said while doing `what` ("open", "read the size of").
     pub(super) fn from_io(path: &Path, what: &str, error: &io::Error) -> Self {
         let errno = error.raw_os_error();
-        let (kind, fix) = explain(errno.unwrap_or(0));
+        let (kind, mut fix) = explain(errno.unwrap_or(0));
+        if kind == HostErrorKind::Permission && what == CREATE {
+            fix = "name a directory that you may write to, or run as a user that may";
+        }
         Self { kind, path: path.to_owned(), cause: format!("cannot {what} it: {error}"), fix, errno }
     }
 
@@ -84,11 +90,13 @@ fn explain(errno: i32) -> (HostErrorKind, &'static str) {
         libc::ELOOP => (K::NotFound, "its symbolic links go in a circle; check the path"),
         libc::ENAMETOOLONG => (K::NotFound, "the name is too long for this file system; use a shorter one"),
         libc::ENXIO | libc::ENODEV => (K::NotFound, "the device behind it is gone or not configured"),
-        libc::EACCES => (K::Permission, "change its owner or mode, run as a user that may, or open it read-only"),
+        libc::EACCES => {
+            (K::Permission, "change its owner or mode, run as a user that may, or, to read only, add readonly=on")
+        }
         libc::EPERM => (K::Permission, "it is sealed or immutable (see `lsattr`), or a sandbox forbids it"),
-        libc::EROFS => (K::ReadOnly, "its file system or device is read-only: remount it, or open it read-only"),
-        libc::ETXTBSY => (K::Busy, "it is a program that is running; stop it, or open it read-only"),
-        libc::EBUSY => (K::Busy, "it is in use: unmount it or stop what holds it (see `lsblk`), or open it read-only"),
+        libc::EROFS => (K::ReadOnly, "its file system or device is read-only: remount it, or add readonly=on"),
+        libc::ETXTBSY => (K::Busy, "it is a program that is running; stop it, or add readonly=on"),
+        libc::EBUSY => (K::Busy, "it is in use: unmount it or stop what holds it (see `lsblk`), or add readonly=on"),
         libc::ENOSPC => (K::NoSpace, "its file system is full: free some space, or use another"),
         libc::EDQUOT => (K::NoSpace, "your quota there is used up: free some space, or use another file system"),
         libc::EFBIG => (K::BadSize, "its file system has no files that large: ask for less, or use another (XFS)"),

@@ -213,7 +213,7 @@ fn open_file(path: &Path, found: Option<FileKind>, opts: &HostOpts) -> Result<Fi
         (Some(libc::ENOENT), None) => {
             HostError::new(Kind::NotFound, path, "the directory it shall be made in does not exist", "make it first")
         }
-        _ => HostError::from_io(path, if found.is_some() { "open" } else { "create" }, &e),
+        _ => HostError::from_io(path, if found.is_some() { "open" } else { super::error::CREATE }, &e),
     };
     let mut how = OpenOptions::new();
     how.read(true).write(!opts.readonly).create_new(found.is_none());
@@ -272,7 +272,8 @@ fn check_size(path: &Path, size: u64) -> Result<(), HostError> {
     }
     if !size.is_multiple_of(u64::from(MIN_BLOCK)) {
         let cause = format!("{size} bytes are not a multiple of {MIN_BLOCK}");
-        return Err(HostError::new(Kind::BadSize, path, cause, "give a size that is, as size=1M"));
+        let fix = "give a size= that is: a smaller one uses the front of a file, a larger one makes the file grow";
+        return Err(HostError::new(Kind::BadSize, path, cause, fix));
     }
     Ok(())
 }

@@ -35,7 +35,7 @@ const SECTOR: usize = 1 << SECTOR_SHIFT;
 const CACHE_LINE: usize = 64;
 
 /// Lines of a request that are asked for ahead; behind them the processor has seen where it goes.
-const PREFETCH_LINES: usize = 8;
+const PREFETCH_LINES: usize = 16;
 
 /// The bytes of the device.
 #[derive(Debug)]
@@ -142,8 +142,8 @@ impl Region {
     fn clear(&self, start: *mut u8, len: usize) {
         let head = (start.addr().wrapping_neg() % self.page).min(len);
         let pages = (len - head) / self.page * self.page;
-        // SAFETY: head, whole pages and tail are pieces of the caller's range, which is inside the region (I3). Pages of
-        // a private anonymous mapping (I1) that were given back read as zeroes.
+        // SAFETY: head, whole pages and tail are pieces of the caller's range, which is inside the region (I3). Pages
+        // of a private anonymous mapping (I1) that were given back read as zeroes.
         unsafe {
             write_zeroes(start, head);
             let middle = start.add(head);

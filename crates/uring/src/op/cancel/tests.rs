@@ -1,1 +1,195 @@
+//! What a cancel finds, what it does not find, and what it answers.
 
+use std::time::Duration;
+
+use sheave_base::status::Errno;
+
+use crate::prep::{self, Cancel};
+use crate::sqe::*;
+use crate::tests::{Rig, link_timeout, nop, timeout, with};
+use crate::{Fd, Ring};
+
+const ECANCELED: i32 = -errno::ECANCELED;
+const ENOENT: i32 = -errno::ENOENT;
+const EINVAL: i32 = -errno::EINVAL;
+const EBADF: i32 = -errno::EBADF;
+const ETIME: i32 = -errno::ETIME;
+
+fn cancel(user_data: u64, of: u64, flags: u32) -> Sqe {
+    Sqe { opcode: opcode::ASYNC_CANCEL, fd: -1, addr: of, op_flags: flags, user_data, ..Sqe::default() }
+}
+
+#[test]
+fn wrong_arguments_are_refused() {
+    let good = cancel(1, 9, 0);
+    let wrong = [
+        Sqe { off: 1, ..good },
+        Sqe { splice_fd_in: 1, ..good },
+        Sqe { ioprio: 1, ..good },
+        cancel(1, 9, 0x40),
+        cancel(1, 9, 0x8000_0000),
+        cancel(1, 9, ASYNC_CANCEL_ANY | ASYNC_CANCEL_FD),
+        cancel(1, 9, ASYNC_CANCEL_ANY | ASYNC_CANCEL_OP),
+    ];
+    let mut rig = Rig::new();
+    for sqe in wrong {
+        let chain = [with(nop(2), IOSQE_IO_HARDLINK), sqe];
+        assert_eq!(rig.run(&chain), [(2, ECANCELED), (1, EINVAL)], "{sqe:?}");
+    }
+    assert_eq!(rig.run(&[Sqe { buf_index: 7, fd: 99, addr3: 1, ..good }]), [(1, ENOENT)], "the rest is ignored");
+}
+
+#[test]
+fn finds_the_first_with_its_user_data() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.run(&[cancel(1, 9, 0)]), [(1, ENOENT)]);
+    assert_eq!(rig.run(&[timeout(9, 5), timeout(9, 7), timeout(8, 6)]), []);
+    assert_eq!(rig.run(&[cancel(1, 9, 0)]), [(1, 0), (9, ECANCELED)]);
+    assert_eq!(rig.after(Duration::from_millis(7)), [(8, ETIME), (9, ETIME)]);
+}
+
+#[test]
+fn counted_timeouts_are_found_first() {
+    let mut rig = Rig::new();
+    let counted = |count, ms| Sqe { off: count, ..timeout(9, ms) };
+    assert_eq!(rig.run(&[timeout(9, 1), counted(9, 2), counted(8, 3)]), []);
+    for (ms, left) in [(2, 2), (3, 1), (1, 0)] {
+        assert_eq!(rig.run(&[cancel(1, 9, ASYNC_CANCEL_USERDATA)]), [(1, 0), (9, ECANCELED)], "the one of {ms} ms");
+        assert_eq!(rig.ring.in_flight(), left);
+    }
+    assert_eq!(rig.after(Duration::from_millis(10)), []);
+}
+
+#[test]
+fn all_and_any_say_how_many() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.run(&[cancel(1, 9, ASYNC_CANCEL_ALL)]), [(1, 0)]);
+    assert_eq!(rig.run(&[cancel(1, 9, ASYNC_CANCEL_ANY)]), [(1, 0)]);
+    assert_eq!(rig.run(&[timeout(9, 5), timeout(8, 5), timeout(9, 5), timeout(7, 5)]), []);
+    let cqes = rig.run(&[cancel(1, 9, ASYNC_CANCEL_ALL)]);
+    assert_eq!(cqes, [(1, 2), (9, ECANCELED), (9, ECANCELED)]);
+    // ANY alone cancels all, whatever the user data.
+    assert_eq!(rig.run(&[cancel(2, 1234, ASYNC_CANCEL_ANY)]), [(2, 2), (8, ECANCELED), (7, ECANCELED)]);
+    assert_eq!(rig.ring.in_flight(), 0);
+}
+
+#[test]
+fn by_opcode_and_with_several_conditions() {
+    let mut rig = Rig::new();
+    let by_op = |user_data, of, op: u8, flags| Sqe { len: op.into(), ..cancel(user_data, of, ASYNC_CANCEL_OP | flags) };
+    assert_eq!(rig.run(&[timeout(9, 5), timeout(8, 5), timeout(7, 5)]), []);
+    assert_eq!(rig.run(&[by_op(1, 0, opcode::READ, ASYNC_CANCEL_ALL)]), [(1, 0)]);
+    assert_eq!(rig.run(&[by_op(1, 0, opcode::LINK_TIMEOUT, ASYNC_CANCEL_ALL)]), [(1, 0)]);
+    assert_eq!(rig.run(&[by_op(1, 8, opcode::READ, ASYNC_CANCEL_USERDATA)]), [(1, ENOENT)]);
+    assert_eq!(rig.run(&[by_op(1, 8, opcode::TIMEOUT, ASYNC_CANCEL_USERDATA)]), [(1, 0), (8, ECANCELED)]);
+    assert_eq!(rig.run(&[by_op(1, 8, opcode::TIMEOUT, 0)]), [(1, 0), (9, ECANCELED)]);
+    assert_eq!(rig.run(&[by_op(1, 8, opcode::TIMEOUT, ASYNC_CANCEL_ALL)]), [(1, 1), (7, ECANCELED)]);
+}
+
+#[test]
+fn by_file_finds_no_timeouts_and_says_when_there_is_no_file() {
+    let mut rig = Rig::new();
+    let device = rig.device.0;
+    let by_file = |fd, flags| Sqe { fd, ..cancel(1, 9, ASYNC_CANCEL_FD | flags) };
+    assert_eq!(rig.run(&[Sqe { fd: device, ..timeout(9, 5) }]), []);
+    assert_eq!(rig.run(&[by_file(device, 0)]), [(1, ENOENT)]);
+    assert_eq!(rig.run(&[by_file(device, ASYNC_CANCEL_ALL)]), [(1, 0)]);
+    assert_eq!(rig.run(&[by_file(99, ASYNC_CANCEL_ALL)]), [(1, EBADF)]);
+    assert_eq!(rig.run(&[by_file(-1, 0)]), [(1, EBADF)]);
+    assert_eq!(rig.run(&[by_file(0, ASYNC_CANCEL_FD_FIXED)]), [(1, ENOENT)]);
+    assert_eq!(rig.run(&[by_file(1, ASYNC_CANCEL_FD_FIXED)]), [(1, EBADF)]);
+    assert_eq!(rig.run(&[with(by_file(1, 0), IOSQE_FIXED_FILE)]), [(1, EBADF)]);
+    assert_eq!(rig.ring.in_flight(), 1);
+}
+
+#[test]
+fn never_finds_itself_a_guard_or_who_waits_for_its_turn() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.run(&[cancel(1, 1, 0)]), [(1, ENOENT)]);
+    let chain = [with(timeout(1, 5), IOSQE_IO_LINK), with(link_timeout(2, 900), IOSQE_IO_LINK), nop(3)];
+    assert_eq!(rig.run(&chain), []);
+    assert_eq!(rig.run(&[cancel(4, 2, 0), cancel(5, 3, 0)]), [(4, ENOENT), (5, ENOENT)]);
+    // Its request is found; the guard and the rest end with it, in the chain's order.
+    assert_eq!(rig.run(&[cancel(6, 1, 0)]), [(6, 0), (1, ECANCELED), (2, ECANCELED), (3, ECANCELED)]);
+    // Behind a drain nothing is found either.
+    assert_eq!(rig.run(&[timeout(7, 5), with(timeout(8, 5), IOSQE_IO_DRAIN)]), []);
+    assert_eq!(rig.ring.cancel(Cancel::user_data(8)), Err(Errno(errno::ENOENT)));
+    assert_eq!(rig.ring.cancel(Cancel::user_data(7)), Ok(1));
+    assert_eq!(rig.reap(), [(7, ECANCELED)]);
+    assert_eq!(rig.ring.cancel(Cancel::user_data(8)), Ok(1));
+}
+
+#[test]
+fn hard_links_go_on() {
+    let mut rig = Rig::new();
+    let chain = [with(timeout(1, 5), IOSQE_IO_HARDLINK), with(timeout(2, 5), IOSQE_IO_LINK), nop(3)];
+    assert_eq!(rig.run(&chain), []);
+    // What the first starts is not counted.
+    assert_eq!(rig.run(&[cancel(4, 0, ASYNC_CANCEL_ANY)]), [(4, 1), (1, ECANCELED)]);
+    assert_eq!(rig.run(&[cancel(5, 0, ASYNC_CANCEL_ANY)]), [(5, 1), (2, ECANCELED), (3, ECANCELED)]);
+}
+
+#[test]
+fn what_a_device_has_is_not_found() {
+    let mut rig = Rig::slow();
+    let (read, device) = (rig.read(1), rig.device.0);
+    assert_eq!(rig.run(&[read]), []);
+    let by_file = Sqe { fd: device, ..cancel(3, 0, ASYNC_CANCEL_FD) };
+    assert_eq!(rig.run(&[cancel(2, 1, 0), by_file]), [(2, ENOENT), (3, ENOENT)]);
+    assert_eq!(rig.after(Duration::from_secs(1)), [(1, 512)]);
+}
+
+#[test]
+fn what_a_worker_has_first_is_cancelled_by_user_data_or_file() {
+    let mut rig = Rig::new();
+    for by_file in [false, true] {
+        let read = with(rig.read(1), IOSQE_ASYNC);
+        // In the same submit: nothing that the worker gives back is taken before it has ended.
+        let flags = if by_file { ASYNC_CANCEL_FD } else { 0 };
+        let of = Sqe { fd: rig.device.0, ..cancel(2, 1, flags) };
+        let mut cqes = rig.run(&[read, of]);
+        while rig.ring.in_flight() > 0 {
+            cqes.extend(rig.reap());
+        }
+        assert_eq!(cqes, [(2, 0), (1, ECANCELED)]);
+    }
+}
+
+#[test]
+fn what_waits_for_something_used_up_is_cancelled_at_once() {
+    let builder = Ring::builder().entries(32).cq_entries(64).in_flight(64);
+    let mut rig = Rig::of(builder, "null:size=1T,latency=1s");
+    // A bio carries 2 GiB: these two use up all 64.
+    let len = 100 << 30;
+    let zero = |user_data| Sqe { opcode: opcode::FALLOCATE, fd: rig.device.0, len: 0x10, addr: len, ..nop(user_data) };
+    let mut sqes = vec![zero(1), zero(2)];
+    sqes.extend((3..=10).map(|user_data| rig.read(user_data)));
+    assert_eq!(rig.run(&sqes), []);
+    assert_eq!(rig.ring.cancel(Cancel::user_data(5)), Ok(1));
+    assert_eq!(rig.reap(), [(5, ECANCELED)]);
+    let guarded = [with(rig.read(11), IOSQE_IO_LINK), link_timeout(12, 5)];
+    assert_eq!(rig.run(&guarded), []);
+    assert_eq!(rig.after(Duration::from_millis(5)), [(12, ETIME), (11, ECANCELED)], "a guard cancels it too");
+    assert_eq!(rig.ring.cancel(Cancel::file(rig.device).all()), Ok(7));
+    assert_eq!(rig.reap(), [3, 4, 6, 7, 8, 9, 10].map(|user_data| (user_data, ECANCELED)));
+    assert_eq!(rig.after(Duration::from_secs(1)).len(), 2);
+    assert_eq!(rig.ring.in_flight(), 0);
+}
+
+#[test]
+fn conditions_are_added() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.ring.cancel(Cancel::everything()), Ok(0));
+    assert_eq!(rig.ring.cancel(Cancel::file(Fd(77))), Err(Errno(errno::EBADF)));
+    assert_eq!(rig.ring.cancel(Cancel::fixed_file(1)), Err(Errno(errno::EBADF)));
+    assert_eq!(rig.ring.cancel(Cancel::everything().and(Cancel::opcode(1))), Err(Errno(errno::EINVAL)));
+    assert_eq!(rig.run(&[timeout(1, 5), timeout(2, 5), timeout(2, 5)]), []);
+    let narrow = Cancel::opcode(opcode::TIMEOUT).and(Cancel::user_data(2));
+    assert_eq!(rig.ring.cancel(narrow.and(Cancel::file(rig.device))), Err(Errno(errno::ENOENT)));
+    rig.ring.push(prep::cancel(narrow.all()).user_data(3)).expect("room");
+    rig.ring.submit().expect("submitted");
+    assert_eq!(rig.reap(), [(3, 2), (2, ECANCELED), (2, ECANCELED)]);
+    assert_eq!(rig.ring.cancel(Cancel::user_data(1)), Ok(1));
+    rig.ring.drain();
+    assert_eq!(rig.reap(), [(1, ECANCELED)]);
+}

@@ -1,0 +1,304 @@
+//! The typed operations of time and between requests: timeouts, cancels, messages.
+//!
+//! Owns [`When`] and [`Cancel`]. A time travels in the entry; the ring keeps it beside the SQE until submission, so
+//! that pushing one allocates nothing.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use sheave_base::clock::{Clock, Timeline};
+
+use super::{Entry, Late};
+use crate::op::cancel::Target;
+use crate::rsrc::Fd;
+use crate::sqe::{
+    ASYNC_CANCEL_ALL, ASYNC_CANCEL_ANY, ASYNC_CANCEL_FD, ASYNC_CANCEL_FD_FIXED, ASYNC_CANCEL_OP, ASYNC_CANCEL_USERDATA,
+    LINK_TIMEOUT_UPDATE, MSG_RING_FLAGS_PASS, TIMEOUT_ABS, TIMEOUT_BOOTTIME, TIMEOUT_ETIME_SUCCESS, TIMEOUT_REALTIME,
+    TIMEOUT_UPDATE, opcode,
+};
+
+/// When a timeout fires. Made from a `Duration`, an `Instant` or a `SystemTime`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// So long after its issue.
+    After(Duration),
+    /// At this moment; at once when it has passed.
+    At(Instant),
+    /// At this moment of the wall clock, also when somebody sets that.
+    AtTime(SystemTime),
+}
+
+impl From<Duration> for When {
+    fn from(span: Duration) -> When {
+        When::After(span)
+    }
+}
+
+impl From<Instant> for When {
+    fn from(moment: Instant) -> When {
+        When::At(moment)
+    }
+}
+
+impl From<SystemTime> for When {
+    fn from(moment: SystemTime) -> When {
+        When::AtTime(moment)
+    }
+}
+
+impl When {
+    /// The bits of `timeout_flags`.
+    fn flags(self) -> u32 {
+        match self {
+            When::After(_) => 0,
+            When::At(_) => TIMEOUT_ABS,
+            When::AtTime(_) => TIMEOUT_ABS | TIMEOUT_REALTIME,
+        }
+    }
+
+    /// As a timespec. An `Instant` does not say where it is on its clock: its distance from now does.
+    pub(crate) fn timespec(self, clock: &Clock) -> [i64; 2] {
+        let span = match self {
+            When::After(span) => span,
+            When::At(moment) => {
+                let (here, now) = (Duration::from_nanos(clock.now_ns(Timeline::Monotonic)), Instant::now());
+                let late = now.saturating_duration_since(moment);
+                here.saturating_add(moment.saturating_duration_since(now)).saturating_sub(late)
+            }
+            When::AtTime(moment) => moment.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
+        };
+        [i64::try_from(span.as_secs()).unwrap_or(i64::MAX), span.subsec_nanos().into()]
+    }
+}
+
+impl Entry {
+    /// A timeout also ends, with 0, when so many more completions were posted to the ring.
+    pub fn count(mut self, completions: u32) -> Entry {
+        self.sqe.off = completions.into();
+        self
+    }
+
+    /// A timeout that fires has succeeded: what is linked to it goes on.
+    pub fn etime_success(mut self) -> Entry {
+        self.sqe.op_flags |= TIMEOUT_ETIME_SUCCESS;
+        self
+    }
+
+    /// The span of a timeout also counts time in which the machine is suspended.
+    pub fn boottime(mut self) -> Entry {
+        if let Late::Time(When::After(_)) = self.late {
+            self.sqe.op_flags |= TIMEOUT_BOOTTIME;
+        }
+        self
+    }
+
+    /// The flags of the CQE that a message posts.
+    pub fn message_flags(mut self, flags: u32) -> Entry {
+        self.sqe.op_flags |= MSG_RING_FLAGS_PASS;
+        self.sqe.splice_fd_in = flags as i32;
+        self
+    }
+}
+
+/// Completes when the time has come, with `-ETIME`.
+///
+/// ```
+/// # use std::time::{Duration, Instant};
+/// # use sheave_uring::{prep, Ring};
+/// # let mut ring = Ring::builder().build()?;
+/// let start = Instant::now();
+/// ring.push(prep::timeout(Duration::from_millis(2)).user_data(1)).map_err(|full| full.error)?;
+/// ring.submit_and_wait(1)?;
+/// let completion = ring.completions().next().expect("waited for it");
+/// assert_eq!((completion.user_data, completion.res), (1, -62)); // ETIME
+/// assert!(start.elapsed() >= Duration::from_millis(2));
+///
+/// // Until a moment, and no longer than two other completions take to come.
+/// ring.push(prep::timeout(start + Duration::from_secs(60)).count(2).user_data(2)).map_err(|full| full.error)?;
+/// ring.push(prep::nop()).map_err(|full| full.error)?;
+/// ring.push(prep::nop()).map_err(|full| full.error)?;
+/// ring.submit_and_wait(3)?;
+/// assert!(ring.completions().all(|c| c.res == 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn timeout(when: impl Into<When>) -> Entry {
+    time(opcode::TIMEOUT, when.into())
+}
+
+fn time(opcode: u8, when: When) -> Entry {
+    let mut entry = Entry::new(opcode, Fd(-1));
+    entry.sqe.len = 1;
+    entry.sqe.op_flags = when.flags();
+    entry.late = Late::Time(when);
+    entry
+}
+
+/// Ends the timeout with this user data; it gives `-ECANCELED`. No such timeout: `-ENOENT`.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use sheave_uring::{prep, Ring};
+/// # let mut ring = Ring::builder().build()?;
+/// ring.push(prep::timeout(Duration::from_secs(60)).user_data(7)).map_err(|full| full.error)?;
+/// ring.push(prep::timeout_remove(7).user_data(8)).map_err(|full| full.error)?;
+/// ring.submit_and_wait(2)?;
+/// assert_eq!(ring.completions().map(|c| (c.user_data, c.res)).collect::<Vec<_>>(), [(8, 0), (7, -125)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn timeout_remove(user_data: u64) -> Entry {
+    let mut entry = Entry::new(opcode::TIMEOUT_REMOVE, Fd(-1));
+    entry.sqe.addr = user_data;
+    entry
+}
+
+/// Lets the timeout with this user data fire after another span, from now. It counts no completions any more.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use sheave_uring::{prep, Ring};
+/// # let mut ring = Ring::builder().build()?;
+/// ring.push(prep::timeout(Duration::from_secs(60)).user_data(7)).map_err(|full| full.error)?;
+/// ring.push(prep::timeout_update(7, Duration::ZERO).user_data(8)).map_err(|full| full.error)?;
+/// ring.submit_and_wait(2)?;
+/// assert_eq!(ring.completions().map(|c| (c.user_data, c.res)).collect::<Vec<_>>(), [(8, 0), (7, -62)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn timeout_update(user_data: u64, after: Duration) -> Entry {
+    let mut entry = timeout_remove(user_data);
+    entry.sqe.op_flags = TIMEOUT_UPDATE;
+    entry.late = Late::NewTime(after);
+    entry
+}
+
+/// Cancels the operation before it, which must be linked to it, when that is not done in time. What a device has
+/// already cannot be cancelled: then the guard gives `-ENOENT`, and the operation goes on.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use sheave_uring::{prep, Ring};
+/// # let mut ring = Ring::builder().build()?;
+/// // The guarded one is done first, so the guard is cancelled.
+/// ring.push(prep::nop().user_data(1).link()).map_err(|full| full.error)?;
+/// ring.push(prep::link_timeout(Duration::from_secs(1)).user_data(2)).map_err(|full| full.error)?;
+/// ring.submit_and_wait(2)?;
+/// assert_eq!(ring.completions().map(|c| (c.user_data, c.res)).collect::<Vec<_>>(), [(1, 0), (2, -125)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn link_timeout(when: impl Into<When>) -> Entry {
+    time(opcode::LINK_TIMEOUT, when.into())
+}
+
+/// Lets the [`link_timeout`] with this user data fire after another span, from now.
+pub fn link_timeout_update(user_data: u64, after: Duration) -> Entry {
+    let mut entry = timeout_update(user_data, after);
+    entry.sqe.op_flags |= LINK_TIMEOUT_UPDATE;
+    entry
+}
+
+/// What to cancel. Conditions are added: all must hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cancel {
+    flags: u32,
+    user_data: u64,
+    fd: Fd,
+    opcode: u8,
+}
+
+impl Cancel {
+    const NOTHING: Cancel = Cancel { flags: 0, user_data: 0, fd: Fd(-1), opcode: 0 };
+
+    /// Everything that can be.
+    pub const fn everything() -> Cancel {
+        Cancel { flags: ASYNC_CANCEL_ANY, ..Cancel::NOTHING }
+    }
+
+    /// The operation with this user data.
+    pub const fn user_data(user_data: u64) -> Cancel {
+        Cancel { flags: ASYNC_CANCEL_USERDATA, user_data, ..Cancel::NOTHING }
+    }
+
+    /// I/O on this file that no device has yet.
+    pub const fn file(fd: Fd) -> Cancel {
+        Cancel { flags: ASYNC_CANCEL_FD, fd, ..Cancel::NOTHING }
+    }
+
+    /// The same by its index in the registered table.
+    pub const fn fixed_file(index: u32) -> Cancel {
+        Cancel { flags: ASYNC_CANCEL_FD | ASYNC_CANCEL_FD_FIXED, fd: Fd(index as i32), ..Cancel::NOTHING }
+    }
+
+    /// Operations of one kind, see [`opcode`](crate::sqe::opcode).
+    pub const fn opcode(opcode: u8) -> Cancel {
+        Cancel { flags: ASYNC_CANCEL_OP, opcode, ..Cancel::NOTHING }
+    }
+
+    /// And this.
+    #[must_use]
+    pub const fn and(self, other: Cancel) -> Cancel {
+        Cancel {
+            flags: self.flags | other.flags,
+            user_data: if other.flags & ASYNC_CANCEL_USERDATA != 0 { other.user_data } else { self.user_data },
+            fd: if other.flags & ASYNC_CANCEL_FD != 0 { other.fd } else { self.fd },
+            opcode: if other.flags & ASYNC_CANCEL_OP != 0 { other.opcode } else { self.opcode },
+        }
+    }
+
+    /// All of them, not only the first: the result says how many.
+    #[must_use]
+    pub const fn all(mut self) -> Cancel {
+        self.flags |= ASYNC_CANCEL_ALL;
+        self
+    }
+
+    pub(crate) fn target(self) -> Target {
+        Target { flags: self.flags, user_data: self.user_data, fd: self.fd.0, opcode: self.opcode }
+    }
+}
+
+/// Cancels operations that wait; each of them gives `-ECANCELED`. See also [`Ring::cancel`](crate::Ring::cancel).
+///
+/// ```
+/// # use std::time::Duration;
+/// # use sheave_uring::{prep, prep::Cancel, Ring};
+/// # let mut ring = Ring::builder().build()?;
+/// ring.push(prep::timeout(Duration::from_secs(60)).user_data(1)).map_err(|full| full.error)?;
+/// ring.push(prep::timeout(Duration::from_secs(90)).user_data(2)).map_err(|full| full.error)?;
+/// ring.push(prep::cancel(Cancel::everything()).user_data(3)).map_err(|full| full.error)?;
+/// ring.submit_and_wait(3)?;
+/// let results: Vec<_> = ring.completions().map(|c| (c.user_data, c.res)).collect();
+/// assert_eq!(results, [(3, 2), (1, -125), (2, -125)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn cancel(what: Cancel) -> Entry {
+    let mut entry = Entry::new(opcode::ASYNC_CANCEL, what.fd);
+    entry.sqe.addr = what.user_data;
+    entry.sqe.len = what.opcode.into();
+    entry.sqe.op_flags = what.flags;
+    entry
+}
+
+/// Posts a completion with this user data and result in another ring, and wakes it if it sleeps. `to` is what
+/// [`Ring::attach_ring`](crate::Ring::attach_ring) gave. The other ring has too many waiting: `-EOVERFLOW`; it is
+/// gone: `-EBADFD`.
+///
+/// ```
+/// # use sheave_uring::{prep, Ring};
+/// let (send, receive) = std::sync::mpsc::channel();
+/// let other = std::thread::spawn(move || {
+///     let mut ring = Ring::builder().build().expect("a ring");
+///     send.send(ring.handle()).expect("the other side waits");
+///     ring.wait(1, None);
+///     ring.completions().map(|c| (c.user_data, c.res)).collect::<Vec<_>>()
+/// });
+/// let mut ring = Ring::builder().build()?;
+/// let to = ring.attach_ring(&receive.recv()?);
+/// ring.push(prep::message(to, 42, 7)).map_err(|full| full.error)?;
+/// ring.submit_and_wait(1)?;
+/// assert_eq!(ring.completions().next().map(|c| c.res), Some(0));
+/// assert_eq!(other.join().expect("no panic"), [(42, 7)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn message(to: Fd, user_data: u64, result: i32) -> Entry {
+    let mut entry = Entry::new(opcode::MSG_RING, to).offset(user_data);
+    entry.sqe.len = result as u32;
+    entry
+}

@@ -1,0 +1,122 @@
+//! Waiting, cancelling, and what starts when something ended: the calls of a ring that are not its fast path.
+//!
+//! Owns when a ring sleeps and for how long: until the kernel ring or another thread wakes it (both in
+//! [`IoCtx::wait`](sheave_blk::ctx::IoCtx::wait)), the caller's time is over, or a timeout is due.
+//!
+//! Invariants:
+//! - I1: a ring that sleeps has nothing that could start: a reap goes on until nothing is ready.
+//! - I2: a ring with nothing in flight that nobody else can reach does not sleep.
+
+use std::time::Duration;
+
+use sheave_base::status::Errno;
+
+use super::Ring;
+use crate::prep::Cancel;
+use crate::sqe::errno;
+
+impl Ring {
+    pub(super) fn wait_slow(&mut self, wanted: u32, timeout: Option<Duration>) -> u32 {
+        let deadline = timeout.map(|timeout| self.io.clock().precise().after(timeout));
+        let wanted = wanted.min(self.core.queues.cq_entries());
+        let mut spin_from = self.io.clock().cycles();
+        loop {
+            let ready = self.core.queues.cq_ready();
+            if ready >= wanted || !self.can_complete() {
+                return ready;
+            }
+            let left = deadline.map(|deadline| deadline.left(self.io.clock().precise()));
+            if left == Some(Duration::ZERO) {
+                return ready;
+            }
+            let spun = self.io.clock().cycles().wrapping_sub(spin_from) >= self.spin_cycles;
+            if spun || self.io.waits_for_kernel() {
+                self.io.wait(wanted - ready, self.sleep_limit(left));
+                spin_from = self.io.clock().cycles();
+            } else {
+                sheave_base::sync::hint::spin_loop();
+            }
+            self.reap();
+        }
+    }
+
+    /// How long the ring may sleep.
+    fn sleep_limit(&self, left: Option<Duration>) -> Option<Duration> {
+        if !self.core.timers.is_armed() {
+            return left;
+        }
+        [left, self.core.timers.wait_limit(self.io.clock())].into_iter().flatten().min()
+    }
+
+    /// Whether anything could still post a CQE: a request, or another thread with a handle of this ring.
+    fn can_complete(&self) -> bool {
+        if self.core.reqs.live() > 0 || self.task_work.has_mail() {
+            return true;
+        }
+        let handle = self.task_work.handle();
+        self.task_work.is_shared(self.wq.handles() + self.core.files.handles_of(handle))
+    }
+
+    /// Ends the timeouts that have seen enough CQEs, and starts what waited for them.
+    #[cold]
+    pub(super) fn run_counted(&mut self) {
+        while self.core.timers.is_counting() && self.core.run_counted() {
+            self.start_waiting();
+            self.core.flush_overflow();
+        }
+    }
+
+    /// Starts what waited behind a drain or in a chain, until nothing more may start.
+    pub(super) fn start_waiting(&mut self) {
+        while !(self.core.ready.is_empty() && self.core.deferred.is_empty()) {
+            self.run_deferred();
+            if self.core.ready.is_empty() {
+                return;
+            }
+            self.io.start_plug(self.core.ready.len() as u32);
+            self.run_ready();
+            self.io.finish_plug();
+        }
+    }
+
+    /// Waits until everything submitted has completed. Completions stay to be read; those that find the CQ full are
+    /// kept behind it.
+    pub fn drain(&mut self) {
+        while self.core.reqs.live() > 0 {
+            self.reap();
+            if self.core.reqs.live() > 0 {
+                self.io.wait(1, self.sleep_limit(None));
+            }
+        }
+        self.reap();
+    }
+
+    /// Cancels operations that wait, without an SQE: the first that matches, or all ([`Cancel::all`],
+    /// [`Cancel::everything`]). Returns how many; each of them completes with `-ECANCELED`. `ENOENT` when there is
+    /// none, `EBADF` when the file is not there, `EINVAL` for conditions that exclude each other.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use sheave_uring::{prep, prep::Cancel, Ring};
+    /// # let mut ring = Ring::builder().build()?;
+    /// ring.push(prep::timeout(Duration::from_secs(60)).user_data(1)).map_err(|full| full.error)?;
+    /// ring.submit()?;
+    /// assert_eq!(ring.cancel(Cancel::user_data(1)), Ok(1));
+    /// ring.drain();
+    /// assert_eq!(ring.completions().next().map(|c| (c.user_data, c.res)), Some((1, -125)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cancel(&mut self, what: Cancel) -> Result<u32, Errno> {
+        let target = what.target();
+        if !target.is_valid() {
+            return Err(Errno(errno::EINVAL));
+        }
+        let res = self.core.cancel(target);
+        self.reap();
+        match u32::try_from(res) {
+            Ok(count) if target.is_many() => Ok(count),
+            Ok(_) => Ok(1),
+            Err(_) => Err(Errno(-res)),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The bare loop of a program that embeds Sheave: fill SQEs in place, submit, reap. Nothing else happens per I/O, so
+//! what it costs is what Sheave costs; `tests/budgets` counts its instructions.
+//!
+//! ```sh
+//! cargo run --release --example hot_loop -- null:size=1T read 128 32 10000000
+//! ```
+//!
+//! Owns no measuring. Offsets are a fixed sequence that looks random, and that costs an addition and a mask.
+//!
+//! * I1: one registered buffer, which the ring keeps as long as itself, has a place for each I/O of the depth; a place
+//!   is in `free` or belongs to one I/O in flight.
+#![allow(unsafe_code)] // SQEs that are filled in place carry raw addresses.
+
+use std::error::Error;
+use std::time::Instant;
+
+use sheave::uring::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
+use sheave::{Buf, Device, Ring};
+
+const USAGE: &str = "usage: hot_loop SPEC read|write DEPTH BATCH IOS [nostats]";
+
+/// Bytes of one I/O.
+const BLOCK: u32 = 512;
+
+/// Blocks to step from I/O to I/O: odd, so that every block has its turn, and large, so that none is next to the last.
+const STEP: u64 = 0x9E37_79B9;
+
+struct HotLoop {
+    ring: Ring,
+    opcode: u8,
+    depth: u32,
+    batch: u32,
+    /// Address of the buffer (I1).
+    base: u64,
+    /// The bits of an offset: whole blocks, a power of two of them.
+    mask: u64,
+    offset: u64,
+    /// Places that no I/O uses (I1).
+    free: Vec<u32>,
+}
+
+impl HotLoop {
+    fn new(spec: &str, write: bool, depth: u32, batch: u32, stats: bool) -> Result<HotLoop, Box<dyn Error>> {
+        if batch == 0 || !depth.is_multiple_of(batch) {
+            return Err("DEPTH must be a multiple of BATCH".into());
+        }
+        let device = Device::open(spec)?;
+        let blocks = device.size_bytes() / u64::from(BLOCK);
+        if blocks == 0 {
+            return Err(format!("{spec} has not even one block of {BLOCK} bytes").into());
+        }
+        let mask = ((1 << blocks.ilog2()) - 1) * u64::from(BLOCK);
+        let mut ring = Ring::builder().entries(depth).polled(true).stats(stats).build()?;
+        let fd = ring.attach(&device)?;
+        ring.register_files(&[fd])?;
+        ring.register_buffers(vec![Buf::zeroed((depth * BLOCK) as usize, 4096)?])?;
+        let (base, _) = ring.buffer_range(0).ok_or("the buffer was just registered")?;
+        let opcode = if write { opcode::WRITE_FIXED } else { opcode::READ_FIXED };
+        let mut hot = HotLoop { ring, opcode, depth, batch, base, mask, offset: 0, free: (0..depth).rev().collect() };
+        hot.fill_entries()?;
+        Ok(hot)
+    }
+
+    /// Leaves in every SQ entry what all SQEs have in common, by a round of NOPs: an entry keeps what it had last.
+    fn fill_entries(&mut self) -> Result<(), Box<dyn Error>> {
+        let entries = self.ring.sq_space();
+        for _ in 0..entries {
+            let nop = Sqe { opcode: opcode::NOP, flags: IOSQE_FIXED_FILE, fd: 0, len: BLOCK, ..Sqe::default() };
+            // SAFETY: a NOP uses no address.
+            let pushed = unsafe { self.ring.push_sqe(&nop) };
+            assert!(pushed, "there is space for as many");
+        }
+        self.ring.submit_and_wait(entries)?;
+        self.ring.completions().for_each(drop);
+        Ok(())
+    }
+
+    /// Fills the SQEs of one batch.
+    #[inline]
+    fn fill(&mut self) {
+        for _ in 0..self.batch {
+            let Some(place) = self.free.pop() else { unreachable!("there is a place for each I/O of the depth") };
+            self.offset = self.offset.wrapping_add(STEP * u64::from(BLOCK)) & self.mask;
+            // SAFETY: the place is a part of the registered buffer, and no I/O uses it (I1).
+            let Some(sqe) = (unsafe { self.ring.get_sqe() }) else {
+                unreachable!("the SQ has an entry for each place");
+            };
+            sqe.opcode = self.opcode;
+            sqe.off = self.offset;
+            sqe.addr = self.base + u64::from(place * BLOCK);
+            sqe.user_data = u64::from(place);
+        }
+    }
+
+    /// Does `ios` I/Os, or a few more to make the last batch whole; returns how many.
+    fn run(&mut self, ios: u64) -> Result<u64, Box<dyn Error>> {
+        let (mut submitted, mut reaped, mut bytes) = (0u64, 0u64, 0i64);
+        while reaped < submitted || submitted < ios {
+            if submitted < ios && self.free.len() >= self.batch as usize {
+                self.fill();
+                submitted += u64::from(self.batch);
+            }
+            // As long as there is room for one more batch, nobody waits.
+            if submitted < ios && self.free.len() >= self.batch as usize {
+                self.ring.submit()?;
+            } else {
+                self.ring.submit_and_wait(self.batch.min((submitted - reaped) as u32))?;
+            }
+            for completion in self.ring.completions() {
+                bytes += i64::from(completion.res);
+                self.free.push(completion.user_data as u32);
+                reaped += 1;
+                std::mem::forget(completion); // raw SQEs own nothing that would have to be dropped
+            }
+        }
+        let expected = reaped as i64 * i64::from(BLOCK);
+        if bytes == expected { Ok(reaped) } else { Err(format!("{bytes} bytes moved, not {expected}").into()) }
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [spec, rw, depth, batch, ios, rest @ ..] = args.as_slice() else { return Err(USAGE.into()) };
+    let write = match rw.as_str() {
+        "read" => false,
+        "write" => true,
+        _ => return Err(USAGE.into()),
+    };
+    let stats = match rest {
+        [] => true,
+        [word] if word == "nostats" => false,
+        _ => return Err(USAGE.into()),
+    };
+    let mut hot = HotLoop::new(spec, write, depth.parse()?, batch.parse()?, stats)?;
+    let start = Instant::now();
+    let done = hot.run(ios.parse()?)?;
+    let ns = start.elapsed().as_nanos() as f64 / done.max(1) as f64;
+    println!("{done} I/Os, {ns:.1} ns each");
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! Instructions an I/O: no case may take more than its budget, which was recorded with the code that deserved it.
+//!
+//! `examples/hot_loop.rs`, built as a release is, runs under valgrind, a short and a long time; the difference by the
+//! I/Os between is what one I/O costs, whatever start and end do. Valgrind counts alike on every machine and on a busy
+//! one, but another compiler gives other code: then the margin is wide, and the test says so.
+//!
+//! A budget only changes by hand: `cargo xtask budgets --record` writes `tests/budgets/instructions.txt`.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use crate::baseline::Baseline;
+use crate::{arguments, build, skip_here};
+
+/// A case: its name in the baseline, what `hot_loop` runs, and how much more than its budget it may take.
+struct Case {
+    name: &'static str,
+    args: &'static str,
+    margin_percent: f64,
+}
+
+/// The counts themselves repeat to a hundredth; what is left is for code that moves about.
+const MARGIN: f64 = 3.0;
+/// `ram:` copies with libc's memcpy, which is not the same everywhere.
+const MARGIN_COPYING: f64 = 10.0;
+/// For another compiler than the one of the baseline.
+const MARGIN_OTHER_COMPILER: f64 = 20.0;
+
+const CASES: &[Case] = &[
+    Case { name: "null-read-d128-b32", args: "null:size=1T read 128 32", margin_percent: MARGIN },
+    Case { name: "null-read-d128-b32-nostats", args: "null:size=1T read 128 32 nostats", margin_percent: MARGIN },
+    Case { name: "null-write-d128-b32", args: "null:size=1T write 128 32", margin_percent: MARGIN },
+    Case { name: "null-read-d1", args: "null:size=1T read 1 1", margin_percent: MARGIN },
+    Case { name: "ram-read-d128-b32", args: "ram:size=64M read 128 32", margin_percent: MARGIN_COPYING },
+];
+
+/// I/Os of the short and of the long run: whole batches.
+const SHORT_LONG: (u64, u64) = (12_800, 128_000);
+
+/// Set by `cargo xtask budgets --record`: write the baseline instead of comparing with it.
+const RECORD_ENV: &str = "SHEAVE_RECORD_BUDGETS";
+
+#[test]
+fn instructions_stay_within_their_budgets() {
+    if skip_here() {
+        return;
+    }
+    let Some(valgrind) = sheave_testkit::require("valgrind") else { return };
+    let program = build();
+    let compiler = compiler();
+    let counts: Vec<(&str, f64)> =
+        CASES.iter().map(|case| (case.name, per_io(&valgrind, &program, case.args))).collect();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/budgets/instructions.txt");
+    if std::env::var_os(RECORD_ENV).is_some() {
+        let text = Baseline::text(&compiler, &counts);
+        std::fs::write(&path, &text).expect("the baseline can be written");
+        return say(&format!("recorded {}:\n{text}", path.display()));
+    }
+    let baseline = Baseline::parse(&std::fs::read_to_string(&path).expect("the baseline can be read"));
+    if host(&baseline.compiler) != host(&compiler) {
+        return sheave_testkit::skip(&format!(
+            "no budgets for {}, only for {}",
+            host(&compiler),
+            host(&baseline.compiler)
+        ));
+    }
+    if let Some(note) = judge(&baseline, &compiler, &counts) {
+        say(&note);
+    }
+}
+
+/// Fails when a count is over its budget, and says how to go on; returns what everybody should read otherwise.
+fn judge(baseline: &Baseline, compiler: &str, counts: &[(&str, f64)]) -> Option<String> {
+    let mut report = String::new();
+    let other_compiler = baseline.compiler != compiler;
+    if other_compiler {
+        let _ = writeln!(
+            report,
+            "NOTE: built by {compiler}, but the budgets are of {}: they are judged with a margin of \
+             {MARGIN_OTHER_COMPILER} %, which hides what a narrow one would show. Record them anew.",
+            baseline.compiler
+        );
+    }
+    let (mut over, mut under) = (false, false);
+    let _ = writeln!(report, "{:<30} {:>8} {:>8} {:>8}", "instructions an I/O", "budget", "now", "change");
+    for (case, &(name, now)) in CASES.iter().zip(counts) {
+        let Some(budget) = baseline.budget(name) else {
+            over = true;
+            let _ = writeln!(report, "{name:<30} {:>8} {now:>8.2}  NO BUDGET", "-");
+            continue;
+        };
+        let change = (now / budget - 1.0) * 100.0;
+        let margin = if other_compiler { MARGIN_OTHER_COMPILER } else { case.margin_percent };
+        over |= change > margin;
+        under |= change < -margin;
+        let verdict = if change > margin { format!("  OVER by more than {margin} %") } else { String::new() };
+        let _ = writeln!(report, "{name:<30} {budget:>8.2} {now:>8.2} {change:>+7.2}%{verdict}");
+    }
+    let record = "after a change that is worth it, record the budgets anew: cargo xtask budgets --record";
+    assert!(!over, "\n{report}{record}");
+    (other_compiler || under).then(|| format!("{report}{record}\n"))
+}
+
+/// Past the harness, which shows the output of failed tests only.
+fn say(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+/// The compiler and what it builds for, in one line.
+fn compiler() -> String {
+    let output = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into())).arg("-vV").output();
+    let text = String::from_utf8_lossy(&output.expect("rustc starts").stdout).into_owned();
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("unknown").to_owned();
+    format!("rustc {} for {}", field("release: "), field("host: "))
+}
+
+/// What such a line says the compiler builds for.
+fn host(compiler: &str) -> &str {
+    compiler.rsplit_once(' ').map_or(compiler, |(_, host)| host)
+}
+
+/// Instructions of one I/O.
+fn per_io(valgrind: &Path, program: &Path, args: &str) -> f64 {
+    let (short, long) = SHORT_LONG;
+    let (low, high) = (instructions(valgrind, program, args, short), instructions(valgrind, program, args, long));
+    (high as f64 - low as f64) / (long - short) as f64
+}
+
+fn instructions(valgrind: &Path, program: &Path, args: &str, ios: u64) -> u64 {
+    let mut command = Command::new(valgrind);
+    command.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]).arg(program);
+    command.args(arguments(args, ios));
+    let output = command.output().expect("valgrind starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "hot_loop {args} under valgrind failed:\n{said}");
+    refs(&said).unwrap_or_else(|| panic!("valgrind gave no count of instructions:\n{said}"))
+}
+
+/// The number in valgrind's line `==12== I   refs:      44,389,419`.
+fn refs(said: &str) -> Option<u64> {
+    let line = said.lines().find(|line| line.contains("refs:"))?;
+    line.rsplit(' ').next()?.replace(',', "").parse().ok()
+}
+
+#[test]
+fn valgrind_is_read_right() {
+    let said = "==17== Cachegrind, a cache and branch-prediction profiler\n==17== I   refs:      44,389,419\n";
+    assert_eq!(refs(said), Some(44_389_419));
+    assert_eq!(refs("==17== Fatal error"), None);
+}
+
+/// A baseline with every case at 100.
+fn round() -> Baseline {
+    let counts: Vec<_> = CASES.iter().map(|case| (case.name, 100.0)).collect();
+    Baseline::parse(&Baseline::text("rustc 1", &counts))
+}
+
+/// The first case with this count, the others at 100.
+fn counts(first: f64) -> Vec<(&'static str, f64)> {
+    CASES.iter().enumerate().map(|(at, case)| (case.name, if at == 0 { first } else { 100.0 })).collect()
+}
+
+#[test]
+fn a_count_within_the_margin_passes() {
+    assert_eq!(judge(&round(), "rustc 1", &counts(102.9)), None);
+    let note = judge(&round(), "rustc 2", &counts(119.0)).expect("another compiler is told");
+    assert!(note.starts_with("NOTE: built by rustc 2"), "{note}");
+    let note = judge(&round(), "rustc 1", &counts(50.0)).expect("a generous budget is told");
+    assert!(note.contains("-50.00%"), "{note}");
+}
+
+#[test]
+#[should_panic(expected = "OVER by more than 3 %")]
+fn a_count_over_the_margin_fails() {
+    judge(&round(), "rustc 1", &counts(103.1));
+}
+
+#[test]
+#[should_panic(expected = "OVER by more than 20 %")]
+fn another_compiler_has_a_limit_too() {
+    judge(&round(), "rustc 2", &counts(121.0));
+}
+
+#[test]
+#[should_panic(expected = "NO BUDGET")]
+fn a_case_without_a_budget_fails() {
+    judge(&Baseline::parse("compiler: rustc 1\n"), "rustc 1", &counts(100.0));
+}

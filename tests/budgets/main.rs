@@ -1,0 +1,41 @@
+//! What an I/O may cost, in counts that repeat on a busy machine: instructions (valgrind), system calls (strace).
+//!
+//! Each runs `examples/hot_loop.rs`, the bare loop of an embedding program, a short and a long time: the difference by
+//! the I/Os between is what one I/O costs, whatever start and end do. (Allocations are counted beside the crates.)
+//!
+//! * I1: what is measured is the release profile's code: the tests have cargo build it (`cargo xtask test` did before).
+
+mod baseline;
+mod instructions;
+mod system_calls;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Whether the program would be another one than users get; tells so.
+fn skip_here() -> bool {
+    let skip = sheave_testkit::under_sanitizer();
+    if skip {
+        sheave_testkit::skip("under a sanitizer the release build's counts are of no interest");
+    }
+    skip
+}
+
+/// Has cargo build the program as a release is built (I1), and returns its path.
+fn build() -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target directory");
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // The same words as in xtask, so that what it built is not built again.
+    command.args(["build", "--release", "--quiet", "-p", "sheave", "--example", "hot_loop", "--target-dir"]);
+    command.arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
+    let output = command.output().expect("cargo starts");
+    assert!(output.status.success(), "cargo build failed:\n{}", String::from_utf8_lossy(&output.stderr));
+    target.join("release/examples/hot_loop")
+}
+
+/// The arguments of the program for a case (all but the number of I/Os) and a number of I/Os.
+fn arguments(case: &str, ios: u64) -> Vec<String> {
+    let mut words: Vec<String> = case.split(' ').map(str::to_owned).collect();
+    words.insert(4, ios.to_string()); // SPEC RW DEPTH BATCH IOS [nostats]
+    words
+}

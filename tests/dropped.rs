@@ -1,0 +1,195 @@
+//! Rings and devices that go away in the middle of I/O: nothing hangs, nothing is touched after it was freed, nothing
+//! leaks. The address sanitizer watches this test (`cargo xtask asan`); what the kernel writes is out of its sight, so
+//! memory that takes the place of what was freed must stay as it is.
+
+use std::time::Duration;
+
+use sheave::{Buf, Device, Fd, Ring, op};
+
+/// Bytes of the devices.
+const SIZE: u64 = 4 << 20;
+const BLOCK: usize = 4096;
+/// Registered buffers of a ring.
+const FIXED: u16 = 4;
+
+/// Splitmix64: everything random comes from the seed.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % n
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+fn memory(blocks: u64) -> Buf {
+    Buf::zeroed(blocks as usize * BLOCK, BLOCK).expect("memory")
+}
+
+/// A ring with I/O of all kinds on its way.
+struct Busy {
+    ring: Ring,
+    fd: Fd,
+    rng: Rng,
+}
+
+impl Busy {
+    fn new(device: &Device, seed: u64) -> Busy {
+        let mut rng = Rng(seed);
+        let mut ring = Ring::builder().entries(32).cq_entries(64).polled(rng.chance(50)).build().expect("a ring");
+        let fd = ring.attach(device).expect("attached");
+        ring.register_files(&[fd]).expect("registered");
+        ring.register_buffers((0..FIXED).map(|_| memory(4)).collect()).expect("registered");
+        Busy { ring, fd, rng }
+    }
+
+    fn entry(&mut self) -> op::Entry {
+        let (fd, rng) = (self.fd, &mut self.rng);
+        let index = rng.below(u64::from(FIXED)) as u16;
+        let entry = match rng.below(10) {
+            0 => op::read(fd, memory(1)),
+            // Large enough for a mapping of its own.
+            1 => op::read(fd, memory(64)),
+            2 => op::write(fd, memory(1)),
+            3 => op::readv(fd, vec![memory(1), memory(2)]),
+            4 => op::writev(fd, (0..8).map(|_| memory(1)).collect()),
+            5 => op::read_fixed(fd, index, 0..BLOCK),
+            6 => op::write_fixed(fd, index, BLOCK..3 * BLOCK),
+            7 => op::fsync(fd),
+            8 => op::punch_hole(fd, 0, BLOCK as u64),
+            _ => op::nop(),
+        };
+        let entry = entry.offset(rng.below(SIZE / BLOCK as u64 - 64) * BLOCK as u64);
+        match rng.below(8) {
+            0 => entry.link(),
+            1 => entry.hardlink(),
+            2 => entry.drain(),
+            3 => entry.run_async(),
+            4 => entry.skip_success(),
+            _ => entry,
+        }
+    }
+
+    /// Pushes and submits; also pulls the table's file and buffers away while they are in use.
+    fn work(&mut self) {
+        for turn in 0..1 + self.rng.below(4) {
+            for _ in 0..self.rng.below(33) {
+                let entry = self.entry();
+                if self.ring.push(entry).is_err() {
+                    break;
+                }
+            }
+            // Busy when too much is in flight: what was pushed stays, and goes with the ring.
+            let _ = self.ring.submit();
+            if self.rng.chance(30) {
+                let index = self.rng.below(u64::from(FIXED)) as u16;
+                let new = self.rng.chance(50).then(|| memory(4));
+                self.ring.update_buffer(index, new).expect("there is such a place");
+            }
+            if turn == 2 && self.rng.chance(30) {
+                self.ring.detach(self.fd).expect("attached");
+            }
+            let reap = self.rng.below(8) as usize;
+            let kept: Vec<_> = self.ring.completions().take(reap).collect();
+            drop(kept);
+        }
+    }
+}
+
+/// Puts memory of the sizes in use where the ring's was, and sees that nobody writes to it.
+fn assert_memory_is_left_alone(context: &str) {
+    let mut canaries: Vec<Buf> = [1, 1, 2, 4, 64].iter().cycle().take(100).map(|blocks| memory(*blocks)).collect();
+    canaries.iter_mut().for_each(|canary| canary.fill(0x77));
+    std::thread::sleep(Duration::from_millis(3));
+    let intact = canaries.iter().all(|canary| canary.iter().all(|byte| *byte == 0x77));
+    assert!(intact, "{context}: memory was written to after the ring had gone");
+}
+
+/// Drops busy rings over devices of this spec; what is left must be at rest.
+fn drop_in_mid_io(spec: &str) {
+    for seed in sheave_testkit::seeds(24) {
+        let context = format!("{spec}, SHEAVE_SEED={seed}");
+        let device = Device::open(spec).unwrap_or_else(|error| panic!("{context}: {error}"));
+        let mut busy = Busy::new(&device, seed);
+        let device_goes_first = busy.rng.chance(50);
+        let kept = (!device_goes_first).then(|| device.clone());
+        drop(device);
+        busy.work();
+        drop(busy);
+        assert_memory_is_left_alone(&context);
+        let Some(device) = kept else { continue };
+        assert_eq!(device.in_flight().total(), 0, "{context}: in flight without a ring");
+        // The device outlives the ring, and serves the next one.
+        let mut ring = Ring::builder().entries(4).build().expect("a ring");
+        let fd = ring.attach(&device).expect("attached");
+        ring.push(op::read(fd, memory(1))).map_err(|full| full.error).expect("room");
+        ring.submit_and_wait(1).expect("submitted");
+        let read = ring.completions().next().expect("completed");
+        assert_eq!(read.res, BLOCK as i32, "{context}: the next ring's read");
+    }
+}
+
+/// A file's spec with these options, unless the kernel forbids io_uring.
+fn over_a_file(options: &str) {
+    let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");
+    let spec = format!("file:{},size={SIZE}{options}", dir.path().join("disk").display());
+    let device = Device::open(&spec).expect("a device");
+    let mut ring = Ring::builder().build().expect("a ring");
+    if let Err(error) = ring.attach(&device) {
+        return sheave_testkit::skip(&format!("no kernel ring here: {error}"));
+    }
+    drop(ring);
+    drop_in_mid_io(&spec);
+}
+
+#[test]
+fn a_ring_over_a_file_is_dropped() {
+    over_a_file("");
+}
+
+#[test]
+fn a_ring_over_a_cached_file_is_dropped() {
+    over_a_file(",direct=off");
+}
+
+#[test]
+fn a_ring_over_a_slow_device_is_dropped() {
+    drop_in_mid_io(&format!("null:size={SIZE},latency=1ms"));
+}
+
+#[test]
+fn a_ring_whose_requests_another_thread_has_is_dropped() {
+    drop_in_mid_io(&format!("null:size={SIZE},latency=200us,complete=thread"));
+}
+
+#[test]
+fn a_ring_that_shares_host_wide_tags_is_dropped() {
+    drop_in_mid_io(&format!("null:size={SIZE},latency=200us,complete=thread,host_depth=4"));
+}
+
+#[test]
+fn a_ring_over_a_part_of_a_device_is_dropped() {
+    drop_in_mid_io(&format!("partition:start=1M,size={SIZE},over=null:size=16M"));
+}
+
+#[test]
+fn a_ring_over_memory_is_dropped() {
+    drop_in_mid_io(&format!("ram:size={SIZE}"));
+}
+
+#[test]
+fn a_ring_over_a_device_that_delays_and_fails_is_dropped() {
+    drop_in_mid_io(&format!("fault:seed=1,delay=0.5,delay_time=1ms,ops=write,over=ram:size={SIZE}"));
+}
+
+#[test]
+fn a_ring_over_a_device_that_answers_no_write_is_dropped() {
+    drop_in_mid_io(&format!("fault:seed=1,stuck=1,ops=write,over=ram:size={SIZE}"));
+}

@@ -1,0 +1,137 @@
+//! A disk with a volatile cache, in memory: its power can be cut at any time.
+//!
+//! Owns two images: what reads see, and what is on the medium. A flush makes them the same; a write with FUA goes to
+//! both. When the power goes, each block that differs may be the one or the other.
+#![allow(unsafe_code)] // It copies to and from the memory of requests.
+
+use std::sync::{Arc, Mutex};
+
+use sheave::base::status::Status;
+use sheave::blk::bio::Op;
+use sheave::blk::driver::{Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
+use sheave::blk::limits::Limits;
+use sheave::blk::request::{DoneList, RQ_FUA, RqList, RqQueue, RqTable};
+use sheave::{Capabilities, Device, DeviceError};
+
+use crate::model::BLOCK;
+use crate::rng::Rng;
+
+#[derive(Debug)]
+struct Images {
+    live: Vec<u8>,
+    medium: Vec<u8>,
+}
+
+/// The disk; clones are the same disk.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    images: Arc<Mutex<Images>>,
+    fua: bool,
+}
+
+impl Disk {
+    pub fn new(bytes: usize, fua: bool) -> Disk {
+        let images = Images { live: vec![0; bytes], medium: vec![0; bytes] };
+        Disk { images: Arc::new(Mutex::new(images)), fua }
+    }
+
+    pub fn device(&self) -> Device {
+        Device::from_driver("disk", Box::new(self.clone()))
+    }
+
+    /// What is on the medium if the power goes now.
+    pub fn cut_power(&self, rng: &mut Rng) -> Vec<u8> {
+        let images = self.images.lock().unwrap();
+        let mut image = images.medium.clone();
+        for (block, live) in image.chunks_mut(BLOCK).zip(images.live.chunks(BLOCK)) {
+            if rng.percent(50) {
+                block.copy_from_slice(live);
+            }
+        }
+        image
+    }
+}
+
+impl Driver for Disk {
+    fn limits(&self) -> Limits {
+        Limits { queue_depth: 32, max_sectors: 24, max_write_zeroes_sectors: 64, ..Limits::default() }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { volatile_cache: true, fua: self.fua, write_zeroes: true, ..Capabilities::default() }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.images.lock().unwrap().live.len() as u64
+    }
+
+    fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
+        Ok(Box::new(DiskQueue { disk: self.clone(), held: RqQueue::with_depth(open.depth) }))
+    }
+}
+
+#[derive(Debug)]
+struct DiskQueue {
+    disk: Disk,
+    /// Done, and to be ended by the next poll.
+    held: RqQueue,
+}
+
+impl DiskQueue {
+    fn carry_out(&self, tag: u16, rqs: &RqTable<'_>) {
+        let rq = rqs.by_tag(tag);
+        let Images { live, medium } = &mut *self.disk.images.lock().unwrap();
+        let start = rq.sector as usize * BLOCK;
+        let range = start..start + rq.bytes as usize;
+        let mut at = start;
+        match rq.op {
+            Op::Flush => medium.copy_from_slice(live),
+            Op::Discard | Op::WriteZeroes => live[range.clone()].fill(0),
+            Op::Read | Op::Write => {
+                for vec in rqs.segments(tag) {
+                    // SAFETY: I1 of `bio`: the request's memory is valid, and ours until the request ends.
+                    let memory = unsafe { std::slice::from_raw_parts_mut(vec.base as *mut u8, vec.len) };
+                    let blocks = &mut live[at..at + vec.len];
+                    if rq.op == Op::Read {
+                        memory.copy_from_slice(blocks)
+                    } else {
+                        blocks.copy_from_slice(memory)
+                    }
+                    at += vec.len;
+                }
+                assert_eq!(at, range.end, "a request's memory is as long as the request");
+            }
+        }
+        if rq.flags & RQ_FUA != 0 {
+            assert!(self.disk.fua && matches!(rq.op, Op::Write | Op::WriteZeroes), "FUA where it was not offered");
+            medium[range.clone()].copy_from_slice(&live[range]);
+        }
+    }
+}
+
+impl HwQueue for DiskQueue {
+    fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
+        while let Some(rq) = list.pop() {
+            self.carry_out(rq.tag(), rqs);
+            self.held.push(rq);
+        }
+    }
+
+    fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
+        self.held.complete_all(done);
+    }
+
+    fn next_event(&self) -> NextEvent {
+        if self.held.is_empty() { NextEvent::Idle } else { NextEvent::Ready }
+    }
+
+    fn timed_out(&mut self, tag: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) -> TimedOut {
+        let Some(rq) = self.held.remove(tag) else { return TimedOut::Waiting };
+        done.push(rq, Status::Timeout);
+        TimedOut::Ended
+    }
+
+    fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
+        self.held.complete_all(done);
+    }
+}

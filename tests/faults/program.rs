@@ -1,0 +1,374 @@
+//! A random program of I/O on one ring, and the book of what is in flight.
+//!
+//! Owns the draw of operations (reads, writes, vectored and fixed ones, fsyncs, zeroed ranges, chains, drains) and the
+//! checks of each completion: it is the only one of its operation, its result is one that may be, its buffer comes
+//! back, and what was read is what the model allows.
+//!
+//! Operations in flight never overlap, unless they are of one chain: so the model knows the order of writes.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use sheave::op::{self};
+use sheave::uring::prep::Entry;
+use sheave::{Buf, Completion, Device, Fd, Ring};
+
+use crate::model::{BLOCK, Model, fill, stamp_of};
+use crate::rng::Rng;
+
+/// Blocks of every test device.
+pub const DEVICE_BLOCKS: usize = 1024;
+/// Bytes of every test device.
+pub const DEVICE_BYTES: usize = DEVICE_BLOCKS * BLOCK;
+/// Longest operation.
+const MAX_BLOCKS: u64 = 16;
+/// Registered buffers.
+const FIXED: u16 = 6;
+/// Longer than the timeout of any device, with room for a slow machine.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// How a program is to run.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub seed: u64,
+    /// Operations in all.
+    pub ops: u64,
+    /// Entries of the SQ; the CQ has as many, so that it overflows.
+    pub entries: u32,
+    pub polled: bool,
+    /// Whether what is read means anything.
+    pub checked: bool,
+    /// The part of the device that is the program's.
+    pub area: Range<usize>,
+}
+
+impl Shape {
+    pub fn new(seed: u64) -> Shape {
+        let entries = [8, 16, 64][seed as usize % 3];
+        Shape { seed, ops: 400, entries, polled: seed.is_multiple_of(2), checked: true, area: 0..DEVICE_BLOCKS }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Read,
+    Write {
+        durable: bool,
+    },
+    Zero,
+    /// Covers what had ended at this time of the model.
+    Flush {
+        since: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Sent {
+    what: What,
+    blocks: Range<usize>,
+    fixed: Option<u16>,
+    /// Not the first of its chain.
+    linked: bool,
+    /// An fsync that is next in the chain.
+    flush: Option<u64>,
+}
+
+/// A ring, its program, and what it knows.
+pub struct Program {
+    pub ring: Ring,
+    pub fd: Fd,
+    pub model: Model,
+    /// The first block that held what it may not.
+    pub wrong: Option<String>,
+    /// Completions with success, and with an error.
+    pub ended: (u64, u64),
+    shape: Shape,
+    rng: Rng,
+    sent: BTreeMap<u64, Sent>,
+    /// Operations in flight on each block, and their chain.
+    busy: Vec<(u32, u64)>,
+    free_fixed: Vec<u16>,
+    chain: u64,
+    next: u64,
+    last_end: usize,
+}
+
+impl Program {
+    pub fn new(shape: Shape, device: &Device) -> Program {
+        let mut ring = Ring::builder()
+            .entries(shape.entries)
+            .cq_entries(shape.entries)
+            .in_flight(shape.entries)
+            .polled(shape.polled)
+            .spin(Duration::from_micros(shape.seed % 2 * 20))
+            .build()
+            .expect("a ring");
+        let fd = ring.attach(device).expect("attaches");
+        let fixed = (0..FIXED).map(|_| Buf::zeroed(MAX_BLOCKS as usize * BLOCK, 4096).expect("memory")).collect();
+        ring.register_buffers(fixed).expect("registers");
+        Program {
+            ring,
+            fd,
+            model: Model::new(DEVICE_BLOCKS),
+            wrong: None,
+            ended: (0, 0),
+            rng: Rng::new(shape.seed),
+            sent: BTreeMap::new(),
+            busy: vec![(0, 0); DEVICE_BLOCKS],
+            free_fixed: (0..FIXED).collect(),
+            chain: 0,
+            next: 1,
+            last_end: shape.area.start,
+            shape,
+        }
+    }
+
+    /// All operations, to their end.
+    pub fn run(&mut self) {
+        while self.next <= self.shape.ops {
+            self.step();
+        }
+        self.finish();
+    }
+
+    /// A few operations are submitted, a few completions taken.
+    pub fn step(&mut self) {
+        for _ in 0..1 + self.rng.below(6) {
+            self.push_chain();
+        }
+        self.ring.submit().or_else(busy_is_fine).expect("only busy");
+        if self.rng.percent(25) {
+            self.ring.wait(1, Some(Duration::from_millis(2)));
+        }
+        if self.rng.percent(70) {
+            self.take();
+        }
+    }
+
+    /// Waits for everything that was submitted.
+    pub fn finish(&mut self) {
+        let start = Instant::now();
+        while !self.sent.is_empty() {
+            self.ring.submit().or_else(busy_is_fine).expect("only busy");
+            self.ring.wait(1, Some(Duration::from_millis(50)));
+            self.take();
+            assert!(start.elapsed() < LONGEST, "seed {}: never end: {:?}", self.shape.seed, self.sent);
+        }
+        assert_eq!(self.ring.in_flight(), 0, "seed {}: slots leak", self.shape.seed);
+        assert_eq!(self.ring.io().bios().live(), 0, "seed {}: bios leak", self.shape.seed);
+        assert_eq!(self.free_fixed.len(), usize::from(FIXED));
+        assert!(self.busy.iter().all(|busy| busy.0 == 0));
+    }
+
+    fn take(&mut self) {
+        let ended: Vec<Completion> = self.ring.completions().collect();
+        ended.into_iter().for_each(|completion| self.complete(completion));
+    }
+
+    /// One operation, or a chain of some.
+    fn push_chain(&mut self) {
+        let len = if self.rng.percent(25) { 2 + self.rng.below(4) } else { 1 };
+        let room = u64::from(self.ring.sq_space()).min(u64::from(self.shape.entries) - self.sent.len() as u64);
+        if room < len {
+            return;
+        }
+        self.chain += 1;
+        for at in 0..len {
+            let linked = at > 0;
+            let (id, goes_on) = (self.next, at + 1 < len);
+            let Some((mut entry, sent)) = self.draw() else {
+                // Nothing that is free: a NOP would do, but an fsync is always possible.
+                let since = self.model.now();
+                let sent = Sent { what: What::Flush { since }, blocks: 0..0, fixed: None, linked, flush: None };
+                self.push(op::fsync(self.fd), sent, goes_on);
+                continue;
+            };
+            if self.rng.percent(3) {
+                entry = entry.run_async();
+            }
+            if !linked && self.rng.percent(2) {
+                entry = entry.drain();
+            }
+            if matches!(sent.what, What::Flush { .. })
+                && linked
+                && let Some(before) = self.sent.get_mut(&(id - 1))
+            {
+                before.flush = Some(id);
+            }
+            self.push(entry, Sent { linked, ..sent }, goes_on);
+        }
+    }
+
+    fn push(&mut self, entry: Entry, sent: Sent, goes_on: bool) {
+        let entry = match (goes_on, self.rng.percent(30)) {
+            (false, _) => entry,
+            (true, false) => entry.link(),
+            (true, true) => entry.hardlink(),
+        };
+        self.ring.push(entry.user_data(self.next)).expect("there is room");
+        for block in &mut self.busy[sent.blocks.clone()] {
+            *block = (block.0 + 1, self.chain);
+        }
+        match sent.what {
+            What::Write { .. } => self.model.start(sent.blocks.clone(), self.next),
+            What::Zero => self.model.start(sent.blocks.clone(), 0),
+            What::Read | What::Flush { .. } => {}
+        }
+        self.sent.insert(self.next, sent);
+        self.next += 1;
+    }
+
+    /// An operation on blocks that are free.
+    fn draw(&mut self) -> Option<(Entry, Sent)> {
+        let kind = self.rng.below(100);
+        let sent = |what, blocks, fixed| Sent { what, blocks, fixed, linked: false, flush: None };
+        if kind < 8 {
+            let since = self.model.now();
+            let entry = if kind < 4 { op::fsync(self.fd) } else { op::fdatasync(self.fd) };
+            return Some((entry, sent(What::Flush { since }, 0..0, None)));
+        }
+        let blocks = self.free_blocks()?;
+        let offset = (blocks.start * BLOCK) as u64;
+        let len = blocks.len() * BLOCK;
+        let write = kind % 2 == 0;
+        let what = if write { What::Write { durable: false } } else { What::Read };
+        let (entry, what, fixed) = match kind {
+            8..12 => (op::punch_hole(self.fd, offset, len as u64), What::Zero, None),
+            12..16 => (op::zero_range(self.fd, offset, len as u64), What::Zero, None),
+            16..30 => {
+                let bufs = self.buffers(&blocks, 1 + len / 3 / BLOCK * BLOCK, write);
+                (if write { op::writev(self.fd, bufs) } else { op::readv(self.fd, bufs) }, what, None)
+            }
+            30..45 if !self.free_fixed.is_empty() => {
+                let index = self.free_fixed.pop()?;
+                let buf = self.ring.buffer_mut(index).expect("no operation has it");
+                fill(&mut buf[..len], blocks.start, if write { self.next } else { u64::MAX });
+                let make = if write { op::write_fixed } else { op::read_fixed };
+                (make(self.fd, index, 0..len), what, Some(index))
+            }
+            _ => {
+                let buf = self.buffers(&blocks, len, write).remove(0);
+                let durable = write && kind >= 90;
+                let entry = if write { op::write(self.fd, buf) } else { op::read(self.fd, buf) };
+                let what = if durable { What::Write { durable } } else { what };
+                (if durable { entry.dsync() } else { entry }, what, None)
+            }
+        };
+        Some((entry.offset(offset), sent(what, blocks, fixed)))
+    }
+
+    /// Memory for the blocks in pieces of whole blocks: what is written, or what no write makes.
+    fn buffers(&mut self, blocks: &Range<usize>, piece: usize, write: bool) -> Vec<Buf> {
+        let piece = piece.next_multiple_of(BLOCK) / BLOCK;
+        let starts = (blocks.start..blocks.end).step_by(piece);
+        let stamp = if write { self.next } else { u64::MAX };
+        starts
+            .map(|start| {
+                let len = piece.min(blocks.end - start) * BLOCK;
+                let mut buf = Buf::zeroed(len, 4096).expect("memory");
+                fill(&mut buf, start, stamp);
+                buf
+            })
+            .collect()
+    }
+
+    /// Blocks on which nothing is in flight but the chain that is being pushed; often those after the last ones.
+    fn free_blocks(&mut self) -> Option<Range<usize>> {
+        let area = self.shape.area.clone();
+        for _ in 0..20 {
+            let len = 1 + self.rng.below(MAX_BLOCKS) as usize;
+            let start = match self.rng.percent(40) {
+                true => self.last_end,
+                false => area.start + self.rng.below(area.len() as u64) as usize,
+            };
+            let blocks = start..(start + len).min(area.end);
+            let chain = self.chain;
+            if !blocks.is_empty() && self.busy[blocks.clone()].iter().all(|busy| busy.0 == 0 || busy.1 == chain) {
+                self.last_end = blocks.end;
+                return Some(blocks);
+            }
+        }
+        None
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        let (seed, id, res) = (self.shape.seed, completion.user_data, completion.res);
+        let sent = self.sent.remove(&id).unwrap_or_else(|| panic!("seed {seed}: operation {id} completes twice"));
+        self.busy[sent.blocks.clone()].iter_mut().for_each(|block| block.0 -= 1);
+        let bytes = if matches!(sent.what, What::Read | What::Write { .. }) { sent.blocks.len() * BLOCK } else { 0 };
+        let ok = res == bytes as i32;
+        let may_fail = [libc::EIO, libc::ETIMEDOUT].contains(&-res) || (sent.linked && res == -libc::ECANCELED);
+        assert!(ok || may_fail, "seed {seed}: {sent:?} ends with {res}");
+        self.ended = (self.ended.0 + u64::from(ok), self.ended.1 + u64::from(!ok));
+        let stamp = if sent.what == What::Zero { 0 } else { id };
+        match sent.what {
+            What::Write { .. } | What::Zero if res == -libc::ECANCELED => self.model.forget(sent.blocks.clone(), stamp),
+            What::Write { durable } => {
+                self.model.end(sent.blocks.clone(), stamp, ok);
+                if ok && durable {
+                    self.model.durable(sent.blocks.clone());
+                }
+            }
+            What::Zero => self.model.end(sent.blocks.clone(), stamp, ok),
+            What::Flush { since } if ok => self.model.flushed(since),
+            What::Read | What::Flush { .. } => {}
+        }
+        self.look_at_memory(&sent, completion, ok);
+        if let Some(flush) = sent.flush.and_then(|flush| self.sent.get_mut(&flush)) {
+            // It starts now at the earliest.
+            flush.what = What::Flush { since: self.model.now() };
+        }
+    }
+
+    /// The operation's memory is back, and holds what it should.
+    fn look_at_memory(&mut self, sent: &Sent, completion: Completion, ok: bool) {
+        let mut read = Vec::new();
+        if let Some(index) = sent.fixed {
+            self.free_fixed.push(index);
+            let buf = self.ring.buffer(index).expect("no operation has it any more");
+            read.extend_from_slice(&buf[..sent.blocks.len() * BLOCK]);
+        } else if !sent.blocks.is_empty() && sent.what != What::Zero {
+            let bufs = completion.into_bufs();
+            bufs.iter().for_each(|buf| read.extend_from_slice(buf));
+            assert_eq!(read.len(), sent.blocks.len() * BLOCK, "seed {}: memory comes back", self.shape.seed);
+        }
+        if sent.what == What::Read && ok {
+            self.check(&read, sent.blocks.start, "read", Model::may_hold);
+        }
+    }
+
+    /// Compares blocks with what the model says they may be.
+    pub fn check(&mut self, bytes: &[u8], first: usize, how: &str, may: fn(&Model, usize, u64) -> bool) {
+        if !self.shape.checked {
+            return;
+        }
+        for (at, bytes) in bytes.chunks(BLOCK).enumerate() {
+            let block = first + at;
+            let stamp = stamp_of(bytes, block);
+            if self.wrong.is_none() && !stamp.is_some_and(|stamp| may(&self.model, block, stamp)) {
+                let (head, history) = (&bytes[..16], self.model.history(block));
+                self.wrong = Some(format!("{how}: block {block} holds {stamp:?} ({head:?}), may hold {history}"));
+            }
+        }
+    }
+
+    /// Reads its part of a device back, on another ring, and compares.
+    pub fn read_back(&mut self, device: &Device) {
+        let mut ring = Ring::builder().entries(8).build().expect("a ring");
+        let fd = ring.attach(device).expect("attaches");
+        let area = self.shape.area.clone();
+        let buf = Buf::zeroed(area.len() * BLOCK, 4096).expect("memory");
+        ring.push(op::read(fd, buf).offset((area.start * BLOCK) as u64)).expect("there is room");
+        ring.submit_and_wait(1).expect("nothing else is in flight");
+        let completion = ring.completions().next().expect("waited for it");
+        assert_eq!(completion.res as usize, area.len() * BLOCK, "the device underneath has no faults");
+        let buf = completion.into_buf().expect("comes back");
+        self.check(&buf, area.start, "read back", Model::may_hold);
+    }
+}
+
+/// A ring that cannot take more is told to wait.
+fn busy_is_fine(error: sheave::RingError) -> Result<u32, sheave::RingError> {
+    if matches!(error, sheave::RingError::Busy) { Ok(0) } else { Err(error) }
+}
