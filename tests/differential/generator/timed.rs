@@ -65,7 +65,7 @@ impl Generator {
 
     /// A timeout that stays, alone or guarded by a LINK_TIMEOUT; a short one where nothing may stay.
     pub(super) fn long_timeout(&mut self, first: bool) {
-        if self.batch.drained || self.batch.chain_has_drain || self.drain_next {
+        if !self.may_stay() {
             return self.short_timeout();
         }
         let time = self.time(LONG_SEC, 0);
