@@ -1,4 +1,5 @@
 //! An allocator that remembers whether certain memory was freed. A test binary that declares this module uses it.
+#![allow(dead_code)] // Each test binary uses a part of it.
 #![allow(unsafe_code)] // A global allocator is unsafe to implement.
 
 use std::alloc::{GlobalAlloc, Layout, System};
