@@ -152,8 +152,8 @@ impl Generator {
         if drain {
             self.batch.chain_has_drain = true;
             self.batch.drained = true;
-            self.batch.touched.clear();
         }
+        let before = if drain { std::mem::take(&mut self.batch.touched) } else { Vec::new() };
         while self.batch.ops.len() < start + length {
             self.member(start);
         }
@@ -168,6 +168,11 @@ impl Generator {
             op.flags |= if self.rng.percent(5) { flag::ANY_LINK } else { 0 };
         }
         let clean = !self.batch.ops[start..].iter().any(|op| op.nature.rejected);
+        let skips = self.skip_seen || self.batch.ops.iter().any(|op| op.flags & flag::SKIP != 0);
+        if !clean || skips {
+            // The drain may be refused, and then nothing waits.
+            self.batch.touched.extend(before);
+        }
         // The first request that takes the drain over keeps all that follows waiting.
         self.batch.drained |= self.drain_next && clean;
         self.drain_next = (self.drain_next && !clean) || (drain && length > 1);

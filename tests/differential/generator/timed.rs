@@ -258,6 +258,9 @@ impl Generator {
             }
             _ => op.addr = Word::Value(known.unwrap_or(5)),
         }
+        if op.addr == Word::Value(op.user_data) && matches!(self.style, Style::Drains | Style::Both) {
+            op.addr = Word::Value(1_000_000); // Or it would find itself, as above.
+        }
         self.add(op);
         if self.rng.percent(40) {
             self.batch.ops[0].flags |= if self.rng.percent(60) { flag::LINK } else { flag::HARDLINK };
