@@ -157,9 +157,9 @@ impl FaultQueue {
         fate
     }
 
-    /// Another place for the request; `None` when the device has none. It is a multiple of the request's length away, as
-    /// the places of equal requests are, so that whoever looks finds a whole block that belongs elsewhere; or, in a small
-    /// device, as near as the limits allow.
+    /// Another place for the request; `None` when the device has none. It is a multiple of the request's length away,
+    /// as the places of equal requests are, so that whoever looks finds a whole block that belongs elsewhere; or, in a
+    /// small device, as near as the limits allow.
     fn other_place(&mut self, rq: &Request) -> Option<u64> {
         let reach = self.reach.iter().find(|reach| reach.contains(&rq.sector))?;
         let end = reach.end.min(self.queue.sectors());
