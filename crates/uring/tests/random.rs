@@ -1,6 +1,8 @@
 //! Random programs on a device that holds, refuses, reorders and fails as it likes, while files, buffers and the CQ change
 //! under them: one CQE an SQE, all memory comes back, and everything ends.
 
+#[path = "support/patchy.rs"]
+mod patchy;
 mod support;
 #[path = "support/watch.rs"]
 mod watch;
@@ -9,6 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sheave_base::buf::Buf;
 use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_blk::bio::Op;
@@ -20,13 +23,13 @@ use sheave_uring::sqe::{
 };
 use sheave_uring::{Fd, Ring, RingHandle};
 
+use patchy::Patchy;
 use support::blk::Rng;
 use support::{Puppet, bad, buf, fsync, nop, nop_result, rw};
 use watch::Watch;
 
 /// Blocks of a device; some offsets lie behind them.
 const BLOCKS: u64 = 64;
-const MEMORY: u64 = 1 << 24;
 /// User data of messages.
 const MESSAGES: u64 = 1 << 40;
 /// No timeout of the programs is longer, so that all of them end.
@@ -55,6 +58,8 @@ struct World {
     watches: HashMap<u64, Watch>,
     /// Results of CQEs; [`OVERFLOW`], [`BUSY`] when these were met.
     met: BTreeSet<i32>,
+    /// Of raw reads and writes; reads of holes write zeroes to it.
+    memory: Buf,
 }
 
 const OVERFLOW: i32 = 1;
@@ -76,17 +81,32 @@ impl World {
                 (puppet, device)
             })
             .collect();
-        let fds: Vec<_> = devices.iter().map(|(_, device)| ring.attach(device).unwrap()).collect();
+        let mut fds: Vec<_> = devices.iter().map(|(_, device)| ring.attach(device).unwrap()).collect();
+        fds.push(ring.attach_file(Arc::new(Patchy::new(&devices[1].1))).unwrap());
         ring.register_files(&[fds[0], fds[1], Fd(-1)]).unwrap();
         ring.register_buffers(vec![buf(16384), buf(16384)]).unwrap();
         let handle = ring.handle();
         let (sent, watches) = (HashMap::new(), HashMap::new());
-        let met = BTreeSet::new();
-        World { rng, entries, ring, handle, devices, fds, sent, next: 1, messages: 0, messages_seen: 0, watches, met }
+        let (met, memory) = (BTreeSet::new(), buf(16384));
+        World {
+            rng,
+            entries,
+            ring,
+            handle,
+            devices,
+            fds,
+            sent,
+            next: 1,
+            messages: 0,
+            messages_seen: 0,
+            watches,
+            met,
+            memory,
+        }
     }
 
     fn fd(&mut self) -> Fd {
-        if self.rng.chance(5) { Fd(9) } else { self.fds[self.rng.below(2) as usize] }
+        if self.rng.chance(5) { Fd(9) } else { self.fds[self.rng.below(3) as usize] }
     }
 
     fn offset(&mut self) -> u64 {
@@ -95,7 +115,8 @@ impl World {
 
     fn raw(&mut self, user_data: u64) -> Sqe {
         let (fd, off, len) = (self.fd(), self.offset(), 512 << self.rng.below(6) as u32);
-        let plain = |op| rw(op, fd, off, MEMORY, len, user_data);
+        let memory = self.memory.as_ptr() as u64;
+        let plain = |op| rw(op, fd, off, memory, len, user_data);
         let sqe = match self.rng.below(14) {
             0 => nop(user_data, 0),
             1 => bad(user_data, 0),
@@ -110,7 +131,7 @@ impl World {
             }
             8 => {
                 let fd = Fd(self.rng.below(4) as i32);
-                Sqe { flags: IOSQE_FIXED_FILE, ..rw(opcode::READ, fd, off, MEMORY, len, user_data) }
+                Sqe { flags: IOSQE_FIXED_FILE, ..rw(opcode::READ, fd, off, memory, len, user_data) }
             }
             9 => Sqe {
                 opcode: opcode::TIMEOUT,
@@ -192,7 +213,9 @@ impl World {
                 assert!(!watch.is_freed(), "{user_data}: the memory is the completion's");
                 watch.forget();
                 let bufs = completion.into_bufs();
-                assert_eq!(bufs[0][..8], user_data.to_le_bytes(), "{user_data} has somebody else's memory");
+                // Zeroes are what a hole reads as.
+                let is_its_own = bufs[0][..8] == user_data.to_le_bytes() || bufs[0][..8] == [0; 8];
+                assert!(is_its_own, "{user_data} has somebody else's memory");
             }
         }
         count
@@ -220,6 +243,10 @@ impl World {
                 self.ring.update_file(self.rng.below(3) as usize, fd).unwrap();
             }
             2 => {
+                if which == 1 {
+                    self.ring.detach(self.fds[2]).unwrap();
+                    self.fds[2] = self.ring.attach_file(Arc::new(Patchy::new(&self.devices[1].1))).unwrap();
+                }
                 self.ring.detach(self.fds[which]).unwrap();
                 self.fds[which] = self.ring.attach(&self.devices[which].1).unwrap();
             }
@@ -275,8 +302,9 @@ impl World {
 
     /// Drops the ring as it is.
     fn drop_in_the_middle(self) {
-        let World { ring, devices, watches, .. } = self;
+        let World { ring, devices, watches, memory, .. } = self;
         drop(ring);
+        drop(memory);
         check_freed(watches, "nothing leaks");
         for (puppet, device) in &devices {
             assert_eq!(device.in_flight().total(), 0);
