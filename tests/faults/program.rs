@@ -231,7 +231,7 @@ impl Program {
         let blocks = self.free_blocks()?;
         let offset = (blocks.start * BLOCK) as u64;
         let len = blocks.len() * BLOCK;
-        let write = kind % 2 == 0;
+        let write = kind.is_multiple_of(2);
         let what = if write { What::Write { durable: false } } else { What::Read };
         let (entry, what, fixed) = match kind {
             8..12 => (op::punch_hole(self.fd, offset, len as u64), What::Zero, None),
@@ -260,7 +260,7 @@ impl Program {
 
     /// Memory for the blocks in pieces of whole blocks: what is written, or what no write makes.
     fn buffers(&mut self, blocks: &Range<usize>, piece: usize, write: bool) -> Vec<Buf> {
-        let piece = piece.next_multiple_of(BLOCK) / BLOCK;
+        let piece = piece.div_ceil(BLOCK);
         let starts = (blocks.start..blocks.end).step_by(piece);
         let stamp = if write { self.next } else { u64::MAX };
         starts

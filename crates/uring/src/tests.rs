@@ -39,8 +39,8 @@ impl Rig {
     /// Submits the SQEs in one go, and gives all CQEs that are there then: user data and result.
     pub(crate) fn run(&mut self, sqes: &[Sqe]) -> Vec<(u64, i32)> {
         for sqe in sqes {
-            // SAFETY: the addresses in the tests are of memory that `keep` keeps, or wrong; only timespecs and bytes of `Rig::read`
-            // are ever accessed, and those live for ever.
+            // SAFETY: the addresses in the tests are of memory that `keep` keeps, or wrong; only timespecs and bytes of
+            // `Rig::read` are ever accessed, and those live for ever.
             assert!(unsafe { self.ring.push_sqe(sqe) }, "the SQ has room");
         }
         assert_eq!(self.ring.submit().expect("submitted"), sqes.len() as u32);

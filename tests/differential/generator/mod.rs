@@ -164,6 +164,8 @@ impl Generator {
             op.flags |= if self.rng.percent(5) { flag::ANY_LINK } else { 0 };
         }
         let clean = !self.batch.ops[start..].iter().any(|op| op.nature.rejected);
+        // The first request that takes the drain over keeps all that follows waiting.
+        self.batch.drained |= self.drain_next && clean;
         self.drain_next = (self.drain_next && !clean) || (drain && length > 1);
     }
 

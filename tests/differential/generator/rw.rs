@@ -7,6 +7,9 @@ use crate::program::{BLOCK, DEVICE_BYTES, FdRef, Op, Word};
 /// The kernel's limit on the pieces of one vector.
 const MAX_PIECES: u64 = 1024;
 
+/// Where the memory of a program ends: a guard page below the hole on x86-64; elsewhere the largest it can be.
+const USER_END: u64 = if cfg!(target_arch = "x86_64") { (1 << 47) - 4096 } else { 1 << 48 };
+
 /// Where an operation goes.
 #[derive(Clone, Copy)]
 struct Extent {
@@ -184,7 +187,7 @@ impl Generator {
         match self.rng.below(2) {
             0 => op.addr = Word::Value(self.rng.pick(&[0, 16])),
             _ => {
-                op.addr = Word::Value(self.rng.pick(&[1 << 63, u64::MAX - 511, (1 << 47) - 4096]));
+                op.addr = Word::Value(self.rng.pick(&[1 << 63, u64::MAX - 511, USER_END]));
                 op.nature.rejected = true;
             }
         }

@@ -4,7 +4,7 @@
 //! the program ends them. Counted ones fire when enough CQEs came; they stand first in their batch, because what
 //! they count starts with the CQEs of that batch.
 
-use super::Generator;
+use super::{Generator, Style};
 use crate::abi::{cancel, flag, op, timeout};
 use crate::program::{FdRef, Op, Word};
 
@@ -241,6 +241,10 @@ impl Generator {
                 op.fd = FdRef::Raw(self.rng.pick(&[0, 1, 2, 3, -1, 9999]));
                 if op.op_flags & cancel::FD_FIXED == 0 {
                     op.fd = self.rng.pick(&[FdRef::Device, FdRef::Raw(-1), FdRef::Raw(9999)]);
+                }
+                if matches!(self.style, Style::Drains | Style::Both) {
+                    // Behind a drain the kernel's cancel finds itself.
+                    op.fd = FdRef::Raw(9999);
                 }
             }
             1 => {

@@ -226,7 +226,7 @@ impl Cancel {
         Cancel { flags: ASYNC_CANCEL_FD | ASYNC_CANCEL_FD_FIXED, fd: Fd(index as i32), ..Cancel::NOTHING }
     }
 
-    /// Operations of one kind, see [`opcode`](crate::sqe::opcode).
+    /// Operations of one kind, see [`opcode`].
     pub const fn opcode(opcode: u8) -> Cancel {
         Cancel { flags: ASYNC_CANCEL_OP, opcode, ..Cancel::NOTHING }
     }
