@@ -61,7 +61,7 @@ fn counts_are_read() {
 fn a_section_of_the_page_is_replaced() {
     let page = "a\n<!-- bench:x -->\nold\n<!-- /bench -->\nb\n<!-- bench:y -->\n<!-- /bench -->\n";
     let new = replace(page, "x", "| new |\n").expect("there");
-    assert_eq!(new, page.replace("old\n", "| new |\n"));
+    assert_eq!(new, page.replace("old\n", "\n| new |\n\n"));
     assert_eq!(replace(page, "z", ""), None);
     assert_eq!(replace("<!-- bench:x -->\n<!-- bench:y -->\n<!-- /bench -->\n", "x", ""), None, "no end of its own");
 }

@@ -3,8 +3,8 @@
 //! Owns the mapping, every access to it, and the giving back of its pages. Does not own requests or their order.
 //!
 //! Like a disk, the region takes no locks: a read beside a write of the same bytes may see some of the old and some of
-//! the new ones, and two writes may leave some bytes of each. In Rust's terms that is a data race, as with memory that a
-//! device or another process writes to. So the bytes are only ever reached by raw copies, never by reference, and
+//! the new ones, and two writes may leave some bytes of each. In Rust's terms that is a data race, as with memory that
+//! a device or another process writes to. So the bytes are only ever reached by raw copies, never by reference, and
 //! nothing here relies on their value: the compiler is told nothing about them that a race could make wrong.
 //!
 //! Invariants:
