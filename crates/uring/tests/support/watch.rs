@@ -1,6 +1,6 @@
 //! An allocator that remembers whether certain memory was freed. A test binary that declares this module uses it.
-#![allow(unsafe_code)] // A global allocator is unsafe to implement.
 #![allow(dead_code)] // Each test binary uses a part of it.
+#![allow(unsafe_code)] // A global allocator is unsafe to implement.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,7 +60,6 @@ impl Watch {
     }
 
     /// The address of the memory.
-    #[allow(dead_code)] // Not every test that watches memory asks.
     pub fn addr(self) -> usize {
         self.addr
     }
