@@ -19,7 +19,7 @@ pub fn write(path: &str, name: &str, text: &str) -> Result<()> {
     fs::write(&file, page).with_context(|| format!("writing {path}"))
 }
 
-/// The page with another text between the markers of `name`, set off by empty lines; `None` when it has no such markers.
+/// The page with another text, set off by empty lines, between the markers of `name`; `None` when it has none.
 pub fn replace(page: &str, name: &str, text: &str) -> Option<String> {
     let start = format!("<!-- bench:{name} -->\n");
     let (before, after) = page.split_once(start.as_str())?;
