@@ -1,5 +1,6 @@
 //! Everything at once on one ring: reads, chains, drains, timeouts, guards, cancels and messages, some of them through
-//! a worker, on a device that takes its time. Whatever becomes of them, each SQE gives one CQE and each buffer comes back.
+//! a worker, on a device that takes its time. Whatever becomes of them, each SQE gives one CQE and each buffer comes
+//! back.
 
 use std::collections::HashMap;
 use std::time::Duration;
