@@ -7,6 +7,8 @@
 //! Order of the checks, as a block device of the kernel has it: may be written; position; nothing to do; end of file;
 //! whole blocks; memory that cannot be any; its alignment.
 //!
+//! A file in more pieces than there are bios just now gives a short read or write.
+//!
 //! Order on completion: the file's completion work -> a sync if one is needed -> the result.
 //!
 //! Invariants:
@@ -338,6 +340,7 @@ fn submit_mapped(
     for mapping in mappings {
         let bytes = mapping.len.min(end - at) as u32;
         let piece = take_front(&mut memory, bytes as usize);
+        let done = (at - kiocb.pos) as u32;
         at += u64::from(bytes);
         if !kiocb.is_write() && mapping.kind != MappingKind::Mapped {
             zero(&piece);
@@ -348,8 +351,8 @@ fn submit_mapped(
             if kiocb.refs == 1 {
                 return Issued::Again;
             }
-            // Some bios are under way: the whole fails, when they have ended.
-            kiocb.fail(Status::Again);
+            // As far as the bios went: a short read or write.
+            kiocb.len = done;
             break;
         }
         kiocb.refs += 1;

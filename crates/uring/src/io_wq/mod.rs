@@ -9,6 +9,7 @@
 //! - I2: the queue is bounded by the ring's slots: a slot has at most one item.
 //! - I3: dropping the pool runs what is queued, then joins the thread.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
@@ -19,6 +20,7 @@ use sheave_iomap::mapping::Intent;
 use sheave_iomap::{File, Kiocb};
 
 use crate::blocking::{result_of, result_of_map};
+use crate::sqe::errno;
 use crate::task_work::RingHandle;
 
 /// What a worker does for a slot.
@@ -77,12 +79,17 @@ fn start(ring: RingHandle) -> std::io::Result<(Sender<Item>, JoinHandle<()>)> {
 fn run(items: &Receiver<Item>, ring: &RingHandle) {
     let token = MayBlock::on_worker();
     for item in items {
-        let res = match item.work {
-            Work::Issue => ISSUE_NOW,
-            Work::Complete(file, mut kiocb) => result_of(dio::finish_in_worker(&*file, &mut kiocb, &token)),
-            Work::Map(file, pos, len, intent) => result_of_map(file.map_blocking(pos, len, intent, &token).map(|_| ())),
-        };
-        ring.finish(item.slot, res);
+        // A file that panics has told why; its ring must hear of the request all the same (I1).
+        let res = catch_unwind(AssertUnwindSafe(|| work(item.work, &token)));
+        ring.finish(item.slot, res.unwrap_or(-errno::EIO));
+    }
+}
+
+fn work(work: Work, token: &MayBlock) -> i32 {
+    match work {
+        Work::Issue => ISSUE_NOW,
+        Work::Complete(file, mut kiocb) => result_of(dio::finish_in_worker(&*file, &mut kiocb, token)),
+        Work::Map(file, pos, len, intent) => result_of_map(file.map_blocking(pos, len, intent, token).map(|_| ())),
     }
 }
 
