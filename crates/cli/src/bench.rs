@@ -115,7 +115,7 @@ fn report(crew: &Crew, device: &Device, harvests: Vec<Harvest>, interrupted: boo
         sum.wrong = sum.wrong.or(harvest.wrong);
         sum.comparison = sum.comparison.or(harvest.comparison);
     }
-    let measured = Measured { counts: sum.counts, spent: crew.spent(), latency: crew.board.latency() };
+    let measured = Measured { counts: sum.counts, spent: crew.spent(), latency: crew.latency() };
     let mut report = Report::new(&crew.plan, device.name().to_owned(), measured);
     report.interrupted = interrupted;
     report.notices = device.notices();
