@@ -101,14 +101,14 @@ impl DiskQueue {
             Op::Read | Op::Write => {
                 for vec in rqs.segments(tag) {
                     // SAFETY: I1 of `bio`: the request's memory is valid, and ours until the request ends.
-                    let memory = unsafe { std::slice::from_raw_parts_mut(vec.base as *mut u8, vec.len) };
-                    let blocks = &mut live[at..at + vec.len];
+                    let memory = unsafe { std::slice::from_raw_parts_mut(vec.base() as *mut u8, vec.len()) };
+                    let blocks = &mut live[at..at + vec.len()];
                     if rq.op == Op::Read {
                         memory.copy_from_slice(blocks)
                     } else {
                         blocks.copy_from_slice(memory)
                     }
-                    at += vec.len;
+                    at += vec.len();
                 }
                 assert_eq!(at, range.end, "a request's memory is as long as the request");
             }

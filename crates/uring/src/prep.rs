@@ -24,7 +24,6 @@ mod timed;
 use std::time::Duration;
 
 use sheave_base::buf::Buf;
-use sheave_blk::bio::BVec;
 
 use crate::rsrc::Fd;
 use crate::sqe::{
@@ -36,12 +35,15 @@ pub use timed::{
     Cancel, When, cancel, link_timeout, link_timeout_update, message, timeout, timeout_remove, timeout_update,
 };
 
+/// Address and length, as in `iovec`.
+type IoVec = [usize; 2];
+
 /// Memory that belongs to an operation.
 #[derive(Debug)]
 pub(crate) enum Owned {
     One(Buf),
     /// Buffers, and the vectors that describe them.
-    Many(Vec<Buf>, #[allow(dead_code)] Box<[BVec]>),
+    Many(Vec<Buf>, #[allow(dead_code)] Box<[IoVec]>),
 }
 
 /// What only the ring can put into the SQE.
@@ -132,8 +134,7 @@ impl Entry {
     }
 
     fn with_bufs(mut self, mut bufs: Vec<Buf>) -> Entry {
-        let vecs: Box<[BVec]> =
-            bufs.iter_mut().map(|buf| BVec { base: buf.as_mut_ptr() as usize, len: buf.len() }).collect();
+        let vecs: Box<[IoVec]> = bufs.iter_mut().map(|buf| [buf.as_mut_ptr() as usize, buf.len()]).collect();
         self.sqe.addr = vecs.as_ptr() as u64;
         self.sqe.len = vecs.len() as u32;
         self.owned = Some(Owned::Many(bufs, vecs));
