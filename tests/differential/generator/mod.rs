@@ -22,6 +22,8 @@ use timed::Pending;
 pub struct Limits {
     /// The kernel's side is a block device, so the end of the device can be tried.
     pub block_device: bool,
+    /// The kernel lets us ask for the realtime I/O class.
+    pub realtime: bool,
 }
 
 /// Which of two features that exclude each other a program uses: a ring that has seen CQE_SKIP_SUCCESS drains no more.

@@ -17,6 +17,9 @@ struct Extent {
     len: u64,
 }
 
+/// `ioprio` of the realtime class, for which the kernel wants a capability; Sheave has no such classes to guard.
+const REALTIME: u16 = 0x2000;
+
 impl Generator {
     pub(super) fn read_or_write(&mut self) {
         let kinds = [op::READ, op::READ, op::WRITE, op::WRITE, op::READV, op::WRITEV, op::READ_FIXED, op::WRITE_FIXED];
@@ -134,7 +137,10 @@ impl Generator {
     /// Values in fields that are ignored or allowed: the answer must stay that of the plain operation.
     fn harmless_rw(&mut self, op: &mut Op) {
         match self.rng.below(40) {
-            0 => op.ioprio = self.rng.pick(&[0x2000, 0x4004, 0x4008, 0x6000]),
+            0 => {
+                let class = self.rng.pick(&[REALTIME, 0x4004, 0x4008, 0x6000]);
+                op.ioprio = if class == REALTIME && !self.limits.realtime { 0x4004 } else { class };
+            }
             1 => op.op_flags = self.rng.pick(&[2, 4, 6]), // DSYNC, SYNC
             2 if !matches!(op.opcode, op::READ_FIXED | op::WRITE_FIXED) => op.buf_index = 7,
             3 => op.addr3 = 5,
