@@ -61,6 +61,8 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
 fn bring_in(crew: &Crew, device: &Device) -> Result<Vec<Harvest>, Failure> {
     let args = &crew.plan.args;
     let (alive, finished) = mpsc::channel();
+    // This thread shows the progress from now on; what it has used until now is not the run's either.
+    crew.meter.note_reporter();
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for index in 0..args.threads {

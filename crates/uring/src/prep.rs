@@ -10,7 +10,7 @@
 //!
 //! let mut ring = Ring::builder().entries(8).build()?;
 //! let fd = ring.attach(&Device::open("null:size=1M")?)?;
-//! ring.push(prep::read(fd, Buf::zeroed(4096, 4096)?).offset(8192).user_data(7)).map_err(|full| full.error)?;
+//! ring.push(prep::read(fd, Buf::zeroed(4096, 4096)?).offset(8192).user_data(7))?;
 //! ring.submit_and_wait(1)?;
 //! let completion = ring.completions().next().expect("waited for it");
 //! assert_eq!((completion.user_data, completion.res), (7, 4096));
@@ -145,7 +145,7 @@ impl Entry {
 ///
 /// ```
 /// # let mut ring = sheave_uring::Ring::builder().build()?;
-/// ring.push(sheave_uring::prep::nop().user_data(1)).map_err(|full| full.error)?;
+/// ring.push(sheave_uring::prep::nop().user_data(1))?;
 /// ring.submit_and_wait(1)?;
 /// assert_eq!(ring.completions().next().map(|c| (c.user_data, c.res)), Some((1, 0)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -167,8 +167,8 @@ pub fn read(fd: Fd, buf: Buf) -> Entry {
 /// # let mut ring = Ring::builder().build()?;
 /// # let fd = ring.attach(&sheave_blk::Device::open("null:size=1M")?)?;
 /// // Write, then make it durable: the fsync starts when the write has succeeded.
-/// ring.push(prep::write(fd, Buf::zeroed(4096, 4096)?).offset(0).link()).map_err(|full| full.error)?;
-/// ring.push(prep::fsync(fd)).map_err(|full| full.error)?;
+/// ring.push(prep::write(fd, Buf::zeroed(4096, 4096)?).offset(0).link())?;
+/// ring.push(prep::fsync(fd))?;
 /// ring.submit_and_wait(2)?;
 /// assert!(ring.completions().all(|c| c.result().is_ok()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -202,7 +202,7 @@ fn fixed(opcode: u8, fd: Fd, buf_index: u16, range: std::ops::Range<usize>) -> E
 /// # let mut ring = Ring::builder().build()?;
 /// # let fd = ring.attach(&sheave_blk::Device::open("null:size=1M")?)?;
 /// ring.register_buffers(vec![Buf::zeroed(1 << 16, 4096)?])?;
-/// ring.push(prep::read_fixed(fd, 0, 0..4096).offset(4096)).map_err(|full| full.error)?;
+/// ring.push(prep::read_fixed(fd, 0, 0..4096).offset(4096))?;
 /// ring.submit_and_wait(1)?;
 /// assert_eq!(ring.completions().next().map(|c| c.res), Some(4096));
 /// let bytes = ring.buffer(0).expect("no I/O is in flight");
@@ -243,7 +243,7 @@ fn fallocate(fd: Fd, mode: u32, offset: u64, len: u64) -> Entry {
 /// # use sheave_uring::{prep, Ring};
 /// # let mut ring = Ring::builder().build()?;
 /// # let fd = ring.attach(&sheave_blk::Device::open("null:size=1M")?)?;
-/// ring.push(prep::punch_hole(fd, 0, 65536)).map_err(|full| full.error)?;
+/// ring.push(prep::punch_hole(fd, 0, 65536))?;
 /// ring.submit_and_wait(1)?;
 /// assert_eq!(ring.completions().next().map(|c| c.res), Some(0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

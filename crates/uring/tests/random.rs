@@ -1,5 +1,5 @@
-//! Random programs on a device that holds, refuses, reorders and fails as it likes, while files, buffers and the CQ change
-//! under them: one CQE an SQE, all memory comes back, and everything ends.
+//! Random programs on a device that holds, refuses, reorders and fails as it likes, while files, buffers and the CQ
+//! change under them: one CQE an SQE, all memory comes back, and everything ends.
 
 #[path = "support/patchy.rs"]
 mod patchy;

@@ -65,7 +65,7 @@ impl Generator {
 
     /// A timeout that stays, alone or guarded by a LINK_TIMEOUT; a short one where nothing may stay.
     pub(super) fn long_timeout(&mut self, first: bool) {
-        if self.batch.drained || self.batch.chain_has_drain || self.drain_next {
+        if !self.may_stay() {
             return self.short_timeout();
         }
         let time = self.time(LONG_SEC, 0);
@@ -257,6 +257,9 @@ impl Generator {
                 op.addr = Word::Value(known.unwrap_or(5));
             }
             _ => op.addr = Word::Value(known.unwrap_or(5)),
+        }
+        if op.addr == Word::Value(op.user_data) && matches!(self.style, Style::Drains | Style::Both) {
+            op.addr = Word::Value(1_000_000); // Or it would find itself, as above.
         }
         self.add(op);
         if self.rng.percent(40) {

@@ -290,6 +290,7 @@ fn nothing_is_misdirected_out_of_a_partition_or_from_all_of_a_device() {
         let seen = puppet.script().seen.pop().expect("it went somewhere");
         assert!(reach.contains(&seen.sector) && reach.contains(&(seen.sector + BLOCK_SECTORS - 1)));
         assert_ne!(seen.sector, 2048 + u64::from(owner) * BLOCK_SECTORS);
+        assert_eq!(seen.sector % BLOCK_SECTORS, 0, "where another block of this size would be");
     }
     assert_eq!(counts.get(FaultKind::Misdirect), 60);
     assert!(rig.io(Op::Discard, 0, 1 << 20, 60));

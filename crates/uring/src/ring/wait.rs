@@ -99,7 +99,7 @@ impl Ring {
     /// # use std::time::Duration;
     /// # use sheave_uring::{prep, prep::Cancel, Ring};
     /// # let mut ring = Ring::builder().build()?;
-    /// ring.push(prep::timeout(Duration::from_secs(60)).user_data(1)).map_err(|full| full.error)?;
+    /// ring.push(prep::timeout(Duration::from_secs(60)).user_data(1))?;
     /// ring.submit()?;
     /// assert_eq!(ring.cancel(Cancel::user_data(1)), Ok(1));
     /// ring.drain();
