@@ -153,7 +153,11 @@ impl Program {
             self.ring.submit().or_else(busy_is_fine).expect("only busy");
             self.ring.wait(1, Some(Duration::from_millis(50)));
             self.take();
-            assert!(start.elapsed() < LONGEST, "seed {}: never end: {:?}", self.shape.seed, self.sent);
+            if start.elapsed() > LONGEST {
+                let (sent, ring) = (&self.sent, &self.ring);
+                eprintln!("seed {}: {} of {sent:?} are in flight of {ring:#?}", self.shape.seed, ring.in_flight());
+                panic!("seed {}: {} operations never end", self.shape.seed, sent.len());
+            }
         }
         assert_eq!(self.ring.in_flight(), 0, "seed {}: slots leak", self.shape.seed);
         assert_eq!(self.ring.io().bios().live(), 0, "seed {}: bios leak", self.shape.seed);
