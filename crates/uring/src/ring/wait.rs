@@ -57,12 +57,16 @@ impl Ring {
         self.task_work.is_shared(self.wq.handles() + self.core.files.handles_of(handle))
     }
 
-    /// Ends the timeouts that have seen enough CQEs, and starts what waited for them.
+    /// Ends the timeouts that are due or have seen enough CQEs, and starts what waited for them.
     #[cold]
-    pub(super) fn run_counted(&mut self) {
-        while self.core.timers.is_counting() && self.core.run_counted() {
+    pub(super) fn run_timeouts(&mut self) {
+        self.core.run_timers(self.io.clock());
+        loop {
             self.start_waiting();
             self.core.flush_overflow();
+            if !(self.core.timers.is_counting() && self.core.run_counted()) {
+                return;
+            }
         }
     }
 
