@@ -28,7 +28,6 @@ const STEP: u64 = 0x9E37_79B9;
 struct HotLoop {
     ring: Ring,
     opcode: u8,
-    depth: u32,
     batch: u32,
     /// Address of the buffer (I1).
     base: u64,
@@ -56,7 +55,7 @@ impl HotLoop {
         ring.register_buffers(vec![Buf::zeroed((depth * BLOCK) as usize, 4096)?])?;
         let (base, _) = ring.buffer_range(0).ok_or("the buffer was just registered")?;
         let opcode = if write { opcode::WRITE_FIXED } else { opcode::READ_FIXED };
-        let mut hot = HotLoop { ring, opcode, depth, batch, base, mask, offset: 0, free: (0..depth).rev().collect() };
+        let mut hot = HotLoop { ring, opcode, batch, base, mask, offset: 0, free: (0..depth).rev().collect() };
         hot.fill_entries()?;
         Ok(hot)
     }

@@ -138,3 +138,11 @@ impl Target for Kernel {
         }
     }
 }
+
+/// Whether the kernel takes the realtime I/O class from this process: with CAP_SYS_ADMIN or CAP_SYS_NICE.
+pub fn may_be_realtime() -> bool {
+    const ADMIN_OR_NICE: u64 = 1 << 21 | 1 << 23;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & ADMIN_OR_NICE != 0)
+}

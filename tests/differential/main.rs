@@ -51,7 +51,7 @@ fn runs() -> u64 {
 
 /// Runs the seeds on both; panics with a small reproducer at the first difference.
 fn compare_on(kernel: &mut Kernel, ours: &mut dyn Target) {
-    let limits = Limits { block_device: kernel.device.is_block_device };
+    let limits = Limits { block_device: kernel.device.is_block_device, realtime: kernel::may_be_realtime() };
     let seeds = sheave_testkit::seeds(runs());
     println!("{} against {}: seeds {seeds:?}", ours.name(), kernel.name());
     let mut sqes = 0;

@@ -135,9 +135,9 @@ fn misdirected_requests_are_noticed() {
         for seed in sheave_testkit::seeds(6) {
             let disk = Disk::new(DEVICE_BYTES, true).device();
             for ops in [fault::FaultOps::Read, fault::FaultOps::Write] {
-                let plan = FaultPlan { ops, ..FaultPlan::new(seed).with(FaultKind::Misdirect, 0.1) };
+                let plan = FaultPlan { ops, ..FaultPlan::new(seed).with(FaultKind::Misdirect, 0.2) };
                 let (device, counts) = fault::over("disk", &disk, &plan).expect("good rates");
-                let mut program = Program::new(Shape::new(seed), &device);
+                let mut program = Program::new(Shape { ops: 800, ..Shape::new(seed) }, &device);
                 program.run();
                 program.read_back(&disk);
                 assert!(counts.get(FaultKind::Misdirect) > 5, "seed {seed}");

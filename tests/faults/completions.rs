@@ -15,13 +15,13 @@ use crate::{file_spec, files_work, within_time};
 /// All that can go wrong, at once.
 fn everything(seed: u64) -> FaultPlan {
     let rates = [
-        (FaultKind::Error, 0.04),
-        (FaultKind::Short, 0.04),
-        (FaultKind::Torn, 0.04),
+        (FaultKind::Error, 0.08),
+        (FaultKind::Short, 0.08),
+        (FaultKind::Torn, 0.08),
         (FaultKind::Delay, 0.15),
-        (FaultKind::DroppedFlush, 0.2),
+        (FaultKind::DroppedFlush, 0.4),
         (FaultKind::Stuck, 0.004),
-        (FaultKind::Misdirect, 0.04),
+        (FaultKind::Misdirect, 0.08),
     ];
     let mut plan = rates.into_iter().fold(FaultPlan::new(seed), |plan, (kind, rate)| plan.with(kind, rate));
     plan.delay_time = Duration::from_micros(seed % 5 * 100);
@@ -86,7 +86,7 @@ fn on(spec: &str, seeds: u64, rings: usize, kinds: &'static [FaultKind]) {
     });
 }
 
-/// What every run of some hundred requests has; `stuck` is rarer.
+/// What every run of some hundred requests has, but one in a million; `stuck` is rarer.
 const COMMON: &[FaultKind] =
     &[FaultKind::Error, FaultKind::Short, FaultKind::Torn, FaultKind::Delay, FaultKind::Misdirect];
 

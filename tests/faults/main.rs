@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! SHEAVE_SEED=4711 cargo test --test faults      # one seed again
-//! cargo xtask asan -p sheave --test faults       # under the address sanitizer
+//! cargo xtask asan -p sheave dropped             # one module under the address sanitizer
 //! ```
 
 mod bytes;

@@ -1,8 +1,8 @@
 //! A random program of I/O on one ring, and the book of what is in flight.
 //!
-//! Owns the draw of operations (reads, writes, vectored and fixed ones, fsyncs, zeroed ranges, chains, drains) and the
-//! checks of each completion: it is the only one of its operation, its result is one that may be, its buffer comes
-//! back, and what was read is what the model allows.
+//! Owns the draw of operations (reads, writes, vectored and fixed ones, fsyncs, zeroed ranges, chains, drains, timeouts
+//! and cancels) and the checks of each completion: it is the only one of its operation, its result is one that may be,
+//! its buffer comes back, and what was read is what the model allows. What was cancelled was not carried out.
 //!
 //! Operations in flight never overlap, unless they are of one chain: so the model knows the order of writes.
 
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use sheave::op::{self};
-use sheave::uring::prep::Entry;
+use sheave::uring::prep::{Cancel, Entry};
 use sheave::{Buf, Completion, Device, Fd, Ring};
 
 use crate::model::{BLOCK, Model, fill, stamp_of};
@@ -61,6 +61,8 @@ enum What {
     Flush {
         since: u64,
     },
+    /// A timeout, or a cancel.
+    Other,
 }
 
 #[derive(Debug)]
@@ -68,8 +70,6 @@ struct Sent {
     what: What,
     blocks: Range<usize>,
     fixed: Option<u16>,
-    /// Not the first of its chain.
-    linked: bool,
     /// An fsync that is next in the chain.
     flush: Option<u64>,
 }
@@ -153,7 +153,11 @@ impl Program {
             self.ring.submit().or_else(busy_is_fine).expect("only busy");
             self.ring.wait(1, Some(Duration::from_millis(50)));
             self.take();
-            assert!(start.elapsed() < LONGEST, "seed {}: never end: {:?}", self.shape.seed, self.sent);
+            if start.elapsed() > LONGEST {
+                let (sent, ring) = (&self.sent, &self.ring);
+                eprintln!("seed {}: {} of {sent:?} are in flight of {ring:#?}", self.shape.seed, ring.in_flight());
+                panic!("seed {}: {} operations never end", self.shape.seed, sent.len());
+            }
         }
         assert_eq!(self.ring.in_flight(), 0, "seed {}: slots leak", self.shape.seed);
         assert_eq!(self.ring.io().bios().live(), 0, "seed {}: bios leak", self.shape.seed);
@@ -175,29 +179,34 @@ impl Program {
         }
         self.chain += 1;
         for at in 0..len {
-            let linked = at > 0;
             let (id, goes_on) = (self.next, at + 1 < len);
-            let Some((mut entry, sent)) = self.draw() else {
-                // Nothing that is free: a NOP would do, but an fsync is always possible.
-                let since = self.model.now();
-                let sent = Sent { what: What::Flush { since }, blocks: 0..0, fixed: None, linked, flush: None };
-                self.push(op::fsync(self.fd), sent, goes_on);
+            if at > 0 && self.is_io(id - 1) && self.rng.percent(15) {
+                let guard = op::link_timeout(Duration::from_micros(self.rng.below(3000)));
+                self.push(guard, sent(What::Other, 0..0), goes_on);
                 continue;
-            };
+            }
+            // Where no block is free, an fsync is always possible.
+            let since = self.model.now();
+            let fsync = (op::fsync(self.fd), sent(What::Flush { since }, 0..0));
+            let (mut entry, sent) = self.draw().unwrap_or(fsync);
             if self.rng.percent(3) {
                 entry = entry.run_async();
             }
-            if !linked && self.rng.percent(2) {
+            if at == 0 && self.rng.percent(2) {
                 entry = entry.drain();
             }
-            if matches!(sent.what, What::Flush { .. })
-                && linked
+            if at > 0
+                && matches!(sent.what, What::Flush { .. })
                 && let Some(before) = self.sent.get_mut(&(id - 1))
             {
                 before.flush = Some(id);
             }
-            self.push(entry, Sent { linked, ..sent }, goes_on);
+            self.push(entry, sent, goes_on);
         }
+    }
+
+    fn is_io(&self, id: u64) -> bool {
+        self.sent.get(&id).is_some_and(|sent| sent.what != What::Other)
     }
 
     fn push(&mut self, entry: Entry, sent: Sent, goes_on: bool) {
@@ -213,7 +222,7 @@ impl Program {
         match sent.what {
             What::Write { .. } => self.model.start(sent.blocks.clone(), self.next),
             What::Zero => self.model.start(sent.blocks.clone(), 0),
-            What::Read | What::Flush { .. } => {}
+            What::Read | What::Flush { .. } | What::Other => {}
         }
         self.sent.insert(self.next, sent);
         self.next += 1;
@@ -222,16 +231,13 @@ impl Program {
     /// An operation on blocks that are free.
     fn draw(&mut self) -> Option<(Entry, Sent)> {
         let kind = self.rng.below(100);
-        let sent = |what, blocks, fixed| Sent { what, blocks, fixed, linked: false, flush: None };
         if kind < 8 {
-            let since = self.model.now();
-            let entry = if kind < 4 { op::fsync(self.fd) } else { op::fdatasync(self.fd) };
-            return Some((entry, sent(What::Flush { since }, 0..0, None)));
+            return Some(self.draw_without_blocks(kind));
         }
         let blocks = self.free_blocks()?;
         let offset = (blocks.start * BLOCK) as u64;
         let len = blocks.len() * BLOCK;
-        let write = kind % 2 == 0;
+        let write = kind.is_multiple_of(2);
         let what = if write { What::Write { durable: false } } else { What::Read };
         let (entry, what, fixed) = match kind {
             8..12 => (op::punch_hole(self.fd, offset, len as u64), What::Zero, None),
@@ -255,12 +261,24 @@ impl Program {
                 (if durable { entry.dsync() } else { entry }, what, None)
             }
         };
-        Some((entry.offset(offset), sent(what, blocks, fixed)))
+        Some((entry.offset(offset), Sent { fixed, ..sent(what, blocks) }))
+    }
+
+    fn draw_without_blocks(&mut self, kind: u64) -> (Entry, Sent) {
+        let flush = What::Flush { since: self.model.now() };
+        let (entry, what) = match kind {
+            0..2 => (op::fsync(self.fd), flush),
+            2..5 => (op::fdatasync(self.fd), flush),
+            5 => (op::timeout(Duration::from_micros(self.rng.below(2000))), What::Other),
+            6 => (op::cancel(Cancel::user_data(self.next - self.rng.below(self.next.min(40)))), What::Other),
+            _ => (op::cancel(Cancel::file(self.fd).all()), What::Other),
+        };
+        (entry, sent(what, 0..0))
     }
 
     /// Memory for the blocks in pieces of whole blocks: what is written, or what no write makes.
     fn buffers(&mut self, blocks: &Range<usize>, piece: usize, write: bool) -> Vec<Buf> {
-        let piece = piece.next_multiple_of(BLOCK) / BLOCK;
+        let piece = piece.div_ceil(BLOCK);
         let starts = (blocks.start..blocks.end).step_by(piece);
         let stamp = if write { self.next } else { u64::MAX };
         starts
@@ -298,8 +316,12 @@ impl Program {
         self.busy[sent.blocks.clone()].iter_mut().for_each(|block| block.0 -= 1);
         let bytes = if matches!(sent.what, What::Read | What::Write { .. }) { sent.blocks.len() * BLOCK } else { 0 };
         let ok = res == bytes as i32;
-        let may_fail = [libc::EIO, libc::ETIMEDOUT].contains(&-res) || (sent.linked && res == -libc::ECANCELED);
-        assert!(ok || may_fail, "seed {seed}: {sent:?} ends with {res}");
+        let errors: &[i32] = match sent.what {
+            What::Other => &[libc::ETIME, libc::ENOENT, libc::ECANCELED],
+            _ => &[libc::EIO, libc::ETIMEDOUT, libc::ECANCELED],
+        };
+        let counts = sent.what == What::Other && res > 0;
+        assert!(ok || counts || errors.contains(&-res), "seed {seed}: {sent:?} ends with {res}");
         self.ended = (self.ended.0 + u64::from(ok), self.ended.1 + u64::from(!ok));
         let stamp = if sent.what == What::Zero { 0 } else { id };
         match sent.what {
@@ -312,7 +334,7 @@ impl Program {
             }
             What::Zero => self.model.end(sent.blocks.clone(), stamp, ok),
             What::Flush { since } if ok => self.model.flushed(since),
-            What::Read | What::Flush { .. } => {}
+            What::Read | What::Flush { .. } | What::Other => {}
         }
         self.look_at_memory(&sent, completion, ok);
         if let Some(flush) = sent.flush.and_then(|flush| self.sent.get_mut(&flush)) {
@@ -366,6 +388,10 @@ impl Program {
         let buf = completion.into_buf().expect("comes back");
         self.check(&buf, area.start, "read back", Model::may_hold);
     }
+}
+
+fn sent(what: What, blocks: Range<usize>) -> Sent {
+    Sent { what, blocks, fixed: None, flush: None }
 }
 
 /// A ring that cannot take more is told to wait.

@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: the measurements of docs/performance.md, as Markdown tables that it can put there itself.
+//! `cargo xtask bench`: the measurements of docs/performance.md and of the README, as Markdown tables that it can put
+//! there itself.
 //!
 //! Owns the list of commands, by section of the page. Does not own any measuring of times: `sheave bench` does that,
 //! and takes turns with the kernel by itself. Run it on an idle machine.
@@ -30,12 +31,21 @@ struct Section {
     what: What,
 }
 
+impl Section {
+    /// The page it stands in.
+    fn page(&self) -> &'static str {
+        if matches!(self.what, What::Headlines(_)) { "README.md" } else { "docs/performance.md" }
+    }
+}
+
 /// How a section comes about.
 enum What {
     /// One line in words.
     Machine,
     /// A row for each of these arguments of `sheave bench`.
     Runs(&'static [&'static str]),
+    /// The same with a few words for each, and fewer columns.
+    Headlines(&'static [(&'static str, &'static str)]),
     /// These arguments, with statistics and without, in turns.
     Statistics(&'static [&'static str]),
     /// What can be counted.
@@ -81,6 +91,31 @@ const SECTIONS: &[Section] = &[
             "ram:size=1G --rw randread --bs 4k --depth 32 --batch 16 --poll --compare memcpy",
         ]),
     },
+    Section {
+        name: "headlines",
+        what: What::Headlines(&[
+            (
+                "512 B read, answered at once; beside a NOP of io_uring",
+                "null:size=1T --rw randread --bs 512 --depth 128 --batch 32 --poll --compare kernel",
+            ),
+            (
+                "the same, one I/O at a time",
+                "null:size=1T --rw randread --bs 512 --depth 1 --batch 1 --poll --compare kernel",
+            ),
+            (
+                "4 KiB random read of a file; beside io_uring on the same file",
+                "file:target/bench.img,size=1G --rw randread --bs 4k --depth 16 --compare kernel",
+            ),
+            (
+                "4 KiB random write of a file; beside the same",
+                "file:target/bench.img,size=1G --rw randwrite --bs 4k --depth 16 --compare kernel",
+            ),
+            (
+                "512 B random read from 1 GiB of memory; beside memcpy",
+                "ram:size=1G --rw randread --bs 512 --depth 128 --batch 32 --poll --compare memcpy",
+            ),
+        ]),
+    },
     Section { name: "counts", what: What::Counts },
     Section { name: "build", what: What::Build },
 ];
@@ -102,7 +137,7 @@ pub fn main(args: &[String]) -> Result<()> {
         let text = measure(section, options.runtime).with_context(|| format!("section {}", section.name))?;
         println!("### {}\n\n{text}", section.name);
         if options.write {
-            page::write(section.name, &text)?;
+            page::write(section.page(), section.name, &text)?;
         }
     }
     let _ = std::fs::remove_file(workspace::root().join(FILE)); // only there if a row made it
@@ -138,6 +173,12 @@ fn measure(section: &Section, runtime: &str) -> Result<String> {
             lines.push(table::heading());
             for row in rows {
                 lines.push(table::row(row, &run(row, &["--runtime", runtime])?)?);
+            }
+        }
+        What::Headlines(rows) => {
+            lines.push(table::HEADLINES.into());
+            for (what, row) in rows {
+                lines.push(table::headline(what, row, &run(row, &["--runtime", runtime])?)?);
             }
         }
         What::Statistics(rows) => {

@@ -11,6 +11,13 @@
 //! | [`status`] | the block status of a finished request, and errno |
 //! | [`clock`] | real or virtual time; statistics and deadlines are different types |
 //!
+//! Units: [`units`] has the only conversions. A sector is 512 bytes; sizes people write are binary (`4k` is 4,096
+//! bytes), counts are decimal. Times for statistics are [`clock::CoarseTs`], times for deadlines [`clock::PreciseTs`],
+//! both in nanoseconds since some moment, and neither becomes the other.
+//!
+//! Errors: parsers say what is wrong with the text and what would be right. What a finished request says is a
+//! [`status::Status`], one byte; `errno()` gives the positive number.
+//!
 //! Two features, `shuttle` and `loom`, swap the primitives under `sync` for those of a model checker:
 //!
 //! ```text

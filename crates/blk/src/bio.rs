@@ -99,13 +99,59 @@ pub(crate) const BIO_USER: u16 = BIO_FUA | BIO_PREFLUSH | BIO_POLLED | BIO_NOMER
 pub(crate) const BIO_SLOW_END: u16 = BIO_CHILD | BIO_WAITS | BIO_SLOW;
 
 /// A piece of memory; the layout is that of `iovec`, so that a driver can hand a bio's vectors on as they are.
+///
+/// Whoever makes one promises that the memory may be used for I/O; everybody else can only pass it on or cut it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct BVec {
+    pub(crate) base: usize,
+    pub(crate) len: usize,
+}
+
+impl BVec {
+    /// `len` bytes from the address `base`.
+    ///
+    /// # Safety
+    /// While any I/O has this vector, a copy or a part of it, the memory must stay valid for reads and writes, and
+    /// nothing else may access it; for an I/O that writes to a device, others may read it.
+    #[allow(unsafe_code)] // Devices write to where it points.
+    #[inline(always)]
+    pub const unsafe fn new(base: usize, len: usize) -> BVec {
+        BVec { base, len }
+    }
+
     /// Address of the first byte.
-    pub base: usize,
+    #[inline(always)]
+    pub const fn base(&self) -> usize {
+        self.base
+    }
+
     /// Length in bytes.
-    pub len: usize,
+    #[inline(always)]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[inline(always)]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Keeps the first `len` bytes at most.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Takes the first `len` bytes off, or all when it has fewer.
+    #[inline]
+    pub fn take_front(&mut self, len: usize) -> BVec {
+        let front = BVec { base: self.base, len: self.len.min(len) };
+        self.base += front.len;
+        self.len -= front.len;
+        front
+    }
 }
 
 /// Names a bio of one [`BioSet`](crate::bio_set::BioSet). Only the block layer makes one, or takes one from a set: a

@@ -15,6 +15,34 @@
 //! | [`kring`] | the one kernel io_uring that a ring may own |
 //! | [`spec`] | devices named by URL-like specs |
 //!
+//! Shapes: a [`Device`] is opened by its spec and shared by all threads. Each thread has one [`ctx::IoCtx`], attaches
+//! devices to it, submits bios (operation, first sector, bytes, pieces of memory), and polls. Every bio that was
+//! submitted ends exactly once, in a poll, with the number that its owner gave:
+//!
+//! ```
+//! use sheave_base::clock::Clock;
+//! use sheave_blk::Device;
+//! use sheave_blk::bio::{NO_FIXED_BUF, Op};
+//! use sheave_blk::ctx::{BioSpec, IoCtx, IoCtxOptions};
+//!
+//! let clock = Clock::real();
+//! let options = IoCtxOptions { bios: 64, kring_entries: 64, polled: true, iopoll: false, stats: true, clock };
+//! let mut ctx = IoCtx::new(options)?;
+//! let bdev = ctx.attach(&Device::open("ram:size=1M")?)?;
+//! let discard = BioSpec { bdev, op: Op::Discard, flags: 0, sector: 8, bytes: 4096, owner: 7 };
+//! assert!(ctx.submit(&discard, &[], NO_FIXED_BUF), "there is a free bio");
+//! let mut ended = Vec::new();
+//! while ended.is_empty() {
+//!     ctx.poll(&mut |owner, status: sheave_base::status::Status| ended.push((owner, status.is_ok())));
+//! }
+//! assert_eq!(ended, [(7, true)]);
+//! # Ok::<(), sheave_blk::DeviceError>(())
+//! ```
+//!
+//! Units: sectors of 512 bytes for places on a device, bytes for lengths. Errors: opening, attaching and freezing give
+//! a [`DeviceError`], whose text names the cause and the fix; an I/O ends with a
+//! [`Status`](sheave_base::status::Status).
+//!
 //! Data flows `ctx` -> `hctx` -> `driver` and back; `docs/life-of-an-io.md` follows one read through it.
 
 pub mod bio;

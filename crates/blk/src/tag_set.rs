@@ -170,7 +170,7 @@ impl Tags {
         let depth = u32::from(set.depth);
         let id = match &set.kind {
             Kind::Owned(_) => 0,
-            Kind::Shared(shared) => shared.new_id(),
+            Kind::Shared(shared) => shared.get_id(),
         };
         let shared = matches!(set.kind, Kind::Shared(_));
         let all: Box<[u64]> = (0..set.words()).map(|word| low_bits((depth - word * 64).min(64))).collect();
@@ -301,6 +301,14 @@ impl Tags {
         };
         shared.ask(self.id, unparker);
         true
+    }
+}
+
+impl Drop for Tags {
+    fn drop(&mut self) {
+        if let Kind::Shared(shared) = &self.set.kind {
+            shared.put_id(self.id);
+        }
     }
 }
 

@@ -66,6 +66,8 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
 fn bring_in(crew: &Crew, device: &Device) -> Result<Vec<Harvest>, Failure> {
     let args = &crew.plan.args;
     let (alive, finished) = mpsc::channel();
+    // This thread shows the progress from now on; what it has used until now is not the run's either.
+    crew.meter.note_reporter();
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for index in 0..args.threads {
@@ -118,7 +120,7 @@ fn report(crew: &Crew, device: &Device, harvests: Vec<Harvest>, interrupted: boo
         sum.wrong = sum.wrong.or(harvest.wrong);
         sum.comparison = sum.comparison.or(harvest.comparison);
     }
-    let measured = Measured { counts: sum.counts, spent: crew.spent(), latency: crew.board.latency() };
+    let measured = Measured { counts: sum.counts, spent: crew.spent(), latency: crew.latency() };
     let mut report = Report::new(&crew.plan, device.name().to_owned(), measured);
     report.interrupted = interrupted;
     report.notices = device.notices();

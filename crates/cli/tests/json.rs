@@ -27,6 +27,14 @@ fn the_object_has_the_promised_names() {
     assert!(report.get("compare").is_none());
 }
 
+/// It was told as 0 when the start of the program had taken more than the run.
+#[test]
+fn a_run_that_mostly_waits_has_a_cpu_time_of_its_own() {
+    let report = run("bench null:size=1G,latency=100ms --depth 1 --batch 1 --ios 8 --json --progress none").json();
+    let cpu_ns = report["cpu_ns_per_io"].as_f64().unwrap_or(f64::NAN);
+    assert!(cpu_ns > 100.0, "{cpu_ns}: eight sleeps and wake-ups");
+}
+
 #[test]
 fn a_comparison_has_the_promised_names() {
     if no_io_uring() {

@@ -7,6 +7,8 @@
 //! Order of the checks, as a block device of the kernel has it: may be written; position; nothing to do; end of file;
 //! whole blocks; memory that cannot be any; its alignment.
 //!
+//! A file in more pieces than there are bios just now gives a short read or write.
+//!
 //! Order on completion: the file's completion work -> a sync if one is needed -> the result.
 //!
 //! Invariants:
@@ -140,7 +142,7 @@ pub fn issue_one(io: &mut IoCtx, file: &OpenFile, kiocb: &mut Kiocb, owner: u32,
     let Some(mut run) = PlainRun::start(io, file, flags, fixed_buf) else {
         return issue_slow(io, file, kiocb, owner, &[vec]);
     };
-    if vec.base < FIRST_PAGE || !run.is_plain(pos, len, vec.base) {
+    if vec.base() < FIRST_PAGE || !run.is_plain(pos, len, vec.base()) {
         return issue_slow(io, file, kiocb, owner, &[vec]);
     }
     *kiocb = Kiocb::started(pos, len, flags);
@@ -235,7 +237,7 @@ fn issue_slow(io: &mut IoCtx, file: &OpenFile, kiocb: &mut Kiocb, owner: u32, ve
     if (kiocb.pos as u32 | kiocb.len) & file.block_mask != 0 || !in_blocks(vecs, file) {
         return error(Status::Invalid);
     }
-    if vecs.iter().any(|vec| vec.base < FIRST_PAGE && vec.len != 0) {
+    if vecs.iter().any(|vec| vec.base() < FIRST_PAGE && !vec.is_empty()) {
         return Issued::Done(-14); // EFAULT
     }
     if !aligned(vecs, file) {
@@ -255,22 +257,22 @@ fn issue_slow(io: &mut IoCtx, file: &OpenFile, kiocb: &mut Kiocb, owner: u32, ve
 /// Cuts the vectors to `bytes` in all.
 fn truncate(vecs: &mut Vec<BVec>, mut bytes: usize) {
     vecs.retain_mut(|vec| {
-        vec.len = vec.len.min(bytes);
-        bytes -= vec.len;
-        vec.len != 0
+        vec.truncate(bytes);
+        bytes -= vec.len();
+        !vec.is_empty()
     });
 }
 
 /// The runs of adjacent memory: where each starts, and its bytes.
 fn runs(vecs: &[BVec]) -> impl Iterator<Item = (usize, usize)> {
-    let mut vecs = vecs.iter().filter(|vec| vec.len != 0).peekable();
+    let mut vecs = vecs.iter().filter(|vec| !vec.is_empty()).peekable();
     std::iter::from_fn(move || {
         let first = vecs.next()?;
-        let mut end = first.base + first.len;
-        while let Some(vec) = vecs.next_if(|vec| vec.base == end) {
-            end += vec.len;
+        let mut end = first.base() + first.len();
+        while let Some(vec) = vecs.next_if(|vec| vec.base() == end) {
+            end += vec.len();
         }
-        Some((first.base, end - first.base))
+        Some((first.base(), end - first.base()))
     })
 }
 
@@ -338,6 +340,7 @@ fn submit_mapped(
     for mapping in mappings {
         let bytes = mapping.len.min(end - at) as u32;
         let piece = take_front(&mut memory, bytes as usize);
+        let done = (at - kiocb.pos) as u32;
         at += u64::from(bytes);
         if !kiocb.is_write() && mapping.kind != MappingKind::Mapped {
             zero(&piece);
@@ -348,8 +351,8 @@ fn submit_mapped(
             if kiocb.refs == 1 {
                 return Issued::Again;
             }
-            // Some bios are under way: the whole fails, when they have ended.
-            kiocb.fail(Status::Again);
+            // As far as the bios went: a short read or write.
+            kiocb.len = done;
             break;
         }
         kiocb.refs += 1;
@@ -366,12 +369,10 @@ fn take_front(vecs: &mut Vec<BVec>, mut bytes: usize) -> Vec<BVec> {
         if bytes == 0 {
             break;
         }
-        let len = vec.len.min(bytes);
-        front.push(BVec { base: vec.base, len });
-        bytes -= len;
-        vec.base += len;
-        vec.len -= len;
-        used += usize::from(vec.len == 0);
+        let piece = vec.take_front(bytes);
+        front.push(piece);
+        bytes -= piece.len();
+        used += usize::from(vec.is_empty());
     }
     vecs.drain(..used);
     front
@@ -382,7 +383,7 @@ fn take_front(vecs: &mut Vec<BVec>, mut bytes: usize) -> Vec<BVec> {
 fn zero(vecs: &[BVec]) {
     for vec in vecs {
         // SAFETY: I1 of `sheave_blk::bio`: the submitter keeps the memory valid and unaliased until the I/O ends.
-        unsafe { std::ptr::write_bytes(vec.base as *mut u8, 0, vec.len) };
+        unsafe { std::ptr::write_bytes(vec.base() as *mut u8, 0, vec.len()) };
     }
 }
 

@@ -6,7 +6,15 @@
 //! | [`file`](mod@file) | the [`File`] trait; a raw device is the identity mapping |
 //! | [`mapping`] | where a range of a file lies, and in which state |
 //! | [`completion_plan`] | where an I/O may complete: inline, in the issuer's task, in a worker |
-//! | [`dio`] | the engine: mapping -> plan -> bios -> completion |
+//! | [`dio`] | the engine: mapping, plan, bios, completion |
+//!
+//! Shapes: who owns an I/O fills a [`Kiocb`] (position, length, flags), calls [`dio::issue`] with the memory, and is
+//! told by [`dio::end_bio`] when it has ended. The [`CompletionPlan`] then says where its result is worked out:
+//! [`dio::finish_in_task`] on the ring's thread, [`dio::finish_in_worker`] where it may block.
+//!
+//! Units: positions and lengths are in bytes, and multiples of the device's logical block. Errors: results are those of
+//! CQEs, bytes or `-errno`; a [`File`] answers with a [`Status`](sheave_base::status::Status), where `Again` means that
+//! it would have to block.
 //!
 //! Rings and volumes meet here and nowhere else: a ring issues a [`Kiocb`] on a `File`, a volume is one.
 

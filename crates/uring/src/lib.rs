@@ -21,6 +21,15 @@
 //! assert_eq!(ring.completions().map(|c| c.user_data).collect::<Vec<_>>(), [42]);
 //! # Ok::<(), sheave_uring::RingError>(())
 //! ```
+//!
+//! Shapes: a [`Ring`] belongs to the thread that made it. [`Ring::attach`] gives an [`Fd`] for a device, which SQEs
+//! name. [`Ring::push`] takes an [`Entry`](prep::Entry) with the memory that it owns, [`Ring::push_sqe`] a raw SQE.
+//! Both become requests with [`Ring::submit`], and one [`Completion`] each.
+//!
+//! Units: offsets and lengths are in bytes; on a raw device they, and the memory, are multiples of its logical block
+//! and of its alignment. Errors: calls answer with a [`RingError`], whose text names the cause and the fix, and never
+//! block but where they say so. What an I/O did is the `res` of its completion, as in io_uring: bytes, or `-errno`
+//! ([`Completion::result`] makes an error of that).
 
 mod blocking;
 pub mod builder;

@@ -10,7 +10,7 @@
 //!
 //! let mut ring = Ring::builder().entries(8).build()?;
 //! let fd = ring.attach(&Device::open("null:size=1M")?)?;
-//! ring.push(prep::read(fd, Buf::zeroed(4096, 4096)?).offset(8192).user_data(7)).map_err(|full| full.error)?;
+//! ring.push(prep::read(fd, Buf::zeroed(4096, 4096)?).offset(8192).user_data(7))?;
 //! ring.submit_and_wait(1)?;
 //! let completion = ring.completions().next().expect("waited for it");
 //! assert_eq!((completion.user_data, completion.res), (7, 4096));
@@ -24,7 +24,6 @@ mod timed;
 use std::time::Duration;
 
 use sheave_base::buf::Buf;
-use sheave_blk::bio::BVec;
 
 use crate::rsrc::Fd;
 use crate::sqe::{
@@ -36,12 +35,15 @@ pub use timed::{
     Cancel, When, cancel, link_timeout, link_timeout_update, message, timeout, timeout_remove, timeout_update,
 };
 
+/// Address and length, as in `iovec`.
+type IoVec = [usize; 2];
+
 /// Memory that belongs to an operation.
 #[derive(Debug)]
 pub(crate) enum Owned {
     One(Buf),
     /// Buffers, and the vectors that describe them.
-    Many(Vec<Buf>, #[allow(dead_code)] Box<[BVec]>),
+    Many(Vec<Buf>, #[allow(dead_code)] Box<[IoVec]>),
 }
 
 /// What only the ring can put into the SQE.
@@ -132,8 +134,7 @@ impl Entry {
     }
 
     fn with_bufs(mut self, mut bufs: Vec<Buf>) -> Entry {
-        let vecs: Box<[BVec]> =
-            bufs.iter_mut().map(|buf| BVec { base: buf.as_mut_ptr() as usize, len: buf.len() }).collect();
+        let vecs: Box<[IoVec]> = bufs.iter_mut().map(|buf| [buf.as_mut_ptr() as usize, buf.len()]).collect();
         self.sqe.addr = vecs.as_ptr() as u64;
         self.sqe.len = vecs.len() as u32;
         self.owned = Some(Owned::Many(bufs, vecs));
@@ -145,7 +146,7 @@ impl Entry {
 ///
 /// ```
 /// # let mut ring = sheave_uring::Ring::builder().build()?;
-/// ring.push(sheave_uring::prep::nop().user_data(1)).map_err(|full| full.error)?;
+/// ring.push(sheave_uring::prep::nop().user_data(1))?;
 /// ring.submit_and_wait(1)?;
 /// assert_eq!(ring.completions().next().map(|c| (c.user_data, c.res)), Some((1, 0)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -167,8 +168,8 @@ pub fn read(fd: Fd, buf: Buf) -> Entry {
 /// # let mut ring = Ring::builder().build()?;
 /// # let fd = ring.attach(&sheave_blk::Device::open("null:size=1M")?)?;
 /// // Write, then make it durable: the fsync starts when the write has succeeded.
-/// ring.push(prep::write(fd, Buf::zeroed(4096, 4096)?).offset(0).link()).map_err(|full| full.error)?;
-/// ring.push(prep::fsync(fd)).map_err(|full| full.error)?;
+/// ring.push(prep::write(fd, Buf::zeroed(4096, 4096)?).offset(0).link())?;
+/// ring.push(prep::fsync(fd))?;
 /// ring.submit_and_wait(2)?;
 /// assert!(ring.completions().all(|c| c.result().is_ok()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -202,7 +203,7 @@ fn fixed(opcode: u8, fd: Fd, buf_index: u16, range: std::ops::Range<usize>) -> E
 /// # let mut ring = Ring::builder().build()?;
 /// # let fd = ring.attach(&sheave_blk::Device::open("null:size=1M")?)?;
 /// ring.register_buffers(vec![Buf::zeroed(1 << 16, 4096)?])?;
-/// ring.push(prep::read_fixed(fd, 0, 0..4096).offset(4096)).map_err(|full| full.error)?;
+/// ring.push(prep::read_fixed(fd, 0, 0..4096).offset(4096))?;
 /// ring.submit_and_wait(1)?;
 /// assert_eq!(ring.completions().next().map(|c| c.res), Some(4096));
 /// let bytes = ring.buffer(0).expect("no I/O is in flight");
@@ -243,7 +244,7 @@ fn fallocate(fd: Fd, mode: u32, offset: u64, len: u64) -> Entry {
 /// # use sheave_uring::{prep, Ring};
 /// # let mut ring = Ring::builder().build()?;
 /// # let fd = ring.attach(&sheave_blk::Device::open("null:size=1M")?)?;
-/// ring.push(prep::punch_hole(fd, 0, 65536)).map_err(|full| full.error)?;
+/// ring.push(prep::punch_hole(fd, 0, 65536))?;
 /// ring.submit_and_wait(1)?;
 /// assert_eq!(ring.completions().next().map(|c| c.res), Some(0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

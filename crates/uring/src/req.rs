@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | `Free` | in the free list | [`ReqTable::free`] |
 //! | `Prepared` | taken, arguments checked; waits in a chain, behind a drain or for its issue | [`ReqTable::take`] |
-//! | `Queued` | about to be issued: a worker has it first, or something is used up; a cancel finds it | `Core::enqueue` |
+//! | `Queued` | about to be issued: a worker has it, or something is used up; a cancel finds it | `Core::enqueue` |
 //! | `Issued` | its operation has begun and will end by itself, or by a cancel | `submit::issue` |
 //!
 //! Invariants:

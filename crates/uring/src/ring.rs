@@ -307,7 +307,7 @@ impl Ring {
         self.run_task_work(ended);
         self.core.flush_overflow();
         if self.core.timers.is_armed() {
-            self.run_counted();
+            self.run_timeouts();
         }
         self.core.queues.cq_publish();
     }
@@ -331,9 +331,6 @@ impl Ring {
         if ended > 0 && !self.core.retry.is_empty() {
             let Core { ready, retry, .. } = &mut self.core;
             ready.append(retry);
-        }
-        if self.core.timers.is_armed() {
-            self.core.run_timers(self.io.clock());
         }
         self.start_waiting();
         self.core.wq.commit();

@@ -1,6 +1,7 @@
 //! What the unit tests of the operations share: a ring on a virtual clock, and SQEs filled by hand.
 #![allow(unsafe_code)] // SQEs carry addresses.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use sheave_base::clock::{Clock, VirtualClock};
@@ -38,8 +39,8 @@ impl Rig {
     /// Submits the SQEs in one go, and gives all CQEs that are there then: user data and result.
     pub(crate) fn run(&mut self, sqes: &[Sqe]) -> Vec<(u64, i32)> {
         for sqe in sqes {
-            // SAFETY: the addresses in the tests are of leaked or wrong memory; only timespecs and bytes of `Rig::read`
-            // are ever accessed, and those live for ever.
+            // SAFETY: the addresses in the tests are of memory that `keep` keeps, or wrong; only timespecs and bytes of
+            // `Rig::read` are ever accessed, and those live for ever.
             assert!(unsafe { self.ring.push_sqe(sqe) }, "the SQ has room");
         }
         assert_eq!(self.ring.submit().expect("submitted"), sqes.len() as u32);
@@ -60,15 +61,22 @@ impl Rig {
 
     /// A read of one block.
     pub(crate) fn read(&self, user_data: u64) -> Sqe {
-        let block: &'static mut [u8] = vec![0u8; 1024].leak();
-        let addr = (block.as_mut_ptr() as u64).next_multiple_of(512);
+        let addr = keep(vec![0; 128]).next_multiple_of(512);
         Sqe { opcode: opcode::READ, fd: self.device.0, addr, len: 512, user_data, ..Sqe::default() }
     }
 }
 
+/// Memory that lives for ever, and is no leak: its address.
+fn keep(mut words: Vec<i64>) -> u64 {
+    static KEPT: Mutex<Vec<Vec<i64>>> = Mutex::new(Vec::new());
+    let addr = words.as_mut_ptr() as u64;
+    KEPT.lock().expect("no test panics here").push(words);
+    addr
+}
+
 /// A timespec that lives for ever.
 pub(crate) fn timespec(sec: i64, nsec: i64) -> u64 {
-    Box::leak(Box::new([sec, nsec])).as_ptr() as u64
+    keep(vec![sec, nsec])
 }
 
 pub(crate) fn nop(user_data: u64) -> Sqe {

@@ -17,6 +17,13 @@ pub(crate) fn is_user_range(addr: u64, len: u64) -> bool {
     addr.checked_add(len).is_some_and(|end| end <= USER_END)
 }
 
+/// The memory that the SQE of a read or write names.
+#[inline(always)]
+pub(crate) fn sqe_memory(addr: u64, len: u32) -> BVec {
+    // SAFETY: promised by the caller of `push_sqe` until the completion is posted.
+    unsafe { BVec::new(addr as usize, len as usize) }
+}
+
 /// Copies `count` vectors from `addr` into `vecs`.
 pub(crate) fn read_vecs(addr: u64, count: usize, vecs: &mut Vec<BVec>) {
     vecs.extend((0..count).map(|at| {

@@ -31,6 +31,7 @@ struct Slow {
     mapped: Mutex<bool>,
     fails: Mutex<Option<Status>>,
     sync: Option<Result<(), Status>>,
+    panics: bool,
     log: Mutex<Vec<&'static str>>,
 }
 
@@ -46,6 +47,7 @@ impl Slow {
             mapped: Mutex::new(true),
             fails: Mutex::new(None),
             sync: None,
+            panics: false,
             log: Mutex::new(Vec::new()),
         }
     }
@@ -56,6 +58,7 @@ impl Slow {
 
     fn block(&self, what: &'static str) {
         std::thread::sleep(WORK);
+        assert!(!self.panics, "as the test wants it");
         self.log.lock().unwrap().push(what);
     }
 }
@@ -188,6 +191,24 @@ fn what_a_file_would_have_to_do_itself_is_refused_and_not_done_to_its_device() {
     ring.submit_and_wait(2).unwrap();
     assert_eq!(reaped(&mut ring), [(1, -95), (2, -95)]);
     assert_eq!(ops(&puppet), []);
+}
+
+#[test]
+fn a_file_that_panics_in_a_worker_gives_an_error_and_hangs_nobody() {
+    let device = cached().device();
+    let file = Arc::new(Slow { panics: true, mapped: Mutex::new(false), ..Slow::default_of(&device) });
+    let mut ring = ring();
+    let (bad, good) = (
+        ring.attach_file(file.clone()).unwrap(),
+        ring.attach_file(Slow::new(&device, MappingKind::Unwritten, true)).unwrap(),
+    );
+    assert_eq!(run(&mut ring, &[write(bad, 0, 1)]), [(1, -5)], "while it maps");
+    *file.mapped.lock().unwrap() = true;
+    assert_eq!(run(&mut ring, &[write(bad, RWF_DSYNC, 2)]), [(2, -5)], "while it syncs");
+    // On two workers maybe, so in any order.
+    let mut ended = run(&mut ring, &[fsync(bad, 3), write(good, 0, 4)]);
+    ended.sort_unstable();
+    assert_eq!(ended, [(3, -5), (4, 4096)], "the worker goes on");
 }
 
 #[test]

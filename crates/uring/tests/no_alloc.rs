@@ -4,6 +4,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::time::Duration;
 
 use sheave_base::buf::Buf;
 use sheave_blk::Device;
@@ -12,7 +13,7 @@ use sheave_uring::sqe::{
     IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, RWF_DSYNC,
     Sqe, opcode,
 };
-use sheave_uring::{Fd, Ring};
+use sheave_uring::{Fd, Ring, RingBuilder};
 
 thread_local! {
     static WATCHED: Cell<bool> = const { Cell::new(false) };
@@ -98,7 +99,11 @@ struct Bench {
 
 impl Bench {
     fn new(device: &Device, polled: bool) -> Bench {
-        let mut ring = Ring::builder().entries(BATCH as u32).polled(polled).build().unwrap();
+        Bench::with(Ring::builder().polled(polled), device)
+    }
+
+    fn with(builder: RingBuilder, device: &Device) -> Bench {
+        let mut ring = builder.entries(BATCH as u32).build().unwrap();
         let fd = ring.attach(device).unwrap();
         ring.register_buffers(vec![Buf::zeroed(BATCH * BLOCK, 4096).unwrap()]).unwrap();
         ring.register_files(&[fd]).unwrap();
@@ -297,6 +302,23 @@ fn a_warm_ring_over_null_allocates_nothing() {
     for options in ["", ",complete=timer", ",latency=10us", ",complete=thread", ",depth=8", ",host_depth=9"] {
         check(&format!("null:size=1M{options}"));
     }
+}
+
+#[test]
+fn the_first_sleep_for_a_tag_allocates_nothing() {
+    let device = Device::open("null:size=1M,host_depth=4,latency=10us").unwrap();
+    // It spins where it waits, so that it is warm before it ever sleeps; a drain sleeps.
+    let mut bench = Bench::with(Ring::builder().spin(Duration::from_secs(60)), &device);
+    (0..2).for_each(|_| bench.everything());
+    let count = allocations(|| {
+        for n in 0..BATCH {
+            let sqe = bench.sqe(Kind::Read, false, n);
+            bench.push(sqe);
+        }
+        bench.ring.submit().unwrap();
+        bench.ring.drain();
+    });
+    assert_eq!((count, bench.ring.completions().count()), (0, BATCH));
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn memory_comes_back_with_its_own_completion_also_through_the_overflow() {
     let mut ring = Ring::builder().entries(16).cq_entries(4).in_flight(16).build().unwrap();
     let fd = ring.attach(&Puppet::new().device()).unwrap();
     for n in 0..16_u8 {
-        let entry = if n % 3 == 0 {
+        let entry = if n.is_multiple_of(3) {
             prep::nop()
         } else {
             let mut memory = buf(512);
@@ -121,7 +121,7 @@ fn memory_comes_back_with_its_own_completion_also_through_the_overflow() {
     while seen < 16 {
         for completion in ring.completions() {
             let n = completion.user_data as u8;
-            assert_eq!(completion.into_buf().map(|buf| buf[0]), (n % 3 != 0).then_some(n));
+            assert_eq!(completion.into_buf().map(|buf| buf[0]), (!n.is_multiple_of(3)).then_some(n));
             seen += 1;
         }
     }

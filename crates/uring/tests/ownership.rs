@@ -75,7 +75,7 @@ impl Driver for Late {
 impl HwQueue for LateQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
         while let Some(rq) = list.pop() {
-            let memory: Vec<(usize, usize)> = rqs.segments(rq.tag()).map(|vec| (vec.base, vec.len)).collect();
+            let memory: Vec<(usize, usize)> = rqs.segments(rq.tag()).map(|vec| (vec.base(), vec.len())).collect();
             let (late, rq) = (self.late.clone(), self.remote.send_out(rq));
             let [(base, len)] = memory[..] else { panic!("the test sends one piece of memory a request") };
             self.threads.push(std::thread::spawn(move || late.write(rq, base, len)));

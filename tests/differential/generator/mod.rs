@@ -22,6 +22,8 @@ use timed::Pending;
 pub struct Limits {
     /// The kernel's side is a block device, so the end of the device can be tried.
     pub block_device: bool,
+    /// The kernel lets us ask for the realtime I/O class.
+    pub realtime: bool,
 }
 
 /// Which of two features that exclude each other a program uses: a ring that has seen CQE_SKIP_SUCCESS drains no more.
@@ -49,6 +51,9 @@ pub struct Generator {
     next_user_data: u64,
     /// The ring has seen CQE_SKIP_SUCCESS.
     skip_seen: bool,
+    /// The kernel goes on draining until a batch begins with a chain that is all right and drains nothing: till then
+    /// it issues late, counts from there, and lets all wait for whatever is pending.
+    drain_lingers: bool,
     /// A drained chain makes the kernel drain the request after it as well.
     drain_next: bool,
     /// Timeouts that may still be pending.
@@ -93,6 +98,7 @@ pub fn generate(seed: u64, limits: Limits) -> Program {
         program,
         next_user_data: 1,
         skip_seen: false,
+        drain_lingers: false,
         drain_next: false,
         pending: Vec::new(),
         maybe_pending: false,
@@ -128,10 +134,10 @@ impl Generator {
     }
 
     fn mixed_batch(&mut self) {
-        if self.rng.percent(12) && !self.drain_next {
+        if self.rng.percent(12) && self.may_stay() {
             self.counted_timeouts();
         }
-        if self.rng.percent(8) && !self.drain_next {
+        if self.rng.percent(8) && self.may_stay() {
             self.timeouts_alike();
         }
         for _ in 0..self.rng.between(1, 6) {
@@ -148,8 +154,8 @@ impl Generator {
         if drain {
             self.batch.chain_has_drain = true;
             self.batch.drained = true;
-            self.batch.touched.clear();
         }
+        let before = if drain { std::mem::take(&mut self.batch.touched) } else { Vec::new() };
         while self.batch.ops.len() < start + length {
             self.member(start);
         }
@@ -164,6 +170,13 @@ impl Generator {
             op.flags |= if self.rng.percent(5) { flag::ANY_LINK } else { 0 };
         }
         let clean = !self.batch.ops[start..].iter().any(|op| op.nature.rejected);
+        let skips = self.skip_seen || self.batch.ops.iter().any(|op| op.flags & flag::SKIP != 0);
+        if !clean || skips {
+            // The drain may be refused, and then nothing waits.
+            self.batch.touched.extend(before);
+        }
+        // The first request that takes the drain over keeps all that follows waiting.
+        self.batch.drained |= self.drain_next && clean;
         self.drain_next = (self.drain_next && !clean) || (drain && length > 1);
     }
 
@@ -234,6 +247,9 @@ impl Generator {
             op.nature.rejected |= self.skip_seen && op.flags & flag::DRAIN != 0;
         }
         self.maybe_pending |= batch.has_long;
+        let first = Program::chains(&batch.ops).into_iter().next().unwrap_or_default();
+        let clean = !first.is_empty() && !batch.ops[first].iter().any(|op| op.nature.rejected);
+        self.drain_lingers = batch.drained || (self.drain_lingers && !clean);
         if !batch.ops.is_empty() {
             self.program.batches.push(batch.ops);
         }
@@ -242,6 +258,12 @@ impl Generator {
     fn user_data(&mut self) -> u64 {
         self.next_user_data += 1;
         self.next_user_data - 1
+    }
+
+    /// Whether a timeout of this batch may stay pending: no drain would wait for it.
+    fn may_stay(&self) -> bool {
+        let batch = &self.batch;
+        !(batch.drained || batch.chain_has_drain || self.drain_next || self.drain_lingers)
     }
 
     fn anything_pending(&self) -> bool {

@@ -7,12 +7,18 @@ use crate::program::{BLOCK, DEVICE_BYTES, FdRef, Op, Word};
 /// The kernel's limit on the pieces of one vector.
 const MAX_PIECES: u64 = 1024;
 
+/// Where the memory of a program ends: a guard page below the hole on x86-64; elsewhere the largest it can be.
+const USER_END: u64 = if cfg!(target_arch = "x86_64") { (1 << 47) - 4096 } else { 1 << 48 };
+
 /// Where an operation goes.
 #[derive(Clone, Copy)]
 struct Extent {
     off: u64,
     len: u64,
 }
+
+/// `ioprio` of the realtime class, for which the kernel wants a capability; Sheave has no such classes to guard.
+const REALTIME: u16 = 0x2000;
 
 impl Generator {
     pub(super) fn read_or_write(&mut self) {
@@ -131,7 +137,10 @@ impl Generator {
     /// Values in fields that are ignored or allowed: the answer must stay that of the plain operation.
     fn harmless_rw(&mut self, op: &mut Op) {
         match self.rng.below(40) {
-            0 => op.ioprio = self.rng.pick(&[0x2000, 0x4004, 0x4008, 0x6000]),
+            0 => {
+                let class = self.rng.pick(&[REALTIME, 0x4004, 0x4008, 0x6000]);
+                op.ioprio = if class == REALTIME && !self.limits.realtime { 0x4004 } else { class };
+            }
             1 => op.op_flags = self.rng.pick(&[2, 4, 6]), // DSYNC, SYNC
             2 if !matches!(op.opcode, op::READ_FIXED | op::WRITE_FIXED) => op.buf_index = 7,
             3 => op.addr3 = 5,
@@ -184,7 +193,7 @@ impl Generator {
         match self.rng.below(2) {
             0 => op.addr = Word::Value(self.rng.pick(&[0, 16])),
             _ => {
-                op.addr = Word::Value(self.rng.pick(&[1 << 63, u64::MAX - 511, (1 << 47) - 4096]));
+                op.addr = Word::Value(self.rng.pick(&[1 << 63, u64::MAX - 511, USER_END]));
                 op.nature.rejected = true;
             }
         }

@@ -4,7 +4,7 @@
 //! the program ends them. Counted ones fire when enough CQEs came; they stand first in their batch, because what
 //! they count starts with the CQEs of that batch.
 
-use super::Generator;
+use super::{Generator, Style};
 use crate::abi::{cancel, flag, op, timeout};
 use crate::program::{FdRef, Op, Word};
 
@@ -65,7 +65,7 @@ impl Generator {
 
     /// A timeout that stays, alone or guarded by a LINK_TIMEOUT; a short one where nothing may stay.
     pub(super) fn long_timeout(&mut self, first: bool) {
-        if self.batch.drained || self.batch.chain_has_drain || self.drain_next {
+        if !self.may_stay() {
             return self.short_timeout();
         }
         let time = self.time(LONG_SEC, 0);
@@ -242,6 +242,10 @@ impl Generator {
                 if op.op_flags & cancel::FD_FIXED == 0 {
                     op.fd = self.rng.pick(&[FdRef::Device, FdRef::Raw(-1), FdRef::Raw(9999)]);
                 }
+                if matches!(self.style, Style::Drains | Style::Both) {
+                    // Behind a drain the kernel's cancel finds itself.
+                    op.fd = FdRef::Raw(9999);
+                }
             }
             1 => {
                 op.op_flags = cancel::OP | cancel::ALL;
@@ -253,6 +257,9 @@ impl Generator {
                 op.addr = Word::Value(known.unwrap_or(5));
             }
             _ => op.addr = Word::Value(known.unwrap_or(5)),
+        }
+        if op.addr == Word::Value(op.user_data) && matches!(self.style, Style::Drains | Style::Both) {
+            op.addr = Word::Value(1_000_000); // Or it would find itself, as above.
         }
         self.add(op);
         if self.rng.percent(40) {

@@ -11,26 +11,30 @@ use sheave_testkit::tools;
 
 use super::sheave;
 use crate::cargo::{self, cargo};
-use crate::workspace;
+use crate::{budgets, workspace};
 
-/// What is run under valgrind.
+/// What is run under valgrind: the arguments of `examples/hot_loop.rs`, IOS for the number of I/Os.
 const INSTRUCTIONS: &[&str] = &[
-    "null:size=1T --rw randread --bs 512 --depth 128 --batch 32 --poll",
-    "null:size=1T --rw randread --bs 512 --depth 128 --batch 32 --poll --stats off",
-    "null:size=1T --rw randread --bs 512 --depth 1 --batch 1 --poll",
+    "null:size=1T read 128 32 IOS",
+    "null:size=1T read 128 32 IOS nostats",
+    "null:size=1T write 128 32 IOS",
+    "null:size=1T read 1 1 IOS",
+    "ram:size=64M read 128 32 IOS",
 ];
 
-/// What is run under strace.
+/// What is run under strace: the arguments of `sheave bench`.
 const SYSTEM_CALLS: &[&str] = &[
     "null:size=1T --rw randread --bs 512 --depth 128 --batch 32 --poll",
+    "ram:size=64M --rw randread --bs 512 --depth 128 --batch 32 --poll",
+    "file:target/bench.img,size=64M --rw randread --bs 4k --depth 1",
     "file:target/bench.img,size=64M --rw randread --bs 4k --depth 32 --batch 16",
 ];
 
 /// A ring that waits nearly all of the time, and for how long.
 const IDLE: (&str, u64) = ("null:size=1T,latency=1s --depth 1 --batch 1 --runtime 10s", 10);
 
-/// I/Os of the short and of the long run.
-const SHORT_LONG: (u64, u64) = (50_000, 250_000);
+/// I/Os of the short and of the long run: whole batches of all rows.
+const SHORT_LONG: (u64, u64) = (20_480, 102_400);
 
 /// CPU, kernel and compiler, in one line.
 pub fn machine() -> Result<String> {
@@ -51,9 +55,10 @@ pub fn machine() -> Result<String> {
 /// The table of counts.
 pub fn table() -> Result<String> {
     let mut lines = vec!["| what | value | command |".to_owned(), "|---|---:|---|".to_owned()];
+    budgets::build()?;
     for row in INSTRUCTIONS {
         let value = per_io(row, instructions)?;
-        let under = "valgrind --tool=cachegrind --cache-sim=no sheave bench";
+        let under = "valgrind --tool=cachegrind --cache-sim=no target/release/examples/hot_loop";
         lines.push(format!("| instructions an I/O | {value:.0} | `{under} {row}` |"));
     }
     for row in SYSTEM_CALLS {
@@ -80,7 +85,9 @@ fn per_io(row: &str, count: impl Fn(&str, u64) -> Result<u64>) -> Result<f64> {
 fn instructions(row: &str, ios: u64) -> Result<u64> {
     let mut command = Command::new(tool("valgrind")?);
     command.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]);
-    let (_, errors, success) = cargo::capture(wrap(command, row, ios))?;
+    command.arg(workspace::target_dir().join("release/examples/hot_loop"));
+    command.args(row.replace("IOS", &ios.to_string()).split(' '));
+    let (_, errors, success) = cargo::capture(command)?;
     ensure!(success, "valgrind failed:\n{errors}");
     parse_instructions(&errors).with_context(|| format!("valgrind gave no count:\n{errors}"))
 }

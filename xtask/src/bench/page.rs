@@ -1,4 +1,4 @@
-//! Putting a section into docs/performance.md, between its markers `bench:NAME` and `/bench`.
+//! Putting a section into its page, between its markers `bench:NAME` and `/bench`.
 //!
 //! Everything outside of the markers is written by people and stays as it is.
 
@@ -8,23 +8,22 @@ use anyhow::{Context, Result};
 
 use crate::workspace;
 
-const PAGE: &str = "docs/performance.md";
 const END: &str = "<!-- /bench -->";
 
-/// Replaces the section `name` of the page.
-pub fn write(name: &str, text: &str) -> Result<()> {
-    let path = workspace::root().join(PAGE);
-    let page = fs::read_to_string(&path).with_context(|| format!("reading {PAGE}"))?;
+/// Replaces the section `name` of a page, given by its path in the repository.
+pub fn write(path: &str, name: &str, text: &str) -> Result<()> {
+    let file = workspace::root().join(path);
+    let page = fs::read_to_string(&file).with_context(|| format!("reading {path}"))?;
     let page =
-        replace(&page, name, text).with_context(|| format!("{PAGE} has no `<!-- bench:{name} -->` ... `{END}`"))?;
-    fs::write(&path, page).with_context(|| format!("writing {PAGE}"))
+        replace(&page, name, text).with_context(|| format!("{path} has no `<!-- bench:{name} -->` ... `{END}`"))?;
+    fs::write(&file, page).with_context(|| format!("writing {path}"))
 }
 
-/// The page with another text between the markers of `name`; `None` when it has no such markers.
+/// The page with another text, set off by empty lines, between the markers of `name`; `None` when it has none.
 pub fn replace(page: &str, name: &str, text: &str) -> Option<String> {
     let start = format!("<!-- bench:{name} -->\n");
     let (before, after) = page.split_once(start.as_str())?;
     let (old, rest) = after.split_once(END)?;
     let other = old.contains("<!-- bench:"); // the end marker is another section's
-    (!other).then(|| format!("{before}{start}{text}{END}{rest}"))
+    (!other).then(|| format!("{before}{start}\n{text}\n{END}{rest}"))
 }

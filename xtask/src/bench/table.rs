@@ -49,6 +49,19 @@ pub fn row(command: &str, json: &str) -> Result<String> {
     Ok(line)
 }
 
+/// The first two lines of the table of headlines.
+pub const HEADLINES: &str = "| what | Sheave | other side | IOPS ours/theirs | CPU ours/theirs | `sheave bench ...` |\n\
+                             |---|---:|---:|---:|---:|---|";
+
+/// The line of a run with a comparison, with a few words for it.
+pub fn headline(what: &str, command: &str, json: &str) -> Result<String> {
+    let (ours, theirs) = json.split_once("\"compare\"").with_context(|| format!("no comparison in:\n{json}"))?;
+    let get = |part, key| number(part, key).with_context(|| format!("no number `{key}` in:\n{json}"));
+    let (mine, other) = (cell("iops", get(ours, "iops")?), cell("iops", get(theirs, "iops")?));
+    let (iops, cpu) = (get(theirs, "ratio_iops")?, get(theirs, "ratio_cpu")?);
+    Ok(format!("| {what} | {mine} IOPS | {other} | {iops:.2} | {cpu:.2} | `{command}` |"))
+}
+
 /// A number with three digits and its unit.
 fn cell(key: &str, value: f64) -> String {
     let units: &[&str] = if key == "iops" { &["", "k", "M", "G"] } else { &[" ns", " us", " ms", " s"] };

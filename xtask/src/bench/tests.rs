@@ -61,18 +61,29 @@ fn counts_are_read() {
 fn a_section_of_the_page_is_replaced() {
     let page = "a\n<!-- bench:x -->\nold\n<!-- /bench -->\nb\n<!-- bench:y -->\n<!-- /bench -->\n";
     let new = replace(page, "x", "| new |\n").expect("there");
-    assert_eq!(new, page.replace("old\n", "| new |\n"));
+    assert_eq!(new, page.replace("old\n", "\n| new |\n\n"));
     assert_eq!(replace(page, "z", ""), None);
     assert_eq!(replace("<!-- bench:x -->\n<!-- bench:y -->\n<!-- /bench -->\n", "x", ""), None, "no end of its own");
 }
 
 #[test]
-fn the_page_has_every_section_and_no_other() {
-    let page = include_str!("../../../docs/performance.md");
+fn the_pages_have_every_section_and_no_other() {
+    let pages = ["README.md", "docs/performance.md"];
+    let text = |page| std::fs::read_to_string(workspace::root().join(page)).expect("it is there");
     for section in SECTIONS {
-        assert!(replace(page, section.name, "").is_some(), "{}", section.name);
+        assert!(pages.contains(&section.page()), "{}", section.name);
+        assert!(replace(&text(section.page()), section.name, "").is_some(), "{}", section.name);
     }
-    assert_eq!(page.matches("<!-- bench:").count(), SECTIONS.len());
+    let markers: usize = pages.iter().map(|page| text(page).matches("<!-- bench:").count()).sum();
+    assert_eq!(markers, SECTIONS.len());
+}
+
+#[test]
+fn a_headline_has_a_few_words_and_the_ratios() {
+    let row = table::headline("x; beside y", "null:", REPORT).expect("complete");
+    assert_eq!(row, "| x; beside y | 40.0M IOPS | 17.0M | 2.35 | 0.40 | `null:` |");
+    assert_eq!(row.matches('|').count(), table::HEADLINES.lines().last().expect("rule").matches('|').count());
+    assert!(table::headline("x", "null:", "{\"iops\": 1}").is_err(), "nothing beside it");
 }
 
 #[test]

@@ -4,7 +4,8 @@
 //!
 //! * I1 (no lost wake-up): a ring that found no tag puts itself on the list, then looks for a tag again, then sleeps;
 //!   who frees a tag first frees it, then looks at the list. A fence on either side makes one of them see the other.
-//! * I2: a ring is on the list at most once; a wake-up takes all of them off.
+//! * I2: a ring is on the list at most once; a wake-up takes all of them off. The list has room for all rings, so that
+//!   none allocates when it goes to sleep.
 //!
 //! Called by `Tags` alone.
 
@@ -20,6 +21,8 @@ pub(super) struct SharedTags {
     sleepers: AtomicU32,
     list: Mutex<Vec<(u32, Unparker)>>,
     ids: AtomicU32,
+    /// Rings that have a number.
+    rings: AtomicU32,
 }
 
 impl SharedTags {
@@ -29,13 +32,27 @@ impl SharedTags {
             sleepers: AtomicU32::new(0),
             list: Mutex::new(Vec::new()),
             ids: AtomicU32::new(0),
+            rings: AtomicU32::new(0),
         }
     }
 
     /// A number for one more ring.
-    pub(super) fn new_id(&self) -> u32 {
+    pub(super) fn get_id(&self) -> u32 {
+        // Relaxed: a counter; who counts last makes room for all.
+        let rings = self.rings.fetch_add(1, Ordering::Relaxed) as usize + 1;
+        let mut list = self.list.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let more = rings.saturating_sub(list.len());
+        list.reserve(more);
         // Relaxed: only uniqueness counts.
         self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The ring goes away, and sleeps no more.
+    pub(super) fn put_id(&self, id: u32) {
+        let mut list = self.list.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        list.retain(|(have, _)| *have != id);
+        // Relaxed: a counter.
+        self.rings.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Frees the tags `first + n` for each bit n of `mask`, and wakes who waits for one.

@@ -15,7 +15,7 @@ use sheave_blk::queue::Queue;
 use sheave_blk::request::{DoneList, Rq, RqList, RqTable};
 use sheave_blk::{Device, DeviceError};
 
-use crate::support::{Rig, Rng, address};
+use crate::support::{Rig, Rng, address, vec_at};
 
 const TIMEOUT: Duration = Duration::from_millis(10);
 
@@ -228,15 +228,15 @@ impl Program {
         let sector = rng.below((1 << 21) + 500);
         let base = address(self.owner);
         let vecs: Vec<BVec> = match op {
-            Op::Read | Op::Write => (0..1 + rng.below(7) as usize)
-                .map(|at| BVec { base: base + at * 65536, len: 512 << rng.below(4) })
-                .collect(),
+            Op::Read | Op::Write => {
+                (0..1 + rng.below(7) as usize).map(|at| vec_at(base + at * 65536, 512 << rng.below(4))).collect()
+            }
             _ => Vec::new(),
         };
         let bytes = match op {
             Op::Flush => 0,
             Op::Discard | Op::WriteZeroes => 512 * (1 + rng.below(1000) as u32),
-            _ => vecs.iter().map(|vec| vec.len as u32).sum(),
+            _ => vecs.iter().map(|vec| vec.len() as u32).sum(),
         };
         let sector = if op == Op::Flush { 0 } else { sector };
         let spec =
@@ -252,7 +252,7 @@ impl Program {
         let mut sector = self.rng.below(1 << 20);
         for _ in 0..self.rng.below(20) {
             let bytes = 512 << self.rng.below(6);
-            let vec = BVec { base: address(self.owner), len: bytes as usize };
+            let vec = vec_at(address(self.owner), bytes as usize);
             self.owner += u32::from(lane.submit(self.owner, sector, bytes, vec));
             sector += if self.rng.chance(60) { u64::from(bytes >> 9) } else { self.rng.below(1000) };
         }

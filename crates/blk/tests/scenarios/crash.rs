@@ -125,8 +125,8 @@ impl HwQueue for DiskQueue {
                 state.fua += u32::from(fua);
                 let mut block = request.sector / BLOCK_SECTORS;
                 for vec in rqs.segments(rq.tag()) {
-                    for _ in 0..vec.len / BLOCK as usize {
-                        blocks.insert(block, (vec.base >> 24) as u32 - 1);
+                    for _ in 0..vec.len() / BLOCK as usize {
+                        blocks.insert(block, (vec.base() >> 24) as u32 - 1);
                         block += 1;
                     }
                 }

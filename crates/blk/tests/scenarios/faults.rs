@@ -6,10 +6,10 @@ use std::time::Duration;
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_blk::Device;
-use sheave_blk::bio::{BIO_NOMERGE, BVec, Op};
+use sheave_blk::bio::{BIO_NOMERGE, Op};
 use sheave_blk::driver::fault::{self, FaultCounts, FaultKind, FaultPlan};
 
-use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, address};
+use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, address, vec_at};
 
 const LATER: Duration = Duration::from_millis(7);
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -113,8 +113,7 @@ fn short_and_torn_transfer_a_first_part_and_fail() {
         let puppet = Puppet::new();
         let (mut rig, counts) = over(&puppet, &always(kind));
         let base = address(0);
-        let vecs =
-            [BVec { base, len: 1536 }, BVec { base: base + 4096, len: 512 }, BVec { base: base + 9000, len: 2048 }];
+        let vecs = [vec_at(base, 1536), vec_at(base + 4096, 512), vec_at(base + 9000, 2048)];
         for owner in 0..40 {
             assert!(rig.vecs(op, u64::from(owner) * 100, &vecs, owner));
         }
@@ -124,10 +123,10 @@ fn short_and_torn_transfer_a_first_part_and_fail() {
         for seen in &puppet.script().seen {
             assert_eq!((seen.op, seen.sector % 100, seen.bytes % 512), (op, 0, 0));
             // The memory is what the first bytes of the vectors are, and no more.
-            assert_eq!(seen.vecs.iter().map(|vec| vec.len as u32).sum::<u32>(), seen.bytes);
+            assert_eq!(seen.vecs.iter().map(|vec| vec.len() as u32).sum::<u32>(), seen.bytes);
             let cut = seen.vecs.len() - 1;
             assert_eq!(seen.vecs[..cut], vecs[..cut]);
-            assert_eq!(seen.vecs[cut].base, vecs[cut].base);
+            assert_eq!(seen.vecs[cut].base(), vecs[cut].base());
             (shortest, longest) = (shortest.min(seen.bytes), longest.max(seen.bytes));
         }
         assert_eq!((shortest, longest), (512, 4096 - 512), "{kind:?} {op:?}");
@@ -164,7 +163,7 @@ fn a_merged_request_is_cut_across_its_bios() {
     assert_eq!(rig.take_ended(), (0..4).map(|owner| (owner, Status::IoErr)).collect::<Vec<_>>());
     let script = puppet.script();
     let [seen] = &script.seen[..] else { panic!("one request") };
-    assert!(seen.bytes < 4 * BLOCK && seen.bytes == seen.vecs.iter().map(|vec| vec.len as u32).sum::<u32>());
+    assert!(seen.bytes < 4 * BLOCK && seen.bytes == seen.vecs.iter().map(|vec| vec.len() as u32).sum::<u32>());
 }
 
 #[test]
@@ -290,6 +289,7 @@ fn nothing_is_misdirected_out_of_a_partition_or_from_all_of_a_device() {
         let seen = puppet.script().seen.pop().expect("it went somewhere");
         assert!(reach.contains(&seen.sector) && reach.contains(&(seen.sector + BLOCK_SECTORS - 1)));
         assert_ne!(seen.sector, 2048 + u64::from(owner) * BLOCK_SECTORS);
+        assert_eq!(seen.sector % BLOCK_SECTORS, 0, "where another block of this size would be");
     }
     assert_eq!(counts.get(FaultKind::Misdirect), 60);
     assert!(rig.io(Op::Discard, 0, 1 << 20, 60));

@@ -6,7 +6,7 @@ use sheave_base::status::Status;
 use sheave_blk::bio::{BIO_FUA, BIO_POLLED, BIO_PREFLUSH, BVec, NO_FIXED_BUF, Op};
 use sheave_blk::ctx::lane::PlainKind;
 
-use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, Rng, address};
+use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, Rng, address, vec_at};
 
 /// One I/O of a lane: owner, block, blocks.
 type Io = (u32, u64, u32);
@@ -18,7 +18,7 @@ fn lane(rig: &mut Rig, op: Op, flags: u16, ios: &[Io]) -> usize {
     let mut taken = 0;
     for &(owner, block, blocks) in ios {
         let bytes = blocks * BLOCK;
-        let vec = BVec { base: address(owner), len: bytes as usize };
+        let vec = vec_at(address(owner), bytes as usize);
         taken += usize::from(lane.submit(owner, block * BLOCK_SECTORS, bytes, vec));
     }
     lane.finish();
@@ -197,7 +197,7 @@ fn program(seed: u64, through: fn(&mut Rig, Op, u16, &[Io]) -> usize) -> Outcome
 fn moved(seen: &[(u8, u64, u32, Vec<BVec>)]) -> Vec<(u8, u64, usize)> {
     let mut all = Vec::new();
     for (op, sector, _, vecs) in seen {
-        let memory = vecs.iter().flat_map(|vec| (0..vec.len / 512).map(|at| vec.base + at * 512));
+        let memory = vecs.iter().flat_map(|vec| (0..vec.len() / 512).map(|at| vec.base() + at * 512));
         all.extend(memory.enumerate().map(|(at, base)| (*op, sector + at as u64, base)));
     }
     all.sort_unstable();

@@ -35,7 +35,7 @@ fn reads(blocks: &[u64]) -> Vec<(Op, u16, u64)> {
 fn back_and_front() {
     let puppet = Puppet::new();
     assert_eq!(requests(&puppet, &reads(&[10, 11, 12, 9, 8, 13])), [(8, 6)]);
-    let order: Vec<usize> = puppet.script().seen[0].vecs.iter().map(|vec| vec.base).collect();
+    let order: Vec<usize> = puppet.script().seen[0].vecs.iter().map(|vec| vec.base()).collect();
     assert_eq!(order, [4, 3, 0, 1, 2, 5].map(address), "memory in the order of the device");
 }
 
@@ -109,7 +109,7 @@ fn random_batches_cover_every_bio_once_within_the_limits() {
         bios.iter().for_each(|bio| covered[bio.2 as usize] -= 1);
         assert!(covered.iter().all(|&left| left == 0), "seed {seed}");
         for seen in &puppet.script().seen {
-            assert_eq!(seen.vecs.iter().map(|vec| vec.len).sum::<usize>(), seen.bytes as usize);
+            assert_eq!(seen.vecs.iter().map(|vec| vec.len()).sum::<usize>(), seen.bytes as usize);
             assert!(seen.vecs.len() <= usize::from(segs), "seed {seed}");
         }
     }

@@ -24,6 +24,14 @@ pub const BLOCK: u32 = 4096;
 /// Sectors of the usual test block.
 pub const BLOCK_SECTORS: u64 = 8;
 
+/// Memory at an address that need not be any: for drivers that do not touch it.
+#[allow(unsafe_code)]
+pub fn vec_at(base: usize, len: usize) -> BVec {
+    // SAFETY: no driver of these tests accesses the memory of a request, but to devices that have been given memory that
+    // lives as long as the test.
+    unsafe { BVec::new(base, len) }
+}
+
 /// A request as the driver saw it when it took it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
@@ -262,14 +270,14 @@ impl Rig {
     }
 
     pub fn io_to(&mut self, device: usize, op: Op, flags: u16, sector: u64, bytes: u32, owner: u32) -> bool {
-        let vec = BVec { base: address(owner), len: bytes as usize };
+        let vec = vec_at(address(owner), bytes as usize);
         let vecs = if op.has_data() { std::slice::from_ref(&vec) } else { &[] };
         let spec = BioSpec { bdev: self.devices[device].0, op, flags, sector, bytes, owner };
         self.ctx.submit(&spec, vecs, NO_FIXED_BUF)
     }
 
     pub fn vecs(&mut self, op: Op, sector: u64, vecs: &[BVec], owner: u32) -> bool {
-        let bytes = vecs.iter().map(|vec| vec.len as u32).sum();
+        let bytes = vecs.iter().map(|vec| vec.len() as u32).sum();
         let spec = BioSpec { bdev: self.devices[0].0, op, flags: 0, sector, bytes, owner };
         self.ctx.submit(&spec, vecs, NO_FIXED_BUF)
     }

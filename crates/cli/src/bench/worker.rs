@@ -11,6 +11,7 @@
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 
+use hdrhistogram::Histogram;
 use sheave::base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::bench::board::{Board, Goal, Phase};
@@ -46,6 +47,8 @@ pub struct Crew {
     failed: AtomicBool,
     watch: Mutex<Option<Watch>>,
     spent: Mutex<Spent>,
+    /// Latencies of the run phase; what comes after it counts anew.
+    latency: Mutex<Option<Histogram<u64>>>,
 }
 
 /// What one thread brings home.
@@ -79,12 +82,18 @@ impl Crew {
             failed: AtomicBool::new(false),
             watch: Mutex::new(None),
             spent: Mutex::new(Spent::default()),
+            latency: Mutex::new(None),
         }
     }
 
     /// Time of the run phase.
     pub fn spent(&self) -> Spent {
         *lock(&self.spent)
+    }
+
+    /// Latencies of the run phase, or of the phase before it that a run ended in.
+    pub fn latency(&self) -> Histogram<u64> {
+        lock(&self.latency).take().unwrap_or_else(|| self.board.latency())
     }
 
     /// Waits for all threads; true when all are well and shall go on (I1). The last one to arrive runs `then`.
@@ -111,6 +120,7 @@ impl Crew {
         if let Some(watch) = lock(&self.watch).take() {
             *lock(&self.spent) = watch.spent();
         }
+        *lock(&self.latency) = Some(self.board.latency());
     }
 
     fn goal(&self) -> Goal {

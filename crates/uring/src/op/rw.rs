@@ -17,7 +17,7 @@ use crate::ring::Ring;
 use crate::sqe::{
     IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno, opcode,
 };
-use crate::user_memory::{FIRST_PAGE, USER_END, is_user_range};
+use crate::user_memory::{FIRST_PAGE, USER_END, is_user_range, sqe_memory};
 
 /// Most vectors of one request.
 const IOV_MAX: u32 = 1024;
@@ -68,7 +68,7 @@ pub(crate) fn submit_plain_run(ring: &mut Ring, max: u32) -> u32 {
         let req = &mut core.reqs[slot];
         req.start_plain(user_data, addr, index as u32, &core.plain_ident);
         req.kiocb = Kiocb::started(off, len, iocb_flags);
-        if !run.submit(off, len, slot, BVec { base: addr as usize, len: len as usize }) {
+        if !run.submit(off, len, slot, sqe_memory(addr, len)) {
             core.reqs.free(slot);
             break;
         }
@@ -138,14 +138,14 @@ pub(crate) fn prep_vectored(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(),
     }
     let mut left = u64::from(MAX_RW_COUNT);
     for vec in vecs.iter_mut() {
-        if (vec.len as i64) < 0 {
+        if (vec.len() as i64) < 0 {
             return Err(errno::EINVAL);
         }
-        if !is_user_range(vec.base as u64, vec.len as u64) {
+        if !is_user_range(vec.base() as u64, vec.len() as u64) {
             return Err(errno::EFAULT);
         }
-        vec.len = vec.len.min(left as usize);
-        left -= vec.len as u64;
+        vec.truncate(left as usize);
+        left -= vec.len() as u64;
     }
     let req = &mut ring.core.reqs[slot];
     req.len = MAX_RW_COUNT - left as u32;
@@ -217,7 +217,7 @@ fn issued(issued: Issued) -> Issue {
 #[inline(always)]
 fn start(ring: &mut Ring, slot: u32, file: usize, fixed_buf: u16) -> Issue {
     let req = &mut ring.core.reqs[slot];
-    let vec = BVec { base: req.addr as usize, len: req.kiocb.len as usize };
+    let vec = sqe_memory(req.addr, req.kiocb.len);
     let Some(file) = ring.core.files.get(file) else { return Issue::Done(-errno::EBADF) };
     issued(dio::issue_one(&mut ring.io, file, &mut req.kiocb, slot, vec, fixed_buf))
 }

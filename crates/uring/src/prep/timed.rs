@@ -106,16 +106,16 @@ impl Entry {
 /// # use sheave_uring::{prep, Ring};
 /// # let mut ring = Ring::builder().build()?;
 /// let start = Instant::now();
-/// ring.push(prep::timeout(Duration::from_millis(2)).user_data(1)).map_err(|full| full.error)?;
+/// ring.push(prep::timeout(Duration::from_millis(2)).user_data(1))?;
 /// ring.submit_and_wait(1)?;
 /// let completion = ring.completions().next().expect("waited for it");
 /// assert_eq!((completion.user_data, completion.res), (1, -62)); // ETIME
 /// assert!(start.elapsed() >= Duration::from_millis(2));
 ///
 /// // Until a moment, and no longer than two other completions take to come.
-/// ring.push(prep::timeout(start + Duration::from_secs(60)).count(2).user_data(2)).map_err(|full| full.error)?;
-/// ring.push(prep::nop()).map_err(|full| full.error)?;
-/// ring.push(prep::nop()).map_err(|full| full.error)?;
+/// ring.push(prep::timeout(start + Duration::from_secs(60)).count(2).user_data(2))?;
+/// ring.push(prep::nop())?;
+/// ring.push(prep::nop())?;
 /// ring.submit_and_wait(3)?;
 /// assert!(ring.completions().all(|c| c.res == 0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -138,8 +138,8 @@ fn time(opcode: u8, when: When) -> Entry {
 /// # use std::time::Duration;
 /// # use sheave_uring::{prep, Ring};
 /// # let mut ring = Ring::builder().build()?;
-/// ring.push(prep::timeout(Duration::from_secs(60)).user_data(7)).map_err(|full| full.error)?;
-/// ring.push(prep::timeout_remove(7).user_data(8)).map_err(|full| full.error)?;
+/// ring.push(prep::timeout(Duration::from_secs(60)).user_data(7))?;
+/// ring.push(prep::timeout_remove(7).user_data(8))?;
 /// ring.submit_and_wait(2)?;
 /// assert_eq!(ring.completions().map(|c| (c.user_data, c.res)).collect::<Vec<_>>(), [(8, 0), (7, -125)]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -156,8 +156,8 @@ pub fn timeout_remove(user_data: u64) -> Entry {
 /// # use std::time::Duration;
 /// # use sheave_uring::{prep, Ring};
 /// # let mut ring = Ring::builder().build()?;
-/// ring.push(prep::timeout(Duration::from_secs(60)).user_data(7)).map_err(|full| full.error)?;
-/// ring.push(prep::timeout_update(7, Duration::ZERO).user_data(8)).map_err(|full| full.error)?;
+/// ring.push(prep::timeout(Duration::from_secs(60)).user_data(7))?;
+/// ring.push(prep::timeout_update(7, Duration::ZERO).user_data(8))?;
 /// ring.submit_and_wait(2)?;
 /// assert_eq!(ring.completions().map(|c| (c.user_data, c.res)).collect::<Vec<_>>(), [(8, 0), (7, -62)]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -177,8 +177,8 @@ pub fn timeout_update(user_data: u64, after: Duration) -> Entry {
 /// # use sheave_uring::{prep, Ring};
 /// # let mut ring = Ring::builder().build()?;
 /// // The guarded one is done first, so the guard is cancelled.
-/// ring.push(prep::nop().user_data(1).link()).map_err(|full| full.error)?;
-/// ring.push(prep::link_timeout(Duration::from_secs(1)).user_data(2)).map_err(|full| full.error)?;
+/// ring.push(prep::nop().user_data(1).link())?;
+/// ring.push(prep::link_timeout(Duration::from_secs(1)).user_data(2))?;
 /// ring.submit_and_wait(2)?;
 /// assert_eq!(ring.completions().map(|c| (c.user_data, c.res)).collect::<Vec<_>>(), [(1, 0), (2, -125)]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -226,7 +226,7 @@ impl Cancel {
         Cancel { flags: ASYNC_CANCEL_FD | ASYNC_CANCEL_FD_FIXED, fd: Fd(index as i32), ..Cancel::NOTHING }
     }
 
-    /// Operations of one kind, see [`opcode`](crate::sqe::opcode).
+    /// Operations of one kind, see [`opcode`].
     pub const fn opcode(opcode: u8) -> Cancel {
         Cancel { flags: ASYNC_CANCEL_OP, opcode, ..Cancel::NOTHING }
     }
@@ -260,9 +260,9 @@ impl Cancel {
 /// # use std::time::Duration;
 /// # use sheave_uring::{prep, prep::Cancel, Ring};
 /// # let mut ring = Ring::builder().build()?;
-/// ring.push(prep::timeout(Duration::from_secs(60)).user_data(1)).map_err(|full| full.error)?;
-/// ring.push(prep::timeout(Duration::from_secs(90)).user_data(2)).map_err(|full| full.error)?;
-/// ring.push(prep::cancel(Cancel::everything()).user_data(3)).map_err(|full| full.error)?;
+/// ring.push(prep::timeout(Duration::from_secs(60)).user_data(1))?;
+/// ring.push(prep::timeout(Duration::from_secs(90)).user_data(2))?;
+/// ring.push(prep::cancel(Cancel::everything()).user_data(3))?;
 /// ring.submit_and_wait(3)?;
 /// let results: Vec<_> = ring.completions().map(|c| (c.user_data, c.res)).collect();
 /// assert_eq!(results, [(3, 2), (1, -125), (2, -125)]);
@@ -291,7 +291,7 @@ pub fn cancel(what: Cancel) -> Entry {
 /// });
 /// let mut ring = Ring::builder().build()?;
 /// let to = ring.attach_ring(&receive.recv()?);
-/// ring.push(prep::message(to, 42, 7)).map_err(|full| full.error)?;
+/// ring.push(prep::message(to, 42, 7))?;
 /// ring.submit_and_wait(1)?;
 /// assert_eq!(ring.completions().next().map(|c| c.res), Some(0));
 /// assert_eq!(other.join().expect("no panic"), [(42, 7)]);

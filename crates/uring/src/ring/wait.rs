@@ -59,12 +59,16 @@ impl Ring {
         self.task_work.is_shared(self.core.files.handles_of(handle))
     }
 
-    /// Ends the timeouts that have seen enough CQEs, and starts what waited for them.
+    /// Ends the timeouts that are due or have seen enough CQEs, and starts what waited for them.
     #[cold]
-    pub(super) fn run_counted(&mut self) {
-        while self.core.timers.is_counting() && self.core.run_counted() {
+    pub(super) fn run_timeouts(&mut self) {
+        self.core.run_timers(self.io.clock());
+        loop {
             self.start_waiting();
             self.core.flush_overflow();
+            if !(self.core.timers.is_counting() && self.core.run_counted()) {
+                return;
+            }
         }
     }
 
@@ -101,7 +105,7 @@ impl Ring {
     /// # use std::time::Duration;
     /// # use sheave_uring::{prep, prep::Cancel, Ring};
     /// # let mut ring = Ring::builder().build()?;
-    /// ring.push(prep::timeout(Duration::from_secs(60)).user_data(1)).map_err(|full| full.error)?;
+    /// ring.push(prep::timeout(Duration::from_secs(60)).user_data(1))?;
     /// ring.submit()?;
     /// assert_eq!(ring.cancel(Cancel::user_data(1)), Ok(1));
     /// ring.drain();

@@ -1,4 +1,5 @@
 //! An allocator that remembers whether certain memory was freed. A test binary that declares this module uses it.
+#![allow(dead_code)] // Each test binary uses a part of it.
 #![allow(unsafe_code)] // A global allocator is unsafe to implement.
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -6,15 +7,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sheave_base::buf::Buf;
 
-/// Addresses that are watched; `FREED` once they were.
+/// Addresses that are watched, 0 for none; `FREED` once they were.
 static WATCHED: [AtomicUsize; 512] = [const { AtomicUsize::new(0) }; 512];
-static NEXT: AtomicUsize = AtomicUsize::new(0);
+/// Entries from here on were never used.
+static USED: AtomicUsize = AtomicUsize::new(0);
 const FREED: usize = 1;
 
 struct Watching;
 
 fn freed(ptr: *mut u8) {
-    let watched = NEXT.load(Ordering::SeqCst).min(WATCHED.len());
+    let watched = USED.load(Ordering::SeqCst);
     for entry in &WATCHED[..watched] {
         let _ = entry.compare_exchange(ptr as usize, FREED, Ordering::SeqCst, Ordering::SeqCst);
     }
@@ -52,10 +54,16 @@ pub struct Watch {
 impl Watch {
     /// Watches the memory of a buffer.
     pub fn new(buf: &Buf) -> Watch {
-        let at = NEXT.fetch_add(1, Ordering::SeqCst);
         let addr = buf.as_ptr() as usize;
-        WATCHED[at].store(addr, Ordering::SeqCst);
+        let take = |entry: &AtomicUsize| entry.compare_exchange(0, addr, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        let at = WATCHED.iter().position(take).expect("fewer are watched at a time");
+        USED.fetch_max(at + 1, Ordering::SeqCst);
         Watch { at, addr }
+    }
+
+    /// Watches no longer.
+    pub fn forget(self) {
+        WATCHED[self.at].store(0, Ordering::SeqCst);
     }
 
     /// The address of the memory.

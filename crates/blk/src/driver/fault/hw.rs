@@ -81,7 +81,8 @@ pub(super) struct FaultQueue {
     odds: Odds,
     rng: Rng,
     reach: Vec<Reach>,
-    /// Sectors between two places to which a request may be misdirected.
+    /// Places to which a request may be misdirected are a multiple of these sectors away: as far from the boundaries of
+    /// the limits as its own.
     step: u64,
     delay_time: Duration,
     counts: Arc<FaultCounts>,
@@ -156,20 +157,23 @@ impl FaultQueue {
         fate
     }
 
-    /// Another place for the request, as far from the boundaries of the limits as its own; `None` when the device has
-    /// none.
+    /// Another place for the request; `None` when the device has none. It is a multiple of the request's length away,
+    /// as the places of equal requests are, so that whoever looks finds a whole block that belongs elsewhere; or, in a
+    /// small device, as near as the limits allow.
     fn other_place(&mut self, rq: &Request) -> Option<u64> {
         let reach = self.reach.iter().find(|reach| reach.contains(&rq.sector))?;
         let end = reach.end.min(self.queue.sectors());
-        let before = (rq.sector - reach.start) / self.step;
-        let after = end.checked_sub(rq.end_sector())? / self.step;
+        let (before, after) = (rq.sector - reach.start, end.checked_sub(rq.end_sector())?);
+        let own = u64::from(rq.bytes >> SECTOR_SHIFT).next_multiple_of(self.step);
+        let stride = if before.max(after) >= own { own } else { self.step };
+        let (before, after) = (before / stride, after / stride);
         if before + after == 0 {
             return None;
         }
         let at = self.rng.below(before + after);
         Some(match at.checked_sub(before) {
-            None => rq.sector - (at + 1) * self.step,
-            Some(at) => rq.sector + (at + 1) * self.step,
+            None => rq.sector - (at + 1) * stride,
+            Some(at) => rq.sector + (at + 1) * stride,
         })
     }
 

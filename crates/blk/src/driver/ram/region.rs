@@ -3,16 +3,15 @@
 //! Owns the mapping, every access to it, and the giving back of its pages. Does not own requests or their order.
 //!
 //! Like a disk, the region takes no locks: a read beside a write of the same bytes may see some of the old and some of
-//! the new ones. In Rust's terms that is a data race, as it is with memory that a device writes to, so the bytes are
-//! only ever reached by raw copies, through calls that the compiler does not look into with more knowledge than "these
-//! bytes change": it can derive nothing from what it saw there before, and no decision here depends on their value but
-//! "is it zero already", after which zeroes are written either way or were there.
+//! the new ones, and two writes may leave some bytes of each. In Rust's terms that is a data race, as with memory that
+//! a device or another process writes to. So the bytes are only ever reached by raw copies, never by reference, and
+//! nothing here relies on their value: the compiler is told nothing about them that a race could make wrong.
 //!
 //! Invariants:
-//! - I1: `base` to `base + len` lies in a mapping of this region's own from creation to drop, readable and writable;
-//!   nobody else knows its address, so it overlaps no caller's memory.
+//! - I1: from `base`, `sectors` sectors lie in a mapping of this region's own from creation to drop, readable and
+//!   writable; nobody else knows its address, so it overlaps no caller's memory.
 //! - I2: no reference to its bytes exists, only raw pointers for the length of a copy.
-//! - I3: every access lies below `len`: [`Region::at`] is the only way to a pointer.
+//! - I3: every access lies within `sectors`: [`Region::at`] is the only way to a pointer.
 //! - I4: bytes that were never written, or were cleared, are zero.
 #![allow(unsafe_code)] // A mapping that threads read and write at once is reached by raw pointers alone.
 
@@ -22,27 +21,29 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use sheave_base::status::Status;
 
-use crate::bio::{Op, SECTOR_SHIFT};
-use crate::request::{Request, Rq, RqTable};
+use crate::bio::{BVec, Bio, Op, SECTOR_SHIFT};
+use crate::request::{Request, Rq, RqTable, Segments};
 
 /// Bytes in a huge page on the machines that have them.
 pub(super) const HUGE_PAGE: usize = 2 << 20;
 
-/// Bytes that are looked at together before zeroes are written; divides every length that a request has.
+/// Bytes in a sector, of which every length is a multiple.
 const SECTOR: usize = 1 << SECTOR_SHIFT;
 
 /// Bytes that the processor fetches at once.
+#[cfg(target_arch = "x86_64")]
 const CACHE_LINE: usize = 64;
 
-/// Lines of a request that are asked for ahead; behind them the processor has seen where it goes.
-const PREFETCH_LINES: usize = 16;
+/// Sectors of a request that are asked for ahead; behind them the processor has seen where it goes.
+const PREFETCH_SECTORS: usize = 2;
 
 /// The bytes of the device.
 #[derive(Debug)]
 pub(super) struct Region {
     /// The first byte of the device, on a huge page if there is room for one.
     base: NonNull<u8>,
-    len: usize,
+    /// Whole sectors that it has (I3).
+    sectors: u64,
     page: usize,
     /// What to unmap.
     map: (NonNull<u8>, usize),
@@ -66,7 +67,7 @@ impl Region {
         let to_huge = if slack > 0 { start.addr().get().wrapping_neg() % HUGE_PAGE } else { 0 };
         // SAFETY: less than `slack`, so inside the mapping.
         let base = unsafe { start.add(to_huge) };
-        let region = Region { base, len, page, map: (start, map_len) };
+        let region = Region { base, sectors: (len / SECTOR) as u64, page, map: (start, map_len) };
         if huge {
             // SAFETY: the region's own bytes (I1); the advice does not change what they hold.
             let advised = unsafe { madvise(base.as_ptr().cast(), len.next_multiple_of(page), Advice::LinuxHugepage) };
@@ -80,15 +81,13 @@ impl Region {
     /// known) when their turn to be copied comes.
     #[inline]
     pub(super) fn prefetch(&self, request: &Request) {
-        if !request.op.has_data() {
-            return;
-        }
-        // An address outside the region does no harm: a prefetch never faults. It goes nowhere as a pointer.
+        // An address outside the region does no harm: a prefetch never faults, and this goes nowhere as a pointer.
         let start = self.base.as_ptr().wrapping_add((request.sector << SECTOR_SHIFT) as usize);
-        let lines = (request.bytes as usize).div_ceil(CACHE_LINE).min(PREFETCH_LINES);
-        let write = request.op == Op::Write;
-        for line in 0..lines {
-            prefetch_line(start.wrapping_add(line * CACHE_LINE), write);
+        let sectors = ((request.bytes >> SECTOR_SHIFT) as usize).min(PREFETCH_SECTORS);
+        match request.op {
+            Op::Read => (0..sectors).for_each(|sector| prefetch_sector::<false>(start.wrapping_add(sector * SECTOR))),
+            Op::Write => (0..sectors).for_each(|sector| prefetch_sector::<true>(start.wrapping_add(sector * SECTOR))),
+            Op::Flush | Op::Discard | Op::WriteZeroes => {}
         }
     }
 
@@ -96,13 +95,12 @@ impl Region {
     #[inline]
     pub(super) fn carry_out(&self, rqs: &RqTable<'_>, rq: &Rq) -> Status {
         let request = rqs.get(rq);
-        if request.op == Op::Flush {
-            return Status::Ok;
-        }
         let Some(start) = self.at(request) else { return Status::IoErr };
         match request.op {
-            Op::Read | Op::Write => self.copy(start, rqs, rq),
-            _ => self.clear(start, request.bytes as usize),
+            Op::Read => self.copy::<false>(start, request, rqs, rq),
+            Op::Write => self.copy::<true>(start, request, rqs, rq),
+            Op::Flush => {}
+            Op::Discard | Op::WriteZeroes => self.clear(start, request.bytes as usize),
         }
         Status::Ok
     }
@@ -110,27 +108,33 @@ impl Region {
     /// The first byte of a request that lies inside the region as a whole (I3).
     #[inline]
     fn at(&self, request: &Request) -> Option<*mut u8> {
-        let start = usize::try_from(request.sector).ok()?.checked_mul(SECTOR)?;
-        let end = start.checked_add(request.bytes as usize)?;
-        // SAFETY: inside the region (I1).
-        (end <= self.len).then(|| unsafe { self.base.as_ptr().add(start) })
+        let sectors = u64::from(request.bytes.div_ceil(SECTOR as u32));
+        let inside = request.sector <= self.sectors && sectors <= self.sectors - request.sector;
+        // SAFETY: inside the region, whose length fits into the address space (I1).
+        inside.then(|| unsafe { self.base.as_ptr().add((request.sector << SECTOR_SHIFT) as usize) })
     }
 
     /// Copies between the region and the memory of a read or write.
     #[inline]
-    fn copy(&self, start: *mut u8, rqs: &RqTable<'_>, rq: &Rq) {
-        let request = rqs.get(rq);
-        let (mut here, mut left) = (start, request.bytes as usize);
-        for vec in rqs.segments(rq.tag()) {
+    fn copy<const WRITE: bool>(&self, start: *mut u8, request: &Request, rqs: &RqTable<'_>, rq: &Rq) {
+        let bytes = request.bytes as usize;
+        if let Some(&[vec]) = rqs.single_bio(rq.tag()).map(Bio::vecs) {
+            // SAFETY: see `copy_pieces`.
+            return unsafe { copy_piece::<WRITE>(start, vec, bytes) };
+        }
+        self.copy_pieces::<WRITE>(start, bytes, rqs.segments(rq.tag()));
+    }
+
+    /// The same for memory in several pieces.
+    #[inline(never)]
+    fn copy_pieces<const WRITE: bool>(&self, start: *mut u8, bytes: usize, pieces: Segments<'_>) {
+        let (mut here, mut left) = (start, bytes);
+        for vec in pieces {
             let len = vec.len.min(left);
-            let there = ptr::with_exposed_provenance_mut::<u8>(vec.base);
-            // SAFETY: `here` has `left` bytes to go inside the region (I3, the caller's `at`); `there` is memory of a
-            // bio whose request the driver holds, valid for `vec.len` bytes (bio I1); they do not overlap (I1).
+            // SAFETY: `here` has `left` bytes to go inside the region (I3, the caller's `at`), and the piece is memory
+            // of a bio whose request the driver holds (bio I1).
             unsafe {
-                match request.op {
-                    Op::Read => ptr::copy_nonoverlapping(here, there, len),
-                    _ => ptr::copy_nonoverlapping(there, here, len),
-                }
+                copy_piece::<WRITE>(here, vec, left);
                 here = here.add(len);
             }
             left -= len;
@@ -185,24 +189,43 @@ unsafe fn write_zeroes(start: *mut u8, len: usize) {
     }
 }
 
-/// Starts to fetch a cache line, to be read or to be written. Any address will do: none faults.
+/// Copies a piece of memory, but at most `left` bytes, into the region or out of it.
+///
+/// # Safety
+/// As many bytes are inside the region from `here`, and the piece is valid memory, outside the region.
 #[inline(always)]
-fn prefetch_line(address: *const u8, write: bool) {
+unsafe fn copy_piece<const WRITE: bool>(here: *mut u8, piece: BVec, left: usize) {
+    let there = ptr::with_exposed_provenance_mut::<u8>(piece.base);
+    let len = piece.len.min(left);
+    // SAFETY: as promised by the caller; nobody else knows where the region is (I1), so they do not overlap.
+    unsafe {
+        if WRITE {
+            ptr::copy_nonoverlapping(there, here, len);
+        } else {
+            ptr::copy_nonoverlapping(here, there, len);
+        }
+    }
+}
+
+/// Starts to fetch the lines of a sector, to be read or to be written. Any address will do: none faults.
+#[inline(always)]
+fn prefetch_sector<const WRITE: bool>(start: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    {
+    for line in 0..SECTOR / CACHE_LINE {
         use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
+        let address = start.wrapping_add(line * CACHE_LINE).cast();
         // SAFETY: a hint, which every x86-64 processor takes or ignores; it reads nothing that we could see.
         unsafe {
-            if write {
-                _mm_prefetch::<_MM_HINT_ET0>(address.cast());
+            if WRITE {
+                _mm_prefetch::<_MM_HINT_ET0>(address);
             } else {
-                _mm_prefetch::<_MM_HINT_T0>(address.cast());
+                _mm_prefetch::<_MM_HINT_T0>(address);
             }
         }
     }
     // Elsewhere the language has no stable name for it; the processor's own prefetching has to do.
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (address, write);
+    let _ = start;
 }
 
 #[cfg(test)]

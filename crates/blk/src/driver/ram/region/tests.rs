@@ -5,26 +5,30 @@ use std::os::unix::fs::FileExt;
 
 use super::*;
 
+fn length(region: &Region) -> usize {
+    region.sectors as usize * SECTOR
+}
+
 /// Pages of the region that take memory of their own, by number.
 fn pages_in_use(region: &Region) -> Vec<usize> {
     /// A page that this process alone has; the page of zeroes that all share is none.
     const EXCLUSIVE: u64 = 1 << 56;
     let pagemap = File::open("/proc/self/pagemap").expect("/proc is there");
     let first = region.base.addr().get() / region.page;
-    let mut entries = vec![0; region.len.div_ceil(region.page) * 8];
+    let mut entries = vec![0; length(region).div_ceil(region.page) * 8];
     pagemap.read_exact_at(&mut entries, first as u64 * 8).expect("an entry for each page");
     let entries = entries.chunks_exact(8).map(|e| u64::from_ne_bytes(e.try_into().expect("8 bytes")));
     entries.enumerate().filter(|(_, entry)| entry & EXCLUSIVE != 0).map(|(page, _)| page).collect()
 }
 
 fn fill(region: &Region, start: usize, len: usize, byte: u8) {
-    assert!(start + len <= region.len);
+    assert!(start + len <= length(region));
     // SAFETY: inside the region.
     unsafe { region.base.as_ptr().add(start).write_bytes(byte, len) };
 }
 
 fn bytes(region: &Region, start: usize, len: usize) -> Vec<u8> {
-    assert!(start + len <= region.len);
+    assert!(start + len <= length(region));
     let mut bytes = vec![0xee; len];
     // SAFETY: inside the region; the vector is somewhere else.
     unsafe { region.base.as_ptr().add(start).copy_to_nonoverlapping(bytes.as_mut_ptr(), len) };
@@ -32,7 +36,7 @@ fn bytes(region: &Region, start: usize, len: usize) -> Vec<u8> {
 }
 
 fn clear(region: &Region, start: usize, len: usize) {
-    assert!(start + len <= region.len);
+    assert!(start + len <= length(region));
     region.clear(region.base.as_ptr().wrapping_add(start), len);
 }
 

@@ -1,0 +1,72 @@
+//! `sheave bench null:` makes no system call an I/O: ten times the I/Os, the same number of calls.
+
+mod sheave;
+
+use std::path::Path;
+use std::process::Command;
+
+use sheave::{Said, sheave};
+
+const SHORT: u64 = 100_000;
+const LONG: u64 = 1_000_000;
+/// What threads that wait for each other, and an allocator that grows, may differ by.
+const SLACK: u64 = 20;
+
+/// How many system calls a run makes, with all of its threads, and what strace said of them.
+fn calls(strace: &Path, line: &str) -> (u64, String) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let table = dir.path().join("calls");
+    let program = sheave(line);
+    let mut traced = Command::new(strace);
+    traced.args(["-f", "-c", "-o"]).arg(&table).arg(program.get_program()).args(program.get_args());
+    let said = Said::of(traced.output().expect("strace starts"));
+    assert_eq!(said.code, 0, "{line}\n{}", said.err);
+    assert_eq!(said.json()["errors"], 0);
+    let table = std::fs::read_to_string(&table).expect("strace wrote its table");
+    let total = total(&table).unwrap_or_else(|| panic!("no total in\n{table}"));
+    (total, table)
+}
+
+/// The column `calls` of the line `total`.
+fn total(table: &str) -> Option<u64> {
+    table.lines().find(|line| line.ends_with(" total"))?.split_whitespace().nth(3)?.parse().ok()
+}
+
+#[test]
+fn the_table_of_strace_is_read_right() {
+    let table = "% time     seconds  usecs/call     calls    errors syscall\n\
+                 ------ ----------- ----------- --------- --------- ----------------\n\
+                 100.00    0.002719          18       150         1 total\n";
+    assert_eq!(total(table), Some(150));
+    assert_eq!(total("strace: Process 1 attached"), None);
+}
+
+#[test]
+fn null_makes_no_system_call() {
+    if sheave_testkit::under_sanitizer() {
+        return sheave_testkit::skip("a sanitizer makes system calls of its own");
+    }
+    let Some(strace) = sheave_testkit::require("strace") else { return };
+    for options in [
+        "--bs 512 --depth 128 --batch 32 --poll",
+        "--bs 512 --depth 1 --batch 1",
+        "--depth 32 --batch 8 --rw randrw --fixed-buffers",
+        "--depth 32 --batch 32 --rw write --bs 64k --threads 2",
+    ] {
+        let line = |ios: u64| format!("bench null:size=1G {options} --ios {ios} --json --progress none");
+        let ((short, _), (long, table)) = (calls(&strace, &line(SHORT)), calls(&strace, &line(LONG)));
+        assert!(long <= short + SLACK, "{options}: {short} calls for {SHORT} I/Os, {long} for {LONG}:\n{table}");
+    }
+}
+
+#[test]
+fn what_makes_system_calls_is_seen_to() {
+    if sheave_testkit::under_sanitizer() {
+        return;
+    }
+    let Some(strace) = sheave_testkit::require("strace") else { return };
+    // Another thread completes, and wakes the ring that sleeps at depth 1.
+    let line = "bench null:size=1G,complete=thread --depth 1 --batch 1 --ios 2000 --json --progress none";
+    let (count, table) = calls(&strace, line);
+    assert!(count > 1000, "{count} calls:\n{table}");
+}

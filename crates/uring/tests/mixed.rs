@@ -1,0 +1,183 @@
+//! Everything at once on one ring: reads, chains, drains, timeouts, guards, cancels and messages, some of them through
+//! a worker, on a device that takes its time. Whatever becomes of them, each SQE gives one CQE and each buffer comes
+//! back.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use sheave_base::buf::Buf;
+use sheave_base::clock::{Clock, VirtualClock};
+use sheave_blk::Device;
+use sheave_uring::prep::{self, Cancel, Entry};
+use sheave_uring::sqe::opcode;
+use sheave_uring::{Fd, Ring};
+
+const SEEDS: u64 = 150;
+const STEPS: u64 = 40;
+/// User data of messages start here.
+const MESSAGE: u64 = 1 << 32;
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// What became of an SQE.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pushed {
+    cqes: u32,
+    owns: bool,
+    sends: bool,
+}
+
+struct Mix {
+    rng: Rng,
+    ring: Ring,
+    time: VirtualClock,
+    device: Fd,
+    itself: Fd,
+    /// By user data.
+    pushed: HashMap<u64, Pushed>,
+    next: u64,
+    /// Messages that were accepted, less those that came.
+    under_way: i64,
+}
+
+impl Mix {
+    fn new(seed: u64) -> Mix {
+        let (clock, time) = Clock::virtual_clock();
+        let mut ring = Ring::builder().entries(16).cq_entries(16).in_flight(64).clock(clock).build().unwrap();
+        let device = ring.attach(&Device::open("null:size=1M,latency=10ms,depth=4").unwrap()).unwrap();
+        let handle = ring.handle();
+        let itself = ring.attach_ring(&handle);
+        Mix { rng: Rng(seed), ring, time, device, itself, pushed: HashMap::new(), next: 1, under_way: 0 }
+    }
+
+    fn target(&mut self) -> Cancel {
+        let known = self.next - self.rng.below(self.next.min(20)) - 1;
+        match self.rng.below(7) {
+            0 => Cancel::everything(),
+            1 => Cancel::file(self.device),
+            2 => Cancel::file(self.device).all(),
+            3 => Cancel::opcode(opcode::TIMEOUT).all(),
+            4 => Cancel::user_data(known).all(),
+            _ => Cancel::user_data(known),
+        }
+    }
+
+    fn entry(&mut self, kind: u64) -> Entry {
+        let span = Duration::from_micros(self.rng.below(30_000));
+        let known = self.next - self.rng.below(self.next.min(20)) - 1;
+        match kind {
+            0..6 => prep::read(self.device, Buf::zeroed(512, 512).unwrap()).offset(self.rng.below(2048) * 512),
+            6 => prep::read(Fd(77), Buf::zeroed(512, 512).unwrap()),
+            7 => prep::nop(),
+            8 | 9 => prep::timeout(span),
+            10 => prep::timeout(span).etime_success(),
+            11 => prep::timeout(Duration::from_secs(1 << 40)).count(self.rng.below(6) as u32),
+            12 => prep::timeout_remove(known),
+            13 => prep::timeout_update(known, span),
+            14 => prep::link_timeout_update(known, span),
+            15 | 16 => {
+                let target = self.target();
+                prep::cancel(target)
+            }
+            17 => prep::message(self.itself, MESSAGE, 0),
+            18 => prep::link_timeout(span),
+            _ => prep::fsync(self.device),
+        }
+    }
+
+    fn push(&mut self) {
+        let kind = self.rng.below(20);
+        let mut entry = self.entry(kind);
+        for _ in 0..=self.rng.below(2) {
+            entry = match self.rng.below(14) {
+                0..3 => entry.link(),
+                3 => entry.hardlink(),
+                4 => entry.drain(),
+                5 => entry.run_async(),
+                _ => entry,
+            };
+        }
+        if self.ring.push(entry.user_data(self.next)).is_ok() {
+            self.pushed.insert(self.next, Pushed { cqes: 0, owns: kind < 7, sends: kind == 17 });
+            self.next += 1;
+        }
+    }
+
+    fn reap(&mut self) {
+        for completion in self.ring.completions() {
+            if completion.user_data == MESSAGE {
+                self.under_way -= 1;
+                continue;
+            }
+            let pushed = self.pushed.get_mut(&completion.user_data).expect("a CQE of what was pushed");
+            pushed.cqes += 1;
+            assert_eq!(pushed.cqes, 1, "{completion:?} came twice");
+            self.under_way += i64::from(pushed.sends && completion.res == 0);
+            let (what, owns) = (format!("{completion:?}"), pushed.owns);
+            assert_eq!(completion.into_buf().is_some(), owns, "the buffer of {what}");
+        }
+    }
+
+    fn step(&mut self) {
+        for _ in 0..self.rng.below(12) {
+            self.push();
+        }
+        // Too much in flight is an answer: what was not taken stays in the SQ.
+        let _ = self.ring.submit();
+        if self.rng.below(3) == 0 {
+            self.time.advance(Duration::from_micros(self.rng.below(20_000)));
+            self.ring.reap();
+        }
+        if self.rng.below(8) == 0 {
+            let target = self.target();
+            let _ = self.ring.cancel(target);
+        }
+        if self.rng.below(2) == 0 {
+            self.reap();
+        }
+    }
+
+    /// Lets everything end.
+    fn end(&mut self) {
+        for round in 0.. {
+            let _ = self.ring.submit();
+            let _ = self.ring.cancel(Cancel::everything());
+            self.time.advance(Duration::from_millis(100));
+            self.reap();
+            let open = self.pushed.values().filter(|pushed| pushed.cqes == 0).count();
+            if open == 0 && self.under_way == 0 {
+                break;
+            }
+            assert!(round < 100_000, "{open} never ended, {} in flight", self.ring.in_flight());
+            std::thread::yield_now(); // for the worker
+        }
+        assert_eq!(self.ring.in_flight(), 0);
+        assert_eq!(self.ring.completions().count(), 0, "and nothing comes after that");
+        assert!(self.ring.io().is_idle());
+    }
+}
+
+#[test]
+fn each_sqe_gives_one_cqe_and_each_buffer_comes_back() {
+    for seed in sheave_testkit::seeds(SEEDS) {
+        println!("seed {seed}");
+        let mut mix = Mix::new(seed);
+        (0..STEPS).for_each(|_| mix.step());
+        mix.end();
+    }
+}
+
+#[test]
+fn a_ring_dropped_in_the_middle_of_it_is_safe() {
+    for seed in sheave_testkit::seeds(SEEDS) {
+        let mut mix = Mix::new(seed);
+        (0..seed % STEPS).for_each(|_| mix.step());
+    }
+}
