@@ -187,6 +187,12 @@ impl HashRuns {
         }
         assert_eq!(used, self.used);
     }
+
+    /// Whether every bucket is as new, for tests.
+    #[cfg(all(test, not(feature = "shuttle")))]
+    pub(super) fn is_unused(&self) -> bool {
+        self.nodes.is_empty() && self.buckets.iter().all(|bucket| bucket.state == State::Free)
+    }
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

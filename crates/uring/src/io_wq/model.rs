@@ -11,7 +11,7 @@ use sheave_base::sync::{Arc, Condvar, Mutex, thread};
 use super::*;
 
 /// Schedules of each model and kind; `SHEAVE_MODEL_RUNS` sets another number.
-const RUNS: usize = 1_500;
+const RUNS: usize = 5_000;
 /// Priority changes in a schedule of the second kind.
 const PCT_DEPTH: usize = 3;
 
@@ -48,8 +48,11 @@ impl Seen {
     }
 }
 
-/// Slots from `EXCLUSIVE` on must never run two at once.
+/// Slots from `EXCLUSIVE` up to `WAITS` must never run two at once.
 const EXCLUSIVE: u32 = 4;
+
+/// Waits inside its section until two others have ended.
+const WAITS: u32 = 8;
 
 struct Probe(Arc<Seen>);
 
@@ -68,6 +71,10 @@ impl Probe {
 
 impl Source for Probe {
     fn run(&self, slot: u32, _: &Section<'_>) -> i32 {
+        if slot == WAITS {
+            self.0.wait(2);
+            return 0;
+        }
         self.body(slot)
     }
 
@@ -168,24 +175,61 @@ fn model_a_cancel_has_one_outcome_and_an_item_one_end() {
         }
         submitter.queue(0, WorkFlags::SHORT);
         submitter.commit();
-        let mut expected = Vec::new();
-        for slot in [0, 4, 6, 7, 5] {
+        let mut expected = vec![6];
+        for slot in [0, 4, 7, 5] {
             match submitter.cancel(slot) {
                 Cancelled::Queued => assert_eq!(submitter.cancel(slot), Cancelled::NotFound),
                 Cancelled::Running | Cancelled::NotFound => expected.push(slot),
             }
         }
         // A cancelled slot is free at once, and its old entry starts nothing.
-        if !expected.contains(&5) {
+        let again = !expected.contains(&5);
+        if again {
             submitter.queue(5, WorkFlags::hashed(1));
             submitter.commit();
             expected.push(5);
         }
         expected.sort_unstable();
         assert_eq!(slots_of(seen.wait(expected.len())), expected);
+        assert!(!again || seen.ran.lock().unwrap().last() == Some(&5), "its turn is the one of its new entry");
         drop(submitter);
         drop(pool);
         assert_eq!(slots_of(seen.wait(0)), expected, "nothing comes later");
+    });
+}
+
+#[test]
+fn model_a_blocked_worker_is_replaced() {
+    explore("an item waits for one behind it", || {
+        let pool = pool(2);
+        let (mut submitter, seen) = client(&pool, WAITS + 1);
+        // In one batch, or the second when the first has blocked: somebody must run it.
+        submitter.queue(WAITS, WorkFlags::BOUND);
+        submitter.commit();
+        submitter.queue(0, WorkFlags::BOUND);
+        submitter.queue(1, WorkFlags::SHORT);
+        submitter.commit();
+        assert_eq!(slots_of(seen.wait(3)), [0, 1, WAITS]);
+    });
+}
+
+#[test]
+fn model_a_client_closes_and_another_takes_its_place() {
+    explore("close", || {
+        let pool = pool(2);
+        for _ in 0..2 {
+            let (mut submitter, seen) = client(&pool, 2);
+            submitter.queue(0, WorkFlags::BOUND);
+            submitter.queue(1, WorkFlags::SHORT);
+            submitter.commit();
+            drop(submitter);
+            assert!(seen.wait(0).len() <= 2);
+        }
+        let (mut submitter, seen) = client(&pool, 2);
+        submitter.queue(0, WorkFlags::SHORT);
+        submitter.queue(1, WorkFlags::BOUND);
+        submitter.commit();
+        assert_eq!(slots_of(seen.wait(2)), [0, 1]);
     });
 }
 

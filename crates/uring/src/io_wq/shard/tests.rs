@@ -76,3 +76,22 @@ fn pushing_never_allocates_and_a_sweep_makes_room() {
     assert_eq!(drain(&mut queue), [vec![0, 1, 2, 3]]);
     assert_eq!(queue.ready.capacity(), room);
 }
+
+#[test]
+fn work_without_a_hash_never_touches_a_bucket() {
+    let shard = Shard::new(None);
+    let mut queue = shard.lock();
+    queue.reserve(64);
+    let mut batch = Batch::new();
+    for slot in 0..64 {
+        let flags = [WorkFlags::SHORT, WorkFlags::BOUND, WorkFlags::UNBOUND][slot as usize % 3];
+        assert_eq!(flags.bucket(), None);
+        queue.push(entry(slot, flags));
+    }
+    while queue.take(0, &mut batch) {
+        assert_eq!(batch.claim, None);
+        batch.entries.clear();
+        queue.hashed.check();
+    }
+    assert!(queue.hashed.is_unused());
+}

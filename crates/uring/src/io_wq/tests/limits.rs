@@ -199,7 +199,7 @@ fn dropping_an_idle_pool_ends_its_workers() {
 
 #[test]
 fn idle_workers_use_no_cpu() {
-    let pool = Pool::new(options(4, 1));
+    let pool = Pool::new(PoolOptions { name: "quiet".into(), ..options(4, 1) });
     let (mut submitter, seen) = client(&pool, 4, |_, _| {
         std::thread::sleep(Duration::from_millis(1));
         0
@@ -210,7 +210,19 @@ fn idle_workers_use_no_cpu() {
     submitter.commit();
     seen.wait(4);
     until("all sleep", || pool.counts()[0].idle == pool.counts()[0].workers);
-    let counts = pool.counts()[0];
-    std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(pool.counts()[0], counts, "nobody moves");
+    // The last one to announce its sleep may not be there yet.
+    std::thread::sleep(Duration::from_millis(5));
+    let (used, workers) = cpu_of_threads("quiet");
+    assert!(workers > 0 && used > 0, "{workers} workers have used {used} ns");
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(cpu_of_threads("quiet"), (used, workers), "ns of CPU time while idle");
+}
+
+/// CPU time in ns of the threads whose name begins like this, and how many they are.
+fn cpu_of_threads(name: &str) -> (u64, usize) {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("proc");
+    let read = |task: &std::path::Path, file: &str| std::fs::read_to_string(task.join(file)).unwrap_or_default();
+    let of_pool = tasks.flatten().map(|task| task.path()).filter(|task| read(task, "comm").starts_with(name));
+    let times = of_pool.map(|task| read(&task, "schedstat").split(' ').next().and_then(|ns| ns.parse().ok()));
+    times.fold((0, 0), |(sum, count), ns: Option<u64>| (sum + ns.unwrap_or_default(), count + 1))
 }
