@@ -42,7 +42,7 @@ impl Bench {
     }
 
     fn issue(&mut self, flags: u16, pos: u64, vecs: &[BVec]) -> Issued {
-        let len = vecs.iter().map(|vec| vec.len as u32).sum();
+        let len = vecs.iter().map(|vec| vec.len() as u32).sum();
         self.kiocb = Kiocb { pos, len, flags, ..Kiocb::default() };
         self.issue_again(vecs)
     }
@@ -163,8 +163,8 @@ fn what_crosses_the_end_is_cut_with_its_memory() {
             let script = puppet.script();
             let last = script.seen.last().expect("a request");
             assert_eq!((last.op, last.sector << 9, last.bytes), (op, end - 1536, 1536));
-            assert_eq!(last.vecs.iter().map(|vec| vec.len).sum::<usize>(), 1536);
-            assert_eq!(last.vecs[0].base, BASE);
+            assert_eq!(last.vecs.iter().map(|vec| vec.len()).sum::<usize>(), 1536);
+            assert_eq!(last.vecs[0].base(), BASE);
         }
     }
 }
@@ -181,7 +181,7 @@ fn adjacent_vectors_are_one_run_of_memory() {
         [at(BASE, 512), at(BASE + 1024, 512), at(BASE + 4096 + 256, 512)],
         [at(BASE, 512), at(BASE + 512, 256), at(BASE + 8192, 256)],
     ] {
-        let len: usize = wrong.iter().map(|vec| vec.len).sum();
+        let len: usize = wrong.iter().map(|vec| vec.len()).sum();
         assert_eq!(bench.issue(0, 0, &wrong), Issued::Done(EINVAL), "{wrong:?} of {len}");
     }
 }
