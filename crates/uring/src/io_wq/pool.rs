@@ -66,12 +66,14 @@ impl Default for PoolOptions {
             // On one CPU whoever looks for work keeps the other from making some.
             spin: if cpus > 1 { SPIN } else { Duration::ZERO },
             measure: false,
-            shards: (2 * cpus).next_power_of_two().min(64),
+            shards: (2 * cpus).next_power_of_two().min(MOST_SHARDS),
             cpus: Vec::new(),
         }
     }
 }
 
+/// Shards of an account, unless set: each ring has a pool unless it shares one, so they must stay small.
+const MOST_SHARDS: usize = 16;
 /// Workers of the unbound account, unless set.
 const MAX_UNBOUND: u32 = 256;
 
