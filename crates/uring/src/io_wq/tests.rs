@@ -56,6 +56,13 @@ pub(super) struct Probe {
 
 impl Probe {
     fn note_thread(&self) {
+        std::thread_local! {
+            static NOTED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+        }
+        // Once a thread: a worker that waits for a lock is blocked, and is replaced.
+        if NOTED.replace(Arc::as_ptr(&self.seen).addr()) == Arc::as_ptr(&self.seen).addr() {
+            return;
+        }
         self.seen.threads.lock().unwrap().insert(std::thread::current().id());
     }
 }
