@@ -288,6 +288,30 @@ fn threads_bear_the_name_of_the_pool() {
 }
 
 #[test]
+fn workers_run_where_they_are_told_to_and_are_moved() {
+    let cpus_of = |name: &str| {
+        let tasks = std::fs::read_dir("/proc/self/task").expect("proc").flatten();
+        let status = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok());
+        let of_pool = status.filter(|status| status.starts_with(&format!("Name:\t{name}")));
+        of_pool
+            .filter_map(|status| Some(status.split_once("Cpus_allowed_list:\t")?.1.lines().next()?.to_owned()))
+            .collect::<Vec<_>>()
+    };
+    let all = std::fs::read_to_string(format!("/proc/{}/status", std::process::id())).expect("proc");
+    let all = all.split_once("Cpus_allowed_list:\t").and_then(|(_, rest)| rest.lines().next()).expect("a list");
+    let first: usize = all.split(['-', ',']).next().and_then(|cpu| cpu.parse().ok()).expect("a CPU");
+    let wq = IoWq::builder().name("placed").cpus(&[first]).build().unwrap();
+    let mut ring = Ring::builder().entries(8).io_wq(&wq).build().unwrap();
+    assert_eq!(run(&mut ring, &[async_nop(1)]), [(1, 0)]);
+    assert_eq!(cpus_of("placed"), [first.to_string()]);
+    wq.set_cpus(&[]).unwrap();
+    assert_eq!(cpus_of("placed"), [all]);
+    wq.set_cpus(&[first]).unwrap();
+    assert_eq!(cpus_of("placed"), [first.to_string()]);
+    assert!(matches!(wq.set_cpus(&[100_000]), Err(RingError::Cpu(100_000))));
+}
+
+#[test]
 fn settings_out_of_bounds_are_refused_with_their_bounds() {
     for (bound, unbound) in [(0, 1), (1, 0), (4097, 1), (1, 4097)] {
         let refused = IoWq::builder().max_workers(bound, unbound).build();

@@ -88,6 +88,8 @@ pub(super) struct Roster {
     /// Sleeping workers; the last one is the warmest and goes first.
     pub(super) idle: Vec<WorkerRef>,
     pub(super) threads: Vec<(u32, thread::JoinHandle<()>)>,
+    /// Thread ids of workers, for the kernel.
+    pub(super) tids: Vec<(u32, u32)>,
     /// Workers whose thread is about to end.
     pub(super) ended: Vec<u32>,
     pub(super) next_id: u32,
@@ -151,6 +153,13 @@ impl Acct {
         self.limit.store(limit, Ordering::Relaxed);
         for worker in &self.roster.lock().idle {
             worker.unparker.unpark();
+        }
+    }
+
+    /// Binds the workers that are there to CPUs.
+    pub(super) fn place(&self, cpus: &[usize]) {
+        for &(_, tid) in &self.roster.lock().tids {
+            super::thread_state::settle(Some(tid), cpus);
         }
     }
 

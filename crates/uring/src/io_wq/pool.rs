@@ -81,6 +81,8 @@ const MAX_UNBOUND: u32 = 256;
 pub(super) struct Shared<S> {
     pub(super) accts: [Acct; 2],
     pub(super) options: PoolOptions,
+    /// CPUs of workers; none for those of the process.
+    cpus: Mutex<Vec<usize>>,
     clients: Mutex<ClientTable<S>>,
     /// Grows with every change of the table.
     version: AtomicU32,
@@ -197,6 +199,10 @@ impl<S: Source> Shared<S> {
         }
     }
 
+    pub(super) fn cpus(&self) -> Vec<usize> {
+        self.cpus.lock().expect("invariant: no panic under this lock").clone()
+    }
+
     fn client(&self, at: u32) -> Option<Arc<Client<S>>> {
         self.table().get(at).cloned()
     }
@@ -294,6 +300,7 @@ impl<S: Source> Pool<S> {
         let acct = |at: usize| Acct::new(options.shards, options.max_workers[at].clamp(1, MAX_WORKERS), clock.as_ref());
         let shared = Shared {
             accts: [acct(0), acct(1)],
+            cpus: Mutex::new(options.cpus.clone()),
             clients: Mutex::new(ClientTable::new()),
             version: AtomicU32::new(1),
             closed: AtomicBool::new(false),
@@ -355,6 +362,15 @@ impl<S: Source> Pool<S> {
     pub fn set_max_workers(&self, max_workers: [u32; 2]) {
         for (acct, limit) in self.handle.shared.accts.iter().zip(max_workers) {
             acct.set_limit(limit.clamp(1, MAX_WORKERS));
+        }
+    }
+
+    /// Moves the workers, those that are there and those to come, to these CPUs; none for those of the process.
+    pub fn set_cpus(&self, cpus: &[usize]) {
+        let shared = &self.handle.shared;
+        cpus.clone_into(&mut shared.cpus.lock().expect("invariant: no panic under this lock"));
+        for acct in &shared.accts {
+            acct.place(cpus);
         }
     }
 

@@ -182,6 +182,13 @@ impl IoWq {
         Ok(before)
     }
 
+    /// Moves the workers to these CPUs, also while they work; none for all that the process may use.
+    pub fn set_cpus(&self, cpus: &[usize]) -> Result<(), RingError> {
+        super::thread_state::check_cpus(cpus)?;
+        self.pool.set_cpus(cpus);
+        Ok(())
+    }
+
     /// The workers of the bound and of the unbound account, now.
     #[must_use]
     pub fn counts(&self) -> [AcctCounts; 2] {

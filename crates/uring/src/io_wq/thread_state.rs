@@ -35,9 +35,9 @@ pub(crate) fn cpus_of_process() -> usize {
     of_process().map_or(1, |set| set.count().max(1) as usize)
 }
 
-/// Binds the calling thread to CPUs; none means all of the process.
+/// Binds a thread, or the calling one, to CPUs; none means all of the process.
 #[cfg(not(feature = "shuttle"))]
-pub(super) fn settle(cpus: &[usize]) {
+pub(super) fn settle(thread: Option<u32>, cpus: &[usize]) {
     let mut set = rustix::thread::CpuSet::new();
     for &cpu in cpus.iter().filter(|&&cpu| cpu < rustix::thread::CpuSet::MAX_CPU) {
         set.set(cpu);
@@ -47,7 +47,8 @@ pub(super) fn settle(cpus: &[usize]) {
         set = all;
     }
     // The list was checked when it was set; a CPU that went offline since leaves the thread where it may run.
-    let _ = rustix::thread::sched_setaffinity(None, &set);
+    let thread = thread.and_then(|thread| rustix::process::Pid::from_raw(thread as i32));
+    let _ = rustix::thread::sched_setaffinity(thread, &set);
 }
 
 /// In a model a thread has no id, computes never, and runs where the checker lets it.
@@ -70,7 +71,7 @@ pub(crate) fn cpus_of_process() -> usize {
 
 /// See above.
 #[cfg(feature = "shuttle")]
-pub(super) fn settle(_: &[usize]) {}
+pub(super) fn settle(_: Option<u32>, _: &[usize]) {}
 
 /// Refuses CPUs that the process may not use.
 #[cfg(not(feature = "shuttle"))]

@@ -99,7 +99,10 @@ impl<S: Source> Worker<S> {
 
     /// From standby to its end.
     pub(super) fn live(mut self) {
-        super::thread_state::settle(&self.shared.options.cpus);
+        // In this order: whoever places workers meanwhile finds this one here, or has changed the list before.
+        let tid = super::thread_state::me();
+        self.acct().roster.lock().tids.push((self.me.id, tid));
+        super::thread_state::settle(None, &self.shared.cpus());
         let mut place = Place::Standby;
         loop {
             place = match place {
@@ -317,7 +320,9 @@ impl<S: Source> Worker<S> {
             self.shared.wake(self.acct);
         }
         // Last of all: whoever finds it here joins this thread, and must not have to wait; least of all itself.
-        acct.roster.lock().ended.push(self.me.id);
+        let mut roster = acct.roster.lock();
+        roster.tids.retain(|&(id, _)| id != self.me.id);
+        roster.ended.push(self.me.id);
         Place::Gone
     }
 }
