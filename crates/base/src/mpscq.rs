@@ -98,6 +98,32 @@ impl MpscQueue {
         before == empty
     }
 
+    /// Appends `nodes` together, in order: one exchange for all. As [`push`](Self::push) otherwise; false when
+    /// there are none.
+    ///
+    /// # Panics
+    /// When a node is not below the capacity.
+    #[inline]
+    pub fn push_all(&self, nodes: impl IntoIterator<Item = u32>) -> bool {
+        let shared = &*self.shared;
+        let empty = shared.empty();
+        let mut nodes = nodes.into_iter();
+        let Some(first) = nodes.next() else { return false };
+        assert!(first < empty, "a node is an index below the capacity");
+        let mut last = first;
+        for node in nodes {
+            assert!(node < empty, "a node is an index below the capacity");
+            // Relaxed: the consumer gets here over the linking store below, and the next producer over the exchange.
+            shared.next[last as usize].store(node, Ordering::Relaxed);
+            last = node;
+        }
+        // As in `push`: AcqRel pairs with the exchanges of other producers and of `take_last`.
+        let before = shared.head.swap(last, Ordering::AcqRel);
+        // Release pairs with the Acquire loads in `Consumer::pop` (I4).
+        shared.next[before as usize].store(first, Ordering::Release);
+        before == empty
+    }
+
     /// True when the queue was empty a moment ago. For statistics and heuristics on any thread; the consumer has
     /// the exact [`Consumer::is_empty`].
     #[inline]

@@ -7,11 +7,14 @@ mod doctor;
 #[cfg(test)]
 mod tests;
 mod value;
+mod wq;
 
 use clap::{Parser, Subcommand};
 
 pub use bench::{BenchArgs, Peer, ProgressStyle, Rw};
 pub use doctor::DoctorArgs;
+pub use value::CpuList;
+pub use wq::{Arm, Work};
 
 const EXAMPLES: &str = "\
 Examples:

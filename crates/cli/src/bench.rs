@@ -10,6 +10,7 @@
 //! | [`compare`] | two sides in turns |
 //! | [`live`], [`board`], [`progress`], [`report`](mod@report), [`io_error`] | counting, showing, and the result |
 //! | [`cpu`] | pinning and CPU time |
+//! | [`wq`] | the worker pool, without a device |
 
 mod board;
 mod compare;
@@ -29,6 +30,7 @@ mod sheave_engine;
 mod slots;
 mod verify;
 mod worker;
+mod wq;
 
 use std::sync::{Arc, mpsc};
 
@@ -46,6 +48,9 @@ use worker::{Crew, Harvest};
 
 /// Runs it: plan, device, threads, report.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
+    if args.spec.starts_with("wq:") {
+        return wq::run(args, stop_on_signals()?);
+    }
     let plan = Plan::new(args)?;
     let device = Device::open(&args.spec).map_err(device_failure)?;
     let range = plan.range(device.size_bytes(), device.limits().logical_block)?;

@@ -110,3 +110,29 @@ fn doctor_fails_on_a_path_that_is_not_there() {
     assert_eq!(said.code, 1);
     assert!(said.out.contains("does not exist") && said.out.contains("fix: "), "{}", said.out);
 }
+
+#[test]
+fn workers_have_the_promised_names() {
+    for arm in ["ring", "stealing", "one-list", "flags-once", "sharded"] {
+        let line = format!("bench wq: --arm {arm} --depth 16 --batch 4 --workers 2 --runtime 90ms --json");
+        let report = run(&line).json();
+        assert_eq!((&report["device"], &report["arm"], &report["work"]), (&"wq:".into(), &arm.into(), &"nop".into()));
+        for (name, value) in [("depth", 16), ("batch", 4), ("threads", 1), ("workers", 2), ("errors", 0)] {
+            assert_eq!(report[name], value, "{arm}: {name}");
+        }
+        for name in ["ios", "iops", "ns_per_io", "cpu_ns_per_io", "p50_ns", "start_p50_ns", "lock_hold_ns_per_io"] {
+            assert!(report[name].as_f64().is_some_and(|value| value > 0.0), "{arm}: {name}: {report}");
+        }
+        let created = report["workers_created"].as_u64();
+        assert!(created.is_some_and(|created| (1..=2).contains(&created)), "{arm}: {report}");
+    }
+    let line = "bench wq: --work sleep:200us --hashed 3 --depth 8 --workers 4 --submitters 2 --runtime 90ms --json";
+    let report = run(line).json();
+    assert_eq!((&report["arm"], &report["hashed"]), (&"stealing".into(), &3.into()), "{report}");
+    assert!(report["ios"].as_u64().is_some_and(|ios| ios > 0), "{report}");
+    if no_io_uring() {
+        return;
+    }
+    let report = run("bench wq: --depth 16 --compare kernel --pairs 2 --runtime 90ms --json").json();
+    assert!(report["compare"]["ratio_iops"].as_f64().is_some_and(|ratio| ratio > 0.0), "{report}");
+}

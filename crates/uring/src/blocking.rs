@@ -14,10 +14,10 @@ use sheave_iomap::File;
 use sheave_iomap::dio::{self, Finished, Issued};
 use sheave_iomap::mapping::Intent;
 
-use crate::io_wq::{ISSUE_NOW, Work};
-use crate::req::{REQ_CANCELED, REQ_FLUSHES, State};
+use crate::io_wq::{ISSUE_NOW, NO_THREAD, Work};
+use crate::req::{NO_FILE, REQ_CANCELED, REQ_FLUSHES, REQ_HAS_GUARD, State};
 use crate::ring::Ring;
-use crate::sqe::errno;
+use crate::sqe::{errno, opcode};
 
 /// The result of work after which the ring is to flush the device. No CQE has it.
 pub(crate) const FLUSH_NOW: i32 = i32::MIN + 1;
@@ -74,7 +74,7 @@ impl Ring {
             return false;
         };
         let work = work(file.file.clone());
-        let sent = self.wq.queue(self.task_work.handle(), slot, work).is_ok();
+        let sent = self.core.wq.queue(slot, work);
         if !sent {
             self.core.finish(slot, -errno::EAGAIN);
         }
@@ -84,7 +84,12 @@ impl Ring {
     /// A worker has given the slot back.
     pub(crate) fn worker_done(&mut self, slot: u32, res: i32) {
         match res {
-            ISSUE_NOW => self.core.ready.push_back(slot),
+            ISSUE_NOW => self.issue_after_worker(slot),
+            // Issued on this thread: slower for the caller, and right. What must not run here fails.
+            NO_THREAD if self.core.reqs[slot].state == State::Queued && self.core.reqs[slot].file == NO_FILE => {
+                self.core.ready.push_back(slot);
+            }
+            NO_THREAD => self.worker_done(slot, -errno::EAGAIN),
             FLUSH_NOW => {
                 self.core.reqs[slot].rflags |= REQ_FLUSHES;
                 self.core.ready.push_back(slot);
@@ -100,6 +105,19 @@ impl Ring {
                 }
                 self.core.finish(slot, res);
             }
+        }
+    }
+
+    /// Issues what a worker gave back: at once when nothing but its result is left to do.
+    #[inline]
+    fn issue_after_worker(&mut self, slot: u32) {
+        let req = &self.core.reqs[slot];
+        if req.opcode == opcode::NOP && req.rflags & (REQ_CANCELED | REQ_HAS_GUARD) == 0 {
+            let res = req.res;
+            self.core.nr_queued -= 1;
+            self.core.finish(slot, res);
+        } else {
+            self.core.ready.push_back(slot);
         }
     }
 

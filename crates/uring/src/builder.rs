@@ -7,7 +7,7 @@ use sheave_blk::ctx::{IoCtx, IoCtxOptions};
 
 use crate::core::Core;
 use crate::error::RingError;
-use crate::io_wq::IoWq;
+use crate::io_wq::{IoWq, RingWq, cpus_of_process};
 use crate::queues::Queues;
 use crate::ring::Ring;
 use crate::task_work::TaskWork;
@@ -34,6 +34,7 @@ pub struct RingBuilder {
     spin: Duration,
     stats: bool,
     clock: Option<Clock>,
+    io_wq: Option<IoWq>,
 }
 
 impl Default for RingBuilder {
@@ -47,6 +48,7 @@ impl Default for RingBuilder {
             spin: Duration::from_micros(10),
             stats: true,
             clock: None,
+            io_wq: None,
         }
     }
 }
@@ -100,6 +102,12 @@ impl RingBuilder {
         self
     }
 
+    /// Workers shared with other rings; a pool of its own unless set.
+    pub fn io_wq(mut self, pool: &IoWq) -> Self {
+        self.io_wq = Some(pool.clone());
+        self
+    }
+
     /// Makes the ring, on the thread that will use it.
     pub fn build(self) -> Result<Ring, RingError> {
         let bounded = |what, value: u32, high: u32| {
@@ -123,12 +131,17 @@ impl RingBuilder {
             clock,
         })?;
         let task_work = TaskWork::new(slots, cq_entries.max(MIN_MAILBOX), io.unparker());
+        let pool = match self.io_wq {
+            Some(pool) => pool,
+            None => IoWq::builder().build()?,
+        };
+        let wq = RingWq::new(pool, task_work.done_queue(), slots);
         Ok(Ring {
-            core: Core::new(Queues::new(entries, cq_entries)?, slots, self.polled),
-            wq: IoWq::default(),
+            core: Core::new(Queues::new(entries, cq_entries)?, slots, self.polled, wq),
             task_work,
             io,
             spin_cycles,
+            one_cpu: cpus_of_process() == 1,
         })
     }
 }

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use sheave_blk::bio::BVec;
 
 use crate::cqe::Cqe;
+use crate::io_wq::RingWq;
 use crate::prep::Owned;
 use crate::queues::Queues;
 use crate::req::{Ident, ReqTable};
@@ -37,6 +38,8 @@ pub(crate) struct Deferred {
 /// The state of a ring.
 #[derive(Debug)]
 pub(crate) struct Core {
+    /// The way to the workers.
+    pub(crate) wq: RingWq,
     pub(crate) queues: Queues,
     pub(crate) reqs: ReqTable,
     pub(crate) cold: Box<[Cold]>,
@@ -81,11 +84,12 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(queues: Queues, slots: u32, polled: bool) -> Core {
+    pub(crate) fn new(queues: Queues, slots: u32, polled: bool, wq: RingWq) -> Core {
         let (sq, cq) = (queues.sq_entries() as usize, queues.cq_entries() as usize);
         let overflow_max = cq + slots as usize;
         let room = slots as usize;
         Core {
+            wq,
             queues,
             reqs: ReqTable::new(slots),
             cold: (0..slots).map(|_| Cold::default()).collect(),

@@ -46,6 +46,12 @@ pub enum RingError {
         /// Largest.
         high: u64,
     },
+    /// Workers cannot run there.
+    #[error("CPU {0} is not among those this process may use: choose from those, or widen its affinity")]
+    Cpu(usize),
+    /// No thread can have this name.
+    #[error("the name of workers has a zero byte in it: leave it out")]
+    WorkerName,
     /// More than there may be.
     #[error("too many {what}: at most {limit}")]
     TooMany {

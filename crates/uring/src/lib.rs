@@ -9,7 +9,7 @@
 //! | [`opdef`], `op` | the table of operations, and each operation |
 //! | `submit`, `complete` | the way in and the way out: chains, drains, CQEs |
 //! | `timers` | pending timeouts |
-//! | `task_work`, `io_wq`, `blocking` | how other threads reach a ring; work that may block |
+//! | `task_work`, [`io_wq`], `blocking` | how other threads reach a ring; work that may block |
 //! | [`rsrc`] | file table, registered files and buffers |
 //!
 //! ```
@@ -37,7 +37,7 @@ mod complete;
 mod core;
 pub mod cqe;
 pub mod error;
-mod io_wq;
+pub mod io_wq;
 mod op;
 pub mod opdef;
 pub mod prep;
@@ -56,6 +56,7 @@ mod user_memory;
 pub use builder::RingBuilder;
 pub use cqe::Completion;
 pub use error::{RingError, SendError, SqFull};
+pub use io_wq::{IoWq, IoWqBuilder};
 pub use ring::{Completions, Ring};
 pub use rsrc::Fd;
 pub use task_work::RingHandle;

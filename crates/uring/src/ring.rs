@@ -40,9 +40,10 @@ const MAX_FIXED_FILES: usize = 1 << 20;
 pub struct Ring {
     pub(crate) io: IoCtx,
     pub(crate) core: Core,
-    pub(crate) wq: IoWq,
     pub(crate) task_work: TaskWork,
     pub(crate) spin_cycles: u64,
+    /// The process has one CPU.
+    pub(crate) one_cpu: bool,
 }
 
 impl Ring {
@@ -315,6 +316,7 @@ impl Ring {
     #[inline]
     fn run_task_work(&mut self, ended: u32) {
         while let Some((slot, res)) = self.task_work.pop_done() {
+            self.core.wq.took();
             self.worker_done(slot, res);
         }
         // Behind a full CQ and a full list of what did not fit, messages stay in the mailbox, which is bounded.
@@ -331,6 +333,7 @@ impl Ring {
             ready.append(retry);
         }
         self.start_waiting();
+        self.core.wq.commit();
         if self.core.files.wants_sweep() {
             self.sweep_files();
         }
@@ -355,6 +358,11 @@ impl Ring {
     /// Whether completions wait behind a full CQ (`IORING_SQ_CQ_OVERFLOW`).
     pub fn cq_overflowed(&self) -> bool {
         self.core.queues.sq_flags() & crate::sqe::SQ_CQ_OVERFLOW != 0
+    }
+
+    /// The workers of this ring, its own or shared: limits and counts.
+    pub fn io_wq(&self) -> &IoWq {
+        self.core.wq.pool()
     }
 
     /// A handle by which other threads send messages to this ring and wake it.

@@ -71,6 +71,7 @@ impl Ring {
         self.core.queues.sq_advance();
         self.run_ready();
         self.io.finish_plug();
+        self.core.wq.commit();
         count
     }
 
@@ -249,7 +250,7 @@ impl Ring {
         let Some(def) = opdef::get(req.opcode) else { return };
         if req.flags & IOSQE_ASYNC != 0 && req.opcode != opcode::LINK_TIMEOUT {
             self.core.enqueue(slot);
-            if self.wq.queue(self.task_work.handle(), slot, Work::Issue).is_ok() {
+            if self.core.wq.queue(slot, Work::Issue) {
                 return self.arm_guard(slot);
             }
             // No thread can be had: inline is slower for the caller, and right.

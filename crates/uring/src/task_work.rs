@@ -29,10 +29,28 @@ struct Message {
     res_and_flags: AtomicU64,
 }
 
+/// The slots that workers have finished, with their results. Workers hold this, and not the ring's handle.
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct DoneQueue {
     done: MpscQueue,
     results: Box<[AtomicU32]>,
+    unparker: Unparker,
+}
+
+impl DoneQueue {
+    /// A worker has finished these slots: one entry into the queue, one wake-up.
+    pub(crate) fn finish(&self, done: &[(u32, i32)]) {
+        for &(slot, res) in done {
+            // Relaxed: published by the push (I2).
+            self.results[slot as usize].store(res as u32, Ordering::Relaxed);
+        }
+        self.done.push_all(done.iter().map(|&(slot, _)| slot));
+        self.unparker.unpark();
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
     mailbox: MpscQueue,
     messages: Box<[Message]>,
     /// Which messages are taken.
@@ -74,14 +92,6 @@ impl RingHandle {
         self.shared.unparker.unpark();
     }
 
-    /// A worker has finished the slot.
-    pub(crate) fn finish(&self, slot: u32, res: i32) {
-        // Relaxed: published by the push (I2).
-        self.shared.results[slot as usize].store(res as u32, Ordering::Relaxed);
-        self.shared.done.push(slot);
-        self.shared.unparker.unpark();
-    }
-
     /// Whether both name the same ring.
     pub fn same(&self, other: &RingHandle) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
@@ -92,6 +102,7 @@ impl RingHandle {
 #[derive(Debug)]
 pub(crate) struct TaskWork {
     handle: RingHandle,
+    finished: Arc<DoneQueue>,
     done: Consumer,
     mail: Consumer,
 }
@@ -100,20 +111,28 @@ impl TaskWork {
     pub(crate) fn new(slots: u32, mailbox: u32, unparker: Unparker) -> TaskWork {
         let (queue, done) = MpscQueue::new(slots);
         let (messages, mail) = MpscQueue::new(mailbox);
-        let shared = Arc::new(Shared {
+        let finished = Arc::new(DoneQueue {
             done: queue,
             results: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            unparker: unparker.clone(),
+        });
+        let shared = Arc::new(Shared {
             mailbox: messages,
             messages: (0..mailbox).map(|_| Message::default()).collect(),
             taken: Sbitmap::new(mailbox),
             gone: AtomicBool::new(false),
             unparker,
         });
-        TaskWork { handle: RingHandle { shared }, done, mail }
+        TaskWork { handle: RingHandle { shared }, finished, done, mail }
     }
 
     pub(crate) fn handle(&self) -> &RingHandle {
         &self.handle
+    }
+
+    /// Where workers put what they have finished.
+    pub(crate) fn done_queue(&self) -> Arc<DoneQueue> {
+        Arc::clone(&self.finished)
     }
 
     /// A slot that a worker has finished, and its result.
@@ -121,7 +140,7 @@ impl TaskWork {
     pub(crate) fn pop_done(&mut self) -> Option<(u32, i32)> {
         let slot = self.done.pop()?;
         // Relaxed: see I2.
-        Some((slot, self.handle.shared.results[slot as usize].load(Ordering::Relaxed) as i32))
+        Some((slot, self.finished.results[slot as usize].load(Ordering::Relaxed) as i32))
     }
 
     /// A message from another ring.

@@ -10,7 +10,8 @@ use sheave_base::buf::Buf;
 use sheave_blk::Device;
 use sheave_uring::prep::{self, Entry};
 use sheave_uring::sqe::{
-    IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, RWF_DSYNC, Sqe, opcode,
+    IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, RWF_DSYNC,
+    Sqe, opcode,
 };
 use sheave_uring::{Fd, Ring, RingBuilder};
 
@@ -194,6 +195,12 @@ impl Bench {
             }
             self.finish(BATCH);
         }
+        // Over the workers and back.
+        for n in 0..BATCH {
+            let sqe = self.sqe(if n % 2 == 0 { Kind::Write } else { Kind::Read }, false, n);
+            self.push(Sqe { flags: IOSQE_ASYNC, ..sqe });
+        }
+        self.finish(BATCH);
         let (addr, len) = (self.vecs.as_ptr() as u64, self.vecs.len() as u32);
         for opcode in [opcode::READV, opcode::WRITEV] {
             for _ in 0..BATCH {

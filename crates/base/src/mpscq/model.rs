@@ -134,3 +134,25 @@ fn model_the_payload_is_published_with_the_node() {
         join(producers);
     });
 }
+
+#[test]
+fn model_nodes_pushed_together_are_one_push() {
+    explore("push_all", || {
+        let (queue, mut consumer) = MpscQueue::new(4);
+        let together = {
+            let queue = queue.clone();
+            thread::spawn(move || u32::from(queue.push_all([0, 1, 2])))
+        };
+        let alone = thread::spawn(move || u32::from(queue.push(3)));
+        let mut popped: Vec<_> = (0..2).filter_map(|_| consumer.pop()).collect();
+        let found_empty = join(vec![together, alone]);
+        assert!((1..=2).contains(&found_empty), "somebody was the first");
+        while let Some(node) = consumer.pop() {
+            popped.push(node);
+        }
+        assert!(consumer.is_empty());
+        check_order(&popped, &[&[0, 1, 2], &[3]]);
+        let at = popped.iter().position(|&node| node == 0).expect("popped");
+        assert_eq!(popped[at..at + 3], [0, 1, 2], "nothing comes in between");
+    });
+}

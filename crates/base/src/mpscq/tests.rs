@@ -109,3 +109,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn nodes_pushed_together_come_out_in_order_and_among_others() {
+    let (queue, mut consumer) = MpscQueue::new(8);
+    assert!(!queue.push_all([]), "nothing was pushed");
+    assert!(consumer.is_empty());
+    assert!(queue.push_all([3, 1, 2]), "it was empty");
+    assert!(!queue.push(7) && !queue.push_all([0]));
+    assert_eq!(std::iter::from_fn(|| consumer.pop()).collect::<Vec<_>>(), [3, 1, 2, 7, 0]);
+    assert!(consumer.is_empty() && queue.push_all([5]));
+    assert_eq!(consumer.pop(), Some(5));
+}
+
+#[test]
+#[should_panic(expected = "below the capacity")]
+fn nodes_pushed_together_are_checked_one_by_one() {
+    MpscQueue::new(2).0.push_all([0, 1, 2]);
+}

@@ -14,6 +14,7 @@ Devices:
   partition:start=1M,over=SPEC    a part of another device
   linear:over=SPEC+SPEC           devices end to end
   fault:KIND=SHARE,...,over=SPEC  another device with faults, as error=0.01
+  wq:                             no device: the worker pool that io_uring calls io-wq
 
 Examples:
   sheave bench file:/tmp/sheave.img,size=256M --rw randrw --verify
@@ -22,6 +23,7 @@ Examples:
         what an I/O costs in Sheave, and what a NOP costs in the kernel's io_uring, on one core
   sheave bench file:/dev/nvme0n1 --rw randread --depth 32 --threads 4 --runtime 30s --json
   sheave bench ram:size=1G --bs 512 --depth 128 --compare memcpy
+  sheave bench wq: --depth 128 --batch 32 --workers 2 --compare kernel
 
 Sizes take k, M, G, T (powers of 1024); counts take k, M (powers of 1000); times take us, ms, s.
 Exit code: 0 done, 1 an I/O failed or a block was wrong, 2 the command line makes no sense.";
@@ -141,6 +143,10 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000),
           default_value_t = 5, help_heading = "Comparing")]
     pub pairs: u32,
+
+    /// For wq: alone.
+    #[command(flatten)]
+    pub wq: super::wq::WqArgs,
 
     /// Print one JSON object to stdout instead of the table.
     #[arg(long, help_heading = "Output")]

@@ -163,7 +163,8 @@ impl Theirs {
             ),
             _ => (None, "kernel io_uring, NOP"),
         };
-        let setup = Setup { file, depth: args.depth, batch: arena.plan.batch, bs: args.bs, poll: args.poll.is_on() };
+        let (poll, batch) = (args.poll.is_on(), arena.plan.batch);
+        let setup = Setup { file, depth: args.depth, batch, bs: args.bs, poll, workers: None };
         let ring = KernelRing::new(setup)?;
         let lane = std::sync::Arc::new(Lane::new());
         Ok(Self::Kernel { looper: Box::new(Looper::new(ring, args.depth, arena.plan.batch, 0, lane)), name })

@@ -29,6 +29,15 @@ pub fn pin(cpu: usize) -> Result<(), Failure> {
     })
 }
 
+/// Lets the calling thread run on these CPUs; none for all that it may use already.
+pub fn pin_to(cpus: &[usize]) -> rustix::io::Result<()> {
+    let mut set = CpuSet::new();
+    for &cpu in cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU) {
+        set.set(cpu);
+    }
+    if cpus.is_empty() { Ok(()) } else { rustix::thread::sched_setaffinity(None, &set) }
+}
+
 /// CPU time of the whole process except the thread that shows progress.
 ///
 /// The whole process, because a driver may have threads of its own and the kernel may run parts of an I/O on worker

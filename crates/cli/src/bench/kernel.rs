@@ -14,7 +14,7 @@
 use std::fs::File;
 
 use sheave::base::buf::Buf;
-use sheave::uring::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
+use sheave::uring::sqe::{IOSQE_ASYNC, IOSQE_FIXED_FILE, Sqe, opcode};
 
 use crate::bench::engine::Engine;
 use crate::failure::Failure;
@@ -23,7 +23,7 @@ mod rings;
 mod setup;
 
 use rings::{Params, Rings};
-pub use setup::Setup;
+pub use setup::{Setup, Workers};
 
 /// What [`probe`] asks the kernel for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,9 +72,9 @@ const IORING_ENTER_REGISTERED_RING: u32 = 1 << 4;
 
 impl KernelRing {
     /// Writes into every SQE what all requests have in common.
-    fn prefill(&mut self, fixed_buffers: bool) {
+    fn prefill(&mut self, fixed_buffers: bool, in_workers: bool) {
         let template = if self.nop {
-            Sqe::default()
+            Sqe { flags: if in_workers { IOSQE_ASYNC } else { 0 }, ..Sqe::default() }
         } else {
             Sqe { flags: IOSQE_FIXED_FILE, fd: 0, len: self.bs, ..Sqe::default() }
         };

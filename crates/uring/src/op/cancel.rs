@@ -8,6 +8,7 @@
 //! - I1: what is cancelled ends once, with `-ECANCELED`, from `ready`: after the CQE of the cancel.
 
 use crate::core::Core;
+use crate::io_wq::Cancelled;
 use crate::opdef::{self, Issue};
 use crate::req::{NO_FILE, NO_SLOT, REQ_CANCELED, Req, State};
 use crate::ring::Ring;
@@ -132,7 +133,9 @@ impl Core {
         } else if let Some(at) = self.retry.iter().position(|&waiting| waiting == slot) {
             self.retry.remove(at);
             self.ready.push_back(slot);
-        } // Else a worker has it, and gives it back.
+        } else if self.wq.cancel(slot) == Cancelled::Queued {
+            self.ready.push_back(slot);
+        } // Else a worker has started it, and gives it back.
         self.reqs[slot].rflags |= REQ_CANCELED;
         true
     }

@@ -30,7 +30,9 @@ impl Ring {
                 return ready;
             }
             let spun = self.io.clock().cycles().wrapping_sub(spin_from) >= self.spin_cycles;
-            if spun || self.io.waits_for_kernel() {
+            // On one CPU the workers run when this thread sleeps.
+            let in_the_way = self.one_cpu && self.core.wq.is_busy();
+            if spun || in_the_way || self.io.waits_for_kernel() {
                 self.io.wait(wanted - ready, self.sleep_limit(left));
                 spin_from = self.io.clock().cycles();
             } else {
@@ -54,7 +56,7 @@ impl Ring {
             return true;
         }
         let handle = self.task_work.handle();
-        self.task_work.is_shared(self.wq.handles() + self.core.files.handles_of(handle))
+        self.task_work.is_shared(self.core.files.handles_of(handle))
     }
 
     /// Ends the timeouts that are due or have seen enough CQEs, and starts what waited for them.

@@ -33,7 +33,7 @@ fn ratios_are_ours_by_theirs_and_medians_of_pairs() {
 
 #[test]
 fn the_kernel_does_nops_here() {
-    let setup = Setup { file: None, depth: 8, batch: 4, bs: 512, poll: false };
+    let setup = Setup { file: None, depth: 8, batch: 4, bs: 512, poll: false, workers: None };
     let Ok(ring) = KernelRing::new(setup) else {
         sheave_testkit::skip("the kernel forbids io_uring here: `sheave doctor` tells why");
         return;

@@ -16,7 +16,7 @@ use crate::bench::engine::Engine;
 use crate::failure::Failure;
 
 /// What the peer shall do.
-pub struct Setup {
+pub struct Setup<'a> {
     /// The file to read and write; none for a NOP.
     pub file: Option<File>,
     /// I/Os in flight at most.
@@ -27,10 +27,23 @@ pub struct Setup {
     pub bs: u32,
     /// Set the ring up with IOPOLL.
     pub poll: bool,
+    /// NOPs go to the kernel's workers (IOSQE_ASYNC).
+    pub workers: Option<Workers<'a>>,
+}
+
+/// Limits of the kernel's workers.
+#[derive(Clone, Copy)]
+pub struct Workers<'a> {
+    /// Most of them, of each account.
+    pub limit: u32,
+    /// CPUs that they run on; none for all.
+    pub cpus: &'a [usize],
 }
 
 const REGISTER_BUFFERS: u32 = 0;
 const REGISTER_FILES: u32 = 2;
+const REGISTER_IOWQ_AFF: u32 = 17;
+const REGISTER_IOWQ_MAX_WORKERS: u32 = 19;
 const REGISTER_RING_FDS: u32 = 20;
 
 /// `struct io_uring_rsrc_update` of the UAPI.
@@ -43,7 +56,7 @@ struct RsrcUpdate {
 
 impl KernelRing {
     /// Sets a ring up, with deferred task work or without, whichever makes NOPs faster here.
-    pub fn new(mut setup: Setup) -> Result<Self, Failure> {
+    pub fn new(mut setup: Setup<'_>) -> Result<Self, Failure> {
         let file = setup.file.take();
         let rings = match &file {
             // I/O that sleeps: deferred task work spares the submitting thread the interruptions.
@@ -61,7 +74,7 @@ impl KernelRing {
     }
 
     /// Buffers, file and SQEs for a ring.
-    fn over(setup: &Setup, rings: Rings, file: Option<File>) -> Result<Self, Failure> {
+    fn over(setup: &Setup<'_>, rings: Rings, file: Option<File>) -> Result<Self, Failure> {
         let len = (setup.depth as usize) * (setup.bs as usize);
         let mut buffers = Buf::zeroed(len, 4096).map_err(|err| {
             Failure::run(format!("no memory for the peer's buffers: {err}")).fix("use a smaller --depth or --bs")
@@ -79,16 +92,19 @@ impl KernelRing {
             let region = libc::iovec { iov_base: buffers.as_mut_ptr().cast(), iov_len: len };
             fixed_buffers = register(&rings, REGISTER_BUFFERS, &mut [region]).is_ok();
         }
+        if let Some(workers) = setup.workers {
+            limit_workers(&rings, workers)?;
+        }
         let enter = enter_by_index(&rings, setup.poll && file.is_some());
         let (nop, base) = (file.is_none(), buffers.as_ptr() as u64);
         let mut ring = Self { rings, buffers, base, _file: file, nop, bs: setup.bs, opcodes: [0; 2], enter, queued: 0 };
-        ring.prefill(fixed_buffers);
+        ring.prefill(fixed_buffers, setup.workers.is_some());
         Ok(ring)
     }
 }
 
 /// Builds the ring itself, from most to least modern (I3); `None` when the kernel lacks what is asked.
-fn build(setup: &Setup, defer: bool, file: bool) -> Result<Option<Rings>, Failure> {
+fn build(setup: &Setup<'_>, defer: bool, file: bool) -> Result<Option<Rings>, Failure> {
     let mut flags = rings::SETUP_CQSIZE;
     if setup.poll && file {
         flags |= rings::SETUP_IOPOLL;
@@ -127,6 +143,25 @@ fn register<T>(rings: &Rings, what: u32, arguments: &mut [T]) -> IoResult<i64> {
     if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
 }
 
+/// Tells the kernel how many workers there may be, and where.
+fn limit_workers(rings: &Rings, workers: Workers<'_>) -> Result<(), Failure> {
+    // Bound and unbound: NOPs are of one of these.
+    register(rings, REGISTER_IOWQ_MAX_WORKERS, &mut [workers.limit; 2])
+        .map_err(|err| Failure::run(format!("the kernel does not take a limit for its workers: {err}")))?;
+    if workers.cpus.is_empty() {
+        return Ok(());
+    }
+    let mut mask = [0_u8; 512];
+    for cpu in workers.cpus {
+        if let Some(byte) = mask.get_mut(cpu / 8) {
+            *byte |= 1 << (cpu % 8);
+        }
+    }
+    register(rings, REGISTER_IOWQ_AFF, &mut mask)
+        .map_err(|err| Failure::run(format!("the kernel does not place its workers: {err}")))?;
+    Ok(())
+}
+
 /// Registers the ring with its own thread, so that an enter needs no look-up of the descriptor (I3).
 fn enter_by_index(rings: &Rings, polls: bool) -> Enter {
     let mut update = [RsrcUpdate { offset: u32::MAX, resv: 0, data: rings.fd() as u64 }];
@@ -137,7 +172,7 @@ fn enter_by_index(rings: &Rings, polls: bool) -> Enter {
 }
 
 /// The ring that does more NOPs: the better of three short turns each.
-fn faster(setup: &Setup, deferred: Rings, plain: Rings) -> Result<Rings, Failure> {
+fn faster(setup: &Setup<'_>, deferred: Rings, plain: Rings) -> Result<Rings, Failure> {
     const TURNS: usize = 3;
     let (mut deferred, mut plain) = (KernelRing::over(setup, deferred, None)?, KernelRing::over(setup, plain, None)?);
     let (mut with, mut without) = (0, 0);

@@ -1,0 +1,246 @@
+//! The pools that came before: kept here to be measured against, and nowhere else.
+//!
+//! | arm | queue | a worker takes | wakes |
+//! |---|---|---|---|
+//! | one-list | one list, one lock; flags are read wherever they are needed | one item | a worker an item |
+//! | flags-once | the same; flags are read once | one item | the same |
+//! | sharded | a list and a lock a worker; submitters go round | one item of its own list | that worker |
+//!
+//! All their workers are there from the start. Hashed work as in the kernel of the time: the list is searched from
+//! the front for an item whose hash nobody runs.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use sheave::base::clock::Clock;
+
+use super::WqPlan;
+use super::pool_engine::{Arm, Back, perform};
+use super::turn::PoolFigures;
+use crate::args::Work;
+use crate::bench::cpu;
+use crate::failure::Failure;
+
+/// Flags of an item: it has a hash, in the bits from `HASH_SHIFT` on.
+const HASHED: u32 = 1;
+const UNBOUND: u32 = 2;
+const HASH_SHIFT: u32 = 24;
+const HASHES: usize = u64::BITS as usize;
+
+/// An item, as the kernel has it: a word of flags that others may change.
+struct Item {
+    flags: AtomicU32,
+    slot: u32,
+    back: Back,
+    queued: u64,
+}
+
+#[derive(Default)]
+struct List {
+    items: VecDeque<Box<Item>>,
+    /// A bit a hash that somebody runs.
+    busy: u64,
+    sleeping: u32,
+    ends: bool,
+    wait_cycles: u64,
+    hold_cycles: u64,
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard {
+    list: Mutex<List>,
+    wake: Condvar,
+}
+
+struct Shared {
+    shards: Vec<Shard>,
+    work: Work,
+    flags_once: bool,
+    clock: Option<Clock>,
+    starts: Vec<AtomicU64>,
+}
+
+/// One of these pools, with its threads.
+pub struct OldPool {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl OldPool {
+    /// One list, or one a worker.
+    pub fn new(plan: &WqPlan, sharded: bool, flags_once: bool, measure: bool) -> Result<Self, Failure> {
+        let (workers, work) = (plan.workers, plan.work);
+        let shards = if sharded { workers } else { 1 };
+        let shared = Arc::new(Shared {
+            shards: (0..shards).map(|_| Shard::default()).collect(),
+            work,
+            flags_once,
+            clock: measure.then(Clock::real),
+            starts: (0..if measure { 64 } else { 0 }).map(|_| AtomicU64::new(0)).collect(),
+        });
+        let mut pool = Self { shared, threads: Vec::new() };
+        for worker in 0..workers {
+            let shared = Arc::clone(&pool.shared);
+            let cpus = plan.worker_cpus.clone();
+            let body = move || {
+                // Checked when the run was planned.
+                let _ = cpu::pin_to(&cpus);
+                shared.serve((worker % shards) as usize);
+            };
+            let thread = std::thread::Builder::new().name(format!("old-wq-{worker}")).spawn(body);
+            pool.threads.push(thread.map_err(|err| Failure::run(format!("cannot start a worker: {err}")))?);
+        }
+        Ok(pool)
+    }
+
+    /// A submitter's way in.
+    pub fn client(&self, first: u32, back: Back) -> OldClient {
+        OldClient { shared: Arc::clone(&self.shared), back, next: first as usize }
+    }
+
+    /// What was measured.
+    pub fn figures(&self) -> PoolFigures {
+        let mut figures = PoolFigures { created: self.threads.len() as u64, ..PoolFigures::default() };
+        let Some(clock) = &self.shared.clock else { return figures };
+        for shard in &self.shared.shards {
+            let list = lock(&shard.list);
+            figures.hold_ns += clock.cycles_to_ns(list.hold_cycles);
+            figures.wait_ns += clock.cycles_to_ns(list.wait_cycles);
+        }
+        let starts = self.shared.starts.iter().enumerate();
+        figures.starts = starts
+            .map(|(power, count)| ((1_u64 << power).saturating_mul(2) - 1, count.load(Ordering::Relaxed)))
+            .filter(|&(_, count)| count > 0)
+            .collect();
+        figures
+    }
+}
+
+impl Drop for OldPool {
+    fn drop(&mut self) {
+        for shard in &self.shared.shards {
+            lock(&shard.list).ends = true;
+            shard.wake.notify_all();
+        }
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// A worker's life.
+    fn serve(&self, at: usize) {
+        let shard = &self.shards[at];
+        let mut done: Option<Option<usize>> = None;
+        loop {
+            let (mut list, since) = self.lock(shard);
+            if let Some(hash) = done.take().flatten() {
+                list.busy &= !(1_u64 << hash);
+            }
+            let Some((item, hash)) = self.take(&mut list) else {
+                if list.ends {
+                    return;
+                }
+                list.sleeping += 1;
+                self.unlock_times(&mut list, since);
+                list = shard.wake.wait(list).unwrap_or_else(PoisonError::into_inner);
+                list.sleeping -= 1;
+                continue;
+            };
+            self.unlock_times(&mut list, since);
+            drop(list);
+            if let Some(clock) = &self.clock {
+                let ns = clock.cycles_to_ns(clock.cycles().wrapping_sub(item.queued));
+                self.starts[ns.max(1).ilog2() as usize].fetch_add(1, Ordering::Relaxed);
+            }
+            perform(self.work);
+            item.back.finish([item.slot]);
+            done = Some(hash);
+        }
+    }
+
+    /// The first item that may run, and its hash.
+    fn take(&self, list: &mut List) -> Option<(Box<Item>, Option<usize>)> {
+        for at in 0..list.items.len() {
+            let item = &list.items[at];
+            // Relaxed: flags are a word by themselves.
+            let mut flags = item.flags.load(Ordering::Relaxed);
+            if flags & HASHED == 0 {
+                return list.items.remove(at).map(|item| (item, None));
+            }
+            if !self.flags_once {
+                flags = item.flags.load(Ordering::Relaxed);
+            }
+            let hash = (flags >> HASH_SHIFT) as usize % HASHES;
+            if list.busy & 1 << hash == 0 {
+                list.busy |= 1 << hash;
+                return list.items.remove(at).map(|item| (item, Some(hash)));
+            }
+        }
+        None
+    }
+
+    fn lock<'a>(&self, shard: &'a Shard) -> (MutexGuard<'a, List>, u64) {
+        let Some(clock) = &self.clock else { return (lock(&shard.list), 0) };
+        let from = clock.cycles();
+        let mut list = lock(&shard.list);
+        let now = clock.cycles();
+        list.wait_cycles += now.wrapping_sub(from);
+        (list, now)
+    }
+
+    fn unlock_times(&self, list: &mut List, since: u64) {
+        if let Some(clock) = &self.clock {
+            list.hold_cycles += clock.cycles().wrapping_sub(since);
+        }
+    }
+}
+
+/// A submitter's way in.
+pub struct OldClient {
+    shared: Arc<Shared>,
+    back: Back,
+    next: usize,
+}
+
+impl Arm for OldClient {
+    /// Like the kernel, item by item.
+    fn queue(&mut self, slot: u32, hash: Option<u32>) {
+        let shared = &*self.shared;
+        let flags = hash.map_or(0, |hash| HASHED | (hash % HASHES as u32) << HASH_SHIFT);
+        let queued = shared.clock.as_ref().map_or(0, Clock::cycles);
+        let item = Box::new(Item { flags: AtomicU32::new(flags), slot, back: self.back.clone(), queued });
+        // Items of a hash must meet in one list to keep their order.
+        let at = hash.map_or(self.next, |hash| hash as usize) % shared.shards.len();
+        self.next += 1;
+        let shard = &shared.shards[at];
+        let (mut list, since) = shared.lock(shard);
+        if !shared.flags_once {
+            // The account and the hash, each by a read of its own under the lock.
+            let unbound = item.flags.load(Ordering::Relaxed) & UNBOUND;
+            let hash = item.flags.load(Ordering::Relaxed) >> HASH_SHIFT;
+            std::hint::black_box((unbound, hash));
+        }
+        list.items.push_back(item);
+        let wakes = list.sleeping > 0;
+        shared.unlock_times(&mut list, since);
+        drop(list);
+        if wakes {
+            shard.wake.notify_one();
+        }
+    }
+
+    fn commit(&mut self) {}
+}
+
+fn lock(list: &Mutex<List>) -> MutexGuard<'_, List> {
+    list.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! A pool without a ring, as an engine; and the way back that all pools here share.
+//!
+//! Results come back through the queue and the parker that a ring uses for them, whatever pool runs the items, so
+//! that arms differ in nothing but their queues and workers.
+
+use std::time::{Duration, Instant};
+
+use sheave::base::clock::Clock;
+use sheave::base::mpscq::{Consumer, MpscQueue};
+use sheave::base::parker::{Parker, Unparker};
+use sheave::uring::io_wq::{Section, Source, Submitter, WorkFlags};
+
+use crate::args::Work;
+use crate::bench::engine::Engine;
+use crate::failure::Failure;
+
+/// A submitter polls so long for results before it sleeps, as a ring does.
+const SPIN: Duration = Duration::from_micros(10);
+
+/// A pool as a submitter sees it.
+pub trait Arm {
+    /// Queues a slot.
+    fn queue(&mut self, slot: u32, hash: Option<u32>);
+    /// Hands over what was queued.
+    fn commit(&mut self);
+}
+
+/// The workers' end of the way back.
+#[derive(Clone)]
+pub struct Back {
+    queue: MpscQueue,
+    unparker: Unparker,
+}
+
+impl Back {
+    /// These slots are done.
+    pub fn finish(&self, slots: impl IntoIterator<Item = u32>) {
+        self.queue.push_all(slots);
+        self.unparker.unpark();
+    }
+}
+
+/// The engine.
+pub struct PoolEngine<A> {
+    arm: A,
+    back: Consumer,
+    parker: Parker,
+    ready: Vec<u32>,
+    clock: Clock,
+    spin: u64,
+    hashed: u32,
+}
+
+impl<A: Arm> PoolEngine<A> {
+    /// An engine over what `arm` makes of the way back.
+    pub fn new(depth: u32, hashed: u32, arm: impl FnOnce(Back) -> Result<A, Failure>) -> Result<Self, Failure> {
+        let parker = Parker::new().map_err(|err| Failure::run(format!("no event descriptor: {err}")))?;
+        let (queue, consumer) = MpscQueue::new(depth);
+        let arm = arm(Back { queue, unparker: parker.unparker() })?;
+        let clock = Clock::real();
+        let one_cpu = crate::bench::cpu::allowed().len() == 1;
+        let spin = if one_cpu { 0 } else { clock.ns_to_cycles(SPIN.as_nanos() as u64) };
+        Ok(Self { arm, back: consumer, parker, ready: Vec::with_capacity(depth as usize), clock, spin, hashed })
+    }
+
+    fn collect(&mut self) {
+        while let Some(slot) = self.back.pop() {
+            self.ready.push(slot);
+        }
+    }
+}
+
+impl<A: Arm> Engine for PoolEngine<A> {
+    fn expected(&self) -> i32 {
+        0
+    }
+
+    #[inline]
+    fn prep(&mut self, slot: u32, _: bool, _: u64) {
+        let hash = (self.hashed > 0).then(|| slot % self.hashed);
+        self.arm.queue(slot, hash);
+    }
+
+    #[inline]
+    fn submit(&mut self, wait: u32) -> Result<(), Failure> {
+        self.arm.commit();
+        let mut from = self.clock.cycles();
+        loop {
+            self.collect();
+            if self.ready.len() >= wait as usize {
+                return Ok(());
+            }
+            if self.clock.cycles().wrapping_sub(from) < self.spin {
+                std::hint::spin_loop();
+            } else if self.parker.prepare_sleep() {
+                if self.back.is_empty() {
+                    self.parker.park(None);
+                } else {
+                    self.parker.cancel_sleep();
+                }
+                from = self.clock.cycles();
+            }
+        }
+    }
+
+    #[inline]
+    fn reap(&mut self, mut done: impl FnMut(u32, i32)) -> u32 {
+        self.collect();
+        let reaped = self.ready.len() as u32;
+        for slot in self.ready.drain(..) {
+            done(slot, 0);
+        }
+        reaped
+    }
+
+    fn buffer(&mut self, _: u32) -> &mut [u8] {
+        &mut []
+    }
+}
+
+/// Does what an item is to do.
+pub fn perform(work: Work) {
+    match work {
+        Work::Nop => {}
+        Work::Spin(time) => {
+            let start = Instant::now();
+            while start.elapsed() < time {
+                std::hint::spin_loop();
+            }
+        }
+        Work::Sleep(time) => std::thread::sleep(time),
+    }
+}
+
+/// The items of one submitter in Sheave's pool.
+pub struct BenchSource {
+    /// What an item does.
+    pub work: Work,
+    /// Where results go.
+    pub back: Back,
+}
+
+impl Source for BenchSource {
+    fn run(&self, _: u32, _: &Section<'_>) -> i32 {
+        perform(self.work);
+        0
+    }
+
+    fn run_short(&self, _: u32) -> i32 {
+        0
+    }
+
+    fn finish(&self, done: &[(u32, i32)]) {
+        self.back.finish(done.iter().map(|&(slot, _)| slot));
+    }
+}
+
+/// Sheave's pool.
+pub struct Stealing {
+    submitter: Submitter<BenchSource>,
+    short: bool,
+}
+
+impl Stealing {
+    /// A client of the pool.
+    pub fn new(submitter: Submitter<BenchSource>, work: Work) -> Self {
+        Self { submitter, short: work == Work::Nop }
+    }
+}
+
+impl Arm for Stealing {
+    #[inline]
+    fn queue(&mut self, slot: u32, hash: Option<u32>) {
+        let flags = match (hash, self.short) {
+            (None, true) => WorkFlags::SHORT,
+            (None, false) => WorkFlags::BOUND,
+            (Some(hash), true) => WorkFlags::short_hashed(hash),
+            (Some(hash), false) => WorkFlags::hashed(hash),
+        };
+        let queued = self.submitter.queue(slot, flags);
+        debug_assert!(queued, "the loop queues free slots");
+    }
+
+    #[inline]
+    fn commit(&mut self) {
+        self.submitter.commit();
+    }
+}

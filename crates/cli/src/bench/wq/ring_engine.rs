@@ -1,0 +1,61 @@
+//! A ring whose NOPs go to workers, as an engine.
+//!
+//! Invariant I1: the ring has an SQ entry, a CQ entry and a request slot for each slot of the loop (engine I2).
+#![allow(unsafe_code)] // SQEs are pushed as they are.
+
+use sheave::Ring;
+use sheave::uring::sqe::{IOSQE_ASYNC, Sqe, opcode};
+use sheave::uring::{IoWq, RingError};
+
+use crate::bench::engine::Engine;
+use crate::failure::Failure;
+
+/// The ring.
+pub struct RingEngine {
+    ring: Ring,
+}
+
+impl RingEngine {
+    /// A ring on the calling thread over a shared pool.
+    pub fn new(depth: u32, wq: &IoWq) -> Result<Self, Failure> {
+        let ring = Ring::builder().entries(depth.next_power_of_two()).io_wq(wq).build();
+        Ok(Self { ring: ring.map_err(|err| Failure::run(format!("cannot set a ring up: {err}")))? })
+    }
+}
+
+impl Engine for RingEngine {
+    fn expected(&self) -> i32 {
+        0
+    }
+
+    #[inline]
+    fn prep(&mut self, slot: u32, _: bool, _: u64) {
+        let sqe = Sqe { opcode: opcode::NOP, flags: IOSQE_ASYNC, user_data: u64::from(slot), ..Sqe::default() };
+        // SAFETY: a NOP uses no address.
+        let pushed = unsafe { self.ring.push_sqe(&sqe) };
+        debug_assert!(pushed, "I1");
+    }
+
+    #[inline]
+    fn submit(&mut self, wait: u32) -> Result<(), Failure> {
+        let submitted = if wait > 0 { self.ring.submit_and_wait(wait) } else { self.ring.submit() };
+        match submitted {
+            Ok(_) | Err(RingError::Busy) => Ok(()),
+            Err(err) => Err(Failure::run(format!("the ring refuses to submit: {err}"))),
+        }
+    }
+
+    #[inline]
+    fn reap(&mut self, mut done: impl FnMut(u32, i32)) -> u32 {
+        let mut reaped = 0;
+        for completion in self.ring.completions() {
+            done(completion.user_data as u32, completion.res);
+            reaped += 1;
+        }
+        reaped
+    }
+
+    fn buffer(&mut self, _: u32) -> &mut [u8] {
+        &mut []
+    }
+}

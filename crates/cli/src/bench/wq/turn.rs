@@ -1,0 +1,146 @@
+//! One turn of one side: submitters in step, each with the loop of all benches over an engine of its own.
+//!
+//! * I1. Every submitter passes every gate, whether it is well or not.
+//! * I2. Time, CPU time and context switches are taken between two gates, when all are warm and none has ended.
+
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use super::WqPlan;
+use crate::args::Rw;
+use crate::bench::cpu::{self, CpuMeter, Spent};
+use crate::bench::engine::Engine;
+use crate::bench::live::{Counts, report_histogram};
+use crate::bench::looper::{Lane, Looper, Until};
+use crate::bench::pace::Unpaced;
+use crate::bench::pattern::Pattern;
+use crate::failure::Failure;
+
+/// What a turn found.
+pub struct Turn {
+    /// Counts of all submitters.
+    pub counts: Counts,
+    /// Wall and CPU time.
+    pub spent: Spent,
+    /// From queueing to the result.
+    pub latency: Histogram<u64>,
+    /// Context switches of the process, the kernel's workers included.
+    pub switches: u64,
+    /// What the pool says of itself.
+    pub pool: PoolFigures,
+}
+
+/// What a pool says of itself; the kernel's says nothing.
+#[derive(Clone, Debug, Default)]
+pub struct PoolFigures {
+    /// Workers made.
+    pub created: u64,
+    /// Time its locks were held and waited for, when measured.
+    pub hold_ns: u64,
+    /// See above.
+    pub wait_ns: u64,
+    /// Upper bounds of times from queue to start, and how many items waited so long, when measured.
+    pub starts: Vec<(u64, u64)>,
+}
+
+impl Turn {
+    /// Items a second.
+    pub fn iops(&self) -> f64 {
+        self.counts.ios as f64 * 1e9 / self.spent.wall_ns.max(1) as f64
+    }
+
+    /// CPU time an item.
+    pub fn cpu_ns_per_io(&self) -> f64 {
+        self.spent.cpu_ns as f64 / self.counts.ios.max(1) as f64
+    }
+}
+
+/// How long a turn runs before it counts.
+const WARM_UP: Duration = Duration::from_millis(20);
+
+/// Runs the submitters; `figures` is asked when all have ended.
+pub fn run<E: Engine>(
+    plan: &WqPlan,
+    make: impl Fn() -> Result<E, Failure> + Sync,
+    figures: impl FnOnce() -> PoolFigures,
+) -> Result<Turn, Failure> {
+    let gate = Barrier::new(plan.submitters as usize + 1);
+    let meter = CpuMeter::default();
+    std::thread::scope(|scope| {
+        let (make, at_gate) = (&make, &gate);
+        let lanes: Vec<Arc<Lane>> = (0..plan.submitters).map(|_| Arc::new(Lane::new())).collect();
+        let threads: Vec<_> = lanes
+            .iter()
+            .enumerate()
+            .map(|(index, lane)| {
+                let lane = Arc::clone(lane);
+                scope.spawn(move || submitter(plan, index, make, lane, at_gate))
+            })
+            .collect();
+        gate.wait();
+        let (watch, switches) = (meter.start(), switches());
+        gate.wait();
+        gate.wait();
+        let (spent, switches) = (watch.spent(), self::switches().saturating_sub(switches));
+        gate.wait();
+        let (mut counts, mut latency) = (Counts::default(), report_histogram());
+        for (thread, lane) in threads.into_iter().zip(&lanes) {
+            counts += thread.join().map_err(|_| Failure::run("a thread of the run panicked"))??;
+            lane.latency.merge_into(&mut latency);
+        }
+        Ok(Turn { counts, spent, latency, switches, pool: figures() })
+    })
+}
+
+/// One submitter's turn (I1).
+fn submitter<E: Engine>(
+    plan: &WqPlan,
+    index: usize,
+    make: impl Fn() -> Result<E, Failure>,
+    lane: Arc<Lane>,
+    gate: &Barrier,
+) -> Result<Counts, Failure> {
+    let mut pattern = Pattern::new(Rw::Read, 0, 0, 512, 1, 1);
+    let until = |time| Until { runtime: Some(time), ios: u64::MAX, stop: Arc::clone(&plan.stop) };
+    let pinned = match plan.cpus.len() {
+        0 => Ok(()),
+        cpus => cpu::pin(plan.cpus[index % cpus]),
+    };
+    let warm = pinned.and_then(|()| make()).and_then(|engine| {
+        let mut looper = Looper::new(engine, plan.depth, plan.batch, 0, lane);
+        looper.run(&mut pattern, &until(WARM_UP), &mut Unpaced)?;
+        looper.reset();
+        Ok(looper)
+    });
+    gate.wait();
+    gate.wait();
+    let ran = warm.and_then(|mut looper| {
+        looper.run(&mut pattern, &until(plan.turn), &mut Unpaced)?;
+        Ok(looper)
+    });
+    gate.wait();
+    // The pool's threads are counted before they go with the last looper.
+    gate.wait();
+    let looper = ran?;
+    match looper.first_error() {
+        Some(error) => Err(Failure::run(format!("an item ended with {} instead of 0", error.result))),
+        None => Ok(looper.counts()),
+    }
+}
+
+/// Context switches of the threads that live now, the kernel's workers among them.
+fn switches() -> u64 {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
+    let status = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok());
+    status.map(|status| of_thread(&status)).sum()
+}
+
+fn of_thread(status: &str) -> u64 {
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|value| value.trim().parse::<u64>().ok()).unwrap_or_default()
+    };
+    field("voluntary_ctxt_switches:") + field("nonvoluntary_ctxt_switches:")
+}

@@ -1,0 +1,128 @@
+//! A client of a pool: a source of work and the state of its items.
+//!
+//! Owns the client's life: registered, closing, gone. Does not own queues.
+//!
+//! Invariants:
+//! - I1: a client leaves the table when none of its items is queued or runs; who closes it waits for that.
+//! - I2: entries that a gone client left behind name generations that no later client in its place has.
+
+use sheave_base::clock::Clock;
+use sheave_base::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use sheave_base::sync::{Arc, Condvar, Mutex};
+
+use super::item::Items;
+use super::work::Source;
+
+#[derive(Debug)]
+pub(super) struct Client<S> {
+    pub(super) source: S,
+    pub(super) items: Items,
+    /// When each item was queued, in cycles; empty unless starts are measured.
+    stamps: Box<[AtomicU64]>,
+    closing: AtomicBool,
+    ended: Mutex<()>,
+    some_ended: Condvar,
+}
+
+impl<S: Source> Client<S> {
+    pub(super) fn new(source: S, slots: u32, generation: u32, measure: bool) -> Client<S> {
+        let stamps = if measure { slots } else { 0 };
+        Client {
+            source,
+            items: Items::new(slots, generation),
+            stamps: (0..stamps).map(|_| AtomicU64::new(0)).collect(),
+            closing: AtomicBool::new(false),
+            ended: Mutex::new(()),
+            some_ended: Condvar::new(),
+        }
+    }
+
+    /// Hands results over.
+    pub(super) fn finish(&self, done: &[(u32, i32)]) {
+        self.source.finish(done);
+        // SeqCst pairs with the fence in `close`: either that sees the items idle, or this sees it waiting.
+        fence(Ordering::SeqCst);
+        // Relaxed: after the fence.
+        if self.closing.load(Ordering::Relaxed) {
+            let _held = self.ended.lock().expect("invariant: no panic under this lock");
+            self.some_ended.notify_all();
+        }
+    }
+
+    /// Cancels the items that `cancel` names, and waits until the others have ended.
+    pub(super) fn close(&self, cancel: impl Fn(u32) -> bool) {
+        // Relaxed: before the fence.
+        self.closing.store(true, Ordering::Relaxed);
+        // SeqCst pairs with the fence in `finish`.
+        fence(Ordering::SeqCst);
+        for slot in (0..self.items.slots()).filter(|&slot| cancel(slot)) {
+            self.items.cancel(slot);
+        }
+        let mut held = self.ended.lock().expect("invariant: no panic under this lock");
+        for slot in 0..self.items.slots() {
+            while !self.items.is_idle(slot) {
+                held = self.some_ended.wait(held).expect("invariant: no panic under this lock");
+            }
+        }
+    }
+
+    pub(super) fn stamp(&self, slot: u32, clock: &Clock) {
+        if let Some(stamp) = self.stamps.get(slot as usize) {
+            // Relaxed: published with the item.
+            stamp.store(clock.cycles(), Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn stamp_of(&self, slot: u32) -> u64 {
+        // Relaxed: seen with the item.
+        self.stamps.get(slot as usize).map_or(0, |stamp| stamp.load(Ordering::Relaxed))
+    }
+}
+
+/// The clients of a pool by their number, with a generation for the next one in each place.
+#[derive(Debug)]
+pub(super) struct ClientTable<S> {
+    places: Vec<(Option<Arc<Client<S>>>, u32)>,
+    slots: usize,
+}
+
+impl<S: Source> ClientTable<S> {
+    pub(super) fn new() -> ClientTable<S> {
+        ClientTable { places: Vec::new(), slots: 0 }
+    }
+
+    /// The place for another client, and the generation its items start with.
+    pub(super) fn vacant(&self) -> (u32, u32) {
+        match self.places.iter().position(|(client, _)| client.is_none()) {
+            Some(at) => (at as u32, self.places[at].1),
+            None => (self.places.len() as u32, 0),
+        }
+    }
+
+    /// Puts a client into the vacant place; slots of all clients then.
+    pub(super) fn insert(&mut self, at: u32, client: Arc<Client<S>>) -> usize {
+        self.slots += client.items.slots() as usize;
+        if at as usize == self.places.len() {
+            self.places.push((None, 0));
+        }
+        self.places[at as usize].0 = Some(client);
+        self.slots
+    }
+
+    pub(super) fn remove(&mut self, at: u32) {
+        let place = &mut self.places[at as usize];
+        if let Some(client) = place.0.take() {
+            self.slots -= client.items.slots() as usize;
+            place.1 = client.items.next_generation();
+        }
+    }
+
+    pub(super) fn get(&self, at: u32) -> Option<&Arc<Client<S>>> {
+        self.places.get(at as usize)?.0.as_ref()
+    }
+
+    pub(super) fn copy_to(&self, to: &mut Vec<Option<Arc<Client<S>>>>) {
+        to.clear();
+        to.extend(self.places.iter().map(|(client, _)| client.clone()));
+    }
+}

@@ -1,0 +1,199 @@
+//! Hashed work of one shard: a queue for each bucket, and the promise that a bucket is run by one worker at a time.
+//!
+//! Owns the buckets and their nodes; lives under the shard's lock. Does not own the order among buckets: a bucket
+//! whose items are due has one entry (`Entry::hash_run`) in the shard's queue.
+//!
+//! | state of a bucket | meaning | left by |
+//! |---|---|---|
+//! | `Free` | nothing queued, nobody runs it | `push` |
+//! | `Due` | items queued; its one entry is in the shard's queue | `take` |
+//! | `Claimed` | a worker runs items of it; more may be queued meanwhile | `release` |
+//!
+//! Invariants:
+//! - I1: `tail` is the last node of the bucket after every operation, and `NONE` when it has none.
+//! - I2: items leave a bucket at its head only, and only into the hands of the worker that claimed it. So they run in
+//!   the order of their queueing, and never two at once, whoever steals the bucket.
+//! - I3: items without a hash never come here.
+//! - I4: a cancelled item's entry stays until it is taken or swept; it is no item any more (I2 of `work`).
+
+use super::work::{Entry, HASH_BUCKETS};
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    Due,
+    Claimed,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    head: u32,
+    tail: u32,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    entry: Entry,
+    next: u32,
+}
+
+/// The hashed items of a shard. All shards have all buckets, which is simpler than dividing them, and use only theirs.
+#[derive(Debug)]
+pub(super) struct HashRuns {
+    buckets: Box<[Bucket]>,
+    nodes: Vec<Node>,
+    free: u32,
+    /// Nodes in buckets.
+    used: usize,
+}
+
+impl HashRuns {
+    pub(super) fn new() -> HashRuns {
+        let bucket = Bucket { head: NONE, tail: NONE, state: State::Free };
+        HashRuns { buckets: vec![bucket; HASH_BUCKETS as usize].into(), nodes: Vec::new(), free: NONE, used: 0 }
+    }
+
+    /// Makes room for so many entries in all.
+    pub(super) fn reserve(&mut self, entries: usize) {
+        self.nodes.reserve_exact(entries.saturating_sub(self.nodes.len()));
+    }
+
+    /// Whether there is no room for another entry.
+    pub(super) fn is_full(&self) -> bool {
+        self.free == NONE && self.nodes.len() == self.nodes.capacity()
+    }
+
+    /// Appends an item. True when the bucket has become due: its entry is to be queued.
+    pub(super) fn push(&mut self, bucket: u32, entry: Entry) -> bool {
+        let node = self.get_node(entry);
+        let at = &mut self.buckets[bucket as usize];
+        match at.tail {
+            NONE => at.head = node,
+            tail => self.nodes[tail as usize].next = node,
+        }
+        at.tail = node;
+        let due = at.state == State::Free;
+        if due {
+            at.state = State::Due;
+        }
+        due
+    }
+
+    /// Claims a due bucket and takes its next items: one that may block, or up to `max` that do not. False when there
+    /// is none; the bucket is free then.
+    pub(super) fn take(&mut self, bucket: u32, max: usize, out: &mut Vec<Entry>) -> bool {
+        debug_assert_eq!(self.buckets[bucket as usize].state, State::Due, "claimed once (I2)");
+        let before = out.len();
+        while self.buckets[bucket as usize].head != NONE {
+            let head = self.buckets[bucket as usize].head;
+            let entry = self.nodes[head as usize].entry;
+            if out.len() - before == max || (entry.may_block() && out.len() > before) {
+                break;
+            }
+            out.push(entry);
+            self.pop(bucket);
+            if entry.may_block() {
+                break;
+            }
+        }
+        let any = out.len() > before;
+        self.buckets[bucket as usize].state = if any { State::Claimed } else { State::Free };
+        any
+    }
+
+    /// The worker has run what it took. True when there is more: the bucket's entry is to be queued.
+    pub(super) fn release(&mut self, bucket: u32) -> bool {
+        let at = &mut self.buckets[bucket as usize];
+        debug_assert_eq!(at.state, State::Claimed, "released by the worker that claimed it");
+        let more = at.head != NONE;
+        at.state = if more { State::Due } else { State::Free };
+        more
+    }
+
+    /// Drops the entries of items that do not wait any more.
+    pub(super) fn sweep(&mut self, waits: &dyn Fn(Entry) -> bool) {
+        for bucket in 0..self.buckets.len() {
+            let (mut before, mut at) = (NONE, self.buckets[bucket].head);
+            while at != NONE {
+                let Node { entry, next } = self.nodes[at as usize];
+                if waits(entry) {
+                    before = at;
+                } else {
+                    match before {
+                        NONE => self.buckets[bucket].head = next,
+                        before => self.nodes[before as usize].next = next,
+                    }
+                    self.put_node(at);
+                }
+                at = next;
+            }
+            // A bucket that became empty keeps its state: who takes or releases it finds out.
+            self.buckets[bucket].tail = before;
+        }
+    }
+
+    /// Entries in all buckets.
+    pub(super) fn len(&self) -> usize {
+        self.used
+    }
+
+    fn pop(&mut self, bucket: u32) {
+        let at = &mut self.buckets[bucket as usize];
+        let node = at.head;
+        at.head = self.nodes[node as usize].next;
+        if at.head == NONE {
+            at.tail = NONE;
+        }
+        self.put_node(node);
+    }
+
+    fn get_node(&mut self, entry: Entry) -> u32 {
+        self.used += 1;
+        let node = Node { entry, next: NONE };
+        match self.free {
+            NONE => {
+                self.nodes.push(node);
+                self.nodes.len() as u32 - 1
+            }
+            at => {
+                self.free = self.nodes[at as usize].next;
+                self.nodes[at as usize] = node;
+                at
+            }
+        }
+    }
+
+    fn put_node(&mut self, at: u32) {
+        self.used -= 1;
+        self.nodes[at as usize].next = self.free;
+        self.free = at;
+    }
+
+    /// I1, for tests.
+    #[cfg(all(test, not(feature = "shuttle")))]
+    pub(super) fn check(&self) {
+        let mut used = 0;
+        for bucket in &self.buckets {
+            let (mut last, mut at) = (NONE, bucket.head);
+            while at != NONE {
+                used += 1;
+                (last, at) = (at, self.nodes[at as usize].next);
+            }
+            assert_eq!(bucket.tail, last, "the tail is the last node");
+            assert!(bucket.head == NONE || bucket.state != State::Free, "items that nobody will run");
+        }
+        assert_eq!(used, self.used);
+    }
+
+    /// Whether every bucket is as new, for tests.
+    #[cfg(all(test, not(feature = "shuttle")))]
+    pub(super) fn is_unused(&self) -> bool {
+        self.nodes.is_empty() && self.buckets.iter().all(|bucket| bucket.state == State::Free)
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

@@ -1,0 +1,274 @@
+//! The pool under a model checker: schedules of submitters, workers, cancels, timeouts and the end, chosen at random.
+//!
+//! A lost wake-up is a deadlock, which the checker reports. Timeouts (of idle workers and of standbys) come whenever
+//! the checker likes, so workers end and are replaced in the middle of everything.
+
+use std::time::Duration;
+
+use sheave_base::sync::atomic::{AtomicU32, Ordering};
+use sheave_base::sync::{Arc, Condvar, Mutex, thread};
+
+use super::*;
+
+/// Schedules of each model and kind; `SHEAVE_MODEL_RUNS` sets another number.
+const RUNS: usize = 5_000;
+/// Priority changes in a schedule of the second kind.
+const PCT_DEPTH: usize = 3;
+
+fn explore(name: &str, body: impl Fn() + Send + Sync + 'static) {
+    let runs = std::env::var("SHEAVE_MODEL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(RUNS);
+    // Counted from outside of the checker's executions.
+    let seen = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let counter = std::sync::Arc::clone(&seen);
+    let body = std::sync::Arc::new(move || {
+        counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        body();
+    });
+    let again = std::sync::Arc::clone(&body);
+    shuttle::check_random(move || body(), runs);
+    shuttle::check_pct(move || again(), runs, PCT_DEPTH);
+    println!("{name}: explored {} schedules", seen.load(std::sync::atomic::Ordering::Relaxed));
+}
+
+#[derive(Default)]
+struct Seen {
+    done: Mutex<Vec<(u32, i32)>>,
+    changed: Condvar,
+    busy: AtomicU32,
+    ran: Mutex<Vec<u32>>,
+}
+
+impl Seen {
+    fn wait(&self, count: usize) -> Vec<(u32, i32)> {
+        let mut done = self.done.lock().unwrap();
+        while done.len() < count {
+            done = self.changed.wait(done).unwrap();
+        }
+        done.clone()
+    }
+}
+
+/// Slots from `EXCLUSIVE` up to `WAITS` must never run two at once.
+const EXCLUSIVE: u32 = 4;
+
+/// Waits inside its section until two others have ended.
+const WAITS: u32 = 8;
+
+struct Probe(Arc<Seen>);
+
+impl Probe {
+    fn body(&self, slot: u32) -> i32 {
+        let seen = &*self.0;
+        if slot >= EXCLUSIVE {
+            assert_eq!(seen.busy.fetch_add(1, Ordering::SeqCst), 0, "two items of one hash at once");
+            thread::yield_now();
+            seen.ran.lock().unwrap().push(slot);
+            seen.busy.fetch_sub(1, Ordering::SeqCst);
+        }
+        0
+    }
+}
+
+impl Source for Probe {
+    fn run(&self, slot: u32, _: &Section<'_>) -> i32 {
+        if slot == WAITS {
+            self.0.wait(2);
+            return 0;
+        }
+        self.body(slot)
+    }
+
+    fn run_short(&self, slot: u32) -> i32 {
+        self.body(slot)
+    }
+
+    fn finish(&self, done: &[(u32, i32)]) {
+        self.0.done.lock().unwrap().extend_from_slice(done);
+        self.0.changed.notify_all();
+    }
+}
+
+fn pool(bound: u32) -> Pool<Probe> {
+    Pool::new(PoolOptions {
+        max_workers: [bound, 1],
+        spin: Duration::ZERO,
+        shards: 2,
+        idle_timeout: Duration::from_secs(1),
+        ..PoolOptions::default()
+    })
+}
+
+fn client(pool: &Pool<Probe>, slots: u32) -> (Submitter<Probe>, Arc<Seen>) {
+    let seen = Arc::new(Seen::default());
+    (pool.submitter(Probe(Arc::clone(&seen)), slots).expect("room"), seen)
+}
+
+fn slots_of(mut done: Vec<(u32, i32)>) -> Vec<u32> {
+    done.sort_unstable();
+    done.iter().map(|&(slot, _)| slot).collect()
+}
+
+#[test]
+fn model_no_wake_up_is_lost() {
+    explore("queue, sleep, time out, queue again", || {
+        let pool = pool(2);
+        let (mut submitter, seen) = client(&pool, 4);
+        for round in 1..=3 {
+            submitter.queue(0, WorkFlags::SHORT);
+            submitter.commit();
+            submitter.queue(1, WorkFlags::BOUND);
+            submitter.commit();
+            seen.wait(2 * round);
+        }
+        drop(submitter);
+        drop(pool);
+    });
+}
+
+#[test]
+fn model_two_submitters_and_two_workers_lose_nothing() {
+    explore("two submitters", || {
+        let pool = pool(2);
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let pool = pool.clone();
+                thread::spawn(move || {
+                    let (mut submitter, seen) = client(&pool, 3);
+                    for slot in 0..3 {
+                        submitter.queue(slot, if slot == 1 { WorkFlags::BOUND } else { WorkFlags::SHORT });
+                        submitter.commit();
+                    }
+                    assert_eq!(slots_of(seen.wait(3)), [0, 1, 2]);
+                })
+            })
+            .collect();
+        drop(pool);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn model_a_hash_keeps_its_order_and_runs_alone() {
+    explore("hashes", || {
+        let pool = pool(3);
+        let (mut submitter, seen) = client(&pool, 8);
+        for slot in EXCLUSIVE..8 {
+            let flags = if slot % 2 == 0 { WorkFlags::hashed(1) } else { WorkFlags::short_hashed(1) };
+            submitter.queue(slot, flags);
+            submitter.queue(slot - EXCLUSIVE, WorkFlags::BOUND).then(|| submitter.commit());
+        }
+        submitter.commit();
+        seen.wait(8);
+        assert_eq!(*seen.ran.lock().unwrap(), [4, 5, 6, 7]);
+    });
+}
+
+#[test]
+fn model_a_cancel_has_one_outcome_and_an_item_one_end() {
+    explore("cancel", || {
+        let pool = pool(2);
+        let (mut submitter, seen) = client(&pool, 8);
+        for slot in EXCLUSIVE..8 {
+            submitter.queue(slot, WorkFlags::hashed(1));
+        }
+        submitter.queue(0, WorkFlags::SHORT);
+        submitter.commit();
+        let mut expected = vec![6];
+        for slot in [0, 4, 7, 5] {
+            match submitter.cancel(slot) {
+                Cancelled::Queued => assert_eq!(submitter.cancel(slot), Cancelled::NotFound),
+                Cancelled::Running | Cancelled::NotFound => expected.push(slot),
+            }
+        }
+        // A cancelled slot is free at once, and its old entry starts nothing.
+        let again = !expected.contains(&5);
+        if again {
+            submitter.queue(5, WorkFlags::hashed(1));
+            submitter.commit();
+            expected.push(5);
+        }
+        expected.sort_unstable();
+        assert_eq!(slots_of(seen.wait(expected.len())), expected);
+        assert!(!again || seen.ran.lock().unwrap().last() == Some(&5), "its turn is the one of its new entry");
+        drop(submitter);
+        drop(pool);
+        assert_eq!(slots_of(seen.wait(0)), expected, "nothing comes later");
+    });
+}
+
+#[test]
+fn model_a_blocked_worker_is_replaced() {
+    explore("an item waits for one behind it", || {
+        let pool = pool(2);
+        let (mut submitter, seen) = client(&pool, WAITS + 1);
+        // In one batch, or the second when the first has blocked: somebody must run it.
+        submitter.queue(WAITS, WorkFlags::BOUND);
+        submitter.commit();
+        submitter.queue(0, WorkFlags::BOUND);
+        submitter.queue(1, WorkFlags::SHORT);
+        submitter.commit();
+        assert_eq!(slots_of(seen.wait(3)), [0, 1, WAITS]);
+    });
+}
+
+#[test]
+fn model_a_client_closes_and_another_takes_its_place() {
+    explore("close", || {
+        let pool = pool(2);
+        for _ in 0..2 {
+            let (mut submitter, seen) = client(&pool, 2);
+            submitter.queue(0, WorkFlags::BOUND);
+            submitter.queue(1, WorkFlags::SHORT);
+            submitter.commit();
+            drop(submitter);
+            assert!(seen.wait(0).len() <= 2);
+        }
+        let (mut submitter, seen) = client(&pool, 2);
+        submitter.queue(0, WorkFlags::SHORT);
+        submitter.queue(1, WorkFlags::BOUND);
+        submitter.commit();
+        assert_eq!(slots_of(seen.wait(2)), [0, 1]);
+    });
+}
+
+#[test]
+fn model_a_shutdown_meets_a_submitter() {
+    explore("shutdown", || {
+        let pool = pool(2);
+        let ending = pool.clone();
+        let (mut submitter, seen) = client(&pool, 4);
+        submitter.queue(0, WorkFlags::BOUND);
+        submitter.queue(1, WorkFlags::UNBOUND);
+        submitter.commit();
+        let shutdown = thread::spawn(move || ending.shutdown());
+        submitter.queue(2, WorkFlags::SHORT);
+        submitter.queue(3, WorkFlags::hashed(1));
+        submitter.commit();
+        shutdown.join().unwrap();
+        assert_eq!(slots_of(seen.wait(4)), [0, 1, 2, 3], "each ends once, run or not");
+        assert_eq!(pool.counts().map(|acct| (acct.workers, acct.queued)), [(0, 0); 2]);
+    });
+}
+
+#[test]
+fn model_limits_change_under_way() {
+    explore("limits", || {
+        let pool = pool(3);
+        let (mut submitter, seen) = client(&pool, 4);
+        let other = pool.clone();
+        for slot in 0..4 {
+            submitter.queue(slot, WorkFlags::BOUND);
+        }
+        submitter.commit();
+        let lowering = thread::spawn(move || other.set_max_workers([1, 1]));
+        seen.wait(4);
+        lowering.join().unwrap();
+        for slot in 0..4 {
+            submitter.queue(slot, WorkFlags::BOUND);
+        }
+        submitter.commit();
+        seen.wait(8);
+    });
+}

@@ -1,0 +1,314 @@
+//! A ring as a client of a pool.
+//!
+//! Owns what a ring's items are ([`Work`]), the public handle of the pool that rings use ([`IoWq`]), and the way of a
+//! result back: into the ring's task-work queue, a batch at a time, with one wake-up.
+//!
+//! Invariants:
+//! - I1: a slot of the ring has at most one item, and its result comes back once, unless a cancel took it back.
+//! - I2: completions of writes are run, also when the ring is dropped; what would only start an operation is not.
+
+use std::time::Duration;
+
+use sheave_base::sync::{Arc, Mutex};
+use sheave_iomap::mapping::Intent;
+use sheave_iomap::{File, Kiocb, dio};
+
+use super::pool::{AcctCounts, Pool, PoolOptions, Submitter};
+use super::work::{REFUSED, Section, Source, WorkFlags};
+use super::{Cancelled, LockStats};
+use crate::blocking::{result_of, result_of_map};
+use crate::error::RingError;
+use crate::task_work::DoneQueue;
+
+/// What a worker does for a slot.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// `IOSQE_ASYNC` on an operation that has nothing to block on: the ring issues it when it comes back.
+    Issue,
+    /// The completion of an I/O whose plan is `Worker`.
+    Complete(Arc<dyn File>, Kiocb),
+    /// A mapping that blocks: position and length. Those of writes to one file keep their order.
+    Map(Arc<dyn File>, u64, u64, Intent),
+}
+
+/// The result of [`Work::Issue`]: the ring is to issue the slot now. No CQE has it.
+pub(crate) const ISSUE_NOW: i32 = i32::MIN;
+/// No thread could be had for the work, which was not done. No CQE has it.
+pub(crate) const NO_THREAD: i32 = REFUSED;
+
+/// Work that carries something.
+#[derive(Debug)]
+enum Load {
+    Complete(Arc<dyn File>, Kiocb),
+    Map(Arc<dyn File>, u64, u64, Intent),
+}
+
+/// A ring as the pool calls it.
+#[derive(Debug)]
+pub struct RingSource {
+    done: Arc<DoneQueue>,
+    loads: Box<[Mutex<Option<Load>>]>,
+}
+
+impl RingSource {
+    fn load(&self, slot: u32) -> sheave_base::sync::MutexGuard<'_, Option<Load>> {
+        self.loads[slot as usize].lock().expect("invariant: no panic under this lock")
+    }
+}
+
+impl Source for RingSource {
+    fn run(&self, slot: u32, section: &Section<'_>) -> i32 {
+        let load = self.load(slot).take();
+        match load {
+            Some(Load::Complete(file, mut kiocb)) => {
+                result_of(dio::finish_in_worker(&*file, &mut kiocb, section.token()))
+            }
+            Some(Load::Map(file, pos, len, intent)) => {
+                result_of_map(file.map_blocking(pos, len, intent, section.token()).map(|_| ()))
+            }
+            None => ISSUE_NOW,
+        }
+    }
+
+    fn run_short(&self, _: u32) -> i32 {
+        ISSUE_NOW
+    }
+
+    fn finish(&self, done: &[(u32, i32)]) {
+        self.done.finish(done);
+    }
+}
+
+/// Makes an [`IoWq`].
+#[derive(Clone, Debug, Default)]
+pub struct IoWqBuilder {
+    options: PoolOptions,
+}
+
+impl IoWqBuilder {
+    /// Most workers for work that ends by itself and soon (files), and for work that may take for ever; both 1 to
+    /// 4,096. Four a CPU and 256 unless set.
+    pub fn max_workers(mut self, bound: u32, unbound: u32) -> Self {
+        self.options.max_workers = [bound, unbound];
+        self
+    }
+
+    /// Name of the threads, which a dash and a number follow; Linux shows 15 bytes of it. `sheave-wq` unless set.
+    pub fn name(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.options.name);
+        self
+    }
+
+    /// A worker that nobody needs ends after this time; 5 s unless set.
+    pub fn idle_timeout(mut self, timeout: Duration) -> Self {
+        self.options.idle_timeout = timeout;
+        self
+    }
+
+    /// How long a worker without work looks for more before it sleeps; 50 us unless set, and 0 on one CPU.
+    pub fn spin(mut self, spin: Duration) -> Self {
+        self.options.spin = spin;
+        self
+    }
+
+    /// CPUs that workers run on; all that the process may use unless set.
+    pub fn cpus(mut self, cpus: &[usize]) -> Self {
+        cpus.clone_into(&mut self.options.cpus);
+        self
+    }
+
+    /// Measure how long locks are held and waited for, and how long items wait for their start: some clock reads an
+    /// item.
+    pub fn measure(mut self, measure: bool) -> Self {
+        self.options.measure = measure;
+        self
+    }
+
+    /// Makes the pool, which has no thread until there is work.
+    pub fn build(self) -> Result<IoWq, RingError> {
+        for (what, value) in ["bound workers", "unbound workers"].into_iter().zip(self.options.max_workers) {
+            check_limit(what, value)?;
+        }
+        super::thread_state::check_cpus(&self.options.cpus)?;
+        if self.options.name.contains('\0') {
+            return Err(RingError::WorkerName);
+        }
+        Ok(IoWq { pool: Pool::new(self.options) })
+    }
+}
+
+fn check_limit(what: &'static str, value: u32) -> Result<(), RingError> {
+    let high = super::acct::MAX_WORKERS;
+    if value == 0 || value > high {
+        return Err(RingError::Setting { what, value: value.into(), low: 1, high: high.into() });
+    }
+    Ok(())
+}
+
+/// The worker pool of one ring or of several. A clone is the same pool; the last one to go ends it and joins its
+/// threads.
+///
+/// ```
+/// use sheave_uring::{IoWq, Ring, prep};
+///
+/// let wq = IoWq::builder().max_workers(4, 16).name("db-wq").build()?;
+/// let mut ring = Ring::builder().entries(8).io_wq(&wq).build()?;
+/// ring.push(prep::nop().run_async().user_data(7)).map_err(|full| full.error)?;
+/// ring.submit_and_wait(1)?;
+/// assert_eq!(ring.completions().map(|c| c.user_data).collect::<Vec<_>>(), [7]);
+/// assert_eq!(wq.counts()[0].created, 1);
+/// # Ok::<(), sheave_uring::RingError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct IoWq {
+    pool: Pool<RingSource>,
+}
+
+impl IoWq {
+    /// Settings of a new pool.
+    #[must_use]
+    pub fn builder() -> IoWqBuilder {
+        IoWqBuilder::default()
+    }
+
+    /// Sets the most workers of both accounts, also while they work: those above a lowered limit end as soon as they
+    /// have finished what they are at. `None` leaves a limit as it is. Returns the limits before.
+    pub fn set_max_workers(&self, bound: Option<u32>, unbound: Option<u32>) -> Result<[u32; 2], RingError> {
+        let before = self.pool.counts().map(|acct| acct.limit);
+        for (what, value) in [("bound workers", bound), ("unbound workers", unbound)] {
+            check_limit(what, value.unwrap_or(1))?;
+        }
+        self.pool.set_max_workers([bound.unwrap_or(before[0]), unbound.unwrap_or(before[1])]);
+        Ok(before)
+    }
+
+    /// The workers of the bound and of the unbound account, now.
+    #[must_use]
+    pub fn counts(&self) -> [AcctCounts; 2] {
+        self.pool.counts()
+    }
+
+    /// What the pool's locks have seen; times are 0 unless measured.
+    #[must_use]
+    pub fn lock_stats(&self) -> LockStats {
+        self.pool.lock_stats()
+    }
+
+    /// How long items waited for their start, when that is measured: upper bounds in ns, and how many items waited so
+    /// long and longer than the bound before.
+    #[must_use]
+    pub fn starts(&self) -> Vec<(u64, u64)> {
+        self.pool.starts()
+    }
+}
+
+/// A ring's way into its pool.
+#[derive(Debug)]
+pub(crate) struct RingWq {
+    // Before the pool: dropped first.
+    submitter: Option<Submitter<RingSource>>,
+    pool: IoWq,
+    done: Arc<DoneQueue>,
+    slots: u32,
+    /// Slots that workers have or will have.
+    outstanding: u32,
+}
+
+impl RingWq {
+    pub(crate) fn new(pool: IoWq, done: Arc<DoneQueue>, slots: u32) -> RingWq {
+        RingWq { submitter: None, pool, done, slots, outstanding: 0 }
+    }
+
+    pub(crate) fn pool(&self) -> &IoWq {
+        &self.pool
+    }
+
+    /// Queues work for a slot; [`RingWq::commit`] hands it over. False when the pool has no place for this ring, or the
+    /// slot has work already.
+    #[inline]
+    pub(crate) fn queue(&mut self, slot: u32, work: Work) -> bool {
+        let queued = self.hand_over(slot, work);
+        self.outstanding += u32::from(queued);
+        queued
+    }
+
+    #[inline]
+    fn hand_over(&mut self, slot: u32, work: Work) -> bool {
+        let Some(submitter) = self.submitter() else { return false };
+        let (load, flags) = match work {
+            Work::Issue => return submitter.queue(slot, WorkFlags::SHORT),
+            Work::Complete(file, kiocb) => (Some(Load::Complete(file, kiocb)), WorkFlags::BOUND),
+            Work::Map(file, pos, len, intent) => {
+                let flags = if intent == Intent::Write { WorkFlags::hashed(hash_of(&file)) } else { WorkFlags::BOUND };
+                (Some(Load::Map(file, pos, len, intent)), flags)
+            }
+        };
+        *submitter.source().load(slot) = load;
+        submitter.queue(slot, flags)
+    }
+
+    #[inline]
+    fn submitter(&mut self) -> Option<&mut Submitter<RingSource>> {
+        if self.submitter.is_none() {
+            self.register();
+        }
+        self.submitter.as_mut()
+    }
+
+    #[cold]
+    fn register(&mut self) {
+        let loads = (0..self.slots).map(|_| Mutex::new(None)).collect();
+        let source = RingSource { done: Arc::clone(&self.done), loads };
+        self.submitter = self.pool.pool.submitter(source, self.slots);
+    }
+
+    /// Hands over what was queued.
+    #[inline]
+    pub(crate) fn commit(&mut self) {
+        if let Some(submitter) = &mut self.submitter {
+            submitter.commit();
+        }
+    }
+
+    /// A slot's result was taken from the task-work queue.
+    #[inline]
+    pub(crate) fn took(&mut self) {
+        self.outstanding -= 1;
+    }
+
+    /// Whether workers have something of this ring.
+    #[inline]
+    pub(crate) fn is_busy(&self) -> bool {
+        self.outstanding > 0
+    }
+
+    /// Takes a slot's work back.
+    pub(crate) fn cancel(&mut self, slot: u32) -> Cancelled {
+        let Some(submitter) = &mut self.submitter else { return Cancelled::NotFound };
+        let outcome = submitter.cancel(slot);
+        if outcome == Cancelled::Queued {
+            *submitter.source().load(slot) = None;
+            self.outstanding -= 1;
+        }
+        outcome
+    }
+}
+
+/// A file is known by its address.
+fn hash_of(file: &Arc<dyn File>) -> u32 {
+    let address = std::ptr::from_ref(&**file).cast::<()>().addr();
+    (address >> 4) as u32
+}
+
+impl Drop for RingWq {
+    fn drop(&mut self) {
+        if let Some(submitter) = &mut self.submitter {
+            // I2. Relies on the slots being the ring's alone: what carries nothing only starts an operation.
+            let carries: Vec<bool> = (0..self.slots).map(|slot| submitter.source().load(slot).is_some()).collect();
+            submitter.close(|slot| !carries[slot as usize]);
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

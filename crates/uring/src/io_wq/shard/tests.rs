@@ -1,0 +1,97 @@
+//! What a batch is made of, and what a full shard does.
+
+use super::super::work::WorkFlags;
+use super::*;
+
+fn entry(slot: u32, flags: WorkFlags) -> Entry {
+    Entry::new(0, slot, 1, flags)
+}
+
+/// Takes everything; the slots of each batch.
+fn drain(queue: &mut Queue) -> Vec<Vec<u32>> {
+    let mut batches = Vec::new();
+    let mut batch = Batch::new();
+    while queue.take(0, &mut batch) {
+        batches.push(batch.entries.drain(..).map(Entry::slot).collect());
+        if let Some((_, bucket)) = batch.claim.take() {
+            queue.release(bucket);
+        }
+    }
+    batches
+}
+
+#[test]
+fn a_batch_is_one_item_that_may_block_or_many_that_do_not() {
+    let shard = Shard::new(None);
+    let mut queue = shard.lock();
+    queue.reserve(256);
+    for slot in 0..3 {
+        queue.push(entry(slot, WorkFlags::SHORT));
+    }
+    queue.push(entry(3, WorkFlags::BOUND));
+    queue.push(entry(4, WorkFlags::BOUND));
+    queue.push(entry(5, WorkFlags::SHORT));
+    queue.push_hashed(9, entry(6, WorkFlags::short_hashed(1)));
+    queue.push_hashed(9, entry(7, WorkFlags::short_hashed(1)));
+    queue.push(entry(8, WorkFlags::SHORT));
+    assert_eq!(queue.len(), 9);
+    assert_eq!(drain(&mut queue), [vec![0, 1, 2], vec![3], vec![4], vec![5], vec![6, 7], vec![8]]);
+    for slot in 0..100 {
+        queue.push(entry(slot, WorkFlags::SHORT));
+    }
+    let sizes: Vec<usize> = drain(&mut queue).iter().map(Vec::len).collect();
+    assert_eq!(sizes, [BATCH, 100 - BATCH]);
+    assert!(queue.is_empty());
+}
+
+#[test]
+fn a_released_bucket_goes_behind_other_work() {
+    let shard = Shard::new(None);
+    let mut queue = shard.lock();
+    queue.reserve(8);
+    let mut batch = Batch::new();
+    queue.push_hashed(1, entry(0, WorkFlags::hashed(1)));
+    queue.push_hashed(1, entry(1, WorkFlags::hashed(1)));
+    queue.push(entry(2, WorkFlags::BOUND));
+    assert!(queue.take(0, &mut batch));
+    assert_eq!((batch.entries[0].slot(), batch.claim.take()), (0, Some((0, 1))));
+    queue.release(1);
+    assert_eq!(drain(&mut queue), [vec![2], vec![1]].map(|slots| slots));
+}
+
+#[test]
+fn pushing_never_allocates_and_a_sweep_makes_room() {
+    let shard = Shard::new(None);
+    let mut queue = shard.lock();
+    queue.reserve(4);
+    let room = queue.ready.capacity();
+    let mut pushed = 0;
+    while !queue.is_full() {
+        queue.push(entry(pushed, WorkFlags::SHORT));
+        pushed += 1;
+    }
+    assert!(pushed as usize >= 4 * ENTRIES_PER_SLOT);
+    queue.sweep(&|entry| entry.slot() < 4);
+    assert!(!queue.is_full());
+    assert_eq!(drain(&mut queue), [vec![0, 1, 2, 3]]);
+    assert_eq!(queue.ready.capacity(), room);
+}
+
+#[test]
+fn work_without_a_hash_never_touches_a_bucket() {
+    let shard = Shard::new(None);
+    let mut queue = shard.lock();
+    queue.reserve(64);
+    let mut batch = Batch::new();
+    for slot in 0..64 {
+        let flags = [WorkFlags::SHORT, WorkFlags::BOUND, WorkFlags::UNBOUND][slot as usize % 3];
+        assert_eq!(flags.bucket(), None);
+        queue.push(entry(slot, flags));
+    }
+    while queue.take(0, &mut batch) {
+        assert_eq!(batch.claim, None);
+        batch.entries.clear();
+        queue.hashed.check();
+    }
+    assert!(queue.hashed.is_unused());
+}

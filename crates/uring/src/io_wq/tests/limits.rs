@@ -1,0 +1,230 @@
+//! Limits, idle workers, threads that cannot be made, and the end.
+
+use std::io;
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+
+#[test]
+fn there_are_never_more_workers_than_the_limit() {
+    let pool = Pool::new(options(3, 3));
+    let running = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
+    let counted = Arc::clone(&running);
+    let (mut submitter, seen) = client(&pool, 128, move |_, _| {
+        let now = counted.0.fetch_add(1, SeqCst) + 1;
+        counted.1.fetch_max(now, SeqCst);
+        std::thread::sleep(Duration::from_micros(500));
+        counted.0.fetch_sub(1, SeqCst);
+        0
+    });
+    for slot in 0..128 {
+        submitter.queue(slot, WorkFlags::BOUND);
+    }
+    submitter.commit();
+    seen.wait(128);
+    assert_eq!(running.1.load(SeqCst), 3, "all of them are used, and no more");
+    assert_eq!(pool.counts()[0].created, 3);
+}
+
+#[test]
+fn a_lowered_limit_takes_effect_while_workers_sleep_and_while_they_work() {
+    let pool = Pool::new(options(8, 1));
+    let gate = Gate::default();
+    let at = gate.clone();
+    let (mut submitter, seen) = client(&pool, 64, move |_, _| {
+        at.pass();
+        0
+    });
+    for slot in 0..8 {
+        submitter.queue(slot, WorkFlags::BOUND);
+    }
+    submitter.commit();
+    until("all eight are blocked", || pool.counts()[0].in_section == 8);
+    pool.set_max_workers([3, 1]);
+    gate.open();
+    seen.wait(8);
+    until("five have ended", || pool.counts()[0].workers <= 3);
+    pool.set_max_workers([1, 1]);
+    until("two more have ended, asleep or not", || pool.counts()[0].workers <= 1);
+    for slot in 0..64 {
+        submitter.queue(slot, WorkFlags::BOUND);
+    }
+    submitter.commit();
+    seen.wait(72);
+    assert!(pool.counts()[0].workers <= 1);
+    pool.set_max_workers([0, 0]);
+    assert_eq!(pool.counts().map(|acct| acct.limit), [1, 1], "work must end");
+}
+
+#[test]
+fn a_raised_limit_takes_effect() {
+    let pool = Pool::new(options(1, 1));
+    let gate = Gate::default();
+    let at = gate.clone();
+    let (mut submitter, seen) = client(&pool, 3, move |slot, _| {
+        if slot == 0 {
+            at.pass();
+        }
+        0
+    });
+    submitter.queue(0, WorkFlags::BOUND);
+    submitter.queue(1, WorkFlags::BOUND);
+    submitter.commit();
+    until("the only worker is blocked", || pool.counts()[0].in_section == 1);
+    pool.set_max_workers([2, 1]);
+    submitter.queue(2, WorkFlags::BOUND);
+    submitter.commit();
+    seen.wait(2);
+    gate.open();
+    seen.wait(3);
+}
+
+#[test]
+fn idle_workers_end_after_their_time_and_come_back() {
+    let pool = Pool::new(PoolOptions { idle_timeout: Duration::from_millis(20), ..options(4, 4) });
+    let (mut submitter, seen) = client(&pool, 4, |_, _| {
+        std::thread::sleep(Duration::from_millis(2));
+        0
+    });
+    for round in 1..=3 {
+        for slot in 0..4 {
+            submitter.queue(slot, WorkFlags::BOUND);
+        }
+        submitter.commit();
+        seen.wait(4 * round);
+        until("all are gone", || pool.counts()[0].workers == 0);
+    }
+}
+
+/// A pool whose threads cannot be made while the flag is set.
+fn failing(bound: u32, fails: &Arc<AtomicBool>) -> Pool<Probe> {
+    let fails = Arc::clone(fails);
+    let gate: pool::SpawnGate =
+        Arc::new(move || if fails.load(SeqCst) { Err(io::Error::other("on purpose")) } else { Ok(()) });
+    Pool::with_gate(options(bound, 1), Some(gate))
+}
+
+#[test]
+fn the_first_thread_that_cannot_be_made_is_an_answer() {
+    let fails = Arc::new(AtomicBool::new(true));
+    let pool = failing(4, &fails);
+    let (mut submitter, seen) = client(&pool, 16, |_, _| 0);
+    for slot in 0..16 {
+        submitter.queue(slot, if slot % 2 == 0 { WorkFlags::BOUND } else { WorkFlags::hashed(slot) });
+    }
+    submitter.commit();
+    let done = seen.wait(16);
+    assert!(done.iter().all(|&(_, res)| res == REFUSED), "{done:?}");
+    let counts = pool.counts()[0];
+    assert_eq!((counts.workers, counts.idle, counts.in_section, counts.queued, counts.created), (0, 0, 0, 0, 0));
+    assert!(counts.failed > 0);
+    fails.store(false, SeqCst);
+    for slot in 0..16 {
+        submitter.queue(slot, WorkFlags::BOUND);
+    }
+    submitter.commit();
+    assert!(seen.wait(32)[16..].iter().all(|&(_, res)| res == 0));
+}
+
+#[test]
+fn without_a_second_thread_the_first_serves_all() {
+    let fails = Arc::new(AtomicBool::new(false));
+    let pool = failing(4, &fails);
+    let flag = Arc::clone(&fails);
+    let (mut submitter, seen) = client(&pool, 16, move |_, _| {
+        flag.store(true, SeqCst);
+        std::thread::sleep(Duration::from_micros(500));
+        0
+    });
+    submitter.queue(0, WorkFlags::BOUND);
+    submitter.commit();
+    seen.wait(1);
+    for slot in 0..16 {
+        submitter.queue(slot, WorkFlags::BOUND);
+    }
+    submitter.commit();
+    assert!(seen.wait(17).iter().all(|&(_, res)| res == 0));
+    let counts = pool.counts()[0];
+    assert_eq!((counts.workers, counts.created), (1, 1));
+    assert!(counts.failed > 0, "it was tried");
+}
+
+#[test]
+fn a_shutdown_ends_every_item_once_and_reaches_both_accounts() {
+    let pool = Pool::new(PoolOptions { spin: Duration::ZERO, ..options(2, 2) });
+    let gate = Gate::default();
+    let at = gate.clone();
+    let (mut submitter, seen) = client(&pool, 40, move |slot, _| {
+        if slot % 20 < 2 {
+            at.pass();
+        }
+        1
+    });
+    for slot in 0..40 {
+        submitter.queue(slot, if slot < 20 { WorkFlags::BOUND } else { WorkFlags::UNBOUND });
+    }
+    submitter.commit();
+    until("both accounts are at work", || pool.counts().iter().all(|acct| acct.in_section == 2));
+    let ending = pool.clone();
+    let shutdown = std::thread::spawn(move || ending.shutdown());
+    std::thread::sleep(Duration::from_millis(5));
+    gate.open();
+    shutdown.join().unwrap();
+    let mut done = seen.now();
+    done.sort_unstable();
+    assert_eq!(done.iter().map(|&(slot, _)| slot).collect::<Vec<_>>(), (0..40).collect::<Vec<_>>(), "once each");
+    assert!(done[..20].iter().all(|&(_, res)| res == 1), "bound work is run");
+    assert!(done[22..].iter().all(|&(_, res)| res == CANCELLED), "unbound work that had not started is not");
+    assert_eq!(pool.counts().map(|acct| acct.workers), [0, 0]);
+    // What comes later is refused.
+    submitter.queue(0, WorkFlags::BOUND);
+    submitter.commit();
+    assert_eq!(seen.wait(41)[40], (0, REFUSED));
+}
+
+#[test]
+fn dropping_an_idle_pool_ends_its_workers() {
+    let pool = Pool::new(options(2, 2));
+    let (mut submitter, seen) = client(&pool, 2, |_, _| 0);
+    submitter.queue(0, WorkFlags::BOUND);
+    submitter.queue(1, WorkFlags::UNBOUND);
+    submitter.commit();
+    seen.wait(2);
+    until("both sleep", || pool.counts().iter().all(|acct| acct.idle == acct.workers));
+    let start = Instant::now();
+    drop(submitter);
+    drop(pool);
+    assert!(start.elapsed() < IDLE_TIMEOUT, "nobody waits for the idle timeout");
+}
+
+#[test]
+fn idle_workers_use_no_cpu() {
+    let pool = Pool::new(PoolOptions { name: "quiet".into(), ..options(4, 1) });
+    let (mut submitter, seen) = client(&pool, 4, |_, _| {
+        std::thread::sleep(Duration::from_millis(1));
+        0
+    });
+    for slot in 0..4 {
+        submitter.queue(slot, WorkFlags::BOUND);
+    }
+    submitter.commit();
+    seen.wait(4);
+    until("all sleep", || pool.counts()[0].idle == pool.counts()[0].workers);
+    let (used, workers) = cpu_of_threads("quiet");
+    assert!(workers > 0 && used > 0, "{workers} workers have used {used} ns");
+    // The last one to announce its sleep may not be there yet on a loaded machine.
+    until("no CPU time is used any more", || {
+        let before = cpu_of_threads("quiet");
+        std::thread::sleep(Duration::from_millis(50));
+        cpu_of_threads("quiet") == before
+    });
+}
+
+/// CPU time in ns of the threads whose name begins like this, and how many they are.
+fn cpu_of_threads(name: &str) -> (u64, usize) {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("proc");
+    let read = |task: &std::path::Path, file: &str| std::fs::read_to_string(task.join(file)).unwrap_or_default();
+    let of_pool = tasks.flatten().map(|task| task.path()).filter(|task| read(task, "comm").starts_with(name));
+    let times = of_pool.map(|task| read(&task, "schedstat").split(' ').next().and_then(|ns| ns.parse().ok()));
+    times.fold((0, 0), |(sum, count), ns: Option<u64>| (sum + ns.unwrap_or_default(), count + 1))
+}

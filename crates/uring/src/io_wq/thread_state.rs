@@ -1,0 +1,89 @@
+//! What the kernel knows of a worker's thread: where it may run, and whether it computes or sleeps.
+//!
+//! Owns two questions to the kernel. Neither is asked on the way of an item: the first once a thread, the second by
+//! a standby that suspects a worker to be blocked.
+
+/// The calling thread's id.
+#[cfg(not(feature = "shuttle"))]
+pub(super) fn me() -> u32 {
+    std::thread_local! {
+        static ME: u32 = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    }
+    ME.with(|me| *me)
+}
+
+/// Whether the thread computes, or waits for a CPU to do so: then it is not blocked, and another would only take its
+/// CPU away. When nobody can tell, it is taken for blocked.
+#[cfg(not(feature = "shuttle"))]
+pub(super) fn computes(thread: u32) -> bool {
+    let Ok(stat) = std::fs::read(format!("/proc/self/task/{thread}/stat")) else { return false };
+    // The state follows the name, which is in parentheses and may hold any byte.
+    let state = stat.iter().rposition(|&byte| byte == b')').and_then(|at| stat.get(at + 2));
+    state == Some(&b'R')
+}
+
+/// The CPUs of the process: those of its first thread. A ring's thread may be bound to one of them, and whatever it
+/// starts would be too.
+#[cfg(not(feature = "shuttle"))]
+fn of_process() -> Option<rustix::thread::CpuSet> {
+    rustix::thread::sched_getaffinity(Some(rustix::process::getpid())).ok()
+}
+
+/// How many CPUs the process may use.
+#[cfg(not(feature = "shuttle"))]
+pub(crate) fn cpus_of_process() -> usize {
+    of_process().map_or(1, |set| set.count().max(1) as usize)
+}
+
+/// Binds the calling thread to CPUs; none means all of the process.
+#[cfg(not(feature = "shuttle"))]
+pub(super) fn settle(cpus: &[usize]) {
+    let mut set = rustix::thread::CpuSet::new();
+    for &cpu in cpus.iter().filter(|&&cpu| cpu < rustix::thread::CpuSet::MAX_CPU) {
+        set.set(cpu);
+    }
+    if cpus.is_empty() {
+        let Some(all) = of_process() else { return };
+        set = all;
+    }
+    // The list was checked when it was set; a CPU that went offline since leaves the thread where it may run.
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
+/// In a model a thread has no id, computes never, and runs where the checker lets it.
+#[cfg(feature = "shuttle")]
+pub(super) fn me() -> u32 {
+    0
+}
+
+/// See above.
+#[cfg(feature = "shuttle")]
+pub(super) fn computes(_: u32) -> bool {
+    false
+}
+
+/// See above.
+#[cfg(feature = "shuttle")]
+pub(crate) fn cpus_of_process() -> usize {
+    2
+}
+
+/// See above.
+#[cfg(feature = "shuttle")]
+pub(super) fn settle(_: &[usize]) {}
+
+/// Refuses CPUs that the process may not use.
+#[cfg(not(feature = "shuttle"))]
+pub(super) fn check_cpus(cpus: &[usize]) -> Result<(), crate::RingError> {
+    let Some(allowed) = of_process() else { return Ok(()) };
+    match cpus.iter().find(|&&cpu| cpu >= rustix::thread::CpuSet::MAX_CPU || !allowed.is_set(cpu)) {
+        Some(&cpu) => Err(crate::RingError::Cpu(cpu)),
+        None => Ok(()),
+    }
+}
+
+/// See above.
+#[cfg(feature = "shuttle")]
+pub(super) fn check_cpus(_: &[usize]) -> Result<(), crate::RingError> {
+    Ok(())
+}
