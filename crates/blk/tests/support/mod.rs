@@ -27,8 +27,8 @@ pub const BLOCK_SECTORS: u64 = 8;
 /// Memory at an address that need not be any: for drivers that do not touch it.
 #[allow(unsafe_code)]
 pub fn vec_at(base: usize, len: usize) -> BVec {
-    // SAFETY: no driver of these tests accesses the memory of a request, but devices that are given memory that lives as
-    // long as the test.
+    // SAFETY: no driver of these tests accesses the memory of a request, but devices that are given memory that lives
+    // as long as the test.
     unsafe { BVec::new(base, len) }
 }
 
