@@ -7,7 +7,7 @@ use sheave_blk::ctx::{IoCtx, IoCtxOptions};
 
 use crate::core::Core;
 use crate::error::RingError;
-use crate::io_wq::{IoWq, RingWq, cpus_of_process};
+use crate::io_wq::{IoWq, RingWq};
 use crate::queues::Queues;
 use crate::ring::Ring;
 use crate::task_work::TaskWork;
@@ -141,7 +141,6 @@ impl RingBuilder {
             task_work,
             io,
             spin_cycles,
-            one_cpu: cpus_of_process() == 1,
         })
     }
 }

@@ -42,8 +42,6 @@ pub struct Ring {
     pub(crate) core: Core,
     pub(crate) task_work: TaskWork,
     pub(crate) spin_cycles: u64,
-    /// The process has one CPU.
-    pub(crate) one_cpu: bool,
 }
 
 impl Ring {

@@ -29,6 +29,7 @@ use sheave_base::sync::thread;
 
 use super::lock::{Lock, LockStats};
 use super::shard::{Batch, Shard};
+use super::thread_state::NO_CPU;
 use super::work::Entry;
 
 pub(super) const RUNNING: u64 = 1;
@@ -110,6 +111,10 @@ pub(super) struct Acct {
     /// Items that may block and have ended: how a standby sees that somebody makes progress.
     pub(super) progress: CachePadded<AtomicU64>,
     limit: AtomicU32,
+    /// The CPUs on which work was queued last, and on which a worker took some last. Threads that share a CPU must not
+    /// poll for each other.
+    queued_on: AtomicU32,
+    taken_on: AtomicU32,
     /// Standbys that may become running without watching first.
     pub(super) trust: AtomicU32,
     /// The thread id of the worker that entered a section last.
@@ -126,6 +131,8 @@ impl Acct {
             counts: CachePadded::new(AtomicU64::new(0)),
             progress: CachePadded::new(AtomicU64::new(0)),
             limit: AtomicU32::new(limit),
+            queued_on: AtomicU32::new(NO_CPU),
+            taken_on: AtomicU32::new(NO_CPU),
             trust: AtomicU32::new(0),
             last_section: AtomicU32::new(0),
             roster: Lock::new(Roster::default(), clock.cloned()),
@@ -161,6 +168,30 @@ impl Acct {
         for &(_, tid) in &self.roster.lock().tids {
             super::thread_state::settle(Some(tid), cpus);
         }
+    }
+
+    /// Work was queued here.
+    #[inline]
+    pub(super) fn note_queued(&self) {
+        note(&self.queued_on);
+    }
+
+    /// A worker takes work here.
+    #[inline]
+    pub(super) fn note_taken(&self) {
+        note(&self.taken_on);
+    }
+
+    /// Whether a worker that polled here would keep the submitter from its CPU.
+    pub(super) fn is_in_submitters_way(&self) -> bool {
+        // Relaxed: a guess, by a value that is old already.
+        self.queued_on.load(Ordering::Relaxed) == super::thread_state::cpu()
+    }
+
+    /// Whether a submitter that polled here would keep the worker from its CPU.
+    pub(super) fn is_in_workers_way(&self) -> bool {
+        // Relaxed: as above.
+        self.taken_on.load(Ordering::Relaxed) == super::thread_state::cpu()
     }
 
     #[inline]
@@ -306,5 +337,15 @@ impl Acct {
             queue.sweep(waits);
             self.remark(at, was_empty, queue.is_empty());
         }
+    }
+}
+
+/// Writes the line only when something has changed.
+#[inline]
+fn note(at: &AtomicU32) {
+    let cpu = super::thread_state::cpu();
+    // Relaxed, both: a hint.
+    if cpu != NO_CPU && at.load(Ordering::Relaxed) != cpu {
+        at.store(cpu, Ordering::Relaxed);
     }
 }

@@ -40,7 +40,6 @@ pub use lock::LockStats;
 pub use pool::{AcctCounts, IDLE_TIMEOUT, Pool, PoolOptions, SPIN, Submitter};
 pub(crate) use ring::{ISSUE_NOW, NO_THREAD, RingWq, Work};
 pub use ring::{IoWq, IoWqBuilder, RingSource};
-pub(crate) use thread_state::cpus_of_process;
 pub use work::{CANCELLED, HASH_BUCKETS, MAX_CLIENTS, MAX_SLOTS, REFUSED, Section, Source, WorkFlags};
 
 #[cfg(all(test, feature = "shuttle"))]

@@ -58,7 +58,7 @@ pub struct PoolOptions {
 
 impl Default for PoolOptions {
     fn default() -> Self {
-        let cpus = super::cpus_of_process();
+        let cpus = super::thread_state::cpus_of_process();
         PoolOptions {
             max_workers: [(4 * cpus as u32).min(MAX_WORKERS), MAX_UNBOUND],
             name: "sheave-wq".into(),
@@ -457,6 +457,9 @@ impl<S: Source> Submitter<S> {
             shared.accts[0].push_hashed(bucket, entry, &waits);
         }
         for (at, touched) in touched.into_iter().enumerate() {
+            if touched {
+                shared.accts[at].note_queued();
+            }
             if touched && shared.accts[at].wants_worker() {
                 shared.wake(at);
             }
@@ -472,6 +475,11 @@ impl<S: Source> Submitter<S> {
     pub fn close(&mut self, cancel: impl Fn(u32) -> bool) {
         self.commit();
         self.client.close(cancel);
+    }
+
+    /// Whether polling for results keeps a worker from this CPU.
+    pub fn is_in_the_way(&self) -> bool {
+        self.pool.handle.shared.accts.iter().any(Acct::is_in_workers_way)
     }
 
     /// The source of this client.

@@ -283,10 +283,10 @@ impl RingWq {
         self.outstanding -= 1;
     }
 
-    /// Whether workers have something of this ring.
+    /// Whether workers have something of this ring, and wait for the CPU that polls for it.
     #[inline]
-    pub(crate) fn is_busy(&self) -> bool {
-        self.outstanding > 0
+    pub(crate) fn is_in_the_way(&self) -> bool {
+        self.outstanding > 0 && self.submitter.as_ref().is_some_and(Submitter::is_in_the_way)
     }
 
     /// Takes a slot's work back.

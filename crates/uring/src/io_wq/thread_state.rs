@@ -31,7 +31,7 @@ fn of_process() -> Option<rustix::thread::CpuSet> {
 
 /// How many CPUs the process may use.
 #[cfg(not(feature = "shuttle"))]
-pub(crate) fn cpus_of_process() -> usize {
+pub(super) fn cpus_of_process() -> usize {
     of_process().map_or(1, |set| set.count().max(1) as usize)
 }
 
@@ -51,6 +51,22 @@ pub(super) fn settle(thread: Option<u32>, cpus: &[usize]) {
     let _ = rustix::thread::sched_setaffinity(thread, &set);
 }
 
+/// The CPU that runs this thread now: it may be another already when the caller looks at the answer.
+#[cfg(not(feature = "shuttle"))]
+#[inline]
+pub(super) fn cpu() -> u32 {
+    rustix::thread::sched_getcpu() as u32
+}
+
+/// In a model every thread has a CPU of its own.
+#[cfg(feature = "shuttle")]
+pub(super) fn cpu() -> u32 {
+    NO_CPU
+}
+
+/// No CPU's number.
+pub(super) const NO_CPU: u32 = u32::MAX;
+
 /// In a model a thread has no id, computes never, and runs where the checker lets it.
 #[cfg(feature = "shuttle")]
 pub(super) fn me() -> u32 {
@@ -65,7 +81,7 @@ pub(super) fn computes(_: u32) -> bool {
 
 /// See above.
 #[cfg(feature = "shuttle")]
-pub(crate) fn cpus_of_process() -> usize {
+pub(super) fn cpus_of_process() -> usize {
     2
 }
 

@@ -180,6 +180,7 @@ impl<S: Source> Worker<S> {
     }
 
     fn run_batch(&mut self) {
+        self.acct().note_taken();
         self.shared.refresh(&mut self.version, &mut self.clients);
         let entries = std::mem::take(&mut self.batch.entries);
         for &entry in &entries {
@@ -260,7 +261,7 @@ impl<S: Source> Worker<S> {
     fn spin(&self) -> bool {
         let acct = self.acct();
         let Some(clock) = &self.clock else { return acct.has_work() };
-        if acct.counts().running() > 1 {
+        if acct.counts().running() > 1 || acct.is_in_submitters_way() {
             return acct.has_work();
         }
         let (from, cycles) = (clock.cycles(), clock.ns_to_cycles(self.shared.options.spin.as_nanos() as u64));

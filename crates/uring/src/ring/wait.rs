@@ -30,8 +30,8 @@ impl Ring {
                 return ready;
             }
             let spun = self.io.clock().cycles().wrapping_sub(spin_from) >= self.spin_cycles;
-            // On one CPU the workers run when this thread sleeps.
-            let in_the_way = self.one_cpu && self.core.wq.is_busy();
+            // A worker on this CPU runs when this thread sleeps.
+            let in_the_way = self.core.wq.is_in_the_way();
             if spun || in_the_way || self.io.waits_for_kernel() {
                 self.io.wait(wanted - ready, self.sleep_limit(left));
                 spin_from = self.io.clock().cycles();
