@@ -74,21 +74,21 @@ const SECTIONS: &[Section] = &[
     Section {
         name: "file",
         what: What::Runs(&[
-            "file:target/bench.img,size=1G --rw randread --bs 4k --depth 1 --compare kernel",
-            "file:target/bench.img,size=1G --rw randread --bs 4k --depth 4 --compare kernel",
-            "file:target/bench.img,size=1G --rw randread --bs 4k --depth 16 --compare kernel",
-            "file:target/bench.img,size=1G --rw randread --bs 4k --depth 32 --compare kernel",
-            "file:target/bench.img,size=1G --rw randwrite --bs 4k --depth 1 --compare kernel",
-            "file:target/bench.img,size=1G --rw randwrite --bs 4k --depth 4 --compare kernel",
-            "file:target/bench.img,size=1G --rw randwrite --bs 4k --depth 16 --compare kernel",
-            "file:target/bench.img,size=1G --rw randwrite --bs 4k --depth 32 --compare kernel",
+            "file:target/bench.img,size=1G --rw randread --bs 4k --depth 1 --pairs 15 --compare kernel",
+            "file:target/bench.img,size=1G --rw randread --bs 4k --depth 4 --pairs 15 --compare kernel",
+            "file:target/bench.img,size=1G --rw randread --bs 4k --depth 16 --pairs 15 --compare kernel",
+            "file:target/bench.img,size=1G --rw randread --bs 4k --depth 32 --pairs 15 --compare kernel",
+            "file:target/bench.img,size=1G --rw randwrite --bs 4k --depth 1 --pairs 15 --compare kernel",
+            "file:target/bench.img,size=1G --rw randwrite --bs 4k --depth 4 --pairs 15 --compare kernel",
+            "file:target/bench.img,size=1G --rw randwrite --bs 4k --depth 16 --pairs 15 --compare kernel",
+            "file:target/bench.img,size=1G --rw randwrite --bs 4k --depth 32 --pairs 15 --compare kernel",
         ]),
     },
     Section {
         name: "ram",
         what: What::Runs(&[
-            "ram:size=1G --rw randread --bs 512 --depth 128 --batch 32 --poll --compare memcpy",
-            "ram:size=1G --rw randread --bs 4k --depth 32 --batch 16 --poll --compare memcpy",
+            "ram:size=1G --rw randread --bs 512 --depth 128 --batch 32 --poll --pairs 15 --compare memcpy",
+            "ram:size=1G --rw randread --bs 4k --depth 32 --batch 16 --poll --pairs 15 --compare memcpy",
         ]),
     },
     Section {
@@ -104,15 +104,15 @@ const SECTIONS: &[Section] = &[
             ),
             (
                 "4 KiB random read of a file; beside io_uring on the same file",
-                "file:target/bench.img,size=1G --rw randread --bs 4k --depth 16 --compare kernel",
+                "file:target/bench.img,size=1G --rw randread --bs 4k --depth 16 --pairs 15 --compare kernel",
             ),
             (
                 "4 KiB random write of a file; beside the same",
-                "file:target/bench.img,size=1G --rw randwrite --bs 4k --depth 16 --compare kernel",
+                "file:target/bench.img,size=1G --rw randwrite --bs 4k --depth 16 --pairs 15 --compare kernel",
             ),
             (
                 "512 B random read from 1 GiB of memory; beside memcpy",
-                "ram:size=1G --rw randread --bs 512 --depth 128 --batch 32 --poll --compare memcpy",
+                "ram:size=1G --rw randread --bs 512 --depth 128 --batch 32 --poll --pairs 15 --compare memcpy",
             ),
         ]),
     },
@@ -147,7 +147,7 @@ pub fn main(args: &[String]) -> Result<()> {
 fn parse(args: &[String]) -> Result<Options<'_>> {
     let names: Vec<&str> = SECTIONS.iter().map(|section| section.name).collect();
     let usage = || format!("usage: cargo xtask bench [{}]... [--runtime TIME] [--write]", names.join("|"));
-    let mut options = Options { sections: Vec::new(), runtime: "5s", write: false };
+    let mut options = Options { sections: Vec::new(), runtime: "10s", write: false };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
