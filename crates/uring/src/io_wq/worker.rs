@@ -199,16 +199,23 @@ impl<S: Source> Worker<S> {
         self.flush();
     }
 
+    /// Takes an item from its queue to this worker; `None` when it was cancelled meanwhile, or its client is gone.
     #[inline]
-    fn run_short(&mut self, entry: Entry) {
-        let Some(Some(client)) = self.clients.get(entry.client() as usize) else { return };
+    fn start(&self, entry: Entry) -> Option<(&Client<S>, u32)> {
+        let client = self.clients.get(entry.client() as usize)?.as_deref()?;
         let slot = entry.slot();
         if !client.items.start(slot, entry.generation()) {
-            return;
+            return None;
         }
         if let Some(clock) = &self.shared.clock {
             self.shared.starts.note(clock.cycles_to_ns(clock.cycles().wrapping_sub(client.stamp_of(slot))));
         }
+        Some((client, slot))
+    }
+
+    #[inline]
+    fn run_short(&mut self, entry: Entry) {
+        let Some((client, slot)) = self.start(entry) else { return };
         let res = client.source.run_short(slot);
         client.items.end(slot, entry.generation());
         self.done.push((slot, res));
@@ -217,14 +224,7 @@ impl<S: Source> Worker<S> {
     fn run_in_section(&mut self, entry: Entry) {
         // I1.
         self.flush();
-        let Some(Some(client)) = self.clients.get(entry.client() as usize) else { return };
-        let slot = entry.slot();
-        if !client.items.start(slot, entry.generation()) {
-            return;
-        }
-        if let Some(clock) = &self.shared.clock {
-            self.shared.starts.note(clock.cycles_to_ns(clock.cycles().wrapping_sub(client.stamp_of(slot))));
-        }
+        let Some((client, slot)) = self.start(entry) else { return };
         // Acquire pairs with the Release of `shutdown`.
         let res = if entry.is_unbound() && self.shared.closed.load(Ordering::Acquire) {
             CANCELLED

@@ -9,6 +9,7 @@ use sheave::base::units::{fmt_count, fmt_ns};
 
 use super::WqPlan;
 use super::turn::Turn;
+use crate::bench::compare::median;
 
 /// Everything that is known after a run.
 #[derive(Debug, Serialize)]
@@ -205,17 +206,6 @@ impl Compared {
 
 fn switches_per_io(turn: &Turn) -> f64 {
     turn.switches as f64 / turn.counts.ios.max(1) as f64
-}
-
-/// The middle value; the mean of the two middle ones of an even number.
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let half = values.len() / 2;
-    match values.len() {
-        0 => None,
-        odd if odd % 2 == 1 => Some(values[half]),
-        _ => Some((values[half - 1] + values[half]) / 2.0),
-    }
 }
 
 /// The bound below which this share of the items lies.
