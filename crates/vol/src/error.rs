@@ -1,0 +1,88 @@
+//! Errors of pools and volumes. Every message names the cause and the fix.
+
+use sheave_base::status::Status;
+use sheave_blk::DeviceError;
+use thiserror::Error;
+
+/// Why something with a pool or volume was refused.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// The device under the pool.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// An I/O of the pool itself failed.
+    #[error("{what}: {status}. {fix}")]
+    Io {
+        /// What was tried, and where.
+        what: String,
+        /// How it ended.
+        status: Status,
+        /// How to mend it.
+        fix: String,
+    },
+    /// What lies on the device is no pool, or too new for this version.
+    #[error("{what}. {fix}")]
+    Format {
+        /// What was found.
+        what: String,
+        /// How to mend it.
+        fix: String,
+    },
+    /// A metadata block is damaged.
+    #[error("{what} at byte {at} is damaged: {why}. Run 'sheave pool check' to see what it means")]
+    Damaged {
+        /// Which block.
+        what: String,
+        /// Where.
+        at: u64,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Another has it open, or it is in use.
+    #[error("{what} is in use: {who}. {fix}")]
+    Busy {
+        /// What.
+        what: String,
+        /// By whom.
+        who: String,
+        /// How to mend it.
+        fix: String,
+    },
+    /// There is no such volume.
+    #[error("there is no volume '{name}' in the pool. 'sheave volume list' shows those there are")]
+    NoVolume {
+        /// As asked for.
+        name: String,
+    },
+    /// There is one of that name.
+    #[error("there is a volume '{name}' already. Choose another name, or delete or rename that one")]
+    Exists {
+        /// As asked for.
+        name: String,
+    },
+    /// A name, size or option that cannot be.
+    #[error("{what}. {fix}")]
+    Invalid {
+        /// What is wrong.
+        what: String,
+        /// What would be right.
+        fix: String,
+    },
+    /// The pool has no room.
+    #[error("the pool is full: {what}. Delete a volume or snapshot, discard data, or 'sheave pool grow' it")]
+    Full {
+        /// What needed room.
+        what: String,
+    },
+    /// A bound was reached.
+    #[error("{what}: the limit is {limit}. {fix}")]
+    Limit {
+        /// What there are too many of.
+        what: String,
+        /// The bound.
+        limit: u64,
+        /// How to mend it.
+        fix: String,
+    },
+}

@@ -1,0 +1,87 @@
+//! What reports tell of pools and volumes.
+
+/// A pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolInfo {
+    /// Identity, as 32 hexadecimal digits.
+    pub uuid: String,
+    /// Bytes of the device that the pool uses.
+    pub size_bytes: u64,
+    /// Allocation unit in bytes.
+    pub unit_bytes: u64,
+    /// Bytes of volumes' data.
+    pub data_bytes: u64,
+    /// Bytes of metadata: superblocks, journal, pages.
+    pub metadata_bytes: u64,
+    /// Bytes that volumes may still take; the reserve is not among them.
+    pub free_bytes: u64,
+    /// Bytes freed that come back after the next commit.
+    pub pending_bytes: u64,
+    /// Bytes kept for metadata.
+    pub reserve_bytes: u64,
+    /// Bytes of the journal.
+    pub journal_bytes: u64,
+    /// Volumes and snapshots.
+    pub volumes: u32,
+    /// Extents: runs of space with one state.
+    pub extents: u64,
+    /// Memory that the maps take.
+    pub memory_bytes: u64,
+    /// Superblock generation.
+    pub generation: u64,
+    /// Whether data has checksums.
+    pub checksum: crate::Checksum,
+    /// The last opening had to replay the journal.
+    pub recovered: bool,
+}
+
+/// A volume or snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeInfo {
+    /// Number within the pool; never used again.
+    pub id: u32,
+    /// Name.
+    pub name: String,
+    /// Size that users see.
+    pub size_bytes: u64,
+    /// Cannot be written.
+    pub snapshot: bool,
+    /// Name of the volume or snapshot that this was made of, while it exists.
+    pub origin: Option<String>,
+    /// Space it has.
+    pub allocated_bytes: u64,
+    /// Of that, shared with others.
+    pub shared_bytes: u64,
+    /// Of that, its own: what deleting it gives back.
+    pub unique_bytes: u64,
+    /// Data written, at 4 KiB.
+    pub written_bytes: u64,
+    /// Made at, seconds since 1970.
+    pub created: u64,
+}
+
+/// State of a range of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtentKind {
+    /// Written.
+    Data,
+    /// Space without data; reads as zeroes.
+    Unwritten,
+    /// No space; reads as zeroes.
+    Hole,
+}
+
+/// A range of a volume with one state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// First byte.
+    pub pos: u64,
+    /// Bytes.
+    pub len: u64,
+    /// State.
+    pub kind: ExtentKind,
+    /// First byte on the pool's device; 0 for a hole.
+    pub addr: u64,
+    /// Others have the same space.
+    pub shared: bool,
+}
