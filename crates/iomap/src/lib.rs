@@ -6,11 +6,12 @@
 //! | [`file`](mod@file) | the [`File`] trait; a raw device is the identity mapping |
 //! | [`mapping`] | where a range of a file lies, and in which state |
 //! | [`completion_plan`] | where an I/O may complete: inline, in the issuer's task, in a worker |
+//! | [`grace`] | when space that was unmapped is certainly no longer used (the protocol is in `sheave_base`) |
 //! | [`dio`] | the engine: mapping, plan, bios, completion |
 //!
 //! Shapes: who owns an I/O fills a [`Kiocb`] (position, length, flags), calls [`dio::issue`] with the memory, and is
-//! told by [`dio::end_bio`] when it has ended. The [`CompletionPlan`] then says where its result is worked out:
-//! [`dio::finish_in_task`] on the ring's thread, [`dio::finish_in_worker`] where it may block.
+//! told by [`dio::end_bio`] when it has ended. The [`CompletionPlan`] then says where its result is worked out, and
+//! [`dio::next`] what is to be done: [`dio::end_write`] and [`dio::sync`] where they may block.
 //!
 //! Units: positions and lengths are in bytes, and multiples of the device's logical block. Errors: results are those of
 //! CQEs, bytes or `-errno`; a [`File`] answers with a [`Status`](sheave_base::status::Status), where `Again` means that
@@ -24,7 +25,9 @@ pub mod file;
 pub mod kiocb;
 pub mod mapping;
 
+pub use sheave_base::grace;
+
 pub use completion_plan::CompletionPlan;
-pub use file::{File, RawFile};
+pub use file::{FallocateMode, File, RawFile, WriteDone};
 pub use kiocb::Kiocb;
 pub use mapping::{Mapping, MappingKind};

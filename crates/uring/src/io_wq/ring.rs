@@ -61,7 +61,7 @@ impl Source for RingSource {
         let load = self.load(slot).take();
         match load {
             Some(Load::Complete(file, mut kiocb)) => {
-                result_of(dio::finish_in_worker(&*file, &mut kiocb, section.token()))
+                result_of(dio::finish_in_worker(&*file, &mut kiocb, &[], section.token()))
             }
             Some(Load::Map(file, pos, len, intent)) => {
                 result_of_map(file.map_blocking(pos, len, intent, section.token()).map(|_| ()))
@@ -275,6 +275,11 @@ impl RingWq {
         if let Some(submitter) = &mut self.submitter {
             submitter.commit();
         }
+    }
+
+    /// Whether something was queued and not handed over.
+    pub(crate) fn has_staged(&self) -> bool {
+        self.submitter.as_ref().is_some_and(Submitter::has_staged)
     }
 
     /// A slot's result was taken from the task-work queue.
