@@ -129,7 +129,12 @@ impl fmt::Display for Cut {
         let count = |fate: fn(&Fate) -> bool| self.fates.iter().filter(|one| fate(one)).count();
         let kept = count(|fate| *fate == Fate::Kept);
         let lost = count(|fate| *fate == Fate::Lost);
-        write!(out, "{} loose writes: {kept} kept, {lost} lost, {} torn", self.fates.len(), self.fates.len() - kept - lost)?;
+        write!(
+            out,
+            "{} loose writes: {kept} kept, {lost} lost, {} torn",
+            self.fates.len(),
+            self.fates.len() - kept - lost
+        )?;
         if self.order.windows(2).any(|pair| pair[0] > pair[1]) {
             write!(out, ", out of order")?;
         }

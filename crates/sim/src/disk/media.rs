@@ -60,9 +60,15 @@ impl Step {
 
 #[derive(Clone, Debug)]
 enum Moving {
-    Write { sector: u64, data: Arc<[u8]>, fua: bool },
+    Write {
+        sector: u64,
+        data: Arc<[u8]>,
+        fua: bool,
+    },
     /// Covers what ended before this many writes had.
-    Flush { covers: u64 },
+    Flush {
+        covers: u64,
+    },
 }
 
 /// A write in the cache: ended, not durable.
