@@ -5,11 +5,21 @@
 //! | [`disk`] | a simulated disk, its volatile cache, and what a crash leaves of it |
 //! | [`tag`] | data that says who wrote it |
 //! | [`model`] | what may be where, now and after a crash |
+//! | [`engine`] | what carries requests between a volume and the disk, step by step |
+//! | [`setup`] | what a run is, drawn from its seed |
+//! | [`world`] | a pool at work, and the model beside it |
+//! | [`observe`](mod@observe) | what a pool holds, looked at past its I/O |
+//! | [`explore`](mod@explore) | runs cut at many steps, recovered, compared |
 //! | [`rng`] | random numbers that a seed repeats |
 //!
 //! A roof: it assembles rings and volumes over the simulated disk, and nothing depends on it.
 
 pub mod disk;
+pub mod engine;
+pub mod explore;
 pub mod model;
+pub mod observe;
 pub mod rng;
+pub mod setup;
 pub mod tag;
+pub mod world;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::cell::Cell;
 use super::{Model, Volume};
-use crate::tag::Seen;
+use crate::tag::{Seen, Value};
 
 /// Findings that are told in full; the others are counted.
 const TOLD: usize = 6;
@@ -28,7 +28,7 @@ impl Model {
     pub fn settle(&self, found: &Observed) -> Result<Model, String> {
         let mut whys = Vec::new();
         for state in self.after_crash() {
-            match state.why_not(found) {
+            match state.why_not(found, Rule::Survives) {
                 None => return Ok(state.settled(found)),
                 Some(why) => whys.push(why),
             }
@@ -41,15 +41,20 @@ impl Model {
         }
     }
 
+    /// Whether readers may see all that was found, with nothing under way.
+    pub fn is_readable(&self, found: &Observed) -> Result<(), String> {
+        self.why_not(found, Rule::Readable(self.now)).map_or(Ok(()), Err)
+    }
+
     /// Why this state cannot be what was found.
-    fn why_not(&self, found: &Observed) -> Option<String> {
+    fn why_not(&self, found: &Observed, rule: Rule) -> Option<String> {
         let mut wrong = Vec::new();
         let missing = self.volumes.keys().filter(|name| !found.contains_key(*name));
         wrong.extend(missing.map(|name| format!("volume '{name}' is not there")));
         for (name, seen) in found {
             match self.volumes.get(name) {
                 None => wrong.push(format!("volume '{name}' is there and should not be")),
-                Some(volume) => compare(name, volume, seen, &mut wrong),
+                Some(volume) => compare(name, volume, seen, rule, &mut wrong),
             }
         }
         if wrong.is_empty() {
@@ -76,7 +81,33 @@ impl Model {
     }
 }
 
-fn compare(name: &str, volume: &Volume, seen: &ObservedVolume, wrong: &mut Vec<String>) {
+/// Which values may be found.
+#[derive(Clone, Copy)]
+enum Rule {
+    /// What readers may see who begin now.
+    Readable(u64),
+    /// What a crash may leave.
+    Survives,
+}
+
+impl Rule {
+    fn allows(self, volume: &Volume, sector: u64, value: Value) -> bool {
+        match self {
+            Rule::Readable(now) => volume.readable(sector, now).any(|may| may == value),
+            Rule::Survives => volume.survivors(sector).any(|may| may == value),
+        }
+    }
+
+    fn list(self, volume: &Volume, sector: u64) -> String {
+        let values: Vec<String> = match self {
+            Rule::Readable(now) => volume.readable(sector, now).map(|value| value.to_string()).collect(),
+            Rule::Survives => volume.survivors(sector).map(|value| value.to_string()).collect(),
+        };
+        values.join(" or ")
+    }
+}
+
+fn compare(name: &str, volume: &Volume, seen: &ObservedVolume, rule: Rule, wrong: &mut Vec<String>) {
     if (seen.size, seen.snapshot) != (volume.size, volume.snapshot) {
         wrong.push(format!(
             "volume '{name}' has {} bytes (snapshot: {}) and should have {} ({})",
@@ -86,13 +117,10 @@ fn compare(name: &str, volume: &Volume, seen: &ObservedVolume, wrong: &mut Vec<S
     }
     for (sector, one) in seen.sectors.iter().enumerate() {
         let sector = sector as u64;
-        let fits = one.value_at(sector).is_some_and(|value| volume.survivors(sector).any(|may| may == value));
-        if !fits {
-            let may: Vec<String> = volume.survivors(sector).map(|value| value.to_string()).collect();
-            let id = volume.id;
+        if !one.value_at(sector).is_some_and(|value| rule.allows(volume, sector, value)) {
+            let (id, values) = (volume.id, rule.list(volume, sector));
             wrong.push(format!(
-                "volume '{name}' ({id}), sector {sector}: {one}; may be there: write {} (0 is zeroes)",
-                may.join(" or ")
+                "volume '{name}' ({id}), sector {sector}: {one}; may be there: write {values} (0 is zeroes)"
             ));
         }
     }
