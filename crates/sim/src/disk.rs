@@ -133,6 +133,17 @@ impl SimDisk {
         self.lock().media.crash(rng)
     }
 
+    /// The same with one write that lands where `to` says; for the mode in which damage must be noticed.
+    #[must_use]
+    pub fn misdirect(&self, rng: &mut Rng, to: impl Fn(&mut Rng) -> u64) -> (Image, Cut) {
+        let state = self.lock();
+        let mut cut = Cut::draw(&state.media.loose(), rng);
+        if !cut.fates.is_empty() {
+            cut.misdirected = Some((rng.below(cut.fates.len() as u64) as usize, to(rng)));
+        }
+        (state.media.crash_as(&cut), cut)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no holder of the state panics")
     }

@@ -10,6 +10,7 @@ mod shrink;
 
 use sheave_vol::{CheckOptions, Pool, check_device};
 
+use crate::audit::audit;
 use crate::disk::{DiskOptions, Image, Media, SimDisk, Step};
 use crate::model::Model;
 use crate::observe::observe;
@@ -193,7 +194,7 @@ impl Explorer<'_> {
         let pool = open(setup, &disk)?;
         let found = observe(&pool, &disk.image(), setup.seed)?;
         let settled = model.settle(&found)?;
-        balance(&pool)?;
+        audit(&pool)?;
         let opened = disk.time();
         let deeper = depth + 1 < MAX_DEPTH;
         if deeper && rng.percent(self.plan.go_on) {
@@ -234,16 +235,6 @@ impl Explorer<'_> {
 
 fn open(setup: &Setup, disk: &SimDisk) -> Result<Pool, String> {
     Pool::open(&disk.device(), &setup.open_options()).map_err(|error| format!("the pool does not open: {error}"))
-}
-
-/// Free, taken and kept add up to the size.
-pub(crate) fn balance(pool: &Pool) -> Result<(), String> {
-    let info = pool.info();
-    let sum = info.data_bytes + info.metadata_bytes + info.free_bytes + info.pending_bytes + info.reserve_bytes;
-    if sum != info.size_bytes {
-        return Err(format!("the pool's bytes add up to {sum} and not to {}: {info:?}", info.size_bytes));
-    }
-    Ok(())
 }
 
 /// Steps to cut at, in order: all, or as many as wanted.

@@ -10,10 +10,15 @@
 //! | [`world`] | a pool at work, and the model beside it |
 //! | [`observe`](mod@observe) | what a pool holds, looked at past its I/O |
 //! | [`explore`](mod@explore) | runs cut at many steps, recovered, compared |
+//! | [`audit`](mod@audit) | the pool's numbers against its extents |
+//! | [`corrupt`] | damage to metadata, and what must come of it |
+//! | [`writer`] | a process to be killed |
 //! | [`rng`] | random numbers that a seed repeats |
 //!
 //! A roof: it assembles rings and volumes over the simulated disk, and nothing depends on it.
 
+pub mod audit;
+pub mod corrupt;
 pub mod disk;
 pub mod engine;
 pub mod explore;
@@ -23,3 +28,4 @@ pub mod rng;
 pub mod setup;
 pub mod tag;
 pub mod world;
+pub mod writer;

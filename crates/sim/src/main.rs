@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use sheave_sim::explore::{Plan, Report, explore, shrink};
+use sheave_sim::writer;
 
 const USAGE: &str = "usage: sheave-sim [--seed N] [--ops M] [--cuts K] [--points P] [--no-shrink] [--trace]
 
@@ -20,6 +21,9 @@ const USAGE: &str = "usage: sheave-sim [--seed N] [--ops M] [--cuts K] [--points
 const SHRINK: Duration = Duration::from_secs(60);
 
 struct Args {
+    /// Be the process that a test kills.
+    write: Option<String>,
+    from: u32,
     seed: Option<u64>,
     ops: usize,
     cuts: usize,
@@ -31,6 +35,7 @@ struct Args {
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match parse(&args) {
+        Ok(Args { write: Some(spec), seed, from, .. }) => write(&spec, seed.unwrap_or(1), from),
         Ok(args) => run(&args),
         Err(why) => {
             eprintln!("sheave-sim: {why}\n{USAGE}");
@@ -40,15 +45,21 @@ fn main() -> ExitCode {
 }
 
 fn parse(words: &[String]) -> Result<Args, String> {
-    let mut args = Args { seed: None, ops: 160, cuts: 100, points: 2000, shrink: true, trace: false };
+    let mut args =
+        Args { write: None, from: 1, seed: None, ops: 160, cuts: 100, points: 2000, shrink: true, trace: false };
     let mut words = words.iter();
     while let Some(word) = words.next() {
+        if word == "--write" {
+            args.write = words.next().cloned();
+            continue;
+        }
         let mut number = || {
             let text = words.next().ok_or_else(|| format!("{word} wants a number"))?;
             text.replace([',', '_'], "").parse::<u64>().map_err(|_| format!("{word} {text}: not a number"))
         };
         match word.as_str() {
             "--seed" => args.seed = Some(number()?),
+            "--from" => args.from = number()? as u32,
             "--ops" => args.ops = number()? as usize,
             "--cuts" => args.cuts = number()? as usize,
             "--points" => args.points = number()?,
@@ -58,6 +69,16 @@ fn parse(words: &[String]) -> Result<Args, String> {
         }
     }
     Ok(args)
+}
+
+fn write(spec: &str, seed: u64, from: u32) -> ExitCode {
+    match writer::write_until_killed(spec, seed, from) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("sheave-sim: {why}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn run(args: &Args) -> ExitCode {

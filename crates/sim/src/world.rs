@@ -13,9 +13,9 @@ use sheave_base::sync::Arc;
 use sheave_iomap::File;
 use sheave_vol::{Pool, PoolError, Volume};
 
+use crate::audit::audit;
 use crate::disk::{SECTOR, SimDisk};
 use crate::engine::{Direct, Ended, Engine, Want};
-use crate::explore::balance;
 use crate::model::{Change, Event, Model};
 use crate::observe::observe;
 use crate::rng::Rng;
@@ -135,7 +135,7 @@ impl World {
     pub fn verify(&self) -> Result<(), String> {
         let found = observe(self.pool()?, &self.disk.image(), self.setup.seed)?;
         self.model.is_readable(&found)?;
-        balance(self.pool()?)
+        audit(self.pool()?)
     }
 
     fn pool(&self) -> Result<&Pool, String> {

@@ -22,13 +22,14 @@ struct Target {
 impl World {
     /// Carries out `ops` operations, then lets everything end.
     pub fn run(&mut self, ops: usize) -> Result<(), String> {
-        for number in 0..ops {
-            self.rng = self.base.fork(number as u64);
-            if !self.setup.skip.contains(&number) {
-                self.act()?;
-            }
-        }
+        (0..ops).try_for_each(|number| self.one(number))?;
         self.drain()
+    }
+
+    /// Carries out one operation; others may still be under way.
+    pub fn one(&mut self, number: usize) -> Result<(), String> {
+        self.rng = self.base.fork(number as u64);
+        if self.setup.skip.contains(&number) { Ok(()) } else { self.act() }
     }
 
     fn act(&mut self) -> Result<(), String> {
