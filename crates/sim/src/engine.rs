@@ -407,3 +407,6 @@ fn sync(request: &mut Request) {
 fn buf(len: usize) -> Buf {
     Buf::zeroed(len, ALIGN).expect("the machine has memory for a buffer")
 }
+
+#[cfg(test)]
+mod tests;
