@@ -1,7 +1,7 @@
 //! `cargo xtask sim`: runs of the crash simulator.
 //!
-//! Owns the nightly size. Everything else goes to the program `sheave-sim` (`crates/sim/src/main.rs`), which is built in
-//! the release profile with the assertions of the dev profile: many crashes, and nothing looked over.
+//! Owns the nightly size. Everything else goes to the program `sheave-sim` (`crates/sim/src/main.rs`), which is built
+//! in the release profile with the assertions of the dev profile: many crashes, and nothing looked over.
 
 use anyhow::Result;
 

@@ -1,9 +1,9 @@
 //! Exploring: one run is cut at many steps, each cut is recovered, recovery is cut again, and life goes on after it.
 //!
-//! Owns [`explore`]. A run happens once; every crash is then worked out from its log. For each, the pool is opened on what
-//! the crash left, everything in it is compared with the model, and `check` must find nothing. Of some, the writes of
-//! the recovery are cut too (the model is the same: recovery may be interrupted at any time); on some, work goes on and is
-//! cut in its turn.
+//! Owns [`explore`]. A run happens once; every crash is then worked out from its log. For each, the pool is opened on
+//! what the crash left, everything in it is compared with the model, and `check` must find nothing. Of some, the writes
+//! of the recovery are cut too (the model is the same: recovery may be interrupted at any time); on some, work goes on
+//! and is cut in its turn.
 
 mod failure;
 mod shrink;

@@ -108,8 +108,8 @@ fn run(args: &Args) -> ExitCode {
         }
         if args.seed.is_some() || total.crashes >= args.points {
             println!(
-                "{} crashes ({} of them after or within another), {} disk steps, {} refusals of a full pool, seeds {first} \
-                 to {seed}, {:.1} s",
+                "{} crashes ({} of them after or within another), {} disk steps, {} refusals of a full pool, \
+                 seeds {first} to {seed}, {:.1} s",
                 total.crashes,
                 total.nested,
                 total.steps,

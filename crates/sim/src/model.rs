@@ -1,7 +1,7 @@
 //! The model: what may be in each sector of each volume, now and after a crash.
 //!
 //! Owns [`Model`], which changes by [`Event`]s alone, and the two questions that it answers: what may a reader see, and
-//! what may a crash leave. It knows nothing of pools, units or journals; it is the contract of `docs/volumes.md`:
+//! what may a crash leave. It knows nothing of pools, units or journals; it is the durability contract:
 //!
 //! - R1: a write (or discard, which writes zeroes) that is on its way may or may not be there, sector by sector.
 //! - R2: one that has ended is what readers see, until a later one; of two at the same time either may be last.

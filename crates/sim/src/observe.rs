@@ -1,4 +1,4 @@
-//! What a pool holds, looked at without going through its I/O: the mappings are asked for, the bytes taken from the disk.
+//! What a pool holds, looked at without going through its I/O: mappings are asked for, bytes taken from the disk.
 
 use sheave_base::status::Status;
 use sheave_iomap::File;

@@ -1,5 +1,5 @@
-//! Volumes against a plain map, operation by operation: one request at a time, and after each the whole pool is compared,
-//! every sector of every volume, and its books. Without crashes, but with closing and opening.
+//! Volumes against a plain map, operation by operation: one request at a time, and after each the whole pool is
+//! compared, every sector of every volume, and its books. Without crashes, but with closing and opening.
 
 use sheave_sim::disk::{Image, SimDisk};
 use sheave_sim::model::Model;
