@@ -5,8 +5,8 @@
 //!
 //! - R1: a write (or discard, which writes zeroes) that is on its way may or may not be there, sector by sector.
 //! - R2: one that has ended is what readers see, until a later one; of two at the same time either may be last.
-//! - R3: a flush that has ended covers what had ended when it was asked for: after a crash that is there, or something
-//!   later is. A DSYNC write covers itself.
+//! - R3: a flush that has ended covers what had ended when it was asked for: a crash leaves that, or something
+//!   later. A DSYNC write covers itself.
 //! - R4: creating, deleting, renaming, resizing, snapshots, clones and rollbacks are durable when the call has returned;
 //!   a crash within the call leaves the state before it or the state after it.
 //! - R5: a snapshot holds what had ended before the call, durable.

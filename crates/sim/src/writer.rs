@@ -1,8 +1,8 @@
 //! A process to be killed: it writes to a volume in a real file and says what has been flushed.
 //!
 //! Owns the sequence of its writes, which a seed gives, so that the parent knows them too. One write after the other
-//! goes out; after each batch comes a flush, and then a line `flushed N`: write N and all before it are durable. Now and
-//! then there is a snapshot, whose name says after which write it was made.
+//! goes out; after each batch comes a flush, and then a line `flushed N`: write N and all before it are durable. Now
+//! and then there is a snapshot, whose name says after which write it was made.
 
 use std::io::Write;
 
