@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::cell::Cell;
+use super::cell::{Cell, Entry};
 use super::{Model, Volume};
 use crate::disk::SECTOR;
 
@@ -92,6 +92,19 @@ impl Change {
             Change::Delete { name } => {
                 model.volumes.remove(name);
             }
+        }
+    }
+}
+
+impl Change {
+    /// What a call that was interrupted may have done without being done.
+    pub(super) fn spoil(&self, model: &mut Model) {
+        let now = model.now;
+        if let Change::Resize { name, size } = self
+            && let Some(volume) = model.volumes.get_mut(name)
+        {
+            let first = (*size / SECTOR as u64) as usize;
+            volume.cells.iter_mut().skip(first).for_each(|cell| cell.issue(Entry::issued(0, now + 1)));
         }
     }
 }

@@ -124,6 +124,15 @@ fn r6_what_was_cut_off_and_grown_again_is_zero() {
     assert_eq!((after_crash(&model, 7), model.volumes()["v"].size), (vec![0], 8192));
 }
 
+#[test]
+fn r4_an_interrupted_resize_may_have_zeroed_what_it_was_to_cut_off() {
+    let resize = Event::Change(Change::Resize { name: "v".into(), size: 2048 });
+    let model = model(&[write(1, 1, 6), wrote(1), write(2, 7, 7), wrote(2), sync(3), synced(3), resize]);
+    let states = model.after_crash();
+    assert_eq!((states[0].volumes()["v"].size, states[1].volumes()["v"].size), (2048, 4096));
+    assert_eq!((after_crash(&states[1], 1), after_crash(&states[1], 7)), (vec![6], vec![0, 7]));
+}
+
 fn found(values: &[(u64, Seen)]) -> Observed {
     let mut sectors = vec![Seen::Zero; 8];
     values.iter().for_each(|&(at, seen)| sectors[at as usize] = seen);

@@ -188,7 +188,9 @@ impl World {
     fn new_size(&mut self) -> u64 {
         let most = self.setup.max_volume_bytes / BLOCK;
         let blocks = if self.rng.percent(20) { self.rng.between(1, 8) } else { self.rng.between(most / 2, most) };
-        blocks * BLOCK
+        // Some volumes end within a block.
+        let short = if self.setup.disk.logical_block == 512 && self.rng.percent(25) { self.rng.below(8) } else { 0 };
+        blocks * BLOCK - short * SECTOR as u64
     }
 
     fn create(&mut self) -> Result<(), String> {
