@@ -6,8 +6,9 @@
 use std::fmt;
 
 use sheave_vol::format::{BLOCK, Header, JOURNAL_PAYLOAD, JournalHead, MAGIC, kind};
-use sheave_vol::{CheckOptions, CheckReport, Pool, PoolError, check_device};
+use sheave_vol::{CheckReport, Pool, PoolError};
 
+use crate::check::check_image;
 use crate::disk::{DiskOptions, Image, SECTOR, SimDisk};
 use crate::model::Model;
 use crate::observe::observe;
@@ -125,8 +126,7 @@ pub enum Verdict {
 /// Opens what was damaged. An error is what must not be: wrong data, or damage that `check` does not see.
 pub fn judge(setup: &Setup, image: &Image, model: &Model) -> Result<Verdict, String> {
     let disk = |image: &Image| SimDisk::new(image.clone(), DiskOptions { lie: None, ..setup.disk.clone() });
-    let report = check_device(&disk(image).device(), &CheckOptions::default());
-    let report = report.map_err(|error| format!("check fails instead of telling: {error}"))?;
+    let report = check_image(image).map_err(|error| format!("check fails instead of telling: {error}"))?;
     let opened = disk(image);
     match Pool::open(&opened.device(), &setup.open_options()) {
         Err(error) if report.is_clean() => Err(format!("the pool does not open ({error}), and check finds nothing")),

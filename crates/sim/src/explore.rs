@@ -8,9 +8,10 @@
 mod failure;
 mod shrink;
 
-use sheave_vol::{CheckOptions, Pool, check_device};
+use sheave_vol::Pool;
 
 use crate::audit::audit;
+use crate::check::check_image;
 use crate::disk::{DiskOptions, Image, Media, SimDisk, Step};
 use crate::model::Model;
 use crate::observe::observe;
@@ -199,11 +200,11 @@ impl Explorer<'_> {
         let deeper = depth + 1 < MAX_DEPTH;
         if deeper && rng.percent(self.plan.go_on) {
             let world = World::new(setup, disk.clone(), pool, settled.clone(), counters, rng.fork(3));
-            self.check(disk.image())?;
+            self.check(&disk.image())?;
             return self.work(world, image, settled, opened, setup.ops / 4, depth + 1);
         }
         drop(pool);
-        self.check(disk.image())?;
+        self.check(&disk.image())?;
         if deeper && rng.percent(self.plan.nested) {
             let history = History::default();
             let run =
@@ -216,10 +217,8 @@ impl Explorer<'_> {
     }
 
     /// `check` finds nothing.
-    fn check(&self, image: Image) -> Result<(), String> {
-        let disk = self.disk(image, 0);
-        let report = check_device(&disk.device(), &CheckOptions::default());
-        let report = report.map_err(|error| format!("check fails: {error}"))?;
+    fn check(&self, image: &Image) -> Result<(), String> {
+        let report = check_image(image).map_err(|error| format!("check fails: {error}"))?;
         if !report.is_clean() {
             let findings: Vec<String> = report.findings.iter().map(|finding| format!("\n  {finding}")).collect();
             return Err(format!("check finds{}", findings.concat()));

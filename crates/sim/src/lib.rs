@@ -11,6 +11,7 @@
 //! | [`observe`](mod@observe) | what a pool holds, looked at past its I/O |
 //! | [`explore`](mod@explore) | runs cut at many steps, recovered, compared |
 //! | [`audit`](mod@audit) | the pool's numbers against its extents |
+//! | [`check`](mod@check) | `check` on an image |
 //! | [`corrupt`] | damage to metadata, and what must come of it |
 //! | [`writer`] | a process to be killed |
 //! | [`rng`] | random numbers that a seed repeats |
@@ -18,6 +19,7 @@
 //! A roof: it assembles rings and volumes over the simulated disk, and nothing depends on it.
 
 pub mod audit;
+pub mod check;
 pub mod corrupt;
 pub mod disk;
 pub mod engine;
