@@ -29,18 +29,22 @@ pub use lie::Lie;
 pub use media::{Media, Step};
 
 use std::fmt;
+use std::ops::Range;
 
 use sheave_base::status::Status;
 use sheave_base::sync::{Arc, Mutex, MutexGuard};
 use sheave_blk::bio::Op;
 use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
 use sheave_blk::limits::Limits;
-use sheave_blk::request::{DoneList, RQ_FUA, Request, Rq, RqList, RqQueue, RqTable};
+use sheave_blk::linear::concatenate;
+use sheave_blk::request::{DoneList, RQ_FUA, Rq, RqList, RqQueue, RqTable};
 use sheave_blk::{Device, DeviceError};
 
 use crate::rng::Rng;
 
 const DEPTH: u16 = 64;
+/// The size of every member but the last is a multiple of this.
+const MEMBER_BYTES: u64 = 1 << 20;
 
 /// What a simulated disk is like.
 #[derive(Clone, Debug)]
@@ -55,11 +59,13 @@ pub struct DiskOptions {
     pub max_delay: u64,
     /// A promise that it breaks.
     pub lie: Option<Lie>,
+    /// Disks that it is made of, end to end, each with a cache of its own.
+    pub members: u64,
 }
 
 impl Default for DiskOptions {
     fn default() -> Self {
-        DiskOptions { seed: 0, logical_block: 512, fua: true, max_delay: 3, lie: None }
+        DiskOptions { seed: 0, logical_block: 512, fua: true, max_delay: 3, lie: None, members: 1 }
     }
 }
 
@@ -99,14 +105,28 @@ impl SimDisk {
         let media = Media::new(image, options.lie);
         let state = Arc::new(Mutex::new(State { media, log: Vec::new(), next_id: 0, rng }));
         let mut disk = SimDisk { state, options: Arc::new(options), device: None };
-        disk.device = Some(Device::from_driver("sim:", Box::new(disk.clone())));
+        let devices: Vec<Device> = disk.members().map(|one| Device::from_driver("sim:", Box::new(one))).collect();
+        disk.device = match devices.as_slice() {
+            [one] => Some(one.clone()),
+            many => concatenate("sim:", many).ok(),
+        };
         disk
+    }
+
+    fn members(&self) -> impl Iterator<Item = Member> + '_ {
+        let (bytes, count) = (self.lock().media.current().size_bytes(), self.options.members.max(1));
+        let each = bytes / count / MEMBER_BYTES * MEMBER_BYTES;
+        (0..count).map(move |at| Member {
+            disk: self.clone(),
+            start: at * each,
+            bytes: if at + 1 < count { each } else { bytes - at * each },
+        })
     }
 
     /// The disk as everybody else sees it.
     #[must_use]
     pub fn device(&self) -> Device {
-        self.device.clone().expect("`new` has made it; only the driver inside has none")
+        self.device.clone().expect("`new` has made it; only the drivers inside have none")
     }
 
     /// How many steps the disk has taken: its time.
@@ -149,10 +169,19 @@ impl SimDisk {
     }
 }
 
-impl Driver for SimDisk {
+/// One of the disks that a simulated disk is made of.
+#[derive(Debug)]
+struct Member {
+    disk: SimDisk,
+    /// Where it begins.
+    start: u64,
+    bytes: u64,
+}
+
+impl Driver for Member {
     fn limits(&self) -> Limits {
         Limits {
-            logical_block: self.options.logical_block,
+            logical_block: self.disk.options.logical_block,
             max_sectors: 256,
             max_segments: 64,
             max_discard_sectors: 4096,
@@ -164,7 +193,7 @@ impl Driver for SimDisk {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            fua: self.options.fua,
+            fua: self.disk.options.fua,
             volatile_cache: true,
             discard: true,
             write_zeroes: true,
@@ -175,12 +204,13 @@ impl Driver for SimDisk {
     }
 
     fn size_bytes(&self) -> u64 {
-        self.lock().media.current().size_bytes()
+        self.bytes
     }
 
     fn open_hctx(&self, _: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
         let held = RqQueue::with_depth(DEPTH);
-        Ok(Box::new(SimQueue { disk: self.clone(), held, due: Vec::new(), polls: 0 }))
+        let sectors = self.start / SECTOR as u64..(self.start + self.bytes) / SECTOR as u64;
+        Ok(Box::new(SimQueue { disk: self.disk.clone(), sectors, held, due: Vec::new(), polls: 0 }))
     }
 }
 
@@ -197,6 +227,8 @@ struct Due {
 #[derive(Debug)]
 struct SimQueue {
     disk: SimDisk,
+    /// Of the whole.
+    sectors: Range<u64>,
     held: RqQueue,
     due: Vec<Due>,
     polls: u64,
@@ -207,21 +239,22 @@ impl SimQueue {
     fn come(&mut self, rq: Rq, rqs: &RqTable<'_>) {
         let state = &mut *self.disk.lock();
         let request = rqs.get(&rq);
+        let sector = self.sectors.start + request.sector;
         let id = state.next_id;
         state.next_id += 1;
         let data = match request.op {
             Op::Read => None,
             Op::Flush => {
-                state.step(Step::Flush { id });
+                state.step(Step::Flush { id, sectors: self.sectors.clone() });
                 None
             }
             Op::Write => Some(memory::gather(rqs, &rq)),
             Op::WriteZeroes => Some(vec![0; request.bytes as usize]),
-            Op::Discard => Some(discarded(state, request)),
+            Op::Discard => Some(discarded(state, sector, request.bytes)),
         };
         if let Some(data) = data {
             let fua = request.flags & RQ_FUA != 0;
-            state.step(Step::Write { id, sector: request.sector, data: data.into(), fua });
+            state.step(Step::Write { id, sector, data: data.into(), fua });
         }
         let delay = state.rng.below(self.disk.options.max_delay + 1);
         self.due.push(Due { tag: rq.tag(), id, poll: self.polls + 1 + delay });
@@ -234,7 +267,7 @@ impl SimQueue {
         let request = rqs.get(&rq);
         if request.op == Op::Read {
             let mut bytes = vec![0; request.bytes as usize];
-            state.media.current().read(request.sector, &mut bytes);
+            state.media.current().read(self.sectors.start + request.sector, &mut bytes);
             memory::scatter(rqs, &rq, &bytes);
         } else {
             state.step(Step::End { id: due.id });
@@ -256,10 +289,10 @@ impl SimQueue {
 }
 
 /// What a discarded range holds: what it held, zeroes, or something that nobody wrote.
-fn discarded(state: &mut State, request: &Request) -> Vec<u8> {
-    let mut bytes = vec![0; request.bytes as usize];
+fn discarded(state: &mut State, sector: u64, len: u32) -> Vec<u8> {
+    let mut bytes = vec![0; len as usize];
     match state.rng.below(3) {
-        0 => state.media.current().read(request.sector, &mut bytes),
+        0 => state.media.current().read(sector, &mut bytes),
         1 => {}
         _ => bytes.fill(0xdc),
     }

@@ -79,7 +79,8 @@ impl Setup {
         let journal_bytes = *rng.pick(&[64, 64, 96, 256]) * KIB;
         let logical_block = if rng.percent(20) { 4096 } else { 512 };
         let max_delay = *rng.pick(&[0, 2, 6]);
-        let disk = DiskOptions { seed: rng.next(), logical_block, fua: rng.percent(70), max_delay, lie: None };
+        let members = if rng.percent(15) { 2 } else { 1 };
+        let disk = DiskOptions { seed: rng.next(), logical_block, fua: rng.percent(70), max_delay, lie: None, members };
         let mix = draw_mix(&mut rng);
         let max_volume_bytes = *rng.pick(&[128, 256, 512, 1024]) * KIB;
         let (engines, max_volumes) = (rng.between(1, 3) as usize, rng.between(2, 7) as usize);

@@ -10,6 +10,7 @@
 //! - I4: a sector is written as a whole or not at all.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use sheave_base::sync::Arc;
 
@@ -32,10 +33,12 @@ pub enum Step {
         /// Durable when it ends.
         fua: bool,
     },
-    /// A flush comes.
+    /// A flush comes, to the disk or to one of several that lie end to end.
     Flush {
         /// Number of the request.
         id: u64,
+        /// The sectors of that disk.
+        sectors: Range<u64>,
     },
     /// A request ends.
     End {
@@ -52,7 +55,7 @@ impl Step {
             Step::Write { id, sector, data, fua } => {
                 mix(*id ^ 1 << 60) ^ mix(sector << 1 | u64::from(*fua)) ^ hash_bytes(data)
             }
-            Step::Flush { id } => mix(*id ^ 2 << 60),
+            Step::Flush { id, sectors } => mix(*id ^ 2 << 60) ^ mix(sectors.start),
             Step::End { id } => mix(*id ^ 3 << 60),
         }
     }
@@ -65,9 +68,10 @@ enum Moving {
         data: Arc<[u8]>,
         fua: bool,
     },
-    /// Covers what ended before this many writes had.
+    /// Covers what ended before this many writes had, on these sectors.
     Flush {
         covers: u64,
+        sectors: Range<u64>,
     },
 }
 
@@ -124,16 +128,16 @@ impl Media {
                 let write = Moving::Write { sector: *sector, data: data.clone(), fua: *fua };
                 self.moving.insert(*id, write);
             }
-            Step::Flush { id } => {
+            Step::Flush { id, sectors } => {
                 let covers = match self.lie {
                     Some(Lie::LateFlush) => std::mem::replace(&mut self.last_flush, self.ended),
                     _ => self.ended,
                 };
-                self.moving.insert(*id, Moving::Flush { covers });
+                self.moving.insert(*id, Moving::Flush { covers, sectors: sectors.clone() });
             }
             Step::End { id } => match self.moving.remove(id) {
                 Some(Moving::Write { sector, data, fua }) => self.end_write(sector, data, fua),
-                Some(Moving::Flush { covers }) => self.end_flush(covers),
+                Some(Moving::Flush { covers, sectors }) => self.end_flush(covers, &sectors),
                 None => debug_assert!(false, "what ends came before"),
             },
         }
@@ -153,12 +157,12 @@ impl Media {
         }
     }
 
-    fn end_flush(&mut self, covers: u64) {
+    fn end_flush(&mut self, covers: u64, sectors: &Range<u64>) {
         if self.lie == Some(Lie::FlushDoesNothing) {
             return;
         }
-        let covered = self.cache.partition_point(|write| write.seq <= covers);
-        for write in self.cache.drain(..covered) {
+        let is_covered = |write: &mut Cached| write.seq <= covers && sectors.contains(&write.sector);
+        for write in self.cache.extract_if(.., is_covered) {
             for (at, piece) in write.data.chunks(SECTOR).enumerate() {
                 let sector = write.sector + at as u64;
                 if !write.dead.contains(&sector) {

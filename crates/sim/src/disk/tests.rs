@@ -59,6 +59,23 @@ fn a_dsync_write_is_durable_with_fua_and_without() {
 }
 
 #[test]
+fn a_flush_reaches_all_members() {
+    let options = DiskOptions { members: 3, ..DiskOptions::default() };
+    let disk = SimDisk::new(Image::new(4 << 20), options);
+    assert_eq!(disk.device().size_bytes(), 4 << 20);
+    let (mut ring, fd) = ring_on(&disk);
+    for at in [0, (1 << 20) - 4096, (2 << 20) + 8192, (4 << 20) - 8192] {
+        ring.push(prep::write(fd, buf(3, 8192)).offset(at)).expect("room");
+    }
+    settle(&mut ring, 4);
+    ring.push(prep::fsync(fd)).expect("room");
+    settle(&mut ring, 1);
+    let mut rng = Rng::new(1);
+    let sectors = [0, 2047, 2048, 4112, 8191];
+    assert!((0..50).all(|_| sectors.iter().all(|&sector| disk.crash(&mut rng).0.sector(sector)[0] == 3)));
+}
+
+#[test]
 fn completions_come_in_a_seeded_order() {
     let order = |seed| {
         let disk = SimDisk::new(Image::new(1 << 20), DiskOptions { seed, ..DiskOptions::default() });

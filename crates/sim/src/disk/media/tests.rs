@@ -9,6 +9,10 @@ fn write(id: u64, sector: u64, byte: u8, fua: bool) -> Step {
     Step::Write { id, sector, data: vec![byte; SECTOR].into(), fua }
 }
 
+fn flush(id: u64) -> Step {
+    Step::Flush { id, sectors: 0..u64::MAX }
+}
+
 fn media(steps: &[Step], lie: Option<Lie>) -> Media {
     let mut media = Media::new(Image::new(SIZE), lie);
     steps.iter().for_each(|step| media.step(step));
@@ -46,7 +50,7 @@ fn a_flush_covers_what_ended_before_it_came() {
         write(0, 1, 1, false),
         write(1, 2, 2, false),
         Step::End { id: 0 },
-        Step::Flush { id: 2 },
+        flush(2),
         Step::End { id: 1 },
         Step::End { id: 2 },
     ];
@@ -56,8 +60,17 @@ fn a_flush_covers_what_ended_before_it_came() {
 }
 
 #[test]
+fn a_flush_of_one_disk_covers_no_other() {
+    let steps = [write(0, 1, 1, false), write(1, 100, 2, false), Step::End { id: 0 }, Step::End { id: 1 }];
+    let mut media = media(&steps, None);
+    media.step(&Step::Flush { id: 2, sectors: 64..128 });
+    media.step(&Step::End { id: 2 });
+    assert_eq!((outcomes(&media, 1), outcomes(&media, 100)), (vec![0, 1], vec![2]));
+}
+
+#[test]
 fn a_flush_that_has_not_ended_covers_nothing() {
-    let media = media(&[write(0, 1, 1, false), Step::End { id: 0 }, Step::Flush { id: 1 }], None);
+    let media = media(&[write(0, 1, 1, false), Step::End { id: 0 }, flush(1)], None);
     assert_eq!(outcomes(&media, 1), [0, 1]);
 }
 
@@ -66,7 +79,7 @@ fn fua_is_durable_and_nothing_older_comes_after_it() {
     let steps = [write(0, 1, 1, false), Step::End { id: 0 }, write(1, 1, 2, true), Step::End { id: 1 }];
     let mut media = media(&steps, None);
     assert_eq!(outcomes(&media, 1), [2]);
-    media.step(&Step::Flush { id: 2 });
+    media.step(&flush(2));
     media.step(&Step::End { id: 2 });
     assert_eq!(outcomes(&media, 1), [2], "the older one is not brought back by a flush");
 }
@@ -107,11 +120,11 @@ fn the_same_cut_leaves_the_same_image() {
 fn each_lie_is_one() {
     let steps = [write(0, 1, 1, true), Step::End { id: 0 }];
     assert_eq!(outcomes(&media(&steps, Some(Lie::FuaIsVolatile)), 1), [0, 1]);
-    let steps = [write(0, 1, 1, false), Step::End { id: 0 }, Step::Flush { id: 1 }, Step::End { id: 1 }];
+    let steps = [write(0, 1, 1, false), Step::End { id: 0 }, flush(1), Step::End { id: 1 }];
     assert_eq!(outcomes(&media(&steps, Some(Lie::FlushDoesNothing)), 1), [0, 1]);
     let mut late = media(&steps, Some(Lie::LateFlush));
     assert_eq!(outcomes(&late, 1), [0, 1]);
-    late.step(&Step::Flush { id: 2 });
+    late.step(&flush(2));
     late.step(&Step::End { id: 2 });
     assert_eq!(outcomes(&late, 1), [1]);
 }
