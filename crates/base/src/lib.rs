@@ -5,6 +5,7 @@
 //! | [`sync`] | the only import of atomics and threads: std or a model checker |
 //! | [`sbitmap`] | a bitmap of tags that many threads allocate from and free into |
 //! | [`mpscq`] | a wait-free queue of preallocated nodes: many producers, one consumer |
+//! | [`grace`] | grace periods: when what was unmapped is certainly no longer used |
 //! | [`parker`] | sleep and wake-up of one owner, as a file descriptor a kernel ring can wait on |
 //! | [`buf`] | owned aligned memory for direct I/O |
 //! | [`units`] | sectors, bytes, and how people write and read sizes, times and counts |
@@ -27,6 +28,7 @@
 
 pub mod buf;
 pub mod clock;
+pub mod grace;
 pub mod mpscq;
 pub mod parker;
 pub mod sbitmap;

@@ -47,7 +47,7 @@ impl CompletionPlan {
 /// use sheave_iomap::{File, dio, kiocb::Kiocb};
 ///
 /// fn end_io_inline(file: &dyn File, kiocb: &mut Kiocb) {
-///     dio::finish_in_worker(file, kiocb, &MayBlock(()));
+///     dio::finish_in_worker(file, kiocb, &[], &MayBlock(()));
 /// }
 /// ```
 ///
@@ -64,17 +64,35 @@ impl CompletionPlan {
 /// # use sheave_iomap::{RawFile, completion_plan::MayBlock, dio, kiocb::Kiocb};
 /// # let device = sheave_blk::Device::open("null:")?;
 /// let token = MayBlock::on_worker();
-/// dio::finish_in_worker(&RawFile::new(device), &mut Kiocb::started(0, 512, 0), &token);
+/// dio::finish_in_worker(&RawFile::new(device), &mut Kiocb::started(0, 512, 0), &[], &token);
 /// # Ok::<(), sheave_blk::DeviceError>(())
 /// ```
-#[derive(Debug)]
-pub struct MayBlock(PhantomData<*const ()>);
+pub struct MayBlock<'a>(Option<&'a dyn Fn() -> bool>, PhantomData<*const ()>);
 
-impl MayBlock {
+impl MayBlock<'_> {
     /// For worker threads, and for threads of the caller's own that drive no ring.
     #[must_use]
-    pub fn on_worker() -> MayBlock {
-        MayBlock(PhantomData)
+    pub fn on_worker() -> MayBlock<'static> {
+        MayBlock(None, PhantomData)
+    }
+
+    /// The same for work that somebody may want to end early: `asked` says so.
+    #[must_use]
+    pub fn until(asked: &dyn Fn() -> bool) -> MayBlock<'_> {
+        MayBlock(Some(asked), PhantomData)
+    }
+
+    /// Whether somebody wants the work to end early: a request was cancelled, or its ring goes. What waits for long
+    /// looks now and then, and gives up with `Status::Canceled`.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.0.is_some_and(|asked| asked())
+    }
+}
+
+impl std::fmt::Debug for MayBlock<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MayBlock").field("is_cancelled", &self.is_cancelled()).finish()
     }
 }
 

@@ -62,9 +62,9 @@ impl OpenFile {
         let identity = file.is_identity();
         OpenFile {
             queue: file.device().whole_queue().filter(|_| identity).cloned(),
-            route: io.route(bdev).filter(|_| identity && !caps.read_only),
+            route: io.route(bdev).filter(|_| identity && !file.is_read_only()),
             identity,
-            read_only: caps.read_only,
+            read_only: file.is_read_only(),
             block_mask: limits.logical_block - 1,
             dma_mask: limits.dma_alignment - 1,
             writes_through: caps.fua || !caps.volatile_cache,
@@ -423,9 +423,9 @@ pub fn issue_flush(io: &mut IoCtx, file: &OpenFile, kiocb: &mut Kiocb, owner: u3
 }
 
 /// Completion where blocking is allowed: the file's work, then the sync.
-pub fn finish_in_worker(file: &dyn File, kiocb: &mut Kiocb, token: &MayBlock) -> Finished {
+pub fn finish_in_worker(file: &dyn File, kiocb: &mut Kiocb, pieces: &[Mapping], token: &MayBlock) -> Finished {
     if kiocb.flags & IOCB_COMPLETION_WORK != 0 {
-        let done = WriteDone { pos: kiocb.pos, len: u64::from(kiocb.len), status: kiocb.status };
+        let done = WriteDone { pos: kiocb.pos, len: u64::from(kiocb.len), status: kiocb.status, pieces };
         if let Err(status) = file.end_write(done, token) {
             kiocb.fail(status);
         }

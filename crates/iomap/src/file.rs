@@ -7,7 +7,9 @@
 
 use std::fmt::Debug;
 
+use sheave_base::grace::Grace;
 use sheave_base::status::Status;
+use sheave_base::sync::Arc;
 use sheave_blk::Device;
 
 use crate::completion_plan::MayBlock;
@@ -15,16 +17,44 @@ use crate::mapping::{Intent, Mapping, MappingKind};
 
 /// Data of a write is on the device; the file finishes what belongs to it.
 #[derive(Clone, Copy, Debug)]
-pub struct WriteDone {
+pub struct WriteDone<'a> {
     /// First byte written.
     pub pos: u64,
     /// Bytes written.
     pub len: u64,
     /// How the data got there; after an error the file undoes what it prepared.
     pub status: Status,
+    /// The mappings that the write used, in order: what [`File::map`] answered, the last cut to what was written.
+    /// Nobody else can have got their space meanwhile, for the write is counted in the file's [`Grace`].
+    pub pieces: &'a [Mapping],
+}
+
+/// What [`File::fallocate`] does to a range. Both leave zeroes behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FallocateMode {
+    /// Gives the space back.
+    PunchHole,
+    /// Makes it read as zeroes; the file may keep the space or not.
+    ZeroRange,
 }
 
 /// Something with bytes on one device.
+///
+/// What a ring does with a file whose bytes are mapped, and on which thread:
+///
+/// | call | thread | when |
+/// |---|---|---|
+/// | `map` | the ring's | for each I/O, inside a section of [`File::grace`], then again after `map_blocking` |
+/// | `map_blocking` | a worker for work that may wait for long | `map` said `Again`; several of one file at a time |
+/// | `end_write` | a worker | after the data of a write with completion work; one at a time of a ring and file |
+/// | `sync` | a worker | one at a time of a ring and file, for all the writes and FSYNCs that wait for one |
+/// | `fallocate` | a worker for work that may wait for long | for each FALLOCATE |
+///
+/// `map_blocking` and `fallocate` may wait for a grace, for space, for other writes to end: nothing that ends a write
+/// or a sync waits behind them. `end_write` and `sync` may wait for the device and for each other, and must not wait for
+/// a grace: the write that is being ended is counted in it.
+///
+/// Order on completion of a write: `end_write` -> the grace's count is dropped -> position -> `sync` -> result.
 pub trait File: Debug + Send + Sync {
     /// The device that mappings point into.
     fn device(&self) -> &Device;
@@ -32,31 +62,55 @@ pub trait File: Debug + Send + Sync {
     /// Size in bytes, now.
     fn size_bytes(&self) -> u64;
 
+    /// Whether writes are refused; fixed while the file is attached.
+    fn is_read_only(&self) -> bool {
+        self.device().capabilities().read_only
+    }
+
     /// Whether every byte lies on the device where it lies in the file, and writes need no completion work: then the
     /// engine asks for no mapping.
     fn is_identity(&self) -> bool {
         false
     }
 
+    /// The grace in which I/O to this file's mappings is counted; for files that use space again. Files whose mappings
+    /// stay for ever have none.
+    fn grace(&self) -> Option<&Arc<Grace>> {
+        None
+    }
+
     /// Where the bytes from `pos` on lie; the mapping starts at `pos` and covers at least one byte, at most `len`.
     /// `Status::Again` when the answer needs blocking work: then a worker calls [`File::map_blocking`], and `map` is
-    /// asked again.
+    /// asked again. It may be asked for a range twice before the I/O, or without any.
     fn map(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status>;
 
-    /// The same where blocking is allowed; afterwards [`File::map`] knows the answer.
+    /// The same where blocking is allowed; afterwards [`File::map`] knows the answer. Called outside of a section, so
+    /// its own answer serves to see that there is one. What waits for long asks [`MayBlock::is_cancelled`] now and then,
+    /// and gives up with `Status::Canceled`.
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, _: &MayBlock) -> Result<Mapping, Status> {
         self.map(pos, len, intent)
     }
 
     /// Completion work of a write: converts unwritten extents, adopts copied blocks, extends the size.
-    fn end_write(&self, done: WriteDone, _: &MayBlock) -> Result<(), Status> {
+    fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
         if done.status.is_ok() { Ok(()) } else { Err(done.status) }
+    }
+
+    /// Whether the file itself has something to make durable, now. False: a flush of the device is all that a sync
+    /// needs, and the ring sends it without a worker.
+    fn needs_sync(&self) -> bool {
+        true
     }
 
     /// Makes what was written before durable, metadata included. `None`: a flush of the device is all that is needed
     /// (or left to do), and the caller sends it.
     fn sync(&self, _: &MayBlock) -> Option<Result<(), Status>> {
         None
+    }
+
+    /// FALLOCATE of a range within the file, in whole blocks of the device.
+    fn fallocate(&self, _mode: FallocateMode, _pos: u64, _len: u64, _: &MayBlock) -> Result<(), Status> {
+        Err(Status::NotSupp)
     }
 }
 

@@ -6,6 +6,7 @@
 //! | [`file`](mod@file) | the [`File`] trait; a raw device is the identity mapping |
 //! | [`mapping`] | where a range of a file lies, and in which state |
 //! | [`completion_plan`] | where an I/O may complete: inline, in the issuer's task, in a worker |
+//! | [`grace`] | when space that was unmapped is certainly no longer used (the protocol is in `sheave_base`) |
 //! | [`dio`] | the engine: mapping, plan, bios, completion |
 //!
 //! Shapes: who owns an I/O fills a [`Kiocb`] (position, length, flags), calls [`dio::issue`] with the memory, and is
@@ -24,7 +25,9 @@ pub mod file;
 pub mod kiocb;
 pub mod mapping;
 
+pub use sheave_base::grace;
+
 pub use completion_plan::CompletionPlan;
-pub use file::{File, RawFile};
+pub use file::{FallocateMode, File, RawFile, WriteDone};
 pub use kiocb::Kiocb;
 pub use mapping::{Mapping, MappingKind};

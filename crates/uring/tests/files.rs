@@ -88,7 +88,7 @@ impl File for Slow {
         self.map(pos, len, intent)
     }
 
-    fn end_write(&self, done: WriteDone, _: &MayBlock) -> Result<(), Status> {
+    fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
         self.block("end_write");
         if done.status.is_ok() { Ok(()) } else { Err(done.status) }
     }

@@ -76,7 +76,7 @@ impl Bench {
             if !wants_worker(&self.kiocb) {
                 return finish_in_task(&self.kiocb);
             }
-            match finish_in_worker(&*self.file.file, &mut self.kiocb, &MayBlock::on_worker()) {
+            match finish_in_worker(&*self.file.file, &mut self.kiocb, &[], &MayBlock::on_worker()) {
                 Finished::Done(res) => return res,
                 Finished::Flush => issued = issue_flush(&mut self.rig.ctx, &self.file, &mut self.kiocb, 7),
             }

@@ -61,7 +61,7 @@ impl Source for RingSource {
         let load = self.load(slot).take();
         match load {
             Some(Load::Complete(file, mut kiocb)) => {
-                result_of(dio::finish_in_worker(&*file, &mut kiocb, section.token()))
+                result_of(dio::finish_in_worker(&*file, &mut kiocb, &[], section.token()))
             }
             Some(Load::Map(file, pos, len, intent)) => {
                 result_of_map(file.map_blocking(pos, len, intent, section.token()).map(|_| ()))

@@ -10,8 +10,6 @@
 
 use sheave_iomap::completion_plan::MayBlock;
 
-use super::item::Items;
-
 /// Slots of one client at most.
 pub const MAX_SLOTS: u32 = 1 << SLOT_BITS;
 /// Clients of one pool at most.
@@ -135,21 +133,19 @@ pub trait Source: Send + Sync + 'static {
 /// Where an item that may block runs: on a worker, which is replaced if it does.
 #[derive(Debug)]
 pub struct Section<'a> {
-    pub(super) token: &'a MayBlock,
-    pub(super) items: &'a Items,
-    pub(super) slot: u32,
+    pub(super) token: &'a MayBlock<'a>,
 }
 
 impl Section<'_> {
     /// For calls that need it.
     #[must_use]
-    pub fn token(&self) -> &MayBlock {
+    pub fn token(&self) -> &MayBlock<'_> {
         self.token
     }
 
     /// Whether somebody wants the item to end early.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.items.is_cancelled(self.slot)
+        self.token.is_cancelled()
     }
 }

@@ -65,7 +65,6 @@ pub(super) struct Worker<S: Source> {
     acct: usize,
     me: WorkerRef,
     parker: Parker,
-    token: MayBlock,
     batch: Batch,
     clients: Vec<Option<Arc<Client<S>>>>,
     version: u32,
@@ -83,7 +82,6 @@ impl<S: Source> Worker<S> {
             acct,
             me,
             parker,
-            token: MayBlock::on_worker(),
             batch: Batch::new(),
             clients: Vec::new(),
             version: 0,
@@ -236,7 +234,7 @@ impl<S: Source> Worker<S> {
             if acct.wants_worker() {
                 self.shared.wake(self.acct);
             }
-            let res = guarded(|| client.source.run(slot, &Section { token: &self.token, items: &client.items, slot }));
+            let res = run_guarded(client, slot);
             // Relaxed: a change is all that counts.
             acct.progress.fetch_add(1, Ordering::Relaxed);
             acct.move_counts(RUNNING, 0);
@@ -346,6 +344,13 @@ fn watch_for(parker: &mut Parker, time: Duration) -> Wake {
 fn watch_for(_: &mut Parker, _: Duration) -> Wake {
     sheave_base::sync::thread::yield_now();
     Wake::TimedOut
+}
+
+/// Runs an item that may block.
+pub(super) fn run_guarded<S: Source>(client: &Client<S>, slot: u32) -> i32 {
+    let asked = || client.items.is_cancelled(slot);
+    let token = MayBlock::until(&asked);
+    guarded(|| client.source.run(slot, &Section { token: &token }))
 }
 
 /// Runs foreign code; a panic is its item's end, and not the worker's.

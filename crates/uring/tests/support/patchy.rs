@@ -67,7 +67,7 @@ impl File for Patchy {
         if self.one_in(11) { Err(Status::IoErr) } else { self.map(pos, len, intent) }
     }
 
-    fn end_write(&self, done: WriteDone, _: &MayBlock) -> Result<(), Status> {
+    fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
         match done.status {
             Status::Ok if self.one_in(13) => Err(Status::NoSpc),
             Status::Ok => Ok(()),

@@ -81,7 +81,7 @@ impl File for Scripted {
         self.map(pos, len, intent)
     }
 
-    fn end_write(&self, done: WriteDone, _: &MayBlock) -> Result<(), Status> {
+    fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
         self.called(Call::EndWrite(done.status));
         if done.status.is_ok() { self.end_write } else { Err(done.status) }
     }
@@ -257,7 +257,7 @@ fn a_flush_that_fails_is_the_error_of_the_write_it_ends() {
     start_sync(&mut bench.kiocb);
     assert!(wants_worker(&bench.kiocb));
     let token = MayBlock::on_worker();
-    assert_eq!(finish_in_worker(&*bench.file.file, &mut bench.kiocb, &token), Finished::Flush);
+    assert_eq!(finish_in_worker(&*bench.file.file, &mut bench.kiocb, &[], &token), Finished::Flush);
     let issued = issue_flush(&mut bench.rig.ctx, &bench.file, &mut bench.kiocb, 7);
     assert_eq!(bench.run(issued), -5, "and of an fsync");
 }

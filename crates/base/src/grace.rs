@@ -1,0 +1,359 @@
+//! Grace periods: when space that a file has unmapped is certainly no longer read or written.
+//!
+//! Owns the protocol between rings, which look mappings up and do I/O to them, and a file (or a pool of files), which
+//! changes mappings and then must not use the old space again while an I/O could still be under way to it. Like
+//! sleepable RCU: readers pay a few plain stores, the writer waits. Does not own what is freed.
+//!
+//! ```text
+//!   ring, a batch                          file
+//!   enter()      section = phase           change the mapping
+//!                fence                     start() -> ticket
+//!   map(), submit, count()   per I/O       is_over(ticket)?   fence, look at all seats
+//!   leave()      section = none            yes: the old space is free
+//!   ...
+//!   I/O ended for good: uncount()
+//! ```
+//!
+//! A section covers the time from a mapping's lookup to the count of the I/O that uses it; it never spans more than a
+//! batch, and nothing in it waits. What waits in `map_blocking` is neither in a section nor counted, so a file may wait
+//! for a grace there and does not wait for itself.
+//!
+//! A grace period has two steps, so that it ends while new I/O goes on: it waits until nothing is left of the phase that
+//! is not current (stragglers of the last period), makes that one current, and waits until nothing is left of the
+//! other. Whoever asks about a ticket moves it along; there is no thread.
+//!
+//! Invariants:
+//! - I1: a seat is written by one thread, the one that holds its [`Seat`]; everybody may read it.
+//! - I2: a ticket is over only after every section that might have begun before [`Grace::start`] was left, and every
+//!   I/O counted in it was uncounted. What those I/Os wrote is visible to whoever learned that.
+//! - I3: a seat that is dropped has no I/O any more: it is taken out and holds nothing up.
+//!
+//! Called by rings ([`Seat`]) and by files that give space back ([`Grace`]).
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::{Arc, Mutex, MutexGuard};
+
+/// A seat is in no section.
+const OUTSIDE: u64 = 0;
+
+/// Which of two sets of counters an I/O is counted in; see [`Seat::count`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Phase(u8);
+
+impl Phase {
+    /// As a bit, for whoever keeps it in one.
+    #[inline(always)]
+    #[must_use]
+    pub fn bit(self) -> bool {
+        self.0 != 0
+    }
+
+    /// From the bit.
+    #[inline(always)]
+    #[must_use]
+    pub fn from_bit(bit: bool) -> Phase {
+        Phase(u8::from(bit))
+    }
+}
+
+/// What a seat shows, on a cache line of its own (two: the prefetcher takes pairs).
+#[derive(Debug)]
+#[repr(align(128))]
+struct Line {
+    /// [`OUTSIDE`], or the section's phase plus one.
+    section: AtomicU64,
+    /// I/Os that were counted and have not ended, by phase.
+    in_flight: [AtomicU64; 2],
+}
+
+impl Line {
+    /// Whether nothing of a phase is left here.
+    fn is_quiet(&self, phase: u64) -> bool {
+        // Acquire pairs with the Release of `enter` and `leave`: who sees a section left, or a later one, sees its
+        // counts.
+        if self.section.load(Ordering::Acquire) == phase + 1 {
+            return false;
+        }
+        // Acquire pairs with the Release of `uncount`: what the I/O did comes before the end of the grace (I2).
+        self.in_flight[phase as usize].load(Ordering::Acquire) == 0
+    }
+}
+
+/// Names a grace period to wait for; see [`Grace::start`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// No period runs.
+    Idle,
+    /// Waits for the phase that is not current.
+    Stragglers,
+    /// Waits for the phase that was current when it began.
+    Readers,
+}
+
+#[derive(Debug)]
+struct State {
+    seats: Vec<Arc<Line>>,
+    step: Step,
+    /// The last period that somebody has a ticket for.
+    wanted: u64,
+}
+
+/// The grace periods of one file, or of all files that share their space.
+#[derive(Debug)]
+pub struct Grace {
+    /// The current phase is its lowest bit.
+    phase: AtomicU64,
+    /// Periods that are over.
+    over: AtomicU64,
+    state: Mutex<State>,
+}
+
+impl Default for Grace {
+    fn default() -> Self {
+        Grace::new()
+    }
+}
+
+impl Grace {
+    /// Without seats.
+    #[must_use]
+    pub fn new() -> Grace {
+        let state = State { seats: Vec::new(), step: Step::Idle, wanted: 0 };
+        Grace { phase: AtomicU64::new(0), over: AtomicU64::new(0), state: Mutex::new(state) }
+    }
+
+    /// A seat in `grace` for a thread that looks mappings up.
+    #[must_use]
+    pub fn seat(grace: &Arc<Grace>) -> Seat {
+        let line = Line { section: AtomicU64::new(OUTSIDE), in_flight: [AtomicU64::new(0), AtomicU64::new(0)] };
+        let line = Arc::new(line);
+        grace.state().seats.push(Arc::clone(&line));
+        Seat { grace: Arc::clone(grace), line, own: PhantomData }
+    }
+
+    /// A ticket that is over when every I/O that might use a mapping as it was before this call has ended. Never
+    /// blocks for long. Many calls before the next look share one period.
+    #[must_use]
+    pub fn start(&self) -> Ticket {
+        let mut state = self.state();
+        // A period that runs already began too early to count.
+        // Relaxed: written under the lock.
+        let period = self.over.load(Ordering::Relaxed) + 1 + u64::from(state.step != Step::Idle);
+        state.wanted = state.wanted.max(period);
+        Ticket(period)
+    }
+
+    /// Whether it is over; moves it along, as far as that goes without waiting.
+    #[must_use]
+    pub fn is_over(&self, ticket: Ticket) -> bool {
+        self.has_passed(ticket) || {
+            self.advance(&mut self.state());
+            self.has_passed(ticket)
+        }
+    }
+
+    /// Waits until it is over; false when the time is up before. Not on a ring's own thread with I/O of its own in
+    /// flight: only that thread can end it, so the time would always be up.
+    #[must_use]
+    pub fn wait(&self, ticket: Ticket, timeout: Duration) -> bool {
+        let mut patience = Patience::new(timeout);
+        loop {
+            if self.is_over(ticket) {
+                return true;
+            }
+            if !patience.nap() {
+                return self.is_over(ticket);
+            }
+        }
+    }
+
+    /// Seats taken.
+    #[must_use]
+    pub fn seats(&self) -> usize {
+        self.state().seats.len()
+    }
+
+    fn has_passed(&self, ticket: Ticket) -> bool {
+        // Acquire pairs with the Release in `advance`: who learns it here sees what its I/Os wrote (I2).
+        self.over.load(Ordering::Acquire) >= ticket.0
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("invariant: no panic under this lock")
+    }
+
+    /// Takes the periods that are wanted as many steps along as can be without waiting.
+    fn advance(&self, state: &mut State) {
+        loop {
+            // Relaxed, both: written under the lock.
+            let current = self.phase.load(Ordering::Relaxed) & 1;
+            let over = self.over.load(Ordering::Relaxed);
+            match state.step {
+                Step::Idle if over >= state.wanted => return,
+                Step::Idle => {
+                    // SeqCst pairs with the fence in `enter`. Whoever's fence comes later: a section that is not seen
+                    // by the looks below sees, in its lookups, what was changed before `start`.
+                    fence(Ordering::SeqCst);
+                    state.step = Step::Stragglers;
+                }
+                Step::Stragglers if state.is_quiet(current ^ 1) => {
+                    // Relaxed: whichever phase a section has, one of the two looks finds it. Only the end of the
+                    // period depends on new sections seeing this, soon.
+                    self.phase.store(current ^ 1, Ordering::Relaxed);
+                    state.step = Step::Readers;
+                }
+                Step::Readers if state.is_quiet(current ^ 1) => {
+                    state.step = Step::Idle;
+                    // Release pairs with the Acquire in `has_passed`.
+                    self.over.store(over + 1, Ordering::Release);
+                }
+                Step::Stragglers | Step::Readers => return,
+            }
+        }
+    }
+}
+
+impl State {
+    fn is_quiet(&self, phase: u64) -> bool {
+        self.seats.iter().all(|line| line.is_quiet(phase))
+    }
+}
+
+/// The place of one thread in a grace: where it says which mappings it may still use. It may move to another thread,
+/// but is never used by two (I1).
+#[derive(Debug)]
+pub struct Seat {
+    grace: Arc<Grace>,
+    line: Arc<Line>,
+    own: PhantomData<Cell<()>>,
+}
+
+impl Seat {
+    /// Begins a section: mappings looked up from here on stay good until the I/O counted for them has ended. One fence.
+    #[inline]
+    pub fn enter(&self) {
+        debug_assert!(!self.is_inside(), "sections do not nest");
+        // Relaxed: see `advance`.
+        let phase = self.grace.phase.load(Ordering::Relaxed) & 1;
+        // Release pairs with the Acquire in `Line::is_quiet`, for the counts of the section before.
+        self.line.section.store(phase + 1, Ordering::Release);
+        // SeqCst pairs with the fence in `Grace::advance`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether a section has begun.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_inside(&self) -> bool {
+        // Relaxed: our own (I1).
+        self.line.section.load(Ordering::Relaxed) != OUTSIDE
+    }
+
+    /// Ends the section. Mappings that no I/O was counted for are not to be used any more.
+    #[inline]
+    pub fn leave(&self) {
+        // Release pairs with the Acquire in `Line::is_quiet`: whoever sees it left sees what it counted.
+        self.line.section.store(OUTSIDE, Ordering::Release);
+    }
+
+    /// Counts an I/O that uses mappings of this section, until [`Seat::uncount`].
+    #[inline(always)]
+    #[must_use]
+    pub fn count(&self) -> Phase {
+        debug_assert!(self.is_inside(), "an I/O is counted in the section of its mapping");
+        // Relaxed, both: our own (I1); published by `leave`.
+        let phase = self.line.section.load(Ordering::Relaxed).wrapping_sub(1) as u8 & 1;
+        let count = &self.line.in_flight[usize::from(phase)];
+        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        Phase(phase)
+    }
+
+    /// An I/O has ended for good: the device, and the file's completion work too.
+    #[inline(always)]
+    pub fn uncount(&self, phase: Phase) {
+        let count = &self.line.in_flight[usize::from(phase.0 & 1)];
+        // Relaxed: our own (I1).
+        let left = count.load(Ordering::Relaxed);
+        debug_assert!(left != 0, "an I/O is uncounted once");
+        // Release pairs with the Acquire in `Line::is_quiet` (I2).
+        count.store(left.wrapping_sub(1), Ordering::Release);
+    }
+
+    /// I/Os counted and not ended.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        // Relaxed: our own (I1).
+        self.line.in_flight.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.grace.state().seats.retain(|line| !Arc::ptr_eq(line, &self.line));
+    }
+}
+
+#[cfg(not(any(feature = "shuttle", feature = "loom")))]
+mod patience {
+    use std::time::{Duration, Instant};
+
+    /// The first nap; each is twice as long as the one before.
+    const SHORTEST: Duration = Duration::from_micros(20);
+    const LONGEST: Duration = Duration::from_millis(1);
+
+    /// Waits in naps until its time is up. I/O tells nobody that it has ended, so that it pays nothing for those who
+    /// wait, who are few.
+    pub(super) struct Patience {
+        /// None when it is further away than the clock can say.
+        until: Option<Instant>,
+        next: Duration,
+    }
+
+    impl Patience {
+        pub(super) fn new(timeout: Duration) -> Patience {
+            Patience { until: Instant::now().checked_add(timeout), next: SHORTEST }
+        }
+
+        /// False when the time is up.
+        pub(super) fn nap(&mut self) -> bool {
+            let left = self.until.map_or(LONGEST, |until| until.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return false;
+            }
+            std::thread::sleep(self.next.min(left));
+            self.next = (self.next * 2).min(LONGEST);
+            true
+        }
+    }
+}
+
+/// In a model a wait that does not end is what the checker is to find: the time is never up.
+#[cfg(any(feature = "shuttle", feature = "loom"))]
+mod patience {
+    pub(super) struct Patience;
+
+    impl Patience {
+        pub(super) fn new(_: std::time::Duration) -> Patience {
+            Patience
+        }
+
+        pub(super) fn nap(&mut self) -> bool {
+            crate::sync::thread::yield_now();
+            true
+        }
+    }
+}
+
+use patience::Patience;
+
+#[cfg(all(test, any(feature = "shuttle", feature = "loom")))]
+mod model;
+#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+mod tests;
