@@ -307,6 +307,8 @@ impl Ring {
         if self.core.timers.is_armed() {
             self.run_timeouts();
         }
+        // After everything that may start requests: what is queued and not handed over, no worker knows of.
+        self.core.wq.commit();
         self.core.queues.cq_publish();
     }
 
@@ -331,7 +333,6 @@ impl Ring {
             ready.append(retry);
         }
         self.start_waiting();
-        self.core.wq.commit();
         if self.core.files.wants_sweep() {
             self.sweep_files();
         }

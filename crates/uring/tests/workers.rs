@@ -13,13 +13,14 @@ use sheave_blk::Device;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::mapping::Intent;
 use sheave_iomap::{File, Mapping, MappingKind};
-use sheave_uring::prep::{self, Cancel};
+use sheave_uring::prep::{self, Cancel, Entry};
 use sheave_uring::sqe::{IOSQE_ASYNC, IOSQE_IO_DRAIN, IOSQE_IO_LINK, Sqe, opcode};
 use sheave_uring::{IoWq, Ring, RingError};
 
-use support::{fsync, nop, nop_result, push, reaped, run, rw};
+use support::{fsync, nop, nop_result, push, reaped, ring, run, rw};
 
 const ECANCELED: i32 = -125;
+const ETIME: i32 = -62;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A file whose syncs wait at a gate.
@@ -121,6 +122,42 @@ fn a_flood_of_nops_has_one_cqe_each_in_order_and_one_worker() {
     let [bound, unbound] = ring.io_wq().counts();
     assert_eq!((bound.created, unbound.created), (1, 0), "{bound:?}");
     assert_eq!(ring.wait(1, None), 0, "nothing is left that could complete");
+}
+
+/// Submits, and sleeps until so many completions are there. A ring that sleeps on what no worker knows of never gets
+/// them: nothing but the reap of a timeout happens between its sleeps.
+fn slept_for(ring: &mut Ring, entries: Vec<Entry>) -> Vec<(u64, i32)> {
+    let count = entries.len() as u32;
+    for (entry, user_data) in entries.into_iter().zip(1..) {
+        ring.push(entry.user_data(user_data)).expect("the SQ has room");
+    }
+    assert_eq!(ring.submit().expect("slots are free"), count);
+    assert_eq!(ring.wait(count, Some(PATIENCE)), count, "all end: {:?}", reaped(ring));
+    let mut seen = reaped(ring);
+    seen.sort_unstable();
+    seen
+}
+
+#[test]
+fn what_a_timeout_lets_go_reaches_a_worker_before_the_ring_sleeps() {
+    const SOON: Duration = Duration::from_millis(5);
+    const NEVER: Duration = Duration::from_secs(3600);
+    let file = Gated::new();
+    file.open();
+    let mut ring = ring();
+    let fd = ring.attach_file(file.clone()).expect("attached");
+    let nop = || prep::nop().run_async();
+    // The next of its chain, which a worker begins, or which has its work on one.
+    assert_eq!(slept_for(&mut ring, vec![prep::timeout(SOON).hardlink(), nop()]), [(1, ETIME), (2, 0)]);
+    assert_eq!(slept_for(&mut ring, vec![prep::timeout(SOON).hardlink(), prep::fsync(fd)]), [(1, ETIME), (2, 0)]);
+    // What waited behind a drain.
+    assert_eq!(slept_for(&mut ring, vec![prep::timeout(SOON), nop().drain()]), [(1, ETIME), (2, 0)]);
+    // The next of a chain whose guard fired.
+    let guarded = vec![prep::timeout(NEVER).hardlink(), prep::link_timeout(SOON).hardlink(), nop()];
+    assert_eq!(slept_for(&mut ring, guarded), [(1, ECANCELED), (2, ETIME), (3, 0)]);
+    // The next of a timeout that has seen enough completions; the last one comes from a worker.
+    let counted = vec![prep::timeout(NEVER).count(1).hardlink(), nop(), nop()];
+    assert_eq!(slept_for(&mut ring, counted), [(1, 0), (2, 0), (3, 0)]);
 }
 
 #[test]

@@ -435,10 +435,16 @@ impl<S: Source> Submitter<S> {
     /// Hands over what was queued: one lock and at most one wake-up an account, hashed items aside.
     #[inline]
     pub fn commit(&mut self) {
-        if self.staged[0].is_empty() && self.staged[1].is_empty() && self.hashed.is_empty() {
-            return;
+        if self.has_staged() {
+            self.commit_staged();
         }
-        self.commit_staged();
+    }
+
+    /// Whether something was queued and not handed over: no worker knows of it.
+    #[inline]
+    #[must_use]
+    pub fn has_staged(&self) -> bool {
+        !(self.staged[0].is_empty() && self.staged[1].is_empty() && self.hashed.is_empty())
     }
 
     #[inline(never)]

@@ -277,6 +277,11 @@ impl RingWq {
         }
     }
 
+    /// Whether something was queued and not handed over.
+    pub(crate) fn has_staged(&self) -> bool {
+        self.submitter.as_ref().is_some_and(Submitter::has_staged)
+    }
+
     /// A slot's result was taken from the task-work queue.
     #[inline]
     pub(crate) fn took(&mut self) {

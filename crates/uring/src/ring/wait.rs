@@ -4,7 +4,8 @@
 //! [`IoCtx::wait`](sheave_blk::ctx::IoCtx::wait)), the caller's time is over, or a timeout is due.
 //!
 //! Invariants:
-//! - I1: a ring that sleeps has nothing that could start: a reap goes on until nothing is ready.
+//! - I1: a ring that sleeps has nothing that could start: a reap goes on until nothing is ready, and what it gives to
+//!   workers it has handed over when it returns.
 //! - I2: a ring with nothing in flight that nobody else can reach does not sleep.
 
 use std::time::Duration;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use sheave_base::status::Errno;
 
 use super::Ring;
+use crate::core::Core;
 use crate::prep::Cancel;
 use crate::sqe::errno;
 
@@ -33,13 +35,23 @@ impl Ring {
             // A worker on this CPU runs when this thread sleeps.
             let in_the_way = self.core.wq.is_in_the_way();
             if spun || in_the_way || self.io.waits_for_kernel() {
-                self.io.wait(wanted - ready, self.sleep_limit(left));
+                self.sleep(wanted - ready, left);
                 spin_from = self.io.clock().cycles();
             } else {
                 sheave_base::sync::hint::spin_loop();
             }
             self.reap();
         }
+    }
+
+    /// Sleeps until there may be something to reap. Nobody else wakes the ring for what I1 says.
+    fn sleep(&mut self, wanted: u32, left: Option<Duration>) {
+        let Core { wq, reqs, ready, retry, tasks, deferred, nr_deferred, .. } = &self.core;
+        debug_assert!(!wq.has_staged(), "I1: work that no worker knows of");
+        debug_assert!(ready.is_empty() && tasks.is_empty(), "I1: {ready:?} could start, {tasks:?} complete");
+        debug_assert!(deferred.is_empty() || reqs.live() != *nr_deferred, "I1: a drain waits for nothing");
+        debug_assert!(retry.is_empty() || self.io.bios().live() > 0, "I1: {retry:?} wait for no bio");
+        self.io.wait(wanted, self.sleep_limit(left));
     }
 
     /// How long the ring may sleep.
@@ -91,7 +103,7 @@ impl Ring {
         while self.core.reqs.live() > 0 {
             self.reap();
             if self.core.reqs.live() > 0 {
-                self.io.wait(1, self.sleep_limit(None));
+                self.sleep(1, None);
             }
         }
         self.reap();
