@@ -34,8 +34,8 @@ mod wq;
 
 use std::sync::{Arc, mpsc};
 
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
-use sheave::{Device, DeviceError};
+use sheave::Device;
+use sheave::base::sync::atomic::Ordering;
 
 use crate::args::BenchArgs;
 use crate::failure::Failure;
@@ -49,12 +49,12 @@ use worker::{Crew, Harvest};
 /// Runs it: plan, device, threads, report.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     if args.spec.starts_with("wq:") {
-        return wq::run(args, stop_on_signals()?);
+        return wq::run(args, crate::signals::stop_flag()?);
     }
     let plan = Plan::new(args)?;
-    let device = Device::open(&args.spec).map_err(device_failure)?;
+    let device = Device::open(&args.spec).map_err(crate::failure::device)?;
     let range = plan.range(device.size_bytes(), device.limits().logical_block)?;
-    let stop = stop_on_signals()?;
+    let stop = crate::signals::stop_flag()?;
     let direct = device.capabilities().direct_io;
     let crew = Crew::new(plan, range, direct, run_id(), Arc::clone(&stop));
     let harvests = bring_in(&crew, &device)?;
@@ -157,28 +157,6 @@ fn size_now(crew: &Crew, device: &Device) -> u64 {
         },
         _ => known,
     }
-}
-
-/// A spec that cannot be read is a usage error; a device that cannot be opened is not.
-fn device_failure(err: DeviceError) -> Failure {
-    match err {
-        DeviceError::Spec { .. } => Failure::usage(err.to_string()),
-        DeviceError::Host { what, fix, source } => Failure::run(format!("{what}: {source}")).fix(fix),
-        other => Failure::run(other.to_string()),
-    }
-}
-
-/// A flag that Ctrl-C or SIGTERM sets; the second Ctrl-C ends the process at once.
-fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
-    use signal_hook::consts::{SIGINT, SIGTERM};
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // In this order: the first signal finds the flag unset, then sets it.
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
-            .map_err(|err| Failure::run(format!("cannot catch signal {signal}: {err}")))?;
-    }
-    Ok(stop)
 }
 
 /// Tells the blocks of one verified run from those of another.
