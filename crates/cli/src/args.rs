@@ -8,6 +8,7 @@ pub mod pool;
 #[cfg(test)]
 mod tests;
 pub mod value;
+mod vol;
 pub mod volume;
 mod wq;
 

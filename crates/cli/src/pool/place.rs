@@ -140,6 +140,22 @@ impl PoolPlace {
         }
     }
 
+    /// Path and options (from their comma on) of a pool on one `file:` device.
+    pub fn file_spec(&self) -> Option<(String, String)> {
+        let spec = match self.members.as_slice() {
+            [one] => one.spec(""),
+            _ => return None,
+        };
+        let rest = spec.strip_prefix("file:")?;
+        let (path, options) = rest.split_once(',').unwrap_or((rest, ""));
+        let options: String = options
+            .split(',')
+            .filter(|key| !key.is_empty() && !key.starts_with("size="))
+            .map(|key| format!(",{key}"))
+            .collect();
+        Some((path.to_owned(), options))
+    }
+
     /// Whether all of it is gone when this process ends.
     pub fn is_volatile(&self) -> bool {
         let memory = |spec: &str| spec.contains("ram:") || spec.contains("null:");
