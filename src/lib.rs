@@ -63,3 +63,8 @@ pub struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/drivers/README.md")]
 pub struct Drivers;
+
+/// The example of the page on volumes.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/volumes.md")]
+pub struct Volumes;
