@@ -40,7 +40,7 @@ use crate::sync::{Arc, Mutex, MutexGuard};
 /// A seat is in no section.
 const OUTSIDE: u64 = 0;
 
-/// Which of two sets of counters an I/O is counted in; see [`Seat::count`].
+/// Which of two sets of counters an I/O is counted in; see [`Seat::phase`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Phase(u8);
 
@@ -263,16 +263,29 @@ impl Seat {
         self.line.section.store(OUTSIDE, Ordering::Release);
     }
 
+    /// The phase of the section, in which its I/Os are counted.
+    #[inline(always)]
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        debug_assert!(self.is_inside(), "an I/O is counted in the section of its mapping");
+        // Relaxed: our own (I1).
+        Phase(self.line.section.load(Ordering::Relaxed).wrapping_sub(1) as u8 & 1)
+    }
+
     /// Counts an I/O that uses mappings of this section, until [`Seat::uncount`].
     #[inline(always)]
     #[must_use]
     pub fn count(&self) -> Phase {
-        debug_assert!(self.is_inside(), "an I/O is counted in the section of its mapping");
+        self.count_many(1);
+        self.phase()
+    }
+
+    /// Counts so many at once, each to be uncounted in the section's [`Seat::phase`].
+    #[inline(always)]
+    pub fn count_many(&self, ios: u64) {
+        let count = &self.line.in_flight[usize::from(self.phase().0)];
         // Relaxed, both: our own (I1); published by `leave`.
-        let phase = self.line.section.load(Ordering::Relaxed).wrapping_sub(1) as u8 & 1;
-        let count = &self.line.in_flight[usize::from(phase)];
-        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        Phase(phase)
+        count.store(count.load(Ordering::Relaxed) + ios, Ordering::Relaxed);
     }
 
     /// An I/O has ended for good: the device, and the file's completion work too.

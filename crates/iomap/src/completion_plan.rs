@@ -47,7 +47,7 @@ impl CompletionPlan {
 /// use sheave_iomap::{File, dio, kiocb::Kiocb};
 ///
 /// fn end_io_inline(file: &dyn File, kiocb: &mut Kiocb) {
-///     dio::finish_in_worker(file, kiocb, &[], &MayBlock(()));
+///     let _ = dio::end_write(file, kiocb, &[], &MayBlock(()));
 /// }
 /// ```
 ///
@@ -64,7 +64,8 @@ impl CompletionPlan {
 /// # use sheave_iomap::{RawFile, completion_plan::MayBlock, dio, kiocb::Kiocb};
 /// # let device = sheave_blk::Device::open("null:")?;
 /// let token = MayBlock::on_worker();
-/// dio::finish_in_worker(&RawFile::new(device), &mut Kiocb::started(0, 512, 0), &[], &token);
+/// let done = dio::end_write(&RawFile::new(device), &Kiocb::started(0, 512, 0), &[], &token);
+/// assert_eq!(done, 0);
 /// # Ok::<(), sheave_blk::DeviceError>(())
 /// ```
 pub struct MayBlock<'a>(Option<&'a dyn Fn() -> bool>, PhantomData<*const ()>);

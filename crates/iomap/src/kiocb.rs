@@ -27,6 +27,10 @@ pub const IOCB_USE_POS: u16 = 1 << 5;
 pub const IOCB_COMPLETION_WORK: u16 = 1 << 6;
 /// A sync must follow the data.
 pub const IOCB_NEED_SYNC: u16 = 1 << 7;
+/// It is counted in its file's grace, until its completion work is done.
+pub const IOCB_COUNTED: u16 = 1 << 8;
+/// The [phase](sheave_base::grace::Phase) in which it is counted.
+pub const IOCB_PHASE: u16 = 1 << 9;
 
 /// One I/O on a file.
 #[derive(Clone, Copy, Debug, Default)]

@@ -10,8 +10,8 @@
 //! | [`dio`] | the engine: mapping, plan, bios, completion |
 //!
 //! Shapes: who owns an I/O fills a [`Kiocb`] (position, length, flags), calls [`dio::issue`] with the memory, and is
-//! told by [`dio::end_bio`] when it has ended. The [`CompletionPlan`] then says where its result is worked out:
-//! [`dio::finish_in_task`] on the ring's thread, [`dio::finish_in_worker`] where it may block.
+//! told by [`dio::end_bio`] when it has ended. The [`CompletionPlan`] then says where its result is worked out, and
+//! [`dio::next`] what is to be done: [`dio::end_write`] and [`dio::sync`] where they may block.
 //!
 //! Units: positions and lengths are in bytes, and multiples of the device's logical block. Errors: results are those of
 //! CQEs, bytes or `-errno`; a [`File`] answers with a [`Status`](sheave_base::status::Status), where `Again` means that

@@ -43,3 +43,57 @@ pub enum Intent {
     /// To write: the file makes room if there is none.
     Write,
 }
+
+/// The mappings of one I/O, in order. One needs no memory beside this; more keep their room when cleared.
+#[derive(Clone, Debug, Default)]
+pub struct Pieces {
+    /// The only one; `more` is empty then.
+    one: Option<[Mapping; 1]>,
+    more: Vec<Mapping>,
+}
+
+impl Pieces {
+    /// All of them.
+    #[inline]
+    #[must_use]
+    pub fn as_slice(&self) -> &[Mapping] {
+        match &self.one {
+            Some(one) => one,
+            None => &self.more,
+        }
+    }
+
+    /// Forgets all.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.one = None;
+        self.more.clear();
+    }
+
+    /// Appends one.
+    #[inline]
+    pub fn push(&mut self, mapping: Mapping) {
+        match self.one.take() {
+            None if self.more.is_empty() => self.one = Some([mapping]),
+            None => self.more.push(mapping),
+            Some([first]) => self.more.extend([first, mapping]),
+        }
+    }
+
+    /// Keeps the first `count`.
+    pub fn truncate(&mut self, count: usize) {
+        self.more.truncate(count);
+        if count == 0 {
+            self.one = None;
+        }
+    }
+
+    /// Becomes a copy of these, in the room that there is.
+    pub fn copy_from(&mut self, pieces: &[Mapping]) {
+        self.clear();
+        pieces.iter().for_each(|&mapping| self.push(mapping));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -111,3 +111,8 @@ pub(crate) fn require_zero_tail(payload: &[u8], used: usize) -> Result<(), Damag
         Some(at) => Err(Damage::field("tail", rest[at], "must be 0: nothing is kept there")),
     }
 }
+
+#[cfg(test)]
+pub(crate) mod samples;
+#[cfg(test)]
+mod tests;

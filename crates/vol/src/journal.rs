@@ -285,3 +285,6 @@ pub fn scan(bytes: &[u8], sb: &Superblock, take: &mut dyn FnMut(Record)) -> Resu
     };
     Ok(Scan { next_seq: seq, highest_seq, torn })
 }
+
+#[cfg(test)]
+mod tests;

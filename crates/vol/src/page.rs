@@ -110,3 +110,6 @@ impl Expect {
         Ok(head)
     }
 }
+
+#[cfg(test)]
+mod tests;

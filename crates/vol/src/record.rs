@@ -318,3 +318,6 @@ fn require_size(geometry: &Geometry, field: &'static str, size: u64) -> Result<(
     let limit = MAX_VOLUME_UNITS * u64::from(geometry.unit_bytes);
     require(size <= limit, field, size, "is more than a volume can have")
 }
+
+#[cfg(test)]
+mod tests;

@@ -309,3 +309,6 @@ pub fn choose(slots: [Result<Superblock, Damage>; 2]) -> Result<(Superblock, Opt
         [Err(a), Err(b)] => Err([a, b]),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,8 @@ use sheave_blk::request::RQ_FUA;
 use super::*;
 use crate::file::RawFile;
 use crate::kiocb::IOCB_USE_POS;
+use crate::mapping::{Intent, MappingKind};
+use sheave_base::sync::Arc;
 use support::{Puppet, Rig};
 
 const MIB: u64 = 1 << 20;
@@ -28,6 +30,9 @@ struct Bench {
     rig: Rig,
     file: OpenFile,
     kiocb: Kiocb,
+    scratch: Scratch,
+    /// The steps of the completion, in order.
+    steps: Vec<Next>,
 }
 
 impl Bench {
@@ -38,7 +43,7 @@ impl Bench {
     fn with_file(bios: u32, device: &Device, file: Arc<dyn File>) -> Bench {
         let rig = Rig::with(bios, true, &[device]);
         let file = OpenFile::new(file, rig.devices[0].0, &rig.ctx);
-        Bench { rig, file, kiocb: Kiocb::default() }
+        Bench { rig, file, kiocb: Kiocb::default(), scratch: Scratch::default(), steps: Vec::new() }
     }
 
     fn issue(&mut self, flags: u16, pos: u64, vecs: &[BVec]) -> Issued {
@@ -47,8 +52,14 @@ impl Bench {
         self.issue_again(vecs)
     }
 
+    /// In a section of its own, as if it were a batch.
     fn issue_again(&mut self, vecs: &[BVec]) -> Issued {
-        issue(&mut self.rig.ctx, &self.file, &mut self.kiocb, 7, vecs, NO_FIXED_BUF)
+        let entered = self.file.enter();
+        let issued = issue(&mut self.rig.ctx, &self.file, &mut self.kiocb, 7, (vecs, NO_FIXED_BUF), &mut self.scratch);
+        if entered {
+            self.file.leave();
+        }
+        issued
     }
 
     /// Ends all bios with these statuses, in the order in which they were sent; whether each was the last reference.
@@ -73,13 +84,35 @@ impl Bench {
             let ended = self.rig.take_ended();
             let last = ended.iter().filter(|&&(_, status)| end_bio(&mut self.kiocb, status)).count();
             assert_eq!(last, 1, "an I/O ends once");
-            if !wants_worker(&self.kiocb) {
-                return finish_in_task(&self.kiocb);
+            match self.complete() {
+                Synced::Done(res) => return res,
+                Synced::Flush => issued = issue_flush(&mut self.rig.ctx, &self.file, &mut self.kiocb, 7),
             }
-            match finish_in_worker(&*self.file.file, &mut self.kiocb, &[], &MayBlock::on_worker()) {
-                Finished::Done(res) => return res,
-                Finished::Flush => issued = issue_flush(&mut self.rig.ctx, &self.file, &mut self.kiocb, 7),
+        }
+    }
+
+    /// The steps of a completion, on this thread.
+    fn complete(&mut self) -> Synced {
+        let token = MayBlock::on_worker();
+        let mut step = next(&self.kiocb);
+        if step == Next::Work {
+            assert_eq!(self.kiocb.plan, CompletionPlan::Worker, "what blocks was planned so");
+            self.steps.push(step);
+            let res = end_write(&*self.file.file, &self.kiocb, self.scratch.pieces(), &token);
+            step = worked(&mut self.kiocb, res);
+        }
+        self.steps.push(step);
+        self.file.uncount(&mut self.kiocb);
+        match step {
+            Next::Work => panic!("completion work is done once"),
+            Next::Sync => {
+                assert_eq!(self.kiocb.plan, CompletionPlan::Worker, "what blocks was planned so");
+                match sync(&*self.file.file, &token) {
+                    Synced::Done(0) => Synced::Done(self.kiocb.result()),
+                    other => other,
+                }
             }
+            Next::Done(res) => Synced::Done(res),
         }
     }
 }
@@ -196,7 +229,7 @@ fn a_driver_that_completes_inside_submit_ends_nothing_there() {
         assert_eq!(bench.rig.ended, [], "ended in the poll, not in submit");
         assert_eq!(bench.kiocb.refs, 1);
         assert_eq!(bench.end_with(&[Status::Ok]), [true]);
-        assert_eq!(finish_in_task(&bench.kiocb), 4096 * vecs.len() as i32);
+        assert_eq!(bench.kiocb.result(), 4096 * vecs.len() as i32);
     }
 }
 
@@ -261,6 +294,6 @@ fn a_bio_that_fails_gives_its_error_in_the_issuers_task() {
         assert_eq!(bench.kiocb.plan, CompletionPlan::Inline);
         assert_eq!(bench.end_with(&[status]), [true]);
         assert_eq!(bench.kiocb.plan, CompletionPlan::Task, "no error is handled inside a reap");
-        assert_eq!(finish_in_task(&bench.kiocb), errno);
+        assert_eq!(bench.kiocb.result(), errno);
     }
 }

@@ -281,6 +281,27 @@ impl Tree {
         }
     }
 
+    /// Fills a new leaf with what its page says: `words` words of written bits an entry.
+    pub(crate) fn fill_leaf(&self, leaf: u32, entries: &[u64], written: &[u64], words: usize) {
+        let geometry = &self.map.geometry;
+        let blocks = geometry.blocks() as usize;
+        let full = if blocks >= 64 { u64::MAX } else { (1 << blocks) - 1 };
+        let (Some(to), Some(bits)) = (self.map.leaves.node(leaf), self.map.bits.node(leaf)) else { return };
+        for (at, ((to, &phys), written)) in to.iter().zip(entries).zip(written.chunks_exact(words)).enumerate() {
+            if phys == 0 {
+                continue;
+            }
+            // Relaxed, all: nobody has the node's number; that is published later.
+            for (n, word) in written.iter().enumerate() {
+                let bit = at * blocks + n * 64;
+                let old = bits[bit >> 6].load(Ordering::Relaxed);
+                bits[bit >> 6].store(old | word << (bit & 63), Ordering::Relaxed);
+            }
+            let flags = if written.iter().all(|word| *word == full) { Entry::FULL } else { 0 };
+            to.store(Entry::at(phys).with(flags).0, Ordering::Relaxed);
+        }
+    }
+
     /// Whether all blocks of a unit are written, and whether any is.
     pub(crate) fn written(&self, place: Place) -> (bool, bool) {
         let blocks = self.map.geometry.blocks();

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use super::support::Puppet;
 use super::*;
+use crate::kiocb::IOCB_NOWAIT;
 use crate::mapping::{MAP_DIRTY, MAP_NEW, MAP_SHARED};
 
 /// What happened to a [`Scripted`] file, in order.
@@ -170,7 +171,7 @@ fn the_first_error_of_several_bios_is_the_result_whichever_fails() {
             assert_eq!(bench.kiocb.refs, 3, "the submission's reference is gone, one a bio is left");
             assert_eq!(bench.end_with(&statuses), [false, false, true], "the last one ends it, and only it");
             assert_eq!(bench.kiocb.plan == CompletionPlan::Inline, result > 0);
-            assert_eq!(finish_in_task(&bench.kiocb), result, "{statuses:?}");
+            assert_eq!(bench.kiocb.result(), result, "{statuses:?}");
             assert!(!file.calls().contains(&Call::Sync));
         }
     }
@@ -255,9 +256,8 @@ fn a_flush_that_fails_is_the_error_of_the_write_it_ends() {
     let issued = bench.issue(IOCB_WRITE | IOCB_DSYNC, 0, &[at(BASE, 4096)]);
     assert_eq!(bench.run(issued), -5);
     start_sync(&mut bench.kiocb);
-    assert!(wants_worker(&bench.kiocb));
-    let token = MayBlock::on_worker();
-    assert_eq!(finish_in_worker(&*bench.file.file, &mut bench.kiocb, &[], &token), Finished::Flush);
+    assert_eq!(next(&bench.kiocb), Next::Sync);
+    assert_eq!(bench.complete(), Synced::Flush);
     let issued = issue_flush(&mut bench.rig.ctx, &bench.file, &mut bench.kiocb, 7);
     assert_eq!(bench.run(issued), -5, "and of an fsync");
 }

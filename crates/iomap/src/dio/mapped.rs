@@ -1,0 +1,192 @@
+//! Files with mappings: the loop from a range to bios.
+//!
+//! Owns the two passes of an I/O that is not [plain](super::run): all mappings first, so that the plan and FUA are
+//! decided before the first bio (I1 of the plan), then a bio for each mapping that has data. Nothing is allocated once
+//! the [`Scratch`] has grown.
+//!
+//! Invariants:
+//! - I1: a file is not believed: a mapping that is not where it was asked for, is empty, gives a writer no room, or
+//!   leaves the device or its blocks, fails the I/O with `-EIO`.
+//! - I2: what [`Scratch::pieces`] says is what was sent: cut at the end of the I/O, and short when bios ran out.
+
+use sheave_base::status::Status;
+use sheave_blk::bio::{BVec, NO_FIXED_BUF};
+use sheave_blk::ctx::IoCtx;
+
+use super::open_file::OpenFile;
+use super::{Issued, bio_spec, error};
+use crate::completion_plan::{CompletionPlan, decide};
+use crate::kiocb::{IOCB_COMPLETION_WORK, IOCB_DSYNC, IOCB_NEED_SYNC, IOCB_NOWAIT, IOCB_SYNC, Kiocb};
+use crate::mapping::{Intent, Mapping, MappingKind, Pieces};
+
+/// What issuing needs for a moment; a ring has one, which keeps its room.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    pieces: Pieces,
+    /// Vectors cut to the end of the file.
+    pub(super) cut: Vec<BVec>,
+    /// The vectors of one mapping.
+    front: Vec<BVec>,
+}
+
+impl Scratch {
+    /// The mappings that the last I/O used, if it was on a file with mappings and was sent.
+    pub fn pieces(&self) -> &[Mapping] {
+        self.pieces.as_slice()
+    }
+}
+
+/// Begin (ask the file), advance (a bio for the mapping); the end comes when the bios end.
+pub(super) fn issue_mapped(
+    io: &mut IoCtx,
+    file: &OpenFile,
+    kiocb: &mut Kiocb,
+    owner: u32,
+    vecs: (&[BVec], u16),
+    scratch: &mut Scratch,
+) -> Issued {
+    let fua = match map_all(file, kiocb, &mut scratch.pieces) {
+        Ok(fua) => fua,
+        Err(issued) => return issued,
+    };
+    match scratch.pieces.as_slice() {
+        // The common case: the memory goes as it is.
+        [mapping] if kiocb.is_write() || mapping.kind == MappingKind::Mapped => {
+            let spec = bio_spec(file.bdev, kiocb.flags, owner, mapping.addr, kiocb.len, fua);
+            if !io.submit(&spec, vecs.0, vecs.1) {
+                return Issued::Again;
+            }
+            kiocb.flags |= file.count_flags();
+            file.count(1);
+            Issued::Queued
+        }
+        _ => submit_several(io, file, kiocb, owner, vecs.0, fua, scratch),
+    }
+}
+
+/// First pass: asks for all mappings, and decides. Whether the data goes with FUA.
+fn map_all(file: &OpenFile, kiocb: &mut Kiocb, pieces: &mut Pieces) -> Result<bool, Issued> {
+    let intent = if kiocb.is_write() { Intent::Write } else { Intent::Read };
+    let end = kiocb.pos + u64::from(kiocb.len);
+    let wants_sync = kiocb.is_write() && kiocb.flags & (IOCB_DSYNC | IOCB_SYNC) != 0;
+    let (size, device_bytes) = (file.size_bytes(), file.device_bytes());
+    kiocb.flags &= !(IOCB_COMPLETION_WORK | IOCB_NEED_SYNC);
+    let mut at = kiocb.pos;
+    let mut fua = wants_sync;
+    pieces.clear();
+    while at < end {
+        let mut mapping = match file.file.map(at, end - at, intent) {
+            Ok(mapping) => mapping,
+            Err(Status::Again) if kiocb.flags & IOCB_NOWAIT == 0 => return Err(Issued::Blocks),
+            Err(status) => return Err(error(status)),
+        };
+        mapping.len = mapping.len.min(end - at);
+        if !is_sound(&mapping, at, intent, device_bytes, file.block_mask) {
+            return Err(error(Status::IoErr));
+        }
+        let decision = decide(&mapping, end, size, kiocb.flags, file.writes_through);
+        fua &= decision.fua;
+        if decision.completion_work {
+            kiocb.flags |= IOCB_COMPLETION_WORK;
+        }
+        at += mapping.len;
+        pieces.push(mapping);
+    }
+    if wants_sync && !fua {
+        kiocb.flags |= IOCB_NEED_SYNC;
+    }
+    if kiocb.flags & (IOCB_COMPLETION_WORK | IOCB_NEED_SYNC) != 0 {
+        kiocb.plan = kiocb.plan.demote(CompletionPlan::Worker);
+    }
+    Ok(fua)
+}
+
+/// I1.
+fn is_sound(mapping: &Mapping, at: u64, intent: Intent, device_bytes: u64, block_mask: u32) -> bool {
+    let has_room = mapping.kind != MappingKind::Hole || intent == Intent::Read;
+    let has_data = mapping.kind == MappingKind::Mapped || intent == Intent::Write;
+    let on_device = mapping.addr.checked_add(mapping.len).is_some_and(|end| end <= device_bytes);
+    let in_blocks = (mapping.len as u32 | if has_data { mapping.addr as u32 } else { 0 }) & block_mask == 0;
+    mapping.offset == at && mapping.len != 0 && has_room && in_blocks && (on_device || !has_data)
+}
+
+/// Second pass over several mappings, or over holes.
+fn submit_several(
+    io: &mut IoCtx,
+    file: &OpenFile,
+    kiocb: &mut Kiocb,
+    owner: u32,
+    vecs: &[BVec],
+    fua: bool,
+    scratch: &mut Scratch,
+) -> Issued {
+    let Scratch { pieces, front, .. } = scratch;
+    let mut memory = Memory { head: None, rest: vecs };
+    let (mut done, mut used) = (0, 0);
+    for mapping in pieces.as_slice() {
+        let bytes = mapping.len as u32;
+        memory.take_front(bytes as usize, front);
+        if !kiocb.is_write() && mapping.kind != MappingKind::Mapped {
+            zero(front);
+        } else {
+            let spec = bio_spec(file.bdev, kiocb.flags, owner, mapping.addr, bytes, fua);
+            if kiocb.refs == u16::MAX || !io.submit(&spec, front, NO_FIXED_BUF) {
+                if kiocb.refs == 1 {
+                    return Issued::Again;
+                }
+                // As far as the bios went: a short read or write.
+                kiocb.len = done;
+                break;
+            }
+            kiocb.refs += 1;
+        }
+        done += bytes;
+        used += 1;
+    }
+    pieces.truncate(used);
+    if kiocb.refs > 1 {
+        kiocb.flags |= file.count_flags();
+        file.count(1);
+    }
+    kiocb.refs -= 1;
+    if kiocb.refs == 0 { Issued::Done(kiocb.result()) } else { Issued::Queued }
+}
+
+/// Vectors that are taken apart from the front.
+struct Memory<'a> {
+    /// What is left of the vector that was begun.
+    head: Option<BVec>,
+    rest: &'a [BVec],
+}
+
+impl Memory<'_> {
+    /// Takes the next `bytes`.
+    fn take_front(&mut self, mut bytes: usize, front: &mut Vec<BVec>) {
+        front.clear();
+        while bytes > 0 {
+            let mut vec = match (self.head.take(), self.rest) {
+                (Some(head), _) => head,
+                (None, [first, rest @ ..]) => {
+                    self.rest = rest;
+                    *first
+                }
+                (None, []) => return,
+            };
+            let piece = vec.take_front(bytes);
+            bytes -= piece.len();
+            if !piece.is_empty() {
+                front.push(piece);
+            }
+            self.head = Some(vec).filter(|vec| !vec.is_empty());
+        }
+    }
+}
+
+/// Fills memory that a reader gave with zeroes.
+#[allow(unsafe_code)] // A hole has no bio whose driver would write the memory.
+fn zero(vecs: &[BVec]) {
+    for vec in vecs {
+        // SAFETY: I1 of `sheave_blk::bio`: the submitter keeps the memory valid and unaliased until the I/O ends.
+        unsafe { std::ptr::write_bytes(vec.base() as *mut u8, 0, vec.len()) };
+    }
+}

@@ -1,0 +1,141 @@
+//! A file as one ring has it: what the fast path wants at hand, looked up once.
+//!
+//! Owns the ring's [`Seat`] in the file's grace, and the way from a kiocb's flags to it.
+//!
+//! Invariants:
+//! - I1: an I/O is counted in the section in which it was mapped, when its first bio is sent, and uncounted once.
+
+use sheave_base::grace::{Grace, Phase, Seat};
+use sheave_base::sync::Arc;
+use sheave_blk::Device;
+use sheave_blk::ctx::IoCtx;
+use sheave_blk::ctx::lane::Route;
+use sheave_blk::queue::Queue;
+
+use crate::file::File;
+use crate::kiocb::{IOCB_COUNTED, IOCB_PHASE, Kiocb};
+
+/// A file as one ring has it: attached, with what the fast path wants at hand.
+#[derive(Debug)]
+pub struct OpenFile {
+    /// The file.
+    pub file: Arc<dyn File>,
+    /// The number of its device in the ring.
+    pub bdev: u16,
+    /// `f_pos`: where an I/O at offset -1 goes.
+    pub pos: u64,
+    device: Device,
+    /// The queue whose size is the file's, for the raw device that is one.
+    pub(super) queue: Option<Arc<Queue>>,
+    /// The way of bios to the device, when it is one leg and may be written.
+    pub(super) route: Option<Route>,
+    /// The place in the file's grace, if it has one.
+    seat: Option<Seat>,
+    pub(super) identity: bool,
+    pub(super) read_only: bool,
+    pub(super) block_mask: u32,
+    pub(super) dma_mask: u32,
+    pub(super) writes_through: bool,
+}
+
+impl OpenFile {
+    /// Takes note of what does not change while the file is attached.
+    pub fn new(file: Arc<dyn File>, bdev: u16, io: &IoCtx) -> OpenFile {
+        let device = file.device().clone();
+        let (limits, caps) = (device.limits(), device.capabilities());
+        let (identity, read_only) = (file.is_identity(), file.is_read_only());
+        OpenFile {
+            queue: device.whole_queue().filter(|_| identity).cloned(),
+            route: io.route(bdev).filter(|_| !read_only),
+            seat: file.grace().filter(|_| !identity).map(Grace::seat),
+            identity,
+            read_only,
+            block_mask: limits.logical_block - 1,
+            dma_mask: limits.dma_alignment - 1,
+            writes_through: caps.fua || !caps.volatile_cache,
+            pos: 0,
+            bdev,
+            device,
+            file,
+        }
+    }
+
+    /// Whether writes are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Whether the file is its device from end to end.
+    pub fn is_identity(&self) -> bool {
+        self.identity
+    }
+
+    /// Size of the smallest addressable unit, less one.
+    pub fn block_mask(&self) -> u32 {
+        self.block_mask
+    }
+
+    /// Size in bytes, now.
+    #[inline]
+    pub fn size_bytes(&self) -> u64 {
+        match &self.queue {
+            Some(queue) => queue.sectors() << 9,
+            None => self.file.size_bytes(),
+        }
+    }
+
+    /// Size of the device that mappings point into.
+    #[inline]
+    pub(super) fn device_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    /// Begins a section of the file's grace, unless the file has none or one has begun; true when it is to be ended
+    /// with [`OpenFile::leave`], at the end of the batch. Before each I/O to a file that is not the identity.
+    #[inline]
+    pub fn enter(&self) -> bool {
+        match &self.seat {
+            Some(seat) if !seat.is_inside() => {
+                seat.enter();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Ends the section.
+    #[inline]
+    pub fn leave(&self) {
+        if let Some(seat) = &self.seat {
+            seat.leave();
+        }
+    }
+
+    /// The flags of kiocbs that are [counted](OpenFile::count) in this section.
+    #[inline(always)]
+    pub fn count_flags(&self) -> u16 {
+        match &self.seat {
+            Some(seat) => IOCB_COUNTED | if seat.phase().bit() { IOCB_PHASE } else { 0 },
+            None => 0,
+        }
+    }
+
+    /// Counts so many I/Os, whose kiocbs have [`OpenFile::count_flags`].
+    #[inline(always)]
+    pub fn count(&self, ios: u32) {
+        if let Some(seat) = &self.seat {
+            seat.count_many(u64::from(ios));
+        }
+    }
+
+    /// The I/O has ended, its completion work too; only a sync may be left to do.
+    #[inline(always)]
+    pub fn uncount(&self, kiocb: &mut Kiocb) {
+        if kiocb.flags & IOCB_COUNTED != 0
+            && let Some(seat) = &self.seat
+        {
+            seat.uncount(Phase::from_bit(kiocb.flags & IOCB_PHASE != 0));
+            kiocb.flags &= !(IOCB_COUNTED | IOCB_PHASE);
+        }
+    }
+}

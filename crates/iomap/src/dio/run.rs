@@ -1,0 +1,164 @@
+//! Runs: plain I/O on one file, one after the other, with what the checks and the way need looked up once.
+//!
+//! Owns what *plain* means: an I/O of one piece of memory that passes all checks, and needs no completion work, as
+//! almost every I/O does. What is not plain goes through [`issue`](super::issue), which checks in order and says what is
+//! wrong; so a "no" here means nothing but "not this way".
+
+use sheave_blk::bio::BVec;
+use sheave_blk::ctx::IoCtx;
+use sheave_blk::ctx::lane::{Lane, PlainKind};
+
+use super::bio_spec;
+use super::open_file::OpenFile;
+use crate::kiocb::{IOCB_DSYNC, IOCB_SYNC, IOCB_WRITE};
+use crate::mapping::{Intent, MAP_NEW, MAP_SHARED, MappingKind};
+
+/// Plain I/O on one file.
+pub trait Run {
+    /// Whether the I/O lies within the file, on its blocks, and its memory where the device can take it.
+    fn fits(&self, pos: u64, len: u32, addr: usize) -> bool;
+
+    /// Where on the device an I/O that fits goes; `None` when it is not plain.
+    fn place(&self, pos: u64, len: u32) -> Option<u64>;
+
+    /// Sends a plain I/O to the place it has, when its kiocb was [started](crate::Kiocb::started); false when no bio is
+    /// free.
+    fn submit(&mut self, place: u64, len: u32, owner: u32, vec: BVec) -> bool;
+
+    /// Flags that all kiocbs of the run have, beside those that it was started with.
+    fn count_flags(&self) -> u16;
+
+    /// Ends the run, of which so many were sent.
+    fn finish(self, sent: u32);
+}
+
+/// A run on one raw device.
+#[derive(Debug)]
+pub struct PlainRun<'a> {
+    lane: Lane<'a>,
+    /// Size of the device in bytes.
+    size: u64,
+    block_mask: u32,
+    dma_mask: u32,
+}
+
+impl<'a> PlainRun<'a> {
+    /// A run with the same `IOCB_*` flags and the same registered buffer (or none). For a raw device that is one leg
+    /// and may be written; others have no plain I/O.
+    #[inline(always)]
+    pub fn start(io: &'a mut IoCtx, file: &OpenFile, iocb_flags: u16, fixed_buf: u16) -> Option<PlainRun<'a>> {
+        let fua = iocb_flags & (IOCB_DSYNC | IOCB_SYNC) != 0;
+        let spec = bio_spec(file.bdev, iocb_flags, 0, 0, 0, fua);
+        Some(PlainRun {
+            size: file.queue.as_ref()?.sectors() << 9,
+            lane: io.lane(file.route?, PlainKind { op: spec.op, flags: spec.flags, fixed_buf })?,
+            block_mask: file.block_mask,
+            dma_mask: file.dma_mask,
+        })
+    }
+}
+
+impl Run for PlainRun<'_> {
+    #[inline(always)]
+    fn fits(&self, pos: u64, len: u32, addr: usize) -> bool {
+        let misaligned = (pos as u32 | len) & self.block_mask | addr as u32 & self.dma_mask;
+        let end = pos.checked_add(u64::from(len));
+        misaligned == 0 && len != 0 && end.is_some_and(|end| end <= self.size)
+    }
+
+    #[inline(always)]
+    fn place(&self, pos: u64, _: u32) -> Option<u64> {
+        Some(pos)
+    }
+
+    #[inline(always)]
+    fn submit(&mut self, place: u64, len: u32, owner: u32, vec: BVec) -> bool {
+        self.lane.submit(owner, place >> 9, len, vec)
+    }
+
+    #[inline(always)]
+    fn count_flags(&self) -> u16 {
+        0
+    }
+
+    #[inline(always)]
+    fn finish(self, _: u32) {
+        self.lane.finish();
+    }
+}
+
+/// A run on a file with mappings, inside a section of its grace: pure overwrites, and reads of what is written, in one
+/// mapping each.
+#[derive(Debug)]
+pub struct MappedRun<'a> {
+    lane: Lane<'a>,
+    file: &'a OpenFile,
+    intent: Intent,
+    /// `MAP_*` flags that are not plain.
+    odd: u8,
+    /// Size of the file in bytes, and of its device.
+    size: u64,
+    device_bytes: u64,
+    block_mask: u32,
+    dma_mask: u32,
+    count_flags: u16,
+}
+
+impl<'a> MappedRun<'a> {
+    /// A run with the same `IOCB_*` flags, without sync, and the same registered buffer (or none). For a file whose
+    /// device is one leg and that may be written.
+    #[inline(always)]
+    pub fn start(io: &'a mut IoCtx, file: &'a OpenFile, iocb_flags: u16, fixed_buf: u16) -> Option<MappedRun<'a>> {
+        if file.identity || iocb_flags & (IOCB_DSYNC | IOCB_SYNC) != 0 {
+            return None;
+        }
+        let spec = bio_spec(file.bdev, iocb_flags, 0, 0, 0, false);
+        let write = iocb_flags & IOCB_WRITE != 0;
+        Some(MappedRun {
+            lane: io.lane(file.route?, PlainKind { op: spec.op, flags: spec.flags, fixed_buf })?,
+            intent: if write { Intent::Write } else { Intent::Read },
+            odd: if write { MAP_SHARED | MAP_NEW } else { 0 },
+            size: file.size_bytes(),
+            device_bytes: file.device_bytes(),
+            block_mask: file.block_mask,
+            dma_mask: file.dma_mask,
+            count_flags: file.count_flags(),
+            file,
+        })
+    }
+}
+
+impl Run for MappedRun<'_> {
+    #[inline(always)]
+    fn fits(&self, pos: u64, len: u32, addr: usize) -> bool {
+        let misaligned = (pos as u32 | len) & self.block_mask | addr as u32 & self.dma_mask;
+        let end = pos.checked_add(u64::from(len));
+        misaligned == 0 && len != 0 && end.is_some_and(|end| end <= self.size)
+    }
+
+    #[inline(always)]
+    fn place(&self, pos: u64, len: u32) -> Option<u64> {
+        let mapping = self.file.file.map(pos, u64::from(len), self.intent).ok()?;
+        let odd = mapping.kind != MappingKind::Mapped || mapping.flags & self.odd != 0;
+        let here = mapping.offset == pos && mapping.len >= u64::from(len);
+        let end = mapping.addr.checked_add(u64::from(len));
+        let on_device = end.is_some_and(|end| end <= self.device_bytes) && mapping.addr as u32 & self.block_mask == 0;
+        (!odd && here && on_device).then_some(mapping.addr)
+    }
+
+    #[inline(always)]
+    fn submit(&mut self, place: u64, len: u32, owner: u32, vec: BVec) -> bool {
+        self.lane.submit(owner, place >> 9, len, vec)
+    }
+
+    #[inline(always)]
+    fn count_flags(&self) -> u16 {
+        self.count_flags
+    }
+
+    #[inline(always)]
+    fn finish(self, sent: u32) {
+        self.file.count(sent);
+        self.lane.finish();
+    }
+}
