@@ -5,16 +5,41 @@
 //! | [`pool`] | a pool: create, open, what is in it, close |
 //! | [`volume`] | a thin volume; an `iomap::File` |
 //! | [`info`] | what reports tell |
+//! | [`check`](mod@check) | verifies a pool offline, and repairs it |
+//! | [`block_io`] | blocking I/O of the pool's own |
 //! | [`error`] | why something was refused |
+//! | [`format`] | the on-disk format: every offset, size and limit |
+//! | [`block`], [`damage`] | a metadata block with its header; why one is not accepted |
+//! | [`superblock`], [`record`], [`journal`], [`page`] | what metadata blocks hold |
 //!
 //! Shapes: a [`Pool`] is made on a `Device` and opened by one owner. [`Volume`]s come from it; a ring attaches one as it
 //! attaches any file. Units: bytes, unless a name says blocks (4 KiB) or units (the pool's allocation unit).
 
+pub(crate) mod alloc;
+pub(crate) mod apply;
+pub mod block;
+pub mod block_io;
+pub mod check;
+pub(crate) mod checkpoint;
+pub(crate) mod commit;
+pub mod damage;
 pub mod error;
+pub(crate) mod extent_map;
+pub mod format;
 pub mod info;
+pub mod journal;
+pub(crate) mod limbo;
+pub mod page;
 pub mod pool;
+pub mod record;
+pub(crate) mod recovery;
+pub(crate) mod snapshot;
+pub mod superblock;
 pub mod volume;
 
+pub use block_io::BlockIo;
+pub use check::{CheckOptions, CheckReport, Finding, FindingKind, Place, Totals, check, check_device};
+pub use damage::Damage;
 pub use error::PoolError;
 pub use info::{Extent, ExtentKind, PoolInfo, VolumeInfo};
 pub use pool::{Checksum, CreateOptions, OpenOptions, Pool, WhenFull};

@@ -1,0 +1,93 @@
+//! A bitmap whose next set bit is found in a few steps, whatever its size.
+//!
+//! Owns bits and the summaries over them: bit `n` of level `k + 1` says that word `n` of level `k` is not 0.
+//!
+//! - I1: a summary bit is set exactly when the word below has a bit set.
+//!
+//! Called by [`Units`](super::Units), for free units.
+
+/// Bits with summaries.
+#[derive(Debug, Default)]
+pub(crate) struct Bitmap {
+    len: u64,
+    levels: Vec<Vec<u64>>,
+}
+
+impl Bitmap {
+    /// No bit set.
+    pub(crate) fn new(len: u64) -> Bitmap {
+        let mut bitmap = Bitmap { len: 0, levels: vec![Vec::new()] };
+        bitmap.grow(len);
+        bitmap
+    }
+
+    /// Becomes longer; the new bits are not set.
+    pub(crate) fn grow(&mut self, len: u64) {
+        self.len = self.len.max(len);
+        let mut words = self.len.div_ceil(64) as usize;
+        for level in 0.. {
+            if self.levels.len() == level {
+                let below: Vec<bool> = self.levels[level - 1].iter().map(|word| *word != 0).collect();
+                let mut summary = vec![0; words];
+                below.iter().enumerate().filter(|at| *at.1).for_each(|(at, _)| summary[at >> 6] |= 1 << (at & 63));
+                self.levels.push(summary);
+            }
+            self.levels[level].resize(words, 0);
+            if words <= 1 {
+                break;
+            }
+            words = words.div_ceil(64);
+        }
+    }
+
+    pub(crate) fn get(&self, bit: u64) -> bool {
+        bit < self.len && self.levels[0][(bit >> 6) as usize] >> (bit & 63) & 1 != 0
+    }
+
+    pub(crate) fn set(&mut self, bit: u64) {
+        let mut at = bit;
+        for level in &mut self.levels {
+            let word = &mut level[(at >> 6) as usize];
+            let was = *word;
+            *word |= 1 << (at & 63);
+            if was != 0 {
+                break;
+            }
+            at >>= 6;
+        }
+    }
+
+    pub(crate) fn clear(&mut self, bit: u64) {
+        let mut at = bit;
+        for level in &mut self.levels {
+            let word = &mut level[(at >> 6) as usize];
+            *word &= !(1 << (at & 63));
+            if *word != 0 {
+                break;
+            }
+            at >>= 6;
+        }
+    }
+
+    /// The first set bit at or after `from`.
+    pub(crate) fn next(&self, from: u64) -> Option<u64> {
+        let (mut level, mut at) = (0, from);
+        loop {
+            let word = self.levels.get(level)?.get((at >> 6) as usize).copied().unwrap_or(0) >> (at & 63);
+            if word != 0 {
+                at += u64::from(word.trailing_zeros());
+                break;
+            }
+            level += 1;
+            at = (at >> 6) + 1;
+        }
+        while level > 0 {
+            level -= 1;
+            at = (at << 6) + u64::from(self.levels[level][at as usize].trailing_zeros());
+        }
+        Some(at)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! Entries: what a volume's map says of one allocation unit, in one word; and the geometry of maps.
+//!
+//! Owns the bits of an entry. Bits 0..40 are the unit of the pool; flags are at the top:
+//!
+//! | flag | says |
+//! |---|---|
+//! | `ALLOC` | there is space: the low bits count |
+//! | `FULL` | every block of the unit is written; the written bits need not be looked at |
+//! | `SHARED` | others may have the same unit: a write goes to `map_blocking`, which moves the unit or clears the flag |
+//! | `DIRTY` | what the entry says is not durable: a flush of the device alone is not enough |
+//! | `HANDED` | a writer got an unwritten block, and may be writing |
+//! | `BUSY` | somebody copies or zeroes: writers wait |
+//! | `LISTED` | the unit stands in the list of what the next commit must record |
+//!
+//! - I1: an entry changes under the pool's lock only; it is read without.
+//! - I2: written bits of an entry without `ALLOC` are 0.
+
+/// Blocks of 4 KiB.
+pub(crate) const BLOCK_SHIFT: u32 = 12;
+/// Leaves of an index node, as a power of two.
+pub(crate) const INDEX_SHIFT: u32 = 8;
+
+/// What a map says of one unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Entry(pub(crate) u64);
+
+impl Entry {
+    pub(crate) const NONE: Entry = Entry(0);
+    pub(crate) const ALLOC: u64 = 1 << 63;
+    pub(crate) const FULL: u64 = 1 << 62;
+    pub(crate) const SHARED: u64 = 1 << 61;
+    pub(crate) const DIRTY: u64 = 1 << 60;
+    pub(crate) const HANDED: u64 = 1 << 59;
+    pub(crate) const BUSY: u64 = 1 << 58;
+    pub(crate) const LISTED: u64 = 1 << 57;
+    /// What sends a writer to `map_blocking`.
+    pub(crate) const STOPS_WRITES: u64 = Self::SHARED | Self::BUSY;
+    const PHYS: u64 = (1 << 40) - 1;
+
+    /// Space at a unit of the pool.
+    #[inline]
+    pub(crate) fn at(phys: u64) -> Entry {
+        Entry(Self::ALLOC | phys & Self::PHYS)
+    }
+
+    #[inline(always)]
+    pub(crate) fn phys(self) -> u64 {
+        self.0 & Self::PHYS
+    }
+
+    #[inline(always)]
+    pub(crate) fn has(self, flags: u64) -> bool {
+        self.0 & flags == flags
+    }
+
+    #[inline(always)]
+    pub(crate) fn any(self, flags: u64) -> bool {
+        self.0 & flags != 0
+    }
+
+    #[inline]
+    #[must_use]
+    pub(crate) fn with(self, flags: u64) -> Entry {
+        Entry(self.0 | flags)
+    }
+
+    #[inline]
+    #[must_use]
+    pub(crate) fn without(self, flags: u64) -> Entry {
+        Entry(self.0 & !flags)
+    }
+
+    /// Whether it has space.
+    #[inline(always)]
+    pub(crate) fn is_alloc(self) -> bool {
+        self.has(Self::ALLOC)
+    }
+
+    /// Whether both say the same of where the data is.
+    #[inline]
+    pub(crate) fn same_place(self, other: Entry) -> bool {
+        (self.0 ^ other.0) & (Self::ALLOC | Self::PHYS) == 0
+    }
+}
+
+/// Sizes that all maps of a pool have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Geometry {
+    /// Bytes of an allocation unit, as a power of two: 12 to 20.
+    pub(crate) unit_shift: u32,
+    /// Entries of a leaf, as a power of two.
+    pub(crate) leaf_shift: u32,
+}
+
+impl Geometry {
+    /// For units of `1 << unit_shift` bytes. A leaf and its written bits fit one block of 4 KiB.
+    pub(crate) fn new(unit_shift: u32) -> Geometry {
+        let unit_shift = unit_shift.clamp(BLOCK_SHIFT, 20);
+        Geometry { unit_shift, leaf_shift: if unit_shift <= 17 { 8 } else { 8 - (unit_shift - 16) / 2 } }
+    }
+
+    pub(crate) fn unit_bytes(&self) -> u64 {
+        1 << self.unit_shift
+    }
+
+    /// Blocks of a unit, as a power of two.
+    #[inline(always)]
+    pub(crate) fn blocks_shift(&self) -> u32 {
+        self.unit_shift - BLOCK_SHIFT
+    }
+
+    /// Blocks of a unit.
+    #[inline(always)]
+    pub(crate) fn blocks(&self) -> u32 {
+        1 << self.blocks_shift()
+    }
+
+    /// Entries of a leaf.
+    pub(crate) fn leaf_entries(&self) -> usize {
+        1 << self.leaf_shift
+    }
+
+    /// Words of written bits of a leaf, as a power of two.
+    pub(crate) fn bits_shift(&self) -> u32 {
+        self.leaf_shift + self.blocks_shift() - 6
+    }
+
+    /// Units of a slot of a top, as a power of two.
+    #[inline(always)]
+    pub(crate) fn slot_shift(&self) -> u32 {
+        self.leaf_shift + INDEX_SHIFT
+    }
+
+    /// Units that `bytes` take.
+    pub(crate) fn units_of(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.unit_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests;

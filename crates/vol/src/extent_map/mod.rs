@@ -1,0 +1,188 @@
+//! Extent maps: where each unit of each volume lies, in trees that are read without a lock.
+//!
+//! ```text
+//!   top of a volume ──> index node (256 leaves) ──> leaf (entries, written bits)
+//! ```
+//!
+//! Owns the nodes' memory, the meaning of the words in them, and the lookups. Does not own changes: they are made under
+//! the pool's lock, by [`tree`](crate::tree), with the stores that this file's loads pair with.
+//!
+//! A top is an arena of one-word nodes, one for each slot. A word of a top or an index node is the number of a node,
+//! with [`TAG`] set when the node may have other parents. A write needs a way without tags.
+//!
+//! - I1: a node is complete before its number is stored (Release), so who loads the number (Acquire) sees all of it.
+//! - I2: a node that is taken out of a tree is used again only after a grace period.
+//! - I3: written bits are zeroed before an entry gets space; an entry is emptied before its written bits are: so bits
+//!   that were loaded between two equal entries belong to it. Equal entries are the same entry, for a unit that is given
+//!   up comes back after a grace period only.
+
+pub(crate) mod arena;
+pub(crate) mod entry;
+pub(crate) mod nodes;
+pub(crate) mod tree;
+
+use sheave_base::status::Status;
+use sheave_base::sync::atomic::Ordering;
+use sheave_iomap::mapping::{MAP_DIRTY, MAP_NEW};
+use sheave_iomap::{Mapping, MappingKind};
+
+pub(crate) use arena::Arena;
+pub(crate) use entry::{BLOCK_SHIFT, Entry, Geometry, INDEX_SHIFT};
+
+/// On the number of a node: it may have other parents.
+pub(crate) const TAG: u64 = 1 << 31;
+
+/// The number of a node, without its tag.
+#[inline(always)]
+pub(crate) fn id_of(word: u64) -> u32 {
+    (word & (TAG - 1)) as u32
+}
+
+/// The nodes of all maps of a pool.
+#[derive(Debug)]
+pub(crate) struct ExtentMap {
+    pub(crate) geometry: Geometry,
+    pub(crate) index: Arena,
+    pub(crate) leaves: Arena,
+    pub(crate) bits: Arena,
+}
+
+/// What a walk to a unit found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    pub(crate) entry: Entry,
+    /// A tag is on the way.
+    pub(crate) tagged: bool,
+    /// The leaf; 0: there is none.
+    pub(crate) leaf: u32,
+    /// The entry in the leaf.
+    pub(crate) slot: usize,
+}
+
+impl ExtentMap {
+    pub(crate) fn new(geometry: Geometry) -> ExtentMap {
+        ExtentMap {
+            geometry,
+            index: Arena::new(INDEX_SHIFT),
+            leaves: Arena::new(geometry.leaf_shift),
+            bits: Arena::new(geometry.bits_shift()),
+        }
+    }
+
+    /// Goes to a unit.
+    #[inline(always)]
+    pub(crate) fn find(&self, top: &Arena, unit: u64) -> Spot {
+        let geometry = &self.geometry;
+        let slot = (unit & ((1 << geometry.leaf_shift) - 1)) as usize;
+        let nothing = Spot { entry: Entry::NONE, tagged: false, leaf: 0, slot };
+        let at = unit >> geometry.slot_shift();
+        if at >= TAG {
+            return nothing;
+        }
+        // Acquire: pairs with the Release stores of numbers in `tree` (I1), as does the next one.
+        let Some(first) = top.word(at as u32, 0).map(|word| word.load(Ordering::Acquire)) else { return nothing };
+        let child = (unit >> geometry.leaf_shift) as usize & ((1 << INDEX_SHIFT) - 1);
+        let second = match self.index.word(id_of(first), child) {
+            Some(word) if first != 0 => word.load(Ordering::Acquire), // Acquire: pairs as the one above
+            _ => return Spot { tagged: first & TAG != 0, ..nothing },
+        };
+        let tagged = (first | second) & TAG != 0;
+        match self.leaves.word(id_of(second), slot) {
+            Some(word) if second != 0 => {
+                // Acquire: pairs with the Release stores of entries in `tree` (I3).
+                let entry = Entry(word.load(Ordering::Acquire));
+                Spot { entry, tagged, leaf: id_of(second), slot }
+            }
+            _ => Spot { tagged, ..nothing },
+        }
+    }
+
+    /// Whether block `first` of a unit is written, and how many blocks from there on (of `most`) are the same.
+    #[inline]
+    pub(crate) fn written_run(&self, leaf: u32, slot: usize, first: u32, most: u32) -> (bool, u32) {
+        let mut at = (slot << self.geometry.blocks_shift()) + first as usize;
+        let end = at + most as usize;
+        let mut run = (false, 0);
+        while at < end {
+            // Acquire: the entry is looked at again after this load; pairs with the Release stores of bits in `tree`.
+            let word = self.bits.word(leaf, at >> 6).map_or(0, |word| word.load(Ordering::Acquire)) >> (at & 63);
+            if run.1 == 0 {
+                run.0 = word & 1 != 0;
+            }
+            let left = (64 - (at & 63)).min(end - at) as u32;
+            let same = if run.0 { word.trailing_ones() } else { word.trailing_zeros() }.min(left);
+            run.1 += same;
+            if same < left {
+                break;
+            }
+            at += same as usize;
+        }
+        run
+    }
+
+    /// Where `pos..` of a volume lies, for a reader: at most `len` bytes.
+    #[inline]
+    pub(crate) fn lookup_read(&self, top: &Arena, pos: u64, len: u64) -> Result<Mapping, Status> {
+        let geometry = &self.geometry;
+        let spot = self.find(top, pos >> geometry.unit_shift);
+        let offset = pos & (geometry.unit_bytes() - 1);
+        let len = len.min(geometry.unit_bytes() - offset);
+        let addr = (spot.entry.phys() << geometry.unit_shift) + offset;
+        if spot.entry.has(Entry::ALLOC | Entry::FULL) {
+            return Ok(Mapping { offset: pos, len, addr, kind: MappingKind::Mapped, flags: 0 });
+        }
+        if !spot.entry.is_alloc() {
+            return Ok(Mapping { offset: pos, len, addr: 0, kind: MappingKind::Hole, flags: 0 });
+        }
+        let (written, len) = self.block_run(top, pos, len, &spot)?;
+        let kind = if written { MappingKind::Mapped } else { MappingKind::Unwritten };
+        Ok(Mapping { offset: pos, len, addr, kind, flags: 0 })
+    }
+
+    /// The same for a writer: `None` when the answer takes a change of the map.
+    #[inline]
+    pub(crate) fn lookup_write(&self, top: &Arena, pos: u64, len: u64) -> Option<Mapping> {
+        let geometry = &self.geometry;
+        let spot = self.find(top, pos >> geometry.unit_shift);
+        let offset = pos & (geometry.unit_bytes() - 1);
+        let len = len.min(geometry.unit_bytes() - offset);
+        let addr = (spot.entry.phys() << geometry.unit_shift) + offset;
+        let flags = if spot.entry.any(Entry::DIRTY) { MAP_DIRTY } else { 0 };
+        let plain = Entry::ALLOC | Entry::FULL;
+        if spot.entry.0 & (plain | Entry::STOPS_WRITES) == plain && !spot.tagged {
+            return Some(Mapping { offset: pos, len, addr, kind: MappingKind::Mapped, flags });
+        }
+        if spot.tagged || spot.entry.any(Entry::STOPS_WRITES) || !spot.entry.is_alloc() {
+            return None;
+        }
+        let (written, run) = self.block_run(top, pos, len, &spot).ok()?;
+        if written {
+            return Some(Mapping { offset: pos, len: run, addr, kind: MappingKind::Mapped, flags });
+        }
+        let whole = (pos | run) & ((1 << BLOCK_SHIFT) - 1) == 0;
+        if !whole || !spot.entry.any(Entry::HANDED) {
+            return None;
+        }
+        let flags = MAP_NEW | MAP_DIRTY;
+        Some(Mapping { offset: pos, len: run, addr, kind: MappingKind::Unwritten, flags })
+    }
+
+    /// Whether the block at `pos` is written, and how many bytes (of `len`, in one unit) are the same; `Again` when the
+    /// entry changed meanwhile.
+    #[inline]
+    fn block_run(&self, top: &Arena, pos: u64, len: u64, spot: &Spot) -> Result<(bool, u64), Status> {
+        let offset = pos & (self.geometry.unit_bytes() - 1);
+        let first = (offset >> BLOCK_SHIFT) as u32;
+        let end = ((offset + len - 1) >> BLOCK_SHIFT) as u32 + 1;
+        let (written, blocks) = self.written_run(spot.leaf, spot.slot, first, end - first);
+        let again = self.find(top, pos >> self.geometry.unit_shift);
+        if !again.entry.same_place(spot.entry) || again.leaf != spot.leaf {
+            return Err(Status::Again);
+        }
+        let to = u64::from(first + blocks) << BLOCK_SHIFT;
+        Ok((written, len.min(to - offset)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,426 @@
+//! Changes of maps, under the pool's lock: ways that belong to one volume alone, copies of shared nodes, entries.
+//!
+//! Owns which nodes, units and pages are in use, and the stores that lookups race with. Does not own what is recorded of
+//! a change, nor when what was given up may be used again: it collects that in [`Freed`].
+//!
+//! - I1: a node is changed only when it has one parent (or, while a snapshot settles, for both at once).
+//! - I2: what a lookup can reach is complete: numbers and entries are stored last.
+//! - I3: a node or unit whose last owner has gone is in [`Tree::freed`], once.
+//!
+//! Called by volumes, snapshots, checkpoints and recovery.
+
+use sheave_base::status::Status;
+use sheave_base::sync::Arc;
+use sheave_base::sync::atomic::{AtomicU64, Ordering};
+
+use super::nodes::{Node, Nodes};
+use super::{Arena, Entry, ExtentMap, INDEX_SHIFT, TAG, id_of};
+use crate::alloc::Units;
+use crate::alloc::pages::Pages;
+use crate::limbo::Freed;
+
+/// All maps of a pool, and the space they lie in.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    pub(crate) map: Arc<ExtentMap>,
+    pub(crate) index: Nodes,
+    pub(crate) leaves: Nodes,
+    pub(crate) units: Units,
+    pub(crate) pages: Pages,
+    pub(crate) freed: Freed,
+    /// Recovery: owners of units are counted when the maps are complete.
+    pub(crate) counts_later: bool,
+}
+
+/// Where a unit's entry is, on a way that may be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) leaf: u32,
+    pub(crate) slot: usize,
+}
+
+impl Tree {
+    pub(crate) fn new(map: Arc<ExtentMap>, units: Units) -> Tree {
+        let pages = Pages::new(map.geometry.unit_shift);
+        Tree {
+            map,
+            index: Nodes::new(),
+            leaves: Nodes::new(),
+            units,
+            pages,
+            freed: Freed::default(),
+            counts_later: false,
+        }
+    }
+
+    fn split(&self, unit: u64) -> (u32, usize, usize) {
+        let geometry = &self.map.geometry;
+        let top = (unit >> geometry.slot_shift()) as u32;
+        let child = (unit >> geometry.leaf_shift) as usize & ((1 << INDEX_SHIFT) - 1);
+        (top, child, unit as usize & (geometry.leaf_entries() - 1))
+    }
+
+    /// The place of a unit on a way that belongs to this top alone: missing nodes are made, shared ones copied. All of
+    /// the way is dirty then.
+    pub(crate) fn own(&mut self, top: &Arena, unit: u64) -> Result<Place, Status> {
+        let (at, child, slot) = self.split(unit);
+        if !top.make(at) {
+            return Err(Status::NoMem);
+        }
+        let map = Arc::clone(&self.map);
+        let top_word = top.word(at, 0).ok_or(Status::NoMem)?;
+        let index = self.own_index(top_word, &map)?;
+        let index_word = map.index.word(index, child).ok_or(Status::NoMem)?;
+        let leaf = self.own_leaf(index, index_word, &map)?;
+        Ok(Place { leaf, slot })
+    }
+
+    /// The place of a unit as it is, to change what all who have it see; its way becomes dirty.
+    pub(crate) fn touch(&mut self, top: &Arena, unit: u64) -> Option<Place> {
+        let (at, child, slot) = self.split(unit);
+        // Relaxed, both: we are under the lock that all stores are made under.
+        let index = id_of(top.word(at, 0)?.load(Ordering::Relaxed));
+        let leaf = id_of(self.map.index.word(index, child)?.load(Ordering::Relaxed));
+        if index == 0 || leaf == 0 {
+            return None;
+        }
+        self.index.touch(index);
+        self.leaves.touch(leaf);
+        Some(Place { leaf, slot })
+    }
+
+    fn own_index(&mut self, top_word: &AtomicU64, map: &ExtentMap) -> Result<u32, Status> {
+        let word = top_word.load(Ordering::Relaxed); // Relaxed: under the lock.
+        let old = id_of(word);
+        if old == 0 {
+            let new = self.new_index(map)?;
+            // Release: pairs with the Acquire load in `ExtentMap::find`, as do all such stores here.
+            top_word.store(u64::from(new), Ordering::Release);
+            return Ok(new);
+        }
+        if word & TAG == 0 || !self.index.is_shared(old) {
+            if word & TAG != 0 {
+                top_word.store(u64::from(old), Ordering::Release); // Release: pairs as above
+            }
+            self.index.touch(old);
+            return Ok(old);
+        }
+        let new = self.new_index(map)?;
+        let (Some(from), Some(to)) = (map.index.node(old), map.index.node(new)) else { return Err(Status::NoMem) };
+        for (from, to) in from.iter().zip(to) {
+            let child = from.load(Ordering::Relaxed); // Relaxed: under the lock.
+            if child != 0 {
+                self.leaves.get(id_of(child));
+                from.store(child | TAG, Ordering::Release); // Release: pairs as above
+                to.store(child | TAG, Ordering::Relaxed); // Relaxed: published with the node's number
+            }
+        }
+        self.index.add_used(new, self.index.node(old).used);
+        top_word.store(u64::from(new), Ordering::Release); // Release: pairs as above
+        let last = self.index.put(old);
+        debug_assert!(last.is_none(), "it is shared");
+        Ok(new)
+    }
+
+    fn own_leaf(&mut self, index: u32, index_word: &AtomicU64, map: &ExtentMap) -> Result<u32, Status> {
+        let word = index_word.load(Ordering::Relaxed); // Relaxed: under the lock.
+        let old = id_of(word);
+        if old == 0 {
+            let new = self.new_leaf(map)?;
+            self.index.add_used(index, 1);
+            index_word.store(u64::from(new), Ordering::Release); // Release: pairs as in `own_index`
+            return Ok(new);
+        }
+        if word & TAG == 0 || !self.leaves.is_shared(old) {
+            if word & TAG != 0 {
+                index_word.store(u64::from(old), Ordering::Release); // Release: pairs as in `own_index`
+            }
+            self.leaves.touch(old);
+            return Ok(old);
+        }
+        let new = self.new_leaf(map)?;
+        self.copy_leaf(old, new, map);
+        index_word.store(u64::from(new), Ordering::Release); // Release: pairs as in `own_index`
+        let last = self.leaves.put(old);
+        debug_assert!(last.is_none(), "it is shared");
+        Ok(new)
+    }
+
+    fn copy_leaf(&mut self, old: u32, new: u32, map: &ExtentMap) {
+        let (Some(from), Some(to)) = (map.leaves.node(old), map.leaves.node(new)) else { return };
+        for (from, to) in from.iter().zip(to) {
+            let entry = Entry(from.load(Ordering::Relaxed)); // Relaxed: under the lock.
+            if !entry.is_alloc() {
+                continue;
+            }
+            if !self.counts_later {
+                let got = self.units.get(entry.phys());
+                debug_assert!(got, "a mapped unit has owners, and fewer than there may be");
+            }
+            let shared = entry.with(Entry::SHARED).without(Entry::HANDED);
+            from.store(shared.0, Ordering::Release); // Release: pairs with the Acquire load in `find`
+            to.store(shared.0, Ordering::Relaxed); // Relaxed: published with the node's number
+        }
+        let (Some(from), Some(to)) = (map.bits.node(old), map.bits.node(new)) else { return };
+        for (from, to) in from.iter().zip(to) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed); // Relaxed, both: as above
+        }
+        self.leaves.add_used(new, self.leaves.node(old).used);
+    }
+
+    /// An index node without children.
+    pub(crate) fn new_index(&mut self, map: &ExtentMap) -> Result<u32, Status> {
+        let id = self.index.take().ok_or(Status::NoMem)?;
+        if !map.index.make(id) {
+            let _ = self.index.put(id);
+            return Err(Status::NoMem);
+        }
+        zero(map.index.node(id));
+        Ok(id)
+    }
+
+    /// A leaf of holes.
+    pub(crate) fn new_leaf(&mut self, map: &ExtentMap) -> Result<u32, Status> {
+        let id = self.leaves.take().ok_or(Status::NoMem)?;
+        if !map.leaves.make(id) || !map.bits.make(id) {
+            let _ = self.leaves.put(id);
+            return Err(Status::NoMem);
+        }
+        zero(map.leaves.node(id));
+        zero(map.bits.node(id));
+        Ok(id)
+    }
+
+    pub(crate) fn entry(&self, place: Place) -> Entry {
+        // Relaxed: under the lock.
+        Entry(self.map.leaves.word(place.leaf, place.slot).map_or(0, |word| word.load(Ordering::Relaxed)))
+    }
+
+    /// Stores an entry with the same space (or none in both), other flags.
+    #[inline]
+    pub(crate) fn store(&self, place: Place, entry: Entry) {
+        if let Some(word) = self.map.leaves.word(place.leaf, place.slot) {
+            word.store(entry.0, Ordering::Release); // Release: pairs with the Acquire load in `find`
+        }
+    }
+
+    /// Gives a hole space.
+    pub(crate) fn install(&mut self, place: Place, entry: Entry) {
+        debug_assert!(!self.entry(place).is_alloc() && entry.is_alloc());
+        self.leaves.add_used(place.leaf, 1);
+        self.store(place, entry);
+    }
+
+    /// Another unit in the place of the one that the entry has; the written bits are the same.
+    pub(crate) fn replace(&mut self, place: Place, entry: Entry) {
+        let old = self.entry(place);
+        debug_assert!(old.is_alloc() && entry.is_alloc());
+        self.store(place, entry);
+        self.put_unit(old.phys());
+    }
+
+    /// Makes a hole of an entry with space; its unit loses an owner.
+    pub(crate) fn unmap(&mut self, place: Place) {
+        let old = self.entry(place);
+        debug_assert!(old.is_alloc());
+        self.store(place, Entry::NONE);
+        self.set_bits(place, 0, self.map.geometry.blocks(), false);
+        self.leaves.sub_used(place.leaf);
+        self.put_unit(old.phys());
+    }
+
+    fn put_unit(&mut self, unit: u64) {
+        if !self.counts_later && self.units.put(unit) {
+            self.freed.unit(unit);
+        }
+    }
+
+    /// Sets or clears the written bits of some blocks of a unit.
+    pub(crate) fn set_bits(&self, place: Place, first: u32, count: u32, written: bool) {
+        let mut at = (place.slot << self.map.geometry.blocks_shift()) + first as usize;
+        let end = at + count as usize;
+        while at < end {
+            let here = (64 - (at & 63)).min(end - at);
+            let mask = (u64::MAX >> (64 - here)) << (at & 63);
+            if let Some(word) = self.map.bits.word(place.leaf, at >> 6) {
+                let old = word.load(Ordering::Relaxed); // Relaxed: under the lock.
+                // Release: pairs with the Acquire load in `ExtentMap::written_run`.
+                word.store(if written { old | mask } else { old & !mask }, Ordering::Release);
+            }
+            at += here;
+        }
+    }
+
+    /// The written bits of a unit, as words.
+    pub(crate) fn bits(&self, place: Place) -> [u64; 4] {
+        let blocks = self.map.geometry.blocks() as usize;
+        let word = |at: usize| {
+            // Relaxed: under the lock.
+            self.map.bits.word(place.leaf, at).map_or(0, |word| word.load(Ordering::Relaxed))
+        };
+        if blocks < 64 {
+            let at = place.slot * blocks;
+            return [word(at >> 6) >> (at & 63) & ((1 << blocks) - 1), 0, 0, 0];
+        }
+        std::array::from_fn(|n| if n < blocks / 64 { word(place.slot * (blocks / 64) + n) } else { 0 })
+    }
+
+    /// Replaces the written bits of a unit.
+    pub(crate) fn store_bits(&self, place: Place, bits: &[u64]) {
+        let blocks = self.map.geometry.blocks() as usize;
+        for (at, bits) in bits.iter().enumerate().take(blocks.div_ceil(64)) {
+            let (first, count) = (at * 64, blocks.min(64));
+            self.set_bits(place, first as u32, count as u32, false);
+            let mut left = *bits & (u64::MAX >> (64 - count));
+            while left != 0 {
+                let from = left.trailing_zeros();
+                let run = (left >> from).trailing_ones();
+                self.set_bits(place, first as u32 + from, run, true);
+                left &= !((u64::MAX >> (64 - run)) << from);
+            }
+        }
+    }
+
+    /// Fills a new leaf with what its page says: `words` words of written bits an entry.
+    pub(crate) fn fill_leaf(&self, leaf: u32, entries: &[u64], written: &[u64], words: usize) {
+        let geometry = &self.map.geometry;
+        let blocks = geometry.blocks() as usize;
+        let full = if blocks >= 64 { u64::MAX } else { (1 << blocks) - 1 };
+        let (Some(to), Some(bits)) = (self.map.leaves.node(leaf), self.map.bits.node(leaf)) else { return };
+        for (at, ((to, &phys), written)) in to.iter().zip(entries).zip(written.chunks_exact(words)).enumerate() {
+            if phys == 0 {
+                continue;
+            }
+            // Relaxed, all: nobody has the node's number; that is published later.
+            for (n, word) in written.iter().enumerate() {
+                let bit = at * blocks + n * 64;
+                let old = bits[bit >> 6].load(Ordering::Relaxed);
+                bits[bit >> 6].store(old | word << (bit & 63), Ordering::Relaxed);
+            }
+            let flags = if written.iter().all(|word| *word == full) { Entry::FULL } else { 0 };
+            to.store(Entry::at(phys).with(flags).0, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether all blocks of a unit are written, and whether any is.
+    pub(crate) fn written(&self, place: Place) -> (bool, bool) {
+        let blocks = self.map.geometry.blocks();
+        let (written, run) = self.map.written_run(place.leaf, place.slot, 0, blocks);
+        (written && run == blocks, written || run < blocks)
+    }
+
+    /// The new top has what the old one has: every node gets another parent, every way a tag on both sides.
+    pub(crate) fn share(&mut self, from: &Arena, to: &Arena, slots: u64) -> Result<(), Status> {
+        for at in 0..slots as u32 {
+            let Some(word) = from.word(at, 0) else { continue };
+            let id = word.load(Ordering::Relaxed); // Relaxed: under the lock.
+            if id == 0 {
+                continue;
+            }
+            let target = Some(()).filter(|()| to.make(at)).and_then(|()| to.word(at, 0)).ok_or(Status::NoMem)?;
+            self.index.get(id_of(id));
+            word.store(id | TAG, Ordering::Release); // Release: pairs with the Acquire load in `find`
+            target.store(id | TAG, Ordering::Release); // Release: pairs as above
+        }
+        Ok(())
+    }
+
+    /// Empties one slot of a top. What nobody else has is given up.
+    pub(crate) fn drop_slot(&mut self, top: &Arena, at: u32) {
+        let Some(word) = top.word(at, 0) else { return };
+        let id = id_of(word.load(Ordering::Relaxed)); // Relaxed: under the lock.
+        if id != 0 {
+            word.store(0, Ordering::Release); // Release: pairs with the Acquire load in `find`
+            self.put_index(id);
+        }
+    }
+
+    /// One parent less for an index node.
+    pub(crate) fn put_index(&mut self, id: u32) {
+        let Some(node) = self.index.put(id) else { return };
+        self.give_up_page(&node);
+        let map = Arc::clone(&self.map);
+        for word in map.index.node(id).unwrap_or_default() {
+            let leaf = id_of(word.load(Ordering::Relaxed)); // Relaxed: under the lock.
+            if leaf != 0 {
+                self.put_leaf(leaf);
+            }
+        }
+        self.freed.index.push(id);
+    }
+
+    fn put_leaf(&mut self, id: u32) {
+        let Some(node) = self.leaves.put(id) else { return };
+        self.give_up_page(&node);
+        let map = Arc::clone(&self.map);
+        for word in map.leaves.node(id).unwrap_or_default() {
+            let entry = Entry(word.load(Ordering::Relaxed)); // Relaxed: under the lock.
+            if entry.is_alloc() {
+                self.put_unit(entry.phys());
+            }
+        }
+        self.freed.leaves.push(id);
+    }
+
+    fn give_up_page(&mut self, node: &Node) {
+        if !node.page.is_none() {
+            self.pages.give_up(node.page.address);
+        }
+    }
+
+    /// Takes an empty leaf out of its way, and the index node if that is empty then. The way is this top's own.
+    pub(crate) fn prune(&mut self, top: &Arena, unit: u64) {
+        let (at, child, _) = self.split(unit);
+        let Some(top_word) = top.word(at, 0) else { return };
+        let index = id_of(top_word.load(Ordering::Relaxed)); // Relaxed: under the lock.
+        let Some(index_word) = self.map.index.word(index, child) else { return };
+        let leaf = id_of(index_word.load(Ordering::Relaxed)); // Relaxed: under the lock.
+        if index == 0 || leaf == 0 || self.leaves.node(leaf).used > 0 {
+            return;
+        }
+        index_word.store(0, Ordering::Release); // Release: pairs with the Acquire load in `find`
+        self.put_leaf(leaf);
+        self.index.touch(index);
+        if self.index.sub_used(index) {
+            self.drop_slot(top, at);
+        }
+    }
+
+    /// Drops a whole leaf of a way that is this top's own as far as its index node.
+    pub(crate) fn drop_leaf(&mut self, top: &Arena, unit: u64) -> Result<(), Status> {
+        let (at, child, _) = self.split(unit);
+        let map = Arc::clone(&self.map);
+        let Some(top_word) = top.word(at, 0).filter(|word| word.load(Ordering::Relaxed) != 0) else { return Ok(()) };
+        let index = self.own_index(top_word, &map)?;
+        let Some(index_word) = map.index.word(index, child) else { return Ok(()) };
+        let leaf = id_of(index_word.load(Ordering::Relaxed)); // Relaxed: under the lock.
+        if leaf == 0 {
+            return Ok(());
+        }
+        index_word.store(0, Ordering::Release); // Release: pairs with the Acquire load in `find`
+        self.put_leaf(leaf);
+        if self.index.sub_used(index) {
+            self.drop_slot(top, at);
+        }
+        Ok(())
+    }
+
+    /// Nodes that the next checkpoint writes.
+    pub(crate) fn dirty_nodes(&self) -> u64 {
+        self.index.dirty() + self.leaves.dirty()
+    }
+
+    /// Bytes of memory that maps and tables take.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.index.live() * self.map.index.node_bytes()
+            + self.leaves.live() * (self.map.leaves.node_bytes() + self.map.bits.node_bytes())
+            + self.index.memory_bytes()
+            + self.leaves.memory_bytes()
+            + self.units.memory_bytes()
+    }
+}
+
+fn zero(words: Option<&[AtomicU64]>) {
+    // Relaxed: nobody has the node's number; that is published later.
+    words.unwrap_or_default().iter().for_each(|word| word.store(0, Ordering::Relaxed));
+}

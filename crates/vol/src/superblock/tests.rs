@@ -1,0 +1,144 @@
+//! Superblocks: round trips, what is refused, which slot is chosen.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::block::samples;
+
+fn sealed(sb: &Superblock) -> (Block, u64) {
+    let mut block = [0xAA; BLOCK];
+    let at = sb.encode(&mut block);
+    (block, at)
+}
+
+fn back(sb: &Superblock) -> Result<Superblock, Damage> {
+    let (block, at) = sealed(sb);
+    Superblock::decode(&block, at, sb.geometry().bytes())
+}
+
+#[test]
+fn generations_alternate_between_the_slots() {
+    let mut sb = samples::superblock(65536);
+    assert_eq!((sb.generation, sb.slot()), (7, 4096));
+    let (block, at) = sealed(&sb);
+    assert_eq!(Superblock::decode(&block, at, 1 << 30), Ok(sb.clone()));
+    assert_eq!(Superblock::decode(&block, 0, 1 << 30), Err(Damage::Misplaced { says: 4096 }));
+    sb.generation = 8;
+    assert_eq!(back(&sb), Ok(sb.clone()));
+    assert_eq!(sb.slot(), 0);
+}
+
+/// What is inconsistent is written as it is, and refused with the name of the field.
+#[test]
+fn inconsistent_numbers_are_refused_by_name() {
+    let good = samples::superblock(65536);
+    let page = |address| PageRef { address, checksum: 1 };
+    let cases: Vec<(&str, Box<dyn Fn(&mut Superblock)>)> = vec![
+        ("unit_bytes", Box::new(|sb| sb.unit_bytes = 65537)),
+        ("unit_bytes", Box::new(|sb| sb.unit_bytes = 2048)),
+        ("unit_bytes", Box::new(|sb| sb.unit_bytes = 2 << 20)),
+        ("unit_bytes", Box::new(|sb| sb.unit_bytes = 0)),
+        ("journal_blocks", Box::new(|sb| sb.journal_blocks = 15)),
+        ("journal_blocks", Box::new(|sb| sb.journal_blocks = MAX_JOURNAL_BLOCKS + 1)),
+        ("total_units", Box::new(|sb| sb.total_units = 1025)),
+        ("total_units", Box::new(|sb| sb.total_units = u64::MAX)),
+        ("total_units", Box::new(|sb| sb.total_units = 3)),
+        ("incarnation", Box::new(|sb| sb.incarnation = 0)),
+        ("next_volume", Box::new(|sb| sb.next_volume = 0)),
+        ("volumes", Box::new(|sb| sb.volumes = MAX_VOLUMES + 1)),
+        ("table", Box::new(|sb| sb.volumes = 0)),
+        ("table", Box::new(|sb| sb.table = PageRef::NONE)),
+        ("table", Box::new(move |sb| sb.table = page(700 * 65536 + 1))),
+        ("table", Box::new(move |sb| sb.table = page(4096))),
+        ("table", Box::new(move |sb| sb.table = page(1024 * 65536))),
+        ("table_level", Box::new(|sb| sb.table_level = 5)),
+        ("members", Box::new(|sb| sb.members.clear())),
+        ("members", Box::new(|sb| sb.members.truncate(1))),
+        ("member.start", Box::new(|sb| sb.members[1].0 += 65536)),
+        ("member.len", Box::new(|sb| sb.members[1].1 -= 1)),
+        ("pool", Box::new(|sb| sb.pool = [0; 16])),
+    ];
+    for (field, change) in cases {
+        let mut sb = good.clone();
+        change(&mut sb);
+        let (block, at) = sealed(&sb);
+        match Superblock::decode(&block, at, good.geometry().bytes()) {
+            Err(Damage::Field { field: found, .. }) => assert_eq!(found, field),
+            other => panic!("{field}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn unknown_features_are_refused_or_make_it_read_only() {
+    let mut sb = samples::superblock(65536);
+    sb.compat = 1 << 9;
+    sb.ro_compat = 1 << 3;
+    let read = back(&sb).expect("may be read");
+    assert_eq!(read.unknown_ro_features(), 1 << 3);
+    assert_eq!(read, sb);
+    let (mut block, at) = sealed(&sb);
+    block[HEADER + std::mem::offset_of!(SuperblockBody, incompat)] = 0x40;
+    let sum = checksum(&block);
+    block[8..12].copy_from_slice(&sum.to_le_bytes());
+    let refused = Superblock::decode(&block, at, 1 << 30);
+    assert_eq!(refused, Err(Damage::Features { bits: 0x40 }));
+    assert!(refused.expect_err("refused").is_too_new());
+}
+
+#[test]
+fn the_newer_slot_is_chosen_and_the_damaged_one_told() {
+    let old = samples::superblock(65536);
+    let new = Superblock { generation: 8, ..old.clone() };
+    let other = Superblock { pool: [9; 16], ..new.clone() };
+    let bad = Damage::Blank;
+    assert_eq!(choose([Ok(new.clone()), Ok(old.clone())]), Ok((new.clone(), None)));
+    assert_eq!(choose([Ok(new.clone()), Err(bad)]), Ok((new, Some((4096, bad)))));
+    assert_eq!(choose([Err(bad), Ok(old.clone())]), Ok((old.clone(), Some((0, bad)))));
+    assert_eq!(choose([Err(bad), Err(Damage::Alien)]), Err([bad, Damage::Alien]));
+    assert_eq!(choose([Ok(other), Ok(old)]), Err([Damage::Foreign, Damage::Foreign]));
+}
+
+#[test]
+fn geometry_of_all_unit_sizes() {
+    for shift in 12..=20 {
+        let g = Geometry::new(1 << shift, 1 << 20, 1000);
+        assert!(g.leaf_entries * g.entry_words <= MAX_LEAF_WORDS);
+        let bitmap = g.unit_blocks.div_ceil(8) * g.leaf_entries;
+        assert!(HEADER + 8 * g.leaf_entries + bitmap <= BLOCK, "a leaf of units of {} fits", g.unit_bytes);
+        assert!(g.first_unit * u64::from(g.unit_bytes) >= 8192 + 1000 * 4096);
+        assert!((g.first_unit - 1) * u64::from(g.unit_bytes) < 8192 + 1000 * 4096);
+        let level = g.root_level(MAX_VOLUME_UNITS);
+        assert!(level <= MAX_LEVEL && g.units_below(level) >= MAX_VOLUME_UNITS);
+        assert_eq!(g.root_level(1), 1);
+        let one = g.units_below(1);
+        assert_eq!((g.root_level(one), g.root_level(one + 1)), (1, 2));
+        assert_eq!(g.full_word().count_ones() as usize * g.entry_words, g.unit_blocks);
+    }
+    assert_eq!(Geometry::new(65536, 100, 16).first_unit, 2);
+}
+
+proptest! {
+    #[test]
+    fn round_trip(
+        generation: u64, shift in 12u32..=20, units in 70_000u64..1 << 30, journal in 16u32..=MAX_JOURNAL_BLOCKS,
+        next_volume in 1u32.., incarnation in 1u64.., replay_seq: u64, sum: u32, clean: bool, sums: bool, created: u64,
+        volumes in 0..=MAX_VOLUMES, level in 0u16..=4, page in 66_000u64..70_000, cut in 1u64..70_000,
+    ) {
+        let unit = 1u64 << shift;
+        let sb = Superblock {
+            generation, clean, next_volume, incarnation, replay_seq, created, volumes,
+            unit_bytes: 1 << shift,
+            checksum: if sums { Checksum::Crc32c } else { Checksum::None },
+            total_units: units,
+            journal_blocks: journal,
+            table: if volumes == 0 { PageRef::NONE } else { PageRef { address: page * unit, checksum: sum } },
+            table_level: if volumes == 0 { 0 } else { level },
+            members: vec![(0, cut * unit), (cut * unit, (units - cut) * unit)],
+            ..samples::superblock(65536)
+        };
+        prop_assert_eq!(back(&sb), Ok(sb.clone()));
+        let (block, at) = sealed(&sb);
+        prop_assert!(Superblock::decode(&block, at, units * unit - 1).is_err());
+    }
+}
