@@ -228,8 +228,9 @@ impl Ring {
         }
     }
 
-    /// Ends writes whose data is on the device and that wait for their completion work, when the ring goes: on this
-    /// thread, which may block then. What workers have begun they end.
+    /// Ends writes whose data is on the device, when the ring goes: those that wait for their completion work on this
+    /// thread, which may block then. What workers have begun they end. Then nothing of the ring is counted in any grace:
+    /// what workers do for it, and what is to be waited for, may wait for one.
     pub(crate) fn end_writes_here(&mut self) {
         let token = sheave_iomap::completion_plan::MayBlock::on_worker();
         let Core { files, reqs, cold, tasks, .. } = &mut self.core;
@@ -244,6 +245,8 @@ impl Ring {
                 let _ = dio::end_write(&*file.file, &req.kiocb, cold[slot as usize].pieces.as_slice(), &token);
             }
         }
+        self.core.wq.wait_for(|slot| self.core.reqs[slot].rflags & REQ_LEADS_ENDS != 0);
+        self.core.files.leave_graces();
     }
 }
 

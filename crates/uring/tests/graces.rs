@@ -395,6 +395,41 @@ fn a_ring_dropped_in_mid_io_tells_the_file_of_every_write_it_began() {
     }
 }
 
+#[test]
+fn a_ring_that_goes_is_not_held_up_by_a_worker_that_waits_for_its_io() {
+    for kind in [MappingKind::Mapped, MappingKind::Unwritten] {
+        let begun = Arc::new(AtomicU32::new(0));
+        let hook = {
+            let begun = Arc::clone(&begun);
+            move |file: &Thin, call: &Call, _: &MayBlock<'_>| {
+                begun.fetch_add(1, Ordering::SeqCst);
+                match call {
+                    Call::End { .. } => std::thread::sleep(Duration::from_millis(5)),
+                    _ => assert!(file.graces().wait(file.graces().start(), PATIENCE)),
+                }
+                Ok(())
+            }
+        };
+        let puppet = Puppet::new();
+        let file = Thin::new(&puppet.device(), 8, kind, hook);
+        let mut ring = Ring::builder().entries(8).polled(true).build().unwrap();
+        let fd = ring.attach_file(file.clone()).unwrap();
+        push(&mut ring, &[write(fd, 0, 1), write(fd, UNIT, 2)]);
+        ring.push(prep::punch_hole(fd, 2 * UNIT, UNIT).user_data(3)).unwrap();
+        file.forget(3);
+        push(&mut ring, &[write(fd, 3 * UNIT, 4)]);
+        ring.submit().unwrap();
+        until("both wait for the writes", || begun.load(Ordering::SeqCst) >= 2);
+        if kind == MappingKind::Unwritten {
+            ring.reap(); // Now a worker ends them.
+        }
+        let before = Instant::now();
+        drop(ring);
+        assert!(before.elapsed() < PATIENCE / 4, "{kind:?}: {:?}", before.elapsed());
+        assert_eq!((file.graces().seats(), Arc::strong_count(&file)), (0, 1));
+    }
+}
+
 /// One run of a small program on a pool without threads: what the file heard, and the CQEs.
 fn stepped_run(choose: impl Fn(u32) -> bool) -> (Vec<Call>, Vec<(u64, i32)>) {
     let puppet = cached();
@@ -447,6 +482,8 @@ fn a_ring_dropped_without_threads_ends_its_writes() {
     ring.submit().unwrap();
     ring.reap();
     drop(ring);
-    let calls = file.calls();
+    let mut calls = file.calls();
+    // A sync that was queued before may have been run on the way; the mapping was not.
+    calls.retain(|call| *call != Call::Sync);
     assert!(matches!(calls.as_slice(), [Call::End { pos: 0, .. }]), "{calls:?}");
 }

@@ -311,6 +311,17 @@ impl RingWq {
         }
     }
 
+    /// Waits for these slots, when the ring goes.
+    pub(crate) fn wait_for(&mut self, wanted: impl Fn(u32) -> bool) {
+        let Some(submitter) = &mut self.submitter else { return };
+        if self.pool.pool.is_stepped() {
+            submitter.commit();
+            let waits = |slot| wanted(slot) && !submitter.is_idle(slot);
+            while (0..self.slots).any(waits) && self.pool.step_account(Account::Bound) {}
+        }
+        submitter.wait_for(wanted);
+    }
+
     /// Whether something was queued and not handed over.
     pub(crate) fn has_staged(&self) -> bool {
         self.submitter.as_ref().is_some_and(Submitter::has_staged)
