@@ -15,6 +15,7 @@
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_iomap::File;
+use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::dio::{self, Issued, Next, Synced};
 use sheave_iomap::mapping::Intent;
 
@@ -229,10 +230,10 @@ impl Ring {
     }
 
     /// Ends writes whose data is on the device, when the ring goes: those that wait for their completion work on this
-    /// thread, which may block then. What workers have begun they end. Then nothing of the ring is counted in any grace:
-    /// what workers do for it, and what is to be waited for, may wait for one.
+    /// thread, which may block then. What workers have begun they end. Then nothing of the ring is counted in any
+    /// grace: what workers do for it, and what is to be waited for, may wait for one.
     pub(crate) fn end_writes_here(&mut self) {
-        let token = sheave_iomap::completion_plan::MayBlock::on_worker();
+        let token = MayBlock::on_worker();
         let Core { files, reqs, cold, tasks, .. } = &mut self.core;
         let mut slots: Vec<u32> = tasks.drain(..).collect();
         slots.extend(files.take_waiting_ends());
