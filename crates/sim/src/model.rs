@@ -82,6 +82,8 @@ pub struct Volume {
     pub id: u32,
     /// Cannot be written.
     pub snapshot: bool,
+    /// Number of the volume that it comes from, over however many copies.
+    pub family: u32,
     /// Size in bytes.
     pub size: u64,
     cells: Vec<Cell>,
@@ -89,7 +91,7 @@ pub struct Volume {
 
 impl Volume {
     fn new(id: u32, size: u64) -> Volume {
-        Volume { id, snapshot: false, size, cells: vec![Cell::zero(); (size / SECTOR as u64) as usize] }
+        Volume { id, snapshot: false, family: id, size, cells: vec![Cell::zero(); (size / SECTOR as u64) as usize] }
     }
 
     /// What a reader may see in a sector, who began to read at `since`.

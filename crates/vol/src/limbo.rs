@@ -9,6 +9,9 @@
 //!
 //! Called by commits, allocations that find nothing free, and reports, under the pool's lock.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use sheave_base::grace::{Grace, Ticket};
 
 /// Units and nodes without owners.
@@ -18,6 +21,47 @@ pub(crate) struct Freed {
     units: Vec<(u64, u64)>,
     pub(crate) index: Vec<u32>,
     pub(crate) leaves: Vec<u32>,
+    /// What lost an owner and has others; see [`Loosened`].
+    loose: Vec<Loose>,
+}
+
+/// Something that had several owners and lost one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Loose {
+    Unit(u64),
+    Index(u32),
+    Leaf(u32),
+}
+
+/// What lost an owner since the last durable commit. On the device that owner still has it, so for those that are left it
+/// is shared until the loss is durable: a crash would give the one the data of the other.
+#[derive(Debug, Default)]
+pub(crate) struct Loosened(HashMap<Loose, u32>);
+
+impl Loosened {
+    /// Whether a loss is not durable.
+    #[inline]
+    pub(crate) fn has(&self, what: Loose) -> bool {
+        !self.0.is_empty() && self.0.contains_key(&what)
+    }
+
+    /// It lost an owner, which the next commit makes durable.
+    pub(crate) fn add(&mut self, what: Loose, freed: &mut Freed) {
+        *self.0.entry(what).or_default() += 1;
+        freed.loose.push(what);
+    }
+
+    /// The losses that the commit took are durable.
+    pub(crate) fn committed(&mut self, freed: &mut Freed) {
+        for what in freed.loose.drain(..) {
+            if let Entry::Occupied(mut losses) = self.0.entry(what) {
+                *losses.get_mut() -= 1;
+                if *losses.get() == 0 {
+                    losses.remove();
+                }
+            }
+        }
+    }
 }
 
 impl Freed {
@@ -30,7 +74,7 @@ impl Freed {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.units.is_empty() && self.index.is_empty() && self.leaves.is_empty()
+        self.units.is_empty() && self.index.is_empty() && self.leaves.is_empty() && self.loose.is_empty()
     }
 
     pub(crate) fn append(&mut self, mut other: Freed) {
@@ -41,6 +85,7 @@ impl Freed {
         self.units.append(&mut other.units);
         self.index.append(&mut other.index);
         self.leaves.append(&mut other.leaves);
+        self.loose.append(&mut other.loose);
     }
 
     /// The units, one by one.

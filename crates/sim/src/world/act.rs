@@ -227,8 +227,9 @@ impl World {
 
     fn rollback(&mut self) -> Result<(), String> {
         let Some(target) = self.pick(false) else { return Ok(()) };
-        let snapshots: Vec<String> =
-            self.model.volumes().iter().filter(|(_, one)| one.snapshot).map(|(name, _)| name.clone()).collect();
+        let family = self.model.volumes()[&target.name].family;
+        let of_family = self.model.volumes().iter().filter(|(_, one)| one.snapshot && one.family == family);
+        let snapshots: Vec<String> = of_family.map(|(name, _)| name.clone()).collect();
         if snapshots.is_empty() {
             return Ok(());
         }

@@ -171,6 +171,7 @@ fn count_owners(state: &mut State) -> Result<(), PoolError> {
     tree.index.free_unused();
     tree.leaves.free_unused();
     tree.freed = crate::limbo::Freed::default();
+    tree.loosened = crate::limbo::Loosened::default();
     if shared {
         mark_shared(tree, &map);
     }
