@@ -131,8 +131,10 @@ impl World {
         &self.history
     }
 
-    /// Compares everything that the pool holds with the model, when nothing is under way.
-    pub fn verify(&self) -> Result<(), String> {
+    /// Compares everything that the pool holds with the model, when nothing is under way; flushes the pool first, for
+    /// what is shared loses an owner with the commit.
+    pub fn verify(&mut self) -> Result<(), String> {
+        self.sync_pool()?;
         let found = observe(self.pool()?, &self.disk.image(), self.setup.seed)?;
         self.model.is_readable(&found)?;
         audit(self.pool()?)

@@ -141,15 +141,18 @@ impl PoolInner {
     }
 
     /// What was taken is durable.
-    pub(crate) fn committed(&self, state: &mut State, mut taken: Taken) {
+    pub(crate) fn committed(&self, state: &mut State, taken: Taken) {
         for &(volume, unit) in taken.units.iter().chain(&taken.recorded) {
             let Some((place, entry)) = state.find(volume, unit) else { continue };
             if !entry.any(Entry::LISTED) && entry.any(Entry::DIRTY) {
                 state.tree.store(place, entry.without(Entry::DIRTY));
             }
         }
-        state.tree.loosened.committed(&mut taken.freed);
-        state.limbo.committed(taken.freed);
+        let mut freed = taken.freed;
+        while freed.has_shared() {
+            freed = state.tree.unshare(freed);
+        }
+        state.limbo.committed(freed);
         self.advance_limbo(state);
         if state.is_clean() {
             // Relaxed: under the lock, as where it is set.

@@ -3,14 +3,14 @@
 //! Owns the two waits: for the commit that makes their freeing durable, and for the grace period after which no I/O and
 //! no lookup uses them. Does not own what becomes of them then.
 //!
+//! What has other owners too loses this one only with the commit. Else the one that is left would take it for its own
+//! and write to it, and after a crash the owner of old is there again.
+//!
 //! - I1: nothing leaves before a commit that began after it was freed is durable, and a grace that began after it was
 //!   freed is over.
 //! - I2: two batches at most wait, whatever the number of commits: the later one gathers.
 //!
 //! Called by commits, allocations that find nothing free, and reports, under the pool's lock.
-
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 
 use sheave_base::grace::{Grace, Ticket};
 
@@ -21,47 +21,10 @@ pub(crate) struct Freed {
     units: Vec<(u64, u64)>,
     pub(crate) index: Vec<u32>,
     pub(crate) leaves: Vec<u32>,
-    /// What lost an owner and has others; see [`Loosened`].
-    loose: Vec<Loose>,
-}
-
-/// Something that had several owners and lost one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Loose {
-    Unit(u64),
-    Index(u32),
-    Leaf(u32),
-}
-
-/// What lost an owner since the last durable commit. On the device that owner still has it, so for those that are left it
-/// is shared until the loss is durable: a crash would give the one the data of the other.
-#[derive(Debug, Default)]
-pub(crate) struct Loosened(HashMap<Loose, u32>);
-
-impl Loosened {
-    /// Whether a loss is not durable.
-    #[inline]
-    pub(crate) fn has(&self, what: Loose) -> bool {
-        !self.0.is_empty() && self.0.contains_key(&what)
-    }
-
-    /// It lost an owner, which the next commit makes durable.
-    pub(crate) fn add(&mut self, what: Loose, freed: &mut Freed) {
-        *self.0.entry(what).or_default() += 1;
-        freed.loose.push(what);
-    }
-
-    /// The losses that the commit took are durable.
-    pub(crate) fn committed(&mut self, freed: &mut Freed) {
-        for what in freed.loose.drain(..) {
-            if let Entry::Occupied(mut losses) = self.0.entry(what) {
-                *losses.get_mut() -= 1;
-                if *losses.get() == 0 {
-                    losses.remove();
-                }
-            }
-        }
-    }
+    /// Units and nodes with other owners: they lose one when the commit is durable.
+    pub(crate) shared_units: Vec<u64>,
+    pub(crate) shared_index: Vec<u32>,
+    pub(crate) shared_leaves: Vec<u32>,
 }
 
 impl Freed {
@@ -74,7 +37,17 @@ impl Freed {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.units.is_empty() && self.index.is_empty() && self.leaves.is_empty() && self.loose.is_empty()
+        self.units.is_empty()
+            && self.index.is_empty()
+            && self.leaves.is_empty()
+            && self.shared_units.is_empty()
+            && self.shared_index.is_empty()
+            && self.shared_leaves.is_empty()
+    }
+
+    /// Whether anything in it has other owners.
+    pub(crate) fn has_shared(&self) -> bool {
+        !(self.shared_units.is_empty() && self.shared_index.is_empty() && self.shared_leaves.is_empty())
     }
 
     pub(crate) fn append(&mut self, mut other: Freed) {
@@ -85,7 +58,9 @@ impl Freed {
         self.units.append(&mut other.units);
         self.index.append(&mut other.index);
         self.leaves.append(&mut other.leaves);
-        self.loose.append(&mut other.loose);
+        self.shared_units.append(&mut other.shared_units);
+        self.shared_index.append(&mut other.shared_index);
+        self.shared_leaves.append(&mut other.shared_leaves);
     }
 
     /// The units, one by one.

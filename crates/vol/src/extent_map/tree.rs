@@ -3,8 +3,7 @@
 //! Owns which nodes, units and pages are in use, and the stores that lookups race with. Does not own what is recorded of
 //! a change, nor when what was given up may be used again: it collects that in [`Freed`].
 //!
-//! - I1: a node is changed only when it has one parent (or, while a snapshot settles, for both at once), and has none on
-//!   the device that it has no more in memory ([`Loosened`]).
+//! - I1: a node is changed only when it has one parent (or, while a snapshot settles, for both at once).
 //! - I2: what a lookup can reach is complete: numbers and entries are stored last.
 //! - I3: a node or unit whose last owner has gone is in [`Tree::freed`], once.
 //!
@@ -18,7 +17,7 @@ use super::nodes::{Node, Nodes};
 use super::{Arena, Entry, ExtentMap, INDEX_SHIFT, TAG, id_of};
 use crate::alloc::Units;
 use crate::alloc::pages::Pages;
-use crate::limbo::{Freed, Loose, Loosened};
+use crate::limbo::Freed;
 
 /// All maps of a pool, and the space they lie in.
 #[derive(Debug)]
@@ -29,7 +28,6 @@ pub(crate) struct Tree {
     pub(crate) units: Units,
     pub(crate) pages: Pages,
     pub(crate) freed: Freed,
-    pub(crate) loosened: Loosened,
     /// Recovery: owners of units are counted when the maps are complete.
     pub(crate) counts_later: bool,
 }
@@ -51,7 +49,6 @@ impl Tree {
             units,
             pages,
             freed: Freed::default(),
-            loosened: Loosened::default(),
             counts_later: false,
         }
     }
@@ -101,7 +98,7 @@ impl Tree {
             top_word.store(u64::from(new), Ordering::Release);
             return Ok(new);
         }
-        if word & TAG == 0 || !(self.index.is_shared(old) || self.loosened.has(Loose::Index(old))) {
+        if word & TAG == 0 || !self.index.is_shared(old) {
             if word & TAG != 0 {
                 top_word.store(u64::from(old), Ordering::Release); // Release: pairs as above
             }
@@ -120,11 +117,8 @@ impl Tree {
         }
         self.index.add_used(new, self.index.node(old).used);
         top_word.store(u64::from(new), Ordering::Release); // Release: pairs as above
-        if self.index.is_shared(old) {
-            let _ = self.index.put(old); // The others keep it, and its children are shared on both sides now.
-        } else {
-            self.put_index(old);
-        }
+        let last = self.index.put(old);
+        debug_assert!(last.is_none(), "it is shared");
         Ok(new)
     }
 
@@ -137,7 +131,7 @@ impl Tree {
             index_word.store(u64::from(new), Ordering::Release); // Release: pairs as in `own_index`
             return Ok(new);
         }
-        if word & TAG == 0 || !(self.leaves.is_shared(old) || self.loosened.has(Loose::Leaf(old))) {
+        if word & TAG == 0 || !self.leaves.is_shared(old) {
             if word & TAG != 0 {
                 index_word.store(u64::from(old), Ordering::Release); // Release: pairs as in `own_index`
             }
@@ -147,11 +141,8 @@ impl Tree {
         let new = self.new_leaf(map)?;
         self.copy_leaf(old, new, map);
         index_word.store(u64::from(new), Ordering::Release); // Release: pairs as in `own_index`
-        if self.leaves.is_shared(old) {
-            let _ = self.leaves.put(old); // As in `own_index`; its units have an owner more.
-        } else {
-            self.put_leaf(old);
-        }
+        let last = self.leaves.put(old);
+        debug_assert!(last.is_none(), "it is shared");
         Ok(new)
     }
 
@@ -242,10 +233,30 @@ impl Tree {
         if self.counts_later {
             return;
         }
-        match self.units.put(unit) {
-            true => self.freed.unit(unit),
-            false => self.loosened.add(Loose::Unit(unit), &mut self.freed),
+        if self.units.owners(unit) > 1 {
+            self.freed.shared_units.push(unit);
+        } else if self.units.put(unit) {
+            self.freed.unit(unit);
         }
+    }
+
+    /// What was freed is durable: what was shared loses the owner that let it go. What nobody has now.
+    pub(crate) fn unshare(&mut self, mut freed: Freed) -> Freed {
+        let since = std::mem::take(&mut self.freed);
+        for id in std::mem::take(&mut freed.shared_index) {
+            self.put_index_now(id);
+        }
+        for id in std::mem::take(&mut freed.shared_leaves) {
+            self.put_leaf_now(id);
+        }
+        for unit in std::mem::take(&mut freed.shared_units) {
+            if self.units.put(unit) {
+                freed.unit(unit);
+            }
+        }
+        let more = std::mem::replace(&mut self.freed, since);
+        freed.append(more);
+        freed
     }
 
     /// Sets or clears the written bits of some blocks of a unit.
@@ -348,11 +359,17 @@ impl Tree {
         }
     }
 
-    /// One parent less for an index node.
-    pub(crate) fn put_index(&mut self, id: u32) {
-        let Some(node) = self.index.put(id) else {
-            return self.loosened.add(Loose::Index(id), &mut self.freed);
-        };
+    /// One parent less for an index node; when it has others, with the next commit.
+    fn put_index(&mut self, id: u32) {
+        if self.index.is_shared(id) {
+            self.freed.shared_index.push(id);
+        } else {
+            self.put_index_now(id);
+        }
+    }
+
+    fn put_index_now(&mut self, id: u32) {
+        let Some(node) = self.index.put(id) else { return };
         self.give_up_page(&node);
         let map = Arc::clone(&self.map);
         for word in map.index.node(id).unwrap_or_default() {
@@ -365,9 +382,15 @@ impl Tree {
     }
 
     fn put_leaf(&mut self, id: u32) {
-        let Some(node) = self.leaves.put(id) else {
-            return self.loosened.add(Loose::Leaf(id), &mut self.freed);
-        };
+        if self.leaves.is_shared(id) {
+            self.freed.shared_leaves.push(id);
+        } else {
+            self.put_leaf_now(id);
+        }
+    }
+
+    fn put_leaf_now(&mut self, id: u32) {
+        let Some(node) = self.leaves.put(id) else { return };
         self.give_up_page(&node);
         let map = Arc::clone(&self.map);
         for word in map.leaves.node(id).unwrap_or_default() {

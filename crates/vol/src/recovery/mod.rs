@@ -67,6 +67,10 @@ pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
     let scan = replay(io, &mut state)?;
     let replayed = scan.next_seq > state.sb.replay_seq;
     state.next_seq = scan.next_seq;
+    while state.tree.freed.has_shared() {
+        let freed = std::mem::take(&mut state.tree.freed);
+        state.tree.freed = state.tree.unshare(freed);
+    }
     count_owners(&mut state)?;
     Ok(Recovered { state, replayed })
 }
@@ -171,7 +175,6 @@ fn count_owners(state: &mut State) -> Result<(), PoolError> {
     tree.index.free_unused();
     tree.leaves.free_unused();
     tree.freed = crate::limbo::Freed::default();
-    tree.loosened = crate::limbo::Loosened::default();
     if shared {
         mark_shared(tree, &map);
     }

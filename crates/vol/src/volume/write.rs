@@ -25,7 +25,6 @@ use sheave_iomap::{File, Mapping, MappingKind};
 use super::Volume;
 use crate::extent_map::tree::Place;
 use crate::extent_map::{BLOCK_SHIFT, Entry};
-use crate::limbo::Loose;
 use crate::pool::WhenFull;
 use crate::pool::state::{LOOK_EVERY, State};
 
@@ -160,8 +159,7 @@ impl Volume {
         let place = state.own(&self.core, unit)?;
         let entry = state.tree.entry(place);
         if entry.any(Entry::SHARED) {
-            let unit_of_others = state.tree.loosened.has(Loose::Unit(entry.phys()));
-            if unit_of_others || state.tree.units.owners(entry.phys()) > 1 {
+            if state.tree.units.owners(entry.phys()) > 1 {
                 return self.relocate(guard, unit, place, may_block);
             }
             state.tree.store(place, entry.without(Entry::SHARED));
