@@ -229,7 +229,9 @@ impl World {
                 if !status.is_ok() {
                     return Err(format!("read {op} failed: {status}"));
                 }
-                self.check_read(op, volume, sector, since, &data)
+                let checked = self.check_read(op, volume, sector, since, &data);
+                self.model.end_read(since);
+                checked
             }
         }
     }
