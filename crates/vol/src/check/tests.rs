@@ -2,6 +2,7 @@
 //! gives a pool that checks clean and has all data that the damage did not concern.
 
 mod disk;
+mod mutated;
 mod wrong;
 
 use super::model::Model;
