@@ -31,6 +31,7 @@ use std::collections::HashSet;
 pub use report::{CheckOptions, CheckReport, Finding, FindingKind, Place, Totals};
 
 use crate::block::Block;
+use crate::block_io::DeviceIo;
 use crate::damage::Damage;
 use crate::format::{BLOCK, SUPERBLOCKS};
 use crate::page::label;
@@ -57,8 +58,7 @@ pub fn check(io: &dyn BlockIo, options: &CheckOptions) -> Result<CheckReport, Po
 
 /// Checks the pool on a device.
 pub fn check_device(device: &sheave_blk::Device, options: &CheckOptions) -> Result<CheckReport, PoolError> {
-    let _ = (device, options);
-    unimplemented!()
+    check(&DeviceIo::new(device)?, options)
 }
 
 /// A repaired pool must be clean; if not, that is told with what is wrong.
