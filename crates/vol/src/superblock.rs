@@ -176,6 +176,11 @@ impl Superblock {
         require(end == geometry.bytes(), "members", end, "do not add up to the size of the pool")
     }
 
+    /// The same of the next generation, for the other slot.
+    pub fn twin(&self) -> Superblock {
+        Superblock { generation: self.generation + 1, ..self.clone() }
+    }
+
     /// Address of its slot (S2).
     pub fn slot(&self) -> u64 {
         SUPERBLOCKS[(self.generation % 2) as usize]
