@@ -200,3 +200,32 @@ fn every_damaged_metadata_block_is_refused_or_named_and_never_served() {
     assert!(refused >= 6 && repaired >= 6, "{refused} were refused, {repaired} repaired");
     assert_eq!(last_commit, 1);
 }
+
+#[test]
+fn either_superblock_may_rot_after_a_checkpoint_that_was_the_commit() {
+    // What a close or a checkpoint makes durable is in no journal block.
+    let device = Device::open("linear:over=ram:size=8M+ram:size=8M").expect("opens");
+    format(&device, 65536);
+    let pool = open(&device);
+    let user = User::new(pool.create_volume("vm", 4 << 30).expect("creates"));
+    user.write(0, &pattern(1, 65536)).expect("writes");
+    drop(user);
+    pool.close().expect("closes");
+    let expected = contents(&device).expect("opens");
+    for at in [0, 4096] {
+        let damaged = copy(&device);
+        let io = DeviceIo::new(&damaged).expect("attaches");
+        let mut block = [0; 4096];
+        io.read(at, &mut block).expect("reads");
+        block[100] ^= 1;
+        io.write(at, &block).expect("writes");
+        drop(io);
+        assert_eq!(contents(&damaged).expect("opens"), expected, "without superblock {at}");
+        let found = report(&damaged).findings;
+        assert_eq!(found.len(), 1, "{found:#?}");
+        assert_eq!((found[0].kind, found[0].place.address), (FindingKind::Superblock, Some(at)));
+        assert!(check_device(&damaged, &CheckOptions { repair: true }).expect("repairs").repaired);
+        assert_eq!(report(&damaged).findings, []);
+        assert_eq!(contents(&damaged).expect("opens"), expected, "after the repair");
+    }
+}
