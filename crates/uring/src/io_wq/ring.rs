@@ -9,7 +9,9 @@
 
 use std::time::Duration;
 
+use sheave_base::status::Status;
 use sheave_base::sync::{Arc, Mutex};
+use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::mapping::Intent;
 use sheave_iomap::{FallocateMode, File, dio};
 
@@ -65,7 +67,7 @@ impl Source for RingSource {
             }
             Some(Work::Sync(file)) => result_of(dio::sync(&*file, token)),
             Some(Work::Map(file, pos, len, intent)) => {
-                result_of_map(file.map_blocking(pos, len, intent, token).map(|_| ()))
+                result_of_map(map_all(&*file, pos, pos.saturating_add(len), intent, token))
             }
             Some(Work::Fallocate(file, mode, pos, len)) => {
                 file.fallocate(mode, pos, len, token).map_or_else(|status| -status.errno(), |()| 0)
@@ -146,6 +148,18 @@ impl IoWqBuilder {
         }
         Ok(IoWq { pool: Pool::new(self.options) })
     }
+}
+
+/// Maps a whole range: any of its mappings may have been the one that needed blocking work.
+fn map_all(file: &dyn File, mut pos: u64, end: u64, intent: Intent, token: &MayBlock<'_>) -> Result<(), Status> {
+    while pos < end {
+        let mapping = file.map_blocking(pos, end - pos, intent, token)?;
+        if mapping.len == 0 {
+            break; // the engine refuses it
+        }
+        pos = pos.saturating_add(mapping.len);
+    }
+    Ok(())
 }
 
 fn check_limit(what: &'static str, value: u32) -> Result<(), RingError> {
