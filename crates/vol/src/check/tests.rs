@@ -1,5 +1,5 @@
-//! Every metadata block of a pool is damaged in turn: the check names it, writes nothing without being told, and a repair
-//! gives a pool that checks clean and has all data that the damage did not concern.
+//! Every metadata block of a pool is damaged in turn: the check names it, writes nothing without being told, and a
+//! repair gives a pool that checks clean and has all data that the damage did not concern.
 
 mod disk;
 mod mutated;
