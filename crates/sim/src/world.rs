@@ -15,7 +15,7 @@ use sheave_vol::{Pool, PoolError, Volume};
 
 use crate::audit::audit;
 use crate::disk::{SECTOR, SimDisk};
-use crate::engine::{Direct, Ended, Engine, Want};
+use crate::engine::{Direct, Ended, Engine, Rings, Want};
 use crate::model::{Change, Event, Model};
 use crate::observe::observe;
 use crate::rng::Rng;
@@ -97,8 +97,10 @@ impl World {
     }
 
     fn start_engines(&mut self) {
-        let device = self.disk.device();
-        self.engines = (0..self.setup.engines).map(|_| Box::new(Direct::new(&device)) as Box<dyn Engine>).collect();
+        let engine = |_| -> Box<dyn Engine> {
+            if self.setup.rings { Box::new(Rings::new(&self.disk)) } else { Box::new(Direct::new(&self.disk.device())) }
+        };
+        self.engines = (0..self.setup.engines).map(engine).collect();
     }
 
     /// The model as it is now.
@@ -131,8 +133,10 @@ impl World {
         &self.history
     }
 
-    /// Compares everything that the pool holds with the model, when nothing is under way.
-    pub fn verify(&self) -> Result<(), String> {
+    /// Compares everything that the pool holds with the model, when nothing is under way; flushes the pool first, for
+    /// what is shared loses an owner with the commit.
+    pub fn verify(&mut self) -> Result<(), String> {
+        self.sync_pool()?;
         let found = observe(self.pool()?, &self.disk.image(), self.setup.seed)?;
         self.model.is_readable(&found)?;
         audit(self.pool()?)
@@ -227,7 +231,9 @@ impl World {
                 if !status.is_ok() {
                     return Err(format!("read {op} failed: {status}"));
                 }
-                self.check_read(op, volume, sector, since, &data)
+                let checked = self.check_read(op, volume, sector, since, &data);
+                self.model.end_read(since);
+                checked
             }
         }
     }

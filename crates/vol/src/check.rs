@@ -31,6 +31,7 @@ use std::collections::HashSet;
 pub use report::{CheckOptions, CheckReport, Finding, FindingKind, Place, Totals};
 
 use crate::block::Block;
+use crate::block_io::DeviceIo;
 use crate::damage::Damage;
 use crate::format::{BLOCK, SUPERBLOCKS};
 use crate::page::label;
@@ -40,8 +41,8 @@ use model::Model;
 use repair::Repair;
 use walk::Walk;
 
-/// Checks the pool that lies on these bytes. An error is a failure of the check itself; what is wrong with the pool is in
-/// the report. Nobody else may write to it meanwhile.
+/// Checks the pool that lies on these bytes. An error is a failure of the check itself; what is wrong with the pool is
+/// in the report. Nobody else may write to it meanwhile.
 pub fn check(io: &dyn BlockIo, options: &CheckOptions) -> Result<CheckReport, PoolError> {
     let mut look = look(io)?;
     let wanted = options.repair && !look.report.is_clean() && look.report.is_repairable();
@@ -57,8 +58,7 @@ pub fn check(io: &dyn BlockIo, options: &CheckOptions) -> Result<CheckReport, Po
 
 /// Checks the pool on a device.
 pub fn check_device(device: &sheave_blk::Device, options: &CheckOptions) -> Result<CheckReport, PoolError> {
-    let _ = (device, options);
-    unimplemented!()
+    check(&DeviceIo::new(device)?, options)
 }
 
 /// A repaired pool must be clean; if not, that is told with what is wrong.

@@ -148,7 +148,11 @@ impl PoolInner {
                 state.tree.store(place, entry.without(Entry::DIRTY));
             }
         }
-        state.limbo.committed(taken.freed);
+        let mut freed = taken.freed;
+        while freed.has_shared() {
+            freed = state.tree.unshare(freed);
+        }
+        state.limbo.committed(freed);
         self.advance_limbo(state);
         if state.is_clean() {
             // Relaxed: under the lock, as where it is set.

@@ -9,7 +9,9 @@
 
 use std::time::Duration;
 
+use sheave_base::status::Status;
 use sheave_base::sync::{Arc, Mutex};
+use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::mapping::Intent;
 use sheave_iomap::{FallocateMode, File, dio};
 
@@ -64,9 +66,7 @@ impl Source for RingSource {
                 0
             }
             Some(Work::Sync(file)) => result_of(dio::sync(&*file, token)),
-            Some(Work::Map(file, pos, len, intent)) => {
-                result_of_map(file.map_blocking(pos, len, intent, token).map(|_| ()))
-            }
+            Some(Work::Map(file, pos, len, intent)) => result_of_map(map_range(&*file, pos, len, intent, token)),
             Some(Work::Fallocate(file, mode, pos, len)) => {
                 file.fallocate(mode, pos, len, token).map_or_else(|status| -status.errno(), |()| 0)
             }
@@ -81,6 +81,18 @@ impl Source for RingSource {
     fn finish(&self, done: &[(u32, i32)]) {
         self.done.finish(done);
     }
+}
+
+/// Has a file find its answers for the whole of a range. One piece is not enough: the ring asks for all of them again,
+/// and would come back for ever with the second one, which nobody was asked to map.
+fn map_range(file: &dyn File, pos: u64, len: u64, intent: Intent, token: &MayBlock) -> Result<(), Status> {
+    let end = pos.saturating_add(len);
+    let mut at = pos;
+    while at < end {
+        // A file that answers with nothing is the ring's to refuse.
+        at = at.saturating_add(file.map_blocking(at, end - at, intent, token)?.len.max(1));
+    }
+    Ok(())
 }
 
 /// Makes an [`IoWq`].

@@ -1,7 +1,7 @@
 //! Who has which unit: no unit is had by two that may not share it, none by data and metadata at once.
 //!
-//! Owns the claims. A unit may be in several maps only when these are of one family (they descend from one volume) and it
-//! is at the same place in each: that is how snapshots share. Anything else is data of one volume served by another.
+//! Owns the claims. A unit may be in several maps only when these are of one family (they descend from one volume) and
+//! it is at the same place in each: that is how snapshots share. Anything else is data of one volume served by another.
 //! Who keeps a unit claimed wrongly: whose leaf was written last, as far as that can be told; then the older volume.
 
 use std::collections::{HashMap, HashSet};
@@ -102,30 +102,30 @@ pub(super) fn settle(model: &mut Model, occupied: &dyn Fn(u64) -> bool, totals: 
     findings
 }
 
-/// Each leaf once, with who has it: the first volume, and whether there are more.
+/// Each leaf once a family, with who has it: the first volume, and whether there are more.
 fn leaves(model: &Model) -> Vec<(Owner, Rc<Leaf>)> {
     let mut node_uses: HashMap<*const Node, u32> = HashMap::new();
     for node in model.volumes.values().flat_map(|vol| vol.map.nodes.values()) {
         *node_uses.entry(Rc::as_ptr(node)).or_default() += 1;
     }
-    let mut seen_nodes: HashSet<*const Node> = HashSet::new();
-    let mut at: HashMap<*const Leaf, usize> = HashMap::new();
+    let mut seen_nodes: HashSet<(u32, *const Node)> = HashSet::new();
+    let mut at: HashMap<(u32, *const Leaf), usize> = HashMap::new();
     let mut out: Vec<(Owner, Rc<Leaf>)> = Vec::new();
     for (&volume, vol) in &model.volumes {
+        let family = vol.entry.family;
         for (&number, node) in &vol.map.nodes {
-            if !seen_nodes.insert(Rc::as_ptr(node)) {
+            if !seen_nodes.insert((family, Rc::as_ptr(node))) {
                 continue;
             }
             let shared = node_uses[&Rc::as_ptr(node)] > 1;
             for (slot, leaf) in node.leaves.iter().enumerate() {
                 let Some(leaf) = leaf else { continue };
-                if let Some(&known) = at.get(&Rc::as_ptr(leaf)) {
+                if let Some(&known) = at.get(&(family, Rc::as_ptr(leaf))) {
                     out[known].0.shared = true;
                     continue;
                 }
-                at.insert(Rc::as_ptr(leaf), out.len());
+                at.insert((family, Rc::as_ptr(leaf)), out.len());
                 let index = number * crate::format::INDEX_CHILDREN as u64 + slot as u64;
-                let family = vol.entry.family;
                 out.push((Owner { volume, family, index, generation: leaf.generation, shared }, leaf.clone()));
             }
         }

@@ -1,7 +1,7 @@
 //! Carrying out a repair: the model, which findings have mended, becomes the pool.
 //!
-//! Owns writing it, the way a checkpoint is written: all pages into units that nothing uses, a flush, then the other
-//! superblock slot with a new incarnation, so that the journal is not replayed again; a flush. Until that superblock is
+//! Owns writing it, the way a checkpoint is written: all pages into units that nothing uses, a flush, then both
+//! superblock slots, one after the other, with a new incarnation, so that the journal is not replayed again. Until the first of them is
 //! whole the pool is as it was, and the repair can be started anew. Needs free units for all metadata once.
 
 use std::collections::HashMap;
@@ -112,23 +112,27 @@ impl Repair<'_> {
             self.io.write(at, &block).map_err(|status| failed(at, status))?;
         }
         flush(self.io)?;
-        let at = new.encode(&mut block);
-        self.io.write(at, &block).map_err(|status| failed(at, status))?;
-        flush(self.io)?;
-        Ok(new)
+        let twin = new.twin();
+        for sb in [&new, &twin] {
+            let at = sb.encode(&mut block);
+            self.io.write(at, &block).map_err(|status| failed(at, status))?;
+            flush(self.io)?;
+        }
+        Ok(twin)
     }
 
-    /// Writes all maps; the volumes' entries with their roots. Shared nodes and leaves are written once.
+    /// Writes all maps; the volumes' entries with their roots. Nodes and leaves that relatives share are written once.
     fn maps(&self, model: &Model, place: &Place, pages: &mut Pages<'_>) -> Option<Vec<VolumeEntry>> {
-        let mut leaves: HashMap<*const Leaf, PageRef> = HashMap::new();
-        let mut nodes: HashMap<*const Node, PageRef> = HashMap::new();
+        let mut leaves: HashMap<(u32, *const Leaf), PageRef> = HashMap::new();
+        let mut nodes: HashMap<(u32, *const Node), PageRef> = HashMap::new();
         let mut block = [0; BLOCK];
         let mut entries = Vec::with_capacity(model.volumes.len());
         for (&id, vol) in &model.volumes {
+            let family = vol.entry.family;
             let last = vol.map.nodes.keys().next_back().map_or(0, |last| last + 1);
             let mut level1 = vec![PageRef::NONE; last as usize];
             for (&number, node) in &vol.map.nodes {
-                if let Some(&page) = nodes.get(&Rc::as_ptr(node)) {
+                if let Some(&page) = nodes.get(&(family, Rc::as_ptr(node))) {
                     level1[number as usize] = page;
                     continue;
                 }
@@ -136,19 +140,19 @@ impl Repair<'_> {
                 let first = number * INDEX_CHILDREN as u64;
                 for ((child, leaf), at) in children.iter_mut().zip(&node.leaves).zip(first..) {
                     let Some(leaf) = leaf else { continue };
-                    if let Some(&page) = leaves.get(&Rc::as_ptr(leaf)) {
+                    if let Some(&page) = leaves.get(&(family, Rc::as_ptr(leaf))) {
                         *child = page;
                         continue;
                     }
                     let place = Place { address: pages.allocate()?, index: at, owner: id, ..*place };
                     *child = leaf::encode(&mut block, &model.geometry, &place, &leaf.entries, &leaf.written);
                     pages.page(place.address, &block);
-                    leaves.insert(Rc::as_ptr(leaf), *child);
+                    leaves.insert((family, Rc::as_ptr(leaf)), *child);
                 }
                 let place = Place { address: pages.allocate()?, index: number, owner: id, ..*place };
                 level1[number as usize] = index::encode(&mut block, &place, 1, &children);
                 pages.page(place.address, &block);
-                nodes.insert(Rc::as_ptr(node), level1[number as usize]);
+                nodes.insert((family, Rc::as_ptr(node)), level1[number as usize]);
             }
             let place = Place { owner: id, ..*place };
             let (root, root_level) = build_upper(pages, &place, 1, 1, &level1)?;

@@ -42,13 +42,13 @@ pub struct Pool {
 impl Pool {
     /// Formats the device.
     pub fn create(device: &Device, options: &CreateOptions) -> Result<(), PoolError> {
-        let _owner = owner::claim(device)?;
+        let _owner = owner::claim(device, false)?;
         create::create(device, &DeviceIo::new(device)?, options)
     }
 
     /// Opens the pool on the device, recovering what a crash left.
     pub fn open(device: &Device, options: &OpenOptions) -> Result<Pool, PoolError> {
-        let owner = owner::claim(device)?;
+        let owner = owner::claim(device, options.read_only)?;
         let io: Box<dyn BlockIo> = Box::new(DeviceIo::new(device)?);
         let read_only = options.read_only;
         if device.capabilities().read_only && !read_only {
@@ -178,6 +178,8 @@ impl Pool {
             .ok_or_else(|| PoolError::NoVolume { name: name.to_string() })?;
         let open = vol.opened.upgrade().unwrap_or_else(|| StdArc::new(OpenToken));
         vol.opened = StdArc::downgrade(&open);
+        let geometry = &self.inner.map.geometry;
+        vol.core.top.open(geometry.units_of(vol.core.size()).div_ceil(geometry.leaf_entries() as u64));
         Ok(Volume::new(Arc::clone(&self.inner), Arc::clone(&vol.core), open))
     }
 

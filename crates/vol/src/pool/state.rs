@@ -18,7 +18,6 @@ use sheave_base::sync::{Arc, Condvar, Mutex, MutexGuard};
 use sheave_blk::Device;
 
 use super::options::WhenFull;
-use super::owner::Owner;
 use super::table::{Table, Vol, VolumeCore};
 use crate::BlockIo;
 use crate::commit::Commits;
@@ -27,6 +26,7 @@ use crate::extent_map::{Entry, ExtentMap};
 use crate::limbo::Limbo;
 use crate::record::Record;
 use crate::superblock::{Geometry, Superblock};
+use sheave_blk::claim::Claim;
 
 /// Changes that may wait for a commit; the next one commits itself.
 pub(crate) const MAX_DIRTY: usize = 65_536;
@@ -65,7 +65,7 @@ pub(crate) struct PoolInner {
     pub(crate) map: Arc<ExtentMap>,
     pub(crate) device: Device,
     pub(crate) io: Box<dyn BlockIo>,
-    _owner: Owner,
+    _owner: Claim,
     pub(crate) grace: Arc<Grace>,
     pub(crate) geometry: Geometry,
     pub(crate) read_only: bool,
@@ -90,7 +90,7 @@ impl std::fmt::Debug for PoolInner {
 pub(crate) struct Parts {
     pub(crate) device: Device,
     pub(crate) io: Box<dyn BlockIo>,
-    pub(crate) owner: Owner,
+    pub(crate) owner: Claim,
     pub(crate) state: State,
     pub(crate) read_only: bool,
     pub(crate) when_full: WhenFull,

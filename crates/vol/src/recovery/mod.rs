@@ -67,6 +67,10 @@ pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
     let scan = replay(io, &mut state)?;
     let replayed = scan.next_seq > state.sb.replay_seq;
     state.next_seq = scan.next_seq;
+    while state.tree.freed.has_shared() {
+        let freed = std::mem::take(&mut state.tree.freed);
+        state.tree.freed = state.tree.unshare(freed);
+    }
     count_owners(&mut state)?;
     Ok(Recovered { state, replayed })
 }
