@@ -37,10 +37,20 @@ pub(crate) fn result_of(synced: Synced) -> i32 {
     }
 }
 
-/// What a worker's mapping says to the ring: the request is issued again, or has failed.
+/// What a worker's mapping says to the ring: the request is issued again, or has failed. `Again` is no failure: the
+/// file did not want to wait longer, on a thread that may be needed for what it waits for.
 pub(crate) fn result_of_map(result: Result<(), Status>) -> i32 {
     match result {
-        Ok(()) => ISSUE_NOW,
+        Ok(()) | Err(Status::Again) => ISSUE_NOW,
+        Err(status) => -status.errno(),
+    }
+}
+
+/// The same for FALLOCATE, which is done when it succeeds.
+pub(crate) fn result_of_fallocate(result: Result<(), Status>) -> i32 {
+    match result {
+        Ok(()) => 0,
+        Err(Status::Again) => ISSUE_NOW,
         Err(status) => -status.errno(),
     }
 }

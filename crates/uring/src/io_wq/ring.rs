@@ -18,7 +18,7 @@ use sheave_iomap::{FallocateMode, File, dio};
 use super::pool::{AcctCounts, Pool, PoolOptions, Submitter};
 use super::work::{REFUSED, Section, Source, WorkFlags};
 use super::{Account, Cancelled, LockStats};
-use crate::blocking::{result_of, result_of_map};
+use crate::blocking::{result_of, result_of_fallocate, result_of_map};
 use crate::error::RingError;
 use crate::file_work::{EndList, lock};
 use crate::task_work::DoneQueue;
@@ -67,9 +67,7 @@ impl Source for RingSource {
             }
             Some(Work::Sync(file)) => result_of(dio::sync(&*file, token)),
             Some(Work::Map(file, pos, len, intent)) => result_of_map(map_range(&*file, pos, len, intent, token)),
-            Some(Work::Fallocate(file, mode, pos, len)) => {
-                file.fallocate(mode, pos, len, token).map_or_else(|status| -status.errno(), |()| 0)
-            }
+            Some(Work::Fallocate(file, mode, pos, len)) => result_of_fallocate(file.fallocate(mode, pos, len, token)),
             Some(Work::Issue) | None => ISSUE_NOW,
         }
     }
