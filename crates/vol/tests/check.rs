@@ -23,8 +23,8 @@ fn work(pool: &Pool, seed: &mut u64, steps: usize) {
         let info = pool.volume_info(&name).expect("it is there");
         let random = next(seed);
         let result = match random % 16 {
-            0 if names.len() < 12 => pool.snapshot(&name, &format!("s{step}-{}", random % 9999)).map(drop),
-            1 if names.len() < 12 => pool.clone_volume(&name, &format!("c{step}-{}", random % 9999)).map(drop),
+            0 if names.len() < 12 => pool.snapshot(&name, &format!("s{step}-{}", random % 9999)),
+            1 if names.len() < 12 => pool.clone_volume(&name, &format!("c{step}-{}", random % 9999)),
             2 if names.len() > 3 => pool.delete(&name),
             3 if !info.snapshot => pool.resize(&name, (random >> 8) % (24 << 20) / 512 * 512),
             4 if !info.snapshot => match info.origin {

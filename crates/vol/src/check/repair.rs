@@ -1,8 +1,9 @@
 //! Carrying out a repair: the model, which findings have mended, becomes the pool.
 //!
 //! Owns writing it, the way a checkpoint is written: all pages into units that nothing uses, a flush, then both
-//! superblock slots, one after the other, with a new incarnation, so that the journal is not replayed again. Until the first of them is
-//! whole the pool is as it was, and the repair can be started anew. Needs free units for all metadata once.
+//! superblock slots, one after the other, with a new incarnation, so that the journal is not replayed again. Until the
+//! first of them is whole the pool is as it was, and the repair can be started anew. Needs free units for all metadata
+//! once.
 
 use std::collections::HashMap;
 use std::rc::Rc;
