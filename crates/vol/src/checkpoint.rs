@@ -111,12 +111,12 @@ impl PoolInner {
         self.io.write_many(&plan.draft.runs())?;
         self.io.flush()?;
         let mut block = [0; BLOCK];
-        for sb in [&plan.sb, &plan.sb.twin()] {
-            let address = sb.encode(&mut block);
-            self.io.write(address, &block)?;
-            self.io.flush()?;
-        }
-        Ok(())
+        let address = plan.sb.encode(&mut block);
+        self.io.write(address, &block)?;
+        self.io.flush()?;
+        // The next flush makes it durable, before anything else is written (I5).
+        let address = plan.sb.twin().encode(&mut block);
+        self.io.write(address, &block)
     }
 }
 

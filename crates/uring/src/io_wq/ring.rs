@@ -9,14 +9,16 @@
 
 use std::time::Duration;
 
+use sheave_base::status::Status;
 use sheave_base::sync::{Arc, Mutex};
+use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::mapping::Intent;
 use sheave_iomap::{FallocateMode, File, dio};
 
 use super::pool::{AcctCounts, Pool, PoolOptions, Submitter};
 use super::work::{REFUSED, Section, Source, WorkFlags};
 use super::{Account, Cancelled, LockStats};
-use crate::blocking::{result_of, result_of_map};
+use crate::blocking::{result_of, result_of_fallocate, result_of_map};
 use crate::error::RingError;
 use crate::file_work::{EndList, lock};
 use crate::task_work::DoneQueue;
@@ -64,12 +66,8 @@ impl Source for RingSource {
                 0
             }
             Some(Work::Sync(file)) => result_of(dio::sync(&*file, token)),
-            Some(Work::Map(file, pos, len, intent)) => {
-                result_of_map(file.map_blocking(pos, len, intent, token).map(|_| ()))
-            }
-            Some(Work::Fallocate(file, mode, pos, len)) => {
-                file.fallocate(mode, pos, len, token).map_or_else(|status| -status.errno(), |()| 0)
-            }
+            Some(Work::Map(file, pos, len, intent)) => result_of_map(map_range(&*file, pos, len, intent, token)),
+            Some(Work::Fallocate(file, mode, pos, len)) => result_of_fallocate(file.fallocate(mode, pos, len, token)),
             Some(Work::Issue) | None => ISSUE_NOW,
         }
     }
@@ -81,6 +79,18 @@ impl Source for RingSource {
     fn finish(&self, done: &[(u32, i32)]) {
         self.done.finish(done);
     }
+}
+
+/// Has a file find its answers for the whole of a range. One piece is not enough: the ring asks for all of them again,
+/// and would come back for ever with the second one, which nobody was asked to map.
+fn map_range(file: &dyn File, pos: u64, len: u64, intent: Intent, token: &MayBlock) -> Result<(), Status> {
+    let end = pos.saturating_add(len);
+    let mut at = pos;
+    while at < end {
+        // A file that answers with nothing is the ring's to refuse.
+        at = at.saturating_add(file.map_blocking(at, end - at, intent, token)?.len.max(1));
+    }
+    Ok(())
 }
 
 /// Makes an [`IoWq`].
@@ -309,6 +319,17 @@ impl RingWq {
         if let Some(submitter) = &mut self.submitter {
             submitter.commit();
         }
+    }
+
+    /// Waits for these slots, when the ring goes.
+    pub(crate) fn wait_for(&mut self, wanted: impl Fn(u32) -> bool) {
+        let Some(submitter) = &mut self.submitter else { return };
+        if self.pool.pool.is_stepped() {
+            submitter.commit();
+            let waits = |slot| wanted(slot) && !submitter.is_idle(slot);
+            while (0..self.slots).any(waits) && self.pool.step_account(Account::Bound) {}
+        }
+        submitter.wait_for(wanted);
     }
 
     /// Whether something was queued and not handed over.
