@@ -46,3 +46,6 @@ pub use error::PoolError;
 pub use info::{Extent, ExtentKind, PoolInfo, VolumeInfo};
 pub use pool::{Checksum, CreateOptions, OpenOptions, Pool, WhenFull};
 pub use volume::Volume;
+
+#[cfg(all(test, feature = "shuttle"))]
+mod model;
