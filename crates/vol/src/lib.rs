@@ -13,8 +13,8 @@
 //! | [`block`], [`damage`] | a metadata block with its header; why one is not accepted |
 //! | [`superblock`], [`record`], [`journal`], [`page`] | what metadata blocks hold |
 //!
-//! Shapes: a [`Pool`] is made on a `Device` and opened by one owner. [`Volume`]s come from it; a ring attaches one as it
-//! attaches any file. Units: bytes, unless a name says blocks (4 KiB) or units (the pool's allocation unit).
+//! Shapes: a [`Pool`] is made on a `Device` and opened by one owner. [`Volume`]s come from it; a ring attaches one as
+//! it attaches any file. Units: bytes, unless a name says blocks (4 KiB) or units (the pool's allocation unit).
 
 pub(crate) mod alloc;
 pub(crate) mod apply;

@@ -93,7 +93,8 @@ impl World {
         seat.leave();
         thread::yield_now();
         let mapped = mapping.ok().filter(|mapping| mapping.kind == MappingKind::Mapped);
-        let seen = mapped.map(|mapping| self.units[(mapping.addr >> 12) as usize].load(Ordering::Relaxed)); // Relaxed: the grace orders it.
+        // Relaxed: the grace orders it.
+        let seen = mapped.map(|mapping| self.units[(mapping.addr >> 12) as usize].load(Ordering::Relaxed));
         seat.uncount(phase);
         seen
     }
