@@ -287,8 +287,8 @@ impl World {
         let pool = self.pool.clone().ok_or_else(closed)?;
         match change {
             Change::Create { name, size, .. } => pool.create_volume(name, *size).map(drop),
-            Change::Copy { source, name, snapshot: true, .. } => pool.snapshot(source, name).map(drop),
-            Change::Copy { source, name, .. } => pool.clone_volume(source, name).map(drop),
+            Change::Copy { source, name, snapshot: true, .. } => pool.snapshot(source, name),
+            Change::Copy { source, name, .. } => pool.clone_volume(source, name),
             Change::Rollback { name, snapshot } => pool.rollback(name, snapshot),
             Change::Rename { name, new } => pool.rename(name, new),
             Change::Resize { name, size } => pool.resize(name, *size),
