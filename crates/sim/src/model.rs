@@ -7,9 +7,9 @@
 //! - R2: one that has ended is what readers see, until a later one; of two at the same time either may be last.
 //! - R3: a flush that has ended covers what had ended when it was asked for: a crash leaves that, or something
 //!   later. A DSYNC write covers itself.
-//! - R4: creating, deleting, renaming, resizing, snapshots, clones and rollbacks are durable when the call has returned;
-//!   a crash within the call leaves the state before it or the state after it. (What a resize was to cut off may be
-//!   zero already.)
+//! - R4: creating, deleting, renaming, resizing, snapshots, clones and rollbacks are durable when the call has
+//!   returned; a crash within the call leaves the state before it or the state after it. (What a resize was to cut off
+//!   may be zero already.)
 //! - R5: a snapshot holds what had ended before the call, durable; of what was under way, anything.
 //! - R6: what was never written, or was cut off and grown again, is zero.
 //! - R7: what was found after a crash stays.

@@ -1,8 +1,9 @@
-//! Real threads: rings on threads of their own write to one volume while it is snapshotted, cloned, punched and flushed.
-//! What the simulator cannot have, for it is one thread: calls that happen at the same time.
+//! Real threads: rings on threads of their own write to one volume while it is snapshotted, cloned, punched and
+//! flushed. What the simulator cannot have, for it is one thread: calls that happen at the same time.
 //!
-//! Each writer has blocks of its own and writes rising versions to them; some versions are holes. It publishes what it has issued and what has
-//! ended, so that a snapshot can be judged: it holds what had ended before the call, and nothing issued after its return.
+//! Each writer has blocks of its own and writes rising versions to them; some versions are holes. It publishes what it
+//! has issued and what has ended, so that a snapshot can be judged: it holds what had ended before the call, and
+//! nothing issued after its return.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};

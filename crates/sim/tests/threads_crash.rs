@@ -1,6 +1,7 @@
-//! Crashes under real threads: rings on threads of their own, with real workers, on the simulated disk, while volumes are
-//! copied, deleted and resized. What happens is stamped with the disk's time, and cut afterwards as the runs on one thread
-//! are. A failure cannot be repeated, for the threads will not; the model says what was wrong with it all the same.
+//! Crashes under real threads: rings on threads of their own, with real workers, on the simulated disk, while volumes
+//! are copied, deleted and resized. What happens is stamped with the disk's time, and cut afterwards as the runs on one
+//! thread are. A failure cannot be repeated, for the threads will not; the model says what was wrong with it all the
+//! same.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
