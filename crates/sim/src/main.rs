@@ -23,6 +23,8 @@ const SHRINK: Duration = Duration::from_secs(60);
 struct Args {
     /// Be the process that a test kills.
     write: Option<String>,
+    /// Make the pool first.
+    format: bool,
     from: u32,
     seed: Option<u64>,
     ops: usize,
@@ -35,7 +37,7 @@ struct Args {
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match parse(&args) {
-        Ok(Args { write: Some(spec), seed, from, .. }) => write(&spec, seed.unwrap_or(1), from),
+        Ok(Args { write: Some(spec), format, seed, from, .. }) => write(&spec, format, seed.unwrap_or(1), from),
         Ok(args) => run(&args),
         Err(why) => {
             eprintln!("sheave-sim: {why}\n{USAGE}");
@@ -45,12 +47,25 @@ fn main() -> ExitCode {
 }
 
 fn parse(words: &[String]) -> Result<Args, String> {
-    let mut args =
-        Args { write: None, from: 1, seed: None, ops: 160, cuts: 100, points: 2000, shrink: true, trace: false };
+    let mut args = Args {
+        write: None,
+        format: false,
+        from: 1,
+        seed: None,
+        ops: 160,
+        cuts: 100,
+        points: 2000,
+        shrink: true,
+        trace: false,
+    };
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        if word == "--write" {
-            args.write = words.next().cloned();
+        match word.as_str() {
+            "--write" => args.write = words.next().cloned(),
+            "--format" => args.format = true,
+            _ => (),
+        }
+        if word == "--write" || word == "--format" {
             continue;
         }
         let mut number = || {
@@ -71,8 +86,9 @@ fn parse(words: &[String]) -> Result<Args, String> {
     Ok(args)
 }
 
-fn write(spec: &str, seed: u64, from: u32) -> ExitCode {
-    match writer::write_until_killed(spec, seed, from) {
+fn write(spec: &str, format: bool, seed: u64, from: u32) -> ExitCode {
+    let made = if format { writer::format(spec) } else { Ok(()) };
+    match made.and_then(|()| writer::write_until_killed(spec, seed, from)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("sheave-sim: {why}");

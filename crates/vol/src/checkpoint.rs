@@ -8,6 +8,8 @@
 //! - I3: records of journal blocks before `replay_seq` are in the checkpoint.
 //! - I4: a checkpoint that fails midway leaves the pool as it is on the device, and nothing more is made durable:
 //!   whether the superblock arrived is not known.
+//! - I5: when it is done, both superblocks say it, so that either may rot: the second is the next generation with the same
+//!   content. An older superblock stands for a newer one only while that is being written.
 //!
 //! Called by commits, opening, closing, growing.
 
@@ -18,7 +20,7 @@ use sheave_base::sync::atomic::Ordering;
 
 use crate::block::Block;
 use crate::commit::Taken;
-use crate::extent_map::{Arena, Entry, INDEX_SHIFT, id_of};
+use crate::extent_map::{Entry, INDEX_SHIFT, Top, id_of};
 use crate::format::{BLOCK, PAYLOAD};
 use crate::page::index::{Sink, build_upper};
 use crate::page::table::VolumeEntry;
@@ -98,7 +100,7 @@ impl PoolInner {
         }
         let State { tree, .. } = &mut *state;
         tree.pages.put(&plan.replaced, &mut tree.units);
-        state.sb = plan.sb;
+        state.sb = plan.sb.twin();
         state.failed = clean;
         self.committed(&mut state, plan.taken);
         self.wake();
@@ -111,7 +113,10 @@ impl PoolInner {
         let mut block = [0; BLOCK];
         let address = plan.sb.encode(&mut block);
         self.io.write(address, &block)?;
-        self.io.flush()
+        self.io.flush()?;
+        // The next flush makes it durable, before anything else is written (I5).
+        let address = plan.sb.twin().encode(&mut block);
+        self.io.write(address, &block)
     }
 }
 
@@ -195,12 +200,12 @@ fn draft_index(
     tree: &mut crate::extent_map::tree::Tree,
     geometry: &Geometry,
     place: &Place,
-    top: &Arena,
+    top: &Top,
     slot: u64,
     draft: &mut Draft,
 ) -> PageRef {
     // Relaxed, here and below: under the lock that all stores are made under.
-    let id = id_of(top.word(slot as u32, 0).map_or(0, |word| word.load(Ordering::Relaxed)));
+    let id = id_of(top.word(slot as u32).map_or(0, |word| word.load(Ordering::Relaxed)));
     if id == 0 {
         return PageRef::NONE;
     }

@@ -6,10 +6,12 @@
 //! `docs/on-disk-format.md` has the same tables with the reason for each field; a test compares the two.
 //!
 //! Invariants:
-//! - F1: each metadata block is 4 KiB at a multiple of 4 KiB and begins with a [`Header`], whose CRC32C covers the block.
-//!   Place and algorithm of that checksum never change, whatever the version: it is verified before anything is believed.
+//! - F1: each metadata block is 4 KiB at a multiple of 4 KiB and begins with a [`Header`], whose CRC32C covers the
+//!   block. Place and algorithm of that checksum never change, whatever the version: it is verified before anything is
+//!   believed.
 //! - F2: what is reserved is zero when written and refused when it is not zero.
-//! - F3: a reference to a page ([`Child`]) holds the page's checksum, so that an old page at the right place is noticed.
+//! - F3: a reference to a page ([`Child`]) holds the page's checksum, so that an old page at the right place is
+//!   noticed.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

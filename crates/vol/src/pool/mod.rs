@@ -178,6 +178,8 @@ impl Pool {
             .ok_or_else(|| PoolError::NoVolume { name: name.to_string() })?;
         let open = vol.opened.upgrade().unwrap_or_else(|| StdArc::new(OpenToken));
         vol.opened = StdArc::downgrade(&open);
+        let geometry = &self.inner.map.geometry;
+        vol.core.top.open(geometry.units_of(vol.core.size()).div_ceil(geometry.leaf_entries() as u64));
         Ok(Volume::new(Arc::clone(&self.inner), Arc::clone(&vol.core), open))
     }
 

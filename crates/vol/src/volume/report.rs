@@ -79,7 +79,7 @@ fn is_shared(state: &State, core: &VolumeCore, unit: u64, entry: Entry) -> bool 
     }
     let (slot, child) = (unit >> geometry.slot_shift(), (unit >> geometry.leaf_shift) & ((1 << INDEX_SHIFT) - 1));
     // Relaxed, both: under the lock.
-    let index = core.top.word(slot as u32, 0).map_or(0, |word| id_of(word.load(Ordering::Relaxed)));
+    let index = core.top.word(slot as u32).map_or(0, |word| id_of(word.load(Ordering::Relaxed)));
     if index != 0 && tree.index.is_shared(index) {
         return true;
     }
@@ -103,7 +103,7 @@ pub(crate) fn usage(pool: &PoolInner, core: &Arc<VolumeCore>) -> Usage {
             let spot = pool.map.find(&core.top, unit);
             if spot.leaf == 0 {
                 after = None;
-                let index = core.top.word((leaf >> INDEX_SHIFT) as u32, 0);
+                let index = core.top.word((leaf >> INDEX_SHIFT) as u32);
                 let empty = index.is_none_or(|word| word.load(sheave_base::sync::atomic::Ordering::Relaxed) == 0); // Relaxed: under the lock.
                 leaf = if empty { ((leaf | ((1 << INDEX_SHIFT) - 1)) + 1).min(stop) } else { leaf + 1 };
                 continue;
