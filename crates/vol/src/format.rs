@@ -83,8 +83,9 @@ pub const STATE_CLEAN: u32 = 1;
 pub const KNOWN_COMPAT: u32 = 0;
 /// Features a program must know to write the pool, not to read it. None yet.
 pub const KNOWN_RO_COMPAT: u32 = 0;
-/// Features a program must know to read the pool: [`INCOMPAT_SUMS`].
-pub const KNOWN_INCOMPAT: u32 = INCOMPAT_SUMS;
+/// Features a program must know to read the pool, and that this one knows. [`INCOMPAT_SUMS`] is not among them yet: a
+/// pool with checksums is refused, for writing to it without keeping them would make good data look rotten.
+pub const KNOWN_INCOMPAT: u32 = 0;
 /// Data has checksums: who does not keep them would make good data look rotten.
 pub const INCOMPAT_SUMS: u32 = 1;
 

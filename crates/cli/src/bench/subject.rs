@@ -162,8 +162,8 @@ struct InMemory {
 }
 
 impl InMemory {
-    /// A null device gets to keep superblocks and journal, exactly: then all data is behind what is kept. A ram device has
-    /// its memory from the start, so that a first write does not pay for pages of the host.
+    /// A null device gets to keep superblocks and journal, exactly: then all data is behind what is kept. A ram device
+    /// has all its memory from the start, so that a first write does not pay for pages of the host.
     fn of(spec: &str) -> Result<Self, Failure> {
         let as_it_is = |spec: String| Ok(Self { spec, journal: None, base: 0 });
         if let Some(rest) = spec.strip_prefix("ram:").filter(|rest| !rest.contains("touch=")) {

@@ -18,7 +18,7 @@ use sheave_iomap::{FallocateMode, File, dio};
 use super::pool::{AcctCounts, Pool, PoolOptions, Submitter};
 use super::work::{REFUSED, Section, Source, WorkFlags};
 use super::{Account, Cancelled, LockStats};
-use crate::blocking::{result_of, result_of_map};
+use crate::blocking::{result_of, result_of_fallocate, result_of_map};
 use crate::error::RingError;
 use crate::file_work::{EndList, lock};
 use crate::task_work::DoneQueue;
@@ -67,9 +67,7 @@ impl Source for RingSource {
             }
             Some(Work::Sync(file)) => result_of(dio::sync(&*file, token)),
             Some(Work::Map(file, pos, len, intent)) => result_of_map(map_range(&*file, pos, len, intent, token)),
-            Some(Work::Fallocate(file, mode, pos, len)) => {
-                file.fallocate(mode, pos, len, token).map_or_else(|status| -status.errno(), |()| 0)
-            }
+            Some(Work::Fallocate(file, mode, pos, len)) => result_of_fallocate(file.fallocate(mode, pos, len, token)),
             Some(Work::Issue) | None => ISSUE_NOW,
         }
     }
@@ -321,6 +319,17 @@ impl RingWq {
         if let Some(submitter) = &mut self.submitter {
             submitter.commit();
         }
+    }
+
+    /// Waits for these slots, when the ring goes.
+    pub(crate) fn wait_for(&mut self, wanted: impl Fn(u32) -> bool) {
+        let Some(submitter) = &mut self.submitter else { return };
+        if self.pool.pool.is_stepped() {
+            submitter.commit();
+            let waits = |slot| wanted(slot) && !submitter.is_idle(slot);
+            while (0..self.slots).any(waits) && self.pool.step_account(Account::Bound) {}
+        }
+        submitter.wait_for(wanted);
     }
 
     /// Whether something was queued and not handed over.

@@ -171,6 +171,7 @@ impl Tree {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed); // Relaxed, both: as above
         }
         self.leaves.add_used(new, self.leaves.node(old).used);
+        self.leaves.add_written(new, self.leaves.node(old).written, 0);
     }
 
     /// An index node without children.
@@ -265,7 +266,7 @@ impl Tree {
     }
 
     /// Sets or clears the written bits of some blocks of a unit.
-    pub(crate) fn set_bits(&self, place: Place, first: u32, count: u32, written: bool) {
+    pub(crate) fn set_bits(&mut self, place: Place, first: u32, count: u32, written: bool) {
         let mut at = (place.slot << self.map.geometry.blocks_shift()) + first as usize;
         let end = at + count as usize;
         while at < end {
@@ -273,8 +274,10 @@ impl Tree {
             let mask = (u64::MAX >> (64 - here)) << (at & 63);
             if let Some(word) = self.map.bits.word(place.leaf, at >> 6) {
                 let old = word.load(Ordering::Relaxed); // Relaxed: under the lock.
+                let new = if written { old | mask } else { old & !mask };
                 // Release: pairs with the Acquire load in `ExtentMap::written_run`.
-                word.store(if written { old | mask } else { old & !mask }, Ordering::Release);
+                word.store(new, Ordering::Release);
+                self.leaves.add_written(place.leaf, (new & !old).count_ones(), (old & !new).count_ones());
             }
             at += here;
         }
@@ -295,7 +298,7 @@ impl Tree {
     }
 
     /// Replaces the written bits of a unit.
-    pub(crate) fn store_bits(&self, place: Place, bits: &[u64]) {
+    pub(crate) fn store_bits(&mut self, place: Place, bits: &[u64]) {
         let blocks = self.map.geometry.blocks() as usize;
         for (at, bits) in bits.iter().enumerate().take(blocks.div_ceil(64)) {
             let (first, count) = (at * 64, blocks.min(64));
@@ -311,16 +314,18 @@ impl Tree {
     }
 
     /// Fills a new leaf with what its page says: `words` words of written bits an entry.
-    pub(crate) fn fill_leaf(&self, leaf: u32, entries: &[u64], written: &[u64], words: usize) {
+    pub(crate) fn fill_leaf(&mut self, leaf: u32, entries: &[u64], written: &[u64], words: usize) {
         let geometry = &self.map.geometry;
         let blocks = geometry.blocks() as usize;
         let full = if blocks >= 64 { u64::MAX } else { (1 << blocks) - 1 };
         let (Some(to), Some(bits)) = (self.map.leaves.node(leaf), self.map.bits.node(leaf)) else { return };
+        let mut blocks_written = 0;
         for (at, ((to, &phys), written)) in to.iter().zip(entries).zip(written.chunks_exact(words)).enumerate() {
             if phys == 0 {
                 continue;
             }
             // Relaxed, all: nobody has the node's number; that is published later.
+            blocks_written += written.iter().map(|word| word.count_ones()).sum::<u32>();
             for (n, word) in written.iter().enumerate() {
                 let bit = at * blocks + n * 64;
                 let old = bits[bit >> 6].load(Ordering::Relaxed);
@@ -329,6 +334,7 @@ impl Tree {
             let flags = if written.iter().all(|word| *word == full) { Entry::FULL } else { 0 };
             to.store(Entry::at(phys).with(flags).0, Ordering::Relaxed);
         }
+        self.leaves.add_written(leaf, blocks_written, 0);
     }
 
     /// Whether all blocks of a unit are written, and whether any is.

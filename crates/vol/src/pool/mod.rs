@@ -185,15 +185,13 @@ impl Pool {
 
     /// Freezes the state of a volume (or snapshot) under a new name, read-only. What was completed before the call is in
     /// it, and nothing submitted after it.
-    pub fn snapshot(&self, source: &str, name: &str) -> Result<VolumeInfo, PoolError> {
-        self.inner.copy(source, name, true)?;
-        self.volume_info(name)
+    pub fn snapshot(&self, source: &str, name: &str) -> Result<(), PoolError> {
+        self.inner.copy(source, name, true).map(drop)
     }
 
     /// A writable volume with the content of a snapshot (or of a volume, as of now).
-    pub fn clone_volume(&self, source: &str, name: &str) -> Result<VolumeInfo, PoolError> {
-        self.inner.copy(source, name, false)?;
-        self.volume_info(name)
+    pub fn clone_volume(&self, source: &str, name: &str) -> Result<(), PoolError> {
+        self.inner.copy(source, name, false).map(drop)
     }
 
     /// Makes the volume what the snapshot is. The volume must not be open elsewhere in I/O.
