@@ -73,6 +73,14 @@ impl Subject {
         }
     }
 
+    /// In how many pieces an I/O of `bytes` may lie.
+    pub fn pieces(&self, bytes: u32) -> u32 {
+        match self {
+            Self::Device(_) => 1,
+            Self::Volume(within) => (u64::from(bytes) / within.pool.info().unit_bytes) as u32 + 1,
+        }
+    }
+
     /// The device, or that under the pool.
     pub fn device(&self) -> &Device {
         match self {
