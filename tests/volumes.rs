@@ -1,5 +1,6 @@
-//! Volumes through rings: what has ended durably is there when the pool is dropped without being closed, which is a crash
-//! that loses nothing the device has. Rows of the contract in docs/volumes.md; losing devices are the simulator's.
+//! Volumes through rings: what has ended durably is there when the pool is dropped without being closed, which is a
+//! crash that loses nothing the device has. Rows of the contract in docs/volumes.md; losing devices are the
+//! simulator's.
 
 use std::sync::Arc;
 
@@ -71,7 +72,7 @@ fn a_write_with_dsync_is_there() {
 fn a_flush_makes_all_that_ended_durable() {
     let device = device();
     crash_after(&device, |ring, fd| {
-        (0..100).for_each(|n| drop(run(ring, op::write(fd, filled(n as u8 + 1, 4096)).offset(n * 128 << 10))));
+        (0..100).for_each(|n| drop(run(ring, op::write(fd, filled(n as u8 + 1, 4096)).offset((n * 128) << 10))));
         run(ring, op::fsync(fd));
     });
     assert_eq!(found(&device, &(0..100).map(|n| n * 32).collect::<Vec<_>>()), (1..=100).collect::<Vec<u8>>());
