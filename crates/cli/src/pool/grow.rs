@@ -1,6 +1,7 @@
 //! `sheave pool grow`: a larger file or device.
 //!
-//! No member is added: only a label at its start would tell it from another device the next time, and growing writes none.
+//! No member is added: only a label at its start would tell it from another device the next time, and growing writes
+//! none.
 
 use serde::Serialize;
 use sheave::base::units::fmt_bytes;
