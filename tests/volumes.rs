@@ -71,7 +71,7 @@ fn a_write_with_dsync_is_there() {
 fn a_flush_makes_all_that_ended_durable() {
     let device = device();
     crash_after(&device, |ring, fd| {
-        (0..100).for_each(|n| drop(run(ring, op::write(fd, filled(n as u8 + 1, 4096)).offset(n * 128 << 10))));
+        (0..100).for_each(|n| drop(run(ring, op::write(fd, filled(n as u8 + 1, 4096)).offset((n * 128) << 10))));
         run(ring, op::fsync(fd));
     });
     assert_eq!(found(&device, &(0..100).map(|n| n * 32).collect::<Vec<_>>()), (1..=100).collect::<Vec<u8>>());
