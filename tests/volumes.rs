@@ -1,5 +1,6 @@
-//! Volumes through rings: what has ended durably is there when the pool is dropped without being closed, which is a crash
-//! that loses nothing the device has. Rows of the contract in docs/volumes.md; losing devices are the simulator's.
+//! Volumes through rings: what has ended durably is there when the pool is dropped without being closed, which is a
+//! crash that loses nothing the device has. Rows of the contract in docs/volumes.md; losing devices are the
+//! simulator's.
 
 use std::sync::Arc;
 
