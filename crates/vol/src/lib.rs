@@ -9,7 +9,7 @@
 //! | [`block_io`] | blocking I/O of the pool's own |
 //! | [`made_at`] | the wall clock, and how to do without it |
 //! | [`error`] | why something was refused |
-//! | [`format`] | the on-disk format: every offset, size and limit |
+//! | [`format`](mod@format) | the on-disk format: every offset, size and limit |
 //! | [`block`], [`damage`] | a metadata block with its header; why one is not accepted |
 //! | [`superblock`], [`record`], [`journal`], [`page`] | what metadata blocks hold |
 //!

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Owns the nodes' memory, the meaning of the words in them, and the lookups. Does not own changes: they are made under
-//! the pool's lock, by [`tree`](crate::tree), with the stores that this file's loads pair with.
+//! the pool's lock, by [`tree`], with the stores that this file's loads pair with.
 //!
 //! A top is an arena of one-word nodes, one for each slot. A word of a top or an index node is the number of a node,
 //! with [`TAG`] set when the node may have other parents. A write needs a way without tags.

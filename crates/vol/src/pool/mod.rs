@@ -8,7 +8,7 @@
 //! | [`table`] | the volumes |
 //!
 //! Owns the public operations. What they do is in [`snapshot`](crate::snapshot), [`commit`](crate::commit),
-//! [`recovery`](crate::recovery).
+//! [`recovery`].
 
 mod create;
 pub mod options;
