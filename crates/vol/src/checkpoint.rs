@@ -284,6 +284,3 @@ fn draft_leaf(
     let Some((address, block)) = draft.next() else { return PageRef::NONE };
     leaf::encode(block, geometry, &Place { address, ..*place }, &entries, &written)
 }
-
-#[cfg(test)]
-mod tests;

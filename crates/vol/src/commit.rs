@@ -245,6 +245,3 @@ impl State {
         self.tree.freed.append(since);
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -298,6 +298,3 @@ pub(crate) fn failed(what: &str, name: &str, status: Status) -> PoolError {
         },
     }
 }
-
-#[cfg(test)]
-mod tests;
