@@ -64,7 +64,7 @@ fn any_damaged_block_of_metadata_is_told() {
                 Ok(pool) => {
                     // A page of an older checkpoint, the other superblock, the end of the journal.
                     let last = contents(&pool);
-                    let same = last == wanted || at >= 8192 && at < 8192 + 16 * BLOCK;
+                    let same = last == wanted || (8192..8192 + 16 * BLOCK).contains(&at);
                     assert!(same, "block {at} is damaged, and the pool opens with something else in it");
                     harmless += 1;
                 }
