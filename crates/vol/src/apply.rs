@@ -257,6 +257,3 @@ impl State {
         Ok(true)
     }
 }
-
-#[cfg(test)]
-mod tests;

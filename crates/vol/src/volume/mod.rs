@@ -89,15 +89,13 @@ impl File for Volume {
         if !self.fits(pos, len) || len == 0 {
             return self.map_beyond(pos, len, intent);
         }
-        if intent == Intent::Read {
-            return self.pool.map.lookup_read(&self.core.top, pos, len);
-        }
-        if self.read_only {
+        let write = intent == Intent::Write;
+        if write && self.read_only {
             return Err(Status::ReadOnly);
         }
-        match self.pool.map.lookup_write(&self.core.top, pos, len) {
+        match self.pool.map.lookup_plain(&self.core.top, pos, len, write) {
             Some(mapping) => Ok(mapping),
-            None => self.map_missing(pos, len),
+            None => self.map_far(pos, len, write),
         }
     }
 
@@ -139,6 +137,18 @@ impl File for Volume {
 }
 
 impl Volume {
+    /// What is not plain: holes, parts of units, shared ones, long ranges.
+    #[inline(never)]
+    fn map_far(&self, pos: u64, len: u64, write: bool) -> Result<Mapping, Status> {
+        if !write {
+            return self.pool.map.lookup_read_far(&self.core.top, pos, len);
+        }
+        match self.pool.map.lookup_write_far(&self.core.top, pos, len) {
+            Some(mapping) => Ok(mapping),
+            None => self.map_missing(pos, len),
+        }
+    }
+
     /// A range that does not lie in the volume as a whole.
     #[cold]
     fn map_beyond(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
