@@ -86,7 +86,12 @@ impl Setup {
         let max_delay = *rng.pick(&[0, 2, 6]);
         let members = if rng.percent(15) { 2 } else { 1 };
         let disk = DiskOptions { seed: rng.draw(), logical_block, fua: rng.percent(70), max_delay, lie: None, members };
-        let mix = draw_mix(&mut rng);
+        let mut mix = draw_mix(&mut rng);
+        // Commits of several journal blocks: many small units between two flushes.
+        let bulk = unit_bytes <= 8 * KIB && rng.percent(50);
+        if bulk {
+            (mix.write, mix.sync, mix.turn) = (60, 3, 90);
+        }
         let max_volume_bytes = if small { size_bytes / 2 } else { *rng.pick(&[128, 256, 512, 1024]) * KIB };
         let (engines, max_volumes) = (rng.between(1, 3) as usize, rng.between(2, 7) as usize);
         let checksum = Checksum::None;
@@ -101,8 +106,8 @@ impl Setup {
             engines,
             rings: !seed.is_multiple_of(3),
             max_volumes,
-            max_volume_bytes: max_volume_bytes.min(2 << 20),
-            long: if small { 50 } else { 10 },
+            max_volume_bytes: if bulk { 1 << 20 } else { max_volume_bytes.min(2 << 20) },
+            long: if small || bulk { 50 } else { 10 },
             disk,
             mix,
             skip,
