@@ -15,8 +15,8 @@
 //! | **in the modes for damage only** ([`Cut::misdirected`], [`corrupt`](crate::corrupt)) | |
 //! | write it elsewhere; change a metadata block later | detect and name it, never serve what it says |
 //!
-//! What volumes cannot tell from a crash: damage to the journal's last commit, and damage to the newest superblock while
-//! its twin is not durable (from a checkpoint to the next flush). Both are the youngest of what is durable.
+//! What volumes cannot tell from a crash: damage to the journal's last commit, and damage to the newest superblock
+//! while its twin is not durable (from a checkpoint to the next flush). Both are the youngest of what is durable.
 //!
 //! Invariant I1: the log has every step in the order in which the disk took it; its length is the disk's time.
 
