@@ -15,6 +15,9 @@
 //! | **in the modes for damage only** ([`Cut::misdirected`], [`corrupt`](crate::corrupt)) | |
 //! | write it elsewhere; change a metadata block later | detect and name it, never serve what it says |
 //!
+//! What volumes cannot tell from a crash: damage to the journal's last commit, and damage to the newest superblock
+//! while its twin is not durable (from a checkpoint to the next flush). Both are the youngest of what is durable.
+//!
 //! Invariant I1: the log has every step in the order in which the disk took it; its length is the disk's time.
 
 pub mod cut;
@@ -23,7 +26,7 @@ pub mod lie;
 pub mod media;
 mod memory;
 
-pub use cut::{Cut, Fate};
+pub use cut::{Cut, Fate, Loose};
 pub use image::{Image, PAGE, SECTOR};
 pub use lie::Lie;
 pub use media::{Media, Step};
@@ -159,6 +162,12 @@ impl SimDisk {
     #[must_use]
     pub fn crash(&self, rng: &mut Rng) -> (Image, Cut) {
         self.lock().media.crash(rng)
+    }
+
+    /// What is not durable.
+    #[must_use]
+    pub fn loose(&self) -> Vec<Loose> {
+        self.lock().media.loose()
     }
 
     /// The same with one write that lands where `to` says; for the mode in which damage must be noticed.
