@@ -12,18 +12,77 @@
 #![allow(unsafe_code)] // SQEs that are filled in place carry raw addresses.
 
 use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use sheave::base::status::Status;
+use sheave::iomap::grace::Grace;
+use sheave::iomap::mapping::Intent;
+use sheave::iomap::{File, Mapping, MappingKind};
 use sheave::uring::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
 use sheave::{Buf, Device, Ring};
 
-const USAGE: &str = "usage: hot_loop SPEC read|write DEPTH BATCH IOS [nostats]";
+const USAGE: &str = "usage: hot_loop SPEC read|write DEPTH BATCH IOS [nostats|mapped]";
 
 /// Bytes of one I/O.
 const BLOCK: u32 = 512;
 
 /// Blocks to step from I/O to I/O: odd, so that every block has its turn, and large, so that none is next to the last.
 const STEP: u64 = 0x9E37_79B9;
+
+/// What the loop runs on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// The device.
+    Raw,
+    /// The device, in a ring that keeps no statistics.
+    NoStats,
+    /// A file with mappings on the device.
+    Mapped,
+}
+
+/// Bytes of a unit of the mapped file, of which there are few enough for the table to stay in the cache.
+const UNIT: u64 = 1 << 16;
+
+/// A file whose units lie on the device in another order, as a table in memory says; it counts its I/O in a grace. So
+/// the I/O costs what mappings cost, and next to nothing for looking them up.
+#[derive(Debug)]
+struct Mapped {
+    device: Device,
+    /// The unit of the device where each unit of the file is, and whether it is written.
+    units: Vec<AtomicU64>,
+    grace: Arc<Grace>,
+}
+
+impl Mapped {
+    fn new(device: &Device) -> Mapped {
+        let count = (device.size_bytes() / UNIT).min(1 << 12);
+        let units = (0..count).map(|unit| AtomicU64::new((count - 1 - unit) << 1 | 1)).collect();
+        Mapped { device: device.clone(), units, grace: Arc::new(Grace::new()) }
+    }
+}
+
+impl File for Mapped {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.units.len() as u64 * UNIT
+    }
+
+    fn grace(&self) -> Option<&Arc<Grace>> {
+        Some(&self.grace)
+    }
+
+    fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
+        let within = pos % UNIT;
+        let unit = self.units.get((pos / UNIT) as usize).ok_or(Status::Invalid)?.load(Ordering::Acquire);
+        let kind = if unit & 1 == 1 { MappingKind::Mapped } else { MappingKind::Unwritten };
+        Ok(Mapping { offset: pos, len: len.min(UNIT - within), addr: (unit >> 1) * UNIT + within, kind, flags: 0 })
+    }
+}
 
 struct HotLoop {
     ring: Ring,
@@ -39,18 +98,23 @@ struct HotLoop {
 }
 
 impl HotLoop {
-    fn new(spec: &str, write: bool, depth: u32, batch: u32, stats: bool) -> Result<HotLoop, Box<dyn Error>> {
+    fn new(spec: &str, write: bool, depth: u32, batch: u32, how: How) -> Result<HotLoop, Box<dyn Error>> {
         if batch == 0 || !depth.is_multiple_of(batch) {
             return Err("DEPTH must be a multiple of BATCH".into());
         }
         let device = Device::open(spec)?;
-        let blocks = device.size_bytes() / u64::from(BLOCK);
+        let mapped = (how == How::Mapped).then(|| Arc::new(Mapped::new(&device)));
+        let bytes = mapped.as_ref().map_or(device.size_bytes(), |file| file.size_bytes());
+        let blocks = bytes / u64::from(BLOCK);
         if blocks == 0 {
             return Err(format!("{spec} has not even one block of {BLOCK} bytes").into());
         }
         let mask = ((1 << blocks.ilog2()) - 1) * u64::from(BLOCK);
-        let mut ring = Ring::builder().entries(depth).polled(true).stats(stats).build()?;
-        let fd = ring.attach(&device)?;
+        let mut ring = Ring::builder().entries(depth).polled(true).stats(how != How::NoStats).build()?;
+        let fd = match mapped {
+            Some(file) => ring.attach_file(file)?,
+            None => ring.attach(&device)?,
+        };
         ring.register_files(&[fd])?;
         ring.register_buffers(vec![Buf::zeroed((depth * BLOCK) as usize, 4096)?])?;
         let (base, _) = ring.buffer_range(0).ok_or("the buffer was just registered")?;
@@ -125,12 +189,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         "write" => true,
         _ => return Err(USAGE.into()),
     };
-    let stats = match rest {
-        [] => true,
-        [word] if word == "nostats" => false,
+    let how = match rest {
+        [] => How::Raw,
+        [word] if word == "nostats" => How::NoStats,
+        [word] if word == "mapped" => How::Mapped,
         _ => return Err(USAGE.into()),
     };
-    let mut hot = HotLoop::new(spec, write, depth.parse()?, batch.parse()?, stats)?;
+    let mut hot = HotLoop::new(spec, write, depth.parse()?, batch.parse()?, how)?;
     let start = Instant::now();
     let done = hot.run(ios.parse()?)?;
     let ns = start.elapsed().as_nanos() as f64 / done.max(1) as f64;

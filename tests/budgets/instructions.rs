@@ -33,6 +33,8 @@ const CASES: &[Case] = &[
     Case { name: "null-read-d128-b32-nostats", args: "null:size=1T read 128 32 nostats", margin_percent: MARGIN },
     Case { name: "null-write-d128-b32", args: "null:size=1T write 128 32", margin_percent: MARGIN },
     Case { name: "null-read-d1", args: "null:size=1T read 1 1", margin_percent: MARGIN },
+    Case { name: "mapped-read-d128-b32", args: "null:size=1T read 128 32 mapped", margin_percent: MARGIN },
+    Case { name: "mapped-write-d128-b32", args: "null:size=1T write 128 32 mapped", margin_percent: MARGIN },
     Case { name: "ram-read-d128-b32", args: "ram:size=64M read 128 32", margin_percent: MARGIN_COPYING },
 ];
 

@@ -115,10 +115,10 @@ pub fn issue_one(
     if file.identity
         && vec.base() >= FIRST_PAGE
         && let Some(mut run) = PlainRun::start(io, file, flags, fixed_buf)
-        && let Some(place) = run.place(pos, len, vec.base())
+        && run.fits(pos, len, vec.base())
     {
         *kiocb = Kiocb::started(pos, len, flags);
-        let submitted = run.submit(place, len, owner, vec);
+        let submitted = run.submit(pos, len, owner, vec);
         run.finish(u32::from(submitted));
         return if submitted { Issued::Queued } else { Issued::Again };
     }
@@ -252,20 +252,18 @@ pub fn next(kiocb: &Kiocb) -> Next {
     }
 }
 
-/// The file's completion work, where it may block; `pieces` are the mappings that the write used. The result is for
-/// [`worked`].
+/// The file's completion work, where it may block; `pieces` are the mappings that the write used. The result, 0 or
+/// `-errno`, is for [`worked`].
 #[must_use]
-pub fn end_write(file: &dyn File, kiocb: &Kiocb, pieces: &[Mapping], token: &MayBlock<'_>) -> Status {
+pub fn end_write(file: &dyn File, kiocb: &Kiocb, pieces: &[Mapping], token: &MayBlock<'_>) -> i32 {
     let done = WriteDone { pos: kiocb.pos, len: u64::from(kiocb.len), status: kiocb.status, pieces };
-    file.end_write(done, token).err().unwrap_or(Status::Ok)
+    file.end_write(done, token).map_or_else(|status| -status.errno(), |()| 0)
 }
 
-/// The completion work was done, with this result.
-pub fn worked(kiocb: &mut Kiocb, status: Status) {
+/// The completion work was done, with this result; what is next. An error of the data comes before one of the work.
+pub fn worked(kiocb: &mut Kiocb, res: i32) -> Next {
     kiocb.flags &= !IOCB_COMPLETION_WORK;
-    if !status.is_ok() {
-        kiocb.fail(status);
-    }
+    if res < 0 && kiocb.status.is_ok() { Next::Done(res) } else { next(kiocb) }
 }
 
 /// Makes `kiocb` a sync of the file.

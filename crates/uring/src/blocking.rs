@@ -1,32 +1,38 @@
-//! What requests need a worker for: mappings that block, completion work of files, syncs.
+//! What requests need a worker for: mappings that block, completion work of files, syncs, FALLOCATE on files.
 //!
 //! Owns the way of a slot to a worker and back. The worker's half is in [`io_wq`](crate::io_wq); what is done there is
-//! the engine's ([`sheave_iomap::dio`]).
+//! the engine's ([`sheave_iomap::dio`]); who is in one batch is [`file_work`](crate::file_work)'s.
 //!
 //! Invariants:
 //! - I1: a slot that is with a worker has no bio in flight, and comes back through the task-work queue.
 //! - I2: the flush that ends a sync is sent once, after the worker's part: [`REQ_FLUSHES`] says so while the slot waits
 //!   for a bio.
+//! - I3: a write is uncounted in its file's grace after its completion work and before its sync: nothing that a sync
+//!   may wait for is held up by who waits for the sync.
+//! - I4: what may wait for a grace, for space or for other writes (mappings, FALLOCATE) is unbound work, and unhashed:
+//!   no completion and no sync ever queues behind it.
 
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_iomap::File;
-use sheave_iomap::dio::{self, Finished, Issued};
+use sheave_iomap::dio::{self, Issued, Next, Synced};
 use sheave_iomap::mapping::Intent;
 
+use crate::core::Core;
+use crate::file_work::lock;
 use crate::io_wq::{ISSUE_NOW, NO_THREAD, Work};
-use crate::req::{NO_FILE, REQ_CANCELED, REQ_FLUSHES, REQ_HAS_GUARD, State};
+use crate::req::{NO_FILE, REQ_CANCELED, REQ_FLUSHES, REQ_HAS_GUARD, REQ_LEADS_ENDS, REQ_LEADS_SYNC, State};
 use crate::ring::Ring;
 use crate::sqe::{errno, opcode};
 
 /// The result of work after which the ring is to flush the device. No CQE has it.
 pub(crate) const FLUSH_NOW: i32 = i32::MIN + 1;
 
-/// What a worker's completion says to the ring.
-pub(crate) fn result_of(finished: Finished) -> i32 {
-    match finished {
-        Finished::Done(res) => res,
-        Finished::Flush => FLUSH_NOW,
+/// What a worker's sync says to the ring.
+pub(crate) fn result_of(synced: Synced) -> i32 {
+    match synced {
+        Synced::Done(res) => res,
+        Synced::Flush => FLUSH_NOW,
     }
 }
 
@@ -44,19 +50,108 @@ impl Ring {
     pub(crate) fn run_tasks(&mut self) {
         while let Some(slot) = self.core.tasks.pop_front() {
             let req = &self.core.reqs[slot];
-            if dio::wants_worker(&req.kiocb) {
-                self.complete_in_worker(slot);
+            if req.rflags & REQ_LEADS_SYNC != 0 {
+                let res = req.kiocb.result();
+                self.synced(slot, res);
             } else {
-                let res = dio::finish_in_task(&req.kiocb);
-                self.core.finish(slot, res);
+                let next = dio::next(&req.kiocb);
+                self.go_on(slot, next);
             }
+        }
+        self.start_batches();
+    }
+
+    /// The next step of an I/O whose bios have ended. [`Ring::start_batches`] is to follow.
+    fn go_on(&mut self, slot: u32, next: Next) {
+        if next == Next::Work {
+            return self.core.gather(slot, true);
+        }
+        let Core { files, reqs, .. } = &mut self.core;
+        let req = &mut reqs[slot];
+        // I3.
+        files.uncount(req.file, &mut req.kiocb);
+        match next {
+            Next::Done(res) => self.core.finish(slot, res),
+            _ => self.want_sync(slot),
         }
     }
 
-    /// Sends the completion to a worker.
-    pub(crate) fn complete_in_worker(&mut self, slot: u32) {
-        let kiocb = self.core.reqs[slot].kiocb;
-        self.send_to_worker(slot, |file| Work::Complete(file, kiocb));
+    /// Lets a request wait for a sync of its file. [`Ring::start_batches`] is to follow.
+    pub(crate) fn want_sync(&mut self, slot: u32) {
+        self.core.gather(slot, false);
+    }
+
+    /// Begins the batches for which somebody waits and that may begin.
+    pub(crate) fn start_batches(&mut self) {
+        while let Some(file) = self.core.gathering.pop() {
+            self.start_ends(file);
+            self.start_sync(file);
+        }
+    }
+
+    /// Gives the completion work that waits for it to a worker.
+    fn start_ends(&mut self, file: u32) {
+        let Core { files, reqs, cold, .. } = &mut self.core;
+        let Some(open) = files.get(file as usize).map(|open| open.file.clone()) else { return };
+        let Some(work) = files.work(file as usize) else { return };
+        let list = Arc::clone(work.list());
+        let Some(slots) = work.ends.start() else { return };
+        let leader = slots[0];
+        let mut filled = lock(&list);
+        filled.clear();
+        for &slot in slots {
+            filled.push(&reqs[slot].kiocb, &mut cold[slot as usize].pieces);
+        }
+        drop(filled);
+        reqs[leader].rflags |= REQ_LEADS_ENDS;
+        if !self.core.wq.queue(leader, Work::Complete(open, list)) {
+            self.ended(leader, -errno::EAGAIN);
+        }
+    }
+
+    /// Syncs the file for all that wait for it: by a worker, or with a flush alone.
+    fn start_sync(&mut self, file: u32) {
+        let Core { files, reqs, .. } = &mut self.core;
+        let Some(open) = files.get(file as usize).map(|open| open.file.clone()) else { return };
+        let Some(&[leader, ..]) = files.work(file as usize).and_then(|work| work.syncs.start()) else { return };
+        reqs[leader].rflags |= REQ_LEADS_SYNC;
+        if !open.needs_sync() {
+            self.worker_done(leader, FLUSH_NOW);
+        } else if !self.core.wq.queue(leader, Work::Sync(open)) {
+            self.synced(leader, -errno::EAGAIN);
+        }
+    }
+
+    /// A worker has done a batch of completion work, or could not.
+    fn ended(&mut self, leader: u32, res: i32) {
+        let file = self.core.reqs[leader].file as usize;
+        self.core.reqs[leader].rflags &= !REQ_LEADS_ENDS;
+        let Some(work) = self.core.files.work(file) else { return };
+        let (slots, list) = (work.ends.end(), Arc::clone(work.list()));
+        for (at, &slot) in slots.iter().enumerate() {
+            let result = lock(&list).result(at).unwrap_or(if res < 0 { res } else { -errno::EIO });
+            let next = dio::worked(&mut self.core.reqs[slot].kiocb, result);
+            self.go_on(slot, next);
+        }
+        if let Some(work) = self.core.files.work(file) {
+            work.ends.put_room(slots);
+        }
+        self.core.gathering.push(file as u32);
+    }
+
+    /// The sync of a batch has ended, with this result.
+    fn synced(&mut self, leader: u32, res: i32) {
+        let file = self.core.reqs[leader].file as usize;
+        self.core.reqs[leader].rflags &= !(REQ_LEADS_SYNC | REQ_FLUSHES);
+        let Some(slots) = self.core.files.work(file).map(|work| work.syncs.end()) else { return };
+        for &slot in &slots {
+            let res = if res < 0 { res } else { self.core.reqs[slot].kiocb.result() };
+            self.core.finish(slot, res);
+        }
+        if let Some(work) = self.core.files.work(file) {
+            work.syncs.put_room(slots);
+        }
+        self.core.gathering.push(file as u32);
     }
 
     /// Lets a worker map what a read or write needs; it is issued again afterwards. False when it has ended instead.
@@ -68,7 +163,7 @@ impl Ring {
     }
 
     /// False when the request has ended with an error instead.
-    fn send_to_worker(&mut self, slot: u32, work: impl FnOnce(Arc<dyn File>) -> Work) -> bool {
+    pub(crate) fn send_to_worker(&mut self, slot: u32, work: impl FnOnce(Arc<dyn File>) -> Work) -> bool {
         let Some(file) = self.core.files.get(self.core.reqs[slot].file as usize) else {
             self.core.finish(slot, -errno::EBADF);
             return false;
@@ -81,25 +176,25 @@ impl Ring {
         sent
     }
 
-    /// A worker has given the slot back.
+    /// A worker has given the slot back. [`Ring::start_batches`] is to follow.
     pub(crate) fn worker_done(&mut self, slot: u32, res: i32) {
+        let req = &mut self.core.reqs[slot];
         match res {
             ISSUE_NOW => self.issue_after_worker(slot),
             // Issued on this thread: slower for the caller, and right. What must not run here fails.
-            NO_THREAD if self.core.reqs[slot].state == State::Queued && self.core.reqs[slot].file == NO_FILE => {
-                self.core.ready.push_back(slot);
-            }
+            NO_THREAD if req.state == State::Queued && req.file == NO_FILE => self.core.ready.push_back(slot),
             NO_THREAD => self.worker_done(slot, -errno::EAGAIN),
             FLUSH_NOW => {
-                self.core.reqs[slot].rflags |= REQ_FLUSHES;
+                req.rflags |= REQ_FLUSHES;
                 self.core.ready.push_back(slot);
             }
-            res => {
-                let mut res = res;
-                if self.core.reqs[slot].state == State::Queued {
-                    // A mapping that failed, after a cancel or not.
+            res if req.rflags & REQ_LEADS_ENDS != 0 => self.ended(slot, res),
+            res if req.rflags & REQ_LEADS_SYNC != 0 => self.synced(slot, res),
+            mut res => {
+                if req.state == State::Queued {
                     self.core.nr_queued -= 1;
-                    if self.core.reqs[slot].rflags & REQ_CANCELED != 0 {
+                    // A mapping that failed, after a cancel or not. What FALLOCATE has done is done.
+                    if req.rflags & REQ_CANCELED != 0 && req.opcode != opcode::FALLOCATE {
                         res = -errno::ECANCELED;
                     }
                 }
@@ -125,13 +220,42 @@ impl Ring {
     #[cold]
     pub(crate) fn issue_flush(&mut self, slot: u32) {
         let req = &mut self.core.reqs[slot];
-        let Some(file) = self.core.files.get(req.file as usize) else {
-            return self.core.finish(slot, -errno::EBADF);
-        };
+        let Some(file) = self.core.files.get(req.file as usize) else { return };
         match dio::issue_flush(&mut self.io, file, &mut req.kiocb, slot) {
-            Issued::Done(res) => self.core.finish(slot, res),
+            Issued::Done(res) => self.synced(slot, res),
             Issued::Again => self.core.retry.push_back(slot),
-            Issued::Queued | Issued::Blocks => {}
+            Issued::Queued | Issued::Blocks => req.rflags &= !REQ_FLUSHES,
+        }
+    }
+
+    /// Ends writes whose data is on the device and that wait for their completion work, when the ring goes: on this
+    /// thread, which may block then. What workers have begun they end.
+    pub(crate) fn end_writes_here(&mut self) {
+        let token = sheave_iomap::completion_plan::MayBlock::on_worker();
+        let Core { files, reqs, cold, tasks, .. } = &mut self.core;
+        let mut slots: Vec<u32> = tasks.drain(..).collect();
+        slots.extend(files.take_waiting_ends());
+        for slot in slots {
+            let req = &mut reqs[slot];
+            if dio::next(&req.kiocb) == Next::Work
+                && let Some(file) = files.get(req.file as usize)
+            {
+                // Nobody is left to tell.
+                let _ = dio::end_write(&*file.file, &req.kiocb, cold[slot as usize].pieces.as_slice(), &token);
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Lets a slot wait for the next batch of its file: of completion work, or of a sync.
+    fn gather(&mut self, slot: u32, ends: bool) {
+        let file = self.reqs[slot].file;
+        let Some(work) = self.files.work(file as usize) else { return };
+        let batch = if ends { &mut work.ends } else { &mut work.syncs };
+        batch.push(slot);
+        if !self.gathering.contains(&file) {
+            self.gathering.push(file);
         }
     }
 }

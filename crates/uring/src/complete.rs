@@ -19,7 +19,7 @@ use crate::core::Core;
 use crate::cqe::Cqe;
 use crate::opdef;
 use crate::prep::Owned;
-use crate::req::{NO_SLOT, REQ_HAS_GUARD, REQ_OLD_BUF, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END, Req};
+use crate::req::{NO_SLOT, REQ_COUNTED, REQ_HAS_GUARD, REQ_OLD_BUF, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END, Req};
 use crate::sqe::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, SQ_CQ_OVERFLOW, TIMEOUT_ETIME_SUCCESS, errno, opcode};
 
 const SLOW: u16 = REQ_SLOW_END | REQ_OWNS_BUF | REQ_OLD_BUF | REQ_HAS_GUARD;
@@ -45,10 +45,15 @@ impl Core {
     /// Ends the request with this result.
     #[inline(always)]
     pub(crate) fn finish(&mut self, slot: u32, res: i32) {
-        let req = &self.reqs[slot];
-        if req.rflags & SLOW != 0 {
-            return self.finish_slow(slot, res);
+        let req = &mut self.reqs[slot];
+        // One look for both, for almost all have neither.
+        if req.rflags & (SLOW | REQ_COUNTED) != 0 {
+            self.files.uncount(req.file, &mut req.kiocb);
+            if req.rflags & SLOW != 0 {
+                return self.finish_slow(slot, res);
+            }
         }
+        let req = &self.reqs[slot];
         let cqe = Cqe { user_data: req.user_data, res, flags: 0 };
         self.post(cqe, None);
         self.reqs.free(slot);

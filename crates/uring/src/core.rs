@@ -7,6 +7,8 @@
 use std::collections::VecDeque;
 
 use sheave_blk::bio::BVec;
+use sheave_iomap::dio::Scratch;
+use sheave_iomap::mapping::Pieces;
 
 use crate::cqe::Cqe;
 use crate::io_wq::RingWq;
@@ -22,6 +24,8 @@ use crate::timers::Timers;
 pub(crate) struct Cold {
     /// Vectors of READV and WRITEV; keeps its room.
     pub(crate) vecs: Vec<BVec>,
+    /// The mappings that a write with completion work used.
+    pub(crate) pieces: Pieces,
     /// What the typed interface handed over.
     pub(crate) owned: Option<Owned>,
 }
@@ -60,6 +64,10 @@ pub(crate) struct Core {
     pub(crate) nr_queued: u32,
     /// Slots whose I/O has ended and that complete as their plan says.
     pub(crate) tasks: VecDeque<u32>,
+    /// Files for which somebody waits in a batch that may begin.
+    pub(crate) gathering: Vec<u32>,
+    /// What the engine needs while it issues.
+    pub(crate) scratch: Scratch,
     /// What the requests of the run of plain I/O that is submitted have in common; here and not on the stack, so that
     /// it is copied in one store.
     pub(crate) plain_ident: Ident,
@@ -104,6 +112,8 @@ impl Core {
             batch_tail: 0,
             nr_queued: 0,
             tasks: VecDeque::with_capacity(room),
+            gathering: Vec::new(),
+            scratch: Scratch::default(),
             plain_ident: Ident::default(),
             chain: Chain::default(),
             deferred: VecDeque::with_capacity(room),

@@ -9,7 +9,8 @@
 //! | [`opdef`], `op` | the table of operations, and each operation |
 //! | `submit`, `complete` | the way in and the way out: chains, drains, CQEs |
 //! | `timers` | pending timeouts |
-//! | `task_work`, [`io_wq`], `blocking` | how other threads reach a ring; work that may block |
+//! | `task_work`, [`io_wq`] | how other threads reach a ring; work that may block |
+//! | `blocking`, `file_work` | what of a request goes to a worker, and in which batches |
 //! | [`rsrc`] | file table, registered files and buffers |
 //!
 //! ```
@@ -37,6 +38,7 @@ mod complete;
 mod core;
 pub mod cqe;
 pub mod error;
+mod file_work;
 pub mod io_wq;
 mod op;
 pub mod opdef;

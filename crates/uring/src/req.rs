@@ -63,7 +63,13 @@ pub const REQ_CANCELED: u16 = 1 << 7;
 /// Is a member of a chain, not its head.
 pub const REQ_LINKED: u16 = 1 << 8;
 
-/// A worker's completion asked for a flush, which has not been sent.
+/// Is counted in its file's grace, as its kiocb says, if the file has one.
+pub const REQ_COUNTED: u16 = 1 << 12;
+/// Leads a batch of completion work of its file.
+pub const REQ_LEADS_ENDS: u16 = 1 << 13;
+/// Leads a batch that waits for a sync of its file.
+pub const REQ_LEADS_SYNC: u16 = 1 << 14;
+/// A sync asked for a flush, which has not been sent.
 pub const REQ_FLUSHES: u16 = 1 << 15;
 
 /// The fields of a slot that are the same for every request of a kind: copied in one store. A slot has them as its own.

@@ -8,6 +8,7 @@
 //! - I1: a call never blocks but [`Ring::submit_and_wait`], [`Ring::wait`], [`Ring::drain`] and dropping the ring.
 //! - I2: memory that the ring owns for an operation is given back or freed after the device is done with it, also
 //!   when the ring is dropped in the middle of I/O.
+//! - I3: a file hears of the end of every write that needs its completion work, also when the ring is dropped.
 
 mod wait;
 
@@ -319,6 +320,9 @@ impl Ring {
             self.core.wq.took();
             self.worker_done(slot, res);
         }
+        if !self.core.gathering.is_empty() {
+            self.start_batches();
+        }
         // Behind a full CQ and a full list of what did not fit, messages stay in the mailbox, which is bounded.
         while self.core.overflow.len() < self.core.overflow_max
             && let Some(cqe) = self.task_work.pop_message()
@@ -387,6 +391,7 @@ impl Drop for Ring {
         // I2: the devices let go of all memory first; what the requests own is freed after that.
         let Ring { io, core, .. } = self;
         io.shutdown(core);
+        self.end_writes_here();
     }
 }
 

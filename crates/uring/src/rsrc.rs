@@ -5,12 +5,14 @@
 //! when it is changed.
 //!
 //! Invariants:
-//! - I1: an open file is closed when no table names it and no request uses it.
+//! - I1: an open file is closed (and its seat in a grace given up) when no table names it and no request uses it.
 //! - I2: a buffer's memory is freed only after no request in flight can touch it.
 
 use sheave_base::buf::Buf;
+use sheave_iomap::Kiocb;
 use sheave_iomap::dio::OpenFile;
 
+use crate::file_work::FileWork;
 use crate::task_work::RingHandle;
 
 /// An entry of the ring's file table, to be used as the `fd` of SQEs. Not a descriptor of the process.
@@ -32,6 +34,8 @@ struct Slot {
     attached: bool,
     /// Entries of the registered table that name it.
     registered: u32,
+    /// What its requests wait for at its end.
+    work: FileWork,
 }
 
 /// The files of a ring.
@@ -41,11 +45,13 @@ pub(crate) struct FileTable {
     fixed: Vec<Option<u32>>,
     /// Some slot waits for its last request.
     closing: bool,
+    /// Files in a section of their grace, until the end of the batch.
+    inside: Vec<u32>,
 }
 
 impl FileTable {
     fn add(&mut self, entry: Entry) -> Fd {
-        let slot = Some(Slot { entry, attached: true, registered: 0 });
+        let slot = Some(Slot { entry, attached: true, registered: 0, work: FileWork::default() });
         match self.slots.iter().position(Option::is_none) {
             Some(at) => {
                 self.slots[at] = slot;
@@ -86,6 +92,42 @@ impl FileTable {
         match &self.slots.get(at)?.as_ref()?.entry {
             Entry::File(file) => Some(file),
             Entry::Ring(_) => None,
+        }
+    }
+
+    /// The batches of a file.
+    pub(crate) fn work(&mut self, at: usize) -> Option<&mut FileWork> {
+        self.slots.get_mut(at)?.as_mut().map(|slot| &mut slot.work)
+    }
+
+    /// The writes that wait for their completion work, of all files; they do no longer.
+    pub(crate) fn take_waiting_ends(&mut self) -> Vec<u32> {
+        self.slots.iter_mut().flatten().flat_map(|slot| slot.work.ends.take_waiting()).collect()
+    }
+
+    /// Begins a section of the file's grace, if it has one, until the end of the batch.
+    #[inline]
+    pub(crate) fn enter(&mut self, at: usize) {
+        if self.get(at).is_some_and(OpenFile::enter) {
+            self.inside.push(at as u32);
+        }
+    }
+
+    /// The batch ends: all sections do.
+    #[inline]
+    pub(crate) fn leave(&mut self) {
+        while let Some(at) = self.inside.pop() {
+            if let Some(file) = self.get(at as usize) {
+                file.leave();
+            }
+        }
+    }
+
+    /// The I/O of a file has ended for good, but for a sync.
+    #[inline(always)]
+    pub(crate) fn uncount(&self, at: u32, kiocb: &mut Kiocb) {
+        if let Some(file) = self.get(at as usize) {
+            file.uncount(kiocb);
         }
     }
 

@@ -7,7 +7,8 @@
 //! - I1: every SQE taken gives its slot to exactly one of: issue, a chain, the deferred list, or its error CQE.
 //! - I2: a drained request starts when every request before it has ended; everything after it waits for it. So while
 //!   `drain_active`, whatever is submitted queues in `deferred`, in order.
-//! - I3: while requests are issued the plug is open; it is flushed before the call returns.
+//! - I3: while requests are issued the plug is open, and so are the sections of the graces of their files; both end
+//!   before the call returns.
 
 use crate::core::Deferred;
 use crate::io_wq::Work;
@@ -70,6 +71,7 @@ impl Ring {
         }
         self.core.queues.sq_advance();
         self.run_ready();
+        self.core.files.leave();
         self.io.finish_plug();
         self.core.wq.commit();
         count

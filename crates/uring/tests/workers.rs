@@ -294,8 +294,9 @@ fn blocked_syncs_bring_workers_up_to_the_limit_and_limits_change() {
     let wq = IoWq::builder().max_workers(4, 1).idle_timeout(Duration::from_millis(50)).build().unwrap();
     let file = Gated::new();
     let mut ring = Ring::builder().entries(64).io_wq(&wq).build().unwrap();
-    let fd = ring.attach_file(file.clone()).unwrap();
-    push(&mut ring, &(0..16).map(|user_data| fsync(fd, user_data)).collect::<Vec<_>>());
+    // Syncs of one open file go together; these are as many open files.
+    let syncs: Vec<Sqe> = (0..16).map(|n| fsync(ring.attach_file(file.clone()).unwrap(), n)).collect();
+    push(&mut ring, &syncs);
     ring.submit().unwrap();
     file.wait_begun(4);
     let bound = wq.counts()[0];

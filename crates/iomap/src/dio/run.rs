@@ -15,8 +15,11 @@ use crate::mapping::{Intent, MAP_NEW, MAP_SHARED, MappingKind};
 
 /// Plain I/O on one file.
 pub trait Run {
-    /// Where on the device a plain I/O goes; `None` when this one is not plain.
-    fn place(&self, pos: u64, len: u32, addr: usize) -> Option<u64>;
+    /// Whether the I/O lies within the file, on its blocks, and its memory where the device can take it.
+    fn fits(&self, pos: u64, len: u32, addr: usize) -> bool;
+
+    /// Where on the device an I/O that fits goes; `None` when it is not plain.
+    fn place(&self, pos: u64, len: u32) -> Option<u64>;
 
     /// Sends a plain I/O to the place it has, when its kiocb was [started](crate::Kiocb::started); false when no bio is
     /// free.
@@ -55,18 +58,17 @@ impl<'a> PlainRun<'a> {
     }
 }
 
-/// Whether an I/O lies within the file, on its blocks, and its memory where the device can take it.
-#[inline(always)]
-fn is_plain(pos: u64, len: u32, addr: usize, size: u64, block_mask: u32, dma_mask: u32) -> bool {
-    let misaligned = (pos as u32 | len) & block_mask | addr as u32 & dma_mask;
-    let end = pos.checked_add(u64::from(len));
-    misaligned == 0 && len != 0 && end.is_some_and(|end| end <= size)
-}
-
 impl Run for PlainRun<'_> {
     #[inline(always)]
-    fn place(&self, pos: u64, len: u32, addr: usize) -> Option<u64> {
-        is_plain(pos, len, addr, self.size, self.block_mask, self.dma_mask).then_some(pos)
+    fn fits(&self, pos: u64, len: u32, addr: usize) -> bool {
+        let misaligned = (pos as u32 | len) & self.block_mask | addr as u32 & self.dma_mask;
+        let end = pos.checked_add(u64::from(len));
+        misaligned == 0 && len != 0 && end.is_some_and(|end| end <= self.size)
+    }
+
+    #[inline(always)]
+    fn place(&self, pos: u64, _: u32) -> Option<u64> {
+        Some(pos)
     }
 
     #[inline(always)]
@@ -128,10 +130,14 @@ impl<'a> MappedRun<'a> {
 
 impl Run for MappedRun<'_> {
     #[inline(always)]
-    fn place(&self, pos: u64, len: u32, addr: usize) -> Option<u64> {
-        if !is_plain(pos, len, addr, self.size, self.block_mask, self.dma_mask) {
-            return None;
-        }
+    fn fits(&self, pos: u64, len: u32, addr: usize) -> bool {
+        let misaligned = (pos as u32 | len) & self.block_mask | addr as u32 & self.dma_mask;
+        let end = pos.checked_add(u64::from(len));
+        misaligned == 0 && len != 0 && end.is_some_and(|end| end <= self.size)
+    }
+
+    #[inline(always)]
+    fn place(&self, pos: u64, len: u32) -> Option<u64> {
         let mapping = self.file.file.map(pos, u64::from(len), self.intent).ok()?;
         let odd = mapping.kind != MappingKind::Mapped || mapping.flags & self.odd != 0;
         let here = mapping.offset == pos && mapping.len >= u64::from(len);

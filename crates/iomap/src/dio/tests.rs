@@ -94,28 +94,25 @@ impl Bench {
     /// The steps of a completion, on this thread.
     fn complete(&mut self) -> Synced {
         let token = MayBlock::on_worker();
-        loop {
-            let step = next(&self.kiocb);
+        let mut step = next(&self.kiocb);
+        if step == Next::Work {
+            assert_eq!(self.kiocb.plan, CompletionPlan::Worker, "what blocks was planned so");
             self.steps.push(step);
-            let plan = self.kiocb.plan;
-            assert!(plan == CompletionPlan::Worker || matches!(step, Next::Done(_)), "what blocks was planned so");
-            match step {
-                Next::Work => {
-                    let status = end_write(&*self.file.file, &self.kiocb, self.scratch.pieces(), &token);
-                    worked(&mut self.kiocb, status);
-                }
-                Next::Sync => {
-                    self.file.uncount(&mut self.kiocb);
-                    return match sync(&*self.file.file, &token) {
-                        Synced::Done(0) => Synced::Done(self.kiocb.result()),
-                        other => other,
-                    };
-                }
-                Next::Done(res) => {
-                    self.file.uncount(&mut self.kiocb);
-                    return Synced::Done(res);
+            let res = end_write(&*self.file.file, &self.kiocb, self.scratch.pieces(), &token);
+            step = worked(&mut self.kiocb, res);
+        }
+        self.steps.push(step);
+        self.file.uncount(&mut self.kiocb);
+        match step {
+            Next::Work => panic!("completion work is done once"),
+            Next::Sync => {
+                assert_eq!(self.kiocb.plan, CompletionPlan::Worker, "what blocks was planned so");
+                match sync(&*self.file.file, &token) {
+                    Synced::Done(0) => Synced::Done(self.kiocb.result()),
+                    other => other,
                 }
             }
+            Next::Done(res) => Synced::Done(res),
         }
     }
 }

@@ -5,19 +5,20 @@
 //!
 //! Invariants:
 //! - I1: a slot of the ring has at most one item, and its result comes back once, unless a cancel took it back.
-//! - I2: completions of writes are run, also when the ring is dropped; what would only start an operation is not.
+//! - I2: completion work of writes is run, also when the ring is dropped; what would only start an operation is not.
 
 use std::time::Duration;
 
 use sheave_base::sync::{Arc, Mutex};
 use sheave_iomap::mapping::Intent;
-use sheave_iomap::{File, Kiocb, dio};
+use sheave_iomap::{FallocateMode, File, dio};
 
 use super::pool::{AcctCounts, Pool, PoolOptions, Submitter};
 use super::work::{REFUSED, Section, Source, WorkFlags};
 use super::{Cancelled, LockStats};
 use crate::blocking::{result_of, result_of_map};
 use crate::error::RingError;
+use crate::file_work::{EndList, lock};
 use crate::task_work::DoneQueue;
 
 /// What a worker does for a slot.
@@ -25,10 +26,14 @@ use crate::task_work::DoneQueue;
 pub(crate) enum Work {
     /// `IOSQE_ASYNC` on an operation that has nothing to block on: the ring issues it when it comes back.
     Issue,
-    /// The completion of an I/O whose plan is `Worker`.
-    Complete(Arc<dyn File>, Kiocb),
-    /// A mapping that blocks: position and length. Those of writes to one file keep their order.
+    /// The completion work of a batch of writes to one file.
+    Complete(Arc<dyn File>, Arc<Mutex<EndList>>),
+    /// A sync of a file.
+    Sync(Arc<dyn File>),
+    /// A mapping that blocks, perhaps for long: position and length.
     Map(Arc<dyn File>, u64, u64, Intent),
+    /// FALLOCATE on a file: position and length.
+    Fallocate(Arc<dyn File>, FallocateMode, u64, u64),
 }
 
 /// The result of [`Work::Issue`]: the ring is to issue the slot now. No CQE has it.
@@ -36,22 +41,15 @@ pub(crate) const ISSUE_NOW: i32 = i32::MIN;
 /// No thread could be had for the work, which was not done. No CQE has it.
 pub(crate) const NO_THREAD: i32 = REFUSED;
 
-/// Work that carries something.
-#[derive(Debug)]
-enum Load {
-    Complete(Arc<dyn File>, Kiocb),
-    Map(Arc<dyn File>, u64, u64, Intent),
-}
-
 /// A ring as the pool calls it.
 #[derive(Debug)]
 pub struct RingSource {
     done: Arc<DoneQueue>,
-    loads: Box<[Mutex<Option<Load>>]>,
+    loads: Box<[Mutex<Option<Work>>]>,
 }
 
 impl RingSource {
-    fn load(&self, slot: u32) -> sheave_base::sync::MutexGuard<'_, Option<Load>> {
+    fn load(&self, slot: u32) -> sheave_base::sync::MutexGuard<'_, Option<Work>> {
         self.loads[slot as usize].lock().expect("invariant: no panic under this lock")
     }
 }
@@ -59,14 +57,20 @@ impl RingSource {
 impl Source for RingSource {
     fn run(&self, slot: u32, section: &Section<'_>) -> i32 {
         let load = self.load(slot).take();
+        let token = section.token();
         match load {
-            Some(Load::Complete(file, mut kiocb)) => {
-                result_of(dio::finish_in_worker(&*file, &mut kiocb, &[], section.token()))
+            Some(Work::Complete(file, list)) => {
+                lock(&list).run(&*file, token);
+                0
             }
-            Some(Load::Map(file, pos, len, intent)) => {
-                result_of_map(file.map_blocking(pos, len, intent, section.token()).map(|_| ()))
+            Some(Work::Sync(file)) => result_of(dio::sync(&*file, token)),
+            Some(Work::Map(file, pos, len, intent)) => {
+                result_of_map(file.map_blocking(pos, len, intent, token).map(|_| ()))
             }
-            None => ISSUE_NOW,
+            Some(Work::Fallocate(file, mode, pos, len)) => {
+                file.fallocate(mode, pos, len, token).map_or_else(|status| -status.errno(), |()| 0)
+            }
+            Some(Work::Issue) | None => ISSUE_NOW,
         }
     }
 
@@ -242,15 +246,14 @@ impl RingWq {
     #[inline]
     fn hand_over(&mut self, slot: u32, work: Work) -> bool {
         let Some(submitter) = self.submitter() else { return false };
-        let (load, flags) = match work {
+        let flags = match work {
             Work::Issue => return submitter.queue(slot, WorkFlags::SHORT),
-            Work::Complete(file, kiocb) => (Some(Load::Complete(file, kiocb)), WorkFlags::BOUND),
-            Work::Map(file, pos, len, intent) => {
-                let flags = if intent == Intent::Write { WorkFlags::hashed(hash_of(&file)) } else { WorkFlags::BOUND };
-                (Some(Load::Map(file, pos, len, intent)), flags)
-            }
+            // One at a time of each kind by itself (I1 of `file_work`).
+            Work::Complete(..) | Work::Sync(..) => WorkFlags::BOUND,
+            // I4 of `blocking`.
+            Work::Map(..) | Work::Fallocate(..) => WorkFlags::UNBOUND,
         };
-        *submitter.source().load(slot) = load;
+        *submitter.source().load(slot) = Some(work);
         submitter.queue(slot, flags)
     }
 
@@ -306,18 +309,13 @@ impl RingWq {
     }
 }
 
-/// A file is known by its address.
-fn hash_of(file: &Arc<dyn File>) -> u32 {
-    let address = std::ptr::from_ref(&**file).cast::<()>().addr();
-    (address >> 4) as u32
-}
-
 impl Drop for RingWq {
     fn drop(&mut self) {
         if let Some(submitter) = &mut self.submitter {
-            // I2. Relies on the slots being the ring's alone: what carries nothing only starts an operation.
-            let carries: Vec<bool> = (0..self.slots).map(|slot| submitter.source().load(slot).is_some()).collect();
-            submitter.close(|slot| !carries[slot as usize]);
+            // I2. What else runs is asked to end early.
+            let ends = |slot| matches!(*submitter.source().load(slot), Some(Work::Complete(..)));
+            let ends: Vec<bool> = (0..self.slots).map(ends).collect();
+            submitter.close(|slot| !ends[slot as usize]);
         }
     }
 }

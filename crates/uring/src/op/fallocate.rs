@@ -3,8 +3,9 @@
 
 use sheave_blk::bio::{NO_FIXED_BUF, Op};
 use sheave_blk::ctx::BioSpec;
-use sheave_iomap::Kiocb;
+use sheave_iomap::{FallocateMode, Kiocb};
 
+use crate::io_wq::Work;
 use crate::op::file_of;
 use crate::opdef::Issue;
 use crate::ring::Ring;
@@ -23,7 +24,7 @@ pub(crate) fn prep(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     if zero { Ok(()) } else { Err(errno::EINVAL) }
 }
 
-/// Checks mode and range, then sends write-zeroes.
+/// Checks mode and range, then sends write-zeroes, or lets a worker have the file do it.
 pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
     if ring.core.reqs[slot].data[1] != 0 {
         return send(ring, slot);
@@ -64,13 +65,33 @@ fn begin(ring: &mut Ring, slot: u32) -> Result<Issue, i32> {
     if (off | len) & u64::from(file.block_mask()) != 0 {
         return Err(errno::EINVAL);
     }
-    // A file that is more than its device would have to do it itself, and cannot yet.
-    if plain || !file.is_identity() {
+    if plain {
         return Err(errno::EOPNOTSUPP);
+    }
+    if !file.is_identity() {
+        // The file does it itself, where it may wait.
+        let mode = if mode & PUNCH_HOLE != 0 { FallocateMode::PunchHole } else { FallocateMode::ZeroRange };
+        req.data = [off, off + len];
+        req.kiocb = Kiocb::started(off, 0, 0);
+        return Ok(send_to_file(ring, slot, mode));
     }
     req.kiocb = Kiocb::started(off, 0, 0);
     req.data = [off, off + len];
     Ok(send(ring, slot))
+}
+
+/// Where a cancel finds it until a worker has begun.
+fn send_to_file(ring: &mut Ring, slot: u32, mode: FallocateMode) -> Issue {
+    let [pos, end] = ring.core.reqs[slot].data;
+    let Some(file) = ring.core.files.get(ring.core.reqs[slot].file as usize) else {
+        return Issue::Done(-errno::EBADF);
+    };
+    let work = Work::Fallocate(file.file.clone(), mode, pos, end - pos);
+    if !ring.core.wq.queue(slot, work) {
+        return Issue::Done(-errno::EAGAIN);
+    }
+    ring.core.enqueue(slot);
+    Issue::Queued
 }
 
 /// Sends bios for what is left. The kiocb keeps the reference of the submission until all are sent, which takes several

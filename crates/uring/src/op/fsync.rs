@@ -27,9 +27,11 @@ pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
     };
     let req = &mut ring.core.reqs[slot];
     let Some(file) = ring.core.files.get(file) else { return Issue::Done(-errno::EBADF) };
-    if !file.is_identity() {
+    // Without anything of the file's own to commit, what came before needs only a flush of the device.
+    if !file.is_identity() && file.file.needs_sync() {
         dio::start_sync(&mut req.kiocb);
-        ring.complete_in_worker(slot);
+        ring.want_sync(slot);
+        ring.start_batches();
         return Issue::Queued;
     }
     req.kiocb = sheave_iomap::Kiocb { refs: 1, ..Default::default() };

@@ -7,12 +7,16 @@
 
 use sheave_blk::bio::{BVec, NO_FIXED_BUF};
 use sheave_iomap::Kiocb;
-use sheave_iomap::dio::{self, Issued, MAX_RW_COUNT, OpenFile, PlainRun};
-use sheave_iomap::kiocb::{IOCB_DSYNC, IOCB_NOWAIT, IOCB_POLLED, IOCB_SYNC, IOCB_USE_POS, IOCB_WRITE};
+use sheave_iomap::dio::{self, Issued, MAX_RW_COUNT, MappedRun, OpenFile, PlainRun, Run, Scratch};
+use sheave_iomap::kiocb::{
+    IOCB_COMPLETION_WORK, IOCB_COUNTED, IOCB_DSYNC, IOCB_NOWAIT, IOCB_POLLED, IOCB_SYNC, IOCB_USE_POS, IOCB_WRITE,
+};
 
+use crate::core::{Cold, Core};
 use crate::op::file_of;
 use crate::opdef::Issue;
-use crate::req::{Ident, REQ_SLOW_END, REQ_VECTORED};
+use crate::queues::Queues;
+use crate::req::{Ident, REQ_COUNTED, REQ_SLOW_END, REQ_VECTORED, Req, ReqTable};
 use crate::ring::Ring;
 use crate::sqe::{
     IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno, opcode,
@@ -31,52 +35,95 @@ fn is_write(op: u8) -> bool {
 /// offset, address, length and user data; for a ring with no chain or drain open. Returns how many it took; what it
 /// leaves goes through the table's `prep` and `issue`, which check in the kernel's order. So stopping means nothing but
 /// "not this way".
+#[inline(never)]
 pub(crate) fn submit_plain_run(ring: &mut Ring, max: u32) -> u32 {
     let core = &mut ring.core;
-    let Some(first) = core.queues.sq_peek(0) else { return 0 };
-    let kind = first.kind();
-    let write = matches!(first.opcode, opcode::WRITE | opcode::WRITE_FIXED);
-    let fixed = matches!(first.opcode, opcode::READ_FIXED | opcode::WRITE_FIXED);
-    let rare = u32::from(first.flags & !IOSQE_FIXED_FILE) | u32::from(first.ioprio) | u32::from(first.personality);
-    if !(write || fixed || first.opcode == opcode::READ) || rare | first.splice_fd_in as u32 != 0 {
-        return 0;
+    let Some(plain) = Plain::next(core) else { return 0 };
+    let Some(file) = core.files.get(plain.file as usize) else { return 0 };
+    if !file.is_identity() {
+        return submit_mapped_run(ring, max);
     }
-    // Where the memory must lie.
-    let (fixed_buf, memory) = match fixed.then(|| core.bufs.range(first.buf_index)) {
-        None => (NO_FIXED_BUF, (FIRST_PAGE, USER_END - FIRST_PAGE)),
-        Some(Some(range)) => (first.buf_index, range),
-        Some(None) => return 0,
-    };
-    let iocb_flags = (u16::from(write) * IOCB_WRITE) | (u16::from(core.polled) * IOCB_POLLED);
-    let Some(index) = core.files.resolve(first.fd, first.flags & IOSQE_FIXED_FILE != 0) else { return 0 };
-    let Some(file) = core.files.get(index) else { return 0 };
-    let Some(mut run) = PlainRun::start(&mut ring.io, file, iocb_flags, fixed_buf) else { return 0 };
-    let max_len = memory.1.min(u64::from(MAX_RW_COUNT)) as u32;
-    core.plain_ident = Ident::plain(first, fixed_buf);
-    let mut taken = 0;
-    while taken < max {
-        let Some(sqe) = core.queues.sq_peek(taken) else { break };
-        let Sqe { addr, len, off, user_data, .. } = *sqe;
-        if sqe.kind() != kind || u64::from(sqe.op_flags) | sqe.pad2 != 0 || len > max_len {
-            break;
+    let Some(run) = PlainRun::start(&mut ring.io, file, plain.iocb_flags, plain.fixed_buf) else { return 0 };
+    plain.submit(&mut core.queues, &mut core.reqs, &core.plain_ident, run, max)
+}
+
+/// The same for a file with mappings; by itself, so that raw devices do not pay for it.
+#[inline(never)]
+fn submit_mapped_run(ring: &mut Ring, max: u32) -> u32 {
+    let core = &mut ring.core;
+    let Some(plain) = Plain::next(core) else { return 0 };
+    core.files.enter(plain.file as usize);
+    core.plain_ident.rflags = REQ_COUNTED;
+    let Some(file) = core.files.get(plain.file as usize) else { return 0 };
+    let Some(run) = MappedRun::start(&mut ring.io, file, plain.iocb_flags, plain.fixed_buf) else { return 0 };
+    plain.submit(&mut core.queues, &mut core.reqs, &core.plain_ident, run, max)
+}
+
+/// What the plain reads or writes of a run have in common, beside [`Core::plain_ident`].
+struct Plain {
+    kind: (u64, u64),
+    /// Where the memory must lie: its first address and its bytes.
+    memory: (u64, u64),
+    /// The longest I/O.
+    max_len: u32,
+    fixed_buf: u16,
+    iocb_flags: u16,
+    file: u32,
+}
+
+impl Plain {
+    /// Of the next SQE and those like it.
+    #[inline(always)]
+    fn next(core: &mut Core) -> Option<Plain> {
+        let first = core.queues.sq_peek(0)?;
+        let write = matches!(first.opcode, opcode::WRITE | opcode::WRITE_FIXED);
+        let fixed = matches!(first.opcode, opcode::READ_FIXED | opcode::WRITE_FIXED);
+        let rare = u32::from(first.flags & !IOSQE_FIXED_FILE) | u32::from(first.ioprio) | u32::from(first.personality);
+        if !(write || fixed || first.opcode == opcode::READ) || rare | first.splice_fd_in as u32 != 0 {
+            return None;
         }
-        let in_memory = addr.wrapping_sub(memory.0) <= memory.1 - u64::from(len);
-        if !in_memory || !run.is_plain(off, len, addr as usize) {
-            break;
-        }
-        let Some(slot) = core.reqs.take() else { break };
-        let req = &mut core.reqs[slot];
-        req.start_plain(user_data, addr, index as u32, &core.plain_ident);
-        req.kiocb = Kiocb::started(off, len, iocb_flags);
-        if !run.submit(off, len, slot, sqe_memory(addr, len)) {
-            core.reqs.free(slot);
-            break;
-        }
-        taken += 1;
+        let (fixed_buf, memory) = match fixed.then(|| core.bufs.range(first.buf_index)) {
+            None => (NO_FIXED_BUF, (FIRST_PAGE, USER_END - FIRST_PAGE)),
+            Some(range) => (first.buf_index, range?),
+        };
+        let iocb_flags = (u16::from(write) * IOCB_WRITE) | (u16::from(core.polled) * IOCB_POLLED);
+        let file = core.files.resolve(first.fd, first.flags & IOSQE_FIXED_FILE != 0)? as u32;
+        core.plain_ident = Ident::plain(first, fixed_buf);
+        let max_len = memory.1.min(u64::from(MAX_RW_COUNT)) as u32;
+        Some(Plain { kind: first.kind(), memory, max_len, fixed_buf, iocb_flags, file })
     }
-    run.finish();
-    core.queues.sq_skip(taken);
-    taken
+
+    /// Submits the SQEs that are alike and plain, so many at most; how many.
+    #[inline(always)]
+    fn submit(self, queues: &mut Queues, reqs: &mut ReqTable, ident: &Ident, mut run: impl Run, max: u32) -> u32 {
+        let Plain { kind, memory, max_len, iocb_flags, file, .. } = self;
+        let iocb_flags = iocb_flags | run.count_flags();
+        let mut taken = 0;
+        while taken < max {
+            let Some(sqe) = queues.sq_peek(taken) else { break };
+            let Sqe { addr, len, off, user_data, .. } = *sqe;
+            if sqe.kind() != kind || u64::from(sqe.op_flags) | sqe.pad2 != 0 || len > max_len {
+                break;
+            }
+            let in_memory = addr.wrapping_sub(memory.0) <= memory.1 - u64::from(len);
+            if !in_memory || !run.fits(off, len, addr as usize) {
+                break;
+            }
+            let Some(place) = run.place(off, len) else { break };
+            let Some(slot) = reqs.take() else { break };
+            let req = &mut reqs[slot];
+            req.start_plain(user_data, addr, file, ident);
+            req.kiocb = Kiocb::started(off, len, iocb_flags);
+            if !run.submit(place, len, slot, sqe_memory(addr, len)) {
+                reqs.free(slot);
+                break;
+            }
+            taken += 1;
+        }
+        run.finish(taken);
+        queues.sq_skip(taken);
+        taken
+    }
 }
 
 #[inline(always)]
@@ -204,10 +251,19 @@ fn begin_rare(ring: &mut Ring, slot: u32, file: usize) -> Result<(), i32> {
     Ok(())
 }
 
+/// What the engine says; the pieces of a write with completion work are kept for its end.
 #[inline(always)]
-fn issued(issued: Issued) -> Issue {
+fn issued(issued: Issued, req: &mut Req, scratch: &Scratch, cold: &mut Cold) -> Issue {
     match issued {
-        Issued::Queued => Issue::Queued,
+        Issued::Queued => {
+            if req.kiocb.flags & IOCB_COUNTED != 0 {
+                req.rflags |= REQ_COUNTED;
+            }
+            if req.kiocb.flags & IOCB_COMPLETION_WORK != 0 {
+                cold.pieces.copy_from(scratch.pieces());
+            }
+            Issue::Queued
+        }
         Issued::Done(res) => Issue::Done(res),
         Issued::Again => Issue::Again,
         Issued::Blocks => Issue::Blocks,
@@ -216,10 +272,13 @@ fn issued(issued: Issued) -> Issue {
 
 #[inline(always)]
 fn start(ring: &mut Ring, slot: u32, file: usize, fixed_buf: u16) -> Issue {
-    let req = &mut ring.core.reqs[slot];
+    ring.core.files.enter(file);
+    let Core { files, reqs, scratch, cold, .. } = &mut ring.core;
+    let req = &mut reqs[slot];
     let vec = sqe_memory(req.addr, req.kiocb.len);
-    let Some(file) = ring.core.files.get(file) else { return Issue::Done(-errno::EBADF) };
-    issued(dio::issue_one(&mut ring.io, file, &mut req.kiocb, slot, vec, fixed_buf))
+    let Some(file) = files.get(file) else { return Issue::Done(-errno::EBADF) };
+    let done = dio::issue_one(&mut ring.io, file, &mut req.kiocb, slot, (vec, fixed_buf), scratch);
+    issued(done, req, scratch, &mut cold[slot as usize])
 }
 
 fn read_write(ring: &mut Ring, slot: u32) -> Result<Issue, i32> {
@@ -242,10 +301,13 @@ fn read_write_fixed(ring: &mut Ring, slot: u32) -> Result<Issue, i32> {
 fn read_write_vectored(ring: &mut Ring, slot: u32) -> Result<Issue, i32> {
     let file = file_of(ring, slot)?;
     begin(ring, slot, file)?;
-    let req = &mut ring.core.reqs[slot];
-    let file = ring.core.files.get(file).ok_or(errno::EBADF)?;
-    let vecs = &ring.core.cold[slot as usize].vecs;
-    Ok(issued(dio::issue(&mut ring.io, file, &mut req.kiocb, slot, vecs, NO_FIXED_BUF)))
+    ring.core.files.enter(file);
+    let Core { files, reqs, scratch, cold, .. } = &mut ring.core;
+    let req = &mut reqs[slot];
+    let file = files.get(file).ok_or(errno::EBADF)?;
+    let cold = &mut cold[slot as usize];
+    let done = dio::issue(&mut ring.io, file, &mut req.kiocb, slot, (&cold.vecs, NO_FIXED_BUF), scratch);
+    Ok(issued(done, req, scratch, cold))
 }
 
 /// READ and WRITE.

@@ -93,6 +93,7 @@ impl Ring {
             }
             self.io.start_plug(self.core.ready.len() as u32);
             self.run_ready();
+            self.core.files.leave();
             self.io.finish_plug();
         }
     }

@@ -1,0 +1,128 @@
+//! What the completions of a file wait for: its completion work and its syncs, each in batches.
+//!
+//! Owns who is in which batch. While a worker does one for a file, what comes meanwhile waits and goes together in the
+//! next: one hand-over for many writes, one commit of the file for many FSYNCs and synchronous writes. The batch is
+//! with the io-wq under the slot of its first member, the leader.
+//!
+//! Invariants:
+//! - I1: at most one batch of each kind runs for a file of a ring, so a file sees the ends of one ring's writes in order.
+//! - I2: a sync begins after everybody in its batch asked for it: who comes later waits for the next.
+//! - I3: who is in a batch ends with it, whatever becomes of it: panics, refused threads, errors.
+
+use sheave_base::sync::{Arc, Mutex, MutexGuard};
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::mapping::Pieces;
+use sheave_iomap::{File, Kiocb, dio};
+
+/// Slots that wait for the same, and those that are being served.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    running: Vec<u32>,
+    waiting: Vec<u32>,
+}
+
+impl Batch {
+    /// Lets a slot wait for the next batch.
+    pub(crate) fn push(&mut self, slot: u32) {
+        self.waiting.push(slot);
+    }
+
+    /// Begins the next batch, if none runs (I1) and there is one; its slots, the leader first.
+    pub(crate) fn start(&mut self) -> Option<&[u32]> {
+        if !self.running.is_empty() || self.waiting.is_empty() {
+            return None;
+        }
+        std::mem::swap(&mut self.running, &mut self.waiting);
+        Some(&self.running)
+    }
+
+    /// Ends the batch: what was in it. Give the room back with [`Batch::put_room`].
+    pub(crate) fn end(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.running)
+    }
+
+    /// The list of [`Batch::end`], for the next.
+    pub(crate) fn put_room(&mut self, mut list: Vec<u32>) {
+        list.clear();
+        if self.running.capacity() == 0 {
+            self.running = list;
+        }
+    }
+
+    /// What waits, and no longer does.
+    pub(crate) fn take_waiting(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.waiting)
+    }
+}
+
+/// A write whose data is on the device.
+#[derive(Debug, Default)]
+struct Ended {
+    kiocb: Kiocb,
+    pieces: Pieces,
+}
+
+/// The writes of a batch as a worker has them, and their results.
+#[derive(Debug, Default)]
+pub(crate) struct EndList {
+    /// The first `used` are the batch; the others keep their room.
+    list: Vec<Ended>,
+    used: usize,
+    results: Vec<i32>,
+}
+
+impl EndList {
+    /// Begins another batch.
+    pub(crate) fn clear(&mut self) {
+        self.used = 0;
+        self.results.clear();
+    }
+
+    /// Appends a write; its pieces are exchanged for others.
+    pub(crate) fn push(&mut self, kiocb: &Kiocb, pieces: &mut Pieces) {
+        if self.used == self.list.len() {
+            self.list.push(Ended::default());
+        }
+        let ended = &mut self.list[self.used];
+        ended.kiocb = *kiocb;
+        std::mem::swap(&mut ended.pieces, pieces);
+        self.used += 1;
+    }
+
+    /// The completion work of all, in order.
+    pub(crate) fn run(&mut self, file: &dyn File, token: &MayBlock<'_>) {
+        for ended in &self.list[..self.used] {
+            self.results.push(dio::end_write(file, &ended.kiocb, ended.pieces.as_slice(), token));
+        }
+    }
+
+    /// The result of one; `None` when it was not reached (I3).
+    pub(crate) fn result(&self, at: usize) -> Option<i32> {
+        self.results.get(at).copied()
+    }
+}
+
+/// The batches of an open file.
+#[derive(Debug, Default)]
+pub(crate) struct FileWork {
+    /// Writes that wait for `end_write`.
+    pub(crate) ends: Batch,
+    /// Writes and FSYNCs that wait for a sync.
+    pub(crate) syncs: Batch,
+    list: Arc<Mutex<EndList>>,
+}
+
+impl FileWork {
+    /// The list of the batch of ends that runs, or is about to.
+    pub(crate) fn list(&self) -> &Arc<Mutex<EndList>> {
+        &self.list
+    }
+}
+
+/// The list, also after a file has panicked under its lock: what it had done is still right.
+pub(crate) fn lock(list: &Mutex<EndList>) -> MutexGuard<'_, EndList> {
+    list.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;
