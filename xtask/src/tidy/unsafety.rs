@@ -27,6 +27,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/cli/src/bench/memcpy.rs", "asking for huge pages"),
     ("crates/cli/src/bench/sheave_engine.rs", "entries with addresses, and the buffers behind them"),
     ("crates/cli/src/bench/wq/ring_engine.rs", "entries pushed as they are"),
+    ("crates/iomap/src/io_memory.rs", "looking at the memory of an I/O that has ended"),
     ("crates/iomap/src/dio.rs", "zeroing the memory of a read from a hole"),
     ("crates/uring/src/queues.rs", "ring memory that another program may map"),
     ("crates/uring/src/req.rs", "indexing the slots by numbers that only the table hands out"),

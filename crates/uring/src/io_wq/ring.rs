@@ -10,8 +10,11 @@
 use std::time::Duration;
 
 use sheave_base::sync::{Arc, Mutex};
-use sheave_iomap::mapping::Intent;
-use sheave_iomap::{FallocateMode, File, dio};
+use sheave_blk::bio::BVec;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::dio::Next;
+use sheave_iomap::mapping::{Intent, Pieces};
+use sheave_iomap::{FallocateMode, File, Kiocb, dio};
 
 use super::pool::{AcctCounts, Pool, PoolOptions, Submitter};
 use super::work::{REFUSED, Section, Source, WorkFlags};
@@ -21,6 +24,27 @@ use crate::error::RingError;
 use crate::file_work::{EndList, lock};
 use crate::task_work::DoneQueue;
 
+/// An I/O whose memory a file is to see.
+#[derive(Debug)]
+pub(crate) struct Sum {
+    pub(crate) kiocb: Kiocb,
+    pub(crate) pieces: Pieces,
+    pub(crate) vecs: Vec<BVec>,
+}
+
+impl Sum {
+    /// Shows it, and does the completion work of a write.
+    pub(crate) fn run(&self, file: &dyn File, token: &MayBlock<'_>) -> i32 {
+        let pieces = self.pieces.as_slice();
+        let mut kiocb = self.kiocb;
+        let res = dio::end_summed_blocking(file, &kiocb, pieces, &self.vecs, token);
+        match dio::summed(&mut kiocb, res) {
+            Next::Work => dio::end_write(file, &kiocb, pieces, token),
+            _ => res,
+        }
+    }
+}
+
 /// What a worker does for a slot.
 #[derive(Debug)]
 pub(crate) enum Work {
@@ -28,6 +52,8 @@ pub(crate) enum Work {
     Issue,
     /// The completion work of a batch of writes to one file.
     Complete(Arc<dyn File>, Arc<Mutex<EndList>>),
+    /// A file looks at the memory of one I/O, where that blocks; the completion work of a write too.
+    Sum(Arc<dyn File>, Box<Sum>),
     /// A sync of a file.
     Sync(Arc<dyn File>),
     /// A mapping that blocks, perhaps for long: position and length.
@@ -63,6 +89,7 @@ impl Source for RingSource {
                 lock(&list).run(&*file, token);
                 0
             }
+            Some(Work::Sum(file, sum)) => sum.run(&*file, token),
             Some(Work::Sync(file)) => result_of(dio::sync(&*file, token)),
             Some(Work::Map(file, pos, len, intent)) => {
                 result_of_map(file.map_blocking(pos, len, intent, token).map(|_| ()))
@@ -251,7 +278,7 @@ impl RingWq {
             // One at a time of each kind by itself (I1 of `file_work`).
             Work::Complete(..) | Work::Sync(..) => WorkFlags::BOUND,
             // I4 of `blocking`.
-            Work::Map(..) | Work::Fallocate(..) => WorkFlags::UNBOUND,
+            Work::Map(..) | Work::Fallocate(..) | Work::Sum(..) => WorkFlags::UNBOUND,
         };
         *submitter.source().load(slot) = Some(work);
         submitter.queue(slot, flags)
@@ -313,7 +340,10 @@ impl Drop for RingWq {
     fn drop(&mut self) {
         if let Some(submitter) = &mut self.submitter {
             // I2. What else runs is asked to end early.
-            let ends = |slot| matches!(*submitter.source().load(slot), Some(Work::Complete(..)));
+            let ends = |slot| match &*submitter.source().load(slot) {
+                Some(Work::Sum(_, sum)) => sum.kiocb.is_write(),
+                load => matches!(load, Some(Work::Complete(..))),
+            };
             let ends: Vec<bool> = (0..self.slots).map(ends).collect();
             submitter.close(|slot| !ends[slot as usize]);
         }
