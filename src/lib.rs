@@ -24,6 +24,7 @@
 //! |---|---|
 //! | open a device by its spec, or make one from a driver of your own | [`Device`], [`blk::spec`], [`blk::driver`] |
 //! | build a ring, attach devices, submit, wait, read completions | [`Ring`], [`RingBuilder`] |
+//! | make pools and thin volumes, and attach a volume to a ring | [`Pool`], [`Volume`], [`Ring::attach_file`] |
 //! | make an operation | [`op`] |
 //! | have memory with an alignment | [`Buf`] |
 //! | wake a ring from another thread, or send it a message | [`RingHandle`] |
@@ -37,12 +38,13 @@
 //! A ring belongs to the thread that made it and takes no locks for an I/O. Several threads use a ring each, over the
 //! same devices.
 //!
-//! The floors are crates of their own, re-exported here: [`base`], [`blk`], [`iomap`], [`uring`].
+//! The floors are crates of their own, re-exported here: [`base`], [`blk`], [`iomap`], [`uring`], [`vol`].
 
 pub use sheave_base as base;
 pub use sheave_blk as blk;
 pub use sheave_iomap as iomap;
 pub use sheave_uring as uring;
+pub use sheave_vol as vol;
 
 pub use sheave_base::buf::Buf;
 pub use sheave_blk::driver::Capabilities;
@@ -50,6 +52,7 @@ pub use sheave_blk::{Device, DeviceError};
 pub use sheave_iomap::File;
 pub use sheave_uring::prep as op;
 pub use sheave_uring::{Completion, Fd, Ring, RingBuilder, RingError, RingHandle};
+pub use sheave_vol::{Pool, Volume};
 
 /// The example of the README, tested like all others.
 #[cfg(doctest)]
@@ -60,3 +63,8 @@ pub struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/drivers/README.md")]
 pub struct Drivers;
+
+/// The example of the page on volumes.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/volumes.md")]
+pub struct Volumes;

@@ -9,6 +9,7 @@ mod budgets;
 mod cargo;
 mod counts;
 mod report;
+mod sim;
 mod smoke;
 mod stress;
 mod test;
@@ -42,6 +43,12 @@ const COMMANDS: &[Command] = &[
         args: "[--minutes N] [FILTER]",
         what: "the tests with new seeds, again and again",
         run: stress::main,
+    },
+    Command {
+        name: "sim",
+        args: "[--seed N] [--ops M] [--cuts K] [--nightly]",
+        what: "crashes of a simulated disk under thin volumes",
+        run: sim::main,
     },
     Command {
         name: "bench",

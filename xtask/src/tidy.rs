@@ -5,6 +5,7 @@
 
 mod banned;
 mod confined;
+mod contract;
 mod deps;
 mod docs;
 mod floors;
@@ -59,6 +60,7 @@ const CHECKS: &[Check] = &[
     Check { name: "no banned words, no catch-all modules", run: banned::check },
     Check { name: "every dependency has its reason", run: deps::check },
     Check { name: "docs name only what exists", run: docs::check },
+    Check { name: "every row of the durability contract is cited by a test", run: contract::check },
 ];
 
 /// The command.

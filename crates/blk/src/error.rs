@@ -37,6 +37,16 @@ pub enum DeviceError {
         /// How to mend it.
         fix: String,
     },
+    /// Somebody holds the device for himself.
+    #[error("{what} is in use: {who}. {fix}")]
+    Claimed {
+        /// The device.
+        what: String,
+        /// Who has it.
+        who: String,
+        /// How to mend it.
+        fix: String,
+    },
     /// The device does not answer.
     #[error(
         "{what} did not become idle within {ms} ms: {in_flight} requests are in flight. Let the rings that use it \

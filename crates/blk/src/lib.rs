@@ -10,6 +10,7 @@
 //! | [`merge`], [`split`], [`limits`] | what fits together, and what must be cut |
 //! | [`flush`], [`timeout`] | flush and FUA sequences; requests that take too long |
 //! | [`queue`], [`device`] | what rings share: limits, gate, statistics; a device and its legs |
+//! | [`claim`] | one owner of a device at a time |
 //! | [`stats`] | counters and latency histograms, one writer, many readers |
 //! | [`driver`] | the seam to the drivers, and the drivers |
 //! | [`kring`] | the one kernel io_uring that a ring may own |
@@ -47,6 +48,7 @@
 
 pub mod bio;
 pub mod bio_set;
+pub mod claim;
 pub mod ctx;
 pub mod device;
 pub mod driver;

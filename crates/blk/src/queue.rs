@@ -20,6 +20,7 @@ use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sheave_base::sync::{Arc, Mutex};
 
+use crate::claim::Claims;
 use crate::driver::{Capabilities, Driver};
 use crate::error::DeviceError;
 use crate::hctx::HctxShared;
@@ -47,6 +48,7 @@ pub struct Queue {
     partitions: AtomicU16,
     hctxs: Mutex<Vec<Arc<HctxShared>>>,
     retired: Mutex<Stats>,
+    claims: Claims,
 }
 
 impl Queue {
@@ -79,6 +81,7 @@ impl Queue {
             partitions: AtomicU16::new(0),
             hctxs: Mutex::new(Vec::new()),
             retired: Mutex::new(Stats::default()),
+            claims: Claims::default(),
             driver,
         })
     }
@@ -124,6 +127,11 @@ impl Queue {
     pub fn new_partition(&self) -> u16 {
         // Relaxed: only uniqueness counts. Numbers wrap after 65,535 partitions; accounting then mixes two.
         self.partitions.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
+    /// Who holds what of it.
+    pub(crate) fn claims(&self) -> &Claims {
+        &self.claims
     }
 
     pub(crate) fn host_tags(&self) -> Option<&Arc<TagSet>> {

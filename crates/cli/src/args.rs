@@ -4,9 +4,12 @@
 
 mod bench;
 mod doctor;
+pub mod pool;
 #[cfg(test)]
 mod tests;
-mod value;
+pub mod value;
+mod vol;
+pub mod volume;
 mod wq;
 
 use clap::{Parser, Subcommand};
@@ -24,6 +27,9 @@ Examples:
         reads and writes on a file that it makes, every block checked
   sheave bench null:size=1T --poll --compare kernel
         what an I/O costs, beside the kernel's io_uring
+  sheave pool create pool.img --size 10G
+  sheave volume create 'pool.img#disk' --size 100G
+        a pool in a file, and a thin volume in it
 
 All options of a command: sheave bench --help";
 
@@ -41,6 +47,10 @@ pub struct Cli {
 pub enum Command {
     /// Measure a device, or check that it keeps what is written to it.
     Bench(Box<BenchArgs>),
+    /// Make and look after pools: space on files and block devices for thin volumes.
+    Pool(pool::PoolArgs),
+    /// Work with the thin volumes of a pool: create, snapshot, clone, import, export.
+    Volume(volume::VolumeArgs),
     /// Probe this machine for what Sheave needs, and say how to fix what is missing.
     Doctor(DoctorArgs),
 }

@@ -2,6 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`subject`] | what a run drives: a device, or a volume in its pool |
 //! | [`plan`] | the arguments judged together: what will be done |
 //! | [`worker`] | threads in step through fill, run, read back |
 //! | [`looper`], [`slots`], [`pattern`], [`pace`] | the measured loop and its parts |
@@ -28,14 +29,14 @@ mod progress;
 mod report;
 mod sheave_engine;
 mod slots;
+mod subject;
 mod verify;
 mod worker;
 mod wq;
 
 use std::sync::{Arc, mpsc};
 
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
-use sheave::{Device, DeviceError};
+use sheave::base::sync::atomic::Ordering;
 
 use crate::args::BenchArgs;
 use crate::failure::Failure;
@@ -44,26 +45,31 @@ pub use kernel::{Probe, probe};
 use plan::Plan;
 use report::{Measured, Report, VerifyReport};
 use sheave_engine::SheaveEngine;
+use subject::{RawPeer, Subject};
 use worker::{Crew, Harvest};
 
 /// Runs it: plan, device, threads, report.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     if args.spec.starts_with("wq:") {
-        return wq::run(args, stop_on_signals()?);
+        return wq::run(args, crate::signals::stop_flag()?);
     }
     let plan = Plan::new(args)?;
-    let device = Device::open(&args.spec).map_err(device_failure)?;
-    let range = plan.range(device.size_bytes(), device.limits().logical_block)?;
-    let stop = stop_on_signals()?;
-    let direct = device.capabilities().direct_io;
-    let crew = Crew::new(plan, range, direct, run_id(), Arc::clone(&stop));
-    let harvests = bring_in(&crew, &device)?;
+    let subject = Subject::open(&plan)?;
+    let range = plan.range(subject.size_bytes(), subject.device().limits().logical_block)?;
+    let stop = crate::signals::stop_flag()?;
+    let direct = subject.device().capabilities().direct_io;
+    let raw = RawPeer::of(&plan, range)?;
+    let crew = Crew::new(plan, range, direct, raw, run_id(), Arc::clone(&stop));
+    let harvests = bring_in(&crew, &subject);
     // Relaxed: all threads are joined, and the flag carries nothing but itself.
-    report(&crew, &device, harvests, stop.load(Ordering::Relaxed))
+    let outcome = harvests.and_then(|harvests| report(&crew, &subject, harvests, stop.load(Ordering::Relaxed)));
+    // A run that failed has the better words.
+    let closed = subject.close();
+    outcome.and(closed)
 }
 
 /// Runs the threads and shows their progress.
-fn bring_in(crew: &Crew, device: &Device) -> Result<Vec<Harvest>, Failure> {
+fn bring_in(crew: &Crew, subject: &Subject) -> Result<Vec<Harvest>, Failure> {
     let args = &crew.plan.args;
     let (alive, finished) = mpsc::channel();
     // This thread shows the progress from now on; what it has used until now is not the run's either.
@@ -74,7 +80,7 @@ fn bring_in(crew: &Crew, device: &Device) -> Result<Vec<Harvest>, Failure> {
             let alive = alive.clone();
             let body = move || {
                 let _bomb = ExitOnPanic;
-                worker::work(crew, index, || SheaveEngine::new(device, args), alive)
+                worker::work(crew, index, || SheaveEngine::new(|ring| subject.attach(ring), args), alive)
             };
             let thread = std::thread::Builder::new().name(format!("bench-{index}"));
             match thread.spawn_scoped(scope, body) {
@@ -110,7 +116,7 @@ impl Drop for ExitOnPanic {
     }
 }
 
-fn report(crew: &Crew, device: &Device, harvests: Vec<Harvest>, interrupted: bool) -> Result<(), Failure> {
+fn report(crew: &Crew, subject: &Subject, harvests: Vec<Harvest>, interrupted: bool) -> Result<(), Failure> {
     let args = &crew.plan.args;
     let mut sum = Harvest::default();
     for harvest in harvests {
@@ -121,12 +127,12 @@ fn report(crew: &Crew, device: &Device, harvests: Vec<Harvest>, interrupted: boo
         sum.comparison = sum.comparison.or(harvest.comparison);
     }
     let measured = Measured { counts: sum.counts, spent: crew.spent(), latency: crew.latency() };
-    let mut report = Report::new(&crew.plan, device.name().to_owned(), measured);
+    let mut report = Report::new(&crew.plan, subject.name(), measured);
     report.interrupted = interrupted;
-    report.notices = device.notices();
+    report.notices = subject.notices(args.rw.reads(), crew.range);
     report.notices.extend(crew.plan.holes());
     report.compare = sum.comparison;
-    let error = sum.first_error.map(|error| io_error::explain(error, args.bs, size_now(crew, device)));
+    let error = sum.first_error.map(|error| io_error::explain(error, args.bs, size_now(crew, subject)));
     report.first_error = error.as_ref().map(|error| error.cause().to_owned());
     if args.verify {
         let wrong_block = sum.wrong.as_ref().map(verify::Wrong::json);
@@ -148,8 +154,8 @@ fn report(crew: &Crew, device: &Device, harvests: Vec<Harvest>, interrupted: boo
 }
 
 /// The device's size as it is after the run; a driver may not have noticed that its file was cut.
-fn size_now(crew: &Crew, device: &Device) -> u64 {
-    let known = device.size_bytes();
+fn size_now(crew: &Crew, subject: &Subject) -> u64 {
+    let known = subject.size_bytes();
     match &crew.plan.target {
         plan::Target::File(path) => match path.metadata() {
             Ok(meta) if meta.is_file() => known.min(meta.len()),
@@ -157,28 +163,6 @@ fn size_now(crew: &Crew, device: &Device) -> u64 {
         },
         _ => known,
     }
-}
-
-/// A spec that cannot be read is a usage error; a device that cannot be opened is not.
-fn device_failure(err: DeviceError) -> Failure {
-    match err {
-        DeviceError::Spec { .. } => Failure::usage(err.to_string()),
-        DeviceError::Host { what, fix, source } => Failure::run(format!("{what}: {source}")).fix(fix),
-        other => Failure::run(other.to_string()),
-    }
-}
-
-/// A flag that Ctrl-C or SIGTERM sets; the second Ctrl-C ends the process at once.
-fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
-    use signal_hook::consts::{SIGINT, SIGTERM};
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // In this order: the first signal finds the flag unset, then sets it.
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
-            .map_err(|err| Failure::run(format!("cannot catch signal {signal}: {err}")))?;
-    }
-    Ok(stop)
 }
 
 /// Tells the blocks of one verified run from those of another.

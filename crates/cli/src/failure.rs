@@ -6,6 +6,9 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use sheave::DeviceError;
+use sheave::vol::PoolError;
+
 /// What the exit code says about a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -13,6 +16,8 @@ enum Kind {
     Usage,
     /// The arguments were fine, the run was not: exit code 1.
     Run,
+    /// Ctrl-C ended it before it was done, and what it had begun was undone: exit code 130.
+    Interrupted,
     /// The run failed and its report has already said everything: exit code 1, no message.
     Reported,
 }
@@ -36,6 +41,11 @@ impl Failure {
         Self { kind: Kind::Run, cause: cause.into(), fix: None }
     }
 
+    /// Ctrl-C ended it.
+    pub fn interrupted(cause: impl Into<String>) -> Self {
+        Self { kind: Kind::Interrupted, cause: cause.into(), fix: None }
+    }
+
     /// The run failed, and what was printed already says why.
     pub fn reported() -> Self {
         Self { kind: Kind::Reported, cause: String::new(), fix: None }
@@ -52,6 +62,7 @@ impl Failure {
         ExitCode::from(match self.kind {
             Kind::Usage => 2,
             Kind::Run | Kind::Reported => 1,
+            Kind::Interrupted => 130,
         })
     }
 
@@ -71,5 +82,31 @@ impl fmt::Display for Failure {
             Some(fix) => writeln!(f, "   fix: {fix}"),
             None => Ok(()),
         }
+    }
+}
+
+/// A spec that cannot be read is a usage error; a device that cannot be opened is not.
+pub fn device(err: DeviceError) -> Failure {
+    match err {
+        DeviceError::Spec { .. } => Failure::usage(err.to_string()),
+        DeviceError::Host { what, fix, source } => Failure::run(format!("{what}: {source}")).fix(fix),
+        DeviceError::Claimed { what, who, fix } => Failure::run(format!("{what} is in use: {who}")).fix(fix),
+        other => Failure::run(other.to_string()),
+    }
+}
+
+/// What a pool refuses: a name or size that cannot be is a usage error, all else is not.
+pub fn pool(err: PoolError) -> Failure {
+    match err {
+        PoolError::Device(err) => device(err),
+        PoolError::Invalid { what, fix } => Failure::usage(what).fix(fix),
+        PoolError::Io { what, status, fix } => Failure::run(format!("{what}: {status}")).fix(fix),
+        PoolError::Format { what, fix } => Failure::run(what).fix(fix),
+        PoolError::Busy { what, who, fix } => Failure::run(format!("{what} is in use: {who}")).fix(fix),
+        PoolError::Limit { what, limit, fix } => Failure::run(format!("{what}: the limit is {limit}")).fix(fix),
+        other => match other.to_string().split_once(". ") {
+            Some((cause, fix)) => Failure::run(cause).fix(fix),
+            None => Failure::run(other.to_string()),
+        },
     }
 }

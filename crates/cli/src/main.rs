@@ -5,17 +5,21 @@
 //! | code | means |
 //! |---|---|
 //! | 0 | done; a run that Ctrl-C ended early and that found nothing wrong counts as done |
-//! | 1 | the run failed: an I/O error, a wrong block, a device that cannot be opened |
-//! | 2 | the command line or a device spec cannot be understood |
-//! | 130 | a second Ctrl-C gave up waiting for I/O in flight |
+//! | 1 | it failed: an I/O error, a wrong block, a device that cannot be opened, a check that found something |
+//! | 2 | the command line or a device spec cannot be understood, or `--yes` is needed |
+//! | 130 | Ctrl-C ended a copy, and what it had begun was undone; or a second one gave up waiting for I/O in flight |
 //!
 //! Results go to stdout, everything else to stderr, so that `--json` can be piped.
 
 mod args;
 mod bench;
+mod confirm;
 mod doctor;
 mod failure;
 mod output;
+mod pool;
+mod signals;
+mod volume;
 
 use std::process::ExitCode;
 
@@ -27,6 +31,8 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Pool(args) => pool::run(&args),
+        Command::Volume(args) => volume::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -164,7 +164,7 @@ fn issue_slow(
     if kiocb.pos >= size && (file.identity || !write) {
         return if write { error(Status::NoSpc) } else { Issued::Done(0) };
     }
-    if kiocb.pos + u64::from(kiocb.len) <= size || !(file.identity || !write) {
+    if kiocb.pos + u64::from(kiocb.len) <= size || (write && !file.identity) {
         return issue_checked(io, file, kiocb, owner, vecs, scratch);
     }
     kiocb.len = (size - kiocb.pos) as u32;

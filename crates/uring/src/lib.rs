@@ -58,7 +58,7 @@ mod user_memory;
 pub use builder::RingBuilder;
 pub use cqe::Completion;
 pub use error::{RingError, SendError, SqFull};
-pub use io_wq::{IoWq, IoWqBuilder};
+pub use io_wq::{Account, IoWq, IoWqBuilder};
 pub use ring::{Completions, Ring};
 pub use rsrc::Fd;
 pub use task_work::RingHandle;

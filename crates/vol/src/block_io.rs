@@ -1,8 +1,23 @@
 //! Blocking I/O of the pool's own: metadata, and data that is copied or zeroed.
 //!
-//! Owns the trait. Calls block, so none is made under the state lock.
+//! Owns the trait, and [`DeviceIo`], which does it on a device through a block layer of the calling thread's own. Does
+//! not own what is written, nor its order.
+//!
+//! - I1: no call is made under the pool's state lock: each may block.
+//! - I2: the memory of an I/O outlives it: a call returns when all that it submitted has ended.
+//! - I3: a thread's block layer for a device goes when the [`DeviceIo`] has gone and the thread does I/O of this kind
+//!   again, or ends; that of the thread that drops the `DeviceIo` goes at once.
+#![allow(unsafe_code)] // Bios take memory as addresses.
 
+use std::cell::RefCell;
+use std::sync::Weak;
+
+use sheave_base::buf::Buf;
+use sheave_base::clock::Clock;
 use sheave_base::status::Status;
+use sheave_blk::bio::{BVec, NO_FIXED_BUF, Op};
+use sheave_blk::ctx::{BioSpec, IoCtx, IoCtxOptions};
+use sheave_blk::{Device, DeviceError};
 
 /// Reads and writes of a pool's bytes. Places and lengths are multiples of 4 KiB and inside [`BlockIo::size_bytes`].
 pub trait BlockIo: Send + Sync {
@@ -16,4 +31,218 @@ pub trait BlockIo: Send + Sync {
     fn discard(&self, at: u64, len: u64) -> Result<(), Status>;
     /// Bytes there are.
     fn size_bytes(&self) -> u64;
+    /// Fills several buffers, in any order.
+    fn read_many(&self, pieces: &mut [(u64, &mut [u8])]) -> Result<(), Status> {
+        pieces.iter_mut().try_for_each(|(at, buf)| self.read(*at, buf))
+    }
+    /// Writes several buffers, in any order.
+    fn write_many(&self, pieces: &[(u64, &[u8])]) -> Result<(), Status> {
+        pieces.iter().try_for_each(|(at, buf)| self.write(*at, buf))
+    }
 }
+
+/// I/Os in flight at a time.
+const DEPTH: usize = 32;
+/// Longest single transfer.
+const LONGEST: usize = 1 << 20;
+/// Longest single discard: less than what a bio can say, a multiple of any block.
+const LONGEST_DISCARD: u64 = 1 << 30;
+
+/// A thread's block layer for one [`DeviceIo`].
+struct Slot {
+    io: u64,
+    alive: Weak<()>,
+    ctx: IoCtx,
+    bdev: u16,
+}
+
+thread_local! {
+    static SLOTS: RefCell<Vec<Slot>> = const { RefCell::new(Vec::new()) };
+}
+
+/// One transfer.
+struct Piece {
+    op: Op,
+    at: u64,
+    bytes: u32,
+    vec: Option<BVec>,
+}
+
+/// Blocking I/O on a device, from any thread.
+#[derive(Debug)]
+pub struct DeviceIo {
+    device: Device,
+    id: u64,
+    alive: std::sync::Arc<()>,
+}
+
+impl DeviceIo {
+    /// Attaches this thread, so that a device that cannot be used is told at once.
+    pub fn new(device: &Device) -> Result<DeviceIo, DeviceError> {
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed); // Relaxed: only its being unique counts.
+        let io = DeviceIo { device: device.clone(), id, alive: std::sync::Arc::new(()) };
+        let slot = io.open()?;
+        SLOTS.with_borrow_mut(|slots| slots.push(slot));
+        Ok(io)
+    }
+
+    fn open(&self) -> Result<Slot, DeviceError> {
+        let clock = Clock::real();
+        let (bios, kring_entries) = (2 * DEPTH as u32, DEPTH as u32);
+        let options = IoCtxOptions { bios, kring_entries, polled: false, iopoll: false, stats: true, clock };
+        let mut ctx = IoCtx::new(options)?;
+        let bdev = ctx.attach(&self.device)?;
+        Ok(Slot { io: self.id, alive: std::sync::Arc::downgrade(&self.alive), ctx, bdev })
+    }
+
+    /// Takes this thread's block layer, so that nothing is borrowed while it works.
+    fn take(&self) -> Result<Slot, Status> {
+        let found = SLOTS.with_borrow_mut(|slots| {
+            slots.retain(|slot| slot.alive.strong_count() > 0);
+            let at = slots.iter().position(|slot| slot.io == self.id)?;
+            Some(slots.swap_remove(at))
+        });
+        match found {
+            Some(slot) => Ok(slot),
+            None => self.open().map_err(|_| Status::Offline),
+        }
+    }
+
+    /// Does all of them; the first error, after all have ended (I2).
+    fn run(&self, pieces: &mut dyn Iterator<Item = Piece>) -> Result<(), Status> {
+        let mut slot = self.take()?;
+        let (ctx, bdev) = (&mut slot.ctx, slot.bdev);
+        let mut result = Ok(());
+        let mut flying = 0;
+        let mut next = pieces.next();
+        while flying > 0 || next.is_some() {
+            ctx.start_plug(DEPTH as u32);
+            while flying < DEPTH
+                && let Some(piece) = &next
+            {
+                let sector = piece.at >> 9;
+                let spec = BioSpec { bdev, op: piece.op, flags: 0, sector, bytes: piece.bytes, owner: 0 };
+                if !ctx.submit(&spec, piece.vec.as_slice(), NO_FIXED_BUF) {
+                    break;
+                }
+                flying += 1;
+                next = if result.is_ok() { pieces.next() } else { None };
+            }
+            ctx.finish_plug();
+            let before = flying;
+            ctx.poll(&mut |_, status: Status| {
+                flying -= 1;
+                if !status.is_ok() && result.is_ok() {
+                    result = Err(status);
+                }
+            });
+            if flying == before && flying > 0 {
+                ctx.wait(1, None);
+            }
+        }
+        let _ = SLOTS.try_with(|slots| slots.borrow_mut().push(slot));
+        result
+    }
+
+    fn is_aligned(&self, buf: &[u8]) -> bool {
+        buf.as_ptr().addr().is_multiple_of(self.device.limits().dma_alignment as usize)
+    }
+
+    fn check(&self, at: u64, len: usize) -> Result<(), Status> {
+        let block = u64::from(self.device.limits().logical_block) - 1;
+        if (at | len as u64) & block != 0 {
+            return Err(Status::Invalid);
+        }
+        match at.checked_add(len as u64) {
+            Some(end) if end <= self.device.size_bytes() => Ok(()),
+            _ => Err(Status::NoSpc),
+        }
+    }
+}
+
+/// The transfers of one buffer.
+fn cut(op: Op, at: u64, base: usize, len: usize) -> impl Iterator<Item = Piece> {
+    (0..len).step_by(LONGEST).map(move |from| {
+        let bytes = LONGEST.min(len - from);
+        // SAFETY: I1 of `sheave_blk::bio`, kept by `DeviceIo::run`: the buffer is borrowed by its caller until all bios
+        // have ended, exclusively for reads.
+        let vec = unsafe { BVec::new(base + from, bytes) };
+        Piece { op, at: at + from as u64, bytes: bytes as u32, vec: Some(vec) }
+    })
+}
+
+impl BlockIo for DeviceIo {
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
+        self.check(at, buf.len())?;
+        if self.is_aligned(buf) {
+            return self.run(&mut cut(Op::Read, at, buf.as_mut_ptr().expose_provenance(), buf.len()));
+        }
+        let mut bounce = Buf::zeroed(buf.len(), 4096).map_err(|_| Status::NoMem)?;
+        self.run(&mut cut(Op::Read, at, bounce.as_mut_ptr().expose_provenance(), bounce.len()))?;
+        buf.copy_from_slice(&bounce);
+        Ok(())
+    }
+
+    fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
+        self.check(at, buf.len())?;
+        if self.is_aligned(buf) {
+            return self.run(&mut cut(Op::Write, at, buf.as_ptr().expose_provenance(), buf.len()));
+        }
+        let mut bounce = Buf::zeroed(buf.len(), 4096).map_err(|_| Status::NoMem)?;
+        bounce.copy_from_slice(buf);
+        self.run(&mut cut(Op::Write, at, bounce.as_ptr().expose_provenance(), bounce.len()))
+    }
+
+    fn flush(&self) -> Result<(), Status> {
+        self.run(&mut std::iter::once(Piece { op: Op::Flush, at: 0, bytes: 0, vec: None }))
+    }
+
+    fn discard(&self, at: u64, len: u64) -> Result<(), Status> {
+        if self.device.limits().max_discard_sectors == 0 {
+            return Ok(());
+        }
+        let starts = (at..at + len).step_by(LONGEST_DISCARD as usize);
+        self.run(&mut starts.map(|from| {
+            let bytes = LONGEST_DISCARD.min(at + len - from) as u32;
+            Piece { op: Op::Discard, at: from, bytes, vec: None }
+        }))
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn read_many(&self, pieces: &mut [(u64, &mut [u8])]) -> Result<(), Status> {
+        pieces.iter().try_for_each(|(at, buf)| self.check(*at, buf.len()))?;
+        if !pieces.iter().all(|(_, buf)| self.is_aligned(buf)) {
+            return pieces.iter_mut().try_for_each(|(at, buf)| self.read(*at, buf));
+        }
+        let all = pieces.iter_mut();
+        self.run(&mut all.flat_map(|(at, buf)| cut(Op::Read, *at, buf.as_mut_ptr().expose_provenance(), buf.len())))
+    }
+
+    fn write_many(&self, pieces: &[(u64, &[u8])]) -> Result<(), Status> {
+        pieces.iter().try_for_each(|(at, buf)| self.check(*at, buf.len()))?;
+        if !pieces.iter().all(|(_, buf)| self.is_aligned(buf)) {
+            return pieces.iter().try_for_each(|(at, buf)| self.write(*at, buf));
+        }
+        let all = pieces.iter();
+        self.run(&mut all.flat_map(|(at, buf)| cut(Op::Write, *at, buf.as_ptr().expose_provenance(), buf.len())))
+    }
+}
+
+impl Drop for DeviceIo {
+    fn drop(&mut self) {
+        // Outside of the borrow: dropping a block layer may wait for I/O.
+        let mine = SLOTS.try_with(|slots| {
+            let mut slots = slots.borrow_mut();
+            let at = slots.iter().position(|slot| slot.io == self.id)?;
+            Some(slots.swap_remove(at))
+        });
+        drop(mine);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,27 +3,291 @@
 //! | module | holds |
 //! |---|---|
 //! | [`report`] | what a check tells |
+//! | [`model`] | the pool in memory: maps, and what a journal record does to them |
+//! | `walk` | reading everything the superblock reaches |
+//! | `replay` | the journal |
+//! | `volumes`, `owners` | volumes against each other and their maps; who has which unit |
+//! | `repair` | writing what the findings have made of the pool |
 //!
-//! Owns nothing of an open pool: it reads the device through the codecs alone, so that an error in the pool's own code does
-//! not hide itself.
+//! Owns the order: superblocks, labels, table and maps, journal, volumes, units. It reads the device through the codecs
+//! alone and shares nothing with an open pool, so that an error in the pool's own code does not hide itself.
+//!
+//! Invariants:
+//! - C1: without `repair` nothing is written. With it, every finding is known before the first write, and nothing is
+//!   written unless all of them can be repaired.
+//! - C2: each finding mends the model as its `repair` says; a repair writes the model, and nothing else.
+//! - C3: a repair that is interrupted at any point leaves the pool as it was, or repaired.
 
+pub(crate) mod model;
+mod owners;
+mod repair;
+mod replay;
 pub mod report;
+mod volumes;
+mod walk;
+
+use std::collections::HashSet;
 
 pub use report::{CheckOptions, CheckReport, Finding, FindingKind, Place, Totals};
 
-use sheave_blk::Device;
-
+use crate::block::Block;
+use crate::block_io::DeviceIo;
+use crate::damage::Damage;
+use crate::format::{BLOCK, SUPERBLOCKS};
+use crate::page::label;
+use crate::superblock::{Geometry, Superblock, choose};
 use crate::{BlockIo, PoolError};
+use model::Model;
+use repair::Repair;
+use walk::Walk;
 
 /// Checks the pool that lies on these bytes. An error is a failure of the check itself; what is wrong with the pool is in
 /// the report. Nobody else may write to it meanwhile.
 pub fn check(io: &dyn BlockIo, options: &CheckOptions) -> Result<CheckReport, PoolError> {
-    let _ = (io, options);
-    unimplemented!()
+    let mut look = look(io)?;
+    let wanted = options.repair && !look.report.is_clean() && look.report.is_repairable();
+    if let Some(found) = look.found.as_ref().filter(|_| wanted) {
+        let used = |unit: u64| found.in_use.contains(&unit);
+        let repair = Repair { io, sb: &found.sb, next_seq: found.next_seq, labels: &found.labels, used: &used };
+        repair.write(&found.model)?;
+        verify(io)?;
+        look.report.repaired = true;
+    }
+    Ok(look.report)
 }
 
 /// Checks the pool on a device.
-pub fn check_device(device: &Device, options: &CheckOptions) -> Result<CheckReport, PoolError> {
-    let _ = (device, options);
-    unimplemented!()
+pub fn check_device(device: &sheave_blk::Device, options: &CheckOptions) -> Result<CheckReport, PoolError> {
+    check(&DeviceIo::new(device)?, options)
 }
+
+/// A repaired pool must be clean; if not, that is told with what is wrong.
+fn verify(io: &dyn BlockIo) -> Result<(), PoolError> {
+    let after = look(io)?.report;
+    let Some(first) = after.findings.first() else { return Ok(()) };
+    Err(PoolError::Damaged {
+        what: "the pool, after the repair,".into(),
+        at: first.place.address.unwrap_or(0),
+        why: format!("{first} (and {} more)", after.findings.len() - 1),
+    })
+}
+
+/// A look at a pool: the report, and what a repair needs.
+struct Look {
+    report: CheckReport,
+    found: Option<Found>,
+}
+
+struct Found {
+    sb: Superblock,
+    model: Model,
+    next_seq: u64,
+    labels: Vec<usize>,
+    /// Units that a repair must not write to.
+    in_use: HashSet<u64>,
+}
+
+fn look(io: &dyn BlockIo) -> Result<Look, PoolError> {
+    let mut report = CheckReport::default();
+    let Some(sb) = superblocks(io, &mut report) else { return Ok(Look { report, found: None }) };
+    report.uuid = Some(sb.pool.iter().map(|byte| format!("{byte:02x}")).collect());
+    let geometry = sb.geometry();
+    let labels = member_labels(io, &sb, &mut report);
+    let mut walk = Walk::new(io, &sb);
+    let mut model = walk.read()?;
+    let volumes_read = model.volumes.len();
+    let replayed = replay::replay(io, &sb, &mut model)?;
+    report.notes.extend(replayed.notes);
+    if replayed.superblock_lost {
+        // The tree of a superblock that is not the newest is overwritten here and there: its damage would say nothing.
+        report.findings.extend(replayed.findings);
+        return Ok(Look { report, found: None });
+    }
+    report.findings.extend(walk.findings);
+    report.findings.extend(replayed.findings);
+    let unit_bytes = u64::from(geometry.unit_bytes);
+    let metadata: HashSet<u64> = walk.pages.keys().map(|address| address / unit_bytes).collect();
+    let label_units: HashSet<u64> = sb.members[1..].iter().map(|(start, _)| start / unit_bytes).collect();
+    page_units(&sb, &metadata, &label_units, &mut report);
+    report.findings.extend(volumes::settle(&mut model));
+    // Before entries are taken out: what was claimed is not written to, until the repair is durable.
+    let claimed = claimed_units(&model);
+    let mut totals =
+        Totals { size_bytes: geometry.bytes(), unit_bytes, units: geometry.total_units, ..Totals::default() };
+    let occupied = |unit: u64| metadata.contains(&unit) || label_units.contains(&unit);
+    report.findings.extend(owners::settle(&mut model, &occupied, &mut totals));
+    totals.reserved_units = geometry.first_unit + label_units.len() as u64;
+    totals.metadata_units = metadata.len() as u64;
+    totals.pages = walk.pages.len() as u64;
+    totals.volumes = model.volumes.len() as u64;
+    totals.records = model.records;
+    totals.generation = sb.generation;
+    let taken = totals.reserved_units + totals.metadata_units + totals.data_units;
+    totals.free_units = totals.units.saturating_sub(taken);
+    report.totals = totals;
+    add_up(&sb, &totals, taken, volumes_read, &mut report);
+    let in_use = metadata.into_iter().chain(label_units).chain(claimed).collect();
+    Ok(Look { report, found: Some(Found { sb, model, next_seq: replayed.next_seq, labels, in_use }) })
+}
+
+/// The pool has room for all that it is said to hold.
+fn add_up(sb: &Superblock, totals: &Totals, taken: u64, volumes_read: usize, report: &mut CheckReport) {
+    if taken > totals.units {
+        report.findings.push(Finding {
+            kind: FindingKind::Totals,
+            place: Place { what: "pool".into(), ..Place::default() },
+            means: format!("{taken} units are in use, and it has {}", totals.units),
+            repair: None,
+        });
+    }
+    report.notes.push(format!(
+        "{volumes_read} volumes at checkpoint {} (opening {}), {} now; {} of {} units in use",
+        sb.generation, sb.incarnation, totals.volumes, taken, totals.units
+    ));
+}
+
+/// Units with data of any volume.
+fn claimed_units(model: &Model) -> Vec<u64> {
+    let mut seen = HashSet::new();
+    let mut units = Vec::new();
+    for node in model.volumes.values().flat_map(|vol| vol.map.nodes.values()) {
+        if seen.insert(std::rc::Rc::as_ptr(node)) {
+            let leaves = node.leaves.iter().flatten();
+            units.extend(leaves.flat_map(|leaf| leaf.entries.iter().copied().filter(|&phys| phys != 0)));
+        }
+    }
+    units
+}
+
+/// Reads both slots; the newest superblock, if there is one. Adds findings about the other.
+fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<Superblock> {
+    let slots = SUPERBLOCKS.map(|address| {
+        let mut block: Block = [0; BLOCK];
+        match io.read(address, &mut block) {
+            Ok(()) => (Superblock::decode(&block, address, io.size_bytes()), None),
+            Err(status) => (Err(Damage::Blank), Some(status)),
+        }
+    });
+    let errors = [slots[0].1, slots[1].1];
+    let words = |slot: usize, damage: &Damage| match errors[slot] {
+        Some(status) => format!("it cannot be read: {status}"),
+        None => damage.to_string(),
+    };
+    let finding = |slot: usize, kind, means, repair| Finding {
+        kind,
+        place: Place {
+            what: format!("superblock {}", ["A", "B"][slot]),
+            address: Some(SUPERBLOCKS[slot]),
+            ..Place::default()
+        },
+        means,
+        repair,
+    };
+    let slots = slots.map(|(slot, _)| slot);
+    let too_new = slots.iter().position(|slot| slot.as_ref().is_err_and(Damage::is_too_new));
+    if let (Some(slot), [a, b]) = (too_new, &slots) {
+        let damage = [a, b][slot].as_ref().expect_err("it is too new");
+        report.findings.push(finding(slot, FindingKind::NoPool, damage.to_string(), None));
+        return None;
+    }
+    let kept = slots.clone();
+    match choose(slots) {
+        Ok((sb, bad)) => {
+            if let Some((address, damage)) = bad {
+                let slot = usize::from(address == SUPERBLOCKS[1]);
+                let means = format!("{}. The other superblock is intact and stands for it", words(slot, &damage));
+                let repair = Some("Write it anew, after the other".to_owned());
+                report.findings.push(finding(slot, FindingKind::Superblock, means, repair));
+            } else if let [Ok(a), Ok(b)] = kept {
+                let (old, slot) = if a.generation < b.generation { (&a, 0) } else { (&b, 1) };
+                if let Some(means) = differ(old, &sb) {
+                    let repair = Some("Write it anew, after the newer".to_owned());
+                    report.findings.push(finding(slot, FindingKind::SuperblocksDiffer, means, repair));
+                }
+            }
+            Some(sb)
+        }
+        Err(damages) => {
+            for (slot, damage) in damages.iter().enumerate() {
+                let means =
+                    format!("{}. Without a superblock there is no pool; restore it from a backup", words(slot, damage));
+                report.findings.push(finding(slot, FindingKind::NoPool, means, None));
+            }
+            None
+        }
+    }
+}
+
+/// What the older superblock contradicts.
+fn differ(old: &Superblock, new: &Superblock) -> Option<String> {
+    if old.generation + 1 != new.generation {
+        return Some(format!(
+            "it has generation {} and the other {}: they must follow each other, so a write was lost",
+            old.generation, new.generation
+        ));
+    }
+    let fixed = |sb: &Superblock| (sb.unit_bytes, sb.journal_blocks, sb.created, sb.checksum);
+    if fixed(old) != fixed(new) {
+        return Some("its allocation unit, journal or checksums are not those of the other: these never change".into());
+    }
+    let back = old.incarnation > new.incarnation
+        || old.replay_seq > new.replay_seq
+        || old.next_volume > new.next_volume
+        || old.total_units > new.total_units;
+    back.then(|| "it is older and yet has higher numbers than the other: these only rise".to_owned())
+}
+
+/// Verifies the labels of further members; the numbers of those to be written by a repair.
+fn member_labels(io: &dyn BlockIo, sb: &Superblock, report: &mut CheckReport) -> Vec<usize> {
+    let mut rewrite = Vec::new();
+    for (number, &(start, len)) in sb.members.iter().enumerate().skip(1) {
+        let mut block: Block = [0; BLOCK];
+        let (words, swapped) = match io.read(start, &mut block) {
+            Err(status) => (format!("it cannot be read: {status}"), false),
+            Ok(()) => match label::verify(&block, sb, number) {
+                Ok(()) => continue,
+                Err(damage) => {
+                    let swapped = matches!(damage, Damage::Foreign | Damage::Misplaced { .. } | Damage::Kind { .. });
+                    (damage.to_string(), swapped)
+                }
+            },
+        };
+        let means = if swapped {
+            format!("{words}. This is not the member of {len} bytes that belongs here: give the members in their order")
+        } else {
+            format!("{words}. The label only tells which member this is; no data is concerned")
+        };
+        if !swapped {
+            rewrite.push(number);
+        }
+        report.findings.push(Finding {
+            kind: FindingKind::Label,
+            place: Place { what: format!("label of member {number}"), address: Some(start), ..Place::default() },
+            means,
+            repair: (!swapped).then(|| "Write the label anew, if the members are the right ones".into()),
+        });
+    }
+    rewrite
+}
+
+/// No page lies where a label is.
+fn page_units(sb: &Superblock, metadata: &HashSet<u64>, labels: &HashSet<u64>, report: &mut CheckReport) {
+    let unit_bytes = u64::from(sb.unit_bytes);
+    for unit in metadata.intersection(labels) {
+        report.findings.push(Finding {
+            kind: FindingKind::InMetadata,
+            place: Place { what: "unit of a label".into(), address: Some(unit * unit_bytes), ..Place::default() },
+            means: "a page of metadata lies in the unit that a member's label occupies".into(),
+            repair: Some("Write the page elsewhere".into()),
+        });
+    }
+}
+
+/// Bytes that a check of a pool of this geometry takes of memory, about, if all of it is mapped.
+pub fn memory_bytes(geometry: &Geometry) -> u64 {
+    let leaves = geometry.total_units.div_ceil(geometry.leaf_entries as u64);
+    leaves * 4096 + geometry.total_units * 8
+}
+
+#[cfg(test)]
+mod tests;

@@ -352,3 +352,6 @@ pub fn checksum(block: &[u8; BLOCK]) -> u32 {
     crc.update(&block[at + 4..]);
     crc.finalize() as u32
 }
+
+#[cfg(test)]
+mod tests;

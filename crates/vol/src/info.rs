@@ -23,7 +23,7 @@ pub struct PoolInfo {
     pub journal_bytes: u64,
     /// Volumes and snapshots.
     pub volumes: u32,
-    /// Extents: runs of space with one state.
+    /// Entries of all maps that have space; what snapshots share counts once.
     pub extents: u64,
     /// Memory that the maps take.
     pub memory_bytes: u64,

@@ -15,17 +15,25 @@
 //! Shapes: a [`Pool`] is made on a `Device` and opened by one owner. [`Volume`]s come from it; a ring attaches one as it
 //! attaches any file. Units: bytes, unless a name says blocks (4 KiB) or units (the pool's allocation unit).
 
+pub(crate) mod alloc;
+pub(crate) mod apply;
 pub mod block;
 pub mod block_io;
 pub mod check;
+pub(crate) mod checkpoint;
+pub(crate) mod commit;
 pub mod damage;
 pub mod error;
+pub(crate) mod extent_map;
 pub mod format;
 pub mod info;
 pub mod journal;
+pub(crate) mod limbo;
 pub mod page;
 pub mod pool;
 pub mod record;
+pub(crate) mod recovery;
+pub(crate) mod snapshot;
 pub mod superblock;
 pub mod volume;
 

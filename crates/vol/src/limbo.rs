@@ -3,6 +3,9 @@
 //! Owns the two waits: for the commit that makes their freeing durable, and for the grace period after which no I/O and
 //! no lookup uses them. Does not own what becomes of them then.
 //!
+//! What has other owners too loses this one only with the commit. Else the one that is left would take it for its own
+//! and write to it, and after a crash the owner of old is there again.
+//!
 //! - I1: nothing leaves before a commit that began after it was freed is durable, and a grace that began after it was
 //!   freed is over.
 //! - I2: two batches at most wait, whatever the number of commits: the later one gathers.
@@ -18,6 +21,10 @@ pub(crate) struct Freed {
     units: Vec<(u64, u64)>,
     pub(crate) index: Vec<u32>,
     pub(crate) leaves: Vec<u32>,
+    /// Units and nodes with other owners: they lose one when the commit is durable.
+    pub(crate) shared_units: Vec<u64>,
+    pub(crate) shared_index: Vec<u32>,
+    pub(crate) shared_leaves: Vec<u32>,
 }
 
 impl Freed {
@@ -30,7 +37,17 @@ impl Freed {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.units.is_empty() && self.index.is_empty() && self.leaves.is_empty()
+        self.units.is_empty()
+            && self.index.is_empty()
+            && self.leaves.is_empty()
+            && self.shared_units.is_empty()
+            && self.shared_index.is_empty()
+            && self.shared_leaves.is_empty()
+    }
+
+    /// Whether anything in it has other owners.
+    pub(crate) fn has_shared(&self) -> bool {
+        !(self.shared_units.is_empty() && self.shared_index.is_empty() && self.shared_leaves.is_empty())
     }
 
     pub(crate) fn append(&mut self, mut other: Freed) {
@@ -41,6 +58,9 @@ impl Freed {
         self.units.append(&mut other.units);
         self.index.append(&mut other.index);
         self.leaves.append(&mut other.leaves);
+        self.shared_units.append(&mut other.shared_units);
+        self.shared_index.append(&mut other.shared_index);
+        self.shared_leaves.append(&mut other.shared_leaves);
     }
 
     /// The units, one by one.

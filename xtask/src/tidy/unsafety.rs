@@ -29,6 +29,8 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/cli/src/bench/wq/ring_engine.rs", "entries pushed as they are"),
     ("crates/iomap/src/io_memory.rs", "looking at the memory of an I/O that has ended"),
     ("crates/iomap/src/dio.rs", "zeroing the memory of a read from a hole"),
+    ("crates/sim/src/disk/memory.rs", "the memory of requests to the simulated disk"),
+    ("crates/vol/src/block_io.rs", "memory of blocking I/O"),
     ("crates/uring/src/queues.rs", "ring memory that another program may map"),
     ("crates/uring/src/req.rs", "indexing the slots by numbers that only the table hands out"),
     ("crates/uring/src/ring.rs", "the raw interface: entries with addresses"),

@@ -26,6 +26,7 @@ pub use counts::FaultCounts;
 pub use plan::{FaultKind, FaultOps, FaultPlan};
 
 use super::{Capabilities, Driver, HctxOpen, HwQueue};
+use crate::claim::{Claim, Sharing, hold};
 use crate::device::{Device, Leg};
 use crate::error::DeviceError;
 use crate::limits::Limits;
@@ -132,6 +133,11 @@ impl Driver for Faulty {
         }
         let rng = Rng::new(self.plan.seed, self.number, open.hctx);
         Ok(Box::new(FaultQueue::new(self, lower, open, rng)))
+    }
+
+    fn claim(&self, sharing: Sharing) -> Result<Claim, DeviceError> {
+        let holds = self.reach.iter().map(|reach| hold(&self.lower, reach.clone(), sharing));
+        Ok(Claim::of(holds.collect::<Result<Vec<_>, _>>()?))
     }
 
     fn notices(&self) -> Vec<String> {

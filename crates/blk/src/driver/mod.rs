@@ -23,6 +23,7 @@ use sheave_base::clock::{Clock, PreciseTs};
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 
+use crate::claim::{Claim, Sharing};
 use crate::error::DeviceError;
 use crate::hctx::HctxShared;
 use crate::kring::KernelRing;
@@ -77,6 +78,12 @@ pub trait Driver: Debug + Send + Sync {
 
     /// Opens one ring's way into the device, on the ring's thread.
     fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError>;
+
+    /// Locks what the device stands on against other processes, until the claim is dropped. For
+    /// [`Device::claim`](crate::Device::claim), which keeps apart those within this process.
+    fn claim(&self, _: Sharing) -> Result<Claim, DeviceError> {
+        Ok(Claim::nothing())
+    }
 
     /// What the user should know, in plain words, once.
     fn notices(&self) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! `null`: a device that does nothing, at once or after a given latency. For measuring what is above it.
 //!
 //! Spec: `null:size=1T,latency=10us,complete=poll|timer|thread,depth=256,bs=512,timeout=30s`;
-//! `host_depth=N` makes one limit of N requests for all rings together.
+//! `host_depth=N` makes one limit of N requests for all rings together; `keep=SIZE` keeps the first bytes (`keep`).
 //!
 //! | `complete` | who finishes a request, and when |
 //! |---|---|
@@ -9,11 +9,13 @@
 //! | `timer` (default with latency) | the owner, when the latency has passed; a sleeping ring wakes for it |
 //! | `thread` | another thread, as an interrupt would: immediately, or when the latency has passed |
 //!
-//! Reads leave the memory as it is. Writes, flushes, discards and write-zeroes succeed.
+//! Reads leave the memory as it is (but of what `keep` covers). Writes, flushes, discards and write-zeroes succeed.
 //!
 //! Invariants:
 //! - I1: requests of one hardware queue finish in the order in which they came (the latency is constant).
 //! - I2: the completion thread ends when its hardware queue goes away, after it has finished what it holds.
+
+mod keep;
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -260,9 +262,22 @@ pub(crate) fn from_spec(params: &mut Params) -> Result<Device, DeviceError> {
     let depth = params.number("depth", 1, 4096)?.unwrap_or(256) as u16;
     let host_depth = params.number("host_depth", 1, 4096)?.map(|depth| depth as u16);
     let timeout = params.duration("timeout")?.unwrap_or(DEFAULT_TIMEOUT);
+    let keep = params.size("keep")?.unwrap_or(0);
     params.finish()?;
     let size = params.check_size(size, block)?;
     let null = Null { size, latency, complete, depth, block, host_depth };
+    if keep > 0 {
+        if complete != Complete::Poll {
+            return Err(params.error("keep= goes with complete=poll alone. Leave latency= and complete= away"));
+        }
+        let keep = params.check_size(keep, block)?.min(size);
+        let keeping = keep::Keeping::new(null, keep).map_err(|errno| DeviceError::Host {
+            what: format!("mapping {keep} bytes of memory for '{}'", params.spec()),
+            fix: "Give a smaller keep=".into(),
+            source: errno.into(),
+        })?;
+        return Ok(Device::with_timeout(params.spec(), Box::new(keeping), timeout));
+    }
     Ok(Device::with_timeout(params.spec(), Box::new(null), timeout))
 }
 

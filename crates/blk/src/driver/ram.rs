@@ -10,7 +10,7 @@
 //! - I2: nothing is volatile that the memory is not: a write that has ended is what the next read of any ring sees, so
 //!   flush and FUA have nothing to do. Nothing outlives the process.
 
-mod region;
+pub(super) mod region;
 
 use rustix::system::sysinfo;
 use sheave_base::sync::Arc;

@@ -14,6 +14,8 @@ Devices:
   partition:start=1M,over=SPEC    a part of another device
   linear:over=SPEC+SPEC           devices end to end
   fault:KIND=SHARE,...,over=SPEC  another device with faults, as error=0.01
+  vol:POOL#NAME                   a thin volume (sheave pool, sheave volume)
+  vol:ram:size=1G, vol:null:size=1T  one in a pool that is made for the run
   wq:                             no device: the worker pool that io_uring calls io-wq
 
 Examples:
@@ -23,6 +25,9 @@ Examples:
         what an I/O costs in Sheave, and what a NOP costs in the kernel's io_uring, on one core
   sheave bench file:/dev/nvme0n1 --rw randread --depth 32 --threads 4 --runtime 30s --json
   sheave bench ram:size=1G --bs 512 --depth 128 --compare memcpy
+  sheave bench vol:null:size=1T --range 1G --fill --rw randwrite --depth 128 --batch 32 --poll --compare raw
+        what a thin volume adds to an I/O
+  sheave bench vol:pool.img#disk --fill --overwrite --rw randwrite --dsync --compare raw
   sheave bench wq: --depth 128 --batch 32 --workers 2 --compare kernel
 
 Sizes take k, M, G, T (powers of 1024); counts take k, M (powers of 1000); times take us, ms, s.
@@ -52,6 +57,10 @@ pub struct BenchArgs {
     /// Use only the first SIZE bytes of the device.
     #[arg(long, value_name = "SIZE", value_parser = value::size, help_heading = "Work")]
     pub range: Option<u64>,
+
+    /// Every write is durable when it ends (RWF_DSYNC).
+    #[arg(long, help_heading = "Work")]
+    pub dsync: bool,
 
     /// Seed of the random offsets and of the mix; the same seed makes the same run.
     #[arg(long, default_value_t = 1, help_heading = "Work")]
@@ -122,7 +131,7 @@ pub struct BenchArgs {
     #[arg(long, help_heading = "Checking")]
     pub verify: bool,
 
-    /// Write the whole range once before the run [default: for ram: and for a file that the run makes, whose
+    /// Write the whole range once before the run, so that the run overwrites [default: for ram: and for a file that the run makes, whose
     /// unwritten blocks cost little to read and more to write]. Overwrites the device.
     #[arg(long, help_heading = "Checking")]
     pub fill: bool,
@@ -131,7 +140,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "COUNT", value_parser = value::count, help_heading = "Checking")]
     pub max_errors: Option<u64>,
 
-    /// Allow a run that writes to a block device.
+    /// Allow a run that writes to a block device, or to a volume that has data.
     #[arg(long, help_heading = "Checking")]
     pub overwrite: bool,
 
@@ -143,6 +152,10 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000),
           default_value_t = 5, help_heading = "Comparing")]
     pub pairs: u32,
+
+    /// For vol: in memory.
+    #[command(flatten)]
+    pub vol: super::vol::VolArgs,
 
     /// For wq: alone.
     #[command(flatten)]
@@ -221,6 +234,8 @@ impl Switch {
 pub enum Peer {
     /// The kernel's io_uring by itself: NOP for null: and ram:, the same I/O on the same file for file:.
     Kernel,
+    /// The device itself, without the thin volume (vol: only).
+    Raw,
     /// A plain loop that copies the same random blocks (ram: only).
     Memcpy,
 }

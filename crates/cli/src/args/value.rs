@@ -26,6 +26,74 @@ pub fn block_size(text: &str) -> Result<u32, String> {
     }
 }
 
+/// A size or place in bytes, 0 included.
+pub fn position(text: &str) -> Result<u64, String> {
+    units::parse_size(text).map_err(|err| err.to_string())
+}
+
+/// An allocation unit of a pool: a power of two from 4 KiB to 1 MiB.
+pub fn unit_size(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        unit if unit.is_power_of_two() && (4 << 10..=1 << 20).contains(&unit) => Ok(unit),
+        unit => Err(format!("{unit} bytes is no power of two from 4k to 1M; 64k suits most")),
+    }
+}
+
+/// The size of a volume: a multiple of 4 KiB.
+pub fn volume_size(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
+    if bytes.is_multiple_of(4096) {
+        return Ok(bytes);
+    }
+    Err(format!("{bytes} bytes is no multiple of 4096; the next one is {}", bytes.next_multiple_of(4096)))
+}
+
+/// The name of a volume or snapshot.
+pub fn volume_name(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > 255 {
+        return Err(format!("a name has 1 to 255 characters, this one {}", text.len()));
+    }
+    if let Some(bad) = text.chars().find(|c| !c.is_ascii_alphanumeric() && !"._-".contains(*c)) {
+        return Err(format!("{bad:?} cannot be in a name; use A-Z a-z 0-9 . _ -"));
+    }
+    if text.starts_with(['-', '.']) {
+        return Err("a name begins with a letter, a digit or '_'".into());
+    }
+    Ok(text.into())
+}
+
+/// A size as asked for: by itself, or from the present one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewSize {
+    /// This.
+    To(u64),
+    /// So much more.
+    More(u64),
+    /// So much less.
+    Less(u64),
+}
+
+impl NewSize {
+    /// The size that it makes of `now`.
+    pub fn of(self, now: u64) -> Result<u64, String> {
+        match self {
+            Self::To(bytes) => Ok(bytes),
+            Self::More(bytes) => now.checked_add(bytes).ok_or_else(|| "that is beyond 16 EiB".into()),
+            Self::Less(bytes) if bytes < now => Ok(now - bytes),
+            Self::Less(bytes) => Err(format!("{bytes} bytes less than {now} leaves nothing")),
+        }
+    }
+}
+
+/// A new size of a volume: `20G`, `+5G`, `-5G`.
+pub fn new_size(text: &str) -> Result<NewSize, String> {
+    match text.split_at_checked(1) {
+        Some(("+", more)) => volume_size(more).map(NewSize::More),
+        Some(("-", less)) => volume_size(less).map(NewSize::Less),
+        _ => volume_size(text).map(NewSize::To),
+    }
+}
+
 /// A time: `500ms`, `5s`, `2m`; a bare number is seconds.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let parsed = match text.parse::<f64>() {

@@ -20,6 +20,8 @@ use crate::bench::memcpy::Memcpy;
 use crate::bench::pace::Unpaced;
 use crate::bench::pattern::Pattern;
 use crate::bench::plan::{Part, Plan, Target, open_peer_file};
+use crate::bench::sheave_engine::SheaveEngine;
+use crate::bench::subject::RawPeer;
 use crate::failure::Failure;
 
 /// One turn of one side.
@@ -34,6 +36,10 @@ pub struct Turn {
 impl Turn {
     fn iops(&self) -> f64 {
         self.ios as f64 * 1e9 / (self.spent.wall_ns.max(1)) as f64
+    }
+
+    fn ns_per_io(&self) -> f64 {
+        self.spent.wall_ns as f64 / self.ios.max(1) as f64
     }
 
     fn cpu_ns_per_io(&self) -> f64 {
@@ -52,6 +58,12 @@ pub struct Comparison {
     pub iops: f64,
     /// Median over the peer's turns.
     pub cpu_ns_per_io: f64,
+    /// Wall time an I/O: median over the peer's turns.
+    pub ns_per_io: f64,
+    /// How many ns more of wall time an I/O takes here: ours less theirs, median of the pairs.
+    pub more_ns_per_io: f64,
+    /// The same of CPU time.
+    pub more_cpu_ns_per_io: f64,
     /// Ours divided by theirs, median of the pairs.
     pub ratio_iops: f64,
     /// Ours divided by theirs, median of the pairs.
@@ -70,6 +82,9 @@ impl Comparison {
             pairs: pairs.len(),
             iops: over(|(_, theirs)| theirs.iops())?,
             cpu_ns_per_io: over(|(_, theirs)| theirs.cpu_ns_per_io())?,
+            ns_per_io: over(|(_, theirs)| theirs.ns_per_io())?,
+            more_ns_per_io: over(|(ours, theirs)| ours.ns_per_io() - theirs.ns_per_io())?,
+            more_cpu_ns_per_io: over(|(ours, theirs)| ours.cpu_ns_per_io() - theirs.cpu_ns_per_io())?,
             ratio_iops: over(|(ours, theirs)| ours.iops() / theirs.iops())?,
             ratio_cpu: over(|(ours, theirs)| ours.cpu_ns_per_io() / theirs.cpu_ns_per_io())?,
             ratio_iops_range: [ratios.clone().fold(f64::INFINITY, f64::min), ratios.fold(f64::NEG_INFINITY, f64::max)],
@@ -96,6 +111,8 @@ pub struct Arena<'a> {
     pub part: Part,
     /// Whether the file is opened with O_DIRECT.
     pub direct: bool,
+    /// The raw device beside a volume.
+    pub raw: Option<&'a RawPeer>,
     /// Measures CPU time.
     pub meter: &'a CpuMeter,
     /// Shows the pairs done.
@@ -146,6 +163,7 @@ pub fn run<E: Engine>(arena: &Arena<'_>, ours: &mut Looper<E>, until: &Until, pe
 /// The peer.
 enum Theirs {
     Kernel { looper: Box<Looper<KernelRing>>, name: &'static str },
+    Raw { looper: Box<Looper<SheaveEngine>>, name: String },
     Memcpy(Memcpy),
 }
 
@@ -156,9 +174,12 @@ impl Theirs {
             let range = arena.part.blocks * u64::from(args.bs);
             return Ok(Self::Memcpy(Memcpy::new(range, args.bs, args.depth)?));
         }
+        if let (Peer::Raw, Some(raw)) = (peer, arena.raw) {
+            return Self::raw(arena, raw);
+        }
         let (file, name) = match &arena.plan.target {
             Target::File(path) => (
-                Some(open_peer_file(path, args.rw.writes(), arena.direct)?),
+                Some(open_peer_file(path, args.rw.writes(), arena.direct, args.dsync)?),
                 "kernel io_uring, same I/O on the same file",
             ),
             _ => (None, "kernel io_uring, NOP"),
@@ -170,8 +191,23 @@ impl Theirs {
         Ok(Self::Kernel { looper: Box::new(Looper::new(ring, args.depth, arena.plan.batch, 0, lane)), name })
     }
 
+    /// The device without the volume, written once, as the volume is.
+    fn raw(arena: &Arena<'_>, raw: &RawPeer) -> Result<Self, Failure> {
+        let args = &arena.plan.args;
+        let engine = SheaveEngine::new(|ring| ring.attach(&raw.device), args)?;
+        let mut looper = Looper::new(engine, args.depth, arena.plan.batch, 0, std::sync::Arc::new(Lane::new()));
+        let stop = std::sync::Arc::default();
+        let mut all = Pattern::new(crate::args::Rw::Write, 0, arena.part.base, args.bs, arena.part.blocks, 0);
+        looper.run(&mut all, &Until { runtime: None, ios: arena.part.blocks, stop }, &mut Unpaced)?;
+        match looper.first_error() {
+            Some(error) => Err(raw_failed(error)),
+            None => Ok(Self::Raw { looper: Box::new(looper), name: format!("raw {}", raw.device.name()) }),
+        }
+    }
+
     fn name(&self) -> String {
         match self {
+            Self::Raw { name, .. } => name.clone(),
             Self::Kernel { name, .. } => (*name).into(),
             Self::Memcpy(_) => "memcpy loop".into(),
         }
@@ -185,16 +221,8 @@ impl Theirs {
         time: Duration,
     ) -> Result<Turn, Failure> {
         match self {
-            Self::Kernel { looper, .. } => {
-                looper.reset();
-                let watch = arena.meter.start();
-                looper.run(pattern, &Until { runtime: Some(time), ..until.clone() }, &mut Unpaced)?;
-                let spent = watch.spent();
-                match looper.first_error() {
-                    Some(error) => Err(peer_failed(error)),
-                    None => Ok(Turn { ios: looper.counts().ios, spent }),
-                }
-            }
+            Self::Kernel { looper, .. } => looper_turn(looper, arena, pattern, until, time, peer_failed),
+            Self::Raw { looper, .. } => looper_turn(looper, arena, pattern, until, time, raw_failed),
             Self::Memcpy(memcpy) => {
                 let clock = sheave::base::clock::Clock::real();
                 let watch = arena.meter.start();
@@ -203,6 +231,33 @@ impl Theirs {
             }
         }
     }
+}
+
+fn looper_turn<E: Engine>(
+    looper: &mut Looper<E>,
+    arena: &Arena<'_>,
+    pattern: &mut Pattern,
+    until: &Until,
+    time: Duration,
+    failed: fn(IoError) -> Failure,
+) -> Result<Turn, Failure> {
+    looper.reset();
+    let watch = arena.meter.start();
+    looper.run(pattern, &Until { runtime: Some(time), ..until.clone() }, &mut Unpaced)?;
+    let spent = watch.spent();
+    match looper.first_error() {
+        Some(error) => Err(failed(error)),
+        None => Ok(Turn { ios: looper.counts().ios, spent }),
+    }
+}
+
+fn raw_failed(error: IoError) -> Failure {
+    let what = if error.write { "write" } else { "read" };
+    Failure::run(format!(
+        "the raw device beside the volume failed: {what} at byte {} gave {}",
+        error.offset, error.result
+    ))
+    .fix("see that there is space for a second file as large as the range, or use a smaller --range")
 }
 
 fn peer_failed(error: IoError) -> Failure {

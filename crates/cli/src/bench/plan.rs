@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::args::{BenchArgs, Peer, Rw};
-use crate::bench::cpu;
+use crate::bench::{cpu, subject};
 use crate::failure::Failure;
+use crate::pool::place::VolumePlace;
 
 /// Most blocks a verified run keeps generations of: four bytes each, so 1 GiB of memory.
 pub const MAX_VERIFY_BLOCKS: u64 = 256 << 20;
@@ -21,20 +22,23 @@ pub enum Target {
     Ram,
     /// A file or block device.
     File(PathBuf),
+    /// A thin volume.
+    Volume(VolumePlace),
     /// A stack of devices; only its driver knows.
     Other,
 }
 
 impl Target {
     /// Reads the kind off a spec; whether the rest of it makes sense is for the device to say.
-    pub fn of(spec: &str) -> Self {
+    pub fn of(spec: &str) -> Result<Self, Failure> {
         let (scheme, rest) = spec.split_once(':').unwrap_or((spec, ""));
-        match scheme {
+        Ok(match scheme {
+            "vol" => Self::Volume(subject::place_of(rest)?),
             "null" => Self::Null,
             "ram" => Self::Ram,
             "file" => Self::File(PathBuf::from(rest.split(',').next().unwrap_or(rest))),
             _ => Self::Other,
-        }
+        })
     }
 
     fn is_block_device(&self) -> bool {
@@ -72,7 +76,7 @@ pub struct Part {
 impl Plan {
     /// Judges the arguments.
     pub fn new(args: &BenchArgs) -> Result<Self, Failure> {
-        let target = Target::of(&args.spec);
+        let target = Target::of(&args.spec)?;
         let batch = match args.batch {
             Some(batch) if batch > args.depth => {
                 return Err(Failure::usage(format!("--batch {batch} is more than --depth {}", args.depth))
@@ -83,8 +87,7 @@ impl Plan {
         };
         refuse_contradictions(args, &target)?;
         let runtime = args.runtime.or(if args.ios.is_none() { Some(Duration::from_secs(5)) } else { None });
-        let writes = args.rw.writes() || args.verify || args.fill;
-        if writes && target.is_block_device() && !args.overwrite {
+        if writes(args) && target.is_block_device() && !args.overwrite {
             return Err(Failure::usage("this run would overwrite a block device")
                 .fix("add --overwrite if nothing on the device is needed, or use a file"));
         }
@@ -93,6 +96,7 @@ impl Plan {
         let fresh = match &target {
             Target::Ram => args.rw.reads(),
             Target::File(path) => !path.exists() && (args.rw != Rw::Write || args.compare.is_some()),
+            Target::Volume(place) => place.pool.is_volatile() && (args.rw.reads() || args.compare.is_some()),
             Target::Null | Target::Other => false,
         };
         let fill = !args.verify && (args.fill || fresh);
@@ -173,15 +177,29 @@ impl Plan {
         })
     }
 
+    /// Whether anything is written.
+    pub fn writes(&self) -> bool {
+        writes(&self.args)
+    }
+
     /// The rate of one thread.
     pub fn rate(&self) -> Option<u64> {
         self.args.rate.map(|rate| (rate / u64::from(self.args.threads)).max(1))
     }
 }
 
+fn writes(args: &BenchArgs) -> bool {
+    args.rw.writes() || args.verify || args.fill
+}
+
 /// Options that exclude each other.
 fn refuse_contradictions(args: &BenchArgs, target: &Target) -> Result<(), Failure> {
-    if args.verify && *target == Target::Null {
+    let forgets = match target {
+        Target::Null => true,
+        Target::Volume(place) => place.pool.to_string().contains("null:"),
+        _ => false,
+    };
+    if args.verify && forgets {
         return Err(Failure::usage("--verify makes no sense on null:, which keeps nothing")
             .fix("verify ram:, file: or a device stacked on them"));
     }
@@ -216,6 +234,11 @@ fn refuse_contradictions(args: &BenchArgs, target: &Target) -> Result<(), Failur
         (Peer::Memcpy, Target::Ram) if !args.rw.writes() => Ok(()),
         (Peer::Memcpy, _) => Err(Failure::usage("--compare memcpy copies out of memory, as reads from ram: do")
             .fix("use it with a ram: device and --rw randread or read")),
+        (Peer::Raw, Target::Volume(_)) => Ok(()),
+        (Peer::Raw, _) => Err(Failure::usage("--compare raw puts a volume beside its device, and this is a device")
+            .fix("use it with vol:, as in vol:ram:size=1G")),
+        (Peer::Kernel, Target::Volume(_)) => Err(Failure::usage("the kernel has nothing like this volume")
+            .fix("use --compare raw; and compare the device itself with --compare kernel in a run of its own")),
         (Peer::Kernel, Target::Other) => Err(Failure::usage("the kernel has nothing like this device to compare with")
             .fix("compare null:, ram: or file:")),
         (Peer::Kernel, _) => Ok(()),
@@ -244,12 +267,12 @@ fn place(args: &BenchArgs) -> Result<Vec<usize>, Failure> {
 }
 
 /// The open flags that make the peer's file behave as the device does.
-pub fn open_peer_file(path: &Path, write: bool, direct: bool) -> Result<std::fs::File, Failure> {
+pub fn open_peer_file(path: &Path, write: bool, direct: bool, dsync: bool) -> Result<std::fs::File, Failure> {
     use std::os::unix::fs::OpenOptionsExt;
     std::fs::OpenOptions::new()
         .read(true)
         .write(write)
-        .custom_flags(if direct { libc::O_DIRECT } else { 0 })
+        .custom_flags(if direct { libc::O_DIRECT } else { 0 } | if dsync { libc::O_DSYNC } else { 0 })
         .open(path)
         .map_err(|err| {
             Failure::run(format!("cannot open {} for the kernel's side of the comparison: {err}", path.display()))

@@ -245,16 +245,21 @@ impl VerifyReport {
     }
 }
 
-fn compare_rows(compare: &Comparison) -> [(&'static str, String); 2] {
+fn compare_rows(compare: &Comparison) -> [(&'static str, String); 3] {
     let theirs = format!(
-        "{}: {} IOPS, {:.1} ns of CPU time an I/O",
+        "{}: {} IOPS, {:.1} ns of wall time, {:.1} ns of CPU time an I/O",
         compare.name,
         fmt_count(compare.iops as u64),
+        compare.ns_per_io,
         compare.cpu_ns_per_io
     );
     let ratio = format!(
         "{:.2}x the IOPS ({:.2} to {:.2}), {:.2}x the CPU time an I/O; medians of {} pairs",
         compare.ratio_iops, compare.ratio_iops_range[0], compare.ratio_iops_range[1], compare.ratio_cpu, compare.pairs
     );
-    [("beside it", theirs), ("Sheave does", ratio)]
+    let more = format!(
+        "{:+.1} ns of wall time, {:+.1} ns of CPU time an I/O",
+        compare.more_ns_per_io, compare.more_cpu_ns_per_io
+    );
+    [("beside it", theirs), ("Sheave does", ratio), ("which is", more)]
 }

@@ -9,8 +9,8 @@
 #![allow(unsafe_code)] // SQEs carry raw addresses; a slot's buffer is a part of one large one.
 
 use sheave::uring::RingError;
-use sheave::uring::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
-use sheave::{Buf, Device, Ring};
+use sheave::uring::sqe::{IOSQE_FIXED_FILE, RWF_DSYNC, Sqe, opcode};
+use sheave::{Buf, Fd, Ring};
 
 use crate::args::BenchArgs;
 use crate::bench::engine::Engine;
@@ -25,11 +25,13 @@ pub struct SheaveEngine {
     bs: u32,
     /// Opcodes of a read and a write.
     opcodes: [u8; 2],
+    /// Writes are durable when they end.
+    dsync: bool,
 }
 
 impl SheaveEngine {
-    /// A ring on the calling thread, attached to `device`.
-    pub fn new(device: &Device, args: &BenchArgs) -> Result<Self, Failure> {
+    /// A ring on the calling thread, attached as `attach` does it.
+    pub fn new(attach: impl FnOnce(&mut Ring) -> Result<Fd, RingError>, args: &BenchArgs) -> Result<Self, Failure> {
         let fail = |what: &str, err: RingError| Failure::run(format!("{what}: {err}"));
         let entries = args.depth.next_power_of_two();
         let mut ring = Ring::builder()
@@ -39,7 +41,7 @@ impl SheaveEngine {
             .stats(args.stats.is_on())
             .build()
             .map_err(|err| fail("cannot set a ring up", err))?;
-        let fd = ring.attach(device).map_err(|err| fail("cannot attach the device to a ring", err))?;
+        let fd = attach(&mut ring).map_err(|err| fail("cannot attach the device to a ring", err))?;
         ring.register_files(&[fd]).map_err(|err| fail("cannot register the device with the ring", err))?;
         let mut buffers = Buf::zeroed(args.depth as usize * args.bs as usize, 4096).map_err(|err| {
             Failure::run(format!("no memory for the buffers: {err}")).fix("use a smaller --depth or --bs")
@@ -58,7 +60,7 @@ impl SheaveEngine {
         let template = Sqe { flags: IOSQE_FIXED_FILE, fd: 0, len: args.bs, ..Sqe::default() };
         let opcodes = if fixed { [opcode::READ_FIXED, opcode::WRITE_FIXED] } else { [opcode::READ, opcode::WRITE] };
         prefill(&mut ring, &template)?;
-        Ok(Self { ring, _buffers: own, base, bs: args.bs, opcodes })
+        Ok(Self { ring, _buffers: own, base, bs: args.bs, opcodes, dsync: args.dsync })
     }
 
     #[inline]
@@ -100,6 +102,9 @@ impl Engine for SheaveEngine {
         sqe.off = offset;
         sqe.addr = address;
         sqe.user_data = u64::from(slot);
+        if self.dsync {
+            sqe.op_flags = if write { RWF_DSYNC } else { 0 };
+        }
     }
 
     #[inline]

@@ -23,6 +23,7 @@ use crate::bench::looper::{IoError, Looper, Until};
 use crate::bench::pace::{Pace, Unpaced};
 use crate::bench::pattern::Pattern;
 use crate::bench::plan::{Part, Plan};
+use crate::bench::subject::RawPeer;
 use crate::bench::verify::checker::Task;
 use crate::bench::verify::{Checker, Tally, Wrong};
 use crate::failure::Failure;
@@ -35,6 +36,8 @@ pub struct Crew {
     pub range: u64,
     /// Whether the peer's file is opened with O_DIRECT.
     pub direct: bool,
+    /// What the volume is compared with.
+    pub raw: Option<RawPeer>,
     /// Identity of a verified run.
     pub run_id: u64,
     /// Shown to the reporter.
@@ -68,7 +71,7 @@ pub struct Harvest {
 
 impl Crew {
     /// A crew for a plan.
-    pub fn new(plan: Plan, range: u64, direct: bool, run_id: u64, stop: Arc<AtomicBool>) -> Self {
+    pub fn new(plan: Plan, range: u64, direct: bool, raw: Option<RawPeer>, run_id: u64, stop: Arc<AtomicBool>) -> Self {
         let threads = plan.args.threads;
         Self {
             board: Board::new(threads),
@@ -76,6 +79,7 @@ impl Crew {
             plan,
             range,
             direct,
+            raw,
             run_id,
             meter: CpuMeter::default(),
             stop,
@@ -200,7 +204,8 @@ fn measured<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
     let mut harvest = Harvest::default();
     let outcome = match args.compare {
         Some(peer) => {
-            let arena = Arena { plan, part, direct: crew.direct, meter: &crew.meter, board: &crew.board };
+            let raw = crew.raw.as_ref();
+            let arena = Arena { plan, part, direct: crew.direct, raw, meter: &crew.meter, board: &crew.board };
             compare::run(&arena, &mut looper, &crew.until(index), peer).map(|outcome| {
                 harvest.comparison = outcome.comparison;
                 Some(outcome.spent)

@@ -58,3 +58,46 @@ pub fn no_io_uring() -> bool {
     }
     missing
 }
+
+/// A directory for the files of one test, gone with it. On a file system with holes and direct I/O, as far as there is
+/// one.
+pub struct Dir(tempfile::TempDir);
+
+impl Dir {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self(tempfile::tempdir_in("/var/tmp").expect("a directory"))
+    }
+
+    /// A path in it.
+    pub fn path(&self, name: &str) -> std::path::PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The binary, to be run in it.
+    pub fn command(&self, line: &str) -> Command {
+        let mut command = sheave(line);
+        command.current_dir(self.0.path());
+        command
+    }
+
+    /// Runs to the end, without anything to read.
+    pub fn run(&self, line: &str) -> Said {
+        Said::of(self.command(line).stdin(std::process::Stdio::null()).output().expect("the binary runs"))
+    }
+
+    /// The same for what must go well.
+    #[track_caller]
+    pub fn ok(&self, line: &str) -> Said {
+        let said = self.run(line);
+        assert_eq!(said.code, 0, "{line}\n{}{}", said.out, said.err);
+        said
+    }
+
+    /// A line of shell, where `$SHEAVE` is the binary.
+    pub fn shell(&self, line: &str) -> Said {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]).env("SHEAVE", assert_cmd::cargo::cargo_bin!("sheave"));
+        Said::of(command.current_dir(self.0.path()).output().expect("the shell runs"))
+    }
+}

@@ -11,6 +11,7 @@
 //! | `acct` | an account's shards and the places of its workers: who is woken, made, sent to sleep |
 //! | `worker`, `thread_state` | a thread's life; whether it computes or sleeps, as the kernel knows |
 //! | `client`, `pool`, `cancel` | who queues work; threads, limits and the end; cancelling |
+//! | `step` | a pool without threads, for simulators |
 //! | `ring` | a ring as a client, and the public handle |
 //! | `lock`, `starts` | measuring |
 //!
@@ -31,6 +32,7 @@ mod pool;
 mod ring;
 mod shard;
 mod starts;
+mod step;
 mod thread_state;
 mod work;
 mod worker;
@@ -40,6 +42,7 @@ pub use lock::LockStats;
 pub use pool::{AcctCounts, IDLE_TIMEOUT, Pool, PoolOptions, SPIN, Submitter};
 pub(crate) use ring::{ISSUE_NOW, NO_THREAD, RingWq, Sum, Work};
 pub use ring::{IoWq, IoWqBuilder, RingSource};
+pub use step::Account;
 pub use work::{CANCELLED, HASH_BUCKETS, MAX_CLIENTS, MAX_SLOTS, REFUSED, Section, Source, WorkFlags};
 
 #[cfg(all(test, feature = "shuttle"))]

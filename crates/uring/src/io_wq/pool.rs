@@ -24,6 +24,7 @@ use super::client::{Client, ClientTable};
 use super::lock::LockStats;
 use super::shard::Batch;
 use super::starts::Starts;
+use super::step::Steps;
 use super::work::{Entry, MAX_CLIENTS, MAX_SLOTS, REFUSED, Source, WorkFlags};
 use super::worker::Worker;
 
@@ -54,6 +55,8 @@ pub struct PoolOptions {
     pub shards: usize,
     /// CPUs that workers run on; all of the process when empty.
     pub cpus: Vec<usize>,
+    /// No threads: work runs in [`Pool::step`].
+    pub stepped: bool,
 }
 
 impl Default for PoolOptions {
@@ -68,6 +71,7 @@ impl Default for PoolOptions {
             measure: false,
             shards: (2 * cpus).next_power_of_two().min(MOST_SHARDS),
             cpus: Vec::new(),
+            stepped: false,
         }
     }
 }
@@ -90,6 +94,8 @@ pub(super) struct Shared<S> {
     pub(super) clock: Option<Clock>,
     pub(super) starts: Starts,
     gate: Option<SpawnGate>,
+    /// For a pool without threads.
+    pub(super) steps: Mutex<Steps>,
 }
 
 /// The workers of one account.
@@ -115,6 +121,9 @@ impl<S: Source> Shared<S> {
     /// Wakes or makes a worker if nobody looks after the account's work.
     #[cold]
     pub(super) fn wake(self: &Arc<Self>, at: usize) {
+        if self.options.stepped {
+            return;
+        }
         let acct = &self.accts[at];
         let mut roster = acct.roster.lock();
         let counts = acct.counts();
@@ -203,7 +212,7 @@ impl<S: Source> Shared<S> {
         self.cpus.lock().expect("invariant: no panic under this lock").clone()
     }
 
-    fn client(&self, at: u32) -> Option<Arc<Client<S>>> {
+    pub(super) fn client(&self, at: u32) -> Option<Arc<Client<S>>> {
         self.table().get(at).cloned()
     }
 
@@ -297,7 +306,9 @@ impl<S: Source> Pool<S> {
     /// The same with a say in whether threads can be made.
     pub(super) fn with_gate(options: PoolOptions, gate: Option<SpawnGate>) -> Pool<S> {
         let clock = options.measure.then(Clock::real);
-        let acct = |at: usize| Acct::new(options.shards, options.max_workers[at].clamp(1, MAX_WORKERS), clock.as_ref());
+        // Without threads one shard does, and the order is the same on every machine.
+        let shards = if options.stepped { 1 } else { options.shards };
+        let acct = |at: usize| Acct::new(shards, options.max_workers[at].clamp(1, MAX_WORKERS), clock.as_ref());
         let shared = Shared {
             accts: [acct(0), acct(1)],
             cpus: Mutex::new(options.cpus.clone()),
@@ -307,9 +318,14 @@ impl<S: Source> Pool<S> {
             starts: Starts::new(options.measure),
             clock,
             gate,
+            steps: Mutex::new(Steps::new()),
             options,
         };
         Pool { handle: Arc::new(Handle { shared: Arc::new(shared) }) }
+    }
+
+    pub(super) fn shared(&self) -> &Shared<S> {
+        &self.handle.shared
     }
 
     /// Registers a client with so many slots. `None` when it has too many, or the pool has too many clients.

@@ -18,7 +18,7 @@ use sheave_iomap::{FallocateMode, File, Kiocb, dio};
 
 use super::pool::{AcctCounts, Pool, PoolOptions, Submitter};
 use super::work::{REFUSED, Section, Source, WorkFlags};
-use super::{Cancelled, LockStats};
+use super::{Account, Cancelled, LockStats};
 use crate::blocking::{result_of, result_of_map};
 use crate::error::RingError;
 use crate::file_work::{EndList, lock};
@@ -155,6 +155,13 @@ impl IoWqBuilder {
         self
     }
 
+    /// A pool without threads, for simulators: work runs in [`IoWq::step`], on the thread that calls it. All that use
+    /// the pool are on that thread too.
+    pub fn stepped(mut self, stepped: bool) -> Self {
+        self.options.stepped = stepped;
+        self
+    }
+
     /// Makes the pool, which has no thread until there is work.
     pub fn build(self) -> Result<IoWq, RingError> {
         for (what, value) in ["bound workers", "unbound workers"].into_iter().zip(self.options.max_workers) {
@@ -224,6 +231,30 @@ impl IoWq {
     #[must_use]
     pub fn counts(&self) -> [AcctCounts; 2] {
         self.pool.counts()
+    }
+
+    /// Runs one queued item on this thread, bound work first; false when none is queued. Only for a
+    /// [stepped](IoWqBuilder::stepped) pool. A ring that waits, drains or is dropped takes steps itself.
+    ///
+    /// ```
+    /// use sheave_uring::{IoWq, Ring, prep};
+    ///
+    /// let wq = IoWq::builder().stepped(true).build()?;
+    /// let mut ring = Ring::builder().entries(8).io_wq(&wq).build()?;
+    /// ring.push(prep::nop().run_async().user_data(7)).map_err(|full| full.error)?;
+    /// ring.submit()?;
+    /// assert_eq!(ring.completions().count(), 0, "nobody has stepped");
+    /// assert!(wq.step() && !wq.step());
+    /// assert_eq!(ring.completions().map(|c| c.user_data).collect::<Vec<_>>(), [7]);
+    /// # Ok::<(), sheave_uring::RingError>(())
+    /// ```
+    pub fn step(&self) -> bool {
+        self.pool.step()
+    }
+
+    /// The same for one kind of work: mappings and FALLOCATE on files are unbound.
+    pub fn step_account(&self, account: Account) -> bool {
+        self.pool.step_account(account)
     }
 
     /// What the pool's locks have seen; times are 0 unless measured.
@@ -324,6 +355,12 @@ impl RingWq {
         self.outstanding > 0 && self.submitter.as_ref().is_some_and(Submitter::is_in_the_way)
     }
 
+    /// Whether somebody must step for this ring's work to be done.
+    #[inline]
+    pub(crate) fn wants_steps(&self) -> bool {
+        self.outstanding > 0 && self.pool.pool.is_stepped()
+    }
+
     /// Takes a slot's work back.
     pub(crate) fn cancel(&mut self, slot: u32) -> Cancelled {
         let Some(submitter) = &mut self.submitter else { return Cancelled::NotFound };
@@ -345,6 +382,13 @@ impl Drop for RingWq {
                 load => matches!(load, Some(Work::Complete(..))),
             };
             let ends: Vec<bool> = (0..self.slots).map(ends).collect();
+            if self.pool.pool.is_stepped() {
+                submitter.commit();
+                for slot in (0..self.slots).filter(|&slot| !ends[slot as usize]) {
+                    submitter.cancel(slot);
+                }
+                while self.pool.step() {}
+            }
             submitter.close(|slot| !ends[slot as usize]);
         }
     }

@@ -34,7 +34,7 @@ impl Ring {
             let spun = self.io.clock().cycles().wrapping_sub(spin_from) >= self.spin_cycles;
             // A worker on this CPU runs when this thread sleeps.
             let in_the_way = self.core.wq.is_in_the_way();
-            if spun || in_the_way || self.io.waits_for_kernel() {
+            if spun || in_the_way || self.io.waits_for_kernel() || self.core.wq.wants_steps() {
                 self.sleep(wanted - ready, left);
                 spin_from = self.io.clock().cycles();
             } else {
@@ -44,13 +44,17 @@ impl Ring {
         }
     }
 
-    /// Sleeps until there may be something to reap. Nobody else wakes the ring for what I1 says.
+    /// Sleeps until there may be something to reap, or does a worker's work where nobody else does. Nobody else wakes the
+    /// ring for what I1 says.
     fn sleep(&mut self, wanted: u32, left: Option<Duration>) {
         let Core { wq, reqs, ready, retry, tasks, deferred, nr_deferred, .. } = &self.core;
         debug_assert!(!wq.has_staged(), "I1: work that no worker knows of");
         debug_assert!(ready.is_empty() && tasks.is_empty(), "I1: {ready:?} could start, {tasks:?} complete");
         debug_assert!(deferred.is_empty() || reqs.live() != *nr_deferred, "I1: a drain waits for nothing");
         debug_assert!(retry.is_empty() || self.io.bios().live() > 0, "I1: {retry:?} wait for no bio");
+        if self.core.wq.wants_steps() && self.core.wq.pool().step() {
+            return;
+        }
         self.io.wait(wanted, self.sleep_limit(left));
     }
 

@@ -118,19 +118,9 @@ impl Pages {
         self.given_up.push(address);
     }
 
-    /// Pages that wait for the next checkpoint.
-    pub(crate) fn waiting(&self) -> u64 {
-        self.given_up.len() as u64
-    }
-
     /// Those given up so far; a checkpoint takes them along and frees them when it is durable.
     pub(crate) fn take_given_up(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.given_up)
-    }
-
-    /// A checkpoint failed: what it would have freed is still needed.
-    pub(crate) fn keep(&mut self, addresses: Vec<u64>) {
-        self.given_up.extend(addresses);
     }
 
     /// Pages that nothing on the device needs any more.

@@ -73,14 +73,14 @@ fn place(id: u32) -> (usize, usize) {
 }
 
 /// Memory that the system hands out zeroed and page by page, as it is touched.
-#[cfg(not(any(feature = "shuttle", feature = "loom")))]
+#[cfg(not(feature = "shuttle"))]
 fn zeroed(words: usize) -> Option<Box<[AtomicU64]>> {
     use zerocopy::FromZeros;
     <[AtomicU64]>::new_box_zeroed_with_elems(words).ok()
 }
 
 /// The model checkers' atomics are no plain words.
-#[cfg(any(feature = "shuttle", feature = "loom"))]
+#[cfg(feature = "shuttle")]
 fn zeroed(words: usize) -> Option<Box<[AtomicU64]>> {
     Some((0..words).map(|_| AtomicU64::new(0)).collect())
 }

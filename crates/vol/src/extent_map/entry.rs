@@ -135,11 +135,6 @@ impl Geometry {
     pub(crate) fn units_of(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.unit_bytes())
     }
-
-    /// Slots of a top for that many bytes.
-    pub(crate) fn slots_of(&self, bytes: u64) -> u64 {
-        self.units_of(bytes).div_ceil(1 << self.slot_shift())
-    }
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@
 
 pub(crate) mod arena;
 pub(crate) mod entry;
+pub(crate) mod nodes;
+pub(crate) mod tree;
 
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::Ordering;

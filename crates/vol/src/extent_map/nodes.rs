@@ -31,6 +31,7 @@ pub(crate) struct Nodes {
     free: Vec<u32>,
     live: u64,
     dirty: u64,
+    total_used: u64,
 }
 
 impl Nodes {
@@ -71,6 +72,7 @@ impl Nodes {
         }
         let was = *node;
         self.live -= 1;
+        self.total_used -= u64::from(was.used);
         self.dirty -= u64::from(was.dirty);
         *node = Node::default();
         Some(was)
@@ -107,11 +109,14 @@ impl Nodes {
 
     pub(crate) fn add_used(&mut self, id: u32, count: u32) {
         self.nodes[id as usize].used += count;
+        self.total_used += u64::from(count);
     }
 
     /// One word less; true when none is left.
     pub(crate) fn sub_used(&mut self, id: u32) -> bool {
         let node = &mut self.nodes[id as usize];
+        debug_assert!(node.used > 0, "node {id} has a word to lose");
+        self.total_used -= u64::from(node.used > 0);
         node.used = node.used.saturating_sub(1);
         node.used == 0
     }
@@ -125,8 +130,25 @@ impl Nodes {
         self.dirty
     }
 
+    /// Words in use in all nodes.
+    pub(crate) fn total_used(&self) -> u64 {
+        self.total_used
+    }
+
     /// Bytes of memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.nodes.len() as u64 * size_of::<Node>() as u64
+    }
+}
+
+impl Nodes {
+    /// One above the highest number ever used.
+    pub(crate) fn end(&self) -> u32 {
+        self.nodes.len() as u32
+    }
+
+    /// Recovery: every node without a parent is free.
+    pub(crate) fn free_unused(&mut self) {
+        self.free = (1..self.end()).rev().filter(|id| self.nodes[*id as usize].parents == 0).collect();
     }
 }

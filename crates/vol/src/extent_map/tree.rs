@@ -230,9 +230,33 @@ impl Tree {
     }
 
     fn put_unit(&mut self, unit: u64) {
-        if !self.counts_later && self.units.put(unit) {
+        if self.counts_later {
+            return;
+        }
+        if self.units.owners(unit) > 1 {
+            self.freed.shared_units.push(unit);
+        } else if self.units.put(unit) {
             self.freed.unit(unit);
         }
+    }
+
+    /// What was freed is durable: what was shared loses the owner that let it go. What nobody has now.
+    pub(crate) fn unshare(&mut self, mut freed: Freed) -> Freed {
+        let since = std::mem::take(&mut self.freed);
+        for id in std::mem::take(&mut freed.shared_index) {
+            self.put_index_now(id);
+        }
+        for id in std::mem::take(&mut freed.shared_leaves) {
+            self.put_leaf_now(id);
+        }
+        for unit in std::mem::take(&mut freed.shared_units) {
+            if self.units.put(unit) {
+                freed.unit(unit);
+            }
+        }
+        let more = std::mem::replace(&mut self.freed, since);
+        freed.append(more);
+        freed
     }
 
     /// Sets or clears the written bits of some blocks of a unit.
@@ -281,6 +305,27 @@ impl Tree {
         }
     }
 
+    /// Fills a new leaf with what its page says: `words` words of written bits an entry.
+    pub(crate) fn fill_leaf(&self, leaf: u32, entries: &[u64], written: &[u64], words: usize) {
+        let geometry = &self.map.geometry;
+        let blocks = geometry.blocks() as usize;
+        let full = if blocks >= 64 { u64::MAX } else { (1 << blocks) - 1 };
+        let (Some(to), Some(bits)) = (self.map.leaves.node(leaf), self.map.bits.node(leaf)) else { return };
+        for (at, ((to, &phys), written)) in to.iter().zip(entries).zip(written.chunks_exact(words)).enumerate() {
+            if phys == 0 {
+                continue;
+            }
+            // Relaxed, all: nobody has the node's number; that is published later.
+            for (n, word) in written.iter().enumerate() {
+                let bit = at * blocks + n * 64;
+                let old = bits[bit >> 6].load(Ordering::Relaxed);
+                bits[bit >> 6].store(old | word << (bit & 63), Ordering::Relaxed);
+            }
+            let flags = if written.iter().all(|word| *word == full) { Entry::FULL } else { 0 };
+            to.store(Entry::at(phys).with(flags).0, Ordering::Relaxed);
+        }
+    }
+
     /// Whether all blocks of a unit are written, and whether any is.
     pub(crate) fn written(&self, place: Place) -> (bool, bool) {
         let blocks = self.map.geometry.blocks();
@@ -314,8 +359,16 @@ impl Tree {
         }
     }
 
-    /// One parent less for an index node.
-    pub(crate) fn put_index(&mut self, id: u32) {
+    /// One parent less for an index node; when it has others, with the next commit.
+    fn put_index(&mut self, id: u32) {
+        if self.index.is_shared(id) {
+            self.freed.shared_index.push(id);
+        } else {
+            self.put_index_now(id);
+        }
+    }
+
+    fn put_index_now(&mut self, id: u32) {
         let Some(node) = self.index.put(id) else { return };
         self.give_up_page(&node);
         let map = Arc::clone(&self.map);
@@ -329,6 +382,14 @@ impl Tree {
     }
 
     fn put_leaf(&mut self, id: u32) {
+        if self.leaves.is_shared(id) {
+            self.freed.shared_leaves.push(id);
+        } else {
+            self.put_leaf_now(id);
+        }
+    }
+
+    fn put_leaf_now(&mut self, id: u32) {
         let Some(node) = self.leaves.put(id) else { return };
         self.give_up_page(&node);
         let map = Arc::clone(&self.map);

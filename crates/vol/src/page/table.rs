@@ -7,7 +7,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::block::{Block, require_zero_tail};
 use crate::damage::{Damage, require};
 use crate::format::{
-    BLOCK, HEADER, MAX_LEVEL, MAX_NAME, MAX_VOLUME_UNITS, PAYLOAD, VOLUME_FLAGS, VOLUME_SNAPSHOT, VolumeBody,
+    BLOCK, HEADER, MAX_LEVEL, MAX_NAME, MAX_VOLUME_UNITS, MAX_VOLUMES, PAYLOAD, VOLUME_FLAGS, VOLUME_SNAPSHOT,
+    VolumeBody,
 };
 use crate::format::{kind, padded};
 use crate::page::{Expect, PageRef, Place};
@@ -108,6 +109,8 @@ pub fn decode(
     require(head.owner == 0, "owner", head.owner, "must be 0")?;
     let most = (PAYLOAD / BODY) as u32;
     require((1..=most).contains(&head.count), "count", head.count, "is no number of volumes of a page")?;
+    let room = (MAX_VOLUMES as usize).saturating_sub(volumes.len());
+    require(head.count as usize <= room, "count", head.count, "makes more volumes than a pool can have")?;
     let payload = &block[HEADER..];
     let mut at = 0;
     let mut last = volumes.last().map_or(0, |volume| volume.id);

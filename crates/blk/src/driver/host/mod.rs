@@ -6,11 +6,13 @@
 //! | module | holds |
 //! |---|---|
 //! | `open`, `probe` | opening a path, with the words for what is wrong with it; what the opened thing can do |
+//! | `claim` | the lock that keeps other processes away, and who has it |
 //! | `shared` | what the rings that use the device share: the file, what it turned out not to do, the notices |
 //! | `queue` | one ring's way into it: requests to kernel operations and back, the fast path |
 //! | `recover` | what is not simply done: short, refused, cancelled, shrunk |
 //! | `side` | flushes and the like beside a kernel ring that polls, which cannot do them |
 
+mod claim;
 mod error;
 pub mod open;
 pub mod probe;
@@ -30,6 +32,7 @@ pub use probe::{Caps, FileKind};
 
 use super::{Capabilities, Driver, HctxOpen, HwQueue};
 use crate::bio::SECTOR_SHIFT;
+use crate::claim::{Claim, Sharing};
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::kring::{MAX_SEGMENTS, Target};
@@ -119,6 +122,10 @@ impl Driver for Host {
         let target = kring.register_file(file.as_raw_fd()).map_or(Target::Raw(file.as_raw_fd()), Target::Fixed);
         let beside = self.beside || kring.features().iopoll;
         Ok(Box::new(HostQueue::new(self.shared.clone(), open, target, beside)))
+    }
+
+    fn claim(&self, sharing: Sharing) -> Result<Claim, DeviceError> {
+        claim::claim(&self.shared.file, sharing)
     }
 
     fn notices(&self) -> Vec<String> {

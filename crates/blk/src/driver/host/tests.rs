@@ -1,5 +1,6 @@
 //! Opening and probing real files, a loop device where one can be had, and the words of each error.
 
+mod claim;
 mod data;
 mod ending;
 mod rig;

@@ -153,3 +153,32 @@ fn any_operation_succeeds() {
     ended.sort_unstable();
     assert_eq!(ended, [0, 1, 2, 3, 4, 5]);
 }
+
+#[test]
+fn what_keep_covers_is_kept_and_the_rest_is_not() {
+    let device = Device::open("null:size=1G,keep=1M").expect("a device");
+    let mut ctx = real_ctx();
+    let bdev = ctx.attach(&device).expect("attached");
+    let mut memory = vec![0u8; 4096];
+    let base = memory.as_mut_ptr().expose_provenance();
+    let mut io = |op, sector| {
+        let spec = BioSpec { bdev, op, flags: 0, sector, bytes: 4096, owner: 0 };
+        assert!(ctx.submit(&spec, &[crate::support::vec_at(base, 4096)], NO_FIXED_BUF));
+        while !ctx.is_idle() {
+            ctx.poll(&mut |_: u32, status: Status| assert!(status.is_ok()));
+        }
+    };
+    let kept = (1 << 20) / 512;
+    // Sector, and whether a read finds what was written: one begins in the kept part and ends behind it.
+    for (sector, found) in [(0, true), (kept - 8, true), (kept - 4, true), (kept, false), (1 << 20, false)] {
+        memory.fill(7);
+        io(Op::Write, sector);
+        memory.fill(9);
+        io(Op::Read, sector);
+        assert_eq!(memory, [if found { 7 } else { 9 }; 4096], "sector {sector}");
+    }
+    for (spec, word) in [("null:keep=1M,latency=1us", "complete=poll"), ("null:keep=100", "multiple")] {
+        let error = Device::open(spec).expect_err("refused").to_string();
+        assert!(error.contains(word), "{spec}: {error}");
+    }
+}

@@ -39,7 +39,7 @@ const PREFETCH_SECTORS: usize = 2;
 
 /// The bytes of the device.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(in crate::driver) struct Region {
     /// The first byte of the device, on a huge page if there is room for one.
     base: NonNull<u8>,
     /// Whole sectors that it has (I3).
@@ -56,7 +56,7 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// `len` zero bytes that take memory only when they are written; in huge pages if asked for and to be had.
-    pub(super) fn new(len: usize, huge: bool) -> Result<Region, Errno> {
+    pub(in crate::driver) fn new(len: usize, huge: bool) -> Result<Region, Errno> {
         let page = rustix::param::page_size();
         let slack = if huge && len >= HUGE_PAGE { HUGE_PAGE } else { 0 };
         let map_len = len.checked_next_multiple_of(page).and_then(|len| len.checked_add(slack)).ok_or(Errno::NOMEM)?;
@@ -80,7 +80,7 @@ impl Region {
     /// Asks the processor for the first lines of the request's bytes, so that they are on their way (and their page
     /// known) when their turn to be copied comes.
     #[inline]
-    pub(super) fn prefetch(&self, request: &Request) {
+    pub(in crate::driver) fn prefetch(&self, request: &Request) {
         // An address outside the region does no harm: a prefetch never faults, and this goes nowhere as a pointer.
         let start = self.base.as_ptr().wrapping_add((request.sector << SECTOR_SHIFT) as usize);
         let sectors = ((request.bytes >> SECTOR_SHIFT) as usize).min(PREFETCH_SECTORS);
@@ -93,7 +93,7 @@ impl Region {
 
     /// Does what the request says. Its token shows that the driver holds it, and so that its memory is valid.
     #[inline]
-    pub(super) fn carry_out(&self, rqs: &RqTable<'_>, rq: &Rq) -> Status {
+    pub(in crate::driver) fn carry_out(&self, rqs: &RqTable<'_>, rq: &Rq) -> Status {
         let request = rqs.get(rq);
         let Some(start) = self.at(request) else { return Status::IoErr };
         match request.op {

@@ -9,7 +9,7 @@ fn plan(line: &str) -> Result<Plan, Failure> {
     let words = ["sheave", "bench", "--pin=off"].into_iter().chain(line.split_whitespace());
     match Cli::try_parse_from(words).expect("the line parses").command {
         Command::Bench(args) => Plan::new(&args),
-        Command::Doctor(_) => unreachable!("the line says bench"),
+        _ => unreachable!("the line says bench"),
     }
 }
 
@@ -19,10 +19,13 @@ fn good(line: &str) -> Plan {
 
 #[test]
 fn targets() {
-    assert_eq!(Target::of("null:size=1T"), Target::Null);
-    assert_eq!(Target::of("ram:size=1G"), Target::Ram);
-    assert_eq!(Target::of("file:/a/b,size=1G"), Target::File("/a/b".into()));
-    assert_eq!(Target::of("fault:error=0.1,over=ram:size=1G"), Target::Other);
+    let of = |spec| Target::of(spec).expect(spec);
+    assert_eq!(of("null:size=1T"), Target::Null);
+    assert_eq!(of("ram:size=1G"), Target::Ram);
+    assert_eq!(of("file:/a/b,size=1G"), Target::File("/a/b".into()));
+    assert_eq!(of("fault:error=0.1,over=ram:size=1G"), Target::Other);
+    assert!(matches!(of("vol:pool.img#disk"), Target::Volume(place) if place.name == "disk"));
+    assert!(Target::of("vol:pool.img").is_err());
 }
 
 #[test]
@@ -35,6 +38,9 @@ fn defaults() {
     assert!(good("ram:size=1G").fill);
     assert!(!good("ram:size=1G --verify").fill);
     assert!(!good("ram:size=1G --rw write").fill);
+    assert!(good("vol:ram:size=1G").fill && good("vol:ram:size=1G --rw write --compare raw").fill);
+    assert!(!good("vol:ram:size=1G --rw randwrite").fill, "first writes are what this measures");
+    assert!(!good("vol:pool.img#disk").fill, "it has data of somebody's");
 }
 
 #[test]
@@ -49,6 +55,9 @@ fn contradictions_name_a_fix() {
         "ram:size=1G --compare memcpy --rw randwrite",
         "ram:size=1G --compare kernel --verify",
         "fault:over=ram: --compare kernel",
+        "ram:size=1G --compare raw",
+        "vol:ram:size=1G --compare kernel",
+        "vol:null:size=1T --verify",
         "file: --rw read",
         "file:,size=1G",
     ] {

@@ -1,0 +1,62 @@
+//! One owner, or several readers; in this process, whatever the driver.
+
+use super::*;
+
+fn is_claimed(device: &Device, sharing: Sharing) -> bool {
+    match device.claim(sharing) {
+        Ok(_) => false,
+        Err(DeviceError::Claimed { who, fix, .. }) => {
+            assert!(who.contains(&format!("pid {}", std::process::id())) && fix.contains("close it"), "{who} {fix}");
+            true
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn one_owner_or_several_readers() {
+    let device = Device::open("ram:size=1M").expect("a device");
+    let owner = device.claim(Sharing::Alone).expect("free");
+    assert!(is_claimed(&device, Sharing::Alone) && is_claimed(&device.clone(), Sharing::WithReaders));
+    drop(owner);
+    let reader = device.claim(Sharing::WithReaders).expect("free again");
+    let other = device.claim(Sharing::WithReaders).expect("readers share");
+    assert!(is_claimed(&device, Sharing::Alone));
+    drop(reader);
+    assert!(is_claimed(&device, Sharing::Alone), "one reader is left");
+    drop(other);
+    assert!(!is_claimed(&device, Sharing::Alone));
+}
+
+#[test]
+fn partitions_are_held_apart_and_against_the_whole() {
+    let whole = Device::open("ram:size=1M").expect("a device");
+    let first = crate::linear::partition("a", &whole, 0, 512 << 10).expect("a half");
+    let second = crate::linear::partition("b", &whole, 512 << 10, 512 << 10).expect("the other half");
+    let _first = first.claim(Sharing::Alone).expect("free");
+    let _second = second.claim(Sharing::Alone).expect("free too");
+    assert!(is_claimed(&whole, Sharing::Alone) && is_claimed(&first, Sharing::WithReaders));
+}
+
+#[test]
+fn a_concatenation_is_held_wholly_or_not_at_all() {
+    let (a, b) = (Device::open("ram:size=1M").expect("a"), Device::open("ram:size=1M").expect("b"));
+    let both = crate::linear::concatenate("ab", &[a.clone(), b.clone()]).expect("both");
+    let held = b.claim(Sharing::Alone).expect("free");
+    assert!(is_claimed(&both, Sharing::Alone));
+    assert!(!is_claimed(&a, Sharing::Alone), "what was taken before the refusal was given back");
+    drop(held);
+    let _both = both.claim(Sharing::Alone).expect("free now");
+    assert!(is_claimed(&a, Sharing::Alone) && is_claimed(&b, Sharing::Alone));
+}
+
+#[test]
+fn a_layer_hands_the_claim_down() {
+    let disk = Device::open("ram:size=1M").expect("a device");
+    let (faulty, _) =
+        crate::driver::fault::over("f", &disk, &crate::driver::fault::FaultPlan::new(1)).expect("over it");
+    let held = faulty.claim(Sharing::Alone).expect("free");
+    assert!(is_claimed(&disk, Sharing::Alone));
+    drop(held);
+    assert!(!is_claimed(&disk, Sharing::Alone));
+}

@@ -1,0 +1,276 @@
+//! Arguments of `sheave volume`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::{ProgressStyle, value};
+use crate::pool::place::{PoolPlace, VolumePlace};
+
+const EXAMPLES: &str = "\
+A volume or snapshot is POOL#NAME; put it in quotes, as some shells give # a meaning. POOL: sheave pool --help.
+Names are 1 to 255 of the characters A-Z a-z 0-9 . _ - and begin with neither '-' nor '.'.
+
+Examples:
+  sheave volume create 'pool.img#root' --size 20G
+  sheave volume import debian.img 'pool.img#root'
+  sheave volume snapshot 'pool.img#root' before-upgrade
+  sheave volume clone 'pool.img#before-upgrade' try-it
+  sheave volume rollback 'pool.img#root' before-upgrade
+  sheave volume export 'pool.img#root' - | zstd > root.img.zst
+
+Exit code: 0 done, 1 it failed, 2 the command line makes no sense, 130 Ctrl-C ended a copy.";
+
+/// What `sheave volume` is asked.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct VolumeArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: VolumeCommand,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum VolumeCommand {
+    /// Make an empty volume. It takes space as it is written.
+    Create(CreateArgs),
+    /// List the volumes and snapshots of a pool.
+    List(ListArgs),
+    /// Show one volume or snapshot.
+    Info(OneArgs),
+    /// Change the size of a volume; a smaller one loses its end.
+    Resize(ResizeArgs),
+    /// Give a volume or snapshot another name.
+    Rename(RenameArgs),
+    /// Freeze the state of a volume under a new name.
+    Snapshot(SnapshotArgs),
+    /// Make a writable volume with the content of a snapshot, or of a volume as it is.
+    Clone(CloneArgs),
+    /// Make a volume again what a snapshot of it is.
+    Rollback(RollbackArgs),
+    /// Delete volumes and snapshots. Clones of them stay.
+    Delete(DeleteArgs),
+    /// Show which parts are data, unwritten space or holes, and where on the pool they lie.
+    Map(MapArgs),
+    /// Copy a raw image into a volume; zeroes and holes take no space.
+    Import(ImportArgs),
+    /// Copy a volume into a raw image, leaving holes where there is no data.
+    Export(ExportArgs),
+}
+
+/// `sheave volume create`.
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    /// The new volume.
+    #[arg(value_name = "POOL#NAME")]
+    pub volume: VolumePlace,
+
+    /// Size that its users see.
+    #[arg(long, value_name = "SIZE", value_parser = value::volume_size)]
+    pub size: u64,
+
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `sheave volume list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// The pool.
+    #[arg(value_name = "POOL")]
+    pub pool: PoolPlace,
+
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `sheave volume info`.
+#[derive(Debug, Args)]
+pub struct OneArgs {
+    /// The volume or snapshot.
+    #[arg(value_name = "POOL#NAME")]
+    pub volume: VolumePlace,
+
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `sheave volume resize`.
+#[derive(Debug, Args)]
+pub struct ResizeArgs {
+    /// The volume.
+    #[arg(value_name = "POOL#NAME")]
+    pub volume: VolumePlace,
+
+    /// The new size; +SIZE and -SIZE are taken from the present one.
+    #[arg(value_name = "SIZE", value_parser = value::new_size, allow_hyphen_values = true)]
+    pub size: value::NewSize,
+
+    /// Cut off what lies beyond a smaller size, without asking.
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `sheave volume rename`.
+#[derive(Debug, Args)]
+pub struct RenameArgs {
+    /// The volume or snapshot.
+    #[arg(value_name = "POOL#NAME")]
+    pub volume: VolumePlace,
+
+    /// Its new name.
+    #[arg(value_name = "NEW_NAME", value_parser = value::volume_name)]
+    pub new_name: String,
+
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `sheave volume snapshot`.
+#[derive(Debug, Args)]
+pub struct SnapshotArgs {
+    /// The volume (or snapshot) whose state to freeze.
+    #[arg(value_name = "POOL#NAME")]
+    pub volume: VolumePlace,
+
+    /// Name of the snapshot.
+    #[arg(value_name = "SNAPSHOT", value_parser = value::volume_name)]
+    pub name: String,
+
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `sheave volume clone`.
+#[derive(Debug, Args)]
+pub struct CloneArgs {
+    /// The snapshot, or a volume as it is now.
+    #[arg(value_name = "POOL#NAME")]
+    pub volume: VolumePlace,
+
+    /// Name of the new volume.
+    #[arg(value_name = "NEW_NAME", value_parser = value::volume_name)]
+    pub name: String,
+
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `sheave volume rollback`.
+#[derive(Debug, Args)]
+pub struct RollbackArgs {
+    /// The volume.
+    #[arg(value_name = "POOL#NAME")]
+    pub volume: VolumePlace,
+
+    /// The snapshot whose content it gets.
+    #[arg(value_name = "SNAPSHOT", value_parser = value::volume_name)]
+    pub snapshot: String,
+
+    /// Give up what was written since, without asking.
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `sheave volume delete`.
+#[derive(Debug, Args)]
+pub struct DeleteArgs {
+    /// The volumes and snapshots, of one pool.
+    #[arg(value_name = "POOL#NAME", required = true)]
+    pub volumes: Vec<VolumePlace>,
+
+    /// Delete without asking.
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `sheave volume map`.
+#[derive(Debug, Args)]
+pub struct MapArgs {
+    /// The volume or snapshot.
+    #[arg(value_name = "POOL#NAME")]
+    pub volume: VolumePlace,
+
+    /// First byte to show.
+    #[arg(long, value_name = "SIZE", value_parser = value::position, default_value = "0")]
+    pub offset: u64,
+
+    /// Bytes to show [default: to the end].
+    #[arg(long, value_name = "SIZE", value_parser = value::size)]
+    pub length: Option<u64>,
+
+    /// Print a JSON array in the shape of `qemu-img map --output=json`.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `sheave volume import`.
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// The raw image: a file, a block device, or - for stdin.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// The volume. Made if it does not exist; else overwritten, which asks first if it has data.
+    #[arg(value_name = "POOL#NAME")]
+    pub volume: VolumePlace,
+
+    /// Size of a volume that is made [default: that of the image].
+    #[arg(long, value_name = "SIZE", value_parser = value::volume_size)]
+    pub size: Option<u64>,
+
+    /// Overwrite a volume that has data, without asking.
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+
+    /// How to show the progress.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub progress: ProgressStyle,
+}
+
+/// `sheave volume export`.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// The volume or snapshot.
+    #[arg(value_name = "POOL#NAME")]
+    pub volume: VolumePlace,
+
+    /// The raw image to write: a file, a block device, or - for stdout.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Overwrite a file that exists, without asking.
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Print one JSON object instead of text (not with - , where stdout is the image).
+    #[arg(long)]
+    pub json: bool,
+
+    /// How to show the progress.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub progress: ProgressStyle,
+}

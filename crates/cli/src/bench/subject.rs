@@ -1,0 +1,214 @@
+//! What a run drives: a device, or a volume in a pool (`vol:POOL#NAME`).
+//!
+//! A pool in memory (`vol:ram:size=1G`, `vol:null:size=1T`) is made for the run, with one volume. Any other must be
+//! there. Also owns the raw device that `--compare raw` puts beside the volume: one of the same kind, never the pool's
+//! own.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use sheave::base::units::fmt_bytes;
+use sheave::vol::{CreateOptions, OpenOptions, Pool, WhenFull};
+use sheave::{Device, Fd, Ring, RingError, Volume};
+
+use crate::args::{BenchArgs, Peer};
+use crate::bench::plan::{Plan, Target};
+use crate::failure::{self, Failure};
+use crate::pool::place::{PoolPlace, VolumePlace};
+
+/// Name of a volume that is made for the run.
+const TEMPORARY: &str = "bench";
+/// What a null device keeps for the pool on it: superblocks, journal, and the first pages.
+const KEEP: &str = "keep=16M";
+
+/// A device or volume.
+pub enum Subject {
+    /// A device.
+    Device(Device),
+    /// A volume.
+    Volume(InPool),
+}
+
+/// A volume, with its pool open around it.
+pub struct InPool {
+    pool: Pool,
+    volume: Volume,
+    place: VolumePlace,
+    /// The device under the pool.
+    device: Device,
+}
+
+impl Subject {
+    /// Opens what the plan names.
+    pub fn open(plan: &Plan) -> Result<Self, Failure> {
+        match &plan.target {
+            Target::Volume(place) if place.pool.is_volatile() => make(&plan.args, place).map(Self::Volume),
+            Target::Volume(place) => open(plan, place).map(Self::Volume),
+            _ => Device::open(&plan.args.spec).map_err(failure::device).map(Self::Device),
+        }
+    }
+
+    /// Opens a ring's way into it.
+    pub fn attach(&self, ring: &mut Ring) -> Result<Fd, RingError> {
+        match self {
+            Self::Device(device) => ring.attach(device),
+            Self::Volume(within) => ring.attach_file(Arc::new(within.volume.clone())),
+        }
+    }
+
+    /// For the report.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Device(device) => device.name().to_owned(),
+            Self::Volume(within) => format!("vol:{}", within.place),
+        }
+    }
+
+    /// Bytes, now.
+    pub fn size_bytes(&self) -> u64 {
+        match self {
+            Self::Device(device) => device.size_bytes(),
+            Self::Volume(within) => sheave::File::size_bytes(&within.volume),
+        }
+    }
+
+    /// The device, or that under the pool.
+    pub fn device(&self) -> &Device {
+        match self {
+            Self::Device(device) => device,
+            Self::Volume(within) => &within.device,
+        }
+    }
+
+    /// What its user should know after a run over `range` bytes.
+    pub fn notices(&self, reads: bool, range: u64) -> Vec<String> {
+        let mut notices = self.device().notices();
+        if let (Self::Volume(within), true) = (self, reads)
+            && let Ok(info) = within.pool.volume_info(&within.place.name)
+            && info.written_bytes < range
+        {
+            let percent = (u128::from(range - info.written_bytes) * 100 / u128::from(range)) as u64;
+            notices.push(format!(
+                "{percent} % of the range was never written, and reads as zeroes without touching the disk; --fill \
+                 writes it first"
+            ));
+        }
+        notices
+    }
+
+    /// Lets go of it: a pool is closed, so that its next opening has nothing to recover.
+    pub fn close(self) -> Result<(), Failure> {
+        match self {
+            Self::Device(_) => Ok(()),
+            Self::Volume(InPool { pool, volume, .. }) => {
+                drop(volume);
+                pool.close().map_err(failure::pool)
+            }
+        }
+    }
+}
+
+/// A pool and a volume in memory, for this run.
+fn make(args: &BenchArgs, place: &VolumePlace) -> Result<InPool, Failure> {
+    let device = Device::open(&keeping(&place.pool.to_string())).map_err(failure::device)?;
+    let options =
+        CreateOptions { unit_bytes: args.vol.block, checksum: args.vol.checksum.kind(), ..CreateOptions::default() };
+    Pool::create(&device, &options).map_err(failure::pool)?;
+    let pool = Pool::open(&device, &OpenOptions::default()).map_err(failure::pool)?;
+    let room = pool.info().free_bytes / args.vol.block * args.vol.block;
+    let size = args.range.map_or(room, |range| range.next_multiple_of(args.vol.block));
+    if size > room {
+        return Err(Failure::usage(format!("--range {size} is more than the pool's {room} free bytes"))
+            .fix("give the device a larger size="));
+    }
+    let volume = pool.create_volume(&place.name, size).map_err(failure::pool)?;
+    Ok(InPool { pool, volume, place: place.clone(), device })
+}
+
+/// The volume of a pool that is there.
+fn open(plan: &Plan, place: &VolumePlace) -> Result<InPool, Failure> {
+    place.pool.expect_there()?;
+    let device = place.pool.open_device("")?;
+    let options = OpenOptions { read_only: false, when_full: WhenFull::Error };
+    let pool = Pool::open(&device, &options).map_err(failure::pool)?;
+    let info = pool.volume_info(&place.name).map_err(failure::pool)?;
+    if plan.writes() && info.snapshot {
+        return Err(Failure::usage(format!("{place} is a snapshot, which cannot be written"))
+            .fix("read it (--rw randread), or make a clone of it"));
+    }
+    if plan.writes() && info.written_bytes > 0 && !plan.args.overwrite {
+        let written = fmt_bytes(info.written_bytes);
+        return Err(Failure::usage(format!("this run would overwrite {place}, which holds {written} of data"))
+            .fix("add --overwrite if nothing in the volume is needed, or make one for it (sheave volume create)"));
+    }
+    let volume = pool.open_volume(&place.name).map_err(failure::pool)?;
+    Ok(InPool { pool, volume, place: place.clone(), device })
+}
+
+/// A null device under a pool must keep what the pool reads back.
+fn keeping(spec: &str) -> String {
+    match spec.strip_prefix("null:") {
+        Some(rest) if !rest.contains("keep=") => match rest {
+            "" => format!("null:{KEEP}"),
+            rest => format!("null:{KEEP},{rest}"),
+        },
+        _ => spec.to_owned(),
+    }
+}
+
+/// Reads `POOL#NAME` behind `vol:`; a pool in memory needs no name.
+pub fn place_of(text: &str) -> Result<VolumePlace, Failure> {
+    let bad = |why: String| {
+        Failure::usage(format!("vol:{text}: {why}")).fix("write vol:POOL#NAME, or vol:ram:size=1G for one in memory")
+    };
+    if !text.contains('#') {
+        let pool: PoolPlace = text.parse().map_err(bad)?;
+        if pool.is_volatile() {
+            return Ok(VolumePlace { pool, name: TEMPORARY.into() });
+        }
+    }
+    text.parse().map_err(bad)
+}
+
+/// The raw device of a comparison; a file that was made for it is gone when this is.
+pub struct RawPeer {
+    /// The device.
+    pub device: Device,
+    made: Option<PathBuf>,
+}
+
+impl RawPeer {
+    /// One of the same kind as under the pool, of `range` bytes at least; `None` unless the plan compares with it.
+    pub fn of(plan: &Plan, range: u64) -> Result<Option<Self>, Failure> {
+        let (Some(Peer::Raw), Target::Volume(place)) = (plan.args.compare, &plan.target) else { return Ok(None) };
+        let pool = place.pool.to_string();
+        let (spec, made) = match place.pool.file_spec() {
+            _ if place.pool.is_volatile() => (keeping(&pool), None),
+            Some((path, options)) if std::path::Path::new(&path).is_file() => {
+                let raw = format!("{path}.raw-{}", std::process::id());
+                let size = range.next_multiple_of(4096);
+                (format!("file:{raw},size={size}{options}"), Some(PathBuf::from(raw)))
+            }
+            _ => {
+                return Err(Failure::usage(format!(
+                    "--compare raw makes a device of the kind that {pool} is on; it cannot"
+                ))
+                .fix("use a pool in one file, or vol:ram:size=1G, or vol:null:size=1T"));
+            }
+        };
+        let device = Device::open(&spec).map_err(failure::device)?;
+        Ok(Some(Self { device, made }))
+    }
+}
+
+impl Drop for RawPeer {
+    fn drop(&mut self) {
+        if let Some(path) = &self.made {
+            // It was made for the run; who removed it before spared us that.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,24 @@
+//! Asking before something is destroyed.
+//!
+//! On a terminal the person is asked; elsewhere nothing is destroyed without `--yes`, so that a script says so.
+
+use std::io::{BufRead, IsTerminal, Write};
+
+use crate::failure::Failure;
+
+/// Returns when it may be done: `what` says what will be lost, in a sentence without its full stop.
+pub fn destroy(yes: bool, what: &str) -> Result<(), Failure> {
+    if yes {
+        return Ok(());
+    }
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        return Err(Failure::usage(what.to_owned()).fix("add --yes if that is what you want"));
+    }
+    eprint!("{what}.\nGo on? Type yes: ");
+    let _ = std::io::stderr().flush();
+    let mut answer = String::new();
+    match std::io::stdin().lock().read_line(&mut answer) {
+        Ok(_) if answer.trim().eq_ignore_ascii_case("yes") => Ok(()),
+        _ => Err(Failure::run("nothing was changed").fix("answer 'yes', or add --yes")),
+    }
+}

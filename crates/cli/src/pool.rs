@@ -1,0 +1,31 @@
+//! `sheave pool`: makes pools and looks after them.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`place`] | where a pool or volume is, as written on the command line; opening it |
+//! | [`signature`] | what lies on a device before it is formatted |
+//! | [`create`], [`info`], [`check`], [`grow`], [`scrub`] | the commands |
+//!
+//! What a pool is, `docs/volumes.md` says; every rule about its content is the pool's.
+
+mod check;
+mod create;
+mod grow;
+pub mod info;
+pub mod place;
+mod scrub;
+pub mod signature;
+
+use crate::args::pool::{PoolArgs, PoolCommand};
+use crate::failure::Failure;
+
+/// Runs one of them.
+pub fn run(args: &PoolArgs) -> Result<(), Failure> {
+    match &args.command {
+        PoolCommand::Create(args) => create::run(args),
+        PoolCommand::Info(args) => info::run(args),
+        PoolCommand::Check(args) => check::run(args),
+        PoolCommand::Grow(args) => grow::run(args),
+        PoolCommand::Scrub(args) => scrub::run(args),
+    }
+}

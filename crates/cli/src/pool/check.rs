@@ -1,0 +1,180 @@
+//! `sheave pool check`: verifies a closed pool, tells each finding, and repairs only what it showed before.
+//!
+//! The names of the JSON fields are an interface.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+use sheave::base::units::fmt_bytes;
+use sheave::blk::claim::Sharing;
+use sheave::vol::{CheckOptions, CheckReport, Finding, Totals, check_device};
+
+use crate::args::pool::CheckArgs;
+use crate::failure::{self, Failure};
+use crate::{confirm, output};
+
+#[derive(Debug, Serialize)]
+struct ReportJson {
+    pool: String,
+    uuid: Option<String>,
+    /// Nothing is wrong, or nothing is any more.
+    clean: bool,
+    repaired: bool,
+    findings: Vec<FindingJson>,
+    notes: Vec<String>,
+    totals: TotalsJson,
+}
+
+#[derive(Debug, Serialize)]
+struct FindingJson {
+    kind: &'static str,
+    place: String,
+    address: Option<u64>,
+    volume: Option<String>,
+    offset: Option<u64>,
+    length: Option<u64>,
+    means: String,
+    repair: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct TotalsJson {
+    size_bytes: u64,
+    block_bytes: u64,
+    blocks: u64,
+    reserved_blocks: u64,
+    metadata_blocks: u64,
+    data_blocks: u64,
+    shared_blocks: u64,
+    free_blocks: u64,
+    pages: u64,
+    volumes: u64,
+    entries: u64,
+    records: u64,
+    generation: u64,
+}
+
+impl FindingJson {
+    fn new(finding: &Finding) -> Self {
+        Self {
+            kind: finding.kind.name(),
+            place: finding.place.what.clone(),
+            address: finding.place.address,
+            volume: finding.place.volume.clone(),
+            offset: finding.place.range.map(|(pos, _)| pos),
+            length: finding.place.range.map(|(_, len)| len),
+            means: finding.means.clone(),
+            repair: finding.repair.clone(),
+        }
+    }
+}
+
+impl TotalsJson {
+    fn new(totals: &Totals) -> Self {
+        Self {
+            size_bytes: totals.size_bytes,
+            block_bytes: totals.unit_bytes,
+            blocks: totals.units,
+            reserved_blocks: totals.reserved_units,
+            metadata_blocks: totals.metadata_units,
+            data_blocks: totals.data_units,
+            shared_blocks: totals.shared_units,
+            free_blocks: totals.free_units,
+            pages: totals.pages,
+            volumes: totals.volumes,
+            entries: totals.entries,
+            records: totals.records,
+            generation: totals.generation,
+        }
+    }
+}
+
+/// Does it.
+pub fn run(args: &CheckArgs) -> Result<(), Failure> {
+    args.pool.refuse_volatile()?;
+    args.pool.expect_there()?;
+    if args.repair && args.dry_run {
+        return Err(Failure::usage("--repair and --dry-run exclude each other")
+            .fix("look with --dry-run first, then run --repair"));
+    }
+    let (options, sharing) = match args.repair {
+        true => ("", Sharing::Alone),
+        false => (",readonly=on", Sharing::WithReaders),
+    };
+    let device = args.pool.open_device(options)?;
+    let _claim = device.claim(sharing).map_err(failure::device)?;
+    let mut report = check_device(&device, &CheckOptions { repair: false }).map_err(failure::pool)?;
+    let wants_repair = args.repair && report.findings.iter().any(|finding| finding.repair.is_some());
+    if wants_repair {
+        if !args.json {
+            output::text(&words(args, &report));
+        }
+        confirm::destroy(args.yes, "the repairs shown above change the pool, and cannot be undone")?;
+        report = check_device(&device, &CheckOptions { repair: true }).map_err(failure::pool)?;
+    }
+    // What was repaired is looked at once more, by what is there now.
+    let left = match report.repaired {
+        true => check_device(&device, &CheckOptions { repair: false }).map_err(failure::pool)?,
+        false => report.clone(),
+    };
+    tell(args, &report, &left, wants_repair)?;
+    if left.is_clean() { Ok(()) } else { Err(Failure::reported()) }
+}
+
+/// Prints what was found, and what is left of it.
+fn tell(args: &CheckArgs, report: &CheckReport, left: &CheckReport, repaired: bool) -> Result<(), Failure> {
+    if args.json {
+        return output::json(&ReportJson {
+            pool: args.pool.to_string(),
+            uuid: report.uuid.clone(),
+            clean: left.is_clean(),
+            repaired: report.repaired,
+            findings: report.findings.iter().map(FindingJson::new).collect(),
+            notes: report.notes.clone(),
+            totals: TotalsJson::new(&left.totals),
+        });
+    }
+    match repaired {
+        false => output::text(&words(args, report)),
+        true if left.is_clean() => output::text("repaired; checked again: clean\n"),
+        true => output::text(&format!("what could be repaired was; this is left:\n{}", words(args, left))),
+    }
+    Ok(())
+}
+
+/// The findings one by one, then the sum.
+fn words(args: &CheckArgs, report: &CheckReport) -> String {
+    let mut text = String::new();
+    for (number, finding) in report.findings.iter().enumerate() {
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "{:>3}. {}: {finding}", number + 1, finding.kind.name());
+        let _ = match &finding.repair {
+            Some(repair) if args.dry_run || args.repair => writeln!(text, "     repair would: {repair}"),
+            Some(_) => writeln!(text, "     can be repaired: --dry-run tells how"),
+            None => writeln!(text, "     cannot be repaired"),
+        };
+    }
+    for note in &report.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    let t = &report.totals;
+    let bytes = |units: u64| fmt_bytes(units * t.unit_bytes);
+    let _ = writeln!(
+        text,
+        "{}: {} volumes; of {}: {} of data ({} shared), {} of metadata, {} reserved, {} free",
+        args.pool,
+        t.volumes,
+        fmt_bytes(t.size_bytes),
+        bytes(t.data_units),
+        bytes(t.shared_units),
+        bytes(t.metadata_units),
+        bytes(t.reserved_units),
+        bytes(t.free_units),
+    );
+    let _ = match report.findings.len() {
+        0 => writeln!(text, "clean"),
+        1 => writeln!(text, "1 thing is wrong"),
+        many => writeln!(text, "{many} things are wrong"),
+    };
+    text
+}

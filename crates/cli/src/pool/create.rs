@@ -1,0 +1,108 @@
+//! `sheave pool create`: looks before it formats.
+
+use serde::Serialize;
+use sheave::vol::{CreateOptions, OpenOptions, Pool};
+
+use super::info::PoolJson;
+use super::place::PoolPlace;
+use super::signature;
+use crate::args::pool::CreateArgs;
+use crate::failure::{self, Failure};
+use crate::{confirm, output};
+
+/// The smallest file that is worth a pool: metadata and a few units.
+const MIN_SIZE: u64 = 4 << 20;
+
+/// What was made, for programs.
+#[derive(Serialize)]
+struct Created {
+    created: String,
+    replaced: Option<String>,
+    pool: PoolJson,
+}
+
+/// Does it.
+pub fn run(args: &CreateArgs) -> Result<(), Failure> {
+    args.pool.refuse_volatile()?;
+    let options = match (args.size, args.pool.single_path()) {
+        (Some(size), Some(_)) if size < MIN_SIZE => {
+            return Err(Failure::usage(format!("--size {size}: a pool has at least {MIN_SIZE} bytes"))
+                .fix("give it more; a file takes space only as it is written"));
+        }
+        (Some(size), Some(_)) => format!(",size={size}"),
+        (Some(_), None) => {
+            return Err(Failure::usage("--size is for a pool in one file")
+                .fix("give each member its own: file:a.img,size=5G+file:b.img,size=5G"));
+        }
+        (None, Some(path)) if !path.exists() => {
+            return Err(Failure::usage(format!("{}: there is no such file, and no size to make it with", args.pool))
+                .fix("add --size, such as --size 10G; the file takes space only as it is written"));
+        }
+        (None, _) => String::new(),
+    };
+    let made = Made::begin(&args.pool);
+    let (replaced, pool) = format(args, &options)?;
+    made.keep();
+    let pool_json = PoolJson::new(&args.pool, &pool.info());
+    pool.close().map_err(failure::pool)?;
+    if args.json {
+        return output::json(&Created { created: args.pool.to_string(), replaced, pool: pool_json });
+    }
+    output::text(&format!(
+        "created {}: {}\nnext: sheave volume create '{}#NAME' --size 100G\n",
+        args.pool,
+        pool_json.in_short(),
+        args.pool
+    ));
+    Ok(())
+}
+
+/// Looks, asks, formats, and opens what it made.
+fn format(args: &CreateArgs, options: &str) -> Result<(Option<String>, Pool), Failure> {
+    // One member after the other: each may have had another life.
+    let mut found = Vec::new();
+    for device in args.pool.open_members(options)? {
+        if let Some(what) = signature::find(&device)? {
+            found.push(format!("{} holds {what}", device.name()));
+        }
+    }
+    let replaced = (!found.is_empty()).then(|| found.join(", "));
+    if let Some(found) = &replaced {
+        confirm::destroy(args.yes, &format!("{found}; a new pool destroys it"))?;
+    }
+    let device = args.pool.open_device(options)?;
+    let create = CreateOptions {
+        unit_bytes: args.block,
+        journal_bytes: args.journal,
+        checksum: args.checksum.kind(),
+        uuid: None,
+        overwrite: replaced.is_some(),
+    };
+    Pool::create(&device, &create).map_err(failure::pool)?;
+    let pool = Pool::open(&device, &OpenOptions::default()).map_err(failure::pool)?;
+    Ok((replaced, pool))
+}
+
+/// A file that opening made; gone again unless the pool in it came to be.
+struct Made<'a> {
+    path: Option<&'a std::path::Path>,
+}
+
+impl<'a> Made<'a> {
+    fn begin(place: &'a PoolPlace) -> Self {
+        Self { path: place.single_path().filter(|path| !path.exists()) }
+    }
+
+    fn keep(mut self) {
+        self.path = None;
+    }
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        if let Some(path) = self.path {
+            // The error that brought us here is the one worth telling.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! `sheave pool info`: how large, how full, and a picture of it.
+//!
+//! The names of the JSON fields are an interface.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+use sheave::base::units::{fmt_bytes, fmt_count};
+use sheave::vol::{Checksum, PoolInfo, VolumeInfo};
+
+use super::place::{Access, PoolPlace};
+use crate::args::pool::InfoArgs;
+use crate::failure::{self, Failure};
+use crate::output;
+
+/// Cells of the picture.
+const CELLS: usize = 64;
+
+/// A pool, for programs.
+#[derive(Clone, Debug, Serialize)]
+pub struct PoolJson {
+    /// As it was named.
+    pub pool: String,
+    /// Identity.
+    pub uuid: String,
+    /// Bytes of the device that the pool uses.
+    pub size_bytes: u64,
+    /// Allocation unit.
+    pub block_bytes: u64,
+    /// Bytes of volumes' data; what several share counts once.
+    pub data_bytes: u64,
+    /// Superblocks, journal, pages.
+    pub metadata_bytes: u64,
+    /// What volumes may still take.
+    pub free_bytes: u64,
+    /// Freed, and back after the next commit.
+    pub pending_bytes: u64,
+    /// Kept for metadata.
+    pub reserve_bytes: u64,
+    /// The journal.
+    pub journal_bytes: u64,
+    /// `none` or `crc32c`.
+    pub checksum: &'static str,
+    /// Volumes and snapshots.
+    pub volumes: u32,
+    /// Runs of space with one state.
+    pub extents: u64,
+    /// Memory that its maps take while it is open.
+    pub memory_bytes: u64,
+    /// Number of the newest checkpoint.
+    pub generation: u64,
+    /// This opening replayed the journal.
+    pub recovered: bool,
+}
+
+impl PoolJson {
+    /// From what the pool tells.
+    pub fn new(place: &PoolPlace, info: &PoolInfo) -> Self {
+        Self {
+            pool: place.to_string(),
+            uuid: info.uuid.clone(),
+            size_bytes: info.size_bytes,
+            block_bytes: info.unit_bytes,
+            data_bytes: info.data_bytes,
+            metadata_bytes: info.metadata_bytes,
+            free_bytes: info.free_bytes,
+            pending_bytes: info.pending_bytes,
+            reserve_bytes: info.reserve_bytes,
+            journal_bytes: info.journal_bytes,
+            checksum: match info.checksum {
+                Checksum::None => "none",
+                Checksum::Crc32c => "crc32c",
+            },
+            volumes: info.volumes,
+            extents: info.extents,
+            memory_bytes: info.memory_bytes,
+            generation: info.generation,
+            recovered: info.recovered,
+        }
+    }
+
+    /// A line.
+    pub fn in_short(&self) -> String {
+        format!(
+            "{} in units of {}, {} free, checksums {}",
+            fmt_bytes(self.size_bytes),
+            fmt_bytes(self.block_bytes),
+            fmt_bytes(self.free_bytes),
+            self.checksum
+        )
+    }
+}
+
+/// Does it.
+pub fn run(args: &InfoArgs) -> Result<(), Failure> {
+    let pool = args.pool.open(Access::Look)?;
+    let (info, volumes) = (pool.info(), pool.volumes());
+    pool.close().map_err(failure::pool)?;
+    let json = PoolJson::new(&args.pool, &info);
+    if args.json {
+        return output::json(&json);
+    }
+    output::text(&table(&json, &volumes));
+    Ok(())
+}
+
+fn table(pool: &PoolJson, volumes: &[VolumeInfo]) -> String {
+    let snapshots = volumes.iter().filter(|volume| volume.snapshot).count();
+    let promised: u64 = volumes.iter().filter(|volume| !volume.snapshot).map(|volume| volume.size_bytes).sum();
+    let mut rows = vec![
+        ("pool", pool.pool.clone()),
+        ("identity", pool.uuid.clone()),
+        ("size", format!("{} in units of {}", fmt_bytes(pool.size_bytes), fmt_bytes(pool.block_bytes))),
+        (
+            "volumes",
+            format!("{} and {snapshots} snapshots, of {} in all", volumes.len() - snapshots, fmt_bytes(promised)),
+        ),
+        ("free", format!("{} ({} %)", fmt_bytes(pool.free_bytes), percent(pool.free_bytes, pool.size_bytes))),
+        ("extents", format!("{}, {} of memory", fmt_count(pool.extents), fmt_bytes(pool.memory_bytes))),
+        ("journal", fmt_bytes(pool.journal_bytes)),
+        ("checksums", pool.checksum.to_owned()),
+        ("checkpoint", pool.generation.to_string()),
+    ];
+    if pool.pending_bytes > 0 {
+        rows.push(("coming free", fmt_bytes(pool.pending_bytes)));
+    }
+    if pool.recovered {
+        rows.push(("note", "it was not closed the last time; its journal was replayed".to_owned()));
+    }
+    let mut text = String::new();
+    for (name, value) in rows {
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "{name:>13}  {value}");
+    }
+    text.push_str(&picture(&Use::of(pool, volumes)));
+    text
+}
+
+fn percent(part: u64, whole: u64) -> u64 {
+    (u128::from(part) * 100 / u128::from(whole.max(1))) as u64
+}
+
+/// What the pool's bytes are for; together they are its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Use {
+    data: u64,
+    shared: u64,
+    metadata: u64,
+    reserve: u64,
+    free: u64,
+}
+
+impl Use {
+    fn of(pool: &PoolJson, volumes: &[VolumeInfo]) -> Self {
+        // What is nobody's alone is shared by some.
+        let unique: u64 = volumes.iter().map(|volume| volume.unique_bytes).sum();
+        let shared = pool.data_bytes.saturating_sub(unique);
+        let free = pool.free_bytes + pool.pending_bytes;
+        Self {
+            data: pool.data_bytes - shared,
+            shared,
+            metadata: pool.metadata_bytes,
+            reserve: pool.reserve_bytes,
+            free,
+        }
+    }
+}
+
+/// A bar with a cell for each 1/64 of the pool, and its legend.
+fn picture(used: &Use) -> String {
+    let parts = [
+        ('#', "data", used.data),
+        ('S', "shared", used.shared),
+        ('m', "metadata", used.metadata),
+        ('r', "reserve", used.reserve),
+        ('.', "free", used.free),
+    ];
+    let total: u64 = parts.iter().map(|(_, _, bytes)| bytes).sum();
+    let mut bar = String::new();
+    for ((sign, ..), cells) in parts.iter().zip(cells(&parts.map(|(_, _, bytes)| bytes), total)) {
+        bar.extend(std::iter::repeat_n(*sign, cells));
+    }
+    let mut text = format!("{:>13}  [{bar}]\n", "use");
+    for (sign, name, bytes) in parts {
+        let _ = writeln!(text, "{:>15} {sign} {name:9} {:>10}  {:>3} %", "", fmt_bytes(bytes), percent(bytes, total));
+    }
+    text
+}
+
+/// Shares the cells out: what there is any of gets one at least, and the largest gives what is over or lacking.
+fn cells(parts: &[u64; 5], total: u64) -> [usize; 5] {
+    let share = |bytes: u64| match bytes {
+        0 => 0,
+        some => ((u128::from(some) * CELLS as u128 / u128::from(total)) as usize).max(1),
+    };
+    let mut cells = parts.map(share);
+    let sum: usize = cells.iter().sum();
+    if let Some(largest) = cells.iter_mut().max() {
+        *largest = (*largest + CELLS).saturating_sub(sum);
+    }
+    cells
+}
+
+#[cfg(test)]
+mod tests;

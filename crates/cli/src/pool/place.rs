@@ -1,0 +1,225 @@
+//! Where a pool or volume is, as written on the command line, and opening it.
+//!
+//! `POOL` is a device spec, a path, or several of them joined by `+`. A volume is `POOL#NAME`. Owns how these are told
+//! apart; what a spec means is the device's matter, what is in a pool the pool's.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use sheave::Device;
+use sheave::vol::{OpenOptions, Pool, PoolError, WhenFull};
+
+use crate::args::value;
+use crate::failure::Failure;
+
+/// The kinds of specs; what begins otherwise is a path.
+const KINDS: [&str; 6] = ["null", "ram", "file", "fault", "partition", "linear"];
+
+/// A pool on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolPlace {
+    text: String,
+    members: Vec<Member>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Member {
+    Path(String),
+    Spec(String),
+}
+
+/// A volume on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumePlace {
+    /// Its pool.
+    pub pool: PoolPlace,
+    /// Its name.
+    pub name: String,
+}
+
+/// What a command means to do with a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Look only. A pool that must be recovered first is, all the same.
+    Look,
+    /// Change it.
+    Change,
+}
+
+impl FromStr for PoolPlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("empty; name a file or device, such as pool.img".into());
+        }
+        if let Some((pool, name)) = text.rsplit_once('#')
+            && !Path::new(text).exists()
+        {
+            return Err(format!("this command wants a pool; '{pool}' is one, '#{name}' names a volume in it"));
+        }
+        let members = members_of(text)?;
+        Ok(Self { text: text.into(), members })
+    }
+}
+
+impl FromStr for VolumePlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((pool, name)) = text.rsplit_once('#') else {
+            return Err(format!("no volume is named; write '{text}#NAME'"));
+        };
+        if pool.is_empty() {
+            return Err(format!("no pool is named; write 'POOL#{name}', such as 'pool.img#{name}'"));
+        }
+        let name = value::volume_name(name).map_err(|why| format!("volume name '{name}': {why}"))?;
+        Ok(Self { pool: PoolPlace { text: pool.into(), members: members_of(pool)? }, name })
+    }
+}
+
+fn members_of(text: &str) -> Result<Vec<Member>, String> {
+    // A path that is there wins, whatever it is called; and `over=` takes the rest of a spec, pluses included.
+    if Path::new(text).exists() {
+        return Ok(vec![member(text)?]);
+    }
+    if is_spec(text) && text.contains("over=") {
+        return Ok(vec![Member::Spec(text.into())]);
+    }
+    text.split('+').map(member).collect()
+}
+
+fn is_spec(text: &str) -> bool {
+    text.split_once(':').is_some_and(|(kind, _)| KINDS.contains(&kind))
+}
+
+fn member(text: &str) -> Result<Member, String> {
+    if text.is_empty() {
+        return Err("nothing stands before or after a '+'; join members as in a.img+b.img".into());
+    }
+    if is_spec(text) && !Path::new(text).exists() {
+        return Ok(Member::Spec(text.into()));
+    }
+    if text.contains(',') {
+        return Err(format!("a path with a comma cannot be a member of a pool: '{text}'; use a symbolic link to it"));
+    }
+    Ok(Member::Path(text.into()))
+}
+
+impl Member {
+    /// The spec of the device, with options in a form that starts with a comma.
+    fn spec(&self, options: &str) -> String {
+        match self {
+            Self::Spec(spec) => spec.clone(),
+            // So that a '=' in a path is no parameter.
+            Self::Path(path) if path.starts_with(['/', '.']) => format!("file:{path}{options}"),
+            Self::Path(path) => format!("file:./{path}{options}"),
+        }
+    }
+}
+
+impl fmt::Display for PoolPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Display for VolumePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}#{}", self.pool, self.name)
+    }
+}
+
+impl PoolPlace {
+    /// The only path, when the pool is one file or device.
+    pub fn single_path(&self) -> Option<&Path> {
+        match self.members.as_slice() {
+            [Member::Path(path)] => Some(Path::new(path)),
+            _ => None,
+        }
+    }
+
+    /// Path and options (from their comma on) of a pool on one `file:` device.
+    pub fn file_spec(&self) -> Option<(String, String)> {
+        let spec = match self.members.as_slice() {
+            [one] => one.spec(""),
+            _ => return None,
+        };
+        let rest = spec.strip_prefix("file:")?;
+        let (path, options) = rest.split_once(',').unwrap_or((rest, ""));
+        let options: String = options
+            .split(',')
+            .filter(|key| !key.is_empty() && !key.starts_with("size="))
+            .map(|key| format!(",{key}"))
+            .collect();
+        Some((path.to_owned(), options))
+    }
+
+    /// Whether all of it is gone when this process ends.
+    pub fn is_volatile(&self) -> bool {
+        let memory = |spec: &str| spec.contains("ram:") || spec.contains("null:");
+        self.members.iter().any(|member| matches!(member, Member::Spec(spec) if memory(spec)))
+    }
+
+    /// Refuses a pool in memory, for commands whose work would be lost when they end.
+    pub fn refuse_volatile(&self) -> Result<(), Failure> {
+        if !self.is_volatile() {
+            return Ok(());
+        }
+        Err(Failure::usage(format!("{self}: a pool in memory is gone when this command ends")).fix(format!(
+            "use a file; to measure one in memory: sheave bench 'vol:{self}#test', which makes both for the run"
+        )))
+    }
+
+    /// The devices of its members.
+    pub fn open_members(&self, options: &str) -> Result<Vec<Device>, Failure> {
+        let open = |member: &Member| Device::open(&member.spec(options)).map_err(crate::failure::device);
+        self.members.iter().map(open).collect()
+    }
+
+    /// The device under the pool, opened with options such as `,size=10G` for members that are paths.
+    pub fn open_device(&self, options: &str) -> Result<Device, Failure> {
+        let devices = self.open_members(options)?;
+        match devices.as_slice() {
+            [one] => Ok(one.clone()),
+            several => sheave::blk::linear::concatenate(&self.text, several).map_err(crate::failure::device),
+        }
+    }
+
+    /// The pool, which must be there.
+    pub fn open(&self, access: Access) -> Result<Pool, Failure> {
+        self.refuse_volatile()?;
+        self.expect_there()?;
+        if access == Access::Look
+            && let Ok(device) = self.open_device(",readonly=on")
+        {
+            let options = OpenOptions { read_only: true, when_full: WhenFull::Error };
+            match Pool::open(&device, &options) {
+                Ok(pool) => return Ok(pool),
+                Err(error @ (PoolError::Busy { .. } | PoolError::Device(_))) => {
+                    return Err(crate::failure::pool(error));
+                }
+                // It wants to be recovered, which is a change; or it is broken, as the second opening tells.
+                Err(_) => {}
+            }
+        }
+        Pool::open(&self.open_device("")?, &OpenOptions::default()).map_err(crate::failure::pool)
+    }
+
+    /// The words for a pool that is not there, better than those of a device that could be made.
+    pub fn expect_there(&self) -> Result<(), Failure> {
+        for member in &self.members {
+            if let Member::Path(path) = member
+                && !Path::new(path).exists()
+            {
+                return Err(Failure::run(format!("{path}: there is no such file or device"))
+                    .fix(format!("check the path, or make a pool: sheave pool create {self} --size 10G")));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

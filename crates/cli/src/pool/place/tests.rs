@@ -1,0 +1,63 @@
+//! How places are read.
+
+use super::*;
+
+fn specs(text: &str) -> Vec<String> {
+    text.parse::<PoolPlace>().expect(text).members.iter().map(|member| member.spec(",size=1M")).collect()
+}
+
+#[test]
+fn paths_specs_and_several_of_them() {
+    assert_eq!(specs("no-such.img"), ["file:./no-such.img,size=1M"]);
+    assert_eq!(specs("/no/such.img"), ["file:/no/such.img,size=1M"]);
+    assert_eq!(specs("a=b.img"), ["file:./a=b.img,size=1M"]);
+    assert_eq!(specs("a.img+/b.img"), ["file:./a.img,size=1M", "file:/b.img,size=1M"]);
+    assert_eq!(specs("file:a.img,direct=off"), ["file:a.img,direct=off"]);
+    assert_eq!(specs("file:a,size=1G+b"), ["file:a,size=1G", "file:./b,size=1M"]);
+    assert_eq!(specs("linear:over=file:a+file:b"), ["linear:over=file:a+file:b"]);
+    for bad in ["", "+a", "a++b", "a,b", "pool.img#vol"] {
+        assert!(bad.parse::<PoolPlace>().is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn a_file_that_is_there_is_one_path_whatever_its_name() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("a+b#c");
+    std::fs::write(&path, "").expect("a file");
+    let place: PoolPlace = path.display().to_string().parse().expect("one path");
+    assert_eq!(place.single_path(), Some(path.as_path()));
+    let volume: VolumePlace = format!("{}#v", path.display()).parse().expect("a volume in it");
+    assert_eq!(volume.pool.single_path(), Some(path.as_path()));
+}
+
+#[test]
+fn volumes() {
+    let place: VolumePlace = "pool.img#root-1.0_x".parse().expect("a volume");
+    assert_eq!((place.pool.to_string().as_str(), place.name.as_str()), ("pool.img", "root-1.0_x"));
+    assert_eq!(place.to_string(), "pool.img#root-1.0_x");
+    for (bad, word) in [
+        ("pool.img", "pool.img#NAME"),
+        ("#root", "POOL#root"),
+        ("pool.img#", "1 to 255"),
+        ("pool.img#-x", "begins with"),
+        ("pool.img#.x", "begins with"),
+        ("pool.img#a b", "' '"),
+        ("pool.img#a/b", "'/'"),
+    ] {
+        let error = bad.parse::<VolumePlace>().expect_err(bad);
+        assert!(error.contains(word), "{bad}: {error}");
+    }
+    assert!(format!("p#{}", "x".repeat(255)).parse::<VolumePlace>().is_ok());
+    assert!(format!("p#{}", "x".repeat(256)).parse::<VolumePlace>().is_err());
+}
+
+#[test]
+fn what_is_in_memory_is_told() {
+    for (text, volatile) in [("ram:size=1G", true), ("fault:error=0.1,over=ram:size=1G", true), ("ramdisk.img", false)]
+    {
+        let place: PoolPlace = text.parse().expect(text);
+        assert_eq!(place.is_volatile(), volatile, "{text}");
+        assert_eq!(place.refuse_volatile().is_err(), volatile, "{text}");
+    }
+}

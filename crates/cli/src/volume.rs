@@ -1,0 +1,43 @@
+//! `sheave volume`: thin volumes and snapshots, and copying into and out of them.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`manage`] | create, resize, rename, snapshot, clone, rollback, delete |
+//! | [`show`] | list and info |
+//! | [`map`] | where the parts of a volume lie |
+//! | [`import`], [`export`] | copies from and to raw images, over [`lanes`] |
+//! | [`lanes`] | buffers and I/O in flight on a ring with the volume |
+//! | [`source`] | an image to read: where it has holes, and how to wait for a pipe |
+//! | [`sink`] | an image to write |
+//! | [`progress`] | how far a copy is |
+
+mod export;
+mod import;
+mod lanes;
+mod manage;
+mod map;
+pub mod progress;
+mod show;
+mod sink;
+mod source;
+
+use crate::args::volume::{VolumeArgs, VolumeCommand as C};
+use crate::failure::Failure;
+
+/// Runs one of them.
+pub fn run(args: &VolumeArgs) -> Result<(), Failure> {
+    match &args.command {
+        C::Create(args) => manage::create(args),
+        C::List(args) => show::list(args),
+        C::Info(args) => show::info(args),
+        C::Resize(args) => manage::resize(args),
+        C::Rename(args) => manage::rename(args),
+        C::Snapshot(args) => manage::snapshot(args),
+        C::Clone(args) => manage::clone(args),
+        C::Rollback(args) => manage::rollback(args),
+        C::Delete(args) => manage::delete(args),
+        C::Map(args) => map::run(args),
+        C::Import(args) => import::run(args),
+        C::Export(args) => export::run(args),
+    }
+}

@@ -1,0 +1,179 @@
+//! `sheave volume export`: the content of a volume becomes a raw image, with holes where it has no data.
+//!
+//! The extents say what to read; reads are several ahead of what is written, and are written in order, so that a stream
+//! gets the same bytes as a file.
+
+use std::collections::VecDeque;
+
+use serde::Serialize;
+use sheave::base::sync::atomic::{AtomicBool, Ordering};
+use sheave::base::units::fmt_bytes;
+use sheave::vol::ExtentKind;
+use sheave::{Pool, Volume};
+
+use super::lanes::{LANE_BYTES, LANES, Lanes};
+use super::progress::Progress;
+use super::show::VolumeJson;
+use super::sink::Sink;
+use crate::args::volume::ExportArgs;
+use crate::failure::{self, Failure};
+use crate::pool::place::{Access, VolumePlace};
+use crate::{output, signals};
+
+/// How much of the volume is asked for its extents at a time: bounds the memory for them.
+const WINDOW: u64 = 16 << 30;
+
+/// What was done, for programs.
+#[derive(Serialize)]
+struct Exported {
+    done: &'static str,
+    volume: VolumeJson,
+    file: String,
+    /// What was read and written; the rest is holes.
+    copied_bytes: u64,
+    seconds: f64,
+}
+
+/// What is read ahead, or a hole.
+enum Next {
+    Read { lane: u16, pos: u64, len: usize },
+    Hole { pos: u64, len: u64 },
+}
+
+/// Does it.
+pub fn run(args: &ExportArgs) -> Result<(), Failure> {
+    let to_stdout = args.file == std::path::Path::new("-");
+    if args.json && to_stdout {
+        return Err(Failure::usage("--json and - both want stdout").fix("export to a file, or leave --json out"));
+    }
+    let stop = signals::stop_flag()?;
+    let place = &args.volume;
+    let pool = place.pool.open(Access::Look)?;
+    let outcome = copy_all(&pool, args, &stop);
+    let info = outcome.and_then(|done| Ok((done, pool.volume_info(&place.name).map_err(failure::pool)?)));
+    let closed = pool.close().map_err(failure::pool);
+    let ((copied_bytes, seconds), info) = info?;
+    closed?;
+    let volume = VolumeJson::new(&place.pool, &info);
+    let file = args.file.display().to_string();
+    if args.json {
+        return output::json(&Exported { done: "exported", volume, file, copied_bytes, seconds });
+    }
+    let text = format!(
+        "exported: {} to {}; {} of data, the rest is holes; {seconds:.1} s\n",
+        volume.in_short(),
+        if to_stdout { "stdout" } else { &file },
+        fmt_bytes(copied_bytes)
+    );
+    if to_stdout {
+        eprint!("{text}");
+    } else {
+        output::text(&text);
+    }
+    Ok(())
+}
+
+/// The bytes copied and the seconds it took.
+fn copy_all(pool: &Pool, args: &ExportArgs, stop: &AtomicBool) -> Result<(u64, f64), Failure> {
+    let place = &args.volume;
+    let size = pool.volume_info(&place.name).map_err(failure::pool)?.size_bytes;
+    let volume = pool.open_volume(&place.name).map_err(failure::pool)?;
+    let mut copy = Copy {
+        sink: Sink::open(&args.file, size, args.yes)?,
+        lanes: Lanes::new(&volume, place)?,
+        ahead: VecDeque::with_capacity(usize::from(LANES)),
+        progress: Progress::new("export", args.progress, args.json, Some(size)),
+        copied: 0,
+    };
+    let ended = copy.run(&volume, place, size, stop)?;
+    if !ended {
+        return Err(Failure::interrupted(format!("the export was ended; {} is not complete", args.file.display())));
+    }
+    copy.sink.finish(size)?;
+    Ok((copy.copied, copy.progress.finish().as_secs_f64()))
+}
+
+struct Copy {
+    sink: Sink,
+    lanes: Lanes,
+    /// What comes next in the image, oldest first.
+    ahead: VecDeque<Next>,
+    progress: Progress,
+    copied: u64,
+}
+
+impl Copy {
+    /// False when it was stopped.
+    fn run(&mut self, volume: &Volume, place: &VolumePlace, size: u64, stop: &AtomicBool) -> Result<bool, Failure> {
+        let mut window = 0;
+        while window < size {
+            let len = WINDOW.min(size - window);
+            let extents = volume.extents(window, len).map_err(failure::pool)?;
+            let covered: u64 = extents.iter().map(|extent| extent.len).sum();
+            if covered != len {
+                return Err(Failure::run(format!("{place}: its extents cover {covered} of {len} bytes"))
+                    .fix("sheave pool check tells what is wrong with the pool"));
+            }
+            for extent in extents {
+                if extent.kind != ExtentKind::Data {
+                    self.put(Next::Hole { pos: extent.pos, len: extent.len })?;
+                    continue;
+                }
+                let mut pos = extent.pos;
+                while pos < extent.pos + extent.len {
+                    // Relaxed: the flag carries nothing but itself.
+                    if stop.load(Ordering::Relaxed) {
+                        return Ok(false);
+                    }
+                    let len = (extent.pos + extent.len - pos).min(LANE_BYTES as u64) as usize;
+                    let lane = self.lane()?;
+                    self.lanes.read(lane, len, pos)?;
+                    self.put(Next::Read { lane, pos, len })?;
+                    pos += len as u64;
+                }
+            }
+            window += len;
+        }
+        while !self.ahead.is_empty() {
+            self.write_oldest()?;
+        }
+        Ok(true)
+    }
+
+    /// A lane that no read ahead is in.
+    fn lane(&mut self) -> Result<u16, Failure> {
+        loop {
+            let used =
+                |lane: &u16| self.ahead.iter().any(|next| matches!(next, Next::Read { lane: at, .. } if at == lane));
+            if let Some(lane) = (0..LANES).find(|lane| !used(lane)) {
+                return Ok(lane);
+            }
+            self.write_oldest()?;
+        }
+    }
+
+    fn put(&mut self, next: Next) -> Result<(), Failure> {
+        if self.ahead.len() == usize::from(LANES) {
+            self.write_oldest()?;
+        }
+        self.ahead.push_back(next);
+        Ok(())
+    }
+
+    fn write_oldest(&mut self) -> Result<(), Failure> {
+        match self.ahead.pop_front() {
+            None => Ok(()),
+            Some(Next::Hole { pos, len }) => {
+                self.progress.advance(len);
+                self.sink.hole(pos, len)
+            }
+            Some(Next::Read { lane, pos, len }) => {
+                self.lanes.wait_for(lane)?;
+                self.sink.data(pos, &self.lanes.bytes(lane)[..len])?;
+                self.copied += len as u64;
+                self.progress.advance(len as u64);
+                Ok(())
+            }
+        }
+    }
+}

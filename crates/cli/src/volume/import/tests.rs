@@ -1,0 +1,25 @@
+//! Zeroes and data told apart; names in between.
+
+use super::*;
+
+#[test]
+fn runs_of_zeroes_and_of_data() {
+    let grain = GRAIN as usize;
+    let mut bytes = vec![0; 8 * grain];
+    assert_eq!(split(&bytes), [Run { start: 0, len: 8 * grain, zero: true }]);
+    // The last byte of a block counts as the first does.
+    bytes[2 * grain - 1] = 1;
+    bytes[2 * grain] = 1;
+    bytes[7 * grain + 1000] = 1;
+    let run = |start: usize, len: usize, zero| Run { start: start * grain, len: len * grain, zero };
+    assert_eq!(split(&bytes), [run(0, 1, true), run(1, 2, false), run(3, 4, true), run(7, 1, false)]);
+    assert_eq!(split(&[]), []);
+}
+
+#[test]
+fn interim_names_are_names() {
+    for name in ["a".to_owned(), "x".repeat(255), "y".repeat(245)] {
+        let interim = interim_name(&name);
+        assert!(value::volume_name(&interim).is_ok() && interim.ends_with(SUFFIX), "{interim}");
+    }
+}

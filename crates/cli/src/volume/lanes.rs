@@ -1,0 +1,187 @@
+//! Buffers and I/O in flight: a ring with a volume attached, as copies use it.
+//!
+//! A lane is a registered buffer. A copy takes a free one, fills it and writes parts of it, or reads into it and takes
+//! the bytes out; it is free again when nothing uses it. The first I/O that fails ends the copy, after the others ended.
+//!
+//! * I1. At most [`MAX_OPS`] operations are in flight, so that the ring has an entry for each.
+//! * I2. A lane's bytes are touched only while no operation uses it (the ring refuses otherwise).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sheave::base::status::Errno;
+use sheave::uring::prep::Entry;
+use sheave::{Buf, Fd, Ring, RingError, Volume, op};
+
+use crate::failure::Failure;
+use crate::pool::place::VolumePlace;
+
+/// Buffers.
+pub const LANES: u16 = 16;
+/// Bytes of a buffer: the largest I/O.
+pub const LANE_BYTES: usize = 1 << 20;
+/// Operations in flight at most (I1).
+const MAX_OPS: usize = 128;
+
+/// What an operation does, for its errors.
+#[derive(Clone, Copy, Debug)]
+struct Op {
+    what: &'static str,
+    lane: Option<u16>,
+    pos: u64,
+    /// What it should end with.
+    expected: u32,
+}
+
+/// A ring with a volume.
+pub struct Lanes {
+    ring: Ring,
+    fd: Fd,
+    place: VolumePlace,
+    /// Operations that use each lane.
+    users: [u32; LANES as usize],
+    /// In flight, by user data; the free places.
+    ops: Vec<Option<Op>>,
+    free_ops: Vec<usize>,
+    failed: Option<(Op, i32)>,
+}
+
+impl Lanes {
+    /// A ring on this thread with the volume attached.
+    pub fn new(volume: &Volume, place: &VolumePlace) -> Result<Self, Failure> {
+        let fail = |err: RingError| Failure::run(format!("{place}: cannot set a ring up: {err}"));
+        let mut ring = Ring::builder().entries(2 * MAX_OPS as u32).build().map_err(fail)?;
+        let fd = ring.attach_file(Arc::new(volume.clone())).map_err(fail)?;
+        let buffers = (0..LANES).map(|_| Buf::zeroed(LANE_BYTES, 4096)).collect::<Result<Vec<_>, _>>();
+        let buffers = buffers.map_err(|err| Failure::run(format!("no memory for the buffers: {err}")))?;
+        ring.register_buffers(buffers).map_err(fail)?;
+        Ok(Self {
+            ring,
+            fd,
+            place: place.clone(),
+            users: [0; LANES as usize],
+            ops: vec![None; MAX_OPS],
+            free_ops: (0..MAX_OPS).collect(),
+            failed: None,
+        })
+    }
+
+    /// A lane that nothing uses; waits for one.
+    pub fn take(&mut self) -> Result<u16, Failure> {
+        loop {
+            if let Some(lane) = self.users.iter().position(|users| *users == 0) {
+                return Ok(lane as u16);
+            }
+            self.reap(1)?;
+        }
+    }
+
+    /// A free lane's bytes, to fill.
+    pub fn bytes_mut(&mut self, lane: u16) -> &mut [u8] {
+        self.ring.buffer_mut(lane).expect("I2: the lane is free")
+    }
+
+    /// A free lane's bytes, to take out.
+    pub fn bytes(&self, lane: u16) -> &[u8] {
+        self.ring.buffer(lane).expect("I2: the lane is free")
+    }
+
+    /// Starts writing a part of a lane to `pos` of the volume.
+    pub fn write(&mut self, lane: u16, part: Range<usize>, pos: u64) -> Result<(), Failure> {
+        let what = Op { what: "write", lane: Some(lane), pos, expected: part.len() as u32 };
+        self.start(op::write_fixed(self.fd, lane, part).offset(pos), what)
+    }
+
+    /// Starts reading `len` bytes from `pos` of the volume to the front of a lane.
+    pub fn read(&mut self, lane: u16, len: usize, pos: u64) -> Result<(), Failure> {
+        let what = Op { what: "read", lane: Some(lane), pos, expected: len as u32 };
+        self.start(op::read_fixed(self.fd, lane, 0..len).offset(pos), what)
+    }
+
+    /// Starts giving the space of a range back.
+    pub fn punch(&mut self, pos: u64, len: u64) -> Result<(), Failure> {
+        self.start(op::punch_hole(self.fd, pos, len), Op { what: "discard", lane: None, pos, expected: 0 })
+    }
+
+    /// Makes everything written durable; waits for it.
+    pub fn sync(&mut self) -> Result<(), Failure> {
+        self.drain()?;
+        self.start(op::fsync(self.fd), Op { what: "flush", lane: None, pos: 0, expected: 0 })?;
+        self.drain()
+    }
+
+    /// Waits until nothing uses a lane.
+    pub fn wait_for(&mut self, lane: u16) -> Result<(), Failure> {
+        while self.users[usize::from(lane)] > 0 {
+            self.reap(1)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is in flight.
+    pub fn drain(&mut self) -> Result<(), Failure> {
+        while self.free_ops.len() < MAX_OPS {
+            self.reap(1)?;
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, entry: Entry, op: Op) -> Result<(), Failure> {
+        let number = loop {
+            match self.free_ops.pop() {
+                Some(number) => break number,
+                None => self.reap(1)?,
+            }
+        };
+        self.ops[number] = Some(op);
+        if let Some(lane) = op.lane {
+            self.users[usize::from(lane)] += 1;
+        }
+        self.ring
+            .push(entry.user_data(number as u64))
+            .map_err(|full| Failure::run(format!("{}: the ring refuses: {}", self.place, full.error)))?;
+        // Handed over at once: the file or pipe at the other end may take its time.
+        self.reap(0)
+    }
+
+    /// Hands over what was pushed, waits for `wait` completions, and takes those that are there.
+    fn reap(&mut self, wait: u32) -> Result<(), Failure> {
+        match self.ring.submit_and_wait(wait) {
+            Ok(_) | Err(RingError::Busy) => {}
+            Err(err) => return Err(Failure::run(format!("{}: the ring refuses: {err}", self.place))),
+        }
+        for done in self.ring.completions() {
+            let number = done.user_data as usize;
+            let Some(op) = self.ops[number].take() else { continue };
+            self.free_ops.push(number);
+            if let Some(lane) = op.lane {
+                self.users[usize::from(lane)] -= 1;
+            }
+            if done.res != op.expected as i32 && self.failed.is_none() {
+                self.failed = Some((op, done.res));
+            }
+        }
+        match self.failed {
+            Some((op, res)) => Err(self.explain(op, res)),
+            None => Ok(()),
+        }
+    }
+
+    fn explain(&self, op: Op, res: i32) -> Failure {
+        let at = match op.what {
+            "flush" => String::new(),
+            _ => format!(" at byte {}", op.pos),
+        };
+        if res >= 0 {
+            let cause = format!("{}: {}{at} did {res} of {} bytes", self.place, op.what, op.expected);
+            return Failure::run(cause).fix("the volume may have become smaller meanwhile: try again");
+        }
+        let failure = Failure::run(format!("{}: {}{at} failed: {}", self.place, op.what, Errno(-res)));
+        match -res {
+            libc::ENOSPC => failure.fix("make room: delete volumes or snapshots, or sheave pool grow"),
+            libc::EROFS | libc::EBADF => failure.fix("a snapshot cannot be written: make a clone of it"),
+            libc::EILSEQ => failure.fix("a checksum was wrong: sheave pool scrub tells what is damaged"),
+            _ => failure.fix("look at the device under the pool (dmesg), then sheave pool check"),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What changes a volume as a whole: create, resize, rename, snapshot, clone, rollback, delete.
+//!
+//! Each opens the pool, does one thing that is durable when it returns, and closes. What destroys data asks first.
+
+use serde::Serialize;
+use sheave::Pool;
+use sheave::base::units::fmt_bytes;
+use sheave::vol::VolumeInfo;
+
+use super::show::VolumeJson;
+use crate::args::volume as args;
+use crate::failure::{self, Failure};
+use crate::pool::place::{Access, PoolPlace, VolumePlace};
+use crate::{confirm, output};
+
+/// What was done, for programs: `{"done": "snapshot", "volume": {...}}`.
+#[derive(Serialize)]
+struct Done {
+    done: &'static str,
+    volume: VolumeJson,
+}
+
+#[derive(Serialize)]
+struct Deleted {
+    done: &'static str,
+    pool: String,
+    deleted: Vec<String>,
+    /// Space that came free with it.
+    freed_bytes: u64,
+}
+
+/// Opens the pool, does `change`, closes, and tells of the volume that came of it.
+fn one(
+    place: &PoolPlace,
+    json: bool,
+    done: &'static str,
+    change: impl FnOnce(&Pool) -> Result<VolumeInfo, Failure>,
+) -> Result<(), Failure> {
+    let pool = place.open(Access::Change)?;
+    let outcome = change(&pool);
+    let closed = pool.close().map_err(failure::pool);
+    let info = outcome?;
+    closed?;
+    let volume = VolumeJson::new(place, &info);
+    if json {
+        return output::json(&Done { done, volume });
+    }
+    output::text(&format!("{done}: {}\n", volume.in_short()));
+    Ok(())
+}
+
+fn info(pool: &Pool, name: &str) -> Result<VolumeInfo, Failure> {
+    pool.volume_info(name).map_err(failure::pool)
+}
+
+/// `sheave volume create`.
+pub fn create(args: &args::CreateArgs) -> Result<(), Failure> {
+    let VolumePlace { pool: place, name } = &args.volume;
+    one(place, args.json, "created", |pool| {
+        pool.create_volume(name, args.size).map_err(failure::pool)?;
+        info(pool, name)
+    })
+}
+
+/// `sheave volume resize`.
+pub fn resize(args: &args::ResizeArgs) -> Result<(), Failure> {
+    let VolumePlace { pool: place, name } = &args.volume;
+    one(place, args.json, "resized", |pool| {
+        let now = info(pool, name)?;
+        let new = args.size.of(now.size_bytes).map_err(|why| {
+            Failure::usage(format!("{}: {why}", args.volume)).fix("give the whole size instead, such as 20G")
+        })?;
+        if new < now.size_bytes {
+            let (from, to) = (fmt_bytes(now.size_bytes), fmt_bytes(new));
+            let what = format!("{} shrinks from {from} to {to}; what lies beyond is lost", args.volume);
+            confirm::destroy(args.yes, &what)?;
+        }
+        pool.resize(name, new).map_err(failure::pool)?;
+        info(pool, name)
+    })
+}
+
+/// `sheave volume rename`.
+pub fn rename(args: &args::RenameArgs) -> Result<(), Failure> {
+    let VolumePlace { pool: place, name } = &args.volume;
+    one(place, args.json, "renamed", |pool| {
+        pool.rename(name, &args.new_name).map_err(failure::pool)?;
+        info(pool, &args.new_name)
+    })
+}
+
+/// `sheave volume snapshot`.
+pub fn snapshot(args: &args::SnapshotArgs) -> Result<(), Failure> {
+    let VolumePlace { pool: place, name } = &args.volume;
+    one(place, args.json, "snapshot", |pool| {
+        pool.snapshot(name, &args.name).map_err(failure::pool)?;
+        info(pool, &args.name)
+    })
+}
+
+/// `sheave volume clone`.
+pub fn clone(args: &args::CloneArgs) -> Result<(), Failure> {
+    let VolumePlace { pool: place, name } = &args.volume;
+    one(place, args.json, "cloned", |pool| {
+        pool.clone_volume(name, &args.name).map_err(failure::pool)?;
+        info(pool, &args.name)
+    })
+}
+
+/// `sheave volume rollback`.
+pub fn rollback(args: &args::RollbackArgs) -> Result<(), Failure> {
+    let VolumePlace { pool: place, name } = &args.volume;
+    one(place, args.json, "rolled back", |pool| {
+        // Both must be there before anybody is asked about them.
+        (info(pool, name)?, info(pool, &args.snapshot)?);
+        let what = format!("{} becomes what '{}' is; what was written since is lost", args.volume, args.snapshot);
+        confirm::destroy(args.yes, &what)?;
+        pool.rollback(name, &args.snapshot).map_err(failure::pool)?;
+        info(pool, name)
+    })
+}
+
+/// `sheave volume delete`.
+pub fn delete(args: &args::DeleteArgs) -> Result<(), Failure> {
+    let place = &args.volumes[0].pool;
+    if let Some(other) = args.volumes.iter().find(|volume| volume.pool != *place) {
+        return Err(Failure::usage(format!("{} is in another pool than {}", other, args.volumes[0]))
+            .fix("delete the volumes of each pool with a command of its own"));
+    }
+    let mut names: Vec<&str> = args.volumes.iter().map(|volume| volume.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let pool = place.open(Access::Change)?;
+    let outcome = delete_all(&pool, place, &names, args.yes);
+    let closed = pool.close().map_err(failure::pool);
+    let freed_bytes = outcome?;
+    closed?;
+    if args.json {
+        let deleted = names.iter().map(ToString::to_string).collect();
+        return output::json(&Deleted { done: "deleted", pool: place.to_string(), deleted, freed_bytes });
+    }
+    output::text(&format!("deleted: {}; {} came free\n", names.join(", "), fmt_bytes(freed_bytes)));
+    Ok(())
+}
+
+fn delete_all(pool: &Pool, place: &PoolPlace, names: &[&str], yes: bool) -> Result<u64, Failure> {
+    let infos = names.iter().map(|name| info(pool, name)).collect::<Result<Vec<_>, _>>()?;
+    let written: u64 = infos.iter().map(|info| info.written_bytes).sum();
+    // An empty volume is no loss.
+    if written > 0 {
+        let what = format!("{} in {place} hold {} of data, which is lost", names.join(", "), fmt_bytes(written));
+        confirm::destroy(yes, &what)?;
+    }
+    let free = |pool: &Pool| {
+        let info = pool.info();
+        info.free_bytes + info.pending_bytes
+    };
+    let before = free(pool);
+    for name in names {
+        pool.delete(name).map_err(failure::pool)?;
+    }
+    Ok(free(pool).saturating_sub(before))
+}

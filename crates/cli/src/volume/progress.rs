@@ -1,0 +1,154 @@
+//! How far a copy is, always on stderr: a bar on a terminal, else a line now and then, as JSON if the result is JSON.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
+use serde::Serialize;
+use sheave::base::units::fmt_bytes;
+
+use crate::args::ProgressStyle;
+
+/// How often a bar is drawn, and a line written.
+const BAR_TICK: Duration = Duration::from_millis(250);
+const LINE_TICK: Duration = Duration::from_secs(5);
+
+/// The progress of one copy.
+pub struct Progress {
+    what: &'static str,
+    style: ProgressStyle,
+    bar: Option<ProgressBar>,
+    /// Bytes of all, when that is known.
+    total: Option<u64>,
+    done: u64,
+    since: Instant,
+    next: Instant,
+}
+
+/// A line for programs.
+#[derive(Serialize)]
+struct JsonLine {
+    phase: &'static str,
+    /// From 0 to 1; null when the length of the whole is not known.
+    done: Option<f64>,
+    eta_s: Option<f64>,
+    bytes: u64,
+    total_bytes: Option<u64>,
+    bytes_per_sec: f64,
+}
+
+impl Progress {
+    /// Begins; `what` is one word.
+    pub fn new(what: &'static str, asked: ProgressStyle, json: bool, total: Option<u64>) -> Self {
+        let style = match asked {
+            ProgressStyle::Auto if std::io::stderr().is_terminal() => ProgressStyle::Bar,
+            ProgressStyle::Auto if json => ProgressStyle::Json,
+            ProgressStyle::Auto => ProgressStyle::Lines,
+            chosen => chosen,
+        };
+        let bar = (style == ProgressStyle::Bar).then(|| {
+            let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
+            bar.set_style(
+                BarStyle::with_template(TEMPLATE).expect("a constant, tried by a test").progress_chars("=> "),
+            );
+            bar.set_prefix(what);
+            bar
+        });
+        let since = Instant::now();
+        let tick = if bar.is_some() { BAR_TICK } else { LINE_TICK };
+        Self { what, style, bar, total, done: 0, since, next: since + tick }
+    }
+
+    /// So many bytes more are done.
+    pub fn advance(&mut self, bytes: u64) {
+        self.done += bytes;
+        let now = Instant::now();
+        if now < self.next {
+            return;
+        }
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(self.share().map_or(0, |share| (share * 1000.0) as u64));
+                bar.set_message(self.words());
+                self.next = now + BAR_TICK;
+            }
+            None => {
+                self.write_line();
+                self.next = now + LINE_TICK;
+            }
+        }
+    }
+
+    /// Ends, and gives the time that it took.
+    pub fn finish(self) -> Duration {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        self.since.elapsed()
+    }
+
+    fn share(&self) -> Option<f64> {
+        self.total.map(|total| if total == 0 { 1.0 } else { (self.done as f64 / total as f64).min(1.0) })
+    }
+
+    fn speed(&self) -> f64 {
+        self.done as f64 / self.since.elapsed().as_secs_f64().max(1e-9)
+    }
+
+    /// Time left at the pace so far.
+    fn eta(&self) -> Option<Duration> {
+        let left = self.total?.saturating_sub(self.done) as f64;
+        let speed = self.speed();
+        (speed > 0.0).then(|| Duration::try_from_secs_f64(left / speed).unwrap_or(Duration::MAX))
+    }
+
+    fn words(&self) -> String {
+        let of = self.total.map_or(String::new(), |total| format!(" of {}", fmt_bytes(total)));
+        let eta = self.eta().map_or(String::new(), |eta| format!(", {:.0}s left", eta.as_secs_f64().ceil()));
+        format!("{}{of}, {}/s{eta}", fmt_bytes(self.done), fmt_bytes(self.speed() as u64))
+    }
+
+    fn write_line(&self) {
+        let line = match self.style {
+            ProgressStyle::Json => {
+                let line = JsonLine {
+                    phase: self.what,
+                    done: self.share(),
+                    eta_s: self.eta().map(|eta| eta.as_secs_f64()),
+                    bytes: self.done,
+                    total_bytes: self.total,
+                    bytes_per_sec: self.speed(),
+                };
+                serde_json::to_string(&line).unwrap_or_default()
+            }
+            ProgressStyle::Lines => match self.share() {
+                Some(share) => format!("{} {:.0}%: {}", self.what, share * 100.0, self.words()),
+                None => format!("{}: {}", self.what, self.words()),
+            },
+            _ => return,
+        };
+        // Nobody listening is no reason to stop.
+        let _ = writeln!(std::io::stderr().lock(), "{line}");
+    }
+}
+
+const TEMPLATE: &str = "{prefix:>9} [{bar:24}] {msg}";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_with_and_without_a_total() {
+        assert!(BarStyle::with_template(TEMPLATE).is_ok());
+        let mut progress = Progress::new("import", ProgressStyle::None, false, Some(4096));
+        progress.advance(1024);
+        assert!(progress.words().starts_with("1 KiB of 4 KiB, "), "{}", progress.words());
+        assert!(progress.words().contains("s left"));
+        assert_eq!(progress.share(), Some(0.25));
+        let mut stream = Progress::new("import", ProgressStyle::None, false, None);
+        stream.advance(4096);
+        assert!(stream.words().starts_with("4 KiB, ") && stream.share().is_none() && stream.eta().is_none());
+        assert_eq!(Progress::new("import", ProgressStyle::None, false, Some(0)).share(), Some(1.0));
+    }
+}

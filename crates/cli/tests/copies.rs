@@ -1,0 +1,193 @@
+//! Import and export: every byte comes back, zeroes take no space, and a copy that is ended leaves the pool fine.
+
+mod sheave;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use sheave::{Dir, Said, no_io_uring};
+
+/// An image of 24 MiB and a bit: data of every kind between holes, some blocks of zeroes that are no holes.
+fn image(dir: &Dir, name: &str) -> Vec<u8> {
+    let len = (24 << 20) + 1234;
+    let mut bytes = vec![0; len];
+    let mut seed = 1u64;
+    for (start, end) in [(0, 4096), (1 << 20, (3 << 20) + 77), (10 << 20, 10 << 20 | 1), (23 << 20, len)] {
+        for byte in &mut bytes[start..end] {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            *byte = (seed >> 56) as u8;
+        }
+    }
+    let file = fs::File::create(dir.path(name)).expect("a file");
+    file.set_len(len as u64).expect("grown");
+    for (number, piece) in bytes.chunks(1 << 16).enumerate() {
+        // Zeroes in front of the first MiB are written, all others are left as holes.
+        if number < 16 || piece.iter().any(|byte| *byte != 0) {
+            file.write_all_at(piece, (number << 16) as u64).expect("written");
+        }
+    }
+    bytes
+}
+
+fn padded(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.resize(bytes.len().next_multiple_of(4096), 0);
+    bytes
+}
+
+fn pool() -> Option<Dir> {
+    if no_io_uring() {
+        return None;
+    }
+    let dir = Dir::new();
+    dir.ok("pool create p.img --size 64M");
+    Some(dir)
+}
+
+#[test]
+fn what_goes_in_comes_out_and_zeroes_take_no_space() {
+    let Some(dir) = pool() else { return };
+    // V1, V3, V13, V17.
+    let bytes = image(&dir, "raw");
+    let done = dir.ok("volume import raw p.img#v --json --progress none").json();
+    assert_eq!((&done["done"], &done["image_bytes"]), (&"imported".into(), &bytes.len().into()), "{done}");
+    let blocks = bytes.chunks(4096).filter(|block| block.iter().any(|byte| *byte != 0)).count() as u64;
+    assert_eq!(done["copied_bytes"], blocks * 4096, "{done}");
+    let volume = &done["volume"];
+    assert_eq!((&volume["name"], &volume["written_bytes"]), (&"v".into(), &(blocks * 4096).into()), "{volume}");
+    assert_eq!(volume["size_bytes"], padded(bytes.clone()).len(), "{volume}");
+    let out = dir.ok("volume export p.img#v out --json --progress none").json();
+    assert_eq!((&out["done"], &out["copied_bytes"]), (&"exported".into(), &(blocks * 4096).into()), "{out}");
+    assert!(fs::read(dir.path("out")).expect("exported") == padded(bytes.clone()));
+    let meta = fs::metadata(dir.path("out")).expect("exported");
+    assert!(meta.blocks() * 512 < meta.len() / 2, "{} blocks of 512: holes stay holes", meta.blocks());
+    // Through pipes as well: there zeroes are written.
+    let piped = dir.shell("cat raw | \"$SHEAVE\" volume import - p.img#piped --progress none");
+    assert_eq!(piped.code, 0, "{}", piped.err);
+    let out = dir.shell("\"$SHEAVE\" volume export p.img#piped - --progress none | cat > out2");
+    assert_eq!(out.code, 0, "{}", out.err);
+    assert!(fs::read(dir.path("out2")).expect("exported") == padded(bytes));
+    let info = dir.ok("volume info p.img#piped --json").json();
+    assert_eq!(info["written_bytes"], blocks * 4096, "{info}");
+    assert!(dir.ok("pool check p.img").out.ends_with("clean\n"));
+}
+
+#[test]
+fn an_import_over_data_leaves_none_of_it() {
+    let Some(dir) = pool() else { return };
+    // V4.
+    fs::write(dir.path("old"), vec![0xee; 25 << 20]).expect("an image");
+    dir.ok("volume import old p.img#v");
+    let bytes = image(&dir, "raw");
+    dir.ok("volume import raw p.img#v --yes");
+    dir.ok("volume export p.img#v out");
+    let mut wanted = bytes;
+    wanted.resize(25 << 20, 0);
+    assert!(fs::read(dir.path("out")).expect("exported") == wanted);
+    let info = dir.ok("volume info p.img#v --json").json();
+    assert!(info["allocated_bytes"].as_u64() < Some(5 << 20), "the space came back: {info}");
+}
+
+#[test]
+fn sizes_that_do_not_fit_are_told() {
+    let Some(dir) = pool() else { return };
+    fs::write(dir.path("raw"), vec![1; 1 << 20]).expect("an image");
+    let refused = |line: &str, code: i32, words: &[&str]| {
+        let said = dir.run(line);
+        assert_eq!(said.code, code, "{line}: {}{}", said.out, said.err);
+        words.iter().for_each(|word| assert!(said.err.contains(word), "{line}: no `{word}` in\n{}", said.err));
+    };
+    refused("volume import raw p.img#v --size 512k", 2, &["less than the 1048576 bytes", "fix: "]);
+    refused("volume import none p.img#v", 1, &["cannot read none", "fix: "]);
+    dir.ok("volume import raw p.img#big --size 1G");
+    dir.ok("volume create p.img#small --size 4k");
+    refused("volume import raw p.img#small", 1, &["1048576 bytes", "sheave volume resize 'p.img#small' 1048576"]);
+    refused("volume import raw p.img#small --size 1M", 2, &["--size is for a new volume"]);
+    let said = dir.shell("\"$SHEAVE\" volume import - p.img#v --size 64k < raw");
+    assert_eq!(said.code, 1);
+    assert!(said.err.contains("longer than the volume"), "{}", said.err);
+    refused("volume export p.img#big out/none", 1, &["cannot write", "fix: "]);
+    fs::write(dir.path("there"), "x").expect("a file");
+    refused("volume export p.img#big there", 2, &["there exists", "--yes"]);
+    assert_eq!(fs::read(dir.path("there")).expect("kept"), b"x");
+    refused("volume export p.img#big p.img --yes", 1, &["in use", "fix: "]);
+    refused("volume export p.img#big - --json", 2, &["both want stdout"]);
+    let list = dir.ok("volume list p.img --json").json();
+    assert_eq!(list["volumes"].as_array().map(Vec::len), Some(2), "what failed left nothing: {list}");
+}
+
+#[test]
+fn a_full_pool_ends_an_import_and_stays_whole() {
+    let Some(dir) = pool() else { return };
+    // V15.
+    fs::write(dir.path("raw"), vec![1; 8 << 20]).expect("an image");
+    dir.ok("volume import raw p.img#first");
+    fs::write(dir.path("large"), vec![2; 80 << 20]).expect("an image");
+    let said = dir.run("volume import large p.img#second --progress none");
+    assert_eq!(said.code, 1, "{}{}", said.out, said.err);
+    assert!(said.err.contains("ENOSPC") || said.err.contains("No space"), "{}", said.err);
+    assert!(said.err.contains("sheave pool grow"), "{}", said.err);
+    let list = dir.ok("volume list p.img --json").json();
+    assert_eq!(list["volumes"].as_array().map(Vec::len), Some(1), "{list}");
+    dir.ok("volume export p.img#first out");
+    assert!(fs::read(dir.path("out")).expect("exported") == vec![1; 8 << 20]);
+    assert!(dir.ok("pool check p.img").out.ends_with("clean\n"));
+}
+
+/// Starts an import from a pipe that brings 1 MiB and then waits.
+fn waiting_import(dir: &Dir) -> (std::process::Child, std::process::ChildStdin) {
+    let mut child = dir
+        .command("volume import - p.img#v --progress none")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut stdin = child.stdin.take().expect("piped");
+    stdin.write_all(&vec![3; 3 << 20]).expect("it reads");
+    std::thread::sleep(Duration::from_millis(400));
+    (child, stdin)
+}
+
+#[test]
+fn ctrl_c_ends_an_import_without_a_trace() {
+    let Some(dir) = pool() else { return };
+    let (child, stdin) = waiting_import(&dir);
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it is there");
+    let since = Instant::now();
+    let said = Said::of(child.wait_with_output().expect("it ends"));
+    drop(stdin);
+    assert!(since.elapsed() < Duration::from_secs(5), "it took {:?}", since.elapsed());
+    assert_eq!(said.code, 130, "{}{}", said.out, said.err);
+    assert!(said.err.contains("p.img#v was not made"), "{}", said.err);
+    let list = dir.ok("volume list p.img --json").json();
+    assert_eq!(list["volumes"].as_array().map(Vec::len), Some(0), "{list}");
+    let info = dir.ok("pool info p.img --json").json();
+    assert_eq!((&info["data_bytes"], &info["recovered"]), (&0.into(), &false.into()), "{info}");
+}
+
+#[test]
+fn a_killed_import_leaves_a_pool_that_opens() {
+    let Some(dir) = pool() else { return };
+    // V18, V20: the lock goes with its process, and the next opening recovers.
+    fs::write(dir.path("raw"), vec![1; 1 << 20]).expect("an image");
+    dir.ok("volume import raw p.img#first");
+    let (mut child, stdin) = waiting_import(&dir);
+    let busy = dir.run("pool info p.img");
+    assert_eq!(busy.code, 1, "{}", busy.out);
+    assert!(busy.err.contains(&format!("process {} (sheave)", child.id())), "{}", busy.err);
+    child.kill().expect("it is there");
+    child.wait().expect("it ended");
+    drop(stdin);
+    dir.ok("volume export p.img#first out");
+    assert!(fs::read(dir.path("out")).expect("exported") == vec![1; 1 << 20]);
+    let said = dir.run("volume import raw p.img#v");
+    assert_eq!(said.code, 1, "{}", said.out);
+    assert!(said.err.contains("was cut off") && said.err.contains("p.img#v.importing"), "{}", said.err);
+    dir.ok("volume delete --yes p.img#v.importing");
+    dir.ok("volume import raw p.img#v");
+    assert!(dir.ok("pool check p.img").out.ends_with("clean\n"));
+}

@@ -1,0 +1,234 @@
+//! `sheave pool`: what it makes, tells and refuses. Shapes of its JSON are an interface.
+
+mod sheave;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use serde_json::Value;
+use sheave::{Dir, Said, no_io_uring};
+
+fn refused(said: &Said, code: i32, words: &[&str]) {
+    assert_eq!(said.code, code, "{}{}", said.out, said.err);
+    for word in words {
+        assert!(said.err.contains(word), "no `{word}` in\n{}", said.err);
+    }
+    assert!(said.err.contains("fix: "), "{}", said.err);
+}
+
+fn bytes(json: &Value, name: &str) -> u64 {
+    json[name].as_u64().unwrap_or_else(|| panic!("{name} of {json}"))
+}
+
+#[test]
+fn a_pool_is_made_and_described() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    let made = dir.ok("pool create p.img --size 64M --block 16k --journal 1M --json").json();
+    let pool = &made["pool"];
+    assert_eq!((&made["created"], &made["replaced"]), (&"p.img".into(), &Value::Null), "{made}");
+    assert_eq!(fs::metadata(dir.path("p.img")).expect("made").len(), 64 << 20);
+    assert_eq!((bytes(pool, "block_bytes"), bytes(pool, "volumes")), (16 << 10, 0), "{made}");
+    assert_eq!((pool["checksum"].as_str(), pool["recovered"].as_bool()), (Some("none"), Some(false)), "{made}");
+    assert_eq!(pool["uuid"].as_str().map(str::len), Some(32), "{made}");
+    let info = dir.ok("pool info p.img --json").json();
+    for name in ["pool", "uuid", "size_bytes", "block_bytes", "journal_bytes"] {
+        assert_eq!(info[name], pool[name], "{name}");
+    }
+    let names = ["data_bytes", "metadata_bytes", "free_bytes", "pending_bytes", "reserve_bytes"];
+    let sum: u64 = names.iter().map(|name| bytes(&info, name)).sum();
+    assert!(sum <= bytes(&info, "size_bytes"), "{info}");
+    assert!(bytes(&info, "free_bytes") > 32 << 20, "{info}");
+    let text = dir.ok("pool info p.img").out;
+    for word in ["p.img", "64 MiB in units of 16 KiB", "use  [", "m metadata", ". free"] {
+        assert!(text.contains(word), "no `{word}` in\n{text}");
+    }
+}
+
+#[test]
+fn what_is_there_is_named_and_kept_unless_yes() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    dir.ok("pool create p.img --size 64M");
+    refused(&dir.run("pool create p.img"), 2, &["a Sheave pool (", "destroys it", "--yes"]);
+    fs::write(dir.path("d.img"), vec![0; 16 << 20]).expect("a file");
+    let file = fs::File::options().write(true).open(dir.path("d.img")).expect("opened");
+    file.write_all_at(&[0x53, 0xef], 1080).expect("written");
+    refused(&dir.run("pool create d.img"), 2, &["an ext2, ext3 or ext4 file system"]);
+    file.write_all_at(&[0, 0], 1080).expect("written");
+    file.write_all_at(&[1], 1_000_000).expect("written");
+    refused(&dir.run("pool create d.img"), 2, &["data: byte 1000000 is not zero"]);
+    let made = dir.ok("pool create d.img --yes --json").json();
+    assert!(made["replaced"].as_str().is_some_and(|what| what.contains("byte 1000000")), "{made}");
+    let again = dir.ok("pool create p.img --yes --json").json();
+    assert!(again["replaced"].as_str().is_some_and(|what| what.contains("a Sheave pool (")), "{again}");
+}
+
+#[test]
+fn wrong_arguments_are_told() {
+    let dir = Dir::new();
+    refused(&dir.run("pool create p.img"), 2, &["no size to make it with", "--size 10G"]);
+    refused(&dir.run("pool create p.img --size 1M"), 2, &["at least"]);
+    refused(&dir.run("pool create a.img+b.img --size 1G"), 2, &["file:a.img,size=5G"]);
+    refused(&dir.run("pool create ram:size=1G"), 2, &["gone when this command ends", "sheave bench"]);
+    refused(&dir.run("pool info p.img"), 1, &["no such file", "sheave pool create p.img"]);
+    refused(&dir.run("pool check p.img"), 1, &["no such file"]);
+    refused(&dir.run("pool grow p.img"), 1, &["no such file"]);
+    refused(&dir.run("pool check x --repair --dry-run"), 1, &["no such file"]);
+    for (line, word) in [
+        ("pool create p.img --size 1G --block 3k", "power of two"),
+        ("pool create p.img --size 1G --block 2M", "power of two"),
+        ("pool create p.img --size 1G --checksum md5", "crc32c"),
+        ("pool info p.img#vol", "names a volume in it"),
+        ("pool info a.img++b.img", "'+'"),
+        ("pool", "Commands:"),
+    ] {
+        let said = dir.run(line);
+        assert_eq!(said.code, 2, "{line}: {}", said.err);
+        assert!(said.err.contains(word), "{line}: no `{word}` in\n{}", said.err);
+    }
+    assert!(!dir.path("p.img").exists(), "nothing was made on the way");
+}
+
+#[test]
+fn a_file_that_is_no_pool_is_not_opened() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    fs::write(dir.path("d.img"), vec![7; 16 << 20]).expect("a file");
+    for line in ["pool info d.img", "volume list d.img", "pool grow d.img"] {
+        let said = dir.run(line);
+        assert_eq!(said.code, 1, "{line}: {}{}", said.out, said.err);
+        assert!(said.err.contains("d.img") || said.err.contains("pool"), "{line}: {}", said.err);
+    }
+    let said = dir.run("pool check d.img --json");
+    assert_eq!(said.code, 1, "{}{}", said.out, said.err);
+    assert_eq!(said.json()["findings"][0]["kind"], "no-pool", "{}", said.out);
+}
+
+#[test]
+fn a_pool_grows_with_its_file() {
+    if no_io_uring() {
+        return;
+    }
+    // V14.
+    let dir = Dir::new();
+    dir.ok("pool create p.img --size 64M");
+    dir.ok("volume create p.img#v --size 1G");
+    let before = bytes(&dir.ok("pool info p.img --json").json(), "free_bytes");
+    let grown = dir.ok("pool grow p.img --size 128M --json").json();
+    assert_eq!(grown["pool"], "p.img");
+    assert!(bytes(&grown, "size_bytes_before") <= 64 << 20 && bytes(&grown, "size_bytes") > 120 << 20, "{grown}");
+    let info = dir.ok("pool info p.img --json").json();
+    assert_eq!(bytes(&info, "size_bytes"), bytes(&grown, "size_bytes"));
+    assert!(bytes(&info, "free_bytes") > before + (50 << 20), "{info}");
+    assert!(dir.ok("pool grow p.img").out.contains("already"));
+    refused(&dir.run("pool grow p.img --size 64M"), 2, &["pools grow only"]);
+    dir.ok("pool check p.img");
+}
+
+#[test]
+fn a_pool_on_two_files() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    dir.ok("pool create file:a.img,size=32M+file:b.img,size=32M");
+    dir.ok("volume create a.img+b.img#v --size 48M");
+    fs::write(dir.path("raw"), vec![5; 48 << 20]).expect("an image");
+    dir.ok("volume import raw a.img+b.img#v --yes");
+    dir.ok("volume export a.img+b.img#v out");
+    assert!(fs::read(dir.path("raw")).expect("read") == fs::read(dir.path("out")).expect("read"));
+    dir.ok("pool check a.img+b.img");
+    for wrong in ["a.img", "b.img", "b.img+a.img"] {
+        let said = dir.run(&format!("pool info {wrong}"));
+        assert_eq!(said.code, 1, "{wrong}: {}{}", said.out, said.err);
+    }
+}
+
+#[test]
+fn a_check_of_a_good_pool_and_of_a_damaged_one() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    dir.ok("pool create p.img --size 64M");
+    dir.ok("volume create p.img#v --size 1G");
+    let report = dir.ok("pool check p.img --json").json();
+    assert_eq!((&report["clean"], &report["repaired"]), (&true.into(), &false.into()), "{report}");
+    assert_eq!((report["findings"].as_array().map(Vec::len), bytes(&report["totals"], "volumes")), (Some(0), 1));
+    // V19: one superblock is damaged.
+    let file = fs::File::options().write(true).open(dir.path("p.img")).expect("opened");
+    file.write_all_at(&[0xff; 16], 100).expect("written");
+    let said = dir.run("pool check p.img --json");
+    assert_eq!(said.code, 1, "{}{}", said.out, said.err);
+    let report = said.json();
+    assert_eq!((&report["clean"], &report["findings"][0]["kind"]), (&false.into(), &"superblock".into()), "{report}");
+    for name in ["kind", "place", "address", "volume", "means", "repair"] {
+        assert!(report["findings"][0].get(name).is_some(), "{name}: {report}");
+    }
+    let dry = dir.run("pool check p.img --dry-run");
+    assert_eq!(dry.code, 1);
+    assert!(dry.out.contains("repair would: "), "{}", dry.out);
+    refused(&dir.run("pool check p.img --repair"), 2, &["cannot be undone", "--yes"]);
+    let repaired = dir.ok("pool check p.img --repair --yes --json").json();
+    assert_eq!((&repaired["clean"], &repaired["repaired"]), (&true.into(), &true.into()), "{repaired}");
+    assert!(dir.ok("pool check p.img").out.ends_with("clean\n"));
+    assert_eq!(dir.ok("volume list p.img --json").json()["volumes"][0]["name"], "v");
+}
+
+#[test]
+fn a_scrub_finds_data_that_rotted() {
+    if no_io_uring() {
+        return;
+    }
+    // V16.
+    let dir = Dir::new();
+    dir.ok("pool create p.img --size 64M --checksum crc32c");
+    fs::write(dir.path("raw"), vec![0x5a; 1 << 20]).expect("an image");
+    dir.ok("volume import raw p.img#v");
+    dir.ok("volume snapshot p.img#v s");
+    let clean = dir.ok("pool scrub p.img --json").json();
+    assert_eq!((bytes(&clean, "read_bytes"), bytes(&clean, "bad_bytes")), (1 << 20, 0), "shared data once: {clean}");
+    let map = dir.ok("volume map p.img#v --json").out;
+    let map: Value = serde_json::from_str(&map).expect("JSON");
+    let at = map[0]["offset"].as_u64().expect("an offset") + 8192 + 100;
+    let file = fs::File::options().write(true).open(dir.path("p.img")).expect("opened");
+    file.write_all_at(&[0x5b], at).expect("written");
+    let said = dir.run("pool scrub p.img --json");
+    assert_eq!(said.code, 1, "{}{}", said.out, said.err);
+    let report = said.json();
+    assert_eq!(bytes(&report, "bad_bytes"), 4096, "{report}");
+    assert_eq!((&report["bad"][0]["offset"], &report["bad"][0]["length"]), (&8192.into(), &4096.into()), "{report}");
+    let said = dir.run("volume export p.img#v out");
+    assert_eq!(said.code, 1, "{}", said.out);
+    assert!(said.err.contains("checksum") && !dir.path("out").exists(), "{}", said.err);
+}
+
+#[test]
+fn one_owner_at_a_time() {
+    if no_io_uring() {
+        return;
+    }
+    // V20: the lock is another process's, as it would be with a program that has the pool open.
+    let dir = Dir::new();
+    dir.ok("pool create p.img --size 64M");
+    let file = fs::File::open(dir.path("p.img")).expect("opened");
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).expect("locked");
+    let me = format!("process {} (", std::process::id());
+    for line in ["pool info p.img", "volume create p.img#v --size 1M", "pool check p.img", "pool grow p.img"] {
+        let said = dir.run(line);
+        refused(&said, 1, &["p.img", "is in use", &me]);
+    }
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::Unlock).expect("unlocked");
+    // Those that only look do not keep each other out.
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared).expect("locked");
+    dir.ok("pool info p.img");
+    dir.ok("pool check p.img");
+    refused(&dir.run("volume create p.img#v --size 1M"), 1, &[&me]);
+}

@@ -1,0 +1,89 @@
+//! The books of a pool: what it says of space must agree with what its extents are.
+//!
+//! Owns [`audit`]. It believes the extents of the volumes, which the model has compared byte by byte, and nothing else.
+
+use std::collections::BTreeMap;
+
+use sheave_vol::{Extent, ExtentKind, Pool, PoolInfo, VolumeInfo};
+
+/// Compares the pool's and the volumes' numbers with the extents.
+pub fn audit(pool: &Pool) -> Result<(), String> {
+    let info = pool.info();
+    balance(&info)?;
+    let mut owners: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut volumes = Vec::new();
+    for volume in pool.volumes() {
+        let name = &volume.name;
+        let open = pool.open_volume(name).map_err(|error| format!("opening '{name}': {error}"))?;
+        let extents = open.extents(0, volume.size_bytes).map_err(|error| format!("extents of '{name}': {error}"))?;
+        covers(&volume, &extents)?;
+        for unit in units(&extents, info.unit_bytes) {
+            *owners.entry(unit).or_default() += 1;
+        }
+        volumes.push((volume, extents));
+    }
+    let data = owners.len() as u64 * info.unit_bytes;
+    if info.data_bytes != data {
+        return Err(format!("the pool counts {} bytes of data; the volumes have {data}", info.data_bytes));
+    }
+    if info.volumes as usize != volumes.len() {
+        return Err(format!("the pool counts {} volumes and lists {}", info.volumes, volumes.len()));
+    }
+    volumes.iter().try_for_each(|(volume, extents)| balance_volume(volume, extents, &owners, info.unit_bytes))
+}
+
+/// Free, taken and kept add up to the size.
+fn balance(info: &PoolInfo) -> Result<(), String> {
+    let sum = info.data_bytes + info.metadata_bytes + info.free_bytes + info.pending_bytes + info.reserve_bytes;
+    if sum != info.size_bytes {
+        return Err(format!("the pool's bytes add up to {sum} and not to {}: {info:?}", info.size_bytes));
+    }
+    Ok(())
+}
+
+/// Extents follow each other from the first byte to the last.
+fn covers(volume: &VolumeInfo, extents: &[Extent]) -> Result<(), String> {
+    let mut at = 0;
+    for extent in extents {
+        if extent.pos != at || extent.len == 0 {
+            return Err(format!("extents of '{}' leave a gap at {at}: {extent:?}", volume.name));
+        }
+        at += extent.len;
+    }
+    if at != volume.size_bytes {
+        return Err(format!("extents of '{}' end at {at} of {}", volume.name, volume.size_bytes));
+    }
+    Ok(())
+}
+
+/// The units that extents lie in, each once.
+fn units(extents: &[Extent], unit_bytes: u64) -> Vec<u64> {
+    let with_space = extents.iter().filter(|extent| extent.kind != ExtentKind::Hole);
+    let mut all: Vec<u64> =
+        with_space.flat_map(|one| one.addr / unit_bytes..(one.addr + one.len).div_ceil(unit_bytes)).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn balance_volume(
+    volume: &VolumeInfo,
+    extents: &[Extent],
+    owners: &BTreeMap<u64, u64>,
+    unit_bytes: u64,
+) -> Result<(), String> {
+    let units = units(extents, unit_bytes);
+    let shared = units.iter().filter(|unit| owners.get(unit).is_some_and(|&count| count > 1)).count() as u64;
+    let written: u64 = extents.iter().filter(|one| one.kind == ExtentKind::Data).map(|one| one.len).sum();
+    let allocated = units.len() as u64;
+    let (shared, unique) = (shared * unit_bytes, (allocated - shared) * unit_bytes);
+    let told = (volume.allocated_bytes, volume.shared_bytes, volume.unique_bytes, volume.written_bytes);
+    if told != (allocated * unit_bytes, shared, unique, written) {
+        return Err(format!(
+            "'{}' says allocated, shared, unique, written: {told:?}; its extents say {:?}",
+            volume.name,
+            (allocated * unit_bytes, shared, unique, written)
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! `check` on the image of a disk, without a disk.
+//!
+//! Owns [`ImageIo`], the bytes of an image as the pool's blocking I/O has them.
+
+use sheave_base::status::Status;
+use sheave_base::sync::{Mutex, MutexGuard};
+use sheave_vol::{BlockIo, CheckOptions, CheckReport, PoolError, check};
+
+use crate::disk::{Image, SECTOR};
+
+/// An image that is read and written at once.
+#[derive(Debug)]
+pub struct ImageIo(Mutex<Image>);
+
+impl ImageIo {
+    /// Of this image.
+    #[must_use]
+    pub fn new(image: Image) -> ImageIo {
+        ImageIo(Mutex::new(image))
+    }
+
+    fn image(&self) -> MutexGuard<'_, Image> {
+        self.0.lock().expect("no holder of the image panics")
+    }
+}
+
+impl BlockIo for ImageIo {
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
+        self.image().read(at / SECTOR as u64, buf);
+        Ok(())
+    }
+
+    fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
+        self.image().write(at / SECTOR as u64, buf);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), Status> {
+        Ok(())
+    }
+
+    fn discard(&self, _: u64, _: u64) -> Result<(), Status> {
+        Ok(())
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.image().size_bytes()
+    }
+}
+
+/// What `check` says of an image.
+pub fn check_image(image: &Image) -> Result<CheckReport, PoolError> {
+    check(&ImageIo::new(image.clone()), &CheckOptions::default())
+}

@@ -1,0 +1,330 @@
+//! A simulated disk: a block driver over an image in memory, with a volatile cache, cut at will.
+//!
+//! Owns [`SimDisk`], its driver and its hardware queues. What is durable and what a crash leaves is decided in
+//! [`media`]; here requests come and end. A request that comes waits for a seeded number of polls, so requests of one
+//! ring end in any order, and between two rings the one that is polled goes first. All of it is one thread's.
+//!
+//! The faults atlas, for a disk that keeps its promises (no [`Lie`]):
+//!
+//! | what a crash may do to a write that no flush has covered | volumes must |
+//! |---|---|
+//! | keep it, lose it, tear it between sectors of 512 B | survive, with nothing wrong to be seen |
+//! | let it come after one that ended later, on the same sectors | survive |
+//! | **what it never does** | |
+//! | lose or tear what a flush or FUA covered | may rely on it |
+//! | **in the modes for damage only** ([`Cut::misdirected`], [`corrupt`](crate::corrupt)) | |
+//! | write it elsewhere; change a metadata block later | detect and name it, never serve what it says |
+//!
+//! Invariant I1: the log has every step in the order in which the disk took it; its length is the disk's time.
+
+pub mod cut;
+pub mod image;
+pub mod lie;
+pub mod media;
+mod memory;
+
+pub use cut::{Cut, Fate};
+pub use image::{Image, PAGE, SECTOR};
+pub use lie::Lie;
+pub use media::{Media, Step};
+
+use std::fmt;
+use std::ops::Range;
+
+use sheave_base::status::Status;
+use sheave_base::sync::{Arc, Mutex, MutexGuard};
+use sheave_blk::bio::Op;
+use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
+use sheave_blk::limits::Limits;
+use sheave_blk::linear::concatenate;
+use sheave_blk::request::{DoneList, RQ_FUA, Rq, RqList, RqQueue, RqTable};
+use sheave_blk::{Device, DeviceError};
+
+use crate::rng::Rng;
+
+const DEPTH: u16 = 64;
+/// The size of every member but the last is a multiple of this.
+const MEMBER_BYTES: u64 = 1 << 20;
+
+/// What a simulated disk is like.
+#[derive(Clone, Debug)]
+pub struct DiskOptions {
+    /// Decides in which order requests end, and what a discard leaves.
+    pub seed: u64,
+    /// Smallest addressable unit.
+    pub logical_block: u32,
+    /// A write can be made durable by itself.
+    pub fua: bool,
+    /// Polls that a request waits at most.
+    pub max_delay: u64,
+    /// A promise that it breaks.
+    pub lie: Option<Lie>,
+    /// Disks that it is made of, end to end, each with a cache of its own.
+    pub members: u64,
+}
+
+impl Default for DiskOptions {
+    fn default() -> Self {
+        DiskOptions { seed: 0, logical_block: 512, fua: true, max_delay: 3, lie: None, members: 1 }
+    }
+}
+
+struct State {
+    media: Media,
+    log: Vec<Step>,
+    next_id: u64,
+    rng: Rng,
+}
+
+impl State {
+    fn step(&mut self, step: Step) {
+        self.media.step(&step);
+        self.log.push(step); // I1
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "disk after {} steps", self.log.len())
+    }
+}
+
+/// A simulated disk. Clones are the same disk.
+#[derive(Clone, Debug)]
+pub struct SimDisk {
+    state: Arc<Mutex<State>>,
+    options: Arc<DiskOptions>,
+    device: Option<Device>,
+}
+
+impl SimDisk {
+    /// A disk with this content, all of it durable.
+    #[must_use]
+    pub fn new(image: Image, options: DiskOptions) -> SimDisk {
+        let rng = Rng::new(options.seed).fork(0xd15c);
+        let media = Media::new(image, options.lie);
+        let state = Arc::new(Mutex::new(State { media, log: Vec::new(), next_id: 0, rng }));
+        let mut disk = SimDisk { state, options: Arc::new(options), device: None };
+        let devices: Vec<Device> = disk.members().map(|one| Device::from_driver("sim:", Box::new(one))).collect();
+        disk.device = match devices.as_slice() {
+            [one] => Some(one.clone()),
+            many => concatenate("sim:", many).ok(),
+        };
+        disk
+    }
+
+    fn members(&self) -> impl Iterator<Item = Member> + '_ {
+        let (bytes, count) = (self.lock().media.current().size_bytes(), self.options.members.max(1));
+        let each = bytes / count / MEMBER_BYTES * MEMBER_BYTES;
+        (0..count).map(move |at| Member {
+            disk: self.clone(),
+            start: at * each,
+            bytes: if at + 1 < count { each } else { bytes - at * each },
+        })
+    }
+
+    /// The disk as everybody else sees it.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.device.clone().expect("`new` has made it; only the drivers inside have none")
+    }
+
+    /// How many steps the disk has taken: its time.
+    #[must_use]
+    pub fn time(&self) -> usize {
+        self.lock().log.len()
+    }
+
+    /// All steps so far.
+    #[must_use]
+    pub fn log(&self) -> Vec<Step> {
+        self.lock().log.clone()
+    }
+
+    /// What readers see now.
+    #[must_use]
+    pub fn image(&self) -> Image {
+        self.lock().media.current().clone()
+    }
+
+    /// What is left if the power goes now.
+    #[must_use]
+    pub fn crash(&self, rng: &mut Rng) -> (Image, Cut) {
+        self.lock().media.crash(rng)
+    }
+
+    /// The same with one write that lands where `to` says; for the mode in which damage must be noticed.
+    #[must_use]
+    pub fn misdirect(&self, rng: &mut Rng, to: impl Fn(&mut Rng) -> u64) -> (Image, Cut) {
+        let state = self.lock();
+        let mut cut = Cut::draw(&state.media.loose(), rng);
+        if !cut.fates.is_empty() {
+            cut.misdirected = Some((rng.below(cut.fates.len() as u64) as usize, to(rng)));
+        }
+        (state.media.crash_as(&cut), cut)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of the state panics")
+    }
+}
+
+/// One of the disks that a simulated disk is made of.
+#[derive(Debug)]
+struct Member {
+    disk: SimDisk,
+    /// Where it begins.
+    start: u64,
+    bytes: u64,
+}
+
+impl Driver for Member {
+    fn limits(&self) -> Limits {
+        Limits {
+            logical_block: self.disk.options.logical_block,
+            max_sectors: 256,
+            max_segments: 64,
+            max_discard_sectors: 4096,
+            max_write_zeroes_sectors: 4096,
+            queue_depth: DEPTH,
+            ..Limits::default()
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            fua: self.disk.options.fua,
+            volatile_cache: true,
+            discard: true,
+            write_zeroes: true,
+            polled: true,
+            direct_io: true,
+            ..Capabilities::default()
+        }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn open_hctx(&self, _: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
+        let held = RqQueue::with_depth(DEPTH);
+        let sectors = self.start / SECTOR as u64..(self.start + self.bytes) / SECTOR as u64;
+        Ok(Box::new(SimQueue { disk: self.disk.clone(), sectors, held, due: Vec::new(), polls: 0 }))
+    }
+}
+
+/// What a hardware queue knows of a request that it holds.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    tag: u16,
+    id: u64,
+    /// Ends in this poll.
+    poll: u64,
+}
+
+/// One ring's way to the disk.
+#[derive(Debug)]
+struct SimQueue {
+    disk: SimDisk,
+    /// Of the whole.
+    sectors: Range<u64>,
+    held: RqQueue,
+    due: Vec<Due>,
+    polls: u64,
+}
+
+impl SimQueue {
+    /// A request has come.
+    fn come(&mut self, rq: Rq, rqs: &RqTable<'_>) {
+        let state = &mut *self.disk.lock();
+        let request = rqs.get(&rq);
+        let sector = self.sectors.start + request.sector;
+        let id = state.next_id;
+        state.next_id += 1;
+        let data = match request.op {
+            Op::Read => None,
+            Op::Flush => {
+                state.step(Step::Flush { id, sectors: self.sectors.clone() });
+                None
+            }
+            Op::Write => Some(memory::gather(rqs, &rq)),
+            Op::WriteZeroes => Some(vec![0; request.bytes as usize]),
+            Op::Discard => Some(discarded(state, sector, request.bytes)),
+        };
+        if let Some(data) = data {
+            let fua = request.flags & RQ_FUA != 0;
+            state.step(Step::Write { id, sector, data: data.into(), fua });
+        }
+        let delay = state.rng.below(self.disk.options.max_delay + 1);
+        self.due.push(Due { tag: rq.tag(), id, poll: self.polls + 1 + delay });
+        self.held.push(rq);
+    }
+
+    /// A request ends.
+    fn end(&self, due: Due, rq: Rq, rqs: &RqTable<'_>, done: &mut DoneList) {
+        let state = &mut *self.disk.lock();
+        let request = rqs.get(&rq);
+        if request.op == Op::Read {
+            let mut bytes = vec![0; request.bytes as usize];
+            state.media.current().read(self.sectors.start + request.sector, &mut bytes);
+            memory::scatter(rqs, &rq, &bytes);
+        } else {
+            state.step(Step::End { id: due.id });
+        }
+        done.push(rq, Status::Ok);
+    }
+
+    /// Ends what is due in this poll, or everything.
+    fn end_due(&mut self, all: bool, rqs: &RqTable<'_>, done: &mut DoneList) {
+        let mut ready: Vec<Due> = self.due.iter().filter(|due| all || due.poll <= self.polls).copied().collect();
+        ready.sort_by_key(|due| (due.poll, due.id));
+        self.due.retain(|due| !all && due.poll > self.polls);
+        for due in ready {
+            if let Some(rq) = self.held.remove(due.tag) {
+                self.end(due, rq, rqs, done);
+            }
+        }
+    }
+}
+
+/// What a discarded range holds: what it held, zeroes, or something that nobody wrote.
+fn discarded(state: &mut State, sector: u64, len: u32) -> Vec<u8> {
+    let mut bytes = vec![0; len as usize];
+    match state.rng.below(3) {
+        0 => state.media.current().read(sector, &mut bytes),
+        1 => {}
+        _ => bytes.fill(0xdc),
+    }
+    bytes
+}
+
+impl HwQueue for SimQueue {
+    fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
+        while let Some(rq) = list.pop() {
+            self.come(rq, rqs);
+        }
+    }
+
+    fn poll(&mut self, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
+        if !self.due.is_empty() {
+            self.polls += 1;
+            self.end_due(false, rqs, done);
+        }
+    }
+
+    fn next_event(&self) -> NextEvent {
+        if self.due.is_empty() { NextEvent::Idle } else { NextEvent::Ready }
+    }
+
+    fn timed_out(&mut self, _: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
+        TimedOut::Waiting
+    }
+
+    fn shutdown(&mut self, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
+        self.end_due(true, rqs, done);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! The cut: what a crash does to each write that was not durable.
+//!
+//! Owns [`Cut`], the fates and the order of the loose writes of one crash. Drawn from a seed; it says in words what it
+//! did, and can be made gentler fate by fate, which is how a failure is made small.
+
+use std::fmt;
+
+use sheave_base::sync::Arc;
+
+use super::image::{Image, SECTOR};
+use crate::rng::Rng;
+
+/// A write that a crash may lose.
+#[derive(Clone, Debug)]
+pub struct Loose {
+    /// First sector.
+    pub sector: u64,
+    /// Whole sectors.
+    pub data: Arc<[u8]>,
+    /// Sectors of it that have a later durable content.
+    pub dead: Vec<u64>,
+    /// Acknowledged.
+    pub ended: bool,
+}
+
+/// What becomes of a loose write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// All of it is on the medium.
+    Kept,
+    /// Nothing of it is.
+    Lost,
+    /// The sectors whose bits are set are; the pattern repeats every 64.
+    Torn(u64),
+}
+
+/// One crash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// By loose write.
+    pub fates: Vec<Fate>,
+    /// In which order those that are kept reach the medium.
+    pub order: Vec<usize>,
+    /// A write that lands on another sector, and on which; only where a test asks for it.
+    pub misdirected: Option<(usize, u64)>,
+}
+
+impl Cut {
+    /// Everything reaches the medium, in order.
+    #[must_use]
+    pub fn keep_all(loose: usize) -> Cut {
+        Cut { fates: vec![Fate::Kept; loose], order: (0..loose).collect(), misdirected: None }
+    }
+
+    /// Nothing does.
+    #[must_use]
+    pub fn lose_all(loose: usize) -> Cut {
+        Cut { fates: vec![Fate::Lost; loose], ..Cut::keep_all(loose) }
+    }
+
+    /// Draws the fates: now and then all the same, or all but one, else each by itself.
+    #[must_use]
+    pub fn draw(loose: &[Loose], rng: &mut Rng) -> Cut {
+        let count = loose.len();
+        let mut cut = Cut::keep_all(count);
+        let style = rng.below(10);
+        let odd = rng.below(count as u64) as usize;
+        // A prefix of the writes, as a disk that empties its cache in order would have it.
+        let prefix = rng.below(count as u64 + 1) as usize;
+        for at in 0..count {
+            cut.fates[at] = match style {
+                0 => Fate::Lost,
+                1 => Fate::Kept,
+                2 if at == odd => Fate::Lost,
+                2 => Fate::Kept,
+                3 if at == odd => Fate::Kept,
+                3 => Fate::Lost,
+                4 if at < prefix => Fate::Kept,
+                4 if at == prefix => Fate::Torn(rng.next()),
+                4 => Fate::Lost,
+                5 => Fate::Torn(rng.next()),
+                _ => match rng.below(3) {
+                    0 => Fate::Kept,
+                    1 => Fate::Lost,
+                    _ => Fate::Torn(tear(rng, loose[at].data.len() / SECTOR)),
+                },
+            };
+        }
+        if rng.percent(40) {
+            rng.shuffle(&mut cut.order);
+        }
+        cut
+    }
+
+    /// Puts what the cut leaves of the loose writes on the image.
+    pub fn apply(&self, loose: &[Loose], image: &mut Image) {
+        for &at in &self.order {
+            let (Some(write), Some(&fate)) = (loose.get(at), self.fates.get(at)) else { continue };
+            let elsewhere = self.misdirected.filter(|&(victim, _)| victim == at).map(|(_, sector)| sector);
+            for (index, piece) in write.data.chunks(SECTOR).enumerate() {
+                let sector = write.sector + index as u64;
+                let keeps = match fate {
+                    Fate::Kept => true,
+                    Fate::Lost => false,
+                    Fate::Torn(mask) => mask >> (index % 64) & 1 == 1,
+                };
+                match elsewhere {
+                    Some(to) => image.write(to + index as u64, piece),
+                    None if keeps && !write.dead.contains(&sector) => image.write(sector, piece),
+                    None => {}
+                }
+            }
+        }
+    }
+}
+
+/// Half of the torn writes end at a place, as if the power had gone in the middle; the others are torn anyhow.
+fn tear(rng: &mut Rng, sectors: usize) -> u64 {
+    let mask = rng.next();
+    if rng.percent(50) {
+        return mask;
+    }
+    let keeps = rng.below(sectors.min(63) as u64 + 1);
+    (1 << keeps) - 1
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = |fate: fn(&Fate) -> bool| self.fates.iter().filter(|one| fate(one)).count();
+        let kept = count(|fate| *fate == Fate::Kept);
+        let lost = count(|fate| *fate == Fate::Lost);
+        write!(
+            out,
+            "{} loose writes: {kept} kept, {lost} lost, {} torn",
+            self.fates.len(),
+            self.fates.len() - kept - lost
+        )?;
+        if self.order.windows(2).any(|pair| pair[0] > pair[1]) {
+            write!(out, ", out of order")?;
+        }
+        match self.misdirected {
+            Some((at, to)) => write!(out, ", write {at} misdirected to sector {to}"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Disks that lie: each breaks one promise, so that tests can prove that the simulator sees it.
+
+/// A promise that a simulated disk breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// Flushes end, and nothing becomes durable.
+    FlushDoesNothing,
+    /// A flush makes durable only what had ended when the flush before it came.
+    LateFlush,
+    /// FUA writes end in the cache like all others.
+    FuaIsVolatile,
+}
+
+impl Lie {
+    /// Every lie.
+    pub const ALL: [Lie; 3] = [Lie::FlushDoesNothing, Lie::LateFlush, Lie::FuaIsVolatile];
+}

@@ -1,0 +1,30 @@
+//! The memory of a request, copied in and out: the one place of this crate that follows addresses.
+#![allow(unsafe_code)] // A driver gets the memory of an I/O as addresses.
+
+use sheave_blk::bio::BVec;
+use sheave_blk::request::{Rq, RqTable};
+
+/// The bytes that a write brings. Its token shows that the driver holds it.
+pub(super) fn gather(rqs: &RqTable<'_>, rq: &Rq) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(rqs.get(rq).bytes as usize);
+    for piece in rqs.segments(rq.tag()) {
+        // SAFETY: the driver holds the request, so its memory is valid and nobody writes it (I1 of `blk::bio`).
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(pointer(piece), piece.len()) });
+    }
+    bytes
+}
+
+/// Gives a read its bytes. Its token shows that the driver holds it.
+pub(super) fn scatter(rqs: &RqTable<'_>, rq: &Rq, bytes: &[u8]) {
+    let mut left = bytes;
+    for piece in rqs.segments(rq.tag()) {
+        let (now, later) = left.split_at(piece.len().min(left.len()));
+        // SAFETY: the driver holds the request, so its memory is valid and nobody else uses it (I1 of `blk::bio`).
+        unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), pointer(piece).cast_mut(), now.len()) };
+        left = later;
+    }
+}
+
+fn pointer(piece: BVec) -> *const u8 {
+    std::ptr::with_exposed_provenance(piece.base())
+}

@@ -1,0 +1,55 @@
+//! The engine on a raw disk, where a file is its device.
+
+use super::*;
+use crate::disk::{DiskOptions, Image, SimDisk};
+use crate::rng::Rng;
+
+fn setup() -> (SimDisk, Direct, Arc<dyn File>) {
+    let disk = SimDisk::new(Image::new(1 << 20), DiskOptions::default());
+    let engine = Direct::new(&disk.device());
+    let file: Arc<dyn File> = Arc::new(RawFile::new(disk.device()));
+    (disk, engine, file)
+}
+
+fn run(engine: &mut Direct) -> Vec<Ended> {
+    let mut all = Vec::new();
+    while engine.busy() > 0 {
+        all.extend(engine.turn(true));
+    }
+    all
+}
+
+#[test]
+fn what_was_written_is_read() {
+    let (_, mut engine, file) = setup();
+    engine.submit(1, &file, 4096, Want::Write(vec![7; 8192], false));
+    let done = run(&mut engine);
+    assert_eq!((done.len(), done[0].op, done[0].status), (1, 1, Status::Ok));
+    engine.submit(2, &file, 0, Want::Read(8192));
+    let data = run(&mut engine).remove(0).data;
+    assert_eq!((data[4095], data[4096]), (0, 7));
+}
+
+#[test]
+fn a_sync_or_dsync_makes_durable() {
+    for sync in [false, true] {
+        let (disk, mut engine, file) = setup();
+        engine.submit(1, &file, 4096, Want::Write(vec![7; 4096], !sync));
+        run(&mut engine);
+        if sync {
+            engine.submit(2, &file, 0, Want::Sync);
+            run(&mut engine);
+        }
+        let mut rng = Rng::new(1);
+        assert!((0..50).all(|_| disk.crash(&mut rng).0.sector(8)[0] == 7));
+    }
+}
+
+#[test]
+fn work_that_may_wait_waits_for_calm() {
+    let (_, mut engine, file) = setup();
+    engine.submit(1, &file, 0, Want::Zero(FallocateMode::PunchHole, 4096));
+    assert!((0..10).all(|_| engine.turn(false).is_empty()));
+    let done = run(&mut engine);
+    assert_eq!(done[0].status, Status::NotSupp, "a raw file has no such call; rings do it themselves");
+}

@@ -1,0 +1,247 @@
+//! Exploring: one run is cut at many steps, each cut is recovered, recovery is cut again, and life goes on after it.
+//!
+//! Owns [`explore`]. A run happens once; every crash is then worked out from its log. For each, the pool is opened on
+//! what the crash left, everything in it is compared with the model, and `check` must find nothing. Of some, the writes
+//! of the recovery are cut too (the model is the same: recovery may be interrupted at any time); on some, work goes on
+//! and is cut in its turn.
+
+mod failure;
+mod shrink;
+
+use sheave_vol::Pool;
+
+use crate::audit::audit;
+use crate::check::check_image;
+use crate::disk::{DiskOptions, Image, Media, SimDisk, Step};
+use crate::model::Model;
+use crate::observe::observe;
+use crate::rng::{Rng, mix};
+use crate::setup::Setup;
+use crate::world::{Counters, History, World};
+
+pub use failure::Failure;
+pub use shrink::shrink;
+
+/// How deep crashes within what follows a crash go.
+const MAX_DEPTH: u32 = 3;
+
+/// How much is done with one run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The run.
+    pub setup: Setup,
+    /// Steps at which it is cut; all of them when there are no more than that.
+    pub cuts: usize,
+    /// Of a hundred recoveries, those that are cut too.
+    pub nested: u64,
+    /// Of a hundred recoveries, those after which work goes on.
+    pub go_on: u64,
+}
+
+impl Plan {
+    /// The run of a seed.
+    #[must_use]
+    pub fn new(seed: u64, ops: usize, cuts: usize) -> Plan {
+        Plan { setup: Setup::draw(seed, ops), cuts, nested: 15, go_on: 8 }
+    }
+}
+
+/// What an exploration did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Crashes.
+    pub crashes: u64,
+    /// Of those, in the middle of a recovery.
+    pub nested: u64,
+    /// Steps of all disks.
+    pub steps: u64,
+    /// Operations that a full pool refused.
+    pub refused: u64,
+    /// A number for everything that happened: equal for equal runs.
+    pub trace: u64,
+}
+
+/// Runs the plan. The same plan does the same, to the byte.
+pub fn explore(plan: &Plan) -> Result<Report, Failure> {
+    let mut explorer = Explorer { plan, report: Report::default(), path: Vec::new(), trace: Vec::new() };
+    match explorer.start() {
+        Ok(()) => Ok(explorer.report),
+        Err(why) => {
+            Err(Failure { setup: plan.setup.clone(), cuts: plan.cuts, why, path: explorer.path, trace: explorer.trace })
+        }
+    }
+}
+
+struct Explorer<'a> {
+    plan: &'a Plan,
+    report: Report,
+    /// The crashes that led here, in words.
+    path: Vec<String>,
+    /// What happened before the crash, in words.
+    trace: Vec<String>,
+}
+
+/// A run that can be cut.
+struct Run {
+    /// What the disk held before it.
+    before: Image,
+    log: Vec<Step>,
+    history: History,
+    /// The model at its beginning.
+    model: Model,
+    counters: Counters,
+    /// Where it may be cut first.
+    from: usize,
+    lies: bool,
+}
+
+impl Explorer<'_> {
+    fn disk(&self, image: Image, part: u64) -> SimDisk {
+        let seed = mix(self.plan.setup.disk.seed ^ mix(part));
+        SimDisk::new(image, DiskOptions { seed, lie: None, ..self.plan.setup.disk.clone() })
+    }
+
+    fn start(&mut self) -> Result<(), String> {
+        let setup = &self.plan.setup;
+        let before = Image::new(setup.size_bytes);
+        let disk = SimDisk::new(before.clone(), setup.disk.clone());
+        let created = Pool::create(&disk.device(), &setup.create_options());
+        created.map_err(|error| format!("making the pool: {error}"))?;
+        let from = disk.time();
+        let pool = open(setup, &disk)?;
+        let rng = Rng::new(setup.seed).fork(1);
+        let world = World::new(setup, disk, pool, Model::new(), Counters::default(), rng);
+        self.work(world, before, Model::new(), from, setup.ops, 0)
+    }
+
+    /// Lets a world work, then cuts what it did.
+    fn work(
+        &mut self,
+        mut world: World,
+        before: Image,
+        model: Model,
+        from: usize,
+        ops: usize,
+        depth: u32,
+    ) -> Result<(), String> {
+        let worked = world.run(ops).and_then(|()| world.verify());
+        if let Err(why) = worked {
+            self.trace = world.history().trace.iter().map(|(at, text)| format!("{at:6} {text}")).collect();
+            return Err(why);
+        }
+        self.report.refused += world.refused();
+        let log = world.disk().log();
+        let (history, counters) = world.abandon();
+        for (at, text) in &history.trace {
+            self.mark(mix(*at as u64) ^ crate::disk::image::hash_bytes(text.as_bytes()));
+        }
+        let lies = depth == 0 && self.plan.setup.disk.lie.is_some();
+        let run = Run { before, log, history, model, counters, from, lies };
+        let cuts = if depth == 0 { self.plan.cuts } else { 4 };
+        self.cut(&run, cuts, depth)
+    }
+
+    /// Everything that happens leaves a mark in the trace.
+    fn mark(&mut self, what: u64) {
+        self.report.trace = mix(self.report.trace ^ what);
+    }
+
+    /// Cuts a run at many steps.
+    fn cut(&mut self, run: &Run, cuts: usize, depth: u32) -> Result<(), String> {
+        run.log.iter().for_each(|step| self.mark(step.hash()));
+        self.report.steps += run.log.len() as u64;
+        let mut rng = Rng::new(self.plan.setup.seed).fork(2 + self.report.crashes);
+        let steps = choose(run.from, run.log.len(), cuts, &mut rng);
+        let lie = if run.lies { self.plan.setup.disk.lie } else { None };
+        let mut media = Media::new(run.before.clone(), lie);
+        let mut model = run.model.clone();
+        let (mut taken, mut happened) = (0, 0);
+        for at in steps {
+            run.log[taken..at].iter().for_each(|step| media.step(step));
+            taken = at;
+            while let Some((time, event)) = run.history.events.get(happened)
+                && *time <= at
+            {
+                model.apply(event);
+                happened += 1;
+            }
+            let (image, cut) = media.crash(&mut rng);
+            self.report.crashes += 1;
+            self.report.nested += u64::from(depth > 0);
+            self.path.push(format!("cut at step {at} of {}: {cut}", run.log.len()));
+            if let Err(why) = self.recover(image, &model, run.counters, &mut rng, depth) {
+                if self.trace.is_empty() {
+                    let past = run.history.trace.iter().take_while(|(time, _)| *time <= at);
+                    self.trace = past.map(|(time, text)| format!("{time:6} {text}")).collect();
+                }
+                return Err(why);
+            }
+            self.path.pop();
+        }
+        Ok(())
+    }
+
+    /// Opens the pool on what a crash left, and compares.
+    fn recover(
+        &mut self,
+        image: Image,
+        model: &Model,
+        counters: Counters,
+        rng: &mut Rng,
+        depth: u32,
+    ) -> Result<(), String> {
+        let setup = &self.plan.setup;
+        let disk = self.disk(image.clone(), self.report.crashes);
+        let pool = open(setup, &disk)?;
+        let found = observe(&pool, &disk.image(), setup.seed)?;
+        let settled = model.settle(&found)?;
+        audit(&pool)?;
+        let opened = disk.time();
+        let deeper = depth + 1 < MAX_DEPTH;
+        if deeper && rng.percent(self.plan.go_on) {
+            let world = World::new(setup, disk.clone(), pool, settled.clone(), counters, rng.fork(3));
+            self.check(&disk.image())?;
+            return self.work(world, image, settled, opened, setup.ops / 4, depth + 1);
+        }
+        drop(pool);
+        self.check(&disk.image())?;
+        if deeper && rng.percent(self.plan.nested) {
+            let history = History::default();
+            let run =
+                Run { before: image, log: disk.log(), history, model: model.clone(), counters, from: 0, lies: false };
+            self.path.push("in the recovery".into());
+            self.cut(&run, 3, depth + 1)?;
+            self.path.pop();
+        }
+        Ok(())
+    }
+
+    /// `check` finds nothing.
+    fn check(&self, image: &Image) -> Result<(), String> {
+        let report = check_image(image).map_err(|error| format!("check fails: {error}"))?;
+        if !report.is_clean() {
+            let findings: Vec<String> = report.findings.iter().map(|finding| format!("\n  {finding}")).collect();
+            return Err(format!("check finds{}", findings.concat()));
+        }
+        let totals = report.totals;
+        let sum = totals.reserved_units + totals.metadata_units + totals.data_units + totals.free_units;
+        if sum != totals.units {
+            return Err(format!("check's units do not add up to {}: {totals:?}", totals.units));
+        }
+        Ok(())
+    }
+}
+
+fn open(setup: &Setup, disk: &SimDisk) -> Result<Pool, String> {
+    Pool::open(&disk.device(), &setup.open_options()).map_err(|error| format!("the pool does not open: {error}"))
+}
+
+/// Steps to cut at, in order: all, or as many as wanted.
+fn choose(from: usize, to: usize, cuts: usize, rng: &mut Rng) -> Vec<usize> {
+    if to - from < cuts {
+        return (from..=to).collect();
+    }
+    let mut steps: Vec<usize> = (0..cuts).map(|_| rng.between(from as u64, to as u64) as usize).collect();
+    steps.sort_unstable();
+    steps
+}

@@ -1,0 +1,44 @@
+//! What a failure tells: what is wrong, how it came about, and the command that repeats it.
+
+use std::fmt;
+
+use crate::setup::Setup;
+
+/// Lines of the trace that are shown.
+const SHOWN: usize = 60;
+
+/// Something that must not be.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The run.
+    pub setup: Setup,
+    /// At how many steps it was cut.
+    pub cuts: usize,
+    /// What is wrong.
+    pub why: String,
+    /// The crashes that led to it.
+    pub path: Vec<String>,
+    /// What happened before the last of them, with the disk's time.
+    pub trace: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let setup = &self.setup;
+        writeln!(out, "seed {}: {}", setup.seed, self.why)?;
+        for (at, crash) in self.path.iter().enumerate() {
+            writeln!(out, "  {}. {crash}", at + 1)?;
+        }
+        writeln!(
+            out,
+            "pool of {} bytes, units of {}, journal of {}, {} engines, {:?}",
+            setup.size_bytes, setup.unit_bytes, setup.journal_bytes, setup.engines, setup.disk
+        )?;
+        let hidden = self.trace.len().saturating_sub(SHOWN);
+        if hidden > 0 {
+            writeln!(out, "({hidden} lines before these; --trace shows all)")?;
+        }
+        self.trace[hidden..].iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        write!(out, "repeat it: cargo xtask sim --seed {} --ops {} --cuts {}", setup.seed, setup.ops, self.cuts)
+    }
+}

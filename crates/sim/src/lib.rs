@@ -1,0 +1,33 @@
+//! The crash simulator: a disk that forgets, a model that does not, and seeded runs that compare the two.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`disk`] | a simulated disk, its volatile cache, and what a crash leaves of it |
+//! | [`tag`] | data that says who wrote it |
+//! | [`model`] | what may be where, now and after a crash |
+//! | [`engine`] | what carries requests between a volume and the disk, step by step |
+//! | [`setup`] | what a run is, drawn from its seed |
+//! | [`world`] | a pool at work, and the model beside it |
+//! | [`observe`](mod@observe) | what a pool holds, looked at past its I/O |
+//! | [`explore`](mod@explore) | runs cut at many steps, recovered, compared |
+//! | [`audit`](mod@audit) | the pool's numbers against its extents |
+//! | [`check`](mod@check) | `check` on an image |
+//! | [`corrupt`] | damage to metadata, and what must come of it |
+//! | [`writer`] | a process to be killed |
+//! | [`rng`] | random numbers that a seed repeats |
+//!
+//! A roof: it assembles rings and volumes over the simulated disk, and nothing depends on it.
+
+pub mod audit;
+pub mod check;
+pub mod corrupt;
+pub mod disk;
+pub mod engine;
+pub mod explore;
+pub mod model;
+pub mod observe;
+pub mod rng;
+pub mod setup;
+pub mod tag;
+pub mod world;
+pub mod writer;

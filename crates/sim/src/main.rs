@@ -1,0 +1,123 @@
+//! `sheave-sim`: runs of the crash simulator by hand; `cargo xtask sim` calls it.
+//!
+//! Owns the command line alone.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use sheave_sim::explore::{Plan, Report, explore, shrink};
+use sheave_sim::writer;
+
+const USAGE: &str = "usage: sheave-sim [--seed N] [--ops M] [--cuts K] [--points P] [--no-shrink] [--trace]
+
+  --seed N     this run, and only this one; without it, runs from seed 1 on until --points crashes are done
+  --ops M      operations of a run (160)
+  --cuts K     steps at which a run is cut (100)
+  --points P   crashes in all (2,000)
+  --no-shrink  a failure is told as it is, and not made small first
+  --trace      a failure tells everything that happened before it";
+
+/// A failure is made small for this long.
+const SHRINK: Duration = Duration::from_secs(60);
+
+struct Args {
+    /// Be the process that a test kills.
+    write: Option<String>,
+    from: u32,
+    seed: Option<u64>,
+    ops: usize,
+    cuts: usize,
+    points: u64,
+    shrink: bool,
+    trace: bool,
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match parse(&args) {
+        Ok(Args { write: Some(spec), seed, from, .. }) => write(&spec, seed.unwrap_or(1), from),
+        Ok(args) => run(&args),
+        Err(why) => {
+            eprintln!("sheave-sim: {why}\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn parse(words: &[String]) -> Result<Args, String> {
+    let mut args =
+        Args { write: None, from: 1, seed: None, ops: 160, cuts: 100, points: 2000, shrink: true, trace: false };
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        if word == "--write" {
+            args.write = words.next().cloned();
+            continue;
+        }
+        let mut number = || {
+            let text = words.next().ok_or_else(|| format!("{word} wants a number"))?;
+            text.replace([',', '_'], "").parse::<u64>().map_err(|_| format!("{word} {text}: not a number"))
+        };
+        match word.as_str() {
+            "--seed" => args.seed = Some(number()?),
+            "--from" => args.from = number()? as u32,
+            "--ops" => args.ops = number()? as usize,
+            "--cuts" => args.cuts = number()? as usize,
+            "--points" => args.points = number()?,
+            "--no-shrink" => args.shrink = false,
+            "--trace" => args.trace = true,
+            other => return Err(format!("unknown argument {other}")),
+        }
+    }
+    Ok(args)
+}
+
+fn write(spec: &str, seed: u64, from: u32) -> ExitCode {
+    match writer::write_until_killed(spec, seed, from) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("sheave-sim: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> ExitCode {
+    let started = Instant::now();
+    let mut total = Report::default();
+    let first = args.seed.unwrap_or(1);
+    for seed in first.. {
+        let plan = Plan::new(seed, args.ops, args.cuts);
+        match explore(&plan) {
+            Ok(report) => {
+                total.crashes += report.crashes;
+                total.nested += report.nested;
+                total.steps += report.steps;
+                total.refused += report.refused;
+                if args.seed.is_some() {
+                    println!("trace {:016x}", report.trace);
+                }
+            }
+            Err(failure) => {
+                let failure = if args.shrink { shrink(&plan, failure, SHRINK) } else { failure };
+                if args.trace {
+                    failure.trace.iter().for_each(|line| println!("{line}"));
+                }
+                println!("{failure}");
+                return ExitCode::FAILURE;
+            }
+        }
+        if args.seed.is_some() || total.crashes >= args.points {
+            println!(
+                "{} crashes ({} of them after or within another), {} disk steps, {} refusals of a full pool, \
+                 seeds {first} to {seed}, {:.1} s",
+                total.crashes,
+                total.nested,
+                total.steps,
+                total.refused,
+                started.elapsed().as_secs_f64()
+            );
+            break;
+        }
+    }
+    ExitCode::SUCCESS
+}

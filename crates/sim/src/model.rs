@@ -1,0 +1,227 @@
+//! The model: what may be in each sector of each volume, now and after a crash.
+//!
+//! Owns [`Model`], which changes by [`Event`]s alone, and the two questions that it answers: what may a reader see, and
+//! what may a crash leave. It knows nothing of pools, units or journals; it is the durability contract:
+//!
+//! - R1: a write (or discard, which writes zeroes) that is on its way may or may not be there, sector by sector.
+//! - R2: one that has ended is what readers see, until a later one; of two at the same time either may be last.
+//! - R3: a flush that has ended covers what had ended when it was asked for: a crash leaves that, or something
+//!   later. A DSYNC write covers itself.
+//! - R4: creating, deleting, renaming, resizing, snapshots, clones and rollbacks are durable when the call has returned;
+//!   a crash within the call leaves the state before it or the state after it. (What a resize was to cut off may be
+//!   zero already.)
+//! - R5: a snapshot holds what had ended before the call, durable.
+//! - R6: what was never written, or was cut off and grown again, is zero.
+//! - R7: what was found after a crash stays.
+
+mod cell;
+mod change;
+mod compare;
+
+use std::collections::BTreeMap;
+
+pub use change::Change;
+pub use compare::{Observed, ObservedVolume};
+
+use crate::disk::SECTOR;
+use crate::tag::Value;
+use cell::{Cell, Entry};
+
+/// Something that happens to a pool.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A write is issued.
+    Write {
+        /// Number of the operation.
+        op: u64,
+        /// The volume's number in the model.
+        volume: u32,
+        /// First sector.
+        sector: u64,
+        /// Sectors.
+        sectors: u64,
+        /// What it writes; 0 for a discard.
+        value: Value,
+        /// Durable when it ends.
+        dsync: bool,
+    },
+    /// It has ended.
+    Wrote {
+        /// Number of the operation.
+        op: u64,
+        /// With success; without, it may have been done in parts.
+        ok: bool,
+    },
+    /// A flush is issued: of a volume, or of the pool.
+    Sync {
+        /// Number of the operation.
+        op: u64,
+        /// The volume; `None` for all.
+        volume: Option<u32>,
+    },
+    /// It has ended.
+    Synced {
+        /// Number of the operation.
+        op: u64,
+        /// With success.
+        ok: bool,
+    },
+    /// A call that changes volumes as a whole begins. No write is on its way.
+    Change(Change),
+    /// It has returned.
+    Changed {
+        /// With success; without, it changed nothing.
+        ok: bool,
+    },
+}
+
+/// A volume or snapshot, as the model has it.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    /// Number in the model; never used again.
+    pub id: u32,
+    /// Cannot be written.
+    pub snapshot: bool,
+    /// Size in bytes.
+    pub size: u64,
+    cells: Vec<Cell>,
+}
+
+impl Volume {
+    fn new(id: u32, size: u64) -> Volume {
+        Volume { id, snapshot: false, size, cells: vec![Cell::zero(); (size / SECTOR as u64) as usize] }
+    }
+
+    /// What a reader may see in a sector, who began to read at `since`.
+    pub fn readable(&self, sector: u64, since: u64) -> impl Iterator<Item = Value> + '_ {
+        self.cells.get(sector as usize).into_iter().flat_map(move |cell| cell.readable(since))
+    }
+
+    /// What a crash may leave in a sector.
+    pub fn survivors(&self, sector: u64) -> impl Iterator<Item = Value> + '_ {
+        self.cells.get(sector as usize).into_iter().flat_map(Cell::survivors)
+    }
+
+    /// Whether all of it is zero for sure.
+    #[must_use]
+    pub fn is_untouched(&self) -> bool {
+        self.cells.iter().all(|cell| cell.survivors().all(|value| value == 0))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct OpenWrite {
+    volume: u32,
+    sector: u64,
+    sectors: u64,
+    value: Value,
+    issued: u64,
+    dsync: bool,
+}
+
+/// What may be where.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    now: u64,
+    volumes: BTreeMap<String, Volume>,
+    writes: BTreeMap<u64, OpenWrite>,
+    syncs: BTreeMap<u64, (Option<u32>, u64)>,
+    changing: Option<Change>,
+}
+
+impl Model {
+    /// A pool without volumes.
+    #[must_use]
+    pub fn new() -> Model {
+        Model::default()
+    }
+
+    /// The model's time: a read that begins now says so later.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// All volumes by name.
+    #[must_use]
+    pub fn volumes(&self) -> &BTreeMap<String, Volume> {
+        &self.volumes
+    }
+
+    /// A volume by its number.
+    #[must_use]
+    pub fn volume(&self, id: u32) -> Option<&Volume> {
+        self.volumes.values().find(|volume| volume.id == id)
+    }
+
+    fn volume_mut(&mut self, id: u32) -> Option<&mut Volume> {
+        self.volumes.values_mut().find(|volume| volume.id == id)
+    }
+
+    /// Whether a write is on its way to the range.
+    #[must_use]
+    pub fn is_being_written(&self, volume: u32, sectors: std::ops::Range<u64>) -> bool {
+        let overlaps =
+            |w: &OpenWrite| w.volume == volume && w.sector < sectors.end && sectors.start < w.sector + w.sectors;
+        self.writes.values().any(overlaps)
+    }
+
+    /// Something happens.
+    pub fn apply(&mut self, event: &Event) {
+        self.now += 1;
+        match event {
+            Event::Write { op, volume, sector, sectors, value, dsync } => {
+                let (issued, dsync) = (self.now, *dsync);
+                let write =
+                    OpenWrite { volume: *volume, sector: *sector, sectors: *sectors, value: *value, issued, dsync };
+                self.each_cell(&write, |cell| cell.issue(Entry::issued(write.value, issued)));
+                self.writes.insert(*op, write);
+            }
+            Event::Wrote { op, ok } => {
+                let Some(write) = self.writes.remove(op) else { return };
+                let now = self.now;
+                self.each_cell(&write, |cell| cell.end(write.value, write.issued, now, *ok, write.dsync));
+            }
+            Event::Sync { op, volume } => {
+                self.syncs.insert(*op, (*volume, self.now));
+            }
+            Event::Synced { op, ok } => {
+                let Some((volume, since)) = self.syncs.remove(op) else { return };
+                if *ok {
+                    let covered = self.volumes.values_mut().filter(|one| volume.is_none_or(|id| id == one.id));
+                    covered.for_each(|one| one.cells.iter_mut().for_each(|cell| cell.sync(since)));
+                }
+            }
+            Event::Change(change) => self.changing = Some(change.clone()),
+            Event::Changed { ok } => {
+                if let Some(change) = self.changing.take()
+                    && *ok
+                {
+                    change.make(self);
+                }
+            }
+        }
+    }
+
+    fn each_cell(&mut self, write: &OpenWrite, mut change: impl FnMut(&mut Cell)) {
+        let range = write.sector as usize..(write.sector + write.sectors) as usize;
+        if let Some(volume) = self.volume_mut(write.volume) {
+            let end = range.end.min(volume.cells.len());
+            volume.cells[range.start.min(end)..end].iter_mut().for_each(&mut change);
+        }
+    }
+
+    /// The states that a crash may leave: one, or two within a call that changes volumes as a whole (R4).
+    #[must_use]
+    pub fn after_crash(&self) -> Vec<Model> {
+        let mut before = self.clone();
+        let Some(change) = before.changing.take() else { return vec![before] };
+        let mut after = before.clone();
+        change.make(&mut after);
+        change.spoil(&mut before);
+        vec![after, before]
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! One sector: the writes to it that still matter.
+//!
+//! Owns [`Cell`]. Invariant I1: an entry that no reader can see and no crash can leave is not kept, so a cell is short.
+
+use crate::tag::Value;
+
+/// Not yet.
+const NEVER: u64 = u64::MAX;
+
+/// One write to one sector.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    value: Value,
+    issued: u64,
+    /// When it ended; [`NEVER`] while it is on its way.
+    ended: u64,
+    ok: bool,
+    durable: bool,
+}
+
+impl Entry {
+    pub(super) fn issued(value: Value, issued: u64) -> Entry {
+        Entry { value, issued, ended: NEVER, ok: false, durable: false }
+    }
+
+    fn settled(value: Value) -> Entry {
+        Entry { value, issued: 0, ended: 0, ok: true, durable: true }
+    }
+
+    /// Over and done before the other one began.
+    fn is_before(&self, other: &Entry) -> bool {
+        self.ended < other.issued
+    }
+}
+
+/// One sector.
+#[derive(Clone, Debug)]
+pub(super) struct Cell {
+    first: Entry,
+    more: Vec<Entry>,
+}
+
+impl Cell {
+    /// Zero, and always was.
+    pub(super) fn zero() -> Cell {
+        Cell::settled(0)
+    }
+
+    /// This value and no other.
+    pub(super) fn settled(value: Value) -> Cell {
+        Cell { first: Entry::settled(value), more: Vec::new() }
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        std::iter::once(&self.first).chain(&self.more)
+    }
+
+    pub(super) fn issue(&mut self, entry: Entry) {
+        self.more.push(entry);
+    }
+
+    pub(super) fn end(&mut self, value: Value, issued: u64, now: u64, ok: bool, dsync: bool) {
+        if let Some(entry) = self.more.iter_mut().find(|one| one.value == value && one.issued == issued) {
+            (entry.ended, entry.ok, entry.durable) = (now, ok, ok && dsync);
+        }
+        if ok && dsync {
+            self.forget();
+        }
+    }
+
+    /// What had ended when the flush was asked for is durable.
+    pub(super) fn sync(&mut self, since: u64) {
+        if self.more.is_empty() {
+            return;
+        }
+        self.first.durable |= self.first.ok && self.first.ended < since;
+        self.more.iter_mut().for_each(|one| one.durable |= one.ok && one.ended < since);
+        self.forget();
+    }
+
+    /// Drops what came before something durable (I1).
+    fn forget(&mut self) {
+        let keep = |one: &Entry| !self.entries().any(|later| later.durable && one.is_before(later));
+        let kept: Vec<Entry> = self.entries().filter(|one| keep(one)).copied().collect();
+        if let Some((first, more)) = kept.split_first() {
+            (self.first, self.more) = (*first, more.to_vec());
+        }
+    }
+
+    /// What a reader may see who began at `since` (R2).
+    pub(super) fn readable(&self, since: u64) -> impl Iterator<Item = Value> + '_ {
+        let hides = move |later: &Entry, one: &Entry| later.ok && later.ended <= since && one.is_before(later);
+        self.entries().filter(move |one| !self.entries().any(|later| hides(later, one))).map(|one| one.value)
+    }
+
+    /// What a crash may leave (R3).
+    pub(super) fn survivors(&self) -> impl Iterator<Item = Value> + '_ {
+        self.entries()
+            .filter(|one| !self.entries().any(|later| later.durable && one.is_before(later)))
+            .map(|one| one.value)
+    }
+
+    /// The same content as of now, durable (R5); the values that are possible stay so.
+    pub(super) fn frozen(&self, now: u64) -> Cell {
+        let mut values = self.readable(now).map(Entry::settled);
+        let first = values.next().unwrap_or(Entry::settled(0));
+        Cell { first, more: values.collect() }
+    }
+}

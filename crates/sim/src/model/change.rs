@@ -1,0 +1,130 @@
+//! Calls that change volumes as a whole.
+
+use std::fmt;
+
+use super::cell::{Cell, Entry};
+use super::{Model, Volume};
+use crate::disk::SECTOR;
+
+/// Such a call. New volumes say which number they get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A new volume, all zero.
+    Create {
+        /// Name.
+        name: String,
+        /// Number in the model.
+        id: u32,
+        /// Bytes.
+        size: u64,
+    },
+    /// A snapshot, or a clone, of a volume or snapshot.
+    Copy {
+        /// Of which.
+        source: String,
+        /// Name.
+        name: String,
+        /// Number in the model.
+        id: u32,
+        /// Whether it is a snapshot.
+        snapshot: bool,
+    },
+    /// A volume becomes what a snapshot is.
+    Rollback {
+        /// The volume.
+        name: String,
+        /// The snapshot.
+        snapshot: String,
+    },
+    /// Another name.
+    Rename {
+        /// The old one.
+        name: String,
+        /// The new one.
+        new: String,
+    },
+    /// Another size.
+    Resize {
+        /// Which.
+        name: String,
+        /// Bytes.
+        size: u64,
+    },
+    /// No longer there.
+    Delete {
+        /// Which.
+        name: String,
+    },
+}
+
+impl Change {
+    /// Makes the change.
+    pub(super) fn make(&self, model: &mut Model) {
+        let now = model.now;
+        match self {
+            Change::Create { name, id, size } => {
+                model.volumes.insert(name.clone(), Volume::new(*id, *size));
+            }
+            Change::Copy { source, name, id, snapshot } => {
+                let Some(source) = model.volumes.get(source) else { return };
+                let cells = frozen(source, now);
+                let copy = Volume { id: *id, snapshot: *snapshot, size: source.size, cells };
+                model.volumes.insert(name.clone(), copy);
+            }
+            Change::Rollback { name, snapshot } => {
+                let Some(source) = model.volumes.get(snapshot) else { return };
+                let (cells, size) = (frozen(source, now), source.size);
+                if let Some(volume) = model.volumes.get_mut(name) {
+                    (volume.cells, volume.size) = (cells, size);
+                }
+            }
+            Change::Rename { name, new } => {
+                if let Some(volume) = model.volumes.remove(name) {
+                    model.volumes.insert(new.clone(), volume);
+                }
+            }
+            Change::Resize { name, size } => {
+                if let Some(volume) = model.volumes.get_mut(name) {
+                    volume.size = *size;
+                    volume.cells.resize((size / SECTOR as u64) as usize, Cell::zero()); // R6
+                }
+            }
+            Change::Delete { name } => {
+                model.volumes.remove(name);
+            }
+        }
+    }
+}
+
+impl Change {
+    /// What a call that was interrupted may have done without being done.
+    pub(super) fn spoil(&self, model: &mut Model) {
+        let now = model.now;
+        if let Change::Resize { name, size } = self
+            && let Some(volume) = model.volumes.get_mut(name)
+        {
+            let first = (*size / SECTOR as u64) as usize;
+            volume.cells.iter_mut().skip(first).for_each(|cell| cell.issue(Entry::issued(0, now + 1)));
+        }
+    }
+}
+
+fn frozen(source: &Volume, now: u64) -> Vec<Cell> {
+    source.cells.iter().map(|cell| cell.frozen(now)).collect()
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Create { name, id, size } => write!(out, "create '{name}' (volume {id}), {size} bytes"),
+            Change::Copy { source, name, id, snapshot: true } => {
+                write!(out, "snapshot '{source}' as '{name}' (volume {id})")
+            }
+            Change::Copy { source, name, id, .. } => write!(out, "clone '{source}' as '{name}' (volume {id})"),
+            Change::Rollback { name, snapshot } => write!(out, "roll '{name}' back to '{snapshot}'"),
+            Change::Rename { name, new } => write!(out, "rename '{name}' to '{new}'"),
+            Change::Resize { name, size } => write!(out, "resize '{name}' to {size} bytes"),
+            Change::Delete { name } => write!(out, "delete '{name}'"),
+        }
+    }
+}

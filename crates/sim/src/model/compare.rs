@@ -1,0 +1,127 @@
+//! What a pool was found to hold, compared with what it may.
+
+use std::collections::BTreeMap;
+
+use super::cell::Cell;
+use super::{Model, Volume};
+use crate::tag::{Seen, Value};
+
+/// Findings that are told in full; the others are counted.
+const TOLD: usize = 6;
+
+/// A volume as it was found.
+#[derive(Clone, Debug)]
+pub struct ObservedVolume {
+    /// Size in bytes.
+    pub size: u64,
+    /// Cannot be written.
+    pub snapshot: bool,
+    /// By sector.
+    pub sectors: Vec<Seen>,
+}
+
+/// All volumes of a pool as they were found, by name.
+pub type Observed = BTreeMap<String, ObservedVolume>;
+
+impl Model {
+    /// Takes what was found after a crash for what is there from now on (R7); says what may not be there.
+    pub fn settle(&self, found: &Observed) -> Result<Model, String> {
+        let mut whys = Vec::new();
+        for state in self.after_crash() {
+            match state.why_not(found, Rule::Survives) {
+                None => return Ok(state.settled(found)),
+                Some(why) => whys.push(why),
+            }
+        }
+        match (&self.changing, whys.as_slice()) {
+            (Some(change), [after, before]) => Err(format!(
+                "the crash came within a call ({change}).\nIt is not done: {after}\nNor is it undone: {before}"
+            )),
+            _ => Err(whys.concat()),
+        }
+    }
+
+    /// Whether readers may see all that was found, with nothing under way.
+    pub fn is_readable(&self, found: &Observed) -> Result<(), String> {
+        self.why_not(found, Rule::Readable(self.now)).map_or(Ok(()), Err)
+    }
+
+    /// Why this state cannot be what was found.
+    fn why_not(&self, found: &Observed, rule: Rule) -> Option<String> {
+        let mut wrong = Vec::new();
+        let missing = self.volumes.keys().filter(|name| !found.contains_key(*name));
+        wrong.extend(missing.map(|name| format!("volume '{name}' is not there")));
+        for (name, seen) in found {
+            match self.volumes.get(name) {
+                None => wrong.push(format!("volume '{name}' is there and should not be")),
+                Some(volume) => compare(name, volume, seen, rule, &mut wrong),
+            }
+        }
+        if wrong.is_empty() {
+            return None;
+        }
+        let mut text = String::new();
+        wrong.iter().take(TOLD).for_each(|one| text.push_str(&format!("\n  {one}")));
+        if wrong.len() > TOLD {
+            text.push_str(&format!("\n  and {} more", wrong.len() - TOLD));
+        }
+        Some(text)
+    }
+
+    fn settled(&self, found: &Observed) -> Model {
+        let mut model = Model { now: self.now, ..Model::default() };
+        for (name, seen) in found {
+            let Some(known) = self.volumes.get(name) else { continue };
+            let values = seen.sectors.iter().enumerate().map(|(at, one)| one.value_at(at as u64).unwrap_or(0));
+            let cells = values.map(Cell::settled).collect();
+            let volume = Volume { id: known.id, snapshot: known.snapshot, size: known.size, cells };
+            model.volumes.insert(name.clone(), volume);
+        }
+        model
+    }
+}
+
+/// Which values may be found.
+#[derive(Clone, Copy)]
+enum Rule {
+    /// What readers may see who begin now.
+    Readable(u64),
+    /// What a crash may leave.
+    Survives,
+}
+
+impl Rule {
+    fn allows(self, volume: &Volume, sector: u64, value: Value) -> bool {
+        match self {
+            Rule::Readable(now) => volume.readable(sector, now).any(|may| may == value),
+            Rule::Survives => volume.survivors(sector).any(|may| may == value),
+        }
+    }
+
+    fn list(self, volume: &Volume, sector: u64) -> String {
+        let values: Vec<String> = match self {
+            Rule::Readable(now) => volume.readable(sector, now).map(|value| value.to_string()).collect(),
+            Rule::Survives => volume.survivors(sector).map(|value| value.to_string()).collect(),
+        };
+        values.join(" or ")
+    }
+}
+
+fn compare(name: &str, volume: &Volume, seen: &ObservedVolume, rule: Rule, wrong: &mut Vec<String>) {
+    if (seen.size, seen.snapshot) != (volume.size, volume.snapshot) {
+        wrong.push(format!(
+            "volume '{name}' has {} bytes (snapshot: {}) and should have {} ({})",
+            seen.size, seen.snapshot, volume.size, volume.snapshot
+        ));
+        return;
+    }
+    for (sector, one) in seen.sectors.iter().enumerate() {
+        let sector = sector as u64;
+        if !one.value_at(sector).is_some_and(|value| rule.allows(volume, sector, value)) {
+            let (id, values) = (volume.id, rule.list(volume, sector));
+            wrong.push(format!(
+                "volume '{name}' ({id}), sector {sector}: {one}; may be there: write {values} (0 is zeroes)"
+            ));
+        }
+    }
+}

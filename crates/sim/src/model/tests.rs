@@ -1,0 +1,163 @@
+//! The contract, rule by rule.
+
+use super::*;
+use crate::tag::Seen;
+
+const V: u32 = 1;
+
+fn write(op: u64, sector: u64, value: Value) -> Event {
+    Event::Write { op, volume: V, sector, sectors: 1, value, dsync: false }
+}
+
+fn wrote(op: u64) -> Event {
+    Event::Wrote { op, ok: true }
+}
+
+fn sync(op: u64) -> Event {
+    Event::Sync { op, volume: Some(V) }
+}
+
+fn synced(op: u64) -> Event {
+    Event::Synced { op, ok: true }
+}
+
+fn model(events: &[Event]) -> Model {
+    let mut model = Model::new();
+    let create = Change::Create { name: "v".into(), id: V, size: 4096 };
+    [Event::Change(create), Event::Changed { ok: true }].iter().chain(events).for_each(|event| model.apply(event));
+    model
+}
+
+fn sorted(values: impl Iterator<Item = Value>) -> Vec<Value> {
+    let mut all: Vec<Value> = values.collect();
+    all.sort_unstable();
+    all
+}
+
+fn after_crash(model: &Model, sector: u64) -> Vec<Value> {
+    sorted(model.volumes()["v"].survivors(sector))
+}
+
+fn now(model: &Model, sector: u64) -> Vec<Value> {
+    sorted(model.volumes()["v"].readable(sector, model.now()))
+}
+
+#[test]
+fn r1_a_write_on_its_way_may_be_there() {
+    let model = model(&[write(1, 0, 7)]);
+    assert_eq!((now(&model, 0), after_crash(&model, 0)), (vec![0, 7], vec![0, 7]));
+    assert_eq!(now(&model, 1), [0]);
+}
+
+#[test]
+fn r2_readers_see_what_has_ended_and_a_crash_may_take_it() {
+    let model = model(&[write(1, 0, 7), wrote(1)]);
+    assert_eq!((now(&model, 0), after_crash(&model, 0)), (vec![7], vec![0, 7]));
+}
+
+#[test]
+fn r2_of_two_at_a_time_either_may_be_last() {
+    let mut model = model(&[write(1, 0, 7), write(2, 0, 8), wrote(1), wrote(2)]);
+    assert_eq!(now(&model, 0), [7, 8]);
+    [write(3, 0, 9), wrote(3)].iter().for_each(|event| model.apply(event));
+    assert_eq!((now(&model, 0), after_crash(&model, 0)), (vec![9], vec![0, 7, 8, 9]));
+}
+
+#[test]
+fn r2_a_reader_who_began_before_may_see_either() {
+    let mut model = model(&[write(1, 0, 7)]);
+    let since = model.now();
+    model.apply(&wrote(1));
+    assert_eq!(sorted(model.volumes()["v"].readable(0, since)), [0, 7]);
+}
+
+#[test]
+fn r3_a_flush_covers_what_had_ended_when_it_was_asked_for() {
+    let mut model = model(&[write(1, 0, 7), wrote(1), write(2, 1, 8), sync(3), wrote(2)]);
+    assert_eq!(after_crash(&model, 0), [0, 7]);
+    model.apply(&synced(3));
+    assert_eq!((after_crash(&model, 0), after_crash(&model, 1)), (vec![7], vec![0, 8]));
+    model.apply(&write(4, 0, 9));
+    assert_eq!(after_crash(&model, 0), [7, 9], "something later may be there");
+}
+
+#[test]
+fn r3_a_flush_that_failed_covers_nothing() {
+    let model = model(&[write(1, 0, 7), wrote(1), sync(3), Event::Synced { op: 3, ok: false }]);
+    assert_eq!(after_crash(&model, 0), [0, 7]);
+}
+
+#[test]
+fn r3_a_dsync_write_covers_itself() {
+    let dsync = Event::Write { op: 1, volume: V, sector: 0, sectors: 1, value: 7, dsync: true };
+    let model = model(&[dsync, wrote(1)]);
+    assert_eq!(after_crash(&model, 0), [7]);
+}
+
+#[test]
+fn a_write_that_failed_may_be_there_in_parts() {
+    let mut model = model(&[write(1, 0, 7), Event::Wrote { op: 1, ok: false }]);
+    assert_eq!(now(&model, 0), [0, 7]);
+    [sync(2), synced(2)].iter().for_each(|event| model.apply(event));
+    assert_eq!(after_crash(&model, 0), [0, 7]);
+}
+
+#[test]
+fn r4_and_r5_a_snapshot_is_there_or_not_and_durable_once_made() {
+    let copy = Change::Copy { source: "v".into(), name: "s".into(), id: 2, snapshot: true };
+    let mut model = model(&[write(1, 0, 7), wrote(1), Event::Change(copy)]);
+    let states = model.after_crash();
+    let names: Vec<usize> = states.iter().map(|state| state.volumes().len()).collect();
+    assert_eq!(names, [2, 1]);
+    model.apply(&Event::Changed { ok: true });
+    model.apply(&write(2, 0, 8));
+    model.apply(&wrote(2));
+    assert_eq!(sorted(model.volumes()["s"].survivors(0)), [7]);
+    assert_eq!(after_crash(&model, 0), [0, 7, 8]);
+}
+
+#[test]
+fn r6_what_was_cut_off_and_grown_again_is_zero() {
+    let resize = |size| [Event::Change(Change::Resize { name: "v".into(), size }), Event::Changed { ok: true }];
+    let mut model = model(&[write(1, 7, 7), wrote(1)]);
+    resize(2048).iter().chain(&resize(8192)).for_each(|event| model.apply(event));
+    assert_eq!((after_crash(&model, 7), model.volumes()["v"].size), (vec![0], 8192));
+}
+
+#[test]
+fn r4_an_interrupted_resize_may_have_zeroed_what_it_was_to_cut_off() {
+    let resize = Event::Change(Change::Resize { name: "v".into(), size: 2048 });
+    let model = model(&[write(1, 1, 6), wrote(1), write(2, 7, 7), wrote(2), sync(3), synced(3), resize]);
+    let states = model.after_crash();
+    assert_eq!((states[0].volumes()["v"].size, states[1].volumes()["v"].size), (2048, 4096));
+    assert_eq!((after_crash(&states[1], 1), after_crash(&states[1], 7)), (vec![6], vec![0, 7]));
+}
+
+fn found(values: &[(u64, Seen)]) -> Observed {
+    let mut sectors = vec![Seen::Zero; 8];
+    values.iter().for_each(|&(at, seen)| sectors[at as usize] = seen);
+    Observed::from([("v".to_string(), ObservedVolume { size: 4096, snapshot: false, sectors })])
+}
+
+#[test]
+fn r7_what_was_found_stays() {
+    let model = model(&[write(1, 0, 7), wrote(1)]);
+    let seen = Seen::Written { value: 7, volume: V, sector: 0 };
+    let kept = model.settle(&found(&[(0, seen)])).expect("may be there");
+    assert_eq!(after_crash(&kept, 0), [7]);
+    let lost = model.settle(&found(&[])).expect("may be lost");
+    assert_eq!(after_crash(&lost, 0), [0]);
+}
+
+#[test]
+fn what_may_not_be_there_is_named() {
+    let model = model(&[write(1, 0, 7), wrote(1), sync(2), synced(2)]);
+    let why = |found: &Observed| model.settle(found).expect_err("may not be there");
+    assert!(why(&found(&[])).contains("sector 0: zeroes; may be there: write 7"));
+    let foreign = Seen::Written { value: 3, volume: 9, sector: 0 };
+    assert!(why(&found(&[(0, foreign)])).contains("write 3 put into sector 0 of volume 9"));
+    let moved = Seen::Written { value: 7, volume: V, sector: 1 };
+    assert!(why(&found(&[(0, moved)])).contains("sector 1 of volume 1"));
+    assert!(why(&found(&[(0, Seen::Nobodys)])).contains("bytes that nobody wrote"));
+    assert!(why(&Observed::new()).contains("'v' is not there"));
+}

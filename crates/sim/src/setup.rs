@@ -1,0 +1,159 @@
+//! What a run is: the disk, the pool and the mix of operations, all drawn from its seed.
+
+use sheave_vol::{Checksum, CreateOptions, OpenOptions, WhenFull};
+
+use crate::disk::{DiskOptions, Lie};
+use crate::rng::Rng;
+
+const KIB: u64 = 1 << 10;
+
+/// How often each kind of operation is drawn, against the others.
+#[derive(Clone, Debug)]
+pub struct Mix {
+    /// Writes.
+    pub write: u64,
+    /// Reads.
+    pub read: u64,
+    /// Flushes of one volume.
+    pub sync: u64,
+    /// Discards and write-zeroes.
+    pub zero: u64,
+    /// Requests get time to go on.
+    pub turn: u64,
+    /// Creating volumes.
+    pub create: u64,
+    /// Snapshots and clones.
+    pub copy: u64,
+    /// Deletes.
+    pub delete: u64,
+    /// Resizes.
+    pub resize: u64,
+    /// Rollbacks.
+    pub rollback: u64,
+    /// Renames.
+    pub rename: u64,
+    /// Flushes of the pool.
+    pub pool_sync: u64,
+    /// Closing and opening.
+    pub reopen: u64,
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Decides everything below, and everything that happens.
+    pub seed: u64,
+    /// Operations.
+    pub ops: usize,
+    /// Bytes of the device.
+    pub size_bytes: u64,
+    /// Bytes of an allocation unit.
+    pub unit_bytes: u64,
+    /// Bytes of the journal.
+    pub journal_bytes: u64,
+    /// Checksums of data.
+    pub checksum: Checksum,
+    /// Engines at work side by side.
+    pub engines: usize,
+    /// Volumes that there may be, snapshots included.
+    pub max_volumes: usize,
+    /// Most bytes of a volume.
+    pub max_volume_bytes: u64,
+    /// The disk.
+    pub disk: DiskOptions,
+    /// The operations.
+    pub mix: Mix,
+    /// Operations that are left out, by number: how a failure is made small.
+    pub skip: Vec<usize>,
+}
+
+impl Setup {
+    /// The run of this seed.
+    #[must_use]
+    pub fn draw(seed: u64, ops: usize) -> Setup {
+        let mut rng = Rng::new(seed).fork(0x5e7);
+        let unit_bytes = *rng.pick(&[4, 4, 8, 16, 32, 64, 64, 64, 128, 256, 1024]) * KIB;
+        // Small ones are full soon; large ones have room for everything.
+        let units = if rng.percent(30) { rng.between(40, 72) } else { rng.between(150, 400) };
+        let size_bytes = (units * unit_bytes).clamp(2 << 20, 96 << 20);
+        let journal_bytes = *rng.pick(&[64, 64, 96, 256]) * KIB;
+        let logical_block = if rng.percent(20) { 4096 } else { 512 };
+        let max_delay = *rng.pick(&[0, 2, 6]);
+        let members = if rng.percent(15) { 2 } else { 1 };
+        let disk = DiskOptions { seed: rng.next(), logical_block, fua: rng.percent(70), max_delay, lie: None, members };
+        let mix = draw_mix(&mut rng);
+        let max_volume_bytes = *rng.pick(&[128, 256, 512, 1024]) * KIB;
+        let (engines, max_volumes) = (rng.between(1, 3) as usize, rng.between(2, 7) as usize);
+        let checksum = Checksum::None;
+        let skip = Vec::new();
+        Setup {
+            seed,
+            ops,
+            size_bytes,
+            unit_bytes,
+            journal_bytes,
+            checksum,
+            engines,
+            max_volumes,
+            max_volume_bytes,
+            disk,
+            mix,
+            skip,
+        }
+    }
+
+    /// The same on a disk that lies.
+    #[must_use]
+    pub fn with_lie(mut self, lie: Lie) -> Setup {
+        self.disk.lie = Some(lie);
+        self
+    }
+
+    /// How the pool is made.
+    #[must_use]
+    pub fn create_options(&self) -> CreateOptions {
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&self.seed.to_le_bytes());
+        uuid[15] = 1;
+        CreateOptions {
+            unit_bytes: self.unit_bytes,
+            journal_bytes: Some(self.journal_bytes),
+            checksum: self.checksum,
+            uuid: Some(uuid),
+            ..CreateOptions::default()
+        }
+    }
+
+    /// How it is opened.
+    #[must_use]
+    pub fn open_options(&self) -> OpenOptions {
+        OpenOptions { when_full: WhenFull::Error, ..OpenOptions::default() }
+    }
+}
+
+/// Half of the runs have a bit of everything, the others do more of something.
+fn draw_mix(rng: &mut Rng) -> Mix {
+    let mut mix = Mix {
+        write: 30,
+        read: 8,
+        sync: 6,
+        zero: 5,
+        turn: 40,
+        create: 3,
+        copy: 4,
+        delete: 3,
+        resize: 2,
+        rollback: 1,
+        rename: 1,
+        pool_sync: 1,
+        reopen: 1,
+    };
+    match rng.below(8) {
+        0 => (mix.write, mix.sync) = (60, 12),
+        1 => (mix.copy, mix.delete, mix.rollback) = (12, 8, 4),
+        2 => (mix.zero, mix.resize) = (20, 8),
+        3 => (mix.reopen, mix.create, mix.rename) = (6, 8, 5),
+        _ => {}
+    }
+    mix
+}

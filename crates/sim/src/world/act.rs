@@ -1,0 +1,247 @@
+//! Which operation is next: drawn from the seed, the mix and what there is.
+
+use sheave_iomap::file::FallocateMode;
+
+use super::{Pending, World};
+use crate::disk::SECTOR;
+use crate::engine::Want;
+use crate::model::{Change, Event};
+use crate::tag::fill_all;
+
+const BLOCK: u64 = 4096;
+/// Requests that may be under way at a time.
+const MAX_PENDING: usize = 12;
+
+/// A volume to do something with.
+struct Target {
+    id: u32,
+    name: String,
+    size: u64,
+}
+
+impl World {
+    /// Carries out `ops` operations, then lets everything end.
+    pub fn run(&mut self, ops: usize) -> Result<(), String> {
+        (0..ops).try_for_each(|number| self.one(number))?;
+        self.drain()
+    }
+
+    /// Carries out one operation; others may still be under way.
+    pub fn one(&mut self, number: usize) -> Result<(), String> {
+        self.rng = self.base.fork(number as u64);
+        if self.setup.skip.contains(&number) { Ok(()) } else { self.act() }
+    }
+
+    fn act(&mut self) -> Result<(), String> {
+        let mix = &self.setup.mix;
+        let weights = [
+            mix.write,
+            mix.read,
+            mix.sync,
+            mix.zero,
+            mix.turn,
+            mix.create,
+            mix.copy,
+            mix.delete,
+            mix.resize,
+            mix.rollback,
+            mix.rename,
+            mix.pool_sync,
+            mix.reopen,
+        ];
+        let mut drawn = self.rng.below(weights.iter().sum());
+        let mut kind = 0;
+        while drawn >= weights[kind] {
+            drawn -= weights[kind];
+            kind += 1;
+        }
+        if self.model.volumes().is_empty() {
+            kind = 5;
+        } else if kind < 4 && self.pending.len() >= MAX_PENDING {
+            kind = 4;
+        }
+        match kind {
+            0 => self.write(),
+            1 => self.read(),
+            2 => self.sync(),
+            3 => self.zero(),
+            4 => self.go_on(),
+            5 => self.create(),
+            6 => self.copy(),
+            7 => self.delete(),
+            8 => self.resize(),
+            9 => self.rollback(),
+            10 => self.rename(),
+            11 => self.sync_pool(),
+            _ => self.reopen(),
+        }
+    }
+
+    fn pick(&mut self, snapshots: bool) -> Option<Target> {
+        let all: Vec<Target> = (self.model.volumes().iter())
+            .filter(|(_, volume)| (snapshots || !volume.snapshot) && volume.size > 0)
+            .map(|(name, volume)| Target { id: volume.id, name: name.clone(), size: volume.size })
+            .collect();
+        if all.is_empty() {
+            return None;
+        }
+        let at = self.rng.below(all.len() as u64) as usize;
+        all.into_iter().nth(at)
+    }
+
+    /// A range of a volume: mostly whole blocks, some of them many, some of them less than one.
+    fn range(&mut self, size: u64) -> (u64, u64) {
+        let align = if self.setup.disk.logical_block == 512 && self.rng.percent(30) { SECTOR as u64 } else { BLOCK };
+        // Half of the I/O goes where other I/O went.
+        let end = if self.rng.percent(50) { size.min(4 * self.setup.unit_bytes) } else { size };
+        let most = match self.rng.below(6) {
+            0 => 3 * self.setup.unit_bytes,
+            1 => 4 * BLOCK,
+            _ => BLOCK.max(align),
+        };
+        let align = align.min(size);
+        let pos = self.rng.below(end) / align * align;
+        let len = self.rng.between(1, most.div_ceil(align).min(64)) * align;
+        (pos, len.min(size - pos))
+    }
+
+    fn write(&mut self) -> Result<(), String> {
+        let Some(Target { id, name, size }) = self.pick(false) else { return Ok(()) };
+        let (pos, len) = self.range(size);
+        let (sector, sectors) = (pos / SECTOR as u64, len / SECTOR as u64);
+        // Two writes to one place at a time are rare with users; now and then here.
+        if self.model.is_being_written(id, sector..sector + sectors) && !self.rng.percent(10) {
+            return self.go_on();
+        }
+        let dsync = self.rng.percent(15);
+        let op = self.op();
+        let value = self.counters.next_value;
+        self.counters.next_value += 1;
+        let mut data = vec![0; len as usize];
+        fill_all(self.setup.seed, value, id, sector, &mut data);
+        let how = if dsync { " (DSYNC)" } else { "" };
+        self.note(format!("request {op}: write {value} to '{name}' ({id}), sectors {sector} +{sectors}{how}"));
+        self.record(Event::Write { op, volume: id, sector, sectors, value, dsync });
+        self.submit(id, &name, pos, Want::Write(data, dsync), Pending::Write { len }, op)
+    }
+
+    fn zero(&mut self) -> Result<(), String> {
+        let Some(Target { id, name, size }) = self.pick(false) else { return Ok(()) };
+        let (pos, mut len) = self.range(size);
+        if self.rng.percent(30) {
+            len = (len + 2 * self.setup.unit_bytes).min(size - pos);
+        }
+        let (sector, sectors) = (pos / SECTOR as u64, len / SECTOR as u64);
+        if self.model.is_being_written(id, sector..sector + sectors) {
+            return self.go_on();
+        }
+        let mode = if self.rng.percent(70) { FallocateMode::PunchHole } else { FallocateMode::ZeroRange };
+        let op = self.op();
+        self.note(format!("request {op}: {mode:?} of '{name}' ({id}), sectors {sector} +{sectors}"));
+        self.record(Event::Write { op, volume: id, sector, sectors, value: 0, dsync: false });
+        self.submit(id, &name, pos, Want::Zero(mode, len), Pending::Write { len }, op)
+    }
+
+    fn read(&mut self) -> Result<(), String> {
+        let Some(Target { id, name, size }) = self.pick(true) else { return Ok(()) };
+        let (pos, len) = self.range(size);
+        let sector = pos / SECTOR as u64;
+        let (op, since) = (self.op(), self.model.now());
+        self.note(format!("request {op}: read '{name}' ({id}), sectors {sector} +{}", len / SECTOR as u64));
+        self.submit(id, &name, pos, Want::Read(len as usize), Pending::Read { volume: id, sector, since }, op)
+    }
+
+    fn sync(&mut self) -> Result<(), String> {
+        let Some(Target { id, name, .. }) = self.pick(false) else { return Ok(()) };
+        let op = self.op();
+        self.note(format!("request {op}: flush '{name}' ({id})"));
+        self.record(Event::Sync { op, volume: Some(id) });
+        self.submit(id, &name, 0, Want::Sync, Pending::Sync, op)
+    }
+
+    /// Time passes: some engines go some steps.
+    fn go_on(&mut self) -> Result<(), String> {
+        for _ in 0..self.rng.between(1, 12) {
+            let engine = self.rng.below(self.engines.len() as u64) as usize;
+            self.turn(engine)?;
+        }
+        Ok(())
+    }
+
+    fn new_name(&mut self) -> (String, u32) {
+        let id = self.counters.next_volume;
+        self.counters.next_volume += 1;
+        // Names of volumes that were deleted come again.
+        let names = ["a", "b", "data", "db-1", "x.y_z", "root", "swap"];
+        let free = names.iter().find(|name| !self.model.volumes().contains_key(**name));
+        let name = match free {
+            Some(name) if self.rng.percent(70) => (*name).to_string(),
+            _ => format!("v{id}"),
+        };
+        (name, id)
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.model.volumes().len() >= self.setup.max_volumes
+    }
+
+    fn new_size(&mut self) -> u64 {
+        let most = self.setup.max_volume_bytes / BLOCK;
+        let blocks = if self.rng.percent(20) { self.rng.between(1, 8) } else { self.rng.between(most / 2, most) };
+        // Some volumes end within a block.
+        let short = if self.setup.disk.logical_block == 512 && self.rng.percent(25) { self.rng.below(8) } else { 0 };
+        blocks * BLOCK - short * SECTOR as u64
+    }
+
+    fn create(&mut self) -> Result<(), String> {
+        if self.is_crowded() {
+            return self.delete();
+        }
+        let (name, id) = self.new_name();
+        let size = self.new_size();
+        self.change(Change::Create { name, id, size })
+    }
+
+    fn copy(&mut self) -> Result<(), String> {
+        let Some(source) = self.pick(true) else { return Ok(()) };
+        if self.is_crowded() {
+            return self.delete();
+        }
+        let (name, id) = self.new_name();
+        let snapshot = self.rng.percent(60);
+        self.change(Change::Copy { source: source.name, name, id, snapshot })
+    }
+
+    fn delete(&mut self) -> Result<(), String> {
+        match self.pick(true) {
+            Some(target) => self.change(Change::Delete { name: target.name }),
+            None => Ok(()),
+        }
+    }
+
+    fn resize(&mut self) -> Result<(), String> {
+        let Some(target) = self.pick(false) else { return Ok(()) };
+        let size = self.new_size();
+        self.change(Change::Resize { name: target.name, size })
+    }
+
+    fn rollback(&mut self) -> Result<(), String> {
+        let Some(target) = self.pick(false) else { return Ok(()) };
+        let snapshots: Vec<String> =
+            self.model.volumes().iter().filter(|(_, one)| one.snapshot).map(|(name, _)| name.clone()).collect();
+        if snapshots.is_empty() {
+            return Ok(());
+        }
+        let snapshot = self.rng.pick(&snapshots).clone();
+        self.change(Change::Rollback { name: target.name, snapshot })
+    }
+
+    fn rename(&mut self) -> Result<(), String> {
+        let Some(target) = self.pick(true) else { return Ok(()) };
+        let (new, _) = self.new_name();
+        if new == target.name {
+            return Ok(());
+        }
+        self.change(Change::Rename { name: target.name, new })
+    }
+}

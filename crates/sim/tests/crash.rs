@@ -1,0 +1,105 @@
+//! Crash points: seeded runs cut at many steps, recovered, cut again, compared with the model. In all at least 2,000 in
+//! an ordinary run; `cargo xtask sim --nightly` does 100,000.
+//!
+//! The seeds are split over several tests, so that they run side by side.
+
+use std::time::Duration;
+
+use sheave_sim::disk::Lie;
+use sheave_sim::explore::{Plan, Report, explore, shrink};
+
+/// Crash points of each of the tests that look for trouble.
+const POINTS: u64 = 300;
+
+/// Runs seeds from `first` on until there were enough crash points.
+fn crash(first: u64, ops: usize, cuts: usize) -> Report {
+    let mut total = Report::default();
+    let first = sheave_testkit::seeds(1).start * 1_000 + first;
+    for seed in first.. {
+        let plan = Plan::new(seed, ops, cuts);
+        match explore(&plan) {
+            Ok(report) => {
+                total.crashes += report.crashes;
+                total.nested += report.nested;
+            }
+            Err(failure) => panic!("{}", shrink(&plan, failure, Duration::from_secs(20))),
+        }
+        if total.crashes >= POINTS {
+            return total;
+        }
+    }
+    unreachable!("there are enough seeds")
+}
+
+#[test]
+fn short_runs_cut_at_every_step() {
+    crash(100, 25, 400);
+}
+
+#[test]
+fn runs_cut_often_a() {
+    crash(200, 100, 60);
+}
+
+#[test]
+fn runs_cut_often_b() {
+    crash(300, 100, 60);
+}
+
+#[test]
+fn runs_cut_often_c() {
+    crash(400, 150, 60);
+}
+
+#[test]
+fn runs_cut_often_d() {
+    crash(500, 150, 60);
+}
+
+#[test]
+fn long_runs_a() {
+    crash(600, 600, 80);
+}
+
+#[test]
+fn long_runs_b() {
+    let report = crash(700, 600, 80);
+    assert!(report.nested > 10, "recovery was cut, and life after it: {report:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    let plan = Plan::new(77, 120, 20);
+    let first = explore(&plan).unwrap_or_else(|failure| panic!("{failure}"));
+    let second = explore(&plan).unwrap_or_else(|failure| panic!("{failure}"));
+    assert_eq!(first, second);
+    let other = explore(&Plan::new(78, 120, 20)).unwrap_or_else(|failure| panic!("{failure}"));
+    assert_ne!(first.trace, other.trace);
+}
+
+/// The simulator is worth what it can see: a disk that breaks a promise must be found out within a few runs.
+fn finds_out(lie: Lie) {
+    let found = (1..=10).find_map(|seed| {
+        let mut plan = Plan::new(seed, 120, 60);
+        plan.setup = plan.setup.with_lie(lie);
+        plan.setup.disk.fua = true;
+        explore(&plan).err()
+    });
+    let failure = found.unwrap_or_else(|| panic!("nobody notices {lie:?}"));
+    assert!(!failure.path.is_empty(), "only a crash shows a lie: {failure}");
+}
+
+#[test]
+fn a_disk_whose_flush_does_nothing_is_found_out() {
+    finds_out(Lie::FlushDoesNothing);
+}
+
+#[test]
+fn a_disk_whose_flush_is_late_is_found_out() {
+    finds_out(Lie::LateFlush);
+}
+
+#[test]
+fn a_disk_that_forgets_fua_is_found_out() {
+    finds_out(Lie::FuaIsVolatile);
+}

@@ -1,0 +1,72 @@
+//! Steps: one item each, in order, on the caller's thread; nothing runs by itself.
+
+use std::sync::Mutex;
+
+use super::super::{PoolOptions, Section, WorkFlags};
+use super::*;
+
+/// Writes down what runs and what ends, with the thread.
+#[derive(Default)]
+struct Log(Mutex<Vec<(&'static str, u32)>>, Mutex<Vec<std::thread::ThreadId>>);
+
+impl Source for std::sync::Arc<Log> {
+    fn run(&self, slot: u32, section: &Section<'_>) -> i32 {
+        assert!(!section.is_cancelled());
+        self.0.lock().unwrap().push(("run", slot));
+        self.1.lock().unwrap().push(std::thread::current().id());
+        slot as i32
+    }
+
+    fn run_short(&self, slot: u32) -> i32 {
+        self.0.lock().unwrap().push(("short", slot));
+        slot as i32
+    }
+
+    fn finish(&self, done: &[(u32, i32)]) {
+        self.0.lock().unwrap().extend(done.iter().map(|&(slot, res)| {
+            assert_eq!(slot as i32, res);
+            ("end", slot)
+        }));
+    }
+}
+
+#[test]
+fn a_step_runs_one_item_here_and_nothing_runs_by_itself() {
+    let log = std::sync::Arc::new(Log::default());
+    let pool = Pool::new(PoolOptions { stepped: true, ..PoolOptions::default() });
+    let mut submitter = pool.submitter(log.clone(), 16).unwrap();
+    assert!(pool.is_stepped() && !pool.step());
+    assert!(submitter.queue(0, WorkFlags::UNBOUND));
+    assert!(submitter.queue(1, WorkFlags::BOUND));
+    for slot in 2..5 {
+        assert!(submitter.queue(slot, WorkFlags::SHORT));
+    }
+    assert!(submitter.queue(5, WorkFlags::hashed(9)) && submitter.queue(6, WorkFlags::hashed(9)));
+    assert!(!pool.step(), "not handed over");
+    submitter.commit();
+    assert_eq!(pool.counts()[0].workers + pool.counts()[1].workers, 0);
+    assert_eq!(submitter.cancel(3), super::super::Cancelled::Queued);
+    let mut steps = Vec::new();
+    while pool.step() {
+        let step: Vec<_> = log.0.lock().unwrap().drain(..).collect();
+        assert_eq!(step.len(), 2, "one item, and its end: {step:?}");
+        steps.push(step[0]);
+    }
+    assert_eq!(steps, [("run", 1), ("short", 2), ("short", 4), ("run", 5), ("run", 6), ("run", 0)]);
+    assert!(log.1.lock().unwrap().iter().all(|&thread| thread == std::thread::current().id()));
+}
+
+#[test]
+fn the_caller_may_choose_the_account() {
+    let log = std::sync::Arc::new(Log::default());
+    let pool = Pool::new(PoolOptions { stepped: true, ..PoolOptions::default() });
+    let mut submitter = pool.submitter(log.clone(), 4).unwrap();
+    submitter.queue(0, WorkFlags::BOUND);
+    submitter.queue(1, WorkFlags::UNBOUND);
+    submitter.commit();
+    assert!(pool.step_account(Account::Unbound) && !pool.step_account(Account::Unbound));
+    assert_eq!(*log.0.lock().unwrap(), [("run", 1), ("end", 1)]);
+    assert!(pool.step_account(Account::Bound));
+    let threads = Pool::<std::sync::Arc<Log>>::new(PoolOptions::default());
+    assert!(!threads.step(), "a pool with threads runs its work itself");
+}

@@ -1,0 +1,175 @@
+//! Carrying out a repair: the model, which findings have mended, becomes the pool.
+//!
+//! Owns writing it, the way a checkpoint is written: all pages into units that nothing uses, a flush, then the other
+//! superblock slot with a new incarnation, so that the journal is not replayed again; a flush. Until that superblock is
+//! whole the pool is as it was, and the repair can be started anew. Needs free units for all metadata once.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::model::{Leaf, Model, Node};
+use crate::block::Block;
+use crate::format::{BLOCK, BLOCK_BYTES, INDEX_CHILDREN};
+use crate::page::index::{Sink, build_upper};
+use crate::page::table::VolumeEntry;
+use crate::page::{PageRef, Place, index, label, leaf, table};
+use crate::superblock::Superblock;
+use crate::{BlockIo, PoolError};
+
+/// What is known besides the model.
+pub(super) struct Repair<'a> {
+    pub io: &'a dyn BlockIo,
+    /// The newest superblock.
+    pub sb: &'a Superblock,
+    /// First sequence number that no journal block has.
+    pub next_seq: u64,
+    /// Members whose label is to be written.
+    pub labels: &'a [usize],
+    /// Whether a unit is in use, by data, metadata of the newest superblock, or the pool itself.
+    pub used: &'a dyn Fn(u64) -> bool,
+}
+
+/// Pages on their way to free units.
+struct Pages<'a> {
+    io: &'a dyn BlockIo,
+    used: &'a dyn Fn(u64) -> bool,
+    unit_bytes: u64,
+    next_unit: u64,
+    total_units: u64,
+    /// Next free page and end of the unit that is being filled.
+    page: u64,
+    end: u64,
+    /// The first write that failed.
+    failed: Option<(u64, sheave_base::status::Status)>,
+}
+
+impl Sink for Pages<'_> {
+    fn allocate(&mut self) -> Option<u64> {
+        if self.page == self.end {
+            let unit = (self.next_unit..self.total_units).find(|&unit| !(self.used)(unit))?;
+            self.next_unit = unit + 1;
+            self.page = unit * self.unit_bytes;
+            self.end = self.page + self.unit_bytes;
+        }
+        self.page += BLOCK_BYTES;
+        Some(self.page - BLOCK_BYTES)
+    }
+
+    fn page(&mut self, address: u64, block: &Block) {
+        if self.failed.is_none() {
+            self.failed = self.io.write(address, block).err().map(|status| (address, status));
+        }
+    }
+}
+
+fn failed(at: u64, status: sheave_base::status::Status) -> PoolError {
+    PoolError::Io {
+        what: format!("writing the repaired metadata at byte {at}"),
+        status,
+        fix: "The pool is as it was before. Mend the device and repair again".into(),
+    }
+}
+
+fn full() -> PoolError {
+    PoolError::Full { what: "there is no free unit to write repaired metadata to".into() }
+}
+
+impl Repair<'_> {
+    /// Writes the model. The new superblock.
+    pub fn write(&self, model: &Model) -> Result<Superblock, PoolError> {
+        let flush = |io: &dyn BlockIo| io.flush().map_err(|status| failed(0, status));
+        let mut pages = Pages {
+            io: self.io,
+            used: self.used,
+            unit_bytes: u64::from(model.geometry.unit_bytes),
+            next_unit: model.geometry.first_unit,
+            total_units: model.geometry.total_units,
+            page: 0,
+            end: 0,
+            failed: None,
+        };
+        let generation = self.sb.generation + 1;
+        let place = Place { pool: self.sb.pool, generation, address: 0, index: 0, owner: 0 };
+        let entries = self.maps(model, &place, &mut pages).ok_or_else(full)?;
+        let (root, level) = volume_table(&entries, &place, &mut pages).ok_or_else(full)?;
+        if let Some((at, status)) = pages.failed {
+            return Err(failed(at, status));
+        }
+        let new = Superblock {
+            generation,
+            clean: true,
+            incarnation: self.sb.incarnation + 1,
+            replay_seq: self.next_seq.max(self.sb.replay_seq),
+            next_volume: model.next_volume,
+            table: root,
+            table_level: level,
+            volumes: entries.len() as u32,
+            ..self.sb.clone()
+        };
+        let mut block = [0; BLOCK];
+        for &number in self.labels {
+            let at = label::encode(&mut block, self.sb, number);
+            self.io.write(at, &block).map_err(|status| failed(at, status))?;
+        }
+        flush(self.io)?;
+        let at = new.encode(&mut block);
+        self.io.write(at, &block).map_err(|status| failed(at, status))?;
+        flush(self.io)?;
+        Ok(new)
+    }
+
+    /// Writes all maps; the volumes' entries with their roots. Nodes and leaves that relatives share are written once.
+    fn maps(&self, model: &Model, place: &Place, pages: &mut Pages<'_>) -> Option<Vec<VolumeEntry>> {
+        let mut leaves: HashMap<(u32, *const Leaf), PageRef> = HashMap::new();
+        let mut nodes: HashMap<(u32, *const Node), PageRef> = HashMap::new();
+        let mut block = [0; BLOCK];
+        let mut entries = Vec::with_capacity(model.volumes.len());
+        for (&id, vol) in &model.volumes {
+            let family = vol.entry.family;
+            let last = vol.map.nodes.keys().next_back().map_or(0, |last| last + 1);
+            let mut level1 = vec![PageRef::NONE; last as usize];
+            for (&number, node) in &vol.map.nodes {
+                if let Some(&page) = nodes.get(&(family, Rc::as_ptr(node))) {
+                    level1[number as usize] = page;
+                    continue;
+                }
+                let mut children = [PageRef::NONE; INDEX_CHILDREN];
+                let first = number * INDEX_CHILDREN as u64;
+                for ((child, leaf), at) in children.iter_mut().zip(&node.leaves).zip(first..) {
+                    let Some(leaf) = leaf else { continue };
+                    if let Some(&page) = leaves.get(&(family, Rc::as_ptr(leaf))) {
+                        *child = page;
+                        continue;
+                    }
+                    let place = Place { address: pages.allocate()?, index: at, owner: id, ..*place };
+                    *child = leaf::encode(&mut block, &model.geometry, &place, &leaf.entries, &leaf.written);
+                    pages.page(place.address, &block);
+                    leaves.insert((family, Rc::as_ptr(leaf)), *child);
+                }
+                let place = Place { address: pages.allocate()?, index: number, owner: id, ..*place };
+                level1[number as usize] = index::encode(&mut block, &place, 1, &children);
+                pages.page(place.address, &block);
+                nodes.insert((family, Rc::as_ptr(node)), level1[number as usize]);
+            }
+            let place = Place { owner: id, ..*place };
+            let (root, root_level) = build_upper(pages, &place, 1, 1, &level1)?;
+            entries.push(VolumeEntry { root, root_level, ..vol.entry.clone() });
+        }
+        Some(entries)
+    }
+}
+
+/// Writes the volume table; its root and level.
+fn volume_table(entries: &[VolumeEntry], place: &Place, pages: &mut Pages<'_>) -> Option<(PageRef, u16)> {
+    let mut block = [0; BLOCK];
+    let mut level0 = Vec::new();
+    let mut rest = entries;
+    while !rest.is_empty() {
+        let place = Place { address: pages.allocate()?, index: level0.len() as u64, ..*place };
+        let (page, count) = table::encode(&mut block, &place, rest);
+        pages.page(place.address, &block);
+        level0.push(page);
+        rest = &rest[count..];
+    }
+    build_upper(pages, place, 0, 0, &level0)
+}

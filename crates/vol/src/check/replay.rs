@@ -1,0 +1,121 @@
+//! The journal, replayed into the model.
+//!
+//! Owns the findings about it. A journal that only ends torn is no finding: a crash leaves that, and nothing in it was
+//! acknowledged. One that has lost acknowledged records is salvaged as a repair would: all that is intact is applied.
+
+use super::model::Model;
+use super::report::{Finding, FindingKind, Place};
+use crate::format::{BLOCK, BLOCK_BYTES, JOURNAL_START};
+use crate::journal::{JournalBlock, Lost, scan};
+use crate::superblock::Superblock;
+use crate::{BlockIo, PoolError};
+
+/// Bytes read at once.
+const CHUNK: usize = 1 << 20;
+/// Stands in for a block that cannot be read: no block begins so.
+const UNREADABLE: u8 = 0xFF;
+
+/// What the journal gave.
+pub(super) struct Replayed {
+    pub findings: Vec<Finding>,
+    pub notes: Vec<String>,
+    /// First sequence number that no block of the pool has.
+    pub next_seq: u64,
+    /// The superblock is not the newest there was: nothing that it reaches can be trusted.
+    pub superblock_lost: bool,
+}
+
+/// The journal's bytes; blocks that cannot be read are no blocks.
+fn read(io: &dyn BlockIo, sb: &Superblock, notes: &mut Vec<String>) -> Vec<u8> {
+    let mut bytes = vec![0; sb.journal_blocks as usize * BLOCK];
+    for (chunk, at) in bytes.chunks_mut(CHUNK).zip((JOURNAL_START..).step_by(CHUNK)) {
+        if io.read(at, chunk).is_ok() {
+            continue;
+        }
+        for (block, at) in chunk.chunks_mut(BLOCK).zip((at..).step_by(BLOCK)) {
+            if let Err(status) = io.read(at, block) {
+                block.fill(UNREADABLE);
+                notes.push(format!("journal block at byte {at} cannot be read: {status}"));
+            }
+        }
+    }
+    bytes
+}
+
+/// Replays the journal into the model.
+pub(super) fn replay(io: &dyn BlockIo, sb: &Superblock, model: &mut Model) -> Result<Replayed, PoolError> {
+    let mut notes = Vec::new();
+    let bytes = read(io, sb, &mut notes);
+    let mut out = Replayed { findings: Vec::new(), notes, next_seq: 0, superblock_lost: false };
+    // Once to see that all is well, once to apply: a journal that is not well leaves the model alone.
+    match scan(&bytes, sb, &mut drop) {
+        Ok(found) => {
+            out.next_seq = found.next_seq.max(found.highest_seq.saturating_add(1));
+            let again = scan(&bytes, sb, &mut |record| model.apply(record));
+            debug_assert_eq!(again.as_ref(), Ok(&found));
+            if let Some(damage) = found.torn {
+                out.notes.push(format!(
+                    "the journal ends with a torn commit at block {} ({damage}): a crash leaves that, and none of it was \
+                     acknowledged",
+                    found.next_seq
+                ));
+            }
+            if model.records > 0 {
+                out.notes.push(format!("the journal holds {} records; opening the pool replays them", model.records));
+            }
+        }
+        Err(lost) => {
+            out.superblock_lost = !matches!(lost, Lost::Block { .. } | Lost::Record { .. });
+            let (next_seq, skipped) = salvage(&bytes, sb, model, out.superblock_lost);
+            out.next_seq = next_seq;
+            out.findings.push(finding(&lost, skipped));
+        }
+    }
+    Ok(out)
+}
+
+/// Applies every intact block in order, unless the superblock is not the one they belong to. The first number above all
+/// blocks, and how many blocks are missing before the last.
+fn salvage(bytes: &[u8], sb: &Superblock, model: &mut Model, look_only: bool) -> (u64, u64) {
+    let geometry = sb.geometry();
+    let (blocks, _) = bytes.as_chunks::<BLOCK>();
+    let mut intact: Vec<(JournalBlock, &[u8; BLOCK])> = (JOURNAL_START..)
+        .step_by(BLOCK_BYTES as usize)
+        .zip(blocks)
+        .filter_map(|(at, block)| Some((JournalBlock::decode(block, &sb.pool, at, sb.journal_blocks).ok()?, block)))
+        .collect();
+    let next_seq = intact.iter().map(|(block, _)| block.seq.saturating_add(1)).max().unwrap_or(0);
+    if look_only {
+        return (next_seq, 0);
+    }
+    intact.retain(|(block, _)| block.incarnation == sb.incarnation && block.seq >= sb.replay_seq);
+    intact.sort_by_key(|(block, _)| block.seq);
+    let last = intact.last().map_or(sb.replay_seq, |(block, _)| block.seq + 1);
+    let mut whole = 0;
+    for (block, bytes) in intact {
+        whole += u64::from(block.records(bytes, &geometry, &mut |record| model.apply(record)).is_ok());
+    }
+    (next_seq, (last - sb.replay_seq).saturating_sub(whole))
+}
+
+fn finding(lost: &Lost, skipped: u64) -> Finding {
+    match lost {
+        Lost::Block { at, .. } | Lost::Record { at, .. } => Finding {
+            kind: FindingKind::Journal,
+            place: Place { what: "journal".into(), address: Some(*at), ..Place::default() },
+            means: format!(
+                "{lost}. What its records said is lost: data that was flushed may be missing, or older data may show"
+            ),
+            repair: Some(format!("Apply all other blocks and go on without {skipped} of them. Compare with a backup")),
+        },
+        Lost::Superblock { .. } | Lost::Overwritten { .. } | Lost::Clean { .. } => Finding {
+            kind: FindingKind::SuperblockLost,
+            place: Place { what: "journal".into(), address: Some(JOURNAL_START), ..Place::default() },
+            means: format!(
+                "{lost}. The older one describes an earlier state, whose space has been used for other data since. \
+                 Restore the pool from a backup, or the device's first 8 KiB from a copy"
+            ),
+            repair: None,
+        },
+    }
+}

@@ -1,0 +1,89 @@
+//! What the table says of volumes, against each other and against their maps.
+//!
+//! Owns these findings and mends the model as a repair would.
+
+use std::collections::BTreeMap;
+
+use super::model::Model;
+use super::report::{Finding, FindingKind, Place};
+use crate::format::MAX_NAME;
+
+/// Looks at all volumes; the model is as a repair would leave it.
+pub(super) fn settle(model: &mut Model) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    names(model, &mut findings);
+    kin(model, &mut findings);
+    sizes(model, &mut findings);
+    let highest = model.volumes.keys().next_back().copied().unwrap_or(0);
+    if model.next_volume <= highest {
+        let means = format!(
+            "the number of the next volume is {}, and there is a volume {highest}: a number would be given twice",
+            model.next_volume
+        );
+        findings.push(finding(FindingKind::Totals, None, means, "Set it above all numbers in use"));
+        model.next_volume = highest.saturating_add(1);
+    }
+    findings
+}
+
+fn finding(kind: FindingKind, volume: Option<&str>, means: String, repair: &str) -> Finding {
+    let place = Place { what: "volume table".into(), volume: volume.map(str::to_owned), ..Place::default() };
+    Finding { kind, place, means, repair: Some(repair.to_owned()) }
+}
+
+/// No name twice.
+fn names(model: &mut Model, findings: &mut Vec<Finding>) {
+    let mut taken: BTreeMap<String, u32> = BTreeMap::new();
+    for (&id, vol) in &mut model.volumes {
+        let name = vol.entry.name.clone();
+        let Some(&other) = taken.get(&name) else {
+            taken.insert(name, id);
+            continue;
+        };
+        let mut fresh = format!("{name}-{id}");
+        if fresh.len() > MAX_NAME || taken.contains_key(&fresh) {
+            fresh = format!("volume-{id}");
+        }
+        let means = format!("volumes {other} and {id} both have this name: only the first could be opened");
+        findings.push(finding(FindingKind::Volume, Some(&name), means, &format!("Name volume {id} '{fresh}'")));
+        vol.entry.name.clone_from(&fresh);
+        taken.insert(fresh, id);
+    }
+}
+
+/// Origins exist and are relatives.
+fn kin(model: &mut Model, findings: &mut Vec<Finding>) {
+    let families: BTreeMap<u32, u32> = model.volumes.iter().map(|(&id, vol)| (id, vol.entry.family)).collect();
+    for vol in model.volumes.values_mut().filter(|vol| vol.entry.origin != 0) {
+        let origin = vol.entry.origin;
+        let means = match families.get(&origin) {
+            None => format!("its origin is volume {origin}, which does not exist"),
+            Some(&family) if family != vol.entry.family => {
+                format!("its origin is volume {origin}, which is not related to it")
+            }
+            Some(_) => continue,
+        };
+        let name = vol.entry.name.clone();
+        findings.push(finding(FindingKind::Volume, Some(&name), means, "Note that it has no origin. No data changes"));
+        vol.entry.origin = 0;
+    }
+}
+
+/// Nothing beyond the end.
+fn sizes(model: &mut Model, findings: &mut Vec<Finding>) {
+    let geometry = model.geometry;
+    for vol in model.volumes.values_mut() {
+        let size = vol.entry.size;
+        if size > vol.entry.max_size {
+            let means = format!("its size, {size} bytes, is more than its largest size, {}", vol.entry.max_size);
+            let name = vol.entry.name.clone();
+            findings.push(finding(FindingKind::Volume, Some(&name), means, "Raise its largest size to its size"));
+            vol.entry.max_size = size;
+        }
+        if vol.map.truncate(&geometry, size) {
+            let means = format!("it has data beyond its end at {size} bytes, which would appear if it grew");
+            let name = vol.entry.name.clone();
+            findings.push(finding(FindingKind::BeyondEnd, Some(&name), means, "Free what lies beyond the end"));
+        }
+    }
+}

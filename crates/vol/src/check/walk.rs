@@ -1,0 +1,262 @@
+//! Reading what the superblock reaches: the volume table, and the map of every volume.
+//!
+//! Owns the walk. Each page is read once however many volumes share it; what cannot be read or is damaged becomes a
+//! finding for every volume that it concerns, and a hole in the model, which is what a repair would make of it.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::model::{Leaf, Map, Model, Node, Vol};
+use super::report::{Finding, FindingKind, Place};
+use crate::block::{Block, identify};
+use crate::damage::Damage;
+use crate::format::{BLOCK, INDEX_CHILDREN};
+use crate::page::table::VolumeEntry;
+use crate::page::{Expect, PageRef, index, leaf, table};
+use crate::superblock::{Geometry, Superblock};
+use crate::{BlockIo, PoolError};
+
+/// Why a page gives nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bad {
+    Damaged(Damage),
+    Unreadable(sheave_base::status::Status),
+}
+
+impl Bad {
+    fn words(self) -> String {
+        match self {
+            Bad::Damaged(damage) => format!("the page is damaged: {damage}"),
+            Bad::Unreadable(status) => format!("the page cannot be read: {status}"),
+        }
+    }
+}
+
+/// Where a page stands: its reference, level and index.
+type Key = (PageRef, u16, u64);
+
+pub(super) struct Walk<'a> {
+    io: &'a dyn BlockIo,
+    sb: &'a Superblock,
+    geometry: Geometry,
+    pub findings: Vec<Finding>,
+    /// The family that each page belongs to, and where it stands there.
+    pub pages: HashMap<u64, (u32, u16, u64)>,
+    nodes: HashMap<Key, Rc<Node>>,
+    leaves: HashMap<Key, Result<Rc<Leaf>, Bad>>,
+    indexes: HashMap<Key, Result<Box<[PageRef; INDEX_CHILDREN]>, Bad>>,
+}
+
+impl<'a> Walk<'a> {
+    pub fn new(io: &'a dyn BlockIo, sb: &'a Superblock) -> Walk<'a> {
+        Walk {
+            io,
+            sb,
+            geometry: sb.geometry(),
+            findings: Vec::new(),
+            pages: HashMap::new(),
+            nodes: HashMap::new(),
+            leaves: HashMap::new(),
+            indexes: HashMap::new(),
+        }
+    }
+
+    /// Everything the superblock reaches.
+    pub fn read(&mut self) -> Result<Model, PoolError> {
+        let mut model = Model::new(self.geometry, self.sb.next_volume);
+        let mut entries = Vec::new();
+        if !self.sb.table.is_none() {
+            self.table(self.sb.table, self.sb.table_level, 0, &mut entries);
+        }
+        let lost = self.findings.len();
+        if lost == 0 && entries.len() != self.sb.volumes as usize {
+            self.findings.push(Finding {
+                kind: FindingKind::Totals,
+                place: Place { what: "superblock".into(), address: Some(self.sb.slot()), ..Place::default() },
+                means: format!("it counts {} volumes, and the table has {}", self.sb.volumes, entries.len()),
+                repair: Some("Count them anew".into()),
+            });
+        }
+        for entry in entries {
+            let map = self.map(&entry);
+            model.volumes.insert(entry.id, Vol { entry, map });
+        }
+        Ok(model)
+    }
+
+    fn load(&self, page: PageRef) -> Result<Block, Bad> {
+        let mut block = [0; BLOCK];
+        self.io.read(page.address, &mut block).map_err(Bad::Unreadable)?;
+        Ok(block)
+    }
+
+    fn expect(&self, page: PageRef, index: u64) -> Expect {
+        Expect { pool: self.sb.pool, generation: self.sb.generation, page, index }
+    }
+
+    /// The references of an index page; read once.
+    fn children(&mut self, page: PageRef, level: u16, index: u64) -> Result<Box<[PageRef; INDEX_CHILDREN]>, Bad> {
+        if let Some(known) = self.indexes.get(&(page, level, index)) {
+            return known.clone();
+        }
+        let read = self.load(page).and_then(|block| {
+            let mut children = Box::new([PageRef::NONE; INDEX_CHILDREN]);
+            let expect = self.expect(page, index);
+            index::decode(&block, &self.geometry, &expect, level, &mut children).map_err(Bad::Damaged)?;
+            Ok(children)
+        });
+        self.indexes.insert((page, level, index), read.clone());
+        read
+    }
+
+    /// The volumes under a page of the table.
+    fn table(&mut self, page: PageRef, level: u16, index: u64, out: &mut Vec<VolumeEntry>) {
+        self.claim(page, 0, level, index, None);
+        let bad = if level == 0 {
+            let expect = self.expect(page, index);
+            let decoded = self
+                .load(page)
+                .and_then(|block| table::decode(&block, &self.geometry, &expect, out).map_err(Bad::Damaged));
+            decoded.err()
+        } else {
+            match self.children(page, level, index) {
+                Ok(children) => {
+                    for (at, child) in (index * INDEX_CHILDREN as u64..).zip(children.iter()) {
+                        if !child.is_none() {
+                            self.table(*child, level - 1, at, out);
+                        }
+                    }
+                    None
+                }
+                Err(bad) => Some(bad),
+            }
+        };
+        if let Some(bad) = bad {
+            self.findings.push(Finding {
+                kind: FindingKind::TablePage,
+                place: Place {
+                    what: "page of the volume table".into(),
+                    address: Some(page.address),
+                    ..Place::default()
+                },
+                means: format!("{}. The volumes in it have lost their names and maps", bad.words()),
+                repair: Some("Go on without these volumes; the space that only they had becomes free".into()),
+            });
+        }
+    }
+
+    /// The map of a volume.
+    fn map(&mut self, entry: &VolumeEntry) -> Map {
+        let mut map = Map::default();
+        if !entry.root.is_none() {
+            self.subtree(entry, entry.root, entry.root_level, 0, &mut map);
+        }
+        map
+    }
+
+    fn subtree(&mut self, entry: &VolumeEntry, page: PageRef, level: u16, index: u64, map: &mut Map) {
+        self.claim(page, entry.family, level, index, Some(entry));
+        let children = match self.children(page, level, index) {
+            Ok(children) => children,
+            Err(bad) => return self.lost(entry, page, level, index, bad),
+        };
+        if level > 1 {
+            for (at, child) in (index * INDEX_CHILDREN as u64..).zip(children.iter()) {
+                if !child.is_none() {
+                    self.subtree(entry, *child, level - 1, at, map);
+                }
+            }
+            return;
+        }
+        let key = (page, level, index);
+        // A node with a damaged leaf is looked at again for each volume, so that each is named.
+        if let Some(node) = self.nodes.get(&key) {
+            map.nodes.insert(index, node.clone());
+            return;
+        }
+        let mut node = Node::new();
+        let mut whole = true;
+        for (slot, child) in children.iter().enumerate().filter(|(_, child)| !child.is_none()) {
+            let at = index * INDEX_CHILDREN as u64 + slot as u64;
+            self.claim(*child, entry.family, 0, at, Some(entry));
+            match self.leaf(*child, at) {
+                Ok(leaf) => node.leaves[slot] = Some(leaf).filter(|leaf| leaf.entries.iter().any(|&phys| phys != 0)),
+                Err(bad) => {
+                    whole = false;
+                    self.lost(entry, *child, 0, at, bad);
+                }
+            }
+        }
+        let node = Rc::new(node);
+        if whole {
+            self.nodes.insert(key, node.clone());
+        }
+        if node.leaves.iter().any(Option::is_some) {
+            map.nodes.insert(index, node);
+        }
+    }
+
+    fn leaf(&mut self, page: PageRef, index: u64) -> Result<Rc<Leaf>, Bad> {
+        if let Some(known) = self.leaves.get(&(page, 0, index)) {
+            return known.clone();
+        }
+        let read = self.load(page).and_then(|block| {
+            let mut leaf = Leaf::new(&self.geometry);
+            let expect = self.expect(page, index);
+            leaf::decode(&block, &self.geometry, &expect, &mut leaf.entries, &mut leaf.written)
+                .map_err(Bad::Damaged)?;
+            leaf.generation = identify(&block).map_err(Bad::Damaged)?.0.generation;
+            Ok(Rc::new(leaf))
+        });
+        self.leaves.insert((page, 0, index), read.clone());
+        read
+    }
+
+    /// A page of a volume's map is lost, and with it what the volume has there.
+    fn lost(&mut self, entry: &VolumeEntry, page: PageRef, level: u16, index: u64, bad: Bad) {
+        let below = self.geometry.units_below(level);
+        let unit = u64::from(self.geometry.unit_bytes);
+        let pos = index.saturating_mul(below).saturating_mul(unit);
+        let len = below.saturating_mul(unit).min(entry.size.saturating_sub(pos));
+        let kind = match bad {
+            Bad::Damaged(_) => FindingKind::MapPage,
+            Bad::Unreadable(_) => FindingKind::Unreadable,
+        };
+        let what = if level == 0 { "page of a map".into() } else { format!("index page of level {level} of a map") };
+        self.findings.push(Finding {
+            kind,
+            place: Place {
+                what,
+                address: Some(page.address),
+                volume: Some(entry.name.clone()),
+                range: Some((pos, len)),
+            },
+            means: format!("{}. Where the volume's data of this range lies is not known any more", bad.words()),
+            repair: Some("Make the range a hole, which reads as zeroes. Its data is lost".into()),
+        });
+    }
+
+    /// Notes whose the page is; a page of two families, or at two places, is a finding.
+    fn claim(&mut self, page: PageRef, family: u32, level: u16, index: u64, entry: Option<&VolumeEntry>) {
+        let claim = (family, level, index);
+        let earlier = *self.pages.entry(page.address).or_insert(claim);
+        if earlier == claim {
+            return;
+        }
+        let (other, other_level, other_index) = earlier;
+        self.findings.push(Finding {
+            kind: FindingKind::SharedWrongly,
+            place: Place {
+                what: "page of metadata".into(),
+                address: Some(page.address),
+                volume: entry.map(|entry| entry.name.clone()),
+                range: None,
+            },
+            means: format!(
+                "it is used as page {index} of level {level} here, and as page {other_index} of level {other_level} {}",
+                if other == 0 { "of the volume table".into() } else { format!("of a relative of volume {other}") }
+            ),
+            repair: Some("Keep it where it says that it belongs, give each family a copy".into()),
+        });
+    }
+}

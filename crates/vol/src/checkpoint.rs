@@ -1,0 +1,274 @@
+//! Checkpoints: the whole of a pool's metadata, written beside what is there, then made the truth by one superblock.
+//!
+//! Owns which pages are written and when those that they replace are free. A checkpoint writes the nodes that changed, the
+//! levels above them of the volumes that changed, and the volume table; everything else stays where it is.
+//!
+//! - I1: pages of the newest durable checkpoint are not written to; they are free only when a later one is durable.
+//! - I2: the superblock is written after a flush of all that it refers to, the data of volumes included.
+//! - I3: records of journal blocks before `replay_seq` are in the checkpoint.
+//! - I4: a checkpoint that fails midway leaves the pool as it is on the device, and nothing more is made durable:
+//!   whether the superblock arrived is not known.
+//!
+//! Called by commits, opening, closing, growing.
+
+use sheave_base::buf::Buf;
+use sheave_base::status::Status;
+use sheave_base::sync::MutexGuard;
+use sheave_base::sync::atomic::Ordering;
+
+use crate::block::Block;
+use crate::commit::Taken;
+use crate::extent_map::{Arena, Entry, INDEX_SHIFT, id_of};
+use crate::format::{BLOCK, PAYLOAD};
+use crate::page::index::{Sink, build_upper};
+use crate::page::table::VolumeEntry;
+use crate::page::{PageRef, Place, index, leaf, table};
+use crate::pool::state::{PoolInner, State};
+use crate::superblock::{Geometry, Superblock};
+
+/// Longest single write of pages.
+const RUN_BYTES: usize = 1 << 20;
+
+/// Pages on their way to the device.
+struct Draft {
+    addresses: Vec<u64>,
+    used: usize,
+    memory: Buf,
+}
+
+/// What a checkpoint does when it is durable.
+struct Plan {
+    draft: Draft,
+    sb: Superblock,
+    replaced: Vec<u64>,
+    taken: Taken,
+}
+
+impl Draft {
+    fn next(&mut self) -> Option<(u64, &mut Block)> {
+        let address = *self.addresses.get(self.used)?;
+        let from = self.used * BLOCK;
+        self.used += 1;
+        let block = self.memory.get_mut(from..from + BLOCK)?;
+        Some((address, block.try_into().ok()?))
+    }
+
+    /// The pages, in runs that follow each other on the device and in memory.
+    fn runs(&self) -> Vec<(u64, &[u8])> {
+        let mut runs: Vec<(u64, usize, usize)> = Vec::new();
+        for (at, &address) in self.addresses[..self.used].iter().enumerate() {
+            match runs.last_mut() {
+                Some((start, from, to)) if *start + (*to - *from) as u64 == address && *to - *from < RUN_BYTES => {
+                    *to += BLOCK;
+                    debug_assert_eq!(*to, (at + 1) * BLOCK);
+                }
+                _ => runs.push((address, at * BLOCK, (at + 1) * BLOCK)),
+            }
+        }
+        runs.into_iter().map(|(start, from, to)| (start, &self.memory[from..to])).collect()
+    }
+}
+
+impl Sink for Draft {
+    fn allocate(&mut self) -> Option<u64> {
+        self.addresses.get(self.used).copied()
+    }
+
+    fn page(&mut self, address: u64, block: &Block) {
+        if let Some((next, to)) = self.next() {
+            debug_assert_eq!(next, address);
+            to.copy_from_slice(block);
+        }
+    }
+}
+
+impl PoolInner {
+    /// Writes a checkpoint. Under the leadership of a commit, or when nobody else has the pool.
+    pub(crate) fn write_checkpoint(&self, mut state: MutexGuard<'_, State>, clean: bool) -> Result<(), Status> {
+        if state.failed {
+            return Err(Status::IoErr);
+        }
+        let plan = state.plan(&self.geometry, clean)?;
+        drop(state);
+        let written = self.write_plan(&plan);
+        let mut state = self.lock();
+        if let Err(status) = written {
+            state.failed = true;
+            return Err(status);
+        }
+        let State { tree, .. } = &mut *state;
+        tree.pages.put(&plan.replaced, &mut tree.units);
+        state.sb = plan.sb;
+        state.failed = clean;
+        self.committed(&mut state, plan.taken);
+        self.wake();
+        Ok(())
+    }
+
+    fn write_plan(&self, plan: &Plan) -> Result<(), Status> {
+        self.io.write_many(&plan.draft.runs())?;
+        self.io.flush()?;
+        let mut block = [0; BLOCK];
+        let address = plan.sb.encode(&mut block);
+        self.io.write(address, &block)?;
+        self.io.flush()
+    }
+}
+
+impl State {
+    /// Pages that a checkpoint would write now, at most.
+    fn pages_wanted(&self) -> u64 {
+        let upper = |count: u64| count.div_ceil(255) + 4;
+        let volumes: u64 = self.table.iter().filter(|vol| vol.dirty).map(|vol| upper(vol.slots)).sum();
+        let table = self.table.iter().map(|vol| vol.name.len() + 128).sum::<usize>().div_ceil(PAYLOAD - 512) as u64;
+        self.tree.dirty_nodes() + volumes + table + upper(table)
+    }
+
+    /// Serialises everything that changed. Everything that can fail comes first.
+    fn plan(&mut self, geometry: &Geometry, clean: bool) -> Result<Plan, Status> {
+        let wanted = self.pages_wanted();
+        let memory = Buf::zeroed(wanted as usize * BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
+        let addresses = self.tree.pages.take(wanted, &mut self.tree.units).ok_or(Status::NoSpc)?;
+        let mut draft = Draft { addresses, used: 0, memory };
+        let taken = self.take();
+        self.wants_checkpoint = false;
+        let place = Place { pool: self.sb.pool, generation: self.sb.generation + 1, address: 0, index: 0, owner: 0 };
+        self.draft_maps(geometry, &place, &mut draft);
+        let (root, level) = self.draft_table(&place, &mut draft);
+        let unused = draft.addresses.split_off(draft.used);
+        let State { tree, .. } = self;
+        tree.pages.put(&unused, &mut tree.units);
+        let sb = Superblock {
+            generation: place.generation,
+            clean,
+            total_units: geometry.total_units.max(self.sb.total_units),
+            next_volume: self.table.next_id,
+            replay_seq: self.next_seq,
+            table: root,
+            table_level: level,
+            volumes: self.table.iter().filter(|vol| !vol.unborn).count() as u32,
+            ..self.sb.clone()
+        };
+        Ok(Plan { draft, sb, replaced: self.tree.pages.take_given_up(), taken })
+    }
+
+    fn draft_maps(&mut self, geometry: &Geometry, place: &Place, draft: &mut Draft) {
+        let State { tree, table, .. } = self;
+        let dirty: Vec<u32> = table.iter().filter(|vol| vol.dirty && !vol.unborn).map(|vol| vol.id).collect();
+        for id in dirty {
+            let Some(vol) = table.get_mut(id) else { continue };
+            let place = Place { owner: id, ..*place };
+            let pages: Vec<PageRef> =
+                (0..vol.slots).map(|slot| draft_index(tree, geometry, &place, &vol.core.top, slot, draft)).collect();
+            let used = pages.iter().rposition(|page| !page.is_none()).map_or(0, |last| last + 1);
+            let before = draft.used;
+            let root = build_upper(draft, &place, 1, 1, &pages[..used]);
+            let upper = draft.addresses[before..draft.used].to_vec();
+            std::mem::replace(&mut vol.upper, upper).into_iter().for_each(|page| tree.pages.give_up(page));
+            (vol.root, vol.root_level) = root.unwrap_or((PageRef::NONE, 0));
+            vol.dirty = false;
+        }
+    }
+
+    fn draft_table(&mut self, place: &Place, draft: &mut Draft) -> (PageRef, u16) {
+        let entries: Vec<VolumeEntry> = self.table.iter().filter(|vol| !vol.unborn).map(|vol| vol.to_entry()).collect();
+        let before = draft.used;
+        let (mut pages, mut done) = (Vec::new(), 0);
+        while done < entries.len() {
+            let Some((address, block)) = draft.next() else { break };
+            let place = Place { address, index: pages.len() as u64, ..*place };
+            let (page, count) = table::encode(block, &place, &entries[done..]);
+            pages.push(page);
+            done += count;
+        }
+        let root = build_upper(draft, place, 0, 0, &pages).unwrap_or((PageRef::NONE, 0));
+        let used = draft.addresses[before..draft.used].to_vec();
+        for page in std::mem::replace(&mut self.table.pages, used) {
+            self.tree.pages.give_up(page);
+        }
+        root
+    }
+}
+
+/// The page of an index node: the one it has, or a new one with new pages of its leaves.
+fn draft_index(
+    tree: &mut crate::extent_map::tree::Tree,
+    geometry: &Geometry,
+    place: &Place,
+    top: &Arena,
+    slot: u64,
+    draft: &mut Draft,
+) -> PageRef {
+    // Relaxed, here and below: under the lock that all stores are made under.
+    let id = id_of(top.word(slot as u32, 0).map_or(0, |word| word.load(Ordering::Relaxed)));
+    if id == 0 {
+        return PageRef::NONE;
+    }
+    if !tree.index.node(id).dirty {
+        return tree.index.node(id).page;
+    }
+    let mut children = [PageRef::NONE; 1 << INDEX_SHIFT];
+    let map = tree.map.clone();
+    for (at, (child, word)) in children.iter_mut().zip(map.index.node(id).unwrap_or_default()).enumerate() {
+        let leaf = id_of(word.load(Ordering::Relaxed));
+        if leaf == 0 {
+            continue;
+        }
+        if tree.leaves.node(leaf).dirty {
+            let number = (slot << INDEX_SHIFT) + at as u64;
+            let page = draft_leaf(tree, geometry, &Place { index: number, ..*place }, leaf, draft);
+            let old = tree.leaves.written(leaf, page);
+            give_up(tree, old);
+        }
+        *child = tree.leaves.node(leaf).page;
+    }
+    let page = if children.iter().all(PageRef::is_none) {
+        PageRef::NONE
+    } else {
+        draft.next().map_or(PageRef::NONE, |(address, block)| {
+            index::encode(block, &Place { address, index: slot, ..*place }, 1, &children)
+        })
+    };
+    let old = tree.index.written(id, page);
+    give_up(tree, old);
+    page
+}
+
+fn give_up(tree: &mut crate::extent_map::tree::Tree, page: PageRef) {
+    if !page.is_none() {
+        tree.pages.give_up(page.address);
+    }
+}
+
+/// The page of a leaf; none if nothing in it is written.
+fn draft_leaf(
+    tree: &crate::extent_map::tree::Tree,
+    geometry: &Geometry,
+    place: &Place,
+    id: u32,
+    draft: &mut Draft,
+) -> PageRef {
+    let words = geometry.entry_words;
+    let mut entries = [0; crate::format::MAX_LEAF_ENTRIES];
+    let mut written = [0; crate::format::MAX_LEAF_WORDS];
+    let mut any = false;
+    for slot in 0..geometry.leaf_entries {
+        let at = crate::extent_map::tree::Place { leaf: id, slot };
+        let entry = tree.entry(at);
+        if entry.is_alloc() {
+            let bits = tree.bits(at);
+            written[slot * words..(slot + 1) * words].copy_from_slice(&bits[..words]);
+            entries[slot] = if bits == [0; 4] { 0 } else { entry.phys() };
+            any |= entries[slot] != 0;
+        }
+        debug_assert!(entry.is_alloc() || entry == Entry::NONE, "a hole has no flags");
+    }
+    if !any {
+        return PageRef::NONE;
+    }
+    let Some((address, block)) = draft.next() else { return PageRef::NONE };
+    leaf::encode(block, geometry, &Place { address, ..*place }, &entries, &written)
+}
+
+#[cfg(test)]
+mod tests;

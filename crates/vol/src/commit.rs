@@ -1,0 +1,234 @@
+//! Commits: making everything that was done before durable, for all who ask at once.
+//!
+//! Owns who leads, who waits, and the journal's writes. A commit is: take what changed, under the lock; flush the device,
+//! so that the data which the records speak of is durable; write the records as one run of journal blocks; flush. When the
+//! journal is half full, or much is dirty, a [`checkpoint`](crate::checkpoint) is the commit.
+//!
+//! - I1: who asks gets the result of a commit that began after it asked.
+//! - I2: a commit takes two flushes of the device at most; one, if there was nothing to record.
+//! - I3: after a failed write of journal blocks their numbers are not used again: a checkpoint comes next.
+//!
+//! Called by syncs, by structural changes, and by who meets a bound.
+
+use sheave_base::status::Status;
+use sheave_base::sync::atomic::Ordering;
+use sheave_base::sync::{Condvar, Mutex};
+
+use crate::extent_map::Entry;
+use crate::extent_map::tree::Place;
+use crate::journal::{Commit, Ring};
+use crate::limbo::Freed;
+use crate::pool::state::{PoolInner, State};
+use crate::record::Record;
+
+#[derive(Debug, Default)]
+struct Progress {
+    running: bool,
+    started: u64,
+    done: u64,
+    /// The last commit that failed, and how.
+    failed: Option<(u64, Status)>,
+}
+
+/// Who leads, who waits.
+#[derive(Debug, Default)]
+pub(crate) struct Commits {
+    progress: Mutex<Progress>,
+    ended: Condvar,
+}
+
+/// What a commit took.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) units: Vec<(u32, u64)>,
+    pub(crate) recorded: Vec<(u32, u64)>,
+    pub(crate) pending: Vec<Record>,
+    pub(crate) freed: Freed,
+}
+
+impl PoolInner {
+    /// Makes everything done before this call durable, data and metadata.
+    pub(crate) fn commit(&self) -> Result<(), Status> {
+        let commits = &self.commits;
+        let mut progress = commits.progress.lock().expect("invariant: no panic under this lock");
+        let wanted = progress.started + 1;
+        while progress.running && progress.done < wanted {
+            progress = commits.ended.wait(progress).expect("invariant: no panic under this lock");
+        }
+        if progress.done >= wanted {
+            return progress.result(wanted);
+        }
+        progress.running = true;
+        progress.started += 1;
+        let number = progress.started;
+        drop(progress);
+        let result = self.lead();
+        let mut progress = commits.progress.lock().expect("invariant: no panic under this lock");
+        progress.running = false;
+        progress.done = number;
+        if let Err(status) = result {
+            progress.failed = Some((number, status));
+        }
+        drop(progress);
+        commits.ended.notify_all();
+        self.wake();
+        result
+    }
+
+    /// A commit that is a checkpoint.
+    pub(crate) fn checkpoint(&self) -> Result<(), Status> {
+        self.lock().wants_checkpoint = true;
+        self.commit()
+    }
+
+    fn lead(&self) -> Result<(), Status> {
+        let mut state = self.lock();
+        if state.failed {
+            return Err(Status::IoErr);
+        }
+        let used = state.next_seq - state.sb.replay_seq;
+        let due = used * 2 > u64::from(state.sb.journal_blocks) || state.tree.dirty_nodes() > state.dirty_soft;
+        if state.closing {
+            return self.write_checkpoint(state, true);
+        }
+        if state.wants_checkpoint || (due && !state.is_clean()) {
+            return self.write_checkpoint(state, false);
+        }
+        if state.is_clean() {
+            drop(state);
+            return self.io.flush();
+        }
+        let ring = Ring::of(&state.sb);
+        let mut commit = Commit::with_capacity(1 + state.dirty.len() / 64);
+        self.encode(&state, &mut commit);
+        if commit.blocks() * 2 > u64::from(ring.blocks) {
+            return self.write_checkpoint(state, false);
+        }
+        let taken = state.take();
+        let first = state.next_seq;
+        state.next_seq += commit.blocks();
+        drop(state);
+        commit.seal(&ring, first);
+        let written = self.write_commit(&commit, &ring, first);
+        let mut state = self.lock();
+        match written {
+            Ok(()) => self.committed(&mut state, taken),
+            Err(_) => {
+                state.wants_checkpoint = true;
+                state.untake(taken);
+            }
+        }
+        written
+    }
+
+    fn write_commit(&self, commit: &Commit, ring: &Ring, first: u64) -> Result<(), Status> {
+        self.io.flush()?;
+        let pieces: Vec<(u64, &[u8])> = commit.pieces(ring, first).collect();
+        self.io.write_many(&pieces)?;
+        self.io.flush()
+    }
+
+    /// The records of all that waits, in order.
+    fn encode(&self, state: &State, commit: &mut Commit) {
+        for record in &state.pending {
+            commit.push(&self.geometry, record);
+        }
+        for &(volume, unit) in &state.dirty {
+            if let Some(record) = state.record_of(volume, unit) {
+                commit.push(&self.geometry, &record);
+            }
+        }
+    }
+
+    /// What was taken is durable.
+    pub(crate) fn committed(&self, state: &mut State, taken: Taken) {
+        for &(volume, unit) in taken.units.iter().chain(&taken.recorded) {
+            let Some((place, entry)) = state.find(volume, unit) else { continue };
+            if !entry.any(Entry::LISTED) && entry.any(Entry::DIRTY) {
+                state.tree.store(place, entry.without(Entry::DIRTY));
+            }
+        }
+        let mut freed = taken.freed;
+        while freed.has_shared() {
+            freed = state.tree.unshare(freed);
+        }
+        state.limbo.committed(freed);
+        self.advance_limbo(state);
+        if state.is_clean() {
+            // Relaxed: under the lock, as where it is set.
+            self.unsynced.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Progress {
+    /// How the commits from number `wanted` on went.
+    fn result(&self, wanted: u64) -> Result<(), Status> {
+        match self.failed {
+            Some((number, status)) if number >= wanted => Err(status),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl State {
+    /// Whether there is nothing to record.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.dirty.is_empty() && self.pending.is_empty()
+    }
+
+    /// Where a volume's unit is, as it is now, if there is a leaf for it.
+    pub(crate) fn find(&self, volume: u32, unit: u64) -> Option<(Place, Entry)> {
+        let spot = self.tree.map.find(&self.table.get(volume)?.core.top, unit);
+        (spot.leaf != 0).then_some((Place { leaf: spot.leaf, slot: spot.slot }, spot.entry))
+    }
+
+    /// What a unit is now, for the journal; none if the volume has gone.
+    pub(crate) fn record_of(&self, volume: u32, unit: u64) -> Option<Record> {
+        self.table.get(volume)?;
+        let nothing = Record::Set { volume, unit, phys: 0, written: [0; 4] };
+        let Some((place, entry)) = self.find(volume, unit) else { return Some(nothing) };
+        let written = self.tree.bits(place);
+        if !entry.is_alloc() || written == [0; 4] {
+            return Some(nothing);
+        }
+        Some(Record::Set { volume, unit, phys: entry.phys(), written })
+    }
+
+    /// Takes all that waits; from here on changes are for the next commit.
+    pub(crate) fn take(&mut self) -> Taken {
+        let units = std::mem::take(&mut self.dirty);
+        for &(volume, unit) in &units {
+            if let Some((place, entry)) = self.find(volume, unit) {
+                self.tree.store(place, entry.without(Entry::LISTED));
+            }
+        }
+        Taken {
+            units,
+            recorded: std::mem::take(&mut self.recorded),
+            pending: std::mem::take(&mut self.pending),
+            freed: std::mem::take(&mut self.tree.freed),
+        }
+    }
+
+    /// The commit failed: all of it waits again, before what came since.
+    fn untake(&mut self, mut taken: Taken) {
+        for (volume, unit) in taken.units {
+            let found = self.find(volume, unit);
+            match found {
+                Some((_, entry)) if entry.any(Entry::LISTED) => continue,
+                Some((place, entry)) => self.tree.store(place, entry.with(Entry::LISTED)),
+                None => {}
+            }
+            self.dirty.push((volume, unit));
+        }
+        taken.pending.append(&mut self.pending);
+        self.pending = taken.pending;
+        self.recorded.append(&mut taken.recorded);
+        let since = std::mem::replace(&mut self.tree.freed, taken.freed);
+        self.tree.freed.append(since);
+    }
+}
+
+#[cfg(test)]
+mod tests;

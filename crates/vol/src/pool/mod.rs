@@ -1,0 +1,281 @@
+//! A pool: volumes and snapshots on one device, with the space they share.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`options`] | how it is made and opened |
+//! | [`create`] | formatting |
+//! | [`state`] | what it is in memory, and its locks |
+//! | [`table`] | the volumes |
+//!
+//! Owns the public operations. What they do is in [`snapshot`](crate::snapshot), [`commit`](crate::commit),
+//! [`recovery`](crate::recovery).
+
+mod create;
+pub mod options;
+mod owner;
+pub(crate) mod state;
+pub(crate) mod table;
+
+use std::sync::Arc as StdArc;
+
+use sheave_base::sync::Arc;
+use sheave_blk::Device;
+use sheave_iomap::completion_plan::MayBlock;
+
+pub use options::{Checksum, CreateOptions, OpenOptions, WhenFull};
+use state::{Parts, PoolInner, State};
+use table::{OpenToken, Vol};
+
+use crate::block_io::DeviceIo;
+use crate::extent_map::BLOCK_SHIFT;
+use crate::recovery;
+use crate::snapshot::{core_of, failed, in_use};
+use crate::volume::usage;
+use crate::{BlockIo, PoolError, PoolInfo, Volume, VolumeInfo};
+
+/// An opened pool. Clones are the same pool; it closes with the last of them and of its volumes.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    inner: Arc<PoolInner>,
+}
+
+impl Pool {
+    /// Formats the device.
+    pub fn create(device: &Device, options: &CreateOptions) -> Result<(), PoolError> {
+        let _owner = owner::claim(device)?;
+        create::create(device, &DeviceIo::new(device)?, options)
+    }
+
+    /// Opens the pool on the device, recovering what a crash left.
+    pub fn open(device: &Device, options: &OpenOptions) -> Result<Pool, PoolError> {
+        let owner = owner::claim(device)?;
+        let io: Box<dyn BlockIo> = Box::new(DeviceIo::new(device)?);
+        let read_only = options.read_only;
+        if device.capabilities().read_only && !read_only {
+            return Err(PoolError::Invalid {
+                what: format!("the device {} cannot be written", device.name()),
+                fix: "Open the pool read-only".into(),
+            });
+        }
+        let recovered = recovery::recover(&*io)?;
+        let sb = &recovered.state.sb;
+        if read_only && recovered.replayed {
+            return Err(PoolError::Invalid {
+                what: "the pool was not closed and has changes to recover, which takes writing".into(),
+                fix: "Open it for writing once".into(),
+            });
+        }
+        if !read_only && sb.unknown_ro_features() != 0 {
+            return Err(PoolError::Format {
+                what: format!(
+                    "the pool has features ({:#x}) that this program can only read",
+                    sb.unknown_ro_features()
+                ),
+                fix: "Open it read-only, or use a newer sheave".into(),
+            });
+        }
+        let parts = Parts {
+            device: device.clone(),
+            io,
+            owner,
+            state: recovered.state,
+            read_only,
+            when_full: options.when_full,
+            recovered: recovered.replayed,
+        };
+        let pool = Pool { inner: Arc::new(PoolInner::new(parts)) };
+        if !read_only {
+            pool.begin_incarnation()?;
+        }
+        Ok(pool)
+    }
+
+    /// Before anything else is written: what was recovered becomes a checkpoint, and journal blocks of the opening before
+    /// count no more.
+    fn begin_incarnation(&self) -> Result<(), PoolError> {
+        let mut state = self.inner.lock();
+        state.sb.incarnation += 1;
+        state.wants_checkpoint = true;
+        drop(state);
+        self.inner.commit().map_err(|status| PoolError::Io {
+            what: "writing the first checkpoint of this opening".into(),
+            status,
+            fix: "Check the device; the pool is as it was".into(),
+        })
+    }
+
+    /// What it is and how full. Walks nothing.
+    pub fn info(&self) -> PoolInfo {
+        let mut state = self.inner.lock();
+        self.inner.advance_limbo(&mut state);
+        let counts = state.tree.units.counts();
+        let bytes = |units: u64| units << self.inner.map.geometry.unit_shift;
+        PoolInfo {
+            uuid: state.sb.pool.iter().map(|byte| format!("{byte:02x}")).collect(),
+            size_bytes: bytes(counts.total),
+            unit_bytes: self.inner.map.geometry.unit_bytes(),
+            data_bytes: bytes(counts.data),
+            metadata_bytes: bytes(counts.meta + counts.fixed),
+            free_bytes: bytes(state.tree.units.available()),
+            pending_bytes: bytes(counts.limbo),
+            reserve_bytes: bytes(state.tree.units.reserve.min(counts.free)),
+            journal_bytes: u64::from(state.sb.journal_blocks) << BLOCK_SHIFT,
+            volumes: state.table.len() as u32,
+            extents: state.tree.leaves.total_used(),
+            memory_bytes: state.tree.memory_bytes(),
+            generation: state.sb.generation,
+            checksum: state.sb.checksum,
+            recovered: self.inner.recovered,
+        }
+    }
+
+    /// All volumes and snapshots, by name.
+    pub fn volumes(&self) -> Vec<VolumeInfo> {
+        let mut names: Vec<String> = {
+            let state = self.inner.lock();
+            state.table.iter().filter(|vol| !vol.unborn).map(|vol| vol.name.clone()).collect()
+        };
+        names.sort_unstable();
+        // One that was deleted meanwhile is not among them.
+        names.iter().filter_map(|name| self.volume_info(name).ok()).collect()
+    }
+
+    /// One of them.
+    pub fn volume_info(&self, name: &str) -> Result<VolumeInfo, PoolError> {
+        let core = core_of(&self.inner.lock(), name)?;
+        let usage = usage(&self.inner, &core);
+        let state = self.inner.lock();
+        let vol = state.table.named(name)?;
+        let bytes = |units: u64| units << self.inner.map.geometry.unit_shift;
+        Ok(VolumeInfo {
+            id: vol.id,
+            name: vol.name.clone(),
+            size_bytes: core.size(),
+            snapshot: core.snapshot,
+            origin: state.table.get(vol.origin).map(|origin| origin.name.clone()),
+            allocated_bytes: bytes(usage.units),
+            shared_bytes: bytes(usage.shared),
+            unique_bytes: bytes(usage.units - usage.shared),
+            written_bytes: usage.written_blocks << BLOCK_SHIFT,
+            created: vol.created,
+        })
+    }
+
+    /// A new, empty volume. Durable when this returns, as every change below.
+    pub fn create_volume(&self, name: &str, size_bytes: u64) -> Result<Volume, PoolError> {
+        self.inner.create(name, size_bytes)?;
+        self.open_volume(name)
+    }
+
+    /// Opens a volume or snapshot; all openings are the same object.
+    pub fn open_volume(&self, name: &str) -> Result<Volume, PoolError> {
+        let mut state = self.inner.lock();
+        let id = state.table.named(name)?.id;
+        let vol: &mut Vol = state
+            .table
+            .get_mut(id)
+            .filter(|vol| !vol.unborn)
+            .ok_or_else(|| PoolError::NoVolume { name: name.to_string() })?;
+        let open = vol.opened.upgrade().unwrap_or_else(|| StdArc::new(OpenToken));
+        vol.opened = StdArc::downgrade(&open);
+        Ok(Volume::new(Arc::clone(&self.inner), Arc::clone(&vol.core), open))
+    }
+
+    /// Freezes the state of a volume (or snapshot) under a new name, read-only. What was completed before the call is in
+    /// it, and nothing submitted after it.
+    pub fn snapshot(&self, source: &str, name: &str) -> Result<VolumeInfo, PoolError> {
+        self.inner.copy(source, name, true)?;
+        self.volume_info(name)
+    }
+
+    /// A writable volume with the content of a snapshot (or of a volume, as of now).
+    pub fn clone_volume(&self, source: &str, name: &str) -> Result<VolumeInfo, PoolError> {
+        self.inner.copy(source, name, false)?;
+        self.volume_info(name)
+    }
+
+    /// Makes the volume what the snapshot is. The volume must not be open elsewhere in I/O.
+    pub fn rollback(&self, volume: &str, snapshot: &str) -> Result<(), PoolError> {
+        self.inner.rollback(volume, snapshot)
+    }
+
+    /// Gives it another name.
+    pub fn rename(&self, name: &str, new_name: &str) -> Result<(), PoolError> {
+        self.inner.rename(name, new_name)
+    }
+
+    /// Changes the size of a volume, also while it is used. Shrinking frees what is cut off.
+    pub fn resize(&self, name: &str, size_bytes: u64) -> Result<(), PoolError> {
+        let _one = self.inner.structural();
+        self.inner.check_writable("resizing a volume")?;
+        self.inner.check_size(size_bytes)?;
+        let core = core_of(&self.inner.lock(), name)?;
+        if core.snapshot {
+            return Err(PoolError::Invalid {
+                what: format!("'{name}' is a snapshot, and a snapshot keeps its size"),
+                fix: "Clone it and resize the clone".into(),
+            });
+        }
+        let block_end = size_bytes.next_multiple_of(1 << BLOCK_SHIFT).min(core.size());
+        if size_bytes < block_end {
+            // The rest of the last block: were the volume to grow again, it would show.
+            let volume = self.open_volume(name)?;
+            let punched = volume.punch(size_bytes, block_end - size_bytes, &MayBlock::on_worker());
+            punched.map_err(|status| failed("resizing", name, status))?;
+        }
+        self.inner.resize(name, size_bytes)
+    }
+
+    /// Deletes a volume or snapshot; refused while it is open. Works in a full pool. Clones of it stay.
+    pub fn delete(&self, name: &str) -> Result<(), PoolError> {
+        self.inner.delete(name)
+    }
+
+    /// Makes everything completed so far durable, data and metadata.
+    pub fn sync(&self) -> Result<(), PoolError> {
+        self.inner.durable("syncing", self.inner.device.name())
+    }
+
+    /// Takes in what the device has grown by. The new size in bytes.
+    pub fn grow(&self) -> Result<u64, PoolError> {
+        let _one = self.inner.structural();
+        self.inner.check_writable("growing the pool")?;
+        let shift = self.inner.map.geometry.unit_shift;
+        let total = (self.inner.io.size_bytes() >> shift).min(crate::format::MAX_POOL_UNITS);
+        let mut state = self.inner.lock();
+        let before = state.sb.total_units;
+        if total > before {
+            self.grow_to(&mut state, total);
+            drop(state);
+            self.inner.checkpoint().map_err(|status| failed("growing", self.inner.device.name(), status))?;
+            self.inner.wake();
+        }
+        Ok(total.max(before) << shift)
+    }
+
+    fn grow_to(&self, state: &mut State, total: u64) {
+        let added = (total - state.sb.total_units) << self.inner.map.geometry.unit_shift;
+        if let Some(last) = state.sb.members.last_mut() {
+            last.1 += added;
+        }
+        state.sb.total_units = total;
+        state.tree.units.grow(total);
+        state.set_reserve();
+    }
+
+    /// Writes a checkpoint and closes, so that opening needs no recovery; an error if volumes are still in use. Dropping
+    /// a pool without it is a crash that loses nothing that was flushed.
+    pub fn close(self) -> Result<(), PoolError> {
+        let _one = self.inner.structural();
+        let mut state = self.inner.lock();
+        if let Some(vol) = state.table.iter().find(|vol| vol.is_open()) {
+            return Err(in_use(&vol.name));
+        }
+        if self.inner.read_only {
+            return Ok(());
+        }
+        state.closing = true;
+        drop(state);
+        self.inner.durable("closing", self.inner.device.name())
+    }
+}

@@ -1,0 +1,220 @@
+//! What a pool is, in memory: the part under the lock, and the part beside it.
+//!
+//! Owns [`PoolInner`] and [`State`], the locks and who waits for what. Does not own any operation: those are in
+//! [`commit`](crate::commit), [`checkpoint`](crate::checkpoint), [`snapshot`](crate::snapshot), [`volume`](crate::volume).
+//!
+//! Locks, in the order in which they are taken: `structural` (one change of the table at a time, held over I/O and graces)
+//! -> leadership of a commit (held over I/O) -> `state` (never held over I/O, nor over a grace).
+//!
+//! - I1: what is changed under the lock is in `dirty` or `pending` by then, or was never durable.
+//! - I2: `unsynced` is set while anything is to be made durable that a flush of the device does not.
+
+use std::time::Duration;
+
+use sheave_base::grace::Grace;
+use sheave_base::status::Status;
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::sync::{Arc, Condvar, Mutex, MutexGuard};
+use sheave_blk::Device;
+
+use super::options::WhenFull;
+use super::owner::Owner;
+use super::table::{Table, Vol, VolumeCore};
+use crate::BlockIo;
+use crate::commit::Commits;
+use crate::extent_map::tree::{Place, Tree};
+use crate::extent_map::{Entry, ExtentMap};
+use crate::limbo::Limbo;
+use crate::record::Record;
+use crate::superblock::{Geometry, Superblock};
+
+/// Changes that may wait for a commit; the next one commits itself.
+pub(crate) const MAX_DIRTY: usize = 65_536;
+/// How long a waiter sleeps before it looks again whether it is cancelled.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// What changes under the pool's lock.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) tree: Tree,
+    pub(crate) table: Table,
+    /// Units whose entries the next commit records: volume, unit. Each has `LISTED` set, as long as it has an entry.
+    pub(crate) dirty: Vec<(u32, u64)>,
+    /// Records that the next commit writes first.
+    pub(crate) pending: Vec<Record>,
+    /// Units whose records are among `pending`.
+    pub(crate) recorded: Vec<(u32, u64)>,
+    pub(crate) limbo: Limbo,
+    /// The newest durable superblock.
+    pub(crate) sb: Superblock,
+    /// Number of the next journal block.
+    pub(crate) next_seq: u64,
+    /// The next commit must be a checkpoint.
+    pub(crate) wants_checkpoint: bool,
+    /// The next commit is the last: a checkpoint after which the pool is closed.
+    pub(crate) closing: bool,
+    /// Metadata could not be written, or the pool is closed: nothing more is made durable.
+    pub(crate) failed: bool,
+    /// Nodes that may be dirty before a checkpoint is due, and at most.
+    pub(crate) dirty_soft: u64,
+    pub(crate) dirty_hard: u64,
+}
+
+/// An open pool.
+pub(crate) struct PoolInner {
+    pub(crate) map: Arc<ExtentMap>,
+    pub(crate) device: Device,
+    pub(crate) io: Box<dyn BlockIo>,
+    _owner: Owner,
+    pub(crate) grace: Arc<Grace>,
+    pub(crate) geometry: Geometry,
+    pub(crate) read_only: bool,
+    pub(crate) when_full: WhenFull,
+    /// The opening had to replay the journal.
+    pub(crate) recovered: bool,
+    pub(crate) unsynced: AtomicBool,
+    pub(crate) commits: Commits,
+    pub(crate) structural: Mutex<()>,
+    state: Mutex<State>,
+    /// Space came back, a unit is no longer busy, a copy has settled.
+    changed: Condvar,
+}
+
+impl std::fmt::Debug for PoolInner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PoolInner").field("device", &self.device.name()).finish_non_exhaustive()
+    }
+}
+
+/// What a pool is put together of.
+pub(crate) struct Parts {
+    pub(crate) device: Device,
+    pub(crate) io: Box<dyn BlockIo>,
+    pub(crate) owner: Owner,
+    pub(crate) state: State,
+    pub(crate) read_only: bool,
+    pub(crate) when_full: WhenFull,
+    pub(crate) recovered: bool,
+}
+
+impl PoolInner {
+    pub(crate) fn new(parts: Parts) -> PoolInner {
+        PoolInner {
+            map: Arc::clone(&parts.state.tree.map),
+            geometry: parts.state.sb.geometry(),
+            device: parts.device,
+            io: parts.io,
+            _owner: parts.owner,
+            grace: Arc::new(Grace::new()),
+            read_only: parts.read_only,
+            when_full: parts.when_full,
+            recovered: parts.recovered,
+            unsynced: AtomicBool::new(!parts.state.pending.is_empty()),
+            commits: Commits::default(),
+            structural: Mutex::new(()),
+            state: Mutex::new(parts.state),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("invariant: no panic under this lock")
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock().ok()
+    }
+
+    /// One change of the table at a time.
+    pub(crate) fn structural(&self) -> MutexGuard<'_, ()> {
+        self.structural.lock().expect("invariant: no panic under this lock")
+    }
+
+    /// Sleeps until something changes, a short while at most.
+    pub(crate) fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let woken = self.changed.wait_timeout(state, LOOK_EVERY);
+        woken.expect("invariant: no panic under this lock").0
+    }
+
+    /// Wakes all who wait for something to change.
+    pub(crate) fn wake(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Something is to be made durable (I2).
+    #[inline]
+    pub(crate) fn mark_unsynced(&self) {
+        // Relaxed, both: set under the lock that a commit takes; readers without it are ordered by their I/O.
+        if !self.unsynced.load(Ordering::Relaxed) {
+            self.unsynced.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Lets go what has waited long enough; true if anything came back.
+    pub(crate) fn advance_limbo(&self, state: &mut State) -> bool {
+        let mut any = false;
+        while let Some(freed) = state.limbo.advance(&self.grace) {
+            any = true;
+            freed.units().for_each(|unit| state.tree.units.release(unit));
+            freed.index.iter().for_each(|id| state.tree.index.release(*id));
+            freed.leaves.iter().for_each(|id| state.tree.leaves.release(*id));
+        }
+        if any {
+            self.wake();
+        }
+        any
+    }
+
+    /// Puts a unit into the list of what the next commit records, and marks its entry. Call after every change of an
+    /// entry that is to be durable.
+    #[inline]
+    pub(crate) fn list(&self, state: &mut State, core: &VolumeCore, unit: u64, place: Place, entry: Entry) {
+        if !entry.any(Entry::LISTED) {
+            state.dirty.push((core.id, unit));
+        }
+        state.tree.store(place, entry.with(Entry::LISTED | Entry::DIRTY));
+        self.mark_unsynced();
+    }
+
+    /// Adds a record for the next commit.
+    pub(crate) fn record(&self, state: &mut State, record: Record) {
+        state.pending.push(record);
+        self.mark_unsynced();
+    }
+}
+
+impl State {
+    /// The place of a unit of a volume, on a way of its own.
+    pub(crate) fn own(&mut self, core: &VolumeCore, unit: u64) -> Result<Place, Status> {
+        let place = self.tree.own(&core.top, unit)?;
+        let slot = unit >> self.tree.map.geometry.slot_shift();
+        let vol = self.table.get_mut(core.id).ok_or(Status::Offline)?;
+        vol.dirty = true;
+        vol.slots = vol.slots.max(slot + 1);
+        Ok(place)
+    }
+
+    pub(crate) fn vol(&self, id: u32) -> Result<&Vol, Status> {
+        self.table.get(id).ok_or(Status::Offline)
+    }
+
+    /// Whether too many changes wait for a commit.
+    #[inline]
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.dirty.len() >= MAX_DIRTY || self.pending.len() >= MAX_DIRTY
+    }
+
+    /// Sets what depends on the size of the pool.
+    pub(crate) fn set_reserve(&mut self) {
+        let tree = &mut self.tree;
+        tree.units.reserve = crate::recovery::reserve_units(&self.sb.geometry());
+        let pages = tree.units.reserve * tree.pages.per_unit();
+        (self.dirty_soft, self.dirty_hard) = ((pages / 4).min(8192), (pages / 2).min(16_384));
+    }
+
+    /// Whether metadata has less room than it may need: then only what gives space back goes on.
+    pub(crate) fn is_metadata_short(&self) -> bool {
+        let reserve = self.tree.units.reserve * self.tree.pages.per_unit();
+        self.tree.pages.available(&self.tree.units) < reserve / 2
+    }
+}

@@ -1,0 +1,241 @@
+//! The volumes of a pool, by number and by name.
+//!
+//! Owns what is known of each volume under the pool's lock. What lookups need without it is in [`VolumeCore`].
+//!
+//! - I1: numbers grow and are never used again; names are unique.
+//! - I2: a volume whose map has dirty nodes is dirty.
+//!
+//! Called under the pool's lock.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Weak;
+
+use sheave_base::sync::Arc;
+use sheave_base::sync::atomic::{AtomicU64, Ordering};
+
+use crate::PoolError;
+use crate::extent_map::Arena;
+use crate::page::PageRef;
+use crate::page::table::VolumeEntry;
+
+/// Most volumes and snapshots: fewer than a unit may have owners.
+pub(crate) const MAX_VOLUMES: usize = 65_000;
+/// Longest name.
+pub(crate) const MAX_NAME_BYTES: usize = 255;
+
+/// What lookups of a volume read without a lock.
+#[derive(Debug)]
+pub(crate) struct VolumeCore {
+    pub(crate) id: u32,
+    pub(crate) snapshot: bool,
+    size: AtomicU64,
+    /// The root of its map, a word a slot.
+    pub(crate) top: Arena,
+}
+
+impl VolumeCore {
+    pub(crate) fn new(id: u32, snapshot: bool, size: u64) -> Arc<VolumeCore> {
+        Arc::new(VolumeCore { id, snapshot, size: AtomicU64::new(size), top: Arena::new(0) })
+    }
+
+    #[inline(always)]
+    pub(crate) fn size(&self) -> u64 {
+        // Acquire: pairs with the store in `set_size`: who sees a smaller size sees what was cut off as cut off.
+        self.size.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_size(&self, size: u64) {
+        self.size.store(size, Ordering::Release); // Release: pairs with the load in `size`
+    }
+}
+
+/// Somebody has the volume open while this lives.
+#[derive(Debug)]
+pub(crate) struct OpenToken;
+
+/// A volume or snapshot.
+#[derive(Debug)]
+pub(crate) struct Vol {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    pub(crate) core: Arc<VolumeCore>,
+    pub(crate) max_size: u64,
+    pub(crate) created: u64,
+    pub(crate) origin: u32,
+    pub(crate) family: u32,
+    /// Slots of the top that may be in use.
+    pub(crate) slots: u64,
+    pub(crate) root: PageRef,
+    pub(crate) root_level: u16,
+    /// Pages of the levels above the index nodes, as the last checkpoint has them.
+    pub(crate) upper: Vec<u64>,
+    pub(crate) dirty: bool,
+    /// A copy of it is being made, whose point in time is not fixed: nothing shared may be copied or moved.
+    pub(crate) settling: Option<u32>,
+    /// A copy whose point in time is not fixed: checkpoints do not have it.
+    pub(crate) unborn: bool,
+    /// Units that are being copied or zeroed.
+    pub(crate) busy: u32,
+    pub(crate) opened: Weak<OpenToken>,
+}
+
+impl Vol {
+    /// As the volume table has it.
+    pub(crate) fn to_entry(&self) -> VolumeEntry {
+        VolumeEntry {
+            id: self.id,
+            snapshot: self.core.snapshot,
+            size: self.core.size(),
+            max_size: self.max_size,
+            created: self.created,
+            origin: self.origin,
+            family: self.family,
+            root: self.root,
+            root_level: self.root_level,
+            name: self.name.clone(),
+        }
+    }
+
+    /// A volume of the table, without its map.
+    pub(crate) fn from_entry(entry: &VolumeEntry) -> Vol {
+        Vol {
+            id: entry.id,
+            name: entry.name.clone(),
+            core: VolumeCore::new(entry.id, entry.snapshot, entry.size),
+            max_size: entry.max_size,
+            created: entry.created,
+            origin: entry.origin,
+            family: entry.family,
+            slots: 0,
+            root: entry.root,
+            root_level: entry.root_level,
+            upper: Vec::new(),
+            dirty: false,
+            settling: None,
+            unborn: false,
+            busy: 0,
+            opened: Weak::new(),
+        }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.opened.strong_count() > 0
+    }
+}
+
+/// All volumes.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    by_id: BTreeMap<u32, Vol>,
+    by_name: HashMap<String, u32>,
+    /// The number that the next volume gets.
+    pub(crate) next_id: u32,
+    /// Pages of the table, as the last checkpoint has them.
+    pub(crate) pages: Vec<u64>,
+}
+
+impl Table {
+    /// Without volumes.
+    pub(crate) fn new(next_id: u32) -> Table {
+        Table { next_id, ..Table::default() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: u32) -> Option<&Vol> {
+        self.by_id.get(&id)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Vol> {
+        self.by_id.get_mut(&id)
+    }
+
+    pub(crate) fn id_of(&self, name: &str) -> Option<u32> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The volume of that name.
+    pub(crate) fn named(&self, name: &str) -> Result<&Vol, PoolError> {
+        let vol = self.id_of(name).and_then(|id| self.get(id));
+        vol.ok_or_else(|| PoolError::NoVolume { name: name.to_string() })
+    }
+
+    /// In the order of their numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Vol> {
+        self.by_id.values()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Vol> {
+        self.by_id.values_mut()
+    }
+
+    /// Adds a volume; false if there is one of that number or name.
+    pub(crate) fn insert(&mut self, vol: Vol) -> bool {
+        if self.by_id.contains_key(&vol.id) || self.by_name.contains_key(&vol.name) {
+            return false;
+        }
+        self.next_id = self.next_id.max(vol.id.saturating_add(1));
+        self.by_name.insert(vol.name.clone(), vol.id);
+        self.by_id.insert(vol.id, vol);
+        true
+    }
+
+    /// Takes a volume out; what it was the origin of has none.
+    pub(crate) fn remove(&mut self, id: u32) -> Option<Vol> {
+        let vol = self.by_id.remove(&id)?;
+        self.by_name.remove(&vol.name);
+        self.iter_mut().filter(|other| other.origin == id).for_each(|other| other.origin = 0);
+        Some(vol)
+    }
+
+    /// Gives another name; false if it is taken.
+    pub(crate) fn rename(&mut self, id: u32, name: &str) -> bool {
+        if self.by_name.contains_key(name) {
+            return false;
+        }
+        let Some(vol) = self.by_id.get_mut(&id) else { return false };
+        self.by_name.remove(&vol.name);
+        vol.name = name.to_string();
+        self.by_name.insert(name.to_string(), id);
+        true
+    }
+
+    /// Whether a new volume may have this name.
+    pub(crate) fn check_new(&self, name: &str) -> Result<(), PoolError> {
+        check_name(name)?;
+        if self.by_name.contains_key(name) {
+            return Err(PoolError::Exists { name: name.to_string() });
+        }
+        if self.len() >= MAX_VOLUMES || self.next_id == u32::MAX {
+            return Err(PoolError::Limit {
+                what: format!("making '{name}': volumes and snapshots of a pool"),
+                limit: MAX_VOLUMES as u64,
+                fix: "Delete one that is not needed".into(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Whether a volume may have this name.
+pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let what = match name.as_bytes() {
+        [] => "a volume's name must not be empty".to_string(),
+        [b'-' | b'.', ..] => format!("the name '{name}' begins with '-' or '.'"),
+        bytes if bytes.len() > MAX_NAME_BYTES => format!("the name has {} bytes, and 255 is the most", bytes.len()),
+        bytes if !bytes.iter().all(|byte| good(*byte)) => {
+            format!("the name {name:?} has a character that names have not")
+        }
+        _ => return Ok(()),
+    };
+    let fix = "Use 1 to 255 letters, digits, '.', '_' or '-', beginning with a letter, a digit or '_'".to_string();
+    Err(PoolError::Invalid { what, fix })
+}
+
+#[cfg(test)]
+mod tests;

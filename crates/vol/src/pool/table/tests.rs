@@ -1,0 +1,40 @@
+//! Names and numbers.
+
+use super::*;
+
+fn vol(id: u32, name: &str, origin: u32) -> Vol {
+    Vol::from_entry(&VolumeEntry {
+        id,
+        snapshot: false,
+        size: 0,
+        max_size: 0,
+        created: 0,
+        origin,
+        family: 1,
+        root: PageRef::NONE,
+        root_level: 0,
+        name: name.into(),
+    })
+}
+
+#[test]
+fn names_are_held_to_the_rules() {
+    for good in ["a", "0", "_x", "vm-1.disk_2", &"x".repeat(255)] {
+        assert!(check_name(good).is_ok(), "{good}");
+    }
+    for bad in ["", "-a", ".a", "a b", "a/b", "ä", "a\n", "a#b", &"x".repeat(256)] {
+        let error = check_name(bad).expect_err(bad).to_string();
+        assert!(error.contains("letters, digits"), "{error}");
+    }
+}
+
+#[test]
+fn numbers_and_names_stay_unique() {
+    let mut table = Table::new(1);
+    assert!(table.insert(vol(1, "a", 0)) && table.insert(vol(2, "b", 1)));
+    assert!(!table.insert(vol(3, "b", 0)) && !table.insert(vol(2, "c", 0)));
+    assert!(!table.rename(2, "a") && table.rename(2, "c") && table.id_of("b").is_none());
+    assert_eq!(table.remove(1).map(|vol| vol.name).as_deref(), Some("a"));
+    assert_eq!(table.get(2).map(|vol| vol.origin), Some(0), "its origin is gone");
+    assert_eq!(table.next_id, 3, "numbers are never used again");
+}

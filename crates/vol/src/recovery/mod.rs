@@ -1,0 +1,206 @@
+//! Recovery: from what lies on a device to a pool's state.
+//!
+//! Owns the order of opening: superblock, volume table, maps, journal, owners of units. Nothing is written here; who opens
+//! for writing writes a checkpoint of a new incarnation before anything else.
+//!
+//! - R1: nothing is believed that its parent's checksum does not vouch for, and no page is in two places.
+//! - R2: owners and free space are derived from the maps as they are after the replay; so nothing can leak.
+//! - R3: what is damaged is named with its place; nothing is served instead of it.
+//!
+//! Called by [`Pool::open`](crate::Pool::open).
+
+mod loader;
+mod reader;
+
+use sheave_base::sync::Arc;
+use sheave_base::sync::atomic::Ordering;
+
+use crate::alloc::Units;
+use crate::block::Block;
+use crate::damage::Damage;
+use crate::extent_map::tree::Tree;
+use crate::extent_map::{Entry, ExtentMap, Geometry as MapGeometry};
+use crate::format::{BLOCK, JOURNAL_START, SUPERBLOCKS};
+use crate::journal::{self, Scan};
+use crate::page::label;
+use crate::pool::state::State;
+use crate::pool::table::Table;
+use crate::superblock::{Geometry, Superblock, choose};
+use crate::{BlockIo, PoolError};
+
+/// A pool as it is on its device, and whether the journal had something to replay.
+pub(crate) struct Recovered {
+    pub(crate) state: State,
+    pub(crate) replayed: bool,
+}
+
+/// Reads everything.
+pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
+    let sb = read_superblock(io)?;
+    check_members(io, &sb)?;
+    let geometry = sb.geometry();
+    let map = Arc::new(ExtentMap::new(MapGeometry::new(sb.unit_bytes.trailing_zeros())));
+    let mut units = Units::new(sb.total_units);
+    (0..geometry.first_unit).for_each(|unit| _ = units.fix(unit));
+    for &(start, _) in &sb.members[1..] {
+        units.fix(start / u64::from(sb.unit_bytes));
+    }
+    let mut tree = Tree::new(map, units);
+    tree.counts_later = true;
+    let mut state = State {
+        tree,
+        table: Table::new(sb.next_volume),
+        dirty: Vec::new(),
+        pending: Vec::new(),
+        recorded: Vec::new(),
+        limbo: crate::limbo::Limbo::default(),
+        next_seq: sb.replay_seq,
+        wants_checkpoint: false,
+        closing: false,
+        failed: false,
+        dirty_soft: 0,
+        dirty_hard: 0,
+        sb,
+    };
+    state.set_reserve();
+    loader::load(io, &mut state)?;
+    let scan = replay(io, &mut state)?;
+    let replayed = scan.next_seq > state.sb.replay_seq;
+    state.next_seq = scan.next_seq;
+    while state.tree.freed.has_shared() {
+        let freed = std::mem::take(&mut state.tree.freed);
+        state.tree.freed = state.tree.unshare(freed);
+    }
+    count_owners(&mut state)?;
+    Ok(Recovered { state, replayed })
+}
+
+/// Free units that data does not get, for a pool of this size.
+pub(crate) fn reserve_units(geometry: &Geometry) -> u64 {
+    let pages_per_unit = u64::from(geometry.unit_bytes) / BLOCK as u64;
+    let (least, most) = (128_u64.div_ceil(pages_per_unit).max(2), 65_536 / pages_per_unit);
+    (geometry.total_units / 64).clamp(least, most.max(least))
+}
+
+fn io_error(what: String) -> impl FnOnce(sheave_base::status::Status) -> PoolError {
+    move |status| PoolError::Io { what, status, fix: "Check the device and its cables, and try again".into() }
+}
+
+/// The superblock in use.
+pub(crate) fn read_superblock(io: &dyn BlockIo) -> Result<Superblock, PoolError> {
+    let mut bytes = [[0; BLOCK]; 2];
+    let slots = [0, 1].map(|slot| -> Result<Result<Superblock, Damage>, PoolError> {
+        io.read(SUPERBLOCKS[slot], &mut bytes[slot]).map_err(io_error("reading the superblocks".into()))?;
+        Ok(Superblock::decode(&bytes[slot], SUPERBLOCKS[slot], io.size_bytes()))
+    });
+    let [a, b] = slots;
+    match choose([a?, b?]) {
+        Ok((sb, None)) => Ok(sb),
+        Ok((sb, Some((at, damage)))) if damage.is_too_new() => Err(format_error(at, damage, Some(&sb))),
+        Ok((sb, Some(_))) => Ok(sb),
+        Err([a, b]) => Err(format_error(0, if matches!(a, Damage::Blank | Damage::Alien) { b } else { a }, None)),
+    }
+}
+
+fn format_error(at: u64, damage: Damage, other: Option<&Superblock>) -> PoolError {
+    match damage {
+        Damage::Blank | Damage::Alien => PoolError::Format {
+            what: "there is no pool on the device".into(),
+            fix: "Name the device that the pool was created on, or create one: sheave pool create SPEC".into(),
+        },
+        damage if damage.is_too_new() => PoolError::Format { what: damage.to_string(), fix: String::new() },
+        damage if other.is_none() => PoolError::Damaged { what: "the superblock".into(), at, why: damage.to_string() },
+        damage => PoolError::Damaged { what: "a superblock".into(), at, why: damage.to_string() },
+    }
+}
+
+/// Each further member is there, in its place.
+fn check_members(io: &dyn BlockIo, sb: &Superblock) -> Result<(), PoolError> {
+    for number in 1..sb.members.len() {
+        let at = sb.members[number].0;
+        let mut block = [0; BLOCK];
+        io.read(at, &mut block).map_err(io_error(format!("reading the label of member {number}")))?;
+        label::verify(&block, sb, number).map_err(|damage| PoolError::Damaged {
+            what: format!("the label of member {number}"),
+            at,
+            why: format!("{damage}. Give the members in the order in which the pool was created"),
+        })?;
+    }
+    Ok(())
+}
+
+fn replay(io: &dyn BlockIo, state: &mut State) -> Result<Scan, PoolError> {
+    let mut bytes = sheave_base::buf::Buf::zeroed(state.sb.journal_blocks as usize * BLOCK, BLOCK)
+        .map_err(|_| io_error("memory for the journal".into())(sheave_base::status::Status::NoMem))?;
+    io.read(JOURNAL_START, &mut bytes).map_err(io_error("reading the journal".into()))?;
+    let mut records = Vec::new();
+    let scan = journal::scan(&bytes, &state.sb, &mut |record| records.push(record))
+        .map_err(|lost| PoolError::Damaged { what: "the journal".into(), at: JOURNAL_START, why: lost.to_string() })?;
+    for record in &records {
+        state.apply(record).map_err(|why| PoolError::Damaged {
+            what: "a record of the journal".into(),
+            at: JOURNAL_START,
+            why: format!("{why}: {record:?}"),
+        })?;
+    }
+    Ok(scan)
+}
+
+/// Owners of units, from all leaves that are in use (R2).
+fn count_owners(state: &mut State) -> Result<(), PoolError> {
+    let tree = &mut state.tree;
+    tree.counts_later = false;
+    let map = Arc::clone(&tree.map);
+    let mut shared = false;
+    for id in 1..tree.leaves.end() {
+        if tree.leaves.node(id).parents == 0 {
+            continue;
+        }
+        for word in map.leaves.node(id).unwrap_or_default() {
+            let entry = Entry(word.load(Ordering::Relaxed)); // Relaxed: nobody else is here yet.
+            if !entry.is_alloc() {
+                continue;
+            }
+            if !tree.units.claim_data(entry.phys()) {
+                return Err(PoolError::Damaged {
+                    what: format!("unit {} of the pool", entry.phys()),
+                    at: entry.phys() << map.geometry.unit_shift,
+                    why: "a volume has it as data, and it is metadata or reserved".into(),
+                });
+            }
+            shared |= tree.units.owners(entry.phys()) > 1;
+        }
+    }
+    // Nobody looks anything up yet: nodes that the replay has dropped are free at once.
+    tree.index.free_unused();
+    tree.leaves.free_unused();
+    tree.freed = crate::limbo::Freed::default();
+    if shared {
+        mark_shared(tree, &map);
+    }
+    Ok(())
+}
+
+fn mark_shared(tree: &Tree, map: &ExtentMap) {
+    for id in 1..tree.leaves.end() {
+        if tree.leaves.node(id).parents == 0 {
+            continue;
+        }
+        for word in map.leaves.node(id).unwrap_or_default() {
+            let entry = Entry(word.load(Ordering::Relaxed)); // Relaxed, both: nobody else is here yet.
+            if entry.is_alloc() {
+                let owners = tree.units.owners(entry.phys());
+                let entry = if owners > 1 { entry.with(Entry::SHARED) } else { entry.without(Entry::SHARED) };
+                word.store(entry.0, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// A block of a larger buffer.
+pub(crate) fn block_at(bytes: &[u8], number: usize) -> Option<&Block> {
+    bytes.get(number * BLOCK..(number + 1) * BLOCK)?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,303 @@
+//! Changes of the table: create, snapshot, clone, rollback, rename, resize, delete.
+//!
+//! Owns their order. Each is one record in the journal, and durable when it returns.
+//!
+//! A copy (snapshot or clone) shares the map of its source. Its point in time is fixed in two steps: first every way gets
+//! tags on both sides, so that new writes wait; then a grace passes, so that no write that began before is under way.
+//! Until then the copy is unborn: no checkpoint has it, and nothing shared is copied or moved.
+//!
+//! - S1: what was completed before the call is in the copy; what is submitted after it returned is not.
+//! - S2: the records of all changes of the source come before the record of the copy.
+//! - S3: the cost of a copy is the slots of its source's top, whatever is in it.
+//!
+//! Called by [`Pool`](crate::Pool).
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use sheave_base::status::Status;
+use sheave_base::sync::{Arc, MutexGuard};
+
+use crate::PoolError;
+use crate::extent_map::Entry;
+use crate::format::MAX_VOLUME_UNITS;
+use crate::pool::state::{PoolInner, State};
+use crate::pool::table::{Vol, VolumeCore, check_name};
+use crate::record::Record;
+
+/// How long I/O that is under way may take until a snapshot gives up.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl PoolInner {
+    pub(crate) fn create(&self, name: &str, size: u64) -> Result<u32, PoolError> {
+        let _one = self.structural();
+        self.check_writable("creating a volume")?;
+        self.check_size(size)?;
+        let mut state = self.lock();
+        state.table.check_new(name)?;
+        self.check_metadata(&state)?;
+        let volume = state.table.next_id;
+        let record = Record::Create { volume, size, max_size: self.most(), created: now(), name: name.into() };
+        self.apply_and_record(&mut state, record, name)?;
+        drop(state);
+        self.durable("creating", name)?;
+        Ok(volume)
+    }
+
+    /// A snapshot or a clone.
+    pub(crate) fn copy(&self, source: &str, name: &str, snapshot: bool) -> Result<u32, PoolError> {
+        let _one = self.structural();
+        self.check_writable("copying a volume")?;
+        let state = self.lock();
+        state.table.check_new(name)?;
+        self.check_metadata(&state)?;
+        let from = state.table.named(source)?;
+        let (id, core, max_size) = (from.id, Arc::clone(&from.core), from.max_size);
+        let volume = state.table.next_id;
+        let settling = Some(volume).filter(|_| !core.snapshot);
+        let mut state = self.settle(state, id, settling);
+        let copy = Record::Copy {
+            volume,
+            source: id,
+            snapshot,
+            size: core.size(),
+            max_size,
+            created: now(),
+            name: name.into(),
+        };
+        if let Err(status) = state.apply(&copy) {
+            self.settled(&mut state, id);
+            return Err(failed("copying", source, status));
+        }
+        let Some(vol) = state.table.get_mut(volume) else { return Err(failed("copying", source, Status::Offline)) };
+        vol.unborn = true;
+        drop(state);
+        let quiet = core.snapshot || self.grace.wait(self.grace.start(), SETTLE_TIMEOUT);
+        let mut state = self.lock();
+        if !quiet {
+            let unborn = state.detach(volume);
+            self.settled(&mut state, id);
+            drop(state);
+            self.drop_map(unborn);
+            return Err(PoolError::Busy {
+                what: format!("volume '{source}'"),
+                who: format!("I/O to it has not ended within {} seconds", SETTLE_TIMEOUT.as_secs()),
+                fix: "Let the rings that use it poll or drain, and try again".into(),
+            });
+        }
+        state.record_changes_of(id);
+        self.record(&mut state, copy);
+        if let Some(vol) = state.table.get_mut(volume) {
+            vol.unborn = false;
+        }
+        self.settled(&mut state, id);
+        drop(state);
+        self.durable("copying", source)?;
+        Ok(volume)
+    }
+
+    /// No unit of the volume is being moved any more, and none begins to be.
+    fn settle<'a>(&'a self, mut state: MutexGuard<'a, State>, id: u32, with: Option<u32>) -> MutexGuard<'a, State> {
+        if let Some(vol) = state.table.get_mut(id) {
+            vol.settling = with;
+        }
+        while state.table.get(id).is_some_and(|vol| vol.busy > 0) {
+            state = self.wait(state);
+        }
+        state
+    }
+
+    fn settled(&self, state: &mut State, id: u32) {
+        if let Some(vol) = state.table.get_mut(id) {
+            vol.settling = None;
+        }
+        self.wake();
+    }
+
+    pub(crate) fn rollback(&self, name: &str, snapshot: &str) -> Result<(), PoolError> {
+        let _one = self.structural();
+        self.check_writable("rolling a volume back")?;
+        let state = self.lock();
+        let (vol, from) = (state.table.named(name)?, state.table.named(snapshot)?);
+        if vol.core.snapshot || !from.core.snapshot || vol.family != from.family {
+            return Err(PoolError::Invalid {
+                what: format!("'{name}' cannot be rolled back to '{snapshot}'"),
+                fix: "Name a volume and a snapshot of it, or of what it was cloned from".into(),
+            });
+        }
+        self.check_metadata(&state)?;
+        let record = Record::Rollback { volume: vol.id, source: from.id };
+        let id = vol.id;
+        let state = self.settle(state, id, Some(id));
+        drop(state);
+        let quiet = self.grace.wait(self.grace.start(), SETTLE_TIMEOUT);
+        let mut state = self.lock();
+        if !quiet {
+            self.settled(&mut state, id);
+            return Err(PoolError::Busy {
+                what: format!("volume '{name}'"),
+                who: format!("I/O to it has not ended within {} seconds", SETTLE_TIMEOUT.as_secs()),
+                fix: "End the I/O to it, and try again".into(),
+            });
+        }
+        let applied = self.apply_and_record(&mut state, record, name);
+        self.settled(&mut state, id);
+        drop(state);
+        applied?;
+        self.durable("rolling back", name)
+    }
+
+    pub(crate) fn rename(&self, name: &str, new_name: &str) -> Result<(), PoolError> {
+        let _one = self.structural();
+        self.check_writable("renaming a volume")?;
+        check_name(new_name)?;
+        let mut state = self.lock();
+        let volume = state.table.named(name)?.id;
+        if name != new_name && state.table.id_of(new_name).is_some() {
+            return Err(PoolError::Exists { name: new_name.into() });
+        }
+        self.apply_and_record(&mut state, Record::Rename { volume, name: new_name.into() }, name)?;
+        drop(state);
+        self.durable("renaming", name)
+    }
+
+    /// The part of resizing that the map and the table take; what lies in the last block beyond `size` is zero already.
+    pub(crate) fn resize(&self, name: &str, size: u64) -> Result<(), PoolError> {
+        self.check_size(size)?;
+        let state = self.lock();
+        let vol = state.table.named(name)?;
+        let (volume, core) = (vol.id, Arc::clone(&vol.core));
+        let shrinks = size < core.size();
+        let mut state = if shrinks { self.settle(state, volume, Some(volume)) } else { state };
+        core.set_size(size);
+        self.record(&mut state, Record::Resize { volume, size });
+        drop(state);
+        let mut cut = Ok(shrinks);
+        while matches!(cut, Ok(true)) {
+            cut = self.lock().cut_some(&core, size);
+        }
+        if shrinks {
+            self.settled(&mut self.lock(), volume);
+        }
+        cut.map_err(|status| failed("resizing", name, status))?;
+        self.durable("resizing", name)
+    }
+
+    pub(crate) fn delete(&self, name: &str) -> Result<(), PoolError> {
+        let _one = self.structural();
+        self.check_writable("deleting a volume")?;
+        let mut state = self.lock();
+        let vol = state.table.named(name)?;
+        if vol.is_open() {
+            return Err(in_use(name));
+        }
+        let volume = vol.id;
+        let gone = state.detach(volume);
+        self.record(&mut state, Record::Delete { volume });
+        drop(state);
+        self.drop_map(gone);
+        self.durable("deleting", name)
+    }
+
+    /// Gives back the map of a volume that is out of the table, a part at a time.
+    fn drop_map(&self, gone: Option<Vol>) {
+        let Some(mut vol) = gone else { return };
+        while self.lock().drop_some(&mut vol) {}
+    }
+
+    fn apply_and_record(&self, state: &mut State, record: Record, name: &str) -> Result<(), PoolError> {
+        state.apply(&record).map_err(|status| failed("changing", name, status))?;
+        self.record(state, record);
+        Ok(())
+    }
+
+    pub(crate) fn durable(&self, what: &str, name: &str) -> Result<(), PoolError> {
+        self.commit().map_err(|status| failed(what, name, status))
+    }
+
+    pub(crate) fn check_writable(&self, what: &str) -> Result<(), PoolError> {
+        if !self.read_only {
+            return Ok(());
+        }
+        Err(PoolError::Invalid {
+            what: format!("{what}: the pool is open read-only"),
+            fix: "Open it for writing".into(),
+        })
+    }
+
+    /// Whether there is room for the metadata of one more volume.
+    fn check_metadata(&self, state: &State) -> Result<(), PoolError> {
+        if !state.is_metadata_short() {
+            return Ok(());
+        }
+        Err(PoolError::Full { what: "the metadata of another volume".into() })
+    }
+
+    /// Most bytes of a volume.
+    pub(crate) fn most(&self) -> u64 {
+        MAX_VOLUME_UNITS << self.map.geometry.unit_shift
+    }
+
+    pub(crate) fn check_size(&self, size: u64) -> Result<(), PoolError> {
+        let block = u64::from(self.device.limits().logical_block);
+        if size == 0 || !size.is_multiple_of(block) {
+            return Err(PoolError::Invalid {
+                what: format!("a volume cannot have {size} bytes"),
+                fix: format!("Use a multiple of {block}, the block of the pool's device"),
+            });
+        }
+        if size > self.most() {
+            return Err(PoolError::Limit {
+                what: format!("a volume of {size} bytes"),
+                limit: self.most(),
+                fix: "Use a smaller size, or a pool with larger allocation units".into(),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Turns the changes of a volume that wait for a commit into records (S2).
+    fn record_changes_of(&mut self, id: u32) {
+        let (ours, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.dirty).into_iter().partition(|at| at.0 == id);
+        self.dirty = others;
+        for &(volume, unit) in &ours {
+            self.pending.extend(self.record_of(volume, unit));
+            if let Some((place, entry)) = self.find(volume, unit) {
+                self.tree.store(place, entry.without(Entry::LISTED));
+            }
+        }
+        self.recorded.extend(ours);
+    }
+}
+
+/// The core of a volume by name.
+pub(crate) fn core_of(state: &State, name: &str) -> Result<Arc<VolumeCore>, PoolError> {
+    Ok(Arc::clone(&state.table.named(name)?.core))
+}
+
+pub(crate) fn in_use(name: &str) -> PoolError {
+    PoolError::Busy {
+        what: format!("volume '{name}'"),
+        who: "it is open".into(),
+        fix: "Close it, and detach it from its rings".into(),
+    }
+}
+
+pub(crate) fn failed(what: &str, name: &str, status: Status) -> PoolError {
+    match status {
+        Status::NoSpc => PoolError::Full { what: format!("{what} '{name}'") },
+        status => PoolError::Io {
+            what: format!("{what} '{name}'"),
+            status,
+            fix: "Check the pool's device; what was durable before is still there".into(),
+        },
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests;

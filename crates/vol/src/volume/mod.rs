@@ -1,0 +1,146 @@
+//! A thin volume: an [`iomap::File`](sheave_iomap::File) whose bytes lie where its map says.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`write`] | what a write finds missing: space, a way of its own, a unit of its own |
+//! | [`punch`] | holes and zeroes |
+//! | [`report`] | extents, and what a volume takes |
+//!
+//! Owns the quick answers. Reads, and writes to what is written and not shared, take no lock and allocate nothing.
+//!
+//! - V1: unwritten space reads as zeroes: only blocks whose bit is set are read from the device.
+//! - V2: a bit is set after the data of its block is on the device.
+//! - V3: a unit that others have too is never written to.
+
+mod punch;
+mod report;
+mod write;
+
+use sheave_base::grace::Grace;
+use sheave_base::status::Status;
+use sheave_base::sync::Arc;
+use sheave_base::sync::atomic::Ordering;
+use sheave_blk::Device;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::file::{FallocateMode, WriteDone};
+use sheave_iomap::mapping::Intent;
+use sheave_iomap::{File, Mapping};
+
+use crate::pool::state::PoolInner;
+use crate::pool::table::{OpenToken, VolumeCore};
+use crate::{Extent, PoolError};
+
+pub(crate) use report::usage;
+
+/// An open volume or snapshot. Clones are the same volume. To use it in a ring: `ring.attach_file(Arc::new(volume))`.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    core: Arc<VolumeCore>,
+    pool: Arc<PoolInner>,
+    /// Held, not looked at: the table has a weak one.
+    _open: std::sync::Arc<OpenToken>,
+}
+
+impl Volume {
+    pub(crate) fn new(pool: Arc<PoolInner>, core: Arc<VolumeCore>, open: std::sync::Arc<OpenToken>) -> Volume {
+        Volume { core, pool, _open: open }
+    }
+
+    /// Its name, now.
+    pub fn name(&self) -> String {
+        self.pool.lock().table.get(self.core.id).map(|vol| vol.name.clone()).unwrap_or_default()
+    }
+
+    /// The extents of a range, merged where they continue each other on the device; holes included.
+    pub fn extents(&self, pos: u64, len: u64) -> Result<Vec<Extent>, PoolError> {
+        Ok(report::extents(&self.pool, &self.core, pos, len))
+    }
+
+    /// Whether the range lies in the volume.
+    #[inline(always)]
+    fn fits(&self, pos: u64, len: u64) -> bool {
+        let size = self.core.size();
+        pos < size && len <= size - pos
+    }
+}
+
+impl File for Volume {
+    fn device(&self) -> &Device {
+        &self.pool.device
+    }
+
+    #[inline]
+    fn size_bytes(&self) -> u64 {
+        self.core.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.core.snapshot || self.pool.read_only
+    }
+
+    fn grace(&self) -> Option<&Arc<Grace>> {
+        Some(&self.pool.grace)
+    }
+
+    #[inline]
+    fn map(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
+        if !self.fits(pos, len) || len == 0 {
+            return self.map_beyond(pos, len, intent);
+        }
+        if intent == Intent::Read {
+            return self.pool.map.lookup_read(&self.core.top, pos, len);
+        }
+        match self.pool.map.lookup_write(&self.core.top, pos, len) {
+            Some(mapping) => Ok(mapping),
+            None => self.map_missing(pos, len),
+        }
+    }
+
+    fn map_blocking(&self, pos: u64, len: u64, intent: Intent, may_block: &MayBlock) -> Result<Mapping, Status> {
+        if intent == Intent::Read || !self.fits(pos, len) || len == 0 || self.is_read_only() {
+            return self.map(pos, len, intent);
+        }
+        self.make_writable(pos, len, may_block)
+    }
+
+    fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
+        if !done.status.is_ok() {
+            return Err(done.status);
+        }
+        self.finish_write(done.pieces)
+    }
+
+    #[inline]
+    fn needs_sync(&self) -> bool {
+        // Relaxed: whoever asks has seen its own writes end, which set it before they did.
+        self.pool.unsynced.load(Ordering::Relaxed)
+    }
+
+    fn sync(&self, _: &MayBlock) -> Option<Result<(), Status>> {
+        Some(self.pool.commit())
+    }
+
+    fn fallocate(&self, mode: FallocateMode, pos: u64, len: u64, may_block: &MayBlock) -> Result<(), Status> {
+        if self.is_read_only() {
+            return Err(Status::ReadOnly);
+        }
+        if pos.checked_add(len).is_none_or(|end| end > self.core.size()) || len == 0 {
+            return Err(Status::Invalid);
+        }
+        // Both leave holes: what is not there reads as zeroes and takes no space.
+        let (FallocateMode::PunchHole | FallocateMode::ZeroRange) = mode;
+        self.punch(pos, len, may_block)
+    }
+}
+
+impl Volume {
+    /// A range that does not lie in the volume as a whole.
+    #[cold]
+    fn map_beyond(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
+        let left = self.core.size().saturating_sub(pos);
+        if left == 0 || len == 0 {
+            return Err(if len == 0 { Status::Invalid } else { Status::NoSpc });
+        }
+        self.map(pos, len.min(left), intent)
+    }
+}

@@ -1,0 +1,178 @@
+//! Holes: discard, write-zeroes, punch hole.
+//!
+//! Owns giving space back. Whole units become holes; of others the blocks lose their bits, and the unit goes with the last
+//! of them; of blocks that are covered in part, the part is zeroed by writing.
+//!
+//! - H1: blocks outside the range keep what they have, and writes to them that are under way are not lost.
+//! - H2: it goes on in pieces, so that nobody waits long for the lock.
+
+use sheave_base::buf::Buf;
+use sheave_base::status::Status;
+use sheave_base::sync::MutexGuard;
+use sheave_iomap::completion_plan::MayBlock;
+
+use super::Volume;
+use crate::extent_map::{BLOCK_SHIFT, Entry};
+use crate::pool::state::State;
+use crate::record::Record;
+
+const BLOCK: u64 = 1 << BLOCK_SHIFT;
+
+impl Volume {
+    /// Makes `pos..pos + len` read as zeroes and gives back what it can.
+    pub(crate) fn punch(&self, pos: u64, len: u64, may_block: &MayBlock) -> Result<(), Status> {
+        let end = pos + len;
+        let (first, last) = (pos.next_multiple_of(BLOCK), end & !(BLOCK - 1));
+        if first > last {
+            return self.zero_part(pos, len, may_block);
+        }
+        if pos < first {
+            self.zero_part(pos, first - pos, may_block)?;
+        }
+        // What lies behind the end of the volume belongs to its last block.
+        let last = if end == self.size() { end.next_multiple_of(BLOCK) } else { last };
+        if last < end {
+            self.zero_part(last, end - last, may_block)?;
+        }
+        let slot = 1u64 << (self.pool.map.geometry.slot_shift() + self.pool.map.geometry.unit_shift);
+        let mut at = first;
+        while at < last {
+            if may_block.is_cancelled() {
+                return Err(Status::Canceled);
+            }
+            let stop = ((at | (slot - 1)) + 1).min(last);
+            self.punch_blocks(at, stop, may_block)?;
+            at = stop;
+        }
+        if self.pool.lock().is_overdue() { self.pool.commit() } else { Ok(()) }
+    }
+
+    fn size(&self) -> u64 {
+        self.core.size()
+    }
+
+    /// Whole blocks within one slot of the map.
+    fn punch_blocks(&self, from: u64, to: u64, may_block: &MayBlock) -> Result<(), Status> {
+        let geometry = self.pool.map.geometry;
+        let unit_bytes = geometry.unit_bytes();
+        let (first, last) = (from.div_ceil(unit_bytes), to >> geometry.unit_shift);
+        if first > last {
+            return self.punch_unit(from, to, may_block);
+        }
+        if from < first << geometry.unit_shift {
+            self.punch_unit(from, first << geometry.unit_shift, may_block)?;
+        }
+        if last << geometry.unit_shift < to {
+            self.punch_unit(last << geometry.unit_shift, to, may_block)?;
+        }
+        if first == last {
+            return Ok(());
+        }
+        let mut guard = self.quiet(may_block)?;
+        let state = &mut *guard;
+        if !self.has_space(first, last) {
+            return Ok(());
+        }
+        state.unmap_units(&self.core, first, last - first)?;
+        let record = Record::Run { volume: self.core.id, unit: first, count: last - first, phys: 0 };
+        self.pool.record(state, record);
+        Ok(())
+    }
+
+    /// Whether any unit of a range within one slot has space: a discard of holes changes nothing.
+    fn has_space(&self, first: u64, last: u64) -> bool {
+        let leaf = 1u64 << self.pool.map.geometry.leaf_shift;
+        let mut at = first;
+        while at < last {
+            let spot = self.pool.map.find(&self.core.top, at);
+            if spot.entry.is_alloc() {
+                return true;
+            }
+            at = if spot.leaf == 0 { (at | (leaf - 1)) + 1 } else { at + 1 };
+        }
+        false
+    }
+
+    /// Some blocks of one unit, not all.
+    fn punch_unit(&self, from: u64, to: u64, may_block: &MayBlock) -> Result<(), Status> {
+        let geometry = self.pool.map.geometry;
+        let unit = from >> geometry.unit_shift;
+        let first = ((from & (geometry.unit_bytes() - 1)) >> BLOCK_SHIFT) as u32;
+        let count = ((to - from) >> BLOCK_SHIFT) as u32;
+        let mut waited = false;
+        loop {
+            let mut guard = self.quiet(may_block)?;
+            let state = &mut *guard;
+            let entry = self.pool.map.find(&self.core.top, unit).entry;
+            if !entry.is_alloc() {
+                return Ok(());
+            }
+            if entry.any(Entry::HANDED) && !waited {
+                // Somebody may be writing other blocks of the unit for the first time: these writes are not to be
+                // lost (H1), so the unit may be given back only when they have ended.
+                let (place, _) = state.find(self.core.id, unit).ok_or(Status::Offline)?;
+                state.tree.store(place, entry.without(Entry::HANDED));
+                drop(guard);
+                self.wait_for_writers(may_block)?;
+                waited = true;
+                continue;
+            }
+            if state.clear_blocks(&self.core, unit, first, count)? {
+                match state.find(self.core.id, unit) {
+                    Some((place, entry)) if entry.is_alloc() => self.pool.list(state, &self.core, unit, place, entry),
+                    _ => self.pool.record(state, Record::Run { volume: self.core.id, unit, count: 1, phys: 0 }),
+                }
+            }
+            return Ok(());
+        }
+    }
+
+    /// The lock, when nothing of the volume is being copied and there is room for the change.
+    fn quiet(&self, may_block: &MayBlock) -> Result<MutexGuard<'_, State>, Status> {
+        let mut guard = self.pool.lock();
+        loop {
+            if may_block.is_cancelled() {
+                return Err(Status::Canceled);
+            }
+            let vol = guard.vol(self.core.id)?;
+            if vol.settling.is_some() || vol.busy > 0 {
+                guard = self.pool.wait(guard);
+            } else if guard.tree.dirty_nodes() >= guard.dirty_hard || guard.is_overdue() {
+                drop(guard);
+                self.pool.checkpoint()?;
+                guard = self.pool.lock();
+            } else {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Zeroes a part of a block by writing; what is not written reads as zeroes already.
+    fn zero_part(&self, pos: u64, len: u64, may_block: &MayBlock) -> Result<(), Status> {
+        let geometry = self.pool.map.geometry;
+        let unit = pos >> geometry.unit_shift;
+        let block = ((pos & (geometry.unit_bytes() - 1)) >> BLOCK_SHIFT) as u32;
+        loop {
+            let spot = self.pool.map.find(&self.core.top, unit);
+            if !spot.entry.is_alloc() || !self.pool.map.written_run(spot.leaf, spot.slot, block, 1).0 {
+                return Ok(());
+            }
+            self.make_writable(pos, len, may_block)?;
+            let mut guard = self.quiet(may_block)?;
+            let state = &mut *guard;
+            let spot = self.pool.map.find(&self.core.top, unit);
+            if spot.tagged || spot.entry.any(Entry::STOPS_WRITES) || !spot.entry.is_alloc() {
+                continue;
+            }
+            let (place, entry) = state.find(self.core.id, unit).ok_or(Status::Offline)?;
+            self.set_busy(state, place, true);
+            drop(guard);
+            let at = (entry.phys() << geometry.unit_shift) + (pos & (geometry.unit_bytes() - 1));
+            let zeroes = Buf::zeroed(len as usize, BLOCK as usize).map_err(|_| Status::NoMem);
+            let written = zeroes.and_then(|zeroes| self.pool.io.write(at, &zeroes));
+            self.set_busy(&mut self.pool.lock(), place, false);
+            self.pool.wake();
+            return written;
+        }
+    }
+}

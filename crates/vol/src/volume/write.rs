@@ -1,0 +1,386 @@
+//! What a write finds missing: space in a hole, a way that no snapshot shares, a unit of its own, a whole first block.
+//!
+//! Owns the slow half of `map`, `map_blocking`, and `end_write`. The order that keeps promises:
+//!
+//! 1. space is given without written bits: whoever reads sees zeroes;
+//! 2. the data is written;
+//! 3. `end_write` sets the bits, if the unit is still the volume's, and lists it for the next commit.
+//!
+//! A shared unit is copied first: it becomes `BUSY`, its written blocks are copied to a new unit, which then takes its
+//! place, all without the lock. While a snapshot settles nothing is copied: writes that began before it may still land.
+//!
+//! - W1: whoever sets `BUSY` clears it, whatever happens.
+//! - W2: a partial block is written only after the whole block is: its rest is zeroed first, when no other write to the
+//!   unit is under way.
+
+use std::time::{Duration, Instant};
+
+use sheave_base::buf::Buf;
+use sheave_base::status::Status;
+use sheave_base::sync::MutexGuard;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::mapping::{MAP_DIRTY, MAP_NEW};
+use sheave_iomap::{File, Mapping, MappingKind};
+
+use super::Volume;
+use crate::extent_map::tree::Place;
+use crate::extent_map::{BLOCK_SHIFT, Entry};
+use crate::pool::WhenFull;
+use crate::pool::state::{LOOK_EVERY, State};
+
+const BLOCK: u64 = 1 << BLOCK_SHIFT;
+/// Longest look at a grace between two looks at whether the work is cancelled.
+const GRACE_LOOK: Duration = Duration::from_millis(20);
+
+/// What `make_writable` has done in one round.
+enum Round<'a> {
+    /// The map has the answer.
+    Ready,
+    /// Something changed: look again.
+    Look(MutexGuard<'a, State>),
+    /// There is no space.
+    Full(MutexGuard<'a, State>),
+}
+
+impl Volume {
+    /// `map` for a writer that found no plain mapping; never waits.
+    #[cold]
+    pub(super) fn map_missing(&self, pos: u64, len: u64) -> Result<Mapping, Status> {
+        if self.is_read_only() {
+            return Err(Status::ReadOnly);
+        }
+        let unit = pos >> self.pool.map.geometry.unit_shift;
+        let Some(mut state) = self.pool.try_lock() else { return Err(Status::Again) };
+        let state = &mut *state;
+        let spot = self.pool.map.find(&self.core.top, unit);
+        if spot.tagged || spot.entry.any(Entry::STOPS_WRITES) || state.tree.dirty_nodes() >= state.dirty_hard {
+            return Err(Status::Again);
+        }
+        // What is new while a copy settles would be recorded before the copy, and is not in it.
+        if state.vol(self.core.id)?.settling.is_some() {
+            return Err(Status::Again);
+        }
+        if state.is_overdue() || pos & (BLOCK - 1) != 0 || self.whole(pos, len) == 0 {
+            return Err(Status::Again);
+        }
+        let (place, entry) = if spot.entry.is_alloc() {
+            (Place { leaf: spot.leaf, slot: spot.slot }, spot.entry)
+        } else {
+            self.allocate(state, unit)?.ok_or(Status::Again)?
+        };
+        state.tree.store(place, entry.with(Entry::HANDED));
+        self.mapping(state, place, pos, len)
+    }
+
+    /// Bytes from `pos`, the start of a block, to the end of the last whole block of the range in its unit.
+    fn whole(&self, pos: u64, len: u64) -> u64 {
+        let unit = self.pool.map.geometry.unit_bytes();
+        len.min(unit - (pos & (unit - 1))) & !(BLOCK - 1)
+    }
+
+    /// The mapping of what a writer may use, under the lock, on a way of its own.
+    fn mapping(&self, state: &State, place: Place, pos: u64, len: u64) -> Result<Mapping, Status> {
+        let map = &self.pool.map;
+        let entry = state.tree.entry(place);
+        let offset = pos & (map.geometry.unit_bytes() - 1);
+        let most = self.whole(pos, len);
+        let first = (offset >> BLOCK_SHIFT) as u32;
+        let (written, run) = map.written_run(place.leaf, place.slot, first, (most >> BLOCK_SHIFT) as u32);
+        let (kind, flags) = match written {
+            true if entry.any(Entry::DIRTY) => (MappingKind::Mapped, MAP_DIRTY),
+            true => (MappingKind::Mapped, 0),
+            false => (MappingKind::Unwritten, MAP_NEW | MAP_DIRTY),
+        };
+        let addr = (entry.phys() << map.geometry.unit_shift) + offset;
+        Ok(Mapping { offset: pos, len: u64::from(run) << BLOCK_SHIFT, addr, kind, flags })
+    }
+
+    /// Gives a hole space; `None` if there is none to give.
+    fn allocate(&self, state: &mut State, unit: u64) -> Result<Option<(Place, Entry)>, Status> {
+        if state.tree.units.available() == 0 {
+            self.pool.advance_limbo(state);
+            if state.tree.units.available() == 0 {
+                return Ok(None);
+            }
+        }
+        let place = state.own(&self.core, unit)?;
+        let Some(phys) = state.tree.units.alloc() else { return Ok(None) };
+        // Not listed: without written bits there is nothing to record.
+        let entry = Entry::at(phys).with(Entry::HANDED | Entry::DIRTY);
+        state.tree.install(place, entry);
+        Ok(Some((place, entry)))
+    }
+
+    /// `map_blocking` for a writer.
+    pub(super) fn make_writable(&self, pos: u64, len: u64, may_block: &MayBlock) -> Result<Mapping, Status> {
+        let mut deadline = None;
+        let mut state = self.pool.lock();
+        loop {
+            if may_block.is_cancelled() {
+                return Err(Status::Canceled);
+            }
+            if state.is_overdue() || state.tree.dirty_nodes() >= state.dirty_hard {
+                drop(state);
+                self.pool.checkpoint()?;
+                state = self.pool.lock();
+                continue;
+            }
+            match self.round(state, pos, len, may_block)? {
+                Round::Ready => match self.pool.map.lookup_write(&self.core.top, pos, len) {
+                    Some(mapping) => return Ok(mapping),
+                    None => state = self.pool.lock(),
+                },
+                Round::Look(same) => state = same,
+                Round::Full(same) => state = self.wait_for_space(same, &mut deadline, may_block)?,
+            }
+        }
+    }
+
+    /// One step towards a plain mapping.
+    fn round<'a>(
+        &'a self,
+        mut guard: MutexGuard<'a, State>,
+        pos: u64,
+        len: u64,
+        may_block: &MayBlock,
+    ) -> Result<Round<'a>, Status> {
+        let unit = pos >> self.pool.map.geometry.unit_shift;
+        let state = &mut *guard;
+        let spot = self.pool.map.find(&self.core.top, unit);
+        if state.vol(self.core.id)?.settling.is_some() || spot.entry.any(Entry::BUSY) {
+            return Ok(Round::Look(self.pool.wait(guard)));
+        }
+        if !spot.entry.is_alloc() {
+            return Ok(match self.allocate(state, unit)? {
+                Some(_) => Round::Look(guard),
+                None => Round::Full(guard),
+            });
+        }
+        let place = state.own(&self.core, unit)?;
+        let entry = state.tree.entry(place);
+        if entry.any(Entry::SHARED) {
+            if state.tree.units.owners(entry.phys()) > 1 {
+                return self.relocate(guard, unit, place, may_block);
+            }
+            state.tree.store(place, entry.without(Entry::SHARED));
+            return Ok(Round::Look(guard));
+        }
+        let edges = self.unwritten_edges(place, pos, len);
+        if edges != [None, None] {
+            return self.zero_edges(guard, unit, place, edges, may_block);
+        }
+        state.tree.store(place, entry.with(Entry::HANDED));
+        Ok(Round::Ready)
+    }
+
+    /// Gives a unit that others have too a copy of its own.
+    fn relocate<'a>(
+        &'a self,
+        mut guard: MutexGuard<'a, State>,
+        unit: u64,
+        place: Place,
+        may_block: &MayBlock,
+    ) -> Result<Round<'a>, Status> {
+        let state = &mut *guard;
+        if state.tree.units.available() == 0 {
+            self.pool.advance_limbo(state);
+        }
+        let Some(to) = state.tree.units.alloc() else { return Ok(Round::Full(guard)) };
+        let entry = state.tree.entry(place);
+        let bits = state.tree.bits(place);
+        self.set_busy(state, place, true);
+        drop(guard);
+        let copied = self.copy_unit(entry.phys(), to, &bits, may_block);
+        let mut guard = self.pool.lock();
+        let state = &mut *guard;
+        self.set_busy(state, place, false);
+        match copied {
+            Ok(()) => {
+                let old = state.tree.entry(place);
+                let new = Entry::at(to).with(old.0 & (Entry::FULL | Entry::LISTED));
+                state.tree.replace(place, new);
+                self.pool.list(state, &self.core, unit, place, new);
+            }
+            Err(_) => {
+                if state.tree.units.put(to) {
+                    state.tree.freed.unit(to);
+                }
+            }
+        }
+        self.pool.wake();
+        copied.map(|()| Round::Look(guard))
+    }
+
+    /// Keeps others off a unit, or lets them in again (W1). Nobody unmaps a volume's units while one is busy, and no
+    /// snapshot of it begins, so the place stays what it is.
+    pub(super) fn set_busy(&self, state: &mut State, place: Place, busy: bool) {
+        let entry = state.tree.entry(place);
+        state.tree.store(place, if busy { entry.with(Entry::BUSY) } else { entry.without(Entry::BUSY) });
+        if let Some(vol) = state.table.get_mut(self.core.id) {
+            vol.busy = if busy { vol.busy + 1 } else { vol.busy.saturating_sub(1) };
+        }
+    }
+
+    /// Copies the written blocks of a unit.
+    fn copy_unit(&self, from: u64, to: u64, bits: &[u64; 4], may_block: &MayBlock) -> Result<(), Status> {
+        if may_block.is_cancelled() {
+            return Err(Status::Canceled);
+        }
+        let geometry = &self.pool.map.geometry;
+        let (from, to) = (from << geometry.unit_shift, to << geometry.unit_shift);
+        let is_written = |block: usize| bits[block >> 6] >> (block & 63) & 1 != 0;
+        let mut memory = Buf::zeroed(geometry.unit_bytes() as usize, BLOCK as usize).map_err(|_| Status::NoMem)?;
+        let blocks = geometry.blocks() as usize;
+        let mut at = 0;
+        while let Some(first) = (at..blocks).find(|block| is_written(*block)) {
+            let end = (first..blocks).find(|block| !is_written(*block)).unwrap_or(blocks);
+            let (first_byte, end_byte) = (first << BLOCK_SHIFT, end << BLOCK_SHIFT);
+            let piece = &mut memory[first_byte..end_byte];
+            self.pool.io.read(from + first_byte as u64, piece)?;
+            self.pool.io.write(to + first_byte as u64, piece)?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// The blocks that the range covers in part and that are not written: the first and the last, if so.
+    fn unwritten_edges(&self, place: Place, pos: u64, len: u64) -> [Option<u32>; 2] {
+        let geometry = &self.pool.map.geometry;
+        let offset = pos & (geometry.unit_bytes() - 1);
+        let end = offset + len.min(geometry.unit_bytes() - offset);
+        [offset, end].map(|edge| {
+            let block = (edge >> BLOCK_SHIFT) as u32;
+            let partial = edge & (BLOCK - 1) != 0;
+            (partial && !self.pool.map.written_run(place.leaf, place.slot, block, 1).0).then_some(block)
+        })
+    }
+
+    /// Makes blocks written by writing zeroes to them (W2).
+    fn zero_edges<'a>(
+        &'a self,
+        mut guard: MutexGuard<'a, State>,
+        unit: u64,
+        place: Place,
+        edges: [Option<u32>; 2],
+        may_block: &MayBlock,
+    ) -> Result<Round<'a>, Status> {
+        let handed = guard.tree.entry(place).any(Entry::HANDED);
+        let phys = guard.tree.entry(place).phys();
+        self.set_busy(&mut guard, place, true);
+        drop(guard);
+        let quiet = if handed { self.wait_for_writers(may_block) } else { Ok(()) };
+        // What was written meanwhile is not zeroed.
+        let edges =
+            edges.map(|edge| edge.filter(|block| !self.pool.map.written_run(place.leaf, place.slot, *block, 1).0));
+        let zeroed = quiet.and_then(|()| {
+            let zeroes = Buf::zeroed(BLOCK as usize, BLOCK as usize).map_err(|_| Status::NoMem)?;
+            edges.iter().flatten().try_for_each(|block| {
+                let at = (phys << self.pool.map.geometry.unit_shift) + (u64::from(*block) << BLOCK_SHIFT);
+                self.pool.io.write(at, &zeroes)
+            })
+        });
+        let mut guard = self.pool.lock();
+        let state = &mut *guard;
+        self.set_busy(state, place, false);
+        if zeroed.is_ok() {
+            for block in edges.into_iter().flatten() {
+                state.tree.set_bits(place, block, 1, true);
+            }
+            let full = if state.tree.written(place).0 { Entry::FULL } else { 0 };
+            let entry = state.tree.entry(place).without(Entry::HANDED).with(full);
+            state.own(&self.core, unit)?;
+            self.pool.list(state, &self.core, unit, place, entry);
+        }
+        self.pool.wake();
+        zeroed.map(|()| Round::Look(guard))
+    }
+
+    /// Waits until every write that had its mapping before has ended.
+    pub(super) fn wait_for_writers(&self, may_block: &MayBlock) -> Result<(), Status> {
+        let ticket = self.pool.grace.start();
+        while !self.pool.grace.wait(ticket, GRACE_LOOK) {
+            if may_block.is_cancelled() {
+                return Err(Status::Canceled);
+            }
+        }
+        Ok(())
+    }
+
+    /// The pool is full: takes back what waits in limbo; then fails, or waits for what others free.
+    fn wait_for_space<'a>(
+        &'a self,
+        mut guard: MutexGuard<'a, State>,
+        deadline: &mut Option<Instant>,
+        may_block: &MayBlock,
+    ) -> Result<MutexGuard<'a, State>, Status> {
+        if !guard.tree.freed.is_empty() {
+            drop(guard);
+            self.pool.commit()?;
+            return Ok(self.pool.lock());
+        }
+        if !guard.limbo.is_empty() {
+            if self.pool.advance_limbo(&mut guard) {
+                return Ok(guard);
+            }
+            drop(guard);
+            self.wait_for_writers(may_block)?;
+            return Ok(self.pool.lock());
+        }
+        let WhenFull::Pause(longest) = self.pool.when_full else { return Err(Status::NoSpc) };
+        let until = *deadline.get_or_insert_with(|| Instant::now() + longest);
+        if Instant::now() + LOOK_EVERY > until {
+            return Err(Status::NoSpc);
+        }
+        Ok(self.pool.wait(guard))
+    }
+
+    /// The data of these mappings is on the device: what was unwritten is written now.
+    pub(super) fn finish_write(&self, pieces: &[Mapping]) -> Result<(), Status> {
+        let mut overdue = false;
+        for piece in pieces.iter().filter(|piece| piece.kind == MappingKind::Unwritten) {
+            let mut state = self.pool.lock();
+            self.mark_written(&mut state, piece)?;
+            overdue |= state.is_overdue();
+        }
+        if overdue { self.pool.commit() } else { Ok(()) }
+    }
+
+    /// Sets the bits of the whole blocks of a mapping, unit by unit, where the unit is still the volume's.
+    fn mark_written(&self, state: &mut State, piece: &Mapping) -> Result<(), Status> {
+        let geometry = self.pool.map.geometry;
+        let (mut pos, end) = (piece.offset, piece.offset + piece.len);
+        while pos < end {
+            let unit = pos >> geometry.unit_shift;
+            let stop = ((unit + 1) << geometry.unit_shift).min(end);
+            let phys = (piece.addr + (pos - piece.offset)) >> geometry.unit_shift;
+            let first = ((pos & (geometry.unit_bytes() - 1)).div_ceil(BLOCK)) as u32;
+            let last = (((stop - 1) & (geometry.unit_bytes() - 1)) + 1) >> BLOCK_SHIFT;
+            pos = stop;
+            let entry = self.pool.map.find(&self.core.top, unit).entry;
+            if !entry.is_alloc() || entry.phys() != phys || last as u32 <= first {
+                continue;
+            }
+            let partner = state.table.get(self.core.id).and_then(|vol| vol.settling);
+            let place = match partner {
+                // The copy that is being made gets it too: it was begun before the copy.
+                Some(_) => self.touch_both(state, unit)?,
+                None => state.own(&self.core, unit)?,
+            };
+            let entry = state.tree.entry(place);
+            state.tree.set_bits(place, first, last as u32 - first, true);
+            let full = if state.tree.written(place).0 { Entry::FULL } else { 0 };
+            self.pool.list(state, &self.core, unit, place, entry.with(full));
+        }
+        Ok(())
+    }
+
+    fn touch_both(&self, state: &mut State, unit: u64) -> Result<Place, Status> {
+        let partner = state.vol(self.core.id)?.settling;
+        for id in [Some(self.core.id), partner].into_iter().flatten() {
+            if let Some(vol) = state.table.get_mut(id) {
+                vol.dirty = true;
+            }
+        }
+        state.tree.touch(&self.core.top, unit).ok_or(Status::Offline)
+    }
+}

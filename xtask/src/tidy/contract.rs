@@ -1,0 +1,56 @@
+//! The durability contract and its tests: every row of the table in the page on volumes is cited by a test, and tests
+//! cite no row that there is not.
+//!
+//! A row is a line of the table that begins with its number, as `| V7 |`. A test cites it by naming the number as a
+//! word of its own, in code, text or comment. Only the crates that keep or test the contract are looked at: elsewhere
+//! such a word means something else.
+
+use std::collections::BTreeMap;
+
+use super::Finding;
+use super::lexer::find_word;
+use super::tree::Tree;
+
+/// The page with the table.
+const PAGE: &str = "docs/volumes.md";
+/// Where its tests are.
+const TESTS: &[&str] = &["crates/vol/", "crates/sim/", "crates/cli/tests/", "tests/"];
+/// More rows than there will be.
+const MAX_ROW: u32 = 99;
+
+/// Finds rows without a test, and tests without a row.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let Some((_, page)) = tree.pages.iter().find(|(path, _)| path == PAGE) else { return Vec::new() };
+    let rows: BTreeMap<u32, usize> = rows(page).collect();
+    let mut findings = Vec::new();
+    let mut cited = Vec::new();
+    let tests = tree.sources.iter().filter(|source| TESTS.iter().any(|top| source.path.starts_with(top)));
+    for source in tests {
+        for number in 1..=MAX_ROW {
+            let word = format!("V{number}");
+            let mut lines = find_word(&source.text, &word).map(|at| source.line_of(at));
+            let Some(line) = lines.find(|&line| source.is_test_line(line)) else { continue };
+            if !rows.contains_key(&number) {
+                findings.push(Finding::new(&source.path, line, format!("V{number}: {PAGE} has no such row")));
+            }
+            cited.push(number);
+        }
+    }
+    for (number, line) in rows {
+        if !cited.contains(&number) {
+            findings.push(Finding::new(PAGE, line, format!("V{number}: no test cites this row")));
+        }
+    }
+    findings
+}
+
+/// Numbers of the rows with their lines.
+fn rows(page: &str) -> impl Iterator<Item = (u32, usize)> + '_ {
+    page.lines().enumerate().filter_map(|(index, line)| {
+        let number = line.strip_prefix("| V")?.split(' ').next()?;
+        number.parse().ok().map(|number| (number, index + 1))
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,34 @@
+//! Rows and citations that must be found.
+
+use super::*;
+
+const TABLE: &str = "# Volumes\n\n| row | call |\n|---|---|\n| V1 | write |\n| V2 | flush |\n| V12 | create |\n";
+
+fn findings(files: &[(&str, &str)]) -> Vec<String> {
+    let mut all = vec![(PAGE, TABLE)];
+    all.extend(files);
+    check(&Tree::of(&all)).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_row_without_a_test_is_found() {
+    let test = "//! Tests.\n\n/// V1, V12.\n#[test]\nfn writes() {}\n";
+    assert_eq!(findings(&[("crates/vol/tests/a.rs", test)]), ["docs/volumes.md:6: V2: no test cites this row"]);
+}
+
+#[test]
+fn a_citation_without_a_row_is_found() {
+    let test = "//! V1 V2 V12.\nfn x() { assert!(y, \"V3\"); }\n";
+    assert_eq!(
+        findings(&[("crates/sim/tests/a.rs", test)]),
+        ["crates/sim/tests/a.rs:2: V3: docs/volumes.md has no such row"]
+    );
+}
+
+#[test]
+fn product_code_and_other_crates_cite_nothing() {
+    let text = "//! V1 V2 V12.\n";
+    assert_eq!(findings(&[("crates/vol/src/pool.rs", text), ("crates/blk/tests/a.rs", text)]).len(), 3);
+    // A longer word is another word.
+    assert_eq!(findings(&[("crates/vol/tests/a.rs", "//! V1x xV2 V120\n")]).len(), 3);
+}
