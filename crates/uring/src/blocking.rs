@@ -122,6 +122,11 @@ impl Ring {
     fn summed(&mut self, slot: u32, res: i32) {
         let req = &mut self.core.reqs[slot];
         req.rflags &= !REQ_SUMS;
+        if res == -errno::EAGAIN && !req.kiocb.is_write() {
+            // A write to the same place is under way: read again, as the device and this thread go on.
+            self.core.files.uncount(req.file, &mut req.kiocb);
+            return self.core.ready.push_back(slot);
+        }
         let mut next = dio::summed(&mut req.kiocb, res);
         if next == Next::Work {
             next = dio::worked(&mut req.kiocb, 0);

@@ -171,6 +171,10 @@ pub struct SuperblockBody {
     pub created: U64,
     /// The members, in order.
     pub member: [Member; MAX_MEMBERS],
+    /// Root of the checksums of data; none for a pool without them, or without data.
+    pub sums_root: Child,
+    /// Level of that page.
+    pub sums_level: U32,
 }
 
 /// A member of a concatenation.
@@ -202,6 +206,21 @@ pub struct Child {
     /// The checksum in its header.
     pub checksum: U32,
 }
+
+/// Page of data checksums, after the header; then [`MAX_SUMS`] checksums at most.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct SumsHead {
+    /// [`SUMS_OPEN`] or 0.
+    pub flags: U32,
+    /// Zero.
+    pub reserved: U32,
+}
+
+/// Most checksums of a page.
+pub const MAX_SUMS: usize = (PAYLOAD - size_of::<SumsHead>()) / 4;
+/// Writes to the region may have been under way: its checksums are computed anew when the pool was not closed.
+pub const SUMS_OPEN: u32 = 1;
 
 /// Journal block, after the header.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -238,6 +257,8 @@ pub mod record_kind {
     pub const ROLLBACK: u8 = 8;
     /// Another origin.
     pub const ORIGIN: u8 = 9;
+    /// Regions that will be written to.
+    pub const INTENT: u8 = 10;
 }
 
 /// First part of every record. Records begin at multiples of 8 bytes.
@@ -308,6 +329,16 @@ pub struct SourceBody {
     pub source: U32,
     /// Zero.
     pub reserved: U32,
+}
+
+/// `INTENT`, after the head.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct IntentBody {
+    /// First region.
+    pub first: U64,
+    /// Regions; at least 1.
+    pub count: U64,
 }
 
 /// A volume in the table; then the name, then zeroes up to a multiple of 8.

@@ -54,7 +54,7 @@ pub(super) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         ro_compat: 0,
         clean: true,
         unit_bytes: unit as u32,
-        checksum: Checksum::None,
+        checksum: options.checksum,
         total_units: bytes / unit,
         journal_blocks: journal_blocks(options, bytes)?,
         next_volume: 1,
@@ -65,6 +65,8 @@ pub(super) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         volumes: 0,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         members,
+        sums: PageRef::NONE,
+        sums_level: 0,
     };
     let geometry = sb.geometry();
     let least = geometry.first_unit + reserve_units(&geometry) + sb.members.len() as u64 - 1 + LEAST_DATA_UNITS;

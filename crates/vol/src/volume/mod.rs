@@ -23,11 +23,12 @@ use sheave_base::sync::atomic::Ordering;
 use sheave_blk::Device;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::{FallocateMode, WriteDone};
-use sheave_iomap::mapping::Intent;
-use sheave_iomap::{File, Mapping};
+use sheave_iomap::mapping::{Intent, MAP_SUMMED};
+use sheave_iomap::{File, Mapping, MappingKind, SummedDone};
 
 use crate::pool::state::PoolInner;
 use crate::pool::table::{OpenToken, VolumeCore};
+use crate::sums::Sums;
 use crate::{Extent, PoolError};
 
 pub(crate) use report::usage;
@@ -87,20 +88,53 @@ impl File for Volume {
         if !self.fits(pos, len) || len == 0 {
             return self.map_beyond(pos, len, intent);
         }
-        if intent == Intent::Read {
-            return self.pool.map.lookup_read(&self.core.top, pos, len);
+        let mapping = if intent == Intent::Read {
+            self.pool.map.lookup_read(&self.core.top, pos, len)
+        } else {
+            match self.pool.map.lookup_write(&self.core.top, pos, len) {
+                Some(mapping) => Ok(mapping),
+                None => self.map_missing(pos, len),
+            }
+        };
+        match &self.pool.sums {
+            None => mapping,
+            Some(sums) => summed(sums, mapping?, intent),
         }
-        match self.pool.map.lookup_write(&self.core.top, pos, len) {
-            Some(mapping) => Ok(mapping),
-            None => self.map_missing(pos, len),
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.pool.block_bytes() as u32
+    }
+
+    fn begin_write(&self, piece: &Mapping) {
+        if let Some(sums) = &self.pool.sums {
+            sums.begin(piece);
         }
+    }
+
+    fn abort_write(&self, piece: &Mapping) {
+        if let Some(sums) = &self.pool.sums {
+            sums.abort(piece);
+        }
+    }
+
+    fn end_summed(&self, done: &SummedDone<'_>) -> Result<(), Status> {
+        self.pool.sums.as_ref().map_or(Ok(()), |sums| sums.end(done))
+    }
+
+    fn end_summed_blocking(&self, done: &SummedDone<'_>, token: &MayBlock) -> Result<(), Status> {
+        self.pool.sums.as_ref().map_or(Ok(()), |sums| sums.end_blocking(&*self.pool.io, done, token))
     }
 
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, may_block: &MayBlock) -> Result<Mapping, Status> {
         if intent == Intent::Read || !self.fits(pos, len) || len == 0 || self.is_read_only() {
             return self.map(pos, len, intent);
         }
-        self.make_writable(pos, len, may_block)
+        let mapping = self.make_writable(pos, len, may_block)?;
+        if self.pool.sums.is_some() {
+            self.pool.intend(mapping.addr)?;
+        }
+        Ok(mapping)
     }
 
     fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
@@ -124,7 +158,8 @@ impl File for Volume {
         if self.is_read_only() {
             return Err(Status::ReadOnly);
         }
-        if pos.checked_add(len).is_none_or(|end| end > self.core.size()) || len == 0 {
+        let in_blocks = (pos | len) & (self.pool.block_bytes() - 1) == 0;
+        if pos.checked_add(len).is_none_or(|end| end > self.core.size()) || len == 0 || !in_blocks {
             return Err(Status::Invalid);
         }
         // Both leave holes: what is not there reads as zeroes and takes no space.
@@ -142,5 +177,14 @@ impl Volume {
             return Err(if len == 0 { Status::Invalid } else { Status::NoSpc });
         }
         self.map(pos, len.min(left), intent)
+    }
+}
+
+/// A mapping of a pool with checksums; `Again` for a writer whose region is not open.
+fn summed(sums: &Sums, mapping: Mapping, intent: Intent) -> Result<Mapping, Status> {
+    match intent {
+        Intent::Read if mapping.kind != MappingKind::Mapped => Ok(mapping),
+        Intent::Write if !sums.is_open(mapping.addr) => Err(Status::Again),
+        _ => Ok(Mapping { flags: mapping.flags | MAP_SUMMED, ..mapping }),
     }
 }
