@@ -18,9 +18,9 @@
 //! batch, and nothing in it waits. What waits in `map_blocking` is neither in a section nor counted, so a file may wait
 //! for a grace there and does not wait for itself.
 //!
-//! A grace period has two steps, so that it ends while new I/O goes on: it waits until nothing is left of the phase that
-//! is not current (stragglers of the last period), makes that one current, and waits until nothing is left of the
-//! other. Whoever asks about a ticket moves it along; there is no thread.
+//! A grace period has two steps, so that it ends while new I/O goes on: it waits until nothing is left of the phase
+//! that is not current (stragglers of the last period), makes that one current, and waits until nothing is left of
+//! the other. Whoever asks about a ticket moves it along; there is no thread.
 //!
 //! Invariants:
 //! - I1: a seat is written by one thread, the one that holds its [`Seat`]; everybody may read it.

@@ -72,8 +72,8 @@ pub enum FallocateMode {
 /// | `fallocate` | a worker for work that may wait for long | for each FALLOCATE |
 ///
 /// `map_blocking` and `fallocate` may wait for a grace, for space, for other writes to end: nothing that ends a write
-/// or a sync waits behind them. `end_write` and `sync` may wait for the device and for each other, and must not wait for
-/// a grace: the write that is being ended is counted in it.
+/// or a sync waits behind them. `end_write` and `sync` may wait for the device and for each other, and `end_write` must
+/// not wait for a grace: the write that is being ended is counted in it.
 ///
 /// Order on completion of a write: `end_summed` -> `end_write` -> the grace's count is dropped -> position -> `sync` -> result.
 pub trait File: Debug + Send + Sync {
@@ -111,8 +111,8 @@ pub trait File: Debug + Send + Sync {
     fn map(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status>;
 
     /// The same where blocking is allowed; afterwards [`File::map`] knows the answer. Called outside of a section, so
-    /// its own answer serves to see that there is one. What waits for long asks [`MayBlock::is_cancelled`] now and then,
-    /// and gives up with `Status::Canceled`.
+    /// its own answer serves to see that there is one. What waits for long asks [`MayBlock::is_cancelled`] now and
+    /// then, and gives up with `Status::Canceled`.
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, _: &MayBlock) -> Result<Mapping, Status> {
         self.map(pos, len, intent)
     }

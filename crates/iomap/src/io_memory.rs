@@ -22,6 +22,13 @@ impl<'a> IoMemory<'a> {
         IoMemory { vecs }
     }
 
+    /// One piece of memory, for who drives a file without the engine.
+    pub fn over<R>(bytes: &mut [u8], with: impl FnOnce(IoMemory<'_>) -> R) -> R {
+        // SAFETY: the bytes are borrowed, for this alone, until `with` returns.
+        let vec = unsafe { BVec::new(bytes.as_mut_ptr().expose_provenance(), bytes.len()) };
+        with(IoMemory::new(&[vec]))
+    }
+
     /// The vectors, which may hold more than the I/O moved.
     pub fn vecs(&self) -> &'a [BVec] {
         self.vecs

@@ -67,6 +67,11 @@ impl Pieces {
         }
     }
 
+    /// Makes room for so many in all.
+    pub fn reserve(&mut self, pieces: usize) {
+        self.more.reserve(pieces.saturating_sub(self.more.len()));
+    }
+
     /// Forgets all.
     #[inline]
     pub fn clear(&mut self) {

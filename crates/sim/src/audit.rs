@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use sheave_vol::format::BLOCK;
 use sheave_vol::{Extent, ExtentKind, Pool, PoolInfo, VolumeInfo};
 
 /// Compares the pool's and the volumes' numbers with the extents.
@@ -74,7 +75,9 @@ fn balance_volume(
 ) -> Result<(), String> {
     let units = units(extents, unit_bytes);
     let shared = units.iter().filter(|unit| owners.get(unit).is_some_and(|&count| count > 1)).count() as u64;
-    let written: u64 = extents.iter().filter(|one| one.kind == ExtentKind::Data).map(|one| one.len).sum();
+    // A volume may end within a block, which is written as a whole.
+    let data = extents.iter().filter(|one| one.kind == ExtentKind::Data);
+    let written: u64 = data.map(|one| one.len.next_multiple_of(BLOCK as u64)).sum();
     let allocated = units.len() as u64;
     let (shared, unique) = (shared * unit_bytes, (allocated - shared) * unit_bytes);
     let told = (volume.allocated_bytes, volume.shared_bytes, volume.unique_bytes, volume.written_bytes);

@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 use sheave_sim::explore::{Plan, Report, explore, shrink};
 use sheave_sim::writer;
 
-const USAGE: &str = "usage: sheave-sim [--seed N] [--ops M] [--cuts K] [--points P] [--no-shrink] [--trace]
+const USAGE: &str =
+    "usage: sheave-sim [--seed N] [--ops M] [--cuts K] [--points P] [--no-shrink] [--checksum] [--trace]
 
   --seed N     this run, and only this one; without it, runs from seed 1 on until --points crashes are done
   --ops M      operations of a run (160)
   --cuts K     steps at which a run is cut (100)
   --points P   crashes in all (2,000)
   --no-shrink  a failure is told as it is, and not made small first
+  --checksum   pools keep checksums of data
   --trace      a failure tells everything that happened before it";
 
 /// A failure is made small for this long.
@@ -23,6 +25,8 @@ const SHRINK: Duration = Duration::from_secs(60);
 struct Args {
     /// Be the process that a test kills.
     write: Option<String>,
+    /// Make the pool first.
+    format: bool,
     from: u32,
     seed: Option<u64>,
     ops: usize,
@@ -30,12 +34,13 @@ struct Args {
     points: u64,
     shrink: bool,
     trace: bool,
+    checksum: bool,
 }
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match parse(&args) {
-        Ok(Args { write: Some(spec), seed, from, .. }) => write(&spec, seed.unwrap_or(1), from),
+        Ok(Args { write: Some(spec), format, seed, from, .. }) => write(&spec, format, seed.unwrap_or(1), from),
         Ok(args) => run(&args),
         Err(why) => {
             eprintln!("sheave-sim: {why}\n{USAGE}");
@@ -45,12 +50,26 @@ fn main() -> ExitCode {
 }
 
 fn parse(words: &[String]) -> Result<Args, String> {
-    let mut args =
-        Args { write: None, from: 1, seed: None, ops: 160, cuts: 100, points: 2000, shrink: true, trace: false };
+    let mut args = Args {
+        write: None,
+        format: false,
+        from: 1,
+        seed: None,
+        ops: 160,
+        cuts: 100,
+        points: 2000,
+        shrink: true,
+        trace: false,
+        checksum: false,
+    };
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        if word == "--write" {
-            args.write = words.next().cloned();
+        match word.as_str() {
+            "--write" => args.write = words.next().cloned(),
+            "--format" => args.format = true,
+            _ => (),
+        }
+        if word == "--write" || word == "--format" {
             continue;
         }
         let mut number = || {
@@ -65,14 +84,16 @@ fn parse(words: &[String]) -> Result<Args, String> {
             "--points" => args.points = number()?,
             "--no-shrink" => args.shrink = false,
             "--trace" => args.trace = true,
+            "--checksum" => args.checksum = true,
             other => return Err(format!("unknown argument {other}")),
         }
     }
     Ok(args)
 }
 
-fn write(spec: &str, seed: u64, from: u32) -> ExitCode {
-    match writer::write_until_killed(spec, seed, from) {
+fn write(spec: &str, format: bool, seed: u64, from: u32) -> ExitCode {
+    let made = if format { writer::format(spec) } else { Ok(()) };
+    match made.and_then(|()| writer::write_until_killed(spec, seed, from)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("sheave-sim: {why}");
@@ -86,7 +107,10 @@ fn run(args: &Args) -> ExitCode {
     let mut total = Report::default();
     let first = args.seed.unwrap_or(1);
     for seed in first.. {
-        let plan = Plan::new(seed, args.ops, args.cuts);
+        let mut plan = Plan::new(seed, args.ops, args.cuts);
+        if args.checksum {
+            plan.setup = plan.setup.with_checksums();
+        }
         match explore(&plan) {
             Ok(report) => {
                 total.crashes += report.crashes;

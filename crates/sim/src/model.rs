@@ -82,6 +82,8 @@ pub struct Volume {
     pub id: u32,
     /// Cannot be written.
     pub snapshot: bool,
+    /// Number of the volume that it comes from, over however many copies.
+    pub family: u32,
     /// Size in bytes.
     pub size: u64,
     cells: Vec<Cell>,
@@ -89,7 +91,7 @@ pub struct Volume {
 
 impl Volume {
     fn new(id: u32, size: u64) -> Volume {
-        Volume { id, snapshot: false, size, cells: vec![Cell::zero(); (size / SECTOR as u64) as usize] }
+        Volume { id, snapshot: false, family: id, size, cells: vec![Cell::zero(); (size / SECTOR as u64) as usize] }
     }
 
     /// What a reader may see in a sector, who began to read at `since`.
@@ -127,6 +129,8 @@ pub struct Model {
     writes: BTreeMap<u64, OpenWrite>,
     syncs: BTreeMap<u64, (Option<u32>, u64)>,
     changing: Option<Change>,
+    /// When the reads that are under way began.
+    readers: Vec<u64>,
 }
 
 impl Model {
@@ -136,10 +140,28 @@ impl Model {
         Model::default()
     }
 
-    /// The model's time: a read that begins now says so later.
+    /// The model's time.
     #[must_use]
     pub fn now(&self) -> u64 {
         self.now
+    }
+
+    /// A read begins; it says when at its end.
+    pub fn begin_read(&mut self) -> u64 {
+        self.readers.push(self.now);
+        self.now
+    }
+
+    /// A read that began at `since` has been checked.
+    pub fn end_read(&mut self, since: u64) {
+        if let Some(at) = self.readers.iter().position(|&one| one == since) {
+            self.readers.swap_remove(at);
+        }
+    }
+
+    /// When the first of the reads under way began.
+    fn horizon(&self) -> u64 {
+        self.readers.iter().copied().min().unwrap_or(u64::MAX)
     }
 
     /// All volumes by name.
@@ -179,8 +201,8 @@ impl Model {
             }
             Event::Wrote { op, ok } => {
                 let Some(write) = self.writes.remove(op) else { return };
-                let now = self.now;
-                self.each_cell(&write, |cell| cell.end(write.value, write.issued, now, *ok, write.dsync));
+                let (now, horizon) = (self.now, self.horizon());
+                self.each_cell(&write, |cell| cell.end(&write, now, *ok, horizon));
             }
             Event::Sync { op, volume } => {
                 self.syncs.insert(*op, (*volume, self.now));
@@ -188,8 +210,9 @@ impl Model {
             Event::Synced { op, ok } => {
                 let Some((volume, since)) = self.syncs.remove(op) else { return };
                 if *ok {
+                    let horizon = self.horizon();
                     let covered = self.volumes.values_mut().filter(|one| volume.is_none_or(|id| id == one.id));
-                    covered.for_each(|one| one.cells.iter_mut().for_each(|cell| cell.sync(since)));
+                    covered.for_each(|one| one.cells.iter_mut().for_each(|cell| cell.sync(since, horizon)));
                 }
             }
             Event::Change(change) => self.changing = Some(change.clone()),

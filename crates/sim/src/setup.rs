@@ -59,6 +59,8 @@ pub struct Setup {
     pub max_volumes: usize,
     /// Most bytes of a volume.
     pub max_volume_bytes: u64,
+    /// Of a hundred requests, those that are long and anywhere.
+    pub long: u64,
     /// The disk.
     pub disk: DiskOptions,
     /// The operations.
@@ -74,7 +76,8 @@ impl Setup {
         let mut rng = Rng::new(seed).fork(0x5e7);
         let unit_bytes = *rng.pick(&[4, 4, 8, 16, 32, 64, 64, 64, 128, 256, 1024]) * KIB;
         // Small ones are full soon; large ones have room for everything.
-        let units = if rng.percent(30) { rng.between(40, 72) } else { rng.between(150, 400) };
+        let small = rng.percent(35);
+        let units = if small { rng.between(40, 72) } else { rng.between(150, 400) };
         let size_bytes = (units * unit_bytes).clamp(2 << 20, 96 << 20);
         let journal_bytes = *rng.pick(&[64, 64, 96, 256]) * KIB;
         let logical_block = if rng.percent(20) { 4096 } else { 512 };
@@ -82,7 +85,7 @@ impl Setup {
         let members = if rng.percent(15) { 2 } else { 1 };
         let disk = DiskOptions { seed: rng.next(), logical_block, fua: rng.percent(70), max_delay, lie: None, members };
         let mix = draw_mix(&mut rng);
-        let max_volume_bytes = *rng.pick(&[128, 256, 512, 1024]) * KIB;
+        let max_volume_bytes = if small { size_bytes / 2 } else { *rng.pick(&[128, 256, 512, 1024]) * KIB };
         let (engines, max_volumes) = (rng.between(1, 3) as usize, rng.between(2, 7) as usize);
         let checksum = Checksum::None;
         let skip = Vec::new();
@@ -95,7 +98,8 @@ impl Setup {
             checksum,
             engines,
             max_volumes,
-            max_volume_bytes,
+            max_volume_bytes: max_volume_bytes.min(2 << 20),
+            long: if small { 50 } else { 10 },
             disk,
             mix,
             skip,
@@ -106,6 +110,14 @@ impl Setup {
     #[must_use]
     pub fn with_lie(mut self, lie: Lie) -> Setup {
         self.disk.lie = Some(lie);
+        self
+    }
+
+    /// The same on a pool with checksums, whose volumes have blocks of 4 KiB.
+    #[must_use]
+    pub fn with_checksums(mut self) -> Setup {
+        self.checksum = Checksum::Crc32c;
+        self.disk.logical_block = 4096;
         self
     }
 

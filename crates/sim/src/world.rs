@@ -131,8 +131,10 @@ impl World {
         &self.history
     }
 
-    /// Compares everything that the pool holds with the model, when nothing is under way.
-    pub fn verify(&self) -> Result<(), String> {
+    /// Compares everything that the pool holds with the model, when nothing is under way; flushes the pool first, for
+    /// what is shared loses an owner with the commit.
+    pub fn verify(&mut self) -> Result<(), String> {
+        self.sync_pool()?;
         let found = observe(self.pool()?, &self.disk.image(), self.setup.seed)?;
         self.model.is_readable(&found)?;
         audit(self.pool()?)
@@ -227,7 +229,9 @@ impl World {
                 if !status.is_ok() {
                     return Err(format!("read {op} failed: {status}"));
                 }
-                self.check_read(op, volume, sector, since, &data)
+                let checked = self.check_read(op, volume, sector, since, &data);
+                self.model.end_read(since);
+                checked
             }
         }
     }

@@ -20,7 +20,7 @@ use sheave_vol::{CheckOptions, OpenOptions, Pool, check_device};
 
 const ROUNDS: u64 = 25;
 /// The process lives this long at most after it has started to write.
-const MAX_LIFE_MS: u64 = 150;
+const MAX_LIFE_MS: u64 = 400;
 
 /// A pool that is written by processes that do not live long.
 struct Killed {

@@ -158,7 +158,7 @@ impl Ring {
         let mut filled = lock(&list);
         filled.clear();
         for &slot in slots {
-            filled.push(&reqs[slot].kiocb, &mut cold[slot as usize].pieces);
+            filled.push(&reqs[slot].kiocb, cold[slot as usize].pieces.as_slice());
         }
         drop(filled);
         reqs[leader].rflags |= REQ_LEADS_ENDS;

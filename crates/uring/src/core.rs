@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use sheave_blk::bio::BVec;
-use sheave_iomap::dio::Scratch;
+use sheave_iomap::dio::{OpenFile, Scratch};
 use sheave_iomap::mapping::Pieces;
 
 use crate::cqe::Cqe;
@@ -15,7 +15,7 @@ use crate::io_wq::RingWq;
 use crate::prep::Owned;
 use crate::queues::Queues;
 use crate::req::{Ident, ReqTable};
-use crate::rsrc::{BufTable, FileTable};
+use crate::rsrc::{BufTable, Fd, FileTable};
 use crate::submit::Chain;
 use crate::timers::Timers;
 
@@ -91,7 +91,18 @@ pub(crate) struct Core {
     pub(crate) nr_owned: u32,
 }
 
+/// Mappings that each slot has room for once a file with mappings is attached; a write over more makes its own.
+const PIECES_ROOM: usize = 4;
+
 impl Core {
+    /// Adds a file to the table, and makes the room that its I/O needs.
+    pub(crate) fn add_file(&mut self, file: OpenFile) -> Fd {
+        if !file.is_identity() {
+            self.cold.iter_mut().for_each(|cold| cold.pieces.reserve(PIECES_ROOM));
+        }
+        self.files.add_file(file, self.reqs.slots())
+    }
+
     pub(crate) fn new(queues: Queues, slots: u32, polled: bool, wq: RingWq) -> Core {
         let (sq, cq) = (queues.sq_entries() as usize, queues.cq_entries() as usize);
         let overflow_max = cq + slots as usize;

@@ -5,14 +5,14 @@
 //! with the io-wq under the slot of its first member, the leader.
 //!
 //! Invariants:
-//! - I1: at most one batch of each kind runs for a file of a ring, so a file sees the ends of one ring's writes in order.
+//! - I1: at most one batch of each kind runs for a file of a ring, so a file sees the ends of one ring's writes in
+//!   order.
 //! - I2: a sync begins after everybody in its batch asked for it: who comes later waits for the next.
 //! - I3: who is in a batch ends with it, whatever becomes of it: panics, refused threads, errors.
 
 use sheave_base::sync::{Arc, Mutex, MutexGuard};
 use sheave_iomap::completion_plan::MayBlock;
-use sheave_iomap::mapping::Pieces;
-use sheave_iomap::{File, Kiocb, dio};
+use sheave_iomap::{File, Kiocb, Mapping, dio};
 
 /// Slots that wait for the same, and those that are being served.
 #[derive(Debug, Default)]
@@ -56,43 +56,41 @@ impl Batch {
 }
 
 /// A write whose data is on the device.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Ended {
     kiocb: Kiocb,
-    pieces: Pieces,
+    /// Where its pieces end in the list of all; they begin where those of the write before end.
+    pieces_end: usize,
 }
 
 /// The writes of a batch as a worker has them, and their results.
 #[derive(Debug, Default)]
 pub(crate) struct EndList {
-    /// The first `used` are the batch; the others keep their room.
     list: Vec<Ended>,
-    used: usize,
+    pieces: Vec<Mapping>,
     results: Vec<i32>,
 }
 
 impl EndList {
     /// Begins another batch.
     pub(crate) fn clear(&mut self) {
-        self.used = 0;
+        self.list.clear();
+        self.pieces.clear();
         self.results.clear();
     }
 
-    /// Appends a write; its pieces are exchanged for others.
-    pub(crate) fn push(&mut self, kiocb: &Kiocb, pieces: &mut Pieces) {
-        if self.used == self.list.len() {
-            self.list.push(Ended::default());
-        }
-        let ended = &mut self.list[self.used];
-        ended.kiocb = *kiocb;
-        std::mem::swap(&mut ended.pieces, pieces);
-        self.used += 1;
+    /// Appends a write and the mappings that it used.
+    pub(crate) fn push(&mut self, kiocb: &Kiocb, pieces: &[Mapping]) {
+        self.pieces.extend_from_slice(pieces);
+        self.list.push(Ended { kiocb: *kiocb, pieces_end: self.pieces.len() });
     }
 
     /// The completion work of all, in order.
     pub(crate) fn run(&mut self, file: &dyn File, token: &MayBlock<'_>) {
-        for ended in &self.list[..self.used] {
-            self.results.push(dio::end_write(file, &ended.kiocb, ended.pieces.as_slice(), token));
+        let mut from = 0;
+        for Ended { kiocb, pieces_end } in &self.list {
+            self.results.push(dio::end_write(file, kiocb, &self.pieces[from..*pieces_end], token));
+            from = *pieces_end;
         }
     }
 
@@ -113,6 +111,18 @@ pub(crate) struct FileWork {
 }
 
 impl FileWork {
+    /// With room for batches of all of a ring's slots, with two pieces each, so that none is made in the middle of I/O.
+    pub(crate) fn with_room(slots: u32) -> FileWork {
+        let room = slots as usize;
+        let batch = || Batch { running: Vec::with_capacity(room), waiting: Vec::with_capacity(room) };
+        let list = EndList {
+            list: Vec::with_capacity(room),
+            pieces: Vec::with_capacity(2 * room),
+            results: Vec::with_capacity(room),
+        };
+        FileWork { ends: batch(), syncs: batch(), list: Arc::new(Mutex::new(list)) }
+    }
+
     /// The list of the batch of ends that runs, or is about to.
     pub(crate) fn list(&self) -> &Arc<Mutex<EndList>> {
         &self.list

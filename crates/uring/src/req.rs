@@ -199,6 +199,11 @@ impl ReqTable {
         self.free.push(slot);
     }
 
+    /// All slots.
+    pub fn slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     /// Slots in use.
     #[inline]
     pub fn live(&self) -> u32 {

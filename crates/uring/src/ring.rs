@@ -59,7 +59,8 @@ impl Ring {
     /// Opens this ring's way into a file.
     pub fn attach_file(&mut self, file: Arc<dyn File>) -> Result<Fd, RingError> {
         let bdev = self.io.attach(file.device())?;
-        Ok(self.core.files.add_file(OpenFile::new(file, bdev, &self.io)))
+        let file = OpenFile::new(file, bdev, &self.io);
+        Ok(self.core.add_file(file))
     }
 
     /// Makes another ring (or this one) a target of MSG_RING.

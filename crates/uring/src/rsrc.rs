@@ -50,8 +50,8 @@ pub(crate) struct FileTable {
 }
 
 impl FileTable {
-    fn add(&mut self, entry: Entry) -> Fd {
-        let slot = Some(Slot { entry, attached: true, registered: 0, work: FileWork::default() });
+    fn add(&mut self, entry: Entry, work: FileWork) -> Fd {
+        let slot = Some(Slot { entry, attached: true, registered: 0, work });
         match self.slots.iter().position(Option::is_none) {
             Some(at) => {
                 self.slots[at] = slot;
@@ -64,12 +64,14 @@ impl FileTable {
         }
     }
 
-    pub(crate) fn add_file(&mut self, file: OpenFile) -> Fd {
-        self.add(Entry::File(file))
+    /// Adds a file for a ring of so many slots.
+    pub(crate) fn add_file(&mut self, file: OpenFile, slots: u32) -> Fd {
+        let work = if file.is_identity() { FileWork::default() } else { FileWork::with_room(slots) };
+        self.add(Entry::File(file), work)
     }
 
     pub(crate) fn add_ring(&mut self, ring: RingHandle) -> Fd {
-        self.add(Entry::Ring(ring))
+        self.add(Entry::Ring(ring), FileWork::default())
     }
 
     /// The slot that a request names.

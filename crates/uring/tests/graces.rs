@@ -1,5 +1,5 @@
-//! Rings and the graces of their files: what is counted and until when, that nothing waits for itself, and the order and
-//! the batches of completion work.
+//! Rings and the graces of their files: what is counted and until when, that nothing waits for itself, and the order
+//! and the batches of completion work.
 #![allow(unsafe_code)] // Raw SQEs.
 
 mod support;

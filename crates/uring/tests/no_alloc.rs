@@ -4,10 +4,17 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use sheave_base::buf::Buf;
+use sheave_base::status::Status;
 use sheave_blk::Device;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::grace::Grace;
+use sheave_iomap::mapping::{Intent, MAP_DIRTY};
+use sheave_iomap::{FallocateMode, File, Mapping, MappingKind, RawFile};
 use sheave_uring::prep::{self, Entry};
 use sheave_uring::sqe::{
     IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, RWF_DSYNC,
@@ -98,13 +105,13 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(device: &Device, polled: bool) -> Bench {
-        Bench::with(Ring::builder().polled(polled), device)
+    fn with(builder: RingBuilder, device: &Device) -> Bench {
+        Bench::on(builder, Arc::new(RawFile::new(device.clone())))
     }
 
-    fn with(builder: RingBuilder, device: &Device) -> Bench {
+    fn on(builder: RingBuilder, file: Arc<dyn File>) -> Bench {
         let mut ring = builder.entries(BATCH as u32).build().unwrap();
-        let fd = ring.attach(device).unwrap();
+        let fd = ring.attach_file(file).unwrap();
         ring.register_buffers(vec![Buf::zeroed(BATCH * BLOCK, 4096).unwrap()]).unwrap();
         ring.register_files(&[fd]).unwrap();
         let bufs = (0..BATCH).map(|_| Buf::zeroed(BLOCK, 4096).unwrap()).collect();
@@ -265,10 +272,60 @@ fn self_read(fd: Fd, addr: u64) -> Sqe {
     Sqe { opcode: opcode::READ, fd: fd.0, addr, len: BLOCK as u32, ..Sqe::default() }
 }
 
+/// A file in units of every state, some of which take completion work, syncs, or a worker to be mapped.
+#[derive(Debug)]
+struct Units {
+    device: Device,
+    unit: u64,
+    /// Where the first unit ends, so that blocks may lie across units.
+    skew: u64,
+    grace: Arc<Grace>,
+    asked: AtomicU32,
+}
+
+impl File for Units {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn grace(&self) -> Option<&Arc<Grace>> {
+        Some(&self.grace)
+    }
+
+    fn map(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
+        let place = pos + self.unit - self.skew;
+        let (unit, within) = (place / self.unit, place % self.unit);
+        let (kind, flags) = match unit % 16 {
+            0 if intent == Intent::Read => (MappingKind::Hole, 0),
+            0 | 1 => (MappingKind::Unwritten, MAP_DIRTY),
+            2 => (MappingKind::Mapped, MAP_DIRTY),
+            3 if self.asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) => return Err(Status::Again),
+            _ => (MappingKind::Mapped, 0),
+        };
+        Ok(Mapping { offset: pos, len: len.min(self.unit - within), addr: pos, kind, flags })
+    }
+
+    fn map_blocking(&self, pos: u64, len: u64, _: Intent, _: &MayBlock<'_>) -> Result<Mapping, Status> {
+        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: 0 })
+    }
+
+    fn fallocate(&self, _: FallocateMode, _: u64, _: u64, _: &MayBlock<'_>) -> Result<(), Status> {
+        Ok(())
+    }
+}
+
 fn check(spec: &str) {
     let device = Device::open(spec).unwrap_or_else(|error| panic!("{spec}: {error}"));
+    check_file(spec, Arc::new(RawFile::new(device)));
+}
+
+fn check_file(spec: &str, file: Arc<dyn File>) {
     for polled in [false, true] {
-        let mut bench = Bench::new(&device, polled);
+        let mut bench = Bench::on(Ring::builder().polled(polled), file.clone());
         (0..2).for_each(|_| bench.everything());
         for batch in [1, BATCH] {
             for kind in KINDS {
@@ -319,6 +376,18 @@ fn the_first_sleep_for_a_tag_allocates_nothing() {
         bench.ring.drain();
     });
     assert_eq!((count, bench.ring.completions().count()), (0, BATCH));
+}
+
+#[test]
+fn a_warm_ring_over_files_with_mappings_allocates_nothing() {
+    for (spec, unit, skew) in
+        [("null:size=1M", 1 << 16, 1 << 16), ("null:size=1M", 8192, 512), ("ram:size=1M", 4096, 1024)]
+    {
+        let device = Device::open(spec).unwrap();
+        let (grace, asked) = (Arc::new(Grace::new()), AtomicU32::new(0));
+        let file = Units { device, unit, skew, grace, asked };
+        check_file(&format!("{spec} in units of {unit} from {skew}"), Arc::new(file));
+    }
 }
 
 #[test]

@@ -8,6 +8,8 @@
 //! - I3: records of journal blocks before `replay_seq` are in the checkpoint.
 //! - I4: a checkpoint that fails midway leaves the pool as it is on the device, and nothing more is made durable:
 //!   whether the superblock arrived is not known.
+//! - I5: when it is done, both superblocks say it, so that either may rot: the second is the next generation with the same
+//!   content. An older superblock stands for a newer one only while that is being written.
 //!
 //! Called by commits, opening, closing, growing.
 
@@ -102,7 +104,7 @@ impl PoolInner {
         }
         let State { tree, .. } = &mut *state;
         tree.pages.put(&plan.replaced, &mut tree.units);
-        state.sb = plan.sb;
+        state.sb = plan.sb.twin();
         state.failed = clean;
         self.committed(&mut state, plan.taken);
         self.wake();
@@ -115,7 +117,10 @@ impl PoolInner {
         let mut block = [0; BLOCK];
         let address = plan.sb.encode(&mut block);
         self.io.write(address, &block)?;
-        self.io.flush()
+        self.io.flush()?;
+        // The next flush makes it durable, before anything else is written (I5).
+        let address = plan.sb.twin().encode(&mut block);
+        self.io.write(address, &block)
     }
 }
 

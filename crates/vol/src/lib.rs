@@ -7,6 +7,7 @@
 //! | [`info`] | what reports tell |
 //! | [`check`](mod@check) | verifies a pool offline, and repairs it |
 //! | [`block_io`] | blocking I/O of the pool's own |
+//! | [`made_at`] | the wall clock, and how to do without it |
 //! | [`error`] | why something was refused |
 //! | [`format`] | the on-disk format: every offset, size and limit |
 //! | [`block`], [`damage`] | a metadata block with its header; why one is not accepted |
@@ -29,6 +30,7 @@ pub mod format;
 pub mod info;
 pub mod journal;
 pub(crate) mod limbo;
+pub mod made_at;
 pub mod page;
 pub mod pool;
 pub mod record;

@@ -12,7 +12,7 @@
 //!
 //! Called by [`Pool`](crate::Pool).
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use sheave_base::status::Status;
 use sheave_base::sync::{Arc, MutexGuard};
@@ -20,6 +20,7 @@ use sheave_base::sync::{Arc, MutexGuard};
 use crate::PoolError;
 use crate::extent_map::Entry;
 use crate::format::MAX_VOLUME_UNITS;
+use crate::made_at::now;
 use crate::pool::state::{PoolInner, State};
 use crate::pool::table::{Vol, VolumeCore, check_name};
 use crate::record::Record;
@@ -299,10 +300,6 @@ pub(crate) fn failed(what: &str, name: &str, status: Status) -> PoolError {
             fix: "Check the pool's device; what was durable before is still there".into(),
         },
     }
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

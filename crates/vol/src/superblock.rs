@@ -190,6 +190,11 @@ impl Superblock {
         require(end == geometry.bytes(), "members", end, "do not add up to the size of the pool")
     }
 
+    /// The same of the next generation, for the other slot.
+    pub fn twin(&self) -> Superblock {
+        Superblock { generation: self.generation + 1, ..self.clone() }
+    }
+
     /// Address of its slot (S2).
     pub fn slot(&self) -> u64 {
         SUPERBLOCKS[(self.generation % 2) as usize]
@@ -320,8 +325,11 @@ impl Geometry {
     }
 }
 
+/// The newest superblock, and address and damage of the other slot if it is not intact.
+pub type Chosen = (Superblock, Option<(u64, Damage)>);
+
 /// The newer of the two slots, and what is wrong with the other. With both damaged, the damage of both.
-pub fn choose(slots: [Result<Superblock, Damage>; 2]) -> Result<(Superblock, Option<(u64, Damage)>), [Damage; 2]> {
+pub fn choose(slots: [Result<Superblock, Damage>; 2]) -> Result<Chosen, [Damage; 2]> {
     match slots {
         [Ok(a), Ok(b)] if a.pool != b.pool => {
             // One is left from another pool: formatting writes both, so the newer pool is not whole. Neither is safe.

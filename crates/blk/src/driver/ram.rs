@@ -1,6 +1,6 @@
 //! `ram`: a sparse device in memory.
 //!
-//! Spec: `ram:size=1G,bs=512,huge=on|off,depth=256`. Its page is `docs/drivers/ram.md`.
+//! Spec: `ram:size=1G,bs=512,huge=on|off,touch=on|off,depth=256`. Its page is `docs/drivers/ram.md`.
 //!
 //! Owns the device and its polled queue; the memory and every access to it are in `region`. All rings share the one
 //! region without locks.
@@ -111,6 +111,7 @@ pub(crate) fn from_spec(params: &mut Params) -> Result<Device, DeviceError> {
     let block = params.block()?;
     let size = params.size("size")?.unwrap_or(1 << 30);
     let huge = params.switch("huge")?.unwrap_or(true);
+    let touch = params.switch("touch")?.unwrap_or(false);
     let depth = params.number("depth", 1, 4096)?.unwrap_or(256) as u16;
     params.finish()?;
     let size = params.check_size(size, block)?;
@@ -126,6 +127,9 @@ pub(crate) fn from_spec(params: &mut Params) -> Result<Device, DeviceError> {
         fix: "Give a smaller size, or raise the limit of address space (ulimit -v)".into(),
         source: errno.into(),
     })?;
+    if touch {
+        region.touch();
+    }
     let notices = if huge { huge_pages_notice(std::fs::read_to_string(HUGE_PAGES_SWITCH).ok()) } else { None };
     let ram = Ram { region: Arc::new(region), size, block, depth, notices: notices.into_iter().collect() };
     Ok(Device::from_driver(params.spec(), Box::new(ram)))

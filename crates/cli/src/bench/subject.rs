@@ -18,8 +18,6 @@ use crate::pool::place::{PoolPlace, VolumePlace};
 
 /// Name of a volume that is made for the run.
 const TEMPORARY: &str = "bench";
-/// What a null device keeps for the pool on it: superblocks, journal, and the first pages.
-const KEEP: &str = "keep=16M";
 
 /// A device or volume.
 pub enum Subject {
@@ -145,15 +143,18 @@ fn open(plan: &Plan, place: &VolumePlace) -> Result<InPool, Failure> {
     Ok(InPool { pool, volume, place: place.clone(), device })
 }
 
-/// A null device under a pool must keep what the pool reads back.
+/// A null device under a pool must keep what the pool reads back (superblocks, journal, the first pages); a device in memory has it all from the start, so that
+/// a first write does not pay for pages of the host.
 fn keeping(spec: &str) -> String {
-    match spec.strip_prefix("null:") {
-        Some(rest) if !rest.contains("keep=") => match rest {
-            "" => format!("null:{KEEP}"),
-            rest => format!("null:{KEEP},{rest}"),
-        },
-        _ => spec.to_owned(),
+    for (kind, key, value) in [("null:", "keep=", "16M"), ("ram:", "touch=", "on")] {
+        match spec.strip_prefix(kind) {
+            Some(rest) if rest.contains(key) => {}
+            Some("") => return format!("{kind}{key}{value}"),
+            Some(rest) => return format!("{kind}{key}{value},{rest}"),
+            None => {}
+        }
     }
+    spec.to_owned()
 }
 
 /// Reads `POOL#NAME` behind `vol:`; a pool in memory needs no name.

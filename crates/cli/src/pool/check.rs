@@ -104,7 +104,8 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let device = args.pool.open_device(options)?;
     let _claim = device.claim(sharing).map_err(failure::device)?;
     let mut report = check_device(&device, &CheckOptions { repair: false }).map_err(failure::pool)?;
-    let wants_repair = args.repair && report.findings.iter().any(|finding| finding.repair.is_some());
+    // A pool is repaired as a whole: half a repair would be one more thing to understand.
+    let wants_repair = args.repair && !report.is_clean() && report.is_repairable();
     if wants_repair {
         if !args.json {
             output::text(&words(args, &report));
@@ -176,5 +177,9 @@ fn words(args: &CheckArgs, report: &CheckReport) -> String {
         1 => writeln!(text, "1 thing is wrong"),
         many => writeln!(text, "{many} things are wrong"),
     };
+    if args.repair && !report.is_repairable() {
+        let _ =
+            writeln!(text, "nothing was repaired: not all of it can be. Export what can be read, or restore a copy");
+    }
     text
 }

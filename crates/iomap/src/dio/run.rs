@@ -1,8 +1,8 @@
 //! Runs: plain I/O on one file, one after the other, with what the checks and the way need looked up once.
 //!
 //! Owns what *plain* means: an I/O of one piece of memory that passes all checks, and needs no completion work, as
-//! almost every I/O does. What is not plain goes through [`issue`](super::issue), which checks in order and says what is
-//! wrong; so a "no" here means nothing but "not this way".
+//! almost every I/O does. What is not plain goes through [`issue`](super::issue), which checks in order and says what
+//! is wrong; so a "no" here means nothing but "not this way".
 
 use sheave_blk::bio::BVec;
 use sheave_blk::ctx::IoCtx;
@@ -10,6 +10,7 @@ use sheave_blk::ctx::lane::{Lane, PlainKind};
 
 use super::bio_spec;
 use super::open_file::OpenFile;
+use crate::file::File;
 use crate::kiocb::{IOCB_DSYNC, IOCB_SYNC, IOCB_WRITE};
 use crate::mapping::{Intent, MAP_NEW, MAP_SHARED, MAP_SUMMED, MappingKind};
 
@@ -93,6 +94,8 @@ impl Run for PlainRun<'_> {
 pub struct MappedRun<'a> {
     lane: Lane<'a>,
     file: &'a OpenFile,
+    /// What it maps with; found once, past its counter of references.
+    map: &'a dyn File,
     intent: Intent,
     /// `MAP_*` flags that are not plain.
     odd: u8,
@@ -123,6 +126,7 @@ impl<'a> MappedRun<'a> {
             block_mask: file.block_mask,
             dma_mask: file.dma_mask,
             count_flags: file.count_flags(),
+            map: &*file.file,
             file,
         })
     }
@@ -138,7 +142,7 @@ impl Run for MappedRun<'_> {
 
     #[inline(always)]
     fn place(&self, pos: u64, len: u32) -> Option<u64> {
-        let mapping = self.file.file.map(pos, u64::from(len), self.intent).ok()?;
+        let mapping = self.map.map(pos, u64::from(len), self.intent).ok()?;
         let odd = mapping.kind != MappingKind::Mapped || mapping.flags & self.odd != 0;
         let here = mapping.offset == pos && mapping.len >= u64::from(len);
         let end = mapping.addr.checked_add(u64::from(len));

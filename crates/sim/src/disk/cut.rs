@@ -10,6 +10,9 @@ use sheave_base::sync::Arc;
 use super::image::{Image, SECTOR};
 use crate::rng::Rng;
 
+/// Sectors of a misdirected write that land elsewhere: one block.
+const MISDIRECTED: usize = 8;
+
 /// A write that a crash may lose.
 #[derive(Clone, Debug)]
 pub struct Loose {
@@ -41,7 +44,7 @@ pub struct Cut {
     pub fates: Vec<Fate>,
     /// In which order those that are kept reach the medium.
     pub order: Vec<usize>,
-    /// A write that lands on another sector, and on which; only where a test asks for it.
+    /// A write of which the first block lands on other sectors, and on which; only where a test asks for it.
     pub misdirected: Option<(usize, u64)>,
 }
 
@@ -105,7 +108,8 @@ impl Cut {
                     Fate::Torn(mask) => mask >> (index % 64) & 1 == 1,
                 };
                 match elsewhere {
-                    Some(to) => image.write(to + index as u64, piece),
+                    Some(to) if index < MISDIRECTED => image.write(to + index as u64, piece),
+                    Some(_) => {}
                     None if keeps && !write.dead.contains(&sector) => image.write(sector, piece),
                     None => {}
                 }

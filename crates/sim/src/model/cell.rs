@@ -2,6 +2,7 @@
 //!
 //! Owns [`Cell`]. Invariant I1: an entry that no reader can see and no crash can leave is not kept, so a cell is short.
 
+use super::OpenWrite;
 use crate::tag::Value;
 
 /// Not yet.
@@ -59,28 +60,29 @@ impl Cell {
         self.more.push(entry);
     }
 
-    pub(super) fn end(&mut self, value: Value, issued: u64, now: u64, ok: bool, dsync: bool) {
-        if let Some(entry) = self.more.iter_mut().find(|one| one.value == value && one.issued == issued) {
-            (entry.ended, entry.ok, entry.durable) = (now, ok, ok && dsync);
+    pub(super) fn end(&mut self, write: &OpenWrite, now: u64, ok: bool, horizon: u64) {
+        if let Some(entry) = self.more.iter_mut().find(|one| one.value == write.value && one.issued == write.issued) {
+            (entry.ended, entry.ok, entry.durable) = (now, ok, ok && write.dsync);
         }
-        if ok && dsync {
-            self.forget();
+        if ok && write.dsync {
+            self.forget(horizon);
         }
     }
 
     /// What had ended when the flush was asked for is durable.
-    pub(super) fn sync(&mut self, since: u64) {
+    pub(super) fn sync(&mut self, since: u64, horizon: u64) {
         if self.more.is_empty() {
             return;
         }
         self.first.durable |= self.first.ok && self.first.ended < since;
         self.more.iter_mut().for_each(|one| one.durable |= one.ok && one.ended < since);
-        self.forget();
+        self.forget(horizon);
     }
 
-    /// Drops what came before something durable (I1).
-    fn forget(&mut self) {
-        let keep = |one: &Entry| !self.entries().any(|later| later.durable && one.is_before(later));
+    /// Drops what came before something durable (I1); readers who are at it began at `horizon` or later.
+    fn forget(&mut self, horizon: u64) {
+        let hides = |later: &Entry, one: &Entry| later.durable && later.ended <= horizon && one.is_before(later);
+        let keep = |one: &Entry| !self.entries().any(|later| hides(later, one));
         let kept: Vec<Entry> = self.entries().filter(|one| keep(one)).copied().collect();
         if let Some((first, more)) = kept.split_first() {
             (self.first, self.more) = (*first, more.to_vec());

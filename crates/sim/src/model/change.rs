@@ -68,7 +68,7 @@ impl Change {
             Change::Copy { source, name, id, snapshot } => {
                 let Some(source) = model.volumes.get(source) else { return };
                 let cells = frozen(source, now);
-                let copy = Volume { id: *id, snapshot: *snapshot, size: source.size, cells };
+                let copy = Volume { id: *id, snapshot: *snapshot, family: source.family, size: source.size, cells };
                 model.volumes.insert(name.clone(), copy);
             }
             Change::Rollback { name, snapshot } => {

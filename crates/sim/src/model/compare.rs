@@ -74,7 +74,7 @@ impl Model {
             let Some(known) = self.volumes.get(name) else { continue };
             let values = seen.sectors.iter().enumerate().map(|(at, one)| one.value_at(at as u64).unwrap_or(0));
             let cells = values.map(Cell::settled).collect();
-            let volume = Volume { id: known.id, snapshot: known.snapshot, size: known.size, cells };
+            let volume = Volume { cells, ..known.clone() };
             model.volumes.insert(name.clone(), volume);
         }
         model

@@ -66,9 +66,11 @@ fn r2_of_two_at_a_time_either_may_be_last() {
 #[test]
 fn r2_a_reader_who_began_before_may_see_either() {
     let mut model = model(&[write(1, 0, 7)]);
-    let since = model.now();
-    model.apply(&wrote(1));
+    let since = model.begin_read();
+    [wrote(1), sync(2), synced(2)].iter().for_each(|event| model.apply(event));
     assert_eq!(sorted(model.volumes()["v"].readable(0, since)), [0, 7]);
+    assert_eq!((now(&model, 0), after_crash(&model, 0)), (vec![7], vec![7]));
+    model.end_read(since);
 }
 
 #[test]

@@ -92,9 +92,11 @@ impl World {
     /// A range of a volume: mostly whole blocks, some of them many, some of them less than one.
     fn range(&mut self, size: u64) -> (u64, u64) {
         let align = if self.setup.disk.logical_block == 512 && self.rng.percent(30) { SECTOR as u64 } else { BLOCK };
-        // Half of the I/O goes where other I/O went.
-        let end = if self.rng.percent(50) { size.min(4 * self.setup.unit_bytes) } else { size };
+        let long = self.rng.percent(self.setup.long);
+        // Half of the other I/O goes where I/O went before.
+        let end = if !long && self.rng.percent(50) { size.min(4 * self.setup.unit_bytes) } else { size };
         let most = match self.rng.below(6) {
+            _ if long => 256 << 10,
             0 => 3 * self.setup.unit_bytes,
             1 => 4 * BLOCK,
             _ => BLOCK.max(align),
@@ -146,7 +148,7 @@ impl World {
         let Some(Target { id, name, size }) = self.pick(true) else { return Ok(()) };
         let (pos, len) = self.range(size);
         let sector = pos / SECTOR as u64;
-        let (op, since) = (self.op(), self.model.now());
+        let (op, since) = (self.op(), self.model.begin_read());
         self.note(format!("request {op}: read '{name}' ({id}), sectors {sector} +{}", len / SECTOR as u64));
         self.submit(id, &name, pos, Want::Read(len as usize), Pending::Read { volume: id, sector, since }, op)
     }
@@ -227,8 +229,9 @@ impl World {
 
     fn rollback(&mut self) -> Result<(), String> {
         let Some(target) = self.pick(false) else { return Ok(()) };
-        let snapshots: Vec<String> =
-            self.model.volumes().iter().filter(|(_, one)| one.snapshot).map(|(name, _)| name.clone()).collect();
+        let family = self.model.volumes()[&target.name].family;
+        let of_family = self.model.volumes().iter().filter(|(_, one)| one.snapshot && one.family == family);
+        let snapshots: Vec<String> = of_family.map(|(name, _)| name.clone()).collect();
         if snapshots.is_empty() {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! A pool without threads: its work runs where and when somebody says [`Pool::step`].
 //!
-//! Owns the batch of each account that was begun. For simulators: rings, files and their workers run on one thread, in an
-//! order that repeats to the byte. Rings that wait, drain or are dropped take steps themselves, so nothing hangs; a
+//! Owns the batch of each account that was begun. For simulators: rings, files and their workers run on one thread, in
+//! an order that repeats to the byte. Rings that wait, drain or are dropped take steps themselves, so nothing hangs; a
 //! simulator that wants another order steps before.
 //!
 //! Invariants:
@@ -46,8 +46,8 @@ impl<S: Source> Pool<S> {
         self.shared().options.stepped
     }
 
-    /// Runs one item on this thread; false when none is queued. Only for a [stepped](super::PoolOptions::stepped) pool, and not
-    /// from within an item.
+    /// Runs one item on this thread; false when none is queued. Only for a [stepped](super::PoolOptions::stepped) pool,
+    /// and not from within an item.
     pub fn step(&self) -> bool {
         self.step_account(Account::Bound) || self.step_account(Account::Unbound)
     }

@@ -44,8 +44,8 @@ impl Ring {
         }
     }
 
-    /// Sleeps until there may be something to reap, or does a worker's work where nobody else does. Nobody else wakes the
-    /// ring for what I1 says.
+    /// Sleeps until there may be something to reap, or does a worker's work where nobody else does. Nobody else wakes
+    /// the ring for what I1 says.
     fn sleep(&mut self, wanted: u32, left: Option<Duration>) {
         let Core { wq, reqs, ready, retry, tasks, deferred, nr_deferred, .. } = &self.core;
         debug_assert!(!wq.has_staged(), "I1: work that no worker knows of");

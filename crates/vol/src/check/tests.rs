@@ -19,8 +19,11 @@ fn repair(disk: &Disk) -> CheckReport {
     check(disk, &CheckOptions { repair: true }).expect("the repair itself works")
 }
 
+/// A unit of a volume, the unit of the pool that it has, and its written bits.
+type Unit = (u64, u64, u64);
+
 /// What the pool holds: name, and every unit with its blocks.
-fn content(disk: &Disk) -> Vec<(String, Vec<(u64, u64, u64)>)> {
+fn content(disk: &Disk) -> Vec<(String, Vec<Unit>)> {
     let found = look(disk).expect("reads").found.expect("there is a pool");
     let entries = |vol: &model::Vol| {
         let mut all = Vec::new();
@@ -58,8 +61,11 @@ fn a_repair_of_a_good_pool_writes_nothing() {
     assert_eq!(disk.writes(), 0);
 }
 
+/// A change to a block, with its name.
+type Named = (&'static str, fn(&mut Block));
+
 /// Ways to damage a block.
-const DAMAGES: [(&str, fn(&mut Block)); 4] = [
+const DAMAGES: [Named; 4] = [
     ("a flipped bit", |block| block[1234] ^= 4),
     ("a lost write on new space", |block| block.fill(0)),
     ("a torn write", |block| block[2048..].fill(0x11)),

@@ -100,7 +100,8 @@ fn the_table_takes_what_fits_and_names_what_cannot_be() {
     assert_eq!(back, volumes[..count]);
     let refused = table::decode(&block, &g, &samples::expect(page, 0), &mut back);
     assert!(matches!(refused, Err(Damage::Field { field: "volume.id", .. })), "numbers only rise");
-    let cases: [(&str, fn(&mut table::VolumeEntry)); 9] = [
+    type Change = (&'static str, fn(&mut table::VolumeEntry));
+    let cases: [Change; 9] = [
         ("volume.id", |v| v.id = 0),
         ("volume.family", |v| v.family = 0),
         ("volume.family", |v| v.family = v.id + 1),

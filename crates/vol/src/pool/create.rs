@@ -3,7 +3,6 @@
 //! Owns the choice of sizes, and the order of writes: labels and an empty journal first, superblocks last.
 
 use std::hash::{BuildHasher, Hasher};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
@@ -15,6 +14,7 @@ use crate::format::{
     BLOCK, BLOCK_BYTES, JOURNAL_START, MAX_JOURNAL_BLOCKS, MAX_POOL_UNITS, MAX_UNIT_BYTES, MIN_JOURNAL_BLOCKS,
     MIN_UNIT_BYTES, SUPERBLOCKS,
 };
+use crate::made_at;
 use crate::page::{PageRef, label};
 use crate::recovery::reserve_units;
 use crate::superblock::Superblock;
@@ -63,7 +63,7 @@ pub(super) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         table: PageRef::NONE,
         table_level: 0,
         volumes: 0,
-        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        created: made_at::now(),
         members,
         sums: PageRef::NONE,
         sums_level: 0,

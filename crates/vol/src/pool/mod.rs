@@ -42,13 +42,13 @@ pub struct Pool {
 impl Pool {
     /// Formats the device.
     pub fn create(device: &Device, options: &CreateOptions) -> Result<(), PoolError> {
-        let _owner = owner::claim(device)?;
+        let _owner = owner::claim(device, false)?;
         create::create(device, &DeviceIo::new(device)?, options)
     }
 
     /// Opens the pool on the device, recovering what a crash left.
     pub fn open(device: &Device, options: &OpenOptions) -> Result<Pool, PoolError> {
-        let owner = owner::claim(device)?;
+        let owner = owner::claim(device, options.read_only)?;
         let io: Box<dyn BlockIo> = Box::new(DeviceIo::new(device)?);
         let read_only = options.read_only;
         if device.capabilities().read_only && !read_only {

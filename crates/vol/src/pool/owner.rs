@@ -1,44 +1,18 @@
-//! One owner at a time: within this program, by the devices' queues.
+//! One owner at a time: the claim on the device under a pool.
 //!
-//! Owns the list of devices under open pools. Other programs are kept off by the driver.
+//! Owns the words of its refusal. Who holds what is the block layer's ([`sheave_blk::claim`]), which also keeps other
+//! programs off where the driver can. The claim lasts as long as the pool, whatever rings are still attached.
 
-use std::sync::{Mutex, PoisonError};
-
-use sheave_base::sync::Arc;
 use sheave_blk::Device;
+use sheave_blk::claim::{Claim, Sharing};
 
 use crate::PoolError;
 
-static OPEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-
-/// The right to write to a device as a pool, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Owner {
-    queues: Vec<usize>,
-}
-
-/// Takes the device, or says who has it.
-pub(crate) fn claim(device: &Device) -> Result<Owner, PoolError> {
-    let queues: Vec<usize> = device.legs().iter().map(|leg| Arc::as_ptr(&leg.queue).addr()).collect();
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if queues.iter().any(|queue| open.contains(queue)) {
-        return Err(PoolError::Busy {
-            what: format!("the device {}", device.name()),
-            who: "this program has a pool open on it".into(),
-            fix: "Close that one first".into(),
-        });
-    }
-    open.extend(&queues);
-    Ok(Owner { queues })
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        for queue in &self.queues {
-            if let Some(at) = open.iter().position(|open| open == queue) {
-                open.swap_remove(at);
-            }
-        }
-    }
+/// Takes the device, or says who has it. Those that change nothing share it with each other.
+pub(crate) fn claim(device: &Device, read_only: bool) -> Result<Claim, PoolError> {
+    let sharing = if read_only { Sharing::WithReaders } else { Sharing::Alone };
+    device.claim(sharing).map_err(|error| match error {
+        sheave_blk::DeviceError::Claimed { what, who, fix } => PoolError::Busy { what, who, fix },
+        other => PoolError::Device(other),
+    })
 }

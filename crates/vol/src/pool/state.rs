@@ -18,7 +18,6 @@ use sheave_base::sync::{Arc, Condvar, Mutex, MutexGuard};
 use sheave_blk::Device;
 
 use super::options::{Checksum, WhenFull};
-use super::owner::Owner;
 use super::table::{Table, Vol, VolumeCore};
 use crate::BlockIo;
 use crate::commit::Commits;
@@ -29,6 +28,7 @@ use crate::record::Record;
 use crate::sums::Sums;
 use crate::sums::regions::Regions;
 use crate::superblock::{Geometry, Superblock};
+use sheave_blk::claim::Claim;
 
 /// Changes that may wait for a commit; the next one commits itself.
 pub(crate) const MAX_DIRTY: usize = 65_536;
@@ -69,7 +69,7 @@ pub(crate) struct PoolInner {
     pub(crate) map: Arc<ExtentMap>,
     pub(crate) device: Device,
     pub(crate) io: Box<dyn BlockIo>,
-    _owner: Owner,
+    _owner: Claim,
     pub(crate) grace: Arc<Grace>,
     pub(crate) geometry: Geometry,
     pub(crate) read_only: bool,
@@ -96,7 +96,7 @@ impl std::fmt::Debug for PoolInner {
 pub(crate) struct Parts {
     pub(crate) device: Device,
     pub(crate) io: Box<dyn BlockIo>,
-    pub(crate) owner: Owner,
+    pub(crate) owner: Claim,
     pub(crate) state: State,
     pub(crate) read_only: bool,
     pub(crate) when_full: WhenFull,

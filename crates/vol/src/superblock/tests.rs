@@ -33,7 +33,8 @@ fn generations_alternate_between_the_slots() {
 fn inconsistent_numbers_are_refused_by_name() {
     let good = samples::superblock(65536);
     let page = |address| PageRef { address, checksum: 1 };
-    let cases: Vec<(&str, Box<dyn Fn(&mut Superblock)>)> = vec![
+    type Change = (&'static str, Box<dyn Fn(&mut Superblock)>);
+    let cases: Vec<Change> = vec![
         ("unit_bytes", Box::new(|sb| sb.unit_bytes = 65537)),
         ("unit_bytes", Box::new(|sb| sb.unit_bytes = 2048)),
         ("unit_bytes", Box::new(|sb| sb.unit_bytes = 2 << 20)),

@@ -91,8 +91,9 @@ fn a_bad_spec_is_refused_with_cause_and_fix() {
         ("ram:size=1P", "the machine has"),
         ("ram:size=7E", "Give a size up to that"),
         ("ram:huge=maybe", "on, off"),
+        ("ram:touch=maybe", "on, off"),
         ("ram:depth=0", "from 1 to 4096"),
-        ("ram:sise=1M", "'sise' is unknown. Known keys: bs, size, huge, depth"),
+        ("ram:sise=1M", "'sise' is unknown. Known keys: bs, size, huge, touch, depth"),
         ("ram:/dev/shm", "takes no path"),
     ] {
         let error = Device::open(spec).expect_err(spec).to_string();
@@ -113,6 +114,20 @@ fn it_is_as_large_as_asked_for_and_takes_any_operation() {
     let mut data = noise(4096, 1);
     assert_eq!(ring.io(Op::Write, BIO_FUA | BIO_PREFLUSH, 8, &mut data, &[]), Status::Ok);
     assert_eq!(ring.read(8, 4096), data);
+}
+
+#[test]
+fn touched_memory_is_there_from_the_start() {
+    let resident = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("procfs");
+        let pages: u64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("pages");
+        pages * rustix::param::page_size() as u64
+    };
+    let before = resident();
+    let device = open("ram:size=64M,touch=on");
+    assert!(resident() >= before + (48 << 20), "{before} bytes before, {} after", resident());
+    let mut ring = Ring::on(&device);
+    assert_eq!(ring.read(0, 4096), vec![0; 4096]);
 }
 
 #[test]

@@ -14,9 +14,10 @@ fn places() {
 }
 
 #[test]
-fn a_null_device_keeps_what_the_pool_needs() {
+fn a_device_in_memory_is_made_ready_for_a_pool() {
     assert_eq!(keeping("null:"), "null:keep=16M");
     assert_eq!(keeping("null:size=1T"), "null:keep=16M,size=1T");
     assert_eq!(keeping("null:size=1T,keep=64M"), "null:size=1T,keep=64M");
-    assert_eq!(keeping("ram:size=1G"), "ram:size=1G");
+    assert_eq!(keeping("ram:size=1G"), "ram:touch=on,size=1G");
+    assert_eq!(keeping("ram:touch=off"), "ram:touch=off");
 }

@@ -347,14 +347,30 @@ fn a_file_that_gives_a_wrong_mapping_is_not_believed() {
         Ok(Mapping { offset: 512, ..good }),
         Ok(Mapping { len: 0, ..good }),
         Ok(Mapping { kind: MappingKind::Hole, ..good }),
+        // Off the device's blocks, in part or as a whole outside of it.
+        Ok(Mapping { addr: MIB + 1, ..good }),
+        Ok(Mapping { len: 1000, ..good }),
+        Ok(Mapping { addr: puppet.size - 2048, ..good }),
+        Ok(Mapping { addr: puppet.size, kind: MappingKind::Unwritten, ..good }),
+        Ok(Mapping { addr: u64::MAX - 511, ..good }),
         Err(Status::IoErr),
     ];
     for answer in wrong {
         let (mut bench, file) = bench(&puppet, |_| (), &[MAPPED]);
         *file.refuses.lock().unwrap() = Some(answer);
         assert_eq!(bench.issue(IOCB_WRITE, 0, &[at(BASE, 4096)]), Issued::Done(-5), "{answer:?}");
+        let mut run = MappedRun::start(&mut bench.rig.ctx, &bench.file, IOCB_WRITE, NO_FIXED_BUF).expect("one leg");
+        assert!(run.fits(0, 4096, BASE));
+        assert_eq!(run.place(0, 4096), None, "{answer:?} is not plain");
+        run.finish(0);
     }
     assert_eq!(seen(&puppet), []);
+    let (mut bench, file) = bench(&puppet, |_| (), &[MAPPED]);
+    // A hole reads as zeroes wherever it says that it lies.
+    *file.refuses.lock().unwrap() = Some(Ok(Mapping { kind: MappingKind::Hole, addr: u64::MAX, ..good }));
+    let memory = vec![0xa5_u8; 4096];
+    assert_eq!(bench.issue(0, 0, &[at(memory.as_ptr() as usize, 4096)]), Issued::Done(4096));
+    assert!(memory.iter().all(|&byte| byte == 0));
 }
 
 const SUMMED: (u64, MappingKind, u8) = (4096, MappingKind::Mapped, MAP_SUMMED);
