@@ -75,7 +75,8 @@ pub enum FallocateMode {
 /// or a sync waits behind them. `end_write` and `sync` may wait for the device and for each other, and `end_write` must
 /// not wait for a grace: the write that is being ended is counted in it.
 ///
-/// Order on completion of a write: `end_summed` -> `end_write` -> the grace's count is dropped -> position -> `sync` -> result.
+/// Order on completion of a write: `end_summed` -> `end_write` -> the grace's count is dropped -> position -> `sync`
+/// -> result.
 pub trait File: Debug + Send + Sync {
     /// The device that mappings point into.
     fn device(&self) -> &Device;

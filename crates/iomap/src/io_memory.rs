@@ -1,7 +1,7 @@
 //! The memory of an I/O, for a file that looks at what was moved: to sum it up, to verify it, to read it again.
 //!
-//! Owns the way from addresses to bytes, in whole blocks. Does not own the memory: that is the submitter's, who keeps it
-//! until the I/O has ended (I1 of `sheave_blk::bio`).
+//! Owns the way from addresses to bytes, in whole blocks. Does not own the memory: that is the submitter's, who keeps
+//! it until the I/O has ended (I1 of `sheave_blk::bio`).
 //!
 //! - I1: between the end of the last bio and the completion nobody but the file touches the memory. The typed
 //!   interface of rings owns it for that time; who pushes raw entries promises it.

@@ -1,3 +1,5 @@
+//! Blocks of memory in one piece, in several, and in pieces that do not fit.
+
 use super::*;
 
 /// A vector of its own bytes.

@@ -8,13 +8,13 @@
 //! | [`data`] | what an I/O does at its end: sums up what was written, verifies what was read |
 //! | [`recover`] | reading them back, and computing those that no checkpoint can know |
 //!
-//! Checksums belong to blocks of the pool, so that what snapshots share has one. A write stores them when its data is on
-//! the device, before the written bits; a read compares. Volumes of such a pool have blocks of 4 KiB.
+//! Checksums belong to blocks of the pool, so that what snapshots share has one. A write stores them when its data is
+//! on the device, before the written bits; a read compares. Volumes of such a pool have blocks of 4 KiB.
 //!
 //! Invariants:
-//! - S1: data is written only to regions that are [open](Sums::is_open), and a region is open only while that is durable:
-//!   so after a crash the checksums of all that may have been under way are computed anew. Copies that a write makes of
-//!   shared units need none: their units are recorded.
+//! - S1: data is written only to regions that are [open](Sums::is_open), and a region is open only while that is
+//!   durable: so after a crash the checksums of all that may have been under way are computed anew. Copies that a
+//!   write makes of shared units need none: their units are recorded.
 //! - S2: a checksum is stored before its region is marked dirty; a checkpoint takes the mark before it reads checksums.
 //! - S3: of writes to one block at once, whoever ends last reads the block back ([`Stripes`]).
 //! - S4: a mismatch is one only when no write was under way between two looks and a read in between.

@@ -1,7 +1,7 @@
 //! Checksums when a pool is opened: those of the checkpoint, and those that only the data tells.
 //!
-//! Owns which blocks are computed anew: those of units in regions that were open, of units that the journal speaks of, and
-//! of regions without a page. All others have exact checksums (S1, G2 of [`regions`](super::regions)).
+//! Owns which blocks are computed anew: those of units in regions that were open, of units that the journal speaks of,
+//! and of regions without a page. All others have exact checksums (S1, G2 of [`regions`](super::regions)).
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;

@@ -5,11 +5,12 @@
 //! | state | a write may begin | on the device | left by |
 //! |---|---|---|---|
 //! | closed | no | exact page, or none | `intend`: the intent waits for a commit |
-//! | intended | once the commit is durable | `INTENT` record, or a page with `SUMS_OPEN` | a checkpoint that finds it idle |
+//! | intended | once that is durable | `INTENT` record, or a page with `SUMS_OPEN` | a checkpoint that finds it idle |
 //! | closing | no; `intend` opens it at once | the same | the first checkpoint after a grace: closed |
 //!
 //! - G1: a checkpoint that leaves a region intended has a page of it with `SUMS_OPEN`: its `INTENT` record is gone.
-//! - G2: a page without `SUMS_OPEN` is written when no write is under way and none can begin before a new intent is durable.
+//! - G2: a page without `SUMS_OPEN` is written when no write is under way, and none can begin before a new intent is
+//!   durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -235,12 +236,6 @@ impl Regions {
         let mut noting = Noting { sink, written: Vec::new() };
         self.root = build_upper(&mut noting, place, 1, 1, &pages).unwrap_or(self.root);
         self.upper = noting.written;
-    }
-
-    /// Addresses of all pages.
-    pub(crate) fn pages(&self) -> Vec<u64> {
-        let pages = self.map.values().map(|region| region.page).chain(self.first.values().copied());
-        pages.filter(|page| !page.is_none()).map(|page| page.address).chain(self.upper.iter().copied()).collect()
     }
 
     /// Memory that they take.

@@ -32,11 +32,11 @@ impl Stripes {
 
     /// A write to the block begins: before its data is sent.
     pub(crate) fn begin(&self, block: u64) {
-        // SeqCst, here and below: the words stand between the checksums and what the device does.
         let change = |word: u64| {
             let clash = if word & WRITES != 0 { CLASH } else { 0 };
             Some((word | clash).wrapping_add(VERSION + 1))
         };
+        // SeqCst pairs with all others of this file: the words stand between the checksums and what the device does.
         let _ = self.word(block).fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
     }
 
@@ -47,17 +47,19 @@ impl Stripes {
             let left = word.wrapping_add(VERSION).wrapping_sub(1);
             Some(if left & WRITES == 0 { left & !CLASH } else { left })
         };
+        // SeqCst pairs with the one in `begin`.
         let old = self.word(block).fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
         old.is_ok_and(|old| old & CLASH != 0)
     }
 
     /// Whether a write that is under way is not alone.
     pub(crate) fn clashes(&self, block: u64) -> bool {
-        self.word(block).load(Ordering::SeqCst) & CLASH != 0
+        self.word(block).load(Ordering::SeqCst) & CLASH != 0 // SeqCst pairs with the one in `begin`
     }
 
     /// The word, if no write is under way: compare it later (T2).
     pub(crate) fn quiet(&self, block: u64) -> Option<u64> {
+        // SeqCst pairs with those in `begin` and `end`.
         let word = self.word(block).load(Ordering::SeqCst);
         (word & WRITES == 0).then_some(word)
     }

@@ -1,3 +1,5 @@
+//! The checksums in memory: places, flags, the algorithm.
+
 use super::*;
 
 #[test]
