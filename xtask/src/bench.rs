@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `table` | a row from the JSON of a run |
 //! | `counts` | instructions, system calls, idle CPU, build time |
+//! | `peers` | volumes beside ext4, XFS and qcow2 |
 //! | `page` | putting a section into the page |
 
 use std::process::Command;
@@ -19,10 +20,14 @@ use crate::workspace;
 
 mod counts;
 mod page;
+mod peers;
 mod table;
 
 /// The file that `file:` rows make; removed at the end.
 const FILE: &str = "target/bench.img";
+
+/// The pool of the section on volumes.
+const POOL: &str = "target/bench-pool.img";
 
 /// A part of the page.
 struct Section {
@@ -48,6 +53,12 @@ enum What {
     Headlines(&'static [(&'static str, &'static str)]),
     /// These arguments, with statistics and without, in turns.
     Statistics(&'static [&'static str]),
+    /// Runs on volumes of a pool that is made for them.
+    Volumes(&'static [&'static str]),
+    /// Volumes beside what others have.
+    Peers,
+    /// Large pools: opening, recovering, snapshots.
+    Pools,
     /// What can be counted.
     Counts,
     /// How long a build from nothing takes.
@@ -116,6 +127,19 @@ const SECTIONS: &[Section] = &[
             ),
         ]),
     },
+    Section {
+        name: "volumes",
+        what: What::Volumes(&[
+            "vol:null:size=1T --range 1G --fill --rw randread --depth 128 --batch 32 --poll --pairs 15 --compare raw",
+            "vol:null:size=1T --range 1G --fill --rw randwrite --depth 128 --batch 32 --poll --pairs 15 --compare raw",
+            "vol:ram:size=4G --range 3G --rw randwrite --ios 262144 --depth 128 --batch 32 --poll",
+            "vol:target/bench-pool.img#v --fill --overwrite --rw randread --depth 16 --pairs 15 --compare raw",
+            "vol:target/bench-pool.img#v --fill --overwrite --rw randwrite --depth 16 --pairs 15 --compare raw",
+            "vol:target/bench-pool.img#v --fill --overwrite --rw randwrite --dsync --depth 1 --pairs 15 --compare raw",
+        ]),
+    },
+    Section { name: "pools", what: What::Pools },
+    Section { name: "peers", what: What::Peers },
     Section { name: "counts", what: What::Counts },
     Section { name: "build", what: What::Build },
 ];
@@ -187,6 +211,21 @@ fn measure(section: &Section, runtime: &str) -> Result<String> {
                 lines.push(statistics(row)?);
             }
         }
+        What::Volumes(rows) => {
+            let pool = Pool::make()?;
+            lines.push(table::heading());
+            for row in rows {
+                lines.push(table::row(row, &run(row, &["--runtime", runtime])?)?);
+            }
+            drop(pool);
+        }
+        What::Pools => {
+            let bench = cargo(["bench", "--quiet", "-p", "sheave-vol", "--bench", "pools"]);
+            let (text, errors, success) = cargo::capture(bench)?;
+            ensure!(success, "the benchmark of pools failed:\n{errors}");
+            lines.push(text.trim_end().into());
+        }
+        What::Peers => lines.push(peers::table()?.trim_end().into()),
         What::Counts => lines.push(counts::table()?),
         What::Build => lines.push(counts::build()?),
     }
@@ -205,6 +244,30 @@ fn statistics(row: &str) -> Result<String> {
         }
     }
     Ok(table::statistics_row(row, on, off))
+}
+
+/// The pool that volumes in a file are measured in; gone when this is.
+struct Pool;
+
+impl Pool {
+    fn make() -> Result<Self> {
+        for args in [
+            &["pool", "create", POOL, "--size", "4G", "--yes"][..],
+            &["volume", "create", &format!("{POOL}#v"), "--size", "1G"],
+        ] {
+            let mut command = Command::new(workspace::target_dir().join("release/sheave"));
+            command.current_dir(workspace::root()).args(args);
+            let (_, errors, success) = cargo::capture(command)?;
+            ensure!(success, "sheave {} failed:\n{errors}", args.join(" "));
+        }
+        Ok(Self)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(workspace::root().join(POOL)); // only there if it could be made
+    }
 }
 
 /// The JSON that `sheave bench` prints for these arguments.

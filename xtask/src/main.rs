@@ -8,6 +8,7 @@ mod bench;
 mod budgets;
 mod cargo;
 mod counts;
+mod fuzz;
 mod report;
 mod sim;
 mod smoke;
@@ -55,6 +56,12 @@ const COMMANDS: &[Command] = &[
         args: "[SECTION]... [--write]",
         what: "the tables of docs/performance.md",
         run: bench::main,
+    },
+    Command {
+        name: "fuzz",
+        args: "[--seconds N] [TARGET]...",
+        what: "the fuzzers of all decoders, in turn",
+        run: fuzz::main,
     },
     Command { name: "help", args: "", what: "this page", run: help },
 ];

@@ -66,14 +66,14 @@ pub enum FallocateMode {
 /// | `map_blocking` | a worker for work that may wait for long | `map` said `Again`; several of one file at a time |
 /// | `begin_write`, `abort_write` | the ring's | around the submission of each bio of a write on summed mappings |
 /// | `end_summed` | the ring's | after the data of an I/O on summed mappings |
-/// | `end_summed_blocking` | a worker for work that may wait for long | `end_summed` said `Again` |
+/// | `end_summed_blocking` | a worker | `end_summed` said `Again` |
 /// | `end_write` | a worker | after the data of a write with completion work; one at a time of a ring and file |
 /// | `sync` | a worker | one at a time of a ring and file, for all the writes and FSYNCs that wait for one |
 /// | `fallocate` | a worker for work that may wait for long | for each FALLOCATE |
 ///
 /// `map_blocking` and `fallocate` may wait for a grace, for space, for other writes to end: nothing that ends a write
-/// or a sync waits behind them. `end_write` and `sync` may wait for the device and for each other, and `end_write` must
-/// not wait for a grace: the write that is being ended is counted in it.
+/// or a sync waits behind them. `end_write`, `end_summed_blocking` and `sync` may wait for the device and for each
+/// other; the first two must not wait for a grace, nor for another write: the I/O that is being ended is counted.
 ///
 /// Order on completion of a write: `end_summed` -> `end_write` -> the grace's count is dropped -> position -> `sync`
 /// -> result.
@@ -114,6 +114,10 @@ pub trait File: Debug + Send + Sync {
     /// The same where blocking is allowed; afterwards [`File::map`] knows the answer. Called outside of a section, so
     /// its own answer serves to see that there is one. What waits for long asks [`MayBlock::is_cancelled`] now and
     /// then, and gives up with `Status::Canceled`.
+    ///
+    /// `Status::Again` is no failure: the request is issued again, and comes back here if `map` still does not know. So
+    /// a file waits for a grace in short looks: where workers have no threads of their own, the I/O that it waits for can
+    /// only end in between.
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, _: &MayBlock) -> Result<Mapping, Status> {
         self.map(pos, len, intent)
     }
@@ -154,7 +158,8 @@ pub trait File: Debug + Send + Sync {
         None
     }
 
-    /// FALLOCATE of a range within the file, in whole blocks of the device.
+    /// FALLOCATE of a range within the file, in whole blocks of the device. After `Status::Again` it is called once more,
+    /// as [`File::map_blocking`] is.
     fn fallocate(&self, _mode: FallocateMode, _pos: u64, _len: u64, _: &MayBlock) -> Result<(), Status> {
         Err(Status::NotSupp)
     }

@@ -74,6 +74,8 @@ struct State {
     log: Vec<Step>,
     next_id: u64,
     rng: Rng,
+    /// Requests that came and have not ended.
+    held: usize,
 }
 
 impl State {
@@ -103,7 +105,7 @@ impl SimDisk {
     pub fn new(image: Image, options: DiskOptions) -> SimDisk {
         let rng = Rng::new(options.seed).fork(0xd15c);
         let media = Media::new(image, options.lie);
-        let state = Arc::new(Mutex::new(State { media, log: Vec::new(), next_id: 0, rng }));
+        let state = Arc::new(Mutex::new(State { media, log: Vec::new(), next_id: 0, rng, held: 0 }));
         let mut disk = SimDisk { state, options: Arc::new(options), device: None };
         let devices: Vec<Device> = disk.members().map(|one| Device::from_driver("sim:", Box::new(one))).collect();
         disk.device = match devices.as_slice() {
@@ -133,6 +135,12 @@ impl SimDisk {
     #[must_use]
     pub fn time(&self) -> usize {
         self.lock().log.len()
+    }
+
+    /// Requests that came and have not ended.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.lock().held
     }
 
     /// All steps so far.
@@ -256,6 +264,7 @@ impl SimQueue {
             let fua = request.flags & RQ_FUA != 0;
             state.step(Step::Write { id, sector, data: data.into(), fua });
         }
+        state.held += 1;
         let delay = state.rng.below(self.disk.options.max_delay + 1);
         self.due.push(Due { tag: rq.tag(), id, poll: self.polls + 1 + delay });
         self.held.push(rq);
@@ -265,6 +274,7 @@ impl SimQueue {
     fn end(&self, due: Due, rq: Rq, rqs: &RqTable<'_>, done: &mut DoneList) {
         let state = &mut *self.disk.lock();
         let request = rqs.get(&rq);
+        state.held -= 1;
         if request.op == Op::Read {
             let mut bytes = vec![0; request.bytes as usize];
             state.media.current().read(self.sectors.start + request.sector, &mut bytes);

@@ -55,6 +55,8 @@ pub struct Setup {
     pub checksum: Checksum,
     /// Engines at work side by side.
     pub engines: usize,
+    /// They are rings.
+    pub rings: bool,
     /// Volumes that there may be, snapshots included.
     pub max_volumes: usize,
     /// Most bytes of a volume.
@@ -97,6 +99,7 @@ impl Setup {
             journal_bytes,
             checksum,
             engines,
+            rings: seed % 3 != 0,
             max_volumes,
             max_volume_bytes: max_volume_bytes.min(2 << 20),
             long: if small { 50 } else { 10 },

@@ -15,7 +15,7 @@ use sheave_vol::{Pool, PoolError, Volume};
 
 use crate::audit::audit;
 use crate::disk::{SECTOR, SimDisk};
-use crate::engine::{Direct, Ended, Engine, Want};
+use crate::engine::{Direct, Ended, Engine, Rings, Want};
 use crate::model::{Change, Event, Model};
 use crate::observe::observe;
 use crate::rng::Rng;
@@ -97,8 +97,10 @@ impl World {
     }
 
     fn start_engines(&mut self) {
-        let device = self.disk.device();
-        self.engines = (0..self.setup.engines).map(|_| Box::new(Direct::new(&device)) as Box<dyn Engine>).collect();
+        let engine = |_| -> Box<dyn Engine> {
+            if self.setup.rings { Box::new(Rings::new(&self.disk)) } else { Box::new(Direct::new(&self.disk.device())) }
+        };
+        self.engines = (0..self.setup.engines).map(engine).collect();
     }
 
     /// The model as it is now.
@@ -285,8 +287,8 @@ impl World {
         let pool = self.pool.clone().ok_or_else(closed)?;
         match change {
             Change::Create { name, size, .. } => pool.create_volume(name, *size).map(drop),
-            Change::Copy { source, name, snapshot: true, .. } => pool.snapshot(source, name).map(drop),
-            Change::Copy { source, name, .. } => pool.clone_volume(source, name).map(drop),
+            Change::Copy { source, name, snapshot: true, .. } => pool.snapshot(source, name),
+            Change::Copy { source, name, .. } => pool.clone_volume(source, name),
             Change::Rollback { name, snapshot } => pool.rollback(name, snapshot),
             Change::Rename { name, new } => pool.rename(name, new),
             Change::Resize { name, size } => pool.resize(name, *size),

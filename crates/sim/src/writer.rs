@@ -113,5 +113,5 @@ fn take_snapshot(pool: &Pool, value: Value) -> Result<(), String> {
     while old.len() >= SNAPSHOTS {
         pool.delete(&snapshot_name(old.remove(0))).map_err(|error| error.to_string())?;
     }
-    pool.snapshot(VOLUME, &snapshot_name(value)).map(drop).map_err(|error| error.to_string())
+    pool.snapshot(VOLUME, &snapshot_name(value)).map_err(|error| error.to_string())
 }

@@ -40,10 +40,20 @@ pub(crate) fn result_of(synced: Synced) -> i32 {
     }
 }
 
-/// What a worker's mapping says to the ring: the request is issued again, or has failed.
+/// What a worker's mapping says to the ring: the request is issued again, or has failed. `Again` is no failure: the
+/// file did not want to wait longer, on a thread that may be needed for what it waits for.
 pub(crate) fn result_of_map(result: Result<(), Status>) -> i32 {
     match result {
-        Ok(()) => ISSUE_NOW,
+        Ok(()) | Err(Status::Again) => ISSUE_NOW,
+        Err(status) => -status.errno(),
+    }
+}
+
+/// The same for FALLOCATE, which is done when it succeeds.
+pub(crate) fn result_of_fallocate(result: Result<(), Status>) -> i32 {
+    match result {
+        Ok(()) => 0,
+        Err(Status::Again) => ISSUE_NOW,
         Err(status) => -status.errno(),
     }
 }
@@ -288,8 +298,9 @@ impl Ring {
         }
     }
 
-    /// Ends writes whose data is on the device and that wait for their completion work, when the ring goes: on this
-    /// thread, which may block then. What workers have begun they end.
+    /// Ends writes whose data is on the device, when the ring goes: those that wait for their completion work on this
+    /// thread, which may block then. What workers have begun they end. Then nothing of the ring is counted in any
+    /// grace: what workers do for it, and what is to be waited for, may wait for one.
     pub(crate) fn end_writes_here(&mut self) {
         let token = MayBlock::on_worker();
         let Core { files, reqs, cold, tasks, .. } = &mut self.core;
@@ -310,6 +321,8 @@ impl Ring {
                 let _ = dio::end_write(&*file, &req.kiocb, cold.pieces.as_slice(), &token);
             }
         }
+        self.core.wq.wait_for(|slot| self.core.reqs[slot].rflags & REQ_LEADS_ENDS != 0);
+        self.core.files.leave_graces();
     }
 }
 

@@ -125,6 +125,15 @@ impl FileTable {
         }
     }
 
+    /// Gives all seats up: the devices have let go of all I/O.
+    pub(crate) fn leave_graces(&mut self) {
+        for slot in self.slots.iter_mut().flatten() {
+            if let Entry::File(file) = &mut slot.entry {
+                file.leave_grace();
+            }
+        }
+    }
+
     /// The I/O of a file has ended for good, but for a sync.
     #[inline(always)]
     pub(crate) fn uncount(&self, at: u32, kiocb: &mut Kiocb) {

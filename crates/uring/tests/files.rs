@@ -166,6 +166,48 @@ fn a_mapping_that_blocks_is_made_by_a_worker() {
     }
 }
 
+/// A file in pieces of 4 KiB, each of which blocks until it was mapped.
+#[derive(Debug)]
+struct Pieces {
+    device: Device,
+    mapped: Mutex<Vec<u64>>,
+}
+
+impl File for Pieces {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn size_bytes(&self) -> u64 {
+        1 << 20
+    }
+
+    fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
+        if !self.mapped.lock().unwrap().contains(&(pos / 4096)) {
+            return Err(Status::Again);
+        }
+        let len = len.min(4096 - pos % 4096);
+        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: 0 })
+    }
+
+    fn map_blocking(&self, pos: u64, len: u64, intent: Intent, _: &MayBlock) -> Result<Mapping, Status> {
+        self.mapped.lock().unwrap().push(pos / 4096);
+        self.map(pos, len, intent)
+    }
+}
+
+#[test]
+fn every_piece_of_an_io_is_mapped_by_the_worker() {
+    let puppet = cached();
+    for op in [opcode::READ, opcode::WRITE] {
+        let file = Arc::new(Pieces { device: puppet.device(), mapped: Mutex::new(Vec::new()) });
+        let mut ring = ring();
+        let fd = ring.attach_file(file.clone()).unwrap();
+        assert_eq!(run(&mut ring, &[rw(op, fd, 8192, 1 << 24, 5 * 4096, 1)]), [(1, 5 * 4096)]);
+        assert_eq!(*file.mapped.lock().unwrap(), [2, 3, 4, 5, 6], "each once");
+    }
+}
+
 #[test]
 fn a_chain_goes_on_after_work_that_blocks() {
     let puppet = cached();

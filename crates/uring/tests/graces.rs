@@ -395,6 +395,75 @@ fn a_ring_dropped_in_mid_io_tells_the_file_of_every_write_it_began() {
     }
 }
 
+#[test]
+fn a_file_that_looks_at_a_grace_and_does_not_wait_is_asked_again() {
+    for stepped in [false, true] {
+        let looks = Arc::new(AtomicU32::new(0));
+        let hook = {
+            let looks = Arc::clone(&looks);
+            move |file: &Thin, call: &Call, _: &MayBlock<'_>| {
+                looks.fetch_add(1, Ordering::SeqCst);
+                let over = matches!(call, Call::End { .. }) || file.graces().is_over(file.graces().start());
+                if over { Ok(()) } else { Err(Status::Again) }
+            }
+        };
+        let puppet = Puppet::new().holding();
+        let file = Thin::new(&puppet.device(), 8, MappingKind::Unwritten, hook);
+        let wq = IoWq::builder().stepped(stepped).build().unwrap();
+        let mut ring = Ring::builder().entries(8).io_wq(&wq).build().unwrap();
+        let fd = ring.attach_file(file.clone()).unwrap();
+        file.forget(1);
+        push(&mut ring, &[write(fd, 0, 1), write(fd, UNIT, 2)]);
+        ring.push(prep::zero_range(fd, 2 * UNIT, UNIT).user_data(3)).unwrap();
+        ring.submit().unwrap();
+        until("both have looked more than once", || {
+            wq.step();
+            ring.reap();
+            looks.load(Ordering::SeqCst) > 6
+        });
+        assert_eq!(reaped(&mut ring), [], "the first write holds the grace up");
+        puppet.script().finish = u32::MAX;
+        ring.drain();
+        assert_eq!(sorted(reaped(&mut ring)), [(1, 4096), (2, 4096), (3, 0)]);
+        assert!(file.calls().contains(&Call::Fallocate(FallocateMode::ZeroRange, 2 * UNIT, UNIT)));
+    }
+}
+
+#[test]
+fn a_ring_that_goes_is_not_held_up_by_a_worker_that_waits_for_its_io() {
+    for kind in [MappingKind::Mapped, MappingKind::Unwritten] {
+        let begun = Arc::new(AtomicU32::new(0));
+        let hook = {
+            let begun = Arc::clone(&begun);
+            move |file: &Thin, call: &Call, _: &MayBlock<'_>| {
+                begun.fetch_add(1, Ordering::SeqCst);
+                match call {
+                    Call::End { .. } => std::thread::sleep(Duration::from_millis(5)),
+                    _ => assert!(file.graces().wait(file.graces().start(), PATIENCE)),
+                }
+                Ok(())
+            }
+        };
+        let puppet = Puppet::new();
+        let file = Thin::new(&puppet.device(), 8, kind, hook);
+        let mut ring = Ring::builder().entries(8).polled(true).build().unwrap();
+        let fd = ring.attach_file(file.clone()).unwrap();
+        push(&mut ring, &[write(fd, 0, 1), write(fd, UNIT, 2)]);
+        ring.push(prep::punch_hole(fd, 2 * UNIT, UNIT).user_data(3)).unwrap();
+        file.forget(3);
+        push(&mut ring, &[write(fd, 3 * UNIT, 4)]);
+        ring.submit().unwrap();
+        until("both wait for the writes", || begun.load(Ordering::SeqCst) >= 2);
+        if kind == MappingKind::Unwritten {
+            ring.reap(); // Now a worker ends them.
+        }
+        let before = Instant::now();
+        drop(ring);
+        assert!(before.elapsed() < PATIENCE / 4, "{kind:?}: {:?}", before.elapsed());
+        assert_eq!((file.graces().seats(), Arc::strong_count(&file)), (0, 1));
+    }
+}
+
 /// One run of a small program on a pool without threads: what the file heard, and the CQEs.
 fn stepped_run(choose: impl Fn(u32) -> bool) -> (Vec<Call>, Vec<(u64, i32)>) {
     let puppet = cached();
@@ -447,6 +516,8 @@ fn a_ring_dropped_without_threads_ends_its_writes() {
     ring.submit().unwrap();
     ring.reap();
     drop(ring);
-    let calls = file.calls();
+    let mut calls = file.calls();
+    // A sync that was queued before may have been run on the way; the mapping was not.
+    calls.retain(|call| *call != Call::Sync);
     assert!(matches!(calls.as_slice(), [Call::End { pos: 0, .. }]), "{calls:?}");
 }

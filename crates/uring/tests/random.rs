@@ -50,6 +50,7 @@ struct World {
     handle: RingHandle,
     devices: Vec<(Puppet, Device)>,
     fds: Vec<Fd>,
+    files: Vec<Arc<Patchy>>,
     sent: HashMap<u64, Sent>,
     next: u64,
     messages: u64,
@@ -82,7 +83,8 @@ impl World {
             })
             .collect();
         let mut fds: Vec<_> = devices.iter().map(|(_, device)| ring.attach(device).unwrap()).collect();
-        fds.push(ring.attach_file(Arc::new(Patchy::new(&devices[1].1))).unwrap());
+        let files = vec![Arc::new(Patchy::new(&devices[1].1))];
+        fds.push(ring.attach_file(files[0].clone()).unwrap());
         ring.register_files(&[fds[0], fds[1], Fd(-1)]).unwrap();
         ring.register_buffers(vec![buf(16384), buf(16384)]).unwrap();
         let handle = ring.handle();
@@ -95,6 +97,7 @@ impl World {
             handle,
             devices,
             fds,
+            files,
             sent,
             next: 1,
             messages: 0,
@@ -245,7 +248,9 @@ impl World {
             2 => {
                 if which == 1 {
                     self.ring.detach(self.fds[2]).unwrap();
-                    self.fds[2] = self.ring.attach_file(Arc::new(Patchy::new(&self.devices[1].1))).unwrap();
+                    let file = Arc::new(Patchy::new(&self.devices[1].1));
+                    self.fds[2] = self.ring.attach_file(file.clone()).unwrap();
+                    self.files.push(file);
                 }
                 self.ring.detach(self.fds[which]).unwrap();
                 self.fds[which] = self.ring.attach(&self.devices[which].1).unwrap();
@@ -297,15 +302,20 @@ impl World {
         for (_, device) in &self.devices {
             assert_eq!(device.in_flight().total(), 0);
         }
+        self.files.iter().for_each(|file| file.check());
         self.met
     }
 
     /// Drops the ring as it is.
     fn drop_in_the_middle(self) {
-        let World { ring, devices, watches, memory, .. } = self;
+        let World { ring, devices, watches, memory, files, .. } = self;
         drop(ring);
         drop(memory);
         check_freed(watches, "nothing leaks");
+        for file in files {
+            file.check();
+            assert_eq!((file.seats(), Arc::strong_count(&file)), (0, 1), "no worker and no ring has it any more");
+        }
         for (puppet, device) in &devices {
             assert_eq!(device.in_flight().total(), 0);
             assert_eq!(Arc::strong_count(&puppet.script), 2, "its queue is closed");

@@ -41,8 +41,8 @@ use model::Model;
 use repair::Repair;
 use walk::Walk;
 
-/// Checks the pool that lies on these bytes. An error is a failure of the check itself; what is wrong with the pool is in
-/// the report. Nobody else may write to it meanwhile.
+/// Checks the pool that lies on these bytes. An error is a failure of the check itself; what is wrong with the pool is
+/// in the report. Nobody else may write to it meanwhile.
 pub fn check(io: &dyn BlockIo, options: &CheckOptions) -> Result<CheckReport, PoolError> {
     let mut look = look(io)?;
     let wanted = options.repair && !look.report.is_clean() && look.report.is_repairable();

@@ -20,7 +20,7 @@ use sheave_base::sync::atomic::Ordering;
 
 use crate::block::Block;
 use crate::commit::Taken;
-use crate::extent_map::{Arena, Entry, INDEX_SHIFT, id_of};
+use crate::extent_map::{Entry, INDEX_SHIFT, Top, id_of};
 use crate::format::{BLOCK, PAYLOAD};
 use crate::page::index::{Sink, build_upper};
 use crate::page::table::VolumeEntry;
@@ -211,12 +211,12 @@ fn draft_index(
     tree: &mut crate::extent_map::tree::Tree,
     geometry: &Geometry,
     place: &Place,
-    top: &Arena,
+    top: &Top,
     slot: u64,
     draft: &mut Draft,
 ) -> PageRef {
     // Relaxed, here and below: under the lock that all stores are made under.
-    let id = id_of(top.word(slot as u32, 0).map_or(0, |word| word.load(Ordering::Relaxed)));
+    let id = id_of(top.word(slot as u32).map_or(0, |word| word.load(Ordering::Relaxed)));
     if id == 0 {
         return PageRef::NONE;
     }

@@ -6,10 +6,12 @@
 //! `docs/on-disk-format.md` has the same tables with the reason for each field; a test compares the two.
 //!
 //! Invariants:
-//! - F1: each metadata block is 4 KiB at a multiple of 4 KiB and begins with a [`Header`], whose CRC32C covers the block.
-//!   Place and algorithm of that checksum never change, whatever the version: it is verified before anything is believed.
+//! - F1: each metadata block is 4 KiB at a multiple of 4 KiB and begins with a [`Header`], whose CRC32C covers the
+//!   block. Place and algorithm of that checksum never change, whatever the version: it is verified before anything is
+//!   believed.
 //! - F2: what is reserved is zero when written and refused when it is not zero.
-//! - F3: a reference to a page ([`Child`]) holds the page's checksum, so that an old page at the right place is noticed.
+//! - F3: a reference to a page ([`Child`]) holds the page's checksum, so that an old page at the right place is
+//!   noticed.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -81,7 +83,7 @@ pub const STATE_CLEAN: u32 = 1;
 pub const KNOWN_COMPAT: u32 = 0;
 /// Features a program must know to write the pool, not to read it. None yet.
 pub const KNOWN_RO_COMPAT: u32 = 0;
-/// Features a program must know to read the pool: [`INCOMPAT_SUMS`].
+/// Features a program must know to read the pool, and that this one knows.
 pub const KNOWN_INCOMPAT: u32 = INCOMPAT_SUMS;
 /// Data has checksums: who does not keep them would make good data look rotten.
 pub const INCOMPAT_SUMS: u32 = 1;

@@ -1,15 +1,16 @@
 //! The journal: a ring of blocks with the records since the checkpoint.
 //!
-//! Owns where a block lies ([`Ring`]), how records become the blocks of one commit ([`Commit`]), and what a crash has left
-//! of them ([`scan`]). Writing, flushing and waiting are the matter of the pool.
+//! Owns where a block lies ([`Ring`]), how records become the blocks of one commit ([`Commit`]), and what a crash has
+//! left of them ([`scan`]). Writing, flushing and waiting are the matter of the pool.
 //!
-//! The block with sequence number `s` lies at place `s mod N`. One commit is one run of consecutive numbers, which every
-//! block of it names; the run is written only when all before it are durable.
+//! The block with sequence number `s` lies at place `s mod N`. One commit is one run of consecutive numbers, which
+//! every block of it names; the run is written only when all before it are durable.
 //!
 //! Invariants:
 //! - J1: [`scan`] gives the records of consecutive blocks from the first that the checkpoint does not contain.
-//! - J2: it ends silently only where a crash can have ended it. A commit was torn if no block of a later commit follows:
-//!   a later one was begun only after this one was durable. Otherwise acknowledged records are lost, and that is told.
+//! - J2: it ends silently only where a crash can have ended it. A commit was torn if no block of a later commit
+//!   follows: a later one was begun only after this one was durable. Otherwise acknowledged records are lost, and that
+//!   is told.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -177,7 +178,8 @@ impl JournalBlock {
 pub struct Scan {
     /// Where the next commit would go: one beyond the last block to replay.
     pub next_seq: u64,
-    /// Highest sequence number of any intact block of the pool; new blocks must be numbered above it or of a new incarnation.
+    /// Highest sequence number of any intact block of the pool; new blocks must be numbered above it or of a new
+    /// incarnation.
     pub highest_seq: u64,
     /// Why the run ended at `next_seq`, if the block there is not merely old.
     pub torn: Option<Damage>,
@@ -188,8 +190,8 @@ pub struct Scan {
 pub enum Lost {
     /// Blocks of a later opening are there.
     #[error(
-        "the journal has blocks of opening {incarnation} of the pool, and the superblock is of an earlier one: the newer \
-         superblock is lost"
+        "the journal has blocks of opening {incarnation} of the pool, and the superblock is of an earlier one: the \
+         newer superblock is lost"
     )]
     Superblock {
         /// The later opening.
@@ -197,7 +199,8 @@ pub enum Lost {
     },
     /// The blocks that are wanted were overwritten by later ones.
     #[error(
-        "journal block {wanted} is wanted and block {found} is in its place: the superblock that needed it no more is lost"
+        "journal block {wanted} is wanted and block {found} is in its place: the superblock that needed it no more \
+         is lost"
     )]
     Overwritten {
         /// The first to replay.

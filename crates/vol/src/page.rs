@@ -13,8 +13,8 @@
 //! `i` of level `l` has the pages `256 i .. 256 i + 256` of level `l - 1` below it.
 //!
 //! Invariants:
-//! - P1: a page is accepted only with the checksum that its parent has for it. So whatever the superblock reaches is what
-//!   the checkpoint wrote, to the bit; a lost write, an old page in the right place is [`Damage::Stale`].
+//! - P1: a page is accepted only with the checksum that its parent has for it. So whatever the superblock reaches is
+//!   what the checkpoint wrote, to the bit; a lost write, an old page in the right place is [`Damage::Stale`].
 //! - P2: an accepted page refers only to units and pages inside the pool.
 //! - P3: pages may be shared between volumes (leaves and index pages of level 1, after a snapshot): the header's owner
 //!   is the volume that it was written for and not compared.

@@ -218,7 +218,8 @@ impl Run {
             false => self.pool().clone_volume(&source, &name),
         };
         match result {
-            Ok(info) => {
+            Ok(()) => {
+                let info = self.pool().volume_info(&name).expect("is there");
                 assert_eq!((info.snapshot, info.origin.as_deref()), (snapshot, Some(source.as_str())));
                 let model = Model { snapshot, ..self.models[&source].clone() };
                 self.models.insert(name, model);

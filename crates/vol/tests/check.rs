@@ -23,8 +23,8 @@ fn work(pool: &Pool, seed: &mut u64, steps: usize) {
         let info = pool.volume_info(&name).expect("it is there");
         let random = next(seed);
         let result = match random % 16 {
-            0 if names.len() < 12 => pool.snapshot(&name, &format!("s{step}-{}", random % 9999)).map(drop),
-            1 if names.len() < 12 => pool.clone_volume(&name, &format!("c{step}-{}", random % 9999)).map(drop),
+            0 if names.len() < 12 => pool.snapshot(&name, &format!("s{step}-{}", random % 9999)),
+            1 if names.len() < 12 => pool.clone_volume(&name, &format!("c{step}-{}", random % 9999)),
             2 if names.len() > 3 => pool.delete(&name),
             3 if !info.snapshot => pool.resize(&name, (random >> 8) % (24 << 20) / 512 * 512),
             4 if !info.snapshot => match info.origin {
@@ -199,4 +199,33 @@ fn every_damaged_metadata_block_is_refused_or_named_and_never_served() {
     }
     assert!(refused >= 6 && repaired >= 6, "{refused} were refused, {repaired} repaired");
     assert_eq!(last_commit, 1);
+}
+
+#[test]
+fn either_superblock_may_rot_after_a_checkpoint_that_was_the_commit() {
+    // What a close or a checkpoint makes durable is in no journal block.
+    let device = Device::open("linear:over=ram:size=8M+ram:size=8M").expect("opens");
+    format(&device, 65536);
+    let pool = open(&device);
+    let user = User::new(pool.create_volume("vm", 4 << 30).expect("creates"));
+    user.write(0, &pattern(1, 65536)).expect("writes");
+    drop(user);
+    pool.close().expect("closes");
+    let expected = contents(&device).expect("opens");
+    for at in [0, 4096] {
+        let damaged = copy(&device);
+        let io = DeviceIo::new(&damaged).expect("attaches");
+        let mut block = [0; 4096];
+        io.read(at, &mut block).expect("reads");
+        block[100] ^= 1;
+        io.write(at, &block).expect("writes");
+        drop(io);
+        assert_eq!(contents(&damaged).expect("opens"), expected, "without superblock {at}");
+        let found = report(&damaged).findings;
+        assert_eq!(found.len(), 1, "{found:#?}");
+        assert_eq!((found[0].kind, found[0].place.address), (FindingKind::Superblock, Some(at)));
+        assert!(check_device(&damaged, &CheckOptions { repair: true }).expect("repairs").repaired);
+        assert_eq!(report(&damaged).findings, []);
+        assert_eq!(contents(&damaged).expect("opens"), expected, "after the repair");
+    }
 }

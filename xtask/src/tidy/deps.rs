@@ -4,6 +4,9 @@ use super::Finding;
 use super::tree::Tree;
 use crate::workspace::{Entry, parse_manifest};
 
+/// Crates with a workspace of their own, whose dependencies have their reasons beside them.
+const OWN_WORKSPACES: &[&str] = &["fuzz/Cargo.toml"];
+
 /// Finds dependencies without a reason, versions outside the workspace's table, and rows of it that nobody uses.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -11,6 +14,13 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     for (path, text) in &tree.manifests {
         for entry in parse_manifest(text).iter().filter(|entry| is_dependency(entry)) {
             let package = package(entry);
+            if OWN_WORKSPACES.contains(&path.as_str()) {
+                if !entry.value.contains("path =") && entry.comment.is_empty() {
+                    let message = format!("`{package}`: say on this line why we do not write it ourselves");
+                    findings.push(Finding::new(path, entry.line, message));
+                }
+                continue;
+            }
             if !entry.value.contains("workspace = true") && !entry.key.ends_with(".workspace") {
                 let message = format!("`{package}`: take it from [workspace.dependencies], where its reason stands");
                 findings.push(Finding::new(path, entry.line, message));

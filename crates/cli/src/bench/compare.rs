@@ -132,8 +132,9 @@ pub fn run<E: Engine>(arena: &Arena<'_>, ours: &mut Looper<E>, until: &Until, pe
     let args = &arena.plan.args;
     let total = arena.plan.runtime.unwrap_or(Duration::from_secs(5));
     let turn = total / args.pairs;
-    let pattern = || Pattern::new(args.rw, args.mix, arena.part.base, args.bs, arena.part.blocks, args.seed);
-    let (mut our_pattern, mut their_pattern) = (pattern(), pattern());
+    let pattern = |base| Pattern::new(args.rw, args.mix, arena.part.base + base, args.bs, arena.part.blocks, args.seed);
+    let their_base = arena.raw.map_or(0, |raw| raw.base);
+    let (mut our_pattern, mut their_pattern) = (pattern(0), pattern(their_base));
     let mut theirs = Theirs::new(arena, peer)?;
     let warm_up = Duration::from_millis(100).min(turn);
     let our_turn = |ours: &mut Looper<E>, pattern: &mut Pattern, time| -> Result<Turn, Failure> {
@@ -197,7 +198,8 @@ impl Theirs {
         let engine = SheaveEngine::new(|ring| ring.attach(&raw.device), args)?;
         let mut looper = Looper::new(engine, args.depth, arena.plan.batch, 0, std::sync::Arc::new(Lane::new()));
         let stop = std::sync::Arc::default();
-        let mut all = Pattern::new(crate::args::Rw::Write, 0, arena.part.base, args.bs, arena.part.blocks, 0);
+        let base = arena.part.base + raw.base;
+        let mut all = Pattern::new(crate::args::Rw::Write, 0, base, args.bs, arena.part.blocks, 0);
         looper.run(&mut all, &Until { runtime: None, ios: arena.part.blocks, stop }, &mut Unpaced)?;
         match looper.first_error() {
             Some(error) => Err(raw_failed(error)),

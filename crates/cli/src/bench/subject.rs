@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use sheave::base::units::fmt_bytes;
+use sheave::vol::format::{BLOCK_BYTES, JOURNAL_START, MIN_JOURNAL_BLOCKS};
 use sheave::vol::{CreateOptions, OpenOptions, Pool, WhenFull};
 use sheave::{Device, Fd, Ring, RingError, Volume};
 
@@ -18,6 +19,8 @@ use crate::pool::place::{PoolPlace, VolumePlace};
 
 /// Name of a volume that is made for the run.
 const TEMPORARY: &str = "bench";
+/// Longest journal of a pool on a null device.
+const MAX_JOURNAL: u64 = 16 << 20;
 
 /// A device or volume.
 pub enum Subject {
@@ -108,9 +111,14 @@ impl Subject {
 
 /// A pool and a volume in memory, for this run.
 fn make(args: &BenchArgs, place: &VolumePlace) -> Result<InPool, Failure> {
-    let device = Device::open(&keeping(&place.pool.to_string())).map_err(failure::device)?;
-    let options =
-        CreateOptions { unit_bytes: args.vol.block, checksum: args.vol.checksum.kind(), ..CreateOptions::default() };
+    let memory = InMemory::of(&place.pool.to_string())?;
+    let device = Device::open(&memory.spec).map_err(failure::device)?;
+    let options = CreateOptions {
+        unit_bytes: args.vol.block,
+        journal_bytes: memory.journal,
+        checksum: args.vol.checksum.kind(),
+        ..CreateOptions::default()
+    };
     Pool::create(&device, &options).map_err(failure::pool)?;
     let pool = Pool::open(&device, &OpenOptions::default()).map_err(failure::pool)?;
     let room = pool.info().free_bytes / args.vol.block * args.vol.block;
@@ -143,18 +151,35 @@ fn open(plan: &Plan, place: &VolumePlace) -> Result<InPool, Failure> {
     Ok(InPool { pool, volume, place: place.clone(), device })
 }
 
-/// A null device under a pool must keep what the pool reads back (superblocks, journal, the first pages); a device in memory has it all from the start, so that
-/// a first write does not pay for pages of the host.
-fn keeping(spec: &str) -> String {
-    for (kind, key, value) in [("null:", "keep=", "16M"), ("ram:", "touch=", "on")] {
-        match spec.strip_prefix(kind) {
-            Some(rest) if rest.contains(key) => {}
-            Some("") => return format!("{kind}{key}{value}"),
-            Some(rest) => return format!("{kind}{key}{value},{rest}"),
-            None => {}
+/// A device in memory, as a pool can lie on it.
+#[derive(Debug, PartialEq, Eq)]
+struct InMemory {
+    spec: String,
+    /// Bytes of the pool's journal, where they are not the pool's own choice.
+    journal: Option<u64>,
+    /// Where the raw side begins: behind what is kept, as the volume's data is.
+    base: u64,
+}
+
+impl InMemory {
+    /// A null device gets to keep superblocks and journal, exactly: then all data is behind what is kept. A ram device
+    /// has all its memory from the start, so that a first write does not pay for pages of the host.
+    fn of(spec: &str) -> Result<Self, Failure> {
+        let as_it_is = || Self { spec: spec.to_owned(), journal: None, base: 0 };
+        if let Some(rest) = spec.strip_prefix("ram:").filter(|rest| !rest.contains("touch=")) {
+            let comma = if rest.is_empty() { "" } else { "," };
+            return Ok(Self { spec: format!("ram:{rest}{comma}touch=on"), ..as_it_is() });
         }
+        let Some(rest) = spec.strip_prefix("null:").filter(|rest| !rest.contains("keep=")) else {
+            return Ok(as_it_is());
+        };
+        let size = Device::open(spec).map_err(failure::device)?.size_bytes();
+        let journal =
+            (size / 256 / BLOCK_BYTES * BLOCK_BYTES).clamp(u64::from(MIN_JOURNAL_BLOCKS) * BLOCK_BYTES, MAX_JOURNAL);
+        let keep = JOURNAL_START + journal;
+        let comma = if rest.is_empty() { "" } else { "," };
+        Ok(Self { spec: format!("null:{rest}{comma}keep={keep}"), journal: Some(journal), base: keep })
     }
-    spec.to_owned()
 }
 
 /// Reads `POOL#NAME` behind `vol:`; a pool in memory needs no name.
@@ -175,6 +200,8 @@ pub fn place_of(text: &str) -> Result<VolumePlace, Failure> {
 pub struct RawPeer {
     /// The device.
     pub device: Device,
+    /// First byte to use.
+    pub base: u64,
     made: Option<PathBuf>,
 }
 
@@ -183,12 +210,15 @@ impl RawPeer {
     pub fn of(plan: &Plan, range: u64) -> Result<Option<Self>, Failure> {
         let (Some(Peer::Raw), Target::Volume(place)) = (plan.args.compare, &plan.target) else { return Ok(None) };
         let pool = place.pool.to_string();
-        let (spec, made) = match place.pool.file_spec() {
-            _ if place.pool.is_volatile() => (keeping(&pool), None),
+        let (spec, base, made) = match place.pool.file_spec() {
+            _ if place.pool.is_volatile() => {
+                let memory = InMemory::of(&pool)?;
+                (memory.spec, memory.base, None)
+            }
             Some((path, options)) if std::path::Path::new(&path).is_file() => {
                 let raw = format!("{path}.raw-{}", std::process::id());
                 let size = range.next_multiple_of(4096);
-                (format!("file:{raw},size={size}{options}"), Some(PathBuf::from(raw)))
+                (format!("file:{raw},size={size}{options}"), 0, Some(PathBuf::from(raw)))
             }
             _ => {
                 return Err(Failure::usage(format!(
@@ -198,7 +228,7 @@ impl RawPeer {
             }
         };
         let device = Device::open(&spec).map_err(failure::device)?;
-        Ok(Some(Self { device, made }))
+        Ok(Some(Self { device, base, made }))
     }
 }
 

@@ -61,7 +61,7 @@ fn name(bytes: &[u8]) -> Option<String> {
 
 /// A pool is told by either of its superblocks, also by one that is damaged.
 fn sheave_block(bytes: &[u8]) -> Option<String> {
-    let head = |at: usize| bytes.get(at..at + BLOCK)?.try_into().ok().map(|block| block::identify(block));
+    let head = |at: usize| bytes.get(at..at + BLOCK)?.try_into().ok().map(block::identify);
     for slot in [0, BLOCK] {
         match head(slot) {
             Some(Ok((head, _))) if head.kind == kind::LABEL => return Some("a further member of a Sheave pool".into()),

@@ -10,7 +10,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sheave::base::status::Errno;
-use sheave::uring::prep::Entry;
 use sheave::{Buf, Fd, Ring, RingError, Volume, op};
 
 use crate::failure::Failure;
@@ -23,14 +22,24 @@ pub const LANE_BYTES: usize = 1 << 20;
 /// Operations in flight at most (I1).
 const MAX_OPS: usize = 128;
 
-/// What an operation does, for its errors.
+/// What an operation does, for its errors and for the rest of one that came out short.
 #[derive(Clone, Copy, Debug)]
 struct Op {
-    what: &'static str,
+    what: What,
     lane: Option<u16>,
+    /// First byte in the lane; of a discard, its length.
+    start: usize,
     pos: u64,
     /// What it should end with.
     expected: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Read,
+    Write,
+    Discard,
+    Flush,
 }
 
 /// A ring with a volume.
@@ -88,25 +97,31 @@ impl Lanes {
 
     /// Starts writing a part of a lane to `pos` of the volume.
     pub fn write(&mut self, lane: u16, part: Range<usize>, pos: u64) -> Result<(), Failure> {
-        let what = Op { what: "write", lane: Some(lane), pos, expected: part.len() as u32 };
-        self.start(op::write_fixed(self.fd, lane, part).offset(pos), what)
+        let expected = part.len() as u32;
+        self.start(Op { what: What::Write, lane: Some(lane), start: part.start, pos, expected })
     }
 
     /// Starts reading `len` bytes from `pos` of the volume to the front of a lane.
     pub fn read(&mut self, lane: u16, len: usize, pos: u64) -> Result<(), Failure> {
-        let what = Op { what: "read", lane: Some(lane), pos, expected: len as u32 };
-        self.start(op::read_fixed(self.fd, lane, 0..len).offset(pos), what)
+        self.start(Op { what: What::Read, lane: Some(lane), start: 0, pos, expected: len as u32 })
     }
 
     /// Starts giving the space of a range back.
-    pub fn punch(&mut self, pos: u64, len: u64) -> Result<(), Failure> {
-        self.start(op::punch_hole(self.fd, pos, len), Op { what: "discard", lane: None, pos, expected: 0 })
+    pub fn punch(&mut self, mut pos: u64, mut len: u64) -> Result<(), Failure> {
+        /// Of one operation, so that Ctrl-C has not to wait for a discard of a TiB.
+        const MOST: u64 = 1 << 30;
+        while len > 0 {
+            let piece = len.min(MOST);
+            self.start(Op { what: What::Discard, lane: None, start: piece as usize, pos, expected: 0 })?;
+            (pos, len) = (pos + piece, len - piece);
+        }
+        Ok(())
     }
 
     /// Makes everything written durable; waits for it.
     pub fn sync(&mut self) -> Result<(), Failure> {
         self.drain()?;
-        self.start(op::fsync(self.fd), Op { what: "flush", lane: None, pos: 0, expected: 0 })?;
+        self.start(Op { what: What::Flush, lane: None, start: 0, pos: 0, expected: 0 })?;
         self.drain()
     }
 
@@ -126,22 +141,33 @@ impl Lanes {
         Ok(())
     }
 
-    fn start(&mut self, entry: Entry, op: Op) -> Result<(), Failure> {
-        let number = loop {
-            match self.free_ops.pop() {
-                Some(number) => break number,
-                None => self.reap(1)?,
-            }
-        };
-        self.ops[number] = Some(op);
+    fn start(&mut self, op: Op) -> Result<(), Failure> {
+        while self.free_ops.is_empty() {
+            self.reap(1)?;
+        }
         if let Some(lane) = op.lane {
             self.users[usize::from(lane)] += 1;
         }
-        self.ring
-            .push(entry.user_data(number as u64))
-            .map_err(|full| Failure::run(format!("{}: the ring refuses: {}", self.place, full.error)))?;
+        self.push(op)?;
         // Handed over at once: the file or pipe at the other end may take its time.
         self.reap(0)
+    }
+
+    /// There is a free number, and the lane is counted as used.
+    fn push(&mut self, op: Op) -> Result<(), Failure> {
+        let number = self.free_ops.pop().expect("I1: the caller has seen one, or given one back");
+        let part = op.start..op.start + op.expected as usize;
+        let lane = op.lane.unwrap_or(0);
+        let entry = match op.what {
+            What::Read => op::read_fixed(self.fd, lane, part).offset(op.pos),
+            What::Write => op::write_fixed(self.fd, lane, part).offset(op.pos),
+            What::Discard => op::punch_hole(self.fd, op.pos, op.start as u64),
+            What::Flush => op::fsync(self.fd),
+        };
+        self.ops[number] = Some(op);
+        self.ring
+            .push(entry.user_data(number as u64))
+            .map_err(|full| Failure::run(format!("{}: the ring refuses: {}", self.place, full.error)))
     }
 
     /// Hands over what was pushed, waits for `wait` completions, and takes those that are there.
@@ -150,16 +176,26 @@ impl Lanes {
             Ok(_) | Err(RingError::Busy) => {}
             Err(err) => return Err(Failure::run(format!("{}: the ring refuses: {err}", self.place))),
         }
+        let mut short = Vec::new();
         for done in self.ring.completions() {
             let number = done.user_data as usize;
             let Some(op) = self.ops[number].take() else { continue };
             self.free_ops.push(number);
+            if done.res > 0 && (done.res as u32) < op.expected && self.failed.is_none() {
+                short.push((op, done.res as u32));
+                continue;
+            }
             if let Some(lane) = op.lane {
                 self.users[usize::from(lane)] -= 1;
             }
             if done.res != op.expected as i32 && self.failed.is_none() {
                 self.failed = Some((op, done.res));
             }
+        }
+        // As far as the ring's bios went; the rest goes on.
+        for (op, did) in short {
+            let start = op.start + did as usize;
+            self.push(Op { start, pos: op.pos + u64::from(did), expected: op.expected - did, ..op })?;
         }
         match self.failed {
             Some((op, res)) => Err(self.explain(op, res)),
@@ -168,15 +204,17 @@ impl Lanes {
     }
 
     fn explain(&self, op: Op, res: i32) -> Failure {
-        let at = match op.what {
-            "flush" => String::new(),
-            _ => format!(" at byte {}", op.pos),
+        let what = match op.what {
+            What::Read => format!("reading byte {}", op.pos),
+            What::Write => format!("writing byte {}", op.pos),
+            What::Discard => format!("discarding byte {}", op.pos),
+            What::Flush => "flushing".to_owned(),
         };
         if res >= 0 {
-            let cause = format!("{}: {}{at} did {res} of {} bytes", self.place, op.what, op.expected);
+            let cause = format!("{}: {what} did {res} of {} bytes", self.place, op.expected);
             return Failure::run(cause).fix("the volume may have become smaller meanwhile: try again");
         }
-        let failure = Failure::run(format!("{}: {}{at} failed: {}", self.place, op.what, Errno(-res)));
+        let failure = Failure::run(format!("{}: {what} failed: {}", self.place, Errno(-res)));
         match -res {
             libc::ENOSPC => failure.fix("make room: delete volumes or snapshots, or sheave pool grow"),
             libc::EROFS | libc::EBADF => failure.fix("a snapshot cannot be written: make a clone of it"),

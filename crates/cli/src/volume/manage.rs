@@ -112,7 +112,8 @@ pub fn rollback(args: &args::RollbackArgs) -> Result<(), Failure> {
     let VolumePlace { pool: place, name } = &args.volume;
     one(place, args.json, "rolled back", |pool| {
         // Both must be there before anybody is asked about them.
-        (info(pool, name)?, info(pool, &args.snapshot)?);
+        info(pool, name)?;
+        info(pool, &args.snapshot)?;
         let what = format!("{} becomes what '{}' is; what was written since is lost", args.volume, args.snapshot);
         confirm::destroy(args.yes, &what)?;
         pool.rollback(name, &args.snapshot).map_err(failure::pool)?;

@@ -83,7 +83,7 @@ impl Sink {
 
     /// Puts zeroes at `pos`.
     pub fn hole(&mut self, pos: u64, len: u64) -> Result<(), Failure> {
-        const ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+        static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
         if matches!(self.to, To::File(_)) {
             return Ok(());
         }

@@ -112,6 +112,11 @@ impl OpenFile {
         }
     }
 
+    /// Gives the seat up, when all I/O of this ring to the file has ended.
+    pub fn leave_grace(&mut self) {
+        self.seat = None;
+    }
+
     /// The flags of kiocbs that are [counted](OpenFile::count) in this section.
     #[inline(always)]
     pub fn count_flags(&self) -> u16 {

@@ -1,5 +1,7 @@
 //! The engine on a raw disk, where a file is its device.
 
+use sheave_iomap::RawFile;
+
 use super::*;
 use crate::disk::{DiskOptions, Image, SimDisk};
 use crate::rng::Rng;

@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use sheave_base::status::Status;
 use sheave_base::sync::{Arc, Mutex};
 use sheave_blk::bio::BVec;
 use sheave_iomap::completion_plan::MayBlock;
@@ -19,7 +20,7 @@ use sheave_iomap::{FallocateMode, File, Kiocb, dio};
 use super::pool::{AcctCounts, Pool, PoolOptions, Submitter};
 use super::work::{REFUSED, Section, Source, WorkFlags};
 use super::{Account, Cancelled, LockStats};
-use crate::blocking::{result_of, result_of_map};
+use crate::blocking::{result_of, result_of_fallocate, result_of_map};
 use crate::error::RingError;
 use crate::file_work::{EndList, lock};
 use crate::task_work::DoneQueue;
@@ -91,12 +92,8 @@ impl Source for RingSource {
             }
             Some(Work::Sum(file, sum)) => sum.run(&*file, token),
             Some(Work::Sync(file)) => result_of(dio::sync(&*file, token)),
-            Some(Work::Map(file, pos, len, intent)) => {
-                result_of_map(file.map_blocking(pos, len, intent, token).map(|_| ()))
-            }
-            Some(Work::Fallocate(file, mode, pos, len)) => {
-                file.fallocate(mode, pos, len, token).map_or_else(|status| -status.errno(), |()| 0)
-            }
+            Some(Work::Map(file, pos, len, intent)) => result_of_map(map_range(&*file, pos, len, intent, token)),
+            Some(Work::Fallocate(file, mode, pos, len)) => result_of_fallocate(file.fallocate(mode, pos, len, token)),
             Some(Work::Issue) | None => ISSUE_NOW,
         }
     }
@@ -108,6 +105,18 @@ impl Source for RingSource {
     fn finish(&self, done: &[(u32, i32)]) {
         self.done.finish(done);
     }
+}
+
+/// Has a file find its answers for the whole of a range. One piece is not enough: the ring asks for all of them again,
+/// and would come back for ever with the second one, which nobody was asked to map.
+fn map_range(file: &dyn File, pos: u64, len: u64, intent: Intent, token: &MayBlock) -> Result<(), Status> {
+    let end = pos.saturating_add(len);
+    let mut at = pos;
+    while at < end {
+        // A file that answers with nothing is the ring's to refuse.
+        at = at.saturating_add(file.map_blocking(at, end - at, intent, token)?.len.max(1));
+    }
+    Ok(())
 }
 
 /// Makes an [`IoWq`].
@@ -307,9 +316,9 @@ impl RingWq {
         let flags = match work {
             Work::Issue => return submitter.queue(slot, WorkFlags::SHORT),
             // One at a time of each kind by itself (I1 of `file_work`).
-            Work::Complete(..) | Work::Sync(..) => WorkFlags::BOUND,
+            Work::Complete(..) | Work::Sync(..) | Work::Sum(..) => WorkFlags::BOUND,
             // I4 of `blocking`.
-            Work::Map(..) | Work::Fallocate(..) | Work::Sum(..) => WorkFlags::UNBOUND,
+            Work::Map(..) | Work::Fallocate(..) => WorkFlags::UNBOUND,
         };
         *submitter.source().load(slot) = Some(work);
         submitter.queue(slot, flags)
@@ -336,6 +345,17 @@ impl RingWq {
         if let Some(submitter) = &mut self.submitter {
             submitter.commit();
         }
+    }
+
+    /// Waits for these slots, when the ring goes.
+    pub(crate) fn wait_for(&mut self, wanted: impl Fn(u32) -> bool) {
+        let Some(submitter) = &mut self.submitter else { return };
+        if self.pool.pool.is_stepped() {
+            submitter.commit();
+            let waits = |slot| wanted(slot) && !submitter.is_idle(slot);
+            while (0..self.slots).any(waits) && self.pool.step_account(Account::Bound) {}
+        }
+        submitter.wait_for(wanted);
     }
 
     /// Whether something was queued and not handed over.

@@ -3,6 +3,7 @@
 
 use sheave_blk::bio::{NO_FIXED_BUF, Op};
 use sheave_blk::ctx::BioSpec;
+use sheave_iomap::dio::OpenFile;
 use sheave_iomap::{FallocateMode, Kiocb};
 
 use crate::io_wq::Work;
@@ -26,8 +27,10 @@ pub(crate) fn prep(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
 
 /// Checks mode and range, then sends write-zeroes, or lets a worker have the file do it.
 pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
-    if ring.core.reqs[slot].data[1] != 0 {
-        return send(ring, slot);
+    let req = &ring.core.reqs[slot];
+    if req.data[1] != 0 {
+        let identity = ring.core.files.get(req.file as usize).is_some_and(OpenFile::is_identity);
+        return if identity { send(ring, slot) } else { send_to_file(ring, slot) };
     }
     match begin(ring, slot) {
         Ok(issue) => issue,
@@ -70,10 +73,9 @@ fn begin(ring: &mut Ring, slot: u32) -> Result<Issue, i32> {
     }
     if !file.is_identity() {
         // The file does it itself, where it may wait.
-        let mode = if mode & PUNCH_HOLE != 0 { FallocateMode::PunchHole } else { FallocateMode::ZeroRange };
         req.data = [off, off + len];
         req.kiocb = Kiocb::started(off, 0, 0);
-        return Ok(send_to_file(ring, slot, mode));
+        return Ok(send_to_file(ring, slot));
     }
     req.kiocb = Kiocb::started(off, 0, 0);
     req.data = [off, off + len];
@@ -81,8 +83,10 @@ fn begin(ring: &mut Ring, slot: u32) -> Result<Issue, i32> {
 }
 
 /// Where a cancel finds it until a worker has begun.
-fn send_to_file(ring: &mut Ring, slot: u32, mode: FallocateMode) -> Issue {
-    let [pos, end] = ring.core.reqs[slot].data;
+fn send_to_file(ring: &mut Ring, slot: u32) -> Issue {
+    let req = &ring.core.reqs[slot];
+    let [pos, end] = req.data;
+    let mode = if req.len & PUNCH_HOLE != 0 { FallocateMode::PunchHole } else { FallocateMode::ZeroRange };
     let Some(file) = ring.core.files.get(ring.core.reqs[slot].file as usize) else {
         return Issue::Done(-errno::EBADF);
     };

@@ -1,14 +1,17 @@
 //! A file that is more than its device, in patches: written, unwritten, holes, new and shared space; what it knows of
 //! its mappings it forgets again.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::WriteDone;
+use sheave_iomap::grace::Grace;
 use sheave_iomap::mapping::{Intent, MAP_DIRTY, MAP_NEW, MAP_SHARED};
-use sheave_iomap::{File, Mapping, MappingKind};
+use sheave_iomap::{FallocateMode, File, Mapping, MappingKind};
 
 /// Bytes of a patch.
 const PATCH: u64 = 8192;
@@ -18,12 +21,44 @@ const PATCH: u64 = 8192;
 pub struct Patchy {
     device: Device,
     asked: AtomicU32,
+    grace: Arc<Grace>,
+    /// Ends of writes that named other mappings than they can have used.
+    wrong: AtomicU32,
 }
 
 impl Patchy {
     /// On this device.
     pub fn new(device: &Device) -> Patchy {
-        Patchy { device: device.clone(), asked: AtomicU32::new(0) }
+        let (grace, wrong) = (Arc::new(Grace::new()), AtomicU32::new(0));
+        Patchy { device: device.clone(), asked: AtomicU32::new(0), grace, wrong }
+    }
+
+    /// With nothing in flight: nothing is counted, and what was told was right.
+    pub fn check(&self) {
+        assert!(self.grace.is_over(self.grace.start()), "something is counted for ever: {:?}", self.grace);
+        assert_eq!(self.wrong.load(Ordering::Relaxed), 0, "ends of writes with wrong pieces");
+    }
+
+    /// Rings that have it open.
+    pub fn seats(&self) -> usize {
+        self.grace.seats()
+    }
+
+    /// Where the bytes from `pos` on lie, up to the end of their patch.
+    fn place(&self, pos: u64, len: u64, intent: Intent) -> Mapping {
+        let patch = pos / PATCH;
+        let hole = if intent == Intent::Read { MappingKind::Hole } else { MappingKind::Unwritten };
+        let (kind, flags) = match patch % 7 {
+            0 => (MappingKind::Unwritten, 0),
+            1 => (hole, MAP_NEW),
+            2 => (MappingKind::Mapped, MAP_SHARED),
+            3 => (MappingKind::Mapped, MAP_DIRTY),
+            _ => (MappingKind::Mapped, 0),
+        };
+        // The patches lie in reverse order.
+        let last = self.size_bytes() / PATCH - 1;
+        let addr = (last - patch) * PATCH + pos % PATCH;
+        Mapping { offset: pos, len: len.min(PATCH - pos % PATCH), addr, kind, flags }
     }
 
     /// One in so many calls is true.
@@ -48,19 +83,7 @@ impl File for Patchy {
         if pos >= self.size_bytes() {
             return Err(Status::NoSpc);
         }
-        let patch = pos / PATCH;
-        let hole = if intent == Intent::Read { MappingKind::Hole } else { MappingKind::Unwritten };
-        let (kind, flags) = match patch % 7 {
-            0 => (MappingKind::Unwritten, 0),
-            1 => (hole, MAP_NEW),
-            2 => (MappingKind::Mapped, MAP_SHARED),
-            3 => (MappingKind::Mapped, MAP_DIRTY),
-            _ => (MappingKind::Mapped, 0),
-        };
-        // The patches lie in reverse order.
-        let last = self.size_bytes() / PATCH - 1;
-        let addr = (last - patch) * PATCH + pos % PATCH;
-        Ok(Mapping { offset: pos, len: len.min(PATCH - pos % PATCH), addr, kind, flags })
+        Ok(self.place(pos, len, intent))
     }
 
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, _: &MayBlock) -> Result<Mapping, Status> {
@@ -68,11 +91,32 @@ impl File for Patchy {
     }
 
     fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
+        let (mut at, end) = (done.pos, done.pos + done.len);
+        let fits = |piece: &Mapping| {
+            let fits = *piece == self.place(at, end.saturating_sub(at), Intent::Write);
+            at += piece.len;
+            fits
+        };
+        let right = done.pieces.iter().all(fits) && at == end && !done.pieces.is_empty();
+        self.wrong.fetch_add(u32::from(!right), Ordering::Relaxed);
         match done.status {
             Status::Ok if self.one_in(13) => Err(Status::NoSpc),
             Status::Ok => Ok(()),
             status => Err(status),
         }
+    }
+
+    fn grace(&self) -> Option<&Arc<Grace>> {
+        Some(&self.grace)
+    }
+
+    fn needs_sync(&self) -> bool {
+        !self.one_in(3)
+    }
+
+    fn fallocate(&self, _: FallocateMode, _: u64, _: u64, _: &MayBlock) -> Result<(), Status> {
+        let over = self.grace.wait(self.grace.start(), Duration::from_secs(20));
+        if over { Ok(()) } else { Err(Status::Timeout) }
     }
 
     fn sync(&self, _: &MayBlock) -> Option<Result<(), Status>> {

@@ -4,7 +4,8 @@
 //! 4 KiB of memory for each leaf (256 MiB for 1 TiB mapped in units of 64 KiB); shared leaves count once.
 //!
 //! Invariants:
-//! - M1: nodes and leaves are shared (`Rc`) where the pages were, or where a record copied a map; a change copies first.
+//! - M1: nodes and leaves are shared (`Rc`) where the pages were, or where a record copied a map; a change copies
+//!   first.
 //! - M2: no leaf is without entries, and no entry without written bits.
 
 use std::collections::BTreeMap;

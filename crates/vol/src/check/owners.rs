@@ -1,7 +1,7 @@
 //! Who has which unit: no unit is had by two that may not share it, none by data and metadata at once.
 //!
-//! Owns the claims. A unit may be in several maps only when these are of one family (they descend from one volume) and it
-//! is at the same place in each: that is how snapshots share. Anything else is data of one volume served by another.
+//! Owns the claims. A unit may be in several maps only when these are of one family (they descend from one volume) and
+//! it is at the same place in each: that is how snapshots share. Anything else is data of one volume served by another.
 //! Who keeps a unit claimed wrongly: whose leaf was written last, as far as that can be told; then the older volume.
 
 use std::collections::{HashMap, HashSet};

@@ -1,8 +1,9 @@
 //! Carrying out a repair: the model, which findings have mended, becomes the pool.
 //!
-//! Owns writing it, the way a checkpoint is written: all pages into units that nothing uses, a flush, then the other
-//! superblock slot with a new incarnation, so that the journal is not replayed again; a flush. Until that superblock is
-//! whole the pool is as it was, and the repair can be started anew. Needs free units for all metadata once.
+//! Owns writing it, the way a checkpoint is written: all pages into units that nothing uses, a flush, then both
+//! superblock slots, one after the other, with a new incarnation, so that the journal is not replayed again. Until the
+//! first of them is whole the pool is as it was, and the repair can be started anew. Needs free units for all metadata
+//! once.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -115,10 +116,13 @@ impl Repair<'_> {
             self.io.write(at, &block).map_err(|status| failed(at, status))?;
         }
         flush(self.io)?;
-        let at = new.encode(&mut block);
-        self.io.write(at, &block).map_err(|status| failed(at, status))?;
-        flush(self.io)?;
-        Ok(new)
+        let twin = new.twin();
+        for sb in [&new, &twin] {
+            let at = sb.encode(&mut block);
+            self.io.write(at, &block).map_err(|status| failed(at, status))?;
+            flush(self.io)?;
+        }
+        Ok(twin)
     }
 
     /// Writes all maps; the volumes' entries with their roots. Nodes and leaves that relatives share are written once.

@@ -55,8 +55,8 @@ pub(super) fn replay(io: &dyn BlockIo, sb: &Superblock, model: &mut Model) -> Re
             debug_assert_eq!(again.as_ref(), Ok(&found));
             if let Some(damage) = found.torn {
                 out.notes.push(format!(
-                    "the journal ends with a torn commit at block {} ({damage}): a crash leaves that, and none of it was \
-                     acknowledged",
+                    "the journal ends with a torn commit at block {} ({damage}): a crash leaves that, and none of it \
+                     was acknowledged",
                     found.next_seq
                 ));
             }

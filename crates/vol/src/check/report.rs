@@ -1,6 +1,7 @@
 //! What a check tells.
 //!
-//! Owns the findings' kinds and words. Every finding says where, what it means for the data, and what repairing it does.
+//! Owns the findings' kinds and words. Every finding says where, what it means for the data, and what repairing it
+//! does.
 
 use std::fmt;
 

@@ -38,6 +38,12 @@ impl Arena {
         self.chunks.get(chunk)?.get()?.get((node << self.shift) + word)
     }
 
+    /// A word of a node whose place is known.
+    #[inline(always)]
+    pub(crate) fn word_at(&self, (chunk, node): (usize, usize), word: usize) -> Option<&AtomicU64> {
+        self.chunks.get(chunk)?.get()?.get((node << self.shift) + word)
+    }
+
     /// All words of a node.
     #[inline]
     pub(crate) fn node(&self, id: u32) -> Option<&[AtomicU64]> {
@@ -66,7 +72,7 @@ impl Arena {
 
 /// Chunk of a node, and its number within the chunk.
 #[inline(always)]
-fn place(id: u32) -> (usize, usize) {
+pub(super) fn place(id: u32) -> (usize, usize) {
     let shifted = id as usize + (1 << FIRST_SHIFT);
     let log = shifted.ilog2();
     ((log - FIRST_SHIFT) as usize, shifted - (1 << log))
@@ -74,14 +80,14 @@ fn place(id: u32) -> (usize, usize) {
 
 /// Memory that the system hands out zeroed and page by page, as it is touched.
 #[cfg(not(feature = "shuttle"))]
-fn zeroed(words: usize) -> Option<Box<[AtomicU64]>> {
+pub(super) fn zeroed(words: usize) -> Option<Box<[AtomicU64]>> {
     use zerocopy::FromZeros;
     <[AtomicU64]>::new_box_zeroed_with_elems(words).ok()
 }
 
 /// The model checkers' atomics are no plain words.
 #[cfg(feature = "shuttle")]
-fn zeroed(words: usize) -> Option<Box<[AtomicU64]>> {
+pub(super) fn zeroed(words: usize) -> Option<Box<[AtomicU64]>> {
     Some((0..words).map(|_| AtomicU64::new(0)).collect())
 }
 

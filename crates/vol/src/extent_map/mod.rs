@@ -19,6 +19,7 @@
 pub(crate) mod arena;
 pub(crate) mod entry;
 pub(crate) mod nodes;
+pub(crate) mod top;
 pub(crate) mod tree;
 
 use sheave_base::status::Status;
@@ -28,6 +29,7 @@ use sheave_iomap::{Mapping, MappingKind};
 
 pub(crate) use arena::Arena;
 pub(crate) use entry::{BLOCK_SHIFT, Entry, Geometry, INDEX_SHIFT};
+pub(crate) use top::Top;
 
 /// On the number of a node: it may have other parents.
 pub(crate) const TAG: u64 = 1 << 31;
@@ -71,7 +73,7 @@ impl ExtentMap {
 
     /// Goes to a unit.
     #[inline(always)]
-    pub(crate) fn find(&self, top: &Arena, unit: u64) -> Spot {
+    pub(crate) fn find(&self, top: &Top, unit: u64) -> Spot {
         let geometry = &self.geometry;
         let slot = (unit & ((1 << geometry.leaf_shift) - 1)) as usize;
         let nothing = Spot { entry: Entry::NONE, tagged: false, leaf: 0, slot };
@@ -80,7 +82,7 @@ impl ExtentMap {
             return nothing;
         }
         // Acquire: pairs with the Release stores of numbers in `tree` (I1), as does the next one.
-        let Some(first) = top.word(at as u32, 0).map(|word| word.load(Ordering::Acquire)) else { return nothing };
+        let Some(first) = top.word(at as u32).map(|word| word.load(Ordering::Acquire)) else { return nothing };
         let child = (unit >> geometry.leaf_shift) as usize & ((1 << INDEX_SHIFT) - 1);
         let second = match self.index.word(id_of(first), child) {
             Some(word) if first != 0 => word.load(Ordering::Acquire), // Acquire: pairs as the one above
@@ -120,57 +122,141 @@ impl ExtentMap {
         run
     }
 
+    /// The entry of a unit on the short way, and whether a tag is on it.
+    #[inline(always)]
+    fn short(&self, top: &Top, unit: u64) -> Option<(Entry, bool)> {
+        let short = top.short(unit >> self.geometry.leaf_shift)?;
+        let slot = unit as usize & (self.geometry.leaf_entries() - 1);
+        // Acquire: pairs with the Release stores of entries in `tree` (I3).
+        let entry = self.leaves.word_at(short.place(), slot)?.load(Ordering::Acquire);
+        Some((Entry(entry), short.is_tagged()))
+    }
+
+    /// `find`, and the short way is remembered.
+    fn find_and_remember(&self, top: &Top, unit: u64) -> Spot {
+        let epoch = top.epoch();
+        let spot = self.find(top, unit);
+        if spot.leaf != 0 {
+            top.remember(epoch, unit >> self.geometry.leaf_shift, spot.leaf, spot.tagged);
+        }
+        spot
+    }
+
     /// Where `pos..` of a volume lies, for a reader: at most `len` bytes.
-    #[inline]
-    pub(crate) fn lookup_read(&self, top: &Arena, pos: u64, len: u64) -> Result<Mapping, Status> {
-        let geometry = &self.geometry;
-        let spot = self.find(top, pos >> geometry.unit_shift);
-        let offset = pos & (geometry.unit_bytes() - 1);
-        let len = len.min(geometry.unit_bytes() - offset);
-        let addr = (spot.entry.phys() << geometry.unit_shift) + offset;
-        if spot.entry.has(Entry::ALLOC | Entry::FULL) {
+    #[inline(always)]
+    pub(crate) fn lookup_read(&self, top: &Top, pos: u64, len: u64) -> Result<Mapping, Status> {
+        let unit_shift = self.geometry.unit_shift;
+        let offset = pos & ((1 << unit_shift) - 1);
+        if let Some((entry, _)) = self.short(top, pos >> unit_shift)
+            && entry.has(Entry::ALLOC | Entry::FULL)
+            && len <= (1 << unit_shift) - offset
+        {
+            let addr = (entry.phys() << unit_shift) + offset;
             return Ok(Mapping { offset: pos, len, addr, kind: MappingKind::Mapped, flags: 0 });
         }
-        if !spot.entry.is_alloc() {
-            return Ok(Mapping { offset: pos, len, addr: 0, kind: MappingKind::Hole, flags: 0 });
-        }
-        let (written, len) = self.block_run(top, pos, len, &spot)?;
-        let kind = if written { MappingKind::Mapped } else { MappingKind::Unwritten };
-        Ok(Mapping { offset: pos, len, addr, kind, flags: 0 })
+        self.lookup_read_far(top, pos, len)
     }
 
     /// The same for a writer: `None` when the answer takes a change of the map.
-    #[inline]
-    pub(crate) fn lookup_write(&self, top: &Arena, pos: u64, len: u64) -> Option<Mapping> {
-        let geometry = &self.geometry;
-        let spot = self.find(top, pos >> geometry.unit_shift);
-        let offset = pos & (geometry.unit_bytes() - 1);
-        let len = len.min(geometry.unit_bytes() - offset);
-        let addr = (spot.entry.phys() << geometry.unit_shift) + offset;
-        let flags = if spot.entry.any(Entry::DIRTY) { MAP_DIRTY } else { 0 };
+    #[inline(always)]
+    pub(crate) fn lookup_write(&self, top: &Top, pos: u64, len: u64) -> Option<Mapping> {
+        let unit_shift = self.geometry.unit_shift;
+        let offset = pos & ((1 << unit_shift) - 1);
         let plain = Entry::ALLOC | Entry::FULL;
-        if spot.entry.0 & (plain | Entry::STOPS_WRITES) == plain && !spot.tagged {
+        if let Some((entry, false)) = self.short(top, pos >> unit_shift)
+            && entry.0 & (plain | Entry::STOPS_WRITES) == plain
+            && len <= (1 << unit_shift) - offset
+        {
+            let flags = if entry.any(Entry::DIRTY) { MAP_DIRTY } else { 0 };
+            let addr = (entry.phys() << unit_shift) + offset;
             return Some(Mapping { offset: pos, len, addr, kind: MappingKind::Mapped, flags });
         }
+        self.lookup_write_far(top, pos, len)
+    }
+
+    /// What is not on the short way, not written as a whole, or longer than the rest of its unit.
+    #[inline(never)]
+    fn lookup_read_far(&self, top: &Top, pos: u64, len: u64) -> Result<Mapping, Status> {
+        let geometry = &self.geometry;
+        let spot = self.find_and_remember(top, pos >> geometry.unit_shift);
+        let offset = pos & (geometry.unit_bytes() - 1);
+        let here = len.min(geometry.unit_bytes() - offset);
+        if !spot.entry.is_alloc() {
+            let len = if spot.leaf == 0 { self.no_leaf(pos, len) } else { here };
+            return Ok(Mapping { offset: pos, len, addr: 0, kind: MappingKind::Hole, flags: 0 });
+        }
+        let addr = (spot.entry.phys() << geometry.unit_shift) + offset;
+        let (written, run) =
+            if spot.entry.any(Entry::FULL) { (true, here) } else { self.block_run(top, pos, here, &spot)? };
+        let kind = if written { MappingKind::Mapped } else { MappingKind::Unwritten };
+        let full = Entry::ALLOC | Entry::FULL;
+        let len = if written && run < len && run == geometry.unit_bytes() - offset {
+            self.extend(top, pos, len, spot.entry, |entry, _| entry.has(full))
+        } else {
+            run
+        };
+        Ok(Mapping { offset: pos, len, addr, kind, flags: 0 })
+    }
+
+    #[inline(never)]
+    fn lookup_write_far(&self, top: &Top, pos: u64, len: u64) -> Option<Mapping> {
+        let geometry = &self.geometry;
+        let spot = self.find_and_remember(top, pos >> geometry.unit_shift);
         if spot.tagged || spot.entry.any(Entry::STOPS_WRITES) || !spot.entry.is_alloc() {
             return None;
         }
-        let (written, run) = self.block_run(top, pos, len, &spot).ok()?;
+        let offset = pos & (geometry.unit_bytes() - 1);
+        let here = len.min(geometry.unit_bytes() - offset);
+        let addr = (spot.entry.phys() << geometry.unit_shift) + offset;
+        let dirty = spot.entry.0 & Entry::DIRTY;
+        let flags = if dirty != 0 { MAP_DIRTY } else { 0 };
+        let (written, run) =
+            if spot.entry.any(Entry::FULL) { (true, here) } else { self.block_run(top, pos, here, &spot).ok()? };
         if written {
-            return Some(Mapping { offset: pos, len: run, addr, kind: MappingKind::Mapped, flags });
+            let plain = Entry::ALLOC | Entry::FULL;
+            let len = if run < len && run == geometry.unit_bytes() - offset {
+                self.extend(top, pos, len, spot.entry, |entry, tagged| {
+                    !tagged && entry.0 & (plain | Entry::STOPS_WRITES | Entry::DIRTY) == plain | dirty
+                })
+            } else {
+                run
+            };
+            return Some(Mapping { offset: pos, len, addr, kind: MappingKind::Mapped, flags });
         }
-        let whole = (pos | run) & ((1 << BLOCK_SHIFT) - 1) == 0;
-        if !whole || !spot.entry.any(Entry::HANDED) {
+        let whole = run & !((1 << BLOCK_SHIFT) - 1);
+        if pos & ((1 << BLOCK_SHIFT) - 1) != 0 || whole == 0 || !spot.entry.any(Entry::HANDED) {
             return None;
         }
         let flags = MAP_NEW | MAP_DIRTY;
-        Some(Mapping { offset: pos, len: run, addr, kind: MappingKind::Unwritten, flags })
+        Some(Mapping { offset: pos, len: whole, addr, kind: MappingKind::Unwritten, flags })
+    }
+
+    /// Bytes from `pos`, of `len`, until a leaf could begin.
+    fn no_leaf(&self, pos: u64, len: u64) -> u64 {
+        let leaf = self.geometry.unit_bytes() << self.geometry.leaf_shift;
+        len.min(leaf - (pos & (leaf - 1)))
+    }
+
+    /// Bytes from `pos`, of `len`, that lie in one piece in units like the first.
+    fn extend(&self, top: &Top, pos: u64, len: u64, first: Entry, like: impl Fn(Entry, bool) -> bool) -> u64 {
+        let geometry = &self.geometry;
+        let from = pos >> geometry.unit_shift;
+        let last = (pos + len - 1) >> geometry.unit_shift;
+        let mut unit = from + 1;
+        while unit <= last {
+            let spot = self.find(top, unit);
+            if spot.entry.phys() != first.phys() + (unit - from) || !like(spot.entry, spot.tagged) {
+                break;
+            }
+            unit += 1;
+        }
+        len.min((unit << geometry.unit_shift) - pos)
     }
 
     /// Whether the block at `pos` is written, and how many bytes (of `len`, in one unit) are the same; `Again` when the
     /// entry changed meanwhile.
     #[inline]
-    fn block_run(&self, top: &Arena, pos: u64, len: u64, spot: &Spot) -> Result<(bool, u64), Status> {
+    fn block_run(&self, top: &Top, pos: u64, len: u64, spot: &Spot) -> Result<(bool, u64), Status> {
         let offset = pos & (self.geometry.unit_bytes() - 1);
         let first = (offset >> BLOCK_SHIFT) as u32;
         let end = ((offset + len - 1) >> BLOCK_SHIFT) as u32 + 1;

@@ -19,6 +19,8 @@ pub(crate) struct Node {
     pub(crate) parents: u32,
     /// Words that are not empty.
     pub(crate) used: u32,
+    /// Of a leaf: written blocks.
+    pub(crate) written: u32,
     /// The page that it has on the device, if that is what it says.
     pub(crate) page: PageRef,
     pub(crate) dirty: bool,
@@ -50,7 +52,7 @@ impl Nodes {
                 id
             }
         };
-        self.nodes[id as usize] = Node { parents: 1, used: 0, page: PageRef::NONE, dirty: true };
+        self.nodes[id as usize] = Node { parents: 1, dirty: true, ..Node::default() };
         self.live += 1;
         self.dirty += 1;
         Some(id)
@@ -110,6 +112,13 @@ impl Nodes {
     pub(crate) fn add_used(&mut self, id: u32, count: u32) {
         self.nodes[id as usize].used += count;
         self.total_used += u64::from(count);
+    }
+
+    /// Blocks of a leaf became written, or were and are not.
+    #[inline]
+    pub(crate) fn add_written(&mut self, id: u32, more: u32, fewer: u32) {
+        let node = &mut self.nodes[id as usize];
+        node.written = (node.written + more).saturating_sub(fewer);
     }
 
     /// One word less; true when none is left.

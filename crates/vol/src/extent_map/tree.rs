@@ -14,7 +14,7 @@ use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 
 use super::nodes::{Node, Nodes};
-use super::{Arena, Entry, ExtentMap, INDEX_SHIFT, TAG, id_of};
+use super::{Entry, ExtentMap, INDEX_SHIFT, TAG, Top, id_of};
 use crate::alloc::Units;
 use crate::alloc::pages::Pages;
 use crate::limbo::Freed;
@@ -62,24 +62,27 @@ impl Tree {
 
     /// The place of a unit on a way that belongs to this top alone: missing nodes are made, shared ones copied. All of
     /// the way is dirty then.
-    pub(crate) fn own(&mut self, top: &Arena, unit: u64) -> Result<Place, Status> {
+    pub(crate) fn own(&mut self, top: &Top, unit: u64) -> Result<Place, Status> {
         let (at, child, slot) = self.split(unit);
         if !top.make(at) {
             return Err(Status::NoMem);
         }
         let map = Arc::clone(&self.map);
-        let top_word = top.word(at, 0).ok_or(Status::NoMem)?;
-        let index = self.own_index(top_word, &map)?;
+        let top_word = top.word(at).ok_or(Status::NoMem)?;
+        let (index, new_way) = self.own_index(top_word, &map)?;
         let index_word = map.index.word(index, child).ok_or(Status::NoMem)?;
-        let leaf = self.own_leaf(index, index_word, &map)?;
-        Ok(Place { leaf, slot })
+        let leaf = self.own_leaf(index, index_word, &map);
+        if new_way || leaf.is_ok_and(|leaf| leaf.1) {
+            top.forget();
+        }
+        Ok(Place { leaf: leaf?.0, slot })
     }
 
     /// The place of a unit as it is, to change what all who have it see; its way becomes dirty.
-    pub(crate) fn touch(&mut self, top: &Arena, unit: u64) -> Option<Place> {
+    pub(crate) fn touch(&mut self, top: &Top, unit: u64) -> Option<Place> {
         let (at, child, slot) = self.split(unit);
         // Relaxed, both: we are under the lock that all stores are made under.
-        let index = id_of(top.word(at, 0)?.load(Ordering::Relaxed));
+        let index = id_of(top.word(at)?.load(Ordering::Relaxed));
         let leaf = id_of(self.map.index.word(index, child)?.load(Ordering::Relaxed));
         if index == 0 || leaf == 0 {
             return None;
@@ -89,21 +92,22 @@ impl Tree {
         Some(Place { leaf, slot })
     }
 
-    fn own_index(&mut self, top_word: &AtomicU64, map: &ExtentMap) -> Result<u32, Status> {
+    /// An index node of this way alone, and whether the way has changed.
+    fn own_index(&mut self, top_word: &AtomicU64, map: &ExtentMap) -> Result<(u32, bool), Status> {
         let word = top_word.load(Ordering::Relaxed); // Relaxed: under the lock.
         let old = id_of(word);
         if old == 0 {
             let new = self.new_index(map)?;
             // Release: pairs with the Acquire load in `ExtentMap::find`, as do all such stores here.
             top_word.store(u64::from(new), Ordering::Release);
-            return Ok(new);
+            return Ok((new, false));
         }
         if word & TAG == 0 || !self.index.is_shared(old) {
             if word & TAG != 0 {
                 top_word.store(u64::from(old), Ordering::Release); // Release: pairs as above
             }
             self.index.touch(old);
-            return Ok(old);
+            return Ok((old, word & TAG != 0));
         }
         let new = self.new_index(map)?;
         let (Some(from), Some(to)) = (map.index.node(old), map.index.node(new)) else { return Err(Status::NoMem) };
@@ -119,31 +123,32 @@ impl Tree {
         top_word.store(u64::from(new), Ordering::Release); // Release: pairs as above
         let last = self.index.put(old);
         debug_assert!(last.is_none(), "it is shared");
-        Ok(new)
+        Ok((new, true))
     }
 
-    fn own_leaf(&mut self, index: u32, index_word: &AtomicU64, map: &ExtentMap) -> Result<u32, Status> {
+    /// The same for a leaf.
+    fn own_leaf(&mut self, index: u32, index_word: &AtomicU64, map: &ExtentMap) -> Result<(u32, bool), Status> {
         let word = index_word.load(Ordering::Relaxed); // Relaxed: under the lock.
         let old = id_of(word);
         if old == 0 {
             let new = self.new_leaf(map)?;
             self.index.add_used(index, 1);
             index_word.store(u64::from(new), Ordering::Release); // Release: pairs as in `own_index`
-            return Ok(new);
+            return Ok((new, false));
         }
         if word & TAG == 0 || !self.leaves.is_shared(old) {
             if word & TAG != 0 {
                 index_word.store(u64::from(old), Ordering::Release); // Release: pairs as in `own_index`
             }
             self.leaves.touch(old);
-            return Ok(old);
+            return Ok((old, word & TAG != 0));
         }
         let new = self.new_leaf(map)?;
         self.copy_leaf(old, new, map);
         index_word.store(u64::from(new), Ordering::Release); // Release: pairs as in `own_index`
         let last = self.leaves.put(old);
         debug_assert!(last.is_none(), "it is shared");
-        Ok(new)
+        Ok((new, true))
     }
 
     fn copy_leaf(&mut self, old: u32, new: u32, map: &ExtentMap) {
@@ -166,6 +171,7 @@ impl Tree {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed); // Relaxed, both: as above
         }
         self.leaves.add_used(new, self.leaves.node(old).used);
+        self.leaves.add_written(new, self.leaves.node(old).written, 0);
     }
 
     /// An index node without children.
@@ -260,7 +266,7 @@ impl Tree {
     }
 
     /// Sets or clears the written bits of some blocks of a unit.
-    pub(crate) fn set_bits(&self, place: Place, first: u32, count: u32, written: bool) {
+    pub(crate) fn set_bits(&mut self, place: Place, first: u32, count: u32, written: bool) {
         let mut at = (place.slot << self.map.geometry.blocks_shift()) + first as usize;
         let end = at + count as usize;
         while at < end {
@@ -268,8 +274,10 @@ impl Tree {
             let mask = (u64::MAX >> (64 - here)) << (at & 63);
             if let Some(word) = self.map.bits.word(place.leaf, at >> 6) {
                 let old = word.load(Ordering::Relaxed); // Relaxed: under the lock.
+                let new = if written { old | mask } else { old & !mask };
                 // Release: pairs with the Acquire load in `ExtentMap::written_run`.
-                word.store(if written { old | mask } else { old & !mask }, Ordering::Release);
+                word.store(new, Ordering::Release);
+                self.leaves.add_written(place.leaf, (new & !old).count_ones(), (old & !new).count_ones());
             }
             at += here;
         }
@@ -290,7 +298,7 @@ impl Tree {
     }
 
     /// Replaces the written bits of a unit.
-    pub(crate) fn store_bits(&self, place: Place, bits: &[u64]) {
+    pub(crate) fn store_bits(&mut self, place: Place, bits: &[u64]) {
         let blocks = self.map.geometry.blocks() as usize;
         for (at, bits) in bits.iter().enumerate().take(blocks.div_ceil(64)) {
             let (first, count) = (at * 64, blocks.min(64));
@@ -306,16 +314,18 @@ impl Tree {
     }
 
     /// Fills a new leaf with what its page says: `words` words of written bits an entry.
-    pub(crate) fn fill_leaf(&self, leaf: u32, entries: &[u64], written: &[u64], words: usize) {
+    pub(crate) fn fill_leaf(&mut self, leaf: u32, entries: &[u64], written: &[u64], words: usize) {
         let geometry = &self.map.geometry;
         let blocks = geometry.blocks() as usize;
         let full = if blocks >= 64 { u64::MAX } else { (1 << blocks) - 1 };
         let (Some(to), Some(bits)) = (self.map.leaves.node(leaf), self.map.bits.node(leaf)) else { return };
+        let mut blocks_written = 0;
         for (at, ((to, &phys), written)) in to.iter().zip(entries).zip(written.chunks_exact(words)).enumerate() {
             if phys == 0 {
                 continue;
             }
             // Relaxed, all: nobody has the node's number; that is published later.
+            blocks_written += written.iter().map(|word| word.count_ones()).sum::<u32>();
             for (n, word) in written.iter().enumerate() {
                 let bit = at * blocks + n * 64;
                 let old = bits[bit >> 6].load(Ordering::Relaxed);
@@ -324,6 +334,7 @@ impl Tree {
             let flags = if written.iter().all(|word| *word == full) { Entry::FULL } else { 0 };
             to.store(Entry::at(phys).with(flags).0, Ordering::Relaxed);
         }
+        self.leaves.add_written(leaf, blocks_written, 0);
     }
 
     /// Whether all blocks of a unit are written, and whether any is.
@@ -334,27 +345,30 @@ impl Tree {
     }
 
     /// The new top has what the old one has: every node gets another parent, every way a tag on both sides.
-    pub(crate) fn share(&mut self, from: &Arena, to: &Arena, slots: u64) -> Result<(), Status> {
+    pub(crate) fn share(&mut self, from: &Top, to: &Top, slots: u64) -> Result<(), Status> {
         for at in 0..slots as u32 {
-            let Some(word) = from.word(at, 0) else { continue };
+            let Some(word) = from.word(at) else { continue };
             let id = word.load(Ordering::Relaxed); // Relaxed: under the lock.
             if id == 0 {
                 continue;
             }
-            let target = Some(()).filter(|()| to.make(at)).and_then(|()| to.word(at, 0)).ok_or(Status::NoMem)?;
+            let target = Some(()).filter(|()| to.make(at)).and_then(|()| to.word(at)).ok_or(Status::NoMem)?;
             self.index.get(id_of(id));
             word.store(id | TAG, Ordering::Release); // Release: pairs with the Acquire load in `find`
             target.store(id | TAG, Ordering::Release); // Release: pairs as above
         }
+        from.forget();
+        to.forget();
         Ok(())
     }
 
     /// Empties one slot of a top. What nobody else has is given up.
-    pub(crate) fn drop_slot(&mut self, top: &Arena, at: u32) {
-        let Some(word) = top.word(at, 0) else { return };
+    pub(crate) fn drop_slot(&mut self, top: &Top, at: u32) {
+        let Some(word) = top.word(at) else { return };
         let id = id_of(word.load(Ordering::Relaxed)); // Relaxed: under the lock.
         if id != 0 {
             word.store(0, Ordering::Release); // Release: pairs with the Acquire load in `find`
+            top.forget();
             self.put_index(id);
         }
     }
@@ -409,9 +423,9 @@ impl Tree {
     }
 
     /// Takes an empty leaf out of its way, and the index node if that is empty then. The way is this top's own.
-    pub(crate) fn prune(&mut self, top: &Arena, unit: u64) {
+    pub(crate) fn prune(&mut self, top: &Top, unit: u64) {
         let (at, child, _) = self.split(unit);
-        let Some(top_word) = top.word(at, 0) else { return };
+        let Some(top_word) = top.word(at) else { return };
         let index = id_of(top_word.load(Ordering::Relaxed)); // Relaxed: under the lock.
         let Some(index_word) = self.map.index.word(index, child) else { return };
         let leaf = id_of(index_word.load(Ordering::Relaxed)); // Relaxed: under the lock.
@@ -419,6 +433,7 @@ impl Tree {
             return;
         }
         index_word.store(0, Ordering::Release); // Release: pairs with the Acquire load in `find`
+        top.forget();
         self.put_leaf(leaf);
         self.index.touch(index);
         if self.index.sub_used(index) {
@@ -427,17 +442,18 @@ impl Tree {
     }
 
     /// Drops a whole leaf of a way that is this top's own as far as its index node.
-    pub(crate) fn drop_leaf(&mut self, top: &Arena, unit: u64) -> Result<(), Status> {
+    pub(crate) fn drop_leaf(&mut self, top: &Top, unit: u64) -> Result<(), Status> {
         let (at, child, _) = self.split(unit);
         let map = Arc::clone(&self.map);
-        let Some(top_word) = top.word(at, 0).filter(|word| word.load(Ordering::Relaxed) != 0) else { return Ok(()) };
-        let index = self.own_index(top_word, &map)?;
+        let Some(top_word) = top.word(at).filter(|word| word.load(Ordering::Relaxed) != 0) else { return Ok(()) };
+        let (index, _) = self.own_index(top_word, &map)?;
         let Some(index_word) = map.index.word(index, child) else { return Ok(()) };
         let leaf = id_of(index_word.load(Ordering::Relaxed)); // Relaxed: under the lock.
         if leaf == 0 {
             return Ok(());
         }
         index_word.store(0, Ordering::Release); // Release: pairs with the Acquire load in `find`
+        top.forget();
         self.put_leaf(leaf);
         if self.index.sub_used(index) {
             self.drop_slot(top, at);

@@ -1,7 +1,7 @@
 //! The label in the first block of each further member of a concatenation.
 //!
-//! Owns its encoding. The label tells a member given in the wrong place, or one of another pool, before anything is read
-//! from it. The superblock has the same list; the first member has no label, it has the superblocks.
+//! Owns its encoding. The label tells a member given in the wrong place, or one of another pool, before anything is
+//! read from it. The superblock has the same list; the first member has no label, it has the superblocks.
 
 use zerocopy::{FromBytes, IntoBytes};
 

@@ -1,7 +1,7 @@
 //! Leaf pages: which unit of the pool each unit of a volume has, and which of its 4 KiB are written.
 //!
-//! Owns their encoding. An entry is a unit of the pool, 0 for none; then a bitmap for each entry, of 1 byte for units of
-//! up to 8 blocks, else a bit a block. Units without any written block are not stored.
+//! Owns their encoding. An entry is a unit of the pool, 0 for none; then a bitmap for each entry, of 1 byte for units
+//! of up to 8 blocks, else a bit a block. Units without any written block are not stored.
 
 use crate::block::{Block, require_zero_tail};
 use crate::damage::{Damage, require};

@@ -8,7 +8,7 @@ use sheave_base::buf::Buf;
 use sheave_base::status::Status;
 use sheave_blk::Device;
 
-use super::options::{Checksum, CreateOptions};
+use super::options::CreateOptions;
 use crate::block::identify;
 use crate::format::{
     BLOCK, BLOCK_BYTES, JOURNAL_START, MAX_JOURNAL_BLOCKS, MAX_POOL_UNITS, MAX_UNIT_BYTES, MIN_JOURNAL_BLOCKS,
@@ -31,12 +31,6 @@ pub(super) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         return Err(invalid(
             format!("an allocation unit cannot have {unit} bytes"),
             "Use a power of two from 4k to 1M, such as 64k",
-        ));
-    }
-    if options.checksum != Checksum::None {
-        return Err(invalid(
-            "this version keeps no checksums of data".into(),
-            "Create the pool without them; metadata has its own always",
         ));
     }
     if device.limits().logical_block > BLOCK as u32 {

@@ -179,20 +179,20 @@ impl Pool {
             .ok_or_else(|| PoolError::NoVolume { name: name.to_string() })?;
         let open = vol.opened.upgrade().unwrap_or_else(|| StdArc::new(OpenToken));
         vol.opened = StdArc::downgrade(&open);
+        let geometry = &self.inner.map.geometry;
+        vol.core.top.open(geometry.units_of(vol.core.size()).div_ceil(geometry.leaf_entries() as u64));
         Ok(Volume::new(Arc::clone(&self.inner), Arc::clone(&vol.core), open))
     }
 
     /// Freezes the state of a volume (or snapshot) under a new name, read-only. What was completed before the call is in
     /// it, and nothing submitted after it.
-    pub fn snapshot(&self, source: &str, name: &str) -> Result<VolumeInfo, PoolError> {
-        self.inner.copy(source, name, true)?;
-        self.volume_info(name)
+    pub fn snapshot(&self, source: &str, name: &str) -> Result<(), PoolError> {
+        self.inner.copy(source, name, true).map(drop)
     }
 
     /// A writable volume with the content of a snapshot (or of a volume, as of now).
-    pub fn clone_volume(&self, source: &str, name: &str) -> Result<VolumeInfo, PoolError> {
-        self.inner.copy(source, name, false)?;
-        self.volume_info(name)
+    pub fn clone_volume(&self, source: &str, name: &str) -> Result<(), PoolError> {
+        self.inner.copy(source, name, false).map(drop)
     }
 
     /// Makes the volume what the snapshot is. The volume must not be open elsewhere in I/O.

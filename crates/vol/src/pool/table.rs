@@ -14,7 +14,7 @@ use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 
 use crate::PoolError;
-use crate::extent_map::Arena;
+use crate::extent_map::Top;
 use crate::page::PageRef;
 use crate::page::table::VolumeEntry;
 
@@ -30,12 +30,12 @@ pub(crate) struct VolumeCore {
     pub(crate) snapshot: bool,
     size: AtomicU64,
     /// The root of its map, a word a slot.
-    pub(crate) top: Arena,
+    pub(crate) top: Top,
 }
 
 impl VolumeCore {
     pub(crate) fn new(id: u32, snapshot: bool, size: u64) -> Arc<VolumeCore> {
-        Arc::new(VolumeCore { id, snapshot, size: AtomicU64::new(size), top: Arena::new(0) })
+        Arc::new(VolumeCore { id, snapshot, size: AtomicU64::new(size), top: Top::new() })
     }
 
     #[inline(always)]

@@ -120,7 +120,9 @@ proptest! {
     }
 
     #[test]
-    fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u8..12, words in 0u16..30) {
+    fn garbage_never_panics(
+        bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u8..12, words in 0u16..30,
+    ) {
         let mut bytes = bytes;
         for fix in [false, true] {
             if fix && bytes.len() >= 8 {

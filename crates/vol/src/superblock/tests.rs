@@ -85,6 +85,14 @@ fn unknown_features_are_refused_or_make_it_read_only() {
     let refused = Superblock::decode(&block, at, 1 << 30);
     assert_eq!(refused, Err(Damage::Features { bits: 0x40 }));
     assert!(refused.expect_err("refused").is_too_new());
+    // Checksums of data have a feature, a kind and a root; each without the others is refused.
+    let root = PageRef { address: 700 << 16, checksum: 5 };
+    let plain = samples::superblock(65536);
+    let sums = Superblock { checksum: Checksum::Crc32c, sums: root, sums_level: 1, ..plain.clone() };
+    assert_eq!(back(&sums), Ok(sums.clone()));
+    assert!(back(&Superblock { sums: root, sums_level: 1, ..plain }).is_err());
+    assert!(back(&Superblock { sums_level: 0, ..sums.clone() }).is_err());
+    assert!(back(&Superblock { sums: PageRef::NONE, ..sums }).is_err());
 }
 
 #[test]
@@ -123,14 +131,13 @@ proptest! {
     #[test]
     fn round_trip(
         generation: u64, shift in 12u32..=20, units in 70_000u64..1 << 30, journal in 16u32..=MAX_JOURNAL_BLOCKS,
-        next_volume in 1u32.., incarnation in 1u64.., replay_seq: u64, sum: u32, clean: bool, sums: bool, created: u64,
+        next_volume in 1u32.., incarnation in 1u64.., replay_seq: u64, sum: u32, clean: bool, created: u64,
         volumes in 0..=MAX_VOLUMES, level in 0u16..=4, page in 66_000u64..70_000, cut in 1u64..70_000,
     ) {
         let unit = 1u64 << shift;
         let sb = Superblock {
             generation, clean, next_volume, incarnation, replay_seq, created, volumes,
             unit_bytes: 1 << shift,
-            checksum: if sums { Checksum::Crc32c } else { Checksum::None },
             total_units: units,
             journal_blocks: journal,
             table: if volumes == 0 { PageRef::NONE } else { PageRef { address: page * unit, checksum: sum } },

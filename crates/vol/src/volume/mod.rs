@@ -38,13 +38,15 @@ pub(crate) use report::usage;
 pub struct Volume {
     core: Arc<VolumeCore>,
     pool: Arc<PoolInner>,
+    read_only: bool,
     /// Held, not looked at: the table has a weak one.
     _open: std::sync::Arc<OpenToken>,
 }
 
 impl Volume {
     pub(crate) fn new(pool: Arc<PoolInner>, core: Arc<VolumeCore>, open: std::sync::Arc<OpenToken>) -> Volume {
-        Volume { core, pool, _open: open }
+        let read_only = core.snapshot || pool.read_only;
+        Volume { core, pool, read_only, _open: open }
     }
 
     /// Its name, now.
@@ -76,7 +78,7 @@ impl File for Volume {
     }
 
     fn is_read_only(&self) -> bool {
-        self.core.snapshot || self.pool.read_only
+        self.read_only
     }
 
     fn grace(&self) -> Option<&Arc<Grace>> {
@@ -90,6 +92,8 @@ impl File for Volume {
         }
         let mapping = if intent == Intent::Read {
             self.pool.map.lookup_read(&self.core.top, pos, len)
+        } else if self.read_only {
+            Err(Status::ReadOnly)
         } else {
             match self.pool.map.lookup_write(&self.core.top, pos, len) {
                 Some(mapping) => Ok(mapping),
@@ -127,7 +131,7 @@ impl File for Volume {
     }
 
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, may_block: &MayBlock) -> Result<Mapping, Status> {
-        if intent == Intent::Read || !self.fits(pos, len) || len == 0 || self.is_read_only() {
+        if intent == Intent::Read || !self.fits(pos, len) || len == 0 || self.read_only {
             return self.map(pos, len, intent);
         }
         let mapping = self.make_writable(pos, len, may_block)?;
@@ -155,7 +159,7 @@ impl File for Volume {
     }
 
     fn fallocate(&self, mode: FallocateMode, pos: u64, len: u64, may_block: &MayBlock) -> Result<(), Status> {
-        if self.is_read_only() {
+        if self.read_only {
             return Err(Status::ReadOnly);
         }
         let in_blocks = (pos | len) & (self.pool.block_bytes() - 1) == 0;

@@ -4,8 +4,8 @@
 //! the walk.
 
 use sheave_base::sync::Arc;
+use sheave_base::sync::atomic::Ordering;
 
-use crate::extent_map::tree::Place;
 use crate::extent_map::{BLOCK_SHIFT, Entry, INDEX_SHIFT, id_of};
 use crate::pool::state::{PoolInner, State};
 use crate::pool::table::VolumeCore;
@@ -13,6 +13,8 @@ use crate::{Extent, ExtentKind};
 
 /// Units looked at under one lock.
 const AT_ONCE: u64 = 4096;
+/// Slots of a top counted under one lock.
+const SLOTS_AT_ONCE: u64 = 4;
 
 /// Blocks and units of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,8 +22,6 @@ pub(crate) struct Usage {
     pub(crate) units: u64,
     pub(crate) shared: u64,
     pub(crate) written_blocks: u64,
-    /// Runs with one state, holes not counted.
-    pub(crate) extents: u64,
 }
 
 /// The extents of a range.
@@ -71,7 +71,6 @@ fn extent_at(pool: &PoolInner, state: &State, core: &VolumeCore, pos: u64, end: 
 
 /// Whether others have the unit too: it has several owners, or a node on the way has.
 fn is_shared(state: &State, core: &VolumeCore, unit: u64, entry: Entry) -> bool {
-    use sheave_base::sync::atomic::Ordering;
     let tree = &state.tree;
     let geometry = &tree.map.geometry;
     if tree.units.owners(entry.phys()) > 1 {
@@ -79,7 +78,7 @@ fn is_shared(state: &State, core: &VolumeCore, unit: u64, entry: Entry) -> bool 
     }
     let (slot, child) = (unit >> geometry.slot_shift(), (unit >> geometry.leaf_shift) & ((1 << INDEX_SHIFT) - 1));
     // Relaxed, both: under the lock.
-    let index = core.top.word(slot as u32, 0).map_or(0, |word| id_of(word.load(Ordering::Relaxed)));
+    let index = core.top.word(slot as u32).map_or(0, |word| id_of(word.load(Ordering::Relaxed)));
     if index != 0 && tree.index.is_shared(index) {
         return true;
     }
@@ -87,56 +86,43 @@ fn is_shared(state: &State, core: &VolumeCore, unit: u64, entry: Entry) -> bool 
     leaf != 0 && tree.leaves.is_shared(leaf)
 }
 
-/// Space of a volume, by a walk over its leaves, some at a time.
+/// Space of a volume, by a walk over its leaves, some at a time. What is shared as a whole leaf is not looked into.
 pub(crate) fn usage(pool: &PoolInner, core: &Arc<VolumeCore>) -> Usage {
-    let geometry = &pool.map.geometry;
     let mut usage = Usage::default();
-    let mut after: Option<(Entry, u32)> = None;
-    let (mut leaf, mut slots) = (0, u64::MAX);
-    while leaf >> INDEX_SHIFT < slots {
+    let mut slot = 0;
+    loop {
         let state = pool.lock();
-        let Some(vol) = state.table.get(core.id) else { break };
-        slots = vol.slots;
-        let stop = (leaf + (AT_ONCE >> geometry.leaf_shift).max(1)).min(slots << INDEX_SHIFT);
-        while leaf < stop {
-            let unit = leaf << geometry.leaf_shift;
-            let spot = pool.map.find(&core.top, unit);
-            if spot.leaf == 0 {
-                after = None;
-                let index = core.top.word((leaf >> INDEX_SHIFT) as u32, 0);
-                let empty = index.is_none_or(|word| word.load(sheave_base::sync::atomic::Ordering::Relaxed) == 0); // Relaxed: under the lock.
-                leaf = if empty { ((leaf | ((1 << INDEX_SHIFT) - 1)) + 1).min(stop) } else { leaf + 1 };
-                continue;
-            }
-            for slot in 0..geometry.leaf_entries() {
-                let place = Place { leaf: spot.leaf, slot };
-                let entry = state.tree.entry(place);
-                after = add_entry(&mut usage, &state, core, unit + slot as u64, place, entry, after);
-            }
-            leaf += 1;
-        }
+        let Some(vol) = state.table.get(core.id).filter(|vol| slot < vol.slots) else { return usage };
+        let stop = (slot + SLOTS_AT_ONCE).min(vol.slots);
+        (slot..stop).for_each(|slot| add_slot(&mut usage, &state, core, slot as u32));
+        slot = stop;
     }
-    usage
 }
 
-/// Counts one entry; what the next one continues.
-fn add_entry(
-    usage: &mut Usage,
-    state: &State,
-    core: &VolumeCore,
-    unit: u64,
-    place: Place,
-    entry: Entry,
-    after: Option<(Entry, u32)>,
-) -> Option<(Entry, u32)> {
-    if !entry.is_alloc() {
-        return None;
+fn add_slot(usage: &mut Usage, state: &State, core: &VolumeCore, slot: u32) {
+    let tree = &state.tree;
+    // Relaxed, all: under the lock.
+    let index = core.top.word(slot).map_or(0, |word| id_of(word.load(Ordering::Relaxed)));
+    if index == 0 {
+        return;
     }
-    let written: u32 = state.tree.bits(place).iter().map(|word| word.count_ones()).sum();
-    usage.units += 1;
-    usage.written_blocks += u64::from(written);
-    usage.shared += u64::from(is_shared(state, core, unit, entry));
-    let continues = after.is_some_and(|(last, blocks)| last.phys() + 1 == entry.phys() && blocks == written);
-    usage.extents += u64::from(!continues);
-    Some((entry, written))
+    let whole = tree.index.is_shared(index);
+    for word in tree.map.index.node(index).unwrap_or_default() {
+        let leaf = id_of(word.load(Ordering::Relaxed));
+        if leaf == 0 {
+            continue;
+        }
+        let node = tree.leaves.node(leaf);
+        usage.units += u64::from(node.used);
+        usage.written_blocks += u64::from(node.written);
+        if whole || tree.leaves.is_shared(leaf) {
+            usage.shared += u64::from(node.used);
+            continue;
+        }
+        let entries = tree.map.leaves.node(leaf).unwrap_or_default();
+        let entries = entries.iter().map(|word| Entry(word.load(Ordering::Relaxed)));
+        // Without the mark it is nobody else's.
+        let marked = entries.filter(|entry| entry.has(Entry::ALLOC | Entry::SHARED));
+        usage.shared += marked.filter(|entry| tree.units.owners(entry.phys()) > 1).count() as u64;
+    }
 }

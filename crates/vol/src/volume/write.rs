@@ -20,7 +20,7 @@ use sheave_base::status::Status;
 use sheave_base::sync::MutexGuard;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::mapping::{MAP_DIRTY, MAP_NEW};
-use sheave_iomap::{File, Mapping, MappingKind};
+use sheave_iomap::{Mapping, MappingKind};
 
 use super::Volume;
 use crate::extent_map::tree::Place;
@@ -46,9 +46,6 @@ impl Volume {
     /// `map` for a writer that found no plain mapping; never waits.
     #[cold]
     pub(super) fn map_missing(&self, pos: u64, len: u64) -> Result<Mapping, Status> {
-        if self.is_read_only() {
-            return Err(Status::ReadOnly);
-        }
         let unit = pos >> self.pool.map.geometry.unit_shift;
         let Some(mut state) = self.pool.try_lock() else { return Err(Status::Again) };
         let state = &mut *state;

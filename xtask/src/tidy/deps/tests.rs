@@ -22,3 +22,11 @@ fn each_broken_rule_is_found() {
     assert!(messages("", "rustix = \"1\"")[0].contains("take it from [workspace.dependencies]"));
     assert!(messages("rustix = \"1\" # calls", "")[0].contains("no crate uses it"));
 }
+
+#[test]
+fn a_workspace_of_its_own_has_the_reasons_itself() {
+    let of = |line: &str| check(&Tree::of(&[("fuzz/Cargo.toml", &format!("[dependencies]\n{line}\n"))])).len();
+    assert_eq!(of("libfuzzer-sys = \"0.4\" # libFuzzer"), 0);
+    assert_eq!(of("sheave-vol = { path = \"../crates/vol\" }"), 0);
+    assert_eq!(of("libfuzzer-sys = \"0.4\""), 1);
+}

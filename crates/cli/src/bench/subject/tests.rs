@@ -14,10 +14,21 @@ fn places() {
 }
 
 #[test]
-fn a_device_in_memory_is_made_ready_for_a_pool() {
-    assert_eq!(keeping("null:"), "null:keep=16M");
-    assert_eq!(keeping("null:size=1T"), "null:keep=16M,size=1T");
-    assert_eq!(keeping("null:size=1T,keep=64M"), "null:size=1T,keep=64M");
-    assert_eq!(keeping("ram:size=1G"), "ram:touch=on,size=1G");
-    assert_eq!(keeping("ram:touch=off"), "ram:touch=off");
+fn a_null_device_keeps_what_the_pool_needs_and_no_data() {
+    let of = |spec| InMemory::of(spec).expect(spec);
+    let keep = 8192 + (16 << 20);
+    assert_eq!(
+        of("null:size=1T"),
+        InMemory { spec: format!("null:size=1T,keep={keep}"), journal: Some(16 << 20), base: keep }
+    );
+    assert_eq!(of("null:").spec, format!("null:keep={}", 8192 + (4 << 20)));
+    assert_eq!(of("ram:size=1G").spec, "ram:size=1G,touch=on");
+    for spec in ["null:size=1T,keep=64M", "ram:touch=off"] {
+        assert_eq!(of(spec), InMemory { spec: spec.into(), journal: None, base: 0 });
+    }
+    assert!(InMemory::of("null:size=zz").is_err());
+    let made = Device::open(&of("null:size=1G").spec).expect("a device");
+    let options = CreateOptions { journal_bytes: of("null:size=1G").journal, ..CreateOptions::default() };
+    Pool::create(&made, &options).expect("a pool");
+    assert_eq!(Pool::open(&made, &OpenOptions::default()).expect("it was kept").info().volumes, 0);
 }

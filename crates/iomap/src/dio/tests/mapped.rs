@@ -359,7 +359,7 @@ fn a_file_that_gives_a_wrong_mapping_is_not_believed() {
         let (mut bench, file) = bench(&puppet, |_| (), &[MAPPED]);
         *file.refuses.lock().unwrap() = Some(answer);
         assert_eq!(bench.issue(IOCB_WRITE, 0, &[at(BASE, 4096)]), Issued::Done(-5), "{answer:?}");
-        let mut run = MappedRun::start(&mut bench.rig.ctx, &bench.file, IOCB_WRITE, NO_FIXED_BUF).expect("one leg");
+        let run = MappedRun::start(&mut bench.rig.ctx, &bench.file, IOCB_WRITE, NO_FIXED_BUF).expect("one leg");
         assert!(run.fits(0, 4096, BASE));
         assert_eq!(run.place(0, 4096), None, "{answer:?} is not plain");
         run.finish(0);

@@ -8,12 +8,12 @@ fn pages_come_back_as_units() {
     assert!(units.fix(0));
     let mut pages = Pages::new(16);
     let mut taken = pages.take(37, &mut units).expect("there is room");
-    assert_eq!((taken.len(), pages.used(), units.counts().meta), (37, 37, 3));
+    assert_eq!((taken.len(), pages.used, units.counts().meta), (37, 37, 3));
     taken.sort_unstable();
     taken.dedup();
     assert_eq!(taken.len(), 37, "each page once");
     pages.put(&taken, &mut units);
-    assert_eq!((pages.used(), units.counts().meta, units.counts().free), (0, 0, 63));
+    assert_eq!((pages.used, units.counts().meta, units.counts().free), (0, 0, 63));
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn more_than_there_is_takes_nothing() {
     let mut units = Units::new(3);
     let mut pages = Pages::new(16);
     assert!(pages.take(49, &mut units).is_none());
-    assert_eq!((pages.used(), units.counts().free), (0, 3));
+    assert_eq!((pages.used, units.counts().free), (0, 3));
     assert_eq!(pages.take(48, &mut units).map(|pages| pages.len()), Some(48), "the reserve is for this");
 }
 

@@ -1,5 +1,5 @@
-//! Valid images with damage that no checksum shows: a block is changed and sealed again, and so is all that refers to it.
-//! The check must end without a panic, and a pool that it repairs must be clean: `check` itself verifies that.
+//! Valid images with damage that no checksum shows: a block is changed and sealed again, and so is all that refers to
+//! it. The check must end without a panic, and a pool that it repairs must be clean: `check` itself verifies that.
 
 use super::disk::{Disk, Pool, pool};
 use super::*;

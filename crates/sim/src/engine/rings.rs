@@ -1,0 +1,121 @@
+//! The engine that is a ring: `sheave_uring` as programs use it, but for its workers, which step when they are told to.
+//!
+//! Owns [`Rings`]. A turn submits, reaps, and lets one worker finish one thing; what may wait for a grace steps only when
+//! all is calm.
+
+use std::collections::BTreeMap;
+
+use sheave_base::status::Status;
+use sheave_base::sync::Arc;
+use sheave_iomap::File;
+use sheave_iomap::file::FallocateMode;
+use sheave_uring::io_wq::Account;
+use sheave_uring::{Fd, IoWq, Ring, prep};
+
+use super::{Ended, Engine, Want, buf};
+use crate::disk::SimDisk;
+
+/// What a completion must say.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    bytes: usize,
+    read: bool,
+}
+
+/// A ring whose workers have no threads.
+pub struct Rings {
+    ring: Ring,
+    wq: IoWq,
+    disk: SimDisk,
+    files: Vec<(Arc<dyn File>, Fd)>,
+    requests: BTreeMap<u64, Wanted>,
+    /// The last turn found nothing to do, and nothing came since.
+    idle: bool,
+}
+
+impl Rings {
+    /// A ring over a disk.
+    ///
+    /// # Panics
+    /// When the machine cannot give it one.
+    #[must_use]
+    pub fn new(disk: &SimDisk) -> Rings {
+        let wq = IoWq::builder().stepped(true).build().expect("a pool without threads needs nothing");
+        let ring = Ring::builder().entries(64).polled(true).io_wq(&wq).build();
+        let ring = ring.expect("the machine has memory for a ring");
+        Rings { ring, wq, disk: disk.clone(), files: Vec::new(), requests: BTreeMap::new(), idle: true }
+    }
+
+    fn fd(&mut self, file: &Arc<dyn File>) -> Fd {
+        if let Some((_, fd)) = self.files.iter().find(|(known, _)| Arc::ptr_eq(known, file)) {
+            return *fd;
+        }
+        let fd = self.ring.attach_file(Arc::clone(file)).expect("a ring has room for all volumes");
+        self.files.push((Arc::clone(file), fd));
+        fd
+    }
+
+    fn ended(&mut self, op: u64, res: i32, data: Vec<u8>) -> Option<Ended> {
+        let wanted = self.requests.remove(&op)?;
+        let status = match res {
+            res if res < 0 => Status::from_errno(-res),
+            // Volumes have no short reads or writes but at their end, where nobody reads or writes here.
+            res if res as usize != wanted.bytes => Status::IoErr,
+            _ => Status::Ok,
+        };
+        Some(Ended { op, status, data: if wanted.read && status.is_ok() { data } else { Vec::new() } })
+    }
+}
+
+impl Engine for Rings {
+    fn submit(&mut self, op: u64, file: &Arc<dyn File>, pos: u64, want: Want) {
+        let fd = self.fd(file);
+        let (entry, bytes, read) = match want {
+            Want::Read(len) => (prep::read(fd, buf(len)).offset(pos), len, true),
+            Want::Write(data, dsync) => {
+                let mut memory = buf(data.len());
+                memory.copy_from_slice(&data);
+                let write = prep::write(fd, memory).offset(pos);
+                (if dsync { write.dsync() } else { write }, data.len(), false)
+            }
+            Want::Zero(FallocateMode::PunchHole, len) => (prep::punch_hole(fd, pos, len), 0, false),
+            Want::Zero(FallocateMode::ZeroRange, len) => (prep::zero_range(fd, pos, len), 0, false),
+            Want::Sync => (prep::fsync(fd), 0, false),
+        };
+        self.requests.insert(op, Wanted { bytes, read });
+        let pushed = self.ring.push(entry.user_data(op));
+        assert!(pushed.is_ok(), "the queue has room for all requests");
+        self.idle = false;
+    }
+
+    fn turn(&mut self, calm: bool) -> Vec<Ended> {
+        // An error says that too much is in flight: then it is taken later.
+        let _ = self.ring.submit();
+        self.ring.reap();
+        let done: Vec<_> = self.ring.completions().map(|one| (one.user_data, one.res, one.into_buf())).collect();
+        let mut ended = Vec::with_capacity(done.len());
+        for (op, res, memory) in done {
+            let data = memory.map(|memory| memory.to_vec()).unwrap_or_default();
+            ended.extend(self.ended(op, res, data));
+        }
+        let stepped = self.wq.step_account(Account::Bound) || (calm && self.wq.step_account(Account::Unbound));
+        self.idle = ended.is_empty() && !stepped;
+        ended
+    }
+
+    fn busy(&self) -> usize {
+        self.requests.len()
+    }
+
+    fn counted(&self) -> u64 {
+        // A ring does not tell; but one that had nothing to do over an idle disk waits for blocking work alone.
+        if self.idle && self.disk.held() == 0 { 0 } else { self.requests.len() as u64 }
+    }
+
+    fn detach(&mut self, file: &Arc<dyn File>) {
+        if let Some(at) = self.files.iter().position(|(known, _)| Arc::ptr_eq(known, file)) {
+            let (_, fd) = self.files.swap_remove(at);
+            self.ring.detach(fd).expect("it was attached");
+        }
+    }
+}

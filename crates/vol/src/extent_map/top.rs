@@ -1,0 +1,113 @@
+//! The top of a volume's map, and the short way to its leaves.
+//!
+//! Owns the words of the top, and a table with the leaf of each place, as lookups found it: the short way. It is filled by
+//! lookups, without a lock, and forgotten as a whole by a new epoch when the volume's ways change.
+//!
+//! - T1: a word of the table counts only with the epoch that it was found in. A lookup takes the epoch before it walks, and
+//!   the epoch changes after the ways do: so what was found on the old ways has the old epoch. Whoever still goes there
+//!   does so within a section that began before, as if it had looked a little earlier.
+//! - T2: a way that a tag was on when the leaf was found has it in the table, and never loses it there.
+//!
+//! Called by lookups; changed by [`Tree`](super::tree::Tree) under the pool's lock.
+
+use std::sync::OnceLock;
+
+use sheave_base::sync::atomic::{AtomicU64, Ordering};
+
+use super::arena::Arena;
+
+/// Most places of the table: 8 MiB of memory, if all are touched; 16 TiB in units of 64 KiB.
+const MAX_PLACES: u64 = 1 << 20;
+/// In a word of the table: the way has a tag.
+const TAGGED: u64 = 1 << 31;
+const CHUNK_SHIFT: u32 = 26;
+const NODE: u64 = (1 << CHUNK_SHIFT) - 1;
+
+/// The root of a map.
+#[derive(Debug)]
+pub(crate) struct Top {
+    epoch: AtomicU64,
+    places: OnceLock<Box<[AtomicU64]>>,
+    words: Arena,
+}
+
+/// A leaf on the short way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Short(u64);
+
+impl Short {
+    #[inline(always)]
+    pub(crate) fn is_tagged(self) -> bool {
+        self.0 & TAGGED != 0
+    }
+
+    /// Chunk of the leaf, and its number there.
+    #[inline(always)]
+    pub(crate) fn place(self) -> (usize, usize) {
+        ((self.0 >> CHUNK_SHIFT) as usize & 31, (self.0 & NODE) as usize)
+    }
+}
+
+impl Top {
+    pub(crate) fn new() -> Top {
+        Top { epoch: AtomicU64::new(1), places: OnceLock::new(), words: Arena::new(0) }
+    }
+
+    /// The word of a slot.
+    #[inline(always)]
+    pub(crate) fn word(&self, slot: u32) -> Option<&AtomicU64> {
+        self.words.word(slot, 0)
+    }
+
+    /// Makes sure that the slot has a word.
+    pub(crate) fn make(&self, slot: u32) -> bool {
+        self.words.make(slot)
+    }
+
+    /// Opens the short way, for that many leaves. What lies beyond goes the long way.
+    pub(crate) fn open(&self, leaves: u64) {
+        if self.places.get().is_none()
+            && let Some(places) = super::arena::zeroed(leaves.clamp(1, MAX_PLACES) as usize)
+        {
+            let _ = self.places.set(places);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn epoch(&self) -> u64 {
+        // Acquire: pairs with the Release in `forget`.
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The leaf of a place, if the short way has it.
+    #[inline(always)]
+    pub(crate) fn short(&self, place: u64) -> Option<Short> {
+        let epoch = self.epoch();
+        // Acquire: pairs with the Release in `remember`: the leaf is as complete as for who found it.
+        let word = self.places.get()?.get(place as usize)?.load(Ordering::Acquire);
+        (word >> 32 == epoch).then_some(Short(word))
+    }
+
+    /// A lookup that took `epoch` before it began has found a leaf.
+    pub(crate) fn remember(&self, epoch: u64, place: u64, leaf: u32, tagged: bool) {
+        let (chunk, node) = super::arena::place(leaf);
+        let Some(word) = self.places.get().and_then(|places| places.get(place as usize)) else { return };
+        if chunk < 32 && node as u64 <= NODE {
+            let tagged = if tagged { TAGGED } else { 0 };
+            let short = epoch << 32 | tagged | (chunk as u64) << CHUNK_SHIFT | node as u64;
+            word.store(short, Ordering::Release); // Release: pairs with the Acquire in `short`
+        }
+    }
+
+    /// The ways have changed (T1). Under the pool's lock.
+    pub(crate) fn forget(&self) {
+        let mut next = self.epoch.load(Ordering::Relaxed) + 1; // Relaxed: under the lock.
+        if next > u64::from(u32::MAX) {
+            // Numbers begin again: nothing of the old ones may be left.
+            let places = self.places.get().map_or(&[][..], |places| places);
+            places.iter().for_each(|word| word.store(0, Ordering::Relaxed)); // Relaxed: epoch 0 never counts.
+            next = 1;
+        }
+        self.epoch.store(next, Ordering::Release); // Release: pairs with the Acquire in `epoch`
+    }
+}

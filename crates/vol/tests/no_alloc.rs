@@ -1,0 +1,85 @@
+//! Lookups of what is mapped allocate nothing, take no lock, and make no system call that a counting allocator would see.
+#![cfg(not(feature = "shuttle"))]
+#![allow(unsafe_code)] // A global allocator is unsafe to implement.
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use sheave_blk::Device;
+use sheave_iomap::mapping::Intent;
+use sheave_iomap::{File, MappingKind};
+use support::{User, format, open, pattern};
+
+thread_local! {
+    static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// The system's allocator, which counts for the thread that is watched.
+struct Counting;
+
+fn count() {
+    let _ = COUNT.try_with(|count| count.set(count.get().map(|count| count + 1)));
+}
+
+// SAFETY: all memory comes from `System`, with the layouts that the caller gave.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise is the one that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: it came from `System`, in `alloc`, with this layout.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of this thread during `work`.
+fn allocations(work: impl FnOnce()) -> u64 {
+    COUNT.set(Some(0));
+    work();
+    COUNT.replace(None).expect("nobody else sets it")
+}
+
+#[test]
+fn lookups_allocate_nothing() {
+    let device = Device::open("ram:size=32M").expect("opens");
+    format(&device, 65536);
+    let pool = open(&device);
+    let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));
+    user.write(0, &pattern(1, 1 << 20)).expect("writes");
+    user.write(100 << 20, &pattern(2, 4096)).expect("writes");
+    user.sync().expect("syncs");
+    let file: &dyn File = &user.volume;
+    assert!(allocations(|| drop(std::hint::black_box(Box::new(1)))) == 1, "the counter counts");
+    let lookups = || {
+        for at in (0..1u64 << 20).step_by(4096) {
+            for intent in [Intent::Read, Intent::Write] {
+                let mapping = file.map(at, 4096, intent).expect("is mapped");
+                assert_eq!((mapping.kind, mapping.len), (MappingKind::Mapped, 4096));
+            }
+        }
+        let part = file.map(100 << 20, 4096, Intent::Write).expect("is mapped");
+        assert_eq!(part.kind, MappingKind::Mapped);
+        let hole = file.map(500 << 20, 4096, Intent::Read).expect("a hole");
+        assert_eq!(hole.kind, MappingKind::Hole);
+        let unwritten = file.map((100 << 20) + 8192, 4096, Intent::Read).expect("space");
+        assert_eq!(unwritten.kind, MappingKind::Unwritten);
+        assert!(!file.needs_sync() && file.size_bytes() == 1 << 30);
+    };
+    assert_eq!(allocations(lookups), 0, "also the first time");
+    pool.snapshot("v", "s").expect("snapshots");
+    let snapshot = pool.open_volume("s").expect("is there");
+    let reads = || {
+        for at in (0..1u64 << 20).step_by(4096) {
+            assert_eq!(snapshot.map(at, 4096, Intent::Read).map(|mapping| mapping.len), Ok(4096));
+        }
+    };
+    assert_eq!(allocations(reads), 0, "of what is shared too");
+}

@@ -1,0 +1,238 @@
+//! Space: full pools, waiting for room, growing, what is counted, read-only opening.
+#![cfg(not(feature = "shuttle"))]
+
+mod support;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sheave_base::status::Status;
+use sheave_blk::Device;
+use sheave_iomap::File;
+use sheave_vol::block_io::DeviceIo;
+use sheave_vol::{CheckOptions, CreateOptions, ExtentKind, OpenOptions, Pool, PoolError, WhenFull, check};
+use support::{User, format, open, pattern};
+
+const UNIT: u64 = 65536;
+
+/// Writes units until there is no room; how many there were.
+fn fill(user: &User) -> u64 {
+    let data = pattern(3, UNIT as usize);
+    let mut at = 0;
+    loop {
+        match user.write(at * UNIT, &data) {
+            Ok(()) => at += 1,
+            Err(status) => {
+                assert_eq!(status, Status::NoSpc);
+                return at;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_pool_reads_overwrites_flushes_and_deletes() {
+    let device = Device::open("ram:size=16M").expect("opens");
+    format(&device, UNIT);
+    let pool = open(&device);
+    let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));
+    let units = fill(&user);
+    let info = pool.info();
+    assert_eq!((info.free_bytes, info.data_bytes), (0, units * UNIT));
+    user.sync().expect("a full pool flushes");
+    let data = pattern(4, UNIT as usize);
+    user.write(0, &data).expect("overwrites");
+    assert_eq!(user.read(0, UNIT as usize).expect("reads"), data);
+    pool.snapshot("v", "s").expect("a snapshot takes no data");
+    assert_eq!(user.write(0, &data), Err(Status::NoSpc), "a shared unit wants another");
+    assert_eq!(user.read(0, UNIT as usize).expect("reads"), data, "and is as it was");
+    pool.delete("s").expect("deletes");
+    user.write(0, &data).expect("it is not shared any more");
+    user.punch(UNIT, UNIT).expect("discards");
+    user.write(units * UNIT, &data).expect("what was discarded is there to be had");
+    drop(user);
+    pool.delete("v").expect("deletes");
+    let user = User::new(pool.create_volume("w", 1 << 30).expect("creates"));
+    assert_eq!(fill(&user), units, "all of it came back");
+}
+
+#[test]
+fn a_write_waits_for_room_when_asked_to() {
+    let device = Device::open("ram:size=16M").expect("opens");
+    format(&device, UNIT);
+    let wait = Duration::from_secs(20);
+    let options = OpenOptions { when_full: WhenFull::Pause(wait), ..OpenOptions::default() };
+    {
+        let pool = open(&device);
+        fill(&User::new(pool.create_volume("v", 1 << 30).expect("creates")));
+        drop(pool.create_volume("w", 1 << 20).expect("creates"));
+        pool.close().expect("closes");
+    }
+    let pool = Pool::open(&device, &options).expect("opens");
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let user = User::new(pool.open_volume("w").expect("is there"));
+            let start = Instant::now();
+            user.write(0, &pattern(1, 4096)).expect("waits, then writes");
+            start.elapsed()
+        });
+        thread::sleep(Duration::from_millis(200));
+        assert!(!writer.is_finished(), "there is no room");
+        pool.delete("v").expect("deletes");
+        assert!(writer.join().expect("no panic") < wait);
+    });
+    let short = WhenFull::Pause(Duration::from_millis(50));
+    drop(pool);
+    let pool = Pool::open(&device, &OpenOptions { when_full: short, ..OpenOptions::default() }).expect("opens");
+    let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));
+    fill(&user);
+    let start = Instant::now();
+    assert_eq!(user.write(900 << 20, &[1; 4096]), Err(Status::NoSpc), "the time is up");
+    assert!(start.elapsed() >= Duration::from_millis(20));
+}
+
+#[test]
+fn a_grown_device_has_more_room() {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.as_file().set_len(16 << 20).expect("sets");
+    let spec = format!("file:{}", file.path().display());
+    let units = {
+        let device = Device::open(&spec).expect("opens");
+        format(&device, UNIT);
+        let pool = open(&device);
+        let units = fill(&User::new(pool.create_volume("v", 1 << 30).expect("creates")));
+        assert_eq!(pool.grow().expect("nothing to do"), 16 << 20);
+        units
+    };
+    file.as_file().set_len(32 << 20).expect("sets");
+    let device = Device::open(&spec).expect("opens");
+    let pool = open(&device);
+    assert_eq!(pool.info().size_bytes, 16 << 20);
+    assert_eq!(pool.grow().expect("grows"), 32 << 20);
+    let user = User::new(pool.open_volume("v").expect("is there"));
+    let more = fill(&user);
+    assert!(more >= units + 240, "{units} {more}");
+    user.sync().expect("syncs");
+    let before = pool.info();
+    drop((user, pool));
+    let report = check(&DeviceIo::new(&device).expect("attaches"), &CheckOptions::default()).expect("checks");
+    assert!(report.is_clean(), "{:?}", report.findings);
+    let pool = open(&device);
+    assert_eq!((pool.info().size_bytes, pool.info().data_bytes), (32 << 20, before.data_bytes));
+}
+
+#[test]
+fn what_is_shared_and_what_is_not() {
+    let device = Device::open("ram:size=32M").expect("opens");
+    format(&device, UNIT);
+    let pool = open(&device);
+    let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));
+    user.write(0, &pattern(1, 4 * UNIT as usize)).expect("writes");
+    user.write(10 * UNIT + 4096, &pattern(2, 4096)).expect("writes");
+    let usage = |name: &str| {
+        let info = pool.volume_info(name).expect("is there");
+        (info.allocated_bytes / UNIT, info.shared_bytes / UNIT, info.unique_bytes / UNIT, info.written_bytes)
+    };
+    assert_eq!(usage("v"), (5, 0, 5, 4 * UNIT + 4096));
+    pool.snapshot("v", "s").expect("snapshots");
+    pool.clone_volume("s", "c").expect("clones");
+    assert_eq!((usage("v"), usage("s")), ((5, 5, 0, 4 * UNIT + 4096), (5, 5, 0, 4 * UNIT + 4096)));
+    user.write(0, &pattern(3, 4096)).expect("writes");
+    assert_eq!((usage("v"), usage("s"), usage("c").1), ((5, 4, 1, 4 * UNIT + 4096), usage("c"), 5));
+    pool.sync().expect("syncs");
+    assert_eq!(pool.info().data_bytes, 6 * UNIT);
+    assert_eq!(pool.volume_info("c").expect("is there").origin.as_deref(), Some("s"));
+    pool.delete("s").expect("deletes a snapshot that has clones");
+    assert_eq!(pool.volume_info("c").expect("is there").origin, None);
+    assert_eq!(pool.info().data_bytes, 6 * UNIT, "the clone has them");
+    pool.delete("c").expect("deletes");
+    pool.sync().expect("syncs");
+    assert_eq!((usage("v"), pool.info().data_bytes), ((5, 0, 5, 4 * UNIT + 4096), 5 * UNIT));
+    let extents = user.volume.extents(0, 11 * UNIT).expect("is open");
+    let kinds: Vec<(u64, u64, ExtentKind)> = extents.iter().map(|it| (it.pos, it.len, it.kind)).collect();
+    let hole = (4 * UNIT, 6 * UNIT, ExtentKind::Hole);
+    assert_eq!(kinds[..2], [(0, UNIT, ExtentKind::Data), (UNIT, 3 * UNIT, ExtentKind::Data)], "one was moved");
+    assert_eq!(
+        kinds[2..5],
+        [hole, (10 * UNIT, 4096, ExtentKind::Unwritten), (10 * UNIT + 4096, 4096, ExtentKind::Data)]
+    );
+}
+
+#[test]
+fn read_only_changes_nothing() {
+    let device = Device::open("ram:size=16M").expect("opens");
+    format(&device, UNIT);
+    let pool = open(&device);
+    let user = User::new(pool.create_volume("v", 1 << 20).expect("creates"));
+    user.write(0, &pattern(1, 4096)).expect("writes");
+    user.sync().expect("syncs");
+    drop((user, pool));
+    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let error = Pool::open(&device, &read_only).expect_err("has to recover");
+    assert!(matches!(error, PoolError::Invalid { .. }), "{error}");
+    open(&device).close().expect("closes");
+    let bytes = || {
+        let mut bytes = vec![0; 16 << 20];
+        sheave_vol::BlockIo::read(&DeviceIo::new(&device).expect("attaches"), 0, &mut bytes).expect("reads");
+        bytes
+    };
+    let before = bytes();
+    let pool = Pool::open(&device, &read_only).expect("opens");
+    let user = User::new(pool.open_volume("v").expect("is there"));
+    assert!(user.volume.is_read_only());
+    assert_eq!(user.read(0, 4096).expect("reads"), pattern(1, 4096));
+    assert_eq!(user.write(0, &pattern(2, 4096)), Err(Status::ReadOnly));
+    assert_eq!(user.punch(0, 4096), Err(Status::ReadOnly));
+    for result in [pool.delete("v"), pool.rename("v", "w"), pool.resize("v", 4096), pool.rollback("v", "v")] {
+        assert!(matches!(result, Err(PoolError::Invalid { .. })), "{result:?}");
+    }
+    assert!(pool.create_volume("w", 4096).is_err() && pool.snapshot("v", "s").is_err());
+    drop(user);
+    pool.close().expect("closes");
+    assert!(bytes() == before);
+}
+
+#[test]
+fn several_devices_are_one_pool() {
+    let device = Device::open("linear:ram:size=8M+ram:size=16M");
+    let Ok(device) = device else { return };
+    format(&device, UNIT);
+    let pool = open(&device);
+    let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));
+    let units = fill(&user);
+    assert!(units > 300, "both are used");
+    user.sync().expect("syncs");
+    drop((user, pool));
+    let pool = open(&device);
+    let user = User::new(pool.open_volume("v").expect("is there"));
+    for at in 0..units {
+        assert!(user.read(at * UNIT, UNIT as usize).expect("reads") == pattern(3, UNIT as usize), "unit {at}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let device = Device::open("ram:size=16M").expect("opens");
+    let create = |options: CreateOptions| Pool::create(&device, &options).expect_err("refused").to_string();
+    let base = CreateOptions::default();
+    assert!(create(CreateOptions { unit_bytes: 3000, ..base.clone() }).contains("power of two"));
+    assert!(create(CreateOptions { unit_bytes: 2 << 20, ..base.clone() }).contains("power of two"));
+    assert!(create(CreateOptions { journal_bytes: Some(100), ..base.clone() }).contains("multiple of 4096"));
+    let small = Device::open("ram:size=512k").expect("opens");
+    assert!(Pool::create(&small, &base).expect_err("refused").to_string().contains("too small"));
+    let none = Pool::open(&device, &OpenOptions::default()).expect_err("blank").to_string();
+    assert!(none.contains("there is no pool"), "{none}");
+    Pool::create(&device, &base).expect("formats");
+    assert!(create(base).contains("a pool on the device already"));
+    let pool = open(&device);
+    for size in [0, 100, u64::MAX & !511] {
+        assert!(pool.create_volume("v", size).is_err(), "{size}");
+    }
+    drop(pool.create_volume("v", 8192).expect("creates"));
+    assert!(matches!(pool.create_volume("v", 8192), Err(PoolError::Exists { .. })));
+    assert!(matches!(pool.snapshot("w", "x"), Err(PoolError::NoVolume { .. })));
+    assert!(matches!(pool.rename("v", "-x"), Err(PoolError::Invalid { .. })));
+    pool.snapshot("v", "s").expect("snapshots");
+    assert!(matches!(pool.resize("s", 4096), Err(PoolError::Invalid { .. })));
+    assert!(matches!(pool.rollback("s", "v"), Err(PoolError::Invalid { .. })));
+}

@@ -1,0 +1,15 @@
+//! Fuzzes journal records: what decodes has one encoding.
+#![no_main]
+
+use sheave_vol::record::Record;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let geometry = sheave_fuzz::geometry(data);
+    let mut rest = data.get(1..).unwrap_or_default();
+    while let Ok((record, len)) = Record::decode(&geometry, rest) {
+        let mut again = vec![0; len];
+        assert_eq!(record.encode(&geometry, &mut again), Some(len));
+        assert_eq!(&again[..], &rest[..len]);
+        rest = &rest[len..];
+    }
+});
