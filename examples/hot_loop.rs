@@ -13,10 +13,10 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use sheave::base::status::Status;
+use sheave::base::sync::atomic::{AtomicU64, Ordering};
 use sheave::iomap::grace::Grace;
 use sheave::iomap::mapping::Intent;
 use sheave::iomap::{File, Mapping, MappingKind};
@@ -78,6 +78,7 @@ impl File for Mapped {
 
     fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
         let within = pos % UNIT;
+        // Acquire: as a file must that changes its table; pairs with the Release store of its writer.
         let unit = self.units.get((pos / UNIT) as usize).ok_or(Status::Invalid)?.load(Ordering::Acquire);
         let kind = if unit & 1 == 1 { MappingKind::Mapped } else { MappingKind::Unwritten };
         Ok(Mapping { offset: pos, len: len.min(UNIT - within), addr: (unit >> 1) * UNIT + within, kind, flags: 0 })

@@ -80,7 +80,12 @@ fn bring_in(crew: &Crew, subject: &Subject) -> Result<Vec<Harvest>, Failure> {
             let alive = alive.clone();
             let body = move || {
                 let _bomb = ExitOnPanic;
-                worker::work(crew, index, || SheaveEngine::new(|ring| subject.attach(ring), args), alive)
+                worker::work(
+                    crew,
+                    index,
+                    || SheaveEngine::new(|ring| subject.attach(ring), subject.pieces(args.bs), args),
+                    alive,
+                )
             };
             let thread = std::thread::Builder::new().name(format!("bench-{index}"));
             match thread.spawn_scoped(scope, body) {

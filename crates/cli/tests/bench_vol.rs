@@ -20,6 +20,12 @@ fn a_volume_in_memory_is_made_and_keeps_every_block() {
 }
 
 #[test]
+fn large_ios_of_many_units_are_whole() {
+    let line = "bench vol:ram:size=128M --block 4k --range 64M --rw write --bs 1M --depth 32 --ios 64 --json";
+    assert_eq!(run(line).json()["errors"], 0);
+}
+
+#[test]
 fn what_thinness_adds_is_told() {
     for spec in ["vol:null:size=1G", "vol:ram:size=64M"] {
         let line = format!("bench {spec} --range 16M --rw randwrite --compare raw --pairs 3 --runtime 150ms --json");

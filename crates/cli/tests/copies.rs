@@ -75,6 +75,17 @@ fn what_goes_in_comes_out_and_zeroes_take_no_space() {
 }
 
 #[test]
+fn progress_for_programs_is_json_lines_on_stderr() {
+    let Some(dir) = pool() else { return };
+    fs::write(dir.path("raw"), vec![1; 1 << 20]).expect("an image");
+    let said = dir.shell("(cat raw; sleep 5.3; cat raw) | \"$SHEAVE\" volume import - p.img#v --json");
+    assert_eq!(said.json()["image_bytes"], 2 << 20, "{}", said.err);
+    let line: serde_json::Value = serde_json::from_str(said.err.lines().next().expect("a line")).expect("JSON");
+    assert_eq!((&line["phase"], &line["total_bytes"]), (&"import".into(), &serde_json::Value::Null), "{line}");
+    assert!(line["bytes"].as_u64() > Some(1 << 20) && line["bytes_per_sec"].as_f64() > Some(0.0), "{line}");
+}
+
+#[test]
 fn an_import_over_data_leaves_none_of_it() {
     let Some(dir) = pool() else { return };
     // V4.

@@ -145,7 +145,9 @@ fn a_pool_on_two_files() {
     dir.ok("volume export a.img+b.img#v out");
     assert!(fs::read(dir.path("raw")).expect("read") == fs::read(dir.path("out")).expect("read"));
     dir.ok("pool check a.img+b.img");
-    for wrong in ["a.img", "b.img", "b.img+a.img"] {
+    fs::write(dir.path("c.img"), vec![0; 32 << 20]).expect("a file");
+    refused(&dir.run("pool grow a.img+b.img+c.img"), 2, &["c.img is no member of this pool"]);
+    for wrong in ["a.img", "b.img", "b.img+a.img", "a.img+c.img"] {
         let said = dir.run(&format!("pool info {wrong}"));
         assert_eq!(said.code, 1, "{wrong}: {}{}", said.out, said.err);
     }
@@ -210,6 +212,17 @@ fn a_scrub_reads_shared_data_once_and_finds_what_cannot_be_read() {
         found += u64::from(bad > 0 && report["bad"][0]["volume"] == "s");
     }
     assert!(found > 0, "no seed of 40 met a bad block");
+}
+
+#[test]
+fn data_checksums_are_refused_as_long_as_nobody_would_keep_them() {
+    if no_io_uring() {
+        return;
+    }
+    // V16: no pool promises it that does not do it.
+    let dir = Dir::new();
+    refused(&dir.run("pool create p.img --size 64M --checksum crc32c"), 2, &["checksums"]);
+    assert!(!dir.path("p.img").exists(), "what was made for it is gone");
 }
 
 #[test]

@@ -116,8 +116,8 @@ pub trait File: Debug + Send + Sync {
     /// then, and gives up with `Status::Canceled`.
     ///
     /// `Status::Again` is no failure: the request is issued again, and comes back here if `map` still does not know. So
-    /// a file waits for a grace in short looks: where workers have no threads of their own, the I/O that it waits for can
-    /// only end in between.
+    /// a file waits for a grace in short looks: where workers have no threads of their own, the I/O that it waits for
+    /// can only end in between.
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, _: &MayBlock) -> Result<Mapping, Status> {
         self.map(pos, len, intent)
     }
@@ -158,8 +158,8 @@ pub trait File: Debug + Send + Sync {
         None
     }
 
-    /// FALLOCATE of a range within the file, in whole blocks of the device. After `Status::Again` it is called once more,
-    /// as [`File::map_blocking`] is.
+    /// FALLOCATE of a range within the file, in whole blocks of the device. After `Status::Again` it is called once
+    /// more, as [`File::map_blocking`] is.
     fn fallocate(&self, _mode: FallocateMode, _pos: u64, _len: u64, _: &MayBlock) -> Result<(), Status> {
         Err(Status::NotSupp)
     }

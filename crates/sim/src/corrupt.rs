@@ -98,7 +98,7 @@ pub fn harm(image: &mut Image, block: &MetaBlock, harm: Harm, all: &[MetaBlock],
     match harm {
         Harm::Flip => bytes[rng.below(BLOCK as u64) as usize] ^= 1 << rng.below(8),
         Harm::Zero => bytes.fill(0),
-        Harm::Noise => bytes.iter_mut().for_each(|byte| *byte = rng.next() as u8),
+        Harm::Noise => bytes.iter_mut().for_each(|byte| *byte = rng.draw() as u8),
         Harm::Swap => {
             let others: Vec<&MetaBlock> = all.iter().filter(|other| other.address != block.address).collect();
             image.read(rng.pick(&others).address / SECTOR as u64, &mut bytes);

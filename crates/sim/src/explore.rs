@@ -64,13 +64,14 @@ pub struct Report {
 }
 
 /// Runs the plan. The same plan does the same, to the byte.
-pub fn explore(plan: &Plan) -> Result<Report, Failure> {
+pub fn explore(plan: &Plan) -> Result<Report, Box<Failure>> {
     sheave_vol::made_at::fix(Some(MADE_AT));
     let mut explorer = Explorer { plan, report: Report::default(), path: Vec::new(), trace: Vec::new() };
     match explorer.start() {
         Ok(()) => Ok(explorer.report),
         Err(why) => {
-            Err(Failure { setup: plan.setup.clone(), cuts: plan.cuts, why, path: explorer.path, trace: explorer.trace })
+            let (setup, cuts) = (plan.setup.clone(), plan.cuts);
+            Err(Box::new(Failure { setup, cuts, why, path: explorer.path, trace: explorer.trace }))
         }
     }
 }

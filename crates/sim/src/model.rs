@@ -7,10 +7,10 @@
 //! - R2: one that has ended is what readers see, until a later one; of two at the same time either may be last.
 //! - R3: a flush that has ended covers what had ended when it was asked for: a crash leaves that, or something
 //!   later. A DSYNC write covers itself.
-//! - R4: creating, deleting, renaming, resizing, snapshots, clones and rollbacks are durable when the call has returned;
-//!   a crash within the call leaves the state before it or the state after it. (What a resize was to cut off may be
-//!   zero already.)
-//! - R5: a snapshot holds what had ended before the call, durable.
+//! - R4: creating, deleting, renaming, resizing, snapshots, clones and rollbacks are durable when the call has
+//!   returned; a crash within the call leaves the state before it or the state after it. (What a resize was to cut off
+//!   may be zero already.)
+//! - R5: a snapshot holds what had ended before the call, durable; of what was under way, anything.
 //! - R6: what was never written, or was cut off and grown again, is zero.
 //! - R7: what was found after a crash stays.
 
@@ -66,7 +66,7 @@ pub enum Event {
         /// With success.
         ok: bool,
     },
-    /// A call that changes volumes as a whole begins. No write is on its way.
+    /// A call that changes volumes as a whole begins.
     Change(Change),
     /// It has returned.
     Changed {
@@ -128,7 +128,8 @@ pub struct Model {
     volumes: BTreeMap<String, Volume>,
     writes: BTreeMap<u64, OpenWrite>,
     syncs: BTreeMap<u64, (Option<u32>, u64)>,
-    changing: Option<Change>,
+    /// A call that is under way, and when it began.
+    changing: Option<(Change, u64)>,
     /// When the reads that are under way began.
     readers: Vec<u64>,
 }
@@ -159,9 +160,10 @@ impl Model {
         }
     }
 
-    /// When the first of the reads under way began.
+    /// When the first of the reads and copies under way began.
     fn horizon(&self) -> u64 {
-        self.readers.iter().copied().min().unwrap_or(u64::MAX)
+        let changing = self.changing.as_ref().map(|(_, since)| *since);
+        self.readers.iter().copied().chain(changing).min().unwrap_or(u64::MAX)
     }
 
     /// All volumes by name.
@@ -215,12 +217,12 @@ impl Model {
                     covered.for_each(|one| one.cells.iter_mut().for_each(|cell| cell.sync(since, horizon)));
                 }
             }
-            Event::Change(change) => self.changing = Some(change.clone()),
+            Event::Change(change) => self.changing = Some((change.clone(), self.now)),
             Event::Changed { ok } => {
-                if let Some(change) = self.changing.take()
+                if let Some((change, since)) = self.changing.take()
                     && *ok
                 {
-                    change.make(self);
+                    change.make(self, since);
                 }
             }
         }
@@ -238,9 +240,9 @@ impl Model {
     #[must_use]
     pub fn after_crash(&self) -> Vec<Model> {
         let mut before = self.clone();
-        let Some(change) = before.changing.take() else { return vec![before] };
+        let Some((change, since)) = before.changing.take() else { return vec![before] };
         let mut after = before.clone();
-        change.make(&mut after);
+        change.make(&mut after, since);
         change.spoil(&mut before);
         vec![after, before]
     }

@@ -85,7 +85,7 @@ impl Setup {
         let logical_block = if rng.percent(20) { 4096 } else { 512 };
         let max_delay = *rng.pick(&[0, 2, 6]);
         let members = if rng.percent(15) { 2 } else { 1 };
-        let disk = DiskOptions { seed: rng.next(), logical_block, fua: rng.percent(70), max_delay, lie: None, members };
+        let disk = DiskOptions { seed: rng.draw(), logical_block, fua: rng.percent(70), max_delay, lie: None, members };
         let mix = draw_mix(&mut rng);
         let max_volume_bytes = if small { size_bytes / 2 } else { *rng.pick(&[128, 256, 512, 1024]) * KIB };
         let (engines, max_volumes) = (rng.between(1, 3) as usize, rng.between(2, 7) as usize);
@@ -99,7 +99,7 @@ impl Setup {
             journal_bytes,
             checksum,
             engines,
-            rings: seed % 3 != 0,
+            rings: !seed.is_multiple_of(3),
             max_volumes,
             max_volume_bytes: max_volume_bytes.min(2 << 20),
             long: if small { 50 } else { 10 },

@@ -52,8 +52,8 @@ fn harm_all(seed: u64, image: &Image, setup: &Setup, model: &Model, victims: &[M
     (refused, unharmed)
 }
 
-/// Metadata blocks whose damage can be told from a crash: all but those of the journal's last commit, which may have been
-/// torn while it was written, and what the journal has from before the last checkpoint.
+/// Metadata blocks whose damage can be told from a crash: all but those of the journal's last commit, which may have
+/// been torn while it was written, and what the journal has from before the last checkpoint.
 fn distinct(image: &Image) -> Vec<MetaBlock> {
     let (journal, others): (Vec<_>, Vec<_>) = meta_blocks(image).into_iter().partition(|one| one.kind == kind::JOURNAL);
     let newest = journal.iter().map(|one| one.generation).max();

@@ -1,8 +1,8 @@
 //! What a large pool costs to open, to recover and to snapshot.
 //!
-//! Makes a sparse pool of a bit over 1 TiB in a file, with one volume of 1 TiB in 1,000,000 extents of one unit each, none
-//! beside another, without writing their data: metadata is all that is measured. Then, a few times each: open what was
-//! closed, open what was dropped with half a journal to replay, snapshot.
+//! Makes a sparse pool of a bit over 1 TiB in a file, with one volume of 1 TiB in 1,000,000 extents of one unit each,
+//! none beside another, without writing their data: metadata is all that is measured. Then, a few times each: open what
+//! was closed, open what was dropped with half a journal to replay, snapshot.
 //!
 //! ```sh
 //! cargo bench -p sheave-vol --bench pools -- --path target/pools.img --extents 1000000 --rounds 5

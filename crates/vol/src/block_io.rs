@@ -10,7 +10,7 @@
 #![allow(unsafe_code)] // Bios take memory as addresses.
 
 use std::cell::RefCell;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use sheave_base::buf::Buf;
 use sheave_base::clock::Clock;
@@ -50,8 +50,8 @@ const LONGEST_DISCARD: u64 = 1 << 30;
 
 /// A thread's block layer for one [`DeviceIo`].
 struct Slot {
-    io: u64,
-    alive: Weak<()>,
+    /// Whose it is; of no strength, so that it tells when that has gone.
+    owner: Weak<()>,
     ctx: IoCtx,
     bdev: u16,
 }
@@ -72,16 +72,14 @@ struct Piece {
 #[derive(Debug)]
 pub struct DeviceIo {
     device: Device,
-    id: u64,
-    alive: std::sync::Arc<()>,
+    /// Its identity, as long as anybody remembers it.
+    me: Arc<()>,
 }
 
 impl DeviceIo {
     /// Attaches this thread, so that a device that cannot be used is told at once.
     pub fn new(device: &Device) -> Result<DeviceIo, DeviceError> {
-        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        let id = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed); // Relaxed: only its being unique counts.
-        let io = DeviceIo { device: device.clone(), id, alive: std::sync::Arc::new(()) };
+        let io = DeviceIo { device: device.clone(), me: Arc::new(()) };
         let slot = io.open()?;
         SLOTS.with_borrow_mut(|slots| slots.push(slot));
         Ok(io)
@@ -93,14 +91,14 @@ impl DeviceIo {
         let options = IoCtxOptions { bios, kring_entries, polled: false, iopoll: false, stats: true, clock };
         let mut ctx = IoCtx::new(options)?;
         let bdev = ctx.attach(&self.device)?;
-        Ok(Slot { io: self.id, alive: std::sync::Arc::downgrade(&self.alive), ctx, bdev })
+        Ok(Slot { owner: Arc::downgrade(&self.me), ctx, bdev })
     }
 
     /// Takes this thread's block layer, so that nothing is borrowed while it works.
     fn take(&self) -> Result<Slot, Status> {
         let found = SLOTS.with_borrow_mut(|slots| {
-            slots.retain(|slot| slot.alive.strong_count() > 0);
-            let at = slots.iter().position(|slot| slot.io == self.id)?;
+            slots.retain(|slot| slot.owner.strong_count() > 0);
+            let at = slots.iter().position(|slot| self.owns(slot))?;
             Some(slots.swap_remove(at))
         });
         match found {
@@ -143,6 +141,10 @@ impl DeviceIo {
         }
         let _ = SLOTS.try_with(|slots| slots.borrow_mut().push(slot));
         result
+    }
+
+    fn owns(&self, slot: &Slot) -> bool {
+        slot.owner.as_ptr() == Arc::as_ptr(&self.me)
     }
 
     fn is_aligned(&self, buf: &[u8]) -> bool {
@@ -237,7 +239,7 @@ impl Drop for DeviceIo {
         // Outside of the borrow: dropping a block layer may wait for I/O.
         let mine = SLOTS.try_with(|slots| {
             let mut slots = slots.borrow_mut();
-            let at = slots.iter().position(|slot| slot.io == self.id)?;
+            let at = slots.iter().position(|slot| self.owns(slot))?;
             Some(slots.swap_remove(at))
         });
         drop(mine);

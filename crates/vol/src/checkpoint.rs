@@ -1,15 +1,15 @@
 //! Checkpoints: the whole of a pool's metadata, written beside what is there, then made the truth by one superblock.
 //!
-//! Owns which pages are written and when those that they replace are free. A checkpoint writes the nodes that changed, the
-//! levels above them of the volumes that changed, and the volume table; everything else stays where it is.
+//! Owns which pages are written and when those that they replace are free. A checkpoint writes the nodes that changed,
+//! the levels above them of the volumes that changed, and the volume table; everything else stays where it is.
 //!
 //! - I1: pages of the newest durable checkpoint are not written to; they are free only when a later one is durable.
 //! - I2: the superblock is written after a flush of all that it refers to, the data of volumes included.
 //! - I3: records of journal blocks before `replay_seq` are in the checkpoint.
 //! - I4: a checkpoint that fails midway leaves the pool as it is on the device, and nothing more is made durable:
 //!   whether the superblock arrived is not known.
-//! - I5: when it is done, both superblocks say it, so that either may rot: the second is the next generation with the same
-//!   content. An older superblock stands for a newer one only while that is being written.
+//! - I5: when it is done, both superblocks say it, so that either may rot: the second is the next generation with the
+//!   same content. An older superblock stands for a newer one only while that is being written.
 //!
 //! Called by commits, opening, closing, growing.
 

@@ -1,8 +1,8 @@
 //! Commits: making everything that was done before durable, for all who ask at once.
 //!
-//! Owns who leads, who waits, and the journal's writes. A commit is: take what changed, under the lock; flush the device,
-//! so that the data which the records speak of is durable; write the records as one run of journal blocks; flush. When the
-//! journal is half full, or much is dirty, a [`checkpoint`](crate::checkpoint) is the commit.
+//! Owns who leads, who waits, and the journal's writes. A commit is: take what changed, under the lock; flush the
+//! device, so that the data which the records speak of is durable; write the records as one run of journal blocks;
+//! flush. When the journal is half full, or much is dirty, a [`checkpoint`](crate::checkpoint) is the commit.
 //!
 //! - I1: who asks gets the result of a commit that began after it asked.
 //! - I2: a commit takes two flushes of the device at most; one, if there was nothing to record.
@@ -81,10 +81,18 @@ impl PoolInner {
         self.commit()
     }
 
+    /// Makes room for more changes: a checkpoint if nodes are the matter, else a commit.
+    pub(crate) fn relieve(&self) -> Result<(), Status> {
+        if self.lock().is_dirty_full() { self.checkpoint() } else { self.commit() }
+    }
+
     fn lead(&self) -> Result<(), Status> {
         let mut state = self.lock();
         if state.failed {
             return Err(Status::IoErr);
+        }
+        if self.read_only {
+            return Ok(());
         }
         let used = state.next_seq - state.sb.replay_seq;
         let due = used * 2 > u64::from(state.sb.journal_blocks) || state.tree.dirty_nodes() > state.dirty_soft;

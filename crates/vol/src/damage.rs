@@ -1,7 +1,7 @@
 //! Why a metadata block is not accepted.
 //!
 //! Owns [`Damage`] and its plain words. Every decoder gives one; who knows which block it was and what follows from it
-//! (opening, [`check`](crate::check)) says so around it.
+//! (opening, [`check`](mod@crate::check)) says so around it.
 
 use thiserror::Error;
 

@@ -9,12 +9,12 @@
 //! | [`block_io`] | blocking I/O of the pool's own |
 //! | [`made_at`] | the wall clock, and how to do without it |
 //! | [`error`] | why something was refused |
-//! | [`format`] | the on-disk format: every offset, size and limit |
+//! | [`format`](mod@format) | the on-disk format: every offset, size and limit |
 //! | [`block`], [`damage`] | a metadata block with its header; why one is not accepted |
 //! | [`superblock`], [`record`], [`journal`], [`page`] | what metadata blocks hold |
 //!
-//! Shapes: a [`Pool`] is made on a `Device` and opened by one owner. [`Volume`]s come from it; a ring attaches one as it
-//! attaches any file. Units: bytes, unless a name says blocks (4 KiB) or units (the pool's allocation unit).
+//! Shapes: a [`Pool`] is made on a `Device` and opened by one owner. [`Volume`]s come from it; a ring attaches one as
+//! it attaches any file. Units: bytes, unless a name says blocks (4 KiB) or units (the pool's allocation unit).
 
 pub(crate) mod alloc;
 pub(crate) mod apply;
@@ -47,3 +47,6 @@ pub use error::PoolError;
 pub use info::{Extent, ExtentKind, PoolInfo, VolumeInfo};
 pub use pool::{Checksum, CreateOptions, OpenOptions, Pool, WhenFull};
 pub use volume::Volume;
+
+#[cfg(all(test, feature = "shuttle"))]
+mod model;

@@ -1,7 +1,7 @@
 //! When pools and volumes are made: the one look at the wall clock.
 //!
-//! Owns the time that `created` fields get. A thread that must do the same thing twice, to the byte, as a simulation does,
-//! fixes it for itself; nothing else depends on the wall clock.
+//! Owns the time that `created` fields get. A thread that must do the same thing twice, to the byte, as a simulation
+//! does, fixes it for itself; nothing else depends on the wall clock.
 
 use std::cell::Cell;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -2,9 +2,9 @@
 //!
 //! Owns their order. Each is one record in the journal, and durable when it returns.
 //!
-//! A copy (snapshot or clone) shares the map of its source. Its point in time is fixed in two steps: first every way gets
-//! tags on both sides, so that new writes wait; then a grace passes, so that no write that began before is under way.
-//! Until then the copy is unborn: no checkpoint has it, and nothing shared is copied or moved.
+//! A copy (snapshot or clone) shares the map of its source. Its point in time is fixed in two steps: first every way
+//! gets tags on both sides, so that new writes wait; then a grace passes, so that no write that began before is under
+//! way. Until then the copy is unborn: no checkpoint has it, and nothing shared is copied or moved.
 //!
 //! - S1: what was completed before the call is in the copy; what is submitted after it returned is not.
 //! - S2: the records of all changes of the source come before the record of the copy.

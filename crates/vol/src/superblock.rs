@@ -4,8 +4,8 @@
 //! [`Superblock::slot`] names: the one that is not the newest.
 //!
 //! Invariants:
-//! - S1: a decoded superblock is consistent in itself: every number is within the bounds of [`format`](crate::format),
-//!   journal and table root lie inside the pool. Who uses it need not check again.
+//! - S1: a decoded superblock is consistent in itself: every number is within the bounds of
+//!   [`format`](mod@crate::format), journal and table root lie inside the pool. Who uses it need not check again.
 //! - S2: generations alternate between the slots: an even one lies in slot 0, an odd one in slot 1.
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};

@@ -1,4 +1,5 @@
-//! Lookups of what is mapped allocate nothing, take no lock, and make no system call that a counting allocator would see.
+//! Lookups of what is mapped allocate nothing, take no lock, and make no system call that a counting allocator would
+//! see.
 #![cfg(not(feature = "shuttle"))]
 #![allow(unsafe_code)] // A global allocator is unsafe to implement.
 

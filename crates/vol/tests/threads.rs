@@ -52,7 +52,7 @@ fn churn(user: &User, volume: u64, mut seed: u64, stop: &AtomicBool, done: &Atom
                     Err(status) => assert_eq!(status, Status::NoSpc),
                 }
             }
-            5 if next(&mut seed) % 20 == 0 => user.sync().expect("syncs"),
+            5 if next(&mut seed).is_multiple_of(20) => user.sync().expect("syncs"),
             _ => {
                 let read = user.read(pos, BLOCK).expect("reads");
                 assert_eq!(number_of(&read, volume, at), newest[at as usize], "volume {volume} block {at}");

@@ -134,17 +134,13 @@ pub struct CheckArgs {
 /// `sheave pool grow`.
 #[derive(Debug, Args)]
 pub struct GrowArgs {
-    /// The pool; with a further member behind a `+`, that one is added.
+    /// The pool.
     #[arg(value_name = "POOL")]
     pub pool: PoolPlace,
 
     /// Make the file this large first [default: take in what is there].
     #[arg(long, value_name = "SIZE", value_parser = value::size)]
     pub size: Option<u64>,
-
-    /// Add a member that is not empty, without asking.
-    #[arg(long)]
-    pub yes: bool,
 
     /// Print one JSON object instead of text.
     #[arg(long)]

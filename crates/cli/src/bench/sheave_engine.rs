@@ -16,6 +16,9 @@ use crate::args::BenchArgs;
 use crate::bench::engine::Engine;
 use crate::failure::Failure;
 
+/// Most bios of a ring.
+const MAX_BIOS: u32 = 65_536;
+
 /// A Sheave ring with one buffer a slot.
 pub struct SheaveEngine {
     ring: Ring,
@@ -30,12 +33,18 @@ pub struct SheaveEngine {
 }
 
 impl SheaveEngine {
-    /// A ring on the calling thread, attached as `attach` does it.
-    pub fn new(attach: impl FnOnce(&mut Ring) -> Result<Fd, RingError>, args: &BenchArgs) -> Result<Self, Failure> {
+    /// A ring on the calling thread, attached as `attach` does it. `pieces` is in how many an I/O may lie: a ring with
+    /// fewer bios than that would end some I/Os short.
+    pub fn new(
+        attach: impl FnOnce(&mut Ring) -> Result<Fd, RingError>,
+        pieces: u32,
+        args: &BenchArgs,
+    ) -> Result<Self, Failure> {
         let fail = |what: &str, err: RingError| Failure::run(format!("{what}: {err}"));
         let entries = args.depth.next_power_of_two();
         let mut ring = Ring::builder()
             .entries(entries)
+            .in_flight((2 * entries).max(args.depth.saturating_mul(pieces)).min(MAX_BIOS))
             .polled(args.poll.is_on())
             .iopoll(args.poll.is_on())
             .stats(args.stats.is_on())

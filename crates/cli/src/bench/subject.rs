@@ -73,6 +73,14 @@ impl Subject {
         }
     }
 
+    /// In how many pieces an I/O of `bytes` may lie.
+    pub fn pieces(&self, bytes: u32) -> u32 {
+        match self {
+            Self::Device(_) => 1,
+            Self::Volume(within) => (u64::from(bytes) / within.pool.info().unit_bytes) as u32 + 1,
+        }
+    }
+
     /// The device, or that under the pool.
     pub fn device(&self) -> &Device {
         match self {
@@ -165,13 +173,13 @@ impl InMemory {
     /// A null device gets to keep superblocks and journal, exactly: then all data is behind what is kept. A ram device
     /// has all its memory from the start, so that a first write does not pay for pages of the host.
     fn of(spec: &str) -> Result<Self, Failure> {
-        let as_it_is = || Self { spec: spec.to_owned(), journal: None, base: 0 };
+        let as_it_is = |spec: String| Ok(Self { spec, journal: None, base: 0 });
         if let Some(rest) = spec.strip_prefix("ram:").filter(|rest| !rest.contains("touch=")) {
             let comma = if rest.is_empty() { "" } else { "," };
-            return Ok(Self { spec: format!("ram:{rest}{comma}touch=on"), ..as_it_is() });
+            return as_it_is(format!("ram:{rest}{comma}touch=on"));
         }
         let Some(rest) = spec.strip_prefix("null:").filter(|rest| !rest.contains("keep=")) else {
-            return Ok(as_it_is());
+            return as_it_is(spec.to_owned());
         };
         let size = Device::open(spec).map_err(failure::device)?.size_bytes();
         let journal =

@@ -1,13 +1,15 @@
-//! `sheave pool grow`: a larger file or device, or one more member.
+//! `sheave pool grow`: a larger file or device.
+//!
+//! No member is added: only a label at its start would tell it from another device the next time, and growing writes
+//! none.
 
 use serde::Serialize;
 use sheave::base::units::fmt_bytes;
 use sheave::vol::{OpenOptions, Pool};
 
-use super::signature;
 use crate::args::pool::GrowArgs;
 use crate::failure::{self, Failure};
-use crate::{confirm, output};
+use crate::output;
 
 /// What became of it, for programs.
 #[derive(Serialize)]
@@ -40,7 +42,7 @@ pub fn run(args: &GrowArgs) -> Result<(), Failure> {
     let device = args.pool.open_device(&options)?;
     let pool = Pool::open(&device, &OpenOptions::default()).map_err(failure::pool)?;
     let before = pool.info().size_bytes;
-    ask_about_new_members(args, &devices, before)?;
+    refuse_new_members(&devices, before)?;
     let after = pool.grow().map_err(failure::pool)?;
     pool.close().map_err(failure::pool)?;
     if args.json {
@@ -54,15 +56,13 @@ pub fn run(args: &GrowArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A member that begins where the pool ends, or later, is new: what is on it is about to be overwritten.
-fn ask_about_new_members(args: &GrowArgs, devices: &[sheave::Device], pool_bytes: u64) -> Result<(), Failure> {
+/// A member that begins where the pool ends, or later, is new.
+fn refuse_new_members(devices: &[sheave::Device], pool_bytes: u64) -> Result<(), Failure> {
     let mut start = 0;
     for device in devices {
-        if start > 0
-            && start >= pool_bytes
-            && let Some(what) = signature::find(device)?
-        {
-            confirm::destroy(args.yes, &format!("{} holds {what}; adding it destroys that", device.name()))?;
+        if start > 0 && start >= pool_bytes {
+            return Err(Failure::usage(format!("{} is no member of this pool, and none can be added", device.name()))
+                .fix("make its last member larger; or make a pool of all of them and copy the volumes"));
         }
         start += device.size_bytes();
     }

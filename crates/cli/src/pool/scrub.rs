@@ -1,7 +1,7 @@
 //! `sheave pool scrub`: reads all data of all volumes, which compares it with its checksums.
 //!
-//! Every block is read once, whoever shares it, through a ring and the volume like any other read. A piece that fails is
-//! read again block by block, so that what is reported is what is lost.
+//! Every block is read once, whoever shares it, through a ring and the volume like any other read. A piece that fails
+//! is read again block by block, so that what is reported is what is lost.
 
 use std::sync::Arc;
 

@@ -70,7 +70,7 @@ impl Cut {
         let odd = rng.below(count as u64) as usize;
         // A prefix of the writes, as a disk that empties its cache in order would have it.
         let prefix = rng.below(count as u64 + 1) as usize;
-        for at in 0..count {
+        for (at, write) in loose.iter().enumerate() {
             cut.fates[at] = match style {
                 0 => Fate::Lost,
                 1 => Fate::Kept,
@@ -79,13 +79,13 @@ impl Cut {
                 3 if at == odd => Fate::Kept,
                 3 => Fate::Lost,
                 4 if at < prefix => Fate::Kept,
-                4 if at == prefix => Fate::Torn(rng.next()),
+                4 if at == prefix => Fate::Torn(rng.draw()),
                 4 => Fate::Lost,
-                5 => Fate::Torn(rng.next()),
+                5 => Fate::Torn(rng.draw()),
                 _ => match rng.below(3) {
                     0 => Fate::Kept,
                     1 => Fate::Lost,
-                    _ => Fate::Torn(tear(rng, loose[at].data.len() / SECTOR)),
+                    _ => Fate::Torn(tear(rng, write.data.len() / SECTOR)),
                 },
             };
         }
@@ -120,7 +120,7 @@ impl Cut {
 
 /// Half of the torn writes end at a place, as if the power had gone in the middle; the others are torn anyhow.
 fn tear(rng: &mut Rng, sectors: usize) -> u64 {
-    let mask = rng.next();
+    let mask = rng.draw();
     if rng.percent(50) {
         return mask;
     }

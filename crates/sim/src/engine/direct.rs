@@ -1,8 +1,9 @@
 //! The engine that does by hand what a ring does with a file.
 //!
-//! Owns [`Direct`]: it looks mappings up in a section of the grace, moves the data, then does the completion work and the
-//! sync. Each step waits for its turn, so that steps of different requests and engines come in any order that the seed
-//! says, also in orders that a ring does not have today. It states the contract of `sheave_iomap::File` a second time.
+//! Owns [`Direct`]: it looks mappings up in a section of the grace, moves the data, then does the completion work and
+//! the sync. Each step waits for its turn, so that steps of different requests and engines come in any order that the
+//! seed says, also in orders that a ring does not have today. It states the contract of `sheave_iomap::File` a second
+//! time.
 
 use std::collections::{BTreeMap, VecDeque};
 

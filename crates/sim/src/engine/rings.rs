@@ -1,7 +1,7 @@
 //! The engine that is a ring: `sheave_uring` as programs use it, but for its workers, which step when they are told to.
 //!
-//! Owns [`Rings`]. A turn submits, reaps, and lets one worker finish one thing; what may wait for a grace steps only when
-//! all is calm.
+//! Owns [`Rings`]. A turn submits, reaps, and lets one worker finish one thing; what may wait for a grace steps only
+//! when all is calm.
 
 use std::collections::BTreeMap;
 

@@ -6,7 +6,7 @@ use super::{Failure, Plan, explore};
 
 /// Leaves out as many operations of a run that fails as it can in this time. The failure that is left may be another.
 #[must_use]
-pub fn shrink(plan: &Plan, first: Failure, time: Duration) -> Failure {
+pub fn shrink(plan: &Plan, first: Box<Failure>, time: Duration) -> Box<Failure> {
     let until = Instant::now() + time;
     let mut best = first;
     let mut plan = plan.clone();

@@ -102,9 +102,9 @@ impl Cell {
             .map(|one| one.value)
     }
 
-    /// The same content as of now, durable (R5); the values that are possible stay so.
-    pub(super) fn frozen(&self, now: u64) -> Cell {
-        let mut values = self.readable(now).map(Entry::settled);
+    /// The content that a copy gets which was begun at `since`, durable (R5).
+    pub(super) fn frozen(&self, since: u64) -> Cell {
+        let mut values = self.readable(since).map(Entry::settled);
         let first = values.next().unwrap_or(Entry::settled(0));
         Cell { first, more: values.collect() }
     }

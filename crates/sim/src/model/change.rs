@@ -58,22 +58,21 @@ pub enum Change {
 }
 
 impl Change {
-    /// Makes the change.
-    pub(super) fn make(&self, model: &mut Model) {
-        let now = model.now;
+    /// Makes the change; the call began at `since`.
+    pub(super) fn make(&self, model: &mut Model, since: u64) {
         match self {
             Change::Create { name, id, size } => {
                 model.volumes.insert(name.clone(), Volume::new(*id, *size));
             }
             Change::Copy { source, name, id, snapshot } => {
                 let Some(source) = model.volumes.get(source) else { return };
-                let cells = frozen(source, now);
+                let cells = frozen(source, since);
                 let copy = Volume { id: *id, snapshot: *snapshot, family: source.family, size: source.size, cells };
                 model.volumes.insert(name.clone(), copy);
             }
             Change::Rollback { name, snapshot } => {
                 let Some(source) = model.volumes.get(snapshot) else { return };
-                let (cells, size) = (frozen(source, now), source.size);
+                let (cells, size) = (frozen(source, since), source.size);
                 if let Some(volume) = model.volumes.get_mut(name) {
                     (volume.cells, volume.size) = (cells, size);
                 }
@@ -109,8 +108,8 @@ impl Change {
     }
 }
 
-fn frozen(source: &Volume, now: u64) -> Vec<Cell> {
-    source.cells.iter().map(|cell| cell.frozen(now)).collect()
+fn frozen(source: &Volume, since: u64) -> Vec<Cell> {
+    source.cells.iter().map(|cell| cell.frozen(since)).collect()
 }
 
 impl fmt::Display for Change {

@@ -34,7 +34,7 @@ impl Model {
             }
         }
         match (&self.changing, whys.as_slice()) {
-            (Some(change), [after, before]) => Err(format!(
+            (Some((change, _)), [after, before]) => Err(format!(
                 "the crash came within a call ({change}).\nIt is not done: {after}\nNor is it undone: {before}"
             )),
             _ => Err(whys.concat()),

@@ -119,6 +119,15 @@ fn r4_and_r5_a_snapshot_is_there_or_not_and_durable_once_made() {
 }
 
 #[test]
+fn r5_a_copy_may_have_what_was_there_when_it_began() {
+    let copy = Change::Copy { source: "v".into(), name: "s".into(), id: 2, snapshot: true };
+    let events = [write(1, 0, 7), wrote(1), write(2, 0, 8), Event::Change(copy), wrote(2), sync(3), synced(3)];
+    let mut model = model(&events);
+    model.apply(&Event::Changed { ok: true });
+    assert_eq!((sorted(model.volumes()["s"].survivors(0)), after_crash(&model, 0)), (vec![7, 8], vec![8]));
+}
+
+#[test]
 fn r6_what_was_cut_off_and_grown_again_is_zero() {
     let resize = |size| [Event::Change(Change::Resize { name: "v".into(), size }), Event::Changed { ok: true }];
     let mut model = model(&[write(1, 7, 7), wrote(1)]);

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_seed_has_one_sequence() {
-    let draw = |mut rng: Rng| (0..8).map(|_| rng.next()).collect::<Vec<_>>();
+    let draw = |mut rng: Rng| (0..8).map(|_| rng.draw()).collect::<Vec<_>>();
     assert_eq!(draw(Rng::new(7)), draw(Rng::new(7)));
     assert_ne!(draw(Rng::new(7)), draw(Rng::new(8)));
     let base = Rng::new(7);

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use sheave_base::sync::atomic::AtomicU64;
 
 /// Nodes of the first chunk, as a power of two.
-const FIRST_SHIFT: u32 = 6;
+const FIRST_SHIFT: u32 = if cfg!(feature = "shuttle") { 1 } else { 6 };
 /// Chunks: together they hold more nodes than there are numbers.
 const CHUNKS: usize = 26;
 

@@ -6,7 +6,8 @@
 //! |---|---|
 //! | `ALLOC` | there is space: the low bits count |
 //! | `FULL` | every block of the unit is written; the written bits need not be looked at |
-//! | `SHARED` | others may have the same unit: a write goes to `map_blocking`, which moves the unit or clears the flag |
+//! | `SHARED` | others may have the same unit: a write goes to `map_blocking`, which moves the unit or clears the flag
+//! |
 //! | `DIRTY` | what the entry says is not durable: a flush of the device alone is not enough |
 //! | `HANDED` | a writer got an unwritten block, and may be writing |
 //! | `BUSY` | somebody copies or zeroes: writers wait |

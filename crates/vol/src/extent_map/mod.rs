@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Owns the nodes' memory, the meaning of the words in them, and the lookups. Does not own changes: they are made under
-//! the pool's lock, by [`tree`](crate::tree), with the stores that this file's loads pair with.
+//! the pool's lock, by [`tree`], with the stores that this file's loads pair with.
 //!
 //! A top is an arena of one-word nodes, one for each slot. A word of a top or an index node is the number of a node,
 //! with [`TAG`] set when the node may have other parents. A write needs a way without tags.
@@ -13,8 +13,8 @@
 //! - I1: a node is complete before its number is stored (Release), so who loads the number (Acquire) sees all of it.
 //! - I2: a node that is taken out of a tree is used again only after a grace period.
 //! - I3: written bits are zeroed before an entry gets space; an entry is emptied before its written bits are: so bits
-//!   that were loaded between two equal entries belong to it. Equal entries are the same entry, for a unit that is given
-//!   up comes back after a grace period only.
+//!   that were loaded between two equal entries belong to it. Equal entries are the same entry, for a unit that is
+//!   given up comes back after a grace period only.
 
 pub(crate) mod arena;
 pub(crate) mod entry;

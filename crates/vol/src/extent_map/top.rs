@@ -1,11 +1,11 @@
 //! The top of a volume's map, and the short way to its leaves.
 //!
-//! Owns the words of the top, and a table with the leaf of each place, as lookups found it: the short way. It is filled by
-//! lookups, without a lock, and forgotten as a whole by a new epoch when the volume's ways change.
+//! Owns the words of the top, and a table with the leaf of each place, as lookups found it: the short way. It is filled
+//! by lookups, without a lock, and forgotten as a whole by a new epoch when the volume's ways change.
 //!
-//! - T1: a word of the table counts only with the epoch that it was found in. A lookup takes the epoch before it walks, and
-//!   the epoch changes after the ways do: so what was found on the old ways has the old epoch. Whoever still goes there
-//!   does so within a section that began before, as if it had looked a little earlier.
+//! - T1: a word of the table counts only with the epoch that it was found in. A lookup takes the epoch before it walks,
+//!   and the epoch changes after the ways do: so what was found on the old ways has the old epoch. Whoever still goes
+//!   there does so within a section that began before, as if it had looked a little earlier.
 //! - T2: a way that a tag was on when the leaf was found has it in the table, and never loses it there.
 //!
 //! Called by lookups; changed by [`Tree`](super::tree::Tree) under the pool's lock.

@@ -1,7 +1,7 @@
 //! Changes of maps, under the pool's lock: ways that belong to one volume alone, copies of shared nodes, entries.
 //!
-//! Owns which nodes, units and pages are in use, and the stores that lookups race with. Does not own what is recorded of
-//! a change, nor when what was given up may be used again: it collects that in [`Freed`].
+//! Owns which nodes, units and pages are in use, and the stores that lookups race with. Does not own what is recorded
+//! of a change, nor when what was given up may be used again: it collects that in [`Freed`].
 //!
 //! - I1: a node is changed only when it has one parent (or, while a snapshot settles, for both at once).
 //! - I2: what a lookup can reach is complete: numbers and entries are stored last.

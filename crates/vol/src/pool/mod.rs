@@ -8,7 +8,7 @@
 //! | [`table`] | the volumes |
 //!
 //! Owns the public operations. What they do is in [`snapshot`](crate::snapshot), [`commit`](crate::commit),
-//! [`recovery`](crate::recovery).
+//! [`recovery`].
 
 mod create;
 pub mod options;
@@ -90,8 +90,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Before anything else is written: what was recovered becomes a checkpoint, and journal blocks of the opening before
-    /// count no more.
+    /// Before anything else is written: what was recovered becomes a checkpoint, and journal blocks of the opening
+    /// before count no more.
     fn begin_incarnation(&self) -> Result<(), PoolError> {
         let mut state = self.inner.lock();
         state.sb.incarnation += 1;
@@ -184,8 +184,8 @@ impl Pool {
         Ok(Volume::new(Arc::clone(&self.inner), Arc::clone(&vol.core), open))
     }
 
-    /// Freezes the state of a volume (or snapshot) under a new name, read-only. What was completed before the call is in
-    /// it, and nothing submitted after it.
+    /// Freezes the state of a volume (or snapshot) under a new name, read-only. What was completed before the call is
+    /// in it, and nothing submitted after it.
     pub fn snapshot(&self, source: &str, name: &str) -> Result<(), PoolError> {
         self.inner.copy(source, name, true).map(drop)
     }
@@ -264,8 +264,8 @@ impl Pool {
         state.set_reserve();
     }
 
-    /// Writes a checkpoint and closes, so that opening needs no recovery; an error if volumes are still in use. Dropping
-    /// a pool without it is a crash that loses nothing that was flushed.
+    /// Writes a checkpoint and closes, so that opening needs no recovery; an error if volumes are still in use.
+    /// Dropping a pool without it is a crash that loses nothing that was flushed.
     pub fn close(self) -> Result<(), PoolError> {
         let _one = self.inner.structural();
         let mut state = self.inner.lock();

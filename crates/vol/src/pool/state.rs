@@ -1,10 +1,11 @@
 //! What a pool is, in memory: the part under the lock, and the part beside it.
 //!
 //! Owns [`PoolInner`] and [`State`], the locks and who waits for what. Does not own any operation: those are in
-//! [`commit`](crate::commit), [`checkpoint`](crate::checkpoint), [`snapshot`](crate::snapshot), [`volume`](crate::volume).
+//! [`commit`](crate::commit), [`checkpoint`](crate::checkpoint), [`snapshot`](crate::snapshot),
+//! [`volume`](crate::volume).
 //!
-//! Locks, in the order in which they are taken: `structural` (one change of the table at a time, held over I/O and graces)
-//! -> leadership of a commit (held over I/O) -> `state` (never held over I/O, nor over a grace).
+//! Locks, in the order in which they are taken: `structural` (one change of the table at a time, held over I/O and
+//! graces) -> leadership of a commit (held over I/O) -> `state` (never held over I/O, nor over a grace).
 //!
 //! - I1: what is changed under the lock is in `dirty` or `pending` by then, or was never durable.
 //! - I2: `unsynced` is set while anything is to be made durable that a flush of the device does not.
@@ -209,6 +210,12 @@ impl State {
     #[inline]
     pub(crate) fn is_overdue(&self) -> bool {
         self.dirty.len() >= MAX_DIRTY || self.pending.len() >= MAX_DIRTY
+    }
+
+    /// Whether as many nodes are dirty as a checkpoint can write: no more may become so before one.
+    #[inline]
+    pub(crate) fn is_dirty_full(&self) -> bool {
+        self.tree.dirty_nodes() >= self.dirty_hard
     }
 
     /// Sets what depends on the size of the pool.

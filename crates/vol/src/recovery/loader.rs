@@ -1,6 +1,8 @@
-//! Loading the newest checkpoint: the volume table, then all maps level by level, each level in one sweep of the device.
+//! Loading the newest checkpoint: the volume table, then all maps level by level, each level in one sweep of the
+//! device.
 //!
-//! Owns the walk. Pages that several volumes have (index pages of level 1 and leaves) are read once and become one node.
+//! Owns the walk. Pages that several volumes have (index pages of level 1 and leaves) are read once and become one
+//! node.
 
 use std::collections::HashMap;
 

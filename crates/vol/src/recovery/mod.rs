@@ -1,7 +1,7 @@
 //! Recovery: from what lies on a device to a pool's state.
 //!
-//! Owns the order of opening: superblock, volume table, maps, journal, owners of units. Nothing is written here; who opens
-//! for writing writes a checkpoint of a new incarnation before anything else.
+//! Owns the order of opening: superblock, volume table, maps, journal, owners of units. Nothing is written here; who
+//! opens for writing writes a checkpoint of a new incarnation before anything else.
 //!
 //! - R1: nothing is believed that its parent's checksum does not vouch for, and no page is in two places.
 //! - R2: owners and free space are derived from the maps as they are after the replay; so nothing can leak.

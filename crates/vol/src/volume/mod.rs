@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`write`] | what a write finds missing: space, a way of its own, a unit of its own |
+//! | [`write`](mod@write) | what a write finds missing: space, a way of its own, a unit of its own |
 //! | [`punch`] | holes and zeroes |
 //! | [`report`] | extents, and what a volume takes |
 //!

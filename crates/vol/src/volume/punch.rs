@@ -1,7 +1,7 @@
 //! Holes: discard, write-zeroes, punch hole.
 //!
-//! Owns giving space back. Whole units become holes; of others the blocks lose their bits, and the unit goes with the last
-//! of them; of blocks that are covered in part, the part is zeroed by writing.
+//! Owns giving space back. Whole units become holes; of others the blocks lose their bits, and the unit goes with the
+//! last of them; of blocks that are covered in part, the part is zeroed by writing.
 //!
 //! - H1: blocks outside the range keep what they have, and writes to them that are under way are not lost.
 //! - H2: it goes on in pieces, so that nobody waits long for the lock.
@@ -137,9 +137,9 @@ impl Volume {
             let vol = guard.vol(self.core.id)?;
             if vol.settling.is_some() || vol.busy > 0 {
                 guard = self.pool.wait(guard);
-            } else if guard.tree.dirty_nodes() >= guard.dirty_hard || guard.is_overdue() {
+            } else if guard.is_dirty_full() || guard.is_overdue() {
                 drop(guard);
-                self.pool.checkpoint()?;
+                self.pool.relieve()?;
                 guard = self.pool.lock();
             } else {
                 return Ok(guard);

@@ -1,7 +1,7 @@
 //! What a volume has: extents, and the space it takes.
 //!
-//! Owns the walks. They take the lock for a part of the map at a time, so they see each unit as it was at some moment of
-//! the walk.
+//! Owns the walks. They take the lock for a part of the map at a time, so they see each unit as it was at some moment
+//! of the walk.
 
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;

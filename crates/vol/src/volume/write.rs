@@ -50,7 +50,7 @@ impl Volume {
         let Some(mut state) = self.pool.try_lock() else { return Err(Status::Again) };
         let state = &mut *state;
         let spot = self.pool.map.find(&self.core.top, unit);
-        if spot.tagged || spot.entry.any(Entry::STOPS_WRITES) || state.tree.dirty_nodes() >= state.dirty_hard {
+        if spot.tagged || spot.entry.any(Entry::STOPS_WRITES) || state.is_dirty_full() {
             return Err(Status::Again);
         }
         // What is new while a copy settles would be recorded before the copy, and is not in it.
@@ -116,9 +116,9 @@ impl Volume {
             if may_block.is_cancelled() {
                 return Err(Status::Canceled);
             }
-            if state.is_overdue() || state.tree.dirty_nodes() >= state.dirty_hard {
+            if state.is_overdue() || state.is_dirty_full() {
                 drop(state);
-                self.pool.checkpoint()?;
+                self.pool.relieve()?;
                 state = self.pool.lock();
                 continue;
             }

@@ -22,7 +22,7 @@ fn a_null_device_keeps_what_the_pool_needs_and_no_data() {
         InMemory { spec: format!("null:size=1T,keep={keep}"), journal: Some(16 << 20), base: keep }
     );
     assert_eq!(of("null:").spec, format!("null:keep={}", 8192 + (4 << 20)));
-    assert_eq!(of("ram:size=1G").spec, "ram:size=1G,touch=on");
+    assert_eq!((of("ram:size=1G").spec.as_str(), of("ram:").spec.as_str()), ("ram:size=1G,touch=on", "ram:touch=on"));
     for spec in ["null:size=1T,keep=64M", "ram:touch=off"] {
         assert_eq!(of(spec), InMemory { spec: spec.into(), journal: None, base: 0 });
     }

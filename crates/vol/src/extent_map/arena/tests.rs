@@ -10,7 +10,7 @@ fn every_node_has_a_place_of_its_own() {
     for id in 0..100_000u32 {
         let at = place(id);
         assert_eq!(at, next, "node {id}");
-        next = if at.1 + 1 == 64 << at.0 { (at.0 + 1, 0) } else { (at.0, at.1 + 1) };
+        next = if at.1 + 1 == 1 << (FIRST_SHIFT as usize + at.0) { (at.0 + 1, 0) } else { (at.0, at.1 + 1) };
     }
     assert!(place(u32::MAX >> 1).0 < CHUNKS, "the last number has a chunk");
 }

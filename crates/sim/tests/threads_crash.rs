@@ -1,0 +1,207 @@
+//! Crashes under real threads: rings on threads of their own, with real workers, on the simulated disk, while volumes
+//! are copied, deleted and resized. What happens is stamped with the disk's time, and cut afterwards as the runs on one
+//! thread are. A failure cannot be repeated, for the threads will not; the model says what was wrong with it all the
+//! same.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use sheave_base::buf::Buf;
+use sheave_base::sync::Arc;
+use sheave_iomap::File;
+use sheave_sim::audit::audit;
+use sheave_sim::check::check_image;
+use sheave_sim::disk::{DiskOptions, Image, Media, SimDisk};
+use sheave_sim::model::{Change, Event, Model};
+use sheave_sim::observe::observe;
+use sheave_sim::rng::Rng;
+use sheave_sim::tag::{Value, fill_all};
+use sheave_uring::{Ring, prep};
+use sheave_vol::{CreateOptions, OpenOptions, Pool};
+
+const SEED: u64 = 5;
+const BLOCK: u64 = 4096;
+const BLOCKS: u64 = 128;
+const WRITERS: u64 = 2;
+const RUN: Duration = Duration::from_millis(500);
+const CUTS: usize = 50;
+const VOLUME: u32 = 1;
+const SIZE: u64 = 24 << 20;
+
+/// What happens, in order, stamped with the disk's time.
+struct Story {
+    disk: SimDisk,
+    events: Mutex<Vec<(usize, Event)>>,
+    next: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Story {
+    /// Before it is submitted, or after it has ended.
+    fn tell(&self, event: Event) {
+        let mut events = self.events.lock().expect("nobody panics with it");
+        let now = self.disk.time();
+        events.push((now, event));
+    }
+
+    fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::SeqCst)
+    }
+}
+
+/// Stops the writers, also when the test fails.
+struct Stop<'a>(&'a Story);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Writes to blocks of its own, six at a time, and flushes now and then.
+fn write(story: &Story, file: Arc<dyn File>, writer: u64, seed: u64) {
+    let mut ring = Ring::builder().entries(32).build().expect("a ring");
+    let fd = ring.attach_file(file).expect("attached");
+    let mut rng = Rng::new(seed).fork(writer);
+    while !story.stop.load(Ordering::SeqCst) {
+        let mut sent: Vec<(u64, bool)> = Vec::new();
+        let mut blocks: Vec<u64> = (0..BLOCKS / WRITERS).map(|at| at * WRITERS + writer).collect();
+        rng.shuffle(&mut blocks);
+        for &block in &blocks[..6] {
+            let op = story.number();
+            let (value, hole, dsync) = (op as Value, rng.percent(10), rng.percent(10));
+            let value = if hole { 0 } else { value };
+            let event =
+                Event::Write { op, volume: VOLUME, sector: block * 8, sectors: 8, value, dsync: dsync && !hole };
+            story.tell(event);
+            let mut buf = Buf::zeroed(BLOCK as usize, 4096).expect("memory");
+            fill_all(SEED, value, VOLUME, block * 8, &mut buf);
+            let entry = match hole {
+                true => prep::punch_hole(fd, block * BLOCK, BLOCK),
+                false => prep::write(fd, buf).offset(block * BLOCK),
+            };
+            let entry = if dsync && !hole { entry.dsync() } else { entry };
+            ring.push(entry.user_data(op)).expect("room");
+            sent.push((op, false));
+        }
+        if rng.percent(30) {
+            let op = story.number();
+            story.tell(Event::Sync { op, volume: Some(VOLUME) });
+            ring.push(prep::fsync(fd).user_data(op)).expect("room");
+            sent.push((op, true));
+        }
+        ring.submit_and_wait(sent.len() as u32).expect("submitted");
+        for done in ring.completions() {
+            assert!(done.res >= 0, "request {} gave {}", done.user_data, done.res);
+            let op = done.user_data;
+            let sync = sent.iter().any(|&(sent, sync)| sent == op && sync);
+            story.tell(if sync { Event::Synced { op, ok: true } } else { Event::Wrote { op, ok: true } });
+        }
+    }
+}
+
+/// Copies, deletes and resizes while the others write.
+fn change(story: &Story, pool: &Pool, seed: u64) {
+    let mut rng = Rng::new(seed).fork(77);
+    let mut copies: Vec<String> = Vec::new();
+    let (mut id, until) = (VOLUME, Instant::now() + RUN);
+    while Instant::now() < until {
+        id += 1;
+        let (change, result) = if copies.len() > 3 {
+            let name = copies.swap_remove(rng.below(copies.len() as u64) as usize);
+            begin(story, Change::Delete { name: name.clone() }, || pool.delete(&name))
+        } else if rng.percent(20) {
+            // Beyond what the writers write: nobody's I/O is cut off.
+            let (name, size) = ("v".to_string(), (BLOCKS + rng.below(600)) * BLOCK);
+            begin(story, Change::Resize { name, size }, || pool.resize("v", size))
+        } else {
+            let (source, name, snapshot) = ("v".to_string(), format!("copy-{id}"), rng.percent(60));
+            copies.push(name.clone());
+            let change = Change::Copy { source, name: name.clone(), id, snapshot };
+            begin(story, change, || match snapshot {
+                true => pool.snapshot("v", &name).map(drop),
+                false => pool.clone_volume("v", &name).map(drop),
+            })
+        };
+        result.unwrap_or_else(|error| panic!("{change}: {error}"));
+        std::thread::sleep(Duration::from_millis(rng.below(8)));
+    }
+}
+
+fn begin<T>(story: &Story, change: Change, call: impl FnOnce() -> T) -> (Change, T) {
+    story.tell(Event::Change(change.clone()));
+    let result = call();
+    story.tell(Event::Changed { ok: true });
+    (change, result)
+}
+
+/// Cuts the story at random steps and looks at what is left.
+fn cut(story: &Story, base: &Image, from: usize, created: &Model, seed: u64) {
+    let (log, events) = (story.disk.log(), story.events.lock().expect("all have ended"));
+    let mut rng = Rng::new(seed).fork(3);
+    let mut steps: Vec<usize> = (0..CUTS).map(|_| rng.between(from as u64, log.len() as u64) as usize).collect();
+    steps.sort_unstable();
+    let (mut media, mut model) = (Media::new(base.clone(), None), created.clone());
+    let (mut taken, mut happened) = (0, 0);
+    for at in steps {
+        log[taken..at].iter().for_each(|step| media.step(step));
+        taken = at;
+        while let Some((time, event)) = events.get(happened)
+            && *time <= at
+        {
+            model.apply(event);
+            happened += 1;
+        }
+        let (image, cut) = media.crash(&mut rng);
+        let disk = SimDisk::new(image, DiskOptions::default());
+        let fail = |why: String| -> ! { panic!("seed {seed}, cut at step {at} of {}, {cut}: {why}", log.len()) };
+        let pool = Pool::open(&disk.device(), &OpenOptions::default());
+        let pool = pool.unwrap_or_else(|error| fail(error.to_string()));
+        let found = observe(&pool, &disk.image(), SEED).unwrap_or_else(|why| fail(why));
+        model.settle(&found).unwrap_or_else(|why| fail(why));
+        audit(&pool).unwrap_or_else(|why| fail(why));
+        let report = check_image(&disk.image()).unwrap_or_else(|error| fail(error.to_string()));
+        assert!(report.is_clean(), "seed {seed}, cut at step {at}, {cut}: {:?}", report.findings);
+    }
+}
+
+fn run(seed: u64, unit_bytes: u64) {
+    let base = Image::new(SIZE);
+    let disk = SimDisk::new(base.clone(), DiskOptions { seed, ..DiskOptions::default() });
+    let options = CreateOptions { unit_bytes, journal_bytes: Some(64 << 10), ..CreateOptions::default() };
+    Pool::create(&disk.device(), &options).expect("made");
+    let pool = Pool::open(&disk.device(), &OpenOptions::default()).expect("opened");
+    let size = BLOCKS * BLOCK;
+    let volume: Arc<dyn File> = Arc::new(pool.create_volume("v", size).expect("created"));
+    let mut model = Model::new();
+    model.apply(&Event::Change(Change::Create { name: "v".into(), id: VOLUME, size }));
+    model.apply(&Event::Changed { ok: true });
+    let (from, events) = (disk.time(), Mutex::new(Vec::new()));
+    let story = Story { disk, events, next: AtomicU64::new(1), stop: AtomicBool::new(false) };
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let (story, file) = (&story, Arc::clone(&volume));
+            scope.spawn(move || write(story, file, writer, seed));
+        }
+        let _stop = Stop(&story);
+        change(&story, &pool, seed);
+    });
+    drop((volume, pool));
+    cut(&story, &base, from, &model, seed);
+}
+
+#[test]
+fn small_units() {
+    sheave_testkit::seeds(2).for_each(|seed| run(seed, 4 << 10));
+}
+
+#[test]
+fn middling_units() {
+    sheave_testkit::seeds(2).for_each(|seed| run(20 + seed, 16 << 10));
+}
+
+#[test]
+fn large_units() {
+    sheave_testkit::seeds(2).for_each(|seed| run(40 + seed, 64 << 10));
+}

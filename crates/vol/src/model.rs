@@ -1,0 +1,194 @@
+//! Maps under a model checker: lookups against everything that takes away what they have found.
+//!
+//! Owns the bounds of the exploration. Devices are words here: who owns a unit, what is in it.
+//!
+//! * I1: a model is deterministic but for the schedule.
+//! * I2: a loop that waits for another thread yields.
+//!
+//! Only in builds with the feature `shuttle`; `SHEAVE_MODEL_RUNS` sets the number of schedules.
+
+use std::time::Duration;
+
+use sheave_base::grace::{Grace, Seat};
+use sheave_base::sync::atomic::{AtomicU64, Ordering};
+use sheave_base::sync::{Arc, Mutex, thread};
+use sheave_iomap::MappingKind;
+
+use crate::alloc::Units;
+use crate::extent_map::tree::Tree;
+use crate::extent_map::{Entry, ExtentMap, Geometry, Top};
+use crate::limbo::Limbo;
+
+/// Random schedules of one model, of each of the two kinds.
+const RUNS: usize = 3_000;
+/// Priority changes in one schedule of the second kind.
+const PCT_DEPTH: usize = 3;
+/// Turns of a loop that waits for other threads; more than any schedule needs.
+const TURNS: u32 = 100_000;
+
+fn explore(body: impl Fn() + Send + Sync + 'static) {
+    let runs = std::env::var("SHEAVE_MODEL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(RUNS);
+    // Not from `sync`: it outlives the executions.
+    let body = std::sync::Arc::new(body);
+    let again = std::sync::Arc::clone(&body);
+    shuttle::check_random(move || body(), runs);
+    shuttle::check_pct(move || again(), runs, PCT_DEPTH);
+}
+
+/// Two volumes on a pool of very few units.
+struct World {
+    map: Arc<ExtentMap>,
+    tops: [Top; 2],
+    grace: Arc<Grace>,
+    tree: Mutex<(Tree, Limbo)>,
+    /// Of each unit: the volume that it belongs to plus one, or what was written to it.
+    units: Vec<AtomicU64>,
+}
+
+impl World {
+    fn new(units: u64) -> Arc<World> {
+        let map = Arc::new(ExtentMap::new(Geometry::new(12)));
+        let mut free = Units::new(units);
+        assert!(free.fix(0));
+        let tree = Tree::new(Arc::clone(&map), free);
+        let tops = [Top::new(), Top::new()];
+        tops.iter().for_each(|top| top.open(1));
+        let units = (0..units).map(|_| AtomicU64::new(0)).collect();
+        Arc::new(World { map, tops, grace: Arc::new(Grace::new()), tree: Mutex::new((tree, Limbo::default())), units })
+    }
+
+    /// Gives a unit of a volume space; false when there is none yet.
+    fn write(&self, volume: usize, unit: u64) -> bool {
+        let mut guard = self.tree.lock().expect("no panic");
+        let (tree, limbo) = &mut *guard;
+        while let Some(freed) = limbo.advance(&self.grace) {
+            freed.units().for_each(|unit| tree.units.release(unit));
+            freed.index.iter().for_each(|id| tree.index.release(*id));
+            freed.leaves.iter().for_each(|id| tree.leaves.release(*id));
+        }
+        let Some(phys) = tree.units.alloc() else { return false };
+        self.units[phys as usize].store(volume as u64 + 1, Ordering::Relaxed); // Relaxed: published with the entry.
+        let place = tree.own(&self.tops[volume], unit).expect("there is memory");
+        tree.set_bits(place, 0, 1, true);
+        tree.install(place, Entry::at(phys).with(Entry::FULL));
+        true
+    }
+
+    /// Discards a unit, durably.
+    fn discard(&self, volume: usize, unit: u64) {
+        let mut guard = self.tree.lock().expect("no panic");
+        let (tree, limbo) = &mut *guard;
+        let place = tree.own(&self.tops[volume], unit).expect("there is memory");
+        tree.unmap(place);
+        tree.prune(&self.tops[volume], unit);
+        let freed = std::mem::take(&mut tree.freed);
+        limbo.committed(freed);
+    }
+
+    /// A read of a ring: what the unit says when the I/O ends.
+    fn read(&self, seat: &Seat, volume: usize, unit: u64) -> Option<u64> {
+        seat.enter();
+        let mapping = self.map.lookup_read(&self.tops[volume], unit << 12, 4096);
+        let phase = seat.count();
+        seat.leave();
+        thread::yield_now();
+        let mapped = mapping.ok().filter(|mapping| mapping.kind == MappingKind::Mapped);
+        // Relaxed: the grace orders it.
+        let seen = mapped.map(|mapping| self.units[(mapping.addr >> 12) as usize].load(Ordering::Relaxed));
+        seat.uncount(phase);
+        seen
+    }
+}
+
+#[test]
+fn model_a_lookup_never_sees_a_foreign_unit() {
+    explore(|| {
+        let world = World::new(2);
+        assert!(world.write(0, 0));
+        let reader = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                let seat = Grace::seat(&world.grace);
+                for _ in 0..3 {
+                    let seen = world.read(&seat, 0, 0);
+                    assert!(matches!(seen, None | Some(1)), "a unit of another volume: {seen:?}");
+                }
+            })
+        };
+        world.discard(0, 0);
+        // The only unit, and the nodes of volume 0, go to volume 1.
+        for turn in 0.. {
+            if world.write(1, 0) {
+                break;
+            }
+            assert!(turn < TURNS, "what was discarded never comes back");
+            thread::yield_now();
+        }
+        reader.join().expect("no panic");
+    });
+}
+
+#[test]
+fn model_nothing_is_written_to_what_a_snapshot_has() {
+    explore(|| {
+        let world = World::new(2);
+        assert!(world.write(0, 0));
+        let writer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                let seat = Grace::seat(&world.grace);
+                for number in 10..13 {
+                    seat.enter();
+                    let mapping = world.map.lookup_write(&world.tops[0], 0, 4096);
+                    let phase = seat.count();
+                    seat.leave();
+                    thread::yield_now();
+                    if let Some(mapping) = mapping {
+                        // Relaxed: the grace orders it.
+                        world.units[(mapping.addr >> 12) as usize].store(number, Ordering::Relaxed);
+                    }
+                    seat.uncount(phase);
+                }
+            })
+        };
+        {
+            let mut guard = world.tree.lock().expect("no panic");
+            guard.0.share(&world.tops[0], &world.tops[1], 1).expect("there is memory");
+        }
+        assert!(world.grace.wait(world.grace.start(), Duration::MAX));
+        let seat = Grace::seat(&world.grace);
+        let frozen = world.read(&seat, 1, 0);
+        writer.join().expect("no panic");
+        assert_eq!(world.read(&seat, 1, 0), frozen, "the snapshot has changed");
+    });
+}
+
+#[test]
+fn model_moved_units_are_written_where_they_are() {
+    explore(|| {
+        let world = World::new(4);
+        assert!(world.write(0, 0));
+        {
+            let mut guard = world.tree.lock().expect("no panic");
+            guard.0.share(&world.tops[0], &world.tops[1], 1).expect("there is memory");
+        }
+        let reader = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                let seat = Grace::seat(&world.grace);
+                let seen: Vec<_> = (0..3).map(|_| world.read(&seat, 0, 0)).collect();
+                assert!(seen.is_sorted() && seen.iter().all(|seen| matches!(seen, Some(1 | 2))), "{seen:?}");
+                assert_eq!(world.read(&seat, 1, 0), Some(1), "the copy has what it had");
+            })
+        };
+        {
+            let mut guard = world.tree.lock().expect("no panic");
+            let tree = &mut guard.0;
+            let place = tree.own(&world.tops[0], 0).expect("there is memory");
+            let phys = tree.units.alloc().expect("there are more");
+            world.units[phys as usize].store(2, Ordering::Relaxed); // Relaxed: published with the entry.
+            tree.replace(place, Entry::at(phys).with(Entry::FULL));
+        }
+        reader.join().expect("no panic");
+    });
+}

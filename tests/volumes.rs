@@ -1,0 +1,112 @@
+//! Volumes through rings: what has ended durably is there when the pool is dropped without being closed, which is a
+//! crash that loses nothing the device has. Rows of the contract in docs/volumes.md; losing devices are the
+//! simulator's.
+
+use std::sync::Arc;
+
+use sheave::vol::{CreateOptions, OpenOptions, Pool};
+use sheave::{Buf, Device, Fd, Ring, op};
+
+const MIB: u64 = 1 << 20;
+
+/// A device with a pool that has one volume, `v`.
+fn device() -> Device {
+    let device = Device::open("ram:size=64M").expect("a device");
+    Pool::create(&device, &CreateOptions::default()).expect("a pool");
+    let pool = Pool::open(&device, &OpenOptions::default()).expect("it opens");
+    pool.create_volume("v", 16 * MIB).expect("a volume");
+    pool.close().expect("closed");
+    device
+}
+
+/// Does something with the volume through a ring, then drops all of it without closing.
+fn crash_after(device: &Device, work: impl FnOnce(&mut Ring, Fd)) {
+    let pool = Pool::open(device, &OpenOptions::default()).expect("it opens");
+    let volume = pool.open_volume("v").expect("the volume");
+    let mut ring = Ring::builder().entries(32).build().expect("a ring");
+    let fd = ring.attach_file(Arc::new(volume)).expect("attached");
+    work(&mut ring, fd);
+}
+
+fn filled(byte: u8, len: usize) -> Buf {
+    let mut buf = Buf::zeroed(len, 4096).expect("memory");
+    buf.fill(byte);
+    buf
+}
+
+fn run(ring: &mut Ring, entry: op::Entry) -> Option<Buf> {
+    ring.push(entry).expect("room");
+    ring.submit_and_wait(1).expect("submitted");
+    let done = ring.completions().next().expect("one completion");
+    done.result().expect("it went well");
+    done.into_buf()
+}
+
+/// The first bytes of 4 KiB blocks of the volume, after a crash.
+fn found(device: &Device, blocks: &[u64]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    crash_after(device, |ring, fd| {
+        for block in blocks {
+            let buf = run(ring, op::read(fd, filled(0xee, 4096)).offset(block * 4096)).expect("its buffer");
+            assert!(buf.iter().all(|byte| *byte == buf[0]), "block {block} is in one piece");
+            bytes.push(buf[0]);
+        }
+    });
+    bytes
+}
+
+/// V2: durable by itself, map included, into a hole and over data.
+#[test]
+fn a_write_with_dsync_is_there() {
+    let device = device();
+    crash_after(&device, |ring, fd| {
+        run(ring, op::write(fd, filled(1, 4096)).offset(MIB).dsync());
+        run(ring, op::write(fd, filled(2, 8192)).offset(3 * MIB).dsync());
+        run(ring, op::write(fd, filled(3, 4096)).offset(3 * MIB).dsync());
+    });
+    assert_eq!(found(&device, &[256, 257, 768, 769, 770]), [1, 0, 3, 2, 0]);
+}
+
+/// V3: one flush is for all that ended before it, of all volumes.
+#[test]
+fn a_flush_makes_all_that_ended_durable() {
+    let device = device();
+    crash_after(&device, |ring, fd| {
+        (0..100).for_each(|n| drop(run(ring, op::write(fd, filled(n as u8 + 1, 4096)).offset((n * 128) << 10))));
+        run(ring, op::fsync(fd));
+    });
+    assert_eq!(found(&device, &(0..100).map(|n| n * 32).collect::<Vec<_>>()), (1..=100).collect::<Vec<u8>>());
+    let pool = Pool::open(&device, &OpenOptions::default()).expect("it opens");
+    let volumes = ["a", "b"].map(|name| pool.create_volume(name, MIB).expect("a volume"));
+    let mut ring = Ring::builder().entries(32).build().expect("a ring");
+    let fds = volumes.map(|volume| ring.attach_file(Arc::new(volume)).expect("attached"));
+    fds.iter().for_each(|fd| drop(run(&mut ring, op::write(*fd, filled(9, 4096)))));
+    run(&mut ring, op::fsync(fds[1]));
+    drop((ring, pool));
+    let pool = Pool::open(&device, &OpenOptions::default()).expect("it opens");
+    assert!(pool.info().recovered);
+    for name in ["a", "b"] {
+        assert_eq!(pool.volume_info(name).expect(name).written_bytes, 4096, "{name}");
+    }
+}
+
+/// V4 and V5: both leave zeroes, at once and for good, to the byte where blocks are cut.
+#[test]
+fn discarded_and_zeroed_ranges_stay_zero() {
+    let device = device();
+    crash_after(&device, |ring, fd| {
+        run(ring, op::write(fd, filled(7, MIB as usize)));
+        run(ring, op::fsync(fd));
+        run(ring, op::punch_hole(fd, 4096, 8192));
+        run(ring, op::zero_range(fd, 128 << 10, 64 << 10));
+        run(ring, op::zero_range(fd, (256 << 10) + 512, 1024));
+        let cut = run(ring, op::read(fd, filled(0xee, 4096)).offset(256 << 10)).expect("its buffer");
+        let zeroes = cut.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at);
+        assert!(zeroes.eq(512..1536), "and the rest of the block is as it was");
+        run(ring, op::fsync(fd));
+    });
+    assert_eq!(found(&device, &[0, 1, 2, 3, 31, 32, 47, 48]), [7, 0, 0, 7, 7, 0, 0, 7]);
+    let pool = Pool::open(&device, &OpenOptions::default()).expect("it opens");
+    assert_eq!(pool.volume_info("v").expect("it").written_bytes, MIB - 8192 - (64 << 10));
+    assert!(pool.volume_info("v").expect("it").allocated_bytes < MIB, "a whole unit was given back");
+}
