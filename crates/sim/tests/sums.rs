@@ -93,6 +93,7 @@ fn summed(unit_bytes: u64) -> (Device, Pool, User) {
     (device, pool, user)
 }
 
+/// V16.
 #[test]
 fn a_flipped_bit_is_an_error_until_it_is_written_over() {
     for unit in [4096, 65536, 1 << 20] {
@@ -123,6 +124,7 @@ fn without_checksums_nobody_notices() {
     assert_eq!(user.read(512, 512).0, 512, "and blocks are the device's");
 }
 
+/// V16, after a crash.
 #[test]
 fn checksums_outlive_closing_and_crashes() {
     for close in [true, false] {
