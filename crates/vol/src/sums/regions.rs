@@ -310,3 +310,6 @@ impl PoolInner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -192,3 +192,11 @@ fn summed(sums: &Sums, mapping: Mapping, intent: Intent) -> Result<Mapping, Stat
         _ => Ok(Mapping { flags: mapping.flags | MAP_SUMMED, ..mapping }),
     }
 }
+
+#[cfg(test)]
+impl Volume {
+    /// The pool, for tests of what is under it.
+    pub(crate) fn pool(&self) -> &Arc<PoolInner> {
+        &self.pool
+    }
+}
