@@ -109,7 +109,7 @@ fn snapshots_clones_and_rollback_keep_what_they_froze() {
     let rolled = dir.ok("volume rollback p.img#v s --yes --json").json();
     assert_eq!((&rolled["done"], &rolled["volume"]["name"]), (&"rolled back".into(), &"v".into()));
     assert!(content(&dir, "v") == first);
-    refused(&dir, "volume delete p.img#s", 2, &["hold 1 MiB of data", "--yes"]);
+    refused(&dir, "volume delete p.img#s", 2, &["s in p.img holds 1 MiB of data", "--yes"]);
     dir.ok("volume delete p.img#s --yes");
     assert!(content(&dir, "c") == first && content(&dir, "v") == first);
     assert!(dir.ok("pool check p.img").out.ends_with("clean\n"));

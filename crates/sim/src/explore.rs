@@ -44,7 +44,7 @@ impl Plan {
     /// The run of a seed.
     #[must_use]
     pub fn new(seed: u64, ops: usize, cuts: usize) -> Plan {
-        Plan { setup: Setup::draw(seed, ops), cuts, nested: 15, go_on: 8 }
+        Plan { setup: Setup::draw(seed, ops), cuts, nested: 15, go_on: 12 }
     }
 }
 
@@ -155,7 +155,7 @@ impl Explorer<'_> {
         run.log.iter().for_each(|step| self.mark(step.hash()));
         self.report.steps += run.log.len() as u64;
         let mut rng = Rng::new(self.plan.setup.seed).fork(2 + self.report.crashes);
-        let steps = choose(run.from, run.log.len(), cuts, &mut rng);
+        let steps = choose(&run.log, run.from, cuts, &mut rng);
         let lie = if run.lies { self.plan.setup.disk.lie } else { None };
         let mut media = Media::new(run.before.clone(), lie);
         let mut model = run.model.clone();
@@ -240,12 +240,19 @@ fn open(setup: &Setup, disk: &SimDisk) -> Result<Pool, String> {
     Pool::open(&disk.device(), &setup.open_options()).map_err(|error| format!("the pool does not open: {error}"))
 }
 
-/// Steps to cut at, in order: all, or as many as wanted.
-fn choose(from: usize, to: usize, cuts: usize, rng: &mut Rng) -> Vec<usize> {
+/// Steps to cut at, in order: all, or as many as wanted. Half of those are just before a flush, when most is loose.
+fn choose(log: &[Step], from: usize, cuts: usize, rng: &mut Rng) -> Vec<usize> {
+    let to = log.len();
     if to - from < cuts {
         return (from..=to).collect();
     }
-    let mut steps: Vec<usize> = (0..cuts).map(|_| rng.between(from as u64, to as u64) as usize).collect();
+    let flushes: Vec<usize> = (from..to).filter(|&at| matches!(log[at], Step::Flush { .. })).collect();
+    let mut steps: Vec<usize> = (0..cuts)
+        .map(|_| match flushes.as_slice() {
+            flushes @ [_, ..] if rng.percent(50) => rng.pick(flushes) + rng.below(2) as usize,
+            _ => rng.between(from as u64, to as u64) as usize,
+        })
+        .collect();
     steps.sort_unstable();
     steps
 }

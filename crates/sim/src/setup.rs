@@ -6,6 +6,8 @@ use crate::disk::{DiskOptions, Lie};
 use crate::rng::Rng;
 
 const KIB: u64 = 1 << 10;
+/// What a small pool keeps for metadata.
+const RESERVE_BYTES: u64 = 512 * KIB;
 
 /// How often each kind of operation is drawn, against the others.
 #[derive(Clone, Debug)]
@@ -79,15 +81,27 @@ impl Setup {
         let unit_bytes = *rng.pick(&[4, 4, 8, 16, 32, 64, 64, 64, 128, 256, 1024]) * KIB;
         // Small ones are full soon; large ones have room for everything.
         let small = rng.percent(35);
-        let units = if small { rng.between(40, 72) } else { rng.between(150, 400) };
-        let size_bytes = (units * unit_bytes).clamp(2 << 20, 96 << 20);
+        let units = if small { rng.between(24, 60) } else { rng.between(150, 400) };
         let journal_bytes = *rng.pick(&[64, 64, 96, 256]) * KIB;
+        // A small pool has room for little beyond its reserve.
+        let reserve = (RESERVE_BYTES / unit_bytes).max(2) + 3;
+        let tight = (units + reserve) * unit_bytes + journal_bytes;
+        let size_bytes = if small { tight } else { (units * unit_bytes).clamp(2 << 20, 96 << 20) };
         let logical_block = if rng.percent(20) { 4096 } else { 512 };
         let max_delay = *rng.pick(&[0, 2, 6]);
         let members = if rng.percent(15) { 2 } else { 1 };
         let disk = DiskOptions { seed: rng.draw(), logical_block, fua: rng.percent(70), max_delay, lie: None, members };
-        let mix = draw_mix(&mut rng);
-        let max_volume_bytes = if small { size_bytes / 2 } else { *rng.pick(&[128, 256, 512, 1024]) * KIB };
+        let mut mix = draw_mix(&mut rng);
+        // Commits of several journal blocks: many small units between two flushes.
+        let bulk = !small && unit_bytes <= 8 * KIB && rng.percent(50);
+        // Space that goes from one to the other before anything is flushed.
+        if small && rng.percent(50) {
+            (mix.write, mix.zero, mix.sync, mix.pool_sync, mix.copy, mix.resize) = (50, 25, 2, 0, 1, 1);
+        }
+        if bulk {
+            (mix.write, mix.sync, mix.turn) = (60, 3, 90);
+        }
+        let max_volume_bytes = if small { units * unit_bytes * 3 / 4 } else { *rng.pick(&[128, 256, 512, 1024]) * KIB };
         let (engines, max_volumes) = (rng.between(1, 3) as usize, rng.between(2, 7) as usize);
         let checksum = Checksum::None;
         let skip = Vec::new();
@@ -101,8 +115,8 @@ impl Setup {
             engines,
             rings: !seed.is_multiple_of(3),
             max_volumes,
-            max_volume_bytes: max_volume_bytes.min(2 << 20),
-            long: if small { 50 } else { 10 },
+            max_volume_bytes: if bulk { 1 << 20 } else { max_volume_bytes.min(2 << 20) },
+            long: if small || bulk { 60 } else { 10 },
             disk,
             mix,
             skip,

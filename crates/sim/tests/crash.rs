@@ -9,7 +9,7 @@ use sheave_sim::disk::Lie;
 use sheave_sim::explore::{Plan, Report, explore, shrink};
 
 /// Crash points of each of the tests that look for trouble.
-const POINTS: u64 = 400;
+const POINTS: u64 = 700;
 
 /// Runs seeds from `first` on until there were enough crash points.
 fn crash(first: u64, ops: usize, cuts: usize) -> Report {

@@ -266,6 +266,3 @@ impl State {
         Ok(true)
     }
 }
-
-#[cfg(test)]
-mod tests;

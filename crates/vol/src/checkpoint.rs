@@ -136,6 +136,7 @@ impl State {
 
     /// Serialises everything that changed. Everything that can fail comes first.
     fn plan(&mut self, geometry: &Geometry, clean: bool) -> Result<Plan, Status> {
+        self.finish_cuts()?;
         let wanted = self.pages_wanted();
         let memory = Buf::zeroed(wanted as usize * BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
         let addresses = self.tree.pages.take(wanted, &mut self.tree.units).ok_or(Status::NoSpc)?;
@@ -166,6 +167,15 @@ impl State {
             ..self.sb.clone()
         };
         Ok(Plan { draft, sb, replaced: self.tree.pages.take_given_up(), taken })
+    }
+
+    /// No page may have what lies beyond the end of its volume: it would come back when the volume grows.
+    fn finish_cuts(&mut self) -> Result<(), Status> {
+        let cut: Vec<_> = self.table.iter().filter(|vol| vol.cutting).map(|vol| vol.core.clone()).collect();
+        for core in cut {
+            while self.cut_some(&core, core.size())? {}
+        }
+        Ok(())
     }
 
     fn draft_maps(&mut self, geometry: &Geometry, place: &Place, draft: &mut Draft) {
@@ -285,6 +295,3 @@ fn draft_leaf(
     let Some((address, block)) = draft.next() else { return PageRef::NONE };
     leaf::encode(block, geometry, &Place { address, ..*place }, &entries, &written)
 }
-
-#[cfg(test)]
-mod tests;

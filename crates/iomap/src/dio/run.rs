@@ -109,7 +109,7 @@ pub struct MappedRun<'a> {
 
 impl<'a> MappedRun<'a> {
     /// A run with the same `IOCB_*` flags, without sync, and the same registered buffer (or none). For a file whose
-    /// device is one leg and that may be written.
+    /// device is one leg; what may not be written has no plain writes.
     #[inline(always)]
     pub fn start(io: &'a mut IoCtx, file: &'a OpenFile, iocb_flags: u16, fixed_buf: u16) -> Option<MappedRun<'a>> {
         if file.identity || iocb_flags & (IOCB_DSYNC | IOCB_SYNC) != 0 {
@@ -117,6 +117,9 @@ impl<'a> MappedRun<'a> {
         }
         let spec = bio_spec(file.bdev, iocb_flags, 0, 0, 0, false);
         let write = iocb_flags & IOCB_WRITE != 0;
+        if write && file.read_only {
+            return None;
+        }
         Some(MappedRun {
             lane: io.lane(file.route?, PlainKind { op: spec.op, flags: spec.flags, fixed_buf })?,
             intent: if write { Intent::Write } else { Intent::Read },

@@ -57,6 +57,23 @@ impl Bitmap {
         }
     }
 
+    /// Sets the bits `from..to`, a word at a time.
+    pub(crate) fn set_range(&mut self, from: u64, to: u64) {
+        let (mut from, mut to) = (from, to);
+        for level in &mut self.levels {
+            if from >= to {
+                break;
+            }
+            let mut at = from;
+            while at < to {
+                let here = (64 - (at & 63)).min(to - at);
+                level[(at >> 6) as usize] |= (u64::MAX >> (64 - here)) << (at & 63);
+                at += here;
+            }
+            (from, to) = (from >> 6, to.div_ceil(64));
+        }
+    }
+
     pub(crate) fn clear(&mut self, bit: u64) {
         let mut at = bit;
         for level in &mut self.levels {

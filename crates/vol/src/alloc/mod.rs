@@ -66,7 +66,7 @@ impl Units {
         let from = self.counts.total;
         self.owners.resize(total as usize, 0);
         self.free.grow(total);
-        (from..total).for_each(|unit| self.free.set(unit));
+        self.free.set_range(from, total);
         self.counts.total = total;
         self.counts.free += total - from;
     }

@@ -34,6 +34,9 @@ pub(crate) use top::Top;
 /// On the number of a node: it may have other parents.
 pub(crate) const TAG: u64 = 1 << 31;
 
+/// From [`Entry::DIRTY`] to [`MAP_DIRTY`].
+const DIRTY_TO_FLAG: u32 = Entry::DIRTY.trailing_zeros() - MAP_DIRTY.trailing_zeros();
+
 /// The number of a node, without its tag.
 #[inline(always)]
 pub(crate) fn id_of(word: u64) -> u32 {
@@ -122,14 +125,26 @@ impl ExtentMap {
         run
     }
 
-    /// The entry of a unit on the short way, and whether a tag is on it.
+    /// The plain case, for readers and writers: a unit on the short way, written as a whole, that has all of the range.
     #[inline(always)]
-    fn short(&self, top: &Top, unit: u64) -> Option<(Entry, bool)> {
+    pub(crate) fn lookup_plain(&self, top: &Top, pos: u64, len: u64, write: bool) -> Option<Mapping> {
+        let unit_shift = self.geometry.unit_shift;
+        let unit = pos >> unit_shift;
         let short = top.short(unit >> self.geometry.leaf_shift)?;
         let slot = unit as usize & (self.geometry.leaf_entries() - 1);
         // Acquire: pairs with the Release stores of entries in `tree` (I3).
-        let entry = self.leaves.word_at(short.place(), slot)?.load(Ordering::Acquire);
-        Some((Entry(entry), short.is_tagged()))
+        let entry = Entry(self.leaves.word_at(short.place(), slot)?.load(Ordering::Acquire));
+        let plain = Entry::ALLOC | Entry::FULL;
+        // All ones for a writer: what stops and what concerns only writers is masked, not branched on.
+        let for_writers = u64::from(write).wrapping_neg();
+        let stops = plain | Entry::STOPS_WRITES & for_writers;
+        let offset = pos & ((1 << unit_shift) - 1);
+        if entry.0 & stops != plain || write && short.is_tagged() || len > (1 << unit_shift) - offset {
+            return None;
+        }
+        let flags = (entry.0 & for_writers) >> DIRTY_TO_FLAG & u64::from(MAP_DIRTY);
+        let addr = (entry.phys() << unit_shift) + offset;
+        Some(Mapping { offset: pos, len, addr, kind: MappingKind::Mapped, flags: flags as u8 })
     }
 
     /// `find`, and the short way is remembered.
@@ -143,40 +158,19 @@ impl ExtentMap {
     }
 
     /// Where `pos..` of a volume lies, for a reader: at most `len` bytes.
-    #[inline(always)]
+    #[cfg(test)]
     pub(crate) fn lookup_read(&self, top: &Top, pos: u64, len: u64) -> Result<Mapping, Status> {
-        let unit_shift = self.geometry.unit_shift;
-        let offset = pos & ((1 << unit_shift) - 1);
-        if let Some((entry, _)) = self.short(top, pos >> unit_shift)
-            && entry.has(Entry::ALLOC | Entry::FULL)
-            && len <= (1 << unit_shift) - offset
-        {
-            let addr = (entry.phys() << unit_shift) + offset;
-            return Ok(Mapping { offset: pos, len, addr, kind: MappingKind::Mapped, flags: 0 });
-        }
-        self.lookup_read_far(top, pos, len)
+        self.lookup_plain(top, pos, len, false).map_or_else(|| self.lookup_read_far(top, pos, len), Ok)
     }
 
     /// The same for a writer: `None` when the answer takes a change of the map.
-    #[inline(always)]
     pub(crate) fn lookup_write(&self, top: &Top, pos: u64, len: u64) -> Option<Mapping> {
-        let unit_shift = self.geometry.unit_shift;
-        let offset = pos & ((1 << unit_shift) - 1);
-        let plain = Entry::ALLOC | Entry::FULL;
-        if let Some((entry, false)) = self.short(top, pos >> unit_shift)
-            && entry.0 & (plain | Entry::STOPS_WRITES) == plain
-            && len <= (1 << unit_shift) - offset
-        {
-            let flags = if entry.any(Entry::DIRTY) { MAP_DIRTY } else { 0 };
-            let addr = (entry.phys() << unit_shift) + offset;
-            return Some(Mapping { offset: pos, len, addr, kind: MappingKind::Mapped, flags });
-        }
-        self.lookup_write_far(top, pos, len)
+        self.lookup_plain(top, pos, len, true).or_else(|| self.lookup_write_far(top, pos, len))
     }
 
     /// What is not on the short way, not written as a whole, or longer than the rest of its unit.
     #[inline(never)]
-    fn lookup_read_far(&self, top: &Top, pos: u64, len: u64) -> Result<Mapping, Status> {
+    pub(crate) fn lookup_read_far(&self, top: &Top, pos: u64, len: u64) -> Result<Mapping, Status> {
         let geometry = &self.geometry;
         let spot = self.find_and_remember(top, pos >> geometry.unit_shift);
         let offset = pos & (geometry.unit_bytes() - 1);
@@ -199,7 +193,7 @@ impl ExtentMap {
     }
 
     #[inline(never)]
-    fn lookup_write_far(&self, top: &Top, pos: u64, len: u64) -> Option<Mapping> {
+    pub(crate) fn lookup_write_far(&self, top: &Top, pos: u64, len: u64) -> Option<Mapping> {
         let geometry = &self.geometry;
         let spot = self.find_and_remember(top, pos >> geometry.unit_shift);
         if spot.tagged || spot.entry.any(Entry::STOPS_WRITES) || !spot.entry.is_alloc() {

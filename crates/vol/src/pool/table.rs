@@ -74,6 +74,8 @@ pub(crate) struct Vol {
     pub(crate) settling: Option<u32>,
     /// A copy whose point in time is not fixed: checkpoints do not have it.
     pub(crate) unborn: bool,
+    /// What lies beyond its end is being given back: a checkpoint finishes that first.
+    pub(crate) cutting: bool,
     /// Units that are being copied or zeroed.
     pub(crate) busy: u32,
     pub(crate) opened: Weak<OpenToken>,
@@ -113,6 +115,7 @@ impl Vol {
             dirty: false,
             settling: None,
             unborn: false,
+            cutting: false,
             busy: 0,
             opened: Weak::new(),
         }

@@ -204,6 +204,3 @@ fn mark_shared(tree: &Tree, map: &ExtentMap) {
 pub(crate) fn block_at(bytes: &[u8], number: usize) -> Option<&Block> {
     bytes.get(number * BLOCK..(number + 1) * BLOCK)?.try_into().ok()
 }
-
-#[cfg(test)]
-mod tests;

@@ -28,7 +28,6 @@ use sheave_iomap::{File, Mapping, MappingKind, SummedDone};
 
 use crate::pool::state::PoolInner;
 use crate::pool::table::{OpenToken, VolumeCore};
-use crate::sums::Sums;
 use crate::{Extent, PoolError};
 
 pub(crate) use report::usage;
@@ -39,6 +38,8 @@ pub struct Volume {
     core: Arc<VolumeCore>,
     pool: Arc<PoolInner>,
     read_only: bool,
+    /// The pool keeps checksums of data.
+    summed: bool,
     /// Held, not looked at: the table has a weak one.
     _open: std::sync::Arc<OpenToken>,
 }
@@ -46,7 +47,8 @@ pub struct Volume {
 impl Volume {
     pub(crate) fn new(pool: Arc<PoolInner>, core: Arc<VolumeCore>, open: std::sync::Arc<OpenToken>) -> Volume {
         let read_only = core.snapshot || pool.read_only;
-        Volume { core, pool, read_only, _open: open }
+        let summed = pool.sums.is_some();
+        Volume { core, pool, read_only, summed, _open: open }
     }
 
     /// Its name, now.
@@ -90,20 +92,15 @@ impl File for Volume {
         if !self.fits(pos, len) || len == 0 {
             return self.map_beyond(pos, len, intent);
         }
-        let mapping = if intent == Intent::Read {
-            self.pool.map.lookup_read(&self.core.top, pos, len)
-        } else if self.read_only {
-            Err(Status::ReadOnly)
-        } else {
-            match self.pool.map.lookup_write(&self.core.top, pos, len) {
-                Some(mapping) => Ok(mapping),
-                None => self.map_missing(pos, len),
-            }
-        };
-        match &self.pool.sums {
-            None => mapping,
-            Some(sums) => summed(sums, mapping?, intent),
+        let write = intent == Intent::Write;
+        if write && self.read_only {
+            return Err(Status::ReadOnly);
         }
+        let mapping = match self.pool.map.lookup_plain(&self.core.top, pos, len, write) {
+            Some(mapping) => Ok(mapping),
+            None => self.map_far(pos, len, write),
+        };
+        if self.summed { self.map_summed(mapping, intent) } else { mapping }
     }
 
     fn block_bytes(&self) -> u32 {
@@ -173,6 +170,18 @@ impl File for Volume {
 }
 
 impl Volume {
+    /// What is not plain: holes, parts of units, shared ones, long ranges.
+    #[inline(never)]
+    fn map_far(&self, pos: u64, len: u64, write: bool) -> Result<Mapping, Status> {
+        if !write {
+            return self.pool.map.lookup_read_far(&self.core.top, pos, len);
+        }
+        match self.pool.map.lookup_write_far(&self.core.top, pos, len) {
+            Some(mapping) => Ok(mapping),
+            None => self.map_missing(pos, len),
+        }
+    }
+
     /// A range that does not lie in the volume as a whole.
     #[cold]
     fn map_beyond(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
@@ -184,12 +193,17 @@ impl Volume {
     }
 }
 
-/// A mapping of a pool with checksums; `Again` for a writer whose region is not open.
-fn summed(sums: &Sums, mapping: Mapping, intent: Intent) -> Result<Mapping, Status> {
-    match intent {
-        Intent::Read if mapping.kind != MappingKind::Mapped => Ok(mapping),
-        Intent::Write if !sums.is_open(mapping.addr) => Err(Status::Again),
-        _ => Ok(Mapping { flags: mapping.flags | MAP_SUMMED, ..mapping }),
+impl Volume {
+    /// A mapping of a pool with checksums; `Again` for a writer whose region is not open.
+    #[cold]
+    fn map_summed(&self, mapping: Result<Mapping, Status>, intent: Intent) -> Result<Mapping, Status> {
+        let mapping = mapping?;
+        let is_open = || self.pool.sums.as_ref().is_some_and(|sums| sums.is_open(mapping.addr));
+        match intent {
+            Intent::Read if mapping.kind != MappingKind::Mapped => Ok(mapping),
+            Intent::Write if !is_open() => Err(Status::Again),
+            _ => Ok(Mapping { flags: mapping.flags | MAP_SUMMED, ..mapping }),
+        }
     }
 }
 

@@ -34,6 +34,7 @@ struct Scripted {
     summed: Result<(), Status>,
     summed_blocking: Result<(), Status>,
     sync: Option<Result<(), Status>>,
+    read_only: bool,
     calls: Mutex<Vec<Call>>,
 }
 
@@ -48,6 +49,7 @@ impl Scripted {
             summed: Ok(()),
             summed_blocking: Ok(()),
             sync: None,
+            read_only: false,
             calls: Mutex::new(Vec::new()),
         }
     }
@@ -68,6 +70,10 @@ impl File for Scripted {
 
     fn size_bytes(&self) -> u64 {
         self.size
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
@@ -337,6 +343,18 @@ fn a_file_that_must_block_says_so_and_nowait_makes_that_the_answer() {
     *file.refuses.lock().unwrap() = None;
     let issued = bench.issue(0, 0, &[at(BASE, 4096)]);
     assert_eq!(bench.run(issued), 4096);
+}
+
+#[test]
+fn a_file_that_may_not_be_written_has_plain_reads_and_no_writes() {
+    let puppet = Puppet::new();
+    let (mut bench, _) = bench(&puppet, |file| file.read_only = true, &[MAPPED]);
+    assert!(bench.file.is_read_only());
+    assert_eq!(bench.issue(IOCB_WRITE, 0, &[at(BASE, 4096)]), Issued::Done(EBADF));
+    assert!(MappedRun::start(&mut bench.rig.ctx, &bench.file, IOCB_WRITE, NO_FIXED_BUF).is_none());
+    let run = MappedRun::start(&mut bench.rig.ctx, &bench.file, 0, NO_FIXED_BUF).expect("a run of reads");
+    assert_eq!(run.place(0, 4096), Some(MIB));
+    run.finish(0);
 }
 
 #[test]

@@ -28,6 +28,17 @@ proptest! {
     }
 
     #[test]
+    fn a_range_is_like_its_bits(len in 1u64..20_000, a in any::<u64>(), b in any::<u64>(), other in any::<u64>()) {
+        let (from, to) = ((a % (len + 1)).min(b % (len + 1)), (a % (len + 1)).max(b % (len + 1)));
+        let (mut one, mut all) = (Bitmap::new(len), Bitmap::new(len));
+        one.set(other % len);
+        all.set(other % len);
+        one.set_range(from, to);
+        (from..to).for_each(|bit| all.set(bit));
+        prop_assert_eq!(one.levels, all.levels);
+    }
+
+    #[test]
     fn growing_keeps_what_is_set(first in 1u64..5000, more in 1u64..300_000, bit in any::<u64>()) {
         let mut bitmap = Bitmap::new(first);
         bitmap.set(bit % first);
