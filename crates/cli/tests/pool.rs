@@ -215,14 +215,34 @@ fn a_scrub_reads_shared_data_once_and_finds_what_cannot_be_read() {
 }
 
 #[test]
-fn data_checksums_are_refused_as_long_as_nobody_would_keep_them() {
+fn data_that_rots_is_named_by_a_scrub_and_never_given_out() {
     if no_io_uring() {
         return;
     }
-    // V16: no pool promises it that does not do it.
+    // V16.
     let dir = Dir::new();
-    refused(&dir.run("pool create p.img --size 64M --checksum crc32c"), 2, &["checksums"]);
-    assert!(!dir.path("p.img").exists(), "what was made for it is gone");
+    dir.ok("pool create p.img --size 64M --checksum crc32c");
+    let raw: Vec<u8> = (0..1 << 20).map(|at: u32| (at >> 12) as u8 ^ (at >> 3) as u8).collect();
+    fs::write(dir.path("raw"), &raw).expect("an image");
+    dir.ok("volume import raw p.img#v");
+    assert_eq!(dir.ok("pool info p.img --json").json()["checksum"], "crc32c");
+    let clean = dir.ok("pool scrub p.img --json").json();
+    assert_eq!((bytes(&clean, "read_bytes"), bytes(&clean, "bad_bytes")), (1 << 20, 0), "{clean}");
+    let mut image = fs::read(dir.path("p.img")).expect("the pool");
+    let block = &raw[77 << 12..78 << 12];
+    let at = image.chunks(4096).position(|one| one == block).expect("it is there, in one place") << 12;
+    image[at + 100] ^= 1;
+    fs::write(dir.path("p.img"), &image).expect("the pool");
+    let said = dir.run("pool scrub p.img --json");
+    let report = said.json();
+    assert_eq!((said.code, bytes(&report, "bad_bytes")), (1, 4096), "{report}");
+    let bad = &report["bad"][0];
+    assert_eq!((&bad["volume"], bytes(bad, "offset")), (&"v".into(), 77 << 12), "{report}");
+    assert_eq!(bad["error"], "the checksum does not match the data");
+    let said = dir.run("volume export p.img#v out");
+    assert_ne!(said.code, 0, "{}", said.err);
+    assert!(!fs::read(dir.path("out")).is_ok_and(|out| out.len() == raw.len() && out[77 << 12..78 << 12] != *block));
+    dir.ok("pool check p.img");
 }
 
 #[test]

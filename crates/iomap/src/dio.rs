@@ -31,8 +31,11 @@ use sheave_blk::bio::{BIO_FUA, BIO_POLLED, BVec, NO_FIXED_BUF, Op};
 use sheave_blk::ctx::{BioSpec, IoCtx};
 
 use crate::completion_plan::{CompletionPlan, MayBlock};
-use crate::file::{File, WriteDone};
-use crate::kiocb::{IOCB_COMPLETION_WORK, IOCB_DSYNC, IOCB_NEED_SYNC, IOCB_POLLED, IOCB_SYNC, IOCB_WRITE, Kiocb};
+use crate::file::{File, SummedDone, WriteDone};
+use crate::io_memory::IoMemory;
+use crate::kiocb::{
+    IOCB_COMPLETION_WORK, IOCB_DSYNC, IOCB_NEED_SYNC, IOCB_POLLED, IOCB_SUMMED, IOCB_SYNC, IOCB_WRITE, Kiocb,
+};
 use crate::mapping::Mapping;
 
 pub use mapped::Scratch;
@@ -62,6 +65,9 @@ pub enum Issued {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Next {
+    /// The file looks at the memory: [`end_summed`] on the ring's thread, [`end_summed_blocking`] where it may block if
+    /// that says `None`; then [`summed`].
+    Sum,
     /// The file's completion work: [`end_write`], where it may block; then [`worked`].
     Work,
     /// A sync of the file: [`sync`], where it may block. The count in the grace is to be dropped before.
@@ -209,7 +215,7 @@ fn truncate(vecs: &mut Vec<BVec>, mut bytes: usize) {
 }
 
 /// The runs of adjacent memory: where each starts, and its bytes.
-fn runs(vecs: &[BVec]) -> impl Iterator<Item = (usize, usize)> {
+pub(crate) fn runs(vecs: &[BVec]) -> impl Iterator<Item = (usize, usize)> {
     let mut vecs = vecs.iter().filter(|vec| !vec.is_empty()).peekable();
     std::iter::from_fn(move || {
         let first = vecs.next()?;
@@ -243,13 +249,52 @@ pub fn end_bio(kiocb: &mut Kiocb, status: Status) -> bool {
 
 /// What an I/O whose bios have ended needs still. Asked again after each step.
 pub fn next(kiocb: &Kiocb) -> Next {
-    if kiocb.flags & IOCB_COMPLETION_WORK != 0 {
+    if kiocb.flags & IOCB_SUMMED != 0 && (kiocb.is_write() || kiocb.status.is_ok()) {
+        Next::Sum
+    } else if kiocb.flags & IOCB_COMPLETION_WORK != 0 {
         Next::Work
     } else if kiocb.flags & IOCB_NEED_SYNC != 0 && kiocb.status.is_ok() {
         Next::Sync
     } else {
         Next::Done(kiocb.result())
     }
+}
+
+fn summed_done<'a>(kiocb: &Kiocb, pieces: &'a [Mapping], vecs: &'a [BVec]) -> SummedDone<'a> {
+    let (len, memory) = (u64::from(kiocb.len), IoMemory::new(vecs));
+    SummedDone { write: kiocb.is_write(), pos: kiocb.pos, len, status: kiocb.status, pieces, memory }
+}
+
+/// Shows the file the memory of an I/O, for its checksums; `pieces` are the mappings that it used. The result, 0 or
+/// `-errno`, is for [`summed`]; `None` when it takes [`end_summed_blocking`].
+#[must_use]
+pub fn end_summed(file: &dyn File, kiocb: &Kiocb, pieces: &[Mapping], vecs: &[BVec]) -> Option<i32> {
+    match file.end_summed(&summed_done(kiocb, pieces, vecs)) {
+        Ok(()) => Some(0),
+        Err(Status::Again) => None,
+        Err(status) => Some(-status.errno()),
+    }
+}
+
+/// The same where it may block.
+#[must_use]
+pub fn end_summed_blocking(
+    file: &dyn File,
+    kiocb: &Kiocb,
+    pieces: &[Mapping],
+    vecs: &[BVec],
+    token: &MayBlock<'_>,
+) -> i32 {
+    file.end_summed_blocking(&summed_done(kiocb, pieces, vecs), token).map_or_else(|status| -status.errno(), |()| 0)
+}
+
+/// The file has seen the memory, with this result; what is next.
+pub fn summed(kiocb: &mut Kiocb, res: i32) -> Next {
+    kiocb.flags &= !IOCB_SUMMED;
+    if res < 0 {
+        kiocb.fail(Status::from_errno(res));
+    }
+    next(kiocb)
 }
 
 /// The file's completion work, where it may block; `pieces` are the mappings that the write used. The result, 0 or

@@ -13,6 +13,7 @@ use sheave_base::sync::Arc;
 use sheave_blk::Device;
 
 use crate::completion_plan::MayBlock;
+use crate::io_memory::IoMemory;
 use crate::mapping::{Intent, Mapping, MappingKind};
 
 /// Data of a write is on the device; the file finishes what belongs to it.
@@ -27,6 +28,23 @@ pub struct WriteDone<'a> {
     /// The mappings that the write used, in order: what [`File::map`] answered, the last cut to what was written.
     /// Nobody else can have got their space meanwhile, for the write is counted in the file's [`Grace`].
     pub pieces: &'a [Mapping],
+}
+
+/// The data of an I/O on mappings with [`MAP_SUMMED`](crate::mapping::MAP_SUMMED) has been moved.
+#[derive(Clone, Copy, Debug)]
+pub struct SummedDone<'a> {
+    /// Whether it was written.
+    pub write: bool,
+    /// First byte.
+    pub pos: u64,
+    /// Bytes.
+    pub len: u64,
+    /// How it went; only of writes does the file hear when it failed, for what is on the device is unknown then.
+    pub status: Status,
+    /// The mappings that were used, in order.
+    pub pieces: &'a [Mapping],
+    /// The memory of all of it: what was written, or what was read.
+    pub memory: IoMemory<'a>,
 }
 
 /// What [`File::fallocate`] does to a range. Both leave zeroes behind.
@@ -46,21 +64,30 @@ pub enum FallocateMode {
 /// |---|---|---|
 /// | `map` | the ring's | for each I/O, inside a section of [`File::grace`], then again after `map_blocking` |
 /// | `map_blocking` | a worker for work that may wait for long | `map` said `Again`; several of one file at a time |
+/// | `begin_write`, `abort_write` | the ring's | around the submission of each bio of a write on summed mappings |
+/// | `end_summed` | the ring's | after the data of an I/O on summed mappings |
+/// | `end_summed_blocking` | a worker | `end_summed` said `Again` |
 /// | `end_write` | a worker | after the data of a write with completion work; one at a time of a ring and file |
 /// | `sync` | a worker | one at a time of a ring and file, for all the writes and FSYNCs that wait for one |
 /// | `fallocate` | a worker for work that may wait for long | for each FALLOCATE |
 ///
 /// `map_blocking` and `fallocate` may wait for a grace, for space, for other writes to end: nothing that ends a write
-/// or a sync waits behind them. `end_write` and `sync` may wait for the device and for each other, and `end_write` must
-/// not wait for a grace: the write that is being ended is counted in it.
+/// or a sync waits behind them. `end_write`, `end_summed_blocking` and `sync` may wait for the device and for each
+/// other; the first two must not wait for a grace, nor for another write: the I/O that is being ended is counted.
 ///
-/// Order on completion of a write: `end_write` -> the grace's count is dropped -> position -> `sync` -> result.
+/// Order on completion of a write: `end_summed` -> `end_write` -> the grace's count is dropped -> position -> `sync`
+/// -> result.
 pub trait File: Debug + Send + Sync {
     /// The device that mappings point into.
     fn device(&self) -> &Device;
 
     /// Size in bytes, now.
     fn size_bytes(&self) -> u64;
+
+    /// Bytes of the smallest addressable block, a multiple of the device's; fixed while the file is attached.
+    fn block_bytes(&self) -> u32 {
+        self.device().limits().logical_block
+    }
 
     /// Whether writes are refused; fixed while the file is attached.
     fn is_read_only(&self) -> bool {
@@ -93,6 +120,25 @@ pub trait File: Debug + Send + Sync {
     /// can only end in between.
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, _: &MayBlock) -> Result<Mapping, Status> {
         self.map(pos, len, intent)
+    }
+
+    /// A bio of a write to this mapping, which has `MAP_SUMMED`, is about to be sent. [`File::end_summed`] follows, or
+    /// [`File::abort_write`].
+    fn begin_write(&self, _piece: &Mapping) {}
+
+    /// The bio could not be sent.
+    fn abort_write(&self, _piece: &Mapping) {}
+
+    /// The data of an I/O on summed mappings has been moved: keeps the checksums of what was written, verifies what was
+    /// read. `Status::Again` when that takes blocking work: then a worker calls [`File::end_summed_blocking`].
+    fn end_summed(&self, _done: &SummedDone<'_>) -> Result<(), Status> {
+        Ok(())
+    }
+
+    /// The same where blocking is allowed. May read again into the memory of a read; `Status::Again` has the whole read
+    /// issued again, for a write to the same place is under way.
+    fn end_summed_blocking(&self, done: &SummedDone<'_>, _: &MayBlock) -> Result<(), Status> {
+        self.end_summed(done)
     }
 
     /// Completion work of a write: converts unwritten extents, adopts copied blocks, extends the size.

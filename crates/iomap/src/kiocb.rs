@@ -32,6 +32,9 @@ pub const IOCB_COUNTED: u16 = 1 << 8;
 /// The [phase](sheave_base::grace::Phase) in which it is counted.
 pub const IOCB_PHASE: u16 = 1 << 9;
 
+/// The file is to see the memory, for its checksums, when the data has been moved.
+pub const IOCB_SUMMED: u16 = 1 << 10;
+
 /// One I/O on a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kiocb {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`kiocb`] | one I/O on a file, from issue to completion |
 //! | [`file`](mod@file) | the [`File`] trait; a raw device is the identity mapping |
+//! | [`io_memory`] | the memory of an I/O, for files that look at it |
 //! | [`mapping`] | where a range of a file lies, and in which state |
 //! | [`completion_plan`] | where an I/O may complete: inline, in the issuer's task, in a worker |
 //! | [`grace`] | when space that was unmapped is certainly no longer used (the protocol is in `sheave_base`) |
@@ -22,12 +23,14 @@
 pub mod completion_plan;
 pub mod dio;
 pub mod file;
+pub mod io_memory;
 pub mod kiocb;
 pub mod mapping;
 
 pub use sheave_base::grace;
 
 pub use completion_plan::CompletionPlan;
-pub use file::{FallocateMode, File, RawFile, WriteDone};
+pub use file::{FallocateMode, File, RawFile, SummedDone, WriteDone};
+pub use io_memory::IoMemory;
 pub use kiocb::Kiocb;
 pub use mapping::{Mapping, MappingKind};

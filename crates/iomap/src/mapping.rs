@@ -19,6 +19,10 @@ pub const MAP_SHARED: u8 = 1 << 0;
 pub const MAP_NEW: u8 = 1 << 1;
 /// The file has metadata for the range that is not durable.
 pub const MAP_DIRTY: u8 = 1 << 2;
+/// The file keeps checksums of the range: it sees the memory of each I/O at its end ([`File::end_summed`]).
+///
+/// [`File::end_summed`]: crate::File::end_summed
+pub const MAP_SUMMED: u8 = 1 << 3;
 
 /// Where the bytes `offset..offset + len` of a file lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 use sheave_sim::explore::{Plan, Report, explore, shrink};
 use sheave_sim::writer;
 
-const USAGE: &str = "usage: sheave-sim [--seed N] [--ops M] [--cuts K] [--points P] [--no-shrink] [--trace]
+const USAGE: &str =
+    "usage: sheave-sim [--seed N] [--ops M] [--cuts K] [--points P] [--no-shrink] [--checksum] [--trace]
 
   --seed N     this run, and only this one; without it, runs from seed 1 on until --points crashes are done
   --ops M      operations of a run (160)
   --cuts K     steps at which a run is cut (100)
   --points P   crashes in all (2,000)
   --no-shrink  a failure is told as it is, and not made small first
+  --checksum   pools keep checksums of data
   --trace      a failure tells everything that happened before it";
 
 /// A failure is made small for this long.
@@ -32,6 +34,7 @@ struct Args {
     points: u64,
     shrink: bool,
     trace: bool,
+    checksum: bool,
 }
 
 fn main() -> ExitCode {
@@ -57,6 +60,7 @@ fn parse(words: &[String]) -> Result<Args, String> {
         points: 2000,
         shrink: true,
         trace: false,
+        checksum: false,
     };
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -80,6 +84,7 @@ fn parse(words: &[String]) -> Result<Args, String> {
             "--points" => args.points = number()?,
             "--no-shrink" => args.shrink = false,
             "--trace" => args.trace = true,
+            "--checksum" => args.checksum = true,
             other => return Err(format!("unknown argument {other}")),
         }
     }
@@ -102,7 +107,10 @@ fn run(args: &Args) -> ExitCode {
     let mut total = Report::default();
     let first = args.seed.unwrap_or(1);
     for seed in first.. {
-        let plan = Plan::new(seed, args.ops, args.cuts);
+        let mut plan = Plan::new(seed, args.ops, args.cuts);
+        if args.checksum {
+            plan.setup = plan.setup.with_checksums();
+        }
         match explore(&plan) {
             Ok(report) => {
                 total.crashes += report.crashes;

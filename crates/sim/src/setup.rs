@@ -130,6 +130,14 @@ impl Setup {
         self
     }
 
+    /// The same on a pool with checksums, whose volumes have blocks of 4 KiB.
+    #[must_use]
+    pub fn with_checksums(mut self) -> Setup {
+        self.checksum = Checksum::Crc32c;
+        self.disk.logical_block = 4096;
+        self
+    }
+
     /// How the pool is made.
     #[must_use]
     pub fn create_options(&self) -> CreateOptions {

@@ -13,10 +13,18 @@ const POINTS: u64 = 700;
 
 /// Runs seeds from `first` on until there were enough crash points.
 fn crash(first: u64, ops: usize, cuts: usize) -> Report {
+    crash_of(first, ops, cuts, false)
+}
+
+/// The same, on pools that keep checksums of data or do not.
+fn crash_of(first: u64, ops: usize, cuts: usize, checksums: bool) -> Report {
     let mut total = Report::default();
     let first = sheave_testkit::seeds(1).start * 1_000 + first;
     for seed in first.. {
-        let plan = Plan::new(seed, ops, cuts);
+        let mut plan = Plan::new(seed, ops, cuts);
+        if checksums {
+            plan.setup = plan.setup.with_checksums();
+        }
         match explore(&plan) {
             Ok(report) => {
                 total.crashes += report.crashes;
@@ -65,6 +73,14 @@ fn long_runs_a() {
 fn long_runs_b() {
     let report = crash(700, 600, 80);
     assert!(report.nested > 10, "recovery was cut, and life after it: {report:?}");
+}
+
+/// Whatever was under way when it came: after a crash no good data looks rotten.
+#[test]
+fn no_checksum_is_wrong_after_a_crash() {
+    crash_of(800, 25, 400, true);
+    crash_of(830, 150, 60, true);
+    crash_of(860, 400, 80, true);
 }
 
 #[test]

@@ -21,10 +21,13 @@ use sheave_iomap::mapping::Intent;
 
 use crate::core::Core;
 use crate::file_work::lock;
-use crate::io_wq::{ISSUE_NOW, NO_THREAD, Work};
-use crate::req::{NO_FILE, REQ_CANCELED, REQ_FLUSHES, REQ_HAS_GUARD, REQ_LEADS_ENDS, REQ_LEADS_SYNC, State};
+use crate::io_wq::{ISSUE_NOW, NO_THREAD, Sum, Work};
+use crate::req::{
+    NO_FILE, REQ_CANCELED, REQ_FLUSHES, REQ_HAS_GUARD, REQ_LEADS_ENDS, REQ_LEADS_SYNC, REQ_SUMS, REQ_VECTORED, State,
+};
 use crate::ring::Ring;
 use crate::sqe::{errno, opcode};
+use crate::user_memory::sqe_memory;
 
 /// The result of work after which the ring is to flush the device. No CQE has it.
 pub(crate) const FLUSH_NOW: i32 = i32::MIN + 1;
@@ -73,7 +76,18 @@ impl Ring {
     }
 
     /// The next step of an I/O whose bios have ended. [`Ring::start_batches`] is to follow.
-    fn go_on(&mut self, slot: u32, next: Next) {
+    fn go_on(&mut self, slot: u32, mut next: Next) {
+        if next == Next::Sum {
+            let Core { files, reqs, cold, .. } = &mut self.core;
+            let (req, cold) = (&mut reqs[slot], &mut cold[slot as usize]);
+            let Some(file) = files.get(req.file as usize) else { return };
+            let vec = [sqe_memory(req.addr, req.kiocb.len)];
+            let vecs = if req.rflags & REQ_VECTORED != 0 { &cold.vecs[..] } else { &vec };
+            match dio::end_summed(&*file.file, &req.kiocb, cold.pieces.as_slice(), vecs) {
+                Some(res) => next = dio::summed(&mut req.kiocb, res),
+                None => return self.sum_in_worker(slot),
+            }
+        }
         if next == Next::Work {
             return self.core.gather(slot, true);
         }
@@ -85,6 +99,49 @@ impl Ring {
             Next::Done(res) => self.core.finish(slot, res),
             _ => self.want_sync(slot),
         }
+    }
+
+    /// Lets a worker look at the memory of an I/O, and do the completion work of a write at once.
+    #[cold]
+    fn sum_in_worker(&mut self, slot: u32) {
+        let Core { files, reqs, cold, wq, .. } = &mut self.core;
+        let (req, cold) = (&mut reqs[slot], &mut cold[slot as usize]);
+        let Some(file) = files.get(req.file as usize) else { return };
+        let vec = [sqe_memory(req.addr, req.kiocb.len)];
+        let vecs = if req.rflags & REQ_VECTORED != 0 { &cold.vecs[..] } else { &vec };
+        let sum = Sum { kiocb: req.kiocb, pieces: cold.pieces.clone(), vecs: vecs.to_vec() };
+        req.rflags |= REQ_SUMS;
+        if !wq.queue(slot, Work::Sum(file.file.clone(), Box::new(sum))) {
+            self.sum_here(slot);
+        }
+    }
+
+    /// No worker could be had: done on this thread, for a write must be summed up whatever happens.
+    fn sum_here(&mut self, slot: u32) {
+        let Core { files, reqs, cold, .. } = &mut self.core;
+        let (req, cold) = (&mut reqs[slot], &mut cold[slot as usize]);
+        let Some(file) = files.get(req.file as usize) else { return };
+        let vec = [sqe_memory(req.addr, req.kiocb.len)];
+        let vecs = if req.rflags & REQ_VECTORED != 0 { cold.vecs.clone() } else { vec.to_vec() };
+        let sum = Sum { kiocb: req.kiocb, pieces: cold.pieces.clone(), vecs };
+        let res = sum.run(&*file.file, &MayBlock::on_worker());
+        self.summed(slot, res);
+    }
+
+    /// A worker has looked at the memory of an I/O, or could not.
+    fn summed(&mut self, slot: u32, res: i32) {
+        let req = &mut self.core.reqs[slot];
+        req.rflags &= !REQ_SUMS;
+        if res == -errno::EAGAIN && !req.kiocb.is_write() {
+            // A write to the same place is under way: read again, as the device and this thread go on.
+            self.core.files.uncount(req.file, &mut req.kiocb);
+            return self.core.ready.push_back(slot);
+        }
+        let mut next = dio::summed(&mut req.kiocb, res);
+        if next == Next::Work {
+            next = dio::worked(&mut req.kiocb, 0);
+        }
+        self.go_on(slot, next);
     }
 
     /// Lets a request wait for a sync of its file. [`Ring::start_batches`] is to follow.
@@ -194,11 +251,13 @@ impl Ring {
             ISSUE_NOW => self.issue_after_worker(slot),
             // Issued on this thread: slower for the caller, and right. What must not run here fails.
             NO_THREAD if req.state == State::Queued && req.file == NO_FILE => self.core.ready.push_back(slot),
+            NO_THREAD if req.rflags & REQ_SUMS != 0 => self.sum_here(slot),
             NO_THREAD => self.worker_done(slot, -errno::EAGAIN),
             FLUSH_NOW => {
                 req.rflags |= REQ_FLUSHES;
                 self.core.ready.push_back(slot);
             }
+            res if req.rflags & REQ_SUMS != 0 => self.summed(slot, res),
             res if req.rflags & REQ_LEADS_ENDS != 0 => self.ended(slot, res),
             res if req.rflags & REQ_LEADS_SYNC != 0 => self.synced(slot, res),
             mut res => {
@@ -248,12 +307,18 @@ impl Ring {
         let mut slots: Vec<u32> = tasks.drain(..).collect();
         slots.extend(files.take_waiting_ends());
         for slot in slots {
-            let req = &mut reqs[slot];
-            if dio::next(&req.kiocb) == Next::Work
-                && let Some(file) = files.get(req.file as usize)
-            {
+            let (req, cold) = (&mut reqs[slot], &mut cold[slot as usize]);
+            let Some(file) = files.get(req.file as usize).map(|open| open.file.clone()) else { continue };
+            let mut next = dio::next(&req.kiocb);
+            if next == Next::Sum && req.kiocb.is_write() {
+                let vec = [sqe_memory(req.addr, req.kiocb.len)];
+                let vecs = if req.rflags & REQ_VECTORED != 0 { &cold.vecs[..] } else { &vec };
+                let res = dio::end_summed_blocking(&*file, &req.kiocb, cold.pieces.as_slice(), vecs, &token);
+                next = dio::summed(&mut req.kiocb, res);
+            }
+            if next == Next::Work {
                 // Nobody is left to tell.
-                let _ = dio::end_write(&*file.file, &req.kiocb, cold[slot as usize].pieces.as_slice(), &token);
+                let _ = dio::end_write(&*file, &req.kiocb, cold.pieces.as_slice(), &token);
             }
         }
         self.core.wq.wait_for(|slot| self.core.reqs[slot].rflags & REQ_LEADS_ENDS != 0);

@@ -63,6 +63,8 @@ pub const REQ_CANCELED: u16 = 1 << 7;
 /// Is a member of a chain, not its head.
 pub const REQ_LINKED: u16 = 1 << 8;
 
+/// Its checksums are with a worker.
+pub const REQ_SUMS: u16 = 1 << 11;
 /// Is counted in its file's grace, as its kiocb says, if the file has one.
 pub const REQ_COUNTED: u16 = 1 << 12;
 /// Leads a batch of completion work of its file.

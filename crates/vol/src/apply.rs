@@ -71,6 +71,12 @@ impl State {
                 Ok(())
             }
             Record::Rollback { volume, source } => self.apply_rollback(*volume, *source),
+            Record::Intent { first, count } => {
+                if let Some(sums) = &mut self.sums {
+                    sums.replay_intent(*first, *count);
+                }
+                Ok(())
+            }
             Record::Origin { volume, origin } => {
                 if let Some(vol) = self.table.get_mut(*volume) {
                     vol.origin = *origin;
@@ -120,6 +126,9 @@ impl State {
         let core = Arc::clone(&vol.core);
         if phys == 0 {
             return self.unmap_units(&core, unit, 1);
+        }
+        if let Some(sums) = &mut self.sums {
+            sums.replay_unit(phys);
         }
         let place = self.own(&core, unit)?;
         let old = self.tree.entry(place);

@@ -26,6 +26,7 @@ use crate::page::index::{Sink, build_upper};
 use crate::page::table::VolumeEntry;
 use crate::page::{PageRef, Place, index, leaf, table};
 use crate::pool::state::{PoolInner, State};
+use crate::sums::regions::Regions;
 use crate::superblock::{Geometry, Superblock};
 
 /// Longest single write of pages.
@@ -90,6 +91,9 @@ impl PoolInner {
         if state.failed {
             return Err(Status::IoErr);
         }
+        if let Some(regions) = &mut state.sums {
+            regions.age(&self.grace, clean);
+        }
         let plan = state.plan(&self.geometry, clean)?;
         drop(state);
         let written = self.write_plan(&plan);
@@ -126,7 +130,8 @@ impl State {
         let upper = |count: u64| count.div_ceil(255) + 4;
         let volumes: u64 = self.table.iter().filter(|vol| vol.dirty).map(|vol| upper(vol.slots)).sum();
         let table = self.table.iter().map(|vol| vol.name.len() + 128).sum::<usize>().div_ceil(PAYLOAD - 512) as u64;
-        self.tree.dirty_nodes() + volumes + table + upper(table)
+        let sums = self.sums.as_ref().map_or(0, Regions::pages_wanted);
+        self.tree.dirty_nodes() + volumes + table + upper(table) + sums
     }
 
     /// Serialises everything that changed. Everything that can fail comes first.
@@ -141,6 +146,10 @@ impl State {
         let place = Place { pool: self.sb.pool, generation: self.sb.generation + 1, address: 0, index: 0, owner: 0 };
         self.draft_maps(geometry, &place, &mut draft);
         let (root, level) = self.draft_table(&place, &mut draft);
+        let State { tree, sums, .. } = self;
+        let give_up = &mut |page| tree.pages.give_up(page);
+        let (sums, sums_level) =
+            sums.as_mut().map_or((PageRef::NONE, 0), |regions| regions.draft(geometry, &place, &mut draft, give_up));
         let unused = draft.addresses.split_off(draft.used);
         let State { tree, .. } = self;
         tree.pages.put(&unused, &mut tree.units);
@@ -152,6 +161,8 @@ impl State {
             replay_seq: self.next_seq,
             table: root,
             table_level: level,
+            sums,
+            sums_level,
             volumes: self.table.iter().filter(|vol| !vol.unborn).count() as u32,
             ..self.sb.clone()
         };

@@ -83,9 +83,8 @@ pub const STATE_CLEAN: u32 = 1;
 pub const KNOWN_COMPAT: u32 = 0;
 /// Features a program must know to write the pool, not to read it. None yet.
 pub const KNOWN_RO_COMPAT: u32 = 0;
-/// Features a program must know to read the pool, and that this one knows. [`INCOMPAT_SUMS`] is not among them yet: a
-/// pool with checksums is refused, for writing to it without keeping them would make good data look rotten.
-pub const KNOWN_INCOMPAT: u32 = 0;
+/// Features a program must know to read the pool, and that this one knows.
+pub const KNOWN_INCOMPAT: u32 = INCOMPAT_SUMS;
 /// Data has checksums: who does not keep them would make good data look rotten.
 pub const INCOMPAT_SUMS: u32 = 1;
 
@@ -174,6 +173,10 @@ pub struct SuperblockBody {
     pub created: U64,
     /// The members, in order.
     pub member: [Member; MAX_MEMBERS],
+    /// Root of the checksums of data; none for a pool without them, or without data.
+    pub sums_root: Child,
+    /// Level of that page.
+    pub sums_level: U32,
 }
 
 /// A member of a concatenation.
@@ -205,6 +208,21 @@ pub struct Child {
     /// The checksum in its header.
     pub checksum: U32,
 }
+
+/// Page of data checksums, after the header; then [`MAX_SUMS`] checksums at most.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct SumsHead {
+    /// [`SUMS_OPEN`] or 0.
+    pub flags: U32,
+    /// Zero.
+    pub reserved: U32,
+}
+
+/// Most checksums of a page.
+pub const MAX_SUMS: usize = (PAYLOAD - size_of::<SumsHead>()) / 4;
+/// Writes to the region may have been under way: its checksums are computed anew when the pool was not closed.
+pub const SUMS_OPEN: u32 = 1;
 
 /// Journal block, after the header.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -241,6 +259,8 @@ pub mod record_kind {
     pub const ROLLBACK: u8 = 8;
     /// Another origin.
     pub const ORIGIN: u8 = 9;
+    /// Regions that will be written to.
+    pub const INTENT: u8 = 10;
 }
 
 /// First part of every record. Records begin at multiples of 8 bytes.
@@ -311,6 +331,16 @@ pub struct SourceBody {
     pub source: U32,
     /// Zero.
     pub reserved: U32,
+}
+
+/// `INTENT`, after the head.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct IntentBody {
+    /// First region.
+    pub first: U64,
+    /// Regions; at least 1.
+    pub count: U64,
 }
 
 /// A volume in the table; then the name, then zeroes up to a multiple of 8.

@@ -31,6 +31,8 @@ pub struct PoolInfo {
     pub generation: u64,
     /// Whether data has checksums.
     pub checksum: crate::Checksum,
+    /// Blocks that did not match their checksum, since it was opened.
+    pub checksum_errors: u64,
     /// The last opening had to replay the journal.
     pub recovered: bool,
 }

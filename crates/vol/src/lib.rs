@@ -36,6 +36,7 @@ pub mod pool;
 pub mod record;
 pub(crate) mod recovery;
 pub(crate) mod snapshot;
+mod sums;
 pub mod superblock;
 pub mod volume;
 

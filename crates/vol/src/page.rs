@@ -5,6 +5,7 @@
 //! | [`leaf`] | entries of a volume's map with their written bits: level 0 |
 //! | [`index`] | references to pages one level below: levels 1 to 4 |
 //! | [`table`] | volumes: level 0 of the volume table |
+//! | [`sums`] | checksums of data: level 0 of their tree |
 //! | [`label`] | the label of a further member (of no tree) |
 //!
 //! Owns [`PageRef`] and [`Expect`]: what a reader knows of a page before it reads it. The volume table is a tree whose
@@ -21,6 +22,7 @@
 pub mod index;
 pub mod label;
 pub mod leaf;
+pub mod sums;
 pub mod table;
 
 use crate::block::{Block, Head, open, seal};

@@ -104,6 +104,13 @@ pub enum Record {
         /// Its origin; 0: none.
         origin: u32,
     },
+    /// Data of these regions may be written from here on: their checksums in the checkpoint do not count.
+    Intent {
+        /// First region.
+        first: u64,
+        /// Regions; at least 1.
+        count: u64,
+    },
 }
 
 impl Record {
@@ -118,11 +125,12 @@ impl Record {
             Record::Resize { .. } => size_of::<ResizeBody>(),
             Record::Delete { .. } => 0,
             Record::Rollback { .. } | Record::Origin { .. } => size_of::<SourceBody>(),
+            Record::Intent { .. } => size_of::<IntentBody>(),
         };
         size_of::<RecordHead>() + body
     }
 
-    /// The volume that it is about.
+    /// The volume that it is about; 0 for an intent.
     pub fn volume(&self) -> u32 {
         match *self {
             Record::Set { volume, .. }
@@ -134,6 +142,7 @@ impl Record {
             | Record::Delete { volume }
             | Record::Rollback { volume, .. }
             | Record::Origin { volume, .. } => volume,
+            Record::Intent { .. } => 0,
         }
     }
 
@@ -164,6 +173,7 @@ impl Record {
             Record::Delete { .. } => (kinds::DELETE, ""),
             Record::Rollback { .. } => (kinds::ROLLBACK, ""),
             Record::Origin { .. } => (kinds::ORIGIN, ""),
+            Record::Intent { .. } => (kinds::INTENT, ""),
         }
     }
 
@@ -193,6 +203,7 @@ impl Record {
             Record::Rollback { source, .. } | Record::Origin { origin: source, .. } => {
                 put(SourceBody { source: source.into(), reserved: 0.into() }.as_bytes());
             }
+            Record::Intent { first, count } => put(IntentBody { first: first.into(), count: count.into() }.as_bytes()),
             Record::Rename { .. } | Record::Delete { .. } => {}
         }
     }
@@ -214,7 +225,8 @@ impl Record {
         let name = std::str::from_utf8(name).ok().filter(|name| !named || is_name(name));
         let name = name.ok_or(Damage::field("record.name", 0u64, "cannot be a name"))?;
         let volume = head.volume.get();
-        require(volume != 0, "record.volume", 0u64, "is no volume")?;
+        let of_none = head.kind == kinds::INTENT;
+        require((volume == 0) == of_none, "record.volume", volume, "is no volume, or one where none belongs")?;
         let record = decode_body(geometry, head.kind, volume, body, name)?;
         // The length that the record would be written with: nothing before or after the fields.
         require(record.bytes(geometry) == len, "record.len", len as u64, "does not fit the kind")?;
@@ -263,6 +275,14 @@ fn decode_body(geometry: &Geometry, kind: u8, volume: u32, body: &[u8], name: &s
             }
             require(source != 0, "record.source", source, "is no volume")?;
             Ok(Record::Rollback { volume, source })
+        }
+        kinds::INTENT => {
+            let body = fixed::<IntentBody>(body)?;
+            let (first, count) = (body.first.get(), body.count.get());
+            let regions = geometry.regions(MAX_POOL_UNITS);
+            let inside = first.checked_add(count).is_some_and(|end| end <= regions);
+            require(count > 0 && inside, "record.count", count, "is 0 or beyond the largest pool")?;
+            Ok(Record::Intent { first, count })
         }
         _ => Err(Damage::field("record.kind", kind, "is no kind of record")),
     }

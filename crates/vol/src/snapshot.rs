@@ -241,8 +241,14 @@ impl PoolInner {
         MAX_VOLUME_UNITS << self.map.geometry.unit_shift
     }
 
-    pub(crate) fn check_size(&self, size: u64) -> Result<(), PoolError> {
+    /// The blocks of volumes: those of the device, or those that have checksums.
+    pub(crate) fn block_bytes(&self) -> u64 {
         let block = u64::from(self.device.limits().logical_block);
+        if self.sums.is_some() { block.max(crate::format::BLOCK_BYTES) } else { block }
+    }
+
+    pub(crate) fn check_size(&self, size: u64) -> Result<(), PoolError> {
+        let block = self.block_bytes();
         if size == 0 || !size.is_multiple_of(block) {
             return Err(PoolError::Invalid {
                 what: format!("a volume cannot have {size} bytes"),

@@ -53,6 +53,10 @@ pub struct Superblock {
     pub created: u64,
     /// Start and length of the members, in order; the first begins at 0.
     pub members: Vec<(u64, u64)>,
+    /// Root of the checksums of data.
+    pub sums: PageRef,
+    /// Level of that page.
+    pub sums_level: u16,
 }
 
 impl Superblock {
@@ -81,6 +85,8 @@ impl Superblock {
         for (slot, &(start, len)) in body.member.iter_mut().zip(&self.members) {
             *slot = Member { start: start.into(), len: len.into() };
         }
+        body.sums_root = self.sums.to_disk();
+        body.sums_level = u32::from(self.sums_level).into();
         block.fill(0);
         block[HEADER..HEADER + size_of::<SuperblockBody>()].copy_from_slice(body.as_bytes());
         let head = Head {
@@ -128,6 +134,9 @@ impl Superblock {
             volumes: body.volumes.get(),
             created: body.created.get(),
             members: members(body)?,
+            sums: PageRef::from_disk(&body.sums_root),
+            sums_level: u16::try_from(body.sums_level.get())
+                .map_err(|_| Damage::field("sums_level", body.sums_level.get(), "is beyond the highest level"))?,
         };
         require(body.state.get() & !STATE_CLEAN == 0, "state", body.state.get(), "has unknown bits")?;
         require(body.journal_start.get() == JOURNAL_START, "journal_start", body.journal_start.get(), "is not 8192")?;
@@ -161,6 +170,11 @@ impl Superblock {
         require(has_table == (self.volumes > 0), "table", self.table.address, "does not fit the number of volumes")?;
         require(has_table || self.table_level == 0, "table_level", self.table_level, "has no page")?;
         geometry.require_page(self.table, "table")?;
+        let has_sums = !self.sums.is_none();
+        require(!has_sums || self.checksum == Checksum::Crc32c, "sums_root", self.sums.address, "has no kind")?;
+        let level = self.sums_level;
+        require(level <= MAX_LEVEL && (level > 0) == has_sums, "sums_level", level, "does not fit the root")?;
+        geometry.require_page(self.sums, "sums_root")?;
         self.validate_members(&geometry)
     }
 
@@ -262,6 +276,16 @@ impl Geometry {
     /// All written bits of the last word of an entry; the words before it are all ones.
     pub fn full_word(&self) -> u64 {
         if self.unit_blocks >= 64 { u64::MAX } else { (1 << self.unit_blocks) - 1 }
+    }
+
+    /// Units of a region: as many as a page of checksums has room for.
+    pub fn region_units(&self) -> u64 {
+        (MAX_SUMS / self.unit_blocks) as u64
+    }
+
+    /// Regions of a pool of so many units.
+    pub fn regions(&self, units: u64) -> u64 {
+        units.div_ceil(self.region_units())
     }
 
     /// Whether these words say that all blocks are written.

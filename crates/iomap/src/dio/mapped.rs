@@ -16,8 +16,8 @@ use sheave_blk::ctx::IoCtx;
 use super::open_file::OpenFile;
 use super::{Issued, bio_spec, error};
 use crate::completion_plan::{CompletionPlan, decide};
-use crate::kiocb::{IOCB_COMPLETION_WORK, IOCB_DSYNC, IOCB_NEED_SYNC, IOCB_NOWAIT, IOCB_SYNC, Kiocb};
-use crate::mapping::{Intent, Mapping, MappingKind, Pieces};
+use crate::kiocb::{IOCB_COMPLETION_WORK, IOCB_DSYNC, IOCB_NEED_SYNC, IOCB_NOWAIT, IOCB_SUMMED, IOCB_SYNC, Kiocb};
+use crate::mapping::{Intent, MAP_SUMMED, Mapping, MappingKind, Pieces};
 
 /// What issuing needs for a moment; a ring has one, which keeps its room.
 #[derive(Debug, Default)]
@@ -53,7 +53,9 @@ pub(super) fn issue_mapped(
         // The common case: the memory goes as it is.
         [mapping] if kiocb.is_write() || mapping.kind == MappingKind::Mapped => {
             let spec = bio_spec(file.bdev, kiocb.flags, owner, mapping.addr, kiocb.len, fua);
+            begin(file, kiocb, mapping);
             if !io.submit(&spec, vecs.0, vecs.1) {
+                abort(file, kiocb, mapping);
                 return Issued::Again;
             }
             kiocb.flags |= file.count_flags();
@@ -70,7 +72,7 @@ fn map_all(file: &OpenFile, kiocb: &mut Kiocb, pieces: &mut Pieces) -> Result<bo
     let end = kiocb.pos + u64::from(kiocb.len);
     let wants_sync = kiocb.is_write() && kiocb.flags & (IOCB_DSYNC | IOCB_SYNC) != 0;
     let (size, device_bytes) = (file.size_bytes(), file.device_bytes());
-    kiocb.flags &= !(IOCB_COMPLETION_WORK | IOCB_NEED_SYNC);
+    kiocb.flags &= !(IOCB_COMPLETION_WORK | IOCB_NEED_SYNC | IOCB_SUMMED);
     let mut at = kiocb.pos;
     let mut fua = wants_sync;
     pieces.clear();
@@ -89,6 +91,10 @@ fn map_all(file: &OpenFile, kiocb: &mut Kiocb, pieces: &mut Pieces) -> Result<bo
         if decision.completion_work {
             kiocb.flags |= IOCB_COMPLETION_WORK;
         }
+        if mapping.flags & MAP_SUMMED != 0 {
+            kiocb.flags |= IOCB_SUMMED;
+            kiocb.plan = kiocb.plan.demote(CompletionPlan::Task);
+        }
         at += mapping.len;
         pieces.push(mapping);
     }
@@ -99,6 +105,22 @@ fn map_all(file: &OpenFile, kiocb: &mut Kiocb, pieces: &mut Pieces) -> Result<bo
         kiocb.plan = kiocb.plan.demote(CompletionPlan::Worker);
     }
     Ok(fua)
+}
+
+/// Tells the file of a write that is about to be sent to a summed mapping.
+#[inline(always)]
+fn begin(file: &OpenFile, kiocb: &Kiocb, mapping: &Mapping) {
+    if kiocb.flags & IOCB_SUMMED != 0 && kiocb.is_write() {
+        file.file.begin_write(mapping);
+    }
+}
+
+/// And that it was not.
+#[cold]
+fn abort(file: &OpenFile, kiocb: &Kiocb, mapping: &Mapping) {
+    if kiocb.flags & IOCB_SUMMED != 0 && kiocb.is_write() {
+        file.file.abort_write(mapping);
+    }
 }
 
 /// I1.
@@ -130,7 +152,9 @@ fn submit_several(
             zero(front);
         } else {
             let spec = bio_spec(file.bdev, kiocb.flags, owner, mapping.addr, bytes, fua);
+            begin(file, kiocb, mapping);
             if kiocb.refs == u16::MAX || !io.submit(&spec, front, NO_FIXED_BUF) {
+                abort(file, kiocb, mapping);
                 if kiocb.refs == 1 {
                     return Issued::Again;
                 }

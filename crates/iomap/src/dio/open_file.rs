@@ -44,13 +44,14 @@ impl OpenFile {
         let device = file.device().clone();
         let (limits, caps) = (device.limits(), device.capabilities());
         let (identity, read_only) = (file.is_identity(), file.is_read_only());
+        let block_bytes = file.block_bytes().next_power_of_two().max(limits.logical_block);
         OpenFile {
             queue: device.whole_queue().filter(|_| identity).cloned(),
             route: io.route(bdev).filter(|_| !(identity && read_only)),
             seat: file.grace().filter(|_| !identity).map(Grace::seat),
             identity,
             read_only,
-            block_mask: limits.logical_block - 1,
+            block_mask: block_bytes - 1,
             dma_mask: limits.dma_alignment - 1,
             writes_through: caps.fua || !caps.volatile_cache,
             pos: 0,

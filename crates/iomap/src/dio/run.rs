@@ -12,7 +12,7 @@ use super::bio_spec;
 use super::open_file::OpenFile;
 use crate::file::File;
 use crate::kiocb::{IOCB_DSYNC, IOCB_SYNC, IOCB_WRITE};
-use crate::mapping::{Intent, MAP_NEW, MAP_SHARED, MappingKind};
+use crate::mapping::{Intent, MAP_NEW, MAP_SHARED, MAP_SUMMED, MappingKind};
 
 /// Plain I/O on one file.
 pub trait Run {
@@ -123,7 +123,7 @@ impl<'a> MappedRun<'a> {
         Some(MappedRun {
             lane: io.lane(file.route?, PlainKind { op: spec.op, flags: spec.flags, fixed_buf })?,
             intent: if write { Intent::Write } else { Intent::Read },
-            odd: if write { MAP_SHARED | MAP_NEW } else { 0 },
+            odd: if write { MAP_SHARED | MAP_NEW | MAP_SUMMED } else { MAP_SUMMED },
             size: file.size_bytes(),
             device_bytes: file.device_bytes(),
             block_mask: file.block_mask,

@@ -31,6 +31,8 @@ struct Bench {
     file: OpenFile,
     kiocb: Kiocb,
     scratch: Scratch,
+    /// The memory of the I/O.
+    vecs: Vec<BVec>,
     /// The steps of the completion, in order.
     steps: Vec<Next>,
 }
@@ -43,7 +45,7 @@ impl Bench {
     fn with_file(bios: u32, device: &Device, file: Arc<dyn File>) -> Bench {
         let rig = Rig::with(bios, true, &[device]);
         let file = OpenFile::new(file, rig.devices[0].0, &rig.ctx);
-        Bench { rig, file, kiocb: Kiocb::default(), scratch: Scratch::default(), steps: Vec::new() }
+        Bench { rig, file, kiocb: Kiocb::default(), scratch: Scratch::default(), vecs: Vec::new(), steps: Vec::new() }
     }
 
     fn issue(&mut self, flags: u16, pos: u64, vecs: &[BVec]) -> Issued {
@@ -54,6 +56,7 @@ impl Bench {
 
     /// In a section of its own, as if it were a batch.
     fn issue_again(&mut self, vecs: &[BVec]) -> Issued {
+        self.vecs = vecs.to_vec();
         let entered = self.file.enter();
         let issued = issue(&mut self.rig.ctx, &self.file, &mut self.kiocb, 7, (vecs, NO_FIXED_BUF), &mut self.scratch);
         if entered {
@@ -95,6 +98,14 @@ impl Bench {
     fn complete(&mut self) -> Synced {
         let token = MayBlock::on_worker();
         let mut step = next(&self.kiocb);
+        if step == Next::Sum {
+            assert!(self.kiocb.plan >= CompletionPlan::Task, "not where completions are reaped");
+            self.steps.push(step);
+            let (file, pieces) = (&*self.file.file, self.scratch.pieces());
+            let res = end_summed(file, &self.kiocb, pieces, &self.vecs)
+                .unwrap_or_else(|| end_summed_blocking(file, &self.kiocb, pieces, &self.vecs, &token));
+            step = summed(&mut self.kiocb, res);
+        }
         if step == Next::Work {
             assert_eq!(self.kiocb.plan, CompletionPlan::Worker, "what blocks was planned so");
             self.steps.push(step);
@@ -104,7 +115,7 @@ impl Bench {
         self.steps.push(step);
         self.file.uncount(&mut self.kiocb);
         match step {
-            Next::Work => panic!("completion work is done once"),
+            Next::Sum | Next::Work => panic!("each is done once"),
             Next::Sync => {
                 assert_eq!(self.kiocb.plan, CompletionPlan::Worker, "what blocks was planned so");
                 match sync(&*self.file.file, &token) {

@@ -14,8 +14,8 @@ use sheave_blk::Device;
 use sheave_iomap::completion_plan::{MayBlock, decide};
 use sheave_iomap::file::WriteDone;
 use sheave_iomap::kiocb::{IOCB_DSYNC, IOCB_WRITE};
-use sheave_iomap::mapping::{Intent, Mapping, MappingKind};
-use sheave_iomap::{File, RawFile};
+use sheave_iomap::mapping::{Intent, MAP_SUMMED, Mapping, MappingKind};
+use sheave_iomap::{File, IoMemory, RawFile, SummedDone};
 use sheave_uring::{Fd, Ring, prep};
 
 use super::{Ended, Engine, Want, buf};
@@ -29,6 +29,7 @@ enum Stage {
     Map,
     Block,
     Data,
+    Sum,
     EndWrite,
     Sync,
     Flush,
@@ -47,6 +48,7 @@ struct Request {
     counted: Option<Phase>,
     completion_work: bool,
     needs_sync: bool,
+    summed: bool,
     status: Status,
     data: Vec<u8>,
 }
@@ -103,6 +105,7 @@ impl Direct {
             Stage::Map => self.map(op, &mut request),
             Stage::Block => block(&mut request),
             Stage::Data => {}
+            Stage::Sum => self.end_summed(&mut request),
             Stage::EndWrite => self.end_write(&mut request),
             Stage::Sync => sync(&mut request),
             Stage::Flush => self.flush(op, &mut request),
@@ -180,6 +183,10 @@ impl Direct {
         if let Want::Read(len) = request.want {
             request.data = vec![0; len];
         }
+        request.summed = request.pieces.iter().any(|piece| piece.flags & MAP_SUMMED != 0);
+        if matches!(request.want, Want::Write(..)) && request.summed {
+            request.pieces.iter().for_each(|piece| request.file.begin_write(piece));
+        }
         let pieces = request.pieces.clone();
         for piece in pieces {
             let offset = (piece.offset - request.pos) as usize;
@@ -209,6 +216,36 @@ impl Direct {
         self.transfers.insert(transfer, (op, offset));
         let pushed = self.ring.push(entry.user_data(transfer));
         assert!(pushed.is_ok(), "the queue has room for all pieces of all requests");
+    }
+
+    /// The file looks at the memory; on a worker, if it must.
+    fn end_summed(&mut self, request: &mut Request) {
+        request.summed = false;
+        let (mut memory, write) = match &request.want {
+            Want::Write(data, _) => (data.clone(), true),
+            _ => (std::mem::take(&mut request.data), false),
+        };
+        let (pos, len, status, pieces) = (request.pos, memory.len() as u64, Status::Ok, &request.pieces[..]);
+        let result = IoMemory::over(&mut memory, |memory| {
+            let done = SummedDone { write, pos, len, status, pieces, memory };
+            match request.file.end_summed(&done) {
+                Err(Status::Again) => request.file.end_summed_blocking(&done, &MayBlock::on_worker()),
+                result => result,
+            }
+        });
+        if !write {
+            request.data = memory;
+        }
+        request.stage = match result {
+            Err(Status::Again) => {
+                self.uncount(request);
+                Stage::Map
+            }
+            _ if request.completion_work => Stage::EndWrite,
+            _ if request.needs_sync => Stage::Sync,
+            _ => Stage::Data,
+        };
+        request.status = result.err().filter(|status| *status != Status::Again).unwrap_or(Status::Ok);
     }
 
     fn end_write(&mut self, request: &mut Request) {
@@ -254,7 +291,9 @@ impl Direct {
                 request.data[offset..offset + memory.len()].copy_from_slice(&memory);
             }
             if request.left == 0 {
-                if request.completion_work {
+                if request.summed && request.status.is_ok() {
+                    request.stage = Stage::Sum;
+                } else if request.completion_work {
                     request.stage = Stage::EndWrite;
                 } else if request.needs_sync {
                     request.stage = Stage::Sync;
@@ -278,6 +317,7 @@ impl Engine for Direct {
             counted: None,
             completion_work: false,
             needs_sync: false,
+            summed: false,
             status: Status::Ok,
             data: Vec::new(),
         };

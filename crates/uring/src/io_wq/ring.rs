@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use sheave_base::status::Status;
 use sheave_base::sync::{Arc, Mutex};
+use sheave_blk::bio::BVec;
 use sheave_iomap::completion_plan::MayBlock;
-use sheave_iomap::mapping::Intent;
-use sheave_iomap::{FallocateMode, File, dio};
+use sheave_iomap::dio::Next;
+use sheave_iomap::mapping::{Intent, Pieces};
+use sheave_iomap::{FallocateMode, File, Kiocb, dio};
 
 use super::pool::{AcctCounts, Pool, PoolOptions, Submitter};
 use super::work::{REFUSED, Section, Source, WorkFlags};
@@ -23,6 +25,27 @@ use crate::error::RingError;
 use crate::file_work::{EndList, lock};
 use crate::task_work::DoneQueue;
 
+/// An I/O whose memory a file is to see.
+#[derive(Debug)]
+pub(crate) struct Sum {
+    pub(crate) kiocb: Kiocb,
+    pub(crate) pieces: Pieces,
+    pub(crate) vecs: Vec<BVec>,
+}
+
+impl Sum {
+    /// Shows it, and does the completion work of a write.
+    pub(crate) fn run(&self, file: &dyn File, token: &MayBlock<'_>) -> i32 {
+        let pieces = self.pieces.as_slice();
+        let mut kiocb = self.kiocb;
+        let res = dio::end_summed_blocking(file, &kiocb, pieces, &self.vecs, token);
+        match dio::summed(&mut kiocb, res) {
+            Next::Work => dio::end_write(file, &kiocb, pieces, token),
+            _ => res,
+        }
+    }
+}
+
 /// What a worker does for a slot.
 #[derive(Debug)]
 pub(crate) enum Work {
@@ -30,6 +53,8 @@ pub(crate) enum Work {
     Issue,
     /// The completion work of a batch of writes to one file.
     Complete(Arc<dyn File>, Arc<Mutex<EndList>>),
+    /// A file looks at the memory of one I/O, where that blocks; the completion work of a write too.
+    Sum(Arc<dyn File>, Box<Sum>),
     /// A sync of a file.
     Sync(Arc<dyn File>),
     /// A mapping that blocks, perhaps for long: position and length.
@@ -65,6 +90,7 @@ impl Source for RingSource {
                 lock(&list).run(&*file, token);
                 0
             }
+            Some(Work::Sum(file, sum)) => sum.run(&*file, token),
             Some(Work::Sync(file)) => result_of(dio::sync(&*file, token)),
             Some(Work::Map(file, pos, len, intent)) => result_of_map(map_range(&*file, pos, len, intent, token)),
             Some(Work::Fallocate(file, mode, pos, len)) => result_of_fallocate(file.fallocate(mode, pos, len, token)),
@@ -290,7 +316,7 @@ impl RingWq {
         let flags = match work {
             Work::Issue => return submitter.queue(slot, WorkFlags::SHORT),
             // One at a time of each kind by itself (I1 of `file_work`).
-            Work::Complete(..) | Work::Sync(..) => WorkFlags::BOUND,
+            Work::Complete(..) | Work::Sync(..) | Work::Sum(..) => WorkFlags::BOUND,
             // I4 of `blocking`.
             Work::Map(..) | Work::Fallocate(..) => WorkFlags::UNBOUND,
         };
@@ -371,7 +397,10 @@ impl Drop for RingWq {
     fn drop(&mut self) {
         if let Some(submitter) = &mut self.submitter {
             // I2. What else runs is asked to end early.
-            let ends = |slot| matches!(*submitter.source().load(slot), Some(Work::Complete(..)));
+            let ends = |slot| match &*submitter.source().load(slot) {
+                Some(Work::Sum(_, sum)) => sum.kiocb.is_write(),
+                load => matches!(load, Some(Work::Complete(..))),
+            };
             let ends: Vec<bool> = (0..self.slots).map(ends).collect();
             if self.pool.pool.is_stepped() {
                 submitter.commit();

@@ -9,7 +9,8 @@ use sheave_blk::bio::{BVec, NO_FIXED_BUF};
 use sheave_iomap::Kiocb;
 use sheave_iomap::dio::{self, Issued, MAX_RW_COUNT, MappedRun, OpenFile, PlainRun, Run, Scratch};
 use sheave_iomap::kiocb::{
-    IOCB_COMPLETION_WORK, IOCB_COUNTED, IOCB_DSYNC, IOCB_NOWAIT, IOCB_POLLED, IOCB_SYNC, IOCB_USE_POS, IOCB_WRITE,
+    IOCB_COMPLETION_WORK, IOCB_COUNTED, IOCB_DSYNC, IOCB_NOWAIT, IOCB_POLLED, IOCB_SUMMED, IOCB_SYNC, IOCB_USE_POS,
+    IOCB_WRITE,
 };
 
 use crate::core::{Cold, Core};
@@ -251,7 +252,7 @@ fn begin_rare(ring: &mut Ring, slot: u32, file: usize) -> Result<(), i32> {
     Ok(())
 }
 
-/// What the engine says; the pieces of a write with completion work are kept for its end.
+/// What the engine says; the pieces are kept if its end needs them.
 #[inline(always)]
 fn issued(issued: Issued, req: &mut Req, scratch: &Scratch, cold: &mut Cold) -> Issue {
     match issued {
@@ -259,7 +260,7 @@ fn issued(issued: Issued, req: &mut Req, scratch: &Scratch, cold: &mut Cold) -> 
             if req.kiocb.flags & IOCB_COUNTED != 0 {
                 req.rflags |= REQ_COUNTED;
             }
-            if req.kiocb.flags & IOCB_COMPLETION_WORK != 0 {
+            if req.kiocb.flags & (IOCB_COMPLETION_WORK | IOCB_SUMMED) != 0 {
                 cold.pieces.copy_from(scratch.pieces());
             }
             Issue::Queued

@@ -2,9 +2,9 @@
 
 use super::Block;
 use crate::damage::Damage;
-use crate::format::{BLOCK, INDEX_CHILDREN, JOURNAL_START, MAX_LEAF_ENTRIES, MAX_LEAF_WORDS};
+use crate::format::{BLOCK, INDEX_CHILDREN, JOURNAL_START, MAX_LEAF_ENTRIES, MAX_LEAF_WORDS, MAX_SUMS};
 use crate::journal::{Commit, JournalBlock, Ring};
-use crate::page::{Expect, PageRef, Place, index, label, leaf, table};
+use crate::page::{Expect, PageRef, Place, index, label, leaf, sums, table};
 use crate::pool::Checksum;
 use crate::record::{MAX_ENTRY_WORDS, Record};
 use crate::superblock::Superblock;
@@ -33,6 +33,8 @@ pub fn superblock(unit_bytes: u32) -> Superblock {
         volumes: 2,
         created: 1_790_000_000,
         members: vec![(0, 512 * unit), (512 * unit, 512 * unit)],
+        sums: PageRef::NONE,
+        sums_level: 0,
     }
 }
 
@@ -75,6 +77,7 @@ pub fn records(words: usize) -> Vec<Record> {
         Record::Resize { volume: 1, size: 1 << 33 },
         Record::Rollback { volume: 1, source: 2 },
         Record::Origin { volume: 2, origin: 0 },
+        Record::Intent { first: 3, count: 16 },
         Record::Delete { volume: 2 },
     ]
 }
@@ -119,6 +122,11 @@ pub fn all(unit_bytes: u32) -> Vec<(&'static str, Block, Decode)> {
     assert_eq!(count, 3);
     let (e, g) = (expect(page, 0), geometry);
     out.push(("table", block, Box::new(move |b| table::decode(b, &g, &e, &mut Vec::new()).map(drop))));
+
+    let numbers = std::array::from_fn(|at| (at as u32).wrapping_mul(0x9E37_79B9));
+    let page = sums::encode(&mut block, &geometry, &place(830 << 20, 9, 0), true, &numbers);
+    let (e, g) = (expect(page, 9), geometry);
+    out.push(("sums", block, Box::new(move |b| sums::decode(b, &g, &e, &mut [0; MAX_SUMS]).map(drop))));
 
     let mut commit = Commit::with_capacity(1);
     records(geometry.entry_words).iter().for_each(|record| commit.push(&geometry, record));

@@ -246,6 +246,8 @@ impl Model {
                     vol.entry.size = from.entry.size;
                 });
             }
+            // Says nothing of what is where.
+            Record::Intent { .. } => {}
             Record::Origin { volume, origin } => vol(&mut self.volumes, volume, &mut |vol| vol.entry.origin = origin),
         }
     }

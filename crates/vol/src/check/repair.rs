@@ -105,6 +105,9 @@ impl Repair<'_> {
             table: root,
             table_level: level,
             volumes: entries.len() as u32,
+            // What has no checksums gets them from its data when the pool is opened.
+            sums: PageRef::NONE,
+            sums_level: 0,
             ..self.sb.clone()
         };
         let mut block = [0; BLOCK];

@@ -109,6 +109,8 @@ pub enum FindingKind {
     TablePage,
     /// A page of a volume's map is damaged: what it maps is lost.
     MapPage,
+    /// A page of data checksums is damaged.
+    SumsPage,
     /// A page or unit could not be read.
     Unreadable,
     /// What the table says of a volume cannot be.
@@ -137,6 +139,7 @@ impl FindingKind {
             FindingKind::Journal => "journal",
             FindingKind::TablePage => "table-page",
             FindingKind::MapPage => "map-page",
+            FindingKind::SumsPage => "sums-page",
             FindingKind::Unreadable => "unreadable",
             FindingKind::Volume => "volume",
             FindingKind::BeyondEnd => "beyond-end",

@@ -10,9 +10,9 @@ use super::model::{Leaf, Map, Model, Node, Vol};
 use super::report::{Finding, FindingKind, Place};
 use crate::block::{Block, identify};
 use crate::damage::Damage;
-use crate::format::{BLOCK, INDEX_CHILDREN};
+use crate::format::{BLOCK, INDEX_CHILDREN, MAX_SUMS};
 use crate::page::table::VolumeEntry;
-use crate::page::{Expect, PageRef, index, leaf, table};
+use crate::page::{Expect, PageRef, index, leaf, sums, table};
 use crate::superblock::{Geometry, Superblock};
 use crate::{BlockIo, PoolError};
 
@@ -31,6 +31,9 @@ impl Bad {
         }
     }
 }
+
+/// Stands for a family: checksums belong to no volume.
+const SUMS: u32 = u32::MAX;
 
 /// Where a page stands: its reference, level and index.
 type Key = (PageRef, u16, u64);
@@ -76,6 +79,9 @@ impl<'a> Walk<'a> {
                 means: format!("it counts {} volumes, and the table has {}", self.sb.volumes, entries.len()),
                 repair: Some("Count them anew".into()),
             });
+        }
+        if !self.sb.sums.is_none() {
+            self.sums(self.sb.sums, self.sb.sums_level, 0);
         }
         for entry in entries {
             let map = self.map(&entry);
@@ -141,6 +147,35 @@ impl<'a> Walk<'a> {
                 },
                 means: format!("{}. The volumes in it have lost their names and maps", bad.words()),
                 repair: Some("Go on without these volumes; the space that only they had becomes free".into()),
+            });
+        }
+    }
+
+    /// Data checksums.
+    fn sums(&mut self, page: PageRef, level: u16, index: u64) {
+        self.claim(page, SUMS, level, index, None);
+        let bad = if level == 0 {
+            let expect = self.expect(page, index);
+            let decode = |block: Block| sums::decode(&block, &self.geometry, &expect, &mut [0; MAX_SUMS]);
+            self.load(page).and_then(|block| decode(block).map_err(Bad::Damaged)).err()
+        } else {
+            match self.children(page, level, index) {
+                Ok(children) => {
+                    let children = (index * INDEX_CHILDREN as u64..).zip(children.iter());
+                    children
+                        .filter(|(_, child)| !child.is_none())
+                        .for_each(|(at, child)| self.sums(*child, level - 1, at));
+                    None
+                }
+                Err(bad) => Some(bad),
+            }
+        };
+        if let Some(bad) = bad {
+            self.findings.push(Finding {
+                kind: FindingKind::SumsPage,
+                place: Place { what: "page of checksums".into(), address: Some(page.address), ..Place::default() },
+                means: format!("{}. The data it belongs to cannot be verified", bad.words()),
+                repair: Some("Compute all checksums anew from the data, as it is, at the next opening".into()),
             });
         }
     }
@@ -254,7 +289,13 @@ impl<'a> Walk<'a> {
             },
             means: format!(
                 "it is used as page {index} of level {level} here, and as page {other_index} of level {other_level} {}",
-                if other == 0 { "of the volume table".into() } else { format!("of a relative of volume {other}") }
+                if other == 0 {
+                    "of the volume table".into()
+                } else if other == SUMS {
+                    "of the checksums".into()
+                } else {
+                    format!("of a relative of volume {other}")
+                }
             ),
             repair: Some("Keep it where it says that it belongs, give each family a copy".into()),
         });

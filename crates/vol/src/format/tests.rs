@@ -62,7 +62,9 @@ fn layouts() -> BTreeMap<&'static str, Rows> {
             volumes,
             members,
             created,
-            member
+            member,
+            sums_root,
+            sums_level
         }),
         layout!(Member { start, len }),
         layout!(LabelBody { start, len }),
@@ -74,6 +76,8 @@ fn layouts() -> BTreeMap<&'static str, Rows> {
         layout!(CreateBody { size, max_size, created, flags, source }),
         layout!(ResizeBody { size }),
         layout!(SourceBody { source, reserved }),
+        layout!(SumsHead { flags, reserved }),
+        layout!(IntentBody { first, count }),
         layout!(VolumeBody {
             id,
             flags,
@@ -158,6 +162,9 @@ fn the_page_has_every_number() {
         ("DELETE", record_kind::DELETE.into()),
         ("ROLLBACK", record_kind::ROLLBACK.into()),
         ("ORIGIN", record_kind::ORIGIN.into()),
+        ("INTENT", record_kind::INTENT.into()),
+        ("MAX_SUMS", MAX_SUMS as u64),
+        ("SUMS_OPEN", SUMS_OPEN.into()),
         ("STATE_CLEAN", STATE_CLEAN.into()),
         ("INCOMPAT_SUMS", INCOMPAT_SUMS.into()),
         ("SUMS_NONE", SUMS_NONE.into()),

@@ -8,7 +8,7 @@ use sheave_base::buf::Buf;
 use sheave_base::status::Status;
 use sheave_blk::Device;
 
-use super::options::{Checksum, CreateOptions};
+use super::options::CreateOptions;
 use crate::block::identify;
 use crate::format::{
     BLOCK, BLOCK_BYTES, JOURNAL_START, MAX_JOURNAL_BLOCKS, MAX_POOL_UNITS, MAX_UNIT_BYTES, MIN_JOURNAL_BLOCKS,
@@ -33,12 +33,6 @@ pub(super) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
             "Use a power of two from 4k to 1M, such as 64k",
         ));
     }
-    if options.checksum != Checksum::None {
-        return Err(invalid(
-            "this version keeps no checksums of data".into(),
-            "Create the pool without them; metadata has its own always",
-        ));
-    }
     if device.limits().logical_block > BLOCK as u32 {
         return Err(invalid(
             format!("the blocks of the device have {} bytes", device.limits().logical_block),
@@ -54,7 +48,7 @@ pub(super) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         ro_compat: 0,
         clean: true,
         unit_bytes: unit as u32,
-        checksum: Checksum::None,
+        checksum: options.checksum,
         total_units: bytes / unit,
         journal_blocks: journal_blocks(options, bytes)?,
         next_volume: 1,
@@ -65,6 +59,8 @@ pub(super) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         volumes: 0,
         created: made_at::now(),
         members,
+        sums: PageRef::NONE,
+        sums_level: 0,
     };
     let geometry = sb.geometry();
     let least = geometry.first_unit + reserve_units(&geometry) + sb.members.len() as u64 - 1 + LEAST_DATA_UNITS;

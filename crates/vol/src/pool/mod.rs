@@ -122,9 +122,10 @@ impl Pool {
             journal_bytes: u64::from(state.sb.journal_blocks) << BLOCK_SHIFT,
             volumes: state.table.len() as u32,
             extents: state.tree.leaves.total_used(),
-            memory_bytes: state.tree.memory_bytes(),
+            memory_bytes: state.tree.memory_bytes() + state.sums.as_ref().map_or(0, |regions| regions.memory_bytes()),
             generation: state.sb.generation,
             checksum: state.sb.checksum,
+            checksum_errors: self.inner.sums.as_ref().map_or(0, |sums| sums.mismatches()),
             recovered: self.inner.recovered,
         }
     }

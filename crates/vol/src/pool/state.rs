@@ -18,7 +18,7 @@ use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::sync::{Arc, Condvar, Mutex, MutexGuard};
 use sheave_blk::Device;
 
-use super::options::WhenFull;
+use super::options::{Checksum, WhenFull};
 use super::table::{Table, Vol, VolumeCore};
 use crate::BlockIo;
 use crate::commit::Commits;
@@ -26,6 +26,8 @@ use crate::extent_map::tree::{Place, Tree};
 use crate::extent_map::{Entry, ExtentMap};
 use crate::limbo::Limbo;
 use crate::record::Record;
+use crate::sums::Sums;
+use crate::sums::regions::Regions;
 use crate::superblock::{Geometry, Superblock};
 use sheave_blk::claim::Claim;
 
@@ -46,6 +48,8 @@ pub(crate) struct State {
     /// Units whose records are among `pending`.
     pub(crate) recorded: Vec<(u32, u64)>,
     pub(crate) limbo: Limbo,
+    /// Checksums of data, if the pool keeps them.
+    pub(crate) sums: Option<Regions>,
     /// The newest durable superblock.
     pub(crate) sb: Superblock,
     /// Number of the next journal block.
@@ -75,6 +79,8 @@ pub(crate) struct PoolInner {
     pub(crate) recovered: bool,
     pub(crate) unsynced: AtomicBool,
     pub(crate) commits: Commits,
+    /// The checksums themselves.
+    pub(crate) sums: Option<Arc<Sums>>,
     pub(crate) structural: Mutex<()>,
     state: Mutex<State>,
     /// Space came back, a unit is no longer busy, a copy has settled.
@@ -112,6 +118,7 @@ impl PoolInner {
             recovered: parts.recovered,
             unsynced: AtomicBool::new(!parts.state.pending.is_empty()),
             commits: Commits::default(),
+            sums: parts.state.sums.as_ref().map(|regions| Arc::clone(&regions.sums)),
             structural: Mutex::new(()),
             state: Mutex::new(parts.state),
             changed: Condvar::new(),
@@ -214,9 +221,14 @@ impl State {
     /// Sets what depends on the size of the pool.
     pub(crate) fn set_reserve(&mut self) {
         let tree = &mut self.tree;
-        tree.units.reserve = crate::recovery::reserve_units(&self.sb.geometry());
+        let geometry = self.sb.geometry();
+        tree.units.reserve = crate::recovery::reserve_units(&geometry);
         let pages = tree.units.reserve * tree.pages.per_unit();
         (self.dirty_soft, self.dirty_hard) = ((pages / 4).min(8192), (pages / 2).min(16_384));
+        if self.sb.checksum != Checksum::None {
+            let pages = Regions::reserve_pages(geometry.regions(self.sb.total_units));
+            tree.units.reserve += pages.div_ceil(tree.pages.per_unit());
+        }
     }
 
     /// Whether metadata has less room than it may need: then only what gives space back goes on.

@@ -10,7 +10,7 @@
 //! Called by [`Pool::open`](crate::Pool::open).
 
 mod loader;
-mod reader;
+pub(crate) mod reader;
 
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
@@ -60,10 +60,12 @@ pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
         failed: false,
         dirty_soft: 0,
         dirty_hard: 0,
+        sums: None,
         sb,
     };
     state.set_reserve();
     loader::load(io, &mut state)?;
+    crate::sums::recover::load(io, &mut state)?;
     let scan = replay(io, &mut state)?;
     let replayed = scan.next_seq > state.sb.replay_seq;
     state.next_seq = scan.next_seq;
@@ -72,6 +74,7 @@ pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
         state.tree.freed = state.tree.unshare(freed);
     }
     count_owners(&mut state)?;
+    crate::sums::recover::compute(io, &mut state)?;
     Ok(Recovered { state, replayed })
 }
 

@@ -85,9 +85,14 @@ fn unknown_features_are_refused_or_make_it_read_only() {
     let refused = Superblock::decode(&block, at, 1 << 30);
     assert_eq!(refused, Err(Damage::Features { bits: 0x40 }));
     assert!(refused.expect_err("refused").is_too_new());
-    // Checksums of data have their place in the format, and nothing keeps them yet.
-    let sums = Superblock { checksum: Checksum::Crc32c, ..samples::superblock(65536) };
-    assert_eq!(back(&sums), Err(Damage::Features { bits: INCOMPAT_SUMS }));
+    // Checksums of data have a feature, a kind and a root; each without the others is refused.
+    let root = PageRef { address: 700 << 16, checksum: 5 };
+    let plain = samples::superblock(65536);
+    let sums = Superblock { checksum: Checksum::Crc32c, sums: root, sums_level: 1, ..plain.clone() };
+    assert_eq!(back(&sums), Ok(sums.clone()));
+    assert!(back(&Superblock { sums: root, sums_level: 1, ..plain }).is_err());
+    assert!(back(&Superblock { sums_level: 0, ..sums.clone() }).is_err());
+    assert!(back(&Superblock { sums: PageRef::NONE, ..sums }).is_err());
 }
 
 #[test]

@@ -23,8 +23,8 @@ use sheave_base::sync::atomic::Ordering;
 use sheave_blk::Device;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::{FallocateMode, WriteDone};
-use sheave_iomap::mapping::Intent;
-use sheave_iomap::{File, Mapping};
+use sheave_iomap::mapping::{Intent, MAP_SUMMED};
+use sheave_iomap::{File, Mapping, MappingKind, SummedDone};
 
 use crate::pool::state::PoolInner;
 use crate::pool::table::{OpenToken, VolumeCore};
@@ -38,6 +38,8 @@ pub struct Volume {
     core: Arc<VolumeCore>,
     pool: Arc<PoolInner>,
     read_only: bool,
+    /// The pool keeps checksums of data.
+    summed: bool,
     /// Held, not looked at: the table has a weak one.
     _open: std::sync::Arc<OpenToken>,
 }
@@ -45,7 +47,8 @@ pub struct Volume {
 impl Volume {
     pub(crate) fn new(pool: Arc<PoolInner>, core: Arc<VolumeCore>, open: std::sync::Arc<OpenToken>) -> Volume {
         let read_only = core.snapshot || pool.read_only;
-        Volume { core, pool, read_only, _open: open }
+        let summed = pool.sums.is_some();
+        Volume { core, pool, read_only, summed, _open: open }
     }
 
     /// Its name, now.
@@ -93,17 +96,46 @@ impl File for Volume {
         if write && self.read_only {
             return Err(Status::ReadOnly);
         }
-        match self.pool.map.lookup_plain(&self.core.top, pos, len, write) {
+        let mapping = match self.pool.map.lookup_plain(&self.core.top, pos, len, write) {
             Some(mapping) => Ok(mapping),
             None => self.map_far(pos, len, write),
+        };
+        if self.summed { self.map_summed(mapping, intent) } else { mapping }
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.pool.block_bytes() as u32
+    }
+
+    fn begin_write(&self, piece: &Mapping) {
+        if let Some(sums) = &self.pool.sums {
+            sums.begin(piece);
         }
+    }
+
+    fn abort_write(&self, piece: &Mapping) {
+        if let Some(sums) = &self.pool.sums {
+            sums.abort(piece);
+        }
+    }
+
+    fn end_summed(&self, done: &SummedDone<'_>) -> Result<(), Status> {
+        self.pool.sums.as_ref().map_or(Ok(()), |sums| sums.end(done))
+    }
+
+    fn end_summed_blocking(&self, done: &SummedDone<'_>, token: &MayBlock) -> Result<(), Status> {
+        self.pool.sums.as_ref().map_or(Ok(()), |sums| sums.end_blocking(&*self.pool.io, done, token))
     }
 
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, may_block: &MayBlock) -> Result<Mapping, Status> {
         if intent == Intent::Read || !self.fits(pos, len) || len == 0 || self.read_only {
             return self.map(pos, len, intent);
         }
-        self.make_writable(pos, len, may_block)
+        let mapping = self.make_writable(pos, len, may_block)?;
+        if self.pool.sums.is_some() {
+            self.pool.intend(mapping.addr)?;
+        }
+        Ok(mapping)
     }
 
     fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
@@ -127,7 +159,8 @@ impl File for Volume {
         if self.read_only {
             return Err(Status::ReadOnly);
         }
-        if pos.checked_add(len).is_none_or(|end| end > self.core.size()) || len == 0 {
+        let in_blocks = (pos | len) & (self.pool.block_bytes() - 1) == 0;
+        if pos.checked_add(len).is_none_or(|end| end > self.core.size()) || len == 0 || !in_blocks {
             return Err(Status::Invalid);
         }
         // Both leave holes: what is not there reads as zeroes and takes no space.
@@ -157,5 +190,27 @@ impl Volume {
             return Err(if len == 0 { Status::Invalid } else { Status::NoSpc });
         }
         self.map(pos, len.min(left), intent)
+    }
+}
+
+impl Volume {
+    /// A mapping of a pool with checksums; `Again` for a writer whose region is not open.
+    #[cold]
+    fn map_summed(&self, mapping: Result<Mapping, Status>, intent: Intent) -> Result<Mapping, Status> {
+        let mapping = mapping?;
+        let is_open = || self.pool.sums.as_ref().is_some_and(|sums| sums.is_open(mapping.addr));
+        match intent {
+            Intent::Read if mapping.kind != MappingKind::Mapped => Ok(mapping),
+            Intent::Write if !is_open() => Err(Status::Again),
+            _ => Ok(Mapping { flags: mapping.flags | MAP_SUMMED, ..mapping }),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Volume {
+    /// The pool, for tests of what is under it.
+    pub(crate) fn pool(&self) -> &Arc<PoolInner> {
+        &self.pool
     }
 }

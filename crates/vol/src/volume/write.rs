@@ -191,6 +191,8 @@ impl Volume {
         let mut guard = self.pool.lock();
         let state = &mut *guard;
         self.set_busy(state, place, false);
+        let sums = state.sums.as_mut();
+        let copied = copied.and_then(|()| sums.map_or(Ok(()), |regions| regions.copied(entry.phys(), to)));
         match copied {
             Ok(()) => {
                 let old = state.tree.entry(place);

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use super::support::Puppet;
 use super::*;
 use crate::kiocb::IOCB_NOWAIT;
-use crate::mapping::{MAP_DIRTY, MAP_NEW, MAP_SHARED};
+use crate::mapping::{MAP_DIRTY, MAP_NEW, MAP_SHARED, MAP_SUMMED};
 
 /// What happened to a [`Scripted`] file, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,11 @@ enum Call {
     MapBlocking,
     EndWrite(Status),
     Sync,
+    Begin(u64),
+    Abort(u64),
+    /// Pieces, bytes of memory, and how the data went.
+    Summed(usize, usize, Status),
+    SummedBlocking,
 }
 
 /// A file of pieces, each with a mapping as told.
@@ -26,6 +31,8 @@ struct Scripted {
     /// `map` answers this instead.
     refuses: Mutex<Option<Result<Mapping, Status>>>,
     end_write: Result<(), Status>,
+    summed: Result<(), Status>,
+    summed_blocking: Result<(), Status>,
     sync: Option<Result<(), Status>>,
     read_only: bool,
     calls: Mutex<Vec<Call>>,
@@ -39,6 +46,8 @@ impl Scripted {
             pieces: pieces.to_vec(),
             refuses: Mutex::new(None),
             end_write: Ok(()),
+            summed: Ok(()),
+            summed_blocking: Ok(()),
             sync: None,
             read_only: false,
             calls: Mutex::new(Vec::new()),
@@ -88,6 +97,26 @@ impl File for Scripted {
         self.map(pos, len, intent)
     }
 
+    fn begin_write(&self, piece: &Mapping) {
+        self.called(Call::Begin(piece.offset));
+    }
+
+    fn abort_write(&self, piece: &Mapping) {
+        self.called(Call::Abort(piece.offset));
+    }
+
+    fn end_summed(&self, done: &SummedDone<'_>) -> Result<(), Status> {
+        // Counted, not touched: there is no memory behind most addresses of these tests.
+        let bytes = done.memory.vecs().iter().map(|vec| vec.len()).sum();
+        self.called(Call::Summed(done.pieces.len(), bytes, done.status));
+        self.summed
+    }
+
+    fn end_summed_blocking(&self, _: &SummedDone<'_>, _: &MayBlock) -> Result<(), Status> {
+        self.called(Call::SummedBlocking);
+        self.summed_blocking
+    }
+
     fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
         self.called(Call::EndWrite(done.status));
         if done.status.is_ok() { self.end_write } else { Err(done.status) }
@@ -125,7 +154,7 @@ fn rules(piece: (u64, MappingKind, u8), extends: bool, writes_through: bool) -> 
 #[test]
 fn every_write_over_two_mappings_has_the_plan_of_the_table() {
     let kinds = [MappingKind::Mapped, MappingKind::Unwritten];
-    let pieces: Vec<_> = kinds.iter().flat_map(|&kind| (0..8).map(move |flags| (4096, kind, flags))).collect();
+    let pieces: Vec<_> = kinds.iter().flat_map(|&kind| (0..16).map(move |flags| (4096, kind, flags))).collect();
     for (volatile_cache, has_fua) in [(false, false), (false, true), (true, false), (true, true)] {
         let puppet = Puppet::new().caps(|caps| (caps.volatile_cache, caps.fua) = (volatile_cache, has_fua));
         for (&first, &second) in pieces.iter().flat_map(|first| pieces.iter().map(move |second| (first, second))) {
@@ -140,10 +169,19 @@ fn every_write_over_two_mappings_has_the_plan_of_the_table() {
                     let (work, fua) = (a.0 || b.0, sync == IOCB_DSYNC && a.1 && b.1);
                     let needs_sync = sync != 0 && !fua;
                     let what = format!("{first:?} {second:?} {extends} {sync} {volatile_cache} {has_fua}");
-                    let plan = if work || needs_sync { CompletionPlan::Worker } else { CompletionPlan::Inline };
+                    let is_summed = |piece: (u64, MappingKind, u8)| piece.2 & MAP_SUMMED != 0;
+                    let summed = is_summed(first) || is_summed(second);
+                    let plan = match work || needs_sync {
+                        true => CompletionPlan::Worker,
+                        false if summed => CompletionPlan::Task,
+                        false => CompletionPlan::Inline,
+                    };
                     assert_eq!(bench.kiocb.plan, plan, "{what}");
                     assert_eq!(bench.run(issued), 8192, "{what}");
                     let mut calls = vec![Call::Map(0), Call::Map(4096)];
+                    if summed {
+                        calls.extend([Call::Begin(0), Call::Begin(4096), Call::Summed(2, 8192, Status::Ok)]);
+                    }
                     calls.extend(work.then_some(Call::EndWrite(Status::Ok)));
                     calls.extend(needs_sync.then_some(Call::Sync));
                     assert_eq!(file.calls(), calls, "{what}");
@@ -351,4 +389,81 @@ fn a_file_that_gives_a_wrong_mapping_is_not_believed() {
     let memory = vec![0xa5_u8; 4096];
     assert_eq!(bench.issue(0, 0, &[at(memory.as_ptr() as usize, 4096)]), Issued::Done(4096));
     assert!(memory.iter().all(|&byte| byte == 0));
+}
+
+const SUMMED: (u64, MappingKind, u8) = (4096, MappingKind::Mapped, MAP_SUMMED);
+
+#[test]
+fn a_file_with_checksums_sees_the_memory_before_anything_else_and_its_word_is_the_result() {
+    let puppet = Puppet::new();
+    let (ok, bad) = (Ok(()), Err(Status::Protection));
+    let again = Err(Status::Again);
+    // What the two calls say; whether the second is made; the result.
+    for (summed, blocking, called, res) in
+        [(ok, bad, false, 4096), (bad, ok, false, -84), (again, ok, true, 4096), (again, bad, true, -84)]
+    {
+        for flags in [0, IOCB_WRITE] {
+            let change = |file: &mut Scripted| (file.summed, file.summed_blocking) = (summed, blocking);
+            let (mut bench, file) = bench(&puppet, change, &[SUMMED]);
+            let issued = bench.issue(flags, 0, &[at(BASE, 4096)]);
+            assert_eq!(bench.kiocb.plan, CompletionPlan::Task);
+            assert_eq!(bench.run(issued), res, "{summed:?} {blocking:?}");
+            let mut calls = vec![Call::Map(0)];
+            calls.extend((flags == IOCB_WRITE).then_some(Call::Begin(0)));
+            calls.push(Call::Summed(1, 4096, Status::Ok));
+            calls.extend(called.then_some(Call::SummedBlocking));
+            assert_eq!(file.calls(), calls);
+        }
+    }
+}
+
+#[test]
+fn of_a_failed_write_the_file_hears_and_of_a_failed_read_it_does_not() {
+    let puppet = Puppet::new();
+    for (flags, heard) in [(0, false), (IOCB_WRITE, true)] {
+        let (mut bench, file) = bench(&puppet, |_| (), &[SUMMED, MAPPED]);
+        let Issued::Queued = bench.issue(flags, 0, &[at(BASE, 8192)]) else { panic!("it is sent") };
+        assert_eq!(bench.end_with(&[Status::IoErr, Status::Ok]), [false, true]);
+        assert!(matches!(bench.complete(), Synced::Done(-5)));
+        assert_eq!(file.calls().contains(&Call::Summed(2, 8192, Status::IoErr)), heard);
+    }
+}
+
+#[test]
+fn what_could_not_be_sent_is_taken_back() {
+    let puppet = Puppet::new();
+    let device = puppet.device();
+    let file = Arc::new(Scripted::new(&device, &[SUMMED, SUMMED, SUMMED]));
+    let mut bench = Bench::with_file(2, &device, file.clone());
+    let issued = bench.issue(IOCB_WRITE, 0, &[at(BASE, 12288)]);
+    assert_eq!(bench.run(issued), 8192);
+    let begun = [Call::Begin(0), Call::Begin(4096), Call::Begin(8192), Call::Abort(8192)];
+    assert_eq!(file.calls()[3..], [&begun[..], &[Call::Summed(2, 12288, Status::Ok)]].concat());
+}
+
+#[test]
+fn a_file_may_have_larger_blocks_than_its_device() {
+    #[derive(Debug)]
+    struct Large(RawFile);
+    impl File for Large {
+        fn device(&self) -> &Device {
+            self.0.device()
+        }
+        fn size_bytes(&self) -> u64 {
+            self.0.size_bytes()
+        }
+        fn block_bytes(&self) -> u32 {
+            4096
+        }
+        fn map(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
+            self.0.map(pos, len, intent)
+        }
+    }
+    let puppet = Puppet::new();
+    let device = puppet.device();
+    let mut bench = Bench::with_file(8, &device, Arc::new(Large(RawFile::new(device.clone()))));
+    assert_eq!(bench.issue(0, 512, &[at(BASE, 4096)]), Issued::Done(EINVAL));
+    assert_eq!(bench.issue(0, 0, &[at(BASE, 512)]), Issued::Done(EINVAL));
+    let issued = bench.issue(0, 4096, &[at(BASE, 4096)]);
+    assert_eq!(bench.run(issued), 4096);
 }

@@ -1,0 +1,71 @@
+//! The checksums in memory: one number for each block of the regions that have data, found without a lock.
+//!
+//! Owns the memory. A region's node has its flags in word 0, then its checksums. Memory takes 4 bytes for each 4 KiB
+//! of the regions in use (1 GiB for each TiB), in chunks that the system gives out page by page as they are touched.
+//!
+//! - A1: a chunk, once there, stays until the arena is dropped.
+
+use std::sync::OnceLock;
+
+use sheave_base::sync::atomic::AtomicU32;
+
+use crate::format::MAX_SUMS;
+
+/// Words of a node, as a power of two: flags and checksums.
+const NODE_SHIFT: u32 = 10;
+const _: () = assert!(MAX_SUMS < 1 << NODE_SHIFT);
+/// Nodes of the first chunk, as a power of two.
+const FIRST_SHIFT: u32 = 4;
+/// Chunks: more nodes than a pool has regions.
+const CHUNKS: usize = 36;
+
+/// Nodes by the number of their region.
+#[derive(Debug)]
+pub(crate) struct SumArena {
+    chunks: [OnceLock<Box<[AtomicU32]>>; CHUNKS],
+}
+
+impl SumArena {
+    pub(crate) fn new() -> SumArena {
+        SumArena { chunks: [const { OnceLock::new() }; CHUNKS] }
+    }
+
+    /// The node of a region; none if nobody made it.
+    #[inline]
+    pub(crate) fn node(&self, region: u64) -> Option<&[AtomicU32]> {
+        let (chunk, node) = place(region);
+        self.chunks.get(chunk)?.get()?.get(node << NODE_SHIFT..(node + 1) << NODE_SHIFT)
+    }
+
+    /// Makes sure that a region has memory; false when the system has none left.
+    pub(crate) fn make(&self, region: u64) -> bool {
+        let (chunk, _) = place(region);
+        let Some(cell) = self.chunks.get(chunk) else { return false };
+        if cell.get().is_some() {
+            return true;
+        }
+        let words = 1usize << (FIRST_SHIFT + NODE_SHIFT + chunk as u32);
+        let Some(words) = zeroed(words) else { return false };
+        cell.set(words).is_ok() || cell.get().is_some()
+    }
+}
+
+/// Chunk of a region, and its number within the chunk.
+#[inline]
+fn place(region: u64) -> (usize, usize) {
+    let shifted = region + (1 << FIRST_SHIFT);
+    let log = shifted.ilog2();
+    ((log - FIRST_SHIFT) as usize, (shifted - (1 << log)) as usize)
+}
+
+#[cfg(not(feature = "shuttle"))]
+fn zeroed(words: usize) -> Option<Box<[AtomicU32]>> {
+    use zerocopy::FromZeros;
+    <[AtomicU32]>::new_box_zeroed_with_elems(words).ok()
+}
+
+/// The model checker's atomics are no plain words.
+#[cfg(feature = "shuttle")]
+fn zeroed(words: usize) -> Option<Box<[AtomicU32]>> {
+    Some((0..words).map(|_| AtomicU32::new(0)).collect())
+}

@@ -1,0 +1,315 @@
+//! Regions under the pool's lock: which are open, which pages they have, what a checkpoint writes.
+//!
+//! Owns a region's life:
+//!
+//! | state | a write may begin | on the device | left by |
+//! |---|---|---|---|
+//! | closed | no | exact page, or none | `intend`: the intent waits for a commit |
+//! | intended | once that is durable | `INTENT` record, or a page with `SUMS_OPEN` | a checkpoint that finds it idle |
+//! | closing | no; `intend` opens it at once | the same | the first checkpoint after a grace: closed |
+//!
+//! - G1: a checkpoint that leaves a region intended has a page of it with `SUMS_OPEN`: its `INTENT` record is gone.
+//! - G2: a page without `SUMS_OPEN` is written when no write is under way, and none can begin before a new intent is
+//!   durable.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sheave_base::grace::{Grace, Ticket};
+use sheave_base::status::Status;
+use sheave_base::sync::Arc;
+
+use super::Sums;
+use crate::format::{BLOCK, INDEX_CHILDREN, MAX_SUMS};
+use crate::page::index::build_upper;
+use crate::page::{PageRef, Place, index, sums};
+use crate::pool::state::{LOOK_EVERY, PoolInner, State};
+use crate::record::Record;
+use crate::superblock::Geometry;
+
+/// Most regions that are intended: bounds what recovery reads to a few GiB.
+const MAX_INTENDED: usize = 2048;
+/// Regions that are opened together: who writes one after the other waits for a commit now and then only.
+const TOGETHER: u64 = 8;
+/// Regions of one record, however damaged it is.
+const MOST_REPLAYED: u64 = 1 << 16;
+
+#[derive(Debug, Default)]
+struct Region {
+    page: PageRef,
+    /// The page has `SUMS_OPEN`.
+    open_page: bool,
+    intended: bool,
+    /// The intent is durable.
+    durable: bool,
+    /// When this grace is over no write is under way.
+    closing: Option<Ticket>,
+    /// The next checkpoint writes its page.
+    write: bool,
+}
+
+/// All regions that have, or had, data.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    pub(crate) sums: Arc<Sums>,
+    map: BTreeMap<u64, Region>,
+    intended: usize,
+    /// Index pages of level 1, by their index; and those above.
+    first: BTreeMap<u64, PageRef>,
+    pub(super) upper: Vec<u64>,
+    root: (PageRef, u16),
+    /// Recovery: units whose checksums are computed.
+    pub(super) replayed: BTreeSet<u64>,
+}
+
+impl Regions {
+    pub(crate) fn new(sums: Arc<Sums>) -> Regions {
+        Regions {
+            sums,
+            map: BTreeMap::new(),
+            intended: 0,
+            first: BTreeMap::new(),
+            upper: Vec::new(),
+            root: (PageRef::NONE, 0),
+            replayed: BTreeSet::new(),
+        }
+    }
+
+    /// Makes room for a region.
+    pub(crate) fn make(&mut self, region: u64) -> Result<(), Status> {
+        if !self.sums.arena.make(region) {
+            return Err(Status::NoMem);
+        }
+        self.map.entry(region).or_default();
+        Ok(())
+    }
+
+    /// A unit was copied, and is not in use yet.
+    pub(crate) fn copied(&mut self, from: u64, to: u64) -> Result<(), Status> {
+        self.make(self.sums.region(to))?;
+        self.sums.copied(from, to);
+        Ok(())
+    }
+
+    /// Recovery: the page of a region.
+    pub(super) fn loaded(&mut self, region: u64, page: PageRef, open: bool) {
+        let entry = self.map.entry(region).or_default();
+        (entry.page, entry.open_page) = (page, open);
+    }
+
+    /// Recovery: an index page.
+    pub(super) fn loaded_index(&mut self, level: u16, index: u64, page: PageRef) {
+        if level == 1 {
+            self.first.insert(index, page);
+        } else {
+            self.upper.push(page.address);
+        }
+    }
+
+    pub(super) fn loaded_root(&mut self, page: PageRef, level: u16) {
+        self.root = (page, level);
+    }
+
+    /// Recovery: an `INTENT` record.
+    pub(crate) fn replay_intent(&mut self, first: u64, count: u64) {
+        for region in first..first.saturating_add(count.min(MOST_REPLAYED)) {
+            self.map.entry(region).or_default().open_page = true;
+        }
+    }
+
+    /// Recovery: a `SET` or `RUN` record.
+    pub(crate) fn replay_unit(&mut self, unit: u64) {
+        self.replayed.insert(unit);
+    }
+
+    /// Recovery: whether the checksums of a unit cannot be known from the checkpoint.
+    pub(super) fn is_unknown(&self, unit: u64) -> bool {
+        let known =
+            self.map.get(&self.sums.region(unit)).is_some_and(|region| !region.page.is_none() && !region.open_page);
+        !known || self.replayed.contains(&unit)
+    }
+
+    /// Recovery: everything has been computed; what changed is to be written.
+    pub(super) fn settle(&mut self) {
+        let opened: Vec<u64> = self.map.iter().filter(|(_, region)| region.open_page).map(|(id, _)| *id).collect();
+        for region in opened {
+            if self.sums.arena.make(region) {
+                self.sums.mark_dirty(region);
+            }
+        }
+        self.replayed.clear();
+    }
+
+    /// Pages to keep free for a checkpoint, for a pool of so many regions.
+    pub(crate) fn reserve_pages(regions: u64) -> u64 {
+        regions.min(20_000) * 9 / 8 + 8
+    }
+
+    /// The regions that are opened together with this one.
+    fn together(region: u64, end: u64) -> std::ops::Range<u64> {
+        let first = region & !(TOGETHER - 1);
+        first..(first + TOGETHER).min(end)
+    }
+
+    /// Decides what the checkpoint that begins does with each region (G1, G2). `all`: nobody can be writing.
+    pub(crate) fn age(&mut self, grace: &Grace, all: bool) {
+        let crowded = self.intended > MAX_INTENDED / 2;
+        for (&id, region) in &mut self.map {
+            let active = self.sums.take_dirty(id);
+            region.write |= active && !region.intended;
+            if !region.intended {
+                continue;
+            }
+            let is_over = region.closing.is_some_and(|ticket| grace.is_over(ticket));
+            if all || is_over {
+                self.sums.set_open(id, false);
+                *region = Region { page: region.page, open_page: region.open_page, write: true, ..Region::default() };
+                self.intended -= 1;
+                continue;
+            }
+            if region.closing.is_none() && region.durable && (!active || crowded) {
+                self.sums.set_open(id, false);
+                region.closing = Some(grace.start());
+            }
+            // What it is now does not matter: recovery computes it. That it is open must be there.
+            region.write |= !region.open_page;
+        }
+    }
+
+    /// Pages that [`Regions::draft`] would write, at most.
+    pub(crate) fn pages_wanted(&self) -> u64 {
+        let touched: BTreeSet<u64> =
+            self.map.iter().filter(|(_, region)| region.write).map(|(id, _)| id / INDEX_CHILDREN as u64).collect();
+        let pages = self.map.values().filter(|region| region.write).count();
+        let last = self.map.keys().next_back().map_or(0, |last| last / INDEX_CHILDREN as u64 + 1);
+        if pages == 0 { 0 } else { (pages + touched.len()) as u64 + last.div_ceil(255) + 4 }
+    }
+
+    /// Puts the pages into the sink; the root and its level. `give_up` hears of the pages that they replace.
+    pub(crate) fn draft(
+        &mut self,
+        geometry: &Geometry,
+        place: &Place,
+        sink: &mut dyn index::Sink,
+        give_up: &mut dyn FnMut(u64),
+    ) -> (PageRef, u16) {
+        let mut block = [0; BLOCK];
+        let mut touched = BTreeSet::new();
+        for (&id, region) in self.map.iter_mut().filter(|(_, region)| region.write) {
+            let Some(address) = sink.allocate() else { break };
+            let mut numbers = [0; MAX_SUMS];
+            for (to, from) in numbers.iter_mut().zip(self.sums.arena.node(id).unwrap_or_default().iter().skip(1)) {
+                *to = from.load(sheave_base::sync::atomic::Ordering::Acquire); // Acquire: S2
+            }
+            let place = Place { address, index: id, owner: 0, ..*place };
+            let page = sums::encode(&mut block, geometry, &place, region.intended, &numbers);
+            sink.page(address, &block);
+            let old = std::mem::replace(&mut region.page, page);
+            if !old.is_none() {
+                give_up(old.address);
+            }
+            (region.write, region.open_page) = (false, region.intended);
+            touched.insert(id / INDEX_CHILDREN as u64);
+        }
+        for &at in &touched {
+            let first = at * INDEX_CHILDREN as u64;
+            let mut children = [PageRef::NONE; INDEX_CHILDREN];
+            for (id, region) in self.map.range(first..first + INDEX_CHILDREN as u64) {
+                children[(id - first) as usize] = region.page;
+            }
+            let Some(address) = sink.allocate() else { break };
+            let page = index::encode(&mut block, &Place { address, index: at, owner: 0, ..*place }, 1, &children);
+            sink.page(address, &block);
+            if let Some(old) = self.first.insert(at, page) {
+                give_up(old.address);
+            }
+        }
+        if !touched.is_empty() {
+            self.draft_upper(place, sink, give_up);
+        }
+        self.root
+    }
+
+    fn draft_upper(&mut self, place: &Place, sink: &mut dyn index::Sink, give_up: &mut dyn FnMut(u64)) {
+        let count = self.first.keys().next_back().map_or(0, |last| last + 1);
+        let pages: Vec<PageRef> = (0..count).map(|at| self.first.get(&at).copied().unwrap_or_default()).collect();
+        std::mem::take(&mut self.upper).into_iter().for_each(&mut *give_up);
+        let mut noting = Noting { sink, written: Vec::new() };
+        self.root = build_upper(&mut noting, place, 1, 1, &pages).unwrap_or(self.root);
+        self.upper = noting.written;
+    }
+
+    /// Memory that they take.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        (self.map.len() * (4096 + 80)) as u64 + (1 << 19)
+    }
+}
+
+/// A sink that notes the addresses.
+struct Noting<'a> {
+    sink: &'a mut dyn index::Sink,
+    written: Vec<u64>,
+}
+
+impl index::Sink for Noting<'_> {
+    fn allocate(&mut self) -> Option<u64> {
+        self.sink.allocate()
+    }
+
+    fn page(&mut self, address: u64, block: &crate::block::Block) {
+        self.written.push(address);
+        self.sink.page(address, block);
+    }
+}
+
+impl PoolInner {
+    /// Opens the region of a byte address for writes, and makes that durable (S1).
+    pub(crate) fn intend(&self, addr: u64) -> Result<(), Status> {
+        loop {
+            let mut state = self.lock();
+            if state.failed {
+                return Err(Status::IoErr);
+            }
+            let State { sums: Some(regions), sb, .. } = &mut *state else { return Ok(()) };
+            let wanted = regions.sums.region_at(addr);
+            let all = Regions::together(wanted, self.geometry.regions(sb.total_units));
+            if regions.map.get(&wanted).is_some_and(|region| region.durable) {
+                for id in all {
+                    if let Some(region) = regions.map.get_mut(&id).filter(|region| region.durable) {
+                        region.closing = None;
+                        regions.sums.set_open(id, true);
+                    }
+                }
+                return Ok(());
+            }
+            if regions.intended >= MAX_INTENDED {
+                drop(state);
+                // The first begins to close what there is, the second closes it when the writes have ended.
+                self.checkpoint()?;
+                let ticket = self.grace.start();
+                let _ = self.grace.wait(ticket, LOOK_EVERY);
+                self.checkpoint()?;
+                continue;
+            }
+            for id in all.clone() {
+                regions.make(id)?;
+                let Some(region) = regions.map.get_mut(&id) else { continue };
+                if !region.intended {
+                    region.intended = true;
+                    regions.intended += 1;
+                }
+            }
+            self.record(&mut state, Record::Intent { first: all.start, count: all.end - all.start });
+            drop(state);
+            self.commit()?;
+            let mut state = self.lock();
+            if let Some(regions) = &mut state.sums {
+                for (_, region) in regions.map.range_mut(all) {
+                    region.durable |= region.intended;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! When a region closes: never under a write, and soon after the last.
+
+use sheave_base::grace::Phase;
+use sheave_base::grace::Seat;
+use sheave_blk::Device;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::file::WriteDone;
+use sheave_iomap::mapping::Intent;
+use sheave_iomap::{File, IoMemory, Mapping, SummedDone};
+
+use super::*;
+use crate::{Checksum, CreateOptions, OpenOptions, Pool, Volume};
+
+const BYTES: usize = BLOCK;
+
+struct Writer {
+    volume: Volume,
+    seat: Seat,
+}
+
+impl Writer {
+    fn new() -> (Device, Pool, Writer) {
+        let device = Device::open("ram:size=64M").expect("opens");
+        let options = CreateOptions { checksum: Checksum::Crc32c, ..CreateOptions::default() };
+        Pool::create(&device, &options).expect("formats");
+        let pool = Pool::open(&device, &OpenOptions::default()).expect("opens");
+        let volume = pool.create_volume("v", 1 << 20).expect("creates");
+        let seat = Grace::seat(volume.grace().expect("volumes have one"));
+        (device, pool, Writer { volume, seat })
+    }
+
+    /// A write up to where its data is sent; how often it had to block.
+    fn begin(&self) -> (Mapping, Phase, u32) {
+        let mut blocked = 0;
+        loop {
+            self.seat.enter();
+            let mapping = self.volume.map(0, BYTES as u64, Intent::Write);
+            if let Ok(mapping) = mapping {
+                self.volume.begin_write(&mapping);
+                let phase = self.seat.count();
+                self.seat.leave();
+                return (mapping, phase, blocked);
+            }
+            self.seat.leave();
+            let token = MayBlock::on_worker();
+            self.volume.map_blocking(0, BYTES as u64, Intent::Write, &token).expect("it can be written");
+            blocked += 1;
+        }
+    }
+
+    fn end(&self, (mapping, phase, _): (Mapping, Phase, u32), tag: u8) {
+        let mut data = vec![tag; BYTES];
+        self.volume.pool().io.write(mapping.addr, &data).expect("it writes");
+        let pieces = &[mapping][..];
+        let (pos, len, status) = (0, BYTES as u64, Status::Ok);
+        IoMemory::over(&mut data, |memory| {
+            let done = SummedDone { write: true, pos, len, status, pieces, memory };
+            self.volume.end_summed(&done).expect("nobody else writes");
+        });
+        let done = WriteDone { pos, len, status, pieces };
+        self.volume.end_write(done, &MayBlock::on_worker()).expect("it ends");
+        self.seat.uncount(phase);
+    }
+
+    fn checkpoints(&self, count: u32) {
+        (0..count).for_each(|_| self.volume.pool().checkpoint().expect("it is written"));
+    }
+
+    /// Whether the region of the block is intended, and whether its page on the device says that.
+    fn region(&self, mapping: &Mapping) -> (bool, bool) {
+        let state = self.volume.pool().lock();
+        let regions = state.sums.as_ref().expect("the pool has checksums");
+        let region = regions.map.get(&regions.sums.region_at(mapping.addr)).expect("it has data");
+        (region.intended, region.open_page)
+    }
+}
+
+#[test]
+fn a_region_stays_open_while_a_write_is_under_way_and_closes_after_it() {
+    let (_device, _pool, writer) = Writer::new();
+    let first = writer.begin();
+    assert!(first.2 > 0, "it was closed, and opening it takes a commit");
+    let mapping = first.0;
+    writer.end(first, 1);
+    let long = writer.begin();
+    assert_eq!(long.2, 0, "it is open");
+    writer.checkpoints(6);
+    assert_eq!(writer.region(&mapping), (true, true), "whatever comes by");
+    writer.end(long, 2);
+    writer.checkpoints(4);
+    assert_eq!(writer.region(&mapping), (false, false));
+    assert!(!writer.volume.pool().sums.as_ref().expect("has").is_open(mapping.addr));
+    let again = writer.begin();
+    assert!(again.2 > 0, "opening it takes a commit");
+    writer.end(again, 3);
+}
+
+#[test]
+fn a_region_that_closes_opens_for_the_next_write_without_a_commit() {
+    let (_device, _pool, writer) = Writer::new();
+    let first = writer.begin();
+    let mapping = first.0;
+    writer.end(first, 1);
+    let long = writer.begin();
+    // It is idle as far as checkpoints see, and begins to close.
+    writer.checkpoints(3);
+    let sums = writer.volume.pool().sums.as_ref().expect("has");
+    assert!(!sums.is_open(mapping.addr));
+    let seq = writer.volume.pool().lock().next_seq;
+    let second = writer.begin();
+    assert_eq!((second.2, writer.volume.pool().lock().next_seq), (1, seq), "nothing was written to the journal");
+    writer.checkpoints(3);
+    assert_eq!(writer.region(&mapping), (true, true));
+    let pieces = [long.0];
+    pieces.iter().for_each(|piece| writer.volume.abort_write(piece));
+    writer.seat.uncount(long.1);
+    // The first was there when the second began: the second reads back what is on the device.
+    let mut data = vec![7; BYTES];
+    writer.volume.pool().io.write(second.0.addr, &data).expect("it writes");
+    IoMemory::over(&mut data, |memory| {
+        let (pieces, len) = (&[second.0][..], BYTES as u64);
+        let done = SummedDone { write: true, pos: 0, len, status: Status::Ok, pieces, memory };
+        assert_eq!(writer.volume.end_summed(&done), Err(Status::Again));
+        writer.volume.end_summed_blocking(&done, &MayBlock::on_worker()).expect("it reads");
+    });
+    writer.seat.uncount(second.1);
+    assert_eq!(sums.get(second.0.addr >> 12), Some(super::super::crc(&[7; BYTES])));
+}
