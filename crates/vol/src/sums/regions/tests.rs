@@ -126,3 +126,25 @@ fn a_region_that_closes_opens_for_the_next_write_without_a_commit() {
     writer.seat.uncount(second.1);
     assert_eq!(sums.get(second.0.addr >> 12), Some(super::super::crc(&[7; BYTES])));
 }
+
+#[test]
+fn a_write_that_failed_leaves_the_checksum_of_what_is_there() {
+    let (_device, _pool, writer) = Writer::new();
+    let (mapping, phase, _) = writer.begin();
+    let mut data = vec![5; BYTES];
+    // The device has taken it all and says that it has not.
+    writer.volume.pool().io.write(mapping.addr, &data).expect("it writes");
+    data.fill(6);
+    IoMemory::over(&mut data, |memory| {
+        let (pieces, len, status) = (&[mapping][..], BYTES as u64, Status::IoErr);
+        let done = SummedDone { write: true, pos: 0, len, status, pieces, memory };
+        assert_eq!(writer.volume.end_summed(&done), Err(Status::Again));
+        assert_eq!(writer.volume.end_summed_blocking(&done, &MayBlock::on_worker()), Err(Status::IoErr));
+    });
+    writer.seat.uncount(phase);
+    let sums = writer.volume.pool().sums.as_ref().expect("has");
+    assert_eq!(sums.get(mapping.addr >> 12), Some(super::super::crc(&[5; BYTES])));
+    let next = writer.begin();
+    assert_eq!(next.2, 0);
+    writer.end(next, 7);
+}
