@@ -213,8 +213,12 @@ impl PoolPlace {
             if let Member::Path(path) = member
                 && !Path::new(path).exists()
             {
+                let make = match self.single_path() {
+                    Some(path) => format!("{} --size 10G", path.display()),
+                    None => "file:A,size=5G+file:B,size=5G".into(),
+                };
                 return Err(Failure::run(format!("{path}: there is no such file or device"))
-                    .fix(format!("check the path, or make a pool: sheave pool create {self} --size 10G")));
+                    .fix(format!("check the path, or make a pool: sheave pool create {make}")));
             }
         }
         Ok(())

@@ -61,3 +61,15 @@ fn what_is_in_memory_is_told() {
         assert_eq!(place.refuse_volatile().is_err(), volatile, "{text}");
     }
 }
+
+#[test]
+fn the_fix_for_a_missing_pool_is_a_command_that_works() {
+    for (text, fix) in [
+        ("/nowhere/p.img", "sheave pool create /nowhere/p.img --size 10G"),
+        ("/nowhere/a+/nowhere/b", "sheave pool create file:A,size=5G+file:B,size=5G"),
+    ] {
+        let place: PoolPlace = text.parse().expect(text);
+        let failure = format!("{:?}", place.expect_there().expect_err(text));
+        assert!(failure.contains(fix), "{failure}");
+    }
+}
