@@ -5,7 +5,7 @@
 //! was closed, open what was dropped with half a journal to replay, snapshot.
 //!
 //! ```sh
-//! cargo bench -p sheave-vol --bench pools -- --path target/pools.img --extents 1000000 --rounds 5
+//! cargo bench -p sheave-vol --bench pools -- --path /tmp/pools.img --extents 1000000 --rounds 5
 //! ```
 
 use std::time::{Duration, Instant};
@@ -25,6 +25,9 @@ const UNIT: u64 = 65536;
 /// Changes of a session that is cut off: each is a record in the journal.
 const UNCLOSED: u64 = 30_000;
 
+/// The repository's target directory, wherever cargo starts this.
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/pools.img");
+
 struct Args {
     path: String,
     extents: u64,
@@ -43,7 +46,7 @@ fn main() -> Result<()> {
 }
 
 fn parse() -> Result<Args> {
-    let mut args = Args { path: "target/pools.img".into(), extents: 1_000_000, rounds: 5 };
+    let mut args = Args { path: PATH.into(), extents: 1_000_000, rounds: 5 };
     let mut given = std::env::args().skip(1).filter(|arg| arg != "--bench");
     while let Some(arg) = given.next() {
         let value = given.next().ok_or_else(|| format!("{arg} needs a value"))?;
