@@ -96,11 +96,11 @@ impl File for Volume {
         if write && self.read_only {
             return Err(Status::ReadOnly);
         }
-        let mapping = match self.pool.map.lookup_plain(&self.core.top, pos, len, write) {
-            Some(mapping) => Ok(mapping),
-            None => self.map_far(pos, len, write),
-        };
-        if self.summed { self.map_summed(mapping, intent) } else { mapping }
+        match self.pool.map.lookup_plain(&self.core.top, pos, len, write) {
+            // Made where the caller wants it: going through `map_summed` would copy it, and wait for its own stores.
+            Some(mapping) if !self.summed => Ok(mapping),
+            plain => self.map_other(plain, pos, len, intent),
+        }
     }
 
     fn block_bytes(&self) -> u32 {
@@ -170,8 +170,17 @@ impl File for Volume {
 }
 
 impl Volume {
-    /// What is not plain: holes, parts of units, shared ones, long ranges.
+    /// What is not plain, or has checksums.
     #[inline(never)]
+    fn map_other(&self, plain: Option<Mapping>, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
+        let mapping = match plain {
+            Some(mapping) => Ok(mapping),
+            None => self.map_far(pos, len, intent == Intent::Write),
+        };
+        if self.summed { self.map_summed(mapping, intent) } else { mapping }
+    }
+
+    /// Holes, parts of units, shared ones, long ranges.
     fn map_far(&self, pos: u64, len: u64, write: bool) -> Result<Mapping, Status> {
         if !write {
             return self.pool.map.lookup_read_far(&self.core.top, pos, len);
