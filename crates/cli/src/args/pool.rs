@@ -15,6 +15,7 @@ Examples:
   sheave pool create pool.img --size 10G
   sheave pool info pool.img
   sheave pool check pool.img --dry-run
+  sheave pool scrub pool.img --rate 100M
   sheave pool grow pool.img --size 20G
 
 A pool is open in one process at a time. Volumes in it: sheave volume --help.
@@ -40,7 +41,7 @@ pub enum PoolCommand {
     Check(CheckArgs),
     /// Take in what the file or device has grown by.
     Grow(GrowArgs),
-    /// Read all data and compare it with its checksums.
+    /// Read all metadata and data, and tell what has rotted.
     Scrub(ScrubArgs),
 }
 
@@ -147,12 +148,32 @@ pub struct GrowArgs {
     pub json: bool,
 }
 
+const SCRUB_EXAMPLES: &str = "\
+Reads all metadata and all data that volumes have written, each shared piece once, and compares what has a checksum
+with it. A program that has the pool open scrubs it with Pool::scrub, beside its work; this command is for pools that
+nobody has open. Without checksums (pool create --checksum crc32c) data cannot be verified: it is read, so that what
+the disk cannot read shows, and the metadata is verified all the same.
+
+Examples:
+  sheave pool scrub pool.img
+  sheave pool scrub pool.img --rate 100M
+        reads 100 MiB a second at most, so that others on the disk have their share
+  sheave pool scrub pool.img --json --progress none
+        one JSON object; each finding has its volume, offset, length and address on the pool
+
+Exit code: 0 all is well, 1 something was found (or it failed), 130 it was ended before its end.";
+
 /// `sheave pool scrub`.
 #[derive(Debug, Args)]
+#[command(after_help = SCRUB_EXAMPLES)]
 pub struct ScrubArgs {
     /// The pool.
     #[arg(value_name = "POOL")]
     pub pool: PoolPlace,
+
+    /// Most bytes to read in a second [default: as fast as it goes].
+    #[arg(long, value_name = "SIZE", value_parser = value::size)]
+    pub rate: Option<u64>,
 
     /// Print one JSON object instead of text.
     #[arg(long)]

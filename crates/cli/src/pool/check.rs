@@ -26,7 +26,7 @@ struct ReportJson {
 }
 
 #[derive(Debug, Serialize)]
-struct FindingJson {
+pub(super) struct FindingJson {
     kind: &'static str,
     place: String,
     address: Option<u64>,
@@ -55,7 +55,7 @@ struct TotalsJson {
 }
 
 impl FindingJson {
-    fn new(finding: &Finding) -> Self {
+    pub(super) fn new(finding: &Finding) -> Self {
         Self {
             kind: finding.kind.name(),
             place: finding.place.what.clone(),

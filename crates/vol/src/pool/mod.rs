@@ -49,8 +49,16 @@ impl Pool {
 
     /// Opens the pool on the device, recovering what a crash left.
     pub fn open(device: &Device, options: &OpenOptions) -> Result<Pool, PoolError> {
+        Pool::open_through(device, Box::new(DeviceIo::new(device)?), options)
+    }
+
+    /// The same, with I/O of the pool's own going another way.
+    pub(crate) fn open_through(
+        device: &Device,
+        io: Box<dyn BlockIo>,
+        options: &OpenOptions,
+    ) -> Result<Pool, PoolError> {
         let owner = owner::claim(device, options.read_only)?;
-        let io: Box<dyn BlockIo> = Box::new(DeviceIo::new(device)?);
         let read_only = options.read_only;
         if device.capabilities().read_only && !read_only {
             return Err(PoolError::Invalid {
