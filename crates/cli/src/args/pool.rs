@@ -108,8 +108,22 @@ pub struct InfoArgs {
     pub json: bool,
 }
 
+const CHECK_EXAMPLES: &str = "\
+Reads all metadata of a pool that nobody has open, and no data: sheave pool scrub reads that. Memory: about 256 MiB for
+each TiB that is mapped in units of 64 KiB.
+
+Examples:
+  sheave pool check pool.img
+  sheave pool check pool.img --dry-run
+        says of each finding what a repair would do
+  sheave pool check pool.img --repair --yes
+        repairs all of it, or nothing; take a copy before: cp --sparse=always pool.img copy.img
+
+Exit code: 0 all is well (now), 1 something is wrong, 2 the command line makes no sense or --yes is needed.";
+
 /// `sheave pool check`.
 #[derive(Debug, Args)]
+#[command(after_help = CHECK_EXAMPLES)]
 pub struct CheckArgs {
     /// The pool.
     #[arg(value_name = "POOL")]
@@ -130,6 +144,10 @@ pub struct CheckArgs {
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
+
+    /// How to show the progress.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub progress: super::ProgressStyle,
 }
 
 /// `sheave pool grow`.
