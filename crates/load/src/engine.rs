@@ -8,7 +8,7 @@
 //! * I2. At most [`MAX_DEPTH`] slots; an engine has an SQ entry, a CQ entry and a buffer for each of its slots, so
 //!   that `prep` always finds room.
 
-use crate::failure::Failure;
+use crate::error::LoadError;
 
 /// Upper bound on slots (I2); the loops' tables have this size, so that indexing needs no check.
 pub const MAX_DEPTH: usize = 4096;
@@ -22,7 +22,7 @@ pub trait Engine {
     fn prep(&mut self, slot: u32, write: bool, offset: u64);
 
     /// Hands over what was prepared and waits until at least `wait` completions are there.
-    fn submit(&mut self, wait: u32) -> Result<(), Failure>;
+    fn submit(&mut self, wait: u32) -> Result<(), LoadError>;
 
     /// Takes the completions that are there: `done(slot, result)` for each. Returns how many.
     fn reap(&mut self, done: impl FnMut(u32, i32)) -> u32;

@@ -10,7 +10,7 @@
 //! multiply-shift ("Fast Random Integer Generation in an Interval", 2019) without the rejection step: with
 //! less than 2^40 blocks no block is off its fair share by more than 2^-24.
 
-use crate::args::Rw;
+use crate::rw::Rw;
 
 /// A small, fast generator of 64 random bits.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ impl Rng {
 
     /// The next 64 bits.
     #[inline]
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0xA076_1D64_78BD_642F);
         let wide = u128::from(self.0) * u128::from(self.0 ^ 0xE703_7ED1_A0B4_28DB);
         (wide >> 64) as u64 ^ wide as u64
@@ -98,7 +98,7 @@ impl Pattern {
     #[inline]
     pub fn step_from(&self, at: &mut Cursor) -> Step {
         if self.random {
-            let bits = at.rng.next();
+            let bits = at.rng.draw();
             // The index comes from the high bits, the direction from the low ones.
             let write = (bits & 0xFFFF_FFFF) >= self.read_below;
             return Step { block: Rng::below(bits, self.blocks), write };

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::*;
-use crate::args::Rw;
-use crate::bench::pace::Unpaced;
+use crate::pace::Unpaced;
+use crate::rw::Rw;
 
 /// Completes in order when asked to wait, or at once; fails at given offsets.
 struct Toy {
@@ -33,7 +33,7 @@ impl Engine for Toy {
         self.offsets.push((write, offset));
         self.most = self.most.max(self.queue.len());
     }
-    fn submit(&mut self, wait: u32) -> Result<(), Failure> {
+    fn submit(&mut self, wait: u32) -> Result<(), LoadError> {
         self.ready = if self.instant { self.queue.len() } else { wait as usize };
         Ok(())
     }
@@ -52,7 +52,7 @@ fn until(ios: u64) -> Until {
 }
 
 fn looper(toy: Toy, depth: u32, batch: u32) -> Looper<Toy> {
-    Looper::new(toy, depth, batch, 0, Arc::new(Lane::new()))
+    Looper::new(toy, depth, batch, 0, Arc::new(Lane::default()))
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn does_exactly_the_ios_asked_and_leaves_none_in_flight() {
         assert_eq!(looper.counts().ios, ios);
         assert_eq!(looper.slots.in_flight(), 0);
         assert_eq!(looper.counts().writes, looper.engine.offsets.iter().filter(|io| io.0).count() as u64);
-        let mut report = crate::bench::live::report_histogram();
+        let mut report = crate::live::report_histogram();
         looper.lane.latency.merge_into(&mut report);
         assert_eq!(report.len(), ios);
     }
@@ -137,7 +137,7 @@ impl Engine for Nothing {
         self.queued += 1;
         std::hint::black_box(offset);
     }
-    fn submit(&mut self, _wait: u32) -> Result<(), Failure> {
+    fn submit(&mut self, _wait: u32) -> Result<(), LoadError> {
         Ok(())
     }
     #[inline]
@@ -156,7 +156,7 @@ impl Engine for Nothing {
 fn loop_cost() {
     for (depth, batch) in [(128, 32), (32, 8), (1, 1)] {
         let engine = Nothing { slots: [0; 128], queued: 0 };
-        let mut looper = Looper::new(engine, depth, batch, 0, Arc::new(Lane::new()));
+        let mut looper = Looper::new(engine, depth, batch, 0, Arc::new(Lane::default()));
         let mut pattern = Pattern::new(Rw::Randread, 50, 0, 512, 1 << 30, 1);
         let start = std::time::Instant::now();
         looper.run(&mut pattern, &until(50_000_000), &mut Unpaced).expect("nothing does not fail");

@@ -5,7 +5,7 @@
 //!
 //! * I1. A slot is in the free queue or in flight, never both; `free + in_flight = depth`.
 
-use crate::bench::engine::MAX_DEPTH;
+use crate::engine::MAX_DEPTH;
 
 const MASK: usize = MAX_DEPTH - 1;
 const _: () = assert!(MAX_DEPTH.is_power_of_two(), "the mask stands in for the bounds check");

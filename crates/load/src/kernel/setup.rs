@@ -12,8 +12,8 @@ use sheave::base::buf::Buf;
 
 use super::rings::{self, Params, Rings};
 use super::{Enter, IORING_ENTER_REGISTERED_RING, KernelRing};
-use crate::bench::engine::Engine;
-use crate::failure::Failure;
+use crate::engine::Engine;
+use crate::error::LoadError;
 
 /// What the peer shall do.
 pub struct Setup<'a> {
@@ -56,7 +56,7 @@ struct RsrcUpdate {
 
 impl KernelRing {
     /// Sets a ring up, with deferred task work or without, whichever makes NOPs faster here.
-    pub fn new(mut setup: Setup<'_>) -> Result<Self, Failure> {
+    pub fn new(mut setup: Setup<'_>) -> Result<Self, LoadError> {
         let file = setup.file.take();
         let rings = match &file {
             // I/O that sleeps: deferred task work spares the submitting thread the interruptions.
@@ -69,20 +69,20 @@ impl KernelRing {
                 (deferred, plain) => deferred.or(plain),
             },
         };
-        let rings = rings.ok_or_else(|| Failure::run("this kernel's io_uring refuses every way to set a ring up"))?;
+        let rings = rings.ok_or_else(|| LoadError::run("this kernel's io_uring refuses every way to set a ring up"))?;
         Self::over(&setup, rings, file)
     }
 
     /// Buffers, file and SQEs for a ring.
-    fn over(setup: &Setup<'_>, rings: Rings, file: Option<File>) -> Result<Self, Failure> {
+    fn over(setup: &Setup<'_>, rings: Rings, file: Option<File>) -> Result<Self, LoadError> {
         let len = (setup.depth as usize) * (setup.bs as usize);
         let mut buffers = Buf::zeroed(len, 4096).map_err(|err| {
-            Failure::run(format!("no memory for the peer's buffers: {err}")).fix("use a smaller --depth or --bs")
+            LoadError::run(format!("no memory for the peer's buffers: {err}")).fix("use a smaller --depth or --bs")
         })?;
         let mut fixed_buffers = false;
         if let Some(file) = &file {
             register(&rings, REGISTER_FILES, &mut [file.as_raw_fd()]).map_err(|err| {
-                Failure::run(format!("the kernel does not register the file with the peer's ring: {err}"))
+                LoadError::run(format!("the kernel does not register the file with the peer's ring: {err}"))
             })?;
             // Touched now, so that the run does not take the page faults; not zero, so that no layer below gets to
             // treat what is written as zeroes.
@@ -104,7 +104,7 @@ impl KernelRing {
 }
 
 /// Builds the ring itself, from most to least modern (I3); `None` when the kernel lacks what is asked.
-fn build(setup: &Setup<'_>, defer: bool, file: bool) -> Result<Option<Rings>, Failure> {
+fn build(setup: &Setup<'_>, defer: bool, file: bool) -> Result<Option<Rings>, LoadError> {
     let mut flags = rings::SETUP_CQSIZE;
     if setup.poll && file {
         flags |= rings::SETUP_IOPOLL;
@@ -119,7 +119,7 @@ fn build(setup: &Setup<'_>, defer: bool, file: bool) -> Result<Option<Rings>, Fa
             Ok(rings) => return Ok(Some(rings)),
             Err(err) if err.raw_os_error() == Some(libc::EINVAL) => {}
             Err(err) => {
-                return Err(Failure::run(format!("no kernel io_uring to compare with: {err}"))
+                return Err(LoadError::run(format!("no kernel io_uring to compare with: {err}"))
                     .fix("`sheave doctor` tells what forbids it; leave --compare out to measure Sheave alone"));
             }
         }
@@ -144,10 +144,10 @@ fn register<T>(rings: &Rings, what: u32, arguments: &mut [T]) -> IoResult<i64> {
 }
 
 /// Tells the kernel how many workers there may be, and where.
-fn limit_workers(rings: &Rings, workers: Workers<'_>) -> Result<(), Failure> {
+fn limit_workers(rings: &Rings, workers: Workers<'_>) -> Result<(), LoadError> {
     // Bound and unbound: NOPs are of one of these.
     register(rings, REGISTER_IOWQ_MAX_WORKERS, &mut [workers.limit; 2])
-        .map_err(|err| Failure::run(format!("the kernel does not take a limit for its workers: {err}")))?;
+        .map_err(|err| LoadError::run(format!("the kernel does not take a limit for its workers: {err}")))?;
     if workers.cpus.is_empty() {
         return Ok(());
     }
@@ -158,7 +158,7 @@ fn limit_workers(rings: &Rings, workers: Workers<'_>) -> Result<(), Failure> {
         }
     }
     register(rings, REGISTER_IOWQ_AFF, &mut mask)
-        .map_err(|err| Failure::run(format!("the kernel does not place its workers: {err}")))?;
+        .map_err(|err| LoadError::run(format!("the kernel does not place its workers: {err}")))?;
     Ok(())
 }
 
@@ -172,7 +172,7 @@ fn enter_by_index(rings: &Rings, polls: bool) -> Enter {
 }
 
 /// The ring that does more NOPs: the better of three short turns each.
-fn faster(setup: &Setup<'_>, deferred: Rings, plain: Rings) -> Result<Rings, Failure> {
+fn faster(setup: &Setup<'_>, deferred: Rings, plain: Rings) -> Result<Rings, LoadError> {
     const TURNS: usize = 3;
     let (mut deferred, mut plain) = (KernelRing::over(setup, deferred, None)?, KernelRing::over(setup, plain, None)?);
     let (mut with, mut without) = (0, 0);
@@ -185,7 +185,7 @@ fn faster(setup: &Setup<'_>, deferred: Rings, plain: Rings) -> Result<Rings, Fai
 }
 
 /// How many NOPs a ring does in 20 ms.
-fn nops(ring: &mut KernelRing, batch: u32) -> Result<u64, Failure> {
+fn nops(ring: &mut KernelRing, batch: u32) -> Result<u64, LoadError> {
     const TURN: Duration = Duration::from_millis(20);
     let (start, mut done) = (Instant::now(), 0);
     while start.elapsed() < TURN {

@@ -20,12 +20,14 @@ pub struct LiveHist {
     buckets: Box<[AtomicU64]>,
 }
 
-impl LiveHist {
+impl Default for LiveHist {
     /// All zero.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self { buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect() }
     }
+}
 
+impl LiveHist {
     /// Counts `count` I/Os that took `ns` each.
     #[inline]
     pub fn record(&self, ns: u64, count: u64) {

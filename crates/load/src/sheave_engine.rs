@@ -1,4 +1,4 @@
-//! Sheave's ring as an engine of `bench`.
+//! Sheave's ring as an engine of the loops.
 //!
 //! SQEs are written in place. An SQ entry keeps what it had last, so one round of NOPs writes into every entry what
 //! all SQEs have in common, and then only what differs from I/O to I/O is written: direction, offset, address, slot.
@@ -10,14 +10,43 @@
 
 use sheave::uring::RingError;
 use sheave::uring::sqe::{IOSQE_FIXED_FILE, RWF_DSYNC, Sqe, opcode};
-use sheave::{Buf, Fd, Ring};
+use sheave::{Buf, Fd, Ring, RingBuilder};
 
-use crate::args::BenchArgs;
-use crate::bench::engine::Engine;
-use crate::failure::Failure;
+use crate::engine::Engine;
+use crate::error::LoadError;
 
 /// Most bios of a ring.
 const MAX_BIOS: u32 = 65_536;
+
+/// How a ring is set up and used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineOpts {
+    /// I/Os in flight at most.
+    pub depth: u32,
+    /// Bytes of an I/O.
+    pub bs: u32,
+    /// Completions are polled for.
+    pub poll: bool,
+    /// The ring keeps statistics.
+    pub stats: bool,
+    /// Buffers are registered with the ring.
+    pub fixed_buffers: bool,
+    /// Writes are durable when they end.
+    pub dsync: bool,
+}
+
+impl EngineOpts {
+    /// The settings of a ring for these; `pieces` is in how many an I/O may lie.
+    pub fn ring(&self, pieces: u32) -> RingBuilder {
+        let entries = self.depth.next_power_of_two();
+        Ring::builder()
+            .entries(entries)
+            .in_flight((2 * entries).max(self.depth.saturating_mul(pieces)).min(MAX_BIOS))
+            .polled(self.poll)
+            .iopoll(self.poll)
+            .stats(self.stats)
+    }
+}
 
 /// A Sheave ring with one buffer a slot.
 pub struct SheaveEngine {
@@ -38,22 +67,23 @@ impl SheaveEngine {
     pub fn new(
         attach: impl FnOnce(&mut Ring) -> Result<Fd, RingError>,
         pieces: u32,
-        args: &BenchArgs,
-    ) -> Result<Self, Failure> {
-        let fail = |what: &str, err: RingError| Failure::run(format!("{what}: {err}"));
-        let entries = args.depth.next_power_of_two();
-        let mut ring = Ring::builder()
-            .entries(entries)
-            .in_flight((2 * entries).max(args.depth.saturating_mul(pieces)).min(MAX_BIOS))
-            .polled(args.poll.is_on())
-            .iopoll(args.poll.is_on())
-            .stats(args.stats.is_on())
-            .build()
-            .map_err(|err| fail("cannot set a ring up", err))?;
+        opts: &EngineOpts,
+    ) -> Result<Self, LoadError> {
+        Self::built(opts.ring(pieces), attach, opts)
+    }
+
+    /// The same with a ring of the caller's settings; it starts from [`EngineOpts::ring`].
+    pub fn built(
+        builder: RingBuilder,
+        attach: impl FnOnce(&mut Ring) -> Result<Fd, RingError>,
+        opts: &EngineOpts,
+    ) -> Result<Self, LoadError> {
+        let fail = |what: &str, err: RingError| LoadError::run(format!("{what}: {err}"));
+        let mut ring = builder.build().map_err(|err| fail("cannot set a ring up", err))?;
         let fd = attach(&mut ring).map_err(|err| fail("cannot attach the device to a ring", err))?;
         ring.register_files(&[fd]).map_err(|err| fail("cannot register the device with the ring", err))?;
-        let mut buffers = Buf::zeroed(args.depth as usize * args.bs as usize, 4096).map_err(|err| {
-            Failure::run(format!("no memory for the buffers: {err}")).fix("use a smaller --depth or --bs")
+        let mut buffers = Buf::zeroed(opts.depth as usize * opts.bs as usize, 4096).map_err(|err| {
+            LoadError::run(format!("no memory for the buffers: {err}")).fix("use a smaller --depth or --bs")
         })?;
         // Touched now, so that the run does not take the page faults; not zero, so that nothing below gets to treat
         // what is written as zeroes.
@@ -61,15 +91,24 @@ impl SheaveEngine {
             *byte = (at % 251) as u8 + 1;
         }
         let base = buffers.as_mut_ptr();
-        let fixed = args.fixed_buffers.is_on();
         let mut own = Some(buffers);
-        if fixed && let Some(buffers) = own.take() {
+        if opts.fixed_buffers
+            && let Some(buffers) = own.take()
+        {
             ring.register_buffers(vec![buffers]).map_err(|err| fail("cannot register the buffers", err))?;
         }
-        let template = Sqe { flags: IOSQE_FIXED_FILE, fd: 0, len: args.bs, ..Sqe::default() };
-        let opcodes = if fixed { [opcode::READ_FIXED, opcode::WRITE_FIXED] } else { [opcode::READ, opcode::WRITE] };
+        let template = Sqe { flags: IOSQE_FIXED_FILE, fd: 0, len: opts.bs, ..Sqe::default() };
+        let opcodes = match opts.fixed_buffers {
+            true => [opcode::READ_FIXED, opcode::WRITE_FIXED],
+            false => [opcode::READ, opcode::WRITE],
+        };
         prefill(&mut ring, &template)?;
-        Ok(Self { ring, _buffers: own, base, bs: args.bs, opcodes, dsync: args.dsync })
+        Ok(Self { ring, _buffers: own, base, bs: opts.bs, opcodes, dsync: opts.dsync })
+    }
+
+    /// The ring, between turns.
+    pub fn ring(&self) -> &Ring {
+        &self.ring
     }
 
     #[inline]
@@ -79,8 +118,8 @@ impl SheaveEngine {
 }
 
 /// Leaves `template` in every entry of an empty SQ, by a round of NOPs.
-fn prefill(ring: &mut Ring, template: &Sqe) -> Result<(), Failure> {
-    let fail = |err: RingError| Failure::run(format!("the ring does not even do NOPs: {err}"));
+fn prefill(ring: &mut Ring, template: &Sqe) -> Result<(), LoadError> {
+    let fail = |err: RingError| LoadError::run(format!("the ring does not even do NOPs: {err}"));
     let entries = ring.sq_space();
     for _ in 0..entries {
         // A NOP ignores the file and the length.
@@ -117,13 +156,13 @@ impl Engine for SheaveEngine {
     }
 
     #[inline]
-    fn submit(&mut self, wait: u32) -> Result<(), Failure> {
+    fn submit(&mut self, wait: u32) -> Result<(), LoadError> {
         let submitted = if wait > 0 { self.ring.submit_and_wait(wait) } else { self.ring.submit() };
         match submitted {
             Ok(_) => Ok(()),
             // Too much in flight: the loop reaps, then comes back with what is left.
             Err(RingError::Busy) => Ok(()),
-            Err(err) => Err(Failure::run(format!("the ring refuses to submit: {err}"))),
+            Err(err) => Err(LoadError::run(format!("the ring refuses to submit: {err}"))),
         }
     }
 

@@ -8,7 +8,7 @@
 //!   ring is dropped in spite of that, the kernel holds pages and files itself until the requests have ended.
 //! * I2. SQ entries >= slots and each slot is in flight at most once (engine I1), so the SQ never overflows.
 //!
-//! Called by [`crate::bench::compare`]; `doctor` probes with it.
+//! Called by comparisons with the kernel; `sheave doctor` probes with it.
 #![allow(unsafe_code)] // The enter of a registered ring is a raw system call.
 
 use std::fs::File;
@@ -16,8 +16,8 @@ use std::fs::File;
 use sheave::base::buf::Buf;
 use sheave::uring::sqe::{IOSQE_ASYNC, IOSQE_FIXED_FILE, Sqe, opcode};
 
-use crate::bench::engine::Engine;
-use crate::failure::Failure;
+use crate::engine::Engine;
+use crate::error::LoadError;
 
 mod rings;
 mod setup;
@@ -105,7 +105,7 @@ impl Engine for KernelRing {
     }
 
     #[inline]
-    fn submit(&mut self, wait: u32) -> Result<(), Failure> {
+    fn submit(&mut self, wait: u32) -> Result<(), LoadError> {
         self.rings.publish();
         let mut flags = self.enter.flags;
         if wait > 0 || self.queued == 0 || self.enter.polls {
@@ -129,7 +129,7 @@ impl Engine for KernelRing {
                 Some(libc::EINTR) => {}
                 // No room or no memory now: the caller reaps, then comes back.
                 Some(libc::EAGAIN | libc::EBUSY) => return Ok(()),
-                _ => return Err(Failure::run(format!("the kernel's io_uring_enter failed: {err}"))),
+                _ => return Err(LoadError::run(format!("the kernel's io_uring_enter failed: {err}"))),
             }
         }
     }

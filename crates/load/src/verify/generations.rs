@@ -1,13 +1,15 @@
 //! How often each block of one thread's part was written, and which blocks are in flight.
 //!
-//! Memory: four bytes and one bit a block, for at most [`crate::bench::plan::MAX_VERIFY_BLOCKS`] blocks over all
-//! threads (the plan refuses more).
+//! Memory: four bytes and one bit a block, for at most [`MAX_BLOCKS`] over all threads (the command refuses more).
 //!
 //! * I1. A block has at most one I/O in flight, so that what a read must return is known when it starts.
 //! * I2. The generation counts up with each write that starts, whether it succeeds or not. After a failed write
 //!   nobody knows what the block holds, until a later write succeeds.
 
-use crate::failure::Failure;
+use crate::error::LoadError;
+
+/// Most blocks of a verified run, of all its threads together: four bytes each, so 1 GiB of memory.
+pub const MAX_BLOCKS: u64 = 256 << 20;
 
 /// What a block must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,12 +33,13 @@ pub struct Generations {
 
 impl Generations {
     /// Nothing written, nothing in flight.
-    pub fn new(blocks: u64) -> Result<Self, Failure> {
+    pub fn new(blocks: u64) -> Result<Self, LoadError> {
         let no_memory = |_| {
-            Failure::run(format!("no memory for the generations of {blocks} blocks"))
+            LoadError::run(format!("no memory for the generations of {blocks} blocks"))
                 .fix("use a smaller --range or a larger --bs")
         };
-        let count = usize::try_from(blocks).map_err(|_| Failure::usage("more blocks than this machine can address"))?;
+        let count =
+            usize::try_from(blocks).map_err(|_| LoadError::usage("more blocks than this machine can address"))?;
         let (mut last, mut busy) = (Vec::new(), Vec::new());
         last.try_reserve_exact(count).map_err(no_memory)?;
         busy.try_reserve_exact(count.div_ceil(64)).map_err(no_memory)?;

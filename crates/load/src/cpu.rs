@@ -7,7 +7,7 @@ use rustix::thread::CpuSet;
 use rustix::time::{ClockId, clock_gettime};
 use sheave::base::sync::atomic::{AtomicU64, Ordering};
 
-use crate::failure::Failure;
+use crate::error::LoadError;
 
 /// The CPUs this process may run on, ascending.
 pub fn allowed() -> Vec<usize> {
@@ -18,13 +18,13 @@ pub fn allowed() -> Vec<usize> {
 }
 
 /// Pins the calling thread to one CPU.
-pub fn pin(cpu: usize) -> Result<(), Failure> {
+pub fn pin(cpu: usize) -> Result<(), LoadError> {
     let mut set = CpuSet::new();
     if cpu < CpuSet::MAX_CPU {
         set.set(cpu);
     }
     rustix::thread::sched_setaffinity(None, &set).map_err(|err| {
-        Failure::run(format!("cannot run on CPU {cpu}: {err}"))
+        LoadError::run(format!("cannot run on CPU {cpu}: {err}"))
             .fix(format!("choose --cpu from {:?}, or use --pin=off", allowed()))
     })
 }

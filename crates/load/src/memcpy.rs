@@ -11,8 +11,8 @@ use std::time::Duration;
 use sheave::base::buf::Buf;
 use sheave::base::clock::Clock;
 
-use crate::bench::pattern::Pattern;
-use crate::failure::Failure;
+use crate::error::LoadError;
+use crate::pattern::Pattern;
 
 /// Where the area starts on, as the ram driver's does.
 const HUGE_PAGE: usize = 2 << 20;
@@ -27,10 +27,10 @@ pub struct Memcpy {
 
 impl Memcpy {
     /// `range` bytes to copy from and `depth` buffers of `bs` bytes.
-    pub fn new(range: u64, bs: u32, depth: u32) -> Result<Self, Failure> {
+    pub fn new(range: u64, bs: u32, depth: u32) -> Result<Self, LoadError> {
         let bs = bs as usize;
         let no_memory = |err| {
-            Failure::run(format!("no memory to copy from: {err}"))
+            LoadError::run(format!("no memory to copy from: {err}"))
                 .fix("use a smaller device, or --range to use a part of it")
         };
         let mut area = Buf::zeroed(range as usize, HUGE_PAGE).map_err(no_memory)?;

@@ -8,7 +8,7 @@
 //! * I1. No buffer of the engine is in flight when [`Looper::run`] returns, also when it returns an error of an I/O.
 //! * I2. The loop looks up (stop flag, deadline, published counters) at least every [`LOOK_UP`] while I/O completes.
 //!
-//! Called by a worker for `ours`, and by [`crate::bench::compare`] for the kernel's side with the same code.
+//! Called by each thread of `sheave bench`, for both sides of a comparison, and by the arms of `sheave lab`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,29 +16,23 @@ use std::time::Duration;
 use sheave::base::clock::Clock;
 use sheave::base::sync::atomic::{AtomicBool, Ordering};
 
-use crate::bench::engine::Engine;
-use crate::bench::live::{Counters, Counts, LiveHist};
-use crate::bench::pace::Pacing;
-use crate::bench::pattern::Pattern;
-use crate::bench::slots::{InFlight, Slots};
-use crate::failure::Failure;
+use crate::engine::Engine;
+use crate::error::LoadError;
+use crate::live::{Counters, Counts, LiveHist};
+use crate::pace::Pacing;
+use crate::pattern::Pattern;
+use crate::slots::{InFlight, Slots};
 
 /// How often the loop looks up.
 pub const LOOK_UP: Duration = Duration::from_millis(5);
 
 /// What one thread shows to the reporter.
+#[derive(Default)]
 pub struct Lane {
     /// Counts of the phase.
     pub counters: Counters,
     /// Latencies of the phase.
     pub latency: LiveHist,
-}
-
-impl Lane {
-    /// All zero.
-    pub fn new() -> Self {
-        Self { counters: Counters::default(), latency: LiveHist::new() }
-    }
 }
 
 /// When to stop.
@@ -114,7 +108,7 @@ impl<E: Engine> Looper<E> {
     }
 
     /// Runs until the limit is reached or too many I/Os failed; nothing is in flight afterwards (I1).
-    pub fn run<P: Pacing>(&mut self, pattern: &mut Pattern, until: &Until, pace: &mut P) -> Result<(), Failure> {
+    pub fn run<P: Pacing>(&mut self, pattern: &mut Pattern, until: &Until, pace: &mut P) -> Result<(), LoadError> {
         let mut now = self.clock.cycles();
         let look_up = self.clock.ns_to_cycles(LOOK_UP.as_nanos() as u64);
         let deadline = match until.runtime {
@@ -206,7 +200,7 @@ impl<E: Engine> Looper<E> {
     }
 
     /// Waits until nothing is in flight.
-    fn drain(&mut self) -> Result<(), Failure> {
+    fn drain(&mut self) -> Result<(), LoadError> {
         while self.slots.in_flight() > 0 {
             self.engine.submit(1)?;
             let now = self.clock.cycles();

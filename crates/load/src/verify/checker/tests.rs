@@ -5,8 +5,8 @@ use std::time::Duration;
 use sheave::base::sync::atomic::AtomicBool;
 
 use super::*;
-use crate::args::Rw;
-use crate::bench::pace::Unpaced;
+use crate::pace::Unpaced;
+use crate::rw::Rw;
 
 const BS: usize = 512;
 
@@ -57,7 +57,7 @@ impl Engine for Memory {
         assert!(self.queue.iter().all(|io| io.2 != offset), "two I/Os on one block in flight");
         self.queue.push((slot, write, offset));
     }
-    fn submit(&mut self, _wait: u32) -> Result<(), Failure> {
+    fn submit(&mut self, _wait: u32) -> Result<(), LoadError> {
         Ok(())
     }
     fn reap(&mut self, mut done: impl FnMut(u32, i32)) -> u32 {
@@ -93,7 +93,7 @@ fn run(rw: Rw, blocks: usize, fault: Fault, at: u32) -> Checker<Memory> {
         depth: 8,
         batch: 4,
         max_errors: if fault == Fault::Fail { 1 } else { 0 },
-        lane: Arc::new(Lane::new()),
+        lane: Arc::new(Lane::default()),
     };
     let mut checker = Checker::new(Memory::new(blocks, fault, at), task).expect("a few blocks fit");
     if rw.reads() {

@@ -25,7 +25,7 @@ fn ends_do_not_overflow() {
 
 #[test]
 fn percentiles_come_out() {
-    let live = LiveHist::new();
+    let live = LiveHist::default();
     live.record(100, 989);
     live.record(10_000, 10);
     live.record(1_000_000, 1);

@@ -5,7 +5,7 @@
 //!   that an earlier read of the same block left there.
 //! * I3. Nothing is in flight when a phase returns `Ok`.
 //!
-//! Called by [`crate::bench::worker`].
+//! Called by each thread of `sheave bench --verify`, and by the checks of `sheave lab`.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use sheave::base::sync::atomic::Ordering;
 use super::block::{self, Identity};
 use super::generations::{Generations, Holds};
 use super::wrong::Wrong;
-use crate::bench::engine::Engine;
-use crate::bench::live::Counts;
-use crate::bench::looper::{IoError, Lane, Until};
-use crate::bench::pace::Pacing;
-use crate::bench::pattern::{Pattern, Step};
-use crate::bench::slots::{InFlight, Slots};
-use crate::failure::Failure;
+use crate::engine::Engine;
+use crate::error::LoadError;
+use crate::live::Counts;
+use crate::looper::{IoError, Lane, Until};
+use crate::pace::Pacing;
+use crate::pattern::{Pattern, Step};
+use crate::slots::{InFlight, Slots};
 
 /// What a verified run has looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -104,7 +104,7 @@ pub struct Task {
 
 impl<E: Engine> Checker<E> {
     /// A checker over blocks that this run has not written.
-    pub fn new(engine: E, task: Task) -> Result<Self, Failure> {
+    pub fn new(engine: E, task: Task) -> Result<Self, LoadError> {
         let idle = Job::Read { block: 0, holds: Holds::Unwritten };
         Ok(Self {
             engine,
@@ -128,9 +128,9 @@ impl<E: Engine> Checker<E> {
     }
 
     /// Writes every block once.
-    pub fn fill(&mut self, until: &Until) -> Result<(), Failure> {
+    pub fn fill(&mut self, until: &Until) -> Result<(), LoadError> {
         let (mut next, blocks) = (0, self.pattern.blocks());
-        self.phase("the fill", until, &mut crate::bench::pace::Unpaced, |_, _| {
+        self.phase("the fill", until, &mut crate::pace::Unpaced, |_, _| {
             next += 1;
             if next <= blocks { Next::Io(Step { block: next - 1, write: true }) } else { Next::End }
         })?;
@@ -139,7 +139,7 @@ impl<E: Engine> Checker<E> {
     }
 
     /// Does the work of the run, checking every read.
-    pub fn work<P: Pacing>(&mut self, until: &Until, pace: &mut P) -> Result<(), Failure> {
+    pub fn work<P: Pacing>(&mut self, until: &Until, pace: &mut P) -> Result<(), LoadError> {
         // More tries than this find no free block only when nearly all of a small device is in flight.
         const TRIES: u32 = 64;
         self.phase("a read of the run", until, pace, |map, pattern| {
@@ -154,9 +154,9 @@ impl<E: Engine> Checker<E> {
     }
 
     /// Reads every block whose contents are known.
-    pub fn read_back(&mut self, until: &Until) -> Result<(), Failure> {
+    pub fn read_back(&mut self, until: &Until) -> Result<(), LoadError> {
         let (mut next, blocks, before) = (0, self.pattern.blocks(), self.tally.checked);
-        self.phase("the final read back", until, &mut crate::bench::pace::Unpaced, |map, _| {
+        self.phase("the final read back", until, &mut crate::pace::Unpaced, |map, _| {
             while next < blocks {
                 next += 1;
                 if matches!(map.holds(next - 1), Holds::Generation(_)) {
@@ -206,7 +206,7 @@ impl<E: Engine> Checker<E> {
         until: &Until,
         pace: &mut P,
         mut next: impl FnMut(&mut Generations, &mut Pattern) -> Next,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), LoadError> {
         self.during = during;
         self.counts = Counts { errors: self.counts.errors, ..Counts::default() };
         self.lane.latency.reset();
@@ -269,7 +269,7 @@ impl<E: Engine> Checker<E> {
     }
 
     /// Submits, reaps, checks.
-    fn turn(&mut self, wait: u32) -> Result<(), Failure> {
+    fn turn(&mut self, wait: u32) -> Result<(), LoadError> {
         self.engine.submit(wait)?;
         self.counts.submits += 1;
         let done = &mut self.done;

@@ -15,7 +15,7 @@
 
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 
-use crate::bench::pattern::Rng;
+use crate::pattern::Rng;
 
 /// Smallest block that has room for all of it.
 pub const MIN_LEN: usize = 512;
@@ -72,7 +72,7 @@ pub fn seal(block: &mut [u8], who: Identity) {
     head[28..32].copy_from_slice(&((HEAD + rest.len()) as u32).to_le_bytes());
     let mut rng = Rng::new(who.run ^ who.address.rotate_left(20) ^ (u64::from(who.generation) << 48));
     for word in rest.chunks_exact_mut(8) {
-        word.copy_from_slice(&rng.next().to_le_bytes());
+        word.copy_from_slice(&rng.draw().to_le_bytes());
     }
     let (body, sum) = block.split_at_mut(block.len() - CRC);
     sum.copy_from_slice(&crc(body).to_le_bytes());
