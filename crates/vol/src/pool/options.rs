@@ -48,7 +48,7 @@ pub struct CreateOptions {
     pub journal_bytes: Option<u64>,
     /// Checksums of data.
     pub checksum: Checksum,
-    /// Free space below which the pool is low; can be changed later ([`Pool::set_low_water`](crate::Pool::set_low_water)).
+    /// Free space below which the pool is low; [`Pool::set_low_water`](crate::Pool::set_low_water) changes it later.
     pub low_water: LowWater,
     /// Identity; `None`: a random one.
     pub uuid: Option<[u8; 16]>,
