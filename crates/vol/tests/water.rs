@@ -188,7 +188,7 @@ fn metadata_that_runs_short_is_told() {
         }
         for unit in 0..40u64 {
             // Each takes its way of the snapshot's; the data has no room.
-            let _ = user.write((unit + copies * 40) % at << 20, &pattern(7, 4096));
+            let _ = user.write(((unit + copies * 40) % at) << 20, &pattern(7, 4096));
         }
         pool.sync().expect("a full pool syncs");
         assert!(copies < 10_000, "metadata takes no space: {:?}", pool.info());
