@@ -107,6 +107,7 @@ impl PoolInner {
         state.sb = plan.sb.twin();
         state.failed = clean;
         self.committed(&mut state, plan.taken);
+        self.survey_space(&mut state);
         self.wake();
         Ok(())
     }
