@@ -10,9 +10,11 @@
 //! | [`point`] | the parameters of one measurement, as text and back |
 //! | [`report`] | results: the JSON, and what a verdict is worked out from |
 //! | [`exp`] | the experiments |
+//! | [`model`] | what more cores than this machine has would do: a prediction |
 
 pub mod exp;
 pub mod experiment;
+pub mod model;
 pub mod point;
 pub mod report;
 
