@@ -4,8 +4,8 @@
 //!
 //! | parameter | words | means |
 //! |---|---|---|
-//! | `ends` | `polled`, `interrupt` | the ring polls the device; or a thread completes, on the same CPU, as an interrupt |
-//! | `device` | `ram`, `null`, `nvme` | 4 KiB are copied; nothing is; nothing is, and 5 us pass (polled only) |
+//! | `ends` | `polled`, `interrupt` | the ring polls; a thread on the same CPU completes, as an interrupt would |
+//! | `device` | `ram`, `null`, `nvme` | 4 KiB are copied; nothing is; nothing is, and 5 us pass (if polled) |
 //! | `file` | `memory`, `volume` | [`Extents`]; a thin volume of a pool |
 //! | `cell` | [`Cell`] | what a write finds, and whether it must be durable |
 //! | `worker` | `same`, `other` | the CPU of the workers: the ring's, or the next |
@@ -212,9 +212,13 @@ fn volume(point: &Point, cell: Cell) -> Result<Made, LabError> {
         return Err(LabError::usage(format!("the lab has no {} writes to volumes", cell.name()))
             .fix("use cell=overwrite, unwritten, dsync-fua or dsync-flush, or file=memory"));
     }
+    if !is_polled(point)? {
+        return Err(LabError::usage("the lab has no volumes whose device interrupts: null: forgets what is written")
+            .fix("use ends=polled, or file=memory"));
+    }
     let failed = |err: sheave::vol::PoolError| LabError::run(format!("cannot make a pool in memory: {err}"));
-    let point = Point { extra: point.extra.clone(), ..point.clone() }.with("device", "ram");
-    let device = device(&point, cell, 16 * BYTES)?;
+    // Of all devices this one alone keeps what the pool says of itself.
+    let device = device(&point.clone().with("device", "ram"), cell, 16 * BYTES)?;
     Pool::create(&device, &CreateOptions::default()).map_err(failed)?;
     let pool = Pool::open(&device, &OpenOptions::default()).map_err(failed)?;
     let volume: Arc<dyn File> = Arc::new(pool.create_volume("lab", BYTES).map_err(failed)?);
