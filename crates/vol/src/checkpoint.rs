@@ -108,6 +108,7 @@ impl PoolInner {
         state.durable_seq = state.durable_seq.max(state.sb.replay_seq);
         state.failed = clean;
         self.committed(&mut state, plan.taken);
+        self.survey_space(&mut state);
         self.wake();
         Ok(())
     }

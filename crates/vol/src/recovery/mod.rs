@@ -61,6 +61,7 @@ pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
         failed: false,
         dirty_soft: 0,
         dirty_hard: 0,
+        space: Default::default(),
         sums: None,
         sb,
     };
