@@ -87,7 +87,11 @@ impl Sink for Draft {
 
 impl PoolInner {
     /// Writes a checkpoint. Under the leadership of a commit, or when nobody else has the pool.
-    pub(crate) fn write_checkpoint(&self, mut state: MutexGuard<'_, State>, clean: bool) -> Result<(), Status> {
+    pub(crate) fn write_checkpoint<'a>(&'a self, mut state: MutexGuard<'a, State>, clean: bool) -> Result<(), Status> {
+        while state.cut_a_part()? {
+            drop(state);
+            state = self.lock();
+        }
         if state.failed {
             return Err(Status::IoErr);
         }
@@ -138,7 +142,6 @@ impl State {
 
     /// Serialises everything that changed. Everything that can fail comes first.
     fn plan(&mut self, geometry: &Geometry, clean: bool) -> Result<Plan, Status> {
-        self.finish_cuts()?;
         let wanted = self.pages_wanted();
         let memory = Buf::zeroed(wanted as usize * BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
         let addresses = self.tree.pages.take(wanted, &mut self.tree.units).ok_or(Status::NoSpc)?;
@@ -171,13 +174,16 @@ impl State {
         Ok(Plan { draft, sb, replaced: self.tree.pages.take_given_up(), taken })
     }
 
-    /// No page may have what lies beyond the end of its volume: it would come back when the volume grows.
-    fn finish_cuts(&mut self) -> Result<(), Status> {
+    /// No page may have what lies beyond the end of its volume: it would come back when the volume grows. Cuts a part
+    /// off; false when nothing is left there.
+    fn cut_a_part(&mut self) -> Result<bool, Status> {
         let cut: Vec<_> = self.table.iter().filter(|vol| vol.cutting).map(|vol| vol.core.clone()).collect();
         for core in cut {
-            while self.cut_some(&core, core.size())? {}
+            if self.cut_some(&core, core.size())? {
+                return Ok(true);
+            }
         }
-        Ok(())
+        Ok(false)
     }
 
     fn draft_maps(&mut self, geometry: &Geometry, place: &Place, draft: &mut Draft) {

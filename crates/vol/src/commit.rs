@@ -83,6 +83,7 @@ impl PoolInner {
         }
         drop(progress);
         commits.ended.notify_all();
+        self.let_go();
         self.wake();
         result
     }
@@ -193,11 +194,8 @@ impl PoolInner {
             }
         }
         let mut freed = taken.freed;
-        while freed.has_shared() {
-            freed = state.tree.unshare(freed);
-        }
+        state.unsharing.append(freed.split_shared());
         state.limbo.committed(freed);
-        self.advance_limbo(state);
         if state.is_clean() {
             // Relaxed: under the lock, as where it is set.
             self.unsynced.store(false, Ordering::Relaxed);

@@ -119,8 +119,8 @@ impl Pool {
 
     /// What it is and how full. Walks nothing.
     pub fn info(&self) -> PoolInfo {
+        self.inner.let_go();
         let mut state = self.inner.lock();
-        self.inner.advance_limbo(&mut state);
         self.inner.survey_space(&mut state);
         let counts = state.tree.units.counts();
         let bytes = |units: u64| units << self.inner.map.geometry.unit_shift;
