@@ -120,6 +120,14 @@ impl PoolInner {
         if self.read_only {
             return Ok(());
         }
+        if let Some(plan) = state.unwritten.take() {
+            drop(state);
+            self.carry_out(plan)?;
+            state = self.lock();
+            if state.failed {
+                return Ok(());
+            }
+        }
         let used = state.next_seq - state.sb.replay_seq;
         let due = used * 2 > u64::from(state.sb.journal_blocks) || state.tree.dirty_nodes() > state.dirty_soft;
         if state.closing {

@@ -139,7 +139,7 @@ impl Pool {
             low_water_bytes: bytes(state.marks().low()),
             journal_bytes: u64::from(state.sb.journal_blocks) << BLOCK_SHIFT,
             volumes: state.table.len() as u32,
-            extents: state.tree.leaves.total_used(),
+            entries: state.tree.leaves.total_used(),
             memory_bytes: state.tree.memory_bytes() + state.sums.as_ref().map_or(0, |regions| regions.memory_bytes()),
             generation: state.sb.generation,
             checksum: state.sb.checksum,

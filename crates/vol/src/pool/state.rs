@@ -22,6 +22,7 @@ use super::options::{Checksum, WhenFull};
 use super::table::{Table, Vol, VolumeCore};
 use super::water::Publisher;
 use crate::BlockIo;
+use crate::checkpoint::Plan;
 use crate::commit::Commits;
 use crate::extent_map::tree::{Place, Tree};
 use crate::extent_map::{Entry, ExtentMap};
@@ -68,7 +69,9 @@ pub(crate) struct State {
     pub(crate) wants_checkpoint: bool,
     /// The next commit is the last: a checkpoint after which the pool is closed.
     pub(crate) closing: bool,
-    /// Metadata could not be written, or the pool is closed: nothing more is made durable.
+    /// A checkpoint that could not be written: the next commit writes it before anything else.
+    pub(crate) unwritten: Option<Plan>,
+    /// The pool is closed: nothing more is made durable.
     pub(crate) failed: bool,
     /// Nodes that may be dirty before a checkpoint is due, and at most.
     pub(crate) dirty_soft: u64,

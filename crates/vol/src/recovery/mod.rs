@@ -59,6 +59,7 @@ pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
         durable_seq: sb.replay_seq,
         wants_checkpoint: false,
         closing: false,
+        unwritten: None,
         failed: false,
         dirty_soft: 0,
         dirty_hard: 0,
