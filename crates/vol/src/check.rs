@@ -164,7 +164,7 @@ fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<Superblock>
     let slots = SUPERBLOCKS.map(|address| {
         let mut block: Block = [0; BLOCK];
         match io.read(address, &mut block) {
-            Ok(()) => (Superblock::decode(&block, address, io.size_bytes()), None),
+            Ok(()) => (Superblock::decode(&block, address, u64::MAX), None),
             Err(status) => (Err(Damage::Blank), Some(status)),
         }
     });
@@ -204,6 +204,12 @@ fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<Superblock>
                     let repair = Some("Write it anew, after the newer".to_owned());
                     report.findings.push(finding(slot, FindingKind::SuperblocksDiffer, means, repair));
                 }
+            }
+            if let Some((what, fix)) = sb.missing_from(io.size_bytes()) {
+                report.findings.clear();
+                let slot = usize::from(sb.slot() != 0);
+                report.findings.push(finding(slot, FindingKind::NoPool, format!("{what}. {fix}"), None));
+                return None;
             }
             Some(sb)
         }
@@ -247,7 +253,7 @@ fn member_labels(io: &dyn BlockIo, sb: &Superblock, report: &mut CheckReport) ->
             Ok(()) => match label::verify(&block, sb, number) {
                 Ok(()) => continue,
                 Err(damage) => {
-                    let swapped = matches!(damage, Damage::Foreign | Damage::Misplaced { .. } | Damage::Kind { .. });
+                    let swapped = !matches!(damage, Damage::Checksum { .. } | Damage::Blank | Damage::Alien);
                     (damage.to_string(), swapped)
                 }
             },

@@ -44,8 +44,8 @@ pub use block_io::BlockIo;
 pub use check::{CheckOptions, CheckReport, Finding, FindingKind, Place, Totals, check, check_device};
 pub use damage::Damage;
 pub use error::PoolError;
-pub use info::{Extent, ExtentKind, PoolInfo, SpaceNotice, SpaceState, VolumeInfo};
-pub use pool::{Checksum, CreateOptions, LowWater, OpenOptions, Pool, Watch, WhenFull};
+pub use info::{Extent, ExtentKind, MemberInfo, PoolInfo, SpaceNotice, SpaceState, VolumeInfo};
+pub use pool::{AddOptions, Checksum, CreateOptions, Found, LowWater, OpenOptions, Pool, Watch, WhenFull, join};
 pub use volume::Volume;
 
 #[cfg(all(test, feature = "shuttle"))]
