@@ -34,6 +34,7 @@ use crate::block::Block;
 use crate::block_io::DeviceIo;
 use crate::damage::Damage;
 use crate::format::{BLOCK, SUPERBLOCKS};
+use crate::info::MemberInfo;
 use crate::page::label;
 use crate::superblock::{Geometry, Superblock, choose};
 use crate::{BlockIo, PoolError};
@@ -91,6 +92,8 @@ fn look(io: &dyn BlockIo) -> Result<Look, PoolError> {
     let mut report = CheckReport::default();
     let Some(sb) = superblocks(io, &mut report) else { return Ok(Look { report, found: None }) };
     report.uuid = Some(sb.pool.iter().map(|byte| format!("{byte:02x}")).collect());
+    report.members =
+        sb.members.iter().map(|&(start_bytes, size_bytes)| MemberInfo { start_bytes, size_bytes }).collect();
     let geometry = sb.geometry();
     let labels = member_labels(io, &sb, &mut report);
     let mut walk = Walk::new(io, &sb);
