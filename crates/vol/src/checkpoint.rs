@@ -112,6 +112,7 @@ impl PoolInner {
             low_water: state.sb.low_water,
             ..plan.sb.twin()
         };
+        state.durable_seq = state.durable_seq.max(state.sb.replay_seq);
         state.failed = clean;
         self.committed(&mut state, plan.taken);
         self.survey_space(&mut state);

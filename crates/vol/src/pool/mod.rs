@@ -20,6 +20,7 @@ pub(crate) mod state;
 pub(crate) mod table;
 pub(crate) mod water;
 
+use std::ops::ControlFlow;
 use std::sync::Arc as StdArc;
 
 use sheave_base::sync::Arc;
@@ -38,7 +39,7 @@ use crate::info::MemberInfo;
 use crate::recovery;
 use crate::snapshot::{core_of, failed, in_use};
 use crate::volume::usage;
-use crate::{BlockIo, PoolError, PoolInfo, Volume, VolumeInfo};
+use crate::{BlockIo, PoolError, PoolInfo, ScrubOptions, ScrubProgress, ScrubReport, Volume, VolumeInfo};
 
 /// An opened pool. Clones are the same pool; it closes with the last of them and of its volumes.
 #[derive(Clone, Debug)]
@@ -272,6 +273,31 @@ impl Pool {
     /// Makes everything completed so far durable, data and metadata.
     pub fn sync(&self) -> Result<(), PoolError> {
         self.inner.durable("syncing", self.inner.device.name())
+    }
+
+    /// Reads all metadata and all data through, while the pool is in use, and tells what has rotted: damaged blocks of
+    /// metadata, and data that cannot be read or, in a pool with checksums, is not what was written. `progress` hears
+    /// how far it is, and ends the scrub by breaking. Nothing is told that only changed while it was looked at, and
+    /// nobody waits for it.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    ///
+    /// use sheave_vol::{CreateOptions, OpenOptions, Pool, ScrubOptions};
+    ///
+    /// let device = sheave_blk::Device::open("ram:size=16M").unwrap();
+    /// Pool::create(&device, &CreateOptions::default()).unwrap();
+    /// let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    /// let slowly = ScrubOptions { bytes_per_sec: Some(100 << 20), ..ScrubOptions::default() };
+    /// let report = pool.scrub(&slowly, &mut |_| ControlFlow::Continue(())).unwrap();
+    /// assert!(report.completed && report.is_clean());
+    /// ```
+    pub fn scrub(
+        &self,
+        options: &ScrubOptions,
+        progress: &mut dyn FnMut(&ScrubProgress<'_>) -> ControlFlow<()>,
+    ) -> Result<ScrubReport, PoolError> {
+        crate::scrub::scrub(&self.inner, options, progress)
     }
 
     /// Writes a checkpoint and closes, so that opening needs no recovery; an error if volumes are still in use.

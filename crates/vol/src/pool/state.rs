@@ -60,6 +60,8 @@ pub(crate) struct State {
     pub(crate) sb: Superblock,
     /// Number of the next journal block.
     pub(crate) next_seq: u64,
+    /// Number of the first journal block that is not durable: from `sb.replay_seq` up to here a crash needs them.
+    pub(crate) durable_seq: u64,
     /// The next commit must be a checkpoint.
     pub(crate) wants_checkpoint: bool,
     /// The next commit is the last: a checkpoint after which the pool is closed.
