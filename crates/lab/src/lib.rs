@@ -16,8 +16,8 @@
 pub mod drive;
 pub mod exp;
 pub mod experiment;
-pub mod model;
 pub mod meter;
+pub mod model;
 pub mod point;
 pub mod report;
 

@@ -181,6 +181,8 @@ pub struct SuperblockBody {
     pub low_water: U64,
     /// The same in percent of the pool; 0 in both: there is no mark.
     pub low_water_percent: U32,
+    /// Generations of the members' labels; 0 for the first, which has none, and for those of the formatting.
+    pub labels: [U64; MAX_MEMBERS],
 }
 
 /// A member of a concatenation.
@@ -199,7 +201,7 @@ pub struct Member {
 pub struct LabelBody {
     /// Where the member begins in the pool.
     pub start: U64,
-    /// Its bytes.
+    /// Its bytes when the label was written; the last member may have grown since.
     pub len: U64,
 }
 

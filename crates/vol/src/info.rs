@@ -68,6 +68,8 @@ pub struct PoolInfo {
     pub low_water_bytes: u64,
     /// Bytes of the journal.
     pub journal_bytes: u64,
+    /// The devices that it is made of, in order.
+    pub members: Vec<MemberInfo>,
     /// Volumes and snapshots.
     pub volumes: u32,
     /// Entries of all maps that have space; what snapshots share counts once.
@@ -82,6 +84,15 @@ pub struct PoolInfo {
     pub checksum_errors: u64,
     /// The last opening had to replay the journal.
     pub recovered: bool,
+}
+
+/// A device that a pool is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberInfo {
+    /// Where it begins in the pool.
+    pub start_bytes: u64,
+    /// What the pool has of it.
+    pub size_bytes: u64,
 }
 
 /// A volume or snapshot.

@@ -66,7 +66,8 @@ fn layouts() -> BTreeMap<&'static str, Rows> {
             sums_root,
             sums_level,
             low_water,
-            low_water_percent
+            low_water_percent,
+            labels
         }),
         layout!(Member { start, len }),
         layout!(LabelBody { start, len }),

@@ -5,6 +5,7 @@
 //! | [`options`] | how it is made and opened |
 //! | [`create`] | formatting |
 //! | [`state`] | what it is in memory, and its locks |
+//! | [`grow`] | more space: larger members, and further ones |
 //! | [`table`] | the volumes |
 //! | [`water`] | how much space is left, and who is told |
 //!
@@ -12,6 +13,7 @@
 //! [`recovery`].
 
 mod create;
+pub mod grow;
 pub mod options;
 mod owner;
 pub(crate) mod state;
@@ -25,13 +27,15 @@ use sheave_base::sync::Arc;
 use sheave_blk::Device;
 use sheave_iomap::completion_plan::MayBlock;
 
+pub use grow::{AddOptions, Found, join};
 pub use options::{Checksum, CreateOptions, LowWater, OpenOptions, WhenFull};
-use state::{Parts, PoolInner, State};
+use state::{Parts, PoolInner};
 use table::{OpenToken, Vol};
 pub use water::Watch;
 
 use crate::block_io::DeviceIo;
 use crate::extent_map::BLOCK_SHIFT;
+use crate::info::MemberInfo;
 use crate::recovery;
 use crate::snapshot::{core_of, failed, in_use};
 use crate::volume::usage;
@@ -138,6 +142,12 @@ impl Pool {
             low_water: state.sb.low_water,
             low_water_bytes: bytes(state.marks().low()),
             journal_bytes: u64::from(state.sb.journal_blocks) << BLOCK_SHIFT,
+            members: state
+                .sb
+                .members
+                .iter()
+                .map(|&(start, len)| MemberInfo { start_bytes: start, size_bytes: len })
+                .collect(),
             volumes: state.table.len() as u32,
             extents: state.tree.leaves.total_used(),
             memory_bytes: state.tree.memory_bytes() + state.sums.as_ref().map_or(0, |regions| regions.memory_bytes()),
@@ -296,34 +306,6 @@ impl Pool {
         progress: &mut dyn FnMut(&ScrubProgress<'_>) -> ControlFlow<()>,
     ) -> Result<ScrubReport, PoolError> {
         crate::scrub::scrub(&self.inner, options, progress)
-    }
-
-    /// Takes in what the device has grown by. The new size in bytes.
-    pub fn grow(&self) -> Result<u64, PoolError> {
-        let _one = self.inner.structural();
-        self.inner.check_writable("growing the pool")?;
-        let shift = self.inner.map.geometry.unit_shift;
-        let total = (self.inner.io.size_bytes() >> shift).min(crate::format::MAX_POOL_UNITS);
-        let mut state = self.inner.lock();
-        let before = state.sb.total_units;
-        if total > before {
-            self.grow_to(&mut state, total);
-            self.inner.survey_space(&mut state);
-            drop(state);
-            self.inner.checkpoint().map_err(|status| failed("growing", self.inner.device.name(), status))?;
-            self.inner.wake();
-        }
-        Ok(total.max(before) << shift)
-    }
-
-    fn grow_to(&self, state: &mut State, total: u64) {
-        let added = (total - state.sb.total_units) << self.inner.map.geometry.unit_shift;
-        if let Some(last) = state.sb.members.last_mut() {
-            last.1 += added;
-        }
-        state.sb.total_units = total;
-        state.tree.units.grow(total);
-        state.set_reserve();
     }
 
     /// Writes a checkpoint and closes, so that opening needs no recovery; an error if volumes are still in use.
