@@ -119,3 +119,37 @@ fn a_disk_whose_flush_is_late_is_found_out() {
 fn a_disk_that_forgets_fua_is_found_out() {
     finds_out(Lie::FuaIsVolatile);
 }
+
+/// Pools all of whose volumes grow as they are written.
+fn growing(first: u64, ops: usize, cuts: usize, checksums: bool) -> Report {
+    let mut total = Report::default();
+    let first = sheave_testkit::seeds(1).start * 1_000 + first;
+    for seed in first.. {
+        let mut plan = Plan::new(seed, ops, cuts);
+        plan.setup.growing = 100;
+        if checksums {
+            plan.setup = plan.setup.with_checksums();
+        }
+        match explore(&plan) {
+            Ok(report) => total.crashes += report.crashes,
+            Err(failure) => panic!("{}", shrink(&plan, failure, Duration::from_secs(20))),
+        }
+        if total.crashes >= POINTS {
+            return total;
+        }
+    }
+    unreachable!("there are enough seeds")
+}
+
+/// V23, V24: no size without its data, and none smaller than what was flushed.
+#[test]
+fn volumes_that_grow_cut_at_every_step() {
+    growing(1_000, 25, 400, false);
+    growing(1_040, 40, 400, true);
+}
+
+#[test]
+fn volumes_that_grow_cut_often() {
+    growing(1_100, 120, 60, false);
+    growing(1_200, 300, 60, true);
+}
