@@ -5,46 +5,32 @@
 //! | [`subject`] | what a run drives: a device, or a volume in its pool |
 //! | [`plan`] | the arguments judged together: what will be done |
 //! | [`worker`] | threads in step through fill, run, read back |
-//! | [`looper`], [`slots`], [`pattern`], [`pace`] | the measured loop and its parts |
-//! | [`verify`] | blocks that prove themselves, and the loop that checks them |
-//! | [`engine`], [`sheave_engine`], [`kernel`], [`memcpy`] | what the loops drive: ours, and the peers |
 //! | [`compare`] | two sides in turns |
-//! | [`live`], [`board`], [`progress`], [`report`](mod@report), [`io_error`] | counting, showing, and the result |
-//! | [`cpu`] | pinning and CPU time |
+//! | [`board`], [`progress`], [`report`](mod@report), [`io_error`] | showing, and the result |
 //! | [`wq`] | the worker pool, without a device |
+//!
+//! The loops, and the engines that they drive, are `sheave-load`'s.
 
 mod board;
 mod compare;
-mod cpu;
-mod engine;
 mod io_error;
-mod kernel;
-mod live;
-mod looper;
-mod memcpy;
-mod pace;
-mod pattern;
 mod plan;
 mod progress;
 mod report;
-mod sheave_engine;
-mod slots;
 mod subject;
-mod verify;
 mod worker;
 mod wq;
 
 use std::sync::{Arc, mpsc};
 
 use sheave::base::sync::atomic::Ordering;
+use sheave_load::{SheaveEngine, pattern, verify};
 
 use crate::args::BenchArgs;
 use crate::failure::Failure;
 use crate::output;
-pub use kernel::{Probe, probe};
 use plan::Plan;
 use report::{Measured, Report, VerifyReport};
-use sheave_engine::SheaveEngine;
 use subject::{RawPeer, Subject};
 use worker::{Crew, Harvest};
 
@@ -83,7 +69,7 @@ fn bring_in(crew: &Crew, subject: &Subject) -> Result<Vec<Harvest>, Failure> {
                 worker::work(
                     crew,
                     index,
-                    || SheaveEngine::new(|ring| subject.attach(ring), subject.pieces(args.bs), args),
+                    || SheaveEngine::new(|ring| subject.attach(ring), subject.pieces(args.bs), &args.engine()),
                     alive,
                 )
             };
@@ -173,5 +159,5 @@ fn size_now(crew: &Crew, subject: &Subject) -> u64 {
 /// Tells the blocks of one verified run from those of another.
 fn run_id() -> u64 {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    pattern::Rng::new(since_epoch.as_nanos() as u64 ^ (u64::from(std::process::id()) << 40)).next()
+    pattern::Rng::new(since_epoch.as_nanos() as u64 ^ (u64::from(std::process::id()) << 40)).draw()
 }

@@ -2,7 +2,15 @@
 
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use sheave::base::units;
+use sheave_load::Rw;
+
+/// A kind of work.
+pub fn rw() -> impl TypedValueParser<Value = Rw> {
+    let names = Rw::ALL.map(|rw| PossibleValue::new(rw.name()).help(rw.what()));
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<Rw>())
+}
 
 /// A size in bytes: `512`, `4k`, `1M`, `10G`, `1T` (powers of 1024).
 pub fn size(text: &str) -> Result<u64, String> {
