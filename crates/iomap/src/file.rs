@@ -84,6 +84,15 @@ pub trait File: Debug + Send + Sync {
     /// Size in bytes, now.
     fn size_bytes(&self) -> u64;
 
+    /// The size up to which writes beyond the end make the file larger, now. What lies beyond it is cut off a write, and
+    /// one that begins there gets `EFBIG`. `None`: the file ends where it ends.
+    ///
+    /// Such a file maps for writers what lies beyond its size, as new space. [`File::end_write`] raises the size, and
+    /// nothing else does: when the data is on the device, and only by writes that succeeded.
+    fn max_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Bytes of the smallest addressable block, a multiple of the device's; fixed while the file is attached.
     fn block_bytes(&self) -> u32 {
         self.device().limits().logical_block
