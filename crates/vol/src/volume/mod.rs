@@ -103,6 +103,14 @@ impl File for Volume {
         }
     }
 
+    fn map_plain(&self, at: &mut [u64], len: u64, intent: Intent) -> usize {
+        let write = intent == Intent::Write;
+        if self.summed || write && self.read_only {
+            return 0;
+        }
+        self.pool.map.lookup_many(&self.core.top, at, len, write)
+    }
+
     fn block_bytes(&self) -> u32 {
         self.pool.block_bytes() as u32
     }
