@@ -79,17 +79,26 @@ pub(super) fn who_has(path: &Path) -> Option<String> {
     Some(in_words(holder_of(&File::open(path).ok()?)?))
 }
 
+/// How often the list of locks is read before nobody is said to hold one.
+const LOOKS: usize = 5;
+
 /// The process that holds the lock on this file, as the kernel lists it.
 fn holder_of(file: &File) -> Option<u32> {
     let meta = file.metadata().ok()?;
-    let text = fs::read_to_string("/proc/locks").ok()?;
-    find_holder(&text, (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev())), meta.ino())
+    let dev = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
+    look_for_holder(|| fs::read_to_string("/proc/locks").ok(), dev, meta.ino())
+}
+
+/// The kernel hands the list out page by page and counts lines, so that a lock that others give up between two pages
+/// makes one after it disappear from a reading: one reading that lacks a lock proves nothing.
+pub(super) fn look_for_holder(read: impl FnMut() -> Option<String>, dev: (u32, u32), inode: u64) -> Option<u32> {
+    std::iter::from_fn(read).take(LOOKS).find_map(|text| find_holder(&text, dev, inode))
 }
 
 /// Lines are `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`, numbers of devices in hexadecimal; `->` marks one
 /// that waits. Some file systems (btrfs, overlayfs) show another device there than in their files' metadata: then the
 /// inode alone must do.
-pub(super) fn find_holder(text: &str, dev: (u32, u32), inode: u64) -> Option<u32> {
+fn find_holder(text: &str, dev: (u32, u32), inode: u64) -> Option<u32> {
     let parse = |line: &str| {
         let mut words = line.split_whitespace().skip(1);
         if words.next()? != "FLOCK" {

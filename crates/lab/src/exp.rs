@@ -1,0 +1,11 @@
+//! The experiments, one file each.
+
+use crate::experiment::Experiment;
+
+/// All of them, in the order in which they run. An experiment is a file of this directory and a line here.
+pub static ALL: &[&dyn Experiment] = &[];
+
+/// The experiment of a name.
+pub fn find(id: &str) -> Option<&'static dyn Experiment> {
+    ALL.iter().copied().find(|experiment| experiment.id() == id)
+}

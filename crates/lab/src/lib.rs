@@ -1,0 +1,24 @@
+//! `sheave lab`: five experiments, before and after, beside the figures published for the same idea in the kernel.
+//!
+//! An experiment runs **the same stack with one thing changed** in arms: the mechanism off ("before"), as the thread on
+//! the mailing list had it ("seed"), and as Sheave has it ("after"). Each is a file in [`exp`] and a line in
+//! [`exp::ALL`].
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`experiment`] | what an experiment is: arms, points, sweeps, checks, verdict |
+//! | [`point`] | the parameters of one measurement, as text and back |
+//! | [`report`] | results: the JSON, and what a verdict is worked out from |
+//! | [`exp`] | the experiments |
+//! | [`model`] | what more cores than this machine has would do: a prediction |
+
+pub mod exp;
+pub mod experiment;
+pub mod model;
+pub mod point;
+pub mod report;
+
+pub use experiment::{ArmInfo, ArmRun, Experiment, Lab, Role, Scale, Turn, TurnEnd};
+pub use point::{Point, Value};
+/// Why an experiment could not be run: the cause, and the fix.
+pub use sheave_load::LoadError as LabError;

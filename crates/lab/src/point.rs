@@ -1,0 +1,140 @@
+//! The parameters of one measurement: a row of a table, a place on an axis and a part of a command line are made of it.
+//!
+//! * I1. `text.parse::<Point>()` of `point.to_string()` gives the same point.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+use sheave_load::Rw;
+
+use crate::LabError;
+
+/// A value beyond those that every measurement has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A number.
+    Number(u64),
+    /// A word.
+    Text(String),
+}
+
+impl From<u64> for Value {
+    fn from(number: u64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+/// The parameters of one measurement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// Bytes of an I/O.
+    pub bs: u32,
+    /// I/Os handed over in one submit.
+    pub batch: u32,
+    /// I/Os in flight, per thread.
+    pub depth: u32,
+    /// Threads that submit.
+    pub threads: u32,
+    /// Kind of work.
+    pub rw: Rw,
+    /// What only some experiments have, as `readers=1000` or `cell=unwritten`. No `,` and no `=` in it.
+    pub extra: BTreeMap<String, Value>,
+}
+
+impl Default for Point {
+    fn default() -> Self {
+        Self { bs: 512, batch: 32, depth: 128, threads: 1, rw: Rw::Randread, extra: BTreeMap::new() }
+    }
+}
+
+impl Point {
+    /// With another parameter.
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        let value = value.into();
+        debug_assert!(!format!("{name}{value}").contains([',', '=', ' ']), "would not come back as it is");
+        self.extra.insert(name.into(), value);
+        self
+    }
+
+    /// A parameter that is a number.
+    pub fn number(&self, name: &str) -> Option<u64> {
+        match self.extra.get(name)? {
+            Value::Number(number) => Some(*number),
+            Value::Text(_) => None,
+        }
+    }
+
+    /// A parameter that is a word.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        match self.extra.get(name)? {
+            Value::Text(text) => Some(text),
+            Value::Number(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bs, batch, depth, threads, rw, extra } = self;
+        write!(f, "bs={bs},batch={batch},depth={depth},threads={threads},rw={}", rw.name())?;
+        extra.iter().try_for_each(|(name, value)| write!(f, ",{name}={value}"))
+    }
+}
+
+impl FromStr for Point {
+    type Err = LabError;
+
+    /// Reads `name=value,...`; what is left out is as in [`Point::default`].
+    fn from_str(text: &str) -> Result<Self, LabError> {
+        let bad = |part: &str, why: &str| {
+            LabError::usage(format!("{part:?} in the point {text:?}: {why}"))
+                .fix("write for example bs=512,batch=32,depth=128,threads=1,rw=randread")
+        };
+        let mut point = Self::default();
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let (name, value) = part.split_once('=').ok_or_else(|| bad(part, "no name=value"))?;
+            let number = || match value.parse::<u32>() {
+                Ok(number) if number > 0 => Ok(number),
+                _ => Err(bad(part, "expected a number above 0")),
+            };
+            match name {
+                "bs" => point.bs = number()?,
+                "batch" => point.batch = number()?,
+                "depth" => point.depth = number()?,
+                "threads" => point.threads = number()?,
+                "rw" => point.rw = value.parse().map_err(|why: String| bad(part, &why))?,
+                _ => {
+                    let value = value.parse().map_or_else(|_| Value::from(value), Value::Number);
+                    point.extra.insert(name.into(), value);
+                }
+            }
+        }
+        Ok(point)
+    }
+}
+
+impl Serialize for Point {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;

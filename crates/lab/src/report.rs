@@ -1,0 +1,241 @@
+//! Results: what `--json` prints, what the page shows, and what a verdict is worked out from.
+//!
+//! Owns the types and the look-ups in them. Figures are medians over rounds; a change pairs turns of one round.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::experiment::{ArmInfo, Axis, Check, Metric, Published, Seed};
+use crate::point::Point;
+
+/// Results of one experiment.
+#[derive(Clone, Debug, Serialize)]
+pub struct ExperimentReport {
+    /// Its name.
+    pub id: &'static str,
+    /// Its heading.
+    pub title: &'static str,
+    /// The thread.
+    pub seed: Seed,
+    /// What is compared.
+    pub metric: Metric,
+    /// The arms, in the order of every `arms` below.
+    pub arms: Vec<ArmInfo>,
+    /// The thread's table.
+    pub headline: Vec<Row>,
+    /// The sweeps.
+    pub sweeps: Vec<SweepReport>,
+    /// Instructions per I/O.
+    pub instructions: Vec<InstructionRow>,
+    /// That the arms are what they say.
+    pub checks: Vec<Check>,
+    /// More cores than this machine has.
+    pub prediction: Option<Prediction>,
+    /// What the figures show.
+    pub verdict: Option<Verdict>,
+    /// Ctrl-C ended it before all points were measured.
+    pub interrupted: bool,
+}
+
+impl ExperimentReport {
+    /// The row of the thread's table that has this label.
+    pub fn row(&self, label: &str) -> Option<&Row> {
+        self.headline.iter().find(|row| row.label == label)
+    }
+
+    /// The sweep of a name.
+    pub fn sweep(&self, name: &str) -> Option<&SweepReport> {
+        self.sweeps.iter().find(|sweep| sweep.name == name)
+    }
+
+    /// The index of the arm with this name.
+    pub fn arm(&self, name: &str) -> Option<usize> {
+        self.arms.iter().position(|arm| arm.name == name)
+    }
+}
+
+/// All arms at one point.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// What it is.
+    pub label: String,
+    /// Place on the axis of a sweep.
+    pub x: f64,
+    /// The parameters.
+    pub point: Point,
+    /// What the thread published for it.
+    pub published: Option<Published>,
+    /// Ours, in the order of the experiment's arms; `None` for arms that took no part.
+    pub arms: Vec<Option<ArmResult>>,
+    /// The command that measures this row again.
+    pub command: String,
+}
+
+impl Row {
+    /// What an arm did.
+    pub fn arm(&self, index: usize) -> Option<&ArmResult> {
+        self.arms.get(index)?.as_ref()
+    }
+}
+
+/// One arm at one point.
+#[derive(Clone, Debug, Serialize)]
+pub struct ArmResult {
+    /// Median of the metric over rounds.
+    pub value: f64,
+    /// Lowest and highest of the rounds.
+    pub range: [f64; 2],
+    /// Median I/Os a second.
+    pub iops: f64,
+    /// Median CPU time per I/O, of all threads.
+    pub cpu_ns_per_io: f64,
+    /// Context switches per I/O.
+    pub switches_per_io: f64,
+    /// The metric against the first arm; `None` for that arm itself.
+    pub change: Option<Change>,
+    /// CPU time per I/O against the first arm.
+    pub cpu_change: Option<Change>,
+    /// Latencies of all rounds together.
+    pub latency: Option<Latency>,
+    /// Per I/O.
+    pub counters: BTreeMap<&'static str, f64>,
+    /// Medians as they are.
+    pub gauges: BTreeMap<&'static str, f64>,
+    /// Rounds that count.
+    pub rounds: u32,
+}
+
+/// A change against the first arm, in percent, with its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// The estimate.
+    pub percent: f64,
+    /// Lower end; minus infinity is not: with one round it is the estimate.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+impl Change {
+    /// Whether the interval leaves 0 out.
+    pub fn is_clear(&self) -> bool {
+        self.low > 0.0 || self.high < 0.0
+    }
+}
+
+/// Latencies in ns.
+#[derive(Clone, Debug, Serialize)]
+pub struct Latency {
+    /// Half are below.
+    pub p50: u64,
+    /// 99 % are below.
+    pub p99: u64,
+    /// 99.9 % are below.
+    pub p999: u64,
+    /// The longest.
+    pub max: u64,
+    /// Share of I/Os below each bound: `[ns, share]`, for plots.
+    pub curve: Vec<[f64; 2]>,
+}
+
+/// A sweep's results.
+#[derive(Clone, Debug, Serialize)]
+pub struct SweepReport {
+    /// Its name.
+    pub name: &'static str,
+    /// Its heading.
+    pub title: &'static str,
+    /// Its axis.
+    pub axis: Axis,
+    /// What is drawn.
+    pub metric: Metric,
+    /// Along it.
+    pub rows: Vec<Row>,
+}
+
+/// Instructions per I/O of each arm at one point, counted under valgrind.
+#[derive(Clone, Debug, Serialize)]
+pub struct InstructionRow {
+    /// Where.
+    pub point: Point,
+    /// In the order of the arms.
+    pub per_io: Vec<Option<f64>>,
+    /// Commands that count them again, in the order of the arms.
+    pub commands: Vec<String>,
+}
+
+impl InstructionRow {
+    /// How many more instructions the first arm takes than this one takes, in percent of this one's: what the metric
+    /// would gain if time were instructions.
+    pub fn gain_percent(&self, arm: usize) -> Option<f64> {
+        let (before, this) = ((*self.per_io.first()?)?, (*self.per_io.get(arm)?)?);
+        (this > 0.0).then(|| (before / this - 1.0) * 100.0)
+    }
+}
+
+/// A model's curves, and how well it reproduces what was measured. Shown as a prediction, never as a measurement.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Prediction {
+    /// What it assumes, in a sentence or two.
+    pub assumes: String,
+    /// Its inputs: name, value, unit.
+    pub inputs: Vec<(String, f64, &'static str)>,
+    /// Against what was measured here.
+    pub fit: Vec<Fit>,
+    /// Why there are no curves: what the fit is off by, if it is more than 10 %.
+    pub not_shown: Option<String>,
+    /// The curves; empty when they are not shown.
+    pub curves: Vec<Curve>,
+}
+
+/// A measured point that a model reproduces, or fails to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Fit {
+    /// Name of the arm.
+    pub arm: String,
+    /// Threads.
+    pub threads: u32,
+    /// I/Os a second, measured.
+    pub measured: f64,
+    /// I/Os a second, by the model.
+    pub predicted: f64,
+    /// How far the model is off, in percent of what was measured.
+    pub off_percent: f64,
+}
+
+/// One arm's predicted curve.
+#[derive(Clone, Debug, Serialize)]
+pub struct Curve {
+    /// Name of the arm.
+    pub arm: String,
+    /// Cores, and I/Os a second of all of them together.
+    pub points: Vec<(u32, f64)>,
+}
+
+/// Whether the thread's claim holds here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holds {
+    /// It does, by at least the thread's percentage, in time or in instructions.
+    Yes,
+    /// The direction holds; the size does not, or only in some rows.
+    Partly,
+    /// It does not.
+    No,
+    /// This machine or this run cannot tell.
+    CannotTell,
+}
+
+/// What the figures show.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    /// Whether the claim holds.
+    pub holds: Holds,
+    /// The thread's claim, in a sentence.
+    pub claim: String,
+    /// What the figures show here.
+    pub shows: String,
+    /// What they do not show.
+    pub does_not_show: String,
+}
