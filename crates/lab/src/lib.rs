@@ -10,11 +10,23 @@
 //! | [`point`] | the parameters of one measurement, as text and back |
 //! | [`report`] | results: the JSON, and what a verdict is worked out from |
 //! | [`exp`] | the experiments |
+//! | [`run`], [`turns`], [`interval`] | a run: its order, arms in turns, medians and intervals |
+//! | [`instructions`] | instructions per I/O, under valgrind |
+//! | [`machine`] | the machine that a run ran on |
+//! | [`table`] | the terminal |
 
 pub mod exp;
 pub mod experiment;
+#[cfg(test)]
+mod fake;
+pub mod instructions;
+pub mod interval;
+pub mod machine;
 pub mod point;
 pub mod report;
+pub mod run;
+pub mod table;
+pub mod turns;
 
 pub use experiment::{ArmInfo, ArmRun, Experiment, Lab, Role, Scale, Turn, TurnEnd};
 pub use point::{Point, Value};
