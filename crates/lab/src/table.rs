@@ -139,13 +139,9 @@ pub fn closing(report: &LabReport) -> String {
         }
         text.push('\n');
     }
-    let (rounds, turn) = (report.rounds, report.turn_ms);
-    let _ = writeln!(text, "  {}", report.machine.line());
-    let _ = writeln!(
-        text,
-        "  CPUs {:?}; figures are medians of {rounds} rounds of {turn} ms, changes have their 95 % interval; took {:.0} s",
-        report.cpus, report.seconds
-    );
+    let LabReport { cpus, rounds, turn_ms, seconds, .. } = report;
+    let _ = writeln!(text, "  on CPUs {cpus:?}, in that order; took {seconds:.0} s");
+    let _ = writeln!(text, "  figures are medians of {rounds} rounds of {turn_ms} ms; changes have 95 % intervals");
     text
 }
 
