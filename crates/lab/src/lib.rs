@@ -12,6 +12,7 @@
 //! | [`exp`] | the experiments |
 //! | [`run`], [`turns`], [`interval`] | a run: its order, arms in turns, medians and intervals |
 //! | [`instructions`] | instructions per I/O, under valgrind |
+//! | [`model`] | what more cores than this machine has would do: a prediction |
 //! | [`machine`] | the machine that a run ran on |
 //! | [`table`] | the terminal |
 
@@ -22,6 +23,7 @@ mod fake;
 pub mod instructions;
 pub mod interval;
 pub mod machine;
+pub mod model;
 pub mod point;
 pub mod report;
 pub mod run;
