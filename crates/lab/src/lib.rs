@@ -14,12 +14,13 @@
 //! | [`instructions`] | instructions per I/O, under valgrind |
 //! | [`model`] | what more cores than this machine has would do: a prediction |
 //! | [`machine`] | the machine that a run ran on |
-//! | [`table`] | the terminal |
+//! | [`table`], [`html`] | the terminal, and the page |
 
 pub mod exp;
 pub mod experiment;
 #[cfg(test)]
 mod fake;
+pub mod html;
 pub mod instructions;
 pub mod interval;
 pub mod machine;
