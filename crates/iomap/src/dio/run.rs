@@ -109,7 +109,7 @@ pub struct MappedRun<'a> {
     intent: Intent,
     /// `MAP_*` flags that are not plain.
     odd: u8,
-    /// Size of the file in bytes, and of its device.
+    /// Size of the file in bytes, and of its device as far as the lane goes.
     size: u64,
     device_bytes: u64,
     block_mask: u32,
@@ -135,7 +135,7 @@ impl<'a> MappedRun<'a> {
             intent: if write { Intent::Write } else { Intent::Read },
             odd: if write { ODD_FOR_WRITES } else { MAP_SUMMED },
             size: file.size_bytes(),
-            device_bytes: file.device_bytes(),
+            device_bytes: file.route_bytes(),
             block_mask: file.block_mask,
             dma_mask: file.dma_mask,
             count_flags: file.count_flags(),

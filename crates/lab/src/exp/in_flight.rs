@@ -13,7 +13,9 @@ use crate::experiment::{
     ArmInfo, ArmRun, Axis, AxisScale, Check, Experiment, HeadlineRow, Lab, Metric, Published, Role, Scale, Seed, Sweep,
     SweepPoint,
 };
-use crate::report::{ExperimentReport, Verdict};
+use crate::model::fit::{self, Shape};
+use crate::model::{Copies, Shared};
+use crate::report::{ExperimentReport, Prediction, Verdict};
 use crate::{LabError, Point};
 use arm::InFlightArm;
 use counters::Way;
@@ -27,6 +29,8 @@ mod verdict;
 
 /// Index of the arm with a pair for each thread.
 const PER_THREAD: usize = 1;
+/// Index of the arm with four pairs.
+const PER_NODE: usize = 2;
 /// Index of the product.
 const AFTER: usize = 3;
 
@@ -179,6 +183,18 @@ impl Experiment for InFlight {
 
     fn instruction_points(&self) -> Vec<Point> {
         vec![one_by_one(1), in_batches(1)]
+    }
+
+    fn prediction(&self, lab: &Lab, _: &ExperimentReport) -> Result<Option<Prediction>, LabError> {
+        // The start of an I/O and its end are apart, so each visits the line by itself.
+        let pair = || [Shared::line("pair of counters", 2.0)];
+        let shapes = [
+            Shape::new(0, pair()),
+            Shape::new(PER_THREAD, []),
+            Shape { copies: Copies::Total(counters::LINES as u32), ..Shape::new(PER_NODE, pair()) },
+            Shape::new(AFTER, []),
+        ];
+        fit::predict(lab, self, AFTER, &shapes, one_by_one).map(Some)
     }
 
     fn verdict(&self, report: &ExperimentReport) -> Verdict {
