@@ -17,7 +17,6 @@ use clap::{Parser, Subcommand};
 pub use bench::{BenchArgs, Peer, ProgressStyle};
 pub use doctor::DoctorArgs;
 pub use value::CpuList;
-pub use wq::{Arm, Work};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -10,6 +10,7 @@
 //! | [`point`] | the parameters of one measurement, as text and back |
 //! | [`report`] | results: the JSON, and what a verdict is worked out from |
 //! | [`exp`] | the experiments |
+//! | [`wq`] | a flood of small work for worker pools, as they were and are |
 //! | [`model`] | what more cores than this machine has would do: a prediction |
 
 pub mod exp;
@@ -17,6 +18,7 @@ pub mod experiment;
 pub mod model;
 pub mod point;
 pub mod report;
+pub mod wq;
 
 pub use experiment::{ArmInfo, ArmRun, Experiment, Lab, Role, Scale, Turn, TurnEnd};
 pub use point::{Point, Value};

@@ -16,10 +16,8 @@ use std::thread::JoinHandle;
 
 use sheave::base::clock::Clock;
 
-use super::WqPlan;
-use super::pool_engine::{Arm, Back, perform};
-use super::turn::PoolFigures;
-use crate::args::Work;
+use super::pool_engine::{Back, Client, perform};
+use super::{Flood, PoolFigures, Work};
 use sheave_load::LoadError;
 use sheave_load::cpu;
 
@@ -71,8 +69,8 @@ pub struct OldPool {
 
 impl OldPool {
     /// One list, or one a worker.
-    pub fn new(plan: &WqPlan, sharded: bool, flags_once: bool, measure: bool) -> Result<Self, LoadError> {
-        let (workers, work) = (plan.workers, plan.work);
+    pub fn new(flood: &Flood, sharded: bool, flags_once: bool, measure: bool) -> Result<Self, LoadError> {
+        let (workers, work) = (flood.workers, flood.work);
         let shards = if sharded { workers } else { 1 };
         let shared = Arc::new(Shared {
             shards: (0..shards).map(|_| Shard::default()).collect(),
@@ -84,9 +82,9 @@ impl OldPool {
         let mut pool = Self { shared, threads: Vec::new() };
         for worker in 0..workers {
             let shared = Arc::clone(&pool.shared);
-            let cpus = plan.worker_cpus.clone();
+            let cpus = flood.worker_cpus.clone();
             let body = move || {
-                // Checked when the run was planned.
+                // Checked when the run was floodned.
                 let _ = cpu::pin_to(&cpus);
                 shared.serve((worker % shards) as usize);
             };
@@ -208,7 +206,7 @@ pub struct OldClient {
     next: usize,
 }
 
-impl Arm for OldClient {
+impl Client for OldClient {
     /// Like the kernel, item by item.
     fn queue(&mut self, slot: u32, hash: Option<u32>) {
         let shared = &*self.shared;

@@ -10,7 +10,7 @@ use sheave::base::mpscq::{Consumer, MpscQueue};
 use sheave::base::parker::{Parker, Unparker};
 use sheave::uring::io_wq::{Section, Source, Submitter, WorkFlags};
 
-use crate::args::Work;
+use super::Work;
 use sheave_load::LoadError;
 use sheave_load::engine::Engine;
 
@@ -18,7 +18,7 @@ use sheave_load::engine::Engine;
 const SPIN: Duration = Duration::from_micros(10);
 
 /// A pool as a submitter sees it.
-pub trait Arm {
+pub trait Client {
     /// Queues a slot.
     fn queue(&mut self, slot: u32, hash: Option<u32>);
     /// Hands over what was queued.
@@ -51,7 +51,7 @@ pub struct PoolEngine<A> {
     hashed: u32,
 }
 
-impl<A: Arm> PoolEngine<A> {
+impl<A: Client> PoolEngine<A> {
     /// An engine over what `arm` makes of the way back.
     pub fn new(depth: u32, hashed: u32, arm: impl FnOnce(Back) -> Result<A, LoadError>) -> Result<Self, LoadError> {
         let parker = Parker::new().map_err(|err| LoadError::run(format!("no event descriptor: {err}")))?;
@@ -70,7 +70,7 @@ impl<A: Arm> PoolEngine<A> {
     }
 }
 
-impl<A: Arm> Engine for PoolEngine<A> {
+impl<A: Client> Engine for PoolEngine<A> {
     fn expected(&self) -> i32 {
         0
     }
@@ -168,7 +168,7 @@ impl Stealing {
     }
 }
 
-impl Arm for Stealing {
+impl Client for Stealing {
     #[inline]
     fn queue(&mut self, slot: u32, hash: Option<u32>) {
         let flags = match (hash, self.short) {
