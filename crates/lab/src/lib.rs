@@ -10,14 +10,26 @@
 //! | [`point`] | the parameters of one measurement, as text and back |
 //! | [`report`] | results: the JSON, and what a verdict is worked out from |
 //! | [`exp`] | the experiments |
+//! | [`run`], [`turns`], [`interval`] | a run: its order, arms in turns, medians and intervals |
+//! | [`instructions`] | instructions per I/O, under valgrind |
+//! | [`machine`] | the machine that a run ran on |
+//! | [`table`] | the terminal |
 //! | [`wq`] | a flood of small work for worker pools, as they were and are |
 //! | [`model`] | what more cores than this machine has would do: a prediction |
 
 pub mod exp;
 pub mod experiment;
+#[cfg(test)]
+mod fake;
+pub mod instructions;
+pub mod interval;
+pub mod machine;
 pub mod model;
 pub mod point;
 pub mod report;
+pub mod run;
+pub mod table;
+pub mod turns;
 pub mod wq;
 
 pub use experiment::{ArmInfo, ArmRun, Experiment, Lab, Role, Scale, Turn, TurnEnd};
