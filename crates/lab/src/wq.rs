@@ -49,6 +49,8 @@ pub struct Flood {
     pub cpus: Vec<usize>,
     /// CPUs of workers; none for any.
     pub worker_cpus: Vec<usize>,
+    /// No worker threads: the one submitter runs the items itself while it waits. For counting instructions.
+    pub stepped: bool,
     /// Set by Ctrl-C.
     pub stop: Arc<AtomicBool>,
 }

@@ -125,6 +125,7 @@ fn plan(args: &BenchArgs, stop: Arc<AtomicBool>) -> Result<WqPlan, Failure> {
         turn: Limit::Time(turn),
         cpus: allowed(args.cpu.as_ref())?,
         worker_cpus: allowed(wq.worker_cpu.as_ref())?,
+        stepped: false,
         stop,
     };
     Ok(WqPlan { flood, pairs, arm })

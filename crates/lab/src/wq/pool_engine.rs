@@ -23,6 +23,8 @@ pub trait Client {
     fn queue(&mut self, slot: u32, hash: Option<u32>);
     /// Hands over what was queued.
     fn commit(&mut self);
+    /// In a pool without threads, runs something on this one; false when there is nothing, or there are threads.
+    fn step(&mut self) -> bool;
 }
 
 /// The workers' end of the way back.
@@ -89,6 +91,9 @@ impl<A: Client> Engine for PoolEngine<A> {
             self.collect();
             if self.ready.len() >= wait as usize {
                 return Ok(());
+            }
+            if self.arm.step() {
+                continue;
             }
             if self.clock.cycles().wrapping_sub(from) < self.spin {
                 std::hint::spin_loop();
@@ -184,5 +189,10 @@ impl Client for Stealing {
     #[inline]
     fn commit(&mut self) {
         self.submitter.commit();
+    }
+
+    #[inline]
+    fn step(&mut self) -> bool {
+        self.submitter.pool().step()
     }
 }

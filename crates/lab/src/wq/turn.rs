@@ -36,6 +36,12 @@ pub struct Turn {
 pub struct PoolFigures {
     /// Workers made.
     pub created: u64,
+    /// Times its locks were taken, and of these when somebody else had them.
+    pub taken: u64,
+    /// See above.
+    pub contended: u64,
+    /// Reads of items' words of flags, where those are counted.
+    pub flag_reads: u64,
     /// Time its locks were held and waited for, when measured.
     pub hold_ns: u64,
     /// See above.

@@ -17,6 +17,7 @@ fn flood() -> Flood {
         turn: Limit::Items(64),
         cpus: Vec::new(),
         worker_cpus: Vec::new(),
+        stepped: false,
         stop: Arc::default(),
     }
 }
