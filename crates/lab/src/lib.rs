@@ -16,7 +16,9 @@
 //! | [`table`] | the terminal |
 //! | [`wq`] | a flood of small work for worker pools, as they were and are |
 //! | [`model`] | what more cores than this machine has would do: a prediction |
+//! | [`drive`], [`meter`] | the loop of a thread; what a turn takes beside its I/O |
 
+pub mod drive;
 pub mod exp;
 pub mod experiment;
 #[cfg(test)]
@@ -25,6 +27,7 @@ pub mod instructions;
 pub mod interval;
 pub mod machine;
 pub mod model;
+pub mod meter;
 pub mod point;
 pub mod report;
 pub mod run;
