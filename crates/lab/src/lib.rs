@@ -10,6 +10,7 @@
 //! | [`point`] | the parameters of one measurement, as text and back |
 //! | [`report`] | results: the JSON, and what a verdict is worked out from |
 //! | [`exp`] | the experiments |
+//! | [`wq`] | a flood of small work for worker pools, as they were and are |
 //! | [`drive`], [`meter`] | the loop of a thread; what a turn takes beside its I/O |
 //! | [`run`], [`turns`], [`interval`] | a run: its order, arms in turns, medians and intervals |
 //! | [`instructions`] | instructions per I/O, under valgrind |
@@ -33,6 +34,7 @@ pub mod report;
 pub mod run;
 pub mod table;
 pub mod turns;
+pub mod wq;
 
 pub use experiment::{ArmInfo, ArmRun, Experiment, Lab, Role, Scale, Turn, TurnEnd};
 pub use point::{Point, Value};
