@@ -27,7 +27,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/load/src/kernel/setup.rs", "registering that ring, its file and its buffers"),
     ("crates/load/src/memcpy.rs", "asking for huge pages"),
     ("crates/load/src/sheave_engine.rs", "entries with addresses, and the buffers behind them"),
-    ("crates/cli/src/bench/wq/ring_engine.rs", "entries pushed as they are"),
+    ("crates/lab/src/wq/ring_engine.rs", "entries pushed as they are"),
     ("crates/iomap/src/io_memory.rs", "looking at the memory of an I/O that has ended"),
     ("crates/iomap/src/dio/mapped.rs", "zeroing the memory of a read from a hole"),
     ("crates/lab/src/meter.rs", "asking the host for context switches"),

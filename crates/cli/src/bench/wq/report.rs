@@ -7,8 +7,9 @@ use std::fmt::Write;
 use serde::Serialize;
 use sheave::base::units::{fmt_count, fmt_ns};
 
+use sheave_lab::wq::Turn;
+
 use super::WqPlan;
-use super::turn::Turn;
 use crate::bench::compare::median;
 
 /// Everything that is known after a run.
@@ -75,12 +76,12 @@ impl Report {
         Some(Self {
             device: "wq:",
             arm: plan.arm.name(),
-            work: plan.work.to_string(),
-            depth: plan.depth,
-            batch: plan.batch,
-            threads: plan.submitters,
-            workers: plan.workers,
-            hashed: plan.hashed,
+            work: plan.flood.work.to_string(),
+            depth: plan.flood.depth,
+            batch: plan.flood.batch,
+            threads: plan.flood.submitters,
+            workers: plan.flood.workers,
+            hashed: plan.flood.hashed,
             turns: ours.len(),
             ios,
             seconds: ours.iter().map(|turn| turn.spent.wall_ns).sum::<u64>() as f64 / 1e9,
