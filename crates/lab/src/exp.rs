@@ -3,9 +3,10 @@
 use crate::experiment::Experiment;
 
 pub mod dio_completion;
+pub mod io_wq;
 
 /// All of them, in the order in which they run. An experiment is a file of this directory and a line here.
-pub static ALL: &[&dyn Experiment] = &[&dio_completion::DioCompletion];
+pub static ALL: &[&dyn Experiment] = &[&dio_completion::DioCompletion, &io_wq::IoWq];
 
 /// The experiment of a name.
 pub fn find(id: &str) -> Option<&'static dyn Experiment> {
