@@ -152,3 +152,20 @@ fn of_thread(status: &str) -> u64 {
     };
     field("voluntary_ctxt_switches:") + field("nonvoluntary_ctxt_switches:")
 }
+
+/// The bound below which this share of the items lies.
+pub fn quantile(cells: &[(u64, u64)], share: f64) -> u64 {
+    let all: u64 = cells.iter().map(|&(_, count)| count).sum();
+    let wanted = (all as f64 * share).ceil() as u64;
+    let mut seen = 0;
+    for &(bound, count) in cells {
+        seen += count;
+        if seen >= wanted.max(1) {
+            return bound;
+        }
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests;
