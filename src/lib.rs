@@ -51,7 +51,7 @@ pub use sheave_blk::driver::Capabilities;
 pub use sheave_blk::{Device, DeviceError};
 pub use sheave_iomap::File;
 pub use sheave_uring::prep as op;
-pub use sheave_uring::{Completion, Fd, Ring, RingBuilder, RingError, RingHandle};
+pub use sheave_uring::{Completion, Fd, LateCompletions, Ring, RingBuilder, RingError, RingHandle};
 pub use sheave_vol::{Pool, Volume};
 
 /// The example of the README, tested like all others.

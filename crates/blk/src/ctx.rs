@@ -136,6 +136,8 @@ impl Core {
 struct Bdev {
     device: Device,
     legs: Vec<BdevLeg>,
+    /// Of the device's legs, when these were made of them.
+    version: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -256,6 +258,17 @@ impl IoCtx {
                 fix: "Detach one, or use the number that an earlier attach gave".into(),
             });
         }
+        let bdev = self.open_legs(device)?;
+        if free == self.bdevs.len() {
+            self.bdevs.push(None);
+        }
+        self.bdevs[free] = Some(bdev);
+        Ok(free as u16)
+    }
+
+    /// Ways to all legs of a device as it is now.
+    fn open_legs(&mut self, device: &Device) -> Result<Bdev, DeviceError> {
+        let version = device.version();
         let mut legs = Vec::with_capacity(device.legs().len());
         for leg in device.legs() {
             let hctx = match self.open_hctx(leg) {
@@ -268,12 +281,7 @@ impl IoCtx {
             let end = if device.is_whole() { u64::MAX } else { leg.start + leg.sectors };
             legs.push(BdevLeg { start: leg.start, end, offset: leg.offset, part: leg.part, hctx });
         }
-        let bdev = Bdev { device: device.clone(), legs };
-        if free == self.bdevs.len() {
-            self.bdevs.push(None);
-        }
-        self.bdevs[free] = Some(bdev);
-        Ok(free as u16)
+        Ok(Bdev { device: device.clone(), legs, version })
     }
 
     fn open_hctx(&mut self, leg: &crate::device::Leg) -> Result<u16, DeviceError> {
@@ -371,8 +379,8 @@ impl IoCtx {
         let [leg] = bdev.legs.as_slice() else {
             return self.remap_legs(id);
         };
-        if bio.end_sector() > leg.end {
-            return self.core.end_later(id, Status::IoErr);
+        if bio.end_sector() > leg.end || bdev.device.is_extended() {
+            return self.remap_odd(id);
         }
         bio.sector += leg.offset;
         bio.part = leg.part;

@@ -338,6 +338,12 @@ impl DoneList {
         self.entries.push((rq.into_tag(), status));
     }
 
+    /// Tag and status of each, in order: for a driver that stacks on others and looks at what they end.
+    #[inline]
+    pub fn entries(&self) -> &[(u16, Status)] {
+        &self.entries
+    }
+
     /// Requests in the list.
     #[inline]
     pub fn len(&self) -> usize {

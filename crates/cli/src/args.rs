@@ -14,7 +14,7 @@ mod wq;
 
 use clap::{Parser, Subcommand};
 
-pub use bench::{BenchArgs, Peer, ProgressStyle, Rw};
+pub use bench::{BenchArgs, Peer, ProgressStyle};
 pub use doctor::DoctorArgs;
 pub use value::CpuList;
 pub use wq::{Arm, Work};

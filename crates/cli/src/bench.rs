@@ -5,46 +5,33 @@
 //! | [`subject`] | what a run drives: a device, or a volume in its pool |
 //! | [`plan`] | the arguments judged together: what will be done |
 //! | [`worker`] | threads in step through fill, run, read back |
-//! | [`looper`], [`slots`], [`pattern`], [`pace`] | the measured loop and its parts |
-//! | [`verify`] | blocks that prove themselves, and the loop that checks them |
-//! | [`engine`], [`sheave_engine`], [`kernel`], [`memcpy`] | what the loops drive: ours, and the peers |
 //! | [`compare`] | two sides in turns |
-//! | [`live`], [`board`], [`progress`], [`report`](mod@report), [`io_error`] | counting, showing, and the result |
-//! | [`cpu`] | pinning and CPU time |
+//! | [`board`], [`progress`], [`report`](mod@report), [`io_error`] | showing, and the result |
 //! | [`wq`] | the worker pool, without a device |
+//!
+//! The loops, and the engines that they drive, are `sheave-load`'s.
 
 mod board;
 mod compare;
-mod cpu;
-mod engine;
 mod io_error;
-mod kernel;
-mod live;
-mod looper;
-mod memcpy;
-mod pace;
-mod pattern;
 mod plan;
 mod progress;
 mod report;
-mod sheave_engine;
-mod slots;
 mod subject;
-mod verify;
 mod worker;
 mod wq;
 
 use std::sync::{Arc, mpsc};
 
 use sheave::base::sync::atomic::Ordering;
+use sheave_load::{SheaveEngine, pattern, verify};
 
 use crate::args::BenchArgs;
 use crate::failure::Failure;
 use crate::output;
-pub use kernel::{Probe, probe};
+use crate::pool::space::Warner;
 use plan::Plan;
 use report::{Measured, Report, VerifyReport};
-use sheave_engine::SheaveEngine;
 use subject::{RawPeer, Subject};
 use worker::{Crew, Harvest};
 
@@ -55,6 +42,8 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     let plan = Plan::new(args)?;
     let subject = Subject::open(&plan)?;
+    let mut warner = subject.warner(&plan);
+    warner.iter_mut().for_each(Warner::look);
     let range = plan.range(subject.size_bytes(), subject.device().limits().logical_block)?;
     let stop = crate::signals::stop_flag()?;
     let direct = subject.device().capabilities().direct_io;
@@ -63,6 +52,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let harvests = bring_in(&crew, &subject);
     // Relaxed: all threads are joined, and the flag carries nothing but itself.
     let outcome = harvests.and_then(|harvests| report(&crew, &subject, harvests, stop.load(Ordering::Relaxed)));
+    warner.iter_mut().for_each(Warner::look);
     // A run that failed has the better words.
     let closed = subject.close();
     outcome.and(closed)
@@ -83,7 +73,7 @@ fn bring_in(crew: &Crew, subject: &Subject) -> Result<Vec<Harvest>, Failure> {
                 worker::work(
                     crew,
                     index,
-                    || SheaveEngine::new(|ring| subject.attach(ring), subject.pieces(args.bs), args),
+                    || SheaveEngine::new(|ring| subject.attach(ring), subject.pieces(args.bs), &args.engine()),
                     alive,
                 )
             };
@@ -173,5 +163,5 @@ fn size_now(crew: &Crew, subject: &Subject) -> u64 {
 /// Tells the blocks of one verified run from those of another.
 fn run_id() -> u64 {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    pattern::Rng::new(since_epoch.as_nanos() as u64 ^ (u64::from(std::process::id()) << 40)).next()
+    pattern::Rng::new(since_epoch.as_nanos() as u64 ^ (u64::from(std::process::id()) << 40)).draw()
 }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use sheave::DeviceError;
 use sheave::vol::PoolError;
+use sheave_load::LoadError;
 
 /// What the exit code says about a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +83,13 @@ impl fmt::Display for Failure {
             Some(fix) => writeln!(f, "   fix: {fix}"),
             None => Ok(()),
         }
+    }
+}
+
+impl From<LoadError> for Failure {
+    fn from(err: LoadError) -> Self {
+        let kind = if err.usage { Kind::Usage } else { Kind::Run };
+        Self { kind, cause: err.cause, fix: err.fix }
     }
 }
 

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`place`] | where a pool or volume is, as written on the command line; opening it |
 //! | [`signature`] | what lies on a device before it is formatted |
-//! | [`create`], [`info`], [`check`], [`grow`], [`scrub`] | the commands |
+//! | [`create`], [`info`], [`check`], [`grow`], [`set`], [`scrub`] | the commands |
+//! | [`space`] | the warning of a pool that is low or full |
 //!
 //! What a pool is, `docs/volumes.md` says; every rule about its content is the pool's.
 
@@ -14,7 +15,9 @@ mod grow;
 pub mod info;
 pub mod place;
 mod scrub;
+mod set;
 pub mod signature;
+pub mod space;
 
 use crate::args::pool::{PoolArgs, PoolCommand};
 use crate::failure::Failure;
@@ -26,6 +29,7 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
         PoolCommand::Info(args) => info::run(args),
         PoolCommand::Check(args) => check::run(args),
         PoolCommand::Grow(args) => grow::run(args),
+        PoolCommand::Set(args) => set::run(args),
         PoolCommand::Scrub(args) => scrub::run(args),
     }
 }

@@ -1,5 +1,5 @@
 //! What `--verify` says is on the device is in the file: read by the system's own calls, and checked by the layout that
-//! `crates/cli/src/bench/verify/block.rs` documents, with a checksum computed in another way.
+//! `crates/load/src/verify/block.rs` documents, with a checksum computed in another way.
 
 mod sheave;
 

@@ -133,6 +133,60 @@ fn a_pool_grows_with_its_file() {
 }
 
 #[test]
+fn a_pool_that_is_low_or_full_says_so() {
+    if no_io_uring() {
+        return;
+    }
+    // V21.
+    let dir = Dir::new();
+    let made = dir.ok("pool create p.img --size 64M --low-water 50% --json").json();
+    assert_eq!((&made["pool"]["state"], &made["pool"]["low_water"]), (&"ok".into(), &"50%".into()), "{made}");
+    fs::write(dir.path("raw"), vec![5; 40 << 20]).expect("an image");
+    let said = dir.ok("volume import raw p.img#v");
+    assert_eq!(said.err.matches("warning: the pool p.img is low").count(), 1, "{}", said.err);
+    for word in ["sheave pool grow 'p.img'", "discard", "delete volumes", "its mark is 32 MiB"] {
+        assert!(said.err.contains(word), "no `{word}` in\n{}", said.err);
+    }
+    let info = dir.ok("pool info p.img --json").json();
+    assert_eq!((&info["state"], &info["metadata_low"]), (&"low".into(), &false.into()), "{info}");
+    assert_eq!(bytes(&info, "low_water_bytes"), 32 << 20);
+    assert!(dir.ok("pool info p.img").out.contains("space  low (low below 50 %, 32 MiB)"));
+    // Another mark, and there is enough.
+    let set = dir.ok("pool set p.img --low-water 1M --json").json();
+    assert_eq!(
+        (&set["state"], &set["low_water"], bytes(&set, "low_water_bytes")),
+        (&"ok".into(), &"1048576".into(), 1 << 20)
+    );
+    dir.ok("volume create p.img#w --size 1G");
+    let bench = "bench vol:p.img#w --rw randwrite --range 1M --ios 16 --progress none --overwrite";
+    assert!(!dir.ok(bench).err.contains("warning"));
+    dir.ok("pool set p.img --low-water 60%");
+    assert_eq!(dir.ok(bench).err.matches("warning: the pool p.img is low").count(), 1);
+    assert!(!dir.ok(&bench.replace("randwrite", "randread")).err.contains("warning"), "it takes no space");
+    assert!(dir.ok("pool set p.img --low-water off").out.contains("ok (no low-water mark)"));
+    // Full: the error says what to do, and is enough.
+    refused(&dir.run("volume import raw p.img#x"), 1, &["make room", "sheave pool grow"]);
+    assert_eq!(dir.ok("pool info p.img --json").json()["state"], "ok", "the failed import left nothing");
+    fs::write(dir.path("much"), vec![6; 17 << 20]).expect("an image");
+    dir.ok("pool set p.img --low-water 1%");
+    let mut said = dir.run("volume import much p.img#y");
+    while said.code == 0 {
+        fs::write(dir.path("much"), vec![6; 1 << 20]).expect("an image");
+        said = dir.run(&format!("volume import much p.img#y{}", dir.ok("volume list p.img --json").out.len()));
+    }
+    let free = bytes(&dir.ok("pool info p.img --json").json(), "free_bytes") as usize;
+    fs::write(dir.path("much"), vec![6; free]).expect("an image");
+    let said = dir.ok("volume import much p.img#z");
+    assert_eq!(said.err.matches("is full: what needs new space fails, all else goes on").count(), 1, "{}", said.err);
+    assert_eq!(dir.ok("pool info p.img --json").json()["state"], "full");
+    for mark in ["0%", "100%", "x", "0", "-1"] {
+        let said = dir.run(&format!("pool set p.img --low-water={mark}"));
+        assert_eq!(said.code, 2, "{mark}: {}", said.err);
+    }
+    assert_eq!(dir.run("pool set p.img").code, 2, "nothing to set");
+}
+
+#[test]
 fn a_pool_on_two_files() {
     if no_io_uring() {
         return;

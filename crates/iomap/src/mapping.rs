@@ -23,6 +23,13 @@ pub const MAP_DIRTY: u8 = 1 << 2;
 ///
 /// [`File::end_summed`]: crate::File::end_summed
 pub const MAP_SUMMED: u8 = 1 << 3;
+/// A write completes in the issuer's task at the earliest, and not where the device's completion is reaped.
+pub const MAP_TASK: u8 = 1 << 4;
+/// A write completes in a worker, where the file hears of it ([`File::end_write`]) if nothing else takes it there. For
+/// files that have more to do then than the other flags say; the data may still go with FUA.
+///
+/// [`File::end_write`]: crate::File::end_write
+pub const MAP_WORKER: u8 = 1 << 5;
 
 /// Where the bytes `offset..offset + len` of a file lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,9 +10,14 @@
 //! | [`point`] | the parameters of one measurement, as text and back |
 //! | [`report`] | results: the JSON, and what a verdict is worked out from |
 //! | [`exp`] | the experiments |
+//! | [`model`] | what more cores than this machine has would do: a prediction |
+//! | [`drive`], [`meter`] | the loop of a thread; what a turn takes beside its I/O |
 
+pub mod drive;
 pub mod exp;
 pub mod experiment;
+pub mod model;
+pub mod meter;
 pub mod point;
 pub mod report;
 

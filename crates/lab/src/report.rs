@@ -175,7 +175,7 @@ impl InstructionRow {
 }
 
 /// A model's curves, and how well it reproduces what was measured. Shown as a prediction, never as a measurement.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Prediction {
     /// What it assumes, in a sentence or two.
     pub assumes: String,
@@ -183,7 +183,9 @@ pub struct Prediction {
     pub inputs: Vec<(String, f64, &'static str)>,
     /// Against what was measured here.
     pub fit: Vec<Fit>,
-    /// The curves; empty when the fit is off by more than 10 %.
+    /// Why there are no curves: what the fit is off by, if it is more than 10 %.
+    pub not_shown: Option<String>,
+    /// The curves; empty when they are not shown.
     pub curves: Vec<Curve>,
 }
 

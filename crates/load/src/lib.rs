@@ -1,12 +1,33 @@
-//! The load generator that `sheave bench` and `sheave lab` share.
+//! The load generator that `sheave bench` and `sheave lab` share: whatever they compare, the loop is the same.
+//!
+//! A roof's library: it drives the library that programs embed, and nothing on the floors knows of it.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`error`] | why a load could not be driven, with its fix |
-//! | [`rw`] | kinds of work |
+//! | [`looper`], [`slots`], [`pattern`], [`pace`] | the measured loop and its parts |
+//! | [`verify`] | blocks that prove themselves, and the loop that checks them |
+//! | [`engine`], [`sheave_engine`], [`kernel`], [`memcpy`] | what the loops drive: ours, and the peers |
+//! | [`live`] | counts and latencies while a run goes on |
+//! | [`cpu`] | pinning and CPU time |
+//! | [`rw`], [`error`] | kinds of work, and why a load could not be driven |
 
+pub mod cpu;
+pub mod engine;
 pub mod error;
+pub mod kernel;
+pub mod live;
+pub mod looper;
+pub mod memcpy;
+pub mod pace;
+pub mod pattern;
 pub mod rw;
+pub mod sheave_engine;
+pub mod slots;
+pub mod verify;
 
+pub use engine::Engine;
 pub use error::LoadError;
+pub use looper::{IoError, Lane, Looper, Until};
+pub use pattern::Pattern;
 pub use rw::Rw;
+pub use sheave_engine::{EngineOpts, SheaveEngine};

@@ -35,6 +35,17 @@ impl Rw {
         }
     }
 
+    /// What it does, for help.
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::Read => "Read from front to back",
+            Self::Write => "Write from front to back",
+            Self::Randread => "Read at random",
+            Self::Randwrite => "Write at random",
+            Self::Randrw => "Read and write at random",
+        }
+    }
+
     /// Whether blocks are taken at random.
     pub fn random(self) -> bool {
         !matches!(self, Self::Read | Self::Write)

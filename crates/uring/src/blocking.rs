@@ -68,6 +68,7 @@ impl Ring {
                 let res = req.kiocb.result();
                 self.synced(slot, res);
             } else {
+                self.core.late.count(req.kiocb.plan);
                 let next = dio::next(&req.kiocb);
                 self.go_on(slot, next);
             }

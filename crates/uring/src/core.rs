@@ -10,7 +10,7 @@ use sheave_blk::bio::BVec;
 use sheave_iomap::dio::{OpenFile, Scratch};
 use sheave_iomap::mapping::Pieces;
 
-use crate::cqe::Cqe;
+use crate::cqe::{Cqe, LateCompletions};
 use crate::io_wq::RingWq;
 use crate::prep::Owned;
 use crate::queues::Queues;
@@ -64,6 +64,8 @@ pub(crate) struct Core {
     pub(crate) nr_queued: u32,
     /// Slots whose I/O has ended and that complete as their plan says.
     pub(crate) tasks: VecDeque<u32>,
+    /// How many completed as their plan says, and not inline.
+    pub(crate) late: LateCompletions,
     /// Files for which somebody waits in a batch that may begin.
     pub(crate) gathering: Vec<u32>,
     /// What the engine needs while it issues.
@@ -123,6 +125,7 @@ impl Core {
             batch_tail: 0,
             nr_queued: 0,
             tasks: VecDeque::with_capacity(room),
+            late: LateCompletions::default(),
             gathering: Vec::new(),
             scratch: Scratch::default(),
             plain_ident: Ident::default(),

@@ -1,7 +1,8 @@
-//! The completion queue entry: the kernel's `struct io_uring_cqe`, 16 bytes.
+//! The completion queue entry: the kernel's `struct io_uring_cqe`, 16 bytes; and how many did not come at once.
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Errno;
+use sheave_iomap::CompletionPlan;
 
 use crate::prep::Owned;
 
@@ -18,6 +19,25 @@ pub struct Cqe {
 }
 
 const _: () = assert!(size_of::<Cqe>() == 16);
+
+/// How many I/Os of a ring did not complete where the device's completion was reaped, since the ring began: see
+/// [`CompletionPlan`]. Only files with mappings have such, and I/O that failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LateCompletions {
+    /// In the ring's task work: what failed, or is verified.
+    pub in_task: u64,
+    /// By a worker: writes with work to be done after the data, such as first writes and syncs.
+    pub in_worker: u64,
+}
+
+impl LateCompletions {
+    pub(crate) fn count(&mut self, plan: CompletionPlan) {
+        match plan {
+            CompletionPlan::Inline | CompletionPlan::Task => self.in_task += 1,
+            CompletionPlan::Worker => self.in_worker += 1,
+        }
+    }
+}
 
 /// A completion as [`Ring::completions`](crate::Ring::completions) gives it: the CQE, and the buffer that the
 /// operation owned.

@@ -56,7 +56,7 @@ mod timers;
 mod user_memory;
 
 pub use builder::RingBuilder;
-pub use cqe::Completion;
+pub use cqe::{Completion, LateCompletions};
 pub use error::{RingError, SendError, SqFull};
 pub use io_wq::{Account, IoWq, IoWqBuilder};
 pub use ring::{Completions, Ring};

@@ -24,7 +24,7 @@ use sheave_iomap::{File, RawFile};
 
 use crate::builder::RingBuilder;
 use crate::core::Core;
-use crate::cqe::Completion;
+use crate::cqe::{Completion, LateCompletions};
 use crate::error::{RingError, SqFull};
 use crate::io_wq::IoWq;
 use crate::prep::{Entry, Late, Owned, When};
@@ -364,6 +364,12 @@ impl Ring {
     /// Requests submitted and not yet completed.
     pub fn in_flight(&self) -> u32 {
         self.core.reqs.live()
+    }
+
+    /// How many I/Os did not complete at once where they were reaped, but later: a share that is not small says why
+    /// writes are slow.
+    pub fn late_completions(&self) -> LateCompletions {
+        self.core.late
     }
 
     /// Whether completions wait behind a full CQ (`IORING_SQ_CQ_OVERFLOW`).

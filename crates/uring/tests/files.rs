@@ -4,7 +4,9 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use sheave_base::status::Status;
@@ -12,10 +14,10 @@ use sheave_blk::Device;
 use sheave_blk::bio::Op;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::WriteDone;
-use sheave_iomap::mapping::Intent;
+use sheave_iomap::mapping::{Intent, MAP_TASK, MAP_WORKER};
 use sheave_iomap::{File, Mapping, MappingKind};
 use sheave_uring::sqe::{RWF_DSYNC, RWF_NOWAIT, Sqe, opcode};
-use sheave_uring::{Fd, Ring, prep};
+use sheave_uring::{Fd, LateCompletions, Ring, prep};
 
 use support::{Puppet, buf, fsync, nop, push, reaped, ring, run, rw};
 
@@ -143,6 +145,55 @@ fn a_sync_that_the_file_leaves_to_the_device_is_a_flush() {
         assert_eq!(run(&mut ring, &[write(fd, RWF_DSYNC, 2)]), [(2, written)]);
         assert_eq!(ops(&puppet).len(), flushes + 1 + flushes, "write, then flush");
         assert_eq!(file.log(), ["sync", "sync"], "plain written space has no completion work");
+    }
+}
+
+/// Written space whose writes complete where the file says.
+#[derive(Debug)]
+struct Asks {
+    device: Device,
+    flags: u8,
+    /// Ends of writes that it heard of, each on another thread than the ring's.
+    told: AtomicU32,
+    ring: ThreadId,
+}
+
+impl File for Asks {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn size_bytes(&self) -> u64 {
+        1 << 20
+    }
+
+    fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
+        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: self.flags })
+    }
+
+    fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
+        assert_ne!(std::thread::current().id(), self.ring);
+        self.told.fetch_add(1, Ordering::Relaxed);
+        if done.status.is_ok() { Ok(()) } else { Err(done.status) }
+    }
+}
+
+#[test]
+fn writes_complete_where_the_file_asks_and_the_ring_says_how_many() {
+    let late = |in_task, in_worker| LateCompletions { in_task, in_worker };
+    for (flags, expected) in [(0, late(0, 0)), (MAP_TASK, late(6, 0)), (MAP_WORKER, late(0, 6))] {
+        let device = Puppet::new().device();
+        let ring_thread = std::thread::current().id();
+        let file = Arc::new(Asks { device, flags, told: AtomicU32::new(0), ring: ring_thread });
+        let mut ring = ring();
+        let fd = ring.attach_file(file.clone()).unwrap();
+        let ended = run(&mut ring, &(0..6).map(|n| write(fd, 0, n)).collect::<Vec<_>>());
+        assert!(ended.len() == 6 && ended.iter().all(|&(_, res)| res == 4096), "{ended:?}");
+        assert_eq!(ring.late_completions(), expected);
+        assert_eq!(u64::from(file.told.load(Ordering::Relaxed)), expected.in_worker);
+        let read = rw(opcode::READ, fd, 0, 1 << 24, 4096, 7);
+        assert_eq!(run(&mut ring, &[read]), [(7, 4096)]);
+        assert_eq!(ring.late_completions(), expected, "a read has nothing to wait for");
     }
 }
 

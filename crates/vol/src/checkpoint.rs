@@ -105,8 +105,10 @@ impl PoolInner {
         let State { tree, .. } = &mut *state;
         tree.pages.put(&plan.replaced, &mut tree.units);
         state.sb = plan.sb.twin();
+        state.durable_seq = state.durable_seq.max(state.sb.replay_seq);
         state.failed = clean;
         self.committed(&mut state, plan.taken);
+        self.survey_space(&mut state);
         self.wake();
         Ok(())
     }

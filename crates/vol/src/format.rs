@@ -177,6 +177,10 @@ pub struct SuperblockBody {
     pub sums_root: Child,
     /// Level of that page.
     pub sums_level: U32,
+    /// Free bytes below which the pool is low; 0: the next field says it.
+    pub low_water: U64,
+    /// The same in percent of the pool; 0 in both: there is no mark.
+    pub low_water_percent: U32,
 }
 
 /// A member of a concatenation.

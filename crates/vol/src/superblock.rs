@@ -14,7 +14,7 @@ use crate::block::{Block, Head, open, require_zero_tail, seal};
 use crate::damage::{Damage, require};
 use crate::format::*;
 use crate::page::PageRef;
-use crate::pool::Checksum;
+use crate::pool::{Checksum, LowWater};
 
 /// A pool's description.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +57,8 @@ pub struct Superblock {
     pub sums: PageRef,
     /// Level of that page.
     pub sums_level: u16,
+    /// Free space below which the pool is low.
+    pub low_water: LowWater,
 }
 
 impl Superblock {
@@ -87,6 +89,11 @@ impl Superblock {
         }
         body.sums_root = self.sums.to_disk();
         body.sums_level = u32::from(self.sums_level).into();
+        match self.low_water {
+            LowWater::Off => {}
+            LowWater::Bytes(bytes) => body.low_water = bytes.into(),
+            LowWater::Percent(percent) => body.low_water_percent = percent.into(),
+        }
         block.fill(0);
         block[HEADER..HEADER + size_of::<SuperblockBody>()].copy_from_slice(body.as_bytes());
         let head = Head {
@@ -137,6 +144,7 @@ impl Superblock {
             sums: PageRef::from_disk(&body.sums_root),
             sums_level: u16::try_from(body.sums_level.get())
                 .map_err(|_| Damage::field("sums_level", body.sums_level.get(), "is beyond the highest level"))?,
+            low_water: low_water(body)?,
         };
         require(body.state.get() & !STATE_CLEAN == 0, "state", body.state.get(), "has unknown bits")?;
         require(body.journal_start.get() == JOURNAL_START, "journal_start", body.journal_start.get(), "is not 8192")?;
@@ -221,6 +229,15 @@ fn checksum_kind(body: &SuperblockBody) -> Result<Checksum, Damage> {
     let flagged = body.incompat.get() & INCOMPAT_SUMS != 0;
     require(flagged == (sums != SUMS_NONE), "sums", sums, "contradicts the features")?;
     Ok(checksum)
+}
+
+fn low_water(body: &SuperblockBody) -> Result<LowWater, Damage> {
+    match (body.low_water.get(), body.low_water_percent.get()) {
+        (0, 0) => Ok(LowWater::Off),
+        (bytes, 0) => Ok(LowWater::Bytes(bytes)),
+        (0, percent @ 1..=99) => Ok(LowWater::Percent(percent)),
+        (_, percent) => Err(Damage::field("low_water_percent", percent, "is more than 99, or not alone")),
+    }
 }
 
 fn members(body: &SuperblockBody) -> Result<Vec<(u64, u64)>, Damage> {

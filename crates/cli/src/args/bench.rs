@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use sheave_load::{EngineOpts, Rw};
 
 use super::value;
 
@@ -42,7 +43,7 @@ pub struct BenchArgs {
     pub spec: String,
 
     /// What to do to it.
-    #[arg(long, value_enum, default_value = "randread", help_heading = "Work")]
+    #[arg(long, value_parser = value::rw(), default_value = "randread", help_heading = "Work")]
     pub rw: Rw,
 
     /// Bytes of one I/O.
@@ -170,46 +171,18 @@ pub struct BenchArgs {
     pub progress: ProgressStyle,
 }
 
-/// Kinds of work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Rw {
-    /// Read from front to back.
-    Read,
-    /// Write from front to back.
-    Write,
-    /// Read at random.
-    Randread,
-    /// Write at random.
-    Randwrite,
-    /// Read and write at random.
-    Randrw,
-}
-
-impl Rw {
-    /// The name on the command line and in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Randread => "randread",
-            Self::Randwrite => "randwrite",
-            Self::Randrw => "randrw",
+impl BenchArgs {
+    /// How the ring of a thread is set up.
+    pub fn engine(&self) -> EngineOpts {
+        EngineOpts {
+            depth: self.depth,
+            bs: self.bs,
+            poll: self.poll.is_on(),
+            stats: self.stats.is_on(),
+            fixed_buffers: self.fixed_buffers.is_on(),
+            dsync: self.dsync,
+            ioprio: 0,
         }
-    }
-
-    /// Whether blocks are taken at random.
-    pub fn random(self) -> bool {
-        !matches!(self, Self::Read | Self::Write)
-    }
-
-    /// Whether some I/Os read.
-    pub fn reads(self) -> bool {
-        !matches!(self, Self::Write | Self::Randwrite)
-    }
-
-    /// Whether some I/Os write.
-    pub fn writes(self) -> bool {
-        !matches!(self, Self::Read | Self::Randread)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Arguments of `sheave pool`.
 
 use clap::{Args, Subcommand, ValueEnum};
+use sheave::vol::LowWater;
 
 use super::value;
 use crate::pool::place::PoolPlace;
@@ -16,9 +17,16 @@ Examples:
   sheave pool info pool.img
   sheave pool check pool.img --dry-run
   sheave pool grow pool.img --size 20G
+  sheave pool set pool.img --low-water 15%
 
 A pool is open in one process at a time. Volumes in it: sheave volume --help.
 Exit code: 0 done, 1 it failed or a check found something, 2 the command line makes no sense.";
+
+const SET_EXAMPLES: &str = "\
+Examples:
+  sheave pool set pool.img --low-water 15%
+  sheave pool set pool.img --low-water 200G
+  sheave pool set pool.img --low-water off";
 
 /// What `sheave pool` is asked.
 #[derive(Debug, Args)]
@@ -40,6 +48,8 @@ pub enum PoolCommand {
     Check(CheckArgs),
     /// Take in what the file or device has grown by.
     Grow(GrowArgs),
+    /// Change what can be changed of a pool.
+    Set(SetArgs),
     /// Read all data and compare it with its checksums.
     Scrub(ScrubArgs),
 }
@@ -85,6 +95,10 @@ pub struct CreateArgs {
     /// Checksums of data.
     #[arg(long, value_enum, default_value = "none")]
     pub checksum: ChecksumArg,
+
+    /// Free space below which the pool counts as low and commands warn: of the pool (10%), bytes (5G), or off.
+    #[arg(long, value_name = "MARK", value_parser = value::low_water, default_value = "10%")]
+    pub low_water: LowWater,
 
     /// Overwrite what is there, without asking.
     #[arg(long)]
@@ -141,6 +155,23 @@ pub struct GrowArgs {
     /// Make the file this large first [default: take in what is there].
     #[arg(long, value_name = "SIZE", value_parser = value::size)]
     pub size: Option<u64>,
+
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `sheave pool set`.
+#[derive(Debug, Args)]
+#[command(after_help = SET_EXAMPLES)]
+pub struct SetArgs {
+    /// The pool.
+    #[arg(value_name = "POOL")]
+    pub pool: PoolPlace,
+
+    /// Free space below which the pool counts as low and commands warn: of the pool (10%), bytes (5G), or off.
+    #[arg(long, value_name = "MARK", value_parser = value::low_water, required = true)]
+    pub low_water: LowWater,
 
     /// Print one JSON object instead of text.
     #[arg(long)]

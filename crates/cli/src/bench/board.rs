@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use sheave::base::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::bench::live::{Counts, report_histogram};
-use crate::bench::looper::Lane;
+use sheave_load::live::{Counts, report_histogram};
+use sheave_load::looper::Lane;
 
 /// What the threads are doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Board {
     pub fn new(threads: u32) -> Self {
         let stage = Stage { phase: Phase::Setup, goal: Goal::Ios(0), since: Instant::now(), number: 0 };
         Self {
-            lanes: (0..threads).map(|_| Arc::new(Lane::new())).collect(),
+            lanes: (0..threads).map(|_| Arc::new(Lane::default())).collect(),
             stage: Mutex::new(stage),
             pairs_done: AtomicU64::new(0),
         }

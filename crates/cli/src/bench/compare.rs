@@ -12,17 +12,17 @@ use serde::Serialize;
 
 use crate::args::Peer;
 use crate::bench::board::Board;
-use crate::bench::cpu::{CpuMeter, Spent};
-use crate::bench::engine::Engine;
-use crate::bench::kernel::{KernelRing, Setup};
-use crate::bench::looper::{IoError, Lane, Looper, Until};
-use crate::bench::memcpy::Memcpy;
-use crate::bench::pace::Unpaced;
-use crate::bench::pattern::Pattern;
 use crate::bench::plan::{Part, Plan, Target, open_peer_file};
-use crate::bench::sheave_engine::SheaveEngine;
 use crate::bench::subject::RawPeer;
 use crate::failure::Failure;
+use sheave_load::cpu::{CpuMeter, Spent};
+use sheave_load::engine::Engine;
+use sheave_load::kernel::{KernelRing, Setup};
+use sheave_load::looper::{IoError, Lane, Looper, Until};
+use sheave_load::memcpy::Memcpy;
+use sheave_load::pace::Unpaced;
+use sheave_load::pattern::Pattern;
+use sheave_load::sheave_engine::SheaveEngine;
 
 /// One turn of one side.
 #[derive(Clone, Copy, Debug, Default)]
@@ -188,18 +188,18 @@ impl Theirs {
         let (poll, batch) = (args.poll.is_on(), arena.plan.batch);
         let setup = Setup { file, depth: args.depth, batch, bs: args.bs, poll, workers: None };
         let ring = KernelRing::new(setup)?;
-        let lane = std::sync::Arc::new(Lane::new());
+        let lane = std::sync::Arc::new(Lane::default());
         Ok(Self::Kernel { looper: Box::new(Looper::new(ring, args.depth, arena.plan.batch, 0, lane)), name })
     }
 
     /// The device without the volume, written once, as the volume is.
     fn raw(arena: &Arena<'_>, raw: &RawPeer) -> Result<Self, Failure> {
         let args = &arena.plan.args;
-        let engine = SheaveEngine::new(|ring| ring.attach(&raw.device), 1, args)?;
-        let mut looper = Looper::new(engine, args.depth, arena.plan.batch, 0, std::sync::Arc::new(Lane::new()));
+        let engine = SheaveEngine::new(|ring| ring.attach(&raw.device), 1, &args.engine())?;
+        let mut looper = Looper::new(engine, args.depth, arena.plan.batch, 0, std::sync::Arc::new(Lane::default()));
         let stop = std::sync::Arc::default();
         let base = arena.part.base + raw.base;
-        let mut all = Pattern::new(crate::args::Rw::Write, 0, base, args.bs, arena.part.blocks, 0);
+        let mut all = Pattern::new(sheave_load::Rw::Write, 0, base, args.bs, arena.part.blocks, 0);
         looper.run(&mut all, &Until { runtime: None, ios: arena.part.blocks, stop }, &mut Unpaced)?;
         match looper.first_error() {
             Some(error) => Err(raw_failed(error)),

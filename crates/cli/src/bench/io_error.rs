@@ -2,8 +2,8 @@
 
 use sheave::base::status::Errno;
 
-use crate::bench::looper::IoError;
 use crate::failure::Failure;
+use sheave_load::looper::IoError;
 
 /// Puts an error into words; `size_bytes` is the device's size now.
 pub fn explain(error: IoError, bs: u32, size_bytes: u64) -> Failure {

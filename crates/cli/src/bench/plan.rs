@@ -5,13 +5,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::args::{BenchArgs, Peer, Rw};
-use crate::bench::{cpu, subject};
+use sheave_load::verify::generations::MAX_BLOCKS;
+use sheave_load::{Rw, cpu};
+
+use crate::args::{BenchArgs, Peer};
+use crate::bench::subject;
 use crate::failure::Failure;
 use crate::pool::place::VolumePlace;
-
-/// Most blocks a verified run keeps generations of: four bytes each, so 1 GiB of memory.
-pub const MAX_VERIFY_BLOCKS: u64 = 256 << 20;
 
 /// What kind of device a spec names, as far as the run cares.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,11 +127,11 @@ impl Plan {
             ))
             .fix("use a larger device (size=...), or a smaller --bs"));
         }
-        if self.args.verify && blocks > MAX_VERIFY_BLOCKS {
+        if self.args.verify && blocks > MAX_BLOCKS {
             return Err(Failure::usage(format!(
-                "--verify keeps generations of {MAX_VERIFY_BLOCKS} blocks at most in memory; here are {blocks}"
+                "--verify keeps generations of {MAX_BLOCKS} blocks at most in memory; here are {blocks}"
             ))
-            .fix(format!("use a larger --bs, or --range {}", MAX_VERIFY_BLOCKS * u64::from(bs))));
+            .fix(format!("use a larger --bs, or --range {}", MAX_BLOCKS * u64::from(bs))));
         }
         Ok(blocks * u64::from(bs))
     }

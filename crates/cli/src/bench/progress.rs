@@ -12,8 +12,8 @@ use sheave::base::units::{fmt_bytes, fmt_count, fmt_ns};
 
 use crate::args::{BenchArgs, ProgressStyle};
 use crate::bench::board::{Board, Goal, Phase, Stage};
-use crate::bench::cpu::CpuMeter;
-use crate::bench::live::Counts;
+use sheave_load::cpu::CpuMeter;
+use sheave_load::live::Counts;
 
 /// How often a bar is drawn, and a line written.
 const BAR_TICK: Duration = Duration::from_millis(250);

@@ -9,10 +9,10 @@ use serde::Serialize;
 use sheave::base::units::{fmt_bytes, fmt_count, fmt_ns};
 
 use crate::bench::compare::Comparison;
-use crate::bench::cpu::Spent;
-use crate::bench::live::Counts;
 use crate::bench::plan::Plan;
-use crate::bench::verify::{Tally, wrong::WrongJson};
+use sheave_load::cpu::Spent;
+use sheave_load::live::Counts;
+use sheave_load::verify::{Tally, wrong::WrongJson};
 
 mod bars;
 

@@ -16,17 +16,18 @@ use sheave::base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::bench::board::{Board, Goal, Phase};
 use crate::bench::compare::{self, Arena, Comparison};
-use crate::bench::cpu::{self, CpuMeter, Spent, Watch};
-use crate::bench::engine::Engine;
-use crate::bench::live::Counts;
-use crate::bench::looper::{IoError, Looper, Until};
-use crate::bench::pace::{Pace, Unpaced};
-use crate::bench::pattern::Pattern;
 use crate::bench::plan::{Part, Plan};
 use crate::bench::subject::RawPeer;
-use crate::bench::verify::checker::Task;
-use crate::bench::verify::{Checker, Tally, Wrong};
 use crate::failure::Failure;
+use sheave_load::LoadError;
+use sheave_load::cpu::{self, CpuMeter, Spent, Watch};
+use sheave_load::engine::Engine;
+use sheave_load::live::Counts;
+use sheave_load::looper::{IoError, Looper, Until};
+use sheave_load::pace::{Pace, Unpaced};
+use sheave_load::pattern::Pattern;
+use sheave_load::verify::checker::Task;
+use sheave_load::verify::{Checker, Tally, Wrong};
 
 /// What all threads of a run share.
 pub struct Crew {
@@ -157,7 +158,7 @@ impl Crew {
 pub fn work<E: Engine>(
     crew: &Crew,
     index: u32,
-    make: impl FnOnce() -> Result<E, Failure>,
+    make: impl FnOnce() -> Result<E, LoadError>,
     _alive: Sender<()>,
 ) -> Result<Harvest, Failure> {
     let pinned = match crew.plan.cpus.get(index as usize) {
@@ -166,7 +167,7 @@ pub fn work<E: Engine>(
     };
     let engine = pinned.and_then(|()| make());
     if !crew.gate(engine.is_ok(), || ()) {
-        return engine.map(|_| Harvest::default());
+        return Ok(engine.map(|_| Harvest::default())?);
     }
     if crew.plan.args.verify { verified(crew, index, engine?) } else { measured(crew, index, engine?) }
 }
@@ -180,7 +181,7 @@ fn measured<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
     if plan.fill {
         crew.gate(true, || crew.board.enter(Phase::Fill, crew.fill_goal()));
         let part = plan.fill_part(crew.range, index);
-        let mut pattern = Pattern::new(crate::args::Rw::Write, 0, part.base, args.bs, part.blocks, 0);
+        let mut pattern = Pattern::new(sheave_load::Rw::Write, 0, part.base, args.bs, part.blocks, 0);
         let until = Until { ios: part.blocks, ..crew.until_end() };
         filled = looper.run(&mut pattern, &until, &mut Unpaced);
     }
@@ -221,7 +222,7 @@ fn measured<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
                 }
                 None => looper.run(&mut pattern, &until, &mut Unpaced),
             };
-            run.map(|()| None)
+            run.map(|()| None).map_err(Failure::from)
         }
     };
     crew.gate(outcome.is_ok(), || crew.end_run());
@@ -255,7 +256,7 @@ fn verified<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
         }
     };
     if !crew.gate(made.is_ok(), enter_fill) {
-        return made.map(|_| Harvest::default());
+        return Ok(made.map(|_| Harvest::default())?);
     }
     let mut checker = made?;
     let filled = if args.rw.reads() { checker.fill(&crew.until_end()) } else { Ok(()) };
@@ -265,7 +266,7 @@ fn verified<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
     };
     let well = filled.is_ok() && !checker.failed();
     if !crew.gate(well, begin) {
-        return filled.map(|()| harvest(checker, Counts::default()));
+        return Ok(filled.map(|()| harvest(checker, Counts::default()))?);
     }
     let until = crew.until(index);
     let ran = match plan.rate() {
@@ -283,7 +284,7 @@ fn verified<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
         }
     };
     if !crew.gate(ran.is_ok() && !checker.failed(), enter_read_back) {
-        return ran.map(|()| harvest(checker, counts));
+        return Ok(ran.map(|()| harvest(checker, counts))?);
     }
     if args.rw.writes() {
         checker.read_back(&crew.until_end())?;

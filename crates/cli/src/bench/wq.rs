@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::args::{Arm, BenchArgs, CpuList, Peer, Work};
-use crate::bench::cpu;
 use crate::failure::Failure;
 use crate::output;
 use report::Report;
+use sheave_load::cpu;
 use side::Side;
 
 mod arms;

@@ -5,7 +5,7 @@
 use std::fs;
 
 use super::Check;
-use crate::bench::{Probe, probe};
+use sheave_load::kernel::{Probe, probe};
 
 /// Oldest kernel on which `file:` works.
 const OLDEST: (u32, u32) = (5, 11);

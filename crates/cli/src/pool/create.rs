@@ -75,6 +75,7 @@ fn format(args: &CreateArgs, options: &str) -> Result<(Option<String>, Pool), Fa
         unit_bytes: args.block,
         journal_bytes: args.journal,
         checksum: args.checksum.kind(),
+        low_water: args.low_water,
         uuid: None,
         overwrite: replaced.is_some(),
     };

@@ -8,6 +8,7 @@ use serde::Serialize;
 use sheave::base::units::fmt_bytes;
 
 use crate::args::ProgressStyle;
+use crate::pool::space::Warner;
 
 /// How often a bar is drawn, and a line written.
 const BAR_TICK: Duration = Duration::from_millis(250);
@@ -23,6 +24,8 @@ pub struct Progress {
     done: u64,
     since: Instant,
     next: Instant,
+    /// Of the pool that is written to.
+    warner: Option<Warner>,
 }
 
 /// A line for programs.
@@ -56,7 +59,21 @@ impl Progress {
         });
         let since = Instant::now();
         let tick = if bar.is_some() { BAR_TICK } else { LINE_TICK };
-        Self { what, style, bar, total, done: 0, since, next: since + tick }
+        Self { what, style, bar, total, done: 0, since, next: since + tick, warner: None }
+    }
+
+    /// Warns of a pool that has little space, now or in the course of the copy.
+    pub fn warn(&mut self, warner: Warner) {
+        self.warner = Some(warner);
+        self.look();
+    }
+
+    fn look(&mut self) {
+        match (&mut self.warner, &self.bar) {
+            (Some(warner), Some(bar)) => bar.suspend(|| warner.look()),
+            (Some(warner), None) => warner.look(),
+            (None, _) => {}
+        }
     }
 
     /// So many bytes more are done.
@@ -66,6 +83,7 @@ impl Progress {
         if now < self.next {
             return;
         }
+        self.look();
         match &self.bar {
             Some(bar) => {
                 bar.set_position(self.share().map_or(0, |share| (share * 1000.0) as u64));
@@ -80,7 +98,8 @@ impl Progress {
     }
 
     /// Ends, and gives the time that it took.
-    pub fn finish(self) -> Duration {
+    pub fn finish(mut self) -> Duration {
+        self.look();
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }

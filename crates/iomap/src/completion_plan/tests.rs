@@ -17,6 +17,9 @@ struct Case {
     shared: bool,
     new: bool,
     dirty: bool,
+    /// The file asks for the issuer's task, or for a worker.
+    task: bool,
+    worker: bool,
     end: u64,
     fua_or_no_cache: bool,
 }
@@ -25,6 +28,7 @@ impl Case {
     fn decide(self) -> Decision {
         let bit = |on: bool, bit: u8| if on { bit } else { 0 };
         let flags = bit(self.shared, MAP_SHARED) | bit(self.new, MAP_NEW) | bit(self.dirty, MAP_DIRTY);
+        let flags = flags | bit(self.task, MAP_TASK) | bit(self.worker, MAP_WORKER);
         let mapping = Mapping { offset: 0, len: 2 * SIZE, addr: 0, kind: self.kind, flags };
         let iocb = |on: bool, bit: u16| if on { bit } else { 0 };
         let iocb = iocb(self.write, IOCB_WRITE) | iocb(self.dsync, IOCB_DSYNC) | iocb(self.sync, IOCB_SYNC);
@@ -43,6 +47,16 @@ impl Case {
         [not_plain_mapped, copy_on_write, newly_allocated, beyond_size].contains(&true)
     }
 
+    /// Where it completes: the latest place that anything asks for.
+    fn plan(self) -> CompletionPlan {
+        let asked = [
+            (self.needs_worker() || (self.write && self.worker), CompletionPlan::Worker),
+            (self.write && self.task, CompletionPlan::Task),
+            (true, CompletionPlan::Inline),
+        ];
+        asked.into_iter().filter(|(asks, _)| *asks).map(|(_, plan)| plan).max().expect("the last one")
+    }
+
     /// FUA instead of a flush: each condition must hold.
     fn takes_fua(self) -> bool {
         let data_sync_only = self.dsync && !self.sync;
@@ -53,7 +67,7 @@ impl Case {
 }
 
 fn all_cases() -> impl Iterator<Item = Case> {
-    (0..1u32 << 7).flat_map(|bits| {
+    (0..1u32 << 9).flat_map(|bits| {
         let bit = move |n: u32| bits >> n & 1 != 0;
         KINDS.into_iter().flat_map(move |kind| {
             [512, SIZE - 512, SIZE, SIZE + 1, SIZE + 512].map(move |end| Case {
@@ -64,6 +78,8 @@ fn all_cases() -> impl Iterator<Item = Case> {
                 shared: bit(3),
                 new: bit(4),
                 dirty: bit(5),
+                task: bit(7),
+                worker: bit(8),
                 end,
                 fua_or_no_cache: bit(6),
             })
@@ -75,16 +91,17 @@ fn all_cases() -> impl Iterator<Item = Case> {
 fn every_row_of_the_truth_table() {
     let (mut cases, mut workers, mut fuas) = (0, 0, 0);
     for case in all_cases() {
-        let expected = Decision { completion_work: case.needs_worker(), fua: case.takes_fua() };
+        let plan = case.plan();
+        let expected = Decision { completion_work: case.needs_worker(), fua: case.takes_fua(), plan };
         assert_eq!(case.decide(), expected, "{case:?}");
         cases += 1;
         workers += u32::from(expected.completion_work);
         fuas += u32::from(expected.fua);
     }
     // Counted by hand. No work: plain mapped, not shared, not new, within the size; 3 of 5 ends.
-    let no_work = 3 * (1 << 4);
-    assert_eq!(cases, 128 * 3 * 5);
-    assert_eq!(workers, 64 * 3 * 5 - no_work);
+    let no_work = 3 * (1 << 6);
+    assert_eq!(cases, 512 * 3 * 5);
+    assert_eq!(workers, 256 * 3 * 5 - no_work);
     // FUA: of those, dsync without sync, clean, on a device that can: 1 of 16.
     assert_eq!(fuas, no_work / 16);
 }

@@ -91,6 +91,7 @@ fn map_all(file: &OpenFile, kiocb: &mut Kiocb, pieces: &mut Pieces) -> Result<bo
         if decision.completion_work {
             kiocb.flags |= IOCB_COMPLETION_WORK;
         }
+        kiocb.plan = kiocb.plan.demote(decision.plan);
         if mapping.flags & MAP_SUMMED != 0 {
             kiocb.flags |= IOCB_SUMMED;
             kiocb.plan = kiocb.plan.demote(CompletionPlan::Task);
@@ -101,8 +102,11 @@ fn map_all(file: &OpenFile, kiocb: &mut Kiocb, pieces: &mut Pieces) -> Result<bo
     if wants_sync && !fua {
         kiocb.flags |= IOCB_NEED_SYNC;
     }
-    if kiocb.flags & (IOCB_COMPLETION_WORK | IOCB_NEED_SYNC) != 0 {
-        kiocb.plan = kiocb.plan.demote(CompletionPlan::Worker);
+    if wants_sync && !fua {
+        kiocb.plan = CompletionPlan::Worker;
+    } else if kiocb.plan == CompletionPlan::Worker {
+        // Also when the file asked for a worker and has no work: its `end_write` is what takes the write there.
+        kiocb.flags |= IOCB_COMPLETION_WORK;
     }
     Ok(fua)
 }

@@ -91,6 +91,12 @@ impl OpenFile {
         self.device.size_bytes()
     }
 
+    /// What of that the way of plain I/O reaches.
+    #[inline]
+    pub(super) fn route_bytes(&self) -> u64 {
+        self.device.first_leg_bytes()
+    }
+
     /// Begins a section of the file's grace, unless the file has none or one has begun; true when it is to be ended
     /// with [`OpenFile::leave`], at the end of the batch. Before each I/O to a file that is not the identity.
     #[inline]

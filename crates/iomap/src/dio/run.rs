@@ -12,7 +12,10 @@ use super::bio_spec;
 use super::open_file::OpenFile;
 use crate::file::File;
 use crate::kiocb::{IOCB_DSYNC, IOCB_SYNC, IOCB_WRITE};
-use crate::mapping::{Intent, MAP_NEW, MAP_SHARED, MAP_SUMMED, MappingKind};
+use crate::mapping::{Intent, MAP_NEW, MAP_SHARED, MAP_SUMMED, MAP_TASK, MAP_WORKER, MappingKind};
+
+/// Flags of mappings to which no write is plain.
+const ODD_FOR_WRITES: u8 = MAP_SHARED | MAP_NEW | MAP_SUMMED | MAP_TASK | MAP_WORKER;
 
 /// Plain I/O on one file.
 pub trait Run {
@@ -106,7 +109,7 @@ pub struct MappedRun<'a> {
     intent: Intent,
     /// `MAP_*` flags that are not plain.
     odd: u8,
-    /// Size of the file in bytes, and of its device.
+    /// Size of the file in bytes, and of its device as far as the lane goes.
     size: u64,
     device_bytes: u64,
     block_mask: u32,
@@ -130,9 +133,9 @@ impl<'a> MappedRun<'a> {
         Some(MappedRun {
             lane: io.lane(file.route?, PlainKind { op: spec.op, flags: spec.flags, fixed_buf })?,
             intent: if write { Intent::Write } else { Intent::Read },
-            odd: if write { MAP_SHARED | MAP_NEW | MAP_SUMMED } else { MAP_SUMMED },
+            odd: if write { ODD_FOR_WRITES } else { MAP_SUMMED },
             size: file.size_bytes(),
-            device_bytes: file.device_bytes(),
+            device_bytes: file.route_bytes(),
             block_mask: file.block_mask,
             dma_mask: file.dma_mask,
             count_flags: file.count_flags(),

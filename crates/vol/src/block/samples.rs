@@ -35,6 +35,7 @@ pub fn superblock(unit_bytes: u32) -> Superblock {
         members: vec![(0, 512 * unit), (512 * unit, 512 * unit)],
         sums: PageRef::NONE,
         sums_level: 0,
+        low_water: crate::LowWater::Percent(10),
     }
 }
 

@@ -6,6 +6,7 @@
 //! | [`create`] | formatting |
 //! | [`state`] | what it is in memory, and its locks |
 //! | [`table`] | the volumes |
+//! | [`water`] | how much space is left, and who is told |
 //!
 //! Owns the public operations. What they do is in [`snapshot`](crate::snapshot), [`commit`](crate::commit),
 //! [`recovery`].
@@ -15,23 +16,26 @@ pub mod options;
 mod owner;
 pub(crate) mod state;
 pub(crate) mod table;
+pub(crate) mod water;
 
+use std::ops::ControlFlow;
 use std::sync::Arc as StdArc;
 
 use sheave_base::sync::Arc;
 use sheave_blk::Device;
 use sheave_iomap::completion_plan::MayBlock;
 
-pub use options::{Checksum, CreateOptions, OpenOptions, WhenFull};
+pub use options::{Checksum, CreateOptions, LowWater, OpenOptions, WhenFull};
 use state::{Parts, PoolInner, State};
 use table::{OpenToken, Vol};
+pub use water::Watch;
 
 use crate::block_io::DeviceIo;
 use crate::extent_map::BLOCK_SHIFT;
 use crate::recovery;
 use crate::snapshot::{core_of, failed, in_use};
 use crate::volume::usage;
-use crate::{BlockIo, PoolError, PoolInfo, Volume, VolumeInfo};
+use crate::{BlockIo, PoolError, PoolInfo, ScrubOptions, ScrubProgress, ScrubReport, Volume, VolumeInfo};
 
 /// An opened pool. Clones are the same pool; it closes with the last of them and of its volumes.
 #[derive(Clone, Debug)]
@@ -84,6 +88,7 @@ impl Pool {
             recovered: recovered.replayed,
         };
         let pool = Pool { inner: Arc::new(PoolInner::new(parts)) };
+        pool.inner.survey_space(&mut pool.inner.lock());
         if !read_only {
             pool.begin_incarnation()?;
         }
@@ -108,6 +113,7 @@ impl Pool {
     pub fn info(&self) -> PoolInfo {
         let mut state = self.inner.lock();
         self.inner.advance_limbo(&mut state);
+        self.inner.survey_space(&mut state);
         let counts = state.tree.units.counts();
         let bytes = |units: u64| units << self.inner.map.geometry.unit_shift;
         PoolInfo {
@@ -119,6 +125,10 @@ impl Pool {
             free_bytes: bytes(state.tree.units.available()),
             pending_bytes: bytes(counts.limbo),
             reserve_bytes: bytes(state.tree.units.reserve.min(counts.free)),
+            state: state.space.0,
+            metadata_low: state.space.1,
+            low_water: state.sb.low_water,
+            low_water_bytes: bytes(state.marks().low()),
             journal_bytes: u64::from(state.sb.journal_blocks) << BLOCK_SHIFT,
             volumes: state.table.len() as u32,
             extents: state.tree.leaves.total_used(),
@@ -128,6 +138,24 @@ impl Pool {
             checksum_errors: self.inner.sums.as_ref().map_or(0, |sums| sums.mismatches()),
             recovered: self.inner.recovered,
         }
+    }
+
+    /// Hears when space becomes low, full, or enough again.
+    pub fn watch(&self) -> Watch {
+        Watch::new(&self.inner.notices.0)
+    }
+
+    /// Sets the low-water mark. Durable when this returns.
+    pub fn set_low_water(&self, low_water: LowWater) -> Result<(), PoolError> {
+        let _one = self.inner.structural();
+        self.inner.check_writable("setting the low-water mark")?;
+        create::check_low_water(low_water)?;
+        let mut state = self.inner.lock();
+        state.sb.low_water = low_water;
+        self.inner.survey_space(&mut state);
+        drop(state);
+        let written = self.inner.checkpoint();
+        written.map_err(|status| failed("setting the low-water mark of", self.inner.device.name(), status))
     }
 
     /// All volumes and snapshots, by name.
@@ -237,6 +265,31 @@ impl Pool {
         self.inner.durable("syncing", self.inner.device.name())
     }
 
+    /// Reads all metadata and all data through, while the pool is in use, and tells what has rotted: damaged blocks of
+    /// metadata, and data that cannot be read or, in a pool with checksums, is not what was written. `progress` hears
+    /// how far it is, and ends the scrub by breaking. Nothing is told that only changed while it was looked at, and
+    /// nobody waits for it.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    ///
+    /// use sheave_vol::{CreateOptions, OpenOptions, Pool, ScrubOptions};
+    ///
+    /// let device = sheave_blk::Device::open("ram:size=16M").unwrap();
+    /// Pool::create(&device, &CreateOptions::default()).unwrap();
+    /// let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    /// let slowly = ScrubOptions { bytes_per_sec: Some(100 << 20), ..ScrubOptions::default() };
+    /// let report = pool.scrub(&slowly, &mut |_| ControlFlow::Continue(())).unwrap();
+    /// assert!(report.completed && report.is_clean());
+    /// ```
+    pub fn scrub(
+        &self,
+        options: &ScrubOptions,
+        progress: &mut dyn FnMut(&ScrubProgress<'_>) -> ControlFlow<()>,
+    ) -> Result<ScrubReport, PoolError> {
+        crate::scrub::scrub(&self.inner, options, progress)
+    }
+
     /// Takes in what the device has grown by. The new size in bytes.
     pub fn grow(&self) -> Result<u64, PoolError> {
         let _one = self.inner.structural();
@@ -247,6 +300,7 @@ impl Pool {
         let before = state.sb.total_units;
         if total > before {
             self.grow_to(&mut state, total);
+            self.inner.survey_space(&mut state);
             drop(state);
             self.inner.checkpoint().map_err(|status| failed("growing", self.inner.device.name(), status))?;
             self.inner.wake();

@@ -20,10 +20,12 @@ use sheave_blk::Device;
 
 use super::options::{Checksum, WhenFull};
 use super::table::{Table, Vol, VolumeCore};
+use super::water::Publisher;
 use crate::BlockIo;
 use crate::commit::Commits;
 use crate::extent_map::tree::{Place, Tree};
 use crate::extent_map::{Entry, ExtentMap};
+use crate::info::SpaceState;
 use crate::limbo::Limbo;
 use crate::record::Record;
 use crate::sums::Sums;
@@ -48,12 +50,16 @@ pub(crate) struct State {
     /// Units whose records are among `pending`.
     pub(crate) recorded: Vec<(u32, u64)>,
     pub(crate) limbo: Limbo,
+    /// How much space is left, and whether metadata runs short.
+    pub(crate) space: (SpaceState, bool),
     /// Checksums of data, if the pool keeps them.
     pub(crate) sums: Option<Regions>,
     /// The newest durable superblock.
     pub(crate) sb: Superblock,
     /// Number of the next journal block.
     pub(crate) next_seq: u64,
+    /// Number of the first journal block that is not durable: from `sb.replay_seq` up to here a crash needs them.
+    pub(crate) durable_seq: u64,
     /// The next commit must be a checkpoint.
     pub(crate) wants_checkpoint: bool,
     /// The next commit is the last: a checkpoint after which the pool is closed.
@@ -82,6 +88,8 @@ pub(crate) struct PoolInner {
     /// The checksums themselves.
     pub(crate) sums: Option<Arc<Sums>>,
     pub(crate) structural: Mutex<()>,
+    /// Who hears of `space`.
+    pub(crate) notices: Publisher,
     state: Mutex<State>,
     /// Space came back, a unit is no longer busy, a copy has settled.
     changed: Condvar,
@@ -120,6 +128,7 @@ impl PoolInner {
             commits: Commits::default(),
             sums: parts.state.sums.as_ref().map(|regions| Arc::clone(&regions.sums)),
             structural: Mutex::new(()),
+            notices: Publisher::new(),
             state: Mutex::new(parts.state),
             changed: Condvar::new(),
         }
@@ -168,6 +177,7 @@ impl PoolInner {
             freed.leaves.iter().for_each(|id| state.tree.leaves.release(*id));
         }
         if any {
+            self.watch_space(state);
             self.wake();
         }
         any

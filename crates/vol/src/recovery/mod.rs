@@ -55,11 +55,13 @@ pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
         recorded: Vec::new(),
         limbo: crate::limbo::Limbo::default(),
         next_seq: sb.replay_seq,
+        durable_seq: sb.replay_seq,
         wants_checkpoint: false,
         closing: false,
         failed: false,
         dirty_soft: 0,
         dirty_hard: 0,
+        space: Default::default(),
         sums: None,
         sb,
     };
@@ -68,7 +70,7 @@ pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
     crate::sums::recover::load(io, &mut state)?;
     let scan = replay(io, &mut state)?;
     let replayed = scan.next_seq > state.sb.replay_seq;
-    state.next_seq = scan.next_seq;
+    (state.next_seq, state.durable_seq) = (scan.next_seq, scan.next_seq);
     while state.tree.freed.has_shared() {
         let freed = std::mem::take(&mut state.tree.freed);
         state.tree.freed = state.tree.unshare(freed);

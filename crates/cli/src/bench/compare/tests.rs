@@ -38,13 +38,13 @@ fn the_kernel_does_nops_here() {
         sheave_testkit::skip("the kernel forbids io_uring here: `sheave doctor` tells why");
         return;
     };
-    let mut looper = Looper::new(ring, 8, 4, 0, std::sync::Arc::new(Lane::new()));
+    let mut looper = Looper::new(ring, 8, 4, 0, std::sync::Arc::new(Lane::default()));
     let until = Until {
         runtime: None,
         ios: 1001,
         stop: std::sync::Arc::new(sheave::base::sync::atomic::AtomicBool::new(false)),
     };
-    let mut pattern = Pattern::new(crate::args::Rw::Randread, 50, 0, 512, 100, 1);
+    let mut pattern = Pattern::new(sheave_load::Rw::Randread, 50, 0, 512, 100, 1);
     looper.run(&mut pattern, &until, &mut Unpaced).expect("NOPs do not fail");
     assert_eq!((looper.counts().ios, looper.counts().errors), (1001, 0));
 }

@@ -20,8 +20,8 @@ use super::WqPlan;
 use super::pool_engine::{Arm, Back, perform};
 use super::turn::PoolFigures;
 use crate::args::Work;
-use crate::bench::cpu;
-use crate::failure::Failure;
+use sheave_load::LoadError;
+use sheave_load::cpu;
 
 /// Flags of an item: it has a hash, in the bits from `HASH_SHIFT` on.
 const HASHED: u32 = 1;
@@ -71,7 +71,7 @@ pub struct OldPool {
 
 impl OldPool {
     /// One list, or one a worker.
-    pub fn new(plan: &WqPlan, sharded: bool, flags_once: bool, measure: bool) -> Result<Self, Failure> {
+    pub fn new(plan: &WqPlan, sharded: bool, flags_once: bool, measure: bool) -> Result<Self, LoadError> {
         let (workers, work) = (plan.workers, plan.work);
         let shards = if sharded { workers } else { 1 };
         let shared = Arc::new(Shared {
@@ -91,7 +91,7 @@ impl OldPool {
                 shared.serve((worker % shards) as usize);
             };
             let thread = std::thread::Builder::new().name(format!("old-wq-{worker}")).spawn(body);
-            pool.threads.push(thread.map_err(|err| Failure::run(format!("cannot start a worker: {err}")))?);
+            pool.threads.push(thread.map_err(|err| LoadError::run(format!("cannot start a worker: {err}")))?);
         }
         Ok(pool)
     }

@@ -11,8 +11,8 @@ use sheave::base::parker::{Parker, Unparker};
 use sheave::uring::io_wq::{Section, Source, Submitter, WorkFlags};
 
 use crate::args::Work;
-use crate::bench::engine::Engine;
-use crate::failure::Failure;
+use sheave_load::LoadError;
+use sheave_load::engine::Engine;
 
 /// A submitter polls so long for results before it sleeps, as a ring does.
 const SPIN: Duration = Duration::from_micros(10);
@@ -53,12 +53,12 @@ pub struct PoolEngine<A> {
 
 impl<A: Arm> PoolEngine<A> {
     /// An engine over what `arm` makes of the way back.
-    pub fn new(depth: u32, hashed: u32, arm: impl FnOnce(Back) -> Result<A, Failure>) -> Result<Self, Failure> {
-        let parker = Parker::new().map_err(|err| Failure::run(format!("no event descriptor: {err}")))?;
+    pub fn new(depth: u32, hashed: u32, arm: impl FnOnce(Back) -> Result<A, LoadError>) -> Result<Self, LoadError> {
+        let parker = Parker::new().map_err(|err| LoadError::run(format!("no event descriptor: {err}")))?;
         let (queue, consumer) = MpscQueue::new(depth);
         let arm = arm(Back { queue, unparker: parker.unparker() })?;
         let clock = Clock::real();
-        let one_cpu = crate::bench::cpu::allowed().len() == 1;
+        let one_cpu = sheave_load::cpu::allowed().len() == 1;
         let spin = if one_cpu { 0 } else { clock.ns_to_cycles(SPIN.as_nanos() as u64) };
         Ok(Self { arm, back: consumer, parker, ready: Vec::with_capacity(depth as usize), clock, spin, hashed })
     }
@@ -82,7 +82,7 @@ impl<A: Arm> Engine for PoolEngine<A> {
     }
 
     #[inline]
-    fn submit(&mut self, wait: u32) -> Result<(), Failure> {
+    fn submit(&mut self, wait: u32) -> Result<(), LoadError> {
         self.arm.commit();
         let mut from = self.clock.cycles();
         loop {

@@ -68,7 +68,7 @@ impl Report {
         let iops = middle(Turn::iops)?;
         let ios: u64 = ours.iter().map(|turn| turn.counts.ios).sum();
         let items = measured.counts.ios.max(1) as f64;
-        let mut latency = crate::bench::live::report_histogram();
+        let mut latency = sheave_load::live::report_histogram();
         for turn in ours {
             latency += &turn.latency;
         }
@@ -163,7 +163,7 @@ impl Compared {
         let ratios = |figure: fn(&Turn) -> f64| -> Vec<f64> {
             ours.iter().zip(theirs).map(|(our, their)| figure(our) / figure(their)).collect()
         };
-        let mut latency = crate::bench::live::report_histogram();
+        let mut latency = sheave_load::live::report_histogram();
         for turn in theirs {
             latency += &turn.latency;
         }

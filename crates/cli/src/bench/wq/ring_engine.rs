@@ -7,8 +7,8 @@ use sheave::Ring;
 use sheave::uring::sqe::{IOSQE_ASYNC, Sqe, opcode};
 use sheave::uring::{IoWq, RingError};
 
-use crate::bench::engine::Engine;
-use crate::failure::Failure;
+use sheave_load::LoadError;
+use sheave_load::engine::Engine;
 
 /// The ring.
 pub struct RingEngine {
@@ -17,9 +17,9 @@ pub struct RingEngine {
 
 impl RingEngine {
     /// A ring on the calling thread over a shared pool.
-    pub fn new(depth: u32, wq: &IoWq) -> Result<Self, Failure> {
+    pub fn new(depth: u32, wq: &IoWq) -> Result<Self, LoadError> {
         let ring = Ring::builder().entries(depth.next_power_of_two()).io_wq(wq).build();
-        Ok(Self { ring: ring.map_err(|err| Failure::run(format!("cannot set a ring up: {err}")))? })
+        Ok(Self { ring: ring.map_err(|err| LoadError::run(format!("cannot set a ring up: {err}")))? })
     }
 }
 
@@ -37,11 +37,11 @@ impl Engine for RingEngine {
     }
 
     #[inline]
-    fn submit(&mut self, wait: u32) -> Result<(), Failure> {
+    fn submit(&mut self, wait: u32) -> Result<(), LoadError> {
         let submitted = if wait > 0 { self.ring.submit_and_wait(wait) } else { self.ring.submit() };
         match submitted {
             Ok(_) | Err(RingError::Busy) => Ok(()),
-            Err(err) => Err(Failure::run(format!("the ring refuses to submit: {err}"))),
+            Err(err) => Err(LoadError::run(format!("the ring refuses to submit: {err}"))),
         }
     }
 

@@ -9,8 +9,8 @@ use super::pool_engine::{BenchSource, PoolEngine, Stealing};
 use super::ring_engine::RingEngine;
 use super::turn::{self, PoolFigures, Turn};
 use crate::args::Arm;
-use crate::bench::kernel::{KernelRing, Setup, Workers};
-use crate::failure::Failure;
+use sheave_load::LoadError;
+use sheave_load::kernel::{KernelRing, Setup, Workers};
 
 /// A side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Side {
     }
 
     /// One turn; `measure` the pool too.
-    pub fn turn(self, plan: &WqPlan, measure: bool) -> Result<Turn, Failure> {
+    pub fn turn(self, plan: &WqPlan, measure: bool) -> Result<Turn, LoadError> {
         match self {
             Self::Ours(Arm::Ring) => ring(plan, measure),
             Self::Ours(Arm::Stealing) => stealing(plan, measure),
@@ -38,14 +38,14 @@ impl Side {
     }
 }
 
-fn ring(plan: &WqPlan, measure: bool) -> Result<Turn, Failure> {
+fn ring(plan: &WqPlan, measure: bool) -> Result<Turn, LoadError> {
     let wq = IoWq::builder().max_workers(plan.workers, plan.workers).cpus(&plan.worker_cpus).measure(measure).build();
-    let wq = wq.map_err(|err| Failure::run(format!("cannot make a pool: {err}")))?;
+    let wq = wq.map_err(|err| LoadError::run(format!("cannot make a pool: {err}")))?;
     let figures = || figures(wq.counts()[0].created, wq.lock_stats(), wq.starts());
     turn::run(plan, || RingEngine::new(plan.depth, &wq), figures)
 }
 
-fn stealing(plan: &WqPlan, measure: bool) -> Result<Turn, Failure> {
+fn stealing(plan: &WqPlan, measure: bool) -> Result<Turn, LoadError> {
     let pool = Pool::new(PoolOptions {
         max_workers: [plan.workers; 2],
         measure,
@@ -55,20 +55,20 @@ fn stealing(plan: &WqPlan, measure: bool) -> Result<Turn, Failure> {
     let make = || {
         PoolEngine::new(plan.depth, plan.hashed, |back| {
             let submitter = pool.submitter(BenchSource { work: plan.work, back }, plan.depth);
-            let submitter = submitter.ok_or_else(|| Failure::run("the pool has no room for another submitter"))?;
+            let submitter = submitter.ok_or_else(|| LoadError::run("the pool has no room for another submitter"))?;
             Ok(Stealing::new(submitter, plan.work))
         })
     };
     turn::run(plan, make, || figures(pool.counts()[0].created, pool.lock_stats(), pool.starts()))
 }
 
-fn old(plan: &WqPlan, arm: Arm, measure: bool) -> Result<Turn, Failure> {
+fn old(plan: &WqPlan, arm: Arm, measure: bool) -> Result<Turn, LoadError> {
     let pool = OldPool::new(plan, arm == Arm::Sharded, arm != Arm::OneList, measure)?;
     let make = || PoolEngine::new(plan.depth, plan.hashed, |back| Ok(pool.client(0, back)));
     turn::run(plan, make, || pool.figures())
 }
 
-fn kernel(plan: &WqPlan) -> Result<Turn, Failure> {
+fn kernel(plan: &WqPlan) -> Result<Turn, LoadError> {
     let workers = Workers { limit: plan.workers, cpus: &plan.worker_cpus };
     let make = || {
         let (depth, batch) = (plan.depth, plan.batch);

@@ -9,14 +9,14 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 use super::WqPlan;
-use crate::args::Rw;
-use crate::bench::cpu::{self, CpuMeter, Spent};
-use crate::bench::engine::Engine;
-use crate::bench::live::{Counts, report_histogram};
-use crate::bench::looper::{Lane, Looper, Until};
-use crate::bench::pace::Unpaced;
-use crate::bench::pattern::Pattern;
-use crate::failure::Failure;
+use sheave_load::LoadError;
+use sheave_load::Rw;
+use sheave_load::cpu::{self, CpuMeter, Spent};
+use sheave_load::engine::Engine;
+use sheave_load::live::{Counts, report_histogram};
+use sheave_load::looper::{Lane, Looper, Until};
+use sheave_load::pace::Unpaced;
+use sheave_load::pattern::Pattern;
 
 /// What a turn found.
 pub struct Turn {
@@ -63,14 +63,14 @@ const WARM_UP: Duration = Duration::from_millis(20);
 /// Runs the submitters; `figures` is asked when all have ended.
 pub fn run<E: Engine>(
     plan: &WqPlan,
-    make: impl Fn() -> Result<E, Failure> + Sync,
+    make: impl Fn() -> Result<E, LoadError> + Sync,
     figures: impl FnOnce() -> PoolFigures,
-) -> Result<Turn, Failure> {
+) -> Result<Turn, LoadError> {
     let gate = Barrier::new(plan.submitters as usize + 1);
     let meter = CpuMeter::default();
     std::thread::scope(|scope| {
         let (make, at_gate) = (&make, &gate);
-        let lanes: Vec<Arc<Lane>> = (0..plan.submitters).map(|_| Arc::new(Lane::new())).collect();
+        let lanes: Vec<Arc<Lane>> = (0..plan.submitters).map(|_| Arc::new(Lane::default())).collect();
         let threads: Vec<_> = lanes
             .iter()
             .enumerate()
@@ -87,7 +87,7 @@ pub fn run<E: Engine>(
         gate.wait();
         let (mut counts, mut latency) = (Counts::default(), report_histogram());
         for (thread, lane) in threads.into_iter().zip(&lanes) {
-            counts += thread.join().map_err(|_| Failure::run("a thread of the run panicked"))??;
+            counts += thread.join().map_err(|_| LoadError::run("a thread of the run panicked"))??;
             lane.latency.merge_into(&mut latency);
         }
         Ok(Turn { counts, spent, latency, switches, pool: figures() })
@@ -98,10 +98,10 @@ pub fn run<E: Engine>(
 fn submitter<E: Engine>(
     plan: &WqPlan,
     index: usize,
-    make: impl Fn() -> Result<E, Failure>,
+    make: impl Fn() -> Result<E, LoadError>,
     lane: Arc<Lane>,
     gate: &Barrier,
-) -> Result<Counts, Failure> {
+) -> Result<Counts, LoadError> {
     let mut pattern = Pattern::new(Rw::Read, 0, 0, 512, 1, 1);
     let until = |time| Until { runtime: Some(time), ios: u64::MAX, stop: Arc::clone(&plan.stop) };
     let pinned = match plan.cpus.len() {
@@ -125,7 +125,7 @@ fn submitter<E: Engine>(
     gate.wait();
     let looper = ran?;
     match looper.first_error() {
-        Some(error) => Err(Failure::run(format!("an item ended with {} instead of 0", error.result))),
+        Some(error) => Err(LoadError::run(format!("an item ended with {} instead of 0", error.result))),
         None => Ok(looper.counts()),
     }
 }

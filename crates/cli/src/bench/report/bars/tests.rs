@@ -1,7 +1,7 @@
 //! Tests of the drawing.
 
 use super::*;
-use crate::bench::live::report_histogram;
+use sheave_load::live::report_histogram;
 
 #[test]
 fn nothing_draws_nothing() {

@@ -2,7 +2,7 @@
 
 use super::super::pool_engine::PoolEngine;
 use super::*;
-use crate::bench::engine::Engine;
+use sheave_load::engine::Engine;
 
 fn plan() -> WqPlan {
     WqPlan {

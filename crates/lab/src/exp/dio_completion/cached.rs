@@ -1,0 +1,41 @@
+//! A device that keeps writes in a volatile cache, with FUA or without: what a durable write costs depends on it.
+//!
+//! Owns what the device says of itself, and nothing else: the device underneath, which has no such cache, gets the
+//! flushes and has nothing to do for them.
+
+use sheave::blk::driver::{Driver, HctxOpen, HwQueue};
+use sheave::blk::limits::Limits;
+use sheave::{Capabilities, Device, DeviceError};
+
+#[derive(Debug)]
+struct Cached {
+    lower: Device,
+    fua: bool,
+}
+
+/// `lower` as a device with a volatile cache, which has FUA or not. For a device that is one queue.
+pub fn over(lower: &Device, fua: bool) -> Device {
+    let name = format!("cached:fua={},over={}", if fua { "on" } else { "off" }, lower.name());
+    Device::from_driver(&name, Box::new(Cached { lower: lower.clone(), fua }))
+}
+
+impl Driver for Cached {
+    fn limits(&self) -> Limits {
+        self.lower.limits().clone()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { volatile_cache: true, fua: self.fua, ..self.lower.capabilities() }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.lower.size_bytes()
+    }
+
+    fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
+        match self.lower.whole_queue() {
+            Some(queue) => queue.driver().open_hctx(open),
+            None => Err(DeviceError::spec(self.lower.name(), "a device of several legs has no one driver")),
+        }
+    }
+}

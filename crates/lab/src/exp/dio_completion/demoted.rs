@@ -1,0 +1,102 @@
+//! A file whose pure overwrites complete later than they need to: the arms before Sheave's.
+//!
+//! Owns nothing but that: everything else is the file's underneath. A write that has work to do after the data
+//! completes as it would without this.
+
+use std::sync::Arc;
+
+use sheave::Device;
+use sheave::base::status::Status;
+use sheave::iomap::completion_plan::MayBlock;
+use sheave::iomap::file::FallocateMode;
+use sheave::iomap::grace::Grace;
+use sheave::iomap::mapping::{Intent, MAP_NEW, MAP_SHARED};
+use sheave::iomap::{File, Mapping, MappingKind, SummedDone, WriteDone};
+
+/// The file.
+#[derive(Debug)]
+pub struct Demoted {
+    file: Arc<dyn File>,
+    /// `MAP_TASK` or `MAP_WORKER`.
+    flag: u8,
+}
+
+impl Demoted {
+    /// `file` with this flag on every mapping for a write.
+    pub fn new(file: Arc<dyn File>, flag: u8) -> Demoted {
+        Demoted { file, flag }
+    }
+
+    fn mark(&self, mapping: Mapping, intent: Intent) -> Mapping {
+        Mapping { flags: mapping.flags | if intent == Intent::Write { self.flag } else { 0 }, ..mapping }
+    }
+}
+
+impl File for Demoted {
+    fn device(&self) -> &Device {
+        self.file.device()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.file.size_bytes()
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.file.block_bytes()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.file.is_read_only()
+    }
+
+    fn grace(&self) -> Option<&Arc<Grace>> {
+        self.file.grace()
+    }
+
+    fn map(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
+        self.file.map(pos, len, intent).map(|mapping| self.mark(mapping, intent))
+    }
+
+    fn map_blocking(&self, pos: u64, len: u64, intent: Intent, token: &MayBlock) -> Result<Mapping, Status> {
+        self.file.map_blocking(pos, len, intent, token).map(|mapping| self.mark(mapping, intent))
+    }
+
+    fn begin_write(&self, piece: &Mapping) {
+        self.file.begin_write(piece);
+    }
+
+    fn abort_write(&self, piece: &Mapping) {
+        self.file.abort_write(piece);
+    }
+
+    fn end_summed(&self, done: &SummedDone<'_>) -> Result<(), Status> {
+        self.file.end_summed(done)
+    }
+
+    fn end_summed_blocking(&self, done: &SummedDone<'_>, token: &MayBlock) -> Result<(), Status> {
+        self.file.end_summed_blocking(done, token)
+    }
+
+    fn end_write(&self, done: WriteDone<'_>, token: &MayBlock) -> Result<(), Status> {
+        let plain = |piece: &Mapping| piece.kind == MappingKind::Mapped && piece.flags & (MAP_SHARED | MAP_NEW) == 0;
+        let overwrote = done.pieces.iter().all(plain) && done.pos + done.len <= self.file.size_bytes();
+        match (overwrote, done.status) {
+            // The file underneath would not have been told.
+            (true, Status::Ok) => Ok(()),
+            (true, status) => Err(status),
+            (false, _) => self.file.end_write(done, token),
+        }
+    }
+
+    fn needs_sync(&self) -> bool {
+        self.file.needs_sync()
+    }
+
+    fn sync(&self, token: &MayBlock) -> Option<Result<(), Status>> {
+        self.file.sync(token)
+    }
+
+    fn fallocate(&self, mode: FallocateMode, pos: u64, len: u64, token: &MayBlock) -> Result<(), Status> {
+        self.file.fallocate(mode, pos, len, token)
+    }
+}

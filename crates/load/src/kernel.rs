@@ -1,0 +1,146 @@
+//! The kernel's io_uring as a peer: what `--compare kernel` measures Sheave against.
+//!
+//! Made as fast as it can be, because a slow peer flatters: registered ring, file and buffers, one issuer,
+//! deferred task work where that is faster, no SQ array, one enter a batch, SQEs written in place and only where
+//! they differ. Its NOP is the plain one, which looks up neither file nor buffer.
+//!
+//! * I1. The buffers and the file outlive every request: the loop reaps all it has submitted (looper I1), and when a
+//!   ring is dropped in spite of that, the kernel holds pages and files itself until the requests have ended.
+//! * I2. SQ entries >= slots and each slot is in flight at most once (engine I1), so the SQ never overflows.
+//!
+//! Called by comparisons with the kernel; `sheave doctor` probes with it.
+#![allow(unsafe_code)] // The enter of a registered ring is a raw system call.
+
+use std::fs::File;
+
+use sheave::base::buf::Buf;
+use sheave::uring::sqe::{IOSQE_ASYNC, IOSQE_FIXED_FILE, Sqe, opcode};
+
+use crate::engine::Engine;
+use crate::error::LoadError;
+
+mod rings;
+mod setup;
+
+use rings::{Params, Rings};
+pub use setup::{Setup, Workers};
+
+/// What [`probe`] asks the kernel for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// Any ring.
+    Plain,
+    /// One issuer, deferred task work.
+    Modern,
+}
+
+/// Sets a small ring up and drops it; the error is the kernel's own.
+pub fn probe(what: Probe) -> std::io::Result<()> {
+    let flags = match what {
+        Probe::Plain => 0,
+        Probe::Modern => rings::SETUP_SINGLE_ISSUER | rings::SETUP_DEFER_TASKRUN,
+    };
+    Rings::new(2, Params::new(0, flags)).map(drop)
+}
+
+/// A kernel ring with one buffer a slot.
+pub struct KernelRing {
+    rings: Rings,
+    buffers: Buf,
+    base: u64,
+    /// Index 0 of the ring's registered files refers to it; none when `nop`.
+    _file: Option<File>,
+    nop: bool,
+    bs: u32,
+    /// Opcodes of a read and a write.
+    opcodes: [u8; 2],
+    enter: Enter,
+    /// SQEs written and not yet taken by the kernel.
+    queued: u32,
+}
+
+/// How to enter the ring: by its registered index where the kernel has that.
+struct Enter {
+    fd: i32,
+    flags: u32,
+    /// IOPOLL: completions are only found by an enter that asks for them.
+    polls: bool,
+}
+
+const IORING_ENTER_GETEVENTS: u32 = 1;
+const IORING_ENTER_REGISTERED_RING: u32 = 1 << 4;
+
+impl KernelRing {
+    /// Writes into every SQE what all requests have in common.
+    fn prefill(&mut self, fixed_buffers: bool, in_workers: bool) {
+        let template = if self.nop {
+            Sqe { flags: if in_workers { IOSQE_ASYNC } else { 0 }, ..Sqe::default() }
+        } else {
+            Sqe { flags: IOSQE_FIXED_FILE, fd: 0, len: self.bs, ..Sqe::default() }
+        };
+        self.opcodes = match fixed_buffers {
+            _ if self.nop => [opcode::NOP; 2],
+            true => [opcode::READ_FIXED, opcode::WRITE_FIXED],
+            false => [opcode::READ, opcode::WRITE],
+        };
+        self.rings.all_sqes().fill(template);
+    }
+}
+
+impl Engine for KernelRing {
+    fn expected(&self) -> i32 {
+        if self.nop { 0 } else { self.bs as i32 }
+    }
+
+    #[inline]
+    fn prep(&mut self, slot: u32, write: bool, offset: u64) {
+        let sqe = self.rings.next_sqe();
+        sqe.user_data = u64::from(slot);
+        if !self.nop {
+            sqe.opcode = self.opcodes[usize::from(write)];
+            sqe.off = offset;
+            sqe.addr = self.base + u64::from(slot) * u64::from(self.bs);
+        }
+        self.queued += 1;
+    }
+
+    #[inline]
+    fn submit(&mut self, wait: u32) -> Result<(), LoadError> {
+        self.rings.publish();
+        let mut flags = self.enter.flags;
+        if wait > 0 || self.queued == 0 || self.enter.polls {
+            flags |= IORING_ENTER_GETEVENTS;
+        }
+        loop {
+            let nothing = std::ptr::null::<libc::sigset_t>();
+            // SAFETY: the descriptor is this ring's own; I1 for the memory that the SQEs name; the null argument is
+            // not read.
+            let entered = unsafe {
+                libc::syscall(libc::SYS_io_uring_enter, self.enter.fd, self.queued, wait, flags, nothing, 0usize)
+            };
+            if let Ok(taken) = u32::try_from(entered) {
+                // What the kernel left over goes in with the next enter.
+                self.queued -= taken.min(self.queued);
+                return Ok(());
+            }
+            let err = std::io::Error::last_os_error();
+            match err.raw_os_error() {
+                // A signal while nothing had been submitted: once more.
+                Some(libc::EINTR) => {}
+                // No room or no memory now: the caller reaps, then comes back.
+                Some(libc::EAGAIN | libc::EBUSY) => return Ok(()),
+                _ => return Err(LoadError::run(format!("the kernel's io_uring_enter failed: {err}"))),
+            }
+        }
+    }
+
+    #[inline]
+    fn reap(&mut self, done: impl FnMut(u32, i32)) -> u32 {
+        self.rings.reap(done)
+    }
+
+    fn buffer(&mut self, slot: u32) -> &mut [u8] {
+        let at = slot as usize * self.bs as usize;
+        &mut self.buffers[at..at + self.bs as usize]
+    }
+}

@@ -1,0 +1,221 @@
+//! The measured loop: fill SQEs, submit, reap, again.
+//!
+//! Whatever this loop does is measured as if the ring did it, so an I/O costs here: one step of the pattern, one
+//! store into the slot table, one move through the free queue each way, and a comparison on reaping. The clock is
+//! read once a turn: that moment ends the latencies of the batch it reaps and starts those of the next one.
+//! Nothing allocates, nothing divides.
+//!
+//! * I1. No buffer of the engine is in flight when [`Looper::run`] returns, also when it returns an error of an I/O.
+//! * I2. The loop looks up (stop flag, deadline, published counters) at least every [`LOOK_UP`] while I/O completes.
+//!
+//! Called by each thread of `sheave bench`, for both sides of a comparison, and by the arms of `sheave lab`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sheave::base::clock::Clock;
+use sheave::base::sync::atomic::{AtomicBool, Ordering};
+
+use crate::engine::Engine;
+use crate::error::LoadError;
+use crate::live::{Counters, Counts, LiveHist};
+use crate::pace::Pacing;
+use crate::pattern::Pattern;
+use crate::slots::{InFlight, Slots};
+
+/// How often the loop looks up.
+pub const LOOK_UP: Duration = Duration::from_millis(5);
+
+/// What one thread shows to the reporter.
+#[derive(Default)]
+pub struct Lane {
+    /// Counts of the phase.
+    pub counters: Counters,
+    /// Latencies of the phase.
+    pub latency: LiveHist,
+}
+
+/// When to stop.
+#[derive(Clone)]
+pub struct Until {
+    /// After this time.
+    pub runtime: Option<Duration>,
+    /// After this many I/Os.
+    pub ios: u64,
+    /// When this is set.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// A failed I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoError {
+    /// Where, in bytes.
+    pub offset: u64,
+    /// Whether it wrote.
+    pub write: bool,
+    /// `-errno`, or fewer bytes than asked.
+    pub result: i32,
+}
+
+/// The loop of one thread over one engine.
+pub struct Looper<E> {
+    /// The ring.
+    pub engine: E,
+    clock: Clock,
+    slots: Slots,
+    lane: Arc<Lane>,
+    counts: Counts,
+    batch: u32,
+    max_errors: u64,
+    first_error: Option<IoError>,
+}
+
+impl<E: Engine> Looper<E> {
+    /// A loop that keeps up to `depth` I/Os in flight and hands over `batch` at a time.
+    pub fn new(engine: E, depth: u32, batch: u32, max_errors: u64, lane: Arc<Lane>) -> Self {
+        Self {
+            engine,
+            clock: Clock::real(),
+            slots: Slots::new(depth),
+            lane,
+            counts: Counts::default(),
+            batch: batch.min(depth),
+            max_errors,
+            first_error: None,
+        }
+    }
+
+    /// The clock that stamps I/Os.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// The first I/O that failed, if any.
+    pub fn first_error(&self) -> Option<IoError> {
+        self.first_error
+    }
+
+    /// Starts counting anew.
+    pub fn reset(&mut self) {
+        self.counts = Counts::default();
+        self.lane.counters.publish(&self.counts);
+        self.lane.latency.reset();
+    }
+
+    /// What was counted since the last reset.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Runs until the limit is reached or too many I/Os failed; nothing is in flight afterwards (I1).
+    pub fn run<P: Pacing>(&mut self, pattern: &mut Pattern, until: &Until, pace: &mut P) -> Result<(), LoadError> {
+        let mut now = self.clock.cycles();
+        let look_up = self.clock.ns_to_cycles(LOOK_UP.as_nanos() as u64);
+        let deadline = match until.runtime {
+            Some(runtime) => now.saturating_add(self.clock.ns_to_cycles(runtime.as_nanos() as u64)),
+            None => u64::MAX,
+        };
+        let (mut left, mut look_at) = (until.ios, now);
+        while left > 0 {
+            if now >= look_at {
+                self.lane.counters.publish(&self.counts);
+                // Relaxed: the flag carries nothing but itself; the signal handler sets it.
+                if now >= deadline || until.stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                look_at = deadline.min(now + look_up);
+            }
+            let want = left.min(u64::from(self.batch.min(self.slots.free()))) as u32;
+            let prepped = self.prep(want, now, pattern, pace);
+            left -= u64::from(prepped);
+            if self.slots.in_flight() == 0 {
+                pace.rest(now);
+            } else {
+                let wait = if prepped < want { 0 } else { self.wait_for(left) };
+                self.engine.submit(wait)?;
+                self.counts.submits += u64::from(prepped > 0);
+            }
+            now = self.clock.cycles();
+            self.reap(now);
+            if self.counts.errors > self.max_errors {
+                break;
+            }
+        }
+        self.drain()
+    }
+
+    /// How many completions to wait for: none while there is room for another batch, as `t/io_uring` does it.
+    #[inline]
+    fn wait_for(&self, left: u64) -> u32 {
+        let room = left > 0 && self.slots.free() >= self.batch;
+        if room { 0 } else { self.batch.min(self.slots.in_flight()) }
+    }
+
+    /// Fills up to `want` SQEs; fewer when fewer are due.
+    #[inline]
+    fn prep<P: Pacing>(&mut self, want: u32, now: u64, pattern: &mut Pattern, pace: &mut P) -> u32 {
+        // In registers, whatever memory the SQEs are written to.
+        let mut at = pattern.at.clone();
+        let mut slots = self.slots.taker();
+        let (mut prepped, mut writes) = (0, 0);
+        while prepped < want {
+            let Some(due) = pace.due(now) else { break };
+            let step = pattern.step_from(&mut at);
+            let offset = pattern.offset(step.block);
+            let slot = slots.take(InFlight::new(due, step.write, offset));
+            writes += u64::from(step.write);
+            self.engine.prep(slot, step.write, offset);
+            prepped += 1;
+        }
+        pattern.at = at;
+        self.counts.writes += writes;
+        prepped
+    }
+
+    /// Takes what is done. I/Os of one batch share a stamp, so the histogram is touched once a batch.
+    #[inline]
+    fn reap(&mut self, now: u64) {
+        let (mut slots, expected) = (self.slots.giver(), self.engine.expected());
+        let (clock, latency) = (&self.clock, &self.lane.latency);
+        let (first_error, counts) = (&mut self.first_error, &mut self.counts);
+        let (mut stamp, mut same) = (now, 0u64);
+        let reaped = self.engine.reap(|slot, result| {
+            let io = slots.put(slot);
+            if io.stamp != stamp {
+                if same > 0 {
+                    latency.record(clock.cycles_to_ns(now.saturating_sub(stamp)), same);
+                }
+                (stamp, same) = (io.stamp, 0);
+            }
+            same += 1;
+            if result != expected {
+                note_error(first_error, counts, io, result);
+            }
+        });
+        if same > 0 {
+            latency.record(clock.cycles_to_ns(now.saturating_sub(stamp)), same);
+        }
+        self.counts.ios += u64::from(reaped);
+        self.counts.reaps += u64::from(reaped > 0);
+    }
+
+    /// Waits until nothing is in flight.
+    fn drain(&mut self) -> Result<(), LoadError> {
+        while self.slots.in_flight() > 0 {
+            self.engine.submit(1)?;
+            let now = self.clock.cycles();
+            self.reap(now);
+        }
+        self.lane.counters.publish(&self.counts);
+        Ok(())
+    }
+}
+
+#[cold]
+fn note_error(first: &mut Option<IoError>, counts: &mut Counts, io: InFlight, result: i32) {
+    counts.errors += 1;
+    first.get_or_insert(IoError { offset: io.offset(), write: io.write(), result });
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+//! Which block comes next, and whether it is read or written.
+//!
+//! Runs once an I/O in the measured loop, so: no division, no memory, no branch that is hard to predict.
+//! The same seed makes the same sequence on both sides of a comparison.
+//!
+//! * I1. A block index is below `blocks`, an offset below `base + blocks * bs`.
+//!
+//! The generator is Wang Yi's wyrand (public domain): its state only takes an addition from one number to
+//! the next, so that the multiplications of neighbours overlap. A number becomes an index by Lemire's
+//! multiply-shift ("Fast Random Integer Generation in an Interval", 2019) without the rejection step: with
+//! less than 2^40 blocks no block is off its fair share by more than 2^-24.
+
+use crate::rw::Rw;
+
+/// A small, fast generator of 64 random bits.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// Starts the sequence of `seed`.
+    pub fn new(seed: u64) -> Self {
+        // Neighbouring seeds must not give overlapping sequences.
+        Self(seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03)
+    }
+
+    /// The next 64 bits.
+    #[inline]
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0xA076_1D64_78BD_642F);
+        let wide = u128::from(self.0) * u128::from(self.0 ^ 0xE703_7ED1_A0B4_28DB);
+        (wide >> 64) as u64 ^ wide as u64
+    }
+
+    /// Maps 64 random bits onto `0..bound` by their high bits.
+    #[inline]
+    pub fn below(bits: u64, bound: u64) -> u64 {
+        ((u128::from(bits) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+/// The I/O to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Index of the block within the pattern's part of the device.
+    pub block: u64,
+    /// Write it, or else read it.
+    pub write: bool,
+}
+
+/// An endless sequence of blocks over one part of a device.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    base: u64,
+    bs: u64,
+    blocks: u64,
+    random: bool,
+    /// A step reads when the low 32 bits of its random number are below this: 0 never, 2^32 always.
+    read_below: u64,
+    /// Where the sequence is. A loop may keep it in registers for a batch.
+    pub at: Cursor,
+}
+
+/// A place in the sequence of a [`Pattern`].
+#[derive(Clone, Debug)]
+pub struct Cursor {
+    rng: Rng,
+    next: u64,
+}
+
+impl Pattern {
+    /// A pattern over `blocks` blocks of `bs` bytes that start at byte `base`; `mix` is the share of reads in percent.
+    pub fn new(rw: Rw, mix: u8, base: u64, bs: u32, blocks: u64, seed: u64) -> Self {
+        debug_assert!(blocks > 0, "the plan refuses a device without a single block");
+        let read_below = match (rw.reads(), rw.writes()) {
+            (true, false) => 1 << 32,
+            (false, _) => 0,
+            (true, true) => (u64::from(mix) << 32) / 100,
+        };
+        let at = Cursor { rng: Rng::new(seed), next: 0 };
+        Self { base, bs: u64::from(bs), blocks, random: rw.random(), read_below, at }
+    }
+
+    /// How many blocks there are.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// The next step.
+    #[inline]
+    pub fn step(&mut self) -> Step {
+        let mut at = self.at.clone();
+        let step = self.step_from(&mut at);
+        self.at = at;
+        step
+    }
+
+    /// The step after a place in the sequence.
+    #[inline]
+    pub fn step_from(&self, at: &mut Cursor) -> Step {
+        if self.random {
+            let bits = at.rng.draw();
+            // The index comes from the high bits, the direction from the low ones.
+            let write = (bits & 0xFFFF_FFFF) >= self.read_below;
+            return Step { block: Rng::below(bits, self.blocks), write };
+        }
+        let block = at.next;
+        at.next = if block + 1 == self.blocks { 0 } else { block + 1 };
+        Step { block, write: self.read_below == 0 }
+    }
+
+    /// Where a block lies on the device, in bytes.
+    #[inline]
+    pub fn offset(&self, block: u64) -> u64 {
+        self.base + block * self.bs
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! Sheave's ring as an engine of the loops.
+//!
+//! SQEs are written in place. An SQ entry keeps what it had last, so one round of NOPs writes into every entry what
+//! all SQEs have in common, and then only what differs from I/O to I/O is written: direction, offset, address, slot.
+//!
+//! * I1. The memory of the buffers belongs to the ring when registered, else to `_buffers`, which is dropped after
+//!   the ring (field order); the ring waits for its I/O when it is dropped. So `base` stays valid for the ring's life.
+//! * I2. The ring has an SQ entry and a CQ entry for each slot (engine I2).
+#![allow(unsafe_code)] // SQEs carry raw addresses; a slot's buffer is a part of one large one.
+
+use sheave::uring::RingError;
+use sheave::uring::sqe::{IOSQE_FIXED_FILE, RWF_DSYNC, Sqe, opcode};
+use sheave::{Buf, Fd, Ring, RingBuilder};
+
+use crate::engine::Engine;
+use crate::error::LoadError;
+
+/// Most bios of a ring.
+const MAX_BIOS: u32 = 65_536;
+
+/// How a ring is set up and used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineOpts {
+    /// I/Os in flight at most.
+    pub depth: u32,
+    /// Bytes of an I/O.
+    pub bs: u32,
+    /// Completions are polled for.
+    pub poll: bool,
+    /// The ring keeps statistics.
+    pub stats: bool,
+    /// Buffers are registered with the ring.
+    pub fixed_buffers: bool,
+    /// Writes are durable when they end.
+    pub dsync: bool,
+    /// The `ioprio` of each I/O; 0 is none. One that has a priority takes the ring's general way in, with its checks.
+    pub ioprio: u16,
+}
+
+impl EngineOpts {
+    /// The settings of a ring for these; `pieces` is in how many an I/O may lie.
+    pub fn ring(&self, pieces: u32) -> RingBuilder {
+        let entries = self.depth.next_power_of_two();
+        Ring::builder()
+            .entries(entries)
+            .in_flight((2 * entries).max(self.depth.saturating_mul(pieces)).min(MAX_BIOS))
+            .polled(self.poll)
+            .iopoll(self.poll)
+            .stats(self.stats)
+    }
+}
+
+/// A Sheave ring with one buffer a slot.
+pub struct SheaveEngine {
+    ring: Ring,
+    _buffers: Option<Buf>,
+    /// The first slot's buffer (I1).
+    base: *mut u8,
+    bs: u32,
+    /// Opcodes of a read and a write.
+    opcodes: [u8; 2],
+    /// Writes are durable when they end.
+    dsync: bool,
+}
+
+impl SheaveEngine {
+    /// A ring on the calling thread, attached as `attach` does it. `pieces` is in how many an I/O may lie: a ring with
+    /// fewer bios than that would end some I/Os short.
+    pub fn new(
+        attach: impl FnOnce(&mut Ring) -> Result<Fd, RingError>,
+        pieces: u32,
+        opts: &EngineOpts,
+    ) -> Result<Self, LoadError> {
+        Self::built(opts.ring(pieces), attach, opts)
+    }
+
+    /// The same with a ring of the caller's settings; it starts from [`EngineOpts::ring`].
+    pub fn built(
+        builder: RingBuilder,
+        attach: impl FnOnce(&mut Ring) -> Result<Fd, RingError>,
+        opts: &EngineOpts,
+    ) -> Result<Self, LoadError> {
+        let fail = |what: &str, err: RingError| LoadError::run(format!("{what}: {err}"));
+        let mut ring = builder.build().map_err(|err| fail("cannot set a ring up", err))?;
+        let fd = attach(&mut ring).map_err(|err| fail("cannot attach the device to a ring", err))?;
+        ring.register_files(&[fd]).map_err(|err| fail("cannot register the device with the ring", err))?;
+        let mut buffers = Buf::zeroed(opts.depth as usize * opts.bs as usize, 4096).map_err(|err| {
+            LoadError::run(format!("no memory for the buffers: {err}")).fix("use a smaller --depth or --bs")
+        })?;
+        // Touched now, so that the run does not take the page faults; not zero, so that nothing below gets to treat
+        // what is written as zeroes.
+        for (at, byte) in buffers.iter_mut().enumerate() {
+            *byte = (at % 251) as u8 + 1;
+        }
+        let base = buffers.as_mut_ptr();
+        let mut own = Some(buffers);
+        if opts.fixed_buffers
+            && let Some(buffers) = own.take()
+        {
+            ring.register_buffers(vec![buffers]).map_err(|err| fail("cannot register the buffers", err))?;
+        }
+        let template = Sqe { flags: IOSQE_FIXED_FILE, fd: 0, len: opts.bs, ioprio: opts.ioprio, ..Sqe::default() };
+        let opcodes = match opts.fixed_buffers {
+            true => [opcode::READ_FIXED, opcode::WRITE_FIXED],
+            false => [opcode::READ, opcode::WRITE],
+        };
+        prefill(&mut ring, &template)?;
+        Ok(Self { ring, _buffers: own, base, bs: opts.bs, opcodes, dsync: opts.dsync })
+    }
+
+    /// The ring, between turns.
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    #[inline]
+    fn address(&self, slot: u32) -> *mut u8 {
+        self.base.wrapping_add(slot as usize * self.bs as usize)
+    }
+}
+
+/// Leaves `template` in every entry of an empty SQ, by a round of NOPs.
+fn prefill(ring: &mut Ring, template: &Sqe) -> Result<(), LoadError> {
+    let fail = |err: RingError| LoadError::run(format!("the ring does not even do NOPs: {err}"));
+    let entries = ring.sq_space();
+    for _ in 0..entries {
+        // A NOP ignores the file and the length. With a priority it is refused, and leaves its entry as it is too.
+        let nop = Sqe { opcode: opcode::NOP, ..*template };
+        // SAFETY: a NOP uses no address.
+        let pushed = unsafe { ring.push_sqe(&nop) };
+        debug_assert!(pushed, "as many as there is space for");
+    }
+    ring.submit_and_wait(entries).map_err(fail)?;
+    for _ in ring.completions() {}
+    Ok(())
+}
+
+impl Engine for SheaveEngine {
+    fn expected(&self) -> i32 {
+        self.bs as i32
+    }
+
+    #[inline]
+    fn prep(&mut self, slot: u32, write: bool, offset: u64) {
+        let address = self.address(slot) as u64;
+        // SAFETY: the buffer lives as long as the ring (I1), and nobody touches it while the slot is in flight.
+        let Some(sqe) = (unsafe { self.ring.get_sqe() }) else {
+            debug_assert!(false, "I2: the SQ has an entry for each slot");
+            return;
+        };
+        sqe.opcode = self.opcodes[usize::from(write)];
+        sqe.off = offset;
+        sqe.addr = address;
+        sqe.user_data = u64::from(slot);
+        if self.dsync {
+            sqe.op_flags = if write { RWF_DSYNC } else { 0 };
+        }
+    }
+
+    #[inline]
+    fn submit(&mut self, wait: u32) -> Result<(), LoadError> {
+        let submitted = if wait > 0 { self.ring.submit_and_wait(wait) } else { self.ring.submit() };
+        match submitted {
+            Ok(_) => Ok(()),
+            // Too much in flight: the loop reaps, then comes back with what is left.
+            Err(RingError::Busy) => Ok(()),
+            Err(err) => Err(LoadError::run(format!("the ring refuses to submit: {err}"))),
+        }
+    }
+
+    #[inline]
+    fn reap(&mut self, mut done: impl FnMut(u32, i32)) -> u32 {
+        let mut reaped = 0;
+        for completion in self.ring.completions() {
+            done(completion.user_data as u32, completion.res);
+            reaped += 1;
+            // Raw SQEs own nothing that a completion could have to drop; do not look.
+            std::mem::forget(completion);
+        }
+        reaped
+    }
+
+    fn buffer(&mut self, slot: u32) -> &mut [u8] {
+        let address = self.address(slot);
+        // SAFETY: I1; a free slot's bytes are in no request's hands, and `self` is borrowed for as long as the slice.
+        unsafe { std::slice::from_raw_parts_mut(address, self.bs as usize) }
+    }
+}

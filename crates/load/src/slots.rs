@@ -1,0 +1,156 @@
+//! The slots of one loop: which are free, and what those in flight do.
+//!
+//! Free slots rotate first in, first out, so that a loop touches all its buffers as a program does whose buffers
+//! come from a pool, and not the same few hot ones. Both sides of a comparison use this order.
+//!
+//! * I1. A slot is in the free queue or in flight, never both; `free + in_flight = depth`.
+
+use crate::engine::MAX_DEPTH;
+
+const MASK: usize = MAX_DEPTH - 1;
+const _: () = assert!(MAX_DEPTH.is_power_of_two(), "the mask stands in for the bounds check");
+
+/// What a slot in flight does.
+#[derive(Clone, Copy, Default)]
+pub struct InFlight {
+    /// When it was due, in cycles.
+    pub stamp: u64,
+    /// Where it goes, with the direction in the lowest bit: offsets are multiples of 512.
+    place: u64,
+}
+
+impl InFlight {
+    /// An I/O at `offset`, due at `stamp`.
+    #[inline]
+    pub fn new(stamp: u64, write: bool, offset: u64) -> Self {
+        debug_assert_eq!(offset % 512, 0, "blocks lie on sectors");
+        Self { stamp, place: offset | u64::from(write) }
+    }
+
+    /// Where it goes, in bytes.
+    pub fn offset(self) -> u64 {
+        self.place & !1
+    }
+
+    /// Whether it writes.
+    pub fn write(self) -> bool {
+        self.place & 1 == 1
+    }
+}
+
+/// The slots of one loop.
+pub struct Slots {
+    free: Box<[u16; MAX_DEPTH]>,
+    table: Box<[InFlight; MAX_DEPTH]>,
+    /// Slots taken so far, and slots put into the free queue so far; the queue's ends, modulo `wrap + 1`.
+    taken: usize,
+    freed: usize,
+    wrap: usize,
+    depth: u32,
+}
+
+impl Slots {
+    /// `depth` free slots.
+    pub fn new(depth: u32) -> Self {
+        assert!((1..=MAX_DEPTH as u32).contains(&depth), "the arguments bound the depth");
+        let mut free = Box::new([0; MAX_DEPTH]);
+        for (index, slot) in free.iter_mut().enumerate() {
+            *slot = index as u16;
+        }
+        // The queue wraps at the next power of two, so that a shallow loop stays in a few cache lines.
+        let wrap = (depth as usize).next_power_of_two() - 1;
+        let table = Box::new([InFlight::default(); MAX_DEPTH]);
+        Self { free, table, taken: 0, freed: depth as usize, wrap, depth }
+    }
+
+    /// How many are free.
+    #[inline]
+    pub fn free(&self) -> u32 {
+        (self.freed - self.taken) as u32
+    }
+
+    /// How many are in flight.
+    #[inline]
+    pub fn in_flight(&self) -> u32 {
+        self.depth - self.free()
+    }
+
+    /// Takes slots in a row: what changes stays in registers until it is dropped.
+    #[inline]
+    pub fn taker(&mut self) -> Taker<'_> {
+        let Self { free, table, taken, freed, wrap, .. } = self;
+        Taker { free, table, next: *taken, end: *freed, wrap: *wrap & MASK, taken }
+    }
+
+    /// Gives slots back in a row: what changes stays in registers until it is dropped.
+    #[inline]
+    pub fn giver(&mut self) -> Giver<'_> {
+        let Self { free, table, freed, wrap, .. } = self;
+        Giver { free, table, next: *freed, wrap: *wrap & MASK, freed }
+    }
+
+    /// Takes one free slot; the caller has checked that there is one.
+    pub fn take(&mut self, io: InFlight) -> u32 {
+        self.taker().take(io)
+    }
+
+    /// Gives one slot back and says what it did.
+    pub fn put(&mut self, slot: u32) -> InFlight {
+        self.giver().put(slot)
+    }
+}
+
+/// Takes free slots.
+pub struct Taker<'a> {
+    free: &'a [u16; MAX_DEPTH],
+    table: &'a mut [InFlight; MAX_DEPTH],
+    next: usize,
+    end: usize,
+    wrap: usize,
+    taken: &'a mut usize,
+}
+
+impl Taker<'_> {
+    /// Takes a free slot; the caller has checked that there is one.
+    #[inline]
+    pub fn take(&mut self, io: InFlight) -> u32 {
+        debug_assert!(self.next < self.end, "I1: a slot was asked of an empty queue");
+        let slot = self.free[self.next & self.wrap & MASK];
+        self.next += 1;
+        self.table[slot as usize & MASK] = io;
+        u32::from(slot)
+    }
+}
+
+impl Drop for Taker<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        *self.taken = self.next;
+    }
+}
+
+/// Gives slots back.
+pub struct Giver<'a> {
+    free: &'a mut [u16; MAX_DEPTH],
+    table: &'a [InFlight; MAX_DEPTH],
+    next: usize,
+    wrap: usize,
+    freed: &'a mut usize,
+}
+
+impl Giver<'_> {
+    /// Gives a slot back and says what it did.
+    #[inline]
+    pub fn put(&mut self, slot: u32) -> InFlight {
+        self.free[self.next & self.wrap & MASK] = slot as u16;
+        self.next += 1;
+        self.table[slot as usize & MASK]
+    }
+}
+
+impl Drop for Giver<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        *self.freed = self.next;
+    }
+}

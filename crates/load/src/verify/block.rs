@@ -1,0 +1,133 @@
+//! One block of a verified run: who it is, data that nobody else has, and a checksum over all of it.
+//!
+//! | bytes | little-endian |
+//! |---|---|
+//! | 0..8 | magic `SHEAVEB1` |
+//! | 8..16 | run: differs from run to run, so that data left by an earlier one is told apart |
+//! | 16..24 | address on the device, in bytes |
+//! | 24..28 | generation: 1 for the first write of this block in this run |
+//! | 28..32 | length of the block |
+//! | 32..len-4 | pseudo-random bytes of (run, address, generation) |
+//! | len-4..len | CRC-32C over all before it |
+//!
+//! * I1. Two blocks that differ in run, address or generation differ in each 512 byte sector, so that a torn write
+//!   never looks whole.
+
+use crc_fast::CrcAlgorithm::Crc32Iscsi;
+
+use crate::pattern::Rng;
+
+/// Smallest block that has room for all of it.
+pub const MIN_LEN: usize = 512;
+
+const MAGIC: [u8; 8] = *b"SHEAVEB1";
+const HEAD: usize = 32;
+const CRC: usize = 4;
+
+/// Who a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The run that wrote it.
+    pub run: u64,
+    /// Its place on the device, in bytes.
+    pub address: u64,
+    /// How often this run has written it.
+    pub generation: u32,
+}
+
+/// What is wrong with a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// Nothing but zeroes.
+    Zeroes,
+    /// Not a block of any run.
+    Foreign,
+    /// A whole block of another run.
+    OtherRun(Identity),
+    /// A whole block of this run that belongs elsewhere.
+    Misplaced(Identity),
+    /// The right block as it was before its last acknowledged write.
+    Stale(Identity),
+    /// The right block in a generation whose write was not acknowledged.
+    Early(Identity),
+    /// It says that it is the right one, but its bytes are not: the first wrong byte, and the first right one after it.
+    Damaged {
+        /// Who it says it is.
+        says: Identity,
+        /// First byte that differs from what was written.
+        from: usize,
+        /// The byte after the last one that differs.
+        to: usize,
+    },
+}
+
+/// Makes `block` the block `who`.
+pub fn seal(block: &mut [u8], who: Identity) {
+    debug_assert!(block.len() >= MIN_LEN && block.len().is_multiple_of(8), "blocks are whole sectors");
+    let (head, rest) = block.split_at_mut(HEAD);
+    head[..8].copy_from_slice(&MAGIC);
+    head[8..16].copy_from_slice(&who.run.to_le_bytes());
+    head[16..24].copy_from_slice(&who.address.to_le_bytes());
+    head[24..28].copy_from_slice(&who.generation.to_le_bytes());
+    head[28..32].copy_from_slice(&((HEAD + rest.len()) as u32).to_le_bytes());
+    let mut rng = Rng::new(who.run ^ who.address.rotate_left(20) ^ (u64::from(who.generation) << 48));
+    for word in rest.chunks_exact_mut(8) {
+        word.copy_from_slice(&rng.draw().to_le_bytes());
+    }
+    let (body, sum) = block.split_at_mut(block.len() - CRC);
+    sum.copy_from_slice(&crc(body).to_le_bytes());
+}
+
+/// Whether `block` is exactly the block `expected`.
+pub fn check(block: &[u8], expected: Identity) -> Result<(), Finding> {
+    let (says, whole) = (identity(block), is_whole(block));
+    if whole && says == Some(expected) {
+        return Ok(());
+    }
+    Err(diagnose(block, expected, says, whole))
+}
+
+#[cold]
+fn diagnose(block: &[u8], expected: Identity, says: Option<Identity>, whole: bool) -> Finding {
+    let Some(says) = says else {
+        return if block.iter().all(|&byte| byte == 0) { Finding::Zeroes } else { Finding::Foreign };
+    };
+    match says {
+        _ if !whole => {
+            let mut right = vec![0; block.len()];
+            seal(&mut right, says);
+            let differs = |at: &usize| block[*at] != right[*at];
+            let from = (0..block.len()).find(differs).unwrap_or(0);
+            let to = (0..block.len()).rfind(differs).map_or(block.len(), |last| last + 1);
+            Finding::Damaged { says, from, to }
+        }
+        _ if says.run != expected.run => Finding::OtherRun(says),
+        _ if says.address != expected.address => Finding::Misplaced(says),
+        _ if says.generation < expected.generation => Finding::Stale(says),
+        _ => Finding::Early(says),
+    }
+}
+
+/// Who a block says it is; `None` when it has no magic or the wrong length.
+fn identity(block: &[u8]) -> Option<Identity> {
+    let word = |at: usize| -> Option<u64> { Some(u64::from_le_bytes(block.get(at..at + 8)?.try_into().ok()?)) };
+    if block.get(..8)? != MAGIC {
+        return None;
+    }
+    let (generation, len) = (word(24)? as u32, (word(24)? >> 32) as usize);
+    (len == block.len()).then_some(Identity { run: word(8)?, address: word(16)?, generation })
+}
+
+fn is_whole(block: &[u8]) -> bool {
+    match block.split_last_chunk::<CRC>() {
+        Some((body, sum)) => crc(body) == u32::from_le_bytes(*sum),
+        None => false,
+    }
+}
+
+fn crc(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(Crc32Iscsi, bytes) as u32
+}
+
+#[cfg(test)]
+mod tests;

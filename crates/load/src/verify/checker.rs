@@ -1,0 +1,321 @@
+//! The loop of a verified run: fill, run, read back. Not lean: it looks at every byte.
+//!
+//! * I1. A block has one I/O in flight at most ([`Generations`]), so its expected generation is known at submission.
+//! * I2. A read buffer is poisoned before the read, so that a device that delivers nothing cannot pass off the bytes
+//!   that an earlier read of the same block left there.
+//! * I3. Nothing is in flight when a phase returns `Ok`.
+//!
+//! Called by each thread of `sheave bench --verify`, and by the checks of `sheave lab`.
+
+use std::sync::Arc;
+
+use sheave::base::clock::Clock;
+use sheave::base::sync::atomic::Ordering;
+
+use super::block::{self, Identity};
+use super::generations::{Generations, Holds};
+use super::wrong::Wrong;
+use crate::engine::Engine;
+use crate::error::LoadError;
+use crate::live::Counts;
+use crate::looper::{IoError, Lane, Until};
+use crate::pace::Pacing;
+use crate::pattern::{Pattern, Step};
+use crate::slots::{InFlight, Slots};
+
+/// What a verified run has looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Tally {
+    /// Blocks written before the run.
+    pub filled: u64,
+    /// Reads during the run whose block was checked.
+    pub checked: u64,
+    /// Blocks checked by the final pass.
+    pub read_back: u64,
+    /// Reads that could not be checked: the block's last write had failed.
+    pub unknown: u64,
+    /// Wrong blocks; the first one ends the run.
+    pub wrong: u64,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.filled += other.filled;
+        self.checked += other.checked;
+        self.read_back += other.read_back;
+        self.unknown += other.unknown;
+        self.wrong += other.wrong;
+    }
+}
+
+/// What a slot in flight will have to show.
+#[derive(Clone, Copy)]
+enum Job {
+    Write { block: u64, generation: u32 },
+    Read { block: u64, holds: Holds },
+}
+
+/// What comes next in a phase.
+enum Next {
+    Io(Step),
+    /// Every candidate is in flight: wait for completions.
+    Busy,
+    End,
+}
+
+/// The loop of one thread.
+pub struct Checker<E> {
+    engine: E,
+    clock: Clock,
+    slots: Slots,
+    jobs: Vec<Job>,
+    done: Vec<(u32, i32)>,
+    map: Generations,
+    pattern: Pattern,
+    run: u64,
+    bs: u32,
+    batch: u32,
+    max_errors: u64,
+    lane: Arc<Lane>,
+    counts: Counts,
+    tally: Tally,
+    first_error: Option<IoError>,
+    wrong: Option<Wrong>,
+    during: &'static str,
+}
+
+/// What a checker is made for.
+pub struct Task {
+    /// Blocks to work on.
+    pub pattern: Pattern,
+    /// Identity of the run.
+    pub run: u64,
+    /// Bytes of a block.
+    pub bs: u32,
+    /// I/Os in flight.
+    pub depth: u32,
+    /// I/Os a submit.
+    pub batch: u32,
+    /// Failed I/Os to go on after.
+    pub max_errors: u64,
+    /// Where to show progress.
+    pub lane: Arc<Lane>,
+}
+
+impl<E: Engine> Checker<E> {
+    /// A checker over blocks that this run has not written.
+    pub fn new(engine: E, task: Task) -> Result<Self, LoadError> {
+        let idle = Job::Read { block: 0, holds: Holds::Unwritten };
+        Ok(Self {
+            engine,
+            clock: Clock::real(),
+            slots: Slots::new(task.depth),
+            jobs: vec![idle; task.depth as usize],
+            done: Vec::with_capacity(task.depth as usize),
+            map: Generations::new(task.pattern.blocks())?,
+            pattern: task.pattern,
+            run: task.run,
+            bs: task.bs,
+            batch: task.batch.min(task.depth),
+            max_errors: task.max_errors,
+            lane: task.lane,
+            counts: Counts::default(),
+            tally: Tally::default(),
+            first_error: None,
+            wrong: None,
+            during: "a read",
+        })
+    }
+
+    /// Writes every block once.
+    pub fn fill(&mut self, until: &Until) -> Result<(), LoadError> {
+        let (mut next, blocks) = (0, self.pattern.blocks());
+        self.phase("the fill", until, &mut crate::pace::Unpaced, |_, _| {
+            next += 1;
+            if next <= blocks { Next::Io(Step { block: next - 1, write: true }) } else { Next::End }
+        })?;
+        self.tally.filled = self.counts.writes;
+        Ok(())
+    }
+
+    /// Does the work of the run, checking every read.
+    pub fn work<P: Pacing>(&mut self, until: &Until, pace: &mut P) -> Result<(), LoadError> {
+        // More tries than this find no free block only when nearly all of a small device is in flight.
+        const TRIES: u32 = 64;
+        self.phase("a read of the run", until, pace, |map, pattern| {
+            for _ in 0..TRIES {
+                let step = pattern.step();
+                if map.claim(step.block) {
+                    return Next::Io(step);
+                }
+            }
+            Next::Busy
+        })
+    }
+
+    /// Reads every block whose contents are known.
+    pub fn read_back(&mut self, until: &Until) -> Result<(), LoadError> {
+        let (mut next, blocks, before) = (0, self.pattern.blocks(), self.tally.checked);
+        self.phase("the final read back", until, &mut crate::pace::Unpaced, |map, _| {
+            while next < blocks {
+                next += 1;
+                if matches!(map.holds(next - 1), Holds::Generation(_)) {
+                    return Next::Io(Step { block: next - 1, write: false });
+                }
+            }
+            Next::End
+        })?;
+        self.tally.read_back = self.tally.checked - before;
+        self.tally.checked = before;
+        Ok(())
+    }
+
+    /// How many blocks the final pass will read.
+    pub fn known(&self) -> u64 {
+        self.map.known()
+    }
+
+    /// True when the run must not go on.
+    pub fn failed(&self) -> bool {
+        self.wrong.is_some() || self.counts.errors > self.max_errors
+    }
+
+    /// What was counted in the current phase.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// What was checked so far.
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// The clock of the checker.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// The first failed I/O, and the wrong block.
+    pub fn into_findings(self) -> (Option<IoError>, Option<Wrong>) {
+        (self.first_error, self.wrong)
+    }
+
+    fn phase<P: Pacing>(
+        &mut self,
+        during: &'static str,
+        until: &Until,
+        pace: &mut P,
+        mut next: impl FnMut(&mut Generations, &mut Pattern) -> Next,
+    ) -> Result<(), LoadError> {
+        self.during = during;
+        self.counts = Counts { errors: self.counts.errors, ..Counts::default() };
+        self.lane.latency.reset();
+        let start = self.clock.precise();
+        let mut left = until.ios;
+        let mut ended = false;
+        while !ended && left > 0 && !self.failed() {
+            self.lane.counters.publish(&self.counts);
+            let out_of_time = until.runtime.is_some_and(|limit| self.clock.precise() >= start.after(limit));
+            // Relaxed: the flag carries nothing but itself; the signal handler sets it.
+            if out_of_time || until.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let want = left.min(u64::from(self.batch.min(self.slots.free())));
+            let now = self.clock.cycles();
+            let mut prepped = 0;
+            while prepped < want {
+                let Some(due) = pace.due(now) else { break };
+                match next(&mut self.map, &mut self.pattern) {
+                    Next::Io(step) => self.prep(step, due),
+                    Next::Busy => break,
+                    Next::End => {
+                        ended = true;
+                        break;
+                    }
+                }
+                prepped += 1;
+            }
+            left -= prepped;
+            if self.slots.in_flight() == 0 {
+                pace.rest(now);
+                continue;
+            }
+            let full = self.slots.free() < self.batch || prepped == 0;
+            self.turn(if full { 1 } else { 0 })?;
+        }
+        while self.slots.in_flight() > 0 {
+            self.turn(1)?;
+        }
+        self.lane.counters.publish(&self.counts);
+        Ok(())
+    }
+
+    fn prep(&mut self, step: Step, due: u64) {
+        // A phase that walks the blocks in order meets none in flight; the random one has claimed it already.
+        self.map.claim(step.block);
+        let offset = self.pattern.offset(step.block);
+        let slot = self.slots.take(InFlight::new(due, step.write, offset));
+        let buffer = self.engine.buffer(slot);
+        self.jobs[slot as usize] = if step.write {
+            let generation = self.map.next(step.block);
+            block::seal(buffer, Identity { run: self.run, address: offset, generation });
+            self.counts.writes += 1;
+            Job::Write { block: step.block, generation }
+        } else {
+            buffer.fill(0xDB); // I2
+            Job::Read { block: step.block, holds: self.map.holds(step.block) }
+        };
+        self.engine.prep(slot, step.write, offset);
+    }
+
+    /// Submits, reaps, checks.
+    fn turn(&mut self, wait: u32) -> Result<(), LoadError> {
+        self.engine.submit(wait)?;
+        self.counts.submits += 1;
+        let done = &mut self.done;
+        let reaped = self.engine.reap(|slot, result| done.push((slot, result)));
+        self.counts.reaps += u64::from(reaped > 0);
+        let now = self.clock.cycles();
+        while let Some((slot, result)) = self.done.pop() {
+            let io = self.slots.put(slot);
+            self.lane.latency.record(self.clock.cycles_to_ns(now.saturating_sub(io.stamp)), 1);
+            self.counts.ios += 1;
+            self.finish(slot, io, result);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, slot: u32, io: InFlight, result: i32) {
+        let good = result == self.engine.expected();
+        if !good {
+            self.counts.errors += 1;
+            self.first_error.get_or_insert(IoError { offset: io.offset(), write: io.write(), result });
+        }
+        match self.jobs[slot as usize] {
+            Job::Write { block, generation } => self.map.release(block, Some((generation, good))),
+            Job::Read { block, holds } => {
+                self.map.release(block, None);
+                match holds {
+                    Holds::Generation(generation) if good => self.check(slot, io.offset(), generation),
+                    _ if good => self.tally.unknown += 1,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn check(&mut self, slot: u32, address: u64, generation: u32) {
+        let expected = Identity { run: self.run, address, generation };
+        let bytes = self.engine.buffer(slot);
+        debug_assert_eq!(bytes.len(), self.bs as usize);
+        self.tally.checked += 1;
+        if let Err(found) = block::check(bytes, expected) {
+            self.tally.wrong += 1;
+            let wrong = Wrong::new(expected, found, bytes, self.during);
+            self.wrong.get_or_insert(wrong);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

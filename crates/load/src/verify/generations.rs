@@ -1,0 +1,91 @@
+//! How often each block of one thread's part was written, and which blocks are in flight.
+//!
+//! Memory: four bytes and one bit a block, for at most [`MAX_BLOCKS`] over all threads (the command refuses more).
+//!
+//! * I1. A block has at most one I/O in flight, so that what a read must return is known when it starts.
+//! * I2. The generation counts up with each write that starts, whether it succeeds or not. After a failed write
+//!   nobody knows what the block holds, until a later write succeeds.
+
+use crate::error::LoadError;
+
+/// Most blocks of a verified run, of all its threads together: four bytes each, so 1 GiB of memory.
+pub const MAX_BLOCKS: u64 = 256 << 20;
+
+/// What a block must hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// This run has not written it.
+    Unwritten,
+    /// Its last write was acknowledged with this generation.
+    Generation(u32),
+    /// Its last write failed.
+    Unknown,
+}
+
+const FAILED: u32 = 1 << 31;
+const COUNT: u32 = FAILED - 1;
+
+/// Generations of blocks `0..blocks`.
+pub struct Generations {
+    last: Vec<u32>,
+    busy: Vec<u64>,
+}
+
+impl Generations {
+    /// Nothing written, nothing in flight.
+    pub fn new(blocks: u64) -> Result<Self, LoadError> {
+        let no_memory = |_| {
+            LoadError::run(format!("no memory for the generations of {blocks} blocks"))
+                .fix("use a smaller --range or a larger --bs")
+        };
+        let count =
+            usize::try_from(blocks).map_err(|_| LoadError::usage("more blocks than this machine can address"))?;
+        let (mut last, mut busy) = (Vec::new(), Vec::new());
+        last.try_reserve_exact(count).map_err(no_memory)?;
+        busy.try_reserve_exact(count.div_ceil(64)).map_err(no_memory)?;
+        last.resize(count, 0);
+        busy.resize(count.div_ceil(64), 0);
+        Ok(Self { last, busy })
+    }
+
+    /// What a block must hold.
+    pub fn holds(&self, block: u64) -> Holds {
+        match self.last[block as usize] {
+            0 => Holds::Unwritten,
+            last if last & FAILED != 0 => Holds::Unknown,
+            last => Holds::Generation(last),
+        }
+    }
+
+    /// Claims a block for one I/O; false when it has one in flight (I1).
+    pub fn claim(&mut self, block: u64) -> bool {
+        let (word, bit) = ((block / 64) as usize, 1u64 << (block % 64));
+        let free = self.busy[word] & bit == 0;
+        self.busy[word] |= bit;
+        free
+    }
+
+    /// The generation of the write that starts now on a claimed block.
+    pub fn next(&self, block: u64) -> u32 {
+        // After 2^31 writes of one block the count begins again, far from the generations still in play.
+        (self.last[block as usize] & COUNT) % COUNT + 1
+    }
+
+    /// The I/O on a block has ended; `written` is the generation of a write and whether it succeeded.
+    pub fn release(&mut self, block: u64, written: Option<(u32, bool)>) {
+        if let Some((generation, succeeded)) = written {
+            self.last[block as usize] = if succeeded { generation } else { generation | FAILED };
+        }
+        let (word, bit) = ((block / 64) as usize, 1u64 << (block % 64));
+        debug_assert!(self.busy[word] & bit != 0, "I1: block {block} was not in flight");
+        self.busy[word] &= !bit;
+    }
+
+    /// How many blocks hold a known generation.
+    pub fn known(&self) -> u64 {
+        (0..self.last.len() as u64).filter(|&block| matches!(self.holds(block), Holds::Generation(_))).count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests;
