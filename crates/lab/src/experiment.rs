@@ -139,6 +139,11 @@ pub struct Metric {
 impl Metric {
     /// I/Os a second.
     pub const IOPS: Self = Self { name: "iops", label: "I/O per second", unit: "IOPS", more_is_better: true };
+
+    /// Whether it is a percentage itself, whose change is told in points.
+    pub fn in_points(&self) -> bool {
+        self.unit == "%"
+    }
 }
 
 /// Where the idea and the published figures come from.

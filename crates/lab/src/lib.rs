@@ -10,16 +10,28 @@
 //! | [`point`] | the parameters of one measurement, as text and back |
 //! | [`report`] | results: the JSON, and what a verdict is worked out from |
 //! | [`exp`] | the experiments |
+//! | [`run`], [`turns`], [`interval`] | a run: its order, arms in turns, medians and intervals |
+//! | [`instructions`] | instructions per I/O, under valgrind |
 //! | [`model`] | what more cores than this machine has would do: a prediction |
 //! | [`drive`], [`meter`] | the loop of a thread; what a turn takes beside its I/O |
+//! | [`machine`] | the machine that a run ran on |
+//! | [`table`] | the terminal |
 
 pub mod drive;
 pub mod exp;
 pub mod experiment;
-pub mod model;
+#[cfg(test)]
+mod fake;
+pub mod instructions;
+pub mod interval;
+pub mod machine;
 pub mod meter;
+pub mod model;
 pub mod point;
 pub mod report;
+pub mod run;
+pub mod table;
+pub mod turns;
 
 pub use experiment::{ArmInfo, ArmRun, Experiment, Lab, Role, Scale, Turn, TurnEnd};
 pub use point::{Point, Value};
