@@ -36,6 +36,7 @@ use crate::block::Block;
 use crate::block_io::DeviceIo;
 use crate::damage::Damage;
 use crate::format::{BLOCK, BLOCK_BYTES, SUPERBLOCKS};
+use crate::info::MemberInfo;
 use crate::page::label;
 use crate::superblock::{Geometry, Superblock, choose};
 use crate::{BlockIo, PoolError};
@@ -133,6 +134,8 @@ fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError
     let journal_bytes = u64::from(sb.journal_blocks) * BLOCK_BYTES;
     progress.more(journal_bytes);
     report.uuid = Some(sb.pool.iter().map(|byte| format!("{byte:02x}")).collect());
+    report.members =
+        sb.members.iter().map(|&(start_bytes, size_bytes)| MemberInfo { start_bytes, size_bytes }).collect();
     let geometry = sb.geometry();
     let labels = member_labels(io, &sb, &mut report);
     let mut walk = Walk::new(io, &sb);
@@ -207,7 +210,7 @@ fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<Superblock>
     let slots = SUPERBLOCKS.map(|address| {
         let mut block: Block = [0; BLOCK];
         match io.read(address, &mut block) {
-            Ok(()) => (Superblock::decode(&block, address, io.size_bytes()), None),
+            Ok(()) => (Superblock::decode(&block, address, u64::MAX), None),
             Err(status) => (Err(Damage::Blank), Some(status)),
         }
     });
@@ -247,6 +250,12 @@ fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<Superblock>
                     let repair = Some("Write it anew, after the newer".to_owned());
                     report.findings.push(finding(slot, FindingKind::SuperblocksDiffer, means, repair));
                 }
+            }
+            if let Some((what, fix)) = sb.missing_from(io.size_bytes()) {
+                report.findings.clear();
+                let slot = usize::from(sb.slot() != 0);
+                report.findings.push(finding(slot, FindingKind::NoPool, format!("{what}. {fix}"), None));
+                return None;
             }
             Some(sb)
         }
@@ -290,7 +299,7 @@ fn member_labels(io: &dyn BlockIo, sb: &Superblock, report: &mut CheckReport) ->
             Ok(()) => match label::verify(&block, sb, number) {
                 Ok(()) => continue,
                 Err(damage) => {
-                    let swapped = matches!(damage, Damage::Foreign | Damage::Misplaced { .. } | Damage::Kind { .. });
+                    let swapped = !matches!(damage, Damage::Checksum { .. } | Damage::Blank | Damage::Alien);
                     (damage.to_string(), swapped)
                 }
             },

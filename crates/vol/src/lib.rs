@@ -50,8 +50,8 @@ pub use check::{
 };
 pub use damage::Damage;
 pub use error::PoolError;
-pub use info::{Extent, ExtentKind, PoolInfo, SpaceNotice, SpaceState, VolumeInfo};
-pub use pool::{Checksum, CreateOptions, LowWater, OpenOptions, Pool, Watch, WhenFull};
+pub use info::{Extent, ExtentKind, MemberInfo, PoolInfo, SpaceNotice, SpaceState, VolumeInfo};
+pub use pool::{AddOptions, Checksum, CreateOptions, Found, LowWater, OpenOptions, Pool, Watch, WhenFull, join};
 pub use scrub::{RealClock, ScrubClock, ScrubOptions, ScrubPhase, ScrubProgress, ScrubReport};
 pub use volume::Volume;
 

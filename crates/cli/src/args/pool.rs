@@ -18,6 +18,7 @@ Examples:
   sheave pool check pool.img --dry-run
   sheave pool scrub pool.img --rate 100M
   sheave pool grow pool.img --size 20G
+  sheave pool grow pool.img --add more.img --size 50G
   sheave pool set pool.img --low-water 15%
 
 A pool is open in one process at a time. Volumes in it: sheave volume --help.
@@ -47,7 +48,7 @@ pub enum PoolCommand {
     Info(InfoArgs),
     /// Verify a closed pool: all of its metadata, and every reference in it.
     Check(CheckArgs),
-    /// Take in what the file or device has grown by.
+    /// Add a file or device, or take in what one has grown by.
     Grow(GrowArgs),
     /// Change what can be changed of a pool.
     Set(SetArgs),
@@ -164,16 +165,36 @@ pub struct CheckArgs {
     pub progress: super::ProgressStyle,
 }
 
+const GROW_EXAMPLES: &str = "\
+Examples:
+  sheave pool grow pool.img --size 20G                   a larger file
+  sheave pool grow /dev/vg/pool                          a block device that has grown
+  sheave pool grow pool.img --add more.img --size 50G    one more file, made if it is not there
+  sheave pool grow pool.img --add /dev/sdb               one more device
+  sheave pool grow pool.img+more.img --add third.img
+
+A pool with several members is named with all of them, always in the order in which they came: pool.img+more.img. It
+opens with all of them or not at all.";
+
 /// `sheave pool grow`.
 #[derive(Debug, Args)]
+#[command(after_help = GROW_EXAMPLES)]
 pub struct GrowArgs {
     /// The pool.
     #[arg(value_name = "POOL")]
     pub pool: PoolPlace,
 
-    /// Make the file this large first [default: take in what is there].
+    /// A file or device that becomes the last member of the pool.
+    #[arg(long, value_name = "SPEC")]
+    pub add: Option<PoolPlace>,
+
+    /// Make the file this large first, the added one with --add [default: take in what is there].
     #[arg(long, value_name = "SIZE", value_parser = value::size)]
     pub size: Option<u64>,
+
+    /// Overwrite what is on the added device, without asking.
+    #[arg(long, requires = "add")]
+    pub yes: bool,
 
     /// Print one JSON object instead of text.
     #[arg(long)]

@@ -9,6 +9,7 @@ use sheave::base::units::fmt_bytes;
 use sheave::blk::claim::Sharing;
 use sheave::vol::{CheckOptions, CheckReport, Finding, Totals, check_device_with};
 
+use super::info::MemberJson;
 use crate::args::pool::CheckArgs;
 use crate::failure::{self, Failure};
 use crate::volume::progress::Progress;
@@ -23,6 +24,7 @@ struct ReportJson {
     repaired: bool,
     findings: Vec<FindingJson>,
     notes: Vec<String>,
+    members: Vec<MemberJson>,
     totals: TotalsJson,
 }
 
@@ -140,6 +142,7 @@ fn tell(args: &CheckArgs, report: &CheckReport, left: &CheckReport, repaired: bo
             repaired: report.repaired,
             findings: report.findings.iter().map(FindingJson::new).collect(),
             notes: report.notes.clone(),
+            members: left.members.iter().map(MemberJson::new).collect(),
             totals: TotalsJson::new(&left.totals),
         });
     }
@@ -180,6 +183,10 @@ fn words(args: &CheckArgs, report: &CheckReport) -> String {
         bytes(t.reserved_units),
         bytes(t.free_units),
     );
+    if report.members.len() > 1 {
+        let sizes: Vec<String> = report.members.iter().map(|member| fmt_bytes(member.size_bytes)).collect();
+        let _ = writeln!(text, "members: {}", sizes.join(", "));
+    }
     let _ = match report.findings.len() {
         0 => writeln!(text, "clean"),
         1 => writeln!(text, "1 thing is wrong"),

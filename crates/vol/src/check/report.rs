@@ -31,6 +31,8 @@ pub struct CheckReport {
     pub findings: Vec<Finding>,
     /// What is not wrong and worth knowing.
     pub notes: Vec<String>,
+    /// The devices that the pool is made of, in order.
+    pub members: Vec<crate::info::MemberInfo>,
     /// Counts, as far as the pool could be walked.
     pub totals: Totals,
     /// The repairs were carried out.

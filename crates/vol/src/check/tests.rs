@@ -293,7 +293,7 @@ fn checkpointed(model: &mut Model) {
     let written = |bits| [bits, 0, 0, 0];
     let name = |name: &str| name.to_owned();
     let big = 4 << 40;
-    model.apply(Record::Create { volume: 1, size: big, max_size: big, created: 1, name: name("vm") });
+    model.apply(Record::Create { volume: 1, grows: false, size: big, max_size: big, created: 1, name: name("vm") });
     model.apply(Record::Run { volume: 1, unit: 0, count: 300, phys: 20 });
     model.apply(Record::Set { volume: 1, unit: 300 * 256 + 5, phys: 400, written: written(0xF0) });
     model.apply(Record::Set { volume: 1, unit: 70_000_000 % (big / UNIT), phys: 401, written: written(1) });
@@ -301,13 +301,21 @@ fn checkpointed(model: &mut Model) {
         volume: 2,
         source: 1,
         snapshot: true,
+        grows: false,
         size: big,
         max_size: big,
         created: 2,
         name: name("vm@monday"),
     });
     model.apply(Record::Set { volume: 1, unit: 3, phys: 402, written: written(0xFFFF) });
-    model.apply(Record::Create { volume: 3, size: 1 << 30, max_size: big, created: 1, name: name("other") });
+    model.apply(Record::Create {
+        volume: 3,
+        grows: false,
+        size: 1 << 30,
+        max_size: big,
+        created: 1,
+        name: name("other"),
+    });
     model.apply(Record::Run { volume: 3, unit: 9, count: 50, phys: 410 });
 }
 
@@ -323,6 +331,7 @@ fn committed() -> [Vec<Record>; 3] {
             volume: 4,
             source: 2,
             snapshot: false,
+            grows: false,
             size: 4 << 40,
             max_size: 4 << 40,
             created: 5,
