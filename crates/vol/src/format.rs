@@ -95,8 +95,10 @@ pub const SUMS_CRC32C: u32 = 1;
 
 /// A volume that cannot be written.
 pub const VOLUME_SNAPSHOT: u32 = 1;
+/// A volume that writes beyond its end make larger.
+pub const VOLUME_GROWS: u32 = 2;
 /// All flags of volumes.
-pub const VOLUME_FLAGS: u32 = VOLUME_SNAPSHOT;
+pub const VOLUME_FLAGS: u32 = VOLUME_SNAPSHOT | VOLUME_GROWS;
 
 /// First part of every metadata block.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -267,6 +269,8 @@ pub mod record_kind {
     pub const ORIGIN: u8 = 9;
     /// Regions that will be written to.
     pub const INTENT: u8 = 10;
+    /// Another largest size.
+    pub const LIMIT: u8 = 11;
 }
 
 /// First part of every record. Records begin at multiples of 8 bytes.
@@ -311,7 +315,7 @@ pub struct RunBody {
 pub struct CreateBody {
     /// Bytes; of a copy: those of the source.
     pub size: U64,
-    /// Most bytes it may be resized to.
+    /// Most bytes it may be resized to, or that writes may make it.
     pub max_size: U64,
     /// When, seconds since 1970.
     pub created: U64,
@@ -321,11 +325,11 @@ pub struct CreateBody {
     pub source: U32,
 }
 
-/// `RESIZE`, after the head.
+/// `RESIZE` and `LIMIT`, after the head.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ResizeBody {
-    /// Bytes.
+    /// Bytes; for `LIMIT` the most that writes may make it.
     pub size: U64,
 }
 
@@ -359,7 +363,7 @@ pub struct VolumeBody {
     pub flags: U32,
     /// Bytes.
     pub size: U64,
-    /// Most bytes it may be resized to.
+    /// Most bytes it may be resized to, or that writes may make it.
     pub max_size: U64,
     /// When it was made, seconds since 1970.
     pub created: U64,

@@ -104,6 +104,8 @@ pub struct VolumeInfo {
     pub name: String,
     /// Size that users see.
     pub size_bytes: u64,
+    /// How large writes beyond its end may make it; `None` when they fail.
+    pub max_size_bytes: Option<u64>,
     /// Cannot be written.
     pub snapshot: bool,
     /// Name of the volume or snapshot that this was made of, while it exists.

@@ -44,7 +44,10 @@ pub(crate) mod sweep;
 pub mod volume;
 
 pub use block_io::BlockIo;
-pub use check::{CheckOptions, CheckReport, Finding, FindingKind, Place, Totals, check, check_device};
+pub use check::{
+    CheckOptions, CheckProgress, CheckReport, Finding, FindingKind, Place, Totals, check, check_device,
+    check_device_with, check_with,
+};
 pub use damage::Damage;
 pub use error::PoolError;
 pub use info::{Extent, ExtentKind, MemberInfo, PoolInfo, SpaceNotice, SpaceState, VolumeInfo};

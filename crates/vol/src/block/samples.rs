@@ -59,6 +59,7 @@ pub fn volume(id: u32, name: &str) -> table::VolumeEntry {
     table::VolumeEntry {
         id,
         snapshot: id.is_multiple_of(2),
+        grows: id.is_multiple_of(4),
         size: 1 << 30,
         max_size: 1 << 40,
         created: 1_790_000_000,
@@ -76,14 +77,24 @@ pub fn records(words: usize) -> Vec<Record> {
     written[words - 1] = 1;
     let name = || "a snapshot of Größe".to_owned();
     vec![
-        Record::Create { volume: 1, size: 4096, max_size: 1 << 40, created: 5, name: "vm".into() },
+        Record::Create { volume: 1, grows: true, size: 4096, max_size: 1 << 40, created: 5, name: "vm".into() },
         Record::Set { volume: 1, unit: 3, phys: 900, written },
         Record::Set { volume: 1, unit: 4, phys: 0, written: [0; MAX_ENTRY_WORDS] },
         Record::Run { volume: 1, unit: 5, count: 100, phys: 901 },
         Record::Run { volume: 1, unit: 5, count: 1 << 33, phys: 0 },
-        Record::Copy { volume: 2, source: 1, snapshot: true, size: 1, max_size: 2, created: 6, name: name() },
+        Record::Copy {
+            volume: 2,
+            source: 1,
+            snapshot: true,
+            grows: false,
+            size: 1,
+            max_size: 2,
+            created: 6,
+            name: name(),
+        },
         Record::Rename { volume: 2, name: "x".repeat(255) },
         Record::Resize { volume: 1, size: 1 << 33 },
+        Record::Limit { volume: 1, max_size: 1 << 41 },
         Record::Rollback { volume: 1, source: 2 },
         Record::Origin { volume: 2, origin: 0 },
         Record::Intent { first: 3, count: 16 },

@@ -12,6 +12,16 @@ pub struct CheckOptions {
     pub repair: bool,
 }
 
+/// How far a check is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckProgress {
+    /// Metadata read.
+    pub done_bytes: u64,
+    /// Of so much, as far as it is known: leaves, almost all of it, are known before the first is read. A repair reads
+    /// everything again.
+    pub total_bytes: u64,
+}
+
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {

@@ -56,8 +56,16 @@ impl Pool {
 
     /// Opens the pool on the device, recovering what a crash left.
     pub fn open(device: &Device, options: &OpenOptions) -> Result<Pool, PoolError> {
+        Pool::open_through(device, Box::new(DeviceIo::new(device)?), options)
+    }
+
+    /// The same, with I/O of the pool's own going another way.
+    pub(crate) fn open_through(
+        device: &Device,
+        io: Box<dyn BlockIo>,
+        options: &OpenOptions,
+    ) -> Result<Pool, PoolError> {
         let owner = owner::claim(device, options.read_only)?;
-        let io: Box<dyn BlockIo> = Box::new(DeviceIo::new(device)?);
         let read_only = options.read_only;
         if device.capabilities().read_only && !read_only {
             return Err(PoolError::Invalid {
@@ -190,6 +198,7 @@ impl Pool {
             id: vol.id,
             name: vol.name.clone(),
             size_bytes: core.size(),
+            max_size_bytes: core.grows.then(|| core.max_size()),
             snapshot: core.snapshot,
             origin: state.table.get(vol.origin).map(|origin| origin.name.clone()),
             allocated_bytes: bytes(usage.units),
@@ -202,8 +211,20 @@ impl Pool {
 
     /// A new, empty volume. Durable when this returns, as every change below.
     pub fn create_volume(&self, name: &str, size_bytes: u64) -> Result<Volume, PoolError> {
-        self.inner.create(name, size_bytes)?;
+        self.inner.create(name, size_bytes, None)?;
         self.open_volume(name)
+    }
+
+    /// A new volume that writes beyond its end make larger, as they do a file, up to `max_size_bytes`. It may begin with
+    /// 0 bytes. Its blocks have 4 KiB, and sizes are multiples of that. Copies of it grow too.
+    pub fn create_growing_volume(&self, name: &str, size_bytes: u64, max_size_bytes: u64) -> Result<Volume, PoolError> {
+        self.inner.create(name, size_bytes, Some(max_size_bytes))?;
+        self.open_volume(name)
+    }
+
+    /// Changes how large writes may make a volume that grows; not below its size.
+    pub fn set_max_size(&self, name: &str, max_size_bytes: u64) -> Result<(), PoolError> {
+        self.inner.limit(name, max_size_bytes)
     }
 
     /// Opens a volume or snapshot; all openings are the same object.
@@ -218,7 +239,7 @@ impl Pool {
         let open = vol.opened.upgrade().unwrap_or_else(|| StdArc::new(OpenToken));
         vol.opened = StdArc::downgrade(&open);
         let geometry = &self.inner.map.geometry;
-        vol.core.top.open(geometry.units_of(vol.core.size()).div_ceil(geometry.leaf_entries() as u64));
+        vol.core.top.open(geometry.units_of(vol.core.reach()).div_ceil(geometry.leaf_entries() as u64));
         Ok(Volume::new(Arc::clone(&self.inner), Arc::clone(&vol.core), open))
     }
 
@@ -247,8 +268,8 @@ impl Pool {
     pub fn resize(&self, name: &str, size_bytes: u64) -> Result<(), PoolError> {
         let _one = self.inner.structural();
         self.inner.check_writable("resizing a volume")?;
-        self.inner.check_size(size_bytes)?;
         let core = core_of(&self.inner.lock(), name)?;
+        self.inner.check_resize(&core, size_bytes)?;
         if core.snapshot {
             return Err(PoolError::Invalid {
                 what: format!("'{name}' is a snapshot, and a snapshot keeps its size"),

@@ -47,6 +47,8 @@ pub(crate) struct State {
     pub(crate) dirty: Vec<(u32, u64)>,
     /// Records that the next commit writes first.
     pub(crate) pending: Vec<Record>,
+    /// Volumes that writes have made larger: the next commit records their sizes, before the units in `dirty`.
+    pub(crate) grown: Vec<u32>,
     /// Units whose records are among `pending`.
     pub(crate) recorded: Vec<(u32, u64)>,
     pub(crate) limbo: Limbo,

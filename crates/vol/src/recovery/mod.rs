@@ -52,6 +52,7 @@ pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
         table: Table::new(sb.next_volume),
         dirty: Vec::new(),
         pending: Vec::new(),
+        grown: Vec::new(),
         recorded: Vec::new(),
         limbo: crate::limbo::Limbo::default(),
         next_seq: sb.replay_seq,
