@@ -40,6 +40,10 @@ const WALK_EVERY_POLLS: u32 = 256;
 pub trait EndIo {
     /// The bio that was submitted with this owner's number has ended with this status.
     fn end_io(&mut self, owner: u32, status: Status);
+
+    /// That was all for now: the end of each [`IoCtx::poll`] and of [`IoCtx::shutdown`].
+    #[inline(always)]
+    fn end_poll(&mut self) {}
 }
 
 impl<F: FnMut(u32, Status)> EndIo for F {
@@ -135,6 +139,8 @@ impl Core {
 struct Bdev {
     device: Device,
     legs: Vec<BdevLeg>,
+    /// Of the device's legs, when these were made of them.
+    version: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -254,6 +260,17 @@ impl IoCtx {
                 fix: "Detach one, or use the number that an earlier attach gave".into(),
             });
         }
+        let bdev = self.open_legs(device)?;
+        if free == self.bdevs.len() {
+            self.bdevs.push(None);
+        }
+        self.bdevs[free] = Some(bdev);
+        Ok(free as u16)
+    }
+
+    /// Ways to all legs of a device as it is now.
+    fn open_legs(&mut self, device: &Device) -> Result<Bdev, DeviceError> {
+        let version = device.version();
         let mut legs = Vec::with_capacity(device.legs().len());
         for leg in device.legs() {
             let hctx = match self.open_hctx(leg) {
@@ -266,12 +283,7 @@ impl IoCtx {
             let end = if device.is_whole() { u64::MAX } else { leg.start + leg.sectors };
             legs.push(BdevLeg { start: leg.start, end, offset: leg.offset, part: leg.part, hctx });
         }
-        let bdev = Bdev { device: device.clone(), legs };
-        if free == self.bdevs.len() {
-            self.bdevs.push(None);
-        }
-        self.bdevs[free] = Some(bdev);
-        Ok(free as u16)
+        Ok(Bdev { device: device.clone(), legs, version })
     }
 
     fn open_hctx(&mut self, leg: &crate::device::Leg) -> Result<u16, DeviceError> {
@@ -369,8 +381,8 @@ impl IoCtx {
         let [leg] = bdev.legs.as_slice() else {
             return self.remap_legs(id);
         };
-        if bio.end_sector() > leg.end {
-            return self.core.end_later(id, Status::IoErr);
+        if bio.end_sector() > leg.end || bdev.device.is_extended() {
+            return self.remap_odd(id);
         }
         bio.sector += leg.offset;
         bio.part = leg.part;
@@ -452,6 +464,7 @@ impl IoCtx {
         if self.core.kring.ring.is_some() {
             self.send_forgotten();
         }
+        end.end_poll();
         count
     }
 
@@ -501,6 +514,7 @@ impl IoCtx {
             self.end_hctx(index, end);
         }
         self.core.end_ended(end);
+        end.end_poll();
         self.core.active = 0;
         self.bdevs.clear();
     }

@@ -4,8 +4,16 @@
 //! partitions and concatenations ([`driver::linear`](crate::linear)) are legs on other devices' queues. Legs are
 //! resolved when the device is made, so an I/O is remapped once however deep the stack.
 //!
-//! Invariant I1: legs are sorted, adjacent and cover the device; their sizes are whole logical blocks.
+//! A device may become longer by another while rings use it ([`Device::extend`]). Who looked at its legs before then has
+//! an old list: a ring looks again when its own is not the newest.
+//!
+//! Invariants:
+//! - I1: legs are sorted, adjacent and cover the device; their sizes are whole logical blocks.
+//! - I2: what an address was before an extension it is after it, below where that begins.
 
+mod extend;
+
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use sheave_base::sync::Arc;
@@ -41,6 +49,17 @@ struct Inner {
     whole: bool,
     limits: Limits,
     capabilities: Capabilities,
+    /// What it has become.
+    longer: OnceLock<Box<Longer>>,
+}
+
+/// A device that was extended.
+#[derive(Debug)]
+struct Longer {
+    legs: Vec<Leg>,
+    /// How often it was extended.
+    version: u32,
+    longer: OnceLock<Box<Longer>>,
 }
 
 /// An opened device.
@@ -70,7 +89,14 @@ impl Device {
     pub(crate) fn from_queue(name: &str, queue: Arc<Queue>) -> Device {
         let leg = Leg { start: 0, sectors: queue.sectors(), offset: 0, part: 0, queue: queue.clone() };
         let (limits, capabilities) = (queue.limits().clone(), queue.capabilities());
-        let inner = Inner { name: name.to_string(), legs: vec![leg], whole: true, limits, capabilities };
+        let inner = Inner {
+            name: name.to_string(),
+            legs: vec![leg],
+            whole: true,
+            limits,
+            capabilities,
+            longer: OnceLock::new(),
+        };
         Device { inner: Arc::new(inner) }
     }
 
@@ -93,7 +119,7 @@ impl Device {
             capabilities.direct_io &= c.direct_io;
             capabilities.read_only |= c.read_only;
         }
-        let inner = Inner { name: name.to_string(), legs, whole: false, limits, capabilities };
+        let inner = Inner { name: name.to_string(), legs, whole: false, limits, capabilities, longer: OnceLock::new() };
         Device { inner: Arc::new(inner) }
     }
 
@@ -105,10 +131,10 @@ impl Device {
     /// Size in bytes, now.
     #[inline]
     pub fn size_bytes(&self) -> u64 {
-        if self.inner.whole {
+        if self.is_whole() {
             return self.inner.legs[0].queue.sectors() << SECTOR_SHIFT;
         }
-        self.inner.legs.last().map_or(0, |leg| (leg.start + leg.sectors) << SECTOR_SHIFT)
+        self.legs().last().map_or(0, |leg| (leg.start + leg.sectors) << SECTOR_SHIFT)
     }
 
     /// What one I/O may look like; larger ones are cut.
@@ -124,7 +150,7 @@ impl Device {
     /// What the user should know about the device, in plain words.
     pub fn notices(&self) -> Vec<String> {
         let mut all = Vec::new();
-        for leg in &self.inner.legs {
+        for leg in self.legs() {
             for notice in leg.queue.driver().notices() {
                 if !all.contains(&notice) {
                     all.push(notice);
@@ -136,7 +162,7 @@ impl Device {
 
     /// Statistics of the queues under the device, over all rings and partitions.
     pub fn stats(&self) -> Stats {
-        match self.inner.legs.as_slice() {
+        match self.legs() {
             [leg] => leg.queue.stats(),
             legs => {
                 let mut sum = Stats::default();
@@ -151,7 +177,7 @@ impl Device {
     /// Requests of this device that are in the drivers' hands. For a partition only its own.
     pub fn in_flight(&self) -> InFlight {
         let mut sum = InFlight::default();
-        for leg in &self.inner.legs {
+        for leg in self.legs() {
             let (whole, part) = leg.queue.in_flight(leg.part);
             let one = if leg.part == 0 { whole } else { part };
             sum.reads += one.reads;
@@ -163,17 +189,17 @@ impl Device {
 
     /// Lets no I/O enter until the guards are dropped; returns when nothing is in flight. See [`Queue::freeze`].
     pub fn freeze(&self, timeout: Duration) -> Result<Vec<GateGuard>, DeviceError> {
-        self.inner.legs.iter().map(|leg| leg.queue.freeze(timeout)).collect()
+        self.legs().iter().map(|leg| leg.queue.freeze(timeout)).collect()
     }
 
     /// Lets no request go to a driver until the guards are dropped. See [`Queue::quiesce`].
     pub fn quiesce(&self, timeout: Duration) -> Result<Vec<GateGuard>, DeviceError> {
-        self.inner.legs.iter().map(|leg| leg.queue.quiesce(timeout)).collect()
+        self.legs().iter().map(|leg| leg.queue.quiesce(timeout)).collect()
     }
 
-    /// The pieces of the device.
+    /// The pieces of the device, now.
     pub fn legs(&self) -> &[Leg] {
-        &self.inner.legs
+        self.newest().map_or(&self.inner.legs, |longer| &longer.legs)
     }
 
     /// Whether two handles name the same device.
@@ -183,11 +209,11 @@ impl Device {
 
     /// The queue whose size is the device's, when one queue is the device from end to end.
     pub fn whole_queue(&self) -> Option<&Arc<Queue>> {
-        if self.inner.whole { self.inner.legs.first().map(|leg| &leg.queue) } else { None }
+        if self.is_whole() { self.inner.legs.first().map(|leg| &leg.queue) } else { None }
     }
 
     pub(crate) fn is_whole(&self) -> bool {
-        self.inner.whole
+        self.inner.whole && !self.is_extended()
     }
 }
 

@@ -15,7 +15,7 @@ use crate::error::DeviceError;
 use crate::spec::Params;
 
 /// Most legs of one device: each may need a hardware context of every ring.
-const MAX_LEGS: usize = 64;
+pub(crate) const MAX_LEGS: usize = 64;
 
 /// The sectors `start..start + sectors` of a device, as legs that begin at 0.
 fn slice(device: &Device, start: u64, sectors: u64) -> Vec<Leg> {

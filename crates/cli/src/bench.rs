@@ -29,6 +29,7 @@ use sheave_load::{SheaveEngine, pattern, verify};
 use crate::args::BenchArgs;
 use crate::failure::Failure;
 use crate::output;
+use crate::pool::space::Warner;
 use plan::Plan;
 use report::{Measured, Report, VerifyReport};
 use subject::{RawPeer, Subject};
@@ -41,6 +42,8 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     let plan = Plan::new(args)?;
     let subject = Subject::open(&plan)?;
+    let mut warner = subject.warner(&plan);
+    warner.iter_mut().for_each(Warner::look);
     let range = plan.range(subject.room(&plan)?, subject.block_bytes())?;
     let stop = crate::signals::stop_flag()?;
     let direct = subject.device().capabilities().direct_io;
@@ -49,6 +52,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let harvests = bring_in(&crew, &subject);
     // Relaxed: all threads are joined, and the flag carries nothing but itself.
     let outcome = harvests.and_then(|harvests| report(&crew, &subject, harvests, stop.load(Ordering::Relaxed)));
+    warner.iter_mut().for_each(Warner::look);
     // A run that failed has the better words.
     let closed = subject.close();
     outcome.and(closed)

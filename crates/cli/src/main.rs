@@ -16,6 +16,7 @@ mod bench;
 mod confirm;
 mod doctor;
 mod failure;
+mod lab;
 mod output;
 mod pool;
 mod signals;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Lab(args) => lab::run(&args),
         Command::Pool(args) => pool::run(&args),
         Command::Volume(args) => volume::run(&args),
     };

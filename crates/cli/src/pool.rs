@@ -4,7 +4,9 @@
 //! |---|---|
 //! | [`place`] | where a pool or volume is, as written on the command line; opening it |
 //! | [`signature`] | what lies on a device before it is formatted |
-//! | [`create`], [`info`], [`check`], [`grow`], [`scrub`] | the commands |
+//! | [`create`], [`info`], [`check`], [`grow`], [`set`], [`scrub`] | the commands |
+//! | [`made`] | a file that goes again when what it was made for fails |
+//! | [`space`] | the warning of a pool that is low or full |
 //!
 //! What a pool is, `docs/volumes.md` says; every rule about its content is the pool's.
 
@@ -12,9 +14,12 @@ mod check;
 mod create;
 mod grow;
 pub mod info;
+mod made;
 pub mod place;
 mod scrub;
+mod set;
 pub mod signature;
+pub mod space;
 
 use crate::args::pool::{PoolArgs, PoolCommand};
 use crate::failure::Failure;
@@ -26,6 +31,7 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
         PoolCommand::Info(args) => info::run(args),
         PoolCommand::Check(args) => check::run(args),
         PoolCommand::Grow(args) => grow::run(args),
+        PoolCommand::Set(args) => set::run(args),
         PoolCommand::Scrub(args) => scrub::run(args),
     }
 }

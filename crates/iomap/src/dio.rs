@@ -41,7 +41,7 @@ use crate::mapping::Mapping;
 
 pub use mapped::Scratch;
 pub use open_file::OpenFile;
-pub use run::{MappedRun, PlainRun, Run};
+pub use run::{LOOK_AHEAD, MappedRun, PlainRun, Run};
 
 /// Longest transfer of one I/O, as in the kernel: 2 GiB less a page.
 pub const MAX_RW_COUNT: u32 = 0x7fff_f000;

@@ -120,7 +120,15 @@ pub trait File: Debug + Send + Sync {
     /// asked again. It may be asked for a range twice before the I/O, or without any.
     fn map(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status>;
 
-    /// The same where blocking is allowed; afterwards [`File::map`] knows the answer. Called outside of a section, so
+    /// A quick look at many ranges, each of `len` bytes within the file: puts in the place of each position in `at` the
+    /// first byte on the device, as far as the ranges are plain, and says how many were. Plain is what [`File::map`]
+    /// would map as a whole, as written, with no flag but [`MAP_DIRTY`](crate::mapping::MAP_DIRTY). Changes nothing but
+    /// `at`; a file that does not know at once says 0, and is asked for one range after the other.
+    fn map_plain(&self, _at: &mut [u64], _len: u64, _: Intent) -> usize {
+        0
+    }
+
+    /// [`File::map`] where blocking is allowed; afterwards it knows the answer. Called outside of a section, so
     /// its own answer serves to see that there is one. What waits for long asks [`MayBlock::is_cancelled`] now and
     /// then, and gives up with `Status::Canceled`.
     ///

@@ -18,17 +18,21 @@ use crate::{LabError, Point};
 pub struct Drive {
     looper: Looper<SheaveEngine>,
     pattern: Pattern,
+    /// The pattern as it began.
+    first: Pattern,
     lane: Arc<Lane>,
 }
 
 impl Drive {
     /// A loop over the first `bytes` of what the engine is attached to, as the point says.
     pub fn new(engine: SheaveEngine, point: &Point, bytes: u64, seed: u64) -> Drive {
-        let lane = Arc::new(Lane::new());
+        let lane = Arc::new(Lane::default());
         let blocks = (bytes / u64::from(point.bs)).max(1);
+        let pattern = Pattern::new(point.rw, 50, 0, point.bs, blocks, seed);
         Drive {
             looper: Looper::new(engine, point.depth, point.batch, 0, lane.clone()),
-            pattern: Pattern::new(point.rw, 50, 0, point.bs, blocks, seed),
+            first: pattern.clone(),
+            pattern,
             lane,
         }
     }
@@ -44,6 +48,11 @@ impl Drive {
                 Err(LabError::run(format!("a {what} at byte {} ended with {}", error.offset, error.result)))
             }
         }
+    }
+
+    /// Takes the blocks from the first on again.
+    pub fn rewind(&mut self) {
+        self.pattern = self.first.clone();
     }
 
     /// Begins to count anew.

@@ -21,12 +21,12 @@ impl Meter {
         Meter { usage: Usage::now(), wall: Instant::now() }
     }
 
-    /// Writes what it took since the start into a turn.
-    pub fn fill(&self, turn: &mut Turn) {
-        turn.wall_ns = self.wall.elapsed().as_nanos() as u64;
+    /// Adds what it took since the start to a turn, which may have parts that do not count between those that do.
+    pub fn add(&self, turn: &mut Turn) {
+        turn.wall_ns += self.wall.elapsed().as_nanos() as u64;
         let now = Usage::now();
-        turn.cpu_ns = now.cpu_ns.saturating_sub(self.usage.cpu_ns);
-        turn.context_switches = now.switches.saturating_sub(self.usage.switches);
+        turn.cpu_ns += now.cpu_ns.saturating_sub(self.usage.cpu_ns);
+        turn.context_switches += now.switches.saturating_sub(self.usage.switches);
     }
 }
 

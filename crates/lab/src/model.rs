@@ -16,6 +16,7 @@
 //! and the rate is that of exact mean value analysis ([`queue`]).
 //!
 //! * M1. On one core nothing is elsewhere: the rate is 1 / (private + visits * local).
+//!   So many cores are never faster than so many times one.
 //! * M2. No rate exceeds one visit per `local + p * moved`, however many cores there are.
 //! * M3. What is not shared scales evenly: memory bandwidth, the last-level cache and the clock frequency of a full
 //!   machine are left out. So is distance: all cores are as far from each other as the two that were measured.
@@ -78,7 +79,8 @@ pub struct VisitCost {
     pub local_ns: f64,
     /// How much longer the line or lock is taken when somebody did.
     pub moved_ns: f64,
-    /// How much of that the core hides behind private work. Below 0 when it costs the core more than it takes the line.
+    /// How much the core hides behind private work, of that and of waiting for it. Below 0 when it costs the core more
+    /// than it takes the line.
     pub hidden_ns: f64,
 }
 
@@ -88,6 +90,7 @@ impl VisitCost {
     /// taken that comes from the other core. A line cannot be taken for longer than two cores' rate allows (M2), so what
     /// they did limits `moved_ns`.
     pub fn of_pair(alone_ns: f64, local_ns: f64, both_ns: f64, moved_ns: f64) -> Self {
+        let both_ns = both_ns.max(alone_ns + local_ns); // M1
         let moved_ns = moved_ns.min(both_ns - 2.0 * local_ns).max(0.0);
         let demand = local_ns + moved_ns / 2.0;
         // How long both take falls with what is hidden; so bisect. Below: twice as slow as measured; above: no thinking.
@@ -98,8 +101,33 @@ impl VisitCost {
             let each = 2.0 / queue::throughput(2, think, &[demand]);
             if each > both_ns { low = middle } else { high = middle }
         }
-        // Hiding more than the transfer would make two cores faster than one.
-        Self { local_ns, moved_ns, hidden_ns: f64::midpoint(low, high).min(moved_ns) }
+        Self { local_ns, moved_ns, hidden_ns: f64::midpoint(low, high) }
+    }
+}
+
+/// How many copies there are of what is shared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Copies {
+    /// One for all cores.
+    #[default]
+    One,
+    /// So many, each for an equal part of the cores.
+    Total(u32),
+    /// One for each so many cores.
+    PerCores(u32),
+}
+
+impl Copies {
+    /// Groups of cores with a copy each: how many groups, and of how many cores.
+    fn groups(self, cores: u32) -> [(u32, u32); 2] {
+        match self {
+            Self::One => [(1, cores), (0, 0)],
+            Self::Total(copies) => {
+                let copies = copies.max(1);
+                [(cores % copies, cores / copies + 1), (copies - cores % copies, cores / copies)]
+            }
+            Self::PerCores(each) => [(cores / each.max(1), each.max(1)), (1, cores % each.max(1))],
+        }
     }
 }
 
@@ -110,35 +138,36 @@ pub struct Load {
     pub private_ns: f64,
     /// Visits per I/O, and what each costs.
     pub shared: Vec<(f64, VisitCost)>,
-    /// There is a copy of what is shared for each so many cores; one copy for all when `None`.
-    pub cores_per_copy: Option<u32>,
+    /// Copies of what is shared.
+    pub copies: Copies,
 }
 
 impl Load {
     /// I/Os a second of so many cores together.
     pub fn iops(&self, cores: u32) -> f64 {
-        let each = self.cores_per_copy.unwrap_or(cores).clamp(1, cores.max(1));
-        let (full, rest) = (cores / each, cores % each);
-        1e9 * (f64::from(full) * self.per_ns(each) + self.per_ns(rest))
+        // M1: what is hidden is never more than what there was to hide.
+        self.sum_of_groups(cores, queue::throughput).min(f64::from(cores) * 1e9 * self.per_ns_alone())
     }
 
-    /// The most that the busiest line or lock allows, whatever the times' distribution; `None` if nothing is shared.
+    /// The most that the busiest line or lock allows, whatever the times' distribution.
     pub fn at_most(&self, cores: u32) -> f64 {
-        let each = self.cores_per_copy.unwrap_or(cores).clamp(1, cores.max(1));
-        let (full, rest) = (cores / each, cores % each);
-        let of = |cores| match self.network(cores) {
-            (think, demands) if cores > 0 => queue::at_most(cores, think, &demands),
-            _ => 0.0,
+        self.sum_of_groups(cores, queue::at_most)
+    }
+
+    fn sum_of_groups(&self, cores: u32, per_ns: fn(u32, f64, &[f64]) -> f64) -> f64 {
+        let of = |(groups, cores): (u32, u32)| {
+            let (think, demands) = self.network(cores);
+            if groups == 0 || cores == 0 { 0.0 } else { f64::from(groups) * per_ns(cores, think, &demands) }
         };
-        1e9 * (f64::from(full) * of(each) + of(rest))
+        1e9 * self.copies.groups(cores).into_iter().map(of).sum::<f64>()
     }
 
-    /// I/Os a ns of cores that share one copy.
-    fn per_ns(&self, cores: u32) -> f64 {
-        let (think, demands) = self.network(cores);
-        queue::throughput(cores, think, &demands)
+    fn per_ns_alone(&self) -> f64 {
+        let (think, demands) = self.network(1);
+        1.0 / (think + demands.iter().sum::<f64>())
     }
 
+    /// Thinking and demands of cores that share one copy.
     fn network(&self, cores: u32) -> (f64, Vec<f64>) {
         let elsewhere = f64::from(cores.saturating_sub(1)) / f64::from(cores.max(1));
         let hidden: f64 = self.shared.iter().map(|(visits, cost)| visits * elsewhere * cost.hidden_ns).sum();

@@ -4,10 +4,47 @@
 
 use std::collections::BTreeMap;
 
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::experiment::{ArmInfo, Axis, Check, Metric, Published, Seed};
+use crate::experiment::{ArmInfo, Axis, Check, Metric, Published, Scale, Seed};
+use crate::machine::Machine;
 use crate::point::Point;
+
+/// Results of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct LabReport {
+    /// Version of Sheave.
+    pub version: &'static str,
+    /// The command that was run.
+    pub command: String,
+    /// When it began: `2026-01-31 12:00 UTC`.
+    pub began: String,
+    /// How long it took.
+    pub seconds: f64,
+    /// The machine.
+    pub machine: Machine,
+    /// CPUs that threads were placed on, in order.
+    pub cpus: Vec<usize>,
+    /// How much was measured.
+    pub scale: Scale,
+    /// Rounds that a figure is the median of.
+    pub rounds: u32,
+    /// Time of a turn.
+    pub turn_ms: f64,
+    /// The experiments.
+    pub experiments: Vec<ExperimentReport>,
+    /// Ctrl-C ended it before all was measured.
+    pub interrupted: bool,
+}
+
+impl LabReport {
+    /// Checks that failed, with the names of their experiments.
+    pub fn failed_checks(&self) -> Vec<(&'static str, &Check)> {
+        let checks = self.experiments.iter().flat_map(|exp| exp.checks.iter().map(|check| (exp.id, check)));
+        checks.filter(|(_, check)| !check.ok).collect()
+    }
+}
 
 /// Results of one experiment.
 #[derive(Clone, Debug, Serialize)]
@@ -111,7 +148,7 @@ pub struct ArmResult {
 pub struct Change {
     /// The estimate.
     pub percent: f64,
-    /// Lower end; minus infinity is not: with one round it is the estimate.
+    /// Lower end; with a single round all three are the estimate.
     pub low: f64,
     /// Upper end.
     pub high: f64,
@@ -135,8 +172,31 @@ pub struct Latency {
     pub p999: u64,
     /// The longest.
     pub max: u64,
-    /// Share of I/Os below each bound: `[ns, share]`, for plots.
-    pub curve: Vec<[f64; 2]>,
+    /// For plots: where a bucket begins, in ns, and its share of the I/Os. Twelve buckets a doubling; empty ones are
+    /// left out.
+    pub shares: Vec<[f64; 2]>,
+}
+
+impl Latency {
+    /// The figures of a histogram.
+    pub fn of(histogram: &Histogram<u64>) -> Self {
+        let at = |share| histogram.value_at_quantile(share);
+        Self { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: histogram.max(), shares: shares(histogram) }
+    }
+}
+
+/// Share of the I/Os in each bucket, buckets of equal width on a logarithmic axis.
+fn shares(histogram: &Histogram<u64>) -> Vec<[f64; 2]> {
+    // Twelve buckets a doubling are as fine as a plot shows, and no finer than what was recorded.
+    const PER_DOUBLING: f64 = 12.0;
+    let mut buckets: BTreeMap<i32, u64> = BTreeMap::new();
+    for bucket in histogram.iter_recorded() {
+        let place = (bucket.value_iterated_to().max(1) as f64).log2() * PER_DOUBLING;
+        *buckets.entry(place.floor() as i32).or_default() += bucket.count_at_value();
+    }
+    let all = histogram.len().max(1) as f64;
+    let to_ns = |place: i32| (f64::from(place) / PER_DOUBLING).exp2();
+    buckets.iter().map(|(&place, &count)| [to_ns(place), count as f64 / all]).collect()
 }
 
 /// A sweep's results.
@@ -175,7 +235,7 @@ impl InstructionRow {
 }
 
 /// A model's curves, and how well it reproduces what was measured. Shown as a prediction, never as a measurement.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Prediction {
     /// What it assumes, in a sentence or two.
     pub assumes: String,
@@ -183,7 +243,9 @@ pub struct Prediction {
     pub inputs: Vec<(String, f64, &'static str)>,
     /// Against what was measured here.
     pub fit: Vec<Fit>,
-    /// The curves; empty when the fit is off by more than 10 %.
+    /// Why there are no curves: what the fit is off by, if it is more than 10 %.
+    pub not_shown: Option<String>,
+    /// The curves; empty when they are not shown.
     pub curves: Vec<Curve>,
 }
 

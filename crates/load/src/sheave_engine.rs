@@ -33,6 +33,8 @@ pub struct EngineOpts {
     pub fixed_buffers: bool,
     /// Writes are durable when they end.
     pub dsync: bool,
+    /// The `ioprio` of each I/O; 0 is none. One that has a priority takes the ring's general way in, with its checks.
+    pub ioprio: u16,
 }
 
 impl EngineOpts {
@@ -97,7 +99,7 @@ impl SheaveEngine {
         {
             ring.register_buffers(vec![buffers]).map_err(|err| fail("cannot register the buffers", err))?;
         }
-        let template = Sqe { flags: IOSQE_FIXED_FILE, fd: 0, len: opts.bs, ..Sqe::default() };
+        let template = Sqe { flags: IOSQE_FIXED_FILE, fd: 0, len: opts.bs, ioprio: opts.ioprio, ..Sqe::default() };
         let opcodes = match opts.fixed_buffers {
             true => [opcode::READ_FIXED, opcode::WRITE_FIXED],
             false => [opcode::READ, opcode::WRITE],
@@ -122,7 +124,7 @@ fn prefill(ring: &mut Ring, template: &Sqe) -> Result<(), LoadError> {
     let fail = |err: RingError| LoadError::run(format!("the ring does not even do NOPs: {err}"));
     let entries = ring.sq_space();
     for _ in 0..entries {
-        // A NOP ignores the file and the length.
+        // A NOP ignores the file and the length. With a priority it is refused, and leaves its entry as it is too.
         let nop = Sqe { opcode: opcode::NOP, ..*template };
         // SAFETY: a NOP uses no address.
         let pushed = unsafe { ring.push_sqe(&nop) };

@@ -37,6 +37,18 @@ pub(crate) struct Commits {
     ended: Condvar,
 }
 
+/// Leads without committing; gives that up when dropped, also by a panic.
+struct Leading<'a>(&'a Commits);
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        if let Ok(mut progress) = self.0.progress.lock() {
+            progress.running = false;
+        }
+        self.0.ended.notify_all();
+    }
+}
+
 /// What a commit took.
 #[derive(Debug)]
 pub(crate) struct Taken {
@@ -74,6 +86,19 @@ impl PoolInner {
         commits.ended.notify_all();
         self.wake();
         result
+    }
+
+    /// Does something while no commit is under way: what the device has of metadata is what memory says of it, and
+    /// stays so. All who flush wait meanwhile, so it must be short.
+    pub(crate) fn between_commits<T>(&self, job: impl FnOnce() -> T) -> T {
+        let mut progress = self.commits.progress.lock().expect("invariant: no panic under this lock");
+        while progress.running {
+            progress = self.commits.ended.wait(progress).expect("invariant: no panic under this lock");
+        }
+        progress.running = true;
+        drop(progress);
+        let _leading = Leading(&self.commits);
+        job()
     }
 
     /// A commit that is a checkpoint.
@@ -129,7 +154,10 @@ impl PoolInner {
         let written = self.write_commit(&commit, &ring, first);
         let mut state = self.lock();
         match written {
-            Ok(()) => self.committed(&mut state, taken),
+            Ok(()) => {
+                state.durable_seq = first + commit.blocks();
+                self.committed(&mut state, taken);
+            }
             Err(_) => {
                 state.wants_checkpoint = true;
                 state.untake(taken);

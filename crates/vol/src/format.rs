@@ -179,6 +179,12 @@ pub struct SuperblockBody {
     pub sums_root: Child,
     /// Level of that page.
     pub sums_level: U32,
+    /// Free bytes below which the pool is low; 0: the next field says it.
+    pub low_water: U64,
+    /// The same in percent of the pool; 0 in both: there is no mark.
+    pub low_water_percent: U32,
+    /// Generations of the members' labels; 0 for the first, which has none, and for those of the formatting.
+    pub labels: [U64; MAX_MEMBERS],
 }
 
 /// A member of a concatenation.
@@ -197,7 +203,7 @@ pub struct Member {
 pub struct LabelBody {
     /// Where the member begins in the pool.
     pub start: U64,
-    /// Its bytes.
+    /// Its bytes when the label was written; the last member may have grown since.
     pub len: U64,
 }
 

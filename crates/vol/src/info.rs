@@ -1,5 +1,44 @@
 //! What reports tell of pools and volumes.
 
+/// How much space is left, in one word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SpaceState {
+    /// Enough.
+    #[default]
+    Ok,
+    /// Less than the low-water mark.
+    Low,
+    /// None for data: first writes fail or wait. What frees space still works.
+    Full,
+}
+
+impl SpaceState {
+    /// `ok`, `low` or `full`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            SpaceState::Ok => "ok",
+            SpaceState::Low => "low",
+            SpaceState::Full => "full",
+        }
+    }
+}
+
+/// What a [`Watch`](crate::Watch) tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpaceNotice {
+    /// Number of the change, since the pool was opened.
+    pub number: u64,
+    /// What the state is now.
+    pub state: SpaceState,
+    /// Metadata runs short too: soon no volume can be created or copied.
+    pub metadata_low: bool,
+    /// Bytes that volumes may still take.
+    pub free_bytes: u64,
+    /// The low-water mark.
+    pub low_water_bytes: u64,
+}
+
 /// A pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolInfo {
@@ -19,8 +58,18 @@ pub struct PoolInfo {
     pub pending_bytes: u64,
     /// Bytes kept for metadata.
     pub reserve_bytes: u64,
+    /// Free space against the low-water mark.
+    pub state: SpaceState,
+    /// Metadata runs short: soon no volume can be created or copied.
+    pub metadata_low: bool,
+    /// The low-water mark as it was set.
+    pub low_water: crate::LowWater,
+    /// The same in bytes; 0 without one.
+    pub low_water_bytes: u64,
     /// Bytes of the journal.
     pub journal_bytes: u64,
+    /// The devices that it is made of, in order.
+    pub members: Vec<MemberInfo>,
     /// Volumes and snapshots.
     pub volumes: u32,
     /// Entries of all maps that have space; what snapshots share counts once.
@@ -35,6 +84,15 @@ pub struct PoolInfo {
     pub checksum_errors: u64,
     /// The last opening had to replay the journal.
     pub recovered: bool,
+}
+
+/// A device that a pool is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberInfo {
+    /// Where it begins in the pool.
+    pub start_bytes: u64,
+    /// What the pool has of it.
+    pub size_bytes: u64,
 }
 
 /// A volume or snapshot.

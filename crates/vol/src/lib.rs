@@ -6,6 +6,7 @@
 //! | [`volume`] | a thin volume; an `iomap::File` |
 //! | [`info`] | what reports tell |
 //! | [`check`](mod@check) | verifies a pool offline, and repairs it |
+//! | [`scrub`] | reads a pool through while it is in use |
 //! | [`block_io`] | blocking I/O of the pool's own |
 //! | [`made_at`] | the wall clock, and how to do without it |
 //! | [`error`] | why something was refused |
@@ -35,17 +36,23 @@ pub mod page;
 pub mod pool;
 pub mod record;
 pub(crate) mod recovery;
+pub mod scrub;
 pub(crate) mod snapshot;
 mod sums;
 pub mod superblock;
+pub(crate) mod sweep;
 pub mod volume;
 
 pub use block_io::BlockIo;
-pub use check::{CheckOptions, CheckReport, Finding, FindingKind, Place, Totals, check, check_device};
+pub use check::{
+    CheckOptions, CheckProgress, CheckReport, Finding, FindingKind, Place, Totals, check, check_device,
+    check_device_with, check_with,
+};
 pub use damage::Damage;
 pub use error::PoolError;
-pub use info::{Extent, ExtentKind, PoolInfo, VolumeInfo};
-pub use pool::{Checksum, CreateOptions, OpenOptions, Pool, WhenFull};
+pub use info::{Extent, ExtentKind, MemberInfo, PoolInfo, SpaceNotice, SpaceState, VolumeInfo};
+pub use pool::{AddOptions, Checksum, CreateOptions, Found, LowWater, OpenOptions, Pool, Watch, WhenFull, join};
+pub use scrub::{RealClock, ScrubClock, ScrubOptions, ScrubPhase, ScrubProgress, ScrubReport};
 pub use volume::Volume;
 
 #[cfg(all(test, feature = "shuttle"))]

@@ -3,6 +3,8 @@
 //! Owns the bios for which no bio was left to cut them: they are *starved* and go on with the next poll or wait, in
 //! order. Invariants of the parent; and
 //!
+//! - L2: a list of legs is refreshed before anything is sent by it, so what is beyond an extension never goes to the
+//!   leg that was last before it, and a flush goes to all.
 //! - L1 (progress): a piece may have to be cut again by its queue, so cutting here leaves [`LEAVE`] bios in the
 //!   reserve. What takes those is in a driver's hands and comes back without needing another bio.
 //!
@@ -12,18 +14,47 @@ use sheave_base::status::Status;
 
 use super::IoCtx;
 use crate::bio::{BIO_CHILD, BIO_PREFLUSH, BIO_SPREADING, BioId, Op, SECTOR_SHIFT};
+use crate::error::DeviceError;
 use crate::split;
 
 /// Bios of the reserve that are left to the queues (L1).
 const LEAVE: u32 = crate::bio_set::RESERVE / 2;
 
 impl IoCtx {
+    /// A bio beyond the only leg of its device, or of one that is more than that leg by now.
+    #[cold]
+    pub(super) fn remap_odd(&mut self, id: BioId) {
+        let bdev = self.bdevs.get(usize::from(self.core.bios[id].bdev));
+        match bdev {
+            Some(Some(bdev)) if bdev.device.is_extended() => self.remap_legs(id),
+            _ => self.core.end_later(id, Status::IoErr),
+        }
+    }
+
     /// Sends the bio to its legs, now or when there are bios for it.
     #[cold]
     pub(super) fn remap_legs(&mut self, id: BioId) {
+        let bdev = self.core.bios[id].bdev;
+        if self.refresh_legs(bdev).is_err() {
+            return self.core.end_later(id, Status::IoErr);
+        }
         if !self.core.starved.is_empty() || !self.send_pieces(id) {
             self.core.starved.push_back(&mut self.core.bios, id);
         }
+    }
+
+    /// Looks at the legs of a device again if it was extended since the last look. Those that stay keep their hardware
+    /// contexts: one is open as long as any leg is on its queue.
+    fn refresh_legs(&mut self, number: u16) -> Result<(), DeviceError> {
+        let Some(Some(bdev)) = self.bdevs.get(usize::from(number)) else { return Ok(()) };
+        if bdev.version == bdev.device.version() {
+            return Ok(());
+        }
+        let device = bdev.device.clone();
+        let new = self.open_legs(&device)?;
+        let old = self.bdevs[usize::from(number)].replace(new);
+        old.iter().flat_map(|bdev| &bdev.legs).for_each(|leg| self.close_hctx(leg.hctx));
+        Ok(())
     }
 
     /// Tries again to send what had no bios for its pieces.

@@ -181,6 +181,7 @@ impl BenchArgs {
             stats: self.stats.is_on(),
             fixed_buffers: self.fixed_buffers.is_on(),
             dsync: self.dsync,
+            ioprio: 0,
         }
     }
 }

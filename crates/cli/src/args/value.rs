@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use sheave::base::units;
+use sheave::vol::LowWater;
 use sheave_load::Rw;
 
 /// A kind of work.
@@ -44,6 +45,23 @@ pub fn unit_size(text: &str) -> Result<u64, String> {
     match size(text)? {
         unit if unit.is_power_of_two() && (4 << 10..=1 << 20).contains(&unit) => Ok(unit),
         unit => Err(format!("{unit} bytes is no power of two from 4k to 1M; 64k suits most")),
+    }
+}
+
+/// A low-water mark: `10%`, `5G`, `off`.
+pub fn low_water(text: &str) -> Result<LowWater, String> {
+    if text == "off" {
+        return Ok(LowWater::Off);
+    }
+    let Some(percent) = text.strip_suffix('%') else {
+        return match size(text)? {
+            0 => Err("0 is no mark; write off for none".into()),
+            bytes => Ok(LowWater::Bytes(bytes)),
+        };
+    };
+    match percent.parse::<u32>() {
+        Ok(percent @ 1..=99) => Ok(LowWater::Percent(percent)),
+        _ => Err("expected 1% to 99%, bytes such as 5G, or off".into()),
     }
 }
 

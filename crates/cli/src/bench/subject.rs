@@ -16,6 +16,7 @@ use crate::args::{BenchArgs, Peer};
 use crate::bench::plan::{Plan, Target};
 use crate::failure::{self, Failure};
 use crate::pool::place::{PoolPlace, VolumePlace};
+use crate::pool::space::Warner;
 
 /// Name of a volume that is made for the run.
 const TEMPORARY: &str = "bench";
@@ -127,6 +128,16 @@ impl Subject {
             ));
         }
         notices
+    }
+
+    /// Who warns of a pool with little space, if the run may take of it.
+    pub fn warner(&self, plan: &Plan) -> Option<Warner> {
+        match self {
+            Self::Volume(within) if plan.writes() && !within.place.pool.is_volatile() => {
+                Some(Warner::new(&within.place.pool, &within.pool))
+            }
+            _ => None,
+        }
     }
 
     /// Lets go of it: a pool is closed, so that its next opening has nothing to recover.

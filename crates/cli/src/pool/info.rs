@@ -6,9 +6,10 @@ use std::fmt::Write;
 
 use serde::Serialize;
 use sheave::base::units::{fmt_bytes, fmt_count};
-use sheave::vol::{Checksum, PoolInfo, VolumeInfo};
+use sheave::vol::{Checksum, MemberInfo, PoolInfo, VolumeInfo};
 
 use super::place::{Access, PoolPlace};
+use super::space;
 use crate::args::pool::InfoArgs;
 use crate::failure::{self, Failure};
 use crate::output;
@@ -37,8 +38,18 @@ pub struct PoolJson {
     pub pending_bytes: u64,
     /// Kept for metadata.
     pub reserve_bytes: u64,
+    /// `ok`, `low` or `full`: free space against the low-water mark.
+    pub state: &'static str,
+    /// Metadata runs short: soon no volume can be created or copied.
+    pub metadata_low: bool,
+    /// The low-water mark as it was set: `10%`, a number of bytes, or `off`.
+    pub low_water: String,
+    /// The same in bytes; 0 without one.
+    pub low_water_bytes: u64,
     /// The journal.
     pub journal_bytes: u64,
+    /// The devices that it is made of, in order.
+    pub members: Vec<MemberJson>,
     /// `none` or `crc32c`.
     pub checksum: &'static str,
     /// Volumes and snapshots.
@@ -51,6 +62,22 @@ pub struct PoolJson {
     pub generation: u64,
     /// This opening replayed the journal.
     pub recovered: bool,
+}
+
+/// A member, for programs.
+#[derive(Clone, Debug, Serialize)]
+pub struct MemberJson {
+    /// Where it begins in the pool.
+    pub start_bytes: u64,
+    /// What the pool has of it.
+    pub size_bytes: u64,
+}
+
+impl MemberJson {
+    /// From what the pool tells.
+    pub fn new(member: &MemberInfo) -> Self {
+        Self { start_bytes: member.start_bytes, size_bytes: member.size_bytes }
+    }
 }
 
 impl PoolJson {
@@ -66,7 +93,12 @@ impl PoolJson {
             free_bytes: info.free_bytes,
             pending_bytes: info.pending_bytes,
             reserve_bytes: info.reserve_bytes,
+            state: info.state.name(),
+            metadata_low: info.metadata_low,
+            low_water: info.low_water.to_string(),
+            low_water_bytes: info.low_water_bytes,
             journal_bytes: info.journal_bytes,
+            members: info.members.iter().map(MemberJson::new).collect(),
             checksum: match info.checksum {
                 Checksum::None => "none",
                 Checksum::Crc32c => "crc32c",
@@ -100,11 +132,11 @@ pub fn run(args: &InfoArgs) -> Result<(), Failure> {
     if args.json {
         return output::json(&json);
     }
-    output::text(&table(&json, &volumes));
+    output::text(&table(&json, &volumes, &space::words(&args.pool, &info)));
     Ok(())
 }
 
-fn table(pool: &PoolJson, volumes: &[VolumeInfo]) -> String {
+fn table(pool: &PoolJson, volumes: &[VolumeInfo], space: &str) -> String {
     let snapshots = volumes.iter().filter(|volume| volume.snapshot).count();
     let promised: u64 = volumes.iter().filter(|volume| !volume.snapshot).map(|volume| volume.size_bytes).sum();
     let mut rows = vec![
@@ -116,11 +148,16 @@ fn table(pool: &PoolJson, volumes: &[VolumeInfo]) -> String {
             format!("{} and {snapshots} snapshots, of {} in all", volumes.len() - snapshots, fmt_bytes(promised)),
         ),
         ("free", format!("{} ({} %)", fmt_bytes(pool.free_bytes), percent(pool.free_bytes, pool.size_bytes))),
+        ("space", space.to_owned()),
         ("extents", format!("{}, {} of memory", fmt_count(pool.extents), fmt_bytes(pool.memory_bytes))),
         ("journal", fmt_bytes(pool.journal_bytes)),
         ("checksums", pool.checksum.to_owned()),
         ("checkpoint", pool.generation.to_string()),
     ];
+    if pool.members.len() > 1 {
+        let sizes: Vec<String> = pool.members.iter().map(|member| fmt_bytes(member.size_bytes)).collect();
+        rows.insert(3, ("members", format!("{}: {}", sizes.len(), sizes.join(", "))));
+    }
     if pool.pending_bytes > 0 {
         rows.push(("coming free", fmt_bytes(pool.pending_bytes)));
     }

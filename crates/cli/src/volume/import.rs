@@ -18,6 +18,7 @@ use crate::args::value;
 use crate::args::volume::ImportArgs;
 use crate::failure::{self, Failure};
 use crate::pool::place::Access;
+use crate::pool::space::Warner;
 use crate::{confirm, output, signals};
 
 /// Size that a volume begins with when that of the image is not known.
@@ -51,6 +52,7 @@ pub fn run(args: &ImportArgs) -> Result<(), Failure> {
     let pool = place.pool.open(Access::Change)?;
     let exists = pool.volumes().iter().any(|volume| volume.name == place.name);
     let mut progress = Progress::new("import", args.progress, args.json, source.len());
+    progress.warn(Warner::new(&place.pool, &pool));
     let outcome = if exists {
         over(&pool, args, &mut source, &mut progress, &stop)
     } else {

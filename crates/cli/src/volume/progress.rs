@@ -1,4 +1,4 @@
-//! How far a copy is, always on stderr: a bar on a terminal, else a line now and then, as JSON if the result is JSON.
+//! How far a copy, a scrub or a check is, always on stderr: a bar on a terminal, else a line now and then, as JSON if the result is JSON.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -8,12 +8,13 @@ use serde::Serialize;
 use sheave::base::units::fmt_bytes;
 
 use crate::args::ProgressStyle;
+use crate::pool::space::Warner;
 
 /// How often a bar is drawn, and a line written.
 const BAR_TICK: Duration = Duration::from_millis(250);
 const LINE_TICK: Duration = Duration::from_secs(5);
 
-/// The progress of one copy.
+/// The progress of one of them.
 pub struct Progress {
     what: &'static str,
     style: ProgressStyle,
@@ -23,6 +24,8 @@ pub struct Progress {
     done: u64,
     since: Instant,
     next: Instant,
+    /// Of the pool that is written to.
+    warner: Option<Warner>,
 }
 
 /// A line for programs.
@@ -56,16 +59,41 @@ impl Progress {
         });
         let since = Instant::now();
         let tick = if bar.is_some() { BAR_TICK } else { LINE_TICK };
-        Self { what, style, bar, total, done: 0, since, next: since + tick }
+        Self { what, style, bar, total, done: 0, since, next: since + tick, warner: None }
+    }
+
+    /// Warns of a pool that has little space, now or in the course of the copy.
+    pub fn warn(&mut self, warner: Warner) {
+        self.warner = Some(warner);
+        self.look();
+    }
+
+    fn look(&mut self) {
+        match (&mut self.warner, &self.bar) {
+            (Some(warner), Some(bar)) => bar.suspend(|| warner.look()),
+            (Some(warner), None) => warner.look(),
+            (None, _) => {}
+        }
     }
 
     /// So many bytes more are done.
     pub fn advance(&mut self, bytes: u64) {
         self.done += bytes;
+        self.show();
+    }
+
+    /// So many bytes are done, of about so many, both as they are known now.
+    pub fn set(&mut self, done: u64, total: u64) {
+        (self.done, self.total) = (done, Some(total));
+        self.show();
+    }
+
+    fn show(&mut self) {
         let now = Instant::now();
         if now < self.next {
             return;
         }
+        self.look();
         match &self.bar {
             Some(bar) => {
                 bar.set_position(self.share().map_or(0, |share| (share * 1000.0) as u64));
@@ -80,7 +108,8 @@ impl Progress {
     }
 
     /// Ends, and gives the time that it took.
-    pub fn finish(self) -> Duration {
+    pub fn finish(mut self) -> Duration {
+        self.look();
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
@@ -150,5 +179,7 @@ mod tests {
         stream.advance(4096);
         assert!(stream.words().starts_with("4 KiB, ") && stream.share().is_none() && stream.eta().is_none());
         assert_eq!(Progress::new("import", ProgressStyle::None, false, Some(0)).share(), Some(1.0));
+        stream.set(8192, 16384);
+        assert_eq!(stream.share(), Some(0.5), "the whole is known later");
     }
 }

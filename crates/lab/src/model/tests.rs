@@ -7,7 +7,7 @@ fn close(left: f64, right: f64) -> bool {
 }
 
 fn load(private_ns: f64, visits: f64, local_ns: f64, moved_ns: f64, hidden_ns: f64) -> Load {
-    Load { private_ns, shared: vec![(visits, VisitCost { local_ns, moved_ns, hidden_ns })], cores_per_copy: None }
+    Load { private_ns, shared: vec![(visits, VisitCost { local_ns, moved_ns, hidden_ns })], copies: Copies::One }
 }
 
 #[test]
@@ -45,12 +45,16 @@ fn many_cores_are_as_fast_as_the_line_can_go_round() {
 #[test]
 fn copies_serve_their_own_cores() {
     let one = load(100.0, 2.0, 10.0, 70.0, 0.0);
-    let copies = Load { cores_per_copy: Some(8), ..one.clone() };
+    let copies = Load { copies: Copies::PerCores(8), ..one.clone() };
     assert!(close(copies.iops(4), one.iops(4)));
     assert!(close(copies.iops(64), 8.0 * one.iops(8)));
     assert!(close(copies.iops(19), 2.0 * one.iops(8) + one.iops(3)));
-    let own = Load { cores_per_copy: Some(1), ..one.clone() };
+    let own = Load { copies: Copies::PerCores(1), ..one.clone() };
     assert!(close(own.iops(512), 512.0 * one.iops(1)), "a copy a core never moves");
+    let four = Load { copies: Copies::Total(4), ..one.clone() };
+    assert!(close(four.iops(3), 3.0 * one.iops(1)));
+    assert!(close(four.iops(6), 2.0 * one.iops(2) + 2.0 * one.iops(1)));
+    assert!(close(four.iops(512), 4.0 * one.iops(128)));
 }
 
 #[test]
@@ -62,7 +66,7 @@ fn a_pair_is_explained_by_its_cost() {
         (1000.0, 210.0, 1600.0, 400.0),
     ] {
         let cost = VisitCost::of_pair(alone, local, both, moved);
-        let arm = Load { private_ns: alone, shared: vec![(1.0, cost)], cores_per_copy: None };
+        let arm = Load { private_ns: alone, shared: vec![(1.0, cost)], copies: Copies::One };
         assert!((arm.iops(2) * both / 2e9 - 1.0).abs() < 1e-6, "{alone} {local} {both}: {cost:?} {}", arm.iops(2));
         assert!(close(arm.iops(1), 1e9 / (alone + local)));
     }
@@ -71,8 +75,10 @@ fn a_pair_is_explained_by_its_cost() {
 #[test]
 fn a_pair_that_lost_nothing_hides_all_of_it_and_is_never_faster_than_two() {
     let cost = VisitCost::of_pair(200.0, 5.0, 200.0, 60.0);
-    let arm = Load { private_ns: 200.0, shared: vec![(1.0, cost)], cores_per_copy: None };
-    assert_eq!(cost.hidden_ns, cost.moved_ns);
-    assert!(arm.iops(2) <= 2.0 * arm.iops(1) * (1.0 + 1e-9));
+    let arm = Load { private_ns: 200.0, shared: vec![(1.0, cost)], copies: Copies::One };
+    assert!(cost.hidden_ns > 50.0, "{cost:?}");
+    for cores in CORES {
+        assert!(arm.iops(cores) <= f64::from(cores) * arm.iops(1) * (1.0 + 1e-9), "{cores}");
+    }
     assert!(arm.iops(512) < 1e9 / 60.0, "the line still goes round no faster");
 }

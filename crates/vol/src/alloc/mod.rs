@@ -44,6 +44,8 @@ pub(crate) struct Units {
     meta_cursor: u64,
     /// Free units that data does not get.
     pub(crate) reserve: u64,
+    /// While so many are free, from the first on and the second in number, nobody need be told.
+    calm: (u64, u64),
 }
 
 impl Units {
@@ -56,6 +58,7 @@ impl Units {
             cursor: 0,
             meta_cursor: total - total / 16,
             reserve: 0,
+            calm: (0, u64::MAX),
         };
         units.grow(total);
         units
@@ -78,6 +81,17 @@ impl Units {
     /// Free units that data may have.
     pub(crate) fn available(&self) -> u64 {
         self.counts.free.saturating_sub(self.reserve)
+    }
+
+    /// Whether the number of free units is still within what [`Units::set_calm`] said.
+    #[inline]
+    pub(crate) fn is_calm(&self) -> bool {
+        self.counts.free.wrapping_sub(self.calm.0) < self.calm.1
+    }
+
+    /// Nothing changes for anybody while `from..from + count` units are free.
+    pub(crate) fn set_calm(&mut self, from: u64, count: u64) {
+        self.calm = (from, count);
     }
 
     /// A unit for data, with one owner.

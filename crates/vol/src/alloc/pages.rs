@@ -38,6 +38,11 @@ impl Pages {
         1 << (self.unit_shift - BLOCK_SHIFT)
     }
 
+    /// Pages in use.
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
+
     /// Pages that could be had now.
     pub(crate) fn available(&self, units: &Units) -> u64 {
         self.free + units.counts().free * self.per_unit()

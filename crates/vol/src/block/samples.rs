@@ -11,6 +11,13 @@ use crate::superblock::Superblock;
 
 pub const POOL: [u8; 16] = *b"0123456789abcdef";
 
+/// The second member was added by checkpoint 3.
+fn labels() -> [u64; crate::format::MAX_MEMBERS] {
+    let mut labels = [0; crate::format::MAX_MEMBERS];
+    labels[1] = 3;
+    labels
+}
+
 /// A superblock of a pool of two members.
 pub fn superblock(unit_bytes: u32) -> Superblock {
     let unit = u64::from(unit_bytes);
@@ -33,8 +40,10 @@ pub fn superblock(unit_bytes: u32) -> Superblock {
         volumes: 2,
         created: 1_790_000_000,
         members: vec![(0, 512 * unit), (512 * unit, 512 * unit)],
+        labels: labels(),
         sums: PageRef::NONE,
         sums_level: 0,
+        low_water: crate::LowWater::Percent(10),
     }
 }
 

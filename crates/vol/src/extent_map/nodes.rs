@@ -34,6 +34,7 @@ pub(crate) struct Nodes {
     live: u64,
     dirty: u64,
     total_used: u64,
+    total_written: u64,
 }
 
 impl Nodes {
@@ -75,6 +76,7 @@ impl Nodes {
         let was = *node;
         self.live -= 1;
         self.total_used -= u64::from(was.used);
+        self.total_written -= u64::from(was.written);
         self.dirty -= u64::from(was.dirty);
         *node = Node::default();
         Some(was)
@@ -118,7 +120,9 @@ impl Nodes {
     #[inline]
     pub(crate) fn add_written(&mut self, id: u32, more: u32, fewer: u32) {
         let node = &mut self.nodes[id as usize];
-        node.written = (node.written + more).saturating_sub(fewer);
+        let now = (node.written + more).saturating_sub(fewer);
+        self.total_written = self.total_written + u64::from(now) - u64::from(node.written);
+        node.written = now;
     }
 
     /// One word less; true when none is left.
@@ -142,6 +146,11 @@ impl Nodes {
     /// Words in use in all nodes.
     pub(crate) fn total_used(&self) -> u64 {
         self.total_used
+    }
+
+    /// Written blocks of all leaves.
+    pub(crate) fn total_written(&self) -> u64 {
+        self.total_written
     }
 
     /// Bytes of memory.

@@ -64,7 +64,10 @@ fn layouts() -> BTreeMap<&'static str, Rows> {
             created,
             member,
             sums_root,
-            sums_level
+            sums_level,
+            low_water,
+            low_water_percent,
+            labels
         }),
         layout!(Member { start, len }),
         layout!(LabelBody { start, len }),

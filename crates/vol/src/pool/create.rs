@@ -8,11 +8,11 @@ use sheave_base::buf::Buf;
 use sheave_base::status::Status;
 use sheave_blk::Device;
 
-use super::options::CreateOptions;
+use super::options::{CreateOptions, LowWater};
 use crate::block::identify;
 use crate::format::{
-    BLOCK, BLOCK_BYTES, JOURNAL_START, MAX_JOURNAL_BLOCKS, MAX_POOL_UNITS, MAX_UNIT_BYTES, MIN_JOURNAL_BLOCKS,
-    MIN_UNIT_BYTES, SUPERBLOCKS,
+    BLOCK, BLOCK_BYTES, JOURNAL_START, MAX_JOURNAL_BLOCKS, MAX_MEMBERS, MAX_POOL_UNITS, MAX_UNIT_BYTES,
+    MIN_JOURNAL_BLOCKS, MIN_UNIT_BYTES, SUPERBLOCKS,
 };
 use crate::made_at;
 use crate::page::{PageRef, label};
@@ -39,6 +39,7 @@ pub(super) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
             "Use a device whose blocks have 4096 bytes at most",
         ));
     }
+    check_low_water(options.low_water)?;
     let members = members(device, unit)?;
     let bytes: u64 = members.iter().map(|member| member.1).sum();
     let sb = Superblock {
@@ -59,8 +60,10 @@ pub(super) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         volumes: 0,
         created: made_at::now(),
         members,
+        labels: [0; MAX_MEMBERS],
         sums: PageRef::NONE,
         sums_level: 0,
+        low_water: options.low_water,
     };
     let geometry = sb.geometry();
     let least = geometry.first_unit + reserve_units(&geometry) + sb.members.len() as u64 - 1 + LEAST_DATA_UNITS;
@@ -81,6 +84,16 @@ pub(super) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         status,
         fix: "Check the device".into(),
     })
+}
+
+/// Whether there can be such a mark.
+pub(super) fn check_low_water(low_water: LowWater) -> Result<(), PoolError> {
+    match low_water {
+        LowWater::Bytes(0) | LowWater::Percent(0 | 100..) => {
+            Err(invalid(format!("a low-water mark cannot be {low_water}"), "Use 1% to 99%, a number of bytes, or none"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn invalid(what: String, fix: &str) -> PoolError {

@@ -5,33 +5,41 @@
 //! | [`options`] | how it is made and opened |
 //! | [`create`] | formatting |
 //! | [`state`] | what it is in memory, and its locks |
+//! | [`grow`] | more space: larger members, and further ones |
 //! | [`table`] | the volumes |
+//! | [`water`] | how much space is left, and who is told |
 //!
 //! Owns the public operations. What they do is in [`snapshot`](crate::snapshot), [`commit`](crate::commit),
 //! [`recovery`].
 
 mod create;
+pub mod grow;
 pub mod options;
 mod owner;
 pub(crate) mod state;
 pub(crate) mod table;
+pub(crate) mod water;
 
+use std::ops::ControlFlow;
 use std::sync::Arc as StdArc;
 
 use sheave_base::sync::Arc;
 use sheave_blk::Device;
 use sheave_iomap::completion_plan::MayBlock;
 
-pub use options::{Checksum, CreateOptions, OpenOptions, WhenFull};
-use state::{Parts, PoolInner, State};
+pub use grow::{AddOptions, Found, join};
+pub use options::{Checksum, CreateOptions, LowWater, OpenOptions, WhenFull};
+use state::{Parts, PoolInner};
 use table::{OpenToken, Vol};
+pub use water::Watch;
 
 use crate::block_io::DeviceIo;
 use crate::extent_map::BLOCK_SHIFT;
+use crate::info::MemberInfo;
 use crate::recovery;
 use crate::snapshot::{core_of, failed, in_use};
 use crate::volume::usage;
-use crate::{BlockIo, PoolError, PoolInfo, Volume, VolumeInfo};
+use crate::{BlockIo, PoolError, PoolInfo, ScrubOptions, ScrubProgress, ScrubReport, Volume, VolumeInfo};
 
 /// An opened pool. Clones are the same pool; it closes with the last of them and of its volumes.
 #[derive(Clone, Debug)]
@@ -48,8 +56,16 @@ impl Pool {
 
     /// Opens the pool on the device, recovering what a crash left.
     pub fn open(device: &Device, options: &OpenOptions) -> Result<Pool, PoolError> {
+        Pool::open_through(device, Box::new(DeviceIo::new(device)?), options)
+    }
+
+    /// The same, with I/O of the pool's own going another way.
+    pub(crate) fn open_through(
+        device: &Device,
+        io: Box<dyn BlockIo>,
+        options: &OpenOptions,
+    ) -> Result<Pool, PoolError> {
         let owner = owner::claim(device, options.read_only)?;
-        let io: Box<dyn BlockIo> = Box::new(DeviceIo::new(device)?);
         let read_only = options.read_only;
         if device.capabilities().read_only && !read_only {
             return Err(PoolError::Invalid {
@@ -84,6 +100,7 @@ impl Pool {
             recovered: recovered.replayed,
         };
         let pool = Pool { inner: Arc::new(PoolInner::new(parts)) };
+        pool.inner.survey_space(&mut pool.inner.lock());
         if !read_only {
             pool.begin_incarnation()?;
         }
@@ -108,6 +125,7 @@ impl Pool {
     pub fn info(&self) -> PoolInfo {
         let mut state = self.inner.lock();
         self.inner.advance_limbo(&mut state);
+        self.inner.survey_space(&mut state);
         let counts = state.tree.units.counts();
         let bytes = |units: u64| units << self.inner.map.geometry.unit_shift;
         PoolInfo {
@@ -119,7 +137,17 @@ impl Pool {
             free_bytes: bytes(state.tree.units.available()),
             pending_bytes: bytes(counts.limbo),
             reserve_bytes: bytes(state.tree.units.reserve.min(counts.free)),
+            state: state.space.0,
+            metadata_low: state.space.1,
+            low_water: state.sb.low_water,
+            low_water_bytes: bytes(state.marks().low()),
             journal_bytes: u64::from(state.sb.journal_blocks) << BLOCK_SHIFT,
+            members: state
+                .sb
+                .members
+                .iter()
+                .map(|&(start, len)| MemberInfo { start_bytes: start, size_bytes: len })
+                .collect(),
             volumes: state.table.len() as u32,
             extents: state.tree.leaves.total_used(),
             memory_bytes: state.tree.memory_bytes() + state.sums.as_ref().map_or(0, |regions| regions.memory_bytes()),
@@ -128,6 +156,24 @@ impl Pool {
             checksum_errors: self.inner.sums.as_ref().map_or(0, |sums| sums.mismatches()),
             recovered: self.inner.recovered,
         }
+    }
+
+    /// Hears when space becomes low, full, or enough again.
+    pub fn watch(&self) -> Watch {
+        Watch::new(&self.inner.notices.0)
+    }
+
+    /// Sets the low-water mark. Durable when this returns.
+    pub fn set_low_water(&self, low_water: LowWater) -> Result<(), PoolError> {
+        let _one = self.inner.structural();
+        self.inner.check_writable("setting the low-water mark")?;
+        create::check_low_water(low_water)?;
+        let mut state = self.inner.lock();
+        state.sb.low_water = low_water;
+        self.inner.survey_space(&mut state);
+        drop(state);
+        let written = self.inner.checkpoint();
+        written.map_err(|status| failed("setting the low-water mark of", self.inner.device.name(), status))
     }
 
     /// All volumes and snapshots, by name.
@@ -250,31 +296,29 @@ impl Pool {
         self.inner.durable("syncing", self.inner.device.name())
     }
 
-    /// Takes in what the device has grown by. The new size in bytes.
-    pub fn grow(&self) -> Result<u64, PoolError> {
-        let _one = self.inner.structural();
-        self.inner.check_writable("growing the pool")?;
-        let shift = self.inner.map.geometry.unit_shift;
-        let total = (self.inner.io.size_bytes() >> shift).min(crate::format::MAX_POOL_UNITS);
-        let mut state = self.inner.lock();
-        let before = state.sb.total_units;
-        if total > before {
-            self.grow_to(&mut state, total);
-            drop(state);
-            self.inner.checkpoint().map_err(|status| failed("growing", self.inner.device.name(), status))?;
-            self.inner.wake();
-        }
-        Ok(total.max(before) << shift)
-    }
-
-    fn grow_to(&self, state: &mut State, total: u64) {
-        let added = (total - state.sb.total_units) << self.inner.map.geometry.unit_shift;
-        if let Some(last) = state.sb.members.last_mut() {
-            last.1 += added;
-        }
-        state.sb.total_units = total;
-        state.tree.units.grow(total);
-        state.set_reserve();
+    /// Reads all metadata and all data through, while the pool is in use, and tells what has rotted: damaged blocks of
+    /// metadata, and data that cannot be read or, in a pool with checksums, is not what was written. `progress` hears
+    /// how far it is, and ends the scrub by breaking. Nothing is told that only changed while it was looked at, and
+    /// nobody waits for it.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    ///
+    /// use sheave_vol::{CreateOptions, OpenOptions, Pool, ScrubOptions};
+    ///
+    /// let device = sheave_blk::Device::open("ram:size=16M").unwrap();
+    /// Pool::create(&device, &CreateOptions::default()).unwrap();
+    /// let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    /// let slowly = ScrubOptions { bytes_per_sec: Some(100 << 20), ..ScrubOptions::default() };
+    /// let report = pool.scrub(&slowly, &mut |_| ControlFlow::Continue(())).unwrap();
+    /// assert!(report.completed && report.is_clean());
+    /// ```
+    pub fn scrub(
+        &self,
+        options: &ScrubOptions,
+        progress: &mut dyn FnMut(&ScrubProgress<'_>) -> ControlFlow<()>,
+    ) -> Result<ScrubReport, PoolError> {
+        crate::scrub::scrub(&self.inner, options, progress)
     }
 
     /// Writes a checkpoint and closes, so that opening needs no recovery; an error if volumes are still in use.

@@ -12,6 +12,33 @@ pub enum Checksum {
     Crc32c,
 }
 
+/// The low-water mark: free space below which a pool is low.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LowWater {
+    /// None: a pool is ok until it is full.
+    Off,
+    /// So many bytes.
+    Bytes(u64),
+    /// So much of the pool, 1 to 99; a pool that grows has a mark that grows.
+    Percent(u32),
+}
+
+impl Default for LowWater {
+    fn default() -> Self {
+        LowWater::Percent(10)
+    }
+}
+
+impl std::fmt::Display for LowWater {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            LowWater::Off => f.write_str("off"),
+            LowWater::Bytes(bytes) => write!(f, "{bytes}"),
+            LowWater::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
 /// What a pool is made with.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
@@ -21,6 +48,8 @@ pub struct CreateOptions {
     pub journal_bytes: Option<u64>,
     /// Checksums of data.
     pub checksum: Checksum,
+    /// Free space below which the pool is low; [`Pool::set_low_water`](crate::Pool::set_low_water) changes it later.
+    pub low_water: LowWater,
     /// Identity; `None`: a random one.
     pub uuid: Option<[u8; 16]>,
     /// Overwrite a pool that is there.
@@ -47,7 +76,14 @@ pub struct OpenOptions {
 
 impl Default for CreateOptions {
     fn default() -> Self {
-        CreateOptions { unit_bytes: 65536, journal_bytes: None, checksum: Checksum::None, uuid: None, overwrite: false }
+        CreateOptions {
+            unit_bytes: 65536,
+            journal_bytes: None,
+            checksum: Checksum::None,
+            low_water: LowWater::default(),
+            uuid: None,
+            overwrite: false,
+        }
     }
 }
 

@@ -20,10 +20,12 @@ use sheave_blk::Device;
 
 use super::options::{Checksum, WhenFull};
 use super::table::{Table, Vol, VolumeCore};
+use super::water::Publisher;
 use crate::BlockIo;
 use crate::commit::Commits;
 use crate::extent_map::tree::{Place, Tree};
 use crate::extent_map::{Entry, ExtentMap};
+use crate::info::SpaceState;
 use crate::limbo::Limbo;
 use crate::record::Record;
 use crate::sums::Sums;
@@ -50,12 +52,18 @@ pub(crate) struct State {
     /// Units whose records are among `pending`.
     pub(crate) recorded: Vec<(u32, u64)>,
     pub(crate) limbo: Limbo,
+    /// How much space is left, and whether metadata runs short.
+    pub(crate) space: (SpaceState, bool),
+    /// Generation of the label that was written last, whatever became of it.
+    pub(crate) label_tried: u64,
     /// Checksums of data, if the pool keeps them.
     pub(crate) sums: Option<Regions>,
     /// The newest durable superblock.
     pub(crate) sb: Superblock,
     /// Number of the next journal block.
     pub(crate) next_seq: u64,
+    /// Number of the first journal block that is not durable: from `sb.replay_seq` up to here a crash needs them.
+    pub(crate) durable_seq: u64,
     /// The next commit must be a checkpoint.
     pub(crate) wants_checkpoint: bool,
     /// The next commit is the last: a checkpoint after which the pool is closed.
@@ -72,7 +80,8 @@ pub(crate) struct PoolInner {
     pub(crate) map: Arc<ExtentMap>,
     pub(crate) device: Device,
     pub(crate) io: Box<dyn BlockIo>,
-    _owner: Claim,
+    /// On all members; that of the device it was opened on first.
+    owners: Mutex<Vec<Claim>>,
     pub(crate) grace: Arc<Grace>,
     pub(crate) geometry: Geometry,
     pub(crate) read_only: bool,
@@ -84,6 +93,8 @@ pub(crate) struct PoolInner {
     /// The checksums themselves.
     pub(crate) sums: Option<Arc<Sums>>,
     pub(crate) structural: Mutex<()>,
+    /// Who hears of `space`.
+    pub(crate) notices: Publisher,
     state: Mutex<State>,
     /// Space came back, a unit is no longer busy, a copy has settled.
     changed: Condvar,
@@ -113,7 +124,7 @@ impl PoolInner {
             geometry: parts.state.sb.geometry(),
             device: parts.device,
             io: parts.io,
-            _owner: parts.owner,
+            owners: Mutex::new(vec![parts.owner]),
             grace: Arc::new(Grace::new()),
             read_only: parts.read_only,
             when_full: parts.when_full,
@@ -122,6 +133,7 @@ impl PoolInner {
             commits: Commits::default(),
             sums: parts.state.sums.as_ref().map(|regions| Arc::clone(&regions.sums)),
             structural: Mutex::new(()),
+            notices: Publisher::new(),
             state: Mutex::new(parts.state),
             changed: Condvar::new(),
         }
@@ -129,6 +141,11 @@ impl PoolInner {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("invariant: no panic under this lock")
+    }
+
+    /// Holds a member too, for as long as the pool is open.
+    pub(crate) fn hold(&self, claim: Claim) {
+        self.owners.lock().expect("invariant: no panic under this lock").push(claim);
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
@@ -170,6 +187,7 @@ impl PoolInner {
             freed.leaves.iter().for_each(|id| state.tree.leaves.release(*id));
         }
         if any {
+            self.watch_space(state);
             self.wake();
         }
         any

@@ -110,6 +110,14 @@ impl File for Volume {
         self.core.grows.then(|| self.core.max_size())
     }
 
+    fn map_plain(&self, at: &mut [u64], len: u64, intent: Intent) -> usize {
+        let write = intent == Intent::Write;
+        if self.summed || write && self.read_only {
+            return 0;
+        }
+        self.pool.map.lookup_many(&self.core.top, at, len, write)
+    }
+
     fn block_bytes(&self) -> u32 {
         self.block() as u32
     }

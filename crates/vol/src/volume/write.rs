@@ -102,6 +102,7 @@ impl Volume {
         }
         let place = state.own(&self.core, unit)?;
         let Some(phys) = state.tree.units.alloc() else { return Ok(None) };
+        self.pool.watch_space(state);
         // Not listed: without written bits there is nothing to record.
         let entry = Entry::at(phys).with(Entry::HANDED | Entry::DIRTY);
         state.tree.install(place, entry);
@@ -183,6 +184,7 @@ impl Volume {
             self.pool.advance_limbo(state);
         }
         let Some(to) = state.tree.units.alloc() else { return Ok(Round::Full(guard)) };
+        self.pool.watch_space(state);
         let entry = state.tree.entry(place);
         let bits = state.tree.bits(place);
         self.set_busy(state, place, true);

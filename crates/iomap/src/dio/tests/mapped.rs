@@ -32,6 +32,8 @@ struct Scripted {
     pieces: Vec<(u64, MappingKind, u8)>,
     /// `map` answers this instead.
     refuses: Mutex<Option<Result<Mapping, Status>>>,
+    /// What `map_plain` gives.
+    plain: Mutex<Vec<u64>>,
     end_write: Result<(), Status>,
     summed: Result<(), Status>,
     summed_blocking: Result<(), Status>,
@@ -48,6 +50,7 @@ impl Scripted {
             max: None,
             pieces: pieces.to_vec(),
             refuses: Mutex::new(None),
+            plain: Mutex::new(Vec::new()),
             end_write: Ok(()),
             summed: Ok(()),
             summed_blocking: Ok(()),
@@ -97,6 +100,12 @@ impl File for Scripted {
             start += bytes;
         }
         Err(Status::IoErr)
+    }
+
+    fn map_plain(&self, at: &mut [u64], _: u64, _: Intent) -> usize {
+        let plain = self.plain.lock().unwrap();
+        at.iter_mut().zip(&*plain).for_each(|(at, place)| *at = *place);
+        plain.len().min(at.len())
     }
 
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, _: &MayBlock) -> Result<Mapping, Status> {
@@ -438,8 +447,9 @@ fn a_file_that_may_not_be_written_has_plain_reads_and_no_writes() {
     assert!(bench.file.is_read_only());
     assert_eq!(bench.issue(IOCB_WRITE, 0, &[at(BASE, 4096)]), Issued::Done(EBADF));
     assert!(MappedRun::start(&mut bench.rig.ctx, &bench.file, IOCB_WRITE, NO_FIXED_BUF).is_none());
-    let run = MappedRun::start(&mut bench.rig.ctx, &bench.file, 0, NO_FIXED_BUF).expect("a run of reads");
-    assert_eq!(run.place(0, 4096), Some(MIB));
+    let mut run = MappedRun::start(&mut bench.rig.ctx, &bench.file, 0, NO_FIXED_BUF).expect("a run of reads");
+    let mut at = [0];
+    assert_eq!((run.map(&mut at, 4096), at), (1, [MIB]));
     run.finish(0);
 }
 
@@ -463,9 +473,9 @@ fn a_file_that_gives_a_wrong_mapping_is_not_believed() {
         let (mut bench, file) = bench(&puppet, |_| (), &[MAPPED]);
         *file.refuses.lock().unwrap() = Some(answer);
         assert_eq!(bench.issue(IOCB_WRITE, 0, &[at(BASE, 4096)]), Issued::Done(-5), "{answer:?}");
-        let run = MappedRun::start(&mut bench.rig.ctx, &bench.file, IOCB_WRITE, NO_FIXED_BUF).expect("one leg");
+        let mut run = MappedRun::start(&mut bench.rig.ctx, &bench.file, IOCB_WRITE, NO_FIXED_BUF).expect("one leg");
         assert!(run.fits(0, 4096, BASE));
-        assert_eq!(run.place(0, 4096), None, "{answer:?} is not plain");
+        assert_eq!(run.map(&mut [0], 4096), 0, "{answer:?} is not plain");
         run.finish(0);
     }
     assert_eq!(seen(&puppet), []);
@@ -475,6 +485,48 @@ fn a_file_that_gives_a_wrong_mapping_is_not_believed() {
     let memory = vec![0xa5_u8; 4096];
     assert_eq!(bench.issue(0, 0, &[at(memory.as_ptr() as usize, 4096)]), Issued::Done(4096));
     assert!(memory.iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn a_file_that_gives_wrong_places_at_once_is_not_believed() {
+    let puppet = Puppet::new();
+    let last = puppet.size - 4096;
+    // The places that it gives, and how many of them are good.
+    let table: &[(&[u64], usize)] = &[
+        (&[0, last, MIB], 3),
+        (&[MIB, last + 512, 0], 1),
+        (&[last, 0, MIB + 1], 2),
+        (&[u64::MAX - 511], 0),
+        (&[MIB, 1 << 63], 1),
+        (&[0, u64::MAX - 511 - last], 1),
+        (&[], 0),
+    ];
+    for &(places, good) in table {
+        let (mut bench, file) = bench(&puppet, |_| (), &[MAPPED]);
+        *file.refuses.lock().unwrap() = Some(Err(Status::IoErr));
+        *file.plain.lock().unwrap() = places.to_vec();
+        let mut run = MappedRun::start(&mut bench.rig.ctx, &bench.file, 0, NO_FIXED_BUF).expect("one leg");
+        let mut at = [0, 512, 1024];
+        assert_eq!(run.map(&mut at, 4096), good, "{places:?}");
+        assert_eq!(at[..good], places[..good]);
+        run.finish(0);
+    }
+}
+
+#[test]
+fn a_run_looks_less_far_ahead_while_nothing_is_plain() {
+    let puppet = Puppet::new();
+    let (mut bench, file) = bench(&puppet, |_| (), &[MAPPED]);
+    let mut run = MappedRun::start(&mut bench.rig.ctx, &bench.file, 0, NO_FIXED_BUF).expect("one leg");
+    let mut looks = vec![run.look_ahead()];
+    // Mapped one by one, then both ways.
+    for plain in [vec![], vec![MIB], vec![MIB, MIB]] {
+        *file.plain.lock().unwrap() = plain;
+        assert!(run.map(&mut [0, 512], 512) > 0);
+        looks.push(run.look_ahead());
+    }
+    assert_eq!(looks, [LOOK_AHEAD, 1, 2, 4]);
+    run.finish(0);
 }
 
 const SUMMED: (u64, MappingKind, u8) = (4096, MappingKind::Mapped, MAP_SUMMED);

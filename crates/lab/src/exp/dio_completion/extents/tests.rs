@@ -32,7 +32,9 @@ impl Bench {
     }
 
     fn read(&mut self, pos: u64) -> (i32, Vec<u8>) {
-        self.ring.push(op::read(self.fd, Buf::zeroed(BLOCK as usize, 4096).expect("memory")).offset(pos)).expect("room");
+        self.ring
+            .push(op::read(self.fd, Buf::zeroed(BLOCK as usize, 4096).expect("memory")).offset(pos))
+            .expect("room");
         self.ring.submit_and_wait(1).expect("submitted");
         let done = self.ring.completions().next().expect("one");
         (done.res, done.into_buf().expect("its buffer").to_vec())

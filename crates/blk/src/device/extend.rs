@@ -1,0 +1,121 @@
+//! A device that becomes longer while rings use it.
+//!
+//! Owns the chain of its lists of legs: each extension is a new list, none is ever changed or given back, so readers
+//! need no lock and keep what they have. What is extended is the device as all its handles name it.
+//!
+//! Called by pools that get another member.
+
+use std::sync::OnceLock;
+
+use super::{Device, Leg, Longer};
+use crate::bio::SECTOR_SHIFT;
+use crate::error::DeviceError;
+use crate::linear::MAX_LEGS;
+
+impl Device {
+    /// Puts another device behind this one: byte `at` and all that follow are `other`, as it is now. What this device
+    /// has beyond `at` cannot be reached any more.
+    ///
+    /// Rings that have it attached notice with their next I/O; the other device must do all that this one does, for
+    /// they rely on what they were told when they attached it.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Spec`] names what the other device lacks, or what does not fit.
+    pub fn extend(&self, at: u64, other: &Device) -> Result<(), DeviceError> {
+        let legs = self.joined(at, other)?;
+        let mut last = &self.inner.longer;
+        let mut version = 1;
+        while let Some(longer) = last.get() {
+            (last, version) = (&longer.longer, longer.version + 1);
+        }
+        let longer = Box::new(Longer { legs, version, longer: OnceLock::new() });
+        last.set(longer).map_err(|_| self.unfit("it is being extended by somebody else", "Do it once"))
+    }
+
+    /// Whether [`Device::extend`] would do it.
+    pub fn can_extend(&self, at: u64, other: &Device) -> Result<(), DeviceError> {
+        self.joined(at, other).map(drop)
+    }
+
+    /// Its legs below `at`, then those of the other.
+    fn joined(&self, at: u64, other: &Device) -> Result<Vec<Leg>, DeviceError> {
+        let block = u64::from(self.limits().logical_block);
+        if at == 0 || !at.is_multiple_of(block) || at > self.size_bytes() {
+            let why = format!("it has {} bytes in blocks of {block}, and cannot go on at {at}", self.size_bytes());
+            return Err(self.unfit(&why, "Go on at the end of a block within it"));
+        }
+        self.check_stands_for(other)?;
+        let from = at >> SECTOR_SHIFT;
+        let mut legs: Vec<Leg> = self.legs().iter().filter(|leg| leg.start < from).cloned().collect();
+        if let Some(last) = legs.last_mut() {
+            last.sectors = from - last.start;
+        }
+        let sectors = other.size_bytes() / block * block >> SECTOR_SHIFT;
+        let end = |leg: &Leg| if other.is_whole() { sectors } else { (leg.start + leg.sectors).min(sectors) };
+        let more = other.legs().iter().filter(|leg| leg.start < sectors);
+        legs.extend(more.map(|leg| Leg { start: from + leg.start, sectors: end(leg) - leg.start, ..leg.clone() }));
+        if sectors == 0 || legs.len() > MAX_LEGS {
+            let why = format!("with {} it would have {} pieces, or nothing more", other.name(), legs.len());
+            return Err(self.unfit(&why, &format!("{MAX_LEGS} pieces are the most")));
+        }
+        Ok(legs)
+    }
+
+    /// Whether the other does what this one promised to its rings.
+    fn check_stands_for(&self, other: &Device) -> Result<(), DeviceError> {
+        let (ours, theirs) = (self.limits(), other.limits());
+        let (can, could) = (self.capabilities(), other.capabilities());
+        let lacks = [
+            (theirs.logical_block > ours.logical_block, "smaller blocks"),
+            (theirs.dma_alignment > ours.dma_alignment, "memory that is aligned less"),
+            (ours.max_discard_sectors > 0 && theirs.max_discard_sectors == 0, "discards"),
+            (ours.max_write_zeroes_sectors > 0 && theirs.max_write_zeroes_sectors == 0, "write-zeroes"),
+            (can.fua && !could.fua && could.volatile_cache, "FUA"),
+            (!can.volatile_cache && could.volatile_cache, "no volatile cache"),
+            (can.polled && !could.polled, "polling"),
+            (could.read_only && !can.read_only, "writes"),
+        ];
+        let lacking: Vec<&str> = lacks.iter().filter(|(lacks, _)| *lacks).map(|(_, what)| *what).collect();
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        let why = format!("{} does not have what its users rely on: {}", other.name(), lacking.join(", "));
+        Err(self.unfit(&why, "Use a device of the same kind, opened with the same options"))
+    }
+
+    fn unfit(&self, why: &str, fix: &str) -> DeviceError {
+        DeviceError::spec(self.name(), format!("cannot be extended: {why}. {fix}"))
+    }
+
+    /// Whether it was extended since it was opened.
+    #[inline]
+    pub(crate) fn is_extended(&self) -> bool {
+        self.inner.longer.get().is_some()
+    }
+
+    /// How often it was extended.
+    pub(crate) fn version(&self) -> u32 {
+        self.newest().map_or(0, |longer| longer.version)
+    }
+
+    pub(super) fn newest(&self) -> Option<&Longer> {
+        let mut newest = self.inner.longer.get()?;
+        while let Some(longer) = newest.longer.get() {
+            newest = longer;
+        }
+        Some(newest)
+    }
+
+    /// Bytes from its beginning that a ring which attached it before it was extended reaches as one leg.
+    #[inline]
+    pub fn first_leg_bytes(&self) -> u64 {
+        if !self.is_extended() {
+            return self.size_bytes();
+        }
+        self.legs().first().map_or(0, |leg| leg.sectors << SECTOR_SHIFT)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! Arguments of `sheave lab`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::{Args, Subcommand, ValueEnum};
+use sheave_lab::{Point, exp};
+
+use super::value;
+
+const EXAMPLES: &str = "\
+Each experiment runs the same stack with one thing changed: without the mechanism (before), as
+the thread on the mailing list had it (seed), as Sheave has it (after). Arms take turns; a change
+pairs turns of the same round and comes with its 95 % interval. How to read it: docs/lab.md
+
+Examples:
+  sheave lab all --quick
+        all five in under two minutes
+  sheave lab all --html lab.html
+        everything, with the sweeps and the plots, in about a quarter of an hour; one page to look at or to show
+  sheave lab bio-cache --sweep batch
+        the thread's table, and how the change depends on the batch
+  sheave lab dio-completion --json > dio.json
+  sheave lab plug-clock --point bs=512,batch=8,depth=128 --rounds 11 --turn 1s
+        one point alone, longer; each row of a report has the command that repeats it
+
+Exit code: 0 done, also when a claim does not hold here; 1 a check or an arm failed; 2 the
+command line makes no sense.";
+
+/// What `sheave lab` is asked.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true, args_conflicts_with_subcommands = true,
+          subcommand_negates_reqs = true, disable_help_subcommand = true)]
+pub struct LabArgs {
+    /// For tools.
+    #[command(subcommand)]
+    pub command: Option<LabCommand>,
+
+    /// Which experiment.
+    #[arg(value_name = "EXPERIMENT", value_parser = experiments(), required = true)]
+    pub experiment: Option<String>,
+
+    /// Fewer points and shorter turns: all five in under two minutes.
+    #[arg(long, help_heading = "How much")]
+    pub quick: bool,
+
+    /// Rounds, in each of which every arm has a turn [default: 5, with --quick 3].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "How much")]
+    pub rounds: Option<u32>,
+
+    /// Time of a turn [default: 300ms, with --quick 50ms].
+    #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = "How much")]
+    pub turn: Option<Duration>,
+
+    /// Which sweeps beside the thread's table: all, none, or one by its name.
+    #[arg(long, value_name = "NAME", default_value = "all", help_heading = "How much")]
+    pub sweep: String,
+
+    /// Count instructions per I/O, which needs valgrind [default: auto, when it is there and not with --quick].
+    #[arg(
+        long,
+        value_enum,
+        value_name = "ON|OFF|AUTO",
+        default_value = "auto",
+        hide_default_value = true,
+        hide_possible_values = true,
+        help_heading = "How much"
+    )]
+    pub instructions: Instructions,
+
+    /// Measure this point alone, as bs=512,batch=32,depth=128,threads=1,rw=randread.
+    #[arg(long, value_name = "NAME=VALUE,...", value_parser = point, help_heading = "How much")]
+    pub point: Option<Point>,
+
+    /// CPUs to place threads on, in order, such as 1 or 0-3 [default: those of the process, the last first].
+    #[arg(long, value_name = "LIST", value_parser = value::cpu_list, help_heading = "How much")]
+    pub cpu: Option<value::CpuList>,
+
+    /// Print one JSON object to stdout instead of the tables.
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+
+    /// Write a page with the plots: one file that needs no network.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub html: Option<PathBuf>,
+}
+
+/// What tools ask.
+#[derive(Debug, Clone, Subcommand)]
+pub enum LabCommand {
+    /// Run one arm by itself, for tools that count what a process does.
+    #[command(hide = true)]
+    RunArm(RunArmArgs),
+}
+
+/// Which arm, where, how long.
+#[derive(Debug, Clone, Args)]
+pub struct RunArmArgs {
+    /// The experiment.
+    pub experiment: String,
+    /// The arm, with `-` for spaces.
+    pub arm: String,
+    /// The parameters.
+    #[arg(long, value_name = "NAME=VALUE,...", value_parser = point)]
+    pub point: Point,
+    /// How many I/Os.
+    #[arg(long, value_name = "COUNT", value_parser = value::count)]
+    pub ios: u64,
+}
+
+/// Whether to count instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Instructions {
+    /// Count them; without valgrind it fails.
+    On,
+    /// Do not.
+    Off,
+    /// When valgrind is there, and not with --quick.
+    Auto,
+}
+
+fn experiments() -> PossibleValuesParser {
+    let each = exp::ALL.iter().map(|experiment| PossibleValue::new(experiment.id()).help(experiment.title()));
+    PossibleValuesParser::new(each.chain([PossibleValue::new("all").help("All of them")]))
+}
+
+fn point(text: &str) -> Result<Point, String> {
+    text.parse().map_err(|err: sheave_lab::LabError| err.to_string())
+}

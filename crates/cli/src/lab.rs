@@ -1,0 +1,153 @@
+//! `sheave lab`: runs the experiments of `sheave-lab`, shows them while they run, writes JSON and the page.
+//!
+//! Owns what is the terminal's: progress, Ctrl-C, files and exit codes. A claim that does not hold is a result, not a
+//! failure; a check that fails is one.
+
+mod shown;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use sheave_lab::report::LabReport;
+use sheave_lab::run::{Plan, Sweeps};
+use sheave_lab::turns::Pace;
+use sheave_lab::{Lab, Scale, exp, instructions, run};
+use sheave_load::cpu;
+
+use crate::args::{CpuList, Instructions, LabArgs, LabCommand, RunArmArgs};
+use crate::failure::Failure;
+use crate::output;
+use shown::Shown;
+
+/// Runs it.
+pub fn run(args: &LabArgs) -> Result<(), Failure> {
+    let lab = Lab {
+        scale: if args.quick { Scale::Quick } else { Scale::Full },
+        cpus: cpus(args.cpu.as_ref())?,
+        stop: crate::signals::stop_flag()?,
+    };
+    if let Some(LabCommand::RunArm(args)) = &args.command {
+        return run_arm(&lab, args);
+    }
+    let plan = plan(args)?;
+    // Refused now, not after a quarter of an hour.
+    let page = args.html.as_deref().map(|path| create(path).map(|file| (file, path))).transpose()?;
+    let mut shown = Shown::new(args.json);
+    let outcome = run::run(&plan, &lab, &mut shown);
+    shown.finish();
+    let report = outcome?;
+    if let Some((file, path)) = page {
+        write_page(file, path, &report)?;
+    }
+    match args.json {
+        true => output::json(&report)?,
+        false => output::text(&sheave_lab::table::closing(&report)),
+    }
+    if report.interrupted {
+        eprintln!("sheave: interrupted; the report has what was measured until then");
+    }
+    let failed = report.failed_checks();
+    for (id, check) in &failed {
+        eprintln!("sheave: {id}: check failed: {} ({})", check.name, check.detail);
+    }
+    if failed.is_empty() { Ok(()) } else { Err(Failure::reported()) }
+}
+
+/// One arm, for valgrind and its like.
+fn run_arm(lab: &Lab, args: &RunArmArgs) -> Result<(), Failure> {
+    let turn = run::run_arm(lab, &args.experiment, &args.arm, &args.point, args.ios)?;
+    output::text(&format!("{} I/Os in {:.3} ms\n", turn.ios, turn.wall_ns as f64 / 1e6));
+    Ok(())
+}
+
+/// The arguments judged together.
+fn plan(args: &LabArgs) -> Result<Plan, Failure> {
+    let name = args.experiment.as_deref().unwrap_or("all");
+    let experiments = exp::ALL.iter().copied().filter(|experiment| name == "all" || experiment.id() == name);
+    if args.point.is_some() && name == "all" {
+        return Err(Failure::usage("--point is a point of one experiment").fix("name the experiment instead of all"));
+    }
+    let wanted = match args.instructions {
+        Instructions::On => true,
+        Instructions::Off => false,
+        Instructions::Auto => !args.quick && args.point.is_none(),
+    };
+    let counts = wanted && instructions::available();
+    if args.instructions == Instructions::On && !counts {
+        return Err(Failure::run("there is no valgrind to count instructions with")
+            .fix("install valgrind, or go without (--instructions off)"));
+    }
+    let (rounds, turn) = if args.quick { (3, 50) } else { (5, 300) };
+    Ok(Plan {
+        experiments: experiments.collect(),
+        pace: Pace { rounds: args.rounds.unwrap_or(rounds), turn: args.turn.unwrap_or(Duration::from_millis(turn)) },
+        sweeps: match args.sweep.as_str() {
+            "all" => Sweeps::All,
+            "none" => Sweeps::None,
+            name => Sweeps::Named(name.into()),
+        },
+        instructions: counts,
+        point: args.point.clone(),
+        command: command(),
+        options: options(args),
+    })
+}
+
+/// What a command needs to measure one row again as this run does.
+fn options(args: &LabArgs) -> String {
+    let mut options = String::new();
+    if args.quick {
+        options.push_str(" --quick");
+    }
+    if let Some(rounds) = args.rounds {
+        options.push_str(&format!(" --rounds {rounds}"));
+    }
+    if let Some(turn) = args.turn {
+        options.push_str(&format!(" --turn {}us", turn.as_micros()));
+    }
+    if let Some(CpuList(cpus)) = &args.cpu {
+        let cpus: Vec<String> = cpus.iter().map(usize::to_string).collect();
+        options.push_str(&format!(" --cpu {}", cpus.join(",")));
+    }
+    options
+}
+
+/// The command line as a shell takes it.
+fn command() -> String {
+    let plain = |word: &str| word.chars().all(|c| c.is_ascii_alphanumeric() || "-_=.,:/+%#".contains(c));
+    let quoted = |word: String| {
+        if plain(&word) && !word.is_empty() { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    };
+    let words = std::env::args_os().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
+    ["sheave".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// The CPUs to place threads on: those named, else all that are allowed from the last down, since interrupts and other
+/// programs prefer the first.
+fn cpus(named: Option<&CpuList>) -> Result<Vec<usize>, Failure> {
+    let allowed = cpu::allowed();
+    let Some(CpuList(named)) = named else { return Ok(allowed.into_iter().rev().collect()) };
+    match named.iter().find(|cpu| !allowed.contains(cpu)) {
+        Some(missing) => {
+            Err(Failure::usage(format!("CPU {missing} is not among those this process may use ({allowed:?})"))
+                .fix("choose from those, or widen the set with taskset or the container's cpuset"))
+        }
+        None => Ok(named.clone()),
+    }
+}
+
+fn create(path: &Path) -> Result<File, Failure> {
+    File::create(path).map_err(|err| cannot_write(path, &err))
+}
+
+fn write_page(mut file: File, path: &Path, report: &LabReport) -> Result<(), Failure> {
+    file.write_all(sheave_lab::html::page(report).as_bytes()).map_err(|err| cannot_write(path, &err))?;
+    eprintln!("wrote {}", path.display());
+    Ok(())
+}
+
+fn cannot_write(path: &Path, err: &std::io::Error) -> Failure {
+    Failure::run(format!("cannot write {}: {err}", path.display())).fix("give --html a file that can be written")
+}

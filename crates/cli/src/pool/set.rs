@@ -1,0 +1,37 @@
+//! `sheave pool set`: changes what can be changed of a pool.
+
+use serde::Serialize;
+
+use super::place::Access;
+use super::space;
+use crate::args::pool::SetArgs;
+use crate::failure::{self, Failure};
+use crate::output;
+
+/// What became of it, for programs.
+#[derive(Serialize)]
+struct Changed {
+    pool: String,
+    low_water: String,
+    low_water_bytes: u64,
+    state: &'static str,
+}
+
+/// Does it.
+pub fn run(args: &SetArgs) -> Result<(), Failure> {
+    let pool = args.pool.open(Access::Change)?;
+    let set = pool.set_low_water(args.low_water).map_err(failure::pool);
+    let info = pool.info();
+    let closed = pool.close().map_err(failure::pool);
+    set.and(closed)?;
+    if args.json {
+        return output::json(&Changed {
+            pool: args.pool.to_string(),
+            low_water: info.low_water.to_string(),
+            low_water_bytes: info.low_water_bytes,
+            state: info.state.name(),
+        });
+    }
+    output::text(&format!("{}: {}\n", args.pool, space::words(&args.pool, &info)));
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! How much space a pool has left, in words; and the warning, once a command, when that is little.
+//!
+//! Owns the words. When a pool is low or full is the pool's own matter.
+
+use sheave::Pool;
+use sheave::base::units::fmt_bytes;
+use sheave::vol::{LowWater, PoolInfo, SpaceNotice, SpaceState, Watch};
+
+use super::place::PoolPlace;
+
+/// What to do about it.
+fn fix(place: &PoolPlace) -> String {
+    format!(
+        "delete volumes or snapshots (sheave volume list '{place}'), discard what is not needed, or give it more: \
+         sheave pool grow '{place}' --add FILE"
+    )
+}
+
+/// A line for `info`.
+pub fn words(place: &PoolPlace, info: &PoolInfo) -> String {
+    let mark = match info.low_water {
+        LowWater::Off => "no low-water mark".to_owned(),
+        LowWater::Bytes(bytes) => format!("low below {}", fmt_bytes(bytes)),
+        LowWater::Percent(percent) => format!("low below {percent} %, {}", fmt_bytes(info.low_water_bytes)),
+    };
+    let metadata = if info.metadata_low { "; metadata runs short: no new volumes or copies soon" } else { "" };
+    let state = info.state.name();
+    match info.state {
+        SpaceState::Ok if !info.metadata_low => format!("{state} ({mark})"),
+        _ => format!("{state} ({mark}){metadata}; {}", fix(place)),
+    }
+}
+
+/// Warns on stderr, once, of a pool that is low or full.
+pub struct Warner {
+    place: PoolPlace,
+    watch: Watch,
+    said: bool,
+}
+
+impl Warner {
+    /// Of this pool; of what it is now, too, at the first look.
+    pub fn new(place: &PoolPlace, pool: &Pool) -> Self {
+        Self { place: place.clone(), watch: pool.watch(), said: false }
+    }
+
+    /// Looks, and warns if there is something to warn of and nothing was said before.
+    pub fn look(&mut self) {
+        if let Some(warning) = self.next() {
+            eprintln!("{warning}");
+        }
+    }
+
+    fn next(&mut self) -> Option<String> {
+        let notice = self.watch.changed().filter(|_| !self.said)?;
+        let warning = warning(&self.place, &notice)?;
+        self.said = true;
+        Some(warning)
+    }
+}
+
+/// The warning that belongs to a notice.
+fn warning(place: &PoolPlace, notice: &SpaceNotice) -> Option<String> {
+    let free = fmt_bytes(notice.free_bytes);
+    let what = match notice.state {
+        SpaceState::Full => format!("the pool {place} is full: what needs new space fails, all else goes on"),
+        SpaceState::Low => {
+            format!("the pool {place} is low: {free} free, its mark is {}", fmt_bytes(notice.low_water_bytes))
+        }
+        SpaceState::Ok if notice.metadata_low => {
+            format!("the metadata of the pool {place} runs short: soon no volume can be created or copied")
+        }
+        SpaceState::Ok => return None,
+    };
+    Some(format!("sheave: warning: {what}\n   fix: {}", fix(place)))
+}

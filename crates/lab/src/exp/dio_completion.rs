@@ -1,0 +1,234 @@
+//! dio-completion: where a direct write completes. In a worker, in the issuer's task, or where it is reaped.
+//!
+//! Owns the arms and the points; the file and what is between it and the ring are in [`subject`], an arm in [`arm`].
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`extents`] | a file in memory: written, unwritten, shared, extending |
+//! | [`demoted`] | any file, with overwrites that complete later than they need to |
+//! | [`cached`] | a device with a volatile cache, with FUA or without |
+//! | [`subject`] | device, file and cell of a point |
+//! | [`arm`] | an arm that runs |
+//! | [`checks`], [`verdict`] | that the arms are what they say; what the figures show |
+
+use crate::experiment::{
+    ArmInfo, ArmRun, Axis, AxisScale, Check, Experiment, HeadlineRow, Lab, Published, Role, Scale, Seed, Sweep,
+    SweepPoint,
+};
+use crate::report::{ExperimentReport, Verdict};
+use crate::{LabError, Point};
+use arm::{DioArm, Kind};
+use sheave_load::Rw;
+use subject::{Cell, Place};
+
+pub mod arm;
+pub mod cached;
+mod checks;
+pub mod demoted;
+pub mod extents;
+pub mod subject;
+mod verdict;
+
+/// Index of the arm that completes in the issuer's task.
+const SEED: usize = 1;
+/// Index of the arm that completes where it is reaped, and differs from the first two in nothing else.
+const INLINE: usize = 2;
+/// Index of the product.
+const AFTER: usize = 3;
+
+static ARMS: [ArmInfo; 4] = [
+    ArmInfo {
+        name: "before",
+        role: Role::Before,
+        what: "Every write completes in a worker (MAP_WORKER), whether it has anything to do there or not",
+    },
+    ArmInfo {
+        name: "seed",
+        role: Role::Seed,
+        what: "An overwrite completes in the issuer's task (MAP_TASK): the ring's thread, after the reap",
+    },
+    ArmInfo {
+        name: "inline",
+        role: Role::Other,
+        what: "An overwrite completes where it is reaped; it goes in one by one, as in the two before",
+    },
+    ArmInfo { name: "after", role: Role::After, what: "Sheave: the same, and plain overwrites also go in as one run" },
+];
+
+/// What each arm is made of.
+const KINDS: [Kind; 4] = [
+    Kind { place: Place::Worker, general: false },
+    Kind { place: Place::Task, general: false },
+    Kind { place: Place::Inline, general: true },
+    Kind { place: Place::Inline, general: false },
+];
+
+/// Queue depths of the thread's tables.
+const DEPTHS: [u32; 5] = [1, 2, 4, 8, 16];
+
+/// What the thread published with polling: IOPS in a worker, IOPS inline, change.
+const POLLED: [Option<(f64, f64, f64)>; 5] = [
+    Some((180e3, 201e3, 11.0)),
+    Some((356e3, 394e3, 10.0)),
+    Some((608e3, 650e3, 7.0)),
+    Some((827e3, 831e3, 0.5)),
+    None,
+];
+
+/// And with interrupts: IOPS in a worker, IOPS in the issuer's task, change.
+const INTERRUPTS: [Option<(f64, f64, f64)>; 5] = [
+    Some((155e3, 162e3, 4.5)),
+    Some((290e3, 313e3, 7.9)),
+    Some((533e3, 597e3, 12.0)),
+    Some((604e3, 827e3, 36.9)),
+    Some((615e3, 845e3, 37.4)),
+];
+
+/// The experiment.
+#[derive(Debug)]
+pub struct DioCompletion;
+
+/// Random overwrites of 4 KiB, handed over one by one.
+fn overwrites(depth: u32) -> Point {
+    Point { bs: 4096, batch: 1, depth, threads: 1, rw: Rw::Randwrite, ..Point::default() }
+}
+
+/// The same on a device that ends I/O by itself.
+fn interrupted(depth: u32) -> Point {
+    overwrites(depth).with("ends", "interrupt")
+}
+
+fn row_label(depth: u32, ends: &str) -> String {
+    format!("QD {depth}, {ends}")
+}
+
+fn category(n: usize, label: &str, point: Point) -> SweepPoint {
+    SweepPoint { x: n as f64, label: label.into(), point }
+}
+
+/// Queue depths beyond the thread's.
+fn depth_sweep(name: &'static str, title: &'static str, scale: Scale, point: fn(u32) -> Point) -> Sweep {
+    let depths: &[u32] = match scale {
+        Scale::Quick => &[1, 32],
+        Scale::Full => &[1, 2, 4, 8, 16, 32, 64, 128, 256],
+    };
+    let points = depths.iter().map(|&depth| SweepPoint::at(depth, point(depth))).collect();
+    let axis = Axis { label: "queue depth", unit: "I/Os", scale: AxisScale::Log2 };
+    Sweep { name, title, axis, points, arms: Vec::new(), metric: None }
+}
+
+fn categories(name: &'static str, title: &'static str, label: &'static str, points: Vec<SweepPoint>) -> Sweep {
+    let axis = Axis { label, unit: "", scale: AxisScale::Categories };
+    Sweep { name, title, axis, points, arms: Vec::new(), metric: None }
+}
+
+/// What a write finds, in memory and in a volume.
+fn cell_sweeps() -> [Sweep; 2] {
+    let points = |cells: &[Cell], file: &str| {
+        let point = |cell: &Cell| overwrites(16).with("cell", cell.name()).with("file", file);
+        cells.iter().enumerate().map(|(n, cell)| category(n, cell.name(), point(cell))).collect()
+    };
+    let of_volumes = [Cell::Overwrite, Cell::Unwritten, Cell::DsyncFua, Cell::DsyncFlush];
+    [
+        categories("cells", "What the write finds (file in memory, QD 16)", "cell", points(&Cell::ALL, "memory")),
+        categories("volume", "What the write finds (thin volume, QD 16)", "cell", points(&of_volumes, "volume")),
+    ]
+}
+
+impl Experiment for DioCompletion {
+    fn id(&self) -> &'static str {
+        "dio-completion"
+    }
+
+    fn title(&self) -> &'static str {
+        "Where a direct write completes"
+    }
+
+    fn seed(&self) -> Seed {
+        Seed {
+            subject: "[PATCHSET 0/5] Improve async iomap DIO performance",
+            author: "Jens Axboe",
+            date: "2023-07-11",
+            message_id: "not in the archive's copy",
+            command: "fio --name=polled-dio-write --filename=/data1/file --time_based=1 --runtime=10 --bs=4096 \
+                      --rw=randwrite --norandommap --buffered=0 --cpus_allowed=4 --ioengine=io_uring \
+                      --iodepth=$depth --hipri=1",
+            machine: "XFS, one CPU for the job; the thread does not name the device",
+        }
+    }
+
+    fn arms(&self) -> &'static [ArmInfo] {
+        &ARMS
+    }
+
+    fn headline(&self) -> Vec<HeadlineRow> {
+        let row = |depth: u32, ends: &str, point: Point, published: Option<(f64, f64, f64)>| HeadlineRow {
+            label: row_label(depth, ends),
+            point,
+            published: published.map(|(before, after, change_percent)| Published { before, after, change_percent }),
+        };
+        let polled = DEPTHS.iter().zip(POLLED).map(|(&depth, seen)| row(depth, "polled", overwrites(depth), seen));
+        let interrupts =
+            DEPTHS.iter().zip(INTERRUPTS).map(|(&depth, seen)| row(depth, "interrupts", interrupted(depth), seen));
+        polled.chain(interrupts).collect()
+    }
+
+    fn sweeps(&self, lab: &Lab) -> Vec<Sweep> {
+        let devices = [
+            ("5 us", overwrites(16)),
+            ("ram", overwrites(16).with("device", "ram")),
+            ("null", overwrites(16).with("device", "null")),
+        ];
+        let devices = devices.into_iter().enumerate().map(|(n, (label, point))| category(n, label, point));
+        let mut sweeps = Vec::from(cell_sweeps());
+        if lab.scale == Scale::Quick {
+            return sweeps;
+        }
+        sweeps.extend([
+            depth_sweep("depth", "Queue depth, polled", lab.scale, overwrites),
+            depth_sweep("depth-interrupts", "Queue depth, interrupts", lab.scale, interrupted),
+            Sweep {
+                name: "batch",
+                title: "I/Os handed over at once (QD 128, polled)",
+                axis: Axis { label: "batch", unit: "I/Os", scale: AxisScale::Log2 },
+                points: [1, 2, 4, 8, 16, 32, 64, 128]
+                    .map(|batch| SweepPoint::at(batch, Point { batch, ..overwrites(128) }))
+                    .into(),
+                arms: Vec::new(),
+                metric: None,
+            },
+            categories("devices", "What is under the file (QD 16, polled)", "device", devices.collect()),
+        ]);
+        if lab.cpus.len() > 1 {
+            let other = |point: Point| point.with("worker", "other");
+            let points = vec![
+                category(0, "QD 1, same CPU", overwrites(1)),
+                category(1, "QD 1, other CPU", other(overwrites(1))),
+                category(2, "QD 16, same CPU", overwrites(16)),
+                category(3, "QD 16, other CPU", other(overwrites(16))),
+                category(4, "QD 128, other CPU", other(Point { batch: 32, ..overwrites(128) })),
+            ];
+            sweeps.push(categories("placement", "The CPU of the workers", "workers", points));
+        }
+        sweeps
+    }
+
+    fn prepare(&self, lab: &Lab, arm: usize, point: &Point) -> Result<Box<dyn ArmRun>, LabError> {
+        Ok(Box::new(DioArm::new(lab, point, KINDS[arm.min(AFTER)])?))
+    }
+
+    fn check(&self, lab: &Lab) -> Result<Vec<Check>, LabError> {
+        checks::run(lab)
+    }
+
+    fn instruction_points(&self) -> Vec<Point> {
+        vec![overwrites(1).with("device", "null"), overwrites(16).with("device", "null")]
+    }
+
+    fn verdict(&self, report: &ExperimentReport) -> Verdict {
+        verdict::of(report)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! One arm at one point: a ring with its workers, on a file whose overwrites complete where the arm says.
+//!
+//! * A1. Device, file, ring and workers are the same in every arm. The ring's thread and, unless told otherwise, its
+//!   workers share one CPU, as the job and the workqueue of the thread did; the device works on its own.
+
+use std::time::Duration;
+
+use sheave::iomap::File;
+use sheave::iomap::completion_plan::MayBlock;
+use sheave::uring::IoWq;
+use sheave::{LateCompletions, Ring};
+use sheave_load::live::report_histogram;
+use sheave_load::{EngineOpts, Rw, SheaveEngine, cpu};
+
+use super::subject::{self, Cell, Place, Subject};
+use crate::drive::{Drive, until};
+use crate::experiment::Lab;
+use crate::meter::Meter;
+use crate::{ArmRun, LabError, Point, Turn, TurnEnd};
+
+/// Best effort, in the middle: what an I/O without a priority has too, and enough to be kept off the plain way in.
+const MIDDLE: u16 = 2 << 13 | 4;
+
+/// Most bytes of an I/O that fills a file before it is overwritten.
+const FILL: u32 = 64 << 10;
+
+/// What distinguishes the arms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// Where overwrites complete at the earliest.
+    pub place: Place,
+    /// I/O goes in one by one, as what is demoted does, and not as a run of plain I/O.
+    pub general: bool,
+}
+
+/// An arm that is ready.
+pub struct DioArm {
+    // Before `subject`: the ring goes first, then the file and its pool.
+    drive: Drive,
+    subject: Subject,
+    lab: Lab,
+    /// I/Os until the file is used up.
+    until_reset: u64,
+}
+
+impl DioArm {
+    /// Builds it on the calling thread.
+    pub fn new(lab: &Lab, point: &Point, kind: Kind) -> Result<DioArm, LabError> {
+        if point.threads != 1 || !point.rw.writes() || point.rw.reads() {
+            return Err(LabError::usage(format!("dio-completion writes with one thread, but the point is {point}"))
+                .fix("use threads=1 and rw=randwrite or rw=write"));
+        }
+        let cell = subject::cell(point)?;
+        let subject = Subject::new(lab, point, kind.place)?;
+        if point.text("file") == Some("volume") && !cell.is_used_up() {
+            fill(lab, point, &subject)?;
+        }
+        let opts = EngineOpts {
+            depth: point.depth,
+            bs: point.bs,
+            poll: subject::is_polled(point)?,
+            stats: true,
+            fixed_buffers: true,
+            dsync: cell.dsync(),
+            ioprio: if kind.general { MIDDLE } else { 0 },
+        };
+        // Blocks that are written once only are taken in order: their places are scattered all the same.
+        let rw = if cell.is_used_up() { Rw::Write } else { point.rw };
+        let loop_point = Point { rw, ..point.clone() };
+        let engine = engine(lab, subject::workers_elsewhere(point)?, &subject, &opts)?;
+        let blocks = subject.bytes / u64::from(point.bs);
+        let until_reset = if cell.is_used_up() { blocks } else { u64::MAX };
+        let drive = Drive::new(engine, &loop_point, subject.bytes, 1);
+        Ok(DioArm { drive, subject, lab: lab.clone(), until_reset })
+    }
+
+    /// How many completed late so far.
+    pub fn late(&self) -> LateCompletions {
+        self.drive.ring().late_completions()
+    }
+
+    /// The file, as the ring has it.
+    pub fn file(&self) -> &std::sync::Arc<dyn File> {
+        &self.subject.file
+    }
+}
+
+fn engine(lab: &Lab, elsewhere: bool, subject: &Subject, opts: &EngineOpts) -> Result<SheaveEngine, LabError> {
+    let cpu = lab.cpu(usize::from(elsewhere));
+    // This thread may run on one CPU alone, and so may then what it makes: not while it makes the workers.
+    cpu::pin_to(&lab.cpus).map_err(|err| LabError::run(format!("cannot run on the CPUs {:?}: {err}", lab.cpus)))?;
+    let workers = IoWq::builder().cpus(&[cpu]).build();
+    cpu::pin(lab.cpu(0))?;
+    let workers = workers.map_err(|err| LabError::run(format!("cannot make workers for CPU {cpu}: {err}")))?;
+    let attach = |ring: &mut Ring| ring.attach_file(subject.file.clone());
+    SheaveEngine::built(opts.ring(1).io_wq(&workers), attach, opts)
+}
+
+/// Writes all of a file once, and makes that durable: a first DSYNC write would have to.
+fn fill(lab: &Lab, point: &Point, subject: &Subject) -> Result<(), LabError> {
+    let opts = EngineOpts {
+        depth: 8,
+        bs: FILL,
+        poll: subject::is_polled(point)?,
+        stats: true,
+        fixed_buffers: true,
+        dsync: false,
+        ioprio: 0,
+    };
+    let fill = Point { bs: FILL, batch: 8, depth: 8, threads: 1, rw: Rw::Write, ..Point::default() };
+    let engine = engine(lab, false, subject, &opts)?;
+    let ios = subject.bytes / u64::from(FILL);
+    Drive::new(engine, &fill, subject.bytes, 1).run(&until(lab, TurnEnd::Ios(ios), 1))?;
+    let synced = subject.file.sync(&MayBlock::on_worker()).unwrap_or(Ok(()));
+    synced.map_err(|status| LabError::run(format!("the file that was filled cannot be synced: {status}")))
+}
+
+impl ArmRun for DioArm {
+    fn turn(&mut self, end: TurnEnd) -> Result<Turn, LabError> {
+        let mut turn = Turn::default();
+        let late = self.late();
+        self.drive.reset();
+        let mut until = until(&self.lab, end, 1);
+        let (wanted, time) = (until.ios, until.runtime);
+        while turn.ios < wanted && !self.lab.stopped() {
+            until.ios = self.until_reset.min(wanted - turn.ios);
+            until.runtime = time.map(|time| time.saturating_sub(Duration::from_nanos(turn.wall_ns)));
+            if until.runtime.is_some_and(|left| left.is_zero()) {
+                break;
+            }
+            if self.until_reset != u64::MAX {
+                self.subject.reset()?;
+                self.drive.rewind();
+            }
+            let device_ns = self.subject.device_cpu_ns();
+            let meter = Meter::start();
+            turn.ios += self.drive.run(&until)?;
+            meter.add(&mut turn);
+            turn.cpu_ns = turn.cpu_ns.saturating_sub(self.subject.device_cpu_ns() - device_ns);
+        }
+        let mut latency = report_histogram();
+        self.drive.add_latency(&mut latency);
+        turn.latency = Some(latency);
+        let now = self.late();
+        turn.counters.insert("in_worker", (now.in_worker - late.in_worker) as f64);
+        turn.counters.insert("in_task", (now.in_task - late.in_task) as f64);
+        Ok(turn)
+    }
+}
+
+/// Whether a point's cell may complete at once.
+pub fn is_eligible(point: &Point) -> bool {
+    subject::cell(point).is_ok_and(Cell::is_eligible)
+}

@@ -1,0 +1,140 @@
+//! That the arms are what they say: data comes back, and each completes where it should. Counts and data, never times.
+
+use sheave::base::status::Status;
+use sheave::{Buf, Ring, op};
+
+use super::arm::DioArm;
+use super::subject::{Cell, Place, Subject};
+use super::{AFTER, ARMS, INLINE, KINDS, SEED, interrupted, overwrites};
+use crate::experiment::{Check, Lab};
+use crate::{ArmRun, LabError, Point, TurnEnd};
+
+/// I/Os of a check.
+const IOS: u64 = 4096;
+/// Blocks that are written and read back.
+const BLOCKS: u64 = 64;
+
+/// All checks.
+pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
+    let mut checks = Vec::new();
+    for (arm, kind) in KINDS.iter().enumerate() {
+        for (what, point) in [("polled", overwrites(16)), ("interrupts", interrupted(16))] {
+            checks.push(places(lab, arm, what, &point)?);
+        }
+        for file in ["memory", "volume"] {
+            checks.push(comes_back(lab, arm, kind.place, file)?);
+        }
+    }
+    for cell in Cell::ALL {
+        checks.push(cell_check(lab, "memory", cell)?);
+    }
+    for cell in [Cell::Overwrite, Cell::Unwritten, Cell::DsyncFua] {
+        checks.push(cell_check(lab, "volume", cell)?);
+    }
+    Ok(checks)
+}
+
+/// Completions of a turn: all, in a worker, in the issuer's task, and switches of threads.
+struct Counts {
+    ios: u64,
+    in_worker: u64,
+    in_task: u64,
+    switches: u64,
+}
+
+fn count(lab: &Lab, arm: usize, point: &Point) -> Result<Counts, LabError> {
+    let mut arm = DioArm::new(lab, point, KINDS[arm])?;
+    let before = arm.late();
+    let turn = arm.turn(TurnEnd::Ios(IOS))?;
+    let late = arm.late();
+    Ok(Counts {
+        ios: turn.ios,
+        in_worker: late.in_worker - before.in_worker,
+        in_task: late.in_task - before.in_task,
+        switches: turn.context_switches,
+    })
+}
+
+/// Overwrites complete where the arm says, each of them.
+fn places(lab: &Lab, arm: usize, what: &str, point: &Point) -> Result<Check, LabError> {
+    let counts = count(lab, arm, point)?;
+    let Counts { ios, in_worker, in_task, switches } = counts;
+    let expected = match arm {
+        0 => (ios, 0),
+        SEED => (0, ios),
+        _ => (0, 0),
+    };
+    let place = ["in a worker", "in the issuer's task", "where they are reaped", "where they are reaped"][arm];
+    Ok(Check {
+        name: format!("{}: overwrites complete {place} ({what})", ARMS[arm].name),
+        ok: ios == IOS && (in_worker, in_task) == expected,
+        detail: format!("{ios} I/Os, {in_worker} in a worker, {in_task} in the task, {switches} context switches"),
+    })
+}
+
+/// What is not eligible completes in a worker in every arm; what is, in none but the first.
+fn cell_check(lab: &Lab, file: &str, cell: Cell) -> Result<Check, LabError> {
+    let point = overwrites(16).with("cell", cell.name()).with("file", file);
+    let mut in_worker = [0; 4];
+    for (arm, count_of) in in_worker.iter_mut().enumerate() {
+        *count_of = count(lab, arm, &point)?.in_worker;
+    }
+    let ok = match cell.is_eligible() {
+        true => in_worker[0] == IOS && in_worker[SEED..=AFTER].iter().all(|&count| count == 0),
+        false => in_worker.iter().all(|&count| count >= IOS),
+    };
+    let where_to = if cell.is_eligible() { "in a worker in `before` alone" } else { "in a worker in every arm" };
+    Ok(Check {
+        name: format!("{} ({file}): {where_to}", cell.name()),
+        ok,
+        detail: format!("of {IOS} writes in a worker, by arm: {in_worker:?}"),
+    })
+}
+
+/// What is overwritten reads back, through another ring.
+fn comes_back(lab: &Lab, arm: usize, place: Place, file: &str) -> Result<Check, LabError> {
+    let name = format!("{}: what is overwritten reads back ({file})", ARMS[arm].name);
+    // The one that keeps what is written.
+    let point = overwrites(16).with("file", file).with("device", "ram");
+    let subject = Subject::new(lab, &point, place)?;
+    let failed = |err: &dyn std::fmt::Display| LabError::run(format!("the check `{name}` cannot run: {err}"));
+    let written = [1, 2].map(|round| round_trip(&subject, round));
+    for result in written {
+        if let Err(what) = result.map_err(|err| failed(&err))? {
+            return Ok(Check { name, ok: false, detail: what });
+        }
+    }
+    let general = if arm == INLINE { ", as plain runs, for the file does not know how writes go in" } else { "" };
+    Ok(Check { name, ok: true, detail: format!("{BLOCKS} blocks written twice and read{general}") })
+}
+
+/// Writes the blocks of one round and reads them with another ring; what is wrong, if anything is.
+fn round_trip(subject: &Subject, round: u64) -> Result<Result<(), String>, Box<dyn std::error::Error>> {
+    let size = 4096;
+    let byte = |block: u64| (block * 7 + round * 101) as u8;
+    let mut ring = Ring::builder().entries(64).build()?;
+    let fd = ring.attach_file(subject.file.clone())?;
+    for block in 0..BLOCKS {
+        let mut buf = Buf::zeroed(size, 4096)?;
+        buf.fill(byte(block));
+        ring.push(op::write(fd, buf).offset(block * size as u64))?;
+    }
+    ring.submit_and_wait(BLOCKS as u32)?;
+    let short = ring.completions().filter(|done| done.res != size as i32).count();
+    if short > 0 {
+        return Ok(Err(format!("{short} writes were not whole")));
+    }
+    let mut other = Ring::builder().entries(64).build()?;
+    let fd = other.attach_file(subject.file.clone())?;
+    for block in 0..BLOCKS {
+        other.push(op::read(fd, Buf::zeroed(size, 4096)?).offset(block * size as u64).user_data(block))?;
+    }
+    other.submit_and_wait(BLOCKS as u32)?;
+    let wrong = other.completions().filter_map(|done| {
+        let (block, res) = (done.user_data, done.res);
+        let right = done.into_buf().is_some_and(|buf| buf.iter().all(|&have| have == byte(block)));
+        (res != size as i32 || !right).then_some(block)
+    });
+    let wrong: Vec<u64> = wrong.collect();
+    Ok(if wrong.is_empty() { Ok(()) } else { Err(format!("blocks {wrong:?} hold something else: {}", Status::IoErr)) })
+}

@@ -1,0 +1,79 @@
+//! The experiment's own words: arms, points, and a verdict that follows the figures.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+use crate::TurnEnd;
+use crate::exp::verdict_tests::{report, row};
+use crate::report::{Holds, SweepReport};
+
+fn lab() -> Lab {
+    Lab { scale: Scale::Full, cpus: sheave_load::cpu::allowed(), stop: Arc::new(AtomicBool::new(false)) }
+}
+
+#[test]
+fn every_point_of_every_sweep_can_be_had_by_every_arm() {
+    let lab = lab();
+    let headline = DioCompletion.headline().into_iter().map(|row| row.point);
+    let sweeps = DioCompletion.sweeps(&lab).into_iter().flat_map(|sweep| sweep.points).map(|place| place.point);
+    for point in headline.chain(sweeps).chain(DioCompletion.instruction_points()) {
+        assert_eq!(point.to_string().parse::<Point>().as_ref(), Ok(&point), "goes through a command line");
+        for (arm, info) in ARMS.iter().enumerate() {
+            let turn = DioCompletion.prepare(&lab, arm, &point).and_then(|mut arm| arm.turn(TurnEnd::Ios(300)));
+            let turn = turn.unwrap_or_else(|err| panic!("{} at {point}: {err}", info.name));
+            assert_eq!(turn.ios, 300, "{} at {point}", info.name);
+            assert_eq!(turn.latency.map(|latency| latency.len()), Some(300), "{} at {point}", info.name);
+        }
+    }
+}
+
+#[test]
+fn the_checks_hold() {
+    for check in DioCompletion.check(&lab()).expect("they run") {
+        assert!(check.ok, "{}: {}", check.name, check.detail);
+    }
+}
+
+#[test]
+fn words_that_a_point_cannot_have_are_refused_with_those_it_can() {
+    let refused = |point: Point| DioCompletion.prepare(&lab(), 0, &point).err().expect("refused").to_string();
+    let error = refused(overwrites(1).with("cell", "holes"));
+    assert!(error.contains("cell=holes") && error.contains("dsync-fua"), "{error}");
+    let error = refused(overwrites(1).with("file", "volume").with("cell", "shared"));
+    assert!(error.contains("file=memory"), "{error}");
+    let error = refused(interrupted(1).with("file", "volume"));
+    assert!(error.contains("polled"), "{error}");
+    assert!(refused(Point { rw: Rw::Randread, ..overwrites(1) }).contains("rw=randwrite"));
+}
+
+/// A report with these gains in every row of the thread's table, and in cells that are not eligible.
+fn made_up(seed: f64, inline: f64, after: f64, not_eligible: f64) -> ExperimentReport {
+    let rows = DioCompletion.headline().into_iter().map(|head| row(head.label, head.point, &[seed, inline, after]));
+    let [cells, _] = cell_sweeps();
+    let of_cells = cells.points.into_iter().map(|place| {
+        let gain = if arm::is_eligible(&place.point) { after } else { not_eligible };
+        row(place.label, place.point, &[gain; 3])
+    });
+    let metric = DioCompletion.metric();
+    let cells =
+        SweepReport { name: cells.name, title: cells.title, axis: cells.axis, metric, rows: of_cells.collect() };
+    report(&DioCompletion, rows.collect(), vec![cells])
+}
+
+#[test]
+fn the_verdict_follows_the_figures() {
+    let of = |seed, inline, after, cells| DioCompletion.verdict(&made_up(seed, inline, after, cells));
+    let verdict = of(50.0, 60.0, 90.0, 0.2);
+    assert_eq!(verdict.holds, Holds::Yes);
+    assert!(verdict.shows.contains("+50.0 %") && verdict.shows.contains("+90.0 %"), "{}", verdict.shows);
+    assert!(verdict.shows.contains("show no difference"), "{}", verdict.shows);
+    assert_eq!(of(20.0, 20.0, 20.0, 0.0).holds, Holds::Partly, "the direction, not the size");
+    assert_eq!(of(-3.0, -1.0, 2.0, 0.0).holds, Holds::No);
+    let verdict = of(50.0, 60.0, 90.0, 25.0);
+    assert_eq!(verdict.holds, Holds::Partly, "what must block gained too");
+    assert!(verdict.shows.contains("unwritten in cells (+25.0 %)"), "{}", verdict.shows);
+    let mut nothing = made_up(50.0, 60.0, 90.0, 0.0);
+    nothing.headline.clear();
+    assert_eq!(DioCompletion.verdict(&nothing).holds, Holds::CannotTell);
+}

@@ -1,0 +1,117 @@
+//! The machine that a run ran on, as far as the system tells: figures without it mean nothing.
+
+use serde::Serialize;
+
+/// What the system tells; what it does not tell is left out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// Name of the processor.
+    pub cpu: String,
+    /// CPUs that this process may use.
+    pub cpus: usize,
+    /// CPUs of the machine.
+    pub cpus_online: usize,
+    /// CPUs that share a core; 1 without hyper-threading.
+    pub threads_per_core: usize,
+    /// Sizes of the caches of one CPU: `L1d 32K`.
+    pub caches: Vec<String>,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// Kernel.
+    pub kernel: String,
+    /// Governor of the CPU's frequency.
+    pub governor: Option<String>,
+    /// Whether it runs under a hypervisor.
+    pub virtual_machine: bool,
+}
+
+impl Machine {
+    /// This machine.
+    pub fn here() -> Self {
+        let info = read("/proc/cpuinfo").unwrap_or_default();
+        let field = |name: &str| {
+            let line = info.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name));
+            line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim().to_owned())
+        };
+        let uname = rustix::system::uname();
+        let text = |bytes: &std::ffi::CStr| bytes.to_string_lossy().into_owned();
+        let siblings = read("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list").unwrap_or_default();
+        Self {
+            cpu: field("model name").unwrap_or_else(|| text(uname.machine())),
+            cpus: sheave_load::cpu::allowed().len(),
+            cpus_online: count_cpus(&read("/sys/devices/system/cpu/online").unwrap_or_default()),
+            threads_per_core: count_cpus(&siblings),
+            caches: caches(),
+            memory_bytes: memory_bytes(&read("/proc/meminfo").unwrap_or_default()),
+            kernel: format!("{} {}", text(uname.sysname()), text(uname.release())),
+            governor: read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            virtual_machine: field("flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
+        }
+    }
+
+    /// In one line.
+    pub fn line(&self) -> String {
+        let Self { cpu, cpus, kernel, .. } = self;
+        let memory = sheave::base::units::fmt_bytes(self.memory_bytes);
+        let of = if self.cpus == self.cpus_online { String::new() } else { format!(" of {}", self.cpus_online) };
+        let smt = if self.threads_per_core > 1 { format!(", {} a core", self.threads_per_core) } else { String::new() };
+        let within = if self.virtual_machine { ", virtual machine" } else { "" };
+        format!("{cpu}, {cpus}{of} CPUs{smt}, {memory} of memory, {kernel}{within}")
+    }
+}
+
+fn read(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+/// How many CPUs a list such as `0-3,8` names; at least 1.
+fn count_cpus(list: &str) -> usize {
+    let count = |part: &str| {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        let (from, to) = (from.parse::<usize>().ok()?, to.parse::<usize>().ok()?);
+        to.checked_sub(from).map(|more| more + 1)
+    };
+    list.split(',').filter_map(count).sum::<usize>().max(1)
+}
+
+fn memory_bytes(meminfo: &str) -> u64 {
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|text| text.trim().split(' ').next()?.parse::<u64>().ok());
+    kib.unwrap_or_default().saturating_mul(1024)
+}
+
+fn caches() -> Vec<String> {
+    let index = |at: usize| {
+        let file = |name: &str| read(&format!("/sys/devices/system/cpu/cpu0/cache/index{at}/{name}"));
+        let kind = match file("type")?.as_str() {
+            "Data" => "d",
+            "Instruction" => "i",
+            _ => "",
+        };
+        Some(format!("L{}{kind} {}", file("level")?, file("size")?))
+    };
+    (0..8).map_while(index).collect()
+}
+
+/// The time of day: `2026-01-31 12:00 UTC`.
+pub fn now() -> String {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    utc(since.as_secs())
+}
+
+/// A time in seconds since 1970 (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`).
+fn utc(seconds: u64) -> String {
+    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", of_day / 3600, of_day / 60 % 60)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,328 @@
+//! A run: experiment after experiment, checks first, then the thread's table, the sweeps, the instructions.
+//!
+//! Owns the order, and what is left out when Ctrl-C comes: a point that has no whole round is not in the report, and
+//! the report says that it was interrupted. Whoever shows the run implements [`Show`].
+//!
+//! * I1. Runs on one thread, which is pinned to the first CPU of the lab.
+
+use std::time::{Duration, Instant};
+
+use sheave_load::cpu;
+
+use crate::LabError;
+use crate::exp;
+use crate::experiment::{Axis, Experiment, HeadlineRow, Lab, Metric, PublishedOnly, Sweep, Turn, TurnEnd};
+use crate::machine::{self, Machine};
+use crate::point::Point;
+use crate::report::{ExperimentReport, InstructionRow, LabReport, Row, SweepReport};
+use crate::turns::{self, Pace};
+
+/// What to measure.
+#[derive(Clone)]
+pub struct Plan {
+    /// The experiments, in this order.
+    pub experiments: Vec<&'static dyn Experiment>,
+    /// Rounds and time of a turn.
+    pub pace: Pace,
+    /// Which sweeps.
+    pub sweeps: Sweeps,
+    /// Count instructions too.
+    pub instructions: bool,
+    /// Measure this point alone.
+    pub point: Option<Point>,
+    /// The command, for the report.
+    pub command: String,
+    /// What the command that repeats one row needs beside experiment and point: ` --quick`, ` --turn 1s`.
+    pub options: String,
+}
+
+/// Which sweeps to measure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sweeps {
+    /// All.
+    All,
+    /// None.
+    None,
+    /// That of a name.
+    Named(String),
+}
+
+/// The thread's table, or a sweep.
+pub struct Part<'a> {
+    /// A heading.
+    pub heading: &'a str,
+    /// What the rows lie along; the thread's table has none.
+    pub axis: Option<Axis>,
+    /// What the figures are.
+    pub metric: Metric,
+}
+
+/// Shows a run while it goes on.
+pub trait Show {
+    /// An experiment begins; its checks, tables and sweeps are still empty.
+    fn begin(&mut self, report: &ExperimentReport);
+    /// Another part of the experiment begins.
+    fn part(&mut self, report: &ExperimentReport, part: &Part<'_>);
+    /// A row of the part is there.
+    fn row(&mut self, part: &Part<'_>, row: &Row);
+    /// Instructions of a point are there.
+    fn instructions(&mut self, report: &ExperimentReport, row: &InstructionRow);
+    /// An experiment has ended.
+    fn end(&mut self, report: &ExperimentReport);
+    /// `done` out of `total` of the time that turns take, and what is measured now.
+    fn progress(&mut self, done: Duration, total: Duration, what: &str);
+}
+
+/// Runs the plan.
+pub fn run(plan: &Plan, lab: &Lab, show: &mut dyn Show) -> Result<LabReport, LabError> {
+    let (began, start, machine) = (machine::now(), Instant::now(), Machine::here());
+    cpu::pin(lab.cpu(0))?;
+    let mut total = Duration::ZERO;
+    for experiment in &plan.experiments {
+        total += Work::of(plan, lab, *experiment)?.time(plan.pace);
+    }
+    let mut runner = Runner { plan, lab, show, done: Duration::ZERO, total };
+    let mut experiments = Vec::new();
+    for &experiment in &plan.experiments {
+        if lab.stopped() {
+            break;
+        }
+        experiments.push(runner.experiment(experiment)?);
+    }
+    Ok(LabReport {
+        version: env!("CARGO_PKG_VERSION"),
+        command: plan.command.clone(),
+        began,
+        seconds: start.elapsed().as_secs_f64(),
+        machine,
+        cpus: lab.cpus.clone(),
+        scale: lab.scale,
+        rounds: plan.pace.rounds,
+        turn_ms: plan.pace.turn.as_secs_f64() * 1e3,
+        experiments,
+        interrupted: lab.stopped(),
+    })
+}
+
+/// One arm by itself, for tools that count what a process does.
+pub fn run_arm(lab: &Lab, id: &str, arm: &str, point: &Point, ios: u64) -> Result<Turn, LabError> {
+    cpu::pin(lab.cpu(0))?;
+    let experiment = exp::find(id).ok_or_else(|| {
+        let names: Vec<&str> = exp::ALL.iter().map(|experiment| experiment.id()).collect();
+        LabError::usage(format!("there is no experiment {id:?}")).fix(format!("use one of {}", names.join(", ")))
+    })?;
+    let index = experiment.arms().iter().position(|info| info.name.replace(' ', "-") == arm).ok_or_else(|| {
+        let names: Vec<&str> = experiment.arms().iter().map(|arm| arm.name).collect();
+        LabError::usage(format!("{id} has no arm {arm:?}")).fix(format!("use one of {}", names.join(", ")))
+    })?;
+    experiment.prepare(lab, index, point)?.turn(TurnEnd::Ios(ios))
+}
+
+/// What one experiment has to measure.
+struct Work {
+    headline: Vec<HeadlineRow>,
+    sweeps: Vec<Sweep>,
+    arms: usize,
+}
+
+impl Work {
+    fn of(plan: &Plan, lab: &Lab, experiment: &dyn Experiment) -> Result<Self, LabError> {
+        let arms = experiment.arms().len();
+        if let Some(point) = &plan.point {
+            let known = experiment.headline().into_iter().find(|row| row.point == *point);
+            let row = known.unwrap_or_else(|| HeadlineRow {
+                label: "this point".into(),
+                point: point.clone(),
+                published: None,
+            });
+            return Ok(Self { headline: vec![row], sweeps: Vec::new(), arms });
+        }
+        let mut sweeps = experiment.sweeps(lab);
+        match &plan.sweeps {
+            Sweeps::All => {}
+            Sweeps::None => sweeps.clear(),
+            Sweeps::Named(name) => {
+                let names: Vec<&str> = sweeps.iter().map(|sweep| sweep.name).collect();
+                let names = names.join(", ");
+                sweeps.retain(|sweep| sweep.name == name);
+                // With several experiments, those that have no such sweep go without.
+                if sweeps.is_empty() && plan.experiments.len() == 1 {
+                    let id = experiment.id();
+                    return Err(LabError::usage(format!("{id} has no sweep {name:?}"))
+                        .fix(format!("use one of {names}, or all, or none")));
+                }
+            }
+        }
+        Ok(Self { headline: experiment.headline(), sweeps, arms })
+    }
+
+    fn time(&self, pace: Pace) -> Duration {
+        let in_sweeps: usize = self.sweeps.iter().map(|sweep| sweep.points.len() * self.arms_of(sweep).len()).sum();
+        let turns = self.headline.len() * self.arms + in_sweeps;
+        pace.of_an_arm() * turns as u32
+    }
+
+    fn arms_of(&self, sweep: &Sweep) -> Vec<usize> {
+        if sweep.arms.is_empty() { (0..self.arms).collect() } else { sweep.arms.clone() }
+    }
+}
+
+/// Goes through the experiments.
+struct Runner<'a> {
+    plan: &'a Plan,
+    lab: &'a Lab,
+    show: &'a mut dyn Show,
+    done: Duration,
+    total: Duration,
+}
+
+impl Runner<'_> {
+    fn experiment(&mut self, experiment: &'static dyn Experiment) -> Result<ExperimentReport, LabError> {
+        let work = Work::of(self.plan, self.lab, experiment)?;
+        let mut report = empty(experiment);
+        self.show.begin(&report);
+        let all: Vec<usize> = (0..work.arms).collect();
+        if self.plan.point.is_none() {
+            self.say(&format!("{}: checks", experiment.id()));
+            report.checks = experiment.check(self.lab)?;
+        }
+        let part = Part { heading: "The thread's table", axis: None, metric: experiment.metric() };
+        self.show.part(&report, &part);
+        for row in &work.headline {
+            let Some(row) = self.row(experiment, experiment.metric(), &all, row.clone(), 0.0)? else { break };
+            self.show.row(&part, &row);
+            report.headline.push(row);
+        }
+        if self.plan.point.is_none() && !self.lab.stopped() {
+            for only in experiment.published_only() {
+                let row = published_only(&only, work.arms);
+                self.show.row(&part, &row);
+                report.headline.push(row);
+            }
+        }
+        for sweep in &work.sweeps {
+            self.sweep(experiment, sweep, &work.arms_of(sweep), &mut report)?;
+        }
+        self.instructions(experiment, &mut report)?;
+        report.interrupted = self.lab.stopped();
+        if !report.interrupted {
+            report.prediction = experiment.prediction(self.lab, &report)?;
+        }
+        if self.plan.point.is_none() && !report.headline.is_empty() {
+            report.verdict = Some(experiment.verdict(&report));
+        }
+        self.show.end(&report);
+        Ok(report)
+    }
+
+    fn sweep(
+        &mut self,
+        experiment: &'static dyn Experiment,
+        sweep: &Sweep,
+        arms: &[usize],
+        report: &mut ExperimentReport,
+    ) -> Result<(), LabError> {
+        if self.lab.stopped() {
+            return Ok(());
+        }
+        let metric = sweep.metric.unwrap_or(experiment.metric());
+        let (name, title, axis) = (sweep.name, sweep.title, sweep.axis);
+        let part = Part { heading: title, axis: Some(axis), metric };
+        self.show.part(report, &part);
+        let mut rows = Vec::new();
+        for place in &sweep.points {
+            let asked = HeadlineRow { label: place.label.clone(), point: place.point.clone(), published: None };
+            let Some(row) = self.row(experiment, metric, arms, asked, place.x)? else { break };
+            self.show.row(&part, &row);
+            rows.push(row);
+        }
+        report.sweeps.push(SweepReport { name, title, axis, metric, rows });
+        Ok(())
+    }
+
+    /// One point; `None` when it was stopped before there was anything to tell.
+    fn row(
+        &mut self,
+        experiment: &'static dyn Experiment,
+        metric: Metric,
+        arms: &[usize],
+        asked: HeadlineRow,
+        x: f64,
+    ) -> Result<Option<Row>, LabError> {
+        if self.lab.stopped() {
+            return Ok(None);
+        }
+        let HeadlineRow { label, point, published } = asked;
+        let what = format!("{}: {point}", experiment.id());
+        self.say(&what);
+        let (plan, lab) = (self.plan, self.lab);
+        let mut tick = |time| {
+            self.done += time;
+            self.show.progress(self.done, self.total, &what);
+        };
+        let measured = turns::measure(lab, experiment, metric, &point, arms, plan.pace, &mut tick)?;
+        let command = format!("sheave lab {} --point {point}{}", experiment.id(), plan.options);
+        Ok(measured.map(|arms| Row { label, x, point, published, arms, command }))
+    }
+
+    fn instructions(
+        &mut self,
+        experiment: &'static dyn Experiment,
+        report: &mut ExperimentReport,
+    ) -> Result<(), LabError> {
+        if !self.plan.instructions {
+            return Ok(());
+        }
+        let points = match &self.plan.point {
+            Some(point) => vec![point.clone()],
+            None => experiment.instruction_points(),
+        };
+        for point in points {
+            if self.lab.stopped() {
+                break;
+            }
+            self.say(&format!("{}: instructions per I/O at {point}", experiment.id()));
+            let row = crate::instructions::count(experiment, &point, &self.lab.stop)?;
+            let Some(row) = row else { break };
+            self.show.instructions(report, &row);
+            report.instructions.push(row);
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, what: &str) {
+        self.show.progress(self.done, self.total, what);
+    }
+}
+
+/// A row with a gap in the place of our figures.
+fn published_only(only: &PublishedOnly, arms: usize) -> Row {
+    Row {
+        label: only.label.into(),
+        x: 0.0,
+        point: Point::default(),
+        published: Some(only.published),
+        arms: vec![None; arms],
+        command: format!("not measured here: {}", only.why),
+    }
+}
+
+fn empty(experiment: &dyn Experiment) -> ExperimentReport {
+    ExperimentReport {
+        id: experiment.id(),
+        title: experiment.title(),
+        seed: experiment.seed(),
+        metric: experiment.metric(),
+        arms: experiment.arms().to_vec(),
+        headline: Vec::new(),
+        sweeps: Vec::new(),
+        instructions: Vec::new(),
+        checks: Vec::new(),
+        prediction: None,
+        verdict: None,
+        interrupted: false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! A whole run of an experiment without I/O.
+
+use super::*;
+use crate::fake::{FAKE, lab};
+
+#[derive(Default)]
+struct Log(Vec<String>);
+
+impl Show for Log {
+    fn begin(&mut self, report: &ExperimentReport) {
+        self.0.push(format!("begin {}", report.id));
+    }
+    fn part(&mut self, _: &ExperimentReport, part: &Part<'_>) {
+        let by = part.axis.map_or(String::new(), |axis| format!(" by {}", axis.label));
+        self.0.push(format!("part {}{by}", part.heading));
+    }
+    fn row(&mut self, _: &Part<'_>, row: &Row) {
+        self.0.push(format!("row {}", row.label));
+    }
+    fn instructions(&mut self, _: &ExperimentReport, _: &InstructionRow) {
+        self.0.push("instructions".into());
+    }
+    fn end(&mut self, report: &ExperimentReport) {
+        self.0.push(format!("end {}", report.id));
+    }
+    fn progress(&mut self, done: Duration, total: Duration, _: &str) {
+        assert!(done <= total, "{done:?} of {total:?}");
+    }
+}
+
+fn plan() -> Plan {
+    Plan {
+        experiments: vec![&FAKE],
+        pace: Pace { rounds: 2, turn: Duration::from_millis(10) },
+        sweeps: Sweeps::All,
+        instructions: false,
+        point: None,
+        command: "sheave lab fake".into(),
+        options: " --turn 10ms".into(),
+    }
+}
+
+#[test]
+fn everything_has_its_place() {
+    let mut log = Log::default();
+    let report = run(&plan(), &lab(), &mut log).unwrap();
+    let expected = [
+        "begin fake",
+        "part The thread's table",
+        "row QD 1",
+        "part Queue depth by queue depth",
+        "row 1",
+        "row 2",
+        "row 4",
+        "end fake",
+    ];
+    assert_eq!(log.0, expected);
+    let fake = &report.experiments[0];
+    assert!(!report.interrupted && report.failed_checks().is_empty());
+    assert_eq!(fake.verdict.as_ref().map(|verdict| verdict.shows.as_str()), Some("50.0 % more."));
+    assert_eq!(fake.sweep("depth").map(|sweep| sweep.rows.len()), Some(3));
+    assert_eq!(
+        fake.row("QD 1").map(|row| row.command.as_str()),
+        Some("sheave lab fake --point bs=512,batch=32,depth=128,threads=1,rw=randread --turn 10ms")
+    );
+}
+
+#[test]
+fn a_point_by_itself_has_the_published_figures_when_it_is_a_row_of_the_table() {
+    let report = run(&Plan { point: Some(Point::default()), ..plan() }, &lab(), &mut Log::default()).unwrap();
+    let fake = &report.experiments[0];
+    assert_eq!((fake.headline[0].label.as_str(), fake.headline[0].published.is_some()), ("QD 1", true));
+    assert!(fake.sweeps.is_empty() && fake.checks.is_empty() && fake.verdict.is_none());
+    let other = Point { depth: 7, ..Point::default() };
+    let report = run(&Plan { point: Some(other), ..plan() }, &lab(), &mut Log::default()).unwrap();
+    assert_eq!(report.experiments[0].headline[0].label, "this point");
+}
+
+#[test]
+fn an_interrupted_run_says_so_and_keeps_what_it_has() {
+    let lab = lab();
+    let point = Point::default().with("stop", "yes");
+    let report = run(&Plan { point: Some(point), ..plan() }, &lab, &mut Log::default()).unwrap();
+    assert!(report.interrupted && report.experiments[0].interrupted);
+    assert!(report.experiments[0].headline.is_empty());
+}
+
+#[test]
+fn a_sweep_that_is_not_there_is_refused() {
+    let error = run(&Plan { sweeps: Sweeps::Named("width".into()), ..plan() }, &lab(), &mut Log::default());
+    let error = error.unwrap_err();
+    assert!(error.usage && error.fix.is_some_and(|fix| fix.contains("depth")));
+}

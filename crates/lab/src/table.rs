@@ -1,0 +1,214 @@
+//! The terminal: headings, one line a point, and what it all means.
+//!
+//! Owns the text; whoever shows it decides where it goes. Columns are an arm wide, so that lines can be written as
+//! points are measured.
+
+use std::fmt::Write;
+
+use crate::experiment::Metric;
+use crate::report::{Change, ExperimentReport, Holds, InstructionRow, LabReport, Prediction, Row};
+use crate::run::Part;
+
+/// Width of the first column, of the published figures, and of an arm.
+const LABEL: usize = 26;
+const PUBLISHED: usize = 27;
+const ARM: usize = 28;
+/// Where paragraphs are broken.
+const PAGE: usize = 100;
+
+/// The heading of an experiment.
+pub fn heading(report: &ExperimentReport) -> String {
+    let seed = &report.seed;
+    let mut text = format!("\n{}: {}\n", report.id, report.title);
+    let _ = writeln!(text, "  after: {} ({}, {})", seed.subject, seed.author, seed.date);
+    let _ = writeln!(text, "  its command: {}", seed.command);
+    let _ = writeln!(text, "  its machine: {}", seed.machine);
+    for arm in &report.arms {
+        paragraph(&mut text, &format!("  {:<12} ", arm.name), arm.what);
+    }
+    text
+}
+
+/// The heading of a table, and of its columns.
+pub fn part(report: &ExperimentReport, part: &Part<'_>) -> String {
+    let first = part.axis.map_or("", |axis| axis.label);
+    let mut text = format!("\n  {} ({})\n  {first:<LABEL$}", part.heading, part.metric.label);
+    if part.axis.is_none() {
+        let _ = write!(text, "{:<PUBLISHED$}", "published");
+    }
+    for arm in &report.arms {
+        let _ = write!(text, "{:<ARM$}", arm.name);
+    }
+    finish(text)
+}
+
+/// One line: published figures where there are some, and each arm with its change.
+pub fn row(part: &Part<'_>, row: &Row) -> String {
+    let metric = part.metric;
+    let mut text = format!("  {:<LABEL$}", row.label);
+    if part.axis.is_none() {
+        let published = row.published.map_or(String::new(), |published| {
+            let (before, after) = (figure(published.before, metric), figure(published.after, metric));
+            format!("{before} -> {after} {}", signed(published.change_percent, metric))
+        });
+        let _ = write!(text, "{published:<PUBLISHED$}");
+    }
+    for arm in &row.arms {
+        let cell = match arm {
+            None => "-".into(),
+            Some(arm) => match arm.change {
+                None => figure(arm.value, metric),
+                Some(change) => format!("{} {}", figure(arm.value, metric), interval(change, metric)),
+            },
+        };
+        let _ = write!(text, "{cell:<ARM$}");
+    }
+    finish(text)
+}
+
+/// Instructions per I/O at a point.
+pub fn instructions(report: &ExperimentReport, row: &InstructionRow) -> String {
+    let mut text = format!("\n  Instructions per I/O at {}\n  {:<LABEL$}", row.point, "");
+    for (index, _) in report.arms.iter().enumerate() {
+        let cell = match (row.per_io.get(index).copied().flatten(), row.gain_percent(index)) {
+            (Some(count), Some(gain)) if index > 0 => format!("{count:.1} ({gain:+.1} %)"),
+            (Some(count), _) => format!("{count:.1}"),
+            (None, _) => "-".into(),
+        };
+        let _ = write!(text, "{cell:<ARM$}");
+    }
+    finish(text)
+}
+
+/// What comes last: prediction, checks, verdict.
+pub fn ending(report: &ExperimentReport) -> String {
+    let mut text = String::from("\n");
+    if let Some(prediction) = &report.prediction {
+        text.push_str(&self::prediction(prediction));
+    }
+    for check in &report.checks {
+        let word = if check.ok { "ok    " } else { "FAILED" };
+        let _ = writeln!(text, "  {word} {} ({})", check.name, check.detail);
+    }
+    if report.interrupted {
+        text.push_str("  interrupted: what is missing was not measured\n");
+    }
+    if let Some(verdict) = &report.verdict {
+        let _ = writeln!(text, "\n  {}", holds(verdict.holds));
+        paragraph(&mut text, "  claim:         ", &verdict.claim);
+        paragraph(&mut text, "  shown here:    ", &verdict.shows);
+        paragraph(&mut text, "  not shown:     ", &verdict.does_not_show);
+    }
+    text
+}
+
+/// A model's curves: every figure is called a prediction.
+fn prediction(prediction: &Prediction) -> String {
+    let mut text = String::from("  PREDICTION (a model, not measured)\n");
+    paragraph(&mut text, "    ", &prediction.assumes);
+    for fit in &prediction.fit {
+        let _ = writeln!(
+            text,
+            "    {} at {} thread(s): measured {}, model {} ({:+.1} %)",
+            fit.arm,
+            fit.threads,
+            figure(fit.measured, Metric::IOPS),
+            figure(fit.predicted, Metric::IOPS),
+            fit.off_percent
+        );
+    }
+    if let Some(why) = &prediction.not_shown {
+        paragraph(&mut text, "    ", &format!("its curves are not shown: {why}"));
+    }
+    for curve in &prediction.curves {
+        let places = curve.points.iter().map(|&(cores, iops)| format!("{cores}: {}", figure(iops, Metric::IOPS)));
+        let places: Vec<String> = places.collect();
+        paragraph(&mut text, &format!("    predicted, {:<14} ", curve.arm), &places.join("  "));
+    }
+    text.push('\n');
+    text
+}
+
+/// The last lines of a run.
+pub fn closing(report: &LabReport) -> String {
+    let mut text = String::from("\n");
+    if report.experiments.len() > 1 {
+        for experiment in &report.experiments {
+            let verdict = experiment.verdict.as_ref().map_or("not judged", |verdict| holds(verdict.holds));
+            let _ = writeln!(text, "  {:<16} {verdict}", experiment.id);
+        }
+        text.push('\n');
+    }
+    let _ = writeln!(text, "  {}", report.machine.line());
+    let LabReport { cpus, rounds, turn_ms, seconds, .. } = report;
+    let _ = writeln!(text, "  on CPUs {cpus:?}, in that order; took {seconds:.0} s");
+    let _ = writeln!(text, "  figures are medians of {rounds} rounds of {turn_ms} ms; changes have 95 % intervals");
+    text
+}
+
+/// Whether the claim holds, as a sentence.
+pub fn holds(holds: Holds) -> &'static str {
+    match holds {
+        Holds::Yes => "The claim holds here.",
+        Holds::Partly => "The claim holds here in part.",
+        Holds::No => "The claim does not hold here.",
+        Holds::CannotTell => "This run cannot tell whether the claim holds.",
+    }
+}
+
+/// A figure with three digits: `3.11M`, `180k`, `38.9 %`.
+pub fn figure(value: f64, metric: Metric) -> String {
+    let unit = if metric.in_points() { " %" } else { "" };
+    if !value.is_finite() {
+        return "-".into();
+    }
+    let scales = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    // 999.6k is 1.00M.
+    let (scaled, letter) = scales
+        .into_iter()
+        .find(|(scale, _)| value.abs() >= scale * 0.9995)
+        .map_or((value, ""), |(scale, letter)| (value / scale, letter));
+    let digits = match scaled.abs() {
+        0.0 => 0,
+        big if big >= 99.95 => 0,
+        middle if middle >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{scaled:.digits$}{letter}{unit}")
+}
+
+/// A change: `+9.8 %`, or `-1.5 points` of a percentage.
+pub fn signed(percent: f64, metric: Metric) -> String {
+    format!("{percent:+.1} {}", if metric.in_points() { "points" } else { "%" })
+}
+
+/// A change with its interval: `+9.8 % [9.1, 10.5]`.
+pub fn interval(change: Change, metric: Metric) -> String {
+    format!("{} [{:.1}, {:.1}]", signed(change.percent, metric), change.low, change.high)
+}
+
+/// Text broken into lines, each but the first as far in as the first.
+fn paragraph(text: &mut String, first: &str, words: &str) {
+    let (mut line, indent) = (first.to_owned(), " ".repeat(first.len()));
+    let mut fresh = true;
+    for word in words.split_whitespace() {
+        if !fresh && line.chars().count() + 1 + word.chars().count() > PAGE {
+            let _ = writeln!(text, "{}", line.trim_end());
+            line.clone_from(&indent);
+            fresh = true;
+        }
+        if !fresh {
+            line.push(' ');
+        }
+        line.push_str(word);
+        fresh = false;
+    }
+    let _ = writeln!(text, "{}", line.trim_end());
+}
+
+fn finish(text: String) -> String {
+    format!("{}\n", text.trim_end())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,32 @@
+//! Figures and lines as they are shown.
+
+use super::*;
+
+const SHARE: Metric = Metric { name: "share", label: "share of CPU time", unit: "%", more_is_better: false };
+
+#[test]
+fn figures_have_three_digits() {
+    let shown = [0.0, 1.234, 12.34, 999.4, 999.6, 180_000.0, 999_600.0, 3_111_520.0, 115.1e6, 2e13]
+        .map(|value| figure(value, Metric::IOPS));
+    assert_eq!(shown, ["0", "1.23", "12.3", "999", "1.00k", "180k", "1.00M", "3.11M", "115M", "20.0T"]);
+    assert_eq!((figure(38.86, SHARE), figure(f64::NAN, SHARE)), ("38.9 %".into(), "-".into()));
+}
+
+#[test]
+fn changes_say_their_unit() {
+    let change = Change { percent: 9.82, low: 9.14, high: 10.46 };
+    assert_eq!(interval(change, Metric::IOPS), "+9.8 % [9.1, 10.5]");
+    assert_eq!(signed(-1.49, SHARE), "-1.5 points");
+}
+
+#[test]
+fn paragraphs_hang() {
+    let mut text = String::new();
+    paragraph(&mut text, "  claim: ", &"word ".repeat(40));
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(
+        lines.len() == 3 && lines[0].starts_with("  claim: word") && lines[1].starts_with("         word"),
+        "{text}"
+    );
+    assert!(lines.iter().all(|line| line.len() <= PAGE), "{text}");
+}

@@ -1,0 +1,165 @@
+//! Arms of one point in turns: A B C, B C A, C A B ...
+//!
+//! Owns the order and what becomes of the figures; what a turn does is the arm's. The machine of a measurement is never
+//! quite quiet, and a disturbance lasts longer than a turn, so it hits the arms of a round alike.
+//!
+//! * I1. Each arm has one turn a round; a round that was cut short counts for none of them.
+//! * I2. A round begins with another arm than the last, so that no arm is always the one after a certain other.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use sheave_load::live::report_histogram;
+
+use crate::LabError;
+use crate::experiment::{ArmRun, Experiment, Lab, Metric, Turn, TurnEnd};
+use crate::interval::{change, change_in_points, median};
+use crate::point::Point;
+use crate::report::{ArmResult, Latency};
+
+/// How long and how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Rounds that count.
+    pub rounds: u32,
+    /// Time of a turn.
+    pub turn: Duration,
+}
+
+impl Pace {
+    /// How long each arm runs before it counts.
+    pub fn warm_up(&self) -> Duration {
+        (self.turn / 2).min(Duration::from_millis(100))
+    }
+
+    /// What a point takes for each of its arms, setting up aside.
+    pub fn of_an_arm(&self) -> Duration {
+        self.warm_up() + self.turn * self.rounds
+    }
+}
+
+/// Measures the arms at a point, in the order of the experiment's arms, `None` for those that take no part. `None`
+/// when it was stopped before the first round ended. `tick` is called after each turn.
+pub fn measure(
+    lab: &Lab,
+    experiment: &dyn Experiment,
+    metric: Metric,
+    point: &Point,
+    arms: &[usize],
+    pace: Pace,
+    tick: &mut dyn FnMut(Duration),
+) -> Result<Option<Vec<Option<ArmResult>>>, LabError> {
+    let context = |arm: usize, err: LabError| {
+        let name = experiment.arms()[arm].name;
+        LabError { cause: format!("{}, arm {name}, at {point}: {}", experiment.id(), err.cause), ..err }
+    };
+    let mut runs: Vec<Box<dyn ArmRun>> = Vec::new();
+    for &arm in arms {
+        runs.push(experiment.prepare(lab, arm, point).map_err(|err| context(arm, err))?);
+    }
+    for (run, &arm) in runs.iter_mut().zip(arms) {
+        run.turn(TurnEnd::Time(pace.warm_up())).map_err(|err| context(arm, err))?;
+        tick(pace.warm_up());
+    }
+    let mut samples: Vec<Samples> = arms.iter().map(|_| Samples::default()).collect();
+    for round in 0..pace.rounds as usize {
+        let mut turns: Vec<Option<Turn>> = vec![None; arms.len()];
+        for step in 0..arms.len() {
+            let at = (round + step) % arms.len();
+            let turn = runs[at].turn(TurnEnd::Time(pace.turn));
+            // A turn that was cut short may have ended in any way.
+            if lab.stopped() {
+                return Ok(finish(samples, metric, experiment.arms().len(), arms));
+            }
+            let turn = turn.map_err(|err| context(arms[at], err))?;
+            if turn.ios == 0 || turn.wall_ns == 0 {
+                let nothing = LabError::run("a turn ended without a single I/O").fix("use a longer --turn");
+                return Err(context(arms[at], nothing));
+            }
+            turns[at] = Some(turn);
+            tick(pace.turn);
+        }
+        for (samples, turn) in samples.iter_mut().zip(turns) {
+            samples.add(turn.expect("each arm had its turn (I1)"), metric);
+        }
+    }
+    Ok(finish(samples, metric, experiment.arms().len(), arms))
+}
+
+/// What the turns of one arm gave, one figure a round.
+#[derive(Default)]
+struct Samples {
+    values: Vec<f64>,
+    iops: Vec<f64>,
+    cpu: Vec<f64>,
+    switches: Vec<f64>,
+    latency: Option<Histogram<u64>>,
+    counters: BTreeMap<&'static str, Vec<f64>>,
+    gauges: BTreeMap<&'static str, Vec<f64>>,
+}
+
+impl Samples {
+    fn add(&mut self, turn: Turn, metric: Metric) {
+        let ios = turn.ios as f64;
+        let iops = ios * 1e9 / turn.wall_ns as f64;
+        let value = if metric.name == Metric::IOPS.name { Some(iops) } else { turn.gauges.get(metric.name).copied() };
+        self.values.push(value.unwrap_or(f64::NAN));
+        self.iops.push(iops);
+        self.cpu.push(turn.cpu_ns as f64 / ios);
+        self.switches.push(turn.context_switches as f64 / ios);
+        for (name, count) in turn.counters {
+            self.counters.entry(name).or_default().push(count / ios);
+        }
+        for (name, value) in turn.gauges {
+            self.gauges.entry(name).or_default().push(value);
+        }
+        if let Some(latency) = turn.latency {
+            let sum = self.latency.get_or_insert_with(report_histogram);
+            for bucket in latency.iter_recorded() {
+                sum.saturating_record_n(bucket.value_iterated_to(), bucket.count_at_value());
+            }
+        }
+    }
+
+    fn result(&self, metric: Metric, base: Option<&Self>) -> ArmResult {
+        let middle = |values: &[f64]| median(values).unwrap_or(f64::NAN);
+        let medians = |map: &BTreeMap<&'static str, Vec<f64>>| {
+            map.iter().map(|(&name, values)| (name, middle(values))).collect::<BTreeMap<_, _>>()
+        };
+        let how = if metric.in_points() { change_in_points } else { change };
+        ArmResult {
+            value: middle(&self.values),
+            range: [
+                self.values.iter().copied().fold(f64::INFINITY, f64::min),
+                self.values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            ],
+            iops: middle(&self.iops),
+            cpu_ns_per_io: middle(&self.cpu),
+            switches_per_io: middle(&self.switches),
+            change: base.and_then(|base| how(&base.values, &self.values)),
+            cpu_change: base.and_then(|base| change(&base.cpu, &self.cpu)),
+            latency: self.latency.as_ref().map(Latency::of),
+            counters: medians(&self.counters),
+            gauges: medians(&self.gauges),
+            rounds: self.values.len() as u32,
+        }
+    }
+}
+
+/// Results in the order of the experiment's arms.
+fn finish(samples: Vec<Samples>, metric: Metric, all: usize, arms: &[usize]) -> Option<Vec<Option<ArmResult>>> {
+    if samples.iter().any(|samples| samples.values.is_empty()) {
+        return None;
+    }
+    let base = arms.iter().position(|&arm| arm == 0);
+    let mut results = vec![None; all];
+    for (at, &arm) in arms.iter().enumerate() {
+        let against = base.filter(|&base| base != at).map(|base| &samples[base]);
+        results[arm] = Some(samples[at].result(metric, against));
+    }
+    Some(results)
+}
+
+#[cfg(test)]
+mod tests;
