@@ -22,43 +22,7 @@ impl State {
         match record {
             Record::Set { volume, unit, phys, written } => self.apply_set(*volume, *unit, *phys, written),
             Record::Run { volume, unit, count, phys } => self.apply_run(*volume, *unit, *count, *phys),
-            Record::Create { volume, grows, size, max_size, created, name } => {
-                let entry = VolumeEntry {
-                    id: *volume,
-                    snapshot: false,
-                    grows: *grows,
-                    size: *size,
-                    max_size: *max_size,
-                    created: *created,
-                    origin: 0,
-                    family: *volume,
-                    root: PageRef::NONE,
-                    root_level: 0,
-                    name: name.clone(),
-                };
-                self.insert(&entry)
-            }
-            Record::Copy { volume, source, snapshot, grows, size, max_size, created, name } => {
-                let Some(from) = self.table.get(*source) else { return Ok(()) };
-                let entry = VolumeEntry {
-                    id: *volume,
-                    snapshot: *snapshot,
-                    grows: *grows,
-                    size: *size,
-                    max_size: *max_size,
-                    created: *created,
-                    origin: *source,
-                    family: from.family,
-                    root: PageRef::NONE,
-                    root_level: 0,
-                    name: name.clone(),
-                };
-                if self.table.get(*volume).is_some() {
-                    return Ok(());
-                }
-                self.insert(&entry)?;
-                self.share(*source, *volume)
-            }
+            Record::Create { .. } | Record::Copy { .. } => self.apply_new(record),
             Record::Rename { volume, name } => match self.table.get(*volume) {
                 Some(vol) if vol.name != *name => {
                     self.table.rename(*volume, name).then_some(()).ok_or(Status::Conflict)
@@ -94,10 +58,44 @@ impl State {
         }
     }
 
-    fn insert(&mut self, entry: &VolumeEntry) -> Result<(), Status> {
-        if self.table.get(entry.id).is_some() {
+    /// `Create` and `Copy`.
+    fn apply_new(&mut self, record: &Record) -> Result<(), Status> {
+        let (volume, grows, size, max_size, created, name) = match record {
+            Record::Create { volume, grows, size, max_size, created, name }
+            | Record::Copy { volume, grows, size, max_size, created, name, .. } => {
+                (*volume, *grows, *size, *max_size, *created, name)
+            }
+            _ => return Ok(()),
+        };
+        let (source, snapshot) = match *record {
+            Record::Copy { source, snapshot, .. } => (source, snapshot),
+            _ => (0, false),
+        };
+        let family = match self.table.get(source) {
+            Some(from) => from.family,
+            None if source == 0 => volume,
+            None => return Ok(()),
+        };
+        if self.table.get(volume).is_some() {
             return Ok(());
         }
+        self.insert(&VolumeEntry {
+            id: volume,
+            snapshot,
+            grows,
+            size,
+            max_size,
+            created,
+            origin: source,
+            family,
+            root: PageRef::NONE,
+            root_level: 0,
+            name: name.clone(),
+        })?;
+        if source == 0 { Ok(()) } else { self.share(source, volume) }
+    }
+
+    fn insert(&mut self, entry: &VolumeEntry) -> Result<(), Status> {
         let vol = Vol { dirty: true, ..Vol::from_entry(entry) };
         self.table.insert(vol).then_some(()).ok_or(Status::Conflict)
     }

@@ -215,8 +215,8 @@ impl Pool {
         self.open_volume(name)
     }
 
-    /// A new volume that writes beyond its end make larger, as they do a file, up to `max_size_bytes`. It may begin with
-    /// 0 bytes. Its blocks have 4 KiB, and sizes are multiples of that. Copies of it grow too.
+    /// A new volume that writes beyond its end make larger, as they do a file, up to `max_size_bytes`. It may begin
+    /// with 0 bytes. Its blocks have 4 KiB, and sizes are multiples of that. Copies of it grow too.
     pub fn create_growing_volume(&self, name: &str, size_bytes: u64, max_size_bytes: u64) -> Result<Volume, PoolError> {
         self.inner.create(name, size_bytes, Some(max_size_bytes))?;
         self.open_volume(name)
