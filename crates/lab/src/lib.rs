@@ -13,10 +13,13 @@
 //! | [`run`], [`turns`], [`interval`] | a run: its order, arms in turns, medians and intervals |
 //! | [`instructions`] | instructions per I/O, under valgrind |
 //! | [`model`] | what more cores than this machine has would do: a prediction |
-//! | [`drive`], [`meter`] | the loop of a thread; what a turn takes beside its I/O |
+//! | [`drive`], [`crew`], [`meter`] | the loop of a thread, threads in step; what a turn takes beside its I/O |
+//! | [`alloc`] | the allocator that counts |
 //! | [`machine`] | the machine that a run ran on |
 //! | [`table`] | the terminal |
 
+pub mod alloc;
+pub mod crew;
 pub mod drive;
 pub mod exp;
 pub mod experiment;
@@ -37,3 +40,8 @@ pub use experiment::{ArmInfo, ArmRun, Experiment, Lab, Role, Scale, Turn, TurnEn
 pub use point::{Point, Value};
 /// Why an experiment could not be run: the cause, and the fix.
 pub use sheave_load::LoadError as LabError;
+
+/// The tests count calls of the allocator too.
+#[cfg(test)]
+#[global_allocator]
+static ALLOC: alloc::Counting = alloc::Counting;

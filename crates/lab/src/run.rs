@@ -288,7 +288,8 @@ impl Runner<'_> {
     }
 }
 
-fn empty(experiment: &dyn Experiment) -> ExperimentReport {
+/// The report of an experiment that has not begun.
+pub(crate) fn empty(experiment: &dyn Experiment) -> ExperimentReport {
     ExperimentReport {
         id: experiment.id(),
         title: experiment.title(),
