@@ -12,7 +12,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use sheave::base::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use sheave::base::units;
