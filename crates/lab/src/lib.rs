@@ -10,19 +10,20 @@
 //! | [`point`] | the parameters of one measurement, as text and back |
 //! | [`report`] | results: the JSON, and what a verdict is worked out from |
 //! | [`exp`] | the experiments |
+//! | [`wq`] | a flood of small work for worker pools, as they were and are |
+//! | [`drive`], [`meter`] | the loop of a thread; what a turn takes beside its I/O |
 //! | [`run`], [`turns`], [`interval`] | a run: its order, arms in turns, medians and intervals |
 //! | [`instructions`] | instructions per I/O, under valgrind |
-//! | [`machine`] | the machine that a run ran on |
-//! | [`table`] | the terminal |
-//! | [`wq`] | a flood of small work for worker pools, as they were and are |
 //! | [`model`] | what more cores than this machine has would do: a prediction |
-//! | [`drive`], [`meter`] | the loop of a thread; what a turn takes beside its I/O |
+//! | [`machine`] | the machine that a run ran on |
+//! | [`table`], [`html`] | the terminal, and the page |
 
 pub mod drive;
 pub mod exp;
 pub mod experiment;
 #[cfg(test)]
 mod fake;
+pub mod html;
 pub mod instructions;
 pub mod interval;
 pub mod machine;

@@ -139,6 +139,7 @@ pub fn closing(report: &LabReport) -> String {
         }
         text.push('\n');
     }
+    let _ = writeln!(text, "  {}", report.machine.line());
     let LabReport { cpus, rounds, turn_ms, seconds, .. } = report;
     let _ = writeln!(text, "  on CPUs {cpus:?}, in that order; took {seconds:.0} s");
     let _ = writeln!(text, "  figures are medians of {rounds} rounds of {turn_ms} ms; changes have 95 % intervals");

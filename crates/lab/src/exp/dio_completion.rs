@@ -93,7 +93,7 @@ fn overwrites(depth: u32) -> Point {
     Point { bs: 4096, batch: 1, depth, threads: 1, rw: Rw::Randwrite, ..Point::default() }
 }
 
-/// The same, completed by another thread as an interrupt would.
+/// The same on a device that ends I/O by itself.
 fn interrupted(depth: u32) -> Point {
     overwrites(depth).with("ends", "interrupt")
 }
@@ -175,10 +175,9 @@ impl Experiment for DioCompletion {
 
     fn sweeps(&self, lab: &Lab) -> Vec<Sweep> {
         let devices = [
-            ("ram", overwrites(16)),
+            ("5 us", overwrites(16)),
+            ("ram", overwrites(16).with("device", "ram")),
             ("null", overwrites(16).with("device", "null")),
-            ("5 us", overwrites(16).with("device", "nvme")),
-            ("interrupts", interrupted(16)),
         ];
         let devices = devices.into_iter().enumerate().map(|(n, (label, point))| category(n, label, point));
         let mut sweeps = Vec::from(cell_sweeps());
@@ -198,7 +197,7 @@ impl Experiment for DioCompletion {
                 arms: Vec::new(),
                 metric: None,
             },
-            categories("devices", "What is under the file (QD 16)", "device", devices.collect()),
+            categories("devices", "What is under the file (QD 16, polled)", "device", devices.collect()),
         ]);
         if lab.cpus.len() > 1 {
             let other = |point: Point| point.with("worker", "other");

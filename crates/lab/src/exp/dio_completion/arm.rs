@@ -1,7 +1,7 @@
 //! One arm at one point: a ring with its workers, on a file whose overwrites complete where the arm says.
 //!
-//! * A1. Device, file, ring and workers are the same in every arm. The ring's thread, the device's completing thread
-//!   and, unless told otherwise, the workers share one CPU, as the thread's job, interrupts and workqueue did.
+//! * A1. Device, file, ring and workers are the same in every arm. The ring's thread and, unless told otherwise, its
+//!   workers share one CPU, as the job and the workqueue of the thread did; the device works on its own.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use sheave::iomap::completion_plan::MayBlock;
 use sheave::uring::IoWq;
 use sheave::{LateCompletions, Ring};
 use sheave_load::live::report_histogram;
-use sheave_load::{EngineOpts, Rw, SheaveEngine};
+use sheave_load::{EngineOpts, Rw, SheaveEngine, cpu};
 
 use super::subject::{self, Cell, Place, Subject};
 use crate::drive::{Drive, until};
@@ -51,7 +51,7 @@ impl DioArm {
                 .fix("use threads=1 and rw=randwrite or rw=write"));
         }
         let cell = subject::cell(point)?;
-        let subject = Subject::new(point, kind.place)?;
+        let subject = Subject::new(lab, point, kind.place)?;
         if point.text("file") == Some("volume") && !cell.is_used_up() {
             fill(lab, point, &subject)?;
         }
@@ -87,7 +87,10 @@ impl DioArm {
 
 fn engine(lab: &Lab, elsewhere: bool, subject: &Subject, opts: &EngineOpts) -> Result<SheaveEngine, LabError> {
     let cpu = lab.cpu(usize::from(elsewhere));
+    // This thread may run on one CPU alone, and so may then what it makes: not while it makes the workers.
+    cpu::pin_to(&lab.cpus).map_err(|err| LabError::run(format!("cannot run on the CPUs {:?}: {err}", lab.cpus)))?;
     let workers = IoWq::builder().cpus(&[cpu]).build();
+    cpu::pin(lab.cpu(0))?;
     let workers = workers.map_err(|err| LabError::run(format!("cannot make workers for CPU {cpu}: {err}")))?;
     let attach = |ring: &mut Ring| ring.attach_file(subject.file.clone());
     SheaveEngine::built(opts.ring(1).io_wq(&workers), attach, opts)
@@ -129,9 +132,11 @@ impl ArmRun for DioArm {
                 self.subject.reset()?;
                 self.drive.rewind();
             }
+            let device_ns = self.subject.device_cpu_ns();
             let meter = Meter::start();
             turn.ios += self.drive.run(&until)?;
             meter.add(&mut turn);
+            turn.cpu_ns = turn.cpu_ns.saturating_sub(self.subject.device_cpu_ns() - device_ns);
         }
         let mut latency = report_histogram();
         self.drive.add_latency(&mut latency);

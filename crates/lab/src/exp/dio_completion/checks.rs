@@ -22,7 +22,7 @@ pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
             checks.push(places(lab, arm, what, &point)?);
         }
         for file in ["memory", "volume"] {
-            checks.push(comes_back(arm, kind.place, file)?);
+            checks.push(comes_back(lab, arm, kind.place, file)?);
         }
     }
     for cell in Cell::ALL {
@@ -92,10 +92,11 @@ fn cell_check(lab: &Lab, file: &str, cell: Cell) -> Result<Check, LabError> {
 }
 
 /// What is overwritten reads back, through another ring.
-fn comes_back(arm: usize, place: Place, file: &str) -> Result<Check, LabError> {
+fn comes_back(lab: &Lab, arm: usize, place: Place, file: &str) -> Result<Check, LabError> {
     let name = format!("{}: what is overwritten reads back ({file})", ARMS[arm].name);
-    let point = overwrites(16).with("file", file);
-    let subject = Subject::new(&point, place)?;
+    // The one that keeps what is written.
+    let point = overwrites(16).with("file", file).with("device", "ram");
+    let subject = Subject::new(lab, &point, place)?;
     let failed = |err: &dyn std::fmt::Display| LabError::run(format!("the check `{name}` cannot run: {err}"));
     let written = [1, 2].map(|round| round_trip(&subject, round));
     for result in written {

@@ -4,13 +4,14 @@
 //!
 //! | parameter | words | means |
 //! |---|---|---|
-//! | `ends` | `polled`, `interrupt` | the ring polls; a thread on the same CPU completes, as an interrupt would |
-//! | `device` | `ram`, `null`, `nvme` | 4 KiB are copied; nothing is; nothing is, and 5 us pass (if polled) |
+//! | `ends` | `polled`, `interrupt` | the ring polls; the device ends I/O by itself, on the next CPU |
+//! | `device` | `nvme`, `ram`, `null` | of polled ones: 5 us pass; 4 KiB are copied at once; nothing is done |
 //! | `file` | `memory`, `volume` | [`Extents`]; a thin volume of a pool |
 //! | `cell` | [`Cell`] | what a write finds, and whether it must be durable |
 //! | `worker` | `same`, `other` | the CPU of the workers: the ring's, or the next |
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sheave::iomap::completion_plan::MayBlock;
 use sheave::iomap::file::FallocateMode;
@@ -21,10 +22,14 @@ use sheave::{Device, File, Pool};
 use super::cached;
 use super::demoted::Demoted;
 use super::extents::{Began, Extents};
+use crate::exp::elsewhere::{Elsewhere, MakeOnEnd, Settings};
+use crate::experiment::Lab;
 use crate::{LabError, Point};
 
 /// Bytes that are written to: small enough for the copies to stay in a cache.
 const BYTES: u64 = 16 << 20;
+/// How long the device takes: as long as that of the thread, by its 180 to 200 thousand I/Os a second at queue depth 1.
+const LATENCY: Duration = Duration::from_micros(5);
 
 /// What a write finds, and whether it must be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +131,7 @@ pub fn workers_elsewhere(point: &Point) -> Result<bool, LabError> {
 /// What is written to.
 #[derive(Debug)]
 pub struct Subject {
+    interrupting: Option<Elsewhere>,
     /// As the arm's ring has it.
     pub file: Arc<dyn File>,
     /// Bytes that may be written to.
@@ -145,12 +151,17 @@ enum WayBack {
 
 impl Subject {
     /// The file of a point, whose overwrites complete at this place at the earliest.
-    pub fn new(point: &Point, place: Place) -> Result<Subject, LabError> {
+    pub fn new(lab: &Lab, point: &Point, place: Place) -> Result<Subject, LabError> {
         let cell = cell(point)?;
+        let interrupting = if is_polled(point)? { None } else { Some(interrupting(lab)) };
         let (lower, way_back, pool) = match word(point, "file", &["memory", "volume"])? {
             "volume" => volume(point, cell)?,
             _ => {
-                let file = Arc::new(Extents::new(&device(point, cell, BYTES)?, cell.began()));
+                let device = match &interrupting {
+                    Some(elsewhere) => elsewhere.device.clone(),
+                    None => polled(point, BYTES)?,
+                };
+                let file = Arc::new(Extents::new(&with_cache(device, cell), cell.began()));
                 let way_back = if cell.is_used_up() { WayBack::Memory(file.clone()) } else { WayBack::None };
                 (file as Arc<dyn File>, way_back, None)
             }
@@ -160,7 +171,12 @@ impl Subject {
             Place::Task => Arc::new(Demoted::new(lower, MAP_TASK)),
             Place::Inline => lower,
         };
-        Ok(Subject { file, bytes: BYTES, way_back, _pool: pool })
+        Ok(Subject { interrupting, file, bytes: BYTES, way_back, _pool: pool })
+    }
+
+    /// CPU time that the device has used itself so far.
+    pub fn device_cpu_ns(&self) -> u64 {
+        self.interrupting.as_ref().map_or(0, Elsewhere::cpu_ns)
     }
 
     /// Makes the file what it began as, when its cell is used up by being written. Nothing is in flight.
@@ -186,22 +202,30 @@ impl Subject {
     }
 }
 
-/// The device of a point.
-fn device(point: &Point, cell: Cell, bytes: u64) -> Result<Device, LabError> {
-    let polled = is_polled(point)?;
-    let spec = match (word(point, "device", &["ram", "null", "nvme"])?, polled) {
-        ("ram", true) => format!("ram:size={bytes},touch=on"),
-        ("nvme", true) => format!("null:size={bytes},latency=5us,complete=timer"),
-        (_, true) => format!("null:size={bytes}"),
-        // No device in memory completes on another thread.
-        (_, false) => format!("null:size={bytes},complete=thread"),
+/// The polled device of a point.
+fn polled(point: &Point, bytes: u64) -> Result<Device, LabError> {
+    let spec = match word(point, "device", &["nvme", "ram", "null"])? {
+        "ram" => format!("ram:size={bytes},touch=on"),
+        "null" => format!("null:size={bytes}"),
+        _ => format!("null:size={bytes},latency={}us,complete=timer", LATENCY.as_micros()),
     };
-    let device = Device::open(&spec).map_err(|err| LabError::run(err.to_string()))?;
-    Ok(match cell {
+    Device::open(&spec).map_err(|err| LabError::run(err.to_string()))
+}
+
+/// A device that ends each request by itself after as long, on the next CPU if there is one.
+fn interrupting(lab: &Lab) -> Elsewhere {
+    let alone = lab.cpus.len() > 1;
+    let on_end: MakeOnEnd = Box::new(|| Box::new(|_| ()));
+    Elsewhere::new(Settings { size: BYTES, latency: LATENCY, cpus: vec![lab.cpu(1)], alone, on_end })
+}
+
+/// The device as the cell wants it.
+fn with_cache(device: Device, cell: Cell) -> Device {
+    match cell {
         Cell::DsyncFua => cached::over(&device, true),
         Cell::DsyncFlush => cached::over(&device, false),
         _ => device,
-    })
+    }
 }
 
 type Made = (Arc<dyn File>, WayBack, Option<Pool>);
@@ -218,7 +242,7 @@ fn volume(point: &Point, cell: Cell) -> Result<Made, LabError> {
     }
     let failed = |err: sheave::vol::PoolError| LabError::run(format!("cannot make a pool in memory: {err}"));
     // Of all devices this one alone keeps what the pool says of itself.
-    let device = device(&point.clone().with("device", "ram"), cell, 16 * BYTES)?;
+    let device = with_cache(polled(&point.clone().with("device", "ram"), 16 * BYTES)?, cell);
     Pool::create(&device, &CreateOptions::default()).map_err(failed)?;
     let pool = Pool::open(&device, &OpenOptions::default()).map_err(failed)?;
     let volume: Arc<dyn File> = Arc::new(pool.create_volume("lab", BYTES).map_err(failed)?);

@@ -1,12 +1,12 @@
 //! The experiment's own words: arms, points, and a verdict that follows the figures.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
 use crate::TurnEnd;
-use crate::report::{ArmResult, Change, Holds, Row};
+use crate::exp::verdict_tests::{report, row};
+use crate::report::{Holds, SweepReport};
 
 fn lab() -> Lab {
     Lab { scale: Scale::Full, cpus: sheave_load::cpu::allowed(), stop: Arc::new(AtomicBool::new(false)) }
@@ -47,64 +47,23 @@ fn words_that_a_point_cannot_have_are_refused_with_those_it_can() {
     assert!(refused(Point { rw: Rw::Randread, ..overwrites(1) }).contains("rw=randwrite"));
 }
 
-fn result(percent: Option<f64>) -> Option<ArmResult> {
-    Some(ArmResult {
-        value: 1.0,
-        range: [1.0; 2],
-        iops: 1.0,
-        cpu_ns_per_io: 1.0,
-        switches_per_io: 0.0,
-        change: percent.map(|percent| Change { percent, low: percent - 1.0, high: percent + 1.0 }),
-        cpu_change: None,
-        latency: None,
-        counters: BTreeMap::new(),
-        gauges: BTreeMap::new(),
-        rounds: 3,
-    })
-}
-
 /// A report with these gains in every row of the thread's table, and in cells that are not eligible.
-fn report(seed: f64, inline: f64, after: f64, not_eligible: f64) -> ExperimentReport {
-    let row = |label: String, point: Point, gains: [f64; 3]| Row {
-        label,
-        x: 0.0,
-        point,
-        published: None,
-        arms: vec![result(None), result(Some(gains[0])), result(Some(gains[1])), result(Some(gains[2]))],
-        command: String::new(),
-    };
-    let rows = DioCompletion.headline().into_iter().map(|head| row(head.label, head.point, [seed, inline, after]));
+fn made_up(seed: f64, inline: f64, after: f64, not_eligible: f64) -> ExperimentReport {
+    let rows = DioCompletion.headline().into_iter().map(|head| row(head.label, head.point, &[seed, inline, after]));
     let [cells, _] = cell_sweeps();
     let of_cells = cells.points.into_iter().map(|place| {
         let gain = if arm::is_eligible(&place.point) { after } else { not_eligible };
-        row(place.label, place.point, [gain; 3])
+        row(place.label, place.point, &[gain; 3])
     });
-    let cells = crate::report::SweepReport {
-        name: cells.name,
-        title: cells.title,
-        axis: cells.axis,
-        metric: crate::experiment::Metric::IOPS,
-        rows: of_cells.collect(),
-    };
-    ExperimentReport {
-        id: "dio-completion",
-        title: "",
-        seed: DioCompletion.seed(),
-        metric: crate::experiment::Metric::IOPS,
-        arms: ARMS.to_vec(),
-        headline: rows.collect(),
-        sweeps: vec![cells],
-        instructions: Vec::new(),
-        checks: Vec::new(),
-        prediction: None,
-        verdict: None,
-        interrupted: false,
-    }
+    let metric = DioCompletion.metric();
+    let cells =
+        SweepReport { name: cells.name, title: cells.title, axis: cells.axis, metric, rows: of_cells.collect() };
+    report(&DioCompletion, rows.collect(), vec![cells])
 }
 
 #[test]
 fn the_verdict_follows_the_figures() {
-    let of = |seed, inline, after, cells| DioCompletion.verdict(&report(seed, inline, after, cells));
+    let of = |seed, inline, after, cells| DioCompletion.verdict(&made_up(seed, inline, after, cells));
     let verdict = of(50.0, 60.0, 90.0, 0.2);
     assert_eq!(verdict.holds, Holds::Yes);
     assert!(verdict.shows.contains("+50.0 %") && verdict.shows.contains("+90.0 %"), "{}", verdict.shows);
@@ -114,7 +73,7 @@ fn the_verdict_follows_the_figures() {
     let verdict = of(50.0, 60.0, 90.0, 25.0);
     assert_eq!(verdict.holds, Holds::Partly, "what must block gained too");
     assert!(verdict.shows.contains("unwritten in cells (+25.0 %)"), "{}", verdict.shows);
-    let mut nothing = report(50.0, 60.0, 90.0, 0.0);
+    let mut nothing = made_up(50.0, 60.0, 90.0, 0.0);
     nothing.headline.clear();
     assert_eq!(DioCompletion.verdict(&nothing).holds, Holds::CannotTell);
 }

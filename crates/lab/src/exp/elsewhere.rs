@@ -1,0 +1,244 @@
+//! A device that works on its own: another thread ends each request, a fixed time after it came.
+//!
+//! What `null:complete=thread` is, but for two things: where there is a CPU for it, the thread never sleeps, as
+//! hardware does not, so that handing a request over wakes nobody; and somebody may be told of each end, on that thread.
+//! Serves as the interrupting device of dio-completion and as the foreign completion of in-flight.
+//!
+//! * E1. Requests end in the order in which they came, once each; the thread ends after its hardware queue is gone.
+//! * E2. What the thread uses is the device's CPU time and not the I/O's: [`Elsewhere::cpu_ns`] tells it.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use sheave::base::clock::{Clock, PreciseTs};
+use sheave::base::status::Status;
+use sheave::base::sync::atomic::{AtomicU64, Ordering};
+use sheave::blk::bio::Op;
+use sheave::blk::driver::{Driver, HctxOpen, HwEnv, HwQueue, NextEvent, Remote, RemoteRq, TimedOut};
+use sheave::blk::limits::Limits;
+use sheave::blk::request::{DoneList, RqList, RqTable};
+use sheave::{Capabilities, Device, DeviceError};
+use sheave_load::cpu;
+
+/// Looks at an empty queue between two notes of the CPU time.
+const LOOKS: u32 = 4096;
+
+/// Told of each request that ends, on the thread that ends it, before the ring hears of it.
+pub type OnEnd = Box<dyn FnMut(Op) + Send>;
+/// Makes one for each ring.
+pub type MakeOnEnd = Box<dyn Fn() -> OnEnd + Send + Sync>;
+
+/// What the device is like.
+pub struct Settings {
+    /// Bytes.
+    pub size: u64,
+    /// How long a request takes.
+    pub latency: Duration,
+    /// Where the threads run: one for each ring, in turn.
+    pub cpus: Vec<usize>,
+    /// The threads have these CPUs for themselves, and never sleep.
+    pub alone: bool,
+    /// Who is told of ends.
+    pub on_end: MakeOnEnd,
+}
+
+/// The device, seen from the arm that uses it.
+#[derive(Clone, Debug)]
+pub struct Elsewhere {
+    /// The device.
+    pub device: Device,
+    used_ns: Arc<AtomicU64>,
+}
+
+impl Elsewhere {
+    /// Makes it; its threads start when rings attach.
+    pub fn new(settings: Settings) -> Elsewhere {
+        let used_ns = Arc::new(AtomicU64::new(0));
+        let hardware = Hardware { settings, used_ns: used_ns.clone(), rings: AtomicU64::new(0) };
+        Elsewhere { device: Device::from_driver("elsewhere", Box::new(hardware)), used_ns }
+    }
+
+    /// CPU time that its threads have used, as they noted it last (E2).
+    pub fn cpu_ns(&self) -> u64 {
+        // Relaxed: a figure by itself.
+        self.used_ns.load(Ordering::Relaxed)
+    }
+}
+
+struct Hardware {
+    settings: Settings,
+    used_ns: Arc<AtomicU64>,
+    /// Rings that have attached so far.
+    rings: AtomicU64,
+}
+
+impl std::fmt::Debug for Hardware {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hardware").field("latency", &self.settings.latency).finish_non_exhaustive()
+    }
+}
+
+impl Driver for Hardware {
+    fn limits(&self) -> Limits {
+        Limits { logical_block: 512, max_sectors: u32::MAX >> 9, max_segments: 1024, ..Limits::default() }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { fua: true, direct_io: true, ..Capabilities::default() }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.settings.size
+    }
+
+    fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
+        // Relaxed: only that each ring has another number matters.
+        let ring = self.rings.fetch_add(1, Ordering::Relaxed) as usize;
+        let (send, requests) = sync_channel(usize::from(open.depth) + 1);
+        let worker = Worker {
+            requests,
+            clock: open.clock.clone(),
+            cpu: self.settings.cpus.get(ring % self.settings.cpus.len().max(1)).copied(),
+            alone: self.settings.alone,
+            on_end: (self.settings.on_end)(),
+            used_ns: self.used_ns.clone(),
+            noted_ns: 0,
+        };
+        let started = std::thread::Builder::new().name(format!("lab-device-{ring}")).spawn(move || worker.live());
+        let thread = started.map_err(|source| DeviceError::Host {
+            what: "starting the device's thread".into(),
+            fix: "Raise the limit of processes (ulimit -u)".into(),
+            source,
+        })?;
+        let (remote, latency) = (open.remote.clone(), self.settings.latency);
+        Ok(Box::new(Line { send: Some(send), remote, latency, thread: Some(thread) }))
+    }
+}
+
+/// A request on its way, and when it is due.
+struct Sent {
+    due: PreciseTs,
+    op: Op,
+    rq: RemoteRq,
+}
+
+/// The device's side.
+struct Worker {
+    requests: Receiver<Sent>,
+    clock: Clock,
+    cpu: Option<usize>,
+    alone: bool,
+    on_end: OnEnd,
+    used_ns: Arc<AtomicU64>,
+    /// How much of its CPU time is in `used_ns`.
+    noted_ns: u64,
+}
+
+impl Worker {
+    fn live(mut self) {
+        if let Some(cpu) = self.cpu {
+            // Elsewhere than wanted it is slower, and as right.
+            let _ = cpu::pin(cpu);
+        }
+        while let Some(sent) = self.next() {
+            self.wait_until(sent.due);
+            (self.on_end)(sent.op);
+            sent.rq.complete(Status::Ok);
+        }
+        self.note();
+    }
+
+    /// The next request; `None` when there will be none.
+    fn next(&mut self) -> Option<Sent> {
+        if !self.alone {
+            return self.requests.recv().ok();
+        }
+        loop {
+            for _ in 0..LOOKS {
+                match self.requests.try_recv() {
+                    Ok(sent) => return Some(sent),
+                    Err(TryRecvError::Empty) => std::hint::spin_loop(),
+                    Err(TryRecvError::Disconnected) => return None,
+                }
+            }
+            self.note();
+        }
+    }
+
+    fn wait_until(&mut self, due: PreciseTs) {
+        loop {
+            let left = due.left(self.clock.precise());
+            match (left.is_zero(), self.alone) {
+                (true, _) => return,
+                (false, true) => std::hint::spin_loop(),
+                (false, false) => std::thread::sleep(left),
+            }
+        }
+    }
+
+    /// Notes the CPU time.
+    fn note(&mut self) {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        let now = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+        // Relaxed: a figure by itself.
+        self.used_ns.fetch_add(now - self.noted_ns, Ordering::Relaxed);
+        self.noted_ns = now;
+    }
+}
+
+/// One ring's way into the device.
+#[derive(Debug)]
+struct Line {
+    send: Option<SyncSender<Sent>>,
+    remote: Remote,
+    latency: Duration,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Sent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Sent").field(&self.rq).finish()
+    }
+}
+
+impl HwQueue for Line {
+    fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, _: &mut DoneList) {
+        let due = env.clock.precise().after(self.latency);
+        while let Some(rq) = list.pop() {
+            let op = rqs.get(&rq).op;
+            let rq = self.remote.send_out(rq);
+            let Some(send) = &self.send else { return rq.complete(Status::Offline) };
+            // There is room for every tag, so it is never full.
+            if let Err(TrySendError::Full(back) | TrySendError::Disconnected(back)) =
+                send.try_send(Sent { due, op, rq })
+            {
+                back.rq.complete(Status::Offline);
+            }
+        }
+    }
+
+    fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
+
+    fn next_event(&self) -> NextEvent {
+        NextEvent::Remote
+    }
+
+    fn timed_out(&mut self, _: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
+        TimedOut::Waiting
+    }
+
+    fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
+        self.send = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            debug_assert!(false, "the device's thread does not panic");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! in-flight: what it costs to know how many requests are in flight.
+//!
+//! Owns the arms and the points; who counts, and how, is in [`counters`] and [`counting`].
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`counters`] | one pair, a pair a thread, some a node, none: tags |
+//! | [`counting`] | the driver that counts at the start and the end of each request |
+//! | [`arm`] | an arm that runs: threads, and a reader |
+//! | [`checks`], [`verdict`] | that the arms are what they say; what the figures show |
+
+use crate::experiment::{
+    ArmInfo, ArmRun, Axis, AxisScale, Check, Experiment, HeadlineRow, Lab, Metric, Published, Role, Scale, Seed, Sweep,
+    SweepPoint,
+};
+use crate::model::fit::{self, Shape};
+use crate::model::{Copies, Shared};
+use crate::report::{ExperimentReport, Prediction, Verdict};
+use crate::{LabError, Point};
+use arm::InFlightArm;
+use counters::Way;
+use sheave_load::Rw;
+
+pub mod arm;
+mod checks;
+pub mod counters;
+pub mod counting;
+mod verdict;
+
+/// Index of the arm with a pair for each thread.
+const PER_THREAD: usize = 1;
+/// Index of the arm with four pairs.
+const PER_NODE: usize = 2;
+/// Index of the product.
+const AFTER: usize = 3;
+
+static ARMS: [ArmInfo; 4] = [
+    ArmInfo {
+        name: "before",
+        role: Role::Before,
+        what: "One pair of atomic counters for all: two atomic additions to one shared cache line an I/O",
+    },
+    ArmInfo {
+        name: "per thread",
+        role: Role::Seed,
+        what: "A pair of counters for each thread, on a cache line of its own; a reader sums up 256 of them",
+    },
+    ArmInfo {
+        name: "4 per node",
+        role: Role::Other,
+        what: "Four pairs of atomic counters on four cache lines, of which each thread uses one",
+    },
+    ArmInfo { name: "after", role: Role::After, what: "Sheave: nothing is counted; a reader walks the busy tags" },
+];
+
+const WAYS: [Way; 4] = [Way::Pair, Way::PerThread, Way::PerNode, Way::Tags];
+
+/// What the thread published, with 80 jobs on 80 queues: IOPS with one pair and with a pair a CPU.
+const PUBLISHED: Published = Published { before: 1.5e6, after: 11.4e6, change_percent: 660.0 };
+
+/// What a reading costs.
+const NS_PER_READING: Metric =
+    Metric { name: "ns_per_reading", label: "time of a reading", unit: "ns", more_is_better: false };
+
+/// The experiment.
+#[derive(Debug)]
+pub struct InFlight;
+
+/// Random reads of 512 B, one at a time a thread, which the device ends where they are submitted.
+fn one_by_one(threads: u32) -> Point {
+    Point { bs: 512, batch: 1, depth: 1, threads, rw: Rw::Randread, ..Point::default() }
+}
+
+/// The same in batches of 32.
+fn in_batches(threads: u32) -> Point {
+    Point { batch: 32, depth: 128, ..one_by_one(threads) }
+}
+
+/// Threads from one to as many as there are CPUs, then more than those.
+fn threads(lab: &Lab) -> Vec<u32> {
+    let cpus = lab.cpus.len() as u32;
+    let mut threads: Vec<u32> = (0..32).map(|shift| 1 << shift).take_while(|&count| count < cpus).collect();
+    threads.extend([cpus, 2 * cpus, 4 * cpus]);
+    threads
+}
+
+fn thread_sweep(lab: &Lab, name: &'static str, title: &'static str, point: fn(u32) -> Point) -> Sweep {
+    let axis = Axis { label: "threads", unit: "", scale: AxisScale::Log2 };
+    let threads = match lab.scale {
+        Scale::Quick => vec![1, 2 * lab.cpus.len() as u32],
+        Scale::Full => threads(lab),
+    };
+    let points = threads.into_iter().map(|threads| SweepPoint::at(threads, point(threads))).collect();
+    Sweep { name, title, axis, points, arms: Vec::new(), metric: None }
+}
+
+/// Readers at 0, 1 and 1000 Hz: what they cost the I/O, and what a reading costs.
+fn reader_sweeps(lab: &Lab) -> [Sweep; 2] {
+    let threads = lab.cpus.len() as u32;
+    let axis = Axis { label: "readings per second", unit: "Hz", scale: AxisScale::Categories };
+    let at = |hz: &u64| SweepPoint {
+        x: *hz as f64,
+        label: format!("{hz} Hz"),
+        point: one_by_one(threads).with("readers", *hz),
+    };
+    let sweep = |name, title, hz: &[u64], metric| {
+        let points = hz.iter().map(at).collect();
+        Sweep { name, title, axis, points, arms: Vec::new(), metric }
+    };
+    [
+        sweep("readers", "I/O while somebody reads the counts", &[0, 1, 1000], None),
+        sweep("readings", "What a reading takes", &[1, 1000], Some(NS_PER_READING)),
+    ]
+}
+
+impl Experiment for InFlight {
+    fn id(&self) -> &'static str {
+        "in-flight"
+    }
+
+    fn title(&self) -> &'static str {
+        "Counting what is in flight"
+    }
+
+    fn seed(&self) -> Seed {
+        Seed {
+            subject: "[dm-devel] [PATCH 1/1] block: Convert hd_struct in_flight from atomic to percpu",
+            author: "Brian King, Ming Lei, Jens Axboe",
+            date: "2017-06-28",
+            message_id: "not in the archive's copy",
+            command: "80 fio jobs on one null_blk device with 80 submission queues, irq mode 0 (no job file in the \
+                      thread)",
+            machine: "a Power system with 80 CPUs or more",
+        }
+    }
+
+    fn arms(&self) -> &'static [ArmInfo] {
+        &ARMS
+    }
+
+    fn headline(&self) -> Vec<HeadlineRow> {
+        let cpus = sheave_load::cpu::allowed().len() as u32;
+        let mut rows = vec![HeadlineRow { label: "1 thread".into(), point: one_by_one(1), published: None }];
+        rows.push(HeadlineRow {
+            label: format!("{} here, 80 in the thread", count(cpus.max(2))),
+            point: one_by_one(cpus.max(2)),
+            published: Some(PUBLISHED),
+        });
+        rows
+    }
+
+    fn sweeps(&self, lab: &Lab) -> Vec<Sweep> {
+        let mut sweeps = vec![thread_sweep(lab, "threads", "Threads, one I/O at a time", one_by_one)];
+        let elsewhere = |threads| Point { depth: 16, ..one_by_one(threads) }.with("ends", "elsewhere");
+        sweeps.extend(reader_sweeps(lab));
+        if lab.scale == Scale::Quick {
+            return sweeps;
+        }
+        sweeps.extend([
+            thread_sweep(lab, "threads-batch", "Threads, batches of 32", in_batches),
+            thread_sweep(lab, "threads-elsewhere", "Threads, requests end on another thread (QD 16)", elsewhere),
+            Sweep {
+                name: "batch",
+                title: "I/Os handed over at once (all CPUs, QD 128)",
+                axis: Axis { label: "batch", unit: "I/Os", scale: AxisScale::Log2 },
+                points: [1, 2, 4, 8, 16, 32, 64, 128]
+                    .map(|batch| SweepPoint::at(batch, Point { batch, ..in_batches(lab.cpus.len() as u32) }))
+                    .into(),
+                arms: Vec::new(),
+                metric: None,
+            },
+        ]);
+        sweeps
+    }
+
+    fn prepare(&self, lab: &Lab, arm: usize, point: &Point) -> Result<Box<dyn ArmRun>, LabError> {
+        Ok(Box::new(InFlightArm::new(lab, point, WAYS[arm.min(AFTER)])?))
+    }
+
+    fn check(&self, lab: &Lab) -> Result<Vec<Check>, LabError> {
+        checks::run(lab)
+    }
+
+    fn instruction_points(&self) -> Vec<Point> {
+        vec![one_by_one(1), in_batches(1)]
+    }
+
+    fn prediction(&self, lab: &Lab, _: &ExperimentReport) -> Result<Option<Prediction>, LabError> {
+        // The start of an I/O and its end are apart, so each visits the line by itself.
+        let pair = || [Shared::line("pair of counters", 2.0)];
+        let shapes = [
+            Shape::new(0, pair()),
+            Shape::new(PER_THREAD, []),
+            Shape { copies: Copies::Total(counters::LINES as u32), ..Shape::new(PER_NODE, pair()) },
+            Shape::new(AFTER, []),
+        ];
+        fit::predict(lab, self, AFTER, &shapes, one_by_one).map(Some)
+    }
+
+    fn verdict(&self, report: &ExperimentReport) -> Verdict {
+        verdict::of(report)
+    }
+}
+
+/// `1 thread`, `2 threads`.
+fn count(threads: u32) -> String {
+    if threads == 1 { "1 thread".into() } else { format!("{threads} threads") }
+}
+
+#[cfg(test)]
+mod tests;

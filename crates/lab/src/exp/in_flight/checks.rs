@@ -1,0 +1,90 @@
+//! That the arms are what they say: how often each counts, and that all agree with the tags. Counts, never times.
+
+use std::time::{Duration, Instant};
+
+use sheave::{Buf, Device, Ring, op};
+
+use super::arm::InFlightArm;
+use super::counters::{Counters, Way};
+use super::{ARMS, WAYS, counting, in_batches, one_by_one};
+use crate::experiment::{Check, Lab};
+use crate::{ArmRun, LabError, Point, TurnEnd};
+
+/// I/Os of a check, a thread.
+const IOS: u64 = 2000;
+/// Requests in flight while somebody looks.
+const HELD: i64 = 6;
+/// How long the device holds them; all of it passes only on a machine that stands still.
+const HOLD: Duration = Duration::from_millis(200);
+
+/// All checks.
+pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
+    let mut checks = Vec::new();
+    for (way, info) in WAYS.into_iter().zip(ARMS) {
+        let elsewhere = one_by_one(2).with("ends", "elsewhere").with("readers", 1000);
+        for (what, point) in [("one by one", one_by_one(2)), ("batches", in_batches(2)), ("ended elsewhere", elsewhere)]
+        {
+            checks.push(updates(lab, way, &format!("{} ({what})", info.name), &point)?);
+        }
+        checks.push(agrees(way, info.name)?);
+    }
+    Ok(checks)
+}
+
+/// Two updates of a counter an I/O, or none; afterwards zero, and as many as there are busy tags.
+fn updates(lab: &Lab, way: Way, name: &str, point: &Point) -> Result<Check, LabError> {
+    let mut arm = InFlightArm::new(lab, point, way)?;
+    let turn = arm.turn(TurnEnd::Ios(IOS * u64::from(point.threads)))?;
+    let watched = arm.watched().clone();
+    let (reading, by_tags) = (watched.read(), watched.by_tags());
+    // The seats tell what they have counted when they go.
+    drop(arm);
+    let (updates, expected) = (watched.counters().updates(), if way == Way::Tags { 0 } else { 2 * turn.ios });
+    Ok(Check {
+        name: format!("{name}: {} updates of counters an I/O, and quiescent zero", if expected == 0 { 0 } else { 2 }),
+        ok: turn.ios >= IOS && updates == expected && reading.reads == 0 && reading.writes == 0 && by_tags == 0,
+        detail: format!("{} I/Os, {updates} updates; then {reading:?}, {by_tags} busy tags", turn.ios),
+    })
+}
+
+/// While requests are held by the device, the arm tells as many as the tags do, reads and writes apart.
+fn agrees(way: Way, name: &str) -> Result<Check, LabError> {
+    let failed = |err: &dyn std::fmt::Display| LabError::run(format!("a device that holds requests: {err}"));
+    let spec = format!("null:size=1G,complete=timer,latency={}ms", HOLD.as_millis());
+    let lower = Device::open(&spec).map_err(|err| failed(&err))?;
+    let counters = Counters::new(way);
+    let device = counting::over(&lower, &counters, true);
+    let submitted = submit(&device).map_err(|err| failed(&err))?;
+    let (reading, tags) = (counters.read(&device), device.in_flight());
+    let still_held = submitted.since.elapsed() < HOLD;
+    let mut ring = submitted.ring;
+    ring.drain();
+    let after = counters.read(&device);
+    let held = reading.reads == HELD / 3 && reading.writes == HELD - HELD / 3;
+    let by_tags = (i64::from(tags.reads), i64::from(tags.writes)) == (reading.reads, reading.writes);
+    Ok(Check {
+        name: format!("{name}: what it tells is what the tags say, held and drained"),
+        ok: (held && by_tags || !still_held) && after.total() == 0,
+        detail: format!("held: {reading:?}, by the tags {tags:?}; drained: {after:?}"),
+    })
+}
+
+struct Submitted {
+    ring: Ring,
+    since: Instant,
+}
+
+/// Submits [`HELD`] requests, a third of them reads.
+fn submit(device: &Device) -> Result<Submitted, Box<dyn std::error::Error>> {
+    let mut ring = Ring::builder().entries(16).build()?;
+    let fd = ring.attach(device)?;
+    for n in 0..HELD {
+        let buf = Buf::zeroed(512, 512)?;
+        let entry = if n % 3 == 0 { op::read(fd, buf) } else { op::write(fd, buf) };
+        // Apart, so that none is merged.
+        ring.push(entry.offset(n as u64 * 8192))?;
+    }
+    let since = Instant::now();
+    ring.submit()?;
+    Ok(Submitted { ring, since })
+}

@@ -1,0 +1,168 @@
+//! Four ways to know how many requests are in flight: three that count at the start and the end, and one that does not.
+//!
+//! Owns the counters and who writes which. Reads and writes are counted apart, as the kernel does it; the two numbers of
+//! a pair share a cache line.
+//!
+//! * C1. A [`Seat`] counts on one thread. Of [`Way::PerThread`] it is the only writer of its pair, so that it needs no
+//!   atomic addition; a request may start in one seat and end in another, and the sum is right all the same.
+//! * C2. [`Counters::read`] of [`Way::PerThread`] is a sum of numbers of different moments: between two looks a request
+//!   may seem to end that was not seen to start.
+
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+use sheave::Device;
+use sheave::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use sheave::blk::bio::Op;
+
+/// Pairs of [`Way::PerThread`]: one for each thread that there may ever be, which a reader has to walk.
+pub const POSSIBLE: usize = 256;
+/// Pairs of [`Way::PerNode`]: as many cache lines as the thread suggests for a node ("some suitable value (like 4)").
+pub const LINES: usize = 4;
+
+/// How it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// One pair for all, added to atomically.
+    Pair,
+    /// A pair for each thread, which it alone writes.
+    PerThread,
+    /// [`LINES`] pairs for all, added to atomically: a thread always takes the same.
+    PerNode,
+    /// From the tags, when somebody asks.
+    Tags,
+}
+
+impl Way {
+    /// The pairs that there are.
+    pub fn pairs(self) -> usize {
+        match self {
+            Way::Pair => 1,
+            Way::PerThread => POSSIBLE,
+            Way::PerNode => LINES,
+            Way::Tags => 0,
+        }
+    }
+}
+
+/// Signed numbers as their bits: the pairs of one arm go below zero.
+type Pair = CachePadded<[AtomicU64; 2]>;
+
+/// The counters of one device.
+#[derive(Debug)]
+pub struct Counters {
+    way: Way,
+    pairs: Box<[Pair]>,
+    seats: AtomicUsize,
+    /// Updates, of seats that have gone.
+    updates: AtomicU64,
+}
+
+/// What is in flight, as a reader sees it: reads and writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Reads.
+    pub reads: i64,
+    /// Writes.
+    pub writes: i64,
+}
+
+impl Reading {
+    /// Both.
+    pub fn total(self) -> i64 {
+        self.reads + self.writes
+    }
+}
+
+impl Counters {
+    /// All zero.
+    pub fn new(way: Way) -> Arc<Counters> {
+        let pairs = (0..way.pairs()).map(|_| Pair::default()).collect();
+        Arc::new(Counters { way, pairs, seats: AtomicUsize::new(0), updates: AtomicU64::new(0) })
+    }
+
+    /// How it is known.
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    /// A place for one thread to count at (C1).
+    pub fn seat(self: &Arc<Self>) -> Seat {
+        // Relaxed: only that seats differ matters. More than there are pairs share them: of `PerThread` there never are.
+        let number = self.seats.fetch_add(1, Ordering::Relaxed);
+        debug_assert!(self.way != Way::PerThread || number < POSSIBLE, "C1: a pair has one writer");
+        Seat { counters: self.clone(), at: number % self.pairs.len().max(1), updates: 0 }
+    }
+
+    /// What is in flight on `device`, whose requests are counted here.
+    pub fn read(&self, device: &Device) -> Reading {
+        if self.way == Way::Tags {
+            let in_flight = device.in_flight();
+            return Reading { reads: in_flight.reads.into(), writes: in_flight.writes.into() };
+        }
+        let mut sum = Reading::default();
+        for pair in &self.pairs {
+            // Relaxed: each number by itself (C2).
+            sum.reads += pair[0].load(Ordering::Relaxed).cast_signed();
+            sum.writes += pair[1].load(Ordering::Relaxed).cast_signed();
+        }
+        sum
+    }
+
+    /// Updates of counters, by seats that have gone.
+    pub fn updates(&self) -> u64 {
+        // Relaxed: read after the threads were joined.
+        self.updates.load(Ordering::Relaxed)
+    }
+}
+
+/// One thread's place at the counters.
+#[derive(Debug)]
+pub struct Seat {
+    counters: Arc<Counters>,
+    at: usize,
+    updates: u64,
+}
+
+impl Seat {
+    /// A request starts.
+    #[inline]
+    pub fn start(&mut self, op: Op) {
+        self.add(op, 1);
+    }
+
+    /// A request ends.
+    #[inline]
+    pub fn end(&mut self, op: Op) {
+        self.add(op, -1);
+    }
+
+    #[inline]
+    fn add(&mut self, op: Op, change: i64) {
+        let change = change.cast_unsigned();
+        let which = usize::from(op != Op::Read);
+        match self.counters.way {
+            Way::Tags => return,
+            Way::PerThread => {
+                let number = &self.counters.pairs[self.at][which];
+                // Relaxed: one writer (C1); a reader wants a number, and nothing that it stands for.
+                number.store(number.load(Ordering::Relaxed).wrapping_add(change), Ordering::Relaxed);
+            }
+            Way::Pair | Way::PerNode => {
+                // Relaxed: the same.
+                self.counters.pairs[self.at][which].fetch_add(change, Ordering::Relaxed);
+            }
+        }
+        self.updates += 1;
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // Relaxed: read after the threads were joined.
+        self.counters.updates.fetch_add(self.updates, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

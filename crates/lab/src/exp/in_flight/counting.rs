@@ -1,0 +1,128 @@
+//! A driver in front of another one that counts each request at its start and its end, in the way of its arm.
+//!
+//! Owns a queue of its own: requests, tags and statistics are its queue's, the work is the lower device's. It is there in
+//! every arm; where nothing is counted it passes everything on and does the same otherwise.
+//!
+//! * D1. A request is counted once: when the lower queue has taken it, not when that refuses it.
+//! * D2. Its end is counted by the thread that ends it: here, in what each call of the lower queue has ended; or by the
+//!   lower device itself, if that completes elsewhere.
+
+use std::sync::Arc;
+
+use sheave::base::status::Status;
+use sheave::blk::bio::Op;
+use sheave::blk::driver::{Driver, HctxOpen, HwEnv, HwQueue, KernelEvent, NextEvent, TimedOut};
+use sheave::blk::limits::Limits;
+use sheave::blk::request::{DoneList, PLUG_MAX, RqList, RqTable};
+use sheave::{Capabilities, Device, DeviceError};
+
+use super::counters::{Counters, Seat};
+
+#[derive(Debug)]
+struct Counting {
+    lower: Device,
+    counters: Arc<Counters>,
+    ends_here: bool,
+}
+
+/// `lower` with counters. `ends_here`: unless the lower device counts ends itself (D2). For a device that is one queue.
+pub fn over(lower: &Device, counters: &Arc<Counters>, ends_here: bool) -> Device {
+    let counting = Counting { lower: lower.clone(), counters: counters.clone(), ends_here };
+    Device::from_driver("counted", Box::new(counting))
+}
+
+impl Driver for Counting {
+    fn limits(&self) -> Limits {
+        self.lower.limits().clone()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.lower.capabilities()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.lower.size_bytes()
+    }
+
+    fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
+        let Some(queue) = self.lower.whole_queue() else {
+            return Err(DeviceError::spec(self.lower.name(), "a device of several legs has no one driver"));
+        };
+        let lower = queue.driver().open_hctx(open)?;
+        Ok(Box::new(CountingQueue { lower, seat: self.counters.seat(), ends_here: self.ends_here }))
+    }
+}
+
+#[derive(Debug)]
+struct CountingQueue {
+    lower: Box<dyn HwQueue>,
+    seat: Seat,
+    ends_here: bool,
+}
+
+impl CountingQueue {
+    /// Counts what the last call of the lower queue has ended.
+    #[inline]
+    fn count_ends(&mut self, before: usize, rqs: &RqTable<'_>, done: &DoneList) {
+        if self.ends_here {
+            for &(tag, _) in &done.entries()[before..] {
+                self.seat.end(rqs.by_tag(tag).op);
+            }
+        }
+    }
+}
+
+impl HwQueue for CountingQueue {
+    fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        let before = done.len();
+        // Before they are handed over: afterwards somebody else may have ended them.
+        let mut ops = [Op::Read; PLUG_MAX];
+        let offered = list.len();
+        for (op, &tag) in ops.iter_mut().zip(list.tags()) {
+            *op = rqs.by_tag(tag).op;
+            self.seat.start(*op);
+        }
+        self.lower.queue_rqs(list, rqs, env, done);
+        // D1: what it left in the list it has not taken.
+        for &op in &ops[offered - list.len()..offered] {
+            self.seat.end(op);
+        }
+        self.count_ends(before, rqs, done);
+    }
+
+    fn poll(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        let before = done.len();
+        self.lower.poll(rqs, env, done);
+        self.count_ends(before, rqs, done);
+    }
+
+    fn kernel_done(&mut self, event: KernelEvent, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        let before = done.len();
+        self.lower.kernel_done(event, rqs, env, done);
+        self.count_ends(before, rqs, done);
+    }
+
+    fn ended_remotely(&mut self, tag: u16, status: Status, rqs: &mut RqTable<'_>) -> Status {
+        if self.ends_here {
+            self.seat.end(rqs.by_tag(tag).op);
+        }
+        self.lower.ended_remotely(tag, status, rqs)
+    }
+
+    fn next_event(&self) -> NextEvent {
+        self.lower.next_event()
+    }
+
+    fn timed_out(&mut self, tag: u16, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) -> TimedOut {
+        let before = done.len();
+        let answer = self.lower.timed_out(tag, rqs, env, done);
+        self.count_ends(before, rqs, done);
+        answer
+    }
+
+    fn shutdown(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        let before = done.len();
+        self.lower.shutdown(rqs, env, done);
+        self.count_ends(before, rqs, done);
+    }
+}

@@ -1,0 +1,100 @@
+//! What the figures show: worked out from the rows that were measured.
+
+use super::{AFTER, ARMS, PER_THREAD};
+use crate::report::{ArmResult, Change, ExperimentReport, Holds, Row, Verdict};
+
+/// The verdict.
+pub fn of(report: &ExperimentReport) -> Verdict {
+    let claim = "With 80 jobs on 80 CPUs, one pair of atomic counters for all holds null_blk at 1.5 M IOPS, and \
+                 counters for each CPU let it reach 11.4 M; derived from the tags the same number costs nothing at the \
+                 start and the end of an I/O."
+        .to_string();
+    let (Some(one), Some(all)) = (report.headline.first(), report.headline.last()) else {
+        let shows = "No row was measured.".to_string();
+        return Verdict { holds: Holds::CannotTell, claim, shows, does_not_show: String::new() };
+    };
+    let holds = judge(all, report);
+    Verdict { holds, claim, shows: shows(one, all, report), does_not_show: limits(all.point.threads) }
+}
+
+/// Whether it holds. The size is that of 80 CPUs, so that a smaller machine can show the direction at most.
+fn judge(all: &Row, report: &ExperimentReport) -> Holds {
+    let Some(after) = change(all, AFTER) else { return Holds::CannotTell };
+    let per_thread = change(all, PER_THREAD);
+    let fewer = report.instructions.iter().filter_map(|row| row.gain_percent(AFTER)).any(|gain| gain > 0.0);
+    match (after.low > 0.0, after.high < 0.0) {
+        (true, _) if after.percent >= 660.0 && per_thread.is_some_and(|change| change.percent >= 660.0) => Holds::Yes,
+        (true, _) => Holds::Partly,
+        (_, true) => Holds::No,
+        // Time cannot tell; instructions can, for the part that is not contention.
+        _ if fewer => Holds::Partly,
+        _ => Holds::CannotTell,
+    }
+}
+
+fn change(row: &Row, arm: usize) -> Option<Change> {
+    row.arm(arm)?.change
+}
+
+fn shows(one: &Row, all: &Row, report: &ExperimentReport) -> String {
+    let mut text = format!("One thread: {}. {} threads: {}.", changes(one), all.point.threads, changes(all));
+    if let (Some(before), Some(after)) = (ns(one, all, 0), ns(one, all, AFTER)) {
+        text += &format!(
+            " From one thread to {} an I/O takes {before:+.0} ns of each thread's time with one pair, and {after:+.0} ns \
+             with tags: the cache line that travels, and what else the CPUs share.",
+            all.point.threads
+        );
+    }
+    if let Some(readings) = report.sweep("readings").and_then(|sweep| sweep.rows.last()) {
+        let each = ARMS.iter().zip(&readings.arms).filter_map(|(info, arm)| Some((info.name, gauge(arm.as_ref()?)?)));
+        let each: Vec<String> = each.map(|(name, ns)| format!("{name} {ns:.0} ns")).collect();
+        if !each.is_empty() {
+            text += &format!(" A reading takes: {}.", each.join(", "));
+        }
+    }
+    let impossible = |arm: usize| -> f64 {
+        let rows = report.sweeps.iter().flat_map(|sweep| &sweep.rows).filter_map(|row| row.arm(arm));
+        rows.filter_map(|arm| arm.gauges.get("impossible_readings")).sum()
+    };
+    if impossible(PER_THREAD) > 0.0 && impossible(AFTER) == 0.0 {
+        text += " Sums over threads were seen below zero or above what can be in flight; the tags never were.";
+    }
+    if let Some(row) = report.instructions.first() {
+        let each = ARMS.iter().zip(&row.per_io).filter_map(|(info, per_io)| Some((info.name, (*per_io)?)));
+        let each: Vec<String> = each.map(|(name, per_io)| format!("{name} {per_io:.1}")).collect();
+        if !each.is_empty() {
+            text += &format!(" Instructions per I/O: {}.", each.join(", "));
+        }
+    }
+    text
+}
+
+/// What every arm changes, with its interval.
+fn changes(row: &Row) -> String {
+    let each = ARMS.iter().enumerate().filter_map(|(arm, info)| {
+        let change = change(row, arm)?;
+        Some(format!("{} {:+.1} % ({:+.1} to {:+.1})", info.name, change.percent, change.low, change.high))
+    });
+    let each: Vec<String> = each.collect();
+    if each.is_empty() { "not measured".into() } else { each.join(", ") }
+}
+
+/// How much longer an I/O takes of a thread's time with all threads than with one, in ns.
+fn ns(one: &Row, all: &Row, arm: usize) -> Option<f64> {
+    let each = |row: &Row| Some(f64::from(row.point.threads) * 1e9 / row.arm(arm)?.iops).filter(|ns| ns.is_finite());
+    Some(each(all)? - each(one)?)
+}
+
+fn gauge(arm: &ArmResult) -> Option<f64> {
+    arm.gauges.get("ns_per_reading").copied()
+}
+
+fn limits(threads: u32) -> String {
+    format!(
+        "It does not show the thread's 7.6 times: that is what a cache line costs that 80 CPUs on several sockets pass \
+         around, and here {threads} threads share it. With more threads than CPUs they take turns, so that the line \
+         travels no more often than with as many threads as CPUs. What more cores would make of it is a prediction, and \
+         labelled so. The thread's null_blk does much else for each I/O, which hides more of the counters than \
+         Sheave's null device does."
+    )
+}
