@@ -19,11 +19,12 @@ use sheave::base::status::Status;
 use sheave::base::sync::atomic::{AtomicU64, Ordering};
 use sheave::iomap::grace::Grace;
 use sheave::iomap::mapping::Intent;
-use sheave::iomap::{File, Mapping, MappingKind};
+use sheave::iomap::{File, Mapping, MappingKind, RawFile};
 use sheave::uring::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
-use sheave::{Buf, Device, Ring};
+use sheave::vol::{CreateOptions, OpenOptions};
+use sheave::{Buf, Device, Pool, Ring, Volume, op};
 
-const USAGE: &str = "usage: hot_loop SPEC read|write DEPTH BATCH IOS [nostats|mapped]";
+const USAGE: &str = "usage: hot_loop SPEC read|write DEPTH BATCH IOS [nostats|mapped|volume]";
 
 /// Bytes of one I/O.
 const BLOCK: u32 = 512;
@@ -40,6 +41,8 @@ enum How {
     NoStats,
     /// A file with mappings on the device.
     Mapped,
+    /// A thin volume in a pool on the device, which is made for it.
+    Volume,
 }
 
 /// Bytes of a unit of the mapped file, of which there are few enough for the table to stay in the cache.
@@ -83,10 +86,46 @@ impl File for Mapped {
         let kind = if unit & 1 == 1 { MappingKind::Mapped } else { MappingKind::Unwritten };
         Ok(Mapping { offset: pos, len: len.min(UNIT - within), addr: (unit >> 1) * UNIT + within, kind, flags: 0 })
     }
+
+    fn map_plain(&self, at: &mut [u64], len: u64, _: Intent) -> usize {
+        let mut many = 0;
+        for at in at {
+            let (unit, within) = (*at / UNIT, *at % UNIT);
+            // Acquire: as above.
+            let Some(unit) = self.units.get(unit as usize).map(|unit| unit.load(Ordering::Acquire)) else { break };
+            if unit & 1 == 0 || within + len > UNIT {
+                break;
+            }
+            *at = (unit >> 1) * UNIT + within;
+            many += 1;
+        }
+        many
+    }
+}
+
+/// A pool on the device, with a volume that is written from end to end.
+fn volume(device: &Device) -> Result<(Pool, Volume), Box<dyn Error>> {
+    Pool::create(
+        device,
+        &CreateOptions { unit_bytes: UNIT, journal_bytes: Some(1 << 20), ..CreateOptions::default() },
+    )?;
+    let pool = Pool::open(device, &OpenOptions::default())?;
+    let volume = pool.create_volume("hot", 1024 * UNIT)?;
+    let mut ring = Ring::builder().build()?;
+    let fd = ring.attach_file(Arc::new(volume.clone()))?;
+    for unit in 0..1024 {
+        let buf = Buf::zeroed(UNIT as usize, 4096)?;
+        ring.push(op::write(fd, buf).offset(unit * UNIT)).map_err(|full| full.error)?;
+        ring.submit_and_wait(1)?;
+        ring.completions().try_for_each(|written| written.result().map(drop))?;
+    }
+    Ok((pool, volume))
 }
 
 struct HotLoop {
     ring: Ring,
+    /// Stays open around its volume.
+    _pool: Option<Pool>,
     opcode: u8,
     batch: u32,
     /// Address of the buffer (I1).
@@ -104,23 +143,29 @@ impl HotLoop {
             return Err("DEPTH must be a multiple of BATCH".into());
         }
         let device = Device::open(spec)?;
-        let mapped = (how == How::Mapped).then(|| Arc::new(Mapped::new(&device)));
-        let bytes = mapped.as_ref().map_or(device.size_bytes(), |file| file.size_bytes());
+        let (mut pool, mut file): (_, Arc<dyn File>) = (None, Arc::new(RawFile::new(device.clone())));
+        match how {
+            How::Raw | How::NoStats => {}
+            How::Mapped => file = Arc::new(Mapped::new(&device)),
+            How::Volume => {
+                let (of, volume) = volume(&device)?;
+                (pool, file) = (Some(of), Arc::new(volume));
+            }
+        }
+        let bytes = file.size_bytes();
         let blocks = bytes / u64::from(BLOCK);
         if blocks == 0 {
             return Err(format!("{spec} has not even one block of {BLOCK} bytes").into());
         }
         let mask = ((1 << blocks.ilog2()) - 1) * u64::from(BLOCK);
         let mut ring = Ring::builder().entries(depth).polled(true).stats(how != How::NoStats).build()?;
-        let fd = match mapped {
-            Some(file) => ring.attach_file(file)?,
-            None => ring.attach(&device)?,
-        };
+        let fd = ring.attach_file(file)?;
         ring.register_files(&[fd])?;
         ring.register_buffers(vec![Buf::zeroed((depth * BLOCK) as usize, 4096)?])?;
         let (base, _) = ring.buffer_range(0).ok_or("the buffer was just registered")?;
         let opcode = if write { opcode::WRITE_FIXED } else { opcode::READ_FIXED };
-        let mut hot = HotLoop { ring, opcode, batch, base, mask, offset: 0, free: (0..depth).rev().collect() };
+        let free = (0..depth).rev().collect();
+        let mut hot = HotLoop { ring, _pool: pool, opcode, batch, base, mask, offset: 0, free };
         hot.fill_entries()?;
         Ok(hot)
     }
@@ -194,6 +239,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         [] => How::Raw,
         [word] if word == "nostats" => How::NoStats,
         [word] if word == "mapped" => How::Mapped,
+        [word] if word == "volume" => How::Volume,
         _ => return Err(USAGE.into()),
     };
     let mut hot = HotLoop::new(spec, write, depth.parse()?, batch.parse()?, how)?;

@@ -35,6 +35,8 @@ const CASES: &[Case] = &[
     Case { name: "null-read-d1", args: "null:size=1T read 1 1", margin_percent: MARGIN },
     Case { name: "mapped-read-d128-b32", args: "null:size=1T read 128 32 mapped", margin_percent: MARGIN },
     Case { name: "mapped-write-d128-b32", args: "null:size=1T write 128 32 mapped", margin_percent: MARGIN },
+    Case { name: "volume-read-d128-b32", args: "null:size=1G,keep=2M read 128 32 volume", margin_percent: MARGIN },
+    Case { name: "volume-write-d128-b32", args: "null:size=1G,keep=2M write 128 32 volume", margin_percent: MARGIN },
     Case { name: "ram-read-d128-b32", args: "ram:size=64M read 128 32", margin_percent: MARGIN_COPYING },
 ];
 

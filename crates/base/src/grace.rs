@@ -291,12 +291,18 @@ impl Seat {
     /// An I/O has ended for good: the device, and the file's completion work too.
     #[inline(always)]
     pub fn uncount(&self, phase: Phase) {
+        self.uncount_many(phase, 1);
+    }
+
+    /// The same of so many of one phase at once: the first ones are only counted for a little longer.
+    #[inline(always)]
+    pub fn uncount_many(&self, phase: Phase, ios: u64) {
         let count = &self.line.in_flight[usize::from(phase.0 & 1)];
         // Relaxed: our own (I1).
         let left = count.load(Ordering::Relaxed);
-        debug_assert!(left != 0, "an I/O is uncounted once");
+        debug_assert!(left >= ios, "an I/O is uncounted once");
         // Release pairs with the Acquire in `Line::is_quiet` (I2).
-        count.store(left.wrapping_sub(1), Ordering::Release);
+        count.store(left.wrapping_sub(ios), Ordering::Release);
     }
 
     /// I/Os counted and not ended.

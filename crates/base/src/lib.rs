@@ -7,6 +7,7 @@
 //! | [`mpscq`] | a wait-free queue of preallocated nodes: many producers, one consumer |
 //! | [`grace`] | grace periods: when what was unmapped is certainly no longer used |
 //! | [`parker`] | sleep and wake-up of one owner, as a file descriptor a kernel ring can wait on |
+//! | [`prefetch`] | a hint that memory will be read soon |
 //! | [`buf`] | owned aligned memory for direct I/O |
 //! | [`units`] | sectors, bytes, and how people write and read sizes, times and counts |
 //! | [`status`] | the block status of a finished request, and errno |
@@ -31,6 +32,7 @@ pub mod clock;
 pub mod grace;
 pub mod mpscq;
 pub mod parker;
+pub mod prefetch;
 pub mod sbitmap;
 pub mod status;
 pub mod sync;

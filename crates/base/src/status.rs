@@ -52,10 +52,12 @@ pub enum Status {
     Target,
     /// Another host has reserved the device.
     Conflict,
+    /// The file may not become that large.
+    FileTooBig,
 }
 
 /// Each status with its errno and its words: the one table (I1).
-const TABLE: [(Status, i32, &str); 18] = [
+const TABLE: [(Status, i32, &str); 19] = [
     (Status::Ok, 0, "success"),
     (Status::IoErr, libc::EIO, "I/O error"),
     (Status::Timeout, libc::ETIMEDOUT, "timed out"),
@@ -74,6 +76,7 @@ const TABLE: [(Status, i32, &str); 18] = [
     (Status::Transport, libc::ENOLINK, "link to the device is broken"),
     (Status::Target, libc::EREMOTEIO, "remote device failed"),
     (Status::Conflict, libc::EBADE, "device is reserved by another host"),
+    (Status::FileTooBig, libc::EFBIG, "file too large"),
 ];
 
 /// Row n of the table is status n, so that a lookup is an index.
@@ -125,7 +128,7 @@ impl Status {
             libc::EDQUOT => Self::NoSpc,
             libc::ENOSYS | libc::ENOTTY => Self::NotSupp,
             libc::ENXIO | libc::ESHUTDOWN | libc::EBADF => Self::Offline,
-            libc::EFBIG | libc::EMSGSIZE | libc::EOVERFLOW => Self::TooBig,
+            libc::EMSGSIZE | libc::EOVERFLOW => Self::TooBig,
             libc::EPERM | libc::EACCES => Self::ReadOnly,
             libc::ECONNRESET | libc::EPIPE | libc::ENOTCONN | libc::ECONNREFUSED => Self::Transport,
             libc::EINTR => Self::Again,

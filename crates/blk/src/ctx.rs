@@ -40,6 +40,10 @@ const WALK_EVERY_POLLS: u32 = 256;
 pub trait EndIo {
     /// The bio that was submitted with this owner's number has ended with this status.
     fn end_io(&mut self, owner: u32, status: Status);
+
+    /// That was all for now: the end of each [`IoCtx::poll`] and of [`IoCtx::shutdown`].
+    #[inline(always)]
+    fn end_poll(&mut self) {}
 }
 
 impl<F: FnMut(u32, Status)> EndIo for F {
@@ -460,6 +464,7 @@ impl IoCtx {
         if self.core.kring.ring.is_some() {
             self.send_forgotten();
         }
+        end.end_poll();
         count
     }
 
@@ -509,6 +514,7 @@ impl IoCtx {
             self.end_hctx(index, end);
         }
         self.core.end_ended(end);
+        end.end_poll();
         self.core.active = 0;
         self.bdevs.clear();
     }

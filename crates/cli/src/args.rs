@@ -19,7 +19,6 @@ pub use bench::{BenchArgs, Peer, ProgressStyle};
 pub use doctor::DoctorArgs;
 pub use lab::{Instructions, LabArgs, LabCommand, RunArmArgs};
 pub use value::CpuList;
-pub use wq::{Arm, Work};
 
 const EXAMPLES: &str = "\
 Examples:

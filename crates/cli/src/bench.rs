@@ -44,7 +44,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let subject = Subject::open(&plan)?;
     let mut warner = subject.warner(&plan);
     warner.iter_mut().for_each(Warner::look);
-    let range = plan.range(subject.size_bytes(), subject.device().limits().logical_block)?;
+    let range = plan.range(subject.room(&plan)?, subject.block_bytes())?;
     let stop = crate::signals::stop_flag()?;
     let direct = subject.device().capabilities().direct_io;
     let raw = RawPeer::of(&plan, range)?;

@@ -109,7 +109,7 @@ pub fn pool(err: PoolError) -> Failure {
         PoolError::Device(err) => device(err),
         PoolError::Invalid { what, fix } => Failure::usage(what).fix(fix),
         PoolError::Io { what, status, fix } => Failure::run(format!("{what}: {status}")).fix(fix),
-        PoolError::Format { what, fix } => Failure::run(what).fix(fix),
+        PoolError::Format { what, fix } | PoolError::Members { what, fix } => Failure::run(what).fix(fix),
         PoolError::Busy { what, who, fix } => Failure::run(format!("{what} is in use: {who}")).fix(fix),
         PoolError::Limit { what, limit, fix } => Failure::run(format!("{what}: the limit is {limit}")).fix(fix),
         other => match other.to_string().split_once(". ") {

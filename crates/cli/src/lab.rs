@@ -1,12 +1,16 @@
-//! `sheave lab`: runs the experiments of `sheave-lab`, shows them while they run, writes JSON.
+//! `sheave lab`: runs the experiments of `sheave-lab`, shows them while they run, writes JSON and the page.
 //!
 //! Owns what is the terminal's: progress, Ctrl-C, files and exit codes. A claim that does not hold is a result, not a
 //! failure; a check that fails is one.
 
 mod shown;
 
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
+use sheave_lab::report::LabReport;
 use sheave_lab::run::{Plan, Sweeps};
 use sheave_lab::turns::Pace;
 use sheave_lab::{Lab, Scale, exp, instructions, run};
@@ -28,10 +32,15 @@ pub fn run(args: &LabArgs) -> Result<(), Failure> {
         return run_arm(&lab, args);
     }
     let plan = plan(args)?;
+    // Refused now, not after a quarter of an hour.
+    let page = args.html.as_deref().map(|path| create(path).map(|file| (file, path))).transpose()?;
     let mut shown = Shown::new(args.json);
     let outcome = run::run(&plan, &lab, &mut shown);
     shown.finish();
     let report = outcome?;
+    if let Some((file, path)) = page {
+        write_page(file, path, &report)?;
+    }
     match args.json {
         true => output::json(&report)?,
         false => output::text(&sheave_lab::table::closing(&report)),
@@ -127,4 +136,18 @@ fn cpus(named: Option<&CpuList>) -> Result<Vec<usize>, Failure> {
         }
         None => Ok(named.clone()),
     }
+}
+
+fn create(path: &Path) -> Result<File, Failure> {
+    File::create(path).map_err(|err| cannot_write(path, &err))
+}
+
+fn write_page(mut file: File, path: &Path, report: &LabReport) -> Result<(), Failure> {
+    file.write_all(sheave_lab::html::page(report).as_bytes()).map_err(|err| cannot_write(path, &err))?;
+    eprintln!("wrote {}", path.display());
+    Ok(())
+}
+
+fn cannot_write(path: &Path, err: &std::io::Error) -> Failure {
+    Failure::run(format!("cannot write {}: {err}", path.display())).fix("give --html a file that can be written")
 }

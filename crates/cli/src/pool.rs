@@ -5,6 +5,7 @@
 //! | [`place`] | where a pool or volume is, as written on the command line; opening it |
 //! | [`signature`] | what lies on a device before it is formatted |
 //! | [`create`], [`info`], [`check`], [`grow`], [`set`], [`scrub`] | the commands |
+//! | [`made`] | a file that goes again when what it was made for fails |
 //! | [`space`] | the warning of a pool that is low or full |
 //!
 //! What a pool is, `docs/volumes.md` says; every rule about its content is the pool's.
@@ -13,6 +14,7 @@ mod check;
 mod create;
 mod grow;
 pub mod info;
+mod made;
 pub mod place;
 mod scrub;
 mod set;

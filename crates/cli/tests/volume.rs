@@ -143,6 +143,47 @@ fn a_volume_gets_another_name_and_another_size() {
 }
 
 #[test]
+fn a_volume_grows_by_being_written_up_to_its_largest_size() {
+    let Some(dir) = dir() else { return };
+    // V23, V24.
+    let made = dir.ok("volume create p.img#log --max-size 16M --json").json();
+    let sizes = |volume: &Value| (volume["size_bytes"].as_u64(), volume["max_size_bytes"].as_u64());
+    assert_eq!(sizes(&made["volume"]), (Some(0), Some(16 << 20)), "{made}");
+    assert_eq!(content(&dir, "log"), b"", "nothing is there");
+    refused(&dir, "bench vol:p.img#log --rw randread --ios 10", 2, &["has 0 B now", "--fill"]);
+    let run = |line: &str| dir.ok(&format!("bench vol:p.img#log {line} --json --progress none")).json();
+    assert_eq!(run("--rw write --range 4M --ios 1024 --bs 4k")["errors"], 0);
+    let info = || dir.ok("volume info p.img#log --json").json();
+    assert_eq!(sizes(&info()), (Some(4 << 20), Some(16 << 20)));
+    dir.ok("volume snapshot p.img#log then");
+    let report = run("--rw randread --range 8M --fill --overwrite --ios 100");
+    assert_eq!((&report["errors"], sizes(&info()).0), (&0.into(), Some(8 << 20)), "{report}");
+    assert_eq!(run("--rw randrw --verify --overwrite --ios 500 --bs 4k")["verify"]["wrong"], 0);
+    refused(&dir, "bench vol:p.img#log --rw randrw --verify --overwrite --range 9M --ios 10", 2, &["has 8 MiB now"]);
+    let text = dir.ok("volume list p.img").out;
+    assert!(text.contains("GROWS TO") && text.contains("16 MiB"), "{text}");
+    assert!(dir.ok("volume info p.img#log").out.contains("8 MiB, grows to 16 MiB"));
+    assert!(!dir.ok("volume info p.img#then").out.contains("grows to"), "a snapshot does not");
+    assert_eq!(
+        sizes(&dir.ok("volume clone p.img#then other --json").json()["volume"]),
+        (Some(4 << 20), Some(16 << 20))
+    );
+    // Both sizes, in whichever order fits.
+    let resize = |line: &str| sizes(&dir.ok(&format!("volume resize p.img#log {line} --json")).json()["volume"]);
+    assert_eq!(resize("--max-size 32M"), (Some(8 << 20), Some(32 << 20)));
+    assert_eq!(resize("40M --max-size 64M"), (Some(40 << 20), Some(64 << 20)));
+    assert_eq!(resize("4M --max-size 8M --yes"), (Some(4 << 20), Some(8 << 20)));
+    assert_eq!(resize("0 --yes"), (Some(0), Some(8 << 20)));
+    refused(&dir, "volume resize p.img#log 9M", 2, &["more than 8388608", "Raise its largest size"]);
+    refused(&dir, "volume resize p.img#then --max-size 9M", 2, &["is a snapshot"]);
+    refused(&dir, "volume resize p.img#log", 2, &["SIZE"]);
+    refused(&dir, "volume create p.img#x --size 2M --max-size 1M", 2, &["2097152 bytes are more than 1048576"]);
+    dir.ok("volume create p.img#fixed --size 1M");
+    refused(&dir, "volume resize p.img#fixed --max-size 9M", 2, &["does not grow", "created with a largest size"]);
+    assert!(dir.ok("pool check p.img").out.ends_with("clean\n"));
+}
+
+#[test]
 fn a_map_tells_data_and_holes() {
     let Some(dir) = dir() else { return };
     let mut image = vec![0; 1 << 20];

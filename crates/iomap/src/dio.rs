@@ -11,7 +11,8 @@
 //! | [`mapped`] | the loop over mappings |
 //!
 //! Order of the checks, as a block device of the kernel has it: may be written; position; nothing to do; end of file;
-//! whole blocks; memory that cannot be any; its alignment.
+//! whole blocks; memory that cannot be any; its alignment. A file that [grows](File::max_bytes) ends for its writers
+//! where it may grow to: who begins there gets `EFBIG`, who comes across it a short write.
 //!
 //! A file in more pieces than there are bios just now gives a short read or write.
 //!
@@ -40,7 +41,7 @@ use crate::mapping::Mapping;
 
 pub use mapped::Scratch;
 pub use open_file::OpenFile;
-pub use run::{MappedRun, PlainRun, Run};
+pub use run::{LOOK_AHEAD, MappedRun, PlainRun, Run};
 
 /// Longest transfer of one I/O, as in the kernel: 2 GiB less a page.
 pub const MAX_RW_COUNT: u32 = 0x7fff_f000;
@@ -164,10 +165,17 @@ fn issue_slow(
     if kiocb.pos >= size && (file.identity || !write) {
         return if write { error(Status::NoSpc) } else { Issued::Done(0) };
     }
-    if kiocb.pos + u64::from(kiocb.len) <= size || (write && !file.identity) {
+    let limit = match write && !file.identity {
+        true => file.file.max_bytes().map_or(u64::MAX, |max| max.max(size)),
+        false => size,
+    };
+    if kiocb.pos >= limit {
+        return error(Status::FileTooBig);
+    }
+    if kiocb.pos + u64::from(kiocb.len) <= limit {
         return issue_checked(io, file, kiocb, owner, vecs, scratch);
     }
-    kiocb.len = (size - kiocb.pos) as u32;
+    kiocb.len = (limit - kiocb.pos) as u32;
     let mut cut = std::mem::take(&mut scratch.cut);
     cut.clear();
     cut.extend_from_slice(vecs.0);

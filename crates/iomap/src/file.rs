@@ -84,6 +84,15 @@ pub trait File: Debug + Send + Sync {
     /// Size in bytes, now.
     fn size_bytes(&self) -> u64;
 
+    /// The size up to which writes beyond the end make the file larger, now. What lies beyond it is cut off a write, and
+    /// one that begins there gets `EFBIG`. `None`: the file ends where it ends.
+    ///
+    /// Such a file maps for writers what lies beyond its size, as new space. [`File::end_write`] raises the size, and
+    /// nothing else does: when the data is on the device, and only by writes that succeeded.
+    fn max_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Bytes of the smallest addressable block, a multiple of the device's; fixed while the file is attached.
     fn block_bytes(&self) -> u32 {
         self.device().limits().logical_block
@@ -111,7 +120,15 @@ pub trait File: Debug + Send + Sync {
     /// asked again. It may be asked for a range twice before the I/O, or without any.
     fn map(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status>;
 
-    /// The same where blocking is allowed; afterwards [`File::map`] knows the answer. Called outside of a section, so
+    /// A quick look at many ranges, each of `len` bytes within the file: puts in the place of each position in `at` the
+    /// first byte on the device, as far as the ranges are plain, and says how many were. Plain is what [`File::map`]
+    /// would map as a whole, as written, with no flag but [`MAP_DIRTY`](crate::mapping::MAP_DIRTY). Changes nothing but
+    /// `at`; a file that does not know at once says 0, and is asked for one range after the other.
+    fn map_plain(&self, _at: &mut [u64], _len: u64, _: Intent) -> usize {
+        0
+    }
+
+    /// [`File::map`] where blocking is allowed; afterwards it knows the answer. Called outside of a section, so
     /// its own answer serves to see that there is one. What waits for long asks [`MayBlock::is_cancelled`] now and
     /// then, and gives up with `Status::Canceled`.
     ///

@@ -5,11 +5,12 @@ use crate::experiment::Experiment;
 pub mod dio_completion;
 pub mod elsewhere;
 pub mod in_flight;
+pub mod io_wq;
 #[cfg(test)]
 mod verdict_tests;
 
 /// All of them, in the order in which they run. An experiment is a file of this directory and a line here.
-pub static ALL: &[&dyn Experiment] = &[&dio_completion::DioCompletion, &in_flight::InFlight];
+pub static ALL: &[&dyn Experiment] = &[&dio_completion::DioCompletion, &in_flight::InFlight, &io_wq::IoWq];
 
 /// The experiment of a name.
 pub fn find(id: &str) -> Option<&'static dyn Experiment> {

@@ -41,6 +41,11 @@ pub trait Experiment: Sync {
     /// The thread's own table: its parameters, with the figures that it published.
     fn headline(&self) -> Vec<HeadlineRow>;
 
+    /// Rows of its table that cannot be measured here: shown with a gap in the place of ours.
+    fn published_only(&self) -> Vec<PublishedOnly> {
+        Vec::new()
+    }
+
     /// What the thread only hints at.
     fn sweeps(&self, lab: &Lab) -> Vec<Sweep>;
 
@@ -53,6 +58,11 @@ pub trait Experiment: Sync {
 
     /// Where instructions per I/O are counted, for each arm.
     fn instruction_points(&self) -> Vec<Point>;
+
+    /// Whether an arm can be counted there: not if its work is done by the kernel.
+    fn counts_instructions(&self, _arm: usize) -> bool {
+        true
+    }
 
     /// More cores than this machine has, if the experiment has a model for that.
     fn prediction(&self, _lab: &Lab, _report: &ExperimentReport) -> Result<Option<Prediction>, LabError> {
@@ -183,6 +193,17 @@ pub struct Published {
     pub after: f64,
     /// The change as the thread gives it.
     pub change_percent: f64,
+}
+
+/// A row of the thread's table that is not measured here.
+#[derive(Clone, Copy, Debug)]
+pub struct PublishedOnly {
+    /// What the row is.
+    pub label: &'static str,
+    /// What the thread published.
+    pub published: Published,
+    /// Why not.
+    pub why: &'static str,
 }
 
 /// A series of points along one axis.

@@ -34,7 +34,12 @@ pub fn count(
     let program = std::env::current_exe()
         .map_err(|err| LabError::run(format!("cannot find this program to run it under valgrind: {err}")))?;
     let (mut per_io, mut commands) = (Vec::new(), Vec::new());
-    for arm in experiment.arms() {
+    for (index, arm) in experiment.arms().iter().enumerate() {
+        if !experiment.counts_instructions(index) {
+            per_io.push(None);
+            commands.push(String::new());
+            continue;
+        }
         let args = |ios| arguments(experiment.id(), arm.name, point, ios);
         let short = instructions(&program, &args(IOS), stop)?;
         let long = if short.is_some() { instructions(&program, &args(2 * IOS), stop)? } else { None };

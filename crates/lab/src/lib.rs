@@ -10,18 +10,20 @@
 //! | [`point`] | the parameters of one measurement, as text and back |
 //! | [`report`] | results: the JSON, and what a verdict is worked out from |
 //! | [`exp`] | the experiments |
+//! | [`wq`] | a flood of small work for worker pools, as they were and are |
 //! | [`drive`], [`meter`] | the loop of a thread; what a turn takes beside its I/O |
 //! | [`run`], [`turns`], [`interval`] | a run: its order, arms in turns, medians and intervals |
 //! | [`instructions`] | instructions per I/O, under valgrind |
 //! | [`model`] | what more cores than this machine has would do: a prediction |
 //! | [`machine`] | the machine that a run ran on |
-//! | [`table`] | the terminal |
+//! | [`table`], [`html`] | the terminal, and the page |
 
 pub mod drive;
 pub mod exp;
 pub mod experiment;
 #[cfg(test)]
 mod fake;
+pub mod html;
 pub mod instructions;
 pub mod interval;
 pub mod machine;
@@ -32,6 +34,7 @@ pub mod report;
 pub mod run;
 pub mod table;
 pub mod turns;
+pub mod wq;
 
 pub use experiment::{ArmInfo, ArmRun, Experiment, Lab, Role, Scale, Turn, TurnEnd};
 pub use point::{Point, Value};

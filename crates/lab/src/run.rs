@@ -11,7 +11,7 @@ use sheave_load::cpu;
 
 use crate::LabError;
 use crate::exp;
-use crate::experiment::{Axis, Experiment, HeadlineRow, Lab, Metric, Sweep, Turn, TurnEnd};
+use crate::experiment::{Axis, Experiment, HeadlineRow, Lab, Metric, PublishedOnly, Sweep, Turn, TurnEnd};
 use crate::machine::{self, Machine};
 use crate::point::Point;
 use crate::report::{ExperimentReport, InstructionRow, LabReport, Row, SweepReport};
@@ -193,6 +193,13 @@ impl Runner<'_> {
             self.show.row(&part, &row);
             report.headline.push(row);
         }
+        if self.plan.point.is_none() && !self.lab.stopped() {
+            for only in experiment.published_only() {
+                let row = published_only(&only, work.arms);
+                self.show.row(&part, &row);
+                report.headline.push(row);
+            }
+        }
         for sweep in &work.sweeps {
             self.sweep(experiment, sweep, &work.arms_of(sweep), &mut report)?;
         }
@@ -285,6 +292,18 @@ impl Runner<'_> {
 
     fn say(&mut self, what: &str) {
         self.show.progress(self.done, self.total, what);
+    }
+}
+
+/// A row with a gap in the place of our figures.
+fn published_only(only: &PublishedOnly, arms: usize) -> Row {
+    Row {
+        label: only.label.into(),
+        x: 0.0,
+        point: Point::default(),
+        published: Some(only.published),
+        arms: vec![None; arms],
+        command: format!("not measured here: {}", only.why),
     }
 }
 

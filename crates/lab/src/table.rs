@@ -117,8 +117,8 @@ fn prediction(prediction: &Prediction) -> String {
             fit.off_percent
         );
     }
-    if prediction.curves.is_empty() {
-        text.push_str("    the model is off by more than 10 % here, so its curves are not shown\n");
+    if let Some(why) = &prediction.not_shown {
+        paragraph(&mut text, "    ", &format!("its curves are not shown: {why}"));
     }
     for curve in &prediction.curves {
         let places = curve.points.iter().map(|&(cores, iops)| format!("{cores}: {}", figure(iops, Metric::IOPS)));

@@ -18,6 +18,13 @@ pub fn audit(pool: &Pool) -> Result<(), String> {
         let open = pool.open_volume(name).map_err(|error| format!("opening '{name}': {error}"))?;
         let extents = open.extents(0, volume.size_bytes).map_err(|error| format!("extents of '{name}': {error}"))?;
         covers(&volume, &extents)?;
+        // What writes that failed left beyond the end of a volume that grows.
+        let beyond =
+            open.extents(volume.size_bytes, u64::MAX).map_err(|error| format!("extents of '{name}': {error}"))?;
+        if let Some(extent) = beyond.iter().find(|one| one.kind == ExtentKind::Data) {
+            return Err(format!("'{name}' has data beyond its end: {extent:?}"));
+        }
+        let extents = [extents, beyond].concat();
         for unit in units(&extents, info.unit_bytes) {
             *owners.entry(unit).or_default() += 1;
         }

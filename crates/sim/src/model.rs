@@ -13,10 +13,12 @@
 //! - R5: a snapshot holds what had ended before the call, durable; of what was under way, anything.
 //! - R6: what was never written, or was cut off and grown again, is zero.
 //! - R7: what was found after a crash stays.
+//! - R8: a volume that grows has the size that its writes gave it; what a crash leaves of that is in `size`.
 
 mod cell;
 mod change;
 mod compare;
+mod size;
 
 use std::collections::BTreeMap;
 
@@ -26,6 +28,7 @@ pub use compare::{Observed, ObservedVolume};
 use crate::disk::SECTOR;
 use crate::tag::Value;
 use cell::{Cell, Entry};
+use size::Growth;
 
 /// Something that happens to a pool.
 #[derive(Clone, Debug)]
@@ -84,14 +87,35 @@ pub struct Volume {
     pub snapshot: bool,
     /// Number of the volume that it comes from, over however many copies.
     pub family: u32,
-    /// Size in bytes.
+    /// Size in bytes, as readers see it.
     pub size: u64,
+    /// What writes may make of it.
+    pub max: Option<u64>,
+    growth: Growth,
+    /// Up to the size, or to the largest.
     cells: Vec<Cell>,
 }
 
 impl Volume {
-    fn new(id: u32, size: u64) -> Volume {
-        Volume { id, snapshot: false, family: id, size, cells: vec![Cell::zero(); (size / SECTOR as u64) as usize] }
+    fn new(id: u32, size: u64, max: Option<u64>) -> Volume {
+        let mut volume =
+            Volume { id, snapshot: false, family: id, size, max, growth: Growth::default(), cells: Vec::new() };
+        volume.settle_size(size);
+        volume
+    }
+
+    /// This size for sure; what lies beyond it is zero.
+    fn settle_size(&mut self, size: u64) {
+        let cells = |bytes: u64| (bytes / SECTOR as u64) as usize;
+        (self.size, self.growth) = (size, Growth::settled(size));
+        self.cells.truncate(cells(size));
+        self.cells.resize(cells(self.max.unwrap_or(size).max(size)), Cell::zero());
+    }
+
+    /// The end of the writes to it, those under way included.
+    #[must_use]
+    pub fn reach(&self) -> u64 {
+        self.growth.reach().max(self.size)
     }
 
     /// What a reader may see in a sector, who began to read at `since`.
@@ -119,6 +143,12 @@ struct OpenWrite {
     value: Value,
     issued: u64,
     dsync: bool,
+}
+
+impl OpenWrite {
+    fn is(&self, other: &OpenWrite) -> bool {
+        self.issued == other.issued
+    }
 }
 
 /// What may be where.
@@ -198,6 +228,9 @@ impl Model {
                 let (issued, dsync) = (self.now, *dsync);
                 let write =
                     OpenWrite { volume: *volume, sector: *sector, sectors: *sectors, value: *value, issued, dsync };
+                if let Some(volume) = self.volume_mut(write.volume).filter(|volume| volume.max.is_some()) {
+                    volume.growth.issue(&write, volume.size);
+                }
                 self.each_cell(&write, |cell| cell.issue(Entry::issued(write.value, issued)));
                 self.writes.insert(*op, write);
             }
@@ -205,6 +238,14 @@ impl Model {
                 let Some(write) = self.writes.remove(op) else { return };
                 let (now, horizon) = (self.now, self.horizon());
                 self.each_cell(&write, |cell| cell.end(&write, now, *ok, horizon));
+                if let Some(volume) = self.volume_mut(write.volume).filter(|volume| volume.max.is_some()) {
+                    let end = (volume.size / SECTOR as u64) as usize;
+                    if !*ok {
+                        // Nobody sees what it did beyond the end.
+                        volume.cells.iter_mut().skip(end).for_each(|cell| cell.withdraw(&write));
+                    }
+                    volume.size = volume.growth.end(&write, now, *ok, volume.size);
+                }
             }
             Event::Sync { op, volume } => {
                 self.syncs.insert(*op, (*volume, self.now));
@@ -214,7 +255,10 @@ impl Model {
                 if *ok {
                     let horizon = self.horizon();
                     let covered = self.volumes.values_mut().filter(|one| volume.is_none_or(|id| id == one.id));
-                    covered.for_each(|one| one.cells.iter_mut().for_each(|cell| cell.sync(since, horizon)));
+                    covered.for_each(|one| {
+                        one.growth.sync(since);
+                        one.cells.iter_mut().for_each(|cell| cell.sync(since, horizon));
+                    });
                 }
             }
             Event::Change(change) => self.changing = Some((change.clone(), self.now)),

@@ -20,7 +20,7 @@ pub fn observe(pool: &Pool, disk: &Image, seed: u64) -> Result<Observed, String>
             return Err(format!("'{}' has {size} bytes; the list says {}", info.name, info.size_bytes));
         }
         let sectors = sectors(&volume, disk, seed).map_err(|why| format!("reading '{}': {why}", info.name))?;
-        found.insert(info.name, ObservedVolume { size, snapshot: info.snapshot, sectors });
+        found.insert(info.name, ObservedVolume { size, max: info.max_size_bytes, snapshot: info.snapshot, sectors });
     }
     Ok(found)
 }

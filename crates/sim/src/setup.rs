@@ -65,6 +65,8 @@ pub struct Setup {
     pub max_volume_bytes: u64,
     /// Of a hundred requests, those that are long and anywhere.
     pub long: u64,
+    /// Of a hundred volumes, those that grow.
+    pub growing: u64,
     /// The disk.
     pub disk: DiskOptions,
     /// The operations.
@@ -117,6 +119,7 @@ impl Setup {
             max_volumes,
             max_volume_bytes: if bulk { 1 << 20 } else { max_volume_bytes.min(2 << 20) },
             long: if small || bulk { 60 } else { 10 },
+            growing: *Rng::new(seed).fork(0x96f).pick(&[0, 0, 40, 100]),
             disk,
             mix,
             skip,

@@ -42,7 +42,7 @@ impl Default for Counters {
 /// A request under way.
 #[derive(Clone, Copy, Debug)]
 enum Pending {
-    Write { len: u64 },
+    Write { len: u64, grows: bool },
     Read { volume: u32, sector: u64, since: u64 },
     Sync,
 }
@@ -215,10 +215,12 @@ impl World {
         let Some(pending) = self.pending.remove(&op) else { return Err(format!("request {op} ended twice")) };
         self.note(format!("request {op} has ended: {status}"));
         match pending {
-            Pending::Write { len } => {
+            Pending::Write { len, grows } => {
                 self.record(Event::Wrote { op, ok: status.is_ok() });
                 match status {
                     Status::Ok => Ok(()),
+                    // It has given back what it had.
+                    Status::NoSpc if grows => self.note_refused(),
                     Status::NoSpc => self.check_full(len),
                     status => Err(format!("write {op} failed: {status}")),
                 }
@@ -249,6 +251,11 @@ impl World {
                 return Err(format!("read {op} of volume {volume}, sector {sector}: {seen}; may be there: {may:?}"));
             }
         }
+        Ok(())
+    }
+
+    fn note_refused(&mut self) -> Result<(), String> {
+        self.refused += 1;
         Ok(())
     }
 
@@ -286,7 +293,11 @@ impl World {
         let closed = || PoolError::Invalid { what: "the pool is closed".into(), fix: "Open it".into() };
         let pool = self.pool.clone().ok_or_else(closed)?;
         match change {
-            Change::Create { name, size, .. } => pool.create_volume(name, *size).map(drop),
+            Change::Create { name, size, max: None, .. } => pool.create_volume(name, *size).map(drop),
+            Change::Create { name, size, max: Some(max), .. } => {
+                pool.create_growing_volume(name, *size, *max).map(drop)
+            }
+            Change::Limit { name, max } => pool.set_max_size(name, *max),
             Change::Copy { source, name, snapshot: true, .. } => pool.snapshot(source, name),
             Change::Copy { source, name, .. } => pool.clone_volume(source, name),
             Change::Rollback { name, snapshot } => pool.rollback(name, snapshot),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sheave_sim::disk::Lie;
 use sheave_sim::explore::{Plan, Report, explore, shrink};
+use sheave_sim::setup::Setup;
 
 /// Crash points of each of the tests that look for trouble.
 const POINTS: u64 = 700;
@@ -118,4 +119,48 @@ fn a_disk_whose_flush_is_late_is_found_out() {
 #[test]
 fn a_disk_that_forgets_fua_is_found_out() {
     finds_out(Lie::FuaIsVolatile);
+}
+
+/// Pools all of whose volumes grow as they are written.
+fn growing(first: u64, ops: usize, cuts: usize, change: impl Fn(&mut Setup)) -> Report {
+    let mut total = Report::default();
+    let first = sheave_testkit::seeds(1).start * 1_000 + first;
+    for seed in first.. {
+        let mut plan = Plan::new(seed, ops, cuts);
+        plan.setup.growing = 100;
+        change(&mut plan.setup);
+        match explore(&plan) {
+            Ok(report) => total.crashes += report.crashes,
+            Err(failure) => panic!("{}", shrink(&plan, failure, Duration::from_secs(20))),
+        }
+        if total.crashes >= POINTS {
+            return total;
+        }
+    }
+    unreachable!("there are enough seeds")
+}
+
+/// V23, V24: no size without its data, and none smaller than what was flushed.
+#[test]
+fn volumes_that_grow_cut_at_every_step() {
+    growing(1_000, 25, 400, |_| ());
+    growing(1_040, 40, 400, |setup| *setup = setup.clone().with_checksums());
+}
+
+#[test]
+fn volumes_that_grow_cut_often() {
+    growing(1_100, 120, 60, |_| ());
+    growing(1_200, 300, 60, |setup| *setup = setup.clone().with_checksums());
+}
+
+/// Many small units between two flushes: a commit of many blocks that did not all arrive is not there at all.
+#[test]
+fn volumes_that_grow_in_commits_of_many_blocks() {
+    growing(1_300, 60, 120, |setup| {
+        (setup.unit_bytes, setup.size_bytes, setup.journal_bytes) = (4096, 24 << 20, 256 << 10);
+        (setup.max_volume_bytes, setup.max_volumes, setup.long) = (2 << 20, 2, 190);
+        (setup.mix.write, setup.mix.sync, setup.mix.pool_sync) = (60, 2, 1);
+        (setup.mix.copy, setup.mix.resize, setup.mix.delete, setup.mix.turn) = (0, 1, 0, 90);
+        (setup.mix.create, setup.mix.reopen, setup.mix.rename) = (1, 0, 0);
+    });
 }

@@ -256,6 +256,15 @@ fn a_cancel_ends_it_also_while_it_waits() {
     pool.snapshot("v", "s").expect("graces end");
 }
 
+/// Ends the other threads, also when the test fails.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Writers, discards, snapshots, clones, rollbacks, deletes and checkpoints without end: all is well, and that is what
 /// the scrubs say.
 #[test]
@@ -268,6 +277,7 @@ fn a_scrub_under_load_finds_nothing_that_is_not_there() {
         }
         let (stop, writes) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
+            let _stop = StopOnDrop(&stop);
             for (at, name) in ["a", "b"].into_iter().enumerate() {
                 let (volume, stop, writes) = (pool.open_volume(name).expect("it is there"), &stop, &writes);
                 scope.spawn(move || churn(volume, seed * 7 + at as u64 + 1, stop, writes));
@@ -298,7 +308,6 @@ fn a_scrub_under_load_finds_nothing_that_is_not_there() {
                 assert!(report.is_clean(), "seed {seed}, scrub {scrubs}: {:?}", report.findings);
                 scrubs += 1;
             }
-            stop.store(true, Ordering::Relaxed);
         });
         let quiet = scrub(&pool);
         assert_eq!((quiet.found, quiet.busy_bytes, pool.info().checksum_errors), (0, 0, 0));

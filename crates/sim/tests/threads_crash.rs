@@ -175,7 +175,7 @@ fn run(seed: u64, unit_bytes: u64) {
     let size = BLOCKS * BLOCK;
     let volume: Arc<dyn File> = Arc::new(pool.create_volume("v", size).expect("created"));
     let mut model = Model::new();
-    model.apply(&Event::Change(Change::Create { name: "v".into(), id: VOLUME, size }));
+    model.apply(&Event::Change(Change::Create { name: "v".into(), id: VOLUME, size, max: None }));
     model.apply(&Event::Changed { ok: true });
     let (from, events) = (disk.time(), Mutex::new(Vec::new()));
     let story = Story { disk, events, next: AtomicU64::new(1), stop: AtomicBool::new(false) };

@@ -13,6 +13,7 @@ use sheave_base::status::Status;
 use sheave_blk::ctx::EndIo;
 use sheave_iomap::CompletionPlan;
 use sheave_iomap::dio;
+use sheave_iomap::dio::open_file::COUNT_FLAGS;
 use sheave_iomap::kiocb::IOCB_USE_POS;
 
 use crate::core::Core;
@@ -34,9 +35,24 @@ impl EndIo for Core {
         }
         if req.kiocb.plan == CompletionPlan::Inline && status.is_ok() {
             let res = req.kiocb.len as i32;
-            self.finish(slot, res);
+            // One look for both, for almost all have neither.
+            if req.rflags & (SLOW | REQ_COUNTED) != 0 {
+                let (file, flags, slow) = (req.file, req.kiocb.flags & COUNT_FLAGS, req.rflags & SLOW != 0);
+                self.uncount_later(file, flags);
+                if slow {
+                    return self.finish_slow(slot, res);
+                }
+            }
+            self.finish_plain(slot, res);
         } else {
             self.tasks.push_back(slot);
+        }
+    }
+
+    #[inline(always)]
+    fn end_poll(&mut self) {
+        if self.ended.ios != 0 {
+            self.uncount_ended();
         }
     }
 }
@@ -46,17 +62,38 @@ impl Core {
     #[inline(always)]
     pub(crate) fn finish(&mut self, slot: u32, res: i32) {
         let req = &mut self.reqs[slot];
-        // One look for both, for almost all have neither.
         if req.rflags & (SLOW | REQ_COUNTED) != 0 {
             self.files.uncount(req.file, &mut req.kiocb);
             if req.rflags & SLOW != 0 {
                 return self.finish_slow(slot, res);
             }
         }
+        self.finish_plain(slot, res);
+    }
+
+    /// What has nothing that [`Core::finish_slow`] is for.
+    #[inline(always)]
+    fn finish_plain(&mut self, slot: u32, res: i32) {
         let req = &self.reqs[slot];
         let cqe = Cqe { user_data: req.user_data, res, flags: 0 };
         self.post(cqe, None);
         self.reqs.free(slot);
+    }
+
+    /// An I/O of a file has ended inline: uncounted at the end of the poll, with those like it.
+    #[inline(always)]
+    fn uncount_later(&mut self, file: u32, flags: u16) {
+        if self.ended.file != file || self.ended.flags != flags {
+            self.uncount_ended();
+            (self.ended.file, self.ended.flags) = (file, flags);
+        }
+        self.ended.ios += 1;
+    }
+
+    #[inline(never)]
+    fn uncount_ended(&mut self) {
+        let ios = std::mem::take(&mut self.ended.ios);
+        self.files.uncount_many(self.ended.file, self.ended.flags, ios);
     }
 
     #[cold]

@@ -14,7 +14,7 @@ use crate::cqe::{Cqe, LateCompletions};
 use crate::io_wq::RingWq;
 use crate::prep::Owned;
 use crate::queues::Queues;
-use crate::req::{Ident, ReqTable};
+use crate::req::{Ident, NO_FILE, ReqTable};
 use crate::rsrc::{BufTable, Fd, FileTable};
 use crate::submit::Chain;
 use crate::timers::Timers;
@@ -39,6 +39,16 @@ pub(crate) struct Deferred {
     pub(crate) drain: bool,
 }
 
+/// I/Os that ended inline, one after the other, and are counted in the same place: uncounted together, at the end of the
+/// poll that ended them.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) file: u32,
+    /// Of their kiocbs, those that say where they are counted.
+    pub(crate) flags: u16,
+    pub(crate) ios: u32,
+}
+
 /// The state of a ring.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -48,6 +58,7 @@ pub(crate) struct Core {
     pub(crate) reqs: ReqTable,
     pub(crate) cold: Box<[Cold]>,
     pub(crate) files: FileTable,
+    pub(crate) ended: Ended,
     pub(crate) bufs: BufTable,
     /// CQEs that found the CQ full, in order; bounded by `overflow_max` (submission stops there).
     pub(crate) overflow: VecDeque<(Cqe, Option<Owned>)>,
@@ -115,6 +126,7 @@ impl Core {
             reqs: ReqTable::new(slots),
             cold: (0..slots).map(|_| Cold::default()).collect(),
             files: FileTable::default(),
+            ended: Ended { file: NO_FILE, flags: 0, ios: 0 },
             bufs: BufTable::default(),
             // Every slot may still complete when submission stops.
             overflow: VecDeque::with_capacity(overflow_max + room),

@@ -142,6 +142,14 @@ impl FileTable {
         }
     }
 
+    /// So many I/Os of a file, with these flags of their kiocbs, have ended for good.
+    #[inline]
+    pub(crate) fn uncount_many(&self, at: u32, flags: u16, ios: u32) {
+        if let Some(file) = self.get(at as usize) {
+            file.uncount_many(flags, ios);
+        }
+    }
+
     pub(crate) fn ring(&self, at: usize) -> Option<&RingHandle> {
         match &self.slots.get(at)?.as_ref()?.entry {
             Entry::Ring(ring) => Some(ring),

@@ -22,10 +22,11 @@ impl State {
         match record {
             Record::Set { volume, unit, phys, written } => self.apply_set(*volume, *unit, *phys, written),
             Record::Run { volume, unit, count, phys } => self.apply_run(*volume, *unit, *count, *phys),
-            Record::Create { volume, size, max_size, created, name } => {
+            Record::Create { volume, grows, size, max_size, created, name } => {
                 let entry = VolumeEntry {
                     id: *volume,
                     snapshot: false,
+                    grows: *grows,
                     size: *size,
                     max_size: *max_size,
                     created: *created,
@@ -37,11 +38,12 @@ impl State {
                 };
                 self.insert(&entry)
             }
-            Record::Copy { volume, source, snapshot, size, max_size, created, name } => {
+            Record::Copy { volume, source, snapshot, grows, size, max_size, created, name } => {
                 let Some(from) = self.table.get(*source) else { return Ok(()) };
                 let entry = VolumeEntry {
                     id: *volume,
                     snapshot: *snapshot,
+                    grows: *grows,
                     size: *size,
                     max_size: *max_size,
                     created: *created,
@@ -64,6 +66,12 @@ impl State {
                 _ => Ok(()),
             },
             Record::Resize { volume, size } => self.apply_resize(*volume, *size),
+            Record::Limit { volume, max_size } => {
+                if let Some(vol) = self.table.get(*volume) {
+                    vol.core.set_max_size(*max_size);
+                }
+                Ok(())
+            }
             Record::Delete { volume } => {
                 if let Some(mut vol) = self.detach(*volume) {
                     while self.drop_some(&mut vol) {}
@@ -151,9 +159,9 @@ impl State {
     }
 
     fn apply_resize(&mut self, volume: u32, size: u64) -> Result<(), Status> {
-        let Some(vol) = self.table.get_mut(volume) else { return Ok(()) };
+        let Some(vol) = self.table.get(volume) else { return Ok(()) };
         let core = Arc::clone(&vol.core);
-        vol.max_size = vol.max_size.max(size);
+        core.set_max_size(core.max_size().max(size));
         let shrinks = size < core.size();
         core.set_size(size);
         if shrinks {
@@ -185,10 +193,11 @@ impl State {
 
     fn apply_rollback(&mut self, volume: u32, source: u32) -> Result<(), Status> {
         let (Some(vol), Some(from)) = (self.table.get(volume), self.table.get(source)) else { return Ok(()) };
-        let (core, size, slots) = (Arc::clone(&vol.core), from.core.size(), vol.slots);
+        let (core, size, max_size, slots) = (Arc::clone(&vol.core), from.core.size(), from.core.max_size(), vol.slots);
         for slot in 0..slots {
             self.tree.drop_slot(&core.top, slot as u32);
         }
+        core.set_max_size(max_size);
         core.set_size(size);
         self.share(source, volume)
     }

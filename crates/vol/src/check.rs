@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`report`] | what a check tells |
 //! | [`model`] | the pool in memory: maps, and what a journal record does to them |
-//! | `walk` | reading everything the superblock reaches |
+//! | `ahead` | reading every page, many at once |
+//! | `walk` | understanding everything the superblock reaches |
 //! | `replay` | the journal |
 //! | `volumes`, `owners` | volumes against each other and their maps; who has which unit |
 //! | `repair` | writing what the findings have made of the pool |
@@ -18,6 +19,7 @@
 //! - C2: each finding mends the model as its `repair` says; a repair writes the model, and nothing else.
 //! - C3: a repair that is interrupted at any point leaves the pool as it was, or repaired.
 
+mod ahead;
 pub(crate) mod model;
 mod owners;
 mod repair;
@@ -28,12 +30,13 @@ mod walk;
 
 use std::collections::HashSet;
 
-pub use report::{CheckOptions, CheckReport, Finding, FindingKind, Place, Totals};
+pub use report::{CheckOptions, CheckProgress, CheckReport, Finding, FindingKind, Place, Totals};
 
 use crate::block::Block;
 use crate::block_io::DeviceIo;
 use crate::damage::Damage;
-use crate::format::{BLOCK, SUPERBLOCKS};
+use crate::format::{BLOCK, BLOCK_BYTES, SUPERBLOCKS};
+use crate::info::MemberInfo;
 use crate::page::label;
 use crate::superblock::{Geometry, Superblock, choose};
 use crate::{BlockIo, PoolError};
@@ -44,13 +47,23 @@ use walk::Walk;
 /// Checks the pool that lies on these bytes. An error is a failure of the check itself; what is wrong with the pool is
 /// in the report. Nobody else may write to it meanwhile.
 pub fn check(io: &dyn BlockIo, options: &CheckOptions) -> Result<CheckReport, PoolError> {
-    let mut look = look(io)?;
+    check_with(io, options, &mut |_| ())
+}
+
+/// The same, telling how far it is.
+pub fn check_with(
+    io: &dyn BlockIo,
+    options: &CheckOptions,
+    tell: &mut dyn FnMut(CheckProgress),
+) -> Result<CheckReport, PoolError> {
+    let mut progress = Progress { at: CheckProgress::default(), tell };
+    let mut look = look(io, &mut progress)?;
     let wanted = options.repair && !look.report.is_clean() && look.report.is_repairable();
     if let Some(found) = look.found.as_ref().filter(|_| wanted) {
         let used = |unit: u64| found.in_use.contains(&unit);
         let repair = Repair { io, sb: &found.sb, next_seq: found.next_seq, labels: &found.labels, used: &used };
         repair.write(&found.model)?;
-        verify(io)?;
+        verify(io, &mut progress)?;
         look.report.repaired = true;
     }
     Ok(look.report)
@@ -61,9 +74,37 @@ pub fn check_device(device: &sheave_blk::Device, options: &CheckOptions) -> Resu
     check(&DeviceIo::new(device)?, options)
 }
 
+/// The same, telling how far it is.
+pub fn check_device_with(
+    device: &sheave_blk::Device,
+    options: &CheckOptions,
+    tell: &mut dyn FnMut(CheckProgress),
+) -> Result<CheckReport, PoolError> {
+    check_with(&DeviceIo::new(device)?, options, tell)
+}
+
+/// How far a check is.
+struct Progress<'a> {
+    at: CheckProgress,
+    tell: &'a mut dyn FnMut(CheckProgress),
+}
+
+impl Progress<'_> {
+    /// So much more is to be read.
+    fn more(&mut self, bytes: u64) {
+        self.at.total_bytes += bytes;
+    }
+
+    /// So much of it is.
+    fn done(&mut self, bytes: u64) {
+        self.at.done_bytes += bytes;
+        (self.tell)(self.at);
+    }
+}
+
 /// A repaired pool must be clean; if not, that is told with what is wrong.
-fn verify(io: &dyn BlockIo) -> Result<(), PoolError> {
-    let after = look(io)?.report;
+fn verify(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<(), PoolError> {
+    let after = look(io, progress)?.report;
     let Some(first) = after.findings.first() else { return Ok(()) };
     Err(PoolError::Damaged {
         what: "the pool, after the repair,".into(),
@@ -87,16 +128,21 @@ struct Found {
     in_use: HashSet<u64>,
 }
 
-fn look(io: &dyn BlockIo) -> Result<Look, PoolError> {
+fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError> {
     let mut report = CheckReport::default();
     let Some(sb) = superblocks(io, &mut report) else { return Ok(Look { report, found: None }) };
+    let journal_bytes = u64::from(sb.journal_blocks) * BLOCK_BYTES;
+    progress.more(journal_bytes);
     report.uuid = Some(sb.pool.iter().map(|byte| format!("{byte:02x}")).collect());
+    report.members =
+        sb.members.iter().map(|&(start_bytes, size_bytes)| MemberInfo { start_bytes, size_bytes }).collect();
     let geometry = sb.geometry();
     let labels = member_labels(io, &sb, &mut report);
     let mut walk = Walk::new(io, &sb);
-    let mut model = walk.read()?;
+    let mut model = walk.read(progress)?;
     let volumes_read = model.volumes.len();
     let replayed = replay::replay(io, &sb, &mut model)?;
+    progress.done(journal_bytes);
     report.notes.extend(replayed.notes);
     if replayed.superblock_lost {
         // The tree of a superblock that is not the newest is overwritten here and there: its damage would say nothing.
@@ -164,7 +210,7 @@ fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<Superblock>
     let slots = SUPERBLOCKS.map(|address| {
         let mut block: Block = [0; BLOCK];
         match io.read(address, &mut block) {
-            Ok(()) => (Superblock::decode(&block, address, io.size_bytes()), None),
+            Ok(()) => (Superblock::decode(&block, address, u64::MAX), None),
             Err(status) => (Err(Damage::Blank), Some(status)),
         }
     });
@@ -204,6 +250,12 @@ fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<Superblock>
                     let repair = Some("Write it anew, after the newer".to_owned());
                     report.findings.push(finding(slot, FindingKind::SuperblocksDiffer, means, repair));
                 }
+            }
+            if let Some((what, fix)) = sb.missing_from(io.size_bytes()) {
+                report.findings.clear();
+                let slot = usize::from(sb.slot() != 0);
+                report.findings.push(finding(slot, FindingKind::NoPool, format!("{what}. {fix}"), None));
+                return None;
             }
             Some(sb)
         }
@@ -247,7 +299,7 @@ fn member_labels(io: &dyn BlockIo, sb: &Superblock, report: &mut CheckReport) ->
             Ok(()) => match label::verify(&block, sb, number) {
                 Ok(()) => continue,
                 Err(damage) => {
-                    let swapped = matches!(damage, Damage::Foreign | Damage::Misplaced { .. } | Damage::Kind { .. });
+                    let swapped = !matches!(damage, Damage::Checksum { .. } | Damage::Blank | Damage::Alien);
                     (damage.to_string(), swapped)
                 }
             },

@@ -104,7 +104,14 @@ impl PoolInner {
         }
         let State { tree, .. } = &mut *state;
         tree.pages.put(&plan.replaced, &mut tree.units);
-        state.sb = plan.sb.twin();
+        // The pool may have grown meanwhile: the next checkpoint says it.
+        state.sb = Superblock {
+            total_units: state.sb.total_units,
+            members: std::mem::take(&mut state.sb.members),
+            labels: state.sb.labels,
+            low_water: state.sb.low_water,
+            ..plan.sb.twin()
+        };
         state.durable_seq = state.durable_seq.max(state.sb.replay_seq);
         state.failed = clean;
         self.committed(&mut state, plan.taken);

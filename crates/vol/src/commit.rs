@@ -55,6 +55,7 @@ pub(crate) struct Taken {
     pub(crate) units: Vec<(u32, u64)>,
     pub(crate) recorded: Vec<(u32, u64)>,
     pub(crate) pending: Vec<Record>,
+    pub(crate) grown: Vec<u32>,
     pub(crate) freed: Freed,
 }
 
@@ -177,6 +178,9 @@ impl PoolInner {
         for record in &state.pending {
             commit.push(&self.geometry, record);
         }
+        for record in state.grown.iter().filter_map(|id| state.size_of(*id)) {
+            commit.push(&self.geometry, &record);
+        }
         for &(volume, unit) in &state.dirty {
             if let Some(record) = state.record_of(volume, unit) {
                 commit.push(&self.geometry, &record);
@@ -218,7 +222,31 @@ impl Progress {
 impl State {
     /// Whether there is nothing to record.
     pub(crate) fn is_clean(&self) -> bool {
-        self.dirty.is_empty() && self.pending.is_empty()
+        self.dirty.is_empty() && self.pending.is_empty() && self.grown.is_empty()
+    }
+
+    /// The size of a volume, for the journal; none if it has gone.
+    fn size_of(&self, volume: u32) -> Option<Record> {
+        let size = self.table.get(volume)?.core.size();
+        Some(Record::Resize { volume, size })
+    }
+
+    /// The size of a volume has grown, and units of it with it: both are for the same commit.
+    pub(crate) fn list_grown(&mut self, volume: u32) {
+        if let Some(vol) = self.table.get_mut(volume)
+            && !vol.grown
+        {
+            vol.grown = true;
+            self.grown.push(volume);
+        }
+    }
+
+    /// Takes a volume off the list of those that have grown; its record, if it was there.
+    pub(crate) fn unlist_grown(&mut self, volume: u32) -> Option<Record> {
+        let vol = self.table.get_mut(volume).filter(|vol| vol.grown)?;
+        vol.grown = false;
+        self.grown.retain(|id| *id != volume);
+        self.size_of(volume)
     }
 
     /// Where a volume's unit is, as it is now, if there is a leaf for it.
@@ -247,8 +275,15 @@ impl State {
                 self.tree.store(place, entry.without(Entry::LISTED));
             }
         }
+        let grown = std::mem::take(&mut self.grown);
+        for id in &grown {
+            if let Some(vol) = self.table.get_mut(*id) {
+                vol.grown = false;
+            }
+        }
         Taken {
             units,
+            grown,
             recorded: std::mem::take(&mut self.recorded),
             pending: std::mem::take(&mut self.pending),
             freed: std::mem::take(&mut self.tree.freed),
@@ -268,6 +303,7 @@ impl State {
         }
         taken.pending.append(&mut self.pending);
         self.pending = taken.pending;
+        taken.grown.into_iter().for_each(|id| self.list_grown(id));
         self.recorded.append(&mut taken.recorded);
         let since = std::mem::replace(&mut self.tree.freed, taken.freed);
         self.tree.freed.append(since);

@@ -29,6 +29,14 @@ pub enum PoolError {
         /// How to mend it.
         fix: String,
     },
+    /// The devices given are not the members of the pool.
+    #[error("{what}. {fix}")]
+    Members {
+        /// Which one is missing, or another.
+        what: String,
+        /// How to mend it.
+        fix: String,
+    },
     /// A metadata block is damaged.
     #[error("{what} at byte {at} is damaged: {why}. Run 'sheave pool check' to see what it means")]
     Damaged {

@@ -95,8 +95,10 @@ pub const SUMS_CRC32C: u32 = 1;
 
 /// A volume that cannot be written.
 pub const VOLUME_SNAPSHOT: u32 = 1;
+/// A volume that writes beyond its end make larger.
+pub const VOLUME_GROWS: u32 = 2;
 /// All flags of volumes.
-pub const VOLUME_FLAGS: u32 = VOLUME_SNAPSHOT;
+pub const VOLUME_FLAGS: u32 = VOLUME_SNAPSHOT | VOLUME_GROWS;
 
 /// First part of every metadata block.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -181,6 +183,8 @@ pub struct SuperblockBody {
     pub low_water: U64,
     /// The same in percent of the pool; 0 in both: there is no mark.
     pub low_water_percent: U32,
+    /// Generations of the members' labels; 0 for the first, which has none, and for those of the formatting.
+    pub labels: [U64; MAX_MEMBERS],
 }
 
 /// A member of a concatenation.
@@ -199,7 +203,7 @@ pub struct Member {
 pub struct LabelBody {
     /// Where the member begins in the pool.
     pub start: U64,
-    /// Its bytes.
+    /// Its bytes when the label was written; the last member may have grown since.
     pub len: U64,
 }
 
@@ -265,6 +269,8 @@ pub mod record_kind {
     pub const ORIGIN: u8 = 9;
     /// Regions that will be written to.
     pub const INTENT: u8 = 10;
+    /// Another largest size.
+    pub const LIMIT: u8 = 11;
 }
 
 /// First part of every record. Records begin at multiples of 8 bytes.
@@ -309,7 +315,7 @@ pub struct RunBody {
 pub struct CreateBody {
     /// Bytes; of a copy: those of the source.
     pub size: U64,
-    /// Most bytes it may be resized to.
+    /// Most bytes it may be resized to, or that writes may make it.
     pub max_size: U64,
     /// When, seconds since 1970.
     pub created: U64,
@@ -319,11 +325,11 @@ pub struct CreateBody {
     pub source: U32,
 }
 
-/// `RESIZE`, after the head.
+/// `RESIZE` and `LIMIT`, after the head.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ResizeBody {
-    /// Bytes.
+    /// Bytes; for `LIMIT` the most that writes may make it.
     pub size: U64,
 }
 
@@ -357,7 +363,7 @@ pub struct VolumeBody {
     pub flags: U32,
     /// Bytes.
     pub size: U64,
-    /// Most bytes it may be resized to.
+    /// Most bytes it may be resized to, or that writes may make it.
     pub max_size: U64,
     /// When it was made, seconds since 1970.
     pub created: U64,

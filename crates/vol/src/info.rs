@@ -68,6 +68,8 @@ pub struct PoolInfo {
     pub low_water_bytes: u64,
     /// Bytes of the journal.
     pub journal_bytes: u64,
+    /// The devices that it is made of, in order.
+    pub members: Vec<MemberInfo>,
     /// Volumes and snapshots.
     pub volumes: u32,
     /// Entries of all maps that have space; what snapshots share counts once.
@@ -84,6 +86,15 @@ pub struct PoolInfo {
     pub recovered: bool,
 }
 
+/// A device that a pool is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberInfo {
+    /// Where it begins in the pool.
+    pub start_bytes: u64,
+    /// What the pool has of it.
+    pub size_bytes: u64,
+}
+
 /// A volume or snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeInfo {
@@ -93,6 +104,8 @@ pub struct VolumeInfo {
     pub name: String,
     /// Size that users see.
     pub size_bytes: u64,
+    /// How large writes beyond its end may make it; `None` when they fail.
+    pub max_size_bytes: Option<u64>,
     /// Cannot be written.
     pub snapshot: bool,
     /// Name of the volume or snapshot that this was made of, while it exists.

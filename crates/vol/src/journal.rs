@@ -7,10 +7,11 @@
 //! every block of it names; the run is written only when all before it are durable.
 //!
 //! Invariants:
-//! - J1: [`scan`] gives the records of consecutive blocks from the first that the checkpoint does not contain.
+//! - J1: [`scan`] gives the records of consecutive commits from the first that the checkpoint does not contain.
 //! - J2: it ends silently only where a crash can have ended it. A commit was torn if no block of a later commit
 //!   follows: a later one was begun only after this one was durable. Otherwise acknowledged records are lost, and that
 //!   is told.
+//! - J3: a commit is replayed as a whole or not at all: of a torn one the first blocks may be there.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -176,12 +177,12 @@ impl JournalBlock {
 /// What the journal holds for a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scan {
-    /// Where the next commit would go: one beyond the last block to replay.
+    /// Where the next commit would go: one beyond the last commit to replay.
     pub next_seq: u64,
     /// Highest sequence number of any intact block of the pool; new blocks must be numbered above it or of a new
     /// incarnation.
     pub highest_seq: u64,
-    /// Why the run ended at `next_seq`, if the block there is not merely old.
+    /// Why the run ended, if the block where it did is not merely old.
     pub torn: Option<Damage>,
 }
 
@@ -237,7 +238,7 @@ pub enum Lost {
 }
 
 /// Reads the whole journal (`bytes` from [`JOURNAL_START`], as long as the superblock says) and gives the records to
-/// replay, in order, to `take` (J1, J2). After an error `take` may have been called; its effects are to be dropped.
+/// replay, in order, to `take` (J1, J2, J3). After an error `take` may have been called; its effects are to be dropped.
 pub fn scan(bytes: &[u8], sb: &Superblock, take: &mut dyn FnMut(Record)) -> Result<Scan, Lost> {
     let geometry = sb.geometry();
     let ring = Ring::of(sb);
@@ -261,15 +262,21 @@ pub fn scan(bytes: &[u8], sb: &Superblock, take: &mut dyn FnMut(Record)) -> Resu
     }
     let newest_first = ours().map(|block| block.first).max().unwrap_or(0);
     let mut seq = sb.replay_seq;
+    // Where the commit that is being read began, and its records (J3).
+    let (mut whole, mut records) = (seq, Vec::new());
     let torn = loop {
         let place = (seq % u64::from(ring.blocks)) as usize;
         let at = ring.address(seq);
         let damage = match decoded.get(place) {
             _ if seq - sb.replay_seq == u64::from(ring.blocks) => break None,
             Some(Ok(block)) if block.incarnation == sb.incarnation && block.seq == seq => {
-                match block.records(&blocks[place], &geometry, take) {
+                match block.records(&blocks[place], &geometry, &mut |record| records.push(record)) {
                     Ok(()) => {
                         seq += 1;
+                        if seq == block.first + u64::from(block.blocks) {
+                            records.drain(..).for_each(&mut *take);
+                            whole = seq;
+                        }
                         continue;
                     }
                     // Its checksum is right: this was written so, and is no torn write.
@@ -286,7 +293,7 @@ pub fn scan(bytes: &[u8], sb: &Superblock, take: &mut dyn FnMut(Record)) -> Resu
         }
         break Some(damage).filter(|damage| !matches!(damage, Damage::Stale { .. } | Damage::Blank | Damage::Foreign));
     };
-    Ok(Scan { next_seq: seq, highest_seq, torn })
+    Ok(Scan { next_seq: whole, highest_seq, torn })
 }
 
 #[cfg(test)]

@@ -44,11 +44,14 @@ pub(crate) mod sweep;
 pub mod volume;
 
 pub use block_io::BlockIo;
-pub use check::{CheckOptions, CheckReport, Finding, FindingKind, Place, Totals, check, check_device};
+pub use check::{
+    CheckOptions, CheckProgress, CheckReport, Finding, FindingKind, Place, Totals, check, check_device,
+    check_device_with, check_with,
+};
 pub use damage::Damage;
 pub use error::PoolError;
-pub use info::{Extent, ExtentKind, PoolInfo, SpaceNotice, SpaceState, VolumeInfo};
-pub use pool::{Checksum, CreateOptions, LowWater, OpenOptions, Pool, Watch, WhenFull};
+pub use info::{Extent, ExtentKind, MemberInfo, PoolInfo, SpaceNotice, SpaceState, VolumeInfo};
+pub use pool::{AddOptions, Checksum, CreateOptions, Found, LowWater, OpenOptions, Pool, Watch, WhenFull, join};
 pub use scrub::{RealClock, ScrubClock, ScrubOptions, ScrubPhase, ScrubProgress, ScrubReport};
 pub use volume::Volume;
 

@@ -85,16 +85,24 @@ impl World {
         limbo.committed(freed);
     }
 
+    /// Where a unit is, as the second of a batch.
+    fn plain(&self, volume: usize, unit: u64, write: bool) -> Option<u64> {
+        let mut at = [unit << 12; 2];
+        (self.map.lookup_many(&self.tops[volume], &mut at, 4096, write) == 2).then_some(at[1])
+    }
+
     /// A read of a ring: what the unit says when the I/O ends.
     fn read(&self, seat: &Seat, volume: usize, unit: u64) -> Option<u64> {
         seat.enter();
-        let mapping = self.map.lookup_read(&self.tops[volume], unit << 12, 4096);
+        let place = self.plain(volume, unit, false).or_else(|| {
+            let mapping = self.map.lookup_read(&self.tops[volume], unit << 12, 4096).ok();
+            mapping.filter(|mapping| mapping.kind == MappingKind::Mapped).map(|mapping| mapping.addr)
+        });
         let phase = seat.count();
         seat.leave();
         thread::yield_now();
-        let mapped = mapping.ok().filter(|mapping| mapping.kind == MappingKind::Mapped);
         // Relaxed: the grace orders it.
-        let seen = mapped.map(|mapping| self.units[(mapping.addr >> 12) as usize].load(Ordering::Relaxed));
+        let seen = place.map(|addr| self.units[(addr >> 12) as usize].load(Ordering::Relaxed));
         seat.uncount(phase);
         seen
     }
@@ -139,13 +147,14 @@ fn model_nothing_is_written_to_what_a_snapshot_has() {
                 let seat = Grace::seat(&world.grace);
                 for number in 10..13 {
                     seat.enter();
-                    let mapping = world.map.lookup_write(&world.tops[0], 0, 4096);
+                    let one = || world.map.lookup_write(&world.tops[0], 0, 4096).map(|mapping| mapping.addr);
+                    let place = world.plain(0, 0, true).or_else(one);
                     let phase = seat.count();
                     seat.leave();
                     thread::yield_now();
-                    if let Some(mapping) = mapping {
+                    if let Some(addr) = place {
                         // Relaxed: the grace orders it.
-                        world.units[(mapping.addr >> 12) as usize].store(number, Ordering::Relaxed);
+                        world.units[(addr >> 12) as usize].store(number, Ordering::Relaxed);
                     }
                     seat.uncount(phase);
                 }

@@ -10,7 +10,7 @@ use crate::damage::{Damage, require};
 use crate::format::record_kind as kinds;
 use crate::format::*;
 use crate::page::leaf::check_entry;
-use crate::page::table::is_name;
+use crate::page::table::{is_name, require_blocks, volume_flags};
 use crate::superblock::Geometry;
 
 /// Most words of written bits of an entry: units of 1 MiB.
@@ -45,9 +45,11 @@ pub enum Record {
     Create {
         /// Its number.
         volume: u32,
+        /// Writes beyond its end make it larger.
+        grows: bool,
         /// Bytes.
         size: u64,
-        /// Most bytes it may be resized to.
+        /// Most bytes it may be resized to, or that writes may make it.
         max_size: u64,
         /// Seconds since 1970.
         created: u64,
@@ -62,9 +64,11 @@ pub enum Record {
         source: u32,
         /// It cannot be written.
         snapshot: bool,
+        /// It grows, as its source.
+        grows: bool,
         /// Bytes.
         size: u64,
-        /// Most bytes it may be resized to.
+        /// Most bytes it may be resized to, or that writes may make it.
         max_size: u64,
         /// Seconds since 1970.
         created: u64,
@@ -90,7 +94,14 @@ pub enum Record {
         /// Volume.
         volume: u32,
     },
-    /// The volume has the map and size that `source` has at this point.
+    /// Another largest size.
+    Limit {
+        /// Volume.
+        volume: u32,
+        /// Most bytes that writes may make it.
+        max_size: u64,
+    },
+    /// The volume has the map, size and largest size that `source` has at this point.
     Rollback {
         /// Volume.
         volume: u32,
@@ -122,7 +133,7 @@ impl Record {
             Record::Run { .. } => size_of::<RunBody>(),
             Record::Create { name, .. } | Record::Copy { name, .. } => size_of::<CreateBody>() + padded(name.len()),
             Record::Rename { name, .. } => padded(name.len()),
-            Record::Resize { .. } => size_of::<ResizeBody>(),
+            Record::Resize { .. } | Record::Limit { .. } => size_of::<ResizeBody>(),
             Record::Delete { .. } => 0,
             Record::Rollback { .. } | Record::Origin { .. } => size_of::<SourceBody>(),
             Record::Intent { .. } => size_of::<IntentBody>(),
@@ -139,6 +150,7 @@ impl Record {
             | Record::Copy { volume, .. }
             | Record::Rename { volume, .. }
             | Record::Resize { volume, .. }
+            | Record::Limit { volume, .. }
             | Record::Delete { volume }
             | Record::Rollback { volume, .. }
             | Record::Origin { volume, .. } => volume,
@@ -170,6 +182,7 @@ impl Record {
             Record::Copy { name, .. } => (kinds::COPY, name),
             Record::Rename { name, .. } => (kinds::RENAME, name),
             Record::Resize { .. } => (kinds::RESIZE, ""),
+            Record::Limit { .. } => (kinds::LIMIT, ""),
             Record::Delete { .. } => (kinds::DELETE, ""),
             Record::Rollback { .. } => (kinds::ROLLBACK, ""),
             Record::Origin { .. } => (kinds::ORIGIN, ""),
@@ -192,14 +205,15 @@ impl Record {
             Record::Run { unit, count, phys, .. } => {
                 put(RunBody { unit: unit.into(), count: count.into(), phys: phys.into() }.as_bytes());
             }
-            Record::Create { size, max_size, created, .. } => {
-                put(create_body(size, max_size, created, 0, 0).as_bytes());
+            Record::Create { grows, size, max_size, created, .. } => {
+                put(create_body(size, max_size, created, volume_flags(false, grows), 0).as_bytes());
             }
-            Record::Copy { source, snapshot, size, max_size, created, .. } => {
-                let flags = if snapshot { VOLUME_SNAPSHOT } else { 0 };
-                put(create_body(size, max_size, created, flags, source).as_bytes());
+            Record::Copy { source, snapshot, grows, size, max_size, created, .. } => {
+                put(create_body(size, max_size, created, volume_flags(snapshot, grows), source).as_bytes());
             }
-            Record::Resize { size, .. } => put(ResizeBody { size: size.into() }.as_bytes()),
+            Record::Resize { size, .. } | Record::Limit { max_size: size, .. } => {
+                put(ResizeBody { size: size.into() }.as_bytes())
+            }
             Record::Rollback { source, .. } | Record::Origin { origin: source, .. } => {
                 put(SourceBody { source: source.into(), reserved: 0.into() }.as_bytes());
             }
@@ -259,10 +273,12 @@ fn decode_body(geometry: &Geometry, kind: u8, volume: u32, body: &[u8], name: &s
         kinds::RUN => decode_run(geometry, volume, body),
         kinds::CREATE | kinds::COPY => decode_create(geometry, kind, volume, body, name),
         kinds::RENAME => Ok(Record::Rename { volume, name: name.to_owned() }),
-        kinds::RESIZE => {
+        kinds::RESIZE | kinds::LIMIT => {
             let size = fixed::<ResizeBody>(body)?.size.get();
             require_size(geometry, "record.size", size)?;
-            Ok(Record::Resize { volume, size })
+            let limit = kind == kinds::LIMIT;
+            require_blocks("record.size", limit, size, size)?;
+            Ok(if limit { Record::Limit { volume, max_size: size } } else { Record::Resize { volume, size } })
         }
         kinds::DELETE => Ok(Record::Delete { volume }),
         kinds::ROLLBACK | kinds::ORIGIN => {
@@ -323,15 +339,17 @@ fn decode_create(geometry: &Geometry, kind: u8, volume: u32, body: &[u8], name: 
     let (flags, source, name) = (create.flags.get(), create.source.get(), name.to_owned());
     require_size(geometry, "record.max_size", max_size)?;
     require(size <= max_size, "record.size", size, "is more than its largest size")?;
-    if kind == kinds::CREATE {
-        require(flags == 0, "record.flags", flags, "must be 0")?;
-        require(source == 0, "record.source", source, "must be 0")?;
-        return Ok(Record::Create { volume, size, max_size, created, name });
-    }
     require(flags & !VOLUME_FLAGS == 0, "record.flags", flags, "has unknown bits")?;
+    let grows = flags & VOLUME_GROWS != 0;
+    require_blocks("record.size", grows, size, max_size)?;
+    if kind == kinds::CREATE {
+        require(flags & VOLUME_SNAPSHOT == 0, "record.flags", flags, "must not be those of a snapshot")?;
+        require(source == 0, "record.source", source, "must be 0")?;
+        return Ok(Record::Create { volume, grows, size, max_size, created, name });
+    }
     require(source != 0 && source < volume, "record.source", source, "is no older volume")?;
     let snapshot = flags & VOLUME_SNAPSHOT != 0;
-    Ok(Record::Copy { volume, source, snapshot, size, max_size, created, name })
+    Ok(Record::Copy { volume, source, snapshot, grows, size, max_size, created, name })
 }
 
 fn require_size(geometry: &Geometry, field: &'static str, size: u64) -> Result<(), Damage> {

@@ -19,7 +19,7 @@ use sheave_base::sync::{Arc, MutexGuard};
 
 use crate::PoolError;
 use crate::extent_map::Entry;
-use crate::format::MAX_VOLUME_UNITS;
+use crate::format::{BLOCK_BYTES, MAX_VOLUME_UNITS};
 use crate::made_at::now;
 use crate::pool::state::{PoolInner, State};
 use crate::pool::table::{Vol, VolumeCore, check_name};
@@ -29,15 +29,20 @@ use crate::record::Record;
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl PoolInner {
-    pub(crate) fn create(&self, name: &str, size: u64) -> Result<u32, PoolError> {
+    /// A new volume; one that grows has a largest size.
+    pub(crate) fn create(&self, name: &str, size: u64, max_size: Option<u64>) -> Result<u32, PoolError> {
         let _one = self.structural();
         self.check_writable("creating a volume")?;
-        self.check_size(size)?;
+        match max_size {
+            Some(max_size) => self.check_growing(size, max_size)?,
+            None => self.check_size(size)?,
+        }
         let mut state = self.lock();
         state.table.check_new(name)?;
         self.check_metadata(&state)?;
         let volume = state.table.next_id;
-        let record = Record::Create { volume, size, max_size: self.most(), created: now(), name: name.into() };
+        let (grows, max_size) = (max_size.is_some(), max_size.unwrap_or(self.most()));
+        let record = Record::Create { volume, grows, size, max_size, created: now(), name: name.into() };
         self.apply_and_record(&mut state, record, name)?;
         drop(state);
         self.durable("creating", name)?;
@@ -52,19 +57,21 @@ impl PoolInner {
         state.table.check_new(name)?;
         self.check_metadata(&state)?;
         let from = state.table.named(source)?;
-        let (id, core, max_size) = (from.id, Arc::clone(&from.core), from.max_size);
-        let volume = state.table.next_id;
+        let (id, core) = (from.id, Arc::clone(&from.core));
+        let (volume, made) = (state.table.next_id, now());
         let settling = Some(volume).filter(|_| !core.snapshot);
         let mut state = self.settle(state, id, settling);
-        let copy = Record::Copy {
+        let record = |size| Record::Copy {
             volume,
             source: id,
             snapshot,
-            size: core.size(),
-            max_size,
-            created: now(),
+            grows: core.grows,
+            size,
+            max_size: core.max_size(),
+            created: made,
             name: name.into(),
         };
+        let copy = record(core.size());
         if let Err(status) = state.apply(&copy) {
             self.settled(&mut state, id);
             return Err(failed("copying", source, status));
@@ -86,9 +93,11 @@ impl PoolInner {
             });
         }
         state.record_changes_of(id);
-        self.record(&mut state, copy);
         if let Some(vol) = state.table.get_mut(volume) {
             vol.unborn = false;
+            // Writes that were under way have made it larger too, if they did so to its source.
+            let copy = record(vol.core.size());
+            self.record(&mut state, copy);
         }
         self.settled(&mut state, id);
         drop(state);
@@ -163,7 +172,6 @@ impl PoolInner {
 
     /// The part of resizing that the map and the table take; what lies in the last block beyond `size` is zero already.
     pub(crate) fn resize(&self, name: &str, size: u64) -> Result<(), PoolError> {
-        self.check_size(size)?;
         let state = self.lock();
         let vol = state.table.named(name)?;
         let (volume, core) = (vol.id, Arc::clone(&vol.core));
@@ -173,6 +181,7 @@ impl PoolInner {
         if let Some(vol) = state.table.get_mut(volume) {
             vol.cutting = shrinks;
         }
+        state.unlist_grown(volume);
         self.record(&mut state, Record::Resize { volume, size });
         drop(state);
         let mut cut = Ok(shrinks);
@@ -236,6 +245,20 @@ impl PoolInner {
         Err(PoolError::Full { what: "the metadata of another volume".into() })
     }
 
+    /// Another largest size for a volume that grows.
+    pub(crate) fn limit(&self, name: &str, max_size: u64) -> Result<(), PoolError> {
+        let _one = self.structural();
+        self.check_writable("changing the largest size of a volume")?;
+        let mut state = self.lock();
+        let vol = state.table.named(name)?;
+        let (volume, core) = (vol.id, Arc::clone(&vol.core));
+        check_grows(&core, name)?;
+        self.check_growing(core.size(), max_size)?;
+        self.apply_and_record(&mut state, Record::Limit { volume, max_size }, name)?;
+        drop(state);
+        self.durable("changing the largest size of", name)
+    }
+
     /// Most bytes of a volume.
     pub(crate) fn most(&self) -> u64 {
         MAX_VOLUME_UNITS << self.map.geometry.unit_shift
@@ -255,15 +278,50 @@ impl PoolInner {
                 fix: format!("Use a multiple of {block}, the block of the pool's device"),
             });
         }
-        if size > self.most() {
-            return Err(PoolError::Limit {
-                what: format!("a volume of {size} bytes"),
-                limit: self.most(),
-                fix: "Use a smaller size, or a pool with larger allocation units".into(),
+        self.check_most(size)
+    }
+
+    fn check_most(&self, size: u64) -> Result<(), PoolError> {
+        if size <= self.most() {
+            return Ok(());
+        }
+        Err(PoolError::Limit {
+            what: format!("a volume of {size} bytes"),
+            limit: self.most(),
+            fix: "Use a smaller size, or a pool with larger allocation units".into(),
+        })
+    }
+
+    /// Whether a volume may be given this size.
+    pub(crate) fn check_resize(&self, core: &VolumeCore, size: u64) -> Result<(), PoolError> {
+        if core.grows { self.check_growing(size, core.max_size()) } else { self.check_size(size) }
+    }
+
+    /// The sizes of a volume that grows.
+    pub(crate) fn check_growing(&self, size: u64, max_size: u64) -> Result<(), PoolError> {
+        if max_size == 0 || (size | max_size) & (BLOCK_BYTES - 1) != 0 {
+            return Err(PoolError::Invalid {
+                what: format!("a volume cannot have {size} bytes and grow to {max_size}"),
+                fix: "Use multiples of 4096, for it grows by whole blocks".into(),
             });
         }
-        Ok(())
+        if size > max_size {
+            return Err(PoolError::Invalid {
+                what: format!("{size} bytes are more than {max_size}, which is the most that the volume may have"),
+                fix: "Raise its largest size first, or use a smaller size".into(),
+            });
+        }
+        self.check_most(max_size)
     }
+}
+
+fn check_grows(core: &VolumeCore, name: &str) -> Result<(), PoolError> {
+    let what = match core {
+        core if core.snapshot => format!("'{name}' is a snapshot, and a snapshot keeps its size"),
+        core if !core.grows => format!("'{name}' does not grow by being written, so it has no largest size"),
+        _ => return Ok(()),
+    };
+    Err(PoolError::Invalid { what, fix: "Name a volume that was created with a largest size".into() })
 }
 
 impl State {
@@ -271,6 +329,8 @@ impl State {
     fn record_changes_of(&mut self, id: u32) {
         let (ours, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.dirty).into_iter().partition(|at| at.0 == id);
         self.dirty = others;
+        let size = self.unlist_grown(id);
+        self.pending.extend(size);
         for &(volume, unit) in &ours {
             self.pending.extend(self.record_of(volume, unit));
             if let Some((place, entry)) = self.find(volume, unit) {

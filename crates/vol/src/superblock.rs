@@ -53,6 +53,8 @@ pub struct Superblock {
     pub created: u64,
     /// Start and length of the members, in order; the first begins at 0.
     pub members: Vec<(u64, u64)>,
+    /// Generation of each member's label.
+    pub labels: [u64; MAX_MEMBERS],
     /// Root of the checksums of data.
     pub sums: PageRef,
     /// Level of that page.
@@ -86,6 +88,9 @@ impl Superblock {
         body.created = self.created.into();
         for (slot, &(start, len)) in body.member.iter_mut().zip(&self.members) {
             *slot = Member { start: start.into(), len: len.into() };
+        }
+        for (slot, generation) in body.labels.iter_mut().zip(self.labels) {
+            *slot = generation.into();
         }
         body.sums_root = self.sums.to_disk();
         body.sums_level = u32::from(self.sums_level).into();
@@ -141,6 +146,7 @@ impl Superblock {
             volumes: body.volumes.get(),
             created: body.created.get(),
             members: members(body)?,
+            labels: body.labels.map(|generation| generation.get()),
             sums: PageRef::from_disk(&body.sums_root),
             sums_level: u16::try_from(body.sums_level.get())
                 .map_err(|_| Damage::field("sums_level", body.sums_level.get(), "is beyond the highest level"))?,
@@ -195,7 +201,34 @@ impl Superblock {
             require(whole, "member.len", len, "is no multiple of the allocation unit")?;
             end = start.checked_add(len).ok_or(Damage::field("member.len", len, "overflows"))?;
         }
-        require(end == geometry.bytes(), "members", end, "do not add up to the size of the pool")
+        require(end == geometry.bytes(), "members", end, "do not add up to the size of the pool")?;
+        let others = self.labels.iter().enumerate().filter(|&(at, _)| at == 0 || at >= self.members.len());
+        let stray = others.map(|(_, generation)| *generation).find(|generation| *generation != 0);
+        require(stray.is_none(), "labels", stray.unwrap_or(0), "belongs to no further member")
+    }
+
+    /// What of the pool does not lie on a device of so many bytes, in words, and what to do.
+    pub fn missing_from(&self, device_bytes: u64) -> Option<(String, String)> {
+        let bytes = self.geometry().bytes();
+        if bytes <= device_bytes {
+            return None;
+        }
+        let count = self.members.len();
+        let cut = self.members.iter().position(|(start, len)| start + len > device_bytes)?;
+        let (start, len) = self.members[cut];
+        if cut == 0 || device_bytes >= start + u64::from(self.unit_bytes) {
+            let there = device_bytes - start;
+            let which =
+                if count == 1 { "the device of the pool".to_owned() } else { format!("member {cut} of the pool") };
+            let what =
+                format!("{which} has shrunk, or is not the right one: it had {len} bytes, and {there} are there");
+            return Some((what, "Give it back what it had, or name the right one".into()));
+        }
+        let last = count - 1;
+        let gone = if cut == last { format!("member {cut} is") } else { format!("members {cut} to {last} are") };
+        let sizes: Vec<String> = self.members[cut..].iter().map(|(_, len)| format!("{len} bytes")).collect();
+        let what = format!("the pool has {count} members (0 to {last}), and {gone} missing: {}", sizes.join(", "));
+        Some((what, "Name all of them, in the order in which they came to the pool, as in a.img+b.img".into()))
     }
 
     /// The same of the next generation, for the other slot.

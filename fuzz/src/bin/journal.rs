@@ -28,6 +28,8 @@ fn superblock(replay_seq: u64) -> Superblock {
         volumes: 0,
         created: 0,
         members: vec![(0, 1024 * 65536)],
+        labels: [0; sheave_vol::format::MAX_MEMBERS],
+        low_water: sheave_vol::LowWater::Off,
     }
 }
 

@@ -19,6 +19,8 @@ const INSTRUCTIONS: &[&str] = &[
     "null:size=1T read 128 32 IOS nostats",
     "null:size=1T write 128 32 IOS",
     "null:size=1T read 1 1 IOS",
+    "null:size=1G,keep=2M read 128 32 IOS volume",
+    "null:size=1G,keep=2M write 128 32 IOS volume",
     "ram:size=64M read 128 32 IOS",
 ];
 

@@ -12,6 +12,7 @@ use super::tree::Tree;
 const ALLOWED: &[(&str, &str)] = &[
     ("crates/base/src/buf.rs", "owned memory with an alignment"),
     ("crates/base/src/clock/tsc.rs", "reading the time stamp counter"),
+    ("crates/base/src/prefetch.rs", "asking the processor for a cache line"),
     ("crates/blk/src/bio.rs", "vouching for the memory of an I/O"),
     ("crates/blk/src/bio_set.rs", "indexing the bio arena by numbers that only it hands out"),
     ("crates/blk/src/driver/host/queue.rs", "operations on the memory of bios"),
@@ -26,7 +27,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/load/src/kernel/setup.rs", "registering that ring, its file and its buffers"),
     ("crates/load/src/memcpy.rs", "asking for huge pages"),
     ("crates/load/src/sheave_engine.rs", "entries with addresses, and the buffers behind them"),
-    ("crates/cli/src/bench/wq/ring_engine.rs", "entries pushed as they are"),
+    ("crates/lab/src/wq/ring_engine.rs", "entries pushed as they are"),
     ("crates/iomap/src/io_memory.rs", "looking at the memory of an I/O that has ended"),
     ("crates/iomap/src/dio/mapped.rs", "zeroing the memory of a read from a hole"),
     ("crates/lab/src/meter.rs", "asking the host for context switches"),

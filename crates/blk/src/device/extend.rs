@@ -33,6 +33,11 @@ impl Device {
         last.set(longer).map_err(|_| self.unfit("it is being extended by somebody else", "Do it once"))
     }
 
+    /// Whether [`Device::extend`] would do it.
+    pub fn can_extend(&self, at: u64, other: &Device) -> Result<(), DeviceError> {
+        self.joined(at, other).map(drop)
+    }
+
     /// Its legs below `at`, then those of the other.
     fn joined(&self, at: u64, other: &Device) -> Result<Vec<Leg>, DeviceError> {
         let block = u64::from(self.limits().logical_block);

@@ -1,5 +1,6 @@
 //! Arguments of `sheave lab`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -16,6 +17,8 @@ pairs turns of the same round and comes with its 95 % interval. How to read it: 
 Examples:
   sheave lab all --quick
         all five in under two minutes
+  sheave lab all --html lab.html
+        everything, with the sweeps and the plots, in about a quarter of an hour; one page to look at or to show
   sheave lab bio-cache --sweep batch
         the thread's table, and how the change depends on the batch
   sheave lab dio-completion --json > dio.json
@@ -77,6 +80,10 @@ pub struct LabArgs {
     /// Print one JSON object to stdout instead of the tables.
     #[arg(long, help_heading = "Output")]
     pub json: bool,
+
+    /// Write a page with the plots: one file that needs no network.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub html: Option<PathBuf>,
 }
 
 /// What tools ask.

@@ -16,7 +16,9 @@ Examples:
   sheave pool create pool.img --size 10G
   sheave pool info pool.img
   sheave pool check pool.img --dry-run
+  sheave pool scrub pool.img --rate 100M
   sheave pool grow pool.img --size 20G
+  sheave pool grow pool.img --add more.img --size 50G
   sheave pool set pool.img --low-water 15%
 
 A pool is open in one process at a time. Volumes in it: sheave volume --help.
@@ -46,11 +48,11 @@ pub enum PoolCommand {
     Info(InfoArgs),
     /// Verify a closed pool: all of its metadata, and every reference in it.
     Check(CheckArgs),
-    /// Take in what the file or device has grown by.
+    /// Add a file or device, or take in what one has grown by.
     Grow(GrowArgs),
     /// Change what can be changed of a pool.
     Set(SetArgs),
-    /// Read all data and compare it with its checksums.
+    /// Read all metadata and data, and tell what has rotted.
     Scrub(ScrubArgs),
 }
 
@@ -121,8 +123,22 @@ pub struct InfoArgs {
     pub json: bool,
 }
 
+const CHECK_EXAMPLES: &str = "\
+Reads all metadata of a pool that nobody has open, and no data: sheave pool scrub reads that. Memory: about 256 MiB for
+each TiB that is mapped in units of 64 KiB.
+
+Examples:
+  sheave pool check pool.img
+  sheave pool check pool.img --dry-run
+        says of each finding what a repair would do
+  sheave pool check pool.img --repair --yes
+        repairs all of it, or nothing; take a copy before: cp --sparse=always pool.img copy.img
+
+Exit code: 0 all is well (now), 1 something is wrong, 2 the command line makes no sense or --yes is needed.";
+
 /// `sheave pool check`.
 #[derive(Debug, Args)]
+#[command(after_help = CHECK_EXAMPLES)]
 pub struct CheckArgs {
     /// The pool.
     #[arg(value_name = "POOL")]
@@ -143,18 +159,42 @@ pub struct CheckArgs {
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
+
+    /// How to show the progress.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub progress: super::ProgressStyle,
 }
+
+const GROW_EXAMPLES: &str = "\
+Examples:
+  sheave pool grow pool.img --size 20G                   a larger file
+  sheave pool grow /dev/vg/pool                          a block device that has grown
+  sheave pool grow pool.img --add more.img --size 50G    one more file, made if it is not there
+  sheave pool grow pool.img --add /dev/sdb               one more device
+  sheave pool grow pool.img+more.img --add third.img
+
+A pool with several members is named with all of them, always in the order in which they came: pool.img+more.img. It
+opens with all of them or not at all.";
 
 /// `sheave pool grow`.
 #[derive(Debug, Args)]
+#[command(after_help = GROW_EXAMPLES)]
 pub struct GrowArgs {
     /// The pool.
     #[arg(value_name = "POOL")]
     pub pool: PoolPlace,
 
-    /// Make the file this large first [default: take in what is there].
+    /// A file or device that becomes the last member of the pool.
+    #[arg(long, value_name = "SPEC")]
+    pub add: Option<PoolPlace>,
+
+    /// Make the file this large first, the added one with --add [default: take in what is there].
     #[arg(long, value_name = "SIZE", value_parser = value::size)]
     pub size: Option<u64>,
+
+    /// Overwrite what is on the added device, without asking.
+    #[arg(long, requires = "add")]
+    pub yes: bool,
 
     /// Print one JSON object instead of text.
     #[arg(long)]
@@ -178,12 +218,32 @@ pub struct SetArgs {
     pub json: bool,
 }
 
+const SCRUB_EXAMPLES: &str = "\
+Reads all metadata and all data that volumes have written, each shared piece once, and compares what has a checksum
+with it. A program that has the pool open scrubs it with Pool::scrub, beside its work; this command is for pools that
+nobody has open. Without checksums (pool create --checksum crc32c) data cannot be verified: it is read, so that what
+the disk cannot read shows, and the metadata is verified all the same.
+
+Examples:
+  sheave pool scrub pool.img
+  sheave pool scrub pool.img --rate 100M
+        reads 100 MiB a second at most, so that others on the disk have their share
+  sheave pool scrub pool.img --json --progress none
+        one JSON object; each finding has its volume, offset, length and address on the pool
+
+Exit code: 0 all is well, 1 something was found (or it failed), 130 it was ended before its end.";
+
 /// `sheave pool scrub`.
 #[derive(Debug, Args)]
+#[command(after_help = SCRUB_EXAMPLES)]
 pub struct ScrubArgs {
     /// The pool.
     #[arg(value_name = "POOL")]
     pub pool: PoolPlace,
+
+    /// Most bytes to read in a second [default: as fast as it goes].
+    #[arg(long, value_name = "SIZE", value_parser = value::size)]
+    pub rate: Option<u64>,
 
     /// Print one JSON object instead of text.
     #[arg(long)]

@@ -74,6 +74,11 @@ pub fn volume_size(text: &str) -> Result<u64, String> {
     Err(format!("{bytes} bytes is no multiple of 4096; the next one is {}", bytes.next_multiple_of(4096)))
 }
 
+/// The same, or 0: of a volume that grows.
+pub fn volume_size_or_none(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { volume_size(text) }
+}
+
 /// The name of a volume or snapshot.
 pub fn volume_name(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > 255 {
@@ -116,7 +121,7 @@ pub fn new_size(text: &str) -> Result<NewSize, String> {
     match text.split_at_checked(1) {
         Some(("+", more)) => volume_size(more).map(NewSize::More),
         Some(("-", less)) => volume_size(less).map(NewSize::Less),
-        _ => volume_size(text).map(NewSize::To),
+        _ => volume_size_or_none(text).map(NewSize::To),
     }
 }
 

@@ -13,6 +13,7 @@ Names are 1 to 255 of the characters A-Z a-z 0-9 . _ - and begin with neither '-
 
 Examples:
   sheave volume create 'pool.img#root' --size 20G
+  sheave volume create 'pool.img#log' --max-size 100G    # grows as it is written
   sheave volume import debian.img 'pool.img#root'
   sheave volume snapshot 'pool.img#root' before-upgrade
   sheave volume clone 'pool.img#before-upgrade' try-it
@@ -66,9 +67,13 @@ pub struct CreateArgs {
     #[arg(value_name = "POOL#NAME")]
     pub volume: VolumePlace,
 
-    /// Size that its users see.
+    /// Size that its users see [default with --max-size: 0].
+    #[arg(long, value_name = "SIZE", value_parser = value::volume_size_or_none, required_unless_present = "max_size")]
+    pub size: Option<u64>,
+
+    /// Let writes beyond its end make it larger, as they do a file, up to this size.
     #[arg(long, value_name = "SIZE", value_parser = value::volume_size)]
-    pub size: u64,
+    pub max_size: Option<u64>,
 
     /// Print one JSON object instead of text.
     #[arg(long)]
@@ -107,8 +112,17 @@ pub struct ResizeArgs {
     pub volume: VolumePlace,
 
     /// The new size; +SIZE and -SIZE are taken from the present one.
-    #[arg(value_name = "SIZE", value_parser = value::new_size, allow_hyphen_values = true)]
-    pub size: value::NewSize,
+    #[arg(
+        value_name = "SIZE",
+        value_parser = value::new_size,
+        allow_hyphen_values = true,
+        required_unless_present = "max_size"
+    )]
+    pub size: Option<value::NewSize>,
+
+    /// How large writes may make it from now on, if it was created with a --max-size.
+    #[arg(long, value_name = "SIZE", value_parser = value::volume_size)]
+    pub max_size: Option<u64>,
 
     /// Cut off what lies beyond a smaller size, without asking.
     #[arg(long)]

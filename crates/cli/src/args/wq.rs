@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use sheave::base::units;
+use sheave_lab::wq::{Arm, Work};
 
 use super::value;
 
@@ -33,33 +34,12 @@ pub struct WqArgs {
 
     /// What to measure [default: ring for nop without hashes, else stealing].
     #[arg(long, value_enum)]
-    pub arm: Option<Arm>,
-}
-
-/// What an item does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
-    /// Nothing.
-    Nop,
-    /// Computes for this time.
-    Spin(Duration),
-    /// Sleeps for this time.
-    Sleep(Duration),
-}
-
-impl std::fmt::Display for Work {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Nop => f.write_str("nop"),
-            Self::Spin(time) => write!(f, "spin:{}", units::fmt_ns(time.as_nanos() as u64)),
-            Self::Sleep(time) => write!(f, "sleep:{}", units::fmt_ns(time.as_nanos() as u64)),
-        }
-    }
+    pub arm: Option<ArmArg>,
 }
 
 /// A pool, or a way to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Arm {
+pub enum ArmArg {
     /// A ring's own way: SQEs with IOSQE_ASYNC, results as CQEs.
     Ring,
     /// The pool that rings use, without a ring.
@@ -72,15 +52,14 @@ pub enum Arm {
     Sharded,
 }
 
-impl Arm {
-    /// The name on the command line and in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ring => "ring",
-            Self::Stealing => "stealing",
-            Self::OneList => "one-list",
-            Self::FlagsOnce => "flags-once",
-            Self::Sharded => "sharded",
+impl From<ArmArg> for Arm {
+    fn from(arm: ArmArg) -> Self {
+        match arm {
+            ArmArg::Ring => Self::Ring,
+            ArmArg::Stealing => Self::Stealing,
+            ArmArg::OneList => Self::OneList,
+            ArmArg::FlagsOnce => Self::FlagsOnce,
+            ArmArg::Sharded => Self::Sharded,
         }
     }
 }

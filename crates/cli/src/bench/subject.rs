@@ -74,6 +74,30 @@ impl Subject {
         }
     }
 
+    /// Bytes that the run may use: what is there, or, before anything is read, what its own writes may make of it.
+    pub fn room(&self, plan: &Plan) -> Result<u64, Failure> {
+        let size = self.size_bytes();
+        let Self::Volume(within) = self else { return Ok(size) };
+        let Some(max) = sheave::File::max_bytes(&within.volume) else { return Ok(size) };
+        if plan.fill || !(plan.args.rw.reads() || plan.args.verify) {
+            return Ok(max);
+        }
+        if size > 0 && plan.args.range.is_none_or(|range| range <= size) {
+            return Ok(size);
+        }
+        let what = format!("{} has {} now, and this run would read beyond that", self.name(), fmt_bytes(size));
+        Err(Failure::usage(what)
+            .fix("add --fill, which writes the range first and makes the volume as large, or use a smaller --range"))
+    }
+
+    /// Bytes of the smallest block.
+    pub fn block_bytes(&self) -> u32 {
+        match self {
+            Self::Device(device) => device.limits().logical_block,
+            Self::Volume(within) => sheave::File::block_bytes(&within.volume),
+        }
+    }
+
     /// In how many pieces an I/O of `bytes` may lie.
     pub fn pieces(&self, bytes: u32) -> u32 {
         match self {

@@ -4,60 +4,34 @@
 //! each turn has pools and rings of its own. Locks and starts are measured in one more turn after these, because
 //! measuring them costs clock reads.
 //!
-//! | module | holds |
-//! |---|---|
-//! | [`turn`] | one turn: submitters in step, each with the loop of all benches |
-//! | [`side`] | what is measured: the ring, the pool, earlier pools, the kernel |
-//! | [`pool_engine`], [`ring_engine`] | the loop's view of a pool, and of a ring |
-//! | [`arms`] | pools as they were before, kept for comparison |
-//! | [`report`] | the result |
+//! The flood itself and the pools that take it are the lab's; [`report`] holds the result.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::args::{Arm, BenchArgs, CpuList, Peer, Work};
+use sheave_lab::wq::{Arm, Flood, Limit, Side, Work};
+
+use crate::args::{BenchArgs, CpuList, Peer};
 use crate::failure::Failure;
 use crate::output;
 use report::Report;
 use sheave_load::cpu;
-use side::Side;
 
-mod arms;
-mod pool_engine;
 mod report;
-mod ring_engine;
-mod side;
-mod turn;
 
 /// What is to be done.
-pub struct WqPlan {
-    /// Items in flight, a submitter.
-    pub depth: u32,
-    /// Items handed over at once.
-    pub batch: u32,
-    /// Most workers.
-    pub workers: u32,
-    /// Threads that queue.
-    pub submitters: u32,
-    /// What an item does.
-    pub work: Work,
-    /// Hashes; 0 for none.
-    pub hashed: u32,
-    /// Time of a turn.
-    pub turn: Duration,
+struct WqPlan {
+    /// What each turn does.
+    flood: Flood,
     /// Turns of each side.
-    pub pairs: u32,
+    pairs: u32,
     /// What is measured.
-    pub arm: Arm,
-    /// The CPU of each submitter in turn; none for any.
-    pub cpus: Vec<usize>,
-    /// CPUs of workers; none for any.
-    pub worker_cpus: Vec<usize>,
-    /// Set by Ctrl-C.
-    pub stop: Arc<AtomicBool>,
+    arm: Arm,
 }
 
+/// How long a turn runs before it counts.
+const WARM_UP: Duration = Duration::from_millis(20);
 /// Turns without --compare: enough for a median.
 const TURNS_ALONE: u32 = 3;
 const RUNTIME: Duration = Duration::from_secs(5);
@@ -69,19 +43,19 @@ pub fn run(args: &BenchArgs, stop: Arc<AtomicBool>) -> Result<(), Failure> {
     let theirs = args.compare.map(|_| Side::Kernel);
     let (mut our_turns, mut their_turns) = (Vec::new(), Vec::new());
     for _ in 0..plan.pairs {
-        let our = ours.turn(&plan, false)?;
+        let our = ours.turn(&plan.flood, false)?;
         let their = match theirs {
-            Some(side) => Some(side.turn(&plan, false)?),
+            Some(side) => Some(side.turn(&plan.flood, false)?),
             None => None,
         };
         // Relaxed: the flag carries nothing but itself. A turn that was cut short does not count.
-        if plan.stop.load(Ordering::Relaxed) {
+        if plan.flood.stop.load(Ordering::Relaxed) {
             break;
         }
         our_turns.push(our);
         their_turns.extend(their);
     }
-    let measured = ours.turn(&plan, true)?;
+    let measured = ours.turn(&plan.flood, true)?;
     let report = Report::new(&plan, &our_turns, &their_turns, &measured);
     let Some(report) = report else {
         return Err(Failure::run("the run was stopped before its first turn ended"));
@@ -130,7 +104,7 @@ fn plan(args: &BenchArgs, stop: Arc<AtomicBool>) -> Result<WqPlan, Failure> {
         }
         _ => {}
     }
-    let arm = wq.arm.unwrap_or(if plain { Arm::Ring } else { Arm::Stealing });
+    let arm = wq.arm.map_or(if plain { Arm::Ring } else { Arm::Stealing }, Arm::from);
     if arm == Arm::Ring && !plain {
         return Err(Failure::usage("a ring has no operation that spins, sleeps or has a hash of our choice")
             .fix("use --arm stealing, the same pool without the ring"));
@@ -140,18 +114,19 @@ fn plan(args: &BenchArgs, stop: Arc<AtomicBool>) -> Result<WqPlan, Failure> {
     if turn < Duration::from_millis(1) {
         return Err(Failure::usage(format!("--runtime leaves {turn:?} for each turn")).fix("use a longer --runtime"));
     }
-    Ok(WqPlan {
+    let flood = Flood {
         depth: args.depth,
         batch: args.batch.unwrap_or((args.depth / 4).clamp(1, 32)).min(args.depth),
         workers: wq.workers,
         submitters: wq.submitters,
         work: wq.work,
         hashed: wq.hashed,
-        turn,
-        pairs,
-        arm,
+        warm_up: Limit::Time(WARM_UP),
+        turn: Limit::Time(turn),
         cpus: allowed(args.cpu.as_ref())?,
         worker_cpus: allowed(wq.worker_cpu.as_ref())?,
+        stepped: false,
         stop,
-    })
+    };
+    Ok(WqPlan { flood, pairs, arm })
 }

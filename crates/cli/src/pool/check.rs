@@ -7,10 +7,12 @@ use std::fmt::Write;
 use serde::Serialize;
 use sheave::base::units::fmt_bytes;
 use sheave::blk::claim::Sharing;
-use sheave::vol::{CheckOptions, CheckReport, Finding, Totals, check_device};
+use sheave::vol::{CheckOptions, CheckReport, Finding, Totals, check_device_with};
 
+use super::info::MemberJson;
 use crate::args::pool::CheckArgs;
 use crate::failure::{self, Failure};
+use crate::volume::progress::Progress;
 use crate::{confirm, output};
 
 #[derive(Debug, Serialize)]
@@ -22,11 +24,12 @@ struct ReportJson {
     repaired: bool,
     findings: Vec<FindingJson>,
     notes: Vec<String>,
+    members: Vec<MemberJson>,
     totals: TotalsJson,
 }
 
 #[derive(Debug, Serialize)]
-struct FindingJson {
+pub(super) struct FindingJson {
     kind: &'static str,
     place: String,
     address: Option<u64>,
@@ -55,7 +58,7 @@ struct TotalsJson {
 }
 
 impl FindingJson {
-    fn new(finding: &Finding) -> Self {
+    pub(super) fn new(finding: &Finding) -> Self {
         Self {
             kind: finding.kind.name(),
             place: finding.place.what.clone(),
@@ -103,7 +106,14 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     };
     let device = args.pool.open_device(options)?;
     let _claim = device.claim(sharing).map_err(failure::device)?;
-    let mut report = check_device(&device, &CheckOptions { repair: false }).map_err(failure::pool)?;
+    let look = |repair: bool| {
+        let mut progress = Progress::new(if repair { "repair" } else { "check" }, args.progress, args.json, None);
+        let options = CheckOptions { repair };
+        let report = check_device_with(&device, &options, &mut |at| progress.set(at.done_bytes, at.total_bytes));
+        progress.finish();
+        report.map_err(failure::pool)
+    };
+    let mut report = look(false)?;
     // A pool is repaired as a whole: half a repair would be one more thing to understand.
     let wants_repair = args.repair && !report.is_clean() && report.is_repairable();
     if wants_repair {
@@ -111,11 +121,11 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
             output::text(&words(args, &report));
         }
         confirm::destroy(args.yes, "the repairs shown above change the pool, and cannot be undone")?;
-        report = check_device(&device, &CheckOptions { repair: true }).map_err(failure::pool)?;
+        report = look(true)?;
     }
     // What was repaired is looked at once more, by what is there now.
     let left = match report.repaired {
-        true => check_device(&device, &CheckOptions { repair: false }).map_err(failure::pool)?,
+        true => look(false)?,
         false => report.clone(),
     };
     tell(args, &report, &left, wants_repair)?;
@@ -132,6 +142,7 @@ fn tell(args: &CheckArgs, report: &CheckReport, left: &CheckReport, repaired: bo
             repaired: report.repaired,
             findings: report.findings.iter().map(FindingJson::new).collect(),
             notes: report.notes.clone(),
+            members: left.members.iter().map(MemberJson::new).collect(),
             totals: TotalsJson::new(&left.totals),
         });
     }
@@ -172,6 +183,10 @@ fn words(args: &CheckArgs, report: &CheckReport) -> String {
         bytes(t.reserved_units),
         bytes(t.free_units),
     );
+    if report.members.len() > 1 {
+        let sizes: Vec<String> = report.members.iter().map(|member| fmt_bytes(member.size_bytes)).collect();
+        let _ = writeln!(text, "members: {}", sizes.join(", "));
+    }
     let _ = match report.findings.len() {
         0 => writeln!(text, "clean"),
         1 => writeln!(text, "1 thing is wrong"),

@@ -4,7 +4,7 @@ use serde::Serialize;
 use sheave::vol::{CreateOptions, OpenOptions, Pool};
 
 use super::info::PoolJson;
-use super::place::PoolPlace;
+use super::made::Made;
 use super::signature;
 use crate::args::pool::CreateArgs;
 use crate::failure::{self, Failure};
@@ -70,7 +70,7 @@ fn format(args: &CreateArgs, options: &str) -> Result<(Option<String>, Pool), Fa
     if let Some(found) = &replaced {
         confirm::destroy(args.yes, &format!("{found}; a new pool destroys it"))?;
     }
-    let device = args.pool.open_device(options)?;
+    let device = args.pool.new_device(options)?;
     let create = CreateOptions {
         unit_bytes: args.block,
         journal_bytes: args.journal,
@@ -82,28 +82,4 @@ fn format(args: &CreateArgs, options: &str) -> Result<(Option<String>, Pool), Fa
     Pool::create(&device, &create).map_err(failure::pool)?;
     let pool = Pool::open(&device, &OpenOptions::default()).map_err(failure::pool)?;
     Ok((replaced, pool))
-}
-
-/// A file that opening made; gone again unless the pool in it came to be.
-struct Made<'a> {
-    path: Option<&'a std::path::Path>,
-}
-
-impl<'a> Made<'a> {
-    fn begin(place: &'a PoolPlace) -> Self {
-        Self { path: place.single_path().filter(|path| !path.exists()) }
-    }
-
-    fn keep(mut self) {
-        self.path = None;
-    }
-}
-
-impl Drop for Made<'_> {
-    fn drop(&mut self) {
-        if let Some(path) = self.path {
-            // The error that brought us here is the one worth telling.
-            let _ = std::fs::remove_file(path);
-        }
-    }
 }

@@ -1,31 +1,42 @@
-//! `sheave pool grow`: a larger file or device.
+//! `sheave pool grow`: a larger file or device, or one more of them.
 //!
-//! No member is added: only a label at its start would tell it from another device the next time, and growing writes
-//! none.
+//! What is on a device that is added is looked at first, as when a pool is created. When the pool is not open elsewhere
+//! this opens it, grows it and closes it; a program that has it open does the same with `Pool::add_member`.
 
 use serde::Serialize;
+use sheave::Device;
 use sheave::base::units::fmt_bytes;
-use sheave::vol::{OpenOptions, Pool};
+use sheave::vol::{AddOptions, Found, OpenOptions, Pool};
 
+use super::info::MemberJson;
+use super::made::Made;
+use super::place::PoolPlace;
+use super::signature;
 use crate::args::pool::GrowArgs;
 use crate::failure::{self, Failure};
-use crate::output;
+use crate::{confirm, output};
 
 /// What became of it, for programs.
 #[derive(Serialize)]
 struct Grown {
+    /// How it is named from now on.
     pool: String,
     size_bytes_before: u64,
     size_bytes: u64,
+    /// What was added, as it was named.
+    added: Option<String>,
+    /// What was on it, and was overwritten.
+    replaced: Option<String>,
+    members: Vec<MemberJson>,
 }
 
 /// Does it.
 pub fn run(args: &GrowArgs) -> Result<(), Failure> {
     args.pool.refuse_volatile()?;
     args.pool.expect_there()?;
-    let options = match (args.size, args.pool.single_path()) {
-        (None, _) => String::new(),
-        (Some(size), Some(path)) => {
+    let options = match (&args.add, args.size, args.pool.single_path()) {
+        (Some(_), ..) | (None, None, _) => String::new(),
+        (None, Some(size), Some(path)) => {
             let now = args.pool.open_device(",readonly=on")?.size_bytes();
             if size < now {
                 let cause = format!("--size {size} is less than the {now} bytes that {} has", path.display());
@@ -33,38 +44,100 @@ pub fn run(args: &GrowArgs) -> Result<(), Failure> {
             }
             format!(",size={size}")
         }
-        (Some(_), None) => {
-            return Err(Failure::usage("--size is for a pool in one file")
+        (None, Some(_), None) => {
+            return Err(Failure::usage("--size is for a pool in one file, or for a file that is added (--add)")
                 .fix("grow the last member (truncate -s SIZE FILE), then run this without --size"));
         }
     };
-    let devices = args.pool.open_members(&options)?;
     let device = args.pool.open_device(&options)?;
     let pool = Pool::open(&device, &OpenOptions::default()).map_err(failure::pool)?;
-    let before = pool.info().size_bytes;
-    refuse_new_members(&devices, before)?;
-    let after = pool.grow().map_err(failure::pool)?;
-    pool.close().map_err(failure::pool)?;
+    let before = pool.info();
+    // Closed whatever came of it, so that the next opening has nothing to recover.
+    let done = match &args.add {
+        Some(place) => add(args, place, &pool).map(|replaced| (Some(place.to_string()), replaced)),
+        None => refuse_new_members(&args.pool, &device, before.size_bytes)
+            .and_then(|()| pool.grow().map(|_| (None, None)).map_err(failure::pool)),
+    };
+    let after = pool.info();
+    let closed = pool.close().map_err(failure::pool);
+    let (added, replaced) = done?;
+    closed?;
+    let name = args.add.as_ref().map_or_else(|| args.pool.to_string(), |place| args.pool.with(place));
     if args.json {
-        return output::json(&Grown { pool: args.pool.to_string(), size_bytes_before: before, size_bytes: after });
+        return output::json(&Grown {
+            pool: name,
+            size_bytes_before: before.size_bytes,
+            size_bytes: after.size_bytes,
+            added,
+            replaced,
+            members: after.members.iter().map(MemberJson::new).collect(),
+        });
     }
-    if after == before {
-        output::text(&format!("{} has {} already, all that its device has\n", args.pool, fmt_bytes(after)));
-    } else {
-        output::text(&format!("{}: {} before, {} now\n", args.pool, fmt_bytes(before), fmt_bytes(after)));
-    }
+    let (was, is) = (fmt_bytes(before.size_bytes), fmt_bytes(after.size_bytes));
+    output::text(&match added {
+        Some(_) => {
+            format!("{name}: {was} before, {is} now\nfrom now on name all of its members, in this order: {name}\n")
+        }
+        None if after.size_bytes == before.size_bytes => {
+            format!("{name} has {is} already, all that its device has\n")
+        }
+        None => format!("{name}: {was} before, {is} now\n"),
+    });
     Ok(())
 }
 
-/// A member that begins where the pool ends, or later, is new.
-fn refuse_new_members(devices: &[sheave::Device], pool_bytes: u64) -> Result<(), Failure> {
-    let mut start = 0;
-    for device in devices {
-        if start > 0 && start >= pool_bytes {
-            return Err(Failure::usage(format!("{} is no member of this pool, and none can be added", device.name()))
-                .fix("make its last member larger; or make a pool of all of them and copy the volumes"));
-        }
-        start += device.size_bytes();
+/// Adds a member; what was on it.
+fn add(args: &GrowArgs, place: &PoolPlace, pool: &Pool) -> Result<Option<String>, Failure> {
+    place.refuse_volatile()?;
+    if !place.is_one() {
+        return Err(Failure::usage(format!("--add {place}: one at a time")).fix("run this once for each"));
     }
-    Ok(())
+    let made = Made::begin(place);
+    let device = open_added(args, place)?;
+    let replaced = match pool.find_on(&device).map_err(failure::pool)? {
+        Found::Member(number) => {
+            return Err(Failure::usage(format!("{place} is member {number} of {} already", args.pool))
+                .fix("add another file or device"));
+        }
+        Found::CutOff => {
+            eprintln!("sheave: {place} was being added to this pool when that was cut off; it is added now");
+            None
+        }
+        Found::Nothing | Found::Other(_) => signature::find(&device)?,
+    };
+    if let Some(found) = &replaced {
+        confirm::destroy(args.yes, &format!("{place} holds {found}; adding it to the pool destroys that"))?;
+    }
+    pool.add_member(&device, &AddOptions { overwrite: replaced.is_some() }).map_err(failure::pool)?;
+    made.keep();
+    Ok(replaced)
+}
+
+fn open_added(args: &GrowArgs, place: &PoolPlace) -> Result<Device, Failure> {
+    let options = match (args.size, place.single_path()) {
+        (Some(size), Some(_)) => format!(",size={size}"),
+        (Some(_), None) => {
+            return Err(Failure::usage("--size is for a file that is named by its path")
+                .fix(format!("write it into the spec: {place},size=10G")));
+        }
+        (None, Some(path)) if !path.exists() => {
+            return Err(Failure::usage(format!("{place}: there is no such file, and no size to make it with"))
+                .fix("add --size, such as --size 10G; the file takes space only as it is written"));
+        }
+        (None, _) => String::new(),
+    };
+    let mut devices = place.open_members(&options)?;
+    devices.pop().ok_or_else(|| Failure::usage("--add names nothing"))
+}
+
+/// What lies beyond the members that the pool knows is new, and not taken in as if the last of them had grown.
+fn refuse_new_members(place: &PoolPlace, device: &Device, pool_bytes: u64) -> Result<(), Failure> {
+    let legs = device.legs();
+    if place.is_one() || legs.len() < 2 || legs[legs.len() - 1].start << 9 < pool_bytes {
+        return Ok(());
+    }
+    let last = place.to_string();
+    let last = last.rsplit('+').next().unwrap_or_default();
+    Err(Failure::usage(format!("{last} is no member of this pool"))
+        .fix(format!("add it: sheave pool grow POOL --add {last}, where POOL names those that are members")))
 }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 use sheave::base::units::{fmt_bytes, fmt_count};
-use sheave::vol::{Checksum, PoolInfo, VolumeInfo};
+use sheave::vol::{Checksum, MemberInfo, PoolInfo, VolumeInfo};
 
 use super::place::{Access, PoolPlace};
 use super::space;
@@ -48,6 +48,8 @@ pub struct PoolJson {
     pub low_water_bytes: u64,
     /// The journal.
     pub journal_bytes: u64,
+    /// The devices that it is made of, in order.
+    pub members: Vec<MemberJson>,
     /// `none` or `crc32c`.
     pub checksum: &'static str,
     /// Volumes and snapshots.
@@ -60,6 +62,22 @@ pub struct PoolJson {
     pub generation: u64,
     /// This opening replayed the journal.
     pub recovered: bool,
+}
+
+/// A member, for programs.
+#[derive(Clone, Debug, Serialize)]
+pub struct MemberJson {
+    /// Where it begins in the pool.
+    pub start_bytes: u64,
+    /// What the pool has of it.
+    pub size_bytes: u64,
+}
+
+impl MemberJson {
+    /// From what the pool tells.
+    pub fn new(member: &MemberInfo) -> Self {
+        Self { start_bytes: member.start_bytes, size_bytes: member.size_bytes }
+    }
 }
 
 impl PoolJson {
@@ -80,6 +98,7 @@ impl PoolJson {
             low_water: info.low_water.to_string(),
             low_water_bytes: info.low_water_bytes,
             journal_bytes: info.journal_bytes,
+            members: info.members.iter().map(MemberJson::new).collect(),
             checksum: match info.checksum {
                 Checksum::None => "none",
                 Checksum::Crc32c => "crc32c",
@@ -135,6 +154,10 @@ fn table(pool: &PoolJson, volumes: &[VolumeInfo], space: &str) -> String {
         ("checksums", pool.checksum.to_owned()),
         ("checkpoint", pool.generation.to_string()),
     ];
+    if pool.members.len() > 1 {
+        let sizes: Vec<String> = pool.members.iter().map(|member| fmt_bytes(member.size_bytes)).collect();
+        rows.insert(3, ("members", format!("{}: {}", sizes.len(), sizes.join(", "))));
+    }
     if pool.pending_bytes > 0 {
         rows.push(("coming free", fmt_bytes(pool.pending_bytes)));
     }

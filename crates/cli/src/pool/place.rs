@@ -108,6 +108,12 @@ fn member(text: &str) -> Result<Member, String> {
 }
 
 impl Member {
+    fn text(&self) -> &str {
+        match self {
+            Self::Path(text) | Self::Spec(text) => text,
+        }
+    }
+
     /// The spec of the device, with options in a form that starts with a comma.
     fn spec(&self, options: &str) -> String {
         match self {
@@ -180,11 +186,28 @@ impl PoolPlace {
 
     /// The device under the pool, opened with options such as `,size=10G` for members that are paths.
     pub fn open_device(&self, options: &str) -> Result<Device, Failure> {
-        let devices = self.open_members(options)?;
-        match devices.as_slice() {
+        sheave::vol::join(&self.text, &self.open_members(options)?).map_err(crate::failure::pool)
+    }
+
+    /// The device that a new pool is made on, whatever was there before.
+    pub fn new_device(&self, options: &str) -> Result<Device, Failure> {
+        match self.open_members(options)?.as_slice() {
             [one] => Ok(one.clone()),
             several => sheave::blk::linear::concatenate(&self.text, several).map_err(crate::failure::device),
         }
+    }
+
+    /// How the pool is named when this has become its last member.
+    pub fn with(&self, last: &PoolPlace) -> String {
+        // In a spec with a device under it a path is a spec too.
+        let nested = self.text.contains("over=");
+        let names = last.members.iter().map(|member| if nested { member.spec("") } else { member.text().to_owned() });
+        std::iter::once(self.text.clone()).chain(names).collect::<Vec<_>>().join("+")
+    }
+
+    /// Whether it names one file or device, or spec of one.
+    pub fn is_one(&self) -> bool {
+        self.members.len() == 1
     }
 
     /// The pool, which must be there.

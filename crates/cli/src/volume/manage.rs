@@ -5,7 +5,7 @@
 use serde::Serialize;
 use sheave::Pool;
 use sheave::base::units::fmt_bytes;
-use sheave::vol::VolumeInfo;
+use sheave::vol::{PoolError, VolumeInfo};
 
 use super::show::VolumeJson;
 use crate::args::volume as args;
@@ -56,8 +56,17 @@ fn info(pool: &Pool, name: &str) -> Result<VolumeInfo, Failure> {
 /// `sheave volume create`.
 pub fn create(args: &args::CreateArgs) -> Result<(), Failure> {
     let VolumePlace { pool: place, name } = &args.volume;
+    let size = args.size.unwrap_or(0);
+    if size == 0 && args.max_size.is_none() {
+        return Err(Failure::usage("a size of 0 holds nothing")
+            .fix("give one such as 20G, or add --max-size 20G for a volume that grows as it is written"));
+    }
     one(place, args.json, "created", |pool| {
-        pool.create_volume(name, args.size).map_err(failure::pool)?;
+        match args.max_size {
+            Some(max_size) => pool.create_growing_volume(name, size, max_size),
+            None => pool.create_volume(name, size),
+        }
+        .map_err(failure::pool)?;
         info(pool, name)
     })
 }
@@ -67,7 +76,7 @@ pub fn resize(args: &args::ResizeArgs) -> Result<(), Failure> {
     let VolumePlace { pool: place, name } = &args.volume;
     one(place, args.json, "resized", |pool| {
         let now = info(pool, name)?;
-        let new = args.size.of(now.size_bytes).map_err(|why| {
+        let new = args.size.as_ref().map_or(Ok(now.size_bytes), |size| size.of(now.size_bytes)).map_err(|why| {
             Failure::usage(format!("{}: {why}", args.volume)).fix("give the whole size instead, such as 20G")
         })?;
         if new < now.size_bytes {
@@ -75,9 +84,24 @@ pub fn resize(args: &args::ResizeArgs) -> Result<(), Failure> {
             let what = format!("{} shrinks from {from} to {to}; what lies beyond is lost", args.volume);
             confirm::destroy(args.yes, &what)?;
         }
-        pool.resize(name, new).map_err(failure::pool)?;
+        resize_to(pool, name, &now, new, args.max_size).map_err(failure::pool)?;
         info(pool, name)
     })
+}
+
+/// A larger bound first, a smaller one last: the size is never beyond it.
+fn resize_to(pool: &Pool, name: &str, now: &VolumeInfo, new: u64, max_size: Option<u64>) -> Result<(), PoolError> {
+    let rises = max_size > now.max_size_bytes;
+    if let Some(max_size) = max_size.filter(|_| rises) {
+        pool.set_max_size(name, max_size)?;
+    }
+    if new != now.size_bytes || max_size.is_none() {
+        pool.resize(name, new)?;
+    }
+    match max_size.filter(|_| !rises) {
+        Some(max_size) => pool.set_max_size(name, max_size),
+        None => Ok(()),
+    }
 }
 
 /// `sheave volume rename`.

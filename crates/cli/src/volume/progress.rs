@@ -1,4 +1,4 @@
-//! How far a copy is, always on stderr: a bar on a terminal, else a line now and then, as JSON if the result is JSON.
+//! How far a copy, a scrub or a check is, always on stderr: a bar on a terminal, else a line now and then, as JSON if the result is JSON.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::pool::space::Warner;
 const BAR_TICK: Duration = Duration::from_millis(250);
 const LINE_TICK: Duration = Duration::from_secs(5);
 
-/// The progress of one copy.
+/// The progress of one of them.
 pub struct Progress {
     what: &'static str,
     style: ProgressStyle,
@@ -79,6 +79,16 @@ impl Progress {
     /// So many bytes more are done.
     pub fn advance(&mut self, bytes: u64) {
         self.done += bytes;
+        self.show();
+    }
+
+    /// So many bytes are done, of about so many, both as they are known now.
+    pub fn set(&mut self, done: u64, total: u64) {
+        (self.done, self.total) = (done, Some(total));
+        self.show();
+    }
+
+    fn show(&mut self) {
         let now = Instant::now();
         if now < self.next {
             return;
@@ -169,5 +179,7 @@ mod tests {
         stream.advance(4096);
         assert!(stream.words().starts_with("4 KiB, ") && stream.share().is_none() && stream.eta().is_none());
         assert_eq!(Progress::new("import", ProgressStyle::None, false, Some(0)).share(), Some(1.0));
+        stream.set(8192, 16384);
+        assert_eq!(stream.share(), Some(0.5), "the whole is known later");
     }
 }

@@ -29,6 +29,8 @@ pub struct VolumeJson {
     pub origin: Option<String>,
     /// Size that users see.
     pub size_bytes: u64,
+    /// How large writes may make it; null when they do not.
+    pub max_size_bytes: Option<u64>,
     /// Space it has.
     pub allocated_bytes: u64,
     /// Of that, shared with others.
@@ -57,6 +59,7 @@ impl VolumeJson {
             snapshot: info.snapshot,
             origin: info.origin.clone(),
             size_bytes: info.size_bytes,
+            max_size_bytes: info.max_size_bytes,
             allocated_bytes: info.allocated_bytes,
             shared_bytes: info.shared_bytes,
             unique_bytes: info.unique_bytes,
@@ -72,7 +75,14 @@ impl VolumeJson {
     /// A line.
     pub fn in_short(&self) -> String {
         let origin = self.origin.as_ref().map_or(String::new(), |origin| format!(" of {origin}"));
-        format!("{} {}{origin}, {}", self.kind(), self.name, fmt_bytes(self.size_bytes))
+        format!("{} {}{origin}, {}", self.kind(), self.name, self.size())
+    }
+
+    /// Its size, and how far it goes.
+    fn size(&self) -> String {
+        let most = self.max_size_bytes.filter(|_| !self.snapshot);
+        let most = most.map_or(String::new(), |most| format!(", grows to {}", fmt_bytes(most)));
+        format!("{}{most}", fmt_bytes(self.size_bytes))
     }
 }
 
@@ -94,17 +104,28 @@ pub fn list(args: &ListArgs) -> Result<(), Failure> {
 
 fn table(volumes: &[VolumeJson]) -> String {
     let width = volumes.iter().map(|volume| volume.name.len()).max().unwrap_or(0).max(4);
+    // A column for those that grow, if there are any.
+    let grows = volumes.iter().any(|volume| volume.max_size_bytes.is_some());
+    let most = |text: &str| if grows { format!("  {text:>9}") } else { String::new() };
     let mut text = format!(
-        "{:width$}  {:8}  {:>9}  {:>9}  {:>9}  {:>9}  {}\n",
-        "NAME", "KIND", "SIZE", "ALLOCATED", "SHARED", "UNIQUE", "ORIGIN"
+        "{:width$}  {:8}  {:>9}{}  {:>9}  {:>9}  {:>9}  {}\n",
+        "NAME",
+        "KIND",
+        "SIZE",
+        most("GROWS TO"),
+        "ALLOCATED",
+        "SHARED",
+        "UNIQUE",
+        "ORIGIN"
     );
     for volume in volumes {
         let _ = writeln!(
             text,
-            "{:width$}  {:8}  {:>9}  {:>9}  {:>9}  {:>9}  {}",
+            "{:width$}  {:8}  {:>9}{}  {:>9}  {:>9}  {:>9}  {}",
             volume.name,
             volume.kind(),
             fmt_bytes(volume.size_bytes),
+            most(&volume.max_size_bytes.map_or_else(|| "-".into(), fmt_bytes)),
             fmt_bytes(volume.allocated_bytes),
             fmt_bytes(volume.shared_bytes),
             fmt_bytes(volume.unique_bytes),
@@ -130,7 +151,7 @@ pub fn info(args: &OneArgs) -> Result<(), Failure> {
         ("number", volume.id.to_string()),
         ("made of", volume.origin.clone().unwrap_or_else(|| "nothing".into())),
         ("made", format!("{} ago", age(volume.created))),
-        ("size", fmt_bytes(volume.size_bytes)),
+        ("size", volume.size()),
         ("allocated", fmt_bytes(volume.allocated_bytes)),
         ("of it shared", fmt_bytes(volume.shared_bytes)),
         ("of it unique", format!("{}, which deleting it gives back", fmt_bytes(volume.unique_bytes))),

@@ -15,6 +15,9 @@ use sheave_blk::queue::Queue;
 use crate::file::File;
 use crate::kiocb::{IOCB_COUNTED, IOCB_PHASE, Kiocb};
 
+/// What of a kiocb's flags says where it is counted.
+pub const COUNT_FLAGS: u16 = IOCB_COUNTED | IOCB_PHASE;
+
 /// A file as one ring has it: attached, with what the fast path wants at hand.
 #[derive(Debug)]
 pub struct OpenFile {
@@ -141,13 +144,19 @@ impl OpenFile {
     }
 
     /// The I/O has ended, its completion work too; only a sync may be left to do.
-    #[inline(always)]
+    #[inline]
     pub fn uncount(&self, kiocb: &mut Kiocb) {
-        if kiocb.flags & IOCB_COUNTED != 0
+        self.uncount_many(kiocb.flags, 1);
+        kiocb.flags &= !COUNT_FLAGS;
+    }
+
+    /// So many I/Os with these kiocb flags have ended for good.
+    #[inline]
+    pub fn uncount_many(&self, flags: u16, ios: u32) {
+        if flags & IOCB_COUNTED != 0
             && let Some(seat) = &self.seat
         {
-            seat.uncount(Phase::from_bit(kiocb.flags & IOCB_PHASE != 0));
-            kiocb.flags &= !(IOCB_COUNTED | IOCB_PHASE);
+            seat.uncount_many(Phase::from_bit(flags & IOCB_PHASE != 0), u64::from(ios));
         }
     }
 }

@@ -22,15 +22,9 @@ pub trait Run {
     /// Whether the I/O lies within the file, on its blocks, and its memory where the device can take it.
     fn fits(&self, pos: u64, len: u32, addr: usize) -> bool;
 
-    /// Where on the device an I/O that fits goes; `None` when it is not plain.
-    fn place(&self, pos: u64, len: u32) -> Option<u64>;
-
     /// Sends a plain I/O to the place it has, when its kiocb was [started](crate::Kiocb::started); false when no bio is
     /// free.
     fn submit(&mut self, place: u64, len: u32, owner: u32, vec: BVec) -> bool;
-
-    /// Flags that all kiocbs of the run have, beside those that it was started with.
-    fn count_flags(&self) -> u16;
 
     /// Ends the run, of which so many were sent.
     fn finish(self, sent: u32);
@@ -78,18 +72,8 @@ impl Run for PlainRun<'_> {
     }
 
     #[inline(always)]
-    fn place(&self, pos: u64, _: u32) -> Option<u64> {
-        Some(pos)
-    }
-
-    #[inline(always)]
     fn submit(&mut self, place: u64, len: u32, owner: u32, vec: BVec) -> bool {
         self.lane.submit(owner, place >> 9, len, vec)
-    }
-
-    #[inline(always)]
-    fn count_flags(&self) -> u16 {
-        0
     }
 
     #[inline(always)]
@@ -97,6 +81,22 @@ impl Run for PlainRun<'_> {
         self.lane.finish();
     }
 }
+
+/// A file is not believed: how many of the first places are in whole blocks, and none behind `last`.
+#[inline(always)]
+fn believed(places: &[u64], last: u64, block_mask: u64) -> usize {
+    // All at once, without a branch for each: the highest bit is that of a place, or of its distance to `last`, that
+    // is none.
+    let (bits, behind) =
+        places.iter().fold((0, 0), |(bits, behind), place| (bits | place, behind | last.wrapping_sub(*place)));
+    if (bits | behind) >> 63 == 0 && bits & block_mask == 0 {
+        return places.len();
+    }
+    places.iter().take_while(|place| **place <= last && **place & block_mask == 0).count()
+}
+
+/// How many I/Os of a run a file is asked for at once, at most.
+pub const LOOK_AHEAD: usize = 32;
 
 /// A run on a file with mappings, inside a section of its grace: pure overwrites, and reads of what is written, in one
 /// mapping each.
@@ -115,6 +115,7 @@ pub struct MappedRun<'a> {
     block_mask: u32,
     dma_mask: u32,
     count_flags: u16,
+    look_ahead: usize,
 }
 
 impl<'a> MappedRun<'a> {
@@ -141,7 +142,47 @@ impl<'a> MappedRun<'a> {
             count_flags: file.count_flags(),
             map: &*file.file,
             file,
+            look_ahead: LOOK_AHEAD,
         })
+    }
+
+    /// Flags that all kiocbs of the run have, beside those that it was started with.
+    #[inline(always)]
+    pub fn count_flags(&self) -> u16 {
+        self.count_flags
+    }
+
+    /// How many I/Os to map at once: few, as long as what comes is not plain.
+    #[inline(always)]
+    pub fn look_ahead(&self) -> usize {
+        self.look_ahead
+    }
+
+    /// Puts where on the device they go in the place of the positions of I/Os of `len` bytes, which fit; as far as they
+    /// are plain. How many.
+    #[inline]
+    pub fn map(&mut self, at: &mut [u64], len: u32) -> usize {
+        let len = u64::from(len);
+        let mut many = self.map.map_plain(at, len, self.intent);
+        if many == 0 {
+            self.look_ahead = 1;
+            many = self.map_first(at, len);
+        } else {
+            self.look_ahead = (2 * self.look_ahead).min(LOOK_AHEAD);
+        }
+        let Some(last) = self.device_bytes.checked_sub(len) else { return 0 };
+        believed(at.get(..many).unwrap_or_default(), last, u64::from(self.block_mask))
+    }
+
+    /// The first of them alone.
+    #[inline(never)]
+    fn map_first(&self, at: &mut [u64], len: u64) -> usize {
+        let Some(pos) = at.first_mut() else { return 0 };
+        let Ok(mapping) = self.map.map(*pos, len, self.intent) else { return 0 };
+        let odd = mapping.kind != MappingKind::Mapped || mapping.flags & self.odd != 0;
+        let here = mapping.offset == *pos && mapping.len >= len;
+        *pos = mapping.addr;
+        usize::from(!odd && here)
     }
 }
 
@@ -152,23 +193,8 @@ impl Run for MappedRun<'_> {
     }
 
     #[inline(always)]
-    fn place(&self, pos: u64, len: u32) -> Option<u64> {
-        let mapping = self.map.map(pos, u64::from(len), self.intent).ok()?;
-        let odd = mapping.kind != MappingKind::Mapped || mapping.flags & self.odd != 0;
-        let here = mapping.offset == pos && mapping.len >= u64::from(len);
-        let end = mapping.addr.checked_add(u64::from(len));
-        let on_device = end.is_some_and(|end| end <= self.device_bytes) && mapping.addr as u32 & self.block_mask == 0;
-        (!odd && here && on_device).then_some(mapping.addr)
-    }
-
-    #[inline(always)]
     fn submit(&mut self, place: u64, len: u32, owner: u32, vec: BVec) -> bool {
         self.lane.submit(owner, place >> 9, len, vec)
-    }
-
-    #[inline(always)]
-    fn count_flags(&self) -> u16 {
-        self.count_flags
     }
 
     #[inline(always)]

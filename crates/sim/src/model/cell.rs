@@ -102,6 +102,21 @@ impl Cell {
             .map(|one| one.value)
     }
 
+    /// What may be there if this write is: it, or what came to its place since.
+    pub(super) fn follows(&self, write: &OpenWrite) -> impl Iterator<Item = Value> + '_ {
+        let own = self.entries().find(|one| one.value == write.value && one.issued == write.issued).copied();
+        let hidden = move |one: &Entry| {
+            self.entries().any(|later| later.durable && one.is_before(later))
+                || own.is_some_and(|own| one.is_before(&own))
+        };
+        self.entries().filter(move |one| !hidden(one)).map(|one| one.value)
+    }
+
+    /// The write was not done, in no part.
+    pub(super) fn withdraw(&mut self, write: &OpenWrite) {
+        self.more.retain(|one| one.value != write.value || one.issued != write.issued);
+    }
+
     /// The content that a copy gets which was begun at `since`, durable (R5).
     pub(super) fn frozen(&self, since: u64) -> Cell {
         let mut values = self.readable(since).map(Entry::settled);

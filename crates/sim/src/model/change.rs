@@ -17,6 +17,8 @@ pub enum Change {
         id: u32,
         /// Bytes.
         size: u64,
+        /// Writes make it larger, up to this.
+        max: Option<u64>,
     },
     /// A snapshot, or a clone, of a volume or snapshot.
     Copy {
@@ -50,6 +52,13 @@ pub enum Change {
         /// Bytes.
         size: u64,
     },
+    /// Another largest size.
+    Limit {
+        /// Which.
+        name: String,
+        /// Bytes.
+        max: u64,
+    },
     /// No longer there.
     Delete {
         /// Which.
@@ -61,20 +70,22 @@ impl Change {
     /// Makes the change; the call began at `since`.
     pub(super) fn make(&self, model: &mut Model, since: u64) {
         match self {
-            Change::Create { name, id, size } => {
-                model.volumes.insert(name.clone(), Volume::new(*id, *size));
+            Change::Create { name, id, size, max } => {
+                model.volumes.insert(name.clone(), Volume::new(*id, *size, *max));
             }
             Change::Copy { source, name, id, snapshot } => {
                 let Some(source) = model.volumes.get(source) else { return };
                 let cells = frozen(source, since);
-                let copy = Volume { id: *id, snapshot: *snapshot, family: source.family, size: source.size, cells };
+                let mut copy = Volume { id: *id, snapshot: *snapshot, cells, ..source.clone() };
+                copy.settle_size(source.size);
                 model.volumes.insert(name.clone(), copy);
             }
             Change::Rollback { name, snapshot } => {
                 let Some(source) = model.volumes.get(snapshot) else { return };
-                let (cells, size) = (frozen(source, since), source.size);
+                let (cells, size, max) = (frozen(source, since), source.size, source.max);
                 if let Some(volume) = model.volumes.get_mut(name) {
-                    (volume.cells, volume.size) = (cells, size);
+                    (volume.cells, volume.max) = (cells, max);
+                    volume.settle_size(size);
                 }
             }
             Change::Rename { name, new } => {
@@ -84,8 +95,13 @@ impl Change {
             }
             Change::Resize { name, size } => {
                 if let Some(volume) = model.volumes.get_mut(name) {
-                    volume.size = *size;
-                    volume.cells.resize((size / SECTOR as u64) as usize, Cell::zero()); // R6
+                    volume.settle_size(*size); // R6
+                }
+            }
+            Change::Limit { name, max } => {
+                if let Some(volume) = model.volumes.get_mut(name) {
+                    volume.max = Some(*max);
+                    volume.cells.resize((max / SECTOR as u64) as usize, Cell::zero());
                 }
             }
             Change::Delete { name } => {
@@ -115,7 +131,11 @@ fn frozen(source: &Volume, since: u64) -> Vec<Cell> {
 impl fmt::Display for Change {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Change::Create { name, id, size } => write!(out, "create '{name}' (volume {id}), {size} bytes"),
+            Change::Create { name, id, size, max } => {
+                write!(out, "create '{name}' (volume {id}), {size} bytes")?;
+                max.map_or(Ok(()), |max| write!(out, ", growing to {max}"))
+            }
+            Change::Limit { name, max } => write!(out, "let '{name}' grow to {max} bytes"),
             Change::Copy { source, name, id, snapshot: true } => {
                 write!(out, "snapshot '{source}' as '{name}' (volume {id})")
             }

@@ -14,6 +14,8 @@ const TOLD: usize = 6;
 pub struct ObservedVolume {
     /// Size in bytes.
     pub size: u64,
+    /// What writes may make of it.
+    pub max: Option<u64>,
     /// Cannot be written.
     pub snapshot: bool,
     /// By sector.
@@ -74,7 +76,8 @@ impl Model {
             let Some(known) = self.volumes.get(name) else { continue };
             let values = seen.sectors.iter().enumerate().map(|(at, one)| one.value_at(at as u64).unwrap_or(0));
             let cells = values.map(Cell::settled).collect();
-            let volume = Volume { cells, ..known.clone() };
+            let mut volume = Volume { cells, ..known.clone() };
+            volume.settle_size(seen.size);
             model.volumes.insert(name.clone(), volume);
         }
         model
@@ -108,11 +111,19 @@ impl Rule {
 }
 
 fn compare(name: &str, volume: &Volume, seen: &ObservedVolume, rule: Rule, wrong: &mut Vec<String>) {
-    if (seen.size, seen.snapshot) != (volume.size, volume.snapshot) {
+    if (seen.max, seen.snapshot) != (volume.max, volume.snapshot) {
         wrong.push(format!(
-            "volume '{name}' has {} bytes (snapshot: {}) and should have {} ({})",
-            seen.size, seen.snapshot, volume.size, volume.snapshot
+            "volume '{name}' grows to {:?} bytes (snapshot: {}) and should to {:?} ({})",
+            seen.max, seen.snapshot, volume.max, volume.snapshot
         ));
+        return;
+    }
+    let why = match rule {
+        Rule::Survives if volume.max.is_some() => volume.growth.why_not(volume, seen),
+        _ => (seen.size != volume.size).then(|| format!("{} bytes, and should have {}", seen.size, volume.size)),
+    };
+    if let Some(why) = why {
+        wrong.push(format!("volume '{name}' ({}) has {why}", volume.id));
         return;
     }
     for (sector, one) in seen.sectors.iter().enumerate() {

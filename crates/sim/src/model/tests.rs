@@ -23,7 +23,7 @@ fn synced(op: u64) -> Event {
 
 fn model(events: &[Event]) -> Model {
     let mut model = Model::new();
-    let create = Change::Create { name: "v".into(), id: V, size: 4096 };
+    let create = Change::Create { name: "v".into(), id: V, size: 4096, max: None };
     [Event::Change(create), Event::Changed { ok: true }].iter().chain(events).for_each(|event| model.apply(event));
     model
 }
@@ -147,7 +147,7 @@ fn r4_an_interrupted_resize_may_have_zeroed_what_it_was_to_cut_off() {
 fn found(values: &[(u64, Seen)]) -> Observed {
     let mut sectors = vec![Seen::Zero; 8];
     values.iter().for_each(|&(at, seen)| sectors[at as usize] = seen);
-    Observed::from([("v".to_string(), ObservedVolume { size: 4096, snapshot: false, sectors })])
+    Observed::from([("v".to_string(), ObservedVolume { size: 4096, max: None, snapshot: false, sectors })])
 }
 
 #[test]

@@ -17,6 +17,8 @@ struct Target {
     id: u32,
     name: String,
     size: u64,
+    /// Writes make it larger, up to this.
+    max: Option<u64>,
 }
 
 impl World {
@@ -78,9 +80,18 @@ impl World {
     }
 
     fn pick(&mut self, snapshots: bool) -> Option<Target> {
+        self.pick_of(snapshots, 0)
+    }
+
+    /// One with something in it.
+    fn pick_sized(&mut self, snapshots: bool) -> Option<Target> {
+        self.pick_of(snapshots, 1)
+    }
+
+    fn pick_of(&mut self, snapshots: bool, least: u64) -> Option<Target> {
         let all: Vec<Target> = (self.model.volumes().iter())
-            .filter(|(_, volume)| (snapshots || !volume.snapshot) && volume.size > 0)
-            .map(|(name, volume)| Target { id: volume.id, name: name.clone(), size: volume.size })
+            .filter(|(_, volume)| (snapshots || !volume.snapshot) && volume.size >= least)
+            .map(|(name, volume)| Target { id: volume.id, name: name.clone(), size: volume.size, max: volume.max })
             .collect();
         if all.is_empty() {
             return None;
@@ -90,7 +101,8 @@ impl World {
     }
 
     /// A range of a volume: mostly whole blocks, some of them many, some of them less than one.
-    fn range(&mut self, size: u64) -> (u64, u64) {
+    fn range(&mut self, target: &Target) -> (u64, u64) {
+        let size = target.size;
         let align = if self.setup.disk.logical_block == 512 && self.rng.percent(30) { SECTOR as u64 } else { BLOCK };
         let long = self.rng.percent(self.setup.long);
         // Half of the other I/O goes where I/O went before.
@@ -101,15 +113,41 @@ impl World {
             1 => 4 * BLOCK,
             _ => BLOCK.max(align),
         };
-        let align = align.min(size);
+        let align = if target.max.is_some() { BLOCK } else { align.min(size) };
         let pos = self.rng.below(end) / align * align;
         let len = self.rng.between(1, most.div_ceil(align).min(64)) * align;
         (pos, len.min(size - pos))
     }
 
+    /// A range that ends beyond the end of a volume that grows, if it may: at the end, behind a gap, or across it.
+    fn range_beyond(&mut self, target: &Target) -> Option<(u64, u64)> {
+        let (size, max) = (target.size, target.max?);
+        if size > 0 && self.rng.percent(40) {
+            return None;
+        }
+        let reach = self.model.volume(target.id).map_or(size, |volume| volume.reach());
+        let from = if self.rng.percent(60) { reach } else { size };
+        let gap = match self.rng.below(10) {
+            0..6 => 0,
+            6 => self.rng.between(1, 8) * BLOCK,
+            7 => self.rng.below(3 * self.setup.unit_bytes / BLOCK) * BLOCK,
+            _ => 0,
+        };
+        let back = if self.rng.percent(25) { self.rng.between(1, 4) * BLOCK } else { 0 };
+        let pos = (from + gap).saturating_sub(back);
+        let blocks = if self.rng.percent(self.setup.long / 2 + 5) { 64 } else { 4 };
+        let len = (self.rng.between(1, blocks) * BLOCK).min(max.saturating_sub(pos));
+        (len > 0).then_some((pos, len))
+    }
+
     fn write(&mut self) -> Result<(), String> {
-        let Some(Target { id, name, size }) = self.pick(false) else { return Ok(()) };
-        let (pos, len) = self.range(size);
+        let Some(target) = self.pick(false) else { return Ok(()) };
+        let beyond = self.range_beyond(&target);
+        if beyond.is_none() && target.size == 0 {
+            return self.go_on();
+        }
+        let (pos, len) = beyond.unwrap_or_else(|| self.range(&target));
+        let Target { id, name, max, .. } = target;
         let (sector, sectors) = (pos / SECTOR as u64, len / SECTOR as u64);
         // Two writes to one place at a time are rare with users; now and then here.
         if self.model.is_being_written(id, sector..sector + sectors) && !self.rng.percent(10) {
@@ -124,12 +162,13 @@ impl World {
         let how = if dsync { " (DSYNC)" } else { "" };
         self.note(format!("request {op}: write {value} to '{name}' ({id}), sectors {sector} +{sectors}{how}"));
         self.record(Event::Write { op, volume: id, sector, sectors, value, dsync });
-        self.submit(id, &name, pos, Want::Write(data, dsync), Pending::Write { len }, op)
+        self.submit(id, &name, pos, Want::Write(data, dsync), Pending::Write { len, grows: max.is_some() }, op)
     }
 
     fn zero(&mut self) -> Result<(), String> {
-        let Some(Target { id, name, size }) = self.pick(false) else { return Ok(()) };
-        let (pos, mut len) = self.range(size);
+        let Some(target) = self.pick_sized(false) else { return Ok(()) };
+        let (pos, mut len) = self.range(&target);
+        let Target { id, name, size, .. } = target;
         if self.rng.percent(30) {
             len = (len + 2 * self.setup.unit_bytes).min(size - pos);
         }
@@ -141,12 +180,13 @@ impl World {
         let op = self.op();
         self.note(format!("request {op}: {mode:?} of '{name}' ({id}), sectors {sector} +{sectors}"));
         self.record(Event::Write { op, volume: id, sector, sectors, value: 0, dsync: false });
-        self.submit(id, &name, pos, Want::Zero(mode, len), Pending::Write { len }, op)
+        self.submit(id, &name, pos, Want::Zero(mode, len), Pending::Write { len, grows: false }, op)
     }
 
     fn read(&mut self) -> Result<(), String> {
-        let Some(Target { id, name, size }) = self.pick(true) else { return Ok(()) };
-        let (pos, len) = self.range(size);
+        let Some(target) = self.pick_sized(true) else { return Ok(()) };
+        let (pos, len) = self.range(&target);
+        let Target { id, name, .. } = target;
         let sector = pos / SECTOR as u64;
         let (op, since) = (self.op(), self.model.begin_read());
         self.note(format!("request {op}: read '{name}' ({id}), sectors {sector} +{}", len / SECTOR as u64));
@@ -201,7 +241,12 @@ impl World {
         }
         let (name, id) = self.new_name();
         let size = self.new_size();
-        self.change(Change::Create { name, id, size })
+        if self.setup.growing > 0 && self.rng.percent(self.setup.growing) {
+            let max = size.next_multiple_of(BLOCK);
+            let size = if self.rng.percent(60) { 0 } else { self.rng.below(max / BLOCK + 1) * BLOCK };
+            return self.change(Change::Create { name, id, size, max: Some(max) });
+        }
+        self.change(Change::Create { name, id, size, max: None })
     }
 
     fn copy(&mut self) -> Result<(), String> {
@@ -224,6 +269,13 @@ impl World {
     fn resize(&mut self) -> Result<(), String> {
         let Some(target) = self.pick(false) else { return Ok(()) };
         let size = self.new_size();
+        let Some(max) = target.max else { return self.change(Change::Resize { name: target.name, size }) };
+        let size = size.next_multiple_of(BLOCK);
+        if self.rng.percent(40) {
+            let reach = self.model.volume(target.id).map_or(0, |volume| volume.reach());
+            return self.change(Change::Limit { name: target.name, max: size.max(reach).max(BLOCK) });
+        }
+        let size = if self.rng.percent(20) { 0 } else { size.min(max) };
         self.change(Change::Resize { name: target.name, size })
     }
 

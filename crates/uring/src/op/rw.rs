@@ -7,7 +7,7 @@
 
 use sheave_blk::bio::{BVec, NO_FIXED_BUF};
 use sheave_iomap::Kiocb;
-use sheave_iomap::dio::{self, Issued, MAX_RW_COUNT, MappedRun, OpenFile, PlainRun, Run, Scratch};
+use sheave_iomap::dio::{self, Issued, LOOK_AHEAD, MAX_RW_COUNT, MappedRun, OpenFile, PlainRun, Run, Scratch};
 use sheave_iomap::kiocb::{
     IOCB_COMPLETION_WORK, IOCB_COUNTED, IOCB_DSYNC, IOCB_NOWAIT, IOCB_POLLED, IOCB_SUMMED, IOCB_SYNC, IOCB_USE_POS,
     IOCB_WRITE,
@@ -57,7 +57,7 @@ fn submit_mapped_run(ring: &mut Ring, max: u32) -> u32 {
     core.plain_ident.rflags = REQ_COUNTED;
     let Some(file) = core.files.get(plain.file as usize) else { return 0 };
     let Some(run) = MappedRun::start(&mut ring.io, file, plain.iocb_flags, plain.fixed_buf) else { return 0 };
-    plain.submit(&mut core.queues, &mut core.reqs, &core.plain_ident, run, max)
+    plain.submit_mapped(&mut core.queues, &mut core.reqs, &core.plain_ident, run, max)
 }
 
 /// What the plain reads or writes of a run have in common, beside [`Core::plain_ident`].
@@ -96,27 +96,15 @@ impl Plain {
 
     /// Submits the SQEs that are alike and plain, so many at most; how many.
     #[inline(always)]
-    fn submit(self, queues: &mut Queues, reqs: &mut ReqTable, ident: &Ident, mut run: impl Run, max: u32) -> u32 {
-        let Plain { kind, memory, max_len, iocb_flags, file, .. } = self;
-        let iocb_flags = iocb_flags | run.count_flags();
+    fn submit(self, queues: &mut Queues, reqs: &mut ReqTable, ident: &Ident, mut run: PlainRun<'_>, max: u32) -> u32 {
         let mut taken = 0;
         while taken < max {
             let Some(sqe) = queues.sq_peek(taken) else { break };
-            let Sqe { addr, len, off, user_data, .. } = *sqe;
-            if sqe.kind() != kind || u64::from(sqe.op_flags) | sqe.pad2 != 0 || len > max_len {
+            let Sqe { addr, len, off, .. } = *sqe;
+            if !self.is_like(sqe) || !run.fits(off, len, addr as usize) {
                 break;
             }
-            let in_memory = addr.wrapping_sub(memory.0) <= memory.1 - u64::from(len);
-            if !in_memory || !run.fits(off, len, addr as usize) {
-                break;
-            }
-            let Some(place) = run.place(off, len) else { break };
-            let Some(slot) = reqs.take() else { break };
-            let req = &mut reqs[slot];
-            req.start_plain(user_data, addr, file, ident);
-            req.kiocb = Kiocb::started(off, len, iocb_flags);
-            if !run.submit(place, len, slot, sqe_memory(addr, len)) {
-                reqs.free(slot);
+            if !self.start(sqe, off, reqs, ident, &mut run) {
                 break;
             }
             taken += 1;
@@ -124,6 +112,75 @@ impl Plain {
         run.finish(taken);
         queues.sq_skip(taken);
         taken
+    }
+
+    /// The same for a file with mappings, a few at a time: first all are checked, then all mapped, then all sent. So
+    /// looking one up does not wait for the memory that the one before is looked up in.
+    #[inline(always)]
+    fn submit_mapped(
+        mut self,
+        queues: &mut Queues,
+        reqs: &mut ReqTable,
+        ident: &Ident,
+        mut run: MappedRun<'_>,
+        max: u32,
+    ) -> u32 {
+        self.iocb_flags |= run.count_flags();
+        let mut places = [0; LOOK_AHEAD];
+        let mut taken = 0;
+        'run: while taken < max {
+            let most = run.look_ahead().min((max - taken) as usize);
+            let (mut alike, mut bytes) = (0, 0);
+            while alike < most {
+                let Some(sqe) = queues.sq_peek(taken + alike as u32) else { break };
+                let Sqe { addr, len, off, .. } = *sqe;
+                let as_long = len == bytes || alike == 0;
+                if !as_long || !self.is_like(sqe) || !run.fits(off, len, addr as usize) {
+                    break;
+                }
+                (places[alike], bytes) = (off, len);
+                alike += 1;
+            }
+            let mapped = run.map(&mut places[..alike], bytes);
+            for &place in &places[..mapped] {
+                let Some(sqe) = queues.sq_peek(taken) else { break 'run };
+                if !self.start(sqe, place, reqs, ident, &mut run) {
+                    break 'run;
+                }
+                taken += 1;
+            }
+            if mapped == 0 {
+                break;
+            }
+        }
+        run.finish(taken);
+        queues.sq_skip(taken);
+        taken
+    }
+
+    /// Whether the SQE differs only in what plain ones may differ in, and its memory may be any.
+    #[inline(always)]
+    fn is_like(&self, sqe: &Sqe) -> bool {
+        let len = sqe.len;
+        if sqe.kind() != self.kind || u64::from(sqe.op_flags) | sqe.pad2 != 0 || len > self.max_len {
+            return false;
+        }
+        sqe.addr.wrapping_sub(self.memory.0) <= self.memory.1 - u64::from(len)
+    }
+
+    /// Sends a plain one to its place; false when there is no slot or no bio.
+    #[inline(always)]
+    fn start(&self, sqe: &Sqe, place: u64, reqs: &mut ReqTable, ident: &Ident, run: &mut impl Run) -> bool {
+        let Sqe { addr, len, off, user_data, .. } = *sqe;
+        let Some(slot) = reqs.take() else { return false };
+        let req = &mut reqs[slot];
+        req.start_plain(user_data, addr, self.file, ident);
+        req.kiocb = Kiocb::started(off, len, self.iocb_flags);
+        let sent = run.submit(place, len, slot, sqe_memory(addr, len));
+        if !sent {
+            reqs.free(slot);
+        }
+        sent
     }
 }
 

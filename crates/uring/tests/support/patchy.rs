@@ -86,6 +86,23 @@ impl File for Patchy {
         Ok(self.place(pos, len, intent))
     }
 
+    fn map_plain(&self, at: &mut [u64], len: u64, intent: Intent) -> usize {
+        if self.one_in(3) {
+            return 0;
+        }
+        let mut many = 0;
+        for at in at {
+            let mapping = self.place(*at, len, intent);
+            let plain = mapping.kind == MappingKind::Mapped && mapping.flags & !MAP_DIRTY == 0 && mapping.len == len;
+            if !plain || self.one_in(7) {
+                break;
+            }
+            *at = mapping.addr;
+            many += 1;
+        }
+        many
+    }
+
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, _: &MayBlock) -> Result<Mapping, Status> {
         if self.one_in(11) { Err(Status::IoErr) } else { self.map(pos, len, intent) }
     }

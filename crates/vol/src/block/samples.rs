@@ -11,6 +11,13 @@ use crate::superblock::Superblock;
 
 pub const POOL: [u8; 16] = *b"0123456789abcdef";
 
+/// The second member was added by checkpoint 3.
+fn labels() -> [u64; crate::format::MAX_MEMBERS] {
+    let mut labels = [0; crate::format::MAX_MEMBERS];
+    labels[1] = 3;
+    labels
+}
+
 /// A superblock of a pool of two members.
 pub fn superblock(unit_bytes: u32) -> Superblock {
     let unit = u64::from(unit_bytes);
@@ -33,6 +40,7 @@ pub fn superblock(unit_bytes: u32) -> Superblock {
         volumes: 2,
         created: 1_790_000_000,
         members: vec![(0, 512 * unit), (512 * unit, 512 * unit)],
+        labels: labels(),
         sums: PageRef::NONE,
         sums_level: 0,
         low_water: crate::LowWater::Percent(10),
@@ -51,6 +59,7 @@ pub fn volume(id: u32, name: &str) -> table::VolumeEntry {
     table::VolumeEntry {
         id,
         snapshot: id.is_multiple_of(2),
+        grows: id.is_multiple_of(4),
         size: 1 << 30,
         max_size: 1 << 40,
         created: 1_790_000_000,
@@ -68,14 +77,24 @@ pub fn records(words: usize) -> Vec<Record> {
     written[words - 1] = 1;
     let name = || "a snapshot of Größe".to_owned();
     vec![
-        Record::Create { volume: 1, size: 4096, max_size: 1 << 40, created: 5, name: "vm".into() },
+        Record::Create { volume: 1, grows: true, size: 4096, max_size: 1 << 40, created: 5, name: "vm".into() },
         Record::Set { volume: 1, unit: 3, phys: 900, written },
         Record::Set { volume: 1, unit: 4, phys: 0, written: [0; MAX_ENTRY_WORDS] },
         Record::Run { volume: 1, unit: 5, count: 100, phys: 901 },
         Record::Run { volume: 1, unit: 5, count: 1 << 33, phys: 0 },
-        Record::Copy { volume: 2, source: 1, snapshot: true, size: 1, max_size: 2, created: 6, name: name() },
+        Record::Copy {
+            volume: 2,
+            source: 1,
+            snapshot: true,
+            grows: false,
+            size: 1,
+            max_size: 2,
+            created: 6,
+            name: name(),
+        },
         Record::Rename { volume: 2, name: "x".repeat(255) },
         Record::Resize { volume: 1, size: 1 << 33 },
+        Record::Limit { volume: 1, max_size: 1 << 41 },
         Record::Rollback { volume: 1, source: 2 },
         Record::Origin { volume: 2, origin: 0 },
         Record::Intent { first: 3, count: 16 },

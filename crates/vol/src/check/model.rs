@@ -234,6 +234,9 @@ impl Model {
                 vol.entry.max_size = vol.entry.max_size.max(size);
                 vol.map.truncate(&geometry, size);
             }),
+            Record::Limit { volume, max_size } => {
+                vol(&mut self.volumes, volume, &mut |vol| vol.entry.max_size = max_size);
+            }
             Record::Delete { volume } => {
                 self.volumes.remove(&volume);
                 let others = self.volumes.values_mut().filter(|vol| vol.entry.origin == volume);
@@ -243,7 +246,7 @@ impl Model {
                 let Some(from) = self.volumes.get(&source).cloned() else { return };
                 vol(&mut self.volumes, volume, &mut |vol| {
                     vol.map = from.map.clone();
-                    vol.entry.size = from.entry.size;
+                    (vol.entry.size, vol.entry.max_size) = (from.entry.size, from.entry.max_size);
                 });
             }
             // Says nothing of what is where.
@@ -255,10 +258,11 @@ impl Model {
     /// `Create` and `Copy`.
     fn make(&mut self, record: Record) {
         let (entry, map) = match record {
-            Record::Create { volume, size, max_size, created, name } => {
+            Record::Create { volume, grows, size, max_size, created, name } => {
                 let entry = VolumeEntry {
                     id: volume,
                     snapshot: false,
+                    grows,
                     size,
                     max_size,
                     created,
@@ -270,11 +274,12 @@ impl Model {
                 };
                 (entry, Map::default())
             }
-            Record::Copy { volume, source, snapshot, size, max_size, created, name } => {
+            Record::Copy { volume, source, snapshot, grows, size, max_size, created, name } => {
                 let Some(from) = self.volumes.get(&source) else { return };
                 let entry = VolumeEntry {
                     id: volume,
                     snapshot,
+                    grows,
                     size,
                     max_size,
                     created,

@@ -28,6 +28,9 @@ pub(super) struct Replayed {
 /// The journal's bytes; blocks that cannot be read are no blocks.
 fn read(io: &dyn BlockIo, sb: &Superblock, notes: &mut Vec<String>) -> Vec<u8> {
     let mut bytes = vec![0; sb.journal_blocks as usize * BLOCK];
+    if io.read(JOURNAL_START, &mut bytes).is_ok() {
+        return bytes;
+    }
     for (chunk, at) in bytes.chunks_mut(CHUNK).zip((JOURNAL_START..).step_by(CHUNK)) {
         if io.read(at, chunk).is_ok() {
             continue;

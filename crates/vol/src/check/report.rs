@@ -12,6 +12,16 @@ pub struct CheckOptions {
     pub repair: bool,
 }
 
+/// How far a check is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckProgress {
+    /// Metadata read.
+    pub done_bytes: u64,
+    /// Of so much, as far as it is known: leaves, almost all of it, are known before the first is read. A repair reads
+    /// everything again.
+    pub total_bytes: u64,
+}
+
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
@@ -21,6 +31,8 @@ pub struct CheckReport {
     pub findings: Vec<Finding>,
     /// What is not wrong and worth knowing.
     pub notes: Vec<String>,
+    /// The devices that the pool is made of, in order.
+    pub members: Vec<crate::info::MemberInfo>,
     /// Counts, as far as the pool could be walked.
     pub totals: Totals,
     /// The repairs were carried out.

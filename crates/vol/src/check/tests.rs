@@ -19,12 +19,16 @@ fn repair(disk: &Disk) -> CheckReport {
     check(disk, &CheckOptions { repair: true }).expect("the repair itself works")
 }
 
+fn look_at(disk: &Disk) -> Result<Look, PoolError> {
+    look(disk, &mut Progress { at: CheckProgress::default(), tell: &mut |_| () })
+}
+
 /// A unit of a volume, the unit of the pool that it has, and its written bits.
 type Unit = (u64, u64, u64);
 
 /// What the pool holds: name, and every unit with its blocks.
 fn content(disk: &Disk) -> Vec<(String, Vec<Unit>)> {
-    let found = look(disk).expect("reads").found.expect("there is a pool");
+    let found = look_at(disk).expect("reads").found.expect("there is a pool");
     let entries = |vol: &model::Vol| {
         let mut all = Vec::new();
         for (number, node) in &vol.map.nodes {
@@ -59,6 +63,25 @@ fn a_repair_of_a_good_pool_writes_nothing() {
     let Pool { disk, .. } = pool();
     assert!(!repair(&disk).repaired);
     assert_eq!(disk.writes(), 0);
+}
+
+#[test]
+fn pages_are_read_many_at_once_and_the_progress_ends_at_its_total() {
+    let Pool { disk, pages, sb, .. } = pool();
+    let disk = disk.clone();
+    let (mut last, mut told) = (CheckProgress::default(), 0);
+    let found = check_with(&disk, &CheckOptions { repair: false }, &mut |at| {
+        assert!(at.done_bytes > last.done_bytes && at.total_bytes >= last.total_bytes, "{at:?} after {last:?}");
+        assert!(at.done_bytes <= at.total_bytes, "{at:?}");
+        (last, told) = (at, told + 1);
+    });
+    assert_eq!(found.expect("checks").findings, []);
+    assert_eq!(last.done_bytes, last.total_bytes, "all that it wanted, and nothing twice");
+    let journal = u64::from(sb.journal_blocks) * BLOCK_BYTES;
+    assert_eq!(last.done_bytes, pages.len() as u64 * BLOCK_BYTES + journal);
+    // Superblocks, the label and the journal by themselves; of each level of pages one batch.
+    let (single, batches) = disk.reads();
+    assert!(single <= 5 && batches <= 6 && pages.len() > 8, "{single} and {batches}, {told} times told");
 }
 
 /// A change to a block, with its name.
@@ -270,7 +293,7 @@ fn checkpointed(model: &mut Model) {
     let written = |bits| [bits, 0, 0, 0];
     let name = |name: &str| name.to_owned();
     let big = 4 << 40;
-    model.apply(Record::Create { volume: 1, size: big, max_size: big, created: 1, name: name("vm") });
+    model.apply(Record::Create { volume: 1, grows: false, size: big, max_size: big, created: 1, name: name("vm") });
     model.apply(Record::Run { volume: 1, unit: 0, count: 300, phys: 20 });
     model.apply(Record::Set { volume: 1, unit: 300 * 256 + 5, phys: 400, written: written(0xF0) });
     model.apply(Record::Set { volume: 1, unit: 70_000_000 % (big / UNIT), phys: 401, written: written(1) });
@@ -278,13 +301,21 @@ fn checkpointed(model: &mut Model) {
         volume: 2,
         source: 1,
         snapshot: true,
+        grows: false,
         size: big,
         max_size: big,
         created: 2,
         name: name("vm@monday"),
     });
     model.apply(Record::Set { volume: 1, unit: 3, phys: 402, written: written(0xFFFF) });
-    model.apply(Record::Create { volume: 3, size: 1 << 30, max_size: big, created: 1, name: name("other") });
+    model.apply(Record::Create {
+        volume: 3,
+        grows: false,
+        size: 1 << 30,
+        max_size: big,
+        created: 1,
+        name: name("other"),
+    });
     model.apply(Record::Run { volume: 3, unit: 9, count: 50, phys: 410 });
 }
 
@@ -300,6 +331,7 @@ fn committed() -> [Vec<Record>; 3] {
             volume: 4,
             source: 2,
             snapshot: false,
+            grows: false,
             size: 4 << 40,
             max_size: 4 << 40,
             created: 5,

@@ -1,18 +1,19 @@
 //! Reading what the superblock reaches: the volume table, and the map of every volume.
 //!
-//! Owns the walk. Each page is read once however many volumes share it; what cannot be read or is damaged becomes a
+//! Owns the walk. All pages are [read ahead](super::ahead). Each is read once however many volumes share it; what cannot be read or is damaged becomes a
 //! finding for every volume that it concerns, and a hole in the model, which is what a repair would make of it.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use super::Progress;
 use super::model::{Leaf, Map, Model, Node, Vol};
 use super::report::{Finding, FindingKind, Place};
 use crate::block::{Block, identify};
 use crate::damage::Damage;
-use crate::format::{BLOCK, INDEX_CHILDREN, MAX_SUMS};
+use crate::format::INDEX_CHILDREN;
 use crate::page::table::VolumeEntry;
-use crate::page::{Expect, PageRef, index, leaf, sums, table};
+use crate::page::{Expect, PageRef, index, leaf, table};
 use crate::superblock::{Geometry, Superblock};
 use crate::{BlockIo, PoolError};
 
@@ -32,22 +33,27 @@ impl Bad {
     }
 }
 
+/// For a page that was not read ahead: there is none, for both go the same ways.
+const NOT_READ: Bad = Bad::Unreadable(sheave_base::status::Status::Invalid);
+
 /// Stands for a family: checksums belong to no volume.
 const SUMS: u32 = u32::MAX;
 
 /// Where a page stands: its reference, level and index.
-type Key = (PageRef, u16, u64);
+pub(super) type Key = (PageRef, u16, u64);
 
 pub(super) struct Walk<'a> {
-    io: &'a dyn BlockIo,
-    sb: &'a Superblock,
-    geometry: Geometry,
+    pub(super) io: &'a dyn BlockIo,
+    pub(super) sb: &'a Superblock,
+    pub(super) geometry: Geometry,
     pub findings: Vec<Finding>,
     /// The family that each page belongs to, and where it stands there.
     pub pages: HashMap<u64, (u32, u16, u64)>,
     nodes: HashMap<Key, Rc<Node>>,
-    leaves: HashMap<Key, Result<Rc<Leaf>, Bad>>,
-    indexes: HashMap<Key, Result<Box<[PageRef; INDEX_CHILDREN]>, Bad>>,
+    pub(super) leaves: HashMap<Key, Result<Rc<Leaf>, Bad>>,
+    pub(super) indexes: HashMap<Key, Result<Box<[PageRef; INDEX_CHILDREN]>, Bad>>,
+    pub(super) tables: HashMap<Key, (Vec<VolumeEntry>, Option<Bad>)>,
+    pub(super) sums_read: HashMap<Key, Result<(), Bad>>,
 }
 
 impl<'a> Walk<'a> {
@@ -61,11 +67,14 @@ impl<'a> Walk<'a> {
             nodes: HashMap::new(),
             leaves: HashMap::new(),
             indexes: HashMap::new(),
+            tables: HashMap::new(),
+            sums_read: HashMap::new(),
         }
     }
 
     /// Everything the superblock reaches.
-    pub fn read(&mut self) -> Result<Model, PoolError> {
+    pub fn read(&mut self, progress: &mut Progress<'_>) -> Result<Model, PoolError> {
+        self.read_ahead(progress)?;
         let mut model = Model::new(self.geometry, self.sb.next_volume);
         let mut entries = Vec::new();
         if !self.sb.table.is_none() {
@@ -90,40 +99,54 @@ impl<'a> Walk<'a> {
         Ok(model)
     }
 
-    fn load(&self, page: PageRef) -> Result<Block, Bad> {
-        let mut block = [0; BLOCK];
-        self.io.read(page.address, &mut block).map_err(Bad::Unreadable)?;
-        Ok(block)
-    }
-
-    fn expect(&self, page: PageRef, index: u64) -> Expect {
+    pub(super) fn expect(&self, page: PageRef, index: u64) -> Expect {
         Expect { pool: self.sb.pool, generation: self.sb.generation, page, index }
     }
 
-    /// The references of an index page; read once.
+    /// The references of an index page, which was read ahead.
     fn children(&mut self, page: PageRef, level: u16, index: u64) -> Result<Box<[PageRef; INDEX_CHILDREN]>, Bad> {
-        if let Some(known) = self.indexes.get(&(page, level, index)) {
-            return known.clone();
-        }
-        let read = self.load(page).and_then(|block| {
-            let mut children = Box::new([PageRef::NONE; INDEX_CHILDREN]);
-            let expect = self.expect(page, index);
-            index::decode(&block, &self.geometry, &expect, level, &mut children).map_err(Bad::Damaged)?;
-            Ok(children)
-        });
-        self.indexes.insert((page, level, index), read.clone());
-        read
+        self.indexes.get(&(page, level, index)).cloned().unwrap_or(Err(NOT_READ))
+    }
+
+    pub(super) fn decode_index(
+        &self,
+        block: &Block,
+        page: PageRef,
+        level: u16,
+        index: u64,
+    ) -> Result<Box<[PageRef; INDEX_CHILDREN]>, Bad> {
+        let mut children = Box::new([PageRef::NONE; INDEX_CHILDREN]);
+        let expect = self.expect(page, index);
+        index::decode(block, &self.geometry, &expect, level, &mut children).map_err(Bad::Damaged)?;
+        Ok(children)
+    }
+
+    pub(super) fn decode_table(
+        &self,
+        block: &Block,
+        page: PageRef,
+        index: u64,
+        entries: &mut Vec<VolumeEntry>,
+    ) -> Result<(), Bad> {
+        table::decode(block, &self.geometry, &self.expect(page, index), entries).map(drop).map_err(Bad::Damaged)
+    }
+
+    pub(super) fn decode_leaf(&self, block: &Block, page: PageRef, index: u64) -> Result<Leaf, Bad> {
+        let mut leaf = Leaf::new(&self.geometry);
+        let expect = self.expect(page, index);
+        leaf::decode(block, &self.geometry, &expect, &mut leaf.entries, &mut leaf.written).map_err(Bad::Damaged)?;
+        leaf.generation = identify(block).map_err(Bad::Damaged)?.0.generation;
+        Ok(leaf)
     }
 
     /// The volumes under a page of the table.
     fn table(&mut self, page: PageRef, level: u16, index: u64, out: &mut Vec<VolumeEntry>) {
         self.claim(page, 0, level, index, None);
         let bad = if level == 0 {
-            let expect = self.expect(page, index);
-            let decoded = self
-                .load(page)
-                .and_then(|block| table::decode(&block, &self.geometry, &expect, out).map_err(Bad::Damaged));
-            decoded.err()
+            let (entries, bad) =
+                self.tables.get(&(page, level, index)).cloned().unwrap_or((Vec::new(), Some(NOT_READ)));
+            out.extend(entries);
+            bad
         } else {
             match self.children(page, level, index) {
                 Ok(children) => {
@@ -155,9 +178,7 @@ impl<'a> Walk<'a> {
     fn sums(&mut self, page: PageRef, level: u16, index: u64) {
         self.claim(page, SUMS, level, index, None);
         let bad = if level == 0 {
-            let expect = self.expect(page, index);
-            let decode = |block: Block| sums::decode(&block, &self.geometry, &expect, &mut [0; MAX_SUMS]);
-            self.load(page).and_then(|block| decode(block).map_err(Bad::Damaged)).err()
+            self.sums_read.get(&(page, level, index)).copied().unwrap_or(Err(NOT_READ)).err()
         } else {
             match self.children(page, level, index) {
                 Ok(children) => {
@@ -231,20 +252,9 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn leaf(&mut self, page: PageRef, index: u64) -> Result<Rc<Leaf>, Bad> {
-        if let Some(known) = self.leaves.get(&(page, 0, index)) {
-            return known.clone();
-        }
-        let read = self.load(page).and_then(|block| {
-            let mut leaf = Leaf::new(&self.geometry);
-            let expect = self.expect(page, index);
-            leaf::decode(&block, &self.geometry, &expect, &mut leaf.entries, &mut leaf.written)
-                .map_err(Bad::Damaged)?;
-            leaf.generation = identify(&block).map_err(Bad::Damaged)?.0.generation;
-            Ok(Rc::new(leaf))
-        });
-        self.leaves.insert((page, 0, index), read.clone());
-        read
+    /// A leaf, which was read ahead.
+    fn leaf(&self, page: PageRef, index: u64) -> Result<Rc<Leaf>, Bad> {
+        self.leaves.get(&(page, 0, index)).cloned().unwrap_or(Err(NOT_READ))
     }
 
     /// A page of a volume's map is lost, and with it what the volume has there.

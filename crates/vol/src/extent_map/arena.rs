@@ -16,8 +16,9 @@ use sheave_base::sync::atomic::AtomicU64;
 
 /// Nodes of the first chunk, as a power of two.
 const FIRST_SHIFT: u32 = if cfg!(feature = "shuttle") { 1 } else { 6 };
-/// Chunks: together they hold more nodes than there are numbers.
-const CHUNKS: usize = 26;
+/// Chunks: together they hold more nodes than there are numbers. As many as five bits can name: [`Nodes::word`] then
+/// needs no look whether there is such a chunk.
+const CHUNKS: usize = 32;
 
 /// Nodes of `1 << shift` words each.
 #[derive(Debug)]
@@ -38,10 +39,10 @@ impl Arena {
         self.chunks.get(chunk)?.get()?.get((node << self.shift) + word)
     }
 
-    /// A word of a node whose place is known.
+    /// For lookups by place.
     #[inline(always)]
-    pub(crate) fn word_at(&self, (chunk, node): (usize, usize), word: usize) -> Option<&AtomicU64> {
-        self.chunks.get(chunk)?.get()?.get((node << self.shift) + word)
+    pub(crate) fn nodes(&self) -> Nodes<'_> {
+        Nodes { shift: self.shift, chunks: &self.chunks }
     }
 
     /// All words of a node.
@@ -67,6 +68,21 @@ impl Arena {
     /// Bytes of one node.
     pub(crate) fn node_bytes(&self) -> u64 {
         8 << self.shift
+    }
+}
+
+/// The nodes of an arena, with what finding one takes at hand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nodes<'a> {
+    shift: u32,
+    chunks: &'a [OnceLock<Box<[AtomicU64]>>; CHUNKS],
+}
+
+impl<'a> Nodes<'a> {
+    /// A word of a node whose [`place`] is known.
+    #[inline(always)]
+    pub(crate) fn word(self, (chunk, node): (usize, usize), word: usize) -> Option<&'a AtomicU64> {
+        self.chunks.get(chunk)?.get()?.get((node << (self.shift & 63)) + word)
     }
 }
 

@@ -19,6 +19,7 @@
 pub(crate) mod arena;
 pub(crate) mod entry;
 pub(crate) mod nodes;
+mod plain;
 pub(crate) mod top;
 pub(crate) mod tree;
 
@@ -33,9 +34,6 @@ pub(crate) use top::Top;
 
 /// On the number of a node: it may have other parents.
 pub(crate) const TAG: u64 = 1 << 31;
-
-/// From [`Entry::DIRTY`] to [`MAP_DIRTY`].
-const DIRTY_TO_FLAG: u32 = Entry::DIRTY.trailing_zeros() - MAP_DIRTY.trailing_zeros();
 
 /// The number of a node, without its tag.
 #[inline(always)]
@@ -123,28 +121,6 @@ impl ExtentMap {
             at += same as usize;
         }
         run
-    }
-
-    /// The plain case, for readers and writers: a unit on the short way, written as a whole, that has all of the range.
-    #[inline(always)]
-    pub(crate) fn lookup_plain(&self, top: &Top, pos: u64, len: u64, write: bool) -> Option<Mapping> {
-        let unit_shift = self.geometry.unit_shift;
-        let unit = pos >> unit_shift;
-        let short = top.short(unit >> self.geometry.leaf_shift)?;
-        let slot = unit as usize & (self.geometry.leaf_entries() - 1);
-        // Acquire: pairs with the Release stores of entries in `tree` (I3).
-        let entry = Entry(self.leaves.word_at(short.place(), slot)?.load(Ordering::Acquire));
-        let plain = Entry::ALLOC | Entry::FULL;
-        // All ones for a writer: what stops and what concerns only writers is masked, not branched on.
-        let for_writers = u64::from(write).wrapping_neg();
-        let stops = plain | Entry::STOPS_WRITES & for_writers;
-        let offset = pos & ((1 << unit_shift) - 1);
-        if entry.0 & stops != plain || write && short.is_tagged() || len > (1 << unit_shift) - offset {
-            return None;
-        }
-        let flags = (entry.0 & for_writers) >> DIRTY_TO_FLAG & u64::from(MAP_DIRTY);
-        let addr = (entry.phys() << unit_shift) + offset;
-        Some(Mapping { offset: pos, len, addr, kind: MappingKind::Mapped, flags: flags as u8 })
     }
 
     /// `find`, and the short way is remembered.

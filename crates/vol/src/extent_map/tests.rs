@@ -16,6 +16,9 @@ struct Pair {
     plain: Vec<BTreeMap<u64, (u64, Vec<bool>)>>,
 }
 
+/// Places of the short way.
+const PLACES: u64 = 1 << 12;
+
 /// Volumes reach over several slots of the top.
 const UNITS: u64 = 200_000;
 
@@ -23,7 +26,7 @@ impl Pair {
     fn new(unit_shift: u32) -> Pair {
         let map = Arc::new(ExtentMap::new(Geometry::new(unit_shift)));
         let tops = vec![Top::new(), Top::new()];
-        tops.iter().for_each(|top| top.open(1 << 12));
+        tops.iter().for_each(|top| top.open(PLACES));
         let mut units = Units::new(4000);
         assert!(units.fix(0));
         Pair { tree: Tree::new(map, units), tops, plain: vec![BTreeMap::new(); 2] }
@@ -118,12 +121,44 @@ impl Pair {
                 assert_eq!((write.addr, owners), (read.addr, 1), "a shared unit is never handed to a writer");
             }
         }
+        self.compare_many(volume, unit);
         let long = map.lookup_read(top, unit << geometry.unit_shift, 64 << geometry.unit_shift).expect("as above");
         let units = long.len.div_ceil(geometry.unit_bytes());
         for (n, unit) in (unit..unit + units).enumerate().filter(|_| long.kind != MappingKind::Unwritten) {
             let at = (long.addr >> geometry.unit_shift) + n as u64;
             let same = self.plain[volume].get(&unit).map(|plain| plain.0) == Some(at).filter(|_| long.addr != 0);
             assert!(same, "unit {unit} in one piece with those before it");
+        }
+    }
+}
+
+impl Pair {
+    /// All blocks of a unit at once: all or none are plain.
+    fn compare_many(&self, volume: usize, unit: u64) {
+        let (map, top) = (&self.tree.map, &self.tops[volume]);
+        let shift = map.geometry.unit_shift;
+        let at: Vec<u64> = (0..self.blocks() as u64).map(|block| (unit << shift) + (block << BLOCK_SHIFT)).collect();
+        let full = self.plain[volume].get(&unit).filter(|plain| plain.1.iter().all(|written| *written));
+        // Beyond what the short way has been opened for, nothing is.
+        let full = full.filter(|_| unit >> map.geometry.leaf_shift < PLACES);
+        let (mut read, mut written) = (at.clone(), at.clone());
+        let many = map.lookup_many(top, &mut read, 4096, false);
+        assert_eq!(many, full.map_or(0, |_| at.len()));
+        let want = at.iter().map(|pos| full.map_or(*pos, |plain| (plain.0 << shift) + (pos & ((1 << shift) - 1))));
+        assert!(read.iter().copied().eq(want), "unit {unit}");
+        match map.lookup_many(top, &mut written, 4096, true) {
+            0 => assert_eq!(written, at),
+            many => {
+                assert_eq!((many, &written), (at.len(), &read));
+                let owners = self.tree.units.owners(written[0] >> shift);
+                assert_eq!(owners, 1, "a shared unit is never handed to a writer");
+            }
+        }
+        if full.is_some() {
+            // What begins in the unit and ends behind it is not, nor what comes after it.
+            let mut long = [at[0], at[at.len() - 1] + 512, at[0]];
+            assert_eq!(map.lookup_many(top, &mut long, 4096, false), 1);
+            assert_eq!(long[1..], [at[at.len() - 1] + 512, at[0]]);
         }
     }
 }

@@ -31,16 +31,30 @@ pub(crate) struct Top {
     words: Arena,
 }
 
+/// The short ways of a batch of lookups; see [`Top::ways`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ways<'a> {
+    places: &'a [AtomicU64],
+    /// As a word of the table has it.
+    epoch: u64,
+    looked_at: u64,
+}
+
+impl Ways<'_> {
+    /// The leaf of a place, if a short way leads there.
+    #[inline(always)]
+    pub(crate) fn short(&self, place: u64) -> Option<Short> {
+        // Acquire: pairs with the Release in `remember`: the leaf is as complete as for who found it.
+        let word = self.places.get(place as usize)?.load(Ordering::Acquire);
+        (word & self.looked_at == self.epoch).then_some(Short(word))
+    }
+}
+
 /// A leaf on the short way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Short(u64);
 
 impl Short {
-    #[inline(always)]
-    pub(crate) fn is_tagged(self) -> bool {
-        self.0 & TAGGED != 0
-    }
-
     /// Chunk of the leaf, and its number there.
     #[inline(always)]
     pub(crate) fn place(self) -> (usize, usize) {
@@ -79,13 +93,12 @@ impl Top {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// The leaf of a place, if the short way has it.
+    /// The short ways as they are now, to all leaves: for a writer, those without a tag.
     #[inline(always)]
-    pub(crate) fn short(&self, place: u64) -> Option<Short> {
-        let epoch = self.epoch();
-        // Acquire: pairs with the Release in `remember`: the leaf is as complete as for who found it.
-        let word = self.places.get()?.get(place as usize)?.load(Ordering::Acquire);
-        (word >> 32 == epoch).then_some(Short(word))
+    pub(crate) fn ways(&self, write: bool) -> Ways<'_> {
+        let epoch = self.epoch() << 32;
+        let places = self.places.get().map_or(&[][..], |places| places);
+        Ways { places, epoch, looked_at: !0 << 32 | if write { TAGGED } else { 0 } }
     }
 
     /// A lookup that took `epoch` before it began has found a leaf.
@@ -95,7 +108,7 @@ impl Top {
         if chunk < 32 && node as u64 <= NODE {
             let tagged = if tagged { TAGGED } else { 0 };
             let short = epoch << 32 | tagged | (chunk as u64) << CHUNK_SHIFT | node as u64;
-            word.store(short, Ordering::Release); // Release: pairs with the Acquire in `short`
+            word.store(short, Ordering::Release); // Release: pairs with the Acquire in `Ways::short`
         }
     }
 

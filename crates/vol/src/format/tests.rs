@@ -66,7 +66,8 @@ fn layouts() -> BTreeMap<&'static str, Rows> {
             sums_root,
             sums_level,
             low_water,
-            low_water_percent
+            low_water_percent,
+            labels
         }),
         layout!(Member { start, len }),
         layout!(LabelBody { start, len }),
@@ -165,6 +166,7 @@ fn the_page_has_every_number() {
         ("ROLLBACK", record_kind::ROLLBACK.into()),
         ("ORIGIN", record_kind::ORIGIN.into()),
         ("INTENT", record_kind::INTENT.into()),
+        ("LIMIT", record_kind::LIMIT.into()),
         ("MAX_SUMS", MAX_SUMS as u64),
         ("SUMS_OPEN", SUMS_OPEN.into()),
         ("STATE_CLEAN", STATE_CLEAN.into()),
@@ -172,6 +174,7 @@ fn the_page_has_every_number() {
         ("SUMS_NONE", SUMS_NONE.into()),
         ("SUMS_CRC32C", SUMS_CRC32C.into()),
         ("VOLUME_SNAPSHOT", VOLUME_SNAPSHOT.into()),
+        ("VOLUME_GROWS", VOLUME_GROWS.into()),
     ]);
     let rows = PAGE.lines().filter(|line| line.starts_with("| `")).map(cells);
     let documented: BTreeMap<String, u64> =

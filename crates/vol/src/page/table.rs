@@ -7,8 +7,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::block::{Block, require_zero_tail};
 use crate::damage::{Damage, require};
 use crate::format::{
-    BLOCK, HEADER, MAX_LEVEL, MAX_NAME, MAX_VOLUME_UNITS, MAX_VOLUMES, PAYLOAD, VOLUME_FLAGS, VOLUME_SNAPSHOT,
-    VolumeBody,
+    BLOCK, HEADER, MAX_LEVEL, MAX_NAME, MAX_VOLUME_UNITS, MAX_VOLUMES, PAYLOAD, VOLUME_FLAGS, VOLUME_GROWS,
+    VOLUME_SNAPSHOT, VolumeBody,
 };
 use crate::format::{kind, padded};
 use crate::page::{Expect, PageRef, Place};
@@ -23,9 +23,11 @@ pub struct VolumeEntry {
     pub id: u32,
     /// Cannot be written.
     pub snapshot: bool,
+    /// Writes beyond its end make it larger.
+    pub grows: bool,
     /// Bytes.
     pub size: u64,
-    /// Most bytes it may be resized to.
+    /// Most bytes it may be resized to, or that writes may make it.
     pub max_size: u64,
     /// Seconds since 1970.
     pub created: u64,
@@ -54,12 +56,24 @@ impl VolumeEntry {
         require(self.origin != self.id, "volume.origin", self.origin, "is the volume itself")?;
         require(self.size <= self.max_size, "volume.size", self.size, "is more than its largest size")?;
         require(self.max_size <= limit, "volume.max_size", self.max_size, "is more than a volume can have")?;
+        require_blocks("volume.size", self.grows, self.size, self.max_size)?;
         require(self.root_level <= MAX_LEVEL, "volume.root_level", self.root_level, "is beyond the highest level")?;
         let level_fits = self.root.is_none() == (self.root_level == 0);
         require(level_fits, "volume.root_level", self.root_level, "does not fit the root")?;
         geometry.require_page(self.root, "volume.root")?;
         require(is_name(&self.name), "volume.name_len", self.name.len() as u64, "is a name that cannot be")
     }
+}
+
+/// The flags of a volume.
+pub fn volume_flags(snapshot: bool, grows: bool) -> u32 {
+    (if snapshot { VOLUME_SNAPSHOT } else { 0 }) | (if grows { VOLUME_GROWS } else { 0 })
+}
+
+/// Whether the sizes are those of a volume that grows: whole blocks, so that what lies beyond its end has none.
+pub fn require_blocks(field: &'static str, grows: bool, size: u64, max_size: u64) -> Result<(), Damage> {
+    let whole = (size | max_size) & (BLOCK as u64 - 1) == 0;
+    require(!grows || whole, field, size, "is not in whole blocks, and the volume grows by them")
 }
 
 /// What can be stored as a name: 1 to 255 bytes, no control characters. Users' names are held to narrower rules.
@@ -80,7 +94,7 @@ pub fn encode(block: &mut Block, place: &Place, volumes: &[VolumeEntry]) -> (Pag
         at += volume.bytes();
         let body = VolumeBody {
             id: volume.id.into(),
-            flags: (if volume.snapshot { VOLUME_SNAPSHOT } else { 0 }).into(),
+            flags: volume_flags(volume.snapshot, volume.grows).into(),
             size: volume.size.into(),
             max_size: volume.max_size.into(),
             created: volume.created.into(),
@@ -140,6 +154,7 @@ fn decode_one(payload: &[u8], at: &mut usize) -> Result<VolumeEntry, Damage> {
     Ok(VolumeEntry {
         id: body.id.get(),
         snapshot: flags & VOLUME_SNAPSHOT != 0,
+        grows: flags & VOLUME_GROWS != 0,
         size: body.size.get(),
         max_size: body.max_size.get(),
         created: body.created.get(),

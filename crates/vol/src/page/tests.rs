@@ -101,13 +101,15 @@ fn the_table_takes_what_fits_and_names_what_cannot_be() {
     let refused = table::decode(&block, &g, &samples::expect(page, 0), &mut back);
     assert!(matches!(refused, Err(Damage::Field { field: "volume.id", .. })), "numbers only rise");
     type Change = (&'static str, fn(&mut table::VolumeEntry));
-    let cases: [Change; 9] = [
+    let cases: [Change; 11] = [
         ("volume.id", |v| v.id = 0),
         ("volume.family", |v| v.family = 0),
         ("volume.family", |v| v.family = v.id + 1),
         ("volume.origin", |v| v.origin = v.id),
         ("volume.size", |v| v.size = v.max_size + 1),
         ("volume.max_size", |v| v.max_size = u64::MAX),
+        ("volume.size", |v| (v.grows, v.size) = (true, 512)),
+        ("volume.size", |v| (v.grows, v.max_size) = (true, (1 << 40) + 512)),
         ("volume.root_level", |v| v.root_level = 5),
         ("volume.root_level", |v| v.root_level = 0),
         ("volume.name_len", |v| v.name = "tab\t".into()),

@@ -11,8 +11,8 @@ use sheave_blk::Device;
 use super::options::{CreateOptions, LowWater};
 use crate::block::identify;
 use crate::format::{
-    BLOCK, BLOCK_BYTES, JOURNAL_START, MAX_JOURNAL_BLOCKS, MAX_POOL_UNITS, MAX_UNIT_BYTES, MIN_JOURNAL_BLOCKS,
-    MIN_UNIT_BYTES, SUPERBLOCKS,
+    BLOCK, BLOCK_BYTES, JOURNAL_START, MAX_JOURNAL_BLOCKS, MAX_MEMBERS, MAX_POOL_UNITS, MAX_UNIT_BYTES,
+    MIN_JOURNAL_BLOCKS, MIN_UNIT_BYTES, SUPERBLOCKS,
 };
 use crate::made_at;
 use crate::page::{PageRef, label};
@@ -60,6 +60,7 @@ pub(super) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         volumes: 0,
         created: made_at::now(),
         members,
+        labels: [0; MAX_MEMBERS],
         sums: PageRef::NONE,
         sums_level: 0,
         low_water: options.low_water,

@@ -5,6 +5,7 @@
 //! | [`options`] | how it is made and opened |
 //! | [`create`] | formatting |
 //! | [`state`] | what it is in memory, and its locks |
+//! | [`grow`] | more space: larger members, and further ones |
 //! | [`table`] | the volumes |
 //! | [`water`] | how much space is left, and who is told |
 //!
@@ -12,6 +13,7 @@
 //! [`recovery`].
 
 mod create;
+pub mod grow;
 pub mod options;
 mod owner;
 pub(crate) mod state;
@@ -25,13 +27,15 @@ use sheave_base::sync::Arc;
 use sheave_blk::Device;
 use sheave_iomap::completion_plan::MayBlock;
 
+pub use grow::{AddOptions, Found, join};
 pub use options::{Checksum, CreateOptions, LowWater, OpenOptions, WhenFull};
-use state::{Parts, PoolInner, State};
+use state::{Parts, PoolInner};
 use table::{OpenToken, Vol};
 pub use water::Watch;
 
 use crate::block_io::DeviceIo;
 use crate::extent_map::BLOCK_SHIFT;
+use crate::info::MemberInfo;
 use crate::recovery;
 use crate::snapshot::{core_of, failed, in_use};
 use crate::volume::usage;
@@ -52,8 +56,16 @@ impl Pool {
 
     /// Opens the pool on the device, recovering what a crash left.
     pub fn open(device: &Device, options: &OpenOptions) -> Result<Pool, PoolError> {
+        Pool::open_through(device, Box::new(DeviceIo::new(device)?), options)
+    }
+
+    /// The same, with I/O of the pool's own going another way.
+    pub(crate) fn open_through(
+        device: &Device,
+        io: Box<dyn BlockIo>,
+        options: &OpenOptions,
+    ) -> Result<Pool, PoolError> {
         let owner = owner::claim(device, options.read_only)?;
-        let io: Box<dyn BlockIo> = Box::new(DeviceIo::new(device)?);
         let read_only = options.read_only;
         if device.capabilities().read_only && !read_only {
             return Err(PoolError::Invalid {
@@ -130,6 +142,12 @@ impl Pool {
             low_water: state.sb.low_water,
             low_water_bytes: bytes(state.marks().low()),
             journal_bytes: u64::from(state.sb.journal_blocks) << BLOCK_SHIFT,
+            members: state
+                .sb
+                .members
+                .iter()
+                .map(|&(start, len)| MemberInfo { start_bytes: start, size_bytes: len })
+                .collect(),
             volumes: state.table.len() as u32,
             extents: state.tree.leaves.total_used(),
             memory_bytes: state.tree.memory_bytes() + state.sums.as_ref().map_or(0, |regions| regions.memory_bytes()),
@@ -180,6 +198,7 @@ impl Pool {
             id: vol.id,
             name: vol.name.clone(),
             size_bytes: core.size(),
+            max_size_bytes: core.grows.then(|| core.max_size()),
             snapshot: core.snapshot,
             origin: state.table.get(vol.origin).map(|origin| origin.name.clone()),
             allocated_bytes: bytes(usage.units),
@@ -192,8 +211,20 @@ impl Pool {
 
     /// A new, empty volume. Durable when this returns, as every change below.
     pub fn create_volume(&self, name: &str, size_bytes: u64) -> Result<Volume, PoolError> {
-        self.inner.create(name, size_bytes)?;
+        self.inner.create(name, size_bytes, None)?;
         self.open_volume(name)
+    }
+
+    /// A new volume that writes beyond its end make larger, as they do a file, up to `max_size_bytes`. It may begin with
+    /// 0 bytes. Its blocks have 4 KiB, and sizes are multiples of that. Copies of it grow too.
+    pub fn create_growing_volume(&self, name: &str, size_bytes: u64, max_size_bytes: u64) -> Result<Volume, PoolError> {
+        self.inner.create(name, size_bytes, Some(max_size_bytes))?;
+        self.open_volume(name)
+    }
+
+    /// Changes how large writes may make a volume that grows; not below its size.
+    pub fn set_max_size(&self, name: &str, max_size_bytes: u64) -> Result<(), PoolError> {
+        self.inner.limit(name, max_size_bytes)
     }
 
     /// Opens a volume or snapshot; all openings are the same object.
@@ -208,7 +239,7 @@ impl Pool {
         let open = vol.opened.upgrade().unwrap_or_else(|| StdArc::new(OpenToken));
         vol.opened = StdArc::downgrade(&open);
         let geometry = &self.inner.map.geometry;
-        vol.core.top.open(geometry.units_of(vol.core.size()).div_ceil(geometry.leaf_entries() as u64));
+        vol.core.top.open(geometry.units_of(vol.core.reach()).div_ceil(geometry.leaf_entries() as u64));
         Ok(Volume::new(Arc::clone(&self.inner), Arc::clone(&vol.core), open))
     }
 
@@ -237,8 +268,8 @@ impl Pool {
     pub fn resize(&self, name: &str, size_bytes: u64) -> Result<(), PoolError> {
         let _one = self.inner.structural();
         self.inner.check_writable("resizing a volume")?;
-        self.inner.check_size(size_bytes)?;
         let core = core_of(&self.inner.lock(), name)?;
+        self.inner.check_resize(&core, size_bytes)?;
         if core.snapshot {
             return Err(PoolError::Invalid {
                 what: format!("'{name}' is a snapshot, and a snapshot keeps its size"),
@@ -288,34 +319,6 @@ impl Pool {
         progress: &mut dyn FnMut(&ScrubProgress<'_>) -> ControlFlow<()>,
     ) -> Result<ScrubReport, PoolError> {
         crate::scrub::scrub(&self.inner, options, progress)
-    }
-
-    /// Takes in what the device has grown by. The new size in bytes.
-    pub fn grow(&self) -> Result<u64, PoolError> {
-        let _one = self.inner.structural();
-        self.inner.check_writable("growing the pool")?;
-        let shift = self.inner.map.geometry.unit_shift;
-        let total = (self.inner.io.size_bytes() >> shift).min(crate::format::MAX_POOL_UNITS);
-        let mut state = self.inner.lock();
-        let before = state.sb.total_units;
-        if total > before {
-            self.grow_to(&mut state, total);
-            self.inner.survey_space(&mut state);
-            drop(state);
-            self.inner.checkpoint().map_err(|status| failed("growing", self.inner.device.name(), status))?;
-            self.inner.wake();
-        }
-        Ok(total.max(before) << shift)
-    }
-
-    fn grow_to(&self, state: &mut State, total: u64) {
-        let added = (total - state.sb.total_units) << self.inner.map.geometry.unit_shift;
-        if let Some(last) = state.sb.members.last_mut() {
-            last.1 += added;
-        }
-        state.sb.total_units = total;
-        state.tree.units.grow(total);
-        state.set_reserve();
     }
 
     /// Writes a checkpoint and closes, so that opening needs no recovery; an error if volumes are still in use.

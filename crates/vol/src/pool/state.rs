@@ -47,11 +47,15 @@ pub(crate) struct State {
     pub(crate) dirty: Vec<(u32, u64)>,
     /// Records that the next commit writes first.
     pub(crate) pending: Vec<Record>,
+    /// Volumes that writes have made larger: the next commit records their sizes, before the units in `dirty`.
+    pub(crate) grown: Vec<u32>,
     /// Units whose records are among `pending`.
     pub(crate) recorded: Vec<(u32, u64)>,
     pub(crate) limbo: Limbo,
     /// How much space is left, and whether metadata runs short.
     pub(crate) space: (SpaceState, bool),
+    /// Generation of the label that was written last, whatever became of it.
+    pub(crate) label_tried: u64,
     /// Checksums of data, if the pool keeps them.
     pub(crate) sums: Option<Regions>,
     /// The newest durable superblock.
@@ -76,7 +80,8 @@ pub(crate) struct PoolInner {
     pub(crate) map: Arc<ExtentMap>,
     pub(crate) device: Device,
     pub(crate) io: Box<dyn BlockIo>,
-    _owner: Claim,
+    /// On all members; that of the device it was opened on first.
+    owners: Mutex<Vec<Claim>>,
     pub(crate) grace: Arc<Grace>,
     pub(crate) geometry: Geometry,
     pub(crate) read_only: bool,
@@ -119,7 +124,7 @@ impl PoolInner {
             geometry: parts.state.sb.geometry(),
             device: parts.device,
             io: parts.io,
-            _owner: parts.owner,
+            owners: Mutex::new(vec![parts.owner]),
             grace: Arc::new(Grace::new()),
             read_only: parts.read_only,
             when_full: parts.when_full,
@@ -136,6 +141,11 @@ impl PoolInner {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("invariant: no panic under this lock")
+    }
+
+    /// Holds a member too, for as long as the pool is open.
+    pub(crate) fn hold(&self, claim: Claim) {
+        self.owners.lock().expect("invariant: no panic under this lock").push(claim);
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {

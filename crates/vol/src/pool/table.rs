@@ -28,24 +28,44 @@ pub(crate) const MAX_NAME_BYTES: usize = 255;
 pub(crate) struct VolumeCore {
     pub(crate) id: u32,
     pub(crate) snapshot: bool,
+    /// Writes beyond its end make it larger, up to `max_size`.
+    pub(crate) grows: bool,
     size: AtomicU64,
+    max_size: AtomicU64,
     /// The root of its map, a word a slot.
     pub(crate) top: Top,
 }
 
 impl VolumeCore {
-    pub(crate) fn new(id: u32, snapshot: bool, size: u64) -> Arc<VolumeCore> {
-        Arc::new(VolumeCore { id, snapshot, size: AtomicU64::new(size), top: Top::new() })
+    fn new(entry: &VolumeEntry) -> Arc<VolumeCore> {
+        let VolumeEntry { id, snapshot, grows, size, max_size, .. } = *entry;
+        let (size, max_size) = (AtomicU64::new(size), AtomicU64::new(max_size));
+        Arc::new(VolumeCore { id, snapshot, grows, size, max_size, top: Top::new() })
     }
 
     #[inline(always)]
     pub(crate) fn size(&self) -> u64 {
-        // Acquire: pairs with the store in `set_size`: who sees a smaller size sees what was cut off as cut off.
+        // Acquire: pairs with the store in `set_size`: who sees a smaller size sees what was cut off as cut off, and
+        // who sees a larger one sees what was written up to it.
         self.size.load(Ordering::Acquire)
     }
 
     pub(crate) fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::Release); // Release: pairs with the load in `size`
+    }
+
+    /// Most bytes that it may have.
+    pub(crate) fn max_size(&self) -> u64 {
+        self.max_size.load(Ordering::Relaxed) // Relaxed, as the store: a bound that orders nothing.
+    }
+
+    pub(crate) fn set_max_size(&self, max_size: u64) {
+        self.max_size.store(max_size, Ordering::Relaxed);
+    }
+
+    /// Where the last of its bytes may be, if not now, then when it has grown.
+    pub(crate) fn reach(&self) -> u64 {
+        if self.grows { self.max_size().max(self.size()) } else { self.size() }
     }
 }
 
@@ -59,7 +79,6 @@ pub(crate) struct Vol {
     pub(crate) id: u32,
     pub(crate) name: String,
     pub(crate) core: Arc<VolumeCore>,
-    pub(crate) max_size: u64,
     pub(crate) created: u64,
     pub(crate) origin: u32,
     pub(crate) family: u32,
@@ -76,6 +95,8 @@ pub(crate) struct Vol {
     pub(crate) unborn: bool,
     /// What lies beyond its end is being given back: a checkpoint finishes that first.
     pub(crate) cutting: bool,
+    /// Writes have made it larger since the last commit: it is in `State::grown`.
+    pub(crate) grown: bool,
     /// Units that are being copied or zeroed.
     pub(crate) busy: u32,
     pub(crate) opened: Weak<OpenToken>,
@@ -87,8 +108,9 @@ impl Vol {
         VolumeEntry {
             id: self.id,
             snapshot: self.core.snapshot,
+            grows: self.core.grows,
             size: self.core.size(),
-            max_size: self.max_size,
+            max_size: self.core.max_size(),
             created: self.created,
             origin: self.origin,
             family: self.family,
@@ -103,8 +125,7 @@ impl Vol {
         Vol {
             id: entry.id,
             name: entry.name.clone(),
-            core: VolumeCore::new(entry.id, entry.snapshot, entry.size),
-            max_size: entry.max_size,
+            core: VolumeCore::new(entry),
             created: entry.created,
             origin: entry.origin,
             family: entry.family,
@@ -116,6 +137,7 @@ impl Vol {
             settling: None,
             unborn: false,
             cutting: false,
+            grown: false,
             busy: 0,
             opened: Weak::new(),
         }

@@ -51,14 +51,26 @@ fn what_cannot_be_is_refused_by_name() {
         ("record.phys", Record::Run { volume: 1, unit: 0, count: 2, phys: (1 << 20) - 1 }),
         ("record.phys", Record::Run { volume: 1, unit: 0, count: 1, phys: 1 }),
         ("record.size", Record::Resize { volume: 1, size: u64::MAX }),
-        ("record.size", Record::Create { volume: 1, size: 2, max_size: 1, created: 0, name: name() }),
+        ("record.size", Record::Limit { volume: 1, max_size: u64::MAX }),
+        ("record.size", Record::Limit { volume: 1, max_size: 4096 + 512 }),
+        ("record.size", Record::Create { volume: 1, grows: false, size: 2, max_size: 1, created: 0, name: name() }),
+        ("record.size", Record::Create { volume: 1, grows: true, size: 2, max_size: 4096, created: 0, name: name() }),
         ("record.name", Record::Rename { volume: 1, name: "a\nb".into() }),
         ("record.name_len", Record::Rename { volume: 1, name: String::new() }),
         ("record.source", Record::Rollback { volume: 1, source: 0 }),
         ("record.source", Record::Rollback { volume: 1, source: 1 }),
         (
             "record.source",
-            Record::Copy { volume: 2, source: 2, snapshot: false, size: 0, max_size: 0, created: 0, name: name() },
+            Record::Copy {
+                volume: 2,
+                source: 2,
+                snapshot: false,
+                grows: false,
+                size: 0,
+                max_size: 0,
+                created: 0,
+                name: name(),
+            },
         ),
     ];
     for (field, record) in cases {
@@ -96,11 +108,13 @@ fn any_record(words: usize) -> impl Strategy<Value = Record> {
         }),
         (2u32.., any::<bool>(), 0u64..1 << 46, any::<u64>(), name()).prop_map(
             |(volume, snapshot, size, created, name)| {
-                Record::Copy { volume, source: volume / 2, snapshot, size, max_size: size, created, name }
+                let grows = size % 4096 == 0;
+                Record::Copy { volume, source: volume / 2, snapshot, grows, size, max_size: size, created, name }
             }
         ),
         (id.clone(), 0u64..1 << 45, any::<u64>(), name()).prop_map(|(volume, size, created, name)| Record::Create {
             volume,
+            grows: size % 4096 == 0,
             size,
             max_size: size * 2,
             created,
@@ -108,6 +122,7 @@ fn any_record(words: usize) -> impl Strategy<Value = Record> {
         }),
         (id.clone(), name()).prop_map(|(volume, name)| Record::Rename { volume, name }),
         (id.clone(), 0u64..1 << 46).prop_map(|(volume, size)| Record::Resize { volume, size }),
+        (id.clone(), 0u64..1 << 34).prop_map(|(volume, blocks)| Record::Limit { volume, max_size: blocks << 12 }),
         id.prop_map(|volume| Record::Delete { volume }),
     ]
 }

@@ -16,11 +16,11 @@ use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
 
 use crate::alloc::Units;
-use crate::block::Block;
+use crate::block::{Block, identify};
 use crate::damage::Damage;
 use crate::extent_map::tree::Tree;
 use crate::extent_map::{Entry, ExtentMap, Geometry as MapGeometry};
-use crate::format::{BLOCK, JOURNAL_START, SUPERBLOCKS};
+use crate::format::{BLOCK, JOURNAL_START, SUPERBLOCKS, kind};
 use crate::journal::{self, Scan};
 use crate::page::label;
 use crate::pool::state::State;
@@ -52,6 +52,7 @@ pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
         table: Table::new(sb.next_volume),
         dirty: Vec::new(),
         pending: Vec::new(),
+        grown: Vec::new(),
         recorded: Vec::new(),
         limbo: crate::limbo::Limbo::default(),
         next_seq: sb.replay_seq,
@@ -62,6 +63,7 @@ pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
         dirty_soft: 0,
         dirty_hard: 0,
         space: Default::default(),
+        label_tried: 0,
         sums: None,
         sb,
     };
@@ -91,15 +93,34 @@ fn io_error(what: String) -> impl FnOnce(sheave_base::status::Status) -> PoolErr
     move |status| PoolError::Io { what, status, fix: "Check the device and its cables, and try again".into() }
 }
 
-/// The superblock in use.
+/// The superblock in use; all that it says there is lies on the device.
 pub(crate) fn read_superblock(io: &dyn BlockIo) -> Result<Superblock, PoolError> {
+    let sb = newest_superblock(io)?;
+    match sb.missing_from(io.size_bytes()) {
+        None => Ok(sb),
+        Some((what, fix)) => Err(PoolError::Members { what, fix }),
+    }
+}
+
+/// The superblock in use, whatever is missing of its pool. The older one never stands in for a newer one whose members
+/// are not all there: what was written since would be lost.
+pub(crate) fn newest_superblock(io: &dyn BlockIo) -> Result<Superblock, PoolError> {
     let mut bytes = [[0; BLOCK]; 2];
     let slots = [0, 1].map(|slot| -> Result<Result<Superblock, Damage>, PoolError> {
         io.read(SUPERBLOCKS[slot], &mut bytes[slot]).map_err(io_error("reading the superblocks".into()))?;
-        Ok(Superblock::decode(&bytes[slot], SUPERBLOCKS[slot], io.size_bytes()))
+        Ok(Superblock::decode(&bytes[slot], SUPERBLOCKS[slot], u64::MAX))
     });
     let [a, b] = slots;
-    match choose([a?, b?]) {
+    let (a, b) = (a?, b?);
+    if let Ok((head, _)) = identify(&bytes[0])
+        && head.kind == kind::LABEL
+    {
+        return Err(PoolError::Members {
+            what: format!("what is named first is member {} of a pool", head.index),
+            fix: "Name the members in the order in which they came to the pool, as in a.img+b.img".into(),
+        });
+    }
+    match choose([a, b]) {
         Ok((sb, None)) => Ok(sb),
         Ok((sb, Some((at, damage)))) if damage.is_too_new() => Err(format_error(at, damage, Some(&sb))),
         Ok((sb, Some(_))) => Ok(sb),
@@ -125,11 +146,20 @@ fn check_members(io: &dyn BlockIo, sb: &Superblock) -> Result<(), PoolError> {
         let at = sb.members[number].0;
         let mut block = [0; BLOCK];
         io.read(at, &mut block).map_err(io_error(format!("reading the label of member {number}")))?;
-        label::verify(&block, sb, number).map_err(|damage| PoolError::Damaged {
-            what: format!("the label of member {number}"),
-            at,
-            why: format!("{damage}. Give the members in the order in which the pool was created"),
-        })?;
+        match label::verify(&block, sb, number) {
+            Ok(()) => {}
+            // Rotten, or too new: it may be the right one all the same.
+            Err(damage @ (Damage::Checksum { .. } | Damage::TooNew { .. })) => {
+                let what = format!("the label of member {number}");
+                return Err(PoolError::Damaged { what, at, why: damage.to_string() });
+            }
+            Err(damage) => {
+                return Err(PoolError::Members {
+                    what: format!("what is given as member {number} of the pool is another device: {damage}"),
+                    fix: "Name the members in the order in which they came to the pool, as in a.img+b.img".into(),
+                });
+            }
+        }
     }
     Ok(())
 }

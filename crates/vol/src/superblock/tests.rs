@@ -57,6 +57,8 @@ fn inconsistent_numbers_are_refused_by_name() {
         ("members", Box::new(|sb| sb.members.truncate(1))),
         ("member.start", Box::new(|sb| sb.members[1].0 += 65536)),
         ("member.len", Box::new(|sb| sb.members[1].1 -= 1)),
+        ("labels", Box::new(|sb| sb.labels[2] = 1)),
+        ("labels", Box::new(|sb| sb.labels[0] = 1)),
         ("pool", Box::new(|sb| sb.pool = [0; 16])),
     ];
     for (field, change) in cases {
@@ -93,6 +95,34 @@ fn unknown_features_are_refused_or_make_it_read_only() {
     assert!(back(&Superblock { sums: root, sums_level: 1, ..plain }).is_err());
     assert!(back(&Superblock { sums_level: 0, ..sums.clone() }).is_err());
     assert!(back(&Superblock { sums: PageRef::NONE, ..sums }).is_err());
+}
+
+#[test]
+fn marks_of_low_water_are_kept() {
+    for low_water in [LowWater::Off, LowWater::Bytes(1), LowWater::Bytes(u64::MAX), LowWater::Percent(99)] {
+        let sb = Superblock { low_water, ..samples::superblock(65536) };
+        assert_eq!(back(&sb), Ok(sb.clone()));
+    }
+    let bad = Superblock { low_water: LowWater::Percent(100), ..samples::superblock(65536) };
+    assert!(matches!(back(&bad), Err(Damage::Field { field: "low_water_percent", .. })));
+}
+
+#[test]
+fn what_is_missing_is_told() {
+    let sb = samples::superblock(65536);
+    let unit = 65536u64;
+    let told = |bytes: u64| sb.missing_from(bytes).map(|(what, _)| what);
+    assert_eq!((told(1024 * unit), told(u64::MAX)), (None, None));
+    let gone = "the pool has 2 members (0 to 1), and member 1 is missing: 33554432 bytes";
+    assert_eq!(told(512 * unit).as_deref(), Some(gone));
+    assert_eq!(told(512 * unit + 4096).as_deref(), Some(gone), "a piece of a unit is no member");
+    let shrunk =
+        "member 1 of the pool has shrunk, or is not the right one: it had 33554432 bytes, and 33488896 are there";
+    assert_eq!(told(1023 * unit).as_deref(), Some(shrunk));
+    assert!(told(511 * unit).is_some_and(|what| what.starts_with("member 0 of the pool has shrunk")));
+    let single = Superblock { members: vec![(0, 1024 * unit)], labels: [0; MAX_MEMBERS], ..sb };
+    let what = single.missing_from(unit).map(|(what, _)| what);
+    assert!(what.is_some_and(|what| what.starts_with("the device of the pool has shrunk")));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`write`](mod@write) | what a write finds missing: space, a way of its own, a unit of its own |
+//! | [`extend`] | writes beyond the end |
 //! | [`punch`] | holes and zeroes |
 //! | [`report`] | extents, and what a volume takes |
 //!
@@ -11,7 +12,9 @@
 //! - V1: unwritten space reads as zeroes: only blocks whose bit is set are read from the device.
 //! - V2: a bit is set after the data of its block is on the device.
 //! - V3: a unit that others have too is never written to.
+//! - V4: no block beyond the end is written, but for those that a smaller size is just cutting off.
 
+mod extend;
 mod punch;
 mod report;
 mod write;
@@ -103,8 +106,20 @@ impl File for Volume {
         }
     }
 
+    fn max_bytes(&self) -> Option<u64> {
+        self.core.grows.then(|| self.core.max_size())
+    }
+
+    fn map_plain(&self, at: &mut [u64], len: u64, intent: Intent) -> usize {
+        let write = intent == Intent::Write;
+        if self.summed || write && self.read_only {
+            return 0;
+        }
+        self.pool.map.lookup_many(&self.core.top, at, len, write)
+    }
+
     fn block_bytes(&self) -> u32 {
-        self.pool.block_bytes() as u32
+        self.block() as u32
     }
 
     fn begin_write(&self, piece: &Mapping) {
@@ -128,10 +143,13 @@ impl File for Volume {
     }
 
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, may_block: &MayBlock) -> Result<Mapping, Status> {
-        if intent == Intent::Read || !self.fits(pos, len) || len == 0 || self.read_only {
+        if intent == Intent::Read || len == 0 || self.read_only || !(self.fits(pos, len) || self.core.grows) {
             return self.map(pos, len, intent);
         }
-        let mapping = self.make_writable(pos, len, may_block)?;
+        let mapping = match self.core.grows {
+            true => self.extend_blocking(pos, len, may_block)?,
+            false => self.make_writable(pos, len, may_block)?,
+        };
         if self.pool.sums.is_some() {
             self.pool.intend(mapping.addr)?;
         }
@@ -159,7 +177,7 @@ impl File for Volume {
         if self.read_only {
             return Err(Status::ReadOnly);
         }
-        let in_blocks = (pos | len) & (self.pool.block_bytes() - 1) == 0;
+        let in_blocks = (pos | len) & (self.block() - 1) == 0;
         if pos.checked_add(len).is_none_or(|end| end > self.core.size()) || len == 0 || !in_blocks {
             return Err(Status::Invalid);
         }
@@ -194,6 +212,9 @@ impl Volume {
     /// A range that does not lie in the volume as a whole.
     #[cold]
     fn map_beyond(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
+        if self.core.grows && len != 0 {
+            return self.extend(pos, len, intent);
+        }
         let left = self.core.size().saturating_sub(pos);
         if left == 0 || len == 0 {
             return Err(if len == 0 { Status::Invalid } else { Status::NoSpc });

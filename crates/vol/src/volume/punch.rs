@@ -128,7 +128,7 @@ impl Volume {
     }
 
     /// The lock, when nothing of the volume is being copied and there is room for the change.
-    fn quiet(&self, may_block: &MayBlock) -> Result<MutexGuard<'_, State>, Status> {
+    pub(super) fn quiet(&self, may_block: &MayBlock) -> Result<MutexGuard<'_, State>, Status> {
         let mut guard = self.pool.lock();
         loop {
             if may_block.is_cancelled() {

@@ -26,7 +26,8 @@ pub(crate) struct Usage {
 
 /// The extents of a range.
 pub(super) fn extents(pool: &PoolInner, core: &Arc<VolumeCore>, pos: u64, len: u64) -> Vec<Extent> {
-    let end = pos.saturating_add(len).min(core.size());
+    // Beyond the end there is what writes under way were given, and what failed ones left.
+    let end = pos.saturating_add(len).min(core.reach());
     let mut all: Vec<Extent> = Vec::new();
     let mut at = pos;
     while at < end {

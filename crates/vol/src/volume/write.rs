@@ -337,11 +337,21 @@ impl Volume {
 
     /// The data of these mappings is on the device: what was unwritten is written now.
     pub(super) fn finish_write(&self, pieces: &[Mapping]) -> Result<(), Status> {
+        let unwritten = pieces.iter().filter(|piece| piece.kind == MappingKind::Unwritten);
         let mut overdue = false;
-        for piece in pieces.iter().filter(|piece| piece.kind == MappingKind::Unwritten) {
+        if self.core.grows {
+            // Under one lock, so that nobody sees half of what makes the volume larger.
             let mut state = self.pool.lock();
-            self.mark_written(&mut state, piece)?;
-            overdue |= state.is_overdue();
+            for piece in unwritten {
+                self.mark_written(&mut state, piece)?;
+            }
+            overdue = state.is_overdue();
+        } else {
+            for piece in unwritten {
+                let mut state = self.pool.lock();
+                self.mark_written(&mut state, piece)?;
+                overdue |= state.is_overdue();
+            }
         }
         if overdue { self.pool.commit() } else { Ok(()) }
     }
@@ -349,7 +359,8 @@ impl Volume {
     /// Sets the bits of the whole blocks of a mapping, unit by unit, where the unit is still the volume's.
     fn mark_written(&self, state: &mut State, piece: &Mapping) -> Result<(), Status> {
         let geometry = self.pool.map.geometry;
-        let (mut pos, end) = (piece.offset, piece.offset + piece.len);
+        // The volume may have been cut meanwhile: what lies beyond its end is lost to that.
+        let (mut pos, end) = (piece.offset, (piece.offset + piece.len).min(self.end_for_writes(state)));
         while pos < end {
             let unit = pos >> geometry.unit_shift;
             let stop = ((unit + 1) << geometry.unit_shift).min(end);
@@ -371,6 +382,7 @@ impl Volume {
             state.tree.set_bits(place, first, last as u32 - first, true);
             let full = if state.tree.written(place).0 { Entry::FULL } else { 0 };
             self.pool.list(state, &self.core, unit, place, entry.with(full));
+            self.raise(state, (unit << geometry.unit_shift) + (last << BLOCK_SHIFT));
         }
         Ok(())
     }

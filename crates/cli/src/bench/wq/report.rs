@@ -7,8 +7,10 @@ use std::fmt::Write;
 use serde::Serialize;
 use sheave::base::units::{fmt_count, fmt_ns};
 
+use sheave_lab::wq::Turn;
+use sheave_lab::wq::turn::quantile;
+
 use super::WqPlan;
-use super::turn::Turn;
 use crate::bench::compare::median;
 
 /// Everything that is known after a run.
@@ -75,12 +77,12 @@ impl Report {
         Some(Self {
             device: "wq:",
             arm: plan.arm.name(),
-            work: plan.work.to_string(),
-            depth: plan.depth,
-            batch: plan.batch,
-            threads: plan.submitters,
-            workers: plan.workers,
-            hashed: plan.hashed,
+            work: plan.flood.work.to_string(),
+            depth: plan.flood.depth,
+            batch: plan.flood.batch,
+            threads: plan.flood.submitters,
+            workers: plan.flood.workers,
+            hashed: plan.flood.hashed,
             turns: ours.len(),
             ios,
             seconds: ours.iter().map(|turn| turn.spent.wall_ns).sum::<u64>() as f64 / 1e9,
@@ -206,20 +208,6 @@ impl Compared {
 
 fn switches_per_io(turn: &Turn) -> f64 {
     turn.switches as f64 / turn.counts.ios.max(1) as f64
-}
-
-/// The bound below which this share of the items lies.
-fn quantile(cells: &[(u64, u64)], share: f64) -> u64 {
-    let all: u64 = cells.iter().map(|&(_, count)| count).sum();
-    let wanted = (all as f64 * share).ceil() as u64;
-    let mut seen = 0;
-    for &(bound, count) in cells {
-        seen += count;
-        if seen >= wanted.max(1) {
-            return bound;
-        }
-    }
-    0
 }
 
 #[cfg(test)]

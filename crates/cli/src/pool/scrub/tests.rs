@@ -1,19 +1,37 @@
-//! What was seen, and pieces.
+//! The words.
+
+use sheave::vol::{Finding, FindingKind, Place};
 
 use super::*;
 
-#[test]
-fn a_block_is_seen_once() {
-    let mut seen = Seen::new(1 << 30);
-    assert!(!seen.mark(0, 65536));
-    assert!(seen.mark(0, 65536) && seen.mark(4096, 4096));
-    assert!(!seen.mark(61440, 8192), "half of it is new");
-    assert!(seen.mark(65536, 4096));
-    assert!(!seen.mark(1 << 40, 4096), "beyond the pool: read, and let the volume say what is wrong");
+fn finding() -> Finding {
+    let place =
+        Place { what: "data".into(), address: Some(1 << 20), volume: Some("disk".into()), range: Some((8192, 4096)) };
+    Finding { kind: FindingKind::Data, place, means: "it does not match its checksum".into(), repair: None }
 }
 
 #[test]
-fn extents_are_read_in_pieces() {
-    let extent = Extent { pos: 4096, len: PIECE + 8192, kind: ExtentKind::Data, addr: 0, shared: false };
-    assert_eq!(pieces(&extent).collect::<Vec<_>>(), [(4096, PIECE), (4096 + PIECE, 8192)]);
+fn what_is_wrong_is_told_with_its_places() {
+    let report = ScrubReport {
+        findings: vec![finding()],
+        found: 3,
+        data_bytes: 1 << 20,
+        bad_bytes: 12288,
+        checksum: Checksum::Crc32c,
+        completed: true,
+        ..ScrubReport::default()
+    };
+    let text = words(&report, 1.0);
+    assert!(text.contains("1. data: data at byte 1048576, volume 'disk', bytes 8192 to 12288: it does not match"));
+    assert!(text.contains("and 2 more\n") && text.contains("12 KiB bad"), "{text}");
+    assert!(text.ends_with("3 things are wrong\n") && !text.contains("no checksums"), "{text}");
+}
+
+#[test]
+fn a_pool_without_checksums_is_not_called_verified() {
+    let report = ScrubReport { completed: true, ..ScrubReport::default() };
+    let text = words(&report, 1.0);
+    assert!(text.contains("data cannot be verified") && text.ends_with("clean\n"), "{text}");
+    let ended = words(&ScrubReport::default(), 1.0);
+    assert!(ended.ends_with("ended before its end\n"), "{ended}");
 }

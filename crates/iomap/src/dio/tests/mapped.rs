@@ -26,10 +26,14 @@ enum Call {
 struct Scripted {
     device: Device,
     size: u64,
+    /// Writes may extend it to this.
+    max: Option<u64>,
     /// Length, kind and `MAP_*` flags of each piece; piece n lies at n MiB + 1 MiB of the device.
     pieces: Vec<(u64, MappingKind, u8)>,
     /// `map` answers this instead.
     refuses: Mutex<Option<Result<Mapping, Status>>>,
+    /// What `map_plain` gives.
+    plain: Mutex<Vec<u64>>,
     end_write: Result<(), Status>,
     summed: Result<(), Status>,
     summed_blocking: Result<(), Status>,
@@ -43,8 +47,10 @@ impl Scripted {
         Scripted {
             device: device.clone(),
             size: pieces.iter().map(|piece| piece.0).sum(),
+            max: None,
             pieces: pieces.to_vec(),
             refuses: Mutex::new(None),
+            plain: Mutex::new(Vec::new()),
             end_write: Ok(()),
             summed: Ok(()),
             summed_blocking: Ok(()),
@@ -72,6 +78,10 @@ impl File for Scripted {
         self.size
     }
 
+    fn max_bytes(&self) -> Option<u64> {
+        self.max
+    }
+
     fn is_read_only(&self) -> bool {
         self.read_only
     }
@@ -90,6 +100,12 @@ impl File for Scripted {
             start += bytes;
         }
         Err(Status::IoErr)
+    }
+
+    fn map_plain(&self, at: &mut [u64], _: u64, _: Intent) -> usize {
+        let plain = self.plain.lock().unwrap();
+        at.iter_mut().zip(&*plain).for_each(|(at, place)| *at = *place);
+        plain.len().min(at.len())
     }
 
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, _: &MayBlock) -> Result<Mapping, Status> {
@@ -322,6 +338,55 @@ fn completion_work_comes_before_the_sync_and_neither_hides_an_error() {
     }
 }
 
+/// The ends of a file of 8 KiB that may have 16, for writers and for readers.
+#[test]
+fn a_file_that_grows_takes_writes_beyond_its_end_and_no_further_than_it_may() {
+    let puppet = Puppet::new();
+    let grow = |file: &mut Scripted| (file.size, file.max) = (8192, Some(16384));
+    let pieces = [MAPPED, MAPPED, UNWRITTEN, UNWRITTEN, MAPPED];
+    const EFBIG: i32 = -27;
+    // Where, how much, the result, and what was mapped of it.
+    let table = [
+        (0, 8192, 8192, 2),
+        (4096, 8192, 8192, 2),
+        (8192, 4096, 4096, 1),
+        (12288, 4096, 4096, 1),
+        (12288, 8192, 4096, 1),
+        (4096, 1 << 20, 12288, 3),
+        (16384, 4096, EFBIG, 0),
+        (1 << 40, 4096, EFBIG, 0),
+        (8192, 0, 0, 0),
+        (16384, 0, 0, 0),
+        (8192, 100, EINVAL, 0),
+    ];
+    for (pos, len, result, mapped) in table {
+        let (mut bench, file) = bench(&puppet, grow, &pieces);
+        let issued = bench.issue(IOCB_WRITE, pos, &[at(BASE, len)]);
+        assert_eq!(bench.run(issued), result, "{pos} +{len}");
+        let maps = file.calls().iter().filter(|call| matches!(call, Call::Map(_))).count();
+        assert_eq!(maps, mapped, "{pos} +{len}");
+        let beyond = result > 0 && pos + result as u64 > 8192;
+        assert_eq!(bench.steps.contains(&Next::Work), beyond, "what extends is a worker's, and nothing else is");
+    }
+    // Plain written space beyond the end, as two writes at a time find it: it extends all the same.
+    let (mut extending, _) = bench(&puppet, |file| (file.size, file.max) = (4096, Some(16384)), &pieces);
+    let issued = extending.issue(IOCB_WRITE | IOCB_DSYNC, 4096, &[at(BASE, 4096)]);
+    assert_eq!(extending.kiocb.plan, CompletionPlan::Worker);
+    assert_eq!(extending.run(issued), 4096);
+    assert_eq!(extending.steps[..2], [Next::Work, Next::Sync], "the size is durable before it is acknowledged");
+    // Readers stop where it ends now.
+    for (pos, result) in [(0, 8192), (4096, 4096), (8192, 0), (16384, 0)] {
+        let (mut bench, _) = bench(&puppet, grow, &pieces);
+        let mut memory = vec![0_u8; 16384];
+        let issued = bench.issue(0, pos, &[at(memory.as_mut_ptr() as usize, 16384)]);
+        assert_eq!(bench.run(issued), result, "{pos}");
+    }
+    // A limit below the size bounds nothing that is there.
+    let (mut bench, _) = bench(&puppet, |file| (file.size, file.max) = (8192, Some(4096)), &pieces);
+    let issued = bench.issue(IOCB_WRITE, 4096, &[at(BASE, 8192)]);
+    assert_eq!(bench.run(issued), 4096);
+}
+
 #[test]
 fn a_flush_that_fails_is_the_error_of_the_write_it_ends() {
     let puppet = Puppet::new().caps(|caps| caps.volatile_cache = true);
@@ -382,8 +447,9 @@ fn a_file_that_may_not_be_written_has_plain_reads_and_no_writes() {
     assert!(bench.file.is_read_only());
     assert_eq!(bench.issue(IOCB_WRITE, 0, &[at(BASE, 4096)]), Issued::Done(EBADF));
     assert!(MappedRun::start(&mut bench.rig.ctx, &bench.file, IOCB_WRITE, NO_FIXED_BUF).is_none());
-    let run = MappedRun::start(&mut bench.rig.ctx, &bench.file, 0, NO_FIXED_BUF).expect("a run of reads");
-    assert_eq!(run.place(0, 4096), Some(MIB));
+    let mut run = MappedRun::start(&mut bench.rig.ctx, &bench.file, 0, NO_FIXED_BUF).expect("a run of reads");
+    let mut at = [0];
+    assert_eq!((run.map(&mut at, 4096), at), (1, [MIB]));
     run.finish(0);
 }
 
@@ -407,9 +473,9 @@ fn a_file_that_gives_a_wrong_mapping_is_not_believed() {
         let (mut bench, file) = bench(&puppet, |_| (), &[MAPPED]);
         *file.refuses.lock().unwrap() = Some(answer);
         assert_eq!(bench.issue(IOCB_WRITE, 0, &[at(BASE, 4096)]), Issued::Done(-5), "{answer:?}");
-        let run = MappedRun::start(&mut bench.rig.ctx, &bench.file, IOCB_WRITE, NO_FIXED_BUF).expect("one leg");
+        let mut run = MappedRun::start(&mut bench.rig.ctx, &bench.file, IOCB_WRITE, NO_FIXED_BUF).expect("one leg");
         assert!(run.fits(0, 4096, BASE));
-        assert_eq!(run.place(0, 4096), None, "{answer:?} is not plain");
+        assert_eq!(run.map(&mut [0], 4096), 0, "{answer:?} is not plain");
         run.finish(0);
     }
     assert_eq!(seen(&puppet), []);
@@ -419,6 +485,48 @@ fn a_file_that_gives_a_wrong_mapping_is_not_believed() {
     let memory = vec![0xa5_u8; 4096];
     assert_eq!(bench.issue(0, 0, &[at(memory.as_ptr() as usize, 4096)]), Issued::Done(4096));
     assert!(memory.iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn a_file_that_gives_wrong_places_at_once_is_not_believed() {
+    let puppet = Puppet::new();
+    let last = puppet.size - 4096;
+    // The places that it gives, and how many of them are good.
+    let table: &[(&[u64], usize)] = &[
+        (&[0, last, MIB], 3),
+        (&[MIB, last + 512, 0], 1),
+        (&[last, 0, MIB + 1], 2),
+        (&[u64::MAX - 511], 0),
+        (&[MIB, 1 << 63], 1),
+        (&[0, u64::MAX - 511 - last], 1),
+        (&[], 0),
+    ];
+    for &(places, good) in table {
+        let (mut bench, file) = bench(&puppet, |_| (), &[MAPPED]);
+        *file.refuses.lock().unwrap() = Some(Err(Status::IoErr));
+        *file.plain.lock().unwrap() = places.to_vec();
+        let mut run = MappedRun::start(&mut bench.rig.ctx, &bench.file, 0, NO_FIXED_BUF).expect("one leg");
+        let mut at = [0, 512, 1024];
+        assert_eq!(run.map(&mut at, 4096), good, "{places:?}");
+        assert_eq!(at[..good], places[..good]);
+        run.finish(0);
+    }
+}
+
+#[test]
+fn a_run_looks_less_far_ahead_while_nothing_is_plain() {
+    let puppet = Puppet::new();
+    let (mut bench, file) = bench(&puppet, |_| (), &[MAPPED]);
+    let mut run = MappedRun::start(&mut bench.rig.ctx, &bench.file, 0, NO_FIXED_BUF).expect("one leg");
+    let mut looks = vec![run.look_ahead()];
+    // Mapped one by one, then both ways.
+    for plain in [vec![], vec![MIB], vec![MIB, MIB]] {
+        *file.plain.lock().unwrap() = plain;
+        assert!(run.map(&mut [0, 512], 512) > 0);
+        looks.push(run.look_ahead());
+    }
+    assert_eq!(looks, [LOOK_AHEAD, 1, 2, 4]);
+    run.finish(0);
 }
 
 const SUMMED: (u64, MappingKind, u8) = (4096, MappingKind::Mapped, MAP_SUMMED);

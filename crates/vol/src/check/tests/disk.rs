@@ -8,6 +8,7 @@ use sheave_base::status::Status;
 use super::super::model::Model;
 use super::super::repair::Repair;
 use super::super::walk::Walk;
+use super::super::{CheckProgress, Progress};
 use super::{checkpointed, committed};
 use crate::BlockIo;
 use crate::block::{Block, identify, samples};
@@ -25,6 +26,8 @@ struct State {
     bad: BTreeSet<u64>,
     writes: u64,
     left: u64,
+    /// Reads by themselves, and batches.
+    reads: (u64, u64),
 }
 
 pub struct Disk {
@@ -53,6 +56,11 @@ impl Disk {
     /// Blocks written through the trait.
     pub fn writes(&self) -> u64 {
         self.lock().writes
+    }
+
+    /// Reads by themselves, and batches of reads.
+    pub fn reads(&self) -> (u64, u64) {
+        self.lock().reads
     }
 
     /// All writes after this many fail, and are not carried out.
@@ -90,7 +98,8 @@ impl Disk {
 impl BlockIo for Disk {
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
         assert!(at.is_multiple_of(BLOCK_BYTES) && at + buf.len() as u64 <= self.size, "{at} is on the disk");
-        let state = self.lock();
+        let mut state = self.lock();
+        state.reads.0 += 1;
         for (chunk, at) in buf.chunks_mut(BLOCK).zip((at..).step_by(BLOCK)) {
             if state.bad.contains(&at) {
                 return Err(Status::Medium);
@@ -126,6 +135,14 @@ impl BlockIo for Disk {
 
     fn size_bytes(&self) -> u64 {
         self.size
+    }
+
+    fn read_many(&self, pieces: &mut [(u64, &mut [u8])]) -> Result<(), Status> {
+        let singles = self.lock().reads.0;
+        let result = pieces.iter_mut().try_for_each(|(at, buf)| self.read(*at, buf));
+        let mut state = self.lock();
+        state.reads = (singles, state.reads.1 + 1);
+        result
     }
 }
 
@@ -175,7 +192,8 @@ pub fn pool() -> Pool {
     checkpointed(&mut model);
     let sb = checkpoint(&disk, &sb, &model);
     let mut walk = Walk::new(&disk, &sb);
-    walk.read().expect("reads");
+    let mut progress = Progress { at: CheckProgress::default(), tell: &mut |_| () };
+    walk.read(&mut progress).expect("reads");
     let mut pages: Vec<u64> = walk.pages.keys().copied().collect();
     pages.sort_unstable();
     let ring = Ring::of(&sb);

@@ -138,7 +138,14 @@ fn superblocks_that_contradict_each_other() {
 fn a_pool_too_full_to_be_repaired_says_so() {
     let disk = with(|model| {
         let first = model.geometry.first_unit;
-        model.apply(Record::Create { volume: 9, size: 1 << 40, max_size: 1 << 40, created: 1, name: "all".into() });
+        model.apply(Record::Create {
+            volume: 9,
+            grows: false,
+            size: 1 << 40,
+            max_size: 1 << 40,
+            created: 1,
+            name: "all".into(),
+        });
         for phys in (first..20).chain(320..400).chain(403..410).chain(460..600).chain(650..700).chain(701..1024) {
             model.apply(Record::Set { volume: 9, unit: phys, phys, written: [1, 0, 0, 0] });
         }

@@ -7,6 +7,7 @@ fn vol(id: u32, name: &str, origin: u32) -> Vol {
         id,
         snapshot: false,
         size: 0,
+        grows: false,
         max_size: 0,
         created: 0,
         origin,

@@ -16,10 +16,8 @@ use std::thread::JoinHandle;
 
 use sheave::base::clock::Clock;
 
-use super::WqPlan;
-use super::pool_engine::{Arm, Back, perform};
-use super::turn::PoolFigures;
-use crate::args::Work;
+use super::pool_engine::{Back, Client, perform};
+use super::{Flood, PoolFigures, Work};
 use sheave_load::LoadError;
 use sheave_load::cpu;
 
@@ -37,6 +35,9 @@ struct Item {
     queued: u64,
 }
 
+/// An item that was taken, and the hash that nobody else may run now.
+type Taken = (Box<Item>, Option<usize>);
+
 #[derive(Default)]
 struct List {
     items: VecDeque<Box<Item>>,
@@ -44,6 +45,11 @@ struct List {
     busy: u64,
     sleeping: u32,
     ends: bool,
+    /// Times the lock was taken, and of these when somebody else had it.
+    taken: u64,
+    contended: u64,
+    /// Reads of a word of flags.
+    flag_reads: u64,
     wait_cycles: u64,
     hold_cycles: u64,
 }
@@ -71,8 +77,8 @@ pub struct OldPool {
 
 impl OldPool {
     /// One list, or one a worker.
-    pub fn new(plan: &WqPlan, sharded: bool, flags_once: bool, measure: bool) -> Result<Self, LoadError> {
-        let (workers, work) = (plan.workers, plan.work);
+    pub fn new(flood: &Flood, sharded: bool, flags_once: bool, measure: bool) -> Result<Self, LoadError> {
+        let (workers, work) = (flood.workers, flood.work);
         let shards = if sharded { workers } else { 1 };
         let shared = Arc::new(Shared {
             shards: (0..shards).map(|_| Shard::default()).collect(),
@@ -82,9 +88,9 @@ impl OldPool {
             starts: (0..if measure { 64 } else { 0 }).map(|_| AtomicU64::new(0)).collect(),
         });
         let mut pool = Self { shared, threads: Vec::new() };
-        for worker in 0..workers {
+        for worker in 0..if flood.stepped { 0 } else { workers } {
             let shared = Arc::clone(&pool.shared);
-            let cpus = plan.worker_cpus.clone();
+            let cpus = flood.worker_cpus.clone();
             let body = move || {
                 // Checked when the run was planned.
                 let _ = cpu::pin_to(&cpus);
@@ -98,17 +104,32 @@ impl OldPool {
 
     /// A submitter's way in.
     pub fn client(&self, first: u32, back: Back) -> OldClient {
-        OldClient { shared: Arc::clone(&self.shared), back, next: first as usize }
+        let left = vec![None; self.shared.shards.len()];
+        OldClient {
+            shared: Arc::clone(&self.shared),
+            back,
+            next: first as usize,
+            left,
+            stepping: !self.has_threads(),
+            at: 0,
+        }
     }
 
-    /// What was measured.
+    fn has_threads(&self) -> bool {
+        !self.threads.is_empty()
+    }
+
+    /// What was counted and measured.
     pub fn figures(&self) -> PoolFigures {
         let mut figures = PoolFigures { created: self.threads.len() as u64, ..PoolFigures::default() };
-        let Some(clock) = &self.shared.clock else { return figures };
         for shard in &self.shared.shards {
             let list = lock(&shard.list);
-            figures.hold_ns += clock.cycles_to_ns(list.hold_cycles);
-            figures.wait_ns += clock.cycles_to_ns(list.wait_cycles);
+            let ns = |cycles| self.shared.clock.as_ref().map_or(0, |clock| clock.cycles_to_ns(cycles));
+            figures.hold_ns += ns(list.hold_cycles);
+            figures.wait_ns += ns(list.wait_cycles);
+            figures.taken += list.taken;
+            figures.contended += list.contended;
+            figures.flag_reads += list.flag_reads;
         }
         let starts = self.shared.starts.iter().enumerate();
         figures.starts = starts
@@ -136,45 +157,57 @@ impl Shared {
     /// A worker's life.
     fn serve(&self, at: usize) {
         let shard = &self.shards[at];
-        let mut done: Option<Option<usize>> = None;
-        loop {
-            let (mut list, since) = self.lock(shard);
-            if let Some(hash) = done.take().flatten() {
-                list.busy &= !(1_u64 << hash);
-            }
-            let Some((item, hash)) = self.take(&mut list) else {
-                if list.ends {
-                    return;
-                }
-                list.sleeping += 1;
-                self.unlock_times(&mut list, since);
-                list = shard.wake.wait(list).unwrap_or_else(PoisonError::into_inner);
-                list.sleeping -= 1;
-                continue;
-            };
-            self.unlock_times(&mut list, since);
-            drop(list);
-            if let Some(clock) = &self.clock {
-                let ns = clock.cycles_to_ns(clock.cycles().wrapping_sub(item.queued));
-                self.starts[ns.max(1).ilog2() as usize].fetch_add(1, Ordering::Relaxed);
-            }
-            perform(self.work);
-            item.back.finish([item.slot]);
-            done = Some(hash);
+        let mut left = None;
+        while let Some(work) = self.next(shard, left, true) {
+            left = self.run(work);
         }
     }
 
+    /// What may run next, after the run of `left`'s hash has ended; `None` at the end, or when it may not sleep.
+    fn next(&self, shard: &Shard, left: Option<usize>, sleeps: bool) -> Option<Taken> {
+        let (mut list, mut since) = self.lock(shard);
+        if let Some(hash) = left {
+            list.busy &= !(1_u64 << hash);
+        }
+        loop {
+            let work = self.take(&mut list);
+            if work.is_some() || list.ends || !sleeps {
+                self.unlock_times(&mut list, since);
+                return work;
+            }
+            list.sleeping += 1;
+            self.unlock_times(&mut list, since);
+            list = shard.wake.wait(list).unwrap_or_else(PoisonError::into_inner);
+            list.sleeping -= 1;
+            drop(list);
+            (list, since) = self.lock(shard);
+        }
+    }
+
+    /// Runs it; its hash is nobody else's until the next look.
+    fn run(&self, (item, hash): Taken) -> Option<usize> {
+        if let Some(clock) = &self.clock {
+            let ns = clock.cycles_to_ns(clock.cycles().wrapping_sub(item.queued));
+            self.starts[ns.max(1).ilog2() as usize].fetch_add(1, Ordering::Relaxed);
+        }
+        perform(self.work);
+        item.back.finish([item.slot]);
+        hash
+    }
+
     /// The first item that may run, and its hash.
-    fn take(&self, list: &mut List) -> Option<(Box<Item>, Option<usize>)> {
+    fn take(&self, list: &mut List) -> Option<Taken> {
         for at in 0..list.items.len() {
             let item = &list.items[at];
             // Relaxed: flags are a word by themselves.
             let mut flags = item.flags.load(Ordering::Relaxed);
+            list.flag_reads += 1;
             if flags & HASHED == 0 {
                 return list.items.remove(at).map(|item| (item, None));
             }
             if !self.flags_once {
-                flags = item.flags.load(Ordering::Relaxed);
+                flags = list.items[at].flags.load(Ordering::Relaxed);
+                list.flag_reads += 1;
             }
             let hash = (flags >> HASH_SHIFT) as usize % HASHES;
             if list.busy & 1 << hash == 0 {
@@ -185,13 +218,21 @@ impl Shared {
         None
     }
 
+    /// As the pool's own lock counts: what is not contended was not waited for.
     fn lock<'a>(&self, shard: &'a Shard) -> (MutexGuard<'a, List>, u64) {
-        let Some(clock) = &self.clock else { return (lock(&shard.list), 0) };
-        let from = clock.cycles();
-        let mut list = lock(&shard.list);
-        let now = clock.cycles();
-        list.wait_cycles += now.wrapping_sub(from);
-        (list, now)
+        let cycles = || self.clock.as_ref().map_or(0, Clock::cycles);
+        let mut list = match shard.list.try_lock() {
+            Ok(list) => list,
+            Err(_) => {
+                let from = cycles();
+                let mut list = lock(&shard.list);
+                list.contended += 1;
+                list.wait_cycles += cycles().wrapping_sub(from);
+                list
+            }
+        };
+        list.taken += 1;
+        (list, cycles())
     }
 
     fn unlock_times(&self, list: &mut List, since: u64) {
@@ -206,9 +247,13 @@ pub struct OldClient {
     shared: Arc<Shared>,
     back: Back,
     next: usize,
+    /// Without threads: whose hash still counts as running, by list, and where to look next.
+    left: Vec<Option<usize>>,
+    stepping: bool,
+    at: usize,
 }
 
-impl Arm for OldClient {
+impl Client for OldClient {
     /// Like the kernel, item by item.
     fn queue(&mut self, slot: u32, hash: Option<u32>) {
         let shared = &*self.shared;
@@ -224,6 +269,7 @@ impl Arm for OldClient {
             // The account and the hash, each by a read of its own under the lock.
             let unbound = item.flags.load(Ordering::Relaxed) & UNBOUND;
             let hash = item.flags.load(Ordering::Relaxed) >> HASH_SHIFT;
+            list.flag_reads += 2;
             std::hint::black_box((unbound, hash));
         }
         list.items.push_back(item);
@@ -236,6 +282,21 @@ impl Arm for OldClient {
     }
 
     fn commit(&mut self) {}
+
+    fn step(&mut self) -> bool {
+        if !self.stepping {
+            return false;
+        }
+        for _ in 0..self.left.len() {
+            let at = self.at;
+            self.at = (at + 1) % self.left.len();
+            if let Some(work) = self.shared.next(&self.shared.shards[at], self.left[at].take(), false) {
+                self.left[at] = self.shared.run(work);
+                return true;
+            }
+        }
+        false
+    }
 }
 
 fn lock(list: &Mutex<List>) -> MutexGuard<'_, List> {

@@ -4,11 +4,10 @@
 //! * I2. Time, CPU time and context switches are taken between two gates, when all are warm and none has ended.
 
 use std::sync::{Arc, Barrier};
-use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use super::WqPlan;
+use super::{Flood, Limit};
 use sheave_load::LoadError;
 use sheave_load::Rw;
 use sheave_load::cpu::{self, CpuMeter, Spent};
@@ -37,6 +36,12 @@ pub struct Turn {
 pub struct PoolFigures {
     /// Workers made.
     pub created: u64,
+    /// Times its locks were taken, and of these when somebody else had them.
+    pub taken: u64,
+    /// See above.
+    pub contended: u64,
+    /// Reads of items' words of flags, where those are counted.
+    pub flag_reads: u64,
     /// Time its locks were held and waited for, when measured.
     pub hold_ns: u64,
     /// See above.
@@ -57,26 +62,23 @@ impl Turn {
     }
 }
 
-/// How long a turn runs before it counts.
-const WARM_UP: Duration = Duration::from_millis(20);
-
 /// Runs the submitters; `figures` is asked when all have ended.
 pub fn run<E: Engine>(
-    plan: &WqPlan,
+    flood: &Flood,
     make: impl Fn() -> Result<E, LoadError> + Sync,
     figures: impl FnOnce() -> PoolFigures,
 ) -> Result<Turn, LoadError> {
-    let gate = Barrier::new(plan.submitters as usize + 1);
+    let gate = Barrier::new(flood.submitters as usize + 1);
     let meter = CpuMeter::default();
     std::thread::scope(|scope| {
         let (make, at_gate) = (&make, &gate);
-        let lanes: Vec<Arc<Lane>> = (0..plan.submitters).map(|_| Arc::new(Lane::default())).collect();
+        let lanes: Vec<Arc<Lane>> = (0..flood.submitters).map(|_| Arc::new(Lane::default())).collect();
         let threads: Vec<_> = lanes
             .iter()
             .enumerate()
             .map(|(index, lane)| {
                 let lane = Arc::clone(lane);
-                scope.spawn(move || submitter(plan, index, make, lane, at_gate))
+                scope.spawn(move || submitter(flood, index, make, lane, at_gate))
             })
             .collect();
         gate.wait();
@@ -96,28 +98,34 @@ pub fn run<E: Engine>(
 
 /// One submitter's turn (I1).
 fn submitter<E: Engine>(
-    plan: &WqPlan,
+    flood: &Flood,
     index: usize,
     make: impl Fn() -> Result<E, LoadError>,
     lane: Arc<Lane>,
     gate: &Barrier,
 ) -> Result<Counts, LoadError> {
     let mut pattern = Pattern::new(Rw::Read, 0, 0, 512, 1, 1);
-    let until = |time| Until { runtime: Some(time), ios: u64::MAX, stop: Arc::clone(&plan.stop) };
-    let pinned = match plan.cpus.len() {
+    let until = |limit| {
+        let (runtime, ios) = match limit {
+            Limit::Time(time) => (Some(time), u64::MAX),
+            Limit::Items(items) => (None, items),
+        };
+        Until { runtime, ios, stop: Arc::clone(&flood.stop) }
+    };
+    let pinned = match flood.cpus.len() {
         0 => Ok(()),
-        cpus => cpu::pin(plan.cpus[index % cpus]),
+        cpus => cpu::pin(flood.cpus[index % cpus]),
     };
     let warm = pinned.and_then(|()| make()).and_then(|engine| {
-        let mut looper = Looper::new(engine, plan.depth, plan.batch, 0, lane);
-        looper.run(&mut pattern, &until(WARM_UP), &mut Unpaced)?;
+        let mut looper = Looper::new(engine, flood.depth, flood.batch, 0, lane);
+        looper.run(&mut pattern, &until(flood.warm_up), &mut Unpaced)?;
         looper.reset();
         Ok(looper)
     });
     gate.wait();
     gate.wait();
     let ran = warm.and_then(|mut looper| {
-        looper.run(&mut pattern, &until(plan.turn), &mut Unpaced)?;
+        looper.run(&mut pattern, &until(flood.turn), &mut Unpaced)?;
         Ok(looper)
     });
     gate.wait();
@@ -144,3 +152,20 @@ fn of_thread(status: &str) -> u64 {
     };
     field("voluntary_ctxt_switches:") + field("nonvoluntary_ctxt_switches:")
 }
+
+/// The bound below which this share of the items lies.
+pub fn quantile(cells: &[(u64, u64)], share: f64) -> u64 {
+    let all: u64 = cells.iter().map(|&(_, count)| count).sum();
+    let wanted = (all as f64 * share).ceil() as u64;
+    let mut seen = 0;
+    for &(bound, count) in cells {
+        seen += count;
+        if seen >= wanted.max(1) {
+            return bound;
+        }
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests;

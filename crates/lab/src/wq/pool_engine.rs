@@ -10,7 +10,7 @@ use sheave::base::mpscq::{Consumer, MpscQueue};
 use sheave::base::parker::{Parker, Unparker};
 use sheave::uring::io_wq::{Section, Source, Submitter, WorkFlags};
 
-use crate::args::Work;
+use super::Work;
 use sheave_load::LoadError;
 use sheave_load::engine::Engine;
 
@@ -18,11 +18,13 @@ use sheave_load::engine::Engine;
 const SPIN: Duration = Duration::from_micros(10);
 
 /// A pool as a submitter sees it.
-pub trait Arm {
+pub trait Client {
     /// Queues a slot.
     fn queue(&mut self, slot: u32, hash: Option<u32>);
     /// Hands over what was queued.
     fn commit(&mut self);
+    /// In a pool without threads, runs something on this one; false when there is nothing, or there are threads.
+    fn step(&mut self) -> bool;
 }
 
 /// The workers' end of the way back.
@@ -51,7 +53,7 @@ pub struct PoolEngine<A> {
     hashed: u32,
 }
 
-impl<A: Arm> PoolEngine<A> {
+impl<A: Client> PoolEngine<A> {
     /// An engine over what `arm` makes of the way back.
     pub fn new(depth: u32, hashed: u32, arm: impl FnOnce(Back) -> Result<A, LoadError>) -> Result<Self, LoadError> {
         let parker = Parker::new().map_err(|err| LoadError::run(format!("no event descriptor: {err}")))?;
@@ -70,7 +72,7 @@ impl<A: Arm> PoolEngine<A> {
     }
 }
 
-impl<A: Arm> Engine for PoolEngine<A> {
+impl<A: Client> Engine for PoolEngine<A> {
     fn expected(&self) -> i32 {
         0
     }
@@ -89,6 +91,9 @@ impl<A: Arm> Engine for PoolEngine<A> {
             self.collect();
             if self.ready.len() >= wait as usize {
                 return Ok(());
+            }
+            if self.arm.step() {
+                continue;
             }
             if self.clock.cycles().wrapping_sub(from) < self.spin {
                 std::hint::spin_loop();
@@ -168,7 +173,7 @@ impl Stealing {
     }
 }
 
-impl Arm for Stealing {
+impl Client for Stealing {
     #[inline]
     fn queue(&mut self, slot: u32, hash: Option<u32>) {
         let flags = match (hash, self.short) {
@@ -184,5 +189,10 @@ impl Arm for Stealing {
     #[inline]
     fn commit(&mut self) {
         self.submitter.commit();
+    }
+
+    #[inline]
+    fn step(&mut self) -> bool {
+        self.submitter.pool().step()
     }
 }

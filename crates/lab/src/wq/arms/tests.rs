@@ -1,22 +1,23 @@
 //! The earlier pools do their work too, or they would be no comparison.
 
+use super::super::Limit;
 use super::super::pool_engine::PoolEngine;
 use super::*;
 use sheave_load::engine::Engine;
 
-fn plan() -> WqPlan {
-    WqPlan {
+fn flood() -> Flood {
+    Flood {
         depth: 64,
         batch: 8,
         workers: 3,
         submitters: 1,
         work: Work::Nop,
         hashed: 0,
-        turn: std::time::Duration::from_millis(1),
-        pairs: 1,
-        arm: crate::args::Arm::OneList,
+        warm_up: Limit::Items(0),
+        turn: Limit::Items(64),
         cpus: Vec::new(),
         worker_cpus: Vec::new(),
+        stepped: false,
         stop: Arc::default(),
     }
 }
@@ -24,7 +25,7 @@ fn plan() -> WqPlan {
 #[test]
 fn each_arm_ends_every_item_once_whatever_its_hash() {
     for (sharded, flags_once, hashed) in [(false, false, 0), (false, true, 3), (true, true, 0), (true, true, 5)] {
-        let pool = OldPool::new(&plan(), sharded, flags_once, true).expect("threads");
+        let pool = OldPool::new(&flood(), sharded, flags_once, true).expect("threads");
         let mut engine = PoolEngine::new(64, hashed, |back| Ok(pool.client(0, back))).expect("an engine");
         for slot in 0..64 {
             engine.prep(slot, false, 0);

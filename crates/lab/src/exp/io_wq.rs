@@ -1,0 +1,261 @@
+//! io-wq: what workers lose on the locks of their queue.
+//!
+//! Owns the arms, the points and the sweeps; [`flood`] drives an arm, [`check`] proves that arms differ, [`verdict`]
+//! judges. The pools are those of [`crate::wq`], which `sheave bench wq:` measures too.
+//!
+//! Points: `threads` are submitters, `depth` and `batch` are each submitter's; `workers` (2 unless given) is the most
+//! that the pool may have, `work` what an item does (`nop`, or as `sleep:100us`). `cpus=1` keeps all threads on the
+//! first CPU; `stepped=1` goes without worker threads, for counting instructions.
+
+use sheave::base::units;
+
+use crate::experiment::{
+    ArmInfo, ArmRun, Axis, AxisScale, Check, Experiment, HeadlineRow, Lab, Metric, Published, PublishedOnly, Role,
+    Scale, Seed, Sweep, SweepPoint,
+};
+use crate::model::fit::{self, Shape};
+use crate::model::{Copies, Shared};
+use crate::point::Point;
+use crate::report::{ExperimentReport, Prediction, Verdict};
+use crate::wq::{self, Side, Work};
+use crate::{LabError, Value};
+
+mod check;
+mod flood;
+mod verdict;
+
+/// The experiment.
+pub struct IoWq;
+
+/// Index of each arm.
+pub(super) const BEFORE: usize = 0;
+pub(super) const SEED: usize = 1;
+pub(super) const SHARDED: usize = 2;
+pub(super) const AFTER: usize = 3;
+pub(super) const RING: usize = 4;
+pub(super) const KERNEL: usize = 5;
+
+const ARMS: [ArmInfo; 6] = [
+    ArmInfo {
+        name: "before",
+        role: Role::Before,
+        what: "One list under one lock; a worker woken for each item; flags read wherever they are needed.",
+    },
+    ArmInfo { name: "seed", role: Role::Seed, what: "The same, with the flags read once." },
+    ArmInfo {
+        name: "sharded",
+        role: Role::Other,
+        what: "A list and a lock for each worker, submitters going round, nobody helps anybody: the idea that came up \
+               in the thread.",
+    },
+    ArmInfo {
+        name: "after",
+        role: Role::After,
+        what: "Sheave's pool: sharded by submitter, taken in batches, stolen by workers that have nothing.",
+    },
+    ArmInfo {
+        name: "ring",
+        role: Role::Other,
+        what: "The same pool under a ring: NOPs with IOSQE_ASYNC, results as CQEs. More work per item than the arms \
+               before it.",
+    },
+    ArmInfo {
+        name: "kernel",
+        role: Role::Other,
+        what: "The kernel's own io-wq under its io_uring: NOPs with IOSQE_ASYNC. Its locks cannot be looked into from \
+               here.",
+    },
+];
+
+/// The sides of the arms.
+const SIDES: [Side; 6] = [
+    Side::Ours(wq::Arm::OneList),
+    Side::Ours(wq::Arm::FlagsOnce),
+    Side::Ours(wq::Arm::Sharded),
+    Side::Ours(wq::Arm::Stealing),
+    Side::Ours(wq::Arm::Ring),
+    Side::Kernel,
+];
+
+/// The gauge that the thread's table is about.
+pub(super) const WAITING: Metric = Metric {
+    name: "lock_wait_percent",
+    label: "time waiting for the pool's locks, in % of CPU time",
+    unit: "%",
+    more_is_better: false,
+};
+
+/// "Dozens of io-wq threads", as the thread says.
+const DOZENS: u64 = 64;
+
+fn flood(workers: u64) -> Point {
+    Point { depth: 128, batch: 32, ..Point::default() }.with("workers", workers)
+}
+
+impl Experiment for IoWq {
+    fn id(&self) -> &'static str {
+        "io-wq"
+    }
+
+    fn title(&self) -> &'static str {
+        "What workers lose on the locks of their queue"
+    }
+
+    fn seed(&self) -> Seed {
+        Seed {
+            subject: "[PATCH 4/8] io_uring/io-wq: cache work->flags in variable",
+            author: "Max Kellermann",
+            date: "2025-01-28",
+            message_id: "20250128133927.3989681-5-max.kellermann@ionos.com",
+            command: "a flood of IORING_OP_NOP with IOSQE_ASYNC, under perf: share of CPU time in \
+                      queued_spin_lock_slowpath",
+            machine: "AMD EPYC 9654P (96 cores), dozens of io-wq threads",
+        }
+    }
+
+    fn metric(&self) -> Metric {
+        WAITING
+    }
+
+    fn arms(&self) -> &'static [ArmInfo] {
+        &ARMS
+    }
+
+    fn headline(&self) -> Vec<HeadlineRow> {
+        let published = Some(Published { before: 38.86, after: 38.86 - 1.49, change_percent: -1.49 });
+        vec![HeadlineRow { label: "NOP flood, IOSQE_ASYNC".into(), point: flood(DOZENS), published }]
+    }
+
+    fn published_only(&self) -> Vec<PublishedOnly> {
+        let row = |label, before, change| PublishedOnly {
+            label,
+            published: Published { before, after: before + change, change_percent: change },
+            why: "a web server on the kernel's io_uring: nothing of ours takes part, so it is not made up here",
+        };
+        vec![row("HTTP, static file", 42.79, -2.77), row("HTTP, PHP", 35.03, -1.80)]
+    }
+
+    fn sweeps(&self, lab: &Lab) -> Vec<Sweep> {
+        let quick = lab.scale == Scale::Quick;
+        let some = |all: &'static [u32], few: &'static [u32]| if quick { few } else { all };
+        let along = |places: &[u32], point: &dyn Fn(u32) -> Point| -> Vec<SweepPoint> {
+            places.iter().map(|&x| SweepPoint::at(x, point(x))).collect()
+        };
+        let axis = |label, unit| Axis { label, unit, scale: AxisScale::Log2 };
+        let workers = some(&[1, 2, 4, 8, 16, 32, 64], &[1, 64]);
+        let sleeping = |x: u32| Point { batch: 64, depth: 64, ..flood(x.into()) }.with("work", "sleep:1ms");
+        let sweep = |name, title, axis, points| Sweep { name, title, axis, points, arms: Vec::new(), metric: None };
+        let of = |metric, sweep| Sweep { metric: Some(metric), ..sweep };
+        let mut sweeps = vec![
+            of(
+                Metric::IOPS,
+                sweep(
+                    "workers",
+                    "Most workers, items a second",
+                    axis("workers", "threads"),
+                    along(workers, &|x| flood(x.into())),
+                ),
+            ),
+            of(
+                Metric::IOPS,
+                sweep(
+                    "batch",
+                    "Items handed over at once, items a second",
+                    axis("batch", "items"),
+                    along(some(&[1, 2, 4, 8, 16, 32, 64, 128], &[1]), &|batch| Point { batch, ..flood(2) }),
+                ),
+            ),
+            // A ring has no operation that sleeps, and the kernel none of a length of our choice.
+            Sweep {
+                arms: vec![BEFORE, SEED, SHARDED, AFTER],
+                ..of(
+                    Metric::IOPS,
+                    sweep(
+                        "blocking",
+                        "Items that sleep 1 ms, items a second",
+                        axis("workers", "threads"),
+                        along(some(&[1, 4, 16, 64], &[16]), &sleeping),
+                    ),
+                )
+            },
+        ];
+        if !quick {
+            sweeps.push(sweep(
+                "waiting",
+                "Most workers, waiting for locks",
+                axis("workers", "threads"),
+                along(workers, &|x| flood(x.into())),
+            ));
+            sweeps.push(of(
+                Metric::IOPS,
+                sweep(
+                    "submitters",
+                    "Threads that submit, items a second",
+                    axis("submitters", "threads"),
+                    along(&[1, 2, 4, 8], &|threads| Point { threads, ..flood(16) }),
+                ),
+            ));
+        }
+        sweeps
+    }
+
+    fn prepare(&self, lab: &Lab, arm: usize, point: &Point) -> Result<Box<dyn ArmRun>, LabError> {
+        flood::prepare(lab, SIDES[arm], point)
+    }
+
+    fn check(&self, lab: &Lab) -> Result<Vec<Check>, LabError> {
+        check::check(lab)
+    }
+
+    fn instruction_points(&self) -> Vec<Point> {
+        vec![flood(1).with("stepped", 1), Point { batch: 1, depth: 1, ..flood(1) }.with("stepped", 1)]
+    }
+
+    fn counts_instructions(&self, arm: usize) -> bool {
+        arm != KERNEL
+    }
+
+    fn prediction(&self, lab: &Lab, _report: &ExperimentReport) -> Result<Option<Prediction>, LabError> {
+        // A submitter and a worker for each core. Every item visits a lock twice: going in, coming out.
+        let held_ns = check::held_ns(lab, BEFORE, &pairs(1))?;
+        let lock = [Shared::lock("list", 2.0, held_ns)];
+        let shapes = [
+            Shape::new(BEFORE, lock),
+            Shape { copies: Copies::PerCores(1), ..Shape::new(SHARDED, lock) },
+            Shape::new(AFTER, []),
+        ];
+        fit::predict(lab, self, AFTER, &shapes, pairs).map(Some)
+    }
+
+    fn verdict(&self, report: &ExperimentReport) -> Verdict {
+        verdict::verdict(report)
+    }
+}
+
+/// As many submitters and workers as CPUs.
+fn pairs(cores: u32) -> Point {
+    Point { threads: cores, ..flood(cores.into()) }.with("cpus", u64::from(cores))
+}
+
+/// What an item does, as a point has it.
+fn work_of(point: &Point) -> Result<Work, LabError> {
+    let text = match point.extra.get("work") {
+        None => return Ok(Work::Nop),
+        Some(Value::Text(text)) => text.as_str(),
+        Some(Value::Number(_)) => "a number",
+    };
+    let time = |text| units::parse_duration(text).map_err(|err| bad(&err.to_string()));
+    match text.split_once(':') {
+        None if text == "nop" => Ok(Work::Nop),
+        Some(("spin", text)) => Ok(Work::Spin(time(text)?)),
+        Some(("sleep", text)) => Ok(Work::Sleep(time(text)?)),
+        _ => Err(bad(&format!("work={text} is none of nop, spin:TIME, sleep:TIME"))),
+    }
+}
+
+fn bad(why: &str) -> LabError {
+    LabError::usage(why).fix("write for example depth=128,batch=32,workers=16,work=sleep:1ms")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+//! That every arm does each item once, and that arms take their locks as often as they say: counts, never times.
+
+use super::{AFTER, ARMS, BEFORE, KERNEL, RING, SEED, SHARDED, SIDES, flood};
+use crate::LabError;
+use crate::experiment::{Check, Lab};
+use crate::point::Point;
+use crate::wq::side::Use;
+use crate::wq::{Flood, Limit, PoolFigures, Turn};
+use sheave_load::Engine;
+
+/// Rounds of a whole depth.
+const ROUNDS: u32 = 200;
+/// Items of the counting turns.
+const ITEMS: u64 = 12_800;
+const WORKERS: u32 = 8;
+
+/// All of them.
+pub fn check(lab: &Lab) -> Result<Vec<Check>, LabError> {
+    let mut checks = Vec::new();
+    let flood = Flood { workers: WORKERS, ..flood::of(lab, &super::flood(u64::from(WORKERS)))? };
+    for (side, info) in SIDES.iter().zip(&ARMS) {
+        let done = side.with(&flood, false, EachOnce { depth: flood.depth })?;
+        let wrong = done.iter().filter(|&&times| times != ROUNDS).count();
+        checks.push(Check {
+            name: format!("{} does every item once", info.name),
+            ok: wrong == 0,
+            detail: format!("{} of {} slots in {ROUNDS} rounds, {wrong} wrong", done.len() - wrong, done.len()),
+        });
+    }
+    let flood = Flood { turn: Limit::Items(ITEMS), ..flood };
+    let turns: Vec<Turn> = SIDES.iter().take(KERNEL).map(|side| side.turn(&flood, false)).collect::<Result<_, _>>()?;
+    let per_item = |arm: usize, count: fn(&PoolFigures) -> u64| {
+        count(&turns[arm].pool) as f64 / turns[arm].counts.ios.max(1) as f64
+    };
+    let taken = |arm| per_item(arm, |pool| pool.taken);
+    let mut check = |name: &str, ok, detail| checks.push(Check { name: name.into(), ok, detail });
+    for arm in [BEFORE, SEED, SHARDED] {
+        let locks = taken(arm);
+        // Going in and coming out; more when a woken worker finds nothing.
+        let name = format!("{} takes a lock for every step of every item", ARMS[arm].name);
+        check(&name, locks >= 2.0, format!("{locks:.2} locks an item"));
+    }
+    for arm in [AFTER, RING] {
+        let locks = taken(arm);
+        let name = format!("{} takes a lock for many items", ARMS[arm].name);
+        check(&name, locks < 1.0, format!("{locks:.3} locks an item"));
+    }
+    let reads = [BEFORE, SEED].map(|arm| per_item(arm, |pool| pool.flag_reads));
+    check(
+        "seed reads the flags less often than before",
+        reads[1] < reads[0],
+        format!("{:.2} reads of the flag word an item before, {:.2} in seed", reads[0], reads[1]),
+    );
+    let made = [BEFORE, AFTER].map(|arm| turns[arm].pool.created);
+    check(
+        "after serves many items with few workers",
+        made[0] == u64::from(WORKERS) && made[1] < made[0],
+        format!("of at most {WORKERS} workers, {} made before, {} after", made[0], made[1]),
+    );
+    Ok(checks)
+}
+
+/// How long the lock is held at each visit, measured.
+pub fn held_ns(lab: &Lab, arm: usize, point: &Point) -> Result<f64, LabError> {
+    let flood = Flood { warm_up: Limit::Items(ITEMS), turn: Limit::Items(4 * ITEMS), ..flood::of(lab, point)? };
+    let pool = SIDES[arm].turn(&flood, true)?.pool;
+    Ok(pool.hold_ns as f64 / pool.taken.max(1) as f64)
+}
+
+/// Queues every slot, waits for all, and counts how often each came back well.
+struct EachOnce {
+    depth: u32,
+}
+
+impl Use for EachOnce {
+    type Out = Vec<u32>;
+
+    fn with<E: Engine>(
+        self,
+        make: impl Fn() -> Result<E, LabError> + Sync,
+        _: impl Fn() -> PoolFigures,
+    ) -> Result<Vec<u32>, LabError> {
+        let mut engine = make()?;
+        let mut times = vec![0; self.depth as usize];
+        for round in 1..=ROUNDS {
+            for slot in 0..self.depth {
+                engine.prep(slot, false, 0);
+            }
+            engine.submit(self.depth)?;
+            let expected = engine.expected();
+            engine.reap(|slot, result| {
+                if let Some(times) = times.get_mut(slot as usize).filter(|_| result == expected) {
+                    *times += 1;
+                }
+            });
+            // A slot that is missing must not be queued again.
+            if times.iter().any(|&times| times != round) {
+                break;
+            }
+        }
+        Ok(times)
+    }
+}

@@ -1,0 +1,68 @@
+//! The arms at small points: that each completes, and that points are read as they are meant.
+
+use std::time::Duration;
+
+use super::*;
+use crate::experiment::TurnEnd;
+use crate::fake::lab;
+use crate::wq::{Flood, Limit};
+
+#[test]
+fn checks_hold() {
+    for check in IoWq.check(&lab()).expect("every arm completes") {
+        assert!(check.ok, "{check:?}");
+    }
+}
+
+#[test]
+fn every_arm_has_its_turn_in_time_and_in_items() {
+    for (arm, info) in ARMS.iter().enumerate() {
+        let mut run = IoWq.prepare(&lab(), arm, &flood(3)).expect(info.name);
+        let turn = run.turn(TurnEnd::Time(Duration::from_millis(20))).expect(info.name);
+        assert!(turn.ios > 0 && turn.wall_ns > 0 && turn.latency.is_some(), "{}: {turn:?}", info.name);
+        assert_eq!(turn.gauges.contains_key(WAITING.name), arm != KERNEL, "{}", info.name);
+        assert_eq!(turn.counters.contains_key("locks_taken"), arm != KERNEL, "{}", info.name);
+        assert_eq!(run.turn(TurnEnd::Ios(1000)).expect(info.name).ios, 1000, "{}", info.name);
+    }
+}
+
+#[test]
+fn without_threads_the_same_items_are_done() {
+    for (arm, info) in ARMS.iter().enumerate().filter(|&(arm, _)| IoWq.counts_instructions(arm)) {
+        let mut run = IoWq.prepare(&lab(), arm, &flood(2).with("stepped", 1)).expect(info.name);
+        assert_eq!(run.turn(TurnEnd::Ios(640)).expect(info.name).ios, 640, "{}", info.name);
+        let flood =
+            Flood { turn: Limit::Items(640), ..flood::of(&lab(), &flood(2).with("stepped", 1)).expect("a flood") };
+        assert_eq!(SIDES[arm].turn(&flood, false).expect(info.name).pool.created, 0, "{}", info.name);
+    }
+}
+
+#[test]
+fn points_are_read_as_they_are_meant() {
+    let asleep: Point = "workers=4,work=sleep:100us,cpus=1,threads=3,depth=8".parse().expect("a point");
+    let flood = flood::of(&lab(), &asleep).expect("a flood");
+    assert_eq!((flood.workers, flood.submitters, flood.cpus.len(), flood.batch), (4, 3, 1, 8));
+    assert_eq!(flood.work, Work::Sleep(Duration::from_micros(100)));
+    for wrong in ["workers=0", "workers=5000", "workers=x", "work=7", "work=dance", "work=spin:x", "stepped=2", "x=1"] {
+        let point = wrong.parse().expect("a point");
+        let error = IoWq.prepare(&lab(), AFTER, &point).err().unwrap_or_else(|| panic!("{wrong} was taken"));
+        assert!(error.usage && error.fix.is_some(), "{wrong}: {error}");
+    }
+    for (arm, wrong) in [(RING, "work=sleep:1ms"), (KERNEL, "work=spin:1us"), (KERNEL, "stepped=1")] {
+        assert!(IoWq.prepare(&lab(), arm, &wrong.parse().expect("a point")).is_err(), "{wrong}");
+    }
+    assert!(IoWq.prepare(&lab(), AFTER, &"stepped=1,threads=2".parse().expect("a point")).is_err());
+}
+
+#[test]
+fn a_sweep_asks_no_arm_for_what_it_cannot_do() {
+    for scale in [Scale::Quick, Scale::Full] {
+        let lab = Lab { scale, ..lab() };
+        for sweep in IoWq.sweeps(&lab) {
+            let arms = if sweep.arms.is_empty() { (0..ARMS.len()).collect() } else { sweep.arms };
+            for (arm, place) in arms.iter().flat_map(|arm| sweep.points.iter().map(move |place| (*arm, place))) {
+                assert!(IoWq.prepare(&lab, arm, &place.point).is_ok(), "{} {arm}", sweep.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What the figures of io-wq show, in words.
+
+use std::fmt::Write;
+
+use super::{AFTER, BEFORE, KERNEL, RING, SEED};
+use crate::experiment::Metric;
+use crate::report::{ArmResult, Change, ExperimentReport, Holds, Row, SweepReport, Verdict};
+use crate::table::{figure, interval};
+
+/// The thread's percentage: points of the share of CPU time.
+const CLAIMED: f64 = -1.49;
+
+/// Judges: the claim is that of the seed, and what the thread asked for instead is told beside it.
+pub fn verdict(report: &ExperimentReport) -> Verdict {
+    let row = report.headline.iter().find(|row| row.arm(BEFORE).is_some());
+    let change = row.and_then(|row| row.arm(SEED)).and_then(|arm| arm.change);
+    Verdict {
+        holds: holds(change),
+        claim: "Reading an item's flags once keeps the lock for less time: in a flood of NOPs, 1.49 points less of the \
+                CPU time (38.86 %) goes into waiting for it. The thread adds that the items would have to be stored \
+                and grabbed in another way."
+            .into(),
+        shows: row.map_or_else(|| "Nothing was measured.".into(), |row| shows(report, row)),
+        does_not_show: "The HTTP rows: they need a web server on the kernel's io_uring. The share of CPU time that the \
+                        thread saw: there, dozens of workers ran at once on 96 cores and spun; here two CPUs run two at \
+                        a time, and a lock of ours puts a thread to sleep, so what is lost shows as context switches \
+                        more than as waiting. The kernel's locks: its column has throughput only. Nothing here says \
+                        what the patch does to the kernel; the arms are pools of ours that differ as its code does."
+            .into(),
+    }
+}
+
+/// Whether the seed's change is there.
+fn holds(change: Option<Change>) -> Holds {
+    match change {
+        Some(change) if change.high < 0.0 && change.percent <= CLAIMED => Holds::Yes,
+        Some(change) if change.high < 0.0 => Holds::Partly,
+        Some(change) if change.low > 0.0 => Holds::No,
+        _ => Holds::CannotTell,
+    }
+}
+
+fn shows(report: &ExperimentReport, row: &Row) -> String {
+    let metric = report.metric;
+    let mut text = String::new();
+    let (before, seed, after) = (row.arm(BEFORE), row.arm(SEED), row.arm(AFTER));
+    if let (Some(before), Some(seed)) = (before, seed) {
+        let change = seed.change.map_or_else(|| "no change known".into(), |change| interval(change, metric));
+        let clear = seed.change.is_some_and(|change| change.is_clear());
+        let _ = write!(
+            text,
+            "Waiting for locks: {} of the CPU time before, {} in seed ({change}{}); {:.1} and {:.1} reads of the flags \
+             an item, the lock held {:.0} and {:.0} ns an item. ",
+            figure(before.value, metric),
+            figure(seed.value, metric),
+            if clear { "" } else { ", which may be chance" },
+            counter(before, "flag_reads"),
+            counter(seed, "flag_reads"),
+            counter(before, "lock_hold_ns"),
+            counter(seed, "lock_hold_ns"),
+        );
+    }
+    if let (Some(before), Some(after)) = (before, after) {
+        let _ = write!(
+            text,
+            "After: {} of the CPU time, {:.2} locks an item instead of {:.2}, held {:.1} ns an item instead of {:.0}, \
+             {:.3} context switches an item instead of {:.3}, {:.0} worker(s) made instead of {:.0}, and {:.1} times \
+             the items a second ({}, {} before). ",
+            figure(after.value, metric),
+            counter(after, "locks_taken"),
+            counter(before, "locks_taken"),
+            counter(after, "lock_hold_ns"),
+            counter(before, "lock_hold_ns"),
+            after.switches_per_io,
+            before.switches_per_io,
+            gauge(after, "workers"),
+            gauge(before, "workers"),
+            after.iops / before.iops,
+            figure(after.iops, Metric::IOPS),
+            figure(before.iops, Metric::IOPS),
+        );
+    }
+    if let (Some(ring), Some(kernel)) = (row.arm(RING), row.arm(KERNEL)) {
+        let _ = write!(
+            text,
+            "With a ring around it: {} items a second; the kernel's io-wq under the same flood {}. ",
+            figure(ring.iops, Metric::IOPS),
+            figure(kernel.iops, Metric::IOPS),
+        );
+    }
+    if let Some(sweep) = report.sweep("workers") {
+        text.push_str(&grows(sweep));
+    }
+    text.trim_end().into()
+}
+
+/// What more workers do to the first arm and to ours.
+fn grows(sweep: &SweepReport) -> String {
+    let (Some(few), Some(many)) = (sweep.rows.first(), sweep.rows.last()) else { return String::new() };
+    let ratio = |arm| Some(many.arm(arm)?.iops / few.arm(arm)?.iops);
+    let (Some(before), Some(after)) = (ratio(BEFORE), ratio(AFTER)) else { return String::new() };
+    format!(
+        "With {} workers allowed instead of {}, throughput is {before:.2} times as high before and {after:.2} times \
+         after.",
+        many.label, few.label
+    )
+}
+
+fn counter(arm: &ArmResult, name: &str) -> f64 {
+    arm.counters.get(name).copied().unwrap_or(f64::NAN)
+}
+
+fn gauge(arm: &ArmResult, name: &str) -> f64 {
+    arm.gauges.get(name).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! A flood of small work for worker pools: what `sheave bench wq:` and the experiment io-wq measure.
+//!
+//! Owns what a flood is, and the pools that can take it; each turn has a pool and rings of its own. Does not decide in
+//! which order turns come.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`turn`] | one turn: submitters in step, each with the loop of all benches |
+//! | [`side`] | what is measured: the ring, the pool, earlier pools, the kernel |
+//! | [`pool_engine`], [`ring_engine`] | the loop's view of a pool, and of a ring |
+//! | [`arms`] | pools as they were before, kept for comparison |
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use sheave::base::units;
+
+pub mod arms;
+pub mod pool_engine;
+pub mod ring_engine;
+pub mod side;
+pub mod turn;
+
+pub use side::Side;
+pub use turn::{PoolFigures, Turn};
+
+/// A flood.
+#[derive(Clone, Debug)]
+pub struct Flood {
+    /// Items in flight, a submitter.
+    pub depth: u32,
+    /// Items handed over at once.
+    pub batch: u32,
+    /// Most workers.
+    pub workers: u32,
+    /// Threads that queue.
+    pub submitters: u32,
+    /// What an item does.
+    pub work: Work,
+    /// Hashes; 0 for none.
+    pub hashed: u32,
+    /// How long a turn warms up.
+    pub warm_up: Limit,
+    /// What ends a turn.
+    pub turn: Limit,
+    /// The CPU of each submitter in turn; none for any.
+    pub cpus: Vec<usize>,
+    /// CPUs of workers; none for any.
+    pub worker_cpus: Vec<usize>,
+    /// No worker threads: the one submitter runs the items itself while it waits. For counting instructions.
+    pub stepped: bool,
+    /// Set by Ctrl-C.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// What ends a phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// A time.
+    Time(Duration),
+    /// A number of items, of each submitter.
+    Items(u64),
+}
+
+/// What an item does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Nothing.
+    Nop,
+    /// Computes for this time.
+    Spin(Duration),
+    /// Sleeps for this time.
+    Sleep(Duration),
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nop => f.write_str("nop"),
+            Self::Spin(time) => write!(f, "spin:{}", units::fmt_ns(time.as_nanos() as u64)),
+            Self::Sleep(time) => write!(f, "sleep:{}", units::fmt_ns(time.as_nanos() as u64)),
+        }
+    }
+}
+
+/// A pool, or a way to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arm {
+    /// A ring's own way: SQEs with IOSQE_ASYNC, results as CQEs.
+    Ring,
+    /// The pool that rings use, without a ring.
+    Stealing,
+    /// One list under one lock, flags read where they are needed: as the kernel's io-wq was.
+    OneList,
+    /// The same with the flags read once.
+    FlagsOnce,
+    /// A list a worker, submitters going round, nobody helps anybody.
+    Sharded,
+}
+
+impl Arm {
+    /// The name on the command line and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ring => "ring",
+            Self::Stealing => "stealing",
+            Self::OneList => "one-list",
+            Self::FlagsOnce => "flags-once",
+            Self::Sharded => "sharded",
+        }
+    }
+}

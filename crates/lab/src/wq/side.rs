@@ -1,0 +1,117 @@
+//! What is measured: each side makes its pool for one turn and takes it down again.
+
+use sheave::uring::IoWq;
+use sheave::uring::io_wq::{LockStats, Pool, PoolOptions};
+
+use super::arms::OldPool;
+use super::pool_engine::{BenchSource, PoolEngine, Stealing};
+use super::ring_engine::RingEngine;
+use super::{Arm, Flood, PoolFigures, Turn, turn};
+use sheave_load::kernel::{KernelRing, Setup, Workers};
+use sheave_load::{Engine, LoadError};
+
+/// A side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// One of ours.
+    Ours(Arm),
+    /// The kernel's io_uring with IOSQE_ASYNC.
+    Kernel,
+}
+
+/// What is done with a side's pool while it is there.
+pub trait Use {
+    /// What comes of it.
+    type Out;
+    /// `make` gives a submitter's engine on the thread that calls it; `figures` what the pool says of itself so far.
+    fn with<E: Engine>(
+        self,
+        make: impl Fn() -> Result<E, LoadError> + Sync,
+        figures: impl Fn() -> PoolFigures,
+    ) -> Result<Self::Out, LoadError>;
+}
+
+impl Side {
+    /// The side of an arm.
+    pub fn of(arm: Arm) -> Self {
+        Self::Ours(arm)
+    }
+
+    /// One turn; `measure` the pool too.
+    pub fn turn(self, flood: &Flood, measure: bool) -> Result<Turn, LoadError> {
+        self.with(flood, measure, OneTurn(flood))
+    }
+
+    /// Makes the pool, uses it and takes it down.
+    pub fn with<U: Use>(self, flood: &Flood, measure: bool, what: U) -> Result<U::Out, LoadError> {
+        match self {
+            Self::Ours(Arm::Ring) => ring(flood, measure, what),
+            Self::Ours(Arm::Stealing) => stealing(flood, measure, what),
+            Self::Ours(arm) => old(flood, arm, measure, what),
+            Self::Kernel => kernel(flood, what),
+        }
+    }
+}
+
+struct OneTurn<'a>(&'a Flood);
+
+impl Use for OneTurn<'_> {
+    type Out = Turn;
+
+    fn with<E: Engine>(
+        self,
+        make: impl Fn() -> Result<E, LoadError> + Sync,
+        figures: impl Fn() -> PoolFigures,
+    ) -> Result<Turn, LoadError> {
+        turn::run(self.0, make, figures)
+    }
+}
+
+fn ring<U: Use>(flood: &Flood, measure: bool, what: U) -> Result<U::Out, LoadError> {
+    let wq = IoWq::builder().max_workers(flood.workers, flood.workers).cpus(&flood.worker_cpus).measure(measure);
+    let wq = wq.stepped(flood.stepped).build();
+    let wq = wq.map_err(|err| LoadError::run(format!("cannot make a pool: {err}")))?;
+    let figures = || figures(wq.counts()[0].created, wq.lock_stats(), wq.starts());
+    what.with(|| RingEngine::new(flood.depth, &wq), figures)
+}
+
+fn stealing<U: Use>(flood: &Flood, measure: bool, what: U) -> Result<U::Out, LoadError> {
+    let pool = Pool::new(PoolOptions {
+        max_workers: [flood.workers; 2],
+        measure,
+        cpus: flood.worker_cpus.clone(),
+        stepped: flood.stepped,
+        ..PoolOptions::default()
+    });
+    let make = || {
+        PoolEngine::new(flood.depth, flood.hashed, |back| {
+            let submitter = pool.submitter(BenchSource { work: flood.work, back }, flood.depth);
+            let submitter = submitter.ok_or_else(|| LoadError::run("the pool has no room for another submitter"))?;
+            Ok(Stealing::new(submitter, flood.work))
+        })
+    };
+    what.with(make, || figures(pool.counts()[0].created, pool.lock_stats(), pool.starts()))
+}
+
+fn old<U: Use>(flood: &Flood, arm: Arm, measure: bool, what: U) -> Result<U::Out, LoadError> {
+    let pool = OldPool::new(flood, arm == Arm::Sharded, arm != Arm::OneList, measure)?;
+    let make = || PoolEngine::new(flood.depth, flood.hashed, |back| Ok(pool.client(0, back)));
+    what.with(make, || pool.figures())
+}
+
+fn kernel<U: Use>(flood: &Flood, what: U) -> Result<U::Out, LoadError> {
+    if flood.stepped {
+        return Err(LoadError::usage("the kernel's workers are threads").fix("leave stepped out"));
+    }
+    let workers = Workers { limit: flood.workers, cpus: &flood.worker_cpus };
+    let make = || {
+        let (depth, batch) = (flood.depth, flood.batch);
+        KernelRing::new(Setup { file: None, depth, batch, bs: 512, poll: false, workers: Some(workers) })
+    };
+    what.with(make, PoolFigures::default)
+}
+
+fn figures(created: u64, locks: LockStats, starts: Vec<(u64, u64)>) -> PoolFigures {
+    let LockStats { taken, contended, wait_ns, hold_ns } = locks;
+    PoolFigures { created, taken, contended, flag_reads: 0, hold_ns, wait_ns, starts }
+}

@@ -1,0 +1,132 @@
+//! Reading ahead: every page that the walk will want, in sweeps, before it wants it.
+//!
+//! Owns the order of reads: the volume table, then index pages, then all leaves and pages of checksums, each level
+//! sorted by address and many at once. Does not own what is wrong with a page: the walk finds the page here, read and
+//! decoded as it would have done itself, and says so in its own order. So the findings are those of a walk that reads
+//! one page at a time.
+//!
+//! - A1: pages that several refer to in the same place are read once. Levels fall, so it ends whatever the pages say.
+//! - A2: when the leaves' turn comes, all of them are known: from there on the progress has a true total.
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use super::Progress;
+use super::walk::{Bad, Key, Walk};
+use crate::PoolError;
+use crate::block::Block;
+use crate::format::{BLOCK_BYTES, INDEX_CHILDREN, MAX_SUMS};
+use crate::page::sums;
+use crate::page::table::VolumeEntry;
+use crate::sweep::Sweep;
+
+/// Pages of a sweep: 4 MiB.
+const BATCH: usize = 1024;
+
+/// What a page is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Tree {
+    Table,
+    Sums,
+    Map,
+}
+
+type Want = (Tree, Key);
+
+impl Walk<'_> {
+    /// Reads all that the superblock reaches.
+    pub(super) fn read_ahead(&mut self, progress: &mut Progress<'_>) -> Result<(), PoolError> {
+        let failed = |status| PoolError::Io {
+            what: "checking the pool".into(),
+            status,
+            fix: "Give the program more memory".into(),
+        };
+        let mut ahead =
+            Ahead { sweep: Sweep::new(BATCH).map_err(failed)?, wanted: HashSet::new(), waiting: Vec::new() };
+        let roots = [(Tree::Table, self.sb.table, self.sb.table_level), (Tree::Sums, self.sb.sums, self.sb.sums_level)];
+        for (tree, page, level) in roots.into_iter().filter(|(_, page, _)| !page.is_none()) {
+            ahead.want((tree, (page, level, 0)), progress);
+        }
+        // The table says which maps there are; index pages say which leaves.
+        while let Some(wants) = ahead
+            .next(|(tree, _)| *tree == Tree::Table)
+            .or_else(|| ahead.next(|(_, (_, level, _))| *level > 0))
+            .or_else(|| ahead.next(|_| true))
+        {
+            for some in wants.chunks(BATCH) {
+                let addresses: Vec<u64> = some.iter().map(|(_, (page, ..))| page.address).collect();
+                ahead.sweep.read(self.io, &addresses);
+                for (at, &want) in some.iter().enumerate() {
+                    let block = ahead.sweep.block(at).map_err(Bad::Unreadable).copied();
+                    for below in self.take(want, block) {
+                        ahead.want(below, progress);
+                    }
+                }
+                progress.done(some.len() as u64 * BLOCK_BYTES);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what was read for the walk; the pages that it refers to.
+    fn take(&mut self, (tree, key): Want, block: Result<Block, Bad>) -> Vec<Want> {
+        let (page, level, index) = key;
+        if level > 0 {
+            let read = block.and_then(|block| self.decode_index(&block, page, level, index));
+            let mut below = Vec::new();
+            if let Ok(children) = &read {
+                let indexes = index.saturating_mul(INDEX_CHILDREN as u64)..;
+                let some = indexes.zip(children.iter()).filter(|(_, child)| !child.is_none());
+                below.extend(some.map(|(at, child)| (tree, (*child, level - 1, at))));
+            }
+            self.indexes.insert(key, read);
+            return below;
+        }
+        match tree {
+            Tree::Table => {
+                let mut entries: Vec<VolumeEntry> = Vec::new();
+                let read = block.and_then(|block| self.decode_table(&block, page, index, &mut entries));
+                let roots = entries.iter().filter(|entry| !entry.root.is_none());
+                let roots = roots.map(|entry| (Tree::Map, (entry.root, entry.root_level, 0))).collect();
+                self.tables.insert(key, (entries, read.err()));
+                roots
+            }
+            Tree::Sums => {
+                let expect = self.expect(page, index);
+                let decode = |block: Block| sums::decode(&block, &self.geometry, &expect, &mut [0; MAX_SUMS]);
+                let read = block.and_then(|block| decode(block).map(drop).map_err(Bad::Damaged));
+                self.sums_read.insert(key, read);
+                Vec::new()
+            }
+            Tree::Map => {
+                let read = block.and_then(|block| self.decode_leaf(&block, page, index)).map(Rc::new);
+                self.leaves.insert(key, read);
+                Vec::new()
+            }
+        }
+    }
+}
+
+/// What is wanted.
+struct Ahead {
+    sweep: Sweep,
+    wanted: HashSet<Want>,
+    waiting: Vec<Want>,
+}
+
+impl Ahead {
+    fn want(&mut self, want: Want, progress: &mut Progress<'_>) {
+        if self.wanted.insert(want) {
+            self.waiting.push(want);
+            progress.more(BLOCK_BYTES);
+        }
+    }
+
+    /// Those of a kind, in the order of their addresses.
+    fn next(&mut self, kind: impl Fn(&Want) -> bool) -> Option<Vec<Want>> {
+        let (mut now, later): (Vec<Want>, Vec<Want>) = std::mem::take(&mut self.waiting).into_iter().partition(kind);
+        self.waiting = later;
+        now.sort_unstable_by_key(|(_, (page, ..))| page.address);
+        Some(now).filter(|now| !now.is_empty())
+    }
+}

@@ -1,0 +1,136 @@
+//! Writes beyond the end of a volume that grows.
+//!
+//! Owns what such a write is given, and the size that it leaves. Space beyond the end is given without written bits, as
+//! anywhere; the end of the write sets the bits and raises the size, under one lock, and both are recorded by one
+//! commit. So nobody, before a crash or after it, sees a size without the data up to it.
+//!
+//! - E1: the size is raised by bits that were set beyond it, never by a write that failed or lost its space to a cut.
+//! - E2: sizes are whole blocks, so no block has bytes on both sides of the end. What lies between the old end and a
+//!   write far beyond it has no bits, and reads as zeroes.
+//! - E3: while the volume is being cut nothing beyond the new end gets bits: such a write came before the cut.
+//! - E4: a copy whose point in time is not fixed grows with its source.
+
+use sheave_base::status::Status;
+use sheave_iomap::Mapping;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::mapping::Intent;
+
+use super::Volume;
+use crate::extent_map::Entry;
+use crate::format::BLOCK_BYTES;
+use crate::pool::state::State;
+
+impl Volume {
+    /// The bytes of its blocks: those of the pool, or those by which it grows (E2).
+    pub(super) fn block(&self) -> u64 {
+        let block = self.pool.block_bytes();
+        if self.core.grows { block.max(BLOCK_BYTES) } else { block }
+    }
+
+    /// `map` for a range that does not lie in the volume as a whole.
+    pub(super) fn extend(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
+        if intent == Intent::Write && self.read_only {
+            return Err(Status::ReadOnly);
+        }
+        let len = self.cut_off(pos, len)?;
+        self.map_other(None, pos, len, intent)
+    }
+
+    /// Of `len` bytes from `pos`, those before the most that the volume may have. Parts of blocks are refused (E2).
+    fn cut_off(&self, pos: u64, len: u64) -> Result<u64, Status> {
+        if (pos | len) & (BLOCK_BYTES - 1) != 0 {
+            return Err(Status::Invalid);
+        }
+        let left = self.core.reach().saturating_sub(pos);
+        if left == 0 { Err(Status::FileTooBig) } else { Ok(len.min(left)) }
+    }
+
+    /// `map_blocking` for a writer, anywhere in a volume that grows.
+    pub(super) fn extend_blocking(&self, pos: u64, len: u64, may_block: &MayBlock) -> Result<Mapping, Status> {
+        let mapping = self.make_writable(pos, self.cut_off(pos, len)?, may_block);
+        if mapping == Err(Status::NoSpc) {
+            self.give_back(may_block)?;
+        }
+        mapping
+    }
+
+    /// Where the last bit may be that the end of a write sets (E3).
+    pub(super) fn end_for_writes(&self, state: &State) -> u64 {
+        let cutting = state.table.get(self.core.id).is_some_and(|vol| vol.cutting);
+        if self.core.grows && !cutting { u64::MAX } else { self.core.size().next_multiple_of(BLOCK_BYTES) }
+    }
+
+    /// Bits have been set up to `end`, and their units listed for the next commit; so is the size (E1).
+    pub(super) fn raise(&self, state: &mut State, end: u64) {
+        if !self.core.grows || end <= self.core.size() {
+            return;
+        }
+        state.raise(self.core.id, end);
+        state.list_grown(self.core.id);
+        // Before a copy is born its size is in no record but that of its birth.
+        let copy = state.table.get(self.core.id).and_then(|vol| vol.settling).filter(|id| *id != self.core.id);
+        if let Some(copy) = copy {
+            state.raise(copy, end);
+        }
+    }
+
+    /// Gives back the space beyond the end that no write under way has. A write that found the pool full leaves what
+    /// it was given before.
+    fn give_back(&self, may_block: &MayBlock) -> Result<(), Status> {
+        let mut state = self.quiet(may_block)?;
+        let mut any = false;
+        self.each_beyond(&mut state, |volume, state, unit| {
+            if let Some((place, entry)) = state.find(volume.core.id, unit) {
+                state.tree.store(place, entry.without(Entry::HANDED));
+                any = true;
+            }
+            Ok(())
+        })?;
+        drop(state);
+        if !any {
+            return Ok(());
+        }
+        self.wait_for_writers(may_block)?;
+        let mut state = self.quiet(may_block)?;
+        self.each_beyond(&mut state, |volume, state, unit| {
+            match state.find(volume.core.id, unit) {
+                // Whoever was given it meanwhile has marked it again.
+                Some((_, entry)) if !entry.any(Entry::HANDED) => state.unmap_units(&volume.core, unit, 1),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// The units beyond the end that have space, under the lock.
+    fn each_beyond(
+        &self,
+        state: &mut State,
+        mut each: impl FnMut(&Volume, &mut State, u64) -> Result<(), Status>,
+    ) -> Result<(), Status> {
+        let geometry = self.pool.map.geometry;
+        let slots = state.vol(self.core.id)?.slots;
+        let (mut unit, end) = (geometry.units_of(self.core.size()), slots << geometry.slot_shift());
+        while unit < end {
+            let spot = self.pool.map.find(&self.core.top, unit);
+            if spot.leaf == 0 {
+                unit = (unit | ((1 << geometry.leaf_shift) - 1)) + 1;
+                continue;
+            }
+            if spot.entry.is_alloc() {
+                each(self, state, unit)?;
+            }
+            unit += 1;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// A volume has at least so many bytes. A bound that was lowered while writes were under way gives way to them.
+    fn raise(&mut self, id: u32, size: u64) {
+        if let Some(vol) = self.table.get(id) {
+            vol.core.set_max_size(vol.core.max_size().max(size));
+            vol.core.set_size(vol.core.size().max(size));
+        }
+    }
+}

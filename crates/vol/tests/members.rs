@@ -1,0 +1,303 @@
+//! V14 and V22: pools that get more members, while they are used, and cut off at any point.
+#![cfg(not(feature = "shuttle"))]
+
+mod support;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sheave_blk::Device;
+use sheave_vol::block_io::DeviceIo;
+use sheave_vol::{
+    AddOptions, BlockIo, CheckOptions, Checksum, CreateOptions, FindingKind, Found, OpenOptions, Pool, PoolError,
+    SpaceState, WhenFull, check_device, join,
+};
+use support::{User, format, open, pattern};
+
+const UNIT: u64 = 65536;
+const MIB: usize = 1 << 20;
+
+fn ram(mib: usize) -> Device {
+    Device::open(&format!("ram:size={mib}M")).expect("opens")
+}
+
+/// A handle of the same device that is not extended with it.
+fn plain(device: &Device) -> Device {
+    sheave_blk::linear::partition("plain", device, 0, device.size_bytes()).expect("all of it")
+}
+
+fn bytes(device: &Device) -> Vec<u8> {
+    let mut bytes = vec![0; device.size_bytes() as usize];
+    DeviceIo::new(device).expect("attaches").read(0, &mut bytes).expect("reads");
+    bytes
+}
+
+/// Another device with these bytes, as after a crash of the machine.
+fn copy(bytes: &[u8]) -> Device {
+    let device = Device::open(&format!("ram:size={}", bytes.len())).expect("opens");
+    DeviceIo::new(&device).expect("attaches").write(0, bytes).expect("writes");
+    device
+}
+
+fn both(a: &Device, b: &Device) -> Device {
+    join("a+b", &[a.clone(), b.clone()]).expect("joins")
+}
+
+fn refusal<T: std::fmt::Debug>(result: Result<T, PoolError>, words: &[&str]) {
+    let error = result.expect_err("refused");
+    assert!(matches!(error, PoolError::Members { .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(words.iter().all(|word| text.contains(word)), "{text}");
+}
+
+fn is_clean(device: &Device) {
+    let report = check_device(device, &CheckOptions { repair: false }).expect("checks");
+    assert!(report.is_clean(), "{:?}", report.findings);
+}
+
+fn write_units(user: &User, range: std::ops::Range<u64>) {
+    range.for_each(|unit| user.write(unit * UNIT, &pattern(unit, UNIT as usize)).expect("there is room"));
+}
+
+fn verify_units(user: &User, range: std::ops::Range<u64>) {
+    for unit in range {
+        assert!(user.read(unit * UNIT, UNIT as usize).expect("reads") == pattern(unit, UNIT as usize), "{unit}");
+    }
+}
+
+#[test]
+fn a_member_comes_to_a_pool_in_use() {
+    for checksum in [Checksum::None, Checksum::Crc32c] {
+        let (a, b, c) = (ram(16), ram(32), ram(16));
+        let alone = plain(&a);
+        let options = CreateOptions { checksum, ..CreateOptions::default() };
+        Pool::create(&a, &options).expect("formats");
+        let pool = open(&a);
+        let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));
+        if checksum == Checksum::None {
+            write_units(&user, 0..150);
+        }
+        let before = pool.info();
+        let size = pool.add_member(&b, &AddOptions::default()).expect("adds");
+        let info = pool.info();
+        assert_eq!((size, info.size_bytes), (48 << 20, 48 << 20));
+        assert!(info.free_bytes > before.free_bytes + (30 << 20), "{info:?}");
+        let members: Vec<(u64, u64)> = info.members.iter().map(|one| (one.start_bytes, one.size_bytes)).collect();
+        assert_eq!(members, [(0, 16 << 20), (16 << 20, 32 << 20)]);
+        assert_eq!(pool.add_member(&c, &AddOptions::default()).expect("adds"), 64 << 20);
+        refusal(pool.add_member(&c, &AddOptions::default()).map_err(as_members), &["in use"]);
+        if checksum == Checksum::None {
+            write_units(&user, 150..900);
+            user.sync().expect("syncs");
+            verify_units(&user, 0..900);
+        }
+        pool.snapshot("v", "s").expect("snapshots");
+        drop((user, pool));
+        let all = join("all", &[a.clone(), b.clone(), c.clone()]).expect("joins");
+        is_clean(&all);
+        let pool = open(&all);
+        assert!(pool.info().members.len() == 3 && pool.info().size_bytes == 64 << 20);
+        if checksum == Checksum::None {
+            verify_units(&User::new(pool.open_volume("s").expect("is there")), 0..900);
+        }
+        pool.close().expect("closes");
+        // Any that is missing, or in the wrong place, is named.
+        refusal(
+            Pool::open(&alone, &OpenOptions::default()),
+            &["has 3 members", "members 1 to 2 are missing", "a.img+b.img"],
+        );
+        refusal(join("x", &[a.clone(), b.clone()]), &["member 2 is missing", "16777216 bytes"]);
+        refusal(join("x", &[a.clone(), c.clone(), b.clone()]), &["member 1 of the pool 33554432"]);
+        refusal(Pool::open(&b, &OpenOptions::default()), &["what is named first is member 1 of a pool"]);
+        let blank = join("x", &[a.clone(), b, ram(16)]).expect("as large as they were");
+        refusal(Pool::open(&blank, &OpenOptions::default()), &["given as member 2 of the pool is another device"]);
+        let report = check_device(&alone, &CheckOptions { repair: false }).expect("checks");
+        assert!(report.findings[0].kind == FindingKind::NoPool && !report.is_repairable(), "{:?}", report.findings);
+        assert!(report.findings[0].means.contains("members 1 to 2 are missing"), "{:?}", report.findings);
+    }
+}
+
+/// A claim's refusal has another type and the same shape.
+fn as_members(error: PoolError) -> PoolError {
+    match error {
+        PoolError::Busy { what, who, fix } => PoolError::Members { what: format!("{what} is in use: {who}"), fix },
+        error => error,
+    }
+}
+
+#[test]
+fn writers_that_wait_for_space_go_on() {
+    let (a, b) = (ram(16), ram(16));
+    format(&a, UNIT);
+    let options = OpenOptions { when_full: WhenFull::Pause(Duration::from_secs(60)), ..OpenOptions::default() };
+    let pool = Pool::open(&a, &options).expect("opens");
+    let mut watch = pool.watch();
+    let full = pool.info().free_bytes / UNIT;
+    let volume = pool.create_volume("v", 1 << 30).expect("creates");
+    let user = User::new(volume.clone());
+    write_units(&user, 0..full);
+    assert_eq!((pool.info().free_bytes, watch.changed().map(|now| now.state)), (0, Some(SpaceState::Full)));
+    let waiters: Vec<_> = (0..3)
+        .map(|at| {
+            let volume = volume.clone();
+            thread::spawn(move || {
+                let user = User::new(volume);
+                write_units(&user, full + at * 10..full + at * 10 + 10);
+            })
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(100));
+    assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "nothing is free");
+    let since = Instant::now();
+    pool.add_member(&b, &AddOptions::default()).expect("adds");
+    waiters.into_iter().for_each(|waiter| waiter.join().expect("it found space"));
+    assert!(since.elapsed() < Duration::from_secs(30));
+    assert_eq!(watch.changed().map(|now| now.state), Some(SpaceState::Ok), "told once");
+    verify_units(&user, 0..full + 30);
+}
+
+#[test]
+fn an_addition_that_was_cut_off_leaves_the_old_pool() {
+    let (a, b) = (ram(16), ram(16));
+    format(&a, UNIT);
+    let pool = open(&a);
+    let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));
+    write_units(&user, 0..20);
+    user.sync().expect("syncs");
+    let old = bytes(&a);
+    pool.add_member(&b, &AddOptions::default()).expect("adds");
+    let new = bytes(&b);
+    // V22: the label was written, and the superblock was not.
+    let (a, b) = (copy(&old), copy(&new));
+    let alone = plain(&a);
+    for device in [copy(&old), both(&copy(&old), &copy(&new))] {
+        let pool = open(&device);
+        assert_eq!((pool.info().size_bytes, pool.info().members.len()), (16 << 20, 1));
+        verify_units(&User::new(pool.open_volume("v").expect("is there")), 0..20);
+        pool.close().expect("closes");
+        is_clean(&device);
+    }
+    let pool = open(&a);
+    assert_eq!(pool.find_on(&b).expect("reads"), Found::CutOff);
+    assert_eq!(pool.find_on(&ram(16)).expect("reads"), Found::Nothing);
+    // Another takes its place: the first attempt is not it, though number, place and size are the same.
+    let c = ram(16);
+    pool.add_member(&c, &AddOptions::default()).expect("adds");
+    assert_eq!((pool.find_on(&c).expect("reads"), pool.find_on(&b).expect("reads")), (Found::Member(1), Found::CutOff));
+    drop(pool);
+    refusal(
+        Pool::open(&both(&a, &b), &OpenOptions::default()),
+        &["member 1 of the pool is another device", "generation"],
+    );
+    // Where a newer superblock wants a member that is not there, the older one is not taken for it.
+    let mut torn = bytes(&alone);
+    let superblock =
+        |bytes: &[u8], slot: usize| u64::from_le_bytes(bytes[slot * 4096 + 40..][..8].try_into().expect("8"));
+    let older = usize::from(superblock(&torn, 0) > superblock(&torn, 1));
+    torn[older * 4096..(older + 1) * 4096].copy_from_slice(&old[older * 4096..(older + 1) * 4096]);
+    refusal(Pool::open(&copy(&torn), &OpenOptions::default()), &["member 1 is missing"]);
+    // And the first attempt can be made again.
+    let a = copy(&old);
+    let pool = open(&a);
+    pool.add_member(&b, &AddOptions::default()).expect("adds");
+    drop(pool);
+    is_clean(&both(&a, &b));
+    assert_eq!(open(&both(&a, &b)).info().members.len(), 2);
+}
+
+#[test]
+fn what_cannot_be_a_member_is_refused() {
+    let (a, b) = (ram(16), ram(16));
+    format(&a, UNIT);
+    let pool = open(&a);
+    let add = |device: &Device| pool.add_member(device, &AddOptions::default());
+    // A pool, a member of one, what is left of one.
+    Pool::create(&b, &CreateOptions { uuid: Some([9; 16]), ..CreateOptions::default() }).expect("formats");
+    refusal(add(&b), &["belongs to another pool (0909"]);
+    let half = copy(&[vec![0; 4096], bytes(&b)[4096..].to_vec()].concat());
+    refusal(add(&half), &["belongs to another pool"]);
+    let member = copy(&{
+        let (c, d) = (ram(16), ram(16));
+        format(&c, UNIT);
+        Pool::create(&both(&c, &d), &CreateOptions { overwrite: true, ..CreateOptions::default() }).expect("formats");
+        bytes(&d)
+    });
+    refusal(add(&member), &["belongs to another pool"]);
+    refusal(add(&copy(&bytes(&a))), &["is member 0 of this pool already"]);
+    let busy = add(&a).expect_err("refused");
+    assert!(matches!(busy, PoolError::Busy { .. }), "{busy}");
+    assert!(add(&Device::open("ram:size=64k").expect("opens")).expect_err("refused").to_string().contains("too few"));
+    let coarse = add(&Device::open("ram:size=16M,bs=8k").expect("opens")).expect_err("refused");
+    assert!(coarse.to_string().contains("8192 bytes"), "{coarse}");
+    assert_eq!(pool.info().size_bytes, 16 << 20, "and nothing has changed");
+    // Whoever means it may: then nothing of the old pool opens any more.
+    pool.add_member(&b, &AddOptions { overwrite: true }).expect("adds");
+    drop(pool);
+    assert!(Pool::open(&b, &OpenOptions::default()).is_err());
+    let pool = open(&both(&a, &b));
+    assert_eq!(pool.find_on(&copy(&bytes(&b))).expect("reads"), Found::Member(1));
+}
+
+#[test]
+fn a_last_member_that_grew_and_first_ones_of_any_size() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = |name: &str, bytes: u64| {
+        let path = dir.path().join(name);
+        let file = std::fs::File::options().create(true).append(true).open(&path).expect("a file");
+        file.set_len(bytes).expect("grows");
+        Device::open(&format!("file:{}", path.display())).expect("opens")
+    };
+    // The first ends within a unit: what is over is not used, and does not move the second.
+    let (a, b) = (file("a", (16 << 20) + 3 * 4096), file("b", 16 << 20));
+    format(&a, UNIT);
+    let pool = open(&a);
+    pool.add_member(&b, &AddOptions::default()).expect("adds");
+    let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));
+    write_units(&user, 0..400);
+    user.sync().expect("syncs");
+    drop((user, pool, a, b));
+    // V14: both files have grown since; the last one's growth is taken in, and the label is as it was.
+    let (a, b) = (file("a", 20 << 20), file("b", 48 << 20));
+    let pool = open(&both(&a, &b));
+    assert_eq!(pool.info().size_bytes, 32 << 20);
+    assert_eq!(pool.grow().expect("grows"), 64 << 20);
+    verify_units(&User::new(pool.open_volume("v").expect("is there")), 0..400);
+    pool.close().expect("closes");
+    let pool = open(&both(&a, &b));
+    let user = User::new(pool.open_volume("v").expect("is there"));
+    write_units(&user, 400..900);
+    verify_units(&user, 0..900);
+    drop((user, pool));
+    is_clean(&both(&a, &b));
+}
+
+#[test]
+fn a_pool_grows_while_others_commit() {
+    // What a checkpoint that is under way when the pool grows writes must not undo it.
+    let (a, members) = (ram(16), [ram(4), ram(4), ram(4), ram(4)]);
+    format(&a, UNIT);
+    let pool = open(&a);
+    let volume = pool.create_volume("v", 1 << 30).expect("creates");
+    thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            let user = User::new(volume.clone());
+            for unit in 0..300u64 {
+                user.write(unit * UNIT, &pattern(unit, UNIT as usize)).expect("there is room");
+                pool.set_low_water(sheave_vol::LowWater::Percent(1 + unit as u32 % 90)).expect("sets");
+            }
+            user.sync().expect("syncs");
+        });
+        for (at, member) in members.iter().enumerate() {
+            thread::sleep(Duration::from_millis(2));
+            let size = pool.add_member(member, &AddOptions::default()).expect("adds");
+            assert_eq!(size as usize, (20 + 4 * at) * MIB);
+        }
+        worker.join().expect("ends");
+    });
+    assert_eq!(pool.info().members.len(), 5);
+    drop((volume, pool));
+    let devices: Vec<Device> = std::iter::once(a).chain(members).collect();
+    let pool = open(&join("all", &devices).expect("joins"));
+    assert_eq!((pool.info().members.len(), pool.info().size_bytes), (5, 32 << 20));
+    verify_units(&User::new(pool.open_volume("v").expect("is there")), 0..300);
+}
