@@ -2,11 +2,13 @@
 //!
 //! Owns the memory of the bios and three places a free one may be: the owner's **cache** (a LIFO list, so the bio
 //! taken next is the one whose cache lines are warmest), the **pool** behind it, and the **reserve** that guarantees
-//! progress. Does not know what a bio is for.
+//! progress. Does not know what a bio is for. Whoever wants to know which bios leave the cache's reach, and which come
+//! back to it, puts a [`BioStore`] behind the cache.
 //!
 //! Invariants:
 //! - I1: a bio is live, or in exactly one of cache, pool, reserve; never two of them.
-//! - I2: at most `max_cached + CACHE_SLACK` bios are cached; above that [`CACHE_SLACK`] of them go to the pool.
+//! - I2: at most `max_cached + CACHE_SLACK` bios are cached; above that [`CACHE_SLACK`] of them go to the pool. With
+//!   `max_cached` 0 there is no cache: no bio is marked as cacheable.
 //! - I3: a bio from the reserve returns to the reserve and never enters the cache.
 //! - I4: a bio with a vector table is never cached with it: on the last put the table goes to the spare ones, of which
 //!   there are at most [`SPARE_TABLES`], or is dropped.
@@ -16,10 +18,13 @@
 //!
 //! - I7: a [`BioId`] that is not `NONE` is below the number of bios of the set it came from; only this module makes
 //!   them, and a ring has one set.
+//! - I8: a store is asked for each bio that leaves the pool for another place than the reserve, and told of each that
+//!   returns to the pool; so what it keeps for a bio stays with the bio for as long as that is live or cached.
 //!
 //! Called by [`ctx`](crate::ctx) (take, put) and by drivers that hold a bio on another thread (share).
 #![allow(unsafe_code)] // The bio arena: a bounds check at every hop of every list costs more than the hops.
 
+use std::fmt::Debug;
 use std::ops::{Index, IndexMut};
 
 use sheave_base::mpscq::{Consumer, MpscQueue};
@@ -45,6 +50,17 @@ const SPARE_TABLE_VECS: usize = 1024;
 #[allow(clippy::box_collection)]
 pub(crate) type VecTable = Box<Vec<BVec>>;
 
+/// What stands behind the cache of a ring's bios, in place of the ring's own pool alone: an allocator, a pool that
+/// rings share, a limit. It hears of bios by number, below the set's capacity (I8), on the cold ways only: with a cache
+/// that is large enough a few times, without one twice an I/O. Dropped with the set; it frees what it keeps then.
+pub trait BioStore: Debug + Send {
+    /// A bio leaves the pool; false when there is nothing for it, and then the I/O waits as if no bio were free.
+    fn get(&mut self, bio: u32) -> bool;
+
+    /// A bio that a `get` gave has returned to the pool.
+    fn put(&mut self, bio: u32);
+}
+
 /// A ring's bios.
 #[derive(Debug)]
 pub struct BioSet {
@@ -54,6 +70,7 @@ pub struct BioSet {
     pool: Vec<u32>,
     reserve: Vec<u32>,
     max_cached: u32,
+    store: Option<Box<dyn BioStore>>,
     returns: Consumer,
     return_queue: MpscQueue,
     /// How often the cache was empty and the pool had to serve.
@@ -82,7 +99,8 @@ impl Drop for ForeignBio {
 }
 
 impl BioSet {
-    /// A set of `capacity` bios and [`RESERVE`] more, of which at most `max_cached` stay in the owner's cache.
+    /// A set of `capacity` bios and [`RESERVE`] more, of which at most `max_cached` stay in the owner's cache; with 0
+    /// every take and put goes to the pool.
     pub fn new(capacity: u32, max_cached: u32) -> BioSet {
         let total = capacity + RESERVE;
         let (return_queue, returns) = MpscQueue::new(total);
@@ -94,24 +112,44 @@ impl BioSet {
             pool: (0..capacity).rev().collect(),
             reserve: (capacity..total).collect(),
             max_cached,
+            store: None,
             returns,
             return_queue,
             refills: 0,
         }
     }
 
+    /// Another bound of the cache, False, and nothing has changed, while a bio
+    /// is live.
+    pub(crate) fn set_max_cached(&mut self, max_cached: u32) -> bool {
+        if self.live() != 0 {
+            return false;
+        }
+        self.prune(self.cache.len());
+        self.max_cached = max_cached.min(self.pool.len() as u32);
+        self.cache.reserve((self.max_cached + CACHE_SLACK) as usize + 1);
+        true
+    }
+
+    /// Puts a store behind the cache, in place of the one before. False, and nothing has changed, while a bio is live.
+    pub(crate) fn set_store(&mut self, store: Box<dyn BioStore>) -> bool {
+        if self.live() != 0 {
+            return false;
+        }
+        self.prune(self.cache.len());
+        self.store = Some(store);
+        true
+    }
+
     /// Takes a bio for up to [`BIO_INLINE_VECS`] vectors; `None` when all are live but the reserve.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<BioId> {
-        let raw = match self.cache.pop() {
-            Some(raw) => raw,
-            None => self.refill()?,
-        };
+        let Some(raw) = self.cache.pop() else { return self.take_behind() };
         self[BioId(raw)].init(&BioAttrs::new(BIO_CACHEABLE), 0, 0, 0);
         Some(BioId(raw))
     }
 
-    /// Takes a bio for an I/O of one piece of memory and fills it.
+    /// Takes a bio for an I/O of one piece of memory and fills it; the attributes' flags have [`BioSet::cacheable`].
     #[inline(always)]
     pub(crate) fn take_plain(
         &mut self,
@@ -139,15 +177,54 @@ impl BioSet {
         Some(BioId(raw))
     }
 
+    /// The mark of a bio that may be cached, or none when there is no cache (I2): whoever gives [`BioSet::take_plain`]
+    /// its attributes asks here.
+    pub(crate) fn cacheable(&self) -> u16 {
+        if self.max_cached == 0 { 0 } else { BIO_CACHEABLE }
+    }
+
+    /// Takes a bio when the cache is empty: there may be none.
+    #[cold]
+    fn take_behind(&mut self) -> Option<BioId> {
+        let id = BioId(self.refill()?);
+        let attrs = BioAttrs::new(self.cacheable());
+        self[id].init(&attrs, 0, 0, 0);
+        Some(id)
+    }
+
     #[cold]
     fn refill(&mut self) -> Option<u32> {
         self.splice_returns();
-        if self.cache.is_empty() {
-            self.refills += 1;
-            let from = self.pool.len().saturating_sub(REFILL);
-            self.cache.extend(self.pool.drain(from..));
+        if let Some(raw) = self.cache.pop() {
+            return Some(raw);
         }
+        self.refills += 1;
+        if self.max_cached == 0 || self.store.is_some() {
+            return self.take_one();
+        }
+        let from = self.pool.len().saturating_sub(REFILL);
+        self.cache.extend(self.pool.drain(from..));
         self.cache.pop()
+    }
+
+    /// One bio from the pool, with what the store has for it (I8).
+    fn take_one(&mut self) -> Option<u32> {
+        let raw = self.pool.pop()?;
+        if let Some(store) = &mut self.store
+            && !store.get(raw)
+        {
+            self.pool.push(raw);
+            return None;
+        }
+        Some(raw)
+    }
+
+    /// A bio returns to the pool (I8).
+    fn put_one(&mut self, raw: u32) {
+        if let Some(store) = &mut self.store {
+            store.put(raw);
+        }
+        self.pool.push(raw);
     }
 
     /// Gives the bio these vectors; in a table when they do not fit inline.
@@ -215,7 +292,7 @@ impl BioSet {
         if reserved {
             self.reserve.push(id.0);
         } else {
-            self.pool.push(id.0);
+            self.put_one(id.0);
         }
     }
 
@@ -223,6 +300,9 @@ impl BioSet {
     #[cold]
     fn prune(&mut self, count: usize) {
         let count = count.min(self.cache.len());
+        if let Some(store) = &mut self.store {
+            self.cache[..count].iter().for_each(|&raw| store.put(raw));
+        }
         self.pool.extend(self.cache.drain(..count));
     }
 

@@ -16,13 +16,14 @@ mod legs;
 mod wait;
 
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use sheave_base::clock::{Clock, PreciseTs};
 use sheave_base::parker::{Parker, Unparker};
 use sheave_base::status::Status;
 
 use crate::bio::{BIO_CHILD, BIO_SLOW, BIO_SLOW_END, BIO_USER, BIO_WAITS, BVec, BioId, BioList, NO_FIXED_BUF, Op};
-use crate::bio_set::BioSet;
+use crate::bio_set::{BioSet, BioStore};
 use crate::device::Device;
 use crate::driver::KringSlot;
 use crate::error::DeviceError;
@@ -226,10 +227,11 @@ impl IoCtx {
             source,
         })?;
         let kring = KringSlot::new(options.kring_entries, options.iopoll);
+        let plug = Plug::new(&options.clock);
         Ok(IoCtx {
             core: Core {
                 bios: BioSet::new(options.bios, options.bios.max(crate::bio_set::CACHE_MAX)),
-                plug: Plug::default(),
+                plug,
                 clock: options.clock,
                 kring,
                 ended: BioList::default(),
@@ -487,6 +489,28 @@ impl IoCtx {
             self.hctxs.iter_mut().flatten().for_each(|hctx| hctx.restart_times(now));
         }
         self.core.stats = on;
+    }
+
+    /// Bounds the cache of bios: at most so many, and with 0 none is kept. Without this call it holds them all. False,
+    /// and nothing has changed, while I/O is on its way.
+    #[must_use]
+    pub fn set_bio_cache(&mut self, max: u32) -> bool {
+        let done = self.core.bios.set_max_cached(max);
+        let cacheable = self.core.bios.cacheable();
+        self.hctxs.iter_mut().flatten().for_each(|hctx| hctx.set_cacheable(cacheable));
+        done
+    }
+
+    /// Puts a store behind the cache of bios, in place of the one before or of the ring's own pool. False, and nothing
+    /// has changed, while I/O is on its way.
+    #[must_use]
+    pub fn set_bio_store(&mut self, store: Box<dyn BioStore>) -> bool {
+        self.core.bios.set_store(store)
+    }
+
+    /// How old a time stamp may be that the requests of a batch share; see [`Plug::set_max_age`].
+    pub fn set_stamp_age(&mut self, max_age: Duration) {
+        self.core.plug.set_max_age(&self.core.clock, max_age);
     }
 
     /// The ring's clock.

@@ -63,6 +63,8 @@ pub(crate) struct Hctx {
     stalled: bool,
     /// Flags that a request has from its first bio.
     inherited: u8,
+    /// What marks a plain bio that may be cached.
+    cacheable: u16,
     tags: Tags,
     rqs: Requests,
     hw: Box<dyn HwQueue>,
@@ -119,6 +121,7 @@ impl Hctx {
             users: 0,
             stalled: true,
             inherited: RQ_NOMERGE | if queue.capabilities().polled { RQ_POLLED } else { 0 },
+            cacheable: core.bios.cacheable(),
             tags: Tags::new(tag_set),
             rqs: Requests::new(depth),
             hw,

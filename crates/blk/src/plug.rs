@@ -6,32 +6,42 @@
 //!
 //! Invariants:
 //! - I1: a cached time is never older than its batch: flush and sleep drop it, and so does every [`CHECK_EVERY`]
-//!   requests a cycle-counter delta of more than [`MAX_AGE_NS`].
+//!   requests a cycle-counter delta of more than its bound ([`MAX_AGE`] unless [`Plug::set_max_age`] said otherwise).
 //! - I2: the cached time is a [`CoarseTs`]: statistics only. Deadlines take `PreciseTs`, which no plug caches.
 //! - I3: 0 is a valid time; whether one is cached is said by its own flag.
 
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use sheave_base::clock::{Clock, CoarseTs};
 
-/// A cached time older than this is read anew.
-pub const MAX_AGE_NS: u64 = 50_000;
+use crate::request::PLUG_MAX;
+
+/// A cached time older than this is read anew, unless the owner has set another bound.
+pub const MAX_AGE: Duration = Duration::from_micros(50);
 /// At most this many requests share a stamp between two looks at the cycle counter.
 pub const CHECK_EVERY: usize = 16;
 
 /// A ring's plug. It stays on its thread, or another one would read a time that is not its own:
 ///
 /// ```compile_fail,E0277
-/// let plug = sheave_blk::plug::Plug::default();
+/// let plug = sheave_blk::plug::Plug::new(&sheave_base::clock::Clock::real());
 /// std::thread::spawn(move || plug.is_open());
 /// ```
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Plug {
     time: CoarseTs,
     cached: bool,
+    /// The cycle counter when `time` was read.
     cycles: u64,
+    /// The bound on the age of a cached time, in cycles.
+    max_age: u64,
+    /// Requests gathered, at which a lane asks for the time: those that have none of these bits.
+    due_mask: u8,
     /// Nesting: only the outermost `finish` flushes.
     depth: u32,
+    /// All bits, or none when times are not cached.
+    keep: u32,
     /// How many I/Os the submitter has announced.
     hint: u32,
     /// Hardware contexts with gathered requests.
@@ -41,6 +51,37 @@ pub struct Plug {
 }
 
 impl Plug {
+    /// A closed plug of a ring with this clock.
+    pub fn new(clock: &Clock) -> Plug {
+        let mut plug = Plug {
+            time: CoarseTs::default(),
+            cached: false,
+            cycles: 0,
+            max_age: 0,
+            due_mask: 0,
+            depth: 0,
+            keep: 0,
+            hint: 0,
+            dirty: 0,
+            thread: PhantomData,
+        };
+        plug.set_max_age(clock, MAX_AGE);
+        plug
+    }
+
+    /// Sets how old a cached time may become: zero, and every request reads the clock; [`Duration::MAX`], and one
+    /// reading serves until the plug is flushed, however long that takes.
+    pub fn set_max_age(&mut self, clock: &Clock, max_age: Duration) {
+        (self.due_mask, self.keep) = match max_age {
+            Duration::ZERO => (0, 0),
+            // The first of a batch has the only reading.
+            Duration::MAX => (u8::MAX, u32::MAX),
+            _ => (CHECK_EVERY as u8 - 1, u32::MAX),
+        };
+        self.max_age = clock.ns_to_cycles(u64::try_from(max_age.as_nanos()).unwrap_or(u64::MAX));
+        self.invalidate();
+    }
+
     /// Opens the plug for about `hint` I/Os. Plugs nest; the outermost counts.
     #[inline]
     pub fn start(&mut self, hint: u32) {
@@ -76,15 +117,22 @@ impl Plug {
         self.hint.max(1)
     }
 
-    /// The time of the batch: cached while the plug is open, else read. Callers that gather many requests ask once for
-    /// [`CHECK_EVERY`] of them, for even a look at the cycle counter is not free.
+    /// Whether a submitter that has gathered so many requests asks for the time again: for each of them without a cache
+    /// of times, for every [`CHECK_EVERY`]th with one, for the first with one that has no bound.
+    #[inline(always)]
+    pub(crate) fn is_time_due(&self, gathered: usize) -> bool {
+        gathered as u8 & self.due_mask == 0
+    }
+
+    /// The time of the batch: cached while the plug is open, else read. Callers that gather many requests ask when
+    /// [`Plug::is_time_due`], for even a look at the cycle counter is not free.
     #[inline]
     pub fn now(&mut self, clock: &Clock) -> CoarseTs {
-        if self.cached && clock.cycles_to_ns(clock.cycles().wrapping_sub(self.cycles)) <= MAX_AGE_NS {
+        if self.cached && clock.cycles().wrapping_sub(self.cycles) <= self.max_age {
             return self.time;
         }
         (self.time, self.cycles) = clock.coarse_with_cycles();
-        self.cached = self.depth > 0;
+        self.cached = self.depth & self.keep != 0;
         self.time
     }
 
@@ -94,6 +142,9 @@ impl Plug {
         self.cached = false;
     }
 }
+
+const _: () = assert!(CHECK_EVERY.is_power_of_two() && CHECK_EVERY <= 256, "it makes a mask");
+const _: () = assert!(PLUG_MAX <= 256, "what may be gathered fits the mask");
 
 #[cfg(test)]
 mod tests;

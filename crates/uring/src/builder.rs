@@ -33,6 +33,8 @@ pub struct RingBuilder {
     iopoll: bool,
     spin: Duration,
     stats: bool,
+    bio_cache: Option<u32>,
+    stamp_age: Option<Duration>,
     clock: Option<Clock>,
     io_wq: Option<IoWq>,
 }
@@ -47,6 +49,8 @@ impl Default for RingBuilder {
             iopoll: false,
             spin: Duration::from_micros(10),
             stats: true,
+            bio_cache: None,
+            stamp_age: None,
             clock: None,
             io_wq: None,
         }
@@ -96,6 +100,34 @@ impl RingBuilder {
         self
     }
 
+    /// Bounds the ring's cache of bios: up to so many (and 64 more, until they are given back together) are used again
+    /// without going to the pool of all the ring's bios; as many as there are unless set. With 0 each I/O goes there,
+    /// which shows what the cache spares.
+    ///
+    /// ```
+    /// let ring = sheave_uring::Ring::builder().bio_cache(0).build()?;
+    /// # Ok::<(), sheave_uring::RingError>(())
+    /// ```
+    pub fn bio_cache(mut self, bios: u32) -> Self {
+        self.bio_cache = Some(bios);
+        self
+    }
+
+    /// How old the time stamp may be that the requests of a batch share in statistics; 50 us unless set. Zero: every
+    /// request reads the clock. [`Duration::MAX`]: a batch has one stamp, however long its submission takes. A latency
+    /// in the statistics is too long by the age of its stamp. Deadlines never take a shared stamp.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let exact = sheave_uring::Ring::builder().stamp_age(Duration::ZERO).build()?;
+    /// # Ok::<(), sheave_uring::RingError>(())
+    /// ```
+    pub fn stamp_age(mut self, age: Duration) -> Self {
+        self.stamp_age = Some(age);
+        self
+    }
+
     /// Another clock, for tests.
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);
@@ -122,7 +154,7 @@ impl RingBuilder {
         let slots = bounded("in_flight", self.in_flight.unwrap_or(cq_entries), 2 * MAX_ENTRIES)?;
         let clock = self.clock.unwrap_or_else(Clock::real);
         let spin_cycles = clock.ns_to_cycles(self.spin.as_nanos() as u64);
-        let io = IoCtx::new(IoCtxOptions {
+        let mut io = IoCtx::new(IoCtxOptions {
             bios: slots.max(64),
             kring_entries: entries.clamp(64, 4096),
             polled: self.polled,
@@ -130,6 +162,14 @@ impl RingBuilder {
             stats: self.stats,
             clock,
         })?;
+        if let Some(bios) = self.bio_cache
+            && !io.set_bio_cache(bios)
+        {
+            return Err(RingError::InUse("the bound of the bio cache"));
+        }
+        if let Some(age) = self.stamp_age {
+            io.set_stamp_age(age);
+        }
         let task_work = TaskWork::new(slots, cq_entries.max(MIN_MAILBOX), io.unparker());
         let pool = match self.io_wq {
             Some(pool) => pool,

@@ -25,6 +25,9 @@ pub enum RingError {
          completions, then submit again; or build the ring with more in_flight or cq_entries"
     )]
     Busy,
+    /// Only a ring without I/O on its way can do this.
+    #[error("{0} can be changed while no I/O is on its way: drain the ring first")]
+    InUse(&'static str),
     /// No such entry in the file table.
     #[error("{0:?} is no entry of this ring's file table: attach the device first")]
     BadFd(Fd),

@@ -17,6 +17,7 @@ use std::time::Duration;
 use sheave_base::buf::Buf;
 use sheave_base::sync::Arc;
 use sheave_blk::Device;
+use sheave_blk::bio_set::BioStore;
 use sheave_blk::ctx::IoCtx;
 use sheave_iomap::dio::OpenFile;
 use sheave_iomap::{File, RawFile};
@@ -103,6 +104,12 @@ impl Ring {
     pub fn unregister_files(&mut self) {
         self.core.files.unregister();
         self.sweep_files();
+    }
+
+    /// Puts a store behind the ring's cache of bios, in place of the ring's own pool: who wants to know where bios come
+    /// from, or to limit them, sees there each one that the cache does not serve.
+    pub fn set_bio_store(&mut self, store: Box<dyn BioStore>) -> Result<(), RingError> {
+        if self.io.set_bio_store(store) { Ok(()) } else { Err(RingError::InUse("what stands behind the bio cache")) }
     }
 
     fn sweep_files(&mut self) {

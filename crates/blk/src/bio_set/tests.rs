@@ -2,6 +2,7 @@
 //! Foreign puts from real threads, against splicing, are in `model::bios`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use sheave_base::status::Status;
@@ -72,9 +73,33 @@ struct Live {
     foreign: bool,
 }
 
+/// A store that knows which bios it serves, and serves only so many at once.
+#[derive(Debug)]
+struct Counted {
+    out: Arc<Mutex<BTreeSet<u32>>>,
+    most: usize,
+}
+
+impl BioStore for Counted {
+    fn get(&mut self, bio: u32) -> bool {
+        let mut out = self.out.lock().unwrap();
+        if out.len() == self.most {
+            return false;
+        }
+        assert!(out.insert(bio), "I8: bio {bio} was out already");
+        true
+    }
+
+    fn put(&mut self, bio: u32) {
+        assert!(self.out.lock().unwrap().remove(&bio), "I8: bio {bio} was not out");
+    }
+}
+
 /// What must be true of the set, whatever was done.
 struct Model {
     set: BioSet,
+    /// What the store behind it has given, and how much that may be.
+    store: Option<(Arc<Mutex<BTreeSet<u32>>>, usize)>,
     capacity: u32,
     live: BTreeMap<u32, Live>,
     out: Vec<(u32, ForeignBio)>,
@@ -88,8 +113,9 @@ impl Model {
 
     fn took(&mut self, id: Option<BioId>, reserved: bool) {
         let Some(BioId(raw)) = id else { return };
+        let cacheable = if self.set.max_cached == 0 { 0 } else { BIO_CACHEABLE };
         let bio = &mut self.set[BioId(raw)];
-        assert_fresh(bio, if reserved { BIO_RESERVE } else { BIO_CACHEABLE });
+        assert_fresh(bio, if reserved { BIO_RESERVE } else { cacheable });
         poison(bio);
         let live = Live { refs: 1, generation: bio.generation, reserved, vecs: 0, foreign: false };
         assert_eq!(reserved, raw >= self.capacity, "the reserve is the reserve");
@@ -128,7 +154,8 @@ impl Model {
                     self.spliced();
                 }
                 let usable = self.live.values().filter(|live| !live.reserved).count() as u32;
-                assert_eq!(id.is_none(), usable == self.capacity, "all are live, or there is one");
+                let most = self.store.as_ref().map_or(self.capacity, |(_, most)| self.capacity.min(*most as u32));
+                assert_eq!(id.is_none(), usable == most, "all are live, or there is one");
                 self.took(id, false);
             }
             Step::TakeReserve => {
@@ -191,6 +218,12 @@ impl Model {
     fn check(&self) {
         let set = &self.set;
         assert!(set.cached() <= set.max_cached + CACHE_SLACK, "I2");
+        assert!(set.max_cached > 0 || set.cached() == 0, "I2: without a cache");
+        if let Some((out, _)) = &self.store {
+            let have = |raw: &u32| *raw < self.capacity;
+            let should: BTreeSet<u32> = set.cache.iter().chain(self.live.keys()).copied().filter(have).collect();
+            assert_eq!(*out.lock().unwrap(), should, "I8: the live and the cached, without the reserve");
+        }
         let mut all = BTreeSet::new();
         for raw in set.cache.iter().chain(&set.pool).chain(&set.reserve).chain(self.live.keys()) {
             assert!(all.insert(*raw), "I1: bio {raw} is in two places");
@@ -212,12 +245,17 @@ proptest! {
     #[test]
     fn keeps_its_invariants(
         capacity in 1..200_u32,
-        max_cached in 0..80_u32,
+        max_cached in prop_oneof![Just(0_u32), 1..80_u32],
+        most in prop::option::of(0..100_usize),
         steps in prop::collection::vec(step(), 1..400),
     ) {
-        let set = BioSet::new(capacity, max_cached);
+        let mut set = BioSet::new(capacity, max_cached);
+        let store = most.map(|most| (Arc::new(Mutex::new(BTreeSet::new())), most));
+        if let Some((out, most)) = &store {
+            assert!(set.set_store(Box::new(Counted { out: out.clone(), most: *most })));
+        }
         let (live, out, returned) = (BTreeMap::new(), Vec::new(), Vec::new());
-        let mut model = Model { set, capacity, live, out, returned };
+        let mut model = Model { set, store, capacity, live, out, returned };
         for step in &steps {
             model.run(step);
             model.check();
@@ -262,6 +300,40 @@ fn the_cache_is_bounded_and_gives_back_the_warmest() {
         set.put(id);
     }
     assert_eq!(set.refills(), before, "a warm cache does not go to the pool");
+}
+
+#[test]
+fn without_a_cache_every_bio_comes_from_the_pool() {
+    let mut set = BioSet::new(64, 0);
+    let io = BioAttrs { nr_vecs: 1, ..BioAttrs::new(set.cacheable() | BIO_POLLED) };
+    for round in 1..100 {
+        let id = if round % 2 == 0 { set.take() } else { set.take_plain(&io, 1, 2, 512, VEC) }.unwrap();
+        assert_eq!(set[id].flags & BIO_CACHEABLE, 0);
+        set.put(id);
+        assert_eq!((set.cached(), set.refills(), set.available()), (0, round, 64));
+    }
+}
+
+#[test]
+fn the_bound_and_the_store_change_between_io_only() {
+    let out = Arc::new(Mutex::new(BTreeSet::new()));
+    let store = || Box::new(Counted { out: out.clone(), most: 1000 });
+    let mut set = BioSet::new(300, 300);
+    let id = set.take().unwrap();
+    assert!(!set.set_max_cached(0) && !set.set_store(store()), "a bio is live");
+    set.put(id);
+    assert!(set.set_store(store()));
+    assert_eq!(set.cached(), 0, "what was cached is known to the store from now on");
+    let ids: Vec<BioId> = (0..300).map(|_| set.take().unwrap()).collect();
+    assert_eq!(out.lock().unwrap().len(), 300);
+    ids.iter().for_each(|&id| set.put(id));
+    assert_eq!((set.cached(), out.lock().unwrap().len()), (300, 300), "cached bios keep what is theirs");
+    assert!(set.set_max_cached(8));
+    assert_eq!((set.cached(), out.lock().unwrap().len()), (0, 0));
+    let ids: Vec<BioId> = (0..300).map(|_| set.take().unwrap()).collect();
+    ids.iter().for_each(|&id| set.put(id));
+    assert_eq!(set.cached() as usize, out.lock().unwrap().len());
+    assert!(set.cached() <= 8 + CACHE_SLACK);
 }
 
 #[test]

@@ -6,10 +6,9 @@
 use sheave_base::clock::CoarseTs;
 
 use super::Hctx;
-use crate::bio::{BIO_CACHEABLE, BIO_FUA, BIO_PREFLUSH, BVec, BioAttrs, NO_FIXED_BUF, Op, SECTOR_SHIFT};
+use crate::bio::{BIO_FUA, BIO_PREFLUSH, BVec, BioAttrs, NO_FIXED_BUF, Op, SECTOR_SHIFT};
 use crate::ctx::Core;
 use crate::ctx::lane::PlainKind;
-use crate::plug::CHECK_EVERY;
 use crate::request::RqAttrs;
 use crate::tag_set::TagInfo;
 
@@ -58,11 +57,17 @@ impl Hctx {
         }
     }
 
+    /// The cache of bios has changed: this is the mark of its bios from now on.
+    pub(crate) fn set_cacheable(&mut self, cacheable: u16) {
+        self.cacheable = cacheable;
+        self.lane = Gather::default();
+    }
+
     #[inline(never)]
     fn start_other_lane(&mut self, part: u16, kind: PlainKind) {
         let PlainKind { op, flags, fixed_buf } = kind;
         self.lane = Gather {
-            bio: BioAttrs { op, part, fixed_buf, nr_vecs: 1, ..BioAttrs::new(BIO_CACHEABLE | flags) },
+            bio: BioAttrs { op, part, fixed_buf, nr_vecs: 1, ..BioAttrs::new(self.cacheable | flags) },
             rq: RqAttrs { op, flags: flags as u8 & self.inherited, nr_segs: 1, merged: 0, part },
             info: TagInfo::new(op, part),
             max_bytes: if flags & (BIO_FUA | BIO_PREFLUSH) == 0 { self.plain_bytes } else { 0 },
@@ -72,8 +77,8 @@ impl Hctx {
         };
     }
 
-    /// The time of the request gathered last. A lane reads the clock for every [`CHECK_EVERY`]th request only, and what
-    /// others have gathered before counts too.
+    /// The time of the request gathered last. A lane asks for the time when it is due only
+    /// ([`Plug::is_time_due`](crate::plug::Plug::is_time_due)), and what others have gathered before counts too.
     #[inline]
     fn time_of_last(&self) -> CoarseTs {
         self.gathered.last().map_or_else(CoarseTs::default, |last| self.rqs[last].start)
@@ -100,7 +105,7 @@ impl Hctx {
             return true;
         };
         self.tags.set_info(tag, self.lane.info);
-        if self.gathered.len().is_multiple_of(CHECK_EVERY) && core.stats {
+        if core.plug.is_time_due(self.gathered.len()) && core.stats {
             self.lane.time = core.plug.now(&core.clock);
         }
         self.rqs[tag].fill(id, sector, bytes, &self.lane.rq, self.lane.time);

@@ -1,7 +1,5 @@
 //! The cached time of the plug, on a virtual clock: when it is read anew, and what it may be used for.
 
-use std::time::Duration;
-
 use super::*;
 use sheave_base::clock::VirtualClock;
 
@@ -19,7 +17,7 @@ fn after(plug: &mut Plug, clock: &Clock, time: &VirtualClock, ns: u64) -> u64 {
 fn equal_within_a_batch_and_one_read() {
     let (clock, time) = clock();
     time.set(1000);
-    let mut plug = Plug::default();
+    let mut plug = Plug::new(&clock);
     plug.start(32);
     let stamps: Vec<u64> = (0..32).map(|_| after(&mut plug, &clock, &time, 10)).collect();
     assert_eq!(stamps, [1010; 32]);
@@ -29,7 +27,7 @@ fn equal_within_a_batch_and_one_read() {
 #[test]
 fn without_a_plug_always_the_clock() {
     let (clock, time) = clock();
-    let mut plug = Plug::default();
+    let mut plug = Plug::new(&clock);
     for n in 1..10 {
         assert_eq!(after(&mut plug, &clock, &time, 1), n);
     }
@@ -45,7 +43,7 @@ fn without_a_plug_always_the_clock() {
 #[test]
 fn zero_is_a_time_like_any_other() {
     let (clock, time) = clock();
-    let mut plug = Plug::default();
+    let mut plug = Plug::new(&clock);
     plug.start(4);
     assert_eq!(plug.now(&clock).0, 0);
     time.advance(Duration::from_nanos(7));
@@ -56,26 +54,84 @@ fn zero_is_a_time_like_any_other() {
 #[test]
 fn bounded_in_age() {
     let (clock, time) = clock();
-    let mut plug = Plug::default();
+    let mut plug = Plug::new(&clock);
     plug.start(100);
     plug.now(&clock);
     // Within the bound it stays, however many requests there are.
-    time.advance(Duration::from_nanos(MAX_AGE_NS));
+    time.advance(Duration::from_nanos(MAX_AGE.as_nanos() as u64));
     (0..100).for_each(|_| assert_eq!(plug.now(&clock).0, 0));
     // Beyond it, the next look at the cycle counter finds out.
     time.advance(Duration::from_nanos(1));
-    let fresh = (0..CHECK_EVERY).position(|_| plug.now(&clock).0 == MAX_AGE_NS + 1);
+    let fresh = (0..CHECK_EVERY).position(|_| plug.now(&clock).0 == MAX_AGE.as_nanos() as u64 + 1);
     assert!(fresh.is_some(), "after at most {CHECK_EVERY} requests");
     assert_eq!(time.reads(), 2);
     // And the bound counts from there.
-    time.advance(Duration::from_nanos(MAX_AGE_NS));
-    (0..100).for_each(|_| assert_eq!(plug.now(&clock).0, MAX_AGE_NS + 1));
+    time.advance(Duration::from_nanos(MAX_AGE.as_nanos() as u64));
+    (0..100).for_each(|_| assert_eq!(plug.now(&clock).0, MAX_AGE.as_nanos() as u64 + 1));
+}
+
+/// Stamps of `n` requests 1 us apart, taken as a lane does: only when one is due.
+fn lane(plug: &mut Plug, clock: &Clock, time: &VirtualClock, n: usize) -> Vec<u64> {
+    let mut last = u64::MAX;
+    (0..n)
+        .map(|gathered| {
+            if plug.is_time_due(gathered) {
+                last = plug.now(clock).0;
+            }
+            time.advance(Duration::from_micros(1));
+            last
+        })
+        .collect()
+}
+
+#[test]
+fn without_age_every_request_reads_the_clock() {
+    let (clock, time) = clock();
+    let mut plug = Plug::new(&clock);
+    plug.set_max_age(&clock, Duration::ZERO);
+    plug.start(32);
+    assert_eq!(lane(&mut plug, &clock, &time, 32), (0..32).map(|us| us * 1000).collect::<Vec<_>>());
+    assert_eq!(time.reads(), 32);
+}
+
+#[test]
+fn without_a_bound_one_reading_serves_until_it_is_dropped() {
+    let (clock, time) = clock();
+    let mut plug = Plug::new(&clock);
+    plug.set_max_age(&clock, Duration::MAX);
+    plug.start(1000);
+    assert_eq!(lane(&mut plug, &clock, &time, 1000), [0; 1000], "1 ms old");
+    assert_eq!(time.reads(), 1);
+    plug.invalidate();
+    assert_eq!(plug.now(&clock).0, 1_000_000);
+    assert!(plug.finish());
+    assert_eq!(after(&mut plug, &clock, &time, 5), 1_000_000, "until it is dropped, which its owner does now");
+    plug.invalidate();
+    assert_eq!(after(&mut plug, &clock, &time, 5), 1_000_010);
+    assert_eq!(after(&mut plug, &clock, &time, 5), 1_000_015, "without a plug always the clock");
+}
+
+#[test]
+fn the_bound_on_age_can_be_set() {
+    let (clock, time) = clock();
+    let mut plug = Plug::new(&clock);
+    plug.set_max_age(&clock, Duration::from_micros(20));
+    plug.start(100);
+    let stamps = lane(&mut plug, &clock, &time, 64);
+    // Looked at for the 16th (16 us old, good), the 32nd (too old), the 48th (16 us again).
+    assert_eq!((stamps[31], stamps[32], stamps[63]), (0, 32_000, 32_000));
+    assert_eq!(time.reads(), 2);
+    let oldest = stamps.iter().zip(0..).map(|(stamp, at)| at * 1000 - stamp).max();
+    assert_eq!(oldest, Some(31_000), "the bound, and what {CHECK_EVERY} requests take");
+    // Dropped with the old bound.
+    plug.set_max_age(&clock, Duration::from_micros(50));
+    assert_eq!(plug.now(&clock).0, 64_000);
 }
 
 #[test]
 fn fresh_after_it_was_dropped() {
     let (clock, time) = clock();
-    let mut plug = Plug::default();
+    let mut plug = Plug::new(&clock);
     plug.start(4);
     plug.now(&clock);
     time.advance(Duration::from_nanos(3));
@@ -90,7 +146,7 @@ fn fresh_after_it_was_dropped() {
 #[test]
 fn nested_plugs_are_one() {
     let (clock, time) = clock();
-    let mut plug = Plug::default();
+    let mut plug = Plug::new(&clock);
     plug.start(10);
     plug.now(&clock);
     time.advance(Duration::from_nanos(3));
@@ -106,7 +162,8 @@ fn nested_plugs_are_one() {
 
 #[test]
 fn the_hint_ends_with_the_plug() {
-    let mut plug = Plug::default();
+    let (clock, _) = clock();
+    let mut plug = Plug::new(&clock);
     plug.start(3);
     plug.start(9);
     plug.finish();
@@ -119,7 +176,7 @@ fn the_hint_ends_with_the_plug() {
 fn time_that_goes_back_does_not_harm() {
     let (clock, time) = clock();
     time.set(1_000_000);
-    let mut plug = Plug::default();
+    let mut plug = Plug::new(&clock);
     plug.start(100);
     plug.now(&clock);
     time.set(10);
