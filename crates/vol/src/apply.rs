@@ -190,14 +190,25 @@ impl State {
     }
 
     fn apply_rollback(&mut self, volume: u32, source: u32) -> Result<(), Status> {
-        let (Some(vol), Some(from)) = (self.table.get(volume), self.table.get(source)) else { return Ok(()) };
-        let (core, size, max_size, slots) = (Arc::clone(&vol.core), from.core.size(), from.core.max_size(), vol.slots);
-        for slot in 0..slots {
-            self.tree.drop_slot(&core.top, slot as u32);
+        if self.table.get(volume).is_none() || self.table.get(source).is_none() {
+            return Ok(());
         }
-        core.set_max_size(max_size);
-        core.set_size(size);
-        self.share(source, volume)
+        let old = self.exchange(volume, source)?;
+        old.into_iter().for_each(|id| self.tree.put_index(id));
+        Ok(())
+    }
+
+    /// Gives a volume the map and the size of another. The index nodes that it had are to be put, each at its time.
+    pub(crate) fn exchange(&mut self, volume: u32, source: u32) -> Result<Vec<u32>, Status> {
+        let (vol, from) = (self.vol(volume)?, self.vol(source)?);
+        let (core, had) = (Arc::clone(&vol.core), vol.slots);
+        let (from, has) = (Arc::clone(&from.core), from.slots);
+        let old = self.tree.exchange(&from.top, &core.top, (has, had))?;
+        core.set_max_size(from.max_size());
+        core.set_size(from.size());
+        let vol = self.table.get_mut(volume).ok_or(Status::Offline)?;
+        (vol.slots, vol.dirty) = (has, true);
+        Ok(old)
     }
 
     /// Makes holes of whole units.

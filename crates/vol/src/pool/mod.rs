@@ -123,8 +123,8 @@ impl Pool {
 
     /// What it is and how full. Walks nothing.
     pub fn info(&self) -> PoolInfo {
+        self.inner.let_go();
         let mut state = self.inner.lock();
-        self.inner.advance_limbo(&mut state);
         self.inner.survey_space(&mut state);
         let counts = state.tree.units.counts();
         let bytes = |units: u64| units << self.inner.map.geometry.unit_shift;
@@ -149,7 +149,7 @@ impl Pool {
                 .map(|&(start, len)| MemberInfo { start_bytes: start, size_bytes: len })
                 .collect(),
             volumes: state.table.len() as u32,
-            extents: state.tree.leaves.total_used(),
+            entries: state.tree.leaves.total_used(),
             memory_bytes: state.tree.memory_bytes() + state.sums.as_ref().map_or(0, |regions| regions.memory_bytes()),
             generation: state.sb.generation,
             checksum: state.sb.checksum,
