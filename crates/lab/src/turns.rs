@@ -59,7 +59,12 @@ pub fn measure(
         runs.push(experiment.prepare(lab, arm, point).map_err(|err| context(arm, err))?);
     }
     for (run, &arm) in runs.iter_mut().zip(arms) {
-        run.turn(TurnEnd::Time(pace.warm_up())).map_err(|err| context(arm, err))?;
+        let warm = run.turn(TurnEnd::Time(pace.warm_up()));
+        // A turn that was cut short may have ended in any way.
+        if lab.stopped() {
+            return Ok(None);
+        }
+        warm.map_err(|err| context(arm, err))?;
         tick(pace.warm_up());
     }
     let mut samples: Vec<Samples> = arms.iter().map(|_| Samples::default()).collect();
@@ -68,7 +73,6 @@ pub fn measure(
         for step in 0..arms.len() {
             let at = (round + step) % arms.len();
             let turn = runs[at].turn(TurnEnd::Time(pace.turn));
-            // A turn that was cut short may have ended in any way.
             if lab.stopped() {
                 return Ok(finish(samples, metric, experiment.arms().len(), arms));
             }
