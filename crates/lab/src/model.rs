@@ -6,8 +6,8 @@
 //!
 //! A core that works on an I/O is a customer. Its private work is thinking; a cache line or lock that others use too is
 //! a server with one customer at a time. With `n` cores that share it, a visit finds the line elsewhere with
-//! probability `p = (n - 1) / n`, as somebody else came last; then it takes `moved_ns` more, of which the core hides `hidden_ns`
-//! behind its private work, because it executes out of order. So for each core
+//! probability `p = (n - 1) / n`, as somebody else came last; then it takes `moved_ns` more, of which the core hides
+//! `hidden_ns` behind its private work, because it executes out of order. So for each core
 //!
 //! ```text
 //!   thinking  = private(n) - sum over shared things of visits * p * hidden
