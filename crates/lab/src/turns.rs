@@ -131,6 +131,8 @@ impl Samples {
         let medians = |map: &BTreeMap<&'static str, Vec<f64>>| {
             map.iter().map(|(&name, values)| (name, middle(values))).collect::<BTreeMap<_, _>>()
         };
+        // An arm that cannot tell the metric is compared in CPU time only.
+        let told = |samples: &&Self| samples.values.iter().chain(&self.values).all(|value| value.is_finite());
         let how = if metric.in_points() { change_in_points } else { change };
         ArmResult {
             value: middle(&self.values),
@@ -141,7 +143,7 @@ impl Samples {
             iops: middle(&self.iops),
             cpu_ns_per_io: middle(&self.cpu),
             switches_per_io: middle(&self.switches),
-            change: base.and_then(|base| how(&base.values, &self.values)),
+            change: base.filter(told).and_then(|base| how(&base.values, &self.values)),
             cpu_change: base.and_then(|base| change(&base.cpu, &self.cpu)),
             latency: self.latency.as_ref().map(Latency::of),
             counters: medians(&self.counters),
