@@ -103,12 +103,8 @@ fn best_known(experiment: &ExperimentReport) -> Option<&Row> {
 
 /// All experiments in one table and on one plot.
 fn summary(report: &LabReport) -> String {
-    let mut html = String::from("<nav><ul>");
-    for experiment in &report.experiments {
-        let _ = write!(html, "<li><a href=\"#{0}\">{0}</a></li>", escape(experiment.id));
-    }
-    html.push_str(
-        "</ul></nav>\n<div class=\"scroll\"><table>\n<thead><tr><th>Experiment</th><th class=\"words\">At</th>\
+    let mut html = String::from(
+        "<div class=\"scroll\"><table>\n<thead><tr><th>Experiment</th><th class=\"words\">At</th>\
          <th>Published</th><th>Here, in time</th><th>Here, in instructions</th><th class=\"words\">Claim</th></tr>\
          </thead>\n<tbody>\n",
     );

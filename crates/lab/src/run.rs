@@ -307,7 +307,8 @@ fn published_only(only: &PublishedOnly, arms: usize) -> Row {
     }
 }
 
-fn empty(experiment: &dyn Experiment) -> ExperimentReport {
+/// The report of an experiment that has not begun.
+pub(crate) fn empty(experiment: &dyn Experiment) -> ExperimentReport {
     ExperimentReport {
         id: experiment.id(),
         title: experiment.title(),

@@ -9,8 +9,8 @@
 //! All their workers are there from the start. Hashed work as in the kernel of the time: the list is searched from
 //! the front for an item whose hash nobody runs.
 
+use sheave::base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
