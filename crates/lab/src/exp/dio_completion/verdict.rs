@@ -20,24 +20,33 @@ pub fn of(report: &ExperimentReport) -> Verdict {
     };
     let change = |arm: usize| best.arm(arm)?.change;
     let (seed, after) = (change(SEED), change(AFTER));
-    let by_instructions = report.instructions.iter().filter_map(|row| row.gain_percent(AFTER)).reduce(f64::max);
+    let of_last = |arm: usize| report.instructions.last()?.gain_percent(arm);
+    let by_instructions = of_last(AFTER).zip(of_last(SEED));
     let polled: Vec<f64> =
         DEPTHS.iter().filter_map(|&depth| gain(report.row(&row_label(depth, "polled"))?, INLINE)).collect();
     let (odd, told) = not_eligible(report);
     let holds = judge(seed, after, by_instructions, &polled, odd.is_empty());
-    Verdict { holds, claim, shows: shows(best, report, &polled, by_instructions, &odd, told), does_not_show: limits() }
+    Verdict { holds, claim, shows: shows(best, report, &polled, &odd, told), does_not_show: limits() }
 }
 
 /// Whether it holds. The size is judged where the thread gives it: QD 16, interrupts.
-fn judge(seed: Option<Change>, after: Option<Change>, instructions: Option<f64>, polled: &[f64], quiet: bool) -> Holds {
+fn judge(
+    seed: Option<Change>,
+    after: Option<Change>,
+    instructions: Option<(f64, f64)>,
+    polled: &[f64],
+    quiet: bool,
+) -> Holds {
     let (Some(seed), Some(after)) = (seed, after) else { return Holds::CannotTell };
+    let in_instructions = instructions.is_some_and(|(after, seed)| after >= CLAIMED && seed >= CLAIMED);
     if !(seed.is_clear() && after.is_clear()) {
-        return Holds::CannotTell;
+        // Time is noise here; instructions are not, and do not know what waking a thread takes.
+        return if in_instructions && quiet { Holds::Yes } else { Holds::CannotTell };
     }
     let (seed, after) = (seed.percent, after.percent);
-    let large = after >= CLAIMED || instructions.is_some_and(|gain| gain >= CLAIMED);
+    let large = (after >= CLAIMED && seed >= CLAIMED) || in_instructions;
     let all_gain = seed > 0.0 && after > 0.0 && polled.iter().all(|&gain| gain > 0.0);
-    match (all_gain, large && seed >= CLAIMED && quiet) {
+    match (all_gain, large && quiet) {
         (true, true) => Holds::Yes,
         (true, false) => Holds::Partly,
         (false, _) if large => Holds::Partly,
@@ -69,14 +78,7 @@ fn not_eligible(report: &ExperimentReport) -> (Vec<String>, usize) {
     (odd.collect(), rows.len())
 }
 
-fn shows(
-    best: &Row,
-    report: &ExperimentReport,
-    polled: &[f64],
-    instructions: Option<f64>,
-    odd: &[String],
-    told: usize,
-) -> String {
+fn shows(best: &Row, report: &ExperimentReport, polled: &[f64], odd: &[String], told: usize) -> String {
     let percent = |gain: Option<f64>| gain.map_or("not measured".into(), |gain| format!("{gain:+.1} %"));
     let mut text = format!(
         "At QD 16 with interrupts the issuer's task gives {} and Sheave {} against a worker (thread: +37.4 %).",
@@ -96,10 +98,7 @@ fn shows(
     if let (Some(before), Some(after)) = (best.arm(0), best.arm(AFTER)) {
         text += &per_io(before, after);
     }
-    if let Some(gain) = instructions {
-        text +=
-            &format!(" In instructions Sheave's way takes {gain:.0} % fewer per I/O of its own ({}).", "null, polled");
-    }
+    text += &counted(report);
     text += &match (told, odd) {
         (0, _) => String::new(),
         (_, []) => {
@@ -108,6 +107,15 @@ fn shows(
         (_, odd) => format!(" Not eligible, and yet different: {}.", odd.join(", ")),
     };
     text
+}
+
+/// Instructions of each arm at the deepest point that was counted.
+fn counted(report: &ExperimentReport) -> String {
+    let Some(row) = report.instructions.last() else { return String::new() };
+    let each = report.arms.iter().zip(&row.per_io).filter_map(|(arm, per_io)| Some((arm.name, (*per_io)?)));
+    let each: Vec<String> = each.map(|(name, per_io)| format!("{name} {per_io:.0}")).collect();
+    let depth = row.point.depth;
+    if each.is_empty() { String::new() } else { format!(" Instructions per I/O at QD {depth}: {}.", each.join(", ")) }
 }
 
 /// What a worker adds to the one I/O that is in flight, here and in the thread's table.
