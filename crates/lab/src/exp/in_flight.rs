@@ -127,7 +127,7 @@ impl Experiment for InFlight {
             subject: "[dm-devel] [PATCH 1/1] block: Convert hd_struct in_flight from atomic to percpu",
             author: "Brian King, Ming Lei, Jens Axboe",
             date: "2017-06-28",
-            message_id: "not in the archive's copy",
+            message_id: "", // The stored copy of the thread hides it.
             command: "80 fio jobs on one null_blk device with 80 submission queues, irq mode 0 (no job file in the \
                       thread)",
             machine: "a Power system with 80 CPUs or more",
