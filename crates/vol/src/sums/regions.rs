@@ -11,8 +11,8 @@
 //! - G1: a checkpoint that leaves a region intended has a page of it with `SUMS_OPEN`: its `INTENT` record is gone.
 //! - G2: a page without `SUMS_OPEN` is written when no write is under way, and none can begin before a new intent is
 //!   durable.
-//! - G3: a region that is intended, or whose page a checkpoint is to write, is in `active`; checksums change in no other.
-//!   So a checkpoint looks at these, and not at all regions of the pool.
+//! - G3: a region that is intended, or whose page a checkpoint is to write, is in `active`; checksums change in no
+//!   other. So a checkpoint looks at these, and not at all regions of the pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 
