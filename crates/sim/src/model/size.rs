@@ -7,8 +7,8 @@
 //!   or what came to its place since.
 //! - S3: a flush that has ended made the size durable that had been reached when it was asked for. A DSYNC write makes
 //!   its own end durable.
-//! - S4: a copy is durable with the size that had been reached when its making began, or a larger one, of what was under
-//!   way then.
+//! - S4: a copy is durable with the size that had been reached when its making began, or a larger one, of what was
+//!   under way then.
 
 use super::{OpenWrite, Volume};
 use crate::disk::SECTOR;
