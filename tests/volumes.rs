@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use sheave::vol::{CreateOptions, OpenOptions, Pool};
+use sheave::vol::{AddOptions, CreateOptions, OpenOptions, Pool, join};
 use sheave::{Buf, Device, Fd, Ring, op};
 
 const MIB: u64 = 1 << 20;
@@ -53,6 +53,54 @@ fn found(device: &Device, blocks: &[u64]) -> Vec<u8> {
         }
     });
     bytes
+}
+
+/// V14, V22: a ring that has a volume attached goes on with what a new member brings, by the fast path and the other.
+#[test]
+fn a_ring_uses_a_member_that_came_while_it_ran() {
+    use_a_new_member(device(), Device::open("ram:size=64M").expect("a device"));
+    // Its kernel ring takes the second file while the first is in use.
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = |name: &str| format!("file:{},size=64M", dir.path().join(name).display());
+    let (first, second) = (Device::open(&file("a")).expect("a file"), Device::open(&file("b")).expect("a file"));
+    Pool::create(&first, &CreateOptions::default()).expect("a pool");
+    use_a_new_member(first, second);
+}
+
+fn use_a_new_member(first: Device, second: Device) {
+    let pool = Pool::open(&first, &OpenOptions::default()).expect("it opens");
+    let volume = pool.create_volume("large", 512 * MIB).expect("a volume");
+    let mut ring = Ring::builder().entries(32).build().expect("a ring");
+    let fd = ring.attach_file(Arc::new(volume)).expect("attached");
+    let byte = |at: u64, round: u64| (1 + (at + round) % 250) as u8;
+    for round in 0..2 {
+        for at in 0..100 {
+            if at == 50 && round == 0 {
+                let size = pool.add_member(&second, &AddOptions::default()).expect("a member");
+                assert_eq!(size, 128 * MIB);
+            }
+            // The first round gives space, the second overwrites it in runs.
+            run(&mut ring, op::write(fd, filled(byte(at, round), MIB as usize)).offset(at * MIB));
+        }
+        run(&mut ring, op::fsync(fd));
+    }
+    for batch in 0..25 {
+        (0..4).for_each(|at| {
+            let at = batch * 4 + at;
+            ring.push(op::read(fd, filled(0, MIB as usize)).offset(at * MIB).user_data(at)).expect("room");
+        });
+        ring.submit_and_wait(4).expect("submitted");
+        for done in ring.completions() {
+            let at = done.user_data;
+            done.result().expect("it went well");
+            assert!(done.into_buf().expect("its buffer").iter().all(|have| *have == byte(at, 1)), "MiB {at}");
+        }
+    }
+    drop((ring, pool));
+    let both = join("both", &[first, second]).expect("both");
+    let pool = Pool::open(&both, &OpenOptions::default()).expect("it opens");
+    let info = pool.info();
+    assert!(info.members.len() == 2 && info.data_bytes >= 100 * MIB, "{info:?}");
 }
 
 /// V2: durable by itself, map included, into a hole and over data.

@@ -103,6 +103,7 @@ enum Source {
 struct VirtualState {
     now_ns: AtomicU64,
     reads: AtomicU64,
+    looks: AtomicU64,
 }
 
 impl Clock {
@@ -121,7 +122,8 @@ impl Clock {
     /// A clock that stands at 0 until its handle moves it.
     #[must_use]
     pub fn virtual_clock() -> (Self, VirtualClock) {
-        let state = Arc::new(VirtualState { now_ns: AtomicU64::new(0), reads: AtomicU64::new(0) });
+        let state =
+            Arc::new(VirtualState { now_ns: AtomicU64::new(0), reads: AtomicU64::new(0), looks: AtomicU64::new(0) });
         (Self { source: Source::Virtual(Arc::clone(&state)) }, VirtualClock { state })
     }
 
@@ -175,15 +177,15 @@ impl Clock {
     }
 
     /// A counter that runs at a constant rate from an arbitrary start, the cheapest thing there is to read; for
-    /// bounds on spinning and on the age of a cached stamp. A virtual clock counts ns, and does not count the read.
+    /// bounds on spinning and on the age of a cached stamp. A virtual clock counts ns, and such reads
+    /// apart from others.
     #[inline]
     #[must_use]
     pub fn cycles(&self) -> u64 {
         match &self.source {
             Source::Tsc(_) => tsc::cycles(),
             Source::Os => monotonic_ns(),
-            // Relaxed: a clock orders nothing.
-            Source::Virtual(state) => state.now_ns.load(Ordering::Relaxed),
+            Source::Virtual(state) => state.look(),
         }
     }
 
@@ -214,6 +216,14 @@ impl Clock {
 }
 
 impl VirtualState {
+    /// Out of line for the same reason.
+    #[cold]
+    fn look(&self) -> u64 {
+        // Relaxed, both: as in `read`.
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        self.now_ns.load(Ordering::Relaxed)
+    }
+
     /// Out of line, as `monotonic_ns`: what is inlined into the fast path is the cycle counter alone.
     #[cold]
     fn read(&self) -> u64 {
@@ -247,6 +257,13 @@ impl VirtualClock {
     pub fn reads(&self) -> u64 {
         // Relaxed: exact once the threads that read it have been joined.
         self.state.reads.load(Ordering::Relaxed)
+    }
+
+    /// How often its cycle counter was read, to see how old something is.
+    #[must_use]
+    pub fn looks(&self) -> u64 {
+        // Relaxed: as for `reads`.
+        self.state.looks.load(Ordering::Relaxed)
     }
 }
 

@@ -4,8 +4,8 @@
 //! partitions and concatenations ([`driver::linear`](crate::linear)) are legs on other devices' queues. Legs are
 //! resolved when the device is made, so an I/O is remapped once however deep the stack.
 //!
-//! A device may become longer by another while rings use it ([`Device::extend`]). Who looked at its legs before then has
-//! an old list: a ring looks again when its own is not the newest.
+//! A device may become longer by another while rings use it ([`Device::extend`]). Who looked at its legs before then
+//! has an old list: a ring looks again when its own is not the newest.
 //!
 //! Invariants:
 //! - I1: legs are sorted, adjacent and cover the device; their sizes are whole logical blocks.

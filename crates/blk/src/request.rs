@@ -79,6 +79,14 @@ pub struct Request {
     pub private: u64,
 }
 
+impl Request {
+    /// When it was issued, as statistics have it: a stamp that it may share with others of its batch.
+    #[inline]
+    pub fn issued_at(&self) -> CoarseTs {
+        self.start
+    }
+}
+
 impl std::ops::Deref for Request {
     type Target = RqAttrs;
 

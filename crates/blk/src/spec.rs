@@ -8,6 +8,8 @@
 //! linear:over=SPEC+SPEC
 //! ```
 //!
+//! A path that holds a comma or a plus goes in double quotes: `file:"a,b.img",size=1G`; it holds no quote then.
+//!
 //! `over=` takes the rest of the spec, so it comes last and specs nest. Every error names the key, what is wrong with
 //! its value and what would be right.
 
@@ -50,6 +52,29 @@ pub fn open(spec: &str) -> Result<Device, DeviceError> {
     }
 }
 
+/// A path as specs take it: in quotes, if it holds what would end it.
+pub fn quoted(path: &str) -> String {
+    if path.contains([',', '+']) && !path.contains('"') { format!("\"{path}\"") } else { path.to_string() }
+}
+
+/// The quoted path that the text begins with, if it does, and what comes behind it and its comma; `None` when its end
+/// is missing.
+pub fn take_quoted(text: &str) -> Option<(Option<&str>, &str)> {
+    let Some(rest) = text.strip_prefix('"') else { return Some((None, text)) };
+    let (path, rest) = rest.split_once('"')?;
+    if rest.is_empty() { Some((Some(path), rest)) } else { Some((Some(path), rest.strip_prefix(',')?)) }
+}
+
+/// Specs or paths joined by `+`, which within quotes joins nothing.
+pub fn split(text: &str) -> Vec<&str> {
+    let mut inside = false;
+    text.split(|c| {
+        inside ^= c == '"';
+        c == '+' && !inside
+    })
+    .collect()
+}
+
 /// The parameters of a spec. A kind takes those it knows; [`Params::finish`] complains about the rest.
 #[derive(Debug)]
 pub struct Params {
@@ -63,6 +88,14 @@ pub struct Params {
 impl Params {
     fn parse(spec: &str, rest: &str) -> Result<Params, DeviceError> {
         let mut params = Params { spec: spec.to_string(), path: None, pairs: Vec::new(), known: Vec::new() };
+        let (quoted, rest) = take_quoted(rest).ok_or_else(|| {
+            DeviceError::spec(
+                spec,
+                "a path begins with a quote and none ends it, or more than a comma \
+             follows. Write it as in file:\"a,b.img\",size=1G",
+            )
+        })?;
+        params.path = quoted.map(str::to_string);
         // The key `over` begins an item; elsewhere the letters are part of a path or of another key.
         let over_at = rest.match_indices("over=").map(|(at, _)| at).find(|&at| at == 0 || rest[..at].ends_with(','));
         let (own, over) = match over_at {
@@ -72,10 +105,12 @@ impl Params {
         for (at, item) in own.split(',').enumerate() {
             match item.split_once('=') {
                 // A path that holds a '=' is told by how it begins.
-                _ if at == 0 && item.starts_with(['/', '.']) => params.path = Some(item.to_string()),
+                _ if at == 0 && quoted.is_none() && item.starts_with(['/', '.']) => {
+                    params.path = Some(item.to_string())
+                }
                 Some((key, value)) => params.set(key, value)?,
                 None if item.is_empty() => {}
-                None if at == 0 => params.path = Some(item.to_string()),
+                None if at == 0 && quoted.is_none() => params.path = Some(item.to_string()),
                 None => {
                     let why = format!("'{item}' is no key=value. Parameters are separated by commas");
                     return Err(DeviceError::spec(spec, why));
@@ -170,7 +205,7 @@ impl Params {
         let Some(text) = self.text("over") else {
             return Err(self.error("no device under it. End the spec with over=SPEC, such as over=ram:size=1G"));
         };
-        text.split('+').map(open).collect()
+        split(&text).into_iter().map(open).collect()
     }
 
     /// Complains about what no one asked for.

@@ -72,7 +72,10 @@ fn bring_in(crew: &Crew, subject: &Subject) -> Result<Vec<Harvest>, Failure> {
                 worker::work(
                     crew,
                     index,
-                    || SheaveEngine::new(|ring| subject.attach(ring), subject.pieces(args.bs), &args.engine()),
+                    || {
+                        let ring = args.ring(subject.pieces(args.bs));
+                        SheaveEngine::built(ring, |ring| subject.attach(ring), &args.engine())
+                    },
                     alive,
                 )
             };

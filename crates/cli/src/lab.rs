@@ -34,9 +34,12 @@ pub fn run(args: &LabArgs) -> Result<(), Failure> {
     let plan = plan(args)?;
     // Refused now, not after a quarter of an hour.
     let page = args.html.as_deref().map(|path| create(path).map(|file| (file, path))).transpose()?;
-    let mut shown = Shown::new(args.json);
-    let outcome = run::run(&plan, &lab, &mut shown);
-    shown.finish();
+    let outcome = beside(|| {
+        let mut shown = Shown::new(args.json);
+        let outcome = run::run(&plan, &lab, &mut shown);
+        shown.finish();
+        outcome
+    });
     let report = outcome?;
     if let Some((file, path)) = page {
         write_page(file, path, &report)?;
@@ -57,9 +60,15 @@ pub fn run(args: &LabArgs) -> Result<(), Failure> {
 
 /// One arm, for valgrind and its like.
 fn run_arm(lab: &Lab, args: &RunArmArgs) -> Result<(), Failure> {
-    let turn = run::run_arm(lab, &args.experiment, &args.arm, &args.point, args.ios)?;
+    let turn = beside(|| run::run_arm(lab, &args.experiment, &args.arm, &args.point, args.ios))?;
     output::text(&format!("{} I/Os in {:.3} ms\n", turn.ios, turn.wall_ns as f64 / 1e6));
     Ok(())
+}
+
+/// Runs something that pins its thread beside the first thread: pools take the CPUs of their workers from that one.
+fn beside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let done = std::thread::scope(|scope| scope.spawn(work).join());
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// The arguments judged together.

@@ -28,6 +28,10 @@ use clap::Parser;
 
 use crate::args::{Cli, Command};
 
+/// Counts for `sheave lab`, while that asks it to.
+#[global_allocator]
+static ALLOC: sheave_lab::alloc::Counting = sheave_lab::alloc::Counting;
+
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Bench(args) => bench::run(&args),

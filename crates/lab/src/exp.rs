@@ -2,15 +2,19 @@
 
 use crate::experiment::Experiment;
 
+pub mod bio_cache;
+mod data;
 pub mod dio_completion;
 pub mod elsewhere;
 pub mod in_flight;
 pub mod io_wq;
+pub mod plug_clock;
 #[cfg(test)]
 mod verdict_tests;
 
 /// All of them, in the order in which they run. An experiment is a file of this directory and a line here.
-pub static ALL: &[&dyn Experiment] = &[&dio_completion::DioCompletion, &in_flight::InFlight, &io_wq::IoWq];
+pub static ALL: &[&dyn Experiment] =
+    &[&bio_cache::BioCache, &dio_completion::DioCompletion, &in_flight::InFlight, &io_wq::IoWq, &plug_clock::PlugClock];
 
 /// The experiment of a name.
 pub fn find(id: &str) -> Option<&'static dyn Experiment> {

@@ -150,6 +150,11 @@ impl Metric {
     /// I/Os a second.
     pub const IOPS: Self = Self { name: "iops", label: "I/O per second", unit: "IOPS", more_is_better: true };
 
+    /// For an axis or a heading, with the unit where the label does not say it.
+    pub fn title(&self) -> String {
+        if self.name == Self::IOPS.name { self.label.into() } else { format!("{} ({})", self.label, self.unit) }
+    }
+
     /// Whether it is a percentage itself, whose change is told in points.
     pub fn in_points(&self) -> bool {
         self.unit == "%"

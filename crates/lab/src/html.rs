@@ -95,20 +95,17 @@ fn notices(report: &LabReport) -> Vec<String> {
     notices
 }
 
-/// The row whose published change is the largest: what a thread is remembered for.
+/// The measured row whose published change is the largest: what a thread is remembered for.
 fn best_known(experiment: &ExperimentReport) -> Option<&Row> {
     let change = |row: &&Row| row.published.map_or(0.0, |published| published.change_percent.abs());
-    experiment.headline.iter().max_by(|a, b| change(a).total_cmp(&change(b)))
+    let measured = experiment.headline.iter().filter(|row| row.arms.iter().any(Option::is_some));
+    measured.max_by(|a, b| change(a).total_cmp(&change(b)))
 }
 
 /// All experiments in one table and on one plot.
 fn summary(report: &LabReport) -> String {
-    let mut html = String::from("<nav><ul>");
-    for experiment in &report.experiments {
-        let _ = write!(html, "<li><a href=\"#{0}\">{0}</a></li>", escape(experiment.id));
-    }
-    html.push_str(
-        "</ul></nav>\n<div class=\"scroll\"><table>\n<thead><tr><th>Experiment</th><th class=\"words\">At</th>\
+    let mut html = String::from(
+        "<div class=\"scroll\"><table>\n<thead><tr><th>Experiment</th><th class=\"words\">At</th>\
          <th>Published</th><th>Here, in time</th><th>Here, in instructions</th><th class=\"words\">Claim</th></tr>\
          </thead>\n<tbody>\n",
     );

@@ -11,13 +11,16 @@
 //! | [`report`] | results: the JSON, and what a verdict is worked out from |
 //! | [`exp`] | the experiments |
 //! | [`wq`] | a flood of small work for worker pools, as they were and are |
-//! | [`drive`], [`meter`] | the loop of a thread; what a turn takes beside its I/O |
 //! | [`run`], [`turns`], [`interval`] | a run: its order, arms in turns, medians and intervals |
 //! | [`instructions`] | instructions per I/O, under valgrind |
 //! | [`model`] | what more cores than this machine has would do: a prediction |
+//! | [`drive`], [`crew`], [`meter`] | the loop of a thread, threads in step; what a turn takes beside its I/O |
+//! | [`alloc`] | the allocator that counts |
 //! | [`machine`] | the machine that a run ran on |
 //! | [`table`], [`html`] | the terminal, and the page |
 
+pub mod alloc;
+pub mod crew;
 pub mod drive;
 pub mod exp;
 pub mod experiment;
@@ -40,3 +43,8 @@ pub use experiment::{ArmInfo, ArmRun, Experiment, Lab, Role, Scale, Turn, TurnEn
 pub use point::{Point, Value};
 /// Why an experiment could not be run: the cause, and the fix.
 pub use sheave_load::LoadError as LabError;
+
+/// The tests count calls of the allocator too.
+#[cfg(test)]
+#[global_allocator]
+static ALLOC: alloc::Counting = alloc::Counting;

@@ -1,22 +1,25 @@
 //! Scaling beyond this machine: from what shared cache lines cost here, I/Os a second on 1 to 512 cores.
 //!
 //! Owns the model: what an arm shares, how that becomes a closed queueing network, and its curve. Measures nothing
-//! itself ([`costs`] does) and does not judge its own fit ([`fit`] does). `docs/scaling-model.md` tells it with figures.
+//! itself ([`costs`] does) and does not judge its own fit ([`fit`] does). The reasons are in
+//! `docs/scaling-model.md`.
 //!
 //! A core that works on an I/O is a customer. Its private work is thinking; a cache line or lock that others use too is
-//! a server with one customer at a time. With `n` cores that share it, a visit finds the line elsewhere with probability
-//! `p = (n - 1) / n`, as somebody else came last; then it takes `moved_ns` more, of which the core hides `hidden_ns`
-//! behind its private work, because it executes out of order. So for each core
+//! a server with one customer at a time. With `n` cores that share it, a visit finds the line elsewhere with
+//! probability `p = (n - 1) / n`, as somebody else came last; then it takes `moved_ns` more, of which the core hides
+//! `hidden_ns` behind its private work, because it executes out of order. So for each core
 //!
 //! ```text
-//!   thinking  = private - sum over shared things of visits * p * hidden
+//!   thinking  = private(n) - sum over shared things of visits * p * hidden
 //!   demand(i) = visits(i) * (local(i) + p * moved(i))
 //! ```
 //!
-//! and the rate is that of exact mean value analysis ([`queue`]).
+//! where `private(n)` is what it is on one core for n = 1, and otherwise what it is while the other core works too: two
+//! CPUs may share a core, a clock or a cache, which has nothing to do with lines that an arm shares. The rate
+//! is that of exact mean value analysis ([`queue`]).
 //!
 //! * M1. On one core nothing is elsewhere: the rate is 1 / (private + visits * local).
-//!   So many cores are never faster than so many times one.
+//!   So many cores are never faster than so many times what one can do beside another.
 //! * M2. No rate exceeds one visit per `local + p * moved`, however many cores there are.
 //! * M3. What is not shared scales evenly: memory bandwidth, the last-level cache and the clock frequency of a full
 //!   machine are left out. So is distance: all cores are as far from each other as the two that were measured.
@@ -85,15 +88,16 @@ pub struct VisitCost {
 }
 
 impl VisitCost {
-    /// The cost that explains how fast two cores went. `alone_ns` is a core's time between visits, `local_ns` what a
+    /// The cost that explains how fast two cores went. `alone_ns` is a core's time between visits, beside another core
+    /// that works without visits, `local_ns` what a
     /// visit adds to it, `both_ns` the time per visit of either core when both go, and `moved_ns` how long a line is
-    /// taken that comes from the other core. A line cannot be taken for longer than two cores' rate allows (M2), so what
-    /// they did limits `moved_ns`.
+    /// taken that comes from the other core. A line cannot be taken for longer than two cores' rate allows (M2), so
+    /// what they did limits `moved_ns`.
     pub fn of_pair(alone_ns: f64, local_ns: f64, both_ns: f64, moved_ns: f64) -> Self {
         let both_ns = both_ns.max(alone_ns + local_ns); // M1
         let moved_ns = moved_ns.min(both_ns - 2.0 * local_ns).max(0.0);
         let demand = local_ns + moved_ns / 2.0;
-        // How long both take falls with what is hidden; so bisect. Below: twice as slow as measured; above: no thinking.
+        // Both take less time the more is hidden, so bisect. Below: twice as slow as measured; above: no thinking.
         let (mut low, mut high) = (-2.0 * (alone_ns + both_ns), 2.0 * alone_ns);
         for _ in 0..200 {
             let middle = f64::midpoint(low, high);
@@ -134,8 +138,10 @@ impl Copies {
 /// An arm as the model sees it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Load {
-    /// Work of an I/O that touches nothing shared, in ns.
+    /// Work of an I/O that touches nothing shared, in ns, on one core.
     pub private_ns: f64,
+    /// The same while other cores work too.
+    pub beside_ns: f64,
     /// Visits per I/O, and what each costs.
     pub shared: Vec<(f64, VisitCost)>,
     /// Copies of what is shared.
@@ -145,8 +151,10 @@ pub struct Load {
 impl Load {
     /// I/Os a second of so many cores together.
     pub fn iops(&self, cores: u32) -> f64 {
+        let shared: f64 = self.shared.iter().map(|(visits, cost)| visits * cost.local_ns).sum();
         // M1: what is hidden is never more than what there was to hide.
-        self.sum_of_groups(cores, queue::throughput).min(f64::from(cores) * 1e9 * self.per_ns_alone())
+        let at_best = f64::from(cores) * 1e9 / (self.private_for(cores) + shared);
+        self.sum_of_groups(cores, queue::throughput).min(at_best)
     }
 
     /// The most that the busiest line or lock allows, whatever the times' distribution.
@@ -155,24 +163,24 @@ impl Load {
     }
 
     fn sum_of_groups(&self, cores: u32, per_ns: fn(u32, f64, &[f64]) -> f64) -> f64 {
+        let private_ns = self.private_for(cores);
         let of = |(groups, cores): (u32, u32)| {
-            let (think, demands) = self.network(cores);
+            let (think, demands) = self.network(private_ns, cores);
             if groups == 0 || cores == 0 { 0.0 } else { f64::from(groups) * per_ns(cores, think, &demands) }
         };
         1e9 * self.copies.groups(cores).into_iter().map(of).sum::<f64>()
     }
 
-    fn per_ns_alone(&self) -> f64 {
-        let (think, demands) = self.network(1);
-        1.0 / (think + demands.iter().sum::<f64>())
+    fn private_for(&self, cores: u32) -> f64 {
+        if cores > 1 { self.beside_ns } else { self.private_ns }
     }
 
     /// Thinking and demands of cores that share one copy.
-    fn network(&self, cores: u32) -> (f64, Vec<f64>) {
+    fn network(&self, private_ns: f64, cores: u32) -> (f64, Vec<f64>) {
         let elsewhere = f64::from(cores.saturating_sub(1)) / f64::from(cores.max(1));
         let hidden: f64 = self.shared.iter().map(|(visits, cost)| visits * elsewhere * cost.hidden_ns).sum();
         let demand = |(visits, cost): &(f64, VisitCost)| visits * (cost.local_ns + elsewhere * cost.moved_ns);
-        ((self.private_ns - hidden).max(0.0), self.shared.iter().map(demand).collect())
+        ((private_ns - hidden).max(0.0), self.shared.iter().map(demand).collect())
     }
 }
 

@@ -10,9 +10,9 @@ use crate::report::{Change, ExperimentReport, Holds, InstructionRow, LabReport, 
 use crate::run::Part;
 
 /// Width of the first column, of the published figures, and of an arm.
-const LABEL: usize = 26;
-const PUBLISHED: usize = 27;
-const ARM: usize = 28;
+const LABEL: usize = 24;
+const PUBLISHED: usize = 24;
+const ARM: usize = 24;
 /// Where paragraphs are broken.
 const PAGE: usize = 100;
 
@@ -32,12 +32,12 @@ pub fn heading(report: &ExperimentReport) -> String {
 /// The heading of a table, and of its columns.
 pub fn part(report: &ExperimentReport, part: &Part<'_>) -> String {
     let first = part.axis.map_or("", |axis| axis.label);
-    let mut text = format!("\n  {} ({})\n  {first:<LABEL$}", part.heading, part.metric.label);
+    let mut text = format!("\n  {}: {}\n  {first:<LABEL$} ", part.heading, part.metric.title());
     if part.axis.is_none() {
-        let _ = write!(text, "{:<PUBLISHED$}", "published");
+        let _ = write!(text, "{:<PUBLISHED$} ", "published");
     }
     for arm in &report.arms {
-        let _ = write!(text, "{:<ARM$}", arm.name);
+        let _ = write!(text, "{:<ARM$} ", arm.name);
     }
     finish(text)
 }
@@ -45,13 +45,13 @@ pub fn part(report: &ExperimentReport, part: &Part<'_>) -> String {
 /// One line: published figures where there are some, and each arm with its change.
 pub fn row(part: &Part<'_>, row: &Row) -> String {
     let metric = part.metric;
-    let mut text = format!("  {:<LABEL$}", row.label);
+    let mut text = format!("  {:<LABEL$} ", row.label);
     if part.axis.is_none() {
         let published = row.published.map_or(String::new(), |published| {
             let (before, after) = (figure(published.before, metric), figure(published.after, metric));
             format!("{before} -> {after} {}", signed(published.change_percent, metric))
         });
-        let _ = write!(text, "{published:<PUBLISHED$}");
+        let _ = write!(text, "{published:<PUBLISHED$} ");
     }
     for arm in &row.arms {
         let cell = match arm {
@@ -61,21 +61,21 @@ pub fn row(part: &Part<'_>, row: &Row) -> String {
                 Some(change) => format!("{} {}", figure(arm.value, metric), interval(change, metric)),
             },
         };
-        let _ = write!(text, "{cell:<ARM$}");
+        let _ = write!(text, "{cell:<ARM$} ");
     }
     finish(text)
 }
 
 /// Instructions per I/O at a point.
 pub fn instructions(report: &ExperimentReport, row: &InstructionRow) -> String {
-    let mut text = format!("\n  Instructions per I/O at {}\n  {:<LABEL$}", row.point, "");
+    let mut text = format!("\n  Instructions per I/O at {}\n  {:<LABEL$} ", row.point, "");
     for (index, _) in report.arms.iter().enumerate() {
         let cell = match (row.per_io.get(index).copied().flatten(), row.gain_percent(index)) {
             (Some(count), Some(gain)) if index > 0 => format!("{count:.1} ({gain:+.1} %)"),
             (Some(count), _) => format!("{count:.1}"),
             (None, _) => "-".into(),
         };
-        let _ = write!(text, "{cell:<ARM$}");
+        let _ = write!(text, "{cell:<ARM$} ");
     }
     finish(text)
 }
@@ -179,12 +179,22 @@ pub fn figure(value: f64, metric: Metric) -> String {
 
 /// A change: `+9.8 %`, or `-1.5 points` of a percentage.
 pub fn signed(percent: f64, metric: Metric) -> String {
-    format!("{percent:+.1} {}", if metric.in_points() { "points" } else { "%" })
+    let digits = usize::from(percent.abs() < 99.95);
+    format!("{percent:+.digits$} {}", if metric.in_points() { "points" } else { "%" })
 }
 
 /// A change with its interval: `+9.8 % [9.1, 10.5]`.
 pub fn interval(change: Change, metric: Metric) -> String {
-    format!("{} [{:.1}, {:.1}]", signed(change.percent, metric), change.low, change.high)
+    format!("{} [{}, {}]", signed(change.percent, metric), end(change.low), end(change.high))
+}
+
+/// An end of an interval: what is far out needs no digits after the point.
+fn end(percent: f64) -> String {
+    match percent.abs() {
+        near if near < 99.95 => format!("{percent:.1}"),
+        far if far < 1e6 => format!("{percent:.0}"),
+        _ => format!("{percent:.0e}"),
+    }
 }
 
 /// Text broken into lines, each but the first as far in as the first.

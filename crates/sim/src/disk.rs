@@ -64,11 +64,13 @@ pub struct DiskOptions {
     pub lie: Option<Lie>,
     /// Disks that it is made of, end to end, each with a cache of its own.
     pub members: u64,
+    /// Bytes at the end of the image that are another disk, which a pool may get as a member.
+    pub spare: u64,
 }
 
 impl Default for DiskOptions {
     fn default() -> Self {
-        DiskOptions { seed: 0, logical_block: 512, fua: true, max_delay: 3, lie: None, members: 1 }
+        DiskOptions { seed: 0, logical_block: 512, fua: true, max_delay: 3, lie: None, members: 1, spare: 0 }
     }
 }
 
@@ -99,7 +101,11 @@ impl fmt::Debug for State {
 pub struct SimDisk {
     state: Arc<Mutex<State>>,
     options: Arc<DiskOptions>,
+    /// The disks that it is made of, the spare one last.
+    parts: Arc<Vec<Device>>,
     device: Option<Device>,
+    /// The device is the spare disk too.
+    grown: bool,
 }
 
 impl SimDisk {
@@ -109,23 +115,54 @@ impl SimDisk {
         let rng = Rng::new(options.seed).fork(0xd15c);
         let media = Media::new(image, options.lie);
         let state = Arc::new(Mutex::new(State { media, log: Vec::new(), next_id: 0, rng, held: 0 }));
-        let mut disk = SimDisk { state, options: Arc::new(options), device: None };
-        let devices: Vec<Device> = disk.members().map(|one| Device::from_driver("sim:", Box::new(one))).collect();
+        let parts = Arc::new(Vec::new());
+        let mut disk = SimDisk { state, options: Arc::new(options), parts, device: None, grown: false };
+        let device = |member| Device::from_driver("sim:", Box::new(member));
+        let mut devices: Vec<Device> = disk.members().map(device).collect();
         disk.device = match devices.as_slice() {
             [one] => Some(one.clone()),
             many => concatenate("sim:", many).ok(),
         };
+        devices.extend(disk.spare_member().map(device));
+        disk.parts = Arc::new(devices);
         disk
     }
 
+    /// Bytes without the spare disk.
+    fn base_bytes(&self) -> u64 {
+        self.lock().media.current().size_bytes() - self.options.spare
+    }
+
     fn members(&self) -> impl Iterator<Item = Member> + '_ {
-        let (bytes, count) = (self.lock().media.current().size_bytes(), self.options.members.max(1));
+        let (bytes, count) = (self.base_bytes(), self.options.members.max(1));
         let each = bytes / count / MEMBER_BYTES * MEMBER_BYTES;
         (0..count).map(move |at| Member {
             disk: self.clone(),
             start: at * each,
             bytes: if at + 1 < count { each } else { bytes - at * each },
         })
+    }
+
+    fn spare_member(&self) -> Option<Member> {
+        let bytes = self.options.spare;
+        (bytes > 0).then(|| Member { disk: self.clone(), start: self.base_bytes(), bytes })
+    }
+
+    /// The disk that a pool may still get as a member.
+    #[must_use]
+    pub fn spare(&self) -> Option<Device> {
+        self.parts.last().filter(|_| self.options.spare > 0 && !self.grown).cloned()
+    }
+
+    /// The pool has it now, and the device is extended.
+    pub fn has_grown(&mut self) {
+        self.grown = true;
+    }
+
+    /// The same disk with the spare one joined to it, as a pool finds it that has all of them.
+    pub fn joined(&self) -> Result<SimDisk, String> {
+        let device = sheave_vol::join("sim:", &self.parts).map_err(|error| format!("joining the disks: {error}"))?;
+        Ok(SimDisk { device: Some(device), grown: true, ..self.clone() })
     }
 
     /// The disk as everybody else sees it.

@@ -8,9 +8,9 @@
 mod failure;
 mod shrink;
 
-use sheave_vol::Pool;
+use sheave_vol::{Pool, PoolError};
 
-use crate::audit::audit;
+use crate::audit::{audit, scrubs_clean};
 use crate::check::check_image;
 use crate::disk::{DiskOptions, Image, Media, SimDisk, Step};
 use crate::model::Model;
@@ -44,7 +44,10 @@ impl Plan {
     /// The run of a seed.
     #[must_use]
     pub fn new(seed: u64, ops: usize, cuts: usize) -> Plan {
-        Plan { setup: Setup::draw(seed, ops), cuts, nested: 15, go_on: 12 }
+        let setup = Setup::draw(seed, ops);
+        // A quarter of the pools get another disk on the way.
+        let setup = if Rng::new(seed).fork(0x641).percent(25) { setup.with_spare() } else { setup };
+        Plan { setup, cuts, nested: 15, go_on: 12 }
     }
 }
 
@@ -59,6 +62,8 @@ pub struct Report {
     pub steps: u64,
     /// Operations that a full pool refused.
     pub refused: u64,
+    /// Crashes after which the pool had a disk that was added.
+    pub grown: u64,
     /// A number for everything that happened: equal for equal runs.
     pub trace: u64,
 }
@@ -96,6 +101,8 @@ struct Run {
     counters: Counters,
     /// Where it may be cut first.
     from: usize,
+    /// The pool had the spare disk from the beginning.
+    grown: bool,
     lies: bool,
 }
 
@@ -107,15 +114,15 @@ impl Explorer<'_> {
 
     fn start(&mut self) -> Result<(), String> {
         let setup = &self.plan.setup;
-        let before = Image::new(setup.size_bytes);
+        let before = Image::new(setup.size_bytes + setup.disk.spare);
         let disk = SimDisk::new(before.clone(), setup.disk.clone());
         let created = Pool::create(&disk.device(), &setup.create_options());
         created.map_err(|error| format!("making the pool: {error}"))?;
         let from = disk.time();
-        let pool = open(setup, &disk)?;
+        let (pool, disk) = open(setup, disk)?;
         let rng = Rng::new(setup.seed).fork(1);
         let world = World::new(setup, disk, pool, Model::new(), Counters::default(), rng);
-        self.work(world, before, Model::new(), from, setup.ops, 0)
+        self.work(world, before, Model::new(), (from, false), setup.ops, 0)
     }
 
     /// Lets a world work, then cuts what it did.
@@ -124,7 +131,7 @@ impl Explorer<'_> {
         mut world: World,
         before: Image,
         model: Model,
-        from: usize,
+        (from, grown): (usize, bool),
         ops: usize,
         depth: u32,
     ) -> Result<(), String> {
@@ -140,7 +147,7 @@ impl Explorer<'_> {
             self.mark(mix(*at as u64) ^ crate::disk::image::hash_bytes(text.as_bytes()));
         }
         let lies = depth == 0 && self.plan.setup.disk.lie.is_some();
-        let run = Run { before, log, history, model, counters, from, lies };
+        let run = Run { before, log, history, model, counters, from, grown, lies };
         let cuts = if depth == 0 { self.plan.cuts } else { 4 };
         self.cut(&run, cuts, depth)
     }
@@ -173,7 +180,9 @@ impl Explorer<'_> {
             self.report.crashes += 1;
             self.report.nested += u64::from(depth > 0);
             self.path.push(format!("cut at step {at} of {}: {cut}", run.log.len()));
-            if let Err(why) = self.recover(image, &model, run.counters, &mut rng, depth) {
+            let (may, must) = run.history.may_and_must_have_grown(at);
+            let grown = if run.grown { (true, true) } else { (may, must) };
+            if let Err(why) = self.recover(image, &model, run.counters, grown, &mut rng, depth) {
                 if self.trace.is_empty() {
                     let past = run.history.trace.iter().take_while(|(time, _)| *time <= at);
                     self.trace = past.map(|(time, text)| format!("{time:6} {text}")).collect();
@@ -191,28 +200,34 @@ impl Explorer<'_> {
         image: Image,
         model: &Model,
         counters: Counters,
+        (may, must): (bool, bool),
         rng: &mut Rng,
         depth: u32,
     ) -> Result<(), String> {
         let setup = &self.plan.setup;
-        let disk = self.disk(image.clone(), self.report.crashes);
-        let pool = open(setup, &disk)?;
+        let (pool, disk) = open(setup, self.disk(image.clone(), self.report.crashes))?;
+        let grown = pool.info().size_bytes > setup.size_bytes;
+        if (grown && !may) || (!grown && must) {
+            return Err(format!("V22: the pool has the spare disk: {grown}; it may: {may}, it must: {must}"));
+        }
+        self.report.grown += u64::from(grown);
         let found = observe(&pool, &disk.image(), setup.seed)?;
         let settled = model.settle(&found)?;
         audit(&pool)?;
+        scrubs_clean(&pool)?;
         let opened = disk.time();
         let deeper = depth + 1 < MAX_DEPTH;
         if deeper && rng.percent(self.plan.go_on) {
             let world = World::new(setup, disk.clone(), pool, settled.clone(), counters, rng.fork(3));
             self.check(&disk.image())?;
-            return self.work(world, image, settled, opened, setup.ops / 4, depth + 1);
+            return self.work(world, image, settled, (opened, grown), setup.ops / 4, depth + 1);
         }
         drop(pool);
         self.check(&disk.image())?;
         if deeper && rng.percent(self.plan.nested) {
             let history = History::default();
-            let run =
-                Run { before: image, log: disk.log(), history, model: model.clone(), counters, from: 0, lies: false };
+            let (log, model) = (disk.log(), model.clone());
+            let run = Run { before: image, log, history, model, counters, from: 0, grown, lies: false };
             self.path.push("in the recovery".into());
             self.cut(&run, 3, depth + 1)?;
             self.path.pop();
@@ -236,8 +251,16 @@ impl Explorer<'_> {
     }
 }
 
-fn open(setup: &Setup, disk: &SimDisk) -> Result<Pool, String> {
-    Pool::open(&disk.device(), &setup.open_options()).map_err(|error| format!("the pool does not open: {error}"))
+/// Opens the pool, without the spare disk first: that is refused exactly when the pool has it.
+fn open(setup: &Setup, disk: SimDisk) -> Result<(Pool, SimDisk), String> {
+    let failed = |error: PoolError| format!("the pool does not open: {error}");
+    match Pool::open(&disk.device(), &setup.open_options()) {
+        Err(PoolError::Members { .. }) if disk.spare().is_some() => {
+            let disk = disk.joined()?;
+            Ok((Pool::open(&disk.device(), &setup.open_options()).map_err(failed)?, disk))
+        }
+        opened => Ok((opened.map_err(failed)?, disk)),
+    }
 }
 
 /// Steps to cut at, in order: all, or as many as wanted. Half of those are just before a flush, when most is loose.

@@ -38,6 +38,8 @@ pub struct Mix {
     pub pool_sync: u64,
     /// Closing and opening.
     pub reopen: u64,
+    /// Adding the spare disk.
+    pub grow: u64,
 }
 
 /// A run.
@@ -92,7 +94,15 @@ impl Setup {
         let logical_block = if rng.percent(20) { 4096 } else { 512 };
         let max_delay = *rng.pick(&[0, 2, 6]);
         let members = if rng.percent(15) { 2 } else { 1 };
-        let disk = DiskOptions { seed: rng.draw(), logical_block, fua: rng.percent(70), max_delay, lie: None, members };
+        let disk = DiskOptions {
+            seed: rng.draw(),
+            logical_block,
+            fua: rng.percent(70),
+            max_delay,
+            lie: None,
+            members,
+            spare: 0,
+        };
         let mut mix = draw_mix(&mut rng);
         // Commits of several journal blocks: many small units between two flushes.
         let bulk = !small && unit_bytes <= 8 * KIB && rng.percent(50);
@@ -141,6 +151,17 @@ impl Setup {
         self
     }
 
+    /// The same with a spare disk that the pool gets at some time.
+    #[must_use]
+    pub fn with_spare(mut self) -> Setup {
+        let mut rng = Rng::new(self.seed).fork(0x640);
+        self.disk.spare = rng.between(2, 64) * self.unit_bytes;
+        // Then a place in the pool is the same place on the disk.
+        self.size_bytes = self.size_bytes.next_multiple_of(self.unit_bytes);
+        self.mix.grow = *rng.pick(&[1, 2, 5]);
+        self
+    }
+
     /// How the pool is made.
     #[must_use]
     pub fn create_options(&self) -> CreateOptions {
@@ -179,6 +200,7 @@ fn draw_mix(rng: &mut Rng) -> Mix {
         rename: 1,
         pool_sync: 1,
         reopen: 1,
+        grow: 0,
     };
     match rng.below(8) {
         0 => (mix.write, mix.sync) = (60, 12),

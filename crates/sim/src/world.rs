@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_iomap::File;
-use sheave_vol::{Pool, PoolError, Volume};
+use sheave_vol::{AddOptions, Pool, PoolError, Volume};
 
 use crate::audit::audit;
 use crate::disk::{SECTOR, SimDisk};
@@ -54,6 +54,16 @@ pub struct History {
     pub events: Vec<(usize, Event)>,
     /// The same in words, with reads.
     pub trace: Vec<(usize, String)>,
+    /// When the spare disk began to be added to the pool, and when that had ended.
+    pub grew: Option<(usize, Option<usize>)>,
+}
+
+impl History {
+    /// Whether the pool may have the spare disk after a crash at this time, and whether it must.
+    #[must_use]
+    pub fn may_and_must_have_grown(&self, time: usize) -> (bool, bool) {
+        self.grew.map_or((false, false), |(from, to)| (from <= time, to.is_some_and(|to| to <= time)))
+    }
 }
 
 /// A pool at work.
@@ -322,6 +332,24 @@ impl World {
         let result = self.pool()?.sync();
         self.record(Event::Synced { op, ok: result.is_ok() });
         result.map_err(|error| format!("flushing the pool: {error}"))
+    }
+
+    /// Adds the spare disk, if there still is one; requests stay under way.
+    fn grow(&mut self) -> Result<(), String> {
+        let Some(spare) = self.disk.spare() else { return self.go_on() };
+        self.note("add the spare disk".into());
+        self.history.grew = Some((self.disk.time(), None));
+        let before = self.pool()?.info();
+        let size = self.pool()?.add_member(&spare, &AddOptions::default());
+        let size = size.map_err(|error| format!("adding the spare disk: {error}"))?;
+        self.history.grew = self.history.grew.map(|(from, _)| (from, Some(self.disk.time())));
+        self.note("-> done".into());
+        self.disk.has_grown();
+        let info = self.pool()?.info();
+        if size != before.size_bytes + spare.size_bytes() || info.size_bytes != size || info.members.len() < 2 {
+            return Err(format!("a disk of {} bytes was added: {info:?}, before: {before:?}", spare.size_bytes()));
+        }
+        Ok(())
     }
 
     /// Closes the pool, which must not lose anything, and opens it again.

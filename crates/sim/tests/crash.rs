@@ -14,22 +14,21 @@ const POINTS: u64 = 700;
 
 /// Runs seeds from `first` on until there were enough crash points.
 fn crash(first: u64, ops: usize, cuts: usize) -> Report {
-    crash_of(first, ops, cuts, false)
+    crash_of(first, ops, cuts, &|setup| setup)
 }
 
-/// The same, on pools that keep checksums of data or do not.
-fn crash_of(first: u64, ops: usize, cuts: usize, checksums: bool) -> Report {
+/// The same with runs that are changed.
+fn crash_of(first: u64, ops: usize, cuts: usize, change: &dyn Fn(Setup) -> Setup) -> Report {
     let mut total = Report::default();
     let first = sheave_testkit::seeds(1).start * 1_000 + first;
     for seed in first.. {
         let mut plan = Plan::new(seed, ops, cuts);
-        if checksums {
-            plan.setup = plan.setup.with_checksums();
-        }
+        plan.setup = change(plan.setup);
         match explore(&plan) {
             Ok(report) => {
                 total.crashes += report.crashes;
                 total.nested += report.nested;
+                total.grown += report.grown;
             }
             Err(failure) => panic!("{}", shrink(&plan, failure, Duration::from_secs(20))),
         }
@@ -79,9 +78,26 @@ fn long_runs_b() {
 /// Whatever was under way when it came: after a crash no good data looks rotten.
 #[test]
 fn no_checksum_is_wrong_after_a_crash() {
-    crash_of(800, 25, 400, true);
-    crash_of(830, 150, 60, true);
-    crash_of(860, 400, 80, true);
+    let checksums: &dyn Fn(Setup) -> Setup = &Setup::with_checksums;
+    crash_of(800, 25, 400, checksums);
+    crash_of(830, 150, 60, checksums);
+    crash_of(860, 400, 80, checksums);
+}
+
+/// V14, V22: wherever it is cut off, the pool is the old one or the one with another disk, and holds what it held.
+#[test]
+fn a_pool_that_gets_another_disk_cut_at_every_step() {
+    let grows: &dyn Fn(Setup) -> Setup = &|setup| {
+        let mut setup = setup.with_spare();
+        setup.mix.grow = 12;
+        setup
+    };
+    let short = crash_of(1000, 25, 400, grows);
+    let long = crash_of(1030, 150, 60, grows);
+    let summed = crash_of(1060, 40, 200, &|setup| grows(setup.with_checksums()));
+    for report in [short, long, summed] {
+        assert!(report.grown > report.crashes / 4 && report.grown < report.crashes, "both: {report:?}");
+    }
 }
 
 #[test]

@@ -96,6 +96,8 @@ pub const RWF_DSYNC: u32 = 0x02;
 pub const RWF_SYNC: u32 = 0x04;
 /// `rw_flags`: do not block.
 pub const RWF_NOWAIT: u32 = 0x08;
+/// `rw_flags`: at the end of the file.
+pub const RWF_APPEND: u32 = 0x10;
 /// `rw_flags` that a block device takes; the others mean nothing to one or are refused.
 pub const RWF_OK: u32 = 0x13f & !RWF_ATOMIC;
 /// `rw_flags`: untorn write (not offered).

@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::WriteDone;
 use sheave_iomap::mapping::{Intent, MAP_TASK, MAP_WORKER};
 use sheave_iomap::{File, Mapping, MappingKind};
-use sheave_uring::sqe::{RWF_DSYNC, RWF_NOWAIT, Sqe, opcode};
+use sheave_uring::sqe::{RWF_APPEND, RWF_DSYNC, RWF_NOWAIT, Sqe, opcode};
 use sheave_uring::{Fd, LateCompletions, Ring, prep};
 
 use support::{Puppet, buf, fsync, nop, push, reaped, ring, run, rw};
@@ -146,6 +146,66 @@ fn a_sync_that_the_file_leaves_to_the_device_is_a_flush() {
         assert_eq!(ops(&puppet).len(), flushes + 1 + flushes, "write, then flush");
         assert_eq!(file.log(), ["sync", "sync"], "plain written space has no completion work");
     }
+}
+
+/// A file whose end moves with its writes, up to 64 KiB.
+#[derive(Debug)]
+struct Log {
+    device: Device,
+    size: AtomicU64,
+}
+
+impl File for Log {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    fn max_bytes(&self) -> Option<u64> {
+        Some(65536)
+    }
+
+    fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
+        assert!(pos + len <= 65536, "nobody asks for what cannot be");
+        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: 0 })
+    }
+
+    fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
+        self.size.fetch_max(done.pos + done.len, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_file_that_grows_is_extended_by_writes_and_ends_for_readers_where_it_ends() {
+    let file = Arc::new(Log { device: Puppet::new().device(), size: AtomicU64::new(8192) });
+    let mut ring = ring();
+    let fd = ring.attach_file(file.clone()).unwrap();
+    let io = |op, pos, len| rw(op, fd, pos, 1 << 24, len, 1);
+    let table = [
+        (io(opcode::READ, 8192, 4096), 0, 8192),
+        (io(opcode::WRITE, 4096, 4096), 4096, 8192),
+        (io(opcode::WRITE, 4096, 8192), 8192, 12288),
+        (io(opcode::READ, 8192, 8192), 4096, 12288),
+        (io(opcode::WRITE, 40960, 4096), 4096, 45056),
+        (io(opcode::WRITE, 61440, 8192), 4096, 65536),
+        (io(opcode::WRITE, 65536, 4096), -27, 65536),
+        (io(opcode::WRITE, 1 << 40, 4096), -27, 65536),
+        (Sqe { op_flags: RWF_APPEND, ..io(opcode::WRITE, 0, 4096) }, -95, 65536),
+        (io(opcode::READ, 65536, 4096), 0, 65536),
+    ];
+    for (sqe, res, size) in table {
+        assert_eq!(run(&mut ring, &[sqe]), [(1, res)], "{sqe:?}");
+        assert_eq!(file.size_bytes(), size, "{sqe:?}");
+    }
+    // All of a batch, the farthest first.
+    file.size.store(0, Ordering::Relaxed);
+    let batch: Vec<Sqe> = (0..8).map(|n| rw(opcode::WRITE, fd, (7 - n) * 4096, 1 << 24, 4096, n)).collect();
+    assert!(run(&mut ring, &batch).iter().all(|done| done.1 == 4096));
+    assert_eq!(file.size_bytes(), 32768);
 }
 
 /// Written space whose writes complete where the file says.

@@ -34,6 +34,11 @@ fn run(ring: &mut Ring, count: u32) {
 #[test]
 fn the_age_of_a_stamp_is_what_the_clock_is_read_for() {
     let reads = |builder: RingBuilder| batches(builder, 100).1.reads();
+    let looks =
+        |builder: RingBuilder| batches(builder, 100).1.looks() - batches(Ring::builder().stats(false), 100).1.looks();
+    assert_eq!(looks(Ring::builder()), 100, "how old it is, at the 16th of 32");
+    assert_eq!(looks(Ring::builder().stamp_age(Duration::MAX)), 0, "however old");
+    assert_eq!(looks(Ring::builder().stamp_age(Duration::ZERO)), 0, "there is none");
     assert_eq!(reads(Ring::builder()), 200, "one for a batch, and one for its completions");
     assert_eq!(reads(Ring::builder().stamp_age(Duration::MAX)), 200);
     assert_eq!(reads(Ring::builder().stamp_age(Duration::ZERO)), 3300, "one for each request");

@@ -101,7 +101,7 @@ fn run(args: &Args, name: &str, place: &dyn Fn(u64) -> u64) -> Result<String> {
     let info = info.ok_or("no round")?;
     Ok(format!(
         "| {} extents, {name} | {:.0?} | {:.0?} | {:.1?} | {} MiB | {} MiB |",
-        info.extents,
+        info.entries,
         median(closed),
         median(dropped),
         median(snapshots),

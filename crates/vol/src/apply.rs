@@ -22,43 +22,7 @@ impl State {
         match record {
             Record::Set { volume, unit, phys, written } => self.apply_set(*volume, *unit, *phys, written),
             Record::Run { volume, unit, count, phys } => self.apply_run(*volume, *unit, *count, *phys),
-            Record::Create { volume, grows, size, max_size, created, name } => {
-                let entry = VolumeEntry {
-                    id: *volume,
-                    snapshot: false,
-                    grows: *grows,
-                    size: *size,
-                    max_size: *max_size,
-                    created: *created,
-                    origin: 0,
-                    family: *volume,
-                    root: PageRef::NONE,
-                    root_level: 0,
-                    name: name.clone(),
-                };
-                self.insert(&entry)
-            }
-            Record::Copy { volume, source, snapshot, grows, size, max_size, created, name } => {
-                let Some(from) = self.table.get(*source) else { return Ok(()) };
-                let entry = VolumeEntry {
-                    id: *volume,
-                    snapshot: *snapshot,
-                    grows: *grows,
-                    size: *size,
-                    max_size: *max_size,
-                    created: *created,
-                    origin: *source,
-                    family: from.family,
-                    root: PageRef::NONE,
-                    root_level: 0,
-                    name: name.clone(),
-                };
-                if self.table.get(*volume).is_some() {
-                    return Ok(());
-                }
-                self.insert(&entry)?;
-                self.share(*source, *volume)
-            }
+            Record::Create { .. } | Record::Copy { .. } => self.apply_new(record),
             Record::Rename { volume, name } => match self.table.get(*volume) {
                 Some(vol) if vol.name != *name => {
                     self.table.rename(*volume, name).then_some(()).ok_or(Status::Conflict)
@@ -94,10 +58,44 @@ impl State {
         }
     }
 
-    fn insert(&mut self, entry: &VolumeEntry) -> Result<(), Status> {
-        if self.table.get(entry.id).is_some() {
+    /// `Create` and `Copy`.
+    fn apply_new(&mut self, record: &Record) -> Result<(), Status> {
+        let (volume, grows, size, max_size, created, name) = match record {
+            Record::Create { volume, grows, size, max_size, created, name }
+            | Record::Copy { volume, grows, size, max_size, created, name, .. } => {
+                (*volume, *grows, *size, *max_size, *created, name)
+            }
+            _ => return Ok(()),
+        };
+        let (source, snapshot) = match *record {
+            Record::Copy { source, snapshot, .. } => (source, snapshot),
+            _ => (0, false),
+        };
+        let family = match self.table.get(source) {
+            Some(from) => from.family,
+            None if source == 0 => volume,
+            None => return Ok(()),
+        };
+        if self.table.get(volume).is_some() {
             return Ok(());
         }
+        self.insert(&VolumeEntry {
+            id: volume,
+            snapshot,
+            grows,
+            size,
+            max_size,
+            created,
+            origin: source,
+            family,
+            root: PageRef::NONE,
+            root_level: 0,
+            name: name.clone(),
+        })?;
+        if source == 0 { Ok(()) } else { self.share(source, volume) }
+    }
+
+    fn insert(&mut self, entry: &VolumeEntry) -> Result<(), Status> {
         let vol = Vol { dirty: true, ..Vol::from_entry(entry) };
         self.table.insert(vol).then_some(()).ok_or(Status::Conflict)
     }
@@ -192,14 +190,25 @@ impl State {
     }
 
     fn apply_rollback(&mut self, volume: u32, source: u32) -> Result<(), Status> {
-        let (Some(vol), Some(from)) = (self.table.get(volume), self.table.get(source)) else { return Ok(()) };
-        let (core, size, max_size, slots) = (Arc::clone(&vol.core), from.core.size(), from.core.max_size(), vol.slots);
-        for slot in 0..slots {
-            self.tree.drop_slot(&core.top, slot as u32);
+        if self.table.get(volume).is_none() || self.table.get(source).is_none() {
+            return Ok(());
         }
-        core.set_max_size(max_size);
-        core.set_size(size);
-        self.share(source, volume)
+        let old = self.exchange(volume, source)?;
+        old.into_iter().for_each(|id| self.tree.put_index(id));
+        Ok(())
+    }
+
+    /// Gives a volume the map and the size of another. The index nodes that it had are to be put, each at its time.
+    pub(crate) fn exchange(&mut self, volume: u32, source: u32) -> Result<Vec<u32>, Status> {
+        let (vol, from) = (self.vol(volume)?, self.vol(source)?);
+        let (core, had) = (Arc::clone(&vol.core), vol.slots);
+        let (from, has) = (Arc::clone(&from.core), from.slots);
+        let old = self.tree.exchange(&from.top, &core.top, (has, had))?;
+        core.set_max_size(from.max_size());
+        core.set_size(from.size());
+        let vol = self.table.get_mut(volume).ok_or(Status::Offline)?;
+        (vol.slots, vol.dirty) = (has, true);
+        Ok(old)
     }
 
     /// Makes holes of whole units.

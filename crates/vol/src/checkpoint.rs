@@ -6,8 +6,9 @@
 //! - I1: pages of the newest durable checkpoint are not written to; they are free only when a later one is durable.
 //! - I2: the superblock is written after a flush of all that it refers to, the data of volumes included.
 //! - I3: records of journal blocks before `replay_seq` are in the checkpoint.
-//! - I4: a checkpoint that fails midway leaves the pool as it is on the device, and nothing more is made durable:
-//!   whether the superblock arrived is not known.
+//! - I4: a checkpoint that fails midway leaves the pool as it is on the device. Whether its superblock arrived is not
+//!   known, so nothing else is written before it is whole: the next commit begins with writing it again, the same
+//!   blocks to the same places. What it replaces stays untouched until then.
 //! - I5: when it is done, both superblocks say it, so that either may rot: the second is the next generation with the
 //!   same content. An older superblock stands for a newer one only while that is being written.
 //!
@@ -33,14 +34,16 @@ use crate::superblock::{Geometry, Superblock};
 const RUN_BYTES: usize = 1 << 20;
 
 /// Pages on their way to the device.
+#[derive(Debug)]
 struct Draft {
     addresses: Vec<u64>,
     used: usize,
     memory: Buf,
 }
 
-/// What a checkpoint does when it is durable.
-struct Plan {
+/// A checkpoint that is to be written, and what it does when it is durable.
+#[derive(Debug)]
+pub(crate) struct Plan {
     draft: Draft,
     sb: Superblock,
     replaced: Vec<u64>,
@@ -87,7 +90,11 @@ impl Sink for Draft {
 
 impl PoolInner {
     /// Writes a checkpoint. Under the leadership of a commit, or when nobody else has the pool.
-    pub(crate) fn write_checkpoint(&self, mut state: MutexGuard<'_, State>, clean: bool) -> Result<(), Status> {
+    pub(crate) fn write_checkpoint<'a>(&'a self, mut state: MutexGuard<'a, State>, clean: bool) -> Result<(), Status> {
+        while state.cut_a_part()? {
+            drop(state);
+            state = self.lock();
+        }
         if state.failed {
             return Err(Status::IoErr);
         }
@@ -96,10 +103,16 @@ impl PoolInner {
         }
         let plan = state.plan(&self.geometry, clean)?;
         drop(state);
+        self.carry_out(plan)
+    }
+
+    /// Writes a checkpoint that was planned; if that fails it is kept for the next commit (I4). Under the leadership of
+    /// a commit.
+    pub(crate) fn carry_out(&self, plan: Plan) -> Result<(), Status> {
         let written = self.write_plan(&plan);
         let mut state = self.lock();
         if let Err(status) = written {
-            state.failed = true;
+            state.unwritten = Some(plan);
             return Err(status);
         }
         let State { tree, .. } = &mut *state;
@@ -113,7 +126,7 @@ impl PoolInner {
             ..plan.sb.twin()
         };
         state.durable_seq = state.durable_seq.max(state.sb.replay_seq);
-        state.failed = clean;
+        state.failed = plan.sb.clean;
         self.committed(&mut state, plan.taken);
         self.survey_space(&mut state);
         self.wake();
@@ -145,7 +158,6 @@ impl State {
 
     /// Serialises everything that changed. Everything that can fail comes first.
     fn plan(&mut self, geometry: &Geometry, clean: bool) -> Result<Plan, Status> {
-        self.finish_cuts()?;
         let wanted = self.pages_wanted();
         let memory = Buf::zeroed(wanted as usize * BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
         let addresses = self.tree.pages.take(wanted, &mut self.tree.units).ok_or(Status::NoSpc)?;
@@ -178,13 +190,16 @@ impl State {
         Ok(Plan { draft, sb, replaced: self.tree.pages.take_given_up(), taken })
     }
 
-    /// No page may have what lies beyond the end of its volume: it would come back when the volume grows.
-    fn finish_cuts(&mut self) -> Result<(), Status> {
+    /// No page may have what lies beyond the end of its volume: it would come back when the volume grows. Cuts a part
+    /// off; false when nothing is left there.
+    fn cut_a_part(&mut self) -> Result<bool, Status> {
         let cut: Vec<_> = self.table.iter().filter(|vol| vol.cutting).map(|vol| vol.core.clone()).collect();
         for core in cut {
-            while self.cut_some(&core, core.size())? {}
+            if self.cut_some(&core, core.size())? {
+                return Ok(true);
+            }
         }
-        Ok(())
+        Ok(false)
     }
 
     fn draft_maps(&mut self, geometry: &Geometry, place: &Place, draft: &mut Draft) {
@@ -304,3 +319,6 @@ fn draft_leaf(
     let Some((address, block)) = draft.next() else { return PageRef::NONE };
     leaf::encode(block, geometry, &Place { address, ..*place }, &entries, &written)
 }
+
+#[cfg(test)]
+mod tests;

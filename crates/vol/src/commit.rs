@@ -84,6 +84,7 @@ impl PoolInner {
         }
         drop(progress);
         commits.ended.notify_all();
+        self.let_go();
         self.wake();
         result
     }
@@ -119,6 +120,14 @@ impl PoolInner {
         }
         if self.read_only {
             return Ok(());
+        }
+        if let Some(plan) = state.unwritten.take() {
+            drop(state);
+            self.carry_out(plan)?;
+            state = self.lock();
+            if state.failed {
+                return Ok(());
+            }
         }
         let used = state.next_seq - state.sb.replay_seq;
         let due = used * 2 > u64::from(state.sb.journal_blocks) || state.tree.dirty_nodes() > state.dirty_soft;
@@ -197,11 +206,8 @@ impl PoolInner {
             }
         }
         let mut freed = taken.freed;
-        while freed.has_shared() {
-            freed = state.tree.unshare(freed);
-        }
+        state.unsharing.append(freed.split_shared());
         state.limbo.committed(freed);
-        self.advance_limbo(state);
         if state.is_clean() {
             // Relaxed: under the lock, as where it is set.
             self.unsynced.store(false, Ordering::Relaxed);

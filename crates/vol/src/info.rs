@@ -72,8 +72,8 @@ pub struct PoolInfo {
     pub members: Vec<MemberInfo>,
     /// Volumes and snapshots.
     pub volumes: u32,
-    /// Entries of all maps that have space; what snapshots share counts once.
-    pub extents: u64,
+    /// Entries of all maps that have space, one for each unit of a volume; leaves that snapshots share count once.
+    pub entries: u64,
     /// Memory that the maps take.
     pub memory_bytes: u64,
     /// Superblock generation.

@@ -9,6 +9,7 @@
 //! - I1: nothing leaves before a commit that began after it was freed is durable, and a grace that began after it was
 //!   freed is over.
 //! - I2: two batches at most wait, whatever the number of commits: the later one gathers.
+//! - I3: what leaves, leaves in parts: nobody holds the pool's lock in proportion to what was freed.
 //!
 //! Called by commits, allocations that find nothing free, and reports, under the pool's lock.
 
@@ -63,6 +64,38 @@ impl Freed {
         self.shared_leaves.append(&mut other.shared_leaves);
     }
 
+    /// Takes a part out: so many units and nodes at most, none of those with other owners.
+    fn take_some(&mut self, most: u64) -> Freed {
+        let mut part = Freed::default();
+        let mut left = most;
+        while left > 0
+            && let Some((first, count)) = self.units.pop()
+        {
+            let now = count.min(left);
+            part.units.push((first, now));
+            if now < count {
+                self.units.push((first + now, count - now));
+            }
+            left -= now;
+        }
+        for (from, to) in [(&mut self.index, &mut part.index), (&mut self.leaves, &mut part.leaves)] {
+            let keep = from.len().saturating_sub(left as usize);
+            left -= (from.len() - keep) as u64;
+            to.append(&mut from.split_off(keep));
+        }
+        part
+    }
+
+    /// Takes out what has other owners.
+    pub(crate) fn split_shared(&mut self) -> Freed {
+        Freed {
+            shared_units: std::mem::take(&mut self.shared_units),
+            shared_index: std::mem::take(&mut self.shared_index),
+            shared_leaves: std::mem::take(&mut self.shared_leaves),
+            ..Freed::default()
+        }
+    }
+
     /// The units, one by one.
     pub(crate) fn units(&self) -> impl Iterator<Item = u64> + '_ {
         self.units.iter().flat_map(|&(first, count)| first..first + count)
@@ -74,6 +107,8 @@ impl Freed {
 pub(crate) struct Limbo {
     waiting: Option<(Ticket, Freed)>,
     next: Freed,
+    /// The grace is over: it goes part by part.
+    over: Freed,
 }
 
 impl Limbo {
@@ -84,18 +119,20 @@ impl Limbo {
 
     /// Whether anything waits here.
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_none() && self.next.is_empty()
+        self.waiting.is_none() && self.next.is_empty() && self.over.is_empty()
     }
 
-    /// What may be used again now. Call until it gives nothing.
-    pub(crate) fn advance(&mut self, grace: &Grace) -> Option<Freed> {
+    /// A part of what may be used again now: so many units and nodes at most. Call until it gives nothing.
+    pub(crate) fn advance(&mut self, grace: &Grace, most: u64) -> Option<Freed> {
         if self.waiting.is_none() && !self.next.is_empty() {
             self.waiting = Some((grace.start(), std::mem::take(&mut self.next)));
         }
-        let (ticket, _) = self.waiting.as_ref()?;
-        if !grace.is_over(*ticket) {
-            return None;
+        if self.over.is_empty() && self.waiting.as_ref().is_some_and(|(ticket, _)| grace.is_over(*ticket)) {
+            self.over = self.waiting.take().map(|(_, freed)| freed).unwrap_or_default();
         }
-        self.waiting.take().map(|(_, freed)| freed)
+        Some(self.over.take_some(most)).filter(|part| !part.is_empty())
     }
 }
+
+#[cfg(test)]
+mod tests;

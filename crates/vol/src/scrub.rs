@@ -159,11 +159,11 @@ impl Run<'_> {
     /// The superblock as it is, and whether what is on the device can be told from it.
     fn superblock(&self) -> Result<Superblock, Stop> {
         let state = self.pool.lock();
-        if state.failed && !state.closing {
+        if state.unwritten.is_some() {
             return Err(Stop::Failed(PoolError::Io {
                 what: "scrubbing: the last checkpoint could not be written, so what the device has is not known".into(),
                 status: Status::IoErr,
-                fix: "Open the pool again".into(),
+                fix: "See to the device and sync the pool, which writes it again; then scrub".into(),
             }));
         }
         Ok(state.sb.clone())

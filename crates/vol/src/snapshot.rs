@@ -9,6 +9,8 @@
 //! - S1: what was completed before the call is in the copy; what is submitted after it returned is not.
 //! - S2: the records of all changes of the source come before the record of the copy.
 //! - S3: the cost of a copy is the slots of its source's top, whatever is in it.
+//! - S4: what a volume had goes with the lock let go after each slot of its map, whatever takes it: delete, rollback,
+//!   resize; and so do the parts of it that commits find free ([`PoolInner::let_go`]).
 //!
 //! Called by [`Pool`](crate::Pool).
 
@@ -135,8 +137,7 @@ impl PoolInner {
             });
         }
         self.check_metadata(&state)?;
-        let record = Record::Rollback { volume: vol.id, source: from.id };
-        let id = vol.id;
+        let (id, source) = (vol.id, from.id);
         let state = self.settle(state, id, Some(id));
         drop(state);
         let quiet = self.grace.wait(self.grace.start(), SETTLE_TIMEOUT);
@@ -149,10 +150,16 @@ impl PoolInner {
                 fix: "End the I/O to it, and try again".into(),
             });
         }
-        let applied = self.apply_and_record(&mut state, record, name);
+        let exchanged = state.exchange(id, source);
+        if exchanged.is_ok() {
+            self.record(&mut state, Record::Rollback { volume: id, source });
+        }
         self.settled(&mut state, id);
         drop(state);
-        applied?;
+        // What it had goes slot by slot, with writers of the new map in between.
+        for old in exchanged.map_err(|status| failed("rolling back", name, status))? {
+            self.lock().tree.put_index(old);
+        }
         self.durable("rolling back", name)
     }
 
@@ -364,3 +371,6 @@ pub(crate) fn failed(what: &str, name: &str, status: Status) -> PoolError {
         },
     }
 }
+
+#[cfg(test)]
+mod tests;

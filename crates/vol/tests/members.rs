@@ -239,6 +239,26 @@ fn what_cannot_be_a_member_is_refused() {
 }
 
 #[test]
+fn a_device_that_fails_leaves_the_pool_as_it_was() {
+    let a = ram(16);
+    format(&a, UNIT);
+    let pool = open(&a);
+    let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));
+    for ops in ["read", "write"] {
+        let bad = Device::open(&format!("fault:error=1,ops={ops},over=ram:size=16M")).expect("opens");
+        let error = pool.add_member(&bad, &AddOptions::default()).expect_err("it fails");
+        assert!(matches!(error, PoolError::Io { .. }), "{ops}: {error}");
+        assert!(error.to_string().contains("Check the device"), "{ops}: {error}");
+    }
+    assert_eq!((pool.info().size_bytes, pool.grow().expect("there is nothing to take in")), (16 << 20, 16 << 20));
+    write_units(&user, 0..50);
+    user.sync().expect("syncs");
+    pool.add_member(&ram(16), &AddOptions::default()).expect("another is good");
+    assert_eq!(pool.info().size_bytes, 32 << 20);
+    verify_units(&user, 0..50);
+}
+
+#[test]
 fn a_last_member_that_grew_and_first_ones_of_any_size() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str, bytes: u64| {

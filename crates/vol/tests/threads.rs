@@ -119,7 +119,7 @@ fn volumes_never_see_each_other() {
         }
         pool.sync().expect("syncs");
         let info = pool.info();
-        assert_eq!((info.data_bytes, info.pending_bytes, info.extents), (0, 0, 0), "all came back");
+        assert_eq!((info.data_bytes, info.pending_bytes, info.entries), (0, 0, 0), "all came back");
     }
 }
 

@@ -51,7 +51,7 @@ impl Device {
         if let Some(last) = legs.last_mut() {
             last.sectors = from - last.start;
         }
-        let sectors = other.size_bytes() / block * block >> SECTOR_SHIFT;
+        let sectors = (other.size_bytes() / block * block) >> SECTOR_SHIFT;
         let end = |leg: &Leg| if other.is_whole() { sectors } else { (leg.start + leg.sectors).min(sectors) };
         let more = other.legs().iter().filter(|leg| leg.start < sectors);
         legs.extend(more.map(|leg| Leg { start: from + leg.start, sectors: end(leg) - leg.start, ..leg.clone() }));

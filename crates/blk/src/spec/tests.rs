@@ -101,3 +101,33 @@ fn nesting_is_bounded() {
     assert!(error(&deep).contains("nested more than 8 deep"));
     assert!(params("fault:").over().unwrap_err().to_string().contains("over=ram:size=1G"));
 }
+
+#[test]
+fn a_path_in_quotes_may_hold_what_else_ends_it() {
+    let mut one = params("file:\"a,b+c=d.img\",size=1M");
+    assert_eq!((one.path().as_deref(), one.text("size").as_deref()), (Some("a,b+c=d.img"), Some("1M")));
+    assert_eq!(params("file:\"/x,y\"").path().as_deref(), Some("/x,y"));
+    assert_eq!(split("file:\"a+b\",size=1M+ram:size=2M+c"), ["file:\"a+b\",size=1M", "ram:size=2M", "c"]);
+    for path in ["plain.img", "/dev/sda", "a=b"] {
+        assert_eq!(quoted(path), path);
+    }
+    assert_eq!(quoted("a,b"), "\"a,b\"");
+    for bad in ["file:\"a,b", "file:\"a\"b,size=1M", "linear:over=file:\"a"] {
+        assert!(error_of(bad).contains("file:\"a,b.img\""), "{}", error_of(bad));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let paths = ["a,b.img", "c+d.img"].map(|name| quoted(&dir.path().join(name).display().to_string()));
+    let spec = format!("linear:over=file:{},size=1M+fault:seed=1,over=file:{},size=2M", paths[0], paths[1]);
+    match open(&spec) {
+        Ok(device) => {
+            assert_eq!(device.size_bytes(), 3 << 20);
+            assert!(dir.path().join("a,b.img").exists() && dir.path().join("c+d.img").exists());
+        }
+        // Where the host's kernel gives no rings: the spec is understood all the same.
+        Err(error) => assert!(!matches!(error, DeviceError::Spec { .. }), "{error}"),
+    }
+}
+
+fn error_of(spec: &str) -> String {
+    open(spec).expect_err(spec).to_string()
+}

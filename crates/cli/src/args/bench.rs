@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use sheave::RingBuilder;
 use sheave_load::{EngineOpts, Rw};
 
 use super::value;
@@ -25,6 +26,8 @@ Examples:
   sheave bench null:size=1T --bs 512 --depth 128 --batch 32 --poll --compare kernel
         what an I/O costs in Sheave, and what a NOP costs in the kernel's io_uring, on one core
   sheave bench file:/dev/nvme0n1 --rw randread --depth 32 --threads 4 --runtime 30s --json
+  sheave bench null:size=1T --bs 512 --depth 128 --batch 32 --poll --bio-cache 0
+        the same without the ring's cache of bios; --stamp-age 0: with a clock read for each I/O
   sheave bench ram:size=1G --bs 512 --depth 128 --compare memcpy
   sheave bench vol:null:size=1T --range 1G --fill --rw randwrite --depth 128 --batch 32 --poll --compare raw
         what a thin volume adds to an I/O
@@ -103,6 +106,15 @@ pub struct BenchArgs {
         help_heading = "Ring"
     )]
     pub stats: Switch,
+
+    /// Bios that the ring keeps for the next I/O; 0 shows what an I/O costs without the cache [default: all it has].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=65536), help_heading = "Ring")]
+    pub bio_cache: Option<u32>,
+
+    /// How old the time stamp may be that I/Os of a batch share in statistics: a time, 0 (each reads the clock) or
+    /// unbounded [default: 50us].
+    #[arg(long, value_name = "TIME", value_parser = value::stamp_age, help_heading = "Ring")]
+    pub stamp_age: Option<Duration>,
 
     /// CPUs to place the threads on, in order, such as 1 or 0-3 [default: those of the process, the last first].
     #[arg(long, value_name = "LIST", value_parser = value::cpu_list, help_heading = "Ring")]
@@ -183,6 +195,20 @@ impl BenchArgs {
             dsync: self.dsync,
             ioprio: 0,
         }
+    }
+}
+
+impl BenchArgs {
+    /// The ring of a thread; `pieces` is in how many an I/O may lie.
+    pub fn ring(&self, pieces: u32) -> RingBuilder {
+        let mut ring = self.engine().ring(pieces);
+        if let Some(bios) = self.bio_cache {
+            ring = ring.bio_cache(bios);
+        }
+        if let Some(age) = self.stamp_age {
+            ring = ring.stamp_age(age);
+        }
+        ring
     }
 }
 

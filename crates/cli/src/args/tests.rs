@@ -30,6 +30,14 @@ fn durations() {
 }
 
 #[test]
+fn ages_of_stamps() {
+    assert_eq!(value::stamp_age("20us"), Ok(Duration::from_micros(20)));
+    assert_eq!(value::stamp_age("0"), Ok(Duration::ZERO));
+    assert_eq!(value::stamp_age("unbounded"), Ok(Duration::MAX));
+    assert!(value::stamp_age("old").is_err());
+}
+
+#[test]
 fn counts() {
     assert_eq!(value::count("50k"), Ok(50_000));
     assert_eq!(value::count("1.5M"), Ok(1_500_000));

@@ -137,6 +137,15 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(parsed)
 }
 
+/// The age of a stamp: a time, `0` or `unbounded`.
+pub fn stamp_age(text: &str) -> Result<Duration, String> {
+    match text {
+        "0" => Ok(Duration::ZERO),
+        "unbounded" => Ok(Duration::MAX),
+        _ => duration(text),
+    }
+}
+
 /// A count: `1000`, `50k`, `1.5M` (powers of 1000).
 pub fn count(text: &str) -> Result<u64, String> {
     const HINT: &str = "expected a count such as 1000, 50k or 1.5M";

@@ -199,7 +199,7 @@ impl Theirs {
     /// The device without the volume, written once, as the volume is.
     fn raw(arena: &Arena<'_>, raw: &RawPeer) -> Result<Self, Failure> {
         let args = &arena.plan.args;
-        let engine = SheaveEngine::new(|ring| ring.attach(&raw.device), 1, &args.engine())?;
+        let engine = SheaveEngine::built(args.ring(1), |ring| ring.attach(&raw.device), &args.engine())?;
         let mut looper = Looper::new(engine, args.depth, arena.plan.batch, 0, std::sync::Arc::new(Lane::default()));
         let stop = std::sync::Arc::default();
         let base = arena.part.base + raw.base;

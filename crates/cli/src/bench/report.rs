@@ -3,6 +3,7 @@
 //! The names of the JSON fields are an interface: scripts and the tests of this repository read them.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -37,6 +38,12 @@ pub struct Report {
     pub fixed_buffers: bool,
     /// Whether the ring kept statistics.
     pub stats: bool,
+    /// The bound of the ring's cache of bios, if one was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bio_cache: Option<u32>,
+    /// How old a shared stamp may be, if that was given: a time, or `unbounded`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stamp_age: Option<String>,
     /// Seed of the pattern.
     pub seed: u64,
     /// I/Os done.
@@ -128,6 +135,11 @@ impl Report {
             poll: args.poll.is_on(),
             fixed_buffers: args.fixed_buffers.is_on(),
             stats: args.stats.is_on(),
+            bio_cache: args.bio_cache,
+            stamp_age: args.stamp_age.map(|age| match age {
+                Duration::MAX => "unbounded".into(),
+                _ => format!("{age:?}"),
+            }),
             seed: args.seed,
             ios: counts.ios,
             reads: counts.ios.saturating_sub(counts.writes),
@@ -215,7 +227,7 @@ impl Report {
 
     fn work(&self) -> String {
         let switch = |on: bool, yes: &'static str, no: &'static str| if on { yes } else { no };
-        format!(
+        let mut work = format!(
             "{} of {}, depth {}, batch {}, {} thread{}, {}, {}, statistics {}",
             self.rw,
             fmt_bytes(u64::from(self.bs)),
@@ -226,7 +238,15 @@ impl Report {
             switch(self.poll, "polled", "not polled"),
             switch(self.fixed_buffers, "fixed buffers", "plain buffers"),
             switch(self.stats, "on", "off"),
-        )
+        );
+        // Writing to a String does not fail.
+        if let Some(bios) = self.bio_cache {
+            let _ = write!(work, ", bio cache {bios}");
+        }
+        if let Some(age) = &self.stamp_age {
+            let _ = write!(work, ", stamp age {age}");
+        }
+        work
     }
 }
 

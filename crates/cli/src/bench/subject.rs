@@ -261,7 +261,7 @@ impl RawPeer {
             Some((path, options)) if std::path::Path::new(&path).is_file() => {
                 let raw = format!("{path}.raw-{}", std::process::id());
                 let size = range.next_multiple_of(4096);
-                (format!("file:{raw},size={size}{options}"), 0, Some(PathBuf::from(raw)))
+                (format!("file:{},size={size}{options}", sheave::blk::spec::quoted(&raw)), 0, Some(PathBuf::from(raw)))
             }
             _ => {
                 return Err(Failure::usage(format!(

@@ -54,8 +54,8 @@ pub struct PoolJson {
     pub checksum: &'static str,
     /// Volumes and snapshots.
     pub volumes: u32,
-    /// Runs of space with one state.
-    pub extents: u64,
+    /// Units of volumes that have space; leaves of maps that snapshots share count once.
+    pub entries: u64,
     /// Memory that its maps take while it is open.
     pub memory_bytes: u64,
     /// Number of the newest checkpoint.
@@ -104,7 +104,7 @@ impl PoolJson {
                 Checksum::Crc32c => "crc32c",
             },
             volumes: info.volumes,
-            extents: info.extents,
+            entries: info.entries,
             memory_bytes: info.memory_bytes,
             generation: info.generation,
             recovered: info.recovered,
@@ -149,7 +149,7 @@ fn table(pool: &PoolJson, volumes: &[VolumeInfo], space: &str) -> String {
         ),
         ("free", format!("{} ({} %)", fmt_bytes(pool.free_bytes), percent(pool.free_bytes, pool.size_bytes))),
         ("space", space.to_owned()),
-        ("extents", format!("{}, {} of memory", fmt_count(pool.extents), fmt_bytes(pool.memory_bytes))),
+        ("entries", format!("{}, {} of memory", fmt_count(pool.entries), fmt_bytes(pool.memory_bytes))),
         ("journal", fmt_bytes(pool.journal_bytes)),
         ("checksums", pool.checksum.to_owned()),
         ("checkpoint", pool.generation.to_string()),

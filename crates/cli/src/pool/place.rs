@@ -8,6 +8,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use sheave::Device;
+use sheave::blk::spec;
 use sheave::vol::{OpenOptions, Pool, PoolError, WhenFull};
 
 use crate::args::value;
@@ -87,7 +88,7 @@ fn members_of(text: &str) -> Result<Vec<Member>, String> {
     if is_spec(text) && text.contains("over=") {
         return Ok(vec![Member::Spec(text.into())]);
     }
-    text.split('+').map(member).collect()
+    spec::split(text).into_iter().map(member).collect()
 }
 
 fn is_spec(text: &str) -> bool {
@@ -101,8 +102,13 @@ fn member(text: &str) -> Result<Member, String> {
     if is_spec(text) && !Path::new(text).exists() {
         return Ok(Member::Spec(text.into()));
     }
-    if text.contains(',') {
-        return Err(format!("a path with a comma cannot be a member of a pool: '{text}'; use a symbolic link to it"));
+    if text.contains('"') && text.contains([',', '+']) {
+        return Err(format!(
+            "a path with a quote and a comma or plus cannot be told in a spec: '{text}'; use a link to it"
+        ));
+    }
+    if text.contains(',') && !Path::new(text).exists() {
+        return Err(format!("'{text}' has a comma and is no file; for a device spec write file:PATH,key=value"));
     }
     Ok(Member::Path(text.into()))
 }
@@ -119,8 +125,8 @@ impl Member {
         match self {
             Self::Spec(spec) => spec.clone(),
             // So that a '=' in a path is no parameter.
-            Self::Path(path) if path.starts_with(['/', '.']) => format!("file:{path}{options}"),
-            Self::Path(path) => format!("file:./{path}{options}"),
+            Self::Path(path) if path.starts_with(['/', '.']) => format!("file:{}{options}", spec::quoted(path)),
+            Self::Path(path) => format!("file:{}{options}", spec::quoted(&format!("./{path}"))),
         }
     }
 }
@@ -153,7 +159,10 @@ impl PoolPlace {
             _ => return None,
         };
         let rest = spec.strip_prefix("file:")?;
-        let (path, options) = rest.split_once(',').unwrap_or((rest, ""));
+        let (path, options) = match spec::take_quoted(rest)? {
+            (Some(path), options) => (path, options),
+            (None, rest) => rest.split_once(',').unwrap_or((rest, "")),
+        };
         let options: String = options
             .split(',')
             .filter(|key| !key.is_empty() && !key.starts_with("size="))

@@ -1,8 +1,8 @@
 //! Files with mappings: the loop from a range to bios.
 //!
 //! Owns the two passes of an I/O that is not [plain](super::run): all mappings first, so that the plan and FUA are
-//! decided before the first bio (I1 of the plan), then a bio for each mapping that has data. Nothing is allocated once
-//! the [`Scratch`] has grown.
+//! decided before the first bio (I1 of the plan), then a bio for each run of mappings that have data and follow each
+//! other on the device. Nothing is allocated once the [`Scratch`] has grown.
 //!
 //! Invariants:
 //! - I1: a file is not believed: a mapping that is not where it was asked for, is empty, gives a writer no room, or
@@ -136,7 +136,8 @@ fn is_sound(mapping: &Mapping, at: u64, intent: Intent, device_bytes: u64, block
     mapping.offset == at && mapping.len != 0 && has_room && in_blocks && (on_device || !has_data)
 }
 
-/// Second pass over several mappings, or over holes.
+/// Second pass over several mappings, or over holes. Neighbours on the device share a bio: an I/O over very many units
+/// that lie in one piece does not run out of bios, and so does not end short.
 fn submit_several(
     io: &mut IoCtx,
     file: &OpenFile,
@@ -149,16 +150,27 @@ fn submit_several(
     let Scratch { pieces, front, .. } = scratch;
     let mut memory = Memory { head: None, rest: vecs };
     let (mut done, mut used) = (0, 0);
-    for mapping in pieces.as_slice() {
-        let bytes = mapping.len as u32;
-        memory.take_front(bytes as usize, front);
-        if !kiocb.is_write() && mapping.kind != MappingKind::Mapped {
+    let has_bio = |kiocb: &Kiocb, mapping: &Mapping| kiocb.is_write() || mapping.kind == MappingKind::Mapped;
+    while let [first, rest @ ..] = &pieces.as_slice()[used..] {
+        let mut count = 1;
+        let mut bytes = first.len as u32;
+        if !has_bio(kiocb, first) {
+            memory.take_front(bytes as usize, front);
             zero(front);
         } else {
-            let spec = bio_spec(file.bdev, kiocb.flags, owner, mapping.addr, bytes, fua);
-            begin(file, kiocb, mapping);
+            for next in rest {
+                if next.addr != first.addr + u64::from(bytes) || !has_bio(kiocb, next) {
+                    break;
+                }
+                bytes += next.len as u32;
+                count += 1;
+            }
+            memory.take_front(bytes as usize, front);
+            let joined = &pieces.as_slice()[used..used + count];
+            let spec = bio_spec(file.bdev, kiocb.flags, owner, first.addr, bytes, fua);
+            joined.iter().for_each(|mapping| begin(file, kiocb, mapping));
             if kiocb.refs == u16::MAX || !io.submit(&spec, front, NO_FIXED_BUF) {
-                abort(file, kiocb, mapping);
+                joined.iter().for_each(|mapping| abort(file, kiocb, mapping));
                 if kiocb.refs == 1 {
                     return Issued::Again;
                 }
@@ -169,7 +181,7 @@ fn submit_several(
             kiocb.refs += 1;
         }
         done += bytes;
-        used += 1;
+        used += count;
     }
     pieces.truncate(used);
     if kiocb.refs > 1 {

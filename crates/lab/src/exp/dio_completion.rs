@@ -149,7 +149,7 @@ impl Experiment for DioCompletion {
             subject: "[PATCHSET 0/5] Improve async iomap DIO performance",
             author: "Jens Axboe",
             date: "2023-07-11",
-            message_id: "not in the archive's copy",
+            message_id: "", // The stored copy of the thread hides it.
             command: "fio --name=polled-dio-write --filename=/data1/file --time_based=1 --runtime=10 --bs=4096 \
                       --rw=randwrite --norandommap --buffered=0 --cpus_allowed=4 --ioengine=io_uring \
                       --iodepth=$depth --hipri=1",

@@ -1,8 +1,8 @@
 //! A device that works on its own: another thread ends each request, a fixed time after it came.
 //!
-//! What `null:complete=thread` is, but for two things: where there is a CPU for it, the thread never sleeps, as
-//! hardware does not, so that handing a request over wakes nobody; and somebody may be told of each end, on that thread.
-//! Serves as the interrupting device of dio-completion and as the foreign completion of in-flight.
+//! What `null:complete=thread` is, but for two things: where there is a CPU for it, the thread does not sleep while
+//! there is I/O, as hardware does not, so that handing a request over wakes nobody; and somebody may be told of each
+//! end, on that thread. Serves as the interrupting device of dio-completion and as the foreign completion of in-flight.
 //!
 //! * E1. Requests end in the order in which they came, once each; the thread ends after its hardware queue is gone.
 //! * E2. What the thread uses is the device's CPU time and not the I/O's: [`Elsewhere::cpu_ns`] tells it.
@@ -25,6 +25,9 @@ use sheave_load::cpu;
 
 /// Looks at an empty queue between two notes of the CPU time.
 const LOOKS: u32 = 4096;
+/// A thread that was not asked for anything for so long sleeps: its arm has no turn, and another one's device may need
+/// the CPU.
+const IDLE: Duration = Duration::from_millis(1);
 
 /// Told of each request that ends, on the thread that ends it, before the ring hears of it.
 pub type OnEnd = Box<dyn FnMut(Op) + Send>;
@@ -39,7 +42,7 @@ pub struct Settings {
     pub latency: Duration,
     /// Where the threads run: one for each ring, in turn.
     pub cpus: Vec<usize>,
-    /// The threads have these CPUs for themselves, and never sleep.
+    /// The threads have these CPUs for themselves, and do not sleep while there is I/O.
     pub alone: bool,
     /// Who is told of ends.
     pub on_end: MakeOnEnd,
@@ -156,7 +159,8 @@ impl Worker {
         if !self.alone {
             return self.requests.recv().ok();
         }
-        loop {
+        let since = self.clock.precise();
+        while self.clock.precise().ns_since(since) < IDLE.as_nanos() as u64 {
             for _ in 0..LOOKS {
                 match self.requests.try_recv() {
                     Ok(sent) => return Some(sent),
@@ -166,6 +170,7 @@ impl Worker {
             }
             self.note();
         }
+        self.requests.recv().ok()
     }
 
     fn wait_until(&mut self, due: PreciseTs) {

@@ -127,7 +127,7 @@ impl Experiment for InFlight {
             subject: "[dm-devel] [PATCH 1/1] block: Convert hd_struct in_flight from atomic to percpu",
             author: "Brian King, Ming Lei, Jens Axboe",
             date: "2017-06-28",
-            message_id: "not in the archive's copy",
+            message_id: "", // The stored copy of the thread hides it.
             command: "80 fio jobs on one null_blk device with 80 submission queues, irq mode 0 (no job file in the \
                       thread)",
             machine: "a Power system with 80 CPUs or more",
@@ -142,7 +142,7 @@ impl Experiment for InFlight {
         let cpus = sheave_load::cpu::allowed().len() as u32;
         let mut rows = vec![HeadlineRow { label: "1 thread".into(), point: one_by_one(1), published: None }];
         rows.push(HeadlineRow {
-            label: format!("{} here, 80 in the thread", count(cpus.max(2))),
+            label: format!("{} threads (80 there)", cpus.max(2)),
             point: one_by_one(cpus.max(2)),
             published: Some(PUBLISHED),
         });
@@ -152,11 +152,13 @@ impl Experiment for InFlight {
     fn sweeps(&self, lab: &Lab) -> Vec<Sweep> {
         let mut sweeps = vec![thread_sweep(lab, "threads", "Threads, one I/O at a time", one_by_one)];
         let elsewhere = |threads| Point { depth: 16, ..one_by_one(threads) }.with("ends", "elsewhere");
-        sweeps.extend(reader_sweeps(lab));
+        let [readers, readings] = reader_sweeps(lab);
+        sweeps.push(readers);
         if lab.scale == Scale::Quick {
             return sweeps;
         }
         sweeps.extend([
+            readings,
             thread_sweep(lab, "threads-batch", "Threads, batches of 32", in_batches),
             thread_sweep(lab, "threads-elsewhere", "Threads, requests end on another thread (QD 16)", elsewhere),
             Sweep {
@@ -200,11 +202,6 @@ impl Experiment for InFlight {
     fn verdict(&self, report: &ExperimentReport) -> Verdict {
         verdict::of(report)
     }
-}
-
-/// `1 thread`, `2 threads`.
-fn count(threads: u32) -> String {
-    if threads == 1 { "1 thread".into() } else { format!("{threads} threads") }
 }
 
 #[cfg(test)]

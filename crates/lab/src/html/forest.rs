@@ -15,6 +15,8 @@ const TOP: f64 = 34.0;
 const LINE: f64 = 16.0;
 const GAP: f64 = 12.0;
 const RIGHT: f64 = 130.0;
+/// From one tick to the next, at least.
+const TICK_ROOM: f64 = 42.0;
 
 /// One change.
 pub struct Dot {
@@ -49,19 +51,23 @@ impl Dot {
 pub fn draw(rows: &[(String, Vec<Dot>)], metric: Metric, label: &str) -> Option<String> {
     let dots = || rows.iter().flat_map(|(_, dots)| dots);
     dots().next()?;
-    let largest = dots().map(|dot| dot.change.abs()).fold(1.0, f64::max);
-    let bound = |value: f64| value.clamp(-2.0 * largest, 2.0 * largest);
-    let ends = dots().flat_map(|dot| dot.ends.map_or([dot.change; 2], |ends| ends.map(bound)));
-    let (low, high, ticks) = from_zero(ends);
+    let scale = Scale::of(dots());
     let left = rows.iter().map(|(label, _)| width(label)).fold(60.0, f64::max) + 16.0;
     let lines = rows.iter().map(|(_, dots)| dots.len().max(1) as f64 * LINE + GAP).sum::<f64>();
     let bottom = TOP + lines;
     let mut svg = Svg::new(WIDTH, bottom + 44.0, label);
-    let x = Along::new(Lie::Even(low, high), left, WIDTH - RIGHT);
-    for &tick in &ticks {
-        let class = if tick == 0.0 { "zero" } else { "grid" };
-        svg.line(class, (x.place(tick), TOP - 4.0), (x.place(tick), bottom));
-        svg.text("tick", (x.place(tick), bottom + 16.0), Anchor::Middle, &format!("{tick:+.0}").replace("+0", "0"));
+    let x = Along::new(scale.lie.clone(), left, WIDTH - RIGHT);
+    let place = |change: f64| x.place(scale.value(change));
+    let mut last = f64::NEG_INFINITY;
+    for &change in &scale.ticks {
+        let (class, at) = (if change == 0.0 { "zero" } else { "grid" }, place(change));
+        // Zero stays; of the others, those that have room.
+        if change != 0.0 && at - last < TICK_ROOM || change < 0.0 && place(0.0) - at < TICK_ROOM {
+            continue;
+        }
+        last = at;
+        svg.line(class, (at, TOP - 4.0), (at, bottom));
+        svg.text("tick", (at, bottom + 16.0), Anchor::Middle, &tick(change));
     }
     let unit = if metric.in_points() { "points" } else { "%" };
     svg.text(
@@ -77,19 +83,66 @@ pub fn draw(rows: &[(String, Vec<Dot>)], metric: Metric, label: &str) -> Option<
         svg.text("label", (left - 12.0, y + height / 2.0 + 2.0), Anchor::End, label);
         svg.line("grid", (left, y + height), (WIDTH - RIGHT, y + height));
         for (at, dot) in dots.iter().enumerate() {
-            let (place, y) = (x.place(bound(dot.change)), y + GAP / 2.0 + (at as f64 + 0.5) * LINE);
+            let (at_x, y) = (place(dot.change), y + GAP / 2.0 + (at as f64 + 0.5) * LINE);
             let class = &dot.look.class;
             if let Some([low, high]) = dot.ends {
-                svg.line(&format!("whisker {class}"), (x.place(bound(low)), y), (x.place(bound(high)), y));
+                svg.line(&format!("whisker {class}"), (place(low), y), (place(high), y));
             }
             let says = format!("{}, {label}: {}", dot.look.name, signed(dot.change, metric));
-            svg.mark(&format!("mark {class}"), dot.look.mark, (place, y), &says);
-            let beside = dot.ends.map_or(place, |[_, high]| x.place(bound(high)).max(place)) + 10.0;
+            svg.mark(&format!("mark {class}"), dot.look.mark, (at_x, y), &says);
+            let beside = dot.ends.map_or(at_x, |[_, high]| place(high).max(at_x)) + 10.0;
             svg.text("value", (beside, y + 4.0), Anchor::Start, &signed(dot.change, metric));
         }
         y += height;
     }
     Some(svg.finish())
+}
+
+/// Where changes lie: evenly, or by the logarithm of the ratio when small ones stand beside large ones.
+struct Scale {
+    lie: Lie,
+    ticks: Vec<f64>,
+    low: f64,
+    high: f64,
+}
+
+/// Ratios that are marked on a logarithmic axis, as changes in percent.
+const MARKED: [f64; 13] = [-90.0, -80.0, -50.0, -25.0, 0.0, 25.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0];
+/// From which change on an even axis would hide the small ones.
+const LARGE: f64 = 60.0;
+
+impl Scale {
+    fn of<'a>(dots: impl Iterator<Item = &'a Dot> + Clone) -> Self {
+        let largest = dots.clone().map(|dot| dot.change.abs()).fold(1.0, f64::max);
+        // An interval of three noisy rounds must not squeeze the rest into a line.
+        let (floor, roof) = (-2.0 * largest, 2.0 * largest);
+        let ends = dots.flat_map(|dot| dot.ends.unwrap_or([dot.change; 2])).map(|end| end.clamp(floor, roof));
+        if largest <= LARGE {
+            let (low, high, ticks) = from_zero(ends);
+            return Self { lie: Lie::Even(low, high), ticks, low, high };
+        }
+        let (low, high) = ends.fold((0.0f64, 0.0f64), |(low, high), end| (low.min(end), high.max(end)));
+        let (low, high) = (low.max(MARKED[0]), high.min(MARKED[MARKED.len() - 1]));
+        let from = MARKED.iter().copied().rfind(|tick| *tick <= low).unwrap_or(low);
+        let to = MARKED.iter().copied().find(|tick| *tick >= high).unwrap_or(high);
+        let ticks = MARKED.into_iter().filter(|tick| (from..=to).contains(tick)).collect();
+        let lie = Lie::Log { low: ratio(from), high: ratio(to), zero: false };
+        Self { lie, ticks, low: from, high: to }
+    }
+
+    /// What the axis takes: a change that is off its ends lies at the end.
+    fn value(&self, change: f64) -> f64 {
+        let change = change.clamp(self.low, self.high);
+        if matches!(self.lie, Lie::Log { .. }) { ratio(change) } else { change }
+    }
+}
+
+fn ratio(percent: f64) -> f64 {
+    1.0 + percent / 100.0
+}
+
+fn tick(change: f64) -> String {
+    if change == 0.0 { "0".into() } else { format!("{change:+.0}") }
 }
 
 /// Each look once.

@@ -7,7 +7,7 @@ use crate::experiment::{ArmInfo, Role};
 /// Size of a plot, and of its margins.
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 340.0;
-const LEFT: f64 = 64.0;
+const LEFT: f64 = 72.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 56.0;
@@ -41,6 +41,17 @@ pub fn looks(arms: &[ArmInfo]) -> Vec<Look> {
         Look { class, mark, name: arm.name.into() }
     };
     arms.iter().map(&mut look).collect()
+}
+
+/// What stands before a name in a legend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// The mark of the arm.
+    Mark,
+    /// The colour of its bars.
+    Bar,
+    /// The dashes of its prediction.
+    Dashes,
 }
 
 /// A plot with its axes.
@@ -104,17 +115,17 @@ impl Frame {
         self.svg.text_up("title", (14.0, (TOP + HEIGHT - BOTTOM) / 2.0), y);
     }
 
-    /// What is what, along the top; `dashed` are lines without marks.
-    pub fn legend<'a>(&mut self, looks: impl Iterator<Item = &'a Look>, dashed: bool) {
+    /// What is what, along the top.
+    pub fn legend<'a>(&mut self, looks: impl Iterator<Item = &'a Look>, sign: Sign) {
         let mut x = LEFT;
         for look in looks {
             let class = &look.class;
-            if dashed {
-                self.svg.line(&format!("line dashed {class}"), (x, 14.0), (x + 22.0, 14.0));
-            } else {
-                self.svg.mark(&format!("mark {class}"), look.mark, (x + 6.0, 14.0), &look.name);
+            match sign {
+                Sign::Dashes => self.svg.line(&format!("line dashed {class}"), (x, 14.0), (x + 22.0, 14.0)),
+                Sign::Bar => self.svg.mark(&format!("mark {class}"), Mark::Square, (x + 6.0, 14.0), &look.name),
+                Sign::Mark => self.svg.mark(&format!("mark {class}"), look.mark, (x + 6.0, 14.0), &look.name),
             }
-            let text = x + if dashed { 28.0 } else { 16.0 };
+            let text = x + if sign == Sign::Dashes { 28.0 } else { 16.0 };
             self.svg.text("legend", (text, 18.0), Anchor::Start, &look.name);
             x = text + width(&look.name) + 18.0;
         }

@@ -1,7 +1,7 @@
 //! Plots of results: a metric along a sweep, its change along the same, latencies, a prediction.
 
 use super::axis::{Lie, from_zero, log_ticks, time};
-use super::frame::{Frame, Look};
+use super::frame::{Frame, Look, Sign};
 use super::svg::Mark;
 use crate::experiment::{Axis, AxisScale, Metric};
 use crate::report::{ArmResult, Latency, Prediction, Row, SweepReport};
@@ -15,8 +15,7 @@ pub fn metric(sweep: &SweepReport, looks: &[Look]) -> String {
     let label = format!("{} by {}, of each arm", metric.label, sweep.axis.label);
     let mut frame = Frame::new(&label, along(sweep), Lie::Even(low, high));
     frame.across(&ticks, |tick| figure(tick, metric));
-    let y = if metric.in_points() { format!("{} (%)", metric.label) } else { metric.label.into() };
-    frame.titles(&axis_title(sweep.axis), &y);
+    frame.titles(&axis_title(sweep.axis), &metric.title());
     series(
         &mut frame,
         sweep,
@@ -63,7 +62,7 @@ fn series(
     let used: Vec<usize> = (0..looks.len())
         .filter(|&index| sweep.rows.iter().any(|row| row.arm(index).and_then(&value).is_some()))
         .collect();
-    frame.legend(used.iter().map(|&index| &looks[index]), false);
+    frame.legend(used.iter().map(|&index| &looks[index]), if bars { Sign::Bar } else { Sign::Mark });
     for (nth, &index) in used.iter().enumerate() {
         let look = &looks[index];
         let found = sweep.rows.iter().enumerate().filter_map(|(at, row)| {
@@ -147,7 +146,7 @@ pub fn latencies(row: &Row, looks: &[Look]) -> Option<String> {
     frame.across(&ticks, |tick| format!("{tick:.0} %"));
     frame.below(&log_ticks(low, high).into_iter().map(|tick| (tick, time(tick))).collect::<Vec<_>>());
     frame.titles("latency of an I/O (12 buckets each doubling)", "share of the I/Os in a bucket");
-    frame.legend(arms.iter().map(|(look, _)| *look), false);
+    frame.legend(arms.iter().map(|(look, _)| *look), Sign::Bar);
     for (look, latency) in &arms {
         let mut outline = vec![frame.at(low, 0.0)];
         let mut end = low;
@@ -189,7 +188,7 @@ pub fn prediction(prediction: &Prediction, looks: &[Look]) -> Option<String> {
         .iter()
         .map(|curve| Look { name: format!("{} (prediction)", curve.arm), ..look_of(&curve.arm).clone() })
         .collect();
-    frame.legend(named.iter(), true);
+    frame.legend(named.iter(), Sign::Dashes);
     for curve in &prediction.curves {
         let line: Vec<(f64, f64)> =
             curve.points.iter().map(|&(cores, iops)| frame.at(f64::from(cores), iops.max(low))).collect();

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::axis::time;
 use super::forest::{self, Dot};
 use super::frame::{Look, looks};
 use super::svg::escape;
@@ -34,19 +35,30 @@ pub fn of(report: &ExperimentReport) -> String {
     html
 }
 
-/// The thread: a link, and what it measured with.
+/// The thread: a link where it has an address, and what it measured with.
 fn origin(report: &ExperimentReport) -> String {
     let seed = &report.seed;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "@.-_+$".contains(c);
+    let subject = match seed.message_id {
+        id if id.contains('@') && id.chars().all(plain) => {
+            format!("<a href=\"https://lore.kernel.org/r/{id}\">{}</a>", escape(seed.subject))
+        }
+        _ => escape(seed.subject),
+    };
     format!(
-        "<dl>\n<dt>After</dt><dd><a href=\"https://lore.kernel.org/r/{}\">{}</a>, {}, {}</dd>\n<dt>Its \
-         command</dt><dd><code>{}</code></dd>\n<dt>Its machine</dt><dd>{}</dd>\n</dl>\n",
-        escape(seed.message_id),
-        escape(seed.subject),
+        "<dl>\n<dt>After</dt><dd>{subject}, {}, {}</dd>\n<dt>Its command</dt><dd><code>{}</code></dd>\n<dt>Its \
+         machine</dt><dd>{}</dd>\n</dl>\n",
         escape(seed.author),
         escape(seed.date),
         escape(seed.command),
         escape(seed.machine)
     )
+}
+
+/// Words of ours, with code between backticks.
+fn prose(text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    parts.map(|(at, part)| if at % 2 == 1 { format!("<code>{}</code>", escape(part)) } else { escape(part) }).collect()
 }
 
 fn verdict(report: &ExperimentReport) -> String {
@@ -56,9 +68,9 @@ fn verdict(report: &ExperimentReport) -> String {
          shown:</b> {}</p>\n</div>\n",
         class_of(verdict.holds),
         escape(holds(verdict.holds)),
-        escape(&verdict.claim),
-        escape(&verdict.shows),
-        escape(&verdict.does_not_show)
+        prose(&verdict.claim),
+        prose(&verdict.shows),
+        prose(&verdict.does_not_show)
     )
 }
 
@@ -68,7 +80,7 @@ fn headline(report: &ExperimentReport, looks: &[Look]) -> String {
         return String::new();
     }
     let metric = report.metric;
-    let mut html = format!("<h3>The thread&#39;s table, and ours ({})</h3>\n", escape(metric.label));
+    let mut html = format!("<h3>The thread&#39;s table, and ours: {}</h3>\n", escape(metric.label));
     html.push_str(
         "<div class=\"scroll\"><table>\n<thead><tr><th></th><th>Published before</th><th>Published after</th>",
     );
@@ -139,21 +151,21 @@ fn dots(report: &ExperimentReport, row: &Row, looks: &[Look]) -> Vec<Dot> {
 fn more(report: &ExperimentReport) -> String {
     let Some(row) = best_known(report) else { return String::new() };
     let arms: Vec<Option<&ArmResult>> = (0..report.arms.len()).map(|index| row.arm(index)).collect();
-    let mut lines: Vec<(String, Vec<Option<f64>>)> = Vec::new();
-    let mut line = |name: &str, value: &dyn Fn(&ArmResult) -> Option<f64>| {
+    let mut lines: Vec<(String, Vec<String>)> = Vec::new();
+    let mut line = |name: &str, text: fn(f64) -> String, value: &dyn Fn(&ArmResult) -> Option<f64>| {
         let values: Vec<Option<f64>> = arms.iter().map(|arm| arm.and_then(value)).collect();
         if values.iter().any(Option::is_some) {
-            lines.push((name.into(), values));
+            lines.push((name.into(), values.iter().map(|value| value.map_or("-".into(), text)).collect()));
         }
     };
     if report.metric.name != Metric::IOPS.name {
-        line("I/O per second", &|arm| Some(arm.iops));
+        line("I/O per second", plain, &|arm| Some(arm.iops));
     }
-    line("CPU time per I/O (ns)", &|arm| Some(arm.cpu_ns_per_io));
-    line("context switches per I/O", &|arm| Some(arm.switches_per_io));
-    line("latency p50 (ns)", &|arm| arm.latency.as_ref().map(|latency| latency.p50 as f64));
-    line("latency p99 (ns)", &|arm| arm.latency.as_ref().map(|latency| latency.p99 as f64));
-    line("latency p99.9 (ns)", &|arm| arm.latency.as_ref().map(|latency| latency.p999 as f64));
+    line("CPU time per I/O", time, &|arm| Some(arm.cpu_ns_per_io));
+    line("context switches per I/O", plain, &|arm| Some(arm.switches_per_io));
+    line("latency p50", time, &|arm| arm.latency.as_ref().map(|latency| latency.p50 as f64));
+    line("latency p99", time, &|arm| arm.latency.as_ref().map(|latency| latency.p99 as f64));
+    line("latency p99.9", time, &|arm| arm.latency.as_ref().map(|latency| latency.p999 as f64));
     let mut counted: Vec<(&str, bool)> = Vec::new();
     for arm in arms.iter().flatten() {
         counted.extend(arm.counters.keys().map(|name| (*name, true)));
@@ -163,7 +175,7 @@ fn more(report: &ExperimentReport) -> String {
     counted.dedup();
     for (name, per_io) in counted {
         let title = format!("{}{}", name.replace('_', " "), if per_io { " per I/O" } else { "" });
-        line(&title, &|arm| if per_io { arm.counters.get(name) } else { arm.gauges.get(name) }.copied());
+        line(&title, plain, &|arm| if per_io { arm.counters.get(name) } else { arm.gauges.get(name) }.copied());
     }
     let mut html = format!("<div class=\"scroll\"><table>\n<thead><tr><th>At {}</th>", escape(&row.label));
     for arm in &report.arms {
@@ -171,7 +183,7 @@ fn more(report: &ExperimentReport) -> String {
     }
     html.push_str("</tr></thead>\n<tbody>\n");
     for (name, values) in lines {
-        let cells = values.iter().map(|value| format!("<td>{}</td>", value.map_or("-".into(), plain)));
+        let cells = values.iter().map(|value| format!("<td>{}</td>", escape(value)));
         let _ = writeln!(html, "<tr><th>{}</th>{}</tr>", escape(name), cells.collect::<String>());
     }
     html.push_str("</tbody></table></div>\n");
@@ -244,7 +256,7 @@ fn capital(text: &str) -> String {
 fn prediction(report: &ExperimentReport, looks: &[Look]) -> String {
     let Some(prediction) = &report.prediction else { return String::new() };
     let mut html = String::from("<h3>Prediction for more cores: a model, not a measurement</h3>\n");
-    let _ = writeln!(html, "<p>{}</p>", escape(&prediction.assumes));
+    let _ = writeln!(html, "<p>{}</p>", prose(&prediction.assumes));
     if let Some(why) = &prediction.not_shown {
         let _ = writeln!(html, "<p class=\"notice\">No curves: {}</p>", escape(why));
     }

@@ -30,7 +30,6 @@ p { margin: .5rem 0; max-width: 62rem; }
 a { color: var(--after); }
 .faint { color: var(--faint); }
 .lead { font-size: 1.1rem; }
-nav ul { display: flex; flex-wrap: wrap; gap: .3rem 1.4rem; list-style: none; padding: 0; margin: 1rem 0; }
 code { font: .88em ui-monospace, "SF Mono", "Liberation Mono", Menlo, monospace; overflow-wrap: anywhere; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: .8rem 0; }
 dt { color: var(--faint); }
@@ -38,10 +37,11 @@ dd { margin: 0; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; margin: .6rem 0; font-variant-numeric: tabular-nums; font-size: .95rem; }
 th, td { text-align: right; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
-th { color: var(--faint); font-weight: 600; white-space: nowrap; vertical-align: bottom; }
+tbody th { vertical-align: top; }
+thead th { color: var(--faint); font-weight: 600; white-space: nowrap; vertical-align: bottom; }
 th:first-child, td:first-child, .words { text-align: left; }
 td small { color: var(--faint); display: block; white-space: nowrap; }
-tbody th { color: var(--ink); font-weight: 400; }
+tbody th { font-weight: 400; }
 .arms { list-style: none; padding: 0; margin: .8rem 0; display: grid; gap: .3rem; }
 .arms li { padding-left: .9rem; border-left: 5px solid currentColor; }
 .arms span { color: var(--ink); }
@@ -52,7 +52,7 @@ tbody th { color: var(--ink); font-weight: 400; }
 .yes > b, td.yes { color: var(--good); } .partly > b, td.partly { color: var(--middling); }
 .no > b, td.no { color: var(--bad); }
 .notice { border: 1px solid var(--middling); border-left-width: 6px; padding: .5rem 1rem; margin: 1rem 0; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1rem 1.5rem; }
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 30rem), 1fr)); gap: 1rem 1.5rem; }
 figure { margin: .6rem 0; break-inside: avoid; }
 figcaption { color: var(--faint); font-size: .9rem; max-width: 62rem; }
 svg { display: block; width: 100%; height: auto; font: 12px system-ui, "Liberation Sans", sans-serif; }
@@ -87,7 +87,7 @@ details { margin: .8rem 0; } summary { cursor: pointer; color: var(--faint); }
   .plots { grid-template-columns: 1fr 1fr; gap: .5rem 1rem; }
   .scroll { overflow: visible; } table { font-size: 8.5pt; } th { white-space: normal; }
   td small { white-space: normal; }
-  nav { display: none; } a { color: inherit; text-decoration: none; }
+  a { color: inherit; text-decoration: none; }
   details::details-content { content-visibility: visible; block-size: auto; }
   details code { font-size: 7pt; }
 }

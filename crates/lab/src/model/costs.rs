@@ -77,9 +77,10 @@ pub fn visit_cost(
         Visit::Lock { hold_ns } => Body::Lock(steps(hold_ns)),
     };
     let alone = Loop { think, visit: Body::None }.run(&cpus[..1], time)?;
+    let beside = Loop { think, visit: Body::None }.run(&cpus, time)?;
     let with = Loop { think, visit: body }.run(&cpus[..1], time)?;
     let both = Loop { think, visit: body }.run(&cpus, time)?;
-    Ok(VisitCost::of_pair(alone, (with - alone).max(0.0), both, lines.moved_ns(shared.visit)))
+    Ok(VisitCost::of_pair(beside, (with - alone).max(0.0), both, lines.moved_ns(shared.visit)))
 }
 
 /// What a loop does between private work.

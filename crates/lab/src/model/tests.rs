@@ -7,12 +7,17 @@ fn close(left: f64, right: f64) -> bool {
 }
 
 fn load(private_ns: f64, visits: f64, local_ns: f64, moved_ns: f64, hidden_ns: f64) -> Load {
-    Load { private_ns, shared: vec![(visits, VisitCost { local_ns, moved_ns, hidden_ns })], copies: Copies::One }
+    Load {
+        private_ns,
+        beside_ns: private_ns,
+        shared: vec![(visits, VisitCost { local_ns, moved_ns, hidden_ns })],
+        copies: Copies::One,
+    }
 }
 
 #[test]
 fn what_shares_nothing_scales_evenly() {
-    let arm = Load { private_ns: 40.0, ..Load::default() };
+    let arm = Load { private_ns: 40.0, beside_ns: 40.0, ..Load::default() };
     for cores in CORES {
         assert!(close(arm.iops(cores), 25e6 * f64::from(cores)) && close(arm.at_most(cores), arm.iops(cores)));
     }
@@ -66,7 +71,7 @@ fn a_pair_is_explained_by_its_cost() {
         (1000.0, 210.0, 1600.0, 400.0),
     ] {
         let cost = VisitCost::of_pair(alone, local, both, moved);
-        let arm = Load { private_ns: alone, shared: vec![(1.0, cost)], copies: Copies::One };
+        let arm = Load { private_ns: alone, beside_ns: alone, shared: vec![(1.0, cost)], copies: Copies::One };
         assert!((arm.iops(2) * both / 2e9 - 1.0).abs() < 1e-6, "{alone} {local} {both}: {cost:?} {}", arm.iops(2));
         assert!(close(arm.iops(1), 1e9 / (alone + local)));
     }
@@ -75,10 +80,18 @@ fn a_pair_is_explained_by_its_cost() {
 #[test]
 fn a_pair_that_lost_nothing_hides_all_of_it_and_is_never_faster_than_two() {
     let cost = VisitCost::of_pair(200.0, 5.0, 200.0, 60.0);
-    let arm = Load { private_ns: 200.0, shared: vec![(1.0, cost)], copies: Copies::One };
+    let arm = Load { private_ns: 200.0, beside_ns: 200.0, shared: vec![(1.0, cost)], copies: Copies::One };
     assert!(cost.hidden_ns > 50.0, "{cost:?}");
     for cores in CORES {
         assert!(arm.iops(cores) <= f64::from(cores) * arm.iops(1) * (1.0 + 1e-9), "{cores}");
     }
     assert!(arm.iops(512) < 1e9 / 60.0, "the line still goes round no faster");
+}
+
+#[test]
+fn cores_that_slow_each_other_down_anyway_are_not_taken_for_a_shared_line() {
+    let arm = Load { private_ns: 40.0, beside_ns: 50.0, ..Load::default() };
+    assert!(close(arm.iops(1), 25e6) && close(arm.iops(2), 40e6) && close(arm.iops(512), 512.0 * 20e6));
+    let own = Load { copies: Copies::PerCores(1), beside_ns: 110.0, ..load(100.0, 2.0, 10.0, 70.0, 0.0) };
+    assert!(close(own.iops(4), 4e9 / 130.0), "also where nobody shares a line");
 }

@@ -50,6 +50,7 @@ impl World {
             mix.rename,
             mix.pool_sync,
             mix.reopen,
+            mix.grow,
         ];
         let mut drawn = self.rng.below(weights.iter().sum());
         let mut kind = 0;
@@ -75,7 +76,8 @@ impl World {
             9 => self.rollback(),
             10 => self.rename(),
             11 => self.sync_pool(),
-            _ => self.reopen(),
+            12 => self.reopen(),
+            _ => self.grow(),
         }
     }
 
@@ -202,7 +204,7 @@ impl World {
     }
 
     /// Time passes: some engines go some steps.
-    fn go_on(&mut self) -> Result<(), String> {
+    pub(super) fn go_on(&mut self) -> Result<(), String> {
         for _ in 0..self.rng.between(1, 12) {
             let engine = self.rng.below(self.engines.len() as u64) as usize;
             self.turn(engine)?;

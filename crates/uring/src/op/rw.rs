@@ -20,7 +20,8 @@ use crate::queues::Queues;
 use crate::req::{Ident, REQ_COUNTED, REQ_SLOW_END, REQ_VECTORED, Req, ReqTable};
 use crate::ring::Ring;
 use crate::sqe::{
-    IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno, opcode,
+    IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno,
+    opcode,
 };
 use crate::user_memory::{FIRST_PAGE, USER_END, is_user_range, sqe_memory};
 
@@ -284,11 +285,16 @@ fn begin(ring: &mut Ring, slot: u32, file: usize) -> Result<(), i32> {
 fn begin_rare(ring: &mut Ring, slot: u32, file: usize) -> Result<(), i32> {
     let polled = ring.core.polled;
     let pos = ring.core.files.pos(file);
+    let grows = ring.core.files.get(file).is_some_and(|file| file.file.max_bytes().is_some());
     let req = &mut ring.core.reqs[slot];
     if req.flags & IOSQE_BUFFER_SELECT != 0 {
         return Err(errno::ENOBUFS);
     }
     if req.op_flags & !RWF_OK != 0 {
+        return Err(errno::EOPNOTSUPP);
+    }
+    // Elsewhere the end does not move; here two at a time would get the same place.
+    if req.op_flags & RWF_APPEND != 0 && grows {
         return Err(errno::EOPNOTSUPP);
     }
     if req.op_flags & RWF_HIPRI != 0 && !polled {

@@ -83,7 +83,8 @@ impl Pair {
     fn commit(&mut self) {
         let mut freed = std::mem::take(&mut self.tree.freed);
         while freed.has_shared() {
-            freed = self.tree.unshare(freed);
+            let free = self.tree.unshare(&mut freed, 3);
+            freed.append(free);
         }
         freed.units().for_each(|unit| self.tree.units.release(unit));
         freed.index.iter().for_each(|id| self.tree.index.release(*id));

@@ -28,6 +28,10 @@ pub(crate) struct Tree {
     pub(crate) units: Units,
     pub(crate) pages: Pages,
     pub(crate) freed: Freed,
+    /// Entries that giving up and sharing have looked at, since the lock was taken or a part was begun.
+    work: u64,
+    #[cfg(test)]
+    pub(crate) most_work: u64,
     /// Recovery: owners of units are counted when the maps are complete.
     pub(crate) counts_later: bool,
 }
@@ -49,6 +53,9 @@ impl Tree {
             units,
             pages,
             freed: Freed::default(),
+            work: 0,
+            #[cfg(test)]
+            most_work: 0,
             counts_later: false,
         }
     }
@@ -236,6 +243,7 @@ impl Tree {
     }
 
     fn put_unit(&mut self, unit: u64) {
+        self.work += 1;
         if self.counts_later {
             return;
         }
@@ -246,23 +254,42 @@ impl Tree {
         }
     }
 
-    /// What was freed is durable: what was shared loses the owner that let it go. What nobody has now.
-    pub(crate) fn unshare(&mut self, mut freed: Freed) -> Freed {
+    /// What was freed is durable: a part of what was shared loses the owner that let it go, about `most` entries of it.
+    /// What nobody has now; `freed` is what is left to do.
+    pub(crate) fn unshare(&mut self, freed: &mut Freed, most: u64) -> Freed {
         let since = std::mem::take(&mut self.freed);
-        for id in std::mem::take(&mut freed.shared_index) {
-            self.put_index_now(id);
-        }
-        for id in std::mem::take(&mut freed.shared_leaves) {
-            self.put_leaf_now(id);
-        }
-        for unit in std::mem::take(&mut freed.shared_units) {
-            if self.units.put(unit) {
-                freed.unit(unit);
+        let end = self.work.saturating_add(most);
+        while self.work < end {
+            if let Some(id) = freed.shared_index.pop() {
+                self.put_index_now(id);
+            } else if let Some(id) = freed.shared_leaves.pop() {
+                self.put_leaf_now(id);
+            } else if let Some(unit) = freed.shared_units.pop() {
+                if self.units.put(unit) {
+                    self.freed.unit(unit);
+                }
+            } else {
+                break;
+            }
+            self.work += 1;
+            // What had the only parent of shared ones is gone: theirs is durable with it.
+            if self.freed.has_shared() {
+                let below = self.freed.split_shared();
+                freed.append(below);
             }
         }
-        let more = std::mem::replace(&mut self.freed, since);
-        freed.append(more);
-        freed
+        std::mem::replace(&mut self.freed, since)
+    }
+
+    /// A unit leaves limbo.
+    pub(crate) fn release_unit(&mut self, unit: u64) {
+        self.work += 1;
+        self.units.release(unit);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn begin_hold(&mut self) {
+        self.most_work = self.most_work.max(std::mem::take(&mut self.work));
     }
 
     /// Sets or clears the written bits of some blocks of a unit.
@@ -362,6 +389,32 @@ impl Tree {
         Ok(())
     }
 
+    /// The top has what another one has, as after [`Tree::share`]; the nodes that it had, which are to be
+    /// [put](Tree::put_index), each at its time. An error changes nothing.
+    pub(crate) fn exchange(&mut self, from: &Top, to: &Top, slots: (u64, u64)) -> Result<Vec<u32>, Status> {
+        if !(0..slots.0 as u32).all(|at| to.make(at)) {
+            return Err(Status::NoMem);
+        }
+        let mut old = Vec::new();
+        for at in 0..slots.0.max(slots.1) as u32 {
+            // Relaxed, here and below: under the lock.
+            let source = from.word(at).filter(|word| word.load(Ordering::Relaxed) != 0);
+            let Some(target) = to.word(at) else { continue };
+            let had = id_of(target.load(Ordering::Relaxed));
+            let has = source.map_or(0, |word| word.load(Ordering::Relaxed) | TAG);
+            if let Some(source) = source {
+                self.index.get(id_of(has));
+                source.store(has, Ordering::Release); // Release: pairs with the Acquire load in `find`
+            }
+            target.store(has, Ordering::Release); // Release: pairs as above
+            old.extend((had != 0).then_some(had));
+            self.work += 1;
+        }
+        from.forget();
+        to.forget();
+        Ok(old)
+    }
+
     /// Empties one slot of a top. What nobody else has is given up.
     pub(crate) fn drop_slot(&mut self, top: &Top, at: u32) {
         let Some(word) = top.word(at) else { return };
@@ -374,7 +427,8 @@ impl Tree {
     }
 
     /// One parent less for an index node; when it has others, with the next commit.
-    fn put_index(&mut self, id: u32) {
+    pub(crate) fn put_index(&mut self, id: u32) {
+        self.work += 1;
         if self.index.is_shared(id) {
             self.freed.shared_index.push(id);
         } else {

@@ -1,6 +1,7 @@
 //! Formatting a device as a pool.
 //!
-//! Owns the choice of sizes, and the order of writes: labels and an empty journal first, superblocks last.
+//! Owns the choice of sizes, and the order of writes: no superblocks first, then labels and an empty journal,
+//! superblocks last.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -168,6 +169,9 @@ fn write(io: &dyn BlockIo, mut sb: Superblock) -> Result<(), Status> {
     let mut block = [0; BLOCK];
     // Until both superblocks are new there is no pool.
     SUPERBLOCKS.iter().try_for_each(|address| io.write(*address, &block))?;
+    // Durable before anything else of a pool that was there is touched: with its superblocks and without its journal it
+    // would open, and lack what it had acknowledged.
+    io.flush()?;
     let zeroes = Buf::zeroed(sb.journal_blocks as usize * BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
     io.write(JOURNAL_START, &zeroes)?;
     for number in 1..sb.members.len() {

@@ -71,8 +71,8 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// [`PoolError::Members`] for a device that is a member of this pool already, or, unless it is to be overwritten, of
-    /// another. Where the device does less than the pool's, [`PoolError::Device`] says what it lacks.
+    /// [`PoolError::Members`] for a device that is a member of this pool already, or, unless it is to be overwritten,
+    /// of another. Where the device does less than the pool's, [`PoolError::Device`] says what it lacks.
     pub fn add_member(&self, device: &Device, options: &AddOptions) -> Result<u64, PoolError> {
         let _one = self.inner.structural();
         self.inner.check_writable("adding a member")?;

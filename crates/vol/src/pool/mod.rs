@@ -123,8 +123,8 @@ impl Pool {
 
     /// What it is and how full. Walks nothing.
     pub fn info(&self) -> PoolInfo {
+        self.inner.let_go();
         let mut state = self.inner.lock();
-        self.inner.advance_limbo(&mut state);
         self.inner.survey_space(&mut state);
         let counts = state.tree.units.counts();
         let bytes = |units: u64| units << self.inner.map.geometry.unit_shift;
@@ -149,7 +149,7 @@ impl Pool {
                 .map(|&(start, len)| MemberInfo { start_bytes: start, size_bytes: len })
                 .collect(),
             volumes: state.table.len() as u32,
-            extents: state.tree.leaves.total_used(),
+            entries: state.tree.leaves.total_used(),
             memory_bytes: state.tree.memory_bytes() + state.sums.as_ref().map_or(0, |regions| regions.memory_bytes()),
             generation: state.sb.generation,
             checksum: state.sb.checksum,
@@ -215,8 +215,8 @@ impl Pool {
         self.open_volume(name)
     }
 
-    /// A new volume that writes beyond its end make larger, as they do a file, up to `max_size_bytes`. It may begin with
-    /// 0 bytes. Its blocks have 4 KiB, and sizes are multiples of that. Copies of it grow too.
+    /// A new volume that writes beyond its end make larger, as they do a file, up to `max_size_bytes`. It may begin
+    /// with 0 bytes. Its blocks have 4 KiB, and sizes are multiples of that. Copies of it grow too.
     pub fn create_growing_volume(&self, name: &str, size_bytes: u64, max_size_bytes: u64) -> Result<Volume, PoolError> {
         self.inner.create(name, size_bytes, Some(max_size_bytes))?;
         self.open_volume(name)

@@ -22,11 +22,12 @@ use super::options::{Checksum, WhenFull};
 use super::table::{Table, Vol, VolumeCore};
 use super::water::Publisher;
 use crate::BlockIo;
+use crate::checkpoint::Plan;
 use crate::commit::Commits;
 use crate::extent_map::tree::{Place, Tree};
 use crate::extent_map::{Entry, ExtentMap};
 use crate::info::SpaceState;
-use crate::limbo::Limbo;
+use crate::limbo::{Freed, Limbo};
 use crate::record::Record;
 use crate::sums::Sums;
 use crate::sums::regions::Regions;
@@ -35,6 +36,8 @@ use sheave_blk::claim::Claim;
 
 /// Changes that may wait for a commit; the next one commits itself.
 pub(crate) const MAX_DIRTY: usize = 65_536;
+/// Entries that are let go under one hold of the lock, beside those of the slot of a map that was begun.
+pub(crate) const LET_GO: u64 = 16_384;
 /// How long a waiter sleeps before it looks again whether it is cancelled.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -52,6 +55,8 @@ pub(crate) struct State {
     /// Units whose records are among `pending`.
     pub(crate) recorded: Vec<(u32, u64)>,
     pub(crate) limbo: Limbo,
+    /// Durably let go by one of several owners, who is still to be taken off the count: part by part.
+    pub(crate) unsharing: Freed,
     /// How much space is left, and whether metadata runs short.
     pub(crate) space: (SpaceState, bool),
     /// Generation of the label that was written last, whatever became of it.
@@ -68,7 +73,9 @@ pub(crate) struct State {
     pub(crate) wants_checkpoint: bool,
     /// The next commit is the last: a checkpoint after which the pool is closed.
     pub(crate) closing: bool,
-    /// Metadata could not be written, or the pool is closed: nothing more is made durable.
+    /// A checkpoint that could not be written: the next commit writes it before anything else.
+    pub(crate) unwritten: Option<Plan>,
+    /// The pool is closed: nothing more is made durable.
     pub(crate) failed: bool,
     /// Nodes that may be dirty before a checkpoint is due, and at most.
     pub(crate) dirty_soft: u64,
@@ -140,7 +147,11 @@ impl PoolInner {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("invariant: no panic under this lock")
+        #[allow(unused_mut)] // Tests count what is done under each hold.
+        let mut state = self.state.lock().expect("invariant: no panic under this lock");
+        #[cfg(test)]
+        state.tree.begin_hold();
+        state
     }
 
     /// Holds a member too, for as long as the pool is open.
@@ -149,7 +160,11 @@ impl PoolInner {
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
-        self.state.try_lock().ok()
+        #[allow(unused_mut)] // As above.
+        let mut state = self.state.try_lock().ok()?;
+        #[cfg(test)]
+        state.tree.begin_hold();
+        Some(state)
     }
 
     /// One change of the table at a time.
@@ -177,20 +192,26 @@ impl PoolInner {
         }
     }
 
-    /// Lets go what has waited long enough; true if anything came back.
+    /// Lets go a part of what has waited long enough; true if anything came back.
     pub(crate) fn advance_limbo(&self, state: &mut State) -> bool {
-        let mut any = false;
-        while let Some(freed) = state.limbo.advance(&self.grace) {
-            any = true;
-            freed.units().for_each(|unit| state.tree.units.release(unit));
-            freed.index.iter().for_each(|id| state.tree.index.release(*id));
-            freed.leaves.iter().for_each(|id| state.tree.leaves.release(*id));
+        let Some(freed) = state.limbo.advance(&self.grace, LET_GO) else { return false };
+        freed.units().for_each(|unit| state.tree.release_unit(unit));
+        freed.index.iter().for_each(|id| state.tree.index.release(*id));
+        freed.leaves.iter().for_each(|id| state.tree.leaves.release(*id));
+        self.watch_space(state);
+        self.wake();
+        true
+    }
+
+    /// Lets go, part by part, all that commits have made free and graces have passed for.
+    pub(crate) fn let_go(&self) {
+        loop {
+            let mut state = self.lock();
+            let unshared = state.unshare_some();
+            if !self.advance_limbo(&mut state) && !unshared {
+                return;
+            }
         }
-        if any {
-            self.watch_space(state);
-            self.wake();
-        }
-        any
     }
 
     /// Puts a unit into the list of what the next commit records, and marks its entry. Call after every change of an
@@ -220,6 +241,16 @@ impl State {
         vol.dirty = true;
         vol.slots = vol.slots.max(slot + 1);
         Ok(place)
+    }
+
+    /// Takes owners off a part of what they have let go durably; true if there was any.
+    pub(crate) fn unshare_some(&mut self) -> bool {
+        if !self.unsharing.has_shared() {
+            return false;
+        }
+        let free = self.tree.unshare(&mut self.unsharing, LET_GO);
+        self.limbo.committed(free);
+        true
     }
 
     pub(crate) fn vol(&self, id: u32) -> Result<&Vol, Status> {

@@ -32,6 +32,20 @@ fn a_file_that_is_there_is_one_path_whatever_its_name() {
 }
 
 #[test]
+fn a_path_with_a_comma_is_quoted_in_its_spec() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("a,b+c.img").display().to_string();
+    std::fs::write(&path, "").expect("a file");
+    assert_eq!(specs(&path), [format!("file:\"{path}\",size=1M")]);
+    let place: PoolPlace = path.parse().expect("one path");
+    assert_eq!(place.file_spec(), Some((path.clone(), String::new())));
+    let spelled: PoolPlace = format!("file:\"{path}\",direct=off+x.img").parse().expect("two members");
+    assert_eq!(spelled.members.len(), 2);
+    let error = "no,such.img".parse::<PoolPlace>().expect_err("it is no file");
+    assert!(error.contains("device spec"), "{error}");
+}
+
+#[test]
 fn volumes() {
     let place: VolumePlace = "pool.img#root-1.0_x".parse().expect("a volume");
     assert_eq!((place.pool.to_string().as_str(), place.name.as_str()), ("pool.img", "root-1.0_x"));

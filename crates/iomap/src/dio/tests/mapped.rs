@@ -1,11 +1,13 @@
 //! The engine on files with mappings: plans, FUA, several bios, holes, completion work and syncs.
 
+mod asked;
+
 use std::sync::Mutex;
 
 use super::support::Puppet;
 use super::*;
 use crate::kiocb::IOCB_NOWAIT;
-use crate::mapping::{MAP_DIRTY, MAP_NEW, MAP_SHARED, MAP_SUMMED, MAP_TASK, MAP_WORKER};
+use crate::mapping::{MAP_DIRTY, MAP_NEW, MAP_SHARED, MAP_SUMMED};
 
 /// What happened to a [`Scripted`] file, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,36 +215,6 @@ fn every_write_over_two_mappings_has_the_plan_of_the_table() {
 }
 
 #[test]
-fn a_file_may_ask_for_a_later_place_and_nothing_else_changes() {
-    let puppet = Puppet::new().caps(|caps| (caps.volatile_cache, caps.fua) = (true, true));
-    let asked = [(0, CompletionPlan::Inline), (MAP_TASK, CompletionPlan::Task), (MAP_WORKER, CompletionPlan::Worker)];
-    for (flag, plan) in asked {
-        for kind in [MappingKind::Mapped, MappingKind::Unwritten] {
-            for (sync, dirty) in [(0, 0), (IOCB_DSYNC, 0), (IOCB_DSYNC, MAP_DIRTY), (IOCB_DSYNC | IOCB_SYNC, 0)] {
-                let what = format!("{plan:?} {kind:?} {sync} {dirty}");
-                let (mut bench, file) = bench(&puppet, |_| (), &[(4096, kind, flag | dirty), MAPPED]);
-                puppet.script().seen.clear();
-                let issued = bench.issue(IOCB_WRITE | sync, 0, &[at(BASE, 8192)]);
-                let work = kind == MappingKind::Unwritten;
-                let fua = sync == IOCB_DSYNC && dirty == 0 && !work;
-                let needs_sync = sync != 0 && !fua;
-                let least = if work || needs_sync { CompletionPlan::Worker } else { CompletionPlan::Inline };
-                assert_eq!(bench.kiocb.plan, plan.max(least), "{what}");
-                assert_eq!(bench.run(issued), 8192, "{what}");
-                // One way to a worker is enough.
-                let told = work || (plan == CompletionPlan::Worker && !needs_sync);
-                assert_eq!(file.calls().contains(&Call::EndWrite(Status::Ok)), told, "{what}");
-                assert!(puppet.script().seen[..2].iter().all(|rq| (rq.flags & RQ_FUA != 0) == fua), "{what}");
-            }
-        }
-        let (mut bench, _) = bench(&puppet, |_| (), &[(4096, MappingKind::Mapped, flag), MAPPED]);
-        bench.issue(0, 0, &[at(BASE, 8192)]);
-        assert_eq!(bench.kiocb.plan, CompletionPlan::Inline, "reads have nothing to wait for");
-        bench.end_with(&[Status::Ok, Status::Ok]);
-    }
-}
-
-#[test]
 fn the_first_error_of_several_bios_is_the_result_whichever_fails() {
     let puppet = Puppet::new();
     let (ok, io, medium) = (Status::Ok, Status::IoErr, Status::Medium);
@@ -287,6 +259,61 @@ fn too_few_bios_make_it_short_and_never_pass_for_more() {
     let mut memory = vec![0xa5_u8; 16384];
     let issued = bench.issue(0, 0, &[at(memory.as_mut_ptr() as usize, 16384)]);
     assert_eq!(bench.run(issued), 12288, "holes need no bio");
+}
+
+/// A piece that the next one follows on the device.
+const LONG: u64 = MIB;
+
+#[test]
+fn neighbours_on_the_device_share_a_bio() {
+    let puppet = Puppet::new();
+    let device = puppet.device();
+    let piece = |kind, flags| (LONG, kind, flags);
+    let (mapped, unwritten) = (piece(MappingKind::Mapped, 0), piece(MappingKind::Unwritten, MAP_NEW | MAP_SUMMED));
+    let summed = piece(MappingKind::Mapped, MAP_SUMMED);
+    // Seven pieces, and two bios: written or not, one bio is enough.
+    let file = Arc::new(Scripted::new(&device, &[summed, unwritten, unwritten, summed, unwritten, summed, summed]));
+    let mut bench = Bench::with_file(2, &device, file.clone());
+    puppet.script().seen.clear();
+    let issued = bench.issue(IOCB_WRITE, 0, &[at(BASE, LONG as usize * 3), at(BASE * 2, LONG as usize * 4)]);
+    assert_eq!((bench.kiocb.refs, bench.kiocb.len), (1, 7 * LONG as u32), "one bio, of all of it");
+    assert_eq!(bench.scratch.pieces().len(), 7, "the file hears of each mapping");
+    assert_eq!(bench.run(issued), 7 * LONG as i32);
+    let mut sectors: Vec<_> = seen(&puppet).iter().map(|rq| (rq.1, rq.2)).collect();
+    sectors.sort_unstable();
+    let end = sectors.iter().fold(MIB, |at, &(from, bytes)| {
+        assert_eq!(from, at, "without a gap: {sectors:?}");
+        at + u64::from(bytes)
+    });
+    assert_eq!(end, MIB + 7 * LONG);
+    let calls = file.calls();
+    assert_eq!(calls.iter().filter(|call| matches!(call, Call::Begin(_))).count(), 7);
+    assert!(calls.contains(&Call::Summed(7, 7 * LONG as usize, Status::Ok)), "{calls:?}");
+    // A hole in the middle divides what is read, and needs no bio.
+    let file = Arc::new(Scripted::new(&device, &[mapped, mapped, HOLE, mapped, mapped]));
+    let mut bench = Bench::with_file(8, &device, file);
+    let mut memory = vec![0xa5_u8; 4 * LONG as usize + 4096];
+    let len = memory.len();
+    let issued = bench.issue(0, 0, &[at(memory.as_mut_ptr() as usize, len)]);
+    assert_eq!(bench.kiocb.refs, 2);
+    assert_eq!(bench.run(issued), len as i32);
+    assert!(memory[2 * LONG as usize..][..4096].iter().all(|byte| *byte == 0));
+    assert!(memory[..2 * LONG as usize].iter().all(|byte| *byte == 0xa5), "the puppet reads nothing");
+}
+
+#[test]
+fn a_run_that_finds_no_bio_is_taken_back_as_a_whole() {
+    let puppet = Puppet::new();
+    let device = puppet.device();
+    let long = (LONG, MappingKind::Mapped, MAP_SUMMED);
+    // The second piece ends before the third begins on the device: two runs, and one bio.
+    let file = Arc::new(Scripted::new(&device, &[long, SUMMED, long, long]));
+    let mut bench = Bench::with_file(1, &device, file.clone());
+    let len = 3 * LONG as usize + 4096;
+    let issued = bench.issue(IOCB_WRITE, 0, &[at(BASE, len)]);
+    assert_eq!(bench.run(issued), LONG as i32 + 4096);
+    let aborted: Vec<Call> = file.calls().into_iter().filter(|call| matches!(call, Call::Abort(_))).collect();
+    assert_eq!(aborted, [Call::Abort(LONG + 4096), Call::Abort(2 * LONG + 4096)]);
 }
 
 #[test]

@@ -41,6 +41,10 @@ impl File for Demoted {
         self.file.size_bytes()
     }
 
+    fn max_bytes(&self) -> Option<u64> {
+        self.file.max_bytes()
+    }
+
     fn block_bytes(&self) -> u32 {
         self.file.block_bytes()
     }

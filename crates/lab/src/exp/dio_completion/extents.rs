@@ -112,6 +112,19 @@ impl File for Extents {
         Ok(Mapping { offset: pos, len: len.min(BLOCK - within), addr: self.place(block) + within, kind, flags })
     }
 
+    fn map_plain(&self, at: &mut [u64], len: u64, _: Intent) -> usize {
+        for (number, pos) in at.iter_mut().enumerate() {
+            let (block, within) = (*pos / BLOCK, *pos % BLOCK);
+            // Acquire: as in `map`; pairs with the store in `end_write`.
+            let state = self.blocks.get(block as usize).map(|state| state.load(Ordering::Acquire));
+            if state != Some(WRITTEN) || len > BLOCK - within {
+                return number;
+            }
+            *pos = self.place(block) + within;
+        }
+        at.len()
+    }
+
     fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
         if !done.status.is_ok() {
             return Err(done.status);

@@ -45,7 +45,7 @@ fn shows(one: &Row, all: &Row, report: &ExperimentReport) -> String {
             all.point.threads
         );
     }
-    if let Some(readings) = report.sweep("readings").and_then(|sweep| sweep.rows.last()) {
+    if let Some(readings) = report.sweep("readers").and_then(|sweep| sweep.rows.last()) {
         let each = ARMS.iter().zip(&readings.arms).filter_map(|(info, arm)| Some((info.name, gauge(arm.as_ref()?)?)));
         let each: Vec<String> = each.map(|(name, ns)| format!("{name} {ns:.0} ns")).collect();
         if !each.is_empty() {

@@ -22,8 +22,8 @@ fn rounds(load: &Load, factors: &[f64]) -> Vec<Round> {
 
 fn filled(pair: &[f64], tags: &[f64], lines: &[LineCosts]) -> Prediction {
     let cost = VisitCost { local_ns: 6.0, moved_ns: 70.0, hidden_ns: 20.0 };
-    let pair_load = Load { private_ns: 60.0, shared: vec![(2.0, cost)], copies: Copies::One };
-    let tags_load = Load { private_ns: 60.0, ..Load::default() };
+    let pair_load = Load { private_ns: 60.0, beside_ns: 60.0, shared: vec![(2.0, cost)], copies: Copies::One };
+    let tags_load = Load { private_ns: 60.0, beside_ns: 60.0, ..Load::default() };
     let mut prediction = Prediction::default();
     fill(&mut prediction, &ARMS, &shapes(), lines, &[rounds(&pair_load, pair), rounds(&tags_load, tags)]);
     prediction

@@ -80,6 +80,19 @@ fn the_end_moves_with_the_writes() {
 }
 
 #[test]
+fn a_quick_look_says_what_map_says_and_stops_at_what_is_not_plain() {
+    let mut bench = Bench::new(Began::Unwritten);
+    for block in [5, 2, 9] {
+        assert_eq!(bench.write(block * BLOCK, 1), 4096);
+    }
+    let plain = |mut at: [u64; 4], len: u64| (bench.file.map_plain(&mut at, len, Intent::Write), at);
+    let place = |pos: u64| bench.file.map(pos, 512, Intent::Write).expect("mapped").addr;
+    let asked = [5 * BLOCK, 2 * BLOCK + 512, 9 * BLOCK, 3 * BLOCK];
+    assert_eq!(plain(asked, 512), (3, [place(asked[0]), place(asked[1]), place(asked[2]), asked[3]]), "3 has no data");
+    assert_eq!(plain(asked, 4096).0, 1, "the second crosses the end of its block");
+}
+
+#[test]
 fn every_block_has_a_place_of_its_own_and_no_neighbour() {
     let bench = Bench::new(Began::Written);
     let blocks = bench.file.bytes() / BLOCK;

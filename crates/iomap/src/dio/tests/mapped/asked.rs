@@ -1,0 +1,34 @@
+//! Files that ask for a later place of completion than their writes need.
+
+use super::*;
+use crate::mapping::{MAP_TASK, MAP_WORKER};
+
+#[test]
+fn a_file_may_ask_for_a_later_place_and_nothing_else_changes() {
+    let puppet = Puppet::new().caps(|caps| (caps.volatile_cache, caps.fua) = (true, true));
+    let asked = [(0, CompletionPlan::Inline), (MAP_TASK, CompletionPlan::Task), (MAP_WORKER, CompletionPlan::Worker)];
+    for (flag, plan) in asked {
+        for kind in [MappingKind::Mapped, MappingKind::Unwritten] {
+            for (sync, dirty) in [(0, 0), (IOCB_DSYNC, 0), (IOCB_DSYNC, MAP_DIRTY), (IOCB_DSYNC | IOCB_SYNC, 0)] {
+                let what = format!("{plan:?} {kind:?} {sync} {dirty}");
+                let (mut bench, file) = bench(&puppet, |_| (), &[(4096, kind, flag | dirty), MAPPED]);
+                puppet.script().seen.clear();
+                let issued = bench.issue(IOCB_WRITE | sync, 0, &[at(BASE, 8192)]);
+                let work = kind == MappingKind::Unwritten;
+                let fua = sync == IOCB_DSYNC && dirty == 0 && !work;
+                let needs_sync = sync != 0 && !fua;
+                let least = if work || needs_sync { CompletionPlan::Worker } else { CompletionPlan::Inline };
+                assert_eq!(bench.kiocb.plan, plan.max(least), "{what}");
+                assert_eq!(bench.run(issued), 8192, "{what}");
+                // One way to a worker is enough.
+                let told = work || (plan == CompletionPlan::Worker && !needs_sync);
+                assert_eq!(file.calls().contains(&Call::EndWrite(Status::Ok)), told, "{what}");
+                assert!(puppet.script().seen[..2].iter().all(|rq| (rq.flags & RQ_FUA != 0) == fua), "{what}");
+            }
+        }
+        let (mut bench, _) = bench(&puppet, |_| (), &[(4096, MappingKind::Mapped, flag), MAPPED]);
+        bench.issue(0, 0, &[at(BASE, 8192)]);
+        assert_eq!(bench.kiocb.plan, CompletionPlan::Inline, "reads have nothing to wait for");
+        bench.end_with(&[Status::Ok, Status::Ok]);
+    }
+}

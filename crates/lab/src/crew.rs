@@ -1,0 +1,149 @@
+//! Threads with a loop each, which do their turns together.
+//!
+//! * C1. The first loop runs on the thread that calls, each other on a thread of its own, pinned to its CPU; it is made
+//!   there too, for a ring does not leave its thread. All begin a turn together.
+//! * C2. A turn ends when the last loop has ended; then no thread has anything in flight.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Barrier};
+use std::thread::JoinHandle;
+
+use hdrhistogram::Histogram;
+use sheave_load::cpu;
+use sheave_load::live::report_histogram;
+
+use crate::drive::{Drive, until};
+use crate::experiment::{Lab, Turn, TurnEnd};
+use crate::meter::Meter;
+use crate::{LabError, Point};
+
+/// Makes the loop of a thread, on that thread.
+pub type MakeDrive = Arc<dyn Fn(usize) -> Result<Drive, LabError> + Send + Sync>;
+
+/// I/Os and latencies of one loop in a turn.
+type Done = Result<(u64, Histogram<u64>), LabError>;
+
+/// The threads of an arm.
+pub struct Crew {
+    drive: Drive,
+    mates: Vec<Mate>,
+    start: Arc<Barrier>,
+    lab: Lab,
+}
+
+impl Crew {
+    /// As many as the point says.
+    pub fn new(lab: &Lab, point: &Point, make: &MakeDrive) -> Result<Crew, LabError> {
+        let start = Arc::new(Barrier::new(point.threads as usize));
+        let drive = make(0)?;
+        let mates = (1..point.threads as usize).map(|index| Mate::start(lab, point.threads, index, make, &start));
+        Ok(Crew { drive, mates: mates.collect::<Result<_, _>>()?, start, lab: lab.clone() })
+    }
+
+    /// A turn of all of them.
+    pub fn turn(&mut self, end: TurnEnd) -> Result<Turn, LabError> {
+        for mate in &self.mates {
+            mate.begin(end)?;
+        }
+        let until = until(&self.lab, end, 1 + self.mates.len() as u32);
+        let mut turn = Turn::default();
+        let meter = Meter::start();
+        self.start.wait();
+        let mut all = vec![run(&mut self.drive, &until)];
+        all.extend(self.mates.iter().map(Mate::end));
+        meter.add(&mut turn);
+        let mut latency = report_histogram();
+        for done in all {
+            let (ios, seen) = done?;
+            turn.ios += ios;
+            for bucket in seen.iter_recorded() {
+                latency.saturating_record_n(bucket.value_iterated_to(), bucket.count_at_value());
+            }
+        }
+        turn.latency = Some(latency);
+        Ok(turn)
+    }
+
+    /// Runs `ios` I/Os on the calling thread alone: for counts.
+    pub fn run_alone(&mut self, ios: u64) -> Result<u64, LabError> {
+        self.drive.run(&until(&self.lab, TurnEnd::Ios(ios), 1))
+    }
+
+    /// The first loop, between turns.
+    pub fn drive(&self) -> &Drive {
+        &self.drive
+    }
+}
+
+fn run(drive: &mut Drive, until: &sheave_load::Until) -> Done {
+    drive.reset();
+    let ios = drive.run(until)?;
+    let mut latency = report_histogram();
+    drive.add_latency(&mut latency);
+    Ok((ios, latency))
+}
+
+/// One of the other threads.
+struct Mate {
+    turns: Option<Sender<TurnEnd>>,
+    done: Receiver<Done>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Mate {
+    fn start(lab: &Lab, threads: u32, index: usize, make: &MakeDrive, start: &Arc<Barrier>) -> Result<Mate, LabError> {
+        let (turns, asked) = channel::<TurnEnd>();
+        let (answer, done) = channel();
+        let (lab, make, start) = (lab.clone(), make.clone(), start.clone());
+        let work = move || {
+            // Its ring comes into being where it will run (C1).
+            let made = cpu::pin(lab.cpu(index)).and_then(|()| make(index));
+            let mut drive = match made {
+                Ok(drive) => drive,
+                // Who made the crew hears of it, and makes none.
+                Err(err) => return drop(answer.send(Err(err))),
+            };
+            let ready = answer.send(Ok((0, report_histogram())));
+            for end in asked.into_iter().take_while(|_| ready.is_ok()) {
+                start.wait();
+                let done = run(&mut drive, &until(&lab, end, threads));
+                if answer.send(done).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name(format!("lab-{index}")).spawn(work).map_err(|err| {
+            LabError::run(format!("cannot start thread {index}: {err}")).fix("raise the limit of processes (ulimit -u)")
+        })?;
+        let mate = Mate { turns: Some(turns), done, thread: Some(thread) };
+        mate.end()?;
+        Ok(mate)
+    }
+
+    fn begin(&self, end: TurnEnd) -> Result<(), LabError> {
+        let sent = self.turns.as_ref().is_some_and(|turns| turns.send(end).is_ok());
+        if sent { Ok(()) } else { Err(gone()) }
+    }
+
+    fn end(&self) -> Done {
+        self.done.recv().map_err(|_| gone())?
+    }
+}
+
+fn gone() -> LabError {
+    LabError::run("a thread of the experiment has ended before its time").fix("this is a bug: please report it")
+}
+
+impl Drop for Mate {
+    fn drop(&mut self) {
+        self.turns = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            debug_assert!(false, "a thread of the experiment does not panic");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

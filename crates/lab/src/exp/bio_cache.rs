@@ -1,0 +1,161 @@
+//! bio-cache: where the next bio comes from. The global allocator, a pool under a lock, or the ring's own cache.
+//!
+//! Owns the arms and the points. The arms are one ring each, with another bound of the cache
+//! ([`RingBuilder::bio_cache`]) and another store behind it ([`stores`]); what the way to a store costs by itself is an
+//! arm too.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`stores`] | what stands behind the cache |
+//! | [`arm`] | an arm that runs |
+//! | [`checks`], [`verdict`] | that the arms are what they say; what the figures show |
+//!
+//! [`RingBuilder::bio_cache`]: sheave::RingBuilder::bio_cache
+
+use crate::experiment::{
+    ArmInfo, ArmRun, Axis, AxisScale, Check, Experiment, HeadlineRow, Lab, Published, Role, Scale, Seed, Sweep,
+    SweepPoint,
+};
+use crate::report::{ExperimentReport, Verdict};
+use crate::{LabError, Point};
+
+pub mod arm;
+mod checks;
+pub mod stores;
+mod verdict;
+
+/// Index of the arm that has a lock around a pool.
+const POOL: usize = 1;
+/// Index of the arm that shows what the others' way to a store costs.
+const HOOK: usize = 2;
+/// Index of the cache as the thread had it.
+const SEED: usize = 3;
+/// Index of the product.
+const AFTER: usize = 4;
+
+static ARMS: [ArmInfo; 5] = [
+    ArmInfo {
+        name: "before",
+        role: Role::Before,
+        what: "No cache: the memory of each bio comes from the global allocator and goes back to it",
+    },
+    ArmInfo {
+        name: "shared pool",
+        role: Role::Other,
+        what: "No cache: the memory of each bio comes from a pool that all rings share, under a lock",
+    },
+    ArmInfo {
+        name: "hook",
+        role: Role::Other,
+        what: "No cache, and nothing behind it: what the first two pay for the way there, and not for memory",
+    },
+    ArmInfo {
+        name: "seed",
+        role: Role::Seed,
+        what: "A cache of 512 and 64 more before the allocator, for polled I/O only",
+    },
+    ArmInfo { name: "after", role: Role::After, what: "Sheave: the ring's own cache, whoever completes" },
+];
+
+/// The label of the thread's row.
+const ROW: &str = "512 B, QD 128, batch 32";
+/// What the thread claims, in percent.
+const CLAIMED: f64 = 9.8;
+
+/// The experiment.
+#[derive(Debug)]
+pub struct BioCache;
+
+fn sweep(name: &'static str, title: &'static str, label: &'static str, points: Vec<SweepPoint>) -> Sweep {
+    let axis = Axis { label, unit: if label == "threads" { "" } else { "I/Os" }, scale: AxisScale::Log2 };
+    Sweep { name, title, axis, points, arms: Vec::new(), metric: None }
+}
+
+/// Who ends an I/O.
+fn ends() -> Sweep {
+    let points = [
+        ("polled", Point::default()),
+        ("not polled", Point::default().with("ends", "unpolled")),
+        ("another thread", Point::default().with("ends", "thread")),
+    ];
+    let points = points.into_iter().enumerate();
+    Sweep {
+        name: "ends",
+        title: "Who ends an I/O (QD 128, batch 32)",
+        axis: Axis { label: "ended by", unit: "", scale: AxisScale::Categories },
+        points: points.map(|(n, (label, point))| SweepPoint { x: n as f64, label: label.into(), point }).collect(),
+        arms: Vec::new(),
+        metric: None,
+    }
+}
+
+impl Experiment for BioCache {
+    fn id(&self) -> &'static str {
+        "bio-cache"
+    }
+
+    fn title(&self) -> &'static str {
+        "Bio recycling for polled I/O"
+    }
+
+    fn seed(&self) -> Seed {
+        Seed {
+            subject: "[PATCHSET v3 0/5] Enable bio recycling for polled IO",
+            author: "Jens Axboe",
+            date: "2021-08-10",
+            message_id: "20210810163728.265939-1-axboe@kernel.dk",
+            command: "taskset -c 0 t/io_uring -b512 -d128 -s32 -c32 -p1 -F1 -B1 /dev/nvme3n1",
+            machine: "an AMD machine, one core, one NVMe drive",
+        }
+    }
+
+    fn arms(&self) -> &'static [ArmInfo] {
+        &ARMS
+    }
+
+    fn headline(&self) -> Vec<HeadlineRow> {
+        let published = Published { before: 3_111_520.0, after: 3_417_120.0, change_percent: CLAIMED };
+        vec![HeadlineRow { label: ROW.into(), point: Point::default(), published: Some(published) }]
+    }
+
+    fn sweeps(&self, lab: &Lab) -> Vec<Sweep> {
+        if lab.scale == Scale::Quick {
+            return vec![ends()];
+        }
+        let doublings = |most: u32| (0..).map(|n| 1_u32 << n).take_while(move |&n| n <= most);
+        let batches = doublings(128).map(|batch| SweepPoint::at(batch, Point { batch, ..Point::default() }));
+        let depths = doublings(256)
+            .map(|depth| SweepPoint::at(depth, Point { depth, batch: depth.min(32), ..Point::default() }));
+        let cores = lab.cpus.len() as u32;
+        let mut threads: Vec<u32> = doublings(cores).collect();
+        if threads.last() != Some(&cores) {
+            threads.push(cores);
+        }
+        let threads = threads.into_iter().map(|threads| SweepPoint::at(threads, Point { threads, ..Point::default() }));
+        vec![
+            ends(),
+            sweep("batch", "I/Os handed over at once (QD 128)", "batch", batches.collect()),
+            sweep("depth", "Queue depth (batch 32, or the depth)", "queue depth", depths.collect()),
+            sweep("threads", "Threads, a ring each (QD 128, batch 32)", "threads", threads.collect()),
+        ]
+    }
+
+    fn prepare(&self, lab: &Lab, arm: usize, point: &Point) -> Result<Box<dyn ArmRun>, LabError> {
+        Ok(Box::new(arm::BioArm::new(lab, arm, point)?))
+    }
+
+    fn check(&self, lab: &Lab) -> Result<Vec<Check>, LabError> {
+        checks::run(lab)
+    }
+
+    fn instruction_points(&self) -> Vec<Point> {
+        vec![Point::default()]
+    }
+
+    fn verdict(&self, report: &ExperimentReport) -> Verdict {
+        verdict::of(report)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! That the arms are what they say: data comes back, and each calls the allocator as it should. Counts, never times.
+
+use sheave::Ring;
+
+use super::arm::{BioArm, Ends, bounded, put_store};
+use super::stores::SharedPool;
+use super::{AFTER, ARMS, HOOK, POOL, SEED};
+use crate::exp::data;
+use crate::experiment::{ArmRun, Check, Lab, TurnEnd};
+use crate::{LabError, Point};
+
+/// I/Os of a check's turn.
+const IOS: u64 = 4096;
+
+/// All checks.
+pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
+    let mut checks = Vec::new();
+    for (arm, info) in ARMS.iter().enumerate() {
+        for ends in ["polled", "thread"] {
+            checks.push(counts(lab, arm, ends)?);
+        }
+        let ring = bounded(Ring::builder().entries(data::ENTRIES).polled(true), arm, Ends::Polled);
+        checks.push(data::comes_back(info.name, ring, |ring| put_store(ring, arm, SharedPool::default))?);
+    }
+    Ok(checks)
+}
+
+/// Calls of the allocator and misses of the cache, per I/O, that an arm should have.
+fn expected(arm: usize, ends: &str) -> (f64, f64) {
+    match arm {
+        POOL | HOOK => (0.0, 1.0),
+        SEED if ends == "polled" => (0.0, 0.0),
+        AFTER => (0.0, 0.0),
+        // One to allocate, one to free.
+        _ => (2.0, 1.0),
+    }
+}
+
+fn counts(lab: &Lab, arm: usize, ends: &str) -> Result<Check, LabError> {
+    let mut run = BioArm::new(lab, arm, &Point::default().with("ends", ends))?;
+    let turn = run.turn(TurnEnd::Ios(IOS))?;
+    let (calls, misses) = expected(arm, ends);
+    let seen = run.allocator_calls();
+    let told = seen.map_or("not counted: another allocator is installed".into(), |seen| format!("{seen:.2}"));
+    // Without a count there is nothing to compare; the misses tell the arms apart all the same.
+    let ok = turn.ios == IOS && seen.is_none_or(|seen| seen == calls) && run.misses() == misses;
+    Ok(Check {
+        name: format!("{}, {ends}: {calls:.0} allocator calls and {misses:.0} cache misses per I/O", ARMS[arm].name),
+        ok,
+        detail: format!(
+            "{} of {IOS} I/Os done; allocator calls per I/O: {told}; cache misses per I/O: {:.2}",
+            turn.ios,
+            run.misses()
+        ),
+    })
+}

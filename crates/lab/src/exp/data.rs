@@ -1,0 +1,57 @@
+//! That data comes back through a ring of an arm: what the null devices of the measurements could not tell.
+
+use sheave::{Buf, Device, Ring, RingBuilder, RingError, op};
+
+use crate::LabError;
+use crate::experiment::Check;
+
+/// Entries that the ring has at least.
+pub const ENTRIES: u32 = 64;
+
+/// Blocks that are written and read back, and bytes of one.
+const BLOCKS: u64 = ENTRIES as u64;
+const BLOCK: usize = 512;
+
+/// What the block at an index holds.
+fn content(block: u64) -> [u8; BLOCK] {
+    std::array::from_fn(|at| (block as usize * 31 + at * 7 + 1) as u8)
+}
+
+/// Writes blocks in `ram:` and reads them back, twice over, so that what is recycled was used before.
+pub fn comes_back(
+    arm: &str,
+    ring: RingBuilder,
+    ready: impl FnOnce(&mut Ring) -> Result<(), RingError>,
+) -> Result<Check, LabError> {
+    let fail = |err: &dyn std::fmt::Display| LabError::run(format!("checking that data comes back: {err}"));
+    let device = Device::open("ram:size=1M").map_err(|err| fail(&err))?;
+    let mut ring = ring.build().map_err(|err| fail(&err))?;
+    ready(&mut ring).map_err(|err| fail(&err))?;
+    let fd = ring.attach(&device).map_err(|err| fail(&err))?;
+    let mut wrong = 0;
+    for round in 0..2 {
+        for write in [true, false] {
+            for block in 0..BLOCKS {
+                let mut buf = Buf::zeroed(BLOCK, BLOCK).map_err(|err| fail(&err))?;
+                if write {
+                    buf.copy_from_slice(&content(block + round));
+                }
+                // Every other block: nothing is merged, each has a bio and a request.
+                let offset = block * 2 * BLOCK as u64;
+                let entry = if write { op::write(fd, buf) } else { op::read(fd, buf) };
+                ring.push(entry.offset(offset).user_data(block)).map_err(|err| fail(&err))?;
+            }
+            ring.submit_and_wait(BLOCKS as u32).map_err(|err| fail(&err))?;
+            for done in ring.completions() {
+                let (block, res) = (done.user_data, done.res);
+                let right = write || done.into_buf().is_some_and(|buf| buf[..] == content(block + round));
+                wrong += u32::from(res != BLOCK as i32 || !right);
+            }
+        }
+    }
+    Ok(Check {
+        name: format!("{arm}: data comes back"),
+        ok: wrong == 0,
+        detail: format!("{wrong} of {} I/Os failed or gave other bytes", 4 * BLOCKS),
+    })
+}

@@ -1,0 +1,167 @@
+//! plug-clock: how often the clock is read for the stamps of requests. For each, or once for what goes in together.
+//!
+//! Owns the arms and the points. The arms are one ring each, with another bound on the age of a shared stamp
+//! ([`RingBuilder::stamp_age`]); a stamp for each batch of completions is the same in all of them, as it was in the
+//! kernel of the thread.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`arm`] | an arm that runs |
+//! | [`watch`] | a file and a device that see how old the stamps are |
+//! | [`checks`], [`verdict`] | that the arms are what they say; what the figures show |
+//!
+//! [`RingBuilder::stamp_age`]: sheave::RingBuilder::stamp_age
+
+use crate::experiment::{
+    ArmInfo, ArmRun, Axis, AxisScale, Check, Experiment, HeadlineRow, Lab, Metric, Published, Role, Scale, Seed, Sweep,
+    SweepPoint,
+};
+use crate::report::{ExperimentReport, Verdict};
+use crate::{LabError, Point};
+
+pub mod arm;
+mod checks;
+mod verdict;
+pub mod watch;
+
+/// Index of the cached time as the thread had it.
+const SEED: usize = 1;
+/// Index of the product.
+const AFTER: usize = 2;
+
+static ARMS: [ArmInfo; 3] = [
+    ArmInfo { name: "before", role: Role::Before, what: "Each request reads the clock" },
+    ArmInfo {
+        name: "seed",
+        role: Role::Seed,
+        what: "One reading for a batch, until it is flushed, however old it gets",
+    },
+    ArmInfo { name: "after", role: Role::After, what: "Sheave: the same, and no reading is used for long after 50 us" },
+];
+
+/// The label of the thread's row.
+const ROW: &str = "512 B, QD 128, batch 32";
+/// What the thread claims, in percent.
+const CLAIMED: f64 = 6.0;
+/// The medians of the figures that the thread gives, in I/Os a second.
+const PUBLISHED: (f64, f64) = (108.40e6, 115.555e6);
+
+/// Age of the stamps that 99 % of the requests are below.
+const AGE_P99: Metric =
+    Metric { name: "stamp_age_p99_ns", label: "age of the stamp, 99 %", unit: "ns", more_is_better: false };
+
+/// The experiment.
+#[derive(Debug)]
+pub struct PlugClock;
+
+/// A submission in which each request takes this long to make, in ns.
+fn slow(work_ns: u32) -> Point {
+    Point::default().with("work", u64::from(work_ns))
+}
+
+/// How old stamps get, by how long each request takes to make.
+fn ages(scale: Scale) -> Sweep {
+    let works: &[u32] = match scale {
+        Scale::Quick => &[100, 10_000],
+        Scale::Full => &[100, 1_000, 3_000, 10_000, 30_000],
+    };
+    Sweep {
+        name: "age",
+        title: "Age of a request's stamp, by the time it takes to make one (QD 128, batch 32)",
+        axis: Axis { label: "time for each request", unit: "ns", scale: AxisScale::Log2 },
+        points: works.iter().map(|&work| SweepPoint::at(work, slow(work))).collect(),
+        arms: Vec::new(),
+        metric: Some(AGE_P99),
+    }
+}
+
+fn batches(scale: Scale) -> Sweep {
+    let batches: &[u32] = match scale {
+        Scale::Quick => &[1, 8],
+        Scale::Full => &[1, 2, 4, 8, 16, 32, 64, 128],
+    };
+    Sweep {
+        name: "batch",
+        title: "I/Os handed over at once (QD 128)",
+        axis: Axis { label: "batch", unit: "I/Os", scale: AxisScale::Log2 },
+        points: batches.iter().map(|&batch| SweepPoint::at(batch, Point { batch, ..Point::default() })).collect(),
+        arms: Vec::new(),
+        metric: None,
+    }
+}
+
+fn threads(lab: &Lab) -> Sweep {
+    let cores = lab.cpus.len() as u32;
+    let mut counts: Vec<u32> = (0..).map(|n| 1 << n).take_while(|&n| n <= cores).collect();
+    if counts.last() != Some(&cores) {
+        counts.push(cores);
+    }
+    Sweep {
+        name: "threads",
+        title: "Threads, a ring each (QD 128, batch 32)",
+        axis: Axis { label: "threads", unit: "", scale: AxisScale::Log2 },
+        points: counts.iter().map(|&threads| SweepPoint::at(threads, Point { threads, ..Point::default() })).collect(),
+        arms: Vec::new(),
+        metric: None,
+    }
+}
+
+impl Experiment for PlugClock {
+    fn id(&self) -> &'static str {
+        "plug-clock"
+    }
+
+    fn title(&self) -> &'static str {
+        "Cached time in the plug"
+    }
+
+    fn seed(&self) -> Seed {
+        Seed {
+            subject: "[PATCH 2/2] block: cache current nsec time in struct blk_plug",
+            author: "Jens Axboe",
+            date: "2024-01-15",
+            message_id: "20240115215840.54432-3-axboe@kernel.dk",
+            command: "\"a basic peak IOPS test case with iostats enabled\"; by its output t/io_uring, 512 B, batch 32",
+            machine: "not named; 108 million IOPS are many drives and threads",
+        }
+    }
+
+    fn arms(&self) -> &'static [ArmInfo] {
+        &ARMS
+    }
+
+    fn headline(&self) -> Vec<HeadlineRow> {
+        let (before, after) = PUBLISHED;
+        let published = Published { before, after, change_percent: (after / before - 1.0) * 100.0 };
+        vec![HeadlineRow { label: ROW.into(), point: Point::default(), published: Some(published) }]
+    }
+
+    fn sweeps(&self, lab: &Lab) -> Vec<Sweep> {
+        match lab.scale {
+            Scale::Quick => vec![batches(lab.scale), ages(lab.scale)],
+            Scale::Full => vec![batches(lab.scale), threads(lab), ages(lab.scale)],
+        }
+    }
+
+    fn prepare(&self, lab: &Lab, arm: usize, point: &Point) -> Result<Box<dyn ArmRun>, LabError> {
+        match point.number("work") {
+            None => Ok(Box::new(arm::ClockArm::new(lab, arm, point)?)),
+            Some(work) => Ok(Box::new(watch::WatchedArm::new(lab, arm, point, work)?)),
+        }
+    }
+
+    fn check(&self, lab: &Lab) -> Result<Vec<Check>, LabError> {
+        checks::run(lab)
+    }
+
+    fn instruction_points(&self) -> Vec<Point> {
+        vec![Point::default(), Point { batch: 1, ..Point::default() }]
+    }
+
+    fn verdict(&self, report: &ExperimentReport) -> Verdict {
+        verdict::of(report)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! One arm at one point: threads with a ring each on a null device, whose stamps may be as old as the arm says.
+//!
+//! * A1. Device, ring and loop are the same in every arm but for the bound on the age of a stamp.
+//! * A2. Readings of the clock are counted before the first turn, on a ring with a clock that counts; the measured
+//!   rings have the real one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sheave::base::clock::Clock;
+use sheave::{Device, Ring, RingBuilder};
+use sheave_load::{EngineOpts, SheaveEngine};
+
+use super::watch;
+use super::{AFTER, SEED};
+use crate::crew::{Crew, MakeDrive};
+use crate::drive::{Drive, until};
+use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};
+use crate::{LabError, Point};
+
+/// I/Os that are counted, after as many that are not.
+const COUNTED: u64 = 8192;
+/// The device.
+const DEVICE: &str = "null:size=1T";
+
+/// The ring of an arm.
+pub fn aged(builder: RingBuilder, arm: usize) -> RingBuilder {
+    match arm {
+        AFTER => builder,
+        SEED => builder.stamp_age(Duration::MAX),
+        _ => builder.stamp_age(Duration::ZERO),
+    }
+}
+
+/// How a point's ring is set up.
+pub fn opts(point: &Point) -> EngineOpts {
+    EngineOpts {
+        depth: point.depth,
+        bs: point.bs,
+        poll: true,
+        stats: true,
+        fixed_buffers: true,
+        dsync: false,
+        ioprio: 0,
+    }
+}
+
+/// What is read per I/O.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reads {
+    /// Time stamps, of requests and of batches of completions.
+    pub clock: f64,
+    /// Looks at the cycle counter for the age of a stamp.
+    pub age: f64,
+}
+
+/// An arm that is ready.
+pub struct ClockArm {
+    crew: Crew,
+    reads: Reads,
+    ages: watch::Ages,
+}
+
+impl ClockArm {
+    /// Builds it on the calling thread.
+    pub fn new(lab: &Lab, arm: usize, point: &Point) -> Result<ClockArm, LabError> {
+        let reads = count(lab, arm, point)?;
+        // How old stamps are when making a request takes what it takes.
+        let mut watched = watch::WatchedArm::new(lab, arm, point, 0)?;
+        watched.turn(TurnEnd::Ios(COUNTED))?;
+        let ages = watched.ages();
+        drop(watched);
+        let device = Device::open(DEVICE).map_err(|err| LabError::run(err.to_string()))?;
+        let place = point.clone();
+        let make: MakeDrive = Arc::new(move |index| {
+            let opts = opts(&place);
+            let attach = |ring: &mut Ring| ring.attach(&device);
+            let engine = SheaveEngine::built(aged(opts.ring(1), arm), attach, &opts)?;
+            Ok(Drive::new(engine, &place, device.size_bytes(), 1 + index as u64))
+        });
+        Ok(ClockArm { crew: Crew::new(lab, point, &make)?, reads, ages })
+    }
+}
+
+impl ArmRun for ClockArm {
+    fn turn(&mut self, end: TurnEnd) -> Result<Turn, LabError> {
+        let mut turn = self.crew.turn(end)?;
+        let ios = turn.ios as f64;
+        turn.counters.insert("clock_reads", self.reads.clock * ios);
+        turn.counters.insert("age_looks", self.reads.age * ios);
+        self.ages.show(&mut turn);
+        Ok(turn)
+    }
+}
+
+/// What an arm reads per I/O (A2).
+pub fn count(lab: &Lab, arm: usize, point: &Point) -> Result<Reads, LabError> {
+    let (clock, time) = Clock::virtual_clock();
+    let device = Device::open(DEVICE).map_err(|err| LabError::run(err.to_string()))?;
+    let opts = opts(point);
+    let attach = |ring: &mut Ring| ring.attach(&device);
+    let engine = SheaveEngine::built(aged(opts.ring(1), arm).clock(clock), attach, &opts)?;
+    let mut drive = Drive::new(engine, point, device.size_bytes(), 1);
+    let until = until(lab, TurnEnd::Ios(COUNTED), 1);
+    drive.run(&until)?;
+    let before = (time.reads(), time.looks());
+    let ios = drive.run(&until)? as f64;
+    Ok(Reads { clock: (time.reads() - before.0) as f64 / ios, age: (time.looks() - before.1) as f64 / ios })
+}

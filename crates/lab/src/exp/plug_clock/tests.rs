@@ -1,0 +1,80 @@
+//! The arms' readings, the ages of their stamps, and verdicts of made-up figures.
+
+use super::*;
+use crate::exp::verdict_tests::{report, row};
+use crate::experiment::TurnEnd;
+use crate::fake;
+use crate::report::{Holds, InstructionRow, SweepReport};
+
+#[test]
+fn every_check_passes() {
+    let checks = PlugClock.check(&fake::lab()).expect("checked");
+    assert_eq!(checks.len(), 5 * ARMS.len());
+    for check in checks {
+        assert!(check.ok, "{}: {}", check.name, check.detail);
+    }
+}
+
+#[test]
+fn the_arms_differ_in_their_readings_alone() {
+    let reads =
+        |arm: usize, batch: u32| arm::count(&fake::lab(), arm, &Point { batch, ..Point::default() }).expect("counted");
+    assert!(reads(0, 32).clock >= 1.0 && reads(0, 32).age == reads(SEED, 32).age);
+    assert_eq!(reads(SEED, 32).clock, reads(AFTER, 32).clock, "the bound costs no reading, only looks");
+    assert!(reads(AFTER, 32).age > reads(SEED, 32).age);
+    assert_eq!(reads(0, 1).clock, reads(AFTER, 1).clock, "a batch of one has nothing to share");
+}
+
+#[test]
+fn slow_requests_are_looked_at() {
+    for arm in 0..ARMS.len() {
+        let mut run = PlugClock.prepare(&fake::lab(), arm, &slow(1000)).expect("an arm");
+        let turn = run.turn(TurnEnd::Ios(640)).expect("a turn");
+        assert_eq!(turn.ios, 640);
+        assert!(turn.gauges["stamp_age_p50_ns"] <= turn.gauges["stamp_age_max_ns"]);
+        // A stamp of one's own is none too old; 15 requests of 1 us and more have gone by for the last with one.
+        assert!(arm == 0 || turn.gauges["stamp_age_max_ns"] >= 15e3, "{:?}", turn.gauges);
+    }
+}
+
+#[test]
+fn the_verdict_is_that_of_the_figures() {
+    let of = |changes: [f64; 2], instructions: Option<[f64; 3]>| {
+        let row = row(ROW.into(), Point::default(), &changes);
+        let mut report = report(&PlugClock, vec![row], Vec::new());
+        report.instructions = instructions
+            .map(|per_io| InstructionRow {
+                point: Point::default(),
+                per_io: per_io.map(Some).to_vec(),
+                commands: Vec::new(),
+            })
+            .into_iter()
+            .collect();
+        PlugClock.verdict(&report)
+    };
+    let yes = of([25.0, 24.0], None);
+    assert_eq!(yes.holds, Holds::Yes);
+    assert!(yes.shows.contains("+24.0 % (+23.0 to +25.0)") && yes.shows.contains("not counted"), "{}", yes.shows);
+    let small = of([4.0, 4.0], Some([420.0, 409.0, 410.0]));
+    assert_eq!(small.holds, Holds::Partly);
+    assert!(small.shows.contains("below the thread's 6 %"), "{}", small.shows);
+    assert_eq!(of([4.0, 4.0], Some([450.0, 410.0, 410.0])).holds, Holds::Yes, "in instructions");
+    assert_eq!(of([0.0, 0.5], None).holds, Holds::CannotTell);
+    assert_eq!(of([-5.0, -5.0], Some([450.0, 410.0, 410.0])).holds, Holds::No);
+    assert_eq!(PlugClock.verdict(&report(&PlugClock, Vec::new(), Vec::new())).holds, Holds::CannotTell);
+}
+
+#[test]
+fn a_gain_with_batches_of_one_is_not_explained_away() {
+    let of = |percent: f64| {
+        let headline = vec![row(ROW.into(), Point::default(), &[20.0, 20.0])];
+        let sweep = batches(Scale::Quick);
+        let mut one = row("1".into(), Point::default(), &[0.0, percent]);
+        one.x = 1.0;
+        let metric = Metric::IOPS;
+        let sweep = SweepReport { name: sweep.name, title: sweep.title, axis: sweep.axis, metric, rows: vec![one] };
+        PlugClock.verdict(&report(&PlugClock, headline, vec![sweep])).shows
+    };
+    assert!(of(0.3).contains("as it must"));
+    assert!(of(-5.0).contains("though it should give nothing"));
+}

@@ -1,0 +1,222 @@
+//! How old stamps are: a file that notes when each request is made, over a device that compares with the stamp it got.
+//!
+//! The age of a stamp is what it is off by: statistics count a latency from the stamp, not from the request.
+//!
+//! * W1. A request is known by its first sector: the file lies on the device as it is, and nothing is merged.
+//! * W2. The ring's clock, the file's and the device's are one.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use sheave::base::clock::{Clock, CoarseTs, VirtualClock};
+use sheave::base::status::Status;
+use sheave::blk::driver::{Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
+use sheave::blk::limits::Limits;
+use sheave::blk::request::{DoneList, RqList, RqTable};
+use sheave::iomap::mapping::Intent;
+use sheave::iomap::{File, Mapping, MappingKind};
+use sheave::{Capabilities, Device, DeviceError, Ring};
+use sheave_load::SheaveEngine;
+use sheave_load::live::report_histogram;
+
+use super::arm::{aged, opts};
+use crate::drive::{Drive, until};
+use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};
+use crate::meter::Meter;
+use crate::{LabError, Point};
+
+/// Bytes of the device: so many that neighbours are rare in a batch.
+const SIZE: u64 = 1 << 40;
+
+/// Where time comes from, and how it passes while a request is made.
+#[derive(Clone, Debug)]
+pub enum Time {
+    /// The processor works.
+    Real,
+    /// Somebody moves the hand.
+    Virtual(Clock, VirtualClock),
+}
+
+impl Time {
+    fn clock(&self) -> Clock {
+        match self {
+            Time::Real => Clock::real(),
+            Time::Virtual(clock, _) => clock.clone(),
+        }
+    }
+}
+
+/// What file and device know together.
+#[derive(Debug)]
+struct Seen {
+    /// When the requests that have not reached the device were made, by their sector.
+    made: HashMap<u64, CoarseTs>,
+    /// Ages of the stamps, in ns.
+    ages: Histogram<u64>,
+    /// Requests that nobody made.
+    unknown: u64,
+}
+
+type Shared = Arc<Mutex<Seen>>;
+
+fn lock(seen: &Shared) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The file: as the device is, but each mapping takes its time, and is noted.
+#[derive(Debug)]
+struct Slow {
+    device: Device,
+    seen: Shared,
+    clock: Clock,
+    time: Time,
+    work: Duration,
+}
+
+impl File for Slow {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn size_bytes(&self) -> u64 {
+        SIZE
+    }
+
+    fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
+        match &self.time {
+            Time::Virtual(_, hand) => hand.advance(self.work),
+            Time::Real => {
+                let (start, span) = (self.clock.cycles(), self.clock.ns_to_cycles(self.work.as_nanos() as u64));
+                while self.clock.cycles().wrapping_sub(start) < span {
+                    std::hint::spin_loop();
+                }
+            }
+        }
+        lock(&self.seen).made.insert(pos >> 9, self.clock.coarse());
+        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: 0 })
+    }
+}
+
+/// The device: ends each request when it comes, as `null:` does, and looks at its stamp.
+#[derive(Debug)]
+struct Watching(Shared);
+
+impl Driver for Watching {
+    fn limits(&self) -> Limits {
+        Limits { logical_block: 512, queue_depth: 1024, ..Limits::default() }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { polled: true, direct_io: true, ..Capabilities::default() }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        SIZE
+    }
+
+    fn open_hctx(&self, _: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
+        Ok(Box::new(Watching(self.0.clone())))
+    }
+}
+
+impl HwQueue for Watching {
+    fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
+        let mut seen = lock(&self.0);
+        while let Some(rq) = list.pop() {
+            let (sector, stamp) = (rqs.get(&rq).sector, rqs.get(&rq).issued_at());
+            match seen.made.remove(&sector) {
+                Some(made) => seen.ages.saturating_record(made.ns_since(stamp)),
+                None => seen.unknown += 1,
+            }
+            done.push(rq, Status::Ok);
+        }
+    }
+
+    fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
+
+    fn next_event(&self) -> NextEvent {
+        NextEvent::Idle
+    }
+
+    fn timed_out(&mut self, _: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
+        TimedOut::Waiting
+    }
+
+    fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
+}
+
+/// How old stamps were, in ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Ages {
+    /// Half were younger.
+    pub p50: u64,
+    /// 99 % were younger.
+    pub p99: u64,
+    /// The oldest.
+    pub max: u64,
+    /// How many.
+    pub count: u64,
+}
+
+impl Ages {
+    /// As gauges.
+    pub fn show(self, turn: &mut Turn) {
+        turn.gauges.insert("stamp_age_p50_ns", self.p50 as f64);
+        turn.gauges.insert("stamp_age_p99_ns", self.p99 as f64);
+        turn.gauges.insert("stamp_age_max_ns", self.max as f64);
+    }
+}
+
+/// An arm whose stamps are looked at.
+pub struct WatchedArm {
+    drive: Drive,
+    seen: Shared,
+    lab: Lab,
+}
+
+impl WatchedArm {
+    /// One in which making a request takes `work` ns more than it does.
+    pub fn new(lab: &Lab, arm: usize, point: &Point, work: u64) -> Result<WatchedArm, LabError> {
+        WatchedArm::in_time(lab, arm, point, Duration::from_nanos(work), Time::Real)
+    }
+
+    /// The same, in a time of its own.
+    pub fn in_time(lab: &Lab, arm: usize, point: &Point, work: Duration, time: Time) -> Result<WatchedArm, LabError> {
+        let seen = Seen { made: HashMap::new(), ages: report_histogram(), unknown: 0 };
+        let seen = Arc::new(Mutex::new(seen));
+        let device = Device::from_driver("watching", Box::new(Watching(seen.clone())));
+        let clock = time.clock();
+        let file = Arc::new(Slow { device, seen: seen.clone(), clock: clock.clone(), time, work });
+        let opts = opts(point);
+        let attach = |ring: &mut Ring| ring.attach_file(file.clone());
+        let engine = SheaveEngine::built(aged(opts.ring(1), arm).clock(clock), attach, &opts)?;
+        Ok(WatchedArm { drive: Drive::new(engine, point, SIZE, 1), seen, lab: lab.clone() })
+    }
+
+    /// How old the stamps of the last turn were.
+    pub fn ages(&self) -> Ages {
+        let seen = lock(&self.seen);
+        let at = |share| seen.ages.value_at_quantile(share);
+        Ages { p50: at(0.5), p99: at(0.99), max: seen.ages.max(), count: seen.ages.len() }
+    }
+
+    /// Requests that came without having been made (W1): none.
+    pub fn unknown(&self) -> u64 {
+        lock(&self.seen).unknown
+    }
+}
+
+impl ArmRun for WatchedArm {
+    fn turn(&mut self, end: TurnEnd) -> Result<Turn, LabError> {
+        lock(&self.seen).ages.reset();
+        let mut turn = Turn::default();
+        self.drive.reset();
+        let meter = Meter::start();
+        turn.ios = self.drive.run(&until(&self.lab, end, 1))?;
+        meter.add(&mut turn);
+        self.ages().show(&mut turn);
+        Ok(turn)
+    }
+}

@@ -1,0 +1,162 @@
+//! Checkpoints that fail at each of their writes and flushes: the next commit makes up for it, and a crash in between
+//! finds what was durable before.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use sheave_blk::Device;
+use sheave_iomap::File;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::file::WriteDone;
+use sheave_iomap::mapping::Intent;
+
+use super::*;
+use crate::block_io::DeviceIo;
+use crate::{BlockIo, CheckOptions, CreateOptions, OpenOptions, Pool, Volume, check_device};
+
+/// A disk that fails once.
+struct Once {
+    io: DeviceIo,
+    /// Writes and flushes that go well before the one that fails; below 0: none fails.
+    left: Arc<AtomicI64>,
+}
+
+impl Once {
+    fn step(&self) -> Result<(), Status> {
+        if self.left.fetch_sub(1, Ordering::SeqCst) == 0 { Err(Status::IoErr) } else { Ok(()) }
+    }
+}
+
+impl BlockIo for Once {
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
+        self.io.read(at, buf)
+    }
+
+    fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
+        self.step()?;
+        self.io.write(at, buf)
+    }
+
+    fn flush(&self) -> Result<(), Status> {
+        self.step()?;
+        self.io.flush()
+    }
+
+    fn discard(&self, at: u64, len: u64) -> Result<(), Status> {
+        self.io.discard(at, len)
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.io.size_bytes()
+    }
+}
+
+fn write(volume: &Volume, block: u64, tag: u8) {
+    let (pos, may_block) = (block << 16, MayBlock::on_worker());
+    let mapping = volume.map_blocking(pos, 4096, Intent::Write, &may_block).unwrap();
+    DeviceIo::new(volume.device()).unwrap().write(mapping.addr, &[tag; 4096]).unwrap();
+    volume.end_write(WriteDone { pos, len: 4096, status: Status::Ok, pieces: &[mapping] }, &may_block).unwrap();
+}
+
+/// What is written, block by block.
+fn tags(pool: &Pool) -> Vec<u8> {
+    let volume = pool.open_volume("v").unwrap();
+    let io = DeviceIo::new(volume.device()).unwrap();
+    let tag = |block: u64| {
+        let mapping = volume.map(block << 16, 4096, Intent::Read).unwrap();
+        let mut data = [0; 4096];
+        if mapping.kind == sheave_iomap::MappingKind::Mapped {
+            io.read(mapping.addr, &mut data).unwrap();
+        }
+        data[7]
+    };
+    (0..40).map(tag).collect()
+}
+
+/// A pool with a volume of which two states are durable, one in the checkpoint and one in the journal.
+fn pool() -> (Device, Pool, Volume, Arc<AtomicI64>) {
+    let device = Device::open("ram:size=16M").unwrap();
+    Pool::create(&device, &CreateOptions::default()).unwrap();
+    let left = Arc::new(AtomicI64::new(-1));
+    let io = Box::new(Once { io: DeviceIo::new(&device).unwrap(), left: left.clone() });
+    let pool = Pool::open_through(&device, io, &OpenOptions::default()).unwrap();
+    let volume = pool.create_volume("v", 8 << 20).unwrap();
+    (0..20).for_each(|block| write(&volume, block, 1));
+    volume.pool().checkpoint().unwrap();
+    write(&volume, 20, 2);
+    pool.sync().unwrap();
+    (device, pool, volume, left)
+}
+
+fn opened(device: &Device) -> Vec<u8> {
+    let tags = tags(&Pool::open(device, &OpenOptions::default()).unwrap());
+    let report = check_device(device, &CheckOptions::default()).unwrap();
+    assert!(report.is_clean(), "{:?}", report.findings);
+    tags
+}
+
+fn expected(written: &[(usize, u8)]) -> Vec<u8> {
+    let mut tags = [vec![1; 20], vec![2], vec![0; 19]].concat();
+    written.iter().for_each(|&(block, tag)| tags[block] = tag);
+    tags
+}
+
+#[test]
+fn a_checkpoint_that_failed_is_written_by_the_next_commit() {
+    let mut failed = 0;
+    for step in 0.. {
+        let (device, pool, volume, left) = pool();
+        write(&volume, 21, 3);
+        left.store(step, Ordering::SeqCst);
+        if volume.pool().checkpoint().is_ok() {
+            break;
+        }
+        failed += 1;
+        // Nothing is durable that was not; scrubs say that they cannot tell.
+        assert!(pool.scrub(&crate::ScrubOptions::default(), &mut |_| std::ops::ControlFlow::Continue(())).is_err());
+        let used = pool.info().metadata_bytes;
+        write(&volume, 22, 4);
+        write(&volume, 21, 5);
+        pool.sync().unwrap();
+        for block in 23..30 {
+            write(&volume, block, 6);
+            volume.pool().checkpoint().unwrap();
+        }
+        assert!(pool.info().metadata_bytes <= used + (1 << 18), "what it replaced came back");
+        let report = pool.scrub(&crate::ScrubOptions::default(), &mut |_| std::ops::ControlFlow::Continue(()));
+        assert!(report.unwrap().is_clean());
+        drop((volume, pool));
+        let later: Vec<(usize, u8)> = (23..30).map(|block| (block, 6)).collect();
+        assert_eq!(opened(&device), expected(&[&[(21, 5), (22, 4)], &later[..]].concat()), "step {step}");
+    }
+    assert_eq!(failed, 5, "pages, flush, superblock, flush, superblock");
+}
+
+#[test]
+fn a_crash_before_it_is_written_again_loses_nothing_that_was_durable() {
+    for step in 0..5 {
+        let (device, pool, volume, left) = pool();
+        write(&volume, 21, 3);
+        left.store(step, Ordering::SeqCst);
+        assert!(volume.pool().checkpoint().is_err());
+        drop((volume, pool));
+        let found = opened(&device);
+        // Its superblock has arrived or not; both are whole.
+        let (without, with) = (expected(&[]), expected(&[(21, 3)]));
+        assert!(found == with || (found == without && step < 4), "step {step}: {found:?}");
+    }
+}
+
+#[test]
+fn a_close_that_failed_can_be_made_good() {
+    let (device, pool, volume, left) = pool();
+    let again = pool.clone();
+    drop(volume);
+    left.store(1, Ordering::SeqCst);
+    assert!(pool.close().is_err());
+    again.sync().unwrap();
+    drop(again);
+    let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    assert!(!pool.info().recovered, "it is closed");
+    assert_eq!(tags(&pool), expected(&[]));
+}
