@@ -1,8 +1,8 @@
 //! A device that works on its own: another thread ends each request, a fixed time after it came.
 //!
-//! What `null:complete=thread` is, but for two things: where there is a CPU for it, the thread does not sleep while there
-//! is I/O, as hardware does not, so that handing a request over wakes nobody; and somebody may be told of each end, on
-//! that thread.
+//! What `null:complete=thread` is, but for two things: where there is a CPU for it, the thread does not sleep while
+//! there is I/O, as hardware does not, so that handing a request over wakes nobody; and somebody may be told of each
+//! end, on that thread.
 //! Serves as the interrupting device of dio-completion and as the foreign completion of in-flight.
 //!
 //! * E1. Requests end in the order in which they came, once each; the thread ends after its hardware queue is gone.

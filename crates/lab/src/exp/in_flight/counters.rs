@@ -1,7 +1,7 @@
 //! Four ways to know how many requests are in flight: three that count at the start and the end, and one that does not.
 //!
-//! Owns the counters and who writes which. Reads and writes are counted apart, as the kernel does it; the two numbers of
-//! a pair share a cache line.
+//! Owns the counters and who writes which. Reads and writes are counted apart, as the kernel does it; the two numbers
+//! of a pair share a cache line.
 //!
 //! * C1. A [`Seat`] counts on one thread. Of [`Way::PerThread`] it is the only writer of its pair, so that it needs no
 //!   atomic addition; a request may start in one seat and end in another, and the sum is right all the same.
@@ -88,7 +88,7 @@ impl Counters {
 
     /// A place for one thread to count at (C1).
     pub fn seat(self: &Arc<Self>) -> Seat {
-        // Relaxed: only that seats differ matters. More than there are pairs share them: of `PerThread` there never are.
+        // Relaxed: only that seats differ matters. More seats than pairs share them; `PerThread` never has so many.
         let number = self.seats.fetch_add(1, Ordering::Relaxed);
         debug_assert!(self.way != Way::PerThread || number < POSSIBLE, "C1: a pair has one writer");
         Seat { counters: self.clone(), at: number % self.pairs.len().max(1), updates: 0 }

@@ -1,7 +1,7 @@
 //! A driver in front of another one that counts each request at its start and its end, in the way of its arm.
 //!
-//! Owns a queue of its own: requests, tags and statistics are its queue's, the work is the lower device's. It is there in
-//! every arm; where nothing is counted it passes everything on and does the same otherwise.
+//! Owns a queue of its own: requests, tags and statistics are its queue's, the work is the lower device's. It is there
+//! in every arm; where nothing is counted it passes everything on and does the same otherwise.
 //!
 //! * D1. A request is counted once: when the lower queue has taken it, not when that refuses it.
 //! * D2. Its end is counted by the thread that ends it: here, in what each call of the lower queue has ended; or by the
