@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::baseline::Baseline;
-use crate::{arguments, build, skip_here};
+use crate::{arguments, build, cachegrind, skip_here};
 
 /// A case: its name in the baseline, what `hot_loop` runs, and how much more than its budget it may take.
 struct Case {
@@ -133,26 +133,18 @@ fn per_io(valgrind: &Path, program: &Path, args: &str) -> f64 {
 }
 
 fn instructions(valgrind: &Path, program: &Path, args: &str, ios: u64) -> u64 {
-    let mut command = Command::new(valgrind);
-    command.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]).arg(program);
-    command.args(arguments(args, ios));
-    let output = command.output().expect("valgrind starts");
+    let mut command = cachegrind::command(valgrind);
+    let output = command.arg(program).args(arguments(args, ios)).output().expect("valgrind starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "hot_loop {args} under valgrind failed:\n{said}");
-    refs(&said).unwrap_or_else(|| panic!("valgrind gave no count of instructions:\n{said}"))
-}
-
-/// The number in valgrind's line `==12== I   refs:      44,389,419`.
-fn refs(said: &str) -> Option<u64> {
-    let line = said.lines().find(|line| line.contains("refs:"))?;
-    line.rsplit(' ').next()?.replace(',', "").parse().ok()
+    cachegrind::refs(&said).unwrap_or_else(|| panic!("valgrind gave no count of instructions:\n{said}"))
 }
 
 #[test]
 fn valgrind_is_read_right() {
     let said = "==17== Cachegrind, a cache and branch-prediction profiler\n==17== I   refs:      44,389,419\n";
-    assert_eq!(refs(said), Some(44_389_419));
-    assert_eq!(refs("==17== Fatal error"), None);
+    assert_eq!(cachegrind::refs(said), Some(44_389_419));
+    assert_eq!(cachegrind::refs("==17== Fatal error"), None);
 }
 
 /// A baseline with every case at 100.

@@ -119,8 +119,7 @@ impl BioSet {
         }
     }
 
-    /// Another bound of the cache, False, and nothing has changed, while a bio
-    /// is live.
+    /// Another bound of the cache. False, and nothing has changed, while a bio is live.
     pub(crate) fn set_max_cached(&mut self, max_cached: u32) -> bool {
         if self.live() != 0 {
             return false;

@@ -19,6 +19,7 @@ use std::time::Duration;
 use sheave_base::sync::Arc;
 
 use crate::bio::SECTOR_SHIFT;
+use crate::driver::ram::RamMemory;
 use crate::driver::{Capabilities, Driver};
 use crate::error::DeviceError;
 use crate::limits::Limits;
@@ -145,6 +146,11 @@ impl Device {
     /// What the device can do.
     pub fn capabilities(&self) -> Capabilities {
         self.inner.capabilities
+    }
+
+    /// The bytes of a ram device.
+    pub fn ram_memory(&self) -> Option<RamMemory> {
+        self.whole_queue()?.driver().ram_memory()
     }
 
     /// What the user should know about the device, in plain words.

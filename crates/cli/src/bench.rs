@@ -46,9 +46,8 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     warner.iter_mut().for_each(Warner::look);
     let range = plan.range(subject.room(&plan)?, subject.block_bytes())?;
     let stop = crate::signals::stop_flag()?;
-    let direct = subject.device().capabilities().direct_io;
     let raw = RawPeer::of(&plan, range)?;
-    let crew = Crew::new(plan, range, direct, raw, run_id(), Arc::clone(&stop));
+    let crew = Crew::new(plan, range, subject.device(), raw, run_id(), Arc::clone(&stop));
     let harvests = bring_in(&crew, &subject);
     // Relaxed: all threads are joined, and the flag carries nothing but itself.
     let outcome = harvests.and_then(|harvests| report(&crew, &subject, harvests, stop.load(Ordering::Relaxed)));

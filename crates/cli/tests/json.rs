@@ -27,6 +27,18 @@ fn the_object_has_the_promised_names() {
     assert!(report.get("compare").is_none());
 }
 
+#[test]
+fn what_was_turned_off_is_told() {
+    let line = "bench null:size=1G --bs 512 --depth 16 --batch 4 --ios 10000 --json --progress none";
+    let plain = run(line).json();
+    assert!(plain.get("bio_cache").is_none() && plain.get("stamp_age").is_none());
+    let off = run(&format!("{line} --bio-cache 0 --stamp-age 0")).json();
+    assert_eq!((&off["bio_cache"], &off["stamp_age"]), (&0.into(), &"0ns".into()));
+    assert_eq!((&off["ios"], &off["errors"]), (&10_000.into(), &0.into()));
+    let other = run(&format!("{line} --bio-cache 64 --stamp-age unbounded")).json();
+    assert_eq!((&other["bio_cache"], &other["stamp_age"]), (&64.into(), &"unbounded".into()));
+}
+
 /// It was told as 0 when the start of the program had taken more than the run.
 #[test]
 fn a_run_that_mostly_waits_has_a_cpu_time_of_its_own() {

@@ -327,8 +327,8 @@ fn a_scrub_reads_shared_data_once_and_finds_what_cannot_be_read() {
     assert_eq!((&clean["data_verified"], &clean["found"]), (&false.into(), &0.into()), "{clean}");
     assert!(bytes(&clean, "metadata_bytes") > 4 * 4096, "{clean}");
     assert!(dir.ok("pool scrub p.img").out.contains("data cannot be verified"));
-    // A disk that fails one read in twenty, and does it again by chance only: what goes through at last is no finding, so
-    // these are few. Whatever they are, list, sums and exit code agree.
+    // A disk that fails one read in twenty, and does it again by chance only: what goes through at last is no finding,
+    // so these are few. Whatever they are, list, sums and exit code agree.
     let mut met = 0;
     for seed in 0..40 {
         let said = dir.run(&format!("pool scrub fault:seed={seed},error=0.05,ops=read,over=file:p.img --json"));

@@ -1,7 +1,7 @@
 //! A global allocator that counts, while somebody asks it to: how many calls a piece of code makes.
 //!
-//! A program installs it (`#[global_allocator] static ALLOC: Counting = Counting;`); `sheave` does. Switched off it adds
-//! one load to a call of the system's allocator, and nothing else.
+//! A program installs it (`#[global_allocator] static ALLOC: Counting = Counting;`); `sheave` does. Switched off it
+//! adds one load to a call of the system's allocator, and nothing else.
 //!
 //! * A1. Counts are per thread: what others allocate meanwhile, such as who shows progress, is not in them.
 //! * A2. Memory comes from and goes to the system's allocator, unchanged.

@@ -95,10 +95,11 @@ fn notices(report: &LabReport) -> Vec<String> {
     notices
 }
 
-/// The row whose published change is the largest: what a thread is remembered for.
+/// The measured row whose published change is the largest: what a thread is remembered for.
 fn best_known(experiment: &ExperimentReport) -> Option<&Row> {
     let change = |row: &&Row| row.published.map_or(0.0, |published| published.change_percent.abs());
-    experiment.headline.iter().max_by(|a, b| change(a).total_cmp(&change(b)))
+    let measured = experiment.headline.iter().filter(|row| row.arms.iter().any(Option::is_some));
+    measured.max_by(|a, b| change(a).total_cmp(&change(b)))
 }
 
 /// All experiments in one table and on one plot.

@@ -5,6 +5,8 @@
 //! start and end do. Valgrind runs one thread at a time, so instructions say nothing about threads that wait for each
 //! other: they are what the program executes, not how long it takes.
 
+mod cachegrind;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -15,13 +17,14 @@ use crate::LabError;
 use crate::experiment::Experiment;
 use crate::point::Point;
 use crate::report::InstructionRow;
+use cachegrind::{WORDS, refs};
 
 /// I/Os of the short run; the long one has twice as many.
 const IOS: u64 = 32_000;
 
 /// Whether valgrind is there.
 pub fn available() -> bool {
-    let found = Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let found = Command::new(WORDS[0]).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     found.is_ok_and(|status| status.success())
 }
 
@@ -45,12 +48,10 @@ pub fn count(
         let long = if short.is_some() { instructions(&program, &args(2 * IOS), stop)? } else { None };
         let (Some(short), Some(long)) = (short, long) else { return Ok(None) };
         per_io.push(Some((long as f64 - short as f64) / IOS as f64));
-        commands.push(format!("{} sheave {}", VALGRIND.join(" "), args(IOS).join(" ")));
+        commands.push(format!("{} sheave {}", WORDS.join(" "), args(IOS).join(" ")));
     }
     Ok(Some(InstructionRow { point: point.clone(), per_io, commands }))
 }
-
-const VALGRIND: [&str; 4] = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"];
 
 fn arguments(id: &str, arm: &str, point: &Point, ios: u64) -> Vec<String> {
     let arm = arm.replace(' ', "-");
@@ -59,8 +60,8 @@ fn arguments(id: &str, arm: &str, point: &Point, ios: u64) -> Vec<String> {
 
 /// Instructions of a whole run; `None` when it was stopped.
 fn instructions(program: &Path, args: &[String], stop: &Arc<AtomicBool>) -> Result<Option<u64>, LabError> {
-    let mut command = Command::new(VALGRIND[0]);
-    command.args(&VALGRIND[1..]).arg(program).args(args);
+    let mut command = cachegrind::command(Path::new(WORDS[0]));
+    command.arg(program).args(args);
     let failed = |why: String| {
         LabError::run(format!("counting instructions failed: {why}"))
             .fix("install valgrind, or go without (--instructions off)")
@@ -76,12 +77,6 @@ fn instructions(program: &Path, args: &[String], stop: &Arc<AtomicBool>) -> Resu
         Some(count) if ended.success() => Ok(Some(count)),
         _ => Err(failed(format!("`sheave {}` ended with {ended}: {}", args.join(" "), said.trim()))),
     }
-}
-
-/// The count in what valgrind says: `==1== I refs:        1,234,567`.
-fn refs(said: &str) -> Option<u64> {
-    let line = said.lines().find(|line| line.contains("I refs:") || line.contains("I   refs:"))?;
-    line.rsplit(':').next()?.trim().replace(',', "").parse().ok()
 }
 
 #[cfg(test)]

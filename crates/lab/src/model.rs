@@ -1,12 +1,13 @@
 //! Scaling beyond this machine: from what shared cache lines cost here, I/Os a second on 1 to 512 cores.
 //!
 //! Owns the model: what an arm shares, how that becomes a closed queueing network, and its curve. Measures nothing
-//! itself ([`costs`] does) and does not judge its own fit ([`fit`] does). `docs/scaling-model.md` tells it with figures.
+//! itself ([`costs`] does) and does not judge its own fit ([`fit`] does). The reasons are in
+//! `docs/scaling-model.md`.
 //!
 //! A core that works on an I/O is a customer. Its private work is thinking; a cache line or lock that others use too is
-//! a server with one customer at a time. With `n` cores that share it, a visit finds the line elsewhere with probability
-//! `p = (n - 1) / n`, as somebody else came last; then it takes `moved_ns` more, of which the core hides `hidden_ns`
-//! behind its private work, because it executes out of order. So for each core
+//! a server with one customer at a time. With `n` cores that share it, a visit finds the line elsewhere with
+//! probability `p = (n - 1) / n`, as somebody else came last; then it takes `moved_ns` more, of which the core hides
+//! `hidden_ns` behind its private work, because it executes out of order. So for each core
 //!
 //! ```text
 //!   thinking  = private(n) - sum over shared things of visits * p * hidden
@@ -14,7 +15,8 @@
 //! ```
 //!
 //! where `private(n)` is what it is on one core for n = 1, and otherwise what it is while the other core works too: two
-//! CPUs may share a core, a clock or a cache, which has nothing to do with lines that an arm shares. The rate is that of exact mean value analysis ([`queue`]).
+//! CPUs may share a core, a clock or a cache, which has nothing to do with lines that an arm shares. The rate
+//! is that of exact mean value analysis ([`queue`]).
 //!
 //! * M1. On one core nothing is elsewhere: the rate is 1 / (private + visits * local).
 //!   So many cores are never faster than so many times what one can do beside another.
@@ -89,13 +91,13 @@ impl VisitCost {
     /// The cost that explains how fast two cores went. `alone_ns` is a core's time between visits, beside another core
     /// that works without visits, `local_ns` what a
     /// visit adds to it, `both_ns` the time per visit of either core when both go, and `moved_ns` how long a line is
-    /// taken that comes from the other core. A line cannot be taken for longer than two cores' rate allows (M2), so what
-    /// they did limits `moved_ns`.
+    /// taken that comes from the other core. A line cannot be taken for longer than two cores' rate allows (M2), so
+    /// what they did limits `moved_ns`.
     pub fn of_pair(alone_ns: f64, local_ns: f64, both_ns: f64, moved_ns: f64) -> Self {
         let both_ns = both_ns.max(alone_ns + local_ns); // M1
         let moved_ns = moved_ns.min(both_ns - 2.0 * local_ns).max(0.0);
         let demand = local_ns + moved_ns / 2.0;
-        // How long both take falls with what is hidden; so bisect. Below: twice as slow as measured; above: no thinking.
+        // Both take less time the more is hidden, so bisect. Below: twice as slow as measured; above: no thinking.
         let (mut low, mut high) = (-2.0 * (alone_ns + both_ns), 2.0 * alone_ns);
         for _ in 0..200 {
             let middle = f64::midpoint(low, high);

@@ -184,7 +184,7 @@ impl Runner<'_> {
         let all: Vec<usize> = (0..work.arms).collect();
         if self.plan.point.is_none() {
             self.say(&format!("{}: checks", experiment.id()));
-            report.checks = experiment.check(self.lab)?;
+            report.checks = self.unless_stopped(experiment.check(self.lab))?.unwrap_or_default();
         }
         let part = Part { heading: "The thread's table", axis: None, metric: experiment.metric() };
         self.show.part(&report, &part);
@@ -204,11 +204,13 @@ impl Runner<'_> {
             self.sweep(experiment, sweep, &work.arms_of(sweep), &mut report)?;
         }
         self.instructions(experiment, &mut report)?;
-        report.interrupted = self.lab.stopped();
-        if !report.interrupted {
-            report.prediction = experiment.prediction(self.lab, &report)?;
+        if self.plan.point.is_none() && !self.lab.stopped() {
+            self.say(&format!("{}: prediction", experiment.id()));
+            report.prediction = self.unless_stopped(experiment.prediction(self.lab, &report))?.flatten();
         }
-        if self.plan.point.is_none() && !report.headline.is_empty() {
+        report.interrupted = self.lab.stopped();
+        // A table that lacks rows would be judged by what happens to be there.
+        if self.plan.point.is_none() && report.headline.len() >= work.headline.len() {
             report.verdict = Some(experiment.verdict(&report));
         }
         self.show.end(&report);
@@ -288,6 +290,11 @@ impl Runner<'_> {
             report.instructions.push(row);
         }
         Ok(())
+    }
+
+    /// What was interrupted may have ended in any way: that is no failure.
+    fn unless_stopped<T>(&self, outcome: Result<T, LabError>) -> Result<Option<T>, LabError> {
+        if self.lab.stopped() { Ok(None) } else { outcome.map(Some) }
     }
 
     fn say(&mut self, what: &str) {

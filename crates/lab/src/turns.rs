@@ -59,7 +59,12 @@ pub fn measure(
         runs.push(experiment.prepare(lab, arm, point).map_err(|err| context(arm, err))?);
     }
     for (run, &arm) in runs.iter_mut().zip(arms) {
-        run.turn(TurnEnd::Time(pace.warm_up())).map_err(|err| context(arm, err))?;
+        let warm = run.turn(TurnEnd::Time(pace.warm_up()));
+        // A turn that was cut short may have ended in any way.
+        if lab.stopped() {
+            return Ok(None);
+        }
+        warm.map_err(|err| context(arm, err))?;
         tick(pace.warm_up());
     }
     let mut samples: Vec<Samples> = arms.iter().map(|_| Samples::default()).collect();
@@ -68,7 +73,6 @@ pub fn measure(
         for step in 0..arms.len() {
             let at = (round + step) % arms.len();
             let turn = runs[at].turn(TurnEnd::Time(pace.turn));
-            // A turn that was cut short may have ended in any way.
             if lab.stopped() {
                 return Ok(finish(samples, metric, experiment.arms().len(), arms));
             }
@@ -127,6 +131,8 @@ impl Samples {
         let medians = |map: &BTreeMap<&'static str, Vec<f64>>| {
             map.iter().map(|(&name, values)| (name, middle(values))).collect::<BTreeMap<_, _>>()
         };
+        // An arm that cannot tell the metric is compared in CPU time only.
+        let told = |samples: &&Self| samples.values.iter().chain(&self.values).all(|value| value.is_finite());
         let how = if metric.in_points() { change_in_points } else { change };
         ArmResult {
             value: middle(&self.values),
@@ -137,7 +143,7 @@ impl Samples {
             iops: middle(&self.iops),
             cpu_ns_per_io: middle(&self.cpu),
             switches_per_io: middle(&self.switches),
-            change: base.and_then(|base| how(&base.values, &self.values)),
+            change: base.filter(told).and_then(|base| how(&base.values, &self.values)),
             cpu_change: base.and_then(|base| change(&base.cpu, &self.cpu)),
             latency: self.latency.as_ref().map(Latency::of),
             counters: medians(&self.counters),

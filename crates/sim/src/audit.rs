@@ -1,11 +1,13 @@
 //! The books of a pool: what it says of space must agree with what its extents are.
 //!
-//! Owns [`audit`]. It believes the extents of the volumes, which the model has compared byte by byte, and nothing else.
+//! Owns [`audit`], and [`scrubs_clean`] beside it. It believes the extents of the volumes, which the model has compared
+//! byte by byte, and nothing else.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use sheave_vol::format::BLOCK;
-use sheave_vol::{Extent, ExtentKind, Pool, PoolInfo, VolumeInfo};
+use sheave_vol::{Extent, ExtentKind, Pool, PoolInfo, ScrubOptions, VolumeInfo};
 
 /// Compares the pool's and the volumes' numbers with the extents.
 pub fn audit(pool: &Pool) -> Result<(), String> {
@@ -38,6 +40,17 @@ pub fn audit(pool: &Pool) -> Result<(), String> {
         return Err(format!("the pool counts {} volumes and lists {}", info.volumes, volumes.len()));
     }
     volumes.iter().try_for_each(|(volume, extents)| balance_volume(volume, extents, &owners, info.unit_bytes))
+}
+
+/// A scrub finds nothing: what the device has of metadata is whole, and data is what its checksums say.
+pub fn scrubs_clean(pool: &Pool) -> Result<(), String> {
+    let report = pool.scrub(&ScrubOptions::default(), &mut |_| ControlFlow::Continue(()));
+    let report = report.map_err(|error| format!("the scrub fails: {error}"))?;
+    if !report.is_clean() || report.busy_bytes > 0 {
+        let findings: Vec<String> = report.findings.iter().map(|finding| format!("\n  {finding}")).collect();
+        return Err(format!("a scrub finds ({} bytes busy){}", report.busy_bytes, findings.concat()));
+    }
+    Ok(())
 }
 
 /// Free, taken and kept add up to the size.

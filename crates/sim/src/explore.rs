@@ -10,7 +10,7 @@ mod shrink;
 
 use sheave_vol::{Pool, PoolError};
 
-use crate::audit::audit;
+use crate::audit::{audit, scrubs_clean};
 use crate::check::check_image;
 use crate::disk::{DiskOptions, Image, Media, SimDisk, Step};
 use crate::model::Model;
@@ -214,6 +214,7 @@ impl Explorer<'_> {
         let found = observe(&pool, &disk.image(), setup.seed)?;
         let settled = model.settle(&found)?;
         audit(&pool)?;
+        scrubs_clean(&pool)?;
         let opened = disk.time();
         let deeper = depth + 1 < MAX_DEPTH;
         if deeper && rng.percent(self.plan.go_on) {

@@ -29,11 +29,16 @@ const CUTS: usize = 50;
 const VOLUME: u32 = 1;
 const SIZE: u64 = 24 << 20;
 
+/// Blocks that a volume that grows may have.
+const MAX_BLOCKS: u64 = 1500;
+
 /// What happens, in order, stamped with the disk's time.
 struct Story {
     disk: SimDisk,
     events: Mutex<Vec<(usize, Event)>>,
     next: AtomicU64,
+    /// The next block to append, of a volume that grows.
+    end: Option<AtomicU64>,
     stop: AtomicBool,
 }
 
@@ -47,6 +52,24 @@ impl Story {
 
     fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Blocks for the next writes of a writer: some of its own, or those behind the end.
+    fn blocks(&self, writer: u64, rng: &mut Rng) -> Vec<u64> {
+        match &self.end {
+            None => {
+                let mut blocks: Vec<u64> = (0..BLOCKS / WRITERS).map(|at| at * WRITERS + writer).collect();
+                rng.shuffle(&mut blocks);
+                blocks.truncate(6);
+                blocks
+            }
+            Some(end) => {
+                let mut blocks: Vec<u64> = (0..6).map(|_| end.fetch_add(1, Ordering::SeqCst)).collect();
+                blocks.retain(|block| *block < MAX_BLOCKS);
+                rng.shuffle(&mut blocks);
+                blocks
+            }
+        }
     }
 }
 
@@ -66,11 +89,14 @@ fn write(story: &Story, file: Arc<dyn File>, writer: u64, seed: u64) {
     let mut rng = Rng::new(seed).fork(writer);
     while !story.stop.load(Ordering::SeqCst) {
         let mut sent: Vec<(u64, bool)> = Vec::new();
-        let mut blocks: Vec<u64> = (0..BLOCKS / WRITERS).map(|at| at * WRITERS + writer).collect();
-        rng.shuffle(&mut blocks);
-        for &block in &blocks[..6] {
+        let blocks = story.blocks(writer, &mut rng);
+        if blocks.is_empty() {
+            return;
+        }
+        for block in blocks {
             let op = story.number();
-            let (value, hole, dsync) = (op as Value, rng.percent(10), rng.percent(10));
+            let hole = rng.percent(10) && story.end.is_none();
+            let (value, dsync) = (op as Value, rng.percent(10));
             let value = if hole { 0 } else { value };
             let event =
                 Event::Write { op, volume: VOLUME, sector: block * 8, sectors: 8, value, dsync: dsync && !hole };
@@ -170,30 +196,35 @@ fn cut(story: &Story, base: &Image, from: usize, created: &Model, seed: u64) {
 }
 
 fn run(seed: u64, unit_bytes: u64) {
-    run_on(seed, unit_bytes, SIZE, &OpenOptions::default());
+    run_on(seed, unit_bytes, SIZE, &OpenOptions::default(), false);
 }
 
 /// How often there was no room.
-fn run_on(seed: u64, unit_bytes: u64, pool_bytes: u64, how: &OpenOptions) -> u32 {
+fn run_on(seed: u64, unit_bytes: u64, pool_bytes: u64, how: &OpenOptions, grows: bool) -> u32 {
     let base = Image::new(pool_bytes);
     let disk = SimDisk::new(base.clone(), DiskOptions { seed, ..DiskOptions::default() });
     let options = CreateOptions { unit_bytes, journal_bytes: Some(64 << 10), ..CreateOptions::default() };
     Pool::create(&disk.device(), &options).expect("made");
     let pool = Pool::open(&disk.device(), how).expect("opened");
-    let size = BLOCKS * BLOCK;
-    let volume: Arc<dyn File> = Arc::new(pool.create_volume("v", size).expect("created"));
+    let (size, max) = if grows { (0, Some(MAX_BLOCKS * BLOCK)) } else { (BLOCKS * BLOCK, None) };
+    let volume = match max {
+        Some(max) => pool.create_growing_volume("v", size, max),
+        None => pool.create_volume("v", size),
+    };
+    let volume: Arc<dyn File> = Arc::new(volume.expect("created"));
     let mut model = Model::new();
-    model.apply(&Event::Change(Change::Create { name: "v".into(), id: VOLUME, size, max: None }));
+    model.apply(&Event::Change(Change::Create { name: "v".into(), id: VOLUME, size, max }));
     model.apply(&Event::Changed { ok: true });
     let (from, events) = (disk.time(), Mutex::new(Vec::new()));
-    let story = Story { disk, events, next: AtomicU64::new(1), stop: AtomicBool::new(false) };
+    let (next, end, stop) = (AtomicU64::new(1), grows.then(AtomicU64::default), AtomicBool::new(false));
+    let story = Story { disk, events, next, end, stop };
     let full = std::thread::scope(|scope| {
         for writer in 0..WRITERS {
             let (story, file) = (&story, Arc::clone(&volume));
             scope.spawn(move || write(story, file, writer, seed));
         }
         let _stop = Stop(&story);
-        change(&story, &pool, seed, pool_bytes == SIZE)
+        change(&story, &pool, seed, pool_bytes == SIZE && !grows)
     });
     drop((volume, pool));
     cut(&story, &base, from, &model, seed);
@@ -215,6 +246,15 @@ fn large_units() {
     sheave_testkit::seeds(2).for_each(|seed| run(40 + seed, 64 << 10));
 }
 
+/// Appends by several at once, while copies are made: a crash leaves no size without its data, nor a copy whose size is
+/// of another moment (V23, V24).
+#[test]
+fn a_volume_that_grows() {
+    for (seed, unit_bytes) in sheave_testkit::seeds(4).zip([4 << 10, 64 << 10].into_iter().cycle()) {
+        run_on(80 + seed, unit_bytes, SIZE, &OpenOptions::default(), true);
+    }
+}
+
 /// A pool that is full most of the time, whose writers wait for room: none of them fails, none waits for ever, and a
 /// crash in between leaves what had been acknowledged (V15).
 #[test]
@@ -222,6 +262,6 @@ fn writers_that_wait_for_room() {
     let how = OpenOptions { when_full: WhenFull::Pause(Duration::from_secs(60)), ..OpenOptions::default() };
     // Room for the volume, and for a part of what its copies need.
     let pool_bytes = 3 << 19;
-    let full: u32 = sheave_testkit::seeds(2).map(|seed| run_on(60 + seed, 4 << 10, pool_bytes, &how)).sum();
+    let full: u32 = sheave_testkit::seeds(2).map(|seed| run_on(60 + seed, 4 << 10, pool_bytes, &how, false)).sum();
     assert!(full > 0, "it was never full");
 }

@@ -39,8 +39,8 @@ pub(crate) struct Deferred {
     pub(crate) drain: bool,
 }
 
-/// I/Os that ended inline, one after the other, and are counted in the same place: uncounted together, at the end of the
-/// poll that ended them.
+/// I/Os that ended inline, one after the other, and are counted in the same place: uncounted together, at the end of
+/// the poll that ended them.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) file: u32,

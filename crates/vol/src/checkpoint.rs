@@ -7,8 +7,8 @@
 //! - I2: the superblock is written after a flush of all that it refers to, the data of volumes included.
 //! - I3: records of journal blocks before `replay_seq` are in the checkpoint.
 //! - I4: a checkpoint that fails midway leaves the pool as it is on the device. Whether its superblock arrived is not
-//!   known, so nothing else is written before it is whole: the next commit begins with writing it again, the same blocks
-//!   to the same places. What it replaces stays untouched until then.
+//!   known, so nothing else is written before it is whole: the next commit begins with writing it again, the same
+//!   blocks to the same places. What it replaces stays untouched until then.
 //! - I5: when it is done, both superblocks say it, so that either may rot: the second is the next generation with the
 //!   same content. An older superblock stands for a newer one only while that is being written.
 //!

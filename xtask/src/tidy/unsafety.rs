@@ -25,7 +25,6 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/load/src/kernel.rs", "entering the kernel ring that Sheave is compared with"),
     ("crates/load/src/kernel/rings.rs", "memory shared with that ring's kernel side"),
     ("crates/load/src/kernel/setup.rs", "registering that ring, its file and its buffers"),
-    ("crates/load/src/memcpy.rs", "asking for huge pages"),
     ("crates/load/src/sheave_engine.rs", "entries with addresses, and the buffers behind them"),
     ("crates/lab/src/wq/ring_engine.rs", "entries pushed as they are"),
     ("crates/iomap/src/io_memory.rs", "looking at the memory of an I/O that has ended"),

@@ -85,6 +85,11 @@ pub trait Driver: Debug + Send + Sync {
         Ok(Claim::nothing())
     }
 
+    /// The device's bytes, if they lie in memory of this process and nothing is between.
+    fn ram_memory(&self) -> Option<ram::RamMemory> {
+        None
+    }
+
     /// What the user should know, in plain words, once.
     fn notices(&self) -> Vec<String> {
         Vec::new()

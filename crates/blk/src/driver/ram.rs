@@ -37,7 +37,27 @@ struct Ram {
     notices: Vec<String>,
 }
 
+/// The bytes of a ram device, past all rings: for whoever wants to know what the way through a ring adds to a copy.
+#[derive(Clone, Debug)]
+pub struct RamMemory {
+    region: Arc<Region>,
+}
+
+impl RamMemory {
+    /// Copies the bytes from `pos` on; false when the device does not have them all. Beside a write it sees what a read
+    /// through a ring may see: some of the old and some of the new bytes.
+    #[inline]
+    #[must_use]
+    pub fn read(&self, pos: u64, into: &mut [u8]) -> bool {
+        self.region.read(pos, into)
+    }
+}
+
 impl Driver for Ram {
+    fn ram_memory(&self) -> Option<RamMemory> {
+        Some(RamMemory { region: self.region.clone() })
+    }
+
     fn limits(&self) -> Limits {
         Limits {
             logical_block: self.block,

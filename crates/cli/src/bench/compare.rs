@@ -15,6 +15,7 @@ use crate::bench::board::Board;
 use crate::bench::plan::{Part, Plan, Target, open_peer_file};
 use crate::bench::subject::RawPeer;
 use crate::failure::Failure;
+use sheave::blk::driver::ram::RamMemory;
 use sheave_load::cpu::{CpuMeter, Spent};
 use sheave_load::engine::Engine;
 use sheave_load::kernel::{KernelRing, Setup};
@@ -113,6 +114,8 @@ pub struct Arena<'a> {
     pub direct: bool,
     /// The raw device beside a volume.
     pub raw: Option<&'a RawPeer>,
+    /// The bytes of a ram device.
+    pub memory: Option<&'a RamMemory>,
     /// Measures CPU time.
     pub meter: &'a CpuMeter,
     /// Shows the pairs done.
@@ -172,8 +175,9 @@ impl Theirs {
     fn new(arena: &Arena<'_>, peer: Peer) -> Result<Self, Failure> {
         let args = &arena.plan.args;
         if peer == Peer::Memcpy {
-            let range = arena.part.blocks * u64::from(args.bs);
-            return Ok(Self::Memcpy(Memcpy::new(range, args.bs, args.depth)?));
+            let none = || Failure::usage("--compare memcpy wants a ram: device").fix("use ram:size=1G");
+            let memory = arena.memory.ok_or_else(none)?.clone();
+            return Ok(Self::Memcpy(Memcpy::new(memory, args.bs, args.depth)?));
         }
         if let (Peer::Raw, Some(raw)) = (peer, arena.raw) {
             return Self::raw(arena, raw);
@@ -211,7 +215,7 @@ impl Theirs {
         match self {
             Self::Raw { name, .. } => name.clone(),
             Self::Kernel { name, .. } => (*name).into(),
-            Self::Memcpy(_) => "memcpy loop".into(),
+            Self::Memcpy(_) => "memcpy loop over the same memory".into(),
         }
     }
 
@@ -228,7 +232,7 @@ impl Theirs {
             Self::Memcpy(memcpy) => {
                 let clock = sheave::base::clock::Clock::real();
                 let watch = arena.meter.start();
-                let ios = memcpy.run(pattern, &clock, time);
+                let ios = memcpy.run(pattern, &clock, time)?;
                 Ok(Turn { ios, spent: watch.spent() })
             }
         }

@@ -12,7 +12,9 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 
 use hdrhistogram::Histogram;
+use sheave::Device;
 use sheave::base::sync::atomic::{AtomicBool, Ordering};
+use sheave::blk::driver::ram::RamMemory;
 
 use crate::bench::board::{Board, Goal, Phase};
 use crate::bench::compare::{self, Arena, Comparison};
@@ -39,6 +41,8 @@ pub struct Crew {
     pub direct: bool,
     /// What the volume is compared with.
     pub raw: Option<RawPeer>,
+    /// The same, of a ram device.
+    pub memory: Option<RamMemory>,
     /// Identity of a verified run.
     pub run_id: u64,
     /// Shown to the reporter.
@@ -72,15 +76,23 @@ pub struct Harvest {
 
 impl Crew {
     /// A crew for a plan.
-    pub fn new(plan: Plan, range: u64, direct: bool, raw: Option<RawPeer>, run_id: u64, stop: Arc<AtomicBool>) -> Self {
+    pub fn new(
+        plan: Plan,
+        range: u64,
+        device: &Device,
+        raw: Option<RawPeer>,
+        run_id: u64,
+        stop: Arc<AtomicBool>,
+    ) -> Self {
         let threads = plan.args.threads;
         Self {
             board: Board::new(threads),
             gate: Barrier::new(threads as usize),
             plan,
             range,
-            direct,
+            direct: device.capabilities().direct_io,
             raw,
+            memory: device.ram_memory(),
             run_id,
             meter: CpuMeter::default(),
             stop,
@@ -206,7 +218,8 @@ fn measured<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
     let outcome = match args.compare {
         Some(peer) => {
             let raw = crew.raw.as_ref();
-            let arena = Arena { plan, part, direct: crew.direct, raw, meter: &crew.meter, board: &crew.board };
+            let memory = crew.memory.as_ref();
+            let arena = Arena { plan, part, direct: crew.direct, raw, memory, meter: &crew.meter, board: &crew.board };
             compare::run(&arena, &mut looper, &crew.until(index), peer).map(|outcome| {
                 harvest.comparison = outcome.comparison;
                 Some(outcome.spent)

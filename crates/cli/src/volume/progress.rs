@@ -1,4 +1,5 @@
-//! How far a copy, a scrub or a check is, always on stderr: a bar on a terminal, else a line now and then, as JSON if the result is JSON.
+//! How far a copy, a scrub or a check is, always on stderr: a bar on a terminal, else a line now and then, as JSON if
+//! the result is JSON.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};

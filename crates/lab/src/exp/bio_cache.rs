@@ -1,7 +1,8 @@
 //! bio-cache: where the next bio comes from. The global allocator, a pool under a lock, or the ring's own cache.
 //!
-//! Owns the arms and the points. The arms are one ring each, with another bound of the cache ([`RingBuilder::bio_cache`])
-//! and another store behind it ([`stores`]); what the way to a store costs by itself is an arm too.
+//! Owns the arms and the points. The arms are one ring each, with another bound of the cache
+//! ([`RingBuilder::bio_cache`]) and another store behind it ([`stores`]); what the way to a store costs by itself is an
+//! arm too.
 //!
 //! | module | holds |
 //! |---|---|

@@ -2,8 +2,7 @@
 //!
 //! What `null:complete=thread` is, but for two things: where there is a CPU for it, the thread does not sleep while
 //! there is I/O, as hardware does not, so that handing a request over wakes nobody; and somebody may be told of each
-//! end, on that thread.
-//! Serves as the interrupting device of dio-completion and as the foreign completion of in-flight.
+//! end, on that thread. Serves as the interrupting device of dio-completion and as the foreign completion of in-flight.
 //!
 //! * E1. Requests end in the order in which they came, once each; the thread ends after its hardware queue is gone.
 //! * E2. What the thread uses is the device's CPU time and not the I/O's: [`Elsewhere::cpu_ns`] tells it.

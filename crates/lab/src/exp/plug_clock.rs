@@ -1,4 +1,4 @@
-//! plug-clock: how often the clock is read for the time stamps of requests. For each, or once for what goes in together.
+//! plug-clock: how often the clock is read for the stamps of requests. For each, or once for what goes in together.
 //!
 //! Owns the arms and the points. The arms are one ring each, with another bound on the age of a shared stamp
 //! ([`RingBuilder::stamp_age`]); a stamp for each batch of completions is the same in all of them, as it was in the

@@ -15,6 +15,8 @@ const TOP: f64 = 34.0;
 const LINE: f64 = 16.0;
 const GAP: f64 = 12.0;
 const RIGHT: f64 = 130.0;
+/// From one tick to the next, at least.
+const TICK_ROOM: f64 = 42.0;
 
 /// One change.
 pub struct Dot {
@@ -56,8 +58,14 @@ pub fn draw(rows: &[(String, Vec<Dot>)], metric: Metric, label: &str) -> Option<
     let mut svg = Svg::new(WIDTH, bottom + 44.0, label);
     let x = Along::new(scale.lie.clone(), left, WIDTH - RIGHT);
     let place = |change: f64| x.place(scale.value(change));
+    let mut last = f64::NEG_INFINITY;
     for &change in &scale.ticks {
         let (class, at) = (if change == 0.0 { "zero" } else { "grid" }, place(change));
+        // Zero stays; of the others, those that have room.
+        if change != 0.0 && at - last < TICK_ROOM || change < 0.0 && place(0.0) - at < TICK_ROOM {
+            continue;
+        }
+        last = at;
         svg.line(class, (at, TOP - 4.0), (at, bottom));
         svg.text("tick", (at, bottom + 16.0), Anchor::Middle, &tick(change));
     }

@@ -6,8 +6,8 @@
 //! another time.
 //!
 //! * F1. Curves are there only if every arm's fit is within [`LIMIT_PERCENT`]: all arms or none.
-//! * F2. What an arm does is not put into the model: private work is that of the reference arm, alone and beside a second
-//!   thread of it. So the reference arm fits by itself; the others are what is tested.
+//! * F2. What an arm does is not put into the model: private work is that of the reference arm, alone and beside a
+//!   second thread of it. So the reference arm fits by itself; the others are what is tested.
 
 use std::time::Duration;
 
@@ -217,11 +217,12 @@ fn inputs_of_arm(arm: &str, shape: &Shape, load: &Load) -> Vec<(String, f64, &'s
 
 fn assumes(reference: &str) -> String {
     format!(
-        "A prediction, not a measurement: a closed queueing network (exact mean value analysis, Reiser and Lavenberg \
-         1980) in which each core does the private work of an I/O, as measured with \"{reference}\" on one thread and beside a second, and \
-         visits shared lines and locks one core at a time at the costs measured here between two CPUs. All cores are \
-         taken to be as near to each other as those two; memory bandwidth, shared caches and clock frequency are left \
-         out. So real machines with several chips or sockets lose more on shared lines than this shows."
+        "A prediction, not a measurement: a closed queueing network (exact mean value analysis, Reiser and \
+         Lavenberg 1980) in which each core does the private work of an I/O, as measured with \"{reference}\" on \
+         one thread and beside a second, and visits shared lines and locks one core at a time at the costs \
+         measured here between two CPUs. All cores are taken to be as near to each other as those two; memory \
+         bandwidth, shared caches and clock frequency are left out. So real machines with several chips or sockets \
+         lose more on shared lines than this shows."
     )
 }
 

@@ -6,7 +6,8 @@
 //! | flags-once | the same; flags are read once | one item | the same |
 //! | sharded | a list and a lock a worker; submitters go round | one item of its own list | that worker |
 //!
-//! All their workers are there from the start. Hashed work as in the kernel of the time: the list is searched from
+//! All their workers are there from the start. What a woken worker waits for its list is part of its sleep, and is not
+//! told as waiting for a lock. Hashed work as in the kernel of the time: the list is searched from
 //! the front for an item whose hash nobody runs.
 
 use sheave::base::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -50,6 +50,27 @@ pub struct PoolFigures {
     pub starts: Vec<(u64, u64)>,
 }
 
+impl PoolFigures {
+    /// What came since; workers are counted from the start.
+    fn since(self, earlier: &Self) -> Self {
+        let before = |bound| earlier.starts.iter().find(|cell| cell.0 == bound).map_or(0, |cell| cell.1);
+        Self {
+            created: self.created,
+            taken: self.taken.saturating_sub(earlier.taken),
+            contended: self.contended.saturating_sub(earlier.contended),
+            flag_reads: self.flag_reads.saturating_sub(earlier.flag_reads),
+            hold_ns: self.hold_ns.saturating_sub(earlier.hold_ns),
+            wait_ns: self.wait_ns.saturating_sub(earlier.wait_ns),
+            starts: self
+                .starts
+                .into_iter()
+                .map(|(bound, count)| (bound, count.saturating_sub(before(bound))))
+                .filter(|&(_, count)| count > 0)
+                .collect(),
+        }
+    }
+}
+
 impl Turn {
     /// Items a second.
     pub fn iops(&self) -> f64 {
@@ -66,7 +87,7 @@ impl Turn {
 pub fn run<E: Engine>(
     flood: &Flood,
     make: impl Fn() -> Result<E, LoadError> + Sync,
-    figures: impl FnOnce() -> PoolFigures,
+    figures: impl Fn() -> PoolFigures,
 ) -> Result<Turn, LoadError> {
     let gate = Barrier::new(flood.submitters as usize + 1);
     let meter = CpuMeter::default();
@@ -82,6 +103,8 @@ pub fn run<E: Engine>(
             })
             .collect();
         gate.wait();
+        // Nothing is in flight, so what the pool counted belongs to the warm-up.
+        let warm_up = figures();
         let (watch, switches) = (meter.start(), switches());
         gate.wait();
         gate.wait();
@@ -92,7 +115,7 @@ pub fn run<E: Engine>(
             counts += thread.join().map_err(|_| LoadError::run("a thread of the run panicked"))??;
             lane.latency.merge_into(&mut latency);
         }
-        Ok(Turn { counts, spent, latency, switches, pool: figures() })
+        Ok(Turn { counts, spent, latency, switches, pool: figures().since(&warm_up) })
     })
 }
 

@@ -76,8 +76,8 @@ impl Change {
             Change::Copy { source, name, id, snapshot } => {
                 let Some(source) = model.volumes.get(source) else { return };
                 let cells = frozen(source, since);
-                let mut copy = Volume { id: *id, snapshot: *snapshot, cells, ..source.clone() };
-                copy.settle_size(source.size);
+                let growth = source.growth.frozen(since);
+                let copy = Volume { id: *id, snapshot: *snapshot, cells, growth, ..source.clone() };
                 model.volumes.insert(name.clone(), copy);
             }
             Change::Rollback { name, snapshot } => {

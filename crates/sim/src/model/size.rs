@@ -7,6 +7,8 @@
 //!   or what came to its place since.
 //! - S3: a flush that has ended made the size durable that had been reached when it was asked for. A DSYNC write makes
 //!   its own end durable.
+//! - S4: a copy is durable with the size that had been reached when its making began, or a larger one, of what was
+//!   under way then.
 
 use super::{OpenWrite, Volume};
 use crate::disk::SECTOR;
@@ -67,6 +69,15 @@ impl Growth {
     pub(super) fn sync(&mut self, since: u64) {
         let ended = self.raises.iter().filter(|one| one.ended < since).map(|one| one.end).max();
         self.make_durable(ended.unwrap_or(0));
+    }
+
+    /// That of a copy whose making began at `since`: what had ended by then, or more by what had not.
+    pub(super) fn frozen(&self, since: u64) -> Growth {
+        let mut copy = self.clone();
+        copy.sync(since);
+        // No flush has anything to say of the copy: it is durable as it was made.
+        copy.raises.iter_mut().for_each(|one| one.ended = NEVER);
+        copy
     }
 
     fn make_durable(&mut self, size: u64) {

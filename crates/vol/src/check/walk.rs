@@ -1,7 +1,8 @@
 //! Reading what the superblock reaches: the volume table, and the map of every volume.
 //!
-//! Owns the walk. All pages are [read ahead](super::ahead). Each is read once however many volumes share it; what cannot be read or is damaged becomes a
-//! finding for every volume that it concerns, and a hole in the model, which is what a repair would make of it.
+//! Owns the walk. All pages are [read ahead](super::ahead). Each is read once however many volumes share it; what
+//! cannot be read or is damaged becomes a finding for every volume that it concerns, and a hole in the model, which is
+//! what a repair would make of it.
 
 use std::collections::HashMap;
 use std::rc::Rc;

@@ -79,8 +79,8 @@ impl ExtentMap {
         Some(Mapping { offset: pos, len, addr, kind: MappingKind::Mapped, flags })
     }
 
-    /// Where ranges of `len` bytes lie that begin at the positions `at`, as far as they are plain: puts the places there
-    /// instead. How many.
+    /// Where ranges of `len` bytes lie that begin at the positions `at`, as far as they are plain: puts the places
+    /// there instead. How many.
     pub(crate) fn lookup_many(&self, top: &Top, at: &mut [u64], len: u64, write: bool) -> usize {
         let Some(plain) = Plain::new(self, top, len, write) else { return 0 };
         let mut many = 0;

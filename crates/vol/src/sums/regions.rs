@@ -11,6 +11,8 @@
 //! - G1: a checkpoint that leaves a region intended has a page of it with `SUMS_OPEN`: its `INTENT` record is gone.
 //! - G2: a page without `SUMS_OPEN` is written when no write is under way, and none can begin before a new intent is
 //!   durable.
+//! - G3: a region that is intended, or whose page a checkpoint is to write, is in `active`; checksums change in no
+//!   other. So a checkpoint looks at these, and not at all regions of the pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,6 +54,7 @@ struct Region {
 pub(crate) struct Regions {
     pub(crate) sums: Arc<Sums>,
     map: BTreeMap<u64, Region>,
+    active: BTreeSet<u64>,
     intended: usize,
     /// Index pages of level 1, by their index; and those above.
     first: BTreeMap<u64, PageRef>,
@@ -66,6 +69,7 @@ impl Regions {
         Regions {
             sums,
             map: BTreeMap::new(),
+            active: BTreeSet::new(),
             intended: 0,
             first: BTreeMap::new(),
             upper: Vec::new(),
@@ -80,6 +84,7 @@ impl Regions {
             return Err(Status::NoMem);
         }
         self.map.entry(region).or_default();
+        self.active.insert(region);
         Ok(())
     }
 
@@ -133,6 +138,7 @@ impl Regions {
         let opened: Vec<u64> = self.map.iter().filter(|(_, region)| region.open_page).map(|(id, _)| *id).collect();
         for region in opened {
             if self.sums.arena.make(region) {
+                self.active.insert(region);
                 self.sums.mark_dirty(region);
             }
         }
@@ -153,7 +159,8 @@ impl Regions {
     /// Decides what the checkpoint that begins does with each region (G1, G2). `all`: nobody can be writing.
     pub(crate) fn age(&mut self, grace: &Grace, all: bool) {
         let crowded = self.intended > MAX_INTENDED / 2;
-        for (&id, region) in &mut self.map {
+        for &id in &self.active {
+            let Some(region) = self.map.get_mut(&id) else { continue };
             let active = self.sums.take_dirty(id);
             region.write |= active && !region.intended;
             if !region.intended {
@@ -173,13 +180,19 @@ impl Regions {
             // What it is now does not matter: recovery computes it. That it is open must be there.
             region.write |= !region.open_page;
         }
+        let map = &self.map;
+        self.active.retain(|id| map.get(id).is_some_and(|region| region.intended || region.write));
+    }
+
+    /// The regions whose pages are to be written.
+    fn to_write(&self) -> impl Iterator<Item = u64> + '_ {
+        self.active.iter().copied().filter(|id| self.map.get(id).is_some_and(|region| region.write))
     }
 
     /// Pages that [`Regions::draft`] would write, at most.
     pub(crate) fn pages_wanted(&self) -> u64 {
-        let touched: BTreeSet<u64> =
-            self.map.iter().filter(|(_, region)| region.write).map(|(id, _)| id / INDEX_CHILDREN as u64).collect();
-        let pages = self.map.values().filter(|region| region.write).count();
+        let touched: BTreeSet<u64> = self.to_write().map(|id| id / INDEX_CHILDREN as u64).collect();
+        let pages = self.to_write().count();
         let last = self.map.keys().next_back().map_or(0, |last| last / INDEX_CHILDREN as u64 + 1);
         if pages == 0 { 0 } else { (pages + touched.len()) as u64 + last.div_ceil(255) + 4 }
     }
@@ -194,7 +207,9 @@ impl Regions {
     ) -> (PageRef, u16) {
         let mut block = [0; BLOCK];
         let mut touched = BTreeSet::new();
-        for (&id, region) in self.map.iter_mut().filter(|(_, region)| region.write) {
+        let wanted: Vec<u64> = self.to_write().collect();
+        for id in wanted {
+            let Some(region) = self.map.get_mut(&id) else { continue };
             let Some(address) = sink.allocate() else { break };
             let mut numbers = [0; MAX_SUMS];
             for (to, from) in numbers.iter_mut().zip(self.sums.arena.node(id).unwrap_or_default().iter().skip(1)) {

@@ -11,7 +11,8 @@
 //! - I1: from `base`, `sectors` sectors lie in a mapping of this region's own from creation to drop, readable and
 //!   writable; nobody else knows its address, so it overlaps no caller's memory.
 //! - I2: no reference to its bytes exists, only raw pointers for the length of a copy.
-//! - I3: every access lies within `sectors`: [`Region::at`] is the only way to a pointer.
+//! - I3: every access lies within `sectors`: [`Region::at`] is the only way of requests to a pointer, and
+//!   [`Region::read`] looks for itself.
 //! - I4: bytes that were never written, or were cleared, are zero.
 #![allow(unsafe_code)] // A mapping that threads read and write at once is reached by raw pointers alone.
 
@@ -98,6 +99,18 @@ impl Region {
             Op::Write => (0..sectors).for_each(|sector| prefetch_sector::<true>(start.wrapping_add(sector * SECTOR))),
             Op::Flush | Op::Discard | Op::WriteZeroes => {}
         }
+    }
+
+    /// Copies bytes from `pos` on; false when they are not all inside the region.
+    #[inline]
+    pub(in crate::driver) fn read(&self, pos: u64, into: &mut [u8]) -> bool {
+        let size = self.sectors << SECTOR_SHIFT;
+        let inside = pos <= size && into.len() as u64 <= size - pos;
+        if inside {
+            // SAFETY: inside the region (I3), which nobody else knows the address of (I1): so `into` is elsewhere.
+            unsafe { ptr::copy_nonoverlapping(self.base.as_ptr().add(pos as usize), into.as_mut_ptr(), into.len()) };
+        }
+        inside
     }
 
     /// Does what the request says. Its token shows that the driver holds it, and so that its memory is valid.

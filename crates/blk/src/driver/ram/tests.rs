@@ -160,6 +160,31 @@ fn a_queue_that_claims_more_than_there_is_gives_errors_beyond_it() {
 }
 
 #[test]
+fn its_memory_is_what_rings_read_and_nothing_beyond() {
+    let device = open("ram:size=64K");
+    let mut ring = Ring::on(&device);
+    let data = noise(65536, 5);
+    ring.write(0, &data);
+    let memory = device.ram_memory().expect("a ram device has one");
+    for (pos, len, inside) in [
+        (0, 65536, true),
+        (1000, 77, true),
+        (65536, 0, true),
+        (65535, 1, true),
+        (65535, 2, false),
+        (u64::MAX, 1, false),
+    ] {
+        let mut into = vec![0; len];
+        assert_eq!(memory.read(pos, &mut into), inside, "{len} bytes at {pos}");
+        let found = if inside { &data[pos as usize..][..len] } else { &vec![0; len] };
+        assert_eq!(into, found, "{len} bytes at {pos}");
+    }
+    for spec in ["null:", "fault:ram:size=64K"] {
+        assert!(open(spec).ram_memory().is_none(), "{spec} has something between, or nothing");
+    }
+}
+
+#[test]
 fn vectors_of_any_shape_and_merged_bios_carry_the_bytes_in_order() {
     let device = open("ram:size=4M");
     let mut ring = Ring::on(&device);

@@ -15,12 +15,12 @@ const IOS: u64 = 4096;
 /// All checks.
 pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
     let mut checks = Vec::new();
-    for arm in 0..ARMS.len() {
+    for (arm, info) in ARMS.iter().enumerate() {
         for ends in ["polled", "thread"] {
             checks.push(counts(lab, arm, ends)?);
         }
         let ring = bounded(Ring::builder().entries(data::ENTRIES).polled(true), arm, Ends::Polled);
-        checks.push(data::comes_back(ARMS[arm].name, ring, |ring| put_store(ring, arm, SharedPool::default))?);
+        checks.push(data::comes_back(info.name, ring, |ring| put_store(ring, arm, SharedPool::default))?);
     }
     Ok(checks)
 }

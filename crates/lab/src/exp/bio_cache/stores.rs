@@ -1,8 +1,8 @@
 //! What stands behind the cache of bios in the arms: the global allocator, a pool that rings share, nothing.
 //!
-//! A bio of Sheave lives in its ring's arena and keeps its number; an allocator would give it another place each time. So
-//! the stores bring to each bio the memory that a kernel's bio is, initialise it as the kernel does, and take it away
-//! again; what the I/O uses stays in the arena, where every arm initialises it too.
+//! A bio of Sheave lives in its ring's arena and keeps its number; an allocator would give it another place each time.
+//! So the stores bring to each bio the memory that a kernel's bio is, initialise it as the kernel does, and take it
+//! away again; what the I/O uses stays in the arena, where every arm initialises it too.
 //!
 //! * S1. `bios[n]` has memory from `get(n)` until `put(n)`.
 

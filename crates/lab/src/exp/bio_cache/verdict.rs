@@ -86,12 +86,28 @@ fn shows(row: &Row, report: &ExperimentReport, net: Option<f64>) -> String {
             );
         }
     }
+    text += &saved(row);
     let calls = |arm: usize| row.arm(arm)?.counters.get("allocator_calls").copied();
     if let (Some(before), Some(after)) = (calls(0), calls(AFTER)) {
         let _ = write!(text, " Allocator calls per I/O: {before:.2} before, {after:.2} after.");
     }
     text += &elsewhere(report);
     text
+}
+
+/// The same in ns: a percentage is of an I/O, and that is another one here.
+fn saved(row: &Row) -> String {
+    let of = |arm: usize| Some(row.arm(arm)?.cpu_ns_per_io);
+    let (Some(before), Some(hook), Some(after), Some(published)) = (of(0), of(HOOK), of(AFTER), row.published) else {
+        return String::new();
+    };
+    let (was, is) = (1e9 / published.before, 1e9 / published.after);
+    format!(
+        " In time that is {:.0} ns of {after:.0} ns an I/O; the thread saved {:.0} ns and was left with {is:.0} ns, \
+         driver, drive and system calls included.",
+        before - hook,
+        was - is
+    )
 }
 
 /// What becomes of it when the ring does not poll: the thread's cache was for polled I/O only.

@@ -88,7 +88,8 @@ impl Counters {
 
     /// A place for one thread to count at (C1).
     pub fn seat(self: &Arc<Self>) -> Seat {
-        // Relaxed: only that seats differ matters. More seats than pairs share them; `PerThread` never has so many.
+        // Relaxed: only that seats differ matters. More than there are pairs share them: of `PerThread` there never
+        // are.
         let number = self.seats.fetch_add(1, Ordering::Relaxed);
         debug_assert!(self.way != Way::PerThread || number < POSSIBLE, "C1: a pair has one writer");
         Seat { counters: self.clone(), at: number % self.pairs.len().max(1), updates: 0 }

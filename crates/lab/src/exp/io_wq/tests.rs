@@ -22,6 +22,10 @@ fn every_arm_has_its_turn_in_time_and_in_items() {
         assert!(turn.ios > 0 && turn.wall_ns > 0 && turn.latency.is_some(), "{}: {turn:?}", info.name);
         assert_eq!(turn.gauges.contains_key(WAITING.name), arm != KERNEL, "{}", info.name);
         assert_eq!(turn.counters.contains_key("locks_taken"), arm != KERNEL, "{}", info.name);
+        if let Some(reads) = turn.counters.get("flag_reads").filter(|_| arm < AFTER) {
+            let each = [3.0, 1.0, 1.0][arm];
+            assert!((reads / turn.ios as f64 - each).abs() < 1e-9, "{}: {reads} reads for {}", info.name, turn.ios);
+        }
         assert_eq!(run.turn(TurnEnd::Ios(1000)).expect(info.name).ios, 1000, "{}", info.name);
     }
 }

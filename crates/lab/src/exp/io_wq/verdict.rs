@@ -16,16 +16,18 @@ pub fn verdict(report: &ExperimentReport) -> Verdict {
     let change = row.and_then(|row| row.arm(SEED)).and_then(|arm| arm.change);
     Verdict {
         holds: holds(change),
-        claim: "Reading an item's flags once keeps the lock for less time: in a flood of NOPs, 1.49 points less of the \
+        claim:
+            "Reading an item's flags once keeps the lock for less time: in a flood of NOPs, 1.49 points less of the \
                 CPU time (38.86 %) goes into waiting for it. The thread adds that the items would have to be stored \
                 and grabbed in another way."
-            .into(),
+                .into(),
         shows: row.map_or_else(|| "Nothing was measured.".into(), |row| shows(report, row)),
-        does_not_show: "The HTTP rows: they need a web server on the kernel's io_uring. The share of CPU time that the \
-                        thread saw: there, dozens of workers ran at once on 96 cores and spun; here two CPUs run two at \
-                        a time, and a lock of ours puts a thread to sleep, so what is lost shows as context switches \
-                        more than as waiting. The kernel's locks: its column has throughput only. Nothing here says \
-                        what the patch does to the kernel; the arms are pools of ours that differ as its code does."
+        does_not_show: "The HTTP rows: they need a web server on the kernel's io_uring. The share of CPU time that \
+                        the thread saw: there, dozens of workers ran at once on 96 cores and spun; here no more run \
+                        at once than there are CPUs, and a lock of ours puts a thread to sleep, so that what is lost \
+                        shows as context switches more than as waiting. The kernel's locks: its column has \
+                        throughput only. Nothing here says what the patch does to the kernel; the arms are pools of \
+                        ours that differ as its code does."
             .into(),
     }
 }

@@ -1,8 +1,8 @@
 //! One arm at one point: threads with a ring each on a null device, whose stamps may be as old as the arm says.
 //!
 //! * A1. Device, ring and loop are the same in every arm but for the bound on the age of a stamp.
-//! * A2. Readings of the clock are counted before the first turn, on a ring with a clock that counts; the measured rings
-//!   have the real one.
+//! * A2. Readings of the clock are counted before the first turn, on a ring with a clock that counts; the measured
+//!   rings have the real one.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! That the arms are what they say: data comes back, each reads the clock as often as it should, and stamps get as old as
-//! they may. Counts, and times on a virtual clock; never real times.
+//! That the arms are what they say: data comes back, each reads the clock as often as it should, and stamps get as old
+//! as they may. Counts, and times on a virtual clock; never real times.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ const WORK: Duration = Duration::from_micros(5);
 /// All checks.
 pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
     let mut checks = Vec::new();
-    for arm in 0..ARMS.len() {
+    for (arm, info) in ARMS.iter().enumerate() {
         checks.push(completes(lab, arm)?);
         checks.push(reads(lab, arm, 32)?);
         checks.push(reads(lab, arm, 1)?);
         checks.push(ages(lab, arm)?);
         let ring = aged(Ring::builder().entries(data::ENTRIES).polled(true), arm);
-        checks.push(data::comes_back(ARMS[arm].name, ring, |_| Ok(()))?);
+        checks.push(data::comes_back(info.name, ring, |_| Ok(()))?);
     }
     Ok(checks)
 }

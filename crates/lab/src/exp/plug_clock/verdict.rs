@@ -58,6 +58,10 @@ fn shows(row: &Row, report: &ExperimentReport, instructions: Option<f64>) -> Str
             " Clock reads per I/O: {before:.2} before, {after:.2} after, and {looks:.2} looks at the age of a stamp."
         );
     }
+    if let (Some(before), Some(after)) = (row.arm(0), row.arm(AFTER)) {
+        let (before, after) = (before.cpu_ns_per_io, after.cpu_ns_per_io);
+        let _ = write!(text, " That is {:.1} ns of CPU time an I/O, of which {after:.1} ns are left.", before - after);
+    }
     match instructions {
         Some(gain) => {
             let _ = write!(
@@ -69,8 +73,8 @@ fn shows(row: &Row, report: &ExperimentReport, instructions: Option<f64>) -> Str
         None => text += " Instructions were not counted (valgrind is missing or was turned off).",
     }
     if change(row, AFTER).is_some_and(|change| change.percent < CLAIMED) {
-        text += " In time that is below the thread's 6 %: Sheave reads the bare cycle counter, where the kernel's clock \
-                 also has a sequence lock and a conversion, and reads it once for each request, where the thread \
+        text += " In time that is below the thread's 6 %: Sheave reads the bare cycle counter, where the kernel's \
+                 clock also has a sequence lock and a conversion, and reads it once for each request, where the thread \
                  counts several readings.";
     }
     text += &small_batches(report);
@@ -98,8 +102,8 @@ fn ages(report: &ExperimentReport) -> String {
     let oldest = |arm: usize| Some(*row.arm(arm)?.gauges.get("stamp_age_max_ns")? / 1e3);
     match (oldest(SEED), oldest(AFTER)) {
         (Some(seed), Some(after)) => format!(
-            " When each request takes {:.1} us to make, the thread's stamps get {seed:.0} us old, Sheave's {after:.0} us \
-             (medians of each turn's oldest): its bound is looked at for every 16th request.",
+            " When each request takes {:.1} us to make, the thread's stamps get {seed:.0} us old, Sheave's {after:.0} \
+             us (medians of each turn's oldest): its bound is looked at for every 16th request.",
             row.x / 1e3
         ),
         _ => String::new(),
@@ -107,8 +111,8 @@ fn ages(report: &ExperimentReport) -> String {
 }
 
 fn limits() -> String {
-    "The thread measured many drives and threads at once; a ring here shares no clock and no stamp with another, so its \
-     gain is that of one thread. Stamps of completions, one for each batch, are the same in all arms. Throttling, \
+    "The thread measured many drives and threads at once; a ring here shares no clock and no stamp with another, so \
+     its gain is that of one thread. Stamps of completions, one for each batch, are the same in all arms. Throttling, \
      cgroups and latency control, which read the clock further times in the kernel, are not on this path. User space \
      cannot see when it is preempted: between two looks a stamp may get older than the bound."
         .into()

@@ -95,6 +95,35 @@ fn a_region_stays_open_while_a_write_is_under_way_and_closes_after_it() {
     writer.end(again, 3);
 }
 
+/// G3.
+#[test]
+fn a_checkpoint_looks_at_no_region_that_is_closed_and_written() {
+    let (_device, pool, writer) = Writer::new();
+    let active = || {
+        let state = writer.volume.pool().lock();
+        let regions = state.sums.as_ref().expect("the pool has checksums");
+        (regions.active.len(), regions.map.len())
+    };
+    let first = writer.begin();
+    writer.end(first, 1);
+    let (open, all) = active();
+    assert!(open == all && open > 0, "{open} of {all}");
+    writer.checkpoints(6);
+    assert_eq!(active(), (0, all), "nothing is left to do for them");
+    assert_eq!(writer.volume.pool().lock().sums.as_ref().map(Regions::pages_wanted), Some(0));
+    // A copy of a unit changes checksums without opening a region.
+    pool.snapshot("v", "s").expect("a snapshot");
+    let second = writer.begin();
+    assert!(active().0 > 0);
+    writer.end(second, 2);
+    writer.checkpoints(6);
+    assert_eq!(active().0, 0);
+    assert!(
+        pool.scrub(&crate::ScrubOptions::default(), &mut |_| std::ops::ControlFlow::Continue(()))
+            .is_ok_and(|report| report.is_clean() && report.verified_data())
+    );
+}
+
 #[test]
 fn a_region_that_closes_opens_for_the_next_write_without_a_commit() {
     let (_device, _pool, writer) = Writer::new();
