@@ -160,6 +160,8 @@ pub struct Model {
     syncs: BTreeMap<u64, (Option<u32>, u64)>,
     /// A call that is under way, and when it began.
     changing: Option<(Change, u64)>,
+    /// The size of what is being copied, when that began.
+    reached: u64,
     /// When the reads that are under way began.
     readers: Vec<u64>,
 }
@@ -244,7 +246,7 @@ impl Model {
                         // Nobody sees what it did beyond the end.
                         volume.cells.iter_mut().skip(end).for_each(|cell| cell.withdraw(&write));
                     }
-                    volume.size = volume.growth.end(&write, now, *ok, volume.size);
+                    volume.size = volume.growth.end(&write, now, *ok, volume.size, horizon);
                 }
             }
             Event::Sync { op, volume } => {
@@ -256,12 +258,17 @@ impl Model {
                     let horizon = self.horizon();
                     let covered = self.volumes.values_mut().filter(|one| volume.is_none_or(|id| id == one.id));
                     covered.for_each(|one| {
-                        one.growth.sync(since);
+                        one.growth.sync(since, horizon);
                         one.cells.iter_mut().for_each(|cell| cell.sync(since, horizon));
                     });
                 }
             }
-            Event::Change(change) => self.changing = Some((change.clone(), self.now)),
+            Event::Change(change) => {
+                if let Change::Copy { source, .. } = change {
+                    self.reached = self.volumes.get(source).map_or(0, |volume| volume.size);
+                }
+                self.changing = Some((change.clone(), self.now));
+            }
             Event::Changed { ok } => {
                 if let Some((change, since)) = self.changing.take()
                     && *ok

@@ -76,7 +76,7 @@ impl Change {
             Change::Copy { source, name, id, snapshot } => {
                 let Some(source) = model.volumes.get(source) else { return };
                 let cells = frozen(source, since);
-                let growth = source.growth.frozen(since);
+                let growth = source.growth.frozen(model.reached);
                 let copy = Volume { id: *id, snapshot: *snapshot, cells, growth, ..source.clone() };
                 model.volumes.insert(name.clone(), copy);
             }

@@ -51,7 +51,7 @@ impl Growth {
     }
 
     /// It has ended; the size that readers see from now on.
-    pub(super) fn end(&mut self, write: &OpenWrite, now: u64, ok: bool, size: u64) -> u64 {
+    pub(super) fn end(&mut self, write: &OpenWrite, now: u64, ok: bool, size: u64, horizon: u64) -> u64 {
         let Some(at) = self.raises.iter().position(|one| one.write.is(write)) else { return size };
         if !ok {
             self.raises.remove(at);
@@ -60,29 +60,28 @@ impl Growth {
         self.raises[at].ended = now;
         let end = self.raises[at].end;
         if write.dsync {
-            self.make_durable(end);
+            self.make_durable(end, horizon);
         }
         size.max(end)
     }
 
     /// What had ended at `since` is durable.
-    pub(super) fn sync(&mut self, since: u64) {
+    pub(super) fn sync(&mut self, since: u64, horizon: u64) {
         let ended = self.raises.iter().filter(|one| one.ended < since).map(|one| one.end).max();
-        self.make_durable(ended.unwrap_or(0));
+        self.make_durable(ended.unwrap_or(0), horizon);
     }
 
-    /// That of a copy whose making began at `since`: what had ended by then, or more by what had not.
-    pub(super) fn frozen(&self, since: u64) -> Growth {
-        let mut copy = self.clone();
-        copy.sync(since);
+    /// That of a copy whose making began when readers saw `reached` bytes: that, or more by what was under way.
+    pub(super) fn frozen(&self, reached: u64) -> Growth {
         // No flush has anything to say of the copy: it is durable as it was made.
-        copy.raises.iter_mut().for_each(|one| one.ended = NEVER);
-        copy
+        let raises = self.raises.iter().map(|one| Raise { ended: NEVER, ..one.clone() });
+        Growth { durable: reached, raises: raises.filter(|one| one.end > reached).collect() }
     }
 
-    fn make_durable(&mut self, size: u64) {
+    /// What ended after the horizon is kept: the copy that is being made may be without it.
+    fn make_durable(&mut self, size: u64, horizon: u64) {
         self.durable = self.durable.max(size);
-        self.raises.retain(|one| one.end > self.durable);
+        self.raises.retain(|one| one.end > self.durable || one.ended > horizon);
     }
 
     /// The end of the last write that is under way, or has ended.
