@@ -61,7 +61,7 @@ impl World {
     fn write(&self, volume: usize, unit: u64) -> bool {
         let mut guard = self.tree.lock().expect("no panic");
         let (tree, limbo) = &mut *guard;
-        while let Some(freed) = limbo.advance(&self.grace) {
+        while let Some(freed) = limbo.advance(&self.grace, 2) {
             freed.units().for_each(|unit| tree.units.release(unit));
             freed.index.iter().for_each(|id| tree.index.release(*id));
             freed.leaves.iter().for_each(|id| tree.leaves.release(*id));
