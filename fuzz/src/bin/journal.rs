@@ -29,6 +29,8 @@ fn superblock(replay_seq: u64) -> Superblock {
         created: 0,
         members: vec![(0, 1024 * 65536)],
         labels: [0; sheave_vol::format::MAX_MEMBERS],
+        sums: PageRef::NONE,
+        sums_level: 0,
         low_water: sheave_vol::LowWater::Off,
     }
 }
