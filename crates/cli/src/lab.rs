@@ -32,7 +32,7 @@ pub fn run(args: &LabArgs) -> Result<(), Failure> {
         return run_arm(&lab, args);
     }
     let plan = plan(args)?;
-    // Refused now, not after a quarter of an hour.
+    // Refused now, not after half an hour.
     let page = args.html.as_deref().map(|path| create(path).map(|file| (file, path))).transpose()?;
     let outcome = beside(|| {
         let mut shown = Shown::new(args.json);

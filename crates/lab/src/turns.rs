@@ -3,6 +3,9 @@
 //! Owns the order and what becomes of the figures; what a turn does is the arm's. The machine of a measurement is never
 //! quite quiet, and a disturbance lasts longer than a turn, so it hits the arms of a round alike.
 //!
+//! Where an arm's memory happens to lie can decide more than what it does, so each round has arms of its own: they are
+//! made, warmed up, measured and dropped, and the interval covers that too.
+//!
 //! * I1. Each arm has one turn a round; a round that was cut short counts for none of them.
 //! * I2. A round begins with another arm than the last, so that no arm is always the one after a certain other.
 
@@ -30,12 +33,12 @@ pub struct Pace {
 impl Pace {
     /// How long each arm runs before it counts.
     pub fn warm_up(&self) -> Duration {
-        (self.turn / 2).min(Duration::from_millis(100))
+        (self.turn / 4).min(Duration::from_millis(100))
     }
 
     /// What a point takes for each of its arms, setting up aside.
     pub fn of_an_arm(&self) -> Duration {
-        self.warm_up() + self.turn * self.rounds
+        (self.warm_up() + self.turn) * self.rounds
     }
 }
 
@@ -54,21 +57,21 @@ pub fn measure(
         let name = experiment.arms()[arm].name;
         LabError { cause: format!("{}, arm {name}, at {point}: {}", experiment.id(), err.cause), ..err }
     };
-    let mut runs: Vec<Box<dyn ArmRun>> = Vec::new();
-    for &arm in arms {
-        runs.push(experiment.prepare(lab, arm, point).map_err(|err| context(arm, err))?);
-    }
-    for (run, &arm) in runs.iter_mut().zip(arms) {
-        let warm = run.turn(TurnEnd::Time(pace.warm_up()));
-        // A turn that was cut short may have ended in any way.
-        if lab.stopped() {
-            return Ok(None);
-        }
-        warm.map_err(|err| context(arm, err))?;
-        tick(pace.warm_up());
-    }
     let mut samples: Vec<Samples> = arms.iter().map(|_| Samples::default()).collect();
     for round in 0..pace.rounds as usize {
+        let mut runs: Vec<Box<dyn ArmRun>> = Vec::new();
+        for &arm in arms {
+            runs.push(experiment.prepare(lab, arm, point).map_err(|err| context(arm, err))?);
+        }
+        for (run, &arm) in runs.iter_mut().zip(arms) {
+            let warm = run.turn(TurnEnd::Time(pace.warm_up()));
+            // A turn that was cut short may have ended in any way.
+            if lab.stopped() {
+                return Ok(finish(samples, metric, experiment.arms().len(), arms));
+            }
+            warm.map_err(|err| context(arm, err))?;
+            tick(pace.warm_up());
+        }
         let mut turns: Vec<Option<Turn>> = vec![None; arms.len()];
         for step in 0..arms.len() {
             let at = (round + step) % arms.len();

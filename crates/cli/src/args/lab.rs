@@ -18,7 +18,7 @@ Examples:
   sheave lab all --quick
         all five in under two minutes
   sheave lab all --html lab.html
-        everything, with the sweeps and the plots, in about a quarter of an hour; one page to look at or to show
+        everything, with the sweeps and the plots, in less than half an hour; one page to look at or to show
   sheave lab bio-cache --sweep batch
         the thread's table, and how the change depends on the batch
   sheave lab dio-completion --json > dio.json

@@ -7,6 +7,9 @@ use crate::experiment::{Axis, AxisScale, Metric};
 use crate::report::{ArmResult, Latency, Prediction, Row, SweepReport};
 use crate::table::{figure, interval, signed};
 
+/// From one arm to the next at the same place.
+const ASIDE: f64 = 3.0;
+
 /// The metric along a sweep, from 0, with the range of the rounds.
 pub fn metric(sweep: &SweepReport, looks: &[Look]) -> String {
     let metric = sweep.metric;
@@ -31,9 +34,11 @@ pub fn changes(sweep: &SweepReport, looks: &[Look]) -> Option<String> {
     let metric = sweep.metric;
     let all = || sweep.rows.iter().flat_map(|row| row.arms.iter().flatten()).filter_map(|arm| arm.change);
     all().next()?;
-    // An interval of three noisy rounds must not squeeze the rest into a line.
-    let middle = all().map(|change| change.percent.abs()).fold(1.0, f64::max);
-    let bound = |value: f64| value.clamp(-3.0 * middle, 3.0 * middle);
+    // Intervals of few noisy rounds must not squeeze the rest into a line: they are cut where they leave the plot.
+    let room = all().map(|change| change.percent.abs()).fold(1.0, f64::max) * 0.35;
+    let (least, most) =
+        all().fold((0.0f64, 0.0f64), |(low, high), change| (low.min(change.percent), high.max(change.percent)));
+    let bound = |value: f64| value.clamp(least - room, most + room);
     let (low, high, ticks) = from_zero(all().flat_map(|change| [bound(change.low), bound(change.high)]));
     let unit = if metric.in_points() { "points" } else { "%" };
     let label = format!("Change of {} against {}, by {}", metric.label, looks[0].name, sweep.axis.label);
@@ -73,13 +78,16 @@ fn series(
         let found: Vec<_> = found.collect();
         let slot = frame.x.slot() * 0.8 / used.len() as f64;
         let shift = (nth as f64 + 0.5) * slot - frame.x.slot() * 0.4;
+        let aside = (nth as f64 - (used.len() - 1) as f64 / 2.0) * ASIDE;
         if !bars {
-            let line: Vec<(f64, f64)> = found.iter().map(|(x, middle, ..)| frame.at(*x, *middle)).collect();
+            let line = found.iter().map(|(x, middle, ..)| frame.at(*x, *middle)).map(|(x, y)| (x + aside, y));
+            let line: Vec<(f64, f64)> = line.collect();
             frame.svg.path(&format!("line {}", look.class), &line);
         }
         for (x, middle, [low, high], says) in found {
             let (x, y) = frame.at(x, middle);
-            let x = if bars { x + shift } else { x };
+            // Whiskers of arms that lie at the same place stand side by side.
+            let x = x + if bars { shift } else { aside };
             if bars {
                 let zero = frame.y.place(0.0);
                 let (top, size) = (y.min(zero), (slot * 0.92, (zero - y).abs().max(0.5)));

@@ -239,8 +239,8 @@ fn sweep(sweep: &SweepReport, looks: &[Look]) -> String {
     if let Some(svg) = plot::changes(sweep, looks) {
         let _ = writeln!(
             html,
-            "<figure>{svg}<figcaption>The same as a change against {}; whiskers are 95&nbsp;% \
-             intervals.</figcaption></figure>",
+            "<figure>{svg}<figcaption>The same as a change against {}; whiskers are 95&nbsp;% intervals, \
+             cut where they leave the plot.</figcaption></figure>",
             escape(&looks[0].name)
         );
     }
@@ -298,7 +298,7 @@ fn checks(report: &ExperimentReport) -> String {
     let mut html = String::from("<h3>Checked before anything was timed</h3>\n<ul class=\"checks\">\n");
     for check in &report.checks {
         let (class, word) = if check.ok { ("yes", "ok") } else { ("no", "FAILED") };
-        let (name, detail) = (escape(&check.name), escape(&check.detail));
+        let (name, detail) = (prose(&check.name), prose(&check.detail));
         let _ =
             writeln!(html, "<li class=\"{class}\"><b>{word}</b> {name} <span class=\"faint\">({detail})</span></li>");
     }
