@@ -27,6 +27,10 @@ use region::Region;
 /// Says whether the kernel gives out huge pages.
 const HUGE_PAGES_SWITCH: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
+/// Requests whose bytes are asked for before their turn: enough for the processor to have all the lines under way that
+/// it can, and few enough that it copies while it waits for them.
+const LOOK_AHEAD: usize = 16;
+
 /// A device in memory.
 #[derive(Debug)]
 struct Ram {
@@ -104,10 +108,13 @@ impl HwQueue for RamQueue {
     #[inline]
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
         let region = &*self.region;
-        for &tag in list.tags() {
+        for &tag in list.tags().iter().take(LOOK_AHEAD) {
             region.prefetch(rqs.by_tag(tag));
         }
         while let Some(rq) = list.pop() {
+            if let Some(&tag) = list.tags().get(LOOK_AHEAD - 1) {
+                region.prefetch(rqs.by_tag(tag));
+            }
             let status = region.carry_out(rqs, &rq);
             done.push(rq, status);
         }

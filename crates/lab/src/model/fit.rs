@@ -74,15 +74,16 @@ pub fn predict(
             return Ok(prediction);
         }
         let costs = LineCosts::measure([first, second], turn / 2)?;
-        let private_ns = [
-            1e9 / rate(lab, experiment, reference, &point(1), turn)?,
-            2e9 / rate(lab, experiment, reference, &point(2), turn)?,
-        ];
         for (shape, found) in shapes.iter().zip(&mut found) {
+            let (mut private_ns, mut measured) = ([0.0; 2], [0.0; 2]);
+            for (at, threads) in [1, 2].into_iter().enumerate() {
+                // The two that are compared, one right after the other: a busy machine changes within a round too.
+                let reference = rate(lab, experiment, reference, &point(threads), turn)?;
+                private_ns[at] = f64::from(threads) * 1e9 / reference;
+                measured[at] = rate(lab, experiment, shape.arm, &point(threads), turn)?;
+            }
             let load = load([first, second], turn / 2, &costs, shape, private_ns)?;
-            let one = rate(lab, experiment, shape.arm, &point(1), turn)?;
-            let two = rate(lab, experiment, shape.arm, &point(2), turn)?;
-            found.push(Round { measured: [one, two], load });
+            found.push(Round { measured, load });
         }
         lines.push(costs);
     }

@@ -179,7 +179,7 @@ fn its_memory_is_what_rings_read_and_nothing_beyond() {
         let found = if inside { &data[pos as usize..][..len] } else { &vec![0; len] };
         assert_eq!(into, found, "{len} bytes at {pos}");
     }
-    for spec in ["null:", "fault:ram:size=64K"] {
+    for spec in ["null:", "fault:over=ram:size=64K"] {
         assert!(open(spec).ram_memory().is_none(), "{spec} has something between, or nothing");
     }
 }

@@ -1,6 +1,8 @@
 //! The engine on files with mappings: plans, FUA, several bios, holes, completion work and syncs.
 
 mod asked;
+mod grows;
+mod neighbours;
 
 use std::sync::Mutex;
 
@@ -261,61 +263,6 @@ fn too_few_bios_make_it_short_and_never_pass_for_more() {
     assert_eq!(bench.run(issued), 12288, "holes need no bio");
 }
 
-/// A piece that the next one follows on the device.
-const LONG: u64 = MIB;
-
-#[test]
-fn neighbours_on_the_device_share_a_bio() {
-    let puppet = Puppet::new();
-    let device = puppet.device();
-    let piece = |kind, flags| (LONG, kind, flags);
-    let (mapped, unwritten) = (piece(MappingKind::Mapped, 0), piece(MappingKind::Unwritten, MAP_NEW | MAP_SUMMED));
-    let summed = piece(MappingKind::Mapped, MAP_SUMMED);
-    // Seven pieces, and two bios: written or not, one bio is enough.
-    let file = Arc::new(Scripted::new(&device, &[summed, unwritten, unwritten, summed, unwritten, summed, summed]));
-    let mut bench = Bench::with_file(2, &device, file.clone());
-    puppet.script().seen.clear();
-    let issued = bench.issue(IOCB_WRITE, 0, &[at(BASE, LONG as usize * 3), at(BASE * 2, LONG as usize * 4)]);
-    assert_eq!((bench.kiocb.refs, bench.kiocb.len), (1, 7 * LONG as u32), "one bio, of all of it");
-    assert_eq!(bench.scratch.pieces().len(), 7, "the file hears of each mapping");
-    assert_eq!(bench.run(issued), 7 * LONG as i32);
-    let mut sectors: Vec<_> = seen(&puppet).iter().map(|rq| (rq.1, rq.2)).collect();
-    sectors.sort_unstable();
-    let end = sectors.iter().fold(MIB, |at, &(from, bytes)| {
-        assert_eq!(from, at, "without a gap: {sectors:?}");
-        at + u64::from(bytes)
-    });
-    assert_eq!(end, MIB + 7 * LONG);
-    let calls = file.calls();
-    assert_eq!(calls.iter().filter(|call| matches!(call, Call::Begin(_))).count(), 7);
-    assert!(calls.contains(&Call::Summed(7, 7 * LONG as usize, Status::Ok)), "{calls:?}");
-    // A hole in the middle divides what is read, and needs no bio.
-    let file = Arc::new(Scripted::new(&device, &[mapped, mapped, HOLE, mapped, mapped]));
-    let mut bench = Bench::with_file(8, &device, file);
-    let mut memory = vec![0xa5_u8; 4 * LONG as usize + 4096];
-    let len = memory.len();
-    let issued = bench.issue(0, 0, &[at(memory.as_mut_ptr() as usize, len)]);
-    assert_eq!(bench.kiocb.refs, 2);
-    assert_eq!(bench.run(issued), len as i32);
-    assert!(memory[2 * LONG as usize..][..4096].iter().all(|byte| *byte == 0));
-    assert!(memory[..2 * LONG as usize].iter().all(|byte| *byte == 0xa5), "the puppet reads nothing");
-}
-
-#[test]
-fn a_run_that_finds_no_bio_is_taken_back_as_a_whole() {
-    let puppet = Puppet::new();
-    let device = puppet.device();
-    let long = (LONG, MappingKind::Mapped, MAP_SUMMED);
-    // The second piece ends before the third begins on the device: two runs, and one bio.
-    let file = Arc::new(Scripted::new(&device, &[long, SUMMED, long, long]));
-    let mut bench = Bench::with_file(1, &device, file.clone());
-    let len = 3 * LONG as usize + 4096;
-    let issued = bench.issue(IOCB_WRITE, 0, &[at(BASE, len)]);
-    assert_eq!(bench.run(issued), LONG as i32 + 4096);
-    let aborted: Vec<Call> = file.calls().into_iter().filter(|call| matches!(call, Call::Abort(_))).collect();
-    assert_eq!(aborted, [Call::Abort(LONG + 4096), Call::Abort(2 * LONG + 4096)]);
-}
-
 #[test]
 fn a_plan_never_gets_better_whatever_ends() {
     let puppet = Puppet::new();
@@ -363,55 +310,6 @@ fn completion_work_comes_before_the_sync_and_neither_hides_an_error() {
         assert_eq!(flushes, usize::from(result > 0 && sync.is_none()), "a sync that answers None is a flush");
         assert!(!seen(&puppet).iter().any(|rq| rq.3), "no FUA for what needs a sync anyway");
     }
-}
-
-/// The ends of a file of 8 KiB that may have 16, for writers and for readers.
-#[test]
-fn a_file_that_grows_takes_writes_beyond_its_end_and_no_further_than_it_may() {
-    let puppet = Puppet::new();
-    let grow = |file: &mut Scripted| (file.size, file.max) = (8192, Some(16384));
-    let pieces = [MAPPED, MAPPED, UNWRITTEN, UNWRITTEN, MAPPED];
-    const EFBIG: i32 = -27;
-    // Where, how much, the result, and what was mapped of it.
-    let table = [
-        (0, 8192, 8192, 2),
-        (4096, 8192, 8192, 2),
-        (8192, 4096, 4096, 1),
-        (12288, 4096, 4096, 1),
-        (12288, 8192, 4096, 1),
-        (4096, 1 << 20, 12288, 3),
-        (16384, 4096, EFBIG, 0),
-        (1 << 40, 4096, EFBIG, 0),
-        (8192, 0, 0, 0),
-        (16384, 0, 0, 0),
-        (8192, 100, EINVAL, 0),
-    ];
-    for (pos, len, result, mapped) in table {
-        let (mut bench, file) = bench(&puppet, grow, &pieces);
-        let issued = bench.issue(IOCB_WRITE, pos, &[at(BASE, len)]);
-        assert_eq!(bench.run(issued), result, "{pos} +{len}");
-        let maps = file.calls().iter().filter(|call| matches!(call, Call::Map(_))).count();
-        assert_eq!(maps, mapped, "{pos} +{len}");
-        let beyond = result > 0 && pos + result as u64 > 8192;
-        assert_eq!(bench.steps.contains(&Next::Work), beyond, "what extends is a worker's, and nothing else is");
-    }
-    // Plain written space beyond the end, as two writes at a time find it: it extends all the same.
-    let (mut extending, _) = bench(&puppet, |file| (file.size, file.max) = (4096, Some(16384)), &pieces);
-    let issued = extending.issue(IOCB_WRITE | IOCB_DSYNC, 4096, &[at(BASE, 4096)]);
-    assert_eq!(extending.kiocb.plan, CompletionPlan::Worker);
-    assert_eq!(extending.run(issued), 4096);
-    assert_eq!(extending.steps[..2], [Next::Work, Next::Sync], "the size is durable before it is acknowledged");
-    // Readers stop where it ends now.
-    for (pos, result) in [(0, 8192), (4096, 4096), (8192, 0), (16384, 0)] {
-        let (mut bench, _) = bench(&puppet, grow, &pieces);
-        let mut memory = vec![0_u8; 16384];
-        let issued = bench.issue(0, pos, &[at(memory.as_mut_ptr() as usize, 16384)]);
-        assert_eq!(bench.run(issued), result, "{pos}");
-    }
-    // A limit below the size bounds nothing that is there.
-    let (mut bench, _) = bench(&puppet, |file| (file.size, file.max) = (8192, Some(4096)), &pieces);
-    let issued = bench.issue(IOCB_WRITE, 4096, &[at(BASE, 8192)]);
-    assert_eq!(bench.run(issued), 4096);
 }
 
 #[test]

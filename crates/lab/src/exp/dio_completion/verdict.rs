@@ -143,9 +143,10 @@ fn per_io(before: &ArmResult, after: &ArmResult) -> String {
 
 fn limits() -> String {
     "It does not show what a disk would do: the device here takes 5 us for any number of I/Os and has no limit of its \
-     own, so the rows for many I/Os have no ceiling but the CPU's, and gains there are larger than the thread's. Waking \
-     a thread from user space, on a virtual machine, costs more than the kernel's workqueue on the thread's machine; \
-     most of the gain is that. An interrupt is a completion by another CPU, which takes nothing from the ring's; the \
-     ring looks for it before it sleeps. The worker is Sheave's io-wq, which ends writes of a file in batches."
+     own, so the rows for many I/Os have no ceiling but the CPU's, and gains there are larger than the thread's. \
+     Waking a thread from user space, on a virtual machine, costs more than the kernel's workqueue on the thread's \
+     machine; most of the gain is that. An interrupt is a completion by another CPU, which takes nothing from the \
+     ring's; the ring looks for it before it sleeps. The worker is Sheave's io-wq, which ends writes of a file in \
+     batches."
         .to_string()
 }

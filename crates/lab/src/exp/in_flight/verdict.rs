@@ -40,8 +40,8 @@ fn shows(one: &Row, all: &Row, report: &ExperimentReport) -> String {
     let mut text = format!("One thread: {}. {} threads: {}.", changes(one), all.point.threads, changes(all));
     if let (Some(before), Some(after)) = (ns(one, all, 0), ns(one, all, AFTER)) {
         text += &format!(
-            " From one thread to {} an I/O takes {before:+.0} ns of each thread's time with one pair, and {after:+.0} ns \
-             with tags: the cache line that travels, and what else the CPUs share.",
+            " From one thread to {} an I/O takes {before:+.0} ns of each thread's time with one pair, and \
+             {after:+.0} ns with tags: the cache line that travels, and what else the CPUs share.",
             all.point.threads
         );
     }
@@ -93,8 +93,8 @@ fn limits(threads: u32) -> String {
     format!(
         "It does not show the thread's 7.6 times: that is what a cache line costs that 80 CPUs on several sockets pass \
          around, and here {threads} threads share it. With more threads than CPUs they take turns, so that the line \
-         travels no more often than with as many threads as CPUs. What more cores would make of it is a prediction, and \
-         labelled so. The thread's null_blk does much else for each I/O, which hides more of the counters than \
+         travels no more often than with as many threads as CPUs. What more cores would make of it is a prediction, \
+         and labelled so. The thread's null_blk does much else for each I/O, which hides more of the counters than \
          Sheave's null device does."
     )
 }
