@@ -103,8 +103,8 @@ fn saved(row: &Row) -> String {
     };
     let (was, is) = (1e9 / published.before, 1e9 / published.after);
     format!(
-        " In CPU time the allocator costs {:.0} ns on top of an I/O's {after:.0} ns; the thread's cost {:.0} ns on top of \
-         {is:.0} ns, with system calls, driver and drive: the percentages differ because the I/Os do.",
+        " In CPU time the allocator costs {:.0} ns on top of an I/O's {after:.0} ns; the thread's cost {:.0} ns on top \
+         of {is:.0} ns, with system calls, driver and drive: the percentages differ because the I/Os do.",
         before - hook,
         was - is
     )
