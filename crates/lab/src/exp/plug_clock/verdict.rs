@@ -66,9 +66,9 @@ fn shows(row: &Row, report: &ExperimentReport, instructions: Option<f64>) -> Str
         Some(gain) => {
             let _ = write!(
                 text,
-                " In instructions before takes {gain:+.1} % against after. That is more than the readings alone, of \
-                 one instruction that takes as long as dozens: requests with one stamp are also added to the statistics \
-                 together, each with its own by itself."
+                " In instructions before takes {gain:+.1} % against after. That is more than the readings alone, each of \
+                 one instruction that takes as long as dozens: requests with one stamp are also added to the \
+                 statistics together, those with their own one by one."
             );
         }
         None => text += " Instructions were not counted (valgrind is missing or was turned off).",
