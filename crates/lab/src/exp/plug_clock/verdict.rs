@@ -66,7 +66,7 @@ fn shows(row: &Row, report: &ExperimentReport, instructions: Option<f64>) -> Str
         Some(gain) => {
             let _ = write!(
                 text,
-                " In instructions before takes {gain:+.1} % against after. That is more than the readings alone, each of \
+                " In instructions before takes {gain:+.1} % against after. That is more than readings alone, each of \
                  one instruction that takes as long as dozens: requests with one stamp are also added to the \
                  statistics together, those with their own one by one."
             );
