@@ -66,8 +66,9 @@ fn shows(row: &Row, report: &ExperimentReport, instructions: Option<f64>) -> Str
         Some(gain) => {
             let _ = write!(
                 text,
-                " In instructions before takes {gain:+.1} % against after; the counter's one instruction (RDTSC) takes \
-                 as long as some dozens of others, so instructions tell too little of it."
+                " In instructions before takes {gain:+.1} % against after. That is more than readings alone, each of \
+                 one instruction that takes as long as dozens: requests with one stamp are also added to the \
+                 statistics together, those with their own one by one."
             );
         }
         None => text += " Instructions were not counted (valgrind is missing or was turned off).",
@@ -91,7 +92,7 @@ fn small_batches(report: &ExperimentReport) -> String {
     let sound = if change.is_clear() && change.percent.abs() > 2.0 {
         "though it should give nothing: the difference is noise or a cost of the cache itself"
     } else {
-        "as it must: there is nothing to share"
+        "no clear difference, as it must be: there is nothing to share"
     };
     format!(" With batches of one it gives {}, {sound}.", told(Some(change)))
 }
@@ -99,11 +100,11 @@ fn small_batches(report: &ExperimentReport) -> String {
 /// What the bound is for.
 fn ages(report: &ExperimentReport) -> String {
     let Some(row) = report.sweep("age").and_then(|sweep| sweep.rows.last()) else { return String::new() };
-    let oldest = |arm: usize| Some(*row.arm(arm)?.gauges.get("stamp_age_max_ns")? / 1e3);
-    match (oldest(SEED), oldest(AFTER)) {
+    let age = |arm: usize| Some(*row.arm(arm)?.gauges.get("stamp_age_p99_ns")? / 1e3);
+    match (age(SEED), age(AFTER)) {
         (Some(seed), Some(after)) => format!(
-            " When each request takes {:.1} us to make, the thread's stamps get {seed:.0} us old, Sheave's {after:.0} \
-             us (medians of each turn's oldest): its bound is looked at for every 16th request.",
+            " When each request takes {:.1} us to make, 99 % of the thread's stamps are younger than {seed:.0} us, of \
+             Sheave's than {after:.0} us: its bound is looked at for every 16th request.",
             row.x / 1e3
         ),
         _ => String::new(),
