@@ -9,6 +9,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use sheave_testkit::{skip, tools};
+
 use crate::cargo::{self, cargo};
 use crate::workspace;
 
@@ -87,6 +89,17 @@ fn build() -> Result<()> {
     let mut build = cargo(["build", "--release", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--target", TARGET]);
     build.arg("--target-dir").arg(home()).env("RUSTFLAGS", FLAGS);
     cargo::run(build).context("building the fuzzers (libFuzzer wants a C++ compiler: apt-get install g++)")
+}
+
+/// Whether the fuzzers still fit what they fuzz: no other step builds them.
+pub fn check() -> Result<()> {
+    let Some(tool) = tools::lookup("c++").filter(|tool| tools::find(tool.name).is_none()) else {
+        let mut clippy = cargo(["clippy", "--quiet", "--all-targets", "--manifest-path", "fuzz/Cargo.toml"]);
+        clippy.arg("--target-dir").arg(home()).args(["--", "-D", "warnings"]);
+        return cargo::run(clippy);
+    };
+    println!("{}the fuzzers are not checked: no C++ compiler, {}", skip::PREFIX, tool.cure());
+    Ok(())
 }
 
 fn run(name: &str, seconds: u64) -> Result<()> {

@@ -14,7 +14,7 @@ use crate::cargo::{self, cargo};
 use crate::counts::Counts;
 use crate::report::Report;
 use crate::workspace::{self, Member};
-use crate::{asan, budgets, smoke, tidy};
+use crate::{asan, budgets, fuzz, smoke, tidy};
 
 /// Features that swap the synchronization primitives for a model checker.
 const MODEL_CHECKERS: &[&str] = &["shuttle", "loom"];
@@ -33,6 +33,7 @@ pub fn main(args: &[String]) -> Result<()> {
     report.step("clippy", |_| {
         cargo::run(cargo(["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
     });
+    report.step("fuzzers", |_| fuzz::check());
     report.step("docs", |_| docs());
     // Before the tests: that of the budgets counts what it builds.
     report.step("release build", |_| release());
