@@ -6,6 +6,7 @@
 //! another time.
 //!
 //! * F1. Curves are there only if every arm's fit is within [`LIMIT_PERCENT`]: all arms or none.
+//!   And only if the reference arm itself gains from a second CPU ([`MOST_BESIDE`]).
 //! * F2. What an arm does is not put into the model: private work is that of the reference arm, alone and beside a
 //!   second thread of it. So the reference arm fits by itself; the others are what is tested.
 
@@ -20,6 +21,9 @@ use crate::{ArmInfo, LabError};
 
 /// How far the model may be off at one and two threads.
 pub const LIMIT_PERCENT: f64 = 10.0;
+
+/// How much longer private work may take beside a second thread: more, and there are not two CPUs to learn from.
+const MOST_BESIDE: f64 = 1.5;
 
 /// What one arm shares.
 pub struct Shape {
@@ -112,10 +116,24 @@ fn fill(prediction: &mut Prediction, arms: &[ArmInfo], shapes: &[Shape], lines: 
         let points = CORES.iter().map(|&cores| (cores, load.iops(cores))).collect();
         prediction.curves.push(Curve { arm: arm.into(), points });
     }
-    prediction.not_shown = why_not(&prediction.fit, lines);
+    let beside = found.iter().flatten().map(|round| round.load.beside_ns / round.load.private_ns);
+    prediction.not_shown = not_two_cpus(median(beside)).or_else(|| why_not(&prediction.fit, lines));
     if prediction.not_shown.is_some() {
         prediction.curves.clear(); // F1
     }
+}
+
+/// Why nothing can be learned from two threads, if work that shares nothing takes so many times as long beside a second
+/// (F1).
+fn not_two_cpus(beside: f64) -> Option<String> {
+    // Two threads would do this many times what one does; a figure that is no number is judged with the fit.
+    (beside > MOST_BESIDE).then(|| {
+        format!(
+            "two threads of the arm that shares nothing do only {:.2} times what one does: other programs use the \
+             CPUs, or these are two halves of one core",
+            2.0 / beside
+        )
+    })
 }
 
 /// Why the curves are not shown; `None` if they may be (F1).

@@ -65,3 +65,14 @@ fn what_is_not_a_number_is_no_fit() {
     assert!(prediction.not_shown.is_some() && prediction.curves.is_empty());
     assert!(filled(&[], &[], &[]).not_shown.is_some());
 }
+
+#[test]
+fn a_second_cpu_that_others_use_teaches_nothing() {
+    let load = Load { private_ns: 60.0, beside_ns: 100.0, ..Load::default() };
+    let mut prediction = Prediction::default();
+    let found = [rounds(&load, &[1.0; 3]), rounds(&load, &[1.0; 3])];
+    fill(&mut prediction, &ARMS, &[Shape::new(0, []), Shape::new(1, [])], &[lines(140.0)], &found);
+    assert!(prediction.fit.iter().all(|fit| fit.off_percent.abs() < 1e-6), "it would fit");
+    assert!(prediction.curves.is_empty(), "F1");
+    assert!(prediction.not_shown.expect("a reason").contains("only 1.20 times what one does"));
+}
