@@ -1,6 +1,6 @@
 //! io-wq: what workers lose on the locks of their queue.
 //!
-//! Owns the arms, the points and the sweeps; [`flood`] drives an arm, [`check`] proves that arms differ, [`verdict`]
+//! Owns the arms, the points and the sweeps; [`flood()`] drives an arm, [`check`] proves that arms differ, [`verdict`]
 //! judges. The pools are those of [`crate::wq`], which `sheave bench wq:` measures too.
 //!
 //! Points: `threads` are submitters, `depth` and `batch` are each submitter's; `workers` (2 unless given) is the most
