@@ -118,12 +118,14 @@ impl SimDisk {
         let parts = Arc::new(Vec::new());
         let mut disk = SimDisk { state, options: Arc::new(options), parts, device: None, grown: false };
         let device = |member| Device::from_driver("sim:", Box::new(member));
+        // All drivers are made before the disk has a device: one that held it would hold itself once it is extended.
         let mut devices: Vec<Device> = disk.members().map(device).collect();
+        let spare = disk.spare_member().map(device);
         disk.device = match devices.as_slice() {
             [one] => Some(one.clone()),
             many => concatenate("sim:", many).ok(),
         };
-        devices.extend(disk.spare_member().map(device));
+        devices.extend(spare);
         disk.parts = Arc::new(devices);
         disk
     }
