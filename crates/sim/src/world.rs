@@ -82,6 +82,8 @@ pub struct World {
     rng: Rng,
     /// Operations that the pool refused because it was full.
     refused: u64,
+    /// The last operation before the pool got the spare disk, and what was free then.
+    free_before_growth: Option<(u64, u64)>,
 }
 
 impl World {
@@ -101,6 +103,7 @@ impl World {
             base: rng.clone(),
             rng,
             refused: 0,
+            free_before_growth: None,
         };
         world.start_engines();
         world
@@ -231,7 +234,7 @@ impl World {
                     Status::Ok => Ok(()),
                     // It has given back what it had.
                     Status::NoSpc if grows => self.note_refused(),
-                    Status::NoSpc => self.check_full(len),
+                    Status::NoSpc => self.check_full(op, len),
                     status => Err(format!("write {op} failed: {status}")),
                 }
             }
@@ -269,14 +272,17 @@ impl World {
         Ok(())
     }
 
-    /// A write was refused for want of space: there must be little.
-    fn check_full(&mut self, len: u64) -> Result<(), String> {
+    /// A write was refused for want of space: there must be little, or have been before the pool grew, if it was under
+    /// way then: what it found may be told later.
+    fn check_full(&mut self, op: u64, len: u64) -> Result<(), String> {
         self.refused += 1;
         let info = self.pool()?.info();
+        let before = self.free_before_growth.filter(|(last, _)| op <= *last);
+        let free = before.map_or(info.free_bytes, |(_, free)| free.min(info.free_bytes));
         // Every unit that the write touches, copied, and one more at each end.
         let most = len.next_multiple_of(info.unit_bytes) + 2 * info.unit_bytes;
-        if info.free_bytes > most {
-            return Err(format!("a write of {len} bytes found the pool full, with {} bytes free", info.free_bytes));
+        if free > most {
+            return Err(format!("a write of {len} bytes found the pool full, with {free} bytes free"));
         }
         Ok(())
     }
@@ -340,6 +346,7 @@ impl World {
         self.note("add the spare disk".into());
         self.history.grew = Some((self.disk.time(), None));
         let before = self.pool()?.info();
+        self.free_before_growth = Some((self.counters.next_op, before.free_bytes));
         let size = self.pool()?.add_member(&spare, &AddOptions::default());
         let size = size.map_err(|error| format!("adding the spare disk: {error}"))?;
         self.history.grew = self.history.grew.map(|(from, _)| (from, Some(self.disk.time())));
