@@ -9,10 +9,15 @@ use sheave::Ring;
 use sheave_load::looper::{Lane, Looper, Until};
 use sheave_load::pace::Unpaced;
 use sheave_load::pattern::Pattern;
-use sheave_load::sheave_engine::SheaveEngine;
+use sheave_load::sheave_engine::{EngineOpts, SheaveEngine};
 
 use crate::experiment::{Lab, TurnEnd};
 use crate::{LabError, Point};
+
+/// How the engine of an experiment is set up at a point, in all arms that ask for nothing else.
+pub fn opts(point: &Point, poll: bool) -> EngineOpts {
+    EngineOpts { depth: point.depth, bs: point.bs, poll, stats: true, fixed_buffers: true, dsync: false, ioprio: 0 }
+}
 
 /// The loop of one thread.
 pub struct Drive {

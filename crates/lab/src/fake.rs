@@ -26,6 +26,15 @@ pub fn lab() -> Lab {
     Lab { scale: Scale::Quick, cpus: sheave_load::cpu::allowed(), stop: Default::default() }
 }
 
+/// All checks of an experiment pass, and there are so many.
+pub fn assert_checks_pass(experiment: &dyn Experiment, count: usize) {
+    let checks = experiment.check(&lab()).expect("checked");
+    assert_eq!(checks.len(), count);
+    for check in checks {
+        assert!(check.ok, "{}: {}", check.name, check.detail);
+    }
+}
+
 struct FakeRun {
     iops: u64,
     stop: Option<Lab>,

@@ -4,24 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sheave::{Device, Ring};
-use sheave_load::{EngineOpts, SheaveEngine};
+use sheave_load::SheaveEngine;
 
 use super::*;
-use crate::fake;
+use crate::{drive, fake};
 
 fn make(point: &Point) -> MakeDrive {
     let device = Device::open("null:size=1G").expect("a device");
     let point = point.clone();
     Arc::new(move |index| {
-        let opts = EngineOpts {
-            depth: point.depth,
-            bs: point.bs,
-            poll: true,
-            stats: true,
-            fixed_buffers: true,
-            dsync: false,
-            ioprio: 0,
-        };
+        let opts = drive::opts(&point, true);
         let engine = SheaveEngine::new(|ring: &mut Ring| ring.attach(&device), 1, &opts)?;
         Ok(Drive::new(engine, &point, device.size_bytes(), index as u64))
     })

@@ -6,12 +6,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sheave::{Device, Ring, RingBuilder, RingError};
-use sheave_load::{EngineOpts, SheaveEngine, cpu};
+use sheave_load::{SheaveEngine, cpu};
 
 use super::stores::{Allocator, Nothing, SharedPool};
 use super::{AFTER, HOOK, POOL, SEED};
 use crate::crew::{Crew, MakeDrive};
-use crate::drive::Drive;
+use crate::drive::{self, Drive};
 use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};
 use crate::{LabError, Point, alloc};
 
@@ -119,15 +119,7 @@ fn drives(lab: &Lab, arm: usize, point: &Point) -> Result<MakeDrive, LabError> {
     let device = Device::open(ends.device()).map_err(|err| LabError::run(err.to_string()))?;
     let (lab, point, shared) = (lab.clone(), point.clone(), Mutex::new(SharedPool::default()));
     Ok(Arc::new(move |index| {
-        let opts = EngineOpts {
-            depth: point.depth,
-            bs: point.bs,
-            poll: ends == Ends::Polled,
-            stats: true,
-            fixed_buffers: true,
-            dsync: false,
-            ioprio: 0,
-        };
+        let opts = drive::opts(&point, ends == Ends::Polled);
         let attach = |ring: &mut Ring| {
             put_store(ring, arm, || shared.lock().unwrap_or_else(PoisonError::into_inner).another())?;
             // The device's thread starts here and stays where its maker is: beside the loops where there is a CPU.

@@ -39,11 +39,7 @@ fn stores_keep_memory_for_what_is_out() {
 
 #[test]
 fn every_check_passes() {
-    let checks = BioCache.check(&fake::lab()).expect("checked");
-    assert_eq!(checks.len(), 3 * ARMS.len());
-    for check in checks {
-        assert!(check.ok, "{}: {}", check.name, check.detail);
-    }
+    fake::assert_checks_pass(&BioCache, 3 * ARMS.len());
 }
 
 #[test]

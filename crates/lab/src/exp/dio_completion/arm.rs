@@ -13,7 +13,7 @@ use sheave_load::live::report_histogram;
 use sheave_load::{EngineOpts, Rw, SheaveEngine, cpu};
 
 use super::subject::{self, Cell, Place, Subject};
-use crate::drive::{Drive, until};
+use crate::drive::{self, Drive, until};
 use crate::experiment::Lab;
 use crate::meter::Meter;
 use crate::{ArmRun, LabError, Point, Turn, TurnEnd};
@@ -55,15 +55,8 @@ impl DioArm {
         if point.text("file") == Some("volume") && !cell.is_used_up() {
             fill(lab, point, &subject)?;
         }
-        let opts = EngineOpts {
-            depth: point.depth,
-            bs: point.bs,
-            poll: subject::is_polled(point)?,
-            stats: true,
-            fixed_buffers: true,
-            dsync: cell.dsync(),
-            ioprio: if kind.general { MIDDLE } else { 0 },
-        };
+        let ioprio = if kind.general { MIDDLE } else { 0 };
+        let opts = EngineOpts { dsync: cell.dsync(), ioprio, ..drive::opts(point, subject::is_polled(point)?) };
         // Blocks that are written once only are taken in order: their places are scattered all the same.
         let rw = if cell.is_used_up() { Rw::Write } else { point.rw };
         let loop_point = Point { rw, ..point.clone() };
@@ -98,17 +91,8 @@ fn engine(lab: &Lab, elsewhere: bool, subject: &Subject, opts: &EngineOpts) -> R
 
 /// Writes all of a file once, and makes that durable: a first DSYNC write would have to.
 fn fill(lab: &Lab, point: &Point, subject: &Subject) -> Result<(), LabError> {
-    let opts = EngineOpts {
-        depth: 8,
-        bs: FILL,
-        poll: subject::is_polled(point)?,
-        stats: true,
-        fixed_buffers: true,
-        dsync: false,
-        ioprio: 0,
-    };
     let fill = Point { bs: FILL, batch: 8, depth: 8, threads: 1, rw: Rw::Write, ..Point::default() };
-    let engine = engine(lab, false, subject, &opts)?;
+    let engine = engine(lab, false, subject, &drive::opts(&fill, subject::is_polled(point)?))?;
     let ios = subject.bytes / u64::from(FILL);
     Drive::new(engine, &fill, subject.bytes, 1).run(&until(lab, TurnEnd::Ios(ios), 1))?;
     let synced = subject.file.sync(&MayBlock::on_worker()).unwrap_or(Ok(()));

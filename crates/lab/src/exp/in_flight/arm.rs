@@ -13,11 +13,11 @@ use hdrhistogram::Histogram;
 use sheave::Device;
 use sheave::base::sync::atomic::{AtomicBool, Ordering};
 use sheave_load::live::report_histogram;
-use sheave_load::{EngineOpts, SheaveEngine, cpu};
+use sheave_load::{SheaveEngine, cpu};
 
 use super::counters::{Counters, Reading, Way};
 use super::counting;
-use crate::drive::{Drive, until};
+use crate::drive::{self, Drive, until};
 use crate::exp::elsewhere::{Elsewhere, MakeOnEnd, OnEnd, Settings};
 use crate::experiment::Lab;
 use crate::meter::Meter;
@@ -147,15 +147,7 @@ fn lower(lab: &Lab, point: &Point, counters: &Arc<Counters>) -> Result<(Device, 
 }
 
 fn drive(device: &Device, point: &Point, index: usize) -> Result<Drive, LabError> {
-    let opts = EngineOpts {
-        depth: point.depth,
-        bs: point.bs,
-        poll: device.capabilities().polled,
-        stats: true,
-        fixed_buffers: true,
-        dsync: false,
-        ioprio: 0,
-    };
+    let opts = drive::opts(point, device.capabilities().polled);
     let engine = SheaveEngine::new(|ring| ring.attach(device), 1, &opts)?;
     Ok(Drive::new(engine, point, SIZE, index as u64))
 }

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use sheave::base::clock::Clock;
 use sheave::{Device, Ring, RingBuilder};
-use sheave_load::{EngineOpts, SheaveEngine};
+use sheave_load::SheaveEngine;
 
 use super::watch;
 use super::{AFTER, SEED};
 use crate::crew::{Crew, MakeDrive};
-use crate::drive::{Drive, until};
+use crate::drive::{self, Drive, until};
 use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};
 use crate::{LabError, Point};
 
@@ -29,19 +29,6 @@ pub fn aged(builder: RingBuilder, arm: usize) -> RingBuilder {
         AFTER => builder,
         SEED => builder.stamp_age(Duration::MAX),
         _ => builder.stamp_age(Duration::ZERO),
-    }
-}
-
-/// How a point's ring is set up.
-pub fn opts(point: &Point) -> EngineOpts {
-    EngineOpts {
-        depth: point.depth,
-        bs: point.bs,
-        poll: true,
-        stats: true,
-        fixed_buffers: true,
-        dsync: false,
-        ioprio: 0,
     }
 }
 
@@ -73,7 +60,7 @@ impl ClockArm {
         let device = Device::open(DEVICE).map_err(|err| LabError::run(err.to_string()))?;
         let place = point.clone();
         let make: MakeDrive = Arc::new(move |index| {
-            let opts = opts(&place);
+            let opts = drive::opts(&place, true);
             let attach = |ring: &mut Ring| ring.attach(&device);
             let engine = SheaveEngine::built(aged(opts.ring(1), arm), attach, &opts)?;
             Ok(Drive::new(engine, &place, device.size_bytes(), 1 + index as u64))
@@ -97,7 +84,7 @@ impl ArmRun for ClockArm {
 pub fn count(lab: &Lab, arm: usize, point: &Point) -> Result<Reads, LabError> {
     let (clock, time) = Clock::virtual_clock();
     let device = Device::open(DEVICE).map_err(|err| LabError::run(err.to_string()))?;
-    let opts = opts(point);
+    let opts = drive::opts(point, true);
     let attach = |ring: &mut Ring| ring.attach(&device);
     let engine = SheaveEngine::built(aged(opts.ring(1), arm).clock(clock), attach, &opts)?;
     let mut drive = Drive::new(engine, point, device.size_bytes(), 1);

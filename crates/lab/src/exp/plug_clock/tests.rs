@@ -8,11 +8,7 @@ use crate::report::{Holds, InstructionRow, SweepReport};
 
 #[test]
 fn every_check_passes() {
-    let checks = PlugClock.check(&fake::lab()).expect("checked");
-    assert_eq!(checks.len(), 5 * ARMS.len());
-    for check in checks {
-        assert!(check.ok, "{}: {}", check.name, check.detail);
-    }
+    fake::assert_checks_pass(&PlugClock, 5 * ARMS.len());
 }
 
 #[test]

@@ -21,8 +21,8 @@ use sheave::{Capabilities, Device, DeviceError, Ring};
 use sheave_load::SheaveEngine;
 use sheave_load::live::report_histogram;
 
-use super::arm::{aged, opts};
-use crate::drive::{Drive, until};
+use super::arm::aged;
+use crate::drive::{self, Drive, until};
 use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};
 use crate::meter::Meter;
 use crate::{LabError, Point};
@@ -189,7 +189,7 @@ impl WatchedArm {
         let device = Device::from_driver("watching", Box::new(Watching(seen.clone())));
         let clock = time.clock();
         let file = Arc::new(Slow { device, seen: seen.clone(), clock: clock.clone(), time, work });
-        let opts = opts(point);
+        let opts = drive::opts(point, true);
         let attach = |ring: &mut Ring| ring.attach_file(file.clone());
         let engine = SheaveEngine::built(aged(opts.ring(1), arm).clock(clock), attach, &opts)?;
         Ok(WatchedArm { drive: Drive::new(engine, point, SIZE, 1), seen, lab: lab.clone() })
