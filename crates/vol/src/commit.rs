@@ -205,9 +205,7 @@ impl PoolInner {
                 state.tree.store(place, entry.without(Entry::DIRTY));
             }
         }
-        let mut freed = taken.freed;
-        state.unsharing.append(freed.split_shared());
-        state.limbo.committed(freed);
+        state.limbo.committed(taken.freed);
         if state.is_clean() {
             // Relaxed: under the lock, as where it is set.
             self.unsynced.store(false, Ordering::Relaxed);

@@ -1,28 +1,31 @@
-//! Limbo: where space and nodes wait after their last owner has gone, until nothing can touch them.
+//! The gate of reclamation: where space and nodes wait after an owner has let them go, until nothing can touch them.
 //!
-//! Owns the two waits: for the commit that makes their freeing durable, and for the grace period after which no I/O and
-//! no lookup uses them. Does not own what becomes of them then.
+//! Owns the two waits: for the commit that makes the letting go durable, and for the grace period after which no I/O
+//! and no lookup of that owner uses them. What passes the gate loses the owner, and is free if that was its last.
 //!
-//! What has other owners too loses this one only with the commit. Else the one that is left would take it for its own
-//! and write to it, and after a crash the owner of old is there again.
+//! It makes no difference whether the last owner lets go or one of several. An owner that is left writes in place to
+//! what it has alone; so it has a unit alone only when the reads of the other have ended, and when no crash can bring
+//! the other back.
 //!
-//! - I1: nothing leaves before a commit that began after it was freed is durable, and a grace that began after it was
-//!   freed is over.
+//! - I1: nothing passes before a commit that began after it was let go is durable, and a grace that began after that
+//!   commit is over.
 //! - I2: two batches at most wait, whatever the number of commits: the later one gathers.
-//! - I3: what leaves, leaves in parts: nobody holds the pool's lock in proportion to what was freed.
+//! - I3: what passes, passes in parts: nobody holds the pool's lock in proportion to what was let go.
 //!
 //! Called by commits, allocations that find nothing free, and reports, under the pool's lock.
 
 use sheave_base::grace::{Grace, Ticket};
 
-/// Units and nodes without owners.
+use crate::extent_map::tree::Tree;
+
+/// Units and nodes that an owner has let go.
 #[derive(Debug, Default)]
 pub(crate) struct Freed {
-    /// Runs of units: first, count.
+    /// Runs of units without owners: first, count.
     units: Vec<(u64, u64)>,
     pub(crate) index: Vec<u32>,
     pub(crate) leaves: Vec<u32>,
-    /// Units and nodes with other owners: they lose one when the commit is durable.
+    /// Units and nodes with other owners: they lose one when they have passed the gate.
     pub(crate) shared_units: Vec<u64>,
     pub(crate) shared_index: Vec<u32>,
     pub(crate) shared_leaves: Vec<u32>,
@@ -65,7 +68,7 @@ impl Freed {
     }
 
     /// Takes a part out: so many units and nodes at most, none of those with other owners.
-    fn take_some(&mut self, most: u64) -> Freed {
+    pub(crate) fn take_some(&mut self, most: u64) -> Freed {
         let mut part = Freed::default();
         let mut left = most;
         while left > 0
@@ -86,23 +89,13 @@ impl Freed {
         part
     }
 
-    /// Takes out what has other owners.
-    pub(crate) fn split_shared(&mut self) -> Freed {
-        Freed {
-            shared_units: std::mem::take(&mut self.shared_units),
-            shared_index: std::mem::take(&mut self.shared_index),
-            shared_leaves: std::mem::take(&mut self.shared_leaves),
-            ..Freed::default()
-        }
-    }
-
     /// The units, one by one.
     pub(crate) fn units(&self) -> impl Iterator<Item = u64> + '_ {
         self.units.iter().flat_map(|&(first, count)| first..first + count)
     }
 }
 
-/// What is durable and waits for graces.
+/// What is durably let go, and waits for graces.
 #[derive(Debug, Default)]
 pub(crate) struct Limbo {
     waiting: Option<(Ticket, Freed)>,
@@ -112,7 +105,7 @@ pub(crate) struct Limbo {
 }
 
 impl Limbo {
-    /// The freeing of these is durable.
+    /// The letting go of these is durable.
     pub(crate) fn committed(&mut self, freed: Freed) {
         self.next.append(freed);
     }
@@ -122,15 +115,20 @@ impl Limbo {
         self.waiting.is_none() && self.next.is_empty() && self.over.is_empty()
     }
 
-    /// A part of what may be used again now: so many units and nodes at most. Call until it gives nothing.
-    pub(crate) fn advance(&mut self, grace: &Grace, most: u64) -> Option<Freed> {
+    /// Lets a part pass whose grace is over, about `most` units, nodes and entries: it may be used again. False when
+    /// nothing was left to pass; call until then.
+    pub(crate) fn advance(&mut self, grace: &Grace, tree: &mut Tree, most: u64) -> bool {
         if self.waiting.is_none() && !self.next.is_empty() {
             self.waiting = Some((grace.start(), std::mem::take(&mut self.next)));
         }
         if self.over.is_empty() && self.waiting.as_ref().is_some_and(|(ticket, _)| grace.is_over(*ticket)) {
             self.over = self.waiting.take().map(|(_, freed)| freed).unwrap_or_default();
         }
-        Some(self.over.take_some(most)).filter(|part| !part.is_empty())
+        if self.over.is_empty() {
+            return false;
+        }
+        tree.reclaim(&mut self.over, most);
+        true
     }
 }
 

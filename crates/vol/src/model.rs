@@ -61,11 +61,7 @@ impl World {
     fn write(&self, volume: usize, unit: u64) -> bool {
         let mut guard = self.tree.lock().expect("no panic");
         let (tree, limbo) = &mut *guard;
-        while let Some(freed) = limbo.advance(&self.grace, 2) {
-            freed.units().for_each(|unit| tree.units.release(unit));
-            freed.index.iter().for_each(|id| tree.index.release(*id));
-            freed.leaves.iter().for_each(|id| tree.leaves.release(*id));
-        }
+        while limbo.advance(&self.grace, tree, 2) {}
         let Some(phys) = tree.units.alloc() else { return false };
         self.units[phys as usize].store(volume as u64 + 1, Ordering::Relaxed); // Relaxed: published with the entry.
         let place = tree.own(&self.tops[volume], unit).expect("there is memory");
@@ -197,6 +193,52 @@ fn model_moved_units_are_written_where_they_are() {
             let phys = tree.units.alloc().expect("there are more");
             world.units[phys as usize].store(2, Ordering::Relaxed); // Relaxed: published with the entry.
             tree.replace(place, Entry::at(phys).with(Entry::FULL));
+        }
+        reader.join().expect("no panic");
+    });
+}
+
+#[test]
+fn model_what_a_relative_let_go_is_not_written_under_its_reader() {
+    explore(|| {
+        let world = World::new(3);
+        assert!(world.write(0, 0));
+        {
+            let mut guard = world.tree.lock().expect("no panic");
+            let (tree, limbo) = &mut *guard;
+            tree.share(&world.tops[0], &world.tops[1], 1).expect("there is memory");
+            // Each has nodes of its own, and the unit has two owners.
+            tree.own(&world.tops[1], 0).expect("there is memory");
+            limbo.committed(std::mem::take(&mut tree.freed));
+            while limbo.advance(&world.grace, tree, 2) {}
+        }
+        let reader = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                let seat = Grace::seat(&world.grace);
+                for _ in 0..3 {
+                    let seen = world.read(&seat, 1, 0);
+                    assert!(matches!(seen, None | Some(1)), "what was written to the other volume: {seen:?}");
+                }
+            })
+        };
+        world.discard(1, 0);
+        // The volume that is left writes in place when it has the unit alone.
+        for turn in 0.. {
+            let mut guard = world.tree.lock().expect("no panic");
+            let (tree, limbo) = &mut *guard;
+            while limbo.advance(&world.grace, tree, 2) {}
+            let place = tree.own(&world.tops[0], 0).expect("there is memory");
+            let phys = tree.entry(place).phys();
+            if tree.units.owners(phys) == 1 {
+                world.units[phys as usize].store(7, Ordering::Relaxed); // Relaxed: the grace orders it.
+                break;
+            }
+            assert!(turn < TURNS, "the unit never has one owner");
+            let freed = std::mem::take(&mut tree.freed);
+            limbo.committed(freed);
+            drop(guard);
+            thread::yield_now();
         }
         reader.join().expect("no panic");
     });

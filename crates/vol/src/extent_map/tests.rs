@@ -82,13 +82,9 @@ impl Pair {
     /// What is freed may be used again.
     fn commit(&mut self) {
         let mut freed = std::mem::take(&mut self.tree.freed);
-        while freed.has_shared() {
-            let free = self.tree.unshare(&mut freed, 3);
-            freed.append(free);
+        while !freed.is_empty() {
+            self.tree.reclaim(&mut freed, 3);
         }
-        freed.units().for_each(|unit| self.tree.units.release(unit));
-        freed.index.iter().for_each(|id| self.tree.index.release(*id));
-        freed.leaves.iter().for_each(|id| self.tree.leaves.release(*id));
     }
 
     /// Entries and written blocks, as the leaves have counted them.
@@ -245,4 +241,38 @@ fn a_hole_is_as_long_as_it_can_be_told_at_once() {
     let hole = pair.tree.map.lookup_read(&pair.tops[0], 5 << 20, 1 << 40).expect("nobody else is here");
     assert_eq!((hole.kind, hole.len), (MappingKind::Hole, 11 << 20), "to the end of the leaf");
     assert_eq!(pair.tree.map.lookup_write(&pair.tops[0], 0, 4096), None::<Mapping>);
+}
+
+/// A node that one of two parents has let go by copying it.
+#[test]
+fn a_node_that_a_parent_let_go_is_changed_by_the_other_only_when_that_has_passed_the_gate() {
+    let mut pair = Pair::new(16);
+    pair.write(0, 5, 0, 1);
+    pair.copy();
+    let word = |pair: &Pair, volume: usize| id_of(pair.tops[volume].word(0).expect("made").load(Ordering::Relaxed));
+    let (index, leaf) = (word(&pair, 0), pair.tree.map.find(&pair.tops[0], 5).leaf);
+    pair.write(0, 5, 1, 1);
+    assert_ne!(word(&pair, 0), index, "the first to write has copied the node");
+    // A lookup of volume 0 may be on its way from the old node to a leaf.
+    pair.write(1, 6, 0, 1);
+    assert_ne!(word(&pair, 1), index, "the old node is not changed under it");
+    assert_ne!(pair.tree.map.find(&pair.tops[1], 5).leaf, leaf, "nor is the old leaf");
+    pair.commit();
+    assert_eq!((pair.tree.index.live(), pair.tree.leaves.live()), (2, 2), "both have let the old ones go");
+    pair.compare(0, 5);
+    pair.compare(1, 5);
+    pair.compare(1, 6);
+}
+
+#[test]
+fn a_node_that_has_one_parent_left_is_changed_in_place() {
+    let mut pair = Pair::new(16);
+    pair.write(0, 5, 0, 1);
+    pair.copy();
+    let leaf = pair.tree.map.find(&pair.tops[0], 5).leaf;
+    pair.write(0, 5, 1, 1);
+    pair.commit();
+    pair.write(1, 6, 0, 1);
+    assert_eq!(pair.tree.map.find(&pair.tops[1], 6).leaf, leaf);
+    assert_eq!((pair.tree.index.live(), pair.tree.leaves.live()), (2, 2));
 }

@@ -3,9 +3,10 @@
 //! Owns which nodes, units and pages are in use, and the stores that lookups race with. Does not own what is recorded
 //! of a change, nor when what was given up may be used again: it collects that in [`Freed`].
 //!
-//! - I1: a node is changed only when it has one parent (or, while a snapshot settles, for both at once).
+//! - I1: a node is changed only when it has one parent (or, while a snapshot settles, for both at once). A parent that
+//!   has let it go counts until that has passed the gate ([`limbo`](crate::limbo)).
 //! - I2: what a lookup can reach is complete: numbers and entries are stored last.
-//! - I3: a node or unit whose last owner has gone is in [`Tree::freed`], once.
+//! - I3: a node or unit that an owner has let go is in [`Tree::freed`], once for each such owner.
 //!
 //! Called by volumes, snapshots, checkpoints and recovery.
 
@@ -15,8 +16,8 @@ use sheave_base::sync::atomic::{AtomicU64, Ordering};
 
 use super::nodes::{Node, Nodes};
 use super::{Entry, ExtentMap, INDEX_SHIFT, TAG, Top, id_of};
-use crate::alloc::Units;
 use crate::alloc::pages::Pages;
+use crate::alloc::{MAX_OWNERS, Units};
 use crate::limbo::Freed;
 
 /// All maps of a pool, and the space they lie in.
@@ -128,8 +129,7 @@ impl Tree {
         }
         self.index.add_used(new, self.index.node(old).used);
         top_word.store(u64::from(new), Ordering::Release); // Release: pairs as above
-        let last = self.index.put(old);
-        debug_assert!(last.is_none(), "it is shared");
+        self.put_index(old);
         Ok((new, true))
     }
 
@@ -150,12 +150,23 @@ impl Tree {
             self.leaves.touch(old);
             return Ok((old, word & TAG != 0));
         }
+        if !self.can_share(old, map) {
+            return Err(Status::NoSpc);
+        }
         let new = self.new_leaf(map)?;
         self.copy_leaf(old, new, map);
         index_word.store(u64::from(new), Ordering::Release); // Release: pairs as in `own_index`
-        let last = self.leaves.put(old);
-        debug_assert!(last.is_none(), "it is shared");
+        self.put_leaf(old);
         Ok((new, true))
+    }
+
+    /// Whether each unit of a leaf may have one more owner. Owners that wait at the gate count, so there may be more of
+    /// them than volumes.
+    fn can_share(&self, leaf: u32, map: &ExtentMap) -> bool {
+        let words = map.leaves.node(leaf).unwrap_or_default();
+        // Relaxed: under the lock.
+        let mut entries = words.iter().map(|word| Entry(word.load(Ordering::Relaxed)));
+        entries.all(|entry| !entry.is_alloc() || self.units.owners(entry.phys()) < MAX_OWNERS)
     }
 
     fn copy_leaf(&mut self, old: u32, new: u32, map: &ExtentMap) {
@@ -254,37 +265,33 @@ impl Tree {
         }
     }
 
-    /// What was freed is durable: a part of what was shared loses the owner that let it go, about `most` entries of it.
-    /// What nobody has now; `freed` is what is left to do.
-    pub(crate) fn unshare(&mut self, freed: &mut Freed, most: u64) -> Freed {
-        let since = std::mem::take(&mut self.freed);
+    /// A part of what has passed the gate: about `most` entries of what has other owners lose the one that let go, then
+    /// as many units and nodes without owners are free. `freed` is what is left to do.
+    pub(crate) fn reclaim(&mut self, freed: &mut Freed, most: u64) {
         let end = self.work.saturating_add(most);
-        while self.work < end {
+        let since = std::mem::take(&mut self.freed);
+        while self.work < end && freed.has_shared() {
             if let Some(id) = freed.shared_index.pop() {
                 self.put_index_now(id);
             } else if let Some(id) = freed.shared_leaves.pop() {
                 self.put_leaf_now(id);
-            } else if let Some(unit) = freed.shared_units.pop() {
-                if self.units.put(unit) {
-                    self.freed.unit(unit);
-                }
-            } else {
-                break;
+            } else if let Some(unit) = freed.shared_units.pop()
+                && self.units.put(unit)
+            {
+                self.freed.unit(unit);
             }
             self.work += 1;
-            // What had the only parent of shared ones is gone: theirs is durable with it.
-            if self.freed.has_shared() {
-                let below = self.freed.split_shared();
-                freed.append(below);
-            }
+            // What was below a node that had no other parent passes with it: nobody reached it another way.
+            freed.append(std::mem::take(&mut self.freed));
         }
-        std::mem::replace(&mut self.freed, since)
-    }
-
-    /// A unit leaves limbo.
-    pub(crate) fn release_unit(&mut self, unit: u64) {
-        self.work += 1;
-        self.units.release(unit);
+        self.freed = since;
+        let part = freed.take_some(end.saturating_sub(self.work));
+        for unit in part.units() {
+            self.work += 1;
+            self.units.release(unit);
+        }
+        part.index.iter().for_each(|id| self.index.release(*id));
+        part.leaves.iter().for_each(|id| self.leaves.release(*id));
     }
 
     #[cfg(test)]
@@ -426,14 +433,20 @@ impl Tree {
         }
     }
 
-    /// One parent less for an index node; when it has others, with the next commit.
+    /// An index node is let go by a parent. While it has others, lookups that went through this one may be in it: it
+    /// has one parent less when they have passed the gate, and until then nobody changes it in place (I1).
     pub(crate) fn put_index(&mut self, id: u32) {
         self.work += 1;
-        if self.index.is_shared(id) {
+        if self.is_put_later(self.index.is_shared(id)) {
             self.freed.shared_index.push(id);
         } else {
             self.put_index_now(id);
         }
+    }
+
+    /// Whether what is let go keeps its owner until it has passed the gate. In recovery nobody looks anything up.
+    fn is_put_later(&self, shared: bool) -> bool {
+        shared && !self.counts_later
     }
 
     fn put_index_now(&mut self, id: u32) {
@@ -450,7 +463,7 @@ impl Tree {
     }
 
     fn put_leaf(&mut self, id: u32) {
-        if self.leaves.is_shared(id) {
+        if self.is_put_later(self.leaves.is_shared(id)) {
             self.freed.shared_leaves.push(id);
         } else {
             self.put_leaf_now(id);

@@ -1,54 +1,89 @@
-//! Parts, and the graces before them.
+//! The gate: parts, graces, and owners that are left.
 
 use sheave_base::sync::Arc;
 
 use super::*;
+use crate::alloc::Units;
+use crate::extent_map::{ExtentMap, Geometry};
 
-fn freed(runs: &[(u64, u64)], leaves: u32) -> Freed {
-    let mut freed = Freed { leaves: (1..=leaves).collect(), ..Freed::default() };
-    runs.iter().for_each(|&(first, count)| (first..first + count).for_each(|unit| freed.unit(unit)));
+/// A tree on a pool of 200 units, of which those of some runs have so many owners.
+fn tree(runs: &[(u64, u64)], owners: u16) -> Tree {
+    let mut units = Units::new(200);
+    for unit in runs.iter().flat_map(|&(first, count)| first..first + count) {
+        (0..owners).for_each(|_| assert!(units.claim_data(unit)));
+    }
+    Tree::new(Arc::new(ExtentMap::new(Geometry::new(16))), units)
+}
+
+/// An owner lets units go.
+fn let_go(tree: &mut Tree, runs: &[(u64, u64)]) -> Freed {
+    let mut freed = Freed::default();
+    for unit in runs.iter().flat_map(|&(first, count)| first..first + count) {
+        if tree.units.owners(unit) > 1 {
+            freed.shared_units.push(unit);
+        } else if tree.units.put(unit) {
+            freed.unit(unit);
+        }
+    }
     freed
 }
 
 #[test]
-fn what_is_over_leaves_in_parts_and_all_of_it() {
-    let grace = Grace::new();
+fn what_is_over_passes_in_parts_and_all_of_it() {
+    let runs = [(10, 5), (100, 7)];
+    let (grace, mut tree) = (Grace::new(), tree(&runs, 1));
     let mut limbo = Limbo::default();
-    limbo.committed(freed(&[(10, 5), (100, 7)], 3));
-    let (mut units, mut leaves, mut parts) = (Vec::new(), 0, 0);
-    while let Some(part) = limbo.advance(&grace, 4) {
-        let count = part.units().count() + part.leaves.len();
-        assert!((1..=4).contains(&count), "{part:?}");
-        units.extend(part.units());
-        leaves += part.leaves.len();
-        parts += 1;
+    limbo.committed(let_go(&mut tree, &runs));
+    let (mut parts, mut free) = (0, tree.units.counts().free);
+    while limbo.advance(&grace, &mut tree, 4) {
+        let now = tree.units.counts().free;
+        assert!((1..=4).contains(&(now - free)), "{free} -> {now}");
+        (parts, free) = (parts + 1, now);
+        tree.begin_hold();
     }
-    units.sort_unstable();
-    assert_eq!(units, (10..15).chain(100..107).collect::<Vec<_>>());
-    assert_eq!((leaves, parts, limbo.is_empty()), (3, 4, true));
+    assert_eq!((parts, free, limbo.is_empty()), (3, 200, true));
 }
 
 #[test]
-fn nothing_leaves_before_its_grace() {
-    let grace = Arc::new(Grace::new());
+fn nothing_passes_before_its_grace() {
+    let (grace, mut tree) = (Arc::new(Grace::new()), tree(&[(1, 2), (50, 1)], 1));
     let seat = Grace::seat(&grace);
     seat.enter();
     let mut limbo = Limbo::default();
-    limbo.committed(freed(&[(1, 2)], 0));
-    assert!(limbo.advance(&grace, 100).is_none() && !limbo.is_empty());
+    limbo.committed(let_go(&mut tree, &[(1, 2)]));
+    assert!(!limbo.advance(&grace, &mut tree, 100) && !limbo.is_empty());
     seat.leave();
     // What came later waits for a grace of its own.
-    limbo.committed(freed(&[(50, 1)], 0));
-    let first = limbo.advance(&grace, 100).expect("its grace is over");
-    assert_eq!(first.units().collect::<Vec<_>>(), [1, 2]);
-    assert_eq!(limbo.advance(&grace, 100).expect("nobody is inside").units().collect::<Vec<_>>(), [50]);
-    assert!(limbo.advance(&grace, 100).is_none() && limbo.is_empty());
+    limbo.committed(let_go(&mut tree, &[(50, 1)]));
+    assert!(limbo.advance(&grace, &mut tree, 100), "its grace is over");
+    assert_eq!(tree.units.counts().limbo, 1, "the later one waits");
+    assert!(limbo.advance(&grace, &mut tree, 100), "nobody is inside");
+    assert!(!limbo.advance(&grace, &mut tree, 100) && limbo.is_empty());
+    assert_eq!(tree.units.counts().free, 200);
 }
 
 #[test]
-fn what_is_shared_is_split_off() {
-    let mut all = Freed { shared_units: vec![1], shared_leaves: vec![2], ..freed(&[(9, 1)], 1) };
-    let shared = all.split_shared();
-    assert!(!all.has_shared() && shared.has_shared());
-    assert_eq!((all.units().count(), all.leaves.len(), shared.units().count()), (1, 1, 0));
+fn one_of_several_owners_counts_until_its_grace_is_over() {
+    let (grace, mut tree) = (Arc::new(Grace::new()), tree(&[(9, 1)], 2));
+    let seat = Grace::seat(&grace);
+    seat.enter();
+    let mut limbo = Limbo::default();
+    limbo.committed(let_go(&mut tree, &[(9, 1)]));
+    assert!(!limbo.advance(&grace, &mut tree, 100));
+    assert_eq!(tree.units.owners(9), 2, "the other must not take it for its own");
+    seat.leave();
+    assert!(limbo.advance(&grace, &mut tree, 100));
+    assert_eq!((tree.units.owners(9), limbo.is_empty()), (1, true));
+}
+
+#[test]
+fn owners_that_let_go_one_after_the_other_leave_it_free() {
+    let (grace, mut tree) = (Arc::new(Grace::new()), tree(&[(9, 1)], 2));
+    let mut limbo = Limbo::default();
+    limbo.committed(let_go(&mut tree, &[(9, 1)]));
+    limbo.committed(let_go(&mut tree, &[(9, 1)]));
+    while limbo.advance(&grace, &mut tree, 1) {
+        tree.begin_hold();
+    }
+    assert_eq!((tree.units.owners(9), tree.units.counts().free), (0, 200));
 }

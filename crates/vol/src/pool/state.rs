@@ -27,7 +27,7 @@ use crate::commit::Commits;
 use crate::extent_map::tree::{Place, Tree};
 use crate::extent_map::{Entry, ExtentMap};
 use crate::info::SpaceState;
-use crate::limbo::{Freed, Limbo};
+use crate::limbo::Limbo;
 use crate::record::Record;
 use crate::sums::Sums;
 use crate::sums::regions::Regions;
@@ -55,8 +55,6 @@ pub(crate) struct State {
     /// Units whose records are among `pending`.
     pub(crate) recorded: Vec<(u32, u64)>,
     pub(crate) limbo: Limbo,
-    /// Durably let go by one of several owners, who is still to be taken off the count: part by part.
-    pub(crate) unsharing: Freed,
     /// How much space is left, and whether metadata runs short.
     pub(crate) space: (SpaceState, bool),
     /// Generation of the label that was written last, whatever became of it.
@@ -192,26 +190,20 @@ impl PoolInner {
         }
     }
 
-    /// Lets go a part of what has waited long enough; true if anything came back.
+    /// Lets a part of what waits in limbo pass; true if anything did.
     pub(crate) fn advance_limbo(&self, state: &mut State) -> bool {
-        let Some(freed) = state.limbo.advance(&self.grace, LET_GO) else { return false };
-        freed.units().for_each(|unit| state.tree.release_unit(unit));
-        freed.index.iter().for_each(|id| state.tree.index.release(*id));
-        freed.leaves.iter().for_each(|id| state.tree.leaves.release(*id));
+        let State { limbo, tree, .. } = state;
+        if !limbo.advance(&self.grace, tree, LET_GO) {
+            return false;
+        }
         self.watch_space(state);
         self.wake();
         true
     }
 
-    /// Lets go, part by part, all that commits have made free and graces have passed for.
+    /// Lets all pass, part by part, that commits have made durable and graces have passed for.
     pub(crate) fn let_go(&self) {
-        loop {
-            let mut state = self.lock();
-            let unshared = state.unshare_some();
-            if !self.advance_limbo(&mut state) && !unshared {
-                return;
-            }
-        }
+        while self.advance_limbo(&mut self.lock()) {}
     }
 
     /// Puts a unit into the list of what the next commit records, and marks its entry. Call after every change of an
@@ -241,16 +233,6 @@ impl State {
         vol.dirty = true;
         vol.slots = vol.slots.max(slot + 1);
         Ok(place)
-    }
-
-    /// Takes owners off a part of what they have let go durably; true if there was any.
-    pub(crate) fn unshare_some(&mut self) -> bool {
-        if !self.unsharing.has_shared() {
-            return false;
-        }
-        let free = self.tree.unshare(&mut self.unsharing, LET_GO);
-        self.limbo.committed(free);
-        true
     }
 
     pub(crate) fn vol(&self, id: u32) -> Result<&Vol, Status> {

@@ -55,7 +55,6 @@ pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
         grown: Vec::new(),
         recorded: Vec::new(),
         limbo: crate::limbo::Limbo::default(),
-        unsharing: crate::limbo::Freed::default(),
         next_seq: sb.replay_seq,
         durable_seq: sb.replay_seq,
         wants_checkpoint: false,
@@ -75,9 +74,6 @@ pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
     let scan = replay(io, &mut state)?;
     let replayed = scan.next_seq > state.sb.replay_seq;
     (state.next_seq, state.durable_seq) = (scan.next_seq, scan.next_seq);
-    let mut shared = state.tree.freed.split_shared();
-    let free = state.tree.unshare(&mut shared, u64::MAX);
-    state.tree.freed.append(free);
     count_owners(&mut state)?;
     crate::sums::recover::compute(io, &mut state)?;
     Ok(Recovered { state, replayed })

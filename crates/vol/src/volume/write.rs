@@ -319,11 +319,6 @@ impl Volume {
             self.pool.commit()?;
             return Ok(self.pool.lock());
         }
-        if guard.unsharing.has_shared() {
-            drop(guard);
-            self.pool.let_go();
-            return Ok(self.pool.lock());
-        }
         if !guard.limbo.is_empty() {
             if self.pool.advance_limbo(&mut guard) {
                 return Ok(guard);

@@ -1,0 +1,154 @@
+//! I/O that is in flight while the space it uses is let go, by its volume or by a relative of it (contract V1, V17).
+//!
+//! Owns a slow device: a test maps an I/O as a ring does, changes volumes, and only then moves the data.
+#![cfg(not(feature = "shuttle"))]
+
+mod support;
+
+use sheave_base::grace::{Grace, Phase, Seat};
+use sheave_blk::Device;
+use sheave_iomap::File;
+use sheave_iomap::mapping::Intent;
+use sheave_vol::block_io::{BlockIo, DeviceIo};
+use sheave_vol::{Pool, Volume};
+use support::{User, format, open, pattern};
+
+const UNIT: u64 = 65536;
+
+/// A read that was looked up and counted, and that the device has not begun.
+struct SlowRead {
+    addr: u64,
+    seat: Seat,
+    phase: Phase,
+    io: DeviceIo,
+}
+
+impl SlowRead {
+    fn begin(volume: &Volume, pos: u64) -> SlowRead {
+        let seat = Grace::seat(volume.grace().expect("volumes have one"));
+        seat.enter();
+        let addr = volume.map(pos, 4096, Intent::Read).expect("the range is written").addr;
+        let phase = seat.count();
+        seat.leave();
+        SlowRead { addr, seat, phase, io: DeviceIo::new(volume.device()).expect("attaches") }
+    }
+
+    /// What the device has there now.
+    fn look(&self) -> Vec<u8> {
+        let mut bytes = vec![0; 4096];
+        self.io.read(self.addr, &mut bytes).expect("reads");
+        bytes
+    }
+
+    fn end(self) -> Vec<u8> {
+        let bytes = self.look();
+        self.seat.uncount(self.phase);
+        bytes
+    }
+}
+
+/// What two relatives share when the test begins.
+#[derive(Clone, Copy, Debug)]
+enum Shared {
+    /// The nodes of their maps, and all units.
+    Nodes,
+    /// Units only: each has nodes of its own.
+    Units,
+}
+
+/// A volume `a` with a unit of pattern 1 at `pos`, and its clone `b`.
+fn cloned(pos: u64, shared: Shared) -> (Pool, User, User) {
+    let device = Device::open("ram:size=64M").expect("opens");
+    format(&device, UNIT);
+    let pool = open(&device);
+    let a = User::new(pool.create_volume("a", 8 << 20).expect("creates"));
+    a.write(pos, &pattern(1, UNIT as usize)).expect("writes");
+    a.sync().expect("syncs");
+    pool.clone_volume("a", "b").expect("clones");
+    let b = User::new(pool.open_volume("b").expect("opens"));
+    if let Shared::Units = shared {
+        for user in [&a, &b] {
+            user.write(pos + UNIT, &pattern(9, 4096)).expect("writes");
+            user.sync().expect("syncs");
+        }
+        pool.info(); // Lets go what it may.
+    }
+    (pool, a, b)
+}
+
+/// While `b` is slow to read a unit that it shares with `a`, `b` lets the unit go, and `a` is written.
+fn read_while(pos: u64, let_go: impl Fn(&Pool, &User)) {
+    for shared in [Shared::Nodes, Shared::Units] {
+        read_while_shared(pos, shared, &let_go);
+    }
+}
+
+fn read_while_shared(pos: u64, shared: Shared, let_go: &dyn Fn(&Pool, &User)) {
+    let (pool, a, b) = cloned(pos, shared);
+    let read = SlowRead::begin(&b.volume, pos);
+    let_go(&pool, &b);
+    b.sync().expect("syncs");
+    pool.info(); // Lets go what it may.
+    a.write(pos, &pattern(3, 4096)).expect("writes");
+    a.sync().expect("syncs");
+    assert!(
+        read.look() == pattern(1, UNIT as usize)[..4096],
+        "V1: a read of b shows what was written to a later, {shared:?}"
+    );
+    read.end();
+    assert!(a.read(pos, 4096).expect("reads") == pattern(3, 4096), "a has what was written to it");
+    drop((a, b));
+    pool.close().expect("closes");
+}
+
+#[test]
+fn a_read_of_a_clone_that_is_written_meanwhile_shows_nothing_of_its_source() {
+    read_while(0, |_, b| b.write(0, &pattern(2, 4096)).expect("writes"));
+}
+
+#[test]
+fn a_read_of_a_clone_that_is_discarded_meanwhile_shows_nothing_of_its_source() {
+    read_while(0, |_, b| b.punch(0, UNIT).expect("punches"));
+}
+
+#[test]
+fn a_read_of_a_clone_that_is_cut_meanwhile_shows_nothing_of_its_source() {
+    read_while(1 << 20, |pool, _| pool.resize("b", UNIT).expect("cuts"));
+}
+
+#[test]
+fn a_unit_has_one_owner_again_when_the_read_has_ended() {
+    let (pool, a, b) = cloned(0, Shared::Nodes);
+    let read = SlowRead::begin(&b.volume, 0);
+    b.punch(0, UNIT).expect("punches");
+    b.sync().expect("syncs");
+    read.end();
+    let before = pool.info().data_bytes;
+    let shared = SlowRead::begin(&a.volume, 0);
+    a.write(0, &pattern(3, 4096)).expect("writes");
+    assert_eq!(shared.end(), pattern(3, 4096), "the write went to the unit that the clone had too");
+    assert_eq!(pool.info().data_bytes, before, "and nothing was copied");
+}
+
+/// Chains of clones, each of which lets go in its turn while one slow read of the last goes on.
+#[test]
+fn reads_of_one_clone_stay_what_they_were_whatever_its_relatives_do() {
+    let (pool, a, b) = cloned(0, Shared::Units);
+    let mut others = vec![a];
+    for round in 0..6u64 {
+        let name = format!("c{round}");
+        pool.clone_volume("b", &name).expect("clones");
+        others.push(User::new(pool.open_volume(&name).expect("opens")));
+        let read = SlowRead::begin(&b.volume, 0);
+        let now = read.look();
+        b.write(0, &pattern(100 + round, 4096)).expect("writes");
+        b.sync().expect("syncs");
+        for (number, other) in (0..).zip(&others) {
+            other.write(0, &pattern(200 + 10 * round + number, 4096)).expect("writes");
+            other.sync().expect("syncs");
+            assert!(read.look() == now, "round {round}: what was written to relative {number}");
+        }
+        read.end();
+        assert!(b.read(0, 4096).expect("reads") == pattern(100 + round, 4096));
+    }
+}
