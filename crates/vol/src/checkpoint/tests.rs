@@ -1,8 +1,8 @@
 //! Checkpoints that fail at each of their writes and flushes: the next commit makes up for it, and a crash in between
 //! finds what was durable before.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use sheave_blk::Device;
 use sheave_iomap::File;
@@ -14,11 +14,15 @@ use super::*;
 use crate::block_io::DeviceIo;
 use crate::{BlockIo, CheckOptions, CreateOptions, OpenOptions, Pool, Volume, check_device};
 
+/// What a test does before the next write of the pool's own.
+type BeforeWrite = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
 /// A disk that fails once.
 struct Once {
     io: DeviceIo,
     /// Writes and flushes that go well before the one that fails; below 0: none fails.
     left: Arc<AtomicI64>,
+    before_write: BeforeWrite,
 }
 
 impl Once {
@@ -33,6 +37,10 @@ impl BlockIo for Once {
     }
 
     fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
+        let before = self.before_write.lock().unwrap().take();
+        if let Some(before) = before {
+            before();
+        }
         self.step()?;
         self.io.write(at, buf)
     }
@@ -75,17 +83,24 @@ fn tags(pool: &Pool) -> Vec<u8> {
 
 /// A pool with a volume of which two states are durable, one in the checkpoint and one in the journal.
 fn pool() -> (Device, Pool, Volume, Arc<AtomicI64>) {
+    let (device, pool, volume, left, _) = pool_with_hook();
+    (device, pool, volume, left)
+}
+
+fn pool_with_hook() -> (Device, Pool, Volume, Arc<AtomicI64>, BeforeWrite) {
     let device = Device::open("ram:size=16M").unwrap();
     Pool::create(&device, &CreateOptions::default()).unwrap();
     let left = Arc::new(AtomicI64::new(-1));
-    let io = Box::new(Once { io: DeviceIo::new(&device).unwrap(), left: left.clone() });
+    let before_write = BeforeWrite::default();
+    let io = DeviceIo::new(&device).unwrap();
+    let io = Box::new(Once { io, left: left.clone(), before_write: before_write.clone() });
     let pool = Pool::open_through(&device, io, &OpenOptions::default()).unwrap();
     let volume = pool.create_volume("v", 8 << 20).unwrap();
     (0..20).for_each(|block| write(&volume, block, 1));
     volume.pool().checkpoint().unwrap();
     write(&volume, 20, 2);
     pool.sync().unwrap();
-    (device, pool, volume, left)
+    (device, pool, volume, left, before_write)
 }
 
 fn opened(device: &Device) -> Vec<u8> {
@@ -159,4 +174,35 @@ fn a_close_that_failed_can_be_made_good() {
     let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
     assert!(!pool.info().recovered, "it is closed");
     assert_eq!(tags(&pool), expected(&[]));
+}
+
+/// A write to a unit that a snapshot has too copies the unit. In the midst of that a checkpoint is written, after which
+/// the pages of the map are clean, and the write is cancelled.
+#[test]
+fn a_unit_that_moves_while_a_checkpoint_is_written_is_in_the_next_one() {
+    let (device, pool, volume, _, before_write) = pool_with_hook();
+    pool.snapshot("v", "s").unwrap();
+    let (inner, cancelled) = (volume.pool().clone(), Arc::new(AtomicBool::new(false)));
+    let cancel = cancelled.clone();
+    *before_write.lock().unwrap() = Some(Box::new(move || {
+        inner.checkpoint().unwrap();
+        cancel.store(true, Ordering::SeqCst);
+    }));
+    let is_cancelled = || cancelled.load(Ordering::SeqCst);
+    let may_block = MayBlock::until(&is_cancelled);
+    assert_eq!(volume.map_blocking(3 << 16, 4096, Intent::Write, &may_block), Err(Status::Canceled));
+    volume.pool().checkpoint().unwrap();
+    // The unit that only the snapshot has now is given up and used again.
+    pool.delete("s").unwrap();
+    pool.sync().unwrap();
+    pool.info();
+    for name in ["w", "x"] {
+        let other = pool.create_volume(name, 16 << 20).unwrap();
+        (0..140).for_each(|block| write(&other, block, 8));
+        pool.sync().unwrap();
+        drop(other);
+        pool.delete(name).unwrap();
+    }
+    drop((volume, pool));
+    assert_eq!(opened(&device), expected(&[]));
 }

@@ -197,6 +197,8 @@ impl Volume {
         let copied = copied.and_then(|()| sums.map_or(Ok(()), |regions| regions.copied(entry.phys(), to)));
         match copied {
             Ok(()) => {
+                // A checkpoint may have been written meanwhile: the way is to be in the next one.
+                state.own(&self.core, unit)?;
                 let old = state.tree.entry(place);
                 let new = Entry::at(to).with(old.0 & (Entry::FULL | Entry::LISTED));
                 state.tree.replace(place, new);
