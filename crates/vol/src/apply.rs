@@ -96,8 +96,12 @@ impl State {
     }
 
     fn insert(&mut self, entry: &VolumeEntry) -> Result<(), Status> {
-        let vol = Vol { dirty: true, ..Vol::from_entry(entry) };
-        self.table.insert(vol).then_some(()).ok_or(Status::Conflict)
+        if !self.table.insert(Vol::from_entry(entry)) {
+            return Err(Status::Conflict);
+        }
+        self.table.charge(entry.id);
+        self.set_reserve();
+        Ok(())
     }
 
     /// Gives `to`, which has no map, the map of `from`.
@@ -106,14 +110,17 @@ impl State {
         let (source, slots) = (Arc::clone(&source.core), source.slots);
         let vol = self.table.get_mut(to).ok_or(Status::Offline)?;
         let target = Arc::clone(&vol.core);
-        (vol.slots, vol.dirty) = (vol.slots.max(slots), true);
-        self.tree.share(&source.top, &target.top, slots)
+        vol.slots = vol.slots.max(slots);
+        let shared = self.tree.share(&source.top, &target.top, slots);
+        self.table.charge(to);
+        shared
     }
 
     /// Takes a volume out of the table; its map is still there.
     pub(crate) fn detach(&mut self, volume: u32) -> Option<Vol> {
         let vol = self.table.remove(volume)?;
         vol.upper.iter().for_each(|page| self.tree.pages.give_up(*page));
+        self.set_reserve();
         Some(vol)
     }
 
@@ -177,7 +184,8 @@ impl State {
         if slots > 0 && last >= first {
             self.tree.drop_slot(&core.top, slots as u32 - 1);
             let vol = self.table.get_mut(core.id).ok_or(Status::Offline)?;
-            (vol.slots, vol.dirty) = (slots - 1, true);
+            vol.slots = slots - 1;
+            self.table.charge(core.id);
             return Ok(true);
         }
         self.unmap_units(core, first, (slots << geometry.slot_shift()).saturating_sub(first))?;
@@ -207,7 +215,8 @@ impl State {
         core.set_max_size(from.max_size());
         core.set_size(from.size());
         let vol = self.table.get_mut(volume).ok_or(Status::Offline)?;
-        (vol.slots, vol.dirty) = (has, true);
+        vol.slots = has;
+        self.table.charge(volume);
         Ok(old)
     }
 
@@ -221,7 +230,7 @@ impl State {
             let (leaf, slot) = (1 << geometry.leaf_shift, 1 << geometry.slot_shift());
             if at & (slot - 1) == 0 && end - at >= slot {
                 self.tree.drop_slot(&core.top, (at >> geometry.slot_shift()) as u32);
-                self.dirty_volume(core.id)?;
+                self.table.charge(core.id);
                 at += slot;
                 continue;
             }
@@ -230,7 +239,7 @@ impl State {
                 at = next;
                 continue;
             }
-            self.dirty_volume(core.id)?;
+            self.table.charge(core.id);
             if next - at == leaf {
                 self.tree.drop_leaf(&core.top, at)?;
             } else {
@@ -238,11 +247,6 @@ impl State {
             }
             at = next;
         }
-        Ok(())
-    }
-
-    fn dirty_volume(&mut self, id: u32) -> Result<(), Status> {
-        self.table.get_mut(id).ok_or(Status::Offline)?.dirty = true;
         Ok(())
     }
 

@@ -22,12 +22,11 @@ use sheave_base::sync::atomic::Ordering;
 use crate::block::Block;
 use crate::commit::Taken;
 use crate::extent_map::{Entry, INDEX_SHIFT, Top, id_of};
-use crate::format::{BLOCK, PAYLOAD};
+use crate::format::BLOCK;
 use crate::page::index::{Sink, build_upper};
 use crate::page::table::VolumeEntry;
 use crate::page::{PageRef, Place, index, leaf, table};
 use crate::pool::state::{PoolInner, State};
-use crate::sums::regions::Regions;
 use crate::superblock::{Geometry, Superblock};
 
 /// Longest single write of pages.
@@ -51,12 +50,17 @@ pub(crate) struct Plan {
 }
 
 impl Draft {
-    fn next(&mut self) -> Option<(u64, &mut Block)> {
-        let address = *self.addresses.get(self.used)?;
+    /// The next page. There is always one: a page that is left out would be lost data, so that is a panic.
+    fn next(&mut self) -> (u64, &mut Block) {
+        let address = self.address();
         let from = self.used * BLOCK;
         self.used += 1;
-        let block = self.memory.get_mut(from..from + BLOCK)?;
-        Some((address, block.try_into().ok()?))
+        let block = self.memory.get_mut(from..from + BLOCK).and_then(|block| block.try_into().ok());
+        (address, block.expect("invariant: as much memory as there are addresses"))
+    }
+
+    fn address(&self) -> u64 {
+        *self.addresses.get(self.used).expect("invariant: the account counts every page of a checkpoint (M2)")
     }
 
     /// The pages, in runs that follow each other on the device and in memory.
@@ -77,14 +81,13 @@ impl Draft {
 
 impl Sink for Draft {
     fn allocate(&mut self) -> Option<u64> {
-        self.addresses.get(self.used).copied()
+        Some(self.address())
     }
 
     fn page(&mut self, address: u64, block: &Block) {
-        if let Some((next, to)) = self.next() {
-            debug_assert_eq!(next, address);
-            to.copy_from_slice(block);
-        }
+        let (next, to) = self.next();
+        debug_assert_eq!(next, address);
+        to.copy_from_slice(block);
     }
 }
 
@@ -147,18 +150,9 @@ impl PoolInner {
 }
 
 impl State {
-    /// Pages that a checkpoint would write now, at most.
-    fn pages_wanted(&self) -> u64 {
-        let upper = |count: u64| count.div_ceil(255) + 4;
-        let volumes: u64 = self.table.iter().filter(|vol| vol.dirty).map(|vol| upper(vol.slots)).sum();
-        let table = self.table.iter().map(|vol| vol.name.len() + 128).sum::<usize>().div_ceil(PAYLOAD - 512) as u64;
-        let sums = self.sums.as_ref().map_or(0, Regions::pages_wanted);
-        self.tree.dirty_nodes() + volumes + table + upper(table) + sums
-    }
-
     /// Serialises everything that changed. Everything that can fail comes first.
     fn plan(&mut self, geometry: &Geometry, clean: bool) -> Result<Plan, Status> {
-        let wanted = self.pages_wanted();
+        let wanted = self.pages_due();
         let memory = Buf::zeroed(wanted as usize * BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
         let addresses = self.tree.pages.take(wanted, &mut self.tree.units).ok_or(Status::NoSpc)?;
         let mut draft = Draft { addresses, used: 0, memory };
@@ -166,6 +160,7 @@ impl State {
         self.wants_checkpoint = false;
         let place = Place { pool: self.sb.pool, generation: self.sb.generation + 1, address: 0, index: 0, owner: 0 };
         self.draft_maps(geometry, &place, &mut draft);
+        self.tree.begin_epoch();
         let (root, level) = self.draft_table(&place, &mut draft);
         let State { tree, sums, .. } = self;
         let give_up = &mut |page| tree.pages.give_up(page);
@@ -206,7 +201,7 @@ impl State {
         let State { tree, table, .. } = self;
         let dirty: Vec<u32> = table.iter().filter(|vol| vol.dirty && !vol.unborn).map(|vol| vol.id).collect();
         for id in dirty {
-            let Some(vol) = table.get_mut(id) else { continue };
+            let Some(vol) = table.get(id) else { continue };
             let place = Place { owner: id, ..*place };
             let pages: Vec<PageRef> =
                 (0..vol.slots).map(|slot| draft_index(tree, geometry, &place, &vol.core.top, slot, draft)).collect();
@@ -214,9 +209,8 @@ impl State {
             let before = draft.used;
             let root = build_upper(draft, &place, 1, 1, &pages[..used]);
             let upper = draft.addresses[before..draft.used].to_vec();
-            std::mem::replace(&mut vol.upper, upper).into_iter().for_each(|page| tree.pages.give_up(page));
-            (vol.root, vol.root_level) = root.unwrap_or((PageRef::NONE, 0));
-            vol.dirty = false;
+            let replaced = table.written(id, root.unwrap_or((PageRef::NONE, 0)), upper);
+            replaced.into_iter().for_each(|page| tree.pages.give_up(page));
         }
     }
 
@@ -225,7 +219,7 @@ impl State {
         let before = draft.used;
         let (mut pages, mut done) = (Vec::new(), 0);
         while done < entries.len() {
-            let Some((address, block)) = draft.next() else { break };
+            let (address, block) = draft.next();
             let place = Place { address, index: pages.len() as u64, ..*place };
             let (page, count) = table::encode(block, &place, &entries[done..]);
             pages.push(page);
@@ -254,7 +248,7 @@ fn draft_index(
     if id == 0 {
         return PageRef::NONE;
     }
-    if !tree.index.node(id).dirty {
+    if !tree.index.is_dirty(id) {
         return tree.index.node(id).page;
     }
     let mut children = [PageRef::NONE; 1 << INDEX_SHIFT];
@@ -264,7 +258,7 @@ fn draft_index(
         if leaf == 0 {
             continue;
         }
-        if tree.leaves.node(leaf).dirty {
+        if tree.leaves.is_dirty(leaf) {
             let number = (slot << INDEX_SHIFT) + at as u64;
             let page = draft_leaf(tree, geometry, &Place { index: number, ..*place }, leaf, draft);
             let old = tree.leaves.written(leaf, page);
@@ -275,9 +269,8 @@ fn draft_index(
     let page = if children.iter().all(PageRef::is_none) {
         PageRef::NONE
     } else {
-        draft.next().map_or(PageRef::NONE, |(address, block)| {
-            index::encode(block, &Place { address, index: slot, ..*place }, 1, &children)
-        })
+        let (address, block) = draft.next();
+        index::encode(block, &Place { address, index: slot, ..*place }, 1, &children)
     };
     let old = tree.index.written(id, page);
     give_up(tree, old);
@@ -316,7 +309,7 @@ fn draft_leaf(
     if !any {
         return PageRef::NONE;
     }
-    let Some((address, block)) = draft.next() else { return PageRef::NONE };
+    let (address, block) = draft.next();
     leaf::encode(block, geometry, &Place { address, ..*place }, &entries, &written)
 }
 

@@ -17,6 +17,7 @@
 //! Shapes: a [`Pool`] is made on a `Device` and opened by one owner. [`Volume`]s come from it; a ring attaches one as
 //! it attaches any file. Units: bytes, unless a name says blocks (4 KiB) or units (the pool's allocation unit).
 
+pub(crate) mod account;
 pub(crate) mod alloc;
 pub(crate) mod apply;
 pub mod block;

@@ -20,6 +20,7 @@ use sheave_base::status::Status;
 use sheave_base::sync::{Arc, MutexGuard};
 
 use crate::PoolError;
+use crate::account::{ENTRY_COST, Spender};
 use crate::extent_map::Entry;
 use crate::format::{BLOCK_BYTES, MAX_VOLUME_UNITS};
 use crate::made_at::now;
@@ -41,7 +42,7 @@ impl PoolInner {
         }
         let mut state = self.lock();
         state.table.check_new(name)?;
-        self.check_metadata(&state)?;
+        state = self.afford(state, "creating a volume", Spender::Table, |_| ENTRY_COST)?;
         let volume = state.table.next_id;
         let (grows, max_size) = (max_size.is_some(), max_size.unwrap_or(self.most()));
         let record = Record::Create { volume, grows, size, max_size, created: now(), name: name.into() };
@@ -57,9 +58,10 @@ impl PoolInner {
         self.check_writable("copying a volume")?;
         let state = self.lock();
         state.table.check_new(name)?;
-        self.check_metadata(&state)?;
         let from = state.table.named(source)?;
         let (id, core) = (from.id, Arc::clone(&from.core));
+        let state =
+            self.afford(state, "copying a volume", Spender::Table, |state| ENTRY_COST + state.cost_of_map(id))?;
         let (volume, made) = (state.table.next_id, now());
         let settling = Some(volume).filter(|_| !core.snapshot);
         let mut state = self.settle(state, id, settling);
@@ -80,6 +82,7 @@ impl PoolInner {
         }
         let Some(vol) = state.table.get_mut(volume) else { return Err(failed("copying", source, Status::Offline)) };
         vol.unborn = true;
+        self.survey_space(&mut state);
         drop(state);
         let quiet = core.snapshot || self.grace.wait(self.grace.start(), SETTLE_TIMEOUT);
         let mut state = self.lock();
@@ -136,8 +139,9 @@ impl PoolInner {
                 fix: "Name a volume and a snapshot of it, or of what it was cloned from".into(),
             });
         }
-        self.check_metadata(&state)?;
         let (id, source) = (vol.id, from.id);
+        let cost = |state: &State| state.cost_of_map(source);
+        let state = self.afford(state, "rolling a volume back", Spender::Discard, cost)?;
         let state = self.settle(state, id, Some(id));
         drop(state);
         let quiet = self.grace.wait(self.grace.start(), SETTLE_TIMEOUT);
@@ -167,11 +171,12 @@ impl PoolInner {
         let _one = self.structural();
         self.check_writable("renaming a volume")?;
         check_name(new_name)?;
-        let mut state = self.lock();
+        let state = self.lock();
         let volume = state.table.named(name)?.id;
         if name != new_name && state.table.id_of(new_name).is_some() {
             return Err(PoolError::Exists { name: new_name.into() });
         }
+        let mut state = self.afford(state, "renaming a volume", Spender::Table, |_| ENTRY_COST)?;
         self.apply_and_record(&mut state, Record::Rename { volume, name: new_name.into() }, name)?;
         drop(state);
         self.durable("renaming", name)
@@ -183,6 +188,9 @@ impl PoolInner {
         let vol = state.table.named(name)?;
         let (volume, core) = (vol.id, Arc::clone(&vol.core));
         let shrinks = size < core.size();
+        let last = self.map.geometry.units_of(size).saturating_sub(1);
+        let cost = |state: &State| state.cost_of_units(volume, last, last + 1);
+        let state = self.afford(state, "resizing a volume", Spender::Discard, cost)?;
         let mut state = if shrinks { self.settle(state, volume, Some(volume)) } else { state };
         core.set_size(size);
         if let Some(vol) = state.table.get_mut(volume) {
@@ -213,6 +221,7 @@ impl PoolInner {
         let volume = vol.id;
         let gone = state.detach(volume);
         self.record(&mut state, Record::Delete { volume });
+        self.survey_space(&mut state);
         drop(state);
         self.drop_map(gone);
         self.durable("deleting", name)
@@ -227,6 +236,7 @@ impl PoolInner {
     fn apply_and_record(&self, state: &mut State, record: Record, name: &str) -> Result<(), PoolError> {
         state.apply(&record).map_err(|status| failed("changing", name, status))?;
         self.record(state, record);
+        self.survey_space(state);
         Ok(())
     }
 
@@ -244,12 +254,18 @@ impl PoolInner {
         })
     }
 
-    /// Whether there is room for the metadata of one more volume.
-    fn check_metadata(&self, state: &State) -> Result<(), PoolError> {
-        if !state.is_metadata_short() {
-            return Ok(());
-        }
-        Err(PoolError::Full { what: "the metadata of another volume".into() })
+    /// The lock, when the next checkpoint may need so many pages more.
+    fn afford<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        what: &str,
+        who: Spender,
+        cost: impl Fn(&State) -> u64,
+    ) -> Result<MutexGuard<'a, State>, PoolError> {
+        self.pay(state, who, cost).map_err(|status| match status {
+            Status::NoSpc => PoolError::Full { what: format!("the metadata for {what}") },
+            status => failed(what, self.device.name(), status),
+        })
     }
 
     /// Another largest size for a volume that grows.

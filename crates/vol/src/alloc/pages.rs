@@ -118,6 +118,11 @@ impl Pages {
         self.given_up.push(address);
     }
 
+    /// Pages that are free when the next checkpoint is durable, if it does not have them.
+    pub(crate) fn given_up(&self) -> u64 {
+        self.given_up.len() as u64
+    }
+
     /// Those given up so far; a checkpoint takes them along and frees them when it is durable.
     pub(crate) fn take_given_up(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.given_up)

@@ -3,7 +3,8 @@
 //! Owns the numbers. Does not own the words of the nodes, which are in the [`Arena`](super::Arena).
 //!
 //! - I1: a node with no parent is given back through limbo, and only then used again.
-//! - I2: a dirty node has only dirty parents, up to its volume.
+//! - I2: a dirty node has only dirty parents, up to its volume; so a checkpoint that goes down from the dirty volumes
+//!   finds each. What it does not find only waits to be given back.
 //!
 //! Called by [`Tree`](super::tree::Tree), checkpoints and recovery, under the pool's lock.
 
@@ -23,7 +24,8 @@ pub(crate) struct Node {
     pub(crate) written: u32,
     /// The page that it has on the device, if that is what it says.
     pub(crate) page: PageRef,
-    pub(crate) dirty: bool,
+    /// The [epoch](Nodes::begin_epoch) in which it was changed last; dirty if that is the current one.
+    changed: u32,
 }
 
 /// The nodes of one kind.
@@ -31,6 +33,7 @@ pub(crate) struct Node {
 pub(crate) struct Nodes {
     nodes: Vec<Node>,
     free: Vec<u32>,
+    epoch: u32,
     live: u64,
     dirty: u64,
     total_used: u64,
@@ -40,7 +43,7 @@ pub(crate) struct Nodes {
 impl Nodes {
     /// Node 0 is none.
     pub(crate) fn new() -> Nodes {
-        Nodes { nodes: vec![Node::default()], ..Nodes::default() }
+        Nodes { nodes: vec![Node::default()], epoch: 1, ..Nodes::default() }
     }
 
     /// A new node with one parent, dirty; `None` when there are no more numbers.
@@ -53,7 +56,7 @@ impl Nodes {
                 id
             }
         };
-        self.nodes[id as usize] = Node { parents: 1, dirty: true, ..Node::default() };
+        self.nodes[id as usize] = Node { parents: 1, changed: self.epoch, ..Node::default() };
         self.live += 1;
         self.dirty += 1;
         Some(id)
@@ -77,7 +80,7 @@ impl Nodes {
         self.live -= 1;
         self.total_used -= u64::from(was.used);
         self.total_written -= u64::from(was.written);
-        self.dirty -= u64::from(was.dirty);
+        self.dirty -= u64::from(was.changed == self.epoch);
         *node = Node::default();
         Some(was)
     }
@@ -99,16 +102,31 @@ impl Nodes {
     #[inline]
     pub(crate) fn touch(&mut self, id: u32) {
         let node = &mut self.nodes[id as usize];
-        self.dirty += u64::from(!node.dirty);
-        node.dirty = true;
+        self.dirty += u64::from(node.changed != self.epoch);
+        node.changed = self.epoch;
     }
 
     /// A checkpoint has written it there; the page that it had before.
     pub(crate) fn written(&mut self, id: u32, page: PageRef) -> PageRef {
         let node = &mut self.nodes[id as usize];
-        self.dirty -= u64::from(node.dirty);
-        node.dirty = false;
+        self.dirty -= u64::from(node.changed == self.epoch);
+        node.changed = 0;
         std::mem::replace(&mut node.page, page)
+    }
+
+    /// Whether the next checkpoint writes it.
+    pub(crate) fn is_dirty(&self, id: u32) -> bool {
+        self.nodes[id as usize].changed == self.epoch
+    }
+
+    /// A checkpoint has taken every dirty node that a volume has: none is dirty now. Nodes that only wait to be given
+    /// back are not looked for, and do not count any more either.
+    pub(crate) fn begin_epoch(&mut self) {
+        self.dirty = 0;
+        self.epoch = self.epoch.checked_add(1).unwrap_or_else(|| {
+            self.nodes.iter_mut().for_each(|node| node.changed = 0);
+            1
+        });
     }
 
     pub(crate) fn add_used(&mut self, id: u32, count: u32) {

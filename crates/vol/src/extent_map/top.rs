@@ -26,6 +26,8 @@ const NODE: u64 = (1 << CHUNK_SHIFT) - 1;
 /// The root of a map.
 #[derive(Debug)]
 pub(crate) struct Top {
+    /// Words that are not 0; kept by [`Top::set_word`].
+    used: AtomicU64,
     epoch: AtomicU64,
     places: OnceLock<Box<[AtomicU64]>>,
     words: Arena,
@@ -64,13 +66,27 @@ impl Short {
 
 impl Top {
     pub(crate) fn new() -> Top {
-        Top { epoch: AtomicU64::new(1), places: OnceLock::new(), words: Arena::new(0) }
+        Top { used: AtomicU64::new(0), epoch: AtomicU64::new(1), places: OnceLock::new(), words: Arena::new(0) }
     }
 
     /// The word of a slot.
     #[inline(always)]
     pub(crate) fn word(&self, slot: u32) -> Option<&AtomicU64> {
         self.words.word(slot, 0)
+    }
+
+    /// Stores the word of a slot that has been made, under the pool's lock.
+    pub(crate) fn set_word(&self, slot: u32, value: u64) {
+        let Some(word) = self.word(slot) else { return };
+        // Relaxed, all but the store of the word: under the lock.
+        let used = self.used.load(Ordering::Relaxed) + u64::from(value != 0);
+        self.used.store(used - u64::from(word.load(Ordering::Relaxed) != 0), Ordering::Relaxed);
+        word.store(value, Ordering::Release); // Release: pairs with the Acquire load in `ExtentMap::find`
+    }
+
+    /// Slots that have an index node.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed) // Relaxed: under the lock.
     }
 
     /// Makes sure that the slot has a word.

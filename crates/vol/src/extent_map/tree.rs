@@ -76,8 +76,7 @@ impl Tree {
             return Err(Status::NoMem);
         }
         let map = Arc::clone(&self.map);
-        let top_word = top.word(at).ok_or(Status::NoMem)?;
-        let (index, new_way) = self.own_index(top_word, &map)?;
+        let (index, new_way) = self.own_index(top, at, &map)?;
         let index_word = map.index.word(index, child).ok_or(Status::NoMem)?;
         let leaf = self.own_leaf(index, index_word, &map);
         if new_way || leaf.is_ok_and(|leaf| leaf.1) {
@@ -101,18 +100,17 @@ impl Tree {
     }
 
     /// An index node of this way alone, and whether the way has changed.
-    fn own_index(&mut self, top_word: &AtomicU64, map: &ExtentMap) -> Result<(u32, bool), Status> {
-        let word = top_word.load(Ordering::Relaxed); // Relaxed: under the lock.
+    fn own_index(&mut self, top: &Top, at: u32, map: &ExtentMap) -> Result<(u32, bool), Status> {
+        let word = top.word(at).ok_or(Status::NoMem)?.load(Ordering::Relaxed); // Relaxed: under the lock.
         let old = id_of(word);
         if old == 0 {
             let new = self.new_index(map)?;
-            // Release: pairs with the Acquire load in `ExtentMap::find`, as do all such stores here.
-            top_word.store(u64::from(new), Ordering::Release);
+            top.set_word(at, u64::from(new));
             return Ok((new, false));
         }
         if word & TAG == 0 || !self.index.is_shared(old) {
             if word & TAG != 0 {
-                top_word.store(u64::from(old), Ordering::Release); // Release: pairs as above
+                top.set_word(at, u64::from(old));
             }
             self.index.touch(old);
             return Ok((old, word & TAG != 0));
@@ -123,12 +121,12 @@ impl Tree {
             let child = from.load(Ordering::Relaxed); // Relaxed: under the lock.
             if child != 0 {
                 self.leaves.get(id_of(child));
-                from.store(child | TAG, Ordering::Release); // Release: pairs as above
+                from.store(child | TAG, Ordering::Release); // Release: pairs with the Acquire load in `find`
                 to.store(child | TAG, Ordering::Relaxed); // Relaxed: published with the node's number
             }
         }
         self.index.add_used(new, self.index.node(old).used);
-        top_word.store(u64::from(new), Ordering::Release); // Release: pairs as above
+        top.set_word(at, u64::from(new));
         self.put_index(old);
         Ok((new, true))
     }
@@ -386,10 +384,12 @@ impl Tree {
             if id == 0 {
                 continue;
             }
-            let target = Some(()).filter(|()| to.make(at)).and_then(|()| to.word(at)).ok_or(Status::NoMem)?;
+            if !to.make(at) {
+                return Err(Status::NoMem);
+            }
             self.index.get(id_of(id));
-            word.store(id | TAG, Ordering::Release); // Release: pairs with the Acquire load in `find`
-            target.store(id | TAG, Ordering::Release); // Release: pairs as above
+            from.set_word(at, id | TAG);
+            to.set_word(at, id | TAG);
         }
         from.forget();
         to.forget();
@@ -409,11 +409,11 @@ impl Tree {
             let Some(target) = to.word(at) else { continue };
             let had = id_of(target.load(Ordering::Relaxed));
             let has = source.map_or(0, |word| word.load(Ordering::Relaxed) | TAG);
-            if let Some(source) = source {
+            if source.is_some() {
                 self.index.get(id_of(has));
-                source.store(has, Ordering::Release); // Release: pairs with the Acquire load in `find`
+                from.set_word(at, has);
             }
-            target.store(has, Ordering::Release); // Release: pairs as above
+            to.set_word(at, has);
             old.extend((had != 0).then_some(had));
             self.work += 1;
         }
@@ -427,7 +427,7 @@ impl Tree {
         let Some(word) = top.word(at) else { return };
         let id = id_of(word.load(Ordering::Relaxed)); // Relaxed: under the lock.
         if id != 0 {
-            word.store(0, Ordering::Release); // Release: pairs with the Acquire load in `find`
+            top.set_word(at, 0);
             top.forget();
             self.put_index(id);
         }
@@ -512,8 +512,11 @@ impl Tree {
     pub(crate) fn drop_leaf(&mut self, top: &Top, unit: u64) -> Result<(), Status> {
         let (at, child, _) = self.split(unit);
         let map = Arc::clone(&self.map);
-        let Some(top_word) = top.word(at).filter(|word| word.load(Ordering::Relaxed) != 0) else { return Ok(()) };
-        let (index, _) = self.own_index(top_word, &map)?;
+        // Relaxed: under the lock.
+        if top.word(at).is_none_or(|word| word.load(Ordering::Relaxed) == 0) {
+            return Ok(());
+        }
+        let (index, _) = self.own_index(top, at, &map)?;
         let Some(index_word) = map.index.word(index, child) else { return Ok(()) };
         let leaf = id_of(index_word.load(Ordering::Relaxed)); // Relaxed: under the lock.
         if leaf == 0 {
@@ -531,6 +534,12 @@ impl Tree {
     /// Nodes that the next checkpoint writes.
     pub(crate) fn dirty_nodes(&self) -> u64 {
         self.index.dirty() + self.leaves.dirty()
+    }
+
+    /// A checkpoint has all of them ([`Nodes::begin_epoch`]).
+    pub(crate) fn begin_epoch(&mut self) {
+        self.index.begin_epoch();
+        self.leaves.begin_epoch();
     }
 
     /// Bytes of memory that maps and tables take.

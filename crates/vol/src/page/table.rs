@@ -16,6 +16,15 @@ use crate::superblock::Geometry;
 
 const BODY: usize = size_of::<VolumeBody>();
 
+/// Bytes that a page of the table has at least when the next entry does not fit: the longest entry is not longer than
+/// the rest.
+pub(crate) const LEAST_BYTES: u64 = (PAYLOAD - BODY - padded(MAX_NAME)) as u64;
+
+/// Bytes of the entry of a volume of this name.
+pub(crate) fn entry_bytes(name: &str) -> u64 {
+    (BODY + padded(name.len())) as u64
+}
+
 /// A volume as the table has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeEntry {

@@ -18,7 +18,7 @@ use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::sync::{Arc, Condvar, Mutex, MutexGuard};
 use sheave_blk::Device;
 
-use super::options::{Checksum, WhenFull};
+use super::options::WhenFull;
 use super::table::{Table, Vol, VolumeCore};
 use super::water::Publisher;
 use crate::BlockIo;
@@ -75,6 +75,8 @@ pub(crate) struct State {
     pub(crate) unwritten: Option<Plan>,
     /// The pool is closed: nothing more is made durable.
     pub(crate) failed: bool,
+    /// Pages of the reserve that no checksums and no table of volumes want ([`account`](crate::account)).
+    pub(crate) spare_pages: u64,
     /// Nodes that may be dirty before a checkpoint is due, and at most.
     pub(crate) dirty_soft: u64,
     pub(crate) dirty_hard: u64,
@@ -230,8 +232,8 @@ impl State {
         let place = self.tree.own(&core.top, unit)?;
         let slot = unit >> self.tree.map.geometry.slot_shift();
         let vol = self.table.get_mut(core.id).ok_or(Status::Offline)?;
-        vol.dirty = true;
         vol.slots = vol.slots.max(slot + 1);
+        self.table.charge(core.id);
         Ok(place)
     }
 
@@ -249,24 +251,5 @@ impl State {
     #[inline]
     pub(crate) fn is_dirty_full(&self) -> bool {
         self.tree.dirty_nodes() >= self.dirty_hard
-    }
-
-    /// Sets what depends on the size of the pool.
-    pub(crate) fn set_reserve(&mut self) {
-        let tree = &mut self.tree;
-        let geometry = self.sb.geometry();
-        tree.units.reserve = crate::recovery::reserve_units(&geometry);
-        let pages = tree.units.reserve * tree.pages.per_unit();
-        (self.dirty_soft, self.dirty_hard) = ((pages / 4).min(8192), (pages / 2).min(16_384));
-        if self.sb.checksum != Checksum::None {
-            let pages = Regions::reserve_pages(geometry.regions(self.sb.total_units));
-            tree.units.reserve += pages.div_ceil(tree.pages.per_unit());
-        }
-    }
-
-    /// Whether metadata has less room than it may need: then only what gives space back goes on.
-    pub(crate) fn is_metadata_short(&self) -> bool {
-        let reserve = self.tree.units.reserve * self.tree.pages.per_unit();
-        self.tree.pages.available(&self.tree.units) < reserve / 2
     }
 }

@@ -4,6 +4,8 @@
 //!
 //! - I1: numbers grow and are never used again; names are unique.
 //! - I2: a volume whose map has dirty nodes is dirty.
+//! - I3: the index pages above the nodes of each dirty volume, and the pages of the table itself, are counted at any
+//!   time ([`account`](crate::account)).
 //!
 //! Called under the pool's lock.
 
@@ -14,9 +16,10 @@ use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 
 use crate::PoolError;
+use crate::account::upper_pages;
 use crate::extent_map::Top;
 use crate::page::PageRef;
-use crate::page::table::VolumeEntry;
+use crate::page::table::{self, VolumeEntry};
 
 /// Most volumes and snapshots: fewer than a unit may have owners.
 pub(crate) const MAX_VOLUMES: usize = 65_000;
@@ -88,7 +91,10 @@ pub(crate) struct Vol {
     pub(crate) root_level: u16,
     /// Pages of the levels above the index nodes, as the last checkpoint has them.
     pub(crate) upper: Vec<u64>,
+    /// Its map is to be written; set by [`Table::charge`].
     pub(crate) dirty: bool,
+    /// Index pages that the next checkpoint writes for it, as counted in [`Table::upper_due`].
+    charged: u64,
     /// A copy of it is being made, whose point in time is not fixed: nothing shared may be copied or moved.
     pub(crate) settling: Option<u32>,
     /// A copy whose point in time is not fixed: checkpoints do not have it.
@@ -134,6 +140,7 @@ impl Vol {
             root_level: entry.root_level,
             upper: Vec::new(),
             dirty: false,
+            charged: 0,
             settling: None,
             unborn: false,
             cutting: false,
@@ -157,6 +164,10 @@ pub(crate) struct Table {
     pub(crate) next_id: u32,
     /// Pages of the table, as the last checkpoint has them.
     pub(crate) pages: Vec<u64>,
+    /// Bytes of all entries.
+    bytes: u64,
+    /// Index pages above the nodes of all dirty volumes.
+    upper_due: u64,
 }
 
 impl Table {
@@ -205,6 +216,8 @@ impl Table {
         }
         self.next_id = self.next_id.max(vol.id.saturating_add(1));
         self.by_name.insert(vol.name.clone(), vol.id);
+        self.bytes += table::entry_bytes(&vol.name);
+        self.upper_due += vol.charged;
         self.by_id.insert(vol.id, vol);
         true
     }
@@ -213,6 +226,8 @@ impl Table {
     pub(crate) fn remove(&mut self, id: u32) -> Option<Vol> {
         let vol = self.by_id.remove(&id)?;
         self.by_name.remove(&vol.name);
+        self.bytes -= table::entry_bytes(&vol.name);
+        self.upper_due -= vol.charged;
         self.iter_mut().filter(|other| other.origin == id).for_each(|other| other.origin = 0);
         Some(vol)
     }
@@ -224,9 +239,46 @@ impl Table {
         }
         let Some(vol) = self.by_id.get_mut(&id) else { return false };
         self.by_name.remove(&vol.name);
+        self.bytes = self.bytes - table::entry_bytes(&vol.name) + table::entry_bytes(name);
         vol.name = name.to_string();
         self.by_name.insert(name.to_string(), id);
         true
+    }
+
+    /// Pages of the table alone, with the index pages above, at most: what a checkpoint without any other change
+    /// writes.
+    pub(crate) fn bare_pages(&self) -> u64 {
+        let pages = self.bytes.div_ceil(table::LEAST_BYTES);
+        pages + upper_pages(pages, pages)
+    }
+
+    /// Index pages above the nodes of all volumes that are dirty.
+    pub(crate) fn upper_due(&self) -> u64 {
+        self.upper_due
+    }
+
+    /// What [`Table::upper_due`] may be more when a volume becomes dirty, or gets one more slot, the last of `slots`.
+    pub(crate) fn upper_more(&self, id: u32, slots: u64) -> u64 {
+        let Some(vol) = self.get(id) else { return 0 };
+        upper_pages(vol.slots.max(slots), vol.core.top.used() + 1).saturating_sub(vol.charged)
+    }
+
+    /// The map of a volume has changed, and so may its slots: the next checkpoint writes it (I2, I3).
+    #[inline]
+    pub(crate) fn charge(&mut self, id: u32) {
+        let Some(vol) = self.by_id.get_mut(&id) else { return };
+        let charged = upper_pages(vol.slots, vol.core.top.used());
+        self.upper_due = self.upper_due - vol.charged + charged;
+        (vol.charged, vol.dirty) = (charged, true);
+    }
+
+    /// A checkpoint has the map of a volume: its root, and the pages above its nodes. Those that it replaces.
+    pub(crate) fn written(&mut self, id: u32, root: (PageRef, u16), upper: Vec<u64>) -> Vec<u64> {
+        let Some(vol) = self.by_id.get_mut(&id) else { return Vec::new() };
+        self.upper_due -= vol.charged;
+        (vol.charged, vol.dirty) = (0, false);
+        (vol.root, vol.root_level) = root;
+        std::mem::replace(&mut vol.upper, upper)
     }
 
     /// Whether a new volume may have this name.

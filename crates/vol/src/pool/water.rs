@@ -90,10 +90,7 @@ impl State {
         let marks = self.marks();
         let free = self.tree.units.available();
         let state = next(self.space.0, free, &marks);
-        let reserve = self.tree.units.reserve * self.tree.pages.per_unit();
-        let pages = self.tree.pages.available(&self.tree.units);
-        // Volumes and snapshots are refused below a half of it.
-        let metadata_low = pages < if self.space.1 { reserve } else { reserve * 3 / 4 };
+        let metadata_low = self.is_metadata_low(self.space.1);
         let (from, count) = marks.calm(state);
         // With nothing free for data the reserve may be touched: that changes nothing.
         let reserve = self.tree.units.reserve;

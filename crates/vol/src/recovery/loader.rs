@@ -185,8 +185,10 @@ fn load_index(
         let Some(vol) = state.table.get_mut(volume) else { continue };
         vol.slots = vol.slots.max(number + 1);
         let made = u32::try_from(number).is_ok_and(|at| vol.core.top.make(at));
-        let word = vol.core.top.word(number as u32).filter(|_| made).ok_or_else(|| no_memory(()))?;
-        word.store(u64::from(node) | tag, Ordering::Relaxed); // Relaxed: nobody else is here yet.
+        if !made {
+            return Err(no_memory(()));
+        }
+        vol.core.top.set_word(number as u32, u64::from(node) | tag);
     }
     let mut below = Vec::new();
     read_pages(io, pages, &mut |page, block| {

@@ -61,6 +61,7 @@ pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
         closing: false,
         unwritten: None,
         failed: false,
+        spare_pages: 0,
         dirty_soft: 0,
         dirty_hard: 0,
         space: Default::default(),
@@ -70,6 +71,7 @@ pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
     };
     state.set_reserve();
     loader::load(io, &mut state)?;
+    state.set_reserve();
     crate::sums::recover::load(io, &mut state)?;
     let scan = replay(io, &mut state)?;
     let replayed = scan.next_seq > state.sb.replay_seq;

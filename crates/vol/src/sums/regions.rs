@@ -21,6 +21,7 @@ use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 
 use super::Sums;
+use crate::account::{Spender, upper_pages};
 use crate::format::{BLOCK, INDEX_CHILDREN, MAX_SUMS};
 use crate::page::index::build_upper;
 use crate::page::{PageRef, Place, index, sums};
@@ -189,12 +190,11 @@ impl Regions {
         self.active.iter().copied().filter(|id| self.map.get(id).is_some_and(|region| region.write))
     }
 
-    /// Pages that [`Regions::draft`] would write, at most.
-    pub(crate) fn pages_wanted(&self) -> u64 {
-        let touched: BTreeSet<u64> = self.to_write().map(|id| id / INDEX_CHILDREN as u64).collect();
-        let pages = self.to_write().count();
-        let last = self.map.keys().next_back().map_or(0, |last| last / INDEX_CHILDREN as u64 + 1);
-        if pages == 0 { 0 } else { (pages + touched.len()) as u64 + last.div_ceil(255) + 4 }
+    /// Pages that [`Regions::draft`] writes at most, whatever becomes of the regions that are in use.
+    pub(crate) fn pages_due(&self) -> u64 {
+        let pages = self.active.len() as u64;
+        let first = self.map.keys().next_back().map_or(0, |last| last / INDEX_CHILDREN as u64 + 1);
+        if pages == 0 { 0 } else { pages + first.min(pages) + upper_pages(first, first) + 1 }
     }
 
     /// Puts the pages into the sink; the root and its level. `give_up` hears of the pages that they replace.
@@ -305,6 +305,13 @@ impl PoolInner {
                 self.checkpoint()?;
                 continue;
             }
+            // For each a page, and an index page above it.
+            let cost = 2 * (all.end - all.start);
+            if !state.can_pay(cost, Spender::Discard) {
+                drop(self.pay(state, Spender::Discard, |_| cost)?);
+                continue;
+            }
+            let Some(regions) = &mut state.sums else { return Ok(()) };
             for id in all.clone() {
                 regions.make(id)?;
                 let Some(region) = regions.map.get_mut(&id) else { continue };

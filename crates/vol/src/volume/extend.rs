@@ -77,21 +77,25 @@ impl Volume {
     /// Gives back the space beyond the end that no write under way has. A write that found the pool full leaves what
     /// it was given before.
     fn give_back(&self, may_block: &MayBlock) -> Result<(), Status> {
-        let mut state = self.quiet(may_block)?;
-        let mut any = false;
+        let mut state = self.quiet(may_block, |_| 0)?;
+        let mut leaves = Vec::new();
         self.each_beyond(&mut state, |volume, state, unit| {
             if let Some((place, entry)) = state.find(volume.core.id, unit) {
                 state.tree.store(place, entry.without(Entry::HANDED));
-                any = true;
+                if leaves.last() != Some(&place.leaf) {
+                    leaves.push(place.leaf);
+                }
             }
             Ok(())
         })?;
         drop(state);
-        if !any {
+        if leaves.is_empty() {
             return Ok(());
         }
         self.wait_for_writers(may_block)?;
-        let mut state = self.quiet(may_block)?;
+        // For each leaf itself, and an index node.
+        let nodes = 2 * leaves.len() as u64;
+        let mut state = self.quiet(may_block, |state| nodes + state.cost_of_units(self.core.id, 0, 0))?;
         self.each_beyond(&mut state, |volume, state, unit| {
             match state.find(volume.core.id, unit) {
                 // Whoever was given it meanwhile has marked it again.

@@ -12,6 +12,7 @@ use sheave_base::sync::MutexGuard;
 use sheave_iomap::completion_plan::MayBlock;
 
 use super::Volume;
+use crate::account::Spender;
 use crate::extent_map::{BLOCK_SHIFT, Entry};
 use crate::pool::state::State;
 use crate::record::Record;
@@ -68,7 +69,11 @@ impl Volume {
         if first == last {
             return Ok(());
         }
-        let mut guard = self.quiet(may_block)?;
+        let cost = |state: &State| match self.has_space(first, last) {
+            true => state.cost_of_units(self.core.id, last - 1, last - 1),
+            false => 0,
+        };
+        let mut guard = self.quiet(may_block, cost)?;
         let state = &mut *guard;
         if !self.has_space(first, last) {
             return Ok(());
@@ -101,7 +106,11 @@ impl Volume {
         let count = ((to - from) >> BLOCK_SHIFT) as u32;
         let mut waited = false;
         loop {
-            let mut guard = self.quiet(may_block)?;
+            let cost = |state: &State| match self.has_space(unit, unit + 1) {
+                true => state.cost_of_units(self.core.id, unit, unit),
+                false => 0,
+            };
+            let mut guard = self.quiet(may_block, cost)?;
             let state = &mut *guard;
             let entry = self.pool.map.find(&self.core.top, unit).entry;
             if !entry.is_alloc() {
@@ -127,8 +136,13 @@ impl Volume {
         }
     }
 
-    /// The lock, when nothing of the volume is being copied and there is room for the change.
-    pub(super) fn quiet(&self, may_block: &MayBlock) -> Result<MutexGuard<'_, State>, Status> {
+    /// The lock, when nothing of the volume is being copied and there is room for a change that makes the next
+    /// checkpoint need `cost` pages more.
+    pub(super) fn quiet(
+        &self,
+        may_block: &MayBlock,
+        cost: impl Fn(&State) -> u64,
+    ) -> Result<MutexGuard<'_, State>, Status> {
         let mut guard = self.pool.lock();
         loop {
             if may_block.is_cancelled() {
@@ -141,8 +155,10 @@ impl Volume {
                 drop(guard);
                 self.pool.relieve()?;
                 guard = self.pool.lock();
-            } else {
+            } else if guard.can_pay(cost(&guard), Spender::Discard) {
                 return Ok(guard);
+            } else {
+                guard = self.pool.pay(guard, Spender::Discard, &cost)?;
             }
         }
     }
@@ -158,7 +174,7 @@ impl Volume {
                 return Ok(());
             }
             self.make_writable(pos, len, may_block)?;
-            let mut guard = self.quiet(may_block)?;
+            let mut guard = self.quiet(may_block, |_| 0)?;
             let state = &mut *guard;
             let spot = self.pool.map.find(&self.core.top, unit);
             if spot.tagged || spot.entry.any(Entry::STOPS_WRITES) || !spot.entry.is_alloc() {

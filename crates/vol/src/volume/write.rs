@@ -23,6 +23,7 @@ use sheave_iomap::mapping::{MAP_DIRTY, MAP_NEW};
 use sheave_iomap::{Mapping, MappingKind};
 
 use super::Volume;
+use crate::account::Spender;
 use crate::extent_map::tree::Place;
 use crate::extent_map::{BLOCK_SHIFT, Entry};
 use crate::pool::WhenFull;
@@ -58,6 +59,9 @@ impl Volume {
             return Err(Status::Again);
         }
         if state.is_overdue() || pos & (BLOCK - 1) != 0 || self.whole(pos, len) == 0 {
+            return Err(Status::Again);
+        }
+        if !state.can_pay(state.cost_of_units(self.core.id, unit, unit), Spender::Write) {
             return Err(Status::Again);
         }
         let (place, entry) = if spot.entry.is_alloc() {
@@ -112,6 +116,8 @@ impl Volume {
     /// `map_blocking` for a writer.
     pub(super) fn make_writable(&self, pos: u64, len: u64, may_block: &MayBlock) -> Result<Mapping, Status> {
         let mut deadline = None;
+        let unit = pos >> self.pool.map.geometry.unit_shift;
+        let cost = |state: &State| state.cost_of_units(self.core.id, unit, unit);
         let mut state = self.pool.lock();
         loop {
             if may_block.is_cancelled() {
@@ -123,6 +129,13 @@ impl Volume {
                 state = self.pool.lock();
                 continue;
             }
+            state = match self.pool.pay(state, Spender::Write, cost) {
+                Err(Status::NoSpc) => {
+                    state = self.wait_for_space(self.pool.lock(), &mut deadline, may_block)?;
+                    continue;
+                }
+                paid => paid?,
+            };
             match self.round(state, pos, len, may_block)? {
                 Round::Ready => match self.pool.map.lookup_write(&self.core.top, pos, len) {
                     Some(mapping) => return Ok(mapping),
@@ -193,6 +206,9 @@ impl Volume {
         let mut guard = self.pool.lock();
         let state = &mut *guard;
         self.set_busy(state, place, false);
+        // As in `zero_edges`.
+        let cost = state.cost_of_units(self.core.id, unit, unit);
+        let copied = copied.and(state.can_pay(cost, Spender::EndOfWrite).then_some(()).ok_or(Status::NoSpc));
         let sums = state.sums.as_mut();
         let copied = copied.and_then(|()| sums.map_or(Ok(()), |regions| regions.copied(entry.phys(), to)));
         match copied {
@@ -285,6 +301,9 @@ impl Volume {
         let mut guard = self.pool.lock();
         let state = &mut *guard;
         self.set_busy(state, place, false);
+        // A checkpoint may have been written meanwhile, so the way may be changed for the first time again.
+        let cost = state.cost_of_units(self.core.id, unit, unit);
+        let zeroed = zeroed.and(state.can_pay(cost, Spender::EndOfWrite).then_some(()).ok_or(Status::NoSpc));
         if zeroed.is_ok() {
             for block in edges.into_iter().flatten() {
                 state.tree.set_bits(place, block, 1, true);
@@ -338,24 +357,36 @@ impl Volume {
     }
 
     /// The data of these mappings is on the device: what was unwritten is written now.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpc` when a checkpoint has taken the maps since the write began, and metadata has no room to change them
+    /// again.
     pub(super) fn finish_write(&self, pieces: &[Mapping]) -> Result<(), Status> {
-        let unwritten = pieces.iter().filter(|piece| piece.kind == MappingKind::Unwritten);
+        let unwritten = || pieces.iter().filter(|piece| piece.kind == MappingKind::Unwritten);
         let mut overdue = false;
         if self.core.grows {
             // Under one lock, so that nobody sees half of what makes the volume larger.
-            let mut state = self.pool.lock();
-            for piece in unwritten {
-                self.mark_written(&mut state, piece)?;
-            }
+            let cost = |state: &State| unwritten().map(|piece| self.cost_of_end(state, piece)).sum();
+            let mut state = self.pool.pay(self.pool.lock(), Spender::EndOfWrite, cost)?;
+            unwritten().try_for_each(|piece| self.mark_written(&mut state, piece))?;
             overdue = state.is_overdue();
         } else {
-            for piece in unwritten {
-                let mut state = self.pool.lock();
+            for piece in unwritten() {
+                let cost = |state: &State| self.cost_of_end(state, piece);
+                let mut state = self.pool.pay(self.pool.lock(), Spender::EndOfWrite, cost)?;
                 self.mark_written(&mut state, piece)?;
                 overdue |= state.is_overdue();
             }
         }
         if overdue { self.pool.commit() } else { Ok(()) }
+    }
+
+    /// What the end of a write to a mapping adds to the next checkpoint, at most.
+    fn cost_of_end(&self, state: &State, piece: &Mapping) -> u64 {
+        let shift = self.pool.map.geometry.unit_shift;
+        let last = piece.offset + piece.len.max(1) - 1;
+        state.cost_of_units(self.core.id, piece.offset >> shift, last >> shift)
     }
 
     /// Sets the bits of the whole blocks of a mapping, unit by unit, where the unit is still the volume's.
@@ -392,9 +423,7 @@ impl Volume {
     fn touch_both(&self, state: &mut State, unit: u64) -> Result<Place, Status> {
         let partner = state.vol(self.core.id)?.settling;
         for id in [Some(self.core.id), partner].into_iter().flatten() {
-            if let Some(vol) = state.table.get_mut(id) {
-                vol.dirty = true;
-            }
+            state.table.charge(id);
         }
         state.tree.touch(&self.core.top, unit).ok_or(Status::Offline)
     }

@@ -110,7 +110,7 @@ fn a_checkpoint_looks_at_no_region_that_is_closed_and_written() {
     assert!(open == all && open > 0, "{open} of {all}");
     writer.checkpoints(6);
     assert_eq!(active(), (0, all), "nothing is left to do for them");
-    assert_eq!(writer.volume.pool().lock().sums.as_ref().map(Regions::pages_wanted), Some(0));
+    assert_eq!(writer.volume.pool().lock().sums.as_ref().map(Regions::pages_due), Some(0));
     // A copy of a unit changes checksums without opening a region.
     pool.snapshot("v", "s").expect("a snapshot");
     let second = writer.begin();
