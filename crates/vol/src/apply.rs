@@ -126,11 +126,9 @@ impl State {
 
     /// Drops a part of the map of a volume that is out of the table; false when nothing is left.
     pub(crate) fn drop_some(&mut self, vol: &mut Vol) -> bool {
-        if vol.slots == 0 {
-            return false;
-        }
-        vol.slots -= 1;
-        self.tree.drop_slot(&vol.core.top, vol.slots as u32);
+        let Some(slot) = vol.core.top.last_used(vol.slots) else { return false };
+        vol.slots = slot;
+        self.tree.drop_slot(&vol.core.top, slot as u32);
         true
     }
 
@@ -180,11 +178,11 @@ impl State {
         let geometry = self.tree.map.geometry;
         let first = geometry.units_of(size);
         let slots = self.vol(core.id)?.slots;
-        let last = slots.saturating_sub(1) << geometry.slot_shift();
-        if slots > 0 && last >= first {
-            self.tree.drop_slot(&core.top, slots as u32 - 1);
+        let last = core.top.last_used(slots).filter(|slot| slot << geometry.slot_shift() >= first);
+        if let Some(slot) = last {
+            self.tree.drop_slot(&core.top, slot as u32);
             let vol = self.table.get_mut(core.id).ok_or(Status::Offline)?;
-            vol.slots = slots - 1;
+            vol.slots = slot;
             self.table.charge(core.id);
             return Ok(true);
         }
@@ -228,6 +226,12 @@ impl State {
         let mut at = from;
         while at < end {
             let (leaf, slot) = (1 << geometry.leaf_shift, 1 << geometry.slot_shift());
+            let used = core.top.next_used(at >> geometry.slot_shift(), slots);
+            let from_used = used.map_or(end, |used| used << geometry.slot_shift());
+            if from_used > at {
+                at = from_used;
+                continue;
+            }
             if at & (slot - 1) == 0 && end - at >= slot {
                 self.tree.drop_slot(&core.top, (at >> geometry.slot_shift()) as u32);
                 self.table.charge(core.id);

@@ -62,8 +62,8 @@ pub const MIN_JOURNAL_BLOCKS: u32 = 16;
 pub const MAX_JOURNAL_BLOCKS: u32 = 16_384;
 /// Most members of a concatenation: as many as a device has legs.
 pub const MAX_MEMBERS: usize = 64;
-/// Most volumes and snapshots of a pool.
-pub const MAX_VOLUMES: u32 = 65_536;
+/// Most volumes and snapshots of a pool: fewer than a unit may have owners.
+pub const MAX_VOLUMES: u32 = 65_000;
 /// Most bytes of a name.
 pub const MAX_NAME: usize = 255;
 

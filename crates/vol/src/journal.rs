@@ -17,7 +17,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::block::{Block, Head, open, require_zero_tail, seal};
 use crate::damage::{Damage, require};
-use crate::format::{BLOCK, BLOCK_BYTES, HEADER, JOURNAL_PAYLOAD, JOURNAL_START, JournalHead, PAYLOAD, kind};
+use crate::format::{
+    BLOCK, BLOCK_BYTES, HEADER, JOURNAL_PAYLOAD, JOURNAL_START, JournalHead, MAX_VOLUMES, PAYLOAD, kind,
+};
 use crate::record::Record;
 use crate::superblock::{Geometry, Superblock};
 
@@ -171,6 +173,44 @@ impl JournalBlock {
             take(record);
         }
         Ok(())
+    }
+}
+
+/// What the records of a journal may come to, whatever each of them says alone: bounds the work and the memory that a
+/// journal can cost that no pool has written.
+#[derive(Debug, Default)]
+pub(crate) struct Bounds {
+    run_units: u64,
+}
+
+impl Bounds {
+    /// Units that all `RUN` records may map. A pool writes none that map any.
+    const MOST_RUN_UNITS: u64 = 1 << 24;
+    /// Leaves and index nodes that replayed records may change. A pool that is open writes a checkpoint long before.
+    const MOST_NODES: u64 = 1 << 17;
+
+    /// Whether the record may follow those before it, in a pool that has so many volumes.
+    pub(crate) fn check(&mut self, record: &Record, volumes: usize) -> Result<(), Damage> {
+        match record {
+            Record::Run { count, phys, .. } if *phys != 0 => {
+                self.run_units = self.run_units.saturating_add(*count);
+                require(self.run_units <= Self::MOST_RUN_UNITS, "record.count", *count, "is one run too many")
+            }
+            Record::Create { volume, .. } | Record::Copy { volume, .. } => {
+                require(volumes < MAX_VOLUMES as usize, "record.volume", *volume, "is one volume too many")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether so many nodes may have changed, in a pool that writes a checkpoint when `most` have.
+    pub(crate) fn check_nodes(nodes: u64, most: u64) -> Result<(), Damage> {
+        require(
+            nodes <= Self::MOST_NODES.max(8 * most),
+            "journal",
+            nodes,
+            "is more pages of maps than one journal changes",
+        )
     }
 }
 

@@ -11,7 +11,9 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use crate::damage::Damage;
 use crate::format::INDEX_CHILDREN;
+use crate::journal::Bounds;
 use crate::page::table::VolumeEntry;
 use crate::record::Record;
 use crate::superblock::Geometry;
@@ -81,6 +83,8 @@ impl Node {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Map {
     pub nodes: BTreeMap<u64, Rc<Node>>,
+    /// Leaves that records have made and not emptied again.
+    made: u64,
 }
 
 impl Map {
@@ -88,6 +92,7 @@ impl Map {
     fn leaf(&mut self, geometry: &Geometry, index: u64) -> &mut Leaf {
         let (node, at) = split(index);
         let node = Rc::make_mut(self.nodes.entry(node).or_insert_with(|| Rc::new(Node::new())));
+        self.made += u64::from(node.leaves[at].is_none());
         Rc::make_mut(node.leaves[at].get_or_insert_with(|| Rc::new(Leaf::new(geometry))))
     }
 
@@ -114,6 +119,7 @@ impl Map {
         if node.leaves[at].as_ref().is_some_and(|leaf| leaf.is_empty()) {
             let node = Rc::make_mut(node);
             node.leaves[at] = None;
+            self.made = self.made.saturating_sub(1);
             if node.is_empty() {
                 self.nodes.remove(&number);
             }
@@ -191,18 +197,30 @@ pub(crate) struct Vol {
 }
 
 /// All volumes.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Model {
     pub geometry: Geometry,
     pub volumes: BTreeMap<u32, Vol>,
     pub next_volume: u32,
     /// Records applied.
     pub records: u64,
+    bounds: Bounds,
 }
 
 impl Model {
     pub fn new(geometry: Geometry, next_volume: u32) -> Model {
-        Model { geometry, volumes: BTreeMap::new(), next_volume, records: 0 }
+        Model { geometry, volumes: BTreeMap::new(), next_volume, records: 0, bounds: Bounds::default() }
+    }
+
+    /// Does what a record of the journal says, if a pool can have written it after those before.
+    pub fn replay(&mut self, record: Record) -> Result<(), Damage> {
+        self.bounds.check(&record, self.volumes.len())?;
+        self.apply(record);
+        // Summed up now and then: it takes a look at each volume.
+        if self.records.is_multiple_of(1 << 14) {
+            Bounds::check_nodes(self.volumes.values().map(|vol| vol.map.made).sum(), 0)?;
+        }
+        Ok(())
     }
 
     /// Does what the record says; what is about a volume that is not there is passed over, as is one made twice.

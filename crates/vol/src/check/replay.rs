@@ -5,6 +5,7 @@
 
 use super::model::Model;
 use super::report::{Finding, FindingKind, Place};
+use crate::damage::Damage;
 use crate::format::{BLOCK, BLOCK_BYTES, JOURNAL_START};
 use crate::journal::{JournalBlock, Lost, scan};
 use crate::superblock::Superblock;
@@ -54,8 +55,14 @@ pub(super) fn replay(io: &dyn BlockIo, sb: &Superblock, model: &mut Model) -> Re
     match scan(&bytes, sb, &mut drop) {
         Ok(found) => {
             out.next_seq = found.next_seq.max(found.highest_seq.saturating_add(1));
-            let again = scan(&bytes, sb, &mut |record| model.apply(record));
+            let mut refused = None;
+            let again = scan(&bytes, sb, &mut |record| {
+                if refused.is_none() {
+                    refused = model.replay(record).err();
+                }
+            });
             debug_assert_eq!(again.as_ref(), Ok(&found));
+            out.findings.extend(refused.map(|damage| made_up(&damage)));
             if let Some(damage) = found.torn {
                 out.notes.push(format!(
                     "the journal ends with a torn commit at block {} ({damage}): a crash leaves that, and none of it \
@@ -96,9 +103,25 @@ fn salvage(bytes: &[u8], sb: &Superblock, model: &mut Model, look_only: bool) ->
     let last = intact.last().map_or(sb.replay_seq, |(block, _)| block.seq + 1);
     let mut whole = 0;
     for (block, bytes) in intact {
-        whole += u64::from(block.records(bytes, &geometry, &mut |record| model.apply(record)).is_ok());
+        let mut refused = false;
+        let mut replay = |record| refused = refused || model.replay(record).is_err();
+        let read = block.records(bytes, &geometry, &mut replay);
+        if refused {
+            break;
+        }
+        whole += u64::from(read.is_ok());
     }
     (next_seq, (last - sb.replay_seq).saturating_sub(whole))
+}
+
+/// The journal is intact, and no pool has written it.
+fn made_up(damage: &Damage) -> Finding {
+    Finding {
+        kind: FindingKind::Journal,
+        place: Place { what: "journal".into(), address: Some(JOURNAL_START), ..Place::default() },
+        means: format!("the journal is intact, and a record in it goes beyond what a pool writes: {damage}"),
+        repair: Some("Apply the records before it, and none from there on".into()),
+    }
 }
 
 fn finding(lost: &Lost, skipped: u64) -> Finding {

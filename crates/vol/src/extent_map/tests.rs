@@ -276,3 +276,24 @@ fn a_node_that_has_one_parent_left_is_changed_in_place() {
     assert_eq!(pair.tree.map.find(&pair.tops[1], 6).leaf, leaf);
     assert_eq!((pair.tree.index.live(), pair.tree.leaves.live()), (2, 2));
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// The marks of a top against a set of its slots.
+    #[test]
+    fn used_slots_are_found_from_both_sides(
+        steps in proptest::collection::vec((0u64..5000, any::<bool>()), 1..60),
+        at in 0u64..5100,
+    ) {
+        let (top, mut plain) = (Top::new(), std::collections::BTreeSet::new());
+        for (slot, used) in steps {
+            prop_assert!(top.make(slot as u32));
+            top.set_word(slot as u32, u64::from(used));
+            if used { plain.insert(slot); } else { plain.remove(&slot); }
+            prop_assert_eq!(top.used(), plain.len() as u64);
+        }
+        prop_assert_eq!(top.next_used(at, 5000), plain.range(at..5000.max(at)).next().copied());
+        prop_assert_eq!(top.last_used(at), plain.range(..at).next_back().copied());
+    }
+}

@@ -10,9 +10,11 @@
 //!
 //! Called by lookups; changed by [`Tree`](super::tree::Tree) under the pool's lock.
 
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
+use sheave_base::sync::{Mutex, MutexGuard};
 
 use super::arena::Arena;
 
@@ -26,11 +28,53 @@ const NODE: u64 = (1 << CHUNK_SHIFT) - 1;
 /// The root of a map.
 #[derive(Debug)]
 pub(crate) struct Top {
-    /// Words that are not 0; kept by [`Top::set_word`].
+    /// Words that are not 0: how many, and which; kept by [`Top::set_word`]. A volume may have a quarter of a million
+    /// words and use one: so nobody looks at the others. The mutex is taken under the pool's lock only.
     used: AtomicU64,
+    slots: Mutex<BTreeSet<u32>>,
     epoch: AtomicU64,
     places: OnceLock<Box<[AtomicU64]>>,
-    words: Arena,
+    words: Words,
+}
+
+/// Words of a top by their slots. The first ones are an arena, which suits volumes that begin small; those beyond are
+/// in pages, so that a volume that is written far out has memory for a page, and not for all slots before it.
+#[derive(Debug)]
+struct Words {
+    near: Arena,
+    far: OnceLock<Box<[Page]>>,
+}
+
+/// Words of slots that follow each other; made when the first of them is.
+type Page = OnceLock<Box<[AtomicU64]>>;
+
+/// Slots of the arena, and of a page, as a power of two; pages.
+const PAGE_SHIFT: u32 = 10;
+const PAGES: usize = 1 << 10;
+
+impl Words {
+    #[inline(always)]
+    fn get(&self, slot: u32) -> Option<&AtomicU64> {
+        if slot >> PAGE_SHIFT == 0 {
+            return self.near.word(slot, 0);
+        }
+        let page = self.far.get()?.get((slot >> PAGE_SHIFT) as usize)?.get()?;
+        page.get(slot as usize & ((1 << PAGE_SHIFT) - 1))
+    }
+
+    fn make(&self, slot: u32) -> bool {
+        if slot >> PAGE_SHIFT == 0 {
+            return self.near.make(slot);
+        }
+        let pages = self.far.get_or_init(|| (0..PAGES).map(|_| OnceLock::new()).collect());
+        let Some(page) = pages.get((slot >> PAGE_SHIFT) as usize) else { return false };
+        if page.get().is_none()
+            && let Some(words) = super::arena::zeroed(1 << PAGE_SHIFT)
+        {
+            let _ = page.set(words);
+        }
+        page.get().is_some()
+    }
 }
 
 /// The short ways of a batch of lookups; see [`Top::ways`].
@@ -66,22 +110,53 @@ impl Short {
 
 impl Top {
     pub(crate) fn new() -> Top {
-        Top { used: AtomicU64::new(0), epoch: AtomicU64::new(1), places: OnceLock::new(), words: Arena::new(0) }
+        Top {
+            used: AtomicU64::new(0),
+            slots: Mutex::new(BTreeSet::new()),
+            epoch: AtomicU64::new(1),
+            places: OnceLock::new(),
+            words: Words { near: Arena::new(0), far: OnceLock::new() },
+        }
     }
 
     /// The word of a slot.
     #[inline(always)]
     pub(crate) fn word(&self, slot: u32) -> Option<&AtomicU64> {
-        self.words.word(slot, 0)
+        self.words.get(slot)
     }
 
     /// Stores the word of a slot that has been made, under the pool's lock.
     pub(crate) fn set_word(&self, slot: u32, value: u64) {
         let Some(word) = self.word(slot) else { return };
         // Relaxed, all but the store of the word: under the lock.
-        let used = self.used.load(Ordering::Relaxed) + u64::from(value != 0);
-        self.used.store(used - u64::from(word.load(Ordering::Relaxed) != 0), Ordering::Relaxed);
+        let old = word.load(Ordering::Relaxed);
         word.store(value, Ordering::Release); // Release: pairs with the Acquire load in `ExtentMap::find`
+        if (old == 0) == (value == 0) {
+            return;
+        }
+        let used = self.used.load(Ordering::Relaxed) + u64::from(value != 0);
+        self.used.store(used - u64::from(value == 0), Ordering::Relaxed);
+        if value == 0 {
+            self.slots().remove(&slot);
+        } else {
+            self.slots().insert(slot);
+        }
+    }
+
+    fn slots(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.slots.lock().expect("invariant: no panic under this lock")
+    }
+
+    /// The first slot of `from..end` that has an index node. Under the pool's lock.
+    pub(crate) fn next_used(&self, from: u64, end: u64) -> Option<u64> {
+        let from = u32::try_from(from).ok()?;
+        self.slots().range(from..).next().map(|slot| u64::from(*slot)).filter(|slot| *slot < end)
+    }
+
+    /// The last slot before `end` that has an index node. Under the pool's lock.
+    pub(crate) fn last_used(&self, end: u64) -> Option<u64> {
+        let end = u32::try_from(end).unwrap_or(u32::MAX);
+        self.slots().range(..end).next_back().map(|slot| u64::from(*slot))
     }
 
     /// Slots that have an index node.

@@ -33,7 +33,8 @@ pub(crate) struct Tree {
     work: u64,
     #[cfg(test)]
     pub(crate) most_work: u64,
-    /// Recovery: owners of units are counted when the maps are complete.
+    /// Recovery: owners of units are counted when the maps are complete, and nobody looks anything up, so that nodes
+    /// are free at once.
     pub(crate) counts_later: bool,
 }
 
@@ -378,12 +379,13 @@ impl Tree {
 
     /// The new top has what the old one has: every node gets another parent, every way a tag on both sides.
     pub(crate) fn share(&mut self, from: &Top, to: &Top, slots: u64) -> Result<(), Status> {
-        for at in 0..slots as u32 {
+        let mut next = 0;
+        while let Some(at) = from.next_used(next, slots) {
+            next = at + 1;
+            self.work += 1;
+            let at = at as u32;
             let Some(word) = from.word(at) else { continue };
             let id = word.load(Ordering::Relaxed); // Relaxed: under the lock.
-            if id == 0 {
-                continue;
-            }
             if !to.make(at) {
                 return Err(Status::NoMem);
             }
@@ -399,11 +401,17 @@ impl Tree {
     /// The top has what another one has, as after [`Tree::share`]; the nodes that it had, which are to be
     /// [put](Tree::put_index), each at its time. An error changes nothing.
     pub(crate) fn exchange(&mut self, from: &Top, to: &Top, slots: (u64, u64)) -> Result<Vec<u32>, Status> {
-        if !(0..slots.0 as u32).all(|at| to.make(at)) {
-            return Err(Status::NoMem);
+        let mut next = 0;
+        while let Some(at) = from.next_used(next, slots.0) {
+            if !to.make(at as u32) {
+                return Err(Status::NoMem);
+            }
+            next = at + 1;
         }
-        let mut old = Vec::new();
-        for at in 0..slots.0.max(slots.1) as u32 {
+        let (mut old, mut next, end) = (Vec::new(), 0, slots.0.max(slots.1));
+        while let Some(at) = from.next_used(next, end).into_iter().chain(to.next_used(next, end)).min() {
+            next = at + 1;
+            let at = at as u32;
             // Relaxed, here and below: under the lock.
             let source = from.word(at).filter(|word| word.load(Ordering::Relaxed) != 0);
             let Some(target) = to.word(at) else { continue };
@@ -459,7 +467,10 @@ impl Tree {
                 self.put_leaf(leaf);
             }
         }
-        self.freed.index.push(id);
+        match self.counts_later {
+            true => self.index.release(id),
+            false => self.freed.index.push(id),
+        }
     }
 
     fn put_leaf(&mut self, id: u32) {
@@ -480,7 +491,10 @@ impl Tree {
                 self.put_unit(entry.phys());
             }
         }
-        self.freed.leaves.push(id);
+        match self.counts_later {
+            true => self.leaves.release(id),
+            false => self.freed.leaves.push(id),
+        }
     }
 
     fn give_up_page(&mut self, node: &Node) {

@@ -41,6 +41,9 @@ pub(super) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         ));
     }
     check_low_water(options.low_water)?;
+    if options.uuid == Some([0; 16]) {
+        return Err(invalid("a pool's UUID cannot be all zeroes".into(), "Use another, or none: then one is chosen"));
+    }
     let members = members(device, unit)?;
     let bytes: u64 = members.iter().map(|member| member.1).sum();
     let sb = Superblock {

@@ -18,11 +18,10 @@ use sheave_base::sync::atomic::{AtomicU64, Ordering};
 use crate::PoolError;
 use crate::account::upper_pages;
 use crate::extent_map::Top;
+use crate::format::MAX_VOLUMES;
 use crate::page::PageRef;
 use crate::page::table::{self, VolumeEntry};
 
-/// Most volumes and snapshots: fewer than a unit may have owners.
-pub(crate) const MAX_VOLUMES: usize = 65_000;
 /// Longest name.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
 
@@ -287,10 +286,10 @@ impl Table {
         if self.by_name.contains_key(name) {
             return Err(PoolError::Exists { name: name.to_string() });
         }
-        if self.len() >= MAX_VOLUMES || self.next_id == u32::MAX {
+        if self.len() >= MAX_VOLUMES as usize || self.next_id == u32::MAX {
             return Err(PoolError::Limit {
                 what: format!("making '{name}': volumes and snapshots of a pool"),
-                limit: MAX_VOLUMES as u64,
+                limit: u64::from(MAX_VOLUMES),
                 fix: "Delete one that is not needed".into(),
             });
         }

@@ -21,7 +21,7 @@ use crate::damage::Damage;
 use crate::extent_map::tree::Tree;
 use crate::extent_map::{Entry, ExtentMap, Geometry as MapGeometry};
 use crate::format::{BLOCK, JOURNAL_START, SUPERBLOCKS, kind};
-use crate::journal::{self, Scan};
+use crate::journal::{self, Bounds, Scan};
 use crate::page::label;
 use crate::pool::state::State;
 use crate::pool::table::Table;
@@ -105,12 +105,15 @@ pub(crate) fn read_superblock(io: &dyn BlockIo) -> Result<Superblock, PoolError>
 /// are not all there: what was written since would be lost.
 pub(crate) fn newest_superblock(io: &dyn BlockIo) -> Result<Superblock, PoolError> {
     let mut bytes = [[0; BLOCK]; 2];
-    let slots = [0, 1].map(|slot| -> Result<Result<Superblock, Damage>, PoolError> {
-        io.read(SUPERBLOCKS[slot], &mut bytes[slot]).map_err(io_error("reading the superblocks".into()))?;
-        Ok(Superblock::decode(&bytes[slot], SUPERBLOCKS[slot], u64::MAX))
+    let mut unreadable = None;
+    // A superblock that cannot be read is as bad as a damaged one, and no worse: the other stands for both.
+    let [a, b] = [0, 1].map(|slot| match io.read(SUPERBLOCKS[slot], &mut bytes[slot]) {
+        Ok(()) => Superblock::decode(&bytes[slot], SUPERBLOCKS[slot], u64::MAX),
+        Err(status) => {
+            unreadable = Some(status);
+            Err(Damage::Blank)
+        }
     });
-    let [a, b] = slots;
-    let (a, b) = (a?, b?);
     if let Ok((head, _)) = identify(&bytes[0])
         && head.kind == kind::LABEL
     {
@@ -123,6 +126,7 @@ pub(crate) fn newest_superblock(io: &dyn BlockIo) -> Result<Superblock, PoolErro
         Ok((sb, None)) => Ok(sb),
         Ok((sb, Some((at, damage)))) if damage.is_too_new() => Err(format_error(at, damage, Some(&sb))),
         Ok((sb, Some(_))) => Ok(sb),
+        Err(_) if let Some(status) = unreadable => Err(io_error("reading the superblocks".into())(status)),
         Err([a, b]) => Err(format_error(0, if matches!(a, Damage::Blank | Damage::Alien) { b } else { a }, None)),
     }
 }
@@ -170,12 +174,17 @@ fn replay(io: &dyn BlockIo, state: &mut State) -> Result<Scan, PoolError> {
     let mut records = Vec::new();
     let scan = journal::scan(&bytes, &state.sb, &mut |record| records.push(record))
         .map_err(|lost| PoolError::Damaged { what: "the journal".into(), at: JOURNAL_START, why: lost.to_string() })?;
+    let mut bounds = Bounds::default();
     for record in &records {
-        state.apply(record).map_err(|why| PoolError::Damaged {
+        let damaged = |why: String| PoolError::Damaged {
             what: "a record of the journal".into(),
             at: JOURNAL_START,
             why: format!("{why}: {record:?}"),
-        })?;
+        };
+        bounds.check(record, state.table.len()).map_err(|damage| damaged(damage.to_string()))?;
+        state.apply(record).map_err(|why| damaged(why.to_string()))?;
+        let nodes = Bounds::check_nodes(state.tree.dirty_nodes(), state.dirty_hard);
+        nodes.map_err(|damage| damaged(damage.to_string()))?;
     }
     Ok(scan)
 }
@@ -235,3 +244,6 @@ fn mark_shared(tree: &Tree, map: &ExtentMap) {
 pub(crate) fn block_at(bytes: &[u8], number: usize) -> Option<&Block> {
     bytes.get(number * BLOCK..(number + 1) * BLOCK)?.try_into().ok()
 }
+
+#[cfg(test)]
+mod tests;
