@@ -260,3 +260,20 @@ fn what_cannot_be_is_refused() {
     assert!(matches!(pool.resize("s", 4096), Err(PoolError::Invalid { .. })));
     assert!(matches!(pool.rollback("s", "v"), Err(PoolError::Invalid { .. })));
 }
+
+/// The largest sparse file is a few KiB on a disk, and anybody may hand one in.
+#[test]
+fn space_that_was_never_written_takes_a_mebibyte_of_memory_a_tebibyte_at_most() {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    for unit_bytes in [4096, UNIT] {
+        let device = Device::open(&format!("file:{},size=4T", file.path().display())).expect("opens");
+        format(&device, unit_bytes);
+        let pool = open(&device);
+        let user = User::new(pool.create_volume("v", 4 << 40).expect("creates"));
+        user.write((4 << 40) - 4096, &pattern(1, 4096)).expect("writes");
+        let info = pool.info();
+        assert!(info.memory_bytes <= 4 << 20, "{info:?}");
+        drop(user);
+        pool.close().expect("closes");
+    }
+}

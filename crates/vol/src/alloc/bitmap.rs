@@ -4,7 +4,7 @@
 //!
 //! - I1: a summary bit is set exactly when the word below has a bit set.
 //!
-//! Called by [`Units`](super::Units), for free units.
+//! Called by [`Chunks`](super::chunks), for chunks with free units.
 
 /// Bits with summaries.
 #[derive(Debug, Default)]
@@ -40,6 +40,7 @@ impl Bitmap {
         }
     }
 
+    #[cfg(test)]
     pub(crate) fn get(&self, bit: u64) -> bool {
         bit < self.len && self.levels[0][(bit >> 6) as usize] >> (bit & 63) & 1 != 0
     }

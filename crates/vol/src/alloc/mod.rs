@@ -11,9 +11,10 @@
 //! Called under the pool's lock, and by recovery.
 
 pub(crate) mod bitmap;
+mod chunks;
 pub(crate) mod pages;
 
-use bitmap::Bitmap;
+use chunks::Chunks;
 
 /// Most owners of a unit.
 pub(crate) const MAX_OWNERS: u16 = u16::MAX - 8;
@@ -36,8 +37,7 @@ pub(crate) struct Counts {
 /// The units of a pool.
 #[derive(Debug)]
 pub(crate) struct Units {
-    owners: Vec<u16>,
-    free: Bitmap,
+    chunks: Chunks,
     counts: Counts,
     /// Where the next allocation looks first, so that allocations follow each other.
     cursor: u64,
@@ -52,8 +52,7 @@ impl Units {
     /// All units free.
     pub(crate) fn new(total: u64) -> Units {
         let mut units = Units {
-            owners: Vec::new(),
-            free: Bitmap::new(0),
+            chunks: Chunks::new(),
             counts: Counts::default(),
             cursor: 0,
             meta_cursor: total - total / 16,
@@ -67,9 +66,7 @@ impl Units {
     /// Adds free units at the end.
     pub(crate) fn grow(&mut self, total: u64) {
         let from = self.counts.total;
-        self.owners.resize(total as usize, 0);
-        self.free.grow(total);
-        self.free.set_range(from, total);
+        self.chunks.grow(total);
         self.counts.total = total;
         self.counts.free += total - from;
     }
@@ -99,7 +96,7 @@ impl Units {
         if self.counts.free <= self.reserve {
             return None;
         }
-        let unit = self.free.next(self.cursor).or_else(|| self.free.next(0))?;
+        let unit = self.chunks.next_free(self.cursor).or_else(|| self.chunks.next_free(0))?;
         self.cursor = unit + 1;
         self.take(unit, 1);
         self.counts.data += 1;
@@ -108,7 +105,7 @@ impl Units {
 
     /// A unit for metadata; the reserve is for this.
     pub(crate) fn alloc_meta(&mut self) -> Option<u64> {
-        let unit = self.free.next(self.meta_cursor).or_else(|| self.free.next(0))?;
+        let unit = self.chunks.next_free(self.meta_cursor).or_else(|| self.chunks.next_free(0))?;
         self.meta_cursor = unit + 1;
         self.take(unit, META);
         self.counts.meta += 1;
@@ -116,9 +113,8 @@ impl Units {
     }
 
     fn take(&mut self, unit: u64, owners: u16) {
-        self.free.clear(unit);
+        self.chunks.take(unit, owners);
         self.counts.free -= 1;
-        self.owners[unit as usize] = owners;
     }
 
     /// Takes a free unit for what is never data; false if it is not free.
@@ -137,7 +133,7 @@ impl Units {
     }
 
     fn claim(&mut self, unit: u64, owners: u16) -> bool {
-        if !self.free.get(unit) {
+        if !self.chunks.is_free(unit) {
             return false;
         }
         self.take(unit, owners);
@@ -150,17 +146,17 @@ impl Units {
     }
 
     pub(crate) fn is_meta(&self, unit: u64) -> bool {
-        self.owners.get(unit as usize) == Some(&META)
+        self.chunks.owners(unit) == META
     }
 
     /// Owners of a unit of data.
     pub(crate) fn owners(&self, unit: u64) -> u16 {
-        self.owners.get(unit as usize).copied().filter(|owners| *owners <= MAX_OWNERS).unwrap_or(0)
+        Some(self.chunks.owners(unit)).filter(|owners| *owners <= MAX_OWNERS).unwrap_or(0)
     }
 
     /// One more owner; false for what is not data or has too many.
     pub(crate) fn get(&mut self, unit: u64) -> bool {
-        match self.owners.get_mut(unit as usize) {
+        match self.chunks.owners_mut(unit) {
             Some(owners) if (1..MAX_OWNERS).contains(owners) => *owners += 1,
             _ => return false,
         }
@@ -170,14 +166,17 @@ impl Units {
     /// One owner less. True when that was the last: then the unit is in limbo, until [`Units::release`].
     #[must_use]
     pub(crate) fn put(&mut self, unit: u64) -> bool {
-        match self.owners.get_mut(unit as usize) {
-            Some(owners) if (1..=MAX_OWNERS).contains(owners) => *owners -= 1,
+        let left = match self.chunks.owners_mut(unit) {
+            Some(owners) if (1..=MAX_OWNERS).contains(owners) => {
+                *owners -= 1;
+                *owners
+            }
             _ => {
                 debug_assert!(false, "unit {unit} has no owner to put");
                 return false;
             }
-        }
-        if self.owners[unit as usize] > 0 {
+        };
+        if left > 0 {
             return false;
         }
         self.counts.data -= 1;
@@ -187,24 +186,23 @@ impl Units {
 
     /// A unit leaves limbo and is free.
     pub(crate) fn release(&mut self, unit: u64) {
-        debug_assert!(!self.free.get(unit) && self.owners[unit as usize] == 0, "unit {unit} is not in limbo");
+        debug_assert!(!self.chunks.is_free(unit) && self.chunks.owners(unit) == 0, "unit {unit} is not in limbo");
         self.counts.limbo -= 1;
         self.counts.free += 1;
-        self.free.set(unit);
+        self.chunks.release(unit);
     }
 
     /// A metadata unit without pages is free at once: nobody reads metadata but through what is durable.
     pub(crate) fn release_meta(&mut self, unit: u64) {
         debug_assert!(self.is_meta(unit), "unit {unit} is not metadata");
-        self.owners[unit as usize] = 0;
         self.counts.meta -= 1;
         self.counts.free += 1;
-        self.free.set(unit);
+        self.chunks.release(unit);
     }
 
     /// Bytes of memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.counts.total * 2 + self.counts.total / 8
+        self.chunks.memory_bytes()
     }
 }
 

@@ -1,0 +1,222 @@
+//! Owners of units and which are free, in chunks that have memory only when a unit of them is in use.
+//!
+//! Owns the numbers of owners as [`Units`](super::Units) means them, and the search for a free unit. A chunk without
+//! memory is free as a whole, so that space that nobody has used costs a pointer for 16 MiB (units of 4 KiB).
+//!
+//! - C1: a unit of a chunk with memory is free exactly when its bit is set; the chunk's count is that of its bits.
+//! - C2: a chunk whose units are all free has no memory, but for the last one when the pool ends within it.
+//! - C3: bit `n` of the bitmap over all chunks says that chunk `n` has a free unit.
+//!
+//! Called by [`Units`](super::Units).
+
+use super::bitmap::Bitmap;
+
+/// Units of a chunk, as a power of two.
+const SHIFT: u32 = 12;
+const UNITS: usize = 1 << SHIFT;
+
+#[derive(Debug)]
+struct Chunk {
+    free_units: u32,
+    free: [u64; UNITS / 64],
+    owners: [u16; UNITS],
+}
+
+impl Chunk {
+    /// With its first `units` units free, and no others.
+    fn new(units: usize) -> Box<Chunk> {
+        let mut chunk = Box::new(Chunk { free_units: units as u32, free: [0; UNITS / 64], owners: [0; UNITS] });
+        for (at, word) in chunk.free.iter_mut().enumerate() {
+            *word = match units.saturating_sub(at * 64) {
+                0 => 0,
+                left if left >= 64 => u64::MAX,
+                left => (1 << left) - 1,
+            };
+        }
+        chunk
+    }
+
+    /// The first free unit from `from` on.
+    fn next(&self, from: usize) -> Option<usize> {
+        let mut mask = u64::MAX << (from & 63);
+        for at in from >> 6..self.free.len() {
+            let word = self.free[at] & mask;
+            if word != 0 {
+                return Some(at << 6 | word.trailing_zeros() as usize);
+            }
+            mask = u64::MAX;
+        }
+        None
+    }
+}
+
+/// Chunk of a unit, and its place there.
+fn split(unit: u64) -> (usize, usize) {
+    ((unit >> SHIFT) as usize, unit as usize & (UNITS - 1))
+}
+
+/// All chunks of a pool.
+#[derive(Debug)]
+pub(super) struct Chunks {
+    total: u64,
+    chunks: Vec<Option<Box<Chunk>>>,
+    with_free: Bitmap,
+    made: u64,
+}
+
+impl Chunks {
+    /// Without units.
+    pub(super) fn new() -> Chunks {
+        Chunks { total: 0, chunks: Vec::new(), with_free: Bitmap::new(0), made: 0 }
+    }
+
+    /// Adds free units at the end.
+    pub(super) fn grow(&mut self, total: u64) {
+        let (first, last) = (self.total >> SHIFT, total.div_ceil(UNITS as u64));
+        self.chunks.resize_with(last as usize, || None);
+        self.with_free.grow(last);
+        self.with_free.set_range(first, last);
+        // The chunk in which the pool ended has memory; its units up to the new end are free now.
+        let (from, to) = (self.total, total.min((first + 1) << SHIFT));
+        if from & (UNITS as u64 - 1) != 0 {
+            (from..to).for_each(|unit| self.set_free(unit));
+        }
+        let (end, inside) = split(total);
+        if inside != 0 && self.chunks[end].is_none() {
+            self.chunks[end] = Some(Chunk::new(inside));
+            self.made += 1;
+        }
+        self.total = total;
+        self.drop_if_free(first as usize);
+    }
+
+    pub(super) fn is_free(&self, unit: u64) -> bool {
+        let (chunk, at) = split(unit);
+        unit < self.total && self.chunks[chunk].as_ref().is_none_or(|chunk| chunk.free[at >> 6] >> (at & 63) & 1 != 0)
+    }
+
+    /// Owners of a unit; none of one that is free, or beyond the pool.
+    pub(super) fn owners(&self, unit: u64) -> u16 {
+        let (chunk, at) = split(unit);
+        self.chunks.get(chunk).and_then(Option::as_ref).map_or(0, |chunk| chunk.owners[at])
+    }
+
+    /// The owners of a unit that is not free.
+    pub(super) fn owners_mut(&mut self, unit: u64) -> Option<&mut u16> {
+        let (chunk, at) = split(unit);
+        self.chunks.get_mut(chunk)?.as_mut().map(|chunk| &mut chunk.owners[at])
+    }
+
+    /// Takes a free unit.
+    pub(super) fn take(&mut self, unit: u64, owners: u16) {
+        debug_assert!(self.is_free(unit), "unit {unit} is not free");
+        let (number, at) = split(unit);
+        let Some(chunk) = self.chunks.get_mut(number) else { return };
+        self.made += u64::from(chunk.is_none());
+        let chunk = chunk.get_or_insert_with(|| Chunk::new(UNITS));
+        chunk.free[at >> 6] &= !(1 << (at & 63));
+        chunk.owners[at] = owners;
+        chunk.free_units -= 1;
+        if chunk.free_units == 0 {
+            self.with_free.clear(number as u64);
+        }
+    }
+
+    /// A unit without owners is free.
+    pub(super) fn release(&mut self, unit: u64) {
+        self.set_free(unit);
+        self.drop_if_free(split(unit).0);
+    }
+
+    fn set_free(&mut self, unit: u64) {
+        let (number, at) = split(unit);
+        let Some(chunk) = self.chunks.get_mut(number).and_then(Option::as_mut) else { return };
+        chunk.owners[at] = 0;
+        chunk.free[at >> 6] |= 1 << (at & 63);
+        chunk.free_units += 1;
+        self.with_free.set(number as u64);
+    }
+
+    /// C2.
+    fn drop_if_free(&mut self, number: usize) {
+        if self.chunks.get(number).and_then(Option::as_ref).is_some_and(|chunk| chunk.free_units as usize == UNITS) {
+            self.chunks[number] = None;
+            self.made -= 1;
+        }
+    }
+
+    /// The first free unit from `from` on.
+    pub(super) fn next_free(&self, from: u64) -> Option<u64> {
+        let (number, at) = split(from);
+        let here = match self.chunks.get(number)? {
+            None => Some(at),
+            Some(chunk) => chunk.next(at),
+        };
+        if let Some(at) = here {
+            return Some((number << SHIFT | at) as u64);
+        }
+        let number = self.with_free.next(number as u64 + 1)?;
+        let at = self.chunks[number as usize].as_ref().map_or(Some(0), |chunk| chunk.next(0))?;
+        Some(number << SHIFT | at as u64)
+    }
+
+    /// Bytes of memory.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.made * size_of::<Chunk>() as u64 + self.chunks.len() as u64 * 8 + self.chunks.len() as u64 / 8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        #[test]
+        fn like_a_plain_map(
+            first in 1u64..20_000,
+            more in 0u64..20_000,
+            steps in prop::collection::vec((any::<u64>(), 0u64..40), 1..60),
+        ) {
+            let mut chunks = Chunks::new();
+            chunks.grow(first);
+            let (mut used, mut total) = (BTreeMap::new(), first);
+            for (step, (unit, count)) in steps.into_iter().enumerate() {
+                if step == 20 {
+                    total += more;
+                    chunks.grow(total);
+                }
+                let (unit, release) = (unit % total, unit & (1 << 40) != 0);
+                for unit in unit..(unit + count).min(total) {
+                    match release {
+                        true if used.remove(&unit).is_some() => chunks.release(unit),
+                        false if used.insert(unit, unit as u16 | 1).is_none() => chunks.take(unit, unit as u16 | 1),
+                        _ => {}
+                    }
+                }
+                for at in [unit, unit + count, 0, total - 1, total, total + 9000] {
+                    prop_assert_eq!(chunks.is_free(at), at < total && !used.contains_key(&at));
+                    prop_assert_eq!(chunks.owners(at), used.get(&at).copied().unwrap_or(0));
+                    let free = (at..total).find(|unit| !used.contains_key(unit));
+                    prop_assert_eq!(chunks.next_free(at), free);
+                }
+            }
+            let all: Vec<u64> = used.into_keys().collect();
+            all.into_iter().for_each(|unit| chunks.release(unit));
+            prop_assert!(chunks.made <= 1, "C2: what is free as a whole has no memory");
+        }
+    }
+
+    #[test]
+    fn space_that_was_never_used_costs_less_than_a_mebibyte_a_tebibyte() {
+        let mut chunks = Chunks::new();
+        chunks.grow((4 << 40 >> 12) + 5);
+        assert!(chunks.memory_bytes() <= 4 << 20, "{}", chunks.memory_bytes());
+        assert_eq!(chunks.next_free(1 << 29), Some(1 << 29));
+    }
+}
