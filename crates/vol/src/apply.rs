@@ -50,9 +50,7 @@ impl State {
                 Ok(())
             }
             Record::Origin { volume, origin } => {
-                if let Some(vol) = self.table.get_mut(*volume) {
-                    vol.origin = *origin;
-                }
+                self.table.set_origin(*volume, *origin);
                 Ok(())
             }
         }

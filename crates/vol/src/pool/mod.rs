@@ -200,7 +200,7 @@ impl Pool {
             size_bytes: core.size(),
             max_size_bytes: core.grows.then(|| core.max_size()),
             snapshot: core.snapshot,
-            origin: state.table.get(vol.origin).map(|origin| origin.name.clone()),
+            origin: state.table.get(vol.origin()).map(|origin| origin.name.clone()),
             allocated_bytes: bytes(usage.units),
             shared_bytes: bytes(usage.shared),
             unique_bytes: bytes(usage.units - usage.shared),

@@ -9,7 +9,8 @@
 //!
 //! Called under the pool's lock.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Weak;
 
 use sheave_base::sync::Arc;
@@ -82,7 +83,8 @@ pub(crate) struct Vol {
     pub(crate) name: String,
     pub(crate) core: Arc<VolumeCore>,
     pub(crate) created: u64,
-    pub(crate) origin: u32,
+    /// What it was made of, while that exists; changed by [`Table::set_origin`].
+    origin: u32,
     pub(crate) family: u32,
     /// Slots of the top that may be in use.
     pub(crate) slots: u64,
@@ -149,6 +151,11 @@ impl Vol {
         }
     }
 
+    /// Number of the volume that it was made of; 0: none, or that is gone.
+    pub(crate) fn origin(&self) -> u32 {
+        self.origin
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         self.opened.strong_count() > 0
     }
@@ -159,6 +166,8 @@ impl Vol {
 pub(crate) struct Table {
     by_id: BTreeMap<u32, Vol>,
     by_name: HashMap<String, u32>,
+    /// The volumes that were made of a volume, by the number of that.
+    by_origin: HashMap<u32, BTreeSet<u32>>,
     /// The number that the next volume gets.
     pub(crate) next_id: u32,
     /// Pages of the table, as the last checkpoint has them.
@@ -204,10 +213,6 @@ impl Table {
         self.by_id.values()
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Vol> {
-        self.by_id.values_mut()
-    }
-
     /// Adds a volume; false if there is one of that number or name.
     pub(crate) fn insert(&mut self, vol: Vol) -> bool {
         if self.by_id.contains_key(&vol.id) || self.by_name.contains_key(&vol.name) {
@@ -217,7 +222,9 @@ impl Table {
         self.by_name.insert(vol.name.clone(), vol.id);
         self.bytes += table::entry_bytes(&vol.name);
         self.upper_due += vol.charged;
-        self.by_id.insert(vol.id, vol);
+        let (id, origin) = (vol.id, vol.origin);
+        self.by_id.insert(id, vol);
+        self.set_origin(id, origin);
         true
     }
 
@@ -227,8 +234,30 @@ impl Table {
         self.by_name.remove(&vol.name);
         self.bytes -= table::entry_bytes(&vol.name);
         self.upper_due -= vol.charged;
-        self.iter_mut().filter(|other| other.origin == id).for_each(|other| other.origin = 0);
+        self.leave_origin(id, vol.origin);
+        for other in self.by_origin.remove(&id).unwrap_or_default() {
+            self.set_origin(other, 0);
+        }
         Some(vol)
+    }
+
+    /// A volume has this origin from now on; 0: none.
+    pub(crate) fn set_origin(&mut self, id: u32, origin: u32) {
+        let Some(vol) = self.by_id.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut vol.origin, origin);
+        self.leave_origin(id, before);
+        if origin != 0 {
+            self.by_origin.entry(origin).or_default().insert(id);
+        }
+    }
+
+    fn leave_origin(&mut self, id: u32, origin: u32) {
+        if let Entry::Occupied(mut others) = self.by_origin.entry(origin) {
+            others.get_mut().remove(&id);
+            if others.get().is_empty() {
+                others.remove();
+            }
+        }
     }
 
     /// Gives another name; false if it is taken.

@@ -36,6 +36,22 @@ fn numbers_and_names_stay_unique() {
     assert!(!table.insert(vol(3, "b", 0)) && !table.insert(vol(2, "c", 0)));
     assert!(!table.rename(2, "a") && table.rename(2, "c") && table.id_of("b").is_none());
     assert_eq!(table.remove(1).map(|vol| vol.name).as_deref(), Some("a"));
-    assert_eq!(table.get(2).map(|vol| vol.origin), Some(0), "its origin is gone");
+    assert_eq!(table.get(2).map(Vol::origin), Some(0), "its origin is gone");
     assert_eq!(table.next_id, 3, "numbers are never used again");
+}
+
+#[test]
+fn origins_are_known_from_both_sides() {
+    let mut table = Table::new(1);
+    assert!((1..=5).all(|id| table.insert(vol(id, &id.to_string(), id / 2))));
+    let origins = |table: &Table| table.iter().map(Vol::origin).collect::<Vec<_>>();
+    assert_eq!(origins(&table), [0, 1, 1, 2, 2]);
+    table.set_origin(4, 1);
+    table.remove(5);
+    table.remove(1);
+    assert_eq!(origins(&table), [0, 0, 0], "all that were made of it have none");
+    table.set_origin(3, 2);
+    table.remove(2);
+    assert_eq!(origins(&table), [0, 0]);
+    assert!(table.by_origin.is_empty(), "and nothing is left behind: {:?}", table.by_origin);
 }
