@@ -25,7 +25,7 @@ pub const MAP_DIRTY: u8 = 1 << 2;
 pub const MAP_SUMMED: u8 = 1 << 3;
 /// A write completes in the issuer's task at the earliest, and not where the device's completion is reaped.
 pub const MAP_TASK: u8 = 1 << 4;
-/// A write completes in a worker, where the file hears of it ([`File::end_write`]) if nothing else takes it there. For
+/// A write completes in a worker, where the file hears of it ([`File::end_write`]), whether a sync follows or not. For
 /// files that have more to do then than the other flags say; the data may still go with FUA.
 ///
 /// [`File::end_write`]: crate::File::end_write

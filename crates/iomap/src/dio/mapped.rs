@@ -88,9 +88,6 @@ fn map_all(file: &OpenFile, kiocb: &mut Kiocb, pieces: &mut Pieces) -> Result<bo
         }
         let decision = decide(&mapping, end, size, kiocb.flags, file.writes_through);
         fua &= decision.fua;
-        if decision.completion_work {
-            kiocb.flags |= IOCB_COMPLETION_WORK;
-        }
         kiocb.plan = kiocb.plan.demote(decision.plan);
         if mapping.flags & MAP_SUMMED != 0 {
             kiocb.flags |= IOCB_SUMMED;
@@ -99,14 +96,13 @@ fn map_all(file: &OpenFile, kiocb: &mut Kiocb, pieces: &mut Pieces) -> Result<bo
         at += mapping.len;
         pieces.push(mapping);
     }
-    if wants_sync && !fua {
-        kiocb.flags |= IOCB_NEED_SYNC;
+    if kiocb.plan == CompletionPlan::Worker {
+        // Also for a file that asked for a worker with `MAP_WORKER`: what it has to do there, it does in `end_write`.
+        kiocb.flags |= IOCB_COMPLETION_WORK;
     }
     if wants_sync && !fua {
+        kiocb.flags |= IOCB_NEED_SYNC;
         kiocb.plan = CompletionPlan::Worker;
-    } else if kiocb.plan == CompletionPlan::Worker {
-        // Also when the file asked for a worker and has no work: its `end_write` is what takes the write there.
-        kiocb.flags |= IOCB_COMPLETION_WORK;
     }
     Ok(fua)
 }
