@@ -462,6 +462,16 @@ fn what_could_not_be_sent_is_taken_back() {
     assert_eq!(bench.run(issued), 8192);
     let begun = [Call::Begin(0), Call::Begin(4096), Call::Begin(8192), Call::Abort(8192)];
     assert_eq!(file.calls()[3..], [&begun[..], &[Call::Summed(2, 12288, Status::Ok)]].concat());
+    // Also the only piece of a write.
+    let holding = puppet.holding();
+    assert_eq!(bench.issue(IOCB_WRITE, 0, &[at(BASE, 8192)]), Issued::Queued);
+    let first = bench.kiocb;
+    file.calls();
+    assert_eq!(bench.issue(IOCB_WRITE, 8192, &[at(BASE, 4096)]), Issued::Again);
+    assert_eq!(file.calls(), [Call::Map(8192), Call::Begin(8192), Call::Abort(8192)]);
+    bench.kiocb = first;
+    holding.script().finish = u32::MAX;
+    assert_eq!(bench.end_with(&[Status::Ok, Status::Ok]), [false, true]);
 }
 
 #[test]
