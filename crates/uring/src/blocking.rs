@@ -11,19 +11,23 @@
 //!   may wait for is held up by who waits for the sync.
 //! - I4: what may wait for a grace, for space or for other writes (mappings, FALLOCATE) is unbound work, and unhashed:
 //!   no completion and no sync ever queues behind it.
+//! - I5: a file sees the end of every write that needs completion work, one after the other, also when no thread can be
+//!   had and when the ring goes; the ring keeps its seats in graces until the last of them.
 
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
+use sheave_blk::bio::BVec;
 use sheave_iomap::File;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::dio::{self, Issued, Next, Synced};
 use sheave_iomap::mapping::Intent;
 
-use crate::core::Core;
+use crate::core::{Cold, Core};
 use crate::file_work::lock;
-use crate::io_wq::{ISSUE_NOW, NO_THREAD, Sum, Work};
+use crate::io_wq::{Cancelled, ISSUE_NOW, NO_THREAD, Sum, Work};
 use crate::req::{
-    NO_FILE, REQ_CANCELED, REQ_FLUSHES, REQ_HAS_GUARD, REQ_LEADS_ENDS, REQ_LEADS_SYNC, REQ_SUMS, REQ_VECTORED, State,
+    NO_FILE, REQ_CANCELED, REQ_FLUSHES, REQ_HAS_GUARD, REQ_LEADS_ENDS, REQ_LEADS_SYNC, REQ_SUMS, REQ_VECTORED, Req,
+    State,
 };
 use crate::ring::Ring;
 use crate::sqe::{errno, opcode};
@@ -63,28 +67,33 @@ impl Ring {
     #[cold]
     pub(crate) fn run_tasks(&mut self) {
         while let Some(slot) = self.core.tasks.pop_front() {
-            let req = &self.core.reqs[slot];
-            if req.rflags & REQ_LEADS_SYNC != 0 {
-                let res = req.kiocb.result();
-                self.synced(slot, res);
-            } else {
-                self.core.late.count(req.kiocb.plan);
-                let next = dio::next(&req.kiocb);
-                self.go_on(slot, next);
-            }
+            self.run_task(slot);
         }
         self.start_batches();
     }
 
-    /// The next step of an I/O whose bios have ended. [`Ring::start_batches`] is to follow.
+    /// Completes one I/O whose plan is not inline, as far as this thread can. [`Ring::start_batches`] is to follow.
+    fn run_task(&mut self, slot: u32) {
+        let req = &self.core.reqs[slot];
+        if req.rflags & REQ_LEADS_SYNC != 0 {
+            let res = req.kiocb.result();
+            self.synced(slot, res);
+        } else {
+            self.core.late.count(req.kiocb.plan);
+            let next = dio::next(&req.kiocb);
+            self.go_on(slot, next);
+        }
+    }
+
+    /// The next step of an I/O whose bios have ended: the only place where an I/O goes from its data to the look at its
+    /// memory, to its completion work and to its sync, also when the ring goes. [`Ring::start_batches`] is to follow.
     fn go_on(&mut self, slot: u32, mut next: Next) {
         if next == Next::Sum {
             let Core { files, reqs, cold, .. } = &mut self.core;
-            let (req, cold) = (&mut reqs[slot], &mut cold[slot as usize]);
+            let (req, cold) = (&mut reqs[slot], &cold[slot as usize]);
             let Some(file) = files.get(req.file as usize) else { return };
-            let vec = [sqe_memory(req.addr, req.kiocb.len)];
-            let vecs = if req.rflags & REQ_VECTORED != 0 { &cold.vecs[..] } else { &vec };
-            match dio::end_summed(&*file.file, &req.kiocb, cold.pieces.as_slice(), vecs) {
+            let pieces = cold.pieces.as_slice();
+            match with_memory(req, cold, |vecs| dio::end_summed(&*file.file, &req.kiocb, pieces, vecs)) {
                 Some(res) => next = dio::summed(&mut req.kiocb, res),
                 None => return self.sum_in_worker(slot),
             }
@@ -102,34 +111,24 @@ impl Ring {
         }
     }
 
-    /// Lets a worker look at the memory of an I/O, and do the completion work of a write at once.
+    /// Lets a worker look at the memory of an I/O.
     #[cold]
     fn sum_in_worker(&mut self, slot: u32) {
-        let Core { files, reqs, cold, wq, .. } = &mut self.core;
-        let (req, cold) = (&mut reqs[slot], &mut cold[slot as usize]);
-        let Some(file) = files.get(req.file as usize) else { return };
-        let vec = [sqe_memory(req.addr, req.kiocb.len)];
-        let vecs = if req.rflags & REQ_VECTORED != 0 { &cold.vecs[..] } else { &vec };
-        let sum = Sum { kiocb: req.kiocb, pieces: cold.pieces.clone(), vecs: vecs.to_vec() };
-        req.rflags |= REQ_SUMS;
-        if !wq.queue(slot, Work::Sum(file.file.clone(), Box::new(sum))) {
+        let Some((file, sum)) = self.core.sum(slot) else { return };
+        self.core.reqs[slot].rflags |= REQ_SUMS;
+        if !self.core.wq.queue(slot, Work::Sum(file, Box::new(sum))) {
             self.sum_here(slot);
         }
     }
 
-    /// No worker could be had: done on this thread, for a write must be summed up whatever happens.
+    /// No worker can be had: done on this thread, for the file must hear of the write.
     fn sum_here(&mut self, slot: u32) {
-        let Core { files, reqs, cold, .. } = &mut self.core;
-        let (req, cold) = (&mut reqs[slot], &mut cold[slot as usize]);
-        let Some(file) = files.get(req.file as usize) else { return };
-        let vec = [sqe_memory(req.addr, req.kiocb.len)];
-        let vecs = if req.rflags & REQ_VECTORED != 0 { cold.vecs.clone() } else { vec.to_vec() };
-        let sum = Sum { kiocb: req.kiocb, pieces: cold.pieces.clone(), vecs };
-        let res = sum.run(&*file.file, &MayBlock::on_worker());
+        let Some((file, sum)) = self.core.sum(slot) else { return };
+        let res = sum.run(&*file, &MayBlock::on_worker());
         self.summed(slot, res);
     }
 
-    /// A worker has looked at the memory of an I/O, or could not.
+    /// The file has looked at the memory of an I/O where it may block. [`Ring::start_batches`] is to follow.
     fn summed(&mut self, slot: u32, res: i32) {
         let req = &mut self.core.reqs[slot];
         req.rflags &= !REQ_SUMS;
@@ -138,10 +137,7 @@ impl Ring {
             self.core.files.uncount(req.file, &mut req.kiocb);
             return self.core.ready.push_back(slot);
         }
-        let mut next = dio::summed(&mut req.kiocb, res);
-        if next == Next::Work {
-            next = dio::worked(&mut req.kiocb, 0);
-        }
+        let next = dio::summed(&mut req.kiocb, res);
         self.go_on(slot, next);
     }
 
@@ -174,8 +170,18 @@ impl Ring {
         drop(filled);
         reqs[leader].rflags |= REQ_LEADS_ENDS;
         if !self.core.wq.queue(leader, Work::Complete(open, list)) {
-            self.ended(leader, -errno::EAGAIN);
+            self.end_here(leader);
         }
+    }
+
+    /// No worker can be had for a batch of completion work: done on this thread, for the file must hear of the writes.
+    #[cold]
+    fn end_here(&mut self, leader: u32) {
+        let file = self.core.reqs[leader].file as usize;
+        let Some(open) = self.core.files.get(file).map(|open| open.file.clone()) else { return };
+        let Some(list) = self.core.files.work(file).map(|work| Arc::clone(work.list())) else { return };
+        lock(&list).run(&*open, &MayBlock::on_worker());
+        self.ended(leader);
     }
 
     /// Syncs the file for all that wait for it: by a worker, or with a flush alone.
@@ -191,14 +197,15 @@ impl Ring {
         }
     }
 
-    /// A worker has done a batch of completion work, or could not.
-    fn ended(&mut self, leader: u32, res: i32) {
+    /// A batch of completion work was done, by a worker or here.
+    fn ended(&mut self, leader: u32) {
         let file = self.core.reqs[leader].file as usize;
         self.core.reqs[leader].rflags &= !REQ_LEADS_ENDS;
         let Some(work) = self.core.files.work(file) else { return };
         let (slots, list) = (work.ends.end(), Arc::clone(work.list()));
         for (at, &slot) in slots.iter().enumerate() {
-            let result = lock(&list).result(at).unwrap_or(if res < 0 { res } else { -errno::EIO });
+            // The file panicked in this write's completion work, or in that of one before it.
+            let result = lock(&list).result(at).unwrap_or(-errno::EIO);
             let next = dio::worked(&mut self.core.reqs[slot].kiocb, result);
             self.go_on(slot, next);
         }
@@ -253,13 +260,14 @@ impl Ring {
             // Issued on this thread: slower for the caller, and right. What must not run here fails.
             NO_THREAD if req.state == State::Queued && req.file == NO_FILE => self.core.ready.push_back(slot),
             NO_THREAD if req.rflags & REQ_SUMS != 0 => self.sum_here(slot),
+            NO_THREAD if req.rflags & REQ_LEADS_ENDS != 0 => self.end_here(slot),
             NO_THREAD => self.worker_done(slot, -errno::EAGAIN),
             FLUSH_NOW => {
                 req.rflags |= REQ_FLUSHES;
                 self.core.ready.push_back(slot);
             }
             res if req.rflags & REQ_SUMS != 0 => self.summed(slot, res),
-            res if req.rflags & REQ_LEADS_ENDS != 0 => self.ended(slot, res),
+            _ if req.rflags & REQ_LEADS_ENDS != 0 => self.ended(slot),
             res if req.rflags & REQ_LEADS_SYNC != 0 => self.synced(slot, res),
             mut res => {
                 if req.state == State::Queued {
@@ -299,32 +307,42 @@ impl Ring {
         }
     }
 
-    /// Ends writes whose data is on the device, when the ring goes: those that wait for their completion work on this
-    /// thread, which may block then. What workers have begun they end. Then nothing of the ring is counted in any
-    /// grace: what workers do for it, and what is to be waited for, may wait for one.
-    pub(crate) fn end_writes_here(&mut self) {
-        let token = MayBlock::on_worker();
-        let Core { files, reqs, cold, tasks, .. } = &mut self.core;
-        let mut slots: Vec<u32> = tasks.drain(..).collect();
-        slots.extend(files.take_waiting_ends());
-        for slot in slots {
-            let (req, cold) = (&mut reqs[slot], &mut cold[slot as usize]);
-            let Some(file) = files.get(req.file as usize).map(|open| open.file.clone()) else { continue };
-            let mut next = dio::next(&req.kiocb);
-            if next == Next::Sum && req.kiocb.is_write() {
-                let vec = [sqe_memory(req.addr, req.kiocb.len)];
-                let vecs = if req.rflags & REQ_VECTORED != 0 { &cold.vecs[..] } else { &vec };
-                let res = dio::end_summed_blocking(&*file, &req.kiocb, cold.pieces.as_slice(), vecs, &token);
-                next = dio::summed(&mut req.kiocb, res);
+    /// Called by `Ring::drop` when no device has anything of this ring any more. Takes every write through the file's
+    /// part of its end, as ever and in the same places, and lets no worker look at the memory of a read that none has
+    /// begun with. Then nothing is counted for this ring: it gives its seats in graces up, and what workers do for it
+    /// still (mappings, FALLOCATE) may wait for a grace. May block.
+    pub(crate) fn end_all(&mut self) {
+        loop {
+            while let Some(slot) = self.core.tasks.pop_front() {
+                if self.core.reqs[slot].kiocb.is_write() {
+                    self.run_task(slot);
+                }
             }
-            if next == Next::Work {
-                // Nobody is left to tell.
-                let _ = dio::end_write(&*file, &req.kiocb, cold.pieces.as_slice(), &token);
+            while let Some((slot, res)) = self.task_work.pop_done() {
+                self.core.wq.took();
+                self.worker_done(slot, res);
             }
+            while let Some(file) = self.core.gathering.pop() {
+                self.start_ends(file);
+            }
+            self.core.wq.commit();
+            self.core.cancel_sums_of_reads();
+            let with_worker = |req: &Req| req.rflags & (REQ_SUMS | REQ_LEADS_ENDS) != 0;
+            if !self.core.reqs.iter_live().any(|(_, req)| with_worker(req)) {
+                break;
+            }
+            if !self.core.wq.step_bound() {
+                self.io.wait(1, None);
+            }
+            self.io.poll(&mut self.core);
         }
-        self.core.wq.wait_for(|slot| self.core.reqs[slot].rflags & REQ_LEADS_ENDS != 0);
         self.core.files.leave_graces();
     }
+}
+
+/// Gives `look` the memory of an I/O.
+fn with_memory<R>(req: &Req, cold: &Cold, look: impl FnOnce(&[BVec]) -> R) -> R {
+    if req.rflags & REQ_VECTORED != 0 { look(&cold.vecs) } else { look(&[sqe_memory(req.addr, req.kiocb.len)]) }
 }
 
 impl Core {
@@ -336,6 +354,27 @@ impl Core {
         batch.push(slot);
         if !self.gathering.contains(&file) {
             self.gathering.push(file);
+        }
+    }
+
+    /// What a worker needs to look at the memory of an I/O.
+    fn sum(&self, slot: u32) -> Option<(Arc<dyn File>, Sum)> {
+        let (req, cold) = (&self.reqs[slot], &self.cold[slot as usize]);
+        let file = self.files.get(req.file as usize)?.file.clone();
+        let vecs = with_memory(req, cold, <[BVec]>::to_vec);
+        Some((file, Sum { kiocb: req.kiocb, pieces: cold.pieces.clone(), vecs }))
+    }
+
+    /// Takes reads back from workers that have not begun to look at their memory, and asks the others to end early:
+    /// nobody is left to tell.
+    fn cancel_sums_of_reads(&mut self) {
+        let Core { reqs, wq, .. } = self;
+        for slot in 0..reqs.slots() {
+            let req = &mut reqs[slot];
+            let reads = req.state != State::Free && req.rflags & REQ_SUMS != 0 && !req.kiocb.is_write();
+            if reads && wq.cancel(slot) == Cancelled::Queued {
+                req.rflags &= !REQ_SUMS;
+            }
         }
     }
 }

@@ -48,11 +48,6 @@ impl Batch {
             self.running = list;
         }
     }
-
-    /// What waits, and no longer does.
-    pub(crate) fn take_waiting(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.waiting)
-    }
 }
 
 /// A write whose data is on the device.

@@ -405,7 +405,7 @@ impl Drop for Ring {
         // I2: the devices let go of all memory first; what the requests own is freed after that.
         let Ring { io, core, .. } = self;
         io.shutdown(core);
-        self.end_writes_here();
+        self.end_all();
     }
 }
 

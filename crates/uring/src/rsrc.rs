@@ -102,11 +102,6 @@ impl FileTable {
         self.slots.get_mut(at)?.as_mut().map(|slot| &mut slot.work)
     }
 
-    /// The writes that wait for their completion work, of all files; they do no longer.
-    pub(crate) fn take_waiting_ends(&mut self) -> Vec<u32> {
-        self.slots.iter_mut().flatten().flat_map(|slot| slot.work.ends.take_waiting()).collect()
-    }
-
     /// Begins a section of the file's grace, if it has one, until the end of the batch.
     #[inline]
     pub(crate) fn enter(&mut self, at: usize) {
@@ -125,7 +120,7 @@ impl FileTable {
         }
     }
 
-    /// Gives all seats up: the devices have let go of all I/O.
+    /// Gives all seats up: all I/O has ended, with the files' part of it.
     pub(crate) fn leave_graces(&mut self) {
         for slot in self.slots.iter_mut().flatten() {
             if let Entry::File(file) = &mut slot.entry {

@@ -49,22 +49,18 @@ impl<S: Source> Client<S> {
         }
     }
 
-    /// Cancels the items that `cancel` names, and waits until the others have ended.
+    /// Cancels the items that `cancel` names, and waits until the others have ended. The client queues nothing any
+    /// more.
     pub(super) fn close(&self, cancel: impl Fn(u32) -> bool) {
         for slot in (0..self.items.slots()).filter(|&slot| cancel(slot)) {
             self.items.cancel(slot);
         }
-        self.wait_for(|_| true);
-    }
-
-    /// Waits until the items that `wanted` names have ended. The client queues nothing any more.
-    pub(super) fn wait_for(&self, wanted: impl Fn(u32) -> bool) {
         // Relaxed: before the fence.
         self.closing.store(true, Ordering::Relaxed);
         // SeqCst pairs with the fence in `finish`.
         fence(Ordering::SeqCst);
         let mut held = self.ended.lock().expect("invariant: no panic under this lock");
-        for slot in (0..self.items.slots()).filter(|&slot| wanted(slot)) {
+        for slot in 0..self.items.slots() {
             while !self.items.is_idle(slot) {
                 held = self.some_ended.wait(held).expect("invariant: no panic under this lock");
             }

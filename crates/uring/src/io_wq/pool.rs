@@ -499,17 +499,6 @@ impl<S: Source> Submitter<S> {
         self.client.close(cancel);
     }
 
-    /// Whether a slot is neither queued nor runs.
-    pub fn is_idle(&self, slot: u32) -> bool {
-        self.client.items.is_idle(slot)
-    }
-
-    /// Waits until the items that `wanted` names have ended, before [`close`](Self::close).
-    pub fn wait_for(&mut self, wanted: impl Fn(u32) -> bool) {
-        self.commit();
-        self.client.wait_for(wanted);
-    }
-
     /// Whether polling for results keeps a worker from this CPU.
     pub fn is_in_the_way(&self) -> bool {
         self.pool.handle.shared.accts.iter().any(Acct::is_in_workers_way)

@@ -5,7 +5,8 @@
 //!
 //! Invariants:
 //! - I1: a slot of the ring has at most one item, and its result comes back once, unless a cancel took it back.
-//! - I2: completion work of writes is run, also when the ring is dropped; what would only start an operation is not.
+//! - I2: when this is dropped, what no worker has begun is not run: it would only start an operation or a sync that
+//!   nobody waits for. The ring has seen to the ends of writes before.
 
 use std::time::Duration;
 
@@ -13,7 +14,6 @@ use sheave_base::status::Status;
 use sheave_base::sync::{Arc, Mutex};
 use sheave_blk::bio::BVec;
 use sheave_iomap::completion_plan::MayBlock;
-use sheave_iomap::dio::Next;
 use sheave_iomap::mapping::{Intent, Pieces};
 use sheave_iomap::{FallocateMode, File, Kiocb, dio};
 
@@ -34,15 +34,9 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    /// Shows it, and does the completion work of a write.
+    /// Shows it.
     pub(crate) fn run(&self, file: &dyn File, token: &MayBlock<'_>) -> i32 {
-        let pieces = self.pieces.as_slice();
-        let mut kiocb = self.kiocb;
-        let res = dio::end_summed_blocking(file, &kiocb, pieces, &self.vecs, token);
-        match dio::summed(&mut kiocb, res) {
-            Next::Work => dio::end_write(file, &kiocb, pieces, token),
-            _ => res,
-        }
+        dio::end_summed_blocking(file, &self.kiocb, self.pieces.as_slice(), &self.vecs, token)
     }
 }
 
@@ -53,7 +47,7 @@ pub(crate) enum Work {
     Issue,
     /// The completion work of a batch of writes to one file.
     Complete(Arc<dyn File>, Arc<Mutex<EndList>>),
-    /// A file looks at the memory of one I/O, where that blocks; the completion work of a write too.
+    /// A file looks at the memory of one I/O, where that blocks.
     Sum(Arc<dyn File>, Box<Sum>),
     /// A sync of a file.
     Sync(Arc<dyn File>),
@@ -347,15 +341,9 @@ impl RingWq {
         }
     }
 
-    /// Waits for these slots, when the ring goes.
-    pub(crate) fn wait_for(&mut self, wanted: impl Fn(u32) -> bool) {
-        let Some(submitter) = &mut self.submitter else { return };
-        if self.pool.pool.is_stepped() {
-            submitter.commit();
-            let waits = |slot| wanted(slot) && !submitter.is_idle(slot);
-            while (0..self.slots).any(waits) && self.pool.step_account(Account::Bound) {}
-        }
-        submitter.wait_for(wanted);
+    /// Does a piece of bound work of the pool, where nobody else does; false when there is none, or there are workers.
+    pub(crate) fn step_bound(&self) -> bool {
+        self.pool.pool.is_stepped() && self.pool.step_account(Account::Bound)
     }
 
     /// Whether something was queued and not handed over.
@@ -396,20 +384,8 @@ impl RingWq {
 impl Drop for RingWq {
     fn drop(&mut self) {
         if let Some(submitter) = &mut self.submitter {
-            // I2. What else runs is asked to end early.
-            let ends = |slot| match &*submitter.source().load(slot) {
-                Some(Work::Sum(_, sum)) => sum.kiocb.is_write(),
-                load => matches!(load, Some(Work::Complete(..))),
-            };
-            let ends: Vec<bool> = (0..self.slots).map(ends).collect();
-            if self.pool.pool.is_stepped() {
-                submitter.commit();
-                for slot in (0..self.slots).filter(|&slot| !ends[slot as usize]) {
-                    submitter.cancel(slot);
-                }
-                while self.pool.step() {}
-            }
-            submitter.close(|slot| !ends[slot as usize]);
+            // I2. What runs is asked to end early.
+            submitter.close(|_| true);
         }
     }
 }

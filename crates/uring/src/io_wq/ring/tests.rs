@@ -1,5 +1,15 @@
 //! What a ring does when no thread can be had: a pool that was ended behaves like one.
 
+use std::sync::{Arc, Mutex};
+
+use sheave_base::buf::Buf;
+use sheave_base::grace::Grace;
+use sheave_base::status::Status;
+use sheave_blk::Device;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::mapping::{Intent, MAP_SUMMED, Mapping, MappingKind};
+use sheave_iomap::{File, SummedDone, WriteDone};
+
 use crate::Ring;
 use crate::prep;
 
@@ -14,4 +24,80 @@ fn without_a_thread_the_ring_issues_what_only_wanted_to_be_asynchronous() {
     let ended: Vec<_> = ring.completions().map(|c| (c.user_data, c.res)).collect();
     assert_eq!(ended, [(0, 0), (1, 0), (2, 0), (3, 0)]);
     assert_eq!(ring.in_flight(), 0);
+}
+
+/// Space in which each write is the first; with checksums or not.
+#[derive(Debug)]
+struct New {
+    device: Device,
+    grace: Arc<Grace>,
+    flags: u8,
+    calls: Mutex<Vec<&'static str>>,
+}
+
+impl File for New {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn size_bytes(&self) -> u64 {
+        1 << 20
+    }
+
+    fn grace(&self) -> Option<&Arc<Grace>> {
+        Some(&self.grace)
+    }
+
+    fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
+        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Unwritten, flags: self.flags })
+    }
+
+    fn end_summed(&self, _: &SummedDone<'_>) -> Result<(), Status> {
+        Err(Status::Again)
+    }
+
+    fn end_summed_blocking(&self, _: &SummedDone<'_>, _: &MayBlock) -> Result<(), Status> {
+        assert_eq!(self.grace.seats(), 1, "the ring is counted");
+        self.calls.lock().unwrap().push("sum");
+        Ok(())
+    }
+
+    fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
+        assert_eq!((self.grace.seats(), done.status), (1, Status::Ok));
+        self.calls.lock().unwrap().push("end");
+        Ok(())
+    }
+}
+
+#[test]
+fn without_a_thread_the_file_hears_of_the_end_of_every_write_all_the_same() {
+    for (flags, calls) in [(0, vec!["end"; 2]), (MAP_SUMMED, vec!["sum", "sum", "end", "end"])] {
+        for reaps in 0..4 {
+            let device = Device::open("ram:size=1M").expect("a device");
+            let (grace, calls_made) = (Arc::new(Grace::new()), Mutex::new(Vec::new()));
+            let file = Arc::new(New { device, grace, flags, calls: calls_made });
+            let mut ring = Ring::builder().entries(8).polled(true).build().expect("a ring");
+            ring.io_wq().pool.shutdown();
+            let fd = ring.attach_file(file.clone()).expect("attached");
+            for n in 0..2 {
+                let entry = prep::write(fd, Buf::zeroed(4096, 4096).expect("memory")).offset(n * 4096).user_data(n);
+                ring.push(entry).expect("room");
+            }
+            ring.submit().expect("submitted");
+            let ticket = file.grace.start();
+            // The ring goes after this many steps towards the end, or after the end.
+            if reaps == 3 {
+                ring.drain();
+                let ended: Vec<_> = ring.completions().map(|c| (c.user_data, c.res)).collect();
+                assert_eq!(ended, [(0, 4096), (1, 4096)], "slower for the caller, and right");
+                assert!(file.grace.is_over(ticket));
+            }
+            (0..reaps % 3).for_each(|_| ring.reap());
+            drop(ring);
+            let mut heard = file.calls.lock().unwrap().clone();
+            heard.sort_unstable_by_key(|call| *call == "end");
+            assert_eq!(heard, calls, "dropped after {reaps} reaps");
+            assert!(file.grace.is_over(ticket) && file.grace.seats() == 0);
+        }
+    }
 }
