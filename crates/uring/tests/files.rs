@@ -379,3 +379,25 @@ fn a_ring_dropped_while_workers_have_its_requests_waits_for_them() {
         assert_eq!(Arc::strong_count(&file), 1, "no worker holds the file any more");
     }
 }
+
+#[test]
+fn the_position_of_a_file_moves_by_what_was_moved_and_not_after_a_failure() {
+    let puppet = Puppet::new();
+    let mut ring = ring();
+    let fd = ring.attach(&puppet.device()).unwrap();
+    let at_pos = |op, len| rw(op, fd, u64::MAX, 1 << 24, len, 1);
+    let sectors = |puppet: &Puppet| puppet.sectors_seen().last().copied();
+    assert_eq!(run(&mut ring, &[at_pos(opcode::READ, 4096)]), [(1, 4096)]);
+    for op in [opcode::READ, opcode::WRITE] {
+        puppet.script().fail = vec![(Op::Read, Status::Medium), (Op::Write, Status::Medium)];
+        assert_eq!(run(&mut ring, &[at_pos(op, 8192)]), [(1, -61)]);
+        assert_eq!(sectors(&puppet), Some(8), "behind the first read");
+    }
+    // What was refused before it was sent neither.
+    assert_eq!(run(&mut ring, &[at_pos(opcode::READ, 100)]), [(1, -22)]);
+    puppet.script().fail.clear();
+    assert_eq!(run(&mut ring, &[at_pos(opcode::WRITE, 8192)]), [(1, 8192)]);
+    assert_eq!(sectors(&puppet), Some(8));
+    assert_eq!(run(&mut ring, &[at_pos(opcode::READ, 4096)]), [(1, 4096)]);
+    assert_eq!(sectors(&puppet), Some(24));
+}
