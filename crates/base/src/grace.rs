@@ -28,11 +28,18 @@
 //!   I/O counted in it was uncounted. What those I/Os wrote is visible to whoever learned that.
 //! - I3: a seat that is dropped has no I/O any more: it is taken out and holds nothing up.
 //!
+//! - I4: who waits runs the rings of its own thread ([`own`]), so that nobody waits for itself.
+//! - I5: who holds a period up, and for how long at least, can be told: the first look that finds a seat in the way
+//!   notes the time. I/O pays nothing for that.
+//!
 //! Called by rings ([`Seat`]) and by files that give space back ([`Grace`]).
 
+pub mod own;
+
 use std::cell::Cell;
+use std::fmt;
 use std::marker::PhantomData;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::{Arc, Mutex, MutexGuard};
@@ -97,9 +104,41 @@ enum Step {
     Readers,
 }
 
+/// A seat as those who wait have it.
+#[derive(Debug)]
+struct Taken {
+    line: Arc<Line>,
+    /// The thread that took it.
+    thread: String,
+    /// When it was first seen in the way of the step that runs (I5).
+    since: Option<Instant>,
+}
+
+/// Who holds a grace up; see [`Grace::holders`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The thread that took the seat: the ring's.
+    pub thread: String,
+    /// I/Os that have not ended, or whose completions nobody has reaped; 0 when a batch is just being submitted.
+    pub ios: u64,
+    /// How long they have been in the way at least.
+    pub held: Duration,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Holder { thread, ios, held } = self;
+        write!(
+            f,
+            "{thread} has {ios} I/Os that have not ended, or that it has not reaped, for {:.1} s",
+            held.as_secs_f64()
+        )
+    }
+}
+
 #[derive(Debug)]
 struct State {
-    seats: Vec<Arc<Line>>,
+    seats: Vec<Taken>,
     step: Step,
     /// The last period that somebody has a ticket for.
     wanted: u64,
@@ -134,7 +173,8 @@ impl Grace {
     pub fn seat(grace: &Arc<Grace>) -> Seat {
         let line = Line { section: AtomicU64::new(OUTSIDE), in_flight: [AtomicU64::new(0), AtomicU64::new(0)] };
         let line = Arc::new(line);
-        grace.state().seats.push(Arc::clone(&line));
+        let taken = Taken { line: Arc::clone(&line), thread: clock::thread(), since: None };
+        grace.state().seats.push(taken);
         Seat { grace: Arc::clone(grace), line, own: PhantomData }
     }
 
@@ -159,8 +199,8 @@ impl Grace {
         }
     }
 
-    /// Waits until it is over; false when the time is up before. Not on a ring's own thread with I/O of its own in
-    /// flight: only that thread can end it, so the time would always be up.
+    /// Waits until it is over; false when the time is up before. Runs this thread's own rings meanwhile (I4), but for
+    /// one that it is called from: then only that call's end can end the I/O, and the time is up before.
     #[must_use]
     pub fn wait(&self, ticket: Ticket, timeout: Duration) -> bool {
         let mut patience = Patience::new(timeout);
@@ -168,10 +208,34 @@ impl Grace {
             if self.is_over(ticket) {
                 return true;
             }
+            own::complete_own();
             if !patience.nap() {
                 return self.is_over(ticket);
             }
         }
+    }
+
+    /// Who holds the period up that runs, the longest in the way first. None when none runs.
+    #[must_use]
+    pub fn holders(&self) -> Vec<Holder> {
+        let mut state = self.state();
+        self.advance(&mut state);
+        if state.step == Step::Idle {
+            return Vec::new();
+        }
+        // Relaxed: written under the lock.
+        let phase = self.phase.load(Ordering::Relaxed) & 1 ^ 1;
+        let in_the_way = state.seats.iter().filter(|taken| !taken.line.is_quiet(phase));
+        let mut holders: Vec<Holder> = in_the_way
+            .map(|taken| Holder {
+                thread: taken.thread.clone(),
+                // Relaxed: for people.
+                ios: taken.line.in_flight[phase as usize].load(Ordering::Relaxed),
+                held: taken.since.map_or(Duration::ZERO, |since| since.elapsed()),
+            })
+            .collect();
+        holders.sort_by_key(|holder| std::cmp::Reverse(holder.held));
+        holders
     }
 
     /// Seats taken.
@@ -195,7 +259,8 @@ impl Grace {
             // Relaxed, both: written under the lock.
             let current = self.phase.load(Ordering::Relaxed) & 1;
             let over = self.over.load(Ordering::Relaxed);
-            match state.step {
+            let step = state.step;
+            match step {
                 Step::Idle if over >= state.wanted => return,
                 Step::Idle => {
                     // SeqCst pairs with the fence in `enter`. Whoever's fence comes later: a section that is not seen
@@ -203,26 +268,37 @@ impl Grace {
                     fence(Ordering::SeqCst);
                     state.step = Step::Stragglers;
                 }
-                Step::Stragglers if state.is_quiet(current ^ 1) => {
+                // Both steps wait for the phase that is not current.
+                Step::Stragglers | Step::Readers if !state.quiets(current ^ 1) => return,
+                Step::Stragglers => {
                     // Relaxed: whichever phase a section has, one of the two looks finds it. Only the end of the
                     // period depends on new sections seeing this, soon.
                     self.phase.store(current ^ 1, Ordering::Relaxed);
                     state.step = Step::Readers;
                 }
-                Step::Readers if state.is_quiet(current ^ 1) => {
+                Step::Readers => {
                     state.step = Step::Idle;
                     // Release pairs with the Acquire in `has_passed`.
                     self.over.store(over + 1, Ordering::Release);
                 }
-                Step::Stragglers | Step::Readers => return,
             }
         }
     }
 }
 
 impl State {
-    fn is_quiet(&self, phase: u64) -> bool {
-        self.seats.iter().all(|line| line.is_quiet(phase))
+    /// Whether nothing of a phase is left anywhere; notes who is in the way (I5).
+    fn quiets(&mut self, phase: u64) -> bool {
+        let mut quiet = true;
+        for taken in &mut self.seats {
+            if !taken.line.is_quiet(phase) {
+                quiet = false;
+                taken.since = taken.since.or_else(clock::now);
+            } else {
+                taken.since = None;
+            }
+        }
+        quiet
     }
 }
 
@@ -315,7 +391,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.grace.state().seats.retain(|line| !Arc::ptr_eq(line, &self.line));
+        self.grace.state().seats.retain(|taken| !Arc::ptr_eq(&taken.line, &self.line));
     }
 }
 
@@ -350,6 +426,37 @@ mod patience {
             self.next = (self.next * 2).min(LONGEST);
             true
         }
+    }
+}
+
+/// What is told of who holds a grace up.
+#[cfg(not(any(feature = "shuttle", feature = "loom")))]
+mod clock {
+    use std::time::Instant;
+
+    pub(super) fn now() -> Option<Instant> {
+        Some(Instant::now())
+    }
+
+    /// This thread, as tools of the system name it too.
+    pub(super) fn thread() -> String {
+        let tid = rustix::thread::gettid().as_raw_nonzero();
+        match std::thread::current().name() {
+            Some(name) => format!("thread '{name}' ({tid})"),
+            None => format!("thread {tid}"),
+        }
+    }
+}
+
+/// Nothing that differs from run to run.
+#[cfg(any(feature = "shuttle", feature = "loom"))]
+mod clock {
+    pub(super) fn now() -> Option<std::time::Instant> {
+        None
+    }
+
+    pub(super) fn thread() -> String {
+        String::new()
     }
 }
 

@@ -1,7 +1,9 @@
 //! Tickets on one thread: what holds them up and what does not; many threads for real.
 
-use std::time::Instant;
+use std::cell::RefCell;
+use std::rc::Rc;
 
+use super::own::Complete;
 use super::*;
 
 fn graced() -> (Arc<Grace>, Seat) {
@@ -170,4 +172,136 @@ fn many_readers_never_see_what_was_given_back() {
         }
         stop.store(1, Ordering::Relaxed);
     });
+}
+
+/// Something like a ring: it ends an I/O when it is run.
+struct Ring {
+    seat: Seat,
+    ready: RefCell<Vec<Phase>>,
+    runs: Cell<u32>,
+    /// What a file does in its completions.
+    within: Box<dyn Fn()>,
+}
+
+impl Ring {
+    fn new(grace: &Arc<Grace>, ios: usize, within: impl Fn() + 'static) -> Rc<Ring> {
+        let seat = Grace::seat(grace);
+        seat.enter();
+        let ready = RefCell::new((0..ios).map(|_| seat.count()).collect());
+        seat.leave();
+        Rc::new(Ring { seat, ready, runs: Cell::new(0), within: Box::new(within) })
+    }
+}
+
+impl Complete for Ring {
+    fn complete(&self) {
+        self.runs.set(self.runs.get() + 1);
+        (self.within)();
+        if let Some(phase) = self.ready.borrow_mut().pop() {
+            self.seat.uncount(phase);
+        }
+    }
+}
+
+#[test]
+fn a_wait_runs_the_rings_of_its_own_thread_and_no_others() {
+    let grace = Arc::new(Grace::new());
+    let (one, two) = (Ring::new(&grace, 3, || ()), Ring::new(&grace, 1, || ()));
+    let registered = (own::register(&one), own::register(&two));
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            assert!(!own::has_own() && !own::complete_own());
+            grace.wait(grace.start(), Duration::from_millis(5))
+        });
+        assert!(!other.join().unwrap(), "who waits elsewhere does not run what is not its own");
+    });
+    assert_eq!((one.runs.get(), two.runs.get()), (0, 0));
+    assert!(own::has_own() && grace.wait(grace.start(), Duration::from_secs(30)));
+    assert_eq!((one.seat.in_flight(), two.seat.in_flight()), (0, 0));
+    let runs = (one.runs.get(), two.runs.get());
+    assert!(runs.0 >= 3 && runs.1 >= 1);
+    drop(registered);
+    assert!(!own::has_own() && !own::complete_own());
+    assert_eq!((one.runs.get(), two.runs.get()), runs, "they have left");
+}
+
+#[test]
+fn a_wait_in_a_rings_own_completions_runs_no_ring() {
+    let grace = Arc::new(Grace::new());
+    let inner = Arc::clone(&grace);
+    let ring = Ring::new(&grace, 1, move || {
+        assert!(!own::has_own() && !own::complete_own());
+        assert!(!inner.wait(inner.start(), Duration::from_millis(2)));
+    });
+    let _registered = own::register(&ring);
+    assert!(grace.wait(grace.start(), Duration::from_secs(30)));
+    assert_eq!(ring.runs.get(), 1);
+    assert!(own::has_own(), "and afterwards they may be run again");
+}
+
+#[test]
+fn a_ring_that_panics_or_is_gone_stands_in_nobodys_way() {
+    let grace = Arc::new(Grace::new());
+    let bad = Ring::new(&grace, 0, || panic!("on purpose"));
+    let registered = own::register(&bad);
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(own::complete_own));
+    assert!(caught.is_err() && own::has_own(), "the next wait runs rings again");
+    drop(bad);
+    assert!(!own::complete_own(), "it is not kept");
+    drop(registered);
+}
+
+#[test]
+fn who_holds_a_grace_up_is_told_with_thread_and_time() {
+    let grace = Arc::new(Grace::new());
+    let seat = |name: &str| {
+        let grace = Arc::clone(&grace);
+        let make = move || Grace::seat(&grace);
+        std::thread::Builder::new().name(name.into()).spawn(make).unwrap().join().unwrap()
+    };
+    let (slow, quick, idle) = (seat("slow"), seat("quick"), seat("idle"));
+    assert_eq!(grace.holders(), [], "nobody waits");
+    for seat in [&slow, &quick, &idle] {
+        seat.enter();
+    }
+    let (old, new) = (slow.count(), quick.count());
+    let _ = slow.count();
+    for seat in [&slow, &quick, &idle] {
+        seat.leave();
+    }
+    let ticket = grace.start();
+    assert!(!grace.is_over(ticket));
+    std::thread::sleep(Duration::from_millis(100));
+    quick.uncount(new);
+    let holders = grace.holders();
+    assert_eq!(holders.len(), 1, "{holders:?}");
+    assert!(holders[0].thread.starts_with("thread 'slow' (") && holders[0].ios == 2, "{holders:?}");
+    assert!(holders[0].held >= Duration::from_millis(100) && holders[0].held < Duration::from_secs(20));
+    let text = holders[0].to_string();
+    assert!(text.contains("thread 'slow'") && text.contains("2 I/Os"), "{text}");
+    slow.uncount(old);
+    slow.uncount(old);
+    assert!(grace.is_over(ticket) && grace.holders().is_empty());
+    // The time begins anew with the next period.
+    slow.enter();
+    let again = slow.count();
+    slow.leave();
+    let ticket = grace.start();
+    assert!(!grace.is_over(ticket));
+    assert!(grace.holders()[0].held < Duration::from_millis(100));
+    slow.uncount(again);
+    assert!(grace.is_over(ticket));
+}
+
+#[test]
+fn graces_do_not_wait_for_each_other() {
+    let ((one, busy), (two, _idle)) = (graced(), graced());
+    busy.enter();
+    let io = busy.count();
+    busy.leave();
+    let (stuck, free) = (one.start(), two.start());
+    assert!(!one.is_over(stuck) && two.is_over(free), "the I/O of one file holds up one file");
+    assert_eq!((one.holders().len(), two.holders().len()), (1, 0));
+    busy.uncount(io);
+    assert!(one.is_over(stuck));
 }
