@@ -29,7 +29,7 @@ use crate::req::{
     NO_FILE, REQ_CANCELED, REQ_FLUSHES, REQ_HAS_GUARD, REQ_LEADS_ENDS, REQ_LEADS_SYNC, REQ_SUMS, REQ_VECTORED, Req,
     State,
 };
-use crate::ring::Ring;
+use crate::ring::inner::Inner;
 use crate::sqe::{errno, opcode};
 use crate::user_memory::sqe_memory;
 
@@ -62,7 +62,7 @@ pub(crate) fn result_of_fallocate(result: Result<(), Status>) -> i32 {
     }
 }
 
-impl Ring {
+impl Inner {
     /// Completes I/O whose plan is not inline.
     #[cold]
     pub(crate) fn run_tasks(&mut self) {
@@ -327,14 +327,12 @@ impl Ring {
             }
             self.core.wq.commit();
             self.core.cancel_sums_of_reads();
+            let Core { reqs, wq, .. } = &mut self.core;
             let with_worker = |req: &Req| req.rflags & (REQ_SUMS | REQ_LEADS_ENDS) != 0;
-            if !self.core.reqs.iter_live().any(|(_, req)| with_worker(req)) {
-                break;
+            let Some((slot, _)) = reqs.iter_live().find(|(_, req)| with_worker(req)) else { break };
+            if !wq.step_bound() {
+                wq.wait_for(slot);
             }
-            if !self.core.wq.step_bound() {
-                self.io.wait(1, None);
-            }
-            self.io.poll(&mut self.core);
         }
         self.core.files.leave_graces();
     }

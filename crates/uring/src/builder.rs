@@ -10,6 +10,7 @@ use crate::error::RingError;
 use crate::io_wq::{IoWq, RingWq};
 use crate::queues::Queues;
 use crate::ring::Ring;
+use crate::ring::inner::Inner;
 use crate::task_work::TaskWork;
 
 /// Most entries of an SQ, as in the kernel.
@@ -176,11 +177,11 @@ impl RingBuilder {
             None => IoWq::builder().build()?,
         };
         let wq = RingWq::new(pool, task_work.done_queue(), slots);
-        Ok(Ring {
+        Ok(Ring::new(Inner {
             core: Core::new(Queues::new(entries, cq_entries)?, slots, self.polled, wq),
             task_work,
             io,
             spin_cycles,
-        })
+        }))
     }
 }

@@ -9,7 +9,7 @@
 
 use crate::op;
 use crate::req::NO_SLOT;
-use crate::ring::Ring;
+use crate::ring::inner::Inner;
 use crate::sqe::{Sqe, opcode};
 
 /// What issue says.
@@ -28,10 +28,10 @@ pub enum Issue {
 }
 
 /// `Err` is the positive errno.
-pub type Prep = fn(&mut Ring, u32, &Sqe) -> Result<(), i32>;
+pub type Prep = fn(&mut Inner, u32, &Sqe) -> Result<(), i32>;
 
 /// Begins the operation of a slot.
-pub type IssueFn = fn(&mut Ring, u32) -> Issue;
+pub type IssueFn = fn(&mut Inner, u32) -> Issue;
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]

@@ -1,52 +1,67 @@
 //! The ring: what embedders hold.
 //!
-//! Owns the block layer of its thread ([`IoCtx`]), the state of requests and the workers; its methods are the calls
-//! of io_uring: fill, submit, wait, reap. A ring belongs to the thread that made it and is not `Send`; other threads
-//! reach it through its [`RingHandle`].
+//! Owns the calls of io_uring: fill, submit, wait, reap. What they work on is in [`inner`]: the block layer of the
+//! ring's thread ([`IoCtx`]), the state of requests and the workers. A ring belongs to the thread that made it and is
+//! not `Send`; other threads reach it through its [`RingHandle`].
+//!
+//! A thread that waits for a file (for a snapshot, say) while its ring has I/O to that file would wait for itself. So
+//! the ring is in its thread's list of what such a wait may run ([`own`]), and is reaped there: completions stay in the
+//! CQ for the caller to read.
 //!
 //! Invariants:
-//! - I1: a call never blocks but [`Ring::submit_and_wait`], [`Ring::wait`], [`Ring::drain`] and dropping the ring.
-//! - I2: memory that the ring owns for an operation is given back or freed after the device is done with it, also
-//!   when the ring is dropped in the middle of I/O.
-//! - I3: a file hears of the end of every write that needs its completion work, also when the ring is dropped.
+//! - R1: a call never blocks but [`Ring::submit_and_wait`], [`Ring::wait`], [`Ring::drain`] and dropping the ring.
+//! - R2: the memory of a registered buffer stays where it is until a call with `&mut self` replaces the buffer. While
+//!   no request names it, none can come to: only submissions make requests.
+//! - R3: between two calls of the ring nothing has its state but a wait of its thread, which has returned before the
+//!   next one.
+//!
+//! Called by embedders, and by waits of its thread.
+#![allow(unsafe_code)] // The raw interface of io_uring, and memory of buffers that outlives a look at the state.
 
+pub(crate) mod inner;
 mod wait;
 
+use std::cell::{Ref, RefCell, RefMut};
+use std::rc::Rc;
 use std::time::Duration;
 
 use sheave_base::buf::Buf;
+use sheave_base::grace::own::{self, Registered};
+use sheave_base::status::Errno;
 use sheave_base::sync::Arc;
 use sheave_blk::Device;
 use sheave_blk::bio_set::BioStore;
 use sheave_blk::ctx::IoCtx;
-use sheave_iomap::dio::OpenFile;
-use sheave_iomap::{File, RawFile};
+use sheave_iomap::File;
 
+use self::inner::{Inner, Shared};
 use crate::builder::RingBuilder;
-use crate::core::Core;
 use crate::cqe::{Completion, LateCompletions};
 use crate::error::{RingError, SqFull};
 use crate::io_wq::IoWq;
-use crate::prep::{Entry, Late, Owned, When};
+use crate::prep::{Cancel, Entry, Owned};
 use crate::queues::Offsets;
-use crate::req::{REQ_OLD_BUF, State};
 use crate::rsrc::Fd;
-use crate::sqe::{Sqe, opcode};
-use crate::task_work::{RingHandle, TaskWork};
-
-/// Most entries of the registered file table, as in the kernel.
-const MAX_FIXED_FILES: usize = 1 << 20;
+use crate::sqe::Sqe;
+use crate::task_work::RingHandle;
 
 /// An io_uring-shaped ring over the block layer. See [`crate`] for an example.
 #[derive(Debug)]
 pub struct Ring {
-    pub(crate) io: IoCtx,
-    pub(crate) core: Core,
-    pub(crate) task_work: TaskWork,
-    pub(crate) spin_cycles: u64,
+    /// Leaves the thread's list before the state goes.
+    _registered: Registered,
+    shared: Rc<Shared>,
+    io_wq: IoWq,
 }
 
 impl Ring {
+    /// A ring with this state, on its thread.
+    pub(crate) fn new(inner: Inner) -> Ring {
+        let io_wq = inner.core.wq.pool().clone();
+        let shared = Rc::new(Shared(RefCell::new(inner)));
+        Ring { _registered: own::register(&shared), shared, io_wq }
+    }
+
     /// Settings for a new ring.
     pub fn builder() -> RingBuilder {
         RingBuilder::default()
@@ -54,201 +69,99 @@ impl Ring {
 
     /// Opens this ring's way into a device.
     pub fn attach(&mut self, device: &Device) -> Result<Fd, RingError> {
-        self.attach_file(Arc::new(RawFile::new(device.clone())))
+        self.inner().attach(device)
     }
 
     /// Opens this ring's way into a file.
     pub fn attach_file(&mut self, file: Arc<dyn File>) -> Result<Fd, RingError> {
-        let bdev = self.io.attach(file.device())?;
-        let file = OpenFile::new(file, bdev, &self.io);
-        Ok(self.core.add_file(file))
+        self.inner().attach_file(file)
     }
 
     /// Makes another ring (or this one) a target of MSG_RING.
     pub fn attach_ring(&mut self, ring: &RingHandle) -> Fd {
-        self.core.files.add_ring(ring.clone())
+        self.inner().attach_ring(ring)
     }
 
     /// Takes an entry out of the file table. Requests in flight keep the file until they have ended; new ones get
     /// `-EBADF`.
     pub fn detach(&mut self, fd: Fd) -> Result<(), RingError> {
-        if !self.core.files.detach(fd) {
-            return Err(RingError::BadFd(fd));
-        }
-        self.sweep_files();
-        Ok(())
+        self.inner().detach(fd)
     }
 
     /// Makes the table that `IOSQE_FIXED_FILE` indexes, in place of the one before; an `Fd(-1)` leaves its entry empty.
     /// A wrong `fd` changes nothing.
     pub fn register_files(&mut self, fds: &[Fd]) -> Result<(), RingError> {
-        if fds.len() > MAX_FIXED_FILES {
-            return Err(RingError::TooMany { what: "registered files", limit: MAX_FIXED_FILES as u64 });
-        }
-        self.core.files.register(fds).map_err(|at| RingError::BadFd(fds[at]))?;
-        self.sweep_files();
-        Ok(())
+        self.inner().register_files(fds)
     }
 
     /// Changes one entry of the registered table, also while requests use the old file.
     pub fn update_file(&mut self, index: usize, fd: Fd) -> Result<(), RingError> {
-        if index >= self.core.files.registered() {
-            return Err(RingError::BadFile(index));
-        }
-        self.core.files.set_fixed(index, fd).map_err(|_| RingError::BadFd(fd))?;
-        self.sweep_files();
-        Ok(())
+        self.inner().update_file(index, fd)
     }
 
     /// Drops the registered table.
     pub fn unregister_files(&mut self) {
-        self.core.files.unregister();
-        self.sweep_files();
+        self.inner().unregister_files();
     }
 
     /// Puts a store behind the ring's cache of bios, in place of the ring's own pool: who wants to know where bios come
     /// from, or to limit them, sees there each one that the cache does not serve.
     pub fn set_bio_store(&mut self, store: Box<dyn BioStore>) -> Result<(), RingError> {
-        if self.io.set_bio_store(store) { Ok(()) } else { Err(RingError::InUse("what stands behind the bio cache")) }
-    }
-
-    fn sweep_files(&mut self) {
-        let Core { files, reqs, .. } = &mut self.core;
-        let used: Vec<usize> = reqs.iter_live().map(|(_, req)| req.file as usize).collect();
-        for bdev in files.sweep(|at| used.contains(&at)) {
-            self.io.detach(bdev);
-        }
+        self.inner().set_bio_store(store)
     }
 
     /// Registers buffers for READ_FIXED and WRITE_FIXED, in place of those registered before. The ring owns them.
     pub fn register_buffers(&mut self, bufs: Vec<Buf>) -> Result<(), RingError> {
-        if bufs.len() > usize::from(u16::MAX) {
-            return Err(RingError::TooMany { what: "registered buffers", limit: u16::MAX.into() });
-        }
-        for index in 0..self.core.bufs.len() as u16 {
-            self.replace_buffer(index, None);
-        }
-        self.core.bufs.resize(bufs.len());
-        for (index, buf) in bufs.into_iter().enumerate() {
-            self.replace_buffer(index as u16, Some(buf));
-        }
-        Ok(())
+        self.inner().register_buffers(bufs)
     }
 
     /// Puts another buffer in a place, also while requests use the old one; gives the old one back unless they do,
     /// and then frees it after the last of them.
     pub fn update_buffer(&mut self, index: u16, buf: Option<Buf>) -> Result<Option<Buf>, RingError> {
-        if usize::from(index) >= self.core.bufs.len() {
-            return Err(RingError::BadBuffer(index));
-        }
-        Ok(self.replace_buffer(index, buf))
-    }
-
-    fn replace_buffer(&mut self, index: u16, buf: Option<Buf>) -> Option<Buf> {
-        // Who has not begun looks at the table when it does; who names another address never gets there.
-        let uses = |slot: &u32| {
-            let req = &self.core.reqs[*slot];
-            req.state == State::Issued && self.core.bufs.covers(index, req.addr, 1)
-        };
-        let slots: Vec<u32> = self.users_of(index).filter(uses).collect();
-        for &slot in &slots {
-            self.core.reqs[slot].rflags |= REQ_OLD_BUF;
-        }
-        let new = buf.map(|mut buf| (buf.as_mut_ptr() as u64, buf.len() as u64, Some(buf)));
-        match &new {
-            Some((base, len, _)) => {
-                let (base, len) = (*base as usize, *len as usize);
-                // SAFETY: I2; the slot of the buffer is replaced or emptied before its memory is freed.
-                #[allow(unsafe_code)]
-                unsafe {
-                    self.io.kring_slot().register_buffer(index, base, len);
-                }
-            }
-            None => self.io.kring_slot().unregister_buffer(index),
-        }
-        self.core.bufs.replace(index, new, slots.len() as u32)
-    }
-
-    /// Requests that use a registered buffer as it is now, or will.
-    fn users_of(&self, index: u16) -> impl Iterator<Item = u32> + '_ {
-        self.core
-            .reqs
-            .iter_live()
-            .filter(move |(_, req)| {
-                matches!(req.opcode, opcode::READ_FIXED | opcode::WRITE_FIXED)
-                    && req.buf_index == index
-                    && req.rflags & REQ_OLD_BUF == 0
-            })
-            .map(|(slot, _)| slot)
+        self.inner().update_buffer(index, buf)
     }
 
     /// A registered buffer, to look at; `None` while a request uses it, or when there is none.
     pub fn buffer(&self, index: u16) -> Option<&[u8]> {
-        if self.users_of(index).next().is_some() {
-            return None;
-        }
-        self.core.bufs.get(index).map(|buf| &buf[..])
+        let (base, len) = self.shared.0.borrow().unused_buffer(index)?;
+        // SAFETY: R2.
+        Some(unsafe { std::slice::from_raw_parts(base, len) })
     }
 
     /// A registered buffer, to change; `None` while a request uses it, or when there is none.
     pub fn buffer_mut(&mut self, index: u16) -> Option<&mut [u8]> {
-        if self.users_of(index).next().is_some() {
-            return None;
-        }
-        self.core.bufs.get_mut(index).map(|buf| &mut buf[..])
+        let (base, len) = self.inner().unused_buffer_mut(index)?;
+        // SAFETY: R2.
+        Some(unsafe { std::slice::from_raw_parts_mut(base, len) })
     }
 
     /// Address and length of a registered buffer, for SQEs filled by hand.
     pub fn buffer_range(&self, index: u16) -> Option<(u64, u64)> {
-        self.core.bufs.range(index)
+        self.inner().core.bufs.range(index)
     }
 
     /// Free SQEs.
     #[inline]
     pub fn sq_space(&self) -> u32 {
-        self.core.queues.sq_space()
+        self.inner().core.queues.sq_space()
     }
 
     /// Queues an operation; a full SQ gives it back.
-    pub fn push(&mut self, mut entry: Entry) -> Result<(), Box<SqFull>> {
-        let Some((index, sqe)) = self.core.queues.sq_next() else {
-            return Err(Box::new(SqFull { entry, error: RingError::SqFull }));
-        };
-        let time = &mut self.core.sq_times[index as usize];
-        match entry.late {
-            Late::Nothing => {}
-            Late::Fixed(start, len) => {
-                // A range outside gives `-EFAULT` like any other wrong address.
-                let base = self.core.bufs.range(entry.sqe.buf_index).map_or(0, |(base, _)| base);
-                entry.sqe.addr = base.saturating_add(start as u64);
-                entry.sqe.len = len.min(u32::MAX as usize) as u32;
-            }
-            Late::Time(when) => {
-                *time = when.timespec(self.io.clock());
-                entry.sqe.addr = std::ptr::from_ref(time) as u64;
-            }
-            Late::NewTime(after) => {
-                *time = When::After(after).timespec(self.io.clock());
-                entry.sqe.off = std::ptr::from_ref(time) as u64;
-            }
-        }
-        *sqe = entry.sqe;
-        if let Some(owned) = entry.owned {
-            self.core.sq_owned[index as usize] = Some(owned);
-            self.core.nr_owned += 1;
-        }
-        Ok(())
+    pub fn push(&mut self, entry: Entry) -> Result<(), Box<SqFull>> {
+        self.inner().push(entry)
     }
 
     /// Queues an SQE as it is; false when the SQ is full.
     ///
     /// # Safety
     /// Every address in the SQE must be of memory that stays valid, and is not used otherwise, until the request's
-    /// completion was posted; vectors and timespecs until the SQE was submitted.
+    /// completion was posted; vectors and timespecs until the SQE was submitted. Not from within a call of this ring,
+    /// as what a file or a driver does on this thread is.
     #[allow(unsafe_code)] // The raw interface of io_uring.
     #[inline]
     pub unsafe fn push_sqe(&mut self, sqe: &Sqe) -> bool {
-        match self.core.queues.sq_next() {
+        // SAFETY: R3.
+        match unsafe { &mut *self.shared.0.as_ptr() }.core.queues.sq_next() {
             Some((_, slot)) => {
                 *slot = *sqe;
                 true
@@ -264,155 +177,116 @@ impl Ring {
     #[allow(unsafe_code)] // The raw interface of io_uring.
     #[inline]
     pub unsafe fn get_sqe(&mut self) -> Option<&mut Sqe> {
-        self.core.queues.sq_next().map(|(_, sqe)| sqe)
+        // SAFETY: R3. The memory of SQEs is the ring's for its whole life, and only its submissions read it.
+        unsafe { &mut *self.shared.0.as_ptr() }.core.queues.sq_next().map(|(_, sqe)| sqe)
     }
 
     /// Submits what was pushed and hands it to the devices; never blocks. Returns how many SQEs were taken: fewer
     /// than pushed when too much is in flight, and an error when nothing could be taken for that reason.
     #[inline]
     pub fn submit(&mut self) -> Result<u32, RingError> {
-        let taken = self.take_sqes()?;
-        self.io.commit();
-        if !self.core.polled {
-            self.reap();
-        }
-        self.core.queues.cq_publish();
-        Ok(taken)
-    }
-
-    #[inline]
-    fn take_sqes(&mut self) -> Result<u32, RingError> {
-        self.core.queues.sq_publish();
-        self.core.flush_overflow();
-        let taken = self.consume();
-        if taken == 0 && self.core.queues.sq_pending() != 0 {
-            return Err(RingError::Busy);
-        }
-        Ok(taken)
+        self.inner().submit()
     }
 
     /// Submits, then waits until `wanted` completions can be read (or nothing is left that could complete).
     #[inline]
     pub fn submit_and_wait(&mut self, wanted: u32) -> Result<u32, RingError> {
-        let taken = self.take_sqes()?;
-        self.wait(wanted, None);
-        Ok(taken)
+        self.inner().submit_and_wait(wanted)
     }
 
     /// Waits until `wanted` completions can be read, nothing is left that could complete, or the time is over.
     /// Returns how many can be read.
     pub fn wait(&mut self, wanted: u32, timeout: Option<Duration>) -> u32 {
-        self.reap();
-        let ready = self.core.queues.cq_ready();
-        if ready >= wanted { ready } else { self.wait_slow(wanted, timeout) }
+        self.inner().wait(wanted, timeout)
     }
 
     /// Completes what is ready: devices, workers, messages; then starts what waited for it. Never blocks.
     pub fn reap(&mut self) {
-        let Ring { io, core, .. } = self;
-        let ended = io.poll(core);
-        self.run_task_work(ended);
-        self.core.flush_overflow();
-        if self.core.timers.is_armed() {
-            self.run_timeouts();
-        }
-        // After everything that may start requests: what is queued and not handed over, no worker knows of.
-        self.core.wq.commit();
-        self.core.queues.cq_publish();
+        self.inner().reap();
     }
 
-    /// What a reap does beside the devices.
-    #[inline]
-    fn run_task_work(&mut self, ended: u32) {
-        while let Some((slot, res)) = self.task_work.pop_done() {
-            self.core.wq.took();
-            self.worker_done(slot, res);
-        }
-        if !self.core.gathering.is_empty() {
-            self.start_batches();
-        }
-        // Behind a full CQ and a full list of what did not fit, messages stay in the mailbox, which is bounded.
-        while self.core.overflow.len() < self.core.overflow_max
-            && let Some(cqe) = self.task_work.pop_message()
-        {
-            self.core.post(cqe, None);
-        }
-        if !self.core.tasks.is_empty() {
-            self.run_tasks();
-        }
-        if ended > 0 && !self.core.retry.is_empty() {
-            let Core { ready, retry, .. } = &mut self.core;
-            ready.append(retry);
-        }
-        self.start_waiting();
-        if self.core.files.wants_sweep() {
-            self.sweep_files();
-        }
+    /// Waits until everything submitted has completed. Completions stay to be read; those that find the CQ full are
+    /// kept behind it.
+    pub fn drain(&mut self) {
+        self.inner().drain();
+    }
+
+    /// Cancels operations that wait, without an SQE: the first that matches, or all ([`Cancel::all`],
+    /// [`Cancel::everything`]). Returns how many; each of them completes with `-ECANCELED`. `ENOENT` when there is
+    /// none, `EBADF` when the file is not there, `EINVAL` for conditions that exclude each other.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use sheave_uring::{prep, prep::Cancel, Ring};
+    /// # let mut ring = Ring::builder().build()?;
+    /// ring.push(prep::timeout(Duration::from_secs(60)).user_data(1))?;
+    /// ring.submit()?;
+    /// assert_eq!(ring.cancel(Cancel::user_data(1)), Ok(1));
+    /// ring.drain();
+    /// assert_eq!(ring.completions().next().map(|c| (c.user_data, c.res)), Some((1, -125)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cancel(&mut self, what: Cancel) -> Result<u32, Errno> {
+        self.inner().cancel(what)
     }
 
     /// Reads completions; an empty CQ is filled from the devices first. What is not iterated stays.
     #[inline]
     pub fn completions(&mut self) -> Completions<'_> {
-        if self.core.queues.cq_ready() == 0 || !self.core.overflow.is_empty() {
-            self.reap();
-        }
-        let head = self.core.queues.cq_head();
-        let end = head.wrapping_add(self.core.queues.cq_ready());
-        Completions { ring: self, head, end }
+        let mut inner = self.inner();
+        let (head, end) = inner.fill();
+        Completions { inner, head, end }
     }
 
     /// Requests submitted and not yet completed.
     pub fn in_flight(&self) -> u32 {
-        self.core.reqs.live()
+        self.inner().core.reqs.live()
     }
 
     /// How many I/Os did not complete at once where they were reaped, but later: a share that is not small says why
     /// writes are slow.
     pub fn late_completions(&self) -> LateCompletions {
-        self.core.late
+        self.inner().core.late
     }
 
     /// Whether completions wait behind a full CQ (`IORING_SQ_CQ_OVERFLOW`).
     pub fn cq_overflowed(&self) -> bool {
-        self.core.queues.sq_flags() & crate::sqe::SQ_CQ_OVERFLOW != 0
+        self.inner().core.queues.sq_flags() & crate::sqe::SQ_CQ_OVERFLOW != 0
     }
 
     /// The workers of this ring, its own or shared: limits and counts.
     pub fn io_wq(&self) -> &IoWq {
-        self.core.wq.pool()
+        &self.io_wq
     }
 
     /// A handle by which other threads send messages to this ring and wake it.
     pub fn handle(&self) -> RingHandle {
-        self.task_work.handle().clone()
+        self.inner().task_work.handle().clone()
     }
 
     /// The ring memory and where everything lies in it, in the kernel's layout.
-    pub fn memory(&self) -> (&[u8], Offsets) {
-        let (memory, offsets) = self.core.queues.memory();
-        (&memory[..], offsets)
+    pub fn memory(&self) -> (Ref<'_, [u8]>, Offsets) {
+        let inner = self.shared.0.borrow();
+        let offsets = inner.core.queues.memory().1;
+        (Ref::map(inner, |inner| &inner.core.queues.memory().0[..]), offsets)
     }
 
     /// The block layer of this ring, for reports and tests.
-    pub fn io(&self) -> &IoCtx {
-        &self.io
+    pub fn io(&self) -> Ref<'_, IoCtx> {
+        Ref::map(self.shared.0.borrow(), |inner| &inner.io)
     }
-}
 
-impl Drop for Ring {
-    fn drop(&mut self) {
-        self.task_work.close();
-        // I2: the devices let go of all memory first; what the requests own is freed after that.
-        let Ring { io, core, .. } = self;
-        io.shutdown(core);
-        self.end_all();
+    /// The state, for one call (I1 of [`inner`]).
+    #[inline(always)]
+    fn inner(&self) -> RefMut<'_, Inner> {
+        self.shared.0.borrow_mut()
     }
 }
 
 /// Iterator over completions; what it gave is consumed, also when it is dropped early.
 #[derive(Debug)]
 pub struct Completions<'a> {
-    ring: &'a mut Ring,
+    inner: RefMut<'a, Inner>,
     head: u32,
     end: u32,
 }
@@ -425,10 +299,10 @@ impl Iterator for Completions<'_> {
         if self.head == self.end {
             return None;
         }
-        if self.ring.core.nr_owned > 0 {
+        if self.inner.core.nr_owned > 0 {
             return self.next_owned();
         }
-        let (_, cqe) = self.ring.core.queues.cq_read(self.head);
+        let (_, cqe) = self.inner.core.queues.cq_read(self.head);
         self.head = self.head.wrapping_add(1);
         Some(Completion { user_data: cqe.user_data, res: cqe.res, flags: cqe.flags, owned: None })
     }
@@ -445,7 +319,7 @@ impl Completions<'_> {
     #[cold]
     #[inline(never)]
     fn next_owned(&mut self) -> Option<Completion> {
-        let core = &mut self.ring.core;
+        let core = &mut self.inner.core;
         let (index, cqe) = core.queues.cq_read(self.head);
         self.head = self.head.wrapping_add(1);
         let owned = core.cq_owned[index as usize].take();
@@ -459,7 +333,7 @@ impl ExactSizeIterator for Completions<'_> {}
 impl Drop for Completions<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.ring.core.queues.cq_advance(self.head);
+        self.inner.core.queues.cq_advance(self.head);
     }
 }
 

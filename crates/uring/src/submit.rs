@@ -18,7 +18,7 @@ use crate::req::{
     NO_FILE, NO_SLOT, REQ_CANCELED, REQ_DRAIN, REQ_FLUSHES, REQ_HAS_GUARD, REQ_LINKED, REQ_OWNS_BUF, REQ_PREP_FAILED,
     REQ_SLOW_END, State,
 };
-use crate::ring::Ring;
+use crate::ring::inner::Inner;
 use crate::sqe::{
     IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_LINKS, Sqe,
     errno, opcode,
@@ -45,7 +45,7 @@ impl Default for Chain {
     }
 }
 
-impl Ring {
+impl Inner {
     /// Takes all published SQEs that there are slots for; returns how many.
     pub(crate) fn consume(&mut self) -> u32 {
         let pending = self.core.queues.sq_pending();

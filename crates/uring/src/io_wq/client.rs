@@ -55,12 +55,17 @@ impl<S: Source> Client<S> {
         for slot in (0..self.items.slots()).filter(|&slot| cancel(slot)) {
             self.items.cancel(slot);
         }
-        // Relaxed: before the fence.
+        self.wait_for(0..self.items.slots());
+    }
+
+    /// Waits until the items of these slots have ended.
+    pub(super) fn wait_for(&self, slots: std::ops::Range<u32>) {
+        // Relaxed: before the fence. It stays set: who waits for an item is about to close.
         self.closing.store(true, Ordering::Relaxed);
         // SeqCst pairs with the fence in `finish`.
         fence(Ordering::SeqCst);
         let mut held = self.ended.lock().expect("invariant: no panic under this lock");
-        for slot in 0..self.items.slots() {
+        for slot in slots {
             while !self.items.is_idle(slot) {
                 held = self.some_ended.wait(held).expect("invariant: no panic under this lock");
             }

@@ -499,6 +499,11 @@ impl<S: Source> Submitter<S> {
         self.client.close(cancel);
     }
 
+    /// Waits until the item of a slot, which was handed over, has ended; its result comes very soon.
+    pub fn wait_for(&self, slot: u32) {
+        self.client.wait_for(slot..slot + 1);
+    }
+
     /// Whether polling for results keeps a worker from this CPU.
     pub fn is_in_the_way(&self) -> bool {
         self.pool.handle.shared.accts.iter().any(Acct::is_in_workers_way)

@@ -346,6 +346,15 @@ impl RingWq {
         self.pool.pool.is_stepped() && self.pool.step_account(Account::Bound)
     }
 
+    /// Waits until a worker has ended the work of a slot, when the ring goes. Its result comes at once, or very soon.
+    pub(crate) fn wait_for(&self, slot: u32) {
+        if let Some(submitter) = &self.submitter {
+            submitter.wait_for(slot);
+            // The worker hands its results over after that.
+            sheave_base::sync::thread::yield_now();
+        }
+    }
+
     /// Whether something was queued and not handed over.
     pub(crate) fn has_staged(&self) -> bool {
         self.submitter.as_ref().is_some_and(Submitter::has_staged)

@@ -11,7 +11,7 @@ use crate::core::Core;
 use crate::io_wq::Cancelled;
 use crate::opdef::{self, Issue};
 use crate::req::{NO_FILE, NO_SLOT, REQ_CANCELED, Req, State};
-use crate::ring::Ring;
+use crate::ring::inner::Inner;
 use crate::sqe::{
     ASYNC_CANCEL_ALL, ASYNC_CANCEL_ANY, ASYNC_CANCEL_FD, ASYNC_CANCEL_FD_FIXED, ASYNC_CANCEL_OP, ASYNC_CANCEL_USERDATA,
     IOSQE_FIXED_FILE, Sqe, errno,
@@ -49,13 +49,13 @@ impl Target {
 }
 
 /// Which flags exclude each other is looked at here, the file when it runs.
-pub(crate) fn prep(_: &mut Ring, _: u32, sqe: &Sqe) -> Result<(), i32> {
+pub(crate) fn prep(_: &mut Inner, _: u32, sqe: &Sqe) -> Result<(), i32> {
     let target = Target { flags: sqe.op_flags, user_data: sqe.addr, fd: sqe.fd, opcode: sqe.len as u8 };
     if sqe.off == 0 && sqe.splice_fd_in == 0 && target.is_valid() { Ok(()) } else { Err(errno::EINVAL) }
 }
 
 /// Cancels, and says how much.
-pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
+pub(crate) fn issue(ring: &mut Inner, slot: u32) -> Issue {
     let req = &ring.core.reqs[slot];
     let fixed = if req.flags & IOSQE_FIXED_FILE != 0 { ASYNC_CANCEL_FD_FIXED } else { 0 };
     let target = Target { flags: req.op_flags | fixed, user_data: req.addr, fd: req.fd, opcode: req.len as u8 };

@@ -9,7 +9,7 @@ use sheave_iomap::{FallocateMode, Kiocb};
 use crate::io_wq::Work;
 use crate::op::file_of;
 use crate::opdef::Issue;
-use crate::ring::Ring;
+use crate::ring::inner::Inner;
 use crate::sqe::{Sqe, errno};
 
 const KEEP_SIZE: u32 = 0x01;
@@ -19,14 +19,14 @@ const ZERO_RANGE: u32 = 0x10;
 const MAX_BYTES: u64 = 1 << 31;
 
 /// Checks the fields that must be empty.
-pub(crate) fn prep(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
+pub(crate) fn prep(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     ring.core.reqs[slot].data = [0; 2];
     let zero = sqe.op_flags == 0 && sqe.buf_index == 0 && sqe.splice_fd_in == 0;
     if zero { Ok(()) } else { Err(errno::EINVAL) }
 }
 
 /// Checks mode and range, then sends write-zeroes, or lets a worker have the file do it.
-pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
+pub(crate) fn issue(ring: &mut Inner, slot: u32) -> Issue {
     let req = &ring.core.reqs[slot];
     if req.data[1] != 0 {
         let identity = ring.core.files.get(req.file as usize).is_some_and(OpenFile::is_identity);
@@ -38,7 +38,7 @@ pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
     }
 }
 
-fn begin(ring: &mut Ring, slot: u32) -> Result<Issue, i32> {
+fn begin(ring: &mut Inner, slot: u32) -> Result<Issue, i32> {
     let file = file_of(ring, slot)?;
     let Some(file) = ring.core.files.get(file) else { return Err(errno::EBADF) };
     let req = &mut ring.core.reqs[slot];
@@ -83,7 +83,7 @@ fn begin(ring: &mut Ring, slot: u32) -> Result<Issue, i32> {
 }
 
 /// Where a cancel finds it until a worker has begun.
-fn send_to_file(ring: &mut Ring, slot: u32) -> Issue {
+fn send_to_file(ring: &mut Inner, slot: u32) -> Issue {
     let req = &ring.core.reqs[slot];
     let [pos, end] = req.data;
     let mode = if req.len & PUNCH_HOLE != 0 { FallocateMode::PunchHole } else { FallocateMode::ZeroRange };
@@ -100,7 +100,7 @@ fn send_to_file(ring: &mut Ring, slot: u32) -> Issue {
 
 /// Sends bios for what is left. The kiocb keeps the reference of the submission until all are sent, which takes several
 /// calls when there are not as many bios as the range wants.
-fn send(ring: &mut Ring, slot: u32) -> Issue {
+fn send(ring: &mut Inner, slot: u32) -> Issue {
     let req = &mut ring.core.reqs[slot];
     let Some(bdev) = ring.core.files.get(req.file as usize).map(|file| file.bdev) else {
         return Issue::Done(-errno::EBADF);

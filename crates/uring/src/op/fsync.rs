@@ -7,11 +7,11 @@ use sheave_iomap::dio;
 
 use crate::op::file_of;
 use crate::opdef::Issue;
-use crate::ring::Ring;
+use crate::ring::inner::Inner;
 use crate::sqe::{FSYNC_DATASYNC, Sqe, errno};
 
 /// Checks the fields that must be empty, and the offset, which is looked at here and used nowhere.
-pub(crate) fn prep(_: &mut Ring, _: u32, sqe: &Sqe) -> Result<(), i32> {
+pub(crate) fn prep(_: &mut Inner, _: u32, sqe: &Sqe) -> Result<(), i32> {
     let zero = sqe.addr == 0 && sqe.buf_index == 0 && sqe.splice_fd_in == 0;
     if !zero || sqe.op_flags & !FSYNC_DATASYNC != 0 || sqe.off > i64::MAX as u64 {
         return Err(errno::EINVAL);
@@ -20,7 +20,7 @@ pub(crate) fn prep(_: &mut Ring, _: u32, sqe: &Sqe) -> Result<(), i32> {
 }
 
 /// Sends a flush, or lets a worker sync a file that is more than its device.
-pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
+pub(crate) fn issue(ring: &mut Inner, slot: u32) -> Issue {
     let file = match file_of(ring, slot) {
         Ok(file) => file,
         Err(errno) => return Issue::Done(-errno),

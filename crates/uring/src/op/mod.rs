@@ -9,13 +9,13 @@ pub mod rw;
 pub mod timeout;
 
 use crate::req::NO_FILE;
-use crate::ring::Ring;
+use crate::ring::inner::Inner;
 use crate::sqe::{IOSQE_FIXED_FILE, errno};
 
 /// The open file that a request names: an entry of the file table, or of the registered one. The request holds it
 /// from now on.
 #[inline]
-pub(crate) fn file_of(ring: &mut Ring, slot: u32) -> Result<usize, i32> {
+pub(crate) fn file_of(ring: &mut Inner, slot: u32) -> Result<usize, i32> {
     let req = &mut ring.core.reqs[slot];
     if req.file != NO_FILE {
         // Issued before: it keeps its file, whatever the tables say now.

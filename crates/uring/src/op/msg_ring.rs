@@ -5,14 +5,14 @@
 
 use crate::cqe::Cqe;
 use crate::opdef::Issue;
-use crate::ring::Ring;
+use crate::ring::inner::Inner;
 use crate::sqe::{IOSQE_FIXED_FILE, MSG_RING_CQE_SKIP, MSG_RING_FLAGS_PASS, Sqe, errno};
 
 /// `IORING_MSG_DATA`, the only command there is.
 const MSG_DATA: u32 = 0;
 
 /// Checks the flags and notes what the message is made of.
-pub(crate) fn prep(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
+pub(crate) fn prep(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     if sqe.buf_index != 0 || sqe.op_flags & !(MSG_RING_CQE_SKIP | MSG_RING_FLAGS_PASS) != 0 {
         return Err(errno::EINVAL);
     }
@@ -21,11 +21,11 @@ pub(crate) fn prep(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
 }
 
 /// Sends it; never waits for the other ring.
-pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
+pub(crate) fn issue(ring: &mut Inner, slot: u32) -> Issue {
     Issue::Done(send(ring, slot).map_or_else(|errno| -errno, |()| 0))
 }
 
-fn send(ring: &mut Ring, slot: u32) -> Result<(), i32> {
+fn send(ring: &mut Inner, slot: u32) -> Result<(), i32> {
     let req = &ring.core.reqs[slot];
     let files = &ring.core.files;
     let file = files.resolve_any(req.fd, req.flags & IOSQE_FIXED_FILE != 0).ok_or(errno::EBADF)?;

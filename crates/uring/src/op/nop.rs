@@ -4,11 +4,11 @@
 //! refused.
 
 use crate::opdef::Issue;
-use crate::ring::Ring;
+use crate::ring::inner::Inner;
 use crate::sqe::{NOP_INJECT_RESULT, Sqe, errno};
 
 /// Checks the flags and notes the result.
-pub(crate) fn prep(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
+pub(crate) fn prep(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     if sqe.op_flags & !NOP_INJECT_RESULT != 0 {
         return Err(errno::EINVAL);
     }
@@ -18,6 +18,6 @@ pub(crate) fn prep(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
 }
 
 /// Ends at once.
-pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
+pub(crate) fn issue(ring: &mut Inner, slot: u32) -> Issue {
     Issue::Done(ring.core.reqs[slot].res)
 }

@@ -18,7 +18,7 @@ use crate::op::file_of;
 use crate::opdef::Issue;
 use crate::queues::Queues;
 use crate::req::{Ident, REQ_COUNTED, REQ_SLOW_END, REQ_VECTORED, Req, ReqTable};
-use crate::ring::Ring;
+use crate::ring::inner::Inner;
 use crate::sqe::{
     IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno,
     opcode,
@@ -38,7 +38,7 @@ fn is_write(op: u8) -> bool {
 /// leaves goes through the table's `prep` and `issue`, which check in the kernel's order. So stopping means nothing but
 /// "not this way".
 #[inline(never)]
-pub(crate) fn submit_plain_run(ring: &mut Ring, max: u32) -> u32 {
+pub(crate) fn submit_plain_run(ring: &mut Inner, max: u32) -> u32 {
     let core = &mut ring.core;
     let Some(plain) = Plain::next(core) else { return 0 };
     let Some(file) = core.files.get(plain.file as usize) else { return 0 };
@@ -51,7 +51,7 @@ pub(crate) fn submit_plain_run(ring: &mut Ring, max: u32) -> u32 {
 
 /// The same for a file with mappings; by itself, so that raw devices do not pay for it.
 #[inline(never)]
-fn submit_mapped_run(ring: &mut Ring, max: u32) -> u32 {
+fn submit_mapped_run(ring: &mut Inner, max: u32) -> u32 {
     let core = &mut ring.core;
     let Some(plain) = Plain::next(core) else { return 0 };
     core.files.enter(plain.file as usize);
@@ -186,7 +186,7 @@ impl Plain {
 }
 
 #[inline(always)]
-fn prep_common(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
+fn prep_common(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     if u64::from(sqe.ioprio) | sqe.pad2 != 0 {
         check_rare(sqe)?;
     }
@@ -212,7 +212,7 @@ fn check_rare(sqe: &Sqe) -> Result<(), i32> {
 }
 
 /// READ, WRITE and their fixed forms: one range of memory.
-pub(crate) fn prep(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
+pub(crate) fn prep(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     prep_common(ring, slot, sqe)?;
     let elsewhere =
         matches!(sqe.opcode, opcode::READ_FIXED | opcode::WRITE_FIXED) || sqe.flags & IOSQE_BUFFER_SELECT != 0;
@@ -224,7 +224,7 @@ pub(crate) fn prep(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
 }
 
 /// READV and WRITEV: the vectors are read now and never again.
-pub(crate) fn prep_vectored(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
+pub(crate) fn prep_vectored(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     prep_common(ring, slot, sqe)?;
     let select = sqe.flags & IOSQE_BUFFER_SELECT != 0;
     if sqe.len > IOV_MAX || (select && sqe.len != 1) {
@@ -261,7 +261,7 @@ pub(crate) fn prep_vectored(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(),
 
 /// The checks of issue that come before the engine's, in the kernel's order.
 #[inline(always)]
-fn begin(ring: &mut Ring, slot: u32, file: usize) -> Result<(), i32> {
+fn begin(ring: &mut Inner, slot: u32, file: usize) -> Result<(), i32> {
     let read_only = ring.core.files.get(file).is_some_and(OpenFile::is_read_only);
     let req = &mut ring.core.reqs[slot];
     let pos = req.kiocb.pos;
@@ -282,7 +282,7 @@ fn begin(ring: &mut Ring, slot: u32, file: usize) -> Result<(), i32> {
 
 /// Flags, buffer groups, positions that are none.
 #[cold]
-fn begin_rare(ring: &mut Ring, slot: u32, file: usize) -> Result<(), i32> {
+fn begin_rare(ring: &mut Inner, slot: u32, file: usize) -> Result<(), i32> {
     let polled = ring.core.polled;
     let pos = ring.core.files.pos(file);
     let grows = ring.core.files.get(file).is_some_and(|file| file.file.max_bytes().is_some());
@@ -335,7 +335,7 @@ fn issued(issued: Issued, req: &mut Req, scratch: &Scratch, cold: &mut Cold) -> 
 }
 
 #[inline(always)]
-fn start(ring: &mut Ring, slot: u32, file: usize, fixed_buf: u16) -> Issue {
+fn start(ring: &mut Inner, slot: u32, file: usize, fixed_buf: u16) -> Issue {
     ring.core.files.enter(file);
     let Core { files, reqs, scratch, cold, .. } = &mut ring.core;
     let req = &mut reqs[slot];
@@ -345,13 +345,13 @@ fn start(ring: &mut Ring, slot: u32, file: usize, fixed_buf: u16) -> Issue {
     issued(done, req, scratch, &mut cold[slot as usize])
 }
 
-fn read_write(ring: &mut Ring, slot: u32) -> Result<Issue, i32> {
+fn read_write(ring: &mut Inner, slot: u32) -> Result<Issue, i32> {
     let file = file_of(ring, slot)?;
     begin(ring, slot, file)?;
     Ok(start(ring, slot, file, NO_FIXED_BUF))
 }
 
-fn read_write_fixed(ring: &mut Ring, slot: u32) -> Result<Issue, i32> {
+fn read_write_fixed(ring: &mut Inner, slot: u32) -> Result<Issue, i32> {
     let file = file_of(ring, slot)?;
     let req = &ring.core.reqs[slot];
     let (index, len) = (req.buf_index, u64::from(req.len.min(MAX_RW_COUNT)));
@@ -362,7 +362,7 @@ fn read_write_fixed(ring: &mut Ring, slot: u32) -> Result<Issue, i32> {
     Ok(start(ring, slot, file, index))
 }
 
-fn read_write_vectored(ring: &mut Ring, slot: u32) -> Result<Issue, i32> {
+fn read_write_vectored(ring: &mut Inner, slot: u32) -> Result<Issue, i32> {
     let file = file_of(ring, slot)?;
     begin(ring, slot, file)?;
     ring.core.files.enter(file);
@@ -375,16 +375,16 @@ fn read_write_vectored(ring: &mut Ring, slot: u32) -> Result<Issue, i32> {
 }
 
 /// READ and WRITE.
-pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
+pub(crate) fn issue(ring: &mut Inner, slot: u32) -> Issue {
     read_write(ring, slot).unwrap_or_else(|errno| Issue::Done(-errno))
 }
 
 /// READ_FIXED and WRITE_FIXED: the range lies within a registered buffer.
-pub(crate) fn issue_fixed(ring: &mut Ring, slot: u32) -> Issue {
+pub(crate) fn issue_fixed(ring: &mut Inner, slot: u32) -> Issue {
     read_write_fixed(ring, slot).unwrap_or_else(|errno| Issue::Done(-errno))
 }
 
 /// READV and WRITEV.
-pub(crate) fn issue_vectored(ring: &mut Ring, slot: u32) -> Issue {
+pub(crate) fn issue_vectored(ring: &mut Inner, slot: u32) -> Issue {
     read_write_vectored(ring, slot).unwrap_or_else(|errno| Issue::Done(-errno))
 }

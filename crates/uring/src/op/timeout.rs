@@ -16,7 +16,7 @@ use sheave_base::clock::{Clock, Timeline};
 use crate::core::Core;
 use crate::opdef::Issue;
 use crate::req::REQ_HAS_GUARD;
-use crate::ring::Ring;
+use crate::ring::inner::Inner;
 use crate::sqe::{
     IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, LINK_TIMEOUT_UPDATE, Sqe, TIMEOUT_ABS, TIMEOUT_BOOTTIME,
     TIMEOUT_ETIME_SUCCESS, TIMEOUT_REALTIME, TIMEOUT_UPDATE, errno, opcode,
@@ -50,7 +50,7 @@ fn deadline(clock: &Clock, timeout_flags: u32, ns: u64, abs: bool) -> (Timeline,
     (timeline, if abs { ns } else { clock.now_ns(timeline).saturating_add(ns) })
 }
 
-fn prep_common(ring: &mut Ring, slot: u32, sqe: &Sqe, link: bool) -> Result<(), i32> {
+fn prep_common(ring: &mut Inner, slot: u32, sqe: &Sqe, link: bool) -> Result<(), i32> {
     if sqe.buf_index != 0 || sqe.len != 1 || sqe.splice_fd_in != 0 || (link && sqe.off as u32 != 0) {
         return Err(errno::EINVAL);
     }
@@ -63,12 +63,12 @@ fn prep_common(ring: &mut Ring, slot: u32, sqe: &Sqe, link: bool) -> Result<(), 
 }
 
 /// TIMEOUT: flags, and the time, which is read now and never again.
-pub(crate) fn prep(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
+pub(crate) fn prep(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     prep_common(ring, slot, sqe, false)
 }
 
 /// TIMEOUT: waits for its time, or for as many CQEs as the lower half of `off` says.
-pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
+pub(crate) fn issue(ring: &mut Inner, slot: u32) -> Issue {
     let req = &ring.core.reqs[slot];
     let (timeline, at) = deadline(ring.io.clock(), req.op_flags, req.data[0], req.op_flags & TIMEOUT_ABS != 0);
     match req.off as u32 {
@@ -79,7 +79,7 @@ pub(crate) fn issue(ring: &mut Ring, slot: u32) -> Issue {
 }
 
 /// LINK_TIMEOUT: the same, behind the request that it is to guard.
-pub(crate) fn prep_link(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
+pub(crate) fn prep_link(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     prep_common(ring, slot, sqe, true)?;
     let guarded = ring.core.chain.last().ok_or(errno::EINVAL)?;
     if ring.core.reqs[guarded].opcode == opcode::LINK_TIMEOUT {
@@ -91,12 +91,12 @@ pub(crate) fn prep_link(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32
 }
 
 /// A LINK_TIMEOUT is armed with the request before it, and ends with it; its turn in the chain never comes.
-pub(crate) fn issue_link(_: &mut Ring, _: u32) -> Issue {
+pub(crate) fn issue_link(_: &mut Inner, _: u32) -> Issue {
     Issue::Done(-errno::ECANCELED)
 }
 
 /// TIMEOUT_REMOVE: flags, and the new time if there is one.
-pub(crate) fn prep_remove(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i32> {
+pub(crate) fn prep_remove(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     let zero = sqe.buf_index == 0 && sqe.len == 0 && sqe.splice_fd_in == 0;
     if sqe.flags & IOSQE_FIXED_FILE != 0 || !zero {
         return Err(errno::EINVAL);
@@ -113,7 +113,7 @@ pub(crate) fn prep_remove(ring: &mut Ring, slot: u32, sqe: &Sqe) -> Result<(), i
 }
 
 /// TIMEOUT_REMOVE: takes the first timeout with this user data out, or gives it another time.
-pub(crate) fn issue_remove(ring: &mut Ring, slot: u32) -> Issue {
+pub(crate) fn issue_remove(ring: &mut Inner, slot: u32) -> Issue {
     let req = &ring.core.reqs[slot];
     let (user_data, flags, ns) = (req.addr, req.op_flags, req.data[0]);
     let update = flags & TIMEOUT_UPDATE != 0;

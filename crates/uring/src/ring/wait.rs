@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use sheave_base::status::Errno;
 
-use super::Ring;
+use super::inner::Inner;
 use crate::core::Core;
 use crate::prep::Cancel;
 use crate::sqe::errno;
 
-impl Ring {
+impl Inner {
     pub(super) fn wait_slow(&mut self, wanted: u32, timeout: Option<Duration>) -> u32 {
         let deadline = timeout.map(|timeout| self.io.clock().precise().after(timeout));
         let wanted = wanted.min(self.core.queues.cq_entries());
@@ -103,8 +103,7 @@ impl Ring {
     }
 
     /// Waits until everything submitted has completed. Completions stay to be read; those that find the CQ full are
-    /// kept behind it.
-    pub fn drain(&mut self) {
+    pub(super) fn drain(&mut self) {
         while self.core.reqs.live() > 0 {
             self.reap();
             if self.core.reqs.live() > 0 {
@@ -115,21 +114,7 @@ impl Ring {
     }
 
     /// Cancels operations that wait, without an SQE: the first that matches, or all ([`Cancel::all`],
-    /// [`Cancel::everything`]). Returns how many; each of them completes with `-ECANCELED`. `ENOENT` when there is
-    /// none, `EBADF` when the file is not there, `EINVAL` for conditions that exclude each other.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use sheave_uring::{prep, prep::Cancel, Ring};
-    /// # let mut ring = Ring::builder().build()?;
-    /// ring.push(prep::timeout(Duration::from_secs(60)).user_data(1))?;
-    /// ring.submit()?;
-    /// assert_eq!(ring.cancel(Cancel::user_data(1)), Ok(1));
-    /// ring.drain();
-    /// assert_eq!(ring.completions().next().map(|c| (c.user_data, c.res)), Some((1, -125)));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn cancel(&mut self, what: Cancel) -> Result<u32, Errno> {
+    pub(super) fn cancel(&mut self, what: Cancel) -> Result<u32, Errno> {
         let target = what.target();
         if !target.is_valid() {
             return Err(Errno(errno::EINVAL));

@@ -1,0 +1,315 @@
+//! What a ring is inside: the block layer of its thread, the state of its requests, its workers.
+//!
+//! Owns the state of a [`Ring`](super::Ring), which lends it to each of its calls, and for the time of a wait to the
+//! wait itself ([`Shared`]). Every other module of this crate works on it.
+//!
+//! Invariants:
+//! - I1: whoever has the state has it alone: a call of the ring, or a wait of its thread while no call runs.
+//! - I2: memory that the ring owns for an operation is given back or freed after the device is done with it, also when
+//!   the ring is dropped in the middle of I/O.
+//! - I3: a file hears of the end of every write that needs its completion work, also when the ring is dropped.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use sheave_base::buf::Buf;
+use sheave_base::grace::own::Complete;
+use sheave_base::sync::Arc;
+use sheave_blk::Device;
+use sheave_blk::bio_set::BioStore;
+use sheave_blk::ctx::IoCtx;
+use sheave_iomap::dio::OpenFile;
+use sheave_iomap::{File, RawFile};
+
+use crate::core::Core;
+use crate::error::{RingError, SqFull};
+use crate::prep::{Entry, Late, When};
+use crate::req::{REQ_OLD_BUF, State};
+use crate::rsrc::Fd;
+use crate::sqe::opcode;
+use crate::task_work::{RingHandle, TaskWork};
+
+/// Most entries of the registered file table, as in the kernel.
+const MAX_FIXED_FILES: usize = 1 << 20;
+
+/// The state of a ring.
+#[derive(Debug)]
+pub struct Inner {
+    pub(crate) io: IoCtx,
+    pub(crate) core: Core,
+    pub(crate) task_work: TaskWork,
+    pub(crate) spin_cycles: u64,
+}
+
+/// The state of a ring, as the ring and the waits of its thread share it (I1).
+#[derive(Debug)]
+pub(super) struct Shared(pub(super) RefCell<Inner>);
+
+impl Complete for Shared {
+    fn complete(&self) {
+        // In use: the wait is in one of the ring's own calls.
+        let Ok(mut inner) = self.0.try_borrow_mut() else { return };
+        inner.reap();
+        // Where workers have no threads, nobody but this one does what ends a write.
+        while inner.core.wq.wants_steps() && inner.core.wq.step_bound() {
+            inner.reap();
+        }
+    }
+}
+
+impl Inner {
+    pub(super) fn attach(&mut self, device: &Device) -> Result<Fd, RingError> {
+        self.attach_file(Arc::new(RawFile::new(device.clone())))
+    }
+
+    pub(super) fn attach_file(&mut self, file: Arc<dyn File>) -> Result<Fd, RingError> {
+        let bdev = self.io.attach(file.device())?;
+        let file = OpenFile::new(file, bdev, &self.io);
+        Ok(self.core.add_file(file))
+    }
+
+    pub(super) fn attach_ring(&mut self, ring: &RingHandle) -> Fd {
+        self.core.files.add_ring(ring.clone())
+    }
+
+    pub(super) fn detach(&mut self, fd: Fd) -> Result<(), RingError> {
+        if !self.core.files.detach(fd) {
+            return Err(RingError::BadFd(fd));
+        }
+        self.sweep_files();
+        Ok(())
+    }
+
+    pub(super) fn register_files(&mut self, fds: &[Fd]) -> Result<(), RingError> {
+        if fds.len() > MAX_FIXED_FILES {
+            return Err(RingError::TooMany { what: "registered files", limit: MAX_FIXED_FILES as u64 });
+        }
+        self.core.files.register(fds).map_err(|at| RingError::BadFd(fds[at]))?;
+        self.sweep_files();
+        Ok(())
+    }
+
+    pub(super) fn update_file(&mut self, index: usize, fd: Fd) -> Result<(), RingError> {
+        if index >= self.core.files.registered() {
+            return Err(RingError::BadFile(index));
+        }
+        self.core.files.set_fixed(index, fd).map_err(|_| RingError::BadFd(fd))?;
+        self.sweep_files();
+        Ok(())
+    }
+
+    pub(super) fn unregister_files(&mut self) {
+        self.core.files.unregister();
+        self.sweep_files();
+    }
+
+    pub(super) fn set_bio_store(&mut self, store: Box<dyn BioStore>) -> Result<(), RingError> {
+        if self.io.set_bio_store(store) { Ok(()) } else { Err(RingError::InUse("what stands behind the bio cache")) }
+    }
+
+    fn sweep_files(&mut self) {
+        let Core { files, reqs, .. } = &mut self.core;
+        let used: Vec<usize> = reqs.iter_live().map(|(_, req)| req.file as usize).collect();
+        for bdev in files.sweep(|at| used.contains(&at)) {
+            self.io.detach(bdev);
+        }
+    }
+
+    pub(super) fn register_buffers(&mut self, bufs: Vec<Buf>) -> Result<(), RingError> {
+        if bufs.len() > usize::from(u16::MAX) {
+            return Err(RingError::TooMany { what: "registered buffers", limit: u16::MAX.into() });
+        }
+        for index in 0..self.core.bufs.len() as u16 {
+            self.replace_buffer(index, None);
+        }
+        self.core.bufs.resize(bufs.len());
+        for (index, buf) in bufs.into_iter().enumerate() {
+            self.replace_buffer(index as u16, Some(buf));
+        }
+        Ok(())
+    }
+
+    pub(super) fn update_buffer(&mut self, index: u16, buf: Option<Buf>) -> Result<Option<Buf>, RingError> {
+        if usize::from(index) >= self.core.bufs.len() {
+            return Err(RingError::BadBuffer(index));
+        }
+        Ok(self.replace_buffer(index, buf))
+    }
+
+    fn replace_buffer(&mut self, index: u16, buf: Option<Buf>) -> Option<Buf> {
+        // Who has not begun looks at the table when it does; who names another address never gets there.
+        let uses = |slot: &u32| {
+            let req = &self.core.reqs[*slot];
+            req.state == State::Issued && self.core.bufs.covers(index, req.addr, 1)
+        };
+        let slots: Vec<u32> = self.users_of(index).filter(uses).collect();
+        for &slot in &slots {
+            self.core.reqs[slot].rflags |= REQ_OLD_BUF;
+        }
+        let new = buf.map(|mut buf| (buf.as_mut_ptr() as u64, buf.len() as u64, Some(buf)));
+        match &new {
+            Some((base, len, _)) => {
+                let (base, len) = (*base as usize, *len as usize);
+                // SAFETY: I2; the slot of the buffer is replaced or emptied before its memory is freed.
+                #[allow(unsafe_code)]
+                unsafe {
+                    self.io.kring_slot().register_buffer(index, base, len);
+                }
+            }
+            None => self.io.kring_slot().unregister_buffer(index),
+        }
+        self.core.bufs.replace(index, new, slots.len() as u32)
+    }
+
+    /// Requests that use a registered buffer as it is now, or will.
+    fn users_of(&self, index: u16) -> impl Iterator<Item = u32> + '_ {
+        self.core
+            .reqs
+            .iter_live()
+            .filter(move |(_, req)| {
+                matches!(req.opcode, opcode::READ_FIXED | opcode::WRITE_FIXED)
+                    && req.buf_index == index
+                    && req.rflags & REQ_OLD_BUF == 0
+            })
+            .map(|(slot, _)| slot)
+    }
+
+    /// Address and length of a registered buffer that no request uses.
+    pub(super) fn unused_buffer(&self, index: u16) -> Option<(*const u8, usize)> {
+        let is_used = self.users_of(index).next().is_some();
+        self.core.bufs.get(index).filter(|_| !is_used).map(|buf| (buf.as_ptr(), buf.len()))
+    }
+
+    /// The same, to change it.
+    pub(super) fn unused_buffer_mut(&mut self, index: u16) -> Option<(*mut u8, usize)> {
+        let is_used = self.users_of(index).next().is_some();
+        self.core.bufs.get_mut(index).filter(|_| !is_used).map(|buf| (buf.as_mut_ptr(), buf.len()))
+    }
+
+    pub(super) fn push(&mut self, mut entry: Entry) -> Result<(), Box<SqFull>> {
+        let Some((index, sqe)) = self.core.queues.sq_next() else {
+            return Err(Box::new(SqFull { entry, error: RingError::SqFull }));
+        };
+        let time = &mut self.core.sq_times[index as usize];
+        match entry.late {
+            Late::Nothing => {}
+            Late::Fixed(start, len) => {
+                // A range outside gives `-EFAULT` like any other wrong address.
+                let base = self.core.bufs.range(entry.sqe.buf_index).map_or(0, |(base, _)| base);
+                entry.sqe.addr = base.saturating_add(start as u64);
+                entry.sqe.len = len.min(u32::MAX as usize) as u32;
+            }
+            Late::Time(when) => {
+                *time = when.timespec(self.io.clock());
+                entry.sqe.addr = std::ptr::from_ref(time) as u64;
+            }
+            Late::NewTime(after) => {
+                *time = When::After(after).timespec(self.io.clock());
+                entry.sqe.off = std::ptr::from_ref(time) as u64;
+            }
+        }
+        *sqe = entry.sqe;
+        if let Some(owned) = entry.owned {
+            self.core.sq_owned[index as usize] = Some(owned);
+            self.core.nr_owned += 1;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn submit(&mut self) -> Result<u32, RingError> {
+        let taken = self.take_sqes()?;
+        self.io.commit();
+        if !self.core.polled {
+            self.reap();
+        }
+        self.core.queues.cq_publish();
+        Ok(taken)
+    }
+
+    #[inline]
+    fn take_sqes(&mut self) -> Result<u32, RingError> {
+        self.core.queues.sq_publish();
+        self.core.flush_overflow();
+        let taken = self.consume();
+        if taken == 0 && self.core.queues.sq_pending() != 0 {
+            return Err(RingError::Busy);
+        }
+        Ok(taken)
+    }
+
+    #[inline]
+    pub(super) fn submit_and_wait(&mut self, wanted: u32) -> Result<u32, RingError> {
+        let taken = self.take_sqes()?;
+        self.wait(wanted, None);
+        Ok(taken)
+    }
+
+    pub(super) fn wait(&mut self, wanted: u32, timeout: Option<Duration>) -> u32 {
+        self.reap();
+        let ready = self.core.queues.cq_ready();
+        if ready >= wanted { ready } else { self.wait_slow(wanted, timeout) }
+    }
+
+    pub(super) fn reap(&mut self) {
+        let Inner { io, core, .. } = self;
+        let ended = io.poll(core);
+        self.run_task_work(ended);
+        self.core.flush_overflow();
+        if self.core.timers.is_armed() {
+            self.run_timeouts();
+        }
+        // After everything that may start requests: what is queued and not handed over, no worker knows of.
+        self.core.wq.commit();
+        self.core.queues.cq_publish();
+    }
+
+    /// What a reap does beside the devices.
+    #[inline]
+    fn run_task_work(&mut self, ended: u32) {
+        while let Some((slot, res)) = self.task_work.pop_done() {
+            self.core.wq.took();
+            self.worker_done(slot, res);
+        }
+        if !self.core.gathering.is_empty() {
+            self.start_batches();
+        }
+        // Behind a full CQ and a full list of what did not fit, messages stay in the mailbox, which is bounded.
+        while self.core.overflow.len() < self.core.overflow_max
+            && let Some(cqe) = self.task_work.pop_message()
+        {
+            self.core.post(cqe, None);
+        }
+        if !self.core.tasks.is_empty() {
+            self.run_tasks();
+        }
+        if ended > 0 && !self.core.retry.is_empty() {
+            let Core { ready, retry, .. } = &mut self.core;
+            ready.append(retry);
+        }
+        self.start_waiting();
+        if self.core.files.wants_sweep() {
+            self.sweep_files();
+        }
+    }
+
+    /// Fills an empty CQ from the devices; where its entries begin and end.
+    #[inline]
+    pub(super) fn fill(&mut self) -> (u32, u32) {
+        if self.core.queues.cq_ready() == 0 || !self.core.overflow.is_empty() {
+            self.reap();
+        }
+        let head = self.core.queues.cq_head();
+        (head, head.wrapping_add(self.core.queues.cq_ready()))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.task_work.close();
+        // I2: the devices let go of all memory first; what the requests own is freed after that.
+        let Inner { io, core, .. } = self;
+        io.shutdown(core);
+        self.end_all();
+    }
+}
