@@ -142,7 +142,7 @@ impl State {
         let place = self.own(&core, unit)?;
         let old = self.tree.entry(place);
         if old.is_alloc() {
-            self.tree.unmap(place);
+            self.tree.unmap(&core.top, place);
         }
         self.tree.store_bits(place, written);
         let full = if self.tree.written(place).0 { Entry::FULL } else { 0 };
@@ -194,11 +194,13 @@ impl State {
     }
 
     fn apply_rollback(&mut self, volume: u32, source: u32) -> Result<(), Status> {
-        if self.table.get(volume).is_none() || self.table.get(source).is_none() {
+        if self.table.get(source).is_none() {
             return Ok(());
         }
+        let Some(vol) = self.table.get(volume) else { return Ok(()) };
+        let core = Arc::clone(&vol.core);
         let old = self.exchange(volume, source)?;
-        old.into_iter().for_each(|id| self.tree.put_index(id));
+        old.into_iter().for_each(|id| self.tree.put_exchanged(&core.top, id));
         Ok(())
     }
 
@@ -260,7 +262,7 @@ impl State {
         for unit in from..to {
             let place = self.own(core, unit)?;
             if self.tree.entry(place).is_alloc() {
-                self.tree.unmap(place);
+                self.tree.unmap(&core.top, place);
             }
         }
         self.tree.prune(&core.top, from);
@@ -284,7 +286,7 @@ impl State {
         self.tree.store(place, entry.without(Entry::FULL));
         self.tree.set_bits(place, first, count, false);
         if !self.tree.written(place).1 && !entry.any(Entry::HANDED) {
-            self.tree.unmap(place);
+            self.tree.unmap(&core.top, place);
             self.tree.prune(&core.top, unit);
         }
         Ok(true)

@@ -101,8 +101,9 @@ impl PoolInner {
         if state.failed {
             return Err(Status::IoErr);
         }
-        if let Some(regions) = &mut state.sums {
-            regions.age(&self.grace, clean);
+        let State { sums, table, .. } = &mut *state;
+        if let Some(regions) = sums {
+            regions.age(|| table.everyone(), clean);
         }
         let plan = state.plan(&self.geometry, clean)?;
         drop(state);

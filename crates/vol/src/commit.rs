@@ -17,7 +17,7 @@ use sheave_base::sync::{Condvar, Mutex};
 use crate::extent_map::Entry;
 use crate::extent_map::tree::Place;
 use crate::journal::{Commit, Ring};
-use crate::limbo::Freed;
+use crate::limbo::LetGo;
 use crate::pool::state::{PoolInner, State};
 use crate::record::Record;
 
@@ -56,7 +56,7 @@ pub(crate) struct Taken {
     pub(crate) recorded: Vec<(u32, u64)>,
     pub(crate) pending: Vec<Record>,
     pub(crate) grown: Vec<u32>,
-    pub(crate) freed: Freed,
+    pub(crate) freed: LetGo,
 }
 
 impl PoolInner {

@@ -54,6 +54,7 @@ pub use error::PoolError;
 pub use info::{Extent, ExtentKind, MemberInfo, PoolInfo, SpaceNotice, SpaceState, VolumeInfo};
 pub use pool::{AddOptions, Checksum, CreateOptions, Found, LowWater, OpenOptions, Pool, Watch, WhenFull, join};
 pub use scrub::{RealClock, ScrubClock, ScrubOptions, ScrubPhase, ScrubProgress, ScrubReport};
+pub use sheave_base::grace::Holder;
 pub use volume::Volume;
 
 #[cfg(all(test, feature = "shuttle"))]

@@ -9,12 +9,17 @@
 //!
 //! - I1: nothing passes before a commit that began after it was let go is durable, and a grace that began after that
 //!   commit is over.
-//! - I2: two batches at most wait, whatever the number of commits: the later one gathers.
+//! - I2: two batches at most wait of each owner, whatever the number of commits: the later one gathers.
 //! - I3: what passes, passes in parts: nobody holds the pool's lock in proportion to what was let go.
+//! - I4: each owner has a grace of its own, and what it lets go waits for that one: I/O of one volume that does not end
+//!   keeps back what that volume has let go, and nothing else.
 //!
 //! Called by commits, allocations that find nothing free, and reports, under the pool's lock.
 
+use std::collections::BTreeMap;
+
 use sheave_base::grace::{Grace, Ticket};
+use sheave_base::sync::Arc;
 
 use crate::extent_map::tree::Tree;
 
@@ -95,40 +100,102 @@ impl Freed {
     }
 }
 
+/// What owners have let go, by the grace of those who may still use it: each owner has one of its own.
+#[derive(Debug, Default)]
+pub(crate) struct LetGo {
+    /// By the address of the grace, which the grace beside it keeps.
+    by: BTreeMap<usize, (Arc<Grace>, Freed)>,
+}
+
+fn key(grace: &Arc<Grace>) -> usize {
+    std::ptr::from_ref::<Grace>(grace).addr()
+}
+
+impl LetGo {
+    /// What those in this grace have let go.
+    pub(crate) fn by(&mut self, grace: &Arc<Grace>) -> &mut Freed {
+        &mut self.by.entry(key(grace)).or_insert_with(|| (Arc::clone(grace), Freed::default())).1
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by.is_empty()
+    }
+
+    pub(crate) fn append(&mut self, other: LetGo) {
+        for (grace, freed) in other.by.into_values() {
+            self.by(&grace).append(freed);
+        }
+    }
+
+    /// Without the graces.
+    #[cfg(test)]
+    pub(crate) fn into_freed(self) -> impl Iterator<Item = Freed> {
+        self.by.into_values().map(|(_, freed)| freed)
+    }
+}
+
+/// What one owner has let go, and waits for its grace.
+#[derive(Debug)]
+struct Waiting {
+    grace: Arc<Grace>,
+    now: Option<(Ticket, Freed)>,
+    next: Freed,
+}
+
 /// What is durably let go, and waits for graces.
 #[derive(Debug, Default)]
 pub(crate) struct Limbo {
-    waiting: Option<(Ticket, Freed)>,
-    next: Freed,
-    /// The grace is over: it goes part by part.
+    /// By the address of the grace, as in [`LetGo`].
+    waiting: BTreeMap<usize, Waiting>,
+    /// The graces of these are over: it goes part by part.
     over: Freed,
 }
 
 impl Limbo {
     /// The letting go of these is durable.
-    pub(crate) fn committed(&mut self, freed: Freed) {
-        self.next.append(freed);
+    pub(crate) fn committed(&mut self, freed: LetGo) {
+        for (at, (grace, freed)) in freed.by {
+            let none = || Waiting { grace, now: None, next: Freed::default() };
+            self.waiting.entry(at).or_insert_with(none).next.append(freed);
+        }
     }
 
     /// Whether anything waits here.
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_none() && self.next.is_empty() && self.over.is_empty()
+        self.waiting.is_empty() && self.over.is_empty()
     }
 
     /// Lets a part pass whose grace is over, about `most` units, nodes and entries: it may be used again. False when
     /// nothing was left to pass; call until then.
-    pub(crate) fn advance(&mut self, grace: &Grace, tree: &mut Tree, most: u64) -> bool {
-        if self.waiting.is_none() && !self.next.is_empty() {
-            self.waiting = Some((grace.start(), std::mem::take(&mut self.next)));
-        }
-        if self.over.is_empty() && self.waiting.as_ref().is_some_and(|(ticket, _)| grace.is_over(*ticket)) {
-            self.over = self.waiting.take().map(|(_, freed)| freed).unwrap_or_default();
+    pub(crate) fn advance(&mut self, tree: &mut Tree, most: u64) -> bool {
+        if self.over.is_empty() {
+            self.look();
         }
         if self.over.is_empty() {
             return false;
         }
         tree.reclaim(&mut self.over, most);
         true
+    }
+
+    /// Looks at all graces (I4).
+    fn look(&mut self) {
+        let over = &mut self.over;
+        self.waiting.retain(|_, Waiting { grace, now, next }| {
+            if now.is_none() {
+                *now = Some((grace.start(), std::mem::take(next)));
+            }
+            if let Some((_, freed)) = now.take_if(|(ticket, _)| grace.is_over(*ticket)) {
+                over.append(freed);
+            }
+            now.is_some() || !next.is_empty()
+        });
+    }
+
+    /// One of the graces that are waited for.
+    pub(crate) fn someone(&self) -> Option<(Arc<Grace>, Ticket)> {
+        let waits = |waiting: &Waiting| Some((Arc::clone(&waiting.grace), waiting.now.as_ref()?.0));
+        self.waiting.values().find_map(waits)
     }
 }
 

@@ -39,7 +39,6 @@ fn explore(body: impl Fn() + Send + Sync + 'static) {
 struct World {
     map: Arc<ExtentMap>,
     tops: [Top; 2],
-    grace: Arc<Grace>,
     tree: Mutex<(Tree, Limbo)>,
     /// Of each unit: the volume that it belongs to plus one, or what was written to it.
     units: Vec<AtomicU64>,
@@ -54,14 +53,19 @@ impl World {
         let tops = [Top::new(), Top::new()];
         tops.iter().for_each(|top| top.open(1));
         let units = (0..units).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(World { map, tops, grace: Arc::new(Grace::new()), tree: Mutex::new((tree, Limbo::default())), units })
+        Arc::new(World { map, tops, tree: Mutex::new((tree, Limbo::default())), units })
+    }
+
+    /// A ring that has a volume open.
+    fn seat(&self, volume: usize) -> Seat {
+        Grace::seat(self.tops[volume].grace())
     }
 
     /// Gives a unit of a volume space; false when there is none yet.
     fn write(&self, volume: usize, unit: u64) -> bool {
         let mut guard = self.tree.lock().expect("no panic");
         let (tree, limbo) = &mut *guard;
-        while limbo.advance(&self.grace, tree, 2) {}
+        while limbo.advance(tree, 2) {}
         let Some(phys) = tree.units.alloc() else { return false };
         self.units[phys as usize].store(volume as u64 + 1, Ordering::Relaxed); // Relaxed: published with the entry.
         let place = tree.own(&self.tops[volume], unit).expect("there is memory");
@@ -75,10 +79,18 @@ impl World {
         let mut guard = self.tree.lock().expect("no panic");
         let (tree, limbo) = &mut *guard;
         let place = tree.own(&self.tops[volume], unit).expect("there is memory");
-        tree.unmap(place);
+        tree.unmap(&self.tops[volume], place);
         tree.prune(&self.tops[volume], unit);
         let freed = std::mem::take(&mut tree.freed);
         limbo.committed(freed);
+    }
+
+    /// Deletes all that a volume has, durably.
+    fn drop_all(&self, volume: usize) {
+        let mut guard = self.tree.lock().expect("no panic");
+        let (tree, limbo) = &mut *guard;
+        tree.drop_slot(&self.tops[volume], 0);
+        limbo.committed(std::mem::take(&mut tree.freed));
     }
 
     /// Where a unit is, as the second of a batch.
@@ -112,7 +124,7 @@ fn model_a_lookup_never_sees_a_foreign_unit() {
         let reader = {
             let world = Arc::clone(&world);
             thread::spawn(move || {
-                let seat = Grace::seat(&world.grace);
+                let seat = world.seat(0);
                 for _ in 0..3 {
                     let seen = world.read(&seat, 0, 0);
                     assert!(matches!(seen, None | Some(1)), "a unit of another volume: {seen:?}");
@@ -140,7 +152,7 @@ fn model_nothing_is_written_to_what_a_snapshot_has() {
         let writer = {
             let world = Arc::clone(&world);
             thread::spawn(move || {
-                let seat = Grace::seat(&world.grace);
+                let seat = world.seat(0);
                 for number in 10..13 {
                     seat.enter();
                     let one = || world.map.lookup_write(&world.tops[0], 0, 4096).map(|mapping| mapping.addr);
@@ -160,8 +172,9 @@ fn model_nothing_is_written_to_what_a_snapshot_has() {
             let mut guard = world.tree.lock().expect("no panic");
             guard.0.share(&world.tops[0], &world.tops[1], 1).expect("there is memory");
         }
-        assert!(world.grace.wait(world.grace.start(), Duration::MAX));
-        let seat = Grace::seat(&world.grace);
+        let grace = world.tops[0].grace();
+        assert!(grace.wait(grace.start(), Duration::MAX));
+        let seat = world.seat(1);
         let frozen = world.read(&seat, 1, 0);
         writer.join().expect("no panic");
         assert_eq!(world.read(&seat, 1, 0), frozen, "the snapshot has changed");
@@ -180,10 +193,10 @@ fn model_moved_units_are_written_where_they_are() {
         let reader = {
             let world = Arc::clone(&world);
             thread::spawn(move || {
-                let seat = Grace::seat(&world.grace);
+                let (seat, other) = (world.seat(0), world.seat(1));
                 let seen: Vec<_> = (0..3).map(|_| world.read(&seat, 0, 0)).collect();
                 assert!(seen.is_sorted() && seen.iter().all(|seen| matches!(seen, Some(1 | 2))), "{seen:?}");
-                assert_eq!(world.read(&seat, 1, 0), Some(1), "the copy has what it had");
+                assert_eq!(world.read(&other, 1, 0), Some(1), "the copy has what it had");
             })
         };
         {
@@ -192,7 +205,7 @@ fn model_moved_units_are_written_where_they_are() {
             let place = tree.own(&world.tops[0], 0).expect("there is memory");
             let phys = tree.units.alloc().expect("there are more");
             world.units[phys as usize].store(2, Ordering::Relaxed); // Relaxed: published with the entry.
-            tree.replace(place, Entry::at(phys).with(Entry::FULL));
+            tree.replace(&world.tops[0], place, Entry::at(phys).with(Entry::FULL));
         }
         reader.join().expect("no panic");
     });
@@ -210,12 +223,12 @@ fn model_what_a_relative_let_go_is_not_written_under_its_reader() {
             // Each has nodes of its own, and the unit has two owners.
             tree.own(&world.tops[1], 0).expect("there is memory");
             limbo.committed(std::mem::take(&mut tree.freed));
-            while limbo.advance(&world.grace, tree, 2) {}
+            while limbo.advance(tree, 2) {}
         }
         let reader = {
             let world = Arc::clone(&world);
             thread::spawn(move || {
-                let seat = Grace::seat(&world.grace);
+                let seat = world.seat(1);
                 for _ in 0..3 {
                     let seen = world.read(&seat, 1, 0);
                     assert!(matches!(seen, None | Some(1)), "what was written to the other volume: {seen:?}");
@@ -227,7 +240,7 @@ fn model_what_a_relative_let_go_is_not_written_under_its_reader() {
         for turn in 0.. {
             let mut guard = world.tree.lock().expect("no panic");
             let (tree, limbo) = &mut *guard;
-            while limbo.advance(&world.grace, tree, 2) {}
+            while limbo.advance(tree, 2) {}
             let place = tree.own(&world.tops[0], 0).expect("there is memory");
             let phys = tree.entry(place).phys();
             if tree.units.owners(phys) == 1 {
@@ -241,5 +254,50 @@ fn model_what_a_relative_let_go_is_not_written_under_its_reader() {
             thread::yield_now();
         }
         reader.join().expect("no panic");
+    });
+}
+
+#[test]
+fn model_what_two_volumes_let_go_is_not_used_again_under_a_reader_of_either() {
+    explore(|| {
+        let world = World::new(2);
+        assert!(world.write(0, 0));
+        {
+            let mut guard = world.tree.lock().expect("no panic");
+            guard.0.share(&world.tops[0], &world.tops[1], 1).expect("there is memory");
+        }
+        let readers: Vec<_> = (0..2)
+            .map(|volume| {
+                let world = Arc::clone(&world);
+                thread::spawn(move || {
+                    let seat = world.seat(volume);
+                    for _ in 0..2 {
+                        let seen = world.read(&seat, volume, 0);
+                        assert!(matches!(seen, None | Some(1)), "what was written to another volume: {seen:?}");
+                    }
+                })
+            })
+            .collect();
+        // The nodes are shared: each volume waits for its own readers, and the last one to pass frees them.
+        world.drop_all(0);
+        world.drop_all(1);
+        let mut free = false;
+        for turn in 0.. {
+            let mut guard = world.tree.lock().expect("no panic");
+            let (tree, limbo) = &mut *guard;
+            while limbo.advance(tree, 2) {}
+            if let Some(phys) = tree.units.alloc() {
+                // Relaxed: the graces order it.
+                world.units[phys as usize].store(9, Ordering::Relaxed);
+                free = true;
+            }
+            drop(guard);
+            if free {
+                break;
+            }
+            assert!(turn < TURNS, "the unit never comes back");
+            thread::yield_now();
+        }
+        readers.into_iter().for_each(|reader| reader.join().expect("no panic"));
     });
 }

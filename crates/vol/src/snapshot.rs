@@ -14,10 +14,9 @@
 //!
 //! Called by [`Pool`](crate::Pool).
 
-use std::time::Duration;
-
 use sheave_base::status::Status;
 use sheave_base::sync::{Arc, MutexGuard};
+use sheave_iomap::completion_plan::MayBlock;
 
 use crate::PoolError;
 use crate::account::{ENTRY_COST, Spender};
@@ -27,9 +26,6 @@ use crate::made_at::now;
 use crate::pool::state::{PoolInner, State};
 use crate::pool::table::{Vol, VolumeCore, check_name};
 use crate::record::Record;
-
-/// How long I/O that is under way may take until a snapshot gives up.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl PoolInner {
     /// A new volume; one that grows has a largest size.
@@ -84,18 +80,14 @@ impl PoolInner {
         vol.unborn = true;
         self.survey_space(&mut state);
         drop(state);
-        let quiet = core.snapshot || self.grace.wait(self.grace.start(), SETTLE_TIMEOUT);
+        let quiet = self.quiet(source, &core);
         let mut state = self.lock();
-        if !quiet {
+        if let Err(busy) = quiet {
             let unborn = state.detach(volume);
             self.settled(&mut state, id);
             drop(state);
             self.drop_map(unborn);
-            return Err(PoolError::Busy {
-                what: format!("volume '{source}'"),
-                who: format!("I/O to it has not ended within {} seconds", SETTLE_TIMEOUT.as_secs()),
-                fix: "Let the rings that use it poll or drain, and try again".into(),
-            });
+            return Err(busy);
         }
         state.record_changes_of(id);
         if let Some(vol) = state.table.get_mut(volume) {
@@ -108,6 +100,14 @@ impl PoolInner {
         drop(state);
         self.durable("copying", source)?;
         Ok(volume)
+    }
+
+    /// Waits until no write that began before is under way.
+    fn quiet(&self, name: &str, core: &VolumeCore) -> Result<(), PoolError> {
+        if core.snapshot {
+            return Ok(());
+        }
+        self.wait_for_io(core, &MayBlock::on_worker()).map_err(|_| self.io_goes_on(name, core))
     }
 
     /// No unit of the volume is being moved any more, and none begins to be.
@@ -139,20 +139,16 @@ impl PoolInner {
                 fix: "Name a volume and a snapshot of it, or of what it was cloned from".into(),
             });
         }
-        let (id, source) = (vol.id, from.id);
+        let (id, core, source) = (vol.id, Arc::clone(&vol.core), from.id);
         let cost = |state: &State| state.cost_of_map(source);
         let state = self.afford(state, "rolling a volume back", Spender::Discard, cost)?;
         let state = self.settle(state, id, Some(id));
         drop(state);
-        let quiet = self.grace.wait(self.grace.start(), SETTLE_TIMEOUT);
+        let quiet = self.quiet(name, &core);
         let mut state = self.lock();
-        if !quiet {
+        if let Err(busy) = quiet {
             self.settled(&mut state, id);
-            return Err(PoolError::Busy {
-                what: format!("volume '{name}'"),
-                who: format!("I/O to it has not ended within {} seconds", SETTLE_TIMEOUT.as_secs()),
-                fix: "End the I/O to it, and try again".into(),
-            });
+            return Err(busy);
         }
         let exchanged = state.exchange(id, source);
         if exchanged.is_ok() {
@@ -162,7 +158,7 @@ impl PoolInner {
         drop(state);
         // What it had goes slot by slot, with writers of the new map in between.
         for old in exchanged.map_err(|status| failed("rolling back", name, status))? {
-            self.lock().tree.put_index(old);
+            self.lock().tree.put_exchanged(&core.top, old);
         }
         self.durable("rolling back", name)
     }

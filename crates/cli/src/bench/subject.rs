@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use sheave::base::units::fmt_bytes;
 use sheave::vol::format::{BLOCK_BYTES, JOURNAL_START, MIN_JOURNAL_BLOCKS};
-use sheave::vol::{CreateOptions, OpenOptions, Pool, WhenFull};
+use sheave::vol::{CreateOptions, OpenOptions, Pool};
 use sheave::{Device, Fd, Ring, RingError, Volume};
 
 use crate::args::{BenchArgs, Peer};
@@ -178,7 +178,7 @@ fn make(args: &BenchArgs, place: &VolumePlace) -> Result<InPool, Failure> {
 fn open(plan: &Plan, place: &VolumePlace) -> Result<InPool, Failure> {
     place.pool.expect_there()?;
     let device = place.pool.open_device("")?;
-    let options = OpenOptions { read_only: false, when_full: WhenFull::Error };
+    let options = OpenOptions::default();
     let pool = Pool::open(&device, &options).map_err(failure::pool)?;
     let info = pool.volume_info(&place.name).map_err(failure::pool)?;
     if plan.writes() && info.snapshot {

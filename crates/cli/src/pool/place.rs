@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use sheave::Device;
 use sheave::blk::spec;
-use sheave::vol::{OpenOptions, Pool, PoolError, WhenFull};
+use sheave::vol::{OpenOptions, Pool, PoolError};
 
 use crate::args::value;
 use crate::failure::Failure;
@@ -226,7 +226,7 @@ impl PoolPlace {
         if access == Access::Look
             && let Ok(device) = self.open_device(",readonly=on")
         {
-            let options = OpenOptions { read_only: true, when_full: WhenFull::Error };
+            let options = OpenOptions { read_only: true, ..OpenOptions::default() };
             match Pool::open(&device, &options) {
                 Ok(pool) => return Ok(pool),
                 Err(error @ (PoolError::Busy { .. } | PoolError::Device(_))) => {

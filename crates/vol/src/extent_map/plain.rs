@@ -4,7 +4,7 @@
 //! [`ExtentMap`] know. Many are looked up in two steps: first all entries are found, and asked of memory, then all are
 //! read; so a map that no cache holds is waited for once, and not entry by entry.
 //!
-//! Called by volumes, within a section of the pool's grace.
+//! Called by volumes, within a section of the volume's grace.
 
 use sheave_base::prefetch::prefetch;
 use sheave_base::sync::atomic::{AtomicU64, Ordering};

@@ -46,7 +46,7 @@ impl Pair {
             self.tree.install(place, Entry::at(phys));
         } else if entry.any(Entry::SHARED) && self.tree.units.owners(entry.phys()) > 1 {
             let Some(phys) = self.tree.units.alloc() else { return };
-            self.tree.replace(place, Entry::at(phys).with(entry.0 & Entry::FULL));
+            self.tree.replace(top, place, Entry::at(phys).with(entry.0 & Entry::FULL));
         }
         self.tree.set_bits(place, first as u32, count as u32, true);
         let full = if self.tree.written(place).0 { Entry::FULL } else { 0 };
@@ -65,7 +65,7 @@ impl Pair {
             return;
         }
         let place = self.tree.own(top, unit).expect("there is memory");
-        self.tree.unmap(place);
+        self.tree.unmap(top, place);
         self.tree.prune(top, unit);
         self.plain[volume].remove(&unit);
     }
@@ -81,9 +81,10 @@ impl Pair {
 
     /// What is freed may be used again.
     fn commit(&mut self) {
-        let mut freed = std::mem::take(&mut self.tree.freed);
-        while !freed.is_empty() {
-            self.tree.reclaim(&mut freed, 3);
+        for mut freed in std::mem::take(&mut self.tree.freed).into_freed() {
+            while !freed.is_empty() {
+                self.tree.reclaim(&mut freed, 3);
+            }
         }
     }
 

@@ -8,11 +8,16 @@
 //!   there does so within a section that began before, as if it had looked a little earlier.
 //! - T2: a way that a tag was on when the leaf was found has it in the table, and never loses it there.
 //!
+//! - T3: who looks something up through a top, and does I/O to it, is in the top's grace, and in no other: what its
+//!   volume lets go waits for that one alone.
+//!
 //! Called by lookups; changed by [`Tree`](super::tree::Tree) under the pool's lock.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
+use sheave_base::grace::Grace;
+use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 use sheave_base::sync::{Mutex, MutexGuard};
 
@@ -35,6 +40,7 @@ pub(crate) struct Top {
     epoch: AtomicU64,
     places: OnceLock<Box<[AtomicU64]>>,
     words: Words,
+    grace: Arc<Grace>,
 }
 
 /// Words of a top by their slots. The first ones are an arena, which suits volumes that begin small; those beyond are
@@ -116,7 +122,13 @@ impl Top {
             epoch: AtomicU64::new(1),
             places: OnceLock::new(),
             words: Words { near: Arena::new(0), far: OnceLock::new() },
+            grace: Arc::new(Grace::new()),
         }
+    }
+
+    /// The grace of those who look something up here (T3).
+    pub(crate) fn grace(&self) -> &Arc<Grace> {
+        &self.grace
     }
 
     /// The word of a slot.

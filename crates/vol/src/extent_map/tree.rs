@@ -6,10 +6,12 @@
 //! - I1: a node is changed only when it has one parent (or, while a snapshot settles, for both at once). A parent that
 //!   has let it go counts until that has passed the gate ([`limbo`](crate::limbo)).
 //! - I2: what a lookup can reach is complete: numbers and entries are stored last.
-//! - I3: a node or unit that an owner has let go is in [`Tree::freed`], once for each such owner.
+//! - I3: a node or unit that an owner has let go is in [`Tree::freed`], once for each such owner, under the owner's
+//!   grace.
 //!
 //! Called by volumes, snapshots, checkpoints and recovery.
 
+use sheave_base::grace::Grace;
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +20,7 @@ use super::nodes::{Node, Nodes};
 use super::{Entry, ExtentMap, INDEX_SHIFT, TAG, Top, id_of};
 use crate::alloc::pages::Pages;
 use crate::alloc::{MAX_OWNERS, Units};
-use crate::limbo::Freed;
+use crate::limbo::{Freed, LetGo};
 
 /// All maps of a pool, and the space they lie in.
 #[derive(Debug)]
@@ -28,7 +30,10 @@ pub(crate) struct Tree {
     pub(crate) leaves: Nodes,
     pub(crate) units: Units,
     pub(crate) pages: Pages,
-    pub(crate) freed: Freed,
+    /// What owners have let go since the last commit.
+    pub(crate) freed: LetGo,
+    /// What is below a node that passes the gate, while it passes.
+    passing: Freed,
     /// Entries that giving up and sharing have looked at, since the lock was taken or a part was begun.
     work: u64,
     #[cfg(test)]
@@ -37,6 +42,9 @@ pub(crate) struct Tree {
     /// are free at once.
     pub(crate) counts_later: bool,
 }
+
+/// Who lets go: those in this grace may still use it.
+type By<'a> = Option<&'a Arc<Grace>>;
 
 /// Where a unit's entry is, on a way that may be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +62,8 @@ impl Tree {
             leaves: Nodes::new(),
             units,
             pages,
-            freed: Freed::default(),
+            freed: LetGo::default(),
+            passing: Freed::default(),
             work: 0,
             #[cfg(test)]
             most_work: 0,
@@ -79,7 +88,7 @@ impl Tree {
         let map = Arc::clone(&self.map);
         let (index, new_way) = self.own_index(top, at, &map)?;
         let index_word = map.index.word(index, child).ok_or(Status::NoMem)?;
-        let leaf = self.own_leaf(index, index_word, &map);
+        let leaf = self.own_leaf(top, index, index_word, &map);
         if new_way || leaf.is_ok_and(|leaf| leaf.1) {
             top.forget();
         }
@@ -128,12 +137,18 @@ impl Tree {
         }
         self.index.add_used(new, self.index.node(old).used);
         top.set_word(at, u64::from(new));
-        self.put_index(old);
+        self.put_index(old, Some(top.grace()));
         Ok((new, true))
     }
 
     /// The same for a leaf.
-    fn own_leaf(&mut self, index: u32, index_word: &AtomicU64, map: &ExtentMap) -> Result<(u32, bool), Status> {
+    fn own_leaf(
+        &mut self,
+        top: &Top,
+        index: u32,
+        index_word: &AtomicU64,
+        map: &ExtentMap,
+    ) -> Result<(u32, bool), Status> {
         let word = index_word.load(Ordering::Relaxed); // Relaxed: under the lock.
         let old = id_of(word);
         if old == 0 {
@@ -155,7 +170,7 @@ impl Tree {
         let new = self.new_leaf(map)?;
         self.copy_leaf(old, new, map);
         index_word.store(u64::from(new), Ordering::Release); // Release: pairs as in `own_index`
-        self.put_leaf(old);
+        self.put_leaf(old, Some(top.grace()));
         Ok((new, true))
     }
 
@@ -235,32 +250,47 @@ impl Tree {
     }
 
     /// Another unit in the place of the one that the entry has; the written bits are the same.
-    pub(crate) fn replace(&mut self, place: Place, entry: Entry) {
+    pub(crate) fn replace(&mut self, top: &Top, place: Place, entry: Entry) {
         let old = self.entry(place);
         debug_assert!(old.is_alloc() && entry.is_alloc());
         self.store(place, entry);
-        self.put_unit(old.phys());
+        self.put_unit(old.phys(), Some(top.grace()));
     }
 
     /// Makes a hole of an entry with space; its unit loses an owner.
-    pub(crate) fn unmap(&mut self, place: Place) {
+    pub(crate) fn unmap(&mut self, top: &Top, place: Place) {
         let old = self.entry(place);
         debug_assert!(old.is_alloc());
         self.store(place, Entry::NONE);
         self.set_bits(place, 0, self.map.geometry.blocks(), false);
         self.leaves.sub_used(place.leaf);
-        self.put_unit(old.phys());
+        self.put_unit(old.phys(), Some(top.grace()));
     }
 
-    fn put_unit(&mut self, unit: u64) {
+    /// Gives a unit up that a volume was given and that nobody has seen.
+    pub(crate) fn give_back(&mut self, top: &Top, unit: u64) {
+        if self.units.put(unit) {
+            self.freed.by(top.grace()).unit(unit);
+        }
+    }
+
+    /// Where it waits what is let go by those in a grace; or, without one, what passes the gate just now.
+    fn freed_by(&mut self, grace: By<'_>) -> &mut Freed {
+        match grace {
+            Some(grace) => self.freed.by(grace),
+            None => &mut self.passing,
+        }
+    }
+
+    fn put_unit(&mut self, unit: u64, by: By<'_>) {
         self.work += 1;
         if self.counts_later {
             return;
         }
         if self.units.owners(unit) > 1 {
-            self.freed.shared_units.push(unit);
+            self.freed_by(by).shared_units.push(unit);
         } else if self.units.put(unit) {
-            self.freed.unit(unit);
+            self.freed_by(by).unit(unit);
         }
     }
 
@@ -268,22 +298,21 @@ impl Tree {
     /// as many units and nodes without owners are free. `freed` is what is left to do.
     pub(crate) fn reclaim(&mut self, freed: &mut Freed, most: u64) {
         let end = self.work.saturating_add(most);
-        let since = std::mem::take(&mut self.freed);
         while self.work < end && freed.has_shared() {
             if let Some(id) = freed.shared_index.pop() {
-                self.put_index_now(id);
+                self.put_index_now(id, None);
             } else if let Some(id) = freed.shared_leaves.pop() {
-                self.put_leaf_now(id);
+                self.put_leaf_now(id, None);
             } else if let Some(unit) = freed.shared_units.pop()
                 && self.units.put(unit)
             {
-                self.freed.unit(unit);
+                self.passing.unit(unit);
             }
             self.work += 1;
-            // What was below a node that had no other parent passes with it: nobody reached it another way.
-            freed.append(std::mem::take(&mut self.freed));
+            // What was below a node that had no other parent passes with it: each of its parents has waited for those
+            // who went through that parent, and nobody reached it another way.
+            freed.append(std::mem::take(&mut self.passing));
         }
-        self.freed = since;
         let part = freed.take_some(end.saturating_sub(self.work));
         for unit in part.units() {
             self.work += 1;
@@ -399,7 +428,7 @@ impl Tree {
     }
 
     /// The top has what another one has, as after [`Tree::share`]; the nodes that it had, which are to be
-    /// [put](Tree::put_index), each at its time. An error changes nothing.
+    /// [put](Tree::put_exchanged), each at its time. An error changes nothing.
     pub(crate) fn exchange(&mut self, from: &Top, to: &Top, slots: (u64, u64)) -> Result<Vec<u32>, Status> {
         let mut next = 0;
         while let Some(at) = from.next_used(next, slots.0) {
@@ -437,18 +466,23 @@ impl Tree {
         if id != 0 {
             top.set_word(at, 0);
             top.forget();
-            self.put_index(id);
+            self.put_index(id, Some(top.grace()));
         }
+    }
+
+    /// An index node that a top had before [`Tree::exchange`] is let go.
+    pub(crate) fn put_exchanged(&mut self, top: &Top, id: u32) {
+        self.put_index(id, Some(top.grace()));
     }
 
     /// An index node is let go by a parent. While it has others, lookups that went through this one may be in it: it
     /// has one parent less when they have passed the gate, and until then nobody changes it in place (I1).
-    pub(crate) fn put_index(&mut self, id: u32) {
+    fn put_index(&mut self, id: u32, by: By<'_>) {
         self.work += 1;
         if self.is_put_later(self.index.is_shared(id)) {
-            self.freed.shared_index.push(id);
+            self.freed_by(by).shared_index.push(id);
         } else {
-            self.put_index_now(id);
+            self.put_index_now(id, by);
         }
     }
 
@@ -457,43 +491,43 @@ impl Tree {
         shared && !self.counts_later
     }
 
-    fn put_index_now(&mut self, id: u32) {
+    fn put_index_now(&mut self, id: u32, by: By<'_>) {
         let Some(node) = self.index.put(id) else { return };
         self.give_up_page(&node);
         let map = Arc::clone(&self.map);
         for word in map.index.node(id).unwrap_or_default() {
             let leaf = id_of(word.load(Ordering::Relaxed)); // Relaxed: under the lock.
             if leaf != 0 {
-                self.put_leaf(leaf);
+                self.put_leaf(leaf, by);
             }
         }
         match self.counts_later {
             true => self.index.release(id),
-            false => self.freed.index.push(id),
+            false => self.freed_by(by).index.push(id),
         }
     }
 
-    fn put_leaf(&mut self, id: u32) {
+    fn put_leaf(&mut self, id: u32, by: By<'_>) {
         if self.is_put_later(self.leaves.is_shared(id)) {
-            self.freed.shared_leaves.push(id);
+            self.freed_by(by).shared_leaves.push(id);
         } else {
-            self.put_leaf_now(id);
+            self.put_leaf_now(id, by);
         }
     }
 
-    fn put_leaf_now(&mut self, id: u32) {
+    fn put_leaf_now(&mut self, id: u32, by: By<'_>) {
         let Some(node) = self.leaves.put(id) else { return };
         self.give_up_page(&node);
         let map = Arc::clone(&self.map);
         for word in map.leaves.node(id).unwrap_or_default() {
             let entry = Entry(word.load(Ordering::Relaxed)); // Relaxed: under the lock.
             if entry.is_alloc() {
-                self.put_unit(entry.phys());
+                self.put_unit(entry.phys(), by);
             }
         }
         match self.counts_later {
             true => self.leaves.release(id),
-            false => self.freed.leaves.push(id),
+            false => self.freed_by(by).leaves.push(id),
         }
     }
 
@@ -515,7 +549,7 @@ impl Tree {
         }
         index_word.store(0, Ordering::Release); // Release: pairs with the Acquire load in `find`
         top.forget();
-        self.put_leaf(leaf);
+        self.put_leaf(leaf, Some(top.grace()));
         self.index.touch(index);
         if self.index.sub_used(index) {
             self.drop_slot(top, at);
@@ -538,7 +572,7 @@ impl Tree {
         }
         index_word.store(0, Ordering::Release); // Release: pairs with the Acquire load in `find`
         top.forget();
-        self.put_leaf(leaf);
+        self.put_leaf(leaf, Some(top.grace()));
         if self.index.sub_used(index) {
             self.drop_slot(top, at);
         }

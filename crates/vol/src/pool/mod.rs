@@ -7,6 +7,7 @@
 //! | [`state`] | what it is in memory, and its locks |
 //! | [`grow`] | more space: larger members, and further ones |
 //! | [`table`] | the volumes |
+//! | [`wait`] | waiting for I/O that is under way |
 //! | [`water`] | how much space is left, and who is told |
 //!
 //! Owns the public operations. What they do is in [`snapshot`](crate::snapshot), [`commit`](crate::commit),
@@ -18,11 +19,13 @@ pub mod options;
 mod owner;
 pub(crate) mod state;
 pub(crate) mod table;
+pub(crate) mod wait;
 pub(crate) mod water;
 
 use std::ops::ControlFlow;
 use std::sync::Arc as StdArc;
 
+use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_blk::Device;
 use sheave_iomap::completion_plan::MayBlock;
@@ -97,6 +100,7 @@ impl Pool {
             state: recovered.state,
             read_only,
             when_full: options.when_full,
+            longest_wait: options.longest_wait,
             recovered: recovered.replayed,
         };
         let pool = Pool { inner: Arc::new(PoolInner::new(parts)) };
@@ -281,7 +285,10 @@ impl Pool {
             // The rest of the last block: were the volume to grow again, it would show.
             let volume = self.open_volume(name)?;
             let punched = volume.punch(size_bytes, block_end - size_bytes, &MayBlock::on_worker());
-            punched.map_err(|status| failed("resizing", name, status))?;
+            punched.map_err(|status| match status {
+                Status::Timeout => self.inner.io_goes_on(name, &core),
+                status => failed("resizing", name, status),
+            })?;
         }
         self.inner.resize(name, size_bytes)
     }

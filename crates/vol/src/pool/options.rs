@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// How long I/O that is waited for may take, unless told.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
 /// Checksums of data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksum {
@@ -72,6 +75,9 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// What happens to a write when the pool is full.
     pub when_full: WhenFull,
+    /// How long what waits for I/O to a volume waits at most (snapshots, rollbacks, holes, first writes to parts of
+    /// blocks); then it fails, and says whose I/O has not ended.
+    pub longest_wait: Duration,
 }
 
 impl Default for CreateOptions {
@@ -89,6 +95,6 @@ impl Default for CreateOptions {
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { read_only: false, when_full: WhenFull::Error }
+        OpenOptions { read_only: false, when_full: WhenFull::Error, longest_wait: LONGEST_WAIT }
     }
 }

@@ -12,7 +12,6 @@
 
 use std::time::Duration;
 
-use sheave_base::grace::Grace;
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -89,7 +88,8 @@ pub(crate) struct PoolInner {
     pub(crate) io: Box<dyn BlockIo>,
     /// On all members; that of the device it was opened on first.
     owners: Mutex<Vec<Claim>>,
-    pub(crate) grace: Arc<Grace>,
+    /// How long I/O that is waited for may take.
+    pub(crate) longest_wait: Duration,
     pub(crate) geometry: Geometry,
     pub(crate) read_only: bool,
     pub(crate) when_full: WhenFull,
@@ -99,7 +99,7 @@ pub(crate) struct PoolInner {
     pub(crate) commits: Commits,
     /// The checksums themselves.
     pub(crate) sums: Option<Arc<Sums>>,
-    pub(crate) structural: Mutex<()>,
+    pub(super) structural: Mutex<()>,
     /// Who hears of `space`.
     pub(crate) notices: Publisher,
     state: Mutex<State>,
@@ -121,6 +121,7 @@ pub(crate) struct Parts {
     pub(crate) state: State,
     pub(crate) read_only: bool,
     pub(crate) when_full: WhenFull,
+    pub(crate) longest_wait: Duration,
     pub(crate) recovered: bool,
 }
 
@@ -132,7 +133,7 @@ impl PoolInner {
             device: parts.device,
             io: parts.io,
             owners: Mutex::new(vec![parts.owner]),
-            grace: Arc::new(Grace::new()),
+            longest_wait: parts.longest_wait,
             read_only: parts.read_only,
             when_full: parts.when_full,
             recovered: parts.recovered,
@@ -167,13 +168,8 @@ impl PoolInner {
         Some(state)
     }
 
-    /// One change of the table at a time.
-    pub(crate) fn structural(&self) -> MutexGuard<'_, ()> {
-        self.structural.lock().expect("invariant: no panic under this lock")
-    }
-
     /// Sleeps until something changes, a short while at most.
-    pub(crate) fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    pub(super) fn sleep<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let woken = self.changed.wait_timeout(state, LOOK_EVERY);
         woken.expect("invariant: no panic under this lock").0
     }
@@ -195,7 +191,7 @@ impl PoolInner {
     /// Lets a part of what waits in limbo pass; true if anything did.
     pub(crate) fn advance_limbo(&self, state: &mut State) -> bool {
         let State { limbo, tree, .. } = state;
-        if !limbo.advance(&self.grace, tree, LET_GO) {
+        if !limbo.advance(tree, LET_GO) {
             return false;
         }
         self.watch_space(state);

@@ -217,7 +217,7 @@ fn count_owners(state: &mut State) -> Result<(), PoolError> {
     // Nobody looks anything up yet: nodes that the replay has dropped are free at once.
     tree.index.free_unused();
     tree.leaves.free_unused();
-    tree.freed = crate::limbo::Freed::default();
+    tree.freed = crate::limbo::LetGo::default();
     if shared {
         mark_shared(tree, &map);
     }

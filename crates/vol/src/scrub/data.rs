@@ -1,7 +1,7 @@
 //! Data: every written block of every volume, read once however many volumes have it, compared with its checksum.
 //!
 //! Owns the walk over the maps, which takes no lock: a range is looked up and read as a ring would, in a section of the
-//! pool's grace, so that its units stay what they are until the read has ended. A block that looks bad is looked up
+//! volume's grace, so that its units stay what they are until the read has ended. A block that looks bad is looked up
 //! and read again; it is told only when it does not match between two moments without a write to it, and the volume has
 //! it there still (S1 of [`scrub`](super)).
 //!
@@ -104,7 +104,7 @@ impl Run<'_> {
             state.table.iter().filter(|vol| !vol.unborn).map(|vol| Arc::clone(&vol.core)).collect()
         };
         for core in cores {
-            let seat = Grace::seat(&self.pool.grace);
+            let seat = Grace::seat(core.top.grace());
             let mut source = Source { pool: self.pool, core, seat, at: 0 };
             while source.at < source.end() {
                 self.wait()?;

@@ -124,7 +124,7 @@ impl Sums {
         self.flags(region).is_some_and(|flags| flags.fetch_and(!DIRTY, Ordering::SeqCst) & DIRTY != 0) // SeqCst: S2
     }
 
-    /// Whether data may be written at a byte address (S1). Inside a section of the pool's grace.
+    /// Whether data may be written at a byte address (S1). Inside a section of the volume's grace.
     #[inline]
     pub(crate) fn is_open(&self, addr: u64) -> bool {
         // Acquire: pairs with `set_open`; a region that closes waits for a grace after that.

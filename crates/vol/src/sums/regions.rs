@@ -6,7 +6,7 @@
 //! |---|---|---|---|
 //! | closed | no | exact page, or none | `intend`: the intent waits for a commit |
 //! | intended | once that is durable | `INTENT` record, or a page with `SUMS_OPEN` | a checkpoint that finds it idle |
-//! | closing | no; `intend` opens it at once | the same | the first checkpoint after a grace: closed |
+//! | closing | no; `intend` opens it at once | the same | the first checkpoint after a grace of every volume: closed |
 //!
 //! - G1: a checkpoint that leaves a region intended has a page of it with `SUMS_OPEN`: its `INTENT` record is gone.
 //! - G2: a page without `SUMS_OPEN` is written when no write is under way, and none can begin before a new intent is
@@ -15,10 +15,11 @@
 //!   other. So a checkpoint looks at these, and not at all regions of the pool.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
-use sheave_base::grace::{Grace, Ticket};
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
+use sheave_iomap::completion_plan::MayBlock;
 
 use super::Sums;
 use crate::account::{Spender, upper_pages};
@@ -26,6 +27,7 @@ use crate::format::{BLOCK, INDEX_CHILDREN, MAX_SUMS};
 use crate::page::index::build_upper;
 use crate::page::{PageRef, Place, index, sums};
 use crate::pool::state::{LOOK_EVERY, PoolInner, State};
+use crate::pool::wait::Everyone;
 use crate::record::Record;
 use crate::superblock::Geometry;
 
@@ -44,8 +46,8 @@ struct Region {
     intended: bool,
     /// The intent is durable.
     durable: bool,
-    /// When this grace is over no write is under way.
-    closing: Option<Ticket>,
+    /// When all of this has ended no write is under way.
+    closing: Option<Arc<Everyone>>,
     /// The next checkpoint writes its page.
     write: bool,
 }
@@ -158,7 +160,18 @@ impl Regions {
     }
 
     /// Decides what the checkpoint that begins does with each region (G1, G2). `all`: nobody can be writing.
-    pub(crate) fn age(&mut self, grace: &Grace, all: bool) {
+    pub(crate) fn age(&mut self, everyone: impl Fn() -> Everyone, all: bool) {
+        // Those that were closed together look at the same graces, once.
+        let mut looked: Vec<(Arc<Everyone>, bool)> = Vec::new();
+        let mut is_over = |closing: &Arc<Everyone>| {
+            if let Some((_, over)) = looked.iter().find(|(seen, _)| Arc::ptr_eq(seen, closing)) {
+                return *over;
+            }
+            let over = closing.is_over();
+            looked.push((Arc::clone(closing), over));
+            over
+        };
+        let mut idle = Vec::new();
         let crowded = self.intended > MAX_INTENDED / 2;
         for &id in &self.active {
             let Some(region) = self.map.get_mut(&id) else { continue };
@@ -167,8 +180,7 @@ impl Regions {
             if !region.intended {
                 continue;
             }
-            let is_over = region.closing.is_some_and(|ticket| grace.is_over(ticket));
-            if all || is_over {
+            if all || region.closing.as_ref().is_some_and(&mut is_over) {
                 self.sums.set_open(id, false);
                 *region = Region { page: region.page, open_page: region.open_page, write: true, ..Region::default() };
                 self.intended -= 1;
@@ -176,10 +188,17 @@ impl Regions {
             }
             if region.closing.is_none() && region.durable && (!active || crowded) {
                 self.sums.set_open(id, false);
-                region.closing = Some(grace.start());
+                idle.push(id);
             }
             // What it is now does not matter: recovery computes it. That it is open must be there.
             region.write |= !region.open_page;
+        }
+        if !idle.is_empty() {
+            // After all of them are shut: who begins later finds them so.
+            let now = Arc::new(everyone());
+            for id in idle {
+                self.map.entry(id).and_modify(|region| region.closing = Some(Arc::clone(&now)));
+            }
         }
         let map = &self.map;
         self.active.retain(|id| map.get(id).is_some_and(|region| region.intended || region.write));
@@ -278,7 +297,8 @@ impl index::Sink for Noting<'_> {
 
 impl PoolInner {
     /// Opens the region of a byte address for writes, and makes that durable (S1).
-    pub(crate) fn intend(&self, addr: u64) -> Result<(), Status> {
+    pub(crate) fn intend(&self, addr: u64, may_block: &MayBlock) -> Result<(), Status> {
+        let mut crowded: Option<Instant> = None;
         loop {
             let mut state = self.lock();
             if state.failed {
@@ -298,10 +318,16 @@ impl PoolInner {
             }
             if regions.intended >= MAX_INTENDED {
                 drop(state);
+                if may_block.is_cancelled() {
+                    return Err(Status::Canceled);
+                }
+                if crowded.get_or_insert_with(Instant::now).elapsed() >= self.longest_wait {
+                    return Err(Status::Timeout);
+                }
                 // The first begins to close what there is, the second closes it when the writes have ended.
                 self.checkpoint()?;
-                let ticket = self.grace.start();
-                let _ = self.grace.wait(ticket, LOOK_EVERY);
+                let everyone = self.lock().table.everyone();
+                let _ = everyone.wait(LOOK_EVERY);
                 self.checkpoint()?;
                 continue;
             }

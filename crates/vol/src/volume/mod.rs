@@ -19,7 +19,7 @@ mod punch;
 mod report;
 mod write;
 
-use sheave_base::grace::Grace;
+use sheave_base::grace::{Grace, Holder};
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
@@ -64,6 +64,12 @@ impl Volume {
         Ok(report::extents(&self.pool, &self.core, pos, len))
     }
 
+    /// Whose I/O holds up those who wait for this volume, the longest in the way first: what to look at after a hole
+    /// was refused with `ETIMEDOUT`. Empty when nobody waits.
+    pub fn holders(&self) -> Vec<Holder> {
+        self.core.top.grace().holders()
+    }
+
     /// Whether the range lies in the volume.
     #[inline(always)]
     fn fits(&self, pos: u64, len: u64) -> bool {
@@ -87,7 +93,7 @@ impl File for Volume {
     }
 
     fn grace(&self) -> Option<&Arc<Grace>> {
-        Some(&self.pool.grace)
+        Some(self.core.top.grace())
     }
 
     #[inline]
@@ -151,7 +157,7 @@ impl File for Volume {
             false => self.make_writable(pos, len, may_block)?,
         };
         if self.pool.sums.is_some() {
-            self.pool.intend(mapping.addr)?;
+            self.pool.intend(mapping.addr, may_block)?;
         }
         Ok(mapping)
     }

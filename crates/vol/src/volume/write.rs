@@ -13,7 +13,7 @@
 //! - W2: a partial block is written only after the whole block is: its rest is zeroed first, when no other write to the
 //!   unit is under way.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
@@ -30,8 +30,6 @@ use crate::pool::WhenFull;
 use crate::pool::state::{LOOK_EVERY, State};
 
 const BLOCK: u64 = 1 << BLOCK_SHIFT;
-/// Longest look at a grace between two looks at whether the work is cancelled.
-const GRACE_LOOK: Duration = Duration::from_millis(20);
 
 /// What `make_writable` has done in one round.
 enum Round<'a> {
@@ -41,6 +39,15 @@ enum Round<'a> {
     Look(MutexGuard<'a, State>),
     /// There is no space.
     Full(MutexGuard<'a, State>),
+}
+
+/// How long a writer has waited for space.
+#[derive(Debug, Default)]
+struct Full {
+    /// When it waits no longer for what others free.
+    deadline: Option<Instant>,
+    /// Since when I/O has kept back what was let go.
+    held: Option<Instant>,
 }
 
 impl Volume {
@@ -115,7 +122,7 @@ impl Volume {
 
     /// `map_blocking` for a writer.
     pub(super) fn make_writable(&self, pos: u64, len: u64, may_block: &MayBlock) -> Result<Mapping, Status> {
-        let mut deadline = None;
+        let mut full = Full::default();
         let unit = pos >> self.pool.map.geometry.unit_shift;
         let cost = |state: &State| state.cost_of_units(self.core.id, unit, unit);
         let mut state = self.pool.lock();
@@ -131,7 +138,7 @@ impl Volume {
             }
             state = match self.pool.pay(state, Spender::Write, cost) {
                 Err(Status::NoSpc) => {
-                    state = self.wait_for_space(self.pool.lock(), &mut deadline, may_block)?;
+                    state = self.wait_for_space(self.pool.lock(), &mut full)?;
                     continue;
                 }
                 paid => paid?,
@@ -142,7 +149,7 @@ impl Volume {
                     None => state = self.pool.lock(),
                 },
                 Round::Look(same) => state = same,
-                Round::Full(same) => state = self.wait_for_space(same, &mut deadline, may_block)?,
+                Round::Full(same) => state = self.wait_for_space(same, &mut full)?,
             }
         }
     }
@@ -217,14 +224,10 @@ impl Volume {
                 state.own(&self.core, unit)?;
                 let old = state.tree.entry(place);
                 let new = Entry::at(to).with(old.0 & (Entry::FULL | Entry::LISTED));
-                state.tree.replace(place, new);
+                state.tree.replace(&self.core.top, place, new);
                 self.pool.list(state, &self.core, unit, place, new);
             }
-            Err(_) => {
-                if state.tree.units.put(to) {
-                    state.tree.freed.unit(to);
-                }
-            }
+            Err(_) => state.tree.give_back(&self.core.top, to),
         }
         self.pool.wake();
         copied.map(|()| Round::Look(guard))
@@ -319,21 +322,14 @@ impl Volume {
 
     /// Waits until every write that had its mapping before has ended.
     pub(super) fn wait_for_writers(&self, may_block: &MayBlock) -> Result<(), Status> {
-        let ticket = self.pool.grace.start();
-        while !self.pool.grace.wait(ticket, GRACE_LOOK) {
-            if may_block.is_cancelled() {
-                return Err(Status::Canceled);
-            }
-        }
-        Ok(())
+        self.pool.wait_for_io(&self.core, may_block)
     }
 
     /// The pool is full: takes back what waits in limbo; then fails, or waits for what others free.
     fn wait_for_space<'a>(
         &'a self,
         mut guard: MutexGuard<'a, State>,
-        deadline: &mut Option<Instant>,
-        may_block: &MayBlock,
+        full: &mut Full,
     ) -> Result<MutexGuard<'a, State>, Status> {
         if !guard.tree.freed.is_empty() {
             drop(guard);
@@ -342,14 +338,20 @@ impl Volume {
         }
         if !guard.limbo.is_empty() {
             if self.pool.advance_limbo(&mut guard) {
+                full.held = None;
                 return Ok(guard);
             }
+            // I/O of some volume keeps it back, perhaps of another than this.
+            if full.held.get_or_insert_with(Instant::now).elapsed() >= self.pool.longest_wait {
+                return Err(Status::NoSpc);
+            }
+            let someone = guard.limbo.someone();
             drop(guard);
-            self.wait_for_writers(may_block)?;
+            let _ = someone.is_none_or(|(grace, ticket)| grace.wait(ticket, LOOK_EVERY));
             return Ok(self.pool.lock());
         }
         let WhenFull::Pause(longest) = self.pool.when_full else { return Err(Status::NoSpc) };
-        let until = *deadline.get_or_insert_with(|| Instant::now() + longest);
+        let until = *full.deadline.get_or_insert_with(|| Instant::now() + longest);
         if Instant::now() + LOOK_EVERY > until {
             return Err(Status::NoSpc);
         }

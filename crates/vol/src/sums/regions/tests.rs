@@ -1,7 +1,6 @@
 //! When a region closes: never under a write, and soon after the last.
 
-use sheave_base::grace::Phase;
-use sheave_base::grace::Seat;
+use sheave_base::grace::{Grace, Phase, Seat};
 use sheave_blk::Device;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::WriteDone;
