@@ -92,8 +92,11 @@ pub const BIO_FOREIGN: u16 = 1 << 9;
 
 /// Has or had children, or an error of its own: ends the slow way.
 pub const BIO_SLOW: u16 = 1 << 10;
+/// A flush of the owner of the device, who hears what the device says of it even when its
+/// [alarm](crate::flush_alarm) rings.
+pub const BIO_OWNER: u16 = 1 << 11;
 /// The flags that a submitter may set.
-pub(crate) const BIO_USER: u16 = BIO_FUA | BIO_PREFLUSH | BIO_POLLED | BIO_NOMERGE;
+pub(crate) const BIO_USER: u16 = BIO_FUA | BIO_PREFLUSH | BIO_POLLED | BIO_NOMERGE | BIO_OWNER;
 
 /// Bits that send a bio down the slow way on completion.
 pub(crate) const BIO_SLOW_END: u16 = BIO_CHILD | BIO_WAITS | BIO_SLOW;

@@ -10,12 +10,14 @@
 //! - C2: a flush that is issued at T covers every write that completed before T. A bio joins `pending`, never the
 //!   running flush.
 //! - C3: a bio ends when its last step has ended; the first error ends the sequence.
+//! - C4: a flush that fails rings the [alarms](crate::flush_alarm) of those who watch the device, before any bio ends
+//!   with it; from then on no flush ends well that they rely on.
 //!
 //! The flush request has a tag of its own, so that a flush never waits for a data request.
 
 use sheave_base::status::Status;
 
-use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, BioList, Op};
+use crate::bio::{BIO_FUA, BIO_OWNER, BIO_PREFLUSH, BioId, BioList, Op};
 use crate::bio_set::BioSet;
 use crate::ctx::{Core, EndIo};
 use crate::hctx::Hctx;
@@ -106,9 +108,14 @@ impl Hctx {
     /// The flush in flight has ended: its bios go on to DATA, or end.
     pub(crate) fn flush_done(&mut self, core: &mut Core, status: Status, end: &mut dyn EndIo) {
         self.flush.in_flight = false;
+        if !status.is_ok() {
+            self.queue.watches().failed(status);
+        }
         let mut running = self.flush.running.take();
         while let Some(id) = running.pop(&mut core.bios) {
             let bio = &mut core.bios[id];
+            let believed = bio.flags & BIO_OWNER != 0 || !self.queue.watches().distrusts(bio.part);
+            let status = if status.is_ok() && !believed { Status::IoErr } else { status };
             if status.is_ok() && bio.flags & BIO_PREFLUSH != 0 && bio.op != Op::Flush {
                 bio.flags &= !BIO_PREFLUSH;
                 self.waiting.push_back(&mut core.bios, id);

@@ -352,6 +352,7 @@ impl Hctx {
             }
             if !status.is_ok() {
                 account.error(rq.op);
+                seq |= rq.flags & RQ_FUA != 0;
             }
             if rq.flags & RQ_FLUSH_SEQ != 0 {
                 seq = true;
@@ -394,12 +395,16 @@ impl Hctx {
         ended
     }
 
-    /// The requests of the batch that belong to flush sequences.
+    /// The requests of the batch that belong to flush sequences, and writes with FUA that failed.
     #[cold]
     fn complete_sequences(&mut self, core: &mut Core, flush_tag: u16, end: &mut dyn EndIo) {
         for at in 0..self.done.entries.len() {
             let (tag, status) = self.done.entries[at];
             let rq = &mut self.rqs[tag];
+            // What has no space was refused before anything was flushed.
+            if rq.flags & RQ_FUA != 0 && status != Status::NoSpc {
+                self.queue.watches().failed(status);
+            }
             if rq.flags & RQ_FLUSH_SEQ == 0 {
                 continue;
             }

@@ -10,7 +10,7 @@
 //! | [`merge`], [`split`], [`limits`] | what fits together, and what must be cut |
 //! | [`flush`], [`timeout`] | flush and FUA sequences; requests that take too long |
 //! | [`queue`], [`device`] | what rings share: limits, gate, statistics; a device and its legs |
-//! | [`claim`] | one owner of a device at a time |
+//! | [`claim`], [`flush_alarm`] | one owner of a device at a time; how an owner hears of flushes that fail |
 //! | [`stats`] | counters and latency histograms, one writer, many readers |
 //! | [`driver`] | the seam to the drivers, and the drivers |
 //! | [`kring`] | the one kernel io_uring that a ring may own |
@@ -54,6 +54,7 @@ pub mod device;
 pub mod driver;
 pub mod error;
 pub mod flush;
+pub mod flush_alarm;
 pub mod hctx;
 pub mod kring;
 pub mod limits;

@@ -23,6 +23,7 @@ use sheave_base::sync::{Arc, Mutex};
 use crate::claim::Claims;
 use crate::driver::{Capabilities, Driver};
 use crate::error::DeviceError;
+use crate::flush_alarm::Watches;
 use crate::hctx::HctxShared;
 use crate::limits::{Limits, MAX_DEPTH};
 use crate::stats::Stats;
@@ -49,6 +50,7 @@ pub struct Queue {
     hctxs: Mutex<Vec<Arc<HctxShared>>>,
     retired: Mutex<Stats>,
     claims: Claims,
+    watches: Watches,
 }
 
 impl Queue {
@@ -82,6 +84,7 @@ impl Queue {
             hctxs: Mutex::new(Vec::new()),
             retired: Mutex::new(Stats::default()),
             claims: Claims::default(),
+            watches: Watches::default(),
             driver,
         })
     }
@@ -132,6 +135,11 @@ impl Queue {
     /// Who holds what of it.
     pub(crate) fn claims(&self) -> &Claims {
         &self.claims
+    }
+
+    /// Who hears of flushes that fail.
+    pub(crate) fn watches(&self) -> &Watches {
+        &self.watches
     }
 
     pub(crate) fn host_tags(&self) -> Option<&Arc<TagSet>> {

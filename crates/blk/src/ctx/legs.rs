@@ -13,7 +13,7 @@
 use sheave_base::status::Status;
 
 use super::IoCtx;
-use crate::bio::{BIO_CHILD, BIO_PREFLUSH, BIO_SPREADING, BioId, Op, SECTOR_SHIFT};
+use crate::bio::{BIO_CHILD, BIO_OWNER, BIO_PREFLUSH, BIO_SPREADING, BioId, Op, SECTOR_SHIFT};
 use crate::error::DeviceError;
 use crate::split;
 
@@ -129,10 +129,16 @@ impl IoCtx {
             };
             let hctx = left.trailing_zeros() as u16;
             left &= left - 1;
-            self.core.bios[id].remaining += 1;
+            let bdev = self.bdevs.get(usize::from(self.core.bios[id].bdev)).and_then(Option::as_ref);
+            let leg = bdev.and_then(|bdev| bdev.legs.iter().find(|leg| leg.hctx == hctx));
+            let part = leg.map_or(0, |leg| leg.part);
+            let parent = &mut self.core.bios[id];
+            parent.remaining += 1;
+            let owner = parent.flags & BIO_OWNER;
             let bio = &mut self.core.bios[child];
             bio.op = Op::Flush;
-            bio.flags |= BIO_CHILD;
+            bio.part = part;
+            bio.flags |= BIO_CHILD | owner;
             bio.parent = id;
             self.add(hctx, child);
         }
