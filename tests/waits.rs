@@ -1,5 +1,5 @@
 //! Waiting for I/O that nobody has reaped: who waits for whom, how it ends, and what it says. Through rings, volumes
-//! and the public interface alone. Row V25 of the contract in docs/volumes.md.
+//! and the public interface alone. Row V26 of the contract in docs/volumes.md.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -98,7 +98,7 @@ fn assert_names_the_holder(error: &PoolError, volume: &str, thread: &str) {
     }
 }
 
-/// V25.
+/// V26.
 #[test]
 fn io_of_one_volume_that_nobody_reaps_holds_up_nothing_of_another() {
     let pool = pool(PATIENCE, Checksum::None);
@@ -197,7 +197,7 @@ fn a_thread_that_waits_for_another_lets_that_one_wait_for_it() {
     assert_quick(before, "both");
 }
 
-/// V25.
+/// V26.
 #[test]
 fn a_wait_for_another_thread_ends_and_names_volume_thread_and_time() {
     let pool = pool(SHORT, Checksum::None);

@@ -81,12 +81,32 @@ struct State {
     rng: Rng,
     /// Requests that came and have not ended.
     held: usize,
+    /// Flushes that go well before those that fail, and how many fail then.
+    failing: (u32, u32),
 }
 
 impl State {
     fn step(&mut self, step: Step) {
         self.media.step(&step);
         self.log.push(step); // I1
+    }
+}
+
+impl State {
+    /// Whether the flush that ends now fails.
+    fn flush_fails(&mut self) -> bool {
+        let (good, count) = &mut self.failing;
+        match (*good, *count) {
+            (_, 0) => false,
+            (0, _) => {
+                *count -= 1;
+                true
+            }
+            _ => {
+                *good -= 1;
+                false
+            }
+        }
     }
 }
 
@@ -114,7 +134,7 @@ impl SimDisk {
     pub fn new(image: Image, options: DiskOptions) -> SimDisk {
         let rng = Rng::new(options.seed).fork(0xd15c);
         let media = Media::new(image, options.lie);
-        let state = Arc::new(Mutex::new(State { media, log: Vec::new(), next_id: 0, rng, held: 0 }));
+        let state = Arc::new(Mutex::new(State { media, log: Vec::new(), next_id: 0, rng, held: 0, failing: (0, 0) }));
         let parts = Arc::new(Vec::new());
         let mut disk = SimDisk { state, options: Arc::new(options), parts, device: None, grown: false };
         let device = |member| Device::from_driver("sim:", Box::new(member));
@@ -183,6 +203,12 @@ impl SimDisk {
     #[must_use]
     pub fn held(&self) -> usize {
         self.lock().held
+    }
+
+    /// After `good` flushes more, `count` of them fail, and each forgets what is in the cache: readers see it until the
+    /// power goes, and no later flush makes it durable. That is how kernels and disks fail.
+    pub fn fail_flushes(&self, good: u32, count: u32) {
+        self.lock().failing = (good, count);
     }
 
     /// All steps so far.
@@ -327,6 +353,10 @@ impl SimQueue {
             let mut bytes = vec![0; request.bytes as usize];
             state.media.current().read(self.sectors.start + request.sector, &mut bytes);
             memory::scatter(rqs, &rq, &bytes);
+        } else if request.op == Op::Flush && state.flush_fails() {
+            state.media.forget();
+            done.push(rq, Status::IoErr);
+            return;
         } else {
             state.step(Step::End { id: due.id });
         }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 use sheave_base::buf::Buf;
 use sheave_base::clock::Clock;
 use sheave_base::status::Status;
-use sheave_blk::bio::{BVec, NO_FIXED_BUF, Op};
+use sheave_blk::bio::{BIO_OWNER, BVec, NO_FIXED_BUF, Op};
 use sheave_blk::ctx::{BioSpec, IoCtx, IoCtxOptions};
 use sheave_blk::{Device, DeviceError};
 
@@ -74,12 +74,24 @@ pub struct DeviceIo {
     device: Device,
     /// Its identity, as long as anybody remembers it.
     me: Arc<()>,
+    /// Flags of its flushes.
+    flush: u16,
 }
 
 impl DeviceIo {
     /// Attaches this thread, so that a device that cannot be used is told at once.
     pub fn new(device: &Device) -> Result<DeviceIo, DeviceError> {
-        let io = DeviceIo { device: device.clone(), me: Arc::new(()) };
+        DeviceIo::with_flushes(device, 0)
+    }
+
+    /// The same for the owner of the device, who hears what the device says of its flushes whatever was before, and
+    /// watches the [alarm](sheave_blk::flush_alarm) itself.
+    pub(crate) fn of_owner(device: &Device) -> Result<DeviceIo, DeviceError> {
+        DeviceIo::with_flushes(device, BIO_OWNER)
+    }
+
+    fn with_flushes(device: &Device, flush: u16) -> Result<DeviceIo, DeviceError> {
+        let io = DeviceIo { device: device.clone(), me: Arc::new(()), flush };
         let slot = io.open()?;
         SLOTS.with_borrow_mut(|slots| slots.push(slot));
         Ok(io)
@@ -103,7 +115,7 @@ impl DeviceIo {
         });
         match found {
             Some(slot) => Ok(slot),
-            None => self.open().map_err(|_| Status::Offline),
+            None => self.open().map_err(|_| Status::NoMem),
         }
     }
 
@@ -120,7 +132,8 @@ impl DeviceIo {
                 && let Some(piece) = &next
             {
                 let sector = piece.at >> 9;
-                let spec = BioSpec { bdev, op: piece.op, flags: 0, sector, bytes: piece.bytes, owner: 0 };
+                let flags = if piece.op == Op::Flush { self.flush } else { 0 };
+                let spec = BioSpec { bdev, op: piece.op, flags, sector, bytes: piece.bytes, owner: 0 };
                 if !ctx.submit(&spec, piece.vec.as_slice(), NO_FIXED_BUF) {
                     break;
                 }

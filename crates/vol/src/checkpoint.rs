@@ -26,6 +26,7 @@ use crate::format::BLOCK;
 use crate::page::index::{Sink, build_upper};
 use crate::page::table::VolumeEntry;
 use crate::page::{PageRef, Place, index, leaf, table};
+use crate::pool::phase::{Event, Phase};
 use crate::pool::state::{PoolInner, State};
 use crate::superblock::{Geometry, Superblock};
 
@@ -44,9 +45,22 @@ struct Draft {
 #[derive(Debug)]
 pub(crate) struct Plan {
     draft: Draft,
-    sb: Superblock,
+    pub(crate) sb: Superblock,
+    /// How far its writing has come, at best: what may be on the device of it.
+    pub(crate) reached: Reached,
     replaced: Vec<u64>,
     taken: Taken,
+}
+
+/// What of a checkpoint may be on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reached {
+    /// Pages, which nothing refers to.
+    Pages,
+    /// Its superblock, whole or in part; all before it is durable.
+    Superblock,
+    /// Its superblock is durable, and the second may be there.
+    Twin,
 }
 
 impl Draft {
@@ -98,9 +112,6 @@ impl PoolInner {
             drop(state);
             state = self.lock();
         }
-        if state.failed {
-            return Err(Status::IoErr);
-        }
         let State { sums, table, .. } = &mut *state;
         if let Some(regions) = sums {
             regions.age(|| table.everyone(), clean);
@@ -112,8 +123,8 @@ impl PoolInner {
 
     /// Writes a checkpoint that was planned; if that fails it is kept for the next commit (I4). Under the leadership of
     /// a commit.
-    pub(crate) fn carry_out(&self, plan: Plan) -> Result<(), Status> {
-        let written = self.write_plan(&plan);
+    pub(crate) fn carry_out(&self, mut plan: Plan) -> Result<(), Status> {
+        let written = self.write_plan(&mut plan);
         let mut state = self.lock();
         if let Err(status) = written {
             state.unwritten = Some(plan);
@@ -130,20 +141,37 @@ impl PoolInner {
             ..plan.sb.twin()
         };
         state.durable_seq = state.durable_seq.max(state.sb.replay_seq);
-        state.failed = plan.sb.clean;
+        if plan.sb.clean {
+            state.phase = state.phase.after(Event::CloseDone);
+        }
         self.committed(&mut state, plan.taken);
         self.survey_space(&mut state);
         self.wake();
         Ok(())
     }
 
-    fn write_plan(&self, plan: &Plan) -> Result<(), Status> {
+    /// The checkpoint that was to close the pool could not be written: the pool goes on, and a plan that is left says
+    /// so.
+    pub(crate) fn close_failed(&self) -> Phase {
+        let mut state = self.lock();
+        state.phase = state.phase.after(Event::CloseFailed);
+        if state.phase == Phase::Open
+            && let Some(plan) = &mut state.unwritten
+        {
+            plan.sb.clean = false;
+        }
+        state.phase
+    }
+
+    fn write_plan(&self, plan: &mut Plan) -> Result<(), Status> {
         self.io.write_many(&plan.draft.runs())?;
-        self.io.flush()?;
+        self.flush()?;
+        plan.reached = plan.reached.max(Reached::Superblock);
         let mut block = [0; BLOCK];
         let address = plan.sb.encode(&mut block);
         self.io.write(address, &block)?;
-        self.io.flush()?;
+        self.flush()?;
+        plan.reached = Reached::Twin;
         // The next flush makes it durable, before anything else is written (I5).
         let address = plan.sb.twin().encode(&mut block);
         self.io.write(address, &block)
@@ -181,9 +209,10 @@ impl State {
             sums,
             sums_level,
             volumes: self.table.iter().filter(|vol| !vol.unborn).count() as u32,
+            lost: self.lost_to_write(),
             ..self.sb.clone()
         };
-        Ok(Plan { draft, sb, replaced: self.tree.pages.take_given_up(), taken })
+        Ok(Plan { draft, sb, reached: Reached::Pages, replaced: self.tree.pages.take_given_up(), taken })
     }
 
     /// No page may have what lies beyond the end of its volume: it would come back when the volume grows. Cuts a part

@@ -7,6 +7,8 @@
 //! - I1: who asks gets the result of a commit that began after it asked.
 //! - I2: a commit takes two flushes of the device at most; one, if there was nothing to record.
 //! - I3: after a failed write of journal blocks their numbers are not used again: a checkpoint comes next.
+//! - I4: no commit ends well, and none writes anything, once a flush has failed, the pool's own or another's
+//!   ([`loss`](crate::loss)).
 //!
 //! Called by syncs, by structural changes, and by who meets a bound.
 
@@ -18,6 +20,7 @@ use crate::extent_map::Entry;
 use crate::extent_map::tree::Place;
 use crate::journal::{Commit, Ring};
 use crate::limbo::LetGo;
+use crate::pool::phase::Phase;
 use crate::pool::state::{PoolInner, State};
 use crate::record::Record;
 
@@ -114,24 +117,38 @@ impl PoolInner {
     }
 
     fn lead(&self) -> Result<(), Status> {
-        let mut state = self.lock();
-        if state.failed {
-            return Err(Status::IoErr);
-        }
         if self.read_only {
             return Ok(());
         }
+        let result = if self.alarm.failed().is_some() { Err(Status::IoErr) } else { self.lead_epoch() };
+        // It may have rung meanwhile, by a flush that somebody else sent: then this one proves nothing (I4).
+        match self.alarm.failed() {
+            None => result,
+            Some(status) => self.degrade(status),
+        }
+    }
+
+    fn lead_epoch(&self) -> Result<(), Status> {
+        let epoch = self.begin_epoch(&mut self.lock());
+        self.write_all()?;
+        self.lock().committed_epoch(epoch);
+        Ok(())
+    }
+
+    /// Makes all durable that waits.
+    fn write_all(&self) -> Result<(), Status> {
+        let mut state = self.lock();
         if let Some(plan) = state.unwritten.take() {
             drop(state);
             self.carry_out(plan)?;
             state = self.lock();
-            if state.failed {
-                return Ok(());
-            }
+        }
+        if state.phase == Phase::Closed {
+            return Ok(());
         }
         let used = state.next_seq - state.sb.replay_seq;
         let due = used * 2 > u64::from(state.sb.journal_blocks) || state.tree.dirty_nodes() > state.dirty_soft;
-        if state.closing {
+        if state.phase == Phase::Closing {
             return self.write_checkpoint(state, true);
         }
         if state.wants_checkpoint || (due && !state.is_clean()) {
@@ -141,7 +158,7 @@ impl PoolInner {
             // There may be units that nobody ever recorded: a copy that failed.
             let taken = state.take();
             drop(state);
-            let flushed = self.io.flush();
+            let flushed = self.flush();
             let mut state = self.lock();
             match flushed {
                 Ok(()) => self.committed(&mut state, taken),
@@ -176,10 +193,10 @@ impl PoolInner {
     }
 
     fn write_commit(&self, commit: &Commit, ring: &Ring, first: u64) -> Result<(), Status> {
-        self.io.flush()?;
+        self.flush()?;
         let pieces: Vec<(u64, &[u8])> = commit.pieces(ring, first).collect();
         self.io.write_many(&pieces)?;
-        self.io.flush()
+        self.flush()
     }
 
     /// The records of all that waits, in order.

@@ -21,6 +21,18 @@ pub enum PoolError {
         /// How to mend it.
         fix: String,
     },
+    /// A flush of the pool's device failed: nothing more is written until the pool is opened again.
+    #[error(
+        "{what}: a flush of the pool's device has failed ({cause}), so what was written and not flushed may be lost, \
+         and the pool takes no changes any more. Close it, check the device and open the pool again: 'sheave pool \
+         info' then names the volumes that may have lost data"
+    )]
+    Degraded {
+        /// What was tried.
+        what: String,
+        /// How the flush ended.
+        cause: Status,
+    },
     /// What lies on the device is no pool, or too new for this version.
     #[error("{what}. {fix}")]
     Format {

@@ -64,6 +64,8 @@ pub const MAX_JOURNAL_BLOCKS: u32 = 16_384;
 pub const MAX_MEMBERS: usize = 64;
 /// Most volumes and snapshots of a pool: fewer than a unit may have owners.
 pub const MAX_VOLUMES: u32 = 65_000;
+/// Most volumes that the superblock lists one by one as those that may have lost data.
+pub const MAX_LOST: usize = 256;
 /// Most bytes of a name.
 pub const MAX_NAME: usize = 255;
 
@@ -84,9 +86,11 @@ pub const KNOWN_COMPAT: u32 = 0;
 /// Features a program must know to write the pool, not to read it. None yet.
 pub const KNOWN_RO_COMPAT: u32 = 0;
 /// Features a program must know to read the pool, and that this one knows.
-pub const KNOWN_INCOMPAT: u32 = INCOMPAT_SUMS;
+pub const KNOWN_INCOMPAT: u32 = INCOMPAT_SUMS | INCOMPAT_LOST;
 /// Data has checksums: who does not keep them would make good data look rotten.
 pub const INCOMPAT_SUMS: u32 = 1;
+/// Volumes are listed that may have lost data: who does not know of the list would drop it unread.
+pub const INCOMPAT_LOST: u32 = 2;
 
 /// Data has no checksums.
 pub const SUMS_NONE: u32 = 0;
@@ -185,6 +189,12 @@ pub struct SuperblockBody {
     pub low_water_percent: U32,
     /// Generations of the members' labels; 0 for the first, which has none, and for those of the formatting.
     pub labels: [U64; MAX_MEMBERS],
+    /// All volumes with smaller numbers may have lost data; 0: none but those that follow.
+    pub lost_below: U32,
+    /// Entries of the list that follows.
+    pub lost_count: U32,
+    /// Volumes that may have lost data, ascending; the rest is 0.
+    pub lost: [U32; MAX_LOST],
 }
 
 /// A member of a concatenation.

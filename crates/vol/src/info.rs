@@ -84,6 +84,11 @@ pub struct PoolInfo {
     pub checksum_errors: u64,
     /// The last opening had to replay the journal.
     pub recovered: bool,
+    /// A flush of the device failed, in this way: reads go on, and nothing else until the pool is opened again.
+    pub degraded: Option<sheave_base::status::Status>,
+    /// Names of the volumes that may have lost acknowledged data, because a flush failed while the pool was open
+    /// before; until [`Pool::acknowledge_loss`](crate::Pool::acknowledge_loss).
+    pub lost: Vec<String>,
 }
 
 /// A device that a pool is made of.

@@ -32,6 +32,7 @@ pub mod format;
 pub mod info;
 pub mod journal;
 pub(crate) mod limbo;
+pub(crate) mod loss;
 pub mod made_at;
 pub mod page;
 pub mod pool;

@@ -23,6 +23,7 @@ use crate::account::{ENTRY_COST, Spender};
 use crate::extent_map::Entry;
 use crate::format::{BLOCK_BYTES, MAX_VOLUME_UNITS};
 use crate::made_at::now;
+use crate::pool::phase::Phase;
 use crate::pool::state::{PoolInner, State};
 use crate::pool::table::{Vol, VolumeCore, check_name};
 use crate::record::Record;
@@ -214,7 +215,8 @@ impl PoolInner {
         if vol.is_open() {
             return Err(in_use(name));
         }
-        let volume = vol.id;
+        let (volume, core) = (vol.id, Arc::clone(&vol.core));
+        state.note_deleted(&core);
         let gone = state.detach(volume);
         self.record(&mut state, Record::Delete { volume });
         self.survey_space(&mut state);
@@ -237,12 +239,20 @@ impl PoolInner {
     }
 
     pub(crate) fn durable(&self, what: &str, name: &str) -> Result<(), PoolError> {
-        self.commit().map_err(|status| failed(what, name, status))
+        self.commit().map_err(|status| self.failed(what, name, status))
+    }
+
+    /// The error of what failed: in words of its own if the pool is degraded.
+    pub(crate) fn failed(&self, what: &str, name: &str, status: Status) -> PoolError {
+        match self.lock().phase {
+            Phase::Degraded(cause) => PoolError::Degraded { what: format!("{what} '{name}'"), cause },
+            _ => failed(what, name, status),
+        }
     }
 
     pub(crate) fn check_writable(&self, what: &str) -> Result<(), PoolError> {
         if !self.read_only {
-            return Ok(());
+            return self.check_open(what);
         }
         Err(PoolError::Invalid {
             what: format!("{what}: the pool is open read-only"),

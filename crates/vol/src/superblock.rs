@@ -61,6 +61,58 @@ pub struct Superblock {
     pub sums_level: u16,
     /// Free space below which the pool is low.
     pub low_water: LowWater,
+    /// Volumes that may have lost what was written to them.
+    pub lost: Lost,
+}
+
+/// Volumes that may have lost acknowledged data, because a flush failed; see [`loss`](crate::loss).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// All with smaller numbers: there were more than have room.
+    below: u32,
+    /// The others, ascending.
+    volumes: Vec<u32>,
+}
+
+impl Lost {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        *self == Lost::default()
+    }
+
+    /// Whether this volume is one of them.
+    pub fn has(&self, volume: u32) -> bool {
+        volume < self.below || self.volumes.binary_search(&volume).is_ok()
+    }
+
+    /// These and others.
+    #[must_use]
+    pub fn with(&self, others: impl Iterator<Item = u32>) -> Lost {
+        let mut volumes = self.volumes.clone();
+        volumes.extend(others.filter(|id| *id >= self.below));
+        volumes.sort_unstable();
+        volumes.dedup();
+        if volumes.len() <= MAX_LOST {
+            return Lost { below: self.below, volumes };
+        }
+        // One too many is better than one too few: those with numbers between are taken for lost too.
+        let kept = volumes.split_off(volumes.len() - MAX_LOST);
+        Lost { below: volumes.last().map_or(self.below, |last| last + 1), volumes: kept }
+    }
+
+    fn from_disk(body: &SuperblockBody) -> Result<Lost, Damage> {
+        let count = body.lost_count.get();
+        require(count <= MAX_LOST as u32, "lost_count", count, "is more than 256")?;
+        let (used, rest) = body.lost.split_at(count as usize);
+        require(rest.iter().all(|id| id.get() == 0), "lost", count, "entries follow, which must be 0")?;
+        let lost = Lost { below: body.lost_below.get(), volumes: used.iter().map(|id| id.get()).collect() };
+        let ascending = lost.volumes.is_sorted_by(|a, b| a < b);
+        let first = lost.volumes.first().copied().unwrap_or(u32::MAX);
+        require(ascending && first >= lost.below.max(1), "lost", first, "is not in order")?;
+        let flagged = body.incompat.get() & INCOMPAT_LOST != 0;
+        require(flagged != lost.is_empty(), "lost_count", count, "contradicts the features")?;
+        Ok(lost)
+    }
 }
 
 impl Superblock {
@@ -74,6 +126,12 @@ impl Superblock {
         if self.checksum == Checksum::Crc32c {
             body.incompat = INCOMPAT_SUMS.into();
             body.sums = SUMS_CRC32C.into();
+        }
+        if !self.lost.is_empty() {
+            body.incompat = (body.incompat.get() | INCOMPAT_LOST).into();
+            body.lost_below = self.lost.below.into();
+            body.lost_count = (self.lost.volumes.len() as u32).into();
+            body.lost.iter_mut().zip(&self.lost.volumes).for_each(|(slot, id)| *slot = (*id).into());
         }
         body.total_units = self.total_units.into();
         body.journal_start = JOURNAL_START.into();
@@ -151,6 +209,7 @@ impl Superblock {
             sums_level: u16::try_from(body.sums_level.get())
                 .map_err(|_| Damage::field("sums_level", body.sums_level.get(), "is beyond the highest level"))?,
             low_water: low_water(body)?,
+            lost: Lost::from_disk(body)?,
         };
         require(body.state.get() & !STATE_CLEAN == 0, "state", body.state.get(), "has unknown bits")?;
         require(body.journal_start.get() == JOURNAL_START, "journal_start", body.journal_start.get(), "is not 8192")?;

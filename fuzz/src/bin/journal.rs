@@ -32,6 +32,7 @@ fn superblock(replay_seq: u64) -> Superblock {
         sums: PageRef::NONE,
         sums_level: 0,
         low_water: sheave_vol::LowWater::Off,
+        lost: Default::default(),
     }
 }
 

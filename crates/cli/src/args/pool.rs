@@ -28,7 +28,9 @@ const SET_EXAMPLES: &str = "\
 Examples:
   sheave pool set pool.img --low-water 15%
   sheave pool set pool.img --low-water 200G
-  sheave pool set pool.img --low-water off";
+  sheave pool set pool.img --low-water off
+  sheave pool set pool.img --acknowledge-loss
+        pool info names no volumes any more that may have lost data";
 
 /// What `sheave pool` is asked.
 #[derive(Debug, Args)]
@@ -210,8 +212,13 @@ pub struct SetArgs {
     pub pool: PoolPlace,
 
     /// Free space below which the pool counts as low and commands warn: of the pool (10%), bytes (5G), or off.
-    #[arg(long, value_name = "MARK", value_parser = value::low_water, required = true)]
-    pub low_water: LowWater,
+    #[arg(long, value_name = "MARK", value_parser = value::low_water, required_unless_present = "acknowledge_loss")]
+    pub low_water: Option<LowWater>,
+
+    /// You have seen which volumes may have lost data because a flush failed (pool info names them), and have checked
+    /// or restored them: they are named no more.
+    #[arg(long)]
+    pub acknowledge_loss: bool,
 
     /// Print one JSON object instead of text.
     #[arg(long)]

@@ -62,6 +62,8 @@ pub struct PoolJson {
     pub generation: u64,
     /// This opening replayed the journal.
     pub recovered: bool,
+    /// Volumes that may have lost acknowledged data, because a flush failed; until that is acknowledged.
+    pub lost: Vec<String>,
 }
 
 /// A member, for programs.
@@ -108,6 +110,7 @@ impl PoolJson {
             memory_bytes: info.memory_bytes,
             generation: info.generation,
             recovered: info.recovered,
+            lost: info.lost.clone(),
         }
     }
 
@@ -160,6 +163,16 @@ fn table(pool: &PoolJson, volumes: &[VolumeInfo], space: &str) -> String {
     }
     if pool.pending_bytes > 0 {
         rows.push(("coming free", fmt_bytes(pool.pending_bytes)));
+    }
+    if !pool.lost.is_empty() {
+        let (names, place) = (pool.lost.join(", "), &pool.pool);
+        rows.push((
+            "may have lost",
+            format!(
+                "{names}: a flush failed, so writes that had ended may be gone. Check or restore them, then: \
+                 sheave pool set '{place}' --acknowledge-loss"
+            ),
+        ));
     }
     if pool.recovered {
         rows.push(("note", "it was not closed the last time; its journal was replayed".to_owned()));

@@ -15,12 +15,16 @@ struct Changed {
     low_water: String,
     low_water_bytes: u64,
     state: &'static str,
+    /// Volumes that may have lost data.
+    lost: Vec<String>,
 }
 
 /// Does it.
 pub fn run(args: &SetArgs) -> Result<(), Failure> {
     let pool = args.pool.open(Access::Change)?;
-    let set = pool.set_low_water(args.low_water).map_err(failure::pool);
+    let acknowledged = if args.acknowledge_loss { pool.acknowledge_loss() } else { Ok(()) };
+    let set = acknowledged.and_then(|()| args.low_water.map_or(Ok(()), |mark| pool.set_low_water(mark)));
+    let set = set.map_err(failure::pool);
     let info = pool.info();
     let closed = pool.close().map_err(failure::pool);
     set.and(closed)?;
@@ -30,6 +34,7 @@ pub fn run(args: &SetArgs) -> Result<(), Failure> {
             low_water: info.low_water.to_string(),
             low_water_bytes: info.low_water_bytes,
             state: info.state.name(),
+            lost: info.lost,
         });
     }
     output::text(&format!("{}: {}\n", args.pool, space::words(&args.pool, &info)));

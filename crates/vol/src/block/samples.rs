@@ -44,6 +44,7 @@ pub fn superblock(unit_bytes: u32) -> Superblock {
         sums: PageRef::NONE,
         sums_level: 0,
         low_water: crate::LowWater::Percent(10),
+        lost: Default::default(),
     }
 }
 

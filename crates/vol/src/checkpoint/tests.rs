@@ -12,7 +12,7 @@ use sheave_iomap::mapping::Intent;
 
 use super::*;
 use crate::block_io::DeviceIo;
-use crate::{BlockIo, CheckOptions, CreateOptions, OpenOptions, Pool, Volume, check_device};
+use crate::{BlockIo, CheckOptions, CreateOptions, OpenOptions, Pool, PoolError, Volume, check_device};
 
 /// What a test does before the next write of the pool's own.
 type BeforeWrite = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
@@ -41,7 +41,11 @@ impl BlockIo for Once {
         if let Some(before) = before {
             before();
         }
-        self.step()?;
+        if let Err(status) = self.step() {
+            // What may be torn is: a superblock that fails is none any more.
+            let torn = if at < 8192 { self.io.write(at, &[0xee; 4096]) } else { Ok(()) };
+            return torn.and(Err(status));
+        }
         self.io.write(at, buf)
     }
 
@@ -116,6 +120,9 @@ fn expected(written: &[(usize, u8)]) -> Vec<u8> {
     tags
 }
 
+/// The steps of a checkpoint that are flushes: pages, flush, superblock, flush, superblock.
+const FLUSHES: [i64; 2] = [1, 3];
+
 #[test]
 fn a_checkpoint_that_failed_is_written_by_the_next_commit() {
     let mut failed = 0;
@@ -127,6 +134,9 @@ fn a_checkpoint_that_failed_is_written_by_the_next_commit() {
             break;
         }
         failed += 1;
+        if FLUSHES.contains(&step) {
+            continue;
+        }
         // Nothing is durable that was not; scrubs say that they cannot tell.
         assert!(pool.scrub(&crate::ScrubOptions::default(), &mut |_| std::ops::ControlFlow::Continue(())).is_err());
         let used = pool.info().metadata_bytes;
@@ -162,18 +172,114 @@ fn a_crash_before_it_is_written_again_loses_nothing_that_was_durable() {
     }
 }
 
+/// V13, V25: a close that could not write goes on as an open pool, whatever of its checkpoint is on the device; one
+/// whose flush failed is degraded. Neither is half closed.
 #[test]
-fn a_close_that_failed_can_be_made_good() {
-    let (device, pool, volume, left) = pool();
-    let again = pool.clone();
-    drop(volume);
-    left.store(1, Ordering::SeqCst);
-    assert!(pool.close().is_err());
-    again.sync().unwrap();
-    drop(again);
-    let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
-    assert!(!pool.info().recovered, "it is closed");
-    assert_eq!(tags(&pool), expected(&[]));
+fn a_close_that_failed_leaves_an_open_pool_or_a_degraded_one() {
+    for step in 0..5 {
+        let (device, pool, volume, left) = pool();
+        let again = pool.clone();
+        drop(volume);
+        left.store(step, Ordering::SeqCst);
+        let error = pool.close().unwrap_err();
+        let volume = again.open_volume("v").unwrap();
+        if FLUSHES.contains(&step) {
+            assert!(matches!(error, PoolError::Degraded { .. }), "step {step}: {error}");
+            assert!(matches!(again.sync(), Err(PoolError::Degraded { .. })));
+            let refused = volume.map_blocking(0, 4096, Intent::Write, &MayBlock::on_worker());
+            assert_eq!(refused.unwrap_err(), Status::IoErr);
+            drop(volume);
+            assert!(matches!(again.close(), Err(PoolError::Degraded { .. })));
+            assert_eq!(opened(&device), expected(&[]), "step {step}");
+            continue;
+        }
+        // The pool is used, and cut off: what was written after the close that failed is there.
+        write(&volume, 21, 7);
+        again.sync().unwrap();
+        write(&volume, 22, 8);
+        again.sync().unwrap();
+        drop((volume, again));
+        assert_eq!(opened(&device), expected(&[(21, 7), (22, 8)]), "step {step}");
+
+        let (device, pool, volume, left) = self::pool();
+        let again = pool.clone();
+        drop(volume);
+        left.store(step, Ordering::SeqCst);
+        assert!(pool.close().is_err());
+        again.clone().close().unwrap();
+        let after = again.open_volume("v").unwrap_err();
+        assert!(after.to_string().contains("the pool was closed"), "{after}");
+        assert!(again.snapshot("v", "s").is_err());
+        again.sync().unwrap();
+        drop(again);
+        let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+        assert!(!pool.info().recovered, "it is closed");
+        assert_eq!(tags(&pool), expected(&[]), "step {step}");
+    }
+}
+
+/// V25: the list of losses is torn when it is written, after a checkpoint that came to any point: what was durable
+/// opens.
+#[test]
+fn a_torn_list_of_losses_takes_nothing_with_it() {
+    for step in [None, Some(0), Some(2), Some(4)] {
+        let (device, pool, volume, left) = pool();
+        if step.is_none() {
+            // The second superblock of the newest checkpoint was never flushed, and is lost.
+            let state = volume.pool().lock();
+            DeviceIo::new(&device).unwrap().write(state.sb.slot(), &[0xdd; 4096]).unwrap();
+        }
+        write(&volume, 21, 3);
+        if let Some(step) = step {
+            left.store(step, Ordering::SeqCst);
+            assert!(volume.pool().checkpoint().is_err());
+        }
+        // The next write is that of the list.
+        volume.pool().alarm.ring(Status::IoErr);
+        left.store(0, Ordering::SeqCst);
+        assert!(pool.sync().is_err());
+        drop(volume);
+        std::mem::forget(pool);
+        let again = DeviceIo::new(&device).unwrap();
+        let tags = self::copy(&again);
+        let (without, with) = (expected(&[]), expected(&[(21, 3)]));
+        assert!(tags == with || (tags == without && step != Some(4)), "step {step:?}: {tags:?}");
+    }
+}
+
+/// What a copy of the device holds.
+fn copy(io: &DeviceIo) -> Vec<u8> {
+    let device = Device::open("ram:size=16M").unwrap();
+    let mut bytes = vec![0; io.size_bytes() as usize];
+    io.read(0, &mut bytes).unwrap();
+    DeviceIo::new(&device).unwrap().write(0, &bytes).unwrap();
+    opened(&device)
+}
+
+/// V25: with the list written, after a checkpoint that came to any point, the volume is named, and what was durable is
+/// there.
+#[test]
+fn the_list_of_losses_comes_after_any_checkpoint() {
+    for step in [None, Some(0), Some(1), Some(2), Some(3), Some(4)] {
+        let (device, pool, volume, left) = pool();
+        write(&volume, 21, 3);
+        if let Some(step) = step {
+            left.store(step, Ordering::SeqCst);
+            assert!(volume.pool().checkpoint().is_err());
+        }
+        volume.pool().alarm.ring(Status::IoErr);
+        assert!(matches!(pool.sync(), Err(PoolError::Degraded { cause: Status::IoErr, .. })));
+        drop((volume, pool));
+        let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+        assert_eq!(pool.info().lost, ["v"], "step {step:?}");
+        let (found, without, with) = (tags(&pool), expected(&[]), expected(&[(21, 3)]));
+        assert!(found == without || found == with, "step {step:?}: {found:?}");
+        pool.acknowledge_loss().unwrap();
+        assert_eq!(pool.info().lost, Vec::<String>::new());
+        drop(pool);
+        assert_eq!(opened(&device), found);
+        assert!(Pool::open(&device, &OpenOptions::default()).unwrap().info().lost.is_empty());
+    }
 }
 
 /// A write to a unit that a snapshot has too copies the unit. In the midst of that a checkpoint is written, after which

@@ -28,6 +28,37 @@ macro_rules! layout {
     }};
 }
 
+fn superblock() -> (&'static str, Rows) {
+    layout!(SuperblockBody {
+        compat,
+        ro_compat,
+        incompat,
+        state,
+        unit_bytes,
+        sums,
+        total_units,
+        journal_start,
+        journal_blocks,
+        next_volume,
+        incarnation,
+        replay_seq,
+        table,
+        table_level,
+        volumes,
+        members,
+        created,
+        member,
+        sums_root,
+        sums_level,
+        low_water,
+        low_water_percent,
+        labels,
+        lost_below,
+        lost_count,
+        lost
+    })
+}
+
 fn layouts() -> BTreeMap<&'static str, Rows> {
     BTreeMap::from([
         layout!(Header {
@@ -44,31 +75,7 @@ fn layouts() -> BTreeMap<&'static str, Rows> {
             owner,
             count
         }),
-        layout!(SuperblockBody {
-            compat,
-            ro_compat,
-            incompat,
-            state,
-            unit_bytes,
-            sums,
-            total_units,
-            journal_start,
-            journal_blocks,
-            next_volume,
-            incarnation,
-            replay_seq,
-            table,
-            table_level,
-            volumes,
-            members,
-            created,
-            member,
-            sums_root,
-            sums_level,
-            low_water,
-            low_water_percent,
-            labels
-        }),
+        superblock(),
         layout!(Member { start, len }),
         layout!(LabelBody { start, len }),
         layout!(Child { address, checksum }),
@@ -171,6 +178,8 @@ fn the_page_has_every_number() {
         ("SUMS_OPEN", SUMS_OPEN.into()),
         ("STATE_CLEAN", STATE_CLEAN.into()),
         ("INCOMPAT_SUMS", INCOMPAT_SUMS.into()),
+        ("INCOMPAT_LOST", INCOMPAT_LOST.into()),
+        ("MAX_LOST", MAX_LOST as u64),
         ("SUMS_NONE", SUMS_NONE.into()),
         ("SUMS_CRC32C", SUMS_CRC32C.into()),
         ("VOLUME_SNAPSHOT", VOLUME_SNAPSHOT.into()),

@@ -68,6 +68,7 @@ pub(super) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         sums: PageRef::NONE,
         sums_level: 0,
         low_water: options.low_water,
+        lost: Default::default(),
     };
     let geometry = sb.geometry();
     let least = geometry.first_unit + reserve_units(&geometry) + sb.members.len() as u64 - 1 + LEAST_DATA_UNITS;

@@ -15,6 +15,7 @@
 
 use sheave_base::status::Status;
 use sheave_blk::Device;
+use sheave_blk::claim::Claim;
 use sheave_blk::linear::{concatenate, partition};
 
 use super::{Pool, owner};
@@ -24,7 +25,6 @@ use crate::format::{BLOCK, BLOCK_BYTES, MAX_MEMBERS, MAX_POOL_UNITS, SUPERBLOCKS
 use crate::page::label;
 use crate::pool::state::State;
 use crate::recovery::newest_superblock;
-use crate::snapshot::failed;
 use crate::{BlockIo, PoolError};
 
 /// How a member is added.
@@ -87,6 +87,7 @@ impl Pool {
             status,
             fix: "Check the device; the pool is as it was".into(),
         })?;
+        self.inner.hold(Claim::of(device.watch_flushes(&self.inner.alarm)));
         self.inner.device.extend(at, device)?;
         self.inner.hold(claim);
         let mut state = self.inner.lock();
@@ -159,7 +160,7 @@ impl Pool {
         if state.label_tried > state.sb.generation {
             // An attempt failed: the next needs a generation of its own (G1).
             drop(state);
-            self.inner.checkpoint().map_err(|status| failed("growing", self.inner.device.name(), status))?;
+            self.inner.checkpoint().map_err(|status| self.inner.failed("growing", self.inner.device.name(), status))?;
             state = self.inner.lock();
         }
         let number = state.sb.members.len();
@@ -212,7 +213,7 @@ impl Pool {
 
     /// Makes the new size durable, and wakes who waits for space.
     fn grown(&self) -> Result<(), PoolError> {
-        self.inner.checkpoint().map_err(|status| failed("growing", self.inner.device.name(), status))?;
+        self.inner.checkpoint().map_err(|status| self.inner.failed("growing", self.inner.device.name(), status))?;
         self.inner.wake();
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`options`] | how it is made and opened |
 //! | [`create`] | formatting |
+//! | [`phase`] | whether it is open, degraded, closing or closed |
 //! | [`state`] | what it is in memory, and its locks |
 //! | [`grow`] | more space: larger members, and further ones |
 //! | [`table`] | the volumes |
@@ -17,6 +18,7 @@ mod create;
 pub mod grow;
 pub mod options;
 mod owner;
+pub(crate) mod phase;
 pub(crate) mod state;
 pub(crate) mod table;
 pub(crate) mod wait;
@@ -28,19 +30,23 @@ use std::sync::Arc as StdArc;
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_blk::Device;
+use sheave_blk::claim::Claim;
+use sheave_blk::flush_alarm::FlushAlarm;
 use sheave_iomap::completion_plan::MayBlock;
 
 pub use grow::{AddOptions, Found, join};
 pub use options::{Checksum, CreateOptions, LowWater, OpenOptions, WhenFull};
+use phase::{Event, Phase};
 use state::{Parts, PoolInner};
-use table::{OpenToken, Vol};
+use table::OpenToken;
 pub use water::Watch;
 
 use crate::block_io::DeviceIo;
 use crate::extent_map::BLOCK_SHIFT;
 use crate::info::MemberInfo;
+use crate::loss::closed;
 use crate::recovery;
-use crate::snapshot::{core_of, failed, in_use};
+use crate::snapshot::{core_of, in_use};
 use crate::volume::usage;
 use crate::{BlockIo, PoolError, PoolInfo, ScrubOptions, ScrubProgress, ScrubReport, Volume, VolumeInfo};
 
@@ -59,7 +65,7 @@ impl Pool {
 
     /// Opens the pool on the device, recovering what a crash left.
     pub fn open(device: &Device, options: &OpenOptions) -> Result<Pool, PoolError> {
-        Pool::open_through(device, Box::new(DeviceIo::new(device)?), options)
+        Pool::open_through(device, Box::new(DeviceIo::of_owner(device)?), options)
     }
 
     /// The same, with I/O of the pool's own going another way.
@@ -70,6 +76,8 @@ impl Pool {
     ) -> Result<Pool, PoolError> {
         let owner = owner::claim(device, options.read_only)?;
         let read_only = options.read_only;
+        let alarm = Arc::new(FlushAlarm::default());
+        let watch = (!read_only).then(|| device.watch_flushes(&alarm));
         if device.capabilities().read_only && !read_only {
             return Err(PoolError::Invalid {
                 what: format!("the device {} cannot be written", device.name()),
@@ -96,6 +104,7 @@ impl Pool {
         let parts = Parts {
             device: device.clone(),
             io,
+            alarm,
             owner,
             state: recovered.state,
             read_only,
@@ -104,6 +113,9 @@ impl Pool {
             recovered: recovered.replayed,
         };
         let pool = Pool { inner: Arc::new(PoolInner::new(parts)) };
+        if let Some(watch) = watch {
+            pool.inner.hold(Claim::of(watch));
+        }
         pool.inner.survey_space(&mut pool.inner.lock());
         if !read_only {
             pool.begin_incarnation()?;
@@ -159,6 +171,8 @@ impl Pool {
             checksum: state.sb.checksum,
             checksum_errors: self.inner.sums.as_ref().map_or(0, |sums| sums.mismatches()),
             recovered: self.inner.recovered,
+            degraded: self.inner.alarm.failed(),
+            lost: state.lost_names(),
         }
     }
 
@@ -177,7 +191,13 @@ impl Pool {
         self.inner.survey_space(&mut state);
         drop(state);
         let written = self.inner.checkpoint();
-        written.map_err(|status| failed("setting the low-water mark of", self.inner.device.name(), status))
+        written.map_err(|status| self.inner.failed("setting the low-water mark of", self.inner.device.name(), status))
+    }
+
+    /// Says that somebody has seen which volumes may have lost data ([`PoolInfo::lost`]): they are listed no more.
+    /// Durable when this returns.
+    pub fn acknowledge_loss(&self) -> Result<(), PoolError> {
+        self.inner.acknowledge_loss()
     }
 
     /// All volumes and snapshots, by name.
@@ -234,17 +254,18 @@ impl Pool {
     /// Opens a volume or snapshot; all openings are the same object.
     pub fn open_volume(&self, name: &str) -> Result<Volume, PoolError> {
         let mut state = self.inner.lock();
+        if matches!(state.phase, Phase::Closing | Phase::Closed) {
+            return Err(closed("opening a volume"));
+        }
         let id = state.table.named(name)?.id;
-        let vol: &mut Vol = state
-            .table
-            .get_mut(id)
-            .filter(|vol| !vol.unborn)
-            .ok_or_else(|| PoolError::NoVolume { name: name.to_string() })?;
+        let vol = state.table.get(id).filter(|vol| !vol.unborn);
+        let vol = vol.ok_or_else(|| PoolError::NoVolume { name: name.to_string() })?;
         let open = vol.opened.upgrade().unwrap_or_else(|| StdArc::new(OpenToken));
-        vol.opened = StdArc::downgrade(&open);
+        let core = Arc::clone(&vol.core);
+        state.table.set_opened(id, &open);
         let geometry = &self.inner.map.geometry;
-        vol.core.top.open(geometry.units_of(vol.core.reach()).div_ceil(geometry.leaf_entries() as u64));
-        Ok(Volume::new(Arc::clone(&self.inner), Arc::clone(&vol.core), open))
+        core.top.open(geometry.units_of(core.reach()).div_ceil(geometry.leaf_entries() as u64));
+        Ok(Volume::new(Arc::clone(&self.inner), core, open))
     }
 
     /// Freezes the state of a volume (or snapshot) under a new name, read-only. What was completed before the call is
@@ -287,7 +308,7 @@ impl Pool {
             let punched = volume.punch(size_bytes, block_end - size_bytes, &MayBlock::on_worker());
             punched.map_err(|status| match status {
                 Status::Timeout => self.inner.io_goes_on(name, &core),
-                status => failed("resizing", name, status),
+                status => self.inner.failed("resizing", name, status),
             })?;
         }
         self.inner.resize(name, size_bytes)
@@ -329,9 +350,11 @@ impl Pool {
     }
 
     /// Writes a checkpoint and closes, so that opening needs no recovery; an error if volumes are still in use.
-    /// Dropping a pool without it is a crash that loses nothing that was flushed.
+    /// Dropping a pool without it is a crash that loses nothing that was flushed. After an error the pool goes on, for
+    /// those who have it too, unless it is [degraded](PoolError::Degraded).
     pub fn close(self) -> Result<(), PoolError> {
         let _one = self.inner.structural();
+        self.inner.check_open("closing the pool")?;
         let mut state = self.inner.lock();
         if let Some(vol) = state.table.iter().find(|vol| vol.is_open()) {
             return Err(in_use(&vol.name));
@@ -339,8 +362,12 @@ impl Pool {
         if self.inner.read_only {
             return Ok(());
         }
-        state.closing = true;
+        state.phase = state.phase.after(Event::Close);
         drop(state);
-        self.inner.durable("closing", self.inner.device.name())
+        let Err(error) = self.inner.durable("closing", self.inner.device.name()) else { return Ok(()) };
+        match self.inner.close_failed() {
+            Phase::Closed => Ok(()),
+            _ => Err(error),
+        }
     }
 }

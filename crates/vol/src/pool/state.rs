@@ -18,6 +18,7 @@ use sheave_base::sync::{Arc, Condvar, Mutex, MutexGuard};
 use sheave_blk::Device;
 
 use super::options::WhenFull;
+use super::phase::Phase;
 use super::table::{Table, Vol, VolumeCore};
 use super::water::Publisher;
 use crate::BlockIo;
@@ -27,11 +28,13 @@ use crate::extent_map::tree::{Place, Tree};
 use crate::extent_map::{Entry, ExtentMap};
 use crate::info::SpaceState;
 use crate::limbo::Limbo;
+use crate::loss::Risk;
 use crate::record::Record;
 use crate::sums::Sums;
 use crate::sums::regions::Regions;
 use crate::superblock::{Geometry, Superblock};
 use sheave_blk::claim::Claim;
+use sheave_blk::flush_alarm::FlushAlarm;
 
 /// Changes that may wait for a commit; the next one commits itself.
 pub(crate) const MAX_DIRTY: usize = 65_536;
@@ -68,12 +71,12 @@ pub(crate) struct State {
     pub(crate) durable_seq: u64,
     /// The next commit must be a checkpoint.
     pub(crate) wants_checkpoint: bool,
-    /// The next commit is the last: a checkpoint after which the pool is closed.
-    pub(crate) closing: bool,
+    /// Whether it is open, and how it ends.
+    pub(crate) phase: Phase,
+    /// What a flush that fails may lose.
+    pub(crate) risk: Risk,
     /// A checkpoint that could not be written: the next commit writes it before anything else.
     pub(crate) unwritten: Option<Plan>,
-    /// The pool is closed: nothing more is made durable.
-    pub(crate) failed: bool,
     /// Pages of the reserve that no checksums and no table of volumes want ([`account`](crate::account)).
     pub(crate) spare_pages: u64,
     /// Nodes that may be dirty before a checkpoint is due, and at most.
@@ -86,6 +89,8 @@ pub(crate) struct PoolInner {
     pub(crate) map: Arc<ExtentMap>,
     pub(crate) device: Device,
     pub(crate) io: Box<dyn BlockIo>,
+    /// Rings when a flush of any member has failed.
+    pub(crate) alarm: Arc<FlushAlarm>,
     /// On all members; that of the device it was opened on first.
     owners: Mutex<Vec<Claim>>,
     /// How long I/O that is waited for may take.
@@ -117,6 +122,7 @@ impl std::fmt::Debug for PoolInner {
 pub(crate) struct Parts {
     pub(crate) device: Device,
     pub(crate) io: Box<dyn BlockIo>,
+    pub(crate) alarm: Arc<FlushAlarm>,
     pub(crate) owner: Claim,
     pub(crate) state: State,
     pub(crate) read_only: bool,
@@ -132,6 +138,7 @@ impl PoolInner {
             geometry: parts.state.sb.geometry(),
             device: parts.device,
             io: parts.io,
+            alarm: parts.alarm,
             owners: Mutex::new(vec![parts.owner]),
             longest_wait: parts.longest_wait,
             read_only: parts.read_only,

@@ -35,6 +35,8 @@ pub(crate) struct VolumeCore {
     pub(crate) grows: bool,
     size: AtomicU64,
     max_size: AtomicU64,
+    /// The epoch in which it was last written to; 0: in none ([`loss`](crate::loss)).
+    pub(crate) written_in: AtomicU64,
     /// The root of its map, a word a slot.
     pub(crate) top: Top,
 }
@@ -43,7 +45,8 @@ impl VolumeCore {
     fn new(entry: &VolumeEntry) -> Arc<VolumeCore> {
         let VolumeEntry { id, snapshot, grows, size, max_size, .. } = *entry;
         let (size, max_size) = (AtomicU64::new(size), AtomicU64::new(max_size));
-        Arc::new(VolumeCore { id, snapshot, grows, size, max_size, top: Top::new() })
+        let written_in = AtomicU64::new(0);
+        Arc::new(VolumeCore { id, snapshot, grows, size, max_size, written_in, top: Top::new() })
     }
 
     #[inline(always)]
@@ -168,6 +171,8 @@ pub(crate) struct Table {
     by_name: HashMap<String, u32>,
     /// The volumes that were made of a volume, by the number of that.
     by_origin: HashMap<u32, BTreeSet<u32>>,
+    /// The volumes that are open, and some that were.
+    opened: BTreeSet<u32>,
     /// The number that the next volume gets.
     pub(crate) next_id: u32,
     /// Pages of the table, as the last checkpoint has them.
@@ -249,6 +254,21 @@ impl Table {
         if origin != 0 {
             self.by_origin.entry(origin).or_default().insert(id);
         }
+    }
+
+    /// A volume is open from now on.
+    pub(crate) fn set_opened(&mut self, id: u32, token: &std::sync::Arc<OpenToken>) {
+        if let Some(vol) = self.by_id.get_mut(&id) {
+            vol.opened = std::sync::Arc::downgrade(token);
+            self.opened.insert(id);
+        }
+    }
+
+    /// The volumes that are open: only they have I/O. It takes no look at all others, of which there may be many.
+    pub(crate) fn in_use(&mut self) -> impl Iterator<Item = &Vol> {
+        let by_id = &self.by_id;
+        self.opened.retain(|id| by_id.get(id).is_some_and(Vol::is_open));
+        self.opened.iter().filter_map(|id| by_id.get(id))
     }
 
     fn leave_origin(&mut self, id: u32, origin: u32) {

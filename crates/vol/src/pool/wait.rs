@@ -47,8 +47,8 @@ impl Everyone {
 
 impl Table {
     /// The I/O of all volumes as it is now. Who is in no grace now looks maps and regions up later than this.
-    pub(crate) fn everyone(&self) -> Everyone {
-        let graces = self.iter().map(|vol| vol.core.top.grace());
+    pub(crate) fn everyone(&mut self) -> Everyone {
+        let graces = self.in_use().map(|vol| vol.core.top.grace());
         Everyone(graces.filter(|grace| grace.seats() > 0).map(|grace| (Arc::clone(grace), grace.start())).collect())
     }
 }

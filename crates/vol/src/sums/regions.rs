@@ -26,6 +26,7 @@ use crate::account::{Spender, upper_pages};
 use crate::format::{BLOCK, INDEX_CHILDREN, MAX_SUMS};
 use crate::page::index::build_upper;
 use crate::page::{PageRef, Place, index, sums};
+use crate::pool::phase::Phase;
 use crate::pool::state::{LOOK_EVERY, PoolInner, State};
 use crate::pool::wait::Everyone;
 use crate::record::Record;
@@ -160,7 +161,7 @@ impl Regions {
     }
 
     /// Decides what the checkpoint that begins does with each region (G1, G2). `all`: nobody can be writing.
-    pub(crate) fn age(&mut self, everyone: impl Fn() -> Everyone, all: bool) {
+    pub(crate) fn age(&mut self, mut everyone: impl FnMut() -> Everyone, all: bool) {
         // Those that were closed together look at the same graces, once.
         let mut looked: Vec<(Arc<Everyone>, bool)> = Vec::new();
         let mut is_over = |closing: &Arc<Everyone>| {
@@ -301,7 +302,7 @@ impl PoolInner {
         let mut crowded: Option<Instant> = None;
         loop {
             let mut state = self.lock();
-            if state.failed {
+            if state.phase != Phase::Open {
                 return Err(Status::IoErr);
             }
             let State { sums: Some(regions), sb, .. } = &mut *state else { return Ok(()) };

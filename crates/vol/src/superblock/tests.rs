@@ -180,3 +180,53 @@ proptest! {
         prop_assert!(Superblock::decode(&block, at, units * unit - 1).is_err());
     }
 }
+
+/// V25.
+#[test]
+fn the_list_of_losses_never_leaves_one_out() {
+    let base = samples::superblock(65536);
+    for count in [0, 1, MAX_LOST as u32, MAX_LOST as u32 + 1, 3000] {
+        let ids: Vec<u32> = (0..count).map(|at| 3 + at * 7).collect();
+        let lost = Lost::default().with(ids.iter().rev().copied());
+        assert_eq!(lost.is_empty(), count == 0);
+        assert!(ids.iter().all(|id| lost.has(*id)), "{count}");
+        assert_eq!((lost.has(0), lost.has(u32::MAX)), (count > MAX_LOST as u32, false));
+        assert!(count > MAX_LOST as u32 || !lost.has(4), "no other, as long as there is room");
+        let more = lost.with([4, u32::MAX].into_iter()).with(std::iter::empty());
+        assert!(ids.iter().chain(&[4, u32::MAX]).all(|id| more.has(*id)));
+        for lost in [lost, more] {
+            let sb = Superblock { lost, ..base.clone() };
+            assert_eq!(back(&sb), Ok(sb));
+        }
+    }
+}
+
+#[test]
+fn a_list_of_losses_that_cannot_be_is_refused() {
+    let sb = Superblock { lost: Lost { below: 0, volumes: vec![3, 9] }, ..samples::superblock(65536) };
+    let (good, at) = sealed(&sb);
+    let at_field = |field: usize| HEADER + field;
+    let (below, count, list) = (
+        at_field(std::mem::offset_of!(SuperblockBody, lost_below)),
+        at_field(std::mem::offset_of!(SuperblockBody, lost_count)),
+        at_field(std::mem::offset_of!(SuperblockBody, lost)),
+    );
+    for (byte, value) in [(below, 4), (count, 1), (count, 3), (count + 1, 2), (list, 9), (list, 0), (list + 8, 1)] {
+        let mut block = good;
+        block[byte] = value;
+        let crc = checksum(&block);
+        let place = std::mem::offset_of!(Header, checksum);
+        block[place..place + 4].copy_from_slice(&crc.to_le_bytes());
+        let refused = Superblock::decode(&block, at, sb.geometry().bytes());
+        assert!(matches!(refused, Err(Damage::Field { .. })), "byte {byte}: {refused:?}");
+    }
+    let mut flags = good;
+    flags[at_field(std::mem::offset_of!(SuperblockBody, incompat))] &= !(INCOMPAT_LOST as u8);
+    let crc = checksum(&flags);
+    let place = std::mem::offset_of!(Header, checksum);
+    flags[place..place + 4].copy_from_slice(&crc.to_le_bytes());
+    assert!(matches!(
+        Superblock::decode(&flags, at, sb.geometry().bytes()),
+        Err(Damage::Field { field: "lost_count", .. })
+    ));
+}

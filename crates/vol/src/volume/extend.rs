@@ -29,8 +29,8 @@ impl Volume {
 
     /// `map` for a range that does not lie in the volume as a whole.
     pub(super) fn extend(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
-        if intent == Intent::Write && self.read_only {
-            return Err(Status::ReadOnly);
+        if intent == Intent::Write {
+            self.note_write()?;
         }
         let len = self.cut_off(pos, len)?;
         self.map_other(None, pos, len, intent)

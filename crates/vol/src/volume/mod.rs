@@ -24,6 +24,7 @@ use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
 use sheave_blk::Device;
+use sheave_blk::flush_alarm::FlushAlarm;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::{FallocateMode, WriteDone};
 use sheave_iomap::mapping::{Intent, MAP_SUMMED};
@@ -40,6 +41,8 @@ pub(crate) use report::usage;
 pub struct Volume {
     core: Arc<VolumeCore>,
     pool: Arc<PoolInner>,
+    /// The pool's.
+    alarm: Arc<FlushAlarm>,
     read_only: bool,
     /// The pool keeps checksums of data.
     summed: bool,
@@ -51,7 +54,8 @@ impl Volume {
     pub(crate) fn new(pool: Arc<PoolInner>, core: Arc<VolumeCore>, open: std::sync::Arc<OpenToken>) -> Volume {
         let read_only = core.snapshot || pool.read_only;
         let summed = pool.sums.is_some();
-        Volume { core, pool, read_only, summed, _open: open }
+        let alarm = Arc::clone(&pool.alarm);
+        Volume { core, pool, alarm, read_only, summed, _open: open }
     }
 
     /// Its name, now.
@@ -102,8 +106,8 @@ impl File for Volume {
             return self.map_beyond(pos, len, intent);
         }
         let write = intent == Intent::Write;
-        if write && self.read_only {
-            return Err(Status::ReadOnly);
+        if write && !self.core.is_noted(&self.alarm) {
+            self.note_write()?;
         }
         match self.pool.map.lookup_plain(&self.core.top, pos, len, write) {
             // Made where the caller wants it: going through `map_summed` would copy it, and wait for its own stores.
@@ -118,7 +122,7 @@ impl File for Volume {
 
     fn map_plain(&self, at: &mut [u64], len: u64, intent: Intent) -> usize {
         let write = intent == Intent::Write;
-        if self.summed || write && self.read_only {
+        if self.summed || write && !self.core.is_noted(&self.alarm) {
             return 0;
         }
         self.pool.map.lookup_many(&self.core.top, at, len, write)
@@ -152,6 +156,7 @@ impl File for Volume {
         if intent == Intent::Read || len == 0 || self.read_only || !(self.fits(pos, len) || self.core.grows) {
             return self.map(pos, len, intent);
         }
+        self.note_write()?;
         let mapping = match self.core.grows {
             true => self.extend_blocking(pos, len, may_block)?,
             false => self.make_writable(pos, len, may_block)?,
@@ -171,8 +176,9 @@ impl File for Volume {
 
     #[inline]
     fn needs_sync(&self) -> bool {
-        // Relaxed: whoever asks has seen its own writes end, which set it before they did.
-        self.pool.unsynced.load(Ordering::Relaxed)
+        // Relaxed: whoever asks has seen its own writes end, which set it before they did. With an alarm that rings a
+        // flush of the device says nothing.
+        self.pool.unsynced.load(Ordering::Relaxed) || self.alarm.epoch() == FlushAlarm::RINGING
     }
 
     fn sync(&self, _: &MayBlock) -> Option<Result<(), Status>> {
@@ -189,11 +195,24 @@ impl File for Volume {
         }
         // Both leave holes: what is not there reads as zeroes and takes no space.
         let (FallocateMode::PunchHole | FallocateMode::ZeroRange) = mode;
-        self.punch(pos, len, may_block)
+        self.note_write()?;
+        self.punch(pos, len, may_block)?;
+        // A commit that was under way meanwhile may have taken none of it.
+        self.note_write()
     }
 }
 
 impl Volume {
+    /// Before a change of it: the volume may lose something from now on.
+    #[cold]
+    #[inline(never)]
+    fn note_write(&self) -> Result<(), Status> {
+        if self.read_only {
+            return Err(Status::ReadOnly);
+        }
+        self.core.note_write(&self.alarm)
+    }
+
     /// What is not plain, or has checksums.
     #[inline(never)]
     fn map_other(&self, plain: Option<Mapping>, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
