@@ -24,7 +24,7 @@ pub enum PoolError {
     /// A flush of the pool's device failed: nothing more is written until the pool is opened again.
     #[error(
         "{what}: a flush of the pool's device has failed ({cause}), so what was written and not flushed may be lost, \
-         and the pool takes no changes any more. Close it, check the device and open the pool again: 'sheave pool \
+         and the pool takes no changes any more. Let go of it, check the device and open the pool again: 'sheave pool \
          info' then names the volumes that may have lost data"
     )]
     Degraded {

@@ -10,14 +10,18 @@
 use std::time::Duration;
 
 use sheave_base::grace::{Grace, Seat};
+use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 use sheave_base::sync::{Arc, Mutex, thread};
+use sheave_blk::flush_alarm::FlushAlarm;
 use sheave_iomap::MappingKind;
 
 use crate::alloc::Units;
 use crate::extent_map::tree::Tree;
 use crate::extent_map::{Entry, ExtentMap, Geometry, Top};
 use crate::limbo::Limbo;
+use crate::page::table::VolumeEntry;
+use crate::pool::table::Vol;
 
 /// Random schedules of one model, of each of the two kinds.
 const RUNS: usize = 3_000;
@@ -300,4 +304,68 @@ fn model_what_two_volumes_let_go_is_not_used_again_under_a_reader_of_either() {
         }
         readers.into_iter().for_each(|reader| reader.join().expect("no panic"));
     });
+}
+
+/// L1 and L3 of `loss`: a write that was not refused is listed by whoever rings the alarm, unless a commit that began
+/// after it has ended made it durable; also while commits begin epochs.
+#[test]
+fn model_a_write_is_refused_listed_or_durable() {
+    explore(|| {
+        let core = Arc::clone(&Vol::from_entry(&entry()).core);
+        let (alarm, grace) = (Arc::new(FlushAlarm::default()), Arc::new(Grace::new()));
+        // Writes that have ended; those of them that a commit has made durable.
+        let (ended, durable) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let writer = {
+            let (core, alarm, grace, ended) = (core.clone(), alarm.clone(), grace.clone(), ended.clone());
+            thread::spawn(move || {
+                let seat = Grace::seat(&grace);
+                for write in 1..=2 {
+                    seat.enter();
+                    let refused = !core.is_noted(&alarm) && core.note_write(&alarm).is_err();
+                    let phase = seat.count();
+                    seat.leave();
+                    if !refused {
+                        ended.store(write, Ordering::SeqCst);
+                    }
+                    seat.uncount(phase);
+                }
+            })
+        };
+        let (mut safe, mut waits) = (1, None);
+        for _ in 0..2 {
+            let begun = ended.load(Ordering::SeqCst);
+            let (ticket, old) = *waits.get_or_insert_with(|| {
+                let old = alarm.next_epoch();
+                (grace.start(), old)
+            });
+            if grace.is_over(ticket) {
+                waits = None;
+                // What had ended by then is in this commit.
+                durable.store(ended.load(Ordering::SeqCst).max(begun), Ordering::SeqCst);
+                safe = old + 1;
+            }
+            thread::yield_now();
+        }
+        alarm.ring(Status::IoErr);
+        let listed = core.written_in.load(Ordering::SeqCst) >= safe;
+        writer.join().expect("the writer does not panic");
+        let at_risk = ended.load(Ordering::SeqCst) > durable.load(Ordering::SeqCst);
+        assert!(listed || !at_risk, "a write that nobody is told of");
+    });
+}
+
+fn entry() -> VolumeEntry {
+    VolumeEntry {
+        id: 1,
+        snapshot: false,
+        grows: false,
+        size: 4096,
+        max_size: 4096,
+        created: 0,
+        origin: 0,
+        family: 1,
+        root: crate::page::PageRef::NONE,
+        root_level: 0,
+        name: "v".into(),
+    }
 }

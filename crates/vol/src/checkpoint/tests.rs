@@ -273,7 +273,8 @@ fn the_list_of_losses_comes_after_any_checkpoint() {
         let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
         assert_eq!(pool.info().lost, ["v"], "step {step:?}");
         let (found, without, with) = (tags(&pool), expected(&[]), expected(&[(21, 3)]));
-        assert!(found == without || found == with, "step {step:?}: {found:?}");
+        // A superblock that is durable stays the newest.
+        assert!(found == with || (found == without && step != Some(4)), "step {step:?}: {found:?}");
         pool.acknowledge_loss().unwrap();
         assert_eq!(pool.info().lost, Vec::<String>::new());
         drop(pool);
