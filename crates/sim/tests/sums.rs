@@ -1,97 +1,15 @@
 //! Pools with checksums, through real rings: rot is told, whatever the pool went through before; nothing good is.
 
+mod support;
+
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use sheave_base::buf::Buf;
 use sheave_blk::Device;
-use sheave_uring::{Fd, Ring, prep};
-use sheave_vol::block_io::{BlockIo, DeviceIo};
-use sheave_vol::{Checksum, CreateOptions, ExtentKind, OpenOptions, Pool, Volume};
+use sheave_uring::prep;
+use sheave_vol::{Checksum, Volume};
 
-const BLOCK: usize = 4096;
-const EILSEQ: i32 = -84;
-const EINVAL: i32 = -22;
-
-fn format(device: &Device, unit_bytes: u64, checksum: Checksum) {
-    let options = CreateOptions { unit_bytes, checksum, overwrite: true, ..CreateOptions::default() };
-    Pool::create(device, &options).expect("the pool is made");
-}
-
-fn open(device: &Device) -> Pool {
-    Pool::open(device, &OpenOptions::default()).expect("the pool opens")
-}
-
-/// A volume in a ring of its own.
-struct User {
-    ring: Ring,
-    fd: Fd,
-    volume: Volume,
-}
-
-impl User {
-    fn new(volume: Volume) -> User {
-        let mut ring = Ring::builder().entries(64).build().expect("a ring");
-        let fd = ring.attach_file(Arc::new(volume.clone())).expect("attached");
-        User { ring, fd, volume }
-    }
-
-    fn run(&mut self, entry: prep::Entry) -> (i32, Option<Buf>) {
-        self.ring.push(entry).map_err(|full| full.error).expect("there is room");
-        self.ring.submit_and_wait(1).expect("it ends");
-        let done = self.ring.completions().next().expect("one");
-        (done.res, done.into_buf())
-    }
-
-    fn write(&mut self, pos: u64, tag: u8, blocks: usize) -> i32 {
-        let mut buf = Buf::zeroed(blocks * BLOCK, BLOCK).expect("memory");
-        buf.fill(tag);
-        self.run(prep::write(self.fd, buf).offset(pos)).0
-    }
-
-    fn read(&mut self, pos: u64, len: usize) -> (i32, Vec<u8>) {
-        let (res, buf) = self.run(prep::read(self.fd, Buf::zeroed(len, BLOCK).expect("memory")).offset(pos));
-        (res, buf.map_or_else(Vec::new, |buf| buf.to_vec()))
-    }
-
-    /// What a block holds, in all its bytes; or the error.
-    fn tag(&mut self, pos: u64) -> Result<u8, i32> {
-        let (res, data) = self.read(pos, BLOCK);
-        if res < 0 {
-            return Err(res);
-        }
-        assert!(data.iter().all(|byte| *byte == data[0]), "a block of one write");
-        Ok(data[0])
-    }
-
-    fn sync(&mut self) {
-        assert_eq!(self.run(prep::fsync(self.fd)).0, 0);
-    }
-
-    /// Where a block of the volume lies.
-    fn addr(&self, pos: u64) -> u64 {
-        let extents = self.volume.extents(pos, BLOCK as u64).expect("extents");
-        assert_eq!(extents[0].kind, ExtentKind::Data);
-        extents[0].addr + (pos - extents[0].pos)
-    }
-}
-
-/// Flips a bit where nobody sees it.
-fn rot(device: &Device, addr: u64) {
-    let io = DeviceIo::new(device).expect("the device opens");
-    let mut block = vec![0; BLOCK];
-    io.read(addr, &mut block).expect("it reads");
-    block[1234] ^= 4;
-    io.write(addr, &block).expect("it writes");
-}
-
-fn summed(unit_bytes: u64) -> (Device, Pool, User) {
-    let device = Device::open("ram:size=64M").expect("memory");
-    format(&device, unit_bytes, Checksum::Crc32c);
-    let pool = open(&device);
-    let user = User::new(pool.create_volume("v", 8 << 20).expect("a volume"));
-    (device, pool, user)
-}
+use support::{BLOCK, EILSEQ, EINVAL, User, format, open, rot, summed};
 
 /// V16.
 #[test]
@@ -168,6 +86,31 @@ fn checksums_outlive_closing_and_crashes() {
         };
         assert!(report.is_clean(), "{:?}", report.findings);
     }
+}
+
+/// V16, V3: an overwrite of two regions of which one is not open.
+#[test]
+fn a_write_across_two_regions_opens_both() {
+    let device = Device::open("ram:size=128M").expect("memory");
+    format(&device, 65536, Checksum::Crc32c);
+    let pool = open(&device);
+    let mut user = User::new(pool.create_volume("v", 64 << 20).expect("a volume"));
+    for at in 0..64 {
+        assert_eq!(user.write(at << 20, 1, 256), 1 << 20);
+    }
+    // 62 units of 64 KiB are a region, and 8 of these are opened together.
+    let end = 62 * 8 * 65536;
+    let last = (0..1024).map(|at| at * 65536).find(|pos| user.addr(*pos) % end == end - 65536).expect("one");
+    assert_eq!(user.addr(last) + 65536, user.addr(last + 65536), "they follow each other");
+    drop(user);
+    pool.close().expect("it closes");
+    let pool = open(&device);
+    let mut user = User::new(pool.open_volume("v").expect("it is there"));
+    assert_eq!(user.write(last, 2, 32), 32 * BLOCK as i32);
+    user.sync();
+    drop((user, pool));
+    let mut user = User::new(open(&device).open_volume("v").expect("it is there"));
+    assert_eq!((user.tag(last), user.tag(last + 65536)), (Ok(2), Ok(2)));
 }
 
 #[test]

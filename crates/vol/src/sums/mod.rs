@@ -27,6 +27,7 @@ mod stripes;
 
 use sheave_base::sync::Mutex;
 use sheave_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sheave_iomap::Mapping;
 
 use arena::SumArena;
 use stripes::Stripes;
@@ -84,6 +85,13 @@ impl Sums {
     #[inline]
     pub(crate) fn region_at(&self, addr: u64) -> u64 {
         self.region(addr >> (self.unit_shift + BLOCK_SHIFT))
+    }
+
+    /// The part of a mapping that lies in the region where it begins.
+    #[inline]
+    pub(crate) fn within_region(&self, mapping: Mapping) -> Mapping {
+        let end = ((self.region_at(mapping.addr) + 1) * self.region_units) << (self.unit_shift + BLOCK_SHIFT);
+        Mapping { len: mapping.len.min(end - mapping.addr), ..mapping }
     }
 
     #[inline]

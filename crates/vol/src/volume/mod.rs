@@ -161,10 +161,9 @@ impl File for Volume {
             true => self.extend_blocking(pos, len, may_block)?,
             false => self.make_writable(pos, len, may_block)?,
         };
-        if self.pool.sums.is_some() {
-            self.pool.intend(mapping.addr, may_block)?;
-        }
-        Ok(mapping)
+        let Some(sums) = &self.pool.sums else { return Ok(mapping) };
+        self.pool.intend(mapping.addr, may_block)?;
+        Ok(sums.within_region(mapping))
     }
 
     fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
@@ -249,16 +248,18 @@ impl Volume {
 }
 
 impl Volume {
-    /// A mapping of a pool with checksums; `Again` for a writer whose region is not open.
+    /// A mapping of a pool with checksums; `Again` for a writer whose region is not open. A write ends with its region:
+    /// the next one may be closed.
     #[cold]
     fn map_summed(&self, mapping: Result<Mapping, Status>, intent: Intent) -> Result<Mapping, Status> {
         let mapping = mapping?;
-        let is_open = || self.pool.sums.as_ref().is_some_and(|sums| sums.is_open(mapping.addr));
-        match intent {
-            Intent::Read if mapping.kind != MappingKind::Mapped => Ok(mapping),
-            Intent::Write if !is_open() => Err(Status::Again),
-            _ => Ok(Mapping { flags: mapping.flags | MAP_SUMMED, ..mapping }),
+        if intent == Intent::Read {
+            let flags = if mapping.kind == MappingKind::Mapped { MAP_SUMMED } else { 0 };
+            return Ok(Mapping { flags: mapping.flags | flags, ..mapping });
         }
+        let sums = self.pool.sums.as_ref().filter(|sums| sums.is_open(mapping.addr)).ok_or(Status::Again)?;
+        let mapping = sums.within_region(mapping);
+        Ok(Mapping { flags: mapping.flags | MAP_SUMMED, ..mapping })
     }
 }
 
