@@ -49,6 +49,10 @@ impl State {
                 }
                 Ok(())
             }
+            Record::Mark { bad, first, count } => match &mut self.sums {
+                Some(sums) => sums.replay_marks(*first..*first + *count, *bad),
+                None => Ok(()),
+            },
             Record::Origin { volume, origin } => {
                 self.table.set_origin(*volume, *origin);
                 Ok(())

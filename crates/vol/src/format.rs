@@ -86,11 +86,13 @@ pub const KNOWN_COMPAT: u32 = 0;
 /// Features a program must know to write the pool, not to read it. None yet.
 pub const KNOWN_RO_COMPAT: u32 = 0;
 /// Features a program must know to read the pool, and that this one knows.
-pub const KNOWN_INCOMPAT: u32 = INCOMPAT_SUMS | INCOMPAT_LOST;
+pub const KNOWN_INCOMPAT: u32 = INCOMPAT_SUMS | INCOMPAT_LOST | INCOMPAT_MARKS;
 /// Data has checksums: who does not keep them would make good data look rotten.
 pub const INCOMPAT_SUMS: u32 = 1;
 /// Volumes are listed that may have lost data: who does not know of the list would drop it unread.
 pub const INCOMPAT_LOST: u32 = 2;
+/// Blocks may be marked as bad: who does not know marks would take these blocks for good after a crash.
+pub const INCOMPAT_MARKS: u32 = 4;
 
 /// Data has no checksums.
 pub const SUMS_NONE: u32 = 0;
@@ -233,8 +235,9 @@ pub struct Child {
 pub struct SumsHead {
     /// [`SUMS_OPEN`] or 0.
     pub flags: U32,
-    /// Zero.
-    pub reserved: U32,
+    /// 1 more than the number of the first block of the region that was told bad; 0: there is none. What stands in the
+    /// place of such a block's checksum says the same of the next.
+    pub marked: U32,
 }
 
 /// Most checksums of a page.
@@ -281,6 +284,10 @@ pub mod record_kind {
     pub const INTENT: u8 = 10;
     /// Another largest size.
     pub const LIMIT: u8 = 11;
+    /// Blocks that were told bad.
+    pub const MARK: u8 = 12;
+    /// Such blocks that have been written since.
+    pub const UNMARK: u8 = 13;
 }
 
 /// First part of every record. Records begin at multiples of 8 bytes.
@@ -362,6 +369,19 @@ pub struct IntentBody {
     /// Regions; at least 1.
     pub count: U64,
 }
+
+/// `MARK` and `UNMARK`, after the head.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct MarkBody {
+    /// First block of the pool.
+    pub first: U64,
+    /// Blocks; from 1 to [`MAX_MARKS`].
+    pub count: U64,
+}
+
+/// Most blocks of a `MARK` or `UNMARK`: those of the largest unit.
+pub const MAX_MARKS: u64 = (MAX_UNIT_BYTES as u64) / BLOCK_BYTES;
 
 /// A volume in the table; then the name, then zeroes up to a multiple of 8.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

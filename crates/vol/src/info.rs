@@ -82,6 +82,10 @@ pub struct PoolInfo {
     pub checksum: crate::Checksum,
     /// Blocks that did not match their checksum, since it was opened.
     pub checksum_errors: u64,
+    /// Blocks that were told bad, and stay so until they are written anew.
+    pub bad_blocks: u64,
+    /// Blocks of regions that were open at a crash and did not match: they were believed, at the last opening.
+    pub rebuilt_checksums: u64,
     /// The last opening had to replay the journal.
     pub recovered: bool,
     /// A flush of the device failed, in this way: reads go on, and nothing else until the pool is opened again.

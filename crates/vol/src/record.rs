@@ -115,6 +115,15 @@ pub enum Record {
         /// Its origin; 0: none.
         origin: u32,
     },
+    /// These blocks of the pool were told bad, or have been written since.
+    Mark {
+        /// They are bad.
+        bad: bool,
+        /// First block.
+        first: u64,
+        /// Blocks; from 1 to [`MAX_MARKS`].
+        count: u64,
+    },
     /// Data of these regions may be written from here on: their checksums in the checkpoint do not count.
     Intent {
         /// First region.
@@ -137,11 +146,12 @@ impl Record {
             Record::Delete { .. } => 0,
             Record::Rollback { .. } | Record::Origin { .. } => size_of::<SourceBody>(),
             Record::Intent { .. } => size_of::<IntentBody>(),
+            Record::Mark { .. } => size_of::<MarkBody>(),
         };
         size_of::<RecordHead>() + body
     }
 
-    /// The volume that it is about; 0 for an intent.
+    /// The volume that it is about; 0 for what is about the pool.
     pub fn volume(&self) -> u32 {
         match *self {
             Record::Set { volume, .. }
@@ -154,7 +164,7 @@ impl Record {
             | Record::Delete { volume }
             | Record::Rollback { volume, .. }
             | Record::Origin { volume, .. } => volume,
-            Record::Intent { .. } => 0,
+            Record::Intent { .. } | Record::Mark { .. } => 0,
         }
     }
 
@@ -187,6 +197,8 @@ impl Record {
             Record::Rollback { .. } => (kinds::ROLLBACK, ""),
             Record::Origin { .. } => (kinds::ORIGIN, ""),
             Record::Intent { .. } => (kinds::INTENT, ""),
+            Record::Mark { bad: true, .. } => (kinds::MARK, ""),
+            Record::Mark { .. } => (kinds::UNMARK, ""),
         }
     }
 
@@ -218,6 +230,7 @@ impl Record {
                 put(SourceBody { source: source.into(), reserved: 0.into() }.as_bytes());
             }
             Record::Intent { first, count } => put(IntentBody { first: first.into(), count: count.into() }.as_bytes()),
+            Record::Mark { first, count, .. } => put(MarkBody { first: first.into(), count: count.into() }.as_bytes()),
             Record::Rename { .. } | Record::Delete { .. } => {}
         }
     }
@@ -239,7 +252,7 @@ impl Record {
         let name = std::str::from_utf8(name).ok().filter(|name| !named || is_name(name));
         let name = name.ok_or(Damage::field("record.name", 0u64, "cannot be a name"))?;
         let volume = head.volume.get();
-        let of_none = head.kind == kinds::INTENT;
+        let of_none = matches!(head.kind, kinds::INTENT | kinds::MARK | kinds::UNMARK);
         require((volume == 0) == of_none, "record.volume", volume, "is no volume, or one where none belongs")?;
         let record = decode_body(geometry, head.kind, volume, body, name)?;
         // The length that the record would be written with: nothing before or after the fields.
@@ -300,6 +313,7 @@ fn decode_body(geometry: &Geometry, kind: u8, volume: u32, body: &[u8], name: &s
             require(count > 0 && inside, "record.count", count, "is 0 or beyond the largest pool")?;
             Ok(Record::Intent { first, count })
         }
+        kinds::MARK | kinds::UNMARK => decode_mark(geometry, kind == kinds::MARK, body),
         _ => Err(Damage::field("record.kind", kind, "is no kind of record")),
     }
 }
@@ -319,6 +333,16 @@ fn decode_set(geometry: &Geometry, volume: u32, body: &[u8]) -> Result<Record, D
     }
     check_entry(geometry, phys, &written[..geometry.entry_words])?;
     Ok(Record::Set { volume, unit, phys, written })
+}
+
+fn decode_mark(geometry: &Geometry, bad: bool, body: &[u8]) -> Result<Record, Damage> {
+    let body = fixed::<MarkBody>(body)?;
+    let (first, count) = (body.first.get(), body.count.get());
+    require((1..=MAX_MARKS).contains(&count), "record.count", count, "is 0 or more than the blocks of a unit")?;
+    let unit = |block: u64| block / geometry.unit_blocks as u64;
+    let last = first.checked_add(count - 1).filter(|last| geometry.is_unit(unit(*last)));
+    require(geometry.is_unit(unit(first)) && last.is_some(), "record.first", first, "is no block of data of the pool")?;
+    Ok(Record::Mark { bad, first, count })
 }
 
 fn decode_run(geometry: &Geometry, volume: u32, body: &[u8]) -> Result<Record, Damage> {

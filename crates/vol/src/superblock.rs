@@ -33,6 +33,9 @@ pub struct Superblock {
     pub unit_bytes: u32,
     /// Checksums of data.
     pub checksum: Checksum,
+    /// Blocks that were told bad are marked; set in every pool with checksums that was written by a program that knows
+    /// marks.
+    pub marks: bool,
     /// Allocation units of the pool.
     pub total_units: u64,
     /// Blocks of the journal, which begins at [`JOURNAL_START`].
@@ -124,7 +127,7 @@ impl Superblock {
         body.state = (if self.clean { STATE_CLEAN } else { 0 }).into();
         body.unit_bytes = self.unit_bytes.into();
         if self.checksum == Checksum::Crc32c {
-            body.incompat = INCOMPAT_SUMS.into();
+            body.incompat = (INCOMPAT_SUMS | if self.marks { INCOMPAT_MARKS } else { 0 }).into();
             body.sums = SUMS_CRC32C.into();
         }
         if !self.lost.is_empty() {
@@ -193,6 +196,7 @@ impl Superblock {
             clean: body.state.get() == STATE_CLEAN,
             unit_bytes: body.unit_bytes.get(),
             checksum: checksum_kind(body)?,
+            marks: body.incompat.get() & INCOMPAT_MARKS != 0,
             total_units: body.total_units.get(),
             journal_blocks: body.journal_blocks.get(),
             next_volume: body.next_volume.get(),
@@ -243,8 +247,10 @@ impl Superblock {
         require(has_table == (self.volumes > 0), "table", self.table.address, "does not fit the number of volumes")?;
         require(has_table || self.table_level == 0, "table_level", self.table_level, "has no page")?;
         geometry.require_page(self.table, "table")?;
+        let kept = self.checksum == Checksum::Crc32c;
+        require(kept || !self.marks, "incompat", INCOMPAT_MARKS, "has marks without checksums")?;
         let has_sums = !self.sums.is_none();
-        require(!has_sums || self.checksum == Checksum::Crc32c, "sums_root", self.sums.address, "has no kind")?;
+        require(!has_sums || kept, "sums_root", self.sums.address, "has no kind")?;
         let level = self.sums_level;
         require(level <= MAX_LEVEL && (level > 0) == has_sums, "sums_level", level, "does not fit the root")?;
         geometry.require_page(self.sums, "sums_root")?;

@@ -18,6 +18,7 @@ fn superblock(replay_seq: u64) -> Superblock {
         clean: false,
         unit_bytes: 65536,
         checksum: Checksum::None,
+        marks: false,
         total_units: 1024,
         journal_blocks: BLOCKS as u32,
         next_volume: 9,

@@ -30,6 +30,7 @@ pub fn superblock(unit_bytes: u32) -> Superblock {
         clean: false,
         unit_bytes,
         checksum: Checksum::None,
+        marks: false,
         total_units: 1024,
         journal_blocks: 32,
         next_volume: 9,
@@ -99,6 +100,8 @@ pub fn records(words: usize) -> Vec<Record> {
         Record::Rollback { volume: 1, source: 2 },
         Record::Origin { volume: 2, origin: 0 },
         Record::Intent { first: 3, count: 16 },
+        Record::Mark { bad: true, first: 900 * (words as u64 * 64).min(256), count: 5 },
+        Record::Mark { bad: false, first: 900 * (words as u64 * 64).min(256), count: 1 },
         Record::Delete { volume: 2 },
     ]
 }
@@ -145,7 +148,8 @@ pub fn all(unit_bytes: u32) -> Vec<(&'static str, Block, Decode)> {
     out.push(("table", block, Box::new(move |b| table::decode(b, &g, &e, &mut Vec::new()).map(drop))));
 
     let numbers = std::array::from_fn(|at| (at as u32).wrapping_mul(0x9E37_79B9));
-    let page = sums::encode(&mut block, &geometry, &place(830 << 20, 9, 0), true, &numbers);
+    let marked = std::array::from_fn(|word| 0x11 << word);
+    let page = sums::encode(&mut block, &geometry, &place(830 << 20, 9, 0), true, &numbers, &marked);
     let (e, g) = (expect(page, 9), geometry);
     out.push(("sums", block, Box::new(move |b| sums::decode(b, &g, &e, &mut [0; MAX_SUMS]).map(drop))));
 

@@ -268,7 +268,7 @@ impl Model {
                 });
             }
             // Says nothing of what is where.
-            Record::Intent { .. } => {}
+            Record::Intent { .. } | Record::Mark { .. } => {}
             Record::Origin { volume, origin } => vol(&mut self.volumes, volume, &mut |vol| vol.entry.origin = origin),
         }
     }

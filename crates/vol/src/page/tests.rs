@@ -125,6 +125,40 @@ fn the_table_takes_what_fits_and_names_what_cannot_be() {
     }
 }
 
+#[test]
+fn marks_of_a_region_have_room_in_its_page_however_many() {
+    use crate::format::{HEADER, MAX_SUMS};
+    let numbers: sums::RegionSums = std::array::from_fn(|at| at as u32 + 7);
+    for shift in [12, 16, 20] {
+        let g = geometry(shift);
+        let blocks = g.region_units() as usize * g.unit_blocks;
+        let sets: [&dyn Fn(usize) -> bool; 4] =
+            [&|_| false, &|_| true, &|at| at == 0 || at == blocks - 1, &|at| at % 7 == 3];
+        for is_marked in sets {
+            let mut marked = sums::Marked::default();
+            (0..blocks).filter(|at| is_marked(*at)).for_each(|at| marked[at >> 6] |= 1 << (at & 63));
+            let mut block = [0; BLOCK];
+            let page = sums::encode(&mut block, &g, &samples::place(50 << 20, 3, 0), true, &numbers, &marked);
+            let mut back = [0; MAX_SUMS];
+            let found = sums::decode(&block, &g, &samples::expect(page, 3), &mut back).expect("valid");
+            assert_eq!(found, sums::RegionState { open: true, marked });
+            let wanted = |at: usize| if is_marked(at) { 0 } else { numbers[at] };
+            assert!((0..blocks).all(|at| back[at] == wanted(at)), "the others keep their checksums");
+        }
+        // A list that falls, stays, or leaves the region.
+        for (first, next) in [(5, 5), (5, 4), (blocks as u32 + 1, 0), (5, blocks as u32 + 1), (u32::MAX, 0)] {
+            let mut block = [0; BLOCK];
+            let place = samples::place(50 << 20, 3, 0);
+            let _ = sums::encode(&mut block, &g, &place, true, &numbers, &Default::default());
+            block[HEADER + 4..HEADER + 8].copy_from_slice(&first.to_le_bytes());
+            block[HEADER + 8 + 16..HEADER + 8 + 20].copy_from_slice(&next.to_le_bytes());
+            let page = place.seal(&mut block, crate::format::kind::SUMS, 0, blocks);
+            let refused = sums::decode(&block, &g, &samples::expect(page, 3), &mut [0; MAX_SUMS]);
+            assert!(matches!(refused, Err(Damage::Field { field: "marked", .. })), "{first} {next}: {refused:?}");
+        }
+    }
+}
+
 struct Pages {
     next: u64,
     last: u64,

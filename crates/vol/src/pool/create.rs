@@ -9,7 +9,7 @@ use sheave_base::buf::Buf;
 use sheave_base::status::Status;
 use sheave_blk::Device;
 
-use super::options::{CreateOptions, LowWater};
+use super::options::{Checksum, CreateOptions, LowWater};
 use crate::block::identify;
 use crate::format::{
     BLOCK, BLOCK_BYTES, JOURNAL_START, MAX_JOURNAL_BLOCKS, MAX_MEMBERS, MAX_POOL_UNITS, MAX_UNIT_BYTES,
@@ -54,6 +54,7 @@ pub(super) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         clean: true,
         unit_bytes: unit as u32,
         checksum: options.checksum,
+        marks: options.checksum != Checksum::None,
         total_units: bytes / unit,
         journal_blocks: journal_blocks(options, bytes)?,
         next_volume: 1,

@@ -128,6 +128,8 @@ impl Pool {
     fn begin_incarnation(&self) -> Result<(), PoolError> {
         let mut state = self.inner.lock();
         state.sb.incarnation += 1;
+        // From here on its blocks may be marked.
+        state.sb.marks = state.sb.checksum != Checksum::None;
         state.wants_checkpoint = true;
         drop(state);
         self.inner.commit().map_err(|status| PoolError::Io {
@@ -170,6 +172,8 @@ impl Pool {
             generation: state.sb.generation,
             checksum: state.sb.checksum,
             checksum_errors: self.inner.sums.as_ref().map_or(0, |sums| sums.mismatches()),
+            bad_blocks: self.inner.sums.as_ref().map_or(0, |sums| sums.marked_blocks()),
+            rebuilt_checksums: self.inner.sums.as_ref().map_or(0, |sums| sums.rebuilt()),
             recovered: self.inner.recovered,
             degraded: self.inner.alarm.failed(),
             lost: state.lost_names(),

@@ -57,6 +57,11 @@ fn what_cannot_be_is_refused_by_name() {
         ("record.size", Record::Create { volume: 1, grows: true, size: 2, max_size: 4096, created: 0, name: name() }),
         ("record.name", Record::Rename { volume: 1, name: "a\nb".into() }),
         ("record.name_len", Record::Rename { volume: 1, name: String::new() }),
+        ("record.count", Record::Mark { bad: true, first: 1600, count: 0 }),
+        ("record.count", Record::Mark { bad: true, first: 1600, count: MAX_MARKS + 1 }),
+        ("record.first", Record::Mark { bad: true, first: 0, count: 1 }),
+        ("record.first", Record::Mark { bad: false, first: (16 << 20) - 1, count: 2 }),
+        ("record.first", Record::Mark { bad: false, first: u64::MAX, count: 2 }),
         ("record.source", Record::Rollback { volume: 1, source: 0 }),
         ("record.source", Record::Rollback { volume: 1, source: 1 }),
         (
@@ -123,6 +128,11 @@ fn any_record(words: usize) -> impl Strategy<Value = Record> {
         (id.clone(), name()).prop_map(|(volume, name)| Record::Rename { volume, name }),
         (id.clone(), 0u64..1 << 46).prop_map(|(volume, size)| Record::Resize { volume, size }),
         (id.clone(), 0u64..1 << 34).prop_map(|(volume, blocks)| Record::Limit { volume, max_size: blocks << 12 }),
+        (any::<bool>(), 600u64..1 << 20, 1..=MAX_MARKS).prop_map(|(bad, first, count)| Record::Mark {
+            bad,
+            first,
+            count
+        }),
         id.prop_map(|volume| Record::Delete { volume }),
     ]
 }
@@ -136,7 +146,7 @@ proptest! {
 
     #[test]
     fn garbage_never_panics(
-        bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u8..12, words in 0u16..30,
+        bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u8..14, words in 0u16..30,
     ) {
         let mut bytes = bytes;
         for fix in [false, true] {

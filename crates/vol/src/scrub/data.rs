@@ -23,6 +23,7 @@ use crate::format::{BLOCK, BLOCK_BYTES};
 use crate::pool::state::PoolInner;
 use crate::pool::table::VolumeCore;
 use crate::sums::crc;
+use crate::sums::data::Look;
 
 /// Bytes read at once, without a rate.
 const MOST: u64 = 4 << 20;
@@ -130,17 +131,20 @@ impl Run<'_> {
         source.seat.leave();
         let suspects = suspects(self.pool, &pieces, memory);
         source.seat.uncount(phase);
+        let mut bad = Vec::new();
         for pos in suspects {
             match source.look_again(pos)? {
                 Again::Good => {}
                 Again::Busy => self.report.busy_bytes += BLOCK_BYTES,
-                Again::Bad(addr, status) => {
-                    seen.bad.insert(addr >> BLOCK_SHIFT);
-                    self.report.bad_bytes += BLOCK_BYTES;
-                    let finding = source.finding(pos, addr, status);
-                    self.found(finding);
-                }
+                Again::Bad(addr, status) => bad.push((pos, addr, status)),
             }
+        }
+        self.pool.make_marks_durable()?;
+        for (pos, addr, status) in bad {
+            seen.bad.insert(addr >> BLOCK_SHIFT);
+            self.report.bad_bytes += BLOCK_BYTES;
+            let finding = source.finding(pos, addr, status);
+            self.found(finding);
         }
         Ok(pieces.iter().map(|piece| piece.len).sum())
     }
@@ -197,7 +201,15 @@ impl Source<'_> {
             self.seat.leave();
             let io = &*self.pool.io;
             let looked = match &self.pool.sums {
-                Some(sums) => sums.settle(io, addr >> BLOCK_SHIFT, &mut memory),
+                Some(sums) => match sums.settle(io, addr >> BLOCK_SHIFT, &mut memory) {
+                    Ok(Look::Good) => Ok(()),
+                    Ok(Look::Busy) => Err(Status::Again),
+                    Ok(Look::Bad(found)) => {
+                        self.pool.mark(found).and_then(|bad| Err(if bad { Status::Protection } else { Status::Again }))
+                    }
+                    Ok(Look::Marked) => Err(Status::Protection),
+                    Err(status) => Err(status),
+                },
                 // What failed once and goes through then was no fault of the medium.
                 None => io.read(addr, &mut memory).or_else(|_| io.read(addr, &mut memory)),
             };
@@ -267,7 +279,9 @@ fn suspects(pool: &PoolInner, pieces: &[Piece], memory: &mut Buf) -> Vec<u64> {
         for (pos, block) in (piece.pos..).step_by(BLOCK).zip(run.chunks_mut(BLOCK)) {
             let at = piece.addr + (pos - piece.pos);
             let good = (whole || pool.io.read(at, block).is_ok())
-                && pool.sums.as_ref().is_none_or(|sums| sums.get(at >> BLOCK_SHIFT) == Some(crc(block)));
+                && pool.sums.as_ref().is_none_or(|sums| {
+                    sums.get(at >> BLOCK_SHIFT) == Some(crc(block)) && !sums.is_marked(at >> BLOCK_SHIFT)
+                });
             if !good {
                 suspects.push(pos);
             }

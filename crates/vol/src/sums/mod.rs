@@ -6,6 +6,7 @@
 //! | [`stripes`] | which blocks are being written |
 //! | [`regions`] | what is open and what changed, under the pool's lock; what a checkpoint writes of it |
 //! | [`data`] | what an I/O does at its end: sums up what was written, verifies what was read |
+//! | [`marks`] | which blocks were told bad, and stay so |
 //! | [`recover`] | reading them back, and computing those that no checkpoint can know |
 //!
 //! Checksums belong to blocks of the pool, so that what snapshots share has one. A write stores them when its data is
@@ -13,14 +14,15 @@
 //!
 //! Invariants:
 //! - S1: data is written only to regions that are [open](Sums::is_open), and a region is open only while that is
-//!   durable: so after a crash the checksums of all that may have been under way are computed anew. Copies that a
-//!   write makes of shared units need none: their units are recorded.
+//!   durable: so after a crash the checksums of all that may have been under way are computed anew, and no others.
+//!   Copies that a write makes of shared units are data too.
 //! - S2: a checksum is stored before its region is marked dirty; a checkpoint takes the mark before it reads checksums.
 //! - S3: of writes to one block at once, whoever ends last reads the block back ([`Stripes`]).
 //! - S4: a mismatch is one only when no write was under way between two looks and a read in between.
 
 mod arena;
 pub(crate) mod data;
+pub(crate) mod marks;
 pub(crate) mod recover;
 pub(crate) mod regions;
 mod stripes;
@@ -30,6 +32,7 @@ use sheave_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sheave_iomap::Mapping;
 
 use arena::SumArena;
+use marks::Marks;
 use stripes::Stripes;
 
 use crate::format::BLOCK;
@@ -57,6 +60,9 @@ pub(crate) struct Sums {
     /// One at a time reads blocks back (S3).
     pub(super) repair: Mutex<()>,
     pub(super) mismatches: AtomicU64,
+    marks: Marks,
+    /// Checksums that opening the pool computed and that were others before.
+    pub(super) rebuilt: AtomicU64,
 }
 
 impl Sums {
@@ -68,12 +74,19 @@ impl Sums {
             region_units: geometry.region_units(),
             repair: Mutex::new(()),
             mismatches: AtomicU64::new(0),
+            marks: Marks::default(),
+            rebuilt: AtomicU64::new(0),
         }
     }
 
     /// Blocks that did not match since the pool was opened.
     pub(crate) fn mismatches(&self) -> u64 {
         self.mismatches.load(Ordering::Relaxed) // Relaxed: a statistic.
+    }
+
+    /// Blocks that were believed as they lay on the device when the pool was opened.
+    pub(crate) fn rebuilt(&self) -> u64 {
+        self.rebuilt.load(Ordering::Relaxed) // Relaxed: a statistic.
     }
 
     /// The region of a unit.
@@ -94,11 +107,18 @@ impl Sums {
         Mapping { len: mapping.len.min(end - mapping.addr), ..mapping }
     }
 
+    /// The region of a block, and its number within the region.
     #[inline]
-    fn slot(&self, block: u64) -> Option<&AtomicU32> {
+    fn place(&self, block: u64) -> (u64, usize) {
         let unit = block >> self.unit_shift;
         let inside = (unit % self.region_units) << self.unit_shift | block & ((1 << self.unit_shift) - 1);
-        self.arena.node(self.region(unit))?.get(1 + inside as usize)
+        (self.region(unit), inside as usize)
+    }
+
+    #[inline]
+    fn slot(&self, block: u64) -> Option<&AtomicU32> {
+        let (region, inside) = self.place(block);
+        self.arena.node(region)?.get(1 + inside)
     }
 
     fn flags(&self, region: u64) -> Option<&AtomicU32> {

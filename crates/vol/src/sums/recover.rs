@@ -1,7 +1,10 @@
 //! Checksums when a pool is opened: those of the checkpoint, and those that only the data tells.
 //!
-//! Owns which blocks are computed anew: those of units in regions that were open, of units that the journal speaks of,
-//! and of regions without a page. All others have exact checksums (S1, G2 of [`regions`](super::regions)).
+//! Owns which blocks are computed anew: those of regions that were open, of regions without a page, which a repair
+//! leaves, and, in pools of programs that did not know [marks](super::marks), of units that the journal speaks of. All
+//! others have exact checksums (S1, G2 of [`regions`](super::regions)).
+//!
+//! - R1: a block that is marked keeps its mark, and one that matches what it had keeps that.
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
@@ -49,7 +52,7 @@ pub(crate) fn load(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError>
         return Ok(());
     }
     let geometry = state.sb.geometry();
-    let mut regions = Regions::new(Arc::new(Sums::new(&geometry)));
+    let mut regions = Regions::new(Arc::new(Sums::new(&geometry)), state.sb.marks);
     regions.loaded_root(state.sb.sums, state.sb.sums_level);
     let root = Page { page: state.sb.sums, level: state.sb.sums_level, index: 0 };
     let mut pages = if root.page.is_none() { Vec::new() } else { vec![root] };
@@ -59,7 +62,7 @@ pub(crate) fn load(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError>
     let mut numbers = [0; MAX_SUMS];
     read_pages(io, pages, &mut |page, block| {
         claim(state, page)?;
-        let open =
+        let found =
             sums::decode(block, &geometry, &expect(state, page), &mut numbers).map_err(damaged(page.page.address))?;
         if page.index >= geometry.regions(state.sb.total_units) || regions.make(page.index).is_err() {
             return Err(no_memory());
@@ -67,7 +70,8 @@ pub(crate) fn load(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError>
         for (to, from) in regions.sums.arena.node(page.index).unwrap_or_default().iter().skip(1).zip(&numbers) {
             to.store(*from, Ordering::Relaxed); // Relaxed: nobody else is here yet.
         }
-        regions.loaded(page.index, page.page, open);
+        regions.sums.load_marks(page.index, &found.marked);
+        regions.loaded(page.index, page.page, found.open);
         Ok(())
     })?;
     state.sums = Some(regions);
@@ -112,6 +116,7 @@ fn step_down(
 /// Computes what the checkpoint cannot know, when the journal has been replayed.
 pub(crate) fn compute(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError> {
     let Some(mut regions) = state.sums.take() else { return Ok(()) };
+    regions.sums.marks_replayed();
     let map = Arc::clone(&state.tree.map);
     let shift = map.geometry.unit_shift;
     let mut memory = Buf::zeroed(map.geometry.unit_bytes() as usize, BLOCK).map_err(|_| no_memory())?;
@@ -147,8 +152,13 @@ pub(crate) fn compute(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolErr
 fn compute_run(io: &dyn BlockIo, sums: &Sums, at: u64, memory: &mut [u8]) {
     let whole = io.read(at, memory).is_ok();
     for (number, block) in (at >> BLOCK_SHIFT..).zip(memory.chunks_exact_mut(BLOCK)) {
-        if whole || io.read(number << BLOCK_SHIFT, block).is_ok() {
-            sums.set(number, crc(block));
+        if sums.is_marked(number) || !(whole || io.read(number << BLOCK_SHIFT, block).is_ok()) {
+            continue;
+        }
+        let sum = crc(block);
+        if sums.get(number) != Some(sum) {
+            sums.set(number, sum);
+            sums.rebuilt.fetch_add(1, Ordering::Relaxed); // Relaxed: nobody else is here yet.
         }
     }
 }

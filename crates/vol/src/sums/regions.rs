@@ -64,12 +64,14 @@ pub(crate) struct Regions {
     first: BTreeMap<u64, PageRef>,
     pub(super) upper: Vec<u64>,
     root: (PageRef, u16),
+    /// Recovery: whoever wrote the pool knows marks.
+    knows_marks: bool,
     /// Recovery: units whose checksums are computed.
     pub(super) replayed: BTreeSet<u64>,
 }
 
 impl Regions {
-    pub(crate) fn new(sums: Arc<Sums>) -> Regions {
+    pub(crate) fn new(sums: Arc<Sums>, knows_marks: bool) -> Regions {
         Regions {
             sums,
             map: BTreeMap::new(),
@@ -78,6 +80,7 @@ impl Regions {
             first: BTreeMap::new(),
             upper: Vec::new(),
             root: (PageRef::NONE, 0),
+            knows_marks,
             replayed: BTreeSet::new(),
         }
     }
@@ -92,11 +95,15 @@ impl Regions {
         Ok(())
     }
 
-    /// A unit was copied, and is not in use yet.
-    pub(crate) fn copied(&mut self, from: u64, to: u64) -> Result<(), Status> {
-        self.make(self.sums.region(to))?;
-        self.sums.copied(from, to);
-        Ok(())
+    /// Whether opening the pool after a crash reads the unit.
+    pub(crate) fn is_intended(&self, unit: u64) -> bool {
+        self.map.get(&self.sums.region(unit)).is_some_and(|region| region.intended)
+    }
+
+    /// The marks of a region have changed: its page is to have them.
+    pub(super) fn mark_changed(&mut self, region: u64) {
+        self.map.entry(region).or_default().write = true;
+        self.active.insert(region);
     }
 
     /// Recovery: the page of a region.
@@ -125,9 +132,22 @@ impl Regions {
         }
     }
 
-    /// Recovery: a `SET` or `RUN` record.
+    /// Recovery: a `SET` or `RUN` record. Programs that did not know marks copied units to regions that were not open.
     pub(crate) fn replay_unit(&mut self, unit: u64) {
-        self.replayed.insert(unit);
+        if !self.knows_marks {
+            self.replayed.insert(unit);
+        }
+    }
+
+    /// Recovery: a `MARK` or `UNMARK` record, about blocks of the pool.
+    pub(crate) fn replay_marks(&mut self, blocks: std::ops::Range<u64>, bad: bool) -> Result<(), Status> {
+        for block in blocks {
+            let (region, _) = self.sums.place(block);
+            self.make(region)?;
+            self.mark_changed(region);
+            self.sums.replay_mark(block, bad);
+        }
+        Ok(())
     }
 
     /// Recovery: whether the checksums of a unit cannot be known from the checkpoint.
@@ -212,8 +232,24 @@ impl Regions {
 
     /// Pages that [`Regions::draft`] writes at most, whatever becomes of the regions that are in use.
     pub(crate) fn pages_due(&self) -> u64 {
-        let pages = self.active.len() as u64;
-        let first = self.map.keys().next_back().map_or(0, |last| last / INDEX_CHILDREN as u64 + 1);
+        Self::pages_of(self.active.len() as u64, self.first_pages())
+    }
+
+    /// What a region that becomes active adds to [`Regions::pages_due`].
+    pub(super) fn cost_of(&self, region: u64) -> u64 {
+        if self.active.contains(&region) {
+            return 0;
+        }
+        let first = self.first_pages().max(region / INDEX_CHILDREN as u64 + 1);
+        Self::pages_of(self.active.len() as u64 + 1, first) - self.pages_due()
+    }
+
+    /// Index pages of level 1, at most.
+    fn first_pages(&self) -> u64 {
+        self.map.keys().next_back().map_or(0, |last| last / INDEX_CHILDREN as u64 + 1)
+    }
+
+    fn pages_of(pages: u64, first: u64) -> u64 {
         if pages == 0 { 0 } else { pages + first.min(pages) + upper_pages(first, first) + 1 }
     }
 
@@ -236,7 +272,7 @@ impl Regions {
                 *to = from.load(sheave_base::sync::atomic::Ordering::Acquire); // Acquire: S2
             }
             let place = Place { address, index: id, owner: 0, ..*place };
-            let page = sums::encode(&mut block, geometry, &place, region.intended, &numbers);
+            let page = sums::encode(&mut block, geometry, &place, region.intended, &numbers, &self.sums.marks(id));
             sink.page(address, &block);
             let old = std::mem::replace(&mut region.page, page);
             if !old.is_none() {

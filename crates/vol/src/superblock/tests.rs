@@ -94,6 +94,12 @@ fn unknown_features_are_refused_or_make_it_read_only() {
     assert_eq!(back(&sums), Ok(sums.clone()));
     assert!(back(&Superblock { sums: root, sums_level: 1, ..plain }).is_err());
     assert!(back(&Superblock { sums_level: 0, ..sums.clone() }).is_err());
+    // Marks are a feature of their own, which programs that do not know it refuse by its number.
+    let marks = Superblock { marks: true, ..sums.clone() };
+    assert_eq!(back(&marks), Ok(marks.clone()));
+    let (block, _) = sealed(&marks);
+    let at = HEADER + std::mem::offset_of!(SuperblockBody, incompat);
+    assert_eq!(block[at..at + 4], (INCOMPAT_SUMS | INCOMPAT_MARKS).to_le_bytes());
     assert!(back(&Superblock { sums: PageRef::NONE, ..sums }).is_err());
 }
 

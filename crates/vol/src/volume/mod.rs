@@ -149,7 +149,7 @@ impl File for Volume {
     }
 
     fn end_summed_blocking(&self, done: &SummedDone<'_>, token: &MayBlock) -> Result<(), Status> {
-        self.pool.sums.as_ref().map_or(Ok(()), |sums| sums.end_blocking(&*self.pool.io, done, token))
+        self.pool.sums.as_ref().map_or(Ok(()), |sums| sums.end_blocking(&self.pool, done, token))
     }
 
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, may_block: &MayBlock) -> Result<Mapping, Status> {

@@ -28,6 +28,7 @@ use crate::extent_map::tree::Place;
 use crate::extent_map::{BLOCK_SHIFT, Entry};
 use crate::pool::WhenFull;
 use crate::pool::state::{LOOK_EVERY, State};
+use crate::sums::marks::Mismatch;
 
 const BLOCK: u64 = 1 << BLOCK_SHIFT;
 
@@ -113,6 +114,7 @@ impl Volume {
         }
         let place = state.own(&self.core, unit)?;
         let Some(phys) = state.tree.units.alloc() else { return Ok(None) };
+        self.pool.unmark_unit(state, phys);
         self.pool.watch_space(state);
         // Not listed: without written bits there is nothing to record.
         let entry = Entry::at(phys).with(Entry::HANDED | Entry::DIRTY);
@@ -204,22 +206,25 @@ impl Volume {
             self.pool.advance_limbo(state);
         }
         let Some(to) = state.tree.units.alloc() else { return Ok(Round::Full(guard)) };
+        self.pool.unmark_unit(state, to);
         self.pool.watch_space(state);
         let entry = state.tree.entry(place);
         let bits = state.tree.bits(place);
         self.set_busy(state, place, true);
         drop(guard);
         let copied = self.copy_unit(entry.phys(), to, &bits, may_block);
-        let mut guard = self.pool.lock();
+        let (mut guard, copied) = self.lock_with_open_region(to, copied, may_block);
         let state = &mut *guard;
         self.set_busy(state, place, false);
         // As in `zero_edges`.
         let cost = state.cost_of_units(self.core.id, unit, unit);
-        let copied = copied.and(state.can_pay(cost, Spender::EndOfWrite).then_some(()).ok_or(Status::NoSpc));
-        let sums = state.sums.as_mut();
-        let copied = copied.and_then(|()| sums.map_or(Ok(()), |regions| regions.copied(entry.phys(), to)));
-        match copied {
-            Ok(()) => {
+        let copied = copied.and_then(|bad| {
+            let cost = cost + state.cost_of_marks(&bad);
+            if state.can_pay(cost, Spender::EndOfWrite) { Ok(bad) } else { Err(Status::NoSpc) }
+        });
+        match &copied {
+            Ok(bad) => {
+                self.pool.copied(state, entry.phys(), to, bad);
                 // A checkpoint may have been written meanwhile: the way is to be in the next one.
                 state.own(&self.core, unit)?;
                 let old = state.tree.entry(place);
@@ -230,7 +235,27 @@ impl Volume {
             Err(_) => state.tree.give_back(&self.core.top, to),
         }
         self.pool.wake();
-        copied.map(|()| Round::Look(guard))
+        copied.map(|_| Round::Look(guard))
+    }
+
+    /// The lock, with the region of a copy open: no page on the device has the checksums of the copy, so opening the
+    /// pool after a crash must read it. The region may close whenever the lock is let go.
+    fn lock_with_open_region<T>(
+        &self,
+        unit: u64,
+        copied: Result<T, Status>,
+        may_block: &MayBlock,
+    ) -> (MutexGuard<'_, State>, Result<T, Status>) {
+        loop {
+            let guard = self.pool.lock();
+            if copied.is_err() || guard.sums.as_ref().is_none_or(|regions| regions.is_intended(unit)) {
+                return (guard, copied);
+            }
+            drop(guard);
+            if let Err(status) = self.pool.intend(unit << self.pool.map.geometry.unit_shift, may_block) {
+                return (self.pool.lock(), Err(status));
+            }
+        }
     }
 
     /// Keeps others off a unit, or lets them in again (W1). Nobody unmaps a volume's units while one is busy, and no
@@ -243,13 +268,15 @@ impl Volume {
         }
     }
 
-    /// Copies the written blocks of a unit.
-    fn copy_unit(&self, from: u64, to: u64, bits: &[u64; 4], may_block: &MayBlock) -> Result<(), Status> {
+    /// Copies the written blocks of a unit. The result is the blocks that are not what was written to them: they are
+    /// copied too, and are to stay bad.
+    fn copy_unit(&self, from: u64, to: u64, bits: &[u64; 4], may_block: &MayBlock) -> Result<Vec<Mismatch>, Status> {
         if may_block.is_cancelled() {
             return Err(Status::Canceled);
         }
         let geometry = &self.pool.map.geometry;
         let (from, to) = (from << geometry.unit_shift, to << geometry.unit_shift);
+        let mut bad = Vec::new();
         let is_written = |block: usize| bits[block >> 6] >> (block & 63) & 1 != 0;
         let mut memory = Buf::zeroed(geometry.unit_bytes() as usize, BLOCK as usize).map_err(|_| Status::NoMem)?;
         let blocks = geometry.blocks() as usize;
@@ -259,10 +286,13 @@ impl Volume {
             let (first_byte, end_byte) = (first << BLOCK_SHIFT, end << BLOCK_SHIFT);
             let piece = &mut memory[first_byte..end_byte];
             self.pool.io.read(from + first_byte as u64, piece)?;
+            if let Some(sums) = &self.pool.sums {
+                sums.verify_copy(&*self.pool.io, (from >> BLOCK_SHIFT) + first as u64, piece, &mut bad)?;
+            }
             self.pool.io.write(to + first_byte as u64, piece)?;
             at = end;
         }
-        Ok(())
+        Ok(bad)
     }
 
     /// The blocks that the range covers in part and that are not written: the first and the last, if so.
