@@ -399,6 +399,8 @@ impl Drop for Seat {
 mod patience {
     use std::time::{Duration, Instant};
 
+    use crate::wait::{self, Step};
+
     /// The first nap; each is twice as long as the one before.
     const SHORTEST: Duration = Duration::from_micros(20);
     const LONGEST: Duration = Duration::from_millis(1);
@@ -418,6 +420,9 @@ mod patience {
 
         /// False when the time is up.
         pub(super) fn nap(&mut self) -> bool {
+            if let Some(step) = wait::step() {
+                return step == Step::Again;
+            }
             let left = self.until.map_or(LONGEST, |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return false;

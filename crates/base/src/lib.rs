@@ -6,6 +6,7 @@
 //! | [`sbitmap`] | a bitmap of tags that many threads allocate from and free into |
 //! | [`mpscq`] | a wait-free queue of preallocated nodes: many producers, one consumer |
 //! | [`grace`] | grace periods: when what was unmapped is certainly no longer used |
+//! | [`wait`](mod@wait) | long waits: asleep, or step by step where a simulator runs the threads |
 //! | [`parker`] | sleep and wake-up of one owner, as a file descriptor a kernel ring can wait on |
 //! | [`prefetch`] | a hint that memory will be read soon |
 //! | [`buf`] | owned aligned memory for direct I/O |
@@ -37,6 +38,7 @@ pub mod sbitmap;
 pub mod status;
 pub mod sync;
 pub mod units;
+pub mod wait;
 
 #[cfg(all(test, any(feature = "shuttle", feature = "loom")))]
 mod model;

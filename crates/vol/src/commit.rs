@@ -15,6 +15,7 @@
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::Ordering;
 use sheave_base::sync::{Condvar, Mutex};
+use sheave_base::wait;
 
 use crate::extent_map::Entry;
 use crate::extent_map::tree::Place;
@@ -69,7 +70,7 @@ impl PoolInner {
         let mut progress = commits.progress.lock().expect("invariant: no panic under this lock");
         let wanted = progress.started + 1;
         while progress.running && progress.done < wanted {
-            progress = commits.ended.wait(progress).expect("invariant: no panic under this lock");
+            progress = wait::wait_on(&commits.ended, &commits.progress, progress, None);
         }
         if progress.done >= wanted {
             return progress.result(wanted);
@@ -97,7 +98,7 @@ impl PoolInner {
     pub(crate) fn between_commits<T>(&self, job: impl FnOnce() -> T) -> T {
         let mut progress = self.commits.progress.lock().expect("invariant: no panic under this lock");
         while progress.running {
-            progress = self.commits.ended.wait(progress).expect("invariant: no panic under this lock");
+            progress = wait::wait_on(&self.commits.ended, &self.commits.progress, progress, None);
         }
         progress.running = true;
         drop(progress);

@@ -15,6 +15,7 @@ use std::time::Duration;
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::sync::{Arc, Condvar, Mutex, MutexGuard};
+use sheave_base::wait;
 use sheave_blk::Device;
 
 use super::options::WhenFull;
@@ -176,9 +177,8 @@ impl PoolInner {
     }
 
     /// Sleeps until something changes, a short while at most.
-    pub(super) fn sleep<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let woken = self.changed.wait_timeout(state, LOOK_EVERY);
-        woken.expect("invariant: no panic under this lock").0
+    pub(super) fn sleep<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        wait::wait_on(&self.changed, &self.state, state, Some(LOOK_EVERY))
     }
 
     /// Wakes all who wait for something to change.

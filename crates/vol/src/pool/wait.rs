@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use sheave_base::grace::{Grace, Holder, Ticket, own};
 use sheave_base::status::Status;
 use sheave_base::sync::{Arc, MutexGuard};
+use sheave_base::wait;
 use sheave_iomap::completion_plan::MayBlock;
 
 use super::state::{LOOK_EVERY, PoolInner, State};
@@ -111,6 +112,6 @@ impl PoolInner {
                 Err(TryLockError::Poisoned(_)) => break,
             }
         }
-        self.structural.lock().expect("invariant: no panic under this lock")
+        wait::lock(&self.structural)
     }
 }

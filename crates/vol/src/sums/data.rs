@@ -10,6 +10,7 @@
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::Ordering;
+use sheave_base::wait;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::mapping::MAP_SUMMED;
 use sheave_iomap::{Mapping, MappingKind, SummedDone};
@@ -119,7 +120,7 @@ impl Sums {
             return unmarked;
         }
         let io = &*pool.io;
-        let one = self.repair.lock().expect("invariant: no panic under this lock");
+        let one = wait::lock(&self.repair);
         let mut result = if done.status.is_ok() { Ok(()) } else { Err(done.status) };
         for piece in done.pieces.iter().filter(is_summed) {
             result = result.and(self.read_back(io, piece));
