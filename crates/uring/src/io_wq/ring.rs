@@ -158,8 +158,7 @@ impl IoWqBuilder {
         self
     }
 
-    /// A pool without threads, for simulators: work runs in [`IoWq::step`], on the thread that calls it. All that use
-    /// the pool are on that thread too.
+    /// A pool without threads, for simulators: work runs in [`IoWq::step`], on the thread that calls it.
     pub fn stepped(mut self, stepped: bool) -> Self {
         self.options.stepped = stepped;
         self

@@ -1,12 +1,13 @@
 //! A pool without threads: its work runs where and when somebody says [`Pool::step`].
 //!
-//! Owns the batch of each account that was begun. For simulators: rings, files and their workers run on one thread, in
-//! an order that repeats to the byte. Rings that wait, drain or are dropped take steps themselves, so nothing hangs; a
-//! simulator that wants another order steps before.
+//! Owns the batch of each account that was begun. For simulators: rings, files and their workers run on one thread, or
+//! on several that take turns, in an order that repeats to the byte. Rings that wait, drain or are dropped take steps
+//! themselves, so nothing hangs; a simulator that wants another order steps before.
 //!
 //! Invariants:
 //! - I1: a step runs one item, or says that there is none. Bound work comes before unbound unless the caller chooses.
-//! - I2: items of one hash run in order, as with threads: the bucket is released with the last item of its batch.
+//! - I2: items of one hash run in order, as with threads: the bucket is released when the last item of its batch has
+//!   ended, also when items are stepped on several threads.
 
 use sheave_base::sync::MutexGuard;
 use sheave_base::sync::atomic::Ordering;
@@ -29,13 +30,15 @@ pub enum Account {
 #[derive(Debug)]
 pub(super) struct Steps {
     batches: [Batch; 2],
-    /// Items of each that were run.
+    /// Items of each that were begun.
     at: [usize; 2],
+    /// Items of each that have not ended.
+    running: [usize; 2],
 }
 
 impl Steps {
     pub(super) fn new() -> Steps {
-        Steps { batches: [Batch::new(), Batch::new()], at: [0; 2] }
+        Steps { batches: [Batch::new(), Batch::new()], at: [0; 2], running: [0; 2] }
     }
 }
 
@@ -46,8 +49,8 @@ impl<S: Source> Pool<S> {
         self.shared().options.stepped
     }
 
-    /// Runs one item on this thread; false when none is queued. Only for a [stepped](super::PoolOptions::stepped) pool,
-    /// and not from within an item.
+    /// Runs one item on this thread; false when none is queued, or what is queued must wait for an item that another
+    /// thread has not ended. Only for a [stepped](super::PoolOptions::stepped) pool, and not from within an item.
     pub fn step(&self) -> bool {
         self.step_account(Account::Bound) || self.step_account(Account::Unbound)
     }
@@ -60,11 +63,12 @@ impl<S: Source> Pool<S> {
         }
         let acct = account as usize;
         while let Some(entry) = shared.next_entry(acct) {
-            let Some(client) = shared.client(entry.client()) else { continue };
             let (slot, generation) = (entry.slot(), entry.generation());
-            if !client.items.start(slot, generation) {
+            let client = shared.client(entry.client()).filter(|client| client.items.start(slot, generation));
+            let Some(client) = client else {
+                shared.steps().running[acct] -= 1;
                 continue;
-            }
+            };
             // Acquire pairs with the Release of `shutdown`.
             let res = if entry.is_unbound() && shared.closed.load(Ordering::Acquire) {
                 CANCELLED
@@ -75,6 +79,7 @@ impl<S: Source> Pool<S> {
             };
             client.items.end(slot, generation);
             client.finish(&[(slot, res)]);
+            shared.steps().running[acct] -= 1;
             return true;
         }
         false
@@ -85,9 +90,12 @@ impl<S: Source> Shared<S> {
     /// The next entry of an account. The lock is not held while its item runs.
     fn next_entry(&self, acct: usize) -> Option<super::work::Entry> {
         let mut steps = self.steps();
-        let Steps { batches, at } = &mut *steps;
-        let (batch, at) = (&mut batches[acct], &mut at[acct]);
+        let Steps { batches, at, running } = &mut *steps;
+        let (batch, at, running) = (&mut batches[acct], &mut at[acct], &mut running[acct]);
         if *at >= batch.entries.len() {
+            if batch.claim.is_some() && *running > 0 {
+                return None;
+            }
             // Releases the bucket of the batch before (I2).
             *at = 0;
             if !self.accts[acct].take(0, batch) {
@@ -95,6 +103,7 @@ impl<S: Source> Shared<S> {
             }
         }
         *at += 1;
+        *running += 1;
         Some(batch.entries[*at - 1])
     }
 

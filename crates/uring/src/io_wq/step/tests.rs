@@ -70,3 +70,45 @@ fn the_caller_may_choose_the_account() {
     let threads = Pool::<std::sync::Arc<Log>>::new(PoolOptions::default());
     assert!(!threads.step(), "a pool with threads runs its work itself");
 }
+
+/// Waits in the item of slot 0 until it may go on.
+struct Slow(std::sync::Arc<Log>, std::sync::Arc<std::sync::Barrier>);
+
+impl Source for Slow {
+    fn run(&self, slot: u32, section: &Section<'_>) -> i32 {
+        if slot == 0 {
+            self.1.wait();
+            self.1.wait();
+        }
+        self.0.run(slot, section)
+    }
+
+    fn run_short(&self, slot: u32) -> i32 {
+        self.0.run_short(slot)
+    }
+
+    fn finish(&self, done: &[(u32, i32)]) {
+        self.0.finish(done);
+    }
+}
+
+#[test]
+fn items_of_one_hash_stay_in_order_when_several_threads_step() {
+    let log = std::sync::Arc::new(Log::default());
+    let gate = std::sync::Arc::new(std::sync::Barrier::new(2));
+    let pool = Pool::new(PoolOptions { stepped: true, ..PoolOptions::default() });
+    let mut submitter = pool.submitter(Slow(log.clone(), gate.clone()), 4).unwrap();
+    for slot in 0..2 {
+        submitter.queue(slot, WorkFlags::hashed(9));
+    }
+    submitter.commit();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| pool.step());
+        gate.wait();
+        assert!(!pool.step(), "an item of its hash runs");
+        gate.wait();
+        assert!(other.join().unwrap());
+    });
+    assert!(pool.step() && !pool.step());
+    assert_eq!(*log.0.lock().unwrap(), [("run", 0), ("end", 0), ("run", 1), ("end", 1)]);
+}
