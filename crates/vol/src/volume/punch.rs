@@ -104,28 +104,25 @@ impl Volume {
         let unit = from >> geometry.unit_shift;
         let first = ((from & (geometry.unit_bytes() - 1)) >> BLOCK_SHIFT) as u32;
         let count = ((to - from) >> BLOCK_SHIFT) as u32;
-        let mut waited = false;
         loop {
             let cost = |state: &State| match self.has_space(unit, unit + 1) {
                 true => state.cost_of_units(self.core.id, unit, unit),
                 false => 0,
             };
             let mut guard = self.quiet(may_block, cost)?;
-            let state = &mut *guard;
             let entry = self.pool.map.find(&self.core.top, unit).entry;
             if !entry.is_alloc() {
                 return Ok(());
             }
-            if entry.any(Entry::HANDED) && !waited {
+            if entry.any(Entry::HANDED) {
                 // Somebody may be writing other blocks of the unit for the first time: these writes are not to be
                 // lost (H1), so the unit may be given back only when they have ended.
-                let (place, _) = state.find(self.core.id, unit).ok_or(Status::Offline)?;
-                state.tree.store(place, entry.without(Entry::HANDED));
-                drop(guard);
-                self.wait_for_writers(may_block)?;
-                waited = true;
-                continue;
+                guard = self.without_writers(guard, unit, may_block)?;
+                if !guard.can_pay(cost(&guard), Spender::Discard) {
+                    continue;
+                }
             }
+            let state = &mut *guard;
             if state.clear_blocks(&self.core, unit, first, count)? {
                 match state.find(self.core.id, unit) {
                     Some((place, entry)) if entry.is_alloc() => self.pool.list(state, &self.core, unit, place, entry),
@@ -134,6 +131,32 @@ impl Volume {
             }
             return Ok(());
         }
+    }
+
+    /// Waits until no write to the unit is under way. Until the lock is let go again none begins; and nobody else takes
+    /// the unit for one without writers meanwhile.
+    fn without_writers<'a>(
+        &'a self,
+        mut guard: MutexGuard<'a, State>,
+        unit: u64,
+        may_block: &MayBlock,
+    ) -> Result<MutexGuard<'a, State>, Status> {
+        // On a way that others have too the unit would be busy for them.
+        let place = guard.own(&self.core, unit)?;
+        if !guard.tree.entry(place).any(Entry::HANDED) {
+            return Ok(guard);
+        }
+        self.set_busy(&mut guard, place, true);
+        drop(guard);
+        let quiet = self.wait_for_writers(may_block);
+        let mut guard = self.pool.lock();
+        self.set_busy(&mut guard, place, false);
+        if quiet.is_ok() {
+            let entry = guard.tree.entry(place);
+            guard.tree.store(place, entry.without(Entry::HANDED));
+        }
+        self.pool.wake();
+        quiet.map(|()| guard)
     }
 
     /// The lock, when nothing of the volume is being copied and there is room for a change that makes the next
