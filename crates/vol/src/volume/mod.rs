@@ -153,10 +153,13 @@ impl File for Volume {
     }
 
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, may_block: &MayBlock) -> Result<Mapping, Status> {
-        if intent == Intent::Read || len == 0 || self.read_only || !(self.fits(pos, len) || self.core.grows) {
+        // Of a range that a smaller size has cut through, what is left is made ready: `map` would ask for that again.
+        let inside = if self.core.grows { len } else { len.min(self.core.size().saturating_sub(pos)) };
+        if intent == Intent::Read || inside == 0 || self.read_only {
             return self.map(pos, len, intent);
         }
         self.note_write()?;
+        let len = inside;
         let mapping = match self.core.grows {
             true => self.extend_blocking(pos, len, may_block)?,
             false => self.make_writable(pos, len, may_block)?,

@@ -34,8 +34,8 @@ const BLOCK: u64 = 1 << BLOCK_SHIFT;
 
 /// What `make_writable` has done in one round.
 enum Round<'a> {
-    /// The map has the answer.
-    Ready,
+    /// The map has the answer, for so many bytes.
+    Ready(u64),
     /// Something changed: look again.
     Look(MutexGuard<'a, State>),
     /// There is no space.
@@ -146,7 +146,7 @@ impl Volume {
                 paid => paid?,
             };
             match self.round(state, pos, len, may_block)? {
-                Round::Ready => match self.pool.map.lookup_write(&self.core.top, pos, len) {
+                Round::Ready(len) => match self.pool.map.lookup_write(&self.core.top, pos, len) {
                     Some(mapping) => return Ok(mapping),
                     None => state = self.pool.lock(),
                 },
@@ -170,6 +170,11 @@ impl Volume {
         if state.vol(self.core.id)?.settling.is_some() || spot.entry.any(Entry::BUSY) {
             return Ok(Round::Look(self.pool.wait(guard)));
         }
+        // The volume may have become smaller while this waited (V4).
+        let len = len.min(self.core.reach().saturating_sub(pos));
+        if len == 0 {
+            return Err(Status::NoSpc);
+        }
         if !spot.entry.is_alloc() {
             return Ok(match self.allocate(state, unit)? {
                 Some(_) => Round::Look(guard),
@@ -190,7 +195,7 @@ impl Volume {
             return self.zero_edges(guard, unit, place, edges, may_block);
         }
         state.tree.store(place, entry.with(Entry::HANDED));
-        Ok(Round::Ready)
+        Ok(Round::Ready(len))
     }
 
     /// Gives a unit that others have too a copy of its own.
