@@ -2,7 +2,8 @@
 //!
 //! Owns [`SimDisk`], its driver and its hardware queues. What is durable and what a crash leaves is decided in
 //! [`media`]; here requests come and end. A request that comes waits for a seeded number of polls, so requests of one
-//! ring end in any order, and between two rings the one that is polled goes first. All of it is one thread's.
+//! ring end in any order, and between two rings the one that is polled goes first. Some are slow: they are held while
+//! much else happens. Of the threads that use it one runs at a time ([`threads`](crate::threads)).
 //!
 //! The faults atlas, for a disk that keeps its promises (no [`Lie`]):
 //!
@@ -10,6 +11,9 @@
 //! |---|---|
 //! | keep it, lose it, tear it between sectors of 512 B | survive, with nothing wrong to be seen |
 //! | let it come after one that ended later, on the same sectors | survive |
+//! | **errors, one by one** ([`Errors`]) | |
+//! | a read fails; a write fails and is done, or not, or later by a crash | tell it, serve nothing else, go on |
+//! | a flush fails and the cache forgets what it covered | tell it; never say of that data that it is durable |
 //! | **what it never does** | |
 //! | lose or tear what a flush or FUA covered | may rely on it |
 //! | **in the modes for damage only** ([`Cut::misdirected`], [`corrupt`](crate::corrupt)) | |
@@ -44,8 +48,11 @@ use sheave_blk::request::{DoneList, RQ_FUA, Rq, RqList, RqQueue, RqTable};
 use sheave_blk::{Device, DeviceError};
 
 use crate::rng::Rng;
+use crate::threads::pause;
 
 const DEPTH: u16 = 64;
+/// Ticks for which a slow request may be held.
+const HELD: [u64; 5] = [20, 50, 100, 300, 1000];
 /// The size of every member but the last is a multiple of this.
 const MEMBER_BYTES: u64 = 1 << 20;
 
@@ -60,6 +67,12 @@ pub struct DiskOptions {
     pub fua: bool,
     /// Polls that a request waits at most.
     pub max_delay: u64,
+    /// Of a hundred requests, those that are held for long, while everything else goes on ([`SimDisk::hold`]).
+    pub slow: u64,
+    /// Errors, while requests are [held](SimDisk::hold).
+    pub errors: Errors,
+    /// Of a hundred polls by a call of [`Threads`](crate::threads::Threads), those that let others go on before.
+    pub pauses: u64,
     /// A promise that it breaks.
     pub lie: Option<Lie>,
     /// Disks that it is made of, end to end, each with a cache of its own.
@@ -68,9 +81,48 @@ pub struct DiskOptions {
     pub spare: u64,
 }
 
+/// Of a thousand requests of a kind, those that fail.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Errors {
+    /// Reads.
+    pub read: u64,
+    /// Writes, discards and write-zeroes: they are done, or not.
+    pub write: u64,
+    /// Flushes: what they were to make durable is forgotten by the cache, though readers see it until the power goes,
+    /// and the next flush ends well.
+    pub flush: u64,
+}
+
+impl Errors {
+    /// Whether there are any.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        *self != Errors::default()
+    }
+
+    fn chance(&self, op: Op) -> u64 {
+        match op {
+            Op::Read => self.read,
+            Op::Flush => self.flush,
+            _ => self.write,
+        }
+    }
+}
+
 impl Default for DiskOptions {
     fn default() -> Self {
-        DiskOptions { seed: 0, logical_block: 512, fua: true, max_delay: 3, lie: None, members: 1, spare: 0 }
+        DiskOptions {
+            seed: 0,
+            logical_block: 512,
+            fua: true,
+            max_delay: 3,
+            slow: 0,
+            errors: Errors::default(),
+            pauses: 100,
+            lie: None,
+            members: 1,
+            spare: 0,
+        }
     }
 }
 
@@ -83,6 +135,11 @@ struct State {
     held: usize,
     /// Flushes that go well before those that fail, and how many fail then.
     failing: (u32, u32),
+    /// Time as slow requests see it; none passes while nothing is held.
+    ticks: u64,
+    holds: bool,
+    /// The next read is held for so many ticks.
+    next_read: Option<u64>,
 }
 
 impl State {
@@ -134,7 +191,17 @@ impl SimDisk {
     pub fn new(image: Image, options: DiskOptions) -> SimDisk {
         let rng = Rng::new(options.seed).fork(0xd15c);
         let media = Media::new(image, options.lie);
-        let state = Arc::new(Mutex::new(State { media, log: Vec::new(), next_id: 0, rng, held: 0, failing: (0, 0) }));
+        let state = Arc::new(Mutex::new(State {
+            media,
+            log: Vec::new(),
+            next_id: 0,
+            rng,
+            held: 0,
+            ticks: 0,
+            holds: false,
+            next_read: None,
+            failing: (0, 0),
+        }));
         let parts = Arc::new(Vec::new());
         let mut disk = SimDisk { state, options: Arc::new(options), parts, device: None, grown: false };
         let device = |member| Device::from_driver("sim:", Box::new(member));
@@ -211,6 +278,22 @@ impl SimDisk {
         self.lock().failing = (good, count);
     }
 
+    /// Whether slow requests are held from now on. When they are not, also those that were held end soon: what waits
+    /// for the disk on the simulator's own thread would wait for ever.
+    pub fn hold(&self, holds: bool) {
+        self.lock().holds = holds;
+    }
+
+    /// The next read that comes is held for so many ticks.
+    pub fn hold_next_read(&self, ticks: u64) {
+        self.lock().next_read = Some(ticks);
+    }
+
+    /// Time passes for what is held.
+    pub fn tick(&self) {
+        self.lock().ticks += 1;
+    }
+
     /// All steps so far.
     #[must_use]
     pub fn log(&self) -> Vec<Step> {
@@ -244,6 +327,11 @@ impl SimDisk {
             cut.misdirected = Some((rng.below(cut.fates.len() as u64) as usize, to(rng)));
         }
         (state.media.crash_as(&cut), cut)
+    }
+
+    fn draws_pause(&self) -> bool {
+        let pauses = self.options.pauses;
+        self.lock().rng.percent(pauses)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -303,6 +391,8 @@ struct Due {
     id: u64,
     /// Ends in this poll.
     poll: u64,
+    /// And not before this tick.
+    tick: u64,
 }
 
 /// One ring's way to the disk.
@@ -340,7 +430,10 @@ impl SimQueue {
         }
         state.held += 1;
         let delay = state.rng.below(self.disk.options.max_delay + 1);
-        self.due.push(Due { tag: rq.tag(), id, poll: self.polls + 1 + delay });
+        let slow = (state.holds && state.rng.percent(self.disk.options.slow)).then(|| *state.rng.pick(&HELD));
+        let asked = if request.op == Op::Read { state.next_read.take() } else { None };
+        let tick = asked.or(slow).map_or(0, |ticks| state.ticks + ticks);
+        self.due.push(Due { tag: rq.tag(), id, poll: self.polls + 1 + delay, tick });
         self.held.push(rq);
     }
 
@@ -349,6 +442,15 @@ impl SimQueue {
         let state = &mut *self.disk.lock();
         let request = rqs.get(&rq);
         state.held -= 1;
+        let chance = self.disk.options.errors.chance(request.op);
+        if state.holds && chance > 0 && state.rng.below(1000) < chance {
+            if request.op != Op::Read {
+                let done = state.rng.percent(50);
+                state.step(Step::Fail { id: due.id, done });
+            }
+            done.push(rq, Status::IoErr);
+            return;
+        }
         if request.op == Op::Read {
             let mut bytes = vec![0; request.bytes as usize];
             state.media.current().read(self.sectors.start + request.sector, &mut bytes);
@@ -365,9 +467,13 @@ impl SimQueue {
 
     /// Ends what is due in this poll, or everything.
     fn end_due(&mut self, all: bool, rqs: &RqTable<'_>, done: &mut DoneList) {
-        let mut ready: Vec<Due> = self.due.iter().filter(|due| all || due.poll <= self.polls).copied().collect();
+        let (ticks, holds) = {
+            let state = self.disk.lock();
+            (state.ticks, state.holds)
+        };
+        let is_ready = |due: &Due| all || (due.poll <= self.polls && (due.tick <= ticks || !holds));
+        let mut ready: Vec<Due> = self.due.extract_if(.., |due| is_ready(due)).collect();
         ready.sort_by_key(|due| (due.poll, due.id));
-        self.due.retain(|due| !all && due.poll > self.polls);
         for due in ready {
             if let Some(rq) = self.held.remove(due.tag) {
                 self.end(due, rq, rqs, done);
@@ -396,6 +502,9 @@ impl HwQueue for SimQueue {
 
     fn poll(&mut self, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
         if !self.due.is_empty() {
+            if self.disk.draws_pause() {
+                pause();
+            }
             self.polls += 1;
             self.end_due(false, rqs, done);
         }

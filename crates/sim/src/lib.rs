@@ -14,6 +14,7 @@
 //! | [`check`](mod@check) | `check` on an image |
 //! | [`corrupt`] | damage to metadata, and what must come of it |
 //! | [`writer`] | a process to be killed |
+//! | [`threads`] | calls that block, on threads that run one at a time |
 //! | [`rng`] | random numbers that a seed repeats |
 //!
 //! A roof: it assembles rings and volumes over the simulated disk, and nothing depends on it.
@@ -29,5 +30,6 @@ pub mod observe;
 pub mod rng;
 pub mod setup;
 pub mod tag;
+pub mod threads;
 pub mod world;
 pub mod writer;

@@ -5,6 +5,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use sheave_sim::disk::Errors;
 use sheave_sim::explore::{Plan, Report, explore, shrink};
 use sheave_sim::writer;
 
@@ -16,7 +17,8 @@ const USAGE: &str =
   --cuts K     steps at which a run is cut (100)
   --points P   crashes in all (2,000)
   --no-shrink  a failure is told as it is, and not made small first
-  --checksum   pools keep checksums of data
+  --checksum   pools keep checksums of data; without it, every other pool does
+  --errors N   of a thousand reads and of a thousand writes of the disk, N fail; --flush-errors N: of flushes
   --trace      a failure tells everything that happened before it";
 
 /// A failure is made small for this long.
@@ -35,6 +37,7 @@ struct Args {
     shrink: bool,
     trace: bool,
     checksum: bool,
+    errors: Errors,
 }
 
 fn main() -> ExitCode {
@@ -61,6 +64,7 @@ fn parse(words: &[String]) -> Result<Args, String> {
         shrink: true,
         trace: false,
         checksum: false,
+        errors: Errors::default(),
     };
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -85,6 +89,11 @@ fn parse(words: &[String]) -> Result<Args, String> {
             "--no-shrink" => args.shrink = false,
             "--trace" => args.trace = true,
             "--checksum" => args.checksum = true,
+            "--errors" => {
+                let number = number()?;
+                args.errors = Errors { read: number, write: number, flush: 0 };
+            }
+            "--flush-errors" => args.errors.flush = number()?,
             other => return Err(format!("unknown argument {other}")),
         }
     }
@@ -110,6 +119,9 @@ fn run(args: &Args) -> ExitCode {
         let mut plan = Plan::new(seed, args.ops, args.cuts);
         if args.checksum {
             plan.setup = plan.setup.with_checksums();
+        }
+        if args.errors.any() {
+            plan.setup = plan.setup.with_errors(args.errors);
         }
         match explore(&plan) {
             Ok(report) => {

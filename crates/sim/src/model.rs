@@ -9,7 +9,8 @@
 //!   later. A DSYNC write covers itself.
 //! - R4: creating, deleting, renaming, resizing, snapshots, clones and rollbacks are durable when the call has
 //!   returned; a crash within the call leaves the state before it or the state after it. (What a resize was to cut off
-//!   may be zero already.)
+//!   may be zero already.) A rollback, and the zeroes of a resize, are writes as long as the call: others that are
+//!   under way come before or after them, sector by sector.
 //! - R5: a snapshot holds what had ended before the call, durable; of what was under way, anything.
 //! - R6: what was never written, or was cut off and grown again, is zero.
 //! - R7: what was found after a crash stays.
@@ -75,6 +76,9 @@ pub enum Event {
     Changed {
         /// With success; without, it changed nothing.
         ok: bool,
+        /// What was made has this size, if that was looked at: a copy of a volume that grows may be larger than the
+        /// volume was when the call began.
+        size: Option<u64>,
     },
 }
 
@@ -92,7 +96,7 @@ pub struct Volume {
     /// What writes may make of it.
     pub max: Option<u64>,
     growth: Growth,
-    /// Up to the size, or to the largest.
+    /// Up to the largest size that it had, or may have: writes under way may end beyond a size that was cut.
     cells: Vec<Cell>,
 }
 
@@ -104,12 +108,16 @@ impl Volume {
         volume
     }
 
-    /// This size for sure; what lies beyond it is zero.
+    /// This size for sure. What was cut off by it has been made zero.
     fn settle_size(&mut self, size: u64) {
-        let cells = |bytes: u64| (bytes / SECTOR as u64) as usize;
         (self.size, self.growth) = (size, Growth::settled(size));
-        self.cells.truncate(cells(size));
-        self.cells.resize(cells(self.max.unwrap_or(size).max(size)), Cell::zero());
+        self.make_cells((self.max.unwrap_or(size).max(size) / SECTOR as u64) as usize);
+    }
+
+    /// Cells up to there; new ones are zero.
+    fn make_cells(&mut self, count: usize) {
+        let count = count.max(self.cells.len());
+        self.cells.resize(count, Cell::zero());
     }
 
     /// The end of the writes to it, those under way included.
@@ -264,18 +272,39 @@ impl Model {
                 }
             }
             Event::Change(change) => {
-                if let Change::Copy { source, .. } = change {
-                    self.reached = self.volumes.get(source).map_or(0, |volume| volume.size);
-                }
+                change.begin(self);
                 self.changing = Some((change.clone(), self.now));
             }
-            Event::Changed { ok } => {
-                if let Some((change, since)) = self.changing.take()
-                    && *ok
-                {
-                    change.make(self, since);
+            Event::Changed { ok, size } => {
+                if let Some((change, since)) = self.changing.take() {
+                    if *ok {
+                        change.make(self, since)
+                    } else {
+                        change.unmake(self, since)
+                    }
+                    if let (Change::Copy { name, .. }, Some(size)) = (&change, size)
+                        && let Some(copy) = self.volumes.get_mut(name)
+                    {
+                        copy.settle_size(*size);
+                        copy.cells
+                            .iter_mut()
+                            .skip((size / SECTOR as u64) as usize)
+                            .for_each(|cell| *cell = Cell::zero());
+                    }
                 }
             }
+        }
+    }
+
+    /// The sizes that a copy may have whose making ends now.
+    #[must_use]
+    pub fn sizes_of_copy(&self) -> Vec<u64> {
+        match &self.changing {
+            Some((Change::Copy { source, .. }, _)) => match self.volumes.get(source) {
+                Some(source) => source.growth.sizes_from(self.reached),
+                None => Vec::new(),
+            },
+            _ => Vec::new(),
         }
     }
 
@@ -294,7 +323,7 @@ impl Model {
         let Some((change, since)) = before.changing.take() else { return vec![before] };
         let mut after = before.clone();
         change.make(&mut after, since);
-        change.spoil(&mut before);
+        change.unmake(&mut before, since);
         vec![after, before]
     }
 }

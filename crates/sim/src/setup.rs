@@ -2,9 +2,11 @@
 
 use sheave_vol::{Checksum, CreateOptions, OpenOptions, WhenFull};
 
-use crate::disk::{DiskOptions, Lie};
+use crate::disk::{DiskOptions, Errors, Lie};
 use crate::rng::Rng;
 
+/// All pools of simulations were made on one day.
+pub const MADE_AT: u64 = 1_700_000_000;
 const KIB: u64 = 1 << 10;
 /// What a small pool keeps for metadata.
 const RESERVE_BYTES: u64 = 512 * KIB;
@@ -40,6 +42,10 @@ pub struct Mix {
     pub reopen: u64,
     /// Adding the spare disk.
     pub grow: u64,
+    /// Scrubs of the open pool.
+    pub scrub: u64,
+    /// Reads that the disk holds for long, while the same place is written, discarded, copied, cut off.
+    pub stare: u64,
 }
 
 /// A run.
@@ -69,6 +75,10 @@ pub struct Setup {
     pub long: u64,
     /// Of a hundred volumes, those that grow.
     pub growing: u64,
+    /// Calls on the pool take their time, while requests and other calls go on; else all that was begun ends before.
+    pub overlap: bool,
+    /// Of a hundred steps of a call, those in which the time of its waits is up.
+    pub impatience: u64,
     /// The disk.
     pub disk: DiskOptions,
     /// The operations.
@@ -102,6 +112,7 @@ impl Setup {
             lie: None,
             members,
             spare: 0,
+            ..DiskOptions::default()
         };
         let mut mix = draw_mix(&mut rng);
         // Commits of several journal blocks: many small units between two flushes.
@@ -130,16 +141,37 @@ impl Setup {
             max_volume_bytes: if bulk { 1 << 20 } else { max_volume_bytes.min(2 << 20) },
             long: if small || bulk { 60 } else { 10 },
             growing: *Rng::new(seed).fork(0x96f).pick(&[0, 0, 40, 100]),
+            overlap: false,
+            impatience: 0,
             disk,
             mix,
             skip,
         }
+        .with_overlap()
+    }
+
+    /// Most runs have much under way at a time.
+    fn with_overlap(mut self) -> Setup {
+        let mut rng = Rng::new(self.seed).fork(0x0e1);
+        self.overlap = rng.percent(85);
+        self.disk.pauses = *rng.pick(&[100, 50, 20]);
+        self.disk.slow = if self.overlap { *rng.pick(&[0, 5, 15, 30]) } else { 0 };
+        self.mix.stare = if self.overlap { *rng.pick(&[0, 1, 3, 6]) } else { 0 };
+        self.impatience = 0;
+        self
     }
 
     /// The same on a disk that lies.
     #[must_use]
     pub fn with_lie(mut self, lie: Lie) -> Setup {
         self.disk.lie = Some(lie);
+        self
+    }
+
+    /// The same on a disk of which some requests fail, of a thousand of each kind.
+    #[must_use]
+    pub fn with_errors(mut self, errors: Errors) -> Setup {
+        (self.overlap, self.disk.errors) = (true, errors);
         self
     }
 
@@ -201,6 +233,8 @@ fn draw_mix(rng: &mut Rng) -> Mix {
         pool_sync: 1,
         reopen: 1,
         grow: 0,
+        scrub: 1,
+        stare: 0,
     };
     match rng.below(8) {
         0 => (mix.write, mix.sync) = (60, 12),

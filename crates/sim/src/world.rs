@@ -2,25 +2,29 @@
 //!
 //! Owns [`World`]: it carries operations out on both, checks every read against the model at once, and keeps what
 //! happened, stamped with the disk's time, so that crashes can be cut out of it later. Which operations there are and
-//! which is next is drawn in `act`.
+//! which is next is drawn in `act`; calls on the pool, which take their time while everything else goes on, are in
+//! `calls`.
 
 mod act;
+mod calls;
 
 use std::collections::BTreeMap;
 
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_iomap::File;
-use sheave_vol::{AddOptions, Pool, PoolError, Volume};
+use sheave_vol::{Pool, Volume};
 
 use crate::audit::audit;
 use crate::disk::{SECTOR, SimDisk};
 use crate::engine::{Direct, Ended, Engine, Rings, Want};
-use crate::model::{Change, Event, Model};
+use crate::model::{Event, Model};
 use crate::observe::observe;
 use crate::rng::Rng;
 use crate::setup::Setup;
 use crate::tag::{Value, identify};
+use crate::threads::Threads;
+use calls::PoolCall;
 
 /// Turns without an end after which a request is stuck.
 const MAX_TURNS: u32 = 200_000;
@@ -41,10 +45,44 @@ impl Default for Counters {
 
 /// A request under way.
 #[derive(Clone, Copy, Debug)]
-enum Pending {
-    Write { len: u64, grows: bool },
-    Read { volume: u32, sector: u64, since: u64 },
+struct Pending {
+    volume: u32,
+    what: Doing,
+    pos: u64,
+    len: u64,
+    /// Its range may be cut off before it gets there.
+    may_fail: bool,
+    /// What had been given back when it was issued.
+    given_back: u64,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug)]
+enum Doing {
+    Write { grows: bool },
+    Zero,
+    Read { since: u64 },
     Sync,
+}
+
+impl Pending {
+    fn end(&self) -> u64 {
+        self.pos + self.len
+    }
+
+    fn writes(&self) -> bool {
+        matches!(self.what, Doing::Write { .. } | Doing::Zero)
+    }
+}
+
+/// A place that a slow read is looking at.
+#[derive(Clone, Copy, Debug)]
+struct Hot {
+    /// Of the volume, and of all that share space with it.
+    family: u32,
+    pos: u64,
+    /// Operations that still go there.
+    ops: u64,
 }
 
 /// What happened in a run: enough to cut it anywhere.
@@ -72,6 +110,8 @@ pub struct World {
     disk: SimDisk,
     pool: Option<Pool>,
     engines: Vec<Box<dyn Engine>>,
+    threads: Threads,
+    calls: Vec<PoolCall>,
     files: BTreeMap<u32, Arc<dyn File>>,
     model: Model,
     counters: Counters,
@@ -82,19 +122,32 @@ pub struct World {
     rng: Rng,
     /// Operations that the pool refused because it was full.
     refused: u64,
-    /// The last operation before the pool got the spare disk, and what was free then.
-    free_before_growth: Option<(u64, u64)>,
+    /// A call failed on the disk: what it did is in doubt until the power goes.
+    in_doubt: bool,
+    /// Where most I/O goes for a while.
+    hot: Option<Hot>,
+    /// How often something was begun or ended that gives space back, or takes some for a while.
+    given_back: u64,
 }
 
 impl World {
     /// A world around a pool that is open on the disk; the model says what is in it.
     #[must_use]
-    pub fn new(setup: &Setup, disk: SimDisk, pool: Pool, model: Model, counters: Counters, rng: Rng) -> World {
+    pub fn new(
+        setup: &Setup,
+        (pool, disk): (Pool, SimDisk),
+        threads: &Threads,
+        model: Model,
+        counters: Counters,
+        rng: Rng,
+    ) -> World {
         let mut world = World {
             setup: setup.clone(),
             disk,
             pool: Some(pool),
             engines: Vec::new(),
+            threads: threads.clone(),
+            calls: Vec::new(),
             files: BTreeMap::new(),
             model,
             counters,
@@ -103,7 +156,9 @@ impl World {
             base: rng.clone(),
             rng,
             refused: 0,
-            free_before_growth: None,
+            in_doubt: false,
+            hot: None,
+            given_back: 0,
         };
         world.start_engines();
         world
@@ -111,7 +166,10 @@ impl World {
 
     fn start_engines(&mut self) {
         let engine = |_| -> Box<dyn Engine> {
-            if self.setup.rings { Box::new(Rings::new(&self.disk)) } else { Box::new(Direct::new(&self.disk.device())) }
+            match self.setup.rings {
+                true => Box::new(Rings::new(&self.threads)),
+                false => Box::new(Direct::new(&self.disk.device(), &self.threads)),
+            }
         };
         self.engines = (0..self.setup.engines).map(engine).collect();
     }
@@ -144,6 +202,12 @@ impl World {
     #[must_use]
     pub fn history(&self) -> &History {
         &self.history
+    }
+
+    /// Whether a call on the pool failed in a way that only a crash clears up.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        self.in_doubt
     }
 
     /// Compares everything that the pool holds with the model, when nothing is under way; flushes the pool first, for
@@ -185,78 +249,126 @@ impl World {
     }
 
     /// Sends a request to one of the engines.
-    fn submit(
-        &mut self,
-        volume: u32,
-        name: &str,
-        pos: u64,
-        want: Want,
-        pending: Pending,
-        op: u64,
-    ) -> Result<(), String> {
-        let file = self.file(volume, name)?;
+    fn submit(&mut self, name: &str, want: Want, pending: Pending, op: u64) -> Result<(), String> {
+        let file = self.file(pending.volume, name)?;
+        let pending = Pending {
+            may_fail: self.may_be_cut_off(pending.volume, pending.end()),
+            given_back: self.given_back,
+            ..pending
+        };
+        if matches!(pending.what, Doing::Zero | Doing::Sync) {
+            self.given_back += 1;
+        }
         self.pending.insert(op, pending);
         let engine = self.rng.below(self.engines.len() as u64) as usize;
-        self.engines[engine].submit(op, &file, pos, want);
+        self.engines[engine].submit(op, &file, pending.pos, want);
         Ok(())
     }
 
-    /// Lets one engine go one step.
-    fn turn(&mut self, engine: usize) -> Result<(), String> {
-        let calm = self.engines.iter().all(|one| one.counted() == 0);
-        for ended in self.engines[engine].turn(calm) {
-            self.ended(ended)?;
+    /// Lets an engine or a call go one step, by its number.
+    fn step(&mut self, number: usize) -> Result<(), String> {
+        self.disk.tick();
+        if number < self.engines.len() {
+            for ended in self.engines[number].turn() {
+                self.ended(ended)?;
+            }
+            return Ok(());
         }
-        Ok(())
+        if let Some(&call) = self.threads.running().get(number - self.engines.len()) {
+            let time_up = self.rng.percent(self.setup.impatience);
+            self.threads.step(call, time_up);
+        }
+        self.end_calls()
     }
 
-    /// Lets all engines go on until no request is left.
+    /// Engines and calls that can be stepped.
+    fn steppable(&self) -> usize {
+        self.engines.len() + self.threads.running().len()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.engines.iter().all(|engine| engine.busy() == 0) && self.threads.running().is_empty()
+    }
+
+    /// Lets everything go on until no request and no call is left.
     pub fn drain(&mut self) -> Result<(), String> {
+        self.disk.hold(false);
         for _ in 0..MAX_TURNS {
-            if self.engines.iter().all(|engine| engine.busy() == 0) {
+            if self.is_idle() {
+                return self.end_calls();
+            }
+            (0..self.steppable()).try_for_each(|number| self.step(number))?;
+        }
+        Err(self.stuck())
+    }
+
+    /// Lets everything go on, in any order, until this is so.
+    fn go_on_until(&mut self, done: impl Fn(&World) -> bool) -> Result<(), String> {
+        for _ in 0..MAX_TURNS {
+            if done(self) {
                 return Ok(());
             }
-            for engine in 0..self.engines.len() {
-                self.turn(engine)?;
-            }
+            let number = self.rng.below(self.steppable() as u64) as usize;
+            self.step(number)?;
         }
-        Err(format!("requests that do not end: {:?}", self.pending))
+        Err(self.stuck())
+    }
+
+    fn stuck(&self) -> String {
+        let engines: Vec<String> = self.engines.iter().map(|engine| format!("\n  {}", engine.describe())).collect();
+        let (held, engines) = (self.disk.held(), engines.concat());
+        format!("what does not end: {:?}, calls {:?}, {held} with the disk{engines}", self.pending, self.calls)
     }
 
     fn ended(&mut self, ended: Ended) -> Result<(), String> {
         let Ended { op, status, data } = ended;
         let Some(pending) = self.pending.remove(&op) else { return Err(format!("request {op} ended twice")) };
         self.note(format!("request {op} has ended: {status}"));
-        match pending {
-            Pending::Write { len, grows } => {
+        let cut_off = pending.may_fail && matches!(status, Status::NoSpc | Status::Invalid | Status::IoErr);
+        let cut_off = cut_off || (status == Status::IoErr && self.setup.disk.errors.any());
+        match pending.what {
+            Doing::Write { grows } => {
                 self.record(Event::Wrote { op, ok: status.is_ok() });
                 match status {
                     Status::Ok => Ok(()),
+                    _ if cut_off => Ok(()),
                     // It has given back what it had.
                     Status::NoSpc if grows => self.note_refused(),
-                    Status::NoSpc => self.check_full(op, len),
+                    Status::NoSpc => self.check_full(op, &pending),
                     status => Err(format!("write {op} failed: {status}")),
                 }
             }
-            Pending::Sync => {
-                self.record(Event::Synced { op, ok: status.is_ok() });
-                if status.is_ok() { Ok(()) } else { Err(format!("flush {op} failed: {status}")) }
-            }
-            Pending::Read { volume, sector, since } => {
-                if !status.is_ok() {
-                    return Err(format!("read {op} failed: {status}"));
+            Doing::Zero => {
+                self.given_back += 1;
+                self.record(Event::Wrote { op, ok: status.is_ok() });
+                match status {
+                    Status::NoSpc if !cut_off => self.check_full(op, &pending),
+                    status if status.is_ok() || cut_off => Ok(()),
+                    status => Err(format!("discard {op} failed: {status}")),
                 }
-                let checked = self.check_read(op, volume, sector, since, &data);
+            }
+            Doing::Sync => {
+                self.given_back += 1;
+                self.record(Event::Synced { op, ok: status.is_ok() });
+                if status.is_ok() || cut_off { Ok(()) } else { Err(format!("flush {op} failed: {status}")) }
+            }
+            Doing::Read { since } => {
+                let checked = match status {
+                    Status::Ok => self.check_read(op, &pending, since, &data),
+                    _ if cut_off => Ok(()),
+                    status => Err(format!("read {op} failed: {status}")),
+                };
                 self.model.end_read(since);
                 checked
             }
         }
     }
 
-    fn check_read(&self, op: u64, volume: u32, first: u64, since: u64, data: &[u8]) -> Result<(), String> {
+    fn check_read(&self, op: u64, pending: &Pending, since: u64, data: &[u8]) -> Result<(), String> {
+        let volume = pending.volume;
         let Some(known) = self.model.volume(volume) else { return Err(format!("read {op} of no volume")) };
         for (at, bytes) in data.chunks(SECTOR).enumerate() {
-            let sector = first + at as u64;
+            let sector = pending.pos / SECTOR as u64 + at as u64;
             let seen = identify(self.setup.seed, bytes);
             let fits = seen.value_at(sector).is_some_and(|value| known.readable(sector, since).any(|may| may == value));
             if !fits {
@@ -272,91 +384,34 @@ impl World {
         Ok(())
     }
 
-    /// A write was refused for want of space: there must be little, or have been before the pool grew, if it was under
-    /// way then: what it found may be told later.
-    fn check_full(&mut self, op: u64, len: u64) -> Result<(), String> {
+    /// A write was refused for want of space: there must be little. What others have for a while counts as taken; of
+    /// what was given back meanwhile nobody knows when.
+    fn check_full(&mut self, op: u64, pending: &Pending) -> Result<(), String> {
         self.refused += 1;
+        if pending.given_back != self.given_back || !self.calls.is_empty() {
+            return Ok(());
+        }
         let info = self.pool()?.info();
-        let before = self.free_before_growth.filter(|(last, _)| op <= *last);
-        let free = before.map_or(info.free_bytes, |(_, free)| free.min(info.free_bytes));
-        // Every unit that the write touches, copied, and one more at each end.
-        let most = len.next_multiple_of(info.unit_bytes) + 2 * info.unit_bytes;
-        if free > most {
-            return Err(format!("a write of {len} bytes found the pool full, with {free} bytes free"));
+        // Every unit that a write touches, copied, and one more at each end.
+        let most = |len: u64| len.next_multiple_of(info.unit_bytes) + 2 * info.unit_bytes;
+        let others: u64 = self.pending.values().filter(|one| one.writes()).map(|one| most(one.len)).sum();
+        let free = info.free_bytes;
+        if free > most(pending.len) + others {
+            let len = pending.len;
+            return Err(format!("write {op} of {len} bytes found the pool full, with {free} bytes free"));
         }
         Ok(())
     }
 
-    /// Makes a change to volumes as a whole: by the pool, and by the model.
-    fn change(&mut self, change: Change) -> Result<(), String> {
-        self.drain()?;
-        self.note(change.to_string());
-        self.record(Event::Change(change.clone()));
-        let result = self.call(&change);
-        self.note(format!("-> {}", result.as_ref().map_or_else(ToString::to_string, |()| "done".into())));
-        self.record(Event::Changed { ok: result.is_ok() });
-        match result {
-            Ok(()) => Ok(()),
-            Err(PoolError::Full { .. }) if !matches!(change, Change::Delete { .. }) => {
-                self.refused += 1;
-                Ok(())
-            }
-            Err(error) => Err(format!("{change}: {error}")),
-        }
-    }
-
-    fn call(&mut self, change: &Change) -> Result<(), PoolError> {
-        let closed = || PoolError::Invalid { what: "the pool is closed".into(), fix: "Open it".into() };
-        let pool = self.pool.clone().ok_or_else(closed)?;
-        match change {
-            Change::Create { name, size, max: None, .. } => pool.create_volume(name, *size).map(drop),
-            Change::Create { name, size, max: Some(max), .. } => {
-                pool.create_growing_volume(name, *size, *max).map(drop)
-            }
-            Change::Limit { name, max } => pool.set_max_size(name, *max),
-            Change::Copy { source, name, snapshot: true, .. } => pool.snapshot(source, name),
-            Change::Copy { source, name, .. } => pool.clone_volume(source, name),
-            Change::Rollback { name, snapshot } => pool.rollback(name, snapshot),
-            Change::Rename { name, new } => pool.rename(name, new),
-            Change::Resize { name, size } => pool.resize(name, *size),
-            Change::Delete { name } => {
-                if let Some(id) = self.model.volumes().get(name).map(|volume| volume.id)
-                    && let Some(file) = self.files.remove(&id)
-                {
-                    self.engines.iter_mut().for_each(|engine| engine.detach(&file));
-                }
-                pool.delete(name)
-            }
-        }
-    }
-
-    /// Flushes the whole pool.
+    /// Flushes the whole pool, with nothing else under way.
     fn sync_pool(&mut self) -> Result<(), String> {
+        self.drain()?;
         let op = self.op();
         self.note(format!("flush {op} of the pool"));
         self.record(Event::Sync { op, volume: None });
         let result = self.pool()?.sync();
         self.record(Event::Synced { op, ok: result.is_ok() });
         result.map_err(|error| format!("flushing the pool: {error}"))
-    }
-
-    /// Adds the spare disk, if there still is one; requests stay under way.
-    fn grow(&mut self) -> Result<(), String> {
-        let Some(spare) = self.disk.spare() else { return self.go_on() };
-        self.note("add the spare disk".into());
-        self.history.grew = Some((self.disk.time(), None));
-        let before = self.pool()?.info();
-        self.free_before_growth = Some((self.counters.next_op, before.free_bytes));
-        let size = self.pool()?.add_member(&spare, &AddOptions::default());
-        let size = size.map_err(|error| format!("adding the spare disk: {error}"))?;
-        self.history.grew = self.history.grew.map(|(from, _)| (from, Some(self.disk.time())));
-        self.note("-> done".into());
-        self.disk.has_grown();
-        let info = self.pool()?.info();
-        if size != before.size_bytes + spare.size_bytes() || info.size_bytes != size || info.members.len() < 2 {
-            return Err(format!("a disk of {} bytes was added: {info:?}, before: {before:?}", spare.size_bytes()));
-        }
-        Ok(())
     }
 
     /// Closes the pool, which must not lose anything, and opens it again.
@@ -390,16 +445,25 @@ impl World {
     /// Ends the run as a process does that is killed: nothing is closed, what the disk has stays.
     #[must_use]
     pub fn abandon(mut self) -> (History, Counters) {
+        self.give_up();
         self.engines.clear();
         self.files.clear();
         self.pool = None;
         (std::mem::take(&mut self.history), self.counters)
+    }
+
+    /// Gives up what does not end, so that nothing waits for it.
+    fn give_up(&mut self) {
+        self.disk.hold(false);
+        self.threads.give_up();
+        self.calls.clear();
     }
 }
 
 impl Drop for World {
     /// A panic in what is simulated is a failure too: what led to it is told.
     fn drop(&mut self) {
+        self.give_up();
         if std::thread::panicking() {
             let hidden = self.history.trace.len().saturating_sub(40);
             self.history.trace[hidden..].iter().for_each(|(at, text)| eprintln!("{at:6} {text}"));

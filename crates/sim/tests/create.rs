@@ -8,6 +8,7 @@ use sheave_sim::model::Model;
 use sheave_sim::observe::observe;
 use sheave_sim::rng::Rng;
 use sheave_sim::setup::Setup;
+use sheave_sim::threads::Threads;
 use sheave_sim::world::{Counters, World};
 use sheave_vol::{CreateOptions, Pool};
 
@@ -32,7 +33,7 @@ fn used(setup: &Setup) -> (Image, Model) {
     Pool::create(&disk.device(), &setup.create_options()).expect("is made");
     let pool = Pool::open(&disk.device(), &setup.open_options()).expect("opens");
     let rng = Rng::new(setup.seed).fork(1);
-    let mut world = World::new(setup, disk.clone(), pool, Model::new(), Counters::default(), rng);
+    let mut world = World::new(setup, (pool, disk.clone()), &Threads::new(), Model::new(), Counters::default(), rng);
     world.run(setup.ops).unwrap_or_else(|why| panic!("seed {}: {why}", setup.seed));
     let model = world.model().clone();
     drop(world.abandon());

@@ -6,6 +6,7 @@ use sheave_sim::disk::{Image, SECTOR, SimDisk};
 use sheave_sim::model::Model;
 use sheave_sim::rng::Rng;
 use sheave_sim::setup::Setup;
+use sheave_sim::threads::Threads;
 use sheave_sim::world::{Counters, World};
 use sheave_vol::Pool;
 use sheave_vol::format::kind;
@@ -21,7 +22,7 @@ fn populated(seed: u64, close: bool) -> (Setup, SimDisk, Model) {
     Pool::create(&disk.device(), &setup.create_options()).expect("the pool can be made");
     let pool = Pool::open(&disk.device(), &setup.open_options()).expect("and opened");
     let rng = Rng::new(seed);
-    let mut world = World::new(&setup, disk.clone(), pool, Model::new(), Counters::default(), rng);
+    let mut world = World::new(&setup, (pool, disk.clone()), &Threads::new(), Model::new(), Counters::default(), rng);
     world.run(120).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
     if close {
         world.close().unwrap_or_else(|why| panic!("seed {seed}: {why}"));

@@ -5,6 +5,7 @@ use sheave_sim::disk::{Image, SimDisk};
 use sheave_sim::model::Model;
 use sheave_sim::rng::Rng;
 use sheave_sim::setup::Setup;
+use sheave_sim::threads::Threads;
 use sheave_sim::world::{Counters, World};
 use sheave_vol::Pool;
 
@@ -19,7 +20,8 @@ fn compare(seed: u64, ops: usize, every: usize, engines: usize) -> u64 {
     let disk = SimDisk::new(Image::new(setup.size_bytes), setup.disk.clone());
     Pool::create(&disk.device(), &setup.create_options()).expect("the pool can be made");
     let pool = Pool::open(&disk.device(), &setup.open_options()).expect("and opened");
-    let mut world = World::new(&setup, disk, pool, Model::new(), Counters::default(), Rng::new(seed));
+    let mut world =
+        World::new(&setup, (pool, disk), &Threads::new(), Model::new(), Counters::default(), Rng::new(seed));
     for number in 0..ops {
         let mut done = world.one(number);
         if number % every == every - 1 {

@@ -161,7 +161,7 @@ fn change(story: &Story, pool: &Pool, seed: u64, resizes: bool) -> u32 {
 fn begin<T>(story: &Story, change: Change, call: impl FnOnce() -> T) -> (Change, T) {
     story.tell(Event::Change(change.clone()));
     let result = call();
-    story.tell(Event::Changed { ok: true });
+    story.tell(Event::Changed { ok: true, size: None });
     (change, result)
 }
 
@@ -214,7 +214,7 @@ fn run_on(seed: u64, unit_bytes: u64, pool_bytes: u64, how: &OpenOptions, grows:
     let volume: Arc<dyn File> = Arc::new(volume.expect("created"));
     let mut model = Model::new();
     model.apply(&Event::Change(Change::Create { name: "v".into(), id: VOLUME, size, max }));
-    model.apply(&Event::Changed { ok: true });
+    model.apply(&Event::Changed { ok: true, size: None });
     let (from, events) = (disk.time(), Mutex::new(Vec::new()));
     let (next, end, stop) = (AtomicU64::new(1), grows.then(AtomicU64::default), AtomicBool::new(false));
     let story = Story { disk, events, next, end, stop };

@@ -40,6 +40,13 @@ pub enum Step {
         /// The sectors of that disk.
         sectors: Range<u64>,
     },
+    /// A request fails.
+    Fail {
+        /// Its number.
+        id: u64,
+        /// A write: it is done nevertheless, in the cache.
+        done: bool,
+    },
     /// A request ends.
     End {
         /// Its number.
@@ -57,6 +64,7 @@ impl Step {
             }
             Step::Flush { id, sectors } => mix(*id ^ 2 << 60) ^ mix(sectors.start),
             Step::End { id } => mix(*id ^ 3 << 60),
+            Step::Fail { id, done } => mix(*id ^ 4 << 60) ^ u64::from(*done),
         }
     }
 }
@@ -140,6 +148,13 @@ impl Media {
                 };
                 self.moving.insert(*id, Moving::Flush { covers, sectors: sectors.clone() });
             }
+            Step::Fail { id, done } => match self.moving.remove(id) {
+                Some(Moving::Write { sector, data, .. }) if *done => self.end_write(sector, data, false),
+                Some(Moving::Flush { covers, sectors }) => {
+                    self.cache.retain(|write| write.seq > covers || !sectors.contains(&write.sector));
+                }
+                _ => {}
+            },
             Step::End { id } => match self.moving.remove(id) {
                 Some(Moving::Write { sector, data, fua }) => self.end_write(sector, data, fua),
                 Some(Moving::Flush { covers, sectors }) => self.end_flush(covers, &sectors),

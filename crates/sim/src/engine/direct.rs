@@ -18,10 +18,11 @@ use sheave_iomap::mapping::{Intent, MAP_SUMMED, Mapping, MappingKind};
 use sheave_iomap::{File, IoMemory, RawFile, SummedDone};
 use sheave_uring::{Fd, Ring, prep};
 
-use super::{Ended, Engine, Want, buf};
+use super::{Ended, Engine, Want, buf, has_room};
+use crate::threads::{Call, Threads};
 
 /// Rounds of mapping and blocking after which a request gets nowhere.
-const MAX_ROUNDS: u32 = 64;
+const MAX_ROUNDS: u32 = 1000;
 
 /// The next step of a request.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -30,6 +31,7 @@ enum Stage {
     Block,
     Data,
     Sum,
+    SumBlocks,
     EndWrite,
     Sync,
     Flush,
@@ -57,6 +59,9 @@ struct Request {
 pub struct Direct {
     ring: Ring,
     fd: Fd,
+    pub(super) threads: Threads,
+    /// Requests that a call has.
+    calls: Vec<(u64, Call<Request>)>,
     seats: Vec<(Arc<Grace>, Seat)>,
     requests: BTreeMap<u64, Request>,
     /// Requests whose next step is up to this engine, not to the disk.
@@ -68,18 +73,20 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// An engine over a device.
+    /// An engine over a device, with workers on these threads.
     ///
     /// # Panics
     /// When the machine cannot give it a ring.
     #[must_use]
-    pub fn new(device: &Device) -> Direct {
+    pub fn new(device: &Device, threads: &Threads) -> Direct {
         let mut ring = Ring::builder().entries(256).polled(true).build().expect("the machine has memory for a ring");
         let fd = ring.attach_file(Arc::new(RawFile::new(device.clone()))).expect("the ring has no other device");
         let caps = device.capabilities();
         Direct {
             ring,
             fd,
+            threads: threads.clone(),
+            calls: Vec::new(),
             seats: Vec::new(),
             requests: BTreeMap::new(),
             ready: VecDeque::new(),
@@ -103,16 +110,23 @@ impl Direct {
         let Some(mut request) = self.requests.remove(&op) else { return };
         match request.stage {
             Stage::Map => self.map(op, &mut request),
-            Stage::Block => block(&mut request),
             Stage::Data => {}
-            Stage::Sum => self.end_summed(&mut request),
+            Stage::Sum => end_summed(&mut request),
             Stage::EndWrite => self.end_write(&mut request),
-            Stage::Sync => sync(&mut request),
             Stage::Flush => self.flush(op, &mut request),
+            Stage::Block | Stage::SumBlocks | Stage::Sync => return self.call(op, request),
         }
-        let over = request.left == 0 && (request.stage == Stage::Data || !request.status.is_ok());
-        if over {
+        self.settle(op, request, ended);
+    }
+
+    /// A step has been done: the request has ended, waits for the disk, or for its next turn.
+    fn settle(&mut self, op: u64, mut request: Request, ended: &mut Vec<Ended>) {
+        let looks = matches!(request.stage, Stage::Sum | Stage::SumBlocks);
+        let over = request.left == 0 && !looks && (request.stage == Stage::Data || !request.status.is_ok());
+        if over || request.stage == Stage::Map {
             self.uncount(&mut request);
+        }
+        if over {
             let data = if request.status.is_ok() { request.data } else { Vec::new() };
             ended.push(Ended { op, status: request.status, data });
             return;
@@ -121,6 +135,29 @@ impl Direct {
             self.ready.push_back(op);
         }
         self.requests.insert(op, request);
+    }
+
+    /// The work of a worker.
+    fn call(&mut self, op: u64, mut request: Request) {
+        let work = match request.stage {
+            Stage::Block => block,
+            Stage::SumBlocks => end_summed_blocking,
+            _ => sync,
+        };
+        let call = self.threads.start(move || {
+            work(&mut request);
+            request
+        });
+        self.calls.extend(call.map(|call| (op, call)));
+    }
+
+    /// Whether the next step of a request finds a worker, if it wants one.
+    fn may_step(&self, op: u64) -> bool {
+        match self.requests.get(&op).map(|request| request.stage) {
+            Some(Stage::Block) => has_room(&self.threads, false),
+            Some(Stage::SumBlocks | Stage::Sync) => has_room(&self.threads, true),
+            _ => true,
+        }
     }
 
     /// Looks all mappings up, then sends the data.
@@ -218,39 +255,9 @@ impl Direct {
         assert!(pushed.is_ok(), "the queue has room for all pieces of all requests");
     }
 
-    /// The file looks at the memory; on a worker, if it must.
-    fn end_summed(&mut self, request: &mut Request) {
-        request.summed = false;
-        let (mut memory, write) = match &request.want {
-            Want::Write(data, _) => (data.clone(), true),
-            _ => (std::mem::take(&mut request.data), false),
-        };
-        let (pos, len, status, pieces) = (request.pos, memory.len() as u64, Status::Ok, &request.pieces[..]);
-        let result = IoMemory::over(&mut memory, |memory| {
-            let done = SummedDone { write, pos, len, status, pieces, memory };
-            match request.file.end_summed(&done) {
-                Err(Status::Again) => request.file.end_summed_blocking(&done, &MayBlock::on_worker()),
-                result => result,
-            }
-        });
-        if !write {
-            request.data = memory;
-        }
-        request.stage = match result {
-            Err(Status::Again) => {
-                self.uncount(request);
-                Stage::Map
-            }
-            _ if request.completion_work => Stage::EndWrite,
-            _ if request.needs_sync => Stage::Sync,
-            _ => Stage::Data,
-        };
-        request.status = result.err().filter(|status| *status != Status::Again).unwrap_or(Status::Ok);
-    }
-
     fn end_write(&mut self, request: &mut Request) {
         let Want::Write(data, _) = &request.want else { return };
-        let (pos, len, status) = (request.pos, data.len() as u64, Status::Ok);
+        let (pos, len, status) = (request.pos, data.len() as u64, request.status);
         let done = WriteDone { pos, len, status, pieces: &request.pieces };
         let result = request.file.end_write(done, &MayBlock::on_worker());
         self.uncount(request);
@@ -291,11 +298,12 @@ impl Direct {
                 request.data[offset..offset + memory.len()].copy_from_slice(&memory);
             }
             if request.left == 0 {
-                if request.summed && request.status.is_ok() {
+                let writes = matches!(request.want, Want::Write(..));
+                if request.summed && (request.status.is_ok() || writes) {
                     request.stage = Stage::Sum;
                 } else if request.completion_work {
                     request.stage = Stage::EndWrite;
-                } else if request.needs_sync {
+                } else if request.needs_sync && request.status.is_ok() {
                     request.stage = Stage::Sync;
                 }
                 self.ready.push_back(op);
@@ -325,29 +333,73 @@ impl Engine for Direct {
         self.ready.push_back(op);
     }
 
-    fn turn(&mut self, calm: bool) -> Vec<Ended> {
+    fn turn(&mut self) -> Vec<Ended> {
         let mut ended = Vec::new();
         self.reap();
-        let blocks = |requests: &BTreeMap<u64, Request>, op| requests.get(op).is_some_and(|r| r.stage == Stage::Block);
-        let next = self.ready.iter().position(|op| calm || !blocks(&self.requests, op));
+        if let Some(at) = self.calls.iter().position(|(_, call)| call.has_ended()) {
+            let (op, call) = self.calls.remove(at);
+            if let Some(request) = call.take() {
+                self.settle(op, request, &mut ended);
+            }
+        }
+        let next = self.ready.iter().position(|op| self.may_step(*op));
         if let Some(op) = next.and_then(|at| self.ready.remove(at)) {
             self.step(op, &mut ended);
         }
         ended
     }
 
-    fn busy(&self) -> usize {
-        self.requests.len()
+    fn describe(&self) -> String {
+        let stages: Vec<_> = self.requests.iter().map(|(op, one)| (op, one.stage, one.left)).collect();
+        let calls: Vec<_> = self.calls.iter().map(|(op, call)| (op, call.number())).collect();
+        format!("{stages:?}, with workers {calls:?}")
     }
 
-    fn counted(&self) -> u64 {
-        self.seats.iter().map(|(_, seat)| seat.in_flight()).sum()
+    fn busy(&self) -> usize {
+        self.requests.len() + self.calls.len()
     }
 
     fn detach(&mut self, _: &Arc<dyn File>) {
-        if self.requests.is_empty() {
+        if self.busy() == 0 {
             self.seats.clear();
         }
+    }
+}
+
+/// The file looks at the memory, quickly.
+fn end_summed(request: &mut Request) {
+    look(request, |file, done| file.end_summed(done));
+}
+
+/// The same where it may read.
+fn end_summed_blocking(request: &mut Request) {
+    look(request, |file, done| file.end_summed_blocking(done, &MayBlock::on_worker()));
+}
+
+fn look(request: &mut Request, look: impl FnOnce(&dyn File, &SummedDone<'_>) -> Result<(), Status>) {
+    let (mut memory, write) = match &request.want {
+        Want::Write(data, _) => (data.clone(), true),
+        _ => (std::mem::take(&mut request.data), false),
+    };
+    let (pos, len, status, pieces) = (request.pos, memory.len() as u64, request.status, &request.pieces[..]);
+    let result = IoMemory::over(&mut memory, |memory| {
+        look(&*request.file, &SummedDone { write, pos, len, status, pieces, memory })
+    });
+    if !write {
+        request.data = memory;
+    }
+    if result == Err(Status::Again) && request.stage == Stage::Sum {
+        return request.stage = Stage::SumBlocks;
+    }
+    request.summed = false;
+    request.stage = match result {
+        Err(Status::Again) => Stage::Map,
+        _ if request.completion_work => Stage::EndWrite,
+        _ if request.needs_sync => Stage::Sync,
+        _ => Stage::Data,
+    };
+    if let Err(status) = result.map_err(|status| if status == Status::Again { Status::Ok } else { status }) {
+        request.status = status;
     }
 }
 

@@ -1,7 +1,6 @@
 //! The engine that is a ring: `sheave_uring` as programs use it, but for its workers, which step when they are told to.
 //!
-//! Owns [`Rings`]. A turn submits, reaps, and lets one worker finish one thing; what may wait for a grace steps only
-//! when all is calm.
+//! Owns [`Rings`]. A turn submits, reaps, and gives what is queued for workers to calls, one item to each.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +11,8 @@ use sheave_iomap::file::FallocateMode;
 use sheave_uring::io_wq::Account;
 use sheave_uring::{Fd, IoWq, Ring, prep};
 
-use super::{Ended, Engine, Want, buf};
-use crate::disk::SimDisk;
+use super::{Ended, Engine, Want, buf, has_room};
+use crate::threads::{Call, Threads};
 
 /// What a completion must say.
 #[derive(Clone, Copy, Debug)]
@@ -26,24 +25,31 @@ struct Wanted {
 pub struct Rings {
     ring: Ring,
     wq: IoWq,
-    disk: SimDisk,
+    threads: Threads,
+    /// Workers at work, by account.
+    workers: [Vec<Call<bool>>; 2],
     files: Vec<(Arc<dyn File>, Fd)>,
     requests: BTreeMap<u64, Wanted>,
-    /// The last turn found nothing to do, and nothing came since.
-    idle: bool,
 }
 
 impl Rings {
-    /// A ring over a disk.
+    /// A ring, with workers on these threads.
     ///
     /// # Panics
     /// When the machine cannot give it one.
     #[must_use]
-    pub fn new(disk: &SimDisk) -> Rings {
+    pub fn new(threads: &Threads) -> Rings {
         let wq = IoWq::builder().stepped(true).build().expect("a pool without threads needs nothing");
         let ring = Ring::builder().entries(64).polled(true).io_wq(&wq).build();
         let ring = ring.expect("the machine has memory for a ring");
-        Rings { ring, wq, disk: disk.clone(), files: Vec::new(), requests: BTreeMap::new(), idle: true }
+        Rings {
+            ring,
+            wq,
+            threads: threads.clone(),
+            workers: [Vec::new(), Vec::new()],
+            files: Vec::new(),
+            requests: BTreeMap::new(),
+        }
     }
 
     fn fd(&mut self, file: &Arc<dyn File>) -> Fd {
@@ -53,6 +59,22 @@ impl Rings {
         let fd = self.ring.attach_file(Arc::clone(file)).expect("a ring has room for all volumes");
         self.files.push((Arc::clone(file), fd));
         fd
+    }
+
+    /// A worker for an item that is queued and has none.
+    fn hire(&mut self) {
+        let queued = self.wq.counts().map(|account| account.queued);
+        for account in [Account::Bound, Account::Unbound] {
+            let workers = &mut self.workers[account as usize];
+            workers.retain(|call| !call.has_ended());
+            // Those that have not begun are for what is queued.
+            let bound = account == Account::Bound;
+            if queued[account as usize] == 0 || !has_room(&self.threads, bound) {
+                continue;
+            }
+            let wq = self.wq.clone();
+            workers.extend(self.threads.start(move || wq.step_account(account)));
+        }
     }
 
     fn ended(&mut self, op: u64, res: i32, data: Vec<u8>) -> Option<Ended> {
@@ -85,10 +107,9 @@ impl Engine for Rings {
         self.requests.insert(op, Wanted { bytes, read });
         let pushed = self.ring.push(entry.user_data(op));
         assert!(pushed.is_ok(), "the queue has room for all requests");
-        self.idle = false;
     }
 
-    fn turn(&mut self, calm: bool) -> Vec<Ended> {
+    fn turn(&mut self) -> Vec<Ended> {
         // An error says that too much is in flight: then it is taken later.
         let _ = self.ring.submit();
         self.ring.reap();
@@ -98,18 +119,17 @@ impl Engine for Rings {
             let data = memory.map(|memory| memory.to_vec()).unwrap_or_default();
             ended.extend(self.ended(op, res, data));
         }
-        let stepped = self.wq.step_account(Account::Bound) || (calm && self.wq.step_account(Account::Unbound));
-        self.idle = ended.is_empty() && !stepped;
+        self.hire();
         ended
+    }
+
+    fn describe(&self) -> String {
+        let workers = self.workers.iter().flatten().filter(|call| !call.has_ended()).count();
+        format!("{:?}, {workers} workers", self.requests.keys())
     }
 
     fn busy(&self) -> usize {
         self.requests.len()
-    }
-
-    fn counted(&self) -> u64 {
-        // A ring does not tell; but one that had nothing to do over an idle disk waits for blocking work alone.
-        if self.idle && self.disk.held() == 0 { 0 } else { self.requests.len() as u64 }
     }
 
     fn detach(&mut self, file: &Arc<dyn File>) {

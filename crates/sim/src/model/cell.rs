@@ -117,10 +117,30 @@ impl Cell {
         self.more.retain(|one| one.value != write.value || one.issued != write.issued);
     }
 
+    /// What a call that changed the volume as a whole put here is durable.
+    pub(super) fn end_change(&mut self, since: u64, now: u64, horizon: u64) {
+        let theirs = self.more.iter_mut().filter(|one| one.issued == since);
+        let mut any = false;
+        theirs.for_each(|one| (one.ended, one.ok, one.durable, any) = (now, true, true, true));
+        if any {
+            self.forget(horizon);
+        }
+    }
+
+    /// What a call was to put here is not there.
+    pub(super) fn withdraw_change(&mut self, since: u64) {
+        self.more.retain(|one| one.issued != since);
+    }
+
     /// The content that a copy gets which was begun at `since`, durable (R5).
     pub(super) fn frozen(&self, since: u64) -> Cell {
-        let mut values = self.readable(since).map(Entry::settled);
-        let first = values.next().unwrap_or(Entry::settled(0));
-        Cell { first, more: values.collect() }
+        if self.more.is_empty() {
+            return Cell::settled(self.first.value);
+        }
+        let mut values: Vec<Value> = self.readable(since).collect();
+        values.sort_unstable();
+        values.dedup();
+        let first = values.first().copied().unwrap_or(0);
+        Cell { first: Entry::settled(first), more: values.iter().skip(1).map(|&value| Entry::settled(value)).collect() }
     }
 }

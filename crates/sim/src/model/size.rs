@@ -78,6 +78,12 @@ impl Growth {
         Growth { durable: reached, raises: raises.filter(|one| one.end > reached).collect() }
     }
 
+    /// The sizes that it may have had since it had `reached` bytes.
+    pub(super) fn sizes_from(&self, reached: u64) -> Vec<u64> {
+        let raised = self.raises.iter().map(|one| one.end).filter(|end| *end > reached);
+        std::iter::once(reached).chain(raised).collect()
+    }
+
     /// What ended after the horizon is kept: the copy that is being made may be without it.
     fn make_durable(&mut self, size: u64, horizon: u64) {
         self.durable = self.durable.max(size);

@@ -2,10 +2,10 @@
 
 use sheave_iomap::file::FallocateMode;
 
-use super::{Pending, World};
+use super::{Doing, Hot, Pending, World};
 use crate::disk::SECTOR;
 use crate::engine::Want;
-use crate::model::{Change, Event};
+use crate::model::{Change, Event, Volume};
 use crate::tag::fill_all;
 
 const BLOCK: u64 = 4096;
@@ -15,6 +15,7 @@ const MAX_PENDING: usize = 12;
 /// A volume to do something with.
 struct Target {
     id: u32,
+    family: u32,
     name: String,
     size: u64,
     /// Writes make it larger, up to this.
@@ -31,10 +32,12 @@ impl World {
     /// Carries out one operation; others may still be under way.
     pub fn one(&mut self, number: usize) -> Result<(), String> {
         self.rng = self.base.fork(number as u64);
-        if self.setup.skip.contains(&number) { Ok(()) } else { self.act() }
+        if self.in_doubt || self.setup.skip.contains(&number) { Ok(()) } else { self.act() }
     }
 
     fn act(&mut self) -> Result<(), String> {
+        self.disk.hold(self.setup.overlap);
+        self.hot = self.hot.filter(|hot| hot.ops > 0).map(|hot| Hot { ops: hot.ops - 1, ..hot });
         let mix = &self.setup.mix;
         let weights = [
             mix.write,
@@ -51,6 +54,8 @@ impl World {
             mix.pool_sync,
             mix.reopen,
             mix.grow,
+            mix.scrub,
+            mix.stare,
         ];
         let mut drawn = self.rng.below(weights.iter().sum());
         let mut kind = 0;
@@ -75,9 +80,11 @@ impl World {
             8 => self.resize(),
             9 => self.rollback(),
             10 => self.rename(),
-            11 => self.sync_pool(),
+            11 => self.flush_pool(),
             12 => self.reopen(),
-            _ => self.grow(),
+            13 => self.grow(),
+            14 => self.scrub(),
+            _ => self.stare(),
         }
     }
 
@@ -91,15 +98,41 @@ impl World {
     }
 
     fn pick_of(&mut self, snapshots: bool, least: u64) -> Option<Target> {
-        let all: Vec<Target> = (self.model.volumes().iter())
-            .filter(|(_, volume)| (snapshots || !volume.snapshot) && volume.size >= least)
-            .map(|(name, volume)| Target { id: volume.id, name: name.clone(), size: volume.size, max: volume.max })
+        let mut all: Vec<Target> = (self.model.volumes().iter())
+            .filter(|(name, volume)| {
+                (snapshots || !volume.snapshot) && volume.size >= least && !self.is_out_of_reach(name, volume)
+            })
+            .map(|(name, volume)| Target {
+                id: volume.id,
+                family: volume.family,
+                name: name.clone(),
+                size: volume.size,
+                max: volume.max,
+            })
             .collect();
         if all.is_empty() {
             return None;
         }
+        if let Some(hot) = self.hot
+            && all.iter().any(|one| one.family == hot.family)
+            && self.rng.percent(80)
+        {
+            all.retain(|one| one.family == hot.family);
+        }
         let at = self.rng.below(all.len() as u64) as usize;
         all.into_iter().nth(at)
+    }
+
+    /// Whether what is under way needs the volume for itself.
+    fn is_out_of_reach(&self, name: &str, volume: &Volume) -> bool {
+        match self.changing() {
+            Some(Change::Delete { name: gone }) => gone == name,
+            Some(
+                Change::Resize { name: cut, .. } | Change::Rollback { name: cut, .. } | Change::Limit { name: cut, .. },
+            ) => cut == name && volume.max.is_some(),
+            Some(Change::Rename { name: old, .. }) => old == name && !self.files.contains_key(&volume.id),
+            _ => false,
+        }
     }
 
     /// A range of a volume: mostly whole blocks, some of them many, some of them less than one.
@@ -116,7 +149,11 @@ impl World {
             _ => BLOCK.max(align),
         };
         let align = if target.max.is_some() { BLOCK } else { align.min(size) };
-        let pos = self.rng.below(end) / align * align;
+        let hot = self.hot.filter(|hot| hot.family == target.family && hot.pos < size);
+        let pos = match hot {
+            Some(hot) if self.rng.percent(70) => hot.pos / align * align,
+            _ => self.rng.below(end) / align * align,
+        };
         let len = self.rng.between(1, most.div_ceil(align).min(64)) * align;
         (pos, len.min(size - pos))
     }
@@ -164,7 +201,8 @@ impl World {
         let how = if dsync { " (DSYNC)" } else { "" };
         self.note(format!("request {op}: write {value} to '{name}' ({id}), sectors {sector} +{sectors}{how}"));
         self.record(Event::Write { op, volume: id, sector, sectors, value, dsync });
-        self.submit(id, &name, pos, Want::Write(data, dsync), Pending::Write { len, grows: max.is_some() }, op)
+        let doing = pending(id, Doing::Write { grows: max.is_some() }, pos, len);
+        self.submit(&name, Want::Write(data, dsync), doing, op)
     }
 
     fn zero(&mut self) -> Result<(), String> {
@@ -182,7 +220,7 @@ impl World {
         let op = self.op();
         self.note(format!("request {op}: {mode:?} of '{name}' ({id}), sectors {sector} +{sectors}"));
         self.record(Event::Write { op, volume: id, sector, sectors, value: 0, dsync: false });
-        self.submit(id, &name, pos, Want::Zero(mode, len), Pending::Write { len, grows: false }, op)
+        self.submit(&name, Want::Zero(mode, len), pending(id, Doing::Zero, pos, len), op)
     }
 
     fn read(&mut self) -> Result<(), String> {
@@ -192,7 +230,21 @@ impl World {
         let sector = pos / SECTOR as u64;
         let (op, since) = (self.op(), self.model.begin_read());
         self.note(format!("request {op}: read '{name}' ({id}), sectors {sector} +{}", len / SECTOR as u64));
-        self.submit(id, &name, pos, Want::Read(len as usize), Pending::Read { volume: id, sector, since }, op)
+        self.submit(&name, Want::Read(len as usize), pending(id, Doing::Read { since }, pos, len), op)
+    }
+
+    /// A read that the disk holds for long. For a while most of what follows goes where it reads.
+    fn stare(&mut self) -> Result<(), String> {
+        let Some(target) = self.pick_sized(true) else { return Ok(()) };
+        let (pos, _) = self.range(&target);
+        let (pos, len) = (pos / BLOCK * BLOCK, BLOCK.min(target.size - pos / BLOCK * BLOCK));
+        let Target { id, name, family, .. } = target;
+        let (op, since) = (self.op(), self.model.begin_read());
+        self.disk.hold_next_read(self.rng.between(100, 1500));
+        self.note(format!("request {op}: slow read of '{name}' ({id}), sectors {} +{}", pos / 512, len / 512));
+        self.hot = Some(Hot { family, pos, ops: self.rng.between(10, 60) });
+        self.submit(&name, Want::Read(len as usize), pending(id, Doing::Read { since }, pos, len), op)?;
+        (0..self.engines.len()).try_for_each(|engine| self.step(engine))
     }
 
     fn sync(&mut self) -> Result<(), String> {
@@ -200,14 +252,14 @@ impl World {
         let op = self.op();
         self.note(format!("request {op}: flush '{name}' ({id})"));
         self.record(Event::Sync { op, volume: Some(id) });
-        self.submit(id, &name, 0, Want::Sync, Pending::Sync, op)
+        self.submit(&name, Want::Sync, pending(id, Doing::Sync, 0, 0), op)
     }
 
-    /// Time passes: some engines go some steps.
+    /// Time passes: some engines and calls go some steps.
     pub(super) fn go_on(&mut self) -> Result<(), String> {
         for _ in 0..self.rng.between(1, 12) {
-            let engine = self.rng.below(self.engines.len() as u64) as usize;
-            self.turn(engine)?;
+            let number = self.rng.below(self.steppable() as u64) as usize;
+            self.step(number)?;
         }
         Ok(())
     }
@@ -301,4 +353,9 @@ impl World {
         }
         self.change(Change::Rename { name: target.name, new })
     }
+}
+
+/// A request that is about to be submitted.
+fn pending(volume: u32, what: Doing, pos: u64, len: u64) -> Pending {
+    Pending { volume, what, pos, len, may_fail: false, given_back: 0 }
 }

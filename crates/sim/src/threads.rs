@@ -1,0 +1,268 @@
+//! Threads that run one at a time: calls that block, step by step.
+//!
+//! Owns [`Threads`] and [`Call`]. A call runs on a thread of its own, but only while the simulator waits for it in
+//! [`Threads::step`]: it goes on until it waits for something (a grace, a lock that is held over I/O, another thread's
+//! work, the simulated disk), and hands over there. So a pool's blocking operations overlap with each other and with
+//! all that rings do, in an order that the simulator draws from its seed, and that repeats to the byte.
+//!
+//! Does not own where threads wait: that is [`sheave_base::wait`], and the simulated disk, which calls [`pause`] when
+//! it is polled.
+//!
+//! - I1: of all threads, the simulator's included, one runs. Who hands over says to whom.
+//! - I2: a panic of a call is a panic of the step in which it came.
+//! - I3: a call that is given up unwinds from where it waits. All have ended when their `Threads` go.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+
+use sheave_base::sync::atomic::{AtomicU8, Ordering};
+use sheave_base::sync::{Arc, Mutex, hint, thread};
+use sheave_base::wait::{self, Step};
+
+use crate::setup::MADE_AT;
+
+/// Calls at a time.
+pub const MAX_CALLS: usize = 12;
+/// Steps in which a call that is given up must end.
+const MAX_STEPS: u32 = 100_000;
+/// Looks at the turn before a thread sleeps.
+const SPINS: u32 = 200;
+
+/// The simulator's turn: the call waits.
+const WAITS: u8 = 0;
+/// The simulator's turn: the call has returned, or there is none.
+const ENDED: u8 = 1;
+/// The call's turn: it goes on.
+const GO_ON: u8 = 2;
+/// The call's turn: it goes on, and the time of its wait is up.
+const TIME_UP: u8 = 3;
+/// The call's turn: it is given up.
+const GIVE_UP: u8 = 4;
+/// The thread's turn: it ends.
+const QUIT: u8 = 5;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// With this a call that is given up unwinds.
+struct GivenUp;
+
+/// What the simulator and one thread share.
+struct Baton {
+    /// Whose turn it is, and what for.
+    turn: AtomicU8,
+    job: Mutex<Option<Job>>,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    simulator: thread::Thread,
+}
+
+impl Baton {
+    /// Waits for a turn; what it is for.
+    fn wait_turn(&self, simulator: bool) -> u8 {
+        let mut spins = 0;
+        loop {
+            // Acquire pairs with the Release in `pass`: whoever has the turn sees all that was done before.
+            let turn = self.turn.load(Ordering::Acquire);
+            if (turn <= ENDED) == simulator {
+                return turn;
+            }
+            spins += 1;
+            if spins < SPINS { hint::spin_loop() } else { thread::park() }
+        }
+    }
+
+    fn pass(&self, turn: u8, to: &thread::Thread) {
+        // Release pairs with the Acquire in `wait_turn`.
+        self.turn.store(turn, Ordering::Release);
+        to.unpark();
+    }
+
+    /// The call hands over, and has the turn again when this returns.
+    fn hand_over(&self) -> Step {
+        if thread::panicking() {
+            // It unwinds, and what it drops must not unwind again.
+            return Step::Again;
+        }
+        self.pass(WAITS, &self.simulator);
+        match self.wait_turn(false) {
+            GO_ON => Step::Again,
+            TIME_UP => Step::TimeUp,
+            _ => resume_unwind(Box::new(GivenUp)),
+        }
+    }
+}
+
+/// The life of a thread: call after call.
+fn work(baton: &Arc<Baton>) {
+    let mine = Arc::clone(baton);
+    sheave_vol::made_at::fix(Some(MADE_AT));
+    wait::set_stepper(Some(Rc::new(move || mine.hand_over())));
+    loop {
+        let turn = baton.wait_turn(false);
+        let job = baton.job.lock().ok().and_then(|mut job| job.take());
+        if turn == QUIT {
+            wait::set_stepper(None);
+            return;
+        }
+        if let Some(job) = job.filter(|_| turn != GIVE_UP)
+            && let Err(panic) = catch_unwind(AssertUnwindSafe(job))
+            && let Ok(mut place) = baton.panic.lock()
+        {
+            *place = Some(panic);
+        }
+        baton.pass(ENDED, &baton.simulator);
+    }
+}
+
+struct Worker {
+    baton: Arc<Baton>,
+    handle: thread::JoinHandle<()>,
+    /// Of the call that it has, or had last: the next has another.
+    busy: Rc<Cell<bool>>,
+}
+
+impl Worker {
+    fn new(number: usize) -> Worker {
+        let (job, panic, simulator) = (Mutex::new(None), Mutex::new(None), thread::current());
+        let baton = Arc::new(Baton { turn: AtomicU8::new(ENDED), job, panic, simulator });
+        let theirs = Arc::clone(&baton);
+        let handle = thread::Builder::new().name(format!("sim-call-{number}")).spawn(move || work(&theirs));
+        let handle = handle.expect("the machine has room for a thread");
+        Worker { baton, handle, busy: Rc::new(Cell::new(false)) }
+    }
+
+    /// Lets the thread go on until it hands over; the panic that ended its call, if one did.
+    fn tell(&self, turn: u8) -> Option<Box<dyn Any + Send>> {
+        self.baton.pass(turn, self.handle.thread());
+        if self.baton.wait_turn(true) == ENDED {
+            self.busy.set(false);
+        }
+        let panic = self.baton.panic.lock().ok()?.take();
+        panic.filter(|panic| !panic.is::<GivenUp>())
+    }
+
+    fn give_up(&self) {
+        for _ in 0..MAX_STEPS {
+            if !self.busy.get() {
+                return;
+            }
+            self.tell(GIVE_UP);
+        }
+    }
+}
+
+/// The workers, and their end.
+#[derive(Default)]
+struct Workers(RefCell<Vec<Worker>>);
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        let workers = std::mem::take(&mut *self.0.borrow_mut());
+        workers.iter().for_each(Worker::give_up); // I3
+        for worker in workers.into_iter().filter(|worker| !worker.busy.get()) {
+            worker.baton.pass(QUIT, worker.handle.thread());
+            let _ = worker.handle.join();
+        }
+    }
+}
+
+/// The threads of a simulation. Clones are the same threads.
+#[derive(Clone, Default)]
+pub struct Threads(Rc<Workers>);
+
+/// A call that was started.
+pub struct Call<T> {
+    number: usize,
+    result: Arc<Mutex<Option<T>>>,
+    busy: Rc<Cell<bool>>,
+}
+
+impl<T> Call<T> {
+    /// What it returned; once, when it has.
+    #[must_use]
+    pub fn take(&self) -> Option<T> {
+        if self.has_ended() { self.result.lock().ok()?.take() } else { None }
+    }
+
+    /// It has returned, or was given up.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        !self.busy.get()
+    }
+
+    /// Names it in [`Threads::step`].
+    #[must_use]
+    pub fn number(&self) -> usize {
+        self.number
+    }
+}
+
+/// In the place of a wait: lets others go on, if this thread runs a call. The simulator's own thread goes on at once.
+pub fn pause() {
+    wait::step();
+}
+
+impl Threads {
+    /// None yet: they come with the calls, and stay.
+    #[must_use]
+    pub fn new() -> Threads {
+        Threads::default()
+    }
+
+    /// The calls that have not returned.
+    #[must_use]
+    pub fn running(&self) -> Vec<usize> {
+        let workers = self.0.0.borrow();
+        (0..workers.len()).filter(|&at| workers[at].busy.get()).collect()
+    }
+
+    /// Starts a call, which does nothing before its first step. `None` when there are too many.
+    pub fn start<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Option<Call<T>> {
+        let mut workers = self.0.0.borrow_mut();
+        let idle = workers.iter().position(|worker| !worker.busy.get());
+        let number = match idle {
+            Some(at) => at,
+            None if workers.len() == MAX_CALLS => return None,
+            None => {
+                let number = workers.len();
+                workers.push(Worker::new(number));
+                number
+            }
+        };
+        let result = Arc::new(Mutex::new(None));
+        let out = Arc::clone(&result);
+        let job = move || {
+            let returned = job();
+            if let Ok(mut out) = out.lock() {
+                *out = Some(returned);
+            }
+        };
+        let worker = &mut workers[number];
+        *worker.baton.job.lock().ok()? = Some(Box::new(job));
+        worker.busy = Rc::new(Cell::new(true));
+        Some(Call { number, result, busy: Rc::clone(&worker.busy) })
+    }
+
+    /// Lets a call go on until it waits or returns. `time_up`: a wait of its own that has a timeout is over.
+    ///
+    /// # Panics
+    /// When the call did (I2).
+    pub fn step(&self, call: usize, time_up: bool) {
+        let workers = self.0.0.borrow();
+        let Some(worker) = workers.get(call).filter(|worker| worker.busy.get()) else { return };
+        let panic = worker.tell(if time_up { TIME_UP } else { GO_ON });
+        drop(workers);
+        if let Some(panic) = panic {
+            resume_unwind(panic); // I2
+        }
+    }
+
+    /// Gives up what still runs (I3).
+    pub fn give_up(&self) {
+        self.0.0.borrow().iter().for_each(Worker::give_up);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,268 @@
+//! Calls on the pool: they take their time, and everything else goes on meanwhile.
+//!
+//! Owns what is called, and what must be so when it has returned. One change to volumes as a whole is under way at a
+//! time, beside flushes of the pool, a disk that is added, and scrubs.
+
+use std::fmt;
+use std::ops::ControlFlow;
+
+use sheave_base::sync::Arc;
+use sheave_iomap::File;
+use sheave_vol::{AddOptions, Pool, PoolError, PoolInfo, ScrubOptions};
+
+use super::World;
+use crate::model::{Change, Event};
+use crate::threads::Call;
+
+/// What was called.
+#[derive(Clone, Debug)]
+enum Job {
+    Change(Change),
+    Sync { op: u64 },
+    Grow { before: Box<PoolInfo>, added: u64 },
+    Scrub,
+}
+
+/// Why it failed.
+#[derive(Debug)]
+enum Why {
+    Pool(PoolError),
+    Told(String),
+}
+
+impl From<PoolError> for Why {
+    fn from(error: PoolError) -> Why {
+        Why::Pool(error)
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Pool(error) => write!(out, "{error}"),
+            Why::Told(why) => write!(out, "{why}"),
+        }
+    }
+}
+
+/// A call that has not returned, or nobody has looked.
+pub(super) struct PoolCall {
+    job: Job,
+    call: Call<Result<u64, Why>>,
+}
+
+impl fmt::Debug for PoolCall {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:?}", self.job)
+    }
+}
+
+impl World {
+    /// The change to volumes as a whole that is under way.
+    pub(super) fn changing(&self) -> Option<&Change> {
+        self.calls.iter().find_map(|one| match &one.job {
+            Job::Change(change) => Some(change),
+            _ => None,
+        })
+    }
+
+    /// Whether something up to this byte of a volume may be cut off by what is under way.
+    pub(super) fn may_be_cut_off(&self, volume: u32, end: u64) -> bool {
+        let named = |name: &str| self.model.volumes().get(name).filter(|one| one.id == volume);
+        match self.changing() {
+            Some(Change::Resize { name, size }) => named(name).is_some() && end > *size,
+            Some(Change::Rollback { name, snapshot }) => {
+                let size = self.model.volumes().get(snapshot).map_or(0, |one| one.size);
+                named(name).is_some() && end > size
+            }
+            _ => false,
+        }
+    }
+
+    fn start(&mut self, job: Job, call: impl FnOnce(&Pool) -> Result<u64, Why> + Send + 'static) -> Result<(), String> {
+        let pool = self.pool()?.clone();
+        let call = self.threads.start(move || call(&pool)).ok_or("there is room for calls on the pool")?;
+        let number = call.number();
+        self.given_back += 1;
+        self.calls.push(PoolCall { job, call });
+        if self.setup.overlap {
+            return Ok(());
+        }
+        self.go_on_until(|world| !world.threads.running().contains(&number))
+    }
+
+    /// Looks at the calls that have returned.
+    pub(super) fn end_calls(&mut self) -> Result<(), String> {
+        while let Some(at) = self.calls.iter().position(|one| one.call.has_ended()) {
+            let PoolCall { job, call } = self.calls.remove(at);
+            let result = call.take().ok_or("a call returned nothing")?;
+            self.given_back += 1;
+            self.note(format!("-> {}", result.as_ref().map_or_else(ToString::to_string, |_| "done".into())));
+            let errors = self.setup.disk.errors.any();
+            match job {
+                Job::Change(_) | Job::Grow { .. } if errors && is_io_error(&result) => self.in_doubt = true,
+                Job::Scrub if errors => {}
+                Job::Sync { op } if errors && is_io_error(&result) => self.record(Event::Synced { op, ok: false }),
+                Job::Change(change) => self.changed(&change, result)?,
+                Job::Sync { op } => {
+                    self.record(Event::Synced { op, ok: result.is_ok() });
+                    result.map_err(|why| format!("flushing the pool: {why}"))?;
+                }
+                Job::Grow { before, added } => self.grown(&before, added, result)?,
+                Job::Scrub => _ = result.map_err(|why| format!("scrubbing: {why}"))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a change to volumes as a whole, if none is under way: by the pool, and by the model.
+    pub(super) fn change(&mut self, change: Change) -> Result<(), String> {
+        if self.changing().is_some() {
+            return self.go_on();
+        }
+        if !self.setup.overlap {
+            self.drain()?;
+        }
+        self.prepare(&change)?;
+        self.note(change.to_string());
+        self.record(Event::Change(change.clone()));
+        let job = change.clone();
+        self.start(Job::Change(change), move |pool| Ok(call(pool, &job).map(|()| 0)?))
+    }
+
+    /// What must be so before a change begins.
+    fn prepare(&mut self, change: &Change) -> Result<(), String> {
+        let (name, closed, quiet) = match change {
+            Change::Delete { name } => (name, true, true),
+            // It is opened by its name.
+            Change::Rename { name, .. } => (name, false, false),
+            Change::Resize { name, .. } | Change::Rollback { name, .. } | Change::Limit { name, .. } => {
+                let grows = self.model.volumes().get(name).is_some_and(|volume| volume.max.is_some());
+                (name, false, grows)
+            }
+            Change::Create { .. } | Change::Copy { .. } => return Ok(()),
+        };
+        let Some(id) = self.model.volumes().get(name).map(|volume| volume.id) else { return Ok(()) };
+        if quiet {
+            self.go_on_until(|world| world.pending.values().all(|one| one.volume != id))?;
+        }
+        if !closed {
+            self.file(id, name)?;
+        } else if let Some(file) = self.files.remove(&id) {
+            self.detach(&file);
+        }
+        // What is under way now may find its range cut off.
+        let reach = match change {
+            Change::Resize { size, .. } => *size,
+            Change::Rollback { snapshot, .. } => self.model.volumes().get(snapshot).map_or(0, |one| one.size),
+            _ => u64::MAX,
+        };
+        for one in self.pending.values_mut().filter(|one| one.volume == id) {
+            one.may_fail |= one.end() > reach;
+        }
+        Ok(())
+    }
+
+    fn detach(&mut self, file: &Arc<dyn File>) {
+        self.engines.iter_mut().for_each(|engine| engine.detach(file));
+    }
+
+    fn changed(&mut self, change: &Change, result: Result<u64, Why>) -> Result<(), String> {
+        let size = if result.is_ok() { self.size_made(change)? } else { None };
+        self.record(Event::Changed { ok: result.is_ok(), size });
+        let is_settling = matches!(change, Change::Copy { .. } | Change::Rollback { .. });
+        match result {
+            Ok(_) => Ok(()),
+            Err(Why::Pool(PoolError::Full { .. })) if !matches!(change, Change::Delete { .. }) => {
+                self.refused += 1;
+                Ok(())
+            }
+            Err(Why::Pool(PoolError::Busy { .. })) if is_settling && self.setup.impatience > 0 => Ok(()),
+            Err(why) => Err(format!("{change}: {why}")),
+        }
+    }
+
+    /// The size of a copy that what was under way may have made larger.
+    fn size_made(&self, change: &Change) -> Result<Option<u64>, String> {
+        let Change::Copy { name, .. } = change else { return Ok(None) };
+        let info = self.pool()?.volume_info(name).map_err(|error| format!("{change}: {error}"))?;
+        let may = self.model.sizes_of_copy();
+        if may.contains(&info.size_bytes) {
+            return Ok(Some(info.size_bytes));
+        }
+        Err(format!("{change}: it has {} bytes, and may have {may:?}", info.size_bytes))
+    }
+
+    /// Flushes the whole pool, while the others go on.
+    pub(super) fn flush_pool(&mut self) -> Result<(), String> {
+        if self.is_calling(|job| matches!(job, Job::Sync { .. })) {
+            return self.go_on();
+        }
+        let op = self.op();
+        self.note(format!("flush {op} of the pool"));
+        self.record(Event::Sync { op, volume: None });
+        self.start(Job::Sync { op }, |pool| Ok(pool.sync().map(|()| 0)?))
+    }
+
+    fn is_calling(&self, what: impl Fn(&Job) -> bool) -> bool {
+        self.calls.iter().any(|one| what(&one.job))
+    }
+
+    /// Adds the spare disk, if there still is one.
+    pub(super) fn grow(&mut self) -> Result<(), String> {
+        let Some(spare) = self.disk.spare() else { return self.go_on() };
+        if self.is_calling(|job| matches!(job, Job::Grow { .. })) {
+            return self.go_on();
+        }
+        self.note("add the spare disk".into());
+        self.history.grew = Some((self.disk.time(), None));
+        let (before, added) = (Box::new(self.pool()?.info()), spare.size_bytes());
+        self.start(Job::Grow { before, added }, move |pool| Ok(pool.add_member(&spare, &AddOptions::default())?))
+    }
+
+    fn grown(&mut self, before: &PoolInfo, added: u64, result: Result<u64, Why>) -> Result<(), String> {
+        let size = result.map_err(|why| format!("adding the spare disk: {why}"))?;
+        self.history.grew = self.history.grew.map(|(from, _)| (from, Some(self.disk.time())));
+        self.disk.has_grown();
+        let info = self.pool()?.info();
+        if size != before.size_bytes + added || info.size_bytes != size || info.members.len() < 2 {
+            return Err(format!("a disk of {added} bytes was added: {info:?}, before: {before:?}"));
+        }
+        Ok(())
+    }
+
+    /// Reads the pool through; that what it has only changes is no finding.
+    pub(super) fn scrub(&mut self) -> Result<(), String> {
+        if self.is_calling(|job| matches!(job, Job::Scrub)) {
+            return self.go_on();
+        }
+        self.note("scrub".into());
+        self.start(Job::Scrub, |pool| {
+            let report = pool.scrub(&ScrubOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+            if report.is_clean() {
+                return Ok(0);
+            }
+            let findings: Vec<String> = report.findings.iter().map(|finding| format!("\n  {finding}")).collect();
+            Err(Why::Told(format!("while the pool is in use it finds{}", findings.concat())))
+        })
+    }
+}
+
+/// Whether the disk failed.
+fn is_io_error(result: &Result<u64, Why>) -> bool {
+    matches!(result, Err(Why::Pool(PoolError::Io { .. })))
+}
+
+fn call(pool: &Pool, change: &Change) -> Result<(), PoolError> {
+    match change {
+        Change::Create { name, size, max: None, .. } => pool.create_volume(name, *size).map(drop),
+        Change::Create { name, size, max: Some(max), .. } => pool.create_growing_volume(name, *size, *max).map(drop),
+        Change::Limit { name, max } => pool.set_max_size(name, *max),
+        Change::Copy { source, name, snapshot: true, .. } => pool.snapshot(source, name),
+        Change::Copy { source, name, .. } => pool.clone_volume(source, name),
+        Change::Rollback { name, snapshot } => pool.rollback(name, snapshot),
+        Change::Rename { name, new } => pool.rename(name, new),
+        Change::Resize { name, size } => pool.resize(name, *size),
+        Change::Delete { name } => pool.delete(name),
+    }
+}
