@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use sheave_sim::disk::Lie;
+use sheave_sim::disk::{Errors, Lie};
 use sheave_sim::explore::{Plan, Report, explore, shrink};
 use sheave_sim::setup::Setup;
 
@@ -82,6 +82,12 @@ fn no_checksum_is_wrong_after_a_crash() {
     crash_of(800, 25, 400, checksums);
     crash_of(830, 150, 60, checksums);
     crash_of(860, 400, 80, checksums);
+}
+
+/// Requests of the disk that fail are told, and lose nothing that was acknowledged; a crash may come on top.
+#[test]
+fn a_disk_whose_reads_and_writes_fail_now_and_then() {
+    crash_of(900, 150, 60, &|setup| setup.with_errors(Errors { read: 10, write: 10, flush: 0 }));
 }
 
 /// V14, V22: wherever it is cut off, the pool is the old one or the one with another disk, and holds what it held.
