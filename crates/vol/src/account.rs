@@ -29,8 +29,8 @@ pub(crate) const ENTRY_COST: u64 = 6;
 /// Nodes of a map that a change of one unit, or of both ends of a range in one slot, makes dirty: an index node, and
 /// the leaves of both ends.
 const NODES_COST: u64 = 3;
-/// Pages of checksums for a unit that is copied, or that takes off the marks of whose it was before: that of its region,
-/// and the index page above.
+/// Pages of checksums for a unit that is copied, or that takes off the marks of whose it was before: that of its
+/// region, and the index page above.
 const COPY_COST: u64 = 2;
 
 /// Who wants pages; what each leaves to those below it (M3).

@@ -84,10 +84,11 @@ impl PoolInner {
         let quiet = self.quiet(source, &core);
         let mut state = self.lock();
         if let Err(busy) = quiet {
-            let unborn = state.detach(volume);
+            // All of it before anybody goes on: writes to the source that are under way keep their units.
+            if let Some(unborn) = state.detach(volume) {
+                state.tree.unshare(&unborn.core.top, unborn.slots);
+            }
             self.settled(&mut state, id);
-            drop(state);
-            self.drop_map(unborn);
             return Err(busy);
         }
         state.record_changes_of(id);

@@ -5,12 +5,14 @@
 
 mod support;
 
+use std::time::Duration;
+
 use sheave_base::grace::{Grace, Phase, Seat};
 use sheave_blk::Device;
 use sheave_iomap::File;
 use sheave_iomap::mapping::Intent;
 use sheave_vol::block_io::{BlockIo, DeviceIo};
-use sheave_vol::{Pool, Volume};
+use sheave_vol::{OpenOptions, Pool, PoolError, Volume};
 use support::{User, format, open, pattern};
 
 const UNIT: u64 = 65536;
@@ -151,4 +153,31 @@ fn reads_of_one_clone_stay_what_they_were_whatever_its_relatives_do() {
         read.end();
         assert!(b.read(0, 4096).expect("reads") == pattern(100 + round, 4096));
     }
+}
+
+/// A write that does not end makes a snapshot give up. Writes that come after that go to the unit that it writes to,
+/// and nothing of either is lost.
+#[test]
+fn a_snapshot_that_gives_up_moves_nothing_under_writes_that_are_in_flight() {
+    let device = Device::open("ram:size=64M").expect("opens");
+    format(&device, UNIT);
+    let options = OpenOptions { longest_wait: Duration::from_millis(20), ..OpenOptions::default() };
+    let pool = Pool::open(&device, &options).expect("opens");
+    let user = User::new(pool.create_volume("a", 8 << 20).expect("creates"));
+    user.write(0, &pattern(1, 4096)).expect("writes");
+    for round in 0..3u64 {
+        let slow = user.start(8192, &pattern(10 + round, 4096)).expect("begins");
+        let copied = if round == 1 { pool.clone_volume("a", "s") } else { pool.snapshot("a", "s") };
+        assert!(matches!(copied, Err(PoolError::Busy { .. })), "{copied:?}");
+        user.write(0, &pattern(20 + round, 4096)).expect("writes");
+        user.write(16384, &pattern(30 + round, 4096)).expect("writes");
+        user.end(slow).expect("ends");
+        for (pos, tag) in [(0, 20), (8192, 10), (16384, 30)] {
+            assert!(user.read(pos, 4096).expect("reads") == pattern(tag + round, 4096), "round {round}, at {pos}");
+        }
+        assert_eq!(pool.info().data_bytes, UNIT, "and no unit was copied");
+    }
+    pool.snapshot("a", "s").expect("a snapshot when the write has ended");
+    drop(user);
+    pool.close().expect("closes");
 }

@@ -21,6 +21,7 @@ pub(crate) mod entry;
 pub(crate) mod nodes;
 mod plain;
 pub(crate) mod top;
+mod tops;
 pub(crate) mod tree;
 
 use sheave_base::status::Status;

@@ -35,7 +35,7 @@ pub(crate) struct Tree {
     /// What is below a node that passes the gate, while it passes.
     passing: Freed,
     /// Entries that giving up and sharing have looked at, since the lock was taken or a part was begun.
-    work: u64,
+    pub(super) work: u64,
     #[cfg(test)]
     pub(crate) most_work: u64,
     /// Recovery: owners of units are counted when the maps are complete, and nobody looks anything up, so that nodes
@@ -404,59 +404,6 @@ impl Tree {
         let blocks = self.map.geometry.blocks();
         let (written, run) = self.map.written_run(place.leaf, place.slot, 0, blocks);
         (written && run == blocks, written || run < blocks)
-    }
-
-    /// The new top has what the old one has: every node gets another parent, every way a tag on both sides.
-    pub(crate) fn share(&mut self, from: &Top, to: &Top, slots: u64) -> Result<(), Status> {
-        let mut next = 0;
-        while let Some(at) = from.next_used(next, slots) {
-            next = at + 1;
-            self.work += 1;
-            let at = at as u32;
-            let Some(word) = from.word(at) else { continue };
-            let id = word.load(Ordering::Relaxed); // Relaxed: under the lock.
-            if !to.make(at) {
-                return Err(Status::NoMem);
-            }
-            self.index.get(id_of(id));
-            from.set_word(at, id | TAG);
-            to.set_word(at, id | TAG);
-        }
-        from.forget();
-        to.forget();
-        Ok(())
-    }
-
-    /// The top has what another one has, as after [`Tree::share`]; the nodes that it had, which are to be
-    /// [put](Tree::put_exchanged), each at its time. An error changes nothing.
-    pub(crate) fn exchange(&mut self, from: &Top, to: &Top, slots: (u64, u64)) -> Result<Vec<u32>, Status> {
-        let mut next = 0;
-        while let Some(at) = from.next_used(next, slots.0) {
-            if !to.make(at as u32) {
-                return Err(Status::NoMem);
-            }
-            next = at + 1;
-        }
-        let (mut old, mut next, end) = (Vec::new(), 0, slots.0.max(slots.1));
-        while let Some(at) = from.next_used(next, end).into_iter().chain(to.next_used(next, end)).min() {
-            next = at + 1;
-            let at = at as u32;
-            // Relaxed, here and below: under the lock.
-            let source = from.word(at).filter(|word| word.load(Ordering::Relaxed) != 0);
-            let Some(target) = to.word(at) else { continue };
-            let had = id_of(target.load(Ordering::Relaxed));
-            let has = source.map_or(0, |word| word.load(Ordering::Relaxed) | TAG);
-            if source.is_some() {
-                self.index.get(id_of(has));
-                from.set_word(at, has);
-            }
-            to.set_word(at, has);
-            old.extend((had != 0).then_some(had));
-            self.work += 1;
-        }
-        from.forget();
-        to.forget();
-        Ok(old)
     }
 
     /// Empties one slot of a top. What nobody else has is given up.
