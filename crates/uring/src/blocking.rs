@@ -72,7 +72,7 @@ impl Inner {
         self.start_batches();
     }
 
-    /// Completes one I/O whose plan is not inline, as far as this thread can. [`Ring::start_batches`] is to follow.
+    /// Completes one I/O whose plan is not inline, as far as this thread can. [`Inner::start_batches`] is to follow.
     fn run_task(&mut self, slot: u32) {
         let req = &self.core.reqs[slot];
         if req.rflags & REQ_LEADS_SYNC != 0 {
@@ -86,7 +86,7 @@ impl Inner {
     }
 
     /// The next step of an I/O whose bios have ended: the only place where an I/O goes from its data to the look at its
-    /// memory, to its completion work and to its sync, also when the ring goes. [`Ring::start_batches`] is to follow.
+    /// memory, to its completion work and to its sync, also when the ring goes. [`Inner::start_batches`] is to follow.
     fn go_on(&mut self, slot: u32, mut next: Next) {
         if next == Next::Sum {
             let Core { files, reqs, cold, .. } = &mut self.core;
@@ -128,7 +128,7 @@ impl Inner {
         self.summed(slot, res);
     }
 
-    /// The file has looked at the memory of an I/O where it may block. [`Ring::start_batches`] is to follow.
+    /// The file has looked at the memory of an I/O where it may block. [`Inner::start_batches`] is to follow.
     fn summed(&mut self, slot: u32, res: i32) {
         let req = &mut self.core.reqs[slot];
         req.rflags &= !REQ_SUMS;
@@ -141,7 +141,7 @@ impl Inner {
         self.go_on(slot, next);
     }
 
-    /// Lets a request wait for a sync of its file. [`Ring::start_batches`] is to follow.
+    /// Lets a request wait for a sync of its file. [`Inner::start_batches`] is to follow.
     pub(crate) fn want_sync(&mut self, slot: u32) {
         self.core.gather(slot, false);
     }
@@ -252,7 +252,7 @@ impl Inner {
         sent
     }
 
-    /// A worker has given the slot back. [`Ring::start_batches`] is to follow.
+    /// A worker has given the slot back. [`Inner::start_batches`] is to follow.
     pub(crate) fn worker_done(&mut self, slot: u32, res: i32) {
         let req = &mut self.core.reqs[slot];
         match res {

@@ -1,7 +1,8 @@
 //! MSG_RING: posts a CQE in another ring, or in this one.
 //!
-//! The `fd` names an entry of the file table that is a ring ([`Ring::attach_ring`]). The message goes through the
-//! target's [`task_work`](crate::task_work) and wakes it only if it sleeps; the result says whether it was accepted.
+//! The `fd` names an entry of the file table that is a ring ([`Ring::attach_ring`](crate::Ring::attach_ring)). The
+//! message goes through the target's [`task_work`](crate::task_work) and wakes it only if it sleeps; the result says
+//! whether it was accepted.
 
 use crate::cqe::Cqe;
 use crate::opdef::Issue;

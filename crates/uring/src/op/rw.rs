@@ -2,8 +2,9 @@
 //!
 //! Owns the checks of their arguments; the I/O itself is the engine's ([`sheave_iomap::dio`]).
 //!
-//! Addresses are the caller's, who promises that memory stays valid (see [`Ring::push_sqe`]). What is surely wrong is
-//! refused as the kernel refuses it: a range outside of user space, the first page, vectors with negative lengths.
+//! Addresses are the caller's, who promises that memory stays valid (see [`Ring::push_sqe`](crate::Ring::push_sqe)).
+//! What is surely wrong is refused as the kernel refuses it: a range outside of user space, the first page, vectors
+//! with negative lengths.
 
 use sheave_blk::bio::{BVec, NO_FIXED_BUF};
 use sheave_iomap::Kiocb;
