@@ -180,19 +180,36 @@ impl PoolInner {
         self.durable("renaming", name)
     }
 
+    /// Users see a smaller size from now on, and checkpoints the one that the volume has.
+    pub(crate) fn narrow(&self, core: &VolumeCore, size: u64) {
+        let mut state = self.lock();
+        if let Some(vol) = state.table.get_mut(core.id) {
+            vol.durable_size = Some(core.size());
+            core.set_size(size);
+        }
+    }
+
+    /// What [`PoolInner::narrow`] did is undone, unless the volume has the smaller size by now.
+    pub(crate) fn widen_again(&self, core: &VolumeCore) {
+        let mut state = self.lock();
+        if let Some(size) = state.table.get_mut(core.id).and_then(|vol| vol.durable_size.take()) {
+            core.set_size(size);
+        }
+    }
+
     /// The part of resizing that the map and the table take; what lies in the last block beyond `size` is zero already.
     pub(crate) fn resize(&self, name: &str, size: u64) -> Result<(), PoolError> {
         let state = self.lock();
         let vol = state.table.named(name)?;
         let (volume, core) = (vol.id, Arc::clone(&vol.core));
-        let shrinks = size < core.size();
+        let shrinks = size < vol.durable_size.unwrap_or(core.size());
         let last = self.map.geometry.units_of(size).saturating_sub(1);
         let cost = |state: &State| state.cost_of_units(volume, last, last + 1);
         let state = self.afford(state, "resizing a volume", Spender::Discard, cost)?;
         let mut state = if shrinks { self.settle(state, volume, Some(volume)) } else { state };
         core.set_size(size);
         if let Some(vol) = state.table.get_mut(volume) {
-            vol.cutting = shrinks;
+            (vol.cutting, vol.durable_size) = (shrinks, None);
         }
         state.unlist_grown(volume);
         self.record(&mut state, Record::Resize { volume, size });

@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::thread;
 use std::time::Duration;
 
 use sheave_base::grace::{Grace, Phase, Seat};
@@ -180,4 +181,46 @@ fn a_snapshot_that_gives_up_moves_nothing_under_writes_that_are_in_flight() {
     pool.snapshot("a", "s").expect("a snapshot when the write has ended");
     drop(user);
     pool.close().expect("closes");
+}
+
+/// V9: a write to what is cut off is under way while a volume is cut within a block.
+#[test]
+fn what_is_cut_off_within_a_block_stays_away_whatever_is_in_flight() {
+    let device = Device::open("ram:size=64M").expect("opens");
+    format(&device, UNIT);
+    let pool = open(&device);
+    let user = User::new(pool.create_volume("a", 1 << 20).expect("creates"));
+    user.write(0, &pattern(1, UNIT as usize)).expect("writes");
+    let slow = SlowRead::begin(&user.volume, 0);
+    thread::scope(|scope| {
+        let cut = scope.spawn(|| pool.resize("a", 1024));
+        while user.volume.size_bytes() != 1024 {
+            thread::yield_now();
+        }
+        assert!(!cut.is_finished(), "it waits for what is in flight");
+        assert!(user.write(1024, &[9; 512]).is_err(), "and nothing more begins");
+        pool.sync().expect("syncs");
+        // What is under way writes behind the new end.
+        slow.io.write(slow.addr + 1024, &pattern(9, 3072)).expect("writes");
+        slow.end();
+        cut.join().expect("no panic").expect("cuts");
+    });
+    pool.resize("a", 1 << 20).expect("grows");
+    assert!(user.read(0, 1024).expect("reads") == pattern(1, 1024));
+    assert!(user.read(1024, 3072).expect("reads").iter().all(|byte| *byte == 0), "V9: what was cut off is back");
+}
+
+#[test]
+fn a_volume_that_cannot_be_cut_keeps_its_size() {
+    let device = Device::open("ram:size=64M").expect("opens");
+    format(&device, UNIT);
+    let options = OpenOptions { longest_wait: Duration::from_millis(20), ..OpenOptions::default() };
+    let pool = Pool::open(&device, &options).expect("opens");
+    let user = User::new(pool.create_volume("a", 1 << 20).expect("creates"));
+    user.write(0, &pattern(1, UNIT as usize)).expect("writes");
+    let slow = SlowRead::begin(&user.volume, 0);
+    assert!(matches!(pool.resize("a", 1024), Err(PoolError::Busy { .. })));
+    assert_eq!((user.volume.size_bytes(), pool.volume_info("a").expect("is there").size_bytes), (1 << 20, 1 << 20));
+    slow.end();
+    assert!(user.read(0, UNIT as usize).expect("reads") == pattern(1, UNIT as usize), "nothing was zeroed");
 }

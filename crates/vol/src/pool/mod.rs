@@ -38,7 +38,7 @@ pub use grow::{AddOptions, Found, join};
 pub use options::{Checksum, CreateOptions, LowWater, OpenOptions, WhenFull};
 use phase::{Event, Phase};
 use state::{Parts, PoolInner};
-use table::OpenToken;
+use table::{OpenToken, VolumeCore};
 pub use water::Watch;
 
 use crate::block_io::DeviceIo;
@@ -307,15 +307,28 @@ impl Pool {
         }
         let block_end = size_bytes.next_multiple_of(1 << BLOCK_SHIFT).min(core.size());
         if size_bytes < block_end {
-            // The rest of the last block: were the volume to grow again, it would show.
-            let volume = self.open_volume(name)?;
-            let punched = volume.punch(size_bytes, block_end - size_bytes, &MayBlock::on_worker());
-            punched.map_err(|status| match status {
-                Status::Timeout => self.inner.io_goes_on(name, &core),
-                status => self.inner.failed("resizing", name, status),
-            })?;
+            self.cut_block(name, &core, size_bytes, block_end)?;
         }
-        self.inner.resize(name, size_bytes)
+        let resized = self.inner.resize(name, size_bytes);
+        self.inner.widen_again(&core);
+        resized
+    }
+
+    /// Zeroes the rest of the last block of a volume that becomes smaller: were it to grow again, that would show.
+    /// Writes that begin from here on find the smaller size, and those before have ended when the rest is zeroed.
+    fn cut_block(&self, name: &str, core: &VolumeCore, size_bytes: u64, block_end: u64) -> Result<(), PoolError> {
+        let volume = self.open_volume(name)?;
+        let may_block = MayBlock::on_worker();
+        self.inner.narrow(core, size_bytes);
+        let ended = self.inner.wait_for_io(core, &may_block);
+        let cut = ended.and_then(|()| volume.punch(size_bytes, block_end - size_bytes, &may_block));
+        cut.map_err(|status| {
+            self.inner.widen_again(core);
+            match status {
+                Status::Timeout => self.inner.io_goes_on(name, core),
+                status => self.inner.failed("resizing", name, status),
+            }
+        })
     }
 
     /// Deletes a volume or snapshot; refused while it is open. Works in a full pool. Clones of it stay.

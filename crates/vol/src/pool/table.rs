@@ -107,6 +107,8 @@ pub(crate) struct Vol {
     pub(crate) cutting: bool,
     /// Writes have made it larger since the last commit: it is in `State::grown`.
     pub(crate) grown: bool,
+    /// Its size for checkpoints, while users see a smaller one already and the rest of the last block is being zeroed.
+    pub(crate) durable_size: Option<u64>,
     /// Units that are being copied or zeroed.
     pub(crate) busy: u32,
     pub(crate) opened: Weak<OpenToken>,
@@ -119,7 +121,7 @@ impl Vol {
             id: self.id,
             snapshot: self.core.snapshot,
             grows: self.core.grows,
-            size: self.core.size(),
+            size: self.durable_size.unwrap_or(self.core.size()),
             max_size: self.core.max_size(),
             created: self.created,
             origin: self.origin,
@@ -149,6 +151,7 @@ impl Vol {
             unborn: false,
             cutting: false,
             grown: false,
+            durable_size: None,
             busy: 0,
             opened: Weak::new(),
         }

@@ -196,7 +196,7 @@ impl Volume {
             if !spot.entry.is_alloc() || !self.pool.map.written_run(spot.leaf, spot.slot, block, 1).0 {
                 return Ok(());
             }
-            self.make_writable(pos, len, may_block)?;
+            self.make_writable_within(pos, len, pos + len, may_block)?;
             let mut guard = self.quiet(may_block, |_| 0)?;
             let state = &mut *guard;
             let spot = self.pool.map.find(&self.core.top, unit);

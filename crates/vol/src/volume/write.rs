@@ -124,6 +124,18 @@ impl Volume {
 
     /// `map_blocking` for a writer.
     pub(super) fn make_writable(&self, pos: u64, len: u64, may_block: &MayBlock) -> Result<Mapping, Status> {
+        self.make_writable_within(pos, len, 0, may_block)
+    }
+
+    /// `map_blocking` for a writer of a range that ends at `end` at most, if the volume is not larger: what is zeroed
+    /// when a volume is cut lies behind its end.
+    pub(super) fn make_writable_within(
+        &self,
+        pos: u64,
+        len: u64,
+        end: u64,
+        may_block: &MayBlock,
+    ) -> Result<Mapping, Status> {
         let mut full = Full::default();
         let unit = pos >> self.pool.map.geometry.unit_shift;
         let cost = |state: &State| state.cost_of_units(self.core.id, unit, unit);
@@ -145,7 +157,7 @@ impl Volume {
                 }
                 paid => paid?,
             };
-            match self.round(state, pos, len, may_block)? {
+            match self.round(state, pos, len, end, may_block)? {
                 Round::Ready(len) => match self.pool.map.lookup_write(&self.core.top, pos, len) {
                     Some(mapping) => return Ok(mapping),
                     None => state = self.pool.lock(),
@@ -162,6 +174,7 @@ impl Volume {
         mut guard: MutexGuard<'a, State>,
         pos: u64,
         len: u64,
+        end: u64,
         may_block: &MayBlock,
     ) -> Result<Round<'a>, Status> {
         let unit = pos >> self.pool.map.geometry.unit_shift;
@@ -171,7 +184,7 @@ impl Volume {
             return Ok(Round::Look(self.pool.wait(guard)));
         }
         // The volume may have become smaller while this waited (V4).
-        let len = len.min(self.core.reach().saturating_sub(pos));
+        let len = len.min(self.core.reach().max(end).saturating_sub(pos));
         if len == 0 {
             return Err(Status::NoSpc);
         }
