@@ -162,15 +162,14 @@ fn issue_slow(
         return Issued::Done(0);
     }
     let size = file.size_bytes();
-    if kiocb.pos >= size && (file.identity || !write) {
-        return if write { error(Status::NoSpc) } else { Issued::Done(0) };
-    }
-    let limit = match write && !file.identity {
-        true => file.file.max_bytes().map_or(u64::MAX, |max| max.max(size)),
-        false => size,
-    };
+    let max = if write && !file.identity { file.file.max_bytes() } else { None };
+    let limit = max.map_or(size, |max| max.max(size));
     if kiocb.pos >= limit {
-        return error(Status::FileTooBig);
+        return match (write, max) {
+            (false, _) => Issued::Done(0),
+            (true, None) => error(Status::NoSpc),
+            (true, Some(_)) => error(Status::FileTooBig),
+        };
     }
     if kiocb.pos + u64::from(kiocb.len) <= limit {
         return issue_checked(io, file, kiocb, owner, vecs, scratch);

@@ -85,7 +85,8 @@ pub trait File: Debug + Send + Sync {
     fn size_bytes(&self) -> u64;
 
     /// The size up to which writes beyond the end make the file larger, now. What lies beyond it is cut off a write,
-    /// and one that begins there gets `EFBIG`. `None`: the file ends where it ends.
+    /// and one that begins there gets `EFBIG`. `None`: the file ends where it ends; writes across its end are cut
+    /// there, and those that begin there get `ENOSPC`, as on a block device.
     ///
     /// Such a file maps for writers what lies beyond its size, as new space. [`File::end_write`] raises the size, and
     /// nothing else does: when the data is on the device, and only by writes that succeeded.

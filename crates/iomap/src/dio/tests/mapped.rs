@@ -172,6 +172,21 @@ fn rules(piece: (u64, MappingKind, u8), extends: bool, writes_through: bool) -> 
     (work, !work && piece.2 & MAP_DIRTY == 0 && writes_through)
 }
 
+/// A file that does not grow ends for writers where a block device does.
+#[test]
+fn a_write_across_the_end_of_a_file_is_cut_there() {
+    let piece = (8192, MappingKind::Mapped, 0);
+    for write in [IOCB_WRITE, 0] {
+        let (mut bench, _) = bench(&Puppet::new(), |_| {}, &[piece]);
+        let issued = bench.issue(write, 4096, &[at(BASE, 8192)]);
+        assert_eq!(bench.run(issued), 4096, "as far as the file goes");
+        for pos in [8192, 1 << 40] {
+            let issued = bench.issue(write, pos, &[at(BASE, 4096)]);
+            assert_eq!(bench.run(issued), if write == 0 { 0 } else { -28 }, "nothing is there"); // ENOSPC
+        }
+    }
+}
+
 /// Every pair of mappings, with every kind of sync, on every kind of cache.
 #[test]
 fn every_write_over_two_mappings_has_the_plan_of_the_table() {
@@ -181,7 +196,10 @@ fn every_write_over_two_mappings_has_the_plan_of_the_table() {
         let puppet = Puppet::new().caps(|caps| (caps.volatile_cache, caps.fua) = (volatile_cache, has_fua));
         for (&first, &second) in pieces.iter().flat_map(|first| pieces.iter().map(move |second| (first, second))) {
             for extends in [false, true] {
-                let shrink = |file: &mut Scripted| file.size -= if extends { 512 } else { 0 };
+                let shrink = |file: &mut Scripted| {
+                    file.max = extends.then_some(file.size);
+                    file.size -= if extends { 512 } else { 0 };
+                };
                 for sync in [0, IOCB_DSYNC, IOCB_DSYNC | IOCB_SYNC] {
                     let (mut bench, file) = bench(&puppet, shrink, &[first, second]);
                     puppet.script().seen.clear();

@@ -100,6 +100,10 @@ impl File for Extents {
         self.size.load(Ordering::Acquire)
     }
 
+    fn max_bytes(&self) -> Option<u64> {
+        Some(self.bytes())
+    }
+
     fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
         let (block, within) = (pos / BLOCK, pos % BLOCK);
         // Acquire: who sees `WRITTEN` sees the data on the device (E1); pairs with the store in `end_write`.
