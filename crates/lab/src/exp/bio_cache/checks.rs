@@ -43,7 +43,11 @@ fn counts(lab: &Lab, arm: usize, ends: &str) -> Result<Check, LabError> {
     let seen = run.allocator_calls();
     let told = seen.map_or("not counted: another allocator is installed".into(), |seen| format!("{seen:.2}"));
     // Without a count there is nothing to compare; the misses tell the arms apart all the same.
-    let ok = turn.ios == IOS && seen.is_none_or(|seen| seen == calls) && run.misses() == misses;
+    // A pool still grows when more are in use at once than ever before, which a slow thread can make happen late: by as
+    // many at most as the ring has entries.
+    let growth = if arm == POOL { f64::from(data::ENTRIES) / IOS as f64 } else { 0.0 };
+    let counted = seen.is_none_or(|seen| (calls..=calls + growth).contains(&seen));
+    let ok = turn.ios == IOS && counted && run.misses() == misses;
     Ok(Check {
         name: format!("{}, {ends}: {calls:.0} allocator calls and {misses:.0} cache misses per I/O", ARMS[arm].name),
         ok,
