@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use sheave_testkit::skip::SKIP_LOG_ENV;
 
 use crate::counts::Counts;
+use crate::failures::Failures;
 use crate::workspace;
 
 /// cargo with these arguments, in the root of the repository.
@@ -51,15 +52,17 @@ pub fn run_tests(mut command: Command, counts: &mut Counts) -> Result<()> {
     drop(command); // its ends of the pipe: the reader sees the end when the child's are closed too
     let mut reader = BufReader::new(reader);
     let mut screen = std::io::stdout().lock();
-    let mut line = Vec::new();
+    let (mut line, mut failures) = (Vec::new(), Failures::default());
     while reader.read_until(b'\n', &mut line)? > 0 {
         screen.write_all(&line)?;
-        counts.read_line(String::from_utf8_lossy(&line).trim_end());
+        let text = String::from_utf8_lossy(&line);
+        counts.read_line(text.trim_end());
+        failures.read_line(&text);
         line.clear();
     }
     let status = child.wait()?;
     if !status.success() {
-        bail!("{shown} failed ({status})");
+        bail!("{shown} failed ({status}){failures}");
     }
     Ok(())
 }

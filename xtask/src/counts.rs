@@ -67,7 +67,8 @@ impl fmt::Display for Counts {
     }
 }
 
-fn strip_ansi(line: &str) -> String {
+/// `line` without the escape sequences of colours.
+pub fn strip_ansi(line: &str) -> String {
     let mut plain = String::with_capacity(line.len());
     let mut chars = line.chars();
     while let Some(char) = chars.next() {

@@ -8,6 +8,7 @@ mod bench;
 mod budgets;
 mod cargo;
 mod counts;
+mod failures;
 mod fuzz;
 mod report;
 mod sim;

@@ -1,0 +1,87 @@
+//! Which tests failed and why: read from the output of cargo test and cargo nextest as it passes by, for the summary.
+//!
+//! Owns [`Failures`]. Called by `cargo`, beside the counts. A summary that names the failed tests serves readers who
+//! are shown only the end of a long run.
+
+use std::fmt;
+
+use crate::counts::strip_ansi;
+
+/// Longest reason that is kept, in characters.
+const LONGEST: usize = 300;
+
+/// Most failures that are named; the others are counted.
+const MOST: usize = 20;
+
+/// The failed tests of one run, each with the first words of its panic.
+#[derive(Debug, Default)]
+pub struct Failures {
+    tests: Vec<Failure>,
+    /// The next line is the message of a panic.
+    in_panic: bool,
+}
+
+#[derive(Debug)]
+struct Failure {
+    name: String,
+    why: String,
+}
+
+impl Failures {
+    /// Keeps what `line` says of a failure, if it says something.
+    pub fn read_line(&mut self, line: &str) {
+        let line = strip_ansi(line);
+        let line = line.trim();
+        if std::mem::take(&mut self.in_panic) {
+            self.explain(line);
+        } else if let Some(name) = failed_test(line) {
+            if self.tests.iter().all(|test| test.name != name) {
+                self.tests.push(Failure { name: name.into(), why: String::new() });
+            }
+        } else if let Some((_, place)) = line.split_once(" panicked at ") {
+            self.in_panic = self.explain(place);
+        } else if let Some((_, report)) = line.split_once("ERROR: ")
+            && report.contains("Sanitizer: ")
+        {
+            self.tests.push(Failure { name: "a sanitizer".into(), why: String::new() });
+            self.explain(report);
+        }
+    }
+
+    /// Adds to the reason of the last failed test, unless it has a whole one. True if it took the words.
+    fn explain(&mut self, words: &str) -> bool {
+        let Some(test) = self.tests.last_mut().filter(|test| test.why.is_empty() || test.why.ends_with(':')) else {
+            return false;
+        };
+        let space = if test.why.is_empty() { "" } else { " " };
+        test.why.extend(space.chars().chain(words.chars()).take(LONGEST));
+        true
+    }
+}
+
+/// The name in a line that says that a test failed.
+fn failed_test(line: &str) -> Option<&str> {
+    if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
+        return Some(name); // cargo test
+    }
+    let (verdict, rest) = line.split_once(" [")?; // nextest: "FAIL [   0.004s] (1/3) sheave-vol pool::tests::name"
+    let failed = ["FAIL", "TIMEOUT", "ABORT", "LEAK-FAIL"].contains(&verdict) || verdict.starts_with("SIG");
+    let (_, name) = rest.split_once(']').filter(|_| failed)?;
+    let name = name.trim();
+    Some(if name.starts_with('(') { name.split_once(')')?.1.trim() } else { name })
+}
+
+impl fmt::Display for Failures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for test in self.tests.iter().take(MOST) {
+            write!(f, "\n  {}: {}", test.name, if test.why.is_empty() { "no panic was printed" } else { &test.why })?;
+        }
+        match self.tests.len().saturating_sub(MOST) {
+            0 => Ok(()),
+            others => write!(f, "\n  and {others} others"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
