@@ -17,12 +17,13 @@ use std::time::Instant;
 
 use sheave::base::status::Status;
 use sheave::base::sync::atomic::{AtomicU64, Ordering};
+use sheave::iomap::completion_plan::MayBlock;
 use sheave::iomap::grace::Grace;
 use sheave::iomap::mapping::Intent;
-use sheave::iomap::{File, Mapping, MappingKind, RawFile};
+use sheave::iomap::{File, Mapping, MappingKind, RawFile, WriteDone};
 use sheave::uring::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
 use sheave::vol::{CreateOptions, OpenOptions};
-use sheave::{Buf, Device, Pool, Ring, Volume, op};
+use sheave::{Buf, Device, Pool, Ring, Volume};
 
 const USAGE: &str = "usage: hot_loop SPEC read|write DEPTH BATCH IOS [nostats|mapped|volume]";
 
@@ -111,13 +112,13 @@ fn volume(device: &Device) -> Result<(Pool, Volume), Box<dyn Error>> {
     )?;
     let pool = Pool::open(device, &OpenOptions::default())?;
     let volume = pool.create_volume("hot", 1024 * UNIT)?;
-    let mut ring = Ring::builder().build()?;
-    let fd = ring.attach_file(Arc::new(volume.clone()))?;
-    for unit in 0..1024 {
-        let buf = Buf::zeroed(UNIT as usize, 4096)?;
-        ring.push(op::write(fd, buf).offset(unit * UNIT)).map_err(|full| full.error)?;
-        ring.submit_and_wait(1)?;
-        ring.completions().try_for_each(|written| written.result().map(drop))?;
+    // Mapped as a ring's worker maps a write, but on this thread: threads that wait for work would be counted too.
+    let may_block = MayBlock::on_worker();
+    let failed = |status: Status| format!("filling the volume: {status}");
+    for pos in (0..1024).map(|unit| unit * UNIT) {
+        let mapping = volume.map_blocking(pos, UNIT, Intent::Write, &may_block).map_err(failed)?;
+        let done = WriteDone { pos, len: UNIT, status: Status::Ok, pieces: &[mapping] };
+        volume.end_write(done, &may_block).map_err(failed)?;
     }
     Ok((pool, volume))
 }
