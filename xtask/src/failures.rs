@@ -32,8 +32,12 @@ impl Failures {
     pub fn read_line(&mut self, line: &str) {
         let line = strip_ansi(line);
         let line = line.trim();
-        if std::mem::take(&mut self.in_panic) {
-            self.explain(line);
+        if self.in_panic {
+            // A message may begin with an empty line.
+            self.in_panic = line.is_empty();
+            if !line.is_empty() {
+                self.explain(line);
+            }
         } else if let Some(name) = failed_test(line) {
             if self.tests.iter().all(|test| test.name != name) {
                 self.tests.push(Failure { name: name.into(), why: String::new() });

@@ -23,7 +23,7 @@ fn cargo_test() {
 #[test]
 fn nextest_names_a_failure_twice() {
     let output = "        FAIL [   0.004s] (1/3) sheave-vol pool::tests::opens\n  stderr ───\n\n\
-        thread 'pool::tests::opens' (7) panicked at src/lib.rs:3:5:\nno pool\n\
+        thread 'pool::tests::opens' (7) panicked at src/lib.rs:3:5:\n\nno pool\n\
         \u{1b}[31;1m     TIMEOUT\u{1b}[0m [ 120.0s] sheave-sim rot\n     Summary [ 0.1s] 3 tests run: 1 passed\n\
         \x20       FAIL [   0.004s] (1/3) sheave-vol pool::tests::opens";
     let expected = "\n  sheave-vol pool::tests::opens: src/lib.rs:3:5: no pool\n  sheave-sim rot: no panic was printed";
