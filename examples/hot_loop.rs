@@ -216,12 +216,11 @@ impl HotLoop {
             } else {
                 self.ring.submit_and_wait(self.batch.min((submitted - reaped) as u32))?;
             }
-            for completion in self.ring.completions() {
-                bytes += i64::from(completion.res);
-                self.free.push(completion.user_data as u32);
-                reaped += 1;
-                std::mem::forget(completion); // raw SQEs own nothing that would have to be dropped
-            }
+            let free = &mut self.free;
+            reaped += u64::from(self.ring.for_each_cqe(|cqe| {
+                bytes += i64::from(cqe.res);
+                free.push(cqe.user_data as u32);
+            }));
         }
         let expected = reaped as i64 * i64::from(BLOCK);
         if bytes == expected { Ok(reaped) } else { Err(format!("{bytes} bytes moved, not {expected}").into()) }

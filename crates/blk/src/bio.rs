@@ -95,11 +95,13 @@ pub const BIO_SLOW: u16 = 1 << 10;
 /// A flush of the owner of the device, who hears what the device says of it even when its
 /// [alarm](crate::flush_alarm) rings.
 pub const BIO_OWNER: u16 = 1 << 11;
+/// Carries a plain record that could not stay one: its owner hears of its end by `EndIo::end_plain`.
+pub(crate) const BIO_PLAIN: u16 = 1 << 12;
 /// The flags that a submitter may set.
 pub(crate) const BIO_USER: u16 = BIO_FUA | BIO_PREFLUSH | BIO_POLLED | BIO_NOMERGE | BIO_OWNER;
 
 /// Bits that send a bio down the slow way on completion.
-pub(crate) const BIO_SLOW_END: u16 = BIO_CHILD | BIO_WAITS | BIO_SLOW;
+pub(crate) const BIO_SLOW_END: u16 = BIO_CHILD | BIO_WAITS | BIO_SLOW | BIO_PLAIN;
 
 /// A piece of memory; the layout is that of `iovec`, so that a driver can hand a bio's vectors on as they are.
 ///
@@ -166,8 +168,10 @@ pub struct BioId(pub(crate) u32);
 impl BioId {
     /// No bio.
     pub(crate) const NONE: BioId = BioId(u32::MAX);
+    /// Stands where a plain record has no bio: the record itself names its memory and its submitter.
+    pub(crate) const PLAIN: BioId = BioId(u32::MAX - 1);
 
-    /// Whether this names a bio.
+    /// Whether this is not [`BioId::NONE`].
     #[inline]
     pub fn is_some(self) -> bool {
         self.0 != u32::MAX
@@ -233,6 +237,8 @@ pub struct Bio {
     /// The table of a bio with more than [`BIO_INLINE_VECS`] vectors.
     pub(crate) table: Option<VecTable>,
     pub(crate) inline: [BVec; BIO_INLINE_VECS],
+    /// The submitter's user data, of a plain record alone (`BIO_PLAIN`).
+    pub(crate) cookie: u64,
 }
 
 impl std::ops::Deref for Bio {
@@ -263,11 +269,12 @@ impl Bio {
             generation: 0,
             table: None,
             inline: [BVec { base: 0, len: 0 }; BIO_INLINE_VECS],
+            cookie: 0,
         }
     }
 
     /// Resets every field but the generation; field by field, for that beats clearing both lines. The inline vectors
-    /// need none: `nr_vecs` says how many count.
+    /// need none: `nr_vecs` says how many count; nor does the cookie, which a bio with `BIO_PLAIN` alone has.
     #[inline(always)]
     pub(crate) fn init(&mut self, attrs: &BioAttrs, owner: u32, sector: u64, bytes: u32) {
         self.next = BioId::NONE;

@@ -20,6 +20,10 @@
 //!   them, and a ring has one set.
 //! - I8: a store is asked for each bio that leaves the pool for another place than the reserve, and told of each that
 //!   returns to the pool; so what it keeps for a bio stays with the bio for as long as that is live or cached.
+//! - I9: of the bios that could be taken, as many are *promised* as there are plain records in flight: each of those
+//!   gets one if it cannot stay a record (its queue is frozen, a neighbour merges with it). So nobody else takes the
+//!   last promised ones. Where bios are to be seen (a bound on the cache, a store), none is promised, and each I/O
+//!   takes its bio.
 //!
 //! Called by [`ctx`](crate::ctx) (take, put) and by drivers that hold a bio on another thread (share).
 #![allow(unsafe_code)] // The bio arena: a bounds check at every hop of every list costs more than the hops.
@@ -29,7 +33,7 @@ use std::ops::{Index, IndexMut};
 
 use sheave_base::mpscq::{Consumer, MpscQueue};
 
-use crate::bio::{BIO_CACHEABLE, BIO_FOREIGN, BIO_INLINE_VECS, BIO_RESERVE, BVec, Bio, BioAttrs, BioId};
+use crate::bio::{BIO_CACHEABLE, BIO_FOREIGN, BIO_INLINE_VECS, BIO_PLAIN, BIO_RESERVE, BVec, Bio, BioAttrs, BioId};
 
 /// Default bound of the owner's cache.
 pub const CACHE_MAX: u32 = 512;
@@ -70,6 +74,10 @@ pub struct BioSet {
     pool: Vec<u32>,
     reserve: Vec<u32>,
     max_cached: u32,
+    /// Bios that plain records may still ask for (I9).
+    promised: u32,
+    /// Whether bios are promised at all (I9).
+    promises: bool,
     store: Option<Box<dyn BioStore>>,
     returns: Consumer,
     return_queue: MpscQueue,
@@ -112,6 +120,8 @@ impl BioSet {
             pool: (0..capacity).rev().collect(),
             reserve: (capacity..total).collect(),
             max_cached,
+            promised: 0,
+            promises: true,
             store: None,
             returns,
             return_queue,
@@ -119,30 +129,69 @@ impl BioSet {
         }
     }
 
-    /// Another bound of the cache. False, and nothing has changed, while a bio is live.
+    /// Another bound of the cache; from now on no bio is promised (I9). False, and nothing has changed, while a bio is
+    /// live or promised.
     pub(crate) fn set_max_cached(&mut self, max_cached: u32) -> bool {
-        if self.live() != 0 {
+        if self.live() + self.promised != 0 {
             return false;
         }
+        self.promises = false;
         self.prune(self.cache.len());
         self.max_cached = max_cached.min(self.pool.len() as u32);
         self.cache.reserve((self.max_cached + CACHE_SLACK) as usize + 1);
         true
     }
 
-    /// Puts a store behind the cache, in place of the one before. False, and nothing has changed, while a bio is live.
+    /// Puts a store behind the cache, in place of the one before; from now on no bio is promised (I9). False, and
+    /// nothing has changed, while a bio is live or promised.
     pub(crate) fn set_store(&mut self, store: Box<dyn BioStore>) -> bool {
-        if self.live() != 0 {
+        if self.live() + self.promised != 0 {
             return false;
         }
+        self.promises = false;
         self.prune(self.cache.len());
         self.store = Some(store);
         true
     }
 
-    /// Takes a bio for up to [`BIO_INLINE_VECS`] vectors; `None` when all are live but the reserve.
+    /// How many bios may be promised to plain records (I9).
+    #[inline(always)]
+    pub(crate) fn promisable(&self) -> u32 {
+        if self.promises { self.available() } else { 0 }
+    }
+
+    /// Promises bios to so many records, at most [`BioSet::promisable`] of them.
+    #[inline(always)]
+    pub(crate) fn promise(&mut self, records: u32) {
+        debug_assert!(records <= self.promisable(), "I9: a promise that cannot be kept");
+        self.promised += records;
+    }
+
+    /// So many records have ended, and want no bio any more.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, records: u32) {
+        debug_assert!(records <= self.promised, "I9: what was not promised is not released");
+        self.promised -= records;
+    }
+
+    /// Bios promised to plain records in flight.
+    pub fn promised(&self) -> u32 {
+        self.promised
+    }
+
+    /// Takes the bio that was promised to a record, for one piece of memory; the attributes' flags have
+    /// [`BioSet::cacheable`].
+    pub(crate) fn take_promised(&mut self, attrs: &BioAttrs, owner: u32, sector: u64, bytes: u32, vec: BVec) -> BioId {
+        self.release(1);
+        self.take_plain(attrs, owner, sector, bytes, vec).expect("I9: a promised bio is there")
+    }
+
+    /// Takes a bio for up to [`BIO_INLINE_VECS`] vectors; `None` when all are live or promised but the reserve.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<BioId> {
+        if self.available() == 0 {
+            return self.take_behind();
+        }
         let Some(raw) = self.cache.pop() else { return self.take_behind() };
         self[BioId(raw)].init(&BioAttrs::new(BIO_CACHEABLE), 0, 0, 0);
         Some(BioId(raw))
@@ -158,6 +207,12 @@ impl BioSet {
         bytes: u32,
         vec: BVec,
     ) -> Option<BioId> {
+        if self.available() == 0 {
+            self.splice_returns();
+        }
+        if self.available() == 0 {
+            return None;
+        }
         let raw = match self.cache.pop() {
             Some(raw) => raw,
             None => self.refill()?,
@@ -194,6 +249,9 @@ impl BioSet {
     #[cold]
     fn refill(&mut self) -> Option<u32> {
         self.splice_returns();
+        if self.available() == 0 {
+            return None;
+        }
         if let Some(raw) = self.cache.pop() {
             return Some(raw);
         }
@@ -345,10 +403,15 @@ impl BioSet {
         (self.bios.len() - self.cache.len() - self.pool.len() - self.reserve.len()) as u32
     }
 
-    /// Bios that could be taken without the reserve.
+    /// Bios that could be taken without the reserve, by who was promised none.
     #[inline]
     pub fn available(&self) -> u32 {
-        (self.cache.len() + self.pool.len()) as u32
+        (self.cache.len() + self.pool.len()) as u32 - self.promised
+    }
+
+    /// The bios in use that carry records, which could not stay plain.
+    pub(crate) fn iter_plain(&self) -> impl Iterator<Item = &Bio> {
+        self.bios.iter().filter(|bio| bio.refs > 0 && bio.flags & BIO_PLAIN != 0)
     }
 
     /// Bios in the owner's cache.

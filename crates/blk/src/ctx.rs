@@ -22,7 +22,9 @@ use sheave_base::clock::{Clock, PreciseTs};
 use sheave_base::parker::{Parker, Unparker};
 use sheave_base::status::Status;
 
-use crate::bio::{BIO_CHILD, BIO_SLOW, BIO_SLOW_END, BIO_USER, BIO_WAITS, BVec, BioId, BioList, NO_FIXED_BUF, Op};
+use crate::bio::{
+    BIO_CHILD, BIO_PLAIN, BIO_SLOW, BIO_SLOW_END, BIO_USER, BIO_WAITS, BVec, BioId, BioList, NO_FIXED_BUF, Op,
+};
 use crate::bio_set::{BioSet, BioStore};
 use crate::device::Device;
 use crate::driver::KringSlot;
@@ -37,19 +39,45 @@ pub const MAX_BDEVS: usize = 1 << 15;
 /// Between two looks at the clock for the timeout walk while a ring is busy.
 const WALK_EVERY_POLLS: u32 = 256;
 
-/// Who is told that bios ended: their owner.
+/// Who is told that bios and plain records ended: their owner.
 pub trait EndIo {
     /// The bio that was submitted with this owner's number has ended with this status.
     fn end_io(&mut self, owner: u32, status: Status);
+
+    /// Plain records with this owner's number have ended with success. Takes as many from the front of `ends` as there
+    /// is room for; what is not taken comes again by [`EndIo::end_plain`].
+    #[inline(always)]
+    fn end_run(&mut self, owner: u32, ends: impl Iterator<Item = PlainEnd>)
+    where
+        Self: Sized,
+    {
+        let _ = (owner, ends);
+    }
+
+    /// One plain record with this owner's number has ended with this status.
+    fn end_plain(&mut self, owner: u32, end: PlainEnd, status: Status);
 
     /// That was all for now: the end of each [`IoCtx::poll`] and of [`IoCtx::shutdown`].
     #[inline(always)]
     fn end_poll(&mut self) {}
 }
 
+/// A plain record that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlainEnd {
+    /// The submitter's user data.
+    pub cookie: u64,
+    /// Its length.
+    pub bytes: u32,
+}
+
 impl<F: FnMut(u32, Status)> EndIo for F {
     #[inline]
     fn end_io(&mut self, owner: u32, status: Status) {
+        self(owner, status);
+    }
+
+    fn end_plain(&mut self, owner: u32, _: PlainEnd, status: Status) {
         self(owner, status);
     }
 }
@@ -118,8 +146,12 @@ impl Core {
         loop {
             let bio = &self.bios[id];
             let (flags, status, owner, parent) = (bio.flags, bio.status, bio.owner, bio.parent);
+            let record = PlainEnd { cookie: bio.cookie, bytes: bio.bytes };
             self.bios.put(id);
             if flags & BIO_CHILD == 0 {
+                if flags & BIO_PLAIN != 0 {
+                    return end.end_plain(owner, record, status);
+                }
                 return end.end_io(owner, status);
             }
             let up = &mut self.bios[parent];
@@ -468,6 +500,14 @@ impl IoCtx {
         }
         end.end_poll();
         count
+    }
+
+    /// Whether a plain record on its way is one that is asked for: its owner, its registered buffer (or
+    /// [`NO_FIXED_BUF`]), where its memory begins. Looks at every request and bio there is.
+    pub fn any_plain(&self, mut is: impl FnMut(u32, u16, usize) -> bool) -> bool {
+        let memory = |bio: &crate::bio::Bio| bio.vecs().first().map_or(0, |vec| vec.base);
+        self.hctxs.iter().flatten().any(|hctx| hctx.any_plain(&mut is))
+            || self.core.bios.iter_plain().any(|bio| is(bio.owner, bio.fixed_buf, memory(bio)))
     }
 
     /// A handle that wakes this ring from another thread.

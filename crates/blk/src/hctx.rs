@@ -14,6 +14,7 @@
 //! - I3: `stalled` is false only if nothing waits and the gate was seen open at the last flush; the fast path
 //!   checks nothing else.
 
+mod complete;
 mod gather;
 mod shared;
 mod stall;
@@ -34,17 +35,15 @@ use crate::flush::FlushQueue;
 use crate::merge;
 use crate::queue::{Gate, Queue};
 use crate::request::{
-    DoneList, RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, RQ_POLLED, Request, Requests, Rq, RqAttrs, RqList, RqQueue, RqTable,
+    DoneList, RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, RQ_POLLED, Request, Requests, Rq, RqHead, RqList, RqQueue, RqTable,
 };
-use crate::stats::{BatchAccount, HctxStats};
+use crate::stats::HctxStats;
 use crate::tag_set::{TagInfo, TagSet, Tags};
 use crate::timeout::TimeoutWalk;
 
+use complete::Freed;
 use gather::Gather;
 pub use shared::HctxShared;
-
-/// Words of tags at most: the depth that `Limits::normalized` allows.
-const MAX_WORDS: usize = 64;
 
 /// One ring's way into one device.
 #[derive(Debug)]
@@ -74,10 +73,11 @@ pub(crate) struct Hctx {
     pub(crate) waiting: BioList,
     pub(crate) flush: FlushQueue,
     done: DoneList,
-    /// Tags that the batch frees, by word.
-    freed: [u64; MAX_WORDS],
+    freed: Freed,
     remote: Consumer,
     timeouts: TimeoutWalk,
+    /// Grows with every batch that frees tags: no tag is used twice in one, so it tells the uses of a tag apart.
+    epoch: u32,
 }
 
 impl Hctx {
@@ -131,9 +131,10 @@ impl Hctx {
             waiting: BioList::default(),
             flush: FlushQueue::default(),
             done: DoneList::with_depth(depth),
-            freed: [0; MAX_WORDS],
+            freed: Freed::default(),
             remote,
             timeouts: TimeoutWalk::new(queue.timeout(), depth),
+            epoch: 0,
             shared,
             queue,
         })
@@ -181,8 +182,14 @@ impl Hctx {
     fn try_merge(&mut self, core: &mut Core, id: BioId, sector: u64, bytes: u32) -> bool {
         match self.gathered.last() {
             Some(last) => {
-                let rq = &mut self.rqs[last];
-                merge::is_adjacent(rq, sector, bytes) && merge::merge(rq, &mut core.bios, id, self.queue.limits())
+                let limits = self.queue.limits();
+                let (rq, bio) = (&self.rqs[last], &core.bios[id]);
+                if !merge::is_adjacent(rq, sector, bytes) || !merge::fits(rq, &bio.attrs, sector, bytes, limits) {
+                    return false;
+                }
+                self.make_bio(core, last);
+                merge::link(&mut self.rqs[last], &mut core.bios, id);
+                true
             }
             None => false,
         }
@@ -201,8 +208,9 @@ impl Hctx {
         };
         self.tags.set_info(tag, TagInfo::new(op, part));
         let start = if core.stats { core.plug.now(&core.clock) } else { CoarseTs::default() };
-        let attrs = RqAttrs { op, flags, nr_segs: nr_vecs, merged: 0, part };
-        self.rqs[tag].fill(id, sector, bytes, &attrs, start);
+        let generation = self.epoch;
+        let head = RqHead { op, flags, nr_segs: nr_vecs, part, bytes, generation, start, ..RqHead::default() };
+        self.rqs[tag].fill(id, sector, &head);
         self.push_gathered(core, tag);
         true
     }
@@ -219,10 +227,9 @@ impl Hctx {
     pub(crate) fn gather_flush(&mut self, core: &mut Core) {
         let tag = self.flush_tag();
         let start = if core.stats { core.plug.now(&core.clock) } else { CoarseTs::default() };
-        let rq = &mut self.rqs[tag];
-        let generation = rq.generation.wrapping_add(1);
-        let attrs = RqAttrs { op: Op::Flush, flags: RQ_FLUSH_SEQ, ..RqAttrs::default() };
-        *rq = Request { attrs, start, generation, ..Request::unused() };
+        let generation = self.rqs[tag].generation.wrapping_add(1);
+        let head = RqHead { op: Op::Flush, flags: RQ_FLUSH_SEQ, start, generation, ..RqHead::default() };
+        self.rqs[tag] = Request { head, ..Request::unused() };
         // Relaxed: published by `start_dispatch`, like a tag.
         self.shared.flushing.store(1, Ordering::Relaxed);
         self.push_gathered(core, tag);
@@ -336,95 +343,6 @@ impl Hctx {
         list
     }
 
-    /// Ends a batch: one time stamp, the bios of every request, then the tags with one mask a word.
-    fn complete(&mut self, core: &mut Core, end: &mut impl EndIo) -> u32 {
-        let stats = core.stats;
-        let now = if stats { core.clock.coarse() } else { Default::default() };
-        let mut account = BatchAccount::new(&self.shared.stats, now);
-        let flush_tag = self.shared.tags.depth();
-        let mut seq = false;
-        // The word of tags that is being gathered; the others are in `freed`, and in `words` a bit for each.
-        let (mut word, mut mask, mut words) = (0u16, 0u64, 0u64);
-        for &(tag, status) in &self.done.entries {
-            let rq = &mut self.rqs[tag];
-            if stats {
-                account.request(rq.op, rq.start, rq.bytes, rq.merged);
-            }
-            if !status.is_ok() {
-                account.error(rq.op);
-                seq |= rq.flags & RQ_FUA != 0;
-            }
-            if rq.flags & RQ_FLUSH_SEQ != 0 {
-                seq = true;
-                continue;
-            }
-            let mut id = std::mem::replace(&mut rq.bio_head, BioId::NONE);
-            loop {
-                let next = core.bios[id].next;
-                core.end_bio(id, status, end);
-                if !next.is_some() {
-                    break;
-                }
-                id = next;
-            }
-            if tag / 64 != word {
-                self.freed[usize::from(word) % MAX_WORDS] |= mask;
-                words |= 1 << word;
-                (word, mask) = (tag / 64, 0);
-            }
-            mask |= 1 << (tag % 64);
-        }
-        account.write();
-        self.freed[usize::from(word) % MAX_WORDS] |= mask;
-        words |= 1 << word;
-        let ended = self.done.len() as u32;
-        self.in_driver -= ended;
-        if seq {
-            words = u64::MAX;
-            self.complete_sequences(core, flush_tag, end);
-        }
-        self.done.entries.clear();
-        while words != 0 {
-            let word = words.trailing_zeros() as usize % MAX_WORDS;
-            words &= words - 1;
-            let mask = std::mem::take(&mut self.freed[word]);
-            if mask != 0 {
-                self.tags.free_batch(word, mask);
-            }
-        }
-        ended
-    }
-
-    /// The requests of the batch that belong to flush sequences, and writes with FUA that failed.
-    #[cold]
-    fn complete_sequences(&mut self, core: &mut Core, flush_tag: u16, end: &mut dyn EndIo) {
-        for at in 0..self.done.entries.len() {
-            let (tag, status) = self.done.entries[at];
-            let rq = &mut self.rqs[tag];
-            // What has no space was refused before anything was flushed.
-            if rq.flags & RQ_FUA != 0 && status != Status::NoSpc {
-                self.queue.watches().failed(status);
-            }
-            if rq.flags & RQ_FLUSH_SEQ == 0 {
-                continue;
-            }
-            if tag == flush_tag {
-                // Release: like a tag that is freed.
-                self.shared.flushing.store(0, Ordering::Release);
-                self.flush_done(core, status, end);
-                continue;
-            }
-            let mut id = std::mem::replace(&mut rq.bio_head, BioId::NONE);
-            while id.is_some() {
-                let next = core.bios[id].next;
-                self.data_done(core, id, status, end);
-                id = next;
-            }
-            self.freed[usize::from(tag / 64) % MAX_WORDS] |= 1 << (tag % 64);
-        }
-        self.stalled = true;
-    }
-
     /// The request's flags for a write that the driver makes durable itself.
     pub(crate) fn fua_flags(&self) -> u8 {
         if self.queue.capabilities().fua { RQ_FUA } else { RQ_FLUSH_SEQ }
@@ -446,6 +364,13 @@ impl Hctx {
             // Either way the request ends once: by the driver now, or by its completion later.
             let _ = self.hw.timed_out(tag, &mut table, &mut env, &mut self.done);
         }
+    }
+
+    /// Whether a plain record on its way here is one that is asked for: its owner, its registered buffer, where its
+    /// memory begins.
+    pub(crate) fn any_plain(&self, is: &mut dyn FnMut(u32, u16, usize) -> bool) -> bool {
+        let is = |rq: &Request| rq.is_plain() && is(rq.tail_or_owner, rq.merged_or_buf, rq.base);
+        self.rqs.iter().any(is)
     }
 
     pub(crate) fn next_walk(&self) -> PreciseTs {

@@ -7,7 +7,7 @@
 //! - I1: a merged request stays within the limits and never crosses a boundary or a partition.
 //! - I2: only plain reads and plain writes merge; what carries FUA, a flush or a sequence does not.
 
-use crate::bio::{BIO_FUA, BIO_NOMERGE, BIO_PREFLUSH, BioId, SECTOR_SHIFT};
+use crate::bio::{BIO_FUA, BIO_NOMERGE, BIO_PREFLUSH, BioAttrs, BioId, SECTOR_SHIFT};
 use crate::bio_set::BioSet;
 use crate::limits::Limits;
 use crate::request::{RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, Request};
@@ -18,46 +18,42 @@ pub(crate) fn is_adjacent(rq: &Request, sector: u64, bytes: u32) -> bool {
     rq.end_sector() == sector || sector + u64::from(bytes >> SECTOR_SHIFT) == rq.sector
 }
 
-/// Puts an adjacent bio into the request when the rules allow; says whether it did.
-#[cold]
-pub(crate) fn merge(rq: &mut Request, bios: &mut BioSet, id: BioId, limits: &Limits) -> bool {
-    let bio = &bios[id];
-    let back = rq.end_sector() == bio.sector;
+/// Whether the rules allow an adjacent I/O in the request: one with these attributes, sector and length.
+#[inline]
+pub(crate) fn fits(rq: &Request, bio: &BioAttrs, sector: u64, bytes: u32, limits: &Limits) -> bool {
     let mergeable = bio.op == rq.op
         && bio.op.has_data()
         && bio.part == rq.part
-        && bio.bytes != 0
+        && bytes != 0
         && bio.flags & (BIO_FUA | BIO_PREFLUSH | BIO_NOMERGE) == 0
         && rq.flags & (RQ_FUA | RQ_FLUSH_SEQ | RQ_NOMERGE) == 0
-        && rq.merged < u16::MAX;
+        && rq.merged() < u16::MAX;
     if !mergeable {
         return false;
     }
-    let Some(bytes) = rq.bytes.checked_add(bio.bytes) else {
-        return false;
-    };
-    let Some(segs) = rq.nr_segs.checked_add(bio.nr_vecs) else {
-        return false;
-    };
-    let start = if back { rq.sector } else { bio.sector };
-    if bytes >> SECTOR_SHIFT > limits.max_sectors
-        || bytes > limits.max_bytes_at(rq.op, start)
-        || segs > limits.max_segments
-    {
-        return false;
-    }
-    rq.bytes = bytes;
-    rq.nr_segs = segs;
-    rq.merged += 1;
-    rq.sector = start;
+    let Some(bytes) = rq.bytes.checked_add(bytes) else { return false };
+    let Some(segs) = rq.nr_segs.checked_add(bio.nr_vecs) else { return false };
+    bytes >> SECTOR_SHIFT <= limits.max_sectors
+        && bytes <= limits.max_bytes_at(rq.op, rq.sector.min(sector))
+        && segs <= limits.max_segments
+}
+
+/// Puts an adjacent bio that [`fits`] into a request that has bios.
+#[inline]
+pub(crate) fn link(rq: &mut Request, bios: &mut BioSet, id: BioId) {
+    let bio = &bios[id];
+    let back = rq.end_sector() == bio.sector;
+    rq.bytes += bio.bytes;
+    rq.nr_segs += bio.nr_vecs;
+    rq.merged_or_buf += 1;
     if back {
-        bios[rq.bio_tail].next = id;
-        rq.bio_tail = id;
+        bios[rq.bio_tail()].next = id;
+        rq.tail_or_owner = id.0;
     } else {
+        rq.sector = bio.sector;
         bios[id].next = rq.bio_head;
         rq.bio_head = id;
     }
-    true
 }
 
 #[cfg(test)]

@@ -124,6 +124,12 @@ impl Plug {
         gathered as u8 & self.due_mask == 0
     }
 
+    /// How many requests a submitter that has gathered so many may gather until the time is due again.
+    #[inline(always)]
+    pub(crate) fn until_due(&self, gathered: usize) -> usize {
+        usize::from(self.due_mask) + 1 - (gathered & usize::from(self.due_mask))
+    }
+
     /// The time of the batch: cached while the plug is open, else read. Callers that gather many requests ask when
     /// [`Plug::is_time_due`], for even a look at the cycle counter is not free.
     #[inline]

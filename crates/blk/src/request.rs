@@ -2,6 +2,9 @@
 //!
 //! Owns the request and [`Rq`], the token that stands for one while a driver has it.
 //!
+//! A request carries bios, or it is a **plain record**: one I/O of one piece of memory, which the request names itself,
+//! with its submitter's user data. A record needs no bio from its submission to its completion.
+//!
 //! Invariants:
 //! - I1: a request belongs to whoever has its [`Rq`]: the plug, the dispatch list, the driver, then the completion.
 //! - I2: an [`Rq`] ends by being given to [`DoneList::push`]; one that is dropped otherwise panics in debug builds,
@@ -9,15 +12,21 @@
 //! - I3: `bio_head` to `bio_tail` are the bios it carries, adjacent on the device and in this order.
 //! - I4: a tag is at most the depth of its hardware context: tags come from its tag set, and [`Rq`]s are made from them
 //!   alone.
+//! - I5: `bio_head` is [`BioId::PLAIN`] in plain records alone, and [`BioId::NONE`] in requests that nobody uses. Which
+//!   requests are plain records, and whose, is found by a walk over them; nothing else counts them.
 #![allow(unsafe_code)] // Requests are an arena like the bios: indexed at every step of every I/O.
+
+mod head;
 
 use std::collections::VecDeque;
 
 use sheave_base::clock::CoarseTs;
 use sheave_base::status::Status;
 
-use crate::bio::{BIO_NOMERGE, BIO_POLLED, BVec, Bio, BioId, NO_FIXED_BUF, Op, SECTOR_SHIFT};
+use crate::bio::{BIO_NOMERGE, BIO_POLLED, BVec, Bio, BioId, NO_FIXED_BUF, SECTOR_SHIFT};
 use crate::bio_set::BioSet;
+
+pub use head::RqHead;
 
 /// Most requests that one plug gathers for one hardware context before it is flushed.
 pub const PLUG_MAX: usize = 32;
@@ -41,22 +50,6 @@ const _: () = {
     }
 };
 
-/// The fields of a request that are the same for every I/O of a kind: copied in one store. A request has them as its
-/// own.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C, align(8))]
-pub struct RqAttrs {
-    /// What to do.
-    pub op: Op,
-    /// `RQ_*` bits.
-    pub flags: u8,
-    /// Pieces of memory.
-    pub nr_segs: u16,
-    /// Bios beyond the first.
-    pub(crate) merged: u16,
-    pub(crate) part: u16,
-}
-
 /// One request. A driver may change its own `private` and nothing else: completion accounts by the other fields. (A
 /// driver that stacks on another may change `sector`, or lower `bytes`, for as long as the other one has the request.)
 ///
@@ -64,17 +57,13 @@ pub struct RqAttrs {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Request {
+    pub(crate) head: RqHead,
     /// First sector on the device.
     pub sector: u64,
-    pub(crate) attrs: RqAttrs,
-    /// Length in bytes.
-    pub bytes: u32,
-    pub(crate) bio_head: BioId,
-    pub(crate) bio_tail: BioId,
-    /// Grows with every use of the tag.
-    pub(crate) generation: u32,
-    /// When it was issued (cached time of the batch).
-    pub(crate) start: CoarseTs,
+    /// Where the memory of a plain record begins.
+    pub(crate) base: usize,
+    /// The submitter's user data, of a plain record.
+    pub(crate) cookie: u64,
     /// For the driver's own bookkeeping while it has the request.
     pub private: u64,
 }
@@ -85,21 +74,39 @@ impl Request {
     pub fn issued_at(&self) -> CoarseTs {
         self.start
     }
+
+    /// The one piece of memory of a plain record.
+    #[inline(always)]
+    pub(crate) fn plain_vec(&self) -> Option<BVec> {
+        self.is_plain().then_some(BVec { base: self.base, len: self.bytes as usize })
+    }
+
+    /// Bios beyond the first.
+    #[inline(always)]
+    pub(crate) fn merged(&self) -> u16 {
+        if self.is_plain() { 0 } else { self.merged_or_buf }
+    }
+
+    #[inline(always)]
+    pub(crate) fn bio_tail(&self) -> BioId {
+        debug_assert!(!self.is_plain(), "I5: a plain record has no bio");
+        BioId(self.tail_or_owner)
+    }
 }
 
 impl std::ops::Deref for Request {
-    type Target = RqAttrs;
+    type Target = RqHead;
 
     #[inline(always)]
-    fn deref(&self) -> &RqAttrs {
-        &self.attrs
+    fn deref(&self) -> &RqHead {
+        &self.head
     }
 }
 
 impl std::ops::DerefMut for Request {
     #[inline(always)]
-    fn deref_mut(&mut self) -> &mut RqAttrs {
-        &mut self.attrs
+    fn deref_mut(&mut self) -> &mut RqHead {
+        &mut self.head
     }
 }
 
@@ -114,6 +121,10 @@ impl Requests {
 
     pub(crate) fn all(&mut self) -> &mut [Request] {
         &mut self.0
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Request> {
+        self.0.iter()
     }
 }
 
@@ -224,8 +235,13 @@ impl RqList {
     /// Completes all with success: for a driver that has nothing else to say.
     #[inline]
     pub fn complete_all(&mut self, done: &mut DoneList) {
-        // `extend` makes room once and not for each.
-        done.entries.extend(self.tags().iter().map(|&tag| (tag, Status::Ok)));
+        if let &[tag] = self.tags() {
+            // Alone, as everything is at depth 1.
+            done.entries.push((tag, Status::Ok));
+        } else {
+            // `extend` makes room once and not for each.
+            done.entries.extend(self.tags().iter().map(|&tag| (tag, Status::Ok)));
+        }
         self.head = 0;
         self.len = 0;
     }
@@ -242,6 +258,25 @@ impl RqList {
     pub(crate) fn push(&mut self, tag: u16) {
         self.tags[usize::from(self.len) % PLUG_MAX] = tag;
         self.len += 1;
+    }
+
+    /// How many were pushed since the list was empty.
+    #[inline(always)]
+    pub(crate) fn end(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    /// Places behind the last tag, to be filled from the first on; [`RqList::pushed`] says how many were.
+    #[inline(always)]
+    pub(crate) fn room(&mut self) -> &mut [u16] {
+        &mut self.tags[usize::from(self.len).min(PLUG_MAX)..]
+    }
+
+    /// So many of the places that [`RqList::room`] gave hold tags now.
+    #[inline(always)]
+    pub(crate) fn pushed(&mut self, many: usize) {
+        debug_assert!(usize::from(self.len) + many <= PLUG_MAX, "no more than there was room for");
+        self.len += many as u8;
     }
 
     #[inline(always)]
@@ -400,36 +435,45 @@ impl RqTable<'_> {
     /// The pieces of memory of a request, in order; together they are its `bytes`.
     pub fn segments(&self, tag: u16) -> Segments<'_> {
         let rq = &self.rqs[usize::from(tag)];
-        let head = rq.bio_head;
-        Segments { bios: self.bios, bio: head.is_some().then(|| &self.bios[head]), at: 0, left: rq.bytes as usize }
+        let own = rq.plain_vec();
+        let bio = (own.is_none() && rq.bio_head.is_some()).then(|| &self.bios[rq.bio_head]);
+        Segments { bios: self.bios, bio, own, at: 0, left: rq.bytes as usize }
     }
 
     /// The registered buffer that holds all of the request's memory, when it is one piece of one.
     #[inline]
     pub fn fixed_buf(&self, tag: u16) -> Option<u16> {
         let rq = &self.rqs[usize::from(tag)];
-        if rq.bio_head != rq.bio_tail || !rq.bio_head.is_some() {
+        if rq.is_plain() {
+            return (rq.merged_or_buf != NO_FIXED_BUF).then_some(rq.merged_or_buf);
+        }
+        if rq.bio_head != rq.bio_tail() || !rq.bio_head.is_some() {
             return None;
         }
         let bio = &self.bios[rq.bio_head];
         (bio.fixed_buf != NO_FIXED_BUF && bio.nr_vecs == 1).then_some(bio.fixed_buf)
     }
 
-    /// The only bio of a request, all of which is the request's; `None` when there are several, or none (a flush). It
-    /// stays where it is, and so do its vectors, until the request has ended.
+    /// The one piece of memory of a plain record, which has no bio.
+    #[inline(always)]
+    pub(crate) fn plain_vec(&self, tag: u16) -> Option<BVec> {
+        self.rqs[usize::from(tag)].plain_vec()
+    }
+
+    /// Whether somebody uses the request with this tag.
+    pub(crate) fn is_live(&self, tag: u16) -> bool {
+        self.rqs[usize::from(tag)].bio_head.is_some()
+    }
+
+    /// The only bio of a request, all of which is the request's; `None` when there are several, or none (a flush, a
+    /// plain record). It stays where it is, and so do its vectors, until the request has ended.
     #[inline]
     pub(crate) fn single_bio(&self, tag: u16) -> Option<&Bio> {
         let rq = &self.rqs[usize::from(tag)];
-        if rq.bio_head != rq.bio_tail || !rq.bio_head.is_some() {
+        if rq.is_plain() || !rq.bio_head.is_some() || rq.bio_head != rq.bio_tail() {
             return None;
         }
         Some(&self.bios[rq.bio_head]).filter(|bio| bio.bytes == rq.bytes)
-    }
-
-    /// The number of the submitter of the request's first bio; helps a driver to say whose I/O it was.
-    pub fn first_bio(&self, tag: u16) -> Option<&Bio> {
-        let head = self.rqs[usize::from(tag)].bio_head;
-        head.is_some().then(|| &self.bios[head])
     }
 }
 
@@ -438,6 +482,8 @@ impl RqTable<'_> {
 pub struct Segments<'a> {
     bios: &'a BioSet,
     bio: Option<&'a Bio>,
+    /// The memory of a plain record.
+    own: Option<BVec>,
     at: usize,
     /// Bytes to come: fewer than the bios have when the request was made shorter on its way to the driver.
     left: usize,
@@ -448,6 +494,9 @@ impl Iterator for Segments<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<BVec> {
+        if self.own.is_some() {
+            return self.own.take();
+        }
         loop {
             let bio = self.bio?;
             if self.left == 0 {
@@ -467,28 +516,31 @@ impl Iterator for Segments<'_> {
 
 impl Request {
     pub(crate) fn unused() -> Request {
-        Request {
-            sector: 0,
-            attrs: RqAttrs::default(),
-            bytes: 0,
-            bio_head: BioId::NONE,
-            bio_tail: BioId::NONE,
-            start: CoarseTs::default(),
-            generation: 0,
-            private: 0,
-        }
+        Request { head: RqHead::default(), sector: 0, base: 0, cookie: 0, private: 0 }
     }
 
-    /// Makes it the request of one bio.
+    /// Makes it the request of one bio; `head` has the rest.
     #[inline(always)]
-    pub(crate) fn fill(&mut self, bio: BioId, sector: u64, bytes: u32, attrs: &RqAttrs, start: CoarseTs) {
+    pub(crate) fn fill(&mut self, bio: BioId, sector: u64, head: &RqHead) {
+        self.head = *head;
+        self.set_bio(bio);
         self.sector = sector;
-        self.attrs = *attrs;
-        self.bytes = bytes;
+    }
+
+    /// Makes it the request of this bio alone.
+    #[inline(always)]
+    pub(crate) fn set_bio(&mut self, bio: BioId) {
         self.bio_head = bio;
-        self.bio_tail = bio;
-        self.generation = self.generation.wrapping_add(1);
-        self.start = start;
+        self.tail_or_owner = bio.0;
+    }
+
+    /// Makes it a plain record; `head` has what it shares with its run.
+    #[inline(always)]
+    pub(crate) fn fill_plain(&mut self, head: &RqHead, sector: u64, base: usize, cookie: u64) {
+        self.head = *head;
+        self.sector = sector;
+        self.base = base;
+        self.cookie = cookie;
     }
 
     /// The first sector after the request.

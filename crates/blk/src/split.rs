@@ -10,7 +10,7 @@
 use sheave_base::status::Status;
 
 use crate::bio::{
-    BIO_CACHEABLE, BIO_CHILD, BIO_FUA, BIO_INLINE_VECS, BIO_NOMERGE, BIO_POLLED, BIO_SLOW, BVec, Bio, BioId,
+    BIO_CACHEABLE, BIO_CHILD, BIO_FUA, BIO_INLINE_VECS, BIO_NOMERGE, BIO_PLAIN, BIO_POLLED, BIO_SLOW, BVec, Bio, BioId,
     NO_FIXED_BUF,
 };
 use crate::bio_set::BioSet;
@@ -60,6 +60,7 @@ pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32, leave: u32) -> Optio
     let parent = &mut bios[id];
     let (owner, sector, op, flags) = (parent.owner, parent.sector, parent.op, parent.flags);
     let (bdev, part, fixed_buf) = (parent.bdev, parent.part, parent.fixed_buf);
+    debug_assert!(flags & BIO_PLAIN == 0, "a plain record fits the limits as it is, and its end reports its bytes");
     parent.remaining += 1;
     parent.flags |= BIO_SLOW;
     parent.sector += u64::from(bytes >> crate::bio::SECTOR_SHIFT);

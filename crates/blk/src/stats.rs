@@ -53,7 +53,7 @@ struct OpStats {
     merges: AtomicU64,
     time_ns: AtomicU64,
     errors: AtomicU64,
-    latency: Box<[AtomicU64]>,
+    latency: [AtomicU64; LATENCY_BUCKETS],
 }
 
 /// Statistics of one hardware context.
@@ -77,13 +77,23 @@ impl Default for HctxStats {
                 merges: AtomicU64::new(0),
                 time_ns: AtomicU64::new(0),
                 errors: AtomicU64::new(0),
-                latency: (0..LATENCY_BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+                latency: [const { AtomicU64::new(0) }; LATENCY_BUCKETS],
             }),
         }
     }
 }
 
 impl HctxStats {
+    /// Counts completed requests that are alike in operation and start, none of which had neighbours in it.
+    #[inline(always)]
+    pub(crate) fn note(&self, op: Op, latency_ns: u64, ios: u64, bytes: u64) {
+        let op = &self.ops[op as usize];
+        add(&op.ios, ios);
+        add(&op.sectors, bytes >> SECTOR_SHIFT);
+        add(&op.time_ns, latency_ns * ios);
+        add(&op.latency[latency_bucket(latency_ns)], ios);
+    }
+
     /// Adds what this hardware context has counted to `into`.
     pub fn read(&self, into: &mut Stats) {
         for (op, sum) in self.ops.iter().zip(&mut into.ops) {
@@ -224,15 +234,10 @@ impl<'a> BatchAccount<'a> {
         if self.ios == 0 {
             return;
         }
-        let op = &self.stats.ops[self.op as usize];
-        let latency_ns = self.now.ns_since(self.start);
-        add(&op.ios, self.ios);
-        add(&op.sectors, self.bytes >> SECTOR_SHIFT);
+        self.stats.note(self.op, self.now.ns_since(self.start), self.ios, self.bytes);
         if self.merges != 0 {
-            add(&op.merges, self.merges);
+            add(&self.stats.ops[self.op as usize].merges, self.merges);
         }
-        add(&op.time_ns, latency_ns * self.ios);
-        add(&op.latency[latency_bucket(latency_ns)], self.ios);
         self.ios = 0;
         self.bytes = 0;
         self.merges = 0;

@@ -33,6 +33,9 @@ const PART_SHIFT: u32 = 8;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TagInfo(u32);
 
+/// What the tags of one word of a set stand for.
+type InfoWord = [AtomicU32; 64];
+
 impl TagInfo {
     #[inline(always)]
     pub(crate) fn new(op: Op, part: u16) -> TagInfo {
@@ -51,7 +54,8 @@ enum Kind {
 pub struct TagSet {
     depth: u16,
     kind: Kind,
-    info: Box<[AtomicU32]>,
+    /// By word, so that a bit of a word needs no check to be an index.
+    info: Box<[InfoWord]>,
 }
 
 /// Requests in a driver's hands, by direction. Flushes, discards and write-zeroes are `other`.
@@ -94,7 +98,13 @@ impl TagSet {
     }
 
     fn with(depth: u16, kind: Kind) -> Arc<TagSet> {
-        Arc::new(TagSet { depth, kind, info: (0..depth).map(|_| AtomicU32::new(0)).collect() })
+        let words = depth.div_ceil(64);
+        Arc::new(TagSet { depth, kind, info: (0..words).map(|_| [const { AtomicU32::new(0) }; 64]).collect() })
+    }
+
+    #[inline(always)]
+    fn info(&self, tag: usize) -> &AtomicU32 {
+        &self.info[tag / 64][tag % 64]
     }
 
     /// Tags in the set.
@@ -108,7 +118,7 @@ impl TagSet {
 
     fn busy(&self, word: u32) -> u64 {
         match &self.kind {
-            // Acquire: pairs with the stores in `Tags::publish` and `Tags::free_batch`.
+            // Acquire: pairs with the stores in `Tags::publish` and `Tags::free_batch`, and in what those call.
             Kind::Owned(busy) => busy[word as usize].load(Ordering::Acquire),
             Kind::Shared(shared) => shared.map.busy(word),
         }
@@ -124,7 +134,7 @@ impl TagSet {
                 busy &= busy - 1;
                 // Relaxed: ordered by the load of the busy word (I2). A tag that is reused meanwhile shows its old or
                 // its new request; either was in flight during the walk.
-                let info = self.info[tag as usize].load(Ordering::Relaxed);
+                let info = self.info(tag as usize).load(Ordering::Relaxed);
                 if info & LIVE == 0 {
                     continue;
                 }
@@ -226,12 +236,31 @@ impl Tags {
     pub(crate) fn set_info(&self, tag: u16, info: TagInfo) {
         // Relaxed: published by `publish`; for a shared set, whose bit is set already, a reader sees the request a
         // little later, but not after the exchange in `HctxShared::start_dispatch`.
-        self.set.info[usize::from(tag)].store(info.0, Ordering::Relaxed);
+        self.set.info(usize::from(tag)).store(info.0, Ordering::Relaxed);
+    }
+
+    /// The free tags of the word that tags are taken from, to take several at once.
+    #[inline(always)]
+    pub(crate) fn run(&mut self) -> TagRun<'_> {
+        let info = &self.set.info[self.word];
+        TagRun { free: &mut self.current, info, first: (self.word * 64) as u16 }
     }
 
     /// Makes what was taken visible to readers, before the requests go to the driver.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn publish(&mut self) {
+        match &self.set.kind {
+            // As it is for small batches: one word has changed.
+            Kind::Owned(busy) if self.dirty == 0 => {
+                // Release: as in `publish_words`.
+                busy[self.word].store(!self.current & self.all[self.word], Ordering::Release);
+            }
+            _ => self.publish_words(),
+        }
+    }
+
+    #[inline(never)]
+    fn publish_words(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty) | 1 << self.word;
         // The bits of a shared set are visible since they were taken.
         let Kind::Owned(busy) = &self.set.kind else { return };
@@ -246,8 +275,23 @@ impl Tags {
     }
 
     /// Frees the tags of one word.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn free_batch(&mut self, word: usize, mask: u64) {
+        match &self.set.kind {
+            // As it is for small batches: tags are taken from this word.
+            Kind::Owned(busy) if self.word == word => {
+                debug_assert_eq!(self.current & mask, 0, "a tag is freed once");
+                self.current |= mask;
+                // Release: as in `free_other`.
+                busy[word].store(!self.current & self.all[word], Ordering::Release);
+            }
+            _ => self.free_other(word, mask),
+        }
+    }
+
+    /// Frees tags of another word than tags are taken from, or of a shared set.
+    #[inline(never)]
+    fn free_other(&mut self, word: usize, mask: u64) {
         match &self.set.kind {
             Kind::Owned(busy) => {
                 self.free[self.word] = self.current;
@@ -266,7 +310,7 @@ impl Tags {
                     let tag = word * 64 + bits.trailing_zeros() as usize;
                     bits &= bits - 1;
                     // Relaxed: the bit is cleared after it, by `free` (release).
-                    self.set.info[tag].store(0, Ordering::Relaxed);
+                    self.set.info(tag).store(0, Ordering::Relaxed);
                 }
                 shared.free(word as u32 * 64, mask);
             }
@@ -309,6 +353,26 @@ impl Drop for Tags {
         if let Kind::Shared(shared) = &self.set.kind {
             shared.put_id(self.id);
         }
+    }
+}
+
+/// Free tags of one word of a set.
+#[derive(Debug)]
+pub(crate) struct TagRun<'a> {
+    free: &'a mut u64,
+    info: &'a InfoWord,
+    first: u16,
+}
+
+impl TagRun<'_> {
+    /// Takes the lowest, which stands for this from now on (I2); `None` when the word has no more.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, info: TagInfo) -> Option<u16> {
+        let bit = std::num::NonZeroU64::new(*self.free)?.trailing_zeros();
+        *self.free &= *self.free - 1;
+        // Relaxed: as in `Tags::set_info`.
+        self.info[bit as usize % 64].store(info.0, Ordering::Relaxed);
+        Some(self.first + bit as u16)
     }
 }
 

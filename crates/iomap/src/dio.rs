@@ -21,7 +21,8 @@
 //!
 //! Invariants:
 //! - I1: a kiocb ends once: [`end_bio`] says so when the last reference is gone.
-//! - I2: an error demotes the plan to `Task` at least, so that error handling never runs inside a reap.
+//! - I2: an error demotes the plan to `Task` at least, so that error handling never runs inside a reap. (The error of a
+//!   plain record of a [`run`] needs no handling: nothing but its result is left to do.)
 
 pub mod mapped;
 pub mod open_file;
@@ -41,7 +42,7 @@ use crate::mapping::Mapping;
 
 pub use mapped::Scratch;
 pub use open_file::OpenFile;
-pub use run::{LOOK_AHEAD, MappedRun, PlainRun, Run};
+pub use run::{Bounds, LOOK_AHEAD, MappedRun, PlainRun};
 
 /// Longest transfer of one I/O, as in the kernel: 2 GiB less a page.
 pub const MAX_RW_COUNT: u32 = 0x7fff_f000;
@@ -126,7 +127,7 @@ pub fn issue_one(
     {
         *kiocb = Kiocb::started(pos, len, flags);
         let submitted = run.submit(pos, len, owner, vec);
-        run.finish(u32::from(submitted));
+        run.finish();
         return if submitted { Issued::Queued } else { Issued::Again };
     }
     issue_slow(io, file, kiocb, owner, (&[vec], fixed_buf), scratch)

@@ -103,7 +103,8 @@ impl RingBuilder {
 
     /// Bounds the ring's cache of bios: up to so many (and 64 more, until they are given back together) are used again
     /// without going to the pool of all the ring's bios; as many as there are unless set. With 0 each I/O goes there,
-    /// which shows what the cache spares.
+    /// which shows what the cache spares. A ring with a bound takes a bio for every I/O; others spare plain reads and
+    /// writes the bio.
     ///
     /// ```
     /// let ring = sheave_uring::Ring::builder().bio_cache(0).build()?;

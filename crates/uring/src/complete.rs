@@ -10,7 +10,7 @@
 //! - I3: nothing here issues; what may start now goes to `ready`, which the ring runs after the walk.
 
 use sheave_base::status::Status;
-use sheave_blk::ctx::EndIo;
+use sheave_blk::ctx::{EndIo, PlainEnd};
 use sheave_iomap::CompletionPlan;
 use sheave_iomap::dio;
 use sheave_iomap::dio::open_file::COUNT_FLAGS;
@@ -19,6 +19,7 @@ use sheave_iomap::kiocb::IOCB_USE_POS;
 use crate::core::Core;
 use crate::cqe::Cqe;
 use crate::opdef;
+use crate::plain::PlainOwner;
 use crate::prep::Owned;
 use crate::req::{NO_SLOT, REQ_COUNTED, REQ_HAS_GUARD, REQ_OLD_BUF, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END, Req};
 use crate::sqe::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, SQ_CQ_OVERFLOW, TIMEOUT_ETIME_SUCCESS, errno, opcode};
@@ -50,6 +51,23 @@ impl EndIo for Core {
     }
 
     #[inline(always)]
+    fn end_run(&mut self, owner: u32, ends: impl Iterator<Item = PlainEnd>) {
+        // Behind CQEs that wait for room, all wait (I2).
+        if self.overflow.is_empty() {
+            let cqes = ends.map(|end| Cqe { user_data: end.cookie, res: end.bytes as i32, flags: 0 });
+            let ended = self.queues.cq_fill(cqes);
+            self.records_ended(owner, ended);
+        }
+    }
+
+    #[cold]
+    fn end_plain(&mut self, owner: u32, end: PlainEnd, status: Status) {
+        let res = if status.is_ok() { end.bytes as i32 } else { -status.errno() };
+        self.post(Cqe { user_data: end.cookie, res, flags: 0 }, None);
+        self.records_ended(owner, 1);
+    }
+
+    #[inline(always)]
     fn end_poll(&mut self) {
         if self.ended.ios != 0 {
             self.uncount_ended();
@@ -58,6 +76,16 @@ impl EndIo for Core {
 }
 
 impl Core {
+    /// So many plain records of one owner have ended.
+    #[inline(always)]
+    fn records_ended(&mut self, owner: u32, ended: u32) {
+        self.records -= ended;
+        let owner = PlainOwner(owner);
+        if owner.is_counted() {
+            self.files.uncount_many(owner.file(), owner.count_flags(), ended);
+        }
+    }
+
     /// Ends the request with this result.
     #[inline(always)]
     pub(crate) fn finish(&mut self, slot: u32, res: i32) {
@@ -187,7 +215,7 @@ impl Core {
     /// Posts a CQE; into the overflow list when the CQ has no room.
     #[inline(always)]
     pub(crate) fn post(&mut self, cqe: Cqe, owned: Option<Owned>) {
-        if !self.queues.cq_has_room() && (!self.overflow.is_empty() || self.queues.cq_full()) {
+        if !self.overflow.is_empty() || !self.queues.cq_has_room() {
             return self.post_overflow(cqe, owned);
         }
         let index = self.queues.cq_push(cqe);
@@ -199,8 +227,6 @@ impl Core {
     #[cold]
     fn post_overflow(&mut self, cqe: Cqe, owned: Option<Owned>) {
         self.overflow.push_back((cqe, owned));
-        // What comes next queues behind it (I2).
-        self.queues.cq_forget_room();
         self.queues.set_sq_flag(SQ_CQ_OVERFLOW, true);
     }
 
@@ -214,15 +240,13 @@ impl Core {
 
     #[cold]
     fn flush_overflowed(&mut self) {
-        while !self.queues.cq_full() {
+        while self.queues.cq_has_room() {
             let Some((cqe, owned)) = self.overflow.pop_front() else { break };
             let index = self.queues.cq_push(cqe);
             self.cq_owned[index as usize] = owned;
         }
         if self.overflow.is_empty() {
             self.queues.set_sq_flag(SQ_CQ_OVERFLOW, false);
-        } else {
-            self.queues.cq_forget_room();
         }
     }
 }

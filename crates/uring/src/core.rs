@@ -14,7 +14,7 @@ use crate::cqe::{Cqe, LateCompletions};
 use crate::io_wq::RingWq;
 use crate::prep::Owned;
 use crate::queues::Queues;
-use crate::req::{Ident, NO_FILE, ReqTable};
+use crate::req::{NO_FILE, ReqTable};
 use crate::rsrc::{BufTable, Fd, FileTable};
 use crate::submit::Chain;
 use crate::timers::Timers;
@@ -56,6 +56,8 @@ pub(crate) struct Core {
     pub(crate) wq: RingWq,
     pub(crate) queues: Queues,
     pub(crate) reqs: ReqTable,
+    /// Plain records in flight. Each counts as a slot, which it does without.
+    pub(crate) records: u32,
     pub(crate) cold: Box<[Cold]>,
     pub(crate) files: FileTable,
     pub(crate) ended: Ended,
@@ -81,9 +83,6 @@ pub(crate) struct Core {
     pub(crate) gathering: Vec<u32>,
     /// What the engine needs while it issues.
     pub(crate) scratch: Scratch,
-    /// What the requests of the run of plain I/O that is submitted have in common; here and not on the stack, so that
-    /// it is copied in one store.
-    pub(crate) plain_ident: Ident,
     /// The chain that is being submitted.
     pub(crate) chain: Chain,
     pub(crate) deferred: VecDeque<Deferred>,
@@ -108,6 +107,18 @@ pub(crate) struct Core {
 const PIECES_ROOM: usize = 4;
 
 impl Core {
+    /// Requests in flight.
+    #[inline(always)]
+    pub(crate) fn live(&self) -> u32 {
+        self.reqs.live() + self.records
+    }
+
+    /// How many more there may be.
+    #[inline(always)]
+    pub(crate) fn available(&self) -> u32 {
+        self.reqs.available() - self.records
+    }
+
     /// Adds a file to the table, and makes the room that its I/O needs.
     pub(crate) fn add_file(&mut self, file: OpenFile) -> Fd {
         if !file.is_identity() {
@@ -124,6 +135,7 @@ impl Core {
             wq,
             queues,
             reqs: ReqTable::new(slots),
+            records: 0,
             cold: (0..slots).map(|_| Cold::default()).collect(),
             files: FileTable::default(),
             ended: Ended { file: NO_FILE, flags: 0, ios: 0 },
@@ -140,7 +152,6 @@ impl Core {
             late: LateCompletions::default(),
             gathering: Vec::new(),
             scratch: Scratch::default(),
-            plain_ident: Ident::default(),
             chain: Chain::default(),
             deferred: VecDeque::with_capacity(room),
             nr_deferred: 0,

@@ -42,6 +42,7 @@ mod file_work;
 pub mod io_wq;
 mod op;
 pub mod opdef;
+mod plain;
 pub mod prep;
 pub mod queues;
 pub mod req;

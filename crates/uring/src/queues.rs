@@ -12,6 +12,9 @@
 //! - I3: CQ: the producer writes CQEs, then releases `tail` once a batch; the consumer acquires `tail`, reads, then
 //!   releases `head`. The producer never writes an entry that the head has not passed.
 //! - I4: an index read from the array may be anything; it is checked.
+//! - I5: this thread is producer and consumer of both queues, so it never reads its own heads and tails back from the
+//!   memory, and what another program wrote there is not believed. A queue whose other end is elsewhere needs the
+//!   acquiring loads of I2 and I3 there.
 #![allow(unsafe_code)] // Memory that another program may map is accessed by address.
 
 use std::ptr::NonNull;
@@ -23,6 +26,12 @@ use crate::cqe::Cqe;
 use crate::sqe::Sqe;
 
 const LINE: usize = 64;
+
+/// Where the words are that every batch writes; the rest is in [`Offsets`].
+const SQ_HEAD: usize = 0;
+const SQ_TAIL: usize = LINE;
+const CQ_HEAD: usize = 2 * LINE;
+const CQ_TAIL: usize = 3 * LINE;
 
 /// Byte offsets within the ring memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +63,10 @@ impl Offsets {
         let sq_array = round(cqes + cq_entries as usize * size_of::<Cqe>());
         let sqes = round(sq_array + sq_entries as usize * 4).next_multiple_of(4096);
         Offsets {
-            sq_head: 0,
-            sq_tail: LINE,
-            cq_head: 2 * LINE,
-            cq_tail: 3 * LINE,
+            sq_head: SQ_HEAD,
+            sq_tail: SQ_TAIL,
+            cq_head: CQ_HEAD,
+            cq_tail: CQ_TAIL,
             sq_ring_mask: fixed,
             cq_ring_mask: fixed + 4,
             sq_ring_entries: fixed + 8,
@@ -85,15 +94,14 @@ pub(crate) struct Queues {
     cq_mask: u32,
     /// The producer's SQ tail, ahead of the published one while SQEs are filled.
     sq_fill: u32,
-    /// Where the producer's free SQEs end, by the head as last read.
-    sq_limit: u32,
+    sq_published: u32,
     /// The consumer's SQ head.
     sq_head: u32,
     /// The producer's CQ tail, ahead of the published one within a batch.
     cq_tail: u32,
     cq_published: u32,
-    /// Free CQ entries, by the head as last read.
-    cq_room: u32,
+    /// The consumer's CQ head.
+    cq_head: u32,
 }
 
 impl Queues {
@@ -119,11 +127,11 @@ impl Queues {
             sq_mask: sq_entries - 1,
             cq_mask: cq_entries - 1,
             sq_fill: 0,
-            sq_limit: 0,
+            sq_published: 0,
             sq_head: 0,
             cq_tail: 0,
             cq_published: 0,
-            cq_room: cq_entries,
+            cq_head: 0,
         };
         queues.word(at.sq_ring_mask).store(sq_entries - 1, Ordering::Relaxed);
         queues.word(at.cq_ring_mask).store(cq_entries - 1, Ordering::Relaxed);
@@ -148,6 +156,17 @@ impl Queues {
         unsafe { &*self.memory.as_ptr().add(offset).cast::<AtomicU32>() }
     }
 
+    /// Shows one of the words that every batch writes to whoever looks at the memory.
+    #[inline(always)]
+    fn publish<const WORD: usize>(&self, value: u32) {
+        const { assert!(WORD <= CQ_TAIL && WORD.is_multiple_of(LINE)) }
+        // SAFETY: one of the first words of `memory`, aligned, only ever accessed as an atomic.
+        let word = unsafe { &*self.memory.as_ptr().add(WORD).cast::<AtomicU32>() };
+        // Release: the entries before a tail are written, those before a head are copied; pairs with the acquire of
+        // whoever is at the other end of the queue.
+        word.store(value, Ordering::Release);
+    }
+
     #[inline]
     fn array_entry(&self, index: u32) -> &AtomicU32 {
         // SAFETY: masked to the size of the array (I1).
@@ -157,9 +176,7 @@ impl Queues {
     /// Free SQEs.
     #[inline]
     pub(crate) fn sq_space(&self) -> u32 {
-        // Acquire: the consumer has copied what it passed; pairs with the release in `sq_advance`.
-        let head = self.word(self.at.sq_head).load(Ordering::Acquire);
-        (self.sq_mask + 1).wrapping_sub(self.sq_fill.wrapping_sub(head))
+        (self.sq_mask + 1).wrapping_sub(self.sq_fill.wrapping_sub(self.sq_head))
     }
 
     /// Entries of the SQ.
@@ -175,11 +192,8 @@ impl Queues {
     /// The next free SQE, to be filled; [`Queues::sq_publish`] shows it to the consumer.
     #[inline(always)]
     pub(crate) fn sq_next(&mut self) -> Option<(u32, &mut Sqe)> {
-        if self.sq_fill == self.sq_limit {
-            self.sq_limit = self.sq_fill.wrapping_add(self.sq_space());
-            if self.sq_fill == self.sq_limit {
-                return None;
-            }
+        if self.sq_fill.wrapping_sub(self.sq_head) > self.sq_mask {
+            return None;
         }
         // The array stays as it was made, the identity: this producer fills SQEs in order.
         let index = self.sq_fill & self.sq_mask;
@@ -190,18 +204,16 @@ impl Queues {
     }
 
     /// Shows filled SQEs to the consumer.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sq_publish(&mut self) {
-        // Release: the SQEs before the tail; pairs with the acquire in `sq_pending`.
-        self.word(self.at.sq_tail).store(self.sq_fill, Ordering::Release);
+        self.sq_published = self.sq_fill;
+        self.publish::<SQ_TAIL>(self.sq_fill);
     }
 
-    /// SQEs that the consumer has not taken.
-    #[inline]
+    /// SQEs that were shown to the consumer, and that it has not taken.
+    #[inline(always)]
     pub(crate) fn sq_pending(&self) -> u32 {
-        // Acquire: the SQEs before the tail; pairs with the release in `sq_publish`.
-        let tail = self.word(self.at.sq_tail).load(Ordering::Acquire);
-        tail.wrapping_sub(self.sq_head).min(self.sq_mask + 1)
+        self.sq_published.wrapping_sub(self.sq_head)
     }
 
     /// Copies the next SQE for the consumer and gives its index; `None` for an entry whose index is out of range,
@@ -220,16 +232,14 @@ impl Queues {
         Some(index)
     }
 
-    /// Looks at the SQE that is `ahead` of the next one without taking it; `None` when its index is out of range.
+    /// The SQEs that lie in a row from the one that is `ahead` of the next, `most` at most, without taking them.
     #[inline(always)]
-    pub(crate) fn sq_peek(&self, ahead: u32) -> Option<&Sqe> {
-        let index = self.array_entry(self.sq_head.wrapping_add(ahead)).load(Ordering::Relaxed); // As in `sq_take`.
-        if index > self.sq_mask {
-            return None;
-        }
-        // SAFETY: index checked (I4); any bytes are a valid `Sqe`; nothing writes it while it is looked at, for its
-        // producer is this thread.
-        Some(unsafe { &*self.sqes.as_ptr().add(index as usize) })
+    pub(crate) fn sq_row(&self, ahead: u32, most: u32) -> &[Sqe] {
+        let first = self.sq_head.wrapping_add(ahead) & self.sq_mask;
+        let many = most.min(self.sq_mask + 1 - first);
+        // SAFETY: within the SQEs; any bytes are a valid `Sqe`; nothing writes them while they are looked at, for their
+        // producer is this thread (I5), which holds `self`.
+        unsafe { std::slice::from_raw_parts(self.sqes.as_ptr().add(first as usize), many as usize) }
     }
 
     /// Takes SQEs that were looked at.
@@ -246,40 +256,42 @@ impl Queues {
     }
 
     /// Gives the taken entries back to the producer.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sq_advance(&mut self) {
-        // Release: the copies are made; pairs with the acquire in `sq_space`.
-        self.word(self.at.sq_head).store(self.sq_head, Ordering::Release);
+        self.publish::<SQ_HEAD>(self.sq_head);
     }
 
-    /// Whether the CQ surely has room, going by the head as last read.
+    /// Whether the CQ has room.
     #[inline(always)]
     pub(crate) fn cq_has_room(&self) -> bool {
-        self.cq_room != 0
+        self.cq_tail.wrapping_sub(self.cq_head) <= self.cq_mask
     }
 
-    /// Whether the CQ has no room; reads the head again before saying so.
-    pub(crate) fn cq_full(&mut self) -> bool {
-        if self.cq_room == 0 {
-            // Acquire: the consumer has read what it passed; pairs with the release in `cq_advance`.
-            let head = self.word(self.at.cq_head).load(Ordering::Acquire);
-            let used = self.cq_tail.wrapping_sub(head).min(self.cq_mask + 1);
-            self.cq_room = self.cq_mask + 1 - used;
+    /// Writes CQEs into the free entries that lie in a row, as long as there are both; how many. Takes no more from
+    /// `cqes` than it writes.
+    #[inline(always)]
+    pub(crate) fn cq_fill(&mut self, mut cqes: impl Iterator<Item = Cqe>) -> u32 {
+        let first = self.cq_tail & self.cq_mask;
+        let free = (self.cq_mask + 1).wrapping_sub(self.cq_tail.wrapping_sub(self.cq_head));
+        let many = free.min(self.cq_mask + 1 - first);
+        // SAFETY: within the CQEs, and free (I3): the consumer does not look at them before the tail is published.
+        let row = unsafe { std::slice::from_raw_parts_mut(self.cqes.as_ptr().add(first as usize), many as usize) };
+        let mut filled = 0;
+        for entry in row {
+            let Some(cqe) = cqes.next() else { break };
+            *entry = cqe;
+            filled += 1;
         }
-        self.cq_room == 0
+        self.cq_tail = self.cq_tail.wrapping_add(filled);
+        filled
     }
 
-    /// Lets the next [`Queues::cq_has_room`] say no, so that CQEs queue behind others.
-    pub(crate) fn cq_forget_room(&mut self) {
-        self.cq_room = 0;
-    }
-
-    /// Writes a CQE; the CQ is not full. The index of the entry.
+    /// Writes a CQE; the CQ has room. The index of the entry.
     #[inline(always)]
     pub(crate) fn cq_push(&mut self, cqe: Cqe) -> u32 {
-        self.cq_room -= 1;
+        debug_assert!(self.cq_has_room(), "I3: the consumer has not read it");
         let index = self.cq_tail & self.cq_mask;
-        // SAFETY: masked index; the entry is free (`cq_full` was asked, I3). Field by field: the fields come in
+        // SAFETY: masked index; the entry is free (`cq_has_room` was asked, I3). Field by field: the fields come in
         // registers, and put together in memory first they would be waited for.
         unsafe {
             let entry = self.cqes.as_ptr().add(index as usize);
@@ -303,39 +315,46 @@ impl Queues {
         let new = self.cq_tail.wrapping_sub(self.cq_published);
         if new != 0 {
             self.cq_published = self.cq_tail;
-            // Release: the CQEs before the tail; pairs with the acquire of the consumer in `cq_ready`.
-            self.word(self.at.cq_tail).store(self.cq_tail, Ordering::Release);
+            self.publish::<CQ_TAIL>(self.cq_tail);
         }
         new
     }
 
     /// CQEs published and not yet consumed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn cq_ready(&self) -> u32 {
-        // Relaxed head: only this thread consumes through `Queues`. Acquire tail: pairs with `cq_publish`.
-        let head = self.word(self.at.cq_head).load(Ordering::Relaxed);
-        self.word(self.at.cq_tail).load(Ordering::Acquire).wrapping_sub(head)
+        self.cq_published.wrapping_sub(self.cq_head)
     }
 
     /// The consumer's head.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn cq_head(&self) -> u32 {
-        self.word(self.at.cq_head).load(Ordering::Relaxed) // Only this thread consumes through `Queues`.
+        self.cq_head
+    }
+
+    /// The published entries that lie in a row from a head on, `most` at most; `most` is within what is published.
+    #[inline(always)]
+    pub(crate) fn cq_row(&self, head: u32, most: u32) -> &[Cqe] {
+        debug_assert!(self.cq_published.wrapping_sub(head) >= most, "I3: not written yet");
+        let first = head & self.cq_mask;
+        let many = most.min(self.cq_mask + 1 - first);
+        // SAFETY: within the CQEs; written and published, and the producer leaves them alone until `cq_advance` (I3).
+        unsafe { std::slice::from_raw_parts(self.cqes.as_ptr().add(first as usize), many as usize) }
     }
 
     /// Reads the entry at a head that is behind the published tail; with its index.
     #[inline]
     pub(crate) fn cq_read(&self, head: u32) -> (u32, Cqe) {
         let index = head & self.cq_mask;
-        // SAFETY: masked index; `cq_ready` has acquired the tail that covers it (I3).
+        // SAFETY: masked index; written, and published by the tail that covers it (I3).
         (index, unsafe { self.cqes.as_ptr().add(index as usize).read() })
     }
 
     /// Gives consumed entries back to the producer.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn cq_advance(&mut self, head: u32) {
-        // Release: the CQEs are read; pairs with the acquire in `cq_full`.
-        self.word(self.at.cq_head).store(head, Ordering::Release);
+        self.cq_head = head;
+        self.publish::<CQ_HEAD>(head);
     }
 
     /// Sets or clears a flag in the SQ ring.

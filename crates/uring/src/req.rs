@@ -1,4 +1,5 @@
-//! Request slots: what a ring keeps of an SQE from submission to completion.
+//! Request slots: what a ring keeps of an SQE from submission to completion, unless it is a plain record
+//! ([`plain`](crate::plain)).
 //!
 //! Owns the slots, preallocated, and their free list. A slot is two cache lines.
 //!
@@ -20,8 +21,6 @@
 #![allow(unsafe_code)] // The slots of the ring: every step of every request indexes them.
 
 use sheave_iomap::Kiocb;
-
-use crate::sqe::Sqe;
 
 /// No slot.
 pub const NO_SLOT: u32 = u32::MAX;
@@ -94,21 +93,6 @@ pub(crate) struct Ident {
     pub link: u32,
 }
 
-impl Ident {
-    /// Of plain reads or writes like this one.
-    pub(crate) fn plain(sqe: &Sqe, fixed_buf: u16) -> Ident {
-        Ident {
-            fd: sqe.fd,
-            opcode: sqe.opcode,
-            flags: sqe.flags,
-            state: State::Issued,
-            buf_index: fixed_buf,
-            rflags: 0,
-            link: NO_SLOT,
-        }
-    }
-}
-
 /// A request slot.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(64))]
@@ -149,17 +133,6 @@ impl std::ops::DerefMut for Req {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut Ident {
         &mut self.ident
-    }
-}
-
-impl Req {
-    /// What completion, cancel and the buffer table want to know of a plain read or write; its kiocb has the rest.
-    #[inline(always)]
-    pub(crate) fn start_plain(&mut self, user_data: u64, addr: u64, file: u32, ident: &Ident) {
-        self.user_data = user_data;
-        self.addr = addr;
-        self.ident = *ident;
-        self.file = file;
     }
 }
 

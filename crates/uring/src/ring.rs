@@ -36,7 +36,7 @@ use sheave_iomap::File;
 
 use self::inner::{Inner, Shared};
 use crate::builder::RingBuilder;
-use crate::cqe::{Completion, LateCompletions};
+use crate::cqe::{Completion, Cqe, LateCompletions};
 use crate::error::{RingError, SqFull};
 use crate::io_wq::IoWq;
 use crate::prep::{Cancel, Entry, Owned};
@@ -238,9 +238,29 @@ impl Ring {
         Completions { inner, head, end }
     }
 
+    /// Shows `each` the CQEs that can be read, in the ring memory, and takes them; an empty CQ is filled from the
+    /// devices first. How many there were. For users of raw SQEs: memory that a typed operation owned is dropped with
+    /// its CQE.
+    #[inline(always)]
+    pub fn for_each_cqe(&mut self, mut each: impl FnMut(&Cqe)) -> u32 {
+        let mut inner = self.inner();
+        let (mut head, end) = inner.fill();
+        let all = end.wrapping_sub(head);
+        if inner.core.nr_owned > 0 {
+            inner.drop_owned(head, all);
+        }
+        while head != end {
+            let row = inner.core.queues.cq_row(head, end.wrapping_sub(head));
+            row.iter().for_each(&mut each);
+            head = head.wrapping_add(row.len() as u32);
+        }
+        inner.core.queues.cq_advance(head);
+        all
+    }
+
     /// Requests submitted and not yet completed.
     pub fn in_flight(&self) -> u32 {
-        self.inner().core.reqs.live()
+        self.inner().core.live()
     }
 
     /// How many I/Os did not complete at once where they were reaped, but later: a share that is not small says why

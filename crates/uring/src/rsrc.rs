@@ -260,8 +260,24 @@ struct RegBuf {
 #[derive(Debug, Default)]
 pub(crate) struct BufTable {
     bufs: Vec<Option<RegBuf>>,
-    /// Replaced buffers and how many requests still use each.
-    retired: Vec<(RegBuf, u32)>,
+    /// Replaced buffers that are still used.
+    retired: Vec<Retired>,
+}
+
+/// A buffer that was replaced while it was used.
+#[derive(Debug)]
+struct Retired {
+    buf: RegBuf,
+    /// How many slots still use it.
+    slots: u32,
+    /// Plain records may use it too, until a sweep finds none.
+    records: bool,
+}
+
+impl Retired {
+    fn is_used(&self) -> bool {
+        self.slots > 0 || self.records
+    }
 }
 
 impl BufTable {
@@ -295,24 +311,46 @@ impl BufTable {
         self.bufs.resize_with(len, || None);
     }
 
-    /// Puts a buffer (or none) in a place; the old one is kept while `users` requests still use it.
-    pub(crate) fn replace(&mut self, index: u16, new: Option<(u64, u64, Option<Buf>)>, users: u32) -> Option<Buf> {
+    /// Puts a buffer (or none) in a place; the old one is kept while so many slots still use it, and while plain
+    /// records may.
+    pub(crate) fn replace(
+        &mut self,
+        index: u16,
+        new: Option<(u64, u64, Option<Buf>)>,
+        slots: u32,
+        records: bool,
+    ) -> Option<Buf> {
         let new = new.map(|(base, len, owned)| RegBuf { base, len, owned });
         let slot = self.bufs.get_mut(usize::from(index))?;
         let old = std::mem::replace(slot, new)?;
-        if users == 0 {
-            return old.owned;
+        let old = Retired { buf: old, slots, records };
+        if !old.is_used() {
+            return old.buf.owned;
         }
-        self.retired.push((old, users));
+        self.retired.push(old);
         None
+    }
+
+    /// Whether a sweep may find a replaced buffer to free.
+    #[inline]
+    pub(crate) fn wants_sweep(&self) -> bool {
+        self.retired.iter().any(|old| old.records)
+    }
+
+    /// Frees replaced buffers that nobody uses any more; `in_use` says whether plain records use an address range.
+    pub(crate) fn sweep(&mut self, in_use: impl Fn(u64, u64) -> bool) {
+        self.retired.retain_mut(|old| {
+            old.records = old.records && in_use(old.buf.base, old.buf.len);
+            old.is_used()
+        });
     }
 
     /// A request that used a replaced buffer at this address has ended.
     pub(crate) fn put_retired(&mut self, addr: u64) {
-        let holds = |(buf, _): &(RegBuf, u32)| addr >= buf.base && addr - buf.base < buf.len;
+        let holds = |old: &Retired| old.slots > 0 && addr >= old.buf.base && addr - old.buf.base < old.buf.len;
         if let Some(at) = self.retired.iter().position(holds) {
-            self.retired[at].1 -= 1;
-            if self.retired[at].1 == 0 {
+            self.retired[at].slots -= 1;
+            if !self.retired[at].is_used() {
                 self.retired.swap_remove(at);
             }
         }

@@ -49,6 +49,12 @@ impl Sqe {
         let splice = u64::from(self.splice_fd_in as u32) << 32;
         (first, splice | u64::from(self.personality) << 16 | u64::from(self.buf_index))
     }
+
+    /// Length and flags of the opcode in one word, as a run of reads or writes has them in common.
+    #[inline(always)]
+    pub(crate) fn len_and_op_flags(&self) -> u64 {
+        u64::from(self.op_flags) << 32 | u64::from(self.len)
+    }
 }
 
 /// Opcodes, with the kernel's numbers.

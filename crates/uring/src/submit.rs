@@ -12,7 +12,6 @@
 
 use crate::core::Deferred;
 use crate::io_wq::Work;
-use crate::op;
 use crate::opdef::{self, Issue, OpDef};
 use crate::req::{
     NO_FILE, NO_SLOT, REQ_CANCELED, REQ_DRAIN, REQ_FLUSHES, REQ_HAS_GUARD, REQ_LINKED, REQ_OWNS_BUF, REQ_PREP_FAILED,
@@ -49,7 +48,7 @@ impl Inner {
     /// Takes all published SQEs that there are slots for; returns how many.
     pub(crate) fn consume(&mut self) -> u32 {
         let pending = self.core.queues.sq_pending();
-        let count = pending.min(self.core.reqs.available());
+        let count = pending.min(self.core.available());
         if count == 0 || self.core.overflow.len() >= self.core.overflow_max {
             return 0;
         }
@@ -58,13 +57,11 @@ impl Inner {
         let mut left = count;
         while left > 0 {
             let plain = self.is_plain();
-            if plain {
-                left -= op::rw::submit_plain_run(self, left);
-            }
-            if left > 0 {
+            let run = if plain { crate::plain::submit_run(self, left) } else { 0 };
+            if run == 0 {
                 self.submit_next(plain);
-                left -= 1;
             }
+            left -= run.max(1);
         }
         if self.core.chain.head != NO_SLOT {
             self.end_chain();
@@ -237,7 +234,7 @@ impl Inner {
         let (mut drain_seen, mut first) = (false, true);
         while let Some(&Deferred { head, count, drain }) = self.core.deferred.front() {
             drain_seen |= drain;
-            if (drain_seen || first) && self.core.reqs.live() != self.core.nr_deferred {
+            if (drain_seen || first) && self.core.live() != self.core.nr_deferred {
                 return;
             }
             first = false;

@@ -4,7 +4,10 @@
 //! memory at all were refused before.
 #![allow(unsafe_code)] // SQEs carry addresses.
 
-use sheave_blk::bio::BVec;
+use sheave_blk::bio::{BVec, SECTOR_SHIFT};
+use sheave_blk::ctx::lane::PlainIo;
+
+use crate::sqe::Sqe;
 
 /// End of the addresses that a user program has: a guard page below the hole on x86-64, at most elsewhere.
 pub(crate) const USER_END: u64 = if cfg!(target_arch = "x86_64") { (1 << 47) - 4096 } else { 1 << 48 };
@@ -22,6 +25,13 @@ pub(crate) fn is_user_range(addr: u64, len: u64) -> bool {
 pub(crate) fn sqe_memory(addr: u64, len: u32) -> BVec {
     // SAFETY: promised by the caller of `push_sqe` until the completion is posted.
     unsafe { BVec::new(addr as usize, len as usize) }
+}
+
+/// The plain I/O of the SQE of a read or write, to `place` on the device; the run it goes to has the SQE's length.
+#[inline(always)]
+pub(crate) fn plain_io(sqe: &Sqe, place: u64) -> PlainIo {
+    // SAFETY: promised by the caller of `push_sqe` until the completion is posted.
+    unsafe { PlainIo::new(sqe.user_data, place >> SECTOR_SHIFT, sqe.addr as usize) }
 }
 
 /// Copies `count` vectors from `addr` into `vecs`.

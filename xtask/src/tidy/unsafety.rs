@@ -15,6 +15,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/base/src/prefetch.rs", "asking the processor for a cache line"),
     ("crates/blk/src/bio.rs", "vouching for the memory of an I/O"),
     ("crates/blk/src/bio_set.rs", "indexing the bio arena by numbers that only it hands out"),
+    ("crates/blk/src/ctx/lane.rs", "vouching for the memory of a plain record"),
     ("crates/blk/src/driver/host/queue.rs", "operations on the memory of bios"),
     ("crates/blk/src/driver/kring_slot.rs", "registered buffers of a kernel ring made later"),
     ("crates/blk/src/driver/ram/region.rs", "memory that all rings copy to and from at once"),

@@ -26,6 +26,35 @@ pub struct PlainKind {
     pub fixed_buf: u16,
 }
 
+/// What the I/Os of a run have in common beside the lane.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainRunOf {
+    /// Given back when they end.
+    pub owner: u32,
+    /// Length of each; a multiple of the logical block.
+    pub bytes: u32,
+}
+
+/// One I/O of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainIo {
+    pub(crate) cookie: u64,
+    pub(crate) sector: u64,
+    pub(crate) base: usize,
+}
+
+impl PlainIo {
+    /// The I/O from `sector` on with the memory from the address `base` on; `cookie` comes back when it ends.
+    ///
+    /// # Safety
+    /// As for [`BVec::new`], for as many bytes as the I/Os of the run have that it is given to.
+    #[allow(unsafe_code)] // Devices write to where it points.
+    #[inline(always)]
+    pub const unsafe fn new(cookie: u64, sector: u64, base: usize) -> PlainIo {
+        PlainIo { cookie, sector, base }
+    }
+}
+
 /// Plain I/O to one device; see [`IoCtx::lane`].
 #[derive(Debug)]
 pub struct Lane<'a> {
@@ -40,6 +69,14 @@ impl Lane<'_> {
     #[inline(always)]
     pub fn submit(&mut self, owner: u32, sector: u64, bytes: u32, vec: BVec) -> bool {
         self.hctx.add_plain(self.core, owner, sector + self.offset, bytes, vec)
+    }
+
+    /// Submits up to `most` I/Os as plain records, each of which [`EndIo`](super::EndIo) brings back once: as many as
+    /// `io_at` gives, and as can start now without waiting; how many. Their ranges and their memory are as in
+    /// [`Lane::submit`]. `io_at` may be asked for one twice.
+    #[inline(always)]
+    pub fn submit_run(&mut self, run: PlainRunOf, most: u32, io_at: impl Fn(u32) -> Option<PlainIo>) -> u32 {
+        self.hctx.add_run(self.core, run, self.offset, most, io_at)
     }
 
     /// Ends the lane: what it gathered goes to the driver with the plug, or now when none is open.

@@ -1,29 +1,44 @@
-//! The straight way of plain reads and writes: from values to a bio and its request, with nothing looked up twice.
+//! The straight way of plain reads and writes: from values to a request, with nothing looked up twice.
 //!
-//! Owns what the I/Os of one lane share. Does the same as `Hctx::add` and `Hctx::gather` do for any bio, for those that
-//! surely need nothing else; everything that turns out otherwise is handed to them.
+//! Owns what the I/Os of one lane share. An I/O of a run becomes a plain record: its request and nothing else
+//! ([`request`](crate::request)). One that a neighbour merges with, or whose request is taken apart, gets the bio that
+//! was promised to it then. A single I/O of a submitter that wants a bio does the same as `Hctx::add` and
+//! `Hctx::gather` do for any bio, for those that surely need nothing else. Everything that turns out otherwise is
+//! left to them.
+//!
+//! Invariants: I1 to I3 of the parent, and
+//! - G1: the bio of every plain record in flight is promised ([`BioSet`](crate::bio_set::BioSet), I9) from
+//!   [`Hctx::add_run`] until the record ends, or has its bio.
+//! - G2: no request of a run has a stamp that is older than the plug allows: the time is due before each chunk of at
+//!   most [`CHECK_EVERY`](crate::plug::CHECK_EVERY) requests.
 
 use sheave_base::clock::CoarseTs;
 
 use super::Hctx;
-use crate::bio::{BIO_FUA, BIO_PREFLUSH, BVec, BioAttrs, NO_FIXED_BUF, Op, SECTOR_SHIFT};
+use crate::bio::{BIO_FUA, BIO_PLAIN, BIO_PREFLUSH, BVec, BioAttrs, BioId, NO_FIXED_BUF, Op, SECTOR_SHIFT};
 use crate::ctx::Core;
-use crate::ctx::lane::PlainKind;
-use crate::request::RqAttrs;
+use crate::ctx::lane::{PlainIo, PlainKind, PlainRunOf};
+use crate::merge;
+use crate::request::{PLUG_MAX, RqHead};
 use crate::tag_set::TagInfo;
+
+/// No sector, and none that is beside one.
+const NOWHERE: u64 = 1 << 62;
 
 /// What the plain I/Os of the lane that is open share. It lives in the hardware context and not on the stack: there it
 /// is copied as a whole, in one store, and takes no registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gather {
     bio: BioAttrs,
-    rq: RqAttrs,
+    /// Of plain records; its times, bytes and owner are those of the run that is open.
+    head: RqHead,
     info: TagInfo,
     /// Longer ones go the long way; with FUA or PREFLUSH all of them.
     max_bytes: u32,
     /// The batch's time stamp.
     time: CoarseTs,
-    /// First sector and end of the request gathered last, or no sectors: a hint where to try a merge.
+    /// First sector and end of the request gathered last (or of what merged with it last), or no sectors: a hint where
+    /// to try a merge.
     start: u64,
     end: u64,
     /// What all but the last three was made from.
@@ -34,15 +49,22 @@ impl Default for Gather {
     fn default() -> Self {
         Gather {
             bio: BioAttrs::new(0),
-            rq: RqAttrs::default(),
+            head: RqHead::default(),
             info: TagInfo::default(),
             max_bytes: 0,
             time: CoarseTs::default(),
-            start: u64::MAX,
-            end: u64::MAX,
+            start: NOWHERE,
+            end: NOWHERE,
             // No bio has all flags, so the first lane is another.
             kind: (0, PlainKind { op: Op::Read, flags: u16::MAX, fixed_buf: NO_FIXED_BUF }),
         }
+    }
+}
+
+impl Gather {
+    #[inline(always)]
+    fn forget_place(&mut self) {
+        (self.start, self.end) = (NOWHERE, NOWHERE);
     }
 }
 
@@ -51,10 +73,17 @@ impl Hctx {
     #[inline]
     pub(crate) fn start_lane(&mut self, part: u16, kind: PlainKind) {
         if self.lane.kind == (part, kind) {
-            (self.lane.start, self.lane.end, self.lane.time) = (u64::MAX, u64::MAX, self.time_of_last());
+            self.restart_lane();
         } else {
             self.start_other_lane(part, kind);
         }
+    }
+
+    /// Begins anew the lane that was open last.
+    #[inline(always)]
+    pub(crate) fn restart_lane(&mut self) {
+        self.lane.forget_place();
+        self.lane.time = self.time_of_last();
     }
 
     /// The cache of bios has changed: this is the mark of its bios from now on.
@@ -68,7 +97,15 @@ impl Hctx {
         let PlainKind { op, flags, fixed_buf } = kind;
         self.lane = Gather {
             bio: BioAttrs { op, part, fixed_buf, nr_vecs: 1, ..BioAttrs::new(self.cacheable | flags) },
-            rq: RqAttrs { op, flags: flags as u8 & self.inherited, nr_segs: 1, merged: 0, part },
+            head: RqHead {
+                op,
+                flags: flags as u8 & self.inherited,
+                nr_segs: 1,
+                merged_or_buf: fixed_buf,
+                part,
+                bio_head: BioId::PLAIN,
+                ..RqHead::default()
+            },
             info: TagInfo::new(op, part),
             max_bytes: if flags & (BIO_FUA | BIO_PREFLUSH) == 0 { self.plain_bytes } else { 0 },
             time: self.time_of_last(),
@@ -92,7 +129,7 @@ impl Hctx {
         };
         if self.stalled || bytes > self.lane.max_bytes {
             self.add_slow(core, id);
-            (self.lane.start, self.lane.end, self.lane.time) = (u64::MAX, u64::MAX, self.time_of_last());
+            self.restart_lane();
             return true;
         }
         let end = sector + u64::from(bytes >> SECTOR_SHIFT);
@@ -105,16 +142,153 @@ impl Hctx {
             return true;
         };
         self.tags.set_info(tag, self.lane.info);
-        if core.plug.is_time_due(self.gathered.len()) && core.stats {
+        self.read_time_if_due(core);
+        let head = RqHead { bytes, merged_or_buf: 0, generation: self.epoch, start: self.lane.time, ..self.lane.head };
+        self.rqs[tag].fill(id, sector, &head);
+        (self.lane.start, self.lane.end) = (sector, end);
+        self.push_lane(core, tag);
+        true
+    }
+
+    #[inline(always)]
+    fn read_time_if_due(&mut self, core: &mut Core) {
+        if core.plug.is_time_due(self.gathered.end()) && core.stats {
             self.lane.time = core.plug.now(&core.clock);
         }
-        self.rqs[tag].fill(id, sector, bytes, &self.lane.rq, self.lane.time);
-        (self.lane.start, self.lane.end) = (sector, end);
+    }
+
+    #[inline(always)]
+    fn push_lane(&mut self, core: &mut Core, tag: u16) {
         self.gathered.push(tag);
         if self.gathered.is_full() {
             self.flush(core);
         }
+    }
+
+    /// Takes up to `most` plain I/Os as records, as far as `io_at` gives them and there are tags and bios to promise
+    /// for them; how many. It may ask for one twice.
+    #[inline(always)]
+    pub(crate) fn add_run(
+        &mut self,
+        core: &mut Core,
+        run: PlainRunOf,
+        shift: u64,
+        most: u32,
+        io_at: impl Fn(u32) -> Option<PlainIo>,
+    ) -> u32 {
+        self.kick(core);
+        if self.stalled || run.bytes > self.lane.max_bytes {
+            return 0;
+        }
+        self.lane.head.bytes = run.bytes;
+        self.lane.head.tail_or_owner = run.owner;
+        self.lane.head.generation = self.epoch;
+        // Where a neighbour behind the request gathered last looks for it.
+        self.lane.start = self.lane.end.wrapping_sub(u64::from(run.bytes >> SECTOR_SHIFT));
+        let mut taken = 0;
+        loop {
+            let room = most.min(taken + core.bios.promisable());
+            if taken == room || !self.tags.ensure(core.plug.hint()) {
+                return taken;
+            }
+            self.read_time_if_due(core);
+            let chunk = self.add_chunk(core, shift, (taken, room), &io_at);
+            taken += chunk.taken;
+            if self.gathered.is_full() {
+                self.flush(core);
+            }
+            match chunk.ended {
+                Ended::Full => {}
+                Ended::Run => return taken,
+                Ended::Neighbour(io) => {
+                    let merged = self.add_neighbour(core, run, PlainIo { sector: io.sector + shift, ..io });
+                    taken += u32::from(merged);
+                }
+            }
+            if self.stalled {
+                return taken;
+            }
+        }
+    }
+
+    /// Takes I/Os of a run that share a stamp and a word of tags, from number `first` up to `end`.
+    #[inline(always)]
+    fn add_chunk(
+        &mut self,
+        core: &mut Core,
+        shift: u64,
+        (first, end): (u32, u32),
+        io_at: impl Fn(u32) -> Option<PlainIo>,
+    ) -> Chunk {
+        let Hctx { lane, gathered, rqs, tags, .. } = self;
+        lane.head.start = lane.time;
+        let sectors = u64::from(lane.head.bytes >> SECTOR_SHIFT);
+        // A neighbour behind the last one is as far from it as they are long, and one before it as far as that below.
+        let apart = !(2 * sectors);
+        let due = core.plug.until_due(gathered.end());
+        let mut tags = tags.run();
+        let (mut last, mut ended) = (lane.start, Ended::Full);
+        let mut many = 0;
+        for place in gathered.room().iter_mut().take(due.min((end - first) as usize)) {
+            let Some(io) = io_at(first + many) else {
+                ended = Ended::Run;
+                break;
+            };
+            let sector = io.sector + shift;
+            if sector.wrapping_add(sectors).wrapping_sub(last) & apart == 0 {
+                ended = Ended::Neighbour(io);
+                break;
+            }
+            let Some(tag) = tags.take(lane.info) else { break };
+            rqs[tag].fill_plain(&lane.head, sector, io.base, io.cookie);
+            *place = tag;
+            last = sector;
+            many += 1;
+        }
+        gathered.pushed(many as usize);
+        core.bios.promise(many);
+        (lane.start, lane.end) = (last, last.wrapping_add(sectors));
+        Chunk { taken: many, ended }
+    }
+
+    /// Takes a plain I/O that lies beside the request gathered last, if it may go in that one. False: it is to go as if
+    /// it lay elsewhere.
+    #[inline(never)]
+    fn add_neighbour(&mut self, core: &mut Core, run: PlainRunOf, io: PlainIo) -> bool {
+        let vec = BVec { base: io.base, len: run.bytes as usize };
+        let (start, end) = (io.sector, io.sector + u64::from(run.bytes >> SECTOR_SHIFT));
+        let attrs = BioAttrs { flags: self.lane.bio.flags | BIO_PLAIN, ..self.lane.bio };
+        let taken = match self.gathered.last() {
+            Some(last)
+                if merge::is_adjacent(&self.rqs[last], start, run.bytes)
+                    && merge::fits(&self.rqs[last], &attrs, start, run.bytes, self.queue.limits()) =>
+            {
+                core.bios.take_plain(&attrs, run.owner, start, run.bytes, vec).map(|id| (last, id))
+            }
+            _ => None,
+        };
+        let Some((last, id)) = taken else {
+            self.lane.forget_place();
+            return false;
+        };
+        core.bios[id].cookie = io.cookie;
+        self.make_bio(core, last);
+        merge::link(&mut self.rqs[last], &mut core.bios, id);
+        (self.lane.start, self.lane.end) = (start, end);
         true
+    }
+
+    /// Gives a plain record the bio that was promised to it (G1); other requests have theirs.
+    pub(super) fn make_bio(&mut self, core: &mut Core, tag: u16) {
+        let rq = &mut self.rqs[tag];
+        let Some(vec) = rq.plain_vec() else { return };
+        let flags = self.cacheable | u16::from(rq.flags) | BIO_PLAIN;
+        let (op, part, fixed_buf) = (rq.op, rq.part, rq.merged_or_buf);
+        let attrs = BioAttrs { op, part, fixed_buf, nr_vecs: 1, ..BioAttrs::new(flags) };
+        let id = core.bios.take_promised(&attrs, rq.tail_or_owner, rq.sector, rq.bytes, vec);
+        core.bios[id].cookie = rq.cookie;
+        rq.merged_or_buf = 0;
+        rq.set_bio(id);
     }
 
     /// Ends a lane: what it gathered goes to the driver with the plug, or now when none is open.
@@ -127,3 +301,21 @@ impl Hctx {
         }
     }
 }
+
+/// What a chunk of a run came to.
+struct Chunk {
+    taken: u32,
+    ended: Ended,
+}
+
+/// Why a chunk ended.
+enum Ended {
+    /// It is as long as it may be.
+    Full,
+    /// The run has ended.
+    Run,
+    /// This I/O may go in the request before it.
+    Neighbour(PlainIo),
+}
+
+const _: () = assert!(PLUG_MAX <= u8::MAX as usize, "a list counts in bytes");

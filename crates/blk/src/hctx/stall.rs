@@ -74,6 +74,9 @@ impl Hctx {
             self.flush.unissue(&mut core.bios);
             return;
         }
+        self.make_bio(core, tag);
+        // Its tag may be used again before a batch is completed.
+        self.epoch = self.epoch.wrapping_add(1);
         let mut id = std::mem::replace(&mut self.rqs[tag].bio_head, BioId::NONE);
         while id.is_some() {
             let next = core.bios[id].next;

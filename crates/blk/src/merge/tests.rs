@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::bio::{BIO_POLLED, BVec, Bio, Op};
-use crate::request::RqAttrs;
+use crate::request::RqHead;
 
 const BLOCK: u32 = 4096;
 
@@ -22,14 +22,19 @@ fn request(bios: &mut BioSet, sector: u64, blocks: u32, vecs: u16) -> Request {
     let id = bio(bios, sector, blocks, vecs);
     let bytes = blocks * BLOCK;
     let mut rq = Request::unused();
-    let attrs = RqAttrs { op: Op::Write, nr_segs: vecs, ..RqAttrs::default() };
-    rq.fill(id, sector, bytes, &attrs, Default::default());
+    let head = RqHead { op: Op::Write, nr_segs: vecs, bytes, ..RqHead::default() };
+    rq.fill(id, sector, &head);
     rq
 }
 
 /// What `Hctx::try_merge` does.
 fn try_merge(rq: &mut Request, bios: &mut BioSet, id: BioId, limits: &Limits) -> bool {
-    is_adjacent(rq, bios[id].sector, bios[id].bytes) && merge(rq, bios, id, limits)
+    let bio = &bios[id];
+    let may = is_adjacent(rq, bio.sector, bio.bytes) && fits(rq, &bio.attrs, bio.sector, bio.bytes, limits);
+    if may {
+        link(rq, bios, id);
+    }
+    may
 }
 
 fn roomy() -> Limits {
@@ -45,8 +50,8 @@ fn chains_in_the_order_of_the_device() {
     let front = bio(&mut bios, 72, 1, 2);
     assert!(try_merge(&mut rq, &mut bios, back, &roomy()));
     assert!(try_merge(&mut rq, &mut bios, front, &roomy()));
-    assert_eq!((rq.sector, rq.bytes, rq.nr_segs, rq.merged), (72, 4 * BLOCK, 6, 2));
-    assert_eq!((rq.bio_head, rq.bio_tail), (front, back));
+    assert_eq!((rq.sector, rq.bytes, rq.nr_segs, rq.merged()), (72, 4 * BLOCK, 6, 2));
+    assert_eq!((rq.bio_head, rq.bio_tail()), (front, back));
     assert_eq!([bios[front].next, bios[middle].next, bios[back].next], [middle, back, BioId::NONE]);
 }
 
@@ -59,7 +64,7 @@ fn numbers_do_not_wrap() {
         let mut bios = BioSet::new(8, 8);
         let next = bio(&mut bios, at, 1, 1);
         let mut rq = request(&mut bios, at - u64::from(bytes >> SECTOR_SHIFT), 1, 1);
-        (rq.merged, rq.nr_segs, rq.bytes) = (merged, nr_segs, bytes);
+        (rq.merged_or_buf, rq.nr_segs, rq.bytes) = (merged, nr_segs, bytes);
         let room = merged == 0 && nr_segs == 1 && bytes == BLOCK;
         assert_eq!(try_merge(&mut rq, &mut bios, next, &roomy()), room);
     }
@@ -94,6 +99,6 @@ fn flags_partitions_and_operations_decide() {
         let next = bio(&mut bios, 88, 1, 1);
         change(&mut rq, &mut bios[next]);
         assert_eq!(try_merge(&mut rq, &mut bios, next, &roomy()), expect, "case {at}");
-        assert_eq!(rq.merged, u16::from(expect));
+        assert_eq!(rq.merged(), u16::from(expect));
     }
 }

@@ -6,7 +6,7 @@
 
 use sheave_blk::bio::BVec;
 use sheave_blk::ctx::IoCtx;
-use sheave_blk::ctx::lane::{Lane, PlainKind};
+use sheave_blk::ctx::lane::{Lane, PlainIo, PlainKind, PlainRunOf};
 
 use super::bio_spec;
 use super::open_file::OpenFile;
@@ -17,26 +17,37 @@ use crate::mapping::{Intent, MAP_NEW, MAP_SHARED, MAP_SUMMED, MAP_TASK, MAP_WORK
 /// Flags of mappings to which no write is plain.
 const ODD_FOR_WRITES: u8 = MAP_SHARED | MAP_NEW | MAP_SUMMED | MAP_TASK | MAP_WORKER;
 
-/// Plain I/O on one file.
-pub trait Run {
-    /// Whether the I/O lies within the file, on its blocks, and its memory where the device can take it.
-    fn fits(&self, pos: u64, len: u32, addr: usize) -> bool;
-
-    /// Sends a plain I/O to the place it has, when its kiocb was [started](crate::Kiocb::started); false when no bio is
-    /// free.
-    fn submit(&mut self, place: u64, len: u32, owner: u32, vec: BVec) -> bool;
-
-    /// Ends the run, of which so many were sent.
-    fn finish(self, sent: u32);
+/// What all I/Os of a run lie within that have one length: the file, on its blocks, and memory that the device can
+/// take.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// The last position.
+    last: u64,
+    block_mask: u64,
+    dma_mask: u64,
 }
 
-/// [`Run::fits`] in a file of `size` bytes, with its masks of blocks and of memory. Not a struct that runs have: that
-/// costs a raw device ten instructions an I/O.
+impl Bounds {
+    /// For I/Os of `len` bytes; `None` when there can be none of that length.
+    #[inline(always)]
+    fn new(size: u64, (block_mask, dma_mask): (u32, u32), len: u32) -> Option<Bounds> {
+        let last = size.checked_sub(u64::from(len))?;
+        let whole = len != 0 && len & block_mask == 0;
+        whole.then_some(Bounds { last, block_mask: block_mask.into(), dma_mask: dma_mask.into() })
+    }
+
+    /// Whether an I/O at this position, with memory from this address on, is within.
+    #[inline(always)]
+    #[must_use]
+    pub fn hold(&self, pos: u64, addr: u64) -> bool {
+        pos <= self.last && (pos & self.block_mask) | (addr & self.dma_mask) == 0
+    }
+}
+
+/// Whether an I/O is within the [`Bounds`] of a file of `size` bytes for its length.
 #[inline(always)]
-fn fits(size: u64, (block_mask, dma_mask): (u32, u32), pos: u64, len: u32, addr: usize) -> bool {
-    let misaligned = (pos as u32 | len) & block_mask | addr as u32 & dma_mask;
-    let end = pos.checked_add(u64::from(len));
-    misaligned == 0 && len != 0 && end.is_some_and(|end| end <= size)
+fn fits(size: u64, masks: (u32, u32), pos: u64, len: u32, addr: usize) -> bool {
+    Bounds::new(size, masks, len).is_some_and(|bounds| bounds.hold(pos, addr as u64))
 }
 
 /// A run on one raw device.
@@ -65,19 +76,35 @@ impl<'a> PlainRun<'a> {
     }
 }
 
-impl Run for PlainRun<'_> {
+impl PlainRun<'_> {
+    /// Whether the I/O lies within the device, on its blocks, and its memory where the device can take it.
     #[inline(always)]
-    fn fits(&self, pos: u64, len: u32, addr: usize) -> bool {
+    pub(super) fn fits(&self, pos: u64, len: u32, addr: usize) -> bool {
         fits(self.size, (self.block_mask, self.dma_mask), pos, len, addr)
     }
 
+    /// Sends an I/O that [fits](PlainRun::fits) with a bio, when its kiocb was [started](crate::Kiocb::started); false
+    /// when no bio is free.
     #[inline(always)]
-    fn submit(&mut self, place: u64, len: u32, owner: u32, vec: BVec) -> bool {
-        self.lane.submit(owner, place >> 9, len, vec)
+    pub(super) fn submit(&mut self, pos: u64, len: u32, owner: u32, vec: BVec) -> bool {
+        self.lane.submit(owner, pos >> 9, len, vec)
     }
 
+    /// What I/Os of this length must be within.
     #[inline(always)]
-    fn finish(self, _: u32) {
+    pub fn bounds(&self, len: u32) -> Option<Bounds> {
+        Bounds::new(self.size, (self.block_mask, self.dma_mask), len)
+    }
+
+    /// Sends I/Os within their [`Bounds`] as plain records; see [`Lane::submit_run`].
+    #[inline(always)]
+    pub fn submit_run(&mut self, run: PlainRunOf, most: u32, io_at: impl Fn(u32) -> Option<PlainIo>) -> u32 {
+        self.lane.submit_run(run, most, io_at)
+    }
+
+    /// Ends the run.
+    #[inline(always)]
+    pub fn finish(self) {
         self.lane.finish();
     }
 }
@@ -186,19 +213,22 @@ impl<'a> MappedRun<'a> {
     }
 }
 
-impl Run for MappedRun<'_> {
+impl MappedRun<'_> {
+    /// What I/Os of this length must be within.
     #[inline(always)]
-    fn fits(&self, pos: u64, len: u32, addr: usize) -> bool {
-        fits(self.size, (self.block_mask, self.dma_mask), pos, len, addr)
+    pub fn bounds(&self, len: u32) -> Option<Bounds> {
+        Bounds::new(self.size, (self.block_mask, self.dma_mask), len)
     }
 
+    /// Sends I/Os to the places that [`MappedRun::map`] gave, as plain records; see [`Lane::submit_run`].
     #[inline(always)]
-    fn submit(&mut self, place: u64, len: u32, owner: u32, vec: BVec) -> bool {
-        self.lane.submit(owner, place >> 9, len, vec)
+    pub fn submit_run(&mut self, run: PlainRunOf, most: u32, io_at: impl Fn(u32) -> Option<PlainIo>) -> u32 {
+        self.lane.submit_run(run, most, io_at)
     }
 
+    /// Ends the run, of which so many were sent.
     #[inline(always)]
-    fn finish(self, sent: u32) {
+    pub fn finish(self, sent: u32) {
         self.file.count(sent);
         self.lane.finish();
     }

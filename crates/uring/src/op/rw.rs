@@ -1,14 +1,14 @@
 //! READ, WRITE, READV, WRITEV, READ_FIXED, WRITE_FIXED.
 //!
-//! Owns the checks of their arguments; the I/O itself is the engine's ([`sheave_iomap::dio`]).
+//! Owns the checks of their arguments; the I/O itself is the engine's ([`sheave_iomap::dio`]). Most reads and writes do
+//! not come here, but are plain records ([`plain`](crate::plain)).
 //!
 //! Addresses are the caller's, who promises that memory stays valid (see [`Ring::push_sqe`](crate::Ring::push_sqe)).
 //! What is surely wrong is refused as the kernel refuses it: a range outside of user space, the first page, vectors
 //! with negative lengths.
 
 use sheave_blk::bio::{BVec, NO_FIXED_BUF};
-use sheave_iomap::Kiocb;
-use sheave_iomap::dio::{self, Issued, LOOK_AHEAD, MAX_RW_COUNT, MappedRun, OpenFile, PlainRun, Run, Scratch};
+use sheave_iomap::dio::{self, Issued, MAX_RW_COUNT, OpenFile, Scratch};
 use sheave_iomap::kiocb::{
     IOCB_COMPLETION_WORK, IOCB_COUNTED, IOCB_DSYNC, IOCB_NOWAIT, IOCB_POLLED, IOCB_SUMMED, IOCB_SYNC, IOCB_USE_POS,
     IOCB_WRITE,
@@ -17,14 +17,12 @@ use sheave_iomap::kiocb::{
 use crate::core::{Cold, Core};
 use crate::op::file_of;
 use crate::opdef::Issue;
-use crate::queues::Queues;
-use crate::req::{Ident, REQ_COUNTED, REQ_SLOW_END, REQ_VECTORED, Req, ReqTable};
+use crate::req::{REQ_COUNTED, REQ_SLOW_END, REQ_VECTORED, Req};
 use crate::ring::inner::Inner;
 use crate::sqe::{
-    IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno,
-    opcode,
+    IOSQE_BUFFER_SELECT, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno, opcode,
 };
-use crate::user_memory::{FIRST_PAGE, USER_END, is_user_range, sqe_memory};
+use crate::user_memory::{FIRST_PAGE, is_user_range, sqe_memory};
 
 /// Most vectors of one request.
 const IOV_MAX: u32 = 1024;
@@ -32,158 +30,6 @@ const IOV_MAX: u32 = 1024;
 #[inline]
 fn is_write(op: u8) -> bool {
     matches!(op, opcode::WRITE | opcode::WRITEV | opcode::WRITE_FIXED)
-}
-
-/// The fast path: prep and issue, in one go, of the plain reads and writes that come next in the SQ and differ only in
-/// offset, address, length and user data; for a ring with no chain or drain open. Returns how many it took; what it
-/// leaves goes through the table's `prep` and `issue`, which check in the kernel's order. So stopping means nothing but
-/// "not this way".
-#[inline(never)]
-pub(crate) fn submit_plain_run(ring: &mut Inner, max: u32) -> u32 {
-    let core = &mut ring.core;
-    let Some(plain) = Plain::next(core) else { return 0 };
-    let Some(file) = core.files.get(plain.file as usize) else { return 0 };
-    if !file.is_identity() {
-        return submit_mapped_run(ring, max);
-    }
-    let Some(run) = PlainRun::start(&mut ring.io, file, plain.iocb_flags, plain.fixed_buf) else { return 0 };
-    plain.submit(&mut core.queues, &mut core.reqs, &core.plain_ident, run, max)
-}
-
-/// The same for a file with mappings; by itself, so that raw devices do not pay for it.
-#[inline(never)]
-fn submit_mapped_run(ring: &mut Inner, max: u32) -> u32 {
-    let core = &mut ring.core;
-    let Some(plain) = Plain::next(core) else { return 0 };
-    core.files.enter(plain.file as usize);
-    core.plain_ident.rflags = REQ_COUNTED;
-    let Some(file) = core.files.get(plain.file as usize) else { return 0 };
-    let Some(run) = MappedRun::start(&mut ring.io, file, plain.iocb_flags, plain.fixed_buf) else { return 0 };
-    plain.submit_mapped(&mut core.queues, &mut core.reqs, &core.plain_ident, run, max)
-}
-
-/// What the plain reads or writes of a run have in common, beside [`Core::plain_ident`].
-struct Plain {
-    kind: (u64, u64),
-    /// Where the memory must lie: its first address and its bytes.
-    memory: (u64, u64),
-    /// The longest I/O.
-    max_len: u32,
-    fixed_buf: u16,
-    iocb_flags: u16,
-    file: u32,
-}
-
-impl Plain {
-    /// Of the next SQE and those like it.
-    #[inline(always)]
-    fn next(core: &mut Core) -> Option<Plain> {
-        let first = core.queues.sq_peek(0)?;
-        let write = matches!(first.opcode, opcode::WRITE | opcode::WRITE_FIXED);
-        let fixed = matches!(first.opcode, opcode::READ_FIXED | opcode::WRITE_FIXED);
-        let rare = u32::from(first.flags & !IOSQE_FIXED_FILE) | u32::from(first.ioprio) | u32::from(first.personality);
-        if !(write || fixed || first.opcode == opcode::READ) || rare | first.splice_fd_in as u32 != 0 {
-            return None;
-        }
-        let (fixed_buf, memory) = match fixed.then(|| core.bufs.range(first.buf_index)) {
-            None => (NO_FIXED_BUF, (FIRST_PAGE, USER_END - FIRST_PAGE)),
-            Some(range) => (first.buf_index, range?),
-        };
-        let iocb_flags = (u16::from(write) * IOCB_WRITE) | (u16::from(core.polled) * IOCB_POLLED);
-        let file = core.files.resolve(first.fd, first.flags & IOSQE_FIXED_FILE != 0)? as u32;
-        core.plain_ident = Ident::plain(first, fixed_buf);
-        let max_len = memory.1.min(u64::from(MAX_RW_COUNT)) as u32;
-        Some(Plain { kind: first.kind(), memory, max_len, fixed_buf, iocb_flags, file })
-    }
-
-    /// Submits the SQEs that are alike and plain, so many at most; how many.
-    #[inline(always)]
-    fn submit(self, queues: &mut Queues, reqs: &mut ReqTable, ident: &Ident, mut run: PlainRun<'_>, max: u32) -> u32 {
-        let mut taken = 0;
-        while taken < max {
-            let Some(sqe) = queues.sq_peek(taken) else { break };
-            let Sqe { addr, len, off, .. } = *sqe;
-            if !self.is_like(sqe) || !run.fits(off, len, addr as usize) {
-                break;
-            }
-            if !self.start(sqe, off, reqs, ident, &mut run) {
-                break;
-            }
-            taken += 1;
-        }
-        run.finish(taken);
-        queues.sq_skip(taken);
-        taken
-    }
-
-    /// The same for a file with mappings, a few at a time: first all are checked, then all mapped, then all sent. So
-    /// looking one up does not wait for the memory that the one before is looked up in.
-    #[inline(always)]
-    fn submit_mapped(
-        mut self,
-        queues: &mut Queues,
-        reqs: &mut ReqTable,
-        ident: &Ident,
-        mut run: MappedRun<'_>,
-        max: u32,
-    ) -> u32 {
-        self.iocb_flags |= run.count_flags();
-        let mut places = [0; LOOK_AHEAD];
-        let mut taken = 0;
-        'run: while taken < max {
-            let most = run.look_ahead().min((max - taken) as usize);
-            let (mut alike, mut bytes) = (0, 0);
-            while alike < most {
-                let Some(sqe) = queues.sq_peek(taken + alike as u32) else { break };
-                let Sqe { addr, len, off, .. } = *sqe;
-                let as_long = len == bytes || alike == 0;
-                if !as_long || !self.is_like(sqe) || !run.fits(off, len, addr as usize) {
-                    break;
-                }
-                (places[alike], bytes) = (off, len);
-                alike += 1;
-            }
-            let mapped = run.map(&mut places[..alike], bytes);
-            for &place in &places[..mapped] {
-                let Some(sqe) = queues.sq_peek(taken) else { break 'run };
-                if !self.start(sqe, place, reqs, ident, &mut run) {
-                    break 'run;
-                }
-                taken += 1;
-            }
-            if mapped == 0 {
-                break;
-            }
-        }
-        run.finish(taken);
-        queues.sq_skip(taken);
-        taken
-    }
-
-    /// Whether the SQE differs only in what plain ones may differ in, and its memory may be any.
-    #[inline(always)]
-    fn is_like(&self, sqe: &Sqe) -> bool {
-        let len = sqe.len;
-        if sqe.kind() != self.kind || u64::from(sqe.op_flags) | sqe.pad2 != 0 || len > self.max_len {
-            return false;
-        }
-        sqe.addr.wrapping_sub(self.memory.0) <= self.memory.1 - u64::from(len)
-    }
-
-    /// Sends a plain one to its place; false when there is no slot or no bio.
-    #[inline(always)]
-    fn start(&self, sqe: &Sqe, place: u64, reqs: &mut ReqTable, ident: &Ident, run: &mut impl Run) -> bool {
-        let Sqe { addr, len, off, user_data, .. } = *sqe;
-        let Some(slot) = reqs.take() else { return false };
-        let req = &mut reqs[slot];
-        req.start_plain(user_data, addr, self.file, ident);
-        req.kiocb = Kiocb::started(off, len, self.iocb_flags);
-        let sent = run.submit(place, len, slot, sqe_memory(addr, len));
-        if !sent {
-            reqs.free(slot);
-        }
-        sent
-    }
 }
 
 #[inline(always)]

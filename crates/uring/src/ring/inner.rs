@@ -23,6 +23,7 @@ use sheave_iomap::{File, RawFile};
 
 use crate::core::Core;
 use crate::error::{RingError, SqFull};
+use crate::plain::PlainOwner;
 use crate::prep::{Entry, Late, When};
 use crate::req::{REQ_OLD_BUF, State};
 use crate::rsrc::Fd;
@@ -108,11 +109,18 @@ impl Inner {
     }
 
     fn sweep_files(&mut self) {
-        let Core { files, reqs, .. } = &mut self.core;
+        let Inner { io, core: Core { files, reqs, .. }, .. } = self;
         let used: Vec<usize> = reqs.iter_live().map(|(_, req)| req.file as usize).collect();
-        for bdev in files.sweep(|at| used.contains(&at)) {
+        let by_record = |at: usize| io.any_plain(|owner, _, _| PlainOwner(owner).file() as usize == at);
+        for bdev in files.sweep(|at| used.contains(&at) || by_record(at)) {
             self.io.detach(bdev);
         }
+    }
+
+    /// Frees replaced buffers that no record uses any more.
+    fn sweep_buffers(&mut self) {
+        let Inner { io, core, .. } = self;
+        core.bufs.sweep(|base, len| io.any_plain(|_, _, addr| (addr as u64).wrapping_sub(base) < len));
     }
 
     pub(super) fn register_buffers(&mut self, bufs: Vec<Buf>) -> Result<(), RingError> {
@@ -143,6 +151,7 @@ impl Inner {
             req.state == State::Issued && self.core.bufs.covers(index, req.addr, 1)
         };
         let slots: Vec<u32> = self.users_of(index).filter(uses).collect();
+        let by_records = self.is_used_by_records(index);
         for &slot in &slots {
             self.core.reqs[slot].rflags |= REQ_OLD_BUF;
         }
@@ -158,7 +167,7 @@ impl Inner {
             }
             None => self.io.kring_slot().unregister_buffer(index),
         }
-        self.core.bufs.replace(index, new, slots.len() as u32)
+        self.core.bufs.replace(index, new, slots.len() as u32, by_records)
     }
 
     /// Requests that use a registered buffer as it is now, or will.
@@ -174,15 +183,26 @@ impl Inner {
             .map(|(slot, _)| slot)
     }
 
+    /// Whether a plain record uses a registered buffer as it is now.
+    fn is_used_by_records(&self, index: u16) -> bool {
+        let uses = |_, buf, addr| buf == index && self.core.bufs.covers(index, addr as u64, 1);
+        self.core.records != 0 && self.io.any_plain(uses)
+    }
+
+    /// Whether a request uses a registered buffer as it is now, or will.
+    fn is_used(&self, index: u16) -> bool {
+        self.users_of(index).next().is_some() || self.is_used_by_records(index)
+    }
+
     /// Address and length of a registered buffer that no request uses.
     pub(super) fn unused_buffer(&self, index: u16) -> Option<(*const u8, usize)> {
-        let is_used = self.users_of(index).next().is_some();
+        let is_used = self.is_used(index);
         self.core.bufs.get(index).filter(|_| !is_used).map(|buf| (buf.as_ptr(), buf.len()))
     }
 
     /// The same, to change it.
     pub(super) fn unused_buffer_mut(&mut self, index: u16) -> Option<(*mut u8, usize)> {
-        let is_used = self.users_of(index).next().is_some();
+        let is_used = self.is_used(index);
         self.core.bufs.get_mut(index).filter(|_| !is_used).map(|buf| (buf.as_mut_ptr(), buf.len()))
     }
 
@@ -291,6 +311,9 @@ impl Inner {
         if self.core.files.wants_sweep() {
             self.sweep_files();
         }
+        if self.core.bufs.wants_sweep() {
+            self.sweep_buffers();
+        }
     }
 
     /// Fills an empty CQ from the devices; where its entries begin and end.
@@ -301,6 +324,16 @@ impl Inner {
         }
         let head = self.core.queues.cq_head();
         (head, head.wrapping_add(self.core.queues.cq_ready()))
+    }
+
+    /// Drops what belongs to so many CQEs from a head on.
+    #[cold]
+    pub(super) fn drop_owned(&mut self, head: u32, many: u32) {
+        let core = &mut self.core;
+        for at in 0..many {
+            let (index, _) = core.queues.cq_read(head.wrapping_add(at));
+            core.nr_owned -= u32::from(core.cq_owned[index as usize].take().is_some());
+        }
     }
 }
 

@@ -47,11 +47,12 @@ impl Inner {
     /// Sleeps until there may be something to reap, or does a worker's work where nobody else does. Nobody else wakes
     /// the ring for what I1 says.
     fn sleep(&mut self, wanted: u32, left: Option<Duration>) {
-        let Core { wq, reqs, ready, retry, tasks, deferred, nr_deferred, .. } = &self.core;
+        let Core { wq, ready, retry, tasks, deferred, nr_deferred, .. } = &self.core;
         debug_assert!(!wq.has_staged(), "I1: work that no worker knows of");
         debug_assert!(ready.is_empty() && tasks.is_empty(), "I1: {ready:?} could start, {tasks:?} complete");
-        debug_assert!(deferred.is_empty() || reqs.live() != *nr_deferred, "I1: a drain waits for nothing");
-        debug_assert!(retry.is_empty() || self.io.bios().live() > 0, "I1: {retry:?} wait for no bio");
+        debug_assert!(deferred.is_empty() || self.core.live() != *nr_deferred, "I1: a drain waits for nothing");
+        let bios = self.io.bios();
+        debug_assert!(retry.is_empty() || bios.live() + bios.promised() > 0, "I1: {retry:?} wait for no bio");
         if self.core.wq.wants_steps() && self.core.wq.pool().step() {
             return;
         }
@@ -68,7 +69,7 @@ impl Inner {
 
     /// Whether anything could still post a CQE: a request, or another thread with a handle of this ring.
     fn can_complete(&self) -> bool {
-        if self.core.reqs.live() > 0 || self.task_work.has_mail() {
+        if self.core.live() > 0 || self.task_work.has_mail() {
             return true;
         }
         let handle = self.task_work.handle();
@@ -103,10 +104,11 @@ impl Inner {
     }
 
     /// Waits until everything submitted has completed. Completions stay to be read; those that find the CQ full are
+    /// kept behind it.
     pub(super) fn drain(&mut self) {
-        while self.core.reqs.live() > 0 {
+        while self.core.live() > 0 {
             self.reap();
-            if self.core.reqs.live() > 0 {
+            if self.core.live() > 0 {
                 self.sleep(1, None);
             }
         }

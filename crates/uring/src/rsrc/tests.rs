@@ -6,7 +6,7 @@ fn table(ranges: &[(u64, u64)]) -> BufTable {
     let mut table = BufTable::default();
     table.resize(ranges.len());
     for (index, &(base, len)) in ranges.iter().enumerate() {
-        table.replace(index as u16, Some((base, len, None)), 0);
+        table.replace(index as u16, Some((base, len, None)), 0, false);
     }
     table
 }
@@ -38,10 +38,10 @@ fn a_range_lies_within_a_buffer_or_not() {
 fn a_request_that_ends_releases_its_own_buffer_and_not_the_one_before_it() {
     // Two buffers side by side, both replaced while in use.
     let mut table = table(&[(0x1000, 0x1000), (0x2000, 0x1000)]);
-    table.replace(0, None, 1);
-    table.replace(1, None, 2);
+    table.replace(0, None, 1, false);
+    table.replace(1, None, 2, false);
     let users = |table: &BufTable| {
-        let mut all: Vec<_> = table.retired.iter().map(|(buf, users)| (buf.base, *users)).collect();
+        let mut all: Vec<_> = table.retired.iter().map(|old| (old.buf.base, old.slots)).collect();
         all.sort_unstable();
         all
     };
@@ -51,4 +51,28 @@ fn a_request_that_ends_releases_its_own_buffer_and_not_the_one_before_it() {
     assert_eq!(users(&table), [(0x1000, 1)]);
     table.put_retired(0x1000);
     assert_eq!(users(&table), []);
+}
+
+#[test]
+fn a_replaced_buffer_stays_until_neither_slots_nor_records_use_it() {
+    let mut table = table(&[(0x1000, 0x1000), (0x2000, 0x1000), (0x3000, 0x1000)]);
+    table.replace(0, None, 1, true);
+    table.replace(1, None, 0, true);
+    table.replace(2, None, 1, false);
+    let left = |table: &BufTable| {
+        let mut all: Vec<_> = table.retired.iter().map(|old| (old.buf.base, old.slots)).collect();
+        all.sort_unstable();
+        all
+    };
+    assert!(table.wants_sweep());
+    table.sweep(|_, _| true);
+    table.put_retired(0x1000);
+    assert_eq!(left(&table), [(0x1000, 0), (0x2000, 0), (0x3000, 1)], "records use the first");
+    table.sweep(|base, len| (base, len) == (0x1000, 0x1000));
+    assert_eq!(left(&table), [(0x1000, 0), (0x3000, 1)]);
+    table.sweep(|_, _| false);
+    assert_eq!(left(&table), [(0x3000, 1)], "a slot uses the last");
+    assert!(!table.wants_sweep());
+    table.put_retired(0x3fff);
+    assert_eq!(left(&table), []);
 }

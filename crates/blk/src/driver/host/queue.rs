@@ -80,6 +80,10 @@ impl HostQueue {
         let user_data = kernel_user_data(hctx, tag, KIND_IO);
         let done = if !rq.op.has_data() || rq.private != 0 {
             self.prep_other(tag, rqs, kring, user_data)
+        } else if let Some(vec) = rqs.plain_vec(tag) {
+            let fixed = rqs.fixed_buf(tag).filter(|&slot| kring.has_buffer(slot));
+            let seg = IoVec { base: vec.base as *mut u8, len: vec.len };
+            prep_data(kring, self.target, rq, &[seg], fixed, 0, user_data)
         } else if let Some(bio) = rqs.single_bio(tag) {
             let fixed = bio.fixed_buf().filter(|&slot| kring.has_buffer(slot));
             let vecs = bio.vecs();
@@ -283,7 +287,7 @@ impl HwQueue for HostQueue {
         if !std::mem::replace(&mut self.ending, true) && self.held > 0 {
             // One that is not in the kernel costs a useless cancellation; the last tag is the flush's.
             let flush_tag = self.vecs.len() as u16 - 1;
-            for tag in (0..=flush_tag).filter(|&tag| tag == flush_tag || rqs.first_bio(tag).is_some()) {
+            for tag in (0..=flush_tag).filter(|&tag| tag == flush_tag || rqs.is_live(tag)) {
                 self.cancel(tag, env);
             }
         }

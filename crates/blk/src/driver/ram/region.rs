@@ -140,6 +140,10 @@ impl Region {
     #[inline]
     fn copy<const WRITE: bool>(&self, start: *mut u8, request: &Request, rqs: &RqTable<'_>, rq: &Rq) {
         let bytes = request.bytes as usize;
+        if let Some(vec) = rqs.plain_vec(rq.tag()) {
+            // SAFETY: see `copy_pieces`; the memory of a plain record is as valid as that of a bio.
+            return unsafe { copy_piece::<WRITE>(start, vec, bytes) };
+        }
         if let Some(&[vec]) = rqs.single_bio(rq.tag()).map(Bio::vecs) {
             // SAFETY: see `copy_pieces`.
             return unsafe { copy_piece::<WRITE>(start, vec, bytes) };

@@ -419,7 +419,7 @@ fn a_file_that_gives_a_wrong_mapping_is_not_believed() {
         *file.refuses.lock().unwrap() = Some(answer);
         assert_eq!(bench.issue(IOCB_WRITE, 0, &[at(BASE, 4096)]), Issued::Done(-5), "{answer:?}");
         let mut run = MappedRun::start(&mut bench.rig.ctx, &bench.file, IOCB_WRITE, NO_FIXED_BUF).expect("one leg");
-        assert!(run.fits(0, 4096, BASE));
+        assert!(run.bounds(4096).expect("a block").hold(0, BASE as u64));
         assert_eq!(run.map(&mut [0], 4096), 0, "{answer:?} is not plain");
         run.finish(0);
     }

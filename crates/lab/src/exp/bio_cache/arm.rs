@@ -96,7 +96,8 @@ impl ArmRun for BioArm {
 /// The ring of an arm, whose cache has the arm's bound.
 pub fn bounded(builder: RingBuilder, arm: usize, ends: Ends) -> RingBuilder {
     match arm {
-        AFTER => builder,
+        // As large as the ring wants it; that it is bounded at all has the ring take a bio for each I/O.
+        AFTER => builder.bio_cache(u32::MAX),
         // What is not polled is not cacheable: the thread's cache could not bear another thread's put.
         SEED if ends == Ends::Polled => builder.bio_cache(SEED_MAX),
         _ => builder.bio_cache(0),

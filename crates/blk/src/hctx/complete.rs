@@ -1,0 +1,289 @@
+//! The end of a batch: one time stamp, the end of every record and bio, then the tags with one mask a word.
+//!
+//! Owns the loop over what the driver has finished. Plain records that are alike, as those of one run are, end
+//! together: their owner gets them in a row, and statistics count them at once. Requests with bios end one by one.
+//!
+//! Invariants: I2 of the parent, and
+//! - C1: a request is nobody's (`bio_head` is `NONE`) before its tag is freed.
+//! - C2: a record is told of once: by [`EndIo::end_run`] if that takes it, else by [`EndIo::end_plain`].
+
+use sheave_base::clock::CoarseTs;
+use sheave_base::status::Status;
+use sheave_base::sync::atomic::Ordering;
+
+use super::Hctx;
+use crate::bio::{BIO_PLAIN, BIO_SLOW_END, BioId};
+use crate::ctx::{Core, EndIo, PlainEnd};
+use crate::request::{RQ_FLUSH_SEQ, RQ_FUA, RqHead};
+use crate::stats::BatchAccount;
+
+/// Words of tags at most: the depth that `Limits::normalized` allows.
+const MAX_WORDS: usize = 64;
+
+/// The tags that a batch frees.
+#[derive(Debug)]
+pub(super) struct Freed {
+    /// The word that is being gathered, and its tags.
+    word: u16,
+    mask: u64,
+    /// A bit for each other word that has some.
+    words: u64,
+    by_word: [u64; MAX_WORDS],
+}
+
+impl Default for Freed {
+    fn default() -> Self {
+        Freed { word: 0, mask: 0, words: 0, by_word: [0; MAX_WORDS] }
+    }
+}
+
+impl Freed {
+    #[inline(always)]
+    fn add(&mut self, tag: u16) {
+        self.go_to(tag);
+        self.mask |= 1 << (tag % 64);
+    }
+
+    /// Makes the tag's word the one that is gathered.
+    #[inline(always)]
+    fn go_to(&mut self, tag: u16) {
+        if tag / 64 != self.word {
+            if self.mask != 0 {
+                self.put_away();
+            }
+            self.word = tag / 64;
+        }
+    }
+
+    #[inline(always)]
+    fn put_away(&mut self) {
+        self.by_word[usize::from(self.word) % MAX_WORDS] |= self.mask;
+        self.words |= 1 << self.word;
+        self.mask = 0;
+    }
+}
+
+impl Hctx {
+    /// Ends what is done; how many requests that was.
+    #[inline(always)]
+    pub(super) fn complete(&mut self, core: &mut Core, end: &mut impl EndIo) -> u32 {
+        self.epoch = self.epoch.wrapping_add(1);
+        let now = core.stats.then(|| core.clock.coarse());
+        let many = self.end_records(core, 0, now, end);
+        if many != self.done.len() {
+            return self.complete_rest(core, many, now, end);
+        }
+        self.done.entries.clear();
+        self.in_driver -= many as u32;
+        self.free_tags();
+        many as u32
+    }
+
+    /// Frees the tags of the batch.
+    #[inline(always)]
+    fn free_tags(&mut self) {
+        if self.freed.words == 0 {
+            let mask = std::mem::take(&mut self.freed.mask);
+            if mask != 0 {
+                self.tags.free_batch(usize::from(self.freed.word), mask);
+            }
+            return;
+        }
+        self.free_many_words();
+    }
+
+    #[inline(never)]
+    fn free_many_words(&mut self) {
+        self.freed.put_away();
+        let mut words = std::mem::take(&mut self.freed.words);
+        while words != 0 {
+            let word = words.trailing_zeros() as usize % MAX_WORDS;
+            words &= words - 1;
+            let mask = std::mem::take(&mut self.freed.by_word[word]);
+            if mask != 0 {
+                self.tags.free_batch(word, mask);
+            }
+        }
+    }
+
+    /// Ends plain records that succeeded, from number `at` of the batch on, as far as they are alike and their owner
+    /// has room; how many.
+    #[inline(always)]
+    fn end_records(&mut self, core: &mut Core, at: usize, now: Option<CoarseTs>, end: &mut impl EndIo) -> usize {
+        let Hctx { done, rqs, freed, shared, .. } = self;
+        let entries = done.entries.get(at..).unwrap_or_default();
+        let Some(&(tag, _)) = entries.first() else { return 0 };
+        let first: RqHead = rqs[tag].head;
+        if !first.is_plain() {
+            return 0;
+        }
+        freed.go_to(tag);
+        let (mut many, mut bytes) = (0, 0);
+        let (word, mut mask) = (freed.word, freed.mask);
+        let records = entries.iter().map_while(|&(tag, status)| {
+            let rq = &mut rqs[tag];
+            if !rq.ends_like(&first) || !status.is_ok() || tag / 64 != word {
+                return None;
+            }
+            rq.bio_head = BioId::NONE; // C1
+            bytes += u64::from(rq.bytes);
+            mask |= 1 << (tag % 64);
+            many += 1;
+            Some(PlainEnd { cookie: rq.cookie, bytes: rq.bytes })
+        });
+        end.end_run(first.tail_or_owner, records);
+        freed.mask = mask;
+        if let Some(now) = now {
+            shared.stats.note(first.op, now.ns_since(first.start), many, bytes);
+        }
+        core.bios.release(many as u32);
+        many as usize
+    }
+
+    /// Ends what comes behind the first `many`.
+    #[inline(never)]
+    fn complete_rest(&mut self, core: &mut Core, many: usize, now: Option<CoarseTs>, end: &mut impl EndIo) -> u32 {
+        let mut seq = false;
+        let mut at = many;
+        while let Some(&(tag, status)) = self.done.entries.get(at) {
+            if !self.rqs[tag].is_plain() {
+                let until = self.end_requests(core, at, now, &mut seq, end);
+                at = until;
+                continue;
+            }
+            let mut many = 0;
+            if status.is_ok() {
+                many = self.end_records(core, at, now, end);
+            }
+            if many == 0 {
+                self.end_record(core, tag, status, now, end);
+                many = 1;
+            }
+            at += many;
+        }
+        let ended = self.done.len() as u32;
+        self.in_driver -= ended;
+        if seq {
+            self.complete_sequences(core, end);
+        }
+        self.done.entries.clear();
+        self.free_tags();
+        ended
+    }
+
+    /// Ends one record: it has failed, or its owner has no place for it in a row.
+    #[cold]
+    fn end_record(&mut self, core: &mut Core, tag: u16, status: Status, now: Option<CoarseTs>, end: &mut impl EndIo) {
+        let rq = &mut self.rqs[tag];
+        let (head, cookie) = (rq.head, rq.cookie);
+        rq.bio_head = BioId::NONE; // C1
+        let mut account = BatchAccount::new(&self.shared.stats, now.unwrap_or_default());
+        if now.is_some() {
+            account.request(head.op, head.start, head.bytes, 0);
+            account.write();
+        }
+        if !status.is_ok() {
+            account.error(head.op);
+        }
+        core.bios.release(1);
+        end.end_plain(head.tail_or_owner, PlainEnd { cookie, bytes: head.bytes }, status);
+        self.freed.add(tag);
+    }
+
+    /// Ends requests with bios, from number `at` of the batch on, until the next record; its number. Those that belong
+    /// to flush sequences are left, and said so, as are writes with FUA that failed.
+    #[inline(never)]
+    fn end_requests(
+        &mut self,
+        core: &mut Core,
+        mut at: usize,
+        now: Option<CoarseTs>,
+        seq: &mut bool,
+        end: &mut impl EndIo,
+    ) -> usize {
+        let Hctx { done, rqs, freed, shared, .. } = self;
+        let mut account = BatchAccount::new(&shared.stats, now.unwrap_or_default());
+        while let Some(&(tag, status)) = done.entries.get(at) {
+            let rq = &mut rqs[tag];
+            if rq.is_plain() {
+                break;
+            }
+            at += 1;
+            if now.is_some() {
+                account.request(rq.op, rq.start, rq.bytes, rq.merged());
+            }
+            if !status.is_ok() {
+                account.error(rq.op);
+                *seq |= rq.flags & RQ_FUA != 0;
+            }
+            if rq.flags & RQ_FLUSH_SEQ != 0 {
+                *seq = true;
+                continue;
+            }
+            let id = std::mem::replace(&mut rq.bio_head, BioId::NONE); // C1
+            end_bios(core, id, status, end);
+            freed.add(tag);
+        }
+        account.write();
+        at
+    }
+
+    /// The requests of the batch that belong to flush sequences, and writes with FUA that failed.
+    #[cold]
+    fn complete_sequences(&mut self, core: &mut Core, end: &mut dyn EndIo) {
+        let flush_tag = self.flush_tag();
+        for at in 0..self.done.entries.len() {
+            let (tag, status) = self.done.entries[at];
+            let rq = &mut self.rqs[tag];
+            // What has no space was refused before anything was flushed.
+            if rq.flags & RQ_FUA != 0 && status != Status::NoSpc {
+                self.queue.watches().failed(status);
+            }
+            if rq.flags & RQ_FLUSH_SEQ == 0 {
+                continue;
+            }
+            if tag == flush_tag {
+                // Release: like a tag that is freed.
+                self.shared.flushing.store(0, Ordering::Release);
+                self.flush_done(core, status, end);
+                continue;
+            }
+            let mut id = std::mem::replace(&mut rq.bio_head, BioId::NONE); // C1
+            while id.is_some() {
+                let next = core.bios[id].next;
+                self.data_done(core, id, status, end);
+                id = next;
+            }
+            self.freed.add(tag);
+        }
+        self.stalled = true;
+    }
+}
+
+/// Ends the bios of a request, which are linked.
+#[inline(always)]
+fn end_bios(core: &mut Core, mut id: BioId, status: Status, end: &mut impl EndIo) {
+    while id.is_some() {
+        if core.bios[id].flags & BIO_SLOW_END == BIO_PLAIN && status.is_ok() {
+            let owner = core.bios[id].owner;
+            let before = id;
+            let records = std::iter::from_fn(|| {
+                let bio = id.is_some().then(|| &core.bios[id])?;
+                if bio.flags & BIO_SLOW_END != BIO_PLAIN || bio.owner != owner {
+                    return None;
+                }
+                let (next, end) = (bio.next, PlainEnd { cookie: bio.cookie, bytes: bio.bytes });
+                core.bios.put(id);
+                id = next;
+                Some(end)
+            });
+            end.end_run(owner, records);
+            if id != before {
+                continue;
+            }
+        }
+        let next = core.bios[id].next;
+        core.end_bio(id, status, end);
+        id = next;
+    }
+}

@@ -1,0 +1,66 @@
+//! The head of a request: the fields that all plain records of a run have in common.
+//!
+//! Owns what they mean, and when two records end alike. A head is half of a request's cache line; it is copied as a
+//! whole, in two stores. Invariant I5 of the parent is about it.
+
+use sheave_base::clock::CoarseTs;
+
+use crate::bio::{BioId, Op};
+
+/// The half of a request that is the same for all plain records of a run: copied in two stores. A request has the
+/// fields as its own.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(16))]
+pub struct RqHead {
+    /// What to do.
+    pub op: Op,
+    /// `RQ_*` bits.
+    pub flags: u8,
+    /// Pieces of memory.
+    pub nr_segs: u16,
+    /// Bios beyond the first; of a plain record, which has none, the registered buffer that holds its memory.
+    pub(crate) merged_or_buf: u16,
+    pub(crate) part: u16,
+    /// Length in bytes.
+    pub bytes: u32,
+    /// Another one with every use of the tag.
+    pub(crate) generation: u32,
+    /// The last bio; of a plain record, the number of its owner.
+    pub(crate) tail_or_owner: u32,
+    pub(crate) bio_head: BioId,
+    /// When it was issued (cached time of the batch).
+    pub(crate) start: CoarseTs,
+}
+
+impl Default for RqHead {
+    fn default() -> Self {
+        RqHead {
+            op: Op::Read,
+            flags: 0,
+            nr_segs: 0,
+            merged_or_buf: 0,
+            part: 0,
+            bytes: 0,
+            generation: 0,
+            tail_or_owner: BioId::NONE.0,
+            bio_head: BioId::NONE,
+            start: CoarseTs::default(),
+        }
+    }
+}
+
+impl RqHead {
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.bio_head == BioId::PLAIN
+    }
+
+    /// Whether both are plain records of one owner, with one operation, issued at one time.
+    #[inline(always)]
+    pub(crate) fn ends_like(&self, other: &RqHead) -> bool {
+        let whose = |head: &RqHead| u64::from(head.bio_head.0) << 32 | u64::from(head.tail_or_owner);
+        whose(self) == whose(other) && self.start == other.start && self.op == other.op && self.is_plain()
+    }
+}
+
+const _: () = assert!(size_of::<RqHead>() == 32, "two stores");

@@ -1,0 +1,218 @@
+//! Plain records: reads and writes of one piece of memory that go from SQE to CQE without a slot of the ring.
+//!
+//! Owns the fast path of submission: what the SQEs of a run (one file, operation, buffer and length) have in common is
+//! looked up and checked once, and the device gets them as records of its block layer
+//! ([`request`](sheave_blk::request)), each with the SQE's user data. Their ends come back to
+//! [`complete`](crate::complete) in rows.
+//!
+//! What is not plain (flags, chains, drains, memory that the ring owns, an end of the file, a busy device, a mapping
+//! with completion work) is left in the SQ and goes by the table's `prep` and `issue`, which check in the kernel's
+//! order. So stopping means nothing but "not this way".
+//!
+//! Invariants:
+//! - I1: a record ends once, with one CQE; [`Core::records`](crate::core::Core::records) is how many are in flight.
+//! - I2: nothing is stored for a record in the ring. Who uses a file or a registered buffer is found by a walk over the
+//!   records ([`IoCtx::any_plain`](sheave_blk::ctx::IoCtx::any_plain)), when it is changed.
+//! - I3: a record cannot be cancelled: a device has it. So a cancel need not find it, as with a slot that is issued.
+
+use sheave_blk::bio::NO_FIXED_BUF;
+use sheave_blk::ctx::lane::PlainRunOf;
+use sheave_iomap::dio::open_file::COUNT_FLAGS;
+use sheave_iomap::dio::run::Bounds;
+use sheave_iomap::dio::{LOOK_AHEAD, MAX_RW_COUNT, MappedRun, PlainRun};
+use sheave_iomap::kiocb::{IOCB_COUNTED, IOCB_POLLED, IOCB_WRITE};
+
+use crate::core::Core;
+use crate::queues::Queues;
+use crate::ring::inner::Inner;
+use crate::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
+use crate::user_memory::{FIRST_PAGE, USER_END, plain_io};
+
+/// Whose record it is, as the block layer keeps it: the file, and where it is counted in the file's grace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlainOwner(pub(crate) u32);
+
+/// Where the bits of [`COUNT_FLAGS`] begin; an owner has them lowest.
+const COUNT_SHIFT: u32 = COUNT_FLAGS.trailing_zeros();
+const COUNT_BITS: u32 = COUNT_FLAGS.count_ones();
+const _: () = assert!(COUNT_FLAGS >> COUNT_SHIFT == (1 << COUNT_BITS) - 1, "the flags lie together");
+
+impl PlainOwner {
+    /// `None` for a file beyond those that an owner can name.
+    #[inline(always)]
+    fn new(file: u32, count_flags: u16) -> Option<PlainOwner> {
+        let owner = PlainOwner(file << COUNT_BITS | u32::from(count_flags >> COUNT_SHIFT));
+        (owner.file() == file).then_some(owner)
+    }
+
+    #[inline(always)]
+    pub(crate) fn file(self) -> u32 {
+        self.0 >> COUNT_BITS
+    }
+
+    /// The flags that a kiocb has that is counted there.
+    #[inline(always)]
+    pub(crate) fn count_flags(self) -> u16 {
+        (self.0 as u16) << COUNT_SHIFT & COUNT_FLAGS
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_counted(self) -> bool {
+        self.count_flags() & IOCB_COUNTED != 0
+    }
+}
+
+/// Prep and issue, in one go, of the plain reads and writes that come next in the SQ, at most so many, for a ring with
+/// no chain or drain open; how many it took.
+#[inline(never)]
+pub(crate) fn submit_run(ring: &mut Inner, most: u32) -> u32 {
+    let Inner { io, core, .. } = ring;
+    let Some(plain) = Plain::next(core) else { return 0 };
+    let Some(file) = core.files.get(plain.file as usize) else { return 0 };
+    if !file.is_identity() {
+        return submit_mapped_run(ring, plain, most);
+    }
+    let Some(run) = PlainRun::start(io, file, plain.iocb_flags, plain.fixed_buf) else { return 0 };
+    let Some(owner) = PlainOwner::new(plain.file, 0) else { return 0 };
+    let taken = plain.submit(&core.queues, owner, run, most);
+    core.took_records(taken);
+    taken
+}
+
+/// The same for a file with mappings; by itself, so that raw devices do not pay for it.
+#[inline(never)]
+fn submit_mapped_run(ring: &mut Inner, plain: Plain, most: u32) -> u32 {
+    let Inner { io, core, .. } = ring;
+    core.files.enter(plain.file as usize);
+    let Some(file) = core.files.get(plain.file as usize) else { return 0 };
+    let Some(run) = MappedRun::start(io, file, plain.iocb_flags, plain.fixed_buf) else { return 0 };
+    let Some(owner) = PlainOwner::new(plain.file, run.count_flags()) else { return 0 };
+    let taken = plain.submit_mapped(&core.queues, owner, run, most);
+    core.took_records(taken);
+    taken
+}
+
+impl Core {
+    #[inline(always)]
+    fn took_records(&mut self, taken: u32) {
+        self.queues.sq_skip(taken);
+        self.records += taken;
+    }
+}
+
+/// What the plain reads or writes of a run have in common, whatever their length.
+struct Plain {
+    kind: (u64, u64),
+    /// Where the memory must lie: its first address and its bytes.
+    memory: (u64, u64),
+    /// The longest I/O.
+    max_len: u32,
+    fixed_buf: u16,
+    iocb_flags: u16,
+    file: u32,
+}
+
+impl Plain {
+    /// Of the next SQE and those like it.
+    #[inline(always)]
+    fn next(core: &Core) -> Option<Plain> {
+        let first = core.queues.sq_row(0, 1).first()?;
+        let write = matches!(first.opcode, opcode::WRITE | opcode::WRITE_FIXED);
+        let fixed = matches!(first.opcode, opcode::READ_FIXED | opcode::WRITE_FIXED);
+        let rare = u32::from(first.flags & !IOSQE_FIXED_FILE) | u32::from(first.ioprio) | u32::from(first.personality);
+        if !(write || fixed || first.opcode == opcode::READ) || rare | first.splice_fd_in as u32 != 0 {
+            return None;
+        }
+        let (fixed_buf, memory) = match fixed.then(|| core.bufs.range(first.buf_index)) {
+            None => (NO_FIXED_BUF, (FIRST_PAGE, USER_END - FIRST_PAGE)),
+            Some(range) => (first.buf_index, range?),
+        };
+        let iocb_flags = (u16::from(write) * IOCB_WRITE) | (u16::from(core.polled) * IOCB_POLLED);
+        let file = core.files.resolve(first.fd, first.flags & IOSQE_FIXED_FILE != 0)? as u32;
+        let max_len = memory.1.min(u64::from(MAX_RW_COUNT)) as u32;
+        Some(Plain { kind: first.kind(), memory, max_len, fixed_buf, iocb_flags, file })
+    }
+
+    /// What all SQEs of this length are like, which are within these bounds; `None` when there can be none.
+    #[inline(always)]
+    fn alike(&self, len: u32, bounds: impl Fn(u32) -> Option<Bounds>) -> Option<Alike> {
+        if len > self.max_len {
+            return None;
+        }
+        let (base, bytes) = self.memory;
+        Some(Alike { kind: self.kind, len: len.into(), base, last: bytes - u64::from(len), bounds: bounds(len)? })
+    }
+
+    /// Submits the SQEs that are alike and plain, so many at most; how many.
+    #[inline(always)]
+    fn submit(self, queues: &Queues, owner: PlainOwner, mut run: PlainRun<'_>, most: u32) -> u32 {
+        let mut taken = 0;
+        while taken < most {
+            let sqes = queues.sq_row(taken, most - taken);
+            let Some(Sqe { len: bytes, .. }) = sqes.first().copied() else { break };
+            let Some(alike) = self.alike(bytes, |len| run.bounds(len)) else { break };
+            let sent = run.submit_run(PlainRunOf { owner: owner.0, bytes }, sqes.len() as u32, |at| {
+                let sqe = sqes.get(at as usize).filter(|sqe| alike.is(sqe))?;
+                Some(plain_io(sqe, sqe.off))
+            });
+            taken += sent;
+            if sent == 0 {
+                break;
+            }
+        }
+        run.finish();
+        taken
+    }
+
+    /// The same for a file with mappings, a few at a time: first all are checked, then all mapped, then all sent. So
+    /// looking one up does not wait for the memory that the one before is looked up in.
+    #[inline(always)]
+    fn submit_mapped(self, queues: &Queues, owner: PlainOwner, mut run: MappedRun<'_>, most: u32) -> u32 {
+        let mut places = [0; LOOK_AHEAD];
+        let mut taken = 0;
+        while taken < most {
+            let sqes = queues.sq_row(taken, (most - taken).min(run.look_ahead() as u32));
+            let Some(Sqe { len: bytes, .. }) = sqes.first().copied() else { break };
+            let Some(alike) = self.alike(bytes, |len| run.bounds(len)) else { break };
+            let mut many = 0;
+            for (sqe, place) in sqes.iter().zip(&mut places).take_while(|(sqe, _)| alike.is(sqe)) {
+                *place = sqe.off;
+                many += 1;
+            }
+            let mapped = run.map(&mut places[..many], bytes);
+            let sent = run.submit_run(PlainRunOf { owner: owner.0, bytes }, mapped as u32, |at| {
+                let (sqe, place) = (sqes.get(at as usize)?, places.get(at as usize)?);
+                Some(plain_io(sqe, *place))
+            });
+            taken += sent;
+            if sent == 0 || (sent as usize) < mapped {
+                break;
+            }
+        }
+        run.finish(taken);
+        taken
+    }
+}
+
+/// What an SQE of a run is like.
+#[derive(Clone, Copy, Debug)]
+struct Alike {
+    kind: (u64, u64),
+    len: u64,
+    /// Where its memory lies: the first address, and the last one's distance from that.
+    base: u64,
+    last: u64,
+    bounds: Bounds,
+}
+
+impl Alike {
+    /// Whether this is one: it differs only in what plain ones may differ in, and is within what the run is.
+    #[inline(always)]
+    fn is(&self, sqe: &Sqe) -> bool {
+        sqe.kind() == self.kind
+            && sqe.len_and_op_flags() == self.len
+            && sqe.pad2 == 0
+            && sqe.addr.wrapping_sub(self.base) <= self.last
+            && self.bounds.hold(sqe.off, sqe.addr)
+    }
+}
