@@ -123,7 +123,7 @@ impl Ring {
 
     /// A registered buffer, to look at; `None` while a request uses it, or when there is none.
     pub fn buffer(&self, index: u16) -> Option<&[u8]> {
-        let (base, len) = self.shared.0.borrow().unused_buffer(index)?;
+        let (base, len) = self.look().unused_buffer(index)?;
         // SAFETY: R2.
         Some(unsafe { std::slice::from_raw_parts(base, len) })
     }
@@ -137,13 +137,13 @@ impl Ring {
 
     /// Address and length of a registered buffer, for SQEs filled by hand.
     pub fn buffer_range(&self, index: u16) -> Option<(u64, u64)> {
-        self.inner().core.bufs.range(index)
+        self.look().core.bufs.range(index)
     }
 
     /// Free SQEs.
     #[inline]
     pub fn sq_space(&self) -> u32 {
-        self.inner().core.queues.sq_space()
+        self.look().core.queues.sq_space()
     }
 
     /// Queues an operation; a full SQ gives it back.
@@ -260,18 +260,18 @@ impl Ring {
 
     /// Requests submitted and not yet completed.
     pub fn in_flight(&self) -> u32 {
-        self.inner().core.live()
+        self.look().core.live()
     }
 
     /// How many I/Os did not complete at once where they were reaped, but later: a share that is not small says why
     /// writes are slow.
     pub fn late_completions(&self) -> LateCompletions {
-        self.inner().core.late
+        self.look().core.late
     }
 
     /// Whether completions wait behind a full CQ (`IORING_SQ_CQ_OVERFLOW`).
     pub fn cq_overflowed(&self) -> bool {
-        self.inner().core.queues.sq_flags() & crate::sqe::SQ_CQ_OVERFLOW != 0
+        self.look().core.queues.sq_flags() & crate::sqe::SQ_CQ_OVERFLOW != 0
     }
 
     /// The workers of this ring, its own or shared: limits and counts.
@@ -281,19 +281,24 @@ impl Ring {
 
     /// A handle by which other threads send messages to this ring and wake it.
     pub fn handle(&self) -> RingHandle {
-        self.inner().task_work.handle().clone()
+        self.look().task_work.handle().clone()
     }
 
     /// The ring memory and where everything lies in it, in the kernel's layout.
     pub fn memory(&self) -> (Ref<'_, [u8]>, Offsets) {
-        let inner = self.shared.0.borrow();
+        let inner = self.look();
         let offsets = inner.core.queues.memory().1;
         (Ref::map(inner, |inner| &inner.core.queues.memory().0[..]), offsets)
     }
 
     /// The block layer of this ring, for reports and tests.
     pub fn io(&self) -> Ref<'_, IoCtx> {
-        Ref::map(self.shared.0.borrow(), |inner| &inner.io)
+        Ref::map(self.look(), |inner| &inner.io)
+    }
+
+    /// The state, to look at; also while [`Ring::io`] or [`Ring::memory`] lends a part of it.
+    fn look(&self) -> Ref<'_, Inner> {
+        self.shared.0.borrow()
     }
 
     /// The state, for one call (I1 of [`inner`]).
