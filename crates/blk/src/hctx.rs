@@ -29,7 +29,7 @@ use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, BioList, Op};
 use crate::ctx::{Core, EndIo};
-use crate::driver::{HctxOpen, HwEnv, HwQueue, KIND_IGNORED, KernelEvent, NextEvent, Remote};
+use crate::driver::{HctxOpen, HwEnv, HwQueue, KernelEvents, NextEvent, Remote};
 use crate::error::DeviceError;
 use crate::flush::FlushQueue;
 use crate::merge;
@@ -326,21 +326,12 @@ impl Hctx {
         }
     }
 
-    /// Hands completions of the kernel ring to the driver, as many as are its own; gives the rest.
+    /// Hands completions of the kernel ring, which are this hardware context's own, to the driver.
     #[inline]
-    pub(crate) fn kernel_done<'a>(&mut self, core: &mut Core, mut list: &'a [(u64, i32)]) -> &'a [(u64, i32)] {
+    pub(crate) fn kernel_done(&mut self, core: &mut Core, events: KernelEvents<'_>) {
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
         let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
-        while let [(user_data, res), rest @ ..] = list {
-            let (user_data, res) = (*user_data, *res);
-            let (tag, index, kind) = (user_data as u16, (user_data >> 16) as u16, (user_data >> 32) as u8);
-            if index != self.index || kind >= KIND_IGNORED {
-                break;
-            }
-            self.hw.kernel_done(KernelEvent { tag, kind, res }, &mut table, &mut env, &mut self.done);
-            list = rest;
-        }
-        list
+        self.hw.kernel_done(events, &mut table, &mut env, &mut self.done);
     }
 
     /// The request's flags for a write that the driver makes durable itself.

@@ -81,6 +81,13 @@ impl Request {
         self.is_plain().then_some(BVec { base: self.base, len: self.bytes as usize })
     }
 
+    /// The one piece of memory of a plain record, and the registered buffer that holds it.
+    #[inline(always)]
+    pub(crate) fn plain_memory(&self) -> Option<(BVec, Option<u16>)> {
+        let buf = self.merged_or_buf;
+        self.plain_vec().map(|vec| (vec, (buf != NO_FIXED_BUF).then_some(buf)))
+    }
+
     /// Bios beyond the first.
     #[inline(always)]
     pub(crate) fn merged(&self) -> u16 {
@@ -244,6 +251,13 @@ impl RqList {
         }
         self.head = 0;
         self.len = 0;
+    }
+
+    /// Takes the first `many`: their tags were seen, and each is completed as an [`Rq`] of its tag.
+    #[inline]
+    pub fn took(&mut self, many: u32) {
+        debug_assert!(many as usize <= self.len(), "no more than there are");
+        self.head = self.head.saturating_add(many as u8).min(self.len);
     }
 
     /// Takes all at once: hands the tags to `take`, whose owner must complete each as an [`Rq`] of that tag.
@@ -438,20 +452,6 @@ impl RqTable<'_> {
         let own = rq.plain_vec();
         let bio = (own.is_none() && rq.bio_head.is_some()).then(|| &self.bios[rq.bio_head]);
         Segments { bios: self.bios, bio, own, at: 0, left: rq.bytes as usize }
-    }
-
-    /// The registered buffer that holds all of the request's memory, when it is one piece of one.
-    #[inline]
-    pub fn fixed_buf(&self, tag: u16) -> Option<u16> {
-        let rq = &self.rqs[usize::from(tag)];
-        if rq.is_plain() {
-            return (rq.merged_or_buf != NO_FIXED_BUF).then_some(rq.merged_or_buf);
-        }
-        if rq.bio_head != rq.bio_tail() || !rq.bio_head.is_some() {
-            return None;
-        }
-        let bio = &self.bios[rq.bio_head];
-        (bio.fixed_buf != NO_FIXED_BUF && bio.nr_vecs == 1).then_some(bio.fixed_buf)
     }
 
     /// The one piece of memory of a plain record, which has no bio.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use sheave_base::clock::PreciseTs;
 
 use super::{EndIo, IoCtx};
-use crate::driver::{KIND_IGNORED, KIND_RING, kernel_user_data};
+use crate::driver::{KIND_IGNORED, KIND_RING, KernelEvents, kernel_user_data};
 use crate::kring::KernelRing;
 
 /// How long a ring that ends a hardware context sleeps at a time.
@@ -98,22 +98,25 @@ impl IoCtx {
     /// Takes the events to the hardware contexts (K2), those of one in a row at once.
     fn hand_out(&mut self) {
         let mut rest = &self.events[..];
-        while let [(user_data, _), later @ ..] = rest {
-            let user_data = *user_data;
-            let index = (user_data >> 16) as u16;
-            match (user_data >> 32) as u8 {
-                KIND_RING if user_data == ALARM => self.alarm_at = None,
-                KIND_RING => self.bell_armed = false,
+        while let [(first, _), ..] = rest {
+            // All but the tag: the hardware context and the kind.
+            let whose = first >> 16;
+            let (index, kind) = (whose as u16, (whose >> 16) as u8);
+            let row;
+            (row, rest) = rest.split_at(rest.iter().take_while(|(user_data, _)| user_data >> 16 == whose).count());
+            match kind {
+                KIND_RING => row.iter().for_each(|&(user_data, _)| match user_data {
+                    ALARM => self.alarm_at = None,
+                    _ => self.bell_armed = false,
+                }),
                 KIND_IGNORED => {}
                 _ => {
                     if let Some(Some(hctx)) = self.hctxs.get_mut(usize::from(index)) {
                         self.core.active |= 1 << index;
-                        rest = hctx.kernel_done(&mut self.core, rest);
-                        continue;
+                        hctx.kernel_done(&mut self.core, KernelEvents(row));
                     }
                 }
             }
-            rest = later;
         }
         self.events.clear();
     }

@@ -160,10 +160,16 @@ pub trait HwQueue: Debug {
     /// Finishes what is ready, without waiting.
     fn poll(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList);
 
-    /// The kernel ring completed something that was prepared with the user data of this hardware context
+    /// The kernel ring completed operations that were prepared with the user data of this hardware context
     /// (see [`kernel_user_data`]).
-    fn kernel_done(&mut self, event: KernelEvent, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
-        let _ = (event, rqs, env, done);
+    fn kernel_done(
+        &mut self,
+        events: KernelEvents<'_>,
+        rqs: &mut RqTable<'_>,
+        env: &mut HwEnv<'_>,
+        done: &mut DoneList,
+    ) {
+        let _ = (events, rqs, env, done);
     }
 
     /// Another thread has ended a request; the status it ends with here. For a driver that stacks on others and looks
@@ -194,6 +200,18 @@ pub struct KernelEvent {
     pub kind: u8,
     /// Result, `-errno` on failure.
     pub res: i32,
+}
+
+/// Completions of the kernel ring for one hardware context, in the order in which they came.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelEvents<'a>(pub(crate) &'a [(u64, i32)]);
+
+impl<'a> KernelEvents<'a> {
+    /// Each of them.
+    #[inline]
+    pub fn iter(self) -> impl ExactSizeIterator<Item = KernelEvent> + 'a {
+        self.0.iter().map(|&(user_data, res)| KernelEvent { tag: user_data as u16, kind: (user_data >> 32) as u8, res })
+    }
 }
 
 /// User data for an operation on the kernel ring, so that its completion finds the hardware context.

@@ -30,7 +30,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use io_uring::{IoUring, types};
 
 pub use error::KringError;
-pub use prep::{Full, IoVec, KOp, MAX_RW_BYTES, MAX_SEGMENTS, Target};
+pub use prep::{Full, IoVec, KOp, MAX_RW_BYTES, MAX_SEGMENTS, RwOp, Target};
 pub use setup::{KringAvoid, KringFeatures, KringOpts};
 
 /// Slots in the table of registered files.

@@ -43,6 +43,21 @@ pub struct IoVec {
     pub len: usize,
 }
 
+/// A read or write of one piece of memory, for [`KernelRing::prep_run`].
+#[derive(Debug, Clone, Copy)]
+pub struct RwOp {
+    /// Which way the data goes.
+    pub op: KOp,
+    /// The memory.
+    pub seg: IoVec,
+    /// The registered buffer that holds it.
+    pub fixed_buf: Option<u16>,
+    /// Where in the file, in bytes.
+    pub offset: u64,
+    /// What its CQE carries.
+    pub user_data: u64,
+}
+
 const _: () = {
     assert!(size_of::<IoVec>() == size_of::<libc::iovec>());
     assert!(std::mem::offset_of!(IoVec, len) == std::mem::offset_of!(libc::iovec, iov_len));
@@ -99,6 +114,33 @@ impl KernelRing {
             _ => vectored(op, target, segs, offset, rw_flags),
         };
         self.push(entry, user_data)
+    }
+
+    /// Prepares reads and writes, as many as `ops` gives and there is room for; how many. Takes no more of them than it
+    /// prepares. A registered buffer that is not in its slot counts as none.
+    ///
+    /// # Safety
+    ///
+    /// The memory of each must stay valid, unmoved and otherwise unused until the operation's CQE was reaped (for a
+    /// write: unchanged) (I3).
+    #[inline]
+    pub unsafe fn prep_run(&mut self, target: Target, ops: impl Iterator<Item = RwOp>) -> u32 {
+        let Self { ring, buffers, .. } = self;
+        // Looks once at how far the kernel is, and shows it all entries at once.
+        let mut sq = ring.submission();
+        let room = sq.capacity() - sq.len();
+        let mut prepared = 0;
+        for RwOp { op, seg, fixed_buf, offset, user_data } in ops.take(room) {
+            let fixed_buf = fixed_buf.filter(|&slot| buffers.has(slot));
+            let entry = single(op, target, seg, fixed_buf, offset, 0).user_data(user_data);
+            // SAFETY: promised by the caller.
+            let pushed = unsafe { sq.push(&entry) };
+            debug_assert!(pushed.is_ok(), "there is room");
+            prepared += u32::from(pushed.is_ok());
+        }
+        drop(sq);
+        self.pending += prepared;
+        prepared
     }
 
     /// Prepares an fsync, or with `datasync` an fdatasync.

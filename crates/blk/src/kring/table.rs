@@ -24,6 +24,13 @@ pub(super) struct BufferTable {
     present: [u64; BUFFER_SLOTS as usize / 64],
 }
 
+impl BufferTable {
+    #[inline]
+    pub(super) fn has(&self, slot: u16) -> bool {
+        self.present.get(usize::from(slot / 64)).is_some_and(|word| word >> (slot % 64) & 1 != 0)
+    }
+}
+
 impl FileTable {
     /// Registers an empty table, unless `features.file_slots` is 0; sets it to 0 when the kernel gives none.
     pub(super) fn new(ring: &IoUring, features: &mut KringFeatures, notices: &mut Vec<String>) -> Self {
@@ -114,7 +121,7 @@ impl KernelRing {
     /// Whether the kernel has a buffer in this slot.
     #[inline]
     pub fn has_buffer(&self, slot: u16) -> bool {
-        self.buffers.present.get(usize::from(slot / 64)).is_some_and(|word| word >> (slot % 64) & 1 != 0)
+        self.buffers.has(slot)
     }
 
     /// Empties buffer `slot`; operations in flight with it end as they would have.

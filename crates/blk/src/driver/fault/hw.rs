@@ -29,7 +29,7 @@ use sheave_base::sync::Arc;
 use super::plan::{FaultKind, Odds, Rng};
 use super::{FaultCounts, Faulty, Reach};
 use crate::bio::SECTOR_SHIFT;
-use crate::driver::{HctxOpen, HwEnv, HwQueue, KernelEvent, NextEvent, TimedOut};
+use crate::driver::{HctxOpen, HwEnv, HwQueue, KernelEvents, NextEvent, TimedOut};
 use crate::queue::Queue;
 use crate::request::{DoneList, Request, Rq, RqList, RqQueue, RqTable};
 
@@ -313,9 +313,15 @@ impl HwQueue for FaultQueue {
         }
     }
 
-    fn kernel_done(&mut self, event: KernelEvent, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+    fn kernel_done(
+        &mut self,
+        events: KernelEvents<'_>,
+        rqs: &mut RqTable<'_>,
+        env: &mut HwEnv<'_>,
+        done: &mut DoneList,
+    ) {
         let before = done.len();
-        self.lower.kernel_done(event, rqs, env, done);
+        self.lower.kernel_done(events, rqs, env, done);
         self.mend_since(before, rqs, done);
     }
 

@@ -26,8 +26,10 @@ use super::recover::{KIND_IO, Progress, Verdict};
 use super::shared::{Shared, ZEROES_BYTES, Zeroing};
 use super::side::Side;
 use crate::bio::{BVec, Op, SECTOR_SHIFT};
-use crate::driver::{HctxOpen, HwEnv, HwQueue, KIND_IGNORED, KernelEvent, NextEvent, TimedOut, kernel_user_data};
-use crate::kring::{Full, IoVec, KOp, KernelRing, MAX_SEGMENTS, Target};
+use crate::driver::{
+    HctxOpen, HwEnv, HwQueue, KIND_IGNORED, KernelEvent, KernelEvents, NextEvent, TimedOut, kernel_user_data,
+};
+use crate::kring::{Full, IoVec, KOp, KernelRing, MAX_SEGMENTS, RwOp, Target};
 use crate::queue::Queue;
 use crate::request::{DoneList, RQ_FUA, Request, Rq, RqList, RqQueue, RqTable};
 
@@ -73,6 +75,29 @@ impl HostQueue {
         }
     }
 
+    /// Prepares operations for the plain records that come first in the list, as many as there is room for.
+    #[inline]
+    fn prep_plain(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>) {
+        let Some(kring) = &mut env.kring else { return };
+        let hctx = env.hctx;
+        let plain = list.tags().iter().map_while(|&tag| {
+            let rq = rqs.by_tag_mut(tag);
+            let (vec, fixed_buf) = rq.plain_memory()?;
+            rq.private = 0;
+            Some(RwOp {
+                op: if rq.op == Op::Read { KOp::Read } else { KOp::Write },
+                seg: IoVec { base: vec.base as *mut u8, len: vec.len },
+                fixed_buf,
+                offset: rq.sector << SECTOR_SHIFT,
+                user_data: kernel_user_data(hctx, tag, KIND_IO),
+            })
+        });
+        // SAFETY: I2.
+        let prepared = unsafe { kring.prep_run(self.target, plain) };
+        self.held += prepared;
+        list.took(prepared);
+    }
+
     /// Prepares the operation for a request (I1); on an error the request has none.
     #[inline]
     fn prep(&mut self, tag: u16, rqs: &RqTable<'_>, kring: &mut KernelRing, hctx: u16) -> Result<(), Full> {
@@ -80,8 +105,8 @@ impl HostQueue {
         let user_data = kernel_user_data(hctx, tag, KIND_IO);
         let done = if !rq.op.has_data() || rq.private != 0 {
             self.prep_other(tag, rqs, kring, user_data)
-        } else if let Some(vec) = rqs.plain_vec(tag) {
-            let fixed = rqs.fixed_buf(tag).filter(|&slot| kring.has_buffer(slot));
+        } else if let Some((vec, fixed)) = rq.plain_memory() {
+            let fixed = fixed.filter(|&slot| kring.has_buffer(slot));
             let seg = IoVec { base: vec.base as *mut u8, len: vec.len };
             prep_data(kring, self.target, rq, &[seg], fixed, 0, user_data)
         } else if let Some(bio) = rqs.single_bio(tag) {
@@ -221,7 +246,12 @@ impl HostQueue {
 impl HwQueue for HostQueue {
     #[inline]
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
-        while let Some(mut rq) = list.pop() {
+        loop {
+            // Of a file that is read only, each request is looked at before it is prepared.
+            if !self.readonly {
+                self.prep_plain(list, rqs, env);
+            }
+            let Some(mut rq) = list.pop() else { return };
             let request = rqs.get_mut(&rq);
             request.private = 0;
             if !request.op.has_data() || self.readonly {
@@ -244,13 +274,21 @@ impl HwQueue for HostQueue {
     }
 
     #[inline]
-    fn kernel_done(&mut self, event: KernelEvent, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
-        self.held -= 1;
-        let rq = rqs.by_tag(event.tag);
-        if event.res.cast_unsigned() == rq.bytes && rq.private == 0 && event.res >= 0 {
-            done.push(Rq::new(event.tag), Status::Ok);
-        } else {
-            self.kernel_done_slow(event, rqs, env, done);
+    fn kernel_done(
+        &mut self,
+        events: KernelEvents<'_>,
+        rqs: &mut RqTable<'_>,
+        env: &mut HwEnv<'_>,
+        done: &mut DoneList,
+    ) {
+        for event in events.iter() {
+            self.held -= 1;
+            let rq = rqs.by_tag(event.tag);
+            if event.res.cast_unsigned() == rq.bytes && rq.private == 0 && event.res >= 0 {
+                done.push(Rq::new(event.tag), Status::Ok);
+            } else {
+                self.kernel_done_slow(event, rqs, env, done);
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use sheave::base::status::Status;
 use sheave::blk::bio::Op;
-use sheave::blk::driver::{Driver, HctxOpen, HwEnv, HwQueue, KernelEvent, NextEvent, TimedOut};
+use sheave::blk::driver::{Driver, HctxOpen, HwEnv, HwQueue, KernelEvents, NextEvent, TimedOut};
 use sheave::blk::limits::Limits;
 use sheave::blk::request::{DoneList, PLUG_MAX, RqList, RqTable};
 use sheave::{Capabilities, Device, DeviceError};
@@ -96,9 +96,15 @@ impl HwQueue for CountingQueue {
         self.count_ends(before, rqs, done);
     }
 
-    fn kernel_done(&mut self, event: KernelEvent, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+    fn kernel_done(
+        &mut self,
+        events: KernelEvents<'_>,
+        rqs: &mut RqTable<'_>,
+        env: &mut HwEnv<'_>,
+        done: &mut DoneList,
+    ) {
         let before = done.len();
-        self.lower.kernel_done(event, rqs, env, done);
+        self.lower.kernel_done(events, rqs, env, done);
         self.count_ends(before, rqs, done);
     }
 
