@@ -113,6 +113,13 @@ impl Core {
         self.reqs.live() + self.records
     }
 
+    /// Whether nothing is left to start or to complete that the ring knows of.
+    #[inline]
+    pub(crate) fn is_settled(&self) -> bool {
+        let nothing_starts = self.ready.is_empty() && self.deferred.is_empty() && self.gathering.is_empty();
+        nothing_starts && self.tasks.is_empty() && self.overflow.is_empty() && !self.timers.is_armed()
+    }
+
     /// How many more there may be.
     #[inline(always)]
     pub(crate) fn available(&self) -> u32 {

@@ -44,6 +44,12 @@ impl IoCtx {
         }
     }
 
+    /// Whether drivers have prepared operations on the kernel ring that nobody has sent: a wait sends them.
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        self.core.kring.ring.as_ref().is_some_and(|kring| kring.pending() > 0)
+    }
+
     /// Whether the next wait is for the kernel ring: there is nothing to spin for.
     #[inline]
     pub fn waits_for_kernel(&self) -> bool {

@@ -266,7 +266,12 @@ impl Inner {
     }
 
     pub(super) fn wait(&mut self, wanted: u32, timeout: Option<Duration>) -> u32 {
-        self.reap();
+        self.core.queues.cq_publish();
+        // The wait sends what drivers have prepared for the kernel: a look for completions before it finds few.
+        let waits = self.core.queues.cq_ready() < wanted && self.io.has_unsent() && self.core.is_settled();
+        if !waits {
+            self.reap();
+        }
         let ready = self.core.queues.cq_ready();
         if ready >= wanted { ready } else { self.wait_slow(wanted, timeout) }
     }
