@@ -21,21 +21,41 @@ pub(crate) fn is_adjacent(rq: &Request, sector: u64, bytes: u32) -> bool {
 /// Whether the rules allow an adjacent I/O in the request: one with these attributes, sector and length.
 #[inline]
 pub(crate) fn fits(rq: &Request, bio: &BioAttrs, sector: u64, bytes: u32, limits: &Limits) -> bool {
-    let mergeable = bio.op == rq.op
+    let Some(all) = rq.bytes.checked_add(bytes) else { return false };
+    let Some(segs) = rq.nr_segs.checked_add(bio.nr_vecs) else { return false };
+    bytes != 0
+        && may_merge(rq, bio)
+        && all <= max_bytes(rq, rq.sector.min(sector), limits)
+        && segs <= limits.max_segments
+}
+
+/// How many I/Os with these attributes, of this length each, the rules allow behind the request, one behind the other.
+#[inline]
+pub(crate) fn room_behind(rq: &Request, bio: &BioAttrs, bytes: u32, limits: &Limits) -> u32 {
+    if bytes == 0 || bio.nr_vecs == 0 || !may_merge(rq, bio) {
+        return 0;
+    }
+    let by_bytes = max_bytes(rq, rq.sector, limits).saturating_sub(rq.bytes) / bytes;
+    let by_segs = limits.max_segments.saturating_sub(rq.nr_segs) / bio.nr_vecs;
+    by_bytes.min(by_segs.into()).min((u16::MAX - rq.merged()).into())
+}
+
+/// Whether requests and bios of these kinds merge, wherever they are and however long (I2).
+#[inline]
+fn may_merge(rq: &Request, bio: &BioAttrs) -> bool {
+    bio.op == rq.op
         && bio.op.has_data()
         && bio.part == rq.part
-        && bytes != 0
         && bio.flags & (BIO_FUA | BIO_PREFLUSH | BIO_NOMERGE) == 0
         && rq.flags & (RQ_FUA | RQ_FLUSH_SEQ | RQ_NOMERGE) == 0
-        && rq.merged() < u16::MAX;
-    if !mergeable {
-        return false;
-    }
-    let Some(bytes) = rq.bytes.checked_add(bytes) else { return false };
-    let Some(segs) = rq.nr_segs.checked_add(bio.nr_vecs) else { return false };
-    bytes >> SECTOR_SHIFT <= limits.max_sectors
-        && bytes <= limits.max_bytes_at(rq.op, rq.sector.min(sector))
-        && segs <= limits.max_segments
+        && rq.merged() < u16::MAX
+}
+
+/// The longest that the request may be when it begins at this sector.
+#[inline]
+fn max_bytes(rq: &Request, start: u64, limits: &Limits) -> u32 {
+    let by_sectors = u64::from(limits.max_sectors) << SECTOR_SHIFT;
+    limits.max_bytes_at(rq.op, start).min(u32::try_from(by_sectors).unwrap_or(u32::MAX))
 }
 
 /// Puts an adjacent bio that [`fits`] into a request that has bios.

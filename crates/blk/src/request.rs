@@ -534,6 +534,15 @@ impl Request {
         self.tail_or_owner = bio.0;
     }
 
+    /// Counts so many bios of this length that were linked behind its own, up to `tail`.
+    #[inline]
+    pub(crate) fn grew_behind(&mut self, tail: BioId, many: u32, bytes: u32) {
+        self.bytes += many * bytes;
+        self.nr_segs += many as u16;
+        self.merged_or_buf += many as u16;
+        self.tail_or_owner = tail.0;
+    }
+
     /// Makes it a plain record; `head` has what it shares with its run.
     #[inline(always)]
     pub(crate) fn fill_plain(&mut self, head: &RqHead, sector: u64, base: usize, cookie: u64) {

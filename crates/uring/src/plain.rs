@@ -151,7 +151,7 @@ impl Plain {
             let sqes = queues.sq_row(taken, most - taken);
             let Some(Sqe { len: bytes, .. }) = sqes.first().copied() else { break };
             let Some(alike) = self.alike(bytes, |len| run.bounds(len)) else { break };
-            let sent = run.submit_run(PlainRunOf { owner: owner.0, bytes }, sqes.len() as u32, |at| {
+            let sent = run.submit_run(PlainRunOf { owner: owner.0, bytes }, sqes.len() as u32, move |at| {
                 let sqe = sqes.get(at as usize).filter(|sqe| alike.is(sqe))?;
                 Some(plain_io(sqe, sqe.off))
             });
@@ -180,7 +180,8 @@ impl Plain {
                 many += 1;
             }
             let mapped = run.map(&mut places[..many], bytes);
-            let sent = run.submit_run(PlainRunOf { owner: owner.0, bytes }, mapped as u32, |at| {
+            let places = &places[..mapped];
+            let sent = run.submit_run(PlainRunOf { owner: owner.0, bytes }, mapped as u32, move |at| {
                 let (sqe, place) = (sqes.get(at as usize)?, places.get(at as usize)?);
                 Some(plain_io(sqe, *place))
             });

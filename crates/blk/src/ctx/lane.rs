@@ -75,7 +75,7 @@ impl Lane<'_> {
     /// `io_at` gives, and as can start now without waiting; how many. Their ranges and their memory are as in
     /// [`Lane::submit`]. `io_at` may be asked for one twice.
     #[inline(always)]
-    pub fn submit_run(&mut self, run: PlainRunOf, most: u32, io_at: impl Fn(u32) -> Option<PlainIo>) -> u32 {
+    pub fn submit_run(&mut self, run: PlainRunOf, most: u32, io_at: impl Fn(u32) -> Option<PlainIo> + Copy) -> u32 {
         self.hctx.add_run(self.core, run, self.offset, most, io_at)
     }
 

@@ -174,7 +174,7 @@ impl Hctx {
         run: PlainRunOf,
         shift: u64,
         most: u32,
-        io_at: impl Fn(u32) -> Option<PlainIo>,
+        io_at: impl Fn(u32) -> Option<PlainIo> + Copy,
     ) -> u32 {
         self.kick(core);
         if self.stalled || run.bytes > self.lane.max_bytes {
@@ -192,7 +192,7 @@ impl Hctx {
                 return taken;
             }
             self.read_time_if_due(core);
-            let chunk = self.add_chunk(core, shift, (taken, room), &io_at);
+            let chunk = self.add_chunk(core, shift, (taken, room), io_at);
             taken += chunk.taken;
             if self.gathered.is_full() {
                 self.flush(core);
@@ -200,10 +200,7 @@ impl Hctx {
             match chunk.ended {
                 Ended::Full => {}
                 Ended::Run => return taken,
-                Ended::Neighbour(io) => {
-                    let merged = self.add_neighbour(core, run, PlainIo { sector: io.sector + shift, ..io });
-                    taken += u32::from(merged);
-                }
+                Ended::Neighbour => taken += self.add_neighbours(core, run, shift, (taken, most), io_at),
             }
             if self.stalled {
                 return taken;
@@ -218,7 +215,7 @@ impl Hctx {
         core: &mut Core,
         shift: u64,
         (first, end): (u32, u32),
-        io_at: impl Fn(u32) -> Option<PlainIo>,
+        io_at: impl Fn(u32) -> Option<PlainIo> + Copy,
     ) -> Chunk {
         let Hctx { lane, gathered, rqs, tags, .. } = self;
         lane.head.start = lane.time;
@@ -236,7 +233,7 @@ impl Hctx {
             };
             let sector = io.sector + shift;
             if sector.wrapping_add(sectors).wrapping_sub(last) & apart == 0 {
-                ended = Ended::Neighbour(io);
+                ended = Ended::Neighbour;
                 break;
             }
             let Some(tag) = tags.take(lane.info) else { break };
@@ -251,31 +248,75 @@ impl Hctx {
         Chunk { taken: many, ended }
     }
 
-    /// Takes a plain I/O that lies beside the request gathered last, if it may go in that one. False: it is to go as if
-    /// it lay elsewhere.
+    /// Takes plain I/Os of a run, from number `first` up to `end`, that may go in the request gathered last: as many as
+    /// follow each other behind it, or one before it; how many. None: the first is to go as if it lay elsewhere.
     #[inline(never)]
-    fn add_neighbour(&mut self, core: &mut Core, run: PlainRunOf, io: PlainIo) -> bool {
-        let vec = BVec { base: io.base, len: run.bytes as usize };
-        let (start, end) = (io.sector, io.sector + u64::from(run.bytes >> SECTOR_SHIFT));
+    fn add_neighbours(
+        &mut self,
+        core: &mut Core,
+        run: PlainRunOf,
+        shift: u64,
+        (first, end): (u32, u32),
+        io_at: impl Fn(u32) -> Option<PlainIo> + Copy,
+    ) -> u32 {
         let attrs = BioAttrs { flags: self.lane.bio.flags | BIO_PLAIN, ..self.lane.bio };
-        let taken = match self.gathered.last() {
-            Some(last)
-                if merge::is_adjacent(&self.rqs[last], start, run.bytes)
-                    && merge::fits(&self.rqs[last], &attrs, start, run.bytes, self.queue.limits()) =>
+        let mut many = 0;
+        if let (Some(last), Some(io)) = (self.gathered.last(), io_at(first)) {
+            let (rq, sector, limits) = (&self.rqs[last], io.sector + shift, self.queue.limits());
+            if rq.end_sector() == sector {
+                let most = merge::room_behind(rq, &attrs, run.bytes, limits).min(end - first);
+                many = self.add_behind(core, last, &attrs, run, |at| {
+                    let io = io_at(first + at).filter(|_| at < most)?;
+                    Some(PlainIo { sector: io.sector + shift, ..io })
+                });
+            } else if merge::is_adjacent(rq, sector, run.bytes)
+                && merge::fits(rq, &attrs, sector, run.bytes, limits)
+                && let Some(id) = take_plain_bio(core, &attrs, run, PlainIo { sector, ..io })
             {
-                core.bios.take_plain(&attrs, run.owner, start, run.bytes, vec).map(|id| (last, id))
+                self.make_bio(core, last);
+                merge::link(&mut self.rqs[last], &mut core.bios, id);
+                (self.lane.start, self.lane.end) = (sector, sector + u64::from(run.bytes >> SECTOR_SHIFT));
+                many = 1;
             }
-            _ => None,
-        };
-        let Some((last, id)) = taken else {
+        }
+        if many == 0 {
             self.lane.forget_place();
-            return false;
-        };
-        core.bios[id].cookie = io.cookie;
-        self.make_bio(core, last);
-        merge::link(&mut self.rqs[last], &mut core.bios, id);
-        (self.lane.start, self.lane.end) = (start, end);
-        true
+        }
+        many
+    }
+
+    /// Takes plain I/Os that follow each other behind the request gathered last, as far as `io_at` gives them and there
+    /// are bios; how many.
+    #[inline(always)]
+    fn add_behind(
+        &mut self,
+        core: &mut Core,
+        last: u16,
+        attrs: &BioAttrs,
+        run: PlainRunOf,
+        io_at: impl Fn(u32) -> Option<PlainIo> + Copy,
+    ) -> u32 {
+        let sectors = u64::from(run.bytes >> SECTOR_SHIFT);
+        let mut end = self.rqs[last].end_sector();
+        let mut tail = BioId::NONE;
+        let mut many = 0;
+        while let Some(io) = io_at(many).filter(|io| io.sector == end)
+            && let Some(id) = take_plain_bio(core, attrs, run, io)
+        {
+            if many == 0 {
+                self.make_bio(core, last);
+                tail = self.rqs[last].bio_tail();
+            }
+            core.bios[tail].next = id;
+            tail = id;
+            end += sectors;
+            many += 1;
+        }
+        if many > 0 {
+            self.rqs[last].grew_behind(tail, many, run.bytes);
+            (self.lane.start, self.lane.end) = (end - sectors, end);
+        }
+        many
     }
 
     /// Gives a plain record the bio that was promised to it (G1); other requests have theirs.
@@ -302,6 +343,15 @@ impl Hctx {
     }
 }
 
+/// A bio of a plain I/O that goes in a request with others.
+#[inline(always)]
+fn take_plain_bio(core: &mut Core, attrs: &BioAttrs, run: PlainRunOf, io: PlainIo) -> Option<BioId> {
+    let vec = BVec { base: io.base, len: run.bytes as usize };
+    let id = core.bios.take_plain(attrs, run.owner, io.sector, run.bytes, vec)?;
+    core.bios[id].cookie = io.cookie;
+    Some(id)
+}
+
 /// What a chunk of a run came to.
 struct Chunk {
     taken: u32,
@@ -314,8 +364,8 @@ enum Ended {
     Full,
     /// The run has ended.
     Run,
-    /// This I/O may go in the request before it.
-    Neighbour(PlainIo),
+    /// The next I/O may go in the request before it.
+    Neighbour,
 }
 
 const _: () = assert!(PLUG_MAX <= u8::MAX as usize, "a list counts in bytes");

@@ -102,3 +102,39 @@ fn flags_partitions_and_operations_decide() {
         assert_eq!(rq.merged(), u16::from(expect));
     }
 }
+
+proptest::proptest! {
+    /// The room behind a request is as many as merge one after the other.
+    #[test]
+    fn room_behind_is_what_merges_one_by_one(
+        max_sectors in 8u32..400,
+        max_segments in 1u16..20,
+        chunk in 0u32..40,
+        (sector, blocks, vecs) in (0u64..1000, 1u32..9, 1u16..4),
+        (next, next_vecs) in (1u32..4, 1u16..3),
+        special in 0usize..4,
+    ) {
+        let chunk_sectors = if chunk < 20 { 0 } else { chunk * 8 };
+        let limits = Limits { max_sectors, max_segments, chunk_sectors, ..Limits::default() }.normalized();
+        let mut bios = BioSet::new(128, 128);
+        let mut rq = request(&mut bios, sector * 8, blocks, vecs);
+        match special {
+            0 => rq.merged_or_buf = u16::MAX - 3,
+            1 => rq.flags |= RQ_NOMERGE,
+            _ => {}
+        }
+        let behind = |bios: &mut BioSet, rq: &Request| bio(bios, rq.end_sector(), next, next_vecs);
+        let first = behind(&mut bios, &rq);
+        let room = room_behind(&rq, &bios[first].attrs, next * BLOCK, &limits);
+        bios.put(first);
+        let mut merged = 0;
+        while merged < 100 {
+            let id = behind(&mut bios, &rq);
+            if !try_merge(&mut rq, &mut bios, id, &limits) {
+                break;
+            }
+            merged += 1;
+        }
+        proptest::prop_assert_eq!(room.min(100), merged);
+    }
+}

@@ -98,7 +98,7 @@ impl PlainRun<'_> {
 
     /// Sends I/Os within their [`Bounds`] as plain records; see [`Lane::submit_run`].
     #[inline(always)]
-    pub fn submit_run(&mut self, run: PlainRunOf, most: u32, io_at: impl Fn(u32) -> Option<PlainIo>) -> u32 {
+    pub fn submit_run(&mut self, run: PlainRunOf, most: u32, io_at: impl Fn(u32) -> Option<PlainIo> + Copy) -> u32 {
         self.lane.submit_run(run, most, io_at)
     }
 
@@ -222,7 +222,7 @@ impl MappedRun<'_> {
 
     /// Sends I/Os to the places that [`MappedRun::map`] gave, as plain records; see [`Lane::submit_run`].
     #[inline(always)]
-    pub fn submit_run(&mut self, run: PlainRunOf, most: u32, io_at: impl Fn(u32) -> Option<PlainIo>) -> u32 {
+    pub fn submit_run(&mut self, run: PlainRunOf, most: u32, io_at: impl Fn(u32) -> Option<PlainIo> + Copy) -> u32 {
         self.lane.submit_run(run, most, io_at)
     }
 
