@@ -25,25 +25,60 @@ use sheave::uring::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
 use sheave::vol::{CreateOptions, OpenOptions};
 use sheave::{Buf, Device, Pool, Ring, Volume};
 
-const USAGE: &str = "usage: hot_loop SPEC read|write DEPTH BATCH IOS [nostats|mapped|volume]";
-
-/// Bytes of one I/O.
-const BLOCK: u32 = 512;
+const USAGE: &str = "usage: hot_loop SPEC read|write DEPTH BATCH IOS [nostats] [mapped|volume] [seq] [4k] [sleep]
+  nostats  a ring that keeps no statistics
+  mapped   on a file with mappings on the device, volume: on a thin volume in a pool that is made on it
+  seq      each I/O begins where the one before it ended, and not far from it
+  4k       I/Os of 4096 bytes and not of 512
+  sleep    a ring that sleeps until completions come, and does not poll for them";
 
 /// Blocks to step from I/O to I/O: odd, so that every block has its turn, and large, so that none is next to the last.
 const STEP: u64 = 0x9E37_79B9;
 
 /// What the loop runs on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
+enum On {
     /// The device.
     Raw,
-    /// The device, in a ring that keeps no statistics.
-    NoStats,
     /// A file with mappings on the device.
     Mapped,
     /// A thin volume in a pool on the device, which is made for it.
     Volume,
+}
+
+/// How the loop runs.
+struct How {
+    write: bool,
+    depth: u32,
+    batch: u32,
+    on: On,
+    stats: bool,
+    polled: bool,
+    /// Bytes of one I/O.
+    block: u32,
+    /// Blocks from I/O to I/O.
+    step: u64,
+}
+
+impl How {
+    fn new(write: bool, depth: u32, batch: u32, words: &[String]) -> Result<How, Box<dyn Error>> {
+        if batch == 0 || !depth.is_multiple_of(batch) {
+            return Err("DEPTH must be a multiple of BATCH".into());
+        }
+        let mut how = How { write, depth, batch, on: On::Raw, stats: true, polled: true, block: 512, step: STEP };
+        for word in words {
+            match word.as_str() {
+                "nostats" => how.stats = false,
+                "mapped" => how.on = On::Mapped,
+                "volume" => how.on = On::Volume,
+                "seq" => how.step = 1,
+                "4k" => how.block = 4096,
+                "sleep" => how.polled = false,
+                _ => return Err(USAGE.into()),
+            }
+        }
+        Ok(how)
+    }
 }
 
 /// Bytes of a unit of the mapped file, of which there are few enough for the table to stay in the cache.
@@ -127,8 +162,7 @@ struct HotLoop {
     ring: Ring,
     /// Stays open around its volume.
     _pool: Option<Pool>,
-    opcode: u8,
-    batch: u32,
+    how: How,
     /// Address of the buffer (I1).
     base: u64,
     /// The bits of an offset: whole blocks, a power of two of them.
@@ -139,34 +173,30 @@ struct HotLoop {
 }
 
 impl HotLoop {
-    fn new(spec: &str, write: bool, depth: u32, batch: u32, how: How) -> Result<HotLoop, Box<dyn Error>> {
-        if batch == 0 || !depth.is_multiple_of(batch) {
-            return Err("DEPTH must be a multiple of BATCH".into());
-        }
+    fn new(spec: &str, how: How) -> Result<HotLoop, Box<dyn Error>> {
+        let How { depth, on, stats, polled, block, .. } = how;
         let device = Device::open(spec)?;
         let (mut pool, mut file): (_, Arc<dyn File>) = (None, Arc::new(RawFile::new(device.clone())));
-        match how {
-            How::Raw | How::NoStats => {}
-            How::Mapped => file = Arc::new(Mapped::new(&device)),
-            How::Volume => {
+        match on {
+            On::Raw => {}
+            On::Mapped => file = Arc::new(Mapped::new(&device)),
+            On::Volume => {
                 let (of, volume) = volume(&device)?;
                 (pool, file) = (Some(of), Arc::new(volume));
             }
         }
-        let bytes = file.size_bytes();
-        let blocks = bytes / u64::from(BLOCK);
+        let blocks = file.size_bytes() / u64::from(block);
         if blocks == 0 {
-            return Err(format!("{spec} has not even one block of {BLOCK} bytes").into());
+            return Err(format!("{spec} has not even one block of {block} bytes").into());
         }
-        let mask = ((1 << blocks.ilog2()) - 1) * u64::from(BLOCK);
-        let mut ring = Ring::builder().entries(depth).polled(true).stats(how != How::NoStats).build()?;
+        let mask = ((1 << blocks.ilog2()) - 1) * u64::from(block);
+        let mut ring = Ring::builder().entries(depth).polled(polled).stats(stats).build()?;
         let fd = ring.attach_file(file)?;
         ring.register_files(&[fd])?;
-        ring.register_buffers(vec![Buf::zeroed((depth * BLOCK) as usize, 4096)?])?;
+        ring.register_buffers(vec![Buf::zeroed((depth * block) as usize, 4096)?])?;
         let (base, _) = ring.buffer_range(0).ok_or("the buffer was just registered")?;
-        let opcode = if write { opcode::WRITE_FIXED } else { opcode::READ_FIXED };
         let free = (0..depth).rev().collect();
-        let mut hot = HotLoop { ring, _pool: pool, opcode, batch, base, mask, offset: 0, free };
+        let mut hot = HotLoop { ring, _pool: pool, how, base, mask, offset: 0, free };
         hot.fill_entries()?;
         Ok(hot)
     }
@@ -175,7 +205,8 @@ impl HotLoop {
     fn fill_entries(&mut self) -> Result<(), Box<dyn Error>> {
         let entries = self.ring.sq_space();
         for _ in 0..entries {
-            let nop = Sqe { opcode: opcode::NOP, flags: IOSQE_FIXED_FILE, fd: 0, len: BLOCK, ..Sqe::default() };
+            let nop =
+                Sqe { opcode: opcode::NOP, flags: IOSQE_FIXED_FILE, fd: 0, len: self.how.block, ..Sqe::default() };
             // SAFETY: a NOP uses no address.
             let pushed = unsafe { self.ring.push_sqe(&nop) };
             assert!(pushed, "there is space for as many");
@@ -188,33 +219,36 @@ impl HotLoop {
     /// Fills the SQEs of one batch.
     #[inline]
     fn fill(&mut self) {
-        for _ in 0..self.batch {
+        let How { write, batch, block, step, .. } = self.how;
+        let opcode = if write { opcode::WRITE_FIXED } else { opcode::READ_FIXED };
+        for _ in 0..batch {
             let Some(place) = self.free.pop() else { unreachable!("there is a place for each I/O of the depth") };
-            self.offset = self.offset.wrapping_add(STEP * u64::from(BLOCK)) & self.mask;
+            self.offset = self.offset.wrapping_add(step * u64::from(block)) & self.mask;
             // SAFETY: the place is a part of the registered buffer, and no I/O uses it (I1).
             let Some(sqe) = (unsafe { self.ring.get_sqe() }) else {
                 unreachable!("the SQ has an entry for each place");
             };
-            sqe.opcode = self.opcode;
+            sqe.opcode = opcode;
             sqe.off = self.offset;
-            sqe.addr = self.base + u64::from(place * BLOCK);
+            sqe.addr = self.base + u64::from(place * block);
             sqe.user_data = u64::from(place);
         }
     }
 
     /// Does `ios` I/Os, or a few more to make the last batch whole; returns how many.
     fn run(&mut self, ios: u64) -> Result<u64, Box<dyn Error>> {
+        let How { batch, block, .. } = self.how;
         let (mut submitted, mut reaped, mut bytes) = (0u64, 0u64, 0i64);
         while reaped < submitted || submitted < ios {
-            if submitted < ios && self.free.len() >= self.batch as usize {
+            if submitted < ios && self.free.len() >= batch as usize {
                 self.fill();
-                submitted += u64::from(self.batch);
+                submitted += u64::from(batch);
             }
             // As long as there is room for one more batch, nobody waits.
-            if submitted < ios && self.free.len() >= self.batch as usize {
+            if submitted < ios && self.free.len() >= batch as usize {
                 self.ring.submit()?;
             } else {
-                self.ring.submit_and_wait(self.batch.min((submitted - reaped) as u32))?;
+                self.ring.submit_and_wait(batch.min((submitted - reaped) as u32))?;
             }
             let free = &mut self.free;
             reaped += u64::from(self.ring.for_each_cqe(|cqe| {
@@ -222,7 +256,7 @@ impl HotLoop {
                 free.push(cqe.user_data as u32);
             }));
         }
-        let expected = reaped as i64 * i64::from(BLOCK);
+        let expected = reaped as i64 * i64::from(block);
         if bytes == expected { Ok(reaped) } else { Err(format!("{bytes} bytes moved, not {expected}").into()) }
     }
 }
@@ -235,14 +269,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "write" => true,
         _ => return Err(USAGE.into()),
     };
-    let how = match rest {
-        [] => How::Raw,
-        [word] if word == "nostats" => How::NoStats,
-        [word] if word == "mapped" => How::Mapped,
-        [word] if word == "volume" => How::Volume,
-        _ => return Err(USAGE.into()),
-    };
-    let mut hot = HotLoop::new(spec, write, depth.parse()?, batch.parse()?, how)?;
+    let how = How::new(write, depth.parse()?, batch.parse()?, rest)?;
+    let mut hot = HotLoop::new(spec, how)?;
     let start = Instant::now();
     let done = hot.run(ios.parse()?)?;
     let ns = start.elapsed().as_nanos() as f64 / done.max(1) as f64;
