@@ -141,6 +141,7 @@ impl PoolInner {
             ..plan.sb.twin()
         };
         state.durable_seq = state.durable_seq.max(state.sb.replay_seq);
+        state.risk.acknowledged &= !state.sb.lost.is_empty();
         if plan.sb.clean {
             state.phase = state.phase.after(Event::CloseDone);
         }

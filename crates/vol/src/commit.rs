@@ -9,6 +9,8 @@
 //! - I3: after a failed write of journal blocks their numbers are not used again: a checkpoint comes next.
 //! - I4: no commit ends well, and none writes anything, once a flush has failed, the pool's own or another's
 //!   ([`loss`](crate::loss)).
+//! - I5: what a change of the table has done and undone is not known to be undone before a checkpoint is durable
+//!   ([`undo`](crate::undo)): until then a flush of the device alone is none of the pool.
 //!
 //! Called by syncs, by structural changes, and by who meets a bound.
 
@@ -224,7 +226,8 @@ impl PoolInner {
             }
         }
         state.limbo.committed(taken.freed);
-        if state.is_clean() {
+        // What was undone is on the device until a checkpoint without it is.
+        if state.is_clean() && !state.wants_checkpoint {
             // Relaxed: under the lock, as where it is set.
             self.unsynced.store(false, Ordering::Relaxed);
         }
@@ -249,7 +252,7 @@ impl State {
 
     /// The size of a volume, for the journal; none if it has gone.
     fn size_of(&self, volume: u32) -> Option<Record> {
-        let size = self.table.get(volume)?.core.size();
+        let size = self.table.get(volume)?.size_to_write();
         Some(Record::Resize { volume, size })
     }
 

@@ -33,6 +33,17 @@ pub enum PoolError {
         /// How the flush ended.
         cause: Status,
     },
+    /// A change was made and could not be made durable. It cannot be undone: the next commit decides.
+    #[error(
+        "{what}: it is done, but not durable: {status}. The next flush or sync that ends well makes it durable, and a \
+         crash before that may undo it. Check the pool's device"
+    )]
+    NotDurable {
+        /// What was done.
+        what: String,
+        /// How the commit ended.
+        status: Status,
+    },
     /// What lies on the device is no pool, or too new for this version.
     #[error("{what}. {fix}")]
     Format {

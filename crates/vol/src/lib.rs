@@ -43,6 +43,7 @@ pub(crate) mod snapshot;
 mod sums;
 pub mod superblock;
 pub(crate) mod sweep;
+pub(crate) mod undo;
 pub mod volume;
 
 pub use block_io::BlockIo;

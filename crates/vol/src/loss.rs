@@ -42,8 +42,8 @@ pub(crate) struct Risk {
     deleted: Vec<(u32, u64)>,
     /// The list is on the device, or there is nothing to list.
     listed: bool,
-    /// The next checkpoint has no list.
-    acknowledged: bool,
+    /// The next checkpoint has no list; until one is durable.
+    pub(crate) acknowledged: bool,
 }
 
 impl Default for Risk {
@@ -160,10 +160,9 @@ impl PoolInner {
         }
         // The list itself goes when a checkpoint without it is durable.
         state.risk.acknowledged = true;
+        state.wants_checkpoint = true;
         drop(state);
-        let written = self.checkpoint();
-        self.lock().risk.acknowledged = false;
-        written.map_err(|status| self.failed("acknowledging the loss in", self.device.name(), status))
+        self.durable_at_last("acknowledging the loss in", self.device.name())
     }
 }
 

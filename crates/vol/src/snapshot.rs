@@ -1,6 +1,7 @@
 //! Changes of the table: create, snapshot, clone, rollback, rename, resize, delete.
 //!
-//! Owns their order. Each is one record in the journal, and durable when it returns.
+//! Owns their order. Each is one record in the journal, and durable when it returns; what becomes of one whose commit
+//! fails is in [`undo`](crate::undo).
 //!
 //! A copy (snapshot or clone) shares the map of its source. Its point in time is fixed in two steps: first every way
 //! gets tags on both sides, so that new writes wait; then a grace passes, so that no write that began before is under
@@ -23,7 +24,6 @@ use crate::account::{ENTRY_COST, Spender};
 use crate::extent_map::Entry;
 use crate::format::{BLOCK_BYTES, MAX_VOLUME_UNITS};
 use crate::made_at::now;
-use crate::pool::phase::Phase;
 use crate::pool::state::{PoolInner, State};
 use crate::pool::table::{Vol, VolumeCore, check_name};
 use crate::record::Record;
@@ -44,8 +44,9 @@ impl PoolInner {
         let (grows, max_size) = (max_size.is_some(), max_size.unwrap_or(self.most()));
         let record = Record::Create { volume, grows, size, max_size, created: now(), name: name.into() };
         self.apply_and_record(&mut state, record, name)?;
+        state.hide(volume);
         drop(state);
-        self.durable("creating", name)?;
+        self.durable_new("creating", name, volume)?;
         Ok(volume)
     }
 
@@ -93,14 +94,14 @@ impl PoolInner {
         }
         state.record_changes_of(id);
         if let Some(vol) = state.table.get_mut(volume) {
-            vol.unborn = false;
+            (vol.unborn, vol.hidden) = (false, true);
             // Writes that were under way have made it larger too, if they did so to its source.
             let copy = record(vol.core.size());
             self.record(&mut state, copy);
         }
         self.settled(&mut state, id);
         drop(state);
-        self.durable("copying", source)?;
+        self.durable_new("copying", source, volume)?;
         Ok(volume)
     }
 
@@ -162,7 +163,7 @@ impl PoolInner {
         for old in exchanged.map_err(|status| failed("rolling back", name, status))? {
             self.lock().tree.put_exchanged(&core.top, old);
         }
-        self.durable("rolling back", name)
+        self.durable_at_last("rolling back", name)
     }
 
     pub(crate) fn rename(&self, name: &str, new_name: &str) -> Result<(), PoolError> {
@@ -177,7 +178,10 @@ impl PoolInner {
         let mut state = self.afford(state, "renaming a volume", Spender::Table, |_| ENTRY_COST)?;
         self.apply_and_record(&mut state, Record::Rename { volume, name: new_name.into() }, name)?;
         drop(state);
-        self.durable("renaming", name)
+        self.durable_or("renaming", name, |state| {
+            let renamed = state.table.rename(volume, name);
+            debug_assert!(renamed || name == new_name, "nobody else gives names meanwhile");
+        })
     }
 
     /// Users see a smaller size from now on, and checkpoints the one that the volume has.
@@ -202,27 +206,56 @@ impl PoolInner {
         let state = self.lock();
         let vol = state.table.named(name)?;
         let (volume, core) = (vol.id, Arc::clone(&vol.core));
-        let shrinks = size < vol.durable_size.unwrap_or(core.size());
+        let shrinks = size < vol.size_to_write();
+        if !shrinks {
+            return self.enlarge(state, &core, name, size);
+        }
         let last = self.map.geometry.units_of(size).saturating_sub(1);
         let cost = |state: &State| state.cost_of_units(volume, last, last + 1);
         let state = self.afford(state, "resizing a volume", Spender::Discard, cost)?;
-        let mut state = if shrinks { self.settle(state, volume, Some(volume)) } else { state };
+        let mut state = self.settle(state, volume, Some(volume));
         core.set_size(size);
         if let Some(vol) = state.table.get_mut(volume) {
-            (vol.cutting, vol.durable_size) = (shrinks, None);
+            (vol.cutting, vol.durable_size) = (true, None);
         }
         state.unlist_grown(volume);
         self.record(&mut state, Record::Resize { volume, size });
         drop(state);
-        let mut cut = Ok(shrinks);
+        let mut cut = Ok(true);
         while matches!(cut, Ok(true)) {
             cut = self.lock().cut_some(&core, size);
         }
-        if shrinks {
-            self.settled(&mut self.lock(), volume);
-        }
+        self.settled(&mut self.lock(), volume);
         cut.map_err(|status| failed("resizing", name, status))?;
-        self.durable("resizing", name)
+        self.durable_at_last("resizing", name)
+    }
+
+    /// Resizing to what is no smaller. Users see it when it is durable: until then it can be undone, for nobody has
+    /// written there.
+    fn enlarge(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        core: &VolumeCore,
+        name: &str,
+        size: u64,
+    ) -> Result<(), PoolError> {
+        let volume = core.id;
+        if let Some(vol) = state.table.get_mut(volume) {
+            vol.durable_size = Some(size);
+        }
+        state.unlist_grown(volume);
+        self.record(&mut state, Record::Resize { volume, size });
+        drop(state);
+        let durable = self.durable_or("resizing", name, |state| {
+            if let Some(vol) = state.table.get_mut(volume) {
+                vol.durable_size = None;
+            }
+        });
+        if let Some(vol) = self.lock().table.get_mut(volume).filter(|vol| vol.durable_size.is_some()) {
+            core.set_size(vol.size_to_write());
+            vol.durable_size = None;
+        }
+        durable
     }
 
     pub(crate) fn delete(&self, name: &str) -> Result<(), PoolError> {
@@ -240,11 +273,11 @@ impl PoolInner {
         self.survey_space(&mut state);
         drop(state);
         self.drop_map(gone);
-        self.durable("deleting", name)
+        self.durable_at_last("deleting", name)
     }
 
     /// Gives back the map of a volume that is out of the table, a part at a time.
-    fn drop_map(&self, gone: Option<Vol>) {
+    pub(crate) fn drop_map(&self, gone: Option<Vol>) {
         let Some(mut vol) = gone else { return };
         while self.lock().drop_some(&mut vol) {}
     }
@@ -254,18 +287,6 @@ impl PoolInner {
         self.record(state, record);
         self.survey_space(state);
         Ok(())
-    }
-
-    pub(crate) fn durable(&self, what: &str, name: &str) -> Result<(), PoolError> {
-        self.commit().map_err(|status| self.failed(what, name, status))
-    }
-
-    /// The error of what failed: in words of its own if the pool is degraded.
-    pub(crate) fn failed(&self, what: &str, name: &str, status: Status) -> PoolError {
-        match self.lock().phase {
-            Phase::Degraded(cause) => PoolError::Degraded { what: format!("{what} '{name}'"), cause },
-            _ => failed(what, name, status),
-        }
     }
 
     pub(crate) fn check_writable(&self, what: &str) -> Result<(), PoolError> {
@@ -301,9 +322,11 @@ impl PoolInner {
         let (volume, core) = (vol.id, Arc::clone(&vol.core));
         check_grows(&core, name)?;
         self.check_growing(core.size(), max_size)?;
+        let before = core.max_size();
         self.apply_and_record(&mut state, Record::Limit { volume, max_size }, name)?;
         drop(state);
-        self.durable("changing the largest size of", name)
+        // Writes may have made it larger meanwhile than it was to become before.
+        self.durable_or("changing the largest size of", name, |_| core.set_max_size(before.max(core.size())))
     }
 
     /// Most bytes of a volume.

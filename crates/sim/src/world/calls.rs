@@ -100,7 +100,10 @@ impl World {
             self.note(format!("-> {}", result.as_ref().map_or_else(ToString::to_string, |_| "done".into())));
             let errors = self.setup.disk.errors.any();
             match job {
-                Job::Change(_) | Job::Grow { .. } if errors && is_io_error(&result) => self.in_doubt = true,
+                Job::Change(_) | Job::Grow { .. } if errors && is_io_error(&result) => {
+                    self.in_doubt = true;
+                    self.is_undone(&result)?;
+                }
                 Job::Scrub if errors => {}
                 Job::Sync { op } if errors && is_io_error(&result) => self.record(Event::Synced { op, ok: false }),
                 Job::Change(change) => self.changed(&change, result)?,
@@ -182,6 +185,22 @@ impl World {
         }
     }
 
+    /// V27: of a change that failed on the disk nothing is seen, unless it is told that it was made.
+    fn is_undone(&self, result: &Result<u64, Why>) -> Result<(), String> {
+        if !matches!(result, Err(Why::Pool(PoolError::Io { .. }))) {
+            return Ok(());
+        }
+        let fixed = |max: bool, size: u64| if max { 0 } else { size };
+        let seen = self.pool()?.volumes().into_iter();
+        let seen: Vec<_> =
+            seen.map(|info| (info.name, fixed(info.max_size_bytes.is_some(), info.size_bytes))).collect();
+        let known = self.model.volumes().iter();
+        let mut known: Vec<_> =
+            known.map(|(name, volume)| (name.clone(), fixed(volume.max.is_some(), volume.size))).collect();
+        known.sort_unstable();
+        if seen == known { Ok(()) } else { Err(format!("a change that failed is seen: {seen:?}, not {known:?}")) }
+    }
+
     /// The size of a copy that what was under way may have made larger.
     fn size_made(&self, change: &Change) -> Result<Option<u64>, String> {
         let Change::Copy { name, .. } = change else { return Ok(None) };
@@ -250,7 +269,7 @@ impl World {
 
 /// Whether the disk failed.
 fn is_io_error(result: &Result<u64, Why>) -> bool {
-    matches!(result, Err(Why::Pool(PoolError::Io { .. })))
+    matches!(result, Err(Why::Pool(PoolError::Io { .. } | PoolError::NotDurable { .. })))
 }
 
 fn call(pool: &Pool, change: &Change) -> Result<(), PoolError> {

@@ -213,7 +213,8 @@ impl Pool {
 
     /// Makes the new size durable, and wakes who waits for space.
     fn grown(&self) -> Result<(), PoolError> {
-        self.inner.checkpoint().map_err(|status| self.inner.failed("growing", self.inner.device.name(), status))?;
+        self.inner.lock().wants_checkpoint = true;
+        self.inner.durable_at_last("growing", self.inner.device.name())?;
         self.inner.wake();
         Ok(())
     }

@@ -191,11 +191,12 @@ impl Pool {
         self.inner.check_writable("setting the low-water mark")?;
         create::check_low_water(low_water)?;
         let mut state = self.inner.lock();
-        state.sb.low_water = low_water;
+        let before = std::mem::replace(&mut state.sb.low_water, low_water);
+        state.wants_checkpoint = true;
         self.inner.survey_space(&mut state);
         drop(state);
-        let written = self.inner.checkpoint();
-        written.map_err(|status| self.inner.failed("setting the low-water mark of", self.inner.device.name(), status))
+        let name = self.inner.device.name();
+        self.inner.durable_or("setting the low-water mark of", name, |state| state.sb.low_water = before)
     }
 
     /// Says that somebody has seen which volumes may have lost data ([`PoolInfo::lost`]): they are listed no more.
@@ -208,7 +209,7 @@ impl Pool {
     pub fn volumes(&self) -> Vec<VolumeInfo> {
         let mut names: Vec<String> = {
             let state = self.inner.lock();
-            state.table.iter().filter(|vol| !vol.unborn).map(|vol| vol.name.clone()).collect()
+            state.table.iter().filter(|vol| vol.is_shown()).map(|vol| vol.name.clone()).collect()
         };
         names.sort_unstable();
         // One that was deleted meanwhile is not among them.
@@ -261,12 +262,10 @@ impl Pool {
         if matches!(state.phase, Phase::Closing | Phase::Closed) {
             return Err(closed("opening a volume"));
         }
-        let id = state.table.named(name)?.id;
-        let vol = state.table.get(id).filter(|vol| !vol.unborn);
-        let vol = vol.ok_or_else(|| PoolError::NoVolume { name: name.to_string() })?;
+        let vol = state.table.named(name)?;
         let open = vol.opened.upgrade().unwrap_or_else(|| StdArc::new(OpenToken));
         let core = Arc::clone(&vol.core);
-        state.table.set_opened(id, &open);
+        state.table.set_opened(core.id, &open);
         let geometry = &self.inner.map.geometry;
         core.top.open(geometry.units_of(core.reach()).div_ceil(geometry.leaf_entries() as u64));
         Ok(Volume::new(Arc::clone(&self.inner), core, open))

@@ -103,11 +103,14 @@ pub(crate) struct Vol {
     pub(crate) settling: Option<u32>,
     /// A copy whose point in time is not fixed: checkpoints do not have it.
     pub(crate) unborn: bool,
+    /// It was made, and that is not durable yet: nobody can open it, so that it can be undone.
+    pub(crate) hidden: bool,
     /// What lies beyond its end is being given back: a checkpoint finishes that first.
     pub(crate) cutting: bool,
     /// Writes have made it larger since the last commit: it is in `State::grown`.
     pub(crate) grown: bool,
-    /// Its size for checkpoints, while users see a smaller one already and the rest of the last block is being zeroed.
+    /// Its size for commits, while users see a smaller one: one that is cut, whose last block is being zeroed, or one
+    /// that grows, which nobody sees before it is durable.
     pub(crate) durable_size: Option<u64>,
     /// Units that are being copied or zeroed.
     pub(crate) busy: u32,
@@ -121,7 +124,7 @@ impl Vol {
             id: self.id,
             snapshot: self.core.snapshot,
             grows: self.core.grows,
-            size: self.durable_size.unwrap_or(self.core.size()),
+            size: self.size_to_write(),
             max_size: self.core.max_size(),
             created: self.created,
             origin: self.origin,
@@ -149,6 +152,7 @@ impl Vol {
             charged: 0,
             settling: None,
             unborn: false,
+            hidden: false,
             cutting: false,
             grown: false,
             durable_size: None,
@@ -160,6 +164,16 @@ impl Vol {
     /// Number of the volume that it was made of; 0: none, or that is gone.
     pub(crate) fn origin(&self) -> u32 {
         self.origin
+    }
+
+    /// Its size for commits.
+    pub(crate) fn size_to_write(&self) -> u64 {
+        self.durable_size.map_or(self.core.size(), |size| size.max(self.core.size()))
+    }
+
+    /// Whether users see it.
+    pub(crate) fn is_shown(&self) -> bool {
+        !self.unborn && !self.hidden
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -210,9 +224,9 @@ impl Table {
         self.by_name.get(name).copied()
     }
 
-    /// The volume of that name.
+    /// The volume of that name that users see.
     pub(crate) fn named(&self, name: &str) -> Result<&Vol, PoolError> {
-        let vol = self.id_of(name).and_then(|id| self.get(id));
+        let vol = self.id_of(name).and_then(|id| self.get(id)).filter(|vol| vol.is_shown());
         vol.ok_or_else(|| PoolError::NoVolume { name: name.to_string() })
     }
 
