@@ -118,6 +118,7 @@ impl Device {
             capabilities.write_zeroes &= c.write_zeroes;
             capabilities.polled &= c.polled;
             capabilities.direct_io &= c.direct_io;
+            capabilities.sparse |= c.sparse;
             capabilities.read_only |= c.read_only;
         }
         let inner = Inner { name: name.to_string(), legs, whole: false, limits, capabilities, longer: OnceLock::new() };

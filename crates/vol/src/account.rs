@@ -13,6 +13,8 @@
 //!   map and of the regions of checksums keeps it up to date, so that asking costs a few additions.
 //! - M3: who gives space back may use pages that who takes space may not ([`Spender`]), so that a pool that is full for
 //!   writes still takes discards, and one that is full for discards still flushes, deletes and closes.
+//! - M4: on a device that gives space when it is written, so many of the free pages have space for certain that M1
+//!   holds for these alone ([`stock`](crate::stock)).
 //!
 //! Called under the pool's lock by volumes and by changes of the table, before they change anything.
 
@@ -66,7 +68,13 @@ impl State {
 
     /// Whether the next checkpoint may need `more` pages than now, for this spender (M1, M3).
     pub(crate) fn can_pay(&self, more: u64, who: Spender) -> bool {
-        self.tree.pages.available(&self.tree.units) >= self.wanted(self.pages_due() + more, who)
+        let due = self.pages_due() + more;
+        self.has_room(due, who) && self.tree.pages.stock() >= self.stock_wanted(due, who)
+    }
+
+    /// Whether there are enough free pages, with space or without.
+    fn has_room(&self, due: u64, who: Spender) -> bool {
+        self.tree.pages.available(&self.tree.units) >= self.wanted(due, who)
     }
 
     /// Free pages that there must be when the next checkpoint needs `due`.
@@ -83,7 +91,9 @@ impl State {
     /// Whether a checkpoint could help who cannot pay: it makes all pages clean and frees those that were given up.
     fn can_pay_after_checkpoint(&self, more: u64, who: Spender) -> bool {
         let free = self.tree.pages.available(&self.tree.units) + self.tree.pages.given_up();
-        free >= self.wanted(self.table.bare_pages() + more, who)
+        let (due, stock) = (self.table.bare_pages() + more, self.tree.pages.stock());
+        let stock = stock.saturating_add(self.tree.pages.given_up());
+        free >= self.wanted(due, who) && stock >= self.stock_wanted(due, who)
     }
 
     /// What a change of units `first..=last` of a volume adds to the next checkpoint, at most.
@@ -116,7 +126,9 @@ impl State {
             Checksum::None => 0,
             _ => Regions::reserve_pages(geometry.regions(self.sb.total_units)),
         };
-        tree.units.reserve = (spare + table + sums).div_ceil(per_unit);
+        tree.pages.keep = if tree.pages.sparse { spare / 2 + 2 * self.table.bare_pages() + sums } else { 0 };
+        // What is kept free for pages is data's no more, and need not be reserved.
+        tree.units.reserve = (spare + table + sums).div_ceil(per_unit).saturating_sub(tree.pages.stocked_units());
     }
 
     /// Whether metadata has little room; `is_low`: whether it had. New volumes are refused a little later.
@@ -139,6 +151,14 @@ impl PoolInner {
         who: Spender,
         cost: impl Fn(&State) -> u64,
     ) -> Result<MutexGuard<'a, State>, Status> {
+        if state.can_pay(cost(&state), who) {
+            return Ok(state);
+        }
+        let due = |state: &State| state.pages_due() + cost(state);
+        let state = match state.has_room(due(&state), who) {
+            true => self.stock_up(state, 1, |state| state.stock_wanted(due(state), who))?,
+            false => state,
+        };
         if state.can_pay(cost(&state), who) {
             return Ok(state);
         }

@@ -31,6 +31,10 @@ pub trait BlockIo: Send + Sync {
     fn discard(&self, at: u64, len: u64) -> Result<(), Status>;
     /// Bytes there are.
     fn size_bytes(&self) -> u64;
+    /// Whether a write to what was never written may find no space for it.
+    fn is_sparse(&self) -> bool {
+        false
+    }
     /// Fills several buffers, in any order.
     fn read_many(&self, pieces: &mut [(u64, &mut [u8])]) -> Result<(), Status> {
         pieces.iter_mut().try_for_each(|(at, buf)| self.read(*at, buf))
@@ -226,6 +230,10 @@ impl BlockIo for DeviceIo {
 
     fn size_bytes(&self) -> u64 {
         self.device.size_bytes()
+    }
+
+    fn is_sparse(&self) -> bool {
+        self.device.capabilities().sparse
     }
 
     fn read_many(&self, pieces: &mut [(u64, &mut [u8])]) -> Result<(), Status> {

@@ -146,6 +146,7 @@ impl PoolInner {
             state.phase = state.phase.after(Event::CloseDone);
         }
         self.committed(&mut state, plan.taken);
+        state.set_reserve();
         self.survey_space(&mut state);
         self.wake();
         Ok(())

@@ -126,7 +126,7 @@ impl PoolInner {
         let result = if self.alarm.failed().is_some() { Err(Status::IoErr) } else { self.lead_epoch() };
         // It may have rung meanwhile, by a flush that somebody else sent: then this one proves nothing (I4).
         match self.alarm.failed() {
-            None => result,
+            None => result.inspect_err(|status| self.note_host(*status)),
             Some(status) => self.degrade(status),
         }
     }

@@ -106,6 +106,17 @@ pub enum PoolError {
         /// What needed room.
         what: String,
     },
+    /// The file system that holds the pool's files has no room, whatever the pool has.
+    #[error(
+        "the file system that holds {device} is full: {what}. Free some space in it, or move the pool to a larger one; \
+         deleting volumes gives it nothing back, but others can use what they had"
+    )]
+    HostFull {
+        /// What needed room.
+        what: String,
+        /// The pool's device.
+        device: String,
+    },
     /// A bound was reached.
     #[error("{what}: the limit is {limit}. {fix}")]
     Limit {

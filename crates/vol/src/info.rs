@@ -90,6 +90,9 @@ pub struct PoolInfo {
     pub recovered: bool,
     /// A flush of the device failed, in this way: reads go on, and nothing else until the pool is opened again.
     pub degraded: Option<sheave_base::status::Status>,
+    /// The last write to space that was never used found that the file system which holds the pool is full: reads,
+    /// overwrites, flushes, deletes and closing go on, until there is room again.
+    pub host_full: bool,
     /// Names of the volumes that may have lost acknowledged data, because a flush failed while the pool was open
     /// before; until [`Pool::acknowledge_loss`](crate::Pool::acknowledge_loss).
     pub lost: Vec<String>,

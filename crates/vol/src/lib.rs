@@ -40,6 +40,7 @@ pub mod record;
 pub(crate) mod recovery;
 pub mod scrub;
 pub(crate) mod snapshot;
+pub(crate) mod stock;
 mod sums;
 pub mod superblock;
 pub(crate) mod sweep;

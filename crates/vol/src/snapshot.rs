@@ -308,6 +308,7 @@ impl PoolInner {
         cost: impl Fn(&State) -> u64,
     ) -> Result<MutexGuard<'a, State>, PoolError> {
         self.pay(state, who, cost).map_err(|status| match status {
+            status if self.is_host_full(status) => self.host_is_full(format!("the metadata for {what}")),
             Status::NoSpc => PoolError::Full { what: format!("the metadata for {what}") },
             status => failed(what, self.device.name(), status),
         })

@@ -75,6 +75,7 @@ impl PoolInner {
         self.drop_map(gone);
         let settled = self.commit();
         let error = self.failed(what, name, status);
+        // A host that is full is told as such; the next commit needs no room of it.
         let PoolError::Io { what, status, .. } = error else { return Err(error) };
         let fix = match settled {
             Ok(()) => "It was undone. Check the pool's device, and try again",
@@ -91,7 +92,9 @@ impl PoolInner {
         // The second is a checkpoint: it lies elsewhere, and what could not be written may be written now.
         let Err(status) = self.commit().or_else(|_| self.checkpoint()) else { return Ok(()) };
         match self.failed(what, name, status) {
-            PoolError::Io { what, status, .. } => Err(PoolError::NotDurable { what, status }),
+            PoolError::Io { what, .. } | PoolError::HostFull { what, .. } => {
+                Err(PoolError::NotDurable { what, status })
+            }
             other => Err(other),
         }
     }
@@ -100,6 +103,7 @@ impl PoolInner {
     pub(crate) fn failed(&self, what: &str, name: &str, status: Status) -> PoolError {
         match self.lock().phase {
             Phase::Degraded(cause) => PoolError::Degraded { what: format!("{what} '{name}'"), cause },
+            _ if self.is_host_full(status) => self.host_is_full(format!("{what} '{name}'")),
             _ => failed(what, name, status),
         }
     }

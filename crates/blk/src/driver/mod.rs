@@ -56,6 +56,9 @@ pub struct Capabilities {
     pub direct_io: bool,
     /// Writes are refused.
     pub read_only: bool,
+    /// What was never written may have no space under it: a write there fails with `NoSpc` when the file system that
+    /// the device lies in is full.
+    pub sparse: bool,
 }
 
 /// A device, shared by all rings.

@@ -62,6 +62,9 @@ pub struct PoolJson {
     pub generation: u64,
     /// This opening replayed the journal.
     pub recovered: bool,
+    /// What the file system that holds the pool's files has free: if it is less than `free_bytes`, writes fail before
+    /// the pool is full. `null` for devices.
+    pub host_free_bytes: Option<u64>,
     /// Volumes that may have lost acknowledged data, because a flush failed; until that is acknowledged.
     pub lost: Vec<String>,
 }
@@ -110,6 +113,7 @@ impl PoolJson {
             memory_bytes: info.memory_bytes,
             generation: info.generation,
             recovered: info.recovered,
+            host_free_bytes: place.host_free_bytes(),
             lost: info.lost.clone(),
         }
     }
@@ -160,6 +164,16 @@ fn table(pool: &PoolJson, volumes: &[VolumeInfo], space: &str) -> String {
     if pool.members.len() > 1 {
         let sizes: Vec<String> = pool.members.iter().map(|member| fmt_bytes(member.size_bytes)).collect();
         rows.insert(3, ("members", format!("{}: {}", sizes.len(), sizes.join(", "))));
+    }
+    if let Some(free) = pool.host_free_bytes.filter(|free| *free < pool.free_bytes) {
+        let free = fmt_bytes(free);
+        rows.push((
+            "host",
+            format!(
+                "its file system has {free} free, less than the pool: writes fail when that is used. Free some space \
+                 there, or move the pool; deleting volumes gives the file system nothing back"
+            ),
+        ));
     }
     if pool.pending_bytes > 0 {
         rows.push(("coming free", fmt_bytes(pool.pending_bytes)));

@@ -30,6 +30,19 @@ enum Member {
     Spec(String),
 }
 
+impl PoolPlace {
+    /// Free bytes of the file systems that its files lie in, of the fullest; `None` for devices, and for specs.
+    pub fn host_free_bytes(&self) -> Option<u64> {
+        let free = |member: &Member| {
+            let Member::Path(path) = member else { return None };
+            let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
+            let found = rustix::fs::statvfs(path.as_str()).ok().filter(|_| is_file)?;
+            Some(found.f_bavail.saturating_mul(found.f_frsize))
+        };
+        self.members.iter().filter_map(free).min()
+    }
+}
+
 /// A volume on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumePlace {

@@ -216,6 +216,9 @@ impl Lanes {
         }
         let failure = Failure::run(format!("{}: {what} failed: {}", self.place, Errno(-res)));
         match -res {
+            libc::ENOSPC if self.place.pool.host_free_bytes().is_some_and(|free| free < LANE_BYTES as u64) => {
+                failure.fix("free some space in the file system that holds the pool: it is full, whatever the pool has")
+            }
             libc::ENOSPC => failure.fix("make room: delete volumes or snapshots, or sheave pool grow"),
             libc::EROFS | libc::EBADF => failure.fix("a snapshot cannot be written: make a clone of it"),
             libc::EILSEQ => failure.fix("a checksum was wrong: sheave pool scrub tells what is damaged"),

@@ -24,13 +24,17 @@ pub(crate) struct Pages {
     partial: BTreeMap<u64, Mask>,
     free: u64,
     used: u64,
+    /// Only pages of units that were written as a whole are sure to have space ([`stock`](crate::stock)).
+    pub(crate) sparse: bool,
+    /// Free pages that stay metadata, though nothing else may be in their units.
+    pub(crate) keep: u64,
     /// Addresses of pages that the last durable checkpoint has and the next one has not (I2).
     given_up: Vec<u64>,
 }
 
 impl Pages {
     pub(crate) fn new(unit_shift: u32) -> Pages {
-        Pages { unit_shift, partial: BTreeMap::new(), free: 0, used: 0, given_up: Vec::new() }
+        Pages { unit_shift, partial: BTreeMap::new(), free: 0, used: 0, sparse: false, keep: 0, given_up: Vec::new() }
     }
 
     /// Pages of a unit.
@@ -48,6 +52,22 @@ impl Pages {
         self.free + units.counts().free * self.per_unit()
     }
 
+    /// Free pages that are sure to have space.
+    pub(crate) fn stock(&self) -> u64 {
+        if self.sparse { self.free } else { u64::MAX }
+    }
+
+    /// Units that are kept free for pages, about.
+    pub(crate) fn stocked_units(&self) -> u64 {
+        if self.sparse { self.free / self.per_unit() } else { 0 }
+    }
+
+    /// A unit that was taken for metadata and written as a whole.
+    pub(crate) fn add(&mut self, unit: u64) {
+        self.partial.insert(unit, full_mask(self.per_unit()));
+        self.free += self.per_unit();
+    }
+
     /// Takes `count` pages, addresses ascending within each unit; many of them come in units of their own, so that
     /// they are read in one go. `None`, and nothing taken, when there are not as many.
     pub(crate) fn take(&mut self, count: u64, units: &mut Units) -> Option<Vec<u64>> {
@@ -55,7 +75,7 @@ impl Pages {
             return None;
         }
         let mut pages = Vec::with_capacity(count as usize);
-        let plenty = units.counts().free > units.reserve + count / self.per_unit();
+        let plenty = !self.sparse && units.counts().free > units.reserve + count / self.per_unit();
         while (count - pages.len() as u64) >= self.per_unit() && plenty {
             let Some(unit) = units.alloc_meta() else { break };
             pages.extend((0..self.per_unit()).map(|page| (unit << self.unit_shift) + (page << BLOCK_SHIFT)));
@@ -64,8 +84,7 @@ impl Pages {
         while (pages.len() as u64) < count {
             if self.partial.is_empty() {
                 let unit = units.alloc_meta()?;
-                self.partial.insert(unit, full_mask(self.per_unit()));
-                self.free += self.per_unit();
+                self.add(unit);
             }
             self.take_partial(count, &mut pages);
         }
@@ -130,7 +149,7 @@ impl Pages {
 
     /// Pages that nothing on the device needs any more.
     pub(crate) fn put(&mut self, addresses: &[u64], units: &mut Units) {
-        let full = full_mask(self.per_unit());
+        let (full, per_unit) = (full_mask(self.per_unit()), self.per_unit());
         for &address in addresses {
             let unit = address >> self.unit_shift;
             let (at, bit) = self.place(address);
@@ -139,9 +158,9 @@ impl Pages {
             mask[at] |= bit;
             self.free += 1;
             self.used -= 1;
-            if *mask == full {
+            if *mask == full && self.free - per_unit >= self.keep {
                 self.partial.remove(&unit);
-                self.free -= self.per_unit();
+                self.free -= per_unit;
                 units.release_meta(unit);
             }
         }

@@ -118,7 +118,8 @@ impl Pool {
         }
         pool.inner.survey_space(&mut pool.inner.lock());
         if !read_only {
-            pool.begin_incarnation()?;
+            let begun = pool.inner.begin_stock().map_err(|status| pool.first_checkpoint_failed(status));
+            begun.and_then(|()| pool.begin_incarnation())?;
         }
         Ok(pool)
     }
@@ -132,11 +133,15 @@ impl Pool {
         state.sb.marks = state.sb.checksum != Checksum::None;
         state.wants_checkpoint = true;
         drop(state);
-        self.inner.commit().map_err(|status| PoolError::Io {
-            what: "writing the first checkpoint of this opening".into(),
-            status,
-            fix: "Check the device; the pool is as it was".into(),
-        })
+        self.inner.commit().map_err(|status| self.first_checkpoint_failed(status))
+    }
+
+    fn first_checkpoint_failed(&self, status: Status) -> PoolError {
+        let what = "writing the first checkpoint of this opening".to_string();
+        match self.inner.is_host_full(status) {
+            true => self.inner.host_is_full(what),
+            false => PoolError::Io { what, status, fix: "Check the device; the pool is as it was".into() },
+        }
     }
 
     /// What it is and how full. Walks nothing.
@@ -176,6 +181,7 @@ impl Pool {
             rebuilt_checksums: self.inner.sums.as_ref().map_or(0, |sums| sums.rebuilt()),
             recovered: self.inner.recovered,
             degraded: self.inner.alarm.failed(),
+            host_full: self.inner.is_host_full(Status::NoSpc),
             lost: state.lost_names(),
         }
     }

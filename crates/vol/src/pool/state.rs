@@ -102,6 +102,8 @@ pub(crate) struct PoolInner {
     /// The opening had to replay the journal.
     pub(crate) recovered: bool,
     pub(crate) unsynced: AtomicBool,
+    /// The last write to new space found none ([`stock`](crate::stock)).
+    pub(crate) host_full: AtomicBool,
     pub(crate) commits: Commits,
     /// The checksums themselves.
     pub(crate) sums: Option<Arc<Sums>>,
@@ -146,6 +148,7 @@ impl PoolInner {
             when_full: parts.when_full,
             recovered: parts.recovered,
             unsynced: AtomicBool::new(!parts.state.pending.is_empty()),
+            host_full: AtomicBool::new(false),
             commits: Commits::default(),
             sums: parts.state.sums.as_ref().map(|regions| Arc::clone(&regions.sums)),
             structural: Mutex::new(()),

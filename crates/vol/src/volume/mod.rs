@@ -171,6 +171,7 @@ impl File for Volume {
 
     fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
         if !done.status.is_ok() {
+            self.pool.note_host(done.status);
             return Err(done.status);
         }
         self.finish_write(done.pieces)

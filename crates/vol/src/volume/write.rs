@@ -307,7 +307,7 @@ impl Volume {
             if let Some(sums) = &self.pool.sums {
                 sums.verify_copy(&*self.pool.io, (from >> BLOCK_SHIFT) + first as u64, piece, &mut bad)?;
             }
-            self.pool.io.write(to + first_byte as u64, piece)?;
+            self.pool.write_new(to + first_byte as u64, piece)?;
             at = end;
         }
         Ok(bad)
@@ -346,7 +346,7 @@ impl Volume {
             let zeroes = Buf::zeroed(BLOCK as usize, BLOCK as usize).map_err(|_| Status::NoMem)?;
             edges.iter().flatten().try_for_each(|block| {
                 let at = (phys << self.pool.map.geometry.unit_shift) + (u64::from(*block) << BLOCK_SHIFT);
-                self.pool.io.write(at, &zeroes)
+                self.pool.write_new(at, &zeroes)
             })
         });
         let mut guard = self.pool.lock();
@@ -415,6 +415,9 @@ impl Volume {
     pub(super) fn finish_write(&self, pieces: &[Mapping]) -> Result<(), Status> {
         let unwritten = || pieces.iter().filter(|piece| piece.kind == MappingKind::Unwritten);
         let mut overdue = false;
+        if unwritten().next().is_some() {
+            self.pool.note_host(Status::Ok);
+        }
         if self.core.grows {
             // Under one lock, so that nobody sees half of what makes the volume larger.
             let cost = |state: &State| unwritten().map(|piece| self.cost_of_end(state, piece)).sum();

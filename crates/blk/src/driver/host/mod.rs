@@ -105,6 +105,7 @@ impl Driver for Host {
             polled: caps.iopoll,
             direct_io: file.is_direct(),
             read_only: file.is_readonly(),
+            sparse: caps.kind == FileKind::Regular,
         }
     }
 

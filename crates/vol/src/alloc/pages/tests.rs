@@ -38,3 +38,23 @@ fn recovery_claims_each_page_once() {
         assert!(units.claim_data(5), "free again");
     }
 }
+
+/// What metadata was given space for stays metadata, up to a bound.
+#[test]
+fn pages_with_space_stay_pages() {
+    let mut units = Units::new(64);
+    let mut pages = Pages::new(16);
+    (pages.sparse, pages.keep) = (true, 40);
+    let unit = units.alloc_meta().expect("there is room");
+    assert_eq!((pages.stock(), pages.stocked_units()), (0, 0), "a unit counts when it was written");
+    pages.add(unit);
+    assert_eq!((pages.stock(), pages.stocked_units()), (16, 1));
+    let taken = pages.take(70, &mut units).expect("there is room");
+    assert_eq!((units.counts().meta, pages.stock()), (5, 10));
+    pages.put(&taken, &mut units);
+    assert_eq!((units.counts().meta, pages.stock(), pages.used), (3, 48, 0), "one unit less would be too few");
+    pages.keep = 0;
+    let taken = pages.take(1, &mut units).expect("there is room");
+    pages.put(&taken, &mut units);
+    assert_eq!((units.counts().meta, pages.stock()), (2, 32));
+}
