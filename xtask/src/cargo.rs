@@ -44,7 +44,12 @@ pub fn run(mut command: Command) -> Result<()> {
 }
 
 /// Runs a test command; its output goes where ours goes, and the tests that it sums up are added to `counts`.
-pub fn run_tests(mut command: Command, counts: &mut Counts) -> Result<()> {
+pub fn run_tests(command: Command, counts: &mut Counts) -> Result<()> {
+    run_tests_seen(command, counts, |_| ())
+}
+
+/// [`run_tests`], with each line shown to `see` too.
+pub fn run_tests_seen(mut command: Command, counts: &mut Counts, mut see: impl FnMut(&str)) -> Result<()> {
     let shown = show(&command);
     let (reader, writer) = std::io::pipe()?;
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
@@ -58,6 +63,7 @@ pub fn run_tests(mut command: Command, counts: &mut Counts) -> Result<()> {
         let text = String::from_utf8_lossy(&line);
         counts.read_line(text.trim_end());
         failures.read_line(&text);
+        see(text.trim_end());
         line.clear();
     }
     let status = child.wait()?;

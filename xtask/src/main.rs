@@ -10,6 +10,7 @@ mod cargo;
 mod counts;
 mod failures;
 mod fuzz;
+mod models;
 mod report;
 mod sim;
 mod smoke;
@@ -40,6 +41,7 @@ const COMMANDS: &[Command] = &[
         run: budgets::main,
     },
     Command { name: "asan", args: "[-p CRATE]...", what: "the tests under the address sanitizer", run: asan::main },
+    Command { name: "models", args: "", what: "the model checks, under each checker", run: models::main },
     Command {
         name: "stress",
         args: "[--minutes N] [FILTER]",

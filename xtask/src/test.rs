@@ -11,13 +11,8 @@ use sheave_testkit::tools::TOOLS;
 use sheave_testkit::{in_ci, skip};
 
 use crate::cargo::{self, cargo};
-use crate::counts::Counts;
 use crate::report::Report;
-use crate::workspace::{self, Member};
-use crate::{asan, budgets, fuzz, smoke, tidy};
-
-/// Features that swap the synchronization primitives for a model checker.
-const MODEL_CHECKERS: &[&str] = &["shuttle", "loom"];
+use crate::{asan, budgets, fuzz, models, smoke, tidy, workspace};
 
 /// The command.
 pub fn main(args: &[String]) -> Result<()> {
@@ -41,7 +36,7 @@ pub fn main(args: &[String]) -> Result<()> {
     report.step("doc tests", |counts| {
         cargo::run_tests(cargo(["test", "--workspace", "--doc", "--no-fail-fast", "--quiet"]), counts)
     });
-    report.step("model checks", |counts| models(&workspace::members()?, counts));
+    report.step("model checks", |counts| models::run(&workspace::members()?, counts));
     report.step("address sanitizer", |counts| match asan::unsupported() {
         Some(why) => {
             println!("{}{why}", skip::PREFIX);
@@ -106,32 +101,3 @@ fn all_tests() -> Command {
         cargo(["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast", "--quiet"])
     }
 }
-
-/// The tests named `model_*` of every crate that has a model checker's feature. A feature without a test is an error:
-/// it would look like a proof.
-fn models(members: &[Member], counts: &mut Counts) -> Result<()> {
-    let mut failures = Vec::new();
-    for (crate_name, checker) in model_runs(members) {
-        println!("{crate_name} under {checker}:");
-        let mut run = Counts::default();
-        let command = cargo(["test", "-p", crate_name, "--lib", "--tests", "--features", checker, "--quiet", "model_"]);
-        if let Err(error) = cargo::run_tests(command, &mut run) {
-            failures.push(format!("{error:#}"));
-        } else if run.passed == 0 {
-            failures.push(format!("{crate_name} has the feature `{checker}` and no test named model_*"));
-        }
-        *counts += run;
-    }
-    ensure!(failures.is_empty(), "{}", failures.join("; "));
-    Ok(())
-}
-
-fn model_runs(members: &[Member]) -> impl Iterator<Item = (&str, &str)> {
-    members.iter().flat_map(|member| {
-        let has = |checker: &&&str| member.features.iter().any(|feature| feature == **checker);
-        MODEL_CHECKERS.iter().filter(has).map(|checker| (member.name.as_str(), *checker))
-    })
-}
-
-#[cfg(test)]
-mod tests;

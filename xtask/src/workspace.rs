@@ -1,4 +1,4 @@
-//! Where things are: the repository's root, the target directory, and the member crates with their features.
+//! Where things are: the repository's root, the target directory, and the member crates with their model checkers.
 //!
 //! Owns the small Cargo.toml reader that `tidy` and `test` share. It reads what this repository writes (one key a
 //! line, arrays that may span lines, no multi-line strings), not all of TOML.
@@ -85,8 +85,8 @@ fn split_comment(line: &str) -> (&str, &str) {
 pub struct Member {
     /// Package name.
     pub name: String,
-    /// Names under `[features]`.
-    pub features: Vec<String>,
+    /// The model checkers that it is written for: packages it depends on under a `--cfg` of their own name.
+    pub checkers: Vec<String>,
 }
 
 /// The crates under `crates/`, by path.
@@ -106,8 +106,15 @@ fn member(manifest: &str) -> Member {
     let name = entries.iter().find(|entry| entry.section == "package" && entry.key == "name");
     Member {
         name: name.map(|entry| entry.value.trim_matches('"').to_owned()).unwrap_or_default(),
-        features: entries.iter().filter(|entry| entry.section == "features").map(|entry| entry.key.clone()).collect(),
+        checkers: entries.iter().filter_map(checker).map(str::to_owned).collect(),
     }
+}
+
+/// The model checker that this entry asks for: `loom.workspace = true` under `[target.'cfg(loom)'.dependencies]`.
+fn checker(entry: &Entry) -> Option<&str> {
+    let (cfg, kind) = entry.section.strip_prefix("target.'cfg(")?.split_once(")'.")?;
+    let package = entry.key.split('.').next().filter(|package| *package == cfg)?;
+    ["dependencies", "dev-dependencies"].contains(&kind).then_some(package)
 }
 
 #[cfg(test)]

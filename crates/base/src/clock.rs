@@ -280,5 +280,5 @@ fn duration_ns(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+#[cfg(all(test, not(any(shuttle, loom))))]
 mod tests;

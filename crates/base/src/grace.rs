@@ -395,7 +395,7 @@ impl Drop for Seat {
     }
 }
 
-#[cfg(not(any(feature = "shuttle", feature = "loom")))]
+#[cfg(not(any(shuttle, loom)))]
 mod patience {
     use std::time::{Duration, Instant};
 
@@ -435,7 +435,7 @@ mod patience {
 }
 
 /// What is told of who holds a grace up.
-#[cfg(not(any(feature = "shuttle", feature = "loom")))]
+#[cfg(not(any(shuttle, loom)))]
 mod clock {
     use std::time::Instant;
 
@@ -454,7 +454,7 @@ mod clock {
 }
 
 /// Nothing that differs from run to run.
-#[cfg(any(feature = "shuttle", feature = "loom"))]
+#[cfg(any(shuttle, loom))]
 mod clock {
     pub(super) fn now() -> Option<std::time::Instant> {
         None
@@ -466,7 +466,7 @@ mod clock {
 }
 
 /// In a model a wait that does not end is what the checker is to find: the time is never up.
-#[cfg(any(feature = "shuttle", feature = "loom"))]
+#[cfg(any(shuttle, loom))]
 mod patience {
     pub(super) struct Patience;
 
@@ -484,7 +484,7 @@ mod patience {
 
 use patience::Patience;
 
-#[cfg(all(test, any(feature = "shuttle", feature = "loom")))]
+#[cfg(all(test, any(shuttle, loom)))]
 mod model;
-#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+#[cfg(all(test, not(any(shuttle, loom))))]
 mod tests;

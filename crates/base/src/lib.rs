@@ -21,11 +21,11 @@
 //! Errors: parsers say what is wrong with the text and what would be right. What a finished request says is a
 //! [`status::Status`], one byte; `errno()` gives the positive number.
 //!
-//! Two features, `shuttle` and `loom`, swap the primitives under `sync` for those of a model checker:
+//! `--cfg shuttle` and `--cfg loom` swap the primitives under `sync` for those of a model checker:
 //!
 //! ```text
-//! cargo test -p sheave-base --features shuttle model_   # random schedules, sequentially consistent
-//! cargo test -p sheave-base --features loom model_      # all schedules up to a bound, weak memory
+//! RUSTFLAGS="--cfg shuttle" cargo test -p sheave-base --lib model_   # random schedules, sequentially consistent
+//! RUSTFLAGS="--cfg loom" cargo test -p sheave-base --lib model_      # all schedules up to a bound, weak memory
 //! ```
 
 pub mod buf;
@@ -40,5 +40,5 @@ pub mod sync;
 pub mod units;
 pub mod wait;
 
-#[cfg(all(test, any(feature = "shuttle", feature = "loom")))]
+#[cfg(all(test, any(shuttle, loom)))]
 mod model;

@@ -12,16 +12,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Forced thread switches that `loom` tries in one schedule. Few bugs need more than two.
-#[cfg(feature = "loom")]
+#[cfg(loom)]
 const PREEMPTIONS: usize = 3;
 
 /// Random schedules of one model, of each of the two kinds.
-#[cfg(not(feature = "loom"))]
+#[cfg(not(loom))]
 const RUNS: usize = 20_000;
 
 /// Priority changes in one schedule of the second kind: finds any bug that needs so many ordered switches with a
 /// probability that has a lower bound (PCT, Burckhardt et al. 2010).
-#[cfg(not(feature = "loom"))]
+#[cfg(not(loom))]
 const PCT_DEPTH: usize = 3;
 
 /// Explores `body`, prints the number of schedules, and returns it.
@@ -38,14 +38,14 @@ pub(crate) fn explore(name: &str, body: impl Fn() + Send + Sync + 'static) -> u6
     seen
 }
 
-#[cfg(feature = "loom")]
+#[cfg(loom)]
 fn run(body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(PREEMPTIONS));
     builder.check(body);
 }
 
-#[cfg(not(feature = "loom"))]
+#[cfg(not(loom))]
 fn run(body: impl Fn() + Send + Sync + 'static) {
     let runs = std::env::var("SHEAVE_MODEL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(RUNS);
     let body = std::sync::Arc::new(body);

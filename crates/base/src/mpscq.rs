@@ -217,7 +217,7 @@ impl Shared {
     }
 }
 
-#[cfg(all(test, any(feature = "shuttle", feature = "loom")))]
+#[cfg(all(test, any(shuttle, loom)))]
 mod model;
-#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+#[cfg(all(test, not(any(shuttle, loom))))]
 mod tests;

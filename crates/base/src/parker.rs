@@ -25,9 +25,9 @@
 //!
 //! Called by rings and workers (owners), and by whoever pushes to their queues.
 
-#[cfg(not(any(feature = "shuttle", feature = "loom")))]
+#[cfg(not(any(shuttle, loom)))]
 mod bell;
-#[cfg(any(feature = "shuttle", feature = "loom"))]
+#[cfg(any(shuttle, loom))]
 #[path = "parker/model_bell.rs"]
 mod bell;
 
@@ -182,7 +182,7 @@ impl Unparker {
     }
 }
 
-#[cfg(all(test, any(feature = "shuttle", feature = "loom")))]
+#[cfg(all(test, any(shuttle, loom)))]
 mod model;
-#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+#[cfg(all(test, not(any(shuttle, loom))))]
 mod tests;

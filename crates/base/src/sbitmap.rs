@@ -221,7 +221,7 @@ fn lowest_bits(bits: u64, count: u32) -> (u64, u32) {
     (got, missing)
 }
 
-#[cfg(all(test, any(feature = "shuttle", feature = "loom")))]
+#[cfg(all(test, any(shuttle, loom)))]
 mod model;
-#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+#[cfg(all(test, not(any(shuttle, loom))))]
 mod tests;

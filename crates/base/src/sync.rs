@@ -3,18 +3,23 @@
 //! Owns the choice: std in every ordinary build; the `shuttle` or the `loom` model checker in a model build.
 //! Does not own any algorithm, and adds nothing to what it re-exports.
 //!
-//! * I1: a model build runs model tests only. Outside of an execution of the checker its types panic.
-//! * I2: with both features set, `loom` is chosen, so that `--all-features` still compiles.
+//! * I1: a model build runs model tests only. Outside of an execution of the checker its types panic. So a model build
+//!   is asked for by `RUSTFLAGS="--cfg shuttle"` or `"--cfg loom"`, and not by a feature, which cargo joins over all
+//!   that it builds.
+//! * I2: a build has one checker at most.
 //! * I3: only names that std, shuttle and loom all have are exported.
 //!
 //! Called by every module with an atomic in it, here and on the floors above.
 
-#[cfg(feature = "loom")]
+#[cfg(loom)]
 use loom as imp;
-#[cfg(all(feature = "shuttle", not(feature = "loom")))]
+#[cfg(shuttle)]
 use shuttle as imp;
-#[cfg(not(any(feature = "shuttle", feature = "loom")))]
+#[cfg(not(any(shuttle, loom)))]
 use std as imp;
+
+#[cfg(all(shuttle, loom))]
+compile_error!("`--cfg shuttle` and `--cfg loom` are two builds: choose one model checker (I2)");
 
 pub use imp::sync::{Arc, Condvar, Mutex, MutexGuard};
 pub use imp::thread;

@@ -22,10 +22,10 @@ pub enum Step {
     TimeUp,
 }
 
-#[cfg(not(any(feature = "shuttle", feature = "loom")))]
+#[cfg(not(any(shuttle, loom)))]
 pub use imp::{set_stepper, step};
 
-#[cfg(not(any(feature = "shuttle", feature = "loom")))]
+#[cfg(not(any(shuttle, loom)))]
 mod imp {
     use std::cell::RefCell;
     use std::rc::Rc;
@@ -90,7 +90,7 @@ mod imp {
 }
 
 /// In a model build the checker decides who goes on.
-#[cfg(any(feature = "shuttle", feature = "loom"))]
+#[cfg(any(shuttle, loom))]
 mod imp {
     use std::time::Duration;
 
@@ -117,5 +117,5 @@ mod imp {
     }
 }
 
-#[cfg(all(test, not(any(feature = "shuttle", feature = "loom"))))]
+#[cfg(all(test, not(any(shuttle, loom))))]
 mod tests;

@@ -72,7 +72,7 @@ pub mod timeout;
 pub use device::Device;
 pub use error::DeviceError;
 
-#[cfg(all(test, feature = "shuttle"))]
+#[cfg(all(test, shuttle))]
 mod model;
 // The unit tests use the driver and the ring of the scenario tests, which name this crate as any other program does.
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! * I1: a model is deterministic but for the schedule: a virtual clock, no real time, no real randomness.
 //! * I2: a loop that waits for another thread yields, or a schedule by priorities would never let that one run.
 //!
-//! Only in builds with the feature `shuttle`; `SHEAVE_MODEL_RUNS` sets the number of schedules.
+//! Only in builds with `--cfg shuttle`; `SHEAVE_MODEL_RUNS` sets the number of schedules.
 
 mod bios;
 mod gate;

@@ -1,5 +1,5 @@
 //! Nothing allocates on submit, poll or wait once a ring is warm: a counting allocator watches every kind of I/O.
-#![cfg(not(feature = "shuttle"))]
+#![cfg(not(shuttle))]
 #![allow(unsafe_code)] // A global allocator is unsafe to implement.
 
 use std::alloc::{GlobalAlloc, Layout, System};

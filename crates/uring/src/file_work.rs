@@ -129,5 +129,5 @@ pub(crate) fn lock(list: &Mutex<EndList>) -> MutexGuard<'_, EndList> {
     list.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

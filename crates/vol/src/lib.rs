@@ -60,5 +60,5 @@ pub use scrub::{RealClock, ScrubClock, ScrubOptions, ScrubPhase, ScrubProgress, 
 pub use sheave_base::grace::Holder;
 pub use volume::Volume;
 
-#[cfg(all(test, feature = "shuttle"))]
+#[cfg(all(test, shuttle))]
 mod model;

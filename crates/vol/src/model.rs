@@ -5,7 +5,7 @@
 //! * I1: a model is deterministic but for the schedule.
 //! * I2: a loop that waits for another thread yields.
 //!
-//! Only in builds with the feature `shuttle`; `SHEAVE_MODEL_RUNS` sets the number of schedules.
+//! Only in builds with `--cfg shuttle`; `SHEAVE_MODEL_RUNS` sets the number of schedules.
 
 use std::time::Duration;
 

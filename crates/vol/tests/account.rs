@@ -3,7 +3,7 @@
 //!
 //! Owns the pools. Many small volumes, volumes written far out, pools without a free unit: each must flush, delete,
 //! close, and open again, after a close and after a crash.
-#![cfg(not(feature = "shuttle"))]
+#![cfg(not(shuttle))]
 
 mod support;
 

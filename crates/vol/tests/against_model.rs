@@ -1,5 +1,5 @@
 //! Random operations on a pool, compared with plain memory: every byte, through drops and closes.
-#![cfg(not(feature = "shuttle"))]
+#![cfg(not(shuttle))]
 
 mod support;
 

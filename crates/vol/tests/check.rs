@@ -1,6 +1,6 @@
 //! The offline check on pools that the pool's own code wrote: clean after any work and any end, and each metadata block
 //! that is damaged is refused by opening or named by the check, never served.
-#![cfg(not(feature = "shuttle"))]
+#![cfg(not(shuttle))]
 
 mod support;
 

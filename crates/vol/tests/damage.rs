@@ -1,5 +1,5 @@
 //! Damage: each block of metadata in turn, with a bit changed. What is damaged is told, and nothing wrong is served.
-#![cfg(not(feature = "shuttle"))]
+#![cfg(not(shuttle))]
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! Volumes that grow: writes beyond the end (V23, V24).
-#![cfg(not(feature = "shuttle"))]
+#![cfg(not(shuttle))]
 
 mod support;
 

@@ -1,7 +1,7 @@
 //! Pools that somebody made up: opening one takes bounded memory and bounded work, or is refused (contract V18, V19).
 //!
 //! Owns the images. Work is counted by what opening would have to do, not by the clock; a test that hangs is killed.
-#![cfg(not(feature = "shuttle"))]
+#![cfg(not(shuttle))]
 
 mod support;
 

@@ -1,7 +1,7 @@
 //! I/O that is in flight while the space it uses is let go, by its volume or by a relative of it (contract V1, V17).
 //!
 //! Owns a slow device: a test maps an I/O as a ring does, changes volumes, and only then moves the data.
-#![cfg(not(feature = "shuttle"))]
+#![cfg(not(shuttle))]
 
 mod support;
 

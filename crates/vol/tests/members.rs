@@ -1,5 +1,5 @@
 //! V14 and V22: pools that get more members, while they are used, and cut off at any point.
-#![cfg(not(feature = "shuttle"))]
+#![cfg(not(shuttle))]
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! Lookups of what is mapped allocate nothing, take no lock, and make no system call that a counting allocator would
 //! see.
-#![cfg(not(feature = "shuttle"))]
+#![cfg(not(shuttle))]
 #![allow(unsafe_code)] // A global allocator is unsafe to implement.
 
 mod support;

@@ -3,7 +3,7 @@
 //! Owns the images in `crates/vol/tests/pools`, which the program of 22 November 2026 made, before data had marks and
 //! metadata an account. An image is its 8-byte words in runs: a count, with the highest bit set for one word that is
 //! repeated.
-#![cfg(not(feature = "shuttle"))]
+#![cfg(not(shuttle))]
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! Pools from the outside: what is flushed is there after any reopening.
-#![cfg(not(feature = "shuttle"))]
+#![cfg(not(shuttle))]
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! Space: full pools, waiting for room, growing, what is counted, read-only opening.
-#![cfg(not(feature = "shuttle"))]
+#![cfg(not(shuttle))]
 
 mod support;
 

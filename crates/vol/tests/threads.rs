@@ -1,5 +1,5 @@
 //! Writers, readers, discards and snapshots at once: nobody ever sees what is another's.
-#![cfg(not(feature = "shuttle"))]
+#![cfg(not(shuttle))]
 
 mod support;
 

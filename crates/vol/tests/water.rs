@@ -1,5 +1,5 @@
 //! V21: a pool says when space becomes low, full, or enough again, once each time.
-#![cfg(not(feature = "shuttle"))]
+#![cfg(not(shuttle))]
 
 mod support;
 

@@ -10,10 +10,13 @@ rustix.workspace = true
 odd = { version = "1", features = [ # why
     "a#b",
 ] } # tail
-[features]
-default = []
-shuttle = ["dep:shuttle"]
-loom = []
+[target.'cfg(shuttle)'.dependencies]
+shuttle.workspace = true
+[target.'cfg(loom)'.dev-dependencies]
+loom = { workspace = true }
+odd.workspace = true
+[target.'cfg(unix)'.dependencies]
+libc.workspace = true
 "##;
 
 #[test]
@@ -26,9 +29,10 @@ fn entries_keep_section_value_comment_and_line() {
             ("package", "name", 3),
             ("dependencies", "rustix.workspace", 5),
             ("dependencies", "odd", 6),
-            ("features", "default", 10),
-            ("features", "shuttle", 11),
-            ("features", "loom", 12),
+            ("target.'cfg(shuttle)'.dependencies", "shuttle.workspace", 10),
+            ("target.'cfg(loom)'.dev-dependencies", "loom", 12),
+            ("target.'cfg(loom)'.dev-dependencies", "odd.workspace", 13),
+            ("target.'cfg(unix)'.dependencies", "libc.workspace", 15),
         ]
     );
     assert_eq!((entries[0].value.as_str(), entries[0].comment.as_str()), ("\"sheave-x\"", "the name"));
@@ -37,14 +41,15 @@ fn entries_keep_section_value_comment_and_line() {
 }
 
 #[test]
-fn a_member_has_its_name_and_features() {
+fn a_member_has_its_name_and_its_checkers() {
     let member = member(MANIFEST);
     assert_eq!(member.name, "sheave-x");
-    assert_eq!(member.features, ["default", "shuttle", "loom"]);
+    assert_eq!(member.checkers, ["shuttle", "loom"]);
 }
 
 #[test]
 fn this_repository_has_its_members() {
     let members = members().expect("crates/");
-    assert!(members.iter().any(|member| member.name == "sheave-base"), "{members:?}");
+    let base = members.iter().find(|member| member.name == "sheave-base").expect("a floor to stand on");
+    assert_eq!(base.checkers, ["shuttle", "loom"], "as its manifest writes them");
 }

@@ -83,7 +83,7 @@ fn model_stragglers_of_an_older_phase_are_waited_for() {
     });
 }
 
-#[cfg(not(feature = "loom"))]
+#[cfg(not(loom))]
 #[test]
 fn model_rings_go_on_while_two_files_wait() {
     explore("two rings, two who wait", || {
@@ -115,7 +115,7 @@ fn model_rings_go_on_while_two_files_wait() {
     });
 }
 
-#[cfg(not(feature = "loom"))]
+#[cfg(not(loom))]
 #[test]
 fn model_a_seat_that_goes_in_mid_io_ends_the_wait() {
     explore("a dropped seat", || {

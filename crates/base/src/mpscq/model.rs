@@ -49,7 +49,7 @@ fn model_two_producers_lose_nothing_and_keep_their_order() {
     explore("two producers", || race(&[&[0, 1], &[2]], 2));
 }
 
-#[cfg(not(feature = "loom"))] // Too many schedules for all of them.
+#[cfg(not(loom))] // Too many schedules for all of them.
 #[test]
 fn model_three_producers_lose_nothing_and_keep_their_order() {
     explore("three producers", || race(&[&[0, 1, 2], &[3, 4], &[5, 6, 7]], 6));
@@ -110,7 +110,7 @@ fn model_a_node_is_pushed_again_by_another_thread() {
     });
 }
 
-#[cfg(feature = "loom")] // A payload that is not atomic: loom reports an access that is not ordered.
+#[cfg(loom)] // A payload that is not atomic: loom reports an access that is not ordered.
 #[test]
 fn model_the_payload_is_published_with_the_node() {
     use loom::cell::UnsafeCell;

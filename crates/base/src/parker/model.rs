@@ -153,7 +153,7 @@ fn model_queue_and_parker_together_lose_nothing() {
     });
 }
 
-#[cfg(not(feature = "loom"))] // A timeout is a random choice, which loom does not have.
+#[cfg(not(loom))] // A timeout is a random choice, which loom does not have.
 #[test]
 fn model_a_timeout_loses_no_notification() {
     explore("timeouts", || {

@@ -3,7 +3,7 @@
 //! Owns a stand-in with the same promises as `bell` (rings add up, one `silence` takes them all), which the checker can
 //! schedule. Does not own a descriptor.
 //!
-//! Called by `parker` alone, under the features `shuttle` and `loom`.
+//! Called by `parker` alone, under `--cfg shuttle` and `--cfg loom`.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -50,8 +50,8 @@ impl Bell {
 
 /// Whether the deadline has passed, as the checker likes it. `loom` has no choice of values: there time stands still.
 fn gives_up() -> bool {
-    #[cfg(not(feature = "loom"))]
+    #[cfg(not(loom))]
     return shuttle::rand::Rng::r#gen::<bool>(&mut shuttle::rand::thread_rng());
-    #[cfg(feature = "loom")]
+    #[cfg(loom)]
     return false;
 }

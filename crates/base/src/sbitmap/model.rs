@@ -87,7 +87,7 @@ fn model_a_tag_has_one_owner() {
     });
 }
 
-#[cfg(not(feature = "loom"))] // Too many schedules for all of them.
+#[cfg(not(loom))] // Too many schedules for all of them.
 #[test]
 fn model_many_threads_over_two_words() {
     explore("two words", || {
@@ -156,7 +156,7 @@ fn model_a_freed_tag_is_granted_again() {
     });
 }
 
-#[cfg(not(feature = "loom"))] // Waits in a loop, which has no bounded number of schedules.
+#[cfg(not(loom))] // Waits in a loop, which has no bounded number of schedules.
 #[test]
 fn model_who_waits_for_a_tag_gets_one() {
     explore("waiting", || {
@@ -198,7 +198,7 @@ fn model_a_reader_misses_no_live_tag() {
     });
 }
 
-#[cfg(feature = "loom")] // A payload that is not atomic: loom reports an access that is not ordered.
+#[cfg(loom)] // A payload that is not atomic: loom reports an access that is not ordered.
 #[test]
 fn model_the_next_owner_sees_what_the_last_one_wrote() {
     explore("hand over", || {

@@ -2,7 +2,7 @@
 //!
 //! One binary, a module per subject. Nothing here waits for real time to pass, but the tests of the null driver's
 //! completion thread, which wait for it and not for a span.
-#![cfg(not(feature = "shuttle"))]
+#![cfg(not(shuttle))]
 
 #[path = "../support/mod.rs"]
 mod support;

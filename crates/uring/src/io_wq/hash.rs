@@ -173,7 +173,7 @@ impl HashRuns {
     }
 
     /// I1, for tests.
-    #[cfg(all(test, not(feature = "shuttle")))]
+    #[cfg(all(test, not(shuttle)))]
     pub(super) fn check(&self) {
         let mut used = 0;
         for bucket in &self.buckets {
@@ -189,11 +189,11 @@ impl HashRuns {
     }
 
     /// Whether every bucket is as new, for tests.
-    #[cfg(all(test, not(feature = "shuttle")))]
+    #[cfg(all(test, not(shuttle)))]
     pub(super) fn is_unused(&self) -> bool {
         self.nodes.is_empty() && self.buckets.iter().all(|bucket| bucket.state == State::Free)
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -45,7 +45,7 @@ pub use ring::{IoWq, IoWqBuilder, RingSource};
 pub use step::Account;
 pub use work::{CANCELLED, HASH_BUCKETS, MAX_CLIENTS, MAX_SLOTS, REFUSED, Section, Source, WorkFlags};
 
-#[cfg(all(test, feature = "shuttle"))]
+#[cfg(all(test, shuttle))]
 mod model;
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -398,5 +398,5 @@ impl Drop for RingWq {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

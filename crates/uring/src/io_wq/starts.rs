@@ -53,5 +53,5 @@ fn upper(at: usize) -> u64 {
     lowest + ((1 << (power - 1)) - 1)
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

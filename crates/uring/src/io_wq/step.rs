@@ -112,5 +112,5 @@ impl<S: Source> Shared<S> {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -4,7 +4,7 @@
 //! a standby that suspects a worker to be blocked.
 
 /// The calling thread's id.
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(shuttle))]
 pub(super) fn me() -> u32 {
     std::thread_local! {
         static ME: u32 = rustix::thread::gettid().as_raw_nonzero().get() as u32;
@@ -14,7 +14,7 @@ pub(super) fn me() -> u32 {
 
 /// Whether the thread computes, or waits for a CPU to do so: then it is not blocked, and another would only take its
 /// CPU away. When nobody can tell, it is taken for blocked.
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(shuttle))]
 pub(super) fn computes(thread: u32) -> bool {
     let Ok(stat) = std::fs::read(format!("/proc/self/task/{thread}/stat")) else { return false };
     // The state follows the name, which is in parentheses and may hold any byte.
@@ -24,19 +24,19 @@ pub(super) fn computes(thread: u32) -> bool {
 
 /// The CPUs of the process: those of its first thread. A ring's thread may be bound to one of them, and whatever it
 /// starts would be too.
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(shuttle))]
 fn of_process() -> Option<rustix::thread::CpuSet> {
     rustix::thread::sched_getaffinity(Some(rustix::process::getpid())).ok()
 }
 
 /// How many CPUs the process may use.
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(shuttle))]
 pub(super) fn cpus_of_process() -> usize {
     of_process().map_or(1, |set| set.count().max(1) as usize)
 }
 
 /// Binds a thread, or the calling one, to CPUs; none means all of the process.
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(shuttle))]
 pub(super) fn settle(thread: Option<u32>, cpus: &[usize]) {
     let mut set = rustix::thread::CpuSet::new();
     for &cpu in cpus.iter().filter(|&&cpu| cpu < rustix::thread::CpuSet::MAX_CPU) {
@@ -52,14 +52,14 @@ pub(super) fn settle(thread: Option<u32>, cpus: &[usize]) {
 }
 
 /// The CPU that runs this thread now: it may be another already when the caller looks at the answer.
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(shuttle))]
 #[inline]
 pub(super) fn cpu() -> u32 {
     rustix::thread::sched_getcpu() as u32
 }
 
 /// In a model every thread has a CPU of its own.
-#[cfg(feature = "shuttle")]
+#[cfg(shuttle)]
 pub(super) fn cpu() -> u32 {
     NO_CPU
 }
@@ -68,29 +68,29 @@ pub(super) fn cpu() -> u32 {
 pub(super) const NO_CPU: u32 = u32::MAX;
 
 /// In a model a thread has no id, computes never, and runs where the checker lets it.
-#[cfg(feature = "shuttle")]
+#[cfg(shuttle)]
 pub(super) fn me() -> u32 {
     0
 }
 
 /// See above.
-#[cfg(feature = "shuttle")]
+#[cfg(shuttle)]
 pub(super) fn computes(_: u32) -> bool {
     false
 }
 
 /// See above.
-#[cfg(feature = "shuttle")]
+#[cfg(shuttle)]
 pub(super) fn cpus_of_process() -> usize {
     2
 }
 
 /// See above.
-#[cfg(feature = "shuttle")]
+#[cfg(shuttle)]
 pub(super) fn settle(_: Option<u32>, _: &[usize]) {}
 
 /// Refuses CPUs that the process may not use.
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(shuttle))]
 pub(super) fn check_cpus(cpus: &[usize]) -> Result<(), crate::RingError> {
     let Some(allowed) = of_process() else { return Ok(()) };
     match cpus.iter().find(|&&cpu| cpu >= rustix::thread::CpuSet::MAX_CPU || !allowed.is_set(cpu)) {
@@ -100,7 +100,7 @@ pub(super) fn check_cpus(cpus: &[usize]) -> Result<(), crate::RingError> {
 }
 
 /// See above.
-#[cfg(feature = "shuttle")]
+#[cfg(shuttle)]
 pub(super) fn check_cpus(_: &[usize]) -> Result<(), crate::RingError> {
     Ok(())
 }

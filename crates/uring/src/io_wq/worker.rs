@@ -334,13 +334,13 @@ fn take_trust(acct: &Acct) -> bool {
     trust > 0
 }
 
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(shuttle))]
 fn watch_for(parker: &mut Parker, time: Duration) -> Wake {
     parker.park(Some(time))
 }
 
 /// A parker's timeout may never come in a model, so that lost wake-ups show; this one always does.
-#[cfg(feature = "shuttle")]
+#[cfg(shuttle)]
 fn watch_for(_: &mut Parker, _: Duration) -> Wake {
     sheave_base::sync::thread::yield_now();
     Wake::TimedOut
@@ -354,13 +354,13 @@ pub(super) fn run_guarded<S: Source>(client: &Client<S>, slot: u32) -> i32 {
 }
 
 /// Runs foreign code; a panic is its item's end, and not the worker's.
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(shuttle))]
 fn guarded(run: impl FnOnce() -> i32) -> i32 {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or(PANICKED)
 }
 
 /// The model checker speaks through panics.
-#[cfg(feature = "shuttle")]
+#[cfg(shuttle)]
 fn guarded(run: impl FnOnce() -> i32) -> i32 {
     let _ = PANICKED;
     run()

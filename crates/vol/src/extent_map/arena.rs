@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use sheave_base::sync::atomic::AtomicU64;
 
 /// Nodes of the first chunk, as a power of two.
-const FIRST_SHIFT: u32 = if cfg!(feature = "shuttle") { 1 } else { 6 };
+const FIRST_SHIFT: u32 = if cfg!(shuttle) { 1 } else { 6 };
 /// Chunks: together they hold more nodes than there are numbers. As many as five bits can name: [`Nodes::word`] then
 /// needs no look whether there is such a chunk.
 const CHUNKS: usize = 32;
@@ -95,14 +95,14 @@ pub(super) fn place(id: u32) -> (usize, usize) {
 }
 
 /// Memory that the system hands out zeroed and page by page, as it is touched.
-#[cfg(not(feature = "shuttle"))]
+#[cfg(not(shuttle))]
 pub(super) fn zeroed(words: usize) -> Option<Box<[AtomicU64]>> {
     use zerocopy::FromZeros;
     <[AtomicU64]>::new_box_zeroed_with_elems(words).ok()
 }
 
 /// The model checkers' atomics are no plain words.
-#[cfg(feature = "shuttle")]
+#[cfg(shuttle)]
 pub(super) fn zeroed(words: usize) -> Option<Box<[AtomicU64]>> {
     Some((0..words).map(|_| AtomicU64::new(0)).collect())
 }

@@ -29,7 +29,7 @@ fn test_code_inside_a_product_file_is_known() {
     assert_eq!(Source::new("src/a.rs", text).product_lines(".unwrap()"), [1, 6]);
     let text = "#[cfg(any(test, fuzz))]\nfn a() { x.unwrap() }\n#[cfg(not(test))]\nfn b() { x.unwrap() }\n";
     assert_eq!(Source::new("src/a.rs", text).product_lines(".unwrap()"), [2, 4], "not for tests only");
-    let text = "#[cfg(all(test, feature = \"loom\"))]\nmod m { fn a() { x.unwrap() } }\n#[test]\nfn t() { x.unwrap() }";
+    let text = "#[cfg(all(test, loom))]\nmod m { fn a() { x.unwrap() } }\n#[test]\nfn t() { x.unwrap() }";
     assert!(Source::new("src/a.rs", text).product_lines(".unwrap()").is_empty());
 }
 

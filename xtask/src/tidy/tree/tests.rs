@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn test_modules_are_marked_through_their_parent() {
     let tree = Tree::of(&[
-        ("src/lib.rs", "#[cfg(all(test, feature = \"loom\"))]\nmod model;\nmod bio;"),
+        ("src/lib.rs", "#[cfg(all(test, loom))]\nmod model;\nmod bio;"),
         ("src/model.rs", "mod deep;"),
         ("src/model/deep.rs", ""),
         ("src/models.rs", ""),

@@ -1,0 +1,90 @@
+//! `cargo xtask models`: the tests named `model_*`, in builds whose synchronization primitives are a model checker's.
+//!
+//! Owns the flags of such a build. A checker is a `--cfg` and not a feature, because cargo joins the features of all
+//! that it builds: one `--all-features`, and every program would run on a checker's locks. The crates of one checker
+//! are built and run by one cargo, which then builds what they share once. Called by hand and by `test`.
+//!
+//! Invariant I1: a crate that is written for a checker has a test for it: without one it would look like a proof.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::cargo::{self, cargo};
+use crate::counts::{Counts, strip_ansi};
+use crate::workspace::{self, Member};
+
+/// The command.
+pub fn main(args: &[String]) -> Result<()> {
+    if !args.is_empty() {
+        bail!("usage: cargo xtask models");
+    }
+    let mut counts = Counts::default();
+    let result = run(&workspace::members()?, &mut counts);
+    println!("{counts}");
+    result
+}
+
+/// Runs the models of each crate under each of its checkers. They stand in the libraries: other tests are not built.
+pub fn run(members: &[Member], counts: &mut Counts) -> Result<()> {
+    let mut failures = Vec::new();
+    for (checker, crates) in runs(members) {
+        println!("under {checker}: {}", crates.join(", "));
+        // With a target named, the flags are not for build scripts and macros: those are built once for all checkers.
+        let mut command = cargo(["test", "--target", "host-tuple", "--no-fail-fast", "--lib"]);
+        command.args(crates.iter().flat_map(|name| ["-p", name])).arg("model_");
+        command.env("RUSTFLAGS", format!("--cfg {checker}"));
+        let mut passed = Passed::default();
+        if let Err(error) = cargo::run_tests_seen(command, counts, |line| passed.read_line(line)) {
+            failures.push(format!("{error:#}"));
+        } else {
+            failures.extend(
+                passed
+                    .without(&crates)
+                    .map(|name| format!("{name} is written for `{checker}` and has no test named model_* (I1)")),
+            );
+        }
+    }
+    ensure!(failures.is_empty(), "{}", failures.join("; "));
+    Ok(())
+}
+
+/// Each checker with the crates that are written for it.
+fn runs(members: &[Member]) -> BTreeMap<&str, Vec<&str>> {
+    let mut runs: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for member in members {
+        for checker in &member.checkers {
+            runs.entry(checker).or_default().push(&member.name);
+        }
+    }
+    runs
+}
+
+/// How many tests passed in each crate, from what `cargo test` says.
+#[derive(Default)]
+struct Passed {
+    crates: BTreeMap<String, u64>,
+    running: String,
+}
+
+impl Passed {
+    fn read_line(&mut self, line: &str) {
+        let line = strip_ansi(line);
+        // "Running unittests src/lib.rs (target/debug/deps/sheave_base-0123456789abcdef)"
+        if let Some((_, binary)) = line.split_once("Running unittests ") {
+            let name = binary.rsplit('/').next().and_then(|file| file.rsplit_once('-'));
+            self.running = name.map(|(name, _)| name.replace('_', "-")).unwrap_or_default();
+        }
+        let mut counts = Counts::default();
+        counts.read_line(&line);
+        *self.crates.entry(self.running.clone()).or_default() += counts.passed;
+    }
+
+    /// Those of `crates` in which nothing passed.
+    fn without<'a>(&'a self, crates: &'a [&str]) -> impl Iterator<Item = &'a str> {
+        crates.iter().copied().filter(|name| self.crates.get(*name).is_none_or(|&passed| passed == 0))
+    }
+}
+
+#[cfg(test)]
+mod tests;
