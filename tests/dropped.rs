@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use sheave::base::rng::Rng;
 use sheave::{Buf, Device, Fd, Ring, op};
 
 /// Bytes of the devices.
@@ -11,23 +12,6 @@ const SIZE: u64 = 4 << 20;
 const BLOCK: usize = 4096;
 /// Registered buffers of a ring.
 const FIXED: u16 = 4;
-
-/// Splitmix64: everything random comes from the seed.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % n
-    }
-
-    fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
 
 fn memory(blocks: u64) -> Buf {
     Buf::zeroed(blocks as usize * BLOCK, BLOCK).expect("memory")
@@ -42,8 +26,8 @@ struct Busy {
 
 impl Busy {
     fn new(device: &Device, seed: u64) -> Busy {
-        let mut rng = Rng(seed);
-        let mut ring = Ring::builder().entries(32).cq_entries(64).polled(rng.chance(50)).build().expect("a ring");
+        let mut rng = Rng::new(seed);
+        let mut ring = Ring::builder().entries(32).cq_entries(64).polled(rng.percent(50)).build().expect("a ring");
         let fd = ring.attach(device).expect("attached");
         ring.register_files(&[fd]).expect("registered");
         ring.register_buffers((0..FIXED).map(|_| memory(4)).collect()).expect("registered");
@@ -88,12 +72,12 @@ impl Busy {
             }
             // Busy when too much is in flight: what was pushed stays, and goes with the ring.
             let _ = self.ring.submit();
-            if self.rng.chance(30) {
+            if self.rng.percent(30) {
                 let index = self.rng.below(u64::from(FIXED)) as u16;
-                let new = self.rng.chance(50).then(|| memory(4));
+                let new = self.rng.percent(50).then(|| memory(4));
                 self.ring.update_buffer(index, new).expect("there is such a place");
             }
-            if turn == 2 && self.rng.chance(30) {
+            if turn == 2 && self.rng.percent(30) {
                 self.ring.detach(self.fd).expect("attached");
             }
             let reap = self.rng.below(8) as usize;
@@ -118,7 +102,7 @@ fn drop_in_mid_io(spec: &str) {
         let context = format!("{spec}, SHEAVE_SEED={seed}");
         let device = Device::open(spec).unwrap_or_else(|error| panic!("{context}: {error}"));
         let mut busy = Busy::new(&device, seed);
-        let device_goes_first = busy.rng.chance(50);
+        let device_goes_first = busy.rng.percent(50);
         let kept = (!device_goes_first).then(|| device.clone());
         drop(device);
         busy.work();

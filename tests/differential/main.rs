@@ -16,7 +16,6 @@ mod compare;
 mod generator;
 mod kernel;
 mod program;
-mod rng;
 mod run;
 mod sheave_ring;
 mod shrink;

@@ -10,8 +10,8 @@ use sheave::blk::driver::fault::{self, FaultKind, FaultPlan};
 use crate::disk::Disk;
 use crate::model::Model;
 use crate::program::{DEVICE_BLOCKS, DEVICE_BYTES, Program, Shape};
-use crate::rng::Rng;
 use crate::{file_spec, files_work, within_time};
+use sheave::base::rng::Rng;
 
 /// All faults but lies.
 fn honest(seed: u64) -> FaultPlan {

@@ -17,7 +17,7 @@ use sheave::blk::request::{DoneList, RQ_FUA, RqList, RqQueue, RqTable};
 use sheave::{Capabilities, Device, DeviceError};
 
 use crate::model::BLOCK;
-use crate::rng::Rng;
+use sheave::base::rng::Rng;
 
 #[derive(Debug)]
 struct Images {

@@ -20,9 +20,6 @@ mod disk;
 mod dropped;
 mod model;
 mod program;
-#[path = "../differential/rng.rs"]
-#[allow(dead_code)] // Each test binary uses a part of it.
-mod rng;
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;

@@ -15,7 +15,7 @@ use sheave::uring::prep::{Cancel, Entry};
 use sheave::{Buf, Completion, Device, Fd, Ring};
 
 use crate::model::{BLOCK, Model, fill, stamp_of};
-use crate::rng::Rng;
+use sheave::base::rng::Rng;
 
 /// Blocks of every test device.
 pub const DEVICE_BLOCKS: usize = 1024;

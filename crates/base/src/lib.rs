@@ -12,6 +12,8 @@
 //! | [`buf`] | owned aligned memory for direct I/O |
 //! | [`units`] | sectors, bytes, and how people write and read sizes, times and counts |
 //! | [`status`] | the block status of a finished request, and errno |
+//! | [`histogram`] | counts by value, one writer, many readers |
+//! | [`rng`] | random numbers from a seed |
 //! | [`clock`] | real or virtual time; statistics and deadlines are different types |
 //!
 //! Units: [`units`] has the only conversions. A sector is 512 bytes; sizes people write are binary (`4k` is 4,096
@@ -31,9 +33,11 @@
 pub mod buf;
 pub mod clock;
 pub mod grace;
+pub mod histogram;
 pub mod mpscq;
 pub mod parker;
 pub mod prefetch;
+pub mod rng;
 pub mod sbitmap;
 pub mod status;
 pub mod sync;

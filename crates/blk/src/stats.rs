@@ -1,7 +1,7 @@
 //! Statistics of one hardware context: one writer, read at any time from any thread.
 //!
-//! Owns the counters and the latency histogram by operation. Does not read the clock: the completion batch brings one
-//! time stamp for all its requests.
+//! Owns the counters and a histogram of latencies for each operation. Does not read the clock: the completion batch
+//! brings one time stamp for all its requests.
 //!
 //! Invariants:
 //! - I1: only the owner of the hardware context writes, with a plain load and store: no read-modify-write, no lock.
@@ -10,40 +10,15 @@
 //!   update per distinct (operation, start), not per request.
 
 use sheave_base::clock::CoarseTs;
+use sheave_base::histogram::{Histogram, cells};
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 
 use crate::bio::{NR_OPS, Op, SECTOR_SHIFT};
 
-/// Sub-buckets per power of two, as a shift: 8, so a bucket is at most 12.5 % wide.
-const SUB_SHIFT: u32 = 3;
-/// Latencies from 2^36 ns (69 s) on share the last bucket.
-const TOP_SHIFT: u32 = 36;
-/// Buckets of a latency histogram.
-pub const LATENCY_BUCKETS: usize = (((TOP_SHIFT - SUB_SHIFT) as usize) << SUB_SHIFT) + (1 << SUB_SHIFT);
-
-/// The bucket of a latency: linear below 8 ns, then eight buckets per power of two (HdrHistogram's scheme).
-#[inline]
-pub fn latency_bucket(ns: u64) -> usize {
-    if ns < 1 << SUB_SHIFT {
-        return ns as usize;
-    }
-    let exponent = 63 - ns.leading_zeros();
-    if exponent >= TOP_SHIFT {
-        return LATENCY_BUCKETS - 1;
-    }
-    let shift = exponent - SUB_SHIFT;
-    (((shift + 1) as usize) << SUB_SHIFT) + ((ns >> shift) as usize & ((1 << SUB_SHIFT) - 1))
-}
-
-/// The smallest latency that falls into the bucket, in ns.
-pub fn bucket_floor_ns(bucket: usize) -> u64 {
-    let sub = 1usize << SUB_SHIFT;
-    if bucket < sub {
-        return bucket as u64;
-    }
-    let shift = (bucket >> SUB_SHIFT) - 1;
-    ((sub + (bucket & (sub - 1))) as u64) << shift
-}
+/// Latencies in ns, by cells: eight to a power of two, up to 2^36 ns (69 s). What took longer counts in the last one.
+pub type Latencies = Histogram<3, { cells(3, 36) }>;
+/// The cells of [`Latencies`].
+pub const LATENCY_CELLS: usize = cells(3, 36);
 
 /// Counters of one operation.
 #[derive(Debug)]
@@ -53,7 +28,7 @@ struct OpStats {
     merges: AtomicU64,
     time_ns: AtomicU64,
     errors: AtomicU64,
-    latency: [AtomicU64; LATENCY_BUCKETS],
+    latency: Latencies,
 }
 
 /// Statistics of one hardware context.
@@ -77,7 +52,7 @@ impl Default for HctxStats {
                 merges: AtomicU64::new(0),
                 time_ns: AtomicU64::new(0),
                 errors: AtomicU64::new(0),
-                latency: [const { AtomicU64::new(0) }; LATENCY_BUCKETS],
+                latency: Latencies::default(),
             }),
         }
     }
@@ -91,7 +66,7 @@ impl HctxStats {
         add(&op.ios, ios);
         add(&op.sectors, bytes >> SECTOR_SHIFT);
         add(&op.time_ns, latency_ns * ios);
-        add(&op.latency[latency_bucket(latency_ns)], ios);
+        op.latency.add(latency_ns, ios);
     }
 
     /// Adds what this hardware context has counted to `into`.
@@ -103,8 +78,8 @@ impl HctxStats {
             sum.merges += op.merges.load(Ordering::Relaxed);
             sum.time_ns += op.time_ns.load(Ordering::Relaxed);
             sum.errors += op.errors.load(Ordering::Relaxed);
-            for (cell, n) in op.latency.iter().zip(&mut sum.latency) {
-                *n += cell.load(Ordering::Relaxed);
+            for (count, n) in op.latency.counts().zip(&mut sum.latency) {
+                *n += count;
             }
         }
     }
@@ -123,7 +98,7 @@ pub struct OpCounts {
     pub time_ns: u64,
     /// Requests that ended with an error.
     pub errors: u64,
-    /// Requests by latency; see [`bucket_floor_ns`].
+    /// Requests by latency, in ns, by the cells of [`Latencies`].
     pub latency: Vec<u64>,
 }
 
@@ -142,7 +117,7 @@ impl Default for Stats {
                 merges: 0,
                 time_ns: 0,
                 errors: 0,
-                latency: vec![0; LATENCY_BUCKETS],
+                latency: vec![0; LATENCY_CELLS],
             }),
         }
     }
@@ -175,15 +150,15 @@ impl Stats {
 }
 
 impl OpCounts {
-    /// The latency in ns below which the fraction `q` (0 to 1) of the requests lies: the floor of its bucket.
+    /// The latency in ns below which the fraction `q` (0 to 1) of the requests lies: the smallest of its cell.
     pub fn quantile_ns(&self, q: f64) -> u64 {
         let total: u64 = self.latency.iter().sum();
         let rank = ((total as f64 * q).ceil() as u64).clamp(1, total.max(1));
         let mut seen = 0;
-        for (bucket, n) in self.latency.iter().enumerate() {
+        for (cell, n) in self.latency.iter().enumerate() {
             seen += n;
             if seen >= rank {
-                return bucket_floor_ns(bucket);
+                return *Latencies::values(cell).start();
             }
         }
         0

@@ -23,8 +23,9 @@ mod wq;
 
 use std::sync::{Arc, mpsc};
 
+use sheave::base::rng::Rng;
 use sheave::base::sync::atomic::Ordering;
-use sheave_load::{SheaveEngine, pattern, verify};
+use sheave_load::{SheaveEngine, verify};
 
 use crate::args::BenchArgs;
 use crate::failure::Failure;
@@ -165,5 +166,5 @@ fn size_now(crew: &Crew, subject: &Subject) -> u64 {
 /// Tells the blocks of one verified run from those of another.
 fn run_id() -> u64 {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    pattern::Rng::new(since_epoch.as_nanos() as u64 ^ (u64::from(std::process::id()) << 40)).draw()
+    Rng::new(since_epoch.as_nanos() as u64 ^ (u64::from(std::process::id()) << 40)).draw()
 }

@@ -8,18 +8,16 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use ::sheave::base::rng::Rng;
 use sheave::{Dir, Said, no_io_uring};
 
 /// An image of 24 MiB and a bit: data of every kind between holes, some blocks of zeroes that are no holes.
 fn image(dir: &Dir, name: &str) -> Vec<u8> {
     let len = (24 << 20) + 1234;
     let mut bytes = vec![0; len];
-    let mut seed = 1u64;
+    let mut rng = Rng::new(1);
     for (start, end) in [(0, 4096), (1 << 20, (3 << 20) + 77), (10 << 20, 10 << 20 | 1), (23 << 20, len)] {
-        for byte in &mut bytes[start..end] {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            *byte = (seed >> 56) as u8;
-        }
+        rng.fill(&mut bytes[start..end]);
     }
     let file = fs::File::create(dir.path(name)).expect("a file");
     file.set_len(len as u64).expect("grown");

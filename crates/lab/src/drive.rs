@@ -67,7 +67,7 @@ impl Drive {
 
     /// Adds the latencies to a histogram of [`sheave_load::live::report_histogram`].
     pub fn add_latency(&self, into: &mut Histogram<u64>) {
-        self.lane.latency.merge_into(into);
+        sheave_load::live::merge(&self.lane.latency, into);
     }
 
     /// The ring, between turns.

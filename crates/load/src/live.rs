@@ -3,81 +3,40 @@
 //! * I1. Every counter has one writer, which loads and stores it plainly (no read-modify-write); a reader may see
 //!   counters of slightly different moments, which a progress display does not mind. Final figures are read after
 //!   the writer's thread was joined, which orders everything.
-//! * I2. A latency falls into a bucket whose bounds are at most 1/32 apart: linear to 64 ns, then 32 buckets an
-//!   octave, up to about 36 minutes; what is longer counts in the last bucket.
+//! * I2. A latency falls into a cell whose bounds are at most 1/32 apart: linear to 64 ns, then 32 cells to a power of
+//!   two, up to about 36 minutes; what is longer counts in the last cell.
+
+use std::ops::RangeInclusive;
 
 use sheave::base::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use hdrhistogram::Histogram;
+use sheave::base::histogram::{Histogram, cells};
 
-const LINEAR: usize = 64;
-const PER_OCTAVE: usize = 32;
-const OCTAVES: usize = 35;
-const BUCKETS: usize = LINEAR + OCTAVES * PER_OCTAVE;
+/// Latencies of a whole run, for its report.
+pub type Report = hdrhistogram::Histogram<u64>;
 
-/// Latencies of one thread, in ns.
-pub struct LiveHist {
-    buckets: Box<[AtomicU64]>,
-}
+const STEPS_LOG2: u32 = 5;
+const CELLS: usize = cells(STEPS_LOG2, 41);
 
-impl Default for LiveHist {
-    /// All zero.
-    fn default() -> Self {
-        Self { buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect() }
+/// Latencies of one thread, in ns (I2).
+pub type LiveHist = Histogram<STEPS_LOG2, CELLS>;
+
+/// Adds what was recorded to `into`.
+pub fn merge(latency: &LiveHist, into: &mut Report) {
+    for (values, count) in latency.counted() {
+        into.saturating_record_n(middle(values), count);
     }
 }
 
-impl LiveHist {
-    /// Counts `count` I/Os that took `ns` each.
-    #[inline]
-    pub fn record(&self, ns: u64, count: u64) {
-        add(&self.buckets[bucket(ns)], count);
-    }
-
-    /// Forgets everything; only its writer may call this.
-    pub fn reset(&self) {
-        for bucket in &self.buckets {
-            bucket.store(0, Relaxed);
-        }
-    }
-
-    /// Adds what was recorded to `into`.
-    pub fn merge_into(&self, into: &mut Histogram<u64>) {
-        for (index, bucket) in self.buckets.iter().enumerate() {
-            let count = bucket.load(Relaxed);
-            if count > 0 {
-                into.saturating_record_n(middle(index), count);
-            }
-        }
-    }
-}
-
-/// An empty histogram for reports; three digits are finer than the buckets.
-pub fn report_histogram() -> Histogram<u64> {
-    let bounds = Histogram::new_with_bounds(1, middle(BUCKETS - 1), 3);
+/// An empty histogram for reports; three digits are finer than the cells.
+pub fn report_histogram() -> Report {
+    let bounds = Report::new_with_bounds(1, middle(LiveHist::values(CELLS - 1)), 3);
     bounds.expect("the bounds are apart and three digits are within what the histogram takes (1 to 5)")
 }
 
-/// The bucket of a latency (I2).
-#[inline]
-fn bucket(ns: u64) -> usize {
-    if ns < LINEAR as u64 {
-        return ns as usize;
-    }
-    // 64..127 is octave 0: its top bit is bit 6, and the five bits below it choose the bucket.
-    let top = 63 - ns.leading_zeros() as usize;
-    let within = (ns >> (top - 5)) as usize & (PER_OCTAVE - 1);
-    (LINEAR + (top - 6) * PER_OCTAVE + within).min(BUCKETS - 1)
-}
-
-/// The middle of a bucket's bounds.
-fn middle(index: usize) -> u64 {
-    if index < LINEAR {
-        return index as u64;
-    }
-    let (octave, within) = ((index - LINEAR) / PER_OCTAVE, (index - LINEAR) % PER_OCTAVE);
-    let width = 1u64 << (octave + 1);
-    (PER_OCTAVE + within) as u64 * width + width / 2
+/// The middle of a cell's values.
+fn middle(values: RangeInclusive<u64>) -> u64 {
+    values.start() + (values.end() - values.start()).div_ceil(2)
 }
 
 /// Counters of one thread.
@@ -141,12 +100,6 @@ impl std::ops::AddAssign for Counts {
         self.reaps += other.reaps;
         self.errors += other.errors;
     }
-}
-
-/// Adds to a counter that only this thread writes (I1).
-#[inline]
-fn add(counter: &AtomicU64, more: u64) {
-    counter.store(counter.load(Relaxed) + more, Relaxed);
 }
 
 #[cfg(test)]

@@ -183,7 +183,7 @@ impl<E: Engine> Looper<E> {
             let io = slots.put(slot);
             if io.stamp != stamp {
                 if same > 0 {
-                    latency.record(clock.cycles_to_ns(now.saturating_sub(stamp)), same);
+                    latency.add(clock.cycles_to_ns(now.saturating_sub(stamp)), same);
                 }
                 (stamp, same) = (io.stamp, 0);
             }
@@ -193,7 +193,7 @@ impl<E: Engine> Looper<E> {
             }
         });
         if same > 0 {
-            latency.record(clock.cycles_to_ns(now.saturating_sub(stamp)), same);
+            latency.add(clock.cycles_to_ns(now.saturating_sub(stamp)), same);
         }
         self.counts.ios += u64::from(reaped);
         self.counts.reaps += u64::from(reaped > 0);

@@ -4,39 +4,10 @@
 //! The same seed makes the same sequence on both sides of a comparison.
 //!
 //! * I1. A block index is below `blocks`, an offset below `base + blocks * bs`.
-//!
-//! The generator is Wang Yi's wyrand (public domain): its state only takes an addition from one number to
-//! the next, so that the multiplications of neighbours overlap. A number becomes an index by Lemire's
-//! multiply-shift ("Fast Random Integer Generation in an Interval", 2019) without the rejection step: with
-//! less than 2^40 blocks no block is off its fair share by more than 2^-24.
+
+use sheave::base::rng::{Rng, scale};
 
 use crate::rw::Rw;
-
-/// A small, fast generator of 64 random bits.
-#[derive(Clone, Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    /// Starts the sequence of `seed`.
-    pub fn new(seed: u64) -> Self {
-        // Neighbouring seeds must not give overlapping sequences.
-        Self(seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03)
-    }
-
-    /// The next 64 bits.
-    #[inline]
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0xA076_1D64_78BD_642F);
-        let wide = u128::from(self.0) * u128::from(self.0 ^ 0xE703_7ED1_A0B4_28DB);
-        (wide >> 64) as u64 ^ wide as u64
-    }
-
-    /// Maps 64 random bits onto `0..bound` by their high bits.
-    #[inline]
-    pub fn below(bits: u64, bound: u64) -> u64 {
-        ((u128::from(bits) * u128::from(bound)) >> 64) as u64
-    }
-}
 
 /// The I/O to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +72,7 @@ impl Pattern {
             let bits = at.rng.draw();
             // The index comes from the high bits, the direction from the low ones.
             let write = (bits & 0xFFFF_FFFF) >= self.read_below;
-            return Step { block: Rng::below(bits, self.blocks), write };
+            return Step { block: scale(bits, self.blocks), write };
         }
         let block = at.next;
         at.next = if block + 1 == self.blocks { 0 } else { block + 1 };

@@ -12,8 +12,8 @@ use crate::check::check_image;
 use crate::disk::{DiskOptions, Image, SECTOR, SimDisk};
 use crate::model::Model;
 use crate::observe::observe;
-use crate::rng::Rng;
 use crate::setup::Setup;
+use sheave_base::rng::Rng;
 
 const SECTORS: u64 = (BLOCK / SECTOR) as u64;
 

@@ -47,8 +47,8 @@ use sheave_blk::linear::concatenate;
 use sheave_blk::request::{DoneList, RQ_FUA, Rq, RqList, RqQueue, RqTable};
 use sheave_blk::{Device, DeviceError};
 
-use crate::rng::Rng;
 use crate::threads::pause;
+use sheave_base::rng::Rng;
 
 const DEPTH: u16 = 64;
 /// Ticks for which a slow request may be held.

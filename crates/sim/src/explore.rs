@@ -15,10 +15,10 @@ use crate::check::check_image;
 use crate::disk::{DiskOptions, Image, Media, SimDisk, Step};
 use crate::model::Model;
 use crate::observe::observe;
-use crate::rng::{Rng, mix};
 use crate::setup::{MADE_AT, Setup};
 use crate::threads::Threads;
 use crate::world::{Counters, History, World};
+use sheave_base::rng::{Rng, mix};
 
 pub use failure::Failure;
 pub use shrink::shrink;

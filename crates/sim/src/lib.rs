@@ -27,7 +27,6 @@ pub mod engine;
 pub mod explore;
 pub mod model;
 pub mod observe;
-pub mod rng;
 pub mod setup;
 pub mod tag;
 pub mod threads;

@@ -3,7 +3,7 @@
 use sheave_vol::{Checksum, CreateOptions, OpenOptions, WhenFull};
 
 use crate::disk::{DiskOptions, Errors, Lie};
-use crate::rng::Rng;
+use sheave_base::rng::Rng;
 
 /// All pools of simulations were made on one day.
 pub const MADE_AT: u64 = 1_700_000_000;

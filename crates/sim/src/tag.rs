@@ -6,7 +6,7 @@
 use std::fmt;
 
 use crate::disk::SECTOR;
-use crate::rng::mix;
+use sheave_base::rng::mix;
 
 /// What a sector may hold: 0 is zeroes, any other number is that of a write.
 pub type Value = u32;

@@ -20,11 +20,11 @@ use crate::disk::{SECTOR, SimDisk};
 use crate::engine::{Direct, Ended, Engine, Rings, Want};
 use crate::model::{Event, Model};
 use crate::observe::observe;
-use crate::rng::Rng;
 use crate::setup::Setup;
 use crate::tag::{Value, identify};
 use crate::threads::Threads;
 use calls::PoolCall;
+use sheave_base::rng::Rng;
 
 /// Turns without an end after which a request is stuck.
 const MAX_TURNS: u32 = 200_000;

@@ -14,8 +14,8 @@ use sheave_uring::{Ring, prep};
 use sheave_vol::{CreateOptions, OpenOptions, Pool};
 
 use crate::disk::SECTOR;
-use crate::rng::{Rng, mix};
 use crate::tag::{Value, fill_all};
+use sheave_base::rng::{Rng, mix};
 
 /// Name of the volume.
 pub const VOLUME: &str = "data";

@@ -1,12 +1,12 @@
 //! Making a pool, cut at any write: what is left is the pool that was there before, or none, or the new one, and never
 //! one with wrong content; making it again works (V12, V18).
 
+use sheave_base::rng::Rng;
 use sheave_sim::audit::audit;
 use sheave_sim::check::check_image;
 use sheave_sim::disk::{DiskOptions, Image, Media, SimDisk};
 use sheave_sim::model::Model;
 use sheave_sim::observe::observe;
-use sheave_sim::rng::Rng;
 use sheave_sim::setup::Setup;
 use sheave_sim::threads::Threads;
 use sheave_sim::world::{Counters, World};

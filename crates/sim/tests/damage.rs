@@ -1,10 +1,10 @@
 //! Damage: any single metadata block of a populated pool, changed in any way, is noticed and named, or is not needed.
 //! What it says is never served. Writes that land elsewhere likewise.
 
+use sheave_base::rng::Rng;
 use sheave_sim::corrupt::{Harm, MetaBlock, Verdict, harm, judge, meta_blocks};
 use sheave_sim::disk::{Image, SECTOR, SimDisk};
 use sheave_sim::model::Model;
-use sheave_sim::rng::Rng;
 use sheave_sim::setup::Setup;
 use sheave_sim::threads::Threads;
 use sheave_sim::world::{Counters, World};

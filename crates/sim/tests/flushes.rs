@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use sheave_base::buf::Buf;
+use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_iomap::File;
 use sheave_sim::disk::{DiskOptions, Image, SimDisk};
-use sheave_sim::rng::Rng;
 use sheave_uring::{Fd, Ring, prep};
 use sheave_vol::{AddOptions, CheckOptions, CreateOptions, OpenOptions, Pool, PoolError, Volume, check_device};
 

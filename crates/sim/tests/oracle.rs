@@ -1,9 +1,9 @@
 //! Volumes against a plain map, operation by operation: one request at a time, and after each the whole pool is
 //! compared, every sector of every volume, and its books. Without crashes, but with closing and opening.
 
+use sheave_base::rng::Rng;
 use sheave_sim::disk::{Image, SimDisk};
 use sheave_sim::model::Model;
-use sheave_sim::rng::Rng;
 use sheave_sim::setup::Setup;
 use sheave_sim::threads::Threads;
 use sheave_sim::world::{Counters, World};

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sheave_base::buf::Buf;
+use sheave_base::rng::Rng;
 use sheave_blk::{Device, linear};
 use sheave_uring::{Fd, Ring, prep};
 use sheave_vol::block_io::{BlockIo, DeviceIo};
@@ -316,20 +317,15 @@ fn a_scrub_under_load_finds_nothing_that_is_not_there() {
     }
 }
 
-fn churn(volume: Volume, mut seed: u64, stop: &AtomicBool, writes: &AtomicU64) {
+fn churn(volume: Volume, seed: u64, stop: &AtomicBool, writes: &AtomicU64) {
     let mut user = User::new(volume);
-    let mut next = move || {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        seed
-    };
+    let mut rng = Rng::new(seed);
     while !stop.load(Ordering::Relaxed) {
-        let pos = next() % 1000 * BLOCK as u64;
-        match next() % 16 {
+        let pos = rng.below(1000) * BLOCK as u64;
+        match rng.below(16) {
             0 => user.sync(),
-            1 => assert_eq!(user.run(prep::punch_hole(user.fd, pos, (next() % 20 + 1) * BLOCK as u64)), 0),
-            _ => user.write(pos, next() as u8, (next() % 20 + 1) as usize),
+            1 => assert_eq!(user.run(prep::punch_hole(user.fd, pos, (rng.below(20) + 1) * BLOCK as u64)), 0),
+            _ => user.write(pos, rng.draw() as u8, (rng.below(20) + 1) as usize),
         }
         writes.fetch_add(1, Ordering::Relaxed);
     }

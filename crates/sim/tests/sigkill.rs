@@ -8,11 +8,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use sheave_base::buf::Buf;
+use sheave_base::rng::Rng;
 use sheave_base::sync::Arc;
 use sheave_blk::Device;
 use sheave_iomap::File;
 use sheave_sim::disk::SECTOR;
-use sheave_sim::rng::Rng;
 use sheave_sim::tag::{Value, identify};
 use sheave_sim::writer::{self, POOL_BYTES, VOLUME, VOLUME_BYTES, planned};
 use sheave_uring::{Ring, prep};

@@ -5,6 +5,7 @@ mod support;
 use std::collections::VecDeque;
 
 use sheave_base::buf::Buf;
+use sheave_base::rng::Rng;
 use sheave_blk::Device;
 use sheave_uring::prep;
 use sheave_vol::{Checksum, Volume};
@@ -191,19 +192,13 @@ fn writers_of_the_same_blocks_leave_nothing_that_does_not_match() {
 
 fn race(volume: Volume, number: u64) {
     let mut user = User::new(volume);
-    let mut seed = number + 1;
-    let mut next = move || {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        seed
-    };
+    let mut rng = Rng::new(number);
     let mut ways: VecDeque<u64> = VecDeque::new();
     for round in 0..3000_u64 {
         for _ in 0..16 {
-            let (pos, blocks) = (next() % 28 * BLOCK as u64, (next() % 4 + 1) as usize);
+            let (pos, blocks) = (rng.below(28) * BLOCK as u64, (rng.below(4) + 1) as usize);
             let mut buf = Buf::zeroed(blocks * BLOCK, BLOCK).expect("memory");
-            let entry = if next() % 3 == 0 {
+            let entry = if rng.below(3) == 0 {
                 prep::read(user.fd, buf)
             } else {
                 buf.fill(round as u8);

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use sheave_base::buf::Buf;
+use sheave_base::rng::{Rng, mix};
 use sheave_base::sync::Arc;
 use sheave_blk::Device;
 use sheave_iomap::File;
 use sheave_sim::audit::audit;
 use sheave_sim::disk::SECTOR;
-use sheave_sim::rng::{Rng, mix};
 use sheave_sim::tag::{Value, fill_all, identify};
 use sheave_uring::{Ring, prep};
 use sheave_vol::{CheckOptions, CreateOptions, OpenOptions, Pool, check_device};

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sheave_base::buf::Buf;
+use sheave_base::rng::Rng;
 use sheave_base::sync::Arc;
 use sheave_iomap::File;
 use sheave_sim::audit::audit;
@@ -15,7 +16,6 @@ use sheave_sim::check::check_image;
 use sheave_sim::disk::{DiskOptions, Image, Media, SimDisk};
 use sheave_sim::model::{Change, Event, Model};
 use sheave_sim::observe::observe;
-use sheave_sim::rng::Rng;
 use sheave_sim::tag::{Value, fill_all};
 use sheave_uring::{Ring, prep};
 use sheave_vol::{CreateOptions, OpenOptions, Pool, WhenFull};

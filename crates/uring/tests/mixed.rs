@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sheave_base::buf::Buf;
 use sheave_base::clock::{Clock, VirtualClock};
+use sheave_base::rng::Rng;
 use sheave_blk::Device;
 use sheave_uring::prep::{self, Cancel, Entry};
 use sheave_uring::sqe::opcode;
@@ -16,15 +17,6 @@ const SEEDS: u64 = 150;
 const STEPS: u64 = 40;
 /// User data of messages start here.
 const MESSAGE: u64 = 1 << 32;
-
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
 
 /// What became of an SQE.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,7 +46,7 @@ impl Mix {
         let device = ring.attach(&Device::open("null:size=1M,latency=10ms,depth=4").unwrap()).unwrap();
         let handle = ring.handle();
         let itself = ring.attach_ring(&handle);
-        Mix { rng: Rng(seed), ring, time, device, itself, pushed: HashMap::new(), next: 1, under_way: 0 }
+        Mix { rng: Rng::new(seed), ring, time, device, itself, pushed: HashMap::new(), next: 1, under_way: 0 }
     }
 
     fn target(&mut self) -> Cancel {

@@ -24,7 +24,6 @@ use sheave_uring::sqe::{
 use sheave_uring::{Fd, Ring, RingHandle};
 
 use patchy::Patchy;
-use support::blk::Rng;
 use support::{Puppet, bad, buf, fsync, nop, nop_result, rw};
 use watch::Watch;
 
@@ -41,6 +40,23 @@ struct Sent {
     /// Some member of its chain skips, so that it may give no CQE.
     may_skip: bool,
     cqes: u32,
+}
+
+/// Splitmix64: everything random of a program comes from its seed.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % n
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
 }
 
 struct World {

@@ -9,6 +9,7 @@
 use std::time::Instant;
 
 use sheave_base::grace::Grace;
+use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_iomap::completion_plan::MayBlock;
@@ -18,13 +19,6 @@ use sheave_iomap::{File, MappingKind};
 use sheave_vol::{CreateOptions, OpenOptions, Pool};
 
 const BLOCK: u64 = 4096;
-
-fn next(seed: &mut u64) -> u64 {
-    *seed ^= *seed << 13;
-    *seed ^= *seed >> 7;
-    *seed ^= *seed << 17;
-    *seed
-}
 
 /// A first write without its data.
 fn first_write(volume: &dyn File, pos: u64, len: u64, may_block: &MayBlock) {
@@ -75,9 +69,9 @@ fn lookups(file: &dyn File, count: u64, intent: Intent) {
     }
     let _ = file.sync(&may_block);
     let start = Instant::now();
-    let (mut seed, mut sum) = (1, 0);
+    let (mut rng, mut sum) = (Rng::new(1), 0);
     for _ in 0..count {
-        let pos = (next(&mut seed) & ((512 << 20) - 1)) & !(BLOCK - 1);
+        let pos = rng.below((512 << 20) / BLOCK) * BLOCK;
         sum += file.map(pos, BLOCK, intent).expect("is mapped").addr & 1;
     }
     println!("{:.2} ns a lookup {sum}", start.elapsed().as_nanos() as f64 / count as f64);

@@ -7,10 +7,11 @@
 
 mod support;
 
+use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_vol::{CheckOptions, Checksum, CreateOptions, OpenOptions, Pool, PoolError, check_device};
-use support::{User, next, pattern};
+use support::{User, pattern};
 
 const UNIT: u64 = 65536;
 
@@ -132,11 +133,11 @@ fn allowed<T>(what: &str, result: Result<T, PoolError>) -> Option<T> {
 fn random_work(seed: u64, unit_bytes: u64, checksum: Checksum) {
     let device = Device::open("ram:size=16M").expect("opens");
     format(&device, unit_bytes, checksum);
-    let mut rng = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut rng = Rng::new(seed);
     let (mut made, mut alive) = (0, Vec::<String>::new());
     for round in 0..6 {
         let pool = open(&device);
-        let mut pick = |most: u64| next(&mut rng) % most.max(1);
+        let mut pick = |most: u64| rng.below(most);
         for _ in 0..250 {
             let name = alive.get(pick(alive.len() as u64) as usize).cloned();
             match (pick(20), name) {

@@ -5,11 +5,12 @@ mod support;
 
 use std::collections::BTreeMap;
 
+use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_vol::block_io::DeviceIo;
 use sheave_vol::{CheckOptions, CreateOptions, OpenOptions, Pool, PoolError, check};
-use support::{User, next};
+use support::User;
 
 const SECTOR: u64 = 512;
 const SECTORS_MAX: u64 = 6 << 11; // 6 MiB
@@ -32,7 +33,7 @@ impl Model {
 }
 
 struct Run {
-    seed: u64,
+    rng: Rng,
     device: Device,
     pool: Option<Pool>,
     users: BTreeMap<String, User>,
@@ -52,15 +53,14 @@ impl Run {
         let options =
             CreateOptions { unit_bytes, journal_bytes: Some(journal), uuid: Some([9; 16]), ..CreateOptions::default() };
         Pool::create(&device, &options).expect("formats");
-        let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let (users, models) = (BTreeMap::new(), BTreeMap::new());
-        let mut run = Run { seed, device, pool: None, users, models, tag: 0, names: 0 };
+        let mut run = Run { rng: Rng::new(seed), device, pool: None, users, models, tag: 0, names: 0 };
         run.open();
         run
     }
 
     fn random(&mut self, below: u64) -> u64 {
-        next(&mut self.seed) % below
+        self.rng.below(below)
     }
 
     fn open(&mut self) {

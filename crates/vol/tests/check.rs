@@ -4,24 +4,25 @@
 
 mod support;
 
+use sheave_base::rng::Rng;
 use sheave_blk::Device;
 use sheave_vol::block::identify;
 use sheave_vol::block_io::{BlockIo, DeviceIo};
 use sheave_vol::format::kind;
 use sheave_vol::{CheckOptions, CheckReport, FindingKind, OpenOptions, Pool, check_device};
-use support::{User, format, next, open, pattern};
+use support::{User, format, open, pattern};
 
 fn report(device: &Device) -> CheckReport {
     check_device(device, &CheckOptions { repair: false }).expect("the check itself works")
 }
 
 /// Some work: writes of all alignments, discards, snapshots, clones, rollbacks, deletions, resizes, syncs.
-fn work(pool: &Pool, seed: &mut u64, steps: usize) {
+fn work(pool: &Pool, rng: &mut Rng, steps: usize) {
     for step in 0..steps {
         let names: Vec<String> = pool.volumes().into_iter().map(|info| info.name).collect();
-        let name = names[next(seed) as usize % names.len()].clone();
+        let name = names[rng.below(names.len() as u64) as usize].clone();
         let info = pool.volume_info(&name).expect("it is there");
-        let random = next(seed);
+        let random = rng.draw();
         let result = match random % 16 {
             0 if names.len() < 12 => pool.snapshot(&name, &format!("s{step}-{}", random % 9999)),
             1 if names.len() < 12 => pool.clone_volume(&name, &format!("c{step}-{}", random % 9999)),
@@ -60,14 +61,14 @@ fn pools_are_clean_after_any_work_and_any_end() {
         let unit = 4096 << (seed % 9);
         let device = Device::open("ram:size=256M").expect("opens");
         format(&device, unit);
-        let mut random = seed.wrapping_mul(2_654_435_769).wrapping_add(12_345);
+        let mut rng = Rng::new(seed);
         let pool = open(&device);
         pool.create_volume("a", 16 << 20).expect("creates");
         pool.create_volume("b", 16 << 20).expect("creates");
         drop(pool);
         for round in 0..4 {
             let pool = open(&device);
-            work(&pool, &mut random, 60);
+            work(&pool, &mut rng, 60);
             if round % 2 == 0 {
                 pool.sync().expect("syncs");
             }

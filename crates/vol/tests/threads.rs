@@ -6,9 +6,10 @@ mod support;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
+use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_blk::Device;
-use support::{User, format, next, open};
+use support::{User, format, open};
 
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 512;
@@ -31,13 +32,13 @@ fn number_of(bytes: &[u8], volume: u64, at: u64) -> u64 {
 }
 
 /// Writes and discards its own blocks at random, and reads them back.
-fn churn(user: &User, volume: u64, mut seed: u64, stop: &AtomicBool, done: &AtomicU64) {
+fn churn(user: &User, volume: u64, mut rng: Rng, stop: &AtomicBool, done: &AtomicU64) {
     let mut newest = vec![0; BLOCKS as usize];
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
-        let at = next(&mut seed) % BLOCKS;
+        let at = rng.below(BLOCKS);
         let pos = at * BLOCK as u64;
-        match next(&mut seed) % 8 {
+        match rng.below(8) {
             0..4 => {
                 number += 1;
                 match user.write(pos, &block(volume, at, number)) {
@@ -46,13 +47,13 @@ fn churn(user: &User, volume: u64, mut seed: u64, stop: &AtomicBool, done: &Atom
                 }
             }
             4 => {
-                let len = (1 + next(&mut seed) % 40).min(BLOCKS - at);
+                let len = (1 + rng.below(40)).min(BLOCKS - at);
                 match user.punch(pos, len * BLOCK as u64) {
                     Ok(()) => newest[at as usize..(at + len) as usize].fill(0),
                     Err(status) => assert_eq!(status, Status::NoSpc),
                 }
             }
-            5 if next(&mut seed).is_multiple_of(20) => user.sync().expect("syncs"),
+            5 if rng.below(20) == 0 => user.sync().expect("syncs"),
             _ => {
                 let read = user.read(pos, BLOCK).expect("reads");
                 assert_eq!(number_of(&read, volume, at), newest[at as usize], "volume {volume} block {at}");
@@ -63,9 +64,9 @@ fn churn(user: &User, volume: u64, mut seed: u64, stop: &AtomicBool, done: &Atom
 }
 
 /// Reads blocks of another's volume: what is there is of that volume.
-fn watch(user: &User, volume: u64, mut seed: u64, stop: &AtomicBool) {
+fn watch(user: &User, volume: u64, mut rng: Rng, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
-        let at = next(&mut seed) % BLOCKS;
+        let at = rng.below(BLOCKS);
         let read = user.read(at * BLOCK as u64, BLOCK).expect("reads");
         let word = u64::from_le_bytes(read[8..16].try_into().expect("8 bytes"));
         // A block that is being written may be of two writes; never of another place.
@@ -92,11 +93,11 @@ fn volumes_never_see_each_other() {
                 let (pool, stop, done) = (&pool, &stop, &done);
                 scope.spawn(move || {
                     let user = User::new(pool.open_volume(name).expect("is there"));
-                    churn(&user, at as u64 + 1, seed * 77 + at as u64 + 1, stop, done);
+                    churn(&user, at as u64 + 1, Rng::new(seed).fork(at as u64), stop, done);
                 });
                 scope.spawn(move || {
                     let user = User::new(pool.open_volume(name).expect("is there"));
-                    watch(&user, at as u64 + 1, seed * 99 + at as u64 + 1, stop);
+                    watch(&user, at as u64 + 1, Rng::new(seed).fork(100 + at as u64), stop);
                 });
             }
             let mut round = 0;

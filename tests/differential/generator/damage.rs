@@ -10,7 +10,7 @@ impl Generator {
         match self.rng.below(4) {
             0 => op.opcode = self.rng.between(200, 255) as u8,
             1 => op.flags |= flag::UNKNOWN,
-            2 => op.personality = self.rng.pick(&[1, u16::MAX]),
+            2 => op.personality = *self.rng.pick(&[1, u16::MAX]),
             _ => {
                 op.flags |= flag::BUFFER_SELECT;
                 // Reads know it; they fail later, for there is no such group.
@@ -25,24 +25,24 @@ impl Generator {
     pub(super) fn damage_fd(&mut self, op: &mut Op) {
         if self.rng.percent(50) {
             op.flags &= !flag::FIXED_FILE;
-            op.fd = FdRef::Raw(self.rng.pick(&[-1, 9999, i32::MAX, i32::MIN]));
+            op.fd = FdRef::Raw(*self.rng.pick(&[-1, 9999, i32::MAX, i32::MIN]));
         } else {
             op.flags |= flag::FIXED_FILE;
-            op.fd = FdRef::Raw(self.rng.pick(&[1, 3, 1000, -1, i32::MIN]));
+            op.fd = FdRef::Raw(*self.rng.pick(&[1, 3, 1000, -1, i32::MIN]));
         }
     }
 
     /// For TIMEOUT and LINK_TIMEOUT. All of it is refused at once.
     pub(super) fn damage_timeout(&mut self, op: &mut Op) {
         match self.rng.below(12) {
-            0 => op.len = self.rng.pick(&[0, 2, u32::MAX]),
+            0 => op.len = *self.rng.pick(&[0, 2, u32::MAX]),
             1 => op.buf_index = 1,
             2 => op.splice = 1,
             3 => op.op_flags |= timeout::UPDATE,
             4 => op.op_flags |= timeout::LINK_UPDATE,
             5 => op.op_flags |= timeout::BOOTTIME | timeout::REALTIME,
-            6 => op.op_flags |= self.rng.pick(&[0x100, 0x8000_0000]),
-            7 => op.addr = Word::Value(self.rng.pick(&[0, 16, 1 << 63])),
+            6 => op.op_flags |= *self.rng.pick(&[0x100, 0x8000_0000]),
+            7 => op.addr = Word::Value(*self.rng.pick(&[0, 16, 1 << 63])),
             8 => op.addr = self.time(-1, 0),
             9 => op.addr = self.time(0, -1),
             10 => op.ioprio = 1,
@@ -57,15 +57,15 @@ impl Generator {
             1 => op.buf_index = 1,
             2 => op.len = 1,
             3 => op.splice = 1,
-            4 => op.op_flags = self.rng.pick(&[timeout::ABS, timeout::BOOTTIME, 0x40, 0x100, 0x8000_0000]),
+            4 => op.op_flags = *self.rng.pick(&[timeout::ABS, timeout::BOOTTIME, 0x40, 0x100, 0x8000_0000]),
             5 => {
-                let odd = self.rng.pick(&[timeout::BOOTTIME, timeout::REALTIME, 0x20, 0x40, 0x100]);
+                let odd = *self.rng.pick(&[timeout::BOOTTIME, timeout::REALTIME, 0x20, 0x40, 0x100]);
                 op.op_flags = timeout::UPDATE | odd;
                 op.off = self.time(1, 0);
             }
             6 => {
                 op.op_flags = timeout::UPDATE;
-                op.off = Word::Value(self.rng.pick(&[0, 16, 1 << 63]));
+                op.off = Word::Value(*self.rng.pick(&[0, 16, 1 << 63]));
             }
             7 => {
                 op.op_flags = timeout::UPDATE;
@@ -81,7 +81,7 @@ impl Generator {
         match self.rng.below(8) {
             0 => op.off = Word::Value(1),
             1 => op.splice = 1,
-            2 => op.op_flags = self.rng.pick(&[0x40, 0x80, 0x100, 0x8000_0000]),
+            2 => op.op_flags = *self.rng.pick(&[0x40, 0x80, 0x100, 0x8000_0000]),
             3 => op.op_flags = cancel::FD | cancel::ANY,
             4 => op.op_flags = cancel::OP | cancel::ANY,
             5 => op.ioprio = 1,

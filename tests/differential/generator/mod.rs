@@ -14,7 +14,7 @@ mod timed;
 
 use crate::abi::{flag, op};
 use crate::program::{ARENA_BYTES, FIXED_BYTES, Op, Program, Shape, Word};
-use crate::rng::Rng;
+use sheave::base::rng::Rng;
 use timed::Pending;
 
 /// What the rings that will run a program can be asked.
@@ -84,7 +84,7 @@ struct Batch {
 /// The program of one seed.
 pub fn generate(seed: u64, limits: Limits) -> Program {
     let mut rng = Rng::new(seed);
-    let style = rng.pick(&[Style::Plain, Style::Drains, Style::Drains, Style::Skips, Style::Skips, Style::Both]);
+    let style = *rng.pick(&[Style::Plain, Style::Drains, Style::Drains, Style::Skips, Style::Skips, Style::Both]);
     let hoard = rng.percent(10);
     let shape = match hoard {
         true => Shape { entries: 8, cq_entries: 8, hoard },

@@ -11,10 +11,10 @@ impl Generator {
             0 => self.damage_any(&mut op),
             1 => {
                 op.op_flags = 1; // give back `len`
-                op.len = self.rng.pick(&[0, 5, -5i32 as u32, -22i32 as u32]);
+                op.len = *self.rng.pick(&[0, 5, -5i32 as u32, -22i32 as u32]);
             }
             2 => {
-                op.op_flags = self.rng.pick(&[0x40, 0x80, 0x8000_0000]);
+                op.op_flags = *self.rng.pick(&[0x40, 0x80, 0x8000_0000]);
                 op.nature.rejected = true;
             }
             3 => {
@@ -37,7 +37,7 @@ impl Generator {
 
     /// Something that touches no data and may therefore run at any time.
     pub(super) fn quiet(&mut self) -> Op {
-        let opcode = self.rng.pick(&[op::NOP, op::NOP, op::NOP, op::FSYNC, op::READ]);
+        let opcode = *self.rng.pick(&[op::NOP, op::NOP, op::NOP, op::FSYNC, op::READ]);
         let mut op = Op::new(opcode, self.user_data());
         match opcode {
             op::FSYNC => op.fd = FdRef::Device,
@@ -60,14 +60,14 @@ impl Generator {
     pub(super) fn fsync(&mut self) {
         let mut op = Op::new(op::FSYNC, self.user_data());
         self.device_fd(&mut op);
-        op.op_flags = self.rng.pick(&[0, 1]);
+        op.op_flags = *self.rng.pick(&[0, 1]);
         match self.rng.below(16) {
             0 => {
-                op.off = Word::Value(self.rng.pick(&[512, 1 << 40]));
-                op.len = self.rng.pick(&[0, 4096, u32::MAX]);
+                op.off = Word::Value(*self.rng.pick(&[512, 1 << 40]));
+                op.len = *self.rng.pick(&[0, 4096, u32::MAX]);
             }
             1 => {
-                op.off = Word::Value(self.rng.pick(&[-1i64 as u64, 1 << 63]));
+                op.off = Word::Value(*self.rng.pick(&[-1i64 as u64, 1 << 63]));
                 op.nature.rejected = true;
             }
             2 | 3 => {
@@ -75,7 +75,7 @@ impl Generator {
                     0 => op.addr = Word::Value(1),
                     1 => op.buf_index = 1,
                     2 => op.splice = 1,
-                    _ => op.op_flags = self.rng.pick(&[2, 3, 0x8000_0000]),
+                    _ => op.op_flags = *self.rng.pick(&[2, 3, 0x8000_0000]),
                 }
                 op.nature.rejected = true;
             }
@@ -96,7 +96,7 @@ impl Generator {
         self.device_fd(&mut op);
         let punch = falloc::PUNCH_HOLE | falloc::KEEP_SIZE;
         let zero = falloc::ZERO_RANGE;
-        op.len = self.rng.pick(&[punch, punch, zero, zero | falloc::KEEP_SIZE]);
+        op.len = *self.rng.pick(&[punch, punch, zero, zero | falloc::KEEP_SIZE]);
         let blocks = self.rng.between(1, 32);
         let mut off = self.rng.below(DEVICE_BYTES / BLOCK - blocks + 1) * BLOCK;
         let mut len = blocks * BLOCK;
@@ -105,7 +105,7 @@ impl Generator {
             (off, len) = match self.rng.below(5) {
                 0 => (DEVICE_BYTES - BLOCK, 600),
                 1 => (DEVICE_BYTES - 4096, 8192),
-                2 => (DEVICE_BYTES + self.rng.pick(&[0, 512, 100]), 4096),
+                2 => (DEVICE_BYTES + *self.rng.pick(&[0, 512, 100]), 4096),
                 3 => (off + 100, len),
                 _ => (off, len - 100),
             };
@@ -127,15 +127,15 @@ impl Generator {
             0 => self.damage_any(op),
             1 => self.damage_fd(op),
             2 if self.limits.block_device => {
-                op.len = self.rng.pick(&[0, 1, 2, 8, 0x20, 0x21, 0x40, 4, 7, 0x12, 0x13, 0x100, 1 << 31]);
+                op.len = *self.rng.pick(&[0, 1, 2, 8, 0x20, 0x21, 0x40, 4, 7, 0x12, 0x13, 0x100, 1 << 31]);
                 op.nature.fails_softly = true;
             }
             3 => {
-                op.addr = Word::Value(self.rng.pick(&[0, -1i64 as u64, 1 << 63]));
+                op.addr = Word::Value(*self.rng.pick(&[0, -1i64 as u64, 1 << 63]));
                 op.nature.fails_softly = true;
             }
             4 => {
-                op.off = Word::Value(self.rng.pick(&[-1i64 as u64, -512i64 as u64, (1 << 63) - 512]));
+                op.off = Word::Value(*self.rng.pick(&[-1i64 as u64, -512i64 as u64, (1 << 63) - 512]));
                 op.nature.fails_softly = true;
             }
             _ => {
@@ -154,24 +154,24 @@ impl Generator {
         let mut op = Op::new(op::MSG_RING, self.user_data());
         op.fd = FdRef::Ring;
         op.off = Word::Value(self.user_data());
-        op.len = self.rng.pick(&[0, 1, 77, -5i32 as u32, u32::MAX]);
+        op.len = *self.rng.pick(&[0, 1, 77, -5i32 as u32, u32::MAX]);
         match self.rng.below(14) {
             0 => op.fd = FdRef::Device, // not a ring
             1 => self.damage_fd(&mut op),
             2 => self.damage_any(&mut op),
             3 => {
                 op.op_flags = 2; // pass flags on
-                op.splice = self.rng.pick(&[0, 3, 0x55]);
+                op.splice = *self.rng.pick(&[0, 3, 0x55]);
             }
             4 => op.splice = 5,
             5 => op.op_flags = 1,
-            6 => op.addr = Word::Value(self.rng.pick(&[2, 3, 1 << 40])), // no such command
+            6 => op.addr = Word::Value(*self.rng.pick(&[2, 3, 1 << 40])), // no such command
             7 => op.addr3 = 5,
             8 | 9 => {
                 match self.rng.below(3) {
                     0 => op.buf_index = 1,
                     1 => op.ioprio = 1,
-                    _ => op.op_flags = self.rng.pick(&[4, 8, 0x8000_0000]),
+                    _ => op.op_flags = *self.rng.pick(&[4, 8, 0x8000_0000]),
                 }
                 op.nature.rejected = true;
             }

@@ -23,7 +23,7 @@ const REALTIME: u16 = 0x2000;
 impl Generator {
     pub(super) fn read_or_write(&mut self) {
         let kinds = [op::READ, op::READ, op::WRITE, op::WRITE, op::READV, op::WRITEV, op::READ_FIXED, op::WRITE_FIXED];
-        let opcode = self.rng.pick(&kinds);
+        let opcode = *self.rng.pick(&kinds);
         let writes = matches!(opcode, op::WRITE | op::WRITEV | op::WRITE_FIXED);
         let Some(extent) = self.extent(writes, opcode) else { return self.nop() };
         let mut op = Op::new(opcode, self.user_data());
@@ -52,7 +52,7 @@ impl Generator {
     pub(super) fn device_fd(&mut self, op: &mut Op) {
         op.fd = FdRef::Device;
         if self.rng.percent(30) {
-            op.fd = FdRef::Raw(self.rng.pick(&[0, 2]));
+            op.fd = FdRef::Raw(*self.rng.pick(&[0, 2]));
             op.flags |= flag::FIXED_FILE;
         }
     }
@@ -79,14 +79,14 @@ impl Generator {
             0..4 => Extent { off: self.rng.below(end / BLOCK) * BLOCK, len: 0 },
             4..8 if self.limits.block_device => Extent { off: end, len },
             8..11 if self.limits.block_device => {
-                Extent { off: end + self.rng.pick(&[BLOCK, 100, 1 << 20, 1 << 40]), len }
+                Extent { off: end + *self.rng.pick(&[BLOCK, 100, 1 << 20, 1 << 40]), len }
             }
             11..19 if self.limits.block_device => {
                 let inside = self.rng.between(1, blocks) * BLOCK;
-                Extent { off: end - inside, len: len + self.rng.pick(&[0, BLOCK, 4096, 65536]) }
+                Extent { off: end - inside, len: len + *self.rng.pick(&[0, BLOCK, 4096, 65536]) }
             }
             19..20 if self.limits.block_device && !fixed => {
-                Extent { off: self.rng.pick(&[0, BLOCK, end / 2]), len: 2 * end }
+                Extent { off: *self.rng.pick(&[0, BLOCK, end / 2]), len: 2 * end }
             }
             _ => Extent { off: self.rng.below((end - len) / BLOCK + 1) * BLOCK, len },
         }
@@ -138,10 +138,10 @@ impl Generator {
     fn harmless_rw(&mut self, op: &mut Op) {
         match self.rng.below(40) {
             0 => {
-                let class = self.rng.pick(&[REALTIME, 0x4004, 0x4008, 0x6000]);
+                let class = *self.rng.pick(&[REALTIME, 0x4004, 0x4008, 0x6000]);
                 op.ioprio = if class == REALTIME && !self.limits.realtime { 0x4004 } else { class };
             }
-            1 => op.op_flags = self.rng.pick(&[2, 4, 6]), // DSYNC, SYNC
+            1 => op.op_flags = *self.rng.pick(&[2, 4, 6]), // DSYNC, SYNC
             2 if !matches!(op.opcode, op::READ_FIXED | op::WRITE_FIXED) => op.buf_index = 7,
             3 => op.addr3 = 5,
             4 => op.splice = if op.opcode == op::READ { 1 } else { 0x100 },
@@ -156,16 +156,16 @@ impl Generator {
         match self.rng.below(12) {
             0 | 1 => self.damage_any(op),
             2 => {
-                op.ioprio = self.rng.pick(&[1, 7, 0x8000, 0xffff]);
+                op.ioprio = *self.rng.pick(&[1, 7, 0x8000, 0xffff]);
                 op.nature.rejected = true;
             }
             3 => {
-                op.pad = self.rng.pick(&[2, 4, 1 << 63]); // attr_type_mask with an unknown kind
+                op.pad = *self.rng.pick(&[2, 4, 1 << 63]); // attr_type_mask with an unknown kind
                 op.nature.rejected = true;
             }
             4 | 5 => self.damage_fd(op),
-            6 => op.op_flags = self.rng.pick(&[1, 0x40, 0x200, 0x8000_0000, 1 | 0x8000_0000]),
-            7 => op.off = Word::Value(self.rng.pick(&[-2i64 as u64, 1 << 63, -4096i64 as u64])),
+            6 => op.op_flags = *self.rng.pick(&[1, 0x40, 0x200, 0x8000_0000, 1 | 0x8000_0000]),
+            7 => op.off = Word::Value(*self.rng.pick(&[-2i64 as u64, 1 << 63, -4096i64 as u64])),
             8 => {
                 if let Word::Value(off) = op.off
                     && off < 1 << 62
@@ -176,7 +176,7 @@ impl Generator {
             9 if vectored => self.damage_vector(op),
             9 | 10 if fixed => self.damage_fixed(op, len),
             10 if vectored => {
-                op.len = self.rng.pick(&[1025, 2000, 0x7fff_ffff, u32::MAX]);
+                op.len = *self.rng.pick(&[1025, 2000, 0x7fff_ffff, u32::MAX]);
                 op.nature.rejected = true;
             }
             9 => op.len = op.len.saturating_add(self.rng.between(1, BLOCK - 1) as u32),
@@ -191,9 +191,9 @@ impl Generator {
 
     fn damage_address(&mut self, op: &mut Op) {
         match self.rng.below(2) {
-            0 => op.addr = Word::Value(self.rng.pick(&[0, 16])),
+            0 => op.addr = Word::Value(*self.rng.pick(&[0, 16])),
             _ => {
-                op.addr = Word::Value(self.rng.pick(&[1 << 63, u64::MAX - 511, USER_END]));
+                op.addr = Word::Value(*self.rng.pick(&[1 << 63, u64::MAX - 511, USER_END]));
                 op.nature.rejected = true;
             }
         }
@@ -203,12 +203,12 @@ impl Generator {
         let Word::Fixed(slot, start) = op.addr else { return };
         let size = crate::program::FIXED_BYTES[slot] as i64;
         match self.rng.below(6) {
-            0 => op.buf_index = self.rng.pick(&[2, 3, 100, u16::MAX]),
+            0 => op.buf_index = *self.rng.pick(&[2, 3, 100, u16::MAX]),
             1 => op.addr = Word::Fixed(slot, -(BLOCK as i64)),
             2 => op.addr = Word::Fixed(slot, size - len as i64 + 1 + (start & 1)),
             3 => op.addr = Word::Fixed(slot, size + 1),
-            4 => op.addr = Word::Value(self.rng.pick(&[0, 16, u64::MAX - 100])),
-            _ => op.len = self.rng.pick(&[size as u32 + 512, 0x7fff_ffff, 0x8000_0000, u32::MAX]),
+            4 => op.addr = Word::Value(*self.rng.pick(&[0, 16, u64::MAX - 100])),
+            _ => op.len = *self.rng.pick(&[size as u32 + 512, 0x7fff_ffff, 0x8000_0000, u32::MAX]),
         }
     }
 
@@ -216,7 +216,7 @@ impl Generator {
         let Word::Vector(n) = op.addr else { return };
         match self.rng.below(6) {
             0 if op.len > 0 => {
-                op.addr = Word::Value(self.rng.pick(&[0, 16, 1 << 63]));
+                op.addr = Word::Value(*self.rng.pick(&[0, 16, 1 << 63]));
                 op.nature.rejected = true;
             }
             1 => self.change_piece(op, n, |piece| piece.1 |= 1 << 63),

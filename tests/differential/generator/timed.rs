@@ -25,7 +25,7 @@ pub(super) struct Pending {
 
 impl Generator {
     fn clock_flags(&mut self) -> u32 {
-        self.rng.pick(&[0, 0, 0, timeout::BOOTTIME, timeout::REALTIME])
+        *self.rng.pick(&[0, 0, 0, timeout::BOOTTIME, timeout::REALTIME])
     }
 
     fn timeout(&mut self, time: Word) -> Op {
@@ -154,7 +154,7 @@ impl Generator {
             self.begin_chain();
             let time = self.time(LONG_SEC, 0);
             let mut op = self.timeout(time);
-            op.off = Word::Value(self.rng.between(1, 8) | self.rng.pick(&[0, 0, 0, 1 << 32]));
+            op.off = Word::Value(self.rng.between(1, 8) | *self.rng.pick(&[0, 0, 0, 1 << 32]));
             op.nature.pending = true;
             let ready = self.program.batches.len() + 1;
             self.pending.push(Pending { user_data: op.user_data, guard: None, counted: true, ready });
@@ -181,13 +181,13 @@ impl Generator {
         }
         let batch = self.program.batches.len();
         let found: Vec<usize> = (0..self.pending.len()).filter(|&i| self.pending[i].ready <= batch).collect();
-        (!found.is_empty()).then(|| self.rng.pick(&found))
+        (!found.is_empty()).then(|| *self.rng.pick(&found))
     }
 
     pub(super) fn cancel(&mut self) {
         let mut op = Op::new(op::ASYNC_CANCEL, self.user_data());
         op.addr = Word::Value(1_000_000); // nobody
-        op.op_flags = self.rng.pick(&[0, 0, cancel::USERDATA, cancel::ALL, cancel::ALL | cancel::USERDATA]);
+        op.op_flags = *self.rng.pick(&[0, 0, cancel::USERDATA, cancel::ALL, cancel::ALL | cancel::USERDATA]);
         if self.rng.percent(25) {
             self.damage_cancel(&mut op);
         } else if let Some(at) = self.target().filter(|_| self.rng.percent(80)) {
@@ -203,7 +203,7 @@ impl Generator {
         let mut op = Op::new(op::TIMEOUT_REMOVE, self.user_data());
         op.addr = Word::Value(1_000_000);
         let time = if self.rng.percent(50) { (LONG_SEC, 0) } else { (0, 300_000) };
-        let update = self.rng.pick(&[
+        let update = *self.rng.pick(&[
             0,
             0,
             timeout::UPDATE,
@@ -233,14 +233,14 @@ impl Generator {
         }
         self.begin_chain();
         let mut op = Op::new(op::ASYNC_CANCEL, self.user_data());
-        let all = self.rng.pick(&[0, cancel::ALL]);
+        let all = *self.rng.pick(&[0, cancel::ALL]);
         let known = self.pending.iter().map(|p| p.user_data).next_back();
         match self.rng.below(4) {
             0 => {
-                op.op_flags = cancel::FD | all | self.rng.pick(&[0, cancel::FD_FIXED]);
-                op.fd = FdRef::Raw(self.rng.pick(&[0, 1, 2, 3, -1, 9999]));
+                op.op_flags = cancel::FD | all | *self.rng.pick(&[0, cancel::FD_FIXED]);
+                op.fd = FdRef::Raw(*self.rng.pick(&[0, 1, 2, 3, -1, 9999]));
                 if op.op_flags & cancel::FD_FIXED == 0 {
-                    op.fd = self.rng.pick(&[FdRef::Device, FdRef::Raw(-1), FdRef::Raw(9999)]);
+                    op.fd = *self.rng.pick(&[FdRef::Device, FdRef::Raw(-1), FdRef::Raw(9999)]);
                 }
                 if matches!(self.style, Style::Drains | Style::Both) {
                     // Behind a drain the kernel's cancel finds itself.
@@ -249,11 +249,11 @@ impl Generator {
             }
             1 => {
                 op.op_flags = cancel::OP | cancel::ALL;
-                op.len = u32::from(self.rng.pick(&[op::TIMEOUT, op::READ, op::LINK_TIMEOUT, 255]));
+                op.len = u32::from(*self.rng.pick(&[op::TIMEOUT, op::READ, op::LINK_TIMEOUT, 255]));
             }
             2 => {
                 op.op_flags = cancel::OP | cancel::USERDATA | all;
-                op.len = u32::from(self.rng.pick(&[op::TIMEOUT, op::READ]));
+                op.len = u32::from(*self.rng.pick(&[op::TIMEOUT, op::READ]));
                 op.addr = Word::Value(known.unwrap_or(5));
             }
             _ => op.addr = Word::Value(known.unwrap_or(5)),
@@ -274,7 +274,7 @@ impl Generator {
     pub(super) fn cancel_everything(&mut self) {
         self.begin_chain();
         let mut op = Op::new(op::ASYNC_CANCEL, self.user_data());
-        op.op_flags = cancel::ANY | self.rng.pick(&[0, cancel::ALL, cancel::USERDATA]);
+        op.op_flags = cancel::ANY | *self.rng.pick(&[0, cancel::ALL, cancel::USERDATA]);
         op.addr = Word::Value(self.rng.below(20));
         self.add(op);
         self.end_batch();

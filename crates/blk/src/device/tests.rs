@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::bio::{BIO_FUA, BIO_PREFLUSH, Op};
-use crate::support::{BLOCK, Puppet, Rig, Rng};
+use crate::support::{BLOCK, Puppet, Rig};
+use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 
 fn leg(device: &Device, start: u64, sectors: u64, offset: u64) -> Leg {
@@ -118,7 +119,7 @@ fn few_bios_are_enough_for_many_legs() {
 #[test]
 fn pieces_that_must_be_cut_again_do_not_wait_for_each_other() {
     for bios in 1..12 {
-        let mut rng = Rng(u64::from(bios));
+        let mut rng = Rng::new(u64::from(bios));
         let puppets: [Puppet; 3] = std::array::from_fn(|_| {
             Puppet::new().depth(2).caps(|caps| caps.volatile_cache = true).limits(|limits| limits.max_sectors = 2)
         });
@@ -129,7 +130,7 @@ fn pieces_that_must_be_cut_again_do_not_wait_for_each_other() {
         let mut owner = 0;
         for _ in 0..100_000 {
             while owner < 100 {
-                let (op, sectors) = if rng.chance(20) { (Op::Flush, 0) } else { (Op::Write, 1 + rng.below(100)) };
+                let (op, sectors) = if rng.percent(20) { (Op::Flush, 0) } else { (Op::Write, 1 + rng.below(100)) };
                 let sector = if sectors == 0 { 0 } else { rng.below(200) };
                 if !rig.io_flags(op, 0, sector, 512 * sectors as u32, owner) {
                     break;

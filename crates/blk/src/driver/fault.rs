@@ -33,7 +33,7 @@ use crate::limits::Limits;
 use crate::queue::Queue;
 use crate::spec::Params;
 use hw::FaultQueue;
-use plan::{Odds, Rng};
+use plan::{Odds, stream};
 
 /// A range of sectors of a queue that belongs to the device: what is misdirected stays in it.
 type Reach = std::ops::Range<u64>;
@@ -131,7 +131,7 @@ impl Driver for Faulty {
         if self.odds.is_quiet() {
             return Ok(lower);
         }
-        let rng = Rng::new(self.plan.seed, self.number, open.hctx);
+        let rng = stream(self.plan.seed, self.number, open.hctx);
         Ok(Box::new(FaultQueue::new(self, lower, open, rng)))
     }
 

@@ -3,10 +3,12 @@
 
 use proptest::prelude::*;
 
+use sheave_base::rng::Rng;
+
 use super::*;
 use crate::bio::{BIO_RESERVE, Op};
 use crate::limits::MAX_DEPTH;
-use crate::support::{BLOCK, Puppet, Rig, Rng, address};
+use crate::support::{BLOCK, Puppet, Rig, address};
 
 /// The memory of a list of vectors, byte by byte in runs.
 fn memory(vecs: &[BVec]) -> Vec<BVec> {
@@ -216,7 +218,7 @@ fn the_first_error_wins_and_the_bio_ends_after_its_last_piece() {
 #[test]
 fn waiting_bios_keep_their_order_whatever_they_need() {
     for seed in 0..40 {
-        let mut rng = Rng(seed);
+        let mut rng = Rng::new(seed);
         let puppet = Puppet::new().depth(1 + (seed % 4) as u16).limits(|limits| limits.max_sectors = 16);
         let mut rig = Rig::with(12, true, &[&puppet.device()]);
         let mut sectors = Vec::new();
@@ -227,7 +229,7 @@ fn waiting_bios_keep_their_order_whatever_they_need() {
                 sectors.push(u64::from(owner) * 1000);
                 owner += 1;
             }
-            if rng.chance(30) {
+            if rng.percent(30) {
                 rig.poll();
             }
         }

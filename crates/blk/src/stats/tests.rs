@@ -1,36 +1,6 @@
-//! Buckets, quantiles, and what a batch writes down.
-
-use proptest::prelude::*;
+//! Quantiles, and what a batch writes down.
 
 use super::*;
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn a_latency_lies_in_its_bucket(ns in prop_oneof![0..100_u64, 0..1_u64 << TOP_SHIFT, any::<u64>()]) {
-        let bucket = latency_bucket(ns);
-        prop_assert!(bucket < LATENCY_BUCKETS);
-        prop_assert!(bucket_floor_ns(bucket) <= ns);
-        if bucket + 1 < LATENCY_BUCKETS {
-            let next = bucket_floor_ns(bucket + 1);
-            prop_assert!(ns < next);
-            prop_assert!((next - bucket_floor_ns(bucket)) * 8 <= next.max(8), "at most 12.5 % wide");
-        }
-    }
-}
-
-#[test]
-fn every_bucket_is_reached_by_its_floor() {
-    for bucket in 0..LATENCY_BUCKETS {
-        let expect = bucket.min(LATENCY_BUCKETS - 1);
-        let floor = bucket_floor_ns(bucket);
-        let got = latency_bucket(floor);
-        assert!(got == expect || floor >= 1 << TOP_SHIFT, "bucket {bucket}, floor {floor}, got {got}");
-    }
-    assert!((1..LATENCY_BUCKETS).all(|bucket| bucket_floor_ns(bucket - 1) < bucket_floor_ns(bucket)));
-    assert_eq!(latency_bucket(u64::MAX), LATENCY_BUCKETS - 1);
-}
 
 /// Writes down a batch: (operation, start, bytes, merged, error).
 fn account(stats: &HctxStats, now: u64, requests: &[(Op, u64, u32, u16, bool)]) {
@@ -65,7 +35,7 @@ fn a_batch_is_written_down_by_operation_and_start() {
     let sum = read(&stats);
     let reads = sum.op(Op::Read);
     assert_eq!((reads.ios, reads.sectors, reads.merges, reads.time_ns, reads.errors), (3, 10, 3, 250, 1));
-    assert_eq!((reads.latency[latency_bucket(100)], reads.latency[latency_bucket(50)]), (2, 1));
+    assert_eq!((reads.latency[Latencies::cell(100)], reads.latency[Latencies::cell(50)]), (2, 1));
     let writes = sum.op(Op::Write);
     assert_eq!((writes.ios, writes.sectors, writes.time_ns, writes.errors), (1, 2, 100, 1));
     assert_eq!((sum.op(Op::Flush).ios, sum.op(Op::Flush).time_ns), (1, 10));
@@ -104,7 +74,7 @@ fn readings_add_up() {
 }
 
 #[test]
-fn quantiles_are_floors_of_buckets() {
+fn quantiles_are_the_smallest_of_their_cells() {
     let stats = HctxStats::default();
     assert_eq!(read(&stats).op(Op::Read).quantile_ns(0.5), 0, "of nothing");
     for ns in [1, 2, 3, 4, 5, 6, 7, 1000, 1000, 100_000] {
@@ -113,6 +83,6 @@ fn quantiles_are_floors_of_buckets() {
     let sum = read(&stats);
     let at = |q| sum.op(Op::Read).quantile_ns(q);
     assert_eq!([at(0.0), at(0.1), at(0.5), at(0.7)], [1, 1, 5, 7]);
-    let floor = |ns| bucket_floor_ns(latency_bucket(ns));
+    let floor = |ns| *Latencies::values(Latencies::cell(ns)).start();
     assert_eq!([at(0.8), at(0.9), at(0.99), at(1.0)], [floor(1000), floor(1000), floor(100_000), floor(100_000)]);
 }

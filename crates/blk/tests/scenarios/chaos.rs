@@ -4,6 +4,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sheave_base::sync::{Arc, Mutex, thread};
@@ -15,7 +16,7 @@ use sheave_blk::queue::Queue;
 use sheave_blk::request::{DoneList, Rq, RqList, RqTable};
 use sheave_blk::{Device, DeviceError};
 
-use crate::support::{Rig, Rng, address, vec_at};
+use crate::support::{Rig, address, vec_at};
 
 const TIMEOUT: Duration = Duration::from_millis(10);
 
@@ -47,7 +48,7 @@ fn finish_elsewhere(receive: &Receiver<(RemoteRq, Status)>, outside: &AtomicU32,
     while let Ok(one) = receive.recv() {
         have.push(one);
         have.extend(receive.try_iter());
-        if rng.chance(30) {
+        if rng.percent(30) {
             thread::yield_now();
         }
         while !have.is_empty() {
@@ -86,7 +87,7 @@ impl Driver for Chaos {
     }
 
     fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
-        let rng = Rng(self.seed + 1000 * u64::from(open.hctx));
+        let rng = Rng::new(self.seed + 1000 * u64::from(open.hctx));
         let (send, receive) = channel();
         let outside = Arc::new(AtomicU32::new(0));
         let (count, order) = (outside.clone(), rng.clone());
@@ -107,12 +108,12 @@ impl ChaosQueue {
     /// Decides how the request ends, and counts it.
     fn end(&mut self, rq: &Rq, rqs: &RqTable<'_>) -> Status {
         let request = rqs.get(rq);
-        let bad = self.rng.chance(10);
+        let bad = self.rng.percent(10);
         let count = &mut self.counts.lock().unwrap()[request.op as usize];
         count.0 += 1;
         count.1 += u64::from(request.bytes >> 9);
         count.2 += u64::from(bad);
-        match (bad, self.rng.chance(50)) {
+        match (bad, self.rng.percent(50)) {
             (false, _) => Status::Ok,
             (true, false) => Status::Medium,
             (true, true) => Status::Transport,
@@ -150,7 +151,7 @@ impl HwQueue for ChaosQueue {
     }
 
     fn poll(&mut self, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
-        while !self.held.is_empty() && self.rng.chance(70) {
+        while !self.held.is_empty() && self.rng.percent(70) {
             self.finish_one(rqs, done);
         }
     }
@@ -246,7 +247,7 @@ impl Program {
 
     fn lane(&mut self) {
         let route = self.rig.ctx.route(self.rig.devices[0].0).expect("one leg");
-        let op = if self.rng.chance(50) { Op::Read } else { Op::Write };
+        let op = if self.rng.percent(50) { Op::Read } else { Op::Write };
         let kind = PlainKind { op, flags: 0, fixed_buf: NO_FIXED_BUF };
         let mut lane = self.rig.ctx.lane(route, kind).expect("attached");
         let mut sector = self.rng.below(1 << 20);
@@ -254,7 +255,7 @@ impl Program {
             let bytes = 512 << self.rng.below(6);
             let vec = vec_at(address(self.owner), bytes as usize);
             self.owner += u32::from(lane.submit(self.owner, sector, bytes, vec));
-            sector += if self.rng.chance(60) { u64::from(bytes >> 9) } else { self.rng.below(1000) };
+            sector += if self.rng.percent(60) { u64::from(bytes >> 9) } else { self.rng.below(1000) };
         }
         lane.finish();
     }
@@ -301,7 +302,7 @@ fn run(seed: u64) {
         move || disturb(&queue, &stop, most)
     });
     let rig = Rig::with(4 + (seed % 40) as u32, true, &[&device]);
-    let mut program = Program { rig, rng: Rng(seed * 31), owner: 0, plugs: 0 };
+    let mut program = Program { rig, rng: Rng::new(seed * 31), owner: 0, plugs: 0 };
     (0..3000).for_each(|_| program.step());
     let drain = !seed.is_multiple_of(3);
     program.end(drain);

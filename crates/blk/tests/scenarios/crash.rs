@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_base::sync::{Arc, Mutex};
 use sheave_blk::bio::{BIO_FUA, BIO_PREFLUSH, Op};
@@ -14,7 +15,7 @@ use sheave_blk::limits::Limits;
 use sheave_blk::request::{DoneList, RQ_FUA, Rq, RqList, RqTable};
 use sheave_blk::{Device, DeviceError};
 
-use crate::support::{BLOCK, BLOCK_SECTORS, Rig, Rng, address};
+use crate::support::{BLOCK, BLOCK_SECTORS, Rig, address};
 
 const BLOCKS: u64 = 24;
 
@@ -65,7 +66,7 @@ impl Driver for Disk {
     }
 
     fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
-        let rng = Rng(self.seed ^ u64::from(open.hctx) << 32);
+        let rng = Rng::new(self.seed ^ u64::from(open.hctx) << 32);
         Ok(Box::new(DiskQueue { disk: self.clone(), held: Vec::new(), rng }))
     }
 }
@@ -90,12 +91,12 @@ impl DiskQueue {
     fn finish(&mut self, at: usize, done: &mut DoneList) {
         let held = self.held.swap_remove(at);
         let mut state = self.disk.state.lock().unwrap();
-        let failed = self.rng.chance(self.disk.errors);
+        let failed = self.rng.percent(self.disk.errors);
         for (&block, &version) in &held.blocks {
             let durable = held.op == Op::Flush || held.fua || !self.disk.caps.volatile_cache;
             match (failed, durable) {
                 // A write that failed may have happened, or not.
-                (true, _) if held.op == Op::Flush || self.rng.chance(50) => {}
+                (true, _) if held.op == Op::Flush || self.rng.percent(50) => {}
                 (_, true) => state.settle(block, version),
                 (_, false) => drop(state.cache.insert(block, version)),
             }
@@ -107,7 +108,7 @@ impl DiskQueue {
 impl HwQueue for DiskQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
         while let Some(rq) = list.pop() {
-            if self.rng.chance(10) {
+            if self.rng.percent(10) {
                 return list.unpop(rq);
             }
             let request = rqs.get(&rq);
@@ -138,14 +139,14 @@ impl HwQueue for DiskQueue {
 
     fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
         // A cached block goes to the medium when the device likes.
-        if self.rng.chance(20) {
+        if self.rng.percent(20) {
             let mut state = self.disk.state.lock().unwrap();
             let at = self.rng.below(BLOCKS);
             if let Some(&version) = state.cache.get(&at) {
                 state.settle(at, version);
             }
         }
-        while !self.held.is_empty() && self.rng.chance(60) {
+        while !self.held.is_empty() && self.rng.percent(60) {
             let at = self.rng.below(self.held.len() as u64) as usize;
             self.finish(at, done);
         }
@@ -193,7 +194,7 @@ impl Run {
         let device = Device::from_driver("disk", Box::new(disk.clone()));
         // A few bios, so that the sequences run short of them.
         let rigs = [Rig::with(24, true, &[&device]), Rig::with(6, true, &[&device])];
-        let (state, rng) = (disk.state.clone(), Rng(disk.seed.wrapping_mul(77)));
+        let (state, rng) = (disk.state.clone(), Rng::new(disk.seed.wrapping_mul(77)));
         let (sent, busy, completed) = (BTreeMap::new(), BTreeSet::new(), Image::new());
         Run { rigs, state, sent, busy, completed, rng, owner: 0, name }
     }

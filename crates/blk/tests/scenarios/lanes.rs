@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_blk::bio::{BIO_FUA, BIO_POLLED, BIO_PREFLUSH, BVec, NO_FIXED_BUF, Op};
 use sheave_blk::ctx::lane::PlainKind;
 
-use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, Rng, address, vec_at};
+use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, address, vec_at};
 
 /// One I/O of a lane: owner, block, blocks.
 type Io = (u32, u64, u32);
@@ -148,7 +149,7 @@ type Outcome = (Vec<(u32, Status)>, Vec<(u8, u64, u32, Vec<BVec>)>);
 
 /// Runs a random program, whose plain I/O goes through lanes or bio by bio.
 fn program(seed: u64, through: fn(&mut Rig, Op, u16, &[Io]) -> usize) -> Outcome {
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     let puppet =
         Puppet::new().depth(1 + rng.below(40) as u16).caps(|caps| caps.volatile_cache = true).limits(|limits| {
             limits.max_sectors = 8 * (1 + seed as u32 % 5);
@@ -159,24 +160,24 @@ fn program(seed: u64, through: fn(&mut Rig, Op, u16, &[Io]) -> usize) -> Outcome
     let mut rig = Rig::with(200, true, &[&puppet.device()]);
     let mut owner = 0;
     for _ in 0..60 {
-        let plug = rng.chance(60);
+        let plug = rng.percent(60);
         if plug {
             rig.ctx.start_plug(rng.below(20) as u32);
         }
         for _ in 0..1 + rng.below(3) {
-            let op = if rng.chance(50) { Op::Read } else { Op::Write };
-            let flags = if rng.chance(10) { BIO_FUA } else { 0 };
+            let op = if rng.percent(50) { Op::Read } else { Op::Write };
+            let flags = if rng.percent(10) { BIO_FUA } else { 0 };
             let mut block = rng.below(1000);
             let ios: Vec<Io> = (0..rng.below(12))
                 .map(|_| {
                     owner += 1;
-                    block = if rng.chance(50) { block + 1 } else { rng.below(1000) };
-                    (owner, block, 1 + u32::from(rng.chance(20)) * rng.below(8) as u32)
+                    block = if rng.percent(50) { block + 1 } else { rng.below(1000) };
+                    (owner, block, 1 + u32::from(rng.percent(20)) * rng.below(8) as u32)
                 })
                 .collect();
             let taken = through(&mut rig, op, flags, &ios);
             assert_eq!(taken, ios.len(), "enough bios");
-            if rng.chance(10) {
+            if rng.percent(10) {
                 owner += 1;
                 rig.flush(owner);
             }

@@ -1,10 +1,11 @@
 //! Merging under the plug: adjacent bios ride in one request, within the limits, and each still ends by itself.
 
+use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_blk::bio::{BIO_FUA, BIO_NOMERGE, BIO_POLLED, Op};
 use sheave_blk::request::RQ_POLLED;
 
-use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, Rng, address};
+use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, address};
 
 /// Submits reads or writes of these blocks under one plug and gives the requests that came of it, as
 /// (first block, blocks).
@@ -90,7 +91,7 @@ fn all_bios_of_a_request_share_its_fate() {
 #[test]
 fn random_batches_cover_every_bio_once_within_the_limits() {
     for seed in 0..300 {
-        let mut rng = Rng(seed);
+        let mut rng = Rng::new(seed);
         let (max, segs) = (1 + rng.below(6), 1 + rng.below(6) as u16);
         let chunk = rng.below(4) * 2;
         let puppet = Puppet::new().limits(|limits| {
@@ -99,7 +100,7 @@ fn random_batches_cover_every_bio_once_within_the_limits() {
             limits.chunk_sectors = (chunk * BLOCK_SECTORS) as u32;
         });
         let bios: Vec<_> =
-            (0..40).map(|_| (if rng.chance(50) { Op::Read } else { Op::Write }, 0, rng.below(12))).collect();
+            (0..40).map(|_| (if rng.percent(50) { Op::Read } else { Op::Write }, 0, rng.below(12))).collect();
         let mut covered = [0; 12];
         for (first, blocks) in requests(&puppet, &bios) {
             assert!(blocks <= max && blocks <= u64::from(segs), "seed {seed}");

@@ -116,7 +116,7 @@ impl Board {
     pub fn latency(&self) -> Histogram<u64> {
         let mut report = report_histogram();
         for lane in &self.lanes {
-            lane.latency.merge_into(&mut report);
+            sheave_load::live::merge(&lane.latency, &mut report);
         }
         report
     }

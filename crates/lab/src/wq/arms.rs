@@ -10,12 +10,13 @@
 //! told as waiting for a lock. Hashed work as in the kernel of the time: the list is searched from
 //! the front for an item whose hash nobody runs.
 
-use sheave::base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sheave::base::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use sheave::base::clock::Clock;
+use sheave::base::histogram::{Histogram, cells};
 
 use super::pool_engine::{Back, Client, perform};
 use super::{Flood, PoolFigures, Work};
@@ -67,7 +68,7 @@ struct Shared {
     work: Work,
     flags_once: bool,
     clock: Option<Clock>,
-    starts: Vec<AtomicU64>,
+    starts: Option<Histogram<0, { cells(0, 64) }>>,
 }
 
 /// One of these pools, with its threads.
@@ -86,7 +87,7 @@ impl OldPool {
             work,
             flags_once,
             clock: measure.then(Clock::real),
-            starts: (0..if measure { 64 } else { 0 }).map(|_| AtomicU64::new(0)).collect(),
+            starts: measure.then(Histogram::default),
         });
         let mut pool = Self { shared, threads: Vec::new() };
         for worker in 0..if flood.stepped { 0 } else { workers } {
@@ -132,11 +133,8 @@ impl OldPool {
             figures.contended += list.contended;
             figures.flag_reads += list.flag_reads;
         }
-        let starts = self.shared.starts.iter().enumerate();
-        figures.starts = starts
-            .map(|(power, count)| ((1_u64 << power).saturating_mul(2) - 1, count.load(Ordering::Relaxed)))
-            .filter(|&(_, count)| count > 0)
-            .collect();
+        let starts = self.shared.starts.iter().flat_map(|starts| starts.counted());
+        figures.starts = starts.map(|(waits, count)| (*waits.end(), count)).collect();
         figures
     }
 }
@@ -187,9 +185,8 @@ impl Shared {
 
     /// Runs it; its hash is nobody else's until the next look.
     fn run(&self, (item, hash): Taken) -> Option<usize> {
-        if let Some(clock) = &self.clock {
-            let ns = clock.cycles_to_ns(clock.cycles().wrapping_sub(item.queued));
-            self.starts[ns.max(1).ilog2() as usize].fetch_add(1, Ordering::Relaxed);
+        if let (Some(clock), Some(starts)) = (&self.clock, &self.starts) {
+            starts.add_shared(clock.cycles_to_ns(clock.cycles().wrapping_sub(item.queued)));
         }
         perform(self.work);
         item.back.finish([item.slot]);

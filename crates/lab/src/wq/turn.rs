@@ -113,7 +113,7 @@ pub fn run<E: Engine>(
         let (mut counts, mut latency) = (Counts::default(), report_histogram());
         for (thread, lane) in threads.into_iter().zip(&lanes) {
             counts += thread.join().map_err(|_| LoadError::run("a thread of the run panicked"))??;
-            lane.latency.merge_into(&mut latency);
+            sheave_load::live::merge(&lane.latency, &mut latency);
         }
         Ok(Turn { counts, spent, latency, switches, pool: figures().since(&warm_up) })
     })

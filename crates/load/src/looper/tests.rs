@@ -67,7 +67,7 @@ fn does_exactly_the_ios_asked_and_leaves_none_in_flight() {
         assert_eq!(looper.slots.in_flight(), 0);
         assert_eq!(looper.counts().writes, looper.engine.offsets.iter().filter(|io| io.0).count() as u64);
         let mut report = crate::live::report_histogram();
-        looper.lane.latency.merge_into(&mut report);
+        crate::live::merge(&looper.lane.latency, &mut report);
         assert_eq!(report.len(), ios);
     }
 }

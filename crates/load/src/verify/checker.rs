@@ -278,7 +278,7 @@ impl<E: Engine> Checker<E> {
         let now = self.clock.cycles();
         while let Some((slot, result)) = self.done.pop() {
             let io = self.slots.put(slot);
-            self.lane.latency.record(self.clock.cycles_to_ns(now.saturating_sub(io.stamp)), 1);
+            self.lane.latency.add(self.clock.cycles_to_ns(now.saturating_sub(io.stamp)), 1);
             self.counts.ios += 1;
             self.finish(slot, io, result);
         }

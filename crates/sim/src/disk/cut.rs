@@ -8,7 +8,7 @@ use std::fmt;
 use sheave_base::sync::Arc;
 
 use super::image::{Image, SECTOR};
-use crate::rng::Rng;
+use sheave_base::rng::Rng;
 
 /// Sectors of a misdirected write that land elsewhere: one block.
 const MISDIRECTED: usize = 8;

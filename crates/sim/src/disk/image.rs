@@ -5,7 +5,7 @@
 
 use sheave_base::sync::Arc;
 
-use crate::rng::mix;
+use sheave_base::rng::mix;
 
 /// Bytes in a sector: what a disk writes as a whole or not at all.
 pub const SECTOR: usize = 512;

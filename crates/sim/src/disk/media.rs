@@ -17,7 +17,7 @@ use sheave_base::sync::Arc;
 use super::cut::{Cut, Loose};
 use super::image::{Image, SECTOR, hash_bytes};
 use super::lie::Lie;
-use crate::rng::{Rng, mix};
+use sheave_base::rng::{Rng, mix};
 
 /// A request that changes something comes to the disk, or ends there. Reads change nothing.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@ use sheave_iomap::RawFile;
 
 use super::*;
 use crate::disk::{DiskOptions, Image, SimDisk};
-use crate::rng::Rng;
+use sheave_base::rng::Rng;
 
 fn setup() -> (SimDisk, Direct, Arc<dyn File>) {
     setup_with(&Threads::new())

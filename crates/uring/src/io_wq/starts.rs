@@ -1,56 +1,33 @@
 //! How long items wait from queue to start.
 //!
-//! Owns a histogram of powers of two with eight steps each (12 % apart). It is empty and free of charge unless starts
-//! are measured.
+//! Owns a histogram, which all workers write. There is none, and nothing is counted, unless starts are measured.
 
-use sheave_base::sync::atomic::{AtomicU64, Ordering};
+use sheave_base::histogram::{Histogram, cells};
 
-/// Steps of a power of two.
-const STEPS_LOG2: u32 = 3;
-const CELLS: usize = (64 - STEPS_LOG2 as usize + 1) << STEPS_LOG2;
+/// Eight cells to each power of two of nanoseconds.
+type Waits = Histogram<3, { cells(3, 64) }>;
 
 #[derive(Debug)]
 pub(super) struct Starts {
-    cells: Box<[AtomicU64]>,
+    waits: Option<Waits>,
 }
 
 impl Starts {
     pub(super) fn new(measure: bool) -> Starts {
-        Starts { cells: (0..if measure { CELLS } else { 0 }).map(|_| AtomicU64::new(0)).collect() }
+        Starts { waits: measure.then(Waits::default) }
     }
 
     pub(super) fn note(&self, ns: u64) {
-        if let Some(cell) = self.cells.get(cell_of(ns)) {
-            // Relaxed: a count by itself.
-            cell.fetch_add(1, Ordering::Relaxed);
+        if let Some(waits) = &self.waits {
+            waits.add_shared(ns);
         }
     }
 
     /// Upper bounds in ns and how many items waited up to that (and longer than the bound before).
     pub(super) fn snapshot(&self) -> Vec<(u64, u64)> {
-        // Relaxed: counts by themselves.
-        let counts = self.cells.iter().enumerate().map(|(at, cell)| (upper(at), cell.load(Ordering::Relaxed)));
-        counts.filter(|&(_, count)| count > 0).collect()
+        let counted = self.waits.iter().flat_map(|waits| waits.counted());
+        counted.map(|(waits, count)| (*waits.end(), count)).collect()
     }
-}
-
-fn cell_of(ns: u64) -> usize {
-    if ns < 1 << STEPS_LOG2 {
-        return ns as usize;
-    }
-    let power = ns.ilog2();
-    let step = (ns >> (power - STEPS_LOG2)) & ((1 << STEPS_LOG2) - 1);
-    (((power - STEPS_LOG2 + 1) as u64) << STEPS_LOG2 | step) as usize
-}
-
-/// The largest value of a cell.
-fn upper(at: usize) -> u64 {
-    let (power, step) = (at >> STEPS_LOG2, at as u64 & ((1 << STEPS_LOG2) - 1));
-    if power == 0 {
-        return step;
-    }
-    let lowest = ((1 << STEPS_LOG2) + step) << (power - 1);
-    lowest + ((1 << (power - 1)) - 1)
 }
 
 #[cfg(all(test, not(shuttle)))]

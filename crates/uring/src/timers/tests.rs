@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sheave_base::clock::{Clock, Timeline};
+use sheave_base::rng::Rng;
 
 use super::*;
 
@@ -49,15 +50,6 @@ impl Model {
 
     fn slots(&self, kind: Kind) -> Vec<u32> {
         self.list.iter().filter(|armed| armed.kind == kind).map(|armed| armed.slot).collect()
-    }
-}
-
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
     }
 }
 
@@ -121,7 +113,7 @@ fn step(rng: &mut Rng, timers: &mut Timers, model: &mut Model, tail: &mut u32) {
 #[test]
 fn random_steps_agree_with_the_model() {
     for seed in 0..60 {
-        let mut rng = Rng(seed);
+        let mut rng = Rng::new(seed);
         let (mut timers, mut model) = (Timers::new(SLOTS), Model::default());
         let (clock, time) = Clock::virtual_clock();
         let mut tail = u32::MAX - 50; // It wraps on the way.

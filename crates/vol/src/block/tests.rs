@@ -2,22 +2,11 @@
 
 use proptest::prelude::*;
 
+use sheave_base::rng::Rng;
+
 use super::samples;
 use super::*;
 use crate::format::kind;
-
-/// Deterministic random numbers: every failure names its seed.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-}
 
 #[test]
 fn samples_decode() {
@@ -106,19 +95,19 @@ fn reseal(block: &mut Block) {
 #[test]
 fn mutated_and_resealed_blocks_never_panic() {
     for seed in sheave_testkit::seeds(8) {
-        let mut rng = Rng(seed);
+        let mut rng = Rng::new(seed);
         for (name, sample, decode) in samples::of_1m() {
             for round in 0..4000 {
                 let mut block = sample;
-                for _ in 0..1 + rng.next() % 4 {
-                    let at = (rng.next() % BLOCK as u64) as usize;
+                for _ in 0..1 + rng.below(4) {
+                    let at = rng.below(BLOCK as u64) as usize;
                     // Fields lie in the first bytes: half of the damage goes there.
-                    let at = if rng.next().is_multiple_of(2) { at % 256 } else { at };
-                    block[at] = match rng.next() % 4 {
+                    let at = if rng.percent(50) { at % 256 } else { at };
+                    block[at] = match rng.below(4) {
                         0 => 0,
                         1 => 0xFF,
-                        2 => block[at] ^ (1 << (rng.next() % 8)),
-                        _ => rng.next() as u8,
+                        2 => block[at] ^ (1 << rng.below(8)),
+                        _ => rng.draw() as u8,
                     };
                 }
                 reseal(&mut block);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use sheave_base::rng::Rng;
 use sheave_base::sync::Arc;
 
 use super::tree::Tree;
@@ -222,15 +223,9 @@ proptest! {
 fn many_steps_of_each_size() {
     for seed in sheave_testkit::seeds(9) {
         let mut pair = Pair::new(12 + (seed % 9) as u32);
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut random = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut rng = Rng::new(seed);
         for _ in 0..3000 {
-            step(&mut pair, random() as u8, random() & 1 == 0, random(), random());
+            step(&mut pair, rng.draw() as u8, rng.percent(50), rng.draw(), rng.draw());
         }
         adds_up(pair);
     }

@@ -1,5 +1,7 @@
 //! The journal: commits, the ring, and what a scan makes of every way it can end.
 
+use sheave_base::rng::Rng;
+
 use super::*;
 use crate::block::samples::{self, POOL};
 use crate::record::MAX_ENTRY_WORDS;
@@ -182,12 +184,11 @@ fn a_scan_of_garbage_never_panics() {
     bench.commit(20);
     for seed in sheave_testkit::seeds(64) {
         let mut bytes = bench.bytes.clone();
-        let mut x = seed;
+        let mut rng = Rng::new(seed);
         for _ in 0..40 {
-            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let at = (x >> 33) as usize % bytes.len();
-            bytes[at] = (x >> 17) as u8;
-            if x.is_multiple_of(2) {
+            let at = rng.below(bytes.len() as u64) as usize;
+            bytes[at] = rng.draw() as u8;
+            if rng.percent(50) {
                 let start = at - at % BLOCK;
                 let sum = crate::format::checksum(bytes[start..start + BLOCK].as_array().expect("a block"));
                 bytes[start + 8..start + 12].copy_from_slice(&sum.to_le_bytes());

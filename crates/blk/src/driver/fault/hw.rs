@@ -23,10 +23,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use sheave_base::clock::PreciseTs;
+use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 
-use super::plan::{FaultKind, Odds, Rng};
+use super::plan::{FaultKind, Odds};
 use super::{FaultCounts, Faulty, Reach};
 use crate::bio::SECTOR_SHIFT;
 use crate::driver::{HctxOpen, HwEnv, HwQueue, KernelEvents, NextEvent, TimedOut};

@@ -8,6 +8,8 @@
 
 use std::time::Duration;
 
+use sheave_base::rng::Rng;
+
 use crate::bio::{NR_OPS, Op};
 
 /// What can go wrong with a request.
@@ -186,7 +188,7 @@ impl Odds {
     /// Decides about one request (P1, P2).
     #[inline]
     pub(super) fn draw(&self, op: Op, rng: &mut Rng) -> Option<FaultKind> {
-        let draw = rng.next() >> (u64::BITS - DRAW_BITS);
+        let draw = rng.draw() >> (u64::BITS - DRAW_BITS);
         let bounds = &self.bounds[op as usize];
         if draw >= bounds[NR_FAULTS - 1] {
             return None;
@@ -195,35 +197,9 @@ impl Odds {
     }
 }
 
-/// A small generator (splitmix64).
-#[derive(Clone, Debug)]
-pub(super) struct Rng(u64);
-
-impl Rng {
-    /// The stream of a seed for one hardware context of one queue.
-    pub(super) fn new(seed: u64, queue: u16, hctx: u16) -> Rng {
-        let stream = u64::from(queue) << 16 | u64::from(hctx);
-        // Mixed twice: states that are a step apart would give the same stream, shifted.
-        Rng(mix(mix(seed) ^ stream))
-    }
-
-    #[inline]
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mix(self.0)
-    }
-
-    /// A number below `n`, which is not 0; even enough for what is far below 2^64.
-    pub(super) fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
-
-#[inline]
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
+/// The random numbers of one hardware context of one queue.
+pub(super) fn stream(seed: u64, queue: u16, hctx: u16) -> Rng {
+    Rng::new(seed).fork(u64::from(queue) << 16 | u64::from(hctx))
 }
 
 #[cfg(test)]

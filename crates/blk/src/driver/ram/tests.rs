@@ -4,6 +4,7 @@ use std::sync::Barrier;
 
 use proptest::prelude::*;
 use sheave_base::clock::Clock;
+use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 
 use super::*;
@@ -77,8 +78,9 @@ fn pieces(memory: &mut [u8], cuts: &[usize]) -> Vec<BVec> {
 }
 
 fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut rng = crate::support::Rng(seed);
-    (0..len).map(|_| rng.next() as u8).collect()
+    let mut bytes = vec![0; len];
+    Rng::new(seed).fill(&mut bytes);
+    bytes
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn stores_keep_memory_for_what_is_out() {
     let mut rings = [pool.another(), pool.another()];
     let mut out: BTreeSet<(usize, u32)> = BTreeSet::new();
     let mut most = 0;
-    let mut random = sheave_load::pattern::Rng::new(7);
+    let mut random = sheave::base::rng::Rng::new(7);
     for _ in 0..2000 {
         let draw = random.draw();
         let (ring, bio) = ((draw % 2) as usize, (draw >> 8) as u32 % 40);

@@ -1,5 +1,7 @@
 //! Mean value analysis against closed forms, and against a simulation that knows no formula.
 
+use sheave::base::rng::Rng;
+
 use super::*;
 
 fn close(left: f64, right: f64) -> bool {
@@ -73,11 +75,8 @@ fn simulate(customers: usize, rounds: u32, mut time: impl FnMut(bool) -> f64) ->
 
 #[test]
 fn a_simulation_agrees() {
-    let mut state = 7_u64;
-    let mut exponential = |mean: f64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        -mean * (((state >> 11) as f64 + 0.5) / (1_u64 << 53) as f64).ln()
-    };
+    let mut rng = Rng::new(7);
+    let mut exponential = |mean: f64| -mean * (((rng.draw() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64).ln();
     for customers in [1, 2, 6] {
         let simulated = simulate(customers, 400_000, |think| exponential(if think { 100.0 } else { 40.0 }));
         let ours = throughput(customers as u32, 100.0, &[40.0]);

@@ -1,5 +1,7 @@
 //! The buckets against a model, with the tail checked after every operation.
 
+use sheave_base::rng::Rng;
+
 use super::super::work::WorkFlags;
 use super::*;
 
@@ -56,11 +58,8 @@ fn one_blocking_item_is_taken_at_a_time_and_short_ones_up_to_a_bound() {
 
 #[test]
 fn random_pushes_takes_and_sweeps_keep_each_buckets_order() {
-    let mut random = 7_u64;
-    let mut next = |bound: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % bound
-    };
+    let mut rng = Rng::new(7);
+    let mut next = |bound: u64| rng.below(bound);
     let mut runs = HashRuns::new();
     runs.reserve(64);
     let mut model: Vec<std::collections::VecDeque<u32>> = vec![Default::default(); 4];

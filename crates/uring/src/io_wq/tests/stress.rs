@@ -3,27 +3,13 @@
 //!
 //! Ten seconds in all; `cargo xtask stress --minutes 60 -p sheave-uring anything_goes` does other seeds for longer.
 
+use sheave_base::rng::Rng;
+
 use super::*;
 
 const SLOTS: u32 = 96;
 const ROUNDS: u64 = 40;
 const ROUND: Duration = Duration::from_millis(250);
-
-/// xorshift64*.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 16) % bound
-    }
-}
 
 /// What the items of a round share: which hash is busy, and what ran in which order.
 struct Log {
@@ -65,7 +51,7 @@ impl Log {
 
 /// One client's life: queues, cancels and reaps until the time is up; then counts.
 fn drive(pool: &Pool<Probe>, seed: u64, until: Instant, ends: bool) -> u64 {
-    let mut rng = Rng(seed | 1);
+    let mut rng = Rng::new(seed);
     let log = Arc::new(Log::new());
     let logged = Arc::clone(&log);
     let (mut submitter, seen) = client(pool, SLOTS, move |slot, section| logged.run(slot, section.is_some()));
@@ -134,7 +120,7 @@ fn reap(seen: &Seen, read: &mut usize, free: &mut Vec<u32>, live: &mut Vec<u32>,
 }
 
 fn round(seed: u64, time: Duration) -> u64 {
-    let mut rng = Rng(seed | 1);
+    let mut rng = Rng::new(seed);
     let idle_timeout = Duration::from_micros(50 + rng.below(5_000));
     let spin = Duration::from_micros(rng.below(60));
     let pool = Pool::new(PoolOptions { idle_timeout, spin, ..options(1 + rng.below(6) as u32, 2) });

@@ -1,22 +1,15 @@
 //! Valid images with damage that no checksum shows: a block is changed and sealed again, and so is all that refers to
 //! it. The check must end without a panic, and a pool that it repairs must be clean: `check` itself verifies that.
 
+use sheave_base::rng::Rng;
+
 use super::disk::{Disk, Pool, pool};
 use super::*;
 use crate::block::identify;
 
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let x = self.0 ^ (self.0 >> 29);
-        x.wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 16
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
+/// A place among `end`.
+fn below(rng: &mut Rng, end: usize) -> usize {
+    rng.below(end as u64) as usize
 }
 
 fn sum_of(disk: &Disk, at: u64) -> u32 {
@@ -48,27 +41,27 @@ fn change_and_seal(disk: &Disk, all: &[u64], at: u64, change: &mut dyn FnMut(&mu
 }
 
 fn mutate(rng: &mut Rng, block: &mut Block) {
-    for _ in 0..=rng.below(3) {
+    for _ in 0..=below(rng, 3) {
         // The header but its checksum, then mostly the first entries.
-        let at = match rng.below(4) {
-            0 => 12 + rng.below(52),
-            1 | 2 => 64 + rng.below(200),
-            _ => 64 + rng.below(BLOCK - 64),
+        let at = match below(rng, 4) {
+            0 => 12 + below(rng, 52),
+            1 | 2 => 64 + below(rng, 200),
+            _ => 64 + below(rng, BLOCK - 64),
         };
-        match rng.below(5) {
+        match below(rng, 5) {
             0 => block[at] = 0,
-            1 => block[at] ^= 1 << rng.below(8),
-            2 => block[at] = rng.next() as u8,
+            1 => block[at] ^= 1 << below(rng, 8),
+            2 => block[at] = rng.draw() as u8,
             3 => {
                 // One part of the block over another: entries that appear twice.
-                let from = 64 + 8 * rng.below(40);
-                let to = 64 + 8 * rng.below(40);
-                let len = 8 * (1 + rng.below(4));
+                let from = 64 + 8 * below(rng, 40);
+                let to = 64 + 8 * below(rng, 40);
+                let len = 8 * (1 + below(rng, 4));
                 block.copy_within(from..from + len, to);
             }
             _ => {
                 let at = at.min(BLOCK - 8);
-                block[at..at + 8].copy_from_slice(&(rng.next() % 2000).to_le_bytes());
+                block[at..at + 8].copy_from_slice(&rng.below(2000).to_le_bytes());
             }
         }
     }
@@ -83,10 +76,10 @@ fn sealed_damage_never_panics_and_repairs_are_clean() {
     all.extend([0, 4096, sb.members[1].0]);
     let (mut clean, mut repaired, mut refused) = (0, 0, 0);
     for seed in sheave_testkit::seeds(600) {
-        let mut rng = Rng(seed);
+        let mut rng = Rng::new(seed);
         let disk = good.clone();
-        for _ in 0..=rng.below(3) {
-            let at = all[rng.below(all.len())];
+        for _ in 0..=below(&mut rng, 3) {
+            let at = all[below(&mut rng, all.len())];
             change_and_seal(&disk, &all, at, &mut |block| mutate(&mut rng, block));
         }
         let run = || check(&disk, &CheckOptions { repair: true });

@@ -23,7 +23,7 @@ fn all_kinds() -> FaultPlan {
 fn each_kind_comes_as_often_as_its_rate_where_it_can_happen_and_else_never() {
     let plan = all_kinds();
     for op in Op::ALL {
-        let drawn = drawn(&plan, op, &mut Rng::new(5, 0, 0));
+        let drawn = drawn(&plan, op, &mut stream(5, 0, 0));
         for kind in FaultKind::ALL {
             let expect = if kind.applies_to(op) { plan.rate(kind) } else { 0.0 };
             let have = share(&drawn, kind);
@@ -37,7 +37,7 @@ fn each_kind_comes_as_often_as_its_rate_where_it_can_happen_and_else_never() {
 #[test]
 fn certain_is_always_and_nothing_is_never() {
     let always = FaultPlan::new(0).with(FaultKind::Delay, 1.0);
-    let mut rng = Rng::new(0, 0, 0);
+    let mut rng = stream(0, 0, 0);
     assert!(drawn(&always, Op::Read, &mut rng).iter().all(|&kind| kind == Some(FaultKind::Delay)));
     assert!(!always.odds().unwrap().is_quiet());
     let never = FaultPlan::new(0).odds().expect("no faults are a plan too");
@@ -54,7 +54,7 @@ fn operations_left_out_are_left_alone() {
     for (ops, touched) in [(FaultOps::Read, vec![Op::Read]), (FaultOps::Write, Op::ALL[1..].to_vec())] {
         plan.ops = ops;
         for op in Op::ALL {
-            let some = drawn(&plan, op, &mut Rng::new(3, 0, 0)).iter().any(Option::is_some);
+            let some = drawn(&plan, op, &mut stream(3, 0, 0)).iter().any(Option::is_some);
             assert_eq!(some, touched.contains(&op), "{ops:?}: {}", op.name());
         }
     }
@@ -63,7 +63,7 @@ fn operations_left_out_are_left_alone() {
 #[test]
 fn a_seed_gives_the_same_again_and_each_stream_its_own() {
     let plan = all_kinds();
-    let of = |seed, queue, hctx| drawn(&plan, Op::Write, &mut Rng::new(seed, queue, hctx));
+    let of = |seed, queue, hctx| drawn(&plan, Op::Write, &mut stream(seed, queue, hctx));
     let one = of(7, 0, 0);
     assert_eq!(one, of(7, 0, 0));
     for other in [of(8, 0, 0), of(7, 1, 0), of(7, 0, 1)] {

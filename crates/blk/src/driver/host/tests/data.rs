@@ -3,12 +3,13 @@
 
 use std::os::unix::fs::FileExt;
 
-use super::rig::{Dice, Rig, memory, vec_of};
+use super::rig::{Rig, memory, vec_of};
 use super::*;
 use crate::bio::{BIO_FUA, BIO_PREFLUSH, BVec, Op};
 use crate::device::Device;
 use crate::driver::host::shared::Zeroing;
 use sheave_base::buf::Buf;
+use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 
 const AREA: u64 = 256 << 10;
@@ -27,12 +28,12 @@ struct Io {
 }
 
 /// Cuts memory into pieces of whole blocks; their order is that of the I/O.
-fn pieces(memory: &mut [u8], block: usize, dice: &mut Dice) -> Vec<BVec> {
+fn pieces(memory: &mut [u8], block: usize, rng: &mut Rng) -> Vec<BVec> {
     let (mut vecs, mut rest) = (Vec::new(), memory);
     while !rest.is_empty() {
         let blocks = (rest.len() / block) as u64;
-        let most = 1 + dice.below(16);
-        let len = block * (1 + dice.below(blocks.min(most))) as usize;
+        let most = 1 + rng.below(16);
+        let len = block * (1 + rng.below(blocks.min(most))) as usize;
         let (piece, left) = rest.split_at_mut(len);
         vecs.push(vec_of(piece));
         rest = left;
@@ -41,9 +42,9 @@ fn pieces(memory: &mut [u8], block: usize, dice: &mut Dice) -> Vec<BVec> {
 }
 
 /// Submits the I/O as one bio of many pieces, or as several bios that are neighbours on the device.
-fn submit(rig: &mut Rig, bdev: u16, io: &mut Io, block: usize, dice: &mut Dice) {
+fn submit(rig: &mut Rig, bdev: u16, io: &mut Io, block: usize, rng: &mut Rng) {
     let bytes = io.memory.len() as u32;
-    let flags = match (io.op, dice.below(6)) {
+    let flags = match (io.op, rng.below(6)) {
         (Op::Write, 0) => BIO_FUA,
         (Op::Write, 1) => BIO_FUA | BIO_PREFLUSH,
         (Op::Discard | Op::WriteZeroes, 0) => BIO_FUA,
@@ -53,13 +54,13 @@ fn submit(rig: &mut Rig, bdev: u16, io: &mut Io, block: usize, dice: &mut Dice) 
         rig.submit(bdev, io.op, flags, io.at, bytes, &[]);
         return;
     }
-    let vecs = pieces(&mut io.memory, block, dice);
-    if dice.below(2) == 0 {
+    let vecs = pieces(&mut io.memory, block, rng);
+    if rng.below(2) == 0 {
         rig.submit(bdev, io.op, flags, io.at, bytes, &vecs);
         return;
     }
     let mut at = io.at;
-    for vec in vecs.chunks(1 + dice.below(6) as usize) {
+    for vec in vecs.chunks(1 + rng.below(6) as usize) {
         let len: usize = vec.iter().map(|vec| vec.len).sum();
         rig.submit(bdev, io.op, flags, at, len as u32, vec);
         at += len as u64;
@@ -72,20 +73,20 @@ fn against_a_model(path: &Path, options: &str, rounds: u32) {
     let block = device.limits().logical_block as usize;
     let Some((mut rig, bdev)) = Rig::over(&device) else { return };
     let mut model = vec![0u8; SIZE as usize];
-    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut rng = Rng::new(1);
     for round in 0..rounds {
         let mut ios: Vec<Io> = Vec::new();
         for area in 0..AREAS {
-            let op = [Op::Read, Op::Write, Op::Write, Op::Discard, Op::WriteZeroes][dice.below(5) as usize];
+            let op = [Op::Read, Op::Write, Op::Write, Op::Discard, Op::WriteZeroes][rng.below(5) as usize];
             let blocks = AREA / block as u64;
-            let first = dice.below(blocks);
-            let most = 1 + dice.below(blocks);
-            let len = 1 + dice.below(most.min(blocks - first));
-            let memory = memory(len as usize * block, dice.below(256) as u8);
+            let first = rng.below(blocks);
+            let most = 1 + rng.below(blocks);
+            let len = 1 + rng.below(most.min(blocks - first));
+            let memory = memory(len as usize * block, rng.below(256) as u8);
             ios.push(Io { op, at: area * AREA + first * block as u64, memory });
         }
         rig.ctx.start_plug(ios.len() as u32);
-        ios.iter_mut().for_each(|io| submit(&mut rig, bdev, io, block, &mut dice));
+        ios.iter_mut().for_each(|io| submit(&mut rig, bdev, io, block, &mut rng));
         rig.ctx.finish_plug();
         rig.submit(bdev, Op::Flush, 0, 0, 0, &[]);
         rig.drain();

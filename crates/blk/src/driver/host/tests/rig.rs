@@ -130,15 +130,3 @@ pub(super) fn memory(len: usize, fill: u8) -> Buf {
     buf.fill(fill);
     buf
 }
-
-/// A small generator of numbers, the same in each run.
-pub(super) struct Dice(pub(super) u64);
-
-impl Dice {
-    pub(super) fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
