@@ -1,9 +1,13 @@
 //! `cargo xtask asan`: the tests under the address sanitizer, which sees uses after free, overflows and leaks.
 //!
-//! Owns the build flags. Works with a stable toolchain: it ships the sanitizer's runtime, only the flag asks for
-//! RUSTC_BOOTSTRAP. Builds into its own target directory, so that the ordinary builds stay warm.
+//! Owns the build flags, and which tests run: all crates' in the nightly run, and in that of CI those of the crates
+//! with unsafe code that a program embeds, for safe code touches no freed memory by itself. Works with a stable
+//! toolchain: it ships the sanitizer's runtime, only the flag asks for RUSTC_BOOTSTRAP. Nothing is optimized: the
+//! sanitizer's code takes the compiler longer to optimize than the tests take without that.
 //!
-//! Invariant I1: the tests count for something only after a deliberate use after free was caught here.
+//! Invariants:
+//! - I1: the tests count for something only after a deliberate use after free was caught here.
+//! - I2: every crate with unsafe product code (`tidy/unsafety.rs`) is in CI's run, or named in [`NIGHTLY`].
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +18,7 @@ use sheave_testkit::skip;
 
 use crate::cargo::{self, cargo};
 use crate::counts::Counts;
-use crate::workspace;
+use crate::tidy::unsafety;
 
 /// Makes the sanitizer's flags apply to the target's code only, not to build scripts.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -22,18 +26,50 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Crates whose tests touch no memory that the sanitizer could say anything about.
 const EXCLUDED: &[&str] = &["xtask", "sheave-testkit"];
 
-/// The command: all product crates, or those given with `-p`.
+/// Crates with unsafe code that no program embeds, and whose tests drive the others for minutes: the nightly run's.
+const NIGHTLY: &[&str] = &["sheave-lab", "sheave-sim"];
+
+/// The library itself has no unsafe code; its tests drive that of the floors.
+const FACADE: &str = "sheave";
+
+/// Tests that take minutes under the sanitizer and spend them in maps, which are safe code: the nightly run's.
+const LONG: &[&str] = &[
+    "empty_space_is_not_walked_through",
+    "more_leaves_than_a_journal_can_change_are_refused",
+    "runs_over_and_over_are_refused",
+];
+
+/// How much runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// What CI runs.
+    Part,
+    /// Every crate and test, with seeds of this round.
+    All { round: u64 },
+    /// What the user names: `-p CRATE`, names of tests.
+    Given(Vec<String>),
+}
+
+/// The command: what CI runs, or the crates given with `-p`.
 pub fn main(args: &[String]) -> Result<()> {
+    let extent = match args {
+        [] => Extent::Part,
+        [flag, ..] if flag == "-p" => Extent::Given(args.to_vec()),
+        _ => bail!("usage: cargo xtask asan [-p CRATE]... [TEST]"),
+    };
     let mut counts = Counts::default();
-    let result = run(args, &mut counts);
+    let result = run(&extent, &mut counts);
     println!("{counts}");
     result
 }
 
 /// Proves that the sanitizer works, then runs the tests under it.
-pub fn run(args: &[String], counts: &mut Counts) -> Result<()> {
+pub fn run(extent: &Extent, counts: &mut Counts) -> Result<()> {
     let sees_leaks = prove_it_catches()?;
-    cargo::run_tests(tests(args, sees_leaks)?, counts)
+    if *extent == Extent::Part {
+        println!("left to `cargo xtask nightly`: {}, and the tests {}", NIGHTLY.join(", "), LONG.join(", "));
+    }
+    cargo::run_tests(tests(extent, sees_leaks), counts)
 }
 
 /// Whether this machine has what the sanitizer needs; the reason if not.
@@ -46,26 +82,41 @@ pub fn unsupported() -> Option<String> {
     (!shipped).then(|| format!("{} has no address sanitizer runtime: use a rustup toolchain", lib.display()))
 }
 
-fn tests(args: &[String], sees_leaks: bool) -> Result<Command> {
-    let mut command = cargo(["test", "--lib", "--bins", "--tests", "--no-fail-fast", "--quiet", "--target", TARGET]);
-    command.arg("--target-dir").arg(workspace::root().join("target-asan"));
-    match args {
-        [] => {
-            command.arg("--workspace");
-            for name in EXCLUDED {
-                command.args(["--exclude", name]);
-            }
-        }
-        [flag, ..] if flag == "-p" => {
-            command.args(args);
-        }
-        _ => bail!("usage: cargo xtask asan [-p CRATE]... [TEST ARGS]"),
+fn tests(extent: &Extent, sees_leaks: bool) -> Command {
+    let threads = cargo::test_threads();
+    let mut command = if cargo::has_nextest() {
+        cargo(["nextest", "run", "--status-level", "fail", "--test-threads", &threads])
+    } else {
+        cargo(["test", "--quiet"])
+    };
+    command.args(["--no-fail-fast", "--lib", "--bins", "--tests", "--target", TARGET]).args(selection(extent));
+    if let Extent::All { round } = extent {
+        command.env(sheave_testkit::ROUND_ENV, round.to_string());
     }
-    command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
+    command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address").env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
     let leaks = u8::from(sees_leaks);
     command.env("ASAN_OPTIONS", format!("detect_leaks={leaks}:detect_stack_use_after_return=1"));
     command.env(sheave_testkit::SANITIZER_ENV, "address");
-    Ok(command)
+    command
+}
+
+/// The arguments that choose crates and tests.
+fn selection(extent: &Extent) -> Vec<String> {
+    let mut words = Vec::new();
+    match extent {
+        Extent::Part => {
+            let packages = unsafety::packages().into_iter().filter(|name| !NIGHTLY.contains(&name.as_str()));
+            words.extend(packages.chain([FACADE.to_owned()]).flat_map(|name| ["-p".to_owned(), name]));
+            words.push("--".to_owned());
+            words.extend(LONG.iter().flat_map(|test| ["--skip".to_owned(), (*test).to_owned()]));
+        }
+        Extent::All { .. } => {
+            words.push("--workspace".to_owned());
+            words.extend(EXCLUDED.iter().flat_map(|name| ["--exclude".to_owned(), (*name).to_owned()]));
+        }
+        Extent::Given(given) => words.extend(given.iter().cloned()),
+    }
+    words
 }
 
 /// I1. True if leaks are seen too.
@@ -124,3 +175,6 @@ fn rustc(args: &[&str]) -> Command {
     command.args(args);
     command
 }
+
+#[cfg(test)]
+mod tests;

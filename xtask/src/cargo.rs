@@ -29,6 +29,11 @@ pub fn has_nextest() -> bool {
     succeeds(cargo(["nextest", "--version"]))
 }
 
+/// How many tests run at once: more than there are CPUs, for many tests wait for a device, a timer or a process.
+pub fn test_threads() -> String {
+    (2 * std::thread::available_parallelism().map_or(1, usize::from)).to_string()
+}
+
 /// Whether the command runs and succeeds; its output is nobody's business.
 pub fn succeeds(mut command: Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null()).status().is_ok_and(|s| s.success())

@@ -11,6 +11,7 @@ mod counts;
 mod failures;
 mod fuzz;
 mod models;
+mod nightly;
 mod report;
 mod sim;
 mod smoke;
@@ -66,6 +67,7 @@ const COMMANDS: &[Command] = &[
         what: "the fuzzers of all decoders, in turn",
         run: fuzz::main,
     },
+    Command { name: "nightly", args: "", what: "what takes too long for CI, with new seeds", run: nightly::main },
     Command { name: "help", args: "", what: "this page", run: help },
 ];
 

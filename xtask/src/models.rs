@@ -20,20 +20,27 @@ pub fn main(args: &[String]) -> Result<()> {
         bail!("usage: cargo xtask models");
     }
     let mut counts = Counts::default();
-    let result = run(&workspace::members()?, &mut counts);
+    let result = run(&workspace::members()?, None, &mut counts);
     println!("{counts}");
     result
 }
 
 /// Runs the models of each crate under each of its checkers. They stand in the libraries: other tests are not built.
-pub fn run(members: &[Member], counts: &mut Counts) -> Result<()> {
+///
+/// `schedules` is how many random ones each model sees, if not as many as it says itself.
+pub fn run(members: &[Member], schedules: Option<u64>, counts: &mut Counts) -> Result<()> {
     let mut failures = Vec::new();
     for (checker, crates) in runs(members) {
         println!("under {checker}: {}", crates.join(", "));
         // With a target named, the flags are not for build scripts and macros: those are built once for all checkers.
         let mut command = cargo(["test", "--target", "host-tuple", "--no-fail-fast", "--lib"]);
-        command.args(crates.iter().flat_map(|name| ["-p", name])).arg("model_");
-        command.env("RUSTFLAGS", format!("--cfg {checker}"));
+        command.args(crates.iter().flat_map(|name| ["-p", name]));
+        // A model takes most of its time in the checker: that is optimized, as other packages are not.
+        command.args(["--config", "profile.dev.package.'*'.opt-level=1"]);
+        command.arg("model_").env("RUSTFLAGS", format!("--cfg {checker}"));
+        if let Some(schedules) = schedules {
+            command.env("SHEAVE_MODEL_RUNS", schedules.to_string());
+        }
         let mut passed = Passed::default();
         if let Err(error) = cargo::run_tests_seen(command, counts, |line| passed.read_line(line)) {
             failures.push(format!("{error:#}"));

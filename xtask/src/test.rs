@@ -10,6 +10,7 @@ use sheave_testkit::install::{Installer, Outcome};
 use sheave_testkit::tools::TOOLS;
 use sheave_testkit::{in_ci, skip};
 
+use crate::asan::Extent;
 use crate::cargo::{self, cargo};
 use crate::report::Report;
 use crate::{asan, budgets, fuzz, models, smoke, tidy, workspace};
@@ -36,13 +37,13 @@ pub fn main(args: &[String]) -> Result<()> {
     report.step("doc tests", |counts| {
         cargo::run_tests(cargo(["test", "--workspace", "--doc", "--no-fail-fast", "--quiet"]), counts)
     });
-    report.step("model checks", |counts| models::run(&workspace::members()?, counts));
+    report.step("model checks", |counts| models::run(&workspace::members()?, None, counts));
     report.step("address sanitizer", |counts| match asan::unsupported() {
         Some(why) => {
             println!("{}{why}", skip::PREFIX);
             Ok(())
         }
-        None => asan::run(&[], counts),
+        None => asan::run(&Extent::Part, counts),
     });
     report.step("smoke", |counts| smoke::run(&workspace::target_dir().join("release/sheave"), counts));
     if !report.finish() {
@@ -96,7 +97,8 @@ fn release() -> Result<()> {
 
 fn all_tests() -> Command {
     if cargo::has_nextest() {
-        cargo(["nextest", "run", "--workspace", "--no-fail-fast", "--status-level", "fail"])
+        let threads = cargo::test_threads();
+        cargo(["nextest", "run", "--workspace", "--no-fail-fast", "--status-level", "fail", "--test-threads", &threads])
     } else {
         cargo(["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast", "--quiet"])
     }

@@ -15,7 +15,7 @@ mod orderings;
 mod ratchet;
 mod source;
 mod tree;
-mod unsafety;
+pub mod unsafety;
 
 use std::fmt;
 

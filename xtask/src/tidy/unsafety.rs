@@ -3,6 +3,8 @@
 //! Owns [`ALLOWED`]. A listed file carries `allow(unsafe_code)` itself, for the whole file or one item: a lint level
 //! set by its parent module would not show. Tests and examples need the comments only.
 
+use std::collections::BTreeSet;
+
 use super::Finding;
 use super::lexer::find_word;
 use super::source::Source;
@@ -46,6 +48,12 @@ const MARKERS: &[&str] = &["#![allow(unsafe_code)]", "#[allow(unsafe_code)]"];
 
 /// Lines of code that may stand between the comment and its unsafe block (a statement that rustfmt broke up).
 const MAX_GAP: usize = 3;
+
+/// The packages with unsafe product code: those whose tests a sanitizer can tell something about.
+pub fn packages() -> BTreeSet<String> {
+    let crates = ALLOWED.iter().filter_map(|(path, _)| path.strip_prefix("crates/")?.split('/').next());
+    crates.map(|name| format!("sheave-{name}")).collect()
+}
 
 /// Finds unsafe code in the wrong place or without its reason, and entries of the list that are not needed.
 pub fn check(tree: &Tree) -> Vec<Finding> {

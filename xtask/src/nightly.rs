@@ -1,0 +1,36 @@
+//! `cargo xtask nightly`: what takes too long for CI, with new seeds each time, for about two hours.
+//!
+//! Owns the list of long runs. CI runs `test`; this runs what `test` leaves out (the address sanitizer over all crates
+//! and tests) and the same again for longer. It is run before a release, and after a change to what it watches.
+
+use std::process::exit;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::asan::Extent;
+use crate::report::Report;
+use crate::{asan, fuzz, models, sim, stress, workspace};
+
+/// Random schedules of each model: ten times as many as most see in CI.
+const SCHEDULES: u64 = 200_000;
+const FUZZ_SECONDS: &str = "1200";
+const STRESS_MINUTES: &str = "30";
+
+/// The command.
+pub fn main(args: &[String]) -> Result<()> {
+    ensure!(args.is_empty(), "usage: cargo xtask nightly");
+    // A number never used before: tests draw seeds of their own from it.
+    let round = SystemTime::now().duration_since(UNIX_EPOCH).context("a clock before 1970")?.as_secs();
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let mut report = Report::new(false, workspace::skip_log());
+    report.step("address sanitizer, everything", |counts| asan::run(&Extent::All { round }, counts));
+    report.step("model checks, for longer", |counts| models::run(&workspace::members()?, Some(SCHEDULES), counts));
+    report.step("crash simulator", |_| sim::main(&words(&["--nightly"])));
+    report.step("fuzzers", |_| fuzz::main(&words(&["--seconds", FUZZ_SECONDS])));
+    report.step("stress", |_| stress::main(&words(&["--minutes", STRESS_MINUTES])));
+    if !report.finish() {
+        exit(1); // without a word: the counts are to be the last line
+    }
+    Ok(())
+}
