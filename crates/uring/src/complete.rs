@@ -39,6 +39,7 @@ impl EndIo for Core {
             // One look for both, for almost all have neither.
             if req.rflags & (SLOW | REQ_COUNTED) != 0 {
                 let (file, flags, slow) = (req.file, req.kiocb.flags & COUNT_FLAGS, req.rflags & SLOW != 0);
+                req.kiocb.flags &= !COUNT_FLAGS;
                 self.uncount_later(file, flags);
                 if slow {
                     return self.finish_slow(slot, res);

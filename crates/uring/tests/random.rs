@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sheave_base::buf::Buf;
+use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_blk::bio::Op;
@@ -42,23 +43,6 @@ struct Sent {
     cqes: u32,
 }
 
-/// Splitmix64: everything random of a program comes from its seed.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % n
-    }
-
-    fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
-
 struct World {
     rng: Rng,
     entries: u32,
@@ -84,11 +68,11 @@ const BUSY: i32 = 2;
 
 impl World {
     fn new(seed: u64) -> World {
-        let mut rng = Rng(seed);
+        let mut rng = Rng::new(seed);
         let (entries, cq, slots) = (4 << rng.below(4), 2 << rng.below(6), 4 << rng.below(5));
-        let builder = Ring::builder().entries(entries).cq_entries(cq).in_flight(slots).polled(rng.chance(30));
+        let builder = Ring::builder().entries(entries).cq_entries(cq).in_flight(slots).polled(rng.percent(30));
         let mut ring = builder.spin(Duration::from_micros(rng.below(20))).build().unwrap();
-        let caps = (rng.chance(50), rng.chance(50));
+        let caps = (rng.percent(50), rng.percent(50));
         let devices: Vec<_> = (0..2)
             .map(|_| {
                 let mut puppet = Puppet::new().depth(1 + rng.below(20) as u16);
@@ -125,11 +109,11 @@ impl World {
     }
 
     fn fd(&mut self) -> Fd {
-        if self.rng.chance(5) { Fd(9) } else { self.fds[self.rng.below(3) as usize] }
+        if self.rng.percent(5) { Fd(9) } else { self.fds[self.rng.below(3) as usize] }
     }
 
     fn offset(&mut self) -> u64 {
-        self.rng.below(BLOCKS + 4) * 4096 + if self.rng.chance(3) { 7 } else { 0 }
+        self.rng.below(BLOCKS + 4) * 4096 + if self.rng.percent(3) { 7 } else { 0 }
     }
 
     fn raw(&mut self, user_data: u64) -> Sqe {
@@ -145,7 +129,7 @@ impl World {
             5 => Sqe { op_flags: RWF_DSYNC, ..plain(opcode::WRITE) },
             6 | 7 => {
                 let base = self.ring.buffer_range(self.rng.below(2) as u16).map_or(0, |range| range.0);
-                let op = if self.rng.chance(50) { opcode::READ_FIXED } else { opcode::WRITE_FIXED };
+                let op = if self.rng.percent(50) { opcode::READ_FIXED } else { opcode::WRITE_FIXED };
                 Sqe { addr: base, buf_index: self.rng.below(2) as u16, ..plain(op) }
             }
             8 => {
@@ -164,10 +148,10 @@ impl World {
                 Sqe { opcode: opcode::ASYNC_CANCEL, addr: victim, ..nop(user_data, 0) }
             }
             11 => Sqe { opcode: opcode::LINK_TIMEOUT, addr: SHORT.as_ptr() as u64, len: 1, ..nop(user_data, 0) },
-            _ => plain(if self.rng.chance(50) { opcode::READ } else { opcode::WRITE }),
+            _ => plain(if self.rng.percent(50) { opcode::READ } else { opcode::WRITE }),
         };
         let flags = [(IOSQE_IO_DRAIN, 4), (IOSQE_ASYNC, 4)];
-        let flags = flags.iter().filter(|(_, percent)| self.rng.chance(*percent)).fold(0, |all, (flag, _)| all | flag);
+        let flags = flags.iter().filter(|(_, percent)| self.rng.percent(*percent)).fold(0, |all, (flag, _)| all | flag);
         Sqe { flags: sqe.flags | flags, ..sqe }
     }
 
@@ -186,18 +170,18 @@ impl World {
 
     /// A chain of one to four, some typed; all of it, if there is room.
     fn push_chain(&mut self) {
-        let len = if self.rng.chance(70) { 1 } else { 1 + self.rng.below(4) };
+        let len = if self.rng.percent(70) { 1 } else { 1 + self.rng.below(4) };
         if u64::from(self.ring.sq_space()) < len {
             return;
         }
-        let skips: Vec<bool> = (0..len).map(|_| self.rng.chance(8)).collect();
+        let skips: Vec<bool> = (0..len).map(|_| self.rng.percent(8)).collect();
         let may_skip = skips.contains(&true);
         for n in 0..len {
             let user_data = self.next;
             self.next += 1;
-            let link = (n + 1 < len).then(|| if self.rng.chance(70) { IOSQE_IO_LINK } else { IOSQE_IO_HARDLINK });
+            let link = (n + 1 < len).then(|| if self.rng.percent(70) { IOSQE_IO_LINK } else { IOSQE_IO_HARDLINK });
             let skip = skips[n as usize];
-            if self.rng.chance(25) {
+            if self.rng.percent(25) {
                 let mut entry = self.typed(user_data);
                 entry = match link {
                     Some(IOSQE_IO_LINK) => entry.link(),
@@ -243,22 +227,22 @@ impl World {
     fn upset_device(&mut self) {
         let rng = &mut self.rng;
         let mut script = self.devices[rng.below(2) as usize].0.script.lock().unwrap();
-        script.accept = if rng.chance(60) { u32::MAX } else { rng.below(6) as u32 };
-        script.finish = if rng.chance(60) { u32::MAX } else { rng.below(6) as u32 };
-        script.lifo = rng.chance(30);
+        script.accept = if rng.percent(60) { u32::MAX } else { rng.below(6) as u32 };
+        script.finish = if rng.percent(60) { u32::MAX } else { rng.below(6) as u32 };
+        script.lifo = rng.percent(30);
         let statuses = [(Op::Read, Status::Medium), (Op::Write, Status::NoSpc), (Op::Flush, Status::IoErr)];
-        script.fail = statuses.into_iter().filter(|_| rng.chance(20)).collect();
+        script.fail = statuses.into_iter().filter(|_| rng.percent(20)).collect();
     }
 
     fn change_resources(&mut self) {
         let which = self.rng.below(2) as usize;
         match self.rng.below(4) {
             0 => {
-                let new = if self.rng.chance(80) { Some(buf(16384)) } else { None };
+                let new = if self.rng.percent(80) { Some(buf(16384)) } else { None };
                 self.ring.update_buffer(which as u16, new).unwrap();
             }
             1 => {
-                let fd = if self.rng.chance(80) { self.fds[which] } else { Fd(-1) };
+                let fd = if self.rng.percent(80) { self.fds[which] } else { Fd(-1) };
                 self.ring.update_file(self.rng.below(3) as usize, fd).unwrap();
             }
             2 => {

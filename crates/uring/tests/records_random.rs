@@ -6,6 +6,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use sheave_base::rng::Rng;
 use sheave_blk::Device;
 use sheave_uring::sqe::{IOSQE_IO_DRAIN, Sqe, opcode};
 use sheave_uring::{Fd, Ring};
@@ -13,16 +14,6 @@ use sheave_uring::{Fd, Ring};
 use support::{buf, nop, reaped, rw};
 
 const SOON: Duration = Duration::from_secs(10);
-
-/// A small deterministic generator.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
 
 /// One SQE of a random mix: mostly plain, of several lengths, some next to each other, some that are not plain.
 fn any_sqe(rng: &mut Rng, fds: &[Fd], addr: u64, last: &mut u64, user_data: u64) -> (Sqe, Option<i32>) {
@@ -42,7 +33,7 @@ fn any_sqe(rng: &mut Rng, fds: &[Fd], addr: u64, last: &mut u64, user_data: u64)
 
 /// Random SQEs on two devices whose gates close and open; every SQE gives its one CQE.
 fn mix(seed: u64, specs: [&str; 2], cq_entries: u32) {
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     let devices = specs.map(|spec| Device::open(spec).expect("a device"));
     let mut ring =
         Ring::builder().entries(32).cq_entries(cq_entries).in_flight(64).polled(true).build().expect("a ring");
