@@ -167,26 +167,42 @@ impl Device {
         all
     }
 
-    /// Statistics of the queues under the device, over all rings and partitions.
-    pub fn stats(&self) -> Stats {
-        match self.legs() {
-            [leg] => leg.queue.stats(),
-            legs => {
-                let mut sum = Stats::default();
-                for leg in legs {
-                    sum.add(&leg.queue.stats());
-                }
-                sum
+    /// The queues under the device, each once, with the partitions on it that the device is made of.
+    fn queues(&self) -> Vec<(&Arc<Queue>, Vec<u16>)> {
+        let mut queues: Vec<(&Arc<Queue>, Vec<u16>)> = Vec::new();
+        for leg in self.legs() {
+            match queues.iter_mut().find(|(queue, _)| Arc::ptr_eq(queue, &leg.queue)) {
+                Some((_, parts)) => parts.push(leg.part),
+                None => queues.push((&leg.queue, vec![leg.part])),
             }
         }
+        queues
     }
 
-    /// Requests of this device that are in the drivers' hands. For a partition only its own.
+    /// Statistics of the queues under the device, over all rings and partitions; a queue that serves several pieces of
+    /// the device counts once.
+    pub fn stats(&self) -> Stats {
+        let mut sum = Stats::default();
+        self.queues().iter().for_each(|(queue, _)| sum.add(&queue.stats()));
+        sum
+    }
+
+    /// Requests of this device that are *in the drivers' hands*. For a partition only its own and those of the
+    /// partitions within it; for a concatenation those of the devices that it is made of.
     pub fn in_flight(&self) -> InFlight {
+        self.count(false)
+    }
+
+    /// Requests of this device that are *accounted*: those in the drivers' hands, and those that a driver refused or a
+    /// quiesced queue holds back. Statistics count a request when it leaves this number.
+    pub fn accounted(&self) -> InFlight {
+        self.count(true)
+    }
+
+    fn count(&self, held_too: bool) -> InFlight {
         let mut sum = InFlight::default();
-        for leg in self.legs() {
-            let (whole, part) = leg.queue.in_flight(leg.part);
-            let one = if leg.part == 0 { whole } else { part };
+        for (queue, parts) in self.queues() {
+            let one = queue.count(&parts, held_too);
             sum.reads += one.reads;
             sum.writes += one.writes;
             sum.other += one.other;

@@ -38,7 +38,7 @@ use crate::request::{
     DoneList, RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, RQ_POLLED, Request, Requests, Rq, RqHead, RqList, RqQueue, RqTable,
 };
 use crate::stats::HctxStats;
-use crate::tag_set::{TagInfo, TagSet, Tags};
+use crate::tag_set::{TagSet, Tags};
 use crate::timeout::TimeoutWalk;
 
 use complete::Freed;
@@ -206,7 +206,7 @@ impl Hctx {
         let Some(tag) = self.tags.take(core.plug.hint()) else {
             return false;
         };
-        self.tags.set_info(tag, TagInfo::new(op, part));
+        self.tags.set_info(tag, self.tags.info_of(op, part));
         let start = if core.stats { core.plug.now(&core.clock) } else { CoarseTs::default() };
         let generation = self.epoch;
         let head = RqHead { op, flags, nr_segs: nr_vecs, part, bytes, generation, start, ..RqHead::default() };
@@ -230,8 +230,8 @@ impl Hctx {
         let generation = self.rqs[tag].generation.wrapping_add(1);
         let head = RqHead { op: Op::Flush, flags: RQ_FLUSH_SEQ, start, generation, ..RqHead::default() };
         self.rqs[tag] = Request { head, ..Request::unused() };
-        // Relaxed: published by `start_dispatch`, like a tag.
-        self.shared.flushing.store(1, Ordering::Relaxed);
+        // Its own mark is set with the batch, by `publish_batch`.
+        self.tags.publish_by_words();
         self.push_gathered(core, tag);
     }
 
@@ -254,6 +254,9 @@ impl Hctx {
         if self.gathered.is_empty() {
             return;
         }
+        if !self.tags.publish() {
+            self.publish_batch();
+        }
         if let Err(gate) = self.start_dispatch(core) {
             let mut list = std::mem::take(&mut self.gathered);
             return self.hold_back(core, &mut list, gate);
@@ -269,12 +272,11 @@ impl Hctx {
         self.gathered.reset();
     }
 
-    /// The order of every call into the driver: the batch's time ends, its tags become visible, then the gate is looked
+    /// The order of every call into the driver: the batch's tags are visible, its time ends, then the gate is looked
     /// at. `Err` when it is closed.
     #[inline]
     fn start_dispatch(&mut self, core: &mut Core) -> Result<(), Gate> {
         core.plug.invalidate();
-        self.tags.publish();
         self.shared.start_dispatch();
         let gate = self.queue.gate();
         if gate.is_open() {
@@ -286,6 +288,7 @@ impl Hctx {
 
     /// One call into the driver with a list of its own; true when it took everything.
     fn dispatch(&mut self, core: &mut Core, list: &mut RqList) -> bool {
+        list.tags().iter().for_each(|&tag| self.set_held(tag, false));
         if let Err(gate) = self.start_dispatch(core) {
             self.hold_back(core, list, gate);
             return false;

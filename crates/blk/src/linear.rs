@@ -7,7 +7,8 @@
 //! limits and statistics. I/O that crosses from one leg to the next is cut there; a flush goes to every leg.
 //!
 //! A partition has a number on its queue: [`Device::in_flight`] of the partition counts its own requests, that of the
-//! device all of them, in one pass over the tags. A partition of a partition has a number of its own.
+//! device all of them, in one pass over the tags. A partition of a partition has a number of its own, and is counted in
+//! both. A concatenation has no number: it counts what is in flight on the devices that it is made of.
 
 use crate::bio::SECTOR_SHIFT;
 use crate::device::{Device, Leg};
@@ -60,7 +61,7 @@ pub fn partition(name: &str, device: &Device, start_bytes: u64, len_bytes: u64) 
     }
     let mut legs = slice(device, start_bytes >> SECTOR_SHIFT, len_bytes >> SECTOR_SHIFT);
     for leg in &mut legs {
-        leg.part = leg.queue.new_partition();
+        leg.part = leg.queue.new_partition(leg.part);
     }
     Ok(Device::from_legs(name, legs))
 }

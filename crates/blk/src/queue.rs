@@ -17,9 +17,10 @@
 use std::time::{Duration, Instant};
 
 use sheave_base::status::Status;
-use sheave_base::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use sheave_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sheave_base::sync::{Arc, Mutex};
 
+use crate::bio::Op;
 use crate::claim::Claims;
 use crate::driver::{Capabilities, Driver};
 use crate::error::DeviceError;
@@ -46,7 +47,8 @@ pub struct Queue {
     gate: AtomicU32,
     timeout: Duration,
     host_tags: Option<Arc<TagSet>>,
-    partitions: AtomicU16,
+    /// What each partition is a piece of; that of number n is at n - 1.
+    partitions: Mutex<Vec<u16>>,
     hctxs: Mutex<Vec<Arc<HctxShared>>>,
     retired: Mutex<Stats>,
     claims: Claims,
@@ -63,7 +65,7 @@ impl Queue {
     /// A queue for a driver that hands its requests on to the driver of `lower`, under their tags: if those are
     /// host-wide, the two queues share them.
     pub(crate) fn over(lower: &Queue, name: &str, driver: Box<dyn Driver>, timeout: Duration) -> Arc<Queue> {
-        Self::with_host_tags(name.to_string(), driver, timeout, lower.host_tags.clone())
+        Self::with_host_tags(name.to_string(), driver, timeout, lower.host_tags.as_ref().map(|tags| tags.beside()))
     }
 
     fn with_host_tags(
@@ -80,7 +82,7 @@ impl Queue {
             gate: AtomicU32::new(0),
             timeout,
             host_tags,
-            partitions: AtomicU16::new(0),
+            partitions: Mutex::new(Vec::new()),
             hctxs: Mutex::new(Vec::new()),
             retired: Mutex::new(Stats::default()),
             claims: Claims::default(),
@@ -126,10 +128,14 @@ impl Queue {
         self.timeout
     }
 
-    /// A number for a new partition of the device, from 1 on, for accounting.
-    pub fn new_partition(&self) -> u16 {
-        // Relaxed: only uniqueness counts. Numbers wrap after 65,535 partitions; accounting then mixes two.
-        self.partitions.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    /// A number for a new partition, from 1 on, for accounting; `parent` is the number of what it is a piece of, 0 for
+    /// the device. After 65,535 partitions it is its parent's number: the piece is accounted as what it is a piece of.
+    pub fn new_partition(&self, parent: u16) -> u16 {
+        let mut parents = self.partitions.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let Ok(number) = u16::try_from(parents.len() + 1) else { return parent };
+        debug_assert!(parent < number, "the number came from here");
+        parents.push(parent.min(number - 1));
+        number
     }
 
     /// Who holds what of it.
@@ -172,23 +178,61 @@ impl Queue {
         sum
     }
 
-    /// Requests in the driver's hands: of the whole device, and of one partition, in one pass over the tags.
+    /// Requests in the driver's hands: of the whole device, and of one partition with those within it, in one pass over
+    /// the tags.
     pub fn in_flight(&self, part: u16) -> (InFlight, InFlight) {
+        let within = self.within(&[part]);
         let (mut whole, mut of_part) = (InFlight::default(), InFlight::default());
+        self.for_each_request(|op, part, held| {
+            if !held {
+                whole.count(op);
+                if within[usize::from(part)] {
+                    of_part.count(op);
+                }
+            }
+        });
+        (whole, of_part)
+    }
+
+    /// Requests of these partitions and of those within them, each counted once: all that are accounted, or those alone
+    /// that are in the driver's hands.
+    pub(crate) fn count(&self, parts: &[u16], held_too: bool) -> InFlight {
+        let within = self.within(parts);
+        let mut count = InFlight::default();
+        self.for_each_request(|op, part, held| {
+            if within[usize::from(part)] && (held_too || !held) {
+                count.count(op);
+            }
+        });
+        count
+    }
+
+    /// Tells of each accounted request its operation, its partition, and whether the block layer holds it back.
+    fn for_each_request(&self, mut tell: impl FnMut(Op, u16, bool)) {
         let hctxs = self.hctxs();
         if let Some(tags) = &self.host_tags {
-            tags.in_flight(part, &mut whole, &mut of_part);
+            tags.for_each(&mut tell);
         }
         for hctx in hctxs.iter() {
             if self.host_tags.is_none() {
-                hctx.tags.in_flight(part, &mut whole, &mut of_part);
+                hctx.tags.for_each(&mut tell);
             }
-            // Read once, so that the whole stays the sum of its parts. A flush is the whole device's.
-            let flushing = hctx.flushing();
-            whole.other += flushing;
-            of_part.other += if part == 0 { flushing } else { 0 };
+            hctx.tell_of_flush(&mut tell);
         }
-        (whole, of_part)
+    }
+
+    /// For each partition whether it is one of these, or within one. A partition has a higher number than what it is a
+    /// piece of, so one pass tells.
+    fn within(&self, parts: &[u16]) -> Vec<bool> {
+        let parents = self.partitions.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut within = vec![parts.contains(&0)];
+        for (parent, part) in parents.iter().zip(1..=u16::MAX) {
+            let is = parts.contains(&part) || within[usize::from(*parent)];
+            within.push(is);
+        }
+        // A partition that is made now may be seen by a walk that has begun.
+        within.resize(usize::from(u16::MAX) + 1, parts.contains(&0));
+        within
     }
 
     /// Whether bios may enter and requests may go to the driver.
@@ -218,7 +262,7 @@ impl Queue {
         let guard = GateGuard { queue: self.clone(), unit: FREEZE };
         // A ring may sleep with requests that were refused or held back; it must take them apart.
         self.wake_rings();
-        self.wait_for(timeout, || self.dispatching() + self.in_flight(0).0.total())?;
+        self.wait_for(timeout, || self.dispatching() + self.count(&[0], true).total())?;
         Ok(guard)
     }
 

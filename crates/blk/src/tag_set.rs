@@ -6,15 +6,22 @@
 //! Two kinds of set. An **owned** set belongs to one hardware context: its owner allocates from a private word and
 //! publishes the busy word once per batch, with no read-modify-write. A **shared** (host-wide) set serves all
 //! hardware contexts of a driver that has one limit for the whole host, through an
-//! [`Sbitmap`](sheave_base::sbitmap::Sbitmap).
+//! [`Sbitmap`](sheave_base::sbitmap::Sbitmap). Queues that are stacked on such a driver share its tags, but each has a
+//! set of its own, which knows its own requests alone.
+//!
+//! Two counts follow from the tags. A request is **accounted** from the flush of its batch until it has ended. It is
+//! **in the driver** (*in flight*) while it is accounted and the block layer does not hold it back, because the driver
+//! refused it or the queue is quiesced.
 //!
 //! Invariants:
 //! - I1: a tag has one owner from `take` to `free`; a batch takes the lowest free bits and never a busy one.
 //! - I2: `info[tag]` is written before the tag's busy bit is published, so whoever sees the bit sees what it stands
-//!   for. A bit without info (taken ahead, not used yet) counts as nothing.
-//! - I3: nothing is counted when an I/O starts or ends: [`TagSet::in_flight`] walks the busy bits. Every tag is
-//!   looked at once, so the result is never negative and never above the depth.
+//!   for. A bit without info (taken ahead, not used yet, or another queue's) counts as nothing.
+//! - I3: nothing is counted when an I/O starts or ends: [`TagSet::for_each`] walks the busy bits. Every tag is
+//!   looked at once, so a count is never negative and never above the depth.
 //! - I4: one more tag than the depth exists, `depth`: the flush request's. It is never allocated here.
+//! - I5: what is only gathered counts as nothing. Its bit is not set yet in an owned set, and its info is not live
+//!   yet in a shared one.
 
 mod shared;
 
@@ -26,7 +33,10 @@ use sheave_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::bio::Op;
 use shared::SharedTags;
 
+/// The request is accounted.
 const LIVE: u32 = 1 << 31;
+/// The block layer has the request, and not the driver.
+const HELD: u32 = 1 << 30;
 const PART_SHIFT: u32 = 8;
 
 /// What a busy tag stands for.
@@ -36,17 +46,10 @@ pub(crate) struct TagInfo(u32);
 /// What the tags of one word of a set stand for.
 type InfoWord = [AtomicU32; 64];
 
-impl TagInfo {
-    #[inline(always)]
-    pub(crate) fn new(op: Op, part: u16) -> TagInfo {
-        TagInfo(LIVE | op as u32 | u32::from(part) << PART_SHIFT)
-    }
-}
-
 #[derive(Debug)]
 enum Kind {
     Owned(Box<[CachePadded<AtomicU64>]>),
-    Shared(SharedTags),
+    Shared(Arc<SharedTags>),
 }
 
 /// The part of a tag set that any thread may read.
@@ -75,7 +78,7 @@ impl InFlight {
         self.reads + self.writes + self.other
     }
 
-    fn count(&mut self, op: Op) {
+    pub(crate) fn count(&mut self, op: Op) {
         match op {
             Op::Read => self.reads += 1,
             Op::Write => self.writes += 1,
@@ -94,7 +97,16 @@ impl TagSet {
 
     /// A host-wide set.
     pub fn shared(depth: u16) -> Arc<TagSet> {
-        Self::with(depth, Kind::Shared(SharedTags::new(u32::from(depth))))
+        Self::with(depth, Kind::Shared(Arc::new(SharedTags::new(u32::from(depth)))))
+    }
+
+    /// A set for another queue on the tags of this one: each knows its own requests alone. Only a host-wide set can be
+    /// shared so; beside one that is owned stands another owned one.
+    pub(crate) fn beside(&self) -> Arc<TagSet> {
+        match &self.kind {
+            Kind::Owned(_) => Self::owned(self.depth),
+            Kind::Shared(shared) => Self::with(self.depth, Kind::Shared(shared.clone())),
+        }
     }
 
     fn with(depth: u16, kind: Kind) -> Arc<TagSet> {
@@ -124,34 +136,22 @@ impl TagSet {
         }
     }
 
-    /// Walks the busy tags once: adds the requests of every partition to `whole`, those of `part` also to the second
-    /// count. A partition of 0 is the device itself.
-    pub fn in_flight(&self, part: u16, whole: &mut InFlight, of_part: &mut InFlight) {
+    /// Walks the busy tags once: tells of each accounted request its operation, its partition, and whether the block
+    /// layer holds it back.
+    pub(crate) fn for_each(&self, mut tell: impl FnMut(Op, u16, bool)) {
         for word in 0..self.words() {
             let mut busy = self.busy(word);
             while busy != 0 {
                 let tag = word * 64 + busy.trailing_zeros();
                 busy &= busy - 1;
                 // Relaxed: ordered by the load of the busy word (I2). A tag that is reused meanwhile shows its old or
-                // its new request; either was in flight during the walk.
+                // its new request; either was accounted during the walk.
                 let info = self.info(tag as usize).load(Ordering::Relaxed);
-                if info & LIVE == 0 {
-                    continue;
-                }
-                let op = Op::from_u8(info as u8);
-                whole.count(op);
-                if (info >> PART_SHIFT) as u16 == part {
-                    of_part.count(op);
+                if info & LIVE != 0 {
+                    tell(Op::from_u8(info as u8), (info >> PART_SHIFT) as u16, info & HELD != 0);
                 }
             }
         }
-    }
-
-    /// Whether no request is in flight.
-    pub fn is_idle(&self) -> bool {
-        let (mut whole, mut part) = (InFlight::default(), InFlight::default());
-        self.in_flight(0, &mut whole, &mut part);
-        whole.total() == 0
     }
 }
 
@@ -231,11 +231,27 @@ impl Tags {
         self.current = self.free.get(word).copied().unwrap_or(0);
     }
 
+    /// What is to be said of a request that is gathered (I5).
+    #[inline]
+    pub(crate) fn info_of(&self, op: Op, part: u16) -> TagInfo {
+        let live = if self.shared { 0 } else { LIVE };
+        TagInfo(live | op as u32 | u32::from(part) << PART_SHIFT)
+    }
+
+    /// The tag's request is accounted: the driver has it, or the block layer holds it back.
+    #[cold]
+    pub(crate) fn set_held(&self, tag: u16, held: bool) {
+        let info = self.set.info(usize::from(tag));
+        // Relaxed: only the owner of the tag stores; readers see it in time, as in `set_info`.
+        let state = if held { LIVE | HELD } else { LIVE };
+        info.store(info.load(Ordering::Relaxed) & !(LIVE | HELD) | state, Ordering::Relaxed);
+    }
+
     /// Says what the tag's request is (I2).
     #[inline(always)]
     pub(crate) fn set_info(&self, tag: u16, info: TagInfo) {
-        // Relaxed: published by `publish`; for a shared set, whose bit is set already, a reader sees the request a
-        // little later, but not after the exchange in `HctxShared::start_dispatch`.
+        // Relaxed: published by `publish`; for a shared set, whose bit is set already, by `publish_words`, before the
+        // exchange in `HctxShared::start_dispatch`.
         self.set.info(usize::from(tag)).store(info.0, Ordering::Relaxed);
     }
 
@@ -246,24 +262,35 @@ impl Tags {
         TagRun { free: &mut self.current, info, first: (self.word * 64) as u16 }
     }
 
-    /// Makes what was taken visible to readers, before the requests go to the driver.
+    /// Makes what was taken visible to readers, before the requests go to the driver. False, and nothing is done, when
+    /// [`Tags::publish_words`] must.
     #[inline(always)]
-    pub(crate) fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) -> bool {
         match &self.set.kind {
             // As it is for small batches: one word has changed.
             Kind::Owned(busy) if self.dirty == 0 => {
                 // Release: as in `publish_words`.
                 busy[self.word].store(!self.current & self.all[self.word], Ordering::Release);
+                true
             }
-            _ => self.publish_words(),
+            _ => false,
         }
     }
 
+    /// Has the next [`Tags::publish`] leave it to [`Tags::publish_words`].
+    pub(crate) fn publish_by_words(&mut self) {
+        self.dirty |= 1 << self.word;
+    }
+
+    /// Makes visible all that was taken; those are the tags of `batch`, but for one at most, the flush request's.
     #[inline(never)]
-    fn publish_words(&mut self) {
+    pub(crate) fn publish_words(&mut self, batch: &[u16]) {
         let mut dirty = std::mem::take(&mut self.dirty) | 1 << self.word;
-        // The bits of a shared set are visible since they were taken.
-        let Kind::Owned(busy) = &self.set.kind else { return };
+        let Kind::Owned(busy) = &self.set.kind else {
+            // The bits of a shared set are visible since they were taken.
+            batch.iter().filter(|&&tag| tag < self.set.depth).for_each(|&tag| self.set_held(tag, false));
+            return;
+        };
         self.free[self.word] = self.current;
         while dirty != 0 {
             let word = dirty.trailing_zeros() as usize;
@@ -282,8 +309,8 @@ impl Tags {
             Kind::Owned(busy) if self.word == word => {
                 debug_assert_eq!(self.current & mask, 0, "a tag is freed once");
                 self.current |= mask;
-                // Release: as in `free_other`.
-                busy[word].store(!self.current & self.all[word], Ordering::Release);
+                // Relaxed, the load: an owned word has one writer. Release, the store: as in `free_other`.
+                busy[word].store(busy[word].load(Ordering::Relaxed) & !mask, Ordering::Release);
             }
             _ => self.free_other(word, mask),
         }
@@ -301,8 +328,10 @@ impl Tags {
                 // Low tags first: few requests then stay in few cache lines.
                 self.word = self.word.min(word);
                 self.current = self.free[self.word];
+                // Relaxed, the load: an owned word has one writer. What is only gathered stays invisible (I5).
+                let left = busy[word].load(Ordering::Relaxed) & !mask;
                 // Release: what the requests did happened before they left; pairs with the load in `TagSet::busy`.
-                busy[word].store(!self.free[word] & self.all[word], Ordering::Release);
+                busy[word].store(left, Ordering::Release);
             }
             Kind::Shared(shared) => {
                 let mut bits = mask;

@@ -220,7 +220,7 @@ fn what_a_quiesced_or_unwilling_driver_leaves_keeps_its_record() {
     let quiet = device.quiesce(SOON).expect("nobody is inside");
     let sqes = b.reads(apart(10));
     b.submit(&sqes);
-    assert_eq!((device.in_flight().total(), b.bios()), (10, 0), "they keep their tags");
+    assert_eq!((device.accounted().total(), b.bios()), (10, 0), "they keep their tags");
     drop(quiet);
     puppet.script().accept = 4;
     b.ring.reap();

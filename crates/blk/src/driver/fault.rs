@@ -95,7 +95,7 @@ fn new_legs(device: &Device, queues: &[(&Arc<Queue>, Arc<Queue>)]) -> Vec<Leg> {
             leg.queue = queue.clone();
         }
         // The numbers of the old queue mean nothing on the new one, which a leg has for itself as a rule.
-        leg.part = if sharing > 1 { leg.queue.new_partition() } else { 0 };
+        leg.part = if sharing > 1 { leg.queue.new_partition(0) } else { 0 };
     }
     legs
 }

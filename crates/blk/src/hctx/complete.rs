@@ -181,9 +181,9 @@ impl Hctx {
         if now.is_some() {
             account.request(head.op, head.start, head.bytes, 0);
             account.write();
-        }
-        if !status.is_ok() {
-            account.error(head.op);
+            if !status.is_ok() {
+                account.error(head.op);
+            }
         }
         core.bios.release(1);
         end.end_plain(head.tail_or_owner, PlainEnd { cookie, bytes: head.bytes }, status);
@@ -211,9 +211,11 @@ impl Hctx {
             at += 1;
             if now.is_some() {
                 account.request(rq.op, rq.start, rq.bytes, rq.merged());
+                if !status.is_ok() {
+                    account.error(rq.op);
+                }
             }
             if !status.is_ok() {
-                account.error(rq.op);
                 *seq |= rq.flags & RQ_FUA != 0;
             }
             if rq.flags & RQ_FLUSH_SEQ != 0 {

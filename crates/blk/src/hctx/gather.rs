@@ -106,7 +106,7 @@ impl Hctx {
                 bio_head: BioId::PLAIN,
                 ..RqHead::default()
             },
-            info: TagInfo::new(op, part),
+            info: self.tags.info_of(op, part),
             max_bytes: if flags & (BIO_FUA | BIO_PREFLUSH) == 0 { self.plain_bytes } else { 0 },
             time: self.time_of_last(),
             kind: (part, kind),

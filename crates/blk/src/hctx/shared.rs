@@ -11,15 +11,21 @@ use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
+use crate::bio::Op;
 use crate::stats::HctxStats;
 use crate::tag_set::TagSet;
+
+/// The driver has the flush request.
+pub(super) const FLUSH_IN_DRIVER: u32 = 1;
+/// The block layer holds the flush request back.
+pub(super) const FLUSH_HELD: u32 = 2;
 
 /// The part of a hardware context that other threads may touch.
 #[derive(Debug)]
 pub struct HctxShared {
     pub(crate) stats: HctxStats,
     pub(crate) tags: Arc<TagSet>,
-    /// A flush request is in the driver's hands.
+    /// Whether the flush request is accounted, and who has it: 0, [`FLUSH_IN_DRIVER`] or [`FLUSH_HELD`].
     pub(super) flushing: AtomicU32,
     /// The owner is inside the driver's `queue_rqs`.
     pub(super) dispatching: CachePadded<AtomicBool>,
@@ -30,9 +36,13 @@ pub struct HctxShared {
 }
 
 impl HctxShared {
-    pub(crate) fn flushing(&self) -> u32 {
+    /// Tells of the flush request, if it is accounted, as `TagSet::for_each` of the others. It is the whole device's.
+    pub(crate) fn tell_of_flush(&self, tell: &mut dyn FnMut(Op, u16, bool)) {
         // Relaxed: like a busy tag, ordered by `is_dispatching` where it matters, see `Queue::freeze`.
-        self.flushing.load(Ordering::Relaxed)
+        let mark = self.flushing.load(Ordering::Relaxed);
+        if mark != 0 {
+            tell(Op::Flush, 0, mark == FLUSH_HELD);
+        }
     }
 
     /// The owner is about to read the gate, and to go to the driver if it is open.

@@ -6,6 +6,7 @@
 use sheave_base::sync::atomic::Ordering;
 
 use super::Hctx;
+use super::shared::{FLUSH_HELD, FLUSH_IN_DRIVER};
 use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, BioList};
 use crate::ctx::Core;
 use crate::driver::NextEvent;
@@ -30,13 +31,36 @@ impl Hctx {
     #[cold]
     pub(super) fn refuse(&mut self, list: &mut RqList) {
         self.stalled = true;
+        list.tags().iter().for_each(|&tag| self.set_held(tag, true));
         self.refused.put_back(list);
+    }
+
+    /// Shows to readers what was gathered, where that is more than one word of an owned set.
+    #[cold]
+    pub(super) fn publish_batch(&mut self) {
+        self.tags.publish_words(self.gathered.tags());
+        let flush_tag = self.flush_tag();
+        if self.gathered.tags().contains(&flush_tag) {
+            self.set_held(flush_tag, false);
+        }
+    }
+
+    /// Whether the block layer holds a request back that is accounted, or the driver has it.
+    pub(super) fn set_held(&self, tag: u16, held: bool) {
+        if tag == self.flush_tag() {
+            let mark = if held { FLUSH_HELD } else { FLUSH_IN_DRIVER };
+            // Relaxed: published by `start_dispatch`, like a tag.
+            return self.shared.flushing.store(mark, Ordering::Relaxed);
+        }
+        self.tags.set_held(tag, held);
     }
 
     /// What was gathered queues behind what was refused.
     #[cold]
     pub(super) fn flush_behind_refused(&mut self, core: &mut Core) {
+        self.publish_batch();
         while let Some(rq) = self.gathered.pop() {
+            self.set_held(rq.tag(), true);
             self.refused.push(rq);
         }
         self.gathered.reset();
@@ -49,7 +73,7 @@ impl Hctx {
     pub(super) fn hold_back(&mut self, core: &mut Core, list: &mut RqList, gate: Gate) {
         self.stalled = true;
         if !gate.is_frozen() {
-            return self.refused.put_back(list);
+            return self.refuse(list);
         }
         let mut back = BioList::default();
         while let Some(rq) = list.pop() {

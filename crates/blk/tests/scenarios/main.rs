@@ -7,6 +7,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod accounting;
 mod chaos;
 mod crash;
 mod faults;
