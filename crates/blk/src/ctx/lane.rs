@@ -99,7 +99,7 @@ impl IoCtx {
     #[inline(always)]
     pub fn lane(&mut self, route: Route, kind: PlainKind) -> Option<Lane<'_>> {
         let hctx = self.hctxs.get_mut(usize::from(route.hctx))?.as_deref_mut()?;
-        hctx.start_lane(route.part, kind);
+        hctx.start_lane(&mut self.core, route.part, kind);
         Some(Lane { hctx, core: &mut self.core, offset: route.offset })
     }
 }

@@ -9,8 +9,8 @@
 //! Invariants: I1 to I3 of the parent, and
 //! - G1: the bio of every plain record in flight is promised ([`BioSet`](crate::bio_set::BioSet), I9) from
 //!   [`Hctx::add_run`] until the record ends, or has its bio.
-//! - G2: no request of a run has a stamp that is older than the plug allows: the time is due before each chunk of at
-//!   most [`CHECK_EVERY`](crate::plug::CHECK_EVERY) requests.
+//! - G2: no request has a stamp that was older than the plug allows when its run began, or its chunk of at most
+//!   [`CHECK_EVERY`](crate::plug::CHECK_EVERY) requests: the time is due before each.
 
 use sheave_base::clock::CoarseTs;
 
@@ -71,19 +71,21 @@ impl Gather {
 impl Hctx {
     /// Begins a lane of I/Os of this kind.
     #[inline]
-    pub(crate) fn start_lane(&mut self, part: u16, kind: PlainKind) {
-        if self.lane.kind == (part, kind) {
-            self.restart_lane();
-        } else {
+    pub(crate) fn start_lane(&mut self, core: &mut Core, part: u16, kind: PlainKind) {
+        if self.lane.kind != (part, kind) {
             self.start_other_lane(part, kind);
         }
+        self.restart_lane(core);
     }
 
-    /// Begins anew the lane that was open last.
+    /// Begins anew the lane that was open last. Where it finds requests gathered it looks at the cycle counter, for
+    /// nobody knows what went on since the last of them (G2); where it finds none, its first request reads the clock.
     #[inline(always)]
-    pub(crate) fn restart_lane(&mut self) {
+    pub(crate) fn restart_lane(&mut self, core: &mut Core) {
         self.lane.forget_place();
-        self.lane.time = self.time_of_last();
+        if core.stats && !core.plug.is_time_due(self.gathered.end()) {
+            self.lane.time = core.plug.now(&core.clock);
+        }
     }
 
     /// The cache of bios has changed: this is the mark of its bios from now on.
@@ -108,17 +110,9 @@ impl Hctx {
             },
             info: self.tags.info_of(op, part),
             max_bytes: if flags & (BIO_FUA | BIO_PREFLUSH) == 0 { self.plain_bytes } else { 0 },
-            time: self.time_of_last(),
             kind: (part, kind),
             ..Gather::default()
         };
-    }
-
-    /// The time of the request gathered last. A lane asks for the time when it is due only
-    /// ([`Plug::is_time_due`](crate::plug::Plug::is_time_due)), and what others have gathered before counts too.
-    #[inline]
-    fn time_of_last(&self) -> CoarseTs {
-        self.gathered.last().map_or_else(CoarseTs::default, |last| self.rqs[last].start)
     }
 
     /// Takes a plain I/O, whose bio it makes; false when no bio is free.
@@ -129,7 +123,7 @@ impl Hctx {
         };
         if self.stalled || bytes > self.lane.max_bytes {
             self.add_slow(core, id);
-            self.restart_lane();
+            self.restart_lane(core);
             return true;
         }
         let end = sector + u64::from(bytes >> SECTOR_SHIFT);

@@ -57,6 +57,44 @@ fn each_lane_of_a_plug_has_the_time_of_its_batch() {
 }
 
 #[test]
+fn a_lane_in_an_open_plug_has_no_older_time_than_the_plug_allows() {
+    let puppet = Puppet::new();
+    let device = puppet.device();
+    let mut rig = Rig::new(&[&device]);
+    let time_ns = |device: &sheave_blk::Device| device.stats().op(Op::Read).time_ns;
+    rig.read(999, 999);
+    rig.drain();
+    rig.ctx.start_plug(15);
+    lane(&mut rig, Op::Read, 0, &singles(0..1));
+    rig.time.advance(Duration::from_secs(10));
+    lane(&mut rig, Op::Read, 0, &singles(1..8));
+    // Another lane, within the bound: it takes the time of the one before.
+    rig.time.advance(Duration::from_micros(50));
+    let reads = rig.time.reads();
+    lane(&mut rig, Op::Read, BIO_POLLED, &singles(8..15));
+    assert_eq!(rig.time.reads(), reads);
+    rig.ctx.finish_plug();
+    rig.drain();
+    assert_eq!(time_ns(&device), 10_000_050_000 + 14 * 50_000, "one waited for 10 s, the others did not");
+}
+
+#[test]
+fn a_plug_of_one_lane_looks_at_the_cycle_counter_every_16_requests() {
+    let puppet = Puppet::new();
+    let mut rig = Rig::with(256, true, &[&puppet.device()]);
+    rig.read(999, 999);
+    rig.drain();
+    for (batch, reads, looks) in [(1, 1, 0), (16, 1, 0), (32, 1, 1)] {
+        let before = (rig.time.reads(), rig.time.looks());
+        rig.ctx.start_plug(batch);
+        lane(&mut rig, Op::Read, 0, &singles(0..batch));
+        rig.ctx.finish_plug();
+        assert_eq!((rig.time.reads() - before.0, rig.time.looks() - before.1), (reads, looks), "batch of {batch}");
+        rig.drain();
+    }
+}
+
+#[test]
 fn what_a_lane_leaves_waiting_goes_on_with_polls_alone() {
     // The gate.
     let puppet = Puppet::new();

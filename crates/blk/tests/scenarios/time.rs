@@ -38,12 +38,13 @@ fn two_reads_of_the_clock_a_batch() {
 fn without_statistics_none() {
     let puppet = Puppet::new().caps(|caps| caps.volatile_cache = true);
     let mut rig = Rig::with(64, false, &[&puppet.device()]);
+    let before = rig.time.reads();
     plugged_reads(&mut rig, 20);
     rig.flush(90);
     rig.io_flags(Op::Write, BIO_FUA, 0, BLOCK, 91);
     rig.drain();
     assert_eq!(rig.take_ok().len(), 22);
-    assert_eq!(rig.time.reads(), 0);
+    assert_eq!(rig.time.reads(), before);
 }
 
 #[test]
@@ -118,6 +119,25 @@ fn old_stamps_are_read_anew_in_a_long_plug() {
     let error = time_ns(&device) - exact;
     assert!(error <= bound, "a stamp is at most 50 us and eight requests old: {error} ns over {bound}");
     assert!(rig.time.reads() >= 4, "a plug that is open for 900 us reads the clock several times");
+}
+
+#[test]
+fn a_batch_is_completed_at_its_own_time_and_not_at_the_time_of_an_open_plug() {
+    let puppet = Puppet::new().holding();
+    let device = puppet.device();
+    let mut rig = Rig::new(&[&device]);
+    rig.read(0, 0);
+    rig.time.advance(Duration::from_micros(10));
+    rig.ctx.start_plug(4);
+    rig.read(2, 1);
+    rig.time.advance(Duration::from_micros(30));
+    puppet.script().finish = 1;
+    rig.poll();
+    assert_eq!(rig.take_ok(), [0]);
+    assert_eq!(time_ns(&device), 40_000, "the plug has cached the time of 30 us ago");
+    rig.ctx.finish_plug();
+    puppet.script().finish = u32::MAX;
+    rig.drain();
 }
 
 #[test]
