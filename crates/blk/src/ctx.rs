@@ -18,7 +18,7 @@ mod wait;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use sheave_base::clock::{Clock, PreciseTs};
+use sheave_base::clock::{Clock, CoarseTs, PreciseTs};
 use sheave_base::parker::{Parker, Unparker};
 use sheave_base::status::Status;
 
@@ -31,13 +31,12 @@ use crate::driver::KringSlot;
 use crate::error::DeviceError;
 use crate::hctx::Hctx;
 use crate::plug::Plug;
+use crate::timeout::NextLook;
 
 /// Most hardware contexts of one ring (I2).
 pub const MAX_HCTXS: usize = 64;
 /// Most devices attached to one ring at a time: what a bio can name.
 pub const MAX_BDEVS: usize = 1 << 15;
-/// Between two looks at the clock for the timeout walk while a ring is busy.
-const WALK_EVERY_POLLS: u32 = 256;
 
 /// Who is told that bios and plain records ended: their owner.
 pub trait EndIo {
@@ -97,6 +96,8 @@ pub struct Core {
     pub(crate) starved: BioList,
     /// Whether statistics are kept.
     pub(crate) stats: bool,
+    /// When the last batch was completed that this poll has ended.
+    pub(crate) batch_time: Option<CoarseTs>,
 }
 
 impl Core {
@@ -237,7 +238,7 @@ pub struct IoCtx {
     bdevs: Vec<Option<Bdev>>,
     parker: Parker,
     polled: bool,
-    polls: u32,
+    next_look: NextLook,
     /// The kernel ring waits on the parker's descriptor.
     bell_armed: bool,
     /// When the kernel ring's alarm rings, if it is armed.
@@ -270,12 +271,13 @@ impl IoCtx {
                 active: 0,
                 starved: BioList::default(),
                 stats: options.stats,
+                batch_time: None,
             },
             hctxs: Vec::with_capacity(MAX_HCTXS),
             bdevs: Vec::new(),
             parker,
             polled: options.polled,
-            polls: 0,
+            next_look: NextLook::never(),
             bell_armed: false,
             alarm_at: None,
             events: Vec::new(),
@@ -342,6 +344,7 @@ impl IoCtx {
                 }
                 self.hctxs[index] = Some(Box::new(hctx));
                 self.core.active |= 1 << index;
+                self.next_look.add(&self.core.clock, leg.queue.timeout());
                 // All that its completion queue can hold.
                 let most = self.core.kring.ring.as_ref().map_or(0, |kring| kring.features().cq_entries);
                 self.events.reserve(most as usize);
@@ -471,23 +474,22 @@ impl IoCtx {
         if self.core.kring.ring.is_some() {
             self.poll_kernel();
         }
-        self.polls = self.polls.wrapping_add(1);
-        let walk = self.polls.is_multiple_of(WALK_EVERY_POLLS);
         let mut count = 0;
         let mut active = self.core.active;
+        let was_active = active != 0;
         while active != 0 {
             let index = active.trailing_zeros() as usize;
             active &= active - 1;
             let Some(hctx) = &mut self.hctxs[index] else { continue };
             count += hctx.poll(&mut self.core, end);
-            // After the poll: what it has ended is not overdue.
-            if walk && hctx.live() != 0 {
-                let now = self.core.clock.precise();
-                hctx.walk_timeouts(&mut self.core, now);
-            }
             if !hctx.has_work() {
                 self.core.active &= !(1 << index);
             }
+        }
+        // After the polls: what they have ended is not overdue.
+        let stamp = self.core.batch_time.take();
+        if was_active && self.next_look.is_due(&self.core.clock, stamp) {
+            self.look_for_overdue();
         }
         if !self.core.starved.is_empty() {
             self.retry_starved();

@@ -3,7 +3,8 @@
 //! Owns the walk. Each walk looks at every request that has bios. The first walk that meets a request (a tag and its
 //! generation) notes the time; a later walk that meets the same request `timeout` after the note calls it overdue,
 //! again every `timeout`. So a request is overdue between one and one and a quarter timeouts after its start, never
-//! earlier.
+//! earlier. Who calls for a walk later than it is due makes that later: a ring that sleeps wakes for it, and one that
+//! only polls looks every [`LOOKS`]th of the time between two walks ([`NextLook`]).
 //!
 //! Invariants:
 //! - I1: deadlines compare `PreciseTs` that were read in the walk itself; no cached time is involved.
@@ -12,9 +13,59 @@
 
 use std::time::Duration;
 
-use sheave_base::clock::PreciseTs;
+use sheave_base::clock::{Clock, CoarseTs, PreciseTs};
 
 use crate::request::Request;
+
+/// Looks at the precise clock, for each walk, of a ring that polls.
+const LOOKS: u32 = 16;
+
+/// Time between two walks.
+fn period(timeout: Duration) -> Duration {
+    (timeout / 4).max(Duration::from_millis(1))
+}
+
+/// When a ring that polls, and need not ever wait, asks the precise clock whether a walk is due. A poll that ended
+/// requests compares the stamp that it has of them, any other the cycle counter: neither reads a clock for it. What
+/// they say is a hint; I1 holds for the walk.
+#[derive(Debug)]
+pub(crate) struct NextLook {
+    at: CoarseTs,
+    /// The cycle counter at the last look.
+    cycles: u64,
+    every: Duration,
+    every_cycles: u64,
+}
+
+impl NextLook {
+    /// For a ring without devices.
+    pub(crate) fn never() -> NextLook {
+        NextLook { at: CoarseTs(u64::MAX), cycles: 0, every: Duration::MAX, every_cycles: u64::MAX }
+    }
+
+    /// One more device, with this timeout.
+    pub(crate) fn add(&mut self, clock: &Clock, timeout: Duration) {
+        self.every = self.every.min(period(timeout) / LOOKS);
+        self.restart(clock);
+    }
+
+    /// The ring has looked.
+    pub(crate) fn restart(&mut self, clock: &Clock) {
+        let every_ns = u64::try_from(self.every.as_nanos()).unwrap_or(u64::MAX);
+        let (now, cycles) = clock.coarse_with_cycles();
+        (self.at, self.cycles) = (CoarseTs(now.0.saturating_add(every_ns)), cycles);
+        self.every_cycles = clock.ns_to_cycles(every_ns);
+    }
+
+    /// `stamp` is of the requests that this poll has ended.
+    #[inline(always)]
+    pub(crate) fn is_due(&self, clock: &Clock, stamp: Option<CoarseTs>) -> bool {
+        match stamp {
+            Some(stamp) => stamp >= self.at,
+            None => clock.cycles().wrapping_sub(self.cycles) >= self.every_cycles,
+        }
+    }
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
@@ -38,7 +89,7 @@ impl TimeoutWalk {
         let slots = usize::from(depth) + 1;
         TimeoutWalk {
             timeout,
-            period: (timeout / 4).max(Duration::from_millis(1)),
+            period: period(timeout),
             next: PreciseTs::default(),
             seen: vec![Seen::default(); slots].into(),
             overdue: Vec::with_capacity(slots),

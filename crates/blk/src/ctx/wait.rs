@@ -84,6 +84,14 @@ impl IoCtx {
         waits
     }
 
+    /// A ring that polls looks for requests that take too long, where a walk is due.
+    #[cold]
+    pub(super) fn look_for_overdue(&mut self) {
+        let now = self.core.clock.precise();
+        self.walk_timeouts(now);
+        self.next_look.restart(&self.core.clock);
+    }
+
     /// Walks the tags where that is due.
     fn walk_timeouts(&mut self, now: PreciseTs) {
         for hctx in self.hctxs.iter_mut().flatten().filter(|hctx| hctx.live() != 0) {

@@ -69,6 +69,7 @@ impl Hctx {
     pub(super) fn complete(&mut self, core: &mut Core, end: &mut impl EndIo) -> u32 {
         self.epoch = self.epoch.wrapping_add(1);
         let now = core.stats.then(|| core.clock.coarse());
+        core.batch_time = now;
         let many = self.end_records(core, 0, now, end);
         if many != self.done.len() {
             return self.complete_rest(core, many, now, end);

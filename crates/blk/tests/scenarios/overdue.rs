@@ -61,6 +61,66 @@ fn a_busy_ring_walks_as_well() {
 }
 
 #[test]
+fn a_ring_that_polls_seldom_finds_it_by_time() {
+    for stats in [true, false] {
+        let puppet = Puppet::new().holding();
+        puppet.script().ends_overdue = true;
+        let mut rig = Rig::with(64, stats, &[&puppet.device_with_timeout(TIMEOUT)]);
+        rig.read(0, 0);
+        let mut steps = 0;
+        while rig.ended.is_empty() {
+            rig.time.advance(STEP);
+            rig.poll();
+            steps += 1;
+            assert!(steps < 140, "a timeout is 100 steps, a walk is due a quarter later at most");
+        }
+        assert!(steps > 100, "not earlier than the timeout");
+        assert_eq!(rig.take_ended(), [(0, Status::Timeout)]);
+    }
+}
+
+#[test]
+fn a_ring_that_ends_something_with_each_poll_finds_it_as_well() {
+    for stats in [true, false] {
+        let puppet = Puppet::new().holding();
+        puppet.script().ends_overdue = true;
+        puppet.script().lifo = true;
+        let mut rig = Rig::with(64, stats, &[&puppet.device_with_timeout(TIMEOUT)]);
+        rig.read(0, 0);
+        for step in 1.. {
+            rig.time.advance(STEP);
+            rig.read(u64::from(step) * 2, step);
+            puppet.script().finish = 1;
+            rig.poll();
+            puppet.script().finish = 0;
+            if rig.take_ended().contains(&(0, Status::Timeout)) {
+                assert!(step > 100);
+                break;
+            }
+            assert!(step < 140, "it is not forgotten over the others");
+        }
+    }
+}
+
+#[test]
+fn polls_read_no_clock_to_find_what_is_overdue() {
+    let puppet = Puppet::new().holding();
+    let mut rig = rig(&puppet);
+    rig.read(0, 0);
+    rig.poll();
+    let reads = rig.time.reads();
+    (0..10_000).for_each(|_| assert_eq!(rig.poll(), 0));
+    assert_eq!(rig.time.reads(), reads, "no time has passed, and a look at the cycle counter tells");
+    let looks = rig.time.looks();
+    for n in 1..100 {
+        rig.read(n * 2, n as u32);
+        puppet.script().finish = 1;
+        assert_eq!(rig.poll(), 1);
+    }
+    assert_eq!(rig.time.looks(), looks, "a poll that ends something has a stamp");
+}
+
+#[test]
 fn a_driver_may_ask_for_more_time() {
     let puppet = Puppet::new().holding();
     let mut rig = rig(&puppet);
