@@ -158,7 +158,7 @@ impl Hctx {
     /// Takes a bio whose sector is an address of this queue.
     pub(crate) fn add(&mut self, core: &mut Core, id: BioId) {
         let bio = &core.bios[id];
-        match self.queue.check_range(bio.sector, bio.end_sector()) {
+        match self.queue.check_range(bio) {
             Ok(()) => self.add_checked(core, id),
             Err(status) => core.end_later(id, status),
         }

@@ -5,10 +5,10 @@
 //! `Send`), so no other thread can read its cached time.
 //!
 //! Invariants:
-//! - I1: a cached time is never older than its batch: flush and sleep drop it, and so does a cycle-counter delta of more
-//!   than its bound ([`MAX_AGE`] unless [`Plug::set_max_age`] said otherwise), which is looked at for each bio, for the
-//!   first request of each lane, and for every [`CHECK_EVERY`]th request. So a stamp is older than the bound by no more
-//!   than what its ring spends, within one lane, on gathering so many requests.
+//! - I1: a cached time is never older than its batch: flush and sleep drop it, and so does a cycle-counter delta of
+//!   more than its bound ([`MAX_AGE`] unless [`Plug::set_max_age`] said otherwise), which is looked at for each bio,
+//!   for the first request of each lane, and for every [`CHECK_EVERY`]th request. So a stamp is older than the bound by
+//!   no more than what its ring spends, within one lane, on gathering so many requests.
 //! - I2: the cached time is a [`CoarseTs`]: statistics only. Deadlines take `PreciseTs`, which no plug caches.
 //! - I3: 0 is a valid time; whether one is cached is said by its own flag.
 

@@ -20,7 +20,7 @@ use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sheave_base::sync::{Arc, Mutex};
 
-use crate::bio::Op;
+use crate::bio::{Bio, Op};
 use crate::claim::Claims;
 use crate::driver::{Capabilities, Driver};
 use crate::error::DeviceError;
@@ -297,10 +297,13 @@ impl Queue {
         }
     }
 
-    /// Whether a bio for this range may enter; the status it must end with otherwise.
+    /// Whether the bio may enter; the status it must end with otherwise. A flush has no range: it means the whole
+    /// device, also when the piece that it came through lies beyond the end of a device that has shrunk.
     #[inline]
-    pub(crate) fn check_range(&self, sector: u64, end: u64) -> Result<(), Status> {
-        if end <= self.sectors() && sector <= end { Ok(()) } else { Err(Status::IoErr) }
+    pub(crate) fn check_range(&self, bio: &Bio) -> Result<(), Status> {
+        let end = bio.end_sector();
+        let within = end <= self.sectors() && bio.sector <= end;
+        if within || bio.op == Op::Flush { Ok(()) } else { Err(Status::IoErr) }
     }
 }
 

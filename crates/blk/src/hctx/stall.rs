@@ -182,7 +182,7 @@ impl Hctx {
     /// Takes one waiting bio on, cutting it if need be; false when it must wait on.
     fn admit(&mut self, core: &mut Core, id: BioId) -> bool {
         let bio = &core.bios[id];
-        if let Err(status) = self.queue.check_range(bio.sector, bio.end_sector()) {
+        if let Err(status) = self.queue.check_range(bio) {
             core.end_later(id, status);
             return true;
         }

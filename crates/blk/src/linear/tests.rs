@@ -3,6 +3,8 @@
 use crate::bio::{BVec, NO_FIXED_BUF, Op};
 use crate::ctx::{BioSpec, IoCtx, IoCtxOptions};
 use crate::device::Device;
+use crate::linear::partition;
+use crate::support::{Puppet, Rig};
 
 use sheave_base::clock::Clock;
 use sheave_base::status::Status;
@@ -113,4 +115,24 @@ fn in_flight_of_the_whole_is_that_of_its_partitions_and_its_own() {
     assert_eq!(counts, [(3, 3), (2, 0), (0, 3)]);
     ctx.shutdown(&mut |_, _| {});
     assert_eq!(whole.in_flight().total(), 0);
+}
+
+#[test]
+fn a_flush_through_a_partition_reaches_a_disk_that_shrank_below_it() {
+    let puppet = Puppet::new().caps(|caps| caps.volatile_cache = true);
+    let disk = puppet.device();
+    let part = partition("part", &disk, 512 << 20, 1 << 20).unwrap();
+    let mut rig = Rig::new(&[&part]);
+    rig.queue().set_capacity(1 << 20);
+    rig.flush(0);
+    rig.read(0, 1);
+    rig.drain();
+    let mut ended = rig.take_ended();
+    ended.sort_unstable_by_key(|end| end.0);
+    assert_eq!(
+        ended,
+        [(0, Status::Ok), (1, Status::IoErr)],
+        "what was written to the rest of the disk is made durable"
+    );
+    assert_eq!(puppet.script().seen.iter().map(|seen| seen.op).collect::<Vec<_>>(), [Op::Flush]);
 }
