@@ -173,6 +173,10 @@ pub(crate) struct Tags {
     /// The ring's number in a shared set.
     id: u32,
     word_hint: u32,
+    /// Tags of a shared set that this ring has taken and not freed.
+    held: u32,
+    /// The ring wanted one of them the last time, and got none.
+    hungry: bool,
 }
 
 impl Tags {
@@ -185,7 +189,7 @@ impl Tags {
         let shared = matches!(set.kind, Kind::Shared(_));
         let all: Box<[u64]> = (0..set.words()).map(|word| low_bits((depth - word * 64).min(64))).collect();
         let free = if shared { vec![0; all.len()].into() } else { all.clone() };
-        Tags { set, current: free[0], word: 0, free, all, dirty: 0, shared, id, word_hint: 0 }
+        Tags { set, current: free[0], word: 0, free, all, dirty: 0, shared, id, word_hint: 0, held: 0, hungry: false }
     }
 
     /// Takes the lowest free tag; `ahead` is how many more the batch is expected to want.
@@ -211,11 +215,19 @@ impl Tags {
     fn next_word(&mut self, ahead: u32) -> bool {
         self.switch_to(self.free.len());
         let mut found = self.free.iter().position(|&word| word != 0);
-        if let (None, Kind::Shared(shared)) = (found, &self.set.kind)
-            && let Some((base, mask)) = shared.map.get_batch(&mut self.word_hint, ahead.clamp(1, 64))
-        {
-            self.free[(base / 64) as usize] = mask;
-            found = Some((base / 64) as usize);
+        if let (None, Kind::Shared(shared)) = (found, &self.set.kind) {
+            let want = ahead.clamp(1, 64).min(shared.share_left(self.held, self.hungry));
+            if want > 0
+                && let Some((base, mask)) = shared.map.get_batch(&mut self.word_hint, want)
+            {
+                self.held += mask.count_ones();
+                self.free[(base / 64) as usize] = mask;
+                found = Some((base / 64) as usize);
+            }
+            if self.hungry != found.is_none() {
+                self.hungry = found.is_none();
+                shared.set_hungry(self.hungry);
+            }
         }
         self.switch_to(found.unwrap_or(0));
         found.is_some()
@@ -341,6 +353,7 @@ impl Tags {
                     // Relaxed: the bit is cleared after it, by `free` (release).
                     self.set.info(tag).store(0, Ordering::Relaxed);
                 }
+                self.held -= mask.count_ones();
                 shared.free(word as u32 * 64, mask);
             }
         }
@@ -360,6 +373,7 @@ impl Tags {
         self.current = 0;
         for (word, bits) in self.free.iter_mut().enumerate() {
             if *bits != 0 {
+                self.held -= bits.count_ones();
                 shared.free(word as u32 * 64, *bits);
                 *bits = 0;
             }
@@ -380,6 +394,9 @@ impl Tags {
 impl Drop for Tags {
     fn drop(&mut self) {
         if let Kind::Shared(shared) = &self.set.kind {
+            if self.hungry {
+                shared.set_hungry(false);
+            }
             shared.put_id(self.id);
         }
     }

@@ -6,6 +6,9 @@
 //!   who frees a tag first frees it, then looks at the list. A fence on either side makes one of them see the other.
 //! * I2: a ring is on the list at most once; a wake-up takes all of them off. The list has room for all rings, so that
 //!   none allocates when it goes to sleep.
+//! * I3 (shares): while rings go without, no other takes more than the part of all tags that each of them would have. A
+//!   part is one tag at least, so a ring that is refused for its share has requests on their way, whose ends bring it
+//!   back. Among more rings than tags it is chance who gets the next.
 //!
 //! Called by `Tags` alone.
 
@@ -21,6 +24,8 @@ pub(super) struct SharedTags {
     sleepers: AtomicU32,
     list: Mutex<Vec<(u32, Unparker)>>,
     ids: AtomicU32,
+    /// Rings that wanted a tag and got none.
+    hungry: AtomicU32,
     /// Rings that have a number.
     rings: AtomicU32,
 }
@@ -32,6 +37,7 @@ impl SharedTags {
             sleepers: AtomicU32::new(0),
             list: Mutex::new(Vec::new()),
             ids: AtomicU32::new(0),
+            hungry: AtomicU32::new(0),
             rings: AtomicU32::new(0),
         }
     }
@@ -53,6 +59,26 @@ impl SharedTags {
         list.retain(|(have, _)| *have != id);
         // Relaxed: a counter.
         self.rings.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How many more tags a ring may take that holds so many, and that is hungry itself or not (I3).
+    pub(super) fn share_left(&self, held: u32, hungry: bool) -> u32 {
+        // Relaxed: a count that decides who waits a little longer, and nothing else.
+        let others = self.hungry.load(Ordering::Relaxed).saturating_sub(u32::from(hungry));
+        if others == 0 {
+            return u32::MAX;
+        }
+        (self.map.depth() / (others + 1)).max(1).saturating_sub(held)
+    }
+
+    /// A ring got nothing, or it is hungry no more.
+    pub(super) fn set_hungry(&self, hungry: bool) {
+        // Relaxed, both: as in `share_left`.
+        if hungry {
+            self.hungry.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.hungry.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Frees the tags `first + n` for each bit n of `mask`, and wakes who waits for one.

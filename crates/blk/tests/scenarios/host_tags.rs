@@ -36,6 +36,59 @@ fn also_after_a_batch_that_was_full() {
     assert_eq!(gets(&mut b, &puppet, 64), 32);
 }
 
+/// Keeps `depth` reads of the ring on their way.
+fn keep_busy(rig: &mut Rig, depth: u32, next: &mut u32) {
+    while rig.ctx.bios().live() < depth {
+        assert!(rig.read(u64::from(*next) * 2 % 10_000, *next));
+        *next += 1;
+    }
+}
+
+#[test]
+fn a_ring_that_comes_late_gets_its_share() {
+    for rings in 2..=4 {
+        let puppet = Puppet::new().host_depth(4);
+        let device = puppet.device();
+        let mut busy = Rig::new(&[&device]);
+        let mut late: Vec<Rig> = (1..rings).map(|_| Rig::new(&[&device])).collect();
+        let mut next = 0;
+        keep_busy(&mut busy, 16, &mut next);
+        let mut rounds = 0;
+        late.iter_mut().for_each(|rig| assert!(rig.read(1, 7)));
+        while late.iter().any(|rig| rig.ended.is_empty()) {
+            busy.poll();
+            keep_busy(&mut busy, 16, &mut next);
+            late.iter_mut().for_each(|rig| assert!(rig.poll() <= 1));
+            rounds += 1;
+            assert!(rounds < 10, "{rings} rings, 4 tags: the first one leaves some to the others");
+        }
+        assert!(busy.ended.len() as u32 >= rounds, "and goes on meanwhile");
+        // Alone again it has them all.
+        late.clear();
+        busy.drain();
+        puppet.script().finish = 0;
+        assert_eq!(gets(&mut busy, &puppet, 16), 4);
+        puppet.script().finish = u32::MAX;
+        busy.drain();
+    }
+}
+
+#[test]
+fn a_hungry_ring_that_goes_away_leaves_its_share() {
+    let puppet = Puppet::new().host_depth(4).holding();
+    let device = puppet.device();
+    let (mut a, mut b) = (Rig::new(&[&device]), Rig::new(&[&device]));
+    assert_eq!(gets(&mut a, &puppet, 4), 4);
+    assert_eq!(gets(&mut b, &puppet, 1), 0);
+    drop(b);
+    puppet.script().finish = u32::MAX;
+    a.drain();
+    puppet.script().finish = 0;
+    assert_eq!(gets(&mut a, &puppet, 8), 4);
+    puppet.script().finish = u32::MAX;
+    a.drain();
+}
+
 #[test]
 fn a_hint_dies_with_its_plug() {
     let puppet = Puppet::new().host_depth(8).holding();
