@@ -47,3 +47,20 @@ fn refused_come_before_waiting_and_new_ones() {
     rig.drain();
     assert_eq!(rig.take_ok(), (0..61).collect::<Vec<u32>>());
 }
+
+#[test]
+fn a_ring_does_not_sleep_for_long_on_a_driver_that_refuses_and_holds_nothing() {
+    let puppet = Puppet::new();
+    puppet.script().accept = 0;
+    // The walk for what is overdue would wake it as well, so that is far away.
+    let timeout = std::time::Duration::from_secs(3600);
+    let mut rig = Rig::new(&[&puppet.device_with_timeout(timeout)]);
+    rig.read(0, 0);
+    rig.poll();
+    let start = std::time::Instant::now();
+    rig.ctx.wait(1, Some(std::time::Duration::from_secs(20)));
+    assert!(start.elapsed() < std::time::Duration::from_secs(10), "nobody will wake it: it asks the driver again");
+    puppet.script().accept = u32::MAX;
+    rig.drain();
+    assert_eq!(rig.take_ok(), [0]);
+}
