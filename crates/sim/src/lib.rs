@@ -15,7 +15,6 @@
 //! | [`corrupt`] | damage to metadata, and what must come of it |
 //! | [`writer`] | a process to be killed |
 //! | [`threads`] | calls that block, on threads that run one at a time |
-//! | [`rng`] | random numbers that a seed repeats |
 //!
 //! A roof: it assembles rings and volumes over the simulated disk, and nothing depends on it.
 
