@@ -32,13 +32,13 @@ use std::collections::HashSet;
 
 pub use report::{CheckOptions, CheckProgress, CheckReport, Finding, FindingKind, Place, Totals};
 
-use crate::block::Block;
-use crate::block_io::DeviceIo;
-use crate::damage::Damage;
+use crate::device::block_io::DeviceIo;
+use crate::format::block::Block;
+use crate::format::damage::Damage;
+use crate::format::page::label;
+use crate::format::superblock::{Geometry, Superblock, choose};
 use crate::format::{BLOCK, BLOCK_BYTES, SUPERBLOCKS};
 use crate::info::MemberInfo;
-use crate::page::label;
-use crate::superblock::{Geometry, Superblock, choose};
 use crate::{BlockIo, PoolError};
 use model::Model;
 use repair::Repair;

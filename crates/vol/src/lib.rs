@@ -17,46 +17,32 @@
 //! Shapes: a [`Pool`] is made on a `Device` and opened by one owner. [`Volume`]s come from it; a ring attaches one as
 //! it attaches any file. Units: bytes, unless a name says blocks (4 KiB) or units (the pool's allocation unit).
 
-pub(crate) mod account;
-pub(crate) mod alloc;
-pub(crate) mod apply;
-pub mod block;
-pub mod block_io;
 pub mod check;
-pub(crate) mod checkpoint;
-pub(crate) mod commit;
-pub mod damage;
+mod device;
+mod engine;
 pub mod error;
-pub(crate) mod extent_map;
 pub mod format;
 pub mod info;
-pub mod journal;
-pub(crate) mod limbo;
-pub(crate) mod loss;
 pub mod made_at;
-pub mod page;
+mod ops;
 pub mod pool;
-pub mod record;
-pub(crate) mod recovery;
-pub mod scrub;
-pub(crate) mod snapshot;
-pub(crate) mod stock;
-mod sums;
-pub mod superblock;
-pub(crate) mod sweep;
-pub(crate) mod undo;
+mod state;
 pub mod volume;
 
-pub use block_io::BlockIo;
 pub use check::{
     CheckOptions, CheckProgress, CheckReport, Finding, FindingKind, Place, Totals, check, check_device,
     check_device_with, check_with,
 };
-pub use damage::Damage;
+pub use device::block_io;
+pub use device::block_io::BlockIo;
+
 pub use error::PoolError;
+pub use format::damage::Damage;
+pub use format::{block, damage, journal, page, record, superblock};
 pub use info::{Extent, ExtentKind, MemberInfo, PoolInfo, SpaceNotice, SpaceState, VolumeInfo};
+pub use ops::scrub;
+pub use ops::scrub::{RealClock, ScrubClock, ScrubOptions, ScrubPhase, ScrubProgress, ScrubReport};
 pub use pool::{AddOptions, Checksum, CreateOptions, Found, LowWater, OpenOptions, Pool, Watch, WhenFull, join};
-pub use scrub::{RealClock, ScrubClock, ScrubOptions, ScrubPhase, ScrubProgress, ScrubReport};
 pub use sheave_base::grace::Holder;
 pub use volume::Volume;
 

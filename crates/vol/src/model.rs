@@ -16,12 +16,12 @@ use sheave_base::sync::{Arc, Mutex, thread};
 use sheave_blk::flush_alarm::FlushAlarm;
 use sheave_iomap::MappingKind;
 
-use crate::alloc::Units;
-use crate::extent_map::tree::Tree;
-use crate::extent_map::{Entry, ExtentMap, Geometry, Top};
-use crate::limbo::Limbo;
-use crate::page::table::VolumeEntry;
-use crate::pool::table::Vol;
+use crate::format::page::table::VolumeEntry;
+use crate::state::alloc::Units;
+use crate::state::extent_map::tree::Tree;
+use crate::state::extent_map::{Entry, ExtentMap, Geometry, Top};
+use crate::state::limbo::Limbo;
+use crate::state::table::Vol;
 
 /// Random schedules of one model, of each of the two kinds.
 const RUNS: usize = 3_000;
@@ -364,7 +364,7 @@ fn entry() -> VolumeEntry {
         created: 0,
         origin: 0,
         family: 1,
-        root: crate::page::PageRef::NONE,
+        root: crate::format::page::PageRef::NONE,
         root_level: 0,
         name: "v".into(),
     }

@@ -14,11 +14,11 @@ use std::rc::Rc;
 use super::Progress;
 use super::walk::{Bad, Key, Walk};
 use crate::PoolError;
-use crate::block::Block;
+use crate::device::sweep::Sweep;
+use crate::format::block::Block;
+use crate::format::page::sums;
+use crate::format::page::table::VolumeEntry;
 use crate::format::{BLOCK_BYTES, INDEX_CHILDREN, MAX_SUMS};
-use crate::page::sums;
-use crate::page::table::VolumeEntry;
-use crate::sweep::Sweep;
 
 /// Pages of a sweep: 4 MiB.
 const BATCH: usize = 1024;

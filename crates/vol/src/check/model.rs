@@ -11,12 +11,12 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use crate::damage::Damage;
 use crate::format::INDEX_CHILDREN;
-use crate::journal::Bounds;
-use crate::page::table::VolumeEntry;
-use crate::record::Record;
-use crate::superblock::Geometry;
+use crate::format::damage::Damage;
+use crate::format::journal::Bounds;
+use crate::format::page::table::VolumeEntry;
+use crate::format::record::Record;
+use crate::format::superblock::Geometry;
 
 /// Entries of a leaf, with their written bits.
 #[derive(Clone, Debug)]
@@ -131,7 +131,7 @@ impl Map {
         let per_leaf = geometry.leaf_entries as u64;
         let per_node = per_leaf * INDEX_CHILDREN as u64;
         let nodes: Vec<u64> = self.nodes.range(start / per_node..end.div_ceil(per_node)).map(|(&at, _)| at).collect();
-        let none = [0; crate::record::MAX_ENTRY_WORDS];
+        let none = [0; crate::format::record::MAX_ENTRY_WORDS];
         let mut any = false;
         for index in nodes.iter().flat_map(|&node| node * INDEX_CHILDREN as u64..(node + 1) * INDEX_CHILDREN as u64) {
             let (first, next) = (index * per_leaf, (index + 1) * per_leaf);
@@ -238,7 +238,7 @@ impl Model {
                 vol(&mut self.volumes, volume, &mut |vol| _ = vol.map.clear(&geometry, unit, unit + count));
             }
             Record::Run { volume, unit, count, phys } => {
-                let full = [geometry.full_word(); crate::record::MAX_ENTRY_WORDS];
+                let full = [geometry.full_word(); crate::format::record::MAX_ENTRY_WORDS];
                 vol(&mut self.volumes, volume, &mut |vol| {
                     (0..count).for_each(|at| vol.map.set(&geometry, unit + at, phys + at, &full));
                 });

@@ -178,7 +178,7 @@ fn wrongly(model: &Model, kept: (&Owner, u64), lost: (&Owner, u64), phys: u64) -
 /// Takes the entries out of every map of their family that has them.
 fn take_out(model: &mut Model, drops: &[Drop]) {
     let geometry = model.geometry;
-    let none = [0; crate::record::MAX_ENTRY_WORDS];
+    let none = [0; crate::format::record::MAX_ENTRY_WORDS];
     for vol in model.volumes.values_mut() {
         for &(_, unit, phys) in drops.iter().filter(|drop| drop.0 == vol.entry.family) {
             let index = unit / geometry.leaf_entries as u64;

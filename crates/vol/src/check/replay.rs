@@ -5,10 +5,10 @@
 
 use super::model::Model;
 use super::report::{Finding, FindingKind, Place};
-use crate::damage::Damage;
+use crate::format::damage::Damage;
+use crate::format::journal::{JournalBlock, Lost, scan};
+use crate::format::superblock::Superblock;
 use crate::format::{BLOCK, BLOCK_BYTES, JOURNAL_START};
-use crate::journal::{JournalBlock, Lost, scan};
-use crate::superblock::Superblock;
 use crate::{BlockIo, PoolError};
 
 /// Bytes read at once.

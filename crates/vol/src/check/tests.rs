@@ -7,8 +7,8 @@ mod wrong;
 
 use super::model::Model;
 use super::*;
+use crate::format::record::Record;
 use crate::format::{BLOCK_BYTES, JOURNAL_START};
-use crate::record::Record;
 use disk::{Disk, Pool, UNIT, pool};
 
 fn report(disk: &Disk) -> CheckReport {

@@ -10,12 +10,12 @@ use std::rc::Rc;
 use super::Progress;
 use super::model::{Leaf, Map, Model, Node, Vol};
 use super::report::{Finding, FindingKind, Place};
-use crate::block::{Block, identify};
-use crate::damage::Damage;
 use crate::format::INDEX_CHILDREN;
-use crate::page::table::VolumeEntry;
-use crate::page::{Expect, PageRef, index, leaf, table};
-use crate::superblock::{Geometry, Superblock};
+use crate::format::block::{Block, identify};
+use crate::format::damage::Damage;
+use crate::format::page::table::VolumeEntry;
+use crate::format::page::{Expect, PageRef, index, leaf, table};
+use crate::format::superblock::{Geometry, Superblock};
 use crate::{BlockIo, PoolError};
 
 /// Why a page gives nothing.

@@ -200,7 +200,7 @@ fn the_page_has_every_number() {
 #[test]
 fn the_page_has_the_leaves_of_every_unit_size() {
     for shift in 12..=20 {
-        let g = crate::superblock::Geometry::new(1 << shift, 1 << 20, 16);
+        let g = crate::format::superblock::Geometry::new(1 << shift, 1 << 20, 16);
         let bitmap = g.unit_blocks.div_ceil(8);
         let row = format!(
             "| {} KiB | {} | {} | {} | {} | {} MiB |",

@@ -3,26 +3,12 @@
 //! | module | holds |
 //! |---|---|
 //! | [`options`] | how it is made and opened |
-//! | [`create`] | formatting |
-//! | [`phase`] | whether it is open, degraded, closing or closed |
-//! | [`state`] | what it is in memory, and its locks |
-//! | [`grow`] | more space: larger members, and further ones |
-//! | [`table`] | the volumes |
-//! | [`wait`] | waiting for I/O that is under way |
-//! | [`water`] | how much space is left, and who is told |
 //!
-//! Owns the public operations. What they do is in [`snapshot`](crate::snapshot), [`commit`](crate::commit),
-//! [`recovery`].
+//! Owns the public operations. What they do is in [`snapshot`](crate::ops::snapshot),
+//! [`commit`](crate::engine::commit), [`recovery`].
 
-mod create;
-pub mod grow;
 pub mod options;
-mod owner;
-pub(crate) mod phase;
-pub(crate) mod state;
-pub(crate) mod table;
-pub(crate) mod wait;
-pub(crate) mod water;
+pub(crate) mod owner;
 
 use std::ops::ControlFlow;
 use std::sync::Arc as StdArc;
@@ -34,33 +20,33 @@ use sheave_blk::claim::Claim;
 use sheave_blk::flush_alarm::FlushAlarm;
 use sheave_iomap::completion_plan::MayBlock;
 
-pub use grow::{AddOptions, Found, join};
+use crate::engine::inner::{Parts, PoolInner};
+use crate::engine::phase::{Event, Phase};
+pub use crate::engine::water::Watch;
+pub use crate::ops::grow::{AddOptions, Found, join};
+use crate::state::table::{OpenToken, VolumeCore};
 pub use options::{Checksum, CreateOptions, LowWater, OpenOptions, WhenFull};
-use phase::{Event, Phase};
-use state::{Parts, PoolInner};
-use table::{OpenToken, VolumeCore};
-pub use water::Watch;
 
-use crate::block_io::DeviceIo;
-use crate::extent_map::BLOCK_SHIFT;
+use crate::device::block_io::DeviceIo;
+use crate::engine::loss::closed;
+use crate::engine::recovery;
 use crate::info::MemberInfo;
-use crate::loss::closed;
-use crate::recovery;
-use crate::snapshot::{core_of, in_use};
+use crate::ops::snapshot::{core_of, in_use};
+use crate::state::extent_map::BLOCK_SHIFT;
 use crate::volume::usage;
 use crate::{BlockIo, PoolError, PoolInfo, ScrubOptions, ScrubProgress, ScrubReport, Volume, VolumeInfo};
 
 /// An opened pool. Clones are the same pool; it closes with the last of them and of its volumes.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    inner: Arc<PoolInner>,
+    pub(crate) inner: Arc<PoolInner>,
 }
 
 impl Pool {
     /// Formats the device.
     pub fn create(device: &Device, options: &CreateOptions) -> Result<(), PoolError> {
         let _owner = owner::claim(device, false)?;
-        create::create(device, &DeviceIo::new(device)?, options)
+        crate::ops::create::create(device, &DeviceIo::new(device)?, options)
     }
 
     /// Opens the pool on the device, recovering what a crash left.
@@ -195,7 +181,7 @@ impl Pool {
     pub fn set_low_water(&self, low_water: LowWater) -> Result<(), PoolError> {
         let _one = self.inner.structural();
         self.inner.check_writable("setting the low-water mark")?;
-        create::check_low_water(low_water)?;
+        crate::ops::create::check_low_water(low_water)?;
         let mut state = self.inner.lock();
         let before = std::mem::replace(&mut state.sb.low_water, low_water);
         state.wants_checkpoint = true;
@@ -368,7 +354,7 @@ impl Pool {
         options: &ScrubOptions,
         progress: &mut dyn FnMut(&ScrubProgress<'_>) -> ControlFlow<()>,
     ) -> Result<ScrubReport, PoolError> {
-        crate::scrub::scrub(&self.inner, options, progress)
+        crate::ops::scrub::scrub(&self.inner, options, progress)
     }
 
     /// Writes a checkpoint and closes, so that opening needs no recovery; an error if volumes are still in use.

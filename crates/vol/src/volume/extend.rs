@@ -16,9 +16,9 @@ use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::mapping::Intent;
 
 use super::Volume;
-use crate::extent_map::Entry;
+use crate::engine::inner::State;
 use crate::format::BLOCK_BYTES;
-use crate::pool::state::State;
+use crate::state::extent_map::Entry;
 
 impl Volume {
     /// The bytes of its blocks: those of the pool, or those by which it grows (E2).

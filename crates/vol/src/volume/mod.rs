@@ -30,8 +30,8 @@ use sheave_iomap::file::{FallocateMode, WriteDone};
 use sheave_iomap::mapping::{Intent, MAP_SUMMED};
 use sheave_iomap::{File, Mapping, MappingKind, SummedDone};
 
-use crate::pool::state::PoolInner;
-use crate::pool::table::{OpenToken, VolumeCore};
+use crate::engine::inner::PoolInner;
+use crate::state::table::{OpenToken, VolumeCore};
 use crate::{Extent, PoolError};
 
 pub(crate) use report::usage;

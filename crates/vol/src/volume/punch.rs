@@ -12,10 +12,10 @@ use sheave_base::sync::MutexGuard;
 use sheave_iomap::completion_plan::MayBlock;
 
 use super::Volume;
-use crate::account::Spender;
-use crate::extent_map::{BLOCK_SHIFT, Entry};
-use crate::pool::state::State;
-use crate::record::Record;
+use crate::engine::inner::State;
+use crate::format::record::Record;
+use crate::state::account::Spender;
+use crate::state::extent_map::{BLOCK_SHIFT, Entry};
 
 const BLOCK: u64 = 1 << BLOCK_SHIFT;
 

@@ -6,9 +6,9 @@
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
 
-use crate::extent_map::{BLOCK_SHIFT, Entry, INDEX_SHIFT, id_of};
-use crate::pool::state::{PoolInner, State};
-use crate::pool::table::VolumeCore;
+use crate::engine::inner::{PoolInner, State};
+use crate::state::extent_map::{BLOCK_SHIFT, Entry, INDEX_SHIFT, id_of};
+use crate::state::table::VolumeCore;
 use crate::{Extent, ExtentKind};
 
 /// Units looked at under one lock.

@@ -23,12 +23,12 @@ use sheave_iomap::mapping::{MAP_DIRTY, MAP_NEW};
 use sheave_iomap::{Mapping, MappingKind};
 
 use super::Volume;
-use crate::account::Spender;
-use crate::extent_map::tree::Place;
-use crate::extent_map::{BLOCK_SHIFT, Entry};
+use crate::engine::inner::{LOOK_EVERY, State};
 use crate::pool::WhenFull;
-use crate::pool::state::{LOOK_EVERY, State};
-use crate::sums::marks::Mismatch;
+use crate::state::account::Spender;
+use crate::state::extent_map::tree::Place;
+use crate::state::extent_map::{BLOCK_SHIFT, Entry};
+use crate::state::sums::marks::Mismatch;
 
 const BLOCK: u64 = 1 << BLOCK_SHIFT;
 

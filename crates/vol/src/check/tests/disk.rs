@@ -11,11 +11,11 @@ use super::super::walk::Walk;
 use super::super::{CheckProgress, Progress};
 use super::{checkpointed, committed};
 use crate::BlockIo;
-use crate::block::{Block, identify, samples};
+use crate::format::block::{Block, identify, samples};
+use crate::format::journal::{Commit, Ring};
+use crate::format::page::{PageRef, label};
+use crate::format::superblock::Superblock;
 use crate::format::{BLOCK, BLOCK_BYTES, kind};
-use crate::journal::{Commit, Ring};
-use crate::page::{PageRef, label};
-use crate::superblock::Superblock;
 
 pub const UNIT: u64 = 65536;
 const UNITS: u64 = 1024;

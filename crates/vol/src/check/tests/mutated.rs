@@ -5,7 +5,7 @@ use sheave_base::rng::Rng;
 
 use super::disk::{Disk, Pool, pool};
 use super::*;
-use crate::block::identify;
+use crate::format::block::identify;
 
 /// A place among `end`.
 fn below(rng: &mut Rng, end: usize) -> usize {

@@ -2,7 +2,7 @@
 
 use super::disk::{Disk, UNIT, checkpoint, formatted};
 use super::*;
-use crate::page::PageRef;
+use crate::format::page::PageRef;
 
 /// A pool with this content.
 fn with(change: impl FnOnce(&mut Model)) -> Disk {

@@ -1,0 +1,349 @@
+//! Checkpoints: the whole of a pool's metadata, written beside what is there, then made the truth by one superblock.
+//!
+//! Owns which pages are written and when those that they replace are free. A checkpoint writes the nodes that changed,
+//! the levels above them of the volumes that changed, and the volume table; everything else stays where it is.
+//!
+//! - I1: pages of the newest durable checkpoint are not written to; they are free only when a later one is durable.
+//! - I2: the superblock is written after a flush of all that it refers to, the data of volumes included.
+//! - I3: records of journal blocks before `replay_seq` are in the checkpoint.
+//! - I4: a checkpoint that fails midway leaves the pool as it is on the device. Whether its superblock arrived is not
+//!   known, so nothing else is written before it is whole: the next commit begins with writing it again, the same
+//!   blocks to the same places. What it replaces stays untouched until then.
+//! - I5: when it is done, both superblocks say it, so that either may rot: the second is the next generation with the
+//!   same content. An older superblock stands for a newer one only while that is being written.
+//!
+//! Called by commits, opening, closing, growing.
+
+use sheave_base::buf::Buf;
+use sheave_base::status::Status;
+use sheave_base::sync::MutexGuard;
+use sheave_base::sync::atomic::Ordering;
+
+use crate::engine::commit::Taken;
+use crate::engine::inner::{PoolInner, State};
+use crate::engine::phase::{Event, Phase};
+use crate::format::BLOCK;
+use crate::format::block::Block;
+use crate::format::page::index::{Sink, build_upper};
+use crate::format::page::table::VolumeEntry;
+use crate::format::page::{PageRef, Place, index, leaf, table};
+use crate::format::superblock::{Geometry, Superblock};
+use crate::state::extent_map::{Entry, INDEX_SHIFT, Top, id_of};
+
+/// Longest single write of pages.
+const RUN_BYTES: usize = 1 << 20;
+
+/// Pages on their way to the device.
+#[derive(Debug)]
+struct Draft {
+    addresses: Vec<u64>,
+    used: usize,
+    memory: Buf,
+}
+
+/// A checkpoint that is to be written, and what it does when it is durable.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    draft: Draft,
+    pub(crate) sb: Superblock,
+    /// How far its writing has come, at best: what may be on the device of it.
+    pub(crate) reached: Reached,
+    replaced: Vec<u64>,
+    taken: Taken,
+}
+
+/// What of a checkpoint may be on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reached {
+    /// Pages, which nothing refers to.
+    Pages,
+    /// Its superblock, whole or in part; all before it is durable.
+    Superblock,
+    /// Its superblock is durable, and the second may be there.
+    Twin,
+}
+
+impl Draft {
+    /// The next page. There is always one: a page that is left out would be lost data, so that is a panic.
+    fn next(&mut self) -> (u64, &mut Block) {
+        let address = self.address();
+        let from = self.used * BLOCK;
+        self.used += 1;
+        let block = self.memory.get_mut(from..from + BLOCK).and_then(|block| block.try_into().ok());
+        (address, block.expect("invariant: as much memory as there are addresses"))
+    }
+
+    fn address(&self) -> u64 {
+        *self.addresses.get(self.used).expect("invariant: the account counts every page of a checkpoint (M2)")
+    }
+
+    /// The pages, in runs that follow each other on the device and in memory.
+    fn runs(&self) -> Vec<(u64, &[u8])> {
+        let mut runs: Vec<(u64, usize, usize)> = Vec::new();
+        for (at, &address) in self.addresses[..self.used].iter().enumerate() {
+            match runs.last_mut() {
+                Some((start, from, to)) if *start + (*to - *from) as u64 == address && *to - *from < RUN_BYTES => {
+                    *to += BLOCK;
+                    debug_assert_eq!(*to, (at + 1) * BLOCK);
+                }
+                _ => runs.push((address, at * BLOCK, (at + 1) * BLOCK)),
+            }
+        }
+        runs.into_iter().map(|(start, from, to)| (start, &self.memory[from..to])).collect()
+    }
+}
+
+impl Sink for Draft {
+    fn allocate(&mut self) -> Option<u64> {
+        Some(self.address())
+    }
+
+    fn page(&mut self, address: u64, block: &Block) {
+        let (next, to) = self.next();
+        debug_assert_eq!(next, address);
+        to.copy_from_slice(block);
+    }
+}
+
+impl PoolInner {
+    /// Writes a checkpoint. Under the leadership of a commit, or when nobody else has the pool.
+    pub(crate) fn write_checkpoint<'a>(&'a self, mut state: MutexGuard<'a, State>, clean: bool) -> Result<(), Status> {
+        while state.cut_a_part()? {
+            drop(state);
+            state = self.lock();
+        }
+        let State { sums, table, .. } = &mut *state;
+        if let Some(regions) = sums {
+            regions.age(|| table.everyone(), clean);
+        }
+        let plan = state.plan(&self.geometry, clean)?;
+        drop(state);
+        self.carry_out(plan)
+    }
+
+    /// Writes a checkpoint that was planned; if that fails it is kept for the next commit (I4). Under the leadership of
+    /// a commit.
+    pub(crate) fn carry_out(&self, mut plan: Plan) -> Result<(), Status> {
+        let written = self.write_plan(&mut plan);
+        let mut state = self.lock();
+        if let Err(status) = written {
+            state.unwritten = Some(plan);
+            return Err(status);
+        }
+        let State { tree, .. } = &mut *state;
+        tree.pages.put(&plan.replaced, &mut tree.units);
+        // The pool may have grown meanwhile: the next checkpoint says it.
+        state.sb = Superblock {
+            total_units: state.sb.total_units,
+            members: std::mem::take(&mut state.sb.members),
+            labels: state.sb.labels,
+            low_water: state.sb.low_water,
+            ..plan.sb.twin()
+        };
+        state.durable_seq = state.durable_seq.max(state.sb.replay_seq);
+        state.risk.acknowledged &= !state.sb.lost.is_empty();
+        if plan.sb.clean {
+            state.phase = state.phase.after(Event::CloseDone);
+        }
+        self.committed(&mut state, plan.taken);
+        state.set_reserve();
+        self.survey_space(&mut state);
+        self.wake();
+        Ok(())
+    }
+
+    /// The checkpoint that was to close the pool could not be written: the pool goes on, and a plan that is left says
+    /// so.
+    pub(crate) fn close_failed(&self) -> Phase {
+        let mut state = self.lock();
+        state.phase = state.phase.after(Event::CloseFailed);
+        if state.phase == Phase::Open
+            && let Some(plan) = &mut state.unwritten
+        {
+            plan.sb.clean = false;
+        }
+        state.phase
+    }
+
+    fn write_plan(&self, plan: &mut Plan) -> Result<(), Status> {
+        self.io.write_many(&plan.draft.runs())?;
+        self.flush()?;
+        plan.reached = plan.reached.max(Reached::Superblock);
+        let mut block = [0; BLOCK];
+        let address = plan.sb.encode(&mut block);
+        self.io.write(address, &block)?;
+        self.flush()?;
+        plan.reached = Reached::Twin;
+        // The next flush makes it durable, before anything else is written (I5).
+        let address = plan.sb.twin().encode(&mut block);
+        self.io.write(address, &block)
+    }
+}
+
+impl State {
+    /// Serialises everything that changed. Everything that can fail comes first.
+    fn plan(&mut self, geometry: &Geometry, clean: bool) -> Result<Plan, Status> {
+        let wanted = self.pages_due();
+        let memory = Buf::zeroed(wanted as usize * BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
+        let addresses = self.tree.pages.take(wanted, &mut self.tree.units).ok_or(Status::NoSpc)?;
+        let mut draft = Draft { addresses, used: 0, memory };
+        let taken = self.take();
+        self.wants_checkpoint = false;
+        let place = Place { pool: self.sb.pool, generation: self.sb.generation + 1, address: 0, index: 0, owner: 0 };
+        self.draft_maps(geometry, &place, &mut draft);
+        self.tree.begin_epoch();
+        let (root, level) = self.draft_table(&place, &mut draft);
+        let State { tree, sums, .. } = self;
+        let give_up = &mut |page| tree.pages.give_up(page);
+        let (sums, sums_level) =
+            sums.as_mut().map_or((PageRef::NONE, 0), |regions| regions.draft(geometry, &place, &mut draft, give_up));
+        let unused = draft.addresses.split_off(draft.used);
+        let State { tree, .. } = self;
+        tree.pages.put(&unused, &mut tree.units);
+        let sb = Superblock {
+            generation: place.generation,
+            clean,
+            total_units: geometry.total_units.max(self.sb.total_units),
+            next_volume: self.table.next_id,
+            replay_seq: self.next_seq,
+            table: root,
+            table_level: level,
+            sums,
+            sums_level,
+            volumes: self.table.iter().filter(|vol| !vol.unborn).count() as u32,
+            lost: self.lost_to_write(),
+            ..self.sb.clone()
+        };
+        Ok(Plan { draft, sb, reached: Reached::Pages, replaced: self.tree.pages.take_given_up(), taken })
+    }
+
+    /// No page may have what lies beyond the end of its volume: it would come back when the volume grows. Cuts a part
+    /// off; false when nothing is left there.
+    fn cut_a_part(&mut self) -> Result<bool, Status> {
+        let cut: Vec<_> = self.table.iter().filter(|vol| vol.cutting).map(|vol| vol.core.clone()).collect();
+        for core in cut {
+            if self.cut_some(&core, core.size())? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn draft_maps(&mut self, geometry: &Geometry, place: &Place, draft: &mut Draft) {
+        let State { tree, table, .. } = self;
+        let dirty: Vec<u32> = table.iter().filter(|vol| vol.dirty && !vol.unborn).map(|vol| vol.id).collect();
+        for id in dirty {
+            let Some(vol) = table.get(id) else { continue };
+            let place = Place { owner: id, ..*place };
+            let pages: Vec<PageRef> =
+                (0..vol.slots).map(|slot| draft_index(tree, geometry, &place, &vol.core.top, slot, draft)).collect();
+            let used = pages.iter().rposition(|page| !page.is_none()).map_or(0, |last| last + 1);
+            let before = draft.used;
+            let root = build_upper(draft, &place, 1, 1, &pages[..used]);
+            let upper = draft.addresses[before..draft.used].to_vec();
+            let replaced = table.written(id, root.unwrap_or((PageRef::NONE, 0)), upper);
+            replaced.into_iter().for_each(|page| tree.pages.give_up(page));
+        }
+    }
+
+    fn draft_table(&mut self, place: &Place, draft: &mut Draft) -> (PageRef, u16) {
+        let entries: Vec<VolumeEntry> = self.table.iter().filter(|vol| !vol.unborn).map(|vol| vol.to_entry()).collect();
+        let before = draft.used;
+        let (mut pages, mut done) = (Vec::new(), 0);
+        while done < entries.len() {
+            let (address, block) = draft.next();
+            let place = Place { address, index: pages.len() as u64, ..*place };
+            let (page, count) = table::encode(block, &place, &entries[done..]);
+            pages.push(page);
+            done += count;
+        }
+        let root = build_upper(draft, place, 0, 0, &pages).unwrap_or((PageRef::NONE, 0));
+        let used = draft.addresses[before..draft.used].to_vec();
+        for page in std::mem::replace(&mut self.table.pages, used) {
+            self.tree.pages.give_up(page);
+        }
+        root
+    }
+}
+
+/// The page of an index node: the one it has, or a new one with new pages of its leaves.
+fn draft_index(
+    tree: &mut crate::state::extent_map::tree::Tree,
+    geometry: &Geometry,
+    place: &Place,
+    top: &Top,
+    slot: u64,
+    draft: &mut Draft,
+) -> PageRef {
+    // Relaxed, here and below: under the lock that all stores are made under.
+    let id = id_of(top.word(slot as u32).map_or(0, |word| word.load(Ordering::Relaxed)));
+    if id == 0 {
+        return PageRef::NONE;
+    }
+    if !tree.index.is_dirty(id) {
+        return tree.index.node(id).page;
+    }
+    let mut children = [PageRef::NONE; 1 << INDEX_SHIFT];
+    let map = tree.map.clone();
+    for (at, (child, word)) in children.iter_mut().zip(map.index.node(id).unwrap_or_default()).enumerate() {
+        let leaf = id_of(word.load(Ordering::Relaxed));
+        if leaf == 0 {
+            continue;
+        }
+        if tree.leaves.is_dirty(leaf) {
+            let number = (slot << INDEX_SHIFT) + at as u64;
+            let page = draft_leaf(tree, geometry, &Place { index: number, ..*place }, leaf, draft);
+            let old = tree.leaves.written(leaf, page);
+            give_up(tree, old);
+        }
+        *child = tree.leaves.node(leaf).page;
+    }
+    let page = if children.iter().all(PageRef::is_none) {
+        PageRef::NONE
+    } else {
+        let (address, block) = draft.next();
+        index::encode(block, &Place { address, index: slot, ..*place }, 1, &children)
+    };
+    let old = tree.index.written(id, page);
+    give_up(tree, old);
+    page
+}
+
+fn give_up(tree: &mut crate::state::extent_map::tree::Tree, page: PageRef) {
+    if !page.is_none() {
+        tree.pages.give_up(page.address);
+    }
+}
+
+/// The page of a leaf; none if nothing in it is written.
+fn draft_leaf(
+    tree: &crate::state::extent_map::tree::Tree,
+    geometry: &Geometry,
+    place: &Place,
+    id: u32,
+    draft: &mut Draft,
+) -> PageRef {
+    let words = geometry.entry_words;
+    let mut entries = [0; crate::format::MAX_LEAF_ENTRIES];
+    let mut written = [0; crate::format::MAX_LEAF_WORDS];
+    let mut any = false;
+    for slot in 0..geometry.leaf_entries {
+        let at = crate::state::extent_map::tree::Place { leaf: id, slot };
+        let entry = tree.entry(at);
+        if entry.is_alloc() {
+            let bits = tree.bits(at);
+            written[slot * words..(slot + 1) * words].copy_from_slice(&bits[..words]);
+            entries[slot] = if bits == [0; 4] { 0 } else { entry.phys() };
+            any |= entries[slot] != 0;
+        }
+        debug_assert!(entry.is_alloc() || entry == Entry::NONE, "a hole has no flags");
+    }
+    if !any {
+        return PageRef::NONE;
+    }
+    let (address, block) = draft.next();
+    leaf::encode(block, geometry, &Place { address, ..*place }, &entries, &written)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,314 @@
+//! Checkpoints that fail at each of their writes and flushes: the next commit makes up for it, and a crash in between
+//! finds what was durable before.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use sheave_blk::Device;
+use sheave_iomap::File;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::file::WriteDone;
+use sheave_iomap::mapping::Intent;
+
+use super::*;
+use crate::device::block_io::DeviceIo;
+use crate::{BlockIo, CheckOptions, CreateOptions, OpenOptions, Pool, PoolError, Volume, check_device};
+
+/// What a test does before the next write of the pool's own.
+type BeforeWrite = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
+/// A disk that fails once.
+struct Once {
+    io: DeviceIo,
+    /// Writes and flushes that go well before the one that fails; below 0: none fails.
+    left: Arc<AtomicI64>,
+    before_write: BeforeWrite,
+}
+
+impl Once {
+    fn step(&self) -> Result<(), Status> {
+        if self.left.fetch_sub(1, Ordering::SeqCst) == 0 { Err(Status::IoErr) } else { Ok(()) }
+    }
+}
+
+impl BlockIo for Once {
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
+        self.io.read(at, buf)
+    }
+
+    fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
+        let before = self.before_write.lock().unwrap().take();
+        if let Some(before) = before {
+            before();
+        }
+        if let Err(status) = self.step() {
+            // What may be torn is: a superblock that fails is none any more.
+            let torn = if at < 8192 { self.io.write(at, &[0xee; 4096]) } else { Ok(()) };
+            return torn.and(Err(status));
+        }
+        self.io.write(at, buf)
+    }
+
+    fn flush(&self) -> Result<(), Status> {
+        self.step()?;
+        self.io.flush()
+    }
+
+    fn discard(&self, at: u64, len: u64) -> Result<(), Status> {
+        self.io.discard(at, len)
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.io.size_bytes()
+    }
+}
+
+fn write(volume: &Volume, block: u64, tag: u8) {
+    let (pos, may_block) = (block << 16, MayBlock::on_worker());
+    let mapping = volume.map_blocking(pos, 4096, Intent::Write, &may_block).unwrap();
+    DeviceIo::new(volume.device()).unwrap().write(mapping.addr, &[tag; 4096]).unwrap();
+    volume.end_write(WriteDone { pos, len: 4096, status: Status::Ok, pieces: &[mapping] }, &may_block).unwrap();
+}
+
+/// What is written, block by block.
+fn tags(pool: &Pool) -> Vec<u8> {
+    let volume = pool.open_volume("v").unwrap();
+    let io = DeviceIo::new(volume.device()).unwrap();
+    let tag = |block: u64| {
+        let mapping = volume.map(block << 16, 4096, Intent::Read).unwrap();
+        let mut data = [0; 4096];
+        if mapping.kind == sheave_iomap::MappingKind::Mapped {
+            io.read(mapping.addr, &mut data).unwrap();
+        }
+        data[7]
+    };
+    (0..40).map(tag).collect()
+}
+
+/// A pool with a volume of which two states are durable, one in the checkpoint and one in the journal.
+fn pool() -> (Device, Pool, Volume, Arc<AtomicI64>) {
+    let (device, pool, volume, left, _) = pool_with_hook();
+    (device, pool, volume, left)
+}
+
+fn pool_with_hook() -> (Device, Pool, Volume, Arc<AtomicI64>, BeforeWrite) {
+    let device = Device::open("ram:size=16M").unwrap();
+    Pool::create(&device, &CreateOptions::default()).unwrap();
+    let left = Arc::new(AtomicI64::new(-1));
+    let before_write = BeforeWrite::default();
+    let io = DeviceIo::new(&device).unwrap();
+    let io = Box::new(Once { io, left: left.clone(), before_write: before_write.clone() });
+    let pool = Pool::open_through(&device, io, &OpenOptions::default()).unwrap();
+    let volume = pool.create_volume("v", 8 << 20).unwrap();
+    (0..20).for_each(|block| write(&volume, block, 1));
+    volume.pool().checkpoint().unwrap();
+    write(&volume, 20, 2);
+    pool.sync().unwrap();
+    (device, pool, volume, left, before_write)
+}
+
+fn opened(device: &Device) -> Vec<u8> {
+    let tags = tags(&Pool::open(device, &OpenOptions::default()).unwrap());
+    let report = check_device(device, &CheckOptions::default()).unwrap();
+    assert!(report.is_clean(), "{:?}", report.findings);
+    tags
+}
+
+fn expected(written: &[(usize, u8)]) -> Vec<u8> {
+    let mut tags = [vec![1; 20], vec![2], vec![0; 19]].concat();
+    written.iter().for_each(|&(block, tag)| tags[block] = tag);
+    tags
+}
+
+/// The steps of a checkpoint that are flushes: pages, flush, superblock, flush, superblock.
+const FLUSHES: [i64; 2] = [1, 3];
+
+#[test]
+fn a_checkpoint_that_failed_is_written_by_the_next_commit() {
+    let mut failed = 0;
+    for step in 0.. {
+        let (device, pool, volume, left) = pool();
+        write(&volume, 21, 3);
+        left.store(step, Ordering::SeqCst);
+        if volume.pool().checkpoint().is_ok() {
+            break;
+        }
+        failed += 1;
+        if FLUSHES.contains(&step) {
+            continue;
+        }
+        // Nothing is durable that was not; scrubs say that they cannot tell.
+        assert!(pool.scrub(&crate::ScrubOptions::default(), &mut |_| std::ops::ControlFlow::Continue(())).is_err());
+        let used = pool.info().metadata_bytes;
+        write(&volume, 22, 4);
+        write(&volume, 21, 5);
+        pool.sync().unwrap();
+        for block in 23..30 {
+            write(&volume, block, 6);
+            volume.pool().checkpoint().unwrap();
+        }
+        assert!(pool.info().metadata_bytes <= used + (1 << 18), "what it replaced came back");
+        let report = pool.scrub(&crate::ScrubOptions::default(), &mut |_| std::ops::ControlFlow::Continue(()));
+        assert!(report.unwrap().is_clean());
+        drop((volume, pool));
+        let later: Vec<(usize, u8)> = (23..30).map(|block| (block, 6)).collect();
+        assert_eq!(opened(&device), expected(&[&[(21, 5), (22, 4)], &later[..]].concat()), "step {step}");
+    }
+    assert_eq!(failed, 5, "pages, flush, superblock, flush, superblock");
+}
+
+#[test]
+fn a_crash_before_it_is_written_again_loses_nothing_that_was_durable() {
+    for step in 0..5 {
+        let (device, pool, volume, left) = pool();
+        write(&volume, 21, 3);
+        left.store(step, Ordering::SeqCst);
+        assert!(volume.pool().checkpoint().is_err());
+        drop((volume, pool));
+        let found = opened(&device);
+        // Its superblock has arrived or not; both are whole.
+        let (without, with) = (expected(&[]), expected(&[(21, 3)]));
+        assert!(found == with || (found == without && step < 4), "step {step}: {found:?}");
+    }
+}
+
+/// V13, V25: a close that could not write goes on as an open pool, whatever of its checkpoint is on the device; one
+/// whose flush failed is degraded. Neither is half closed.
+#[test]
+fn a_close_that_failed_leaves_an_open_pool_or_a_degraded_one() {
+    for step in 0..5 {
+        let (device, pool, volume, left) = pool();
+        let again = pool.clone();
+        drop(volume);
+        left.store(step, Ordering::SeqCst);
+        let error = pool.close().unwrap_err();
+        let volume = again.open_volume("v").unwrap();
+        if FLUSHES.contains(&step) {
+            assert!(matches!(error, PoolError::Degraded { .. }), "step {step}: {error}");
+            assert!(matches!(again.sync(), Err(PoolError::Degraded { .. })));
+            let refused = volume.map_blocking(0, 4096, Intent::Write, &MayBlock::on_worker());
+            assert_eq!(refused.unwrap_err(), Status::IoErr);
+            drop(volume);
+            assert!(matches!(again.close(), Err(PoolError::Degraded { .. })));
+            assert_eq!(opened(&device), expected(&[]), "step {step}");
+            continue;
+        }
+        // The pool is used, and cut off: what was written after the close that failed is there.
+        write(&volume, 21, 7);
+        again.sync().unwrap();
+        write(&volume, 22, 8);
+        again.sync().unwrap();
+        drop((volume, again));
+        assert_eq!(opened(&device), expected(&[(21, 7), (22, 8)]), "step {step}");
+
+        let (device, pool, volume, left) = self::pool();
+        let again = pool.clone();
+        drop(volume);
+        left.store(step, Ordering::SeqCst);
+        assert!(pool.close().is_err());
+        again.clone().close().unwrap();
+        let after = again.open_volume("v").unwrap_err();
+        assert!(after.to_string().contains("the pool was closed"), "{after}");
+        assert!(again.snapshot("v", "s").is_err());
+        again.sync().unwrap();
+        drop(again);
+        let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+        assert!(!pool.info().recovered, "it is closed");
+        assert_eq!(tags(&pool), expected(&[]), "step {step}");
+    }
+}
+
+/// V25: the list of losses is torn when it is written, after a checkpoint that came to any point: what was durable
+/// opens.
+#[test]
+fn a_torn_list_of_losses_takes_nothing_with_it() {
+    for step in [None, Some(0), Some(2), Some(4)] {
+        let (device, pool, volume, left) = pool();
+        if step.is_none() {
+            // The second superblock of the newest checkpoint was never flushed, and is lost.
+            let state = volume.pool().lock();
+            DeviceIo::new(&device).unwrap().write(state.sb.slot(), &[0xdd; 4096]).unwrap();
+        }
+        write(&volume, 21, 3);
+        if let Some(step) = step {
+            left.store(step, Ordering::SeqCst);
+            assert!(volume.pool().checkpoint().is_err());
+        }
+        // The next write is that of the list.
+        volume.pool().alarm.ring(Status::IoErr);
+        left.store(0, Ordering::SeqCst);
+        assert!(pool.sync().is_err());
+        // Of the device as it is now: the pool, which closing would write to, lives on.
+        let tags = copy(&DeviceIo::new(&device).unwrap());
+        drop((volume, pool));
+        let (without, with) = (expected(&[]), expected(&[(21, 3)]));
+        assert!(tags == with || (tags == without && step != Some(4)), "step {step:?}: {tags:?}");
+    }
+}
+
+/// What a copy of the device holds.
+fn copy(io: &DeviceIo) -> Vec<u8> {
+    let device = Device::open("ram:size=16M").unwrap();
+    let mut bytes = vec![0; io.size_bytes() as usize];
+    io.read(0, &mut bytes).unwrap();
+    DeviceIo::new(&device).unwrap().write(0, &bytes).unwrap();
+    opened(&device)
+}
+
+/// V25: with the list written, after a checkpoint that came to any point, the volume is named, and what was durable is
+/// there.
+#[test]
+fn the_list_of_losses_comes_after_any_checkpoint() {
+    for step in [None, Some(0), Some(1), Some(2), Some(3), Some(4)] {
+        let (device, pool, volume, left) = pool();
+        write(&volume, 21, 3);
+        if let Some(step) = step {
+            left.store(step, Ordering::SeqCst);
+            assert!(volume.pool().checkpoint().is_err());
+        }
+        volume.pool().alarm.ring(Status::IoErr);
+        assert!(matches!(pool.sync(), Err(PoolError::Degraded { cause: Status::IoErr, .. })));
+        drop((volume, pool));
+        let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+        assert_eq!(pool.info().lost, ["v"], "step {step:?}");
+        let (found, without, with) = (tags(&pool), expected(&[]), expected(&[(21, 3)]));
+        // A superblock that is durable stays the newest.
+        assert!(found == with || (found == without && step != Some(4)), "step {step:?}: {found:?}");
+        pool.acknowledge_loss().unwrap();
+        assert_eq!(pool.info().lost, Vec::<String>::new());
+        drop(pool);
+        assert_eq!(opened(&device), found);
+        assert!(Pool::open(&device, &OpenOptions::default()).unwrap().info().lost.is_empty());
+    }
+}
+
+/// A write to a unit that a snapshot has too copies the unit. In the midst of that a checkpoint is written, after which
+/// the pages of the map are clean, and the write is cancelled.
+#[test]
+fn a_unit_that_moves_while_a_checkpoint_is_written_is_in_the_next_one() {
+    let (device, pool, volume, _, before_write) = pool_with_hook();
+    pool.snapshot("v", "s").unwrap();
+    let (inner, cancelled) = (volume.pool().clone(), Arc::new(AtomicBool::new(false)));
+    let cancel = cancelled.clone();
+    *before_write.lock().unwrap() = Some(Box::new(move || {
+        inner.checkpoint().unwrap();
+        cancel.store(true, Ordering::SeqCst);
+    }));
+    let is_cancelled = || cancelled.load(Ordering::SeqCst);
+    let may_block = MayBlock::until(&is_cancelled);
+    assert_eq!(volume.map_blocking(3 << 16, 4096, Intent::Write, &may_block), Err(Status::Canceled));
+    volume.pool().checkpoint().unwrap();
+    // The unit that only the snapshot has now is given up and used again.
+    pool.delete("s").unwrap();
+    pool.sync().unwrap();
+    pool.info();
+    for name in ["w", "x"] {
+        let other = pool.create_volume(name, 16 << 20).unwrap();
+        (0..140).for_each(|block| write(&other, block, 8));
+        pool.sync().unwrap();
+        drop(other);
+        pool.delete(name).unwrap();
+    }
+    drop((volume, pool));
+    assert_eq!(opened(&device), expected(&[]));
+}

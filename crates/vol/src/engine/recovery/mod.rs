@@ -1,0 +1,249 @@
+//! Recovery: from what lies on a device to a pool's state.
+//!
+//! Owns the order of opening: superblock, volume table, maps, journal, owners of units. Nothing is written here; who
+//! opens for writing writes a checkpoint of a new incarnation before anything else.
+//!
+//! - R1: nothing is believed that its parent's checksum does not vouch for, and no page is in two places.
+//! - R2: owners and free space are derived from the maps as they are after the replay; so nothing can leak.
+//! - R3: what is damaged is named with its place; nothing is served instead of it.
+//!
+//! Called by [`Pool::open`](crate::Pool::open).
+
+mod loader;
+pub(crate) mod reader;
+
+use sheave_base::sync::Arc;
+use sheave_base::sync::atomic::Ordering;
+
+use crate::engine::inner::State;
+use crate::format::block::{Block, identify};
+use crate::format::damage::Damage;
+use crate::format::journal::{self, Bounds, Scan};
+use crate::format::page::label;
+use crate::format::superblock::{Geometry, Superblock, choose};
+use crate::format::{BLOCK, JOURNAL_START, SUPERBLOCKS, kind};
+use crate::state::alloc::Units;
+use crate::state::extent_map::tree::Tree;
+use crate::state::extent_map::{Entry, ExtentMap, Geometry as MapGeometry};
+use crate::state::table::Table;
+use crate::{BlockIo, PoolError};
+
+/// A pool as it is on its device, and whether the journal had something to replay.
+pub(crate) struct Recovered {
+    pub(crate) state: State,
+    pub(crate) replayed: bool,
+}
+
+/// Reads everything.
+pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
+    let sb = read_superblock(io)?;
+    check_members(io, &sb)?;
+    let geometry = sb.geometry();
+    let map = Arc::new(ExtentMap::new(MapGeometry::new(sb.unit_bytes.trailing_zeros())));
+    let mut units = Units::new(sb.total_units);
+    (0..geometry.first_unit).for_each(|unit| _ = units.fix(unit));
+    for &(start, _) in &sb.members[1..] {
+        units.fix(start / u64::from(sb.unit_bytes));
+    }
+    let mut tree = Tree::new(map, units);
+    tree.counts_later = true;
+    let mut state = State {
+        tree,
+        table: Table::new(sb.next_volume),
+        dirty: Vec::new(),
+        pending: Vec::new(),
+        grown: Vec::new(),
+        recorded: Vec::new(),
+        limbo: crate::state::limbo::Limbo::default(),
+        next_seq: sb.replay_seq,
+        durable_seq: sb.replay_seq,
+        wants_checkpoint: false,
+        phase: Default::default(),
+        risk: Default::default(),
+        unwritten: None,
+        spare_pages: 0,
+        dirty_soft: 0,
+        dirty_hard: 0,
+        space: Default::default(),
+        label_tried: 0,
+        sums: None,
+        sb,
+    };
+    state.set_reserve();
+    loader::load(io, &mut state)?;
+    state.set_reserve();
+    crate::state::sums::recover::load(io, &mut state)?;
+    let scan = replay(io, &mut state)?;
+    let replayed = scan.next_seq > state.sb.replay_seq;
+    (state.next_seq, state.durable_seq) = (scan.next_seq, scan.next_seq);
+    count_owners(&mut state)?;
+    crate::state::sums::recover::compute(io, &mut state)?;
+    Ok(Recovered { state, replayed })
+}
+
+/// Free units that data does not get, for a pool of this size.
+pub(crate) fn reserve_units(geometry: &Geometry) -> u64 {
+    let pages_per_unit = u64::from(geometry.unit_bytes) / BLOCK as u64;
+    let (least, most) = (128_u64.div_ceil(pages_per_unit).max(2), 65_536 / pages_per_unit);
+    (geometry.total_units / 64).clamp(least, most.max(least))
+}
+
+fn io_error(what: String) -> impl FnOnce(sheave_base::status::Status) -> PoolError {
+    move |status| PoolError::Io { what, status, fix: "Check the device and its cables, and try again".into() }
+}
+
+/// The superblock in use; all that it says there is lies on the device.
+pub(crate) fn read_superblock(io: &dyn BlockIo) -> Result<Superblock, PoolError> {
+    let sb = newest_superblock(io)?;
+    match sb.missing_from(io.size_bytes()) {
+        None => Ok(sb),
+        Some((what, fix)) => Err(PoolError::Members { what, fix }),
+    }
+}
+
+/// The superblock in use, whatever is missing of its pool. The older one never stands in for a newer one whose members
+/// are not all there: what was written since would be lost.
+pub(crate) fn newest_superblock(io: &dyn BlockIo) -> Result<Superblock, PoolError> {
+    let mut bytes = [[0; BLOCK]; 2];
+    let mut unreadable = None;
+    // A superblock that cannot be read is as bad as a damaged one, and no worse: the other stands for both.
+    let [a, b] = [0, 1].map(|slot| match io.read(SUPERBLOCKS[slot], &mut bytes[slot]) {
+        Ok(()) => Superblock::decode(&bytes[slot], SUPERBLOCKS[slot], u64::MAX),
+        Err(status) => {
+            unreadable = Some(status);
+            Err(Damage::Blank)
+        }
+    });
+    if let Ok((head, _)) = identify(&bytes[0])
+        && head.kind == kind::LABEL
+    {
+        return Err(PoolError::Members {
+            what: format!("what is named first is member {} of a pool", head.index),
+            fix: "Name the members in the order in which they came to the pool, as in a.img+b.img".into(),
+        });
+    }
+    match choose([a, b]) {
+        Ok((sb, None)) => Ok(sb),
+        Ok((sb, Some((at, damage)))) if damage.is_too_new() => Err(format_error(at, damage, Some(&sb))),
+        Ok((sb, Some(_))) => Ok(sb),
+        Err(_) if let Some(status) = unreadable => Err(io_error("reading the superblocks".into())(status)),
+        Err([a, b]) => Err(format_error(0, if matches!(a, Damage::Blank | Damage::Alien) { b } else { a }, None)),
+    }
+}
+
+fn format_error(at: u64, damage: Damage, other: Option<&Superblock>) -> PoolError {
+    match damage {
+        Damage::Blank | Damage::Alien => PoolError::Format {
+            what: "there is no pool on the device".into(),
+            fix: "Name the device that the pool was created on, or create one: sheave pool create SPEC".into(),
+        },
+        damage if damage.is_too_new() => PoolError::Format { what: damage.to_string(), fix: String::new() },
+        damage if other.is_none() => PoolError::Damaged { what: "the superblock".into(), at, why: damage.to_string() },
+        damage => PoolError::Damaged { what: "a superblock".into(), at, why: damage.to_string() },
+    }
+}
+
+/// Each further member is there, in its place.
+fn check_members(io: &dyn BlockIo, sb: &Superblock) -> Result<(), PoolError> {
+    for number in 1..sb.members.len() {
+        let at = sb.members[number].0;
+        let mut block = [0; BLOCK];
+        io.read(at, &mut block).map_err(io_error(format!("reading the label of member {number}")))?;
+        match label::verify(&block, sb, number) {
+            Ok(()) => {}
+            // Rotten, or too new: it may be the right one all the same.
+            Err(damage @ (Damage::Checksum { .. } | Damage::TooNew { .. })) => {
+                let what = format!("the label of member {number}");
+                return Err(PoolError::Damaged { what, at, why: damage.to_string() });
+            }
+            Err(damage) => {
+                return Err(PoolError::Members {
+                    what: format!("what is given as member {number} of the pool is another device: {damage}"),
+                    fix: "Name the members in the order in which they came to the pool, as in a.img+b.img".into(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn replay(io: &dyn BlockIo, state: &mut State) -> Result<Scan, PoolError> {
+    let mut bytes = sheave_base::buf::Buf::zeroed(state.sb.journal_blocks as usize * BLOCK, BLOCK)
+        .map_err(|_| io_error("memory for the journal".into())(sheave_base::status::Status::NoMem))?;
+    io.read(JOURNAL_START, &mut bytes).map_err(io_error("reading the journal".into()))?;
+    let mut records = Vec::new();
+    let scan = journal::scan(&bytes, &state.sb, &mut |record| records.push(record))
+        .map_err(|lost| PoolError::Damaged { what: "the journal".into(), at: JOURNAL_START, why: lost.to_string() })?;
+    let mut bounds = Bounds::default();
+    for record in &records {
+        let damaged = |why: String| PoolError::Damaged {
+            what: "a record of the journal".into(),
+            at: JOURNAL_START,
+            why: format!("{why}: {record:?}"),
+        };
+        bounds.check(record, state.table.len()).map_err(|damage| damaged(damage.to_string()))?;
+        state.apply(record).map_err(|why| damaged(why.to_string()))?;
+        let nodes = Bounds::check_nodes(state.tree.dirty_nodes(), state.dirty_hard);
+        nodes.map_err(|damage| damaged(damage.to_string()))?;
+    }
+    Ok(scan)
+}
+
+/// Owners of units, from all leaves that are in use (R2).
+fn count_owners(state: &mut State) -> Result<(), PoolError> {
+    let tree = &mut state.tree;
+    tree.counts_later = false;
+    let map = Arc::clone(&tree.map);
+    let mut shared = false;
+    for id in 1..tree.leaves.end() {
+        if tree.leaves.node(id).parents == 0 {
+            continue;
+        }
+        for word in map.leaves.node(id).unwrap_or_default() {
+            let entry = Entry(word.load(Ordering::Relaxed)); // Relaxed: nobody else is here yet.
+            if !entry.is_alloc() {
+                continue;
+            }
+            if !tree.units.claim_data(entry.phys()) {
+                return Err(PoolError::Damaged {
+                    what: format!("unit {} of the pool", entry.phys()),
+                    at: entry.phys() << map.geometry.unit_shift,
+                    why: "a volume has it as data, and it is metadata or reserved".into(),
+                });
+            }
+            shared |= tree.units.owners(entry.phys()) > 1;
+        }
+    }
+    // Nobody looks anything up yet: nodes that the replay has dropped are free at once.
+    tree.index.free_unused();
+    tree.leaves.free_unused();
+    tree.freed = crate::state::limbo::LetGo::default();
+    if shared {
+        mark_shared(tree, &map);
+    }
+    Ok(())
+}
+
+fn mark_shared(tree: &Tree, map: &ExtentMap) {
+    for id in 1..tree.leaves.end() {
+        if tree.leaves.node(id).parents == 0 {
+            continue;
+        }
+        for word in map.leaves.node(id).unwrap_or_default() {
+            let entry = Entry(word.load(Ordering::Relaxed)); // Relaxed, both: nobody else is here yet.
+            if entry.is_alloc() {
+                let owners = tree.units.owners(entry.phys());
+                let entry = if owners > 1 { entry.with(Entry::SHARED) } else { entry.without(Entry::SHARED) };
+                word.store(entry.0, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// A block of a larger buffer.
+pub(crate) fn block_at(bytes: &[u8], number: usize) -> Option<&Block> {
+    bytes.get(number * BLOCK..(number + 1) * BLOCK)?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests;

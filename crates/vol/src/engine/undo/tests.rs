@@ -1,0 +1,310 @@
+//! Every change of the table with writes that fail, each way: in the journal or in a checkpoint, once or until the disk
+//! is well again, and on the disk all the same or not. Nothing is left behind, whatever comes later.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use sheave_blk::Device;
+use sheave_iomap::File;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::file::WriteDone;
+use sheave_iomap::mapping::Intent;
+
+use super::*;
+use crate::device::block_io::{BlockIo, DeviceIo};
+use crate::format::block::identify;
+use crate::{CheckOptions, CreateOptions, LowWater, OpenOptions, Pool, Volume, check_device};
+
+/// What becomes of writes of metadata.
+#[derive(Default)]
+struct Faults {
+    /// What a test does before the next one.
+    before_write: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// A bit for each that comes, the lowest first: whether it fails. The highest bit is for all that come later.
+    fail: AtomicI64,
+    /// And are on the disk all the same.
+    lands: AtomicBool,
+}
+
+struct Faulty {
+    io: DeviceIo,
+    faults: Arc<Faults>,
+}
+
+impl BlockIo for Faulty {
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
+        self.io.read(at, buf)
+    }
+
+    fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
+        // Copies of data go well: only what the pool says of itself does not.
+        let is_metadata = buf.first_chunk().is_some_and(|block| identify(block).is_ok());
+        let before = if is_metadata { self.faults.before_write.lock().unwrap().take() } else { None };
+        if let Some(before) = before {
+            before();
+        }
+        let next = |fail: i64| Some(fail >> i64::from(is_metadata));
+        let fail = self.faults.fail.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).unwrap_or(0);
+        let fails = is_metadata && fail & 1 != 0;
+        if !fails || self.faults.lands.load(Ordering::SeqCst) {
+            self.io.write(at, buf)?;
+        }
+        if fails { Err(Status::IoErr) } else { Ok(()) }
+    }
+
+    fn flush(&self) -> Result<(), Status> {
+        self.io.flush()
+    }
+
+    fn discard(&self, at: u64, len: u64) -> Result<(), Status> {
+        self.io.discard(at, len)
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.io.size_bytes()
+    }
+}
+
+fn write(volume: &Volume, unit: u64, tag: u8) {
+    let (pos, may_block) = (unit << 16, MayBlock::on_worker());
+    let mapping = volume.map_blocking(pos, 1 << 16, Intent::Write, &may_block).unwrap();
+    DeviceIo::new(volume.device()).unwrap().write(mapping.addr, &[tag; 1 << 16]).unwrap();
+    volume.end_write(WriteDone { pos, len: 1 << 16, status: Status::Ok, pieces: &[mapping] }, &may_block).unwrap();
+}
+
+/// Everything that users can see of a pool.
+fn seen(pool: &Pool) -> Vec<String> {
+    let mut seen = vec![format!("{:?}", pool.info().low_water)];
+    for info in pool.volumes() {
+        let volume = pool.open_volume(&info.name).unwrap();
+        let io = DeviceIo::new(volume.device()).unwrap();
+        let units = 0..(info.size_bytes >> 16);
+        let tags = units.map(|unit| {
+            let mapping = volume.map(unit << 16, 4096, Intent::Read).unwrap();
+            let mut data = [0; 4096];
+            if mapping.kind == sheave_iomap::MappingKind::Mapped {
+                io.read(mapping.addr, &mut data).unwrap();
+            }
+            data[7]
+        });
+        let (tags, origin): (Vec<u8>, _) = (tags.collect(), &info.origin);
+        seen.push(format!(
+            "{} {:?} {:?} {} {origin:?} {tags:?}",
+            info.name, info.max_size_bytes, info.size_bytes, info.snapshot
+        ));
+    }
+    seen
+}
+
+/// A pool with a volume, a snapshot of it that has become another since, and a volume that grows.
+fn pool() -> (Device, Pool, Arc<Faults>) {
+    let device = Device::open("ram:size=16M").unwrap();
+    Pool::create(&device, &CreateOptions::default()).unwrap();
+    let faults = Arc::new(Faults::default());
+    let io = Box::new(Faulty { io: DeviceIo::new(&device).unwrap(), faults: faults.clone() });
+    let pool = Pool::open_through(&device, io, &OpenOptions::default()).unwrap();
+    let volume = pool.create_volume("v", 1 << 20).unwrap();
+    (0..12).for_each(|unit| write(&volume, unit, 1));
+    pool.snapshot("v", "s").unwrap();
+    pool.create_growing_volume("g", 0, 1 << 20).unwrap();
+    (0..6).for_each(|unit| write(&volume, 2 * unit, 2));
+    pool.sync().unwrap();
+    (device, pool, faults)
+}
+
+fn opened(device: &Device) -> Vec<String> {
+    let report = check_device(device, &CheckOptions::default()).unwrap();
+    assert!(report.is_clean(), "{:?}", report.findings);
+    let seen = seen(&Pool::open(device, &OpenOptions::default()).unwrap());
+    let report = check_device(device, &CheckOptions::default()).unwrap();
+    assert!(report.is_clean(), "{:?}", report.findings);
+    seen
+}
+
+type Change = (&'static str, fn(&Pool) -> Result<(), PoolError>);
+
+const UNDONE: [Change; 8] = [
+    ("create", |pool| pool.create_volume("new", 1 << 20).map(drop)),
+    ("create one that grows", |pool| pool.create_growing_volume("new", 4096, 1 << 20).map(drop)),
+    ("snapshot", |pool| pool.snapshot("v", "new")),
+    ("clone", |pool| pool.clone_volume("s", "new")),
+    ("rename", |pool| pool.rename("v", "other")),
+    ("enlarge", |pool| pool.resize("v", 2 << 20)),
+    ("limit", |pool| pool.set_max_size("g", 4 << 20)),
+    ("mark", |pool| pool.set_low_water(LowWater::Bytes(3 << 20))),
+];
+
+const MADE: [Change; 3] = [
+    ("delete", |pool| pool.delete("s")),
+    ("shrink", |pool| pool.resize("v", 5 << 16)),
+    ("rollback", |pool| pool.rollback("v", "s")),
+];
+
+/// What is seen when the change is made without any fault.
+fn made(change: &Change) -> Vec<String> {
+    let (_device, pool, _) = pool();
+    change.1(&pool).unwrap();
+    seen(&pool)
+}
+
+/// All writes fail.
+const ALL: i64 = -1;
+
+/// What writes may do: fail once, or until the disk is well again; be there all the same; and in a checkpoint at once.
+fn each_way(mut run: impl FnMut(i64, bool, bool)) {
+    for fail in [1, ALL] {
+        for lands in [false, true] {
+            for checkpoint in [false, true] {
+                run(fail, lands, checkpoint);
+            }
+        }
+    }
+}
+
+/// A change with writes that fail; the pool, what was seen before, and the error.
+fn fails(
+    change: &Change,
+    fail: i64,
+    lands: bool,
+    checkpoint: bool,
+) -> (Device, Pool, Arc<Faults>, Vec<String>, Option<PoolError>) {
+    let (device, pool, faults) = pool();
+    let before = seen(&pool);
+    pool.open_volume("v").unwrap().pool().lock().wants_checkpoint = checkpoint;
+    faults.lands.store(lands, Ordering::SeqCst);
+    faults.fail.store(fail, Ordering::SeqCst);
+    let error = change.1(&pool).err();
+    (device, pool, faults, before, error)
+}
+
+/// V27.
+#[test]
+fn a_change_that_fails_leaves_nothing_behind() {
+    for change in &UNDONE {
+        each_way(|fail, lands, checkpoint| {
+            let what = format!("{}, {fail} fail, lands {lands}, checkpoint {checkpoint}", change.0);
+            let (device, pool, faults, before, error) = fails(change, fail, lands, checkpoint);
+            let error = error.unwrap_or_else(|| panic!("{what}: it fails"));
+            assert!(matches!(error, PoolError::Io { .. }) && error.to_string().contains("undone"), "{what}: {error}");
+            assert_eq!(seen(&pool), before, "{what}: it is not seen");
+            // The volumes are used, which makes other things durable.
+            faults.fail.store(0, Ordering::SeqCst);
+            write(&pool.open_volume("v").unwrap(), 11, 9);
+            pool.sync().unwrap();
+            let now = seen(&pool);
+            assert!(now.len() == before.len() && now != before);
+            let free = pool.info().free_bytes;
+            drop(pool);
+            assert_eq!(opened(&device), now, "{what}: no later commit makes it durable");
+            let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+            assert_eq!(pool.info().free_bytes, free, "{what}: all that it took is free");
+            change.1(&pool).unwrap_or_else(|error| panic!("{what}: it can be made now: {error}"));
+        });
+    }
+}
+
+/// V27.
+#[test]
+fn a_crash_after_a_failed_change_shows_it_wholly_or_not_at_all() {
+    for change in &UNDONE {
+        let made = made(change);
+        each_way(|fail, lands, checkpoint| {
+            let what = format!("{}, {fail} fail, lands {lands}, checkpoint {checkpoint}", change.0);
+            let (device, pool, faults, before, _) = fails(change, fail, lands, checkpoint);
+            // What a copy shares is not written to, though the copy is gone.
+            if fail == ALL && ["snapshot", "clone"].contains(&change.0) {
+                let volume = pool.open_volume("v").unwrap();
+                (0..12).for_each(|unit| write(&volume, unit, 7));
+            }
+            drop((pool, faults));
+            // What was written since may be there or not.
+            let others =
+                |seen: &[String]| seen.iter().filter(|line| !line.starts_with("v ")).cloned().collect::<Vec<_>>();
+            let is = |found: &[String], other: &[String]| match change.0 {
+                "snapshot" | "clone" => others(found) == others(other),
+                _ => found == other,
+            };
+            let found = opened(&device);
+            assert!(is(&found, &before) || fail == ALL && is(&found, &made), "{what}: {found:?}");
+        });
+    }
+}
+
+/// What was undone and is on the device is not forgotten when the checkpoint that has it could be written, and the
+/// next one could not: a flush of the device alone says nothing of that.
+#[test]
+fn a_flush_that_ends_well_says_that_it_was_undone() {
+    let mut settled = 0;
+    for change in &UNDONE {
+        for good in 0..8 {
+            // The first fails, then some go well, then none.
+            let (device, pool, faults, before, error) = fails(change, !(((1 << good) - 1) << 1), false, true);
+            assert!(error.is_some());
+            let volume = pool.open_volume("v").unwrap();
+            settled += u32::from(!volume.needs_sync());
+            if volume.needs_sync() {
+                faults.fail.store(0, Ordering::SeqCst);
+                volume.sync(&MayBlock::on_worker()).unwrap().unwrap();
+            }
+            drop((volume, pool));
+            assert_eq!(opened(&device), before, "{}, {good} go well", change.0);
+        }
+    }
+    assert!(settled > 0 && settled < 8 * UNDONE.len() as u32);
+}
+
+/// V27. A delete gives its space back, a rollback and a smaller size what they cut off: none of that is undone. The
+/// error says so, the next flush makes it durable, and a crash before shows it or what was before.
+#[test]
+fn a_change_that_cannot_be_undone_is_decided_by_the_next_commit() {
+    for change in &MADE {
+        let made = made(change);
+        each_way(|fail, lands, checkpoint| {
+            for crash in [false, true] {
+                let what = format!("{}, {fail} fail, lands {lands}, checkpoint {checkpoint}", change.0);
+                let (device, pool, faults, before, error) = fails(change, fail, lands, checkpoint);
+                assert_eq!(seen(&pool), made, "{what}: it is seen at once");
+                match error {
+                    None => assert_eq!(fail, 1, "{what}: the second attempt made it durable"),
+                    Some(error) => {
+                        assert!(matches!(error, PoolError::NotDurable { .. }), "{what}: {error}");
+                        assert!(fail == ALL && pool.sync().is_err(), "{what}");
+                    }
+                }
+                if !crash && fail == ALL {
+                    faults.fail.store(0, Ordering::SeqCst);
+                    pool.sync().unwrap();
+                }
+                drop(pool);
+                let found = opened(&device);
+                assert!(found == made || crash && fail == ALL && found == before, "{what}, crash {crash}: {found:?}");
+            }
+        });
+    }
+}
+
+/// U2: what is not durable yet cannot be used by others.
+#[test]
+fn a_change_that_may_be_undone_is_used_when_it_is_durable() {
+    for change in &UNDONE[..6] {
+        let (_device, pool, faults) = pool();
+        let (looked, other) = (Arc::new(AtomicBool::new(false)), pool.clone());
+        let has_looked = looked.clone();
+        *faults.before_write.lock().unwrap() = Some(Box::new(move || {
+            assert!(matches!(other.open_volume("new"), Err(PoolError::NoVolume { .. })));
+            assert!(other.volume_info("new").is_err() && other.volumes().iter().all(|info| info.name != "new"));
+            assert!(
+                other.open_volume("v").is_ok_and(|volume| volume.size_bytes() == 1 << 20) || change_renames(&other)
+            );
+            has_looked.store(true, Ordering::SeqCst);
+        }));
+        change.1(&pool).unwrap();
+        assert!(looked.load(Ordering::SeqCst), "{}: before it is durable", change.0);
+        assert_eq!(seen(&pool), made(change), "{}: and after", change.0);
+    }
+}
+
+/// A new name is seen at once: who opens the volume by it has the same volume.
+fn change_renames(pool: &Pool) -> bool {
+    pool.volume_info("other").is_ok()
+}

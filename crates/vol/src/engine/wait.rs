@@ -1,0 +1,117 @@
+//! Waiting for I/O that is under way: whose, for how long, and what is said of it when it does not end.
+//!
+//! Owns the waits of a pool for the graces of its volumes. What waits for a thread that may wait for such a grace waits
+//! here too: its own rings may have the I/O that all this waits for.
+//!
+//! - P1: a wait runs the rings of its own thread, so that nobody waits for I/O that only the waiter can end.
+//! - P2: every other wait ends: with the I/O, with a cancel, or when [`OpenOptions::longest_wait`] is over; then
+//!   the volume's grace tells whose I/O it is.
+//! - P3: a volume's changes wait for that volume's I/O alone. What belongs to the pool as a whole waits for
+//!   [`Everyone`].
+//!
+//! Called by writes, holes, changes of the table, and checkpoints.
+//!
+//! [`OpenOptions::longest_wait`]: crate::OpenOptions::longest_wait
+
+use std::sync::TryLockError;
+use std::time::{Duration, Instant};
+
+use sheave_base::grace::{Grace, Holder, Ticket, own};
+use sheave_base::status::Status;
+use sheave_base::sync::{Arc, MutexGuard};
+use sheave_base::wait;
+use sheave_iomap::completion_plan::MayBlock;
+
+use super::inner::{LOOK_EVERY, PoolInner, State};
+use crate::PoolError;
+use crate::state::table::{Table, VolumeCore};
+
+/// How long somebody with rings of its own sleeps before it tries a lock again.
+const NAP: Duration = Duration::from_micros(200);
+
+/// The I/O of all volumes that was under way at one moment.
+#[derive(Debug)]
+pub(crate) struct Everyone(Vec<(Arc<Grace>, Ticket)>);
+
+impl Everyone {
+    /// Whether all of it has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.iter().all(|(grace, ticket)| grace.is_over(*ticket))
+    }
+
+    /// Waits for it; false when the time is up before.
+    pub(crate) fn wait(&self, timeout: Duration) -> bool {
+        let until = Instant::now() + timeout;
+        self.0.iter().all(|(grace, ticket)| grace.wait(*ticket, until.saturating_duration_since(Instant::now())))
+    }
+}
+
+impl Table {
+    /// The I/O of all volumes as it is now. Who is in no grace now looks maps and regions up later than this.
+    pub(crate) fn everyone(&mut self) -> Everyone {
+        let graces = self.in_use().map(|vol| vol.core.top.grace());
+        Everyone(graces.filter(|grace| grace.seats() > 0).map(|grace| (Arc::clone(grace), grace.start())).collect())
+    }
+}
+
+impl PoolInner {
+    /// Waits until each I/O of a volume that might have looked its map up before has ended.
+    pub(crate) fn wait_for_io(&self, core: &VolumeCore, may_block: &MayBlock) -> Result<(), Status> {
+        let grace = core.top.grace();
+        let ticket = grace.start();
+        let until = Instant::now().checked_add(self.longest_wait);
+        loop {
+            let left = until.map_or(LOOK_EVERY, |until| until.saturating_duration_since(Instant::now()));
+            if grace.wait(ticket, left.min(LOOK_EVERY)) {
+                return Ok(());
+            }
+            if may_block.is_cancelled() {
+                return Err(Status::Canceled);
+            }
+            if left.is_zero() {
+                return Err(Status::Timeout);
+            }
+        }
+    }
+
+    /// What a change of a volume says whose I/O has not ended in time.
+    pub(crate) fn io_goes_on(&self, name: &str, core: &VolumeCore) -> PoolError {
+        let holders = core.top.grace().holders();
+        let who = match &holders[..] {
+            [] => format!("I/O to it did not end within {} seconds", self.longest_wait.as_secs_f64()),
+            holders => holders.iter().map(Holder::to_string).collect::<Vec<_>>().join("; "),
+        };
+        PoolError::Busy {
+            what: format!("volume '{name}'"),
+            who,
+            fix: "Let that thread reap or drain its ring, and try again".into(),
+        }
+    }
+
+    /// Sleeps until something changes, a short while at most.
+    pub(crate) fn wait<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        if own::has_own() {
+            // P1: without the lock, for what the rings run wants it.
+            drop(state);
+            own::complete_own();
+            state = self.lock();
+        }
+        self.sleep(state)
+    }
+
+    /// One change of the table at a time.
+    pub(crate) fn structural(&self) -> MutexGuard<'_, ()> {
+        // P1: whoever has it may wait for this thread's I/O.
+        while own::has_own() {
+            match self.structural.try_lock() {
+                Ok(guard) => return guard,
+                Err(TryLockError::WouldBlock) => {
+                    own::complete_own();
+                    std::thread::sleep(NAP);
+                }
+                Err(TryLockError::Poisoned(_)) => break,
+            }
+        }
+        wait::lock(&self.structural)
+    }
+}

@@ -1,0 +1,340 @@
+//! The journal: a ring of blocks with the records since the checkpoint.
+//!
+//! Owns where a block lies ([`Ring`]), how records become the blocks of one commit ([`Commit`]), and what a crash has
+//! left of them ([`scan`]). Writing, flushing and waiting are the matter of the pool.
+//!
+//! The block with sequence number `s` lies at place `s mod N`. One commit is one run of consecutive numbers, which
+//! every block of it names; the run is written only when all before it are durable.
+//!
+//! Invariants:
+//! - J1: [`scan`] gives the records of consecutive commits from the first that the checkpoint does not contain.
+//! - J2: it ends silently only where a crash can have ended it. A commit was torn if no block of a later commit
+//!   follows: a later one was begun only after this one was durable. Otherwise acknowledged records are lost, and that
+//!   is told.
+//! - J3: a commit is replayed as a whole or not at all: of a torn one the first blocks may be there.
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::format::block::{Block, Head, open, require_zero_tail, seal};
+use crate::format::damage::{Damage, require};
+use crate::format::record::Record;
+use crate::format::superblock::{Geometry, Superblock};
+use crate::format::{
+    BLOCK, BLOCK_BYTES, HEADER, JOURNAL_PAYLOAD, JOURNAL_START, JournalHead, MAX_VOLUMES, PAYLOAD, kind,
+};
+
+const RECORDS: usize = HEADER + size_of::<JournalHead>();
+const _: () = assert!(RECORDS + JOURNAL_PAYLOAD == BLOCK && JOURNAL_PAYLOAD + size_of::<JournalHead>() == PAYLOAD);
+
+/// Where the journal's blocks lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring {
+    /// Identity of the pool.
+    pub pool: [u8; 16],
+    /// Opening of the pool whose blocks count.
+    pub incarnation: u64,
+    /// Blocks.
+    pub blocks: u32,
+}
+
+impl Ring {
+    /// That of a superblock.
+    pub fn of(sb: &Superblock) -> Ring {
+        Ring { pool: sb.pool, incarnation: sb.incarnation, blocks: sb.journal_blocks }
+    }
+
+    /// Byte address of a block.
+    pub fn address(&self, seq: u64) -> u64 {
+        JOURNAL_START + seq % u64::from(self.blocks) * BLOCK_BYTES
+    }
+
+    /// Blocks that may be written before the next checkpoint is durable.
+    pub fn free(&self, next_seq: u64, replay_seq: u64) -> u64 {
+        u64::from(self.blocks).saturating_sub(next_seq.saturating_sub(replay_seq))
+    }
+}
+
+/// The blocks of one commit, while records are put in.
+#[derive(Debug)]
+pub struct Commit {
+    blocks: Vec<u8>,
+    /// Bytes of records in the last block.
+    used: usize,
+    counts: Vec<u32>,
+}
+
+impl Commit {
+    /// With room for `records` in memory before it must grow.
+    pub fn with_capacity(blocks: usize) -> Commit {
+        let bytes = blocks.saturating_mul(BLOCK);
+        Commit { blocks: Vec::with_capacity(bytes), used: 0, counts: Vec::with_capacity(blocks) }
+    }
+
+    /// Takes one more record.
+    pub fn push(&mut self, geometry: &Geometry, record: &Record) {
+        let len = record.bytes(geometry);
+        if self.counts.is_empty() || self.used + len > JOURNAL_PAYLOAD {
+            self.blocks.resize(self.blocks.len() + BLOCK, 0);
+            self.counts.push(0);
+            self.used = 0;
+        }
+        let from = self.blocks.len() - JOURNAL_PAYLOAD + self.used;
+        let taken = record.encode(geometry, &mut self.blocks[from..]).expect("an empty block has room for any record");
+        self.used += taken;
+        *self.counts.last_mut().expect("there is a block") = self.used as u32;
+    }
+
+    /// Blocks so far.
+    pub fn blocks(&self) -> u64 {
+        self.counts.len() as u64
+    }
+
+    /// Nothing was put in.
+    pub fn is_empty(&self) -> bool {
+        self.counts.is_empty()
+    }
+
+    /// Forgets the records and keeps the memory.
+    pub fn clear(&mut self) {
+        self.blocks.clear();
+        self.counts.clear();
+        self.used = 0;
+    }
+
+    /// Numbers the blocks from `first`. They are then to be written where [`Commit::pieces`] says.
+    pub fn seal(&mut self, ring: &Ring, first: u64) {
+        let head = JournalHead { first: first.into(), blocks: (self.counts.len() as u32).into(), reserved: 0.into() };
+        let (blocks, _) = self.blocks.as_chunks_mut::<BLOCK>();
+        for (seq, (block, &count)) in (first..).zip(blocks.iter_mut().zip(&self.counts)) {
+            block[HEADER..RECORDS].copy_from_slice(head.as_bytes());
+            let header = Head {
+                kind: kind::JOURNAL,
+                level: 0,
+                pool: ring.pool,
+                generation: ring.incarnation,
+                address: ring.address(seq),
+                index: seq,
+                owner: 0,
+                count,
+            };
+            seal(block, &header);
+        }
+    }
+
+    /// Address and bytes: two pieces at most, the second where the run wraps. The run is no longer than the ring.
+    pub fn pieces(&self, ring: &Ring, first: u64) -> impl Iterator<Item = (u64, &[u8])> {
+        let before_end = u64::from(ring.blocks) - first % u64::from(ring.blocks);
+        let cut = usize::try_from(before_end).map_or(self.blocks.len(), |blocks| blocks.saturating_mul(BLOCK));
+        let (a, b) = self.blocks.split_at(cut.min(self.blocks.len()));
+        [(ring.address(first), a), (JOURNAL_START, b)].into_iter().filter(|(_, bytes)| !bytes.is_empty())
+    }
+}
+
+/// A block of the journal that is whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalBlock {
+    /// Opening of the pool that wrote it.
+    pub incarnation: u64,
+    /// Sequence number.
+    pub seq: u64,
+    /// Of the first block of its commit.
+    pub first: u64,
+    /// Blocks of its commit.
+    pub blocks: u32,
+    /// Bytes of its records.
+    used: usize,
+}
+
+impl JournalBlock {
+    /// The block read from `address`, of this pool, of any incarnation. Its records are not looked at.
+    pub fn decode(block: &Block, pool: &[u8; 16], address: u64, ring_blocks: u32) -> Result<JournalBlock, Damage> {
+        let (head, _) = open(block, kind::JOURNAL, Some(pool), address)?;
+        let (body, _) = JournalHead::ref_from_prefix(&block[HEADER..]).expect("a block has room for it");
+        let (seq, first, blocks) = (head.index, body.first.get(), body.blocks.get());
+        let used = head.count as usize;
+        let place = JOURNAL_START + seq % u64::from(ring_blocks) * BLOCK_BYTES;
+        require(place == address, "index", seq, "does not belong into this place of the ring")?;
+        require(blocks <= ring_blocks, "blocks", blocks, "is more than the journal has")?;
+        let within = first <= seq && seq - first < u64::from(blocks);
+        require(within, "first", first, "is not of the commit that the block belongs to")?;
+        require(used > 0 && used <= JOURNAL_PAYLOAD, "count", head.count, "is no number of bytes of records")?;
+        require(head.level == 0 && head.owner == 0, "owner", head.owner, "must be 0")?;
+        require(body.reserved.get() == 0, "reserved", body.reserved.get(), "must be 0")?;
+        require_zero_tail(&block[RECORDS..], used)?;
+        Ok(JournalBlock { incarnation: head.generation, seq, first, blocks, used })
+    }
+
+    /// Gives its records in order to `take`.
+    pub fn records(&self, block: &Block, geometry: &Geometry, take: &mut dyn FnMut(Record)) -> Result<(), Damage> {
+        let mut rest = &block[RECORDS..RECORDS + self.used];
+        while !rest.is_empty() {
+            let (record, len) = Record::decode(geometry, rest)?;
+            rest = &rest[len..];
+            take(record);
+        }
+        Ok(())
+    }
+}
+
+/// What the records of a journal may come to, whatever each of them says alone: bounds the work and the memory that a
+/// journal can cost that no pool has written.
+#[derive(Debug, Default)]
+pub(crate) struct Bounds {
+    run_units: u64,
+}
+
+impl Bounds {
+    /// Units that all `RUN` records may map. A pool writes none that map any.
+    const MOST_RUN_UNITS: u64 = 1 << 24;
+    /// Leaves and index nodes that replayed records may change. A pool that is open writes a checkpoint long before.
+    const MOST_NODES: u64 = 1 << 17;
+
+    /// Whether the record may follow those before it, in a pool that has so many volumes.
+    pub(crate) fn check(&mut self, record: &Record, volumes: usize) -> Result<(), Damage> {
+        match record {
+            Record::Run { count, phys, .. } if *phys != 0 => {
+                self.run_units = self.run_units.saturating_add(*count);
+                require(self.run_units <= Self::MOST_RUN_UNITS, "record.count", *count, "is one run too many")
+            }
+            Record::Create { volume, .. } | Record::Copy { volume, .. } => {
+                require(volumes < MAX_VOLUMES as usize, "record.volume", *volume, "is one volume too many")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether so many nodes may have changed, in a pool that writes a checkpoint when `most` have.
+    pub(crate) fn check_nodes(nodes: u64, most: u64) -> Result<(), Damage> {
+        require(
+            nodes <= Self::MOST_NODES.max(8 * most),
+            "journal",
+            nodes,
+            "is more pages of maps than one journal changes",
+        )
+    }
+}
+
+/// What the journal holds for a superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scan {
+    /// Where the next commit would go: one beyond the last commit to replay.
+    pub next_seq: u64,
+    /// Highest sequence number of any intact block of the pool; new blocks must be numbered above it or of a new
+    /// incarnation.
+    pub highest_seq: u64,
+    /// Why the run ended, if the block where it did is not merely old.
+    pub torn: Option<Damage>,
+}
+
+/// Why the journal cannot be replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Lost {
+    /// Blocks of a later opening are there.
+    #[error(
+        "the journal has blocks of opening {incarnation} of the pool, and the superblock is of an earlier one: the \
+         newer superblock is lost"
+    )]
+    Superblock {
+        /// The later opening.
+        incarnation: u64,
+    },
+    /// The blocks that are wanted were overwritten by later ones.
+    #[error(
+        "journal block {wanted} is wanted and block {found} is in its place: the superblock that needed it no more \
+         is lost"
+    )]
+    Overwritten {
+        /// The first to replay.
+        wanted: u64,
+        /// The one there.
+        found: u64,
+    },
+    /// A block is damaged that was durable: later commits follow.
+    #[error("journal block {seq} at byte {at} is damaged, and later commits follow it: {damage}")]
+    Block {
+        /// Which.
+        seq: u64,
+        /// Where.
+        at: u64,
+        /// How.
+        damage: Damage,
+    },
+    /// A block is whole and its records cannot be.
+    #[error("journal block {seq} at byte {at} is intact and cannot be understood: {damage}")]
+    Record {
+        /// Which.
+        seq: u64,
+        /// Where.
+        at: u64,
+        /// Why.
+        damage: Damage,
+    },
+    /// The pool was closed, and yet there is something to replay.
+    #[error("the pool was closed and yet the journal has block {seq} to replay: the newer superblock is lost")]
+    Clean {
+        /// The block.
+        seq: u64,
+    },
+}
+
+/// Reads the whole journal (`bytes` from [`JOURNAL_START`], as long as the superblock says) and gives the records to
+/// replay, in order, to `take` (J1, J2, J3). After an error `take` may have been called; its effects are to be dropped.
+pub fn scan(bytes: &[u8], sb: &Superblock, take: &mut dyn FnMut(Record)) -> Result<Scan, Lost> {
+    let geometry = sb.geometry();
+    let ring = Ring::of(sb);
+    let (blocks, _) = bytes.as_chunks::<BLOCK>();
+    let decoded: Vec<Result<JournalBlock, Damage>> = (JOURNAL_START..)
+        .step_by(BLOCK)
+        .zip(blocks)
+        .map(|(address, block)| JournalBlock::decode(block, &sb.pool, address, ring.blocks))
+        .collect();
+    let intact = || decoded.iter().flatten();
+    if let Some(block) = intact().find(|block| block.incarnation > sb.incarnation) {
+        return Err(Lost::Superblock { incarnation: block.incarnation });
+    }
+    let highest_seq = intact().map(|block| block.seq).max().unwrap_or(0);
+    let ours = || intact().filter(|block| block.incarnation == sb.incarnation);
+    if let Some(block) = ours().find(|block| block.seq >= sb.replay_seq.saturating_add(u64::from(ring.blocks))) {
+        return Err(Lost::Overwritten { wanted: sb.replay_seq, found: block.seq });
+    }
+    if let Some(block) = ours().find(|block| sb.clean && block.seq >= sb.replay_seq) {
+        return Err(Lost::Clean { seq: block.seq });
+    }
+    let newest_first = ours().map(|block| block.first).max().unwrap_or(0);
+    let mut seq = sb.replay_seq;
+    // Where the commit that is being read began, and its records (J3).
+    let (mut whole, mut records) = (seq, Vec::new());
+    let torn = loop {
+        let place = (seq % u64::from(ring.blocks)) as usize;
+        let at = ring.address(seq);
+        let damage = match decoded.get(place) {
+            _ if seq - sb.replay_seq == u64::from(ring.blocks) => break None,
+            Some(Ok(block)) if block.incarnation == sb.incarnation && block.seq == seq => {
+                match block.records(&blocks[place], &geometry, &mut |record| records.push(record)) {
+                    Ok(()) => {
+                        seq += 1;
+                        if seq == block.first + u64::from(block.blocks) {
+                            records.drain(..).for_each(&mut *take);
+                            whole = seq;
+                        }
+                        continue;
+                    }
+                    // Its checksum is right: this was written so, and is no torn write.
+                    Err(damage) => return Err(Lost::Record { seq, at, damage }),
+                }
+            }
+            Some(Ok(block)) => Damage::Stale { generation: block.incarnation },
+            Some(Err(damage)) => *damage,
+            None => Damage::Blank,
+        };
+        // A commit begun at or before `seq` may be torn; one begun after it proves that `seq` was durable.
+        if newest_first > seq {
+            return Err(Lost::Block { seq, at, damage });
+        }
+        break Some(damage).filter(|damage| !matches!(damage, Damage::Stale { .. } | Damage::Blank | Damage::Foreign));
+    };
+    Ok(Scan { next_seq: whole, highest_seq, torn })
+}
+
+#[cfg(test)]
+mod tests;

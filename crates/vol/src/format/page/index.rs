@@ -1,0 +1,87 @@
+//! Index pages: references to the pages one level below.
+//!
+//! Owns their encoding, and [`build_upper`], which makes the levels above from the references of one level.
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::format::block::{Block, require_zero_tail};
+use crate::format::damage::{Damage, require};
+use crate::format::page::{Expect, PageRef, Place};
+use crate::format::superblock::Geometry;
+use crate::format::{BLOCK, Child, HEADER, INDEX_CHILDREN, MAX_LEVEL, kind};
+
+const CHILD: usize = size_of::<Child>();
+
+/// Encodes at most [`INDEX_CHILDREN`] references; a shorter slice is taken as ending with none.
+pub fn encode(block: &mut Block, place: &Place, level: u16, children: &[PageRef]) -> PageRef {
+    block.fill(0);
+    let mut count = 0;
+    for (at, child) in children.iter().take(INDEX_CHILDREN).enumerate().filter(|(_, child)| !child.is_none()) {
+        block[HEADER + CHILD * at..][..CHILD].copy_from_slice(child.to_disk().as_bytes());
+        count += 1;
+    }
+    place.seal(block, kind::INDEX, level, count)
+}
+
+/// Decodes the page of this level (1 to [`MAX_LEVEL`]). The number of references that are not none.
+pub fn decode(
+    block: &Block,
+    geometry: &Geometry,
+    expect: &Expect,
+    level: u16,
+    children: &mut [PageRef; INDEX_CHILDREN],
+) -> Result<usize, Damage> {
+    let head = expect.open(block, kind::INDEX, level)?;
+    require((1..=MAX_LEVEL).contains(&level), "level", level, "is no level of an index page")?;
+    require_zero_tail(&block[HEADER..], CHILD * INDEX_CHILDREN)?;
+    let (list, _) = <[Child]>::ref_from_prefix_with_elems(&block[HEADER..], INDEX_CHILDREN)
+        .expect("a block has room for the references");
+    let mut count = 0;
+    for (to, child) in children.iter_mut().zip(list) {
+        let page = PageRef::from_disk(child);
+        geometry.require_page(page, "child")?;
+        count += usize::from(!page.is_none());
+        *to = page;
+    }
+    require(count == head.count as usize, "count", head.count, "is not the number of references")?;
+    Ok(count)
+}
+
+/// Where [`build_upper`] puts pages.
+pub trait Sink {
+    /// A free page's address; `None` when there is none.
+    fn allocate(&mut self) -> Option<u64>;
+    /// Takes a page that is to be written there.
+    fn page(&mut self, address: u64, block: &Block);
+}
+
+/// Makes the index pages above the pages of level `below`, up to one root; its reference and level. `at_least` is the
+/// lowest level that the root may have: 1 for maps, 0 for the volume table. No pages give no root. `None`: no room.
+pub fn build_upper(
+    sink: &mut dyn Sink,
+    place: &Place,
+    below: u16,
+    at_least: u16,
+    pages: &[PageRef],
+) -> Option<(PageRef, u16)> {
+    let (mut level, mut pages) = (below, pages.to_vec());
+    let mut block = [0; BLOCK];
+    if pages.iter().all(PageRef::is_none) {
+        return Some((PageRef::NONE, 0));
+    }
+    while pages.len() > 1 || level < at_least {
+        level += 1;
+        let mut above = Vec::with_capacity(pages.len().div_ceil(INDEX_CHILDREN));
+        for (index, children) in pages.chunks(INDEX_CHILDREN).enumerate() {
+            if children.iter().all(PageRef::is_none) {
+                above.push(PageRef::NONE);
+                continue;
+            }
+            let place = Place { address: sink.allocate()?, index: index as u64, ..*place };
+            above.push(encode(&mut block, &place, level, children));
+            sink.page(place.address, &block);
+        }
+        pages = above;
+    }
+    Some((pages[0], level))
+}

@@ -1,0 +1,385 @@
+//! Journal records: what changed since the checkpoint.
+//!
+//! Owns [`Record`], its encoding, and what each means when it is replayed. Records are absolute and replayed in order;
+//! any number of the first of them may be in the checkpoint already, so each is harmless when it is applied again:
+//! `Create` and `Copy` of a volume that exists, and anything about a volume that does not, are passed over.
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::format::damage::{Damage, require};
+use crate::format::page::leaf::check_entry;
+use crate::format::page::table::{is_name, require_blocks, volume_flags};
+use crate::format::record_kind as kinds;
+use crate::format::superblock::Geometry;
+use crate::format::*;
+
+/// Most words of written bits of an entry: units of 1 MiB.
+pub const MAX_ENTRY_WORDS: usize = MAX_UNIT_BYTES as usize / BLOCK / 64;
+
+/// A change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A unit of a volume is this unit of the pool, and these of its blocks are written; or it has no space.
+    Set {
+        /// Volume.
+        volume: u32,
+        /// Unit of the volume.
+        unit: u64,
+        /// Unit of the pool; 0: none.
+        phys: u64,
+        /// Written bits; words beyond those of the pool's unit are 0.
+        written: [u64; MAX_ENTRY_WORDS],
+    },
+    /// `count` units from `unit` are those of the pool from `phys`, all blocks written; or they have no space.
+    Run {
+        /// Volume.
+        volume: u32,
+        /// First unit of the volume.
+        unit: u64,
+        /// Units; at least 1.
+        count: u64,
+        /// First unit of the pool; 0: no space.
+        phys: u64,
+    },
+    /// A new volume, without a map, of a family of its own.
+    Create {
+        /// Its number.
+        volume: u32,
+        /// Writes beyond its end make it larger.
+        grows: bool,
+        /// Bytes.
+        size: u64,
+        /// Most bytes it may be resized to, or that writes may make it.
+        max_size: u64,
+        /// Seconds since 1970.
+        created: u64,
+        /// Name.
+        name: String,
+    },
+    /// A new volume with the map that `source` has at this point.
+    Copy {
+        /// Its number.
+        volume: u32,
+        /// What it is a copy of; becomes its origin.
+        source: u32,
+        /// It cannot be written.
+        snapshot: bool,
+        /// It grows, as its source.
+        grows: bool,
+        /// Bytes.
+        size: u64,
+        /// Most bytes it may be resized to, or that writes may make it.
+        max_size: u64,
+        /// Seconds since 1970.
+        created: u64,
+        /// Name.
+        name: String,
+    },
+    /// Another name.
+    Rename {
+        /// Volume.
+        volume: u32,
+        /// Name.
+        name: String,
+    },
+    /// Another size; units beyond it are gone.
+    Resize {
+        /// Volume.
+        volume: u32,
+        /// Bytes.
+        size: u64,
+    },
+    /// The volume is gone; what it was the origin of has none.
+    Delete {
+        /// Volume.
+        volume: u32,
+    },
+    /// Another largest size.
+    Limit {
+        /// Volume.
+        volume: u32,
+        /// Most bytes that writes may make it.
+        max_size: u64,
+    },
+    /// The volume has the map, size and largest size that `source` has at this point.
+    Rollback {
+        /// Volume.
+        volume: u32,
+        /// The other.
+        source: u32,
+    },
+    /// Another origin.
+    Origin {
+        /// Volume.
+        volume: u32,
+        /// Its origin; 0: none.
+        origin: u32,
+    },
+    /// These blocks of the pool were told bad, or have been written since.
+    Mark {
+        /// They are bad.
+        bad: bool,
+        /// First block.
+        first: u64,
+        /// Blocks; from 1 to [`MAX_MARKS`].
+        count: u64,
+    },
+    /// Data of these regions may be written from here on: their checksums in the checkpoint do not count.
+    Intent {
+        /// First region.
+        first: u64,
+        /// Regions; at least 1.
+        count: u64,
+    },
+}
+
+impl Record {
+    /// Bytes of its encoding, for pools of this geometry.
+    pub fn bytes(&self, geometry: &Geometry) -> usize {
+        let body = match self {
+            Record::Set { phys: 0, .. } => size_of::<SetBody>(),
+            Record::Set { .. } => size_of::<SetBody>() + 8 * geometry.entry_words,
+            Record::Run { .. } => size_of::<RunBody>(),
+            Record::Create { name, .. } | Record::Copy { name, .. } => size_of::<CreateBody>() + padded(name.len()),
+            Record::Rename { name, .. } => padded(name.len()),
+            Record::Resize { .. } | Record::Limit { .. } => size_of::<ResizeBody>(),
+            Record::Delete { .. } => 0,
+            Record::Rollback { .. } | Record::Origin { .. } => size_of::<SourceBody>(),
+            Record::Intent { .. } => size_of::<IntentBody>(),
+            Record::Mark { .. } => size_of::<MarkBody>(),
+        };
+        size_of::<RecordHead>() + body
+    }
+
+    /// The volume that it is about; 0 for what is about the pool.
+    pub fn volume(&self) -> u32 {
+        match *self {
+            Record::Set { volume, .. }
+            | Record::Run { volume, .. }
+            | Record::Create { volume, .. }
+            | Record::Copy { volume, .. }
+            | Record::Rename { volume, .. }
+            | Record::Resize { volume, .. }
+            | Record::Limit { volume, .. }
+            | Record::Delete { volume }
+            | Record::Rollback { volume, .. }
+            | Record::Origin { volume, .. } => volume,
+            Record::Intent { .. } | Record::Mark { .. } => 0,
+        }
+    }
+
+    /// Encodes into the beginning of `to`, zeroing what it takes; how much that is, `None` if it does not fit.
+    pub fn encode(&self, geometry: &Geometry, to: &mut [u8]) -> Option<usize> {
+        let len = self.bytes(geometry);
+        let to = to.get_mut(..len)?;
+        to.fill(0);
+        let (kind, name) = self.kind_and_name();
+        let head =
+            RecordHead { kind, name_len: name.len() as u8, len: (len as u16).into(), volume: self.volume().into() };
+        let (head_bytes, body) = to.split_at_mut(size_of::<RecordHead>());
+        head_bytes.copy_from_slice(head.as_bytes());
+        let name_at = body.len() - padded(name.len());
+        body[name_at..][..name.len()].copy_from_slice(name.as_bytes());
+        self.encode_body(geometry, body);
+        Some(len)
+    }
+
+    fn kind_and_name(&self) -> (u8, &str) {
+        match self {
+            Record::Set { .. } => (kinds::SET, ""),
+            Record::Run { .. } => (kinds::RUN, ""),
+            Record::Create { name, .. } => (kinds::CREATE, name),
+            Record::Copy { name, .. } => (kinds::COPY, name),
+            Record::Rename { name, .. } => (kinds::RENAME, name),
+            Record::Resize { .. } => (kinds::RESIZE, ""),
+            Record::Limit { .. } => (kinds::LIMIT, ""),
+            Record::Delete { .. } => (kinds::DELETE, ""),
+            Record::Rollback { .. } => (kinds::ROLLBACK, ""),
+            Record::Origin { .. } => (kinds::ORIGIN, ""),
+            Record::Intent { .. } => (kinds::INTENT, ""),
+            Record::Mark { bad: true, .. } => (kinds::MARK, ""),
+            Record::Mark { .. } => (kinds::UNMARK, ""),
+        }
+    }
+
+    fn encode_body(&self, geometry: &Geometry, body: &mut [u8]) {
+        let mut put = |bytes: &[u8]| body[..bytes.len()].copy_from_slice(bytes);
+        match *self {
+            Record::Set { unit, phys, ref written, .. } => {
+                put(SetBody { unit: unit.into(), phys: phys.into() }.as_bytes());
+                if phys != 0 {
+                    let words = body[size_of::<SetBody>()..].chunks_exact_mut(8);
+                    for (to, word) in words.zip(&written[..geometry.entry_words]) {
+                        to.copy_from_slice(&word.to_le_bytes());
+                    }
+                }
+            }
+            Record::Run { unit, count, phys, .. } => {
+                put(RunBody { unit: unit.into(), count: count.into(), phys: phys.into() }.as_bytes());
+            }
+            Record::Create { grows, size, max_size, created, .. } => {
+                put(create_body(size, max_size, created, volume_flags(false, grows), 0).as_bytes());
+            }
+            Record::Copy { source, snapshot, grows, size, max_size, created, .. } => {
+                put(create_body(size, max_size, created, volume_flags(snapshot, grows), source).as_bytes());
+            }
+            Record::Resize { size, .. } | Record::Limit { max_size: size, .. } => {
+                put(ResizeBody { size: size.into() }.as_bytes())
+            }
+            Record::Rollback { source, .. } | Record::Origin { origin: source, .. } => {
+                put(SourceBody { source: source.into(), reserved: 0.into() }.as_bytes());
+            }
+            Record::Intent { first, count } => put(IntentBody { first: first.into(), count: count.into() }.as_bytes()),
+            Record::Mark { first, count, .. } => put(MarkBody { first: first.into(), count: count.into() }.as_bytes()),
+            Record::Rename { .. } | Record::Delete { .. } => {}
+        }
+    }
+
+    /// The record at the beginning of `from`, and its bytes.
+    pub fn decode(geometry: &Geometry, from: &[u8]) -> Result<(Record, usize), Damage> {
+        let cut = Damage::field("record.len", from.len() as u64, "goes beyond the block");
+        let (head, _) = RecordHead::ref_from_prefix(from).map_err(|_| cut)?;
+        let len = usize::from(head.len.get());
+        let whole = from.get(..len).ok_or(cut)?;
+        let body = whole.get(size_of::<RecordHead>()..).ok_or(cut)?;
+        let named = matches!(head.kind, kinds::CREATE | kinds::COPY | kinds::RENAME);
+        let name_len = usize::from(head.name_len);
+        require(named == (name_len > 0), "record.name_len", head.name_len, "does not fit the kind")?;
+        let name_at = body.len().checked_sub(padded(name_len)).ok_or(cut)?;
+        let (body, name) = body.split_at(name_at);
+        let (name, fill) = name.split_at(name_len);
+        require(fill.iter().all(|&byte| byte == 0), "record.name", 1u64, "has bytes after it that must be 0")?;
+        let name = std::str::from_utf8(name).ok().filter(|name| !named || is_name(name));
+        let name = name.ok_or(Damage::field("record.name", 0u64, "cannot be a name"))?;
+        let volume = head.volume.get();
+        let of_none = matches!(head.kind, kinds::INTENT | kinds::MARK | kinds::UNMARK);
+        require((volume == 0) == of_none, "record.volume", volume, "is no volume, or one where none belongs")?;
+        let record = decode_body(geometry, head.kind, volume, body, name)?;
+        // The length that the record would be written with: nothing before or after the fields.
+        require(record.bytes(geometry) == len, "record.len", len as u64, "does not fit the kind")?;
+        Ok((record, len))
+    }
+}
+
+fn create_body(size: u64, max_size: u64, created: u64, flags: u32, source: u32) -> CreateBody {
+    CreateBody {
+        size: size.into(),
+        max_size: max_size.into(),
+        created: created.into(),
+        flags: flags.into(),
+        source: source.into(),
+    }
+}
+
+/// The fixed part of a body.
+fn fixed<T: FromBytes + zerocopy::KnownLayout + zerocopy::Immutable + zerocopy::Unaligned>(
+    body: &[u8],
+) -> Result<&T, Damage> {
+    let (fixed, _) = T::ref_from_prefix(body)
+        .map_err(|_| Damage::field("record.len", body.len() as u64, "is too short for the kind"))?;
+    Ok(fixed)
+}
+
+fn decode_body(geometry: &Geometry, kind: u8, volume: u32, body: &[u8], name: &str) -> Result<Record, Damage> {
+    match kind {
+        kinds::SET => decode_set(geometry, volume, body),
+        kinds::RUN => decode_run(geometry, volume, body),
+        kinds::CREATE | kinds::COPY => decode_create(geometry, kind, volume, body, name),
+        kinds::RENAME => Ok(Record::Rename { volume, name: name.to_owned() }),
+        kinds::RESIZE | kinds::LIMIT => {
+            let size = fixed::<ResizeBody>(body)?.size.get();
+            require_size(geometry, "record.size", size)?;
+            let limit = kind == kinds::LIMIT;
+            require_blocks("record.size", limit, size, size)?;
+            Ok(if limit { Record::Limit { volume, max_size: size } } else { Record::Resize { volume, size } })
+        }
+        kinds::DELETE => Ok(Record::Delete { volume }),
+        kinds::ROLLBACK | kinds::ORIGIN => {
+            let other = fixed::<SourceBody>(body)?;
+            let source = other.source.get();
+            require(other.reserved.get() == 0, "record.reserved", other.reserved.get(), "must be 0")?;
+            require(source != volume, "record.source", source, "is the volume itself")?;
+            if kind == kinds::ORIGIN {
+                return Ok(Record::Origin { volume, origin: source });
+            }
+            require(source != 0, "record.source", source, "is no volume")?;
+            Ok(Record::Rollback { volume, source })
+        }
+        kinds::INTENT => {
+            let body = fixed::<IntentBody>(body)?;
+            let (first, count) = (body.first.get(), body.count.get());
+            let regions = geometry.regions(MAX_POOL_UNITS);
+            let inside = first.checked_add(count).is_some_and(|end| end <= regions);
+            require(count > 0 && inside, "record.count", count, "is 0 or beyond the largest pool")?;
+            Ok(Record::Intent { first, count })
+        }
+        kinds::MARK | kinds::UNMARK => decode_mark(geometry, kind == kinds::MARK, body),
+        _ => Err(Damage::field("record.kind", kind, "is no kind of record")),
+    }
+}
+
+fn decode_set(geometry: &Geometry, volume: u32, body: &[u8]) -> Result<Record, Damage> {
+    let set = fixed::<SetBody>(body)?;
+    let (unit, phys) = (set.unit.get(), set.phys.get());
+    require(unit < MAX_VOLUME_UNITS, "record.unit", unit, "is beyond the largest volume")?;
+    let mut written = [0; MAX_ENTRY_WORDS];
+    if phys != 0 {
+        let words = body[size_of::<SetBody>()..].chunks_exact(8);
+        for (to, from) in written[..geometry.entry_words].iter_mut().zip(words) {
+            let mut raw = [0; 8];
+            raw.copy_from_slice(from);
+            *to = u64::from_le_bytes(raw);
+        }
+    }
+    check_entry(geometry, phys, &written[..geometry.entry_words])?;
+    Ok(Record::Set { volume, unit, phys, written })
+}
+
+fn decode_mark(geometry: &Geometry, bad: bool, body: &[u8]) -> Result<Record, Damage> {
+    let body = fixed::<MarkBody>(body)?;
+    let (first, count) = (body.first.get(), body.count.get());
+    require((1..=MAX_MARKS).contains(&count), "record.count", count, "is 0 or more than the blocks of a unit")?;
+    let unit = |block: u64| block / geometry.unit_blocks as u64;
+    let last = first.checked_add(count - 1).filter(|last| geometry.is_unit(unit(*last)));
+    require(geometry.is_unit(unit(first)) && last.is_some(), "record.first", first, "is no block of data of the pool")?;
+    Ok(Record::Mark { bad, first, count })
+}
+
+fn decode_run(geometry: &Geometry, volume: u32, body: &[u8]) -> Result<Record, Damage> {
+    let run = fixed::<RunBody>(body)?;
+    let (unit, count, phys) = (run.unit.get(), run.count.get(), run.phys.get());
+    let end = unit.checked_add(count).filter(|&end| end <= MAX_VOLUME_UNITS);
+    require(count > 0 && end.is_some(), "record.count", count, "is 0 or beyond the largest volume")?;
+    if phys != 0 {
+        let last = phys.checked_add(count - 1).filter(|&last| geometry.is_unit(last));
+        require(geometry.is_unit(phys) && last.is_some(), "record.phys", phys, "is no run of units of the pool")?;
+    }
+    Ok(Record::Run { volume, unit, count, phys })
+}
+
+fn decode_create(geometry: &Geometry, kind: u8, volume: u32, body: &[u8], name: &str) -> Result<Record, Damage> {
+    let create = fixed::<CreateBody>(body)?;
+    let (size, max_size, created) = (create.size.get(), create.max_size.get(), create.created.get());
+    let (flags, source, name) = (create.flags.get(), create.source.get(), name.to_owned());
+    require_size(geometry, "record.max_size", max_size)?;
+    require(size <= max_size, "record.size", size, "is more than its largest size")?;
+    require(flags & !VOLUME_FLAGS == 0, "record.flags", flags, "has unknown bits")?;
+    let grows = flags & VOLUME_GROWS != 0;
+    require_blocks("record.size", grows, size, max_size)?;
+    if kind == kinds::CREATE {
+        require(flags & VOLUME_SNAPSHOT == 0, "record.flags", flags, "must not be those of a snapshot")?;
+        require(source == 0, "record.source", source, "must be 0")?;
+        return Ok(Record::Create { volume, grows, size, max_size, created, name });
+    }
+    require(source != 0 && source < volume, "record.source", source, "is no older volume")?;
+    let snapshot = flags & VOLUME_SNAPSHOT != 0;
+    Ok(Record::Copy { volume, source, snapshot, grows, size, max_size, created, name })
+}
+
+fn require_size(geometry: &Geometry, field: &'static str, size: u64) -> Result<(), Damage> {
+    let limit = MAX_VOLUME_UNITS * u64::from(geometry.unit_bytes);
+    require(size <= limit, field, size, "is more than a volume can have")
+}
+
+#[cfg(test)]
+mod tests;

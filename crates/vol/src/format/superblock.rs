@@ -1,0 +1,461 @@
+//! The superblock: what the pool is, and where its newest checkpoint lies.
+//!
+//! Owns encoding and decoding of one slot, and [`choose`] between the two. A checkpoint writes the slot that
+//! [`Superblock::slot`] names: the one that is not the newest.
+//!
+//! Invariants:
+//! - S1: a decoded superblock is consistent in itself: every number is within the bounds of
+//!   [`format`](mod@crate::format), journal and table root lie inside the pool. Who uses it need not check again.
+//! - S2: generations alternate between the slots: an even one lies in slot 0, an odd one in slot 1.
+
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use crate::format::block::{Block, Head, open, require_zero_tail, seal};
+use crate::format::damage::{Damage, require};
+use crate::format::page::PageRef;
+use crate::format::*;
+use crate::pool::{Checksum, LowWater};
+
+/// A pool's description.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Identity.
+    pub pool: [u8; 16],
+    /// Number of the checkpoint; S2 gives its slot.
+    pub generation: u64,
+    /// Features of the pool that may be ignored.
+    pub compat: u32,
+    /// Features that must be known to write; see [`Superblock::unknown_ro_features`].
+    pub ro_compat: u32,
+    /// The pool was closed: nothing to replay.
+    pub clean: bool,
+    /// Bytes of an allocation unit.
+    pub unit_bytes: u32,
+    /// Checksums of data.
+    pub checksum: Checksum,
+    /// Blocks that were told bad are marked; set in every pool with checksums that was written by a program that knows
+    /// marks.
+    pub marks: bool,
+    /// Allocation units of the pool.
+    pub total_units: u64,
+    /// Blocks of the journal, which begins at [`JOURNAL_START`].
+    pub journal_blocks: u32,
+    /// Number that the next volume gets.
+    pub next_volume: u32,
+    /// How often it was opened for writing; journal blocks of another are not replayed.
+    pub incarnation: u64,
+    /// First journal block to replay.
+    pub replay_seq: u64,
+    /// Root of the volume table.
+    pub table: PageRef,
+    /// Level of that page.
+    pub table_level: u16,
+    /// Volumes in the table.
+    pub volumes: u32,
+    /// When it was made, seconds since 1970.
+    pub created: u64,
+    /// Start and length of the members, in order; the first begins at 0.
+    pub members: Vec<(u64, u64)>,
+    /// Generation of each member's label.
+    pub labels: [u64; MAX_MEMBERS],
+    /// Root of the checksums of data.
+    pub sums: PageRef,
+    /// Level of that page.
+    pub sums_level: u16,
+    /// Free space below which the pool is low.
+    pub low_water: LowWater,
+    /// Volumes that may have lost what was written to them.
+    pub lost: Lost,
+}
+
+/// Volumes that may have lost acknowledged data, because a flush failed; see [`loss`](crate::engine::loss).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// All with smaller numbers: there were more than have room.
+    below: u32,
+    /// The others, ascending.
+    volumes: Vec<u32>,
+}
+
+impl Lost {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        *self == Lost::default()
+    }
+
+    /// Whether this volume is one of them.
+    pub fn has(&self, volume: u32) -> bool {
+        volume < self.below || self.volumes.binary_search(&volume).is_ok()
+    }
+
+    /// These and others.
+    #[must_use]
+    pub fn with(&self, others: impl Iterator<Item = u32>) -> Lost {
+        let mut volumes = self.volumes.clone();
+        volumes.extend(others.filter(|id| *id >= self.below));
+        volumes.sort_unstable();
+        volumes.dedup();
+        if volumes.len() <= MAX_LOST {
+            return Lost { below: self.below, volumes };
+        }
+        // One too many is better than one too few: those with numbers between are taken for lost too.
+        let kept = volumes.split_off(volumes.len() - MAX_LOST);
+        Lost { below: volumes.last().map_or(self.below, |last| last + 1), volumes: kept }
+    }
+
+    fn from_disk(body: &SuperblockBody) -> Result<Lost, Damage> {
+        let count = body.lost_count.get();
+        require(count <= MAX_LOST as u32, "lost_count", count, "is more than 256")?;
+        let (used, rest) = body.lost.split_at(count as usize);
+        require(rest.iter().all(|id| id.get() == 0), "lost", count, "entries follow, which must be 0")?;
+        let lost = Lost { below: body.lost_below.get(), volumes: used.iter().map(|id| id.get()).collect() };
+        let ascending = lost.volumes.is_sorted_by(|a, b| a < b);
+        let first = lost.volumes.first().copied().unwrap_or(u32::MAX);
+        require(ascending && first >= lost.below.max(1), "lost", first, "is not in order")?;
+        let flagged = body.incompat.get() & INCOMPAT_LOST != 0;
+        require(flagged != lost.is_empty(), "lost_count", count, "contradicts the features")?;
+        Ok(lost)
+    }
+}
+
+impl Superblock {
+    /// Bytes into a block for the slot of its generation; the slot's address.
+    pub fn encode(&self, block: &mut Block) -> u64 {
+        let mut body = SuperblockBody::new_zeroed();
+        body.compat = self.compat.into();
+        body.ro_compat = self.ro_compat.into();
+        body.state = (if self.clean { STATE_CLEAN } else { 0 }).into();
+        body.unit_bytes = self.unit_bytes.into();
+        if self.checksum == Checksum::Crc32c {
+            body.incompat = (INCOMPAT_SUMS | if self.marks { INCOMPAT_MARKS } else { 0 }).into();
+            body.sums = SUMS_CRC32C.into();
+        }
+        if !self.lost.is_empty() {
+            body.incompat = (body.incompat.get() | INCOMPAT_LOST).into();
+            body.lost_below = self.lost.below.into();
+            body.lost_count = (self.lost.volumes.len() as u32).into();
+            body.lost.iter_mut().zip(&self.lost.volumes).for_each(|(slot, id)| *slot = (*id).into());
+        }
+        body.total_units = self.total_units.into();
+        body.journal_start = JOURNAL_START.into();
+        body.journal_blocks = self.journal_blocks.into();
+        body.next_volume = self.next_volume.into();
+        body.incarnation = self.incarnation.into();
+        body.replay_seq = self.replay_seq.into();
+        body.table = self.table.to_disk();
+        body.table_level = u32::from(self.table_level).into();
+        body.volumes = self.volumes.into();
+        body.members = (self.members.len() as u32).into();
+        body.created = self.created.into();
+        for (slot, &(start, len)) in body.member.iter_mut().zip(&self.members) {
+            *slot = Member { start: start.into(), len: len.into() };
+        }
+        for (slot, generation) in body.labels.iter_mut().zip(self.labels) {
+            *slot = generation.into();
+        }
+        body.sums_root = self.sums.to_disk();
+        body.sums_level = u32::from(self.sums_level).into();
+        match self.low_water {
+            LowWater::Off => {}
+            LowWater::Bytes(bytes) => body.low_water = bytes.into(),
+            LowWater::Percent(percent) => body.low_water_percent = percent.into(),
+        }
+        block.fill(0);
+        block[HEADER..HEADER + size_of::<SuperblockBody>()].copy_from_slice(body.as_bytes());
+        let head = Head {
+            kind: kind::SUPERBLOCK,
+            level: 0,
+            pool: self.pool,
+            generation: self.generation,
+            address: self.slot(),
+            index: 0,
+            owner: 0,
+            count: self.volumes,
+        };
+        seal(block, &head);
+        head.address
+    }
+
+    /// The superblock in a block that was read from `address`. `device_bytes` bounds the pool.
+    pub fn decode(block: &Block, address: u64, device_bytes: u64) -> Result<Superblock, Damage> {
+        let (head, _) = open(block, kind::SUPERBLOCK, None, address)?;
+        let (body, _) = SuperblockBody::ref_from_prefix(&block[HEADER..]).expect("a block has room for it");
+        let unknown = body.incompat.get() & !KNOWN_INCOMPAT;
+        if unknown != 0 {
+            return Err(Damage::Features { bits: unknown });
+        }
+        require_zero_tail(&block[HEADER..], size_of::<SuperblockBody>())?;
+        require(head.level == 0 && head.owner == 0 && head.index == 0, "index", head.index, "must be 0")?;
+        require(head.count == body.volumes.get(), "count", head.count, "is not the number of volumes")?;
+        require(head.pool != [0; 16], "pool", 0u64, "names no pool")?;
+        let sb = Superblock {
+            pool: head.pool,
+            generation: head.generation,
+            compat: body.compat.get(),
+            ro_compat: body.ro_compat.get(),
+            clean: body.state.get() == STATE_CLEAN,
+            unit_bytes: body.unit_bytes.get(),
+            checksum: checksum_kind(body)?,
+            marks: body.incompat.get() & INCOMPAT_MARKS != 0,
+            total_units: body.total_units.get(),
+            journal_blocks: body.journal_blocks.get(),
+            next_volume: body.next_volume.get(),
+            incarnation: body.incarnation.get(),
+            replay_seq: body.replay_seq.get(),
+            table: PageRef::from_disk(&body.table),
+            table_level: u16::try_from(body.table_level.get())
+                .map_err(|_| Damage::field("table_level", body.table_level.get(), "is beyond the highest level"))?,
+            volumes: body.volumes.get(),
+            created: body.created.get(),
+            members: members(body)?,
+            labels: body.labels.map(|generation| generation.get()),
+            sums: PageRef::from_disk(&body.sums_root),
+            sums_level: u16::try_from(body.sums_level.get())
+                .map_err(|_| Damage::field("sums_level", body.sums_level.get(), "is beyond the highest level"))?,
+            low_water: low_water(body)?,
+            lost: Lost::from_disk(body)?,
+        };
+        require(body.state.get() & !STATE_CLEAN == 0, "state", body.state.get(), "has unknown bits")?;
+        require(body.journal_start.get() == JOURNAL_START, "journal_start", body.journal_start.get(), "is not 8192")?;
+        require(sb.slot() == address, "generation", sb.generation, "does not belong into this slot")?;
+        sb.validate(device_bytes)?;
+        Ok(sb)
+    }
+
+    /// S1.
+    fn validate(&self, device_bytes: u64) -> Result<(), Damage> {
+        let unit = self.unit_bytes;
+        let good_unit = unit.is_power_of_two() && (MIN_UNIT_BYTES..=MAX_UNIT_BYTES).contains(&unit);
+        require(good_unit, "unit_bytes", unit, "is no power of two from 4 KiB to 1 MiB")?;
+        let blocks = self.journal_blocks;
+        let good_journal = (MIN_JOURNAL_BLOCKS..=MAX_JOURNAL_BLOCKS).contains(&blocks);
+        require(good_journal, "journal_blocks", blocks, "is less than 16 or more than 16384")?;
+        require(self.total_units <= MAX_POOL_UNITS, "total_units", self.total_units, "is more than a pool can have")?;
+        let geometry = self.geometry();
+        let fits = self.total_units > geometry.first_unit && geometry.bytes() <= device_bytes;
+        require(
+            fits,
+            "total_units",
+            self.total_units,
+            "does not fit the device: it has shrunk, or a member is missing",
+        )?;
+        require(self.incarnation > 0, "incarnation", self.incarnation, "must not be 0")?;
+        require(self.next_volume > 0, "next_volume", self.next_volume, "must not be 0")?;
+        require(self.volumes <= MAX_VOLUMES, "volumes", self.volumes, "is more than a pool can have")?;
+        require(self.table_level <= MAX_LEVEL, "table_level", self.table_level, "is beyond the highest level")?;
+        let has_table = !self.table.is_none();
+        require(has_table == (self.volumes > 0), "table", self.table.address, "does not fit the number of volumes")?;
+        require(has_table || self.table_level == 0, "table_level", self.table_level, "has no page")?;
+        geometry.require_page(self.table, "table")?;
+        let kept = self.checksum == Checksum::Crc32c;
+        require(kept || !self.marks, "incompat", INCOMPAT_MARKS, "has marks without checksums")?;
+        let has_sums = !self.sums.is_none();
+        require(!has_sums || kept, "sums_root", self.sums.address, "has no kind")?;
+        let level = self.sums_level;
+        require(level <= MAX_LEVEL && (level > 0) == has_sums, "sums_level", level, "does not fit the root")?;
+        geometry.require_page(self.sums, "sums_root")?;
+        self.validate_members(&geometry)
+    }
+
+    /// The members cover the pool in order, without gaps, in whole units.
+    fn validate_members(&self, geometry: &Geometry) -> Result<(), Damage> {
+        let mut end = 0;
+        for &(start, len) in &self.members {
+            require(start == end, "member.start", start, "is not where the member before it ends")?;
+            let whole = len > 0 && len.is_multiple_of(u64::from(self.unit_bytes));
+            require(whole, "member.len", len, "is no multiple of the allocation unit")?;
+            end = start.checked_add(len).ok_or(Damage::field("member.len", len, "overflows"))?;
+        }
+        require(end == geometry.bytes(), "members", end, "do not add up to the size of the pool")?;
+        let others = self.labels.iter().enumerate().filter(|&(at, _)| at == 0 || at >= self.members.len());
+        let stray = others.map(|(_, generation)| *generation).find(|generation| *generation != 0);
+        require(stray.is_none(), "labels", stray.unwrap_or(0), "belongs to no further member")
+    }
+
+    /// What of the pool does not lie on a device of so many bytes, in words, and what to do.
+    pub fn missing_from(&self, device_bytes: u64) -> Option<(String, String)> {
+        let bytes = self.geometry().bytes();
+        if bytes <= device_bytes {
+            return None;
+        }
+        let count = self.members.len();
+        let cut = self.members.iter().position(|(start, len)| start + len > device_bytes)?;
+        let (start, len) = self.members[cut];
+        if cut == 0 || device_bytes >= start + u64::from(self.unit_bytes) {
+            let there = device_bytes - start;
+            let which =
+                if count == 1 { "the device of the pool".to_owned() } else { format!("member {cut} of the pool") };
+            let what =
+                format!("{which} has shrunk, or is not the right one: it had {len} bytes, and {there} are there");
+            return Some((what, "Give it back what it had, or name the right one".into()));
+        }
+        let last = count - 1;
+        let gone = if cut == last { format!("member {cut} is") } else { format!("members {cut} to {last} are") };
+        let sizes: Vec<String> = self.members[cut..].iter().map(|(_, len)| format!("{len} bytes")).collect();
+        let what = format!("the pool has {count} members (0 to {last}), and {gone} missing: {}", sizes.join(", "));
+        Some((what, "Name all of them, in the order in which they came to the pool, as in a.img+b.img".into()))
+    }
+
+    /// The same of the next generation, for the other slot.
+    pub fn twin(&self) -> Superblock {
+        Superblock { generation: self.generation + 1, ..self.clone() }
+    }
+
+    /// Address of its slot (S2).
+    pub fn slot(&self) -> u64 {
+        SUPERBLOCKS[(self.generation % 2) as usize]
+    }
+
+    /// Features that this program does not know, for which the pool may only be read.
+    pub fn unknown_ro_features(&self) -> u32 {
+        self.ro_compat & !KNOWN_RO_COMPAT
+    }
+
+    /// What its sizes mean.
+    pub fn geometry(&self) -> Geometry {
+        Geometry::new(self.unit_bytes, self.total_units, self.journal_blocks)
+    }
+}
+
+fn checksum_kind(body: &SuperblockBody) -> Result<Checksum, Damage> {
+    let sums = body.sums.get();
+    let checksum = match sums {
+        SUMS_NONE => Checksum::None,
+        SUMS_CRC32C => Checksum::Crc32c,
+        _ => return Err(Damage::field("sums", sums, "is no kind of checksum")),
+    };
+    let flagged = body.incompat.get() & INCOMPAT_SUMS != 0;
+    require(flagged == (sums != SUMS_NONE), "sums", sums, "contradicts the features")?;
+    Ok(checksum)
+}
+
+fn low_water(body: &SuperblockBody) -> Result<LowWater, Damage> {
+    match (body.low_water.get(), body.low_water_percent.get()) {
+        (0, 0) => Ok(LowWater::Off),
+        (bytes, 0) => Ok(LowWater::Bytes(bytes)),
+        (0, percent @ 1..=99) => Ok(LowWater::Percent(percent)),
+        (_, percent) => Err(Damage::field("low_water_percent", percent, "is more than 99, or not alone")),
+    }
+}
+
+fn members(body: &SuperblockBody) -> Result<Vec<(u64, u64)>, Damage> {
+    let count = body.members.get();
+    require((1..=MAX_MEMBERS as u32).contains(&count), "members", count, "is 0 or more than 64")?;
+    let (used, rest) = body.member.split_at(count as usize);
+    let zero = rest.iter().all(|member| member.start.get() == 0 && member.len.get() == 0);
+    require(zero, "member", count, "entries follow, which must be 0")?;
+    Ok(used.iter().map(|member| (member.start.get(), member.len.get())).collect())
+}
+
+/// What the sizes of a pool mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of an allocation unit.
+    pub unit_bytes: u32,
+    /// Allocation units of the pool.
+    pub total_units: u64,
+    /// First unit that is not reserved for superblocks and journal.
+    pub first_unit: u64,
+    /// Entries of a leaf.
+    pub leaf_entries: usize,
+    /// 4 KiB blocks of a unit.
+    pub unit_blocks: usize,
+    /// Words of written bits of an entry.
+    pub entry_words: usize,
+}
+
+impl Geometry {
+    /// Of a pool of this many units and journal blocks. `unit_bytes` is a power of two in the format's bounds.
+    pub fn new(unit_bytes: u32, total_units: u64, journal_blocks: u32) -> Geometry {
+        let unit_blocks = unit_bytes as usize / BLOCK;
+        let reserved = JOURNAL_START + u64::from(journal_blocks) * BLOCK_BYTES;
+        Geometry {
+            unit_bytes,
+            total_units,
+            first_unit: reserved.div_ceil(u64::from(unit_bytes)),
+            leaf_entries: match unit_blocks {
+                0..=32 => MAX_LEAF_ENTRIES,
+                33..=128 => 128,
+                _ => 64,
+            },
+            unit_blocks,
+            entry_words: unit_blocks.div_ceil(64),
+        }
+    }
+
+    /// Bytes of the pool.
+    pub fn bytes(&self) -> u64 {
+        self.total_units.saturating_mul(u64::from(self.unit_bytes))
+    }
+
+    /// All written bits of the last word of an entry; the words before it are all ones.
+    pub fn full_word(&self) -> u64 {
+        if self.unit_blocks >= 64 { u64::MAX } else { (1 << self.unit_blocks) - 1 }
+    }
+
+    /// Units of a region: as many as a page of checksums has room for.
+    pub fn region_units(&self) -> u64 {
+        (MAX_SUMS / self.unit_blocks) as u64
+    }
+
+    /// Regions of a pool of so many units.
+    pub fn regions(&self, units: u64) -> u64 {
+        units.div_ceil(self.region_units())
+    }
+
+    /// Whether these words say that all blocks are written.
+    pub fn is_full(&self, written: &[u64]) -> bool {
+        written.iter().all(|&word| word == self.full_word())
+    }
+
+    /// Level of the lowest index page that covers this many units: 1 at least.
+    pub fn root_level(&self, units: u64) -> u16 {
+        let mut pages = units.div_ceil(self.leaf_entries as u64).div_ceil(INDEX_CHILDREN as u64);
+        let mut level = 1;
+        while pages > 1 {
+            pages = pages.div_ceil(INDEX_CHILDREN as u64);
+            level += 1;
+        }
+        level
+    }
+
+    /// Units under a page of a level.
+    pub fn units_below(&self, level: u16) -> u64 {
+        (self.leaf_entries as u64) << (8 * u32::from(level.min(MAX_LEVEL)))
+    }
+
+    /// A unit of data or metadata, not a reserved one and not beyond the end.
+    pub fn is_unit(&self, phys: u64) -> bool {
+        (self.first_unit..self.total_units).contains(&phys)
+    }
+
+    /// None, or a page inside the pool.
+    pub(crate) fn require_page(&self, page: PageRef, field: &'static str) -> Result<(), Damage> {
+        if page.is_none() {
+            return require(page.checksum == 0, field, page.checksum, "is a checksum of no page");
+        }
+        let aligned = page.address.is_multiple_of(BLOCK_BYTES);
+        let inside = self.is_unit(page.address / u64::from(self.unit_bytes));
+        require(aligned && inside, field, page.address, "is no page of the pool")
+    }
+}
+
+/// The newest superblock, and address and damage of the other slot if it is not intact.
+pub type Chosen = (Superblock, Option<(u64, Damage)>);
+
+/// The newer of the two slots, and what is wrong with the other. With both damaged, the damage of both.
+pub fn choose(slots: [Result<Superblock, Damage>; 2]) -> Result<Chosen, [Damage; 2]> {
+    match slots {
+        [Ok(a), Ok(b)] if a.pool != b.pool => {
+            // One is left from another pool: formatting writes both, so the newer pool is not whole. Neither is safe.
+            Err([Damage::Foreign, Damage::Foreign])
+        }
+        [Ok(a), Ok(b)] => Ok((if a.generation > b.generation { a } else { b }, None)),
+        [Ok(a), Err(damage)] => Ok((a, Some((SUPERBLOCKS[1], damage)))),
+        [Err(damage), Ok(b)] => Ok((b, Some((SUPERBLOCKS[0], damage)))),
+        [Err(a), Err(b)] => Err([a, b]),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,285 @@
+//! More space for a pool, also while it is used: members that became larger, and further members.
+//!
+//! Owns the order in which a member is added, which is safe to be cut off anywhere:
+//!
+//! 1. a label goes to its first block, and is made durable. The pool does not know of it yet: a crash leaves the old
+//!    pool, which opens with the device or without it, and a label whose generation no superblock names;
+//! 2. the pool's device is extended, and the superblock in memory has the member: its space can be used at once;
+//! 3. the next commit is a checkpoint, so that nothing durable speaks of space that the superblock does not have. From
+//!    then on the pool opens with the member only.
+//!
+//! - G1: a label is good for the one addition that it was written for: no generation is used for two.
+//! - G2: what is added begins where the pool ends; the label's unit is never data.
+//!
+//! Called by [`Pool`].
+
+use sheave_base::status::Status;
+use sheave_blk::Device;
+use sheave_blk::claim::Claim;
+use sheave_blk::linear::{concatenate, partition};
+
+use crate::device::block_io::DeviceIo;
+use crate::engine::inner::State;
+use crate::engine::recovery::newest_superblock;
+use crate::format::block::identify;
+use crate::format::page::label;
+use crate::format::{BLOCK, BLOCK_BYTES, MAX_MEMBERS, MAX_POOL_UNITS, SUPERBLOCKS, kind};
+use crate::pool::{Pool, owner};
+use crate::{BlockIo, PoolError};
+
+/// How a member is added.
+#[derive(Clone, Debug, Default)]
+pub struct AddOptions {
+    /// Also a device that another pool has, or had.
+    pub overwrite: bool,
+}
+
+/// What of Sheave is on a device that may become a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing.
+    Nothing,
+    /// It was being added to this pool when that was cut off: it holds no data, and can be added again.
+    CutOff,
+    /// It is a member of this pool: its number.
+    Member(u64),
+    /// A pool, or a member of one, with this identity.
+    Other(String),
+}
+
+/// A member that is being added.
+struct Joining {
+    number: usize,
+    start: u64,
+    len: u64,
+    /// Generation of its label.
+    generation: u64,
+}
+
+impl Pool {
+    /// Takes in what the device has grown by. The new size in bytes.
+    pub fn grow(&self) -> Result<u64, PoolError> {
+        let _one = self.inner.structural();
+        self.inner.check_writable("growing the pool")?;
+        self.take_in_growth()
+    }
+
+    /// Makes a device the pool's last member, also while the pool is used; its space can be used when this returns,
+    /// which is when it is durable. The new size in bytes.
+    ///
+    /// From then on the pool opens only with all of its members, in the order in which they came ([`join`]).
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::Members`] for a device that is a member of this pool already, or, unless it is to be overwritten,
+    /// of another. Where the device does less than the pool's, [`PoolError::Device`] says what it lacks.
+    pub fn add_member(&self, device: &Device, options: &AddOptions) -> Result<u64, PoolError> {
+        let _one = self.inner.structural();
+        self.inner.check_writable("adding a member")?;
+        let claim = owner::claim(device, false)?;
+        self.refuse_found(device, options)?;
+        let at = self.take_in_growth()?;
+        let joining = self.joining(device, at)?;
+        self.inner.device.can_extend(at, device)?;
+        let io = DeviceIo::new(device)?;
+        self.write_label(&io, &joining).map_err(|status| PoolError::Io {
+            what: format!("writing the label of {}", device.name()),
+            status,
+            fix: "Check the device; the pool is as it was".into(),
+        })?;
+        self.inner.hold(Claim::of(device.watch_flushes(&self.inner.alarm)));
+        self.inner.device.extend(at, device)?;
+        self.inner.hold(claim);
+        let mut state = self.inner.lock();
+        joining.enter(&mut state);
+        self.inner.survey_space(&mut state);
+        drop(state);
+        self.grown()?;
+        Ok(joining.start + joining.len)
+    }
+
+    /// What of Sheave is on a device that may be added.
+    pub fn find_on(&self, device: &Device) -> Result<Found, PoolError> {
+        let block = device.limits().logical_block;
+        if block > BLOCK as u32 {
+            return Err(PoolError::Invalid {
+                what: format!("the blocks of {} have {block} bytes", device.name()),
+                fix: "Use a device whose blocks have 4096 bytes at most".into(),
+            });
+        }
+        let io = DeviceIo::new(device)?;
+        let state = self.inner.lock();
+        let (pool, members, labels) = (state.sb.pool, state.sb.members.clone(), state.sb.labels);
+        drop(state);
+        for at in SUPERBLOCKS.into_iter().filter(|at| at + BLOCK_BYTES <= device.size_bytes()) {
+            let mut block = [0; BLOCK];
+            io.read(at, &mut block).map_err(|status| PoolError::Io {
+                what: format!("reading what is on {}", device.name()),
+                status,
+                fix: "Check the device".into(),
+            })?;
+            let Ok((head, _)) = identify(&block) else { continue };
+            if head.pool != pool {
+                return Ok(Found::Other(head.pool.iter().map(|byte| format!("{byte:02x}")).collect()));
+            }
+            if at > 0 && head.kind == kind::SUPERBLOCK {
+                return Ok(Found::Member(0));
+            }
+            let number = head.index as usize;
+            let known = number < members.len() && labels.get(number) == Some(&head.generation);
+            return Ok(match head.kind {
+                kind::LABEL if !known => Found::CutOff,
+                kind::LABEL => Found::Member(head.index),
+                _ => Found::Member(0),
+            });
+        }
+        Ok(Found::Nothing)
+    }
+
+    fn refuse_found(&self, device: &Device, options: &AddOptions) -> Result<(), PoolError> {
+        let name = device.name();
+        match self.find_on(device)? {
+            Found::Nothing | Found::CutOff => Ok(()),
+            Found::Member(number) => Err(PoolError::Members {
+                what: format!("{name} is member {number} of this pool already"),
+                fix: "Add another device".into(),
+            }),
+            Found::Other(_) if options.overwrite => Ok(()),
+            Found::Other(uuid) => Err(PoolError::Members {
+                what: format!("{name} belongs to another pool ({uuid})"),
+                fix: "Add another device, or overwrite it if nothing in that pool is needed".into(),
+            }),
+        }
+    }
+
+    /// The member that a device will be.
+    fn joining(&self, device: &Device, start: u64) -> Result<Joining, PoolError> {
+        let shift = self.inner.map.geometry.unit_shift;
+        let units = device.size_bytes() >> shift;
+        let mut state = self.inner.lock();
+        if state.label_tried > state.sb.generation {
+            // An attempt failed: the next needs a generation of its own (G1).
+            drop(state);
+            self.inner.checkpoint().map_err(|status| self.inner.failed("growing", self.inner.device.name(), status))?;
+            state = self.inner.lock();
+        }
+        let number = state.sb.members.len();
+        if number >= MAX_MEMBERS || state.sb.total_units + units > MAX_POOL_UNITS {
+            let limit = if number >= MAX_MEMBERS { MAX_MEMBERS as u64 } else { MAX_POOL_UNITS << shift };
+            let what = format!("adding {}: {}", device.name(), if number >= MAX_MEMBERS { "members" } else { "bytes" });
+            return Err(PoolError::Limit { what, limit, fix: "Make a member larger, or another pool".into() });
+        }
+        if units < 2 {
+            return Err(PoolError::Invalid {
+                what: format!("{} has {} bytes, too few for a member", device.name(), device.size_bytes()),
+                fix: format!("Give it {} at least: a label and an allocation unit", 2u64 << shift),
+            });
+        }
+        let generation = state.sb.generation + 1;
+        state.label_tried = generation;
+        Ok(Joining { number, start, len: units << shift, generation })
+    }
+
+    fn write_label(&self, io: &DeviceIo, joining: &Joining) -> Result<(), Status> {
+        let mut sb = self.inner.lock().sb.clone();
+        sb.members.push((joining.start, joining.len));
+        sb.labels[joining.number] = joining.generation;
+        let mut block = [0; BLOCK];
+        // Were a pool on it before, its second superblock would still make one.
+        io.write(SUPERBLOCKS[1], &block)?;
+        label::encode(&mut block, &sb, joining.number);
+        io.write(0, &block)?;
+        io.flush()
+    }
+
+    /// The size of the pool when all is taken in that the device has.
+    fn take_in_growth(&self) -> Result<u64, PoolError> {
+        let shift = self.inner.map.geometry.unit_shift;
+        let total = (self.inner.io.size_bytes() >> shift).min(MAX_POOL_UNITS);
+        let mut state = self.inner.lock();
+        let before = state.sb.total_units;
+        if total > before {
+            let added = (total - before) << shift;
+            if let Some(last) = state.sb.members.last_mut() {
+                last.1 += added;
+            }
+            state.make_room(total);
+            self.inner.survey_space(&mut state);
+            drop(state);
+            self.grown()?;
+        }
+        Ok(total.max(before) << shift)
+    }
+
+    /// Makes the new size durable, and wakes who waits for space.
+    fn grown(&self) -> Result<(), PoolError> {
+        self.inner.lock().wants_checkpoint = true;
+        self.inner.durable_at_last("growing", self.inner.device.name())?;
+        self.inner.wake();
+        Ok(())
+    }
+}
+
+impl Joining {
+    /// The pool has the member from now on.
+    fn enter(&self, state: &mut State) {
+        let unit = u64::from(state.sb.unit_bytes);
+        state.sb.members.push((self.start, self.len));
+        state.sb.labels[self.number] = self.generation;
+        state.make_room((self.start + self.len) / unit);
+        let fixed = state.tree.units.fix(self.start / unit);
+        debug_assert!(fixed, "the unit of the label is new (G2)");
+    }
+}
+
+impl State {
+    /// The pool has so many units from now on. The next commit must be a checkpoint: a record about a new unit would
+    /// mean nothing to the superblock on the device.
+    fn make_room(&mut self, total: u64) {
+        self.sb.total_units = total;
+        self.tree.units.grow(total);
+        self.set_reserve();
+        self.wants_checkpoint = true;
+    }
+}
+
+/// The device under a pool on several devices, given in the order in which they came to it. Where one is longer than
+/// what the pool has of it, and not the last, the rest is left out.
+///
+/// # Errors
+///
+/// [`PoolError::Members`] when some are missing, or one has shrunk. What is no pool at all is joined as it is.
+pub fn join(name: &str, devices: &[Device]) -> Result<Device, PoolError> {
+    let Some((first, rest)) = devices.split_first() else {
+        return Err(PoolError::Members { what: "no device is named".into(), fix: "Name one at least".into() });
+    };
+    if rest.is_empty() {
+        return Ok(first.clone());
+    }
+    let members = match newest_superblock(&DeviceIo::new(first)?) {
+        Ok(sb) => {
+            let there = devices.iter().zip(&sb.members).map(|(device, (_, len))| device.size_bytes().min(*len)).sum();
+            if let Some((what, fix)) = sb.missing_from(there).filter(|_| devices.len() < sb.members.len()) {
+                return Err(PoolError::Members { what, fix });
+            }
+            sb.members
+        }
+        // Opening it tells better what is wrong.
+        Err(_) => Vec::new(),
+    };
+    let mut parts = Vec::with_capacity(devices.len());
+    for (number, device) in devices.iter().enumerate() {
+        let size = device.size_bytes();
+        parts.push(match members.get(number) {
+            Some(&(_, len)) if size < len => {
+                return Err(PoolError::Members {
+                    what: format!("{} has {size} bytes, and member {number} of the pool {len}", device.name()),
+                    fix: "Name the members in the order in which they came to the pool, as in a.img+b.img".into(),
+                });
+            }
+            Some(&(_, len)) if size > len && number + 1 < members.len() => partition(device.name(), device, 0, len)?,
+            _ => device.clone(),
+        });
+    }
+    Ok(concatenate(name, &parts)?)
+}

@@ -1,0 +1,13 @@
+//! What is done to a pool as a whole, each a transaction that leaves nothing behind when it fails.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`create`] | formatting |
+//! | [`grow`] | more space: larger members, and further ones |
+//! | [`snapshot`] | volumes: made, copied, resized, deleted |
+//! | [`scrub`] | reads a pool through while it is in use |
+
+pub(crate) mod create;
+pub mod grow;
+pub mod scrub;
+pub(crate) mod snapshot;

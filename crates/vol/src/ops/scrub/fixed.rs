@@ -1,0 +1,152 @@
+//! What has a fixed place: superblocks, labels of members, the blocks of the journal that a crash would need.
+//!
+//! Owns what these must be while the pool is open: both superblocks intact and of generations that follow each other,
+//! the newer of them the one in memory; each live journal block of this opening and with its own number.
+
+use super::{AT_ONCE, Run, Stop, place};
+use crate::check::{Finding, FindingKind};
+use crate::device::sweep::Sweep;
+use crate::engine::inner::PoolInner;
+use crate::format::block::Block;
+use crate::format::damage::Damage;
+use crate::format::journal::{JournalBlock, Ring};
+use crate::format::page::label;
+use crate::format::superblock::Superblock;
+use crate::format::{BLOCK, SUPERBLOCKS};
+
+/// Journal blocks read at once.
+const BATCH: usize = 256;
+
+impl Run<'_> {
+    pub(super) fn fixed(&mut self) -> Result<(), Stop> {
+        let sb = self.superblock()?;
+        let blocks = SUPERBLOCKS.len() + sb.members.len() - 1;
+        self.wait()?;
+        if !look(self.pool, &sb).is_empty() {
+            // Perhaps a checkpoint is being written, or the pool grows: again, where neither is.
+            let pool = self.pool;
+            let _one = pool.structural();
+            let certain = pool.between_commits(|| Ok::<_, Stop>(look(pool, &self.superblock()?)))?;
+            certain.into_iter().for_each(|finding| self.found(finding));
+        }
+        self.read_metadata(blocks)?;
+        self.journal()
+    }
+
+    /// The blocks that a crash would need now.
+    fn journal(&mut self) -> Result<(), Stop> {
+        let mut sweep = Sweep::new(BATCH)?;
+        let mut next = 0;
+        loop {
+            let (sb, end) = self.live()?;
+            next = next.max(sb.replay_seq);
+            if next >= end {
+                return Ok(());
+            }
+            let seqs: Vec<u64> = (next..end).take(BATCH).collect();
+            self.wait()?;
+            let suspects = odd(self.pool, &mut sweep, &sb, &seqs);
+            for some in suspects.chunks(AT_ONCE) {
+                let seqs: Vec<u64> = some.iter().map(|(seq, _)| *seq).collect();
+                let certain = self.pool.between_commits(|| {
+                    let (sb, end) = self.live()?;
+                    let live: Vec<u64> = seqs.into_iter().filter(|seq| (sb.replay_seq..end).contains(seq)).collect();
+                    Ok::<_, Stop>(odd(self.pool, &mut sweep, &sb, &live))
+                })?;
+                for (seq, words) in certain {
+                    self.found(journal_finding(&sb, seq, &words));
+                }
+            }
+            next += seqs.len() as u64;
+            self.read_metadata(seqs.len())?;
+        }
+    }
+
+    /// The superblock, and the number of the first journal block that is not durable.
+    fn live(&self) -> Result<(Superblock, u64), Stop> {
+        let sb = self.superblock()?;
+        let end = self.pool.lock().durable_seq;
+        Ok((sb, end))
+    }
+}
+
+/// What is wrong with superblocks and labels, were `sb` the newest superblock.
+fn look(pool: &PoolInner, sb: &Superblock) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (slot, address) in SUPERBLOCKS.into_iter().enumerate() {
+        let Some(words) = superblock(pool, sb, address) else { continue };
+        findings.push(Finding {
+            kind: FindingKind::Superblock,
+            place: place(format!("superblock {}", ["A", "B"][slot]), address),
+            means: format!("{words}. The other one stands for it until the next checkpoint, which writes both anew"),
+            repair: Some("Close the pool: that is a checkpoint".into()),
+        });
+    }
+    for (number, &(start, _)) in sb.members.iter().enumerate().skip(1) {
+        let mut block: Block = [0; BLOCK];
+        let words = match pool.io.read(start, &mut block) {
+            Err(status) => format!("it cannot be read: {status}"),
+            Ok(()) => match label::verify(&block, sb, number) {
+                Ok(()) => continue,
+                Err(damage) => damage.to_string(),
+            },
+        };
+        findings.push(Finding {
+            kind: FindingKind::Label,
+            place: place(format!("label of member {number}"), start),
+            means: format!("{words}. The label only tells which member this is; the next opening refuses the pool"),
+            repair: Some("Close the pool, then sheave pool check --repair writes the label anew".into()),
+        });
+    }
+    findings
+}
+
+/// What is wrong with a slot.
+fn superblock(pool: &PoolInner, sb: &Superblock, address: u64) -> Option<String> {
+    let mut block: Block = [0; BLOCK];
+    if let Err(status) = pool.io.read(address, &mut block) {
+        return Some(format!("it cannot be read: {status}"));
+    }
+    let wanted = if address == sb.slot() { sb.generation } else { sb.generation - 1 };
+    match Superblock::decode(&block, address, pool.io.size_bytes()) {
+        Err(damage) => Some(damage.to_string()),
+        Ok(there) if there.pool != sb.pool => Some(Damage::Foreign.to_string()),
+        Ok(there) if there.generation != wanted => Some(format!(
+            "it is intact, but of generation {} and should be of {wanted}: a write was lost",
+            there.generation
+        )),
+        Ok(_) => None,
+    }
+}
+
+/// The journal blocks, of these, that are not what they should be, each with what is wrong.
+fn odd(pool: &PoolInner, sweep: &mut Sweep, sb: &Superblock, seqs: &[u64]) -> Vec<(u64, String)> {
+    let ring = Ring::of(sb);
+    let geometry = sb.geometry();
+    let addresses: Vec<u64> = seqs.iter().map(|seq| ring.address(*seq)).collect();
+    sweep.read(&*pool.io, &addresses);
+    let mut odd = Vec::new();
+    for (at, (&seq, address)) in seqs.iter().zip(addresses).enumerate() {
+        let words = match sweep.block(at) {
+            Err(status) => Some(format!("it cannot be read: {status}")),
+            Ok(block) => match JournalBlock::decode(block, &sb.pool, address, ring.blocks) {
+                Err(damage) => Some(damage.to_string()),
+                Ok(found) if (found.incarnation, found.seq) != (ring.incarnation, seq) => {
+                    Some(Damage::Stale { generation: found.incarnation }.to_string())
+                }
+                Ok(found) => found.records(block, &geometry, &mut drop).err().map(|damage| damage.to_string()),
+            },
+        };
+        odd.extend(words.map(|words| (seq, words)));
+    }
+    odd
+}
+
+fn journal_finding(sb: &Superblock, seq: u64, words: &str) -> Finding {
+    Finding {
+        kind: FindingKind::Journal,
+        place: place(format!("journal block {seq}"), Ring::of(sb).address(seq)),
+        means: format!("{words}. After a crash the pool would not open; once it is closed the block is not needed"),
+        repair: Some("Close the pool: that is a checkpoint, which needs none of the journal".into()),
+    }
+}

@@ -1,0 +1,233 @@
+//! Pages: the volume table, the maps of all volumes, the checksums, as the newest checkpoint has them.
+//!
+//! Owns the walk, from a root down, siblings at once. Pages that volumes share are read once. Checkpoints go on
+//! meanwhile and use old pages anew; so a page that is not what its parent said is looked for again from the root down,
+//! with commits held off, before it is found wanting (S1 of [`scrub`](super)). What is below it then is walked on from
+//! there.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{AT_ONCE, Run, Stop, place};
+use crate::check::{Finding, FindingKind};
+use crate::device::sweep::Sweep;
+use crate::format::block::Block;
+use crate::format::damage::Damage;
+use crate::format::page::{Expect, PageRef, index, leaf, sums, table};
+use crate::format::superblock::Superblock;
+use crate::format::{BLOCK, INDEX_CHILDREN, MAX_LEAF_ENTRIES, MAX_LEAF_WORDS, MAX_SUMS};
+
+/// Pages read at once: those below one index page.
+const BATCH: usize = INDEX_CHILDREN;
+const CHILDREN_SHIFT: u32 = INDEX_CHILDREN.ilog2();
+
+/// Which tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tree {
+    Table,
+    Sums,
+    Map(u32),
+}
+
+/// A page in its place.
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    page: PageRef,
+    level: u16,
+    index: u64,
+    /// The page that refers to it.
+    parent: PageRef,
+}
+
+type Children = Box<[PageRef; INDEX_CHILDREN]>;
+
+/// A page that is what it should be, with the references in it; or what is wrong.
+type Looked = Result<Option<Children>, Wrong>;
+
+struct Wrong {
+    words: String,
+    unreadable: bool,
+}
+
+impl Run<'_> {
+    pub(super) fn trees(&mut self) -> Result<(), Stop> {
+        let mut sweep = Sweep::new(BATCH)?;
+        let mut seen = HashSet::new();
+        let maps: Vec<Tree> = self.pool.lock().table.iter().map(|vol| Tree::Map(vol.id)).collect();
+        for tree in [Tree::Table, Tree::Sums].into_iter().chain(maps) {
+            self.tree(tree, &mut sweep, &mut seen)?;
+        }
+        Ok(())
+    }
+
+    /// Root and its level, as the newest checkpoint has them.
+    fn root(&self, tree: Tree, sb: &Superblock) -> Option<(PageRef, u16)> {
+        let root = match tree {
+            Tree::Table => (sb.table, sb.table_level),
+            Tree::Sums => (sb.sums, sb.sums_level),
+            Tree::Map(id) => self.pool.lock().table.get(id).map(|vol| (vol.root, vol.root_level))?,
+        };
+        Some(root).filter(|(page, _)| !page.is_none())
+    }
+
+    fn tree(&mut self, tree: Tree, sweep: &mut Sweep, seen: &mut HashSet<PageRef>) -> Result<(), Stop> {
+        let sb = self.superblock()?;
+        let Some((page, level)) = self.root(tree, &sb) else { return Ok(()) };
+        let mut groups = vec![vec![Page { page, level, index: 0, parent: PageRef::NONE }]];
+        while let Some(mut group) = groups.pop() {
+            group.retain(|page| seen.insert(page.page));
+            if group.is_empty() {
+                continue;
+            }
+            group.sort_unstable_by_key(|page| page.page.address);
+            self.wait()?;
+            let addresses: Vec<u64> = group.iter().map(|page| page.page.address).collect();
+            sweep.read(&*self.pool.io, &addresses);
+            let (mut suspects, mut good) = (Vec::new(), Vec::new());
+            for (at, page) in group.iter().enumerate() {
+                match look(tree, &sb, page, sweep.block(at)) {
+                    Ok(children) => good.push((*page, children)),
+                    Err(_) => suspects.push(*page),
+                }
+            }
+            for some in suspects.chunks(AT_ONCE) {
+                for (page, looked) in self.look_again(tree, &sb, some)? {
+                    match looked {
+                        Ok(children) => good.push((page, children)),
+                        Err(wrong) => {
+                            // So that it is named for each volume that has it.
+                            seen.remove(&page.page);
+                            seen.remove(&page.parent);
+                            let finding = self.page_finding(tree, &page, &wrong);
+                            self.found(finding);
+                        }
+                    }
+                }
+            }
+            groups.extend(good.iter().filter_map(|(page, children)| Some(below(page, children.as_ref()?))));
+            self.read_metadata(group.len())?;
+        }
+        Ok(())
+    }
+
+    /// Looks at pages in the newest checkpoint, while none is being written. Those that it has no more are left out.
+    fn look_again(&self, tree: Tree, then: &Superblock, pages: &[Page]) -> Result<Vec<(Page, Looked)>, Stop> {
+        self.pool.between_commits(|| {
+            let sb = self.superblock()?;
+            let mut known = HashMap::new();
+            let mut looked = Vec::new();
+            for page in pages {
+                let now = match self.reference(tree, &sb, page, &mut known) {
+                    Some(now) => now,
+                    // A volume that is deleted: the checkpoint has it still.
+                    None if sb.generation == then.generation => page.page,
+                    None => continue,
+                };
+                let page = Page { page: now, ..*page };
+                looked.push((page, self.one(tree, &sb, &page)));
+            }
+            Ok(looked)
+        })
+    }
+
+    /// What the newest checkpoint has in a page's place.
+    fn reference(
+        &self,
+        tree: Tree,
+        sb: &Superblock,
+        page: &Page,
+        known: &mut HashMap<(u16, u64), Option<Children>>,
+    ) -> Option<PageRef> {
+        let (mut now, mut level) = self.root(tree, sb)?;
+        let above = |level: u16| page.index >> (CHILDREN_SHIFT * u32::from(level - page.level));
+        if page.level > level || above(level) != 0 {
+            return None;
+        }
+        while level > page.level {
+            let upper = Page { page: now, level, index: above(level), parent: PageRef::NONE };
+            let children = known.entry((level, upper.index));
+            let children = children.or_insert_with(|| self.one(tree, sb, &upper).ok().flatten()).as_ref()?;
+            level -= 1;
+            now = children[above(level) as usize & (INDEX_CHILDREN - 1)];
+            if now.is_none() {
+                return None;
+            }
+        }
+        Some(now)
+    }
+
+    /// Reads one page and looks at it.
+    fn one(&self, tree: Tree, sb: &Superblock, page: &Page) -> Looked {
+        let mut block: Block = [0; BLOCK];
+        let read = self.pool.io.read(page.page.address, &mut block);
+        look(tree, sb, page, read.map(|()| &block))
+    }
+
+    fn page_finding(&self, tree: Tree, page: &Page, wrong: &Wrong) -> Finding {
+        let (kind, what) = match (tree, page.level) {
+            (Tree::Table, 0) => (FindingKind::TablePage, "page of the volume table".into()),
+            (Tree::Table, level) => {
+                (FindingKind::TablePage, format!("index page of level {level} of the volume table"))
+            }
+            (Tree::Sums, 0) => (FindingKind::SumsPage, "page of checksums".into()),
+            (Tree::Sums, level) => (FindingKind::SumsPage, format!("index page of level {level} of the checksums")),
+            (Tree::Map(_), 0) => (FindingKind::MapPage, "page of a map".into()),
+            (Tree::Map(_), level) => (FindingKind::MapPage, format!("index page of level {level} of a map")),
+        };
+        let kind = if wrong.unreadable { FindingKind::Unreadable } else { kind };
+        let mut place = place(what, page.page.address);
+        if let Tree::Map(id) = tree {
+            let geometry = self.pool.geometry;
+            let bytes = geometry.units_below(page.level).saturating_mul(u64::from(geometry.unit_bytes));
+            let pos = page.index.saturating_mul(bytes);
+            let state = self.pool.lock();
+            let vol = state.table.get(id);
+            place.volume = Some(vol.map_or_else(|| format!("number {id}"), |vol| vol.name.clone()));
+            place.range = vol.map(|vol| (pos, bytes.min(vol.core.size().saturating_sub(pos))));
+        }
+        Finding {
+            kind,
+            place,
+            means: format!(
+                "{}. The open pool has what it says in memory; closed, or after a crash, it would not open again",
+                wrong.words
+            ),
+            repair: Some(
+                "Export the volumes while the pool is open, then see what sheave pool check --dry-run says".into(),
+            ),
+        }
+    }
+}
+
+/// The pages that an index page refers to.
+fn below(page: &Page, children: &[PageRef; INDEX_CHILDREN]) -> Vec<Page> {
+    let indexes = (page.index << CHILDREN_SHIFT)..;
+    let some = indexes.zip(children).filter(|(_, child)| !child.is_none());
+    some.map(|(index, child)| Page { page: *child, level: page.level - 1, index, parent: page.page }).collect()
+}
+
+/// Looks at what was read of a page.
+fn look(tree: Tree, sb: &Superblock, page: &Page, block: Result<&Block, sheave_base::status::Status>) -> Looked {
+    let block =
+        block.map_err(|status| Wrong { words: format!("the page cannot be read: {status}"), unreadable: true })?;
+    decode(tree, sb, page, block)
+        .map_err(|damage| Wrong { words: format!("the page is damaged: {damage}"), unreadable: false })
+}
+
+fn decode(tree: Tree, sb: &Superblock, page: &Page, block: &Block) -> Result<Option<Children>, Damage> {
+    let geometry = sb.geometry();
+    let expect = Expect { pool: sb.pool, generation: sb.generation, page: page.page, index: page.index };
+    if page.level > 0 {
+        let mut children = Box::new([PageRef::NONE; INDEX_CHILDREN]);
+        index::decode(block, &geometry, &expect, page.level, &mut children)?;
+        return Ok(Some(children));
+    }
+    match tree {
+        Tree::Table => _ = table::decode(block, &geometry, &expect, &mut Vec::new())?,
+        Tree::Sums => _ = sums::decode(block, &geometry, &expect, &mut [0; MAX_SUMS])?,
+        Tree::Map(_) => {
+            let (mut entries, mut written) = ([0; MAX_LEAF_ENTRIES], [0; MAX_LEAF_WORDS]);
+            leaf::decode(block, &geometry, &expect, &mut entries, &mut written)?;
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,106 @@
+//! How long the lock is held when a large map goes: counted in entries, not in time.
+
+use sheave_base::status::Status;
+use sheave_blk::Device;
+use sheave_iomap::File;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::file::WriteDone;
+use sheave_iomap::mapping::Intent;
+
+use crate::engine::inner::LET_GO;
+use crate::{CreateOptions, OpenOptions, Pool, Volume};
+
+/// Units of a slot of a map: what one hold may look at, beside [`LET_GO`].
+const SLOT: u64 = 65_536;
+/// Leaves and index nodes count a little too.
+const SLACK: u64 = 2048;
+const UNITS: u64 = 2 * SLOT + 1000;
+const LEAF: u64 = 256;
+
+/// Writes whole units, as far as the map is concerned.
+fn write(volume: &Volume, units: impl Iterator<Item = u64>) {
+    let may_block = MayBlock::on_worker();
+    for unit in units {
+        let mapping = volume.map_blocking(unit << 12, 4096, Intent::Write, &may_block).unwrap();
+        let done = WriteDone { pos: unit << 12, len: 4096, status: Status::Ok, pieces: &[mapping] };
+        volume.end_write(done, &may_block).unwrap();
+    }
+}
+
+/// A pool whose volume has a large map, on a device that forgets data.
+fn large() -> (Pool, Volume) {
+    let device = Device::open("null:size=8G,keep=64M").unwrap();
+    Pool::create(&device, &CreateOptions { unit_bytes: 4096, ..CreateOptions::default() }).unwrap();
+    let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    let volume = pool.create_volume("v", UNITS << 12).unwrap();
+    write(&volume, 0..UNITS);
+    pool.sync().unwrap();
+    (pool, volume)
+}
+
+/// The most entries that were looked at under one hold since the last time.
+fn most(volume: &Volume) -> u64 {
+    let mut state = volume.pool().lock();
+    std::mem::take(&mut state.tree.most_work)
+}
+
+#[test]
+fn a_rollback_of_a_large_volume_holds_the_lock_for_a_slot_at_most() {
+    let (pool, volume) = large();
+    pool.snapshot("v", "s").unwrap();
+    most(&volume);
+    // Every leaf is copied: the old map has all of its own, and each unit in it has two owners.
+    write(&volume, (0..UNITS).step_by(LEAF as usize));
+    let before = pool.info();
+    assert!(before.data_bytes >= (UNITS + UNITS / LEAF) << 12, "{before:?}");
+    most(&volume);
+    pool.rollback("v", "s").unwrap();
+    let held = most(&volume);
+    assert!(held <= SLOT + LET_GO + SLACK, "{held} entries under one hold");
+    assert!(held > LET_GO, "and it is counted: {held}");
+    let info = pool.info();
+    assert_eq!((info.data_bytes, info.pending_bytes), (UNITS << 12, 0), "what only it had came back");
+    let [v, s] = ["v", "s"].map(|name| pool.volume_info(name).unwrap());
+    assert_eq!((v.shared_bytes, s.shared_bytes, v.unique_bytes), (UNITS << 12, UNITS << 12, 0));
+    // A second time, with everything shared as whole nodes.
+    pool.rollback("v", "s").unwrap();
+    assert!(most(&volume) <= SLACK, "slots only");
+    assert_eq!(pool.info().data_bytes, UNITS << 12);
+}
+
+#[test]
+fn deleting_and_shrinking_hold_it_no_longer() {
+    let (pool, volume) = large();
+    pool.snapshot("v", "s").unwrap();
+    write(&volume, (0..UNITS).step_by(LEAF as usize));
+    most(&volume);
+    pool.delete("s").unwrap();
+    assert!(most(&volume) <= SLOT + LET_GO + SLACK, "the copies of a unit lose an owner in parts");
+    pool.resize("v", 1 << 20).unwrap();
+    pool.sync().unwrap();
+    assert!(most(&volume) <= SLOT + LET_GO + SLACK);
+    let info = pool.info();
+    assert_eq!((info.data_bytes, info.pending_bytes), (1 << 20, 0));
+    most(&volume);
+}
+
+/// A checkpoint that comes while a volume shrinks takes the rest off slot by slot too.
+#[test]
+fn a_checkpoint_during_a_shrink_cuts_in_parts() {
+    let (pool, volume) = large();
+    let inner = volume.pool();
+    {
+        let mut state = inner.lock();
+        let id = state.table.named("v").unwrap().id;
+        let vol = state.table.get_mut(id).unwrap();
+        vol.core.set_size(1 << 20);
+        vol.cutting = true;
+        state.tree.most_work = 0;
+    }
+    inner.checkpoint().unwrap();
+    assert!(most(&volume) <= SLOT + LET_GO + SLACK);
+    assert_eq!(pool.volume_info("v").unwrap().allocated_bytes, 1 << 20);
+    let mut state = inner.lock();
+    let id = state.table.named("v").unwrap().id;
+    state.table.get_mut(id).unwrap().cutting = false;
+}

@@ -1,0 +1,176 @@
+//! The account of metadata: how many pages the next checkpoint needs, and who may make it need more.
+//!
+//! A checkpoint writes its pages beside those in use, so it has to find as many that are free; the pages that it
+//! replaces are free after it only. A pool whose next checkpoint finds too few could not flush, delete or close any
+//! more. So every change that makes pages dirty is paid for before it is made.
+//!
+//! Owns the numbers and the rule. Does not own the pages ([`alloc::pages`](crate::state::alloc::pages)), nor what a
+//! checkpoint writes ([`checkpoint`](crate::engine::checkpoint)).
+//!
+//! - M1: the free pages are enough for the next checkpoint and for the bare volume table of one after it. The second
+//!   one pays for a delete, whatever the first one left.
+//! - M2: [`State::pages_due`] is never less than what a checkpoint writes. Each change of the table of volumes, of a
+//!   map and of the regions of checksums keeps it up to date, so that asking costs a few additions.
+//! - M3: who gives space back may use pages that who takes space may not ([`Spender`]), so that a pool that is full for
+//!   writes still takes discards, and one that is full for discards still flushes, deletes and closes.
+//! - M4: on a device that gives space when it is written, so many of the free pages have space for certain that M1
+//!   holds for these alone ([`stock`](crate::engine::stock)).
+//!
+//! Called under the pool's lock by volumes and by changes of the table, before they change anything.
+
+use sheave_base::status::Status;
+use sheave_base::sync::MutexGuard;
+
+use crate::engine::inner::{PoolInner, State};
+use crate::pool::options::Checksum;
+use crate::state::extent_map::INDEX_SHIFT;
+use crate::state::sums::regions::Regions;
+
+/// Pages of a table of volumes that may become longer by one entry: of this checkpoint, and of the next.
+pub(crate) const ENTRY_COST: u64 = 6;
+/// Nodes of a map that a change of one unit, or of both ends of a range in one slot, makes dirty: an index node, and
+/// the leaves of both ends.
+const NODES_COST: u64 = 3;
+/// Pages of checksums for a unit that is copied, or that takes off the marks of whose it was before: that of its
+/// region, and the index page above.
+const COPY_COST: u64 = 2;
+
+/// Who wants pages; what each leaves to those below it (M3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spender {
+    /// New volumes, copies, names: they leave half of the spare pages.
+    Table,
+    /// Writes that take space leave a quarter.
+    Write,
+    /// Discards, overwrites in pools with checksums, shrinking and rollback leave an eighth.
+    Discard,
+    /// The end of a write whose data is on the device leaves what flushes and deletes need.
+    EndOfWrite,
+}
+
+/// Index pages above `slots` pages, of which `used` are not empty, up to one root; what
+/// [`build_upper`](crate::format::page::index::build_upper) makes at most.
+pub(crate) fn upper_pages(slots: u64, used: u64) -> u64 {
+    let (mut level, mut pages) = (slots, 0);
+    while level > 1 && used > 0 {
+        level = level.div_ceil(1 << INDEX_SHIFT);
+        pages += level.min(used);
+    }
+    pages
+}
+
+impl State {
+    /// Pages that the next checkpoint writes, at most (M2).
+    pub(crate) fn pages_due(&self) -> u64 {
+        let sums = self.sums.as_ref().map_or(0, Regions::pages_due);
+        self.tree.dirty_nodes() + self.table.upper_due() + self.table.bare_pages() + sums
+    }
+
+    /// Whether the next checkpoint may need `more` pages than now, for this spender (M1, M3).
+    pub(crate) fn can_pay(&self, more: u64, who: Spender) -> bool {
+        let due = self.pages_due() + more;
+        self.has_room(due, who) && self.tree.pages.stock() >= self.stock_wanted(due, who)
+    }
+
+    /// Whether there are enough free pages, with space or without.
+    fn has_room(&self, due: u64, who: Spender) -> bool {
+        self.tree.pages.available(&self.tree.units) >= self.wanted(due, who)
+    }
+
+    /// Free pages that there must be when the next checkpoint needs `due`.
+    fn wanted(&self, due: u64, who: Spender) -> u64 {
+        let left = match who {
+            Spender::Table => self.spare_pages / 2,
+            Spender::Write => self.spare_pages / 4,
+            Spender::Discard => self.spare_pages / 8,
+            Spender::EndOfWrite => 0,
+        };
+        due + self.table.bare_pages() + left
+    }
+
+    /// Whether a checkpoint could help who cannot pay: it makes all pages clean and frees those that were given up.
+    fn can_pay_after_checkpoint(&self, more: u64, who: Spender) -> bool {
+        let free = self.tree.pages.available(&self.tree.units) + self.tree.pages.given_up();
+        let (due, stock) = (self.table.bare_pages() + more, self.tree.pages.stock());
+        let stock = stock.saturating_add(self.tree.pages.given_up());
+        free >= self.wanted(due, who) && stock >= self.stock_wanted(due, who)
+    }
+
+    /// What a change of units `first..=last` of a volume adds to the next checkpoint, at most.
+    pub(crate) fn cost_of_units(&self, volume: u32, first: u64, last: u64) -> u64 {
+        let geometry = &self.tree.map.geometry;
+        let nodes = |shift: u32| (last >> shift) - (first >> shift);
+        let nodes = NODES_COST + nodes(geometry.leaf_shift) + nodes(geometry.slot_shift());
+        let slots = (last >> geometry.slot_shift()) + 1;
+        let partner = self.table.get(volume).and_then(|vol| vol.settling).filter(|id| *id != volume);
+        let upper = |id| self.table.upper_more(id, slots);
+        let copy = if self.sums.is_some() { COPY_COST } else { 0 };
+        nodes + upper(volume) + partner.map_or(0, upper) + copy
+    }
+
+    /// What a new volume with the map of another adds to the next checkpoint, at most.
+    pub(crate) fn cost_of_map(&self, volume: u32) -> u64 {
+        self.table.get(volume).map_or(0, |vol| upper_pages(vol.slots, vol.core.top.used()))
+    }
+
+    /// Sets what depends on the size of the pool and on the number of its volumes.
+    pub(crate) fn set_reserve(&mut self) {
+        let tree = &mut self.tree;
+        let geometry = self.sb.geometry();
+        let per_unit = tree.pages.per_unit();
+        let spare = crate::engine::recovery::reserve_units(&geometry) * per_unit;
+        self.spare_pages = spare;
+        (self.dirty_soft, self.dirty_hard) = ((spare / 4).min(8192), (spare / 2).min(16_384));
+        let table = (2 * self.table.bare_pages()).saturating_sub(spare / 4);
+        let sums = match self.sb.checksum {
+            Checksum::None => 0,
+            _ => Regions::reserve_pages(geometry.regions(self.sb.total_units)),
+        };
+        tree.pages.keep = if tree.pages.sparse { spare / 2 + 2 * self.table.bare_pages() + sums } else { 0 };
+        // What is kept free for pages is data's no more, and need not be reserved.
+        tree.units.reserve = (spare + table + sums).div_ceil(per_unit).saturating_sub(tree.pages.stocked_units());
+    }
+
+    /// Whether metadata has little room; `is_low`: whether it had. New volumes are refused a little later.
+    pub(crate) fn is_metadata_low(&self, is_low: bool) -> bool {
+        let left = if is_low { self.spare_pages * 7 / 8 } else { self.spare_pages * 3 / 4 };
+        let sums = self.sums.as_ref().map_or(0, Regions::pages_due);
+        self.tree.pages.available(&self.tree.units) < 2 * self.table.bare_pages() + sums + left
+    }
+}
+
+impl PoolInner {
+    /// The lock, when the next checkpoint may need what `cost` says. Writes a checkpoint for that if it helps.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpc` when metadata has no room for it, and what a checkpoint says that fails.
+    pub(crate) fn pay<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        who: Spender,
+        cost: impl Fn(&State) -> u64,
+    ) -> Result<MutexGuard<'a, State>, Status> {
+        if state.can_pay(cost(&state), who) {
+            return Ok(state);
+        }
+        let due = |state: &State| state.pages_due() + cost(state);
+        let state = match state.has_room(due(&state), who) {
+            true => self.stock_up(state, 1, |state| state.stock_wanted(due(state), who))?,
+            false => state,
+        };
+        if state.can_pay(cost(&state), who) {
+            return Ok(state);
+        }
+        if !state.can_pay_after_checkpoint(cost(&state), who) {
+            return Err(Status::NoSpc);
+        }
+        drop(state);
+        self.checkpoint()?;
+        let state = self.lock();
+        if state.can_pay(cost(&state), who) { Ok(state) } else { Err(Status::NoSpc) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

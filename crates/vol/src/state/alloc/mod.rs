@@ -1,0 +1,210 @@
+//! Allocation units of a pool: who has them, which are free.
+//!
+//! Owns the number of owners of each unit, the free ones, and the reserve. Does not own when a unit that was given up
+//! may be used again ([`limbo`](crate::state::limbo)), nor the pages in metadata units ([`pages`]).
+//!
+//! - I1: free + data + metadata + limbo + fixed = all units, at any time.
+//! - I2: a free unit has no owner; data does not get the last `reserve` free units, metadata does.
+//! - I3: the number of owners never overflows: a unit has one owner a volume at most, and volumes are fewer than
+//!   [`MAX_OWNERS`].
+//!
+//! Called under the pool's lock, and by recovery.
+
+pub(crate) mod bitmap;
+mod chunks;
+pub(crate) mod pages;
+
+use chunks::Chunks;
+
+/// Most owners of a unit.
+pub(crate) const MAX_OWNERS: u16 = u16::MAX - 8;
+/// The unit holds metadata pages.
+const META: u16 = u16::MAX;
+/// The unit is neither data nor free, ever: superblocks, journal, labels.
+const FIXED: u16 = u16::MAX - 1;
+
+/// How many units are what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) total: u64,
+    pub(crate) free: u64,
+    pub(crate) data: u64,
+    pub(crate) meta: u64,
+    pub(crate) fixed: u64,
+    pub(crate) limbo: u64,
+}
+
+/// The units of a pool.
+#[derive(Debug)]
+pub(crate) struct Units {
+    chunks: Chunks,
+    counts: Counts,
+    /// Where the next allocation looks first, so that allocations follow each other.
+    cursor: u64,
+    meta_cursor: u64,
+    /// Free units that data does not get.
+    pub(crate) reserve: u64,
+    /// While so many are free, from the first on and the second in number, nobody need be told.
+    calm: (u64, u64),
+}
+
+impl Units {
+    /// All units free.
+    pub(crate) fn new(total: u64) -> Units {
+        let mut units = Units {
+            chunks: Chunks::new(),
+            counts: Counts::default(),
+            cursor: 0,
+            meta_cursor: total - total / 16,
+            reserve: 0,
+            calm: (0, u64::MAX),
+        };
+        units.grow(total);
+        units
+    }
+
+    /// Adds free units at the end.
+    pub(crate) fn grow(&mut self, total: u64) {
+        let from = self.counts.total;
+        self.chunks.grow(total);
+        self.counts.total = total;
+        self.counts.free += total - from;
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Free units that data may have.
+    pub(crate) fn available(&self) -> u64 {
+        self.counts.free.saturating_sub(self.reserve)
+    }
+
+    /// Whether the number of free units is still within what [`Units::set_calm`] said.
+    #[inline]
+    pub(crate) fn is_calm(&self) -> bool {
+        self.counts.free.wrapping_sub(self.calm.0) < self.calm.1
+    }
+
+    /// Nothing changes for anybody while `from..from + count` units are free.
+    pub(crate) fn set_calm(&mut self, from: u64, count: u64) {
+        self.calm = (from, count);
+    }
+
+    /// A unit for data, with one owner.
+    pub(crate) fn alloc(&mut self) -> Option<u64> {
+        if self.counts.free <= self.reserve {
+            return None;
+        }
+        let unit = self.chunks.next_free(self.cursor).or_else(|| self.chunks.next_free(0))?;
+        self.cursor = unit + 1;
+        self.take(unit, 1);
+        self.counts.data += 1;
+        Some(unit)
+    }
+
+    /// A unit for metadata; the reserve is for this.
+    pub(crate) fn alloc_meta(&mut self) -> Option<u64> {
+        let unit = self.chunks.next_free(self.meta_cursor).or_else(|| self.chunks.next_free(0))?;
+        self.meta_cursor = unit + 1;
+        self.take(unit, META);
+        self.counts.meta += 1;
+        Some(unit)
+    }
+
+    fn take(&mut self, unit: u64, owners: u16) {
+        self.chunks.take(unit, owners);
+        self.counts.free -= 1;
+    }
+
+    /// Takes a free unit for what is never data; false if it is not free.
+    pub(crate) fn fix(&mut self, unit: u64) -> bool {
+        self.claim(unit, FIXED)
+    }
+
+    /// Takes a certain unit for metadata, as recovery finds it; true also if it is metadata already.
+    pub(crate) fn claim_meta(&mut self, unit: u64) -> bool {
+        self.is_meta(unit) || self.claim(unit, META)
+    }
+
+    /// One more owner for a unit that recovery found in a map; false if it cannot be data.
+    pub(crate) fn claim_data(&mut self, unit: u64) -> bool {
+        self.claim(unit, 1) || self.get(unit)
+    }
+
+    fn claim(&mut self, unit: u64, owners: u16) -> bool {
+        if !self.chunks.is_free(unit) {
+            return false;
+        }
+        self.take(unit, owners);
+        match owners {
+            META => self.counts.meta += 1,
+            FIXED => self.counts.fixed += 1,
+            _ => self.counts.data += 1,
+        }
+        true
+    }
+
+    pub(crate) fn is_meta(&self, unit: u64) -> bool {
+        self.chunks.owners(unit) == META
+    }
+
+    /// Owners of a unit of data.
+    pub(crate) fn owners(&self, unit: u64) -> u16 {
+        Some(self.chunks.owners(unit)).filter(|owners| *owners <= MAX_OWNERS).unwrap_or(0)
+    }
+
+    /// One more owner; false for what is not data or has too many.
+    pub(crate) fn get(&mut self, unit: u64) -> bool {
+        match self.chunks.owners_mut(unit) {
+            Some(owners) if (1..MAX_OWNERS).contains(owners) => *owners += 1,
+            _ => return false,
+        }
+        true
+    }
+
+    /// One owner less. True when that was the last: then the unit is in limbo, until [`Units::release`].
+    #[must_use]
+    pub(crate) fn put(&mut self, unit: u64) -> bool {
+        let left = match self.chunks.owners_mut(unit) {
+            Some(owners) if (1..=MAX_OWNERS).contains(owners) => {
+                *owners -= 1;
+                *owners
+            }
+            _ => {
+                debug_assert!(false, "unit {unit} has no owner to put");
+                return false;
+            }
+        };
+        if left > 0 {
+            return false;
+        }
+        self.counts.data -= 1;
+        self.counts.limbo += 1;
+        true
+    }
+
+    /// A unit leaves limbo and is free.
+    pub(crate) fn release(&mut self, unit: u64) {
+        debug_assert!(!self.chunks.is_free(unit) && self.chunks.owners(unit) == 0, "unit {unit} is not in limbo");
+        self.counts.limbo -= 1;
+        self.counts.free += 1;
+        self.chunks.release(unit);
+    }
+
+    /// A metadata unit without pages is free at once: nobody reads metadata but through what is durable.
+    pub(crate) fn release_meta(&mut self, unit: u64) {
+        debug_assert!(self.is_meta(unit), "unit {unit} is not metadata");
+        self.counts.meta -= 1;
+        self.counts.free += 1;
+        self.chunks.release(unit);
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.chunks.memory_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests;

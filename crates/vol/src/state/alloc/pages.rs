@@ -1,0 +1,184 @@
+//! Metadata pages: 4 KiB pieces of metadata units.
+//!
+//! Owns which pages of metadata units are free. Pages are written once: a checkpoint takes new ones, and those that it
+//! replaces are freed when it is durable.
+//!
+//! - I1: a metadata unit has a page in use, or it is none any more.
+//! - I2: a page that was given up since the last checkpoint is not free: the checkpoint on the device needs it.
+//!
+//! Called by checkpoints and recovery, under the pool's lock.
+
+use std::collections::BTreeMap;
+
+use super::Units;
+use crate::state::extent_map::BLOCK_SHIFT;
+
+/// Free pages of a unit, as a mask.
+type Mask = [u64; 4];
+
+/// The pages of a pool's metadata units.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    unit_shift: u32,
+    /// Metadata units with free pages.
+    partial: BTreeMap<u64, Mask>,
+    free: u64,
+    used: u64,
+    /// Only pages of units that were written as a whole are sure to have space ([`stock`](crate::engine::stock)).
+    pub(crate) sparse: bool,
+    /// Free pages that stay metadata, though nothing else may be in their units.
+    pub(crate) keep: u64,
+    /// Addresses of pages that the last durable checkpoint has and the next one has not (I2).
+    given_up: Vec<u64>,
+}
+
+impl Pages {
+    pub(crate) fn new(unit_shift: u32) -> Pages {
+        Pages { unit_shift, partial: BTreeMap::new(), free: 0, used: 0, sparse: false, keep: 0, given_up: Vec::new() }
+    }
+
+    /// Pages of a unit.
+    pub(crate) fn per_unit(&self) -> u64 {
+        1 << (self.unit_shift - BLOCK_SHIFT)
+    }
+
+    /// Pages in use.
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Pages that could be had now.
+    pub(crate) fn available(&self, units: &Units) -> u64 {
+        self.free + units.counts().free * self.per_unit()
+    }
+
+    /// Free pages that are sure to have space.
+    pub(crate) fn stock(&self) -> u64 {
+        if self.sparse { self.free } else { u64::MAX }
+    }
+
+    /// Units that are kept free for pages, about.
+    pub(crate) fn stocked_units(&self) -> u64 {
+        if self.sparse { self.free / self.per_unit() } else { 0 }
+    }
+
+    /// A unit that was taken for metadata and written as a whole.
+    pub(crate) fn add(&mut self, unit: u64) {
+        self.partial.insert(unit, full_mask(self.per_unit()));
+        self.free += self.per_unit();
+    }
+
+    /// Takes `count` pages, addresses ascending within each unit; many of them come in units of their own, so that
+    /// they are read in one go. `None`, and nothing taken, when there are not as many.
+    pub(crate) fn take(&mut self, count: u64, units: &mut Units) -> Option<Vec<u64>> {
+        if self.available(units) < count {
+            return None;
+        }
+        let mut pages = Vec::with_capacity(count as usize);
+        let plenty = !self.sparse && units.counts().free > units.reserve + count / self.per_unit();
+        while (count - pages.len() as u64) >= self.per_unit() && plenty {
+            let Some(unit) = units.alloc_meta() else { break };
+            pages.extend((0..self.per_unit()).map(|page| (unit << self.unit_shift) + (page << BLOCK_SHIFT)));
+            self.used += self.per_unit();
+        }
+        while (pages.len() as u64) < count {
+            if self.partial.is_empty() {
+                let unit = units.alloc_meta()?;
+                self.add(unit);
+            }
+            self.take_partial(count, &mut pages);
+        }
+        Some(pages)
+    }
+
+    fn take_partial(&mut self, count: u64, pages: &mut Vec<u64>) {
+        let Some(mut first) = self.partial.first_entry() else { return };
+        let unit = *first.key();
+        for (at, word) in first.get_mut().iter_mut().enumerate() {
+            while *word != 0 && (pages.len() as u64) < count {
+                let page = at as u64 * 64 + u64::from(word.trailing_zeros());
+                *word &= *word - 1;
+                self.free -= 1;
+                self.used += 1;
+                pages.push((unit << self.unit_shift) + (page << BLOCK_SHIFT));
+            }
+        }
+        if first.get().iter().all(|word| *word == 0) {
+            first.remove();
+        }
+    }
+
+    /// Recovery found a page in use. False when its unit is something else, or the page was found before.
+    pub(crate) fn claim(&mut self, address: u64, units: &mut Units) -> bool {
+        let unit = address >> self.unit_shift;
+        if !units.is_meta(unit) {
+            if !units.claim_meta(unit) {
+                return false;
+            }
+            self.partial.insert(unit, full_mask(self.per_unit()));
+            self.free += self.per_unit();
+        }
+        let (at, bit) = self.place(address);
+        let Some(mask) = self.partial.get_mut(&unit) else { return false };
+        if mask[at] & bit == 0 {
+            return false;
+        }
+        mask[at] &= !bit;
+        if mask.iter().all(|word| *word == 0) {
+            self.partial.remove(&unit);
+        }
+        self.free -= 1;
+        self.used += 1;
+        true
+    }
+
+    /// The next checkpoint will not have this page.
+    pub(crate) fn give_up(&mut self, address: u64) {
+        self.given_up.push(address);
+    }
+
+    /// Pages that are free when the next checkpoint is durable, if it does not have them.
+    pub(crate) fn given_up(&self) -> u64 {
+        self.given_up.len() as u64
+    }
+
+    /// Those given up so far; a checkpoint takes them along and frees them when it is durable.
+    pub(crate) fn take_given_up(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.given_up)
+    }
+
+    /// Pages that nothing on the device needs any more.
+    pub(crate) fn put(&mut self, addresses: &[u64], units: &mut Units) {
+        let (full, per_unit) = (full_mask(self.per_unit()), self.per_unit());
+        for &address in addresses {
+            let unit = address >> self.unit_shift;
+            let (at, bit) = self.place(address);
+            let mask = self.partial.entry(unit).or_default();
+            debug_assert_eq!(mask[at] & bit, 0, "page {address} is free already");
+            mask[at] |= bit;
+            self.free += 1;
+            self.used -= 1;
+            if *mask == full && self.free - per_unit >= self.keep {
+                self.partial.remove(&unit);
+                self.free -= per_unit;
+                units.release_meta(unit);
+            }
+        }
+    }
+
+    fn place(&self, address: u64) -> (usize, u64) {
+        let page = (address >> BLOCK_SHIFT) & (self.per_unit() - 1);
+        ((page >> 6) as usize, 1 << (page & 63))
+    }
+}
+
+fn full_mask(pages: u64) -> Mask {
+    std::array::from_fn(|at| match pages.saturating_sub(at as u64 * 64) {
+        0 => 0,
+        left if left >= 64 => u64::MAX,
+        left => (1 << left) - 1,
+    })
+}
+
+#[cfg(test)]
+mod tests;

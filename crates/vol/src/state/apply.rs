@@ -1,0 +1,298 @@
+//! What each record does to the state: once, for the operation itself and for its replay.
+//!
+//! Owns the meaning of records. Does not own when they are recorded, nor that nobody uses what they change.
+//!
+//! - I1: a record that was applied before changes nothing; a record about what does not exist is passed over.
+//!
+//! Called by operations under the pool's lock, and by recovery.
+
+use sheave_base::status::Status;
+use sheave_base::sync::Arc;
+
+use crate::engine::inner::State;
+use crate::format::page::PageRef;
+use crate::format::page::table::VolumeEntry;
+use crate::format::record::Record;
+use crate::state::extent_map::{BLOCK_SHIFT, Entry};
+use crate::state::table::{Vol, VolumeCore};
+
+impl State {
+    /// Does what the record says.
+    pub(crate) fn apply(&mut self, record: &Record) -> Result<(), Status> {
+        match record {
+            Record::Set { volume, unit, phys, written } => self.apply_set(*volume, *unit, *phys, written),
+            Record::Run { volume, unit, count, phys } => self.apply_run(*volume, *unit, *count, *phys),
+            Record::Create { .. } | Record::Copy { .. } => self.apply_new(record),
+            Record::Rename { volume, name } => match self.table.get(*volume) {
+                Some(vol) if vol.name != *name => {
+                    self.table.rename(*volume, name).then_some(()).ok_or(Status::Conflict)
+                }
+                _ => Ok(()),
+            },
+            Record::Resize { volume, size } => self.apply_resize(*volume, *size),
+            Record::Limit { volume, max_size } => {
+                if let Some(vol) = self.table.get(*volume) {
+                    vol.core.set_max_size(*max_size);
+                }
+                Ok(())
+            }
+            Record::Delete { volume } => {
+                if let Some(mut vol) = self.detach(*volume) {
+                    while self.drop_some(&mut vol) {}
+                }
+                Ok(())
+            }
+            Record::Rollback { volume, source } => self.apply_rollback(*volume, *source),
+            Record::Intent { first, count } => {
+                if let Some(sums) = &mut self.sums {
+                    sums.replay_intent(*first, *count);
+                }
+                Ok(())
+            }
+            Record::Mark { bad, first, count } => match &mut self.sums {
+                Some(sums) => sums.replay_marks(*first..*first + *count, *bad),
+                None => Ok(()),
+            },
+            Record::Origin { volume, origin } => {
+                self.table.set_origin(*volume, *origin);
+                Ok(())
+            }
+        }
+    }
+
+    /// `Create` and `Copy`.
+    fn apply_new(&mut self, record: &Record) -> Result<(), Status> {
+        let (volume, grows, size, max_size, created, name) = match record {
+            Record::Create { volume, grows, size, max_size, created, name }
+            | Record::Copy { volume, grows, size, max_size, created, name, .. } => {
+                (*volume, *grows, *size, *max_size, *created, name)
+            }
+            _ => return Ok(()),
+        };
+        let (source, snapshot) = match *record {
+            Record::Copy { source, snapshot, .. } => (source, snapshot),
+            _ => (0, false),
+        };
+        let family = match self.table.get(source) {
+            Some(from) => from.family,
+            None if source == 0 => volume,
+            None => return Ok(()),
+        };
+        if self.table.get(volume).is_some() {
+            return Ok(());
+        }
+        self.insert(&VolumeEntry {
+            id: volume,
+            snapshot,
+            grows,
+            size,
+            max_size,
+            created,
+            origin: source,
+            family,
+            root: PageRef::NONE,
+            root_level: 0,
+            name: name.clone(),
+        })?;
+        if source == 0 { Ok(()) } else { self.share(source, volume) }
+    }
+
+    fn insert(&mut self, entry: &VolumeEntry) -> Result<(), Status> {
+        if !self.table.insert(Vol::from_entry(entry)) {
+            return Err(Status::Conflict);
+        }
+        self.table.charge(entry.id);
+        self.set_reserve();
+        Ok(())
+    }
+
+    /// Gives `to`, which has no map, the map of `from`.
+    pub(crate) fn share(&mut self, from: u32, to: u32) -> Result<(), Status> {
+        let source = self.vol(from)?;
+        let (source, slots) = (Arc::clone(&source.core), source.slots);
+        let vol = self.table.get_mut(to).ok_or(Status::Offline)?;
+        let target = Arc::clone(&vol.core);
+        vol.slots = vol.slots.max(slots);
+        let shared = self.tree.share(&source.top, &target.top, slots);
+        self.table.charge(to);
+        shared
+    }
+
+    /// Takes a volume out of the table; its map is still there.
+    pub(crate) fn detach(&mut self, volume: u32) -> Option<Vol> {
+        let vol = self.table.remove(volume)?;
+        vol.upper.iter().for_each(|page| self.tree.pages.give_up(*page));
+        self.set_reserve();
+        Some(vol)
+    }
+
+    /// Drops a part of the map of a volume that is out of the table; false when nothing is left.
+    pub(crate) fn drop_some(&mut self, vol: &mut Vol) -> bool {
+        let Some(slot) = vol.core.top.last_used(vol.slots) else { return false };
+        vol.slots = slot;
+        self.tree.drop_slot(&vol.core.top, slot as u32);
+        true
+    }
+
+    fn apply_set(&mut self, volume: u32, unit: u64, phys: u64, written: &[u64; 4]) -> Result<(), Status> {
+        let Some(vol) = self.table.get(volume) else { return Ok(()) };
+        let core = Arc::clone(&vol.core);
+        if phys == 0 {
+            return self.unmap_units(&core, unit, 1);
+        }
+        if let Some(sums) = &mut self.sums {
+            sums.replay_unit(phys);
+        }
+        let place = self.own(&core, unit)?;
+        let old = self.tree.entry(place);
+        if old.is_alloc() {
+            self.tree.unmap(&core.top, place);
+        }
+        self.tree.store_bits(place, written);
+        let full = if self.tree.written(place).0 { Entry::FULL } else { 0 };
+        self.tree.install(place, Entry::at(phys).with(full));
+        Ok(())
+    }
+
+    fn apply_run(&mut self, volume: u32, unit: u64, count: u64, phys: u64) -> Result<(), Status> {
+        let Some(vol) = self.table.get(volume) else { return Ok(()) };
+        let core = Arc::clone(&vol.core);
+        if phys == 0 {
+            return self.unmap_units(&core, unit, count);
+        }
+        (0..count).try_for_each(|at| self.apply_set(volume, unit + at, phys + at, &[u64::MAX; 4]))
+    }
+
+    fn apply_resize(&mut self, volume: u32, size: u64) -> Result<(), Status> {
+        let Some(vol) = self.table.get(volume) else { return Ok(()) };
+        let core = Arc::clone(&vol.core);
+        core.set_max_size(core.max_size().max(size));
+        let shrinks = size < core.size();
+        core.set_size(size);
+        if shrinks {
+            while self.cut_some(&core, size)? {}
+        }
+        Ok(())
+    }
+
+    /// Gives back a part of what lies beyond `size`; false when nothing is left there.
+    pub(crate) fn cut_some(&mut self, core: &Arc<VolumeCore>, size: u64) -> Result<bool, Status> {
+        let geometry = self.tree.map.geometry;
+        let first = geometry.units_of(size);
+        let slots = self.vol(core.id)?.slots;
+        let last = core.top.last_used(slots).filter(|slot| slot << geometry.slot_shift() >= first);
+        if let Some(slot) = last {
+            self.tree.drop_slot(&core.top, slot as u32);
+            let vol = self.table.get_mut(core.id).ok_or(Status::Offline)?;
+            vol.slots = slot;
+            self.table.charge(core.id);
+            return Ok(true);
+        }
+        self.unmap_units(core, first, (slots << geometry.slot_shift()).saturating_sub(first))?;
+        let inside = size & (geometry.unit_bytes() - 1);
+        if inside != 0 {
+            let blocks = inside.div_ceil(1 << BLOCK_SHIFT) as u32;
+            self.clear_blocks(core, first - 1, blocks, geometry.blocks() - blocks)?;
+        }
+        Ok(false)
+    }
+
+    fn apply_rollback(&mut self, volume: u32, source: u32) -> Result<(), Status> {
+        if self.table.get(source).is_none() {
+            return Ok(());
+        }
+        let Some(vol) = self.table.get(volume) else { return Ok(()) };
+        let core = Arc::clone(&vol.core);
+        let old = self.exchange(volume, source)?;
+        old.into_iter().for_each(|id| self.tree.put_exchanged(&core.top, id));
+        Ok(())
+    }
+
+    /// Gives a volume the map and the size of another. The index nodes that it had are to be put, each at its time.
+    pub(crate) fn exchange(&mut self, volume: u32, source: u32) -> Result<Vec<u32>, Status> {
+        let (vol, from) = (self.vol(volume)?, self.vol(source)?);
+        let (core, had) = (Arc::clone(&vol.core), vol.slots);
+        let (from, has) = (Arc::clone(&from.core), from.slots);
+        let old = self.tree.exchange(&from.top, &core.top, (has, had))?;
+        core.set_max_size(from.max_size());
+        core.set_size(from.size());
+        let vol = self.table.get_mut(volume).ok_or(Status::Offline)?;
+        vol.slots = has;
+        self.table.charge(volume);
+        Ok(old)
+    }
+
+    /// Makes holes of whole units.
+    pub(crate) fn unmap_units(&mut self, core: &Arc<VolumeCore>, from: u64, count: u64) -> Result<(), Status> {
+        let geometry = self.tree.map.geometry;
+        let slots = self.vol(core.id)?.slots;
+        let end = from.saturating_add(count).min(slots << geometry.slot_shift());
+        let mut at = from;
+        while at < end {
+            let (leaf, slot) = (1 << geometry.leaf_shift, 1 << geometry.slot_shift());
+            let used = core.top.next_used(at >> geometry.slot_shift(), slots);
+            let from_used = used.map_or(end, |used| used << geometry.slot_shift());
+            if from_used > at {
+                at = from_used;
+                continue;
+            }
+            if at & (slot - 1) == 0 && end - at >= slot {
+                self.tree.drop_slot(&core.top, (at >> geometry.slot_shift()) as u32);
+                self.table.charge(core.id);
+                at += slot;
+                continue;
+            }
+            let next = ((at | (leaf - 1)) + 1).min(end);
+            if self.tree.map.find(&core.top, at).leaf == 0 {
+                at = next;
+                continue;
+            }
+            self.table.charge(core.id);
+            if next - at == leaf {
+                self.tree.drop_leaf(&core.top, at)?;
+            } else {
+                self.unmap_in_leaf(core, at, next)?;
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
+    fn unmap_in_leaf(&mut self, core: &Arc<VolumeCore>, from: u64, to: u64) -> Result<(), Status> {
+        let map = Arc::clone(&self.tree.map);
+        if !(from..to).any(|unit| map.find(&core.top, unit).entry.is_alloc()) {
+            return Ok(());
+        }
+        for unit in from..to {
+            let place = self.own(core, unit)?;
+            if self.tree.entry(place).is_alloc() {
+                self.tree.unmap(&core.top, place);
+            }
+        }
+        self.tree.prune(&core.top, from);
+        Ok(())
+    }
+
+    /// Blocks of a unit are not written any more; without any it is a hole. True if anything changed.
+    pub(crate) fn clear_blocks(
+        &mut self,
+        core: &Arc<VolumeCore>,
+        unit: u64,
+        first: u32,
+        count: u32,
+    ) -> Result<bool, Status> {
+        let spot = self.tree.map.find(&core.top, unit);
+        if !spot.entry.is_alloc() || self.tree.map.written_run(spot.leaf, spot.slot, first, count) == (false, count) {
+            return Ok(false);
+        }
+        let place = self.own(core, unit)?;
+        let entry = self.tree.entry(place);
+        self.tree.store(place, entry.without(Entry::FULL));
+        self.tree.set_bits(place, first, count, false);
+        if !self.tree.written(place).1 && !entry.any(Entry::HANDED) {
+            self.tree.unmap(&core.top, place);
+            self.tree.prune(&core.top, unit);
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,553 @@
+//! Changes of maps, under the pool's lock: ways that belong to one volume alone, copies of shared nodes, entries.
+//!
+//! Owns which nodes, units and pages are in use, and the stores that lookups race with. Does not own what is recorded
+//! of a change, nor when what was given up may be used again: it collects that in [`Freed`].
+//!
+//! - I1: a node is changed only when it has one parent (or, while a snapshot settles, for both at once). A parent that
+//!   has let it go counts until that has passed the gate ([`limbo`](crate::state::limbo)).
+//! - I2: what a lookup can reach is complete: numbers and entries are stored last.
+//! - I3: a node or unit that an owner has let go is in [`Tree::freed`], once for each such owner, under the owner's
+//!   grace.
+//!
+//! Called by volumes, snapshots, checkpoints and recovery.
+
+use sheave_base::grace::Grace;
+use sheave_base::status::Status;
+use sheave_base::sync::Arc;
+use sheave_base::sync::atomic::{AtomicU64, Ordering};
+
+use super::nodes::{Node, Nodes};
+use super::{Entry, ExtentMap, INDEX_SHIFT, TAG, Top, id_of};
+use crate::state::alloc::pages::Pages;
+use crate::state::alloc::{MAX_OWNERS, Units};
+use crate::state::limbo::{Freed, LetGo};
+
+/// All maps of a pool, and the space they lie in.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    pub(crate) map: Arc<ExtentMap>,
+    pub(crate) index: Nodes,
+    pub(crate) leaves: Nodes,
+    pub(crate) units: Units,
+    pub(crate) pages: Pages,
+    /// What owners have let go since the last commit.
+    pub(crate) freed: LetGo,
+    /// What is below a node that passes the gate, while it passes.
+    passing: Freed,
+    /// Entries that giving up and sharing have looked at, since the lock was taken or a part was begun.
+    pub(super) work: u64,
+    #[cfg(test)]
+    pub(crate) most_work: u64,
+    /// Recovery: owners of units are counted when the maps are complete, and nobody looks anything up, so that nodes
+    /// are free at once.
+    pub(crate) counts_later: bool,
+}
+
+/// Who lets go: those in this grace may still use it.
+type By<'a> = Option<&'a Arc<Grace>>;
+
+/// Where a unit's entry is, on a way that may be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) leaf: u32,
+    pub(crate) slot: usize,
+}
+
+impl Tree {
+    pub(crate) fn new(map: Arc<ExtentMap>, units: Units) -> Tree {
+        let pages = Pages::new(map.geometry.unit_shift);
+        Tree {
+            map,
+            index: Nodes::new(),
+            leaves: Nodes::new(),
+            units,
+            pages,
+            freed: LetGo::default(),
+            passing: Freed::default(),
+            work: 0,
+            #[cfg(test)]
+            most_work: 0,
+            counts_later: false,
+        }
+    }
+
+    fn split(&self, unit: u64) -> (u32, usize, usize) {
+        let geometry = &self.map.geometry;
+        let top = (unit >> geometry.slot_shift()) as u32;
+        let child = (unit >> geometry.leaf_shift) as usize & ((1 << INDEX_SHIFT) - 1);
+        (top, child, unit as usize & (geometry.leaf_entries() - 1))
+    }
+
+    /// The place of a unit on a way that belongs to this top alone: missing nodes are made, shared ones copied. All of
+    /// the way is dirty then.
+    pub(crate) fn own(&mut self, top: &Top, unit: u64) -> Result<Place, Status> {
+        let (at, child, slot) = self.split(unit);
+        if !top.make(at) {
+            return Err(Status::NoMem);
+        }
+        let map = Arc::clone(&self.map);
+        let (index, new_way) = self.own_index(top, at, &map)?;
+        let index_word = map.index.word(index, child).ok_or(Status::NoMem)?;
+        let leaf = self.own_leaf(top, index, index_word, &map);
+        if new_way || leaf.is_ok_and(|leaf| leaf.1) {
+            top.forget();
+        }
+        Ok(Place { leaf: leaf?.0, slot })
+    }
+
+    /// The place of a unit as it is, to change what all who have it see; its way becomes dirty.
+    pub(crate) fn touch(&mut self, top: &Top, unit: u64) -> Option<Place> {
+        let (at, child, slot) = self.split(unit);
+        // Relaxed, both: we are under the lock that all stores are made under.
+        let index = id_of(top.word(at)?.load(Ordering::Relaxed));
+        let leaf = id_of(self.map.index.word(index, child)?.load(Ordering::Relaxed));
+        if index == 0 || leaf == 0 {
+            return None;
+        }
+        self.index.touch(index);
+        self.leaves.touch(leaf);
+        Some(Place { leaf, slot })
+    }
+
+    /// An index node of this way alone, and whether the way has changed.
+    fn own_index(&mut self, top: &Top, at: u32, map: &ExtentMap) -> Result<(u32, bool), Status> {
+        let word = top.word(at).ok_or(Status::NoMem)?.load(Ordering::Relaxed); // Relaxed: under the lock.
+        let old = id_of(word);
+        if old == 0 {
+            let new = self.new_index(map)?;
+            top.set_word(at, u64::from(new));
+            return Ok((new, false));
+        }
+        if word & TAG == 0 || !self.index.is_shared(old) {
+            if word & TAG != 0 {
+                top.set_word(at, u64::from(old));
+            }
+            self.index.touch(old);
+            return Ok((old, word & TAG != 0));
+        }
+        let new = self.new_index(map)?;
+        let (Some(from), Some(to)) = (map.index.node(old), map.index.node(new)) else { return Err(Status::NoMem) };
+        for (from, to) in from.iter().zip(to) {
+            let child = from.load(Ordering::Relaxed); // Relaxed: under the lock.
+            if child != 0 {
+                self.leaves.get(id_of(child));
+                from.store(child | TAG, Ordering::Release); // Release: pairs with the Acquire load in `find`
+                to.store(child | TAG, Ordering::Relaxed); // Relaxed: published with the node's number
+            }
+        }
+        self.index.add_used(new, self.index.node(old).used);
+        top.set_word(at, u64::from(new));
+        self.put_index(old, Some(top.grace()));
+        Ok((new, true))
+    }
+
+    /// The same for a leaf.
+    fn own_leaf(
+        &mut self,
+        top: &Top,
+        index: u32,
+        index_word: &AtomicU64,
+        map: &ExtentMap,
+    ) -> Result<(u32, bool), Status> {
+        let word = index_word.load(Ordering::Relaxed); // Relaxed: under the lock.
+        let old = id_of(word);
+        if old == 0 {
+            let new = self.new_leaf(map)?;
+            self.index.add_used(index, 1);
+            index_word.store(u64::from(new), Ordering::Release); // Release: pairs as in `own_index`
+            return Ok((new, false));
+        }
+        if word & TAG == 0 || !self.leaves.is_shared(old) {
+            if word & TAG != 0 {
+                index_word.store(u64::from(old), Ordering::Release); // Release: pairs as in `own_index`
+            }
+            self.leaves.touch(old);
+            return Ok((old, word & TAG != 0));
+        }
+        if !self.can_share(old, map) {
+            return Err(Status::NoSpc);
+        }
+        let new = self.new_leaf(map)?;
+        self.copy_leaf(old, new, map);
+        index_word.store(u64::from(new), Ordering::Release); // Release: pairs as in `own_index`
+        self.put_leaf(old, Some(top.grace()));
+        Ok((new, true))
+    }
+
+    /// Whether each unit of a leaf may have one more owner. Owners that wait at the gate count, so there may be more of
+    /// them than volumes.
+    fn can_share(&self, leaf: u32, map: &ExtentMap) -> bool {
+        let words = map.leaves.node(leaf).unwrap_or_default();
+        // Relaxed: under the lock.
+        let mut entries = words.iter().map(|word| Entry(word.load(Ordering::Relaxed)));
+        entries.all(|entry| !entry.is_alloc() || self.units.owners(entry.phys()) < MAX_OWNERS)
+    }
+
+    fn copy_leaf(&mut self, old: u32, new: u32, map: &ExtentMap) {
+        let (Some(from), Some(to)) = (map.leaves.node(old), map.leaves.node(new)) else { return };
+        for (from, to) in from.iter().zip(to) {
+            let entry = Entry(from.load(Ordering::Relaxed)); // Relaxed: under the lock.
+            if !entry.is_alloc() {
+                continue;
+            }
+            if !self.counts_later {
+                let got = self.units.get(entry.phys());
+                debug_assert!(got, "a mapped unit has owners, and fewer than there may be");
+            }
+            let shared = entry.with(Entry::SHARED).without(Entry::HANDED);
+            from.store(shared.0, Ordering::Release); // Release: pairs with the Acquire load in `find`
+            to.store(shared.0, Ordering::Relaxed); // Relaxed: published with the node's number
+        }
+        let (Some(from), Some(to)) = (map.bits.node(old), map.bits.node(new)) else { return };
+        for (from, to) in from.iter().zip(to) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed); // Relaxed, both: as above
+        }
+        self.leaves.add_used(new, self.leaves.node(old).used);
+        self.leaves.add_written(new, self.leaves.node(old).written, 0);
+    }
+
+    /// An index node without children.
+    pub(crate) fn new_index(&mut self, map: &ExtentMap) -> Result<u32, Status> {
+        let id = self.index.take().ok_or(Status::NoMem)?;
+        if !map.index.make(id) {
+            let _ = self.index.put(id);
+            return Err(Status::NoMem);
+        }
+        zero(map.index.node(id));
+        Ok(id)
+    }
+
+    /// A leaf of holes.
+    pub(crate) fn new_leaf(&mut self, map: &ExtentMap) -> Result<u32, Status> {
+        let id = self.leaves.take().ok_or(Status::NoMem)?;
+        if !map.leaves.make(id) || !map.bits.make(id) {
+            let _ = self.leaves.put(id);
+            return Err(Status::NoMem);
+        }
+        zero(map.leaves.node(id));
+        zero(map.bits.node(id));
+        Ok(id)
+    }
+
+    pub(crate) fn entry(&self, place: Place) -> Entry {
+        // Relaxed: under the lock.
+        Entry(self.map.leaves.word(place.leaf, place.slot).map_or(0, |word| word.load(Ordering::Relaxed)))
+    }
+
+    /// Stores an entry with the same space (or none in both), other flags.
+    #[inline]
+    pub(crate) fn store(&self, place: Place, entry: Entry) {
+        if let Some(word) = self.map.leaves.word(place.leaf, place.slot) {
+            word.store(entry.0, Ordering::Release); // Release: pairs with the Acquire load in `find`
+        }
+    }
+
+    /// Gives a hole space.
+    pub(crate) fn install(&mut self, place: Place, entry: Entry) {
+        debug_assert!(!self.entry(place).is_alloc() && entry.is_alloc());
+        self.leaves.add_used(place.leaf, 1);
+        self.store(place, entry);
+    }
+
+    /// Another unit in the place of the one that the entry has; the written bits are the same.
+    pub(crate) fn replace(&mut self, top: &Top, place: Place, entry: Entry) {
+        let old = self.entry(place);
+        debug_assert!(old.is_alloc() && entry.is_alloc());
+        self.store(place, entry);
+        self.put_unit(old.phys(), Some(top.grace()));
+    }
+
+    /// Makes a hole of an entry with space; its unit loses an owner.
+    pub(crate) fn unmap(&mut self, top: &Top, place: Place) {
+        let old = self.entry(place);
+        debug_assert!(old.is_alloc());
+        self.store(place, Entry::NONE);
+        self.set_bits(place, 0, self.map.geometry.blocks(), false);
+        self.leaves.sub_used(place.leaf);
+        self.put_unit(old.phys(), Some(top.grace()));
+    }
+
+    /// Gives a unit up that a volume was given and that nobody has seen.
+    pub(crate) fn give_back(&mut self, top: &Top, unit: u64) {
+        if self.units.put(unit) {
+            self.freed.by(top.grace()).unit(unit);
+        }
+    }
+
+    /// Where it waits what is let go by those in a grace; or, without one, what passes the gate just now.
+    fn freed_by(&mut self, grace: By<'_>) -> &mut Freed {
+        match grace {
+            Some(grace) => self.freed.by(grace),
+            None => &mut self.passing,
+        }
+    }
+
+    fn put_unit(&mut self, unit: u64, by: By<'_>) {
+        self.work += 1;
+        if self.counts_later {
+            return;
+        }
+        if self.units.owners(unit) > 1 {
+            self.freed_by(by).shared_units.push(unit);
+        } else if self.units.put(unit) {
+            self.freed_by(by).unit(unit);
+        }
+    }
+
+    /// A part of what has passed the gate: about `most` entries of what has other owners lose the one that let go, then
+    /// as many units and nodes without owners are free. `freed` is what is left to do.
+    pub(crate) fn reclaim(&mut self, freed: &mut Freed, most: u64) {
+        let end = self.work.saturating_add(most);
+        while self.work < end && freed.has_shared() {
+            if let Some(id) = freed.shared_index.pop() {
+                self.put_index_now(id, None);
+            } else if let Some(id) = freed.shared_leaves.pop() {
+                self.put_leaf_now(id, None);
+            } else if let Some(unit) = freed.shared_units.pop()
+                && self.units.put(unit)
+            {
+                self.passing.unit(unit);
+            }
+            self.work += 1;
+            // What was below a node that had no other parent passes with it: each of its parents has waited for those
+            // who went through that parent, and nobody reached it another way.
+            freed.append(std::mem::take(&mut self.passing));
+        }
+        let part = freed.take_some(end.saturating_sub(self.work));
+        for unit in part.units() {
+            self.work += 1;
+            self.units.release(unit);
+        }
+        part.index.iter().for_each(|id| self.index.release(*id));
+        part.leaves.iter().for_each(|id| self.leaves.release(*id));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn begin_hold(&mut self) {
+        self.most_work = self.most_work.max(std::mem::take(&mut self.work));
+    }
+
+    /// Sets or clears the written bits of some blocks of a unit.
+    pub(crate) fn set_bits(&mut self, place: Place, first: u32, count: u32, written: bool) {
+        let mut at = (place.slot << self.map.geometry.blocks_shift()) + first as usize;
+        let end = at + count as usize;
+        while at < end {
+            let here = (64 - (at & 63)).min(end - at);
+            let mask = (u64::MAX >> (64 - here)) << (at & 63);
+            if let Some(word) = self.map.bits.word(place.leaf, at >> 6) {
+                let old = word.load(Ordering::Relaxed); // Relaxed: under the lock.
+                let new = if written { old | mask } else { old & !mask };
+                // Release: pairs with the Acquire load in `ExtentMap::written_run`.
+                word.store(new, Ordering::Release);
+                self.leaves.add_written(place.leaf, (new & !old).count_ones(), (old & !new).count_ones());
+            }
+            at += here;
+        }
+    }
+
+    /// The written bits of a unit, as words.
+    pub(crate) fn bits(&self, place: Place) -> [u64; 4] {
+        let blocks = self.map.geometry.blocks() as usize;
+        let word = |at: usize| {
+            // Relaxed: under the lock.
+            self.map.bits.word(place.leaf, at).map_or(0, |word| word.load(Ordering::Relaxed))
+        };
+        if blocks < 64 {
+            let at = place.slot * blocks;
+            return [word(at >> 6) >> (at & 63) & ((1 << blocks) - 1), 0, 0, 0];
+        }
+        std::array::from_fn(|n| if n < blocks / 64 { word(place.slot * (blocks / 64) + n) } else { 0 })
+    }
+
+    /// Replaces the written bits of a unit.
+    pub(crate) fn store_bits(&mut self, place: Place, bits: &[u64]) {
+        let blocks = self.map.geometry.blocks() as usize;
+        for (at, bits) in bits.iter().enumerate().take(blocks.div_ceil(64)) {
+            let (first, count) = (at * 64, blocks.min(64));
+            self.set_bits(place, first as u32, count as u32, false);
+            let mut left = *bits & (u64::MAX >> (64 - count));
+            while left != 0 {
+                let from = left.trailing_zeros();
+                let run = (left >> from).trailing_ones();
+                self.set_bits(place, first as u32 + from, run, true);
+                left &= !((u64::MAX >> (64 - run)) << from);
+            }
+        }
+    }
+
+    /// Fills a new leaf with what its page says: `words` words of written bits an entry.
+    pub(crate) fn fill_leaf(&mut self, leaf: u32, entries: &[u64], written: &[u64], words: usize) {
+        let geometry = &self.map.geometry;
+        let blocks = geometry.blocks() as usize;
+        let full = if blocks >= 64 { u64::MAX } else { (1 << blocks) - 1 };
+        let (Some(to), Some(bits)) = (self.map.leaves.node(leaf), self.map.bits.node(leaf)) else { return };
+        let mut blocks_written = 0;
+        for (at, ((to, &phys), written)) in to.iter().zip(entries).zip(written.chunks_exact(words)).enumerate() {
+            if phys == 0 {
+                continue;
+            }
+            // Relaxed, all: nobody has the node's number; that is published later.
+            blocks_written += written.iter().map(|word| word.count_ones()).sum::<u32>();
+            for (n, word) in written.iter().enumerate() {
+                let bit = at * blocks + n * 64;
+                let old = bits[bit >> 6].load(Ordering::Relaxed);
+                bits[bit >> 6].store(old | word << (bit & 63), Ordering::Relaxed);
+            }
+            let flags = if written.iter().all(|word| *word == full) { Entry::FULL } else { 0 };
+            to.store(Entry::at(phys).with(flags).0, Ordering::Relaxed);
+        }
+        self.leaves.add_written(leaf, blocks_written, 0);
+    }
+
+    /// Whether all blocks of a unit are written, and whether any is.
+    pub(crate) fn written(&self, place: Place) -> (bool, bool) {
+        let blocks = self.map.geometry.blocks();
+        let (written, run) = self.map.written_run(place.leaf, place.slot, 0, blocks);
+        (written && run == blocks, written || run < blocks)
+    }
+
+    /// Empties one slot of a top. What nobody else has is given up.
+    pub(crate) fn drop_slot(&mut self, top: &Top, at: u32) {
+        let Some(word) = top.word(at) else { return };
+        let id = id_of(word.load(Ordering::Relaxed)); // Relaxed: under the lock.
+        if id != 0 {
+            top.set_word(at, 0);
+            top.forget();
+            self.put_index(id, Some(top.grace()));
+        }
+    }
+
+    /// An index node that a top had before [`Tree::exchange`] is let go.
+    pub(crate) fn put_exchanged(&mut self, top: &Top, id: u32) {
+        self.put_index(id, Some(top.grace()));
+    }
+
+    /// An index node is let go by a parent. While it has others, lookups that went through this one may be in it: it
+    /// has one parent less when they have passed the gate, and until then nobody changes it in place (I1).
+    fn put_index(&mut self, id: u32, by: By<'_>) {
+        self.work += 1;
+        if self.is_put_later(self.index.is_shared(id)) {
+            self.freed_by(by).shared_index.push(id);
+        } else {
+            self.put_index_now(id, by);
+        }
+    }
+
+    /// Whether what is let go keeps its owner until it has passed the gate. In recovery nobody looks anything up.
+    fn is_put_later(&self, shared: bool) -> bool {
+        shared && !self.counts_later
+    }
+
+    fn put_index_now(&mut self, id: u32, by: By<'_>) {
+        let Some(node) = self.index.put(id) else { return };
+        self.give_up_page(&node);
+        let map = Arc::clone(&self.map);
+        for word in map.index.node(id).unwrap_or_default() {
+            let leaf = id_of(word.load(Ordering::Relaxed)); // Relaxed: under the lock.
+            if leaf != 0 {
+                self.put_leaf(leaf, by);
+            }
+        }
+        match self.counts_later {
+            true => self.index.release(id),
+            false => self.freed_by(by).index.push(id),
+        }
+    }
+
+    fn put_leaf(&mut self, id: u32, by: By<'_>) {
+        if self.is_put_later(self.leaves.is_shared(id)) {
+            self.freed_by(by).shared_leaves.push(id);
+        } else {
+            self.put_leaf_now(id, by);
+        }
+    }
+
+    fn put_leaf_now(&mut self, id: u32, by: By<'_>) {
+        let Some(node) = self.leaves.put(id) else { return };
+        self.give_up_page(&node);
+        let map = Arc::clone(&self.map);
+        for word in map.leaves.node(id).unwrap_or_default() {
+            let entry = Entry(word.load(Ordering::Relaxed)); // Relaxed: under the lock.
+            if entry.is_alloc() {
+                self.put_unit(entry.phys(), by);
+            }
+        }
+        match self.counts_later {
+            true => self.leaves.release(id),
+            false => self.freed_by(by).leaves.push(id),
+        }
+    }
+
+    fn give_up_page(&mut self, node: &Node) {
+        if !node.page.is_none() {
+            self.pages.give_up(node.page.address);
+        }
+    }
+
+    /// Takes an empty leaf out of its way, and the index node if that is empty then. The way is this top's own.
+    pub(crate) fn prune(&mut self, top: &Top, unit: u64) {
+        let (at, child, _) = self.split(unit);
+        let Some(top_word) = top.word(at) else { return };
+        let index = id_of(top_word.load(Ordering::Relaxed)); // Relaxed: under the lock.
+        let Some(index_word) = self.map.index.word(index, child) else { return };
+        let leaf = id_of(index_word.load(Ordering::Relaxed)); // Relaxed: under the lock.
+        if index == 0 || leaf == 0 || self.leaves.node(leaf).used > 0 {
+            return;
+        }
+        index_word.store(0, Ordering::Release); // Release: pairs with the Acquire load in `find`
+        top.forget();
+        self.put_leaf(leaf, Some(top.grace()));
+        self.index.touch(index);
+        if self.index.sub_used(index) {
+            self.drop_slot(top, at);
+        }
+    }
+
+    /// Drops a whole leaf of a way that is this top's own as far as its index node.
+    pub(crate) fn drop_leaf(&mut self, top: &Top, unit: u64) -> Result<(), Status> {
+        let (at, child, _) = self.split(unit);
+        let map = Arc::clone(&self.map);
+        // Relaxed: under the lock.
+        if top.word(at).is_none_or(|word| word.load(Ordering::Relaxed) == 0) {
+            return Ok(());
+        }
+        let (index, _) = self.own_index(top, at, &map)?;
+        let Some(index_word) = map.index.word(index, child) else { return Ok(()) };
+        let leaf = id_of(index_word.load(Ordering::Relaxed)); // Relaxed: under the lock.
+        if leaf == 0 {
+            return Ok(());
+        }
+        index_word.store(0, Ordering::Release); // Release: pairs with the Acquire load in `find`
+        top.forget();
+        self.put_leaf(leaf, Some(top.grace()));
+        if self.index.sub_used(index) {
+            self.drop_slot(top, at);
+        }
+        Ok(())
+    }
+
+    /// Nodes that the next checkpoint writes.
+    pub(crate) fn dirty_nodes(&self) -> u64 {
+        self.index.dirty() + self.leaves.dirty()
+    }
+
+    /// A checkpoint has all of them ([`Nodes::begin_epoch`]).
+    pub(crate) fn begin_epoch(&mut self) {
+        self.index.begin_epoch();
+        self.leaves.begin_epoch();
+    }
+
+    /// Bytes of memory that maps and tables take.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.index.live() * self.map.index.node_bytes()
+            + self.leaves.live() * (self.map.leaves.node_bytes() + self.map.bits.node_bytes())
+            + self.index.memory_bytes()
+            + self.leaves.memory_bytes()
+            + self.units.memory_bytes()
+    }
+}
+
+fn zero(words: Option<&[AtomicU64]>) {
+    // Relaxed: nobody has the node's number; that is published later.
+    words.unwrap_or_default().iter().for_each(|word| word.store(0, Ordering::Relaxed));
+}

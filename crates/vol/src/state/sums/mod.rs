@@ -1,0 +1,175 @@
+//! Checksums of data: the CRC32C of every written 4 KiB block of a pool that keeps them.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`arena`] | the numbers in memory |
+//! | [`stripes`] | which blocks are being written |
+//! | [`regions`] | what is open and what changed, under the pool's lock; what a checkpoint writes of it |
+//! | [`data`] | what an I/O does at its end: sums up what was written, verifies what was read |
+//! | [`marks`] | which blocks were told bad, and stay so |
+//! | [`recover`] | reading them back, and computing those that no checkpoint can know |
+//!
+//! Checksums belong to blocks of the pool, so that what snapshots share has one. A write stores them when its data is
+//! on the device, before the written bits; a read compares. Volumes of such a pool have blocks of 4 KiB.
+//!
+//! Invariants:
+//! - S1: data is written only to regions that are [open](Sums::is_open), and a region is open only while that is
+//!   durable: so after a crash the checksums of all that may have been under way are computed anew, and no others.
+//!   Copies that a write makes of shared units are data too.
+//! - S2: a checksum is stored before its region is marked dirty; a checkpoint takes the mark before it reads checksums.
+//! - S3: of writes to one block at once, whoever ends last reads the block back ([`Stripes`]).
+//! - S4: a mismatch is one only when no write was under way between two looks and a read in between.
+
+mod arena;
+pub(crate) mod data;
+pub(crate) mod marks;
+pub(crate) mod recover;
+pub(crate) mod regions;
+mod stripes;
+
+use sheave_base::sync::Mutex;
+use sheave_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sheave_iomap::Mapping;
+
+use arena::SumArena;
+use marks::Marks;
+use stripes::Stripes;
+
+use crate::format::BLOCK;
+use crate::format::superblock::Geometry;
+
+const BLOCK_SHIFT: u32 = BLOCK.ilog2();
+/// Flags of a region: data may be written.
+const OPEN: u32 = 1;
+/// Checksums have changed since the last checkpoint.
+const DIRTY: u32 = 2;
+
+/// The checksum of a block's data.
+#[inline]
+pub(crate) fn crc(block: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, block) as u32
+}
+
+/// The checksums of a pool, used without its lock.
+#[derive(Debug)]
+pub(crate) struct Sums {
+    arena: SumArena,
+    pub(super) stripes: Stripes,
+    unit_shift: u32,
+    region_units: u64,
+    /// One at a time reads blocks back (S3).
+    pub(super) repair: Mutex<()>,
+    pub(super) mismatches: AtomicU64,
+    marks: Marks,
+    /// Checksums that opening the pool computed and that were others before.
+    pub(super) rebuilt: AtomicU64,
+}
+
+impl Sums {
+    pub(crate) fn new(geometry: &Geometry) -> Sums {
+        Sums {
+            arena: SumArena::new(),
+            stripes: Stripes::new(),
+            unit_shift: geometry.unit_bytes.trailing_zeros() - BLOCK_SHIFT,
+            region_units: geometry.region_units(),
+            repair: Mutex::new(()),
+            mismatches: AtomicU64::new(0),
+            marks: Marks::default(),
+            rebuilt: AtomicU64::new(0),
+        }
+    }
+
+    /// Blocks that did not match since the pool was opened.
+    pub(crate) fn mismatches(&self) -> u64 {
+        self.mismatches.load(Ordering::Relaxed) // Relaxed: a statistic.
+    }
+
+    /// Blocks that were believed as they lay on the device when the pool was opened.
+    pub(crate) fn rebuilt(&self) -> u64 {
+        self.rebuilt.load(Ordering::Relaxed) // Relaxed: a statistic.
+    }
+
+    /// The region of a unit.
+    pub(crate) fn region(&self, unit: u64) -> u64 {
+        unit / self.region_units
+    }
+
+    /// The region of a byte address of the pool.
+    #[inline]
+    pub(crate) fn region_at(&self, addr: u64) -> u64 {
+        self.region(addr >> (self.unit_shift + BLOCK_SHIFT))
+    }
+
+    /// The part of a mapping that lies in the region where it begins.
+    #[inline]
+    pub(crate) fn within_region(&self, mapping: Mapping) -> Mapping {
+        let end = ((self.region_at(mapping.addr) + 1) * self.region_units) << (self.unit_shift + BLOCK_SHIFT);
+        Mapping { len: mapping.len.min(end - mapping.addr), ..mapping }
+    }
+
+    /// The region of a block, and its number within the region.
+    #[inline]
+    fn place(&self, block: u64) -> (u64, usize) {
+        let unit = block >> self.unit_shift;
+        let inside = (unit % self.region_units) << self.unit_shift | block & ((1 << self.unit_shift) - 1);
+        (self.region(unit), inside as usize)
+    }
+
+    #[inline]
+    fn slot(&self, block: u64) -> Option<&AtomicU32> {
+        let (region, inside) = self.place(block);
+        self.arena.node(region)?.get(1 + inside)
+    }
+
+    fn flags(&self, region: u64) -> Option<&AtomicU32> {
+        self.arena.node(region)?.first()
+    }
+
+    /// The checksum of a block, by its number in the pool.
+    #[inline]
+    pub(crate) fn get(&self, block: u64) -> Option<u32> {
+        // Acquire: pairs with the Release store in `set`; who sees the block's written bit sees its checksum.
+        self.slot(block).map(|slot| slot.load(Ordering::Acquire))
+    }
+
+    /// Stores it; [`Sums::mark_dirty`] is to follow (S2).
+    #[inline]
+    pub(crate) fn set(&self, block: u64, sum: u32) {
+        if let Some(slot) = self.slot(block) {
+            slot.store(sum, Ordering::Release); // Release: pairs with the Acquire load in `get`
+        }
+    }
+
+    /// The region's next checkpoint writes its page.
+    #[inline]
+    pub(crate) fn mark_dirty(&self, region: u64) {
+        if let Some(flags) = self.flags(region) {
+            flags.fetch_or(DIRTY, Ordering::SeqCst); // SeqCst: S2
+        }
+    }
+
+    fn take_dirty(&self, region: u64) -> bool {
+        self.flags(region).is_some_and(|flags| flags.fetch_and(!DIRTY, Ordering::SeqCst) & DIRTY != 0) // SeqCst: S2
+    }
+
+    /// Whether data may be written at a byte address (S1). Inside a section of the volume's grace.
+    #[inline]
+    pub(crate) fn is_open(&self, addr: u64) -> bool {
+        // Acquire: pairs with `set_open`; a region that closes waits for a grace after that.
+        self.flags(self.region_at(addr)).is_some_and(|flags| flags.load(Ordering::Acquire) & OPEN != 0)
+    }
+
+    fn set_open(&self, region: u64, open: bool) {
+        if let Some(flags) = self.flags(region) {
+            // SeqCst: before the grace that follows a closing.
+            if open {
+                flags.fetch_or(OPEN, Ordering::SeqCst)
+            } else {
+                flags.fetch_and(!OPEN, Ordering::SeqCst)
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

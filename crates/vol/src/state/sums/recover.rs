@@ -1,0 +1,164 @@
+//! Checksums when a pool is opened: those of the checkpoint, and those that only the data tells.
+//!
+//! Owns which blocks are computed anew: those of regions that were open, of regions without a page, which a repair
+//! leaves, and, in pools of programs that did not know [marks](super::marks), of units that the journal speaks of. All
+//! others have exact checksums (S1, G2 of [`regions`](super::regions)).
+//!
+//! - R1: a block that is marked keeps its mark, and one that matches what it had keeps that.
+
+use sheave_base::buf::Buf;
+use sheave_base::status::Status;
+use sheave_base::sync::Arc;
+use sheave_base::sync::atomic::Ordering;
+
+use super::regions::Regions;
+use super::{BLOCK_SHIFT, Sums, crc};
+use crate::engine::inner::State;
+use crate::engine::recovery::reader::{Want, read_pages};
+use crate::format::page::{Expect, PageRef, index, sums};
+use crate::format::superblock::Geometry;
+use crate::format::{BLOCK, INDEX_CHILDREN, MAX_SUMS};
+use crate::pool::Checksum;
+use crate::state::extent_map::Entry;
+use crate::{BlockIo, Damage, PoolError};
+
+struct Page {
+    page: PageRef,
+    level: u16,
+    index: u64,
+}
+
+impl Want for Page {
+    fn address(&self) -> u64 {
+        self.page.address
+    }
+}
+
+fn damaged(at: u64) -> impl FnOnce(Damage) -> PoolError {
+    move |damage| PoolError::Damaged { what: "a page of checksums".into(), at, why: damage.to_string() }
+}
+
+fn no_memory() -> PoolError {
+    PoolError::Io {
+        what: "making room for the checksums of the pool".into(),
+        status: Status::NoMem,
+        fix: "Give the program more memory: 1 GiB for each TiB of data with checksums".into(),
+    }
+}
+
+/// Reads the checksums of the checkpoint, if the pool keeps any.
+pub(crate) fn load(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError> {
+    if state.sb.checksum == Checksum::None {
+        return Ok(());
+    }
+    let geometry = state.sb.geometry();
+    let mut regions = Regions::new(Arc::new(Sums::new(&geometry)), state.sb.marks);
+    regions.loaded_root(state.sb.sums, state.sb.sums_level);
+    let root = Page { page: state.sb.sums, level: state.sb.sums_level, index: 0 };
+    let mut pages = if root.page.is_none() { Vec::new() } else { vec![root] };
+    while pages.first().is_some_and(|page| page.level > 0) {
+        pages = step_down(io, state, &geometry, pages, &mut regions)?;
+    }
+    let mut numbers = [0; MAX_SUMS];
+    read_pages(io, pages, &mut |page, block| {
+        claim(state, page)?;
+        let found =
+            sums::decode(block, &geometry, &expect(state, page), &mut numbers).map_err(damaged(page.page.address))?;
+        if page.index >= geometry.regions(state.sb.total_units) || regions.make(page.index).is_err() {
+            return Err(no_memory());
+        }
+        for (to, from) in regions.sums.arena.node(page.index).unwrap_or_default().iter().skip(1).zip(&numbers) {
+            to.store(*from, Ordering::Relaxed); // Relaxed: nobody else is here yet.
+        }
+        regions.sums.load_marks(page.index, &found.marked);
+        regions.loaded(page.index, page.page, found.open);
+        Ok(())
+    })?;
+    state.sums = Some(regions);
+    Ok(())
+}
+
+fn claim(state: &mut State, page: &Page) -> Result<(), PoolError> {
+    let tree = &mut state.tree;
+    if tree.pages.claim(page.page.address, &mut tree.units) {
+        return Ok(());
+    }
+    let why = "two places refer to it".into();
+    Err(PoolError::Damaged { what: "a page of checksums".into(), at: page.page.address, why })
+}
+
+fn expect(state: &State, page: &Page) -> Expect {
+    Expect { pool: state.sb.pool, generation: state.sb.generation, page: page.page, index: page.index }
+}
+
+fn step_down(
+    io: &dyn BlockIo,
+    state: &mut State,
+    geometry: &Geometry,
+    pages: Vec<Page>,
+    regions: &mut Regions,
+) -> Result<Vec<Page>, PoolError> {
+    let mut below = Vec::new();
+    read_pages(io, pages, &mut |page, block| {
+        claim(state, page)?;
+        let mut children = [PageRef::NONE; INDEX_CHILDREN];
+        index::decode(block, geometry, &expect(state, page), page.level, &mut children)
+            .map_err(damaged(page.page.address))?;
+        regions.loaded_index(page.level, page.index, page.page);
+        let first = page.index * INDEX_CHILDREN as u64;
+        let wanted = (first..).zip(children).filter(|(_, child)| !child.is_none());
+        below.extend(wanted.map(|(index, child)| Page { page: child, level: page.level - 1, index }));
+        Ok(())
+    })?;
+    Ok(below)
+}
+
+/// Computes what the checkpoint cannot know, when the journal has been replayed.
+pub(crate) fn compute(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError> {
+    let Some(mut regions) = state.sums.take() else { return Ok(()) };
+    regions.sums.marks_replayed();
+    let map = Arc::clone(&state.tree.map);
+    let shift = map.geometry.unit_shift;
+    let mut memory = Buf::zeroed(map.geometry.unit_bytes() as usize, BLOCK).map_err(|_| no_memory())?;
+    for leaf in 1..state.tree.leaves.end() {
+        if state.tree.leaves.node(leaf).parents == 0 {
+            continue;
+        }
+        for (slot, word) in map.leaves.node(leaf).unwrap_or_default().iter().enumerate() {
+            let entry = Entry(word.load(Ordering::Relaxed)); // Relaxed: nobody else is here yet.
+            if !entry.is_alloc() || !regions.is_unknown(entry.phys()) {
+                continue;
+            }
+            let region = regions.sums.region(entry.phys());
+            regions.make(region).map_err(|_| no_memory())?;
+            let (mut first, blocks) = (0, map.geometry.blocks());
+            while first < blocks {
+                let (written, run) = map.written_run(leaf, slot, first, blocks - first);
+                if written {
+                    let at = (entry.phys() << shift) + (u64::from(first) << BLOCK_SHIFT);
+                    compute_run(io, &regions.sums, at, &mut memory[..(run as usize) << BLOCK_SHIFT]);
+                }
+                first += run;
+            }
+            regions.sums.mark_dirty(region);
+        }
+    }
+    regions.settle();
+    state.sums = Some(regions);
+    Ok(())
+}
+
+/// Blocks that cannot be read keep what they have: who reads them gets the device's error.
+fn compute_run(io: &dyn BlockIo, sums: &Sums, at: u64, memory: &mut [u8]) {
+    let whole = io.read(at, memory).is_ok();
+    for (number, block) in (at >> BLOCK_SHIFT..).zip(memory.chunks_exact_mut(BLOCK)) {
+        if sums.is_marked(number) || !(whole || io.read(number << BLOCK_SHIFT, block).is_ok()) {
+            continue;
+        }
+        let sum = crc(block);
+        if sums.get(number) != Some(sum) {
+            sums.set(number, sum);
+            sums.rebuilt.fetch_add(1, Ordering::Relaxed); // Relaxed: nobody else is here yet.
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! Regions under the pool's lock: which are open, which pages they have, what a checkpoint writes.
+//!
+//! Owns a region's life:
+//!
+//! | state | a write may begin | on the device | left by |
+//! |---|---|---|---|
+//! | closed | no | exact page, or none | `intend`: the intent waits for a commit |
+//! | intended | once that is durable | `INTENT` record, or a page with `SUMS_OPEN` | a checkpoint that finds it idle |
+//! | closing | no; `intend` opens it at once | the same | the first checkpoint after a grace of every volume: closed |
+//!
+//! - G1: a checkpoint that leaves a region intended has a page of it with `SUMS_OPEN`: its `INTENT` record is gone.
+//! - G2: a page without `SUMS_OPEN` is written when no write is under way, and none can begin before a new intent is
+//!   durable.
+//! - G3: a region that is intended, or whose page a checkpoint is to write, is in `active`; checksums change in no
+//!   other. So a checkpoint looks at these, and not at all regions of the pool.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use sheave_base::status::Status;
+use sheave_base::sync::Arc;
+use sheave_iomap::completion_plan::MayBlock;
+
+use super::Sums;
+use crate::engine::inner::{LOOK_EVERY, PoolInner, State};
+use crate::engine::phase::Phase;
+use crate::engine::wait::Everyone;
+use crate::format::page::index::build_upper;
+use crate::format::page::{PageRef, Place, index, sums};
+use crate::format::record::Record;
+use crate::format::superblock::Geometry;
+use crate::format::{BLOCK, INDEX_CHILDREN, MAX_SUMS};
+use crate::state::account::{Spender, upper_pages};
+
+/// Most regions that are intended: bounds what recovery reads to a few GiB.
+const MAX_INTENDED: usize = 2048;
+/// Regions that are opened together: who writes one after the other waits for a commit now and then only.
+const TOGETHER: u64 = 8;
+/// Regions of one record, however damaged it is.
+const MOST_REPLAYED: u64 = 1 << 16;
+
+#[derive(Debug, Default)]
+struct Region {
+    page: PageRef,
+    /// The page has `SUMS_OPEN`.
+    open_page: bool,
+    intended: bool,
+    /// The intent is durable.
+    durable: bool,
+    /// When all of this has ended no write is under way.
+    closing: Option<Arc<Everyone>>,
+    /// The next checkpoint writes its page.
+    write: bool,
+}
+
+/// All regions that have, or had, data.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    pub(crate) sums: Arc<Sums>,
+    map: BTreeMap<u64, Region>,
+    active: BTreeSet<u64>,
+    intended: usize,
+    /// Index pages of level 1, by their index; and those above.
+    first: BTreeMap<u64, PageRef>,
+    pub(super) upper: Vec<u64>,
+    root: (PageRef, u16),
+    /// Recovery: whoever wrote the pool knows marks.
+    knows_marks: bool,
+    /// Recovery: units whose checksums are computed.
+    pub(super) replayed: BTreeSet<u64>,
+}
+
+impl Regions {
+    pub(crate) fn new(sums: Arc<Sums>, knows_marks: bool) -> Regions {
+        Regions {
+            sums,
+            map: BTreeMap::new(),
+            active: BTreeSet::new(),
+            intended: 0,
+            first: BTreeMap::new(),
+            upper: Vec::new(),
+            root: (PageRef::NONE, 0),
+            knows_marks,
+            replayed: BTreeSet::new(),
+        }
+    }
+
+    /// Makes room for a region.
+    pub(crate) fn make(&mut self, region: u64) -> Result<(), Status> {
+        if !self.sums.arena.make(region) {
+            return Err(Status::NoMem);
+        }
+        self.map.entry(region).or_default();
+        self.active.insert(region);
+        Ok(())
+    }
+
+    /// Whether opening the pool after a crash reads the unit.
+    pub(crate) fn is_intended(&self, unit: u64) -> bool {
+        self.map.get(&self.sums.region(unit)).is_some_and(|region| region.intended)
+    }
+
+    /// The marks of a region have changed: its page is to have them.
+    pub(super) fn mark_changed(&mut self, region: u64) {
+        self.map.entry(region).or_default().write = true;
+        self.active.insert(region);
+    }
+
+    /// Recovery: the page of a region.
+    pub(super) fn loaded(&mut self, region: u64, page: PageRef, open: bool) {
+        let entry = self.map.entry(region).or_default();
+        (entry.page, entry.open_page) = (page, open);
+    }
+
+    /// Recovery: an index page.
+    pub(super) fn loaded_index(&mut self, level: u16, index: u64, page: PageRef) {
+        if level == 1 {
+            self.first.insert(index, page);
+        } else {
+            self.upper.push(page.address);
+        }
+    }
+
+    pub(super) fn loaded_root(&mut self, page: PageRef, level: u16) {
+        self.root = (page, level);
+    }
+
+    /// Recovery: an `INTENT` record.
+    pub(crate) fn replay_intent(&mut self, first: u64, count: u64) {
+        for region in first..first.saturating_add(count.min(MOST_REPLAYED)) {
+            self.map.entry(region).or_default().open_page = true;
+        }
+    }
+
+    /// Recovery: a `SET` or `RUN` record. Programs that did not know marks copied units to regions that were not open.
+    pub(crate) fn replay_unit(&mut self, unit: u64) {
+        if !self.knows_marks {
+            self.replayed.insert(unit);
+        }
+    }
+
+    /// Recovery: a `MARK` or `UNMARK` record, about blocks of the pool.
+    pub(crate) fn replay_marks(&mut self, blocks: std::ops::Range<u64>, bad: bool) -> Result<(), Status> {
+        for block in blocks {
+            let (region, _) = self.sums.place(block);
+            self.make(region)?;
+            self.mark_changed(region);
+            self.sums.replay_mark(block, bad);
+        }
+        Ok(())
+    }
+
+    /// Recovery: whether the checksums of a unit cannot be known from the checkpoint.
+    pub(super) fn is_unknown(&self, unit: u64) -> bool {
+        let known =
+            self.map.get(&self.sums.region(unit)).is_some_and(|region| !region.page.is_none() && !region.open_page);
+        !known || self.replayed.contains(&unit)
+    }
+
+    /// Recovery: everything has been computed; what changed is to be written.
+    pub(super) fn settle(&mut self) {
+        let opened: Vec<u64> = self.map.iter().filter(|(_, region)| region.open_page).map(|(id, _)| *id).collect();
+        for region in opened {
+            if self.sums.arena.make(region) {
+                self.active.insert(region);
+                self.sums.mark_dirty(region);
+            }
+        }
+        self.replayed.clear();
+    }
+
+    /// Pages to keep free for a checkpoint, for a pool of so many regions.
+    pub(crate) fn reserve_pages(regions: u64) -> u64 {
+        regions.min(20_000) * 9 / 8 + 8
+    }
+
+    /// The regions that are opened together with this one.
+    fn together(region: u64, end: u64) -> std::ops::Range<u64> {
+        let first = region & !(TOGETHER - 1);
+        first..(first + TOGETHER).min(end)
+    }
+
+    /// Decides what the checkpoint that begins does with each region (G1, G2). `all`: nobody can be writing.
+    pub(crate) fn age(&mut self, mut everyone: impl FnMut() -> Everyone, all: bool) {
+        // Those that were closed together look at the same graces, once.
+        let mut looked: Vec<(Arc<Everyone>, bool)> = Vec::new();
+        let mut is_over = |closing: &Arc<Everyone>| {
+            if let Some((_, over)) = looked.iter().find(|(seen, _)| Arc::ptr_eq(seen, closing)) {
+                return *over;
+            }
+            let over = closing.is_over();
+            looked.push((Arc::clone(closing), over));
+            over
+        };
+        let mut idle = Vec::new();
+        let crowded = self.intended > MAX_INTENDED / 2;
+        for &id in &self.active {
+            let Some(region) = self.map.get_mut(&id) else { continue };
+            let active = self.sums.take_dirty(id);
+            region.write |= active && !region.intended;
+            if !region.intended {
+                continue;
+            }
+            if all || region.closing.as_ref().is_some_and(&mut is_over) {
+                self.sums.set_open(id, false);
+                *region = Region { page: region.page, open_page: region.open_page, write: true, ..Region::default() };
+                self.intended -= 1;
+                continue;
+            }
+            if region.closing.is_none() && region.durable && (!active || crowded) {
+                self.sums.set_open(id, false);
+                idle.push(id);
+            }
+            // What it is now does not matter: recovery computes it. That it is open must be there.
+            region.write |= !region.open_page;
+        }
+        if !idle.is_empty() {
+            // After all of them are shut: who begins later finds them so.
+            let now = Arc::new(everyone());
+            for id in idle {
+                self.map.entry(id).and_modify(|region| region.closing = Some(Arc::clone(&now)));
+            }
+        }
+        let map = &self.map;
+        self.active.retain(|id| map.get(id).is_some_and(|region| region.intended || region.write));
+    }
+
+    /// The regions whose pages are to be written.
+    fn to_write(&self) -> impl Iterator<Item = u64> + '_ {
+        self.active.iter().copied().filter(|id| self.map.get(id).is_some_and(|region| region.write))
+    }
+
+    /// Pages that [`Regions::draft`] writes at most, whatever becomes of the regions that are in use.
+    pub(crate) fn pages_due(&self) -> u64 {
+        Self::pages_of(self.active.len() as u64, self.first_pages())
+    }
+
+    /// What a region that becomes active adds to [`Regions::pages_due`].
+    pub(super) fn cost_of(&self, region: u64) -> u64 {
+        if self.active.contains(&region) {
+            return 0;
+        }
+        let first = self.first_pages().max(region / INDEX_CHILDREN as u64 + 1);
+        Self::pages_of(self.active.len() as u64 + 1, first) - self.pages_due()
+    }
+
+    /// Index pages of level 1, at most.
+    fn first_pages(&self) -> u64 {
+        self.map.keys().next_back().map_or(0, |last| last / INDEX_CHILDREN as u64 + 1)
+    }
+
+    fn pages_of(pages: u64, first: u64) -> u64 {
+        if pages == 0 { 0 } else { pages + first.min(pages) + upper_pages(first, first) + 1 }
+    }
+
+    /// Puts the pages into the sink; the root and its level. `give_up` hears of the pages that they replace.
+    pub(crate) fn draft(
+        &mut self,
+        geometry: &Geometry,
+        place: &Place,
+        sink: &mut dyn index::Sink,
+        give_up: &mut dyn FnMut(u64),
+    ) -> (PageRef, u16) {
+        let mut block = [0; BLOCK];
+        let mut touched = BTreeSet::new();
+        let wanted: Vec<u64> = self.to_write().collect();
+        for id in wanted {
+            let Some(region) = self.map.get_mut(&id) else { continue };
+            let Some(address) = sink.allocate() else { break };
+            let mut numbers = [0; MAX_SUMS];
+            for (to, from) in numbers.iter_mut().zip(self.sums.arena.node(id).unwrap_or_default().iter().skip(1)) {
+                *to = from.load(sheave_base::sync::atomic::Ordering::Acquire); // Acquire: S2
+            }
+            let place = Place { address, index: id, owner: 0, ..*place };
+            let page = sums::encode(&mut block, geometry, &place, region.intended, &numbers, &self.sums.marks(id));
+            sink.page(address, &block);
+            let old = std::mem::replace(&mut region.page, page);
+            if !old.is_none() {
+                give_up(old.address);
+            }
+            (region.write, region.open_page) = (false, region.intended);
+            touched.insert(id / INDEX_CHILDREN as u64);
+        }
+        for &at in &touched {
+            let first = at * INDEX_CHILDREN as u64;
+            let mut children = [PageRef::NONE; INDEX_CHILDREN];
+            for (id, region) in self.map.range(first..first + INDEX_CHILDREN as u64) {
+                children[(id - first) as usize] = region.page;
+            }
+            let Some(address) = sink.allocate() else { break };
+            let page = index::encode(&mut block, &Place { address, index: at, owner: 0, ..*place }, 1, &children);
+            sink.page(address, &block);
+            if let Some(old) = self.first.insert(at, page) {
+                give_up(old.address);
+            }
+        }
+        if !touched.is_empty() {
+            self.draft_upper(place, sink, give_up);
+        }
+        self.root
+    }
+
+    fn draft_upper(&mut self, place: &Place, sink: &mut dyn index::Sink, give_up: &mut dyn FnMut(u64)) {
+        let count = self.first.keys().next_back().map_or(0, |last| last + 1);
+        let pages: Vec<PageRef> = (0..count).map(|at| self.first.get(&at).copied().unwrap_or_default()).collect();
+        std::mem::take(&mut self.upper).into_iter().for_each(&mut *give_up);
+        let mut noting = Noting { sink, written: Vec::new() };
+        self.root = build_upper(&mut noting, place, 1, 1, &pages).unwrap_or(self.root);
+        self.upper = noting.written;
+    }
+
+    /// Memory that they take.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        (self.map.len() * (4096 + 80)) as u64 + (1 << 19)
+    }
+}
+
+/// A sink that notes the addresses.
+struct Noting<'a> {
+    sink: &'a mut dyn index::Sink,
+    written: Vec<u64>,
+}
+
+impl index::Sink for Noting<'_> {
+    fn allocate(&mut self) -> Option<u64> {
+        self.sink.allocate()
+    }
+
+    fn page(&mut self, address: u64, block: &crate::format::block::Block) {
+        self.written.push(address);
+        self.sink.page(address, block);
+    }
+}
+
+impl PoolInner {
+    /// Opens the region of a byte address for writes, and makes that durable (S1).
+    pub(crate) fn intend(&self, addr: u64, may_block: &MayBlock) -> Result<(), Status> {
+        let mut crowded: Option<Instant> = None;
+        loop {
+            let mut state = self.lock();
+            if state.phase != Phase::Open {
+                return Err(Status::IoErr);
+            }
+            let State { sums: Some(regions), sb, .. } = &mut *state else { return Ok(()) };
+            let wanted = regions.sums.region_at(addr);
+            let all = Regions::together(wanted, self.geometry.regions(sb.total_units));
+            if regions.map.get(&wanted).is_some_and(|region| region.durable) {
+                for id in all {
+                    if let Some(region) = regions.map.get_mut(&id).filter(|region| region.durable) {
+                        region.closing = None;
+                        regions.sums.set_open(id, true);
+                    }
+                }
+                return Ok(());
+            }
+            if regions.intended >= MAX_INTENDED {
+                drop(state);
+                if may_block.is_cancelled() {
+                    return Err(Status::Canceled);
+                }
+                if crowded.get_or_insert_with(Instant::now).elapsed() >= self.longest_wait {
+                    return Err(Status::Timeout);
+                }
+                // The first begins to close what there is, the second closes it when the writes have ended.
+                self.checkpoint()?;
+                let everyone = self.lock().table.everyone();
+                let _ = everyone.wait(LOOK_EVERY);
+                self.checkpoint()?;
+                continue;
+            }
+            // For each a page, and an index page above it.
+            let cost = 2 * (all.end - all.start);
+            if !state.can_pay(cost, Spender::Discard) {
+                drop(self.pay(state, Spender::Discard, |_| cost)?);
+                continue;
+            }
+            let Some(regions) = &mut state.sums else { return Ok(()) };
+            for id in all.clone() {
+                regions.make(id)?;
+                let Some(region) = regions.map.get_mut(&id) else { continue };
+                if !region.intended {
+                    region.intended = true;
+                    regions.intended += 1;
+                }
+            }
+            self.record(&mut state, Record::Intent { first: all.start, count: all.end - all.start });
+            drop(state);
+            self.commit()?;
+            let mut state = self.lock();
+            if let Some(regions) = &mut state.sums {
+                for (_, region) in regions.map.range_mut(all) {
+                    region.durable |= region.intended;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,383 @@
+//! The volumes of a pool, by number and by name.
+//!
+//! Owns what is known of each volume under the pool's lock. What lookups need without it is in [`VolumeCore`].
+//!
+//! - I1: numbers grow and are never used again; names are unique.
+//! - I2: a volume whose map has dirty nodes is dirty.
+//! - I3: the index pages above the nodes of each dirty volume, and the pages of the table itself, are counted at any
+//!   time ([`account`](crate::state::account)).
+//!
+//! Called under the pool's lock.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Weak;
+
+use sheave_base::sync::Arc;
+use sheave_base::sync::atomic::{AtomicU64, Ordering};
+
+use crate::PoolError;
+use crate::format::MAX_VOLUMES;
+use crate::format::page::PageRef;
+use crate::format::page::table::{self, VolumeEntry};
+use crate::state::account::upper_pages;
+use crate::state::extent_map::Top;
+
+/// Longest name.
+pub(crate) const MAX_NAME_BYTES: usize = 255;
+
+/// What lookups of a volume read without a lock.
+#[derive(Debug)]
+pub(crate) struct VolumeCore {
+    pub(crate) id: u32,
+    pub(crate) snapshot: bool,
+    /// Writes beyond its end make it larger, up to `max_size`.
+    pub(crate) grows: bool,
+    size: AtomicU64,
+    max_size: AtomicU64,
+    /// The epoch in which it was last written to; 0: in none ([`loss`](crate::engine::loss)).
+    pub(crate) written_in: AtomicU64,
+    /// The root of its map, a word a slot.
+    pub(crate) top: Top,
+}
+
+impl VolumeCore {
+    fn new(entry: &VolumeEntry) -> Arc<VolumeCore> {
+        let VolumeEntry { id, snapshot, grows, size, max_size, .. } = *entry;
+        let (size, max_size) = (AtomicU64::new(size), AtomicU64::new(max_size));
+        let written_in = AtomicU64::new(0);
+        Arc::new(VolumeCore { id, snapshot, grows, size, max_size, written_in, top: Top::new() })
+    }
+
+    #[inline(always)]
+    pub(crate) fn size(&self) -> u64 {
+        // Acquire: pairs with the store in `set_size`: who sees a smaller size sees what was cut off as cut off, and
+        // who sees a larger one sees what was written up to it.
+        self.size.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_size(&self, size: u64) {
+        self.size.store(size, Ordering::Release); // Release: pairs with the load in `size`
+    }
+
+    /// Most bytes that it may have.
+    pub(crate) fn max_size(&self) -> u64 {
+        self.max_size.load(Ordering::Relaxed) // Relaxed, as the store: a bound that orders nothing.
+    }
+
+    pub(crate) fn set_max_size(&self, max_size: u64) {
+        self.max_size.store(max_size, Ordering::Relaxed);
+    }
+
+    /// Where the last of its bytes may be, if not now, then when it has grown.
+    pub(crate) fn reach(&self) -> u64 {
+        if self.grows { self.max_size().max(self.size()) } else { self.size() }
+    }
+}
+
+/// Somebody has the volume open while this lives.
+#[derive(Debug)]
+pub(crate) struct OpenToken;
+
+/// A volume or snapshot.
+#[derive(Debug)]
+pub(crate) struct Vol {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    pub(crate) core: Arc<VolumeCore>,
+    pub(crate) created: u64,
+    /// What it was made of, while that exists; changed by [`Table::set_origin`].
+    origin: u32,
+    pub(crate) family: u32,
+    /// Slots of the top that may be in use.
+    pub(crate) slots: u64,
+    pub(crate) root: PageRef,
+    pub(crate) root_level: u16,
+    /// Pages of the levels above the index nodes, as the last checkpoint has them.
+    pub(crate) upper: Vec<u64>,
+    /// Its map is to be written; set by [`Table::charge`].
+    pub(crate) dirty: bool,
+    /// Index pages that the next checkpoint writes for it, as counted in [`Table::upper_due`].
+    charged: u64,
+    /// A copy of it is being made, whose point in time is not fixed: nothing shared may be copied or moved.
+    pub(crate) settling: Option<u32>,
+    /// A copy whose point in time is not fixed: checkpoints do not have it.
+    pub(crate) unborn: bool,
+    /// It was made, and that is not durable yet: nobody can open it, so that it can be undone.
+    pub(crate) hidden: bool,
+    /// What lies beyond its end is being given back: a checkpoint finishes that first.
+    pub(crate) cutting: bool,
+    /// Writes have made it larger since the last commit: it is in `State::grown`.
+    pub(crate) grown: bool,
+    /// Its size for commits, while users see a smaller one: one that is cut, whose last block is being zeroed, or one
+    /// that grows, which nobody sees before it is durable.
+    pub(crate) durable_size: Option<u64>,
+    /// Units that are being copied or zeroed.
+    pub(crate) busy: u32,
+    pub(crate) opened: Weak<OpenToken>,
+}
+
+impl Vol {
+    /// As the volume table has it.
+    pub(crate) fn to_entry(&self) -> VolumeEntry {
+        VolumeEntry {
+            id: self.id,
+            snapshot: self.core.snapshot,
+            grows: self.core.grows,
+            size: self.size_to_write(),
+            max_size: self.core.max_size(),
+            created: self.created,
+            origin: self.origin,
+            family: self.family,
+            root: self.root,
+            root_level: self.root_level,
+            name: self.name.clone(),
+        }
+    }
+
+    /// A volume of the table, without its map.
+    pub(crate) fn from_entry(entry: &VolumeEntry) -> Vol {
+        Vol {
+            id: entry.id,
+            name: entry.name.clone(),
+            core: VolumeCore::new(entry),
+            created: entry.created,
+            origin: entry.origin,
+            family: entry.family,
+            slots: 0,
+            root: entry.root,
+            root_level: entry.root_level,
+            upper: Vec::new(),
+            dirty: false,
+            charged: 0,
+            settling: None,
+            unborn: false,
+            hidden: false,
+            cutting: false,
+            grown: false,
+            durable_size: None,
+            busy: 0,
+            opened: Weak::new(),
+        }
+    }
+
+    /// Number of the volume that it was made of; 0: none, or that is gone.
+    pub(crate) fn origin(&self) -> u32 {
+        self.origin
+    }
+
+    /// Its size for commits.
+    pub(crate) fn size_to_write(&self) -> u64 {
+        self.durable_size.map_or(self.core.size(), |size| size.max(self.core.size()))
+    }
+
+    /// Whether users see it.
+    pub(crate) fn is_shown(&self) -> bool {
+        !self.unborn && !self.hidden
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.opened.strong_count() > 0
+    }
+}
+
+/// All volumes.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    by_id: BTreeMap<u32, Vol>,
+    by_name: HashMap<String, u32>,
+    /// The volumes that were made of a volume, by the number of that.
+    by_origin: HashMap<u32, BTreeSet<u32>>,
+    /// The volumes that are open, and some that were.
+    opened: BTreeSet<u32>,
+    /// The number that the next volume gets.
+    pub(crate) next_id: u32,
+    /// Pages of the table, as the last checkpoint has them.
+    pub(crate) pages: Vec<u64>,
+    /// Bytes of all entries.
+    bytes: u64,
+    /// Index pages above the nodes of all dirty volumes.
+    upper_due: u64,
+}
+
+impl Table {
+    /// Without volumes.
+    pub(crate) fn new(next_id: u32) -> Table {
+        Table { next_id, ..Table::default() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: u32) -> Option<&Vol> {
+        self.by_id.get(&id)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Vol> {
+        self.by_id.get_mut(&id)
+    }
+
+    pub(crate) fn id_of(&self, name: &str) -> Option<u32> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The volume of that name that users see.
+    pub(crate) fn named(&self, name: &str) -> Result<&Vol, PoolError> {
+        let vol = self.id_of(name).and_then(|id| self.get(id)).filter(|vol| vol.is_shown());
+        vol.ok_or_else(|| PoolError::NoVolume { name: name.to_string() })
+    }
+
+    /// In the order of their numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Vol> {
+        self.by_id.values()
+    }
+
+    /// Adds a volume; false if there is one of that number or name.
+    pub(crate) fn insert(&mut self, vol: Vol) -> bool {
+        if self.by_id.contains_key(&vol.id) || self.by_name.contains_key(&vol.name) {
+            return false;
+        }
+        self.next_id = self.next_id.max(vol.id.saturating_add(1));
+        self.by_name.insert(vol.name.clone(), vol.id);
+        self.bytes += table::entry_bytes(&vol.name);
+        self.upper_due += vol.charged;
+        let (id, origin) = (vol.id, vol.origin);
+        self.by_id.insert(id, vol);
+        self.set_origin(id, origin);
+        true
+    }
+
+    /// Takes a volume out; what it was the origin of has none.
+    pub(crate) fn remove(&mut self, id: u32) -> Option<Vol> {
+        let vol = self.by_id.remove(&id)?;
+        self.by_name.remove(&vol.name);
+        self.bytes -= table::entry_bytes(&vol.name);
+        self.upper_due -= vol.charged;
+        self.leave_origin(id, vol.origin);
+        for other in self.by_origin.remove(&id).unwrap_or_default() {
+            self.set_origin(other, 0);
+        }
+        Some(vol)
+    }
+
+    /// A volume has this origin from now on; 0: none.
+    pub(crate) fn set_origin(&mut self, id: u32, origin: u32) {
+        let Some(vol) = self.by_id.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut vol.origin, origin);
+        self.leave_origin(id, before);
+        if origin != 0 {
+            self.by_origin.entry(origin).or_default().insert(id);
+        }
+    }
+
+    /// A volume is open from now on.
+    pub(crate) fn set_opened(&mut self, id: u32, token: &std::sync::Arc<OpenToken>) {
+        if let Some(vol) = self.by_id.get_mut(&id) {
+            vol.opened = std::sync::Arc::downgrade(token);
+            self.opened.insert(id);
+        }
+    }
+
+    /// The volumes that are open: only they have I/O. It takes no look at all others, of which there may be many.
+    pub(crate) fn in_use(&mut self) -> impl Iterator<Item = &Vol> {
+        let by_id = &self.by_id;
+        self.opened.retain(|id| by_id.get(id).is_some_and(Vol::is_open));
+        self.opened.iter().filter_map(|id| by_id.get(id))
+    }
+
+    fn leave_origin(&mut self, id: u32, origin: u32) {
+        if let Entry::Occupied(mut others) = self.by_origin.entry(origin) {
+            others.get_mut().remove(&id);
+            if others.get().is_empty() {
+                others.remove();
+            }
+        }
+    }
+
+    /// Gives another name; false if it is taken.
+    pub(crate) fn rename(&mut self, id: u32, name: &str) -> bool {
+        if self.by_name.contains_key(name) {
+            return false;
+        }
+        let Some(vol) = self.by_id.get_mut(&id) else { return false };
+        self.by_name.remove(&vol.name);
+        self.bytes = self.bytes - table::entry_bytes(&vol.name) + table::entry_bytes(name);
+        vol.name = name.to_string();
+        self.by_name.insert(name.to_string(), id);
+        true
+    }
+
+    /// Pages of the table alone, with the index pages above, at most: what a checkpoint without any other change
+    /// writes.
+    pub(crate) fn bare_pages(&self) -> u64 {
+        let pages = self.bytes.div_ceil(table::LEAST_BYTES);
+        pages + upper_pages(pages, pages)
+    }
+
+    /// Index pages above the nodes of all volumes that are dirty.
+    pub(crate) fn upper_due(&self) -> u64 {
+        self.upper_due
+    }
+
+    /// What [`Table::upper_due`] may be more when a volume becomes dirty, or gets one more slot, the last of `slots`.
+    pub(crate) fn upper_more(&self, id: u32, slots: u64) -> u64 {
+        let Some(vol) = self.get(id) else { return 0 };
+        upper_pages(vol.slots.max(slots), vol.core.top.used() + 1).saturating_sub(vol.charged)
+    }
+
+    /// The map of a volume has changed, and so may its slots: the next checkpoint writes it (I2, I3).
+    #[inline]
+    pub(crate) fn charge(&mut self, id: u32) {
+        let Some(vol) = self.by_id.get_mut(&id) else { return };
+        let charged = upper_pages(vol.slots, vol.core.top.used());
+        self.upper_due = self.upper_due - vol.charged + charged;
+        (vol.charged, vol.dirty) = (charged, true);
+    }
+
+    /// A checkpoint has the map of a volume: its root, and the pages above its nodes. Those that it replaces.
+    pub(crate) fn written(&mut self, id: u32, root: (PageRef, u16), upper: Vec<u64>) -> Vec<u64> {
+        let Some(vol) = self.by_id.get_mut(&id) else { return Vec::new() };
+        self.upper_due -= vol.charged;
+        (vol.charged, vol.dirty) = (0, false);
+        (vol.root, vol.root_level) = root;
+        std::mem::replace(&mut vol.upper, upper)
+    }
+
+    /// Whether a new volume may have this name.
+    pub(crate) fn check_new(&self, name: &str) -> Result<(), PoolError> {
+        check_name(name)?;
+        if self.by_name.contains_key(name) {
+            return Err(PoolError::Exists { name: name.to_string() });
+        }
+        if self.len() >= MAX_VOLUMES as usize || self.next_id == u32::MAX {
+            return Err(PoolError::Limit {
+                what: format!("making '{name}': volumes and snapshots of a pool"),
+                limit: u64::from(MAX_VOLUMES),
+                fix: "Delete one that is not needed".into(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Whether a volume may have this name.
+pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let what = match name.as_bytes() {
+        [] => "a volume's name must not be empty".to_string(),
+        [b'-' | b'.', ..] => format!("the name '{name}' begins with '-' or '.'"),
+        bytes if bytes.len() > MAX_NAME_BYTES => format!("the name has {} bytes, and 255 is the most", bytes.len()),
+        bytes if !bytes.iter().all(|byte| good(*byte)) => {
+            format!("the name {name:?} has a character that names have not")
+        }
+        _ => return Ok(()),
+    };
+    let fix = "Use 1 to 255 letters, digits, '.', '_' or '-', beginning with a letter, a digit or '_'".to_string();
+    Err(PoolError::Invalid { what, fix })
+}
+
+#[cfg(test)]
+mod tests;
