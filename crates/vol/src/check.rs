@@ -30,16 +30,19 @@ mod walk;
 
 use std::collections::HashSet;
 
-pub use report::{CheckOptions, CheckProgress, CheckReport, Finding, FindingKind, Place, Totals};
+pub use report::{CheckOptions, CheckProgress, CheckReport, Totals};
 
+pub use crate::finding::{Finding, FindingKind, Place};
+
+use crate::device::block_io::BlockIo;
 use crate::device::block_io::DeviceIo;
+use crate::error::PoolError;
 use crate::format::block::Block;
 use crate::format::damage::Damage;
 use crate::format::page::label;
 use crate::format::superblock::{Geometry, Superblock, choose};
 use crate::format::{BLOCK, BLOCK_BYTES, SUPERBLOCKS};
 use crate::info::MemberInfo;
-use crate::{BlockIo, PoolError};
 use model::Model;
 use repair::Repair;
 use walk::Walk;

@@ -1,5 +1,7 @@
 //! What reports tell of pools and volumes.
 
+use crate::format::settings::{Checksum, LowWater};
+
 /// How much space is left, in one word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SpaceState {
@@ -63,7 +65,7 @@ pub struct PoolInfo {
     /// Metadata runs short: soon no volume can be created or copied.
     pub metadata_low: bool,
     /// The low-water mark as it was set.
-    pub low_water: crate::LowWater,
+    pub low_water: LowWater,
     /// The same in bytes; 0 without one.
     pub low_water_bytes: u64,
     /// Bytes of the journal.
@@ -79,7 +81,7 @@ pub struct PoolInfo {
     /// Superblock generation.
     pub generation: u64,
     /// Whether data has checksums.
-    pub checksum: crate::Checksum,
+    pub checksum: Checksum,
     /// Blocks that did not match their checksum, since it was opened.
     pub checksum_errors: u64,
     /// Blocks that were told bad, and stay so until they are written anew.

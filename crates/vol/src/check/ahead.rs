@@ -13,8 +13,8 @@ use std::rc::Rc;
 
 use super::Progress;
 use super::walk::{Bad, Key, Walk};
-use crate::PoolError;
 use crate::device::sweep::Sweep;
+use crate::error::PoolError;
 use crate::format::block::Block;
 use crate::format::page::sums;
 use crate::format::page::table::VolumeEntry;

@@ -8,7 +8,8 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use super::model::{Leaf, Model, Node};
-use super::report::{Finding, FindingKind, Place, Totals};
+use super::report::Totals;
+use crate::finding::{Finding, FindingKind, Place};
 
 /// Units of a chunk of claims.
 const CHUNK: u64 = 1 << 16;

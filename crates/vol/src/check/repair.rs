@@ -9,13 +9,14 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::model::{Leaf, Model, Node};
+use crate::device::block_io::BlockIo;
+use crate::error::PoolError;
 use crate::format::block::Block;
 use crate::format::page::index::{Sink, build_upper};
 use crate::format::page::table::VolumeEntry;
 use crate::format::page::{PageRef, Place, index, label, leaf, table};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK, BLOCK_BYTES, INDEX_CHILDREN};
-use crate::{BlockIo, PoolError};
 
 /// What is known besides the model.
 pub(super) struct Repair<'a> {

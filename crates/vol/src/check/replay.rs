@@ -4,12 +4,13 @@
 //! acknowledged. One that has lost acknowledged records is salvaged as a repair would: all that is intact is applied.
 
 use super::model::Model;
-use super::report::{Finding, FindingKind, Place};
+use crate::device::block_io::BlockIo;
+use crate::error::PoolError;
+use crate::finding::{Finding, FindingKind, Place};
 use crate::format::damage::Damage;
 use crate::format::journal::{JournalBlock, Lost, scan};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK, BLOCK_BYTES, JOURNAL_START};
-use crate::{BlockIo, PoolError};
 
 /// Bytes read at once.
 const CHUNK: usize = 1 << 20;

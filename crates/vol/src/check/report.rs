@@ -1,10 +1,9 @@
 //! What a check tells.
 //!
-//! Owns the findings' kinds and words. Every finding says where, what it means for the data, and what repairing it
-//! does.
+//! Owns the options, the progress and the report. What is wrong is told in [findings](crate::finding).
 
-use std::fmt;
-
+use crate::finding::Finding;
+use crate::info::MemberInfo;
 /// How a pool is checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckOptions {
@@ -32,7 +31,7 @@ pub struct CheckReport {
     /// What is not wrong and worth knowing.
     pub notes: Vec<String>,
     /// The devices that the pool is made of, in order.
-    pub members: Vec<crate::info::MemberInfo>,
+    pub members: Vec<MemberInfo>,
     /// Counts, as far as the pool could be walked.
     pub totals: Totals,
     /// The repairs were carried out.
@@ -80,114 +79,4 @@ pub struct Totals {
     pub records: u64,
     /// Superblock generation.
     pub generation: u64,
-}
-
-/// Something wrong.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// What kind of thing.
-    pub kind: FindingKind,
-    /// Where.
-    pub place: Place,
-    /// What is wrong, and what it means for the data.
-    pub means: String,
-    /// What repairing does; `None`: it cannot be repaired, and `means` says what can be done.
-    pub repair: Option<String>,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.means)
-    }
-}
-
-/// Kinds of findings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum FindingKind {
-    /// There is no pool, or both superblocks are damaged, or the pool is of a newer format.
-    NoPool,
-    /// One superblock is damaged.
-    Superblock,
-    /// The superblocks contradict each other.
-    SuperblocksDiffer,
-    /// The newest superblock is lost, and the older one cannot stand for it.
-    SuperblockLost,
-    /// A member's label is damaged, or the member is not the one it should be.
-    Label,
-    /// A journal block with acknowledged records is damaged.
-    Journal,
-    /// A page of the volume table is damaged: its volumes are lost.
-    TablePage,
-    /// A page of a volume's map is damaged: what it maps is lost.
-    MapPage,
-    /// A page of data checksums is damaged.
-    SumsPage,
-    /// A page or unit could not be read.
-    Unreadable,
-    /// What the table says of a volume cannot be.
-    Volume,
-    /// A volume has space beyond its end.
-    BeyondEnd,
-    /// A unit or page is claimed by two that may not share it.
-    SharedWrongly,
-    /// A unit is claimed for data, and lies in what metadata or the pool itself occupies.
-    InMetadata,
-    /// Counts disagree.
-    Totals,
-    /// Data does not match its checksum.
-    Data,
-}
-
-impl FindingKind {
-    /// For reports and scripts.
-    pub fn name(self) -> &'static str {
-        match self {
-            FindingKind::NoPool => "no-pool",
-            FindingKind::Superblock => "superblock",
-            FindingKind::SuperblocksDiffer => "superblocks-differ",
-            FindingKind::SuperblockLost => "superblock-lost",
-            FindingKind::Label => "label",
-            FindingKind::Journal => "journal",
-            FindingKind::TablePage => "table-page",
-            FindingKind::MapPage => "map-page",
-            FindingKind::SumsPage => "sums-page",
-            FindingKind::Unreadable => "unreadable",
-            FindingKind::Volume => "volume",
-            FindingKind::BeyondEnd => "beyond-end",
-            FindingKind::SharedWrongly => "shared-wrongly",
-            FindingKind::InMetadata => "in-metadata",
-            FindingKind::Totals => "totals",
-            FindingKind::Data => "data",
-        }
-    }
-}
-
-/// Where something is wrong.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// The block or thing, such as `superblock A`.
-    pub what: String,
-    /// Its first byte in the pool.
-    pub address: Option<u64>,
-    /// The volume that it concerns.
-    pub volume: Option<String>,
-    /// First byte and bytes of the volume that it concerns.
-    pub range: Option<(u64, u64)>,
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
-        if let Some(address) = self.address {
-            write!(f, " at byte {address}")?;
-        }
-        if let Some(volume) = &self.volume {
-            write!(f, ", volume '{volume}'")?;
-        }
-        if let Some((pos, len)) = self.range {
-            write!(f, ", bytes {pos} to {}", pos.saturating_add(len))?;
-        }
-        Ok(())
-    }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::model::Model;
-use super::report::{Finding, FindingKind, Place};
+use crate::finding::{Finding, FindingKind, Place};
 use crate::format::MAX_NAME;
 
 /// Looks at all volumes; the model is as a repair would leave it.

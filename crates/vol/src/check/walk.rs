@@ -9,14 +9,15 @@ use std::rc::Rc;
 
 use super::Progress;
 use super::model::{Leaf, Map, Model, Node, Vol};
-use super::report::{Finding, FindingKind, Place};
+use crate::device::block_io::BlockIo;
+use crate::error::PoolError;
+use crate::finding::{Finding, FindingKind, Place};
 use crate::format::INDEX_CHILDREN;
 use crate::format::block::{Block, identify};
 use crate::format::damage::Damage;
 use crate::format::page::table::VolumeEntry;
 use crate::format::page::{Expect, PageRef, index, leaf, table};
 use crate::format::superblock::{Geometry, Superblock};
-use crate::{BlockIo, PoolError};
 
 /// Why a page gives nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

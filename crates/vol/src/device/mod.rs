@@ -3,7 +3,9 @@
 //! | module | holds |
 //! |---|---|
 //! | [`block_io`] | the trait, and the one on a device |
-//! | [`sweep`] | many blocks at once, in the order in which they lie |
+//! | [`reader`] | pages that are wanted, in the order in which they lie |
+//! | [`sweep`] | many blocks at once, each with a status of its own |
 
 pub mod block_io;
+pub(crate) mod reader;
 pub(crate) mod sweep;

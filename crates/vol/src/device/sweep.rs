@@ -9,7 +9,7 @@
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
 
-use crate::BlockIo;
+use crate::device::block_io::BlockIo;
 use crate::format::block::Block;
 use crate::format::{BLOCK, BLOCK_BYTES};
 

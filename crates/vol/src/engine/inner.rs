@@ -20,14 +20,14 @@ use sheave_blk::Device;
 
 use super::phase::Phase;
 use super::water::Publisher;
-use crate::BlockIo;
+use crate::device::block_io::BlockIo;
 use crate::engine::checkpoint::Plan;
 use crate::engine::commit::Commits;
 use crate::engine::loss::Risk;
 use crate::format::record::Record;
 use crate::format::superblock::{Geometry, Superblock};
 use crate::info::SpaceState;
-use crate::pool::options::WhenFull;
+use crate::options::WhenFull;
 use crate::state::extent_map::tree::{Place, Tree};
 use crate::state::extent_map::{Entry, ExtentMap};
 use crate::state::limbo::Limbo;

@@ -22,11 +22,11 @@ use sheave_base::status::Status;
 use sheave_base::sync::atomic::Ordering;
 use sheave_blk::flush_alarm::FlushAlarm;
 
-use crate::PoolError;
 use crate::engine::checkpoint::Reached;
 use crate::engine::inner::{PoolInner, State};
 use crate::engine::phase::{Event, Phase};
 use crate::engine::wait::Everyone;
+use crate::error::PoolError;
 use crate::format::BLOCK;
 use crate::format::superblock::{Lost, Superblock};
 use crate::state::table::VolumeCore;

@@ -23,8 +23,8 @@ use sheave_base::status::Status;
 use sheave_base::sync::MutexGuard;
 use sheave_base::sync::atomic::Ordering;
 
-use crate::PoolError;
 use crate::engine::inner::{PoolInner, State};
+use crate::error::PoolError;
 use crate::format::BLOCK;
 use crate::state::account::Spender;
 

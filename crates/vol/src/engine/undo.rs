@@ -28,9 +28,9 @@
 
 use sheave_base::status::Status;
 
-use crate::PoolError;
 use crate::engine::inner::{PoolInner, State};
 use crate::engine::phase::Phase;
+use crate::error::PoolError;
 use crate::ops::snapshot::failed;
 use crate::state::table::Vol;
 

@@ -23,7 +23,7 @@ use sheave_base::wait;
 use sheave_iomap::completion_plan::MayBlock;
 
 use super::inner::{LOOK_EVERY, PoolInner, State};
-use crate::PoolError;
+use crate::error::PoolError;
 use crate::state::table::{Table, VolumeCore};
 
 /// How long somebody with rings of its own sleeps before it tries a lock again.

@@ -23,8 +23,8 @@ use sheave_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sheave_base::sync::{Arc, Condvar, Mutex};
 
 use crate::engine::inner::{PoolInner, State};
+use crate::format::settings::LowWater;
 use crate::info::{SpaceNotice, SpaceState};
-use crate::pool::options::LowWater;
 
 /// The free units at which the state changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

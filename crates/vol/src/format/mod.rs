@@ -18,6 +18,7 @@ pub mod damage;
 pub mod journal;
 pub mod page;
 pub mod record;
+pub mod settings;
 pub mod superblock;
 
 use zerocopy::little_endian::{U16, U32, U64};

@@ -13,8 +13,8 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use crate::format::block::{Block, Head, open, require_zero_tail, seal};
 use crate::format::damage::{Damage, require};
 use crate::format::page::PageRef;
+use crate::format::settings::{Checksum, LowWater};
 use crate::format::*;
-use crate::pool::{Checksum, LowWater};
 
 /// A pool's description.
 #[derive(Clone, Debug, PartialEq, Eq)]

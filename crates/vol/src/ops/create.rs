@@ -9,17 +9,19 @@ use sheave_base::buf::Buf;
 use sheave_base::status::Status;
 use sheave_blk::Device;
 
+use crate::device::block_io::BlockIo;
 use crate::engine::recovery::reserve_units;
+use crate::error::PoolError;
 use crate::format::block::identify;
 use crate::format::page::{PageRef, label};
+use crate::format::settings::{Checksum, LowWater};
 use crate::format::superblock::Superblock;
 use crate::format::{
     BLOCK, BLOCK_BYTES, JOURNAL_START, MAX_JOURNAL_BLOCKS, MAX_MEMBERS, MAX_POOL_UNITS, MAX_UNIT_BYTES,
     MIN_JOURNAL_BLOCKS, MIN_UNIT_BYTES, SUPERBLOCKS,
 };
 use crate::made_at;
-use crate::pool::options::{Checksum, CreateOptions, LowWater};
-use crate::{BlockIo, PoolError};
+use crate::options::CreateOptions;
 
 /// Journals that are chosen are not longer: 16 MiB.
 const MOST_CHOSEN_BLOCKS: u64 = 4096;

@@ -18,14 +18,15 @@ use sheave_blk::Device;
 use sheave_blk::claim::Claim;
 use sheave_blk::linear::{concatenate, partition};
 
+use crate::device::block_io::BlockIo;
 use crate::device::block_io::DeviceIo;
 use crate::engine::inner::State;
 use crate::engine::recovery::newest_superblock;
+use crate::error::PoolError;
 use crate::format::block::identify;
 use crate::format::page::label;
 use crate::format::{BLOCK, BLOCK_BYTES, MAX_MEMBERS, MAX_POOL_UNITS, SUPERBLOCKS, kind};
 use crate::pool::{Pool, owner};
-use crate::{BlockIo, PoolError};
 
 /// How a member is added.
 #[derive(Clone, Debug, Default)]

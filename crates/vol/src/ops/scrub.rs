@@ -29,12 +29,13 @@ use std::ops::ControlFlow;
 
 use sheave_base::status::Status;
 
-use crate::check::{Finding, Place};
 use crate::engine::inner::PoolInner;
+use crate::error::PoolError;
+use crate::finding::{Finding, Place};
 use crate::format::BLOCK_BYTES;
+use crate::format::settings::Checksum;
 use crate::format::superblock::Superblock;
 use crate::state::extent_map::BLOCK_SHIFT;
-use crate::{Checksum, PoolError};
 use pace::Pace;
 pub use pace::{RealClock, ScrubClock};
 pub use report::{ScrubOptions, ScrubPhase, ScrubProgress, ScrubReport};

@@ -19,8 +19,8 @@ use sheave_base::status::Status;
 use sheave_base::sync::{Arc, MutexGuard};
 use sheave_iomap::completion_plan::MayBlock;
 
-use crate::PoolError;
 use crate::engine::inner::{PoolInner, State};
+use crate::error::PoolError;
 use crate::format::record::Record;
 use crate::format::{BLOCK_BYTES, MAX_VOLUME_UNITS};
 use crate::made_at::now;

@@ -7,7 +7,6 @@
 //! Owns the public operations. What they do is in [`snapshot`](crate::ops::snapshot),
 //! [`commit`](crate::engine::commit), [`recovery`].
 
-pub mod options;
 pub(crate) mod owner;
 
 use std::ops::ControlFlow;
@@ -23,18 +22,23 @@ use sheave_iomap::completion_plan::MayBlock;
 use crate::engine::inner::{Parts, PoolInner};
 use crate::engine::phase::{Event, Phase};
 pub use crate::engine::water::Watch;
+pub use crate::format::settings::{Checksum, LowWater};
 pub use crate::ops::grow::{AddOptions, Found, join};
+pub use crate::options::{CreateOptions, OpenOptions, WhenFull};
 use crate::state::table::{OpenToken, VolumeCore};
-pub use options::{Checksum, CreateOptions, LowWater, OpenOptions, WhenFull};
 
+use crate::device::block_io::BlockIo;
 use crate::device::block_io::DeviceIo;
 use crate::engine::loss::closed;
 use crate::engine::recovery;
+use crate::error::PoolError;
 use crate::info::MemberInfo;
+use crate::info::{PoolInfo, VolumeInfo};
+use crate::ops::scrub::{ScrubOptions, ScrubProgress, ScrubReport};
 use crate::ops::snapshot::{core_of, in_use};
 use crate::state::extent_map::BLOCK_SHIFT;
+use crate::volume::Volume;
 use crate::volume::usage;
-use crate::{BlockIo, PoolError, PoolInfo, ScrubOptions, ScrubProgress, ScrubReport, Volume, VolumeInfo};
 
 /// An opened pool. Clones are the same pool; it closes with the last of them and of its volumes.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@
 use sheave_blk::Device;
 use sheave_blk::claim::{Claim, Sharing};
 
-use crate::PoolError;
+use crate::error::PoolError;
 
 /// Takes the device, or says who has it. Those that change nothing share it with each other.
 pub(crate) fn claim(device: &Device, read_only: bool) -> Result<Claim, PoolError> {

@@ -22,8 +22,8 @@ use sheave_base::status::Status;
 use sheave_base::sync::MutexGuard;
 
 use crate::engine::inner::{PoolInner, State};
-use crate::pool::options::Checksum;
-use crate::state::extent_map::INDEX_SHIFT;
+use crate::format::page::index::upper_pages;
+use crate::format::settings::Checksum;
 use crate::state::sums::regions::Regions;
 
 /// Pages of a table of volumes that may become longer by one entry: of this checkpoint, and of the next.
@@ -46,17 +46,6 @@ pub(crate) enum Spender {
     Discard,
     /// The end of a write whose data is on the device leaves what flushes and deletes need.
     EndOfWrite,
-}
-
-/// Index pages above `slots` pages, of which `used` are not empty, up to one root; what
-/// [`build_upper`](crate::format::page::index::build_upper) makes at most.
-pub(crate) fn upper_pages(slots: u64, used: u64) -> u64 {
-    let (mut level, mut pages) = (slots, 0);
-    while level > 1 && used > 0 {
-        level = level.div_ceil(1 << INDEX_SHIFT);
-        pages += level.min(used);
-    }
-    pages
 }
 
 impl State {

@@ -16,11 +16,11 @@ use std::sync::Weak;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 
-use crate::PoolError;
+use crate::error::PoolError;
 use crate::format::MAX_VOLUMES;
 use crate::format::page::PageRef;
+use crate::format::page::index::upper_pages;
 use crate::format::page::table::{self, VolumeEntry};
-use crate::state::account::upper_pages;
 use crate::state::extent_map::Top;
 
 /// Longest name.

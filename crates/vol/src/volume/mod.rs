@@ -31,8 +31,9 @@ use sheave_iomap::mapping::{Intent, MAP_SUMMED};
 use sheave_iomap::{File, Mapping, MappingKind, SummedDone};
 
 use crate::engine::inner::PoolInner;
+use crate::error::PoolError;
+use crate::info::Extent;
 use crate::state::table::{OpenToken, VolumeCore};
-use crate::{Extent, PoolError};
 
 pub(crate) use report::usage;
 

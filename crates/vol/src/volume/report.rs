@@ -7,9 +7,9 @@ use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
 
 use crate::engine::inner::{PoolInner, State};
+use crate::info::{Extent, ExtentKind};
 use crate::state::extent_map::{BLOCK_SHIFT, Entry, INDEX_SHIFT, id_of};
 use crate::state::table::VolumeCore;
-use crate::{Extent, ExtentKind};
 
 /// Units looked at under one lock.
 const AT_ONCE: u64 = 4096;

@@ -24,7 +24,7 @@ use sheave_iomap::{Mapping, MappingKind};
 
 use super::Volume;
 use crate::engine::inner::{LOOK_EVERY, State};
-use crate::pool::WhenFull;
+use crate::options::WhenFull;
 use crate::state::account::Spender;
 use crate::state::extent_map::tree::Place;
 use crate::state::extent_map::{BLOCK_SHIFT, Entry};

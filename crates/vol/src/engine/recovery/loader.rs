@@ -8,15 +8,17 @@ use std::collections::HashMap;
 
 use sheave_base::sync::atomic::Ordering;
 
-use super::reader::{Want, read_pages};
+use crate::device::block_io::BlockIo;
+use crate::device::reader::{Want, read_pages};
 use crate::engine::inner::State;
+use crate::error::PoolError;
+use crate::format::damage::Damage;
 use crate::format::page::table::VolumeEntry;
 use crate::format::page::{Expect, PageRef, index, leaf, table};
 use crate::format::superblock::Geometry;
 use crate::format::{INDEX_CHILDREN, MAX_LEAF_ENTRIES, MAX_LEAF_WORDS};
 use crate::state::extent_map::{INDEX_SHIFT, TAG};
 use crate::state::table::Vol;
-use crate::{BlockIo, Damage, PoolError};
 
 /// A page to read: where it is in its tree, and what becomes of it.
 struct Page {

@@ -10,13 +10,14 @@
 //! Called by [`Pool::open`](crate::Pool::open).
 
 mod loader;
-pub(crate) mod reader;
 
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
 
+use crate::device::block_io::BlockIo;
 use crate::engine::inner::State;
-use crate::format::block::{Block, identify};
+use crate::error::PoolError;
+use crate::format::block::identify;
 use crate::format::damage::Damage;
 use crate::format::journal::{self, Bounds, Scan};
 use crate::format::page::label;
@@ -26,7 +27,6 @@ use crate::state::alloc::Units;
 use crate::state::extent_map::tree::Tree;
 use crate::state::extent_map::{Entry, ExtentMap, Geometry as MapGeometry};
 use crate::state::table::Table;
-use crate::{BlockIo, PoolError};
 
 /// A pool as it is on its device, and whether the journal had something to replay.
 pub(crate) struct Recovered {
@@ -238,11 +238,6 @@ fn mark_shared(tree: &Tree, map: &ExtentMap) {
             }
         }
     }
-}
-
-/// A block of a larger buffer.
-pub(crate) fn block_at(bytes: &[u8], number: usize) -> Option<&Block> {
-    bytes.get(number * BLOCK..(number + 1) * BLOCK)?.try_into().ok()
 }
 
 #[cfg(test)]

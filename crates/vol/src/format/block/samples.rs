@@ -5,9 +5,9 @@ use crate::format::damage::Damage;
 use crate::format::journal::{Commit, JournalBlock, Ring};
 use crate::format::page::{Expect, PageRef, Place, index, label, leaf, sums, table};
 use crate::format::record::{MAX_ENTRY_WORDS, Record};
+use crate::format::settings::{Checksum, LowWater};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK, INDEX_CHILDREN, JOURNAL_START, MAX_LEAF_ENTRIES, MAX_LEAF_WORDS, MAX_SUMS};
-use crate::pool::Checksum;
 
 pub const POOL: [u8; 16] = *b"0123456789abcdef";
 
@@ -44,7 +44,7 @@ pub fn superblock(unit_bytes: u32) -> Superblock {
         labels: labels(),
         sums: PageRef::NONE,
         sums_level: 0,
-        low_water: crate::LowWater::Percent(10),
+        low_water: LowWater::Percent(10),
         lost: Default::default(),
     }
 }

@@ -85,3 +85,14 @@ pub fn build_upper(
     }
     Some((pages[0], level))
 }
+
+/// Index pages above `slots` pages, of which `used` are not empty, up to one root; what
+/// [`build_upper`] makes at most.
+pub(crate) fn upper_pages(slots: u64, used: u64) -> u64 {
+    let (mut level, mut pages) = (slots, 0);
+    while level > 1 && used > 0 {
+        level = level.div_ceil(INDEX_CHILDREN as u64);
+        pages += level.min(used);
+    }
+    pages
+}

@@ -17,8 +17,8 @@ use sheave_base::sync::atomic::Ordering;
 use sheave_iomap::MappingKind;
 
 use super::{Run, Stop, place};
-use crate::check::{Finding, FindingKind, Place};
 use crate::engine::inner::PoolInner;
+use crate::finding::{Finding, FindingKind, Place};
 use crate::format::{BLOCK, BLOCK_BYTES};
 use crate::state::extent_map::BLOCK_SHIFT;
 use crate::state::sums::crc;

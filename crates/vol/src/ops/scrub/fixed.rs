@@ -4,9 +4,9 @@
 //! the newer of them the one in memory; each live journal block of this opening and with its own number.
 
 use super::{AT_ONCE, Run, Stop, place};
-use crate::check::{Finding, FindingKind};
 use crate::device::sweep::Sweep;
 use crate::engine::inner::PoolInner;
+use crate::finding::{Finding, FindingKind};
 use crate::format::block::Block;
 use crate::format::damage::Damage;
 use crate::format::journal::{JournalBlock, Ring};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::pace::{RealClock, ScrubClock};
-use crate::Checksum;
-use crate::check::Finding;
+use crate::finding::Finding;
+use crate::format::settings::Checksum;
 
 /// How a pool is scrubbed.
 #[derive(Clone, Debug)]

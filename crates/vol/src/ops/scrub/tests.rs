@@ -10,8 +10,8 @@ use sheave_iomap::file::WriteDone;
 use sheave_iomap::mapping::Intent;
 
 use super::*;
-use crate::check::FindingKind;
 use crate::device::block_io::DeviceIo;
+use crate::finding::FindingKind;
 use crate::{BlockIo, CreateOptions, OpenOptions, Pool, Volume};
 
 type Hook = Box<dyn FnMut() + Send>;

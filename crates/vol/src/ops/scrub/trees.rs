@@ -8,8 +8,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{AT_ONCE, Run, Stop, place};
-use crate::check::{Finding, FindingKind};
 use crate::device::sweep::Sweep;
+use crate::finding::{Finding, FindingKind};
 use crate::format::block::Block;
 use crate::format::damage::Damage;
 use crate::format::page::{Expect, PageRef, index, leaf, sums, table};

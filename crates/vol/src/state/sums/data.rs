@@ -17,7 +17,7 @@ use sheave_iomap::{Mapping, MappingKind, SummedDone};
 
 use super::marks::Mismatch;
 use super::{BLOCK_SHIFT, Sums, crc};
-use crate::BlockIo;
+use crate::device::block_io::BlockIo;
 use crate::engine::inner::PoolInner;
 use crate::format::BLOCK;
 

@@ -13,14 +13,16 @@ use sheave_base::sync::atomic::Ordering;
 
 use super::regions::Regions;
 use super::{BLOCK_SHIFT, Sums, crc};
+use crate::device::block_io::BlockIo;
+use crate::device::reader::{Want, read_pages};
 use crate::engine::inner::State;
-use crate::engine::recovery::reader::{Want, read_pages};
+use crate::error::PoolError;
+use crate::format::damage::Damage;
 use crate::format::page::{Expect, PageRef, index, sums};
+use crate::format::settings::Checksum;
 use crate::format::superblock::Geometry;
 use crate::format::{BLOCK, INDEX_CHILDREN, MAX_SUMS};
-use crate::pool::Checksum;
 use crate::state::extent_map::Entry;
-use crate::{BlockIo, Damage, PoolError};
 
 struct Page {
     page: PageRef,

@@ -26,11 +26,12 @@ use crate::engine::inner::{LOOK_EVERY, PoolInner, State};
 use crate::engine::phase::Phase;
 use crate::engine::wait::Everyone;
 use crate::format::page::index::build_upper;
+use crate::format::page::index::upper_pages;
 use crate::format::page::{PageRef, Place, index, sums};
 use crate::format::record::Record;
 use crate::format::superblock::Geometry;
 use crate::format::{BLOCK, INDEX_CHILDREN, MAX_SUMS};
-use crate::state::account::{Spender, upper_pages};
+use crate::state::account::Spender;
 
 /// Most regions that are intended: bounds what recovery reads to a few GiB.
 const MAX_INTENDED: usize = 2048;

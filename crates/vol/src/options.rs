@@ -1,46 +1,13 @@
 //! What a pool is made with, and how it is opened.
+//!
+//! Owns the options that callers fill in, with their defaults.
 
 use std::time::Duration;
 
+use crate::format::settings::{Checksum, LowWater};
+
 /// How long I/O that is waited for may take, unless told.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-
-/// Checksums of data.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Checksum {
-    /// None; metadata has its own always.
-    #[default]
-    None,
-    /// CRC32C of every 4 KiB.
-    Crc32c,
-}
-
-/// The low-water mark: free space below which a pool is low.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LowWater {
-    /// None: a pool is ok until it is full.
-    Off,
-    /// So many bytes.
-    Bytes(u64),
-    /// So much of the pool, 1 to 99; a pool that grows has a mark that grows.
-    Percent(u32),
-}
-
-impl Default for LowWater {
-    fn default() -> Self {
-        LowWater::Percent(10)
-    }
-}
-
-impl std::fmt::Display for LowWater {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            LowWater::Off => f.write_str("off"),
-            LowWater::Bytes(bytes) => write!(f, "{bytes}"),
-            LowWater::Percent(percent) => write!(f, "{percent}%"),
-        }
-    }
-}
 
 /// What a pool is made with.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
 
-use crate::BlockIo;
-use crate::PoolError;
+use crate::device::block_io::BlockIo;
+use crate::error::PoolError;
 use crate::format::block::Block;
 use crate::format::{BLOCK, BLOCK_BYTES};
 
@@ -51,10 +51,15 @@ pub(crate) fn read_pages<W: Want>(
         }
         io.read_many(&mut runs).map_err(failed)?;
         for (at, want) in batch.iter().enumerate() {
-            if let Some(block) = super::block_at(&memory, at) {
+            if let Some(block) = block_at(&memory, at) {
                 take(want, block)?;
             }
         }
     }
     Ok(())
+}
+
+/// A block of a larger buffer.
+fn block_at(bytes: &[u8], number: usize) -> Option<&Block> {
+    bytes.get(number * BLOCK..(number + 1) * BLOCK)?.try_into().ok()
 }
