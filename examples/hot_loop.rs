@@ -23,7 +23,7 @@ use sheave::iomap::mapping::Intent;
 use sheave::iomap::{File, Mapping, MappingKind, RawFile, WriteDone};
 use sheave::uring::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
 use sheave::vol::{CreateOptions, OpenOptions};
-use sheave::{Buf, Device, Pool, Ring, Volume};
+use sheave::{Buf, Device, Pool, Ring, Volume, open_device};
 
 const USAGE: &str = "usage: hot_loop SPEC read|write DEPTH BATCH IOS [nostats] [mapped|volume] [seq] [4k] [sleep]
   nostats  a ring that keeps no statistics
@@ -175,7 +175,7 @@ struct HotLoop {
 impl HotLoop {
     fn new(spec: &str, how: How) -> Result<HotLoop, Box<dyn Error>> {
         let How { depth, on, stats, polled, block, .. } = how;
-        let device = Device::open(spec)?;
+        let device = open_device(spec)?;
         let (mut pool, mut file): (_, Arc<dyn File>) = (None, Arc::new(RawFile::new(device.clone())));
         match on {
             On::Raw => {}

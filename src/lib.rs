@@ -4,9 +4,9 @@
 //! Sheave: SQEs and CQEs are the kernel's, and so are opcodes, flags and results.
 //!
 //! ```
-//! use sheave::{Buf, Device, Ring, op};
+//! use sheave::{Buf, Ring, op, open_device};
 //!
-//! let device = Device::open("ram:size=16M")?;
+//! let device = open_device("ram:size=16M")?;
 //! let mut ring = Ring::builder().entries(32).build()?;
 //! let fd = ring.attach(&device)?;
 //! let mut hello = Buf::zeroed(4096, 4096)?; // length and alignment in bytes
@@ -22,7 +22,8 @@
 //!
 //! | to | see |
 //! |---|---|
-//! | open a device by its spec, or make one from a driver of your own | [`Device`], [`blk::spec`], [`blk::driver`] |
+//! | open a device by its spec | [`open_device`], [`drivers::spec`] |
+//! | make a device from a driver of your own, and give it a spec | [`Device`], [`blk::driver`], [`Registry`] |
 //! | build a ring, attach devices, submit, wait, read completions | [`Ring`], [`RingBuilder`] |
 //! | make pools and thin volumes, and attach a volume to a ring | [`Pool`], [`Volume`], [`Ring::attach_file`] |
 //! | make an operation | [`op`] |
@@ -38,10 +39,11 @@
 //! A ring belongs to the thread that made it and takes no locks for an I/O. Several threads use a ring each, over the
 //! same devices.
 //!
-//! The floors are crates of their own, re-exported here: [`base`], [`blk`], [`iomap`], [`uring`], [`vol`].
+//! The floors are crates of their own, re-exported here: [`base`], [`blk`], [`drivers`], [`iomap`], [`uring`], [`vol`].
 
 pub use sheave_base as base;
 pub use sheave_blk as blk;
+pub use sheave_drivers as drivers;
 pub use sheave_iomap as iomap;
 pub use sheave_uring as uring;
 pub use sheave_vol as vol;
@@ -49,6 +51,7 @@ pub use sheave_vol as vol;
 pub use sheave_base::buf::Buf;
 pub use sheave_blk::driver::Capabilities;
 pub use sheave_blk::{Device, DeviceError};
+pub use sheave_drivers::{Registry, open_device};
 pub use sheave_iomap::File;
 pub use sheave_uring::prep as op;
 pub use sheave_uring::{Completion, Fd, LateCompletions, Ring, RingBuilder, RingError, RingHandle};

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use sheave::base::rng::Rng;
-use sheave::{Buf, Device, Fd, Ring, op};
+use sheave::{Buf, Device, Fd, Ring, op, open_device};
 
 /// Bytes of the devices.
 const SIZE: u64 = 4 << 20;
@@ -100,7 +100,7 @@ fn assert_memory_is_left_alone(context: &str) {
 fn drop_in_mid_io(spec: &str) {
     for seed in sheave_testkit::seeds(24) {
         let context = format!("{spec}, SHEAVE_SEED={seed}");
-        let device = Device::open(spec).unwrap_or_else(|error| panic!("{context}: {error}"));
+        let device = open_device(spec).unwrap_or_else(|error| panic!("{context}: {error}"));
         let mut busy = Busy::new(&device, seed);
         let device_goes_first = busy.rng.percent(50);
         let kept = (!device_goes_first).then(|| device.clone());
@@ -124,7 +124,7 @@ fn drop_in_mid_io(spec: &str) {
 fn over_a_file(options: &str) {
     let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");
     let spec = format!("file:{},size={SIZE}{options}", dir.path().join("disk").display());
-    let device = Device::open(&spec).expect("a device");
+    let device = open_device(&spec).expect("a device");
     let mut ring = Ring::builder().build().expect("a ring");
     if let Err(error) = ring.attach(&device) {
         return sheave_testkit::skip(&format!("no kernel ring here: {error}"));

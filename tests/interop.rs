@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use sheave::{Buf, Device, Fd, Ring, op};
+use sheave::{Buf, Fd, Ring, op, open_device};
 
 const SIZE: usize = 8 << 20;
 /// Bytes of one I/O of the copy; not fio's block size, so that I/Os cross its blocks.
@@ -30,7 +30,7 @@ fn open(from: &str, to: &str) -> Option<(Ring, Fd, Fd)> {
     let mut ring = Ring::builder().entries(2 * DEPTH as u32).build().expect("a ring");
     let mut fds = Vec::new();
     for spec in [from, to] {
-        match ring.attach(&Device::open(spec).expect("a device")) {
+        match ring.attach(&open_device(spec).expect("a device")) {
             Ok(fd) => fds.push(fd),
             Err(error) => {
                 sheave_testkit::skip(&format!("no kernel ring here: {error}"));

@@ -5,13 +5,13 @@
 use std::sync::Arc;
 
 use sheave::vol::{AddOptions, CreateOptions, OpenOptions, Pool, join};
-use sheave::{Buf, Device, Fd, Ring, op};
+use sheave::{Buf, Device, Fd, Ring, op, open_device};
 
 const MIB: u64 = 1 << 20;
 
 /// A device with a pool that has one volume, `v`.
 fn device() -> Device {
-    let device = Device::open("ram:size=64M").expect("a device");
+    let device = open_device("ram:size=64M").expect("a device");
     Pool::create(&device, &CreateOptions::default()).expect("a pool");
     let pool = Pool::open(&device, &OpenOptions::default()).expect("it opens");
     pool.create_volume("v", 16 * MIB).expect("a volume");
@@ -58,11 +58,11 @@ fn found(device: &Device, blocks: &[u64]) -> Vec<u8> {
 /// V14, V22: a ring that has a volume attached goes on with what a new member brings, by the fast path and the other.
 #[test]
 fn a_ring_uses_a_member_that_came_while_it_ran() {
-    use_a_new_member(device(), Device::open("ram:size=64M").expect("a device"));
+    use_a_new_member(device(), open_device("ram:size=64M").expect("a device"));
     // Its kernel ring takes the second file while the first is in use.
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str| format!("file:{},size=64M", dir.path().join(name).display());
-    let (first, second) = (Device::open(&file("a")).expect("a file"), Device::open(&file("b")).expect("a file"));
+    let (first, second) = (open_device(&file("a")).expect("a file"), open_device(&file("b")).expect("a file"));
     Pool::create(&first, &CreateOptions::default()).expect("a pool");
     use_a_new_member(first, second);
 }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sheave::vol::{Checksum, CreateOptions, OpenOptions, Pool, PoolError, Volume};
-use sheave::{Buf, Device, Fd, Ring, op};
+use sheave::{Buf, Fd, Ring, op, open_device};
 
 const MIB: u64 = 1 << 20;
 /// Longer than anything here takes.
@@ -18,7 +18,7 @@ const ETIMEDOUT: i32 = -110;
 const ECANCELED: i32 = -125;
 
 fn pool(longest_wait: Duration, checksum: Checksum) -> Pool {
-    let device = Device::open("ram:size=64M").expect("a device");
+    let device = open_device("ram:size=64M").expect("a device");
     Pool::create(&device, &CreateOptions { checksum, ..CreateOptions::default() }).expect("a pool");
     let pool = Pool::open(&device, &OpenOptions { longest_wait, ..OpenOptions::default() }).expect("it opens");
     for name in ["a", "b"] {

@@ -8,6 +8,7 @@ use std::sync::{Mutex, OnceLock};
 
 use sheave_base::status::Status;
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_vol::block::{Block, identify};
 use sheave_vol::block_io::DeviceIo;
 use sheave_vol::format::{BLOCK, SUPERBLOCKS};
@@ -32,7 +33,7 @@ impl Memory {
 
     /// A device with these bytes.
     pub fn to_device(&self) -> Device {
-        let device = Device::open(SPEC).expect("opens");
+        let device = open_device(SPEC).expect("opens");
         let io = DeviceIo::new(&device).expect("attaches");
         self.blocks().iter().for_each(|(&at, block)| io.write(at, &block[..]).expect("writes"));
         drop(io);
@@ -79,7 +80,7 @@ impl BlockIo for Memory {
 fn image() -> &'static BTreeMap<u64, Box<Block>> {
     static IMAGE: OnceLock<BTreeMap<u64, Box<Block>>> = OnceLock::new();
     IMAGE.get_or_init(|| {
-        let device = Device::open(SPEC).expect("opens");
+        let device = open_device(SPEC).expect("opens");
         let options = CreateOptions { unit_bytes: 16384, uuid: Some(crate::POOL), ..CreateOptions::default() };
         Pool::create(&device, &options).expect("formats");
         let open = || Pool::open(&device, &OpenOptions::default()).expect("opens");

@@ -13,6 +13,7 @@ use std::process::Command;
 
 use crate::baseline::Baseline;
 use crate::{arguments, build, cachegrind, skip_here};
+use sheave::open_device;
 
 /// A case: its name in the baseline, what `hot_loop` runs, and how much more than its budget it may take.
 struct Case {
@@ -138,7 +139,7 @@ fn host(compiler: &str) -> &str {
 
 /// Whether this machine gives out kernel rings; says so if it does not.
 fn has_kernel_ring(file: &Path) -> bool {
-    let device = sheave::Device::open(&format!("file:{}", file.display())).expect("a device");
+    let device = open_device(&format!("file:{}", file.display())).expect("a device");
     let attached = sheave::Ring::builder().build().expect("a ring").attach(&device);
     attached.inspect_err(|error| sheave_testkit::skip(&format!("no kernel ring here: {error}"))).is_ok()
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::{arguments, build, skip_here};
+use sheave::open_device;
 
 /// I/Os of the short and of the long run.
 const SHORT_LONG: (u64, u64) = (3_200, 32_000);
@@ -51,7 +52,7 @@ fn a_file_takes_one_system_call_a_batch() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("disk");
     std::fs::write(&file, vec![1; 1 << 20]).expect("written");
-    let device = sheave::Device::open(&format!("file:{}", file.display())).expect("a device");
+    let device = open_device(&format!("file:{}", file.display())).expect("a device");
     if let Err(error) = sheave::Ring::builder().build().expect("a ring").attach(&device) {
         return sheave_testkit::skip(&format!("no kernel ring here: {error}"));
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sheave::uring::sqe::Sqe;
-use sheave::{Buf, Device, Fd, Ring, op};
+use sheave::{Buf, Device, Fd, Ring, op, open_device};
 
 use crate::abi::RawSqe;
 use crate::program::{ARENA_BYTES, DEVICE_BYTES, FIXED_FILES, Places, Shape};
@@ -25,7 +25,7 @@ pub struct Sheave {
 
 impl Sheave {
     pub fn new(spec: &str) -> Self {
-        let device = Device::open(spec).unwrap_or_else(|error| panic!("{spec}: {error}"));
+        let device = open_device(spec).unwrap_or_else(|error| panic!("{spec}: {error}"));
         assert_eq!(device.size_bytes(), DEVICE_BYTES, "{spec}");
         let arena = Buf::zeroed(ARENA_BYTES as usize, 4096).expect("memory for the test");
         Sheave { name: format!("Sheave on {spec}"), ring: None, device, arena, backing: None }

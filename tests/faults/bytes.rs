@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use sheave::Device;
-use sheave::blk::driver::fault::{self, FaultKind, FaultPlan};
+use sheave::drivers::fault::{self, FaultKind, FaultPlan};
+use sheave::open_device;
 
 use crate::disk::Disk;
 use crate::model::Model;
@@ -33,7 +33,7 @@ fn nothing_is_lost(spec: &str, seeds: u64) {
     let spec = spec.to_string();
     within_time(&spec.clone(), move || {
         for seed in sheave_testkit::seeds(seeds) {
-            let under = Device::open(&spec).expect("a good spec");
+            let under = open_device(&spec).expect("a good spec");
             let (device, _) = fault::over(&spec, &under, &honest(seed)).expect("good rates");
             std::thread::scope(|scope| {
                 for half in 0..2 {
@@ -81,7 +81,7 @@ fn nothing_is_lost_over_a_file() {
 fn one_file(spec: &str, seed: u64) {
     let spec = spec.to_string();
     within_time(&spec.clone(), move || {
-        let under = Device::open(&spec).expect("a new file");
+        let under = open_device(&spec).expect("a new file");
         let (device, _) = fault::over(&spec, &under, &honest(seed)).expect("good rates");
         let mut program = Program::new(Shape { ops: 600, ..Shape::new(seed) }, &device);
         program.run();

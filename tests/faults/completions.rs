@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sheave::Device;
-use sheave::blk::driver::fault::{self, FaultCounts, FaultKind, FaultPlan};
+use sheave::drivers::fault::{self, FaultCounts, FaultKind, FaultPlan};
+use sheave::open_device;
 
 use crate::disk::Disk;
 use crate::program::{DEVICE_BLOCKS, DEVICE_BYTES, Program, Shape};
@@ -75,7 +76,7 @@ fn run(name: &str, under: &Device, seed: u64, rings: usize) -> Arc<FaultCounts> 
 fn on(spec: &str, seeds: u64, rings: usize, kinds: &'static [FaultKind]) {
     let spec = spec.to_string();
     within_time(&spec.clone(), move || {
-        let under = Device::open(&spec).expect("a good spec");
+        let under = open_device(&spec).expect("a good spec");
         for seed in sheave_testkit::seeds(seeds) {
             let counts = run(&spec, &under, seed, rings);
             for &kind in kinds {

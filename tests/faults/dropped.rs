@@ -4,9 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use sheave::blk::driver::fault::{self, FaultKind, FaultPlan};
+use sheave::drivers::fault::{self, FaultKind, FaultPlan};
 use sheave::op;
-use sheave::{Buf, Device, Fd, Ring};
+use sheave::{Buf, Device, Fd, Ring, open_device};
 
 use crate::disk::Disk;
 use crate::program::{DEVICE_BYTES, Program, Shape};
@@ -36,7 +36,7 @@ fn devices(dir: &tempfile::TempDir) -> Vec<Device> {
     if files_work() {
         specs.push(file_spec(dir));
     }
-    let opened = specs.iter().map(|spec| Device::open(spec).expect("a good spec"));
+    let opened = specs.iter().map(|spec| open_device(spec).expect("a good spec"));
     opened.chain([Disk::new(DEVICE_BYTES, false).device()]).collect()
 }
 

@@ -21,10 +21,9 @@ mod dropped;
 mod model;
 mod program;
 
+use sheave::open_device;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
-
-use sheave::Device;
 
 /// Far longer than any run takes, on any machine.
 const HANG: Duration = Duration::from_secs(120);
@@ -50,7 +49,7 @@ fn within_time(name: &str, work: impl FnOnce() + Send + 'static) {
 /// Whether rings over `file:` can be had; if not, said loudly.
 fn files_work() -> bool {
     let dir = tempfile::tempdir().expect("a directory for files");
-    let device = Device::open(&file_spec(&dir)).expect("a new file");
+    let device = open_device(&file_spec(&dir)).expect("a new file");
     let mut ring = sheave::Ring::builder().entries(8).build().expect("a ring");
     match ring.attach(&device) {
         Ok(_) => true,

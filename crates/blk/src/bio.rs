@@ -113,6 +113,11 @@ pub struct BVec {
     pub(crate) len: usize,
 }
 
+const _: () = assert!(
+    std::mem::offset_of!(BVec, base) == 0 && std::mem::offset_of!(BVec, len) == size_of::<usize>(),
+    "drivers hand a slice of these to the kernel as it is"
+);
+
 impl BVec {
     /// `len` bytes from the address `base`.
     ///
@@ -296,7 +301,7 @@ impl Bio {
 
     /// The registered buffer that holds the only vector.
     #[inline]
-    pub(crate) fn fixed_buf(&self) -> Option<u16> {
+    pub fn fixed_buf(&self) -> Option<u16> {
         (self.fixed_buf != NO_FIXED_BUF && self.nr_vecs == 1).then_some(self.fixed_buf)
     }
 

@@ -90,7 +90,7 @@ struct Hold {
 }
 
 /// Claims sectors of a queue.
-pub(crate) fn hold(
+pub fn hold(
     queue: &Arc<Queue>,
     range: Range<u64>,
     sharing: Sharing,
@@ -114,7 +114,7 @@ pub(crate) fn hold(
 }
 
 /// The error of who asks for what this process holds already.
-pub(crate) fn claimed_here(what: &str) -> DeviceError {
+pub fn claimed_here(what: &str) -> DeviceError {
     DeviceError::Claimed {
         what: what.to_string(),
         who: format!("this process (pid {}) has it open already", std::process::id()),

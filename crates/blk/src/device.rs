@@ -1,4 +1,4 @@
-//! A device as users see it: opened by a spec, cheap to clone, attached to rings.
+//! A device as users see it: made from a driver, cheap to clone, attached to rings.
 //!
 //! Owns the map from a device's addresses to request queues. A driver's device is one queue from end to end;
 //! partitions and concatenations ([`driver::linear`](crate::linear)) are legs on other devices' queues. Legs are
@@ -13,13 +13,13 @@
 
 mod extend;
 
+use std::any::Any;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use sheave_base::sync::Arc;
 
 use crate::bio::SECTOR_SHIFT;
-use crate::driver::ram::RamMemory;
 use crate::driver::{Capabilities, Driver};
 use crate::error::DeviceError;
 use crate::limits::Limits;
@@ -70,12 +70,6 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the device that a spec names, such as `null:size=1T`, `ram:size=1G` or `file:PATH,size=1G,direct=on`;
-    /// see [`spec`](crate::spec) for all of them.
-    pub fn open(spec: &str) -> Result<Device, DeviceError> {
-        crate::spec::open(spec)
-    }
-
     /// A device of your own driver.
     pub fn from_driver(name: &str, driver: Box<dyn Driver>) -> Device {
         Device::with_timeout(name, driver, DEFAULT_TIMEOUT)
@@ -87,7 +81,7 @@ impl Device {
     }
 
     /// A device that is one queue from end to end.
-    pub(crate) fn from_queue(name: &str, queue: Arc<Queue>) -> Device {
+    pub fn from_queue(name: &str, queue: Arc<Queue>) -> Device {
         let leg = Leg { start: 0, sectors: queue.sectors(), offset: 0, part: 0, queue: queue.clone() };
         let (limits, capabilities) = (queue.limits().clone(), queue.capabilities());
         let inner = Inner {
@@ -101,8 +95,8 @@ impl Device {
         Device { inner: Arc::new(inner) }
     }
 
-    /// A device made of legs of others; I1 is the caller's.
-    pub(crate) fn from_legs(name: &str, legs: Vec<Leg>) -> Device {
+    /// A device made of legs of others, at least one; I1 is the caller's.
+    pub fn from_legs(name: &str, legs: Vec<Leg>) -> Device {
         let mut limits = legs[0].queue.limits().clone();
         let mut capabilities = legs[0].queue.capabilities();
         for leg in &legs[1..] {
@@ -149,9 +143,10 @@ impl Device {
         self.inner.capabilities
     }
 
-    /// The bytes of a ram device.
-    pub fn ram_memory(&self) -> Option<RamMemory> {
-        self.whole_queue()?.driver().ram_memory()
+    /// The driver of a device that is one queue from end to end, if it is a `D`: for what only that driver can tell.
+    pub fn driver_as<D: Driver>(&self) -> Option<&D> {
+        let driver: &dyn Any = self.whole_queue()?.driver();
+        driver.downcast_ref()
     }
 
     /// What the user should know about the device, in plain words.
@@ -235,7 +230,8 @@ impl Device {
         if self.is_whole() { self.inner.legs.first().map(|leg| &leg.queue) } else { None }
     }
 
-    pub(crate) fn is_whole(&self) -> bool {
+    /// Whether one queue is the device from end to end: a device without pieces, which was not extended.
+    pub fn is_whole(&self) -> bool {
         self.inner.whole && !self.is_extended()
     }
 }

@@ -2,8 +2,7 @@
 
 use thiserror::Error;
 
-use crate::driver::host::HostError;
-use crate::kring::KringError;
+use sheave_kring::KringError;
 
 /// Why a device could not be opened, attached or frozen. Every message names the cause and the fix.
 #[derive(Debug, Error)]
@@ -60,9 +59,6 @@ pub enum DeviceError {
         /// What it still holds.
         in_flight: u32,
     },
-    /// A file or block device of the host cannot be used.
-    #[error(transparent)]
-    File(#[from] HostError),
     /// There is no kernel ring for a device that needs one.
     #[error("{what}: {source}")]
     Kring {
@@ -71,9 +67,9 @@ pub enum DeviceError {
         /// The cause, with its fix.
         source: KringError,
     },
-    /// Anything that a driver says about itself.
-    #[error("{0}")]
-    Driver(String),
+    /// What a driver says about itself: an error of its own, whose text names the cause and the fix.
+    #[error(transparent)]
+    Driver(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl DeviceError {

@@ -12,24 +12,60 @@
 //! | [`queue`], [`device`] | what rings share: limits, gate, statistics; a device and its legs |
 //! | [`claim`], [`flush_alarm`] | one owner of a device at a time; how an owner hears of flushes that fail |
 //! | [`stats`] | counters and latency histograms, one writer, many readers |
-//! | [`driver`] | the seam to the drivers, and the drivers |
-//! | [`kring`] | the one kernel io_uring that a ring may own |
-//! | [`spec`] | devices named by URL-like specs |
+//! | [`linear`] | a piece of a device, and devices end to end |
+//! | [`driver`] | the seam to the drivers, which are crates above this one |
 //!
-//! Shapes: a [`Device`] is opened by its spec and shared by all threads. Each thread has one [`ctx::IoCtx`], attaches
+//! Shapes: a [`Device`] is made from a driver and shared by all threads. Each thread has one [`ctx::IoCtx`], attaches
 //! devices to it, submits bios (operation, first sector, bytes, pieces of memory), and polls. Every bio that was
 //! submitted ends exactly once, in a poll, with the number that its owner gave:
 //!
 //! ```
 //! use sheave_base::clock::Clock;
-//! use sheave_blk::Device;
 //! use sheave_blk::bio::{NO_FIXED_BUF, Op};
 //! use sheave_blk::ctx::{BioSpec, IoCtx, IoCtxOptions};
+//! use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
+//! use sheave_blk::limits::Limits;
+//! use sheave_blk::request::{DoneList, RqList, RqTable};
+//! use sheave_blk::{Device, DeviceError};
+//!
+//! /// A device of 1 MiB that does nothing.
+//! #[derive(Debug)]
+//! struct Nothing;
+//!
+//! impl Driver for Nothing {
+//!     fn limits(&self) -> Limits {
+//!         Limits { max_discard_sectors: 2048, ..Limits::default() }
+//!     }
+//!     fn capabilities(&self) -> Capabilities {
+//!         Capabilities { discard: true, ..Capabilities::default() }
+//!     }
+//!     fn size_bytes(&self) -> u64 {
+//!         1 << 20
+//!     }
+//!     fn open_hctx(&self, _: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
+//!         Ok(Box::new(Nothing))
+//!     }
+//! }
+//!
+//! impl HwQueue for Nothing {
+//!     fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
+//!         list.complete_all(done);
+//!     }
+//!     fn next_event(&self) -> NextEvent {
+//!         NextEvent::Idle
+//!     }
+//!     // What holds no request is never asked to finish, end or give back one.
+//!     fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
+//!     fn timed_out(&mut self, _: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
+//!         TimedOut::Waiting
+//!     }
+//!     fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
+//! }
 //!
 //! let clock = Clock::real();
 //! let options = IoCtxOptions { bios: 64, kring_entries: 64, polled: true, iopoll: false, stats: true, clock };
 //! let mut ctx = IoCtx::new(options)?;
-//! let bdev = ctx.attach(&Device::open("ram:size=1M")?)?;
+//! let bdev = ctx.attach(&Device::from_driver("nothing", Box::new(Nothing)))?;
 //! let discard = BioSpec { bdev, op: Op::Discard, flags: 0, sector: 8, bytes: 4096, owner: 7 };
 //! assert!(ctx.submit(&discard, &[], NO_FIXED_BUF), "there is a free bio");
 //! let mut ended = Vec::new();
@@ -56,14 +92,12 @@ pub mod error;
 pub mod flush;
 pub mod flush_alarm;
 pub mod hctx;
-pub mod kring;
 pub mod limits;
 pub mod linear;
 pub mod merge;
 pub mod plug;
 pub mod queue;
 pub mod request;
-pub mod spec;
 pub mod split;
 pub mod stats;
 pub mod tag_set;

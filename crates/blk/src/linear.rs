@@ -1,6 +1,4 @@
-//! `partition` and `linear`: a piece of a device, and devices end to end.
-//!
-//! Specs: `partition:start=1M,size=10M,over=SPEC` and `linear:over=SPEC+SPEC`.
+//! A piece of a device, and devices end to end: what the specs `partition:` and `linear:` open.
 //!
 //! Neither has requests of its own. A stack of them is resolved to legs on the queues of drivers when it is opened
 //! ([`Device`]), so an I/O is remapped once however deep the stack, and a whole device and its partitions share tags,
@@ -13,7 +11,6 @@
 use crate::bio::SECTOR_SHIFT;
 use crate::device::{Device, Leg};
 use crate::error::DeviceError;
-use crate::spec::Params;
 
 /// Most legs of one device: each may need a hardware context of every ring.
 pub(crate) const MAX_LEGS: usize = 64;
@@ -85,26 +82,6 @@ pub fn concatenate(name: &str, devices: &[Device]) -> Result<Device, DeviceError
         return Err(DeviceError::spec(name, why));
     }
     Ok(Device::from_legs(name, legs))
-}
-
-/// Opens `partition:...`.
-pub(crate) fn partition_from_spec(params: &mut Params) -> Result<Device, DeviceError> {
-    let start = params.size("start")?.unwrap_or(0);
-    let size = params.size("size")?;
-    let over = params.over()?;
-    params.finish()?;
-    let [device] = over.as_slice() else {
-        return Err(params.error("a partition is of one device. Put linear:over=A+B under it for a piece of several"));
-    };
-    let rest = device.size_bytes().saturating_sub(start);
-    partition(params.spec(), device, start, size.unwrap_or(rest))
-}
-
-/// Opens `linear:...`.
-pub(crate) fn linear_from_spec(params: &mut Params) -> Result<Device, DeviceError> {
-    let over = params.over()?;
-    params.finish()?;
-    concatenate(params.spec(), &over)
 }
 
 #[cfg(test)]

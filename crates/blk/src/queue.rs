@@ -64,7 +64,7 @@ impl Queue {
 
     /// A queue for a driver that hands its requests on to the driver of `lower`, under their tags: if those are
     /// host-wide, the two queues share them.
-    pub(crate) fn over(lower: &Queue, name: &str, driver: Box<dyn Driver>, timeout: Duration) -> Arc<Queue> {
+    pub fn over(lower: &Queue, name: &str, driver: Box<dyn Driver>, timeout: Duration) -> Arc<Queue> {
         Self::with_host_tags(name.to_string(), driver, timeout, lower.host_tags.as_ref().map(|tags| tags.beside()))
     }
 

@@ -83,7 +83,7 @@ impl Request {
 
     /// The one piece of memory of a plain record, and the registered buffer that holds it.
     #[inline(always)]
-    pub(crate) fn plain_memory(&self) -> Option<(BVec, Option<u16>)> {
+    pub fn plain_memory(&self) -> Option<(BVec, Option<u16>)> {
         let buf = self.merged_or_buf;
         self.plain_vec().map(|vec| (vec, (buf != NO_FIXED_BUF).then_some(buf)))
     }
@@ -161,7 +161,19 @@ impl std::ops::IndexMut<u16> for Requests {
 pub struct Rq(u16);
 
 impl Rq {
+    #[inline]
     pub(crate) fn new(tag: u16) -> Rq {
+        Rq(tag)
+    }
+
+    /// The token of a request that a driver holds by its tag.
+    ///
+    /// # Safety
+    /// The tag came from [`Rq::into_tag`] (or from a list, by [`RqList::took`]) of the same hardware queue, and this is
+    /// the only token that is made of it: a request with two tokens could end while the device still uses its memory.
+    #[allow(unsafe_code)] // A token vouches for the memory of its request.
+    #[inline]
+    pub unsafe fn from_tag(tag: u16) -> Rq {
         Rq(tag)
     }
 
@@ -171,8 +183,10 @@ impl Rq {
         self.0
     }
 
+    /// Gives the token up: the driver holds the request by its tag from now on, in the kernel's hands say, and makes
+    /// the token anew ([`Rq::from_tag`]) to end it.
     #[inline]
-    pub(crate) fn into_tag(self) -> u16 {
+    pub fn into_tag(self) -> u16 {
         let tag = self.0;
         std::mem::forget(self);
         tag
@@ -231,6 +245,19 @@ impl RqList {
         debug_assert!(self.head > 0, "unpop gives back what pop gave");
         self.head = self.head.saturating_sub(1);
         self.tags[usize::from(self.head) % PLUG_MAX] = rq.into_tag();
+    }
+
+    /// Puts a request behind the others, for a driver that stacks on another and hands requests down.
+    #[inline]
+    pub fn add(&mut self, rq: Rq) {
+        debug_assert!(!self.is_full(), "a list that is handed down is no longer than the one that came");
+        self.push(rq.into_tag());
+    }
+
+    /// Gives back what a list that was handed down still holds, in its order, as [`RqList::unpop`] does it for one.
+    pub fn unpop_all(&mut self, from: &mut RqList) {
+        from.tags().iter().rev().for_each(|&tag| self.unpop(Rq(tag)));
+        *from = RqList::default();
     }
 
     /// Tags that are left, in order, to look at without taking.
@@ -293,8 +320,9 @@ impl RqList {
         self.len += many as u8;
     }
 
+    /// Whether there is room for no more.
     #[inline(always)]
-    pub(crate) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         usize::from(self.len) == PLUG_MAX
     }
 
@@ -333,7 +361,7 @@ impl RqQueue {
     }
 
     /// Puts what is left of the list before all others, in its order: it was offered first and comes first again.
-    pub(crate) fn put_back(&mut self, list: &mut RqList) {
+    pub fn put_back(&mut self, list: &mut RqList) {
         list.tags().iter().rev().for_each(|&tag| self.0.push_front(tag));
         *list = RqList::default();
     }
@@ -401,6 +429,11 @@ impl DoneList {
         &self.entries
     }
 
+    /// Tag and status of each entry from the one numbered `from` on, with statuses that a driver can change.
+    pub fn entries_since(&mut self, from: usize) -> impl Iterator<Item = (u16, &mut Status)> {
+        self.entries.iter_mut().skip(from).map(|(tag, status)| (*tag, status))
+    }
+
     /// Requests in the list.
     #[inline]
     pub fn len(&self) -> usize {
@@ -456,19 +489,19 @@ impl RqTable<'_> {
 
     /// The one piece of memory of a plain record, which has no bio.
     #[inline(always)]
-    pub(crate) fn plain_vec(&self, tag: u16) -> Option<BVec> {
+    pub fn plain_vec(&self, tag: u16) -> Option<BVec> {
         self.rqs[usize::from(tag)].plain_vec()
     }
 
     /// Whether somebody uses the request with this tag.
-    pub(crate) fn is_live(&self, tag: u16) -> bool {
+    pub fn is_live(&self, tag: u16) -> bool {
         self.rqs[usize::from(tag)].bio_head.is_some()
     }
 
     /// The only bio of a request, all of which is the request's; `None` when there are several, or none (a flush, a
     /// plain record). It stays where it is, and so do its vectors, until the request has ended.
     #[inline]
-    pub(crate) fn single_bio(&self, tag: u16) -> Option<&Bio> {
+    pub fn single_bio(&self, tag: u16) -> Option<&Bio> {
         let rq = &self.rqs[usize::from(tag)];
         if rq.is_plain() || !rq.bio_head.is_some() || rq.bio_head != rq.bio_tail() {
             return None;

@@ -62,7 +62,7 @@ impl CompletionPlan {
 ///
 /// ```
 /// # use sheave_iomap::{RawFile, completion_plan::MayBlock, dio, kiocb::Kiocb};
-/// # let device = sheave_blk::Device::open("null:")?;
+/// # let device = sheave_drivers::open_device("null:")?;
 /// let token = MayBlock::on_worker();
 /// let done = dio::end_write(&RawFile::new(device), &Kiocb::started(0, 512, 0), &[], &token);
 /// assert_eq!(done, 0);

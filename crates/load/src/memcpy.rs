@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sheave::base::buf::Buf;
 use sheave::base::clock::Clock;
-use sheave::blk::driver::ram::RamMemory;
+use sheave::drivers::ram::RamMemory;
 
 use crate::error::LoadError;
 use crate::pattern::Pattern;

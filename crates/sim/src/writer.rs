@@ -8,7 +8,6 @@ use std::io::Write;
 
 use sheave_base::buf::Buf;
 use sheave_base::sync::Arc;
-use sheave_blk::Device;
 use sheave_iomap::File;
 use sheave_uring::{Ring, prep};
 use sheave_vol::{CreateOptions, OpenOptions, Pool};
@@ -16,6 +15,7 @@ use sheave_vol::{CreateOptions, OpenOptions, Pool};
 use crate::disk::SECTOR;
 use crate::tag::{Value, fill_all};
 use sheave_base::rng::{Rng, mix};
+use sheave_drivers::open_device;
 
 /// Name of the volume.
 pub const VOLUME: &str = "data";
@@ -63,7 +63,7 @@ pub fn snapshot_name(value: Value) -> String {
 
 /// Makes the pool and the volume.
 pub fn format(spec: &str) -> Result<(), String> {
-    let device = Device::open(spec).map_err(|error| error.to_string())?;
+    let device = open_device(spec).map_err(|error| error.to_string())?;
     let options = CreateOptions { journal_bytes: Some(128 << 10), ..CreateOptions::default() };
     Pool::create(&device, &options).map_err(|error| error.to_string())?;
     let pool = Pool::open(&device, &OpenOptions::default()).map_err(|error| error.to_string())?;
@@ -73,7 +73,7 @@ pub fn format(spec: &str) -> Result<(), String> {
 
 /// Writes from number `first` on until the process is killed.
 pub fn write_until_killed(spec: &str, seed: u64, first: Value) -> Result<(), String> {
-    let device = Device::open(spec).map_err(|error| error.to_string())?;
+    let device = open_device(spec).map_err(|error| error.to_string())?;
     let pool = Pool::open(&device, &OpenOptions::default()).map_err(|error| error.to_string())?;
     let volume = pool.open_volume(VOLUME).map_err(|error| error.to_string())?;
     let file: Arc<dyn File> = Arc::new(volume);

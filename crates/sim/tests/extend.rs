@@ -3,6 +3,7 @@
 use sheave_base::buf::Buf;
 use sheave_base::sync::Arc;
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_uring::{Fd, Ring, prep};
 use sheave_vol::{Checksum, CreateOptions, OpenOptions, Pool, Volume};
@@ -13,7 +14,7 @@ const EFBIG: i32 = -27;
 const EINVAL: i32 = -22;
 
 fn pool(checksum: Checksum) -> (Device, Pool) {
-    let device = Device::open("ram:size=16M").expect("opens");
+    let device = open_device("ram:size=16M").expect("opens");
     Pool::create(&device, &CreateOptions { checksum, ..CreateOptions::default() }).expect("formats");
     let pool = Pool::open(&device, &OpenOptions::default()).expect("opens");
     (device, pool)

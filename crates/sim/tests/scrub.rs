@@ -9,6 +9,7 @@ use std::time::Duration;
 use sheave_base::buf::Buf;
 use sheave_base::rng::Rng;
 use sheave_blk::{Device, linear};
+use sheave_drivers::open_device;
 use sheave_uring::{Fd, Ring, prep};
 use sheave_vol::block_io::{BlockIo, DeviceIo};
 use sheave_vol::{
@@ -88,7 +89,7 @@ fn rot(io: &DeviceIo, addr: u64) {
 /// V19: each block of metadata that the pool needs, one after the other, while it is open.
 #[test]
 fn each_damaged_metadata_block_is_named_while_the_pool_is_open() {
-    let legs = ["ram:size=24M", "ram:size=24M"].map(|spec| Device::open(spec).expect("memory"));
+    let legs = ["ram:size=24M", "ram:size=24M"].map(|spec| open_device(spec).expect("memory"));
     let device = linear::concatenate("two", &legs).expect("concatenated");
     let pool = made(&device, 65536, Checksum::Crc32c);
     let mut user = User::new(pool.create_volume("v", 8 << 20).expect("a volume"));
@@ -148,7 +149,7 @@ fn each_damaged_metadata_block_is_named_while_the_pool_is_open() {
 /// V16.
 #[test]
 fn rotten_data_is_named_in_each_volume_that_has_it() {
-    let device = Device::open("ram:size=64M").expect("memory");
+    let device = open_device("ram:size=64M").expect("memory");
     let pool = made(&device, 65536, Checksum::Crc32c);
     let io = DeviceIo::new(&device).expect("attaches");
     let mut user = User::new(pool.create_volume("v", 8 << 20).expect("a volume"));
@@ -181,7 +182,7 @@ fn rotten_data_is_named_in_each_volume_that_has_it() {
 
 #[test]
 fn without_checksums_data_is_read_and_cannot_be_verified() {
-    let device = Device::open("ram:size=64M").expect("memory");
+    let device = open_device("ram:size=64M").expect("memory");
     let pool = made(&device, 65536, Checksum::None);
     let mut user = User::new(pool.create_volume("v", 8 << 20).expect("a volume"));
     user.write(0, 7, 16);
@@ -208,7 +209,7 @@ impl ScrubClock for Still {
 
 #[test]
 fn the_rate_is_kept_by_the_clock() {
-    let device = Device::open("ram:size=64M").expect("memory");
+    let device = open_device("ram:size=64M").expect("memory");
     let pool = made(&device, 65536, Checksum::Crc32c);
     let mut user = User::new(pool.create_volume("v", 32 << 20).expect("a volume"));
     (0..200).for_each(|at| user.write(at * 131_072, 3, 16));
@@ -235,7 +236,7 @@ fn the_rate_is_kept_by_the_clock() {
 
 #[test]
 fn a_cancel_ends_it_also_while_it_waits() {
-    let device = Device::open("ram:size=64M").expect("memory");
+    let device = open_device("ram:size=64M").expect("memory");
     let pool = made(&device, 65536, Checksum::Crc32c);
     let mut user = User::new(pool.create_volume("v", 32 << 20).expect("a volume"));
     (0..200).for_each(|at| user.write(at * 131_072, 3, 16));
@@ -271,7 +272,7 @@ impl Drop for StopOnDrop<'_> {
 #[test]
 fn a_scrub_under_load_finds_nothing_that_is_not_there() {
     for seed in sheave_testkit::seeds(2) {
-        let device = Device::open("ram:size=96M").expect("memory");
+        let device = open_device("ram:size=96M").expect("memory");
         let pool = made(&device, if seed % 2 == 0 { 4096 } else { 65536 }, Checksum::Crc32c);
         for name in ["a", "b"] {
             pool.create_volume(name, 4 << 20).expect("a volume");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use sheave_base::buf::Buf;
 use sheave_base::rng::Rng;
 use sheave_base::sync::Arc;
-use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_sim::disk::SECTOR;
 use sheave_sim::tag::{Value, identify};
@@ -81,7 +81,7 @@ impl Killed {
 
     /// Reads everything and compares; what was found must stay.
     fn verify(&mut self, flushed: Value) {
-        let device = Device::open(&self.spec).expect("the file is there");
+        let device = open_device(&self.spec).expect("the file is there");
         let pool = Pool::open(&device, &OpenOptions::default()).expect("the pool opens");
         let found = self.read(&pool, VOLUME);
         for (at, (&value, &least)) in found.iter().zip(&self.after(flushed)).enumerate() {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use sheave_base::buf::Buf;
 use sheave_base::rng::Rng;
-use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_uring::prep;
 use sheave_vol::{Checksum, Volume};
 
@@ -33,7 +33,7 @@ fn a_flipped_bit_is_an_error_until_it_is_written_over() {
 
 #[test]
 fn without_checksums_nobody_notices() {
-    let device = Device::open("ram:size=64M").expect("memory");
+    let device = open_device("ram:size=64M").expect("memory");
     format(&device, 65536, Checksum::None);
     let pool = open(&device);
     let mut user = User::new(pool.create_volume("v", 8 << 20).expect("a volume"));
@@ -92,7 +92,7 @@ fn checksums_outlive_closing_and_crashes() {
 /// V16, V3: an overwrite of two regions of which one is not open.
 #[test]
 fn a_write_across_two_regions_opens_both() {
-    let device = Device::open("ram:size=128M").expect("memory");
+    let device = open_device("ram:size=128M").expect("memory");
     format(&device, 65536, Checksum::Crc32c);
     let pool = open(&device);
     let mut user = User::new(pool.create_volume("v", 64 << 20).expect("a volume"));
@@ -167,7 +167,7 @@ fn volumes_of_such_pools_have_blocks_of_4_kib() {
 /// is quiet every block matches. While it goes on, checkpoints and snapshots come by.
 #[test]
 fn writers_of_the_same_blocks_leave_nothing_that_does_not_match() {
-    let device = Device::open("ram:size=64M,latency=5us").or_else(|_| Device::open("ram:size=64M")).expect("memory");
+    let device = open_device("ram:size=64M,latency=5us").or_else(|_| open_device("ram:size=64M")).expect("memory");
     format(&device, 65536, Checksum::Crc32c);
     let pool = open(&device);
     pool.create_volume("v", 1 << 20).expect("a volume");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use sheave_base::buf::Buf;
 use sheave_base::rng::{Rng, mix};
 use sheave_base::sync::Arc;
-use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_sim::audit::audit;
 use sheave_sim::disk::SECTOR;
@@ -170,7 +170,7 @@ fn snapshots(pool: &Pool, board: &Board, seed: u64) -> usize {
 }
 
 fn run(seed: u64, unit_bytes: u64) {
-    let device = Device::open("ram:size=64M").expect("memory");
+    let device = open_device("ram:size=64M").expect("memory");
     let options = CreateOptions { unit_bytes, journal_bytes: Some(128 << 10), ..CreateOptions::default() };
     Pool::create(&device, &options).expect("made");
     let pool = Pool::open(&device, &OpenOptions::default()).expect("opened");

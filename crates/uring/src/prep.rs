@@ -9,7 +9,7 @@
 //! use sheave_blk::Device;
 //!
 //! let mut ring = Ring::builder().entries(8).build()?;
-//! let fd = ring.attach(&Device::open("null:size=1M")?)?;
+//! let fd = ring.attach(&sheave_drivers::open_device("null:size=1M")?)?;
 //! ring.push(prep::read(fd, Buf::zeroed(4096, 4096)?).offset(8192).user_data(7))?;
 //! ring.submit_and_wait(1)?;
 //! let completion = ring.completions().next().expect("waited for it");
@@ -166,7 +166,7 @@ pub fn read(fd: Fd, buf: Buf) -> Entry {
 /// # use sheave_uring::{prep, Ring};
 /// # use sheave_base::buf::Buf;
 /// # let mut ring = Ring::builder().build()?;
-/// # let fd = ring.attach(&sheave_blk::Device::open("null:size=1M")?)?;
+/// # let fd = ring.attach(&sheave_drivers::open_device("null:size=1M")?)?;
 /// // Write, then make it durable: the fsync starts when the write has succeeded.
 /// ring.push(prep::write(fd, Buf::zeroed(4096, 4096)?).offset(0).link())?;
 /// ring.push(prep::fsync(fd))?;
@@ -201,7 +201,7 @@ fn fixed(opcode: u8, fd: Fd, buf_index: u16, range: std::ops::Range<usize>) -> E
 /// # use sheave_uring::{prep, Ring};
 /// # use sheave_base::buf::Buf;
 /// # let mut ring = Ring::builder().build()?;
-/// # let fd = ring.attach(&sheave_blk::Device::open("null:size=1M")?)?;
+/// # let fd = ring.attach(&sheave_drivers::open_device("null:size=1M")?)?;
 /// ring.register_buffers(vec![Buf::zeroed(1 << 16, 4096)?])?;
 /// ring.push(prep::read_fixed(fd, 0, 0..4096).offset(4096))?;
 /// ring.submit_and_wait(1)?;
@@ -243,7 +243,7 @@ fn fallocate(fd: Fd, mode: u32, offset: u64, len: u64) -> Entry {
 /// ```
 /// # use sheave_uring::{prep, Ring};
 /// # let mut ring = Ring::builder().build()?;
-/// # let fd = ring.attach(&sheave_blk::Device::open("null:size=1M")?)?;
+/// # let fd = ring.attach(&sheave_drivers::open_device("null:size=1M")?)?;
 /// ring.push(prep::punch_hole(fd, 0, 65536))?;
 /// ring.submit_and_wait(1)?;
 /// assert_eq!(ring.completions().next().map(|c| c.res), Some(0));

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use sheave_base::clock::{Clock, VirtualClock};
-use sheave_blk::Device;
+use sheave_drivers::open_device;
 
 use crate::builder::RingBuilder;
 use crate::sqe::{Sqe, opcode};
@@ -31,7 +31,7 @@ impl Rig {
     pub(crate) fn of(builder: RingBuilder, spec: &str) -> Rig {
         let (clock, time) = Clock::virtual_clock();
         let mut ring = builder.clock(clock).build().expect("a ring");
-        let device = ring.attach(&Device::open(spec).expect("a device")).expect("attached");
+        let device = ring.attach(&open_device(spec).expect("a device")).expect("attached");
         ring.register_files(&[device, Fd(-1)]).expect("registered");
         Rig { ring, time, device }
     }

@@ -5,6 +5,7 @@ mod support;
 
 use std::time::Duration;
 
+use sheave_drivers::open_device;
 use sheave_uring::Ring;
 use sheave_uring::sqe::{
     IOSQE_CQE_SKIP_SUCCESS as SKIP, IOSQE_IO_DRAIN as DRAIN, IOSQE_IO_HARDLINK as HARD, IOSQE_IO_LINK as LINK, Sqe,
@@ -251,7 +252,7 @@ fn what_ends_at_once_after_a_completion_wakes_a_drain_behind_it() {
     // the ring must not go to sleep on it.
     for spec in ["null:latency=2ms", "null:latency=2ms,complete=thread"] {
         let mut ring = Ring::builder().entries(8).spin(Duration::ZERO).build().expect("a ring");
-        let fd = ring.attach(&sheave_blk::Device::open(spec).expect("null")).expect("attach");
+        let fd = ring.attach(&open_device(spec).expect("null")).expect("attach");
         let read = Sqe { flags: LINK, ..rw(opcode::READ, fd, 0, 1 << 24, 4096, 1) };
         push(&mut ring, &[read, nop(2, 0), nop(3, DRAIN), nop(4, 0)]);
         ring.submit_and_wait(4).expect("slots are free");

@@ -4,7 +4,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_uring::cqe::Cqe;
 use sheave_uring::sqe::{Sqe, opcode};
 use sheave_uring::{Ring, prep};
@@ -35,7 +35,7 @@ fn check(what: &str, wait: impl FnOnce()) {
 /// A ring with `depth` reads of the device in flight.
 fn reads(spec: &str, depth: u64) -> Ring {
     let mut ring = Ring::builder().entries(64).build().unwrap();
-    let fd = ring.attach(&Device::open(spec).unwrap()).unwrap();
+    let fd = ring.attach(&open_device(spec).unwrap()).unwrap();
     for n in 0..depth {
         ring.push(prep::read(fd, buf(512)).offset(n * 4096)).unwrap();
     }
@@ -113,7 +113,7 @@ fn waiting_with_a_kernel_ring() {
     // The device has a kernel ring, in which the ring sleeps from then on, also for what is not the kernel's.
     let dir = tempfile::tempdir().unwrap();
     let spec = format!("file:{},size=1M", dir.path().join("image").display());
-    let file = match Device::open(&spec) {
+    let file = match open_device(&spec) {
         Ok(file) => file,
         Err(error) => return sheave_testkit::skip(&format!("no file device here: {error}")),
     };

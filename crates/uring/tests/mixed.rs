@@ -8,7 +8,7 @@ use std::time::Duration;
 use sheave_base::buf::Buf;
 use sheave_base::clock::{Clock, VirtualClock};
 use sheave_base::rng::Rng;
-use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_uring::prep::{self, Cancel, Entry};
 use sheave_uring::sqe::opcode;
 use sheave_uring::{Fd, Ring};
@@ -43,7 +43,7 @@ impl Mix {
     fn new(seed: u64) -> Mix {
         let (clock, time) = Clock::virtual_clock();
         let mut ring = Ring::builder().entries(16).cq_entries(16).in_flight(64).clock(clock).build().unwrap();
-        let device = ring.attach(&Device::open("null:size=1M,latency=10ms,depth=4").unwrap()).unwrap();
+        let device = ring.attach(&open_device("null:size=1M,latency=10ms,depth=4").unwrap()).unwrap();
         let handle = ring.handle();
         let itself = ring.attach_ring(&handle);
         Mix { rng: Rng::new(seed), ring, time, device, itself, pushed: HashMap::new(), next: 1, under_way: 0 }

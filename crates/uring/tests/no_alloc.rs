@@ -11,6 +11,7 @@ use std::time::Duration;
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::grace::Grace;
 use sheave_iomap::mapping::{Intent, MAP_DIRTY};
@@ -319,7 +320,7 @@ impl File for Units {
 }
 
 fn check(spec: &str) {
-    let device = Device::open(spec).unwrap_or_else(|error| panic!("{spec}: {error}"));
+    let device = open_device(spec).unwrap_or_else(|error| panic!("{spec}: {error}"));
     check_file(spec, Arc::new(RawFile::new(device)));
 }
 
@@ -363,7 +364,7 @@ fn a_warm_ring_over_null_allocates_nothing() {
 
 #[test]
 fn the_first_sleep_for_a_tag_allocates_nothing() {
-    let device = Device::open("null:size=1M,host_depth=4,latency=10us").unwrap();
+    let device = open_device("null:size=1M,host_depth=4,latency=10us").unwrap();
     // It spins where it waits, so that it is warm before it ever sleeps; a drain sleeps.
     let mut bench = Bench::with(Ring::builder().spin(Duration::from_secs(60)), &device);
     (0..2).for_each(|_| bench.everything());
@@ -383,7 +384,7 @@ fn a_warm_ring_over_files_with_mappings_allocates_nothing() {
     for (spec, unit, skew) in
         [("null:size=1M", 1 << 16, 1 << 16), ("null:size=1M", 8192, 512), ("ram:size=1M", 4096, 1024)]
     {
-        let device = Device::open(spec).unwrap();
+        let device = open_device(spec).unwrap();
         let (grace, asked) = (Arc::new(Grace::new()), AtomicU32::new(0));
         let file = Units { device, unit, skew, grace, asked };
         check_file(&format!("{spec} in units of {unit} from {skew}"), Arc::new(file));
@@ -400,7 +401,7 @@ fn a_warm_ring_over_memory_allocates_nothing() {
 fn a_warm_ring_over_a_file_allocates_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let spec = format!("file:{},size=1M", dir.path().join("image").display());
-    if let Err(error) = Device::open(&spec) {
+    if let Err(error) = open_device(&spec) {
         return sheave_testkit::skip(&format!("no file device here: {error}"));
     }
     check(&spec);

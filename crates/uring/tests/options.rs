@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use sheave_base::buf::Buf;
 use sheave_base::clock::{Clock, VirtualClock};
-use sheave_blk::Device;
 use sheave_blk::bio_set::BioStore;
+use sheave_drivers::open_device;
 use sheave_uring::{Ring, RingBuilder, RingError, prep};
 
 /// Does so many batches of 32 reads.
@@ -19,7 +19,7 @@ fn batches(builder: RingBuilder, count: u32) -> (Ring, VirtualClock) {
 }
 
 fn run(ring: &mut Ring, count: u32) {
-    let fd = ring.attach(&Device::open("null:size=1M").expect("a device")).expect("attached");
+    let fd = ring.attach(&open_device("null:size=1M").expect("a device")).expect("attached");
     for _ in 0..count {
         for at in 0..32 {
             let buf = Buf::zeroed(512, 512).expect("memory");
@@ -89,7 +89,7 @@ fn a_store_sees_what_the_cache_does_not_serve() {
 #[test]
 fn a_store_comes_before_io() {
     let mut ring = Ring::builder().build().expect("a ring");
-    let fd = ring.attach(&Device::open("null:size=1M,latency=1h").expect("a device")).expect("attached");
+    let fd = ring.attach(&open_device("null:size=1M,latency=1h").expect("a device")).expect("attached");
     ring.push(prep::read(fd, Buf::zeroed(512, 512).expect("memory"))).expect("room");
     ring.submit().expect("submitted");
     let refused = ring.set_bio_store(Box::new(Seen(Arc::default())));

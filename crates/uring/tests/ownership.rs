@@ -14,6 +14,7 @@ use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEve
 use sheave_blk::limits::Limits;
 use sheave_blk::request::{DoneList, RqList, RqTable};
 use sheave_blk::{Device, DeviceError};
+use sheave_drivers::open_device;
 use sheave_uring::{Ring, prep};
 
 use support::{Puppet, buf, ring};
@@ -197,7 +198,7 @@ fn refused_and_cancelled_operations_give_their_memory_back() {
 /// Reads and writes of a device, dropped with their ring while they are in flight.
 fn drop_in_mid_io(spec: &str) {
     for registered in [false, true] {
-        let device = Device::open(spec).unwrap();
+        let device = open_device(spec).unwrap();
         let mut watches = Vec::new();
         let mut ring = Ring::builder().entries(64).build().unwrap();
         let fd = ring.attach(&device).unwrap();
@@ -233,7 +234,7 @@ fn null_devices_with_latency_dropped_in_mid_io() {
 fn a_file_dropped_in_mid_io() {
     let dir = tempfile::tempdir().unwrap();
     let spec = format!("file:{},size=1M", dir.path().join("image").display());
-    if let Err(error) = Device::open(&spec) {
+    if let Err(error) = open_device(&spec) {
         return sheave_testkit::skip(&format!("no file device here: {error}"));
     }
     drop_in_mid_io(&spec);

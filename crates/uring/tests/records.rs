@@ -11,6 +11,7 @@ use sheave_base::clock::Clock;
 use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_blk::bio::Op;
+use sheave_drivers::open_device;
 use sheave_uring::prep::Cancel;
 use sheave_uring::sqe::{IOSQE_IO_DRAIN, IOSQE_IO_LINK, Sqe, opcode};
 use sheave_uring::{Fd, Ring};
@@ -276,7 +277,7 @@ fn host_wide_tags_serve_records_of_several_rings() {
 
 #[test]
 fn another_thread_may_complete_records() {
-    let device = Device::open("null:size=1G,complete=thread,latency=1ms").expect("a device");
+    let device = open_device("null:size=1G,complete=thread,latency=1ms").expect("a device");
     let mut b = bench(&device);
     for _ in 0..20 {
         let sqes = b.reads(apart(32));
@@ -528,7 +529,7 @@ fn a_replaced_buffer_stays_for_its_records() {
 #[test]
 fn a_ring_that_is_dropped_lets_go_of_its_records() {
     for spec in ["null:size=1G,latency=1h", "null:size=1G,complete=thread,latency=20ms"] {
-        let device = Device::open(spec).expect("a device");
+        let device = open_device(spec).expect("a device");
         let mut b = bench(&device);
         let sqes = b.reads(apart(20));
         b.submit(&sqes);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sheave_base::rng::Rng;
-use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_uring::sqe::{IOSQE_IO_DRAIN, Sqe, opcode};
 use sheave_uring::{Fd, Ring};
 
@@ -34,7 +34,7 @@ fn any_sqe(rng: &mut Rng, fds: &[Fd], addr: u64, last: &mut u64, user_data: u64)
 /// Random SQEs on two devices whose gates close and open; every SQE gives its one CQE.
 fn mix(seed: u64, specs: [&str; 2], cq_entries: u32) {
     let mut rng = Rng::new(seed);
-    let devices = specs.map(|spec| Device::open(spec).expect("a device"));
+    let devices = specs.map(|spec| open_device(spec).expect("a device"));
     let mut ring =
         Ring::builder().entries(32).cq_entries(cq_entries).in_flight(64).polled(true).build().expect("a ring");
     let fds = devices.each_ref().map(|device| ring.attach(device).expect("attached"));

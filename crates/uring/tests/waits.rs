@@ -5,6 +5,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_uring::cqe::Cqe;
 use sheave_uring::{Ring, prep};
 
@@ -14,7 +15,7 @@ use support::{Puppet, buf, nop, push, reaped, ring};
 const LATENCY: Duration = Duration::from_millis(30);
 
 fn spec(complete: &str) -> Device {
-    Device::open(&format!("null:size=1M,latency={}ms,complete={complete}", LATENCY.as_millis())).unwrap()
+    open_device(&format!("null:size=1M,latency={}ms,complete={complete}", LATENCY.as_millis())).unwrap()
 }
 
 #[test]
@@ -134,7 +135,7 @@ fn completions_are_consumed_as_far_as_they_are_iterated() {
 #[test]
 fn a_polled_ring_completes_when_it_is_asked() {
     let mut ring = Ring::builder().entries(8).polled(true).build().unwrap();
-    let fd = ring.attach(&Device::open("null:").unwrap()).unwrap();
+    let fd = ring.attach(&open_device("null:").unwrap()).unwrap();
     ring.push(prep::read(fd, buf(512)).user_data(1)).unwrap();
     ring.submit().unwrap();
     assert_eq!(ring.in_flight(), 1, "submit does not look");

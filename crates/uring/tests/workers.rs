@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use sheave_base::status::Status;
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::mapping::Intent;
 use sheave_iomap::{File, Mapping, MappingKind};
@@ -36,7 +37,7 @@ struct Gated {
 
 impl Gated {
     fn new() -> Arc<Gated> {
-        let device = Device::open("null:size=1M").expect("a device");
+        let device = open_device("null:size=1M").expect("a device");
         let (open, opened) = (Mutex::new(false), Condvar::new());
         Arc::new(Gated { device, open, opened, begun: AtomicU32::new(0), ended: AtomicU32::new(0) })
     }
@@ -178,7 +179,7 @@ fn results_links_and_drains_of_what_ran_on_a_worker() {
 #[test]
 fn reads_and_bad_files_go_the_same_way() {
     let mut ring = Ring::builder().entries(16).build().unwrap();
-    let fd = ring.attach(&Device::open("null:size=1M").unwrap()).unwrap();
+    let fd = ring.attach(&open_device("null:size=1M").unwrap()).unwrap();
     let memory = support::buf(4096);
     let read = |fd| Sqe { flags: IOSQE_ASYNC, ..rw(opcode::READ, fd, 0, memory.as_ptr() as u64, 4096, 5) };
     assert_eq!(run(&mut ring, &[read(fd)]), [(5, 4096)]);

@@ -11,7 +11,7 @@ use std::time::Instant;
 use sheave_base::grace::Grace;
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
-use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::WriteDone;
 use sheave_iomap::mapping::Intent;
@@ -40,7 +40,7 @@ fn main() {
     let mode = args.get(1).map_or("read", String::as_str);
     let count: u64 = args.get(2).map_or(1_000_000, |count| count.parse().expect("COUNT is a number"));
     let spec = args.get(3).map_or("ram:size=1G", String::as_str);
-    let device = Device::open(spec).expect("opens");
+    let device = open_device(spec).expect("opens");
     Pool::create(&device, &CreateOptions { overwrite: true, ..CreateOptions::default() }).expect("formats");
     let pool = Pool::open(&device, &OpenOptions::default()).expect("opens");
     let volume = pool.create_volume("v", 1 << 40).expect("creates");

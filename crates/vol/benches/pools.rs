@@ -11,7 +11,7 @@
 use std::time::{Duration, Instant};
 
 use sheave_base::status::Status;
-use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::WriteDone;
@@ -73,7 +73,7 @@ fn place(n: u64, scattered: bool) -> u64 {
 
 fn run(args: &Args, name: &str, place: &dyn Fn(u64) -> u64) -> Result<String> {
     let spec = format!("file:{},size={}", args.path, VOLUME + (32 << 30));
-    let device = Device::open(&spec)?;
+    let device = open_device(&spec)?;
     Pool::create(&device, &CreateOptions { overwrite: true, ..CreateOptions::default() })?;
     let pool = Pool::open(&device, &OpenOptions::default())?;
     let volume = pool.create_volume("v", VOLUME)?;

@@ -10,6 +10,7 @@ mod support;
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_vol::{CheckOptions, Checksum, CreateOptions, OpenOptions, Pool, PoolError, check_device};
 use support::{User, pattern};
 
@@ -45,7 +46,7 @@ fn is_clean(device: &Device) {
 
 /// A full pool of 256 MiB in which each of many volumes has changes that no checkpoint has.
 fn many_dirty(count: u64, checksum: Checksum) -> (Device, Pool, Vec<User>) {
-    let device = Device::open("ram:size=256M").expect("opens");
+    let device = open_device("ram:size=256M").expect("opens");
     format(&device, UNIT, checksum);
     let pool = open(&device);
     let mut users = Vec::new();
@@ -101,7 +102,7 @@ fn a_full_pool_with_many_dirty_volumes_opens_after_a_crash() {
 
 #[test]
 fn volumes_that_are_written_far_out_take_a_page_a_level_and_no_more() {
-    let device = Device::open("ram:size=64M").expect("opens");
+    let device = open_device("ram:size=64M").expect("opens");
     format(&device, UNIT, Checksum::None);
     let size = UNIT << 34;
     let pool = open(&device);
@@ -131,7 +132,7 @@ fn allowed<T>(what: &str, result: Result<T, PoolError>) -> Option<T> {
 /// Random work on a small pool that is full most of the time. Whatever happened before, a flush, a discard, a delete
 /// and a close are never refused, and the pool opens after a crash.
 fn random_work(seed: u64, unit_bytes: u64, checksum: Checksum) {
-    let device = Device::open("ram:size=16M").expect("opens");
+    let device = open_device("ram:size=16M").expect("opens");
     format(&device, unit_bytes, checksum);
     let mut rng = Rng::new(seed);
     let (mut made, mut alive) = (0, Vec::<String>::new());

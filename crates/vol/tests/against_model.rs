@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_vol::block_io::DeviceIo;
 use sheave_vol::{CheckOptions, CreateOptions, OpenOptions, Pool, PoolError, check};
 use support::User;
@@ -49,7 +50,7 @@ fn sector(tag: u32) -> [u8; 512] {
 
 impl Run {
     fn new(seed: u64, unit_bytes: u64, journal: u64) -> Run {
-        let device = Device::open("ram:size=48M").expect("opens");
+        let device = open_device("ram:size=48M").expect("opens");
         let options =
             CreateOptions { unit_bytes, journal_bytes: Some(journal), uuid: Some([9; 16]), ..CreateOptions::default() };
         Pool::create(&device, &options).expect("formats");

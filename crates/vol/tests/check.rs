@@ -6,6 +6,7 @@ mod support;
 
 use sheave_base::rng::Rng;
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_vol::block::identify;
 use sheave_vol::block_io::{BlockIo, DeviceIo};
 use sheave_vol::format::kind;
@@ -59,7 +60,7 @@ fn work(pool: &Pool, rng: &mut Rng, steps: usize) {
 fn pools_are_clean_after_any_work_and_any_end() {
     for seed in sheave_testkit::seeds(6) {
         let unit = 4096 << (seed % 9);
-        let device = Device::open("ram:size=256M").expect("opens");
+        let device = open_device("ram:size=256M").expect("opens");
         format(&device, unit);
         let mut rng = Rng::new(seed);
         let pool = open(&device);
@@ -91,7 +92,7 @@ fn pools_are_clean_after_any_work_and_any_end() {
 
 /// A pool in which all kinds of metadata are in use, dropped with a journal to replay.
 fn small_pool() -> (Device, Vec<(String, Vec<u8>)>) {
-    let device = Device::open("linear:over=ram:size=8M+ram:size=8M").expect("opens");
+    let device = open_device("linear:over=ram:size=8M+ram:size=8M").expect("opens");
     format(&device, 65536);
     let pool = open(&device);
     pool.create_volume("vm", 4 << 30).expect("creates");
@@ -134,7 +135,7 @@ fn contents(device: &Device) -> Result<Vec<(String, Vec<u8>)>, sheave_vol::PoolE
 const SIZE: usize = 16 << 20;
 
 fn copy(device: &Device) -> Device {
-    let copy = Device::open("linear:over=ram:size=8M+ram:size=8M").expect("opens");
+    let copy = open_device("linear:over=ram:size=8M+ram:size=8M").expect("opens");
     let mut bytes = vec![0; SIZE];
     DeviceIo::new(device).expect("attaches").read(0, &mut bytes).expect("reads");
     DeviceIo::new(&copy).expect("attaches").write(0, &bytes).expect("writes");
@@ -205,7 +206,7 @@ fn every_damaged_metadata_block_is_refused_or_named_and_never_served() {
 #[test]
 fn either_superblock_may_rot_after_a_checkpoint_that_was_the_commit() {
     // What a close or a checkpoint makes durable is in no journal block.
-    let device = Device::open("linear:over=ram:size=8M+ram:size=8M").expect("opens");
+    let device = open_device("linear:over=ram:size=8M+ram:size=8M").expect("opens");
     format(&device, 65536);
     let pool = open(&device);
     let user = User::new(pool.create_volume("vm", 4 << 30).expect("creates"));

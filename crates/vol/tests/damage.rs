@@ -6,8 +6,8 @@ mod support;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use sheave_blk::Device;
 use sheave_blk::bio::Op;
+use sheave_drivers::open_device;
 use sheave_vol::block_io::DeviceIo;
 use sheave_vol::{BlockIo, OpenOptions, Pool, PoolError};
 use support::{User, format, open, pattern};
@@ -28,7 +28,7 @@ fn contents(pool: &Pool) -> Vec<(String, Vec<u8>)> {
 
 #[test]
 fn any_damaged_block_of_metadata_is_told() {
-    let device = Device::open("ram:size=16M").expect("opens");
+    let device = open_device("ram:size=16M").expect("opens");
     format(&device, 65536);
     {
         let pool = open(&device);
@@ -77,7 +77,7 @@ fn any_damaged_block_of_metadata_is_told() {
 #[test]
 fn one_commit_serves_all_who_wait() {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
-    let device = Device::open(&format!("file:{},size=64M", file.path().display())).expect("opens");
+    let device = open_device(&format!("file:{},size=64M", file.path().display())).expect("opens");
     format(&device, 65536);
     let pool = open(&device);
     drop(pool.create_volume("v", 32 << 20).expect("creates"));

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use sheave_base::status::Status;
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_vol::{CheckOptions, ExtentKind, OpenOptions, Pool, PoolError, check};
 use support::{User, format, open, pattern};
@@ -18,7 +19,7 @@ const BLOCK: u64 = 4096;
 const MAX: u64 = 64 << 20;
 
 fn pool() -> (Device, Pool) {
-    let device = Device::open("ram:size=32M").expect("opens");
+    let device = open_device("ram:size=32M").expect("opens");
     format(&device, UNIT);
     let pool = open(&device);
     (device, pool)
@@ -312,7 +313,7 @@ fn a_full_pool_raises_no_size_and_gets_back_what_the_write_had() {
 #[test]
 fn units_of_every_size_grow_as_well() {
     for unit_bytes in [4096, 16384, 1 << 20] {
-        let device = Device::open("ram:size=64M").expect("opens");
+        let device = open_device("ram:size=64M").expect("opens");
         format(&device, unit_bytes);
         let pool = open(&device);
         let user = growing(&pool, "v");

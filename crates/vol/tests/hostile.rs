@@ -6,6 +6,7 @@
 mod support;
 
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_vol::block_io::{BlockIo, DeviceIo};
 use sheave_vol::format::{BLOCK, MAX_VOLUMES, SUPERBLOCKS};
 use sheave_vol::journal::{Commit, Ring};
@@ -16,7 +17,7 @@ use support::open;
 
 /// A pool whose journal of 64 MiB holds these records, as many as there is room for.
 fn with_journal(records: impl Iterator<Item = Record>) -> Device {
-    let device = Device::open("ram:size=1G").expect("opens");
+    let device = open_device("ram:size=1G").expect("opens");
     let options = CreateOptions { journal_bytes: Some(64 << 20), ..CreateOptions::default() };
     Pool::create(&device, &options).expect("formats");
     let io = DeviceIo::new(&device).expect("attaches");
@@ -108,7 +109,7 @@ fn empty_space_is_not_walked_through() {
 
 #[test]
 fn a_uuid_of_zeroes_is_refused_when_the_pool_is_made() {
-    let device = Device::open("ram:size=16M").expect("opens");
+    let device = open_device("ram:size=16M").expect("opens");
     let options = CreateOptions { uuid: Some([0; 16]), ..CreateOptions::default() };
     assert!(matches!(Pool::create(&device, &options), Err(PoolError::Invalid { .. })));
 }

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use sheave_base::grace::{Grace, Phase, Seat};
-use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_iomap::mapping::Intent;
 use sheave_vol::block_io::{BlockIo, DeviceIo};
@@ -61,7 +61,7 @@ enum Shared {
 
 /// A volume `a` with a unit of pattern 1 at `pos`, and its clone `b`.
 fn cloned(pos: u64, shared: Shared) -> (Pool, User, User) {
-    let device = Device::open("ram:size=64M").expect("opens");
+    let device = open_device("ram:size=64M").expect("opens");
     format(&device, UNIT);
     let pool = open(&device);
     let a = User::new(pool.create_volume("a", 8 << 20).expect("creates"));
@@ -160,7 +160,7 @@ fn reads_of_one_clone_stay_what_they_were_whatever_its_relatives_do() {
 /// and nothing of either is lost.
 #[test]
 fn a_snapshot_that_gives_up_moves_nothing_under_writes_that_are_in_flight() {
-    let device = Device::open("ram:size=64M").expect("opens");
+    let device = open_device("ram:size=64M").expect("opens");
     format(&device, UNIT);
     let options = OpenOptions { longest_wait: Duration::from_millis(20), ..OpenOptions::default() };
     let pool = Pool::open(&device, &options).expect("opens");
@@ -186,7 +186,7 @@ fn a_snapshot_that_gives_up_moves_nothing_under_writes_that_are_in_flight() {
 /// V9: a write to what is cut off is under way while a volume is cut within a block.
 #[test]
 fn what_is_cut_off_within_a_block_stays_away_whatever_is_in_flight() {
-    let device = Device::open("ram:size=64M").expect("opens");
+    let device = open_device("ram:size=64M").expect("opens");
     format(&device, UNIT);
     let pool = open(&device);
     let user = User::new(pool.create_volume("a", 1 << 20).expect("creates"));
@@ -212,7 +212,7 @@ fn what_is_cut_off_within_a_block_stays_away_whatever_is_in_flight() {
 
 #[test]
 fn a_volume_that_cannot_be_cut_keeps_its_size() {
-    let device = Device::open("ram:size=64M").expect("opens");
+    let device = open_device("ram:size=64M").expect("opens");
     format(&device, UNIT);
     let options = OpenOptions { longest_wait: Duration::from_millis(20), ..OpenOptions::default() };
     let pool = Pool::open(&device, &options).expect("opens");

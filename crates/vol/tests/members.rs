@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_vol::block_io::DeviceIo;
 use sheave_vol::{
     AddOptions, BlockIo, CheckOptions, Checksum, CreateOptions, FindingKind, Found, OpenOptions, Pool, PoolError,
@@ -18,7 +19,7 @@ const UNIT: u64 = 65536;
 const MIB: usize = 1 << 20;
 
 fn ram(mib: usize) -> Device {
-    Device::open(&format!("ram:size={mib}M")).expect("opens")
+    open_device(&format!("ram:size={mib}M")).expect("opens")
 }
 
 /// A handle of the same device that is not extended with it.
@@ -34,7 +35,7 @@ fn bytes(device: &Device) -> Vec<u8> {
 
 /// Another device with these bytes, as after a crash of the machine.
 fn copy(bytes: &[u8]) -> Device {
-    let device = Device::open(&format!("ram:size={}", bytes.len())).expect("opens");
+    let device = open_device(&format!("ram:size={}", bytes.len())).expect("opens");
     DeviceIo::new(&device).expect("attaches").write(0, bytes).expect("writes");
     device
 }
@@ -226,8 +227,8 @@ fn what_cannot_be_a_member_is_refused() {
     refusal(add(&copy(&bytes(&a))), &["is member 0 of this pool already"]);
     let busy = add(&a).expect_err("refused");
     assert!(matches!(busy, PoolError::Busy { .. }), "{busy}");
-    assert!(add(&Device::open("ram:size=64k").expect("opens")).expect_err("refused").to_string().contains("too few"));
-    let coarse = add(&Device::open("ram:size=16M,bs=8k").expect("opens")).expect_err("refused");
+    assert!(add(&open_device("ram:size=64k").expect("opens")).expect_err("refused").to_string().contains("too few"));
+    let coarse = add(&open_device("ram:size=16M,bs=8k").expect("opens")).expect_err("refused");
     assert!(coarse.to_string().contains("8192 bytes"), "{coarse}");
     assert_eq!(pool.info().size_bytes, 16 << 20, "and nothing has changed");
     // Whoever means it may: then nothing of the old pool opens any more.
@@ -245,7 +246,7 @@ fn a_device_that_fails_leaves_the_pool_as_it_was() {
     let pool = open(&a);
     let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));
     for ops in ["read", "write"] {
-        let bad = Device::open(&format!("fault:error=1,ops={ops},over=ram:size=16M")).expect("opens");
+        let bad = open_device(&format!("fault:error=1,ops={ops},over=ram:size=16M")).expect("opens");
         let error = pool.add_member(&bad, &AddOptions::default()).expect_err("it fails");
         assert!(matches!(error, PoolError::Io { .. }), "{ops}: {error}");
         assert!(error.to_string().contains("Check the device"), "{ops}: {error}");
@@ -265,7 +266,7 @@ fn a_last_member_that_grew_and_first_ones_of_any_size() {
         let path = dir.path().join(name);
         let file = std::fs::File::options().create(true).append(true).open(&path).expect("a file");
         file.set_len(bytes).expect("grows");
-        Device::open(&format!("file:{}", path.display())).expect("opens")
+        open_device(&format!("file:{}", path.display())).expect("opens")
     };
     // The first ends within a unit: what is over is not used, and does not move the second.
     let (a, b) = (file("a", (16 << 20) + 3 * 4096), file("b", 16 << 20));

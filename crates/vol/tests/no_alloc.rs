@@ -8,7 +8,7 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::mapping::Intent;
 use sheave_iomap::{File, MappingKind};
 use support::{User, format, open, pattern};
@@ -50,7 +50,7 @@ fn allocations(work: impl FnOnce()) -> u64 {
 
 #[test]
 fn lookups_allocate_nothing() {
-    let device = Device::open("ram:size=32M").expect("opens");
+    let device = open_device("ram:size=32M").expect("opens");
     format(&device, 65536);
     let pool = open(&device);
     let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));

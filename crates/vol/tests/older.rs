@@ -9,6 +9,7 @@ mod support;
 
 use sheave_base::status::Status;
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_vol::block_io::{BlockIo, DeviceIo};
 use sheave_vol::{CheckOptions, Pool, check_device};
 use support::{User, open, pattern};
@@ -17,7 +18,7 @@ const UNIT: u64 = 65536;
 
 /// A device with the image.
 fn device(runs: &[u8], size: &str) -> Device {
-    let device = Device::open(&format!("ram:size={size}")).expect("opens");
+    let device = open_device(&format!("ram:size={size}")).expect("opens");
     let (mut bytes, mut rest) = (Vec::new(), runs);
     while let Some((count, more)) = rest.split_first_chunk::<4>() {
         let count = u32::from_le_bytes(*count);

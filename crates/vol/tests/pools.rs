@@ -3,7 +3,7 @@
 
 mod support;
 
-use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_vol::PoolError;
 use support::{User, format, open, pattern};
 
@@ -11,7 +11,7 @@ use support::{User, format, open, pattern};
 fn what_was_flushed_is_there_after_a_drop() {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     for spec in ["ram:size=64M".to_string(), format!("file:{},size=64M", file.path().display())] {
-        let device = Device::open(&spec).expect("opens");
+        let device = open_device(&spec).expect("opens");
         format(&device, 65536);
         let data = pattern(1, 300_000 / 4096 * 4096);
         for round in 0..3u64 {
@@ -43,7 +43,7 @@ fn what_was_flushed_is_there_after_a_drop() {
 
 #[test]
 fn one_owner_at_a_time() {
-    let device = Device::open("ram:size=16M").expect("opens");
+    let device = open_device("ram:size=16M").expect("opens");
     format(&device, 4096);
     let pool = open(&device);
     let error = sheave_vol::Pool::open(&device, &sheave_vol::OpenOptions::default()).expect_err("refused");

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sheave_base::status::Status;
-use sheave_blk::Device;
 use sheave_blk::bio::Op;
+use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_vol::block_io::DeviceIo;
 use sheave_vol::{CheckOptions, CreateOptions, ExtentKind, OpenOptions, Pool, PoolError, WhenFull, check};
@@ -33,7 +33,7 @@ fn fill(user: &User) -> u64 {
 
 #[test]
 fn a_full_pool_reads_overwrites_flushes_and_deletes() {
-    let device = Device::open("ram:size=16M").expect("opens");
+    let device = open_device("ram:size=16M").expect("opens");
     format(&device, UNIT);
     let pool = open(&device);
     let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));
@@ -59,7 +59,7 @@ fn a_full_pool_reads_overwrites_flushes_and_deletes() {
 
 #[test]
 fn a_write_waits_for_room_when_asked_to() {
-    let device = Device::open("ram:size=16M").expect("opens");
+    let device = open_device("ram:size=16M").expect("opens");
     format(&device, UNIT);
     let wait = Duration::from_secs(20);
     let options = OpenOptions { when_full: WhenFull::Pause(wait), ..OpenOptions::default() };
@@ -98,7 +98,7 @@ fn a_grown_device_has_more_room() {
     file.as_file().set_len(16 << 20).expect("sets");
     let spec = format!("file:{}", file.path().display());
     let units = {
-        let device = Device::open(&spec).expect("opens");
+        let device = open_device(&spec).expect("opens");
         format(&device, UNIT);
         let pool = open(&device);
         let units = fill(&User::new(pool.create_volume("v", 1 << 30).expect("creates")));
@@ -106,7 +106,7 @@ fn a_grown_device_has_more_room() {
         units
     };
     file.as_file().set_len(32 << 20).expect("sets");
-    let device = Device::open(&spec).expect("opens");
+    let device = open_device(&spec).expect("opens");
     let pool = open(&device);
     assert_eq!(pool.info().size_bytes, 16 << 20);
     assert_eq!(pool.grow().expect("grows"), 32 << 20);
@@ -124,7 +124,7 @@ fn a_grown_device_has_more_room() {
 
 #[test]
 fn what_is_shared_and_what_is_not() {
-    let device = Device::open("ram:size=32M").expect("opens");
+    let device = open_device("ram:size=32M").expect("opens");
     format(&device, UNIT);
     let pool = open(&device);
     let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));
@@ -161,7 +161,7 @@ fn what_is_shared_and_what_is_not() {
 
 #[test]
 fn read_only_changes_nothing() {
-    let device = Device::open("ram:size=16M").expect("opens");
+    let device = open_device("ram:size=16M").expect("opens");
     format(&device, UNIT);
     let pool = open(&device);
     let user = User::new(pool.create_volume("v", 1 << 20).expect("creates"));
@@ -195,7 +195,7 @@ fn read_only_changes_nothing() {
 
 #[test]
 fn several_devices_are_one_pool() {
-    let device = Device::open("linear:ram:size=8M+ram:size=16M");
+    let device = open_device("linear:ram:size=8M+ram:size=16M");
     let Ok(device) = device else { return };
     format(&device, UNIT);
     let pool = open(&device);
@@ -215,7 +215,7 @@ fn several_devices_are_one_pool() {
 fn a_commit_takes_two_flushes_at_most() {
     // A device without a volatile cache gets none.
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
-    let device = Device::open(&format!("file:{},size=256M", file.path().display())).expect("opens");
+    let device = open_device(&format!("file:{},size=256M", file.path().display())).expect("opens");
     format(&device, UNIT);
     let pool = open(&device);
     let user = User::new(pool.create_volume("v", 1 << 40).expect("creates"));
@@ -236,13 +236,13 @@ fn a_commit_takes_two_flushes_at_most() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let device = Device::open("ram:size=16M").expect("opens");
+    let device = open_device("ram:size=16M").expect("opens");
     let create = |options: CreateOptions| Pool::create(&device, &options).expect_err("refused").to_string();
     let base = CreateOptions::default();
     assert!(create(CreateOptions { unit_bytes: 3000, ..base.clone() }).contains("power of two"));
     assert!(create(CreateOptions { unit_bytes: 2 << 20, ..base.clone() }).contains("power of two"));
     assert!(create(CreateOptions { journal_bytes: Some(100), ..base.clone() }).contains("multiple of 4096"));
-    let small = Device::open("ram:size=512k").expect("opens");
+    let small = open_device("ram:size=512k").expect("opens");
     assert!(Pool::create(&small, &base).expect_err("refused").to_string().contains("too small"));
     let none = Pool::open(&device, &OpenOptions::default()).expect_err("blank").to_string();
     assert!(none.contains("there is no pool"), "{none}");
@@ -266,7 +266,7 @@ fn what_cannot_be_is_refused() {
 fn space_that_was_never_written_takes_a_mebibyte_of_memory_a_tebibyte_at_most() {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     for unit_bytes in [4096, UNIT] {
-        let device = Device::open(&format!("file:{},size=4T", file.path().display())).expect("opens");
+        let device = open_device(&format!("file:{},size=4T", file.path().display())).expect("opens");
         format(&device, unit_bytes);
         let pool = open(&device);
         let user = User::new(pool.create_volume("v", 4 << 40).expect("creates"));

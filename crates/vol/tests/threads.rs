@@ -8,7 +8,7 @@ use std::thread;
 
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
-use sheave_blk::Device;
+use sheave_drivers::open_device;
 use support::{User, format, open};
 
 const BLOCK: usize = 4096;
@@ -80,7 +80,7 @@ fn watch(user: &User, volume: u64, mut rng: Rng, stop: &AtomicBool) {
 #[test]
 fn volumes_never_see_each_other() {
     for seed in sheave_testkit::seeds(3) {
-        let device = Device::open("ram:size=16M").expect("opens");
+        let device = open_device("ram:size=16M").expect("opens");
         format(&device, if seed % 2 == 0 { 4096 } else { 32768 });
         let pool = open(&device);
         let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));

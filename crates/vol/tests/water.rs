@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use sheave_base::status::Status;
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_vol::{CreateOptions, LowWater, OpenOptions, Pool, PoolError, SpaceNotice, SpaceState, Watch, WhenFull};
 use support::{User, open, pattern};
 
 const UNIT: u64 = 65536;
 
 fn device(low_water: LowWater) -> Device {
-    let device = Device::open("ram:size=32M").expect("opens");
+    let device = open_device("ram:size=32M").expect("opens");
     Pool::create(&device, &CreateOptions { low_water, ..CreateOptions::default() }).expect("formats");
     device
 }
@@ -122,7 +123,7 @@ fn the_mark_is_kept_and_can_be_changed() {
 
 #[test]
 fn marks_that_cannot_be_are_refused() {
-    let device = Device::open("ram:size=32M").expect("opens");
+    let device = open_device("ram:size=32M").expect("opens");
     for low_water in [LowWater::Percent(0), LowWater::Percent(100), LowWater::Bytes(0)] {
         let options = CreateOptions { low_water, ..CreateOptions::default() };
         let error = Pool::create(&device, &options).expect_err("refused").to_string();
@@ -167,7 +168,7 @@ fn one_who_waits_is_woken() {
 
 #[test]
 fn metadata_that_runs_short_is_told() {
-    let device = Device::open("ram:size=16M").expect("opens");
+    let device = open_device("ram:size=16M").expect("opens");
     let options = CreateOptions { unit_bytes: 4096, low_water: LowWater::Off, ..CreateOptions::default() };
     Pool::create(&device, &options).expect("formats");
     let open_options = OpenOptions { when_full: WhenFull::Error, ..OpenOptions::default() };

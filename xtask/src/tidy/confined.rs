@@ -29,7 +29,7 @@ const CONFINED: &[Confined] = &[
     Confined {
         first: &["io_uring"],
         then: &[],
-        places: &["crates/blk/src/kring/", "crates/load/src/kernel"],
+        places: &["crates/kring/src/", "crates/load/src/kernel"],
         instead: "the kernel's ring is wrapped by `kring`: use that",
     },
 ];

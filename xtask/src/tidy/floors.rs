@@ -3,6 +3,8 @@
 //! Owns the table of floors. Crates on one floor (`uring` and `vol`) never name each other. Nothing depends on a
 //! roof. `testkit` is for tests only.
 
+use std::fmt;
+
 use super::Finding;
 use super::lexer::is_word;
 use super::tree::Tree;
@@ -12,27 +14,39 @@ use crate::workspace::parse_manifest;
 struct Room {
     /// The name after `sheave-`; the facade and xtask have none.
     name: &'static str,
-    floor: u8,
+    floor: Floor,
+}
+
+/// A number, and whether it is the half floor above that one: `Floor(2, true)` is 2b.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Floor(u8, bool);
+
+impl fmt::Display for Floor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.0, if self.1 { "b" } else { "" })
+    }
 }
 
 /// The library people embed: it assembles the floors.
-const FACADE: Room = Room { name: "sheave", floor: 6 };
+const FACADE: Room = Room { name: "sheave", floor: Floor(6, false) };
 /// What no other crate depends on starts here.
-const ROOF: u8 = 9;
-const XTASK: Room = Room { name: "xtask", floor: 10 };
+const ROOF: Floor = Floor(9, false);
+const XTASK: Room = Room { name: "xtask", floor: Floor(10, false) };
 /// Stands beside the house.
 const TESTKIT: &str = "testkit";
 
 const ROOMS: &[Room] = &[
-    Room { name: TESTKIT, floor: 0 },
-    Room { name: "base", floor: 1 },
-    Room { name: "blk", floor: 2 },
-    Room { name: "iomap", floor: 3 },
-    Room { name: "uring", floor: 4 },
-    Room { name: "vol", floor: 4 },
-    Room { name: "export", floor: 5 },
-    Room { name: "load", floor: 7 },
-    Room { name: "lab", floor: 8 },
+    Room { name: TESTKIT, floor: Floor(0, false) },
+    Room { name: "base", floor: Floor(1, false) },
+    Room { name: "kring", floor: Floor(1, true) },
+    Room { name: "blk", floor: Floor(2, false) },
+    Room { name: "drivers", floor: Floor(2, true) },
+    Room { name: "iomap", floor: Floor(3, false) },
+    Room { name: "uring", floor: Floor(4, false) },
+    Room { name: "vol", floor: Floor(4, false) },
+    Room { name: "export", floor: Floor(5, false) },
+    Room { name: "load", floor: Floor(7, false) },
+    Room { name: "lab", floor: Floor(8, false) },
     Room { name: "cli", floor: ROOF },
     Room { name: "sim", floor: ROOF },
 ];

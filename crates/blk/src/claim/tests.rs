@@ -1,6 +1,14 @@
 //! One owner, or several readers; in this process, whatever the driver.
 
 use super::*;
+use crate::support::Puppet;
+
+/// A device of 1 MiB.
+fn disk() -> Device {
+    let mut puppet = Puppet::new();
+    puppet.size = 1 << 20;
+    puppet.device()
+}
 
 fn is_claimed(device: &Device, sharing: Sharing) -> bool {
     match device.claim(sharing) {
@@ -15,7 +23,7 @@ fn is_claimed(device: &Device, sharing: Sharing) -> bool {
 
 #[test]
 fn one_owner_or_several_readers() {
-    let device = Device::open("ram:size=1M").expect("a device");
+    let device = disk();
     let owner = device.claim(Sharing::Alone).expect("free");
     assert!(is_claimed(&device, Sharing::Alone) && is_claimed(&device.clone(), Sharing::WithReaders));
     drop(owner);
@@ -30,7 +38,7 @@ fn one_owner_or_several_readers() {
 
 #[test]
 fn partitions_are_held_apart_and_against_the_whole() {
-    let whole = Device::open("ram:size=1M").expect("a device");
+    let whole = disk();
     let first = crate::linear::partition("a", &whole, 0, 512 << 10).expect("a half");
     let second = crate::linear::partition("b", &whole, 512 << 10, 512 << 10).expect("the other half");
     let _first = first.claim(Sharing::Alone).expect("free");
@@ -40,7 +48,7 @@ fn partitions_are_held_apart_and_against_the_whole() {
 
 #[test]
 fn a_concatenation_is_held_wholly_or_not_at_all() {
-    let (a, b) = (Device::open("ram:size=1M").expect("a"), Device::open("ram:size=1M").expect("b"));
+    let (a, b) = (disk(), disk());
     let both = crate::linear::concatenate("ab", &[a.clone(), b.clone()]).expect("both");
     let held = b.claim(Sharing::Alone).expect("free");
     assert!(is_claimed(&both, Sharing::Alone));
@@ -48,15 +56,4 @@ fn a_concatenation_is_held_wholly_or_not_at_all() {
     drop(held);
     let _both = both.claim(Sharing::Alone).expect("free now");
     assert!(is_claimed(&a, Sharing::Alone) && is_claimed(&b, Sharing::Alone));
-}
-
-#[test]
-fn a_layer_hands_the_claim_down() {
-    let disk = Device::open("ram:size=1M").expect("a device");
-    let (faulty, _) =
-        crate::driver::fault::over("f", &disk, &crate::driver::fault::FaultPlan::new(1)).expect("over it");
-    let held = faulty.claim(Sharing::Alone).expect("free");
-    assert!(is_claimed(&disk, Sharing::Alone));
-    drop(held);
-    assert!(!is_claimed(&disk, Sharing::Alone));
 }

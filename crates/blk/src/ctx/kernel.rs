@@ -17,7 +17,7 @@ use sheave_base::clock::PreciseTs;
 
 use super::{EndIo, IoCtx};
 use crate::driver::{KIND_IGNORED, KIND_RING, KernelEvents, kernel_user_data};
-use crate::kring::KernelRing;
+use sheave_kring::KernelRing;
 
 /// How long a ring that ends a hardware context sleeps at a time.
 const SHUTDOWN_ROUND: Duration = Duration::from_millis(100);

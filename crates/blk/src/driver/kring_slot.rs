@@ -10,7 +10,7 @@
 //! Called by the ring (buffers) and by drivers when they open a hardware queue ([`KringSlot::get`]).
 #![allow(unsafe_code)] // registering memory with the kernel
 
-use crate::kring::{KernelRing, KringError, KringOpts};
+use sheave_kring::{KernelRing, KringError, KringOpts};
 
 /// The place of a ring's kernel ring: at most one, made when the first device asks.
 #[derive(Debug, Default)]

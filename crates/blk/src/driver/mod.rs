@@ -17,6 +17,7 @@
 //! - D3: no call blocks, but [`HwQueue::shutdown`], and the one system call of a kernel ring that is full.
 //! - D4: what it cannot take now it leaves in the list (or gives back with `unpop`), in order; it gets it again.
 
+use std::any::Any;
 use std::fmt::Debug;
 
 use sheave_base::clock::{Clock, PreciseTs};
@@ -26,16 +27,12 @@ use sheave_base::sync::Arc;
 use crate::claim::{Claim, Sharing};
 use crate::error::DeviceError;
 use crate::hctx::HctxShared;
-use crate::kring::KernelRing;
 use crate::limits::Limits;
 use crate::queue::Queue;
 use crate::request::{DoneList, Rq, RqList, RqTable};
+use sheave_kring::KernelRing;
 
-pub mod fault;
-pub mod host;
 mod kring_slot;
-pub mod null;
-pub mod ram;
 
 pub use kring_slot::KringSlot;
 
@@ -62,7 +59,7 @@ pub struct Capabilities {
 }
 
 /// A device, shared by all rings.
-pub trait Driver: Debug + Send + Sync {
+pub trait Driver: Any + Debug + Send + Sync {
     /// What a request may look like.
     fn limits(&self) -> Limits;
 
@@ -86,11 +83,6 @@ pub trait Driver: Debug + Send + Sync {
     /// [`Device::claim`](crate::Device::claim), which keeps apart those within this process.
     fn claim(&self, _: Sharing) -> Result<Claim, DeviceError> {
         Ok(Claim::nothing())
-    }
-
-    /// The device's bytes, if they lie in memory of this process and nothing is between.
-    fn ram_memory(&self) -> Option<ram::RamMemory> {
-        None
     }
 
     /// What the user should know, in plain words, once.
@@ -227,7 +219,7 @@ pub const fn kernel_user_data(hctx: u16, tag: u16, kind: u8) -> u64 {
 /// The `kind` of the ring's own operations on the kernel ring.
 pub(crate) const KIND_RING: u8 = 255;
 /// The `kind` of operations whose completion nobody wants, such as a cancellation (its victim's says enough).
-pub(crate) const KIND_IGNORED: u8 = 254;
+pub const KIND_IGNORED: u8 = 254;
 
 /// Lets another thread complete requests of one hardware context.
 #[derive(Clone, Debug)]

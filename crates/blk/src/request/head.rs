@@ -50,6 +50,11 @@ impl Default for RqHead {
 }
 
 impl RqHead {
+    /// Tells apart the requests that have had a tag one after the other.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
     #[inline(always)]
     pub(crate) fn is_plain(&self) -> bool {
         self.bio_head == BioId::PLAIN

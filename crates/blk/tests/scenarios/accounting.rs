@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sheave_base::status::Status;
 use sheave_blk::bio::Op;
-use sheave_blk::driver::fault::{self, FaultKind, FaultPlan};
+use sheave_blk::queue::Queue;
 use sheave_blk::{Device, linear};
 
 use crate::support::{Puppet, Rig};
@@ -15,7 +15,9 @@ const MIB: u64 = 1 << 20;
 /// A disk with host-wide tags, and another queue over it that shares them.
 fn shared_tags(puppet: &Puppet) -> (Device, Device) {
     let disk = puppet.device();
-    let (upper, _) = fault::over("upper", &disk, &FaultPlan::new(7).with(FaultKind::Error, 0.0)).unwrap();
+    let lower = &disk.legs()[0].queue;
+    let upper = Queue::over(lower, "upper", Box::new(puppet.clone()), lower.timeout());
+    let upper = Device::from_queue("upper", upper);
     (disk, upper)
 }
 

@@ -1,7 +1,6 @@
 //! Scenarios of the block layer through its public face: a ring, a device, a test driver.
 //!
-//! One binary, a module per subject. Nothing here waits for real time to pass, but the tests of the null driver's
-//! completion thread, which wait for it and not for a span.
+//! One binary, a module per subject. Nothing here waits for real time to pass.
 #![cfg(not(shuttle))]
 
 #[path = "../support/mod.rs"]
@@ -10,7 +9,6 @@ mod support;
 mod accounting;
 mod chaos;
 mod crash;
-mod faults;
 mod gate;
 mod host_tags;
 mod lanes;

@@ -15,7 +15,7 @@ use crate::bench::board::Board;
 use crate::bench::plan::{Part, Plan, Target, open_peer_file};
 use crate::bench::subject::RawPeer;
 use crate::failure::Failure;
-use sheave::blk::driver::ram::RamMemory;
+use sheave::drivers::ram::RamMemory;
 use sheave_load::cpu::{CpuMeter, Spent};
 use sheave_load::engine::Engine;
 use sheave_load::kernel::{KernelRing, Setup};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use sheave::base::units::fmt_bytes;
 use sheave::vol::format::{BLOCK_BYTES, JOURNAL_START, MIN_JOURNAL_BLOCKS};
 use sheave::vol::{CreateOptions, OpenOptions, Pool};
-use sheave::{Device, Fd, Ring, RingError, Volume};
+use sheave::{Device, Fd, Ring, RingError, Volume, open_device};
 
 use crate::args::{BenchArgs, Peer};
 use crate::bench::plan::{Plan, Target};
@@ -46,7 +46,7 @@ impl Subject {
         match &plan.target {
             Target::Volume(place) if place.pool.is_volatile() => make(&plan.args, place).map(Self::Volume),
             Target::Volume(place) => open(plan, place).map(Self::Volume),
-            _ => Device::open(&plan.args.spec).map_err(failure::device).map(Self::Device),
+            _ => open_device(&plan.args.spec).map_err(failure::device).map(Self::Device),
         }
     }
 
@@ -155,7 +155,7 @@ impl Subject {
 /// A pool and a volume in memory, for this run.
 fn make(args: &BenchArgs, place: &VolumePlace) -> Result<InPool, Failure> {
     let memory = InMemory::of(&place.pool.to_string())?;
-    let device = Device::open(&memory.spec).map_err(failure::device)?;
+    let device = open_device(&memory.spec).map_err(failure::device)?;
     let options = CreateOptions {
         unit_bytes: args.vol.block,
         journal_bytes: memory.journal,
@@ -216,7 +216,7 @@ impl InMemory {
         let Some(rest) = spec.strip_prefix("null:").filter(|rest| !rest.contains("keep=")) else {
             return as_it_is(spec.to_owned());
         };
-        let size = Device::open(spec).map_err(failure::device)?.size_bytes();
+        let size = open_device(spec).map_err(failure::device)?.size_bytes();
         let journal =
             (size / 256 / BLOCK_BYTES * BLOCK_BYTES).clamp(u64::from(MIN_JOURNAL_BLOCKS) * BLOCK_BYTES, MAX_JOURNAL);
         let keep = JOURNAL_START + journal;
@@ -261,7 +261,11 @@ impl RawPeer {
             Some((path, options)) if std::path::Path::new(&path).is_file() => {
                 let raw = format!("{path}.raw-{}", std::process::id());
                 let size = range.next_multiple_of(4096);
-                (format!("file:{},size={size}{options}", sheave::blk::spec::quoted(&raw)), 0, Some(PathBuf::from(raw)))
+                (
+                    format!("file:{},size={size}{options}", sheave::drivers::spec::quoted(&raw)),
+                    0,
+                    Some(PathBuf::from(raw)),
+                )
             }
             _ => {
                 return Err(Failure::usage(format!(
@@ -270,7 +274,7 @@ impl RawPeer {
                 .fix("use a pool in one file, or vol:ram:size=1G, or vol:null:size=1T"));
             }
         };
-        let device = Device::open(&spec).map_err(failure::device)?;
+        let device = open_device(&spec).map_err(failure::device)?;
         Ok(Some(Self { device, base, made }))
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use hdrhistogram::Histogram;
 use sheave::Device;
 use sheave::base::sync::atomic::{AtomicBool, Ordering};
-use sheave::blk::driver::ram::RamMemory;
+use sheave::drivers::ram::RamMemory;
 
 use crate::bench::board::{Board, Goal, Phase};
 use crate::bench::compare::{self, Arena, Comparison};
@@ -92,7 +92,7 @@ impl Crew {
             range,
             direct: device.capabilities().direct_io,
             raw,
-            memory: device.ram_memory(),
+            memory: RamMemory::of(device),
             run_id,
             meter: CpuMeter::default(),
             stop,

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::str::FromStr;
 
 use sheave::Device;
-use sheave::blk::spec;
+use sheave::drivers::spec;
+use sheave::open_device;
 use sheave::vol::{OpenOptions, Pool, PoolError};
 
 use crate::args::value;
@@ -202,7 +203,7 @@ impl PoolPlace {
 
     /// The devices of its members.
     pub fn open_members(&self, options: &str) -> Result<Vec<Device>, Failure> {
-        let open = |member: &Member| Device::open(&member.spec(options)).map_err(crate::failure::device);
+        let open = |member: &Member| open_device(&member.spec(options)).map_err(crate::failure::device);
         self.members.iter().map(open).collect()
     }
 

@@ -13,6 +13,7 @@ use crate::file::RawFile;
 use crate::kiocb::IOCB_USE_POS;
 use crate::mapping::{Intent, MappingKind};
 use sheave_base::sync::Arc;
+use sheave_drivers::open_device;
 use support::{Puppet, Rig};
 
 const MIB: u64 = 1 << 20;
@@ -235,7 +236,7 @@ fn adjacent_vectors_are_one_run_of_memory() {
 fn a_driver_that_completes_inside_submit_ends_nothing_there() {
     // `null:` finishes a request when it gets it. The owner still hears of it from the poll alone, so that the kiocb
     // which `issue` writes to is not gone.
-    let mut bench = Bench::new(&Device::open("null:").unwrap());
+    let mut bench = Bench::new(&open_device("null:").unwrap());
     for vecs in [vec![at(BASE, 4096)], vec![at(BASE, 4096); 3]] {
         assert_eq!(bench.issue(0, 0, &vecs), Issued::Queued);
         assert_eq!(bench.rig.ended, [], "ended in the poll, not in submit");

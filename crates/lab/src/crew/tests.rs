@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sheave::{Device, Ring};
+use sheave::{Ring, open_device};
 use sheave_load::SheaveEngine;
 
 use super::*;
 use crate::{drive, fake};
 
 fn make(point: &Point) -> MakeDrive {
-    let device = Device::open("null:size=1G").expect("a device");
+    let device = open_device("null:size=1G").expect("a device");
     let point = point.clone();
     Arc::new(move |index| {
         let opts = drive::opts(&point, true);

@@ -1,6 +1,6 @@
 //! That data comes back through a ring of an arm: what the null devices of the measurements could not tell.
 
-use sheave::{Buf, Device, Ring, RingBuilder, RingError, op};
+use sheave::{Buf, Ring, RingBuilder, RingError, op, open_device};
 
 use crate::LabError;
 use crate::experiment::Check;
@@ -24,7 +24,7 @@ pub fn comes_back(
     ready: impl FnOnce(&mut Ring) -> Result<(), RingError>,
 ) -> Result<Check, LabError> {
     let fail = |err: &dyn std::fmt::Display| LabError::run(format!("checking that data comes back: {err}"));
-    let device = Device::open("ram:size=1M").map_err(|err| fail(&err))?;
+    let device = open_device("ram:size=1M").map_err(|err| fail(&err))?;
     let mut ring = ring.build().map_err(|err| fail(&err))?;
     ready(&mut ring).map_err(|err| fail(&err))?;
     let fd = ring.attach(&device).map_err(|err| fail(&err))?;

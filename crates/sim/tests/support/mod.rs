@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sheave_base::buf::Buf;
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_uring::{Fd, Ring, prep};
 use sheave_vol::block_io::{BlockIo, DeviceIo};
 use sheave_vol::{Checksum, CreateOptions, ExtentKind, OpenOptions, Pool, Volume};
@@ -86,7 +87,7 @@ pub fn rot(device: &Device, addr: u64) {
 }
 
 pub fn summed(unit_bytes: u64) -> (Device, Pool, User) {
-    let device = Device::open("ram:size=64M").expect("memory");
+    let device = open_device("ram:size=64M").expect("memory");
     format(&device, unit_bytes, Checksum::Crc32c);
     let pool = open(&device);
     let user = User::new(pool.create_volume("v", 8 << 20).expect("a volume"));

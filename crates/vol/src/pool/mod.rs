@@ -346,7 +346,7 @@ impl Pool {
     ///
     /// use sheave_vol::{CreateOptions, OpenOptions, Pool, ScrubOptions};
     ///
-    /// let device = sheave_blk::Device::open("ram:size=16M").unwrap();
+    /// let device = sheave_drivers::open_device("ram:size=16M").unwrap();
     /// Pool::create(&device, &CreateOptions::default()).unwrap();
     /// let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
     /// let slowly = ScrubOptions { bytes_per_sec: Some(100 << 20), ..ScrubOptions::default() };

@@ -37,7 +37,7 @@ fn other_paths_are_not() {
 fn the_kernel_ring_is_found_outside_its_wrapper() {
     assert_eq!(lines(PRODUCT, "use io_uring::IoUring;\nfn f(r: &io_uring::IoUring) {}"), [1, 2]);
     assert!(lines(PRODUCT, "struct A { io_uring: bool }\nfn io_uring_enter() {}").is_empty());
-    assert!(lines("crates/blk/src/kring/setup.rs", "use io_uring::IoUring;").is_empty());
+    assert!(lines("crates/kring/src/setup.rs", "use io_uring::IoUring;").is_empty());
 }
 
 #[test]

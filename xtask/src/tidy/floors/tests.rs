@@ -28,6 +28,18 @@ fn arrows_point_down_in_manifests() {
 }
 
 #[test]
+fn half_floors_lie_between_whole_ones() {
+    for (from, to) in
+        [("kring", "base"), ("blk", "kring"), ("drivers", "blk"), ("drivers", "kring"), ("iomap", "drivers")]
+    {
+        assert!(depends(from, "dependencies", &format!("sheave-{to}")), "{from} -> {to}");
+        assert!(!depends(to, "dev-dependencies", &format!("sheave-{from}")), "{to} -> {from}, even in tests");
+    }
+    let up = messages("crates/blk/src/a.rs", "use sheave_drivers::null;");
+    assert_eq!(up, ["crates/blk/src/a.rs:1: `blk` (floor 2) must not name `drivers` (floor 2b): arrows point down"]);
+}
+
+#[test]
 fn crates_on_one_floor_never_meet() {
     assert!(!depends("uring", "dependencies", "sheave-vol"));
     assert!(!depends("vol", "dependencies", "sheave-uring"));

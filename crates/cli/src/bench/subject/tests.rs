@@ -1,6 +1,7 @@
 //! Names of volumes to measure, and the devices made for them.
 
 use super::*;
+use sheave::open_device;
 
 #[test]
 fn places() {
@@ -27,7 +28,7 @@ fn a_null_device_keeps_what_the_pool_needs_and_no_data() {
         assert_eq!(of(spec), InMemory { spec: spec.into(), journal: None, base: 0 });
     }
     assert!(InMemory::of("null:size=zz").is_err());
-    let made = Device::open(&of("null:size=1G").spec).expect("a device");
+    let made = open_device(&of("null:size=1G").spec).expect("a device");
     let options = CreateOptions { journal_bytes: of("null:size=1G").journal, ..CreateOptions::default() };
     Pool::create(&made, &options).expect("a pool");
     assert_eq!(Pool::open(&made, &OpenOptions::default()).expect("it was kept").info().volumes, 0);

@@ -1,6 +1,7 @@
 //! Every signature is found, and nothing is found in nothing.
 
 use super::*;
+use sheave::open_device;
 
 #[test]
 fn each_signature_is_named_by_itself() {
@@ -52,9 +53,9 @@ fn a_pool_is_told_by_either_superblock_also_a_damaged_one() {
 
 #[test]
 fn devices_of_any_kind_are_read() {
-    let device = Device::open("ram:size=1M").expect("a device");
+    let device = open_device("ram:size=1M").expect("a device");
     assert_eq!(find(&device).expect("it can be read"), None);
     assert_eq!(read(&device, 512, 300 << 10).expect("it can be read").len(), 300 << 10);
-    let bad = Device::open("fault:error=1,over=ram:size=1M").expect("a device");
+    let bad = open_device("fault:error=1,over=ram:size=1M").expect("a device");
     assert!(find(&bad).expect_err("every read fails").cause().contains("cannot read byte 0"));
 }

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sheave::{Device, Ring, RingBuilder, RingError};
+use sheave::{Ring, RingBuilder, RingError, open_device};
 use sheave_load::{SheaveEngine, cpu};
 
 use super::stores::{Allocator, Nothing, SharedPool};
@@ -117,7 +117,7 @@ pub fn put_store(ring: &mut Ring, arm: usize, pool: impl FnOnce() -> SharedPool)
 /// How the loops of an arm are made.
 fn drives(lab: &Lab, arm: usize, point: &Point) -> Result<MakeDrive, LabError> {
     let ends = Ends::of(point)?;
-    let device = Device::open(ends.device()).map_err(|err| LabError::run(err.to_string()))?;
+    let device = open_device(ends.device()).map_err(|err| LabError::run(err.to_string()))?;
     let (lab, point, shared) = (lab.clone(), point.clone(), Mutex::new(SharedPool::default()));
     Ok(Arc::new(move |index| {
         let opts = drive::opts(&point, ends == Ends::Polled);

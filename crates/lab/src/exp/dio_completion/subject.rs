@@ -17,7 +17,7 @@ use sheave::iomap::completion_plan::MayBlock;
 use sheave::iomap::file::FallocateMode;
 use sheave::iomap::mapping::{MAP_TASK, MAP_WORKER};
 use sheave::vol::{CreateOptions, OpenOptions};
-use sheave::{Device, File, Pool};
+use sheave::{Device, File, Pool, open_device};
 
 use super::cached;
 use super::demoted::Demoted;
@@ -209,7 +209,7 @@ fn polled(point: &Point, bytes: u64) -> Result<Device, LabError> {
         "null" => format!("null:size={bytes}"),
         _ => format!("null:size={bytes},latency={}us,complete=timer", LATENCY.as_micros()),
     };
-    Device::open(&spec).map_err(|err| LabError::run(err.to_string()))
+    open_device(&spec).map_err(|err| LabError::run(err.to_string()))
 }
 
 /// A device that ends each request by itself after as long, on the next CPU if there is one.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use sheave::Device;
 use sheave::base::sync::atomic::{AtomicBool, Ordering};
+use sheave::open_device;
 use sheave_load::live::report_histogram;
 use sheave_load::{SheaveEngine, cpu};
 
@@ -125,7 +126,7 @@ impl InFlightArm {
 fn lower(lab: &Lab, point: &Point, counters: &Arc<Counters>) -> Result<(Device, Option<Elsewhere>), LabError> {
     match point.text("ends").unwrap_or("here") {
         "here" => {
-            let device = Device::open(&format!("null:size={SIZE}")).map_err(|err| LabError::run(err.to_string()))?;
+            let device = open_device(&format!("null:size={SIZE}")).map_err(|err| LabError::run(err.to_string()))?;
             Ok((device, None))
         }
         "elsewhere" => {

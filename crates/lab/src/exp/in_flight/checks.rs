@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sheave::{Buf, Device, Ring, op};
+use sheave::{Buf, Device, Ring, op, open_device};
 
 use super::arm::InFlightArm;
 use super::counters::{Counters, Way};
@@ -51,7 +51,7 @@ fn updates(lab: &Lab, way: Way, name: &str, point: &Point) -> Result<Check, LabE
 fn agrees(way: Way, name: &str) -> Result<Check, LabError> {
     let failed = |err: &dyn std::fmt::Display| LabError::run(format!("a device that holds requests: {err}"));
     let spec = format!("null:size=1G,complete=timer,latency={}ms", HOLD.as_millis());
-    let lower = Device::open(&spec).map_err(|err| failed(&err))?;
+    let lower = open_device(&spec).map_err(|err| failed(&err))?;
     let counters = Counters::new(way);
     let device = counting::over(&lower, &counters, true);
     let submitted = submit(&device).map_err(|err| failed(&err))?;

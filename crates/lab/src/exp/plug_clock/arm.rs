@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sheave::base::clock::Clock;
-use sheave::{Device, Ring, RingBuilder};
+use sheave::{Ring, RingBuilder, open_device};
 use sheave_load::SheaveEngine;
 
 use super::watch;
@@ -57,7 +57,7 @@ impl ClockArm {
         watched.turn(TurnEnd::Ios(COUNTED))?;
         let ages = watched.ages();
         drop(watched);
-        let device = Device::open(DEVICE).map_err(|err| LabError::run(err.to_string()))?;
+        let device = open_device(DEVICE).map_err(|err| LabError::run(err.to_string()))?;
         let place = point.clone();
         let make: MakeDrive = Arc::new(move |index| {
             let opts = drive::opts(&place, true);
@@ -83,7 +83,7 @@ impl ArmRun for ClockArm {
 /// What an arm reads per I/O (A2).
 pub fn count(lab: &Lab, arm: usize, point: &Point) -> Result<Reads, LabError> {
     let (clock, time) = Clock::virtual_clock();
-    let device = Device::open(DEVICE).map_err(|err| LabError::run(err.to_string()))?;
+    let device = open_device(DEVICE).map_err(|err| LabError::run(err.to_string()))?;
     let opts = drive::opts(point, true);
     let attach = |ring: &mut Ring| ring.attach(&device);
     let engine = SheaveEngine::built(aged(opts.ring(1), arm).clock(clock), attach, &opts)?;

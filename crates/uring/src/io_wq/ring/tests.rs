@@ -6,6 +6,7 @@ use sheave_base::buf::Buf;
 use sheave_base::grace::Grace;
 use sheave_base::status::Status;
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::mapping::{Intent, MAP_SUMMED, Mapping, MappingKind};
 use sheave_iomap::{File, SummedDone, WriteDone};
@@ -73,7 +74,7 @@ impl File for New {
 fn without_a_thread_the_file_hears_of_the_end_of_every_write_all_the_same() {
     for (flags, calls) in [(0, vec!["end"; 2]), (MAP_SUMMED, vec!["sum", "sum", "end", "end"])] {
         for reaps in 0..4 {
-            let device = Device::open("ram:size=1M").expect("a device");
+            let device = open_device("ram:size=1M").expect("a device");
             let (grace, calls_made) = (Arc::new(Grace::new()), Mutex::new(Vec::new()));
             let file = Arc::new(New { device, grace, flags, calls: calls_made });
             let mut ring = Ring::builder().entries(8).polled(true).build().expect("a ring");

@@ -1,12 +1,13 @@
 //! Blocking I/O on devices of all kinds.
 
 use super::*;
+use sheave_drivers::open_device;
 
 #[test]
 fn what_is_written_is_read_from_any_thread() {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     for spec in ["ram:size=8M".to_string(), format!("file:{},size=8M", file.path().display())] {
-        let device = Device::open(&spec).expect("opens");
+        let device = open_device(&spec).expect("opens");
         let io = DeviceIo::new(&device).expect("attaches");
         let long: Vec<u8> = (0..3_000_000u32 / 4096 * 4096).map(|at| (at / 4096 + at) as u8).collect();
         io.write(4096, &long).expect("writes");
@@ -29,7 +30,7 @@ fn what_is_written_is_read_from_any_thread() {
 
 #[test]
 fn nothing_holds_the_device_after_drop() {
-    let device = Device::open("ram:size=1M").expect("opens");
+    let device = open_device("ram:size=1M").expect("opens");
     let rings = || device.whole_queue().map(sheave_base::sync::Arc::strong_count);
     let before = rings();
     let io = DeviceIo::new(&device).expect("attaches");

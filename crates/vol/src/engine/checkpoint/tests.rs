@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::WriteDone;
@@ -92,7 +93,7 @@ fn pool() -> (Device, Pool, Volume, Arc<AtomicI64>) {
 }
 
 fn pool_with_hook() -> (Device, Pool, Volume, Arc<AtomicI64>, BeforeWrite) {
-    let device = Device::open("ram:size=16M").unwrap();
+    let device = open_device("ram:size=16M").unwrap();
     Pool::create(&device, &CreateOptions::default()).unwrap();
     let left = Arc::new(AtomicI64::new(-1));
     let before_write = BeforeWrite::default();
@@ -248,7 +249,7 @@ fn a_torn_list_of_losses_takes_nothing_with_it() {
 
 /// What a copy of the device holds.
 fn copy(io: &DeviceIo) -> Vec<u8> {
-    let device = Device::open("ram:size=16M").unwrap();
+    let device = open_device("ram:size=16M").unwrap();
     let mut bytes = vec![0; io.size_bytes() as usize];
     io.read(0, &mut bytes).unwrap();
     DeviceIo::new(&device).unwrap().write(0, &bytes).unwrap();

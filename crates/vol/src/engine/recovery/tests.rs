@@ -2,6 +2,7 @@
 
 use sheave_base::status::Status;
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 
 use crate::device::block_io::DeviceIo;
 use crate::format::SUPERBLOCKS;
@@ -49,7 +50,7 @@ fn open(device: &Device, bad: &[u64]) -> Result<Pool, PoolError> {
 #[test]
 fn a_superblock_that_cannot_be_read_leaves_the_other() {
     for bad in SUPERBLOCKS {
-        let device = Device::open("ram:size=16M").unwrap();
+        let device = open_device("ram:size=16M").unwrap();
         Pool::create(&device, &CreateOptions::default()).unwrap();
         let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
         drop(pool.create_volume("v", 1 << 20).unwrap());

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::{FallocateMode, WriteDone};
 use sheave_iomap::mapping::Intent;
@@ -81,7 +82,7 @@ impl Rig {
     }
 
     fn with_units(unit: u64, room_bytes: u64, checksum: Checksum) -> Rig {
-        let device = Device::open("ram:size=64M").unwrap();
+        let device = open_device("ram:size=64M").unwrap();
         Pool::create(&device, &CreateOptions { checksum, unit_bytes: unit, ..CreateOptions::default() }).unwrap();
         // As creating it does: superblocks and journal are written.
         let journal = 2 + (64 << 20) / 256 / 4096;

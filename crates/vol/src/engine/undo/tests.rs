@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::WriteDone;
@@ -98,7 +99,7 @@ fn seen(pool: &Pool) -> Vec<String> {
 
 /// A pool with a volume, a snapshot of it that has become another since, and a volume that grows.
 fn pool() -> (Device, Pool, Arc<Faults>) {
-    let device = Device::open("ram:size=16M").unwrap();
+    let device = open_device("ram:size=16M").unwrap();
     Pool::create(&device, &CreateOptions::default()).unwrap();
     let faults = Arc::new(Faults::default());
     let io = Box::new(Faulty { io: DeviceIo::new(&device).unwrap(), faults: faults.clone() });

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::WriteDone;
@@ -74,7 +74,7 @@ impl BlockIo for Handled {
 
 /// A pool with a volume, closed and opened again so that all of it is in a checkpoint.
 fn pool() -> (Pool, Volume, Arc<Mutex<Knobs>>) {
-    let device = Device::open("ram:size=32M").unwrap();
+    let device = open_device("ram:size=32M").unwrap();
     Pool::create(&device, &CreateOptions { unit_bytes: 4096, ..CreateOptions::default() }).unwrap();
     let knobs = Arc::new(Mutex::new(Knobs::default()));
     let handled = || Box::new(Handled { io: DeviceIo::new(&device).unwrap(), knobs: knobs.clone() });

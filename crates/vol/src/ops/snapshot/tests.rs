@@ -1,7 +1,7 @@
 //! How long the lock is held when a large map goes: counted in entries, not in time.
 
 use sheave_base::status::Status;
-use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::WriteDone;
@@ -29,7 +29,7 @@ fn write(volume: &Volume, units: impl Iterator<Item = u64>) {
 
 /// A pool whose volume has a large map, on a device that forgets data.
 fn large() -> (Pool, Volume) {
-    let device = Device::open("null:size=8G,keep=64M").unwrap();
+    let device = open_device("null:size=8G,keep=64M").unwrap();
     Pool::create(&device, &CreateOptions { unit_bytes: 4096, ..CreateOptions::default() }).unwrap();
     let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
     let volume = pool.create_volume("v", UNITS << 12).unwrap();

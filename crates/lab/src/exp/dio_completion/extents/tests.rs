@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sheave::{Buf, Fd, LateCompletions, Ring, op};
+use sheave::{Buf, Fd, LateCompletions, Ring, op, open_device};
 
 use super::*;
 
@@ -16,7 +16,7 @@ struct Bench {
 
 impl Bench {
     fn new(began: Began) -> Bench {
-        let device = Device::open(&format!("ram:size={SIZE}")).expect("a small device");
+        let device = open_device(&format!("ram:size={SIZE}")).expect("a small device");
         let file = Arc::new(Extents::new(&device, began));
         let mut ring = Ring::builder().entries(8).build().expect("a ring");
         let fd = ring.attach_file(file.clone()).expect("attached");

@@ -1,10 +1,11 @@
 //! Counters: quiescent they are zero, whoever ended what.
 
 use super::*;
+use sheave::open_device;
 
 #[test]
 fn what_starts_in_one_seat_and_ends_in_another_is_zero_in_the_end() {
-    let device = Device::open("null:").expect("a null device");
+    let device = open_device("null:").expect("a null device");
     for way in [Way::Pair, Way::PerThread, Way::PerNode] {
         let counters = Counters::new(way);
         let mut here = counters.seat();
@@ -26,7 +27,7 @@ fn what_starts_in_one_seat_and_ends_in_another_is_zero_in_the_end() {
 
 #[test]
 fn tags_count_nothing() {
-    let device = Device::open("null:").expect("a null device");
+    let device = open_device("null:").expect("a null device");
     let counters = Counters::new(Way::Tags);
     let mut seat = counters.seat();
     seat.start(Op::Read);

@@ -2,6 +2,7 @@
 
 use sheave_base::grace::{Grace, Phase, Seat};
 use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::WriteDone;
 use sheave_iomap::mapping::Intent;
@@ -19,7 +20,7 @@ struct Writer {
 
 impl Writer {
     fn new() -> (Device, Pool, Writer) {
-        let device = Device::open("ram:size=64M").expect("opens");
+        let device = open_device("ram:size=64M").expect("opens");
         let options = CreateOptions { checksum: Checksum::Crc32c, ..CreateOptions::default() };
         Pool::create(&device, &options).expect("formats");
         let pool = Pool::open(&device, &OpenOptions::default()).expect("opens");

@@ -1,0 +1,181 @@
+//! `fault`: a layer over any other device that makes it fail, by a seed.
+//!
+//! Spec: `fault:seed=1,error=0.01,short=0.01,torn=0.01,delay=0.05,delay_time=1ms,dropped_flush=0.5,stuck=0.001,`
+//! `misdirect=0.001,ops=read|write|all,timeout=2s,over=SPEC`; docs/drivers/fault.md says what the keys mean.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `plan` | the kinds of faults, their rates, the draw that decides about a request |
+//! | `hw` | one ring's way into the device: what a decision does to a request |
+//! | `counts` | how many faults there were |
+//!
+//! A [`Faulty`] stands in front of the driver of another queue and has a queue of its own: the requests, their tags and
+//! their statistics are its queue's; limits, abilities and hardware queues are the other driver's. What has no fault
+//! goes through as it is. A device of several legs gets one such queue for each queue under it.
+//!
+//! Invariant I1: a fault never makes a request end twice or not at all (D1 of [`driver`](sheave_blk::driver)): a stuck
+//! one is ended by the timeout walk or by the shutdown of its ring.
+
+mod counts;
+mod hw;
+mod plan;
+
+use sheave_base::sync::Arc;
+
+pub use counts::FaultCounts;
+pub use plan::{FaultKind, FaultOps, FaultPlan};
+
+use crate::spec::Params;
+use hw::FaultQueue;
+use plan::{Odds, stream};
+use sheave_blk::claim::{Claim, Sharing, hold};
+use sheave_blk::device::{Device, Leg};
+use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwQueue};
+use sheave_blk::error::DeviceError;
+use sheave_blk::limits::Limits;
+use sheave_blk::queue::Queue;
+
+/// A range of sectors of a queue that belongs to the device: what is misdirected stays in it.
+type Reach = std::ops::Range<u64>;
+
+/// A driver in front of another one.
+#[derive(Debug)]
+pub struct Faulty {
+    lower: Arc<Queue>,
+    plan: FaultPlan,
+    odds: Odds,
+    /// The number of its queue among those of the device, which tells its random stream from theirs.
+    number: u16,
+    reach: Vec<Reach>,
+    counts: Arc<FaultCounts>,
+}
+
+/// A device over `device` with the faults of `plan`, and how many there were so far.
+///
+/// ```
+/// use sheave_blk::Device;
+/// use sheave_drivers::fault::{self, FaultKind, FaultPlan};
+///
+/// let disk = sheave_drivers::open_device("null:size=1M").unwrap();
+/// let plan = FaultPlan::new(7).with(FaultKind::Error, 0.5);
+/// let (device, counts) = fault::over("bad disk", &disk, &plan).unwrap();
+/// assert_eq!((device.size_bytes(), counts.total()), (1 << 20, 0));
+/// ```
+pub fn over(name: &str, device: &Device, plan: &FaultPlan) -> Result<(Device, Arc<FaultCounts>), DeviceError> {
+    let odds = plan.odds().map_err(|why| DeviceError::spec(name, why))?;
+    let counts = Arc::new(FaultCounts::default());
+    let mut queues: Vec<(&Arc<Queue>, Arc<Queue>)> = Vec::new();
+    for leg in device.legs() {
+        if queues.iter().any(|(lower, _)| Arc::ptr_eq(lower, &leg.queue)) {
+            continue;
+        }
+        let faulty = Faulty {
+            lower: leg.queue.clone(),
+            plan: plan.clone(),
+            odds: odds.clone(),
+            number: queues.len() as u16,
+            reach: reach_on(&leg.queue, device),
+            counts: counts.clone(),
+        };
+        let timeout = plan.timeout.unwrap_or(leg.queue.timeout());
+        queues.push((&leg.queue, Queue::over(&leg.queue, name, Box::new(faulty), timeout)));
+    }
+    if let (true, [(_, queue)]) = (device.is_whole(), queues.as_slice()) {
+        return Ok((Device::from_queue(name, queue.clone()), counts));
+    }
+    Ok((Device::from_legs(name, new_legs(device, &queues)), counts))
+}
+
+/// The legs of the device, each on the queue that stands in front of its old one.
+fn new_legs(device: &Device, queues: &[(&Arc<Queue>, Arc<Queue>)]) -> Vec<Leg> {
+    let mut legs = device.legs().to_vec();
+    for leg in &mut legs {
+        let sharing = device.legs().iter().filter(|other| Arc::ptr_eq(&other.queue, &leg.queue)).count();
+        if let Some((_, queue)) = queues.iter().find(|(lower, _)| Arc::ptr_eq(lower, &leg.queue)) {
+            leg.queue = queue.clone();
+        }
+        // The numbers of the old queue mean nothing on the new one, which a leg has for itself as a rule.
+        leg.part = if sharing > 1 { leg.queue.new_partition(0) } else { 0 };
+    }
+    legs
+}
+
+/// What the device has of a queue.
+fn reach_on(queue: &Arc<Queue>, device: &Device) -> Vec<Reach> {
+    if device.is_whole() {
+        return std::iter::once(0..u64::MAX).collect();
+    }
+    let legs = device.legs().iter().filter(|leg| Arc::ptr_eq(&leg.queue, queue));
+    legs.map(|leg| leg.offset..leg.offset + leg.sectors).collect()
+}
+
+impl Driver for Faulty {
+    fn limits(&self) -> Limits {
+        self.lower.limits().clone()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.lower.capabilities()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.lower.sectors() << sheave_blk::bio::SECTOR_SHIFT
+    }
+
+    fn host_wide_depth(&self) -> Option<u16> {
+        self.lower.driver().host_wide_depth()
+    }
+
+    fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
+        let lower = self.lower.driver().open_hctx(open)?;
+        if self.odds.is_quiet() {
+            return Ok(lower);
+        }
+        let rng = stream(self.plan.seed, self.number, open.hctx);
+        Ok(Box::new(FaultQueue::new(self, lower, open, rng)))
+    }
+
+    fn claim(&self, sharing: Sharing) -> Result<Claim, DeviceError> {
+        let holds = self.reach.iter().map(|reach| hold(&self.lower, reach.clone(), sharing));
+        Ok(Claim::of(holds.collect::<Result<Vec<_>, _>>()?))
+    }
+
+    fn notices(&self) -> Vec<String> {
+        let mut notices = self.lower.driver().notices();
+        let counts = self.counts.in_words();
+        if !counts.is_empty() {
+            notices.push(format!("faults injected with seed={}: {counts}", self.plan.seed));
+        }
+        if self.plan.rate(FaultKind::DroppedFlush) > 0.0 && !self.lower.capabilities().volatile_cache {
+            notices.push(format!(
+                "dropped_flush does nothing over {}: it has no volatile cache, so it gets no flushes",
+                self.lower.name()
+            ));
+        }
+        notices
+    }
+}
+
+/// Opens `fault:...`.
+pub(crate) fn from_spec(params: &mut Params<'_>) -> Result<Device, DeviceError> {
+    let mut plan = FaultPlan::new(params.number("seed", 0, u64::MAX)?.unwrap_or(0));
+    for kind in FaultKind::ALL {
+        plan = plan.with(kind, params.fraction(kind.name())?.unwrap_or(0.0));
+    }
+    if let Some(delay_time) = params.duration("delay_time")? {
+        plan.delay_time = delay_time;
+    }
+    let words = [("read", FaultOps::Read), ("write", FaultOps::Write), ("all", FaultOps::All)];
+    plan.ops = params.choice("ops", &words)?.unwrap_or_default();
+    plan.timeout = params.duration("timeout")?;
+    plan.odds().map_err(|why| params.error(why))?;
+    let under = params.over()?;
+    params.finish()?;
+    let [device] = under.as_slice() else {
+        return Err(params.error("faults are injected into one device. Put linear:over=A+B under it for several"));
+    };
+    Ok(over(params.spec(), device, &plan)?.0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,373 @@
+//! One ring's way into a device with faults: what a decision does to a request, and how it is undone at its end.
+//!
+//! Owns the requests that it keeps from the device: delayed ones, those that were and are on their way down, stuck
+//! ones. Everything else is in the hands of the hardware queue underneath, under the same tag.
+//!
+//! | fault | what becomes of the request |
+//! |---|---|
+//! | error | ended at once |
+//! | short, torn | sent down with fewer bytes (one block: ended at once); at its end: its own bytes, I/O error |
+//! | delay | held in `delayed`, then sent down as it is |
+//! | dropped flush | ended at once, well |
+//! | stuck | held in `stuck` |
+//! | misdirect | sent down with another sector; at its end: its own sector |
+//!
+//! Invariants:
+//! - H1: a request that is changed (`Slot::change`) is underneath, and is what it was again before it leaves this
+//!   queue, by whatever way: its end is seen in the `DoneList` after each call, or by `ended_remotely`.
+//! - H2: a request is decided about once: what the queue underneath refuses keeps its decision in its slot until it is
+//!   offered again. A slot is for one generation of its tag.
+//! - H3: the delay is constant, so `delayed` is in the order of `due`.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use sheave_base::clock::PreciseTs;
+use sheave_base::rng::Rng;
+use sheave_base::status::Status;
+use sheave_base::sync::Arc;
+
+use super::plan::{FaultKind, Odds};
+use super::{FaultCounts, Faulty, Reach};
+use sheave_blk::bio::SECTOR_SHIFT;
+use sheave_blk::driver::{HctxOpen, HwEnv, HwQueue, KernelEvents, NextEvent, TimedOut};
+use sheave_blk::queue::Queue;
+use sheave_blk::request::{DoneList, Request, Rq, RqList, RqQueue, RqTable};
+
+/// How long after a refusal the queue underneath is asked again when it holds nothing that would end.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// What is done with a request.
+#[derive(Clone, Copy, Debug, Default)]
+enum Fate {
+    /// Goes down as it is.
+    #[default]
+    Pass,
+    /// Goes down with its first bytes only.
+    Cut(u32),
+    /// Goes down with another first sector.
+    Move(u64),
+    /// Ends here.
+    End(Status),
+    /// Goes down later.
+    Delay,
+    /// Stays.
+    Stick,
+}
+
+/// How a request underneath differs from what the block layer made.
+#[derive(Clone, Copy, Debug, Default)]
+enum Change {
+    #[default]
+    None,
+    /// It had this many bytes.
+    Bytes(u32),
+    /// It had this sector.
+    Sector(u64),
+}
+
+/// What is remembered of a tag's request.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    change: Change,
+    /// What was decided about the request of this generation, which was refused underneath (H2).
+    refused: Option<(u32, Fate)>,
+}
+
+/// One ring's way into the device.
+#[derive(Debug)]
+pub(super) struct FaultQueue {
+    lower: Box<dyn HwQueue>,
+    queue: Arc<Queue>,
+    odds: Odds,
+    rng: Rng,
+    reach: Vec<Reach>,
+    /// Places to which a request may be misdirected are a multiple of these sectors away: as far from the boundaries of
+    /// the limits as its own.
+    step: u64,
+    delay_time: Duration,
+    counts: Arc<FaultCounts>,
+    slots: Box<[Slot]>,
+    /// Slots with a change.
+    changed: u32,
+    delayed: RqQueue,
+    /// When each of `delayed` goes down (H3).
+    due: VecDeque<PreciseTs>,
+    /// Were delayed, and could not go down yet.
+    overdue: RqQueue,
+    stuck: RqQueue,
+    /// The queue underneath refused something; until then it need not be asked again.
+    retry_at: Option<PreciseTs>,
+}
+
+impl FaultQueue {
+    pub(super) fn new(faulty: &Faulty, lower: Box<dyn HwQueue>, open: &HctxOpen<'_>, rng: Rng) -> FaultQueue {
+        let slots = usize::from(open.depth) + 1;
+        let limits = open.queue.limits();
+        FaultQueue {
+            lower,
+            queue: open.queue.clone(),
+            odds: faulty.odds.clone(),
+            rng,
+            reach: faulty.reach.clone(),
+            step: u64::from((limits.logical_block >> SECTOR_SHIFT).max(limits.chunk_sectors)),
+            delay_time: faulty.plan.delay_time,
+            counts: faulty.counts.clone(),
+            slots: vec![Slot::default(); slots].into(),
+            changed: 0,
+            delayed: RqQueue::with_depth(open.depth),
+            due: VecDeque::with_capacity(slots),
+            overdue: RqQueue::with_depth(open.depth),
+            stuck: RqQueue::with_depth(open.depth),
+            retry_at: None,
+        }
+    }
+
+    /// What is to be done with a request that is offered (H2).
+    #[inline]
+    fn fate_of(&mut self, rq: &Request, tag: u16) -> Fate {
+        match self.slots[usize::from(tag)].refused.take() {
+            Some((generation, fate)) if generation == rq.generation() => fate,
+            _ => match self.odds.draw(rq.op, &mut self.rng) {
+                Some(kind) => self.fate_by(kind, rq),
+                None => Fate::Pass,
+            },
+        }
+    }
+
+    #[cold]
+    fn fate_by(&mut self, kind: FaultKind, rq: &Request) -> Fate {
+        let fate = match kind {
+            FaultKind::Error => Fate::End(Status::IoErr),
+            FaultKind::Short | FaultKind::Torn => {
+                let block = self.queue.limits().logical_block;
+                match rq.bytes / block {
+                    0 | 1 => Fate::End(Status::IoErr),
+                    blocks => Fate::Cut((1 + self.rng.below(u64::from(blocks - 1)) as u32) * block),
+                }
+            }
+            FaultKind::Delay => Fate::Delay,
+            FaultKind::DroppedFlush => Fate::End(Status::Ok),
+            FaultKind::Stuck => Fate::Stick,
+            FaultKind::Misdirect => match self.other_place(rq) {
+                Some(sector) => Fate::Move(sector),
+                None => return Fate::Pass,
+            },
+        };
+        self.counts.count(kind);
+        fate
+    }
+
+    /// Another place for the request; `None` when the device has none. It is a multiple of the request's length away,
+    /// as the places of equal requests are, so that whoever looks finds a whole block that belongs elsewhere; or, in a
+    /// small device, as near as the limits allow.
+    fn other_place(&mut self, rq: &Request) -> Option<u64> {
+        let reach = self.reach.iter().find(|reach| reach.contains(&rq.sector))?;
+        let end = reach.end.min(self.queue.sectors());
+        let (before, after) = (rq.sector - reach.start, end.checked_sub(rq.end_sector())?);
+        let own = u64::from(rq.bytes >> SECTOR_SHIFT).next_multiple_of(self.step);
+        let stride = if before.max(after) >= own { own } else { self.step };
+        let (before, after) = (before / stride, after / stride);
+        if before + after == 0 {
+            return None;
+        }
+        let at = self.rng.below(before + after);
+        Some(match at.checked_sub(before) {
+            None => rq.sector - (at + 1) * stride,
+            Some(at) => rq.sector + (at + 1) * stride,
+        })
+    }
+
+    /// Changes a request that goes down (H1).
+    fn change(&mut self, rq: &mut Request, tag: u16, fate: Fate) {
+        let change = match fate {
+            Fate::Cut(bytes) => Change::Bytes(std::mem::replace(&mut rq.bytes, bytes)),
+            Fate::Move(sector) => Change::Sector(std::mem::replace(&mut rq.sector, sector)),
+            _ => return,
+        };
+        self.slots[usize::from(tag)].change = change;
+        self.changed += 1;
+    }
+
+    /// Undoes [`FaultQueue::change`]; the fate that the request had.
+    fn restore(&mut self, rq: &mut Request, tag: u16) -> Fate {
+        let slot = &mut self.slots[usize::from(tag)];
+        let fate = match std::mem::take(&mut slot.change) {
+            Change::None => return Fate::Pass,
+            Change::Bytes(bytes) => Fate::Cut(std::mem::replace(&mut rq.bytes, bytes)),
+            Change::Sector(sector) => Fate::Move(std::mem::replace(&mut rq.sector, sector)),
+        };
+        self.changed -= 1;
+        fate
+    }
+
+    /// Makes a request that ended underneath what it was (H1); the status it ends with.
+    fn mend(&mut self, tag: u16, status: Status, rqs: &mut RqTable<'_>) -> Status {
+        match self.restore(rqs.by_tag_mut(tag), tag) {
+            Fate::Cut(_) if status.is_ok() => Status::IoErr,
+            _ => status,
+        }
+    }
+
+    /// Mends what the last call of the queue underneath has ended.
+    #[inline]
+    fn mend_since(&mut self, before: usize, rqs: &mut RqTable<'_>, done: &mut DoneList) {
+        if self.changed > 0 {
+            for (tag, status) in done.entries_since(before) {
+                *status = self.mend(tag, *status, rqs);
+            }
+        }
+    }
+
+    /// Sends requests down; what is refused stays in `list`, as it was.
+    fn send(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        let before = done.len();
+        self.lower.queue_rqs(list, rqs, env, done);
+        self.mend_since(before, rqs, done);
+        if list.is_empty() {
+            self.retry_at = None;
+            return;
+        }
+        self.retry_at = Some(env.clock.precise().after(RETRY));
+        for &tag in list.tags() {
+            let rq = rqs.by_tag_mut(tag);
+            let (generation, fate) = (rq.generation(), self.restore(rq, tag));
+            self.slots[usize::from(tag)].refused = Some((generation, fate));
+        }
+    }
+
+    /// Sends down what was delayed long enough.
+    fn send_due(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        let now = env.clock.precise();
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+        }
+        while self.due.front().is_some_and(|&due| due <= now) {
+            self.due.pop_front();
+            if let Some(rq) = self.delayed.pop() {
+                self.overdue.push(rq);
+            }
+        }
+        while !self.overdue.is_empty() {
+            let mut list = RqList::default();
+            while !list.is_full() {
+                let Some(rq) = self.overdue.pop() else { break };
+                list.add(rq);
+            }
+            self.send(&mut list, rqs, env, done);
+            if !list.is_empty() {
+                return self.overdue.put_back(&mut list);
+            }
+        }
+    }
+
+    fn holds(&self) -> bool {
+        !(self.delayed.is_empty() && self.overdue.is_empty() && self.stuck.is_empty())
+    }
+
+    /// Takes a request that this queue holds.
+    fn take_held(&mut self, tag: u16) -> Option<Rq> {
+        if let Some(at) = self.delayed.position(tag) {
+            self.due.remove(at);
+            return self.delayed.remove(tag);
+        }
+        self.overdue.remove(tag).or_else(|| self.stuck.remove(tag))
+    }
+}
+
+impl HwQueue for FaultQueue {
+    fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        let mut down = RqList::default();
+        let mut due = None;
+        while let Some(rq) = list.pop() {
+            let tag = rq.tag();
+            let fate = self.fate_of(rqs.get(&rq), tag);
+            match fate {
+                Fate::Pass => down.add(rq),
+                Fate::Cut(_) | Fate::Move(_) => {
+                    self.change(rqs.get_mut(&rq), tag, fate);
+                    down.add(rq);
+                }
+                Fate::End(status) => done.push(rq, status),
+                Fate::Delay => {
+                    let due = *due.get_or_insert_with(|| env.clock.precise().after(self.delay_time));
+                    self.due.push_back(due);
+                    self.delayed.push(rq);
+                }
+                Fate::Stick => self.stuck.push(rq),
+            }
+        }
+        if down.is_empty() {
+            return;
+        }
+        self.send(&mut down, rqs, env, done);
+        // D4: in order, the last first.
+        list.unpop_all(&mut down);
+    }
+
+    fn poll(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        let before = done.len();
+        self.lower.poll(rqs, env, done);
+        self.mend_since(before, rqs, done);
+        if !self.due.is_empty() || !self.overdue.is_empty() || self.retry_at.is_some() {
+            self.send_due(rqs, env, done);
+        }
+    }
+
+    fn kernel_done(
+        &mut self,
+        events: KernelEvents<'_>,
+        rqs: &mut RqTable<'_>,
+        env: &mut HwEnv<'_>,
+        done: &mut DoneList,
+    ) {
+        let before = done.len();
+        self.lower.kernel_done(events, rqs, env, done);
+        self.mend_since(before, rqs, done);
+    }
+
+    fn ended_remotely(&mut self, tag: u16, status: Status, rqs: &mut RqTable<'_>) -> Status {
+        let status = self.lower.ended_remotely(tag, status, rqs);
+        self.mend(tag, status, rqs)
+    }
+
+    fn next_event(&self) -> NextEvent {
+        let lower = self.lower.next_event();
+        let retry = self.retry_at.filter(|_| lower == NextEvent::Idle && self.holds());
+        let at = match (self.due.front().copied(), retry) {
+            (Some(due), Some(retry)) => Some(due.min(retry)),
+            (due, retry) => due.or(retry),
+        };
+        match (lower, at) {
+            (NextEvent::Ready, _) => NextEvent::Ready,
+            (NextEvent::At(lower), Some(at)) => NextEvent::At(lower.min(at)),
+            // Completions of the kernel ring and of other threads wake the ring before that time by themselves.
+            (_, Some(at)) => NextEvent::At(at),
+            (NextEvent::Idle, None) if self.holds() => NextEvent::Stuck,
+            (lower, None) => lower,
+        }
+    }
+
+    fn timed_out(&mut self, tag: u16, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) -> TimedOut {
+        if let Some(rq) = self.take_held(tag) {
+            done.push(rq, Status::Timeout);
+            return TimedOut::Ended;
+        }
+        let before = done.len();
+        let answer = self.lower.timed_out(tag, rqs, env, done);
+        self.mend_since(before, rqs, done);
+        answer
+    }
+
+    fn shutdown(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        self.due.clear();
+        for held in [&mut self.delayed, &mut self.overdue, &mut self.stuck] {
+            while let Some(rq) = held.pop() {
+                done.push(rq, Status::Canceled);
+            }
+        }
+        let before = done.len();
+        self.lower.shutdown(rqs, env, done);
+        self.mend_since(before, rqs, done);
+    }
+}

@@ -1,0 +1,206 @@
+//! Which faults, how often: the plan, and the draw that decides about one request.
+//!
+//! Owns the kinds of faults, their rates and the generator. Does nothing to a request itself.
+//!
+//! Invariants:
+//! - P1: a request has at most one fault; one uniform draw decides, so the rates of an operation add up to at most 1.
+//! - P2: a decision is a function of the seed, the stream (queue and hardware context) and how many were made before.
+
+use std::time::Duration;
+
+use sheave_base::rng::Rng;
+
+use sheave_blk::bio::{NR_OPS, Op};
+
+/// What can go wrong with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// Ends with an I/O error; nothing was done.
+    Error = 0,
+    /// Only a first part of a read or write is transferred; it ends with an I/O error.
+    Short = 1,
+    /// Only the first blocks of a write reach the device; it ends with an I/O error.
+    Torn = 2,
+    /// Reaches the device later.
+    Delay = 3,
+    /// A flush is acknowledged and not sent down: a device that lies.
+    DroppedFlush = 4,
+    /// Never ends by itself.
+    Stuck = 5,
+    /// Goes to another place and ends well.
+    Misdirect = 6,
+}
+
+/// How many kinds there are.
+pub(super) const NR_FAULTS: usize = 7;
+
+impl FaultKind {
+    /// Every kind, in the order of its value.
+    pub const ALL: [FaultKind; NR_FAULTS] = [
+        FaultKind::Error,
+        FaultKind::Short,
+        FaultKind::Torn,
+        FaultKind::Delay,
+        FaultKind::DroppedFlush,
+        FaultKind::Stuck,
+        FaultKind::Misdirect,
+    ];
+
+    /// Its key in a spec.
+    pub fn name(self) -> &'static str {
+        match self {
+            FaultKind::Error => "error",
+            FaultKind::Short => "short",
+            FaultKind::Torn => "torn",
+            FaultKind::Delay => "delay",
+            FaultKind::DroppedFlush => "dropped_flush",
+            FaultKind::Stuck => "stuck",
+            FaultKind::Misdirect => "misdirect",
+        }
+    }
+
+    /// Whether it can happen to this operation.
+    pub fn applies_to(self, op: Op) -> bool {
+        match self {
+            FaultKind::Error | FaultKind::Delay | FaultKind::Stuck => true,
+            FaultKind::Short => op.has_data(),
+            FaultKind::Torn => matches!(op, Op::Write | Op::WriteZeroes),
+            FaultKind::DroppedFlush => op == Op::Flush,
+            FaultKind::Misdirect => op != Op::Flush,
+        }
+    }
+}
+
+/// Which operations are touched at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FaultOps {
+    /// Reads only.
+    Read,
+    /// Everything but reads.
+    Write,
+    /// Everything.
+    #[default]
+    All,
+}
+
+impl FaultOps {
+    fn contains(self, op: Op) -> bool {
+        match self {
+            FaultOps::Read => op == Op::Read,
+            FaultOps::Write => op != Op::Read,
+            FaultOps::All => true,
+        }
+    }
+}
+
+/// What a fault device does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FaultPlan {
+    /// Everything random comes from it.
+    pub seed: u64,
+    /// How much later a delayed request reaches the device.
+    pub delay_time: Duration,
+    /// Which operations are touched.
+    pub ops: FaultOps,
+    /// When the timeout walk ends a stuck request; that of the device underneath unless given.
+    pub timeout: Option<Duration>,
+    /// The share of each kind, by its value, in the requests to which it can happen; see [`FaultPlan::with`].
+    pub rates: [f64; NR_FAULTS],
+}
+
+impl FaultPlan {
+    /// No faults.
+    pub fn new(seed: u64) -> FaultPlan {
+        FaultPlan {
+            seed,
+            delay_time: Duration::from_millis(1),
+            ops: FaultOps::All,
+            timeout: None,
+            rates: [0.0; NR_FAULTS],
+        }
+    }
+
+    /// The same with faults of this kind in `rate` (0 to 1) of the requests to which they can happen.
+    #[must_use]
+    pub fn with(mut self, kind: FaultKind, rate: f64) -> FaultPlan {
+        self.rates[kind as usize] = rate;
+        self
+    }
+
+    /// The rate of a kind.
+    pub fn rate(&self, kind: FaultKind) -> f64 {
+        self.rates[kind as usize]
+    }
+
+    fn rate_for(&self, kind: FaultKind, op: Op) -> f64 {
+        if kind.applies_to(op) && self.ops.contains(op) { self.rate(kind) } else { 0.0 }
+    }
+
+    /// The bounds to draw against, or what is wrong with the rates.
+    pub(super) fn odds(&self) -> Result<Odds, String> {
+        for kind in FaultKind::ALL {
+            let rate = self.rate(kind);
+            if !(0.0..=1.0).contains(&rate) {
+                return Err(format!("{}={rate}: give a probability from 0 to 1, such as 0.01", kind.name()));
+            }
+        }
+        let mut bounds = [[0; NR_FAULTS]; NR_OPS];
+        for op in Op::ALL {
+            let mut sum = 0.0;
+            for kind in FaultKind::ALL {
+                sum += self.rate_for(kind, op);
+                bounds[op as usize][kind as usize] = (sum * DRAWS) as u64;
+            }
+            // Ten times 0.1 is a little more than 1.
+            if sum > 1.0 + 1e-9 {
+                let (terms, op) = (self.terms(op), op.name());
+                return Err(format!(
+                    "{terms} is {sum:.3} for a {op}: a request has at most one fault. Lower them to 1 in all"
+                ));
+            }
+        }
+        Ok(Odds { bounds })
+    }
+
+    /// The rates that add up for an operation, as the user wrote them.
+    fn terms(&self, op: Op) -> String {
+        let some = FaultKind::ALL.iter().filter(|&&kind| self.rate_for(kind, op) > 0.0);
+        some.map(|&kind| format!("{}={}", kind.name(), self.rate(kind))).collect::<Vec<_>>().join(" + ")
+    }
+}
+
+/// A draw is one of this many numbers: what the fraction of a double can tell apart.
+const DRAWS: f64 = (1u64 << DRAW_BITS) as f64;
+const DRAW_BITS: u32 = 53;
+
+/// The rates of a plan, added up for each operation.
+#[derive(Clone, Debug)]
+pub(super) struct Odds {
+    bounds: [[u64; NR_FAULTS]; NR_OPS],
+}
+
+impl Odds {
+    /// Whether nothing can ever happen.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.bounds.iter().all(|of_op| of_op[NR_FAULTS - 1] == 0)
+    }
+
+    /// Decides about one request (P1, P2).
+    #[inline]
+    pub(super) fn draw(&self, op: Op, rng: &mut Rng) -> Option<FaultKind> {
+        let draw = rng.draw() >> (u64::BITS - DRAW_BITS);
+        let bounds = &self.bounds[op as usize];
+        if draw >= bounds[NR_FAULTS - 1] {
+            return None;
+        }
+        FaultKind::ALL.into_iter().find(|&kind| draw < bounds[kind as usize])
+    }
+}
+
+/// The random numbers of one hardware context of one queue.
+pub(super) fn stream(seed: u64, queue: u16, hctx: u16) -> Rng {
+    Rng::new(seed).fork(u64::from(queue) << 16 | u64::from(hctx))
+}
+
+#[cfg(test)]
+mod tests;

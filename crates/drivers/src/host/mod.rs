@@ -1,0 +1,171 @@
+//! The `host` driver: files and block devices of the host, through one kernel io_uring a Sheave ring.
+//!
+//! Spec: `file:PATH,size=1G,direct=on|off|auto,readonly=on,sync=on,bs=4k,depth=256,timeout=30s`; docs/drivers/file.md
+//! says what the keys mean.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `open`, `probe` | opening a path, with the words for what is wrong with it; what the opened thing can do |
+//! | `claim` | the lock that keeps other processes away, and who has it |
+//! | `shared` | what the rings that use the device share: the file, what it turned out not to do, the notices |
+//! | `queue` | one ring's way into it: requests to kernel operations and back, the fast path |
+//! | `recover` | what is not simply done: short, refused, cancelled, shrunk |
+//! | `side` | flushes and the like beside a kernel ring that polls, which cannot do them |
+
+mod claim;
+mod error;
+pub mod open;
+pub mod probe;
+mod queue;
+mod recover;
+mod shared;
+mod side;
+
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use sheave_base::sync::Arc;
+
+pub use error::{HostError, HostErrorKind};
+pub use open::{Direct, HostFile, HostOpts};
+pub use probe::{Caps, FileKind};
+
+use crate::spec::Params;
+use queue::HostQueue;
+use shared::Shared;
+use sheave_blk::bio::SECTOR_SHIFT;
+use sheave_blk::claim::{Claim, Sharing};
+use sheave_blk::device::Device;
+use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwQueue};
+use sheave_blk::error::DeviceError;
+use sheave_blk::limits::Limits;
+use sheave_blk::queue::DEFAULT_TIMEOUT;
+use sheave_kring::{MAX_SEGMENTS, Target};
+
+/// Longest read or write: long enough that a large one goes to the kernel whole.
+const MAX_IO_BYTES: u32 = 16 << 20;
+/// Longest discard: frees extents, takes little time.
+const MAX_DISCARD_BYTES: u32 = 1 << 30;
+/// Longest write-zeroes: some file systems and devices write the zeroes.
+const MAX_ZERO_BYTES: u32 = 128 << 20;
+/// Requests in flight on one ring unless the spec says otherwise.
+const DEFAULT_DEPTH: u16 = 256;
+
+/// A file or block device of the host.
+#[derive(Debug)]
+pub struct Host {
+    shared: Arc<Shared>,
+    block: u32,
+    depth: u16,
+    /// Flushes and the like go beside the kernel ring, as they do when that polls.
+    beside: bool,
+}
+
+impl Host {
+    /// A device on an opened file, with at most `depth` requests in flight on each ring.
+    pub fn new(file: HostFile, depth: u16) -> Host {
+        let block = file.caps().logical_block;
+        Host { shared: Arc::new(Shared::new(file)), block, depth, beside: false }
+    }
+
+    /// The same with a logical block of `block` bytes, a multiple of the file's own.
+    #[must_use]
+    pub fn with_block(mut self, block: u32) -> Host {
+        self.block = self.block.max(block);
+        self
+    }
+}
+
+impl Driver for Host {
+    fn limits(&self) -> Limits {
+        let caps = self.shared.file.caps();
+        Limits {
+            logical_block: self.block,
+            physical_block: caps.physical_block.max(self.block),
+            max_sectors: MAX_IO_BYTES >> SECTOR_SHIFT,
+            max_segments: MAX_SEGMENTS as u16,
+            chunk_sectors: 0,
+            dma_alignment: caps.dma_alignment,
+            max_discard_sectors: if caps.discard { MAX_DISCARD_BYTES >> SECTOR_SHIFT } else { 0 },
+            // Where nothing better works, zeroes are written.
+            max_write_zeroes_sectors: if self.shared.file.is_readonly() { 0 } else { MAX_ZERO_BYTES >> SECTOR_SHIFT },
+            queue_depth: self.depth,
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let file = &self.shared.file;
+        let caps = file.caps();
+        Capabilities {
+            // Without a command for it, one flush for several writes is better than one with each.
+            fua: caps.fua_native,
+            volatile_cache: caps.volatile_cache && !file.is_readonly(),
+            discard: caps.discard,
+            write_zeroes: caps.zero_range || caps.discard,
+            polled: caps.iopoll,
+            direct_io: file.is_direct(),
+            read_only: file.is_readonly(),
+            sparse: caps.kind == FileKind::Regular,
+        }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.shared.file.size_bytes()
+    }
+
+    fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
+        let file = &self.shared.file;
+        let kring = open
+            .kring
+            .get(file.caps().iopoll)
+            .map_err(|source| DeviceError::Kring { what: format!("attaching {}", file.path().display()), source })?;
+        kring.notices().iter().for_each(|notice| self.shared.notice(notice.clone()));
+        let target = kring.register_file(file.as_raw_fd()).map_or(Target::Raw(file.as_raw_fd()), Target::Fixed);
+        let beside = self.beside || kring.features().iopoll;
+        Ok(Box::new(HostQueue::new(self.shared.clone(), open, target, beside)))
+    }
+
+    fn claim(&self, sharing: Sharing) -> Result<Claim, DeviceError> {
+        claim::claim(&self.shared.file, sharing)
+    }
+
+    fn notices(&self) -> Vec<String> {
+        self.shared.notices()
+    }
+}
+
+/// Opens `file:...`.
+pub(crate) fn from_spec(params: &mut Params<'_>) -> Result<Device, DeviceError> {
+    let Some(path) = params.path() else {
+        return Err(params.error("no path. Put it behind the colon: file:/var/tmp/disk.img,size=1G"));
+    };
+    let words = [("on", Direct::On), ("off", Direct::Off), ("auto", Direct::Auto)];
+    let opts = HostOpts {
+        size: params.size("size")?,
+        direct: params.choice("direct", &words)?.unwrap_or_default(),
+        readonly: params.switch("readonly")?.unwrap_or(false),
+        sync: params.switch("sync")?.unwrap_or(false),
+    };
+    let block = params.block_if_given()?;
+    let depth = params.number("depth", 1, 4096)?.map_or(DEFAULT_DEPTH, |depth| depth as u16);
+    let timeout = params.duration("timeout")?.unwrap_or(DEFAULT_TIMEOUT);
+    params.finish()?;
+    if let (Some(size), Some(block)) = (opts.size, block) {
+        // Before a file is made that cannot be used.
+        params.check_size(size, block)?;
+    }
+    let file = HostFile::open(Path::new(&path), opts)?;
+    let own = file.caps().logical_block;
+    let block = block.unwrap_or(own);
+    if block < own {
+        let why =
+            format!("bs={block}: direct I/O on this file takes multiples of {own} bytes. Use bs={own} or direct=off");
+        return Err(params.error(why));
+    }
+    params.check_size(file.size_bytes(), block)?;
+    let host = Host::new(file, depth).with_block(block);
+    Ok(Device::with_timeout(params.spec(), Box::new(host), timeout))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,379 @@
+//! One ring's way into a file or block device of the host: requests to operations of the kernel ring, and back.
+//!
+//! Owns the translation and the vectors of merged requests. Does not enter the kernel ring, but when it is full: the
+//! ring's owner sends a whole batch with one system call. What does not simply succeed is judged in `recover`.
+//!
+//! | request | operation |
+//! |---|---|
+//! | read, write | READ_FIXED, WRITE_FIXED in one registered buffer; READ, WRITE; else READV, WRITEV |
+//! | with `RQ_FUA` | the same with `RWF_DSYNC`; discard and write-zeroes: FSYNC after it |
+//! | flush | FSYNC with DATASYNC |
+//! | discard | FALLOCATE, punch hole |
+//! | write-zeroes | FALLOCATE, zero range; else punch hole; else WRITEV of zeroes |
+//!
+//! Invariants:
+//! - I1: of a request, at most one operation is prepared or in the kernel. `held` counts them.
+//! - I2: memory that an operation names outlives it: that of the bios by their I1; bios do not move while live; the
+//!   vectors in `vecs[tag]` are changed only when the tag's request has no operation; zeroes live as long as `shared`,
+//!   and the ring drops a queue only when it holds nothing ([`HwQueue::shutdown`]).
+//! - I3: `Request::private` is 0 for a request that goes its first, plain way; else it is a [`Progress`].
+#![allow(unsafe_code)] // prepares operations that name memory
+
+use sheave_base::status::Status;
+use sheave_base::sync::Arc;
+
+use super::recover::{KIND_IO, Progress, Verdict};
+use super::shared::{Shared, ZEROES_BYTES, Zeroing};
+use super::side::Side;
+use sheave_blk::bio::{BVec, Op, SECTOR_SHIFT};
+use sheave_blk::driver::{
+    HctxOpen, HwEnv, HwQueue, KIND_IGNORED, KernelEvent, KernelEvents, NextEvent, TimedOut, kernel_user_data,
+};
+use sheave_blk::queue::Queue;
+use sheave_blk::request::{DoneList, RQ_FUA, Request, Rq, RqList, RqQueue, RqTable};
+use sheave_kring::{Full, IoVec, KOp, KernelRing, MAX_SEGMENTS, RwOp, Target};
+
+const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+
+const _: () = {
+    assert!(size_of::<BVec>() == size_of::<IoVec>() && align_of::<BVec>() == align_of::<IoVec>());
+    // The block layer says the same of `BVec`.
+    assert!(std::mem::offset_of!(IoVec, base) == 0 && std::mem::offset_of!(IoVec, len) == size_of::<usize>());
+};
+
+/// One ring's way into the device.
+#[derive(Debug)]
+pub(super) struct HostQueue {
+    pub(super) shared: Arc<Shared>,
+    pub(super) queue: Arc<Queue>,
+    target: Target,
+    /// Requests with an operation (I1).
+    held: u32,
+    /// Requests to be sent again that found the kernel ring full.
+    again: RqQueue,
+    /// Vectors of requests that are not one bio from start to end, by tag; each allocated when first needed.
+    vecs: Box<[Vec<IoVec>]>,
+    readonly: bool,
+    pub(super) ending: bool,
+    /// For a kernel ring that polls.
+    side: Option<Side>,
+}
+
+impl HostQueue {
+    pub(super) fn new(shared: Arc<Shared>, open: &HctxOpen<'_>, target: Target, beside: bool) -> HostQueue {
+        HostQueue {
+            queue: open.queue.clone(),
+            target,
+            held: 0,
+            again: RqQueue::with_depth(open.depth),
+            vecs: (0..=open.depth).map(|_| Vec::new()).collect(),
+            readonly: shared.file.is_readonly(),
+            ending: false,
+            side: beside.then(|| Side::new(shared.clone(), open)),
+            shared,
+        }
+    }
+
+    /// Prepares operations for the plain records that come first in the list, as many as there is room for.
+    #[inline]
+    fn prep_plain(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>) {
+        let Some(kring) = &mut env.kring else { return };
+        let hctx = env.hctx;
+        let plain = list.tags().iter().map_while(|&tag| {
+            let rq = rqs.by_tag_mut(tag);
+            let (vec, fixed_buf) = rq.plain_memory()?;
+            rq.private = 0;
+            Some(RwOp {
+                op: if rq.op == Op::Read { KOp::Read } else { KOp::Write },
+                seg: IoVec { base: vec.base() as *mut u8, len: vec.len() },
+                fixed_buf,
+                offset: rq.sector << SECTOR_SHIFT,
+                user_data: kernel_user_data(hctx, tag, KIND_IO),
+            })
+        });
+        // SAFETY: I2.
+        let prepared = unsafe { kring.prep_run(self.target, plain) };
+        self.held += prepared;
+        list.took(prepared);
+    }
+
+    /// Prepares the operation for a request (I1); on an error the request has none.
+    #[inline]
+    fn prep(&mut self, tag: u16, rqs: &RqTable<'_>, kring: &mut KernelRing, hctx: u16) -> Result<(), Full> {
+        let rq = rqs.by_tag(tag);
+        let user_data = kernel_user_data(hctx, tag, KIND_IO);
+        let done = if !rq.op.has_data() || rq.private != 0 {
+            self.prep_other(tag, rqs, kring, user_data)
+        } else if let Some((vec, fixed)) = rq.plain_memory() {
+            let fixed = fixed.filter(|&slot| kring.has_buffer(slot));
+            let seg = IoVec { base: vec.base() as *mut u8, len: vec.len() };
+            prep_data(kring, self.target, rq, &[seg], fixed, 0, user_data)
+        } else if let Some(bio) = rqs.single_bio(tag) {
+            let fixed = bio.fixed_buf().filter(|&slot| kring.has_buffer(slot));
+            let vecs = bio.vecs();
+            // SAFETY: I2: the bio's own vectors, whose layout is that of `IoVec` (asserted above).
+            let segs = unsafe { std::slice::from_raw_parts(vecs.as_ptr().cast::<IoVec>(), vecs.len()) };
+            prep_data(kring, self.target, rq, segs, fixed, 0, user_data)
+        } else {
+            self.prep_gathered(tag, rqs, kring, 0, user_data)
+        };
+        if done.is_ok() {
+            self.held += 1;
+        }
+        done
+    }
+
+    /// Several bios, or the rest of a request.
+    fn prep_gathered(
+        &mut self,
+        tag: u16,
+        rqs: &RqTable<'_>,
+        kring: &mut KernelRing,
+        skip: u32,
+        user_data: u64,
+    ) -> Result<(), Full> {
+        let vecs = &mut self.vecs[usize::from(tag)];
+        gather(vecs, rqs.segments(tag), skip as usize);
+        prep_data(kring, self.target, rqs.by_tag(tag), vecs, None, skip, user_data)
+    }
+
+    #[cold]
+    fn prep_other(&mut self, tag: u16, rqs: &RqTable<'_>, kring: &mut KernelRing, user_data: u64) -> Result<(), Full> {
+        let rq = rqs.by_tag(tag);
+        let progress = Progress::from_bits(rq.private);
+        let (offset, len) = (rq.sector << SECTOR_SHIFT, u64::from(rq.bytes));
+        match rq.op {
+            Op::Read | Op::Write => self.prep_gathered(tag, rqs, kring, progress.done, user_data),
+            Op::Flush => kring.prep_fsync(self.target, true, user_data),
+            _ if progress.syncs() => kring.prep_fsync(self.target, true, user_data),
+            Op::Discard => kring.prep_fallocate(self.target, PUNCH_HOLE, offset, len, user_data),
+            Op::WriteZeroes => match progress.zeroing() {
+                Zeroing::ZeroRange => kring.prep_fallocate(self.target, ZERO_RANGE, offset, len, user_data),
+                Zeroing::PunchHole => kring.prep_fallocate(self.target, PUNCH_HOLE, offset, len, user_data),
+                Zeroing::Write => self.prep_zeroes(tag, rq, kring, progress.done, user_data),
+            },
+        }
+    }
+
+    /// Writes zeroes, as many as one operation can name; `recover` sends the rest.
+    fn prep_zeroes(
+        &mut self,
+        tag: u16,
+        rq: &Request,
+        kring: &mut KernelRing,
+        skip: u32,
+        user_data: u64,
+    ) -> Result<(), Full> {
+        // Without zeroes nothing is named, nothing is written, and the request ends with an error.
+        let zeroes = self.shared.zeroes().map_or(std::ptr::null_mut(), |zeroes| zeroes.as_ptr().cast_mut());
+        let left = if zeroes.is_null() { 0 } else { (rq.bytes - skip) as usize };
+        let vecs = &mut self.vecs[usize::from(tag)];
+        vecs.clear();
+        vecs.extend(
+            (0..left.div_ceil(ZEROES_BYTES).min(MAX_SEGMENTS))
+                .map(|at| IoVec { base: zeroes, len: (left - at * ZEROES_BYTES).min(ZEROES_BYTES) }),
+        );
+        prep_data(kring, self.target, rq, vecs, None, skip, user_data)
+    }
+
+    /// The same, entering the kernel ring when it is full.
+    fn prep_entering(&mut self, tag: u16, rqs: &RqTable<'_>, env: &mut HwEnv<'_>) -> Result<(), Full> {
+        let Some(kring) = &mut env.kring else { return Err(Full) };
+        if self.prep(tag, rqs, kring, env.hctx).is_ok() {
+            return Ok(());
+        }
+        // A refusal leaves no room, and then the next try says `Full`.
+        let _ = kring.enter(0, None);
+        self.prep(tag, rqs, kring, env.hctx)
+    }
+
+    /// Looks at a request that is no plain read or write; gives it back if it is for the kernel ring after all.
+    #[cold]
+    fn divert(&mut self, rq: Rq, rqs: &mut RqTable<'_>, done: &mut DoneList) -> Option<Rq> {
+        let request = rqs.get_mut(&rq);
+        if self.readonly && !matches!(request.op, Op::Read | Op::Flush) {
+            done.push(rq, Status::ReadOnly);
+            return None;
+        }
+        if request.op == Op::WriteZeroes {
+            request.private = Progress::zeroing_by(self.shared.zeroing()).to_bits();
+        }
+        match &mut self.side {
+            Some(side) if !request.op.has_data() => {
+                side.send(rq, request);
+                None
+            }
+            _ => Some(rq),
+        }
+    }
+
+    /// Sends a request again, now or with the next poll.
+    fn send_again(&mut self, rq: Rq, rqs: &RqTable<'_>, env: &mut HwEnv<'_>) {
+        match self.prep_entering(rq.tag(), rqs, env) {
+            Ok(()) => drop_token(rq),
+            Err(Full) => self.again.push(rq),
+        }
+    }
+
+    #[cold]
+    fn kernel_done_slow(
+        &mut self,
+        event: KernelEvent,
+        rqs: &mut RqTable<'_>,
+        env: &mut HwEnv<'_>,
+        done: &mut DoneList,
+    ) {
+        // SAFETY: I1: the operation that completed was the request's only one, and its token was given up for it.
+        let rq = unsafe { Rq::from_tag(event.tag) };
+        match self.judge(rqs.get_mut(&rq), event.res) {
+            Verdict::End(status) => done.push(rq, status),
+            Verdict::Again => self.send_again(rq, rqs, env),
+        }
+    }
+
+    fn cancel(&self, tag: u16, env: &mut HwEnv<'_>) {
+        let Some(kring) = &mut env.kring else { return };
+        let victim = kernel_user_data(env.hctx, tag, KIND_IO);
+        let ignored = kernel_user_data(env.hctx, tag, KIND_IGNORED);
+        if kring.prep_cancel(victim, ignored).is_err() {
+            let _ = kring.enter(0, None);
+            // Still full: whoever wants it cancelled asks again, and else it ends by itself.
+            let _ = kring.prep_cancel(victim, ignored);
+        }
+    }
+}
+
+impl HwQueue for HostQueue {
+    #[inline]
+    fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        loop {
+            // Of a file that is read only, each request is looked at before it is prepared.
+            if !self.readonly {
+                self.prep_plain(list, rqs, env);
+            }
+            let Some(mut rq) = list.pop() else { return };
+            let request = rqs.get_mut(&rq);
+            request.private = 0;
+            if !request.op.has_data() || self.readonly {
+                let Some(back) = self.divert(rq, rqs, done) else { continue };
+                rq = back;
+            }
+            if self.prep_entering(rq.tag(), rqs, env).is_err() {
+                return list.unpop(rq); // D4
+            }
+            drop_token(rq);
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, _: &mut DoneList) {
+        for _ in 0..self.again.len() {
+            let Some(rq) = self.again.pop() else { break };
+            self.send_again(rq, rqs, env);
+        }
+    }
+
+    #[inline]
+    fn kernel_done(
+        &mut self,
+        events: KernelEvents<'_>,
+        rqs: &mut RqTable<'_>,
+        env: &mut HwEnv<'_>,
+        done: &mut DoneList,
+    ) {
+        for event in events.iter() {
+            self.held -= 1;
+            let rq = rqs.by_tag(event.tag);
+            if event.res.cast_unsigned() == rq.bytes && rq.private == 0 && event.res >= 0 {
+                // SAFETY: I1: as in `kernel_done_slow`.
+                let rq = unsafe { Rq::from_tag(event.tag) };
+                done.push(rq, Status::Ok);
+            } else {
+                self.kernel_done_slow(event, rqs, env, done);
+            }
+        }
+    }
+
+    fn next_event(&self) -> NextEvent {
+        if !self.again.is_empty() {
+            NextEvent::Ready
+        } else if self.side.as_ref().is_some_and(Side::is_busy) {
+            NextEvent::Remote
+        } else if self.held > 0 {
+            NextEvent::Kernel
+        } else {
+            NextEvent::Idle
+        }
+    }
+
+    fn timed_out(&mut self, tag: u16, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) -> TimedOut {
+        if let Some(rq) = self.again.remove(tag) {
+            done.push(rq, Status::Timeout);
+            return TimedOut::Ended;
+        }
+        let request = rqs.by_tag_mut(tag);
+        request.private = Progress::from_bits(request.private).timed_out().to_bits();
+        self.cancel(tag, env);
+        TimedOut::Waiting
+    }
+
+    fn shutdown(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        if let Some(side) = &mut self.side {
+            side.finish();
+        }
+        while let Some(rq) = self.again.pop() {
+            done.push(rq, Status::Canceled);
+        }
+        if !std::mem::replace(&mut self.ending, true) && self.held > 0 {
+            // One that is not in the kernel costs a useless cancellation; the last tag is the flush's.
+            let flush_tag = self.vecs.len() as u16 - 1;
+            for tag in (0..=flush_tag).filter(|&tag| tag == flush_tag || rqs.is_live(tag)) {
+                self.cancel(tag, env);
+            }
+        }
+        if self.held == 0
+            && let (Some(kring), Target::Fixed(slot)) = (&mut env.kring, self.target)
+        {
+            kring.unregister_file(slot);
+            self.target = Target::Raw(-1);
+        }
+    }
+}
+
+/// The kernel has it now: its completion makes the token anew.
+#[inline]
+fn drop_token(rq: Rq) {
+    let _ = rq.into_tag();
+}
+
+/// Prepares a read or write of what is left of a request after `skip` bytes, which is in `segs`.
+#[inline]
+fn prep_data(
+    kring: &mut KernelRing,
+    target: Target,
+    rq: &Request,
+    segs: &[IoVec],
+    fixed: Option<u16>,
+    skip: u32,
+    user_data: u64,
+) -> Result<(), Full> {
+    let op = if rq.op == Op::Read { KOp::Read } else { KOp::Write };
+    let rw_flags = if rq.flags & RQ_FUA != 0 { libc::RWF_DSYNC } else { 0 };
+    let offset = (rq.sector << SECTOR_SHIFT) + u64::from(skip);
+    // SAFETY: I2.
+    unsafe { kring.prep_rw(op, target, segs, fixed, offset, rw_flags, user_data) }
+}
+
+/// Fills `vecs` with the memory after the first `skip` bytes, neighbours in memory as one.
+fn gather(vecs: &mut Vec<IoVec>, segments: impl Iterator<Item = BVec>, mut skip: usize) {
+    vecs.clear();
+    for mut seg in segments {
+        skip -= seg.take_front(skip).len();
+        match vecs.last_mut() {
+            _ if seg.is_empty() => {}
+            Some(last) if last.base.addr() + last.len == seg.base() => last.len += seg.len(),
+            _ => vecs.push(IoVec { base: seg.base() as *mut u8, len: seg.len() }),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What becomes of a request whose operation did not simply succeed: ended with a status, or sent again.
+//!
+//! Owns the rules and the [`Progress`] that a request carries meanwhile. Sends nothing itself.
+//!
+//! | result | what follows |
+//! |---|---|
+//! | fewer bytes than asked, more than 0 | the rest is sent; progress is whole blocks |
+//! | 0 bytes | the file ends before the device: I/O error, and the queue learns the new size |
+//! | EAGAIN, EINTR | sent again, at most [`MAX_TRIES`] times |
+//! | ECANCELED | a timeout, if the timeout walk asked for it |
+//! | EOPNOTSUPP on write-zeroes | the next way of zeroing |
+//! | another errno | the status for it |
+//!
+//! Invariants:
+//! - R1: each judgement ends the request, advances it by at least a block, takes the next step or way, or uses up a
+//!   try: so it ends.
+//! - R2: nothing is sent again for a request that has timed out, or for a queue that ends.
+
+use sheave_base::status::Status;
+
+use super::probe::FileKind;
+use super::queue::HostQueue;
+use super::shared::Zeroing;
+use sheave_blk::bio::Op;
+use sheave_blk::request::{RQ_FUA, Request};
+
+/// The kind of the operations that carry requests.
+pub(super) const KIND_IO: u8 = 0;
+/// How often one request is sent again without getting any further.
+const MAX_TRIES: u8 = 16;
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It has ended.
+    End(Status),
+    /// It is sent again, as its progress says.
+    Again,
+}
+
+const TIMED_OUT: u8 = 1 << 0;
+const SYNCS: u8 = 1 << 1;
+/// Set in every progress that is not the plain first way, so that its bits are never 0.
+const SPECIAL: u8 = 1 << 2;
+
+/// How far a request has come that does not go the plain way; fits `Request::private`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Progress {
+    /// Bytes moved.
+    pub(super) done: u32,
+    tries: u8,
+    flags: u8,
+    zeroing: u8,
+}
+
+impl Progress {
+    pub(super) fn from_bits(bits: u64) -> Progress {
+        Progress {
+            done: bits as u32,
+            tries: (bits >> 32) as u8,
+            flags: (bits >> 40) as u8,
+            zeroing: (bits >> 48) as u8,
+        }
+    }
+
+    pub(super) fn to_bits(self) -> u64 {
+        let flags = self.flags | SPECIAL;
+        u64::from(self.done) | u64::from(self.tries) << 32 | u64::from(flags) << 40 | u64::from(self.zeroing) << 48
+    }
+
+    /// The start of a write-zeroes.
+    pub(super) fn zeroing_by(way: Zeroing) -> Progress {
+        Progress { zeroing: way as u8, ..Progress::from_bits(0) }
+    }
+
+    /// How it zeroes.
+    pub(super) fn zeroing(self) -> Zeroing {
+        Zeroing::from_u8(self.zeroing)
+    }
+
+    /// Its last step: an fsync makes durable what a `fallocate` did.
+    pub(super) fn syncs(self) -> bool {
+        self.flags & SYNCS != 0
+    }
+
+    pub(super) fn timed_out(mut self) -> Progress {
+        self.flags |= TIMED_OUT;
+        self
+    }
+}
+
+impl HostQueue {
+    /// Says what becomes of the request after its operation gave `res`.
+    pub(super) fn judge(&self, rq: &mut Request, res: i32) -> Verdict {
+        let mut progress = Progress::from_bits(rq.private);
+        let given_up = progress.flags & TIMED_OUT != 0;
+        let verdict = match u32::try_from(res) {
+            Ok(moved) => self.moved(rq, &mut progress, moved),
+            Err(_) => self.failed(rq, &mut progress, -res),
+        };
+        rq.private = progress.to_bits();
+        match verdict {
+            // R2.
+            Verdict::Again if given_up => Verdict::End(Status::Timeout),
+            Verdict::Again if self.ending => Verdict::End(Status::Canceled),
+            verdict => verdict,
+        }
+    }
+
+    fn moved(&self, rq: &Request, progress: &mut Progress, moved: u32) -> Verdict {
+        let by_bytes = match rq.op {
+            Op::Read | Op::Write => true,
+            Op::WriteZeroes => progress.zeroing() == Zeroing::Write && !progress.syncs(),
+            Op::Flush | Op::Discard => false,
+        };
+        if !by_bytes {
+            let sync = rq.flags & RQ_FUA != 0 && rq.op != Op::Flush && !progress.syncs();
+            if !sync {
+                return Verdict::End(Status::Ok);
+            }
+            progress.flags |= SYNCS;
+            return Verdict::Again;
+        }
+        let left = rq.bytes - progress.done;
+        if moved >= left {
+            return Verdict::End(Status::Ok);
+        }
+        if moved == 0 {
+            self.shared.look_at_size(&self.queue);
+            return Verdict::End(Status::IoErr);
+        }
+        // Direct I/O goes on only at a block; what was moved beyond one is moved again.
+        let block = self.queue.limits().logical_block;
+        let whole = moved - moved % block;
+        if whole == 0 {
+            return self.try_again(progress, libc::EIO);
+        }
+        progress.done += whole;
+        progress.tries = 0;
+        Verdict::Again
+    }
+
+    fn failed(&self, rq: &Request, progress: &mut Progress, errno: i32) -> Verdict {
+        match errno {
+            libc::ECANCELED | libc::EINTR if progress.flags & TIMED_OUT != 0 => Verdict::End(Status::Timeout),
+            libc::ECANCELED => Verdict::End(Status::Canceled),
+            libc::EAGAIN | libc::EINTR => self.try_again(progress, errno),
+            libc::EOPNOTSUPP if rq.op == Op::WriteZeroes && self.shared.zeroing_fails(progress.zeroing()) => {
+                progress.zeroing = self.shared.zeroing() as u8;
+                Verdict::Again
+            }
+            libc::ENOSPC if self.shared.file.caps().kind == FileKind::Block => {
+                // What the kernel says of a write past the end of a block device.
+                self.shared.look_at_size(&self.queue);
+                Verdict::End(Status::NoSpc)
+            }
+            errno => {
+                self.shared.explain(errno);
+                Verdict::End(Status::from_errno(errno))
+            }
+        }
+    }
+
+    fn try_again(&self, progress: &mut Progress, errno: i32) -> Verdict {
+        progress.tries += 1;
+        if progress.tries > MAX_TRIES {
+            return Verdict::End(Status::from_errno(errno));
+        }
+        Verdict::Again
+    }
+}

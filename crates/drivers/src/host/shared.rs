@@ -1,0 +1,143 @@
+//! What all rings that use one file or block device of the host share.
+//!
+//! Owns the opened file, how ranges are zeroed on it (which may turn out not to work), and the notices. Control path
+//! and trouble only: no I/O that simply works comes here, but for `zeroing`.
+//!
+//! Invariant I1: `zeroing` only ever steps down: a way that did not work is not tried again.
+//!
+//! Called by `queue`, `recover` and `side`.
+
+use sheave_base::buf::Buf;
+use sheave_base::status::Errno;
+use sheave_base::sync::atomic::{AtomicU8, Ordering};
+use sheave_base::sync::{Arc, Mutex};
+use std::sync::OnceLock;
+
+use super::open::HostFile;
+use super::probe::FileKind;
+use sheave_blk::bio::SECTOR_SHIFT;
+use sheave_blk::queue::Queue;
+
+/// How much memory holds the zeroes that are written where nothing better works.
+pub(super) const ZEROES_BYTES: usize = 64 << 10;
+/// Fits whatever direct I/O asks of memory.
+const ZEROES_ALIGN: usize = 4096;
+/// Most notices kept: what comes then is more of the same.
+const MAX_NOTICES: usize = 32;
+
+/// How a range is zeroed, from the best way down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(super) enum Zeroing {
+    /// `fallocate` keeps the space and marks it as zeroes (or the device, or the kernel, writes them).
+    ZeroRange = 0,
+    /// `fallocate` gives the space back; a hole reads as zeroes.
+    PunchHole = 1,
+    /// Zeroes are written.
+    Write = 2,
+}
+
+impl Zeroing {
+    pub(super) fn from_u8(value: u8) -> Zeroing {
+        match value {
+            0 => Zeroing::ZeroRange,
+            1 => Zeroing::PunchHole,
+            _ => Zeroing::Write,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) file: HostFile,
+    zeroing: AtomicU8,
+    zeroes: OnceLock<Option<Buf>>,
+    notices: Mutex<Vec<String>>,
+}
+
+impl Shared {
+    pub(super) fn new(file: HostFile) -> Shared {
+        let caps = file.caps();
+        let zeroing = match caps.kind {
+            // The kernel writes the zeroes where the device has no command for it.
+            FileKind::Block => Zeroing::ZeroRange,
+            FileKind::Regular if caps.zero_range => Zeroing::ZeroRange,
+            FileKind::Regular if caps.discard => Zeroing::PunchHole,
+            FileKind::Regular => Zeroing::Write,
+        };
+        let notices = Mutex::new(file.notices().to_vec());
+        Shared { file, zeroing: AtomicU8::new(zeroing as u8), zeroes: OnceLock::new(), notices }
+    }
+
+    /// How to zero a range now.
+    pub(super) fn zeroing(&self) -> Zeroing {
+        // Relaxed: a hint; who reads it late is told the same by the file system once more.
+        Zeroing::from_u8(self.zeroing.load(Ordering::Relaxed))
+    }
+
+    /// `way` does not work here; false when there is no other.
+    pub(super) fn zeroing_fails(&self, way: Zeroing) -> bool {
+        if way == Zeroing::Write {
+            return false;
+        }
+        // Relaxed: as in `zeroing`.
+        self.zeroing.fetch_max(way as u8 + 1, Ordering::Relaxed);
+        true
+    }
+
+    /// Zeroes to write; `None` when there is no memory for them.
+    pub(super) fn zeroes(&self) -> Option<&Buf> {
+        self.zeroes.get_or_init(|| Buf::zeroed(ZEROES_BYTES, ZEROES_ALIGN).ok()).as_ref()
+    }
+
+    /// What the user should know, each once.
+    pub(super) fn notices(&self) -> Vec<String> {
+        self.lock().clone()
+    }
+
+    pub(super) fn notice(&self, text: String) {
+        let mut notices = self.lock();
+        if notices.len() < MAX_NOTICES && !notices.contains(&text) {
+            notices.push(text);
+        }
+    }
+
+    fn lock(&self) -> impl std::ops::DerefMut<Target = Vec<String>> + '_ {
+        self.notices.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// I/O met the end of the file before the end of the device: finds the size of now and has the queue refuse what
+    /// lies beyond it.
+    #[cold]
+    pub(super) fn look_at_size(&self, queue: &Arc<Queue>) {
+        let was = queue.sectors() << SECTOR_SHIFT;
+        let path = self.file.path().display();
+        match self.file.current_size() {
+            Ok(now) if now >= was => {}
+            Ok(now) => {
+                let block = u64::from(queue.limits().logical_block);
+                queue.set_capacity(now - now % block);
+                self.notice(format!(
+                    "{path}: it shrank to {now} bytes while in use (it had {was}): I/O beyond that fails; find out who \
+                     cuts it off, then open it anew"
+                ));
+            }
+            Err(error) => self.notice(format!("{path}: its size cannot be read any more: {error}; is it still there?")),
+        }
+    }
+
+    /// The kernel refused I/O for a reason that a person can do something about.
+    #[cold]
+    pub(super) fn explain(&self, errno: i32) {
+        let path = self.file.path().display();
+        let what = match errno {
+            libc::ENOSPC => "its file system is full: writes where it has no space yet fail; free some space",
+            libc::EDQUOT => "the quota is used up: writes where it has no space yet fail; free some space",
+            libc::EFBIG => "a write went beyond the largest file allowed; raise the limit (ulimit -f)",
+            libc::ENODEV | libc::ENXIO => "the device is gone; plug it in and open it anew",
+            libc::EIO | libc::EREMOTEIO | libc::EILSEQ | libc::ENODATA => "the disk reports errors; see dmesg",
+            _ => return,
+        };
+        self.notice(format!("{path}: {what} ({})", Errno(errno)));
+    }
+}

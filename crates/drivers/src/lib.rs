@@ -1,0 +1,30 @@
+//! Sheave floor 2b: the drivers, behind the seam of [`sheave_blk::driver`], and the registry of device specs.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`null`] | a device that does nothing, at once or after a latency |
+//! | [`ram`] | memory of this process |
+//! | [`host`] | files and block devices of the host, through the ring's kernel io_uring (`file:`) |
+//! | [`fault`] | a layer over any device that makes it fail, by a seed |
+//! | `linear` | the specs of partitions and concatenations, which the block layer makes itself |
+//! | [`spec`] | the grammar of specs |
+//! | [`registry`] | which kind of device is opened by which function |
+//!
+//! [`open_device`] opens a device; a program with drivers of its own adds them to a [`Registry`]. The block layer below
+//! knows none of this: a driver of another crate is as good as one of these. `docs/drivers/README.md` shows how to
+//! write one.
+
+pub mod fault;
+pub mod host;
+mod linear;
+pub mod null;
+pub mod ram;
+pub mod registry;
+pub mod spec;
+
+pub use registry::{Registry, open_device};
+
+// The unit tests use the test driver and the test ring of the block layer.
+#[cfg(test)]
+#[path = "../../blk/tests/support/mod.rs"]
+mod support;

@@ -1,0 +1,285 @@
+//! `null`: a device that does nothing, at once or after a given latency. For measuring what is above it.
+//!
+//! Spec: `null:size=1T,latency=10us,complete=poll|timer|thread,depth=256,bs=512,timeout=30s`;
+//! `host_depth=N` makes one limit of N requests for all rings together; `keep=SIZE` keeps the first bytes (`keep`).
+//!
+//! | `complete` | who finishes a request, and when |
+//! |---|---|
+//! | `poll` (default without latency) | the owner's next poll |
+//! | `timer` (default with latency) | the owner, when the latency has passed; a sleeping ring wakes for it |
+//! | `thread` | another thread, as an interrupt would: immediately, or when the latency has passed |
+//!
+//! Reads leave the memory as it is (but of what `keep` covers). Writes, flushes, discards and write-zeroes succeed.
+//!
+//! Invariants:
+//! - I1: requests of one hardware queue finish in the order in which they came (the latency is constant).
+//! - I2: the completion thread ends when its hardware queue goes away, after it has finished what it holds.
+
+mod keep;
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use sheave_base::clock::PreciseTs;
+use sheave_base::status::Status;
+
+use crate::spec::Params;
+use sheave_blk::device::Device;
+use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, Remote, RemoteRq, TimedOut};
+use sheave_blk::error::DeviceError;
+use sheave_blk::limits::Limits;
+use sheave_blk::queue::DEFAULT_TIMEOUT;
+use sheave_blk::request::{DoneList, RqList, RqQueue, RqTable};
+
+/// Who finishes requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Complete {
+    /// The owner's next poll.
+    Poll,
+    /// The owner, when the latency has passed.
+    Timer,
+    /// Another thread.
+    Thread,
+}
+
+/// The null device.
+#[derive(Clone, Debug)]
+pub struct Null {
+    /// Size in bytes.
+    pub size: u64,
+    /// How long a request takes.
+    pub latency: Duration,
+    /// Who finishes it.
+    pub complete: Complete,
+    /// Requests in flight on one hardware queue.
+    pub depth: u16,
+    /// Logical block.
+    pub block: u32,
+    /// One limit for all rings together, of this many requests.
+    pub host_depth: Option<u16>,
+}
+
+impl Driver for Null {
+    fn limits(&self) -> Limits {
+        Limits {
+            logical_block: self.block,
+            max_sectors: u32::MAX >> 9,
+            max_segments: 1024,
+            max_discard_sectors: u32::MAX >> 9,
+            max_write_zeroes_sectors: u32::MAX >> 9,
+            queue_depth: self.depth,
+            ..Limits::default()
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            fua: true,
+            discard: true,
+            write_zeroes: true,
+            polled: self.complete == Complete::Poll,
+            direct_io: true,
+            ..Capabilities::default()
+        }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.size
+    }
+
+    fn host_wide_depth(&self) -> Option<u16> {
+        self.host_depth
+    }
+
+    fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
+        Ok(match self.complete {
+            Complete::Poll => Box::new(Polled),
+            Complete::Timer => Box::new(Timed {
+                held: RqQueue::with_depth(open.depth),
+                due: VecDeque::with_capacity(usize::from(open.depth) + 1),
+                latency: self.latency,
+            }),
+            Complete::Thread => Box::new(Threaded::start(open, self.latency)?),
+        })
+    }
+}
+
+/// Finished when it comes; the owner finds out when it polls.
+#[derive(Debug)]
+struct Polled;
+
+impl HwQueue for Polled {
+    #[inline]
+    fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
+        list.complete_all(done);
+    }
+
+    fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
+
+    fn next_event(&self) -> NextEvent {
+        NextEvent::Idle
+    }
+
+    fn timed_out(&mut self, _: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
+        TimedOut::Waiting
+    }
+
+    fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
+}
+
+/// Finished by the owner when the latency has passed.
+#[derive(Debug)]
+struct Timed {
+    held: RqQueue,
+    /// When each of `held` is due.
+    due: VecDeque<PreciseTs>,
+    latency: Duration,
+}
+
+impl HwQueue for Timed {
+    fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, env: &mut HwEnv<'_>, _: &mut DoneList) {
+        let due = env.clock.precise().after(self.latency);
+        self.due.extend(std::iter::repeat_n(due, list.len()));
+        list.take_all(&mut self.held);
+    }
+
+    fn poll(&mut self, _: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        let Some(&first) = self.due.front() else { return };
+        let now = env.clock.precise();
+        if first > now {
+            return;
+        }
+        while self.due.front().is_some_and(|&due| due <= now) {
+            self.due.pop_front();
+            if let Some(rq) = self.held.pop() {
+                done.push(rq, Status::Ok);
+            }
+        }
+    }
+
+    fn next_event(&self) -> NextEvent {
+        self.due.front().map_or(NextEvent::Idle, |&due| NextEvent::At(due))
+    }
+
+    fn timed_out(&mut self, tag: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) -> TimedOut {
+        let Some(at) = self.held.position(tag) else { return TimedOut::Waiting };
+        self.due.remove(at);
+        if let Some(rq) = self.held.remove(tag) {
+            done.push(rq, Status::Timeout);
+        }
+        TimedOut::Ended
+    }
+
+    fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
+        self.due.clear();
+        self.held.complete_all(done);
+    }
+}
+
+/// Finished by another thread.
+#[derive(Debug)]
+struct Threaded {
+    send: Option<SyncSender<(Instant, RemoteRq)>>,
+    remote: Remote,
+    latency: Duration,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Threaded {
+    fn start(open: &HctxOpen<'_>, latency: Duration) -> Result<Threaded, DeviceError> {
+        let (send, receive) = sync_channel(usize::from(open.depth) + 1);
+        let thread = std::thread::Builder::new()
+            .name(format!("sheave-null-{}", open.hctx))
+            .spawn(move || complete_in_order(&receive))
+            .map_err(|source| DeviceError::Host {
+                what: "starting the null device's completion thread".into(),
+                fix: "Raise the limit of processes (ulimit -u), or use complete=timer".into(),
+                source,
+            })?;
+        Ok(Threaded { send: Some(send), remote: open.remote.clone(), latency, thread: Some(thread) })
+    }
+}
+
+/// The completion thread: the "interrupt" of this device.
+fn complete_in_order(receive: &Receiver<(Instant, RemoteRq)>) {
+    for (due, rq) in receive {
+        let left = due.saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            std::thread::sleep(left);
+        }
+        rq.complete(Status::Ok);
+    }
+}
+
+impl HwQueue for Threaded {
+    fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
+        let due = Instant::now() + self.latency;
+        while let Some(rq) = list.pop() {
+            let out = self.remote.send_out(rq);
+            let Some(send) = &self.send else { return out.complete(Status::Offline) };
+            // The channel has room for every tag, so it is never full.
+            if let Err(error) = send.try_send((due, out)) {
+                use std::sync::mpsc::TrySendError::{Disconnected, Full};
+                let (Full((_, out)) | Disconnected((_, out))) = error;
+                out.complete(Status::Offline);
+            }
+        }
+    }
+
+    fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
+
+    fn next_event(&self) -> NextEvent {
+        NextEvent::Remote
+    }
+
+    fn timed_out(&mut self, _: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
+        TimedOut::Waiting
+    }
+
+    fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
+        self.send = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            debug_assert!(false, "the completion thread does not panic");
+        }
+    }
+}
+
+/// Opens `null:...`.
+pub(crate) fn from_spec(params: &mut Params<'_>) -> Result<Device, DeviceError> {
+    let block = params.block()?;
+    let size = params.size("size")?.unwrap_or(1 << 30);
+    let latency = params.duration("latency")?.unwrap_or_default();
+    let default = if latency.is_zero() { Complete::Poll } else { Complete::Timer };
+    let words = [("poll", Complete::Poll), ("timer", Complete::Timer), ("thread", Complete::Thread)];
+    let complete = params.choice("complete", &words)?.unwrap_or(default);
+    if complete == Complete::Poll && !latency.is_zero() {
+        return Err(params.error("complete=poll has no latency. Use complete=timer or complete=thread"));
+    }
+    let depth = params.number("depth", 1, 4096)?.unwrap_or(256) as u16;
+    let host_depth = params.number("host_depth", 1, 4096)?.map(|depth| depth as u16);
+    let timeout = params.duration("timeout")?.unwrap_or(DEFAULT_TIMEOUT);
+    let keep = params.size("keep")?.unwrap_or(0);
+    params.finish()?;
+    let size = params.check_size(size, block)?;
+    let null = Null { size, latency, complete, depth, block, host_depth };
+    if keep > 0 {
+        if complete != Complete::Poll {
+            return Err(params.error("keep= goes with complete=poll alone. Leave latency= and complete= away"));
+        }
+        let keep = params.check_size(keep, block)?.min(size);
+        let keeping = keep::Keeping::new(null, keep).map_err(|errno| DeviceError::Host {
+            what: format!("mapping {keep} bytes of memory for '{}'", params.spec()),
+            fix: "Give a smaller keep=".into(),
+            source: errno.into(),
+        })?;
+        return Ok(Device::with_timeout(params.spec(), Box::new(keeping), timeout));
+    }
+    Ok(Device::with_timeout(params.spec(), Box::new(null), timeout))
+}
+
+#[cfg(test)]
+mod tests;

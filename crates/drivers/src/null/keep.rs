@@ -1,0 +1,109 @@
+//! `null:keep=SIZE`: the first bytes are kept in memory, all others are as forgotten as ever.
+//!
+//! For what needs a little of the device to be true while most of it is measured: a pool whose superblocks and journal
+//! are in the kept part, and whose data goes nowhere. Owns the split between the two; the memory is a ram device's.
+//!
+//! Invariant I1: a request that begins in the kept part is carried out there, to its end; the region is larger than the
+//! kept part by the longest request. One that begins behind it is not looked at further.
+
+use rustix::io::Errno;
+use sheave_base::sync::Arc;
+
+use super::Null;
+use crate::ram::region::Region;
+use sheave_blk::bio::SECTOR_SHIFT;
+use sheave_blk::claim::{Claim, Sharing};
+use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
+use sheave_blk::error::DeviceError;
+use sheave_blk::limits::Limits;
+use sheave_blk::request::{DoneList, RqList, RqTable};
+
+/// Longest request (I1).
+const MAX_SECTORS: u32 = (16 << 20) >> SECTOR_SHIFT;
+
+/// A null device that keeps its front.
+#[derive(Debug)]
+pub(super) struct Keeping {
+    null: Null,
+    keep_sectors: u64,
+    region: Arc<Region>,
+}
+
+impl Keeping {
+    pub(super) fn new(null: Null, keep_bytes: u64) -> Result<Keeping, Errno> {
+        let longest = u64::from(MAX_SECTORS) << SECTOR_SHIFT;
+        let len = keep_bytes.checked_add(longest).and_then(|len| usize::try_from(len).ok()).ok_or(Errno::NOMEM)?;
+        let region = Arc::new(Region::new(len, false)?);
+        Ok(Keeping { null, keep_sectors: keep_bytes >> SECTOR_SHIFT, region })
+    }
+}
+
+impl Driver for Keeping {
+    fn limits(&self) -> Limits {
+        Limits {
+            max_sectors: MAX_SECTORS,
+            max_discard_sectors: MAX_SECTORS,
+            max_write_zeroes_sectors: MAX_SECTORS,
+            ..self.null.limits()
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.null.capabilities()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.null.size_bytes()
+    }
+
+    fn host_wide_depth(&self) -> Option<u16> {
+        self.null.host_wide_depth()
+    }
+
+    fn open_hctx(&self, _: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
+        Ok(Box::new(KeepingQueue { keep_sectors: self.keep_sectors, region: self.region.clone() }))
+    }
+
+    fn claim(&self, sharing: Sharing) -> Result<Claim, DeviceError> {
+        self.null.claim(sharing)
+    }
+
+    fn notices(&self) -> Vec<String> {
+        vec![format!("only the first {} bytes are kept", self.keep_sectors << SECTOR_SHIFT)]
+    }
+}
+
+/// One ring's way into it.
+#[derive(Debug)]
+struct KeepingQueue {
+    keep_sectors: u64,
+    region: Arc<Region>,
+}
+
+impl HwQueue for KeepingQueue {
+    #[inline]
+    fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
+        if list.tags().iter().all(|&tag| rqs.by_tag(tag).sector >= self.keep_sectors) {
+            return list.complete_all(done);
+        }
+        while let Some(rq) = list.pop() {
+            let status = match rqs.get(&rq).sector < self.keep_sectors {
+                true => self.region.carry_out(rqs, &rq),
+                false => sheave_base::status::Status::Ok,
+            };
+            done.push(rq, status);
+        }
+    }
+
+    fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
+
+    fn next_event(&self) -> NextEvent {
+        NextEvent::Idle
+    }
+
+    fn timed_out(&mut self, _: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
+        TimedOut::Waiting
+    }
+
+    fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
+}

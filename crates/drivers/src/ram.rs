@@ -1,0 +1,183 @@
+//! `ram`: a sparse device in memory.
+//!
+//! Spec: `ram:size=1G,bs=512,huge=on|off,touch=on|off,depth=256`. Its page is `docs/drivers/ram.md`.
+//!
+//! Owns the device and its polled queue; the memory and every access to it are in `region`. All rings share the one
+//! region without locks.
+//!
+//! Invariants:
+//! - I1: a request is done when [`HwQueue::queue_rqs`] returns; the owner finds out when it polls.
+//! - I2: nothing is volatile that the memory is not: a write that has ended is what the next read of any ring sees, so
+//!   flush and FUA have nothing to do. Nothing outlives the process.
+
+pub(super) mod region;
+
+use rustix::system::sysinfo;
+use sheave_base::sync::Arc;
+
+use crate::spec::Params;
+use sheave_blk::device::Device;
+use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
+use sheave_blk::error::DeviceError;
+use sheave_blk::limits::Limits;
+use sheave_blk::request::{DoneList, RqList, RqTable};
+
+use region::Region;
+
+/// Says whether the kernel gives out huge pages.
+const HUGE_PAGES_SWITCH: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
+/// Requests whose bytes are asked for before their turn: enough for the processor to have all the lines under way that
+/// it can, and few enough that it copies while it waits for them.
+const LOOK_AHEAD: usize = 16;
+
+/// A device in memory.
+#[derive(Debug)]
+struct Ram {
+    region: Arc<Region>,
+    size: u64,
+    block: u32,
+    depth: u16,
+    notices: Vec<String>,
+}
+
+/// The bytes of a ram device, past all rings: for whoever wants to know what the way through a ring adds to a copy.
+#[derive(Clone, Debug)]
+pub struct RamMemory {
+    region: Arc<Region>,
+}
+
+impl RamMemory {
+    /// The bytes of the device, if it is a ram device from end to end with nothing between.
+    pub fn of(device: &Device) -> Option<RamMemory> {
+        device.driver_as::<Ram>().map(|ram| RamMemory { region: ram.region.clone() })
+    }
+
+    /// Copies the bytes from `pos` on; false when the device does not have them all. Beside a write it sees what a read
+    /// through a ring may see: some of the old and some of the new bytes.
+    #[inline]
+    #[must_use]
+    pub fn read(&self, pos: u64, into: &mut [u8]) -> bool {
+        self.region.read(pos, into)
+    }
+}
+
+impl Driver for Ram {
+    fn limits(&self) -> Limits {
+        Limits {
+            logical_block: self.block,
+            max_sectors: u32::MAX >> 9,
+            max_segments: 1024,
+            max_discard_sectors: u32::MAX >> 9,
+            max_write_zeroes_sectors: u32::MAX >> 9,
+            queue_depth: self.depth,
+            ..Limits::default()
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            fua: true,
+            discard: true,
+            write_zeroes: true,
+            polled: true,
+            direct_io: true,
+            ..Capabilities::default()
+        }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.size
+    }
+
+    fn open_hctx(&self, _: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
+        Ok(Box::new(RamQueue { region: self.region.clone() }))
+    }
+
+    fn notices(&self) -> Vec<String> {
+        self.notices.clone()
+    }
+}
+
+/// One ring's way to the memory.
+#[derive(Debug)]
+struct RamQueue {
+    region: Arc<Region>,
+}
+
+impl HwQueue for RamQueue {
+    #[inline]
+    fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
+        let region = &*self.region;
+        for &tag in list.tags().iter().take(LOOK_AHEAD) {
+            region.prefetch(rqs.by_tag(tag));
+        }
+        while let Some(rq) = list.pop() {
+            if let Some(&tag) = list.tags().get(LOOK_AHEAD - 1) {
+                region.prefetch(rqs.by_tag(tag));
+            }
+            let status = region.carry_out(rqs, &rq);
+            done.push(rq, status);
+        }
+    }
+
+    fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
+
+    fn next_event(&self) -> NextEvent {
+        NextEvent::Idle
+    }
+
+    fn timed_out(&mut self, _: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
+        TimedOut::Waiting
+    }
+
+    fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
+}
+
+/// Opens `ram:...`.
+pub(crate) fn from_spec(params: &mut Params<'_>) -> Result<Device, DeviceError> {
+    let block = params.block()?;
+    let size = params.size("size")?.unwrap_or(1 << 30);
+    let huge = params.switch("huge")?.unwrap_or(true);
+    let touch = params.switch("touch")?.unwrap_or(false);
+    let depth = params.number("depth", 1, 4096)?.unwrap_or(256) as u16;
+    params.finish()?;
+    let size = params.check_size(size, block)?;
+    let memory = memory_bytes();
+    if size > memory {
+        return Err(params.error(format!(
+            "size={size}: the machine has {memory} bytes of memory and swap. Give a size up to that; a file \
+             (file:PATH) may be larger"
+        )));
+    }
+    let region = Region::new(size as usize, huge).map_err(|errno| DeviceError::Host {
+        what: format!("mapping {size} bytes of memory for '{}'", params.spec()),
+        fix: "Give a smaller size, or raise the limit of address space (ulimit -v)".into(),
+        source: errno.into(),
+    })?;
+    if touch {
+        region.touch();
+    }
+    let notices = if huge { huge_pages_notice(std::fs::read_to_string(HUGE_PAGES_SWITCH).ok()) } else { None };
+    let ram = Ram { region: Arc::new(region), size, block, depth, notices: notices.into_iter().collect() };
+    Ok(Device::from_driver(params.spec(), Box::new(ram)))
+}
+
+/// What the machine can hold at most: memory and swap.
+fn memory_bytes() -> u64 {
+    let info = sysinfo();
+    (info.totalram as u64).saturating_add(info.totalswap as u64).saturating_mul(u64::from(info.mem_unit))
+}
+
+/// What to tell the user when the kernel gives no huge pages; `switch` is what the kernel's switch says.
+fn huge_pages_notice(switch: Option<String>) -> Option<String> {
+    let why = match switch {
+        Some(switch) if switch.contains("[never]") => format!("switched off (echo madvise > {HUGE_PAGES_SWITCH})"),
+        Some(_) => return None,
+        None => "not built into this kernel".into(),
+    };
+    Some(format!("huge pages are {why}: random I/O over much memory is slower; huge=off says that this is wanted"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,258 @@
+//! The memory of a ram device: one sparse anonymous mapping that all rings read and write at once.
+//!
+//! Owns the mapping, every access to it, and the giving back of its pages. Does not own requests or their order.
+//!
+//! Like a disk, the region takes no locks: a read beside a write of the same bytes may see some of the old and some of
+//! the new ones, and two writes may leave some bytes of each. In Rust's terms that is a data race, as with memory that
+//! a device or another process writes to. So the bytes are only ever reached by raw copies, never by reference, and
+//! nothing here relies on their value: the compiler is told nothing about them that a race could make wrong.
+//!
+//! Invariants:
+//! - I1: from `base`, `sectors` sectors lie in a mapping of this region's own from creation to drop, readable and
+//!   writable; nobody else knows its address, so it overlaps no caller's memory.
+//! - I2: no reference to its bytes exists, only raw pointers for the length of a copy.
+//! - I3: every access lies within `sectors`: [`Region::at`] is the only way of requests to a pointer, and
+//!   [`Region::read`] looks for itself.
+//! - I4: bytes that were never written, or were cleared, are zero.
+#![allow(unsafe_code)] // A mapping that threads read and write at once is reached by raw pointers alone.
+
+use std::ptr::{self, NonNull};
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use sheave_base::status::Status;
+
+use sheave_blk::bio::{BVec, Bio, Op, SECTOR_SHIFT};
+use sheave_blk::request::{Request, Rq, RqTable, Segments};
+
+/// Bytes in a huge page on the machines that have them.
+pub(super) const HUGE_PAGE: usize = 2 << 20;
+
+/// Bytes in a sector, of which every length is a multiple.
+const SECTOR: usize = 1 << SECTOR_SHIFT;
+
+/// Bytes that the processor fetches at once.
+#[cfg(target_arch = "x86_64")]
+const CACHE_LINE: usize = 64;
+
+/// Sectors of a request that are asked for ahead; behind them the processor has seen where it goes.
+const PREFETCH_SECTORS: usize = 2;
+
+/// The bytes of the device.
+#[derive(Debug)]
+pub(crate) struct Region {
+    /// The first byte of the device, on a huge page if there is room for one.
+    base: NonNull<u8>,
+    /// Whole sectors that it has (I3).
+    sectors: u64,
+    page: usize,
+    /// What to unmap.
+    map: (NonNull<u8>, usize),
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and `Region` is the only one to unmap it (I1).
+unsafe impl Send for Region {}
+// SAFETY: shared access copies bytes in or out (I2); a race between two copies tears bytes and nothing else.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// `len` zero bytes that take memory only when they are written; in huge pages if asked for and to be had.
+    pub(crate) fn new(len: usize, huge: bool) -> Result<Region, Errno> {
+        let page = rustix::param::page_size();
+        let slack = if huge && len >= HUGE_PAGE { HUGE_PAGE } else { 0 };
+        let map_len = len.checked_next_multiple_of(page).and_then(|len| len.checked_add(slack)).ok_or(Errno::NOMEM)?;
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory in use.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), map_len, prot, flags) }?;
+        let start = NonNull::new(start.cast::<u8>()).ok_or(Errno::NOMEM)?;
+        let to_huge = if slack > 0 { start.addr().get().wrapping_neg() % HUGE_PAGE } else { 0 };
+        // SAFETY: less than `slack`, so inside the mapping.
+        let base = unsafe { start.add(to_huge) };
+        let region = Region { base, sectors: (len / SECTOR) as u64, page, map: (start, map_len) };
+        if huge {
+            // SAFETY: the region's own bytes (I1); the advice does not change what they hold.
+            let advised = unsafe { madvise(base.as_ptr().cast(), len.next_multiple_of(page), Advice::LinuxHugepage) };
+            // A kernel without huge pages says EINVAL; the driver's notice tells the user.
+            debug_assert!(matches!(advised, Ok(()) | Err(Errno::INVAL)), "{advised:?}");
+        }
+        Ok(region)
+    }
+
+    /// Takes all of the memory now, so that no write waits for the kernel to find a page.
+    pub(crate) fn touch(&self) {
+        let len = (self.sectors as usize) * SECTOR;
+        for at in (0..len).step_by(self.page) {
+            // SAFETY: inside the region (I3), and nobody else knows the memory yet; the byte stays 0 (I4).
+            unsafe { self.base.as_ptr().add(at).write_volatile(0) };
+        }
+    }
+
+    /// Asks the processor for the first lines of the request's bytes, so that they are on their way (and their page
+    /// known) when their turn to be copied comes.
+    #[inline]
+    pub(crate) fn prefetch(&self, request: &Request) {
+        // An address outside the region does no harm: a prefetch never faults, and this goes nowhere as a pointer.
+        let start = self.base.as_ptr().wrapping_add((request.sector << SECTOR_SHIFT) as usize);
+        let sectors = ((request.bytes >> SECTOR_SHIFT) as usize).min(PREFETCH_SECTORS);
+        match request.op {
+            Op::Read => (0..sectors).for_each(|sector| prefetch_sector::<false>(start.wrapping_add(sector * SECTOR))),
+            Op::Write => (0..sectors).for_each(|sector| prefetch_sector::<true>(start.wrapping_add(sector * SECTOR))),
+            Op::Flush | Op::Discard | Op::WriteZeroes => {}
+        }
+    }
+
+    /// Copies bytes from `pos` on; false when they are not all inside the region.
+    #[inline]
+    pub(crate) fn read(&self, pos: u64, into: &mut [u8]) -> bool {
+        let size = self.sectors << SECTOR_SHIFT;
+        let inside = pos <= size && into.len() as u64 <= size - pos;
+        if inside {
+            // SAFETY: inside the region (I3), which nobody else knows the address of (I1): so `into` is elsewhere.
+            unsafe { ptr::copy_nonoverlapping(self.base.as_ptr().add(pos as usize), into.as_mut_ptr(), into.len()) };
+        }
+        inside
+    }
+
+    /// Does what the request says. Its token shows that the driver holds it, and so that its memory is valid.
+    #[inline]
+    pub(crate) fn carry_out(&self, rqs: &RqTable<'_>, rq: &Rq) -> Status {
+        let request = rqs.get(rq);
+        let Some(start) = self.at(request) else { return Status::IoErr };
+        match request.op {
+            Op::Read => self.copy::<false>(start, request, rqs, rq),
+            Op::Write => self.copy::<true>(start, request, rqs, rq),
+            Op::Flush => {}
+            Op::Discard | Op::WriteZeroes => self.clear(start, request.bytes as usize),
+        }
+        Status::Ok
+    }
+
+    /// The first byte of a request that lies inside the region as a whole (I3).
+    #[inline]
+    fn at(&self, request: &Request) -> Option<*mut u8> {
+        let sectors = u64::from(request.bytes.div_ceil(SECTOR as u32));
+        let inside = request.sector <= self.sectors && sectors <= self.sectors - request.sector;
+        // SAFETY: inside the region, whose length fits into the address space (I1).
+        inside.then(|| unsafe { self.base.as_ptr().add((request.sector << SECTOR_SHIFT) as usize) })
+    }
+
+    /// Copies between the region and the memory of a read or write.
+    #[inline]
+    fn copy<const WRITE: bool>(&self, start: *mut u8, request: &Request, rqs: &RqTable<'_>, rq: &Rq) {
+        let bytes = request.bytes as usize;
+        if let Some(vec) = rqs.plain_vec(rq.tag()) {
+            // SAFETY: see `copy_pieces`; the memory of a plain record is as valid as that of a bio.
+            return unsafe { copy_piece::<WRITE>(start, vec, bytes) };
+        }
+        if let Some(&[vec]) = rqs.single_bio(rq.tag()).map(Bio::vecs) {
+            // SAFETY: see `copy_pieces`.
+            return unsafe { copy_piece::<WRITE>(start, vec, bytes) };
+        }
+        self.copy_pieces::<WRITE>(start, bytes, rqs.segments(rq.tag()));
+    }
+
+    /// The same for memory in several pieces.
+    #[inline(never)]
+    fn copy_pieces<const WRITE: bool>(&self, start: *mut u8, bytes: usize, pieces: Segments<'_>) {
+        let (mut here, mut left) = (start, bytes);
+        for vec in pieces {
+            let len = vec.len().min(left);
+            // SAFETY: `here` has `left` bytes to go inside the region (I3, the caller's `at`), and the piece is memory
+            // of a bio whose request the driver holds (bio I1).
+            unsafe {
+                copy_piece::<WRITE>(here, vec, left);
+                here = here.add(len);
+            }
+            left -= len;
+        }
+    }
+
+    /// Makes bytes zero: whole pages go back to the system, the rest is written.
+    #[cold]
+    fn clear(&self, start: *mut u8, len: usize) {
+        let head = (start.addr().wrapping_neg() % self.page).min(len);
+        let pages = (len - head) / self.page * self.page;
+        // SAFETY: head, whole pages and tail are pieces of the caller's range, which is inside the region (I3). Pages
+        // of a private anonymous mapping (I1) that were given back read as zeroes.
+        unsafe {
+            write_zeroes(start, head);
+            let middle = start.add(head);
+            // Memory that is locked (mlockall) cannot be given back.
+            if pages > 0 && madvise(middle.cast(), pages, Advice::LinuxDontNeed).is_err() {
+                write_zeroes(middle, pages);
+            }
+            write_zeroes(middle.add(pages), len - head - pages);
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping as it was made (I1); a request cannot be on its way, for its queue keeps the region.
+        let unmapped = unsafe { munmap(self.map.0.as_ptr().cast(), self.map.1) };
+        debug_assert!(unmapped.is_ok(), "a mapping can be unmapped: {unmapped:?}");
+    }
+}
+
+/// Writes zeroes where there are none: a page that was never written shall not take memory for it.
+///
+/// # Safety
+/// `len` bytes from `start` are inside the region.
+unsafe fn write_zeroes(start: *mut u8, len: usize) {
+    let mut done = 0;
+    while done < len {
+        let piece = (len - done).min(SECTOR);
+        let mut seen = [0u8; SECTOR];
+        // SAFETY: `done + piece` is at most `len`; a copy of the bytes is looked at, never the bytes themselves (I2).
+        unsafe {
+            let here = start.add(done);
+            ptr::copy_nonoverlapping(here, seen.as_mut_ptr(), piece);
+            if seen != [0; SECTOR] {
+                ptr::write_bytes(here, 0, piece);
+            }
+        }
+        done += piece;
+    }
+}
+
+/// Copies a piece of memory, but at most `left` bytes, into the region or out of it.
+///
+/// # Safety
+/// As many bytes are inside the region from `here`, and the piece is valid memory, outside the region.
+#[inline(always)]
+unsafe fn copy_piece<const WRITE: bool>(here: *mut u8, piece: BVec, left: usize) {
+    let there = ptr::with_exposed_provenance_mut::<u8>(piece.base());
+    let len = piece.len().min(left);
+    // SAFETY: as promised by the caller; nobody else knows where the region is (I1), so they do not overlap.
+    unsafe {
+        if WRITE {
+            ptr::copy_nonoverlapping(there, here, len);
+        } else {
+            ptr::copy_nonoverlapping(here, there, len);
+        }
+    }
+}
+
+/// Starts to fetch the lines of a sector, to be read or to be written. Any address will do: none faults.
+#[inline(always)]
+fn prefetch_sector<const WRITE: bool>(start: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    for line in 0..SECTOR / CACHE_LINE {
+        use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
+        let address = start.wrapping_add(line * CACHE_LINE).cast();
+        // SAFETY: a hint, which every x86-64 processor takes or ignores; it reads nothing that we could see.
+        unsafe {
+            if WRITE {
+                _mm_prefetch::<_MM_HINT_ET0>(address);
+            } else {
+                _mm_prefetch::<_MM_HINT_T0>(address);
+            }
+        }
+    }
+    // Elsewhere the language has no stable name for it; the processor's own prefetching has to do.
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = start;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+//! The grammar of specs: `KIND:[PATH,]key=value,key=value`.
+//!
+//! Owns how a spec is read; which kinds there are is the [`registry`](crate::registry)'s, and what the keys of a kind
+//! mean is its driver's page.
+//!
+//! ```text
+//! null:size=1T,latency=10us              ram:size=1G               file:PATH,size=1G,direct=on
+//! fault:error=0.01,seed=7,over=SPEC      partition:start=1M,size=10M,over=SPEC
+//! linear:over=SPEC+SPEC
+//! ```
+//!
+//! A path that holds a comma or a plus goes in double quotes: `file:"a,b.img",size=1G`; it holds no quote then.
+//!
+//! `over=` takes the rest of the spec, so it comes last and specs nest. Every error names the key, what is wrong with
+//! its value and what would be right.
+
+use std::fmt;
+use std::time::Duration;
+
+use sheave_base::units::{parse_duration, parse_size};
+use sheave_blk::{Device, DeviceError};
+
+/// A path as specs take it: in quotes, if it holds what would end it.
+pub fn quoted(path: &str) -> String {
+    if path.contains([',', '+']) && !path.contains('"') { format!("\"{path}\"") } else { path.to_string() }
+}
+
+/// The quoted path that the text begins with, if it does, and what comes behind it and its comma; `None` when its end
+/// is missing.
+pub fn take_quoted(text: &str) -> Option<(Option<&str>, &str)> {
+    let Some(rest) = text.strip_prefix('"') else { return Some((None, text)) };
+    let (path, rest) = rest.split_once('"')?;
+    if rest.is_empty() { Some((Some(path), rest)) } else { Some((Some(path), rest.strip_prefix(',')?)) }
+}
+
+/// Specs or paths joined by `+`, which within quotes joins nothing.
+pub fn split(text: &str) -> Vec<&str> {
+    let mut inside = false;
+    text.split(|c| {
+        inside ^= c == '"';
+        c == '+' && !inside
+    })
+    .collect()
+}
+
+/// The parameters of a spec. A kind takes those it knows; [`Params::finish`] complains about the rest.
+pub struct Params<'a> {
+    spec: String,
+    /// The first item, when it is no `key=value`.
+    path: Option<String>,
+    pairs: Vec<(String, String)>,
+    known: Vec<&'static str>,
+    open: Open<'a>,
+}
+
+/// Opens the devices under a device, by the registry that opens the device itself.
+pub(crate) type Open<'a> = &'a dyn Fn(&str) -> Result<Device, DeviceError>;
+
+impl fmt::Debug for Params<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Params")
+            .field("spec", &self.spec)
+            .field("path", &self.path)
+            .field("pairs", &self.pairs)
+            .finish()
+    }
+}
+
+impl<'a> Params<'a> {
+    /// Reads `rest`, which is `spec` without its kind; `open` opens what is under the device.
+    pub(crate) fn parse(spec: &str, rest: &str, open: Open<'a>) -> Result<Params<'a>, DeviceError> {
+        let mut params = Params { spec: spec.to_string(), path: None, pairs: Vec::new(), known: Vec::new(), open };
+        let (quoted, rest) = take_quoted(rest).ok_or_else(|| {
+            DeviceError::spec(
+                spec,
+                "a path begins with a quote and none ends it, or more than a comma \
+             follows. Write it as in file:\"a,b.img\",size=1G",
+            )
+        })?;
+        params.path = quoted.map(str::to_string);
+        // The key `over` begins an item; elsewhere the letters are part of a path or of another key.
+        let over_at = rest.match_indices("over=").map(|(at, _)| at).find(|&at| at == 0 || rest[..at].ends_with(','));
+        let (own, over) = match over_at {
+            Some(at) => (&rest[..at], Some(&rest[at + 5..])),
+            None => (rest, None),
+        };
+        for (at, item) in own.split(',').enumerate() {
+            match item.split_once('=') {
+                // A path that holds a '=' is told by how it begins.
+                _ if at == 0 && quoted.is_none() && item.starts_with(['/', '.']) => {
+                    params.path = Some(item.to_string())
+                }
+                Some((key, value)) => params.set(key, value)?,
+                None if item.is_empty() => {}
+                None if at == 0 && quoted.is_none() => params.path = Some(item.to_string()),
+                None => {
+                    let why = format!("'{item}' is no key=value. Parameters are separated by commas");
+                    return Err(DeviceError::spec(spec, why));
+                }
+            }
+        }
+        if let Some(over) = over {
+            params.set("over", over)?;
+        }
+        Ok(params)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), DeviceError> {
+        if self.pairs.iter().any(|(have, _)| have == key) {
+            return Err(self.error(format!("'{key}' is given twice. Give it once")));
+        }
+        self.pairs.push((key.to_string(), value.to_string()));
+        Ok(())
+    }
+
+    /// The whole spec.
+    pub fn spec(&self) -> &str {
+        &self.spec
+    }
+
+    /// An error about this spec.
+    pub fn error(&self, why: impl Into<String>) -> DeviceError {
+        DeviceError::spec(&self.spec, why)
+    }
+
+    /// The path, for kinds that have one.
+    pub fn path(&mut self) -> Option<String> {
+        self.path.take()
+    }
+
+    /// The text of a key.
+    pub fn text(&mut self, key: &'static str) -> Option<String> {
+        self.known.push(key);
+        let at = self.pairs.iter().position(|(have, _)| have == key)?;
+        Some(self.pairs.swap_remove(at).1)
+    }
+
+    /// A size such as `4k` or `1G`.
+    pub fn size(&mut self, key: &'static str) -> Result<Option<u64>, DeviceError> {
+        let Some(text) = self.text(key) else { return Ok(None) };
+        parse_size(&text).map(Some).map_err(|error| self.error(format!("{key}={text}: {error}")))
+    }
+
+    /// A time such as `10us`.
+    pub fn duration(&mut self, key: &'static str) -> Result<Option<Duration>, DeviceError> {
+        let Some(text) = self.text(key) else { return Ok(None) };
+        parse_duration(&text).map(Some).map_err(|error| self.error(format!("{key}={text}: {error}")))
+    }
+
+    /// A whole number within bounds.
+    pub fn number(&mut self, key: &'static str, low: u64, high: u64) -> Result<Option<u64>, DeviceError> {
+        let Some(text) = self.text(key) else { return Ok(None) };
+        match text.parse::<u64>() {
+            Ok(n) if (low..=high).contains(&n) => Ok(Some(n)),
+            _ => Err(self.error(format!("{key}={text}: give a whole number from {low} to {high}"))),
+        }
+    }
+
+    /// A probability from 0 to 1.
+    pub fn fraction(&mut self, key: &'static str) -> Result<Option<f64>, DeviceError> {
+        let Some(text) = self.text(key) else { return Ok(None) };
+        match text.parse::<f64>() {
+            Ok(p) if (0.0..=1.0).contains(&p) => Ok(Some(p)),
+            _ => Err(self.error(format!("{key}={text}: give a probability from 0 to 1, such as 0.01"))),
+        }
+    }
+
+    /// One of the given words.
+    pub fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> Result<Option<T>, DeviceError> {
+        let Some(text) = self.text(key) else { return Ok(None) };
+        match choices.iter().find(|(word, _)| *word == text) {
+            Some((_, value)) => Ok(Some(*value)),
+            None => {
+                let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+                Err(self.error(format!("{key}={text}: give one of {}", words.join(", "))))
+            }
+        }
+    }
+
+    /// `on` or `off`.
+    pub fn switch(&mut self, key: &'static str) -> Result<Option<bool>, DeviceError> {
+        self.choice(key, &[("on", true), ("off", false)])
+    }
+
+    /// The devices under this one: specs after `over=`, joined by `+`.
+    pub fn over(&mut self) -> Result<Vec<Device>, DeviceError> {
+        let Some(text) = self.text("over") else {
+            return Err(self.error("no device under it. End the spec with over=SPEC, such as over=ram:size=1G"));
+        };
+        split(&text).into_iter().map(|spec| (self.open)(spec)).collect()
+    }
+
+    /// Complains about what no one asked for.
+    pub fn finish(&self) -> Result<(), DeviceError> {
+        let known = self.known.join(", ");
+        if let Some(path) = &self.path {
+            return Err(
+                self.error(format!("'{path}' is no key=value, and this kind takes no path. Known keys: {known}"))
+            );
+        }
+        match self.pairs.first() {
+            None => Ok(()),
+            Some((key, _)) => Err(self.error(format!("key '{key}' is unknown. Known keys: {known}"))),
+        }
+    }
+
+    /// A size that a device needs: a whole number of blocks, not 0.
+    pub fn check_size(&self, size: u64, block: u32) -> Result<u64, DeviceError> {
+        let block = u64::from(block);
+        if size == 0 || !size.is_multiple_of(block) {
+            let why = format!("size={size}: give a multiple of the block size, {block} bytes, and not 0");
+            return Err(self.error(why));
+        }
+        if size > i64::MAX as u64 {
+            return Err(self.error(format!("size={size}: the largest device is 8 EiB - 1")));
+        }
+        Ok(size)
+    }
+
+    /// A logical block size, 512 if none is given.
+    pub fn block(&mut self) -> Result<u32, DeviceError> {
+        Ok(self.block_if_given()?.unwrap_or(512))
+    }
+
+    /// A logical block size.
+    pub fn block_if_given(&mut self) -> Result<Option<u32>, DeviceError> {
+        match self.size("bs")? {
+            Some(block) if !(512..=65536).contains(&block) || !block.is_power_of_two() => {
+                Err(self.error(format!("bs={block}: give a power of two from 512 to 64k")))
+            }
+            block => Ok(block.map(|block| block as u32)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+//! The grammar of specs: what is understood, without opening anything.
+
+use super::*;
+
+/// The parameters of `spec` without opening it.
+fn params(spec: &str) -> Params<'static> {
+    Params::parse(spec, spec.split_once(':').map_or("", |(_, rest)| rest), &|_| unreachable!("not opened"))
+        .expect("a spec")
+}
+
+#[test]
+fn over_takes_the_rest() {
+    let mut params = params("fault:error=0.5,over=ram:size=1G,bs=4k");
+    assert_eq!(params.text("over").as_deref(), Some("ram:size=1G,bs=4k"));
+    assert_eq!(params.fraction("error").unwrap(), Some(0.5));
+    assert!(params.finish().is_ok());
+    // A key that only ends like it is a key of its own.
+    let mut params = self::params("fault:takeover=1,over=null:size=1G,bs=4k");
+    assert_eq!(params.text("over").as_deref(), Some("null:size=1G,bs=4k"));
+    assert_eq!(params.text("takeover").as_deref(), Some("1"));
+}
+
+#[test]
+fn a_path_may_come_first() {
+    let mut params = params("file:/tmp/x,size=1G");
+    assert_eq!(params.path().as_deref(), Some("/tmp/x"));
+    assert_eq!(params.size("size").unwrap(), Some(1 << 30));
+    assert!(params.finish().is_ok());
+    for path in ["/tmp/over=x", "./a=b", "../disk"] {
+        let mut params = self::params(&format!("file:{path},size=1G"));
+        assert_eq!(params.path().as_deref(), Some(path), "a '=' in a path is part of it");
+        assert_eq!(params.text("over"), None);
+    }
+}
+
+#[test]
+fn values_within_bounds() {
+    for (text, ok) in [("0", true), ("1", true), ("0.25", true), ("1.1", false), ("-0.1", false), ("NaN", false)] {
+        assert_eq!(params(&format!("x:p={text}")).fraction("p").is_ok(), ok, "{text}");
+    }
+    assert_eq!(params("x:a=on").switch("a").unwrap(), Some(true));
+    assert_eq!(params("x:a=off").switch("a").unwrap(), Some(false));
+    assert!(params("x:a=yes").switch("a").is_err());
+    assert_eq!(params("x:").switch("a").unwrap(), None);
+    assert_eq!(params("x:t=5ms").duration("t").unwrap(), Some(Duration::from_millis(5)));
+    assert!(params("x:n=1.5").number("n", 0, 9).is_err());
+}
+
+#[test]
+fn a_layer_needs_something_under_it() {
+    assert!(params("fault:").over().unwrap_err().to_string().contains("over=ram:size=1G"));
+}
+
+#[test]
+fn a_path_in_quotes_may_hold_what_else_ends_it() {
+    let mut one = params("file:\"a,b+c=d.img\",size=1M");
+    assert_eq!((one.path().as_deref(), one.text("size").as_deref()), (Some("a,b+c=d.img"), Some("1M")));
+    assert_eq!(params("file:\"/x,y\"").path().as_deref(), Some("/x,y"));
+    assert_eq!(split("file:\"a+b\",size=1M+ram:size=2M+c"), ["file:\"a+b\",size=1M", "ram:size=2M", "c"]);
+    for path in ["plain.img", "/dev/sda", "a=b"] {
+        assert_eq!(quoted(path), path);
+    }
+    assert_eq!(quoted("a,b"), "\"a,b\"");
+}
