@@ -275,3 +275,6 @@ impl Volume {
         &self.pool
     }
 }
+
+#[cfg(test)]
+mod tests;

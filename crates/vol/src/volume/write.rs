@@ -128,7 +128,7 @@ impl Volume {
     }
 
     /// `map_blocking` for a writer of a range that ends at `end` at most, if the volume is not larger: what is zeroed
-    /// when a volume is cut lies behind its end.
+    /// when a volume is cut lies behind its end. It lies in the volume's last unit: no unit behind that gets space.
     pub(super) fn make_writable_within(
         &self,
         pos: u64,
@@ -168,6 +168,11 @@ impl Volume {
         }
     }
 
+    /// Where the last unit ends that the volume may have.
+    pub(super) fn end_of_units(&self) -> u64 {
+        self.core.reach().next_multiple_of(self.pool.map.geometry.unit_bytes())
+    }
+
     /// One step towards a plain mapping.
     fn round<'a>(
         &'a self,
@@ -184,6 +189,7 @@ impl Volume {
             return Ok(Round::Look(self.pool.wait(guard)));
         }
         // The volume may have become smaller while this waited (V4).
+        let end = end.min(self.end_of_units());
         let len = len.min(self.core.reach().max(end).saturating_sub(pos));
         if len == 0 {
             return Err(Status::NoSpc);
