@@ -15,8 +15,8 @@ use crate::check::check_image;
 use crate::disk::{DiskOptions, Image, Media, SimDisk, Step};
 use crate::model::Model;
 use crate::observe::observe;
-use crate::setup::{MADE_AT, Setup};
-use crate::threads::Threads;
+use crate::setup::Setup;
+use crate::threads::{MADE_AT, Threads};
 use crate::world::{Counters, History, World};
 use sheave_base::rng::{Rng, mix};
 

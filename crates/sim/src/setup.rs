@@ -5,8 +5,6 @@ use sheave_vol::{Checksum, CreateOptions, OpenOptions, WhenFull};
 use crate::disk::{DiskOptions, Errors, Lie};
 use sheave_base::rng::Rng;
 
-/// All pools of simulations were made on one day.
-pub const MADE_AT: u64 = 1_700_000_000;
 const KIB: u64 = 1 << 10;
 /// What a small pool keeps for metadata.
 const RESERVE_BYTES: u64 = 512 * KIB;

@@ -21,8 +21,8 @@ use sheave_base::sync::atomic::{AtomicU8, Ordering};
 use sheave_base::sync::{Arc, Mutex, hint, thread};
 use sheave_base::wait::{self, Step};
 
-use crate::setup::MADE_AT;
-
+/// All pools of simulations were made on one day.
+pub const MADE_AT: u64 = 1_700_000_000;
 /// Calls at a time.
 pub const MAX_CALLS: usize = 12;
 /// Steps in which a call that is given up must end.
