@@ -34,8 +34,7 @@ pub use report::{CheckOptions, CheckProgress, CheckReport, Totals};
 
 pub use crate::finding::{Finding, FindingKind, Place};
 
-use crate::device::block_io::BlockIo;
-use crate::device::block_io::DeviceIo;
+use crate::device::block_io::{BlockIo, DeviceIo};
 use crate::error::PoolError;
 use crate::format::block::Block;
 use crate::format::damage::Damage;

@@ -19,91 +19,16 @@ use sheave_base::status::Status;
 use sheave_base::sync::MutexGuard;
 use sheave_base::sync::atomic::Ordering;
 
-use crate::engine::commit::Taken;
-use crate::engine::inner::{PoolInner, State};
-use crate::engine::phase::{Event, Phase};
+use crate::engine::inner::PoolInner;
 use crate::format::BLOCK;
-use crate::format::block::Block;
-use crate::format::page::index::{Sink, build_upper};
+use crate::format::page::index::build_upper;
 use crate::format::page::table::VolumeEntry;
 use crate::format::page::{PageRef, Place, index, leaf, table};
 use crate::format::superblock::{Geometry, Superblock};
+use crate::state::State;
 use crate::state::extent_map::{Entry, INDEX_SHIFT, Top, id_of};
-
-/// Longest single write of pages.
-const RUN_BYTES: usize = 1 << 20;
-
-/// Pages on their way to the device.
-#[derive(Debug)]
-struct Draft {
-    addresses: Vec<u64>,
-    used: usize,
-    memory: Buf,
-}
-
-/// A checkpoint that is to be written, and what it does when it is durable.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    draft: Draft,
-    pub(crate) sb: Superblock,
-    /// How far its writing has come, at best: what may be on the device of it.
-    pub(crate) reached: Reached,
-    replaced: Vec<u64>,
-    taken: Taken,
-}
-
-/// What of a checkpoint may be on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Reached {
-    /// Pages, which nothing refers to.
-    Pages,
-    /// Its superblock, whole or in part; all before it is durable.
-    Superblock,
-    /// Its superblock is durable, and the second may be there.
-    Twin,
-}
-
-impl Draft {
-    /// The next page. There is always one: a page that is left out would be lost data, so that is a panic.
-    fn next(&mut self) -> (u64, &mut Block) {
-        let address = self.address();
-        let from = self.used * BLOCK;
-        self.used += 1;
-        let block = self.memory.get_mut(from..from + BLOCK).and_then(|block| block.try_into().ok());
-        (address, block.expect("invariant: as much memory as there are addresses"))
-    }
-
-    fn address(&self) -> u64 {
-        *self.addresses.get(self.used).expect("invariant: the account counts every page of a checkpoint (M2)")
-    }
-
-    /// The pages, in runs that follow each other on the device and in memory.
-    fn runs(&self) -> Vec<(u64, &[u8])> {
-        let mut runs: Vec<(u64, usize, usize)> = Vec::new();
-        for (at, &address) in self.addresses[..self.used].iter().enumerate() {
-            match runs.last_mut() {
-                Some((start, from, to)) if *start + (*to - *from) as u64 == address && *to - *from < RUN_BYTES => {
-                    *to += BLOCK;
-                    debug_assert_eq!(*to, (at + 1) * BLOCK);
-                }
-                _ => runs.push((address, at * BLOCK, (at + 1) * BLOCK)),
-            }
-        }
-        runs.into_iter().map(|(start, from, to)| (start, &self.memory[from..to])).collect()
-    }
-}
-
-impl Sink for Draft {
-    fn allocate(&mut self) -> Option<u64> {
-        Some(self.address())
-    }
-
-    fn page(&mut self, address: u64, block: &Block) {
-        let (next, to) = self.next();
-        debug_assert_eq!(next, address);
-        to.copy_from_slice(block);
-    }
-}
+use crate::state::phase::{Event, Phase};
+use crate::state::plan::{Draft, Plan, Reached};
 
 impl PoolInner {
     /// Writes a checkpoint. Under the leadership of a commit, or when nobody else has the pool.
@@ -186,7 +111,7 @@ impl State {
         let wanted = self.pages_due();
         let memory = Buf::zeroed(wanted as usize * BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
         let addresses = self.tree.pages.take(wanted, &mut self.tree.units).ok_or(Status::NoSpc)?;
-        let mut draft = Draft { addresses, used: 0, memory };
+        let mut draft = Draft::new(addresses, memory);
         let taken = self.take();
         self.wants_checkpoint = false;
         let place = Place { pool: self.sb.pool, generation: self.sb.generation + 1, address: 0, index: 0, owner: 0 };
@@ -197,7 +122,7 @@ impl State {
         let give_up = &mut |page| tree.pages.give_up(page);
         let (sums, sums_level) =
             sums.as_mut().map_or((PageRef::NONE, 0), |regions| regions.draft(geometry, &place, &mut draft, give_up));
-        let unused = draft.addresses.split_off(draft.used);
+        let unused = draft.split_unused();
         let State { tree, .. } = self;
         tree.pages.put(&unused, &mut tree.units);
         let sb = Superblock {
@@ -238,9 +163,9 @@ impl State {
             let pages: Vec<PageRef> =
                 (0..vol.slots).map(|slot| draft_index(tree, geometry, &place, &vol.core.top, slot, draft)).collect();
             let used = pages.iter().rposition(|page| !page.is_none()).map_or(0, |last| last + 1);
-            let before = draft.used;
+            let before = draft.used();
             let root = build_upper(draft, &place, 1, 1, &pages[..used]);
-            let upper = draft.addresses[before..draft.used].to_vec();
+            let upper = draft.since(before).to_vec();
             let replaced = table.written(id, root.unwrap_or((PageRef::NONE, 0)), upper);
             replaced.into_iter().for_each(|page| tree.pages.give_up(page));
         }
@@ -248,7 +173,7 @@ impl State {
 
     fn draft_table(&mut self, place: &Place, draft: &mut Draft) -> (PageRef, u16) {
         let entries: Vec<VolumeEntry> = self.table.iter().filter(|vol| !vol.unborn).map(|vol| vol.to_entry()).collect();
-        let before = draft.used;
+        let before = draft.used();
         let (mut pages, mut done) = (Vec::new(), 0);
         while done < entries.len() {
             let (address, block) = draft.next();
@@ -258,7 +183,7 @@ impl State {
             done += count;
         }
         let root = build_upper(draft, place, 0, 0, &pages).unwrap_or((PageRef::NONE, 0));
-        let used = draft.addresses[before..draft.used].to_vec();
+        let used = draft.since(before).to_vec();
         for page in std::mem::replace(&mut self.table.pages, used) {
             self.tree.pages.give_up(page);
         }

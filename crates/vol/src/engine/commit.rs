@@ -1,8 +1,9 @@
 //! Commits: making everything that was done before durable, for all who ask at once.
 //!
-//! Owns who leads, who waits, and the journal's writes. A commit is: take what changed, under the lock; flush the
-//! device, so that the data which the records speak of is durable; write the records as one run of journal blocks;
-//! flush. When the journal is half full, or much is dirty, a [`checkpoint`](crate::engine::checkpoint) is the commit.
+//! Owns the journal's writes; who leads and who waits is in [`leader`](super::leader). A commit is: take what changed,
+//! under the lock; flush the device, so that the data which the records speak of is durable; write the records as one
+//! run of journal blocks; flush. When the journal is half full, or much is dirty, a
+//! [`checkpoint`](crate::engine::checkpoint) is the commit.
 //!
 //! - I1: who asks gets the result of a commit that began after it asked.
 //! - I2: a commit takes two flushes of the device at most; one, if there was nothing to record.
@@ -10,102 +11,35 @@
 //! - I4: no commit ends well, and none writes anything, once a flush has failed, the pool's own or another's
 //!   ([`loss`](crate::engine::loss)).
 //! - I5: what a change of the table has done and undone is not known to be undone before a checkpoint is durable
-//!   ([`undo`](crate::engine::undo)): until then a flush of the device alone is none of the pool.
+//!   ([`undo`](crate::engine::change)): until then a flush of the device alone is none of the pool.
 //!
 //! Called by syncs, by structural changes, and by who meets a bound.
 
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::Ordering;
-use sheave_base::sync::{Condvar, Mutex};
-use sheave_base::wait;
 
-use crate::engine::inner::{PoolInner, State};
-use crate::engine::phase::Phase;
+use crate::engine::inner::PoolInner;
 use crate::format::journal::{Commit, Ring};
-use crate::format::record::Record;
+use crate::state::State;
 use crate::state::extent_map::Entry;
-use crate::state::extent_map::tree::Place;
-use crate::state::limbo::LetGo;
-
-#[derive(Debug, Default)]
-struct Progress {
-    running: bool,
-    started: u64,
-    done: u64,
-    /// The last commit that failed, and how.
-    failed: Option<(u64, Status)>,
-}
-
-/// Who leads, who waits.
-#[derive(Debug, Default)]
-pub(crate) struct Commits {
-    progress: Mutex<Progress>,
-    ended: Condvar,
-}
-
-/// Leads without committing; gives that up when dropped, also by a panic.
-struct Leading<'a>(&'a Commits);
-
-impl Drop for Leading<'_> {
-    fn drop(&mut self) {
-        if let Ok(mut progress) = self.0.progress.lock() {
-            progress.running = false;
-        }
-        self.0.ended.notify_all();
-    }
-}
-
-/// What a commit took.
-#[derive(Debug)]
-pub(crate) struct Taken {
-    pub(crate) units: Vec<(u32, u64)>,
-    pub(crate) recorded: Vec<(u32, u64)>,
-    pub(crate) pending: Vec<Record>,
-    pub(crate) grown: Vec<u32>,
-    pub(crate) freed: LetGo,
-}
+use crate::state::phase::Phase;
+use crate::state::plan::Taken;
 
 impl PoolInner {
     /// Makes everything done before this call durable, data and metadata.
     pub(crate) fn commit(&self) -> Result<(), Status> {
-        let commits = &self.commits;
-        let mut progress = commits.progress.lock().expect("invariant: no panic under this lock");
-        let wanted = progress.started + 1;
-        while progress.running && progress.done < wanted {
-            progress = wait::wait_on(&commits.ended, &commits.progress, progress, None);
+        let (result, led) = self.commits.commit(|| self.lead());
+        if led {
+            self.let_go();
+            self.wake();
         }
-        if progress.done >= wanted {
-            return progress.result(wanted);
-        }
-        progress.running = true;
-        progress.started += 1;
-        let number = progress.started;
-        drop(progress);
-        let result = self.lead();
-        let mut progress = commits.progress.lock().expect("invariant: no panic under this lock");
-        progress.running = false;
-        progress.done = number;
-        if let Err(status) = result {
-            progress.failed = Some((number, status));
-        }
-        drop(progress);
-        commits.ended.notify_all();
-        self.let_go();
-        self.wake();
         result
     }
 
     /// Does something while no commit is under way: what the device has of metadata is what memory says of it, and
     /// stays so. All who flush wait meanwhile, so it must be short.
     pub(crate) fn between_commits<T>(&self, job: impl FnOnce() -> T) -> T {
-        let mut progress = self.commits.progress.lock().expect("invariant: no panic under this lock");
-        while progress.running {
-            progress = wait::wait_on(&self.commits.ended, &self.commits.progress, progress, None);
-        }
-        progress.running = true;
-        drop(progress);
-        let _leading = Leading(&self.commits);
-        job()
+        self.commits.hold_off(job)
     }
 
     /// A commit that is a checkpoint.
@@ -231,106 +165,5 @@ impl PoolInner {
             // Relaxed: under the lock, as where it is set.
             self.unsynced.store(false, Ordering::Relaxed);
         }
-    }
-}
-
-impl Progress {
-    /// How the commits from number `wanted` on went.
-    fn result(&self, wanted: u64) -> Result<(), Status> {
-        match self.failed {
-            Some((number, status)) if number >= wanted => Err(status),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl State {
-    /// Whether there is nothing to record.
-    pub(crate) fn is_clean(&self) -> bool {
-        self.dirty.is_empty() && self.pending.is_empty() && self.grown.is_empty()
-    }
-
-    /// The size of a volume, for the journal; none if it has gone.
-    fn size_of(&self, volume: u32) -> Option<Record> {
-        let size = self.table.get(volume)?.size_to_write();
-        Some(Record::Resize { volume, size })
-    }
-
-    /// The size of a volume has grown, and units of it with it: both are for the same commit.
-    pub(crate) fn list_grown(&mut self, volume: u32) {
-        if let Some(vol) = self.table.get_mut(volume)
-            && !vol.grown
-        {
-            vol.grown = true;
-            self.grown.push(volume);
-        }
-    }
-
-    /// Takes a volume off the list of those that have grown; its record, if it was there.
-    pub(crate) fn unlist_grown(&mut self, volume: u32) -> Option<Record> {
-        let vol = self.table.get_mut(volume).filter(|vol| vol.grown)?;
-        vol.grown = false;
-        self.grown.retain(|id| *id != volume);
-        self.size_of(volume)
-    }
-
-    /// Where a volume's unit is, as it is now, if there is a leaf for it.
-    pub(crate) fn find(&self, volume: u32, unit: u64) -> Option<(Place, Entry)> {
-        let spot = self.tree.map.find(&self.table.get(volume)?.core.top, unit);
-        (spot.leaf != 0).then_some((Place { leaf: spot.leaf, slot: spot.slot }, spot.entry))
-    }
-
-    /// What a unit is now, for the journal; none if the volume has gone.
-    pub(crate) fn record_of(&self, volume: u32, unit: u64) -> Option<Record> {
-        self.table.get(volume)?;
-        let nothing = Record::Set { volume, unit, phys: 0, written: [0; 4] };
-        let Some((place, entry)) = self.find(volume, unit) else { return Some(nothing) };
-        let written = self.tree.bits(place);
-        if !entry.is_alloc() || written == [0; 4] {
-            return Some(nothing);
-        }
-        Some(Record::Set { volume, unit, phys: entry.phys(), written })
-    }
-
-    /// Takes all that waits; from here on changes are for the next commit.
-    pub(crate) fn take(&mut self) -> Taken {
-        let units = std::mem::take(&mut self.dirty);
-        for &(volume, unit) in &units {
-            if let Some((place, entry)) = self.find(volume, unit) {
-                self.tree.store(place, entry.without(Entry::LISTED));
-            }
-        }
-        let grown = std::mem::take(&mut self.grown);
-        for id in &grown {
-            if let Some(vol) = self.table.get_mut(*id) {
-                vol.grown = false;
-            }
-        }
-        Taken {
-            units,
-            grown,
-            recorded: std::mem::take(&mut self.recorded),
-            pending: std::mem::take(&mut self.pending),
-            freed: std::mem::take(&mut self.tree.freed),
-        }
-    }
-
-    /// The commit failed: all of it waits again, before what came since.
-    fn untake(&mut self, mut taken: Taken) {
-        for (volume, unit) in taken.units {
-            let found = self.find(volume, unit);
-            match found {
-                Some((_, entry)) if entry.any(Entry::LISTED) => continue,
-                Some((place, entry)) => self.tree.store(place, entry.with(Entry::LISTED)),
-                None => {}
-            }
-            self.dirty.push((volume, unit));
-        }
-        taken.pending.append(&mut self.pending);
-        self.pending = taken.pending;
-        taken.grown.into_iter().for_each(|id| self.list_grown(id));
-        self.recorded.append(&mut taken.recorded);
-        let since = std::mem::replace(&mut self.tree.freed, taken.freed);
-        self.tree.freed.append(since);
     }
 }

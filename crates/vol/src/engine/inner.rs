@@ -1,6 +1,6 @@
-//! What a pool is, in memory: the part under the lock, and the part beside it.
+//! An open pool: its state under a lock, and what is beside it.
 //!
-//! Owns [`PoolInner`] and [`State`], the locks and who waits for what. Does not own any operation: those are in
+//! Owns [`PoolInner`], the locks and who waits for what. Does not own any operation: those are in
 //! [`commit`](crate::engine::commit), [`checkpoint`](crate::engine::checkpoint), [`snapshot`](crate::ops::snapshot),
 //! [`volume`](crate::volume).
 //!
@@ -12,78 +12,30 @@
 
 use std::time::Duration;
 
-use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::sync::{Arc, Condvar, Mutex, MutexGuard};
 use sheave_base::wait;
 use sheave_blk::Device;
 
-use super::phase::Phase;
-use super::water::Publisher;
+use super::leader::Commits;
+use super::notices::Publisher;
 use crate::device::block_io::BlockIo;
-use crate::engine::checkpoint::Plan;
-use crate::engine::commit::Commits;
-use crate::engine::loss::Risk;
+use crate::error::PoolError;
 use crate::format::record::Record;
-use crate::format::superblock::{Geometry, Superblock};
-use crate::info::SpaceState;
+use crate::format::superblock::Geometry;
 use crate::options::WhenFull;
-use crate::state::extent_map::tree::{Place, Tree};
+use crate::state::State;
+use crate::state::extent_map::tree::Place;
 use crate::state::extent_map::{Entry, ExtentMap};
-use crate::state::limbo::Limbo;
 use crate::state::sums::Sums;
-use crate::state::sums::regions::Regions;
-use crate::state::table::{Table, Vol, VolumeCore};
-use sheave_blk::claim::Claim;
+use crate::state::table::VolumeCore;
+use sheave_blk::claim::{Claim, Sharing};
 use sheave_blk::flush_alarm::FlushAlarm;
 
-/// Changes that may wait for a commit; the next one commits itself.
-pub(crate) const MAX_DIRTY: usize = 65_536;
 /// Entries that are let go under one hold of the lock, beside those of the slot of a map that was begun.
 pub(crate) const LET_GO: u64 = 16_384;
 /// How long a waiter sleeps before it looks again whether it is cancelled.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// What changes under the pool's lock.
-#[derive(Debug)]
-pub(crate) struct State {
-    pub(crate) tree: Tree,
-    pub(crate) table: Table,
-    /// Units whose entries the next commit records: volume, unit. Each has `LISTED` set, as long as it has an entry.
-    pub(crate) dirty: Vec<(u32, u64)>,
-    /// Records that the next commit writes first.
-    pub(crate) pending: Vec<Record>,
-    /// Volumes that writes have made larger: the next commit records their sizes, before the units in `dirty`.
-    pub(crate) grown: Vec<u32>,
-    /// Units whose records are among `pending`.
-    pub(crate) recorded: Vec<(u32, u64)>,
-    pub(crate) limbo: Limbo,
-    /// How much space is left, and whether metadata runs short.
-    pub(crate) space: (SpaceState, bool),
-    /// Generation of the label that was written last, whatever became of it.
-    pub(crate) label_tried: u64,
-    /// Checksums of data, if the pool keeps them.
-    pub(crate) sums: Option<Regions>,
-    /// The newest durable superblock.
-    pub(crate) sb: Superblock,
-    /// Number of the next journal block.
-    pub(crate) next_seq: u64,
-    /// Number of the first journal block that is not durable: from `sb.replay_seq` up to here a crash needs them.
-    pub(crate) durable_seq: u64,
-    /// The next commit must be a checkpoint.
-    pub(crate) wants_checkpoint: bool,
-    /// Whether it is open, and how it ends.
-    pub(crate) phase: Phase,
-    /// What a flush that fails may lose.
-    pub(crate) risk: Risk,
-    /// A checkpoint that could not be written: the next commit writes it before anything else.
-    pub(crate) unwritten: Option<Plan>,
-    /// Pages of the reserve that no checksums and no table of volumes want ([`account`](crate::state::account)).
-    pub(crate) spare_pages: u64,
-    /// Nodes that may be dirty before a checkpoint is due, and at most.
-    pub(crate) dirty_soft: u64,
-    pub(crate) dirty_hard: u64,
-}
 
 /// An open pool.
 pub(crate) struct PoolInner {
@@ -230,32 +182,29 @@ impl PoolInner {
         state.pending.push(record);
         self.mark_unsynced();
     }
+
+    /// After units were taken or freed.
+    #[inline]
+    pub(crate) fn watch_space(&self, state: &mut State) {
+        if !state.tree.units.is_calm() {
+            self.survey_space(state);
+        }
+    }
+
+    /// After anything else that may change the state.
+    #[cold]
+    pub(crate) fn survey_space(&self, state: &mut State) {
+        if let Some(notice) = state.survey() {
+            self.notices.0.publish(notice);
+        }
+    }
 }
 
-impl State {
-    /// The place of a unit of a volume, on a way of its own.
-    pub(crate) fn own(&mut self, core: &VolumeCore, unit: u64) -> Result<Place, Status> {
-        let place = self.tree.own(&core.top, unit)?;
-        let slot = unit >> self.tree.map.geometry.slot_shift();
-        let vol = self.table.get_mut(core.id).ok_or(Status::Offline)?;
-        vol.slots = vol.slots.max(slot + 1);
-        self.table.charge(core.id);
-        Ok(place)
-    }
-
-    pub(crate) fn vol(&self, id: u32) -> Result<&Vol, Status> {
-        self.table.get(id).ok_or(Status::Offline)
-    }
-
-    /// Whether too many changes wait for a commit.
-    #[inline]
-    pub(crate) fn is_overdue(&self) -> bool {
-        self.dirty.len() >= MAX_DIRTY || self.pending.len() >= MAX_DIRTY
-    }
-
-    /// Whether as many nodes are dirty as a checkpoint can write: no more may become so before one.
-    #[inline]
-    pub(crate) fn is_dirty_full(&self) -> bool {
-        self.tree.dirty_nodes() >= self.dirty_hard
-    }
+/// Takes the device, or says who has it. Those that change nothing share it with each other.
+pub(crate) fn claim(device: &Device, read_only: bool) -> Result<Claim, PoolError> {
+    let sharing = if read_only { Sharing::WithReaders } else { Sharing::Alone };
+    device.claim(sharing).map_err(|error| match error {
+        sheave_blk::DeviceError::Claimed { what, who, fix } => PoolError::Busy { what, who, fix },
+        other => PoolError::Device(other),
+    })
 }

@@ -22,35 +22,13 @@ use sheave_base::status::Status;
 use sheave_base::sync::atomic::Ordering;
 use sheave_blk::flush_alarm::FlushAlarm;
 
-use crate::engine::checkpoint::Reached;
-use crate::engine::inner::{PoolInner, State};
-use crate::engine::phase::{Event, Phase};
-use crate::engine::wait::Everyone;
-use crate::error::PoolError;
+use crate::engine::inner::PoolInner;
 use crate::format::BLOCK;
 use crate::format::superblock::{Lost, Superblock};
+use crate::state::State;
+use crate::state::phase::{Event, Phase};
+use crate::state::plan::Reached;
 use crate::state::table::VolumeCore;
-
-/// What is not durable, and whether the list of it is.
-#[derive(Debug)]
-pub(crate) struct Risk {
-    /// L1.
-    safe: u64,
-    /// An epoch that was ended, and those who may write in it or an earlier one.
-    ended: Option<(Everyone, u64)>,
-    /// Volumes that were deleted, with the epochs of their last writes: until that is durable they may come back.
-    deleted: Vec<(u32, u64)>,
-    /// The list is on the device, or there is nothing to list.
-    listed: bool,
-    /// The next checkpoint has no list; until one is durable.
-    pub(crate) acknowledged: bool,
-}
-
-impl Default for Risk {
-    fn default() -> Self {
-        Risk { safe: 1, ended: None, deleted: Vec::new(), listed: false, acknowledged: false }
-    }
-}
 
 impl VolumeCore {
     /// Whether a write needs nothing noted: one look at two words (L3).
@@ -136,39 +114,6 @@ impl PoolInner {
         let twin = list.twin();
         Some(if write(&twin).is_ok() { twin } else { list })
     }
-
-    /// Whether the pool takes changes.
-    pub(crate) fn check_open(&self, what: &str) -> Result<(), PoolError> {
-        if self.alarm.failed().is_some() && !self.read_only {
-            // Nobody may have looked since: the leader of a commit degrades the pool.
-            let _ = self.commit();
-        }
-        match self.lock().phase {
-            Phase::Open => Ok(()),
-            Phase::Degraded(cause) => Err(PoolError::Degraded { what: what.into(), cause }),
-            Phase::Closing | Phase::Closed => Err(closed(what)),
-        }
-    }
-
-    /// Forgets which volumes may have lost data. Durable when this returns.
-    pub(crate) fn acknowledge_loss(&self) -> Result<(), PoolError> {
-        let _one = self.structural();
-        self.check_writable("acknowledging a loss")?;
-        let mut state = self.lock();
-        if state.sb.lost.is_empty() {
-            return Ok(());
-        }
-        // The list itself goes when a checkpoint without it is durable.
-        state.risk.acknowledged = true;
-        state.wants_checkpoint = true;
-        drop(state);
-        self.durable_at_last("acknowledging the loss in", self.device.name())
-    }
-}
-
-/// The error of who wants something of a pool that was closed.
-pub(crate) fn closed(what: &str) -> PoolError {
-    PoolError::Invalid { what: format!("{what}: the pool was closed"), fix: "Open it again".into() }
 }
 
 impl State {

@@ -3,23 +3,25 @@
 //! | module | holds |
 //! |---|---|
 //! | [`inner`] | an open pool: its state, its locks, its device |
-//! | [`phase`] | whether it is open, degraded, closing or closed |
 //! | [`wait`] | waiting for I/O that is under way |
-//! | [`water`] | how much space is left, and who is told |
+//! | [`notices`] | who is told how much space is left |
+//! | [`leader`] | who leads a commit, and who waits |
 //! | [`commit`] | the journal |
 //! | [`checkpoint`] | all metadata at once |
 //! | [`stock`] | units that are surely there when metadata wants them |
-//! | [`undo`] | a change whose commit fails |
+//! | [`change`] | a change of the table: durable, or undone |
+//! | [`sums`] | checksums of data where they take I/O |
 //! | [`loss`] | flushes that fail |
 //! | [`recovery`] | from the device to a state |
 
+pub(crate) mod change;
 pub(crate) mod checkpoint;
 pub(crate) mod commit;
 pub(crate) mod inner;
+pub(crate) mod leader;
 pub(crate) mod loss;
-pub(crate) mod phase;
+pub(crate) mod notices;
 pub(crate) mod recovery;
 pub(crate) mod stock;
-pub(crate) mod undo;
+pub(crate) mod sums;
 pub(crate) mod wait;
-pub(crate) mod water;

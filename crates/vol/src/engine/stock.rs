@@ -23,29 +23,14 @@ use sheave_base::status::Status;
 use sheave_base::sync::MutexGuard;
 use sheave_base::sync::atomic::Ordering;
 
-use crate::engine::inner::{PoolInner, State};
+use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
 use crate::format::BLOCK;
+use crate::state::State;
 use crate::state::account::Spender;
 
 /// Units that opening tries and that the host refuses, before it goes on with what it has.
 const MOST_REFUSED: usize = 1024;
-/// Pages that writes leave for discards, flushes and deletes, at most.
-const MOST_EXTRA: u64 = 256;
-
-impl State {
-    /// Pages with space that there must be when the next checkpoint needs `due` (M4).
-    pub(crate) fn stock_wanted(&self, due: u64, who: Spender) -> u64 {
-        let extra = (self.spare_pages / 4).min(MOST_EXTRA);
-        let left = match who {
-            Spender::Table | Spender::Write => extra,
-            Spender::Discard => extra / 2,
-            Spender::EndOfWrite => 0,
-        };
-        due + self.table.bare_pages() + left
-    }
-}
-
 impl PoolInner {
     /// The lock, when so many pages have space as `wanted` says, or the host has refused `most` units, or none is free.
     ///
@@ -121,6 +106,39 @@ impl PoolInner {
     /// The error of what found the host full.
     pub(crate) fn host_is_full(&self, what: String) -> PoolError {
         PoolError::HostFull { what, device: self.device.name().to_string() }
+    }
+}
+
+impl PoolInner {
+    /// The lock, when the next checkpoint may need what `cost` says. Writes a checkpoint for that if it helps.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpc` when metadata has no room for it, and what a checkpoint says that fails.
+    pub(crate) fn pay<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        who: Spender,
+        cost: impl Fn(&State) -> u64,
+    ) -> Result<MutexGuard<'a, State>, Status> {
+        if state.can_pay(cost(&state), who) {
+            return Ok(state);
+        }
+        let due = |state: &State| state.pages_due() + cost(state);
+        let state = match state.has_room(due(&state), who) {
+            true => self.stock_up(state, 1, |state| state.stock_wanted(due(state), who))?,
+            false => state,
+        };
+        if state.can_pay(cost(&state), who) {
+            return Ok(state);
+        }
+        if !state.can_pay_after_checkpoint(cost(&state), who) {
+            return Err(Status::NoSpc);
+        }
+        drop(state);
+        self.checkpoint()?;
+        let state = self.lock();
+        if state.can_pay(cost(&state), who) { Ok(state) } else { Err(Status::NoSpc) }
     }
 }
 

@@ -16,41 +16,26 @@
 use std::sync::TryLockError;
 use std::time::{Duration, Instant};
 
-use sheave_base::grace::{Grace, Holder, Ticket, own};
+use sheave_base::grace::{Holder, own};
 use sheave_base::status::Status;
-use sheave_base::sync::{Arc, MutexGuard};
+use sheave_base::sync::MutexGuard;
 use sheave_base::wait;
 use sheave_iomap::completion_plan::MayBlock;
 
-use super::inner::{LOOK_EVERY, PoolInner, State};
+use super::inner::{LOOK_EVERY, PoolInner};
 use crate::error::PoolError;
-use crate::state::table::{Table, VolumeCore};
+use crate::state::State;
+use crate::state::everyone::Everyone;
+use crate::state::table::VolumeCore;
 
 /// How long somebody with rings of its own sleeps before it tries a lock again.
 const NAP: Duration = Duration::from_micros(200);
 
-/// The I/O of all volumes that was under way at one moment.
-#[derive(Debug)]
-pub(crate) struct Everyone(Vec<(Arc<Grace>, Ticket)>);
-
 impl Everyone {
-    /// Whether all of it has ended.
-    pub(crate) fn is_over(&self) -> bool {
-        self.0.iter().all(|(grace, ticket)| grace.is_over(*ticket))
-    }
-
     /// Waits for it; false when the time is up before.
     pub(crate) fn wait(&self, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
-        self.0.iter().all(|(grace, ticket)| grace.wait(*ticket, until.saturating_duration_since(Instant::now())))
-    }
-}
-
-impl Table {
-    /// The I/O of all volumes as it is now. Who is in no grace now looks maps and regions up later than this.
-    pub(crate) fn everyone(&mut self) -> Everyone {
-        let graces = self.in_use().map(|vol| vol.core.top.grace());
-        Everyone(graces.filter(|grace| grace.seats() > 0).map(|grace| (Arc::clone(grace), grace.start())).collect())
+        self.graces().all(|(grace, ticket)| grace.wait(ticket, until.saturating_duration_since(Instant::now())))
     }
 }
 

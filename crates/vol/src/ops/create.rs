@@ -10,7 +10,6 @@ use sheave_base::status::Status;
 use sheave_blk::Device;
 
 use crate::device::block_io::BlockIo;
-use crate::engine::recovery::reserve_units;
 use crate::error::PoolError;
 use crate::format::block::identify;
 use crate::format::page::{PageRef, label};
@@ -22,6 +21,7 @@ use crate::format::{
 };
 use crate::made_at;
 use crate::options::CreateOptions;
+use crate::state::account::reserve_units;
 
 /// Journals that are chosen are not longer: 16 MiB.
 const MOST_CHOSEN_BLOCKS: u64 = 4096;

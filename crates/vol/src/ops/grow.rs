@@ -11,22 +11,21 @@
 //! - G1: a label is good for the one addition that it was written for: no generation is used for two.
 //! - G2: what is added begins where the pool ends; the label's unit is never data.
 //!
-//! Called by [`Pool`].
+//! Called by [`Pool`](crate::Pool).
 
 use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_blk::claim::Claim;
 use sheave_blk::linear::{concatenate, partition};
 
-use crate::device::block_io::BlockIo;
-use crate::device::block_io::DeviceIo;
-use crate::engine::inner::State;
+use crate::device::block_io::{BlockIo, DeviceIo};
+use crate::engine::inner::{PoolInner, claim};
 use crate::engine::recovery::newest_superblock;
 use crate::error::PoolError;
 use crate::format::block::identify;
 use crate::format::page::label;
 use crate::format::{BLOCK, BLOCK_BYTES, MAX_MEMBERS, MAX_POOL_UNITS, SUPERBLOCKS, kind};
-use crate::pool::{Pool, owner};
+use crate::state::State;
 
 /// How a member is added.
 #[derive(Clone, Debug, Default)]
@@ -57,50 +56,42 @@ struct Joining {
     generation: u64,
 }
 
-impl Pool {
+impl PoolInner {
     /// Takes in what the device has grown by. The new size in bytes.
-    pub fn grow(&self) -> Result<u64, PoolError> {
-        let _one = self.inner.structural();
-        self.inner.check_writable("growing the pool")?;
+    pub(crate) fn grow(&self) -> Result<u64, PoolError> {
+        let _one = self.structural();
+        self.check_writable("growing the pool")?;
         self.take_in_growth()
     }
 
-    /// Makes a device the pool's last member, also while the pool is used; its space can be used when this returns,
-    /// which is when it is durable. The new size in bytes.
-    ///
-    /// From then on the pool opens only with all of its members, in the order in which they came ([`join`]).
-    ///
-    /// # Errors
-    ///
-    /// [`PoolError::Members`] for a device that is a member of this pool already, or, unless it is to be overwritten,
-    /// of another. Where the device does less than the pool's, [`PoolError::Device`] says what it lacks.
-    pub fn add_member(&self, device: &Device, options: &AddOptions) -> Result<u64, PoolError> {
-        let _one = self.inner.structural();
-        self.inner.check_writable("adding a member")?;
-        let claim = owner::claim(device, false)?;
+    /// Makes a device the pool's last member. Durable when this returns. The new size in bytes.
+    pub(crate) fn add_member(&self, device: &Device, options: &AddOptions) -> Result<u64, PoolError> {
+        let _one = self.structural();
+        self.check_writable("adding a member")?;
+        let owner = claim(device, false)?;
         self.refuse_found(device, options)?;
         let at = self.take_in_growth()?;
         let joining = self.joining(device, at)?;
-        self.inner.device.can_extend(at, device)?;
+        self.device.can_extend(at, device)?;
         let io = DeviceIo::new(device)?;
         self.write_label(&io, &joining).map_err(|status| PoolError::Io {
             what: format!("writing the label of {}", device.name()),
             status,
             fix: "Check the device; the pool is as it was".into(),
         })?;
-        self.inner.hold(Claim::of(device.watch_flushes(&self.inner.alarm)));
-        self.inner.device.extend(at, device)?;
-        self.inner.hold(claim);
-        let mut state = self.inner.lock();
+        self.hold(Claim::of(device.watch_flushes(&self.alarm)));
+        self.device.extend(at, device)?;
+        self.hold(owner);
+        let mut state = self.lock();
         joining.enter(&mut state);
-        self.inner.survey_space(&mut state);
+        self.survey_space(&mut state);
         drop(state);
         self.grown()?;
         Ok(joining.start + joining.len)
     }
 
     /// What of Sheave is on a device that may be added.
-    pub fn find_on(&self, device: &Device) -> Result<Found, PoolError> {
+    pub(crate) fn find_on(&self, device: &Device) -> Result<Found, PoolError> {
         let block = device.limits().logical_block;
         if block > BLOCK as u32 {
             return Err(PoolError::Invalid {
@@ -109,7 +100,7 @@ impl Pool {
             });
         }
         let io = DeviceIo::new(device)?;
-        let state = self.inner.lock();
+        let state = self.lock();
         let (pool, members, labels) = (state.sb.pool, state.sb.members.clone(), state.sb.labels);
         drop(state);
         for at in SUPERBLOCKS.into_iter().filter(|at| at + BLOCK_BYTES <= device.size_bytes()) {
@@ -155,14 +146,14 @@ impl Pool {
 
     /// The member that a device will be.
     fn joining(&self, device: &Device, start: u64) -> Result<Joining, PoolError> {
-        let shift = self.inner.map.geometry.unit_shift;
+        let shift = self.map.geometry.unit_shift;
         let units = device.size_bytes() >> shift;
-        let mut state = self.inner.lock();
+        let mut state = self.lock();
         if state.label_tried > state.sb.generation {
             // An attempt failed: the next needs a generation of its own (G1).
             drop(state);
-            self.inner.checkpoint().map_err(|status| self.inner.failed("growing", self.inner.device.name(), status))?;
-            state = self.inner.lock();
+            self.checkpoint().map_err(|status| self.failed("growing", self.device.name(), status))?;
+            state = self.lock();
         }
         let number = state.sb.members.len();
         if number >= MAX_MEMBERS || state.sb.total_units + units > MAX_POOL_UNITS {
@@ -182,7 +173,7 @@ impl Pool {
     }
 
     fn write_label(&self, io: &DeviceIo, joining: &Joining) -> Result<(), Status> {
-        let mut sb = self.inner.lock().sb.clone();
+        let mut sb = self.lock().sb.clone();
         sb.members.push((joining.start, joining.len));
         sb.labels[joining.number] = joining.generation;
         let mut block = [0; BLOCK];
@@ -195,9 +186,9 @@ impl Pool {
 
     /// The size of the pool when all is taken in that the device has.
     fn take_in_growth(&self) -> Result<u64, PoolError> {
-        let shift = self.inner.map.geometry.unit_shift;
-        let total = (self.inner.io.size_bytes() >> shift).min(MAX_POOL_UNITS);
-        let mut state = self.inner.lock();
+        let shift = self.map.geometry.unit_shift;
+        let total = (self.io.size_bytes() >> shift).min(MAX_POOL_UNITS);
+        let mut state = self.lock();
         let before = state.sb.total_units;
         if total > before {
             let added = (total - before) << shift;
@@ -205,7 +196,7 @@ impl Pool {
                 last.1 += added;
             }
             state.make_room(total);
-            self.inner.survey_space(&mut state);
+            self.survey_space(&mut state);
             drop(state);
             self.grown()?;
         }
@@ -214,9 +205,9 @@ impl Pool {
 
     /// Makes the new size durable, and wakes who waits for space.
     fn grown(&self) -> Result<(), PoolError> {
-        self.inner.lock().wants_checkpoint = true;
-        self.inner.durable_at_last("growing", self.inner.device.name())?;
-        self.inner.wake();
+        self.lock().wants_checkpoint = true;
+        self.durable_at_last("growing", self.device.name())?;
+        self.wake();
         Ok(())
     }
 }

@@ -4,10 +4,14 @@
 //! |---|---|
 //! | [`create`] | formatting |
 //! | [`grow`] | more space: larger members, and further ones |
-//! | [`snapshot`] | volumes: made, copied, resized, deleted |
+//! | [`snapshot`] | volumes: made, copied, renamed, rolled back, deleted |
+//! | [`resize`] | their sizes |
+//! | [`settings`] | the low-water mark, and the list of losses |
 //! | [`scrub`] | reads a pool through while it is in use |
 
 pub(crate) mod create;
 pub mod grow;
+pub(crate) mod resize;
 pub mod scrub;
+pub(crate) mod settings;
 pub(crate) mod snapshot;

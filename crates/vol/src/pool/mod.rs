@@ -1,44 +1,32 @@
 //! A pool: volumes and snapshots on one device, with the space they share.
 //!
-//! | module | holds |
-//! |---|---|
-//! | [`options`] | how it is made and opened |
-//!
-//! Owns the public operations. What they do is in [`snapshot`](crate::ops::snapshot),
-//! [`commit`](crate::engine::commit), [`recovery`].
-
-pub(crate) mod owner;
+//! Owns the public operations, and what reports of the pool tell. What the operations do is in
+//! [`ops`](crate::ops), [`volume`](crate::volume) and [`engine`](crate::engine).
 
 use std::ops::ControlFlow;
-use std::sync::Arc as StdArc;
 
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_blk::Device;
 use sheave_blk::claim::Claim;
 use sheave_blk::flush_alarm::FlushAlarm;
-use sheave_iomap::completion_plan::MayBlock;
 
-use crate::engine::inner::{Parts, PoolInner};
-use crate::engine::phase::{Event, Phase};
-pub use crate::engine::water::Watch;
+use crate::engine::inner::{Parts, PoolInner, claim};
+pub use crate::engine::notices::Watch;
 pub use crate::format::settings::{Checksum, LowWater};
 pub use crate::ops::grow::{AddOptions, Found, join};
 pub use crate::options::{CreateOptions, OpenOptions, WhenFull};
-use crate::state::table::{OpenToken, VolumeCore};
+use crate::state::phase::{Event, Phase};
 
-use crate::device::block_io::BlockIo;
-use crate::device::block_io::DeviceIo;
-use crate::engine::loss::closed;
+use crate::device::block_io::{BlockIo, DeviceIo};
+use crate::engine::change::{core_of, in_use};
+
 use crate::engine::recovery;
 use crate::error::PoolError;
-use crate::info::MemberInfo;
-use crate::info::{PoolInfo, VolumeInfo};
+use crate::info::{MemberInfo, PoolInfo, VolumeInfo};
 use crate::ops::scrub::{ScrubOptions, ScrubProgress, ScrubReport};
-use crate::ops::snapshot::{core_of, in_use};
 use crate::state::extent_map::BLOCK_SHIFT;
-use crate::volume::Volume;
-use crate::volume::usage;
+use crate::volume::{Volume, open_volume, usage};
 
 /// An opened pool. Clones are the same pool; it closes with the last of them and of its volumes.
 #[derive(Clone, Debug)]
@@ -49,7 +37,7 @@ pub struct Pool {
 impl Pool {
     /// Formats the device.
     pub fn create(device: &Device, options: &CreateOptions) -> Result<(), PoolError> {
-        let _owner = owner::claim(device, false)?;
+        let _owner = claim(device, false)?;
         crate::ops::create::create(device, &DeviceIo::new(device)?, options)
     }
 
@@ -64,7 +52,7 @@ impl Pool {
         io: Box<dyn BlockIo>,
         options: &OpenOptions,
     ) -> Result<Pool, PoolError> {
-        let owner = owner::claim(device, options.read_only)?;
+        let owner = claim(device, options.read_only)?;
         let read_only = options.read_only;
         let alarm = Arc::new(FlushAlarm::default());
         let watch = (!read_only).then(|| device.watch_flushes(&alarm));
@@ -183,16 +171,30 @@ impl Pool {
 
     /// Sets the low-water mark. Durable when this returns.
     pub fn set_low_water(&self, low_water: LowWater) -> Result<(), PoolError> {
-        let _one = self.inner.structural();
-        self.inner.check_writable("setting the low-water mark")?;
-        crate::ops::create::check_low_water(low_water)?;
-        let mut state = self.inner.lock();
-        let before = std::mem::replace(&mut state.sb.low_water, low_water);
-        state.wants_checkpoint = true;
-        self.inner.survey_space(&mut state);
-        drop(state);
-        let name = self.inner.device.name();
-        self.inner.durable_or("setting the low-water mark of", name, |state| state.sb.low_water = before)
+        self.inner.set_low_water(low_water)
+    }
+
+    /// Takes in what the device has grown by. The new size in bytes.
+    pub fn grow(&self) -> Result<u64, PoolError> {
+        self.inner.grow()
+    }
+
+    /// Makes a device the pool's last member, also while the pool is used; its space can be used when this returns,
+    /// which is when it is durable. The new size in bytes.
+    ///
+    /// From then on the pool opens only with all of its members, in the order in which they came ([`join`]).
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::Members`] for a device that is a member of this pool already, or, unless it is to be overwritten,
+    /// of another. Where the device does less than the pool's, [`PoolError::Device`] says what it lacks.
+    pub fn add_member(&self, device: &Device, options: &AddOptions) -> Result<u64, PoolError> {
+        self.inner.add_member(device, options)
+    }
+
+    /// What of Sheave is on a device that may be added.
+    pub fn find_on(&self, device: &Device) -> Result<Found, PoolError> {
+        self.inner.find_on(device)
     }
 
     /// Says that somebody has seen which volumes may have lost data ([`PoolInfo::lost`]): they are listed no more.
@@ -254,17 +256,7 @@ impl Pool {
 
     /// Opens a volume or snapshot; all openings are the same object.
     pub fn open_volume(&self, name: &str) -> Result<Volume, PoolError> {
-        let mut state = self.inner.lock();
-        if matches!(state.phase, Phase::Closing | Phase::Closed) {
-            return Err(closed("opening a volume"));
-        }
-        let vol = state.table.named(name)?;
-        let open = vol.opened.upgrade().unwrap_or_else(|| StdArc::new(OpenToken));
-        let core = Arc::clone(&vol.core);
-        state.table.set_opened(core.id, &open);
-        let geometry = &self.inner.map.geometry;
-        core.top.open(geometry.units_of(core.reach()).div_ceil(geometry.leaf_entries() as u64));
-        Ok(Volume::new(Arc::clone(&self.inner), core, open))
+        open_volume(&self.inner, name)
     }
 
     /// Freezes the state of a volume (or snapshot) under a new name, read-only. What was completed before the call is
@@ -290,40 +282,7 @@ impl Pool {
 
     /// Changes the size of a volume, also while it is used. Shrinking frees what is cut off.
     pub fn resize(&self, name: &str, size_bytes: u64) -> Result<(), PoolError> {
-        let _one = self.inner.structural();
-        self.inner.check_writable("resizing a volume")?;
-        let core = core_of(&self.inner.lock(), name)?;
-        self.inner.check_resize(&core, size_bytes)?;
-        if core.snapshot {
-            return Err(PoolError::Invalid {
-                what: format!("'{name}' is a snapshot, and a snapshot keeps its size"),
-                fix: "Clone it and resize the clone".into(),
-            });
-        }
-        let block_end = size_bytes.next_multiple_of(1 << BLOCK_SHIFT).min(core.size());
-        if size_bytes < block_end {
-            self.cut_block(name, &core, size_bytes, block_end)?;
-        }
-        let resized = self.inner.resize(name, size_bytes);
-        self.inner.widen_again(&core);
-        resized
-    }
-
-    /// Zeroes the rest of the last block of a volume that becomes smaller: were it to grow again, that would show.
-    /// Writes that begin from here on find the smaller size, and those before have ended when the rest is zeroed.
-    fn cut_block(&self, name: &str, core: &VolumeCore, size_bytes: u64, block_end: u64) -> Result<(), PoolError> {
-        let volume = self.open_volume(name)?;
-        let may_block = MayBlock::on_worker();
-        self.inner.narrow(core, size_bytes);
-        let ended = self.inner.wait_for_io(core, &may_block);
-        let cut = ended.and_then(|()| volume.punch(size_bytes, block_end - size_bytes, &may_block));
-        cut.map_err(|status| {
-            self.inner.widen_again(core);
-            match status {
-                Status::Timeout => self.inner.io_goes_on(name, core),
-                status => self.inner.failed("resizing", name, status),
-            }
-        })
+        self.inner.resize(name, size_bytes)
     }
 
     /// Deletes a volume or snapshot; refused while it is open. Works in a full pool. Clones of it stay.

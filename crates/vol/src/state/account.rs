@@ -18,12 +18,13 @@
 //!
 //! Called under the pool's lock by volumes and by changes of the table, before they change anything.
 
-use sheave_base::status::Status;
-use sheave_base::sync::MutexGuard;
+use crate::format::BLOCK;
+use crate::format::superblock::Geometry;
+use crate::state::sums::marks::Mismatch;
 
-use crate::engine::inner::{PoolInner, State};
 use crate::format::page::index::upper_pages;
 use crate::format::settings::Checksum;
+use crate::state::State;
 use crate::state::sums::regions::Regions;
 
 /// Pages of a table of volumes that may become longer by one entry: of this checkpoint, and of the next.
@@ -48,6 +49,16 @@ pub(crate) enum Spender {
     EndOfWrite,
 }
 
+/// Pages that writes leave for discards, flushes and deletes, at most.
+const MOST_EXTRA: u64 = 256;
+
+/// Free units that data does not get, for a pool of this size.
+pub(crate) fn reserve_units(geometry: &Geometry) -> u64 {
+    let pages_per_unit = u64::from(geometry.unit_bytes) / BLOCK as u64;
+    let (least, most) = (128_u64.div_ceil(pages_per_unit).max(2), 65_536 / pages_per_unit);
+    (geometry.total_units / 64).clamp(least, most.max(least))
+}
+
 impl State {
     /// Pages that the next checkpoint writes, at most (M2).
     pub(crate) fn pages_due(&self) -> u64 {
@@ -62,7 +73,7 @@ impl State {
     }
 
     /// Whether there are enough free pages, with space or without.
-    fn has_room(&self, due: u64, who: Spender) -> bool {
+    pub(crate) fn has_room(&self, due: u64, who: Spender) -> bool {
         self.tree.pages.available(&self.tree.units) >= self.wanted(due, who)
     }
 
@@ -77,8 +88,19 @@ impl State {
         due + self.table.bare_pages() + left
     }
 
+    /// Pages with space that there must be when the next checkpoint needs `due` (M4).
+    pub(crate) fn stock_wanted(&self, due: u64, who: Spender) -> u64 {
+        let extra = (self.spare_pages / 4).min(MOST_EXTRA);
+        let left = match who {
+            Spender::Table | Spender::Write => extra,
+            Spender::Discard => extra / 2,
+            Spender::EndOfWrite => 0,
+        };
+        due + self.table.bare_pages() + left
+    }
+
     /// Whether a checkpoint could help who cannot pay: it makes all pages clean and frees those that were given up.
-    fn can_pay_after_checkpoint(&self, more: u64, who: Spender) -> bool {
+    pub(crate) fn can_pay_after_checkpoint(&self, more: u64, who: Spender) -> bool {
         let free = self.tree.pages.available(&self.tree.units) + self.tree.pages.given_up();
         let (due, stock) = (self.table.bare_pages() + more, self.tree.pages.stock());
         let stock = stock.saturating_add(self.tree.pages.given_up());
@@ -102,12 +124,18 @@ impl State {
         self.table.get(volume).map_or(0, |vol| upper_pages(vol.slots, vol.core.top.used()))
     }
 
+    /// What marks for these blocks, which are of one region, add to the next checkpoint, at most.
+    pub(crate) fn cost_of_marks(&self, bad: &[Mismatch]) -> u64 {
+        let (Some(regions), Some(found)) = (&self.sums, bad.first()) else { return 0 };
+        regions.cost_of(regions.sums.region_of(found.block))
+    }
+
     /// Sets what depends on the size of the pool and on the number of its volumes.
     pub(crate) fn set_reserve(&mut self) {
         let tree = &mut self.tree;
         let geometry = self.sb.geometry();
         let per_unit = tree.pages.per_unit();
-        let spare = crate::engine::recovery::reserve_units(&geometry) * per_unit;
+        let spare = reserve_units(&geometry) * per_unit;
         self.spare_pages = spare;
         (self.dirty_soft, self.dirty_hard) = ((spare / 4).min(8192), (spare / 2).min(16_384));
         let table = (2 * self.table.bare_pages()).saturating_sub(spare / 4);
@@ -125,39 +153,6 @@ impl State {
         let left = if is_low { self.spare_pages * 7 / 8 } else { self.spare_pages * 3 / 4 };
         let sums = self.sums.as_ref().map_or(0, Regions::pages_due);
         self.tree.pages.available(&self.tree.units) < 2 * self.table.bare_pages() + sums + left
-    }
-}
-
-impl PoolInner {
-    /// The lock, when the next checkpoint may need what `cost` says. Writes a checkpoint for that if it helps.
-    ///
-    /// # Errors
-    ///
-    /// `NoSpc` when metadata has no room for it, and what a checkpoint says that fails.
-    pub(crate) fn pay<'a>(
-        &'a self,
-        state: MutexGuard<'a, State>,
-        who: Spender,
-        cost: impl Fn(&State) -> u64,
-    ) -> Result<MutexGuard<'a, State>, Status> {
-        if state.can_pay(cost(&state), who) {
-            return Ok(state);
-        }
-        let due = |state: &State| state.pages_due() + cost(state);
-        let state = match state.has_room(due(&state), who) {
-            true => self.stock_up(state, 1, |state| state.stock_wanted(due(state), who))?,
-            false => state,
-        };
-        if state.can_pay(cost(&state), who) {
-            return Ok(state);
-        }
-        if !state.can_pay_after_checkpoint(cost(&state), who) {
-            return Err(Status::NoSpc);
-        }
-        drop(state);
-        self.checkpoint()?;
-        let state = self.lock();
-        if state.can_pay(cost(&state), who) { Ok(state) } else { Err(Status::NoSpc) }
     }
 }
 

@@ -9,10 +9,10 @@
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 
-use crate::engine::inner::State;
 use crate::format::page::PageRef;
 use crate::format::page::table::VolumeEntry;
 use crate::format::record::Record;
+use crate::state::State;
 use crate::state::extent_map::{BLOCK_SHIFT, Entry};
 use crate::state::table::{Vol, VolumeCore};
 

@@ -1,19 +1,119 @@
-//! What a pool is in memory, and how it changes: no I/O, no waiting.
+//! What a pool is in memory, and how it changes: no I/O, and nobody waits here.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`alloc`] | units of the pool: free, with owners, taken by metadata |
 //! | [`extent_map`] | the maps of volumes |
-//! | [`limbo`] | what was let go and cannot be used again yet |
+//! | [`freed`], [`limbo`] | what was let go; what of it cannot be used again yet |
 //! | [`sums`] | checksums of data |
-//! | [`table`] | the volumes |
+//! | [`table`], [`everyone`] | the volumes, and who has I/O under way to them |
+//! | [`phase`] | whether the pool is open, degraded, closing or closed |
+//! | [`risk`] | what a flush that fails may lose |
+//! | [`plan`] | what a commit takes, and a checkpoint that is to be written |
+//! | [`changes`] | what waits for a commit, and what each change is as a record |
 //! | [`apply`] | what a record does |
 //! | [`account`] | the pages that metadata may need |
+//! | [`water`] | how much space is left, in one word |
+//!
+//! Owns [`State`], which is used under the pool's lock. Does not own the lock, nor when any of it becomes durable: that
+//! is the [engine](crate::engine).
 
 pub(crate) mod account;
 pub(crate) mod alloc;
 pub(crate) mod apply;
+pub(crate) mod changes;
+pub(crate) mod everyone;
 pub(crate) mod extent_map;
+pub(crate) mod freed;
 pub(crate) mod limbo;
+pub(crate) mod phase;
+pub(crate) mod plan;
+pub(crate) mod risk;
 pub(crate) mod sums;
 pub(crate) mod table;
+pub(crate) mod water;
+
+use sheave_base::status::Status;
+
+use crate::format::record::Record;
+use crate::format::superblock::Superblock;
+use crate::info::SpaceState;
+use extent_map::tree::{Place, Tree};
+use limbo::Limbo;
+use phase::Phase;
+use plan::Plan;
+use risk::Risk;
+use sums::regions::Regions;
+use table::{Table, Vol, VolumeCore};
+
+/// Changes that may wait for a commit; the next one commits itself.
+pub(crate) const MAX_DIRTY: usize = 65_536;
+
+/// What changes under the pool's lock.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) tree: Tree,
+    pub(crate) table: Table,
+    /// Units whose entries the next commit records: volume, unit. Each has `LISTED` set, as long as it has an entry.
+    pub(crate) dirty: Vec<(u32, u64)>,
+    /// Records that the next commit writes first.
+    pub(crate) pending: Vec<Record>,
+    /// Volumes that writes have made larger: the next commit records their sizes, before the units in `dirty`.
+    pub(crate) grown: Vec<u32>,
+    /// Units whose records are among `pending`.
+    pub(crate) recorded: Vec<(u32, u64)>,
+    pub(crate) limbo: Limbo,
+    /// How much space is left, and whether metadata runs short.
+    pub(crate) space: (SpaceState, bool),
+    /// Generation of the label that was written last, whatever became of it.
+    pub(crate) label_tried: u64,
+    /// Checksums of data, if the pool keeps them.
+    pub(crate) sums: Option<Regions>,
+    /// The newest durable superblock.
+    pub(crate) sb: Superblock,
+    /// Number of the next journal block.
+    pub(crate) next_seq: u64,
+    /// Number of the first journal block that is not durable: from `sb.replay_seq` up to here a crash needs them.
+    pub(crate) durable_seq: u64,
+    /// The next commit must be a checkpoint.
+    pub(crate) wants_checkpoint: bool,
+    /// Whether it is open, and how it ends.
+    pub(crate) phase: Phase,
+    /// What a flush that fails may lose.
+    pub(crate) risk: Risk,
+    /// A checkpoint that could not be written: the next commit writes it before anything else.
+    pub(crate) unwritten: Option<Plan>,
+    /// Pages of the reserve that no checksums and no table of volumes want ([`account`]).
+    pub(crate) spare_pages: u64,
+    /// Nodes that may be dirty before a checkpoint is due, and at most.
+    pub(crate) dirty_soft: u64,
+    pub(crate) dirty_hard: u64,
+}
+
+impl State {
+    /// The place of a unit of a volume, on a way of its own.
+    pub(crate) fn own(&mut self, core: &VolumeCore, unit: u64) -> Result<Place, Status> {
+        let place = self.tree.own(&core.top, unit)?;
+        let slot = unit >> self.tree.map.geometry.slot_shift();
+        let vol = self.table.get_mut(core.id).ok_or(Status::Offline)?;
+        vol.slots = vol.slots.max(slot + 1);
+        self.table.charge(core.id);
+        Ok(place)
+    }
+
+    pub(crate) fn vol(&self, id: u32) -> Result<&Vol, Status> {
+        self.table.get(id).ok_or(Status::Offline)
+    }
+
+    /// Whether too many changes wait for a commit.
+    #[inline]
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.dirty.len() >= MAX_DIRTY || self.pending.len() >= MAX_DIRTY
+    }
+
+    /// Whether as many nodes are dirty as a checkpoint can write: no more may become so before one.
+    #[inline]
+    pub(crate) fn is_dirty_full(&self) -> bool {
+        self.tree.dirty_nodes() >= self.dirty_hard
+    }
+}

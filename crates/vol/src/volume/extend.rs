@@ -16,8 +16,8 @@ use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::mapping::Intent;
 
 use super::Volume;
-use crate::engine::inner::State;
 use crate::format::BLOCK_BYTES;
+use crate::state::State;
 use crate::state::extent_map::Entry;
 
 impl Volume {

@@ -30,12 +30,29 @@ use sheave_iomap::file::{FallocateMode, WriteDone};
 use sheave_iomap::mapping::{Intent, MAP_SUMMED};
 use sheave_iomap::{File, Mapping, MappingKind, SummedDone};
 
+use crate::engine::change::closed;
 use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
 use crate::info::Extent;
+use crate::state::phase::Phase;
 use crate::state::table::{OpenToken, VolumeCore};
 
 pub(crate) use report::usage;
+
+/// Opens a volume or snapshot; all openings are the same object.
+pub(crate) fn open_volume(pool: &Arc<PoolInner>, name: &str) -> Result<Volume, PoolError> {
+    let mut state = pool.lock();
+    if matches!(state.phase, Phase::Closing | Phase::Closed) {
+        return Err(closed("opening a volume"));
+    }
+    let vol = state.table.named(name)?;
+    let open = vol.opened.upgrade().unwrap_or_else(|| std::sync::Arc::new(OpenToken));
+    let core = Arc::clone(&vol.core);
+    state.table.set_opened(core.id, &open);
+    let geometry = &pool.map.geometry;
+    core.top.open(geometry.units_of(core.reach()).div_ceil(geometry.leaf_entries() as u64));
+    Ok(Volume::new(Arc::clone(pool), core, open))
+}
 
 /// An open volume or snapshot. Clones are the same volume. To use it in a ring: `ring.attach_file(Arc::new(volume))`.
 #[derive(Clone, Debug)]

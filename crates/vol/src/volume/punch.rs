@@ -12,8 +12,8 @@ use sheave_base::sync::MutexGuard;
 use sheave_iomap::completion_plan::MayBlock;
 
 use super::Volume;
-use crate::engine::inner::State;
 use crate::format::record::Record;
+use crate::state::State;
 use crate::state::account::Spender;
 use crate::state::extent_map::{BLOCK_SHIFT, Entry};
 

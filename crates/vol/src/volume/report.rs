@@ -6,8 +6,9 @@
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
 
-use crate::engine::inner::{PoolInner, State};
+use crate::engine::inner::PoolInner;
 use crate::info::{Extent, ExtentKind};
+use crate::state::State;
 use crate::state::extent_map::{BLOCK_SHIFT, Entry, INDEX_SHIFT, id_of};
 use crate::state::table::VolumeCore;
 

@@ -23,8 +23,9 @@ use sheave_iomap::mapping::{MAP_DIRTY, MAP_NEW};
 use sheave_iomap::{Mapping, MappingKind};
 
 use super::Volume;
-use crate::engine::inner::{LOOK_EVERY, State};
+use crate::engine::inner::LOOK_EVERY;
 use crate::options::WhenFull;
+use crate::state::State;
 use crate::state::account::Spender;
 use crate::state::extent_map::tree::Place;
 use crate::state::extent_map::{BLOCK_SHIFT, Entry};

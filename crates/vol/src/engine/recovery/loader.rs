@@ -10,13 +10,13 @@ use sheave_base::sync::atomic::Ordering;
 
 use crate::device::block_io::BlockIo;
 use crate::device::reader::{Want, read_pages};
-use crate::engine::inner::State;
 use crate::error::PoolError;
 use crate::format::damage::Damage;
 use crate::format::page::table::VolumeEntry;
 use crate::format::page::{Expect, PageRef, index, leaf, table};
 use crate::format::superblock::Geometry;
 use crate::format::{INDEX_CHILDREN, MAX_LEAF_ENTRIES, MAX_LEAF_WORDS};
+use crate::state::State;
 use crate::state::extent_map::{INDEX_SHIFT, TAG};
 use crate::state::table::Vol;
 

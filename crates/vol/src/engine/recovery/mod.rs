@@ -10,19 +10,20 @@
 //! Called by [`Pool::open`](crate::Pool::open).
 
 mod loader;
+mod sums;
 
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
 
 use crate::device::block_io::BlockIo;
-use crate::engine::inner::State;
 use crate::error::PoolError;
 use crate::format::block::identify;
 use crate::format::damage::Damage;
 use crate::format::journal::{self, Bounds, Scan};
 use crate::format::page::label;
-use crate::format::superblock::{Geometry, Superblock, choose};
+use crate::format::superblock::{Superblock, choose};
 use crate::format::{BLOCK, JOURNAL_START, SUPERBLOCKS, kind};
+use crate::state::State;
 use crate::state::alloc::Units;
 use crate::state::extent_map::tree::Tree;
 use crate::state::extent_map::{Entry, ExtentMap, Geometry as MapGeometry};
@@ -72,20 +73,13 @@ pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
     state.set_reserve();
     loader::load(io, &mut state)?;
     state.set_reserve();
-    crate::state::sums::recover::load(io, &mut state)?;
+    sums::load(io, &mut state)?;
     let scan = replay(io, &mut state)?;
     let replayed = scan.next_seq > state.sb.replay_seq;
     (state.next_seq, state.durable_seq) = (scan.next_seq, scan.next_seq);
     count_owners(&mut state)?;
-    crate::state::sums::recover::compute(io, &mut state)?;
+    sums::compute(io, &mut state)?;
     Ok(Recovered { state, replayed })
-}
-
-/// Free units that data does not get, for a pool of this size.
-pub(crate) fn reserve_units(geometry: &Geometry) -> u64 {
-    let pages_per_unit = u64::from(geometry.unit_bytes) / BLOCK as u64;
-    let (least, most) = (128_u64.div_ceil(pages_per_unit).max(2), 65_536 / pages_per_unit);
-    (geometry.total_units / 64).clamp(least, most.max(least))
 }
 
 fn io_error(what: String) -> impl FnOnce(sheave_base::status::Status) -> PoolError {
@@ -217,7 +211,7 @@ fn count_owners(state: &mut State) -> Result<(), PoolError> {
     // Nobody looks anything up yet: nodes that the replay has dropped are free at once.
     tree.index.free_unused();
     tree.leaves.free_unused();
-    tree.freed = crate::state::limbo::LetGo::default();
+    tree.freed = crate::state::freed::LetGo::default();
     if shared {
         mark_shared(tree, &map);
     }

@@ -10,9 +10,8 @@ use crate::format::page::{Expect, PageRef, Place};
 use crate::format::superblock::Geometry;
 use crate::format::{
     BLOCK, HEADER, MAX_LEVEL, MAX_NAME, MAX_VOLUME_UNITS, MAX_VOLUMES, PAYLOAD, VOLUME_FLAGS, VOLUME_GROWS,
-    VOLUME_SNAPSHOT, VolumeBody,
+    VOLUME_SNAPSHOT, VolumeBody, kind, padded,
 };
-use crate::format::{kind, padded};
 
 const BODY: usize = size_of::<VolumeBody>();
 

@@ -20,7 +20,7 @@ use super::nodes::{Node, Nodes};
 use super::{Entry, ExtentMap, INDEX_SHIFT, TAG, Top, id_of};
 use crate::state::alloc::pages::Pages;
 use crate::state::alloc::{MAX_OWNERS, Units};
-use crate::state::limbo::{Freed, LetGo};
+use crate::state::freed::{Freed, LetGo};
 
 /// All maps of a pool, and the space they lie in.
 #[derive(Debug)]

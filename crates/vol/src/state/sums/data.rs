@@ -1,49 +1,24 @@
-//! What an I/O on a volume with checksums does at its end.
+//! What an I/O on a volume with checksums does at its end, as far as that takes no reading.
 //!
-//! Owns the order at the end of a write (checksums stored, region marked, write ended), what becomes of writes to one
-//! block at once, and what a mismatch means. The quick halves run on a ring's thread and never block.
+//! Owns the order at the end of a write: checksums stored, region marked, write ended. All of it runs on a ring's
+//! thread and never blocks; what takes reading is in [`verify`](crate::engine::sums::verify).
 //!
 //! - D1: every `begin` of a write is followed by one `end`, whatever became of the data.
-//! - D2: a write to a block that was told bad takes its [mark](super::marks) off, durably, before it ends: it may have
-//!   to be durable itself.
 
-use sheave_base::buf::Buf;
 use sheave_base::status::Status;
-use sheave_base::sync::atomic::Ordering;
-use sheave_base::wait;
-use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::mapping::MAP_SUMMED;
 use sheave_iomap::{Mapping, MappingKind, SummedDone};
 
-use super::marks::Mismatch;
 use super::{BLOCK_SHIFT, Sums, crc};
-use crate::device::block_io::BlockIo;
-use crate::engine::inner::PoolInner;
 use crate::format::BLOCK;
 
-/// How often a block is read before a write that is always in the way makes the whole read begin anew.
-const LOOKS: u32 = 4;
-
 /// The blocks of a mapping, by their numbers in the pool.
-fn blocks(piece: &Mapping) -> std::ops::Range<u64> {
+pub(crate) fn blocks(piece: &Mapping) -> std::ops::Range<u64> {
     let first = piece.addr >> BLOCK_SHIFT;
     first..first + (piece.len >> BLOCK_SHIFT)
 }
 
-/// What a block is, surely.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Look {
-    /// It matches its checksum.
-    Good,
-    /// It is being written all the time.
-    Busy,
-    /// It does not match, and is to be marked.
-    Bad(Mismatch),
-    /// It was told bad and not written since.
-    Marked,
-}
-
-fn is_summed(piece: &&Mapping) -> bool {
+pub(crate) fn is_summed(piece: &&Mapping) -> bool {
     piece.flags & MAP_SUMMED != 0
 }
 
@@ -63,11 +38,6 @@ impl Sums {
         if done.write { self.end_write(done) } else { self.verify(done) }
     }
 
-    /// The same where it may block.
-    pub(crate) fn end_blocking(&self, pool: &PoolInner, done: &SummedDone<'_>, token: &MayBlock) -> Result<(), Status> {
-        if done.write { self.end_write_blocking(pool, done) } else { self.verify_blocking(pool, done, token) }
-    }
-
     fn end_write(&self, done: &SummedDone<'_>) -> Result<(), Status> {
         if done.pieces.iter().filter(is_summed).any(|piece| self.meets_mark(piece)) {
             return Err(Status::Again);
@@ -76,7 +46,7 @@ impl Sums {
     }
 
     /// `Again` when what lies on the device is to be read: the write failed, or was not alone.
-    fn end_alone(&self, done: &SummedDone<'_>) -> Result<(), Status> {
+    pub(crate) fn end_alone(&self, done: &SummedDone<'_>) -> Result<(), Status> {
         if !done.status.is_ok() || !self.store(done) {
             return Err(Status::Again);
         }
@@ -112,45 +82,6 @@ impl Sums {
         })
     }
 
-    /// The write met a mark, which goes, or what is on the device is not surely what was written: it failed, or another
-    /// wrote the same. Then that is read back (S3). A block that was bad is not made good by reading it.
-    fn end_write_blocking(&self, pool: &PoolInner, done: &SummedDone<'_>) -> Result<(), Status> {
-        let unmarked = if done.status.is_ok() { self.written_anew(pool, done) } else { Ok(()) };
-        if self.end_alone(done).is_ok() {
-            return unmarked;
-        }
-        let io = &*pool.io;
-        let one = wait::lock(&self.repair);
-        let mut result = if done.status.is_ok() { Ok(()) } else { Err(done.status) };
-        for piece in done.pieces.iter().filter(is_summed) {
-            result = result.and(self.read_back(io, piece));
-        }
-        drop(one);
-        let written = done.pieces.iter().filter(is_summed).flat_map(blocks);
-        written.for_each(|block| _ = self.stripes.end(block));
-        result.and(unmarked)
-    }
-
-    /// Takes the marks off blocks that were written (D2): before the write ends, so that nobody who looks in between
-    /// takes them for bad.
-    fn written_anew(&self, pool: &PoolInner, done: &SummedDone<'_>) -> Result<(), Status> {
-        let mut state = pool.lock();
-        let pieces = done.pieces.iter().filter(is_summed);
-        let any = pieces.fold(false, |any, piece| pool.unmark(&mut state, blocks(piece)) | any);
-        drop(state);
-        if any { pool.commit() } else { Ok(()) }
-    }
-
-    fn read_back(&self, io: &dyn BlockIo, piece: &Mapping) -> Result<(), Status> {
-        let mut memory = Buf::zeroed(piece.len as usize, BLOCK).map_err(|_| Status::NoMem)?;
-        io.read(piece.addr, &mut memory)?;
-        for (number, block) in blocks(piece).zip(memory.chunks_exact(BLOCK)) {
-            self.set(number, crc(block));
-        }
-        self.mark_dirty(self.region_at(piece.addr));
-        Ok(())
-    }
-
     fn verify(&self, done: &SummedDone<'_>) -> Result<(), Status> {
         let read = done.pieces.iter().filter(is_summed).filter(|piece| piece.kind == MappingKind::Mapped);
         for piece in read {
@@ -160,85 +91,6 @@ impl Sums {
             });
             if !good || self.meets_mark(piece) {
                 return Err(Status::Again);
-            }
-        }
-        Ok(())
-    }
-
-    /// Some block does not match: it was written meanwhile, or it is not what was written.
-    fn verify_blocking(&self, pool: &PoolInner, done: &SummedDone<'_>, token: &MayBlock) -> Result<(), Status> {
-        let read = done.pieces.iter().filter(is_summed).filter(|piece| piece.kind == MappingKind::Mapped);
-        for piece in read {
-            let first = blocks(piece).start;
-            let mut result = Ok(());
-            let all = done.memory.each_block(piece.offset - done.pos, piece.len, BLOCK, &mut |number, block| {
-                if self.get(first + number) != Some(crc(block)) || self.is_marked(first + number) {
-                    result = if token.is_cancelled() {
-                        Err(Status::Canceled)
-                    } else {
-                        self.answer(pool, first + number, block)
-                    };
-                }
-                result.is_ok()
-            });
-            result?;
-            if !all {
-                return Err(Status::Invalid);
-            }
-        }
-        Ok(())
-    }
-
-    /// The block as it is now, or what its reader is told. `Again`: it is being written all the time.
-    fn answer(&self, pool: &PoolInner, number: u64, to: &mut [u8]) -> Result<(), Status> {
-        match self.settle(&*pool.io, number, to)? {
-            Look::Good => return Ok(()),
-            Look::Busy => return Err(Status::Again),
-            Look::Bad(found) if !pool.mark(found)? => return Err(Status::Again),
-            Look::Bad(_) | Look::Marked => {}
-        }
-        self.mismatches.fetch_add(1, Ordering::Relaxed); // Relaxed: a statistic.
-        pool.make_marks_durable()?;
-        Err(Status::Protection)
-    }
-
-    /// Reads a block until it matches, or surely does not (S4).
-    pub(crate) fn settle(&self, io: &dyn BlockIo, number: u64, to: &mut [u8]) -> Result<Look, Status> {
-        let mut memory = Buf::zeroed(BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
-        for _ in 0..LOOKS {
-            if self.is_marked(number) {
-                return Ok(Look::Marked);
-            }
-            let before = self.stripes.quiet(number);
-            io.read(number << BLOCK_SHIFT, &mut memory)?;
-            if self.get(number) == Some(crc(&memory)) {
-                to.copy_from_slice(&memory);
-                return Ok(Look::Good);
-            }
-            if let Some(word) = before.filter(|_| self.stripes.quiet(number) == before) {
-                return Ok(Look::Bad(Mismatch { block: number, word }));
-            }
-        }
-        Ok(Look::Busy)
-    }
-
-    /// The blocks of a copy of a unit that are not what was written to it; their numbers begin with `first`. Nobody
-    /// writes to a unit that is being copied. `Again`: writes that share its stripes are always in the way.
-    pub(crate) fn verify_copy(
-        &self,
-        io: &dyn BlockIo,
-        first: u64,
-        copy: &mut [u8],
-        bad: &mut Vec<Mismatch>,
-    ) -> Result<(), Status> {
-        for (number, block) in (first..).zip(copy.chunks_exact_mut(BLOCK)) {
-            if self.get(number) == Some(crc(block)) || self.is_marked(number) {
-                continue;
-            }
-            match self.settle(io, number, block)? {
-                Look::Good | Look::Marked => {}
-                Look::Bad(found) => bad.push(found),
-                Look::Busy => return Err(Status::Again),
             }
         }
         Ok(())

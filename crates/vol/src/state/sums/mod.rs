@@ -5,9 +5,8 @@
 //! | [`arena`] | the numbers in memory |
 //! | [`stripes`] | which blocks are being written |
 //! | [`regions`] | what is open and what changed, under the pool's lock; what a checkpoint writes of it |
-//! | [`data`] | what an I/O does at its end: sums up what was written, verifies what was read |
+//! | [`data`] | what an I/O does at its end: sums up what was written, compares what was read |
 //! | [`marks`] | which blocks were told bad, and stay so |
-//! | [`recover`] | reading them back, and computing those that no checkpoint can know |
 //!
 //! Checksums belong to blocks of the pool, so that what snapshots share has one. A write stores them when its data is
 //! on the device, before the written bits; a read compares. Volumes of such a pool have blocks of 4 KiB.
@@ -23,7 +22,6 @@
 mod arena;
 pub(crate) mod data;
 pub(crate) mod marks;
-pub(crate) mod recover;
 pub(crate) mod regions;
 mod stripes;
 
@@ -38,7 +36,7 @@ use stripes::Stripes;
 use crate::format::BLOCK;
 use crate::format::superblock::Geometry;
 
-const BLOCK_SHIFT: u32 = BLOCK.ilog2();
+pub(crate) const BLOCK_SHIFT: u32 = BLOCK.ilog2();
 /// Flags of a region: data may be written.
 const OPEN: u32 = 1;
 /// Checksums have changed since the last checkpoint.
@@ -53,16 +51,16 @@ pub(crate) fn crc(block: &[u8]) -> u32 {
 /// The checksums of a pool, used without its lock.
 #[derive(Debug)]
 pub(crate) struct Sums {
-    arena: SumArena,
-    pub(super) stripes: Stripes,
+    pub(crate) arena: SumArena,
+    pub(crate) stripes: Stripes,
     unit_shift: u32,
     region_units: u64,
     /// One at a time reads blocks back (S3).
-    pub(super) repair: Mutex<()>,
-    pub(super) mismatches: AtomicU64,
+    pub(crate) repair: Mutex<()>,
+    pub(crate) mismatches: AtomicU64,
     marks: Marks,
     /// Checksums that opening the pool computed and that were others before.
-    pub(super) rebuilt: AtomicU64,
+    pub(crate) rebuilt: AtomicU64,
 }
 
 impl Sums {
@@ -115,6 +113,16 @@ impl Sums {
         (self.region(unit), inside as usize)
     }
 
+    /// The region of a block.
+    pub(crate) fn region_of(&self, block: u64) -> u64 {
+        self.place(block).0
+    }
+
+    /// The blocks of a unit, by their numbers in the pool.
+    pub(crate) fn blocks_of(&self, unit: u64) -> std::ops::Range<u64> {
+        unit << self.unit_shift..(unit + 1) << self.unit_shift
+    }
+
     #[inline]
     fn slot(&self, block: u64) -> Option<&AtomicU32> {
         let (region, inside) = self.place(block);
@@ -159,7 +167,7 @@ impl Sums {
         self.flags(self.region_at(addr)).is_some_and(|flags| flags.load(Ordering::Acquire) & OPEN != 0)
     }
 
-    fn set_open(&self, region: u64, open: bool) {
+    pub(crate) fn set_open(&self, region: u64, open: bool) {
         if let Some(flags) = self.flags(region) {
             // SeqCst: before the grace that follows a closing.
             if open {

@@ -15,23 +15,16 @@
 //!   other. So a checkpoint looks at these, and not at all regions of the pool.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
 
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
-use sheave_iomap::completion_plan::MayBlock;
 
 use super::Sums;
-use crate::engine::inner::{LOOK_EVERY, PoolInner, State};
-use crate::engine::phase::Phase;
-use crate::engine::wait::Everyone;
-use crate::format::page::index::build_upper;
-use crate::format::page::index::upper_pages;
+use crate::format::page::index::{build_upper, upper_pages};
 use crate::format::page::{PageRef, Place, index, sums};
-use crate::format::record::Record;
 use crate::format::superblock::Geometry;
 use crate::format::{BLOCK, INDEX_CHILDREN, MAX_SUMS};
-use crate::state::account::Spender;
+use crate::state::everyone::Everyone;
 
 /// Most regions that are intended: bounds what recovery reads to a few GiB.
 const MAX_INTENDED: usize = 2048;
@@ -63,12 +56,12 @@ pub(crate) struct Regions {
     intended: usize,
     /// Index pages of level 1, by their index; and those above.
     first: BTreeMap<u64, PageRef>,
-    pub(super) upper: Vec<u64>,
+    pub(crate) upper: Vec<u64>,
     root: (PageRef, u16),
     /// Recovery: whoever wrote the pool knows marks.
     knows_marks: bool,
     /// Recovery: units whose checksums are computed.
-    pub(super) replayed: BTreeSet<u64>,
+    pub(crate) replayed: BTreeSet<u64>,
 }
 
 impl Regions {
@@ -102,19 +95,19 @@ impl Regions {
     }
 
     /// The marks of a region have changed: its page is to have them.
-    pub(super) fn mark_changed(&mut self, region: u64) {
+    pub(crate) fn mark_changed(&mut self, region: u64) {
         self.map.entry(region).or_default().write = true;
         self.active.insert(region);
     }
 
     /// Recovery: the page of a region.
-    pub(super) fn loaded(&mut self, region: u64, page: PageRef, open: bool) {
+    pub(crate) fn loaded(&mut self, region: u64, page: PageRef, open: bool) {
         let entry = self.map.entry(region).or_default();
         (entry.page, entry.open_page) = (page, open);
     }
 
     /// Recovery: an index page.
-    pub(super) fn loaded_index(&mut self, level: u16, index: u64, page: PageRef) {
+    pub(crate) fn loaded_index(&mut self, level: u16, index: u64, page: PageRef) {
         if level == 1 {
             self.first.insert(index, page);
         } else {
@@ -122,7 +115,7 @@ impl Regions {
         }
     }
 
-    pub(super) fn loaded_root(&mut self, page: PageRef, level: u16) {
+    pub(crate) fn loaded_root(&mut self, page: PageRef, level: u16) {
         self.root = (page, level);
     }
 
@@ -152,14 +145,14 @@ impl Regions {
     }
 
     /// Recovery: whether the checksums of a unit cannot be known from the checkpoint.
-    pub(super) fn is_unknown(&self, unit: u64) -> bool {
+    pub(crate) fn is_unknown(&self, unit: u64) -> bool {
         let known =
             self.map.get(&self.sums.region(unit)).is_some_and(|region| !region.page.is_none() && !region.open_page);
         !known || self.replayed.contains(&unit)
     }
 
     /// Recovery: everything has been computed; what changed is to be written.
-    pub(super) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         let opened: Vec<u64> = self.map.iter().filter(|(_, region)| region.open_page).map(|(id, _)| *id).collect();
         for region in opened {
             if self.sums.arena.make(region) {
@@ -176,9 +169,48 @@ impl Regions {
     }
 
     /// The regions that are opened together with this one.
-    fn together(region: u64, end: u64) -> std::ops::Range<u64> {
+    pub(crate) fn together(region: u64, end: u64) -> std::ops::Range<u64> {
         let first = region & !(TOGETHER - 1);
         first..(first + TOGETHER).min(end)
+    }
+
+    /// Opens a region whose intent is durable, and those of `all` that are as far; false when it is not.
+    pub(crate) fn open(&mut self, wanted: u64, all: std::ops::Range<u64>) -> bool {
+        if !self.map.get(&wanted).is_some_and(|region| region.durable) {
+            return false;
+        }
+        for id in all {
+            if let Some(region) = self.map.get_mut(&id).filter(|region| region.durable) {
+                region.closing = None;
+                self.sums.set_open(id, true);
+            }
+        }
+        true
+    }
+
+    /// Whether some must close before others are intended.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.intended >= MAX_INTENDED
+    }
+
+    /// These are intended; their record goes into the next commit.
+    pub(crate) fn intend(&mut self, all: std::ops::Range<u64>) -> Result<(), Status> {
+        for id in all {
+            self.make(id)?;
+            let Some(region) = self.map.get_mut(&id) else { continue };
+            if !region.intended {
+                region.intended = true;
+                self.intended += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The record of these is durable.
+    pub(crate) fn intent_is_durable(&mut self, all: std::ops::Range<u64>) {
+        for (_, region) in self.map.range_mut(all) {
+            region.durable |= region.intended;
+        }
     }
 
     /// Decides what the checkpoint that begins does with each region (G1, G2). `all`: nobody can be writing.
@@ -237,7 +269,7 @@ impl Regions {
     }
 
     /// What a region that becomes active adds to [`Regions::pages_due`].
-    pub(super) fn cost_of(&self, region: u64) -> u64 {
+    pub(crate) fn cost_of(&self, region: u64) -> u64 {
         if self.active.contains(&region) {
             return 0;
         }
@@ -330,70 +362,6 @@ impl index::Sink for Noting<'_> {
     fn page(&mut self, address: u64, block: &crate::format::block::Block) {
         self.written.push(address);
         self.sink.page(address, block);
-    }
-}
-
-impl PoolInner {
-    /// Opens the region of a byte address for writes, and makes that durable (S1).
-    pub(crate) fn intend(&self, addr: u64, may_block: &MayBlock) -> Result<(), Status> {
-        let mut crowded: Option<Instant> = None;
-        loop {
-            let mut state = self.lock();
-            if state.phase != Phase::Open {
-                return Err(Status::IoErr);
-            }
-            let State { sums: Some(regions), sb, .. } = &mut *state else { return Ok(()) };
-            let wanted = regions.sums.region_at(addr);
-            let all = Regions::together(wanted, self.geometry.regions(sb.total_units));
-            if regions.map.get(&wanted).is_some_and(|region| region.durable) {
-                for id in all {
-                    if let Some(region) = regions.map.get_mut(&id).filter(|region| region.durable) {
-                        region.closing = None;
-                        regions.sums.set_open(id, true);
-                    }
-                }
-                return Ok(());
-            }
-            if regions.intended >= MAX_INTENDED {
-                drop(state);
-                if may_block.is_cancelled() {
-                    return Err(Status::Canceled);
-                }
-                if crowded.get_or_insert_with(Instant::now).elapsed() >= self.longest_wait {
-                    return Err(Status::Timeout);
-                }
-                // The first begins to close what there is, the second closes it when the writes have ended.
-                self.checkpoint()?;
-                let everyone = self.lock().table.everyone();
-                let _ = everyone.wait(LOOK_EVERY);
-                self.checkpoint()?;
-                continue;
-            }
-            // For each a page, and an index page above it.
-            let cost = 2 * (all.end - all.start);
-            if !state.can_pay(cost, Spender::Discard) {
-                drop(self.pay(state, Spender::Discard, |_| cost)?);
-                continue;
-            }
-            let Some(regions) = &mut state.sums else { return Ok(()) };
-            for id in all.clone() {
-                regions.make(id)?;
-                let Some(region) = regions.map.get_mut(&id) else { continue };
-                if !region.intended {
-                    region.intended = true;
-                    regions.intended += 1;
-                }
-            }
-            self.record(&mut state, Record::Intent { first: all.start, count: all.end - all.start });
-            drop(state);
-            self.commit()?;
-            let mut state = self.lock();
-            if let Some(regions) = &mut state.sums {
-                for (_, region) in regions.map.range_mut(all) {
-                    region.durable |= region.intended;
-                }
-            }
-        }
     }
 }
 

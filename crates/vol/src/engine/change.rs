@@ -1,5 +1,6 @@
-//! What becomes of a change whose commit fails, as when a write of the journal does: it leaves nothing behind, or it is
-//! told that it has been made and is not durable.
+//! A change of the pool or of its table of volumes: refused before it begins, made durable, or undone. What becomes of
+//! one whose commit fails, as when a write of the journal does: it leaves nothing behind, or it is told that it has
+//! been made and is not durable.
 //!
 //! ```text
 //!    made in memory -> commit -> durable
@@ -28,13 +29,46 @@
 
 use sheave_base::status::Status;
 
-use crate::engine::inner::{PoolInner, State};
-use crate::engine::phase::Phase;
+use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
-use crate::ops::snapshot::failed;
-use crate::state::table::Vol;
+use crate::format::record::Record;
+use crate::state::State;
+use crate::state::account::Spender;
+use crate::state::phase::Phase;
+use crate::state::table::{Vol, VolumeCore};
+use sheave_base::sync::{Arc, MutexGuard};
 
 impl PoolInner {
+    /// Whether the pool takes changes.
+    pub(crate) fn check_open(&self, what: &str) -> Result<(), PoolError> {
+        if self.alarm.failed().is_some() && !self.read_only {
+            // Nobody may have looked since: the leader of a commit degrades the pool.
+            let _ = self.commit();
+        }
+        match self.lock().phase {
+            Phase::Open => Ok(()),
+            Phase::Degraded(cause) => Err(PoolError::Degraded { what: what.into(), cause }),
+            Phase::Closing | Phase::Closed => Err(closed(what)),
+        }
+    }
+
+    /// Whether the pool takes changes, and was opened for them.
+    pub(crate) fn check_writable(&self, what: &str) -> Result<(), PoolError> {
+        if !self.read_only {
+            return self.check_open(what);
+        }
+        Err(PoolError::Invalid {
+            what: format!("{what}: the pool is open read-only"),
+            fix: "Open it for writing".into(),
+        })
+    }
+
+    /// Gives back the map of a volume that is out of the table, a part at a time.
+    pub(crate) fn drop_map(&self, gone: Option<Vol>) {
+        let Some(mut vol) = gone else { return };
+        while self.lock().drop_some(&mut vol) {}
+    }
+
     /// Makes everything durable that was done.
     pub(crate) fn durable(&self, what: &str, name: &str) -> Result<(), PoolError> {
         self.commit().map_err(|status| self.failed(what, name, status))
@@ -107,6 +141,53 @@ impl PoolInner {
             _ => failed(what, name, status),
         }
     }
+
+    /// No unit of the volume is being moved any more, and none begins to be.
+    pub(crate) fn settle<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        id: u32,
+        with: Option<u32>,
+    ) -> MutexGuard<'a, State> {
+        if let Some(vol) = state.table.get_mut(id) {
+            vol.settling = with;
+        }
+        while state.table.get(id).is_some_and(|vol| vol.busy > 0) {
+            state = self.wait(state);
+        }
+        state
+    }
+
+    /// Its units may be moved again.
+    pub(crate) fn settled(&self, state: &mut State, id: u32) {
+        if let Some(vol) = state.table.get_mut(id) {
+            (vol.settling, vol.cutting) = (None, false);
+        }
+        self.wake();
+    }
+
+    /// Does what a record says, and has the next commit write it down.
+    pub(crate) fn apply_and_record(&self, state: &mut State, record: Record, name: &str) -> Result<(), PoolError> {
+        state.apply(&record).map_err(|status| failed("changing", name, status))?;
+        self.record(state, record);
+        self.survey_space(state);
+        Ok(())
+    }
+
+    /// The lock, when the next checkpoint may need so many pages more.
+    pub(crate) fn afford<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        what: &str,
+        who: Spender,
+        cost: impl Fn(&State) -> u64,
+    ) -> Result<MutexGuard<'a, State>, PoolError> {
+        self.pay(state, who, cost).map_err(|status| match status {
+            status if self.is_host_full(status) => self.host_is_full(format!("the metadata for {what}")),
+            Status::NoSpc => PoolError::Full { what: format!("the metadata for {what}") },
+            status => failed(what, self.device.name(), status),
+        })
+    }
 }
 
 impl State {
@@ -115,6 +196,37 @@ impl State {
         if let Some(vol) = self.table.get_mut(volume) {
             vol.hidden = true;
         }
+    }
+}
+
+/// The core of a volume by name.
+pub(crate) fn core_of(state: &State, name: &str) -> Result<Arc<VolumeCore>, PoolError> {
+    Ok(Arc::clone(&state.table.named(name)?.core))
+}
+
+/// The refusal of what wants a volume alone that is open.
+pub(crate) fn in_use(name: &str) -> PoolError {
+    PoolError::Busy {
+        what: format!("volume '{name}'"),
+        who: "it is open".into(),
+        fix: "Close it, and detach it from its rings".into(),
+    }
+}
+
+/// The error of who wants something of a pool that was closed.
+pub(crate) fn closed(what: &str) -> PoolError {
+    PoolError::Invalid { what: format!("{what}: the pool was closed"), fix: "Open it again".into() }
+}
+
+/// The error of what failed in an open pool.
+pub(crate) fn failed(what: &str, name: &str, status: Status) -> PoolError {
+    match status {
+        Status::NoSpc => PoolError::Full { what: format!("{what} '{name}'") },
+        status => PoolError::Io {
+            what: format!("{what} '{name}'"),
+            status,
+            fix: "Check the pool's device; what was durable before is still there".into(),
+        },
     }
 }
 

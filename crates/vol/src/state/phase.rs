@@ -9,8 +9,8 @@
 //!     FlushFailed     FlushFailed
 //! ```
 //!
-//! Owns the phases and every transition. What is done in a phase is in [`commit`](super::commit), and what being
-//! degraded means in [`loss`](super::loss).
+//! Owns the phases and every transition. What is done in a phase is in [`commit`](crate::engine::commit), and what
+//! being degraded means in [`loss`](crate::engine::loss).
 //!
 //! - P1: nothing leaves `Degraded` and `Closed`: only opening the pool again does.
 //! - P2: a close that fails is no close: the pool goes on as it was, or is degraded if a flush failed.

@@ -1,8 +1,8 @@
 //! Checksums when a pool is opened: those of the checkpoint, and those that only the data tells.
 //!
 //! Owns which blocks are computed anew: those of regions that were open, of regions without a page, which a repair
-//! leaves, and, in pools of programs that did not know [marks](super::marks), of units that the journal speaks of. All
-//! others have exact checksums (S1, G2 of [`regions`](super::regions)).
+//! leaves, and, in pools of programs that did not know [marks](crate::state::sums::marks), of units that the journal
+//! speaks of. All others have exact checksums (S1, G2 of [`regions`](crate::state::sums::regions)).
 //!
 //! - R1: a block that is marked keeps its mark, and one that matches what it had keeps that.
 
@@ -11,18 +11,18 @@ use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
 
-use super::regions::Regions;
-use super::{BLOCK_SHIFT, Sums, crc};
 use crate::device::block_io::BlockIo;
 use crate::device::reader::{Want, read_pages};
-use crate::engine::inner::State;
 use crate::error::PoolError;
 use crate::format::damage::Damage;
 use crate::format::page::{Expect, PageRef, index, sums};
 use crate::format::settings::Checksum;
 use crate::format::superblock::Geometry;
 use crate::format::{BLOCK, INDEX_CHILDREN, MAX_SUMS};
+use crate::state::State;
 use crate::state::extent_map::Entry;
+use crate::state::sums::regions::Regions;
+use crate::state::sums::{BLOCK_SHIFT, Sums, crc};
 
 struct Page {
     page: PageRef,
@@ -49,7 +49,7 @@ fn no_memory() -> PoolError {
 }
 
 /// Reads the checksums of the checkpoint, if the pool keeps any.
-pub(crate) fn load(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError> {
+pub(super) fn load(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError> {
     if state.sb.checksum == Checksum::None {
         return Ok(());
     }
@@ -116,7 +116,7 @@ fn step_down(
 }
 
 /// Computes what the checkpoint cannot know, when the journal has been replayed.
-pub(crate) fn compute(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError> {
+pub(super) fn compute(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError> {
     let Some(mut regions) = state.sums.take() else { return Ok(()) };
     regions.sums.marks_replayed();
     let map = Arc::clone(&state.tree.map);

@@ -1,0 +1,67 @@
+//! Opening regions for writes: no data is written to a region before that is durable.
+//!
+//! Owns the waits: for the commit that has the intent, and for regions that close when too many are open. The life of a
+//! region is in [`regions`](crate::state::sums::regions).
+//!
+//! Called by writes that found a region closed, before they begin.
+
+use std::time::Instant;
+
+use sheave_base::status::Status;
+use sheave_iomap::completion_plan::MayBlock;
+
+use crate::engine::inner::{LOOK_EVERY, PoolInner};
+use crate::format::record::Record;
+use crate::state::State;
+use crate::state::account::Spender;
+use crate::state::phase::Phase;
+use crate::state::sums::regions::Regions;
+
+impl PoolInner {
+    /// Opens the region of a byte address for writes, and makes that durable (S1).
+    pub(crate) fn intend(&self, addr: u64, may_block: &MayBlock) -> Result<(), Status> {
+        let mut crowded: Option<Instant> = None;
+        loop {
+            let mut state = self.lock();
+            if state.phase != Phase::Open {
+                return Err(Status::IoErr);
+            }
+            let State { sums: Some(regions), sb, .. } = &mut *state else { return Ok(()) };
+            let wanted = regions.sums.region_at(addr);
+            let all = Regions::together(wanted, self.geometry.regions(sb.total_units));
+            if regions.open(wanted, all.clone()) {
+                return Ok(());
+            }
+            if regions.is_crowded() {
+                drop(state);
+                if may_block.is_cancelled() {
+                    return Err(Status::Canceled);
+                }
+                if crowded.get_or_insert_with(Instant::now).elapsed() >= self.longest_wait {
+                    return Err(Status::Timeout);
+                }
+                // The first begins to close what there is, the second closes it when the writes have ended.
+                self.checkpoint()?;
+                let everyone = self.lock().table.everyone();
+                let _ = everyone.wait(LOOK_EVERY);
+                self.checkpoint()?;
+                continue;
+            }
+            // For each a page, and an index page above it.
+            let cost = 2 * (all.end - all.start);
+            if !state.can_pay(cost, Spender::Discard) {
+                drop(self.pay(state, Spender::Discard, |_| cost)?);
+                continue;
+            }
+            let Some(regions) = &mut state.sums else { return Ok(()) };
+            regions.intend(all.clone())?;
+            self.record(&mut state, Record::Intent { first: all.start, count: all.end - all.start });
+            drop(state);
+            self.commit()?;
+            let mut state = self.lock();
+            if let Some(regions) = &mut state.sums {
+                regions.intent_is_durable(all);
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Marks of blocks that were told bad: set, made durable, taken off.
+//!
+//! Owns the order of a mark and its record (M1 to M3 of [`marks`](crate::state::sums::marks)). Does not own the marks.
+//!
+//! Called by reads, by writes at their end, by copies of shared units, and by scrubs.
+
+use sheave_base::status::Status;
+
+use crate::engine::inner::PoolInner;
+use crate::format::MAX_MARKS;
+use crate::format::record::Record;
+use crate::state::State;
+use crate::state::account::Spender;
+use crate::state::sums::marks::Mismatch;
+
+impl PoolInner {
+    /// Marks a block that did not match; false if it has been written, or is being written, since. Nobody may be told
+    /// before [`PoolInner::make_marks_durable`] (M1).
+    ///
+    /// # Errors
+    ///
+    /// `IoErr` when the next checkpoint has no room for the mark.
+    pub(crate) fn mark(&self, found: Mismatch) -> Result<bool, Status> {
+        let mut state = self.lock();
+        if self.read_only {
+            return Ok(self.mark_locked(&mut state, found));
+        }
+        let paid = self.pay(state, Spender::EndOfWrite, |state| state.cost_of_marks(&[found]));
+        let mut state = paid.map_err(|_| Status::IoErr)?;
+        Ok(self.mark_locked(&mut state, found))
+    }
+
+    fn mark_locked(&self, state: &mut State, found: Mismatch) -> bool {
+        let Some(sums) = &self.sums else { return false };
+        let fresh = sums.set_mark(found.block);
+        if !sums.is_as_found(&found) {
+            if fresh {
+                sums.clear_mark(found.block);
+            }
+            return false;
+        }
+        if fresh {
+            self.record_mark(state, found.block, true);
+        }
+        true
+    }
+
+    /// Makes all marks durable that have been set. What was not written down must not be told: it could be good after
+    /// a crash.
+    pub(crate) fn make_marks_durable(&self) -> Result<(), Status> {
+        let Some(sums) = &self.sums else { return Ok(()) };
+        let Some(set) = sums.marks_to_write() else { return Ok(()) };
+        self.commit().map_err(|_| Status::IoErr)?;
+        sums.marks_are_durable(set);
+        Ok(())
+    }
+
+    /// These blocks have been written as a whole, or nobody has what was in them (M2). Whether any was marked.
+    pub(crate) fn unmark(&self, state: &mut State, blocks: std::ops::Range<u64>) -> bool {
+        let Some(sums) = &self.sums else { return false };
+        let mut any = false;
+        for block in blocks {
+            if sums.clear_mark(block) {
+                any = true;
+                self.record_mark(state, block, false);
+            }
+        }
+        any
+    }
+
+    /// A unit is given out: what its blocks were marked for is gone.
+    pub(crate) fn unmark_unit(&self, state: &mut State, unit: u64) {
+        let Some(sums) = &self.sums else { return };
+        if sums.has_marks(sums.region(unit)) {
+            self.unmark(state, sums.blocks_of(unit));
+        }
+    }
+
+    /// A unit was copied to one that is not in use yet. Its blocks take their checksums along, and `bad` ones and those
+    /// marked are marked in the copy, in the commit that has the copy.
+    pub(crate) fn copied(&self, state: &mut State, from: u64, to: u64, bad: &[Mismatch]) {
+        let Some(sums) = &self.sums else { return };
+        sums.copied(from, to);
+        bad.iter().for_each(|found| _ = self.mark_locked(state, *found));
+        for (from, to) in sums.blocks_of(from).zip(sums.blocks_of(to)) {
+            let is_bad = sums.is_marked(from) || bad.iter().any(|found| found.block == from);
+            if is_bad && sums.set_mark(to) {
+                self.record_mark(state, to, true);
+            }
+        }
+    }
+
+    /// The record of a change of a mark (M3); one that continues the last makes that longer.
+    fn record_mark(&self, state: &mut State, block: u64, bad: bool) {
+        if self.read_only {
+            return;
+        }
+        if let (Some(sums), Some(regions)) = (&self.sums, &mut state.sums) {
+            regions.mark_changed(sums.region_of(block));
+        }
+        match state.pending.last_mut() {
+            Some(Record::Mark { bad: last, first, count })
+                if *last == bad && *first + *count == block && *count < MAX_MARKS =>
+            {
+                *count += 1;
+            }
+            _ => self.record(state, Record::Mark { bad, first: block, count: 1 }),
+        }
+    }
+}

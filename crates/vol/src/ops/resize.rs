@@ -1,0 +1,224 @@
+//! Another size for a volume, or another largest size.
+//!
+//! Owns the order in which a volume shrinks and grows, and which sizes volumes may have.
+//!
+//! - Z1: users see a larger size when it is durable, and a smaller one before anything is cut off.
+//! - Z2: what was cut off never comes back: the rest of the last block is zeroed before the smaller size is durable,
+//!   and no checkpoint has what lies beyond the end.
+//!
+//! Called by [`Pool`](crate::Pool), and by creating, which asks for the sizes.
+
+use sheave_base::status::Status;
+use sheave_base::sync::{Arc, MutexGuard};
+use sheave_iomap::completion_plan::MayBlock;
+
+use crate::engine::change::{core_of, failed};
+use crate::engine::inner::PoolInner;
+use crate::error::PoolError;
+use crate::format::record::Record;
+use crate::format::{BLOCK_BYTES, MAX_VOLUME_UNITS};
+use crate::state::State;
+use crate::state::account::Spender;
+use crate::state::extent_map::BLOCK_SHIFT;
+use crate::state::table::VolumeCore;
+use crate::volume::open_volume;
+
+impl PoolInner {
+    /// Changes the size of a volume, also while it is used.
+    pub(crate) fn resize(self: &Arc<Self>, name: &str, size_bytes: u64) -> Result<(), PoolError> {
+        let _one = self.structural();
+        self.check_writable("resizing a volume")?;
+        let core = core_of(&self.lock(), name)?;
+        self.check_resize(&core, size_bytes)?;
+        if core.snapshot {
+            return Err(PoolError::Invalid {
+                what: format!("'{name}' is a snapshot, and a snapshot keeps its size"),
+                fix: "Clone it and resize the clone".into(),
+            });
+        }
+        let block_end = size_bytes.next_multiple_of(1 << BLOCK_SHIFT).min(core.size());
+        if size_bytes < block_end {
+            self.cut_block(name, &core, size_bytes, block_end)?;
+        }
+        let resized = self.resize_map(name, size_bytes);
+        self.widen_again(&core);
+        resized
+    }
+
+    /// Zeroes the rest of the last block of a volume that becomes smaller: were it to grow again, that would show.
+    /// Writes that begin from here on find the smaller size, and those before have ended when the rest is zeroed.
+    fn cut_block(
+        self: &Arc<Self>,
+        name: &str,
+        core: &VolumeCore,
+        size_bytes: u64,
+        block_end: u64,
+    ) -> Result<(), PoolError> {
+        let volume = open_volume(self, name)?;
+        let may_block = MayBlock::on_worker();
+        self.narrow(core, size_bytes);
+        let ended = self.wait_for_io(core, &may_block);
+        let cut = ended.and_then(|()| volume.punch(size_bytes, block_end - size_bytes, &may_block));
+        cut.map_err(|status| {
+            self.widen_again(core);
+            match status {
+                Status::Timeout => self.io_goes_on(name, core),
+                status => self.failed("resizing", name, status),
+            }
+        })
+    }
+
+    /// Users see a smaller size from now on, and checkpoints the one that the volume has.
+    fn narrow(&self, core: &VolumeCore, size: u64) {
+        let mut state = self.lock();
+        if let Some(vol) = state.table.get_mut(core.id) {
+            vol.durable_size = Some(core.size());
+            core.set_size(size);
+        }
+    }
+
+    /// What [`PoolInner::narrow`] did is undone, unless the volume has the smaller size by now.
+    fn widen_again(&self, core: &VolumeCore) {
+        let mut state = self.lock();
+        if let Some(size) = state.table.get_mut(core.id).and_then(|vol| vol.durable_size.take()) {
+            core.set_size(size);
+        }
+    }
+
+    /// The part of resizing that the map and the table take; what lies in the last block beyond `size` is zero already.
+    fn resize_map(&self, name: &str, size: u64) -> Result<(), PoolError> {
+        let state = self.lock();
+        let vol = state.table.named(name)?;
+        let (volume, core) = (vol.id, Arc::clone(&vol.core));
+        let shrinks = size < vol.size_to_write();
+        if !shrinks {
+            return self.enlarge(state, &core, name, size);
+        }
+        let last = self.map.geometry.units_of(size).saturating_sub(1);
+        let cost = |state: &State| state.cost_of_units(volume, last, last + 1);
+        let state = self.afford(state, "resizing a volume", Spender::Discard, cost)?;
+        let mut state = self.settle(state, volume, Some(volume));
+        core.set_size(size);
+        if let Some(vol) = state.table.get_mut(volume) {
+            (vol.cutting, vol.durable_size) = (true, None);
+        }
+        state.unlist_grown(volume);
+        self.record(&mut state, Record::Resize { volume, size });
+        drop(state);
+        let mut cut = Ok(true);
+        while matches!(cut, Ok(true)) {
+            cut = self.lock().cut_some(&core, size);
+        }
+        self.settled(&mut self.lock(), volume);
+        cut.map_err(|status| failed("resizing", name, status))?;
+        self.durable_at_last("resizing", name)
+    }
+
+    /// Resizing to what is no smaller. Users see it when it is durable: until then it can be undone, for nobody has
+    /// written there.
+    fn enlarge(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        core: &VolumeCore,
+        name: &str,
+        size: u64,
+    ) -> Result<(), PoolError> {
+        let volume = core.id;
+        if let Some(vol) = state.table.get_mut(volume) {
+            vol.durable_size = Some(size);
+        }
+        state.unlist_grown(volume);
+        self.record(&mut state, Record::Resize { volume, size });
+        drop(state);
+        let durable = self.durable_or("resizing", name, |state| {
+            if let Some(vol) = state.table.get_mut(volume) {
+                vol.durable_size = None;
+            }
+        });
+        if let Some(vol) = self.lock().table.get_mut(volume).filter(|vol| vol.durable_size.is_some()) {
+            core.set_size(vol.size_to_write());
+            vol.durable_size = None;
+        }
+        durable
+    }
+
+    /// Another largest size for a volume that grows.
+    pub(crate) fn limit(&self, name: &str, max_size: u64) -> Result<(), PoolError> {
+        let _one = self.structural();
+        self.check_writable("changing the largest size of a volume")?;
+        let mut state = self.lock();
+        let vol = state.table.named(name)?;
+        let (volume, core) = (vol.id, Arc::clone(&vol.core));
+        check_grows(&core, name)?;
+        self.check_growing(core.size(), max_size)?;
+        let before = core.max_size();
+        self.apply_and_record(&mut state, Record::Limit { volume, max_size }, name)?;
+        drop(state);
+        // Writes may have made it larger meanwhile than it was to become before.
+        self.durable_or("changing the largest size of", name, |_| core.set_max_size(before.max(core.size())))
+    }
+
+    /// Most bytes of a volume.
+    pub(crate) fn most(&self) -> u64 {
+        MAX_VOLUME_UNITS << self.map.geometry.unit_shift
+    }
+
+    /// The blocks of volumes: those of the device, or those that have checksums.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        let block = u64::from(self.device.limits().logical_block);
+        if self.sums.is_some() { block.max(crate::format::BLOCK_BYTES) } else { block }
+    }
+
+    pub(crate) fn check_size(&self, size: u64) -> Result<(), PoolError> {
+        let block = self.block_bytes();
+        if size == 0 || !size.is_multiple_of(block) {
+            return Err(PoolError::Invalid {
+                what: format!("a volume cannot have {size} bytes"),
+                fix: format!("Use a multiple of {block}, the block of the pool's device"),
+            });
+        }
+        self.check_most(size)
+    }
+
+    fn check_most(&self, size: u64) -> Result<(), PoolError> {
+        if size <= self.most() {
+            return Ok(());
+        }
+        Err(PoolError::Limit {
+            what: format!("a volume of {size} bytes"),
+            limit: self.most(),
+            fix: "Use a smaller size, or a pool with larger allocation units".into(),
+        })
+    }
+
+    /// Whether a volume may be given this size.
+    pub(crate) fn check_resize(&self, core: &VolumeCore, size: u64) -> Result<(), PoolError> {
+        if core.grows { self.check_growing(size, core.max_size()) } else { self.check_size(size) }
+    }
+
+    /// The sizes of a volume that grows.
+    pub(crate) fn check_growing(&self, size: u64, max_size: u64) -> Result<(), PoolError> {
+        if max_size == 0 || (size | max_size) & (BLOCK_BYTES - 1) != 0 {
+            return Err(PoolError::Invalid {
+                what: format!("a volume cannot have {size} bytes and grow to {max_size}"),
+                fix: "Use multiples of 4096, for it grows by whole blocks".into(),
+            });
+        }
+        if size > max_size {
+            return Err(PoolError::Invalid {
+                what: format!("{size} bytes are more than {max_size}, which is the most that the volume may have"),
+                fix: "Raise its largest size first, or use a smaller size".into(),
+            });
+        }
+        self.check_most(max_size)
+    }
+}
+
+fn check_grows(core: &VolumeCore, name: &str) -> Result<(), PoolError> {
+    let what = match core {
+        core if core.snapshot => format!("'{name}' is a snapshot, and a snapshot keeps its size"),
+        core if !core.grows => format!("'{name}' does not grow by being written, so it has no largest size"),
+        _ => return Ok(()),
+    };
+    Err(PoolError::Invalid { what, fix: "Name a volume that was created with a largest size".into() })
+}

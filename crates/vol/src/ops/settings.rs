@@ -1,0 +1,41 @@
+//! What is changed of a pool itself: its low-water mark, and the list of volumes that may have lost data.
+//!
+//! Owns the changes. Both are kept in the superblock, so the next commit is a checkpoint.
+//!
+//! Called by [`Pool`](crate::Pool).
+
+use crate::engine::inner::PoolInner;
+use crate::error::PoolError;
+use crate::format::settings::LowWater;
+use crate::ops::create::check_low_water;
+
+impl PoolInner {
+    /// Sets the low-water mark; undone if that cannot be made durable.
+    pub(crate) fn set_low_water(&self, low_water: LowWater) -> Result<(), PoolError> {
+        let _one = self.structural();
+        self.check_writable("setting the low-water mark")?;
+        check_low_water(low_water)?;
+        let mut state = self.lock();
+        let before = std::mem::replace(&mut state.sb.low_water, low_water);
+        state.wants_checkpoint = true;
+        self.survey_space(&mut state);
+        drop(state);
+        let name = self.device.name();
+        self.durable_or("setting the low-water mark of", name, |state| state.sb.low_water = before)
+    }
+
+    /// Forgets which volumes may have lost data. Durable when this returns.
+    pub(crate) fn acknowledge_loss(&self) -> Result<(), PoolError> {
+        let _one = self.structural();
+        self.check_writable("acknowledging a loss")?;
+        let mut state = self.lock();
+        if state.sb.lost.is_empty() {
+            return Ok(());
+        }
+        // The list itself goes when a checkpoint without it is durable.
+        state.risk.acknowledged = true;
+        state.wants_checkpoint = true;
+        drop(state);
+        self.durable_at_last("acknowledging the loss in", self.device.name())
+    }
+}

@@ -1,0 +1,126 @@
+//! Units and nodes that owners have let go, each under the grace of those who may still use it.
+//!
+//! Owns the lists. When what is on them may be used again is the matter of [`limbo`](super::limbo).
+//!
+//! Filled by [`Tree`](super::extent_map::tree::Tree), taken by commits.
+
+use std::collections::BTreeMap;
+
+use sheave_base::grace::Grace;
+use sheave_base::sync::Arc;
+
+/// Units and nodes that an owner has let go.
+#[derive(Debug, Default)]
+pub(crate) struct Freed {
+    /// Runs of units without owners: first, count.
+    units: Vec<(u64, u64)>,
+    pub(crate) index: Vec<u32>,
+    pub(crate) leaves: Vec<u32>,
+    /// Units and nodes with other owners: they lose one when they have passed the gate.
+    pub(crate) shared_units: Vec<u64>,
+    pub(crate) shared_index: Vec<u32>,
+    pub(crate) shared_leaves: Vec<u32>,
+}
+
+impl Freed {
+    /// One more unit.
+    pub(crate) fn unit(&mut self, unit: u64) {
+        match self.units.last_mut() {
+            Some((first, count)) if *first + *count == unit => *count += 1,
+            _ => self.units.push((unit, 1)),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.units.is_empty()
+            && self.index.is_empty()
+            && self.leaves.is_empty()
+            && self.shared_units.is_empty()
+            && self.shared_index.is_empty()
+            && self.shared_leaves.is_empty()
+    }
+
+    /// Whether anything in it has other owners.
+    pub(crate) fn has_shared(&self) -> bool {
+        !(self.shared_units.is_empty() && self.shared_index.is_empty() && self.shared_leaves.is_empty())
+    }
+
+    pub(crate) fn append(&mut self, mut other: Freed) {
+        if self.is_empty() {
+            *self = other;
+            return;
+        }
+        self.units.append(&mut other.units);
+        self.index.append(&mut other.index);
+        self.leaves.append(&mut other.leaves);
+        self.shared_units.append(&mut other.shared_units);
+        self.shared_index.append(&mut other.shared_index);
+        self.shared_leaves.append(&mut other.shared_leaves);
+    }
+
+    /// Takes a part out: so many units and nodes at most, none of those with other owners.
+    pub(crate) fn take_some(&mut self, most: u64) -> Freed {
+        let mut part = Freed::default();
+        let mut left = most;
+        while left > 0
+            && let Some((first, count)) = self.units.pop()
+        {
+            let now = count.min(left);
+            part.units.push((first, now));
+            if now < count {
+                self.units.push((first + now, count - now));
+            }
+            left -= now;
+        }
+        for (from, to) in [(&mut self.index, &mut part.index), (&mut self.leaves, &mut part.leaves)] {
+            let keep = from.len().saturating_sub(left as usize);
+            left -= (from.len() - keep) as u64;
+            to.append(&mut from.split_off(keep));
+        }
+        part
+    }
+
+    /// The units, one by one.
+    pub(crate) fn units(&self) -> impl Iterator<Item = u64> + '_ {
+        self.units.iter().flat_map(|&(first, count)| first..first + count)
+    }
+}
+
+/// What owners have let go, by the grace of those who may still use it: each owner has one of its own.
+#[derive(Debug, Default)]
+pub(crate) struct LetGo {
+    /// By the address of the grace, which the grace beside it keeps.
+    by: BTreeMap<usize, (Arc<Grace>, Freed)>,
+}
+
+fn key(grace: &Arc<Grace>) -> usize {
+    std::ptr::from_ref::<Grace>(grace).addr()
+}
+
+impl LetGo {
+    /// What those in this grace have let go.
+    pub(crate) fn by(&mut self, grace: &Arc<Grace>) -> &mut Freed {
+        &mut self.by.entry(key(grace)).or_insert_with(|| (Arc::clone(grace), Freed::default())).1
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by.is_empty()
+    }
+
+    pub(crate) fn append(&mut self, other: LetGo) {
+        for (grace, freed) in other.by.into_values() {
+            self.by(&grace).append(freed);
+        }
+    }
+
+    /// Each owner's: the address of the grace, the grace, what was let go.
+    pub(crate) fn into_owners(self) -> impl Iterator<Item = (usize, Arc<Grace>, Freed)> {
+        self.by.into_iter().map(|(at, (grace, freed))| (at, grace, freed))
+    }
+
+    /// Without the graces.
+    #[cfg(test)]
+    pub(crate) fn into_freed(self) -> impl Iterator<Item = Freed> {
+        self.by.into_values().map(|(_, freed)| freed)
+    }
+}

@@ -1,0 +1,118 @@
+//! What a commit takes out of the state, and a checkpoint that is to be written.
+//!
+//! Owns the pages of a checkpoint in memory, with the addresses that they get. Making them out of the state, and
+//! writing them, is in [`checkpoint`](crate::engine::checkpoint).
+
+use sheave_base::buf::Buf;
+
+use super::freed::LetGo;
+use crate::format::BLOCK;
+use crate::format::block::Block;
+use crate::format::page::index::Sink;
+use crate::format::record::Record;
+use crate::format::superblock::Superblock;
+
+/// Longest single write of pages.
+const RUN_BYTES: usize = 1 << 20;
+
+/// What a commit took.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) units: Vec<(u32, u64)>,
+    pub(crate) recorded: Vec<(u32, u64)>,
+    pub(crate) pending: Vec<Record>,
+    pub(crate) grown: Vec<u32>,
+    pub(crate) freed: LetGo,
+}
+
+/// Pages on their way to the device.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    addresses: Vec<u64>,
+    used: usize,
+    memory: Buf,
+}
+
+/// A checkpoint that is to be written, and what it does when it is durable.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) draft: Draft,
+    pub(crate) sb: Superblock,
+    /// How far its writing has come, at best: what may be on the device of it.
+    pub(crate) reached: Reached,
+    pub(crate) replaced: Vec<u64>,
+    pub(crate) taken: Taken,
+}
+
+/// What of a checkpoint may be on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reached {
+    /// Pages, which nothing refers to.
+    Pages,
+    /// Its superblock, whole or in part; all before it is durable.
+    Superblock,
+    /// Its superblock is durable, and the second may be there.
+    Twin,
+}
+
+impl Draft {
+    /// No pages yet; they will get these addresses.
+    pub(crate) fn new(addresses: Vec<u64>, memory: Buf) -> Draft {
+        Draft { addresses, used: 0, memory }
+    }
+
+    /// How many there are.
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// The addresses of those that came after the first `before`.
+    pub(crate) fn since(&self, before: usize) -> &[u64] {
+        &self.addresses[before..self.used]
+    }
+
+    /// The addresses that no page has; none comes any more.
+    pub(crate) fn split_unused(&mut self) -> Vec<u64> {
+        self.addresses.split_off(self.used)
+    }
+
+    /// The next page. There is always one: a page that is left out would be lost data, so that is a panic.
+    pub(crate) fn next(&mut self) -> (u64, &mut Block) {
+        let address = self.address();
+        let from = self.used * BLOCK;
+        self.used += 1;
+        let block = self.memory.get_mut(from..from + BLOCK).and_then(|block| block.try_into().ok());
+        (address, block.expect("invariant: as much memory as there are addresses"))
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        *self.addresses.get(self.used).expect("invariant: the account counts every page of a checkpoint (M2)")
+    }
+
+    /// The pages, in runs that follow each other on the device and in memory.
+    pub(crate) fn runs(&self) -> Vec<(u64, &[u8])> {
+        let mut runs: Vec<(u64, usize, usize)> = Vec::new();
+        for (at, &address) in self.addresses[..self.used].iter().enumerate() {
+            match runs.last_mut() {
+                Some((start, from, to)) if *start + (*to - *from) as u64 == address && *to - *from < RUN_BYTES => {
+                    *to += BLOCK;
+                    debug_assert_eq!(*to, (at + 1) * BLOCK);
+                }
+                _ => runs.push((address, at * BLOCK, (at + 1) * BLOCK)),
+            }
+        }
+        runs.into_iter().map(|(start, from, to)| (start, &self.memory[from..to])).collect()
+    }
+}
+
+impl Sink for Draft {
+    fn allocate(&mut self) -> Option<u64> {
+        Some(self.address())
+    }
+
+    fn page(&mut self, address: u64, block: &Block) {
+        let (next, to) = self.next();
+        debug_assert_eq!(next, address);
+        to.copy_from_slice(block);
+    }
+}

@@ -1,0 +1,107 @@
+//! Watermarks: how much space is left, in one word, and the notice when that word changes.
+//!
+//! Owns the marks and the rule by which the state changes; who is told is in [`notices`](crate::engine::notices). The
+//! mark itself is kept in the superblock.
+//!
+//! ```text
+//!              free < mark                free = 0
+//!     ok   ------------------>   low   ------------->   full
+//!          <------------------         <-------------
+//!        free >= mark and a quarter   free >= mark / 64, one unit at least
+//! ```
+//!
+//! - W1: the state is what [`next`] makes of the state before it and of the free units; it is looked at after every
+//!   change of them, before the lock is let go.
+//! - W3: an allocation pays one comparison for it ([`Units::is_calm`](crate::state::alloc::Units::is_calm)),
+//!   everything else on the way of an I/O nothing.
+//!
+//! Called under the pool's lock by what takes and frees units.
+
+use crate::format::settings::LowWater;
+use crate::info::{SpaceNotice, SpaceState};
+use crate::state::State;
+
+/// The free units at which the state changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Marks {
+    /// Below this it is low.
+    low: u64,
+    /// From here on it is low no more; above `low`, so that it does not flap.
+    ok_again: u64,
+    /// From here on it is full no more.
+    not_full: u64,
+}
+
+impl Marks {
+    /// Of a pool of `total` units, of which `most` can be free for data.
+    pub(crate) fn new(low: LowWater, total: u64, unit_bytes: u64, most: u64) -> Marks {
+        let low = match low {
+            LowWater::Off => 0,
+            LowWater::Bytes(bytes) => bytes.div_ceil(unit_bytes),
+            LowWater::Percent(percent) => (u128::from(total) * u128::from(percent) / 100) as u64,
+        };
+        let above = if low == 0 { 0 } else { low.saturating_add((low / 4).max(1)) };
+        Marks { low, ok_again: above.min(most).max(low), not_full: (low / 64).min(most / 2).max(1) }
+    }
+
+    /// Units of the low-water mark.
+    pub(crate) fn low(&self) -> u64 {
+        self.low
+    }
+
+    /// Free units, the reserve not counted, that leave the state what it is: from, and how many.
+    fn calm(&self, state: SpaceState) -> (u64, u64) {
+        let range = match state {
+            SpaceState::Ok => self.low.max(1)..u64::MAX,
+            SpaceState::Low => 1..self.ok_again.max(1),
+            SpaceState::Full => 0..self.not_full,
+        };
+        (range.start, range.end - range.start)
+    }
+}
+
+/// What the state becomes with so many units free for data (W1).
+pub(crate) fn next(state: SpaceState, free: u64, marks: &Marks) -> SpaceState {
+    let low = free < marks.low || (state != SpaceState::Ok && free < marks.ok_again);
+    let full = free == 0 || (state == SpaceState::Full && free < marks.not_full);
+    match (full, low) {
+        (true, _) => SpaceState::Full,
+        (false, true) => SpaceState::Low,
+        (false, false) => SpaceState::Ok,
+    }
+}
+
+impl State {
+    /// The marks of the pool as it is.
+    pub(crate) fn marks(&self) -> Marks {
+        let units = &self.tree.units;
+        let counts = units.counts();
+        let most = (counts.total - counts.fixed).saturating_sub(units.reserve);
+        Marks::new(self.sb.low_water, counts.total, u64::from(self.sb.unit_bytes), most)
+    }
+
+    /// Looks at space: the change, if it is one (W1).
+    pub(crate) fn survey(&mut self) -> Option<SpaceNotice> {
+        let marks = self.marks();
+        let free = self.tree.units.available();
+        let state = next(self.space.0, free, &marks);
+        let metadata_low = self.is_metadata_low(self.space.1);
+        let (from, count) = marks.calm(state);
+        // With nothing free for data the reserve may be touched: that changes nothing.
+        let reserve = self.tree.units.reserve;
+        let (from, count) = if from == 0 { (0, count.saturating_add(reserve)) } else { (from + reserve, count) };
+        self.tree.units.set_calm(from, count);
+        let before = std::mem::replace(&mut self.space, (state, metadata_low));
+        let shift = self.sb.unit_bytes.trailing_zeros();
+        (before != self.space).then_some(SpaceNotice {
+            number: 0,
+            state,
+            metadata_low,
+            free_bytes: free << shift,
+            low_water_bytes: marks.low << shift,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
