@@ -204,7 +204,7 @@ impl Volume {
             let mut guard = self.quiet(may_block, |_| 0)?;
             let state = &mut *guard;
             let spot = self.pool.map.find(&self.core.top, unit);
-            if spot.tagged || spot.entry.any(Entry::STOPS_WRITES) || !spot.entry.is_alloc() {
+            if spot.tagged || spot.entry.stops_writes() || !spot.entry.is_alloc() {
                 continue;
             }
             let (place, entry) = state.find(self.core.id, unit).ok_or(Status::Offline)?;

@@ -124,7 +124,7 @@ fn add_slot(usage: &mut Usage, state: &State, core: &VolumeCore, slot: u32) {
         let entries = tree.map.leaves.node(leaf).unwrap_or_default();
         let entries = entries.iter().map(|word| Entry(word.load(Ordering::Relaxed)));
         // Without the mark it is nobody else's.
-        let marked = entries.filter(|entry| entry.has(Entry::ALLOC | Entry::SHARED));
+        let marked = entries.filter(|entry| entry.is_shared());
         usage.shared += marked.filter(|entry| tree.units.owners(entry.phys()) > 1).count() as u64;
     }
 }

@@ -6,10 +6,10 @@
 //! 2. the data is written;
 //! 3. `end_write` sets the bits, if the unit is still the volume's, and lists it for the next commit.
 //!
-//! A shared unit is copied first: it becomes `BUSY`, its written blocks are copied to a new unit, which then takes its
+//! A shared unit is copied first: it is not `READY` any more, its written blocks are copied to a new unit, which then takes its
 //! place, all without the lock. While a snapshot settles nothing is copied: writes that began before it may still land.
 //!
-//! - W1: whoever sets `BUSY` clears it, whatever happens.
+//! - W1: whoever takes `READY` off sets it again, whatever happens.
 //! - W2: a partial block is written only after the whole block is: its rest is zeroed first, when no other write to the
 //!   unit is under way.
 
@@ -60,7 +60,7 @@ impl Volume {
         let Some(mut state) = self.pool.try_lock() else { return Err(Status::Again) };
         let state = &mut *state;
         let spot = self.pool.map.find(&self.core.top, unit);
-        if spot.tagged || spot.entry.any(Entry::STOPS_WRITES) || state.is_dirty_full() {
+        if spot.tagged || spot.entry.stops_writes() || state.is_dirty_full() {
             return Err(Status::Again);
         }
         // What is new while a copy settles would be recorded before the copy, and is not in it.
@@ -186,7 +186,7 @@ impl Volume {
         let unit = pos >> self.pool.map.geometry.unit_shift;
         let state = &mut *guard;
         let spot = self.pool.map.find(&self.core.top, unit);
-        if state.vol(self.core.id)?.settling.is_some() || spot.entry.any(Entry::BUSY) {
+        if state.vol(self.core.id)?.settling.is_some() || spot.entry.is_busy() {
             return Ok(Round::Look(self.pool.wait(guard)));
         }
         // The volume may have become smaller while this waited (V4).
@@ -203,11 +203,11 @@ impl Volume {
         }
         let place = state.own(&self.core, unit)?;
         let entry = state.tree.entry(place);
-        if entry.any(Entry::SHARED) {
+        if entry.is_shared() {
             if state.tree.units.owners(entry.phys()) > 1 {
                 return self.relocate(guard, unit, place, may_block);
             }
-            state.tree.store(place, entry.without(Entry::SHARED));
+            state.tree.store(place, entry.with(Entry::OWN));
             return Ok(Round::Look(guard));
         }
         let edges = self.unwritten_edges(place, pos, len);
@@ -287,7 +287,7 @@ impl Volume {
     /// snapshot of it begins, so the place stays what it is.
     pub(super) fn set_busy(&self, state: &mut State, place: Place, busy: bool) {
         let entry = state.tree.entry(place);
-        state.tree.store(place, if busy { entry.with(Entry::BUSY) } else { entry.without(Entry::BUSY) });
+        state.tree.store(place, if busy { entry.without(Entry::READY) } else { entry.with(Entry::READY) });
         if let Some(vol) = state.table.get_mut(self.core.id) {
             vol.busy = if busy { vol.busy + 1 } else { vol.busy.saturating_sub(1) };
         }

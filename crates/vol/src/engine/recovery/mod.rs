@@ -227,7 +227,7 @@ fn mark_shared(tree: &Tree, map: &ExtentMap) {
             let entry = Entry(word.load(Ordering::Relaxed)); // Relaxed, both: nobody else is here yet.
             if entry.is_alloc() {
                 let owners = tree.units.owners(entry.phys());
-                let entry = if owners > 1 { entry.with(Entry::SHARED) } else { entry.without(Entry::SHARED) };
+                let entry = if owners > 1 { entry.without(Entry::OWN) } else { entry.with(Entry::OWN) };
                 word.store(entry.0, Ordering::Relaxed);
             }
         }

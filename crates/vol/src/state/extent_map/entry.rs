@@ -6,12 +6,14 @@
 //! |---|---|
 //! | `ALLOC` | there is space: the low bits count |
 //! | `FULL` | every block of the unit is written; the written bits need not be looked at |
-//! | `SHARED` | others may have the same unit: a write goes to `map_blocking`, which moves the unit or clears the flag
-//! |
+//! | `OWN` | nobody else has the unit. Without it a write goes to `map_blocking`, which moves the unit or sets the flag |
+//! | `READY` | nobody copies or zeroes. Without it writers wait |
 //! | `DIRTY` | what the entry says is not durable: a flush of the device alone is not enough |
 //! | `HANDED` | a writer got an unwritten block, and may be writing |
-//! | `BUSY` | somebody copies or zeroes: writers wait |
 //! | `LISTED` | the unit stands in the list of what the next commit must record |
+//!
+//! The first two are at the top, and what writers need beside them follows: so one comparison with a number says
+//! whether an entry is [plain](super::plain).
 //!
 //! - I1: an entry changes under the pool's lock only; it is read without.
 //! - I2: written bits of an entry without `ALLOC` are 0.
@@ -29,19 +31,21 @@ impl Entry {
     pub(crate) const NONE: Entry = Entry(0);
     pub(crate) const ALLOC: u64 = 1 << 63;
     pub(crate) const FULL: u64 = 1 << 62;
-    pub(crate) const SHARED: u64 = 1 << 61;
-    pub(crate) const DIRTY: u64 = 1 << 60;
-    pub(crate) const HANDED: u64 = 1 << 59;
-    pub(crate) const BUSY: u64 = 1 << 58;
+    pub(crate) const OWN: u64 = 1 << 61;
+    pub(crate) const READY: u64 = 1 << 60;
+    pub(crate) const DIRTY: u64 = 1 << 59;
+    pub(crate) const HANDED: u64 = 1 << 58;
     pub(crate) const LISTED: u64 = 1 << 57;
-    /// What sends a writer to `map_blocking`.
-    pub(crate) const STOPS_WRITES: u64 = Self::SHARED | Self::BUSY;
+    /// Entries from here on are plain for readers.
+    pub(crate) const PLAIN_FOR_READS: u64 = Self::ALLOC | Self::FULL;
+    /// Entries from here on are plain for writers.
+    pub(crate) const PLAIN_FOR_WRITES: u64 = Self::PLAIN_FOR_READS | Self::OWN | Self::READY;
     const PHYS: u64 = (1 << 40) - 1;
 
-    /// Space at a unit of the pool.
+    /// Space at a unit of the pool, which nobody else has.
     #[inline]
     pub(crate) fn at(phys: u64) -> Entry {
-        Entry(Self::ALLOC | phys & Self::PHYS)
+        Entry(Self::ALLOC | Self::OWN | Self::READY | phys & Self::PHYS)
     }
 
     #[inline(always)]
@@ -75,6 +79,24 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn is_alloc(self) -> bool {
         self.has(Self::ALLOC)
+    }
+
+    /// Whether others may have the unit.
+    #[inline]
+    pub(crate) fn is_shared(self) -> bool {
+        self.0 & (Self::ALLOC | Self::OWN) == Self::ALLOC
+    }
+
+    /// Whether somebody copies or zeroes the unit.
+    #[inline]
+    pub(crate) fn is_busy(self) -> bool {
+        self.0 & (Self::ALLOC | Self::READY) == Self::ALLOC
+    }
+
+    /// Whether it sends a writer to `map_blocking`, though it has space.
+    #[inline]
+    pub(crate) fn stops_writes(self) -> bool {
+        self.is_shared() || self.is_busy()
     }
 
     /// Whether both say the same of where the data is.

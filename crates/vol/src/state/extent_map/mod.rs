@@ -36,6 +36,10 @@ pub(crate) use top::Top;
 /// On the number of a node: it may have other parents.
 pub(crate) const TAG: u64 = 1 << 31;
 
+/// Leaves that lie in one piece, as a power of two: enough for 256 GiB in units of 64 KiB. They take 32 MiB of addresses,
+/// and memory as they are used. Few in tests, which then meet all chunks.
+const FIRST_LEAVES_SHIFT: u32 = if cfg!(any(test, shuttle)) { 1 } else { 14 };
+
 /// The number of a node, without its tag.
 #[inline(always)]
 pub(crate) fn id_of(word: u64) -> u32 {
@@ -68,7 +72,7 @@ impl ExtentMap {
         ExtentMap {
             geometry,
             index: Arena::new(INDEX_SHIFT),
-            leaves: Arena::new(geometry.leaf_shift),
+            leaves: Arena::with_first(geometry.leaf_shift, FIRST_LEAVES_SHIFT),
             bits: Arena::new(geometry.bits_shift()),
         }
     }
@@ -129,7 +133,8 @@ impl ExtentMap {
         let epoch = top.epoch();
         let spot = self.find(top, unit);
         if spot.leaf != 0 {
-            top.remember(epoch, unit >> self.geometry.leaf_shift, spot.leaf, spot.tagged);
+            let first_entry = self.leaves.first_word(spot.leaf);
+            top.remember(epoch, unit >> self.geometry.leaf_shift, first_entry, spot.tagged);
         }
         spot
     }
@@ -160,7 +165,7 @@ impl ExtentMap {
         let (written, run) =
             if spot.entry.any(Entry::FULL) { (true, here) } else { self.block_run(top, pos, here, &spot)? };
         let kind = if written { MappingKind::Mapped } else { MappingKind::Unwritten };
-        let full = Entry::ALLOC | Entry::FULL;
+        let full = Entry::PLAIN_FOR_READS;
         let len = if written && run < len && run == geometry.unit_bytes() - offset {
             self.extend(top, pos, len, spot.entry, |entry, _| entry.has(full))
         } else {
@@ -173,7 +178,7 @@ impl ExtentMap {
     pub(crate) fn lookup_write_far(&self, top: &Top, pos: u64, len: u64) -> Option<Mapping> {
         let geometry = &self.geometry;
         let spot = self.find_and_remember(top, pos >> geometry.unit_shift);
-        if spot.tagged || spot.entry.any(Entry::STOPS_WRITES) || !spot.entry.is_alloc() {
+        if spot.tagged || spot.entry.stops_writes() || !spot.entry.is_alloc() {
             return None;
         }
         let offset = pos & (geometry.unit_bytes() - 1);
@@ -184,10 +189,10 @@ impl ExtentMap {
         let (written, run) =
             if spot.entry.any(Entry::FULL) { (true, here) } else { self.block_run(top, pos, here, &spot).ok()? };
         if written {
-            let plain = Entry::ALLOC | Entry::FULL;
+            let plain = Entry::PLAIN_FOR_WRITES;
             let len = if run < len && run == geometry.unit_bytes() - offset {
                 self.extend(top, pos, len, spot.entry, |entry, tagged| {
-                    !tagged && entry.0 & (plain | Entry::STOPS_WRITES | Entry::DIRTY) == plain | dirty
+                    !tagged && entry.0 & (plain | Entry::DIRTY) == plain | dirty
                 })
             } else {
                 run

@@ -11,7 +11,7 @@
 use crate::format::page::PageRef;
 
 /// Most nodes of a kind: numbers end below the tag.
-const MAX_NODES: u32 = 1 << 30;
+pub(super) const MAX_NODES: u32 = 1 << 30;
 
 /// What is known of a node.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,25 +1,17 @@
 //! Plain lookups: units on the short way that are written as a whole, for ranges that lie in one of them.
 //!
 //! Owns what *plain* means in a map. Almost every read and overwrite is; what is not, the other lookups of
-//! [`ExtentMap`] know. Many are looked up in two steps: first all entries are found, and asked of memory, then all are
-//! read; so a map that no cache holds is waited for once, and not entry by entry.
+//! [`ExtentMap`] know. Many are looked up by one short loop whose turns do not depend on each other: so the processor has
+//! many of them under way at once, and a map that no cache holds is waited for once, and not entry by entry.
 //!
 //! Called by volumes, within a section of the volume's grace.
 
-use sheave_base::prefetch::prefetch;
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 use sheave_iomap::mapping::MAP_DIRTY;
 use sheave_iomap::{Mapping, MappingKind};
 
-use super::arena::Nodes;
 use super::top::Ways;
-use super::{Entry, ExtentMap, Geometry, Top};
-
-/// As many entries are found before they are read.
-const AT_ONCE: usize = 32;
-
-/// What a plain entry has.
-const PLAIN: u64 = Entry::ALLOC | Entry::FULL;
+use super::{Entry, ExtentMap, Top};
 
 /// From [`Entry::DIRTY`] to [`MAP_DIRTY`].
 const DIRTY_TO_FLAG: u32 = Entry::DIRTY.trailing_zeros() - MAP_DIRTY.trailing_zeros();
@@ -27,46 +19,98 @@ const DIRTY_TO_FLAG: u32 = Entry::DIRTY.trailing_zeros() - MAP_DIRTY.trailing_ze
 /// What lookups of ranges of one length have in common.
 #[derive(Clone, Copy)]
 struct Plain<'a> {
+    map: &'a ExtentMap,
     ways: Ways<'a>,
-    leaves: Nodes<'a>,
-    geometry: Geometry,
+    /// The entries of most leaves, and the number of the first of them.
+    entries: &'a [AtomicU64],
+    start: u64,
+    unit_shift: u32,
     /// Last offset in a unit at which a range may begin.
     last: u64,
-    /// The flags that say whether an entry is plain.
-    flags: u64,
+    /// Entries from here on are plain.
+    plain: u64,
 }
 
 impl<'a> Plain<'a> {
     /// For readers or writers; none if no unit has room.
     #[inline(always)]
     fn new(map: &'a ExtentMap, top: &'a Top, len: u64, write: bool) -> Option<Plain<'a>> {
+        let (start, entries) = map.leaves.last_chunk();
         Some(Plain {
+            map,
             ways: top.ways(write),
-            leaves: map.leaves.nodes(),
-            geometry: map.geometry,
+            entries,
+            start,
+            unit_shift: map.geometry.unit_shift & 63,
             last: map.geometry.unit_bytes().checked_sub(len)?,
-            flags: PLAIN | if write { Entry::STOPS_WRITES } else { 0 },
+            plain: if write { Entry::PLAIN_FOR_WRITES } else { Entry::PLAIN_FOR_READS },
         })
     }
 
-    /// The entry of the unit at `pos`, if the short way leads there.
+    /// The entry of the unit at `pos` in maps with leaves of so many entries, if the short way leads there; in the last
+    /// chunk, or else as its number in it, modulo the size of a word.
     #[inline(always)]
-    fn find(&self, pos: u64) -> Option<&'a AtomicU64> {
-        let unit = pos >> self.geometry.unit_shift;
-        let short = self.ways.short(unit >> self.geometry.leaf_shift)?;
-        let slot = unit as usize & ((1 << self.geometry.leaf_shift) - 1);
-        self.leaves.word(short.place(), slot)
+    fn find_here<const LEAF_SHIFT: u32>(&self, pos: u64) -> Option<Result<&'a AtomicU64, u64>> {
+        let unit = pos >> self.unit_shift;
+        let short = self.ways.short(unit >> LEAF_SHIFT, self.start)?;
+        let at = short.wrapping_add(unit & ((1 << LEAF_SHIFT) - 1));
+        Some(self.entries.get(at as usize).ok_or(at))
     }
 
-    /// What it says, and where `pos` is on the device, if it is plain.
+    /// The entry of the unit at `pos`, wherever it is.
+    #[inline]
+    fn find(&self, pos: u64) -> Option<&'a AtomicU64> {
+        let found = match self.map.geometry.leaf_shift {
+            8 => self.find_here::<8>(pos)?,
+            7 => self.find_here::<7>(pos)?,
+            _ => self.find_here::<6>(pos)?,
+        };
+        found.or_else(|at| self.map.leaves.word_at(at.wrapping_add(self.start)).ok_or(())).ok()
+    }
+
+    /// What an entry says, and where `pos` is on the device, if it is plain. `FITS`: that ranges end in their units is
+    /// known.
     #[inline(always)]
-    fn read(&self, word: &AtomicU64, pos: u64) -> Option<(Entry, u64)> {
+    fn read<const FITS: bool>(&self, word: &AtomicU64, pos: u64) -> Option<(Entry, u64)> {
         // Acquire: pairs with the Release stores of entries in `tree` (I3).
         let entry = Entry(word.load(Ordering::Acquire));
-        let offset = pos & ((1 << self.geometry.unit_shift) - 1);
-        let plain = entry.0 & self.flags == PLAIN && offset <= self.last;
-        plain.then(|| (entry, (entry.phys() << self.geometry.unit_shift) + offset))
+        let offset = pos & ((1 << self.unit_shift) - 1);
+        let plain = entry.0 >= self.plain && (FITS || offset <= self.last);
+        plain.then(|| (entry, (entry.phys() << self.unit_shift) + offset))
     }
+
+    /// Puts the places of ranges in place of their positions, as far as they are plain; how many.
+    #[inline(always)]
+    fn read_many<const LEAF_SHIFT: u32, const FITS: bool>(&self, at: &mut [u64]) -> usize {
+        let mut many = 0;
+        loop {
+            many += self.read_here::<LEAF_SHIFT, FITS>(&mut at[many..]);
+            // Only what lies in another chunk than most takes longer.
+            let Some(next) = at.get_mut(many) else { return many };
+            let word = self.find(*next);
+            let Some((_, addr)) = word.and_then(|word| self.read::<FITS>(word, *next)) else { return many };
+            *next = addr;
+            many += 1;
+        }
+    }
+
+    /// The same, as far as entries are in the last chunk.
+    #[inline(always)]
+    fn read_here<const LEAF_SHIFT: u32, const FITS: bool>(&self, at: &mut [u64]) -> usize {
+        for (many, at) in at.iter_mut().enumerate() {
+            let Some(Ok(word)) = self.find_here::<LEAF_SHIFT>(*at) else { return many };
+            let Some((_, addr)) = self.read::<FITS>(word, *at) else { return many };
+            *at = addr;
+        }
+        at.len()
+    }
+}
+
+/// Whether ranges end in the blocks of their length that they begin in: units are in such blocks too.
+#[inline(always)]
+fn are_blocks(at: &[u64], len: u64) -> bool {
+    let bits = at.iter().fold(0, |bits, pos| bits | pos);
+    len.is_power_of_two() && bits & (len - 1) == 0
 }
 
 impl ExtentMap {
@@ -74,7 +118,7 @@ impl ExtentMap {
     #[inline]
     pub(crate) fn lookup_plain(&self, top: &Top, pos: u64, len: u64, write: bool) -> Option<Mapping> {
         let plain = Plain::new(self, top, len, write)?;
-        let (entry, addr) = plain.read(plain.find(pos)?, pos)?;
+        let (entry, addr) = plain.read::<false>(plain.find(pos)?, pos)?;
         let flags = if write { (entry.0 >> DIRTY_TO_FLAG) as u8 & MAP_DIRTY } else { 0 };
         Some(Mapping { offset: pos, len, addr, kind: MappingKind::Mapped, flags })
     }
@@ -83,20 +127,13 @@ impl ExtentMap {
     /// there instead. How many.
     pub(crate) fn lookup_many(&self, top: &Top, at: &mut [u64], len: u64, write: bool) -> usize {
         let Some(plain) = Plain::new(self, top, len, write) else { return 0 };
-        let mut many = 0;
-        for at in at.chunks_mut(AT_ONCE) {
-            let mut words = [None; AT_ONCE];
-            for (word, &pos) in words.iter_mut().zip(&*at) {
-                *word = plain.find(pos);
-                let Some(word) = word else { break };
-                prefetch(*word);
-            }
-            for (word, at) in words.iter().zip(at) {
-                let Some((_, addr)) = word.and_then(|word| plain.read(word, *at)) else { return many };
-                *at = addr;
-                many += 1;
-            }
+        match (self.geometry.leaf_shift, are_blocks(at, len)) {
+            (8, true) => plain.read_many::<8, true>(at),
+            (8, false) => plain.read_many::<8, false>(at),
+            (7, true) => plain.read_many::<7, true>(at),
+            (7, false) => plain.read_many::<7, false>(at),
+            (_, true) => plain.read_many::<6, true>(at),
+            (_, false) => plain.read_many::<6, false>(at),
         }
-        many
     }
 }

@@ -45,13 +45,13 @@ impl Pair {
         if !entry.is_alloc() {
             let Some(phys) = self.tree.units.alloc() else { return };
             self.tree.install(place, Entry::at(phys));
-        } else if entry.any(Entry::SHARED) && self.tree.units.owners(entry.phys()) > 1 {
+        } else if entry.is_shared() && self.tree.units.owners(entry.phys()) > 1 {
             let Some(phys) = self.tree.units.alloc() else { return };
             self.tree.replace(top, place, Entry::at(phys).with(entry.0 & Entry::FULL));
         }
         self.tree.set_bits(place, first as u32, count as u32, true);
         let full = if self.tree.written(place).0 { Entry::FULL } else { 0 };
-        self.tree.store(place, self.tree.entry(place).with(full).without(Entry::SHARED));
+        self.tree.store(place, self.tree.entry(place).with(full | Entry::OWN));
         let phys = self.tree.entry(place).phys();
         let blocks = self.blocks();
         let plain = self.plain[volume].entry(unit).or_insert((phys, vec![false; blocks]));

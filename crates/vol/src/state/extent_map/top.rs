@@ -5,7 +5,8 @@
 //!
 //! - T1: a word of the table counts only with the epoch that it was found in. A lookup takes the epoch before it walks,
 //!   and the epoch changes after the ways do: so what was found on the old ways has the old epoch. Whoever still goes
-//!   there does so within a section that began before, as if it had looked a little earlier.
+//!   there does so within a section that began before, as if it had looked a little earlier. When the epochs have all
+//!   been used, the table is emptied and they begin again; a lookup that is late takes its word back.
 //! - T2: a way that a tag was on when the leaf was found has it in the table, and never loses it there.
 //!
 //! - T3: who looks something up through a top, and does I/O to it, is in the top's grace, and in no other: what its
@@ -25,10 +26,15 @@ use super::arena::Arena;
 
 /// Most places of the table: 8 MiB of memory, if all are touched; 16 TiB in units of 64 KiB.
 const MAX_PLACES: u64 = 1 << 20;
+/// A word of the table has the epoch from here on, and below it the number of the leaf's first entry among those of all
+/// leaves ([`Arena::first_word`]). An entry's place is then found by a subtraction, and one comparison says that the
+/// word counts and the entry is there.
+const EPOCH_SHIFT: u32 = 40;
+const LAST_EPOCH: u64 = if cfg!(any(test, shuttle)) { 40 } else { (1 << (64 - EPOCH_SHIFT)) - 2 };
+/// While the table is emptied: no word has this epoch.
+const EMPTYING: u64 = LAST_EPOCH + 1;
 /// In a word of the table: the way has a tag.
-const TAGGED: u64 = 1 << 31;
-const CHUNK_SHIFT: u32 = 26;
-const NODE: u64 = (1 << CHUNK_SHIFT) - 1;
+const TAGGED: u64 = 1 << 39;
 
 /// The root of a map.
 #[derive(Debug)]
@@ -93,24 +99,13 @@ pub(crate) struct Ways<'a> {
 }
 
 impl Ways<'_> {
-    /// The leaf of a place, if a short way leads there.
+    /// The number of the first entry of the leaf of a place, less `start`; none if the place is beyond the table. If no
+    /// short way leads there, it is larger than any number of an entry.
     #[inline(always)]
-    pub(crate) fn short(&self, place: u64) -> Option<Short> {
+    pub(crate) fn short(&self, place: u64, start: u64) -> Option<u64> {
         // Acquire: pairs with the Release in `remember`: the leaf is as complete as for who found it.
         let word = self.places.get(place as usize)?.load(Ordering::Acquire);
-        (word & self.looked_at == self.epoch).then_some(Short(word))
-    }
-}
-
-/// A leaf on the short way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Short(u64);
-
-impl Short {
-    /// Chunk of the leaf, and its number there.
-    #[inline(always)]
-    pub(crate) fn place(self) -> (usize, usize) {
-        ((self.0 >> CHUNK_SHIFT) as usize & 31, (self.0 & NODE) as usize)
+        Some((word & self.looked_at).wrapping_sub(self.epoch + start))
     }
 }
 
@@ -199,29 +194,37 @@ impl Top {
     /// The short ways as they are now, to all leaves: for a writer, those without a tag.
     #[inline(always)]
     pub(crate) fn ways(&self, write: bool) -> Ways<'_> {
-        let epoch = self.epoch() << 32;
+        let epoch = self.epoch() << EPOCH_SHIFT;
         let places = self.places.get().map_or(&[][..], |places| places);
-        Ways { places, epoch, looked_at: !0 << 32 | if write { TAGGED } else { 0 } }
+        Ways { places, epoch, looked_at: if write { !0 } else { !TAGGED } }
     }
 
-    /// A lookup that took `epoch` before it began has found a leaf.
-    pub(crate) fn remember(&self, epoch: u64, place: u64, leaf: u32, tagged: bool) {
-        let (chunk, node) = super::arena::place(leaf);
+    /// A lookup that took `epoch` before it began has found a leaf, whose first entry has this number.
+    pub(crate) fn remember(&self, epoch: u64, place: u64, first_entry: u64, tagged: bool) {
         let Some(word) = self.places.get().and_then(|places| places.get(place as usize)) else { return };
-        if chunk < 32 && node as u64 <= NODE {
-            let tagged = if tagged { TAGGED } else { 0 };
-            let short = epoch << 32 | tagged | (chunk as u64) << CHUNK_SHIFT | node as u64;
-            word.store(short, Ordering::Release); // Release: pairs with the Acquire in `Ways::short`
+        if first_entry >= TAGGED || epoch == EMPTYING {
+            return;
+        }
+        let tagged = if tagged { TAGGED } else { 0 };
+        let short = epoch << EPOCH_SHIFT | tagged | first_entry;
+        // Release: pairs with the Acquire in `Ways::short`. Acquire: with the Release in `forget`, whose zero this may
+        // replace, or that of another who did.
+        word.swap(short, Ordering::AcqRel);
+        if self.epoch() != epoch {
+            // Relaxed, both: who sees none takes the long way.
+            let _ = word.compare_exchange(short, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
     /// The ways have changed (T1). Under the pool's lock.
     pub(crate) fn forget(&self) {
         let mut next = self.epoch.load(Ordering::Relaxed) + 1; // Relaxed: under the lock.
-        if next > u64::from(u32::MAX) {
-            // Numbers begin again: nothing of the old ones may be left.
+        if next > LAST_EPOCH {
+            // Numbers begin again: nothing of the old ones may be left. Epoch 0 never counts, and who is late with an old
+            // one sees this one, behind the zero in whose place it puts its word.
+            self.epoch.store(EMPTYING, Ordering::Release); // Release: pairs with the Acquire in `epoch`
             let places = self.places.get().map_or(&[][..], |places| places);
-            places.iter().for_each(|word| word.store(0, Ordering::Relaxed)); // Relaxed: epoch 0 never counts.
+            places.iter().for_each(|word| word.store(0, Ordering::Release)); // Release: pairs with the swap in `remember`
             next = 1;
         }
         self.epoch.store(next, Ordering::Release); // Release: pairs with the Acquire in `epoch`

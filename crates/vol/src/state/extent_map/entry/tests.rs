@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn flags_and_place_do_not_touch() {
-    let flags = Entry::ALLOC | Entry::FULL | Entry::SHARED | Entry::DIRTY | Entry::HANDED | Entry::BUSY | Entry::LISTED;
+    let flags = Entry::PLAIN_FOR_WRITES | Entry::DIRTY | Entry::HANDED | Entry::LISTED;
     assert_eq!(flags.count_ones(), 7);
     let entry = Entry::at(u64::MAX).with(flags);
     assert_eq!(entry.phys(), (1 << 40) - 1);
