@@ -1,7 +1,6 @@
 //! What a size that is cut leaves of work that was under way.
 
 use sheave_base::status::Status;
-use sheave_blk::Device;
 use sheave_iomap::File;
 use sheave_iomap::completion_plan::MayBlock;
 
@@ -13,7 +12,7 @@ const UNIT: u64 = 65_536;
 /// that it gave the block then was nobody's: behind the end of a volume no discard finds it.
 #[test]
 fn a_discard_behind_a_cut_gives_nothing_space() {
-    let device = Device::open("ram:size=64M").unwrap();
+    let device = sheave_drivers::open_device("ram:size=64M").unwrap();
     Pool::create(&device, &CreateOptions { unit_bytes: UNIT, ..CreateOptions::default() }).unwrap();
     let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
     let volume = pool.create_volume("v", 4 * UNIT).unwrap();

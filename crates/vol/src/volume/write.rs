@@ -6,8 +6,9 @@
 //! 2. the data is written;
 //! 3. `end_write` sets the bits, if the unit is still the volume's, and lists it for the next commit.
 //!
-//! A shared unit is copied first: it is not `READY` any more, its written blocks are copied to a new unit, which then takes its
-//! place, all without the lock. While a snapshot settles nothing is copied: writes that began before it may still land.
+//! A shared unit is copied first: it is not `READY` any more, its written blocks are copied to a new unit, which then
+//! takes its place, all without the lock. While a snapshot settles nothing is copied: writes that began before it may
+//! still land.
 //!
 //! - W1: whoever takes `READY` off sets it again, whatever happens.
 //! - W2: a partial block is written only after the whole block is: its rest is zeroed first, when no other write to the

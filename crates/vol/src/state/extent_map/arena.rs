@@ -2,10 +2,10 @@
 //!
 //! Owns the memory of nodes. Does not own which node is in use, nor by whom: that is `nodes`, under the pool's lock.
 //!
-//! Chunk `k` holds twice as many nodes as the one before it, so a handful of chunks holds any number of them, and finding
-//! one takes a count of leading zeroes and one load. How many the first one holds is the arena's: memory that nobody has
-//! touched is none, so an arena whose nodes are looked up for every I/O has a first chunk that is large enough for most
-//! pools, and lookups find all nodes in one piece.
+//! Chunk `k` holds twice as many nodes as the one before it, so a handful of chunks holds any number of them, and
+//! finding one takes a count of leading zeroes and one load. How many the first one holds is the arena's: memory that
+//! nobody has touched is none, so an arena whose nodes are looked up for every I/O has a first chunk that is large
+//! enough for most pools, and lookups find all nodes in one piece.
 //!
 //! - I1: a chunk, once there, stays until the arena is dropped; readers need no lock to reach a word.
 //! - I2: a word of a node that nobody has made is none, or 0.

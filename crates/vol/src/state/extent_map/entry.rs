@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `ALLOC` | there is space: the low bits count |
 //! | `FULL` | every block of the unit is written; the written bits need not be looked at |
-//! | `OWN` | nobody else has the unit. Without it a write goes to `map_blocking`, which moves the unit or sets the flag |
+//! | `OWN` | nobody else has the unit. Without it a write goes to `map_blocking`, which moves the unit or sets it |
 //! | `READY` | nobody copies or zeroes. Without it writers wait |
 //! | `DIRTY` | what the entry says is not durable: a flush of the device alone is not enough |
 //! | `HANDED` | a writer got an unwritten block, and may be writing |

@@ -36,8 +36,8 @@ pub(crate) use top::Top;
 /// On the number of a node: it may have other parents.
 pub(crate) const TAG: u64 = 1 << 31;
 
-/// Leaves that lie in one piece, as a power of two: enough for 256 GiB in units of 64 KiB. They take 32 MiB of addresses,
-/// and memory as they are used. Few in tests, which then meet all chunks.
+/// Leaves that lie in one piece, as a power of two: enough for 256 GiB in units of 64 KiB. They take 32 MiB of
+/// addresses, and memory as they are used. Few in tests, which then meet all chunks.
 const FIRST_LEAVES_SHIFT: u32 = if cfg!(any(test, shuttle)) { 1 } else { 14 };
 
 /// The number of a node, without its tag.

@@ -1,8 +1,8 @@
 //! Plain lookups: units on the short way that are written as a whole, for ranges that lie in one of them.
 //!
 //! Owns what *plain* means in a map. Almost every read and overwrite is; what is not, the other lookups of
-//! [`ExtentMap`] know. Many are looked up by one short loop whose turns do not depend on each other: so the processor has
-//! many of them under way at once, and a map that no cache holds is waited for once, and not entry by entry.
+//! [`ExtentMap`] know. Many are looked up by one short loop whose turns do not depend on each other: so the processor
+//! has many of them under way at once, and a map that no cache holds is waited for once, and not entry by entry.
 //!
 //! Called by volumes, within a section of the volume's grace.
 

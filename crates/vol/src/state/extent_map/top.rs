@@ -220,11 +220,12 @@ impl Top {
     pub(crate) fn forget(&self) {
         let mut next = self.epoch.load(Ordering::Relaxed) + 1; // Relaxed: under the lock.
         if next > LAST_EPOCH {
-            // Numbers begin again: nothing of the old ones may be left. Epoch 0 never counts, and who is late with an old
-            // one sees this one, behind the zero in whose place it puts its word.
+            // Numbers begin again: nothing of the old ones may be left. Epoch 0 never counts, and who is late with an
+            // old one sees this one, behind the zero in whose place it puts its word.
             self.epoch.store(EMPTYING, Ordering::Release); // Release: pairs with the Acquire in `epoch`
             let places = self.places.get().map_or(&[][..], |places| places);
-            places.iter().for_each(|word| word.store(0, Ordering::Release)); // Release: pairs with the swap in `remember`
+            // Release: pairs with the swap in `remember`
+            places.iter().for_each(|word| word.store(0, Ordering::Release));
             next = 1;
         }
         self.epoch.store(next, Ordering::Release); // Release: pairs with the Acquire in `epoch`
