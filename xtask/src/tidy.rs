@@ -4,6 +4,7 @@
 //! read once) to findings; it reads nothing from disk itself, so that its tests hand it a few lines of text.
 
 mod banned;
+mod circles;
 mod confined;
 mod contract;
 mod deps;
@@ -55,6 +56,7 @@ const CHECKS: &[Check] = &[
     Check { name: "files and functions stay short (ratchet)", run: ratchet::check },
     Check { name: "unsafe code stays in listed files, each with its reason", run: unsafety::check },
     Check { name: "floors: arrows only point down", run: floors::check },
+    Check { name: "modules of a crate form no circle", run: circles::check },
     Check { name: "names that only few files may use stay there", run: confined::check },
     Check { name: "every memory ordering names its partner", run: orderings::check },
     Check { name: "no banned words, no catch-all modules", run: banned::check },

@@ -1,0 +1,227 @@
+//! Modules form no circle: within a crate, whatever a module names stands below it, as crates do between each other.
+//!
+//! Owns the list of crates that still have circles, which may only shrink. A module names another by a `use`, or by a
+//! path that begins with `crate`, `self`, `super` or a child. A name is followed through re-exports to where it is
+//! defined, so that a parent which only declares and re-exports its children makes no circle; a child that names an
+//! item of its parent does, if the parent names the child. Test code and comments do not count, nor do calls of
+//! methods, which name no module.
+
+mod paths;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::Finding;
+use super::tree::Tree;
+use paths::{Module, Use};
+
+/// Crates with circles that are still to be straightened.
+const EXCEPTIONS: &[&str] = &["blk", "cli", "drivers", "iomap", "kring", "lab", "sim", "uring", "vol", "xtask"];
+
+/// More re-exports than a name is followed through.
+const MAX_HOPS: usize = 16;
+
+/// A module as seen from the root of its crate: `["ctx", "wait"]`; the root itself is empty.
+type Path = Vec<String>;
+
+/// The modules of one crate.
+#[derive(Default)]
+struct Crate<'a> {
+    modules: BTreeMap<Path, Module<'a>>,
+}
+
+/// What a module names of another: the other, and by which name and on which line first.
+type Arrows = BTreeMap<Path, BTreeMap<Path, (String, usize)>>;
+
+/// Finds circles, and exceptions that are not needed any more.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    check_against(tree, EXCEPTIONS)
+}
+
+fn check_against(tree: &Tree, exceptions: &[&str]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (name, krate) in crates(tree) {
+        let circles = krate.circles();
+        if !exceptions.contains(&name) {
+            findings.extend(circles);
+        } else if circles.is_empty() {
+            let why = format!("`{name}` has no circle of modules any more: drop it from the list in tidy/circles.rs");
+            findings.push(Finding::new(krate.file_of_root(), 1, why));
+        }
+    }
+    findings
+}
+
+/// The crates with their product modules, by the name after `crates/`; the facade is `sheave`.
+fn crates(tree: &Tree) -> BTreeMap<&str, Crate<'_>> {
+    let mut crates: BTreeMap<&str, Crate<'_>> = BTreeMap::new();
+    for source in tree.sources.iter().filter(|source| !source.is_test) {
+        let Some((top, inner)) = source.path.split_once("src/").filter(|(_, inner)| !inner.starts_with("bin/")) else {
+            continue;
+        };
+        let name = match top.trim_end_matches('/') {
+            "" => "sheave",
+            top => top.strip_prefix("crates/").unwrap_or(top),
+        };
+        // A program beside a library of the same crate stands on the library's face like any other program.
+        let has_lib = || tree.source(&format!("{top}src/lib.rs")).is_some();
+        if name.contains('/') || (inner == "main.rs" && has_lib()) {
+            continue;
+        }
+        let mut path: Path = inner.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
+        if matches!(path.last().map(String::as_str), Some("mod" | "lib" | "main")) {
+            path.pop();
+        }
+        crates.entry(name).or_default().modules.insert(path, Module::of(source));
+    }
+    crates
+}
+
+impl<'a> Crate<'a> {
+    fn file_of_root(&self) -> &'a str {
+        self.modules.values().next().map_or("", |module| module.path)
+    }
+
+    /// One finding for each set of modules that reach each other, with a shortest circle among them.
+    fn circles(&self) -> Vec<Finding> {
+        let arrows = self.arrows();
+        let mut found = Vec::new();
+        let mut seen: BTreeSet<&Path> = BTreeSet::new();
+        for from in self.modules.keys() {
+            let reached = reach(&arrows, from);
+            let circle: BTreeSet<&Path> = reached.into_iter().filter(|to| reach(&arrows, to).contains(from)).collect();
+            if !circle.contains(from) || circle.iter().any(|module| seen.contains(module)) {
+                continue;
+            }
+            seen.extend(&circle);
+            let shortest = circle.iter().filter_map(|module| shortest_circle(&arrows, module)).min_by_key(Vec::len);
+            let Some(way) = shortest else { continue };
+            let first = &arrows[way[0]][way[1 % way.len()]];
+            let steps = way.iter().enumerate().map(|(at, module)| {
+                let next = way[(at + 1) % way.len()];
+                format!("{} names {} of {}", shown(module), arrows[*module][next].0, shown(next))
+            });
+            let message = format!(
+                "{} modules form a circle ({}); the shortest way round: {}",
+                circle.len(),
+                circle.iter().map(|module| shown(module)).collect::<Vec<_>>().join(", "),
+                steps.collect::<Vec<_>>().join(", ")
+            );
+            found.push(Finding::new(self.modules[way[0]].path, first.1, message));
+        }
+        found
+    }
+
+    /// Which module names which other.
+    fn arrows(&self) -> Arrows {
+        let mut arrows = Arrows::new();
+        for (from, module) in &self.modules {
+            let own = module.uses.iter().filter(|one| !one.is_reexport || module.names_outside_uses(&one.binds));
+            let used = own.map(|one| (&one.segments, one.line));
+            for (segments, line) in used.chain(module.paths.iter().map(|(segments, line)| (segments, *line))) {
+                let Some(to) = self.target(from, segments, MAX_HOPS).filter(|to| to != from) else { continue };
+                let name = segments.last().cloned().unwrap_or_default();
+                arrows.entry(from.clone()).or_default().entry(to).or_insert((name, line));
+            }
+        }
+        arrows
+    }
+
+    /// The module in which the last name of a path is defined, when that is in this crate.
+    fn target(&self, from: &Path, segments: &[String], hops: usize) -> Option<Path> {
+        let (first, rest) = segments.split_first()?;
+        let mut here = from.clone();
+        let rest = match first.as_str() {
+            "crate" => {
+                here.clear();
+                rest
+            }
+            "self" => rest,
+            "super" => {
+                here.pop()?;
+                rest
+            }
+            // A path without such a word begins with a child, with what a `use` binds, or with another crate.
+            name if self.has_child(&here, name) => segments,
+            name if hops > 0 && segments.len() > 1 => {
+                let bound = self.modules.get(from)?.uses.iter().find(|one| one.binds == name)?;
+                let whole: Vec<String> = bound.segments.iter().chain(rest).cloned().collect();
+                // `use crc;` would bind what it names.
+                return (whole[0] != *first).then(|| self.target(from, &whole, hops - 1))?;
+            }
+            _ => return None,
+        };
+        for (at, name) in rest.iter().enumerate() {
+            match name.as_str() {
+                "super" => drop(here.pop()?),
+                "self" | "*" => {}
+                name if self.has_child(&here, name) => here.push(name.to_owned()),
+                name => return Some(self.definer(here, name, &rest[at + 1..], hops)),
+            }
+        }
+        Some(here)
+    }
+
+    /// Where `name`, which is reached through the module `here`, is defined: there, or where it is re-exported from.
+    fn definer(&self, here: Path, name: &str, rest: &[String], hops: usize) -> Path {
+        let Some(module) = self.modules.get(&here).filter(|_| hops > 0) else { return here };
+        let follow = |one: &Use| {
+            let segments: Vec<String> = one.segments.iter().chain(rest).cloned().collect();
+            self.target(&here, &segments, hops - 1)
+        };
+        if let Some(one) = module.uses.iter().find(|one| one.binds == name) {
+            return follow(one).unwrap_or(here);
+        }
+        if module.defines(name) {
+            return here;
+        }
+        let globs = module.uses.iter().filter(|one| one.binds == "*").filter_map(follow);
+        globs.into_iter().find(|to| self.modules.get(to).is_some_and(|module| module.defines(name))).unwrap_or(here)
+    }
+
+    fn has_child(&self, here: &Path, name: &str) -> bool {
+        let mut child = here.clone();
+        child.push(name.to_owned());
+        self.modules.contains_key(&child)
+    }
+}
+
+/// The modules that `from` names, those that they name, and so on; itself only if it is one of them.
+fn reach<'m>(arrows: &'m Arrows, from: &'m Path) -> BTreeSet<&'m Path> {
+    let mut reached = BTreeSet::new();
+    let mut left = vec![from];
+    while let Some(module) = left.pop() {
+        let next = arrows.get(module).into_iter().flat_map(BTreeMap::keys);
+        left.extend(next.filter(|to| reached.insert(*to)));
+    }
+    reached
+}
+
+/// The shortest way from a module back to itself: the modules on it, the first one first.
+fn shortest_circle<'m>(arrows: &'m Arrows, from: &'m Path) -> Option<Vec<&'m Path>> {
+    let mut came: BTreeMap<&Path, &Path> = BTreeMap::new();
+    let mut left = VecDeque::from([from]);
+    while let Some(module) = left.pop_front() {
+        for to in arrows.get(module).into_iter().flat_map(BTreeMap::keys) {
+            if to == from {
+                let mut way = vec![module];
+                while *way.last()? != from {
+                    way.push(came.get(way.last()?)?);
+                }
+                way.reverse();
+                return Some(way);
+            }
+            if !came.contains_key(to) {
+                came.insert(to, module);
+                left.push_back(to);
+            }
+        }
+    }
+    None
+}
+
+fn shown(module: &[String]) -> String {
+    if module.is_empty() { "the root".to_owned() } else { format!("`{}`", module.join("::")) }
+}
+
+#[cfg(test)]
+mod tests;
