@@ -5,8 +5,8 @@
 //!
 //! Invariants:
 //! - I1: a slot that is with a worker has no bio in flight, and comes back through the task-work queue.
-//! - I2: the flush that ends a sync is sent once, after the worker's part: [`REQ_FLUSHES`] says so while the slot waits
-//!   for a bio.
+//! - I2: the flush that ends a sync is sent once, after the worker's part: [`Step::WantsFlush`] says so while the slot
+//!   waits for a bio.
 //! - I3: a write is uncounted in its file's grace after its completion work and before its sync: nothing that a sync
 //!   may wait for is held up by who waits for the sync.
 //! - I4: what may wait for a grace, for space or for other writes (mappings, FALLOCATE) is unbound work, and unhashed:
@@ -14,53 +14,21 @@
 //! - I5: a file sees the end of every write that needs completion work, one after the other, also when no thread can be
 //!   had and when the ring goes; the ring keeps its seats in graces until the last of them.
 
-use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_blk::bio::BVec;
 use sheave_iomap::File;
 use sheave_iomap::completion_plan::MayBlock;
-use sheave_iomap::dio::{self, Issued, Next, Synced};
+use sheave_iomap::dio::{self, Issued, Next};
 use sheave_iomap::mapping::Intent;
 
 use crate::core::{Cold, Core};
 use crate::file_work::lock;
-use crate::io_wq::{Cancelled, ISSUE_NOW, NO_THREAD, Sum, Work};
-use crate::req::{
-    NO_FILE, REQ_CANCELED, REQ_FLUSHES, REQ_HAS_GUARD, REQ_LEADS_ENDS, REQ_LEADS_SYNC, REQ_SUMS, REQ_VECTORED, Req,
-    State,
-};
+use crate::io_wq::{Cancelled, Sum, Work};
+use crate::req::{NO_FILE, REQ_CANCELED, REQ_HAS_GUARD, REQ_VECTORED, Req, State, Step};
 use crate::ring::inner::Inner;
 use crate::sqe::{errno, opcode};
 use crate::user_memory::sqe_memory;
-
-/// The result of work after which the ring is to flush the device. No CQE has it.
-pub(crate) const FLUSH_NOW: i32 = i32::MIN + 1;
-
-/// What a worker's sync says to the ring.
-pub(crate) fn result_of(synced: Synced) -> i32 {
-    match synced {
-        Synced::Done(res) => res,
-        Synced::Flush => FLUSH_NOW,
-    }
-}
-
-/// What a worker's mapping says to the ring: the request is issued again, or has failed. `Again` is no failure: the
-/// file did not want to wait longer, on a thread that may be needed for what it waits for.
-pub(crate) fn result_of_map(result: Result<(), Status>) -> i32 {
-    match result {
-        Ok(()) | Err(Status::Again) => ISSUE_NOW,
-        Err(status) => -status.errno(),
-    }
-}
-
-/// The same for FALLOCATE, which is done when it succeeds.
-pub(crate) fn result_of_fallocate(result: Result<(), Status>) -> i32 {
-    match result {
-        Ok(()) => 0,
-        Err(Status::Again) => ISSUE_NOW,
-        Err(status) => -status.errno(),
-    }
-}
+use crate::work_done::WorkDone;
 
 impl Inner {
     /// Completes I/O whose plan is not inline.
@@ -75,7 +43,7 @@ impl Inner {
     /// Completes one I/O whose plan is not inline, as far as this thread can. [`Inner::start_batches`] is to follow.
     fn run_task(&mut self, slot: u32) {
         let req = &self.core.reqs[slot];
-        if req.rflags & REQ_LEADS_SYNC != 0 {
+        if req.step == Step::LeadsSync {
             let res = req.kiocb.result();
             self.synced(slot, res);
         } else {
@@ -115,7 +83,7 @@ impl Inner {
     #[cold]
     fn sum_in_worker(&mut self, slot: u32) {
         let Some((file, sum)) = self.core.sum(slot) else { return };
-        self.core.reqs[slot].rflags |= REQ_SUMS;
+        self.core.reqs[slot].step = Step::Sums;
         if !self.core.wq.queue(slot, Work::Sum(file, Box::new(sum))) {
             self.sum_here(slot);
         }
@@ -131,7 +99,7 @@ impl Inner {
     /// The file has looked at the memory of an I/O where it may block. [`Inner::start_batches`] is to follow.
     fn summed(&mut self, slot: u32, res: i32) {
         let req = &mut self.core.reqs[slot];
-        req.rflags &= !REQ_SUMS;
+        req.step = Step::Own;
         if res == -errno::EAGAIN && !req.kiocb.is_write() {
             // A write to the same place is under way: read again, as the device and this thread go on.
             self.core.files.uncount(req.file, &mut req.kiocb);
@@ -168,7 +136,7 @@ impl Inner {
             filled.push(&reqs[slot].kiocb, cold[slot as usize].pieces.as_slice());
         }
         drop(filled);
-        reqs[leader].rflags |= REQ_LEADS_ENDS;
+        reqs[leader].step = Step::LeadsEnds;
         if !self.core.wq.queue(leader, Work::Complete(open, list)) {
             self.end_here(leader);
         }
@@ -189,9 +157,9 @@ impl Inner {
         let Core { files, reqs, .. } = &mut self.core;
         let Some(open) = files.get(file as usize).map(|open| open.file.clone()) else { return };
         let Some(&[leader, ..]) = files.work(file as usize).and_then(|work| work.syncs.start()) else { return };
-        reqs[leader].rflags |= REQ_LEADS_SYNC;
+        reqs[leader].step = Step::LeadsSync;
         if !open.needs_sync() {
-            self.worker_done(leader, FLUSH_NOW);
+            self.worker_done(leader, WorkDone::Flush);
         } else if !self.core.wq.queue(leader, Work::Sync(open)) {
             self.synced(leader, -errno::EAGAIN);
         }
@@ -200,7 +168,7 @@ impl Inner {
     /// A batch of completion work was done, by a worker or here.
     fn ended(&mut self, leader: u32) {
         let file = self.core.reqs[leader].file as usize;
-        self.core.reqs[leader].rflags &= !REQ_LEADS_ENDS;
+        self.core.reqs[leader].step = Step::Own;
         let Some(work) = self.core.files.work(file) else { return };
         let (slots, list) = (work.ends.end(), Arc::clone(work.list()));
         for (at, &slot) in slots.iter().enumerate() {
@@ -218,7 +186,7 @@ impl Inner {
     /// The sync of a batch has ended, with this result.
     fn synced(&mut self, leader: u32, res: i32) {
         let file = self.core.reqs[leader].file as usize;
-        self.core.reqs[leader].rflags &= !(REQ_LEADS_SYNC | REQ_FLUSHES);
+        self.core.reqs[leader].step = Step::Own;
         let Some(slots) = self.core.files.work(file).map(|work| work.syncs.end()) else { return };
         for &slot in &slots {
             let res = if res < 0 { res } else { self.core.reqs[slot].kiocb.result() };
@@ -252,37 +220,50 @@ impl Inner {
         sent
     }
 
-    /// A worker has given the slot back. [`Inner::start_batches`] is to follow.
-    pub(crate) fn worker_done(&mut self, slot: u32, res: i32) {
+    /// A worker has given the slot back: the one place where its answer is read. Which answers there are depends on the
+    /// step that the slot is at; each leads on to the next. [`Inner::start_batches`] is to follow.
+    pub(crate) fn worker_done(&mut self, slot: u32, how: WorkDone) {
         let req = &mut self.core.reqs[slot];
-        match res {
-            ISSUE_NOW => self.issue_after_worker(slot),
+        match (req.step, how) {
+            (Step::Own, WorkDone::Result(res)) => self.own_result(slot, res),
+            (Step::Own, WorkDone::Reissue) => self.issue_after_worker(slot),
             // Issued on this thread: slower for the caller, and right. What must not run here fails.
-            NO_THREAD if req.state == State::Queued && req.file == NO_FILE => self.core.ready.push_back(slot),
-            NO_THREAD if req.rflags & REQ_SUMS != 0 => self.sum_here(slot),
-            NO_THREAD if req.rflags & REQ_LEADS_ENDS != 0 => self.end_here(slot),
-            NO_THREAD => self.worker_done(slot, -errno::EAGAIN),
-            FLUSH_NOW => {
-                req.rflags |= REQ_FLUSHES;
+            (Step::Own, WorkDone::NoThread) if req.state == State::Queued && req.file == NO_FILE => {
                 self.core.ready.push_back(slot);
             }
-            res if req.rflags & REQ_SUMS != 0 => self.summed(slot, res),
-            _ if req.rflags & REQ_LEADS_ENDS != 0 => self.ended(slot),
-            res if req.rflags & REQ_LEADS_SYNC != 0 => self.synced(slot, res),
-            mut res => {
-                if req.state == State::Queued {
-                    self.core.nr_queued -= 1;
-                    // A mapping that failed, after a cancel or not. What FALLOCATE has done is done.
-                    if req.rflags & REQ_CANCELED != 0 && req.opcode != opcode::FALLOCATE {
-                        res = -errno::ECANCELED;
-                    }
-                }
-                self.core.finish(slot, res);
+            (Step::Own, WorkDone::NoThread) => self.own_result(slot, -errno::EAGAIN),
+            (Step::Sums, WorkDone::Result(res)) => self.summed(slot, res),
+            (Step::Sums, WorkDone::NoThread) => self.sum_here(slot),
+            (Step::LeadsEnds, WorkDone::Result(_)) => self.ended(slot),
+            (Step::LeadsEnds, WorkDone::NoThread) => self.end_here(slot),
+            (Step::LeadsSync, WorkDone::Flush) => {
+                req.step = Step::WantsFlush;
+                self.core.ready.push_back(slot);
+            }
+            (Step::LeadsSync, WorkDone::Result(res)) => self.synced(slot, res),
+            (Step::LeadsSync, WorkDone::NoThread) => self.synced(slot, -errno::EAGAIN),
+            (step, how) => {
+                debug_assert!(false, "no work of {step:?} ends with {how:?}");
+                self.core.finish(slot, -errno::EIO);
             }
         }
     }
 
-    /// Issues what a worker gave back: at once when nothing but its result is left to do.
+    /// The operation of a request has this result, which a worker found: what FALLOCATE has done, or why its mapping
+    /// failed.
+    fn own_result(&mut self, slot: u32, mut res: i32) {
+        let req = &self.core.reqs[slot];
+        if req.state == State::Queued {
+            self.core.nr_queued -= 1;
+            // A mapping that failed, after a cancel or not. What FALLOCATE has done is done.
+            if req.rflags & REQ_CANCELED != 0 && req.opcode != opcode::FALLOCATE {
+                res = -errno::ECANCELED;
+            }
+        }
+        self.core.finish(slot, res);
+    }
+
+    /// Issues a request again that a worker has given back. A NOP has nothing to issue and ends at once.
     #[inline]
     fn issue_after_worker(&mut self, slot: u32) {
         let req = &self.core.reqs[slot];
@@ -303,7 +284,7 @@ impl Inner {
         match dio::issue_flush(&mut self.io, file, &mut req.kiocb, slot) {
             Issued::Done(res) => self.synced(slot, res),
             Issued::Again => self.core.retry.push_back(slot),
-            Issued::Queued | Issued::Blocks => req.rflags &= !REQ_FLUSHES,
+            Issued::Queued | Issued::Blocks => req.step = Step::LeadsSync,
         }
     }
 
@@ -318,9 +299,9 @@ impl Inner {
                     self.run_task(slot);
                 }
             }
-            while let Some((slot, res)) = self.task_work.pop_done() {
+            while let Some((slot, how)) = self.task_work.pop_done() {
                 self.core.wq.took();
-                self.worker_done(slot, res);
+                self.worker_done(slot, how);
             }
             while let Some(file) = self.core.gathering.pop() {
                 self.start_ends(file);
@@ -328,7 +309,7 @@ impl Inner {
             self.core.wq.commit();
             self.core.cancel_sums_of_reads();
             let Core { reqs, wq, .. } = &mut self.core;
-            let with_worker = |req: &Req| req.rflags & (REQ_SUMS | REQ_LEADS_ENDS) != 0;
+            let with_worker = |req: &Req| matches!(req.step, Step::Sums | Step::LeadsEnds);
             let Some((slot, _)) = reqs.iter_live().find(|(_, req)| with_worker(req)) else { break };
             if !wq.step_bound() {
                 wq.wait_for(slot);
@@ -369,9 +350,9 @@ impl Core {
         let Core { reqs, wq, .. } = self;
         for slot in 0..reqs.slots() {
             let req = &mut reqs[slot];
-            let reads = req.state != State::Free && req.rflags & REQ_SUMS != 0 && !req.kiocb.is_write();
+            let reads = req.state != State::Free && req.step == Step::Sums && !req.kiocb.is_write();
             if reads && wq.cancel(slot) == Cancelled::Queued {
-                req.rflags &= !REQ_SUMS;
+                req.step = Step::Own;
             }
         }
     }

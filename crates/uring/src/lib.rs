@@ -11,6 +11,7 @@
 //! | `timers` | pending timeouts |
 //! | `task_work`, [`io_wq`] | how other threads reach a ring; work that may block |
 //! | `blocking`, `file_work` | what of a request goes to a worker, and in which batches |
+//! | [`work_done`] | how that work ended, as the worker tells the ring |
 //! | [`rsrc`] | file table, registered files and buffers |
 //!
 //! ```
@@ -55,6 +56,7 @@ pub mod task_work;
 mod tests;
 mod timers;
 mod user_memory;
+pub mod work_done;
 
 pub use builder::RingBuilder;
 pub use cqe::{Completion, LateCompletions};
@@ -63,3 +65,4 @@ pub use io_wq::{Account, IoWq, IoWqBuilder};
 pub use ring::{Completions, Ring};
 pub use rsrc::Fd;
 pub use task_work::RingHandle;
+pub use work_done::WorkDone;

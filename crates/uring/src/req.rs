@@ -62,16 +62,26 @@ pub const REQ_CANCELED: u16 = 1 << 7;
 /// Is a member of a chain, not its head.
 pub const REQ_LINKED: u16 = 1 << 8;
 
-/// Its checksums are with a worker.
-pub const REQ_SUMS: u16 = 1 << 11;
 /// Is counted in its file's grace, as its kiocb says, if the file has one.
 pub const REQ_COUNTED: u16 = 1 << 12;
-/// Leads a batch of completion work of its file.
-pub const REQ_LEADS_ENDS: u16 = 1 << 13;
-/// Leads a batch that waits for a sync of its file.
-pub const REQ_LEADS_SYNC: u16 = 1 << 14;
-/// A sync asked for a flush, which has not been sent.
-pub const REQ_FLUSHES: u16 = 1 << 15;
+
+/// What is being done for a slot between the end of its data and its result, where that takes a worker or a flush.
+/// `blocking::worker_done` has every transition that an answer of a worker makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Step {
+    /// Its own operation: it has not been to a worker, or one maps, allocates or starts for it. Each step ends here.
+    #[default]
+    Own,
+    /// A worker looks at the memory of the I/O, for its file's checksums.
+    Sums,
+    /// It leads a batch of completion work of its file, which a worker does.
+    LeadsEnds,
+    /// It leads a batch that waits for a sync of its file: a worker syncs, or the flush that ends it is under way.
+    LeadsSync,
+    /// It leads a batch whose sync needs but a flush, which has not been sent.
+    WantsFlush,
+}
 
 /// The fields of a slot that are the same for every request of a kind: copied in one store. A slot has them as its own.
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,6 +95,8 @@ pub(crate) struct Ident {
     pub flags: u8,
     /// Where it is in its life.
     pub state: State,
+    /// What is being done for it by a worker or a flush.
+    pub step: Step,
     /// `sqe.buf_index`.
     pub buf_index: u16,
     /// `REQ_*` bits.

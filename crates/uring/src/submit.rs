@@ -14,8 +14,8 @@ use crate::core::Deferred;
 use crate::io_wq::Work;
 use crate::opdef::{self, Issue, OpDef};
 use crate::req::{
-    NO_FILE, NO_SLOT, REQ_CANCELED, REQ_DRAIN, REQ_FLUSHES, REQ_HAS_GUARD, REQ_LINKED, REQ_OWNS_BUF, REQ_PREP_FAILED,
-    REQ_SLOW_END, State,
+    NO_FILE, NO_SLOT, REQ_CANCELED, REQ_DRAIN, REQ_HAS_GUARD, REQ_LINKED, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END,
+    State, Step,
 };
 use crate::ring::inner::Inner;
 use crate::sqe::{
@@ -100,6 +100,7 @@ impl Inner {
         req.state = State::Prepared;
         req.buf_index = sqe.buf_index;
         req.rflags = 0;
+        req.step = Step::Own;
         req.link = NO_SLOT;
         req.file = NO_FILE;
         if plain
@@ -304,7 +305,7 @@ impl Inner {
             round -= 1;
             let req = &self.core.reqs[slot];
             let Some(def) = opdef::get(req.opcode) else { continue };
-            if req.rflags & REQ_FLUSHES != 0 {
+            if req.step == Step::WantsFlush {
                 self.issue_flush(slot);
                 continue;
             }

@@ -18,6 +18,7 @@ use sheave_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::cqe::Cqe;
 use crate::error::SendError;
+use crate::work_done::WorkDone;
 
 /// How often a sender looks for a free node: one that another sender is just taking back is not seen.
 const LOOKS: u32 = 4;
@@ -39,10 +40,10 @@ pub(crate) struct DoneQueue {
 
 impl DoneQueue {
     /// A worker has finished these slots: one entry into the queue, one wake-up.
-    pub(crate) fn finish(&self, done: &[(u32, i32)]) {
-        for &(slot, res) in done {
+    pub(crate) fn finish(&self, done: &[(u32, WorkDone)]) {
+        for &(slot, how) in done {
             // Relaxed: published by the push (I2).
-            self.results[slot as usize].store(res as u32, Ordering::Relaxed);
+            self.results[slot as usize].store(how.to_word(), Ordering::Relaxed);
         }
         self.done.push_all(done.iter().map(|&(slot, _)| slot));
         self.unparker.unpark();
@@ -135,12 +136,13 @@ impl TaskWork {
         Arc::clone(&self.finished)
     }
 
-    /// A slot that a worker has finished, and its result.
+    /// A slot that a worker has finished, and how its work ended.
     #[inline]
-    pub(crate) fn pop_done(&mut self) -> Option<(u32, i32)> {
+    pub(crate) fn pop_done(&mut self) -> Option<(u32, WorkDone)> {
         let slot = self.done.pop()?;
         // Relaxed: see I2.
-        Some((slot, self.finished.results[slot as usize].load(Ordering::Relaxed) as i32))
+        let word = self.finished.results[slot as usize].load(Ordering::Relaxed);
+        Some((slot, WorkDone::from_word(word)))
     }
 
     /// A message from another ring.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use sheave::base::clock::Clock;
 use sheave::base::mpscq::{Consumer, MpscQueue};
 use sheave::base::parker::{Parker, Unparker};
+use sheave::uring::WorkDone;
 use sheave::uring::io_wq::{Section, Source, Submitter, WorkFlags};
 
 use super::Work;
@@ -146,16 +147,16 @@ pub struct BenchSource {
 }
 
 impl Source for BenchSource {
-    fn run(&self, _: u32, _: &Section<'_>) -> i32 {
+    fn run(&self, _: u32, _: &Section<'_>) -> WorkDone {
         perform(self.work);
-        0
+        WorkDone::Result(0)
     }
 
-    fn run_short(&self, _: u32) -> i32 {
-        0
+    fn run_short(&self, _: u32) -> WorkDone {
+        WorkDone::Result(0)
     }
 
-    fn finish(&self, done: &[(u32, i32)]) {
+    fn finish(&self, done: &[(u32, WorkDone)]) {
         self.back.finish(done.iter().map(|&(slot, _)| slot));
     }
 }

@@ -12,6 +12,7 @@ use sheave_base::sync::{Arc, Condvar, Mutex};
 
 use super::item::Items;
 use super::work::Source;
+use crate::work_done::WorkDone;
 
 #[derive(Debug)]
 pub(super) struct Client<S> {
@@ -38,7 +39,7 @@ impl<S: Source> Client<S> {
     }
 
     /// Hands results over.
-    pub(super) fn finish(&self, done: &[(u32, i32)]) {
+    pub(super) fn finish(&self, done: &[(u32, WorkDone)]) {
         self.source.finish(done);
         // SeqCst pairs with the fence in `close`: either that sees the items idle, or this sees it waiting.
         fence(Ordering::SeqCst);

@@ -40,10 +40,10 @@ mod worker;
 pub use cancel::Cancelled;
 pub use lock::LockStats;
 pub use pool::{AcctCounts, IDLE_TIMEOUT, Pool, PoolOptions, SPIN, Submitter};
-pub(crate) use ring::{ISSUE_NOW, NO_THREAD, RingWq, Sum, Work};
 pub use ring::{IoWq, IoWqBuilder, RingSource};
+pub(crate) use ring::{RingWq, Sum, Work};
 pub use step::Account;
-pub use work::{CANCELLED, HASH_BUCKETS, MAX_CLIENTS, MAX_SLOTS, REFUSED, Section, Source, WorkFlags};
+pub use work::{CANCELLED, HASH_BUCKETS, MAX_CLIENTS, MAX_SLOTS, Section, Source, WorkFlags};
 
 #[cfg(all(test, shuttle))]
 mod model;

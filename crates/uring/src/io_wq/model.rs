@@ -9,6 +9,7 @@ use sheave_base::sync::atomic::{AtomicU32, Ordering};
 use sheave_base::sync::{Arc, Condvar, Mutex, thread};
 
 use super::*;
+use crate::work_done::WorkDone;
 
 /// Schedules of each model and kind; `SHEAVE_MODEL_RUNS` sets another number.
 const RUNS: usize = 5_000;
@@ -32,14 +33,14 @@ fn explore(name: &str, body: impl Fn() + Send + Sync + 'static) {
 
 #[derive(Default)]
 struct Seen {
-    done: Mutex<Vec<(u32, i32)>>,
+    done: Mutex<Vec<(u32, WorkDone)>>,
     changed: Condvar,
     busy: AtomicU32,
     ran: Mutex<Vec<u32>>,
 }
 
 impl Seen {
-    fn wait(&self, count: usize) -> Vec<(u32, i32)> {
+    fn wait(&self, count: usize) -> Vec<(u32, WorkDone)> {
         let mut done = self.done.lock().unwrap();
         while done.len() < count {
             done = self.changed.wait(done).unwrap();
@@ -57,7 +58,7 @@ const WAITS: u32 = 8;
 struct Probe(Arc<Seen>);
 
 impl Probe {
-    fn body(&self, slot: u32) -> i32 {
+    fn body(&self, slot: u32) -> WorkDone {
         let seen = &*self.0;
         if slot >= EXCLUSIVE {
             assert_eq!(seen.busy.fetch_add(1, Ordering::SeqCst), 0, "two items of one hash at once");
@@ -65,24 +66,24 @@ impl Probe {
             seen.ran.lock().unwrap().push(slot);
             seen.busy.fetch_sub(1, Ordering::SeqCst);
         }
-        0
+        WorkDone::Result(0)
     }
 }
 
 impl Source for Probe {
-    fn run(&self, slot: u32, _: &Section<'_>) -> i32 {
+    fn run(&self, slot: u32, _: &Section<'_>) -> WorkDone {
         if slot == WAITS {
             self.0.wait(2);
-            return 0;
+            return WorkDone::Result(0);
         }
         self.body(slot)
     }
 
-    fn run_short(&self, slot: u32) -> i32 {
+    fn run_short(&self, slot: u32) -> WorkDone {
         self.body(slot)
     }
 
-    fn finish(&self, done: &[(u32, i32)]) {
+    fn finish(&self, done: &[(u32, WorkDone)]) {
         self.0.done.lock().unwrap().extend_from_slice(done);
         self.0.changed.notify_all();
     }
@@ -103,8 +104,8 @@ fn client(pool: &Pool<Probe>, slots: u32) -> (Submitter<Probe>, Arc<Seen>) {
     (pool.submitter(Probe(Arc::clone(&seen)), slots).expect("room"), seen)
 }
 
-fn slots_of(mut done: Vec<(u32, i32)>) -> Vec<u32> {
-    done.sort_unstable();
+fn slots_of(mut done: Vec<(u32, WorkDone)>) -> Vec<u32> {
+    done.sort_unstable_by_key(|end| end.0);
     done.iter().map(|&(slot, _)| slot).collect()
 }
 

@@ -5,9 +5,9 @@
 //!
 //! Invariants:
 //! - I1: a thread is made under the roster's lock, counted before and uncounted when that fails: a failure is seen
-//!   by nobody but the one who tried. When no worker is left to run what is queued, it ends with `REFUSED`.
+//!   by nobody but the one who tried. When no worker is left to run what is queued, it ends with `WorkDone::NoThread`.
 //! - I2: after `shutdown` every item that was queued has ended, once, every thread was joined, and what is queued
-//!   later ends with `REFUSED`.
+//!   later ends with `WorkDone::NoThread`.
 //! - I3: locks are taken in the order roster, shard, clients; a client's own lock is the last.
 
 use std::io;
@@ -25,8 +25,9 @@ use super::lock::LockStats;
 use super::shard::Batch;
 use super::starts::Starts;
 use super::step::Steps;
-use super::work::{Entry, MAX_CLIENTS, MAX_SLOTS, REFUSED, Source, WorkFlags};
+use super::work::{Entry, MAX_CLIENTS, MAX_SLOTS, Source, WorkFlags};
 use super::worker::Worker;
+use crate::work_done::WorkDone;
 
 /// A worker that nobody needs ends after this time, unless set.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -202,7 +203,7 @@ impl<S: Source> Shared<S> {
                 let Some(client) = self.client(entry.client()) else { continue };
                 if client.items.start(entry.slot(), entry.generation()) {
                     client.items.end(entry.slot(), entry.generation());
-                    client.finish(&[(entry.slot(), REFUSED)]);
+                    client.finish(&[(entry.slot(), WorkDone::NoThread)]);
                 }
             }
         }
@@ -407,7 +408,7 @@ impl<S: Source> Pool<S> {
     }
 
     /// Ends the pool: bound work is run, unbound work that has not started ends with [`CANCELLED`](super::CANCELLED),
-    /// all threads are joined. What is queued later ends with [`REFUSED`]. Not to be called by a worker.
+    /// all threads are joined. What is queued later ends with [`WorkDone::NoThread`]. Not to be called by a worker.
     pub fn shutdown(&self) {
         self.handle.shared.shutdown();
     }

@@ -18,12 +18,12 @@ use sheave_iomap::mapping::{Intent, Pieces};
 use sheave_iomap::{FallocateMode, File, Kiocb, dio};
 
 use super::pool::{AcctCounts, Pool, PoolOptions, Submitter};
-use super::work::{REFUSED, Section, Source, WorkFlags};
+use super::work::{Section, Source, WorkFlags};
 use super::{Account, Cancelled, LockStats};
-use crate::blocking::{result_of, result_of_fallocate, result_of_map};
 use crate::error::RingError;
 use crate::file_work::{EndList, lock};
 use crate::task_work::DoneQueue;
+use crate::work_done::WorkDone;
 
 /// An I/O whose memory a file is to see.
 #[derive(Debug)]
@@ -57,11 +57,6 @@ pub(crate) enum Work {
     Fallocate(Arc<dyn File>, FallocateMode, u64, u64),
 }
 
-/// The result of [`Work::Issue`]: the ring is to issue the slot now. No CQE has it.
-pub(crate) const ISSUE_NOW: i32 = i32::MIN;
-/// No thread could be had for the work, which was not done. No CQE has it.
-pub(crate) const NO_THREAD: i32 = REFUSED;
-
 /// A ring as the pool calls it.
 #[derive(Debug)]
 pub struct RingSource {
@@ -76,27 +71,29 @@ impl RingSource {
 }
 
 impl Source for RingSource {
-    fn run(&self, slot: u32, section: &Section<'_>) -> i32 {
+    fn run(&self, slot: u32, section: &Section<'_>) -> WorkDone {
         let load = self.load(slot).take();
         let token = section.token();
         match load {
             Some(Work::Complete(file, list)) => {
                 lock(&list).run(&*file, token);
-                0
+                WorkDone::Result(0)
             }
-            Some(Work::Sum(file, sum)) => sum.run(&*file, token),
-            Some(Work::Sync(file)) => result_of(dio::sync(&*file, token)),
-            Some(Work::Map(file, pos, len, intent)) => result_of_map(map_range(&*file, pos, len, intent, token)),
-            Some(Work::Fallocate(file, mode, pos, len)) => result_of_fallocate(file.fallocate(mode, pos, len, token)),
-            Some(Work::Issue) | None => ISSUE_NOW,
+            Some(Work::Sum(file, sum)) => WorkDone::Result(sum.run(&*file, token)),
+            Some(Work::Sync(file)) => dio::sync(&*file, token).into(),
+            Some(Work::Map(file, pos, len, intent)) => WorkDone::of_mapping(map_range(&*file, pos, len, intent, token)),
+            Some(Work::Fallocate(file, mode, pos, len)) => {
+                WorkDone::of_fallocate(file.fallocate(mode, pos, len, token))
+            }
+            Some(Work::Issue) | None => WorkDone::Reissue,
         }
     }
 
-    fn run_short(&self, _: u32) -> i32 {
-        ISSUE_NOW
+    fn run_short(&self, _: u32) -> WorkDone {
+        WorkDone::Reissue
     }
 
-    fn finish(&self, done: &[(u32, i32)]) {
+    fn finish(&self, done: &[(u32, WorkDone)]) {
         self.done.finish(done);
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::work_done::WorkDone;
 
 mod cancel;
 mod hashed;
@@ -67,21 +68,25 @@ impl Probe {
     }
 }
 
+/// What a test's list of results has for an item that no thread could be had for.
+pub(super) const NOT_RUN: i32 = i32::MIN;
+
 impl Source for Probe {
-    fn run(&self, slot: u32, section: &Section<'_>) -> i32 {
+    fn run(&self, slot: u32, section: &Section<'_>) -> WorkDone {
         self.note_thread();
-        (self.script)(slot, Some(section))
+        WorkDone::Result((self.script)(slot, Some(section)))
     }
 
-    fn run_short(&self, slot: u32) -> i32 {
+    fn run_short(&self, slot: u32) -> WorkDone {
         self.note_thread();
-        (self.script)(slot, None)
+        WorkDone::Result((self.script)(slot, None))
     }
 
-    fn finish(&self, done: &[(u32, i32)]) {
+    fn finish(&self, done: &[(u32, WorkDone)]) {
         assert!(!done.is_empty(), "a wake-up for nothing");
         self.seen.finishes.fetch_add(1, SeqCst);
-        self.seen.done.lock().unwrap().extend_from_slice(done);
+        let number = |how| if let WorkDone::Result(res) = how { res } else { NOT_RUN };
+        self.seen.done.lock().unwrap().extend(done.iter().map(|&(slot, how)| (slot, number(how))));
         self.seen.changed.notify_all();
     }
 }

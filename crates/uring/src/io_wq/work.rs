@@ -10,6 +10,8 @@
 
 use sheave_iomap::completion_plan::MayBlock;
 
+use crate::work_done::WorkDone;
+
 /// Slots of one client at most.
 pub const MAX_SLOTS: u32 = 1 << SLOT_BITS;
 /// Clients of one pool at most.
@@ -26,10 +28,8 @@ const MAY_BLOCK: u8 = 1 << 0;
 const UNBOUND: u8 = 1 << 1;
 const HASH_RUN: u8 = 1 << 2;
 
-/// Result of an item that was cancelled before it ran because the pool shuts down.
-pub const CANCELLED: i32 = -125;
-/// Result of an item that no thread could be had for: it did not run. No CQE has it.
-pub const REFUSED: i32 = i32::MIN + 2;
+/// How an item ends that was cancelled before it ran because the pool shuts down.
+pub const CANCELLED: WorkDone = WorkDone::Result(-125);
 
 /// What kind of work an item is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,14 +120,14 @@ impl Entry {
 /// Who queues work: it is called back on workers.
 pub trait Source: Send + Sync + 'static {
     /// Runs an item that may block. A panic ends the item with `-EIO`.
-    fn run(&self, slot: u32, section: &Section<'_>) -> i32;
+    fn run(&self, slot: u32, section: &Section<'_>) -> WorkDone;
 
     /// Runs an item that never blocks ([`WorkFlags::SHORT`], [`WorkFlags::short_hashed`]).
-    fn run_short(&self, slot: u32) -> i32;
+    fn run_short(&self, slot: u32) -> WorkDone;
 
-    /// These items have ended, with their results; each item comes here exactly once unless it was cancelled. The
-    /// slots can be queued again. One call a batch: the place for the one wake-up.
-    fn finish(&self, done: &[(u32, i32)]);
+    /// These items have ended, in these ways; each item comes here exactly once unless it was cancelled. The slots can
+    /// be queued again. One call a batch: the place for the one wake-up.
+    fn finish(&self, done: &[(u32, WorkDone)]);
 }
 
 /// Where an item that may block runs: on a worker, which is replaced if it does.

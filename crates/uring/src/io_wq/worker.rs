@@ -41,6 +41,7 @@ use super::lock::Held;
 use super::pool::Shared;
 use super::shard::Batch;
 use super::work::{CANCELLED, Entry, Section, Source};
+use crate::work_done::WorkDone;
 
 /// A worker in the same item for so long, with work behind it, is looked at.
 pub(super) const WATCH_MIN: Duration = Duration::from_micros(50);
@@ -49,7 +50,7 @@ const WATCH_MAX: Duration = Duration::from_millis(1);
 /// Workers that follow a right guess without watching.
 const TRUST: u32 = 16;
 /// Result of an item whose source panicked: `-EIO`.
-const PANICKED: i32 = -5;
+const PANICKED: WorkDone = WorkDone::Result(-5);
 
 /// What a worker does next.
 enum Place {
@@ -69,7 +70,7 @@ pub(super) struct Worker<S: Source> {
     clients: Vec<Option<Arc<Client<S>>>>,
     version: u32,
     /// Results of `done_by`'s items.
-    done: Vec<(u32, i32)>,
+    done: Vec<(u32, WorkDone)>,
     done_by: u32,
     clock: Option<Clock>,
 }
@@ -347,7 +348,7 @@ fn watch_for(_: &mut Parker, _: Duration) -> Wake {
 }
 
 /// Runs an item that may block.
-pub(super) fn run_guarded<S: Source>(client: &Client<S>, slot: u32) -> i32 {
+pub(super) fn run_guarded<S: Source>(client: &Client<S>, slot: u32) -> WorkDone {
     let asked = || client.items.is_cancelled(slot);
     let token = MayBlock::until(&asked);
     guarded(|| client.source.run(slot, &Section { token: &token }))
@@ -355,13 +356,13 @@ pub(super) fn run_guarded<S: Source>(client: &Client<S>, slot: u32) -> i32 {
 
 /// Runs foreign code; a panic is its item's end, and not the worker's.
 #[cfg(not(shuttle))]
-fn guarded(run: impl FnOnce() -> i32) -> i32 {
+fn guarded(run: impl FnOnce() -> WorkDone) -> WorkDone {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or(PANICKED)
 }
 
 /// The model checker speaks through panics.
 #[cfg(shuttle)]
-fn guarded(run: impl FnOnce() -> i32) -> i32 {
+fn guarded(run: impl FnOnce() -> WorkDone) -> WorkDone {
     let _ = PANICKED;
     run()
 }

@@ -292,9 +292,9 @@ impl Inner {
     /// What a reap does beside the devices.
     #[inline]
     fn run_task_work(&mut self, ended: u32) {
-        while let Some((slot, res)) = self.task_work.pop_done() {
+        while let Some((slot, how)) = self.task_work.pop_done() {
             self.core.wq.took();
-            self.worker_done(slot, res);
+            self.worker_done(slot, how);
         }
         if !self.core.gathering.is_empty() {
             self.start_batches();

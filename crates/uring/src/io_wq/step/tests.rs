@@ -4,27 +4,28 @@ use std::sync::Mutex;
 
 use super::super::{PoolOptions, Section, WorkFlags};
 use super::*;
+use crate::work_done::WorkDone;
 
 /// Writes down what runs and what ends, with the thread.
 #[derive(Default)]
 struct Log(Mutex<Vec<(&'static str, u32)>>, Mutex<Vec<std::thread::ThreadId>>);
 
 impl Source for std::sync::Arc<Log> {
-    fn run(&self, slot: u32, section: &Section<'_>) -> i32 {
+    fn run(&self, slot: u32, section: &Section<'_>) -> WorkDone {
         assert!(!section.is_cancelled());
         self.0.lock().unwrap().push(("run", slot));
         self.1.lock().unwrap().push(std::thread::current().id());
-        slot as i32
+        WorkDone::Result(slot as i32)
     }
 
-    fn run_short(&self, slot: u32) -> i32 {
+    fn run_short(&self, slot: u32) -> WorkDone {
         self.0.lock().unwrap().push(("short", slot));
-        slot as i32
+        WorkDone::Result(slot as i32)
     }
 
-    fn finish(&self, done: &[(u32, i32)]) {
-        self.0.lock().unwrap().extend(done.iter().map(|&(slot, res)| {
-            assert_eq!(slot as i32, res);
+    fn finish(&self, done: &[(u32, WorkDone)]) {
+        self.0.lock().unwrap().extend(done.iter().map(|&(slot, how)| {
+            assert_eq!(WorkDone::Result(slot as i32), how);
             ("end", slot)
         }));
     }
@@ -75,7 +76,7 @@ fn the_caller_may_choose_the_account() {
 struct Slow(std::sync::Arc<Log>, std::sync::Arc<std::sync::Barrier>);
 
 impl Source for Slow {
-    fn run(&self, slot: u32, section: &Section<'_>) -> i32 {
+    fn run(&self, slot: u32, section: &Section<'_>) -> WorkDone {
         if slot == 0 {
             self.1.wait();
             self.1.wait();
@@ -83,11 +84,11 @@ impl Source for Slow {
         self.0.run(slot, section)
     }
 
-    fn run_short(&self, slot: u32) -> i32 {
+    fn run_short(&self, slot: u32) -> WorkDone {
         self.0.run_short(slot)
     }
 
-    fn finish(&self, done: &[(u32, i32)]) {
+    fn finish(&self, done: &[(u32, WorkDone)]) {
         self.0.finish(done);
     }
 }
