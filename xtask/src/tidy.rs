@@ -15,6 +15,7 @@ mod lexer;
 mod orderings;
 mod ratchet;
 mod source;
+mod storeys;
 mod tree;
 pub mod unsafety;
 
@@ -57,6 +58,7 @@ const CHECKS: &[Check] = &[
     Check { name: "unsafe code stays in listed files, each with its reason", run: unsafety::check },
     Check { name: "floors: arrows only point down", run: floors::check },
     Check { name: "modules of a crate form no circle", run: circles::check },
+    Check { name: "storeys: inside vol, too, arrows point down", run: storeys::check },
     Check { name: "names that only few files may use stay there", run: confined::check },
     Check { name: "every memory ordering names its partner", run: orderings::check },
     Check { name: "no banned words, no catch-all modules", run: banned::check },
