@@ -102,7 +102,7 @@ impl PoolInner {
         let mut state = self.lock();
         let gone = undo(&mut state);
         // Under the same hold of the lock: no commit without it has what was undone.
-        state.wants_checkpoint = true;
+        state.next.require();
         self.mark_unsynced();
         self.survey_space(&mut state);
         drop(state);

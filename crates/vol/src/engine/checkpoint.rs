@@ -52,7 +52,7 @@ impl PoolInner {
         let written = self.write_plan(&mut plan);
         let mut state = self.lock();
         if let Err(status) = written {
-            state.unwritten = Some(plan);
+            state.next.keep(plan);
             return Err(status);
         }
         let State { tree, .. } = &mut *state;
@@ -83,7 +83,7 @@ impl PoolInner {
         let mut state = self.lock();
         state.phase = state.phase.after(Event::CloseFailed);
         if state.phase == Phase::Open
-            && let Some(plan) = &mut state.unwritten
+            && let Some(plan) = state.next.plan_mut()
         {
             plan.sb.clean = false;
         }
@@ -113,7 +113,7 @@ impl State {
         let addresses = self.tree.pages.take(wanted, &mut self.tree.units).ok_or(Status::NoSpc)?;
         let mut draft = Draft::new(addresses, memory);
         let taken = self.take();
-        self.wants_checkpoint = false;
+        self.next.planned();
         let place = Place { pool: self.sb.pool, generation: self.sb.generation + 1, address: 0, index: 0, owner: 0 };
         self.draft_maps(geometry, &place, &mut draft);
         self.tree.begin_epoch();

@@ -16,6 +16,7 @@
 //! Called by syncs, by structural changes, and by who meets a bound.
 
 use sheave_base::status::Status;
+use sheave_base::sync::MutexGuard;
 use sheave_base::sync::atomic::Ordering;
 
 use crate::engine::inner::PoolInner;
@@ -44,7 +45,7 @@ impl PoolInner {
 
     /// A commit that is a checkpoint.
     pub(crate) fn checkpoint(&self) -> Result<(), Status> {
-        self.lock().wants_checkpoint = true;
+        self.lock().next.require();
         self.commit()
     }
 
@@ -75,34 +76,34 @@ impl PoolInner {
     /// Makes all durable that waits.
     fn write_all(&self) -> Result<(), Status> {
         let mut state = self.lock();
-        if let Some(plan) = state.unwritten.take() {
+        if let Some(plan) = state.next.begin_again() {
             drop(state);
             self.carry_out(plan)?;
             state = self.lock();
         }
-        if state.phase == Phase::Closed {
-            return Ok(());
+        match state.work() {
+            Work::Nothing => Ok(()),
+            Work::Flush => self.flush_all(state),
+            Work::Records => self.write_records(state),
+            Work::Checkpoint { clean } => self.write_checkpoint(state, clean),
         }
-        let used = state.next_seq - state.sb.replay_seq;
-        let due = used * 2 > u64::from(state.sb.journal_blocks) || state.tree.dirty_nodes() > state.dirty_soft;
-        if state.phase == Phase::Closing {
-            return self.write_checkpoint(state, true);
+    }
+
+    /// There is nothing to record; but there may be units that nobody ever recorded: a copy that failed.
+    fn flush_all(&self, mut state: MutexGuard<'_, State>) -> Result<(), Status> {
+        let taken = state.take();
+        drop(state);
+        let flushed = self.flush();
+        let mut state = self.lock();
+        match flushed {
+            Ok(()) => self.committed(&mut state, taken),
+            Err(_) => state.untake(taken),
         }
-        if state.wants_checkpoint || (due && !state.is_clean()) {
-            return self.write_checkpoint(state, false);
-        }
-        if state.is_clean() {
-            // There may be units that nobody ever recorded: a copy that failed.
-            let taken = state.take();
-            drop(state);
-            let flushed = self.flush();
-            let mut state = self.lock();
-            match flushed {
-                Ok(()) => self.committed(&mut state, taken),
-                Err(_) => state.untake(taken),
-            }
-            return flushed;
-        }
+        flushed
+    }
+
+    /// Writes the records of all that waits, or a checkpoint if they would fill half of the journal.
+    fn write_records(&self, mut state: MutexGuard<'_, State>) -> Result<(), Status> {
         let ring = Ring::of(&state.sb);
         let mut commit = Commit::with_capacity(1 + state.dirty.len() / 64);
         self.encode(&state, &mut commit);
@@ -122,7 +123,7 @@ impl PoolInner {
                 self.committed(&mut state, taken);
             }
             Err(_) => {
-                state.wants_checkpoint = true;
+                state.next.require();
                 state.untake(taken);
             }
         }
@@ -161,9 +162,38 @@ impl PoolInner {
         }
         state.limbo.committed(taken.freed);
         // What was undone is on the device until a checkpoint without it is.
-        if state.is_clean() && !state.wants_checkpoint {
+        if state.is_clean() && !state.next.is_required() {
             // Relaxed: under the lock, as where it is set.
             self.unsynced.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What a commit does, when no checkpoint waits to be written again.
+enum Work {
+    /// The pool is closed: everything is durable.
+    Nothing,
+    /// Nothing waits: a flush of the device makes all durable.
+    Flush,
+    Records,
+    Checkpoint {
+        /// It closes the pool.
+        clean: bool,
+    },
+}
+
+impl State {
+    /// What the commit that begins does.
+    fn work(&self) -> Work {
+        let used = self.next_seq - self.sb.replay_seq;
+        let due = used * 2 > u64::from(self.sb.journal_blocks) || self.tree.dirty_nodes() > self.dirty_soft;
+        match self.phase {
+            Phase::Closed => Work::Nothing,
+            Phase::Closing => Work::Checkpoint { clean: true },
+            Phase::Open | Phase::Degraded(_) if self.next.is_required() => Work::Checkpoint { clean: false },
+            Phase::Open | Phase::Degraded(_) if self.is_clean() => Work::Flush,
+            Phase::Open | Phase::Degraded(_) if due => Work::Checkpoint { clean: false },
+            Phase::Open | Phase::Degraded(_) => Work::Records,
         }
     }
 }

@@ -92,7 +92,7 @@ impl PoolInner {
             state = self.lock();
             if let Some(sb) = written {
                 state.risk.listed = true;
-                if state.unwritten.is_none() {
+                if state.next.plan().is_none() {
                     state.sb = sb;
                 }
             }
@@ -142,7 +142,7 @@ impl State {
 
     /// A superblock with the list: the next of the newest checkpoint that is known to be durable (L4).
     fn list_of(&self, lost: Lost) -> Superblock {
-        let landed = self.unwritten.as_ref().map(|plan| (plan.reached, &plan.sb));
+        let landed = self.next.plan().map(|plan| (plan.reached, &plan.sb));
         let (sb, generation) = match landed {
             Some((Reached::Twin, sb)) => (sb, sb.generation + 1),
             // The twin of the checkpoint before is durable, and this one's slot may have anything in it.

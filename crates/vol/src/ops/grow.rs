@@ -205,7 +205,7 @@ impl PoolInner {
 
     /// Makes the new size durable, and wakes who waits for space.
     fn grown(&self) -> Result<(), PoolError> {
-        self.lock().wants_checkpoint = true;
+        self.lock().next.require();
         self.durable_at_last("growing", self.device.name())?;
         self.wake();
         Ok(())
@@ -231,7 +231,7 @@ impl State {
         self.sb.total_units = total;
         self.tree.units.grow(total);
         self.set_reserve();
-        self.wants_checkpoint = true;
+        self.next.require();
     }
 }
 

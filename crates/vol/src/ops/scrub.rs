@@ -160,7 +160,7 @@ impl Run<'_> {
     /// The superblock as it is, and whether what is on the device can be told from it.
     fn superblock(&self) -> Result<Superblock, Stop> {
         let state = self.pool.lock();
-        if state.unwritten.is_some() {
+        if state.next.plan().is_some() {
             return Err(Stop::Failed(PoolError::Io {
                 what: "scrubbing: the last checkpoint could not be written, so what the device has is not known".into(),
                 status: Status::IoErr,

@@ -17,7 +17,7 @@ impl PoolInner {
         check_low_water(low_water)?;
         let mut state = self.lock();
         let before = std::mem::replace(&mut state.sb.low_water, low_water);
-        state.wants_checkpoint = true;
+        state.next.require();
         self.survey_space(&mut state);
         drop(state);
         let name = self.device.name();
@@ -34,7 +34,7 @@ impl PoolInner {
         }
         // The list itself goes when a checkpoint without it is durable.
         state.risk.acknowledged = true;
-        state.wants_checkpoint = true;
+        state.next.require();
         drop(state);
         self.durable_at_last("acknowledging the loss in", self.device.name())
     }

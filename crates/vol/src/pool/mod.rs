@@ -109,7 +109,7 @@ impl Pool {
         state.sb.incarnation += 1;
         // From here on its blocks may be marked.
         state.sb.marks = state.sb.checksum != Checksum::None;
-        state.wants_checkpoint = true;
+        state.next.require();
         drop(state);
         self.inner.commit().map_err(|status| self.first_checkpoint_failed(status))
     }

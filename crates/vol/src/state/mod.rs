@@ -7,7 +7,7 @@
 //! | [`freed`], [`limbo`] | what was let go; what of it cannot be used again yet |
 //! | [`sums`] | checksums of data |
 //! | [`table`], [`everyone`] | the volumes, and who has I/O under way to them |
-//! | [`phase`] | whether the pool is open, degraded, closing or closed |
+//! | [`phase`], [`next`] | whether the pool is open, degraded, closing or closed; what the next commit owes |
 //! | [`risk`] | what a flush that fails may lose |
 //! | [`plan`] | what a commit takes, and a checkpoint that is to be written |
 //! | [`changes`] | what waits for a commit, and what each change is as a record |
@@ -26,6 +26,7 @@ pub(crate) mod everyone;
 pub(crate) mod extent_map;
 pub(crate) mod freed;
 pub(crate) mod limbo;
+pub(crate) mod next;
 pub(crate) mod phase;
 pub(crate) mod plan;
 pub(crate) mod risk;
@@ -40,6 +41,7 @@ use crate::format::superblock::Superblock;
 use crate::info::SpaceState;
 use extent_map::tree::{Place, Tree};
 use limbo::Limbo;
+use next::Next;
 use phase::Phase;
 use plan::Plan;
 use risk::Risk;
@@ -75,14 +77,12 @@ pub(crate) struct State {
     pub(crate) next_seq: u64,
     /// Number of the first journal block that is not durable: from `sb.replay_seq` up to here a crash needs them.
     pub(crate) durable_seq: u64,
-    /// The next commit must be a checkpoint.
-    pub(crate) wants_checkpoint: bool,
+    /// What the next commit owes.
+    pub(crate) next: Next<Plan>,
     /// Whether it is open, and how it ends.
     pub(crate) phase: Phase,
     /// What a flush that fails may lose.
     pub(crate) risk: Risk,
-    /// A checkpoint that could not be written: the next commit writes it before anything else.
-    pub(crate) unwritten: Option<Plan>,
     /// Pages of the reserve that no checksums and no table of volumes want ([`account`]).
     pub(crate) spare_pages: u64,
     /// Nodes that may be dirty before a checkpoint is due, and at most.

@@ -171,7 +171,9 @@ fn fails(
 ) -> (Device, Pool, Arc<Faults>, Vec<String>, Option<PoolError>) {
     let (device, pool, faults) = pool();
     let before = seen(&pool);
-    pool.open_volume("v").unwrap().pool().lock().wants_checkpoint = checkpoint;
+    if checkpoint {
+        pool.open_volume("v").unwrap().pool().lock().next.require();
+    }
     faults.lands.store(lands, Ordering::SeqCst);
     faults.fail.store(fail, Ordering::SeqCst);
     let error = change.1(&pool).err();
