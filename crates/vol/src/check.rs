@@ -44,6 +44,7 @@ use crate::format::{BLOCK, BLOCK_BYTES, SUPERBLOCKS};
 use crate::info::MemberInfo;
 use model::Model;
 use repair::Repair;
+use report::Progress;
 use walk::Walk;
 
 /// Checks the pool that lies on these bytes. An error is a failure of the check itself; what is wrong with the pool is
@@ -83,25 +84,6 @@ pub fn check_device_with(
     tell: &mut dyn FnMut(CheckProgress),
 ) -> Result<CheckReport, PoolError> {
     check_with(&DeviceIo::new(device)?, options, tell)
-}
-
-/// How far a check is.
-struct Progress<'a> {
-    at: CheckProgress,
-    tell: &'a mut dyn FnMut(CheckProgress),
-}
-
-impl Progress<'_> {
-    /// So much more is to be read.
-    fn more(&mut self, bytes: u64) {
-        self.at.total_bytes += bytes;
-    }
-
-    /// So much of it is.
-    fn done(&mut self, bytes: u64) {
-        self.at.done_bytes += bytes;
-        (self.tell)(self.at);
-    }
 }
 
 /// A repaired pool must be clean; if not, that is told with what is wrong.

@@ -11,7 +11,7 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use super::Progress;
+use super::report::Progress;
 use super::walk::{Bad, Key, Walk};
 use crate::device::sweep::Sweep;
 use crate::error::PoolError;

@@ -21,6 +21,25 @@ pub struct CheckProgress {
     pub total_bytes: u64,
 }
 
+/// How far a check is, and who hears of it.
+pub(crate) struct Progress<'a> {
+    pub(crate) at: CheckProgress,
+    pub(crate) tell: &'a mut dyn FnMut(CheckProgress),
+}
+
+impl Progress<'_> {
+    /// So much more is to be read.
+    pub(crate) fn more(&mut self, bytes: u64) {
+        self.at.total_bytes += bytes;
+    }
+
+    /// So much of it is.
+    pub(crate) fn done(&mut self, bytes: u64) {
+        self.at.done_bytes += bytes;
+        (self.tell)(self.at);
+    }
+}
+
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {

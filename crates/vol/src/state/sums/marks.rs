@@ -13,12 +13,9 @@
 //!
 //! Memory: 128 bytes a region that has marks, 32 MiB for a TiB of which nothing can be read.
 
-use std::collections::BTreeMap;
-
-use sheave_base::sync::Mutex;
 use sheave_base::sync::atomic::Ordering;
 
-use super::Sums;
+use super::{MarkTable, Sums};
 use crate::format::page::sums::Marked;
 
 /// Flag of a region: it has marked blocks.
@@ -31,18 +28,6 @@ pub(crate) struct Mismatch {
     pub(crate) block: u64,
     /// The word of its stripe at both looks.
     pub(crate) word: u64,
-}
-
-/// The marks of a pool.
-#[derive(Debug, Default)]
-pub(crate) struct Marks(Mutex<Table>);
-
-#[derive(Debug, Default)]
-struct Table {
-    regions: BTreeMap<u64, Marked>,
-    /// How many marks were set, and how many of the first of them are surely durable.
-    set: u64,
-    durable: u64,
 }
 
 impl Sums {
@@ -69,7 +54,7 @@ impl Sums {
         self.table().regions.values().flatten().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    fn table(&self) -> sheave_base::sync::MutexGuard<'_, Table> {
+    fn table(&self) -> sheave_base::sync::MutexGuard<'_, MarkTable> {
         self.marks.0.lock().expect("invariant: no panic under this lock")
     }
 

@@ -25,15 +25,17 @@ pub(crate) mod marks;
 pub(crate) mod regions;
 mod stripes;
 
+use std::collections::BTreeMap;
+
 use sheave_base::sync::Mutex;
 use sheave_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sheave_iomap::Mapping;
 
 use arena::SumArena;
-use marks::Marks;
 use stripes::Stripes;
 
 use crate::format::BLOCK;
+use crate::format::page::sums::Marked;
 use crate::format::superblock::Geometry;
 
 pub(crate) const BLOCK_SHIFT: u32 = BLOCK.ilog2();
@@ -61,6 +63,19 @@ pub(crate) struct Sums {
     marks: Marks,
     /// Checksums that opening the pool computed and that were others before.
     pub(crate) rebuilt: AtomicU64,
+}
+
+/// The marks of bad blocks; what is done with them is in [`marks`].
+#[derive(Debug, Default)]
+pub(crate) struct Marks(Mutex<MarkTable>);
+
+/// What is under its lock.
+#[derive(Debug, Default)]
+pub(crate) struct MarkTable {
+    regions: BTreeMap<u64, Marked>,
+    /// How many marks were set, and how many of the first of them are surely durable.
+    set: u64,
+    durable: u64,
 }
 
 impl Sums {
