@@ -21,6 +21,7 @@ use std::time::Duration;
 use sheave_base::clock::{Clock, CoarseTs, PreciseTs};
 use sheave_base::parker::{Parker, Unparker};
 use sheave_base::status::Status;
+use sheave_kring::Completed;
 
 use crate::bio::{
     BIO_CHILD, BIO_PLAIN, BIO_SLOW, BIO_SLOW_END, BIO_USER, BIO_WAITS, BVec, BioId, BioList, NO_FIXED_BUF, Op,
@@ -243,8 +244,8 @@ pub struct IoCtx {
     bell_armed: bool,
     /// When the kernel ring's alarm rings, if it is armed.
     alarm_at: Option<PreciseTs>,
-    /// User data and result of what the kernel ring has just completed; only used within a poll.
-    events: Vec<(u64, i32)>,
+    /// What the kernel ring has just completed; only used within a poll.
+    events: Vec<Completed>,
     /// The last poll left operations prepared.
     forgotten: bool,
     /// Neither `Send` nor `Sync`, whatever the fields become.

@@ -423,6 +423,17 @@ impl DoneList {
         self.entries.push((rq.into_tag(), status));
     }
 
+    /// Ends those with these tags with success, as [`DoneList::push`] does each as an [`Rq`] of its tag.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Rq::from_tag`], for each of the tags.
+    #[inline]
+    pub unsafe fn push_ok(&mut self, tags: impl ExactSizeIterator<Item = u16>) {
+        // `extend` makes room once and not for each.
+        self.entries.extend(tags.map(|tag| (tag, Status::Ok)));
+    }
+
     /// Tag and status of each, in order: for a driver that stacks on others and looks at what they end.
     #[inline]
     pub fn entries(&self) -> &[(u16, Status)] {

@@ -10,6 +10,7 @@ use io_uring::types::{CancelBuilder, Timespec};
 
 use super::KernelRing;
 use super::error::KringError;
+use super::rings::Completed;
 use super::sys::{self, Patience};
 
 /// How often `enter` tries again when the kernel has no memory for requests, before it says so.
@@ -58,7 +59,7 @@ impl KernelRing {
 
     #[inline]
     fn enter_patiently(&mut self, min_complete: u32, mut patience: Patience) -> Result<u32, KringError> {
-        let before = self.pending;
+        let before = self.pending();
         let min_complete = min_complete.min(self.in_flight + before); // I5
         if before == 0 && !self.has_work(min_complete) {
             return Ok(0); // I4
@@ -76,8 +77,8 @@ impl KernelRing {
         };
         self.settle();
         match entered {
-            Ok(_) if self.pending == 0 => Ok(before),
-            Err(libc::EINTR | libc::ETIME) => Ok(before - self.pending),
+            Ok(_) if self.pending() == 0 => Ok(before),
+            Err(libc::EINTR | libc::ETIME) => Ok(before - self.pending()),
             entered => self.enter_again(before, entered),
         }
     }
@@ -87,55 +88,69 @@ impl KernelRing {
     #[inline]
     pub fn reap(&mut self, mut each: impl FnMut(u64, i32, u32)) -> u32 {
         let mut reaped = 0;
-        for cqe in self.ring.completion() {
-            let user_data = cqe.user_data();
+        while let Some(&Completed { user_data, res, flags }) = self.rings.row().first() {
             // Before `each`, so that a panic in it leaves the count right (I2).
-            self.in_flight = self.in_flight.saturating_sub(1);
-            self.wake.take_if(|wake| *wake == user_data);
-            self.alarm.take_if(|alarm| *alarm == user_data);
-            each(user_data, cqe.result(), cqe.flags());
+            self.took(1);
+            self.rang(user_data);
+            each(user_data, res, flags);
             reaped += 1;
         }
         reaped
     }
 
-    /// As [`reap`](Self::reap), but moves user data and results to the end of a list, which is quicker for many.
+    /// As [`reap`](Self::reap), but moves the completions to the end of a list, all that there are in one go. Those of
+    /// the wake-up and of the alarm are told by the caller, with [`rang`](Self::rang).
     #[inline]
-    pub fn reap_into(&mut self, list: &mut Vec<(u64, i32)>) {
-        let watches = [self.wake.unwrap_or(u64::MAX), self.alarm.unwrap_or(u64::MAX)];
-        let mut watched = false;
-        let first = list.len();
-        list.extend(self.ring.completion().map(|cqe| {
-            watched |= watches.contains(&cqe.user_data());
-            (cqe.user_data(), cqe.result())
-        }));
-        self.in_flight = self.in_flight.saturating_sub((list.len() - first) as u32);
-        if watched {
-            self.wake.take_if(|wake| list[first..].iter().any(|(user_data, _)| user_data == wake));
-            self.alarm.take_if(|alarm| list[first..].iter().any(|(user_data, _)| user_data == alarm));
+    pub fn reap_into(&mut self, list: &mut Vec<Completed>) {
+        // Twice at most: up to the end of the queue's memory, then from its start on.
+        loop {
+            let row = self.rings.row();
+            let many = row.len() as u32;
+            if many == 0 {
+                return;
+            }
+            list.extend_from_slice(row);
+            self.took(many);
         }
+    }
+
+    /// The only completion that there is; `None`, and nothing has changed, when there are others, or none.
+    #[inline(always)]
+    pub fn reap_only(&mut self) -> Option<Completed> {
+        let &[only] = self.rings.row() else { return None };
+        self.took(1);
+        Some(only)
+    }
+
+    /// The completion with this `user_data` was reaped by [`reap_into`](Self::reap_into) or
+    /// [`reap_only`](Self::reap_only): if it is that of the wake-up or of the alarm, another one may be armed.
+    pub fn rang(&mut self, user_data: u64) {
+        self.wake.take_if(|wake| *wake == user_data);
+        self.alarm.take_if(|alarm| *alarm == user_data);
+    }
+
+    #[inline(always)]
+    fn took(&mut self, many: u32) {
+        self.rings.took(many);
+        self.in_flight = self.in_flight.saturating_sub(many);
     }
 
     /// Completions that [`reap`](Self::reap) would find.
     #[inline]
-    pub fn ready(&mut self) -> u32 {
-        self.ring.completion().len() as u32
+    pub fn ready(&self) -> u32 {
+        self.rings.ready()
     }
 
     /// With nothing to submit: whether the kernel has something to run, or there is something to wait for.
     #[inline]
-    fn has_work(&mut self, min_complete: u32) -> bool {
-        let sq = self.ring.submission();
-        // The taskrun flag: completions wait to be run. Overflow: the kernel keeps some until there is room again.
-        let work = sq.taskrun() || sq.cq_overflow();
-        drop(sq);
-        work || (self.features.iopoll && self.in_flight > 0) || self.ready() < min_complete
+    fn has_work(&self, min_complete: u32) -> bool {
+        self.rings.has_kernel_work() || (self.features.iopoll && self.in_flight > 0) || self.ready() < min_complete
     }
 
     /// Nothing is in flight or prepared but a wake-up or an alarm.
     #[inline]
     fn is_idle(&self) -> bool {
-        self.watches() > 0 && self.in_flight + self.pending == self.watches()
+        self.watches() > 0 && self.in_flight + self.pending() == self.watches()
     }
 
     /// In flight without wake-up and alarm: what touches memory, and ends by itself.
@@ -153,11 +168,10 @@ impl KernelRing {
     /// Takes over what the kernel has consumed of the submission queue.
     #[inline]
     fn settle(&mut self) {
-        let left = self.ring.submission().len() as u32;
-        self.in_flight += self.pending.saturating_sub(left);
-        self.pending = left;
-        self.wake_taken |= left == 0;
-        self.alarm_taken |= left == 0;
+        self.in_flight += self.rings.look();
+        let took_all = self.pending() == 0;
+        self.wake_taken |= took_all;
+        self.alarm_taken |= took_all;
     }
 
     #[inline]
@@ -166,13 +180,14 @@ impl KernelRing {
         if let Some(simulated) = self.simulated.pop_front() {
             return simulated;
         }
+        self.rings.publish();
         sys::enter(self.enter_fd, to_submit, min_complete, flags, patience)
     }
 
     /// Enters without waiting, then sleeps in `poll`, then runs what woke it.
     #[cold]
     fn enter_then_poll(&mut self, flags: u32, min_complete: u32, timeout: Option<Duration>) -> Result<u32, i32> {
-        let taken = self.call(self.pending, 0, flags, Patience::default())?;
+        let taken = self.call(self.pending(), 0, flags, Patience::default())?;
         if self.ready() < min_complete {
             sys::poll_in(self.ring.as_raw_fd(), timeout)?;
             self.call(0, 0, flags, Patience::default())?;
@@ -191,8 +206,8 @@ impl KernelRing {
                 Ok(_) | Err(libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::EINTR | libc::ETIME) => {}
                 Err(errno) => return Err(KringError::Enter { errno }),
             }
-            if self.pending == 0 || self.ready() > 0 {
-                return Ok(before - self.pending);
+            if self.pending() == 0 || self.ready() > 0 {
+                return Ok(before - self.pending());
             }
             if self.in_flight_io() == 0 {
                 thread::sleep(RETRY_WAIT);
@@ -200,11 +215,11 @@ impl KernelRing {
                 // Its own errors (timeout, signal) are of no interest: the next try tells.
                 let _ = self.call(0, 1, flags, self.at_most(RETRY_WAIT));
             }
-            entered = self.call(self.pending, 0, flags, Patience::default());
+            entered = self.call(self.pending(), 0, flags, Patience::default());
             self.settle();
         }
         match entered {
-            Ok(_) => Ok(before - self.pending),
+            Ok(_) => Ok(before - self.pending()),
             Err(errno) => Err(KringError::Enter { errno }),
         }
     }

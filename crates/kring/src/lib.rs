@@ -1,9 +1,10 @@
 //! The one kernel io_uring that a Sheave ring may own: driver I/O, sockets and wake-ups wait in its single enter.
 //!
 //! Owns: the set-up of the ring for whatever kernel is below ([`setup`]), its tables of registered files and buffers
-//! (`table`), the preparation of operations (`prep`) and the one system call that submits, runs completions and waits
-//! (`enter`). Does not own: what an operation means (the `host` driver), memory that I/O touches (whoever prepared the
-//! operation), or time-outs of requests (the block layer). No type of the `io_uring` crate is public.
+//! (`table`), its queues in memory shared with the kernel (`rings`), the preparation of operations (`prep`) and the one
+//! system call that submits, runs completions and waits (`enter`). Does not own: what an operation means (the `host`
+//! driver), memory that I/O touches (whoever prepared the operation), or time-outs of requests (the block layer). No type
+//! of the `io_uring` crate is public.
 //!
 //! Invariants, cited by the code below:
 //!
@@ -20,6 +21,7 @@
 mod enter;
 mod error;
 mod prep;
+mod rings;
 mod setup;
 mod sys;
 mod table;
@@ -31,6 +33,7 @@ use io_uring::{IoUring, types};
 
 pub use error::KringError;
 pub use prep::{Full, IoVec, KOp, MAX_RW_BYTES, MAX_SEGMENTS, RwOp, Target};
+pub use rings::Completed;
 pub use setup::{KringAvoid, KringFeatures, KringOpts};
 
 /// Slots in the table of registered files.
@@ -48,12 +51,12 @@ pub const BUFFER_SLOTS: u32 = 1024;
 /// ```
 pub struct KernelRing {
     ring: IoUring,
+    /// The ring's queues. What is between the SQ's head and tail is prepared and not taken by the kernel.
+    rings: rings::Rings,
     /// What to pass to `io_uring_enter` as its file: the registered index if `features.registered_ring`, else the fd.
     enter_fd: i32,
     /// The flags that every enter carries.
     enter_flags: u32,
-    /// Prepared, not yet taken by the kernel.
-    pending: u32,
     /// Taken by the kernel, CQE not yet reaped (I2).
     in_flight: u32,
     /// `user_data` of the armed wake-up poll, if one is armed: with the alarm the only operation that is not I/O.
@@ -87,6 +90,7 @@ impl KernelRing {
     /// Says what forbids io_uring here, and how to allow it.
     pub fn new(entries: u32, opts: KringOpts) -> Result<Self, KringError> {
         let (ring, mut features) = setup::build(entries, &opts)?;
+        let rings = rings::Rings::new(&ring).map_err(|errno| KringError::from_setup(errno, opts.iopoll))?;
         let mut notices = Vec::new();
         let files = table::FileTable::new(&ring, &mut features, &mut notices);
         table::register_buffer_table(&ring, &mut features, &mut notices);
@@ -94,7 +98,7 @@ impl KernelRing {
             enter_fd: ring.as_raw_fd(),
             enter_flags: 0,
             ring,
-            pending: 0,
+            rings,
             in_flight: 0,
             wake: None,
             wake_taken: false,
@@ -128,7 +132,7 @@ impl KernelRing {
     /// Operations prepared and not yet entered.
     #[inline]
     pub fn pending(&self) -> u32 {
-        self.pending
+        self.rings.pending()
     }
 
     /// Operations entered whose completion was not reaped yet.
@@ -140,7 +144,7 @@ impl KernelRing {
     /// Operations prepared or entered that are I/O: all but the wake-up and the alarm.
     #[inline]
     pub fn outstanding(&self) -> u32 {
-        (self.in_flight + self.pending).saturating_sub(self.watches())
+        (self.in_flight + self.pending()).saturating_sub(self.watches())
     }
 
     /// The wake-up and the alarm, as far as they are armed.
@@ -152,7 +156,7 @@ impl KernelRing {
     /// Operations that can still be prepared before the next enter.
     #[inline]
     pub fn space(&self) -> u32 {
-        self.features.sq_entries - self.pending
+        self.rings.space()
     }
 
     /// Registers the ring's own descriptor with the kernel: an enter then skips looking it up (about 20 ns).
@@ -168,7 +172,7 @@ impl KernelRing {
 
 impl std::fmt::Debug for KernelRing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KernelRing").field("pending", &self.pending).field("in_flight", &self.in_flight).finish()
+        f.debug_struct("KernelRing").field("pending", &self.pending()).field("in_flight", &self.in_flight).finish()
     }
 }
 

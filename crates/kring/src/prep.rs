@@ -9,6 +9,7 @@ use io_uring::squeue::Entry;
 use io_uring::types::{self, Fd, Fixed, FsyncFlags};
 
 use super::KernelRing;
+use super::rings::RwSqe;
 
 /// The submission queue is full: enter (and reap, if that does not help), then prepare again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -43,15 +44,13 @@ pub struct IoVec {
     pub len: usize,
 }
 
-/// A read or write of one piece of memory, for [`KernelRing::prep_run`].
+/// A read or write of one piece of memory, for [`KernelRing::prep_run`], which says the rest.
 #[derive(Debug, Clone, Copy)]
 pub struct RwOp {
-    /// Which way the data goes.
-    pub op: KOp,
-    /// The memory.
-    pub seg: IoVec,
-    /// The registered buffer that holds it.
-    pub fixed_buf: Option<u16>,
+    /// How many bytes: at most [`MAX_RW_BYTES`].
+    pub len: u32,
+    /// Where the memory starts.
+    pub base: usize,
     /// Where in the file, in bytes.
     pub offset: u64,
     /// What its CQE carries.
@@ -116,31 +115,31 @@ impl KernelRing {
         self.push(entry, user_data)
     }
 
-    /// Prepares reads and writes, as many as `ops` gives and there is room for; how many. Takes no more of them than it
-    /// prepares. A registered buffer that is not in its slot counts as none.
+    /// Prepares a read, or a write, for each of `items`, as many as `op_for` gives and there is room for; how many. All
+    /// memory is in the registered buffer `fixed_buf`, if one is given; one that is not in its slot counts as none. The
+    /// last item that `op_for` was asked about may be one for which it gave nothing.
     ///
     /// # Safety
     ///
     /// The memory of each must stay valid, unmoved and otherwise unused until the operation's CQE was reaped (for a
     /// write: unchanged) (I3).
-    #[inline]
-    pub unsafe fn prep_run(&mut self, target: Target, ops: impl Iterator<Item = RwOp>) -> u32 {
-        let Self { ring, buffers, .. } = self;
-        // Looks once at how far the kernel is, and shows it all entries at once.
-        let mut sq = ring.submission();
-        let room = sq.capacity() - sq.len();
-        let mut prepared = 0;
-        for RwOp { op, seg, fixed_buf, offset, user_data } in ops.take(room) {
-            let fixed_buf = fixed_buf.filter(|&slot| buffers.has(slot));
-            let entry = single(op, target, seg, fixed_buf, offset, 0).user_data(user_data);
-            // SAFETY: promised by the caller.
-            let pushed = unsafe { sq.push(&entry) };
-            debug_assert!(pushed.is_ok(), "there is room");
-            prepared += u32::from(pushed.is_ok());
-        }
-        drop(sq);
-        self.pending += prepared;
-        prepared
+    #[inline(always)]
+    pub unsafe fn prep_run<T>(
+        &mut self,
+        op: KOp,
+        target: Target,
+        fixed_buf: Option<u16>,
+        items: &[T],
+        mut op_for: impl FnMut(&T) -> Option<RwOp>,
+    ) -> u32 {
+        let fixed_buf = fixed_buf.filter(|&slot| self.buffers.has(slot));
+        let nothing = IoVec { base: std::ptr::null_mut(), len: 0 };
+        let common = RwSqe::from(single(op, target, nothing, fixed_buf, 0, 0));
+        self.rings.push_run(items, |item| {
+            let RwOp { len, base, offset, user_data } = op_for(item)?;
+            debug_assert!(len as usize <= MAX_RW_BYTES, "the kernel would cut it");
+            Some(common.of(offset, base, len, user_data))
+        })
     }
 
     /// Prepares an fsync, or with `datasync` an fdatasync.
@@ -212,12 +211,7 @@ impl KernelRing {
 
     #[inline]
     fn push(&mut self, entry: Entry, user_data: u64) -> Result<(), Full> {
-        let entry = entry.user_data(user_data);
-        // SAFETY: I3, promised by the caller of `prep_rw`; the alarm's time stays where it is as long as the ring, and
-        // the other operations name no memory.
-        unsafe { self.ring.submission().push(&entry) }.map_err(|_| Full)?;
-        self.pending += 1;
-        Ok(())
+        if self.rings.push(entry.user_data(user_data)) { Ok(()) } else { Err(Full) }
     }
 }
 

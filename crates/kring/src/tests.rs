@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // prepares I/O to memory of the test
 
 mod faults;
+mod queues;
 mod tables;
 mod wait;
 

@@ -23,6 +23,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/drivers/src/host/queue.rs", "operations on the memory of bios"),
     ("crates/drivers/src/ram/region.rs", "memory that all rings copy to and from at once"),
     ("crates/kring/src/prep.rs", "pushing entries with addresses onto the kernel's ring"),
+    ("crates/kring/src/rings.rs", "the queues that the kernel's ring shares with us"),
     ("crates/kring/src/sys.rs", "the registrations that io-uring does not wrap"),
     ("crates/kring/src/table.rs", "registered buffers that the kernel keeps"),
     ("crates/load/src/kernel.rs", "entering the kernel ring that Sheave is compared with"),

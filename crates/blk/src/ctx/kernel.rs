@@ -17,7 +17,7 @@ use sheave_base::clock::PreciseTs;
 
 use super::{EndIo, IoCtx};
 use crate::driver::{KIND_IGNORED, KIND_RING, KernelEvents, kernel_user_data};
-use sheave_kring::KernelRing;
+use sheave_kring::{Completed, KernelRing};
 
 /// How long a ring that ends a hardware context sleeps at a time.
 const SHUTDOWN_ROUND: Duration = Duration::from_millis(100);
@@ -95,36 +95,65 @@ impl IoCtx {
             // No system call unless there is something to run (K1).
             let _ = kring.enter(0, None);
         }
-        kring.reap_into(&mut self.events);
-        if !self.events.is_empty() {
-            self.hand_out();
+        if let Some(only) = kring.reap_only() {
+            return self.hand_out_row(&[only]);
+        }
+        let mut events = std::mem::take(&mut self.events);
+        kring.reap_into(&mut events);
+        self.hand_out(&events);
+        events.clear();
+        self.events = events;
+    }
+
+    /// Takes completions to the hardware contexts (K2), those of one in a row at once.
+    #[inline]
+    fn hand_out(&mut self, events: &[Completed]) {
+        let mut rest = events;
+        while let [first, ..] = rest {
+            let first = whose(first.user_data);
+            // All of one, nearly always: found without a branch for each.
+            let others = rest.iter().fold(0, |others, event| others | (whose(event.user_data) ^ first));
+            let many = if others == 0 {
+                rest.len()
+            } else {
+                rest.iter().take_while(|event| whose(event.user_data) == first).count()
+            };
+            let row;
+            (row, rest) = rest.split_at(many);
+            self.hand_out_row(row);
         }
     }
 
-    /// Takes the events to the hardware contexts (K2), those of one in a row at once.
-    fn hand_out(&mut self) {
-        let mut rest = &self.events[..];
-        while let [(first, _), ..] = rest {
-            // All but the tag: the hardware context and the kind.
-            let whose = first >> 16;
-            let (index, kind) = (whose as u16, (whose >> 16) as u8);
-            let row;
-            (row, rest) = rest.split_at(rest.iter().take_while(|(user_data, _)| user_data >> 16 == whose).count());
-            match kind {
-                KIND_RING => row.iter().for_each(|&(user_data, _)| match user_data {
-                    ALARM => self.alarm_at = None,
-                    _ => self.bell_armed = false,
-                }),
-                KIND_IGNORED => {}
-                _ => {
-                    if let Some(Some(hctx)) = self.hctxs.get_mut(usize::from(index)) {
-                        self.core.active |= 1 << index;
-                        hctx.kernel_done(&mut self.core, KernelEvents(row));
-                    }
+    /// Takes completions to the hardware context that all of them name.
+    #[inline(always)]
+    fn hand_out_row(&mut self, row: &[Completed]) {
+        let [first, ..] = row else { return };
+        let whose = whose(first.user_data);
+        let (index, kind) = (whose as u16, (whose >> 16) as u8);
+        match kind {
+            KIND_RING => self.own_events(row),
+            KIND_IGNORED => {}
+            _ => {
+                if let Some(Some(hctx)) = self.hctxs.get_mut(usize::from(index)) {
+                    self.core.active |= 1 << index;
+                    hctx.kernel_done(&mut self.core, KernelEvents(row));
                 }
             }
         }
-        self.events.clear();
+    }
+
+    /// The bell or the alarm has rung.
+    #[cold]
+    fn own_events(&mut self, events: &[Completed]) {
+        for event in events {
+            if let Some(kring) = &mut self.core.kring.ring {
+                kring.rang(event.user_data);
+            }
+            match event.user_data {
+                ALARM => self.alarm_at = None,
+                _ => self.bell_armed = false,
+            }
+        }
     }
 
     /// Sends what was left prepared by two polls in a row (K1).
@@ -165,6 +194,12 @@ impl IoCtx {
             _ => sheave_base::sync::thread::yield_now(),
         }
     }
+}
+
+/// The hardware context and the kind that a completion names: all of its user data but the tag.
+#[inline(always)]
+const fn whose(user_data: u64) -> u64 {
+    user_data >> 16
 }
 
 /// Has room for one operation of the ring's own, in a queue that a batch may have filled.

@@ -30,7 +30,7 @@ use crate::hctx::HctxShared;
 use crate::limits::Limits;
 use crate::queue::Queue;
 use crate::request::{DoneList, Rq, RqList, RqTable};
-use sheave_kring::KernelRing;
+use sheave_kring::{Completed, KernelRing};
 
 mod kring_slot;
 
@@ -199,13 +199,22 @@ pub struct KernelEvent {
 
 /// Completions of the kernel ring for one hardware context, in the order in which they came.
 #[derive(Clone, Copy, Debug)]
-pub struct KernelEvents<'a>(pub(crate) &'a [(u64, i32)]);
+pub struct KernelEvents<'a>(pub(crate) &'a [Completed]);
 
 impl<'a> KernelEvents<'a> {
+    /// The one that there is, if there are no others.
+    #[inline]
+    pub fn only(self) -> Option<KernelEvent> {
+        if self.0.len() == 1 { self.iter().next() } else { None }
+    }
+
     /// Each of them.
     #[inline]
-    pub fn iter(self) -> impl ExactSizeIterator<Item = KernelEvent> + 'a {
-        self.0.iter().map(|&(user_data, res)| KernelEvent { tag: user_data as u16, kind: (user_data >> 32) as u8, res })
+    pub fn iter(self) -> impl ExactSizeIterator<Item = KernelEvent> + Clone + 'a {
+        self.0.iter().map(|&Completed { user_data, res, .. }| {
+            let (tag, kind) = (user_data as u16, (user_data >> 32) as u8);
+            KernelEvent { tag, kind, res }
+        })
     }
 }
 

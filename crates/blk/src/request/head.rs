@@ -60,6 +60,20 @@ impl RqHead {
         self.bio_head == BioId::PLAIN
     }
 
+    /// Whether both are plain records with one operation and one registered buffer, for which a driver does alike.
+    #[inline(always)]
+    pub fn goes_like(&self, other: &RqHead) -> bool {
+        self.first_word() == other.first_word() && self.is_plain() && other.is_plain()
+    }
+
+    /// The operation, the registered buffer and what lies beside them, which is compared in one go.
+    #[inline(always)]
+    fn first_word(&self) -> u64 {
+        let (op, flags) = (u64::from(self.op as u8), u64::from(self.flags) << 8);
+        let (segs, buf) = (u64::from(self.nr_segs) << 16, u64::from(self.merged_or_buf) << 32);
+        op | flags | segs | buf | u64::from(self.part) << 48
+    }
+
     /// Whether both are plain records of one owner, with one operation, issued at one time.
     #[inline(always)]
     pub(crate) fn ends_like(&self, other: &RqHead) -> bool {

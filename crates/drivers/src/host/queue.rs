@@ -30,8 +30,8 @@ use sheave_blk::driver::{
     HctxOpen, HwEnv, HwQueue, KIND_IGNORED, KernelEvent, KernelEvents, NextEvent, TimedOut, kernel_user_data,
 };
 use sheave_blk::queue::Queue;
-use sheave_blk::request::{DoneList, RQ_FUA, Request, Rq, RqList, RqQueue, RqTable};
-use sheave_kring::{Full, IoVec, KOp, KernelRing, MAX_SEGMENTS, RwOp, Target};
+use sheave_blk::request::{DoneList, RQ_FUA, Request, Rq, RqHead, RqList, RqQueue, RqTable};
+use sheave_kring::{Full, IoVec, KOp, KernelRing, MAX_RW_BYTES, MAX_SEGMENTS, RwOp, Target};
 
 const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
@@ -40,6 +40,7 @@ const _: () = {
     assert!(size_of::<BVec>() == size_of::<IoVec>() && align_of::<BVec>() == align_of::<IoVec>());
     // The block layer says the same of `BVec`.
     assert!(std::mem::offset_of!(IoVec, base) == 0 && std::mem::offset_of!(IoVec, len) == size_of::<usize>());
+    assert!(super::MAX_IO_BYTES as usize <= MAX_RW_BYTES);
 };
 
 /// One ring's way into the device.
@@ -76,26 +77,33 @@ impl HostQueue {
     }
 
     /// Prepares operations for the plain records that come first in the list, as many as there is room for.
-    #[inline]
+    #[inline(always)]
     fn prep_plain(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>) {
         let Some(kring) = &mut env.kring else { return };
-        let hctx = env.hctx;
-        let plain = list.tags().iter().map_while(|&tag| {
-            let rq = rqs.by_tag_mut(tag);
-            let (vec, fixed_buf) = rq.plain_memory()?;
-            rq.private = 0;
-            Some(RwOp {
-                op: if rq.op == Op::Read { KOp::Read } else { KOp::Write },
-                seg: IoVec { base: vec.base() as *mut u8, len: vec.len() },
-                fixed_buf,
-                offset: rq.sector << SECTOR_SHIFT,
-                user_data: kernel_user_data(hctx, tag, KIND_IO),
-            })
-        });
-        // SAFETY: I2.
-        let prepared = unsafe { kring.prep_run(self.target, plain) };
-        self.held += prepared;
-        list.took(prepared);
+        let user_data = kernel_user_data(env.hctx, 0, KIND_IO);
+        while let Some(&first) = list.tags().first() {
+            let first = rqs.by_tag(first);
+            let Some((_, fixed_buf)) = first.plain_memory() else { return };
+            let first: RqHead = **first;
+            let op = if first.op == Op::Read { KOp::Read } else { KOp::Write };
+            let alike = |&tag: &u16| {
+                let rq = rqs.by_tag_mut(tag);
+                if !rq.goes_like(&first) {
+                    return None;
+                }
+                let (vec, _) = rq.plain_memory()?;
+                rq.private = 0;
+                let (offset, user_data) = (rq.sector << SECTOR_SHIFT, user_data | u64::from(tag));
+                Some(RwOp { len: rq.bytes, base: vec.base(), offset, user_data })
+            };
+            // SAFETY: I2.
+            let prepared = unsafe { kring.prep_run(op, self.target, fixed_buf, list.tags(), alike) };
+            if prepared == 0 {
+                return;
+            }
+            self.held += prepared;
+            list.took(prepared);
+        }
     }
 
     /// Prepares the operation for a request (I1); on an error the request has none.
@@ -208,6 +216,30 @@ impl HostQueue {
         }
     }
 
+    /// Prepares the first request, which is no plain record or found the kernel ring full; whether there was room (D4).
+    #[inline(never)]
+    fn queue_other(
+        &mut self,
+        list: &mut RqList,
+        rqs: &mut RqTable<'_>,
+        env: &mut HwEnv<'_>,
+        done: &mut DoneList,
+    ) -> bool {
+        let Some(mut rq) = list.pop() else { return true };
+        let request = rqs.get_mut(&rq);
+        request.private = 0;
+        if !request.op.has_data() || self.readonly {
+            let Some(back) = self.divert(rq, rqs, done) else { return true };
+            rq = back;
+        }
+        if self.prep_entering(rq.tag(), rqs, env).is_err() {
+            list.unpop(rq);
+            return false;
+        }
+        drop_token(rq);
+        true
+    }
+
     /// Sends a request again, now or with the next poll.
     fn send_again(&mut self, rq: Rq, rqs: &RqTable<'_>, env: &mut HwEnv<'_>) {
         match self.prep_entering(rq.tag(), rqs, env) {
@@ -216,6 +248,25 @@ impl HostQueue {
         }
     }
 
+    #[inline(never)]
+    fn kernel_done_many(
+        &mut self,
+        events: KernelEvents<'_>,
+        rqs: &mut RqTable<'_>,
+        env: &mut HwEnv<'_>,
+        done: &mut DoneList,
+    ) {
+        let events = events.iter();
+        self.held -= events.len() as u32;
+        let many = events.clone().take_while(|&event| is_plain_success(event, rqs)).count();
+        // SAFETY: I1: as in `kernel_done_slow`.
+        unsafe { done.push_ok(events.clone().take(many).map(|event| event.tag)) };
+        for event in events.skip(many) {
+            self.kernel_done_slow(event, rqs, env, done);
+        }
+    }
+
+    /// Ends a request, or sends it again, whatever its operation gave.
     #[cold]
     fn kernel_done_slow(
         &mut self,
@@ -226,6 +277,9 @@ impl HostQueue {
     ) {
         // SAFETY: I1: the operation that completed was the request's only one, and its token was given up for it.
         let rq = unsafe { Rq::from_tag(event.tag) };
+        if is_plain_success(event, rqs) {
+            return done.push(rq, Status::Ok);
+        }
         match self.judge(rqs.get_mut(&rq), event.res) {
             Verdict::End(status) => done.push(rq, status),
             Verdict::Again => self.send_again(rq, rqs, env),
@@ -252,17 +306,9 @@ impl HwQueue for HostQueue {
             if !self.readonly {
                 self.prep_plain(list, rqs, env);
             }
-            let Some(mut rq) = list.pop() else { return };
-            let request = rqs.get_mut(&rq);
-            request.private = 0;
-            if !request.op.has_data() || self.readonly {
-                let Some(back) = self.divert(rq, rqs, done) else { continue };
-                rq = back;
+            if list.is_empty() || !self.queue_other(list, rqs, env, done) {
+                return;
             }
-            if self.prep_entering(rq.tag(), rqs, env).is_err() {
-                return list.unpop(rq); // D4
-            }
-            drop_token(rq);
         }
     }
 
@@ -282,17 +328,16 @@ impl HwQueue for HostQueue {
         env: &mut HwEnv<'_>,
         done: &mut DoneList,
     ) {
-        for event in events.iter() {
+        if let Some(event) = events.only()
+            && is_plain_success(event, rqs)
+        {
+            // Alone, as everything is at depth 1.
             self.held -= 1;
-            let rq = rqs.by_tag(event.tag);
-            if event.res.cast_unsigned() == rq.bytes && rq.private == 0 && event.res >= 0 {
-                // SAFETY: I1: as in `kernel_done_slow`.
-                let rq = unsafe { Rq::from_tag(event.tag) };
-                done.push(rq, Status::Ok);
-            } else {
-                self.kernel_done_slow(event, rqs, env, done);
-            }
+            // SAFETY: I1: as in `kernel_done_slow`.
+            let rq = unsafe { Rq::from_tag(event.tag) };
+            return done.push(rq, Status::Ok);
         }
+        self.kernel_done_many(events, rqs, env, done);
     }
 
     fn next_event(&self) -> NextEvent {
@@ -339,6 +384,14 @@ impl HwQueue for HostQueue {
             self.target = Target::Raw(-1);
         }
     }
+}
+
+/// Whether a request that went its first, plain way (I3) has moved all its bytes.
+#[inline(always)]
+fn is_plain_success(event: KernelEvent, rqs: &RqTable<'_>) -> bool {
+    let rq = rqs.by_tag(event.tag);
+    // No length is that of an errno with its sign taken for a number.
+    event.res.cast_unsigned() == rq.bytes && rq.private == 0
 }
 
 /// The kernel has it now: its completion makes the token anew.
