@@ -371,6 +371,13 @@ impl Hctx {
         self.timeouts.next_walk()
     }
 
+    /// Whether all there is to wait for is in the kernel ring: everything that came is sent on, and nothing has ended.
+    #[inline]
+    pub(crate) fn waits_for_kernel(&self) -> bool {
+        let sent = !self.stalled && self.gathered.is_empty() && self.refused.is_empty() && !self.tags.is_shared();
+        sent && self.next_event() == NextEvent::Kernel
+    }
+
     pub(crate) fn next_event(&self) -> NextEvent {
         if !self.done.is_empty() {
             return NextEvent::Ready;

@@ -266,6 +266,12 @@ impl RqList {
         &self.tags[usize::from(self.head)..usize::from(self.len)]
     }
 
+    /// The tag of the one that is left, if no others are, to look at without taking.
+    #[inline(always)]
+    pub fn only(&self) -> Option<u16> {
+        (self.len.wrapping_sub(self.head) == 1).then(|| self.tags[usize::from(self.head) % PLUG_MAX])
+    }
+
     /// Completes all with success: for a driver that has nothing else to say.
     #[inline]
     pub fn complete_all(&mut self, done: &mut DoneList) {

@@ -359,6 +359,12 @@ impl Tags {
         }
     }
 
+    /// Whether other rings take their tags from the same set.
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared
+    }
+
     /// Gives back what a shared set granted ahead and nobody used; at the end of a plug.
     #[inline]
     pub(crate) fn return_unused(&mut self) {

@@ -33,7 +33,39 @@ impl KernelRing {
     /// What no retry helps. Operations that were not taken stay [`pending`](Self::pending).
     #[inline]
     pub fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> Result<u32, KringError> {
-        self.enter_patiently(min_complete, Patience { timeout, gather_us: 0 })
+        if timeout.is_some() {
+            return self.enter_patiently(min_complete, Patience { timeout, gather_us: 0 });
+        }
+        let (before, min_complete, flags) = self.before_enter(min_complete);
+        if before == 0 && !self.has_work(min_complete) {
+            return Ok(0); // I4
+        }
+        let entered = self.call(before, min_complete, flags, Patience::default());
+        self.settle();
+        if entered.is_ok() && self.pending() == 0 { Ok(before) } else { self.after_enter(before, entered) }
+    }
+
+    /// What is to be sent, what can be waited for (I5), and the flags of an enter for these.
+    #[inline(always)]
+    fn before_enter(&self, min_complete: u32) -> (u32, u32, u32) {
+        let before = self.pending();
+        let min_complete = min_complete.min(self.in_flight + before);
+        let mut flags = self.enter_flags | sys::ENTER_GETEVENTS;
+        if min_complete > 0 && self.is_idle() && self.features.no_iowait {
+            flags |= sys::ENTER_NO_IOWAIT;
+        }
+        (before, min_complete, flags)
+    }
+
+    /// What an enter came to, which has not just taken everything.
+    #[cold]
+    #[inline(never)]
+    fn after_enter(&mut self, before: u32, entered: Result<u32, i32>) -> Result<u32, KringError> {
+        match entered {
+            Ok(_) if self.pending() == 0 => Ok(before),
+            Err(libc::EINTR | libc::ETIME) => Ok(before - self.pending()),
+            entered => self.enter_again(before, entered),
+        }
     }
 
     /// As [`enter`](Self::enter), but waits for more than one completion for `gather` only, in whole microseconds;
@@ -57,18 +89,14 @@ impl KernelRing {
         self.enter_patiently(min_complete, Patience { timeout, gather_us })
     }
 
-    #[inline]
+    #[inline(never)]
     fn enter_patiently(&mut self, min_complete: u32, mut patience: Patience) -> Result<u32, KringError> {
-        let before = self.pending();
-        let min_complete = min_complete.min(self.in_flight + before); // I5
+        let (before, min_complete, flags) = self.before_enter(min_complete);
         if before == 0 && !self.has_work(min_complete) {
             return Ok(0); // I4
         }
-        let mut flags = self.enter_flags | sys::ENTER_GETEVENTS;
         if min_complete == 0 {
             patience = Patience::default();
-        } else if self.is_idle() && self.features.no_iowait {
-            flags |= sys::ENTER_NO_IOWAIT;
         }
         let entered = if patience.timeout.is_none() || self.features.ext_arg {
             self.call(before, min_complete, flags, patience)
@@ -76,11 +104,7 @@ impl KernelRing {
             self.enter_then_poll(flags, min_complete, patience.timeout)
         };
         self.settle();
-        match entered {
-            Ok(_) if self.pending() == 0 => Ok(before),
-            Err(libc::EINTR | libc::ETIME) => Ok(before - self.pending()),
-            entered => self.enter_again(before, entered),
-        }
+        self.after_enter(before, entered)
     }
 
     /// Hands each completion that is there to `each(user_data, res, flags)`, oldest first, without a system call;
@@ -197,8 +221,6 @@ impl KernelRing {
 
     /// The kernel took less than everything: it is short of memory, or has completions that nobody reaped. Goes on
     /// until it took the rest, or there are completions to reap, which the caller does and then enters again.
-    #[cold]
-    #[inline(never)]
     fn enter_again(&mut self, before: u32, mut entered: Result<u32, i32>) -> Result<u32, KringError> {
         let flags = self.enter_flags | sys::ENTER_GETEVENTS;
         for _ in 0..MAX_RETRIES {

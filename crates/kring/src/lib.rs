@@ -3,8 +3,8 @@
 //! Owns: the set-up of the ring for whatever kernel is below ([`setup`]), its tables of registered files and buffers
 //! (`table`), its queues in memory shared with the kernel (`rings`), the preparation of operations (`prep`) and the one
 //! system call that submits, runs completions and waits (`enter`). Does not own: what an operation means (the `host`
-//! driver), memory that I/O touches (whoever prepared the operation), or time-outs of requests (the block layer). No type
-//! of the `io_uring` crate is public.
+//! driver), memory that I/O touches (whoever prepared the operation), or time-outs of requests (the block layer). No
+//! type of the `io_uring` crate is public.
 //!
 //! Invariants, cited by the code below:
 //!

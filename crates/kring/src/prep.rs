@@ -132,14 +132,33 @@ impl KernelRing {
         items: &[T],
         mut op_for: impl FnMut(&T) -> Option<RwOp>,
     ) -> u32 {
-        let fixed_buf = fixed_buf.filter(|&slot| self.buffers.has(slot));
-        let nothing = IoVec { base: std::ptr::null_mut(), len: 0 };
-        let common = RwSqe::from(single(op, target, nothing, fixed_buf, 0, 0));
+        let common = self.common(op, target, fixed_buf);
         self.rings.push_run(items, |item| {
             let RwOp { len, base, offset, user_data } = op_for(item)?;
             debug_assert!(len as usize <= MAX_RW_BYTES, "the kernel would cut it");
             Some(common.of(offset, base, len, user_data))
         })
+    }
+
+    /// As [`prep_run`](Self::prep_run) for one; false when there is no room.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline(always)]
+    pub unsafe fn prep_only(&mut self, op: KOp, target: Target, fixed_buf: Option<u16>, data: RwOp) -> bool {
+        let RwOp { len, base, offset, user_data } = data;
+        debug_assert!(len as usize <= MAX_RW_BYTES, "the kernel would cut it");
+        let entry = self.common(op, target, fixed_buf).of(offset, base, len, user_data);
+        self.rings.push_rw(entry)
+    }
+
+    /// What all operations of a run have in common.
+    #[inline(always)]
+    fn common(&self, op: KOp, target: Target, fixed_buf: Option<u16>) -> RwSqe {
+        let fixed_buf = fixed_buf.filter(|&slot| self.buffers.has(slot));
+        let nothing = IoVec { base: std::ptr::null_mut(), len: 0 };
+        RwSqe::from(single(op, target, nothing, fixed_buf, 0, 0))
     }
 
     /// Prepares an fsync, or with `datasync` an fdatasync.

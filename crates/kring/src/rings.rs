@@ -143,7 +143,7 @@ impl Drop for Mapping {
 
 /// The two queues.
 pub(super) struct Rings {
-    sqes: *mut Entry,
+    sqes: *mut RwSqe,
     sq_mask: u32,
     /// Entries written.
     sq_tail: u32,
@@ -210,13 +210,25 @@ impl Rings {
     /// Writes one operation; false when there is no room.
     #[inline]
     pub(super) fn push(&mut self, entry: Entry) -> bool {
-        if self.space() == 0 {
-            return false;
+        self.push_rw(entry.into())
+    }
+
+    /// The same for a read or write. What it names is promised by the caller of `KernelRing`'s functions.
+    #[inline(always)]
+    pub(super) fn push_rw(&mut self, entry: RwSqe) -> bool {
+        let room = self.space() != 0;
+        if room {
+            // SAFETY: R2 and R4.
+            unsafe { self.place(self.sq_tail).write(entry) };
+            self.sq_tail = self.sq_tail.wrapping_add(1);
         }
-        // SAFETY: R2 and R4. What the entry names is promised by the caller of `KernelRing`'s functions.
-        unsafe { self.sqes.add((self.sq_tail & self.sq_mask) as usize).write(entry) };
-        self.sq_tail = self.sq_tail.wrapping_add(1);
-        true
+        room
+    }
+
+    /// Where the entry with this number is; an `RwSqe` is an `Entry` (asserted above).
+    #[inline(always)]
+    fn place(&self, index: u32) -> *mut RwSqe {
+        self.sqes.wrapping_add((index & self.sq_mask) as usize)
     }
 
     /// Writes an operation for each of `items`, as long as `entry` gives one and there is room; how many.
@@ -227,8 +239,8 @@ impl Rings {
         let mut tail = first;
         for item in items {
             let Some(entry) = entry(item) else { break };
-            // SAFETY: R2 and R4; an `RwSqe` is an `Entry` (asserted above).
-            unsafe { self.sqes.add((tail & self.sq_mask) as usize).cast::<RwSqe>().write(entry) };
+            // SAFETY: R2 and R4.
+            unsafe { self.place(tail).write(entry) };
             tail = tail.wrapping_add(1);
         }
         self.sq_tail = tail;

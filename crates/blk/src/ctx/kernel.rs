@@ -77,13 +77,22 @@ impl IoCtx {
             self.bell_armed = kring.prep_poll_fd(self.parker.fd().as_raw_fd(), BELL).is_ok();
         }
         let timeout = if self.bell_armed { timeout } else { Some(DEAF_ROUND) };
+        self.sleep_in_kernel(wanted, timeout);
+    }
+
+    /// Sleeps in the kernel ring until so much I/O has ended, or another thread rings; sends what was prepared.
+    #[inline]
+    pub(super) fn sleep_in_kernel(&mut self, wanted: u32, timeout: Option<Duration>) {
+        let Some(kring) = &mut self.core.kring.ring else { return };
         self.forgotten = false;
         // A refusal (no memory, say) leaves the operations prepared; the next enter tries again.
-        if self.parker.prepare_sleep() {
-            let _ = kring.enter_gather(wanted, GATHER, timeout);
+        let _ = if !self.parker.prepare_sleep() {
+            kring.enter(0, None)
+        } else if wanted == 1 && timeout.is_none() {
+            kring.enter(1, None)
         } else {
-            let _ = kring.enter(0, None);
-        }
+            kring.enter_gather(wanted, GATHER, timeout)
+        };
         // Woken by another thread or not: the poll that follows looks everywhere anyway.
         let _ = self.parker.cancel_sleep();
     }
@@ -98,6 +107,13 @@ impl IoCtx {
         if let Some(only) = kring.reap_only() {
             return self.hand_out_row(&[only]);
         }
+        self.poll_many();
+    }
+
+    /// The same for several completions, or none.
+    #[inline(never)]
+    fn poll_many(&mut self) {
+        let Some(kring) = &mut self.core.kring.ring else { return };
         let mut events = std::mem::take(&mut self.events);
         kring.reap_into(&mut events);
         self.hand_out(&events);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sheave_base::clock::PreciseTs;
 
-use super::IoCtx;
+use super::{Core, IoCtx};
 use crate::driver::NextEvent;
 
 /// How long a ring sleeps before it asks a driver again that refuses requests though it holds none.
@@ -35,6 +35,29 @@ impl IoCtx {
     /// Waits until a poll may find something, at most `timeout`; `wanted` is how many completions the caller needs
     /// before it has use for waking up. Sends prepared kernel operations in the same system call.
     pub fn wait(&mut self, wanted: u32, timeout: Option<Duration>) {
+        if let Some(outstanding) = self.only_kernel() {
+            self.core.plug.invalidate();
+            return self.sleep_in_kernel(wanted.clamp(1, outstanding), timeout);
+        }
+        self.wait_for_all(wanted, timeout);
+    }
+
+    /// How many operations of the kernel ring this ring waits for, if it waits for nothing else: one device, which has
+    /// sent on all it had, with the bell armed, and an alarm that rings in time for the timeout walk. Then
+    /// [`IoCtx::wait_for_all`] would find nothing to do but sleep.
+    #[inline]
+    fn only_kernel(&self) -> Option<u32> {
+        let Core { kring, active, starved, ended, plug, .. } = &self.core;
+        let outstanding = kring.ring.as_ref().map_or(0, |kring| kring.outstanding());
+        let hctx = self.hctxs.get(active.trailing_zeros() as usize)?.as_deref()?;
+        let one = active.is_power_of_two() && plug.dirty == 0 && starved.is_empty() && ended.is_empty();
+        let alarmed = self.alarm_at.is_some_and(|at| hctx.next_walk() >= at);
+        (outstanding > 0 && self.bell_armed && one && alarmed && hctx.waits_for_kernel()).then_some(outstanding)
+    }
+
+    /// Waits for whatever there is to wait for.
+    #[inline(never)]
+    fn wait_for_all(&mut self, wanted: u32, timeout: Option<Duration>) {
         self.send_off();
         let outstanding = self.core.kring.ring.as_ref().map_or(0, |kring| kring.outstanding());
         let mut waits = self.what_for();

@@ -76,6 +76,42 @@ impl HostQueue {
         }
     }
 
+    /// Prepares the operation for a plain record that is alone, as everything is at depth 1; whether that was all.
+    #[inline(always)]
+    fn prep_only(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>) -> bool {
+        let (Some(tag), Some(kring), false) = (list.only(), &mut env.kring, self.readonly) else { return false };
+        let rq = rqs.by_tag_mut(tag);
+        if !rq.is_plain() {
+            return false;
+        }
+        rq.private = 0;
+        let op = if rq.op == Op::Read { KOp::Read } else { KOp::Write };
+        let fixed_buf = (rq.merged_or_buf != NO_FIXED_BUF).then_some(rq.merged_or_buf);
+        let user_data = kernel_user_data(env.hctx, tag, KIND_IO);
+        let data = RwOp { len: rq.bytes, base: rq.base, offset: rq.sector << SECTOR_SHIFT, user_data };
+        // SAFETY: I2.
+        let prepared = unsafe { kring.prep_only(op, self.target, fixed_buf, data) };
+        if prepared {
+            self.held += 1;
+            list.took(1);
+        }
+        prepared
+    }
+
+    /// Prepares what there is room for.
+    #[inline(never)]
+    fn queue_many(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        loop {
+            // Of a file that is read only, each request is looked at before it is prepared.
+            if !self.readonly {
+                self.prep_plain(list, rqs, env);
+            }
+            if list.is_empty() || !self.queue_other(list, rqs, env, done) {
+                return;
+            }
+        }
+    }
+
     /// Prepares operations for the plain records that come first in the list, as many as there is room for.
     #[inline(always)]
     fn prep_plain(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>) {
@@ -301,14 +337,8 @@ impl HostQueue {
 impl HwQueue for HostQueue {
     #[inline]
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
-        loop {
-            // Of a file that is read only, each request is looked at before it is prepared.
-            if !self.readonly {
-                self.prep_plain(list, rqs, env);
-            }
-            if list.is_empty() || !self.queue_other(list, rqs, env, done) {
-                return;
-            }
+        if !self.prep_only(list, rqs, env) {
+            self.queue_many(list, rqs, env, done);
         }
     }
 

@@ -21,7 +21,7 @@ impl Inner {
     pub(super) fn wait_slow(&mut self, wanted: u32, timeout: Option<Duration>) -> u32 {
         let deadline = timeout.map(|timeout| self.io.clock().precise().after(timeout));
         let wanted = wanted.min(self.core.queues.cq_entries());
-        let mut spin_from = self.io.clock().cycles();
+        let mut spin_from = None;
         loop {
             let ready = self.core.queues.cq_ready();
             if ready >= wanted || !self.can_complete() {
@@ -31,17 +31,23 @@ impl Inner {
             if left == Some(Duration::ZERO) {
                 return ready;
             }
-            let spun = self.io.clock().cycles().wrapping_sub(spin_from) >= self.spin_cycles;
-            // A worker on this CPU runs when this thread sleeps.
-            let in_the_way = self.core.wq.is_in_the_way();
-            if spun || in_the_way || self.io.waits_for_kernel() || self.core.wq.wants_steps() {
+            if self.io.waits_for_kernel() || self.has_spun(&mut spin_from) {
                 self.sleep(wanted - ready, left);
-                spin_from = self.io.clock().cycles();
+                spin_from = None;
             } else {
                 sheave_base::sync::hint::spin_loop();
             }
             self.reap();
         }
+    }
+
+    /// Whether the ring has looked for completions long enough since `from`, which this sets when it is `None`, or has
+    /// a reason to sleep at once.
+    fn has_spun(&self, from: &mut Option<u64>) -> bool {
+        let now = self.io.clock().cycles();
+        let spun = now.wrapping_sub(*from.get_or_insert(now)) >= self.spin_cycles;
+        // A worker on this CPU runs when this thread sleeps.
+        spun || self.core.wq.is_in_the_way() || self.core.wq.wants_steps()
     }
 
     /// Sleeps until there may be something to reap, or does a worker's work where nobody else does. Nobody else wakes
