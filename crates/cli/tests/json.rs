@@ -60,6 +60,15 @@ fn a_comparison_has_the_promised_names() {
     for name in ["iops", "cpu_ns_per_io", "ratio_iops", "ratio_cpu"] {
         assert!(compare[name].as_f64().is_some_and(|value| value > 0.0), "{name}: {compare}");
     }
+    assert!(compare["ratio_iops_95"].is_null() && compare["interval_coverage"].is_null(), "of three pairs: {compare}");
+    let compare = &run(&line.replace("--pairs 3", "--pairs 6")).json()["compare"];
+    assert_eq!(compare["interval_coverage"], 0.96875);
+    assert!(compare["interval_method"].as_str().is_some_and(|method| method.contains("order statistics")), "{compare}");
+    for name in ["ratio_iops", "ratio_cpu"] {
+        let [low, high] = [0, 1].map(|end| compare[format!("{name}_95")][end].as_f64().expect("an end"));
+        let middle = compare[name].as_f64().expect("a median");
+        assert!(0.0 < low && low <= middle && middle <= high, "{name}: {compare}");
+    }
 }
 
 #[test]

@@ -41,8 +41,8 @@ pub fn row(command: &str, json: &str) -> Result<String> {
         };
         let value = number(theirs, key).with_context(|| format!("no number `{key}` to compare with in:\n{json}"))?;
         line += &match key {
-            "ratio_iops" => format!(" {value:.2}{} |", range(theirs)),
-            "ratio_cpu" => format!(" {value:.2} |"),
+            "ratio_iops" => format!(" {value:.2}{} |", spread(theirs, key)),
+            "ratio_cpu" => format!(" {value:.2}{} |", spread(theirs, key)),
             _ => format!(" {} |", cell(key, value)),
         };
     }
@@ -74,15 +74,20 @@ fn cell(key: &str, value: f64) -> String {
     format!("{value:.digits$}{}", units[at])
 }
 
-/// The smallest and the largest ratio of the pairs, if they are there.
-fn range(theirs: &str) -> String {
-    let list = theirs.split_once("\"ratio_iops_range\"").and_then(|(_, after)| after.split_once('['));
-    let Some((list, _)) = list.and_then(|(_, after)| after.split_once(']')) else { return String::new() };
+/// The smallest and the largest ratio of the pairs and the 95 % interval of their median, as far as they are there.
+fn spread(theirs: &str, key: &str) -> String {
+    let range = ends(theirs, &format!("{key}_range")).map(|[low, high]| format!("{low:.2} to {high:.2}"));
+    let interval = ends(theirs, &format!("{key}_95")).map(|[low, high]| format!("95 %: {low:.3} to {high:.3}"));
+    let words: Vec<String> = range.into_iter().chain(interval).collect();
+    if words.is_empty() { String::new() } else { format!(" ({})", words.join("; ")) }
+}
+
+/// The two numbers of the list after `"key":`.
+fn ends(json: &str, key: &str) -> Option<[f64; 2]> {
+    let after = json.split_once(&format!("\"{key}\""))?.1.trim_start().strip_prefix(':')?.trim_start();
+    let (list, _) = after.strip_prefix('[')?.split_once(']')?;
     let ends: Vec<f64> = list.split(',').filter_map(|end| end.trim().parse().ok()).collect();
-    match ends[..] {
-        [low, high] => format!(" ({low:.2} to {high:.2})"),
-        _ => String::new(),
-    }
+    ends.try_into().ok()
 }
 
 /// The first two lines of the table of statistics.

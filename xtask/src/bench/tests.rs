@@ -23,6 +23,16 @@ fn a_report_becomes_a_row() {
 }
 
 #[test]
+fn a_row_has_the_intervals_that_a_report_has() {
+    let report = REPORT.replace("2.5 ] }", "2.5 ], \"ratio_iops_95\": [2.2, 2.41], \"ratio_cpu_95\":[0.39,0.4125] }");
+    let row = table::row("x", &report).expect("complete");
+    assert!(row.ends_with("| 2.35 (2.10 to 2.50; 95 %: 2.200 to 2.410) | 0.40 (95 %: 0.390 to 0.412) |"), "{row}");
+    // Too few pairs.
+    let none = REPORT.replace("2.5 ] }", "2.5 ], \"ratio_iops_95\": null, \"ratio_cpu_95\": null }");
+    assert_eq!(table::row("x", &none).expect("complete"), table::row("x", REPORT).expect("complete"));
+}
+
+#[test]
 fn without_a_comparison_its_cells_are_empty() {
     let alone = REPORT.split("\"compare\"").next().expect("a part");
     let row = table::row("x", alone).expect("complete");

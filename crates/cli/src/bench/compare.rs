@@ -2,9 +2,12 @@
 //!
 //! Each pair gives one ratio of IOPS and one of CPU time an I/O; what is reported is the median over the pairs, so
 //! that a disturbance of one turn (another guest on the host, a page cache flush) does not decide. Ratios are ours
-//! divided by theirs: IOPS above 1 and CPU below 1 are in our favour.
+//! divided by theirs: IOPS above 1 and CPU below 1 are in our favour. With each median goes its 95 % interval, if there
+//! are pairs enough for one ([`interval`]).
 //!
 //! * I1. Both sides run on the calling thread, with the same seed and the same number of I/Os in flight.
+
+mod interval;
 
 use std::time::Duration;
 
@@ -15,6 +18,7 @@ use crate::bench::board::Board;
 use crate::bench::plan::{Part, Plan, Target, open_peer_file};
 use crate::bench::subject::RawPeer;
 use crate::failure::Failure;
+use interval::Ranks;
 use sheave::drivers::ram::RamMemory;
 use sheave_load::cpu::{CpuMeter, Spent};
 use sheave_load::engine::Engine;
@@ -71,13 +75,24 @@ pub struct Comparison {
     pub ratio_cpu: f64,
     /// The smallest and largest ratio of IOPS among the pairs.
     pub ratio_iops_range: [f64; 2],
+    /// The 95 % interval of `ratio_iops`; none of fewer than six pairs.
+    pub ratio_iops_95: Option<[f64; 2]>,
+    /// The 95 % interval of `ratio_cpu`.
+    pub ratio_cpu_95: Option<[f64; 2]>,
+    /// How probably such an interval covers the true median: 0.95, or the little more that so many pairs give.
+    pub interval_coverage: Option<f64>,
+    /// How the intervals are found.
+    pub interval_method: &'static str,
 }
 
 impl Comparison {
     /// Judges pairs of (ours, theirs); `None` without a single pair.
     pub fn of(name: String, pairs: &[(Turn, Turn)]) -> Option<Self> {
         let over = |figure: fn(&(Turn, Turn)) -> f64| median(pairs.iter().map(figure).collect());
-        let ratios = pairs.iter().map(|(ours, theirs)| ours.iops() / theirs.iops());
+        let iops = |(ours, theirs): &(Turn, Turn)| ours.iops() / theirs.iops();
+        let cpu = |(ours, theirs): &(Turn, Turn)| ours.cpu_ns_per_io() / theirs.cpu_ns_per_io();
+        let ratios = pairs.iter().map(iops);
+        let ranks = Ranks::of(pairs.len());
         Some(Self {
             name,
             pairs: pairs.len(),
@@ -86,9 +101,16 @@ impl Comparison {
             ns_per_io: over(|(_, theirs)| theirs.ns_per_io())?,
             more_ns_per_io: over(|(ours, theirs)| ours.ns_per_io() - theirs.ns_per_io())?,
             more_cpu_ns_per_io: over(|(ours, theirs)| ours.cpu_ns_per_io() - theirs.cpu_ns_per_io())?,
-            ratio_iops: over(|(ours, theirs)| ours.iops() / theirs.iops())?,
-            ratio_cpu: over(|(ours, theirs)| ours.cpu_ns_per_io() / theirs.cpu_ns_per_io())?,
-            ratio_iops_range: [ratios.clone().fold(f64::INFINITY, f64::min), ratios.fold(f64::NEG_INFINITY, f64::max)],
+            ratio_iops: over(iops)?,
+            ratio_cpu: over(cpu)?,
+            ratio_iops_range: [
+                ratios.clone().fold(f64::INFINITY, f64::min),
+                ratios.clone().fold(f64::NEG_INFINITY, f64::max),
+            ],
+            ratio_iops_95: ranks.map(|ranks| ranks.bounds(ratios.collect())),
+            ratio_cpu_95: ranks.map(|ranks| ranks.bounds(pairs.iter().map(cpu).collect())),
+            interval_coverage: ranks.map(|ranks| ranks.coverage),
+            interval_method: interval::METHOD,
         })
     }
 }

@@ -265,7 +265,7 @@ impl VerifyReport {
     }
 }
 
-fn compare_rows(compare: &Comparison) -> [(&'static str, String); 3] {
+fn compare_rows(compare: &Comparison) -> [(&'static str, String); 4] {
     let theirs = format!(
         "{}: {} IOPS, {:.1} ns of wall time, {:.1} ns of CPU time an I/O",
         compare.name,
@@ -281,5 +281,19 @@ fn compare_rows(compare: &Comparison) -> [(&'static str, String); 3] {
         "{:+.1} ns of wall time, {:+.1} ns of CPU time an I/O",
         compare.more_ns_per_io, compare.more_cpu_ns_per_io
     );
-    [("beside it", theirs), ("Sheave does", ratio), ("which is", more)]
+    [("beside it", theirs), ("Sheave does", ratio), ("95 % interval", interval_words(compare)), ("which is", more)]
+}
+
+/// The 95 % intervals of both ratios, or how to get them.
+fn interval_words(compare: &Comparison) -> String {
+    let (Some([low, high]), Some([least, most]), Some(coverage)) =
+        (compare.ratio_iops_95, compare.ratio_cpu_95, compare.interval_coverage)
+    else {
+        return format!("none of {} pairs; six or more give one (--pairs)", compare.pairs);
+    };
+    format!(
+        "{low:.3}x to {high:.3}x the IOPS, {least:.3}x to {most:.3}x the CPU time an I/O; {}, {:.1} %",
+        compare.interval_method,
+        coverage * 100.0
+    )
 }

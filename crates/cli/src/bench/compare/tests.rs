@@ -28,7 +28,51 @@ fn ratios_are_ours_by_theirs_and_medians_of_pairs() {
     assert!((comparison.iops - 1e6).abs() < 1e-3);
     assert!((comparison.ratio_iops_range[0] - 0.1).abs() < 1e-9);
     assert!((comparison.ratio_iops_range[1] - 3.0).abs() < 1e-9);
+    assert_eq!((comparison.ratio_iops_95, comparison.ratio_cpu_95, comparison.interval_coverage), (None, None, None));
     assert!(Comparison::of("peer".into(), &[]).is_none());
+}
+
+/// How probably `k` of `count` fair coins or fewer show heads, counted out.
+fn at_most(k: u32, count: u32) -> f64 {
+    (0..1_u32 << count).filter(|coins| coins.count_ones() <= k).count() as f64 / f64::from(1_u32 << count)
+}
+
+#[test]
+fn the_interval_covers_the_median_with_the_probability_it_says() {
+    for count in 0..=20 {
+        let values: Vec<f64> = (0..count).map(|at| f64::from((at * 7) % count)).collect();
+        // The largest `k` for which the values that are `k`-th from the ends cover enough.
+        let k = (0..count / 2).rev().find(|k| 1.0 - 2.0 * at_most(*k, count) >= 0.95);
+        let ranks = Ranks::of(count as usize);
+        assert_eq!(ranks.is_some(), k.is_some(), "{count} pairs");
+        let (Some(ranks), Some(k)) = (ranks, k) else { continue };
+        assert!((ranks.coverage - (1.0 - 2.0 * at_most(k, count))).abs() < 1e-12, "{count} pairs");
+        if count % 7 != 0 {
+            assert_eq!(ranks.bounds(values), [f64::from(k), f64::from(count - 1 - k)], "{count} pairs");
+        }
+    }
+    // As tables of the sign test have it.
+    assert_eq!((Ranks::of(5), Ranks::of(6).map(|ranks| ranks.coverage)), (None, Some(0.96875)));
+    assert_eq!(Ranks::of(15).map(|ranks| ranks.bounds((1..=15).map(f64::from).collect())), Some([4.0, 12.0]));
+    assert!(Ranks::of(1000).is_some_and(|ranks| ranks.coverage >= 0.95), "many pairs");
+}
+
+#[test]
+fn both_ratios_have_their_intervals() {
+    let theirs = turn(1000, 1_000_000, 1_000_000);
+    // IOPS 0.91 to 1.06 times theirs, CPU time an I/O the other way round.
+    let pair = |at: u64| (turn(900 + 10 * at, 1_000_000, (900 + 10 * at) * (1200 - 10 * at)), theirs);
+    let pairs: Vec<(Turn, Turn)> = (1..=15).map(pair).collect();
+    let comparison = Comparison::of("peer".into(), &pairs).expect("pairs");
+    let close = |interval: Option<[f64; 2]>, expected: [f64; 2]| {
+        let [low, high] = interval.expect("fifteen pairs");
+        assert!((low - expected[0]).abs() < 1e-9 && (high - expected[1]).abs() < 1e-9, "{low} to {high}");
+    };
+    close(comparison.ratio_iops_95, [0.94, 1.02]);
+    close(comparison.ratio_cpu_95, [1.08, 1.16]);
+    let [low, high] = comparison.ratio_iops_range;
+    assert!(low < 0.94 && high > 1.02, "the range is wider");
+    assert!(comparison.interval_coverage.is_some_and(|coverage| (0.95..0.97).contains(&coverage)));
 }
 
 #[test]
