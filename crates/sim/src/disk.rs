@@ -14,26 +14,31 @@
 //! | **errors, one by one** ([`Errors`]) | |
 //! | a read fails; a write fails and is done, or not, or later by a crash | tell it, serve nothing else, go on |
 //! | a flush fails and the cache forgets what it covered | tell it; never say of that data that it is durable |
+//! | a write finds the file system of the disk full, and is done in part | tell it; flush, delete, close, open |
 //! | **what it never does** | |
 //! | lose or tear what a flush or FUA covered | may rely on it |
 //! | **in the modes for damage only** ([`Cut::misdirected`], [`corrupt`](crate::corrupt)) | |
 //! | write it elsewhere; change a metadata block later | detect and name it, never serve what it says |
 //!
 //! What volumes cannot tell from a crash: damage to the journal's last commit, and damage to the newest superblock
-//! while its twin is not durable (from a checkpoint to the next flush). Both are the youngest of what is durable.
+//! while its twin is not durable (from a checkpoint to the next flush). Both are the youngest of what is durable. A
+//! superblock that cannot be read counts as damaged, so reads of superblocks do not fail here.
 //!
 //! Invariant I1: the log has every step in the order in which the disk took it; its length is the disk's time.
 
 pub mod cut;
+mod host;
 pub mod image;
 pub mod lie;
 pub mod media;
 mod memory;
+mod options;
 
 pub use cut::{Cut, Fate, Loose};
 pub use image::{Image, PAGE, SECTOR};
 pub use lie::Lie;
 pub use media::{Media, Step};
+pub use options::{DiskOptions, Errors, Failures};
 
 use std::fmt;
 use std::ops::Range;
@@ -46,6 +51,7 @@ use sheave_blk::limits::Limits;
 use sheave_blk::linear::concatenate;
 use sheave_blk::request::{DoneList, RQ_FUA, Rq, RqList, RqQueue, RqTable};
 use sheave_blk::{Device, DeviceError};
+use sheave_vol::PoolError;
 
 use crate::threads::pause;
 use sheave_base::rng::Rng;
@@ -53,78 +59,10 @@ use sheave_base::rng::Rng;
 const DEPTH: u16 = 64;
 /// Ticks for which a slow request may be held.
 const HELD: [u64; 5] = [20, 50, 100, 300, 1000];
+/// Sectors of both superblocks of a pool.
+const SUPERBLOCK_SECTORS: u64 = 16;
 /// The size of every member but the last is a multiple of this.
 const MEMBER_BYTES: u64 = 1 << 20;
-
-/// What a simulated disk is like.
-#[derive(Clone, Debug)]
-pub struct DiskOptions {
-    /// Decides in which order requests end, and what a discard leaves.
-    pub seed: u64,
-    /// Smallest addressable unit.
-    pub logical_block: u32,
-    /// A write can be made durable by itself.
-    pub fua: bool,
-    /// Polls that a request waits at most.
-    pub max_delay: u64,
-    /// Of a hundred requests, those that are held for long, while everything else goes on ([`SimDisk::hold`]).
-    pub slow: u64,
-    /// Errors, while requests are [held](SimDisk::hold).
-    pub errors: Errors,
-    /// Of a hundred polls by a call of [`Threads`](crate::threads::Threads), those that let others go on before.
-    pub pauses: u64,
-    /// A promise that it breaks.
-    pub lie: Option<Lie>,
-    /// Disks that it is made of, end to end, each with a cache of its own.
-    pub members: u64,
-    /// Bytes at the end of the image that are another disk, which a pool may get as a member.
-    pub spare: u64,
-}
-
-/// Of a thousand requests of a kind, those that fail.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Errors {
-    /// Reads.
-    pub read: u64,
-    /// Writes, discards and write-zeroes: they are done, or not.
-    pub write: u64,
-    /// Flushes: what they were to make durable is forgotten by the cache, though readers see it until the power goes,
-    /// and the next flush ends well.
-    pub flush: u64,
-}
-
-impl Errors {
-    /// Whether there are any.
-    #[must_use]
-    pub fn any(&self) -> bool {
-        *self != Errors::default()
-    }
-
-    fn chance(&self, op: Op) -> u64 {
-        match op {
-            Op::Read => self.read,
-            Op::Flush => self.flush,
-            _ => self.write,
-        }
-    }
-}
-
-impl Default for DiskOptions {
-    fn default() -> Self {
-        DiskOptions {
-            seed: 0,
-            logical_block: 512,
-            fua: true,
-            max_delay: 3,
-            slow: 0,
-            errors: Errors::default(),
-            pauses: 100,
-            lie: None,
-            members: 1,
-            spare: 0,
-        }
-    }
-}
 
 struct State {
     media: Media,
@@ -140,6 +78,9 @@ struct State {
     holds: bool,
     /// The next read is held for so many ticks.
     next_read: Option<u64>,
+    /// The file system that it is a file in, if that is full.
+    host: Option<host::Host>,
+    failures: Failures,
 }
 
 impl State {
@@ -150,6 +91,21 @@ impl State {
 }
 
 impl State {
+    /// Asks the file system for the space of a write, which keeps the part that finds some. `Some` if not all of it
+    /// does: whether any part is left. Of a hundred such, `frees` find that others then make some room.
+    fn find_space(&mut self, sector: u64, data: &mut Vec<u8>, frees: u64) -> Option<bool> {
+        let got = self.host.as_mut()?.take(sector, data.len());
+        if got == data.len() {
+            return None;
+        }
+        data.truncate(got);
+        if self.rng.percent(frees) {
+            let pages = self.rng.between(1, 128);
+            self.host.as_mut()?.free(pages);
+        }
+        Some(got > 0)
+    }
+
     /// Whether the flush that ends now fails.
     fn flush_fails(&mut self) -> bool {
         let (good, count) = &mut self.failing;
@@ -200,6 +156,8 @@ impl SimDisk {
             ticks: 0,
             holds: false,
             next_read: None,
+            host: None,
+            failures: Failures::default(),
             failing: (0, 0),
         }));
         let parts = Arc::new(Vec::new());
@@ -249,8 +207,8 @@ impl SimDisk {
     }
 
     /// The same disk with the spare one joined to it, as a pool finds it that has all of them.
-    pub fn joined(&self) -> Result<SimDisk, String> {
-        let device = sheave_vol::join("sim:", &self.parts).map_err(|error| format!("joining the disks: {error}"))?;
+    pub fn joined(&self) -> Result<SimDisk, PoolError> {
+        let device = sheave_vol::join("sim:", &self.parts)?;
         Ok(SimDisk { device: Some(device), grown: true, ..self.clone() })
     }
 
@@ -276,6 +234,21 @@ impl SimDisk {
     /// power goes, and no later flush makes it durable. That is how kernels and disks fail.
     pub fn fail_flushes(&self, good: u32, count: u32) {
         self.lock().failing = (good, count);
+    }
+
+    /// From now on the file system that holds the disk gives so many pages more, if it may be full
+    /// ([`DiskOptions::host`]).
+    pub fn fill_host(&self, room: u64) {
+        let state = &mut *self.lock();
+        if self.options.host.is_some() {
+            state.host = Some(host::Host::new(state.media.current(), room));
+        }
+    }
+
+    /// What has failed so far.
+    #[must_use]
+    pub fn failures(&self) -> Failures {
+        self.lock().failures
     }
 
     /// Whether slow requests are held from now on. When they are not, also those that were held end soon: what waits
@@ -369,6 +342,7 @@ impl Driver for Member {
             write_zeroes: true,
             polled: true,
             direct_io: true,
+            sparse: self.disk.options.host.is_some(),
             ..Capabilities::default()
         }
     }
@@ -393,6 +367,8 @@ struct Due {
     poll: u64,
     /// And not before this tick.
     tick: u64,
+    /// It finds the file system full; whether a part of it is done nevertheless.
+    refused: Option<bool>,
 }
 
 /// One ring's way to the disk.
@@ -424,8 +400,12 @@ impl SimQueue {
             Op::WriteZeroes => Some(vec![0; request.bytes as usize]),
             Op::Discard => Some(discarded(state, sector, request.bytes)),
         };
-        if let Some(data) = data {
+        let mut refused = None;
+        if let Some(mut data) = data {
             let fua = request.flags & RQ_FUA != 0;
+            if request.op != Op::Discard {
+                refused = state.find_space(sector, &mut data, self.disk.options.host.unwrap_or(0));
+            }
             state.step(Step::Write { id, sector, data: data.into(), fua });
         }
         state.held += 1;
@@ -433,36 +413,47 @@ impl SimQueue {
         let slow = (state.holds && state.rng.percent(self.disk.options.slow)).then(|| *state.rng.pick(&HELD));
         let asked = if request.op == Op::Read { state.next_read.take() } else { None };
         let tick = asked.or(slow).map_or(0, |ticks| state.ticks + ticks);
-        self.due.push(Due { tag: rq.tag(), id, poll: self.polls + 1 + delay, tick });
+        self.due.push(Due { tag: rq.tag(), id, poll: self.polls + 1 + delay, tick, refused });
         self.held.push(rq);
     }
 
     /// A request ends.
-    fn end(&self, due: Due, rq: Rq, rqs: &RqTable<'_>, done: &mut DoneList) {
+    fn end(&self, due: Due, rq: Rq, rqs: &RqTable<'_>, done_list: &mut DoneList) {
         let state = &mut *self.disk.lock();
         let request = rqs.get(&rq);
         state.held -= 1;
-        let chance = self.disk.options.errors.chance(request.op);
+        if let Some(done) = due.refused {
+            state.step(Step::Fail { id: due.id, done });
+            state.failures.refused += 1;
+            done_list.push(rq, Status::NoSpc);
+            return;
+        }
+        let sector = self.sectors.start + request.sector;
+        // Whether the newest superblock cannot be read or is damaged: while its twin is not durable nobody can tell.
+        let spared = request.op == Op::Read && sector < SUPERBLOCK_SECTORS;
+        let chance = if spared { 0 } else { self.disk.options.errors.chance(request.op) };
         if state.holds && chance > 0 && state.rng.below(1000) < chance {
             if request.op != Op::Read {
                 let done = state.rng.percent(50);
                 state.step(Step::Fail { id: due.id, done });
             }
-            done.push(rq, Status::IoErr);
+            state.failures.count(request.op);
+            done_list.push(rq, Status::IoErr);
             return;
         }
         if request.op == Op::Read {
             let mut bytes = vec![0; request.bytes as usize];
-            state.media.current().read(self.sectors.start + request.sector, &mut bytes);
+            state.media.current().read(sector, &mut bytes);
             memory::scatter(rqs, &rq, &bytes);
         } else if request.op == Op::Flush && state.flush_fails() {
             state.media.forget();
-            done.push(rq, Status::IoErr);
+            state.failures.count(Op::Flush);
+            done_list.push(rq, Status::IoErr);
             return;
         } else {
             state.step(Step::End { id: due.id });
         }
-        done.push(rq, Status::Ok);
+        done_list.push(rq, Status::Ok);
     }
 
     /// Ends what is due in this poll, or everything.

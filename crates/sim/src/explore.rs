@@ -12,7 +12,7 @@ use sheave_vol::{Pool, PoolError, made_at};
 
 use crate::audit::{audit, scrubs_clean};
 use crate::check::check_image;
-use crate::disk::{DiskOptions, Image, Media, SimDisk, Step};
+use crate::disk::{DiskOptions, Errors, Failures, Image, Media, PAGE, SimDisk, Step};
 use crate::model::Model;
 use crate::observe::observe;
 use crate::setup::Setup;
@@ -47,7 +47,7 @@ impl Plan {
         // A quarter of the pools get another disk on the way.
         let setup = if Rng::new(seed).fork(0x641).percent(25) { setup.with_spare() } else { setup };
         let setup = if Rng::new(seed).fork(0x642).percent(50) { setup.with_checksums() } else { setup };
-        Plan { setup, cuts, nested: 15, go_on: 12 }
+        Plan { setup: setup.with_failures(), cuts, nested: 15, go_on: 12 }
     }
 }
 
@@ -62,6 +62,8 @@ pub struct Report {
     pub steps: u64,
     /// Operations that a full pool refused.
     pub refused: u64,
+    /// Requests that failed because the disk did.
+    pub failures: Failures,
     /// Crashes after which the pool had a disk that was added.
     pub grown: u64,
     /// A number for everything that happened: equal for equal runs.
@@ -106,6 +108,20 @@ struct Run {
     /// The pool had the spare disk from the beginning.
     grown: bool,
     lies: bool,
+    /// A flush failed, and the pool was let go of afterwards.
+    degraded: bool,
+}
+
+/// What is known of a pool before it is opened on what a crash left.
+#[derive(Clone, Copy)]
+struct Known {
+    counters: Counters,
+    /// It may have the spare disk.
+    may_have_grown: bool,
+    /// It must have it.
+    must_have_grown: bool,
+    /// It has the list of volumes that lost acknowledged writes (V25).
+    listed: bool,
 }
 
 impl Explorer<'_> {
@@ -122,7 +138,8 @@ impl Explorer<'_> {
         created.map_err(|error| format!("making the pool: {error}"))?;
         let from = disk.time();
         let opened = open(setup, disk)?;
-        let rng = Rng::new(setup.seed).fork(1);
+        let mut rng = Rng::new(setup.seed).fork(1);
+        opened.1.fill_host(rng.below(setup.size_bytes / 2 / PAGE as u64));
         let world = World::new(setup, opened, &self.threads, Model::new(), Counters::default(), rng);
         self.work(world, before, Model::new(), (from, false), setup.ops, 0)
     }
@@ -143,13 +160,17 @@ impl Explorer<'_> {
             return Err(why);
         }
         self.report.refused += world.refused();
-        let log = world.disk().log();
+        let (failures, degraded) = (world.disk().failures(), world.is_degraded());
+        self.report.failures.add(&failures);
+        let disk = world.disk().clone();
         let (history, counters) = world.abandon();
+        // With what the pool wrote when it was let go of.
+        let log = disk.log();
         for (at, text) in &history.trace {
             self.mark(mix(*at as u64) ^ crate::disk::image::hash_bytes(text.as_bytes()));
         }
         let lies = depth == 0 && self.plan.setup.disk.lie.is_some();
-        let run = Run { before, log, history, model, counters, from, grown, lies };
+        let run = Run { before, log, history, model, counters, from, grown, lies, degraded };
         let cuts = if depth == 0 { self.plan.cuts } else { 4 };
         self.cut(&run, cuts, depth)
     }
@@ -181,46 +202,52 @@ impl Explorer<'_> {
             let (image, cut) = media.crash(&mut rng);
             self.report.crashes += 1;
             self.report.nested += u64::from(depth > 0);
+            let told = self.path.len();
             self.path.push(format!("cut at step {at} of {}: {cut}", run.log.len()));
             let (may, must) = run.history.may_and_must_have_grown(at);
-            let grown = if run.grown { (true, true) } else { (may, must) };
-            if let Err(why) = self.recover(image, &model, run.counters, grown, &mut rng, depth) {
+            let known = Known {
+                counters: run.counters,
+                may_have_grown: may || run.grown,
+                must_have_grown: must || run.grown,
+                listed: run.degraded && at == run.log.len(),
+            };
+            if let Err(why) = self.recover(image, &model, known, &mut rng, depth) {
                 if self.trace.is_empty() {
                     let past = run.history.trace.iter().take_while(|(time, _)| *time <= at);
                     self.trace = past.map(|(time, text)| format!("{time:6} {text}")).collect();
                 }
                 return Err(why);
             }
-            self.path.pop();
+            self.path.truncate(told);
         }
         Ok(())
     }
 
     /// Opens the pool on what a crash left, and compares.
-    fn recover(
-        &mut self,
-        image: Image,
-        model: &Model,
-        counters: Counters,
-        (may, must): (bool, bool),
-        rng: &mut Rng,
-        depth: u32,
-    ) -> Result<(), String> {
+    fn recover(&mut self, image: Image, model: &Model, known: Known, rng: &mut Rng, depth: u32) -> Result<(), String> {
         let setup = &self.plan.setup;
-        let (pool, disk) = open(setup, self.disk(image.clone(), self.report.crashes))?;
-        let grown = pool.info().size_bytes > setup.size_bytes;
+        let image = if setup.disk.errors.any() && rng.percent(30) { self.stumble(image, rng)? } else { image };
+        let disk = self.disk(image.clone(), self.report.crashes);
+        disk.fill_host(*rng.pick(&[0, 0, 100]));
+        let (pool, disk) = open(setup, disk)?;
+        let (info, Known { may_have_grown: may, must_have_grown: must, .. }) = (pool.info(), known);
+        let grown = info.size_bytes > setup.size_bytes;
         if (grown && !may) || (!grown && must) {
             return Err(format!("V22: the pool has the spare disk: {grown}; it may: {may}, it must: {must}"));
         }
         self.report.grown += u64::from(grown);
         let found = observe(&pool, &disk.image(), setup.seed)?;
         let settled = model.settle(&found)?;
+        if known.listed {
+            model.is_told(&found, &info.lost)?;
+        }
         audit(&pool)?;
         scrubs_clean(&pool)?;
         let opened = disk.time();
         let deeper = depth + 1 < MAX_DEPTH;
         if deeper && rng.percent(self.plan.go_on) {
-            let world = World::new(setup, (pool, disk.clone()), &self.threads, settled.clone(), counters, rng.fork(3));
+            let world =
+                World::new(setup, (pool, disk.clone()), &self.threads, settled.clone(), known.counters, rng.fork(3));
             self.check(&disk.image())?;
             return self.work(world, image, settled, (opened, grown), setup.ops / 4, depth + 1);
         }
@@ -228,13 +255,36 @@ impl Explorer<'_> {
         self.check(&disk.image())?;
         if deeper && rng.percent(self.plan.nested) {
             let history = History::default();
-            let (log, model) = (disk.log(), model.clone());
-            let run = Run { before: image, log, history, model, counters, from: 0, grown, lies: false };
+            let (log, model, counters) = (disk.log(), model.clone(), known.counters);
+            let (lies, degraded) = (false, false);
+            let run = Run { before: image, log, history, model, counters, from: 0, grown, lies, degraded };
             self.path.push("in the recovery".into());
             self.cut(&run, 3, depth + 1)?;
             self.path.pop();
         }
         Ok(())
+    }
+
+    /// Opens the pool on a disk that fails now and then, which is told if it keeps the pool from opening; then the
+    /// process ends, with the power or without. What is left of the disk.
+    fn stumble(&mut self, image: Image, rng: &mut Rng) -> Result<Image, String> {
+        let setup = &self.plan.setup;
+        let errors = rng.pick(&[(50, 0, 0), (0, 80, 0), (0, 0, 100), (20, 20, 20)]);
+        let errors = Errors { read: errors.0, write: errors.1, flush: errors.2 };
+        let seed = rng.draw();
+        let disk = SimDisk::new(image, DiskOptions { seed, lie: None, errors, slow: 0, ..setup.disk.clone() });
+        disk.hold(true);
+        let opened = open_as(setup, disk.clone());
+        disk.hold(false);
+        match opened {
+            Ok(_) | Err(PoolError::Io { .. } | PoolError::Degraded { .. }) => {}
+            Err(error) => return Err(format!("the pool does not open on a disk that fails: {error}")),
+        }
+        drop(opened);
+        self.report.failures.add(&disk.failures());
+        let (left, cut) = disk.crash(rng);
+        self.path.push(format!("opened on a disk that fails ({errors:?}), then {cut}"));
+        Ok(left)
     }
 
     /// `check` finds nothing.
@@ -255,13 +305,16 @@ impl Explorer<'_> {
 
 /// Opens the pool, without the spare disk first: that is refused exactly when the pool has it.
 fn open(setup: &Setup, disk: SimDisk) -> Result<(Pool, SimDisk), String> {
-    let failed = |error: PoolError| format!("the pool does not open: {error}");
+    open_as(setup, disk).map_err(|error| format!("the pool does not open: {error}"))
+}
+
+fn open_as(setup: &Setup, disk: SimDisk) -> Result<(Pool, SimDisk), PoolError> {
     match Pool::open(&disk.device(), &setup.open_options()) {
         Err(PoolError::Members { .. }) if disk.spare().is_some() => {
             let disk = disk.joined()?;
-            Ok((Pool::open(&disk.device(), &setup.open_options()).map_err(failed)?, disk))
+            Ok((Pool::open(&disk.device(), &setup.open_options())?, disk))
         }
-        opened => Ok((opened.map_err(failed)?, disk)),
+        opened => Ok((opened?, disk)),
     }
 }
 

@@ -129,6 +129,7 @@ fn run(args: &Args) -> ExitCode {
                 total.nested += report.nested;
                 total.steps += report.steps;
                 total.refused += report.refused;
+                total.failures.add(&report.failures);
                 if args.seed.is_some() {
                     println!("trace {:016x}", report.trace);
                 }
@@ -145,11 +146,16 @@ fn run(args: &Args) -> ExitCode {
         if args.seed.is_some() || total.crashes >= args.points {
             println!(
                 "{} crashes ({} of them after or within another), {} disk steps, {} refusals of a full pool, \
+                 failures of the disk: {} reads, {} writes, {} flushes, {} found its file system full, \
                  seeds {first} to {seed}, {:.1} s",
                 total.crashes,
                 total.nested,
                 total.steps,
                 total.refused,
+                total.failures.reads,
+                total.failures.writes,
+                total.failures.flushes,
+                total.failures.refused,
                 started.elapsed().as_secs_f64()
             );
             break;

@@ -70,6 +70,13 @@ pub enum Event {
         /// With success.
         ok: bool,
     },
+    /// A volume that grows was found to have this size, which a durable write that failed may have given it.
+    Sized {
+        /// The volume.
+        volume: u32,
+        /// In bytes.
+        size: u64,
+    },
     /// A call that changes volumes as a whole begins.
     Change(Change),
     /// It has returned.
@@ -212,6 +219,13 @@ impl Model {
         &self.volumes
     }
 
+    /// The sizes that a volume may have, nothing being under way: that which readers saw, or one that durable writes
+    /// gave it which failed afterwards.
+    #[must_use]
+    pub fn sizes_of(&self, id: u32) -> Vec<u64> {
+        self.volume(id).map_or(Vec::new(), |volume| volume.growth.sizes_from(volume.size))
+    }
+
     /// A volume by its number.
     #[must_use]
     pub fn volume(&self, id: u32) -> Option<&Volume> {
@@ -250,11 +264,16 @@ impl Model {
                 self.each_cell(&write, |cell| cell.end(&write, now, *ok, horizon));
                 if let Some(volume) = self.volume_mut(write.volume).filter(|volume| volume.max.is_some()) {
                     let end = (volume.size / SECTOR as u64) as usize;
-                    if !*ok {
+                    if !*ok && !write.dsync {
                         // Nobody sees what it did beyond the end.
                         volume.cells.iter_mut().skip(end).for_each(|cell| cell.withdraw(&write));
                     }
                     volume.size = volume.growth.end(&write, now, *ok, volume.size, horizon);
+                }
+            }
+            Event::Sized { volume, size } => {
+                if let Some(volume) = self.volume_mut(*volume) {
+                    volume.size = *size;
                 }
             }
             Event::Sync { op, volume } => {

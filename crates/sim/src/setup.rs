@@ -173,6 +173,29 @@ impl Setup {
         self
     }
 
+    /// The same on a disk on which something fails now and then: which kind of request and how often, or its file
+    /// system is full. A third of the runs have this.
+    #[must_use]
+    pub fn with_failures(self) -> Setup {
+        let mut rng = Rng::new(self.seed).fork(0xe44);
+        match rng.below(100) {
+            0..8 => self.with_errors(Errors { read: 10, write: 10, flush: 0 }),
+            8..13 => self.with_errors(Errors { read: 0, write: 60, flush: 0 }),
+            13..16 => self.with_errors(Errors { read: 60, write: 0, flush: 0 }),
+            16..21 => self.with_errors(Errors { read: 0, write: 0, flush: 15 }),
+            21..24 => self.with_errors(Errors { read: 5, write: 5, flush: 5 }),
+            24..34 => self.with_full_host(*rng.pick(&[0, 5, 30])),
+            _ => self,
+        }
+    }
+
+    /// The same in a file system that is full; of a hundred requests that find no room, so many make some.
+    #[must_use]
+    pub fn with_full_host(mut self, frees: u64) -> Setup {
+        self.disk.host = Some(frees);
+        self
+    }
+
     /// The same on a pool with checksums, whose volumes have blocks of 4 KiB.
     #[must_use]
     pub fn with_checksums(mut self) -> Setup {

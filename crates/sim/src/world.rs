@@ -8,7 +8,7 @@
 mod act;
 mod calls;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
@@ -18,7 +18,7 @@ use sheave_vol::{Pool, Volume};
 use crate::audit::audit;
 use crate::disk::{SECTOR, SimDisk};
 use crate::engine::{Direct, Ended, Engine, Rings, Want};
-use crate::model::{Event, Model};
+use crate::model::{Change, Event, Model};
 use crate::observe::observe;
 use crate::setup::Setup;
 use crate::tag::{Value, identify};
@@ -59,7 +59,7 @@ struct Pending {
 /// What a request does.
 #[derive(Clone, Copy, Debug)]
 enum Doing {
-    Write { grows: bool },
+    Write { grows: bool, dsync: bool },
     Zero,
     Read { since: u64 },
     Sync,
@@ -124,6 +124,12 @@ pub struct World {
     refused: u64,
     /// A call failed on the disk: what it did is in doubt until the power goes.
     in_doubt: bool,
+    /// A change that failed on the disk, and whether it is made all the same: the next flush of the pool decides.
+    unsettled: Option<(Change, bool)>,
+    /// Volumes that durable writes may have made larger which failed.
+    resized: BTreeSet<u32>,
+    /// The operation since which nothing that begins may end well: a flush has failed (V25).
+    degraded: Option<u64>,
     /// Where most I/O goes for a while.
     hot: Option<Hot>,
     /// How often something was begun or ended that gives space back, or takes some for a while.
@@ -157,6 +163,9 @@ impl World {
             rng,
             refused: 0,
             in_doubt: false,
+            unsettled: None,
+            resized: BTreeSet::new(),
+            degraded: None,
             hot: None,
             given_back: 0,
         };
@@ -210,13 +219,57 @@ impl World {
         self.in_doubt
     }
 
+    /// Whether a flush of the disk has failed: from then on the pool takes no changes (V25).
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        self.disk.failures().flushes > 0
+    }
+
     /// Compares everything that the pool holds with the model, when nothing is under way; flushes the pool first, for
     /// what is shared loses an owner with the commit.
     pub fn verify(&mut self) -> Result<(), String> {
+        if self.is_degraded() {
+            self.drain()?;
+            if self.pool()?.sync().is_ok() {
+                return Err("V25: a flush has failed, and one after it ended well".into());
+            }
+            let found = observe(self.pool()?, &self.disk.image(), self.setup.seed)?;
+            return self.model.is_readable(&found);
+        }
         self.sync_pool()?;
         let found = observe(self.pool()?, &self.disk.image(), self.setup.seed)?;
         self.model.is_readable(&found)?;
         audit(self.pool()?)
+    }
+
+    /// Finds out what failures of the disk have left in doubt, where that can be done.
+    fn clear_up(&mut self) -> Result<(), String> {
+        if self.setup.disk.errors.flush > 0 && self.degraded.is_none() && self.pool()?.info().degraded.is_some() {
+            self.degraded = Some(self.counters.next_op);
+        }
+        if !self.resized.is_empty() {
+            self.drain()?;
+            for id in std::mem::take(&mut self.resized) {
+                self.measure(id)?;
+            }
+        }
+        if self.unsettled.is_some() {
+            self.drain()?;
+            self.settle_change()?;
+        }
+        Ok(())
+    }
+
+    /// Looks at the size of a volume that a failed write may have made larger.
+    fn measure(&mut self, id: u32) -> Result<(), String> {
+        let named = self.model.volumes().iter().find(|(_, volume)| volume.id == id);
+        let Some(name) = named.map(|(name, _)| name.clone()) else { return Ok(()) };
+        let (size, may) = (self.file(id, &name)?.size_bytes(), self.model.sizes_of(id));
+        if !may.contains(&size) {
+            return Err(format!("V23: '{name}' has {size} bytes after a write that failed, and may have {may:?}"));
+        }
+        self.record(Event::Sized { volume: id, size });
+        Ok(())
     }
 
     fn pool(&self) -> Result<&Pool, String> {
@@ -325,10 +378,17 @@ impl World {
         let Some(pending) = self.pending.remove(&op) else { return Err(format!("request {op} ended twice")) };
         self.note(format!("request {op} has ended: {status}"));
         let cut_off = pending.may_fail && matches!(status, Status::NoSpc | Status::Invalid | Status::IoErr);
-        let cut_off = cut_off || (status == Status::IoErr && self.setup.disk.errors.any());
+        let cut_off = cut_off || self.is_expected(status);
+        let reads = matches!(pending.what, Doing::Read { .. });
+        if status.is_ok() && !reads && self.degraded.is_some_and(|since| op > since) {
+            return Err(format!("V25: request {op} began after a flush had failed, and ended well"));
+        }
         match pending.what {
-            Doing::Write { grows } => {
+            Doing::Write { grows, dsync } => {
                 self.record(Event::Wrote { op, ok: status.is_ok() });
+                if grows && dsync && !status.is_ok() {
+                    self.resized.insert(pending.volume);
+                }
                 match status {
                     Status::Ok => Ok(()),
                     _ if cut_off => Ok(()),
@@ -361,6 +421,15 @@ impl World {
                 self.model.end_read(since);
                 checked
             }
+        }
+    }
+
+    /// Whether the disk may be the cause.
+    fn is_expected(&self, status: Status) -> bool {
+        match status {
+            Status::IoErr => self.setup.disk.errors.any(),
+            Status::NoSpc => self.setup.disk.host.is_some(),
+            _ => false,
         }
     }
 

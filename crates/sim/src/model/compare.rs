@@ -43,6 +43,23 @@ impl Model {
         }
     }
 
+    /// Whether all volumes are named that have lost what readers saw (V25). What a call was about that had not returned
+    /// is not looked at.
+    pub fn is_told(&self, found: &Observed, named: &[String]) -> Result<(), String> {
+        if self.changing.is_some() {
+            return Ok(());
+        }
+        for (name, seen) in found.iter().filter(|(name, _)| !named.contains(name)) {
+            let Some(volume) = self.volumes.get(name) else { continue };
+            let mut wrong = Vec::new();
+            compare(name, volume, seen, Rule::Readable(self.now), &mut wrong);
+            if let Some(what) = wrong.first() {
+                return Err(format!("V25: '{name}' is not named among those that may have lost data: {what}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether readers may see all that was found, with nothing under way.
     pub fn is_readable(&self, found: &Observed) -> Result<(), String> {
         self.why_not(found, Rule::Readable(self.now)).map_or(Ok(()), Err)

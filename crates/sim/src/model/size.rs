@@ -2,7 +2,8 @@
 //!
 //! Owns [`Growth`]: what is known of the size beyond what is durable. Its rules:
 //!
-//! - S1: a write that ends beyond the end has raised the size when it has ended; one that failed has not.
+//! - S1: a write that ends beyond the end has raised the size when it has ended; one that failed has not. One that was
+//!   to be durable and failed may have, with its data, like one that is under way: its commit failed, or its data.
 //! - S2: a crash leaves the durable size, or a larger one that some write made: then the data of that write is there,
 //!   or what came to its place since.
 //! - S3: a flush that has ended made the size durable that had been reached when it was asked for. A DSYNC write makes
@@ -54,7 +55,9 @@ impl Growth {
     pub(super) fn end(&mut self, write: &OpenWrite, now: u64, ok: bool, size: u64, horizon: u64) -> u64 {
         let Some(at) = self.raises.iter().position(|one| one.write.is(write)) else { return size };
         if !ok {
-            self.raises.remove(at);
+            if !write.dsync {
+                self.raises.remove(at);
+            }
             return size;
         }
         self.raises[at].ended = now;

@@ -26,12 +26,16 @@ impl World {
     /// Carries out `ops` operations, then lets everything end.
     pub fn run(&mut self, ops: usize) -> Result<(), String> {
         (0..ops).try_for_each(|number| self.one(number))?;
-        self.drain()
+        self.drain()?;
+        self.clear_up()
     }
 
     /// Carries out one operation; others may still be under way.
     pub fn one(&mut self, number: usize) -> Result<(), String> {
         self.rng = self.base.fork(number as u64);
+        if !self.in_doubt {
+            self.clear_up()?;
+        }
         if self.in_doubt || self.setup.skip.contains(&number) { Ok(()) } else { self.act() }
     }
 
@@ -81,6 +85,7 @@ impl World {
             9 => self.rollback(),
             10 => self.rename(),
             11 => self.flush_pool(),
+            12 if self.is_degraded() => self.go_on(),
             12 => self.reopen(),
             13 => self.grow(),
             14 => self.scrub(),
@@ -201,7 +206,7 @@ impl World {
         let how = if dsync { " (DSYNC)" } else { "" };
         self.note(format!("request {op}: write {value} to '{name}' ({id}), sectors {sector} +{sectors}{how}"));
         self.record(Event::Write { op, volume: id, sector, sectors, value, dsync });
-        let doing = pending(id, Doing::Write { grows: max.is_some() }, pos, len);
+        let doing = pending(id, Doing::Write { grows: max.is_some(), dsync }, pos, len);
         self.submit(&name, Want::Write(data, dsync), doing, op)
     }
 

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
+use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_iomap::File;
 use sheave_vol::{AddOptions, Pool, PoolError, PoolInfo, ScrubOptions};
@@ -49,6 +50,8 @@ impl fmt::Display for Why {
 pub(super) struct PoolCall {
     job: Job,
     call: Call<Result<u64, Why>>,
+    /// The last operation that had begun before.
+    after: u64,
 }
 
 impl fmt::Debug for PoolCall {
@@ -60,10 +63,11 @@ impl fmt::Debug for PoolCall {
 impl World {
     /// The change to volumes as a whole that is under way.
     pub(super) fn changing(&self) -> Option<&Change> {
-        self.calls.iter().find_map(|one| match &one.job {
+        let called = self.calls.iter().find_map(|one| match &one.job {
             Job::Change(change) => Some(change),
             _ => None,
-        })
+        });
+        called.or(self.unsettled.as_ref().map(|(change, _)| change))
     }
 
     /// Whether something up to this byte of a volume may be cut off by what is under way.
@@ -84,7 +88,7 @@ impl World {
         let call = self.threads.start(move || call(&pool)).ok_or("there is room for calls on the pool")?;
         let number = call.number();
         self.given_back += 1;
-        self.calls.push(PoolCall { job, call });
+        self.calls.push(PoolCall { job, call, after: self.counters.next_op });
         if self.setup.overlap {
             return Ok(());
         }
@@ -94,18 +98,30 @@ impl World {
     /// Looks at the calls that have returned.
     pub(super) fn end_calls(&mut self) -> Result<(), String> {
         while let Some(at) = self.calls.iter().position(|one| one.call.has_ended()) {
-            let PoolCall { job, call } = self.calls.remove(at);
+            let PoolCall { job, call, after } = self.calls.remove(at);
             let result = call.take().ok_or("a call returned nothing")?;
             self.given_back += 1;
             self.note(format!("-> {}", result.as_ref().map_or_else(ToString::to_string, |_| "done".into())));
             let errors = self.setup.disk.errors.any();
+            if result.is_ok() && !matches!(job, Job::Scrub) && self.degraded.is_some_and(|since| after > since) {
+                return Err(format!("V25: {job:?} began after a flush had failed, and ended well"));
+            }
             match job {
-                Job::Change(_) | Job::Grow { .. } if errors && is_io_error(&result) => {
+                Job::Change(change) if errors && is_io_error(&result) => {
+                    let made = matches!(result, Err(Why::Pool(PoolError::NotDurable { .. })));
+                    if !made {
+                        self.is_undone()?;
+                    }
+                    self.unsettled = Some((change, made));
+                }
+                Job::Change(_) | Job::Grow { .. } if errors && (is_io_error(&result) || is_degraded(&result)) => {
                     self.in_doubt = true;
-                    self.is_undone(&result)?;
                 }
                 Job::Scrub if errors => {}
-                Job::Sync { op } if errors && is_io_error(&result) => self.record(Event::Synced { op, ok: false }),
+                Job::Sync { op } if errors && (is_io_error(&result) || is_degraded(&result)) => {
+                    self.record(Event::Synced { op, ok: false });
+                }
+                Job::Grow { .. } if self.setup.disk.host.is_some() && is_host_full(&result) => self.refused += 1,
                 Job::Change(change) => self.changed(&change, result)?,
                 Job::Sync { op } => {
                     self.record(Event::Synced { op, ok: result.is_ok() });
@@ -176,7 +192,12 @@ impl World {
         let is_settling = matches!(change, Change::Copy { .. } | Change::Rollback { .. });
         match result {
             Ok(_) => Ok(()),
-            Err(Why::Pool(PoolError::Full { .. })) if !matches!(change, Change::Delete { .. }) => {
+            Err(Why::Pool(PoolError::HostFull { .. })) if self.setup.disk.host.is_none() => {
+                Err(format!("{change}: no file system is full"))
+            }
+            Err(Why::Pool(PoolError::Full { .. } | PoolError::HostFull { .. }))
+                if !matches!(change, Change::Delete { .. }) =>
+            {
                 self.refused += 1;
                 Ok(())
             }
@@ -185,11 +206,30 @@ impl World {
         }
     }
 
-    /// V27: of a change that failed on the disk nothing is seen, unless it is told that it was made.
-    fn is_undone(&self, result: &Result<u64, Why>) -> Result<(), String> {
-        if !matches!(result, Err(Why::Pool(PoolError::Io { .. }))) {
+    /// A change that failed on the disk is undone or made for good when the pool has been flushed (V27). Nothing else
+    /// is under way.
+    pub(super) fn settle_change(&mut self) -> Result<(), String> {
+        let Some((change, made)) = self.unsettled.take() else { return Ok(()) };
+        let op = self.op();
+        self.note(format!("flush {op} of the pool, after a change that failed"));
+        self.record(Event::Sync { op, volume: None });
+        let result = self.pool()?.sync();
+        self.record(Event::Synced { op, ok: result.is_ok() });
+        if result.is_err() && self.is_degraded() {
+            self.in_doubt = true;
             return Ok(());
         }
+        result.map_err(|error| format!("flushing the pool after a change that failed: {error}"))?;
+        if !made {
+            self.is_undone()?;
+        }
+        self.record(Event::Changed { ok: made, size: None });
+        self.note(format!("{change}: {}", if made { "made" } else { "undone" }));
+        Ok(())
+    }
+
+    /// V27: of a change that failed on the disk nothing is seen, unless it is told that it was made.
+    fn is_undone(&self) -> Result<(), String> {
         let fixed = |max: bool, size: u64| if max { 0 } else { size };
         let seen = self.pool()?.volumes().into_iter();
         let seen: Vec<_> =
@@ -265,6 +305,16 @@ impl World {
             Err(Why::Told(format!("while the pool is in use it finds{}", findings.concat())))
         })
     }
+}
+
+/// Whether the pool has heard of a flush that failed.
+fn is_degraded(result: &Result<u64, Why>) -> bool {
+    matches!(result, Err(Why::Pool(PoolError::Degraded { .. })))
+}
+
+/// Whether the file system of the disk was full.
+fn is_host_full(result: &Result<u64, Why>) -> bool {
+    matches!(result, Err(Why::Pool(PoolError::HostFull { .. } | PoolError::Io { status: Status::NoSpc, .. })))
 }
 
 /// Whether the disk failed.
