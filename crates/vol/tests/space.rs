@@ -277,3 +277,33 @@ fn space_that_was_never_written_takes_a_mebibyte_of_memory_a_tebibyte_at_most() 
         pool.close().expect("closes");
     }
 }
+
+/// Somebody truncates the file of an open pool: what was cut off is lost, and nothing is called durable any more.
+#[test]
+fn a_pool_whose_file_is_cut_says_so_and_makes_nothing_durable() {
+    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
+    for (round, reads_first) in [true, false].into_iter().enumerate() {
+        let path = directory.path().join(format!("p{round}.img"));
+        let device = Device::open(&format!("file:{},size=64M", path.display())).expect("opens");
+        format(&device, UNIT);
+        let pool = open(&device);
+        let v = User::new(pool.create_volume("v", 32 << 20).expect("creates"));
+        (0..400).for_each(|n| v.write(n * UNIT, &pattern(n, UNIT as usize)).expect("writes"));
+        v.sync().expect("flushes");
+        std::fs::File::options().write(true).open(&path).expect("opens").set_len(8 << 20).expect("is cut");
+        if reads_first {
+            assert_eq!(v.read(300 * UNIT, 4096), Err(Status::IoErr), "an error of the device, no lack of space");
+            assert_eq!(v.read(200 * UNIT, 4096), Err(Status::IoErr), "and so at the second look");
+            assert_eq!(v.write(300 * UNIT, &pattern(1, 4096)), Err(Status::IoErr));
+        }
+        assert_eq!(v.sync(), Err(Status::IoErr), "what was flushed before is gone");
+        assert_eq!(v.read(10 * UNIT, 4096).expect("is there"), pattern(10, 4096), "reads of what is left go on");
+        assert_eq!(v.write(10 * UNIT, &pattern(1, 4096)), Err(Status::IoErr), "and nothing else");
+        let error = pool.sync().expect_err("is refused");
+        assert!(matches!(error, PoolError::Degraded { .. }), "{error}");
+        assert!(device.notices().iter().any(|notice| notice.contains("shrank to 8388608")), "{:?}", device.notices());
+        drop((v, pool));
+        let error = Pool::open(&device, &OpenOptions::default()).expect_err("is refused");
+        assert!(error.to_string().contains("has shrunk"), "{error}");
+    }
+}

@@ -420,8 +420,8 @@ impl HwQueue for HostQueue {
 #[inline(always)]
 fn is_plain_success(event: KernelEvent, rqs: &RqTable<'_>) -> bool {
     let rq = rqs.by_tag(event.tag);
-    // No length is that of an errno with its sign taken for a number.
-    event.res.cast_unsigned() == rq.bytes && rq.private == 0
+    // No length is that of an errno with its sign taken for a number. A flush has no bytes and is judged by itself.
+    event.res.cast_unsigned() == rq.bytes && rq.private == 0 && event.res != 0
 }
 
 /// The kernel has it now: its completion makes the token anew.

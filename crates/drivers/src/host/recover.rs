@@ -6,6 +6,7 @@
 //! |---|---|
 //! | fewer bytes than asked, more than 0 | the rest is sent; progress is whole blocks |
 //! | 0 bytes | the file ends before the device: I/O error, and the queue learns the new size |
+//! | a flush that the kernel calls done | an I/O error, if the file has become shorter than the device |
 //! | EAGAIN, EINTR | sent again, at most [`MAX_TRIES`] times |
 //! | ECANCELED | a timeout, if the timeout walk asked for it |
 //! | EOPNOTSUPP on write-zeroes | the next way of zeroing |
@@ -111,10 +112,13 @@ impl HostQueue {
         let by_bytes = match rq.op {
             Op::Read | Op::Write => true,
             Op::WriteZeroes => progress.zeroing() == Zeroing::Write && !progress.syncs(),
-            Op::Flush | Op::Discard => false,
+            Op::Discard | Op::Flush => false,
         };
+        if rq.op == Op::Flush {
+            return Verdict::End(self.shared.flushed(&self.queue));
+        }
         if !by_bytes {
-            let sync = rq.flags & RQ_FUA != 0 && rq.op != Op::Flush && !progress.syncs();
+            let sync = rq.flags & RQ_FUA != 0 && !progress.syncs();
             if !sync {
                 return Verdict::End(Status::Ok);
             }

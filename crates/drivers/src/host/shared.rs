@@ -1,15 +1,16 @@
 //! What all rings that use one file or block device of the host share.
 //!
 //! Owns the opened file, how ranges are zeroed on it (which may turn out not to work), and the notices. Control path
-//! and trouble only: no I/O that simply works comes here, but for `zeroing`.
+//! and trouble only: no I/O that simply works comes here, but for `zeroing` and flushes.
 //!
-//! Invariant I1: `zeroing` only ever steps down: a way that did not work is not tried again.
+//! - I1: `zeroing` only ever steps down: a way that did not work is not tried again.
+//! - I2: `has_shrunk` is never taken back: what was cut off is gone, whatever size the file has later.
 //!
 //! Called by `queue`, `recover` and `side`.
 
 use sheave_base::buf::Buf;
-use sheave_base::status::Errno;
-use sheave_base::sync::atomic::{AtomicU8, Ordering};
+use sheave_base::status::{Errno, Status};
+use sheave_base::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use sheave_base::sync::{Arc, Mutex};
 use std::sync::OnceLock;
 
@@ -52,6 +53,8 @@ pub(super) struct Shared {
     pub(super) file: HostFile,
     zeroing: AtomicU8,
     zeroes: OnceLock<Option<Buf>>,
+    /// The file was found shorter than the device, once.
+    has_shrunk: AtomicBool,
     notices: Mutex<Vec<String>>,
 }
 
@@ -66,7 +69,8 @@ impl Shared {
             FileKind::Regular => Zeroing::Write,
         };
         let notices = Mutex::new(file.notices().to_vec());
-        Shared { file, zeroing: AtomicU8::new(zeroing as u8), zeroes: OnceLock::new(), notices }
+        let has_shrunk = AtomicBool::new(false);
+        Shared { file, zeroing: AtomicU8::new(zeroing as u8), zeroes: OnceLock::new(), has_shrunk, notices }
     }
 
     /// How to zero a range now.
@@ -106,15 +110,16 @@ impl Shared {
         self.notices.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// I/O met the end of the file before the end of the device: finds the size of now and has the queue refuse what
-    /// lies beyond it.
-    #[cold]
+    /// I/O met the end of the file before the end of the device, or a flush was done: finds the size of now and, if the
+    /// file has become shorter, has the queue refuse what lies beyond it.
     pub(super) fn look_at_size(&self, queue: &Arc<Queue>) {
         let was = queue.sectors() << SECTOR_SHIFT;
         let path = self.file.path().display();
         match self.file.current_size() {
             Ok(now) if now >= was => {}
             Ok(now) => {
+                // Relaxed: it never goes back, and orders nothing.
+                self.has_shrunk.store(true, Ordering::Relaxed);
                 let block = u64::from(queue.limits().logical_block);
                 queue.set_capacity(now - now % block);
                 self.notice(format!(
@@ -124,6 +129,21 @@ impl Shared {
             }
             Err(error) => self.notice(format!("{path}: its size cannot be read any more: {error}; is it still there?")),
         }
+    }
+
+    /// What a flush that the kernel calls done has come to. What was cut off with the end of a file is not durable, so
+    /// no flush ends well once the file has been found shorter than the device (I2).
+    pub(super) fn flushed(&self, queue: &Arc<Queue>) -> Status {
+        self.look_at_size(queue);
+        if self.is_whole() { Status::Ok } else { Status::IoErr }
+    }
+
+    /// Whether the file has never been found shorter than the device, nor is now than when it was opened.
+    pub(super) fn is_whole(&self) -> bool {
+        if self.file.current_size().is_ok_and(|now| now < self.file.size_bytes()) {
+            self.has_shrunk.store(true, Ordering::Relaxed); // Relaxed, both: it never goes back, and orders nothing.
+        }
+        !self.has_shrunk.load(Ordering::Relaxed)
     }
 
     /// The kernel refused I/O for a reason that a person can do something about.

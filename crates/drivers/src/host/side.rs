@@ -125,7 +125,8 @@ fn carry_out(shared: &Shared, job: &Job) -> Result<(), i32> {
 }
 
 fn sync(shared: &Shared) -> Result<(), i32> {
-    rustix::fs::fdatasync(shared.file.as_fd()).map_err(SysErrno::raw_os_error)
+    rustix::fs::fdatasync(shared.file.as_fd()).map_err(SysErrno::raw_os_error)?;
+    if shared.is_whole() { Ok(()) } else { Err(libc::EIO) }
 }
 
 fn fallocate(shared: &Shared, how: FallocateFlags, job: &Job) -> Result<(), i32> {

@@ -175,7 +175,8 @@ impl DeviceIo {
         }
         match at.checked_add(len as u64) {
             Some(end) if end <= self.device.size_bytes() => Ok(()),
-            _ => Err(Status::NoSpc),
+            // As for I/O of rings: a device that ends before its pool has shrunk, which is no lack of space.
+            _ => Err(Status::IoErr),
         }
     }
 }

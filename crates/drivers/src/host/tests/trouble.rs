@@ -79,6 +79,27 @@ fn a_file_cut_under_us_ends_reads_beyond_it_and_tells_the_size() {
 }
 
 #[test]
+fn no_flush_of_a_file_that_was_cut_ends_well_any_more() {
+    for (base, direct) in [("/var/tmp", "auto"), ("/dev/shm", "auto"), ("/var/tmp", "off")] {
+        let Ok(dir) = tempfile::tempdir_in(base) else { continue };
+        let path = dir.path().join("disk");
+        let device = Device::open(&format!("file:{},size=1M,direct={direct}", path.display())).expect("a device");
+        let Some((mut rig, bdev)) = Rig::over(&device) else { return };
+        let mut data = memory(16384, 9);
+        assert_eq!(rig.run(bdev, Op::Write, 0, 64 << 10, &mut data), Status::Ok);
+        assert_eq!(rig.run(bdev, Op::Flush, 0, 0, &mut []), Status::Ok);
+        let file = File::options().write(true).open(&path).expect("opened");
+        file.set_len(72 << 10).expect("cut");
+        assert_eq!(rig.run(bdev, Op::Flush, 0, 0, &mut []), Status::IoErr, "nobody has read there");
+        assert!(device.notices().iter().any(|notice| notice.contains("shrank to 73728")), "{:?}", device.notices());
+        assert_eq!(rig.run(bdev, Op::Flush, 0, 0, &mut []), Status::IoErr);
+        // What was cut off does not come back with the size.
+        file.set_len(1 << 20).expect("grown");
+        assert_eq!(rig.run(bdev, Op::Flush, 0, 0, &mut []), Status::IoErr);
+    }
+}
+
+#[test]
 fn a_block_device_cut_under_us_tells_its_size() {
     let dir = tempfile::tempdir().expect("a directory");
     let backing = dir.path().join("backing");

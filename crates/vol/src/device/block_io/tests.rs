@@ -23,7 +23,7 @@ fn what_is_written_is_read_from_any_thread() {
             });
         });
         assert_eq!(io.read(100, &mut [0; 512]), Err(Status::Invalid));
-        assert_eq!(io.write(8 << 20, &[0; 4096]), Err(Status::NoSpc));
+        assert_eq!(io.write(8 << 20, &[0; 4096]), Err(Status::IoErr));
         io.discard(0, 8 << 20).expect("discards, or the device has none");
     }
 }
