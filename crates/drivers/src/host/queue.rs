@@ -81,14 +81,11 @@ impl HostQueue {
     fn prep_only(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>) -> bool {
         let (Some(tag), Some(kring), false) = (list.only(), &mut env.kring, self.readonly) else { return false };
         let rq = rqs.by_tag_mut(tag);
-        if !rq.is_plain() {
-            return false;
-        }
+        let Some((vec, fixed_buf)) = rq.plain_memory() else { return false };
         rq.private = 0;
         let op = if rq.op == Op::Read { KOp::Read } else { KOp::Write };
-        let fixed_buf = (rq.merged_or_buf != NO_FIXED_BUF).then_some(rq.merged_or_buf);
         let user_data = kernel_user_data(env.hctx, tag, KIND_IO);
-        let data = RwOp { len: rq.bytes, base: rq.base, offset: rq.sector << SECTOR_SHIFT, user_data };
+        let data = RwOp { len: rq.bytes, base: vec.base(), offset: rq.sector << SECTOR_SHIFT, user_data };
         // SAFETY: I2.
         let prepared = unsafe { kring.prep_only(op, self.target, fixed_buf, data) };
         if prepared {
