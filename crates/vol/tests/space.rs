@@ -284,7 +284,7 @@ fn a_pool_whose_file_is_cut_says_so_and_makes_nothing_durable() {
     let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
     for (round, reads_first) in [true, false].into_iter().enumerate() {
         let path = directory.path().join(format!("p{round}.img"));
-        let device = Device::open(&format!("file:{},size=64M", path.display())).expect("opens");
+        let device = open_device(&format!("file:{},size=64M", path.display())).expect("opens");
         format(&device, UNIT);
         let pool = open(&device);
         let v = User::new(pool.create_volume("v", 32 << 20).expect("creates"));
