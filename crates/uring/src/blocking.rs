@@ -129,17 +129,30 @@ impl Inner {
         let Some(work) = files.work(file as usize) else { return };
         let list = Arc::clone(work.list());
         let Some(slots) = work.ends.start() else { return };
-        let leader = slots[0];
+        let Some(&leader) = slots.last() else { return };
         let mut filled = lock(&list);
         filled.clear();
         for &slot in slots {
-            filled.push(&reqs[slot].kiocb, cold[slot as usize].pieces.as_slice());
+            filled.push(slot, &reqs[slot].kiocb, cold[slot as usize].pieces.as_slice());
+            reqs[slot].step = Step::Ends;
         }
+        let alone = filled.alone();
         drop(filled);
         reqs[leader].step = Step::LeadsEnds;
-        if !self.core.wq.queue(leader, Work::Complete(open, list)) {
+        if self.core.wq.queue(leader, Work::Complete(open, list)) {
+            self.core.wq.expect(alone);
+        } else {
             self.end_here(leader);
         }
+    }
+
+    /// A worker was to be had for a batch of completion work, and then was not.
+    #[cold]
+    fn end_refused(&mut self, leader: u32) {
+        let file = self.core.reqs[leader].file as usize;
+        let alone = self.core.files.work(file).map_or(0, |work| lock(work.list()).alone());
+        self.core.wq.expect_no_more(alone);
+        self.end_here(leader);
     }
 
     /// No worker can be had for a batch of completion work: done on this thread, for the file must hear of the writes.
@@ -148,7 +161,7 @@ impl Inner {
         let file = self.core.reqs[leader].file as usize;
         let Some(open) = self.core.files.get(file).map(|open| open.file.clone()) else { return };
         let Some(list) = self.core.files.work(file).map(|work| Arc::clone(work.list())) else { return };
-        lock(&list).run(&*open, &MayBlock::on_worker());
+        lock(&list).run(&*open, &MayBlock::on_worker(), |slot, res| self.write_ended(slot, res));
         self.ended(leader);
     }
 
@@ -165,17 +178,31 @@ impl Inner {
         }
     }
 
-    /// A batch of completion work was done, by a worker or here.
+    /// The completion work of one write was done, with this result.
+    fn write_ended(&mut self, slot: u32, res: i32) {
+        let req = &mut self.core.reqs[slot];
+        req.step = Step::Own;
+        let next = dio::worked(&mut req.kiocb, res);
+        self.go_on(slot, next);
+    }
+
+    /// A batch of completion work was done, by a worker or here: ends those of its writes that have not ended alone.
+    /// The slots of the others may be other requests by now.
     fn ended(&mut self, leader: u32) {
         let file = self.core.reqs[leader].file as usize;
-        self.core.reqs[leader].step = Step::Own;
         let Some(work) = self.core.files.work(file) else { return };
         let (slots, list) = (work.ends.end(), Arc::clone(work.list()));
         for (at, &slot) in slots.iter().enumerate() {
-            // The file panicked in this write's completion work, or in that of one before it.
-            let result = lock(&list).result(at).unwrap_or(-errno::EIO);
-            let next = dio::worked(&mut self.core.reqs[slot].kiocb, result);
-            self.go_on(slot, next);
+            let result = lock(&list).result(at);
+            match result {
+                Some(_) if lock(&list).ends_alone(at) => {}
+                Some(res) => self.write_ended(slot, res),
+                // The file panicked in this write's completion work, or in that of one before it.
+                None => {
+                    self.core.wq.expect_no_more(usize::from(lock(&list).ends_alone(at)));
+                    self.write_ended(slot, -errno::EIO);
+                }
+            }
         }
         if let Some(work) = self.core.files.work(file) {
             work.ends.put_room(slots);
@@ -234,8 +261,9 @@ impl Inner {
             (Step::Own, WorkDone::NoThread) => self.own_result(slot, -errno::EAGAIN),
             (Step::Sums, WorkDone::Result(res)) => self.summed(slot, res),
             (Step::Sums, WorkDone::NoThread) => self.sum_here(slot),
+            (Step::Ends, WorkDone::Result(res)) => self.write_ended(slot, res),
             (Step::LeadsEnds, WorkDone::Result(_)) => self.ended(slot),
-            (Step::LeadsEnds, WorkDone::NoThread) => self.end_here(slot),
+            (Step::LeadsEnds, WorkDone::NoThread) => self.end_refused(slot),
             (Step::LeadsSync, WorkDone::Flush) => {
                 req.step = Step::WantsFlush;
                 self.core.ready.push_back(slot);

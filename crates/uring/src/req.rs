@@ -75,6 +75,8 @@ pub enum Step {
     Own,
     /// A worker looks at the memory of the I/O, for its file's checksums.
     Sums,
+    /// It is in a batch of completion work of its file, which a worker does, and is not its leader.
+    Ends,
     /// It leads a batch of completion work of its file, which a worker does.
     LeadsEnds,
     /// It leads a batch that waits for a sync of its file: a worker syncs, or the flush that ends it is under way.

@@ -4,7 +4,8 @@
 //! other rings (the same kind of queue over preallocated nodes), and the handle that wakes the ring if it sleeps.
 //!
 //! Invariants:
-//! - I1: a slot is queued at most once at a time: its worker queues it when it is done, and the ring takes it out.
+//! - I1: a slot is queued at most once at a time: its worker queues it when it, or its part of a batch, is done, and
+//!   the ring takes it out.
 //! - I2: a result, or a message, is written before its node is queued, and read after it was taken out.
 //! - I3: the mailbox is bounded; a full one answers, and nothing is lost that was accepted by a ring that lives.
 //! - I4: a message's node belongs to its sender from the bitmap's grant until it is queued, then to the ring until it

@@ -4,10 +4,10 @@
 
 mod support;
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sheave_base::status::Status;
 use sheave_blk::Device;
@@ -255,6 +255,57 @@ fn writes_complete_where_the_file_asks_and_the_ring_says_how_many() {
         assert_eq!(run(&mut ring, &[read]), [(7, 4096)]);
         assert_eq!(ring.late_completions(), expected, "a read has nothing to wait for");
     }
+}
+
+/// New space, whose third write takes long to complete: until it is let go, or the test has failed.
+#[derive(Debug)]
+struct Held {
+    device: Device,
+    let_go: AtomicBool,
+    ended: Mutex<Vec<u64>>,
+}
+
+impl File for Held {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn size_bytes(&self) -> u64 {
+        1 << 20
+    }
+
+    fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
+        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: MAP_WORKER })
+    }
+
+    fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
+        let give_up = Instant::now() + Duration::from_secs(5);
+        while done.pos == 2 << 13 && !self.let_go.load(Ordering::Acquire) && Instant::now() < give_up {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.ended.lock().unwrap().push(done.pos >> 13);
+        if done.pos == 1 << 13 { Err(Status::NoSpc) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn a_slow_end_of_a_write_holds_back_none_that_has_ended_before() {
+    let (device, let_go) = (Puppet::new().device(), AtomicBool::new(false));
+    let file = Arc::new(Held { device, let_go, ended: Mutex::default() });
+    let mut ring = ring();
+    let fd = ring.attach_file(file.clone()).unwrap();
+    let sqes: Vec<Sqe> = (0..5).map(|n| rw(opcode::WRITE, fd, n << 13, 1 << 24, 4096, n)).collect();
+    push(&mut ring, &sqes);
+    ring.submit_and_wait(2).unwrap();
+    assert_eq!(reaped(&mut ring), [(0, 4096), (1, -28)], "the third write has not ended");
+    // The slots of the first two serve other requests, while the batch that they were in goes on.
+    push(&mut ring, &[rw(opcode::READ, fd, 0, 1 << 24, 4096, 7), rw(opcode::WRITE, fd, 5 << 13, 1 << 24, 4096, 5)]);
+    ring.submit_and_wait(1).unwrap();
+    assert_eq!(reaped(&mut ring), [(7, 4096)]);
+    file.let_go.store(true, Ordering::Release);
+    ring.submit_and_wait(4).unwrap();
+    assert_eq!(reaped(&mut ring), [(2, 4096), (3, 4096), (4, 4096), (5, 4096)]);
+    assert_eq!(*file.ended.lock().unwrap(), [0, 1, 2, 3, 4, 5], "the file sees the ends in order");
 }
 
 #[test]

@@ -76,7 +76,8 @@ impl Source for RingSource {
         let token = section.token();
         match load {
             Some(Work::Complete(file, list)) => {
-                lock(&list).run(&*file, token);
+                let tell = |slot, res| self.done.finish(&[(slot, WorkDone::Result(res))]);
+                lock(&list).run(&*file, token, tell);
                 WorkDone::Result(0)
             }
             Some(Work::Sum(file, sum)) => WorkDone::Result(sum.run(&*file, token)),
@@ -354,6 +355,16 @@ impl RingWq {
     /// Whether something was queued and not handed over.
     pub(crate) fn has_staged(&self) -> bool {
         self.submitter.as_ref().is_some_and(Submitter::has_staged)
+    }
+
+    /// The work of a slot will end these many slots more, each by itself.
+    pub(crate) fn expect(&mut self, more: usize) {
+        self.outstanding += more as u32;
+    }
+
+    /// That many of the expected slots will not come: their work was not done.
+    pub(crate) fn expect_no_more(&mut self, slots: usize) {
+        self.outstanding -= slots as u32;
     }
 
     /// A slot's result was taken from the task-work queue.
