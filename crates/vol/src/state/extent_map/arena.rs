@@ -62,6 +62,13 @@ impl Arena {
     /// of all nodes there are.
     #[inline(always)]
     pub(crate) fn last_chunk(&self) -> (u64, &[AtomicU64]) {
+        let [first, second, ..] = &self.chunks;
+        let words = first.get().map_or(&[][..], |words| words);
+        if second.get().is_none() { (0, words) } else { self.last_of_many() }
+    }
+
+    #[cold]
+    fn last_of_many(&self) -> (u64, &[AtomicU64]) {
         let mut last: (u64, &[AtomicU64]) = (0, &[]);
         for (chunk, cell) in self.chunks.iter().enumerate() {
             let Some(words) = cell.get() else { break };

@@ -1,6 +1,7 @@
 //! Entries: what a volume's map says of one allocation unit, in one word; and the geometry of maps.
 //!
-//! Owns the bits of an entry. Bits 0..40 are the unit of the pool; flags are at the top:
+//! Owns the bits of an entry. Bits 0..34 are the unit of the pool. In pools with units of up to 16 blocks the next 16
+//! bits say which blocks are written; maps of larger units have these bits beside the entries. Flags are at the top:
 //!
 //! | flag | says |
 //! |---|---|
@@ -23,6 +24,10 @@ pub(crate) const BLOCK_SHIFT: u32 = 12;
 /// Leaves of an index node, as a power of two.
 pub(crate) const INDEX_SHIFT: u32 = 8;
 
+/// Where the written bits begin that an entry has itself, and how many it may have.
+const BITS_SHIFT: u32 = 34;
+const MOST_BITS: u32 = 16;
+
 /// What a map says of one unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Entry(pub(crate) u64);
@@ -40,7 +45,8 @@ impl Entry {
     pub(crate) const PLAIN_FOR_READS: u64 = Self::ALLOC | Self::FULL;
     /// Entries from here on are plain for writers.
     pub(crate) const PLAIN_FOR_WRITES: u64 = Self::PLAIN_FOR_READS | Self::OWN | Self::READY;
-    const PHYS: u64 = (1 << 40) - 1;
+    pub(super) const PHYS: u64 = (1 << BITS_SHIFT) - 1;
+    const BITS: u64 = ((1 << MOST_BITS) - 1) << BITS_SHIFT;
 
     /// Space at a unit of the pool, which nobody else has.
     #[inline]
@@ -79,6 +85,19 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn is_alloc(self) -> bool {
         self.has(Self::ALLOC)
+    }
+
+    /// The written bits that it has itself.
+    #[inline(always)]
+    pub(crate) fn bits(self) -> u64 {
+        (self.0 & Self::BITS) >> BITS_SHIFT
+    }
+
+    /// The same with these written bits.
+    #[inline]
+    #[must_use]
+    pub(crate) fn with_bits(self, bits: u64) -> Entry {
+        Entry(self.0 & !Self::BITS | bits << BITS_SHIFT & Self::BITS)
     }
 
     /// Whether others may have the unit.
@@ -143,7 +162,13 @@ impl Geometry {
         1 << self.leaf_shift
     }
 
-    /// Words of written bits of a leaf, as a power of two.
+    /// Whether entries have the written bits of their units themselves.
+    #[inline(always)]
+    pub(crate) fn has_bits_in_entries(&self) -> bool {
+        self.blocks() <= MOST_BITS
+    }
+
+    /// Words of written bits of a leaf that stand beside its entries, as a power of two.
     pub(crate) fn bits_shift(&self) -> u32 {
         self.leaf_shift + self.blocks_shift() - 6
     }

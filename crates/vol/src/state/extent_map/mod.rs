@@ -12,9 +12,9 @@
 //!
 //! - I1: a node is complete before its number is stored (Release), so who loads the number (Acquire) sees all of it.
 //! - I2: a node that is taken out of a tree is used again only after a grace period.
-//! - I3: written bits are zeroed before an entry gets space; an entry is emptied before its written bits are: so bits
-//!   that were loaded between two equal entries belong to it. Equal entries are the same entry, for a unit that is
-//!   given up comes back after a grace period only.
+//! - I3: written bits that stand beside the entries are zeroed before an entry gets space; an entry is emptied before
+//!   its written bits are: so bits that were loaded between two equal entries belong to it. Equal entries are the same
+//!   entry, for a unit that is given up comes back after a grace period only.
 
 pub(crate) mod arena;
 pub(crate) mod entry;
@@ -108,6 +108,11 @@ impl ExtentMap {
     /// Whether block `first` of a unit is written, and how many blocks from there on (of `most`) are the same.
     #[inline]
     pub(crate) fn written_run(&self, leaf: u32, slot: usize, first: u32, most: u32) -> (bool, u32) {
+        if self.geometry.has_bits_in_entries() {
+            // Acquire: pairs with the Release stores of entries in `tree` (I3).
+            let entry = self.leaves.word(leaf, slot).map_or(Entry::NONE, |word| Entry(word.load(Ordering::Acquire)));
+            return run_of(entry.bits() >> first, most);
+        }
         let mut at = (slot << self.geometry.blocks_shift()) + first as usize;
         let end = at + most as usize;
         let mut run = (false, 0);
@@ -236,14 +241,25 @@ impl ExtentMap {
         let offset = pos & (self.geometry.unit_bytes() - 1);
         let first = (offset >> BLOCK_SHIFT) as u32;
         let end = ((offset + len - 1) >> BLOCK_SHIFT) as u32 + 1;
+        let to = |blocks: u32| len.min((u64::from(first + blocks) << BLOCK_SHIFT) - offset);
+        if self.geometry.has_bits_in_entries() {
+            let (written, blocks) = run_of(spot.entry.bits() >> first, end - first);
+            return Ok((written, to(blocks)));
+        }
         let (written, blocks) = self.written_run(spot.leaf, spot.slot, first, end - first);
         let again = self.find(top, pos >> self.geometry.unit_shift);
         if !again.entry.same_place(spot.entry) || again.leaf != spot.leaf {
             return Err(Status::Again);
         }
-        let to = u64::from(first + blocks) << BLOCK_SHIFT;
-        Ok((written, len.min(to - offset)))
+        Ok((written, to(blocks)))
     }
+}
+
+/// Whether the lowest bit is set, and how many bits from there on (of `most`) are the same.
+#[inline]
+fn run_of(bits: u64, most: u32) -> (bool, u32) {
+    let written = bits & 1 != 0;
+    (written, if written { bits.trailing_ones() } else { bits.trailing_zeros() }.min(most))
 }
 
 #[cfg(test)]

@@ -198,8 +198,7 @@ impl Tree {
             from.store(shared.0, Ordering::Release); // Release: pairs with the Acquire load in `find`
             to.store(shared.0, Ordering::Relaxed); // Relaxed: published with the node's number
         }
-        let (Some(from), Some(to)) = (map.bits.node(old), map.bits.node(new)) else { return };
-        for (from, to) in from.iter().zip(to) {
+        for (from, to) in map.bits.node(old).unwrap_or_default().iter().zip(map.bits.node(new).unwrap_or_default()) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed); // Relaxed, both: as above
         }
         self.leaves.add_used(new, self.leaves.node(old).used);
@@ -220,7 +219,7 @@ impl Tree {
     /// A leaf of holes.
     pub(crate) fn new_leaf(&mut self, map: &ExtentMap) -> Result<u32, Status> {
         let id = self.leaves.take().ok_or(Status::NoMem)?;
-        if !map.leaves.make(id) || !map.bits.make(id) {
+        if !map.leaves.make(id) || !(map.geometry.has_bits_in_entries() || map.bits.make(id)) {
             let _ = self.leaves.put(id);
             return Err(Status::NoMem);
         }
@@ -234,11 +233,13 @@ impl Tree {
         Entry(self.map.leaves.word(place.leaf, place.slot).map_or(0, |word| word.load(Ordering::Relaxed)))
     }
 
-    /// Stores an entry with the same space (or none in both), other flags.
+    /// Stores an entry with the same space (or none in both), other flags. The written bits stay what they are.
     #[inline]
     pub(crate) fn store(&self, place: Place, entry: Entry) {
         if let Some(word) = self.map.leaves.word(place.leaf, place.slot) {
-            word.store(entry.0, Ordering::Release); // Release: pairs with the Acquire load in `find`
+            let bits = Entry(word.load(Ordering::Relaxed)).bits(); // Relaxed: under the lock.
+            // Release: pairs with the Acquire load in `find`.
+            word.store(entry.with_bits(bits).0, Ordering::Release);
         }
     }
 
@@ -329,6 +330,9 @@ impl Tree {
 
     /// Sets or clears the written bits of some blocks of a unit.
     pub(crate) fn set_bits(&mut self, place: Place, first: u32, count: u32, written: bool) {
+        if self.map.geometry.has_bits_in_entries() {
+            return self.set_bits_in_entry(place, ((1 << count) - 1) << first, written);
+        }
         let mut at = (place.slot << self.map.geometry.blocks_shift()) + first as usize;
         let end = at + count as usize;
         while at < end {
@@ -345,8 +349,21 @@ impl Tree {
         }
     }
 
+    fn set_bits_in_entry(&mut self, place: Place, mask: u64, written: bool) {
+        let entry = self.entry(place);
+        let old = entry.bits();
+        let new = if written { old | mask } else { old & !mask };
+        if let Some(word) = self.map.leaves.word(place.leaf, place.slot) {
+            word.store(entry.with_bits(new).0, Ordering::Release); // Release: pairs with the Acquire load in `find`
+            self.leaves.add_written(place.leaf, (new & !old).count_ones(), (old & !new).count_ones());
+        }
+    }
+
     /// The written bits of a unit, as words.
     pub(crate) fn bits(&self, place: Place) -> [u64; 4] {
+        if self.map.geometry.has_bits_in_entries() {
+            return [self.entry(place).bits(), 0, 0, 0];
+        }
         let blocks = self.map.geometry.blocks() as usize;
         let word = |at: usize| {
             // Relaxed: under the lock.
@@ -380,7 +397,7 @@ impl Tree {
         let geometry = &self.map.geometry;
         let blocks = geometry.blocks() as usize;
         let full = if blocks >= 64 { u64::MAX } else { (1 << blocks) - 1 };
-        let (Some(to), Some(bits)) = (self.map.leaves.node(leaf), self.map.bits.node(leaf)) else { return };
+        let (Some(to), bits) = (self.map.leaves.node(leaf), self.map.bits.node(leaf)) else { return };
         let mut blocks_written = 0;
         for (at, ((to, &phys), written)) in to.iter().zip(entries).zip(written.chunks_exact(words)).enumerate() {
             if phys == 0 {
@@ -388,13 +405,20 @@ impl Tree {
             }
             // Relaxed, all: nobody has the node's number; that is published later.
             blocks_written += written.iter().map(|word| word.count_ones()).sum::<u32>();
-            for (n, word) in written.iter().enumerate() {
-                let bit = at * blocks + n * 64;
-                let old = bits[bit >> 6].load(Ordering::Relaxed);
-                bits[bit >> 6].store(old | word << (bit & 63), Ordering::Relaxed);
-            }
             let flags = if written.iter().all(|word| *word == full) { Entry::FULL } else { 0 };
-            to.store(Entry::at(phys).with(flags).0, Ordering::Relaxed);
+            let mut entry = Entry::at(phys).with(flags);
+            match (bits, written) {
+                (None, [word, ..]) => entry = entry.with_bits(*word),
+                (None, []) => {}
+                (Some(bits), written) => {
+                    for (n, word) in written.iter().enumerate() {
+                        let bit = at * blocks + n * 64;
+                        let old = bits[bit >> 6].load(Ordering::Relaxed);
+                        bits[bit >> 6].store(old | word << (bit & 63), Ordering::Relaxed);
+                    }
+                }
+            }
+            to.store(entry.0, Ordering::Relaxed);
         }
         self.leaves.add_written(leaf, blocks_written, 0);
     }
@@ -539,8 +563,9 @@ impl Tree {
 
     /// Bytes of memory that maps and tables take.
     pub(crate) fn memory_bytes(&self) -> u64 {
+        let bits = if self.map.geometry.has_bits_in_entries() { 0 } else { self.map.bits.node_bytes() };
         self.index.live() * self.map.index.node_bytes()
-            + self.leaves.live() * (self.map.leaves.node_bytes() + self.map.bits.node_bytes())
+            + self.leaves.live() * (self.map.leaves.node_bytes() + bits)
             + self.index.memory_bytes()
             + self.leaves.memory_bytes()
             + self.units.memory_bytes()

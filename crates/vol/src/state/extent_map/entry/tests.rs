@@ -7,7 +7,10 @@ fn flags_and_place_do_not_touch() {
     let flags = Entry::PLAIN_FOR_WRITES | Entry::DIRTY | Entry::HANDED | Entry::LISTED;
     assert_eq!(flags.count_ones(), 7);
     let entry = Entry::at(u64::MAX).with(flags);
-    assert_eq!(entry.phys(), (1 << 40) - 1);
+    assert_eq!(entry.phys(), crate::format::MAX_POOL_UNITS - 1);
+    let bits = entry.with_bits(0x8001);
+    assert_eq!((bits.phys(), bits.bits(), entry.bits()), (entry.phys(), 0x8001, 0));
+    assert!(bits.has(flags) && bits.with_bits(0) == entry && Entry::NONE.with_bits(u64::MAX).phys() == 0);
     assert!(entry.has(flags) && !entry.without(Entry::FULL).any(Entry::FULL));
     assert!(entry.same_place(Entry::at(u64::MAX)) && !entry.same_place(Entry::at(3)));
 }

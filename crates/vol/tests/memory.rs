@@ -1,0 +1,70 @@
+//! What the map of a volume takes of memory, extent by extent, and whether a pool tells so. Alone in its program, since
+//! it looks at the memory of the whole process.
+#![cfg(all(target_os = "linux", not(shuttle)))]
+
+mod support;
+
+use sheave_base::rng::Rng;
+use sheave_base::status::Status;
+use sheave_blk::Device;
+use sheave_iomap::File;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::file::WriteDone;
+use sheave_iomap::mapping::Intent;
+use sheave_vol::{CreateOptions, Pool, Volume};
+use support::open;
+
+const UNIT: u64 = 1 << 16;
+/// First writes, and the units that they are spread over: 16 to a leaf of the map, as a million are in a volume of 1
+/// TiB.
+const WRITES: u64 = 1 << 18;
+const UNITS: u64 = WRITES << 4;
+
+/// Bytes of memory that the process has, without files.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
+    let line = status.lines().find(|line| line.starts_with("RssAnon")).expect("since Linux 4.5");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
+}
+
+/// A first write of a block, without its data.
+fn first_write(volume: &Volume, pos: u64) {
+    let may_block = MayBlock::on_worker();
+    let mut mapping = volume.map(pos, 4096, Intent::Write);
+    while mapping == Err(Status::Again) {
+        volume.map_blocking(pos, 4096, Intent::Write, &may_block).expect("there is space");
+        mapping = volume.map(pos, 4096, Intent::Write);
+    }
+    let done = WriteDone { pos, len: 4096, status: Status::Ok, pieces: &[mapping.expect("is mapped")] };
+    volume.end_write(done, &may_block).expect("ends");
+}
+
+#[test]
+fn a_random_extent_takes_at_most_150_bytes_and_the_pool_tells_so() {
+    if sheave_testkit::under_sanitizer() {
+        return sheave_testkit::skip("a sanitizer has memory of its own beside each byte");
+    }
+    let device = Device::open("null:size=64G,keep=2M").expect("opens");
+    // A small journal, since what is kept of the device is memory too.
+    let options = CreateOptions { unit_bytes: UNIT, journal_bytes: Some(1 << 20), ..CreateOptions::default() };
+    Pool::create(&device, &options).expect("creates");
+    let pool = open(&device);
+    let volume = pool.create_volume("v", UNITS * UNIT).expect("creates");
+    // Once through everything, so that what is made once is there.
+    first_write(&volume, 0);
+    pool.sync().expect("syncs");
+    let (resident_before, told_before) = (resident(), pool.info().memory_bytes);
+    let (entries_before, mut rng) = (pool.info().entries, Rng::new(7));
+    for _ in 0..WRITES {
+        first_write(&volume, rng.draw() % UNITS * UNIT);
+    }
+    pool.sync().expect("syncs");
+    let info = pool.info();
+    let (resident, told) = (resident() - resident_before, info.memory_bytes - told_before);
+    let extents = info.entries - entries_before;
+    assert!(extents > WRITES * 9 / 10, "few meet: {extents}");
+    let each = resident as f64 / extents as f64;
+    assert!(each <= 150.0, "{each:.1} bytes an extent, {extents} of them");
+    let off = told as f64 / resident as f64;
+    assert!((0.9..1.1).contains(&off), "the pool says {told}, the process has {resident} more");
+}
