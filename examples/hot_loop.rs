@@ -20,7 +20,7 @@ use sheave::base::sync::atomic::{AtomicU64, Ordering};
 use sheave::iomap::completion_plan::MayBlock;
 use sheave::iomap::grace::Grace;
 use sheave::iomap::mapping::Intent;
-use sheave::iomap::{File, Mapping, MappingKind, RawFile, WriteDone};
+use sheave::iomap::{File, Mapping, MappingKind, PlainRanges, RawFile, WriteDone};
 use sheave::uring::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
 use sheave::vol::{CreateOptions, OpenOptions};
 use sheave::{Buf, Device, Pool, Ring, Volume, open_device};
@@ -123,13 +123,13 @@ impl File for Mapped {
         Ok(Mapping { offset: pos, len: len.min(UNIT - within), addr: (unit >> 1) * UNIT + within, kind, flags: 0 })
     }
 
-    fn map_plain(&self, at: &mut [u64], len: u64, _: Intent) -> usize {
+    fn map_plain(&self, at: &mut [u64], ranges: &PlainRanges) -> usize {
         let mut many = 0;
         for at in at {
             let (unit, within) = (*at / UNIT, *at % UNIT);
             // Acquire: as above.
             let Some(unit) = self.units.get(unit as usize).map(|unit| unit.load(Ordering::Acquire)) else { break };
-            if unit & 1 == 0 || within + len > UNIT {
+            if unit & 1 == 0 || within + ranges.len > UNIT {
                 break;
             }
             *at = (unit >> 1) * UNIT + within;

@@ -38,8 +38,10 @@ const CASES: &[Case] = &[
     Case { name: "null-read-d1", args: "null:size=1T read 1 1", margin_percent: MARGIN },
     Case { name: "mapped-read-d128-b32", args: "null:size=1T read 128 32 mapped", margin_percent: MARGIN },
     Case { name: "mapped-write-d128-b32", args: "null:size=1T write 128 32 mapped", margin_percent: MARGIN },
-    Case { name: "volume-read-d128-b32", args: "null:size=1G,keep=2M read 128 32 volume", margin_percent: MARGIN },
-    Case { name: "volume-write-d128-b32", args: "null:size=1G,keep=2M write 128 32 volume", margin_percent: MARGIN },
+    // What is kept is what lies before the first unit, so that no data goes to it; the row before is the same device.
+    Case { name: "null-keep-read-d128-b32", args: "null:size=1G,keep=1088K read 128 32", margin_percent: MARGIN },
+    Case { name: "volume-read-d128-b32", args: "null:size=1G,keep=1088K read 128 32 volume", margin_percent: MARGIN },
+    Case { name: "volume-write-d128-b32", args: "null:size=1G,keep=1088K write 128 32 volume", margin_percent: MARGIN },
     Case { name: "null-read-seq-d128-b32", args: "null:size=1T read 128 32 seq", margin_percent: MARGIN },
     Case { name: "ram-read-d128-b32", args: "ram:size=64M read 128 32", margin_percent: MARGIN_COPYING },
     Case { name: "file-read-4k-d32-b32", args: "file:FILE read 32 32 4k sleep", margin_percent: MARGIN_KERNEL },

@@ -42,7 +42,7 @@ use crate::mapping::Mapping;
 
 pub use mapped::Scratch;
 pub use open_file::OpenFile;
-pub use run::{Bounds, LOOK_AHEAD, MappedRun, PlainRun};
+pub use run::{Bounds, LOOK_AHEAD, MappedRun, Places, PlainRun};
 
 /// Longest transfer of one I/O, as in the kernel: 2 GiB less a page.
 pub const MAX_RW_COUNT: u32 = 0x7fff_f000;

@@ -47,6 +47,32 @@ pub struct SummedDone<'a> {
     pub memory: IoMemory<'a>,
 }
 
+/// What the ranges have in common that [`File::map_plain`] looks up.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainRanges {
+    /// Bytes of each.
+    pub len: u64,
+    /// A bit that is not set here is set in none of their positions.
+    pub bits: u64,
+    /// What they are looked up for.
+    pub intent: Intent,
+}
+
+impl PlainRanges {
+    /// Ranges of `len` bytes at these positions.
+    #[must_use]
+    pub fn new(at: &[u64], len: u64, intent: Intent) -> PlainRanges {
+        PlainRanges { len, bits: at.iter().fold(0, |bits, pos| bits | pos), intent }
+    }
+
+    /// Whether none goes beyond the block of its own length that it begins in.
+    #[inline(always)]
+    #[must_use]
+    pub fn are_blocks(&self) -> bool {
+        self.len.is_power_of_two() && self.bits & (self.len - 1) == 0
+    }
+}
+
 /// What [`File::fallocate`] does to a range. Both leave zeroes behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallocateMode {
@@ -121,11 +147,11 @@ pub trait File: Debug + Send + Sync {
     /// asked again. It may be asked for a range twice before the I/O, or without any.
     fn map(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status>;
 
-    /// A quick look at many ranges, each of `len` bytes within the file: puts in the place of each position in `at` the
-    /// first byte on the device, as far as the ranges are plain, and says how many were. Plain is what [`File::map`]
-    /// would map as a whole, as written, with no flag but [`MAP_DIRTY`](crate::mapping::MAP_DIRTY). Changes nothing but
-    /// `at`; a file that does not know at once says 0, and is asked for one range after the other.
-    fn map_plain(&self, _at: &mut [u64], _len: u64, _: Intent) -> usize {
+    /// A quick look at many ranges within the file: puts in the place of each position in `at` the first byte on the
+    /// device, as far as the ranges are plain, and says how many were. Plain is what [`File::map`] would map as a
+    /// whole, as written, with no flag but [`MAP_DIRTY`](crate::mapping::MAP_DIRTY). Changes nothing but `at`; a file
+    /// that does not know at once says 0, and is asked for one range after the other.
+    fn map_plain(&self, _at: &mut [u64], _: &PlainRanges) -> usize {
         0
     }
 

@@ -30,7 +30,7 @@ pub mod mapping;
 pub use sheave_base::grace;
 
 pub use completion_plan::CompletionPlan;
-pub use file::{FallocateMode, File, RawFile, SummedDone, WriteDone};
+pub use file::{FallocateMode, File, PlainRanges, RawFile, SummedDone, WriteDone};
 pub use io_memory::IoMemory;
 pub use kiocb::Kiocb;
 pub use mapping::{Mapping, MappingKind};

@@ -19,7 +19,7 @@ use sheave_blk::bio::NO_FIXED_BUF;
 use sheave_blk::ctx::lane::PlainRunOf;
 use sheave_iomap::dio::open_file::COUNT_FLAGS;
 use sheave_iomap::dio::run::Bounds;
-use sheave_iomap::dio::{LOOK_AHEAD, MAX_RW_COUNT, MappedRun, PlainRun};
+use sheave_iomap::dio::{LOOK_AHEAD, MAX_RW_COUNT, MappedRun, Places, PlainRun};
 use sheave_iomap::kiocb::{IOCB_COUNTED, IOCB_POLLED, IOCB_WRITE};
 
 use crate::core::Core;
@@ -87,7 +87,7 @@ fn submit_mapped_run(ring: &mut Inner, plain: Plain, most: u32) -> u32 {
     let Some(file) = core.files.get(plain.file as usize) else { return 0 };
     let Some(run) = MappedRun::start(io, file, plain.iocb_flags, plain.fixed_buf) else { return 0 };
     let Some(owner) = PlainOwner::new(plain.file, run.count_flags()) else { return 0 };
-    let taken = plain.submit_mapped(&core.queues, owner, run, most);
+    let taken = plain.submit_mapped(&core.queues, owner, run, most, &mut core.scratch.places);
     core.took_records(taken);
     taken
 }
@@ -167,23 +167,24 @@ impl Plain {
     /// The same for a file with mappings, a few at a time: first all are checked, then all mapped, then all sent. So
     /// looking one up does not wait for the memory that the one before is looked up in.
     #[inline(always)]
-    fn submit_mapped(self, queues: &Queues, owner: PlainOwner, mut run: MappedRun<'_>, most: u32) -> u32 {
-        let mut places = [0; LOOK_AHEAD];
+    fn submit_mapped(
+        self,
+        queues: &Queues,
+        owner: PlainOwner,
+        mut run: MappedRun<'_>,
+        most: u32,
+        places: &mut Places,
+    ) -> u32 {
         let mut taken = 0;
         while taken < most {
             let sqes = queues.sq_row(taken, (most - taken).min(run.look_ahead() as u32));
             let Some(Sqe { len: bytes, .. }) = sqes.first().copied() else { break };
             let Some(alike) = self.alike(bytes, |len| run.bounds(len)) else { break };
-            let mut many = 0;
-            for (sqe, place) in sqes.iter().zip(&mut places).take_while(|(sqe, _)| alike.is(sqe)) {
-                *place = sqe.off;
-                many += 1;
-            }
-            let mapped = run.map(&mut places[..many], bytes);
-            let places = &places[..mapped];
+            let (many, bits) = alike.positions(sqes, places);
+            let mapped = run.map(&mut places[..many], bytes, bits);
+            let (sqes, places) = (&sqes[..mapped], &*places);
             let sent = run.submit_run(PlainRunOf { owner: owner.0, bytes }, mapped as u32, move |at| {
-                let (sqe, place) = (sqes.get(at as usize)?, places.get(at as usize)?);
-                Some(plain_io(sqe, *place))
+                Some(plain_io(sqes.get(at as usize)?, places[at as usize % LOOK_AHEAD]))
             });
             taken += sent;
             if sent == 0 || (sent as usize) < mapped {
@@ -210,10 +211,35 @@ impl Alike {
     /// Whether this is one: it differs only in what plain ones may differ in, and is within what the run is.
     #[inline(always)]
     fn is(&self, sqe: &Sqe) -> bool {
+        self.is_aligned_or_not(sqe) && self.bounds.aligned(sqe.off, sqe.addr)
+    }
+
+    #[inline(always)]
+    fn is_aligned_or_not(&self, sqe: &Sqe) -> bool {
         sqe.kind() == self.kind
             && sqe.len_and_op_flags() == self.len
             && sqe.pad2 == 0
             && sqe.addr.wrapping_sub(self.base) <= self.last
-            && self.bounds.hold(sqe.off, sqe.addr)
+            && self.bounds.reach(sqe.off)
+    }
+
+    /// Puts the positions of the first of these that are like it into `to`; how many, and all bits that they have set.
+    /// By itself, since its loop wants all registers.
+    #[inline(never)]
+    fn positions(&self, sqes: &[Sqe], to: &mut Places) -> (usize, u64) {
+        // The memory of all is aligned as the first address is, and the distances from it.
+        let (mut many, mut pos_bits, mut addr_bits) = (0, 0, self.base);
+        for (sqe, to) in sqes.iter().zip(to) {
+            if !self.is_aligned_or_not(sqe) {
+                break;
+            }
+            *to = sqe.off;
+            (pos_bits, addr_bits) = (pos_bits | sqe.off, addr_bits | sqe.addr.wrapping_sub(self.base));
+            many += 1;
+        }
+        if !self.bounds.aligned(pos_bits, addr_bits) {
+            many = sqes.iter().take_while(|sqe| self.is(sqe)).count();
+        }
+        (many, pos_bits)
     }
 }

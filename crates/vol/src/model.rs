@@ -14,7 +14,8 @@ use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 use sheave_base::sync::{Arc, Mutex, thread};
 use sheave_blk::flush_alarm::FlushAlarm;
-use sheave_iomap::MappingKind;
+use sheave_iomap::mapping::Intent;
+use sheave_iomap::{MappingKind, PlainRanges};
 
 use crate::format::page::table::VolumeEntry;
 use crate::state::alloc::Units;
@@ -100,7 +101,9 @@ impl World {
     /// Where a unit is, as the second of a batch.
     fn plain(&self, volume: usize, unit: u64, write: bool) -> Option<u64> {
         let mut at = [unit << 12; 2];
-        (self.map.lookup_many(&self.tops[volume], &mut at, 4096, write) == 2).then_some(at[1])
+        let intent = if write { Intent::Write } else { Intent::Read };
+        (self.map.lookup_many(&self.tops[volume], &mut at, &PlainRanges { len: 4096, bits: unit << 12, intent }) == 2)
+            .then_some(at[1])
     }
 
     /// A read of a ring: what the unit says when the I/O ends.

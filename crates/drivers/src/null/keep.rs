@@ -83,7 +83,10 @@ struct KeepingQueue {
 impl HwQueue for KeepingQueue {
     #[inline]
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
-        if list.tags().iter().all(|&tag| rqs.by_tag(tag).sector >= self.keep_sectors) {
+        let is_behind = |tag: &u16| rqs.by_tag(*tag).sector >= self.keep_sectors;
+        // By fours, which the compiler unrolls: what stands for an unmeasured device is to cost next to nothing.
+        let (fours, rest) = list.tags().as_chunks::<4>();
+        if fours.iter().all(|four| four.iter().all(is_behind)) && rest.iter().all(is_behind) {
             return list.complete_all(done);
         }
         while let Some(rq) = list.pop() {

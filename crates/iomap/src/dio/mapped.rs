@@ -14,6 +14,7 @@ use sheave_blk::bio::{BVec, NO_FIXED_BUF};
 use sheave_blk::ctx::IoCtx;
 
 use super::open_file::OpenFile;
+use super::run::Places;
 use super::{Issued, bio_spec, error};
 use crate::completion_plan::{CompletionPlan, decide};
 use crate::kiocb::{IOCB_COMPLETION_WORK, IOCB_DSYNC, IOCB_NEED_SYNC, IOCB_NOWAIT, IOCB_SUMMED, IOCB_SYNC, Kiocb};
@@ -27,6 +28,8 @@ pub struct Scratch {
     pub(super) cut: Vec<BVec>,
     /// The vectors of one mapping.
     front: Vec<BVec>,
+    /// Where the I/Os of a run go. Here, so that it is not made anew for every run.
+    pub places: Places,
 }
 
 impl Scratch {

@@ -10,7 +10,7 @@ use sheave_blk::ctx::lane::{Lane, PlainIo, PlainKind, PlainRunOf};
 
 use super::bio_spec;
 use super::open_file::OpenFile;
-use crate::file::File;
+use crate::file::{File, PlainRanges};
 use crate::kiocb::{IOCB_DSYNC, IOCB_SYNC, IOCB_WRITE};
 use crate::mapping::{Intent, MAP_NEW, MAP_SHARED, MAP_SUMMED, MAP_TASK, MAP_WORKER, MappingKind};
 
@@ -40,7 +40,22 @@ impl Bounds {
     #[inline(always)]
     #[must_use]
     pub fn hold(&self, pos: u64, addr: u64) -> bool {
-        pos <= self.last && (pos & self.block_mask) | (addr & self.dma_mask) == 0
+        self.reach(pos) && self.aligned(pos, addr)
+    }
+
+    /// Whether an I/O at this position ends within the file.
+    #[inline(always)]
+    #[must_use]
+    pub fn reach(&self, pos: u64) -> bool {
+        pos <= self.last
+    }
+
+    /// Whether all I/Os are on blocks, and their memory is where the device can take it: of those whose positions have
+    /// no other bits than these, and whose addresses have no others than those.
+    #[inline(always)]
+    #[must_use]
+    pub fn aligned(&self, pos_bits: u64, addr_bits: u64) -> bool {
+        (pos_bits & self.block_mask) | (addr_bits & self.dma_mask) == 0
     }
 }
 
@@ -122,8 +137,11 @@ fn believed(places: &[u64], last: u64, block_mask: u64) -> usize {
     places.iter().take_while(|place| **place <= last && **place & block_mask == 0).count()
 }
 
-/// How many I/Os of a run a file is asked for at once, at most.
+/// How many I/Os of a run a file is asked for at once, at most; a power of two.
 pub const LOOK_AHEAD: usize = 32;
+
+/// Room for the positions of as many, and then for their places.
+pub type Places = [u64; LOOK_AHEAD];
 
 /// A run on a file with mappings, inside a section of its grace: pure overwrites, and reads of what is written, in one
 /// mapping each.
@@ -134,8 +152,6 @@ pub struct MappedRun<'a> {
     /// What it maps with; found once, past its counter of references.
     map: &'a dyn File,
     intent: Intent,
-    /// `MAP_*` flags that are not plain.
-    odd: u8,
     /// Size of the file in bytes, and of its device as far as the lane goes.
     size: u64,
     device_bytes: u64,
@@ -161,7 +177,6 @@ impl<'a> MappedRun<'a> {
         Some(MappedRun {
             lane: io.lane(file.route?, PlainKind { op: spec.op, flags: spec.flags, fixed_buf })?,
             intent: if write { Intent::Write } else { Intent::Read },
-            odd: if write { ODD_FOR_WRITES } else { MAP_SUMMED },
             size: file.size_bytes(),
             device_bytes: file.route_bytes(),
             block_mask: file.block_mask,
@@ -185,32 +200,33 @@ impl<'a> MappedRun<'a> {
         self.look_ahead
     }
 
-    /// Puts where on the device they go in the place of the positions of I/Os of `len` bytes, which fit; as far as they
-    /// are plain. How many.
-    #[inline]
-    pub fn map(&mut self, at: &mut [u64], len: u32) -> usize {
+    /// Puts where on the device they go in the place of the positions of I/Os of `len` bytes, which fit, and have no
+    /// other `bits` set; as far as they are plain. How many.
+    #[inline(always)]
+    pub fn map(&mut self, at: &mut [u64], len: u32, bits: u64) -> usize {
         let len = u64::from(len);
-        let mut many = self.map.map_plain(at, len, self.intent);
+        let mut many = self.map.map_plain(at, &PlainRanges { len, bits, intent: self.intent });
         if many == 0 {
             self.look_ahead = 1;
-            many = self.map_first(at, len);
+            many = map_first(self.map, at, len, self.intent);
         } else {
             self.look_ahead = (2 * self.look_ahead).min(LOOK_AHEAD);
         }
         let Some(last) = self.device_bytes.checked_sub(len) else { return 0 };
         believed(at.get(..many).unwrap_or_default(), last, u64::from(self.block_mask))
     }
+}
 
-    /// The first of them alone.
-    #[inline(never)]
-    fn map_first(&self, at: &mut [u64], len: u64) -> usize {
-        let Some(pos) = at.first_mut() else { return 0 };
-        let Ok(mapping) = self.map.map(*pos, len, self.intent) else { return 0 };
-        let odd = mapping.kind != MappingKind::Mapped || mapping.flags & self.odd != 0;
-        let here = mapping.offset == *pos && mapping.len >= len;
-        *pos = mapping.addr;
-        usize::from(!odd && here)
-    }
+/// The first of them alone. By itself, so that the run may live in registers.
+#[inline(never)]
+fn map_first(map: &dyn File, at: &mut [u64], len: u64, intent: Intent) -> usize {
+    let Some(pos) = at.first_mut() else { return 0 };
+    let Ok(mapping) = map.map(*pos, len, intent) else { return 0 };
+    let odd = if intent == Intent::Write { ODD_FOR_WRITES } else { MAP_SUMMED };
+    let odd = mapping.kind != MappingKind::Mapped || mapping.flags & odd != 0;
+    let here = mapping.offset == *pos && mapping.len >= len;
+    *pos = mapping.addr;
+    usize::from(!odd && here)
 }
 
 impl MappedRun<'_> {

@@ -11,7 +11,7 @@ use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::WriteDone;
 use sheave_iomap::grace::Grace;
 use sheave_iomap::mapping::{Intent, MAP_DIRTY, MAP_NEW, MAP_SHARED};
-use sheave_iomap::{FallocateMode, File, Mapping, MappingKind};
+use sheave_iomap::{FallocateMode, File, Mapping, MappingKind, PlainRanges};
 
 /// Bytes of a patch.
 const PATCH: u64 = 8192;
@@ -86,7 +86,8 @@ impl File for Patchy {
         Ok(self.place(pos, len, intent))
     }
 
-    fn map_plain(&self, at: &mut [u64], len: u64, intent: Intent) -> usize {
+    fn map_plain(&self, at: &mut [u64], ranges: &PlainRanges) -> usize {
+        let PlainRanges { len, intent, .. } = *ranges;
         if self.one_in(3) {
             return 0;
         }

@@ -28,7 +28,7 @@ use sheave_blk::flush_alarm::FlushAlarm;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::{FallocateMode, WriteDone};
 use sheave_iomap::mapping::{Intent, MAP_SUMMED};
-use sheave_iomap::{File, Mapping, MappingKind, SummedDone};
+use sheave_iomap::{File, Mapping, MappingKind, PlainRanges, SummedDone};
 
 use crate::engine::change::closed;
 use crate::engine::inner::PoolInner;
@@ -138,12 +138,12 @@ impl File for Volume {
         self.core.grows.then(|| self.core.max_size())
     }
 
-    fn map_plain(&self, at: &mut [u64], len: u64, intent: Intent) -> usize {
-        let write = intent == Intent::Write;
+    fn map_plain(&self, at: &mut [u64], ranges: &PlainRanges) -> usize {
+        let write = ranges.intent == Intent::Write;
         if self.summed || write && !self.core.is_noted(&self.alarm) {
             return 0;
         }
-        self.pool.map.lookup_many(&self.core.top, at, len, write)
+        self.pool.map.lookup_many(&self.core.top, at, ranges)
     }
 
     fn block_bytes(&self) -> u32 {

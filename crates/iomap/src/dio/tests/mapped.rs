@@ -10,6 +10,7 @@ use std::sync::Mutex;
 
 use super::support::Puppet;
 use super::*;
+use crate::file::PlainRanges;
 use crate::kiocb::IOCB_NOWAIT;
 use crate::mapping::{MAP_DIRTY, MAP_NEW, MAP_SHARED, MAP_SUMMED};
 
@@ -108,7 +109,7 @@ impl File for Scripted {
         Err(Status::IoErr)
     }
 
-    fn map_plain(&self, at: &mut [u64], _: u64, _: Intent) -> usize {
+    fn map_plain(&self, at: &mut [u64], _: &PlainRanges) -> usize {
         let plain = self.plain.lock().unwrap();
         at.iter_mut().zip(&*plain).for_each(|(at, place)| *at = *place);
         plain.len().min(at.len())
@@ -394,7 +395,7 @@ fn a_file_that_may_not_be_written_has_plain_reads_and_no_writes() {
     assert!(MappedRun::start(&mut bench.rig.ctx, &bench.file, IOCB_WRITE, NO_FIXED_BUF).is_none());
     let mut run = MappedRun::start(&mut bench.rig.ctx, &bench.file, 0, NO_FIXED_BUF).expect("a run of reads");
     let mut at = [0];
-    assert_eq!((run.map(&mut at, 4096), at), (1, [MIB]));
+    assert_eq!((run.map(&mut at, 4096, 0), at), (1, [MIB]));
     run.finish(0);
 }
 
@@ -420,7 +421,7 @@ fn a_file_that_gives_a_wrong_mapping_is_not_believed() {
         assert_eq!(bench.issue(IOCB_WRITE, 0, &[at(BASE, 4096)]), Issued::Done(-5), "{answer:?}");
         let mut run = MappedRun::start(&mut bench.rig.ctx, &bench.file, IOCB_WRITE, NO_FIXED_BUF).expect("one leg");
         assert!(run.bounds(4096).expect("a block").hold(0, BASE as u64));
-        assert_eq!(run.map(&mut [0], 4096), 0, "{answer:?} is not plain");
+        assert_eq!(run.map(&mut [0], 4096, 0), 0, "{answer:?} is not plain");
         run.finish(0);
     }
     assert_eq!(seen(&puppet), []);

@@ -11,7 +11,7 @@ use sheave::base::status::Status;
 use sheave::base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use sheave::iomap::completion_plan::MayBlock;
 use sheave::iomap::mapping::{Intent, MAP_SHARED};
-use sheave::iomap::{File, Mapping, MappingKind, WriteDone};
+use sheave::iomap::{File, Mapping, MappingKind, PlainRanges, WriteDone};
 
 /// Bytes of a block.
 pub const BLOCK: u64 = 4096;
@@ -116,12 +116,12 @@ impl File for Extents {
         Ok(Mapping { offset: pos, len: len.min(BLOCK - within), addr: self.place(block) + within, kind, flags })
     }
 
-    fn map_plain(&self, at: &mut [u64], len: u64, _: Intent) -> usize {
+    fn map_plain(&self, at: &mut [u64], ranges: &PlainRanges) -> usize {
         for (number, pos) in at.iter_mut().enumerate() {
             let (block, within) = (*pos / BLOCK, *pos % BLOCK);
             // Acquire: as in `map`; pairs with the store in `end_write`.
             let state = self.blocks.get(block as usize).map(|state| state.load(Ordering::Acquire));
-            if state != Some(WRITTEN) || len > BLOCK - within {
+            if state != Some(WRITTEN) || ranges.len > BLOCK - within {
                 return number;
             }
             *pos = self.place(block) + within;

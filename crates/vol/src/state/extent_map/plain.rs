@@ -7,8 +7,8 @@
 //! Called by volumes, within a section of the volume's grace.
 
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
-use sheave_iomap::mapping::MAP_DIRTY;
-use sheave_iomap::{Mapping, MappingKind};
+use sheave_iomap::mapping::{Intent, MAP_DIRTY};
+use sheave_iomap::{Mapping, MappingKind, PlainRanges};
 
 use super::top::Ways;
 use super::{Entry, ExtentMap, Top};
@@ -29,6 +29,8 @@ struct Plain<'a> {
     last: u64,
     /// Entries from here on are plain.
     plain: u64,
+    /// The bits of an entry that are the unit; here, since a constant would be made anew in every turn of the loop.
+    phys: u64,
 }
 
 impl<'a> Plain<'a> {
@@ -44,6 +46,7 @@ impl<'a> Plain<'a> {
             unit_shift: map.geometry.unit_shift & 63,
             last: map.geometry.unit_bytes().checked_sub(len)?,
             plain: if write { Entry::PLAIN_FOR_WRITES } else { Entry::PLAIN_FOR_READS },
+            phys: Entry::PHYS,
         })
     }
 
@@ -76,41 +79,48 @@ impl<'a> Plain<'a> {
         let entry = Entry(word.load(Ordering::Acquire));
         let offset = pos & ((1 << self.unit_shift) - 1);
         let plain = entry.0 >= self.plain && (FITS || offset <= self.last);
-        plain.then(|| (entry, (entry.phys() << self.unit_shift) + offset))
+        plain.then(|| (entry, ((entry.0 & self.phys) << self.unit_shift) + offset))
     }
 
-    /// Puts the places of ranges in place of their positions, as far as they are plain; how many.
+    /// [`Plain::read_here`], as the map has its leaves. `fits`: as in [`Plain::read`].
     #[inline(always)]
-    fn read_many<const LEAF_SHIFT: u32, const FITS: bool>(&self, at: &mut [u64]) -> usize {
-        let mut many = 0;
-        loop {
-            many += self.read_here::<LEAF_SHIFT, FITS>(&mut at[many..]);
-            // Only what lies in another chunk than most takes longer.
-            let Some(next) = at.get_mut(many) else { return many };
+    fn read_most(&self, at: &mut [u64], fits: bool) -> usize {
+        match (self.map.geometry.leaf_shift, fits) {
+            (8, true) => self.read_here::<8, true>(at),
+            (8, false) => self.read_here::<8, false>(at),
+            (7, true) => self.read_here::<7, true>(at),
+            (7, false) => self.read_here::<7, false>(at),
+            (_, true) => self.read_here::<6, true>(at),
+            (_, false) => self.read_here::<6, false>(at),
+        }
+    }
+
+    /// What comes after the first `many`: an entry that is in another chunk than most is looked up by itself.
+    #[inline(never)]
+    fn read_rest(&self, at: &mut [u64], mut many: usize, fits: bool) -> usize {
+        while let Some(next) = at.get_mut(many) {
             let word = self.find(*next);
-            let Some((_, addr)) = word.and_then(|word| self.read::<FITS>(word, *next)) else { return many };
+            let Some((_, addr)) = word.and_then(|word| self.read::<false>(word, *next)) else { break };
             *next = addr;
             many += 1;
+            many += self.read_most(at.get_mut(many..).unwrap_or_default(), fits);
         }
+        many
     }
 
-    /// The same, as far as entries are in the last chunk.
-    #[inline(always)]
+    /// Puts the places of ranges in place of their positions, as far as they are plain and their entries in the last
+    /// chunk; how many. By itself, since its loop wants all registers.
+    #[inline(never)]
     fn read_here<const LEAF_SHIFT: u32, const FITS: bool>(&self, at: &mut [u64]) -> usize {
-        for (many, at) in at.iter_mut().enumerate() {
-            let Some(Ok(word)) = self.find_here::<LEAF_SHIFT>(*at) else { return many };
-            let Some((_, addr)) = self.read::<FITS>(word, *at) else { return many };
+        let all = at.len();
+        let mut rest = at.iter_mut();
+        while let Some(at) = rest.next() {
+            let Some(Ok(word)) = self.find_here::<LEAF_SHIFT>(*at) else { return all - rest.len() - 1 };
+            let Some((_, addr)) = self.read::<FITS>(word, *at) else { return all - rest.len() - 1 };
             *at = addr;
         }
-        at.len()
+        all
     }
-}
-
-/// Whether ranges end in the blocks of their length that they begin in: units are in such blocks too.
-#[inline(always)]
-fn are_blocks(at: &[u64], len: u64) -> bool {
-    let bits = at.iter().fold(0, |bits, pos| bits | pos);
-    len.is_power_of_two() && bits & (len - 1) == 0
 }
 
 impl ExtentMap {
@@ -123,17 +133,12 @@ impl ExtentMap {
         Some(Mapping { offset: pos, len, addr, kind: MappingKind::Mapped, flags })
     }
 
-    /// Where ranges of `len` bytes lie that begin at the positions `at`, as far as they are plain: puts the places
-    /// there instead. How many.
-    pub(crate) fn lookup_many(&self, top: &Top, at: &mut [u64], len: u64, write: bool) -> usize {
-        let Some(plain) = Plain::new(self, top, len, write) else { return 0 };
-        match (self.geometry.leaf_shift, are_blocks(at, len)) {
-            (8, true) => plain.read_many::<8, true>(at),
-            (8, false) => plain.read_many::<8, false>(at),
-            (7, true) => plain.read_many::<7, true>(at),
-            (7, false) => plain.read_many::<7, false>(at),
-            (_, true) => plain.read_many::<6, true>(at),
-            (_, false) => plain.read_many::<6, false>(at),
-        }
+    /// Where ranges lie that begin at the positions `at`, as far as they are plain: puts the places there instead. How
+    /// many.
+    pub(crate) fn lookup_many(&self, top: &Top, at: &mut [u64], ranges: &PlainRanges) -> usize {
+        let write = ranges.intent == Intent::Write;
+        let Some(plain) = Plain::new(self, top, ranges.len, write) else { return 0 };
+        let many = plain.read_most(at, ranges.are_blocks());
+        if many == at.len() { many } else { plain.read_rest(at, many, ranges.are_blocks()) }
     }
 }

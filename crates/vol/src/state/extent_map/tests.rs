@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use sheave_base::rng::Rng;
 use sheave_base::sync::Arc;
+use sheave_iomap::PlainRanges;
+use sheave_iomap::mapping::Intent;
 
 use super::tree::Tree;
 use super::*;
@@ -141,11 +143,11 @@ impl Pair {
         // Beyond what the short way has been opened for, nothing is.
         let full = full.filter(|_| unit >> map.geometry.leaf_shift < PLACES);
         let (mut read, mut written) = (at.clone(), at.clone());
-        let many = map.lookup_many(top, &mut read, 4096, false);
+        let many = many_of(map, top, &mut read, false);
         assert_eq!(many, full.map_or(0, |_| at.len()));
         let want = at.iter().map(|pos| full.map_or(*pos, |plain| (plain.0 << shift) + (pos & ((1 << shift) - 1))));
         assert!(read.iter().copied().eq(want), "unit {unit}");
-        match map.lookup_many(top, &mut written, 4096, true) {
+        match many_of(map, top, &mut written, true) {
             0 => assert_eq!(written, at),
             many => {
                 assert_eq!((many, &written), (at.len(), &read));
@@ -156,10 +158,16 @@ impl Pair {
         if full.is_some() {
             // What begins in the unit and ends behind it is not, nor what comes after it.
             let mut long = [at[0], at[at.len() - 1] + 512, at[0]];
-            assert_eq!(map.lookup_many(top, &mut long, 4096, false), 1);
+            assert_eq!(many_of(map, top, &mut long, false), 1);
             assert_eq!(long[1..], [at[at.len() - 1] + 512, at[0]]);
         }
     }
+}
+
+/// Blocks that are looked up at once; how many are plain.
+fn many_of(map: &ExtentMap, top: &Top, at: &mut [u64], write: bool) -> usize {
+    let ranges = PlainRanges::new(at, 4096, if write { Intent::Write } else { Intent::Read });
+    map.lookup_many(top, at, &ranges)
 }
 
 fn step(pair: &mut Pair, kind: u8, volume: bool, place: u64, count: u64) {

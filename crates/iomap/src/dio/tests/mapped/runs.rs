@@ -22,7 +22,7 @@ fn a_file_that_gives_wrong_places_at_once_is_not_believed() {
         *file.plain.lock().unwrap() = places.to_vec();
         let mut run = MappedRun::start(&mut bench.rig.ctx, &bench.file, 0, NO_FIXED_BUF).expect("one leg");
         let mut at = [0, 512, 1024];
-        assert_eq!(run.map(&mut at, 4096), good, "{places:?}");
+        assert_eq!(run.map(&mut at, 4096, 1536), good, "{places:?}");
         assert_eq!(at[..good], places[..good]);
         run.finish(0);
     }
@@ -37,7 +37,7 @@ fn a_run_looks_less_far_ahead_while_nothing_is_plain() {
     // Mapped one by one, then both ways.
     for plain in [vec![], vec![MIB], vec![MIB, MIB]] {
         *file.plain.lock().unwrap() = plain;
-        assert!(run.map(&mut [0, 512], 512) > 0);
+        assert!(run.map(&mut [0, 512], 512, 512) > 0);
         looks.push(run.look_ahead());
     }
     assert_eq!(looks, [LOOK_AHEAD, 1, 2, 4]);

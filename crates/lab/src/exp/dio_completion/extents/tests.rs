@@ -85,7 +85,10 @@ fn a_quick_look_says_what_map_says_and_stops_at_what_is_not_plain() {
     for block in [5, 2, 9] {
         assert_eq!(bench.write(block * BLOCK, 1), 4096);
     }
-    let plain = |mut at: [u64; 4], len: u64| (bench.file.map_plain(&mut at, len, Intent::Write), at);
+    let plain = |mut at: [u64; 4], len: u64| {
+        let ranges = PlainRanges::new(&at, len, Intent::Write);
+        (bench.file.map_plain(&mut at, &ranges), at)
+    };
     let place = |pos: u64| bench.file.map(pos, 512, Intent::Write).expect("mapped").addr;
     let asked = [5 * BLOCK, 2 * BLOCK + 512, 9 * BLOCK, 3 * BLOCK];
     assert_eq!(plain(asked, 512), (3, [place(asked[0]), place(asked[1]), place(asked[2]), asked[3]]), "3 has no data");
