@@ -1,0 +1,93 @@
+//! What a pool with very many volumes costs: processor time of a delete among them, of a checkpoint and of opening.
+//!
+//! ```sh
+//! cargo bench -p sheave-vol --bench volumes -- --volumes 10000
+//! ```
+//!
+//! Owns no judgement: docs/volumes.md has what these are to be. Time is that of this thread on the processor, so that a
+//! busy machine says nearly what an idle one says. The device is `ram:`.
+
+use sheave_base::status::Status;
+use sheave_blk::Device;
+use sheave_iomap::File;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::file::WriteDone;
+use sheave_iomap::mapping::Intent;
+use sheave_vol::{CreateOptions, OpenOptions, Pool, Volume};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Of all volumes so many in ten are written to.
+const WRITTEN_OF_TEN: u64 = 3;
+const DELETES: u64 = 200;
+
+fn main() -> Result<()> {
+    let volumes = parse()?;
+    let device = Device::open("ram:size=4G")?;
+    Pool::create(&device, &CreateOptions::default())?;
+    let pool = Pool::open(&device, &OpenOptions::default())?;
+    let create = timed(|| (0..volumes).try_for_each(|n| pool.create_volume(&name(n), 1 << 30).map(drop)))?;
+    for n in (0..volumes).filter(|n| n % 10 < WRITTEN_OF_TEN) {
+        first_write(&pool.open_volume(&name(n))?)?;
+    }
+    let dirty = timed(|| pool.sync())?;
+    let one = pool.create_volume("one", 1 << 30)?;
+    first_write(&one)?;
+    let clean = timed(|| pool.sync())?;
+    drop(one);
+    let delete = timed(|| (0..DELETES.min(volumes)).try_for_each(|n| pool.delete(&name(n))))?;
+    let close = timed(|| pool.close())?;
+    let mut open = u64::MAX;
+    for _ in 0..3 {
+        let mut pool = None;
+        open = open.min(timed(|| Pool::open(&device, &OpenOptions::default()).map(|opened| pool = Some(opened)))?);
+        pool.ok_or("it was opened")?.close()?;
+    }
+    let us = |ns: u64, count: u64| ns as f64 / count as f64 / 1000.0;
+    println!("{volumes} volumes, CPU time of the thread in us:");
+    println!("  create, each  {:10.1}", us(create, volumes));
+    println!("  sync of all   {:10.1}", us(dirty, 1));
+    println!("  sync of one   {:10.1}", us(clean, 1));
+    println!("  delete, each  {:10.1}", us(delete, DELETES.min(volumes)));
+    println!("  close         {:10.1}", us(close, 1));
+    println!("  open          {:10.1}", us(open, 1));
+    Ok(())
+}
+
+fn parse() -> Result<u64> {
+    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
+    match (args.next().as_deref(), args.next()) {
+        (None, _) => Ok(10_000),
+        (Some("--volumes"), Some(volumes)) => Ok(volumes.parse()?),
+        _ => Err("known is --volumes N".into()),
+    }
+}
+
+fn name(n: u64) -> String {
+    format!("volume-{n}")
+}
+
+/// A first write of a block, but for the data.
+fn first_write(volume: &Volume) -> Result<()> {
+    let token = MayBlock::on_worker();
+    let mapping = match volume.map(0, 4096, Intent::Write) {
+        Err(Status::Again) => volume.map_blocking(0, 4096, Intent::Write, &token),
+        mapping => mapping,
+    };
+    let mapping = mapping.map_err(|status| format!("mapping: {status}"))?;
+    let done = WriteDone { pos: 0, len: 4096, status: Status::Ok, pieces: &[mapping] };
+    volume.end_write(done, &token).map_err(|status| format!("ending: {status}").into())
+}
+
+/// Nanoseconds of this thread on the processor that the work took.
+fn timed<E: Into<Box<dyn std::error::Error>>>(work: impl FnOnce() -> std::result::Result<(), E>) -> Result<u64> {
+    let start = on_processor()?;
+    work().map_err(Into::into)?;
+    Ok(on_processor()? - start)
+}
+
+/// Nanoseconds that this thread has been on the processor.
+fn on_processor() -> Result<u64> {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+    Ok(stat.split_whitespace().next().ok_or("the kernel keeps no times of threads")?.parse()?)
+}
