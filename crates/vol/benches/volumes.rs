@@ -8,7 +8,7 @@
 //! busy machine says nearly what an idle one says. The device is `ram:`.
 
 use sheave_base::status::Status;
-use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::WriteDone;
@@ -23,7 +23,7 @@ const DELETES: u64 = 200;
 
 fn main() -> Result<()> {
     let volumes = parse()?;
-    let device = Device::open("ram:size=4G")?;
+    let device = open_device("ram:size=4G")?;
     Pool::create(&device, &CreateOptions::default())?;
     let pool = Pool::open(&device, &OpenOptions::default())?;
     let create = timed(|| (0..volumes).try_for_each(|n| pool.create_volume(&name(n), 1 << 30).map(drop)))?;

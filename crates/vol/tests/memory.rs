@@ -6,7 +6,7 @@ mod support;
 
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
-use sheave_blk::Device;
+use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::WriteDone;
@@ -44,7 +44,7 @@ fn a_random_extent_takes_at_most_150_bytes_and_the_pool_tells_so() {
     if sheave_testkit::under_sanitizer() {
         return sheave_testkit::skip("a sanitizer has memory of its own beside each byte");
     }
-    let device = Device::open("null:size=64G,keep=2M").expect("opens");
+    let device = open_device("null:size=64G,keep=2M").expect("opens");
     // A small journal, since what is kept of the device is memory too.
     let options = CreateOptions { unit_bytes: UNIT, journal_bytes: Some(1 << 20), ..CreateOptions::default() };
     Pool::create(&device, &options).expect("creates");
