@@ -112,9 +112,8 @@ impl Direct {
             Stage::Map => self.map(op, &mut request),
             Stage::Data => {}
             Stage::Sum => end_summed(&mut request),
-            Stage::EndWrite => self.end_write(&mut request),
             Stage::Flush => self.flush(op, &mut request),
-            Stage::Block | Stage::SumBlocks | Stage::Sync => return self.call(op, request),
+            Stage::Block | Stage::SumBlocks | Stage::EndWrite | Stage::Sync => return self.call(op, request),
         }
         self.settle(op, request, ended);
     }
@@ -123,7 +122,8 @@ impl Direct {
     fn settle(&mut self, op: u64, mut request: Request, ended: &mut Vec<Ended>) {
         let looks = matches!(request.stage, Stage::Sum | Stage::SumBlocks);
         let over = request.left == 0 && !looks && (request.stage == Stage::Data || !request.status.is_ok());
-        if over || request.stage == Stage::Map {
+        // What a sync may wait for is not held up by one that waits for the sync.
+        if over || matches!(request.stage, Stage::Map | Stage::Sync) {
             self.uncount(&mut request);
         }
         if over {
@@ -142,6 +142,7 @@ impl Direct {
         let work = match request.stage {
             Stage::Block => block,
             Stage::SumBlocks => end_summed_blocking,
+            Stage::EndWrite => end_write,
             _ => sync,
         };
         let call = self.threads.start(move || {
@@ -155,7 +156,7 @@ impl Direct {
     fn may_step(&self, op: u64) -> bool {
         match self.requests.get(&op).map(|request| request.stage) {
             Some(Stage::Block) => has_room(&self.threads, false),
-            Some(Stage::SumBlocks | Stage::Sync) => has_room(&self.threads, true),
+            Some(Stage::SumBlocks | Stage::EndWrite | Stage::Sync) => has_room(&self.threads, true),
             _ => true,
         }
     }
@@ -253,16 +254,6 @@ impl Direct {
         self.transfers.insert(transfer, (op, offset));
         let pushed = self.ring.push(entry.user_data(transfer));
         assert!(pushed.is_ok(), "the queue has room for all pieces of all requests");
-    }
-
-    fn end_write(&mut self, request: &mut Request) {
-        let Want::Write(data, _) = &request.want else { return };
-        let (pos, len, status) = (request.pos, data.len() as u64, request.status);
-        let done = WriteDone { pos, len, status, pieces: &request.pieces };
-        let result = request.file.end_write(done, &MayBlock::on_worker());
-        self.uncount(request);
-        request.stage = if request.needs_sync { Stage::Sync } else { Stage::Data };
-        request.status = result.err().unwrap_or(Status::Ok);
     }
 
     fn flush(&mut self, op: u64, request: &mut Request) {
@@ -439,6 +430,16 @@ fn map_all_blocking(
         at += file.map_blocking(at, pos + len - at, intent, token)?.len;
     }
     Ok(())
+}
+
+/// The file's completion work: it may write pages of metadata, and so wait for the disk.
+fn end_write(request: &mut Request) {
+    let Want::Write(data, _) = &request.want else { return };
+    let (pos, len, status) = (request.pos, data.len() as u64, request.status);
+    let done = WriteDone { pos, len, status, pieces: &request.pieces };
+    let result = request.file.end_write(done, &MayBlock::on_worker());
+    request.stage = if request.needs_sync { Stage::Sync } else { Stage::Data };
+    request.status = result.err().unwrap_or(Status::Ok);
 }
 
 fn sync(request: &mut Request) {
