@@ -1,7 +1,8 @@
 //! Damage: one metadata block of a pool is changed, and the pool must notice or not need it.
 //!
 //! Owns the finding of metadata blocks in an image and the kinds of damage. Opening a damaged pool may fail, with a
-//! message; or it may succeed, and then everything is as it was. It never serves what a damaged block says.
+//! message; or it may succeed, and then everything is as it was, or volumes whose maps are damaged are named, do not
+//! open, and all others are as they were. It never serves what a damaged block says.
 
 use std::fmt;
 
@@ -119,6 +120,8 @@ pub fn harm(image: &mut Image, block: &MetaBlock, harm: Harm, all: &[MetaBlock],
 pub enum Verdict {
     /// It does not open, and says why; what `check` finds.
     Refused(PoolError, CheckReport),
+    /// It opens without these volumes, for reading, and the others are there.
+    Partly(Vec<String>, CheckReport),
     /// It opens, and everything is there.
     Unharmed(CheckReport),
 }
@@ -133,10 +136,37 @@ pub fn judge(setup: &Setup, image: &Image, model: &Model) -> Result<Verdict, Str
         Err(error) => Ok(Verdict::Refused(error, report)),
         Ok(pool) => {
             let found = observe(&pool, &opened.image(), setup.seed)?;
+            let damaged: Vec<String> = pool.info().damaged.into_iter().map(|(name, _)| name).collect();
             model
-                .settle(&found)
+                .settle_but(&found, &damaged)
                 .map_err(|why| format!("wrong data is served (check finds {:?}): {why}", report.findings))?;
-            Ok(Verdict::Unharmed(report))
+            if damaged.is_empty() {
+                return Ok(Verdict::Unharmed(report));
+            }
+            refuses(&pool, &damaged, &report)?;
+            drop(pool);
+            if opened.image().hash() != image.hash() {
+                return Err("a pool with a damaged map was written to".into());
+            }
+            Ok(Verdict::Partly(damaged, report))
         }
+    }
+}
+
+/// A pool with damaged maps opens none of those volumes and takes no change, and check names each of them.
+fn refuses(pool: &Pool, damaged: &[String], report: &CheckReport) -> Result<(), String> {
+    for name in damaged {
+        match pool.open_volume(name) {
+            Err(PoolError::DamagedMap { volume, .. }) if volume == *name => {}
+            other => return Err(format!("'{name}' has a damaged map, and opening it says {other:?}")),
+        }
+        let named = report.findings.iter().any(|finding| finding.place.volume.as_ref() == Some(name));
+        if !named {
+            return Err(format!("'{name}' has a damaged map, and check finds {:?}", report.findings));
+        }
+    }
+    match pool.create_volume("one-more", 1 << 20) {
+        Err(PoolError::DamagedMap { .. }) => Ok(()),
+        other => Err(format!("a pool with damaged maps makes a volume: {other:?}")),
     }
 }

@@ -10,10 +10,10 @@ use crate::disk::{Image, SECTOR};
 use crate::model::{Observed, ObservedVolume};
 use crate::tag::{Seen, identify};
 
-/// All volumes of an open pool and what is in each of their sectors.
+/// All volumes of an open pool, but those with damaged maps, and what is in each of their sectors.
 pub fn observe(pool: &Pool, disk: &Image, seed: u64) -> Result<Observed, String> {
     let mut found = Observed::new();
-    for info in pool.volumes() {
+    for info in pool.volumes().into_iter().filter(|info| info.damage.is_none()) {
         let volume = pool.open_volume(&info.name).map_err(|error| format!("opening '{}': {error}", info.name))?;
         let size = volume.size_bytes();
         if size != info.size_bytes {

@@ -32,18 +32,19 @@ fn populated(seed: u64, close: bool) -> (Setup, SimDisk, Model) {
     (setup, disk, model)
 }
 
-/// Harms blocks one by one, in every way; counts what came of it.
+/// Harms blocks one by one, in every way; counts pools that do not open, and those that open in part.
 fn harm_all(seed: u64, image: &Image, setup: &Setup, model: &Model, victims: &[MetaBlock]) -> (u64, u64) {
     let all = meta_blocks(image);
     let mut rng = Rng::new(seed).fork(5);
-    let (mut refused, mut unharmed) = (0, 0);
+    let (mut refused, mut partly) = (0, 0);
     for block in victims {
         for how in Harm::ALL {
             let mut damaged = image.clone();
             harm(&mut damaged, block, how, &all, &mut rng);
             match judge(setup, &damaged, model) {
                 Err(why) => panic!("seed {seed}: {how:?} of the {block}: {why}"),
-                Ok(Verdict::Unharmed(_)) => unharmed += 1,
+                Ok(Verdict::Unharmed(_)) => {}
+                Ok(Verdict::Partly(..)) => partly += 1,
                 Ok(Verdict::Refused(error, report)) => {
                     let text = error.to_string();
                     assert!(text.len() > 20, "seed {seed}: {how:?} of the {block}: says only '{text}'");
@@ -53,7 +54,7 @@ fn harm_all(seed: u64, image: &Image, setup: &Setup, model: &Model, victims: &[M
             }
         }
     }
-    (refused, unharmed)
+    (refused, partly)
 }
 
 /// Metadata blocks whose damage can be told from a crash: all but those of the journal's last commit, which may have
@@ -68,24 +69,26 @@ fn distinct(image: &Image) -> Vec<MetaBlock> {
 
 #[test]
 fn any_metadata_block_of_a_closed_pool() {
-    let mut refused = 0;
+    let mut noticed = (0, 0);
     for seed in sheave_testkit::seeds(8) {
         let (setup, disk, model) = populated(seed, true);
         let image = disk.image();
-        refused += harm_all(seed, &image, &setup, &model, &distinct(&image)).0;
+        let (refused, partly) = harm_all(seed, &image, &setup, &model, &distinct(&image));
+        noticed = (noticed.0 + refused, noticed.1 + partly);
     }
-    assert!(refused >= 60, "only {refused} noticed");
+    assert!(noticed.0 >= 20 && noticed.1 >= 20, "refused, and opened in part: {noticed:?}");
 }
 
 #[test]
 fn any_metadata_block_of_a_pool_that_was_not_closed() {
-    let mut refused = 0;
+    let mut noticed = (0, 0);
     for seed in sheave_testkit::seeds(8) {
         let (setup, disk, model) = populated(seed, false);
         let image = disk.image();
-        refused += harm_all(seed, &image, &setup, &model, &distinct(&image)).0;
+        let (refused, partly) = harm_all(seed, &image, &setup, &model, &distinct(&image));
+        noticed = (noticed.0 + refused, noticed.1 + partly);
     }
-    assert!(refused >= 60, "only {refused} noticed");
+    assert!(noticed.0 >= 20 && noticed.1 >= 20, "refused, and opened in part: {noticed:?}");
 }
 
 #[test]

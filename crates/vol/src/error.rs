@@ -4,6 +4,8 @@ use sheave_base::status::Status;
 use sheave_blk::DeviceError;
 use thiserror::Error;
 
+use crate::format::damage::MapDamage;
+
 /// Why something with a pool or volume was refused.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -69,6 +71,20 @@ pub enum PoolError {
         at: u64,
         /// What is wrong with it.
         why: String,
+    },
+    /// A page of a volume's map is damaged: the volume does not open, and its pool takes no changes.
+    #[error(
+        "{what}: the map of volume '{volume}' is damaged: {damage}. The other volumes can be read, and the pool takes \
+         no changes until that is mended: 'sheave pool check --dry-run' shows what is lost, 'sheave pool check \
+         --repair' makes it a hole"
+    )]
+    DamagedMap {
+        /// What was tried.
+        what: String,
+        /// The volume.
+        volume: String,
+        /// Where, and why.
+        damage: MapDamage,
     },
     /// Another has it open, or it is in use.
     #[error("{what} is in use: {who}. {fix}")]

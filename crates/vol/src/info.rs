@@ -1,5 +1,6 @@
 //! What reports tell of pools and volumes.
 
+use crate::format::damage::MapDamage;
 use crate::format::settings::{Checksum, LowWater};
 
 /// How much space is left, in one word.
@@ -92,6 +93,9 @@ pub struct PoolInfo {
     pub recovered: bool,
     /// A flush of the device failed, in this way: reads go on, and nothing else until the pool is opened again.
     pub degraded: Option<sheave_base::status::Status>,
+    /// Volumes whose maps are damaged, by name: they do not open, and the pool takes no changes until `check --repair`
+    /// has mended it. The others can be read.
+    pub damaged: Vec<(String, MapDamage)>,
     /// The last write to space that was never used found that the file system which holds the pool is full: reads,
     /// overwrites, flushes, deletes and closing go on, until there is room again.
     pub host_full: bool,
@@ -134,6 +138,8 @@ pub struct VolumeInfo {
     pub written_bytes: u64,
     /// Made at, seconds since 1970.
     pub created: u64,
+    /// Pages of its map are damaged: it does not open, and what it takes is not known.
+    pub damage: Option<MapDamage>,
 }
 
 /// State of a range of a volume.

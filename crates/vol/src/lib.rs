@@ -39,7 +39,7 @@ pub use device::block_io;
 pub use device::block_io::BlockIo;
 
 pub use error::PoolError;
-pub use format::damage::Damage;
+pub use format::damage::{Damage, MapDamage};
 pub use format::{block, damage, journal, page, record, superblock};
 pub use info::{Extent, ExtentKind, MemberInfo, PoolInfo, SpaceNotice, SpaceState, VolumeInfo};
 pub use ops::scrub;

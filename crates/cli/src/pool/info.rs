@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 use sheave::base::units::{fmt_bytes, fmt_count};
-use sheave::vol::{Checksum, MemberInfo, PoolInfo, VolumeInfo};
+use sheave::vol::{Checksum, MapDamage, MemberInfo, PoolInfo, VolumeInfo};
 
 use super::place::{Access, PoolPlace};
 use super::space;
@@ -67,6 +67,33 @@ pub struct PoolJson {
     pub host_free_bytes: Option<u64>,
     /// Volumes that may have lost acknowledged data, because a flush failed; until that is acknowledged.
     pub lost: Vec<String>,
+    /// Volumes whose maps are damaged: they do not open, and the pool can only be read.
+    pub damaged: Vec<DamageJson>,
+}
+
+/// A volume with a damaged map, for programs.
+#[derive(Clone, Debug, Serialize)]
+pub struct DamageJson {
+    /// Its name.
+    pub volume: String,
+    /// First byte of the first damaged page in the pool.
+    pub address: u64,
+    /// First byte of the volume whose place that page had.
+    pub offset: u64,
+    /// How many.
+    pub length: u64,
+    /// How many pages are damaged.
+    pub pages: u64,
+    /// What is wrong with the first.
+    pub why: String,
+}
+
+impl DamageJson {
+    /// From what the pool tells.
+    pub fn new(volume: &str, damage: &MapDamage) -> Self {
+        let MapDamage { at, why, range: (offset, length), pages } = damage.clone();
+        Self { volume: volume.to_owned(), address: at, offset, length, pages, why }
+    }
 }
 
 /// A member, for programs.
@@ -115,6 +142,7 @@ impl PoolJson {
             recovered: info.recovered,
             host_free_bytes: place.host_free_bytes(),
             lost: info.lost.clone(),
+            damaged: info.damaged.iter().map(|(name, damage)| DamageJson::new(name, damage)).collect(),
         }
     }
 
@@ -165,6 +193,18 @@ fn table(pool: &PoolJson, volumes: &[VolumeInfo], space: &str) -> String {
         let sizes: Vec<String> = pool.members.iter().map(|member| fmt_bytes(member.size_bytes)).collect();
         rows.insert(3, ("members", format!("{}: {}", sizes.len(), sizes.join(", "))));
     }
+    notes(pool, &mut rows);
+    let mut text = String::new();
+    for (name, value) in rows {
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "{name:>13}  {value}");
+    }
+    text.push_str(&picture(&Use::of(pool, volumes)));
+    text
+}
+
+/// What somebody should know or do.
+fn notes(pool: &PoolJson, rows: &mut Vec<(&str, String)>) {
     if let Some(free) = pool.host_free_bytes.filter(|free| *free < pool.free_bytes) {
         let free = fmt_bytes(free);
         rows.push((
@@ -188,16 +228,24 @@ fn table(pool: &PoolJson, volumes: &[VolumeInfo], space: &str) -> String {
             ),
         ));
     }
+    for found in &pool.damaged {
+        let DamageJson { volume, address, why, pages, .. } = found;
+        let more = if *pages > 1 { format!(", and {} more pages", pages - 1) } else { String::new() };
+        rows.push(("damaged", format!("volume {volume}: the page of its map at byte {address}: {why}{more}")));
+    }
+    if !pool.damaged.is_empty() {
+        let place = &pool.pool;
+        rows.push((
+            "until mended",
+            format!(
+                "these volumes do not open, the others can be read, and nothing can be changed. What a repair would \
+                 do: sheave pool check '{place}' --dry-run"
+            ),
+        ));
+    }
     if pool.recovered {
         rows.push(("note", "it was not closed the last time; its journal was replayed".to_owned()));
     }
-    let mut text = String::new();
-    for (name, value) in rows {
-        // Writing to a String does not fail.
-        let _ = writeln!(text, "{name:>13}  {value}");
-    }
-    text.push_str(&picture(&Use::of(pool, volumes)));
-    text
 }
 
 fn percent(part: u64, whole: u64) -> u64 {

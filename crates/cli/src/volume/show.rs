@@ -12,6 +12,7 @@ use sheave::vol::VolumeInfo;
 use crate::args::volume::{ListArgs, OneArgs};
 use crate::failure::{self, Failure};
 use crate::output;
+use crate::pool::info::DamageJson;
 use crate::pool::place::{Access, PoolPlace};
 
 /// A volume or snapshot, for programs.
@@ -41,6 +42,8 @@ pub struct VolumeJson {
     pub written_bytes: u64,
     /// Seconds since 1970.
     pub created: u64,
+    /// Pages of its map are damaged: it does not open, and what it takes is not known. `null` as a rule.
+    pub damaged: Option<DamageJson>,
 }
 
 #[derive(Serialize)]
@@ -65,6 +68,7 @@ impl VolumeJson {
             unique_bytes: info.unique_bytes,
             written_bytes: info.written_bytes,
             created: info.created,
+            damaged: info.damage.as_ref().map(|damage| DamageJson::new(&info.name, damage)),
         }
     }
 
@@ -132,6 +136,9 @@ fn table(volumes: &[VolumeJson]) -> String {
             volume.origin.as_deref().unwrap_or("-"),
         );
     }
+    for DamageJson { volume, address, why, .. } in volumes.iter().filter_map(|volume| volume.damaged.as_ref()) {
+        let _ = writeln!(text, "{volume} does not open: the page of its map at byte {address} is damaged: {why}");
+    }
     text
 }
 
@@ -145,7 +152,7 @@ pub fn info(args: &OneArgs) -> Result<(), Failure> {
     if args.json {
         return output::json(&volume);
     }
-    let rows = [
+    let mut rows = vec![
         (volume.kind(), volume.name.clone()),
         ("pool", volume.pool.clone()),
         ("number", volume.id.to_string()),
@@ -157,6 +164,9 @@ pub fn info(args: &OneArgs) -> Result<(), Failure> {
         ("of it unique", format!("{}, which deleting it gives back", fmt_bytes(volume.unique_bytes))),
         ("written", fmt_bytes(volume.written_bytes)),
     ];
+    if let Some(DamageJson { address, why, .. }) = &volume.damaged {
+        rows.push(("damaged", format!("it does not open: the page of its map at byte {address}: {why}")));
+    }
     let mut text = String::new();
     for (name, value) in rows {
         // Writing to a String does not fail.

@@ -28,8 +28,14 @@ pub type Observed = BTreeMap<String, ObservedVolume>;
 impl Model {
     /// Takes what was found after a crash for what is there from now on (R7); says what may not be there.
     pub fn settle(&self, found: &Observed) -> Result<Model, String> {
+        self.settle_but(found, &[])
+    }
+
+    /// The same, when nothing is known of what some volumes hold.
+    pub fn settle_but(&self, found: &Observed, unknown: &[String]) -> Result<Model, String> {
         let mut whys = Vec::new();
-        for state in self.after_crash() {
+        for mut state in self.after_crash() {
+            state.volumes.retain(|name, _| !unknown.contains(name));
             match state.why_not(found, Rule::Survives) {
                 None => return Ok(state.settled(found)),
                 Some(why) => whys.push(why),

@@ -1,6 +1,7 @@
 //! Reading many pages: sorted by address, in long runs, a bounded number at a time.
 //!
-//! Owns the order of reads. Does not own what is in the pages.
+//! Owns the order of reads, and the second look at each page of a batch that the device could not read as a whole.
+//! Does not own what is in the pages.
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
@@ -14,49 +15,83 @@ use crate::format::{BLOCK, BLOCK_BYTES};
 const BATCH: usize = 4096;
 /// Longest single read.
 const RUN_BYTES: usize = 1 << 20;
+/// Pages of one walk that the device may fail to read before the walk fails: a disk may take seconds for each.
+pub(crate) const MAX_UNREADABLE: usize = 256;
 
 /// Something that wants the page at an address.
 pub(crate) trait Want {
     fn address(&self) -> u64;
 }
 
-/// Reads the page of each, in the order of their addresses, and gives it to `take`.
-pub(crate) fn read_pages<W: Want>(
-    io: &dyn BlockIo,
-    mut wants: Vec<W>,
-    take: &mut dyn FnMut(&W, &Block) -> Result<(), PoolError>,
-) -> Result<(), PoolError> {
-    wants.sort_unstable_by_key(Want::address);
-    let most = wants.len().min(BATCH);
-    let failed = |status: Status| PoolError::Io {
+fn failed(status: Status) -> PoolError {
+    PoolError::Io {
         what: "reading metadata pages".into(),
         status,
         fix: "Check the device and its cables, and try again".into(),
-    };
+    }
+}
+
+/// Reads the page of each, in the order of their addresses, and gives it to `take`. A page that the device cannot read
+/// fails the walk.
+pub(crate) fn read_pages<W: Want>(
+    io: &dyn BlockIo,
+    wants: Vec<W>,
+    take: &mut dyn FnMut(&W, &Block) -> Result<(), PoolError>,
+) -> Result<(), PoolError> {
+    read_each(io, wants, &mut |want, block| take(want, block.map_err(failed)?))
+}
+
+/// Gets each page, or the status of a device that could not read it.
+pub(crate) type TakeEach<'a, W> = dyn FnMut(&W, Result<&Block, Status>) -> Result<(), PoolError> + 'a;
+
+/// As [`read_pages`], and `take` hears of each page that the device cannot read, of [`MAX_UNREADABLE`] at most.
+pub(crate) fn read_each<W: Want>(
+    io: &dyn BlockIo,
+    mut wants: Vec<W>,
+    take: &mut TakeEach<'_, W>,
+) -> Result<(), PoolError> {
+    wants.sort_unstable_by_key(Want::address);
+    let most = wants.len().min(BATCH);
     let mut memory = Buf::zeroed(most * BLOCK, BLOCK).map_err(|_| failed(Status::NoMem))?;
+    let mut unreadable = 0;
     for batch in wants.chunks(BATCH) {
-        let mut runs: Vec<(u64, &mut [u8])> = Vec::new();
-        let mut rest: &mut [u8] = &mut memory;
-        let mut from = 0;
-        while from < batch.len() {
-            let start = batch[from].address();
-            let follows = |count: usize| {
-                batch.get(from + count).is_some_and(|want| want.address() == start + count as u64 * BLOCK_BYTES)
-            };
-            let count = (1..RUN_BYTES / BLOCK).find(|count| !follows(*count)).unwrap_or(RUN_BYTES / BLOCK);
-            let (run, more) = rest.split_at_mut(count * BLOCK);
-            runs.push((start, run));
-            rest = more;
-            from += count;
+        if io.read_many(&mut runs_of(batch, &mut memory)).is_ok() {
+            for (at, want) in batch.iter().enumerate() {
+                if let Some(block) = block_at(&memory, at) {
+                    take(want, Ok(block))?;
+                }
+            }
+            continue;
         }
-        io.read_many(&mut runs).map_err(failed)?;
-        for (at, want) in batch.iter().enumerate() {
-            if let Some(block) = block_at(&memory, at) {
-                take(want, block)?;
+        for want in batch {
+            let mut block = [0; BLOCK];
+            let read = io.read(want.address(), &mut block);
+            unreadable += usize::from(read.is_err());
+            match read {
+                Err(status) if unreadable > MAX_UNREADABLE => return Err(failed(status)),
+                read => take(want, read.map(|()| &block))?,
             }
         }
     }
     Ok(())
+}
+
+/// The reads of a batch, whose pages lie in `memory` one after the other.
+fn runs_of<'a, W: Want>(batch: &[W], memory: &'a mut [u8]) -> Vec<(u64, &'a mut [u8])> {
+    let mut runs = Vec::new();
+    let (mut rest, mut from) = (memory, 0);
+    while from < batch.len() {
+        let start = batch[from].address();
+        let follows = |count: usize| {
+            batch.get(from + count).is_some_and(|want| want.address() == start + count as u64 * BLOCK_BYTES)
+        };
+        let count = (1..RUN_BYTES / BLOCK).find(|count| !follows(*count)).unwrap_or(RUN_BYTES / BLOCK);
+        let (run, more) = rest.split_at_mut(count * BLOCK);
+        runs.push((start, run));
+        rest = more;
+        from += count;
+    }
+    runs
 }
 
 /// A block of a larger buffer.

@@ -57,6 +57,10 @@ impl PoolInner {
         if !self.read_only {
             return self.check_open(what);
         }
+        if let Some((vol, damage)) = self.lock().table.first_damaged() {
+            let (volume, damage) = (vol.name.clone(), damage.clone());
+            return Err(PoolError::DamagedMap { what: what.into(), volume, damage });
+        }
         Err(PoolError::Invalid {
             what: format!("{what}: the pool is open read-only"),
             fix: "Open it for writing".into(),

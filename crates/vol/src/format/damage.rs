@@ -7,6 +7,20 @@ use thiserror::Error;
 
 use crate::format::VERSION;
 
+/// Pages of a volume's map that are damaged or cannot be read: where the data behind them lies is not known, so the
+/// volume does not open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapDamage {
+    /// First byte of the first of these pages in the pool.
+    pub at: u64,
+    /// What is wrong with it.
+    pub why: String,
+    /// First byte and bytes of the volume whose places that page had.
+    pub range: (u64, u64),
+    /// How many there are.
+    pub pages: u64,
+}
+
 /// What is wrong with a metadata block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -92,4 +106,15 @@ pub(crate) fn require(
     why: &'static str,
 ) -> Result<(), Damage> {
     if holds { Ok(()) } else { Err(Damage::field(field, value, why)) }
+}
+
+impl std::fmt::Display for MapDamage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let MapDamage { at, why, range: (pos, len), pages } = self;
+        write!(f, "its page at byte {at}, for bytes {pos} to {} of the volume: {why}", pos.saturating_add(*len))?;
+        match pages.saturating_sub(1) {
+            0 => Ok(()),
+            more => write!(f, " (and {more} more pages)"),
+        }
+    }
 }

@@ -31,7 +31,7 @@ use sheave_base::status::Status;
 
 use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
-use crate::finding::{Finding, Place};
+use crate::finding::{Finding, FindingKind, Place};
 use crate::format::BLOCK_BYTES;
 use crate::format::settings::Checksum;
 use crate::format::superblock::Superblock;
@@ -103,10 +103,30 @@ impl Run<'_> {
         self.tell()?;
         self.fixed()?;
         self.trees()?;
+        self.damaged_maps();
         self.phase = ScrubPhase::Data;
         self.data()?;
         self.total = self.done;
         self.tell()
+    }
+
+    /// Pages of maps that were damaged when the pool was opened, or could not be read then: what was behind them is not
+    /// looked at, so they are told, even if they can be read now.
+    fn damaged_maps(&mut self) {
+        let damaged = self.pool.lock().table.damaged();
+        for (volume, damage) in damaged {
+            let told = |found: &Finding| found.place.address == Some(damage.at);
+            if self.report.findings.iter().any(told) {
+                continue;
+            }
+            let range = Some(damage.range);
+            self.found(Finding {
+                kind: FindingKind::MapPage,
+                place: Place { volume: Some(volume), range, ..place("page of a map", damage.at) },
+                means: format!("{}. Where the volume's data of this range lies was not known since", damage.why),
+                repair: Some("Check the pool offline: if the page can be read now, opening it again is enough".into()),
+            });
+        }
     }
 
     /// Says how far it is; hears whether to go on.

@@ -42,6 +42,10 @@ impl Pool {
     }
 
     /// Opens the pool on the device, recovering what a crash left.
+    ///
+    /// A pool in which pages of maps are damaged opens too: volumes whose maps are whole can be read. The others do not
+    /// open, nothing can be changed (who owns which space is not known), and nothing is written, as if it had been
+    /// opened read-only; [`PoolInfo::damaged`] and every refusal say why.
     pub fn open(device: &Device, options: &OpenOptions) -> Result<Pool, PoolError> {
         Pool::open_through(device, Box::new(DeviceIo::of_owner(device)?), options)
     }
@@ -53,10 +57,9 @@ impl Pool {
         options: &OpenOptions,
     ) -> Result<Pool, PoolError> {
         let owner = claim(device, options.read_only)?;
-        let read_only = options.read_only;
         let alarm = Arc::new(FlushAlarm::default());
-        let watch = (!read_only).then(|| device.watch_flushes(&alarm));
-        if device.capabilities().read_only && !read_only {
+        let watch = (!options.read_only).then(|| device.watch_flushes(&alarm));
+        if device.capabilities().read_only && !options.read_only {
             return Err(PoolError::Invalid {
                 what: format!("the device {} cannot be written", device.name()),
                 fix: "Open the pool read-only".into(),
@@ -64,7 +67,10 @@ impl Pool {
         }
         let recovered = recovery::recover(&*io)?;
         let sb = &recovered.state.sb;
-        if read_only && recovered.replayed {
+        // With a damaged map nothing is written: what the journal says is replayed in memory alone.
+        let damaged = recovered.state.table.first_damaged().is_some();
+        let read_only = options.read_only || damaged;
+        if read_only && recovered.replayed && !damaged {
             return Err(PoolError::Invalid {
                 what: "the pool was not closed and has changes to recover, which takes writing".into(),
                 fix: "Open it for writing once".into(),
@@ -159,6 +165,7 @@ impl Pool {
             rebuilt_checksums: self.inner.sums.as_ref().map_or(0, |sums| sums.rebuilt()),
             recovered: self.inner.recovered,
             degraded: self.inner.alarm.failed(),
+            damaged: state.table.damaged(),
             host_full: self.inner.is_host_full(Status::NoSpc),
             lost: state.lost_names(),
         }
@@ -233,6 +240,7 @@ impl Pool {
             unique_bytes: bytes(usage.units - usage.shared),
             written_bytes: usage.written_blocks << BLOCK_SHIFT,
             created: vol.created,
+            damage: vol.damage.as_deref().cloned(),
         })
     }
 

@@ -3,6 +3,7 @@
 //! Owns the meaning of records. Does not own when they are recorded, nor that nobody uses what they change.
 //!
 //! - I1: a record that was applied before changes nothing; a record about what does not exist is passed over.
+//! - I2: who gets the map of a volume gets its damage: only a replay meets any, for a damaged pool takes no changes.
 //!
 //! Called by operations under the pool's lock, and by recovery.
 
@@ -109,8 +110,9 @@ impl State {
     /// Gives `to`, which has no map, the map of `from`.
     pub(crate) fn share(&mut self, from: u32, to: u32) -> Result<(), Status> {
         let source = self.vol(from)?;
-        let (source, slots) = (Arc::clone(&source.core), source.slots);
+        let (source, slots, damage) = (Arc::clone(&source.core), source.slots, source.damage.clone());
         let vol = self.table.get_mut(to).ok_or(Status::Offline)?;
+        vol.damage = damage; // I2
         let target = Arc::clone(&vol.core);
         vol.slots = vol.slots.max(slots);
         let shared = self.tree.share(&source.top, &target.top, slots);
@@ -212,12 +214,12 @@ impl State {
     pub(crate) fn exchange(&mut self, volume: u32, source: u32) -> Result<Vec<u32>, Status> {
         let (vol, from) = (self.vol(volume)?, self.vol(source)?);
         let (core, had) = (Arc::clone(&vol.core), vol.slots);
-        let (from, has) = (Arc::clone(&from.core), from.slots);
+        let (from, has, damage) = (Arc::clone(&from.core), from.slots, from.damage.clone());
         let old = self.tree.exchange(&from.top, &core.top, (has, had))?;
         core.set_max_size(from.max_size());
         core.set_size(from.size());
         let vol = self.table.get_mut(volume).ok_or(Status::Offline)?;
-        vol.slots = has;
+        (vol.slots, vol.damage) = (has, damage); // I2
         self.table.charge(volume);
         Ok(old)
     }

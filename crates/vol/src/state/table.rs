@@ -18,6 +18,7 @@ use sheave_base::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::PoolError;
 use crate::format::MAX_VOLUMES;
+use crate::format::damage::MapDamage;
 use crate::format::page::PageRef;
 use crate::format::page::index::upper_pages;
 use crate::format::page::table::{self, VolumeEntry};
@@ -103,6 +104,8 @@ pub(crate) struct Vol {
     pub(crate) settling: Option<u32>,
     /// A copy whose point in time is not fixed: checkpoints do not have it.
     pub(crate) unborn: bool,
+    /// Pages of its map are damaged: it cannot be opened, and its pool takes no changes.
+    pub(crate) damage: Option<Box<MapDamage>>,
     /// It was made, and that is not durable yet: nobody can open it, so that it can be undone.
     pub(crate) hidden: bool,
     /// What lies beyond its end is being given back: a checkpoint finishes that first.
@@ -152,6 +155,7 @@ impl Vol {
             charged: 0,
             settling: None,
             unborn: false,
+            damage: None,
             hidden: false,
             cutting: false,
             grown: false,
@@ -228,6 +232,19 @@ impl Table {
     pub(crate) fn named(&self, name: &str) -> Result<&Vol, PoolError> {
         let vol = self.id_of(name).and_then(|id| self.get(id)).filter(|vol| vol.is_shown());
         vol.ok_or_else(|| PoolError::NoVolume { name: name.to_string() })
+    }
+
+    /// The first volume whose map is damaged.
+    pub(crate) fn first_damaged(&self) -> Option<(&Vol, &MapDamage)> {
+        self.iter().find_map(|vol| Some((vol, &**vol.damage.as_ref()?)))
+    }
+
+    /// All of them, by name.
+    pub(crate) fn damaged(&self) -> Vec<(String, MapDamage)> {
+        let damage = |vol: &Vol| Some((vol.name.clone(), (**vol.damage.as_ref()?).clone()));
+        let mut found: Vec<_> = self.iter().filter_map(damage).collect();
+        found.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        found
     }
 
     /// In the order of their numbers.

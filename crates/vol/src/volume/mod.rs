@@ -46,6 +46,10 @@ pub(crate) fn open_volume(pool: &Arc<PoolInner>, name: &str) -> Result<Volume, P
         return Err(closed("opening a volume"));
     }
     let vol = state.table.named(name)?;
+    if let Some(damage) = vol.damage.as_deref().cloned() {
+        let what = "opening a volume".into();
+        return Err(PoolError::DamagedMap { what, volume: name.into(), damage });
+    }
     let open = vol.opened.upgrade().unwrap_or_else(|| std::sync::Arc::new(OpenToken));
     let core = Arc::clone(&vol.core);
     state.table.set_opened(core.id, &open);
