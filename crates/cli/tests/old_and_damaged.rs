@@ -1,4 +1,4 @@
-//! Pools with damaged maps, on the command line.
+//! Pools that older programs made, and pools with damaged maps, on the command line.
 
 mod sheave;
 
@@ -9,6 +9,33 @@ use sheave::{Dir, no_io_uring};
 /// Kinds of metadata blocks, as `docs/on-disk-format.md` has them: pages of maps.
 const LEAF: [u8; 2] = [3, 0];
 const INDEX: [u8; 2] = [4, 0];
+
+#[test]
+fn an_old_pool_stays_old_until_it_is_upgraded() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    let runs = include_bytes!("../../vol/tests/pools/summed-crashed.runs");
+    fs::write(dir.path("p.img"), sheave_testkit::expand_runs(runs)).expect("the pool");
+    let marks = serde_json::json!(["marks"]);
+    assert_eq!(dir.ok("pool info p.img --json").json()["upgrades"], marks);
+    assert!(dir.ok("pool info p.img").out.contains("sheave pool upgrade 'p.img' --dry-run"));
+    let before = fs::read(dir.path("p.img")).expect("the pool");
+    let said = dir.ok("pool upgrade p.img --dry-run").out;
+    for word in ["p.img: it has no marks: a block", "After an upgrade a block", "Nothing was changed", "will refuse"] {
+        assert!(said.contains(word), "no `{word}` in\n{said}");
+    }
+    assert!(fs::read(dir.path("p.img")).expect("the pool") == before, "nothing was changed");
+    dir.ok("volume create p.img#more --size 1M");
+    assert_eq!(dir.ok("pool info p.img --json").json()["upgrades"], marks, "a change is no upgrade");
+    let told = dir.ok("pool upgrade p.img --json").json();
+    assert_eq!((&told["upgrades"][0]["name"], &told["dry_run"]), (&"marks".into(), &false.into()), "{told}");
+    assert_eq!(dir.ok("pool info p.img --json").json()["upgrades"], serde_json::json!([]));
+    assert!(dir.ok("pool upgrade p.img").out.contains("p.img: it lacks nothing"));
+    dir.ok("pool check p.img");
+    assert_eq!(dir.ok("volume list p.img --json").json()["volumes"].as_array().map(Vec::len), Some(5));
+}
 
 #[test]
 fn one_damaged_page_of_a_map_leaves_the_other_volumes() {

@@ -2,7 +2,8 @@
 //!
 //! Owns the one table of outside tools with their Debian packages ([`tools::TOOLS`]), the way to install them
 //! ([`install`]), what happens to a test that cannot run here ([`skip()`]), and
-//! which seeds a randomized test runs ([`seeds`]). Does not own any test data or devices.
+//! which seeds a randomized test runs ([`seeds`]), and the form in which images of disks are kept ([`expand_runs`]).
+//! Does not own any test data or devices.
 //!
 //! Invariants:
 //! - I1: a test never installs anything; only `cargo xtask test` does, before the tests start.
@@ -13,10 +14,12 @@
 //! Called by tests (as a dev-dependency) and by `xtask`. No product code depends on it.
 
 pub mod install;
+pub mod runs;
 pub mod seed;
 pub mod skip;
 pub mod tools;
 
+pub use runs::{expand_runs, to_runs};
 pub use seed::{ROUND_ENV, SEED_ENV, seeds};
 pub use skip::{SANITIZER_ENV, in_ci, skip, under_sanitizer};
 pub use tools::require;

@@ -93,6 +93,8 @@ pub struct PoolInfo {
     pub recovered: bool,
     /// A flush of the device failed, in this way: reads go on, and nothing else until the pool is opened again.
     pub degraded: Option<sheave_base::status::Status>,
+    /// What it lacks because an older program made it: [`Pool::upgrade`](crate::Pool::upgrade) gives it that.
+    pub upgrades: Vec<&'static Upgrade>,
     /// Volumes whose maps are damaged, by name: they do not open, and the pool takes no changes until `check --repair`
     /// has mended it. The others can be read.
     pub damaged: Vec<(String, MapDamage)>,
@@ -102,6 +104,17 @@ pub struct PoolInfo {
     /// Names of the volumes that may have lost acknowledged data, because a flush failed while the pool was open
     /// before; until [`Pool::acknowledge_loss`](crate::Pool::acknowledge_loss).
     pub lost: Vec<String>,
+}
+
+/// Something that a pool of an older program lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upgrade {
+    /// Its name, for scripts.
+    pub name: &'static str,
+    /// What the pool does not do without it.
+    pub lacks: &'static str,
+    /// What is different with it.
+    pub gives: &'static str,
 }
 
 /// A device that a pool is made of.

@@ -41,7 +41,7 @@ pub use device::block_io::BlockIo;
 pub use error::PoolError;
 pub use format::damage::{Damage, MapDamage};
 pub use format::{block, damage, journal, page, record, superblock};
-pub use info::{Extent, ExtentKind, MemberInfo, PoolInfo, SpaceNotice, SpaceState, VolumeInfo};
+pub use info::{Extent, ExtentKind, MemberInfo, PoolInfo, SpaceNotice, SpaceState, Upgrade, VolumeInfo};
 pub use ops::scrub;
 pub use ops::scrub::{RealClock, ScrubClock, ScrubOptions, ScrubPhase, ScrubProgress, ScrubReport};
 pub use pool::{AddOptions, Checksum, CreateOptions, Found, LowWater, OpenOptions, Pool, Watch, WhenFull, join};

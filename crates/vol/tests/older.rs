@@ -1,4 +1,5 @@
-//! Pools that earlier programs left behind: each opens, and holds what was written to it (contract V18).
+//! Pools that earlier programs left behind: each opens, holds what was written to it (contract V18), and is not
+//! converted by that, but by an upgrade.
 //!
 //! Owns the images in `crates/vol/tests/pools`, which the program of 22 November 2026 made, before data had marks and
 //! metadata an account. An image is its 8-byte words in runs: a count, with the highest bit set for one word that is
@@ -11,7 +12,9 @@ use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_drivers::open_device;
 use sheave_vol::block_io::{BlockIo, DeviceIo};
-use sheave_vol::{CheckOptions, Pool, check_device};
+use sheave_vol::format::SUPERBLOCKS;
+use sheave_vol::superblock::{Superblock, choose};
+use sheave_vol::{CheckOptions, Pool, ScrubOptions, check_device};
 use support::{User, open, pattern};
 
 const UNIT: u64 = 65536;
@@ -19,16 +22,7 @@ const UNIT: u64 = 65536;
 /// A device with the image.
 fn device(runs: &[u8], size: &str) -> Device {
     let device = open_device(&format!("ram:size={size}")).expect("opens");
-    let (mut bytes, mut rest) = (Vec::new(), runs);
-    while let Some((count, more)) = rest.split_first_chunk::<4>() {
-        let count = u32::from_le_bytes(*count);
-        let repeated = count >> 31 == 1;
-        let words = if repeated { 1 } else { count as usize };
-        let (literal, more) = more.split_at(words * 8);
-        bytes.extend(literal.repeat(if repeated { count as usize & 0x7fff_ffff } else { 1 }));
-        rest = more;
-    }
-    DeviceIo::new(&device).expect("attaches").write(0, &bytes).expect("writes");
+    DeviceIo::new(&device).expect("attaches").write(0, &sheave_testkit::expand_runs(runs)).expect("writes");
     device
 }
 
@@ -111,4 +105,111 @@ fn a_full_pool_that_promises_more_than_it_has_opens_and_deletes() {
     drop(w);
     pool.close().expect("closes");
     is_clean(&device);
+}
+
+/// Whether the pool may have marks, so that programs which do not know them refuse it.
+fn knows_marks(device: &Device) -> bool {
+    let io = DeviceIo::new(device).expect("attaches");
+    let slots = SUPERBLOCKS.map(|at| {
+        let mut block = [0; 4096];
+        io.read(at, &mut block).expect("reads");
+        Superblock::decode(&block, at, u64::MAX)
+    });
+    choose(slots).expect("there is a pool").0.marks
+}
+
+/// What a scrub finds bad, in blocks.
+fn bad_blocks(pool: &Pool) -> u64 {
+    let report = pool.scrub(&ScrubOptions::default(), &mut |_| std::ops::ControlFlow::Continue(()));
+    report.expect("scrubs").findings.iter().filter_map(|found| found.place.range).map(|range| range.1 / 4096).sum()
+}
+
+/// A bit of a block of volume `v` changes on the disk, behind an open pool.
+fn rot(device: &Device, pool: &Pool) {
+    let volume = pool.open_volume("v").expect("is there");
+    let at = volume.extents(3 * UNIT + 3 * 4096, 4096).expect("is mapped")[0].addr;
+    let io = DeviceIo::new(device).expect("attaches");
+    let mut block = [0; 4096];
+    io.read(at, &mut block).expect("reads");
+    block[1234] ^= 4;
+    io.write(at, &block).expect("writes");
+}
+
+/// Opens the region of checksums in which `v` has its data, so that opening after a crash looks at all of it.
+fn open_region(pool: &Pool) {
+    let v = user(pool, "v");
+    v.write(0, &pattern(100, 4096)).expect("writes");
+    v.sync().expect("syncs");
+}
+
+const SUMMED: [(&str, &[u8]); 2] =
+    [("summed", include_bytes!("pools/summed.runs")), ("summed-crashed", include_bytes!("pools/summed-crashed.runs"))];
+
+#[test]
+fn opening_converts_nothing_and_an_upgrade_does() {
+    for (name, runs) in SUMMED {
+        let device = device(runs, "16M");
+        for round in 0..3 {
+            let pool = open(&device);
+            assert_eq!(pool.upgrades().iter().map(|upgrade| upgrade.name).collect::<Vec<_>>(), ["marks"], "{name}");
+            user(&pool, "v").write((30 + round) * UNIT, &pattern(round, 4096)).expect("writes");
+            pool.snapshot("v", &format!("s{round}")).expect("snapshots");
+            if round == 1 {
+                drop(pool);
+            } else {
+                pool.close().expect("closes");
+            }
+            assert!(!knows_marks(&device), "{name}, round {round}: the program that made it can still open it");
+            is_clean(&device);
+        }
+        let pool = open(&device);
+        assert_eq!(pool.upgrade().expect("upgrades").len(), 1);
+        assert!(knows_marks(&device) && pool.upgrades().is_empty(), "{name}");
+        assert_eq!(pool.upgrade().expect("there is nothing left to do"), Vec::<&sheave_vol::Upgrade>::new());
+        drop(pool);
+        let pool = open(&device);
+        holds_the_work(&pool);
+        assert!(pool.upgrades().is_empty());
+        pool.close().expect("closes");
+        assert!(knows_marks(&device));
+        is_clean(&device);
+    }
+    let plain = device(include_bytes!("pools/clean.runs"), "16M");
+    let pool = open(&plain);
+    assert!(pool.upgrades().is_empty() && pool.upgrade().expect("there is nothing to do").is_empty());
+}
+
+/// Contract V16: what was told bad is bad, after a crash too, once the pool is upgraded; also what was told before.
+#[test]
+fn blocks_that_were_told_bad_stay_so_in_a_pool_that_was_upgraded() {
+    let (name, runs) = SUMMED[0];
+    for (upgrade_at, bad_after) in [(None, 0), (Some(0), 1), (Some(1), 1)] {
+        let device = device(runs, "16M");
+        let pool = open(&device);
+        if upgrade_at == Some(0) {
+            pool.upgrade().expect("upgrades");
+        }
+        open_region(&pool);
+        rot(&device, &pool);
+        let told = bad_blocks(&pool);
+        assert!(told >= 1, "{name}");
+        if upgrade_at == Some(1) {
+            pool.upgrade().expect("upgrades");
+        }
+        pool.sync().expect("syncs");
+        drop(pool);
+        let pool = open(&device);
+        let found = bad_blocks(&pool);
+        assert_eq!(found, told * bad_after, "{name}: upgraded {upgrade_at:?}, {told} told");
+    }
+}
+
+#[test]
+fn an_upgrade_needs_a_pool_that_can_be_written() {
+    let device = device(SUMMED[0].1, "16M");
+    let options = sheave_vol::OpenOptions { read_only: true, ..Default::default() };
+    let pool = Pool::open(&device, &options).expect("opens");
+    let error = pool.upgrade().expect_err("is refused");
+    assert!(error.to_string().contains("read-only"), "{error}");
+    assert_eq!(pool.upgrades().len(), 1, "it can be told all the same");
 }

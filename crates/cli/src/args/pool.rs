@@ -20,6 +20,7 @@ Examples:
   sheave pool grow pool.img --size 20G
   sheave pool grow pool.img --add more.img --size 50G
   sheave pool set pool.img --low-water 15%
+  sheave pool upgrade pool.img --dry-run
 
 A pool is open in one process at a time. Volumes in it: sheave volume --help.
 Exit code: 0 done, 1 it failed or a check found something, 2 the command line makes no sense.";
@@ -56,6 +57,8 @@ pub enum PoolCommand {
     Set(SetArgs),
     /// Read all metadata and data, and tell what has rotted.
     Scrub(ScrubArgs),
+    /// Give a pool that an older sheave made what it lacks.
+    Upgrade(UpgradeArgs),
 }
 
 /// Checksums of data.
@@ -219,6 +222,32 @@ pub struct SetArgs {
     /// or restored them: they are named no more.
     #[arg(long)]
     pub acknowledge_loss: bool,
+
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+const UPGRADE_EXAMPLES: &str = "\
+Opening a pool never changes its format, so the sheave that made it can still open it. An upgrade does: older programs
+refuse the pool from then on, and nothing takes that back. It writes one checkpoint, whatever the size of the pool.
+
+Examples:
+  sheave pool upgrade pool.img --dry-run
+        what the pool lacks, and what an upgrade changes
+  sheave pool upgrade pool.img";
+
+/// `sheave pool upgrade`.
+#[derive(Debug, Args)]
+#[command(after_help = UPGRADE_EXAMPLES)]
+pub struct UpgradeArgs {
+    /// The pool.
+    #[arg(value_name = "POOL")]
+    pub pool: PoolPlace,
+
+    /// Only tell what would change.
+    #[arg(long)]
+    pub dry_run: bool,
 
     /// Print one JSON object instead of text.
     #[arg(long)]

@@ -67,6 +67,8 @@ pub struct PoolJson {
     pub host_free_bytes: Option<u64>,
     /// Volumes that may have lost acknowledged data, because a flush failed; until that is acknowledged.
     pub lost: Vec<String>,
+    /// What a pool of an older program lacks, by name: `sheave pool upgrade` gives it that.
+    pub upgrades: Vec<&'static str>,
     /// Volumes whose maps are damaged: they do not open, and the pool can only be read.
     pub damaged: Vec<DamageJson>,
 }
@@ -142,6 +144,7 @@ impl PoolJson {
             recovered: info.recovered,
             host_free_bytes: place.host_free_bytes(),
             lost: info.lost.clone(),
+            upgrades: info.upgrades.iter().map(|upgrade| upgrade.name).collect(),
             damaged: info.damaged.iter().map(|(name, damage)| DamageJson::new(name, damage)).collect(),
         }
     }
@@ -241,6 +244,13 @@ fn notes(pool: &PoolJson, rows: &mut Vec<(&str, String)>) {
                 "these volumes do not open, the others can be read, and nothing can be changed. What a repair would \
                  do: sheave pool check '{place}' --dry-run"
             ),
+        ));
+    }
+    for name in &pool.upgrades {
+        let place = &pool.pool;
+        rows.push((
+            "lacks",
+            format!("{name}: an older sheave made it. What that means: sheave pool upgrade '{place}' --dry-run"),
         ));
     }
     if pool.recovered {

@@ -63,6 +63,7 @@ impl PoolInner {
             members: std::mem::take(&mut state.sb.members),
             labels: state.sb.labels,
             low_water: state.sb.low_water,
+            marks: state.sb.marks,
             ..plan.sb.twin()
         };
         state.durable_seq = state.durable_seq.max(state.sb.replay_seq);

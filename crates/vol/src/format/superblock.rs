@@ -33,8 +33,8 @@ pub struct Superblock {
     pub unit_bytes: u32,
     /// Checksums of data.
     pub checksum: Checksum,
-    /// Blocks that were told bad are marked; set in every pool with checksums that was written by a program that knows
-    /// marks.
+    /// Blocks that were told bad are marked; set in every pool with checksums that was made by a program that knows
+    /// marks, or [upgraded](crate::Pool::upgrade).
     pub marks: bool,
     /// Allocation units of the pool.
     pub total_units: u64,

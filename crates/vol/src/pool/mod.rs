@@ -23,8 +23,9 @@ use crate::engine::change::{core_of, in_use};
 
 use crate::engine::recovery;
 use crate::error::PoolError;
-use crate::info::{MemberInfo, PoolInfo, VolumeInfo};
+use crate::info::{MemberInfo, PoolInfo, Upgrade, VolumeInfo};
 use crate::ops::scrub::{ScrubOptions, ScrubProgress, ScrubReport};
+use crate::ops::upgrade::missing;
 use crate::state::extent_map::BLOCK_SHIFT;
 use crate::volume::{Volume, open_volume, usage};
 
@@ -113,8 +114,6 @@ impl Pool {
     fn begin_incarnation(&self) -> Result<(), PoolError> {
         let mut state = self.inner.lock();
         state.sb.incarnation += 1;
-        // From here on its blocks may be marked.
-        state.sb.marks = state.sb.checksum != Checksum::None;
         state.next.require();
         drop(state);
         self.inner.commit().map_err(|status| self.first_checkpoint_failed(status))
@@ -165,10 +164,22 @@ impl Pool {
             rebuilt_checksums: self.inner.sums.as_ref().map_or(0, |sums| sums.rebuilt()),
             recovered: self.inner.recovered,
             degraded: self.inner.alarm.failed(),
+            upgrades: missing(&state.sb),
             damaged: state.table.damaged(),
             host_full: self.inner.is_host_full(Status::NoSpc),
             lost: state.lost_names(),
         }
+    }
+
+    /// What [`Pool::upgrade`] would change; nothing for a pool that this program made.
+    pub fn upgrades(&self) -> Vec<&'static Upgrade> {
+        missing(&self.inner.lock().sb)
+    }
+
+    /// Gives a pool of an older program what it lacks, and tells what that was. Durable when this returns. Programs
+    /// that do not know it refuse the pool from then on, and nothing takes it back.
+    pub fn upgrade(&self) -> Result<Vec<&'static Upgrade>, PoolError> {
+        self.inner.upgrade()
     }
 
     /// Hears when space becomes low, full, or enough again.

@@ -92,12 +92,11 @@ impl PoolInner {
 
     /// The record of a change of a mark (M3); one that continues the last makes that longer.
     fn record_mark(&self, state: &mut State, block: u64, bad: bool) {
-        if self.read_only {
+        let (Some(sums), Some(regions)) = (&self.sums, &mut state.sums) else { return };
+        if self.read_only || !regions.knows_marks() {
             return;
         }
-        if let (Some(sums), Some(regions)) = (&self.sums, &mut state.sums) {
-            regions.mark_changed(sums.region_of(block));
-        }
+        regions.mark_changed(sums.region_of(block));
         match state.pending.last_mut() {
             Some(Record::Mark { bad: last, first, count })
                 if *last == bad && *first + *count == block && *count < MAX_MARKS =>

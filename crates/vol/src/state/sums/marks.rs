@@ -6,6 +6,8 @@
 //!
 //! - M1: a mark is durable before anybody is told of its block
 //!   ([`make_marks_durable`](crate::engine::inner::PoolInner::make_marks_durable)).
+//!   Not so in a pool that is open read-only, or that a program made which knew no marks, as long as it is not
+//!   upgraded: there marks are kept until the pool is closed.
 //! - M2: a mark goes when its block has been written as a whole, or when its unit is given out anew: never by reading.
 //! - M3: a mark and its record change under one hold of the pool's lock, so the journal has them in their order.
 //! - M4: a write that began before the mark was set keeps it from being set, or sees it at its end. The mark's flag is
@@ -52,6 +54,11 @@ impl Sums {
     /// How many blocks are marked.
     pub(crate) fn marked_blocks(&self) -> u64 {
         self.table().regions.values().flatten().map(|word| u64::from(word.count_ones())).sum()
+    }
+
+    /// The regions with marked blocks.
+    pub(crate) fn marked_regions(&self) -> Vec<u64> {
+        self.table().regions.keys().copied().collect()
     }
 
     fn table(&self) -> sheave_base::sync::MutexGuard<'_, MarkTable> {

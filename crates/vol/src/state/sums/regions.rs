@@ -58,7 +58,8 @@ pub(crate) struct Regions {
     first: BTreeMap<u64, PageRef>,
     pub(crate) upper: Vec<u64>,
     root: (PageRef, u16),
-    /// Recovery: whoever wrote the pool knows marks.
+    /// Who opens the pool knows marks, as all programs do that opened it since it was upgraded: so pages and the
+    /// journal may have them. Until then they are in memory only.
     knows_marks: bool,
     /// Recovery: units whose checksums are computed.
     pub(crate) replayed: BTreeSet<u64>,
@@ -98,6 +99,16 @@ impl Regions {
     pub(crate) fn mark_changed(&mut self, region: u64) {
         self.map.entry(region).or_default().write = true;
         self.active.insert(region);
+    }
+
+    /// The pool has been upgraded: the next checkpoint has the marks of these regions.
+    pub(crate) fn learn_marks(&mut self, marked: &[u64]) {
+        self.knows_marks = true;
+        marked.iter().for_each(|region| self.mark_changed(*region));
+    }
+
+    pub(crate) fn knows_marks(&self) -> bool {
+        self.knows_marks
     }
 
     /// Recovery: the page of a region.
@@ -305,7 +316,8 @@ impl Regions {
                 *to = from.load(sheave_base::sync::atomic::Ordering::Acquire); // Acquire: S2
             }
             let place = Place { address, index: id, owner: 0, ..*place };
-            let page = sums::encode(&mut block, geometry, &place, region.intended, &numbers, &self.sums.marks(id));
+            let marks = if self.knows_marks { self.sums.marks(id) } else { sums::Marked::default() };
+            let page = sums::encode(&mut block, geometry, &place, region.intended, &numbers, &marks);
             sink.page(address, &block);
             let old = std::mem::replace(&mut region.page, page);
             if !old.is_none() {

@@ -1,0 +1,66 @@
+//! `sheave pool upgrade`: gives a pool that an older program made what it lacks.
+//!
+//! The names of the JSON fields are an interface. What there is to upgrade is the pool's own matter.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+use sheave::vol::Upgrade;
+
+use super::place::Access;
+use crate::args::pool::UpgradeArgs;
+use crate::failure::{self, Failure};
+use crate::output;
+
+/// What became of it, for programs.
+#[derive(Serialize)]
+struct UpgradeJson {
+    pool: String,
+    /// It was only looked at.
+    dry_run: bool,
+    /// What was changed, or would be.
+    upgrades: Vec<PartJson>,
+}
+
+/// A part of it.
+#[derive(Serialize)]
+struct PartJson {
+    name: &'static str,
+    lacks: &'static str,
+    gives: &'static str,
+}
+
+/// Does it.
+pub fn run(args: &UpgradeArgs) -> Result<(), Failure> {
+    let pool = args.pool.open(if args.dry_run { Access::Look } else { Access::Change })?;
+    let upgraded = if args.dry_run { Ok(pool.upgrades()) } else { pool.upgrade().map_err(failure::pool) };
+    let closed = pool.close().map_err(failure::pool);
+    let upgrades = upgraded?;
+    closed?;
+    if args.json {
+        let part = |&&Upgrade { name, lacks, gives }: &&Upgrade| PartJson { name, lacks, gives };
+        let upgrades = upgrades.iter().map(part).collect();
+        return output::json(&UpgradeJson { pool: args.pool.to_string(), dry_run: args.dry_run, upgrades });
+    }
+    output::text(&text(&args.pool.to_string(), args.dry_run, &upgrades));
+    Ok(())
+}
+
+fn text(pool: &str, dry_run: bool, upgrades: &[&Upgrade]) -> String {
+    if upgrades.is_empty() {
+        return format!("{pool}: it lacks nothing that this sheave knows\n");
+    }
+    let mut text = String::new();
+    for Upgrade { name, lacks, gives } in upgrades {
+        // Writing to a String does not fail.
+        let _ = match dry_run {
+            true => writeln!(text, "{pool}: it has no {name}: {lacks}. After an upgrade {gives}"),
+            false => writeln!(text, "{pool}: it has {name} now: {gives}"),
+        };
+    }
+    text.push_str(match dry_run {
+        true => "Nothing was changed. Older programs will refuse the pool once it is upgraded\n",
+        false => "Older programs refuse the pool from now on\n",
+    });
+    text
+}

@@ -1,0 +1,102 @@
+//! The upgrade of a pool that an older program made, cut at every write: what is left is the old pool or the new one,
+//! with everything in it; in the new one what was told bad is bad.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use sheave_base::rng::Rng;
+use sheave_sim::check::check_image;
+use sheave_sim::disk::{DiskOptions, Image, Media, SECTOR, SimDisk};
+use sheave_vol::{ExtentKind, OpenOptions, Pool, ScrubOptions};
+
+/// What crashes leave of each step.
+const CRASHES: u64 = 4;
+
+fn disk(image: Image) -> SimDisk {
+    SimDisk::new(image, DiskOptions { max_delay: 0, ..DiskOptions::default() })
+}
+
+fn open(disk: &SimDisk) -> Pool {
+    Pool::open(&disk.device(), &OpenOptions::default()).expect("opens")
+}
+
+/// The data of each volume, by place.
+fn contents(pool: &Pool, image: &Image) -> BTreeMap<(String, u64), Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for info in pool.volumes() {
+        let volume = pool.open_volume(&info.name).expect("opens");
+        let extents = volume.extents(0, info.size_bytes).expect("are told");
+        for extent in extents.iter().filter(|extent| extent.kind == ExtentKind::Data) {
+            let mut bytes = vec![0; extent.len as usize];
+            image.read(extent.addr / SECTOR as u64, &mut bytes);
+            all.insert((info.name.clone(), extent.pos), bytes);
+        }
+    }
+    all
+}
+
+/// Blocks that a scrub tells bad.
+fn bad_blocks(pool: &Pool) -> usize {
+    let report = pool.scrub(&ScrubOptions::default(), &mut |_| ControlFlow::Continue(())).expect("scrubs");
+    assert!(report.findings.iter().all(|found| found.place.range.is_some()), "{:#?}", report.findings);
+    report.findings.len()
+}
+
+/// The image with a bit of volume `v` changed.
+fn rotten(mut image: Image) -> Image {
+    let before = disk(image.clone());
+    let pool = open(&before);
+    let volume = pool.open_volume("v").expect("is there");
+    let sector = volume.extents(0, 1 << 20).expect("are told")[0].addr / SECTOR as u64;
+    let mut bytes = image.sector(sector);
+    bytes[17] ^= 1;
+    image.write(sector, &bytes);
+    image
+}
+
+#[test]
+fn an_upgrade_that_is_cut_off_leaves_the_old_pool_or_the_new_one() {
+    let images: [&[u8]; 2] = [
+        include_bytes!("../../vol/tests/pools/summed.runs"),
+        include_bytes!("../../vol/tests/pools/summed-crashed.runs"),
+    ];
+    let (mut old, mut new) = (0, 0);
+    for (number, runs) in images.into_iter().enumerate() {
+        let bytes = sheave_testkit::expand_runs(runs);
+        let mut image = Image::new(bytes.len() as u64);
+        image.write(0, &bytes);
+        let before = if number == 0 { rotten(image) } else { image };
+        // Opened, and what is bad told, before the upgrade begins.
+        let making = disk(before.clone());
+        let pool = open(&making);
+        eprintln!("DBG {number} {:?}", dbg.findings);
+        let (wanted, told) = (contents(&pool, &making.image()), bad_blocks(&pool));
+        assert_eq!(told > 0, number == 0, "{told} told");
+        let begun = making.time();
+        assert_eq!(pool.upgrade().expect("upgrades").len(), 1);
+        let log = making.log();
+        assert!(log.len() > begun + 4, "an upgrade writes");
+        let (mut media, mut rng) = (Media::new(before, None), Rng::new(7));
+        for at in 0..=log.len() {
+            for _ in 0..CRASHES {
+                let (image, cut) = media.crash(&mut rng);
+                let what = format!("pool {number}, step {at} of {}: {cut}", log.len());
+                let report = check_image(&image).expect("the check itself works");
+                assert!(report.is_clean(), "{what}: {:?}", report.findings);
+                let after = disk(image);
+                let pool = open(&after);
+                assert!(contents(&pool, &after.image()) == wanted, "{what}");
+                let upgraded = pool.upgrades().is_empty();
+                assert!(!upgraded || at > begun, "{what}: converted by opening");
+                (old, new) = (old + u32::from(!upgraded), new + u32::from(upgraded));
+                assert!(!upgraded || bad_blocks(&pool) == told, "{what}");
+                // Cut off or not, it can be made again.
+                pool.upgrade().expect("upgrades");
+                drop(pool);
+                assert!(open(&after).upgrades().is_empty(), "{what}");
+            }
+            log.get(at).iter().for_each(|step| media.step(step));
+        }
+    }
+    assert!(old >= 20 && new >= 4, "cut before and after: {old}, {new}");
+}

@@ -1,0 +1,57 @@
+//! Taking a pool that an older program made to what this one knows.
+//!
+//! Opening a pool changes nothing of its format, so that the program that made it can still open it. What is only safe
+//! when every program that opens the pool knows it waits for an upgrade. Owns the list of these things: one so far, the
+//! marks of bad blocks.
+//!
+//! - U1: an upgrade is one checkpoint: cut off anywhere, the pool is the old one or the new one.
+//! - U2: without it nothing is written that the older program would refuse or misunderstand, but for the list of
+//!   volumes that may have lost data: that one is to be seen before anybody goes on, and goes when it is acknowledged.
+//!
+//! Called by [`Pool`](crate::Pool).
+
+use crate::engine::inner::PoolInner;
+use crate::error::PoolError;
+use crate::format::settings::Checksum;
+use crate::format::superblock::Superblock;
+use crate::info::Upgrade;
+use crate::state::account::Spender;
+
+/// The marks of bad blocks (contract V16).
+const MARKS: Upgrade = Upgrade {
+    name: "marks",
+    lacks: "a block whose checksum was found wrong may count as good after a crash",
+    gives: "a block whose checksum was found wrong stays bad, after a crash too, until it is written anew",
+};
+
+/// What the pool lacks.
+pub(crate) fn missing(sb: &Superblock) -> Vec<&'static Upgrade> {
+    let marks = sb.checksum != Checksum::None && !sb.marks;
+    if marks { vec![&MARKS] } else { Vec::new() }
+}
+
+impl PoolInner {
+    /// Gives the pool what it lacks; what that was. Durable when this returns.
+    pub(crate) fn upgrade(&self) -> Result<Vec<&'static Upgrade>, PoolError> {
+        let _one = self.structural();
+        self.check_writable("upgrading the pool")?;
+        let state = self.lock();
+        let all = missing(&state.sb);
+        if all.is_empty() {
+            return Ok(all);
+        }
+        let marked = self.sums.as_ref().map_or_else(Vec::new, |sums| sums.marked_regions());
+        // For each region with marks a page, and an index page above it.
+        let cost = 2 * marked.len() as u64;
+        let mut state = self.afford(state, "upgrading the pool", Spender::Table, |_| cost)?;
+        if let Some(regions) = &mut state.sums {
+            regions.learn_marks(&marked);
+        }
+        state.sb.marks = true;
+        state.wants_checkpoint = true;
+        self.mark_unsynced();
+        drop(state);
+        self.durable_at_last("upgrading", self.device.name())?;
+        Ok(all)
+    }
+}
