@@ -13,8 +13,9 @@ const HOUSE: &str = "crates/vol/src/";
 
 /// Modules by storey, the lowest first. Those on one storey never name each other.
 const STOREYS: &[&[&str]] = &[
-    &["error", "made_at"],
+    &["made_at"],
     &["format"],
+    &["error"],
     &["device", "finding", "info", "options"],
     &["state", "check"],
     &["engine"],

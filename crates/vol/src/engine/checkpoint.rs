@@ -28,7 +28,7 @@ use crate::format::superblock::{Geometry, Superblock};
 use crate::state::State;
 use crate::state::extent_map::{Entry, INDEX_SHIFT, Top, id_of};
 use crate::state::phase::{Event, Phase};
-use crate::state::plan::{Draft, Plan, Reached};
+use crate::state::plan::{Draft, Plan, Reached, Taken};
 
 impl PoolInner {
     /// Writes a checkpoint. Under the leadership of a commit, or when nobody else has the pool.
@@ -55,23 +55,8 @@ impl PoolInner {
             state.next.keep(plan);
             return Err(status);
         }
-        let State { tree, .. } = &mut *state;
-        tree.pages.put(&plan.replaced, &mut tree.units);
-        // The pool may have grown meanwhile: the next checkpoint says it.
-        state.sb = Superblock {
-            total_units: state.sb.total_units,
-            members: std::mem::take(&mut state.sb.members),
-            labels: state.sb.labels,
-            low_water: state.sb.low_water,
-            marks: state.sb.marks,
-            ..plan.sb.twin()
-        };
-        state.durable_seq = state.durable_seq.max(state.sb.replay_seq);
-        state.risk.acknowledged &= !state.sb.lost.is_empty();
-        if plan.sb.clean {
-            state.phase = state.phase.after(Event::CloseDone);
-        }
-        self.committed(&mut state, plan.taken);
+        let taken = state.landed(plan);
+        self.committed(&mut state, taken);
         state.set_reserve();
         self.survey_space(&mut state);
         self.wake();
@@ -107,8 +92,28 @@ impl PoolInner {
 }
 
 impl State {
+    /// A checkpoint is durable: it is what counts, and the pages that it replaces are free. What it took.
+    pub(crate) fn landed(&mut self, plan: Plan) -> Taken {
+        self.tree.pages.put(&plan.replaced, &mut self.tree.units);
+        // The pool may have grown meanwhile: the next checkpoint says it.
+        self.sb = Superblock {
+            total_units: self.sb.total_units,
+            members: std::mem::take(&mut self.sb.members),
+            labels: self.sb.labels,
+            low_water: self.sb.low_water,
+            marks: self.sb.marks,
+            ..plan.sb.twin()
+        };
+        self.durable_seq = self.durable_seq.max(self.sb.replay_seq);
+        self.risk.acknowledged &= !self.sb.lost.is_empty();
+        if plan.sb.clean {
+            self.phase = self.phase.after(Event::CloseDone);
+        }
+        plan.taken
+    }
+
     /// Serialises everything that changed. Everything that can fail comes first.
-    fn plan(&mut self, geometry: &Geometry, clean: bool) -> Result<Plan, Status> {
+    pub(crate) fn plan(&mut self, geometry: &Geometry, clean: bool) -> Result<Plan, Status> {
         let wanted = self.pages_due();
         let memory = Buf::zeroed(wanted as usize * BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
         let addresses = self.tree.pages.take(wanted, &mut self.tree.units).ok_or(Status::NoSpc)?;

@@ -127,7 +127,13 @@ impl State {
     /// What marks for these blocks, which are of one region, add to the next checkpoint, at most.
     pub(crate) fn cost_of_marks(&self, bad: &[Mismatch]) -> u64 {
         let (Some(regions), Some(found)) = (&self.sums, bad.first()) else { return 0 };
-        regions.cost_of(regions.sums.region_of(found.block))
+        let region = regions.sums.region_of(found.block);
+        regions.cost_of(region..region + 1)
+    }
+
+    /// What opening these regions for writes adds to the next checkpoint, at most.
+    pub(crate) fn cost_of_intent(&self, regions: std::ops::Range<u64>) -> u64 {
+        self.sums.as_ref().map_or(0, |sums| sums.cost_of(regions))
     }
 
     /// Sets what depends on the size of the pool and on the number of its volumes.

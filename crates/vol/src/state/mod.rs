@@ -35,11 +35,14 @@ pub(crate) mod table;
 pub(crate) mod water;
 
 use sheave_base::status::Status;
+use sheave_base::sync::Arc;
 
 use crate::format::record::Record;
 use crate::format::superblock::Superblock;
 use crate::info::SpaceState;
+use alloc::Units;
 use extent_map::tree::{Place, Tree};
+use extent_map::{ExtentMap, Geometry as MapGeometry};
 use limbo::Limbo;
 use next::Next;
 use phase::Phase;
@@ -91,6 +94,36 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// A pool of this superblock, nothing of which has been read: no volumes, and all units free that are not fixed.
+    pub(crate) fn new(sb: Superblock) -> State {
+        let geometry = sb.geometry();
+        let map = Arc::new(ExtentMap::new(MapGeometry::new(sb.unit_bytes.trailing_zeros())));
+        let mut units = Units::new(sb.total_units);
+        let labels = sb.members.iter().skip(1).map(|(start, _)| start / u64::from(sb.unit_bytes));
+        (0..geometry.first_unit).chain(labels).for_each(|unit| _ = units.fix(unit));
+        State {
+            tree: Tree::new(map, units),
+            table: Table::new(sb.next_volume),
+            dirty: Vec::new(),
+            pending: Vec::new(),
+            grown: Vec::new(),
+            recorded: Vec::new(),
+            limbo: Limbo::default(),
+            space: Default::default(),
+            label_tried: 0,
+            sums: None,
+            next_seq: sb.replay_seq,
+            durable_seq: sb.replay_seq,
+            next: Next::default(),
+            phase: Phase::default(),
+            risk: Risk::default(),
+            spare_pages: 0,
+            dirty_soft: 0,
+            dirty_hard: 0,
+            sb,
+        }
+    }
+
     /// The place of a unit of a volume, on a way of its own.
     pub(crate) fn own(&mut self, core: &VolumeCore, unit: u64) -> Result<Place, Status> {
         let place = self.tree.own(&core.top, unit)?;

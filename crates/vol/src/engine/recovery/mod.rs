@@ -24,10 +24,8 @@ use crate::format::page::label;
 use crate::format::superblock::{Superblock, choose};
 use crate::format::{BLOCK, JOURNAL_START, SUPERBLOCKS, kind};
 use crate::state::State;
-use crate::state::alloc::Units;
 use crate::state::extent_map::tree::Tree;
-use crate::state::extent_map::{Entry, ExtentMap, Geometry as MapGeometry};
-use crate::state::table::Table;
+use crate::state::extent_map::{Entry, ExtentMap};
 
 /// A pool as it is on its device, and whether the journal had something to replay.
 pub(crate) struct Recovered {
@@ -39,36 +37,8 @@ pub(crate) struct Recovered {
 pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
     let sb = read_superblock(io)?;
     check_members(io, &sb)?;
-    let geometry = sb.geometry();
-    let map = Arc::new(ExtentMap::new(MapGeometry::new(sb.unit_bytes.trailing_zeros())));
-    let mut units = Units::new(sb.total_units);
-    (0..geometry.first_unit).for_each(|unit| _ = units.fix(unit));
-    for &(start, _) in &sb.members[1..] {
-        units.fix(start / u64::from(sb.unit_bytes));
-    }
-    let mut tree = Tree::new(map, units);
-    tree.counts_later = true;
-    let mut state = State {
-        tree,
-        table: Table::new(sb.next_volume),
-        dirty: Vec::new(),
-        pending: Vec::new(),
-        grown: Vec::new(),
-        recorded: Vec::new(),
-        limbo: crate::state::limbo::Limbo::default(),
-        next_seq: sb.replay_seq,
-        durable_seq: sb.replay_seq,
-        next: Default::default(),
-        phase: Default::default(),
-        risk: Default::default(),
-        spare_pages: 0,
-        dirty_soft: 0,
-        dirty_hard: 0,
-        space: Default::default(),
-        label_tried: 0,
-        sums: None,
-        sb,
-    };
+    let mut state = State::new(sb);
+    state.tree.counts_later = true;
     state.set_reserve();
     loader::load(io, &mut state)?;
     state.set_reserve();

@@ -47,10 +47,9 @@ impl PoolInner {
                 self.checkpoint()?;
                 continue;
             }
-            // For each a page, and an index page above it.
-            let cost = 2 * (all.end - all.start);
-            if !state.can_pay(cost, Spender::Discard) {
-                drop(self.pay(state, Spender::Discard, |_| cost)?);
+            let cost = |state: &State| state.cost_of_intent(all.clone());
+            if !state.can_pay(cost(&state), Spender::Discard) {
+                drop(self.pay(state, Spender::Discard, cost)?);
                 continue;
             }
             let Some(regions) = &mut state.sums else { return Ok(()) };

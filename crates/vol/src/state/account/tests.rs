@@ -2,8 +2,16 @@
 
 use super::*;
 
+use sheave_base::rng::Rng;
+use sheave_base::sync::Arc;
+
+use crate::format::block::samples;
 use crate::format::page::index::{Sink, build_upper};
 use crate::format::page::{PageRef, Place};
+use crate::format::record::Record;
+use crate::format::superblock::Superblock;
+use crate::state::extent_map::Entry;
+use crate::state::sums::Sums;
 
 /// Counts the pages that it is given.
 struct Counting(u64);
@@ -39,4 +47,254 @@ fn index_pages_are_never_counted_too_few_and_hardly_too_many() {
             assert!(made(slots, &[slots - 1]) == upper_pages(slots, 1), "one far out of {slots}");
         }
     }
+}
+
+/// A pool in memory alone, and random work on it that pays as the operations do.
+struct Work {
+    state: State,
+    rng: Rng,
+    volumes: Vec<u32>,
+    made: u32,
+    /// Pages that checkpoints wrote, and that were counted for them.
+    written: u64,
+    counted: u64,
+    refused: u64,
+}
+
+/// Units beyond which a new volume is not written near its start.
+const NEAR: u64 = 70_000;
+
+impl Work {
+    fn new(seed: u64, unit_bytes: u32, total_units: u64, summed: bool) -> Work {
+        let mut sb = Superblock {
+            total_units,
+            members: vec![(0, total_units * u64::from(unit_bytes))],
+            next_volume: 1,
+            table: PageRef::NONE,
+            volumes: 0,
+            checksum: if summed { Checksum::Crc32c } else { Checksum::None },
+            ..samples::superblock(unit_bytes)
+        };
+        sb.labels[1] = 0;
+        let mut state = State::new(sb);
+        state.sums = summed.then(|| Regions::new(Arc::new(Sums::new(&state.sb.geometry())), true));
+        state.set_reserve();
+        Work { state, rng: Rng::new(seed), volumes: Vec::new(), made: 0, written: 0, counted: 0, refused: 0 }
+    }
+
+    /// Does what costs so much, if that can be paid. It makes the next checkpoint no dearer than it has paid for.
+    fn pay(&mut self, who: Spender, cost: impl Fn(&State) -> u64, job: impl FnOnce(&mut State)) -> bool {
+        if !self.state.can_pay(cost(&self.state), who) {
+            if !self.state.can_pay_after_checkpoint(cost(&self.state), who) {
+                self.refused += 1;
+                return false;
+            }
+            self.checkpoint();
+            if !self.state.can_pay(cost(&self.state), who) {
+                self.refused += 1;
+                return false;
+            }
+        }
+        // M1 is about two checkpoints.
+        let both = |state: &State| state.pages_due() + state.table.bare_pages();
+        let paid = both(&self.state) + cost(&self.state);
+        job(&mut self.state);
+        let now = both(&self.state);
+        assert!(now <= paid, "{now} pages are due, and {paid} are paid for");
+        true
+    }
+
+    /// What a commit that is a checkpoint does to the state. It never lacks pages (M1), and writes no more than was
+    /// counted (M2).
+    fn checkpoint(&mut self) {
+        let state = &mut self.state;
+        let State { sums, table, .. } = &mut *state;
+        if let Some(regions) = sums {
+            regions.age(|| table.everyone(), false);
+        }
+        let counted = state.pages_due();
+        let plan = state.plan(&state.sb.geometry(), false).expect("a checkpoint can always pay (M1)");
+        let written = plan.draft.used() as u64;
+        assert!(written <= counted, "{written} pages written, and {counted} were counted");
+        (self.written, self.counted) = (self.written + written, self.counted + counted);
+        let taken = state.landed(plan);
+        state.limbo.committed(taken.freed);
+        while state.limbo.advance(&mut state.tree, 1 << 20) {}
+        state.set_reserve();
+    }
+
+    fn some(&mut self) -> Option<u32> {
+        let at = self.rng.below(self.volumes.len().max(1) as u64) as usize;
+        self.volumes.get(at).copied()
+    }
+
+    fn name(&mut self) -> String {
+        self.made += 1;
+        format!("{}{}", "n".repeat(self.rng.below(250) as usize + 1), self.made)
+    }
+
+    fn create(&mut self) {
+        let (volume, name) = (self.state.table.next_id, self.name());
+        let (size, max_size) = (NEAR << 24, NEAR << 24);
+        let record = Record::Create { volume, grows: false, size, max_size, created: 1, name };
+        if self.pay(Spender::Table, |_| ENTRY_COST, |state| state.apply(&record).expect("is new")) {
+            self.volumes.push(volume);
+        }
+    }
+
+    fn copy(&mut self, source: u32) {
+        let (volume, name, size) = (self.state.table.next_id, self.name(), NEAR << 24);
+        let record =
+            Record::Copy { volume, source, snapshot: true, grows: false, size, max_size: size, created: 1, name };
+        let cost = |state: &State| ENTRY_COST + state.cost_of_map(source);
+        if self.pay(Spender::Table, cost, |state| state.apply(&record).expect("is new")) {
+            self.volumes.push(volume);
+        }
+    }
+
+    fn rename(&mut self, volume: u32) {
+        let name = self.name();
+        self.pay(Spender::Table, |_| ENTRY_COST, |state| assert!(state.table.rename(volume, &name)));
+    }
+
+    /// A first write, an overwrite, or the copy of a shared unit.
+    fn write(&mut self, volume: u32, unit: u64) {
+        let core = Arc::clone(&self.state.table.get(volume).expect("is there").core);
+        if self.state.tree.units.available() == 0 || !self.intend() {
+            return;
+        }
+        let cost = |state: &State| state.cost_of_units(volume, unit, unit);
+        self.pay(Spender::Write, cost, |state| {
+            let place = state.own(&core, unit).expect("there is memory");
+            let entry = state.tree.entry(place);
+            if entry.is_alloc() && !entry.is_shared() {
+                return;
+            }
+            let Some(phys) = state.tree.units.alloc() else { return };
+            match entry.is_alloc() {
+                true => state.tree.replace(&core.top, place, Entry::at(phys)),
+                false => state.tree.install(place, Entry::at(phys)),
+            }
+            state.tree.set_bits(place, 0, 1, true);
+        });
+    }
+
+    /// Opens a few regions for writes, in a pool with checksums.
+    fn intend(&mut self) -> bool {
+        let Some(regions) = &self.state.sums else { return true };
+        let end = self.state.sb.geometry().regions(self.state.sb.total_units);
+        let all = Regions::together(self.rng.below(end), end);
+        if regions.is_crowded() {
+            return false;
+        }
+        self.pay(
+            Spender::Discard,
+            |state| state.cost_of_intent(all.clone()),
+            |state| {
+                let regions = state.sums.as_mut().expect("has them");
+                regions.intend(all.clone()).expect("there is memory");
+                regions.intent_is_durable(all.clone());
+                regions.open(all.start, all.clone());
+            },
+        )
+    }
+
+    fn punch(&mut self, volume: u32, first: u64, count: u64) {
+        let core = Arc::clone(&self.state.table.get(volume).expect("is there").core);
+        let slot = 1 << self.state.tree.map.geometry.slot_shift();
+        let count = count.min(slot - first % slot);
+        let cost = |state: &State| state.cost_of_units(volume, first + count - 1, first + count - 1);
+        self.pay(Spender::Discard, cost, |state| state.unmap_units(&core, first, count).expect("there is memory"));
+    }
+
+    fn rollback(&mut self, volume: u32, source: u32) {
+        let cost = |state: &State| state.cost_of_map(source);
+        self.pay(Spender::Discard, cost, |state| {
+            state.apply(&Record::Rollback { volume, source }).expect("there is memory");
+        });
+    }
+
+    fn shrink(&mut self, volume: u32, units: u64) {
+        let (last, size) = (units - 1, units << self.state.tree.map.geometry.unit_shift);
+        let cost = |state: &State| state.cost_of_units(volume, last, last + 1);
+        self.pay(Spender::Discard, cost, |state| {
+            state.apply(&Record::Resize { volume, size }).expect("there is memory");
+        });
+    }
+
+    /// A delete pays nothing, and nobody asks whether it can.
+    fn delete(&mut self, volume: u32) {
+        self.volumes.retain(|other| *other != volume);
+        let due = self.state.pages_due();
+        self.state.apply(&Record::Delete { volume }).expect("it is never refused");
+        assert!(self.state.pages_due() <= due, "a delete makes the next checkpoint dearer");
+        self.checkpoint();
+    }
+
+    /// Writes until all data is taken, and makes volumes until the account refuses one.
+    fn fill(&mut self) {
+        self.create();
+        let first = self.volumes[0];
+        (0..self.state.sb.total_units).for_each(|unit| self.write(first, unit));
+        let before = self.refused;
+        while self.refused == before {
+            self.create();
+        }
+        assert!(self.volumes.len() > 100, "{} volumes and the pool is full", self.volumes.len());
+    }
+
+    fn step(&mut self) {
+        let near = self.rng.below(2) == 0;
+        let unit = if near { self.rng.below(NEAR) } else { self.rng.below(1 << 34) };
+        match (self.rng.below(100), self.some()) {
+            (0..=7, _) | (_, None) => self.create(),
+            (8..=12, Some(id)) => self.copy(id),
+            (13..=14, Some(id)) => self.rename(id),
+            (15..=70, Some(id)) => {
+                // Many of a slot, so that index nodes have several leaves, and leaves several entries.
+                let step = 1 << self.rng.below(10);
+                (0..1 + self.rng.below(12)).for_each(|at| self.write(id, unit + at * step));
+            }
+            (71..=80, Some(id)) => {
+                let count = 1 << self.rng.below(17);
+                self.punch(id, unit, count);
+            }
+            (81..=83, Some(id)) => {
+                let source = self.some().unwrap_or(id);
+                if source != id {
+                    self.rollback(id, source);
+                }
+            }
+            (84..=86, Some(id)) => self.shrink(id, unit + 1),
+            (87..=91, Some(id)) => self.delete(id),
+            _ => self.checkpoint(),
+        }
+    }
+}
+
+/// Every operation pays for what it makes the next checkpoint write, and a checkpoint that is paid for is never
+/// refused, however full the pool is: against checkpoints as they are really made.
+#[test]
+fn every_operation_pays_for_what_checkpoints_write() {
+    let mut refused = 0;
+    for seed in sheave_testkit::seeds(9) {
+        // The last has room for all; the others are as full as they get in between.
+        let (unit_bytes, units) = [(4096, 400), (16_384, 300), (65_536, 20_000)][seed as usize % 3];
+        let mut work = Work::new(seed, unit_bytes, units, seed % 2 == 0);
+        (0..200).for_each(|_| work.step());
+        if units < 1000 {
+            work.fill();
+        }
+        (0..200).for_each(|_| work.step());
+        refused += work.refused;
+        let (written, counted) = (work.written, work.counted);
+        assert!(work.made > 20 && written > 100, "seed {seed} has done little");
+        assert!(counted <= written * 2, "seed {seed}: {counted} pages were counted, and {written} written");
+        // The end: everything goes, and the pool is as empty as it was.
+        work.checkpoint();
+        work.volumes.clone().into_iter().for_each(|volume| work.delete(volume));
+        work.checkpoint();
+        assert_eq!(work.state.tree.units.counts().data, 0, "seed {seed}: all data is free again");
+    }
+    assert!(refused > 20, "the account has refused {refused}: it was hardly put to the test");
 }

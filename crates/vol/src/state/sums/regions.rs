@@ -279,13 +279,14 @@ impl Regions {
         Self::pages_of(self.active.len() as u64, self.first_pages())
     }
 
-    /// What a region that becomes active adds to [`Regions::pages_due`].
-    pub(crate) fn cost_of(&self, region: u64) -> u64 {
-        if self.active.contains(&region) {
+    /// What regions that become active add to [`Regions::pages_due`].
+    pub(crate) fn cost_of(&self, regions: std::ops::Range<u64>) -> u64 {
+        let first = self.first_pages().max(regions.end.div_ceil(INDEX_CHILDREN as u64));
+        let more = regions.filter(|region| !self.active.contains(region)).count() as u64;
+        if more == 0 {
             return 0;
         }
-        let first = self.first_pages().max(region / INDEX_CHILDREN as u64 + 1);
-        Self::pages_of(self.active.len() as u64 + 1, first) - self.pages_due()
+        Self::pages_of(self.active.len() as u64 + more, first) - self.pages_due()
     }
 
     /// Index pages of level 1, at most.
