@@ -69,7 +69,6 @@ fn an_upgrade_that_is_cut_off_leaves_the_old_pool_or_the_new_one() {
         // Opened, and what is bad told, before the upgrade begins.
         let making = disk(before.clone());
         let pool = open(&making);
-        eprintln!("DBG {number} {:?}", dbg.findings);
         let (wanted, told) = (contents(&pool, &making.image()), bad_blocks(&pool));
         assert_eq!(told > 0, number == 0, "{told} told");
         let begun = making.time();

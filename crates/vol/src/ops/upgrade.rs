@@ -48,7 +48,7 @@ impl PoolInner {
             regions.learn_marks(&marked);
         }
         state.sb.marks = true;
-        state.wants_checkpoint = true;
+        state.next.require();
         self.mark_unsynced();
         drop(state);
         self.durable_at_last("upgrading", self.device.name())?;

@@ -83,7 +83,7 @@ fn no_flush_of_a_file_that_was_cut_ends_well_any_more() {
     for (base, direct) in [("/var/tmp", "auto"), ("/dev/shm", "auto"), ("/var/tmp", "off")] {
         let Ok(dir) = tempfile::tempdir_in(base) else { continue };
         let path = dir.path().join("disk");
-        let device = Device::open(&format!("file:{},size=1M,direct={direct}", path.display())).expect("a device");
+        let device = open_device(&format!("file:{},size=1M,direct={direct}", path.display())).expect("a device");
         let Some((mut rig, bdev)) = Rig::over(&device) else { return };
         let mut data = memory(16384, 9);
         assert_eq!(rig.run(bdev, Op::Write, 0, 64 << 10, &mut data), Status::Ok);
