@@ -17,6 +17,7 @@
 #![allow(unsafe_code)] // Requests are an arena like the bios: indexed at every step of every I/O.
 
 mod head;
+mod segments;
 
 use std::collections::VecDeque;
 
@@ -27,6 +28,7 @@ use crate::bio::{BIO_NOMERGE, BIO_POLLED, BVec, Bio, BioId, NO_FIXED_BUF, SECTOR
 use crate::bio_set::BioSet;
 
 pub use head::RqHead;
+pub use segments::Segments;
 
 /// Most requests that one plug gathers for one hardware context before it is flushed.
 pub const PLUG_MAX: usize = 32;
@@ -524,43 +526,6 @@ impl RqTable<'_> {
             return None;
         }
         Some(&self.bios[rq.bio_head]).filter(|bio| bio.bytes == rq.bytes)
-    }
-}
-
-/// Iterator over the pieces of memory of a request.
-#[derive(Debug)]
-pub struct Segments<'a> {
-    bios: &'a BioSet,
-    bio: Option<&'a Bio>,
-    /// The memory of a plain record.
-    own: Option<BVec>,
-    at: usize,
-    /// Bytes to come: fewer than the bios have when the request was made shorter on its way to the driver.
-    left: usize,
-}
-
-impl Iterator for Segments<'_> {
-    type Item = BVec;
-
-    #[inline]
-    fn next(&mut self) -> Option<BVec> {
-        if self.own.is_some() {
-            return self.own.take();
-        }
-        loop {
-            let bio = self.bio?;
-            if self.left == 0 {
-                return None;
-            }
-            if let Some(vec) = bio.vecs().get(self.at) {
-                let len = vec.len.min(self.left);
-                self.at += 1;
-                self.left -= len;
-                return Some(BVec { base: vec.base, len });
-            }
-            self.at = 0;
-            self.bio = bio.next.is_some().then(|| &self.bios[bio.next]);
-        }
     }
 }
 
