@@ -281,6 +281,16 @@ impl HostQueue {
         }
     }
 
+    /// Sends again what found the kernel ring full.
+    #[cold]
+    fn send_all_again(&mut self, rqs: &RqTable<'_>, env: &mut HwEnv<'_>) {
+        for _ in 0..self.again.len() {
+            let Some(rq) = self.again.pop() else { break };
+            self.send_again(rq, rqs, env);
+        }
+    }
+
+    /// Ends those that have simply succeeded together, up to the first that has not; that and what follows one by one.
     #[inline(never)]
     fn kernel_done_many(
         &mut self,
@@ -341,9 +351,8 @@ impl HwQueue for HostQueue {
 
     #[inline]
     fn poll(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, _: &mut DoneList) {
-        for _ in 0..self.again.len() {
-            let Some(rq) = self.again.pop() else { break };
-            self.send_again(rq, rqs, env);
+        if !self.again.is_empty() {
+            self.send_all_again(rqs, env);
         }
     }
 
