@@ -128,7 +128,7 @@ impl Clock {
     }
 
     /// Now, for statistics: a branch, the cycle counter, a multiplication.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn coarse(&self) -> CoarseTs {
         CoarseTs(match &self.source {

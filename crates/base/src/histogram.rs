@@ -44,12 +44,10 @@ impl<const STEPS_LOG2: u32, const CELLS: usize> Histogram<STEPS_LOG2, CELLS> {
     #[inline]
     #[must_use]
     pub fn cell(value: u64) -> usize {
-        if value < Self::STEPS as u64 {
-            return value as usize;
-        }
-        let shift = value.ilog2() - STEPS_LOG2;
-        let step = (value >> shift) as usize & (Self::STEPS - 1);
-        ((((shift + 1) as usize) << STEPS_LOG2) + step).min(CELLS - 1)
+        // What is below the first power of two that has several values to a cell is not shifted at all. What is above
+        // has its highest bit left in the shifted value, which counts for the cells below that power.
+        let shift = (value | Self::STEPS as u64).ilog2() - STEPS_LOG2;
+        (((shift as usize) << STEPS_LOG2) + (value >> shift) as usize).min(CELLS - 1)
     }
 
     /// The values of a cell. The last one counts what is larger, too.

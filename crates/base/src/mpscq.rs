@@ -43,6 +43,8 @@ pub struct Consumer {
     shared: Arc<Shared>,
     /// The next node to pop, or `EMPTY`: then it is `next[EMPTY]`.
     tail: u32,
+    /// `EMPTY`, at hand for who polls.
+    empty: u32,
 }
 
 #[derive(Debug)]
@@ -65,7 +67,7 @@ impl MpscQueue {
             head: CachePadded::new(AtomicU32::new(capacity)),
             next: (0..=capacity).map(|_| AtomicU32::new(NIL)).collect(),
         });
-        (Self { shared: Arc::clone(&shared) }, Consumer { shared, tail: capacity })
+        (Self { shared: Arc::clone(&shared) }, Consumer { shared, tail: capacity, empty: capacity })
     }
 
     /// Appends `node`: one exchange and one store, whatever the other threads do.
@@ -147,12 +149,8 @@ impl Consumer {
     /// [`is_empty`](Self::is_empty) afterwards.
     #[inline(always)]
     pub fn pop(&mut self) -> Option<u32> {
-        // Who polls finds nothing almost always: that answer is inlined. Acquire as in `pop_linked`.
-        let empty = self.shared.empty();
-        if self.tail == empty && self.shared.next[empty as usize].load(Ordering::Acquire) == NIL {
-            return None;
-        }
-        self.pop_linked()
+        // Who polls finds nothing almost always: that answer is inlined.
+        if self.is_empty() { None } else { self.pop_linked() }
     }
 
     #[inline(never)]
@@ -196,10 +194,11 @@ impl Consumer {
     ///
     /// The way to sleep without losing a wake-up: announce the sleep, ask `is_empty`, and stay awake when it is
     /// false even if `pop` gives nothing. A push that comes later returns true to its producer.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.shared.is_empty()
+        // Relaxed: as in `Shared::is_empty`.
+        self.shared.head.load(Ordering::Relaxed) == self.empty
     }
 }
 

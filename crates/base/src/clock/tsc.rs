@@ -33,9 +33,6 @@ const CLOCK_SOURCE_FILE: &str = "/sys/devices/system/clocksource/clocksource0/cu
 pub(super) struct Tsc {
     /// ns per cycle, with `SHIFT` fraction bits.
     mult: u64,
-    /// Counter and `CLOCK_MONOTONIC` at the same moment.
-    base_cycles: u64,
-    base_ns: u64,
 }
 
 impl Tsc {
@@ -59,13 +56,13 @@ impl Tsc {
             return None;
         }
         let mult = u64::try_from((u128::from(ns) << SHIFT) / u128::from(cycles)).ok()?;
-        Some(Self { mult, base_cycles: end.0, base_ns: end.1 })
+        Some(Self { mult })
     }
 
-    /// The time at a reading of the counter. A reading from before the base is the base.
+    /// The time at a reading of the counter: since it was 0, for nobody asks these stamps for more than a span.
     #[inline]
     pub(super) fn ns(&self, cycles: u64) -> u64 {
-        self.base_ns + self.span_ns(cycles.saturating_sub(self.base_cycles))
+        self.span_ns(cycles)
     }
 
     /// The length of a number of cycles.
