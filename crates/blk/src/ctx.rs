@@ -6,14 +6,18 @@
 //!
 //! Invariants:
 //! - I1: every submitted bio ends exactly once, by a call of [`EndIo::end_io`] with its owner's number in
-//!   [`IoCtx::poll`] or [`IoCtx::shutdown`], never inside [`IoCtx::submit`].
+//!   [`IoCtx::poll`] or [`IoCtx::shutdown`], never inside [`IoCtx::submit`]. Of what is sent alone
+//!   ([`IoCtx::send_alone`]) its owner may hear in that call.
 //! - I2: a ring has at most 64 hardware contexts (the plug's mask) and at most one kernel ring.
 //! - I3: before sleeping, the plug is flushed and its time forgotten.
 
+mod end_io;
 mod kernel;
 pub mod lane;
 mod legs;
 mod wait;
+
+pub use end_io::{EndIo, PlainEnd};
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -38,49 +42,6 @@ use crate::timeout::NextLook;
 pub const MAX_HCTXS: usize = 64;
 /// Most devices attached to one ring at a time: what a bio can name.
 pub const MAX_BDEVS: usize = 1 << 15;
-
-/// Who is told that bios and plain records ended: their owner.
-pub trait EndIo {
-    /// The bio that was submitted with this owner's number has ended with this status.
-    fn end_io(&mut self, owner: u32, status: Status);
-
-    /// Plain records with this owner's number have ended with success. Takes as many from the front of `ends` as there
-    /// is room for; what is not taken comes again by [`EndIo::end_plain`].
-    #[inline(always)]
-    fn end_run(&mut self, owner: u32, ends: impl Iterator<Item = PlainEnd>)
-    where
-        Self: Sized,
-    {
-        let _ = (owner, ends);
-    }
-
-    /// One plain record with this owner's number has ended with this status.
-    fn end_plain(&mut self, owner: u32, end: PlainEnd, status: Status);
-
-    /// That was all for now: the end of each [`IoCtx::poll`] and of [`IoCtx::shutdown`].
-    #[inline(always)]
-    fn end_poll(&mut self) {}
-}
-
-/// A plain record that has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlainEnd {
-    /// The submitter's user data.
-    pub cookie: u64,
-    /// Its length.
-    pub bytes: u32,
-}
-
-impl<F: FnMut(u32, Status)> EndIo for F {
-    #[inline]
-    fn end_io(&mut self, owner: u32, status: Status) {
-        self(owner, status);
-    }
-
-    fn end_plain(&mut self, owner: u32, _: PlainEnd, status: Status) {
-        self(owner, status);
-    }
-}
 
 /// What the hardware contexts of a ring share.
 #[derive(Debug)]
@@ -516,6 +477,13 @@ impl IoCtx {
     /// A handle that wakes this ring from another thread.
     pub fn unparker(&self) -> Unparker {
         self.parker.unparker()
+    }
+
+    /// Whether a poll would find nothing to look at.
+    #[inline(always)]
+    pub fn has_nothing_to_poll(&self) -> bool {
+        let core = &self.core;
+        core.active == 0 && core.kring.ring.is_none() && core.starved.is_empty() && core.ended.is_empty()
     }
 
     /// Whether any I/O is on its way.

@@ -67,6 +67,8 @@ pub(crate) struct Hctx {
     tags: Tags,
     rqs: Requests,
     hw: Box<dyn HwQueue>,
+    /// The driver's [`HwQueue::ends_in_call`].
+    ends_in_call: bool,
     gathered: RqList,
     lane: Gather,
     refused: RqQueue,
@@ -124,6 +126,7 @@ impl Hctx {
             cacheable: core.bios.cacheable(),
             tags: Tags::new(tag_set),
             rqs: Requests::new(depth),
+            ends_in_call: hw.ends_in_call(),
             hw,
             gathered: RqList::default(),
             lane: Gather::default(),
@@ -307,15 +310,20 @@ impl Hctx {
     /// Asks the driver and the other threads for completions and ends them; returns how many requests ended.
     #[inline]
     pub(crate) fn poll(&mut self, core: &mut Core, end: &mut impl EndIo) -> u32 {
-        if self.live() != 0 {
-            let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
-            let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
-            self.hw.poll(&mut table, &mut env, &mut self.done);
-            self.take_remote(core);
+        if !self.ends_in_call && self.live() != 0 {
+            self.poll_driver(core);
         }
         let ended = if self.done.is_empty() { 0 } else { self.complete(core, end) };
         self.kick(core);
         ended
+    }
+
+    #[inline]
+    fn poll_driver(&mut self, core: &mut Core) {
+        let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
+        let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
+        self.hw.poll(&mut table, &mut env, &mut self.done);
+        self.take_remote(core);
     }
 
     #[inline]
@@ -430,7 +438,7 @@ impl Hctx {
         let flush_tag = self.flush_tag();
         for tag in 0..=flush_tag {
             let live = if tag == flush_tag { self.flush.is_running() } else { self.rqs[tag].bio_head.is_some() };
-            if live && self.done.entries.iter().all(|&(done, _)| done != tag) {
+            if live && !self.done.tags().contains(&tag) {
                 self.done.push(Rq::new(tag), Status::Canceled);
             }
         }

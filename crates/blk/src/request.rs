@@ -16,6 +16,7 @@
 //!   requests are plain records, and whose, is found by a walk over them; nothing else counts them.
 #![allow(unsafe_code)] // Requests are an arena like the bios: indexed at every step of every I/O.
 
+mod done;
 mod head;
 mod segments;
 
@@ -27,6 +28,7 @@ use sheave_base::status::Status;
 use crate::bio::{BIO_NOMERGE, BIO_POLLED, BVec, Bio, BioId, NO_FIXED_BUF, SECTOR_SHIFT};
 use crate::bio_set::BioSet;
 
+pub use done::DoneList;
 pub use head::RqHead;
 pub use segments::Segments;
 
@@ -79,7 +81,7 @@ impl Request {
 
     /// The one piece of memory of a plain record.
     #[inline(always)]
-    pub(crate) fn plain_vec(&self) -> Option<BVec> {
+    pub fn plain_vec(&self) -> Option<BVec> {
         self.is_plain().then_some(BVec { base: self.base, len: self.bytes as usize })
     }
 
@@ -134,6 +136,12 @@ impl Requests {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Request> {
         self.0.iter()
+    }
+
+    /// Those whose tags follow each other from `first` on, so many; none when there are not so many.
+    #[inline(always)]
+    pub(crate) fn row(&mut self, first: u16, many: usize) -> &mut [Request] {
+        self.0.get_mut(usize::from(first)..usize::from(first) + many).unwrap_or_default()
     }
 }
 
@@ -219,6 +227,14 @@ impl Default for RqList {
 }
 
 impl RqList {
+    /// A list of one.
+    #[cold]
+    pub(crate) fn of(tag: u16) -> RqList {
+        let mut list = RqList::default();
+        list.push(tag);
+        list
+    }
+
     /// Requests left.
     #[inline]
     pub fn len(&self) -> usize {
@@ -277,15 +293,27 @@ impl RqList {
     /// Completes all with success: for a driver that has nothing else to say.
     #[inline]
     pub fn complete_all(&mut self, done: &mut DoneList) {
-        if let &[tag] = self.tags() {
-            // Alone, as everything is at depth 1.
-            done.entries.push((tag, Status::Ok));
-        } else {
-            // `extend` makes room once and not for each.
-            done.entries.extend(self.tags().iter().map(|&tag| (tag, Status::Ok)));
-        }
+        done.succeeded(self.tags());
         self.head = 0;
         self.len = 0;
+    }
+
+    /// Completes all, each with the status that `carry_out` has for it: for a driver that carries requests out as they
+    /// come. `carry_out` is shown the tags that come behind, too.
+    #[inline(always)]
+    pub fn carry_out_all(&mut self, done: &mut DoneList, mut carry_out: impl FnMut(&Rq, &[u16]) -> Status) {
+        let mut tags = self.tags();
+        while let [tag, behind @ ..] = tags {
+            let rq = Rq(*tag);
+            let status = carry_out(&rq, behind);
+            // Completed below, with all of them.
+            let tag = rq.into_tag();
+            if !status.is_ok() {
+                done.set_status(tag, status);
+            }
+            tags = behind;
+        }
+        self.complete_all(done);
     }
 
     /// Takes the first `many`: their tags were seen, and each is completed as an [`Rq`] of its tag.
@@ -400,8 +428,8 @@ impl RqQueue {
     #[inline]
     pub fn complete_all(&mut self, done: &mut DoneList) {
         let (a, b) = self.0.as_slices();
-        done.entries.extend(a.iter().map(|&tag| (tag, Status::Ok)));
-        done.entries.extend(b.iter().map(|&tag| (tag, Status::Ok)));
+        done.succeeded(a);
+        done.succeeded(b);
         self.0.clear();
     }
 }
@@ -411,58 +439,6 @@ impl Drop for RqQueue {
         if cfg!(debug_assertions) && !self.0.is_empty() && !std::thread::panicking() {
             panic!("{} requests dropped without being completed", self.0.len());
         }
-    }
-}
-
-/// Requests that a driver has finished, with their status.
-#[derive(Debug, Default)]
-pub struct DoneList {
-    pub(crate) entries: Vec<(u16, Status)>,
-}
-
-impl DoneList {
-    pub(crate) fn with_depth(depth: u16) -> DoneList {
-        DoneList { entries: Vec::with_capacity(usize::from(depth) + 1) }
-    }
-
-    /// Ends a request: the driver touches it and its memory no more.
-    #[inline]
-    pub fn push(&mut self, rq: Rq, status: Status) {
-        self.entries.push((rq.into_tag(), status));
-    }
-
-    /// Ends those with these tags with success, as [`DoneList::push`] does each as an [`Rq`] of its tag.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Rq::from_tag`], for each of the tags.
-    #[inline]
-    pub unsafe fn push_ok(&mut self, tags: impl ExactSizeIterator<Item = u16>) {
-        // `extend` makes room once and not for each.
-        self.entries.extend(tags.map(|tag| (tag, Status::Ok)));
-    }
-
-    /// Tag and status of each, in order: for a driver that stacks on others and looks at what they end.
-    #[inline]
-    pub fn entries(&self) -> &[(u16, Status)] {
-        &self.entries
-    }
-
-    /// Tag and status of each entry from the one numbered `from` on, with statuses that a driver can change.
-    pub fn entries_since(&mut self, from: usize) -> impl Iterator<Item = (u16, &mut Status)> {
-        self.entries.iter_mut().skip(from).map(|(tag, status)| (*tag, status))
-    }
-
-    /// Requests in the list.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether the list is empty.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
     }
 }
 
@@ -504,12 +480,6 @@ impl RqTable<'_> {
         let own = rq.plain_vec();
         let bio = (own.is_none() && rq.bio_head.is_some()).then(|| &self.bios[rq.bio_head]);
         Segments { bios: self.bios, bio, own, at: 0, left: rq.bytes as usize }
-    }
-
-    /// The one piece of memory of a plain record, which has no bio.
-    #[inline(always)]
-    pub fn plain_vec(&self, tag: u16) -> Option<BVec> {
-        self.rqs[usize::from(tag)].plain_vec()
     }
 
     /// Whether somebody uses the request with this tag.

@@ -43,9 +43,6 @@ const PART_SHIFT: u32 = 8;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TagInfo(u32);
 
-/// What the tags of one word of a set stand for.
-type InfoWord = [AtomicU32; 64];
-
 #[derive(Debug)]
 enum Kind {
     Owned(Box<[CachePadded<AtomicU64>]>),
@@ -57,8 +54,8 @@ enum Kind {
 pub struct TagSet {
     depth: u16,
     kind: Kind,
-    /// By word, so that a bit of a word needs no check to be an index.
-    info: Box<[InfoWord]>,
+    /// By tag, for all bits of the words.
+    info: Box<[AtomicU32]>,
 }
 
 /// Requests in a driver's hands, by direction. Flushes, discards and write-zeroes are `other`.
@@ -110,13 +107,13 @@ impl TagSet {
     }
 
     fn with(depth: u16, kind: Kind) -> Arc<TagSet> {
-        let words = depth.div_ceil(64);
-        Arc::new(TagSet { depth, kind, info: (0..words).map(|_| [const { AtomicU32::new(0) }; 64]).collect() })
+        let bits = u32::from(depth).next_multiple_of(64);
+        Arc::new(TagSet { depth, kind, info: (0..bits).map(|_| AtomicU32::new(0)).collect() })
     }
 
     #[inline(always)]
     fn info(&self, tag: usize) -> &AtomicU32 {
-        &self.info[tag / 64][tag % 64]
+        &self.info[tag]
     }
 
     /// Tags in the set.
@@ -267,11 +264,52 @@ impl Tags {
         self.set.info(usize::from(tag)).store(info.0, Ordering::Relaxed);
     }
 
-    /// The free tags of the word that tags are taken from, to take several at once.
+    /// Takes the lowest free tag and shows to readers what it stands for, for a request that goes to the driver now.
+    /// `None` unless it is an owned set where only the word that tags are taken from has changed, and has a free one.
     #[inline(always)]
-    pub(crate) fn run(&mut self) -> TagRun<'_> {
-        let info = &self.set.info[self.word];
-        TagRun { free: &mut self.current, info, first: (self.word * 64) as u16 }
+    pub(crate) fn take_alone(&mut self, info: TagInfo) -> Option<AloneTag> {
+        let (word, current) = (self.word, self.current);
+        let (Kind::Owned(busy), true) = (&self.set.kind, self.dirty == 0) else { return None };
+        let (Some(busy), true) = (busy.get(word), current != 0) else { return None };
+        let bit = current & current.wrapping_neg();
+        let tag = word * 64 + current.trailing_zeros() as usize;
+        self.current = current ^ bit;
+        // Relaxed: before the store below (I2).
+        self.set.info(tag).store(info.0, Ordering::Relaxed);
+        // Relaxed, the load: an owned word has one writer. Release, the store: as in `publish_words`.
+        busy.store(busy.load(Ordering::Relaxed) | bit, Ordering::Release);
+        Some(AloneTag { tag: tag as u16, word, bit })
+    }
+
+    /// Frees the tag that [`Tags::take_alone`] gave last, when none was taken or freed since.
+    #[inline(always)]
+    pub(crate) fn free_alone(&mut self, alone: &AloneTag) {
+        debug_assert!(self.word == alone.word && self.current & alone.bit == 0, "none was taken or freed since");
+        self.current |= alone.bit;
+        if let Kind::Owned(busy) = &self.set.kind
+            && let Some(busy) = busy.get(alone.word)
+        {
+            // Relaxed and Release: as in `free_batch`.
+            busy.store(busy.load(Ordering::Relaxed) & !alone.bit, Ordering::Release);
+        }
+    }
+
+    /// The lowest free tags that follow each other, `most` at most; none when the word that tags are taken from has
+    /// none. They stay free until [`Tags::took`].
+    #[inline(always)]
+    pub(crate) fn row(&self, most: usize) -> TagRow<'_> {
+        let first = self.current.trailing_zeros();
+        let many = (!(self.current >> (first & 63))).trailing_zeros().min(most as u32);
+        let first = self.word * 64 + first as usize;
+        TagRow { first: first as u16, info: self.set.info.get(first..first + many as usize).unwrap_or_default() }
+    }
+
+    /// Takes so many of the tags of the row that was asked for last, from the first on.
+    #[inline(always)]
+    pub(crate) fn took(&mut self, many: u32) {
+        debug_assert!(many <= 64 && many <= self.current.count_ones(), "no more than were free");
+        let first = self.current.trailing_zeros() & 63;
+        self.current &= !(low_bits(many) << first);
     }
 
     /// Makes what was taken visible to readers, before the requests go to the driver. False, and nothing is done, when
@@ -408,23 +446,45 @@ impl Drop for Tags {
     }
 }
 
-/// Free tags of one word of a set.
+/// A tag that was taken for a request that goes to the driver alone.
 #[derive(Debug)]
-pub(crate) struct TagRun<'a> {
-    free: &'a mut u64,
-    info: &'a InfoWord,
-    first: u16,
+pub(crate) struct AloneTag {
+    pub(crate) tag: u16,
+    /// Where it is in the set.
+    word: usize,
+    bit: u64,
 }
 
-impl TagRun<'_> {
-    /// Takes the lowest, which stands for this from now on (I2); `None` when the word has no more.
+/// Free tags that follow each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TagRow<'a> {
+    /// The first of them.
+    pub(crate) first: u16,
+    info: &'a [AtomicU32],
+}
+
+impl<'a> TagRow<'a> {
+    pub(crate) fn len(&self) -> usize {
+        self.info.len()
+    }
+
+    /// What says of each of them what its request is.
     #[inline(always)]
-    pub(crate) fn take(&mut self, info: TagInfo) -> Option<u16> {
-        let bit = std::num::NonZeroU64::new(*self.free)?.trailing_zeros();
-        *self.free &= *self.free - 1;
+    pub(crate) fn infos(&self) -> impl Iterator<Item = InfoOf<'a>> {
+        self.info.iter().map(InfoOf)
+    }
+}
+
+/// What says of one tag what its request is.
+#[derive(Debug)]
+pub(crate) struct InfoOf<'a>(&'a AtomicU32);
+
+impl InfoOf<'_> {
+    /// Says it, before the tag is [taken](Tags::took) (I2).
+    #[inline(always)]
+    pub(crate) fn set(&self, info: TagInfo) {
         // Relaxed: as in `Tags::set_info`.
-        self.info[bit as usize % 64].store(info.0, Ordering::Relaxed);
-        Some(self.first + bit as u16)
+        self.0.store(info.0, Ordering::Relaxed);
     }
 }
 

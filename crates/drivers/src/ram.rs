@@ -17,10 +17,10 @@ use sheave_base::sync::Arc;
 
 use crate::spec::Params;
 use sheave_blk::device::Device;
-use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
+use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, Started, TimedOut};
 use sheave_blk::error::DeviceError;
 use sheave_blk::limits::Limits;
-use sheave_blk::request::{DoneList, RqList, RqTable};
+use sheave_blk::request::{DoneList, Rq, RqList, RqTable};
 
 use region::Region;
 
@@ -112,13 +112,22 @@ impl HwQueue for RamQueue {
         for &tag in list.tags().iter().take(LOOK_AHEAD) {
             region.prefetch(rqs.by_tag(tag));
         }
-        while let Some(rq) = list.pop() {
-            if let Some(&tag) = list.tags().get(LOOK_AHEAD - 1) {
+        list.carry_out_all(done, |rq, behind| {
+            if let Some(&tag) = behind.get(LOOK_AHEAD - 1) {
                 region.prefetch(rqs.by_tag(tag));
             }
-            let status = region.carry_out(rqs, &rq);
-            done.push(rq, status);
-        }
+            region.carry_out(rqs, rq)
+        });
+    }
+
+    #[inline]
+    fn queue_rq(&mut self, rq: Rq, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> Started {
+        let status = self.region.carry_out(rqs, &rq);
+        Started::Ended(rq, status)
+    }
+
+    fn ends_in_call(&self) -> bool {
+        true
     }
 
     fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}

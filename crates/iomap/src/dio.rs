@@ -42,7 +42,7 @@ use crate::mapping::Mapping;
 
 pub use mapped::Scratch;
 pub use open_file::OpenFile;
-pub use run::{Bounds, LOOK_AHEAD, MappedRun, Places, PlainRun};
+pub use run::{Bounds, LOOK_AHEAD, MappedRun, Places, PlainRun, PlainWay};
 
 /// Longest transfer of one I/O, as in the kernel: 2 GiB less a page.
 pub const MAX_RW_COUNT: u32 = 0x7fff_f000;
@@ -122,7 +122,7 @@ pub fn issue_one(
     let (pos, len, flags) = (kiocb.pos, kiocb.len, kiocb.flags);
     if file.identity
         && vec.base() >= FIRST_PAGE
-        && let Some(mut run) = PlainRun::start(io, file, flags, fixed_buf)
+        && let Some(mut run) = PlainWay::new(file, flags, fixed_buf).and_then(|way| way.start(io))
         && run.fits(pos, len, vec.base())
     {
         *kiocb = Kiocb::started(pos, len, flags);

@@ -30,6 +30,7 @@ impl EndIo for Core {
     /// A bio of the slot has ended.
     #[inline(always)]
     fn end_io(&mut self, slot: u32, status: Status) {
+        self.quiet = false;
         let req = &mut self.reqs[slot];
         if !dio::end_bio(&mut req.kiocb, status) {
             return;
@@ -52,17 +53,28 @@ impl EndIo for Core {
     }
 
     #[inline(always)]
-    fn end_run(&mut self, owner: u32, ends: impl Iterator<Item = PlainEnd>) {
+    fn end_run(&mut self, owner: u32, most: usize, mut end_at: impl FnMut(usize) -> Option<PlainEnd>) {
         // Behind CQEs that wait for room, all wait (I2).
         if self.overflow.is_empty() {
-            let cqes = ends.map(|end| Cqe { user_data: end.cookie, res: end.bytes as i32, flags: 0 });
-            let ended = self.queues.cq_fill(cqes);
+            let cqe_at = |at| end_at(at).map(|end| Cqe { user_data: end.cookie, res: end.bytes as i32, flags: 0 });
+            let ended = self.queues.cq_fill(most, cqe_at);
             self.records_ended(owner, ended);
         }
     }
 
+    #[inline(always)]
+    fn end_one(&mut self, end: PlainEnd) -> bool {
+        debug_assert!(self.overflow.is_empty(), "I2: only a quiet ring sends I/O alone");
+        let has_room = self.queues.cq_has_room();
+        if has_room {
+            self.queues.cq_push(Cqe { user_data: end.cookie, res: end.bytes as i32, flags: 0 });
+        }
+        has_room
+    }
+
     #[cold]
     fn end_plain(&mut self, owner: u32, end: PlainEnd, status: Status) {
+        self.quiet = false;
         let res = if status.is_ok() { end.bytes as i32 } else { -status.errno() };
         self.post(Cqe { user_data: end.cookie, res, flags: 0 }, None);
         self.records_ended(owner, 1);

@@ -12,6 +12,7 @@ use sheave_iomap::mapping::Pieces;
 
 use crate::cqe::{Cqe, LateCompletions};
 use crate::io_wq::RingWq;
+use crate::plain::Known;
 use crate::prep::Owned;
 use crate::queues::Queues;
 use crate::req::{NO_FILE, ReqTable};
@@ -56,6 +57,11 @@ pub(crate) struct Core {
     pub(crate) wq: RingWq,
     pub(crate) queues: Queues,
     pub(crate) reqs: ReqTable,
+    /// The kind of plain I/O that came last.
+    pub(crate) known: Option<Known>,
+    /// Nothing waits, is open or is armed beside the I/O that devices have: what a look at every list would find
+    /// ([`Core::is_quiet`]). Whatever may change that says no, and the next reap looks again.
+    pub(crate) quiet: bool,
     /// Plain records in flight. Each counts as a slot, which it does without.
     pub(crate) records: u32,
     pub(crate) cold: Box<[Cold]>,
@@ -120,6 +126,13 @@ impl Core {
         nothing_starts && self.tasks.is_empty() && self.overflow.is_empty() && !self.timers.is_armed()
     }
 
+    /// Whether a submission of plain I/O, and a reap of nothing else, have no list to look at.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let nothing_opens = self.chain.last().is_none() && !(self.drain_active | self.drain_next);
+        let nothing_ends = !self.files.wants_sweep() && !self.bufs.wants_sweep() && self.nr_owned == 0;
+        self.is_settled() && self.retry.is_empty() && nothing_opens && nothing_ends && !self.wq.has_staged()
+    }
+
     /// How many more there may be.
     #[inline(always)]
     pub(crate) fn available(&self) -> u32 {
@@ -142,6 +155,8 @@ impl Core {
             wq,
             queues,
             reqs: ReqTable::new(slots),
+            known: None,
+            quiet: false,
             records: 0,
             cold: (0..slots).map(|_| Cold::default()).collect(),
             files: FileTable::default(),

@@ -16,10 +16,11 @@
 //! - I3: a record cannot be cancelled: a device has it. So a cancel need not find it, as with a slot that is issued.
 
 use sheave_blk::bio::NO_FIXED_BUF;
-use sheave_blk::ctx::lane::PlainRunOf;
+use sheave_blk::ctx::IoCtx;
+use sheave_blk::ctx::lane::{Alone, PlainRunOf};
 use sheave_iomap::dio::open_file::COUNT_FLAGS;
 use sheave_iomap::dio::run::Bounds;
-use sheave_iomap::dio::{LOOK_AHEAD, MAX_RW_COUNT, MappedRun, Places, PlainRun};
+use sheave_iomap::dio::{MAX_RW_COUNT, MappedRun, OpenFile, Places, PlainWay};
 use sheave_iomap::kiocb::{IOCB_COUNTED, IOCB_POLLED, IOCB_WRITE};
 
 use crate::core::Core;
@@ -66,20 +67,45 @@ impl PlainOwner {
 /// no chain or drain open; how many it took.
 #[inline(never)]
 pub(crate) fn submit_run(ring: &mut Inner, most: u32) -> u32 {
-    let Inner { io, core, .. } = ring;
-    let Some(plain) = Plain::next(core) else { return 0 };
-    let Some(file) = core.files.get(plain.file as usize) else { return 0 };
-    if !file.is_identity() {
-        return submit_mapped_run(ring, plain, most);
+    if !ring.core.knows_next() {
+        let Some(plain) = Plain::next(&ring.core) else { return 0 };
+        let Some(file) = ring.core.files.get(plain.file as usize) else { return 0 };
+        if !file.is_identity() {
+            return submit_mapped_run(ring, plain, most);
+        }
+        let Some(known) = Known::new(&ring.core, plain, file) else { return 0 };
+        ring.core.known = Some(known);
     }
-    let Some(run) = PlainRun::start(io, file, plain.iocb_flags, plain.fixed_buf) else { return 0 };
-    let Some(owner) = PlainOwner::new(plain.file, 0) else { return 0 };
-    let taken = plain.submit(&core.queues, owner, run, most);
+    let Inner { io, core, .. } = ring;
+    let Some(known) = &mut core.known else { return 0 };
+    let taken = known.submit(io, &core.queues, most);
     core.took_records(taken);
     taken
 }
 
-/// The same for a file with mappings; by itself, so that raw devices do not pay for it.
+/// The only SQE that waits goes to its driver at once, if it is like those before it. For a quiet ring.
+#[inline(always)]
+pub(crate) fn submit_alone(ring: &mut Inner) -> Alone {
+    let Inner { io, core, .. } = ring;
+    let (Some(known), sqe) = (&core.known, core.queues.sq_peek()) else { return Alone::No };
+    let Some(alike) = &known.alike else { return Alone::No };
+    if known.version != core.tables_version() || !alike.is(sqe) {
+        return Alone::No;
+    }
+    let run = PlainRunOf { owner: known.owner.0, bytes: alike.len as u32 };
+    let (way, sectors, one) = (known.way, known.sectors, plain_io(sqe, sqe.off));
+    let alone = way.send_alone(io, sectors, run, one, core);
+    match alone {
+        Alone::No => return alone,
+        Alone::Sent => core.records += 1,
+        Alone::Ended => {}
+    }
+    core.queues.sq_skip(1);
+    core.queues.sq_advance();
+    alone
+}
+
+/// The same as [`submit_run`] for a file with mappings; by itself, so that raw devices do not pay for it.
 #[inline(never)]
 fn submit_mapped_run(ring: &mut Inner, plain: Plain, most: u32) -> u32 {
     let Inner { io, core, .. } = ring;
@@ -98,9 +124,79 @@ impl Core {
         self.queues.sq_skip(taken);
         self.records += taken;
     }
+
+    /// Another number after every change of the files and buffers that SQEs name.
+    #[inline(always)]
+    fn tables_version(&self) -> u64 {
+        self.files.version() + self.bufs.version()
+    }
+
+    /// Whether the next SQE is of the kind that is known.
+    #[inline(always)]
+    fn knows_next(&self) -> bool {
+        let next = self.queues.sq_row(0, 1).first();
+        let known = self.known.as_ref().zip(next).is_some_and(|(known, next)| known.plain.kind == next.kind());
+        known && self.known.as_ref().is_some_and(|known| known.version == self.tables_version())
+    }
+}
+
+/// What was looked up and checked for a run on a raw device, and serves the next one of its kind.
+///
+/// Invariants:
+/// - N1: it is what a look at the tables would find, as long as their version is the one that is noted.
+/// - N2: `alike` is for a device of `sectors`.
+#[derive(Debug)]
+pub(crate) struct Known {
+    version: u64,
+    plain: Plain,
+    way: PlainWay,
+    owner: PlainOwner,
+    sectors: u64,
+    /// What the SQEs of the run before were like, with their length.
+    alike: Option<Alike>,
+}
+
+impl Known {
+    fn new(core: &Core, plain: Plain, file: &OpenFile) -> Option<Known> {
+        let way = PlainWay::new(file, plain.iocb_flags, plain.fixed_buf)?;
+        let owner = PlainOwner::new(plain.file, 0)?;
+        Some(Known { version: core.tables_version(), plain, way, owner, sectors: 0, alike: None })
+    }
+
+    /// Submits the SQEs that are plain, so many at most; how many.
+    #[inline(always)]
+    fn submit(&mut self, io: &mut IoCtx, queues: &Queues, most: u32) -> u32 {
+        let Some(mut run) = self.way.start(io) else { return 0 };
+        if self.sectors != run.sectors() {
+            (self.sectors, self.alike) = (run.sectors(), None); // N2
+        }
+        let mut taken = 0;
+        while taken < most {
+            let sqes = queues.sq_row(taken, most - taken);
+            let Some(bytes) = sqes.first().map(|sqe| sqe.len) else { break };
+            let alike = match &self.alike {
+                Some(alike) if alike.len == u64::from(bytes) => alike,
+                _ => {
+                    self.alike = self.plain.alike(bytes, |len| run.bounds(len));
+                    let Some(alike) = &self.alike else { break };
+                    alike
+                }
+            };
+            let sqes = alike.first_of(sqes);
+            let from = |at: usize| sqes.get(at..).unwrap_or_default().iter().map(|sqe| plain_io(sqe, sqe.off));
+            let sent = run.submit_run(PlainRunOf { owner: self.owner.0, bytes }, sqes.len(), from);
+            taken += sent as u32;
+            if sent == 0 || sent < sqes.len() {
+                break;
+            }
+        }
+        run.finish();
+        taken
+    }
 }
 
 /// What the plain reads or writes of a run have in common, whatever their length.
+#[derive(Debug)]
 struct Plain {
     kind: (u64, u64),
     /// Where the memory must lie: its first address and its bytes.
@@ -143,28 +239,8 @@ impl Plain {
         Some(Alike { kind: self.kind, len: len.into(), base, last: bytes - u64::from(len), bounds: bounds(len)? })
     }
 
-    /// Submits the SQEs that are alike and plain, so many at most; how many.
-    #[inline(always)]
-    fn submit(self, queues: &Queues, owner: PlainOwner, mut run: PlainRun<'_>, most: u32) -> u32 {
-        let mut taken = 0;
-        while taken < most {
-            let sqes = queues.sq_row(taken, most - taken);
-            let Some(Sqe { len: bytes, .. }) = sqes.first().copied() else { break };
-            let Some(alike) = self.alike(bytes, |len| run.bounds(len)) else { break };
-            let sent = run.submit_run(PlainRunOf { owner: owner.0, bytes }, sqes.len() as u32, move |at| {
-                let sqe = sqes.get(at as usize).filter(|sqe| alike.is(sqe))?;
-                Some(plain_io(sqe, sqe.off))
-            });
-            taken += sent;
-            if sent == 0 {
-                break;
-            }
-        }
-        run.finish();
-        taken
-    }
-
-    /// The same for a file with mappings, a few at a time: first all are checked, then all mapped, then all sent. So
+    /// Submits the SQEs that are alike and plain, so many at most, to a file with mappings; how many. A few at a time:
+    /// first all are checked, then all mapped, then all sent. So
     /// looking one up does not wait for the memory that the one before is looked up in.
     #[inline(always)]
     fn submit_mapped(
@@ -182,12 +258,14 @@ impl Plain {
             let Some(alike) = self.alike(bytes, |len| run.bounds(len)) else { break };
             let (many, bits) = alike.positions(sqes, places);
             let mapped = run.map(&mut places[..many], bytes, bits);
-            let (sqes, places) = (&sqes[..mapped], &*places);
-            let sent = run.submit_run(PlainRunOf { owner: owner.0, bytes }, mapped as u32, move |at| {
-                Some(plain_io(sqes.get(at as usize)?, places[at as usize % LOOK_AHEAD]))
-            });
-            taken += sent;
-            if sent == 0 || (sent as usize) < mapped {
+            let (sqes, places) = (&sqes[..mapped], &places[..mapped]);
+            let from = |at: usize| {
+                let (sqes, places) = (sqes.get(at..).unwrap_or_default(), places.get(at..).unwrap_or_default());
+                sqes.iter().zip(places).map(|(sqe, place)| plain_io(sqe, *place))
+            };
+            let sent = run.submit_run(PlainRunOf { owner: owner.0, bytes }, mapped, from);
+            taken += sent as u32;
+            if sent == 0 || sent < mapped {
                 break;
             }
         }
@@ -208,6 +286,13 @@ struct Alike {
 }
 
 impl Alike {
+    /// The first of these SQEs, as far as they are alike.
+    #[inline(always)]
+    fn first_of<'a>(&self, sqes: &'a [Sqe]) -> &'a [Sqe] {
+        let many = sqes.iter().take_while(|sqe| self.is(sqe)).count();
+        &sqes[..many]
+    }
+
     /// Whether this is one: it differs only in what plain ones may differ in, and is within what the run is.
     #[inline(always)]
     fn is(&self, sqe: &Sqe) -> bool {

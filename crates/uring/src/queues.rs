@@ -203,11 +203,13 @@ impl Queues {
         Some((index, unsafe { &mut *self.sqes.as_ptr().add(index as usize) }))
     }
 
-    /// Shows filled SQEs to the consumer.
+    /// Shows filled SQEs to the consumer; how many it has not taken.
     #[inline(always)]
-    pub(crate) fn sq_publish(&mut self) {
-        self.sq_published = self.sq_fill;
-        self.publish::<SQ_TAIL>(self.sq_fill);
+    pub(crate) fn sq_publish(&mut self) -> u32 {
+        let (tail, head) = (self.sq_fill, self.sq_head);
+        self.sq_published = tail;
+        self.publish::<SQ_TAIL>(tail);
+        tail.wrapping_sub(head)
     }
 
     /// SQEs that were shown to the consumer, and that it has not taken.
@@ -242,6 +244,14 @@ impl Queues {
         unsafe { std::slice::from_raw_parts(self.sqes.as_ptr().add(first as usize), many as usize) }
     }
 
+    /// The next SQE, of those that were published or of some time before.
+    #[inline(always)]
+    pub(crate) fn sq_peek(&self) -> &Sqe {
+        let first = self.sq_head & self.sq_mask;
+        // SAFETY: as in `sq_row`.
+        unsafe { &*self.sqes.as_ptr().add(first as usize) }
+    }
+
     /// Takes SQEs that were looked at.
     #[inline]
     pub(crate) fn sq_skip(&mut self, count: u32) {
@@ -267,23 +277,23 @@ impl Queues {
         self.cq_tail.wrapping_sub(self.cq_head) <= self.cq_mask
     }
 
-    /// Writes CQEs into the free entries that lie in a row, as long as there are both; how many. Takes no more from
-    /// `cqes` than it writes.
+    /// Writes CQEs into the free entries that lie in a row, `most` at most, until `cqe_at` gives none; how many. Asks
+    /// for each that it writes once, from number 0 on, and for no other but the one that is not there.
     #[inline(always)]
-    pub(crate) fn cq_fill(&mut self, mut cqes: impl Iterator<Item = Cqe>) -> u32 {
+    pub(crate) fn cq_fill(&mut self, most: usize, mut cqe_at: impl FnMut(usize) -> Option<Cqe>) -> u32 {
         let first = self.cq_tail & self.cq_mask;
         let free = (self.cq_mask + 1).wrapping_sub(self.cq_tail.wrapping_sub(self.cq_head));
-        let many = free.min(self.cq_mask + 1 - first);
+        let many = (free.min(self.cq_mask + 1 - first) as usize).min(most);
         // SAFETY: within the CQEs, and free (I3): the consumer does not look at them before the tail is published.
-        let row = unsafe { std::slice::from_raw_parts_mut(self.cqes.as_ptr().add(first as usize), many as usize) };
+        let row = unsafe { std::slice::from_raw_parts_mut(self.cqes.as_ptr().add(first as usize), many) };
         let mut filled = 0;
         for entry in row {
-            let Some(cqe) = cqes.next() else { break };
+            let Some(cqe) = cqe_at(filled) else { break };
             *entry = cqe;
             filled += 1;
         }
-        self.cq_tail = self.cq_tail.wrapping_add(filled);
-        filled
+        self.cq_tail = self.cq_tail.wrapping_add(filled as u32);
+        filled as u32
     }
 
     /// Writes a CQE; the CQ has room. The index of the entry.
@@ -320,6 +330,13 @@ impl Queues {
         new
     }
 
+    /// Shows the written CQEs to the consumer, of which there are some.
+    #[inline(always)]
+    pub(crate) fn cq_publish_new(&mut self) {
+        self.cq_published = self.cq_tail;
+        self.publish::<CQ_TAIL>(self.cq_tail);
+    }
+
     /// CQEs published and not yet consumed.
     #[inline(always)]
     pub(crate) fn cq_ready(&self) -> u32 {
@@ -332,14 +349,19 @@ impl Queues {
         self.cq_head
     }
 
-    /// The published entries that lie in a row from a head on, `most` at most; `most` is within what is published.
+    /// The published entries from a head on, so many, which are within what is published: those up to the end of the
+    /// CQ, and the rest from its beginning.
     #[inline(always)]
-    pub(crate) fn cq_row(&self, head: u32, most: u32) -> &[Cqe] {
-        debug_assert!(self.cq_published.wrapping_sub(head) >= most, "I3: not written yet");
+    pub(crate) fn cq_rows(&self, head: u32, many: u32) -> (&[Cqe], &[Cqe]) {
+        debug_assert!(self.cq_published.wrapping_sub(head) >= many, "I3: not written yet");
         let first = head & self.cq_mask;
-        let many = most.min(self.cq_mask + 1 - first);
-        // SAFETY: within the CQEs; written and published, and the producer leaves them alone until `cq_advance` (I3).
-        unsafe { std::slice::from_raw_parts(self.cqes.as_ptr().add(first as usize), many as usize) }
+        let row = many.min(self.cq_mask + 1 - first);
+        // SAFETY: within the CQEs, for there are as many as the CQ has at most; written and published, and the producer
+        // leaves them alone until `cq_advance` (I3).
+        let entries = |from: u32, len: u32| unsafe {
+            std::slice::from_raw_parts(self.cqes.as_ptr().add(from as usize), len as usize)
+        };
+        (entries(first, row), entries(0, many - row))
     }
 
     /// Reads the entry at a head that is behind the published tail; with its index.

@@ -148,7 +148,7 @@ impl Ring {
 
     /// Queues an operation; a full SQ gives it back.
     pub fn push(&mut self, entry: Entry) -> Result<(), Box<SqFull>> {
-        self.inner().push(entry)
+        self.hot().push(entry)
     }
 
     /// Queues an SQE as it is; false when the SQ is full.
@@ -185,24 +185,30 @@ impl Ring {
     /// than pushed when too much is in flight, and an error when nothing could be taken for that reason.
     #[inline]
     pub fn submit(&mut self) -> Result<u32, RingError> {
-        self.inner().submit()
+        self.hot().submit()
     }
 
     /// Submits, then waits until `wanted` completions can be read (or nothing is left that could complete).
     #[inline]
     pub fn submit_and_wait(&mut self, wanted: u32) -> Result<u32, RingError> {
-        self.inner().submit_and_wait(wanted)
+        self.submit_then_wait(wanted).ok_or(RingError::Busy)
+    }
+
+    /// In one function and with a result that fits into registers: an I/O alone costs little more.
+    #[inline(never)]
+    fn submit_then_wait(&mut self, wanted: u32) -> Option<u32> {
+        self.hot().submit_and_wait(wanted)
     }
 
     /// Waits until `wanted` completions can be read, nothing is left that could complete, or the time is over.
     /// Returns how many can be read.
     pub fn wait(&mut self, wanted: u32, timeout: Option<Duration>) -> u32 {
-        self.inner().wait(wanted, timeout)
+        self.hot().wait(wanted, timeout)
     }
 
     /// Completes what is ready: devices, workers, messages; then starts what waited for it. Never blocks.
     pub fn reap(&mut self) {
-        self.inner().reap();
+        self.hot().reap();
     }
 
     /// Waits until everything submitted has completed. Completions stay to be read; those that find the CQ full are
@@ -233,7 +239,7 @@ impl Ring {
     /// Reads completions; an empty CQ is filled from the devices first. What is not iterated stays.
     #[inline]
     pub fn completions(&mut self) -> Completions<'_> {
-        let mut inner = self.inner();
+        let mut inner = self.hot();
         let (head, end) = inner.fill();
         Completions { inner, head, end }
     }
@@ -243,18 +249,12 @@ impl Ring {
     /// its CQE.
     #[inline(always)]
     pub fn for_each_cqe(&mut self, mut each: impl FnMut(&Cqe)) -> u32 {
-        let mut inner = self.inner();
-        let (mut head, end) = inner.fill();
-        let all = end.wrapping_sub(head);
-        if inner.core.nr_owned > 0 {
-            inner.drop_owned(head, all);
-        }
-        while head != end {
-            let row = inner.core.queues.cq_row(head, end.wrapping_sub(head));
-            row.iter().for_each(&mut each);
-            head = head.wrapping_add(row.len() as u32);
-        }
-        inner.core.queues.cq_advance(head);
+        let mut inner = self.hot();
+        let (head, all) = inner.fill_unowned();
+        let (row, rest) = inner.core.queues.cq_rows(head, all);
+        row.iter().for_each(&mut each);
+        rest.iter().for_each(&mut each);
+        inner.core.queues.cq_advance(head.wrapping_add(all));
         all
     }
 
@@ -301,9 +301,16 @@ impl Ring {
         self.shared.0.borrow()
     }
 
-    /// The state, for one call (I1 of [`inner`]).
-    #[inline(always)]
+    /// The state, for one call (I1 of [`inner`]) that may change anything.
     fn inner(&self) -> RefMut<'_, Inner> {
+        let mut inner = self.hot();
+        inner.core.quiet = false;
+        inner
+    }
+
+    /// The state, for a call that says itself when its ring is not quiet any more.
+    #[inline(always)]
+    fn hot(&self) -> RefMut<'_, Inner> {
         self.shared.0.borrow_mut()
     }
 }

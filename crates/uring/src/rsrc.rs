@@ -47,10 +47,18 @@ pub(crate) struct FileTable {
     closing: bool,
     /// Files in a section of their grace, until the end of the batch.
     inside: Vec<u32>,
+    version: u64,
 }
 
 impl FileTable {
+    /// Another number after every change of what an SQE may name.
+    #[inline(always)]
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
     fn add(&mut self, entry: Entry, work: FileWork) -> Fd {
+        self.version += 1;
         let slot = Some(Slot { entry, attached: true, registered: 0, work });
         match self.slots.iter().position(Option::is_none) {
             Some(at) => {
@@ -172,6 +180,7 @@ impl FileTable {
     /// Takes the `fd` away; false when there was none. The file itself goes when [`FileTable::sweep`] finds it unused.
     pub(crate) fn detach(&mut self, fd: Fd) -> bool {
         let Some(Some(slot)) = self.slots.get_mut(fd.0 as u32 as usize) else { return false };
+        self.version += 1;
         let was = slot.attached;
         slot.attached = false;
         self.closing |= was;
@@ -201,6 +210,7 @@ impl FileTable {
     pub(crate) fn set_fixed(&mut self, at: usize, fd: Fd) -> Result<(), usize> {
         let new = if fd.0 == -1 { None } else { Some(self.resolve_any(fd.0, false).ok_or(at)? as u32) };
         let entry = self.fixed.get_mut(at).ok_or(at)?;
+        self.version += 1;
         let old = std::mem::replace(entry, new);
         if let Some(Some(slot)) = new.map(|new| self.slots[new as usize].as_mut()) {
             slot.registered += 1;
@@ -243,6 +253,7 @@ impl FileTable {
                 devices.push(file.bdev);
             }
             self.slots[at] = None;
+            self.version += 1;
         }
         devices
     }
@@ -262,6 +273,7 @@ pub(crate) struct BufTable {
     bufs: Vec<Option<RegBuf>>,
     /// Replaced buffers that are still used.
     retired: Vec<Retired>,
+    version: u64,
 }
 
 /// A buffer that was replaced while it was used.
@@ -281,6 +293,12 @@ impl Retired {
 }
 
 impl BufTable {
+    /// Another number after every change of the buffers that an SQE may name.
+    #[inline(always)]
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
     /// Whether `[addr, addr + len)` lies within the buffer.
     #[inline(always)]
     pub(crate) fn covers(&self, index: u16, addr: u64, len: u64) -> bool {
@@ -308,6 +326,7 @@ impl BufTable {
     }
 
     pub(crate) fn resize(&mut self, len: usize) {
+        self.version += 1;
         self.bufs.resize_with(len, || None);
     }
 
@@ -322,6 +341,7 @@ impl BufTable {
     ) -> Option<Buf> {
         let new = new.map(|(base, len, owned)| RegBuf { base, len, owned });
         let slot = self.bufs.get_mut(usize::from(index))?;
+        self.version += 1;
         let old = std::mem::replace(slot, new)?;
         let old = Retired { buf: old, slots, records };
         if !old.is_used() {

@@ -83,6 +83,7 @@ impl Inner {
 
     /// Takes one SQE, whatever it is, by the table. `plain`: there is nothing around it to look at.
     fn submit_next(&mut self, plain: bool) {
+        self.core.quiet = false;
         let mut sqe = Sqe::default();
         let Some(index) = self.core.queues.sq_take(&mut sqe) else { return };
         let sqe = &sqe;

@@ -137,6 +137,12 @@ impl TaskWork {
         Arc::clone(&self.finished)
     }
 
+    /// Whether there is neither a finished slot nor a message.
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.done.is_empty() && self.mail.is_empty()
+    }
+
     /// A slot that a worker has finished, and how its work ended.
     #[inline]
     pub(crate) fn pop_done(&mut self) -> Option<(u32, WorkDone)> {

@@ -147,10 +147,35 @@ pub enum TimedOut {
     Waiting,
 }
 
+/// A driver's answer to a request that came alone.
+#[derive(Debug)]
+#[must_use = "a request must be completed"]
+pub enum Started {
+    /// It has the request, or has put it into the `DoneList`.
+    Taken,
+    /// The request has ended at once.
+    Ended(Rq, Status),
+    /// It cannot take the request now (D4).
+    Refused(Rq),
+}
+
 /// One ring's way into a device. All calls come from the ring's thread.
 pub trait HwQueue: Debug {
     /// Starts requests: takes from the front of `list` what it can, leaves the rest (D4).
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList);
+
+    /// Starts one request that comes alone.
+    fn queue_rq(&mut self, rq: Rq, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) -> Started {
+        let mut list = RqList::of(rq.into_tag());
+        self.queue_rqs(&mut list, rqs, env, done);
+        list.pop().map_or(Started::Taken, Started::Refused)
+    }
+
+    /// Whether every request that it takes has ended, into `done`, when the call returns that it came with. Then it
+    /// is never polled. Asked once, when the queue is opened.
+    fn ends_in_call(&self) -> bool {
+        false
+    }
 
     /// Finishes what is ready, without waiting.
     fn poll(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList);

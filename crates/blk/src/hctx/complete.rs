@@ -14,7 +14,7 @@ use sheave_base::sync::atomic::Ordering;
 use super::Hctx;
 use crate::bio::{BIO_PLAIN, BIO_SLOW_END, BioId};
 use crate::ctx::{Core, EndIo, PlainEnd};
-use crate::request::{RQ_FLUSH_SEQ, RQ_FUA, RqHead};
+use crate::request::{DoneList, RQ_FLUSH_SEQ, RQ_FUA, RqHead};
 use crate::stats::BatchAccount;
 
 /// Words of tags at most: the depth that `Limits::normalized` allows.
@@ -65,7 +65,7 @@ impl Freed {
 
 impl Hctx {
     /// Ends what is done; how many requests that was.
-    #[inline(always)]
+    #[inline]
     pub(super) fn complete(&mut self, core: &mut Core, end: &mut impl EndIo) -> u32 {
         self.epoch = self.epoch.wrapping_add(1);
         let now = core.stats.then(|| core.clock.coarse());
@@ -74,7 +74,7 @@ impl Hctx {
         if many != self.done.len() {
             return self.complete_rest(core, many, now, end);
         }
-        self.done.entries.clear();
+        self.done.clear();
         self.in_driver -= many as u32;
         self.free_tags();
         many as u32
@@ -109,21 +109,23 @@ impl Hctx {
 
     /// Ends plain records that succeeded, from number `at` of the batch on, as far as they are alike and their owner
     /// has room; how many.
-    #[inline(always)]
+    #[inline(never)]
     fn end_records(&mut self, core: &mut Core, at: usize, now: Option<CoarseTs>, end: &mut impl EndIo) -> usize {
         let Hctx { done, rqs, freed, shared, .. } = self;
-        let entries = done.entries.get(at..).unwrap_or_default();
-        let Some(&(tag, _)) = entries.first() else { return 0 };
+        let tags = done.tags().get(at..).unwrap_or_default();
+        let Some(&tag) = tags.first() else { return 0 };
         let first: RqHead = rqs[tag].head;
         if !first.is_plain() {
             return 0;
         }
         freed.go_to(tag);
-        let (mut many, mut bytes) = (0, 0);
-        let (word, mut mask) = (freed.word, freed.mask);
-        let records = entries.iter().map_while(|&(tag, status)| {
+        let tags = in_one_word(tags);
+        let tags = if done.any_failed() { that_succeeded(done, tags) } else { tags };
+        let (mut many, mut bytes, mut mask) = (0, 0, freed.mask);
+        end.end_run(first.tail_or_owner, tags.len(), |at| {
+            let tag = *tags.get(at)?;
             let rq = &mut rqs[tag];
-            if !rq.ends_like(&first) || !status.is_ok() || tag / 64 != word {
+            if !rq.ends_like(&first) {
                 return None;
             }
             rq.bio_head = BioId::NONE; // C1
@@ -132,7 +134,6 @@ impl Hctx {
             many += 1;
             Some(PlainEnd { cookie: rq.cookie, bytes: rq.bytes })
         });
-        end.end_run(first.tail_or_owner, records);
         freed.mask = mask;
         if let Some(now) = now {
             shared.stats.note(first.op, now.ns_since(first.start), many, bytes);
@@ -146,7 +147,8 @@ impl Hctx {
     fn complete_rest(&mut self, core: &mut Core, many: usize, now: Option<CoarseTs>, end: &mut impl EndIo) -> u32 {
         let mut seq = false;
         let mut at = many;
-        while let Some(&(tag, status)) = self.done.entries.get(at) {
+        while let Some(&tag) = self.done.tags().get(at) {
+            let status = self.done.status(tag);
             if !self.rqs[tag].is_plain() {
                 let until = self.end_requests(core, at, now, &mut seq, end);
                 at = until;
@@ -167,7 +169,7 @@ impl Hctx {
         if seq {
             self.complete_sequences(core, end);
         }
-        self.done.entries.clear();
+        self.done.clear();
         self.free_tags();
         ended
     }
@@ -204,8 +206,8 @@ impl Hctx {
     ) -> usize {
         let Hctx { done, rqs, freed, shared, .. } = self;
         let mut account = BatchAccount::new(&shared.stats, now.unwrap_or_default());
-        while let Some(&(tag, status)) = done.entries.get(at) {
-            let rq = &mut rqs[tag];
+        while let Some(&tag) = done.tags().get(at) {
+            let (rq, status) = (&mut rqs[tag], done.status(tag));
             if rq.is_plain() {
                 break;
             }
@@ -235,8 +237,9 @@ impl Hctx {
     #[cold]
     fn complete_sequences(&mut self, core: &mut Core, end: &mut dyn EndIo) {
         let flush_tag = self.flush_tag();
-        for at in 0..self.done.entries.len() {
-            let (tag, status) = self.done.entries[at];
+        for at in 0..self.done.len() {
+            let tag = self.done.tags()[at];
+            let status = self.done.status(tag);
             let rq = &mut self.rqs[tag];
             // What has no space was refused before anything was flushed.
             if rq.flags & RQ_FUA != 0 && status != Status::NoSpc {
@@ -263,6 +266,25 @@ impl Hctx {
     }
 }
 
+/// The first of the tags that lie in one word of a set.
+#[inline(always)]
+fn in_one_word(tags: &[u16]) -> &[u16] {
+    let first = tags.first().copied().unwrap_or_default();
+    // All at once, without a branch for each.
+    if tags.iter().fold(0, |apart, tag| apart | (tag ^ first)) < 64 {
+        return tags;
+    }
+    let many = tags.iter().take_while(|&tag| tag ^ first < 64).count();
+    &tags[..many]
+}
+
+/// The first of the tags whose requests have not failed.
+#[cold]
+fn that_succeeded<'a>(done: &DoneList, tags: &'a [u16]) -> &'a [u16] {
+    let many = tags.iter().take_while(|&&tag| done.status(tag).is_ok()).count();
+    &tags[..many]
+}
+
 /// Ends the bios of a request, which are linked.
 #[inline(always)]
 fn end_bios(core: &mut Core, mut id: BioId, status: Status, end: &mut impl EndIo) {
@@ -270,7 +292,7 @@ fn end_bios(core: &mut Core, mut id: BioId, status: Status, end: &mut impl EndIo
         if core.bios[id].flags & BIO_SLOW_END == BIO_PLAIN && status.is_ok() {
             let owner = core.bios[id].owner;
             let before = id;
-            let records = std::iter::from_fn(|| {
+            end.end_run(owner, usize::MAX, |_| {
                 let bio = id.is_some().then(|| &core.bios[id])?;
                 if bio.flags & BIO_SLOW_END != BIO_PLAIN || bio.owner != owner {
                     return None;
@@ -280,7 +302,6 @@ fn end_bios(core: &mut Core, mut id: BioId, status: Status, end: &mut impl EndIo
                 id = next;
                 Some(end)
             });
-            end.end_run(owner, records);
             if id != before {
                 continue;
             }

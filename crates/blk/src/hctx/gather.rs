@@ -13,13 +13,15 @@
 //!   [`CHECK_EVERY`](crate::plug::CHECK_EVERY) requests: the time is due before each.
 
 use sheave_base::clock::CoarseTs;
+use sheave_base::status::Status;
 
 use super::Hctx;
-use crate::bio::{BIO_FUA, BIO_PLAIN, BIO_PREFLUSH, BVec, BioAttrs, BioId, NO_FIXED_BUF, Op, SECTOR_SHIFT};
-use crate::ctx::Core;
-use crate::ctx::lane::{PlainIo, PlainKind, PlainRunOf};
+use crate::bio::{BIO_FUA, BIO_PLAIN, BIO_PREFLUSH, BVec, BioAttrs, BioId, SECTOR_SHIFT};
+use crate::ctx::lane::{Alone, LaneId, PlainIo, PlainKind, PlainRunOf};
+use crate::ctx::{Core, EndIo, PlainEnd};
+use crate::driver::{HwEnv, Started};
 use crate::merge;
-use crate::request::{PLUG_MAX, RqHead};
+use crate::request::{PLUG_MAX, Rq, RqHead, RqList, RqTable};
 use crate::tag_set::TagInfo;
 
 /// No sector, and none that is beside one.
@@ -42,7 +44,7 @@ pub(super) struct Gather {
     start: u64,
     end: u64,
     /// What all but the last three was made from.
-    kind: (u16, PlainKind),
+    id: LaneId,
 }
 
 impl Default for Gather {
@@ -55,8 +57,7 @@ impl Default for Gather {
             time: CoarseTs::default(),
             start: NOWHERE,
             end: NOWHERE,
-            // No bio has all flags, so the first lane is another.
-            kind: (0, PlainKind { op: Op::Read, flags: u16::MAX, fixed_buf: NO_FIXED_BUF }),
+            id: LaneId::NONE,
         }
     }
 }
@@ -72,7 +73,7 @@ impl Hctx {
     /// Begins a lane of I/Os of this kind.
     #[inline]
     pub(crate) fn start_lane(&mut self, core: &mut Core, part: u16, kind: PlainKind) {
-        if self.lane.kind != (part, kind) {
+        if self.lane.id != LaneId::new(part, kind) {
             self.start_other_lane(part, kind);
         }
         self.restart_lane(core);
@@ -110,7 +111,7 @@ impl Hctx {
             },
             info: self.tags.info_of(op, part),
             max_bytes: if flags & (BIO_FUA | BIO_PREFLUSH) == 0 { self.plain_bytes } else { 0 },
-            kind: (part, kind),
+            id: LaneId::new(part, kind),
             ..Gather::default()
         };
     }
@@ -159,17 +160,101 @@ impl Hctx {
         }
     }
 
-    /// Takes up to `most` plain I/Os as records, as far as `io_at` gives them and there are tags and bios to promise
-    /// for them; how many. It may ask for one twice.
+    /// What the lane that is open, or was open last, was made from.
     #[inline(always)]
-    pub(crate) fn add_run(
+    pub(crate) fn lane_id(&self) -> LaneId {
+        self.lane.id
+    }
+
+    /// Sends one plain I/O alone, as a record, to the driver at once: as a run of one does that goes through a plug,
+    /// and with a time of its own. For who has no plug open, on a lane that was open last.
+    ///
+    /// The driver may end it in the call, and then it never was in a list: it counts as in flight for the time of the
+    /// call alone.
+    #[inline(always)]
+    pub(crate) fn send_alone(
         &mut self,
         core: &mut Core,
         run: PlainRunOf,
         shift: u64,
-        most: u32,
-        io_at: impl Fn(u32) -> Option<PlainIo> + Copy,
-    ) -> u32 {
+        io: PlainIo,
+        end: &mut impl EndIo,
+    ) -> Alone {
+        debug_assert!(!core.plug.is_open(), "what is gathered must go before it");
+        let fits = run.bytes <= self.lane.max_bytes && self.gathered.end() == 0;
+        if self.stalled || !fits || core.bios.promisable() == 0 {
+            return Alone::No;
+        }
+        let Some(alone) = self.tags.take_alone(self.lane.info) else { return Alone::No };
+        let tag = alone.tag;
+        let start = if core.stats { core.clock.coarse() } else { CoarseTs::default() };
+        let head = &mut self.lane.head;
+        (head.bytes, head.tail_or_owner, head.generation, head.start) = (run.bytes, run.owner, self.epoch, start);
+        let op = head.op;
+        self.rqs[tag].fill_plain(head, io.sector + shift, io.base, io.cookie);
+        if let Err(gate) = self.start_dispatch(core) {
+            self.count_sent(core);
+            self.hold_back(core, &mut RqList::of(tag), gate);
+            return Alone::Sent;
+        }
+        let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
+        let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
+        let started = self.hw.queue_rq(Rq::new(tag), &mut table, &mut env, &mut self.done);
+        self.shared.end_dispatch();
+        match started {
+            Started::Ended(rq, Status::Ok) if end.end_one(PlainEnd { cookie: io.cookie, bytes: run.bytes }) => {
+                self.rqs[rq.into_tag()].bio_head = BioId::NONE; // C1 of `complete`
+                self.epoch = self.epoch.wrapping_add(1);
+                if core.stats {
+                    let latency_ns = core.clock.coarse().ns_since(start);
+                    self.shared.stats.note(op, latency_ns, 1, run.bytes.into());
+                }
+                self.tags.free_alone(&alone);
+                Alone::Ended
+            }
+            Started::Taken => {
+                self.count_sent(core);
+                Alone::Sent
+            }
+            Started::Ended(rq, status) => self.end_later(core, rq, status),
+            Started::Refused(rq) => {
+                self.count_sent(core);
+                self.refuse(&mut RqList::of(rq.into_tag()));
+                Alone::Sent
+            }
+        }
+    }
+
+    /// What was sent alone is in flight from now on, as what a plug has flushed.
+    #[inline(always)]
+    fn count_sent(&mut self, core: &mut Core) {
+        core.bios.promise(1);
+        core.active |= self.bit;
+        self.in_driver += 1;
+    }
+
+    /// What was sent alone has failed, or its owner has no room: the next poll tells of it.
+    #[cold]
+    fn end_later(&mut self, core: &mut Core, rq: Rq, status: Status) -> Alone {
+        self.count_sent(core);
+        self.done.push(rq, status);
+        Alone::Sent
+    }
+
+    /// Takes plain I/Os as records, `most` at most, as far as there are tags, and bios to promise; how many. `from`
+    /// gives them in order, from that number on, and may be asked for one twice.
+    #[inline(always)]
+    pub(crate) fn add_run<I>(
+        &mut self,
+        core: &mut Core,
+        run: PlainRunOf,
+        shift: u64,
+        most: usize,
+        from: impl Fn(usize) -> I + Copy,
+    ) -> usize
+    where
+        I: Iterator<Item = PlainIo>,
+    {
         self.kick(core);
         if self.stalled || run.bytes > self.lane.max_bytes {
             return 0;
@@ -181,91 +266,87 @@ impl Hctx {
         self.lane.start = self.lane.end.wrapping_sub(u64::from(run.bytes >> SECTOR_SHIFT));
         let mut taken = 0;
         loop {
-            let room = most.min(taken + core.bios.promisable());
-            if taken == room || !self.tags.ensure(core.plug.hint()) {
+            let room = (most - taken).min(core.bios.promisable() as usize);
+            if room == 0 || !self.tags.ensure(core.plug.hint()) {
                 return taken;
             }
             self.read_time_if_due(core);
-            let chunk = self.add_chunk(core, shift, (taken, room), io_at);
-            taken += chunk.taken;
+            let (many, neighbour) = self.add_row(core, shift, room, from(taken));
+            taken += many;
             if self.gathered.is_full() {
                 self.flush(core);
             }
-            match chunk.ended {
-                Ended::Full => {}
-                Ended::Run => return taken,
-                Ended::Neighbour => taken += self.add_neighbours(core, run, shift, (taken, most), io_at),
+            if neighbour {
+                taken += self.add_neighbours(core, run, shift, from(taken).take(most - taken));
             }
-            if self.stalled {
+            if taken == most || self.stalled {
                 return taken;
             }
         }
     }
 
-    /// Takes I/Os of a run that share a stamp and a word of tags, from number `first` up to `end`.
+    /// Takes I/Os of a run, as far as they share a stamp and their tags follow each other, `most` at most; how many,
+    /// and whether the next one may go in the request before it.
     #[inline(always)]
-    fn add_chunk(
+    fn add_row(
         &mut self,
         core: &mut Core,
         shift: u64,
-        (first, end): (u32, u32),
-        io_at: impl Fn(u32) -> Option<PlainIo> + Copy,
-    ) -> Chunk {
+        most: usize,
+        ios: impl Iterator<Item = PlainIo>,
+    ) -> (usize, bool) {
         let Hctx { lane, gathered, rqs, tags, .. } = self;
         lane.head.start = lane.time;
-        let sectors = u64::from(lane.head.bytes >> SECTOR_SHIFT);
+        let (head, tag_info) = (&lane.head, lane.info);
+        let sectors = u64::from(head.bytes >> SECTOR_SHIFT);
         // A neighbour behind the last one is as far from it as they are long, and one before it as far as that below.
         let apart = !(2 * sectors);
-        let due = core.plug.until_due(gathered.end());
-        let mut tags = tags.run();
-        let (mut last, mut ended) = (lane.start, Ended::Full);
+        let most = most.min(core.plug.until_due(gathered.end()));
+        let places = gathered.room();
+        let row = tags.row(most.min(places.len()));
+        let rqs = rqs.row(row.first, row.len());
+        let (mut last, mut neighbour) = (lane.start, false);
         let mut many = 0;
-        for place in gathered.room().iter_mut().take(due.min((end - first) as usize)) {
-            let Some(io) = io_at(first + many) else {
-                ended = Ended::Run;
-                break;
-            };
+        for (((rq, place), info), io) in rqs.iter_mut().zip(places).zip(row.infos()).zip(ios) {
             let sector = io.sector + shift;
-            if sector.wrapping_add(sectors).wrapping_sub(last) & apart == 0 {
-                ended = Ended::Neighbour;
+            if sector.wrapping_add(sectors.wrapping_sub(last)) & apart == 0 {
+                neighbour = true;
                 break;
             }
-            let Some(tag) = tags.take(lane.info) else { break };
-            rqs[tag].fill_plain(&lane.head, sector, io.base, io.cookie);
-            *place = tag;
+            rq.fill_plain(head, sector, io.base, io.cookie);
+            info.set(tag_info);
+            *place = row.first + many as u16;
             last = sector;
             many += 1;
         }
-        gathered.pushed(many as usize);
-        core.bios.promise(many);
+        tags.took(many as u32);
+        gathered.pushed(many);
+        core.bios.promise(many as u32);
         (lane.start, lane.end) = (last, last.wrapping_add(sectors));
-        Chunk { taken: many, ended }
+        (many, neighbour)
     }
 
-    /// Takes plain I/Os of a run, from number `first` up to `end`, that may go in the request gathered last: as many as
-    /// follow each other behind it, or one before it; how many. None: the first is to go as if it lay elsewhere.
+    /// Takes plain I/Os of a run that may go in the request gathered last: as many as follow each other behind it, or
+    /// one before it; how many. None: the first is to go as if it lay elsewhere.
     #[inline(never)]
     fn add_neighbours(
         &mut self,
         core: &mut Core,
         run: PlainRunOf,
         shift: u64,
-        (first, end): (u32, u32),
-        io_at: impl Fn(u32) -> Option<PlainIo> + Copy,
-    ) -> u32 {
+        ios: impl Iterator<Item = PlainIo>,
+    ) -> usize {
         let attrs = BioAttrs { flags: self.lane.bio.flags | BIO_PLAIN, ..self.lane.bio };
+        let mut ios = ios.map(|io| PlainIo { sector: io.sector + shift, ..io }).peekable();
         let mut many = 0;
-        if let (Some(last), Some(io)) = (self.gathered.last(), io_at(first)) {
-            let (rq, sector, limits) = (&self.rqs[last], io.sector + shift, self.queue.limits());
+        if let (Some(last), Some(&io)) = (self.gathered.last(), ios.peek()) {
+            let (rq, sector, limits) = (&self.rqs[last], io.sector, self.queue.limits());
             if rq.end_sector() == sector {
-                let most = merge::room_behind(rq, &attrs, run.bytes, limits).min(end - first);
-                many = self.add_behind(core, last, &attrs, run, |at| {
-                    let io = io_at(first + at).filter(|_| at < most)?;
-                    Some(PlainIo { sector: io.sector + shift, ..io })
-                });
+                let most = merge::room_behind(rq, &attrs, run.bytes, limits);
+                many = self.add_behind(core, last, &attrs, run, ios.take(most as usize));
             } else if merge::is_adjacent(rq, sector, run.bytes)
                 && merge::fits(rq, &attrs, sector, run.bytes, limits)
-                && let Some(id) = take_plain_bio(core, &attrs, run, PlainIo { sector, ..io })
+                && let Some(id) = take_plain_bio(core, &attrs, run, io)
             {
                 self.make_bio(core, last);
                 merge::link(&mut self.rqs[last], &mut core.bios, id);
@@ -279,24 +360,25 @@ impl Hctx {
         many
     }
 
-    /// Takes plain I/Os that follow each other behind the request gathered last, as far as `io_at` gives them and there
-    /// are bios; how many.
-    #[inline(always)]
+    /// Takes plain I/Os that follow each other behind the request gathered last, as far as there are bios; how many.
+    #[inline(never)]
     fn add_behind(
         &mut self,
         core: &mut Core,
         last: u16,
         attrs: &BioAttrs,
         run: PlainRunOf,
-        io_at: impl Fn(u32) -> Option<PlainIo> + Copy,
-    ) -> u32 {
+        ios: impl Iterator<Item = PlainIo>,
+    ) -> usize {
         let sectors = u64::from(run.bytes >> SECTOR_SHIFT);
         let mut end = self.rqs[last].end_sector();
         let mut tail = BioId::NONE;
         let mut many = 0;
-        while let Some(io) = io_at(many).filter(|io| io.sector == end)
-            && let Some(id) = take_plain_bio(core, attrs, run, io)
-        {
+        for io in ios {
+            if io.sector != end {
+                break;
+            }
+            let Some(id) = take_plain_bio(core, attrs, run, io) else { break };
             if many == 0 {
                 self.make_bio(core, last);
                 tail = self.rqs[last].bio_tail();
@@ -307,7 +389,7 @@ impl Hctx {
             many += 1;
         }
         if many > 0 {
-            self.rqs[last].grew_behind(tail, many, run.bytes);
+            self.rqs[last].grew_behind(tail, many as u32, run.bytes);
             (self.lane.start, self.lane.end) = (end - sectors, end);
         }
         many
@@ -344,22 +426,6 @@ fn take_plain_bio(core: &mut Core, attrs: &BioAttrs, run: PlainRunOf, io: PlainI
     let id = core.bios.take_plain(attrs, run.owner, io.sector, run.bytes, vec)?;
     core.bios[id].cookie = io.cookie;
     Some(id)
-}
-
-/// What a chunk of a run came to.
-struct Chunk {
-    taken: u32,
-    ended: Ended,
-}
-
-/// Why a chunk ended.
-enum Ended {
-    /// It is as long as it may be.
-    Full,
-    /// The run has ended.
-    Run,
-    /// The next I/O may go in the request before it.
-    Neighbour,
 }
 
 const _: () = assert!(PLUG_MAX <= u8::MAX as usize, "a list counts in bytes");

@@ -96,8 +96,45 @@ fn completing_all_keeps_the_order_also_around_the_end_of_the_ring() {
         queue.pop().unwrap().into_tag();
         queue.push(Rq::new(first + 3));
         queue.complete_all(&mut done);
-        let order: Vec<u16> = done.entries.drain(..).map(|(tag, _)| tag).collect();
-        assert_eq!(order, [first + 1, first + 2, first + 3]);
+        assert_eq!(done.tags(), [first + 1, first + 2, first + 3]);
+        done.clear();
         assert!(queue.is_empty() && done.is_empty());
     }
+}
+
+#[test]
+fn only_what_failed_has_a_status_and_only_while_it_is_in_the_list() {
+    let mut done = DoneList::with_depth(8);
+    done.succeeded(&[3, 5]);
+    assert!(!done.any_failed() && done.status(3).is_ok());
+    done.push(Rq::new(4), Status::IoErr);
+    done.push(Rq::new(8), Status::Timeout);
+    done.push(Rq::new(0), Status::Ok);
+    let all = [(3, Status::Ok), (5, Status::Ok), (4, Status::IoErr), (8, Status::Timeout), (0, Status::Ok)];
+    assert!(done.iter().eq(all) && done.any_failed());
+    // A driver that stacks on another mends one, and spoils one.
+    done.set_status(4, Status::Ok);
+    done.set_status(8, Status::Medium);
+    assert_eq!((done.status(4), done.status(8), done.any_failed()), (Status::Ok, Status::Medium, true));
+    done.clear();
+    assert!(done.is_empty() && !done.any_failed());
+    done.succeeded(&[4, 8]);
+    assert!(done.iter().all(|(_, status)| status.is_ok()), "nothing is left of their uses before");
+    done.clear();
+}
+
+#[test]
+fn what_is_carried_out_at_once_ends_in_order_with_its_status() {
+    let (mut list, mut done) = (RqList::default(), DoneList::with_depth(40));
+    (0..32).for_each(|tag| list.push(tag));
+    let (_, mut seen) = (list.pop().map(Rq::into_tag), Vec::new());
+    list.carry_out_all(&mut done, |rq, behind| {
+        assert!(behind.iter().copied().eq(rq.tag() + 1..32), "what comes behind it");
+        seen.push(rq.tag());
+        if rq.tag() % 7 == 0 { Status::IoErr } else { Status::Ok }
+    });
+    assert!(list.is_empty() && seen.iter().copied().eq(1..32));
+    let expected = (1..32).map(|tag| (tag, if tag % 7 == 0 { Status::IoErr } else { Status::Ok }));
+    assert!(done.iter().eq(expected));
+    done.clear();
 }

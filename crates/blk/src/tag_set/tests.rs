@@ -10,6 +10,10 @@ use super::*;
 #[derive(Clone, Debug)]
 enum Step {
     Take(u32),
+    /// As many as follow each other, up to so many.
+    TakeRow(usize),
+    /// One that goes to the driver at once, and is free again after that.
+    Alone,
     /// Frees these (of the live ones).
     Free(Vec<usize>),
     Publish,
@@ -19,6 +23,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (0..40_u32).prop_map(Step::Take),
+        4 => (0..70_usize).prop_map(Step::TakeRow),
+        2 => Just(Step::Alone),
         3 => prop::collection::vec(any::<usize>(), 1..20).prop_map(Step::Free),
         2 => Just(Step::Publish),
         1 => Just(Step::EndPlug),
@@ -69,6 +75,32 @@ fn run(set: &Arc<TagSet>, steps: &[Step]) {
                 let (op, part) = (Op::from_u8((number % 5) as u8), number % 3);
                 tags.set_info(tag, tags.info_of(op, part));
                 live.push((tag, op, part));
+            }
+            Step::TakeRow(most) => {
+                if !tags.ensure(1) {
+                    continue;
+                }
+                let (op, part) = (Op::Write, 1);
+                let info = tags.info_of(op, part);
+                let row = tags.row(*most);
+                let (first, many) = (row.first, row.len());
+                assert!(many <= *most && (many > 0 || *most == 0), "there is one free at least");
+                row.infos().for_each(|of| of.set(info));
+                tags.took(many as u32);
+                for tag in first..first + many as u16 {
+                    assert!(tag < depth && live.iter().all(|(have, ..)| *have != tag), "I1: {tag} was busy");
+                    live.push((tag, op, part));
+                }
+            }
+            Step::Alone => {
+                publish(&mut tags, &live);
+                if let Some(alone) = tags.take_alone(tags.info_of(Op::Read, 2)) {
+                    assert!(live.iter().all(|(have, ..)| *have != alone.tag), "I1: {} was busy", alone.tag);
+                    assert_eq!(in_flight(set, 0).0.total() as usize, live.len() + 1, "it is seen");
+                    tags.free_alone(&alone);
+                } else {
+                    assert!(tags.shared || tags.dirty != 0 || tags.current == 0);
+                }
             }
             Step::Free(picks) => {
                 let mut gone = Vec::new();

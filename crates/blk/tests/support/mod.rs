@@ -13,7 +13,7 @@ use sheave_base::status::Status;
 use sheave_base::sync::{Arc, Mutex, MutexGuard};
 use sheave_blk::bio::{BVec, NO_FIXED_BUF, Op};
 use sheave_blk::ctx::{BioSpec, IoCtx, IoCtxOptions};
-use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
+use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, Started, TimedOut};
 use sheave_blk::limits::Limits;
 use sheave_blk::queue::Queue;
 use sheave_blk::request::{DoneList, Rq, RqList, RqTable};
@@ -54,6 +54,8 @@ pub struct Script {
     pub lifo: bool,
     /// How requests of an operation end, if not well.
     pub fail: Vec<(Op, Status)>,
+    /// Ends requests that come alone in the call that they come with.
+    pub in_call: bool,
     /// Whether it ends requests that are overdue.
     pub ends_overdue: bool,
     /// Requests taken, in order.
@@ -71,6 +73,7 @@ impl Default for Script {
             finish: u32::MAX,
             lifo: false,
             fail: Vec::new(),
+            in_call: false,
             ends_overdue: false,
             seen: Vec::new(),
             offers: Vec::new(),
@@ -80,6 +83,13 @@ impl Default for Script {
 }
 
 impl Script {
+    fn see(&mut self, rq: &Rq, rqs: &RqTable<'_>) {
+        let r = rqs.get(rq);
+        let vecs = rqs.segments(rq.tag()).collect();
+        let (op, sector, bytes, flags) = (r.op, r.sector, r.bytes, r.flags);
+        self.seen.push(Seen { op, sector, bytes, flags, tag: rq.tag(), vecs });
+    }
+
     fn status_of(&self, op: Op) -> Status {
         self.fail.iter().find(|(of, _)| *of == op).map_or(Status::Ok, |(_, status)| *status)
     }
@@ -189,12 +199,27 @@ impl HwQueue for PuppetQueue {
             if script.accept != u32::MAX {
                 script.accept -= 1;
             }
-            let r = rqs.get(&rq);
-            let vecs = rqs.segments(rq.tag()).collect();
-            let (op, sector, bytes, flags) = (r.op, r.sector, r.bytes, r.flags);
-            script.seen.push(Seen { op, sector, bytes, flags, tag: rq.tag(), vecs });
+            script.see(&rq, rqs);
             self.held.push(rq);
         }
+    }
+
+    fn queue_rq(&mut self, rq: Rq, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> Started {
+        let mut script = self.script.lock().unwrap();
+        script.offers.push(1);
+        if script.accept == 0 {
+            return Started::Refused(rq);
+        }
+        if script.accept != u32::MAX {
+            script.accept -= 1;
+        }
+        script.see(&rq, rqs);
+        if script.in_call {
+            let status = script.status_of(rqs.get(&rq).op);
+            return Started::Ended(rq, status);
+        }
+        self.held.push(rq);
+        Started::Taken
     }
 
     fn poll(&mut self, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {

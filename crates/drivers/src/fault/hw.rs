@@ -213,9 +213,7 @@ impl FaultQueue {
     #[inline]
     fn mend_since(&mut self, before: usize, rqs: &mut RqTable<'_>, done: &mut DoneList) {
         if self.changed > 0 {
-            for (tag, status) in done.entries_since(before) {
-                *status = self.mend(tag, *status, rqs);
-            }
+            done.mend_since(before, |tag, status| self.mend(tag, status, rqs));
         }
     }
 

@@ -7,16 +7,17 @@
 //! kept part by the longest request. One that begins behind it is not looked at further.
 
 use rustix::io::Errno;
+use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 
 use super::Null;
 use crate::ram::region::Region;
 use sheave_blk::bio::SECTOR_SHIFT;
 use sheave_blk::claim::{Claim, Sharing};
-use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
+use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, Started, TimedOut};
 use sheave_blk::error::DeviceError;
 use sheave_blk::limits::Limits;
-use sheave_blk::request::{DoneList, RqList, RqTable};
+use sheave_blk::request::{DoneList, Rq, RqList, RqTable};
 
 /// Longest request (I1).
 const MAX_SECTORS: u32 = (16 << 20) >> SECTOR_SHIFT;
@@ -80,6 +81,14 @@ struct KeepingQueue {
     region: Arc<Region>,
 }
 
+impl KeepingQueue {
+    #[inline]
+    fn carry_out(&self, rqs: &RqTable<'_>, rq: &Rq) -> Status {
+        let is_kept = rqs.get(rq).sector < self.keep_sectors;
+        if is_kept { self.region.carry_out(rqs, rq) } else { Status::Ok }
+    }
+}
+
 impl HwQueue for KeepingQueue {
     #[inline]
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
@@ -89,13 +98,17 @@ impl HwQueue for KeepingQueue {
         if fours.iter().all(|four| four.iter().all(is_behind)) && rest.iter().all(is_behind) {
             return list.complete_all(done);
         }
-        while let Some(rq) = list.pop() {
-            let status = match rqs.get(&rq).sector < self.keep_sectors {
-                true => self.region.carry_out(rqs, &rq),
-                false => sheave_base::status::Status::Ok,
-            };
-            done.push(rq, status);
-        }
+        list.carry_out_all(done, |rq, _| self.carry_out(rqs, rq));
+    }
+
+    #[inline]
+    fn queue_rq(&mut self, rq: Rq, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> Started {
+        let status = self.carry_out(rqs, &rq);
+        Started::Ended(rq, status)
+    }
+
+    fn ends_in_call(&self) -> bool {
+        true
     }
 
     fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}

@@ -89,15 +89,15 @@ impl Region {
 
     /// Asks the processor for the first lines of the request's bytes, so that they are on their way (and their page
     /// known) when their turn to be copied comes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn prefetch(&self, request: &Request) {
         // An address outside the region does no harm: a prefetch never faults, and this goes nowhere as a pointer.
         let start = self.base.as_ptr().wrapping_add((request.sector << SECTOR_SHIFT) as usize);
-        let sectors = ((request.bytes >> SECTOR_SHIFT) as usize).min(PREFETCH_SECTORS);
-        match request.op {
-            Op::Read => (0..sectors).for_each(|sector| prefetch_sector::<false>(start.wrapping_add(sector * SECTOR))),
-            Op::Write => (0..sectors).for_each(|sector| prefetch_sector::<true>(start.wrapping_add(sector * SECTOR))),
-            Op::Flush | Op::Discard | Op::WriteZeroes => {}
+        const { assert!(PREFETCH_SECTORS == 2) }
+        // Whatever the operation: the few that have no bytes do not suffer.
+        prefetch_sector(start);
+        if request.bytes as usize > SECTOR {
+            prefetch_sector(start.wrapping_add(SECTOR));
         }
     }
 
@@ -114,36 +114,44 @@ impl Region {
     }
 
     /// Does what the request says. Its token shows that the driver holds it, and so that its memory is valid.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn carry_out(&self, rqs: &RqTable<'_>, rq: &Rq) -> Status {
         let request = rqs.get(rq);
         let Some(start) = self.at(request) else { return Status::IoErr };
-        match request.op {
-            Op::Read => self.copy::<false>(start, request, rqs, rq),
-            Op::Write => self.copy::<true>(start, request, rqs, rq),
-            Op::Flush => {}
-            Op::Discard | Op::WriteZeroes => self.clear(start, request.bytes as usize),
+        // One after the other, and no table of jumps: the first two are almost all there are.
+        if request.op == Op::Read {
+            self.copy::<false>(start, request, rqs, rq);
+        } else if request.op == Op::Write {
+            self.copy::<true>(start, request, rqs, rq);
+        } else if request.op != Op::Flush {
+            self.clear(start, request.bytes as usize);
         }
         Status::Ok
     }
 
     /// The first byte of a request that lies inside the region as a whole (I3).
-    #[inline]
+    #[inline(always)]
     fn at(&self, request: &Request) -> Option<*mut u8> {
-        let sectors = u64::from(request.bytes.div_ceil(SECTOR as u32));
-        let inside = request.sector <= self.sectors && sectors <= self.sectors - request.sector;
+        let behind = self.sectors.checked_sub(request.sector)?;
+        let inside = u64::from(request.bytes) <= behind << SECTOR_SHIFT;
         // SAFETY: inside the region, whose length fits into the address space (I1).
         inside.then(|| unsafe { self.base.as_ptr().add((request.sector << SECTOR_SHIFT) as usize) })
     }
 
     /// Copies between the region and the memory of a read or write.
-    #[inline]
+    #[inline(always)]
     fn copy<const WRITE: bool>(&self, start: *mut u8, request: &Request, rqs: &RqTable<'_>, rq: &Rq) {
         let bytes = request.bytes as usize;
-        if let Some(vec) = rqs.plain_vec(rq.tag()) {
+        if let Some(vec) = request.plain_vec() {
             // SAFETY: see `copy_pieces`; the memory of a plain record is as valid as that of a bio.
             return unsafe { copy_piece::<WRITE>(start, vec, bytes) };
         }
+        self.copy_bios::<WRITE>(start, bytes, rqs, rq);
+    }
+
+    /// The same for a request that has bios.
+    #[inline(never)]
+    fn copy_bios<const WRITE: bool>(&self, start: *mut u8, bytes: usize, rqs: &RqTable<'_>, rq: &Rq) {
         if let Some(&[vec]) = rqs.single_bio(rq.tag()).map(Bio::vecs) {
             // SAFETY: see `copy_pieces`.
             return unsafe { copy_piece::<WRITE>(start, vec, bytes) };
@@ -233,21 +241,14 @@ unsafe fn copy_piece<const WRITE: bool>(here: *mut u8, piece: BVec, left: usize)
     }
 }
 
-/// Starts to fetch the lines of a sector, to be read or to be written. Any address will do: none faults.
+/// Starts to fetch the lines of a sector. Any address will do: none faults.
 #[inline(always)]
-fn prefetch_sector<const WRITE: bool>(start: *const u8) {
+fn prefetch_sector(start: *const u8) {
     #[cfg(target_arch = "x86_64")]
     for line in 0..SECTOR / CACHE_LINE {
-        use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
-        let address = start.wrapping_add(line * CACHE_LINE).cast();
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a hint, which every x86-64 processor takes or ignores; it reads nothing that we could see.
-        unsafe {
-            if WRITE {
-                _mm_prefetch::<_MM_HINT_ET0>(address);
-            } else {
-                _mm_prefetch::<_MM_HINT_T0>(address);
-            }
-        }
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line * CACHE_LINE).cast()) };
     }
     // Elsewhere the language has no stable name for it; the processor's own prefetching has to do.
     #[cfg(not(target_arch = "x86_64"))]

@@ -5,8 +5,8 @@
 //! is wrong; so a "no" here means nothing but "not this way".
 
 use sheave_blk::bio::BVec;
-use sheave_blk::ctx::IoCtx;
-use sheave_blk::ctx::lane::{Lane, PlainIo, PlainKind, PlainRunOf};
+use sheave_blk::ctx::lane::{Alone, Lane, LaneId, PlainIo, PlainKind, PlainRunOf, Route};
+use sheave_blk::ctx::{EndIo, IoCtx};
 
 use super::bio_spec;
 use super::open_file::OpenFile;
@@ -69,25 +69,57 @@ fn fits(size: u64, masks: (u32, u32), pos: u64, len: u32, addr: usize) -> bool {
 #[derive(Debug)]
 pub struct PlainRun<'a> {
     lane: Lane<'a>,
-    /// Size of the device in bytes.
-    size: u64,
+    /// Size of the device.
+    sectors: u64,
     block_mask: u32,
     dma_mask: u32,
 }
 
-impl<'a> PlainRun<'a> {
-    /// A run with the same `IOCB_*` flags and the same registered buffer (or none). For a raw device that is one leg
+/// The way of plain I/O of one kind to one raw device: what a [`PlainRun`] is made from, for as long as the file is
+/// attached.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainWay {
+    route: Route,
+    kind: PlainKind,
+    lane: LaneId,
+    block_mask: u32,
+    dma_mask: u32,
+}
+
+impl PlainWay {
+    /// For I/O with the same `IOCB_*` flags and the same registered buffer (or none). For a raw device that is one leg
     /// and may be written; others have no plain I/O.
     #[inline(always)]
-    pub fn start(io: &'a mut IoCtx, file: &OpenFile, iocb_flags: u16, fixed_buf: u16) -> Option<PlainRun<'a>> {
+    #[must_use]
+    pub fn new(file: &OpenFile, iocb_flags: u16, fixed_buf: u16) -> Option<PlainWay> {
+        file.queue.as_ref()?;
         let fua = iocb_flags & (IOCB_DSYNC | IOCB_SYNC) != 0;
         let spec = bio_spec(file.bdev, iocb_flags, 0, 0, 0, fua);
-        Some(PlainRun {
-            size: file.queue.as_ref()?.sectors() << 9,
-            lane: io.lane(file.route?, PlainKind { op: spec.op, flags: spec.flags, fixed_buf })?,
-            block_mask: file.block_mask,
-            dma_mask: file.dma_mask,
-        })
+        let kind = PlainKind { op: spec.op, flags: spec.flags, fixed_buf };
+        let (route, block_mask, dma_mask) = (file.route?, file.block_mask, file.dma_mask);
+        Some(PlainWay { route, kind, lane: route.lane_id(kind), block_mask, dma_mask })
+    }
+
+    /// Begins a run.
+    #[inline(always)]
+    #[must_use]
+    pub fn start<'a>(&self, io: &'a mut IoCtx) -> Option<PlainRun<'a>> {
+        let lane = io.lane(self.route, self.kind)?;
+        Some(PlainRun { sectors: lane.sectors(), lane, block_mask: self.block_mask, dma_mask: self.dma_mask })
+    }
+
+    /// Sends one I/O alone that is within its [`Bounds`], which were those of a device of so many sectors; see
+    /// [`IoCtx::send_alone`].
+    #[inline(always)]
+    pub fn send_alone(
+        &self,
+        io: &mut IoCtx,
+        sectors: u64,
+        run: PlainRunOf,
+        one: PlainIo,
+        end: &mut impl EndIo,
+    ) -> Alone {
+        io.send_alone((self.route, self.lane, sectors), run, one, end)
     }
 }
 
@@ -95,7 +127,7 @@ impl PlainRun<'_> {
     /// Whether the I/O lies within the device, on its blocks, and its memory where the device can take it.
     #[inline(always)]
     pub(super) fn fits(&self, pos: u64, len: u32, addr: usize) -> bool {
-        fits(self.size, (self.block_mask, self.dma_mask), pos, len, addr)
+        fits(self.sectors << 9, (self.block_mask, self.dma_mask), pos, len, addr)
     }
 
     /// Sends an I/O that [fits](PlainRun::fits) with a bio, when its kiocb was [started](crate::Kiocb::started); false
@@ -105,16 +137,26 @@ impl PlainRun<'_> {
         self.lane.submit(owner, pos >> 9, len, vec)
     }
 
+    /// Size of the device in sectors.
+    #[inline(always)]
+    #[must_use]
+    pub fn sectors(&self) -> u64 {
+        self.sectors
+    }
+
     /// What I/Os of this length must be within.
     #[inline(always)]
     pub fn bounds(&self, len: u32) -> Option<Bounds> {
-        Bounds::new(self.size, (self.block_mask, self.dma_mask), len)
+        Bounds::new(self.sectors << 9, (self.block_mask, self.dma_mask), len)
     }
 
     /// Sends I/Os within their [`Bounds`] as plain records; see [`Lane::submit_run`].
     #[inline(always)]
-    pub fn submit_run(&mut self, run: PlainRunOf, most: u32, io_at: impl Fn(u32) -> Option<PlainIo> + Copy) -> u32 {
-        self.lane.submit_run(run, most, io_at)
+    pub fn submit_run<I>(&mut self, run: PlainRunOf, most: usize, from: impl Fn(usize) -> I + Copy) -> usize
+    where
+        I: Iterator<Item = PlainIo>,
+    {
+        self.lane.submit_run(run, most, from)
     }
 
     /// Ends the run.
@@ -238,8 +280,11 @@ impl MappedRun<'_> {
 
     /// Sends I/Os to the places that [`MappedRun::map`] gave, as plain records; see [`Lane::submit_run`].
     #[inline(always)]
-    pub fn submit_run(&mut self, run: PlainRunOf, most: u32, io_at: impl Fn(u32) -> Option<PlainIo> + Copy) -> u32 {
-        self.lane.submit_run(run, most, io_at)
+    pub fn submit_run<I>(&mut self, run: PlainRunOf, most: usize, from: impl Fn(usize) -> I + Copy) -> usize
+    where
+        I: Iterator<Item = PlainIo>,
+    {
+        self.lane.submit_run(run, most, from)
     }
 
     /// Ends the run, of which so many were sent.

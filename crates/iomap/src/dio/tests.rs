@@ -188,7 +188,7 @@ fn a_device_that_may_not_be_written_says_so_before_all_else() {
     }
     let read = bench.issue(0, 0, &[at(BASE, 512)]);
     assert_eq!(bench.run(read), 512);
-    assert!(PlainRun::start(&mut bench.rig.ctx, &bench.file, IOCB_WRITE, NO_FIXED_BUF).is_none());
+    assert!(PlainWay::new(&bench.file, IOCB_WRITE, NO_FIXED_BUF).is_none());
 }
 
 #[test]

@@ -18,12 +18,13 @@ use sheave_base::sync::Arc;
 use sheave_blk::Device;
 use sheave_blk::bio_set::BioStore;
 use sheave_blk::ctx::IoCtx;
+use sheave_blk::ctx::lane::Alone;
 use sheave_iomap::dio::OpenFile;
 use sheave_iomap::{File, RawFile};
 
 use crate::core::Core;
 use crate::error::{RingError, SqFull};
-use crate::plain::PlainOwner;
+use crate::plain::{PlainOwner, submit_alone};
 use crate::prep::{Entry, Late, When};
 use crate::req::{REQ_OLD_BUF, State};
 use crate::rsrc::Fd;
@@ -232,13 +233,16 @@ impl Inner {
         if let Some(owned) = entry.owned {
             self.core.sq_owned[index as usize] = Some(owned);
             self.core.nr_owned += 1;
+            self.core.quiet = false;
         }
         Ok(())
     }
 
-    #[inline]
     pub(super) fn submit(&mut self) -> Result<u32, RingError> {
-        let taken = self.take_sqes()?;
+        let taken = match self.submit_alone() {
+            Alone::No => self.take_sqes().ok_or(RingError::Busy)?,
+            Alone::Sent | Alone::Ended => 1,
+        };
         self.io.commit();
         if !self.core.polled {
             self.reap();
@@ -247,22 +251,48 @@ impl Inner {
         Ok(taken)
     }
 
-    #[inline]
-    fn take_sqes(&mut self) -> Result<u32, RingError> {
-        self.core.queues.sq_publish();
+    /// Shows the SQEs that were filled. If that is one, and there is nothing beside it to look at, it goes straight to
+    /// its driver.
+    #[inline(always)]
+    fn submit_alone(&mut self) -> Alone {
+        debug_assert!(!self.core.quiet || self.core.is_quiet(), "somebody has not said that something waits");
+        let one = self.core.queues.sq_publish() == 1;
+        let alone = one && self.core.quiet && self.core.available() != 0;
+        if alone { submit_alone(self) } else { Alone::No }
+    }
+
+    /// Takes the SQEs that were shown; `None` when there are some, and too much is in flight for any.
+    #[inline(never)]
+    fn take_sqes(&mut self) -> Option<u32> {
         self.core.flush_overflow();
         let taken = self.consume();
         if taken == 0 && self.core.queues.sq_pending() != 0 {
-            return Err(RingError::Busy);
+            return None;
         }
-        Ok(taken)
+        Some(taken)
     }
 
-    #[inline]
-    pub(super) fn submit_and_wait(&mut self, wanted: u32) -> Result<u32, RingError> {
-        let taken = self.take_sqes()?;
+    /// Submits, then waits; straight from the SQE to its CQE where that is all there is. `None`: too much is in flight.
+    #[inline(always)]
+    pub(super) fn submit_and_wait(&mut self, wanted: u32) -> Option<u32> {
+        let alone = self.submit_alone();
+        if alone == Alone::Ended && self.io.has_nothing_to_poll() && self.task_work.is_empty() {
+            self.core.queues.cq_publish_new();
+            if self.core.queues.cq_ready() >= wanted {
+                return Some(1);
+            }
+        }
+        self.submit_then_wait(alone, wanted)
+    }
+
+    #[inline(never)]
+    fn submit_then_wait(&mut self, alone: Alone, wanted: u32) -> Option<u32> {
+        let taken = match alone {
+            Alone::No => self.take_sqes()?,
+            Alone::Sent | Alone::Ended => 1,
+        };
         self.wait(wanted, None);
-        Ok(taken)
+        Some(taken)
     }
 
     pub(super) fn wait(&mut self, wanted: u32, timeout: Option<Duration>) -> u32 {
@@ -279,6 +309,16 @@ impl Inner {
     pub(super) fn reap(&mut self) {
         let Inner { io, core, .. } = self;
         let ended = io.poll(core);
+        if !(self.core.quiet && self.task_work.is_empty()) {
+            self.reap_others(ended);
+        }
+        debug_assert!(!self.core.quiet || self.core.is_quiet(), "somebody has not said that something waits");
+        self.core.queues.cq_publish();
+    }
+
+    /// What a reap does when something waits beside the devices.
+    #[inline(never)]
+    fn reap_others(&mut self, ended: u32) {
         self.run_task_work(ended);
         self.core.flush_overflow();
         if self.core.timers.is_armed() {
@@ -286,7 +326,7 @@ impl Inner {
         }
         // After everything that may start requests: what is queued and not handed over, no worker knows of.
         self.core.wq.commit();
-        self.core.queues.cq_publish();
+        self.core.quiet = self.core.is_quiet();
     }
 
     /// What a reap does beside the devices.
@@ -331,9 +371,29 @@ impl Inner {
         (head, head.wrapping_add(self.core.queues.cq_ready()))
     }
 
+    /// The same for who reads no owned memory: drops what belongs to the CQEs.
+    #[inline(always)]
+    pub(super) fn fill_unowned(&mut self) -> (u32, u32) {
+        let ready = self.core.queues.cq_ready();
+        if self.core.quiet && ready != 0 {
+            return (self.core.queues.cq_head(), ready);
+        }
+        self.fill_and_drop_owned()
+    }
+
+    #[inline(never)]
+    fn fill_and_drop_owned(&mut self) -> (u32, u32) {
+        let (head, end) = self.fill();
+        let ready = end.wrapping_sub(head);
+        if self.core.nr_owned > 0 {
+            self.drop_owned(head, ready);
+        }
+        (head, ready)
+    }
+
     /// Drops what belongs to so many CQEs from a head on.
     #[cold]
-    pub(super) fn drop_owned(&mut self, head: u32, many: u32) {
+    fn drop_owned(&mut self, head: u32, many: u32) {
         let core = &mut self.core;
         for at in 0..many {
             let (index, _) = core.queues.cq_read(head.wrapping_add(at));

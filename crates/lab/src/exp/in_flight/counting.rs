@@ -65,7 +65,7 @@ impl CountingQueue {
     #[inline]
     fn count_ends(&mut self, before: usize, rqs: &RqTable<'_>, done: &DoneList) {
         if self.ends_here {
-            for &(tag, _) in &done.entries()[before..] {
+            for (tag, _) in done.iter().skip(before) {
                 self.seat.end(rqs.by_tag(tag).op);
             }
         }
