@@ -1,9 +1,11 @@
-//! Requests that another thread completes while the ring submits, polls, sleeps and goes away.
+//! Requests that another thread completes while the ring submits, polls, sleeps, looks for overdue ones and goes away.
+
+use std::time::Duration;
 
 use sheave_base::status::Status;
 use sheave_base::sync::{Arc, Condvar, Mutex, thread};
 
-use super::{TURNS, assert_all_ended, explore};
+use super::{TURNS, explore};
 use crate::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, Remote, RemoteRq, TimedOut};
 use crate::limits::Limits;
 use crate::request::{DoneList, RqList, RqTable};
@@ -12,11 +14,17 @@ use crate::{Device, DeviceError};
 
 /// Bios of the ring.
 const BIOS: u32 = 3;
+/// How they end, each in its own way: tags go round, so one that is told of too early ends as another did.
+const STATUSES: [Status; BIOS as usize] = [Status::Medium, Status::Ok, Status::Transport];
+/// Sectors from one bio to the next, so that they do not merge.
+const FAR: u64 = 16;
+/// More than any timeout.
+const LONG: Duration = Duration::from_secs(3600);
 
 /// What the driver hands to the completing thread.
 #[derive(Debug, Default)]
 struct Inbox {
-    waiting: Mutex<(Vec<RemoteRq>, bool)>,
+    waiting: Mutex<(Vec<(RemoteRq, Status)>, bool)>,
     changed: Condvar,
 }
 
@@ -28,9 +36,9 @@ impl Inbox {
             while waiting.0.is_empty() && !waiting.1 {
                 waiting = self.changed.wait(waiting).expect("inbox");
             }
-            let Some(rq) = waiting.0.pop() else { return };
+            let Some((rq, status)) = waiting.0.pop() else { return };
             drop(waiting);
-            rq.complete(Status::Ok);
+            rq.complete(status);
         }
     }
 
@@ -68,10 +76,11 @@ struct ElsewhereQueue {
 }
 
 impl HwQueue for ElsewhereQueue {
-    fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
+    fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
         while let Some(rq) = list.pop() {
+            let status = STATUSES[(rqs.get(&rq).sector / FAR) as usize];
             let rq = self.remote.send_out(rq);
-            self.inbox.waiting.lock().expect("inbox").0.push(rq);
+            self.inbox.waiting.lock().expect("inbox").0.push((rq, status));
             self.inbox.changed.notify_one();
         }
     }
@@ -82,7 +91,15 @@ impl HwQueue for ElsewhereQueue {
         NextEvent::Remote
     }
 
-    fn timed_out(&mut self, _: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
+    /// What the other thread has not begun with is taken from it; else that one ends it.
+    fn timed_out(&mut self, tag: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
+        let mut waiting = self.inbox.waiting.lock().expect("inbox");
+        let at = waiting.0.iter().position(|(rq, _)| rq.tag() == Some(tag));
+        let taken = at.map(|at| waiting.0.swap_remove(at));
+        drop(waiting);
+        if let Some((rq, _)) = taken {
+            rq.complete(Status::Timeout);
+        }
         TimedOut::Waiting
     }
 
@@ -91,31 +108,51 @@ impl HwQueue for ElsewhereQueue {
     }
 }
 
+/// Reads through a driver whose requests another thread completes; `hurry` is called before each poll. How they ended.
+fn read_all(hurry: impl Fn(&Rig)) -> Vec<(u32, Status)> {
+    let inbox = Arc::new(Inbox::default());
+    let completer = thread::spawn({
+        let inbox = inbox.clone();
+        move || inbox.complete_all()
+    });
+    let device = Device::from_driver("elsewhere", Box::new(Elsewhere(inbox.clone())));
+    let mut rig = Rig::with(8, true, &[&device]);
+    for owner in 0..BIOS {
+        assert!(rig.read(u64::from(owner) * FAR / 8, owner));
+    }
+    for turn in 0.. {
+        assert!(turn < TURNS, "the ring does not become idle: {} ended so far", rig.ended.len());
+        hurry(&rig);
+        rig.poll();
+        if rig.ctx.is_idle() {
+            break;
+        }
+        rig.ctx.wait(1, None);
+    }
+    let mut ended = rig.take_ended();
+    ended.sort_unstable_by_key(|(owner, _)| *owner);
+    assert_eq!(device.stats().ios(), u64::from(BIOS), "each is counted once");
+    drop(rig);
+    inbox.close();
+    completer.join().expect("completer");
+    ended
+}
+
 #[test]
 fn model_requests_that_another_thread_completes_end_once() {
     explore(|| {
-        let inbox = Arc::new(Inbox::default());
-        let completer = thread::spawn({
-            let inbox = inbox.clone();
-            move || inbox.complete_all()
-        });
-        let device = Device::from_driver("elsewhere", Box::new(Elsewhere(inbox.clone())));
-        let mut rig = Rig::with(8, true, &[&device]);
-        for owner in 0..BIOS {
-            assert!(rig.read(u64::from(owner) * 2, owner));
+        let expect: Vec<_> = (0..).zip(STATUSES).collect();
+        assert_eq!(read_all(|_| ()), expect, "each bio ends once, as its own request did");
+    });
+}
+
+#[test]
+fn model_a_request_that_is_overdue_ends_once_whoever_ends_it() {
+    explore(|| {
+        let ended = read_all(|rig| rig.time.advance(LONG));
+        assert_eq!(ended.len(), BIOS as usize, "each bio ends once: {ended:?}");
+        for ((owner, status), own) in ended.into_iter().zip(STATUSES) {
+            assert!(status == own || status == Status::Timeout, "bio {owner} ended with {status:?}");
         }
-        for turn in 0.. {
-            assert!(turn < TURNS, "the ring does not become idle: {} ended so far", rig.ended.len());
-            rig.poll();
-            if rig.ctx.is_idle() {
-                break;
-            }
-            rig.ctx.wait(1, None);
-        }
-        assert_all_ended(&mut rig, BIOS);
-        assert_eq!(device.stats().ios(), u64::from(BIOS), "each is counted once");
-        drop(rig);
-        inbox.close();
-        completer.join().expect("completer");
     });
 }
