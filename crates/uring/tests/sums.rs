@@ -46,6 +46,8 @@ struct Summed {
     kind: MappingKind,
     flags: u8,
     calls: Mutex<Vec<Call>>,
+    /// The memory of each look: where the vectors begin, and their bytes.
+    memory: Mutex<Vec<Vec<(u64, usize)>>>,
     /// What a worker's look at the memory does.
     look: Hook,
     /// What the completion work does.
@@ -66,12 +68,17 @@ impl Summed {
     /// Space that is written, or that each write is the first in.
     fn new(device: &Device, kind: MappingKind, look: Hook, end: Hook) -> Arc<Summed> {
         let flags = MAP_SUMMED | if kind == MappingKind::Unwritten { MAP_NEW } else { 0 };
-        let (grace, calls) = (Arc::new(Grace::new()), Mutex::new(Vec::new()));
-        Arc::new(Summed { device: device.clone(), grace, kind, flags, calls, look, end })
+        let (grace, calls, memory) = (Arc::new(Grace::new()), Mutex::default(), Mutex::default());
+        Arc::new(Summed { device: device.clone(), grace, kind, flags, calls, memory, look, end })
     }
 
     fn called(&self, call: Call) {
         self.calls.lock().unwrap().push(call);
+    }
+
+    fn looks_at(&self, done: &SummedDone<'_>) {
+        let vecs = done.memory.vecs().iter().map(|vec| (vec.base() as u64, vec.len()));
+        self.memory.lock().unwrap().push(vecs.collect());
     }
 
     fn calls(&self) -> Vec<Call> {
@@ -110,11 +117,13 @@ impl File for Summed {
         self.called(Call::Abort(piece.offset));
     }
 
-    fn end_summed(&self, _: &SummedDone<'_>) -> Result<(), Status> {
+    fn end_summed(&self, done: &SummedDone<'_>) -> Result<(), Status> {
+        self.looks_at(done);
         Err(Status::Again)
     }
 
     fn end_summed_blocking(&self, done: &SummedDone<'_>, _: &MayBlock) -> Result<(), Status> {
+        self.looks_at(done);
         self.called(Call::SumBegins(done.pos));
         let result = (self.look)(self, done.pos);
         self.called(Call::SumEnds(done.pos, done.status));
@@ -355,6 +364,22 @@ fn a_read_beside_a_write_is_read_again_and_a_write_is_not_written_again() {
     assert_eq!(run(&mut ring, &[write(fd, 4096, 2)]), [(2, -11)]);
     assert_eq!(sent(Op::Write), 1, "its memory may have been changed since");
     assert!(file.grace.is_over(file.grace.start()), "each time it was counted and uncounted");
+}
+
+#[test]
+fn all_vectors_of_an_io_are_looked_at_here_and_in_a_worker() {
+    let puppet = Puppet::new();
+    let file = Summed::new(&puppet.device(), MappingKind::Mapped, nothing(), nothing());
+    let mut ring = ring();
+    let fd = ring.attach_file(file.clone()).unwrap();
+    let vecs: [u64; 6] = [ADDR, 4096, ADDR + (1 << 16), 8192, ADDR + (2 << 16), 4096];
+    for opcode in [opcode::WRITEV, opcode::READV] {
+        let entry = rw(opcode, fd, 4096, vecs.as_ptr() as u64, 3, 1);
+        assert_eq!(run(&mut ring, &[entry]), [(1, 16384)]);
+        let seen = std::mem::take(&mut *file.memory.lock().unwrap());
+        let whole: Vec<_> = vecs.chunks(2).map(|vec| (vec[0], vec[1] as usize)).collect();
+        assert_eq!(seen, [whole.clone(), whole], "the quick look, then a worker's");
+    }
 }
 
 #[test]
