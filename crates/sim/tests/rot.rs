@@ -268,7 +268,7 @@ fn superblocks(device: &Device, change: impl Fn(&mut Superblock)) -> Vec<Superbl
 
 /// A program that knew no marks copied to regions that were not open: units in its journal are computed, as it did.
 #[test]
-fn a_pool_of_a_program_that_knew_no_marks_opens_and_knows_them_then() {
+fn a_pool_of_a_program_that_knew_no_marks_opens_and_knows_them_when_it_is_upgraded() {
     let (device, pool, mut user) = summed(65536);
     user.write(0, 7, 16);
     user.sync();
@@ -283,6 +283,8 @@ fn a_pool_of_a_program_that_knew_no_marks_opens_and_knows_them_then() {
     let (pool, mut user) = reopened(&device);
     assert!(user.read(3 * BLOCK_BYTES, BLOCK).0 > 0);
     assert_eq!((user.tag(0), pool.info().rebuilt_checksums), (Ok(7), 1));
+    assert!(superblocks(&device, |_| ()).iter().all(|sb| !sb.marks), "opening converts nothing");
+    assert_eq!(pool.upgrade().expect("upgrades").len(), 1);
     assert!(superblocks(&device, |_| ()).iter().all(|sb| sb.marks));
     rot(&device, addr);
     assert_eq!(user.tag(0), Err(EILSEQ));
