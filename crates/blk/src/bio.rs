@@ -87,8 +87,6 @@ pub const BIO_CHILD: u16 = 1 << 6;
 pub const BIO_WAITS: u16 = 1 << 7;
 /// A flush on its way to several queues: `sector` is the mask of those that still get one.
 pub const BIO_SPREADING: u16 = 1 << 8;
-/// A foreign thread holds one reference.
-pub const BIO_FOREIGN: u16 = 1 << 9;
 
 /// Has or had children, or an error of its own: ends the slow way.
 pub const BIO_SLOW: u16 = 1 << 10;
@@ -237,8 +235,6 @@ pub struct Bio {
     /// Length in bytes.
     pub(crate) bytes: u32,
     pub(crate) parent: BioId,
-    /// Grows with every recycling, so that a late look at a recycled bio is recognised.
-    pub(crate) generation: u32,
     /// The table of a bio with more than [`BIO_INLINE_VECS`] vectors.
     pub(crate) table: Option<VecTable>,
     pub(crate) inline: [BVec; BIO_INLINE_VECS],
@@ -271,15 +267,14 @@ impl Bio {
             attrs: BioAttrs { refs: 0, ..BioAttrs::new(0) },
             bytes: 0,
             parent: BioId::NONE,
-            generation: 0,
             table: None,
             inline: [BVec { base: 0, len: 0 }; BIO_INLINE_VECS],
             cookie: 0,
         }
     }
 
-    /// Resets every field but the generation; field by field, for that beats clearing both lines. The inline vectors
-    /// need none: `nr_vecs` says how many count; nor does the cookie, which a bio with `BIO_PLAIN` alone has.
+    /// Resets the fields one by one, for that beats clearing both lines. The inline vectors need it not: `nr_vecs` says
+    /// how many count; nor does the cookie, which a bio with `BIO_PLAIN` alone has.
     #[inline(always)]
     pub(crate) fn init(&mut self, attrs: &BioAttrs, owner: u32, sector: u64, bytes: u32) {
         self.next = BioId::NONE;
@@ -315,11 +310,6 @@ impl Bio {
     #[inline]
     pub fn op(&self) -> Op {
         self.op
-    }
-
-    /// How many times this place in memory was recycled.
-    pub fn generation(&self) -> u32 {
-        self.generation
     }
 
     /// The first sector after the bio.

@@ -13,9 +13,7 @@
 //! - I4: a bio with a vector table is never cached with it: on the last put the table goes to the spare ones, of which
 //!   there are at most [`SPARE_TABLES`], or is dropped.
 //! - I5: a put recycles on the *last* reference, once.
-//! - I6: only the owner's thread touches the bios. A foreign thread that drops its [`ForeignBio`] only pushes the
-//!   number to the return queue, which the owner splices in batches.
-//!
+//! - I6: only the owner's thread touches the bios: a driver that completes elsewhere has requests there, and no bio.
 //! - I7: a [`BioId`] that is not `NONE` is below the number of bios of the set it came from; only this module makes
 //!   them, and a ring has one set.
 //! - I8: a store is asked for each bio that leaves the pool for another place than the reserve, and told of each that
@@ -25,15 +23,13 @@
 //!   last promised ones. Where bios are to be seen (a bound on the cache, a store), none is promised, and each I/O
 //!   takes its bio.
 //!
-//! Called by [`ctx`](crate::ctx) (take, put) and by drivers that hold a bio on another thread (share).
+//! Called by [`ctx`](crate::ctx).
 #![allow(unsafe_code)] // The bio arena: a bounds check at every hop of every list costs more than the hops.
 
 use std::fmt::Debug;
 use std::ops::{Index, IndexMut};
 
-use sheave_base::mpscq::{Consumer, MpscQueue};
-
-use crate::bio::{BIO_CACHEABLE, BIO_FOREIGN, BIO_INLINE_VECS, BIO_PLAIN, BIO_RESERVE, BVec, Bio, BioAttrs, BioId};
+use crate::bio::{BIO_CACHEABLE, BIO_INLINE_VECS, BIO_PLAIN, BIO_RESERVE, BVec, Bio, BioAttrs, BioId};
 
 /// Default bound of the owner's cache.
 pub const CACHE_MAX: u32 = 512;
@@ -79,31 +75,8 @@ pub struct BioSet {
     /// Whether bios are promised at all (I9).
     promises: bool,
     store: Option<Box<dyn BioStore>>,
-    returns: Consumer,
-    return_queue: MpscQueue,
     /// How often the cache was empty and the pool had to serve.
     refills: u64,
-}
-
-/// One reference to a bio, held by a thread that does not own it.
-#[derive(Debug)]
-pub struct ForeignBio {
-    id: BioId,
-    generation: u32,
-    returns: MpscQueue,
-}
-
-impl ForeignBio {
-    /// The generation of the bio when it was shared.
-    pub fn generation(&self) -> u32 {
-        self.generation
-    }
-}
-
-impl Drop for ForeignBio {
-    fn drop(&mut self) {
-        self.returns.push(self.id.0);
-    }
 }
 
 impl BioSet {
@@ -111,7 +84,6 @@ impl BioSet {
     /// every take and put goes to the pool.
     pub fn new(capacity: u32, max_cached: u32) -> BioSet {
         let total = capacity + RESERVE;
-        let (return_queue, returns) = MpscQueue::new(total);
         let max_cached = max_cached.min(capacity);
         BioSet {
             bios: (0..total).map(|_| Bio::unused()).collect(),
@@ -123,8 +95,6 @@ impl BioSet {
             promised: 0,
             promises: true,
             store: None,
-            returns,
-            return_queue,
             refills: 0,
         }
     }
@@ -208,9 +178,6 @@ impl BioSet {
         vec: BVec,
     ) -> Option<BioId> {
         if self.available() == 0 {
-            self.splice_returns();
-        }
-        if self.available() == 0 {
             return None;
         }
         let raw = match self.cache.pop() {
@@ -248,7 +215,6 @@ impl BioSet {
 
     #[cold]
     fn refill(&mut self) -> Option<u32> {
-        self.splice_returns();
         if self.available() == 0 {
             return None;
         }
@@ -327,7 +293,6 @@ impl BioSet {
         if bio.refs != 0 {
             return;
         }
-        bio.generation = bio.generation.wrapping_add(1);
         if bio.flags & BIO_CACHEABLE != 0 {
             // The room was made in `new` and `prune` keeps it, so this never grows.
             self.cache.push(id.0);
@@ -361,41 +326,6 @@ impl BioSet {
             self.cache[..count].iter().for_each(|&raw| store.put(raw));
         }
         self.pool.extend(self.cache.drain(..count));
-    }
-
-    /// Lets an idle cache shrink: half of what is cached goes to the pool. Called by the owner before it sleeps long.
-    pub fn decay(&mut self) {
-        self.splice_returns();
-        self.prune(self.cache.len() / 2);
-    }
-
-    /// Shares the bio with another thread: it stays live until the [`ForeignBio`] is dropped. `None` when it is
-    /// shared already.
-    pub fn share(&mut self, id: BioId) -> Option<ForeignBio> {
-        let bio = &mut self[id];
-        if bio.flags & BIO_FOREIGN != 0 {
-            return None;
-        }
-        bio.flags |= BIO_FOREIGN;
-        bio.refs += 1;
-        Some(ForeignBio { id, generation: bio.generation, returns: self.return_queue.clone() })
-    }
-
-    /// Takes back what foreign threads have dropped; returns how many references came back.
-    pub fn splice_returns(&mut self) -> u32 {
-        let mut count = 0;
-        while let Some(raw) = self.returns.pop() {
-            self[BioId(raw)].flags &= !BIO_FOREIGN;
-            self.put(BioId(raw));
-            count += 1;
-        }
-        count
-    }
-
-    /// Whether `id` still is what it was at `generation`; a late poll of a recycled bio asks this first.
-    pub fn is_live(&self, id: BioId, generation: u32) -> bool {
-        let bio = &self[id];
-        bio.refs > 0 && bio.generation == generation
     }
 
     /// Bios in use.

@@ -8,7 +8,6 @@
 //!
 //! Only in builds with `--cfg shuttle`; `SHEAVE_MODEL_RUNS` sets the number of schedules.
 
-mod bios;
 mod gate;
 mod remote;
 mod tags;

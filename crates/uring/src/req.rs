@@ -14,9 +14,8 @@
 //!
 //! Invariants:
 //! - I1: a slot posts at most one terminal CQE, in `complete::finish`, and is freed there.
-//! - I2: `generation` grows with every use, so that a late look at a slot is recognised.
-//! - I3: `link` chains slots in submission order; a slot is in one chain at most.
-//! - I4: a slot number that is not `NO_SLOT` is below the number of slots: they come from [`ReqTable::take`] and, over
+//! - I2: `link` chains slots in submission order; a slot is in one chain at most.
+//! - I3: a slot number that is not `NO_SLOT` is below the number of slots: they come from [`ReqTable::take`] and, over
 //!   drivers and workers, come back unchanged.
 #![allow(unsafe_code)] // The slots of the ring: every step of every request indexes them.
 
@@ -118,8 +117,6 @@ pub(crate) struct Req {
     pub(crate) ident: Ident,
     /// The open file it uses since its issue, or [`NO_FILE`].
     pub file: u32,
-    /// Grows with every use (I2).
-    pub generation: u32,
     /// `sqe.off`.
     pub off: u64,
     /// `sqe.len`, or the bytes of all vectors.
@@ -182,7 +179,6 @@ impl ReqTable {
         let req = &mut self[slot];
         debug_assert!(req.state != State::Free, "a slot is freed once");
         req.state = State::Free;
-        req.generation = req.generation.wrapping_add(1);
         self.free.push(slot);
     }
 
@@ -214,8 +210,8 @@ impl std::ops::Index<u32> for ReqTable {
 
     #[inline(always)]
     fn index(&self, slot: u32) -> &Req {
-        debug_assert!((slot as usize) < self.slots.len(), "I4");
-        // SAFETY: a slot number that is not NO_SLOT is below `slots.len()` (I4).
+        debug_assert!((slot as usize) < self.slots.len(), "I3");
+        // SAFETY: a slot number that is not NO_SLOT is below `slots.len()` (I3).
         unsafe { self.slots.get_unchecked(slot as usize) }
     }
 }
@@ -223,8 +219,8 @@ impl std::ops::Index<u32> for ReqTable {
 impl std::ops::IndexMut<u32> for ReqTable {
     #[inline(always)]
     fn index_mut(&mut self, slot: u32) -> &mut Req {
-        debug_assert!((slot as usize) < self.slots.len(), "I4");
-        // SAFETY: a slot number that is not NO_SLOT is below `slots.len()` (I4).
+        debug_assert!((slot as usize) < self.slots.len(), "I3");
+        // SAFETY: a slot number that is not NO_SLOT is below `slots.len()` (I3).
         unsafe { self.slots.get_unchecked_mut(slot as usize) }
     }
 }

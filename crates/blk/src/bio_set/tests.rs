@@ -1,5 +1,4 @@
 //! The bio set against a plain model of it, operation by operation, and the cases that a review would ask about.
-//! Foreign puts from real threads, against splicing, are in `model::bios`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -14,7 +13,7 @@ const VEC: BVec = BVec { base: 0x1000, len: 512 };
 
 /// Sets every field to what no fresh bio has. Names them all, so that a new field does not compile until it is here.
 fn poison(bio: &mut Bio) {
-    let Bio { next, owner, sector, attrs, bytes, parent, generation: _, table: _, inline, cookie: _ } = bio;
+    let Bio { next, owner, sector, attrs, bytes, parent, table: _, inline, cookie: _ } = bio;
     (*next, *owner, *sector, *bytes) = (BioId(77), 77, 77, 77);
     *parent = BioId(77);
     *inline = [BVec { base: 77, len: 77 }; BIO_INLINE_VECS];
@@ -24,7 +23,7 @@ fn poison(bio: &mut Bio) {
     (*bdev, *part, *nr_vecs, *fixed_buf, *remaining) = (77, 77, 3, 77, 77);
 }
 
-/// The bio is as new, but for its generation.
+/// The bio is as new.
 fn assert_fresh(bio: &Bio, flags: u16) {
     let Bio { next, owner, sector, bytes, parent, .. } = bio;
     assert_eq!((*next, *owner, *sector, *bytes, *parent), (BioId::NONE, 0, 0, 0, BioId::NONE));
@@ -42,11 +41,6 @@ enum Step {
     SetVecs(usize, usize),
     Get(usize),
     Put(usize),
-    Share(usize),
-    /// A foreign thread lets go of the n-th shared bio.
-    DropForeign(usize),
-    Splice,
-    Decay,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -56,21 +50,14 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (any::<usize>(), 0..9_usize).prop_map(|(at, vecs)| Step::SetVecs(at, vecs)),
         1 => any::<usize>().prop_map(Step::Get),
         6 => any::<usize>().prop_map(Step::Put),
-        2 => any::<usize>().prop_map(Step::Share),
-        2 => any::<usize>().prop_map(Step::DropForeign),
-        1 => Just(Step::Splice),
-        1 => Just(Step::Decay),
     ]
 }
 
 #[derive(Debug)]
 struct Live {
     refs: u32,
-    generation: u32,
     reserved: bool,
     vecs: usize,
-    /// The flag says that a foreign reference is out, or back and not spliced yet.
-    foreign: bool,
 }
 
 /// A store that knows which bios it serves, and serves only so many at once.
@@ -102,8 +89,6 @@ struct Model {
     store: Option<(Arc<Mutex<BTreeSet<u32>>>, usize)>,
     capacity: u32,
     live: BTreeMap<u32, Live>,
-    out: Vec<(u32, ForeignBio)>,
-    returned: Vec<u32>,
 }
 
 impl Model {
@@ -117,7 +102,7 @@ impl Model {
         let bio = &mut self.set[BioId(raw)];
         assert_fresh(bio, if reserved { BIO_RESERVE } else { cacheable });
         poison(bio);
-        let live = Live { refs: 1, generation: bio.generation, reserved, vecs: 0, foreign: false };
+        let live = Live { refs: 1, reserved, vecs: 0 };
         assert_eq!(reserved, raw >= self.capacity, "the reserve is the reserve");
         assert!(self.live.insert(raw, live).is_none(), "I1: bio {raw} was live");
     }
@@ -129,30 +114,15 @@ impl Model {
             return;
         }
         let live = self.live.remove(&raw).expect("live");
-        assert!(!self.set.is_live(BioId(raw), live.generation), "a late look at a recycled bio finds it gone");
         assert!(!live.reserved || self.set.reserve.contains(&raw), "I3");
-        // A splice that a refill makes moves it on from the pool to the cache.
-        assert!(live.vecs <= BIO_INLINE_VECS || live.foreign || !self.set.cache.contains(&raw), "I4");
+        assert!(live.vecs <= BIO_INLINE_VECS || !self.set.cache.contains(&raw), "I4");
         assert!(self.set[BioId(raw)].table.is_none());
-    }
-
-    fn spliced(&mut self) {
-        for raw in std::mem::take(&mut self.returned) {
-            self.put(raw);
-            if let Some(live) = self.live.get_mut(&raw) {
-                live.foreign = false;
-            }
-        }
     }
 
     fn run(&mut self, step: &Step) {
         match *step {
             Step::Take => {
-                let empty = self.set.cached() == 0;
                 let id = self.set.take();
-                if empty {
-                    self.spliced();
-                }
                 let usable = self.live.values().filter(|live| !live.reserved).count() as u32;
                 let most = self.store.as_ref().map_or(self.capacity, |(_, most)| self.capacity.min(*most as u32));
                 assert_eq!(id.is_none(), usable == most, "all are live, or there is one");
@@ -163,20 +133,6 @@ impl Model {
                 let used = self.live.values().filter(|live| live.reserved).count() as u32;
                 assert_eq!(id.is_none(), used == RESERVE);
                 self.took(id, true);
-            }
-            Step::Splice => {
-                assert_eq!(self.set.splice_returns() as usize, self.returned.len());
-                self.spliced();
-            }
-            Step::Decay => {
-                self.set.decay();
-                self.spliced();
-            }
-            Step::DropForeign(at) if !self.out.is_empty() => {
-                let (raw, foreign) = self.out.swap_remove(at % self.out.len());
-                assert_eq!(foreign.generation(), self.live[&raw].generation);
-                drop(foreign);
-                self.returned.push(raw);
             }
             Step::SetVecs(at, vecs) => {
                 if let Some(raw) = self.pick(at).filter(|raw| self.live[raw].vecs == 0) {
@@ -192,26 +148,11 @@ impl Model {
                 }
             }
             Step::Put(at) => {
-                // A reference that a foreign thread has is not the owner's to put.
-                let free = |raw: &u32| self.live[raw].refs > u32::from(self.live[raw].foreign);
-                if let Some(raw) = self.pick(at).filter(free) {
+                if let Some(raw) = self.pick(at) {
                     self.set.put(BioId(raw));
                     self.put(raw);
                 }
             }
-            Step::Share(at) => {
-                if let Some(raw) = self.pick(at) {
-                    let foreign = self.set.share(BioId(raw));
-                    let live = self.live.get_mut(&raw).expect("live");
-                    assert_eq!(foreign.is_none(), live.foreign, "at most one foreign reference");
-                    if let Some(foreign) = foreign {
-                        live.refs += 1;
-                        live.foreign = true;
-                        self.out.push((raw, foreign));
-                    }
-                }
-            }
-            Step::DropForeign(_) => {}
         }
     }
 
@@ -234,7 +175,6 @@ impl Model {
         assert!(set.tables.len() <= SPARE_TABLES && set.tables.iter().all(|table| table.is_empty()));
         for (raw, live) in &self.live {
             assert_eq!(u32::from(set[BioId(*raw)].refs), live.refs, "I5");
-            assert!(set.is_live(BioId(*raw), live.generation));
         }
     }
 }
@@ -254,8 +194,7 @@ proptest! {
         if let Some((out, most)) = &store {
             assert!(set.set_store(Box::new(Counted { out: out.clone(), most: *most })));
         }
-        let (live, out, returned) = (BTreeMap::new(), Vec::new(), Vec::new());
-        let mut model = Model { set, store, capacity, live, out, returned };
+        let mut model = Model { set, store, capacity, live: BTreeMap::new() };
         for step in &steps {
             model.run(step);
             model.check();
@@ -337,20 +276,6 @@ fn the_bound_and_the_store_change_between_io_only() {
 }
 
 #[test]
-fn an_idle_cache_decays() {
-    let mut set = BioSet::new(256, 256);
-    let ids: Vec<BioId> = (0..256).map(|_| set.take().unwrap()).collect();
-    ids.iter().for_each(|&id| set.put(id));
-    let mut last = set.cached();
-    while last > 1 {
-        set.decay();
-        assert_eq!(set.cached(), last - last / 2);
-        assert_eq!(set.available(), 256);
-        last = set.cached();
-    }
-}
-
-#[test]
 fn the_reserve_serves_when_all_is_live_and_fills_itself_again() {
     let mut set = BioSet::new(2, 2);
     let [a, b] = [set.take().unwrap(), set.take().unwrap()];
@@ -390,24 +315,6 @@ fn long_vectors_reuse_a_few_tables_and_are_not_cached() {
 }
 
 #[test]
-fn a_late_look_at_a_recycled_bio_is_harmless() {
-    let mut set = BioSet::new(1, 1);
-    let id = set.take().unwrap();
-    let generation = set[id].generation();
-    assert!(set.is_live(id, generation));
-    set.put(id);
-    assert!(!set.is_live(id, generation), "free");
-    assert_eq!(set.take(), Some(id));
-    assert!(!set.is_live(id, generation), "somebody else's now");
-    assert!(set.is_live(id, generation + 1));
-    // The number wraps after 2^32 uses, and goes on.
-    set[id].generation = u32::MAX;
-    set.put(id);
-    assert_eq!(set.take(), Some(id));
-    assert_eq!(set[id].generation(), 0);
-}
-
-#[test]
 fn a_double_reference_recycles_once() {
     let mut set = BioSet::new(1, 1);
     let id = set.take().unwrap();
@@ -416,17 +323,4 @@ fn a_double_reference_recycles_once() {
     assert_eq!((set.live(), set.available()), (1, 0));
     set.put(id);
     assert_eq!((set.live(), set.available()), (0, 1));
-}
-
-#[test]
-fn a_bio_that_another_thread_holds_comes_back_by_itself() {
-    let mut set = BioSet::new(1, 1);
-    let id = set.take().unwrap();
-    let foreign = set.share(id).unwrap();
-    assert!(set.share(id).is_none(), "one at a time");
-    set.put(id);
-    assert!(set.take().is_none(), "the foreign reference keeps it");
-    std::thread::spawn(move || drop(foreign)).join().unwrap();
-    assert_eq!(set.take(), Some(id), "spliced when the cache is empty");
-    assert!(set.share(id).is_some(), "and may be shared again");
 }
