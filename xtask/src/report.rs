@@ -1,4 +1,5 @@
-//! The steps of a long run: a heading and a time each, failures gathered, and a summary that ends with the counts.
+//! The steps of a long run: a heading each, what they took in wall time and in CPU time, failures gathered, and a
+//! summary that ends with the counts. CPU time is nearly the same on a machine that is busy with other things too.
 //!
 //! Invariants:
 //! - I1: the last line is `N passed, N failed, N skipped`, and it says 0 failed only if every step succeeded.
@@ -14,6 +15,7 @@ use crate::counts::Counts;
 struct Step {
     name: &'static str,
     took: Duration,
+    cpu: Duration,
     failure: Option<String>,
 }
 
@@ -39,7 +41,7 @@ impl Report {
             return;
         }
         println!("\n=== {name} (at {})", seconds(self.started.elapsed()));
-        let started = Instant::now();
+        let (started, cpu) = (Instant::now(), cpu_time());
         let mut counts = Counts::default();
         let failure = work(&mut counts).err().map(|error| format!("{error:#}"));
         if let Some(failure) = &failure {
@@ -47,7 +49,8 @@ impl Report {
             counts.failed = counts.failed.max(1); // a step that fails without a failed test is itself one failure
         }
         self.counts += counts;
-        self.steps.push(Step { name, took: started.elapsed(), failure });
+        let cpu = cpu_time().saturating_sub(cpu);
+        self.steps.push(Step { name, took: started.elapsed(), cpu, failure });
     }
 
     fn failed(&self) -> bool {
@@ -58,10 +61,11 @@ impl Report {
     pub fn finish(mut self) -> bool {
         let log = std::fs::read_to_string(&self.skip_log).unwrap_or_default();
         self.counts.skipped_themselves(log.lines().count() as u64);
-        println!("\n=== summary ({})", seconds(self.started.elapsed()));
+        println!("\n=== summary ({}, {} of CPU)", seconds(self.started.elapsed()), seconds(cpu_time()));
+        println!("{:>8}  {:>8}  {:>8}  step", "", "wall", "CPU");
         for step in &self.steps {
             let verdict = if step.failure.is_some() { "FAILED" } else { "ok" };
-            println!("{verdict:>8}  {:>8}  {}", seconds(step.took), step.name);
+            println!("{verdict:>8}  {:>8}  {:>8}  {}", seconds(step.took), seconds(step.cpu), step.name);
         }
         print!("{log}");
         for step in &self.steps {
@@ -72,6 +76,21 @@ impl Report {
         println!("{}", self.counts);
         !self.failed()
     }
+}
+
+/// CPU time of this process and of all that it has started and waited for, their children included.
+fn cpu_time() -> Duration {
+    cpu_time_in(&std::fs::read_to_string("/proc/self/stat").unwrap_or_default())
+}
+
+/// Fields 14 to 17 of `/proc/PID/stat`: user and system time of the process, and of its children. The second field, the
+/// program's name, may have spaces in it.
+fn cpu_time_in(stat: &str) -> Duration {
+    /// Ticks a second in all that the kernel tells users (USER_HZ).
+    const TICKS: u64 = 100;
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    let ticks: u64 = fields.split(' ').skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks * 1000 / TICKS)
 }
 
 fn seconds(time: Duration) -> String {

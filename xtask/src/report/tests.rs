@@ -47,3 +47,19 @@ fn skips_in_the_log_are_not_passes() {
     assert!(report.finish());
     let _ = std::fs::remove_file(log);
 }
+
+#[test]
+fn cpu_time_is_that_of_the_process_and_of_its_children() {
+    let stat = "1234 (a ) name) S 1 2 3 4 5 6 7 8 9 10 250 50 1000 100 20 0 1 0 99999";
+    assert_eq!(cpu_time_in(stat), Duration::from_secs(14));
+    assert_eq!(cpu_time_in(""), Duration::ZERO);
+}
+
+#[test]
+fn what_a_child_has_used_is_counted() {
+    let before = cpu_time();
+    let mut busy = std::process::Command::new("sh");
+    let status = busy.args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]).status();
+    assert!(status.is_ok_and(|status| status.success()));
+    assert!(cpu_time() > before, "a loop that takes longer than a tick of 10 ms");
+}
