@@ -9,8 +9,6 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use sheave_testkit::{skip, tools};
-
 use crate::cargo::{self, cargo};
 use crate::workspace;
 
@@ -91,15 +89,14 @@ fn build() -> Result<()> {
     cargo::run(build).context("building the fuzzers (libFuzzer wants a C++ compiler: apt-get install g++)")
 }
 
-/// Whether the fuzzers still fit what they fuzz: no other step builds them.
+/// Whether the fuzzers still fit what they fuzz: no other step builds them. Nothing is linked, so libFuzzer itself need
+/// not be compiled: its crate is told of a ready one.
 pub fn check() -> Result<()> {
-    let Some(tool) = tools::lookup("c++").filter(|tool| tools::find(tool.name).is_none()) else {
-        let mut clippy = cargo(["clippy", "--quiet", "--all-targets", "--manifest-path", "fuzz/Cargo.toml"]);
-        clippy.arg("--target-dir").arg(home()).args(["--", "-D", "warnings"]);
-        return cargo::run(clippy);
-    };
-    println!("{}the fuzzers are not checked: no C++ compiler, {}", skip::PREFIX, tool.cure());
-    Ok(())
+    let ready = home().join("none/libfuzzer.a");
+    std::fs::create_dir_all(home().join("none")).and_then(|()| std::fs::write(&ready, "")).context("target-fuzz")?;
+    let mut clippy = cargo(["clippy", "--quiet", "--all-targets", "--manifest-path", "fuzz/Cargo.toml"]);
+    clippy.arg("--target-dir").arg(home()).args(["--", "-D", "warnings"]).env("CUSTOM_LIBFUZZER_PATH", ready);
+    cargo::run(clippy)
 }
 
 fn run(name: &str, seconds: u64) -> Result<()> {

@@ -30,7 +30,7 @@ impl Tool {
 
 /// Every outside tool that some test uses.
 pub const TOOLS: &[Tool] = &[
-    Tool { name: "c++", packages: &["g++"], why: "builds libFuzzer, without which no fuzzer can be checked" },
+    Tool { name: "c++", packages: &["g++"], why: "builds libFuzzer, without which no fuzzer runs" },
     Tool { name: "fio", packages: &["fio"], why: "verifies what a ring copied, by checksums of its own" },
     Tool { name: "mkfs.ext4", packages: &["e2fsprogs"], why: "makes a file system whose image goes through a volume" },
     Tool { name: "qemu-img", packages: &["qemu-utils"], why: "makes images, and compares them with what came back" },
