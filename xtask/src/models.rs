@@ -2,7 +2,7 @@
 //!
 //! Owns the flags of such a build. A checker is a `--cfg` and not a feature, because cargo joins the features of all
 //! that it builds: one `--all-features`, and every program would run on a checker's locks. The crates of one checker
-//! are built and run by one cargo, which then builds what they share once. Called by hand and by `test`.
+//! are built and run by one cargo, and third-party crates once for all checkers. Called by hand and by `test`.
 //!
 //! Invariant I1: a crate that is written for a checker has a test for it: without one it would look like a proof.
 
@@ -32,12 +32,11 @@ pub fn run(members: &[Member], schedules: Option<u64>, counts: &mut Counts) -> R
     let mut failures = Vec::new();
     for (checker, crates) in runs(members) {
         println!("under {checker}: {}", crates.join(", "));
-        // With a target named, the flags are not for build scripts and macros: those are built once for all checkers.
-        let mut command = cargo(["test", "--target", "host-tuple", "--no-fail-fast", "--lib"]);
+        let mut command = cargo::with_cfg(cargo(["test", "--no-fail-fast", "--lib"]), checker);
         command.args(crates.iter().flat_map(|name| ["-p", name]));
         // A model takes most of its time in the checker: that is optimized, as other packages are not.
         command.args(["--config", "profile.dev.package.'*'.opt-level=1"]);
-        command.arg("model_").env("RUSTFLAGS", format!("--cfg {checker}"));
+        command.arg("model_");
         if let Some(schedules) = schedules {
             command.env("SHEAVE_MODEL_RUNS", schedules.to_string());
         }
