@@ -1,11 +1,9 @@
 //! `sheave volume`: what changes a volume as a whole, and what is told of it. Shapes of its JSON are an interface.
 
-mod sheave;
-
 use std::fs;
 
+use crate::sheave::{Dir, no_io_uring};
 use serde_json::Value;
-use sheave::{Dir, no_io_uring};
 
 /// A directory with a pool `p.img`, and an image `raw` of 1 MiB without a zero byte.
 fn dir() -> Option<Dir> {

@@ -1,12 +1,10 @@
 //! `sheave pool`: what it makes, tells and refuses. Shapes of its JSON are an interface.
 
-mod sheave;
-
 use std::fs;
 use std::os::unix::fs::FileExt;
 
+use crate::sheave::{Dir, Said, no_io_uring};
 use serde_json::Value;
-use sheave::{Dir, Said, no_io_uring};
 
 fn refused(said: &Said, code: i32, words: &[&str]) {
     assert_eq!(said.code, code, "{}{}", said.out, said.err);

@@ -1,11 +1,9 @@
 //! `sheave lab` from outside: its JSON, its page, what it refuses, and Ctrl-C.
 
-mod sheave;
-
 use std::process::Stdio;
 use std::time::Duration;
 
-use sheave::{Said, run, sheave};
+use crate::sheave::{Said, run, sheave};
 
 /// One point, as short as it goes.
 const SHORT: &str = "lab plug-clock --point bs=512,batch=8,depth=16 --rounds 2 --turn 5ms";

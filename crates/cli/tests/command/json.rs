@@ -1,8 +1,6 @@
 //! What `--json` promises: one object, these names, figures that fit together.
 
-mod sheave;
-
-use sheave::{no_io_uring, run};
+use crate::sheave::{no_io_uring, run};
 
 #[test]
 fn the_object_has_the_promised_names() {

@@ -1,11 +1,9 @@
 //! Images that other programs made and read: qemu-img and mkfs.ext4.
 
-mod sheave;
-
 use std::path::Path;
 use std::process::Command;
 
-use sheave::{Dir, no_io_uring};
+use crate::sheave::{Dir, no_io_uring};
 
 fn tool(name: &str, dir: &Dir, args: &[&str]) -> String {
     let program = sheave_testkit::tools::find(name).unwrap_or_else(|| name.into());

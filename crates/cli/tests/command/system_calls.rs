@@ -1,11 +1,9 @@
 //! `sheave bench null:` makes no system call an I/O: ten times the I/Os, the same number of calls.
 
-mod sheave;
-
 use std::path::Path;
 use std::process::Command;
 
-use sheave::{Said, sheave};
+use crate::sheave::{Said, sheave};
 
 const SHORT: u64 = 100_000;
 const LONG: u64 = 1_000_000;

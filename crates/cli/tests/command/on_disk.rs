@@ -1,9 +1,7 @@
 //! What `--verify` says is on the device is in the file: read by the system's own calls, and checked by the layout that
 //! `crates/load/src/verify/block.rs` documents, with a checksum computed in another way.
 
-mod sheave;
-
-use sheave::{no_io_uring, run};
+use crate::sheave::{no_io_uring, run};
 
 /// CRC-32C, bit by bit.
 fn crc32c(bytes: &[u8]) -> u32 {

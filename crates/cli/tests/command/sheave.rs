@@ -1,7 +1,5 @@
 //! Runs the binary for the tests beside it, and reads its JSON.
 
-#![allow(dead_code)] // Each test program uses its own part.
-
 use std::process::{Command, Output};
 
 use serde_json::Value;

@@ -1,10 +1,8 @@
 //! `sheave bench vol:`: a volume measured, checked, and put beside its raw device.
 
-mod sheave;
-
 use std::fs;
 
-use sheave::{Dir, no_io_uring, run};
+use crate::sheave::{Dir, no_io_uring, run};
 
 #[test]
 fn a_volume_in_memory_is_made_and_keeps_every_block() {

@@ -1,13 +1,11 @@
 //! What goes wrong is told with cause and fix, with the right exit code, and never by a panic.
 
-mod sheave;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::Duration;
 
-use sheave::{Said, no_io_uring, run, sheave};
+use crate::sheave::{Said, no_io_uring, run, sheave};
 
 fn assert_refused(line: &str, code: i32, words: &[&str]) {
     let said = run(line);

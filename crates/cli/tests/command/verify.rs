@@ -1,8 +1,6 @@
 //! `--verify` passes good devices and catches bad ones.
 
-mod sheave;
-
-use sheave::{no_io_uring, run};
+use crate::sheave::{no_io_uring, run};
 
 #[test]
 fn good_devices_pass() {

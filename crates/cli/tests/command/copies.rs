@@ -1,15 +1,13 @@
 //! Import and export: every byte comes back, zeroes take no space, and a copy that is ended leaves the pool fine.
 
-mod sheave;
-
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use crate::sheave::{Dir, Said, no_io_uring};
 use ::sheave::base::rng::Rng;
-use sheave::{Dir, Said, no_io_uring};
 
 /// An image of 24 MiB and a bit: data of every kind between holes, some blocks of zeroes that are no holes.
 fn image(dir: &Dir, name: &str) -> Vec<u8> {

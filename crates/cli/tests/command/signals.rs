@@ -1,11 +1,9 @@
 //! Ctrl-C ends a run with its report.
 
-mod sheave;
-
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use sheave::{Said, sheave};
+use crate::sheave::{Said, sheave};
 
 fn start(line: &str) -> Child {
     sheave(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs")

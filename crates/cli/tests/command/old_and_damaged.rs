@@ -1,10 +1,8 @@
 //! Pools that older programs made, and pools with damaged maps, on the command line.
 
-mod sheave;
-
 use std::fs;
 
-use sheave::{Dir, no_io_uring};
+use crate::sheave::{Dir, no_io_uring};
 
 /// Kinds of metadata blocks, as `docs/on-disk-format.md` has them: pages of maps.
 const LEAF: [u8; 2] = [3, 0];
@@ -16,7 +14,7 @@ fn an_old_pool_stays_old_until_it_is_upgraded() {
         return;
     }
     let dir = Dir::new();
-    let runs = include_bytes!("../../vol/tests/pools/summed-crashed.runs");
+    let runs = include_bytes!("../../../vol/tests/pools/summed-crashed.runs");
     fs::write(dir.path("p.img"), sheave_testkit::expand_runs(runs)).expect("the pool");
     let marks = serde_json::json!(["marks"]);
     assert_eq!(dir.ok("pool info p.img --json").json()["upgrades"], marks);

@@ -1,0 +1,17 @@
+//! The command `sheave` from outside. One program for all of it: each test starts the binary, so they share nothing but
+//! the helpers in [`sheave`].
+
+mod bench_vol;
+mod copies;
+mod interop;
+mod json;
+mod lab;
+mod old_and_damaged;
+mod on_disk;
+mod pool;
+mod refusals;
+mod sheave;
+mod signals;
+mod system_calls;
+mod verify;
+mod volume;
