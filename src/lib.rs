@@ -53,8 +53,10 @@ pub use sheave_blk::driver::Capabilities;
 pub use sheave_blk::{Device, DeviceError};
 pub use sheave_drivers::{Registry, open_device};
 pub use sheave_iomap::File;
+#[cfg(sheave_lab)]
+pub use sheave_uring::LateCompletions;
 pub use sheave_uring::prep as op;
-pub use sheave_uring::{Completion, Fd, LateCompletions, Ring, RingBuilder, RingError, RingHandle};
+pub use sheave_uring::{Completion, Fd, Ring, RingBuilder, RingError, RingHandle};
 pub use sheave_vol::{Pool, Volume};
 
 /// The example of the README, tested like all others.

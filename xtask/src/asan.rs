@@ -18,6 +18,7 @@ use sheave_testkit::skip;
 
 use crate::cargo::{self, cargo};
 use crate::counts::Counts;
+use crate::lab;
 use crate::tidy::unsafety;
 
 /// Makes the sanitizer's flags apply to the target's code only, not to build scripts.
@@ -94,10 +95,22 @@ fn tests(extent: &Extent, sees_leaks: bool) -> Command {
         command.env(sheave_testkit::ROUND_ENV, round.to_string());
     }
     command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address").env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
+    if has_lab(extent) {
+        command = cargo::with_cfg(command, lab::CFG);
+    }
     let leaks = u8::from(sees_leaks);
     command.env("ASAN_OPTIONS", format!("detect_leaks={leaks}:detect_stack_use_after_return=1"));
     command.env(sheave_testkit::SANITIZER_ENV, "address");
     command
+}
+
+/// Whether the lab is in it: an ordinary build has none.
+fn has_lab(extent: &Extent) -> bool {
+    match extent {
+        Extent::Part => false,
+        Extent::All { .. } => true,
+        Extent::Given(given) => given.iter().any(|word| word == "sheave-lab"),
+    }
 }
 
 /// The arguments that choose crates and tests.

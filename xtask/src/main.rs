@@ -10,8 +10,10 @@ mod cargo;
 mod counts;
 mod failures;
 mod fuzz;
+mod lab;
 mod models;
 mod nightly;
+mod product;
 mod report;
 mod sim;
 mod smoke;
@@ -54,6 +56,19 @@ const COMMANDS: &[Command] = &[
         args: "[--seed N] [--ops M] [--cuts K] [--nightly]",
         what: "crashes of a simulated disk under thin volumes",
         run: sim::main,
+    },
+    Command {
+        name: "lab",
+        args: "[EXPERIMENT | wq] [ARGS]",
+        what: "the experiments: builds and starts sheave-lab",
+        run: lab::main,
+    },
+    Command { name: "lab-tests", args: "[FILTER]", what: "the tests of the lab and its hooks", run: lab::tests_main },
+    Command {
+        name: "product",
+        args: "[BINARY]",
+        what: "that nothing of the lab is in the release binary",
+        run: product::main,
     },
     Command {
         name: "bench",

@@ -1,7 +1,8 @@
 //! `cargo xtask nightly`: what takes too long for CI, with new seeds each time, for about two hours.
 //!
 //! Owns the list of long runs. CI runs `test`; this runs what `test` leaves out (the address sanitizer over all crates
-//! and tests) and the same again for longer. It is run before a release, and after a change to what it watches.
+//! and tests, the optimized build of the lab) and the same again for longer. It is run before a release, and after a
+//! change to what it watches.
 
 use std::process::exit;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::asan::Extent;
 use crate::report::Report;
-use crate::{asan, fuzz, models, sim, stress, workspace};
+use crate::{asan, fuzz, lab, models, sim, stress, workspace};
 
 /// Random schedules of each model: ten times as many as most see in CI.
 const SCHEDULES: u64 = 200_000;
@@ -26,6 +27,7 @@ pub fn main(args: &[String]) -> Result<()> {
     let mut report = Report::new(false, workspace::skip_log());
     report.step("address sanitizer, everything", |counts| asan::run(&Extent::All { round }, counts));
     report.step("model checks, for longer", |counts| models::run(&workspace::members()?, Some(SCHEDULES), counts));
+    report.step("the lab, optimized", lab::smoke);
     report.step("crash simulator", |_| sim::main(&words(&["--nightly"])));
     report.step("fuzzers", |_| fuzz::main(&words(&["--seconds", FUZZ_SECONDS])));
     report.step("stress", |_| stress::main(&words(&["--minutes", STRESS_MINUTES])));

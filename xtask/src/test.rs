@@ -13,7 +13,7 @@ use sheave_testkit::{in_ci, skip};
 use crate::asan::Extent;
 use crate::cargo::{self, cargo};
 use crate::report::Report;
-use crate::{asan, budgets, fuzz, models, smoke, tidy, workspace};
+use crate::{asan, budgets, fuzz, lab, models, product, smoke, tidy, workspace};
 
 /// The command.
 pub fn main(args: &[String]) -> Result<()> {
@@ -27,13 +27,16 @@ pub fn main(args: &[String]) -> Result<()> {
     report.step("format", |_| cargo::run(cargo(["fmt", "--all", "--check"])));
     report.step("tidy", |_| tidy::run());
     report.step("clippy", |_| {
-        cargo::run(cargo(["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
+        cargo::run(cargo(["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))?;
+        lab::clippy()
     });
     report.step("fuzzers", |_| fuzz::check());
     report.step("docs", |_| docs());
     // Before the tests: that of the budgets counts what it builds.
     report.step("release build", |_| release());
+    report.step("nothing of the lab in it", |_| product::check(&workspace::target_dir().join("release/sheave")));
     report.step("tests", |counts| cargo::run_tests(all_tests(), counts));
+    report.step("lab tests", |counts| lab::tests(&[], counts));
     report.step("doc tests", |counts| {
         cargo::run_tests(cargo(["test", "--workspace", "--doc", "--no-fail-fast", "--quiet"]), counts)
     });
@@ -86,7 +89,7 @@ fn docs() -> Result<()> {
         command.args(packages).env("RUSTDOCFLAGS", "-D warnings");
         cargo::run(command)?;
     }
-    Ok(())
+    lab::docs()
 }
 
 /// What `cargo build --release` builds, and the program whose instructions are counted.

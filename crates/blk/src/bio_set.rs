@@ -2,8 +2,8 @@
 //!
 //! Owns the memory of the bios and three places a free one may be: the owner's **cache** (a LIFO list, so the bio
 //! taken next is the one whose cache lines are warmest), the **pool** behind it, and the **reserve** that guarantees
-//! progress. Does not know what a bio is for. Whoever wants to know which bios leave the cache's reach, and which come
-//! back to it, puts a [`BioStore`] behind the cache.
+//! progress. Does not know what a bio is for. Built for the lab (`--cfg sheave_lab`), it can have a smaller cache and a
+//! `BioStore` behind it (`store.rs`).
 //!
 //! Invariants:
 //! - I1: a bio is live, or in exactly one of cache, pool, reserve; never two of them.
@@ -20,16 +20,21 @@
 //!   returns to the pool; so what it keeps for a bio stays with the bio for as long as that is live or cached.
 //! - I9: of the bios that could be taken, as many are *promised* as there are plain records in flight: each of those
 //!   gets one if it cannot stay a record (its queue is frozen, a neighbour merges with it). So nobody else takes the
-//!   last promised ones. Where bios are to be seen (a bound on the cache, a store), none is promised, and each I/O
+//!   last promised ones. Where the lab looks at bios (a bound on the cache, a store), none is promised, and each I/O
 //!   takes its bio.
 //!
 //! Called by [`ctx`](crate::ctx).
 #![allow(unsafe_code)] // The bio arena: a bounds check at every hop of every list costs more than the hops.
 
-use std::fmt::Debug;
 use std::ops::{Index, IndexMut};
 
 use crate::bio::{BIO_CACHEABLE, BIO_INLINE_VECS, BIO_PLAIN, BIO_RESERVE, BVec, Bio, BioAttrs, BioId};
+
+#[cfg(sheave_lab)]
+mod store;
+
+#[cfg(sheave_lab)]
+pub use store::BioStore;
 
 /// Default bound of the owner's cache.
 pub const CACHE_MAX: u32 = 512;
@@ -50,17 +55,6 @@ const SPARE_TABLE_VECS: usize = 1024;
 #[allow(clippy::box_collection)]
 pub(crate) type VecTable = Box<Vec<BVec>>;
 
-/// What stands behind the cache of a ring's bios, in place of the ring's own pool alone: an allocator, a pool that
-/// rings share, a limit. It hears of bios by number, below the set's capacity (I8), on the cold ways only: with a cache
-/// that is large enough a few times, without one twice an I/O. Dropped with the set; it frees what it keeps then.
-pub trait BioStore: Debug + Send {
-    /// A bio leaves the pool; false when there is nothing for it, and then the I/O waits as if no bio were free.
-    fn get(&mut self, bio: u32) -> bool;
-
-    /// A bio that a `get` gave has returned to the pool.
-    fn put(&mut self, bio: u32);
-}
-
 /// A ring's bios.
 #[derive(Debug)]
 pub struct BioSet {
@@ -73,7 +67,9 @@ pub struct BioSet {
     /// Bios that plain records may still ask for (I9).
     promised: u32,
     /// Whether bios are promised at all (I9).
+    #[cfg(sheave_lab)]
     promises: bool,
+    #[cfg(sheave_lab)]
     store: Option<Box<dyn BioStore>>,
     /// How often the cache was empty and the pool had to serve.
     refills: u64,
@@ -93,41 +89,22 @@ impl BioSet {
             reserve: (capacity..total).collect(),
             max_cached,
             promised: 0,
+            #[cfg(sheave_lab)]
             promises: true,
+            #[cfg(sheave_lab)]
             store: None,
             refills: 0,
         }
     }
 
-    /// Another bound of the cache; from now on no bio is promised (I9). False, and nothing has changed, while a bio is
-    /// live or promised.
-    pub(crate) fn set_max_cached(&mut self, max_cached: u32) -> bool {
-        if self.live() + self.promised != 0 {
-            return false;
-        }
-        self.promises = false;
-        self.prune(self.cache.len());
-        self.max_cached = max_cached.min(self.pool.len() as u32);
-        self.cache.reserve((self.max_cached + CACHE_SLACK) as usize + 1);
-        true
-    }
-
-    /// Puts a store behind the cache, in place of the one before; from now on no bio is promised (I9). False, and
-    /// nothing has changed, while a bio is live or promised.
-    pub(crate) fn set_store(&mut self, store: Box<dyn BioStore>) -> bool {
-        if self.live() + self.promised != 0 {
-            return false;
-        }
-        self.promises = false;
-        self.prune(self.cache.len());
-        self.store = Some(store);
-        true
-    }
-
     /// How many bios may be promised to plain records (I9).
     #[inline(always)]
     pub(crate) fn promisable(&self) -> u32 {
-        if self.promises { self.available() } else { 0 }
+        #[cfg(sheave_lab)]
+        if !self.promises {
+            return 0;
+        }
+        self.available()
     }
 
     /// Promises bios to so many records, at most [`BioSet::promisable`] of them.
@@ -222,7 +199,11 @@ impl BioSet {
             return Some(raw);
         }
         self.refills += 1;
-        if self.max_cached == 0 || self.store.is_some() {
+        if self.max_cached == 0 {
+            return self.take_one();
+        }
+        #[cfg(sheave_lab)]
+        if self.store.is_some() {
             return self.take_one();
         }
         let from = self.pool.len().saturating_sub(REFILL);
@@ -230,9 +211,10 @@ impl BioSet {
         self.cache.pop()
     }
 
-    /// One bio from the pool, with what the store has for it (I8).
+    /// One bio from the pool, with what a store has for it (I8).
     fn take_one(&mut self) -> Option<u32> {
         let raw = self.pool.pop()?;
+        #[cfg(sheave_lab)]
         if let Some(store) = &mut self.store
             && !store.get(raw)
         {
@@ -244,6 +226,7 @@ impl BioSet {
 
     /// A bio returns to the pool (I8).
     fn put_one(&mut self, raw: u32) {
+        #[cfg(sheave_lab)]
         if let Some(store) = &mut self.store {
             store.put(raw);
         }
@@ -322,6 +305,7 @@ impl BioSet {
     #[cold]
     fn prune(&mut self, count: usize) {
         let count = count.min(self.cache.len());
+        #[cfg(sheave_lab)]
         if let Some(store) = &mut self.store {
             self.cache[..count].iter().for_each(|&raw| store.put(raw));
         }

@@ -30,7 +30,9 @@ use sheave_kring::Completed;
 use crate::bio::{
     BIO_CHILD, BIO_PLAIN, BIO_SLOW, BIO_SLOW_END, BIO_USER, BIO_WAITS, BVec, BioId, BioList, NO_FIXED_BUF, Op,
 };
-use crate::bio_set::{BioSet, BioStore};
+use crate::bio_set::BioSet;
+#[cfg(sheave_lab)]
+use crate::bio_set::BioStore;
 use crate::device::Device;
 use crate::driver::KringSlot;
 use crate::error::DeviceError;
@@ -504,6 +506,7 @@ impl IoCtx {
 
     /// Bounds the cache of bios: at most so many, and with 0 none is kept. Without this call it holds them all. False,
     /// and nothing has changed, while I/O is on its way.
+    #[cfg(sheave_lab)]
     #[must_use]
     pub fn set_bio_cache(&mut self, max: u32) -> bool {
         let done = self.core.bios.set_max_cached(max);
@@ -514,6 +517,7 @@ impl IoCtx {
 
     /// Puts a store behind the cache of bios, in place of the one before or of the ring's own pool. False, and nothing
     /// has changed, while I/O is on its way.
+    #[cfg(sheave_lab)]
     #[must_use]
     pub fn set_bio_store(&mut self, store: Box<dyn BioStore>) -> bool {
         self.core.bios.set_store(store)

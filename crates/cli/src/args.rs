@@ -4,21 +4,17 @@
 
 mod bench;
 mod doctor;
-mod lab;
 pub mod pool;
 #[cfg(test)]
 mod tests;
 pub mod value;
 mod vol;
 pub mod volume;
-mod wq;
 
 use clap::{Parser, Subcommand};
 
 pub use bench::{BenchArgs, Peer, ProgressStyle};
 pub use doctor::DoctorArgs;
-pub use lab::{Instructions, LabArgs, LabCommand, RunArmArgs};
-pub use value::CpuList;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,8 +24,6 @@ Examples:
         reads and writes on a file that it makes, every block checked
   sheave bench null:size=1T --poll --compare kernel
         what an I/O costs, beside the kernel's io_uring
-  sheave lab all --quick
-        what each idea that Sheave is built on is worth on this machine
   sheave pool create pool.img --size 10G
   sheave volume create 'pool.img#disk' --size 100G
         a pool in a file, and a thin volume in it
@@ -50,8 +44,6 @@ pub struct Cli {
 pub enum Command {
     /// Measure a device, or check that it keeps what is written to it.
     Bench(Box<BenchArgs>),
-    /// Measure the five ideas that Sheave is built on, before and after, beside the published figures.
-    Lab(Box<LabArgs>),
     /// Make and look after pools: space on files and block devices for thin volumes.
     Pool(pool::PoolArgs),
     /// Work with the thin volumes of a pool: create, snapshot, clone, import, export.

@@ -7,7 +7,6 @@
 //! | [`worker`] | threads in step through fill, run, read back |
 //! | [`compare`] | two sides in turns |
 //! | [`board`], [`progress`], [`report`](mod@report), [`io_error`] | showing, and the result |
-//! | [`wq`] | the worker pool, without a device |
 //!
 //! The loops, and the engines that they drive, are `sheave-load`'s.
 
@@ -19,7 +18,6 @@ mod progress;
 mod report;
 mod subject;
 mod worker;
-mod wq;
 
 use std::sync::{Arc, mpsc};
 
@@ -38,9 +36,6 @@ use worker::{Crew, Harvest};
 
 /// Runs it: plan, device, threads, report.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
-    if args.spec.starts_with("wq:") {
-        return wq::run(args, crate::signals::stop_flag()?);
-    }
     let plan = Plan::new(args)?;
     let subject = Subject::open(&plan)?;
     let mut warner = subject.warner(&plan);

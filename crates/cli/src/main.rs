@@ -16,35 +16,34 @@ mod bench;
 mod confirm;
 mod doctor;
 mod failure;
-mod lab;
+mod moved;
 mod output;
 mod pool;
-mod signals;
 mod volume;
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use sheave_load::signals;
 
 use crate::args::{Cli, Command};
-
-/// Counts for `sheave lab`, while that asks it to.
-#[global_allocator]
-static ALLOC: sheave_lab::alloc::Counting = sheave_lab::alloc::Counting;
+use crate::failure::Failure;
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
-        Command::Bench(args) => bench::run(&args),
-        Command::Doctor(args) => doctor::run(&args),
-        Command::Lab(args) => lab::run(&args),
-        Command::Pool(args) => pool::run(&args),
-        Command::Volume(args) => volume::run(&args),
-    };
-    match outcome {
+    match moved::refuse(std::env::args_os()).and_then(|()| run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprint!("{failure}");
             failure.exit_code()
         }
+    }
+}
+
+fn run() -> Result<(), Failure> {
+    match Cli::parse().command {
+        Command::Bench(args) => bench::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Pool(args) => pool::run(&args),
+        Command::Volume(args) => volume::run(&args),
     }
 }

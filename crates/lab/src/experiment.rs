@@ -3,7 +3,8 @@
 //! Owns the types that the experiments and the runner meet in; measures nothing itself. An experiment makes arms ready
 //! and judges results; the runner decides when each arm has its turn.
 //!
-//! * I1. `arms()[0]` is what the others are compared with ("before"); exactly one arm is [`Role::After`].
+//! * I1. `arms()[0]` is what the others are compared with ("before"); exactly one arm is
+//!   [`Role::After`](crate::terms::Role::After).
 //! * I2. Arms of one point differ in the one thing that [`ArmInfo::what`] names; device, ring, threads and CPUs are the
 //!   same.
 //! * I3. A check compares counts and data, never times.
@@ -16,8 +17,9 @@ use hdrhistogram::Histogram;
 use sheave::base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::LabError;
-use crate::point::Point;
+use crate::point::{Parameter, Point};
 use crate::report::{ExperimentReport, Prediction, Verdict};
+use crate::terms::{ArmInfo, Axis, Check, Metric, Published, Scale, Seed};
 
 /// One experiment.
 pub trait Experiment: Sync {
@@ -48,6 +50,21 @@ pub trait Experiment: Sync {
 
     /// What the thread only hints at.
     fn sweeps(&self, lab: &Lab) -> Vec<Sweep>;
+
+    /// Parameters of its points beyond those that every point has.
+    fn parameters(&self) -> &'static [Parameter] {
+        &[]
+    }
+
+    /// Of those that every point has, the ones that it has no use for.
+    fn unused(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Whether it can measure there: a point with a parameter that means nothing here is refused, not half obeyed.
+    fn admit(&self, point: &Point) -> Result<(), LabError> {
+        point.check(self.id(), self.parameters(), self.unused())
+    }
 
     /// Builds rings, threads and devices of an arm; not timed. Runs and ends on the thread that calls it, which is
     /// pinned to `lab.cpus[0]`; threads that the arm starts are pinned by the arm, to `lab.cpus[1..]` first.
@@ -107,77 +124,6 @@ pub struct Turn {
     pub gauges: BTreeMap<&'static str, f64>,
 }
 
-/// What an arm is to the comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// The mechanism is off.
-    Before,
-    /// The mechanism as the thread had it.
-    Seed,
-    /// The mechanism as Sheave has it.
-    After,
-    /// One more way to do it.
-    Other,
-}
-
-/// An arm.
-#[derive(Clone, Copy, Debug, serde::Serialize)]
-pub struct ArmInfo {
-    /// Short, for tables and legends: `before`, `seed`, `after`, `shared pool`. Also its name on the command line, with
-    /// `-` for spaces.
-    pub name: &'static str,
-    /// Its role.
-    pub role: Role,
-    /// One sentence: the one thing that is changed.
-    pub what: &'static str,
-}
-
-/// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
-pub struct Metric {
-    /// `iops`, or the name of a gauge.
-    pub name: &'static str,
-    /// For an axis: `I/O per second`, `share of CPU time in the lock`.
-    pub label: &'static str,
-    /// For figures: `IOPS`, `%`.
-    pub unit: &'static str,
-    /// Whether more is better.
-    pub more_is_better: bool,
-}
-
-impl Metric {
-    /// I/Os a second.
-    pub const IOPS: Self = Self { name: "iops", label: "I/O per second", unit: "IOPS", more_is_better: true };
-
-    /// For an axis or a heading, with the unit where the label does not say it.
-    pub fn title(&self) -> String {
-        if self.name == Self::IOPS.name { self.label.into() } else { format!("{} ({})", self.label, self.unit) }
-    }
-
-    /// Whether it is a percentage itself, whose change is told in points.
-    pub fn in_points(&self) -> bool {
-        self.unit == "%"
-    }
-}
-
-/// Where the idea and the published figures come from.
-#[derive(Clone, Copy, Debug, serde::Serialize)]
-pub struct Seed {
-    /// Subject of the thread.
-    pub subject: &'static str,
-    /// Who sent it.
-    pub author: &'static str,
-    /// When: `2021-08-10`.
-    pub date: &'static str,
-    /// Message-ID of its first mail.
-    pub message_id: &'static str,
-    /// The command that it measured with.
-    pub command: &'static str,
-    /// The machine that it measured on, as far as it says so.
-    pub machine: &'static str,
-}
-
 /// A row of the thread's table.
 #[derive(Clone, Debug)]
 pub struct HeadlineRow {
@@ -187,17 +133,6 @@ pub struct HeadlineRow {
     pub point: Point,
     /// What the thread published, in the unit of the experiment's metric.
     pub published: Option<Published>,
-}
-
-/// Published figures.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
-pub struct Published {
-    /// Without the patches.
-    pub before: f64,
-    /// With them.
-    pub after: f64,
-    /// The change as the thread gives it.
-    pub change_percent: f64,
 }
 
 /// A row of the thread's table that is not measured here.
@@ -228,29 +163,6 @@ pub struct Sweep {
     pub metric: Option<Metric>,
 }
 
-/// An axis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Axis {
-    /// `queue depth`.
-    pub label: &'static str,
-    /// `I/Os`, or nothing.
-    pub unit: &'static str,
-    /// How places lie on it.
-    pub scale: AxisScale,
-}
-
-/// How places lie on an axis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AxisScale {
-    /// Evenly.
-    Linear,
-    /// Each doubling as wide as the last.
-    Log2,
-    /// Side by side, without an order: bars.
-    Categories,
-}
-
 /// A place on an axis.
 #[derive(Clone, Debug)]
 pub struct SweepPoint {
@@ -267,27 +179,6 @@ impl SweepPoint {
     pub fn at(x: u32, point: Point) -> Self {
         Self { x: f64::from(x), label: x.to_string(), point }
     }
-}
-
-/// A check's outcome.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct Check {
-    /// What must be: `after allocates nothing per I/O`.
-    pub name: String,
-    /// Whether it is.
-    pub ok: bool,
-    /// The figures that it was decided by.
-    pub detail: String,
-}
-
-/// How much is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Scale {
-    /// All five within two minutes: few points, short turns.
-    Quick,
-    /// Everything.
-    Full,
 }
 
 /// Where and how much a run measures.

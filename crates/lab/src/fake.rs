@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::LabError;
-use crate::experiment::{
-    ArmInfo, ArmRun, Axis, AxisScale, Check, Experiment, HeadlineRow, Lab, Published, Role, Scale, Seed, Sweep,
-    SweepPoint, Turn, TurnEnd,
-};
-use crate::point::Point;
+use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, Sweep, SweepPoint, Turn, TurnEnd};
+use crate::point::{Parameter, Point, Values};
 use crate::report::{ExperimentReport, Holds, Verdict};
+use crate::terms::{ArmInfo, Axis, AxisScale, Check, Published, Role, Scale, Seed};
 
 /// Two arms: 1000 and 1500 I/Os a second.
 #[derive(Default)]
@@ -101,6 +99,10 @@ impl Experiment for Fake {
         let axis = Axis { label: "queue depth", unit: "I/Os", scale: AxisScale::Log2 };
         let points = [1, 2, 4].map(|depth| SweepPoint::at(depth, Point { depth, ..Point::default() }).clone()).to_vec();
         vec![Sweep { name: "depth", title: "Queue depth", axis, points, arms: Vec::new(), metric: None }]
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &[Parameter { name: "fail", values: Values::Text }, Parameter { name: "stop", values: Values::Text }]
     }
 
     fn prepare(&self, lab: &Lab, arm: usize, point: &Point) -> Result<Box<dyn ArmRun>, LabError> {

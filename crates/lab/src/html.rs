@@ -15,9 +15,9 @@ mod svg;
 
 use std::fmt::Write;
 
-use crate::experiment::{Metric, Scale};
 use crate::report::{ExperimentReport, Holds, LabReport, Row};
 use crate::table::{holds, interval, signed};
+use crate::terms::{Metric, Scale};
 use forest::Dot;
 use frame::looks;
 use svg::escape;
@@ -151,7 +151,7 @@ fn summary(report: &LabReport) -> String {
 
 /// The index of the arm that is Sheave's.
 fn after(experiment: &ExperimentReport) -> usize {
-    let is_after = |arm: &crate::experiment::ArmInfo| arm.role == crate::experiment::Role::After;
+    let is_after = |arm: &crate::terms::ArmInfo| arm.role == crate::terms::Role::After;
     experiment.arms.iter().position(is_after).unwrap_or(0)
 }
 

@@ -1,7 +1,7 @@
 //! Instructions per I/O of each arm, counted by valgrind: they repeat to the digit, also on a busy machine, so that two
 //! cores can tell small effects from noise.
 //!
-//! An arm runs by itself (`sheave lab run-arm`), N I/Os and 2 N; the difference by N is what one I/O takes, whatever
+//! An arm runs by itself (`sheave-lab run-arm`), N I/Os and 2 N; the difference by N is what one I/O takes, whatever
 //! start and end do. Valgrind runs one thread at a time, so instructions say nothing about threads that wait for each
 //! other: they are what the program executes, not how long it takes.
 
@@ -48,14 +48,14 @@ pub fn count(
         let long = if short.is_some() { instructions(&program, &args(2 * IOS), stop)? } else { None };
         let (Some(short), Some(long)) = (short, long) else { return Ok(None) };
         per_io.push(Some((long as f64 - short as f64) / IOS as f64));
-        commands.push(format!("{} sheave {}", WORDS.join(" "), args(IOS).join(" ")));
+        commands.push(format!("{} sheave-lab {}", WORDS.join(" "), args(IOS).join(" ")));
     }
     Ok(Some(InstructionRow { point: point.clone(), per_io, commands }))
 }
 
 fn arguments(id: &str, arm: &str, point: &Point, ios: u64) -> Vec<String> {
     let arm = arm.replace(' ', "-");
-    ["lab", "run-arm", id, &arm, "--point", &point.to_string(), "--ios", &ios.to_string()].map(String::from).to_vec()
+    ["run-arm", id, &arm, "--point", &point.to_string(), "--ios", &ios.to_string()].map(String::from).to_vec()
 }
 
 /// Instructions of a whole run; `None` when it was stopped.
@@ -75,7 +75,7 @@ fn instructions(program: &Path, args: &[String], stop: &Arc<AtomicBool>) -> Resu
     let (said, ended) = (String::from_utf8_lossy(&output.stderr), output.status);
     match refs(&said) {
         Some(count) if ended.success() => Ok(Some(count)),
-        _ => Err(failed(format!("`sheave {}` ended with {ended}: {}", args.join(" "), said.trim()))),
+        _ => Err(failed(format!("`sheave-lab {}` ended with {ended}: {}", args.join(" "), said.trim()))),
     }
 }
 

@@ -1,11 +1,15 @@
-//! `sheave lab`: five experiments, before and after, beside the figures published for the same idea in the kernel.
+//! `sheave-lab`: five experiments, before and after, beside the figures published for the same idea in the kernel.
 //!
 //! An experiment runs **the same stack with one thing changed** in arms: the mechanism off ("before"), as the thread on
 //! the mailing list had it ("seed"), and as Sheave has it ("after"). Each is a file in [`exp`] and a line in
 //! [`exp::ALL`].
 //!
+//! Built with `--cfg sheave_lab` only (`cargo xtask lab`), as the hooks in the floors that it needs; without it this
+//! library is empty.
+//!
 //! | module | holds |
 //! |---|---|
+//! | [`terms`] | the words in which experiments and results are described |
 //! | [`experiment`] | what an experiment is: arms, points, sweeps, checks, verdict |
 //! | [`point`] | the parameters of one measurement, as text and back |
 //! | [`report`] | results: the JSON, and what a verdict is worked out from |
@@ -17,15 +21,20 @@
 //! | [`drive`], [`crew`], [`meter`] | the loop of a thread, threads in step; what a turn takes beside its I/O |
 //! | [`alloc`] | the allocator that counts |
 //! | [`machine`] | the machine that a run ran on |
-//! | [`table`], [`html`] | the terminal, and the page |
+//! | [`table`], [`html`] | the tables, and the page |
+//! | [`command`] | the program `sheave-lab` |
+#![cfg(sheave_lab)]
 
 pub mod alloc;
+pub mod command;
 pub mod crew;
 pub mod drive;
 pub mod exp;
 pub mod experiment;
 #[cfg(test)]
 mod fake;
+#[cfg(test)]
+mod hooks_tests;
 pub mod html;
 pub mod instructions;
 pub mod interval;
@@ -36,13 +45,15 @@ pub mod point;
 pub mod report;
 pub mod run;
 pub mod table;
+pub mod terms;
 pub mod turns;
 pub mod wq;
 
-pub use experiment::{ArmInfo, ArmRun, Experiment, Lab, Role, Scale, Turn, TurnEnd};
+pub use experiment::{ArmRun, Experiment, Lab, Turn, TurnEnd};
 pub use point::{Point, Value};
 /// Why an experiment could not be run: the cause, and the fix.
 pub use sheave_load::LoadError as LabError;
+pub use terms::{ArmInfo, Role, Scale};
 
 /// The tests count calls of the allocator too.
 #[cfg(test)]

@@ -41,6 +41,48 @@ impl fmt::Display for Value {
     }
 }
 
+/// A parameter that the points of an experiment have beside those of every point.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameter {
+    /// Its name.
+    pub name: &'static str,
+    /// What it may be.
+    pub values: Values,
+}
+
+/// What a parameter may be.
+#[derive(Clone, Copy, Debug)]
+pub enum Values {
+    /// A number from the first to the second.
+    Numbers(u64, u64),
+    /// One of these words.
+    Words(&'static [&'static str]),
+    /// A text that the experiment reads itself.
+    Text,
+}
+
+impl Parameter {
+    fn admits(&self, value: &Value) -> bool {
+        match (self.values, value) {
+            (Values::Numbers(low, high), Value::Number(number)) => (low..=high).contains(number),
+            (Values::Words(words), Value::Text(text)) => words.contains(&text.as_str()),
+            (Values::Text, Value::Text(_)) => true,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Parameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.values {
+            Values::Numbers(low, u64::MAX) => write!(f, "{}=N from {low} on", self.name),
+            Values::Numbers(low, high) => write!(f, "{}=N from {low} to {high}", self.name),
+            Values::Words(words) => write!(f, "{}={}", self.name, words.join("|")),
+            Values::Text => write!(f, "{}=TEXT", self.name),
+        }
+    }
+}
+
 /// The parameters of one measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
@@ -71,6 +113,34 @@ impl Point {
         debug_assert!(!format!("{name}{value}").contains([',', '=', ' ']), "would not come back as it is");
         self.extra.insert(name.into(), value);
         self
+    }
+
+    /// Whether an experiment that has these parameters, and no use for those of `unused`, can measure here.
+    pub fn check(&self, id: &str, parameters: &[Parameter], unused: &[&str]) -> Result<(), LabError> {
+        let plain = Self::default();
+        let refuse = |what: String| {
+            let common = ["bs", "batch", "depth", "threads", "rw"].into_iter().filter(|name| !unused.contains(name));
+            let own = parameters.iter().map(Parameter::to_string);
+            let known: Vec<String> = common.map(str::to_owned).chain(own).collect();
+            Err(LabError::usage(format!("{id} has no {what}, as in the point {self}"))
+                .fix(format!("use {}", known.join(", "))))
+        };
+        let common = [
+            ("bs", self.bs != plain.bs),
+            ("batch", self.batch != plain.batch),
+            ("depth", self.depth != plain.depth),
+            ("threads", self.threads != plain.threads),
+            ("rw", self.rw != plain.rw),
+        ];
+        if let Some((name, _)) = common.iter().find(|(name, set)| *set && unused.contains(name)) {
+            return refuse((*name).to_owned());
+        }
+        for (name, value) in &self.extra {
+            if !parameters.iter().any(|parameter| parameter.name == name && parameter.admits(value)) {
+                return refuse(format!("{name}={value}"));
+            }
+        }
+        Ok(())
     }
 
     /// A parameter that is a number.
@@ -108,8 +178,13 @@ impl FromStr for Point {
                 .fix("write for example bs=512,batch=32,depth=128,threads=1,rw=randread")
         };
         let mut point = Self::default();
+        let mut seen = Vec::new();
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let (name, value) = part.split_once('=').ok_or_else(|| bad(part, "no name=value"))?;
+            if seen.contains(&name) {
+                return Err(bad(part, "a second value"));
+            }
+            seen.push(name);
             let number = || match value.parse::<u32>() {
                 Ok(number) if number > 0 => Ok(number),
                 _ => Err(bad(part, "expected a number above 0")),

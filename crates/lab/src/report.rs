@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::experiment::{ArmInfo, Axis, Check, Metric, Published, Scale, Seed};
 use crate::machine::Machine;
 use crate::point::Point;
+use crate::terms::{ArmInfo, Axis, Check, Metric, Published, Scale, Seed};
 
 /// Results of a run.
 #[derive(Clone, Debug, Serialize)]

@@ -11,10 +11,11 @@ use sheave_load::cpu;
 
 use crate::LabError;
 use crate::exp;
-use crate::experiment::{Axis, Experiment, HeadlineRow, Lab, Metric, PublishedOnly, Sweep, Turn, TurnEnd};
+use crate::experiment::{Experiment, HeadlineRow, Lab, PublishedOnly, Sweep, Turn, TurnEnd};
 use crate::machine::{self, Machine};
 use crate::point::Point;
 use crate::report::{ExperimentReport, InstructionRow, LabReport, Row, SweepReport};
+use crate::terms::{Axis, Metric};
 use crate::turns::{self, Pace};
 
 /// What to measure.
@@ -115,6 +116,7 @@ pub fn run_arm(lab: &Lab, id: &str, arm: &str, point: &Point, ios: u64) -> Resul
         let names: Vec<&str> = experiment.arms().iter().map(|arm| arm.name).collect();
         LabError::usage(format!("{id} has no arm {arm:?}")).fix(format!("use one of {}", names.join(", ")))
     })?;
+    experiment.admit(point)?;
     experiment.prepare(lab, index, point)?.turn(TurnEnd::Ios(ios))
 }
 
@@ -129,6 +131,7 @@ impl Work {
     fn of(plan: &Plan, lab: &Lab, experiment: &dyn Experiment) -> Result<Self, LabError> {
         let arms = experiment.arms().len();
         if let Some(point) = &plan.point {
+            experiment.admit(point)?;
             let known = experiment.headline().into_iter().find(|row| row.point == *point);
             let row = known.unwrap_or_else(|| HeadlineRow {
                 label: "this point".into(),
@@ -263,7 +266,7 @@ impl Runner<'_> {
             self.show.progress(self.done, self.total, &what);
         };
         let measured = turns::measure(lab, experiment, metric, &point, arms, plan.pace, &mut tick)?;
-        let command = format!("sheave lab {} --point {point}{}", experiment.id(), plan.options);
+        let command = format!("sheave-lab {} --point {point}{}", experiment.id(), plan.options);
         Ok(measured.map(|arms| Row { label, x, point, published, arms, command }))
     }
 

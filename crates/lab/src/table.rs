@@ -5,9 +5,9 @@
 
 use std::fmt::Write;
 
-use crate::experiment::Metric;
 use crate::report::{Change, ExperimentReport, Holds, InstructionRow, LabReport, Prediction, Row};
 use crate::run::Part;
+use crate::terms::Metric;
 
 /// Width of the first column, of the published figures, and of an arm.
 const LABEL: usize = 24;

@@ -16,10 +16,11 @@ use hdrhistogram::Histogram;
 use sheave_load::live::report_histogram;
 
 use crate::LabError;
-use crate::experiment::{ArmRun, Experiment, Lab, Metric, Turn, TurnEnd};
+use crate::experiment::{ArmRun, Experiment, Lab, Turn, TurnEnd};
 use crate::interval::{change, change_in_points, median};
 use crate::point::Point;
 use crate::report::{ArmResult, Latency};
+use crate::terms::Metric;
 
 /// How long and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! A flood of small work for worker pools: what `sheave bench wq:` and the experiment io-wq measure.
+//! A flood of small work for worker pools: what `sheave-lab wq` and the experiment io-wq measure.
 //!
 //! Owns what a flood is, and the pools that can take it; each turn has a pool and rings of its own. Does not decide in
 //! which order turns come.

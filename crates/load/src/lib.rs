@@ -1,4 +1,4 @@
-//! The load generator that `sheave bench` and `sheave lab` share: whatever they compare, the loop is the same.
+//! The load generator that `sheave bench` and `sheave-lab` share: whatever they compare, the loop is the same.
 //!
 //! A roof's library: it drives the library that programs embed, and nothing on the floors knows of it.
 //!
@@ -10,6 +10,7 @@
 //! | [`live`] | counts and latencies while a run goes on |
 //! | [`cpu`] | pinning and CPU time |
 //! | [`rw`], [`error`] | kinds of work, and why a load could not be driven |
+//! | [`value`], [`signals`], [`output`] | what commands share: values of arguments, Ctrl-C, results on stdout |
 
 pub mod cpu;
 pub mod engine;
@@ -18,11 +19,14 @@ pub mod kernel;
 pub mod live;
 pub mod looper;
 pub mod memcpy;
+pub mod output;
 pub mod pace;
 pub mod pattern;
 pub mod rw;
 pub mod sheave_engine;
+pub mod signals;
 pub mod slots;
+pub mod value;
 pub mod verify;
 
 pub use engine::Engine;

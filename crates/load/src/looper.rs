@@ -8,7 +8,7 @@
 //! * I1. No buffer of the engine is in flight when [`Looper::run`] returns, also when it returns an error of an I/O.
 //! * I2. The loop looks up (stop flag, deadline, published counters) at least every [`LOOK_UP`] while I/O completes.
 //!
-//! Called by each thread of `sheave bench`, for both sides of a comparison, and by the arms of `sheave lab`.
+//! Called by each thread of `sheave bench`, for both sides of a comparison, and by the arms of `sheave-lab`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -47,6 +47,7 @@ impl Inner {
             let res = req.kiocb.result();
             self.synced(slot, res);
         } else {
+            #[cfg(sheave_lab)]
             self.core.late.count(req.kiocb.plan);
             let next = dio::next(&req.kiocb);
             self.go_on(slot, next);

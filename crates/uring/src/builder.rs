@@ -34,6 +34,7 @@ pub struct RingBuilder {
     iopoll: bool,
     spin: Duration,
     stats: bool,
+    #[cfg(sheave_lab)]
     bio_cache: Option<u32>,
     stamp_age: Option<Duration>,
     clock: Option<Clock>,
@@ -50,6 +51,7 @@ impl Default for RingBuilder {
             iopoll: false,
             spin: Duration::from_micros(10),
             stats: true,
+            #[cfg(sheave_lab)]
             bio_cache: None,
             stamp_age: None,
             clock: None,
@@ -105,11 +107,7 @@ impl RingBuilder {
     /// without going to the pool of all the ring's bios; as many as there are unless set. With 0 each I/O goes there,
     /// which shows what the cache spares. A ring with a bound takes a bio for every I/O; others spare plain reads and
     /// writes the bio.
-    ///
-    /// ```
-    /// let ring = sheave_uring::Ring::builder().bio_cache(0).build()?;
-    /// # Ok::<(), sheave_uring::RingError>(())
-    /// ```
+    #[cfg(sheave_lab)]
     pub fn bio_cache(mut self, bios: u32) -> Self {
         self.bio_cache = Some(bios);
         self
@@ -164,6 +162,7 @@ impl RingBuilder {
             stats: self.stats,
             clock,
         })?;
+        #[cfg(sheave_lab)]
         if let Some(bios) = self.bio_cache
             && !io.set_bio_cache(bios)
         {

@@ -10,7 +10,9 @@ use sheave_blk::bio::BVec;
 use sheave_iomap::dio::{OpenFile, Scratch};
 use sheave_iomap::mapping::Pieces;
 
-use crate::cqe::{Cqe, LateCompletions};
+use crate::cqe::Cqe;
+#[cfg(sheave_lab)]
+use crate::cqe::LateCompletions;
 use crate::io_wq::RingWq;
 use crate::plain::Known;
 use crate::prep::Owned;
@@ -84,6 +86,7 @@ pub(crate) struct Core {
     /// Slots whose I/O has ended and that complete as their plan says.
     pub(crate) tasks: VecDeque<u32>,
     /// How many completed as their plan says, and not inline.
+    #[cfg(sheave_lab)]
     pub(crate) late: LateCompletions,
     /// Files for which somebody waits in a batch that may begin.
     pub(crate) gathering: Vec<u32>,
@@ -171,6 +174,7 @@ impl Core {
             batch_tail: 0,
             nr_queued: 0,
             tasks: VecDeque::with_capacity(room),
+            #[cfg(sheave_lab)]
             late: LateCompletions::default(),
             gathering: Vec::new(),
             scratch: Scratch::default(),

@@ -1,7 +1,9 @@
-//! The completion queue entry: the kernel's `struct io_uring_cqe`, 16 bytes; and how many did not come at once.
+//! The completion queue entry: the kernel's `struct io_uring_cqe`, 16 bytes. For the lab also how many completions did
+//! not come at once.
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Errno;
+#[cfg(sheave_lab)]
 use sheave_iomap::CompletionPlan;
 
 use crate::prep::Owned;
@@ -22,6 +24,7 @@ const _: () = assert!(size_of::<Cqe>() == 16);
 
 /// How many I/Os of a ring did not complete where the device's completion was reaped, since the ring began: see
 /// [`CompletionPlan`]. Only files with mappings have such, and I/O that failed.
+#[cfg(sheave_lab)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LateCompletions {
     /// In the ring's task work: what failed, or is verified.
@@ -30,6 +33,7 @@ pub struct LateCompletions {
     pub in_worker: u64,
 }
 
+#[cfg(sheave_lab)]
 impl LateCompletions {
     pub(crate) fn count(&mut self, plan: CompletionPlan) {
         match plan {

@@ -26,6 +26,7 @@ pub enum RingError {
     )]
     Busy,
     /// Only a ring without I/O on its way can do this.
+    #[cfg(sheave_lab)]
     #[error("{0} can be changed while no I/O is on its way: drain the ring first")]
     InUse(&'static str),
     /// No such entry in the file table.

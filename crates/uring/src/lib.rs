@@ -59,7 +59,9 @@ mod user_memory;
 pub mod work_done;
 
 pub use builder::RingBuilder;
-pub use cqe::{Completion, LateCompletions};
+pub use cqe::Completion;
+#[cfg(sheave_lab)]
+pub use cqe::LateCompletions;
 pub use error::{RingError, SendError, SqFull};
 pub use io_wq::{Account, IoWq, IoWqBuilder};
 pub use ring::{Completions, Ring};

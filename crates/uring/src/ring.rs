@@ -30,13 +30,16 @@ use sheave_base::grace::own::{self, Registered};
 use sheave_base::status::Errno;
 use sheave_base::sync::Arc;
 use sheave_blk::Device;
+#[cfg(sheave_lab)]
 use sheave_blk::bio_set::BioStore;
 use sheave_blk::ctx::IoCtx;
 use sheave_iomap::File;
 
 use self::inner::{Inner, Shared};
 use crate::builder::RingBuilder;
-use crate::cqe::{Completion, Cqe, LateCompletions};
+#[cfg(sheave_lab)]
+use crate::cqe::LateCompletions;
+use crate::cqe::{Completion, Cqe};
 use crate::error::{RingError, SqFull};
 use crate::io_wq::IoWq;
 use crate::prep::{Cancel, Entry, Owned};
@@ -106,6 +109,7 @@ impl Ring {
 
     /// Puts a store behind the ring's cache of bios, in place of the ring's own pool: who wants to know where bios come
     /// from, or to limit them, sees there each one that the cache does not serve.
+    #[cfg(sheave_lab)]
     pub fn set_bio_store(&mut self, store: Box<dyn BioStore>) -> Result<(), RingError> {
         self.inner().set_bio_store(store)
     }
@@ -265,6 +269,7 @@ impl Ring {
 
     /// How many I/Os did not complete at once where they were reaped, but later: a share that is not small says why
     /// writes are slow.
+    #[cfg(sheave_lab)]
     pub fn late_completions(&self) -> LateCompletions {
         self.look().core.late
     }

@@ -46,7 +46,7 @@ const ROOMS: &[Room] = &[
     Room { name: "vol", floor: Floor(4, false) },
     Room { name: "export", floor: Floor(5, false) },
     Room { name: "load", floor: Floor(7, false) },
-    Room { name: "lab", floor: Floor(8, false) },
+    Room { name: "lab", floor: ROOF },
     Room { name: "cli", floor: ROOF },
     Room { name: "sim", floor: ROOF },
 ];
@@ -121,6 +121,10 @@ fn crate_names(code: &str) -> impl Iterator<Item = (usize, &str)> {
     let bytes = code.as_bytes();
     code.match_indices("sheave").filter_map(move |(at, word)| {
         if at > 0 && is_word(bytes[at - 1]) {
+            return None;
+        }
+        // `cfg(sheave_lab)` asks for a build, and names no crate.
+        if ["cfg(", "cfg!(", "not("].iter().any(|before| code[..at].ends_with(before)) {
             return None;
         }
         let end = at + bytes[at..].iter().position(|&b| !is_word(b)).unwrap_or(bytes.len() - at);

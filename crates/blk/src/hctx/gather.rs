@@ -90,6 +90,7 @@ impl Hctx {
     }
 
     /// The cache of bios has changed: this is the mark of its bios from now on.
+    #[cfg(sheave_lab)]
     pub(crate) fn set_cacheable(&mut self, cacheable: u16) {
         self.cacheable = cacheable;
         self.lane = Gather::default();

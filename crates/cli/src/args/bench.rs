@@ -18,7 +18,6 @@ Devices:
   fault:KIND=SHARE,...,over=SPEC  another device with faults, as error=0.01
   vol:POOL#NAME                   a thin volume (sheave pool, sheave volume)
   vol:ram:size=1G, vol:null:size=1T  one in a pool that is made for the run
-  wq:                             no device: the worker pool that io_uring calls io-wq
 
 Examples:
   sheave bench file:/tmp/sheave.img,size=256M --rw randrw --verify
@@ -26,13 +25,12 @@ Examples:
   sheave bench null:size=1T --bs 512 --depth 128 --batch 32 --poll --compare kernel
         what an I/O costs in Sheave, and what a NOP costs in the kernel's io_uring, on one core
   sheave bench file:/dev/nvme0n1 --rw randread --depth 32 --threads 4 --runtime 30s --json
-  sheave bench null:size=1T --bs 512 --depth 128 --batch 32 --poll --bio-cache 0
-        the same without the ring's cache of bios; --stamp-age 0: with a clock read for each I/O
+  sheave bench null:size=1T --bs 512 --depth 128 --batch 32 --poll --stamp-age 0
+        with a clock read for each I/O
   sheave bench ram:size=1G --bs 512 --depth 128 --compare memcpy
   sheave bench vol:null:size=1T --range 1G --fill --rw randwrite --depth 128 --batch 32 --poll --compare raw
         what a thin volume adds to an I/O
   sheave bench vol:pool.img#disk --fill --overwrite --rw randwrite --dsync --compare raw
-  sheave bench wq: --depth 128 --batch 32 --workers 2 --compare kernel
 
 Sizes take k, M, G, T (powers of 1024); counts take k, M (powers of 1000); times take us, ms, s.
 Exit code: 0 done, 1 an I/O failed or a block was wrong, 2 the command line makes no sense.";
@@ -107,10 +105,6 @@ pub struct BenchArgs {
     )]
     pub stats: Switch,
 
-    /// Bios that the ring keeps for the next I/O; 0 shows what an I/O costs without the cache [default: all it has].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=65536), help_heading = "Ring")]
-    pub bio_cache: Option<u32>,
-
     /// How old the time stamp may be that I/Os of a batch share in statistics: a time, 0 (each reads the clock) or
     /// unbounded [default: 50us].
     #[arg(long, value_name = "TIME", value_parser = value::stamp_age, help_heading = "Ring")]
@@ -170,10 +164,6 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub vol: super::vol::VolArgs,
 
-    /// For wq: alone.
-    #[command(flatten)]
-    pub wq: super::wq::WqArgs,
-
     /// Print one JSON object to stdout instead of the table.
     #[arg(long, help_heading = "Output")]
     pub json: bool,
@@ -202,9 +192,6 @@ impl BenchArgs {
     /// The ring of a thread; `pieces` is in how many an I/O may lie.
     pub fn ring(&self, pieces: u32) -> RingBuilder {
         let mut ring = self.engine().ring(pieces);
-        if let Some(bios) = self.bio_cache {
-            ring = ring.bio_cache(bios);
-        }
         if let Some(age) = self.stamp_age {
             ring = ring.stamp_age(age);
         }

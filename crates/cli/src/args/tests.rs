@@ -21,39 +21,11 @@ fn sizes() {
 }
 
 #[test]
-fn durations() {
-    assert_eq!(value::duration("1.5"), Ok(Duration::from_millis(1500)));
-    assert_eq!(value::duration("200ms"), Ok(Duration::from_millis(200)));
-    assert!(value::duration("0").is_err());
-    assert!(value::duration("-1").is_err());
-    assert!(value::duration("nan").is_err());
-}
-
-#[test]
 fn ages_of_stamps() {
     assert_eq!(value::stamp_age("20us"), Ok(Duration::from_micros(20)));
     assert_eq!(value::stamp_age("0"), Ok(Duration::ZERO));
     assert_eq!(value::stamp_age("unbounded"), Ok(Duration::MAX));
     assert!(value::stamp_age("old").is_err());
-}
-
-#[test]
-fn counts() {
-    assert_eq!(value::count("50k"), Ok(50_000));
-    assert_eq!(value::count("1.5M"), Ok(1_500_000));
-    assert!(value::count("0").is_err());
-    assert!(value::count("99999999999G").is_err());
-    assert!(value::count("1e300").is_err());
-    assert!(value::count("k").is_err());
-    assert!(value::count("µ").is_err());
-}
-
-#[test]
-fn cpu_lists() {
-    assert_eq!(value::cpu_list("0-2,5"), Ok(value::CpuList(vec![0, 1, 2, 5])));
-    assert!(value::cpu_list("3-1").is_err());
-    assert!(value::cpu_list("").is_err());
-    assert!(value::cpu_list("0-99999999").is_err());
 }
 
 #[test]

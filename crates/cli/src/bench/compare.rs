@@ -116,7 +116,7 @@ impl Comparison {
 }
 
 /// The middle value; the mean of the two middle ones of an even number.
-pub(in crate::bench) fn median(mut values: Vec<f64>) -> Option<f64> {
+fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let half = values.len() / 2;
     match values.len() {

@@ -248,15 +248,10 @@ fn refuse_contradictions(args: &BenchArgs, target: &Target) -> Result<(), Failur
 /// A CPU for each thread: of --cpu in its order, else of those allowed from the last down, since interrupts and
 /// other programs prefer the first.
 fn place(args: &BenchArgs) -> Result<Vec<usize>, Failure> {
-    let allowed = cpu::allowed();
     let choice = match &args.cpu {
-        Some(list) => list.0.clone(),
-        None => allowed.iter().rev().copied().collect(),
+        Some(list) => list.allowed()?.to_vec(),
+        None => cpu::allowed().into_iter().rev().collect(),
     };
-    if let Some(missing) = choice.iter().find(|cpu| !allowed.contains(cpu)) {
-        return Err(Failure::usage(format!("CPU {missing} is not among those this process may use ({allowed:?})"))
-            .fix("choose from those, or widen the set with taskset or the container's cpuset"));
-    }
     let threads = args.threads as usize;
     if args.cpu.is_some() && choice.len() < threads {
         return Err(Failure::usage(format!("--cpu names {} CPU(s) for {threads} threads", choice.len()))

@@ -38,9 +38,6 @@ pub struct Report {
     pub fixed_buffers: bool,
     /// Whether the ring kept statistics.
     pub stats: bool,
-    /// The bound of the ring's cache of bios, if one was given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bio_cache: Option<u32>,
     /// How old a shared stamp may be, if that was given: a time, or `unbounded`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stamp_age: Option<String>,
@@ -135,7 +132,6 @@ impl Report {
             poll: args.poll.is_on(),
             fixed_buffers: args.fixed_buffers.is_on(),
             stats: args.stats.is_on(),
-            bio_cache: args.bio_cache,
             stamp_age: args.stamp_age.map(|age| match age {
                 Duration::MAX => "unbounded".into(),
                 _ => format!("{age:?}"),
@@ -239,11 +235,8 @@ impl Report {
             switch(self.fixed_buffers, "fixed buffers", "plain buffers"),
             switch(self.stats, "on", "off"),
         );
-        // Writing to a String does not fail.
-        if let Some(bios) = self.bio_cache {
-            let _ = write!(work, ", bio cache {bios}");
-        }
         if let Some(age) = &self.stamp_age {
+            // Writing to a String does not fail.
             let _ = write!(work, ", stamp age {age}");
         }
         work

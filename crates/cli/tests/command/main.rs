@@ -5,7 +5,6 @@ mod bench_vol;
 mod copies;
 mod interop;
 mod json;
-mod lab;
 mod old_and_damaged;
 mod on_disk;
 mod pool;

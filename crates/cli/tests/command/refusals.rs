@@ -30,12 +30,8 @@ fn bad_command_lines() {
         ("bench null:size=1G --range 2G", &["beyond the device", "fix: "]),
         ("bench null:size=1G --compare memcpy", &["fix: "]),
         ("bench null:size=1G --cpu 4000", &["CPU 4000", "fix: "]),
-        ("bench wq:size=1G", &["no parameters", "fix: "]),
-        ("bench wq: --work dance", &["sleep:TIME"]),
-        ("bench wq: --work sleep:1ms --compare kernel", &["spins, sleeps", "fix: "]),
-        ("bench wq: --work sleep:1ms --arm ring", &["--arm stealing", "fix: "]),
-        ("bench wq: --verify", &["for devices", "fix: "]),
-        ("bench wq: --workers 0", &["1..=4096"]),
+        ("bench wq: --workers 2", &["sheave-lab", "fix: ", "cargo xtask lab wq"]),
+        ("lab all --quick", &["sheave-lab", "fix: ", "cargo xtask lab all --quick"]),
     ] {
         assert_refused(line, 2, words);
     }

@@ -12,11 +12,10 @@
 //!
 //! [`RingBuilder::bio_cache`]: sheave::RingBuilder::bio_cache
 
-use crate::experiment::{
-    ArmInfo, ArmRun, Axis, AxisScale, Check, Experiment, HeadlineRow, Lab, Published, Role, Scale, Seed, Sweep,
-    SweepPoint,
-};
+use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, Sweep, SweepPoint};
+use crate::point::{Parameter, Values};
 use crate::report::{ExperimentReport, Verdict};
+use crate::terms::{ArmInfo, Axis, AxisScale, Check, Published, Role, Scale, Seed};
 use crate::{LabError, Point};
 
 pub mod arm;
@@ -138,6 +137,10 @@ impl Experiment for BioCache {
             sweep("depth", "Queue depth (batch 32, or the depth)", "queue depth", depths.collect()),
             sweep("threads", "Threads, a ring each (QD 128, batch 32)", "threads", threads.collect()),
         ]
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &[Parameter { name: "ends", values: Values::Words(&["polled", "unpolled", "thread"]) }]
     }
 
     fn prepare(&self, lab: &Lab, arm: usize, point: &Point) -> Result<Box<dyn ArmRun>, LabError> {

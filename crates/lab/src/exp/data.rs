@@ -3,7 +3,7 @@
 use sheave::{Buf, Ring, RingBuilder, RingError, op, open_device};
 
 use crate::LabError;
-use crate::experiment::Check;
+use crate::terms::Check;
 
 /// Entries that the ring has at least.
 pub const ENTRIES: u32 = 64;

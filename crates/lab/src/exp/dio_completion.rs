@@ -11,11 +11,10 @@
 //! | [`arm`] | an arm that runs |
 //! | [`checks`], [`verdict`] | that the arms are what they say; what the figures show |
 
-use crate::experiment::{
-    ArmInfo, ArmRun, Axis, AxisScale, Check, Experiment, HeadlineRow, Lab, Published, Role, Scale, Seed, Sweep,
-    SweepPoint,
-};
+use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, Sweep, SweepPoint};
+use crate::point::Parameter;
 use crate::report::{ExperimentReport, Verdict};
+use crate::terms::{ArmInfo, Axis, AxisScale, Check, Published, Role, Scale, Seed};
 use crate::{LabError, Point};
 use arm::{DioArm, Kind};
 use sheave_load::Rw;
@@ -211,6 +210,19 @@ impl Experiment for DioCompletion {
             sweeps.push(categories("placement", "The CPU of the workers", "workers", points));
         }
         sweeps
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &subject::PARAMETERS
+    }
+
+    fn admit(&self, point: &Point) -> Result<(), LabError> {
+        point.check(self.id(), self.parameters(), self.unused())?;
+        if point.threads != 1 || !point.rw.writes() || point.rw.reads() {
+            return Err(LabError::usage(format!("dio-completion writes with one thread, but the point is {point}"))
+                .fix("use threads=1 and rw=randwrite or rw=write"));
+        }
+        subject::fits(point)
     }
 
     fn prepare(&self, lab: &Lab, arm: usize, point: &Point) -> Result<Box<dyn ArmRun>, LabError> {

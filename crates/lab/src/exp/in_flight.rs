@@ -9,13 +9,12 @@
 //! | [`arm`] | an arm that runs: threads, and a reader |
 //! | [`checks`], [`verdict`] | that the arms are what they say; what the figures show |
 
-use crate::experiment::{
-    ArmInfo, ArmRun, Axis, AxisScale, Check, Experiment, HeadlineRow, Lab, Metric, Published, Role, Scale, Seed, Sweep,
-    SweepPoint,
-};
+use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, Sweep, SweepPoint};
 use crate::model::fit::{self, Shape};
 use crate::model::{Copies, Shared};
+use crate::point::{Parameter, Values};
 use crate::report::{ExperimentReport, Prediction, Verdict};
+use crate::terms::{ArmInfo, Axis, AxisScale, Check, Metric, Published, Role, Scale, Seed};
 use crate::{LabError, Point};
 use arm::InFlightArm;
 use counters::Way;
@@ -173,6 +172,13 @@ impl Experiment for InFlight {
             },
         ]);
         sweeps
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &[
+            Parameter { name: "ends", values: Values::Words(&["here", "elsewhere"]) },
+            Parameter { name: "readers", values: Values::Numbers(0, 1_000_000_000) },
+        ]
     }
 
     fn prepare(&self, lab: &Lab, arm: usize, point: &Point) -> Result<Box<dyn ArmRun>, LabError> {

@@ -1,7 +1,7 @@
 //! io-wq: what workers lose on the locks of their queue.
 //!
 //! Owns the arms, the points and the sweeps; [`flood()`] drives an arm, [`check`] proves that arms differ, [`verdict`]
-//! judges. The pools are those of [`crate::wq`], which `sheave bench wq:` measures too.
+//! judges. The pools are those of [`crate::wq`], which `sheave-lab wq` measures too.
 //!
 //! Points: `threads` are submitters, `depth` and `batch` are each submitter's; `workers` (2 unless given) is the most
 //! that the pool may have, `work` what an item does (`nop`, or as `sleep:100us`). `cpus=1` keeps all threads on the
@@ -9,14 +9,12 @@
 
 use sheave::base::units;
 
-use crate::experiment::{
-    ArmInfo, ArmRun, Axis, AxisScale, Check, Experiment, HeadlineRow, Lab, Metric, Published, PublishedOnly, Role,
-    Scale, Seed, Sweep, SweepPoint,
-};
+use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, PublishedOnly, Sweep, SweepPoint};
 use crate::model::fit::{self, Shape};
 use crate::model::{Copies, Shared};
-use crate::point::Point;
+use crate::point::{Parameter, Point, Values};
 use crate::report::{ExperimentReport, Prediction, Verdict};
+use crate::terms::{ArmInfo, Axis, AxisScale, Check, Metric, Published, Role, Scale, Seed};
 use crate::wq::{self, Side, Work};
 use crate::{LabError, Value};
 
@@ -84,6 +82,9 @@ pub(super) const WAITING: Metric = Metric {
     unit: "%",
     more_is_better: false,
 };
+
+/// As many as the pools take.
+const MOST_WORKERS: u64 = 4096;
 
 /// "Dozens of io-wq threads", as the thread says.
 const DOZENS: u64 = 64;
@@ -197,6 +198,19 @@ impl Experiment for IoWq {
             ));
         }
         sweeps
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &[
+            Parameter { name: "workers", values: Values::Numbers(1, MOST_WORKERS) },
+            Parameter { name: "cpus", values: Values::Numbers(1, u64::MAX) },
+            Parameter { name: "stepped", values: Values::Numbers(0, 1) },
+            Parameter { name: "work", values: Values::Text },
+        ]
+    }
+
+    fn unused(&self) -> &'static [&'static str] {
+        &["bs", "rw"]
     }
 
     fn prepare(&self, lab: &Lab, arm: usize, point: &Point) -> Result<Box<dyn ArmRun>, LabError> {

@@ -12,10 +12,13 @@
 //!
 //! [`RingBuilder::stamp_age`]: sheave::RingBuilder::stamp_age
 
-use crate::experiment::{
-    ArmInfo, ArmRun, Axis, AxisScale, Check, Experiment, HeadlineRow, Lab, Metric, Published, Role, Scale, Seed, Sweep,
-    SweepPoint,
-};
+use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, Sweep, SweepPoint};
+use crate::terms::{ArmInfo, Axis, AxisScale, Check, Metric, Published, Role, Scale, Seed};
+use std::time::Duration;
+
+use sheave::RingBuilder;
+
+use crate::point::{Parameter, Values};
 use crate::report::{ExperimentReport, Verdict};
 use crate::{LabError, Point};
 
@@ -53,6 +56,15 @@ const AGE_P99: Metric =
 /// The experiment.
 #[derive(Debug)]
 pub struct PlugClock;
+
+/// The ring of an arm.
+fn aged(builder: RingBuilder, arm: usize) -> RingBuilder {
+    match arm {
+        AFTER => builder,
+        SEED => builder.stamp_age(Duration::MAX),
+        _ => builder.stamp_age(Duration::ZERO),
+    }
+}
 
 /// A submission in which each request takes this long to make, in ns.
 fn slow(work_ns: u32) -> Point {
@@ -141,6 +153,19 @@ impl Experiment for PlugClock {
             Scale::Quick => vec![batches(lab.scale), ages(lab.scale)],
             Scale::Full => vec![batches(lab.scale), threads(lab), ages(lab.scale)],
         }
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &[Parameter { name: "work", values: Values::Numbers(0, 1_000_000_000) }]
+    }
+
+    fn admit(&self, point: &Point) -> Result<(), LabError> {
+        point.check(self.id(), self.parameters(), self.unused())?;
+        if point.number("work").is_some() && point.threads != 1 {
+            return Err(LabError::usage(format!("work= is for one thread, but the point is {point}"))
+                .fix("leave threads= or work= out"));
+        }
+        Ok(())
     }
 
     fn prepare(&self, lab: &Lab, arm: usize, point: &Point) -> Result<Box<dyn ArmRun>, LabError> {

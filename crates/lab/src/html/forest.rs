@@ -5,9 +5,9 @@
 use super::axis::{Along, Lie, from_zero};
 use super::frame::{Look, width};
 use super::svg::{Anchor, Mark, Svg};
-use crate::experiment::Metric;
 use crate::report::Change;
 use crate::table::signed;
+use crate::terms::Metric;
 
 const WIDTH: f64 = 1140.0;
 const TOP: f64 = 34.0;

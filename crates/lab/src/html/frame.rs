@@ -2,7 +2,7 @@
 
 use super::axis::{Along, Lie};
 use super::svg::{Anchor, Mark, Svg};
-use crate::experiment::{ArmInfo, Role};
+use crate::terms::{ArmInfo, Role};
 
 /// Size of a plot, and of its margins.
 const WIDTH: f64 = 560.0;

@@ -3,9 +3,9 @@
 use super::axis::{Lie, from_zero, log_ticks, time};
 use super::frame::{Frame, Look, Sign};
 use super::svg::Mark;
-use crate::experiment::{Axis, AxisScale, Metric};
 use crate::report::{ArmResult, Latency, Prediction, Row, SweepReport};
 use crate::table::{figure, interval, signed};
+use crate::terms::{Axis, AxisScale, Metric};
 
 /// From one arm to the next at the same place.
 const ASIDE: f64 = 3.0;

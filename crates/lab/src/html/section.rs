@@ -7,9 +7,9 @@ use super::forest::{self, Dot};
 use super::frame::{Look, looks};
 use super::svg::escape;
 use super::{best_known, class_of, gain, plot};
-use crate::experiment::Metric;
 use crate::report::{ArmResult, ExperimentReport, Row, SweepReport};
 use crate::table::{figure, holds, interval, signed};
+use crate::terms::Metric;
 
 /// Its section.
 pub fn of(report: &ExperimentReport) -> String {

@@ -27,7 +27,7 @@ fn report() -> LabReport {
         sweeps: Sweeps::All,
         instructions: false,
         point: None,
-        command: "sheave lab fake --html '<p>.html'".into(),
+        command: "sheave-lab fake --html '<p>.html'".into(),
         options: String::new(),
     };
     let mut report = run(&plan, &lab(), &mut Silent).unwrap();
@@ -75,7 +75,7 @@ fn the_page_is_whole() {
     {
         assert!(page.contains(word), "the page lacks {word}");
     }
-    assert!(page.contains("<code>sheave lab fake --point bs=512,"), "the command of a row");
+    assert!(page.contains("<code>sheave-lab fake --point bs=512,"), "the command of a row");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Counting the instructions of a program with valgrind's cachegrind: the command, and what it says.
 //!
-//! Owns no program and no difference of runs. Shared, as a file, by `sheave lab` and by `tests/budgets`, so that both
+//! Owns no program and no difference of runs. Shared, as a file, by `sheave-lab` and by `tests/budgets`, so that both
 //! count alike; it names nothing but the standard library.
 
 use std::path::Path;

@@ -12,6 +12,6 @@ fn the_count_is_found_in_either_spelling() {
 #[test]
 fn an_arm_has_one_word_on_the_command_line() {
     let args = arguments("bio-cache", "shared pool", &Point::default(), 5);
-    assert_eq!(args[3], "shared-pool");
-    assert_eq!(args.len(), 8);
+    assert_eq!(args[2], "shared-pool");
+    assert_eq!(args.len(), 7);
 }

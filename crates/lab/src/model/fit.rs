@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use super::costs::{LineCosts, visit_cost};
 use super::{CORES, Copies, Load, Shared, VisitCost};
-use crate::experiment::{Experiment, Lab, Scale, TurnEnd};
+use crate::experiment::{Experiment, Lab, TurnEnd};
 use crate::point::Point;
 use crate::report::{Curve, Fit, Prediction};
+use crate::terms::Scale;
 use crate::{ArmInfo, LabError};
 
 /// How far the model may be off at one and two threads.
@@ -246,13 +247,7 @@ fn assumes(reference: &str) -> String {
 }
 
 fn median(figures: impl Iterator<Item = f64>) -> f64 {
-    let mut figures: Vec<f64> = figures.collect();
-    figures.sort_by(f64::total_cmp);
-    match figures.len() {
-        0 => f64::NAN,
-        count if count % 2 == 1 => figures[count / 2],
-        count => f64::midpoint(figures[count / 2 - 1], figures[count / 2]),
-    }
+    crate::interval::median(&figures.collect::<Vec<f64>>()).unwrap_or(f64::NAN)
 }
 
 fn range(figures: impl Iterator<Item = f64>) -> (f64, f64) {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fake::{FAKE, lab};
+use crate::terms::Scale;
 
 #[derive(Default)]
 struct Log(Vec<String>);
@@ -35,7 +36,7 @@ fn plan() -> Plan {
         sweeps: Sweeps::All,
         instructions: false,
         point: None,
-        command: "sheave lab fake".into(),
+        command: "sheave-lab fake".into(),
         options: " --turn 10ms".into(),
     }
 }
@@ -61,7 +62,7 @@ fn everything_has_its_place() {
     assert_eq!(fake.sweep("depth").map(|sweep| sweep.rows.len()), Some(3));
     assert_eq!(
         fake.row("QD 1").map(|row| row.command.as_str()),
-        Some("sheave lab fake --point bs=512,batch=32,depth=128,threads=1,rw=randread --turn 10ms")
+        Some("sheave-lab fake --point bs=512,batch=32,depth=128,threads=1,rw=randread --turn 10ms")
     );
 }
 
@@ -90,4 +91,21 @@ fn a_sweep_that_is_not_there_is_refused() {
     let error = run(&Plan { sweeps: Sweeps::Named("width".into()), ..plan() }, &lab(), &mut Log::default());
     let error = error.unwrap_err();
     assert!(error.usage && error.fix.is_some_and(|fix| fix.contains("depth")));
+}
+
+#[test]
+fn every_experiment_admits_its_own_points() {
+    for scale in [Scale::Quick, Scale::Full] {
+        let lab = Lab { scale, ..lab() };
+        for experiment in exp::ALL {
+            let headline = experiment.headline().into_iter().map(|row| row.point);
+            let sweeps = experiment.sweeps(&lab).into_iter().flat_map(|sweep| sweep.points).map(|place| place.point);
+            for point in headline.chain(sweeps).chain(experiment.instruction_points()) {
+                let read_again: Point = point.to_string().parse().expect("a point");
+                assert_eq!(experiment.admit(&read_again), Ok(()), "{} at {point}", experiment.id());
+            }
+            let unknown = Point::default().with("nosuch", 1);
+            assert!(experiment.admit(&unknown).is_err(), "{}", experiment.id());
+        }
+    }
 }

@@ -5,7 +5,7 @@
 //!   that an earlier read of the same block left there.
 //! * I3. Nothing is in flight when a phase returns `Ok`.
 //!
-//! Called by each thread of `sheave bench --verify`, and by the checks of `sheave lab`.
+//! Called by each thread of `sheave bench --verify`, and by the checks of `sheave-lab`.
 
 use std::sync::Arc;
 

@@ -16,6 +16,7 @@ use sheave_base::buf::Buf;
 use sheave_base::grace::own::Complete;
 use sheave_base::sync::Arc;
 use sheave_blk::Device;
+#[cfg(sheave_lab)]
 use sheave_blk::bio_set::BioStore;
 use sheave_blk::ctx::IoCtx;
 use sheave_blk::ctx::lane::Alone;
@@ -105,6 +106,7 @@ impl Inner {
         self.sweep_files();
     }
 
+    #[cfg(sheave_lab)]
     pub(super) fn set_bio_store(&mut self, store: Box<dyn BioStore>) -> Result<(), RingError> {
         if self.io.set_bio_store(store) { Ok(()) } else { Err(RingError::InUse("what stands behind the bio cache")) }
     }

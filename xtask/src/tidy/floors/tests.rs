@@ -16,7 +16,7 @@ fn arrows_point_down_in_manifests() {
     for (from, to) in [("blk", "sheave-base"), ("uring", "sheave-iomap"), ("export", "sheave-vol"), ("cli", "sheave")] {
         assert!(depends(from, "dependencies", to), "{from} -> {to}");
     }
-    for (from, to) in [("base", "sheave-blk"), ("iomap", "sheave-uring"), ("blk", "sheave"), ("lab", "sheave-cli")] {
+    for (from, to) in [("base", "sheave-blk"), ("iomap", "sheave-uring"), ("blk", "sheave"), ("cli", "sheave-lab")] {
         assert!(!depends(from, "dependencies", to), "{from} -> {to}");
         assert!(!depends(from, "dev-dependencies", to), "{from} -> {to} in tests");
         assert!(!depends(from, "target.'cfg(unix)'.dependencies", to), "{from} -> {to} for a target");
@@ -61,6 +61,8 @@ fn arrows_point_down_in_code() {
     assert_eq!(messages("crates/blk/tests/t.rs", "use sheave::Ring;").len(), 1, "tests too");
     assert!(messages("crates/uring/src/a.rs", "use sheave_iomap::File; // sheave_cli\nlet sheave = 1;").is_empty());
     assert!(messages("src/lib.rs", "pub use sheave_uring as uring;").is_empty());
+    assert!(messages("crates/blk/src/a.rs", "#[cfg(sheave_lab)]\nfn f() { cfg!(sheave_lab); }").is_empty(), "a build");
+    assert_eq!(messages("crates/blk/src/a.rs", "#[cfg(sheave_lab)]\nuse sheave_lab::Lab;").len(), 1, "the crate");
 }
 
 #[test]

@@ -6,7 +6,8 @@ use super::arm::{BioArm, Ends, bounded, put_store};
 use super::stores::SharedPool;
 use super::{AFTER, ARMS, HOOK, POOL, SEED};
 use crate::exp::data;
-use crate::experiment::{ArmRun, Check, Lab, TurnEnd};
+use crate::experiment::{ArmRun, Lab, TurnEnd};
+use crate::terms::Check;
 use crate::{LabError, Point};
 
 /// I/Os of a check's turn.

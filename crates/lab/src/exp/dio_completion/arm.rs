@@ -12,9 +12,10 @@ use sheave::{LateCompletions, Ring};
 use sheave_load::live::report_histogram;
 use sheave_load::{EngineOpts, Rw, SheaveEngine, cpu};
 
+use super::DioCompletion;
 use super::subject::{self, Cell, Place, Subject};
 use crate::drive::{self, Drive, until};
-use crate::experiment::Lab;
+use crate::experiment::{Experiment, Lab};
 use crate::meter::Meter;
 use crate::{ArmRun, LabError, Point, Turn, TurnEnd};
 
@@ -46,10 +47,7 @@ pub struct DioArm {
 impl DioArm {
     /// Builds it on the calling thread.
     pub fn new(lab: &Lab, point: &Point, kind: Kind) -> Result<DioArm, LabError> {
-        if point.threads != 1 || !point.rw.writes() || point.rw.reads() {
-            return Err(LabError::usage(format!("dio-completion writes with one thread, but the point is {point}"))
-                .fix("use threads=1 and rw=randwrite or rw=write"));
-        }
+        DioCompletion.admit(point)?;
         let cell = subject::cell(point)?;
         let subject = Subject::new(lab, point, kind.place)?;
         if point.text("file") == Some("volume") && !cell.is_used_up() {

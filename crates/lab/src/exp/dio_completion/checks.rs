@@ -6,7 +6,8 @@ use sheave::{Buf, Ring, op};
 use super::arm::DioArm;
 use super::subject::{Cell, Place, Subject};
 use super::{AFTER, ARMS, INLINE, KINDS, SEED, interrupted, overwrites};
-use crate::experiment::{Check, Lab};
+use crate::experiment::Lab;
+use crate::terms::Check;
 use crate::{ArmRun, LabError, Point, TurnEnd};
 
 /// I/Os of a check.

@@ -24,6 +24,7 @@ use super::demoted::Demoted;
 use super::extents::{Began, Extents};
 use crate::exp::elsewhere::{Elsewhere, MakeOnEnd, Settings};
 use crate::experiment::Lab;
+use crate::point::{Parameter, Values};
 use crate::{LabError, Point};
 
 /// Bytes that are written to: small enough for the copies to stay in a cache.
@@ -101,9 +102,29 @@ pub enum Place {
     Inline,
 }
 
-/// The word of a parameter, if it is one of these; the first when the point has none.
-fn word<'a>(point: &'a Point, name: &str, words: &[&'a str]) -> Result<&'a str, LabError> {
-    let word = point.text(name).unwrap_or(words[0]);
+/// The parameters of a point, each with its words; the first of them is meant when the point has none.
+pub const PARAMETERS: [Parameter; 5] = [
+    Parameter { name: "ends", values: Values::Words(&["polled", "interrupt"]) },
+    Parameter { name: "device", values: Values::Words(&["nvme", "ram", "null"]) },
+    Parameter { name: "file", values: Values::Words(&["memory", "volume"]) },
+    Parameter {
+        name: "cell",
+        values: Values::Words(&["overwrite", "unwritten", "shared", "extending", "dsync-fua", "dsync-flush"]),
+    },
+    Parameter { name: "worker", values: Values::Words(&["same", "other"]) },
+];
+
+fn words(name: &str) -> &'static [&'static str] {
+    match PARAMETERS.iter().find(|parameter| parameter.name == name).map(|parameter| parameter.values) {
+        Some(Values::Words(words)) => words,
+        _ => &[],
+    }
+}
+
+/// The word of a parameter.
+fn word<'a>(point: &'a Point, name: &str) -> Result<&'a str, LabError> {
+    let words = words(name);
+    let word = point.text(name).or(words.first().copied()).unwrap_or_default();
     match words.contains(&word) {
         true => Ok(word),
         false => Err(LabError::usage(format!("{name}={word} in the point {point}"))
@@ -111,21 +132,34 @@ fn word<'a>(point: &'a Point, name: &str, words: &[&'a str]) -> Result<&'a str, 
     }
 }
 
+/// Whether there is such a device under such a file.
+pub fn fits(point: &Point) -> Result<(), LabError> {
+    let (on_volume, device) = (word(point, "file")? == "volume", point.text("device"));
+    let fits = match (on_volume, is_polled(point)?) {
+        (true, polled) => polled && device.is_none_or(|device| device == "ram"),
+        (false, polled) => polled || device.is_none(),
+    };
+    if fits {
+        return Ok(());
+    }
+    Err(LabError::usage(format!("no such device is under such a file in the point {point}"))
+        .fix("device= is for ends=polled; a volume lies in device=ram, which is polled"))
+}
+
 /// The cell of a point.
 pub fn cell(point: &Point) -> Result<Cell, LabError> {
-    let words = Cell::ALL.map(Cell::name);
-    let word = word(point, "cell", &words)?;
+    let word = word(point, "cell")?;
     Ok(Cell::ALL.into_iter().find(|cell| cell.name() == word).unwrap_or(Cell::Overwrite))
 }
 
 /// Whether the ring polls.
 pub fn is_polled(point: &Point) -> Result<bool, LabError> {
-    Ok(word(point, "ends", &["polled", "interrupt"])? == "polled")
+    Ok(word(point, "ends")? == "polled")
 }
 
 /// Whether workers have a CPU of their own.
 pub fn workers_elsewhere(point: &Point) -> Result<bool, LabError> {
-    Ok(word(point, "worker", &["same", "other"])? == "other")
+    Ok(word(point, "worker")? == "other")
 }
 
 /// What is written to.
@@ -154,7 +188,7 @@ impl Subject {
     pub fn new(lab: &Lab, point: &Point, place: Place) -> Result<Subject, LabError> {
         let cell = cell(point)?;
         let interrupting = if is_polled(point)? { None } else { Some(interrupting(lab)) };
-        let (lower, way_back, pool) = match word(point, "file", &["memory", "volume"])? {
+        let (lower, way_back, pool) = match word(point, "file")? {
             "volume" => volume(point, cell)?,
             _ => {
                 let device = match &interrupting {
@@ -204,7 +238,7 @@ impl Subject {
 
 /// The polled device of a point.
 fn polled(point: &Point, bytes: u64) -> Result<Device, LabError> {
-    let spec = match word(point, "device", &["nvme", "ram", "null"])? {
+    let spec = match word(point, "device")? {
         "ram" => format!("ram:size={bytes},touch=on"),
         "null" => format!("null:size={bytes}"),
         _ => format!("null:size={bytes},latency={}us,complete=timer", LATENCY.as_micros()),

@@ -1,45 +1,34 @@
 //! One arm at one point: threads with a ring each on one device that counts, and a reader.
 //!
-//! * A1. The first loop runs on the thread that calls, the others on threads of their own, each pinned to its CPU; all
-//!   begin a turn together.
+//! * A1. The threads are a [`Crew`]: they begin a turn together, and it ends when the last of them has nothing in
+//!   flight.
 //! * A2. A reading below 0 or above what can be in flight is impossible, and counted.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Barrier};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use sheave::Device;
 use sheave::base::sync::atomic::{AtomicBool, Ordering};
 use sheave::open_device;
-use sheave_load::live::report_histogram;
 use sheave_load::{SheaveEngine, cpu};
 
 use super::counters::{Counters, Reading, Way};
 use super::counting;
-use crate::drive::{self, Drive, until};
+use crate::crew::{Crew, MakeDrive};
+use crate::drive::{self, Drive};
 use crate::exp::elsewhere::{Elsewhere, MakeOnEnd, OnEnd, Settings};
 use crate::experiment::Lab;
-use crate::meter::Meter;
 use crate::{ArmRun, LabError, Point, Turn, TurnEnd};
 
 /// Bytes of the device.
 const SIZE: u64 = 1 << 40;
 
-/// What a thread did in a turn.
-struct Done {
-    ios: u64,
-    latency: Histogram<u64>,
-}
-
 /// An arm that is ready.
 pub struct InFlightArm {
-    drive: Drive,
-    crew: Vec<Mate>,
-    start: Arc<Barrier>,
-    lab: Lab,
+    crew: Crew,
     watched: Watched,
+    /// The CPU of the reader: the first that no loop has.
+    reader_cpu: usize,
     hz: u64,
     elsewhere: Option<Elsewhere>,
 }
@@ -88,11 +77,15 @@ impl InFlightArm {
         let device = counting::over(&lower, &counters, elsewhere.is_none());
         let most = i64::from(point.threads) * i64::from(point.depth);
         let watched = Watched { counters, device, most };
-        let start = Arc::new(Barrier::new(point.threads as usize));
-        let drive = drive(&watched.device, point, 0)?;
-        let mates = (1..point.threads as usize).map(|index| Mate::start(lab, point, &watched, &start, index));
-        let crew = mates.collect::<Result<Vec<_>, _>>()?;
-        Ok(InFlightArm { drive, crew, start, lab: lab.clone(), watched, hz, elsewhere })
+        let (device, place) = (watched.device.clone(), point.clone());
+        let make: MakeDrive = Arc::new(move |index| {
+            let opts = drive::opts(&place, device.capabilities().polled);
+            let engine = SheaveEngine::new(|ring| ring.attach(&device), 1, &opts)?;
+            Ok(Drive::new(engine, &place, SIZE, index as u64))
+        });
+        let crew = Crew::new(lab, point, &make)?;
+        let reader_cpu = lab.cpu(point.threads as usize);
+        Ok(InFlightArm { crew, watched, reader_cpu, hz, elsewhere })
     }
 
     /// What its readers look at.
@@ -100,25 +93,13 @@ impl InFlightArm {
         &self.watched
     }
 
-    fn run_turn(&mut self, end: TurnEnd, turn: &mut Turn) -> Result<Vec<Done>, LabError> {
-        let until = until(&self.lab, end, 1 + self.crew.len() as u32);
-        for mate in &self.crew {
-            mate.begin(end)?;
-        }
-        let device_ns = self.elsewhere.as_ref().map_or(0, Elsewhere::cpu_ns);
-        self.drive.reset();
-        let meter = Meter::start();
-        self.start.wait();
-        let ran = self.drive.run(&until);
-        let others: Vec<_> = self.crew.iter().map(Mate::end).collect();
-        meter.add(turn);
-        let device_ns = self.elsewhere.as_ref().map_or(0, Elsewhere::cpu_ns) - device_ns;
-        turn.cpu_ns = turn.cpu_ns.saturating_sub(device_ns);
-        let mut all = vec![done(&self.drive, ran?)];
-        for other in others {
-            all.push(other?);
-        }
-        Ok(all)
+    /// A turn of the threads, without what the device's own threads have used.
+    fn run_turn(&mut self, end: TurnEnd) -> Result<Turn, LabError> {
+        let device_ns = |elsewhere: &Option<Elsewhere>| elsewhere.as_ref().map_or(0, Elsewhere::cpu_ns);
+        let before = device_ns(&self.elsewhere);
+        let mut turn = self.crew.turn(end)?;
+        turn.cpu_ns = turn.cpu_ns.saturating_sub(device_ns(&self.elsewhere) - before);
+        Ok(turn)
     }
 }
 
@@ -144,83 +125,6 @@ fn lower(lab: &Lab, point: &Point, counters: &Arc<Counters>) -> Result<(Device, 
             Ok((elsewhere.device.clone(), Some(elsewhere)))
         }
         other => Err(LabError::usage(format!("ends={other} in the point {point}")).fix("ends= is here or elsewhere")),
-    }
-}
-
-fn drive(device: &Device, point: &Point, index: usize) -> Result<Drive, LabError> {
-    let opts = drive::opts(point, device.capabilities().polled);
-    let engine = SheaveEngine::new(|ring| ring.attach(device), 1, &opts)?;
-    Ok(Drive::new(engine, point, SIZE, index as u64))
-}
-
-fn done(drive: &Drive, ios: u64) -> Done {
-    let mut latency = report_histogram();
-    drive.add_latency(&mut latency);
-    Done { ios, latency }
-}
-
-/// A thread of the arm's own.
-struct Mate {
-    begin: Option<Sender<TurnEnd>>,
-    end: Receiver<Result<Done, LabError>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Mate {
-    /// Starts it; it is ready when this returns.
-    fn start(
-        lab: &Lab,
-        point: &Point,
-        watched: &Watched,
-        start: &Arc<Barrier>,
-        index: usize,
-    ) -> Result<Mate, LabError> {
-        let (begin, turns) = channel::<TurnEnd>();
-        let (tell, end) = channel();
-        let (lab, point, device, start) = (lab.clone(), point.clone(), watched.device.clone(), start.clone());
-        let work = move || {
-            let made = cpu::pin(lab.cpu(index)).and_then(|()| drive(&device, &point, index));
-            let mut drive = match made {
-                Ok(drive) => drive,
-                Err(err) => return drop(tell.send(Err(err))),
-            };
-            if tell.send(Ok(done(&drive, 0))).is_err() {
-                return;
-            }
-            for turn in turns {
-                let until = until(&lab, turn, point.threads);
-                drive.reset();
-                start.wait();
-                let ran = drive.run(&until).map(|ios| done(&drive, ios));
-                if tell.send(ran).is_err() {
-                    return;
-                }
-            }
-        };
-        let started = std::thread::Builder::new().name(format!("lab-{index}")).spawn(work);
-        let thread = started.map_err(|err| LabError::run(format!("cannot start thread {index}: {err}")))?;
-        let mate = Mate { begin: Some(begin), end, thread: Some(thread) };
-        mate.end()?;
-        Ok(mate)
-    }
-
-    fn begin(&self, end: TurnEnd) -> Result<(), LabError> {
-        let sent = self.begin.as_ref().map(|begin| begin.send(end));
-        sent.and_then(Result::ok).ok_or_else(|| LabError::run("a thread of the experiment has gone"))
-    }
-
-    fn end(&self) -> Result<Done, LabError> {
-        self.end.recv().unwrap_or_else(|_| Err(LabError::run("a thread of the experiment has gone")))
-    }
-}
-
-impl Drop for Mate {
-    fn drop(&mut self) {
-        self.begin = None;
-        if let Some(thread) = self.thread.take() {
-            // What it had to say it has said.
-            let _ = thread.join();
-        }
     }
 }
 
@@ -250,27 +154,19 @@ fn read_at(watched: &Watched, hz: u64, cpu: usize, stop: &AtomicBool) -> Reading
 
 impl ArmRun for InFlightArm {
     fn turn(&mut self, end: TurnEnd) -> Result<Turn, LabError> {
-        let mut turn = Turn::default();
-        let (hz, watched, stop) = (self.hz, self.watched.clone(), AtomicBool::new(false));
-        let cpu = self.lab.cpu(1 + self.crew.len());
-        let (all, seen) = std::thread::scope(|scope| {
+        let (hz, watched, stop, cpu) = (self.hz, self.watched.clone(), AtomicBool::new(false), self.reader_cpu);
+        let (turn, seen) = std::thread::scope(|scope| {
             let reader = (hz > 0).then(|| scope.spawn(|| read_at(&watched, hz, cpu, &stop)));
-            let all = self.run_turn(end, &mut turn);
+            let turn = self.run_turn(end);
             // Relaxed: the flag carries nothing but itself; `read_at` loads it.
             stop.store(true, Ordering::Relaxed);
             let seen = reader.and_then(|reader| {
                 reader.thread().unpark();
                 reader.join().ok()
             });
-            (all, seen)
+            (turn, seen)
         });
-        let mut latency = report_histogram();
-        for done in all? {
-            turn.ios += done.ios;
-            // The same bounds, so nothing is lost.
-            let _ = latency.add(&done.latency);
-        }
-        turn.latency = Some(latency);
+        let mut turn = turn?;
         if let Some(seen) = seen.filter(|seen| seen.count > 0) {
             turn.gauges.insert("ns_per_reading", seen.ns as f64 / seen.count as f64);
             turn.gauges.insert("readings", seen.count as f64);

@@ -7,7 +7,8 @@ use sheave::{Buf, Device, Ring, op, open_device};
 use super::arm::InFlightArm;
 use super::counters::{Counters, Way};
 use super::{ARMS, WAYS, counting, in_batches, one_by_one};
-use crate::experiment::{Check, Lab};
+use crate::experiment::Lab;
+use crate::terms::Check;
 use crate::{ArmRun, LabError, Point, TurnEnd};
 
 /// I/Os of a check, a thread.

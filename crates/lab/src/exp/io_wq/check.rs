@@ -2,8 +2,9 @@
 
 use super::{AFTER, ARMS, BEFORE, KERNEL, RING, SEED, SHARDED, SIDES, flood};
 use crate::LabError;
-use crate::experiment::{Check, Lab};
+use crate::experiment::Lab;
 use crate::point::Point;
+use crate::terms::Check;
 use crate::wq::side::Use;
 use crate::wq::{Flood, Limit, PoolFigures, Turn};
 use sheave_load::Engine;

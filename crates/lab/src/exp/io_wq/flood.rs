@@ -6,16 +6,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{bad, work_of};
-use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};
+use super::{IoWq, bad, work_of};
+use crate::LabError;
+use crate::experiment::{ArmRun, Experiment, Lab, Turn, TurnEnd};
 use crate::point::Point;
 use crate::wq::{self, Flood, Limit, Side, Work};
-use crate::{LabError, Value};
 
 /// Most workers, unless a point says.
 const WORKERS: u64 = 2;
-/// As many as the pools take.
-const MOST_WORKERS: u64 = 4096;
 const LONGEST_WARM_UP: Duration = Duration::from_millis(20);
 
 /// An arm at a point.
@@ -26,13 +24,7 @@ pub struct FloodRun {
 
 /// The flood of a point.
 pub fn of(lab: &Lab, point: &Point) -> Result<Flood, LabError> {
-    for (name, value) in &point.extra {
-        match (name.as_str(), value) {
-            ("workers", &Value::Number(1..=MOST_WORKERS)) | ("cpus", &Value::Number(1..)) => {}
-            ("stepped", &Value::Number(0..=1)) | ("work", Value::Text(_)) => {}
-            _ => return Err(bad(&format!("io-wq has no {name}={value}"))),
-        }
-    }
+    IoWq.admit(point)?;
     let cpus = point.number("cpus").map_or(lab.cpus.len(), |cpus| (cpus as usize).min(lab.cpus.len()));
     let cpus = lab.cpus[..cpus].to_vec();
     let stepped = point.number("stepped") == Some(1);

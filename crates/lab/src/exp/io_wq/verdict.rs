@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use super::{AFTER, BEFORE, KERNEL, RING, SEED};
-use crate::experiment::Metric;
 use crate::report::{ArmResult, Change, ExperimentReport, Holds, Row, SweepReport, Verdict};
 use crate::table::{figure, interval};
+use crate::terms::Metric;
 
 /// The thread's percentage: points of the share of CPU time.
 const CLAIMED: f64 = -1.49;

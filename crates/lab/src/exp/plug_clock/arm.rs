@@ -5,14 +5,12 @@
 //!   rings have the real one.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use sheave::base::clock::Clock;
-use sheave::{Ring, RingBuilder, open_device};
+use sheave::{Ring, open_device};
 use sheave_load::SheaveEngine;
 
-use super::watch;
-use super::{AFTER, SEED};
+use super::{aged, watch};
 use crate::crew::{Crew, MakeDrive};
 use crate::drive::{self, Drive, until};
 use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};
@@ -22,15 +20,6 @@ use crate::{LabError, Point};
 const COUNTED: u64 = 8192;
 /// The device.
 const DEVICE: &str = "null:size=1T";
-
-/// The ring of an arm.
-pub fn aged(builder: RingBuilder, arm: usize) -> RingBuilder {
-    match arm {
-        AFTER => builder,
-        SEED => builder.stamp_age(Duration::MAX),
-        _ => builder.stamp_age(Duration::ZERO),
-    }
-}
 
 /// What is read per I/O.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,11 +6,12 @@ use std::time::Duration;
 use sheave::Ring;
 use sheave::base::clock::Clock;
 
-use super::arm::{ClockArm, aged, count};
+use super::arm::{ClockArm, count};
 use super::watch::{Time, WatchedArm};
-use super::{AFTER, ARMS, SEED};
+use super::{AFTER, ARMS, SEED, aged};
 use crate::exp::data;
-use crate::experiment::{ArmRun, Check, Lab, TurnEnd};
+use crate::experiment::{ArmRun, Lab, TurnEnd};
+use crate::terms::Check;
 use crate::{LabError, Point};
 
 /// I/Os of a check's turn: whole batches.

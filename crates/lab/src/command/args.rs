@@ -1,13 +1,19 @@
-//! Arguments of `sheave lab`.
+//! The command line as clap sees it: names, defaults, help texts and the parsers of single values.
+//!
+//! Whether the values fit together is judged later, by who runs the command.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use clap::{Args, Subcommand, ValueEnum};
-use sheave_lab::{Point, exp};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use sheave_load::value;
 
-use super::value;
+use crate::{LabError, Point, exp};
+
+pub mod wq;
+
+pub use wq::WqArgs;
 
 const EXAMPLES: &str = "\
 Each experiment runs the same stack with one thing changed: without the mechanism (before), as
@@ -15,25 +21,28 @@ the thread on the mailing list had it (seed), as Sheave has it (after). Arms tak
 pairs turns of the same round and comes with its 95 % interval. How to read it: docs/lab.md
 
 Examples:
-  sheave lab all --quick
+  sheave-lab all --quick
         all five in under two minutes
-  sheave lab all --html lab.html
+  sheave-lab all --html lab.html
         everything, with the sweeps and the plots, in less than half an hour; one page to look at or to show
-  sheave lab bio-cache --sweep batch
+  sheave-lab bio-cache --sweep batch
         the thread's table, and how the change depends on the batch
-  sheave lab dio-completion --json > dio.json
-  sheave lab plug-clock --point bs=512,batch=8,depth=128 --rounds 11 --turn 1s
+  sheave-lab dio-completion --json > dio.json
+  sheave-lab plug-clock --point bs=512,batch=8,depth=128 --rounds 11 --turn 1s
         one point alone, longer; each row of a report has the command that repeats it
+  sheave-lab wq --depth 128 --batch 32 --workers 2 --compare kernel
+        the worker pool by itself, as you want it, beside the kernel's; sheave-lab wq --help
 
 Exit code: 0 done, also when a claim does not hold here; 1 a check or an arm failed; 2 the
 command line makes no sense.";
 
-/// What `sheave lab` is asked.
-#[derive(Debug, Clone, Args)]
-#[command(after_help = EXAMPLES, arg_required_else_help = true, args_conflicts_with_subcommands = true,
-          subcommand_negates_reqs = true, disable_help_subcommand = true)]
+/// Five ideas that Sheave is built on, measured before and after, beside the published figures.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "sheave-lab", version, propagate_version = true, max_term_width = 100, after_help = EXAMPLES,
+          arg_required_else_help = true, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true,
+          disable_help_subcommand = true)]
 pub struct LabArgs {
-    /// For tools.
+    /// Another measurement than an experiment.
     #[command(subcommand)]
     pub command: Option<LabCommand>,
 
@@ -86,9 +95,11 @@ pub struct LabArgs {
     pub html: Option<PathBuf>,
 }
 
-/// What tools ask.
+/// What is no experiment.
 #[derive(Debug, Clone, Subcommand)]
 pub enum LabCommand {
+    /// Measure what it costs to have work done by workers: the pool that rings use, pools as they were, the kernel's.
+    Wq(WqArgs),
     /// Run one arm by itself, for tools that count what a process does.
     #[command(hide = true)]
     RunArm(RunArmArgs),
@@ -126,5 +137,8 @@ fn experiments() -> PossibleValuesParser {
 }
 
 fn point(text: &str) -> Result<Point, String> {
-    text.parse().map_err(|err: sheave_lab::LabError| err.to_string())
+    text.parse().map_err(|err: LabError| err.to_string())
 }
+
+#[cfg(test)]
+mod tests;

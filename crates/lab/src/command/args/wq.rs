@@ -1,17 +1,37 @@
-//! Arguments of `sheave bench wq:`, which measures the worker pool and no device.
+//! Arguments of `sheave-lab wq`, which measures the worker pool and no device.
 
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use sheave::base::units;
-use sheave_lab::wq::{Arm, Work};
+use sheave_load::value;
 
-use super::value;
+use crate::wq::{Arm, Work};
 
-/// What `sheave bench wq:` is asked beside what all runs are asked.
+const EXAMPLES: &str = "\
+Examples:
+  sheave-lab wq --depth 128 --batch 32 --workers 2 --compare kernel
+        a flood of NOPs through a ring and its workers, and the same through the kernel's
+  sheave-lab wq --depth 64 --batch 64 --workers 64 --work sleep:10ms
+        work that blocks
+  sheave-lab wq --depth 128 --batch 32 --workers 16 --submitters 2 --arm one-list
+        a pool as it was before
+  sheave-lab wq --work spin:500ns --hashed 50 --json
+
+Times take ns, us, ms, s. What the figures mean: docs/io-wq.md";
+
+/// What `sheave-lab wq` is asked.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Workers (wq: only)")]
+#[command(after_help = EXAMPLES)]
 pub struct WqArgs {
+    /// Items in flight, of each submitter.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), default_value_t = 32)]
+    pub depth: u32,
+
+    /// Items handed over at once [default: a quarter of the depth, at most 32].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub batch: Option<u32>,
+
     /// Most workers.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), default_value_t = 2)]
     pub workers: u32,
@@ -20,7 +40,11 @@ pub struct WqArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256), default_value_t = 1)]
     pub submitters: u32,
 
-    /// CPUs that workers run on, such as 0 or 0-3, as --cpu places submitters [default: those of the process].
+    /// CPUs that submitters run on, one each in turn, such as 1 or 0-3 [default: those of the process].
+    #[arg(long, value_name = "LIST", value_parser = value::cpu_list)]
+    pub cpu: Option<value::CpuList>,
+
+    /// CPUs that workers run on [default: those of the process].
     #[arg(long, value_name = "LIST", value_parser = value::cpu_list)]
     pub worker_cpu: Option<value::CpuList>,
 
@@ -35,6 +59,29 @@ pub struct WqArgs {
     /// What to measure [default: ring for nop without hashes, else stealing].
     #[arg(long, value_enum)]
     pub arm: Option<ArmArg>,
+
+    /// Measure for so long, each side of a comparison.
+    #[arg(long, value_name = "TIME", value_parser = value::duration, default_value = "5s")]
+    pub runtime: Duration,
+
+    /// Run this beside the arm, in turns.
+    #[arg(long, value_enum, value_name = "PEER")]
+    pub compare: Option<PeerArg>,
+
+    /// Pairs of turns with --compare; --runtime is what each side gets in all.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), default_value_t = 5)]
+    pub pairs: u32,
+
+    /// Print one JSON object to stdout instead of the table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What to compare with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PeerArg {
+    /// The kernel's io_uring: NOPs with IOSQE_ASYNC.
+    Kernel,
 }
 
 /// A pool, or a way to it.

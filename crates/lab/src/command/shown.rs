@@ -6,11 +6,11 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use sheave_lab::report::{ExperimentReport, InstructionRow, Row};
-use sheave_lab::run::{Part, Show};
-use sheave_lab::table;
+use sheave_load::output;
 
-use crate::output;
+use crate::report::{ExperimentReport, InstructionRow, Row};
+use crate::run::{Part, Show};
+use crate::table;
 
 /// How often a line of progress is written where there is no terminal.
 const LINE: Duration = Duration::from_secs(10);

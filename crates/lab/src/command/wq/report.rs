@@ -1,22 +1,20 @@
 //! The result: medians over the turns, as a table or as one JSON object.
 //!
-//! Names that the device bench has too mean the same; the others are told in `docs/io-wq.md`.
+//! Names that `sheave bench` has too mean the same; the others are told in `docs/io-wq.md`.
 
 use std::fmt::Write;
 
 use serde::Serialize;
 use sheave::base::units::{fmt_count, fmt_ns};
 
-use sheave_lab::wq::Turn;
-use sheave_lab::wq::turn::quantile;
-
 use super::WqPlan;
-use crate::bench::compare::median;
+use crate::interval::median;
+use crate::wq::Turn;
+use crate::wq::turn::quantile;
 
 /// Everything that is known after a run.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    device: &'static str,
     arm: &'static str,
     work: String,
     depth: u32,
@@ -66,7 +64,7 @@ struct Compared {
 impl Report {
     /// Works the figures out; `None` without a turn.
     pub fn new(plan: &WqPlan, ours: &[Turn], theirs: &[Turn], measured: &Turn) -> Option<Self> {
-        let middle = |figure: fn(&Turn) -> f64| median(ours.iter().map(figure).collect());
+        let middle = |figure: fn(&Turn) -> f64| median(&ours.iter().map(figure).collect::<Vec<_>>());
         let iops = middle(Turn::iops)?;
         let ios: u64 = ours.iter().map(|turn| turn.counts.ios).sum();
         let items = measured.counts.ios.max(1) as f64;
@@ -75,7 +73,6 @@ impl Report {
             latency += &turn.latency;
         }
         Some(Self {
-            device: "wq:",
             arm: plan.arm.name(),
             work: plan.flood.work.to_string(),
             depth: plan.flood.depth,
@@ -161,7 +158,7 @@ impl Report {
 
 impl Compared {
     fn new(ours: &[Turn], theirs: &[Turn]) -> Option<Self> {
-        let middle = |figure: fn(&Turn) -> f64| median(theirs.iter().map(figure).collect());
+        let middle = |figure: fn(&Turn) -> f64| median(&theirs.iter().map(figure).collect::<Vec<_>>());
         let ratios = |figure: fn(&Turn) -> f64| -> Vec<f64> {
             ours.iter().zip(theirs).map(|(our, their)| figure(our) / figure(their)).collect()
         };
@@ -180,8 +177,8 @@ impl Compared {
             p50_ns: latency.value_at_quantile(0.5),
             p99_ns: latency.value_at_quantile(0.99),
             context_switches_per_io: middle(switches_per_io)?,
-            ratio_iops: median(iops_ratios)?,
-            ratio_cpu: median(ratios(Turn::cpu_ns_per_io))?,
+            ratio_iops: median(&iops_ratios)?,
+            ratio_cpu: median(&ratios(Turn::cpu_ns_per_io))?,
             ratio_iops_range: [lowest, highest],
         })
     }
@@ -209,6 +206,3 @@ impl Compared {
 fn switches_per_io(turn: &Turn) -> f64 {
     turn.switches as f64 / turn.counts.ios.max(1) as f64
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,36 +1,27 @@
-//! `sheave lab`: runs the experiments of `sheave-lab`, shows them while they run, writes JSON and the page.
+//! `sheave-lab EXPERIMENT`: runs experiments, shows them while they run, writes JSON and the page.
 //!
-//! Owns what is the terminal's: progress, Ctrl-C, files and exit codes. A claim that does not hold is a result, not a
-//! failure; a check that fails is one.
-
-mod shown;
+//! Owns what is the terminal's: progress, Ctrl-C, files and the exit code. A claim that does not hold is a result, not
+//! a failure; a check that fails is one.
 
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 
-use sheave_lab::report::LabReport;
-use sheave_lab::run::{Plan, Sweeps};
-use sheave_lab::turns::Pace;
-use sheave_lab::{Lab, Scale, exp, instructions, run};
-use sheave_load::cpu;
+use sheave_load::value::CpuList;
+use sheave_load::{cpu, output, signals};
 
-use crate::args::{CpuList, Instructions, LabArgs, LabCommand, RunArmArgs};
-use crate::failure::Failure;
-use crate::output;
-use shown::Shown;
+use super::args::{Instructions, LabArgs, RunArmArgs};
+use super::shown::Shown;
+use crate::report::LabReport;
+use crate::run::{self, Plan, Sweeps};
+use crate::turns::Pace;
+use crate::{Lab, LabError, Scale, exp, instructions};
 
-/// Runs it.
-pub fn run(args: &LabArgs) -> Result<(), Failure> {
-    let lab = Lab {
-        scale: if args.quick { Scale::Quick } else { Scale::Full },
-        cpus: cpus(args.cpu.as_ref())?,
-        stop: crate::signals::stop_flag()?,
-    };
-    if let Some(LabCommand::RunArm(args)) = &args.command {
-        return run_arm(&lab, args);
-    }
+/// Runs experiments.
+pub fn run(args: &LabArgs) -> Result<ExitCode, LabError> {
+    let lab = lab(args)?;
     let plan = plan(args)?;
     // Refused now, not after half an hour.
     let page = args.html.as_deref().map(|path| create(path).map(|file| (file, path))).transpose()?;
@@ -46,23 +37,32 @@ pub fn run(args: &LabArgs) -> Result<(), Failure> {
     }
     match args.json {
         true => output::json(&report)?,
-        false => output::text(&sheave_lab::table::closing(&report)),
+        false => output::text(&crate::table::closing(&report)),
     }
     if report.interrupted {
-        eprintln!("sheave: interrupted; the report has what was measured until then");
+        eprintln!("sheave-lab: interrupted; the report has what was measured until then");
     }
     let failed = report.failed_checks();
     for (id, check) in &failed {
-        eprintln!("sheave: {id}: check failed: {} ({})", check.name, check.detail);
+        eprintln!("sheave-lab: {id}: check failed: {} ({})", check.name, check.detail);
     }
-    if failed.is_empty() { Ok(()) } else { Err(Failure::reported()) }
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// One arm, for valgrind and its like.
-fn run_arm(lab: &Lab, args: &RunArmArgs) -> Result<(), Failure> {
-    let turn = beside(|| run::run_arm(lab, &args.experiment, &args.arm, &args.point, args.ios))?;
+/// Runs one arm by itself, for valgrind and its like.
+pub fn run_arm(all: &LabArgs, args: &RunArmArgs) -> Result<ExitCode, LabError> {
+    let lab = lab(all)?;
+    let turn = beside(|| run::run_arm(&lab, &args.experiment, &args.arm, &args.point, args.ios))?;
     output::text(&format!("{} I/Os in {:.3} ms\n", turn.ios, turn.wall_ns as f64 / 1e6));
-    Ok(())
+    Ok(ExitCode::SUCCESS)
+}
+
+fn lab(args: &LabArgs) -> Result<Lab, LabError> {
+    Ok(Lab {
+        scale: if args.quick { Scale::Quick } else { Scale::Full },
+        cpus: cpus(args.cpu.as_ref())?,
+        stop: signals::stop_flag()?,
+    })
 }
 
 /// Runs something that pins its thread beside the first thread: pools take the CPUs of their workers from that one.
@@ -72,11 +72,11 @@ fn beside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 }
 
 /// The arguments judged together.
-fn plan(args: &LabArgs) -> Result<Plan, Failure> {
+fn plan(args: &LabArgs) -> Result<Plan, LabError> {
     let name = args.experiment.as_deref().unwrap_or("all");
     let experiments = exp::ALL.iter().copied().filter(|experiment| name == "all" || experiment.id() == name);
     if args.point.is_some() && name == "all" {
-        return Err(Failure::usage("--point is a point of one experiment").fix("name the experiment instead of all"));
+        return Err(LabError::usage("--point is a point of one experiment").fix("name the experiment instead of all"));
     }
     let wanted = match args.instructions {
         Instructions::On => true,
@@ -85,7 +85,7 @@ fn plan(args: &LabArgs) -> Result<Plan, Failure> {
     };
     let counts = wanted && instructions::available();
     if args.instructions == Instructions::On && !counts {
-        return Err(Failure::run("there is no valgrind to count instructions with")
+        return Err(LabError::run("there is no valgrind to count instructions with")
             .fix("install valgrind, or go without (--instructions off)"));
     }
     let (rounds, turn) = if args.quick { (3, 50) } else { (5, 300) };
@@ -130,33 +130,28 @@ fn command() -> String {
         if plain(&word) && !word.is_empty() { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
     };
     let words = std::env::args_os().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
-    ["sheave".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
+    ["sheave-lab".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 
 /// The CPUs to place threads on: those named, else all that are allowed from the last down, since interrupts and other
 /// programs prefer the first.
-fn cpus(named: Option<&CpuList>) -> Result<Vec<usize>, Failure> {
-    let allowed = cpu::allowed();
-    let Some(CpuList(named)) = named else { return Ok(allowed.into_iter().rev().collect()) };
-    match named.iter().find(|cpu| !allowed.contains(cpu)) {
-        Some(missing) => {
-            Err(Failure::usage(format!("CPU {missing} is not among those this process may use ({allowed:?})"))
-                .fix("choose from those, or widen the set with taskset or the container's cpuset"))
-        }
-        None => Ok(named.clone()),
+fn cpus(named: Option<&CpuList>) -> Result<Vec<usize>, LabError> {
+    match named {
+        Some(named) => Ok(named.allowed()?.to_vec()),
+        None => Ok(cpu::allowed().into_iter().rev().collect()),
     }
 }
 
-fn create(path: &Path) -> Result<File, Failure> {
+fn create(path: &Path) -> Result<File, LabError> {
     File::create(path).map_err(|err| cannot_write(path, &err))
 }
 
-fn write_page(mut file: File, path: &Path, report: &LabReport) -> Result<(), Failure> {
-    file.write_all(sheave_lab::html::page(report).as_bytes()).map_err(|err| cannot_write(path, &err))?;
+fn write_page(mut file: File, path: &Path, report: &LabReport) -> Result<(), LabError> {
+    file.write_all(crate::html::page(report).as_bytes()).map_err(|err| cannot_write(path, &err))?;
     eprintln!("wrote {}", path.display());
     Ok(())
 }
 
-fn cannot_write(path: &Path, err: &std::io::Error) -> Failure {
-    Failure::run(format!("cannot write {}: {err}", path.display())).fix("give --html a file that can be written")
+fn cannot_write(path: &Path, err: &std::io::Error) -> LabError {
+    LabError::run(format!("cannot write {}: {err}", path.display())).fix("give --html a file that can be written")
 }

@@ -1,0 +1,29 @@
+//! Commands that this program does not have, and somebody may look for here: they are those of `sheave-lab`.
+//!
+//! Looked at before the command line is parsed, for the options of such a command are unknown here too.
+
+use std::ffi::OsString;
+
+use crate::failure::Failure;
+
+/// Refuses a command of the lab, in words that name the command to use.
+pub fn refuse(args: impl Iterator<Item = OsString>) -> Result<(), Failure> {
+    let args: Vec<String> = args.skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+    match args.split_first() {
+        Some((command, rest)) if command == "lab" => Err(Failure::usage(
+            "the experiments are a program of their own, sheave-lab, which is built from the source",
+        )
+        .fix(format!(
+            "in the repository, `{}`",
+            ["cargo xtask lab"].into_iter().chain(rest.iter().map(String::as_str)).collect::<Vec<_>>().join(" ")
+        ))),
+        Some((command, rest)) if command == "bench" && rest.iter().any(|arg| arg.starts_with("wq:")) => {
+            Err(Failure::usage("the worker pool is measured by sheave-lab, a program that is built from the source")
+                .fix("in the repository, `cargo xtask lab wq`; its options: `cargo xtask lab wq --help`"))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! Parsers of argument values that the programs share. Each error says what was wrong with the value and what one
+//! looks like.
+
+use std::time::Duration;
+
+use sheave::base::units;
+
+use crate::cpu;
+use crate::error::LoadError;
+
+/// A time: `500ms`, `5s`, `2m`; a bare number is seconds.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = match text.parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|err| err.to_string()),
+        Err(_) => units::parse_duration(text).map_err(|err| err.to_string()),
+    }?;
+    if parsed.is_zero() {
+        return Err("a time of 0 measures nothing; give for example 500ms or 5s".into());
+    }
+    Ok(parsed)
+}
+
+/// A count: `1000`, `50k`, `1.5M` (powers of 1000).
+pub fn count(text: &str) -> Result<u64, String> {
+    const HINT: &str = "expected a count such as 1000, 50k or 1.5M";
+    let (digits, scale) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1e3),
+        Some((at, 'm' | 'M')) => (&text[..at], 1e6),
+        Some((at, 'g' | 'G')) => (&text[..at], 1e9),
+        _ => (text, 1.0),
+    };
+    // A whole number stays exact; only a fraction goes through floating point.
+    let value = match digits.parse::<u64>() {
+        Ok(whole) => whole.checked_mul(scale as u64).ok_or(HINT)?,
+        Err(_) => match digits.parse::<f64>() {
+            Ok(part) if part.is_finite() && (0.0..1e18).contains(&(part * scale)) => (part * scale).round() as u64,
+            _ => return Err(HINT.into()),
+        },
+    };
+    if value == 0 { Err("0 leaves nothing to do; leave the option out for no limit".into()) } else { Ok(value) }
+}
+
+/// A list of CPUs as the kernel writes it: `1`, `0,2`, `0-3`, `0-1,4`.
+pub fn cpu_list(text: &str) -> Result<CpuList, String> {
+    const MAX_CPU: usize = 4095;
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        match (from.trim().parse::<usize>(), to.trim().parse::<usize>()) {
+            (Ok(from), Ok(to)) if from <= to && to <= MAX_CPU => cpus.extend(from..=to),
+            _ => return Err("expected CPU numbers such as 1, 0,2 or 0-3".into()),
+        }
+    }
+    Ok(CpuList(cpus))
+}
+
+/// CPUs in the order in which threads are placed on them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuList(pub Vec<usize>);
+
+impl CpuList {
+    /// The CPUs of the list, if this process may run on each of them.
+    pub fn allowed(&self) -> Result<&[usize], LoadError> {
+        let allowed = cpu::allowed();
+        match self.0.iter().find(|cpu| !allowed.contains(cpu)) {
+            Some(missing) => {
+                Err(LoadError::usage(format!("CPU {missing} is not among those this process may use ({allowed:?})"))
+                    .fix("choose from those, or widen the set with taskset or the container's cpuset"))
+            }
+            None => Ok(&self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

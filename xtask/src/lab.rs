@@ -1,0 +1,88 @@
+//! `cargo xtask lab`: builds and starts the lab; its lints, pages and tests.
+//!
+//! Owns how the lab is built: with `--cfg sheave_lab`, so that neither the lab nor its hooks in the floors are in
+//! anything else. Called by hand, by `test` and by `nightly`.
+
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::cargo;
+use crate::counts::Counts;
+use crate::workspace;
+
+/// What compiles it in.
+pub const CFG: &str = "sheave_lab";
+
+/// `cargo xtask lab ARGS`: builds the lab and becomes it.
+pub fn main(args: &[String]) -> Result<()> {
+    let binary = build()?;
+    let mut command = Command::new(&binary);
+    let error = command.args(args).exec();
+    Err(error).with_context(|| format!("starting {}", binary.display()))
+}
+
+/// `cargo xtask lab-tests [FILTER]`: the tests of the lab, and of its hooks in the floors.
+pub fn tests_main(args: &[String]) -> Result<()> {
+    if args.iter().any(|arg| arg.starts_with('-')) {
+        bail!("usage: cargo xtask lab-tests [FILTER]...");
+    }
+    let mut counts = Counts::default();
+    let result = tests(args, &mut counts);
+    println!("{counts}");
+    result
+}
+
+/// cargo with these arguments, for the lab.
+fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
+    cargo::with_cfg(cargo::cargo(args), CFG)
+}
+
+/// Builds the program, optimized; where it is.
+fn build() -> Result<PathBuf> {
+    cargo::run(cargo(["build", "--release", "--quiet", "-p", "sheave-lab"]))?;
+    Ok(workspace::target_dir().join("release/sheave-lab"))
+}
+
+/// Lints the lab, and the hooks in what it stands on. Clippy is a wrapper itself, and takes the cfg as an argument.
+pub fn clippy() -> Result<()> {
+    let mut command = cargo::cargo(["clippy", "-p", "sheave-lab", "--all-targets", "--quiet"]);
+    command.args(["--", "-D", "warnings", "--cfg", CFG]);
+    cargo::run(command)
+}
+
+/// Its documentation, as of every other crate.
+pub fn docs() -> Result<()> {
+    let mut command = cargo(["doc", "-p", "sheave-lab", "--no-deps", "--document-private-items", "--quiet"]);
+    command.env("RUSTDOCFLAGS", format!("-D warnings --cfg {CFG}"));
+    cargo::run(command)
+}
+
+/// Its tests, and those of the bio set, which has most of the hooks. In one build where the runner can choose between
+/// the tests of both: built one by one, packages have other features in what they share.
+pub fn tests(filter: &[String], counts: &mut Counts) -> Result<()> {
+    const TARGETS: &[&str] = &["-p", "sheave-lab", "-p", "sheave-blk", "--lib", "--test", "command"];
+    if cargo::has_nextest() {
+        let mut command = cargo(["nextest", "run", "--no-fail-fast", "--status-level", "fail"]);
+        command.args(["--test-threads", &cargo::test_threads()]).args(TARGETS);
+        command.args(["-E", "package(sheave-lab) | test(/^bio_set::/)"]).args(filter);
+        return cargo::run_tests(command, counts);
+    }
+    let filter: Vec<&str> = filter.iter().map(String::as_str).collect();
+    for (what, filter) in [(&["-p", "sheave-lab"][..], &filter[..]), (&["-p", "sheave-blk", "--lib"], &["bio_set::"])] {
+        cargo::run_tests(cargo([&["test", "--no-fail-fast", "--quiet"], what, filter].concat()), counts)?;
+    }
+    Ok(())
+}
+
+/// The optimized program, tried as a user tries it: its checks compare counts and data, never times.
+pub fn smoke(counts: &mut Counts) -> Result<()> {
+    let mut command = Command::new(build()?);
+    command.args(["all", "--quick", "--json"]);
+    let (stdout, stderr, success) = cargo::capture(command)?;
+    ensure!(success && stdout.contains("\"verdict\""), "sheave-lab all --quick failed:\n{stderr}");
+    counts.passed += 1;
+    Ok(())
+}
