@@ -132,6 +132,19 @@ fn what_fits_is_not_cut() {
 }
 
 #[test]
+fn a_piece_with_a_table_of_vectors_is_not_cached() {
+    let mut bios = BioSet::new(8, 8);
+    let vecs: Vec<BVec> = (0..12).map(|n| BVec { base: n << 20, len: 4096 }).collect();
+    let id = new_bio(&mut bios, Op::Write, 0, &vecs, 12 * 4096);
+    for (blocks, has_table) in [(BIO_INLINE_VECS as u32, false), (BIO_INLINE_VECS as u32 + 1, true)] {
+        let piece = cut(&mut bios, id, blocks * 4096, 0).expect("enough bios");
+        assert_eq!(bios[piece].table.is_some(), has_table);
+        // The cache gives bios out as they are: a table would stay with one that needs none.
+        assert_eq!(bios[piece].flags & BIO_CACHEABLE == 0, has_table);
+    }
+}
+
+#[test]
 fn memory_in_crumbs_is_refused() {
     let limits = Limits { max_segments: 3, ..Limits::default() }.normalized();
     let mut bios = BioSet::new(8, 8);

@@ -173,6 +173,22 @@ fn what_the_driver_does_not_have_it_is_not_asked_about() {
 }
 
 #[test]
+fn what_is_gathered_in_an_open_plug_is_not_asked_about() {
+    // As above, with nothing that was refused before it.
+    let puppet = Puppet::new();
+    let mut rig = rig(&puppet);
+    rig.ctx.start_plug(2);
+    rig.read(0, 0);
+    for _ in 0..200 {
+        rig.time.advance(STEP);
+        poll_often(&mut rig);
+    }
+    rig.ctx.finish_plug();
+    rig.drain();
+    assert_eq!(rig.take_ok(), [0]);
+}
+
+#[test]
 fn a_flush_can_be_overdue_and_ends_its_sequence() {
     let puppet = Puppet::new().caps(|caps| caps.volatile_cache = true).holding();
     puppet.script().ends_overdue = true;
