@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use sheave_base::rng::Rng;
 use sheave_sim::check::check_image;
 use sheave_sim::disk::{DiskOptions, Image, Media, SECTOR, SimDisk};
-use sheave_vol::{ExtentKind, OpenOptions, Pool, ScrubOptions};
+use sheave_vol::{ExtentKind, Finding, FindingKind, OpenOptions, Pool, ScrubOptions};
 
 /// What crashes leave of each step.
 const CRASHES: u64 = 4;
@@ -81,7 +81,9 @@ fn an_upgrade_that_is_cut_off_leaves_the_old_pool_or_the_new_one() {
                 let (image, cut) = media.crash(&mut rng);
                 let what = format!("pool {number}, step {at} of {}: {cut}", log.len());
                 let report = check_image(&image).expect("the check itself works");
-                assert!(report.is_clean(), "{what}: {:?}", report.findings);
+                // A superblock that was being written may be torn: the other stands for it.
+                let torn = |found: &Finding| found.kind == FindingKind::Superblock;
+                assert!(report.findings.iter().all(torn), "{what}: {:?}", report.findings);
                 let after = disk(image);
                 let pool = open(&after);
                 assert!(contents(&pool, &after.image()) == wanted, "{what}");
