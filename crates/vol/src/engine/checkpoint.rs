@@ -30,6 +30,10 @@ use crate::state::extent_map::{Entry, INDEX_SHIFT, Top, id_of};
 use crate::state::phase::{Event, Phase};
 use crate::state::plan::{Draft, Plan, Reached, Taken};
 
+/// Most pages that a checkpoint makes, all under one hold of the pool's lock: 16,384 nodes of maps and what is above
+/// them, 22,508 pages of checksums, and the table of 65,000 volumes.
+const MAX_PAGES: u64 = 1 << 16;
+
 impl PoolInner {
     /// Writes a checkpoint. Under the leadership of a commit, or when nobody else has the pool.
     pub(crate) fn write_checkpoint<'a>(&'a self, mut state: MutexGuard<'a, State>, clean: bool) -> Result<(), Status> {
@@ -115,6 +119,7 @@ impl State {
     /// Serialises everything that changed. Everything that can fail comes first.
     pub(crate) fn plan(&mut self, geometry: &Geometry, clean: bool) -> Result<Plan, Status> {
         let wanted = self.pages_due();
+        debug_assert!(wanted <= MAX_PAGES, "{wanted} pages are made under one hold of the pool's lock");
         let memory = Buf::zeroed(wanted as usize * BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
         let addresses = self.tree.pages.take(wanted, &mut self.tree.units).ok_or(Status::NoSpc)?;
         let mut draft = Draft::new(addresses, memory);

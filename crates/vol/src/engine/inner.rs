@@ -111,9 +111,9 @@ impl PoolInner {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        #[allow(unused_mut)] // Tests count what is done under each hold.
+        #[allow(unused_mut)] // Debug builds count what is done under each hold.
         let mut state = self.state.lock().expect("invariant: no panic under this lock");
-        #[cfg(test)]
+        #[cfg(debug_assertions)]
         state.tree.begin_hold();
         state
     }
@@ -126,7 +126,7 @@ impl PoolInner {
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
         #[allow(unused_mut)] // As above.
         let mut state = self.state.try_lock().ok()?;
-        #[cfg(test)]
+        #[cfg(debug_assertions)]
         state.tree.begin_hold();
         Some(state)
     }

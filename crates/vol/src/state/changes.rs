@@ -62,6 +62,7 @@ impl State {
     /// Takes all that waits; from here on changes are for the next commit.
     pub(crate) fn take(&mut self) -> Taken {
         let units = std::mem::take(&mut self.dirty);
+        self.tree.count_work(units.len() + self.pending.len());
         for &(volume, unit) in &units {
             if let Some((place, entry)) = self.find(volume, unit) {
                 self.tree.store(place, entry.without(Entry::LISTED));

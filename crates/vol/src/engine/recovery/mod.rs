@@ -181,6 +181,7 @@ fn count_owners(state: &mut State) -> Result<(), PoolError> {
     tree.index.free_unused();
     tree.leaves.free_unused();
     tree.freed = crate::state::freed::LetGo::default();
+    tree.forget_work();
     if shared {
         mark_shared(tree, &map);
     }

@@ -36,12 +36,17 @@ pub(crate) struct Tree {
     passing: Freed,
     /// Entries that giving up and sharing have looked at, since the lock was taken or a part was begun.
     pub(super) work: u64,
-    #[cfg(test)]
+    /// The most of that under one hold of the lock.
+    #[cfg(debug_assertions)]
     pub(crate) most_work: u64,
     /// Recovery: owners of units are counted when the maps are complete, and nobody looks anything up, so that nodes
     /// are free at once.
     pub(crate) counts_later: bool,
 }
+
+/// Most entries that are looked at under one hold of the pool's lock: those of the used slots of two tops, for a copy
+/// that is undone; a commit and what passes the gate are well below. `docs/volumes.md` has the bound of each holder.
+pub(crate) const MAX_HELD: u64 = 1 << 19;
 
 /// Who lets go: those in this grace may still use it.
 type By<'a> = Option<&'a Arc<Grace>>;
@@ -65,7 +70,7 @@ impl Tree {
             freed: LetGo::default(),
             passing: Freed::default(),
             work: 0,
-            #[cfg(test)]
+            #[cfg(debug_assertions)]
             most_work: 0,
             counts_later: false,
         }
@@ -323,9 +328,22 @@ impl Tree {
         part.leaves.iter().for_each(|id| self.leaves.release(*id));
     }
 
-    #[cfg(test)]
+    /// So many entries more have been looked at, outside of the tree.
+    pub(crate) fn count_work(&mut self, entries: usize) {
+        self.work += entries as u64;
+    }
+
+    /// Recovery is over: what it has looked at was under no lock.
+    pub(crate) fn forget_work(&mut self) {
+        self.work = 0;
+    }
+
+    /// The lock was taken: what was done under the hold before had a bound ([`MAX_HELD`]).
+    #[cfg(debug_assertions)]
     pub(crate) fn begin_hold(&mut self) {
-        self.most_work = self.most_work.max(std::mem::take(&mut self.work));
+        let work = std::mem::take(&mut self.work);
+        debug_assert!(work <= MAX_HELD, "{work} entries were looked at under one hold of the pool's lock");
+        self.most_work = self.most_work.max(work);
     }
 
     /// Sets or clears the written bits of some blocks of a unit.
