@@ -1,0 +1,211 @@
+//! How long overwrites of a thin volume may take while everything else happens to its pool: 4 KiB at random places, a
+//! fixed number a second whatever the pool does, with checkpoints, holes that are punched, and a snapshot each second.
+//!
+//! ```sh
+//! cargo run --release --example pauses -- ram:size=4G 50000 10
+//! ```
+//!
+//! Owns the measuring. An overwrite has the latency from the moment when it was due, not from when it was sent, so a
+//! pause counts for each I/O that should have begun in it. The first write to a unit after a snapshot copies the unit;
+//! it is told apart, and so is what is written to the unit until that has ended.
+//!
+//! * P1: one thread has the ring of the overwrites, and polls; nothing else runs on it.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sheave::base::rng::Rng;
+use sheave::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sheave::vol::{CreateOptions, LowWater, OpenOptions};
+use sheave::{Buf, Fd, Pool, Ring, Volume, op, open_device};
+
+const USAGE: &str = "usage: pauses SPEC [RATE] [SECONDS]    such as: pauses ram:size=4G 50000 10";
+const BLOCK: u64 = 4096;
+const UNIT: u64 = 65536;
+/// What is overwritten: 4,096 units, each of which a snapshot makes a copy of.
+const RANGE: u64 = 256 << 20;
+/// Behind it: where holes are punched.
+const HOLES: u64 = 64 << 20;
+const DEPTH: usize = 256;
+const SNAPSHOT_EVERY: Duration = Duration::from_secs(1);
+const CHECKPOINT_EVERY: Duration = Duration::from_millis(100);
+const PUNCH_EVERY: Duration = Duration::from_millis(10);
+
+/// An overwrite in flight.
+#[derive(Clone, Copy)]
+struct Flight {
+    due: Instant,
+    unit: usize,
+    /// The snapshot that it copies its unit for, or waits for the copy of; 0: none.
+    copies: u64,
+}
+
+/// Latencies, in nanoseconds.
+#[derive(Default)]
+struct Latencies(Vec<u64>);
+
+impl Latencies {
+    fn share(&mut self, share: f64) -> Duration {
+        self.0.sort_unstable();
+        let at = (self.0.len() as f64 * share) as usize;
+        Duration::from_nanos(self.0.get(at.min(self.0.len().saturating_sub(1))).copied().unwrap_or(0))
+    }
+
+    fn print(&mut self, what: &str) {
+        let [half, p99, p999, worst] = [0.5, 0.99, 0.999, 1.0].map(|share| self.share(share));
+        println!("{what:34} {:>9}  {half:>10.1?}  {p99:>10.1?}  {p999:>10.1?}  {worst:>10.1?}", self.0.len());
+    }
+}
+
+/// What the threads share.
+struct Shared {
+    pool: Pool,
+    volume: Volume,
+    /// Snapshots that have begun.
+    snapshots: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Shared {
+    fn goes_on(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Does something again and again, at fixed times; how long each took.
+    fn every(&self, period: Duration, mut job: impl FnMut(u64) -> Result<(), Box<dyn Error>>) -> Latencies {
+        let (begun, mut took) = (Instant::now(), Latencies::default());
+        for number in 1.. {
+            let due = begun + period * number as u32;
+            while self.goes_on() && Instant::now() < due {
+                thread::sleep((due - Instant::now()).min(Duration::from_millis(5)));
+            }
+            if !self.goes_on() {
+                break;
+            }
+            let start = Instant::now();
+            if let Err(error) = job(number) {
+                eprintln!("pauses: {error}");
+                self.stop.store(true, Ordering::Relaxed);
+            }
+            took.0.push(start.elapsed().as_nanos() as u64);
+        }
+        took
+    }
+}
+
+fn ring_of(volume: &Volume) -> Result<(Ring, Fd), Box<dyn Error>> {
+    let mut ring = Ring::builder().entries(DEPTH as u32).polled(true).build()?;
+    let fd = ring.attach_file(Arc::new(volume.clone()))?;
+    Ok((ring, fd))
+}
+
+/// Writes all of the range once, so that what follows overwrites.
+fn fill(volume: &Volume) -> Result<(), Box<dyn Error>> {
+    let (mut ring, fd) = ring_of(volume)?;
+    for unit in 0..(RANGE / UNIT) {
+        ring.push(op::write(fd, Buf::zeroed(UNIT as usize, 4096)?).offset(unit * UNIT))?;
+        ring.submit_and_wait(1)?;
+        ring.completions().try_for_each(|done| done.result().map(drop))?;
+    }
+    Ok(())
+}
+
+/// The overwrites: `rate` a second, for `length`. Those that copy nothing, and the others.
+fn overwrite(shared: &Shared, rate: u64, length: Duration) -> Result<[Latencies; 2], Box<dyn Error>> {
+    let (mut ring, fd) = ring_of(&shared.volume)?;
+    let mut bufs: Vec<Buf> = (0..DEPTH).map(|_| Buf::zeroed(BLOCK as usize, 4096)).collect::<Result<_, _>>()?;
+    let mut flights: Vec<Option<Flight>> = vec![None; DEPTH];
+    let mut free: Vec<usize> = (0..DEPTH).collect();
+    let mut copied = vec![0; (RANGE / UNIT) as usize];
+    let mut found = [Latencies::default(), Latencies::default()];
+    let (mut rng, start, total) = (Rng::new(1), Instant::now(), rate * length.as_secs());
+    let due = |number: u64| start + Duration::from_nanos((number as f64 * 1e9 / rate as f64) as u64);
+    let mut next = 0;
+    while (next < total && shared.goes_on()) || free.len() < DEPTH {
+        let now = Instant::now();
+        let before = next;
+        while next < total && due(next) <= now {
+            let (Some(slot), Some(buf)) = (free.pop(), bufs.pop()) else { break };
+            let pos = rng.below(RANGE / BLOCK) * BLOCK;
+            let unit = (pos / UNIT) as usize;
+            let newest = shared.snapshots.load(Ordering::Relaxed);
+            let copies = if copied[unit] < newest { newest } else { 0 };
+            flights[slot] = Some(Flight { due: due(next), unit, copies });
+            ring.push(op::write(fd, buf).offset(pos).user_data(slot as u64))?;
+            next += 1;
+        }
+        if next > before {
+            ring.submit()?;
+        }
+        ring.reap();
+        let ended = Instant::now();
+        for done in ring.completions() {
+            done.result()?;
+            let slot = done.user_data as usize;
+            let flight = flights[slot].take().ok_or("a completion of nothing")?;
+            copied[flight.unit] = flight.copies.max(copied[flight.unit]);
+            found[usize::from(flight.copies > 0)].0.push((ended - flight.due).as_nanos() as u64);
+            free.push(slot);
+            bufs.extend(done.into_buf());
+        }
+    }
+    Ok(found)
+}
+
+/// Writes a unit behind the range and gives it back.
+fn punch(shared: &Shared) -> Result<Latencies, Box<dyn Error>> {
+    let (mut ring, fd) = ring_of(&shared.volume)?;
+    Ok(shared.every(PUNCH_EVERY, |number| {
+        let pos = RANGE + number * UNIT % HOLES;
+        ring.push(op::write(fd, Buf::zeroed(UNIT as usize, 4096)?).offset(pos).link())?;
+        ring.push(op::punch_hole(fd, pos, UNIT))?;
+        ring.submit_and_wait(2)?;
+        Ok(ring.completions().try_for_each(|done| done.result().map(drop))?)
+    }))
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let spec = args.first().ok_or(USAGE)?;
+    let number = |at: usize, or: u64| args.get(at).map_or(Ok(or), |text| text.parse().map_err(|_| USAGE));
+    let (rate, seconds) = (number(1, 50_000)?.max(1), number(2, 10)?);
+    let device = open_device(spec)?;
+    Pool::create(&device, &CreateOptions::default())?;
+    let pool = Pool::open(&device, &OpenOptions::default())?;
+    let volume = pool.create_volume("v", RANGE + HOLES)?;
+    fill(&volume)?;
+    pool.sync()?;
+    let shared = Shared { pool, volume, snapshots: AtomicU64::new(0), stop: AtomicBool::new(false) };
+    let (found, beside) = thread::scope(|scope| {
+        let shared = &shared;
+        let snapshots = scope.spawn(|| {
+            shared.every(SNAPSHOT_EVERY, |number| {
+                shared.snapshots.fetch_add(1, Ordering::Relaxed);
+                shared.pool.snapshot("v", &format!("s{number}"))?;
+                if number > 1 {
+                    shared.pool.delete(&format!("s{}", number - 1))?;
+                }
+                Ok(())
+            })
+        });
+        let checkpoints = scope.spawn(|| {
+            // Another mark is a change of the superblock, so it takes a checkpoint.
+            shared.every(CHECKPOINT_EVERY, |number| Ok(shared.pool.set_low_water(LowWater::Bytes(4096 * number))?))
+        });
+        let holes = scope.spawn(|| punch(shared).map_err(|error| error.to_string()));
+        let found = overwrite(shared, rate, Duration::from_secs(seconds)).map_err(|error| error.to_string());
+        shared.stop.store(true, Ordering::Relaxed);
+        (found, (snapshots.join(), checkpoints.join(), holes.join()))
+    });
+    let [mut plain, mut copies] = found?;
+    let failed = |_| "a thread has panicked";
+    println!("{:34} {:>9}  {:>10}  {:>10}  {:>10}  {:>10}", "", "count", "median", "p99", "p99.9", "worst");
+    plain.print("overwrites");
+    copies.print("overwrites that copy, or wait for it");
+    beside.0.map_err(failed)?.print("snapshot, and a delete");
+    beside.1.map_err(failed)?.print("checkpoint");
+    beside.2.map_err(failed)??.print("write of 64 KiB, and a hole");
+    Ok(())
+}
