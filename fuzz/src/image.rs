@@ -15,10 +15,10 @@ use sheave_vol::format::{BLOCK, SUPERBLOCKS};
 use sheave_vol::journal::{Commit, Ring};
 use sheave_vol::record::Record;
 use sheave_vol::superblock::{Superblock, choose};
-use sheave_vol::{BlockIo, CreateOptions, OpenOptions, Pool};
+use sheave_vol::{BlockIo, Checksum, CreateOptions, OpenOptions, Pool};
 
 const SIZE: u64 = 8 << 20;
-const SPEC: &str = "ram:size=8M";
+const SPEC: &str = "linear:over=ram:size=4M+ram:size=4M";
 
 /// A device in memory; blocks that are not there are zero.
 #[derive(Debug, Default)]
@@ -76,12 +76,13 @@ impl BlockIo for Memory {
     }
 }
 
-/// The blocks of metadata of a valid pool.
-fn image() -> &'static BTreeMap<u64, Box<Block>> {
-    static IMAGE: OnceLock<BTreeMap<u64, Box<Block>>> = OnceLock::new();
-    IMAGE.get_or_init(|| {
+/// The blocks of metadata of a valid pool of two members, with checksums of data or without.
+fn image(checksum: Checksum) -> &'static BTreeMap<u64, Box<Block>> {
+    static IMAGES: [OnceLock<BTreeMap<u64, Box<Block>>>; 2] = [const { OnceLock::new() }; 2];
+    IMAGES[usize::from(checksum == Checksum::Crc32c)].get_or_init(|| {
         let device = open_device(SPEC).expect("opens");
-        let options = CreateOptions { unit_bytes: 16384, uuid: Some(crate::POOL), ..CreateOptions::default() };
+        let options =
+            CreateOptions { unit_bytes: 16384, uuid: Some(crate::POOL), checksum, ..CreateOptions::default() };
         Pool::create(&device, &options).expect("formats");
         let open = || Pool::open(&device, &OpenOptions::default()).expect("opens");
         let pool = open();
@@ -135,9 +136,11 @@ fn commit(device: &Device, records: &[Record]) {
     commit.pieces(&ring, first).for_each(|(at, bytes)| io.write(at, bytes).expect("writes"));
 }
 
-/// The image with the fuzzer's changes: 6 bytes each (which block, where in it, what).
+/// The image with the fuzzer's changes: a byte that says whether the pool has checksums of data, then 6 bytes for each
+/// change (which block, where in it, what).
 pub fn damaged(data: &[u8]) -> Memory {
-    let mut blocks = image().clone();
+    let (kind, data) = data.split_first().unwrap_or((&0, &[]));
+    let mut blocks = image(if kind & 1 == 0 { Checksum::None } else { Checksum::Crc32c }).clone();
     let addresses: Vec<u64> = blocks.keys().copied().collect();
     for change in data.chunks_exact(6).take(16) {
         let at = addresses[usize::from(change[0]) % addresses.len()];

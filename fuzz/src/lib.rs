@@ -7,9 +7,10 @@
 pub mod image;
 
 use sheave_vol::block::Block;
-use sheave_vol::format::{BLOCK, MAGIC, VERSION, checksum};
+use sheave_vol::format::{BLOCK, MAGIC, MAX_MEMBERS, VERSION, checksum};
 use sheave_vol::page::{Expect, PageRef};
-use sheave_vol::superblock::Geometry;
+use sheave_vol::superblock::{Geometry, Superblock};
+use sheave_vol::{Checksum, LowWater};
 
 /// The pool that sealed blocks belong to.
 pub const POOL: [u8; 16] = *b"sheave fuzz pool";
@@ -56,4 +57,36 @@ pub fn expect(block: &Block) -> Expect {
     let checksum = u32::from_le_bytes([block[8], block[9], block[10], block[11]]);
     let page = PageRef { address: ADDRESS, checksum };
     Expect { pool: POOL, generation: u64::MAX, page, index: u64::from_le_bytes(index) }
+}
+
+/// A pool of so many members of 64 MiB.
+pub fn superblock(replay_seq: u64, journal_blocks: u32, members: u64) -> Superblock {
+    const MEMBER: u64 = 64 << 20;
+    let mut labels = [0; MAX_MEMBERS];
+    (1..members as usize).for_each(|number| labels[number] = 3);
+    Superblock {
+        pool: POOL,
+        generation: 4,
+        compat: 0,
+        ro_compat: 0,
+        clean: false,
+        unit_bytes: 65536,
+        checksum: Checksum::None,
+        marks: false,
+        total_units: members * MEMBER / 65536,
+        journal_blocks,
+        next_volume: 9,
+        incarnation: 1,
+        replay_seq,
+        table: PageRef::NONE,
+        table_level: 0,
+        volumes: 0,
+        created: 0,
+        members: (0..members).map(|number| (number * MEMBER, MEMBER)).collect(),
+        labels,
+        sums: PageRef::NONE,
+        sums_level: 0,
+        low_water: LowWater::Off,
+        lost: Default::default(),
+    }
 }
