@@ -264,7 +264,10 @@ impl World {
     fn measure(&mut self, id: u32) -> Result<(), String> {
         let named = self.model.volumes().iter().find(|(_, volume)| volume.id == id);
         let Some(name) = named.map(|(name, _)| name.clone()) else { return Ok(()) };
-        let (size, may) = (self.file(id, &name)?.size_bytes(), self.model.sizes_of(id));
+        // Not kept open: it may be about to be deleted.
+        let open = self.pool()?.open_volume(&name).map_err(|error| format!("opening '{name}': {error}"))?;
+        let (size, may) = (open.size_bytes(), self.model.sizes_of(id));
+        drop(open);
         if !may.contains(&size) {
             return Err(format!("V23: '{name}' has {size} bytes after a write that failed, and may have {may:?}"));
         }

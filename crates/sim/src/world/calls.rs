@@ -143,6 +143,8 @@ impl World {
             self.drain()?;
         }
         self.prepare(&change)?;
+        // A write may have failed meanwhile and left its size: the model is to know before the size changes again.
+        self.clear_up()?;
         self.note(change.to_string());
         self.record(Event::Change(change.clone()));
         let job = change.clone();
