@@ -53,7 +53,7 @@ pub fn check(io: &dyn BlockIo, options: &CheckOptions) -> Result<CheckReport, Po
     check_with(io, options, &mut |_| ())
 }
 
-/// The same, telling how far it is.
+/// Checks the pool that lies on these bytes, as [`check`](fn@check) does; `tell` hears how far it is.
 pub fn check_with(
     io: &dyn BlockIo,
     options: &CheckOptions,
@@ -77,7 +77,7 @@ pub fn check_device(device: &sheave_blk::Device, options: &CheckOptions) -> Resu
     check(&DeviceIo::new(device)?, options)
 }
 
-/// The same, telling how far it is.
+/// Checks the pool on a device; `tell` hears how far it is.
 pub fn check_device_with(
     device: &sheave_blk::Device,
     options: &CheckOptions,

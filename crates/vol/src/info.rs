@@ -67,7 +67,7 @@ pub struct PoolInfo {
     pub metadata_low: bool,
     /// The low-water mark as it was set.
     pub low_water: LowWater,
-    /// The same in bytes; 0 without one.
+    /// The low-water mark in bytes; 0 without one.
     pub low_water_bytes: u64,
     /// Bytes of the journal.
     pub journal_bytes: u64,

@@ -1,18 +1,19 @@
 //! Sheave floor 4: pools of space on any device, and the thin volumes in them.
 //!
-//! | module | holds |
-//! |---|---|
-//! | [`pool`] | a pool: create, open, what is in it, close |
-//! | [`volume`] | a thin volume; an `iomap::File` |
-//! | [`info`] | what reports tell |
-//! | [`check`](mod@check) | verifies a pool offline, and repairs it |
-//! | [`scrub`] | reads a pool through while it is in use |
-//! | [`block_io`] | blocking I/O of the pool's own |
-//! | [`made_at`] | the wall clock, and how to do without it |
-//! | [`error`] | why something was refused |
-//! | [`format`](mod@format) | the on-disk format: every offset, size and limit |
-//! | [`block`], [`damage`] | a metadata block with its header; why one is not accepted |
-//! | [`superblock`], [`record`], [`journal`], [`page`] | what metadata blocks hold |
+//! Modules have storeys, and each names only those below it; `cargo xtask tidy` holds that (`tidy/storeys.rs`).
+//!
+//! | storey | module | holds |
+//! |---|---|---|
+//! | 8 | [`pool`] | a pool: create, open, what is in it, close. It only calls what is below |
+//! | 7 | `ops` | what is done to a pool as a whole: volumes made, copied, resized, deleted; growing; [`scrub`] |
+//! | 6 | [`volume`] | a thin volume, an `iomap::File`: lookups, first writes, copies of shared units, holes |
+//! | 5 | `engine` | an open pool and its locks; commits, checkpoints, recovery, what a failed flush means |
+//! | 4 | `state` | what a pool is in memory, without I/O: maps, space, volumes, checksums, the account of metadata |
+//! | 4 | [`check`](mod@check) | verifies a pool offline, and repairs it, with a walk of its own |
+//! | 3 | `device` | how blocks are read and written: [`block_io`], sweeps of many blocks |
+//! | 3 | [`options`], [`info`], `finding` | what callers ask for; what reports, checks and scrubs tell |
+//! | 2 | [`format`](mod@format) | the on-disk format: offsets, sizes, limits; what blocks hold, such as [`page`] |
+//! | 1 | [`error`], [`made_at`] | why something was refused; the wall clock, and how to do without it |
 //!
 //! Shapes: a [`Pool`] is made on a `Device` and opened by one owner. [`Volume`]s come from it; a ring attaches one as
 //! it attaches any file. Units: bytes, unless a name says blocks (4 KiB) or units (the pool's allocation unit).
@@ -37,7 +38,6 @@ pub use check::{
 };
 pub use device::block_io;
 pub use device::block_io::BlockIo;
-
 pub use error::PoolError;
 pub use format::damage::{Damage, MapDamage};
 pub use format::{block, damage, journal, page, record, superblock};

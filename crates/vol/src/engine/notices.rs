@@ -93,7 +93,8 @@ impl Watch {
         Some(newest)
     }
 
-    /// The same, but waits for it; `None` when the time is over, or the pool closed and nothing is left to tell.
+    /// Waits for the next change, and tells it; `None` when the time is over, or the pool closed and nothing is left to
+    /// tell.
     pub fn wait(&mut self, timeout: Duration) -> Option<SpaceNotice> {
         let until = Instant::now().checked_add(timeout);
         let mut newest = self.notices.newest.lock().expect("invariant: no panic under this lock");

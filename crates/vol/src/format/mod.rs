@@ -26,7 +26,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of a metadata block, and the grain of written bits and data checksums.
 pub const BLOCK: usize = 4096;
-/// The same, for arithmetic on addresses.
+/// [`BLOCK`] as a 64-bit number, for arithmetic on addresses.
 pub const BLOCK_BYTES: u64 = BLOCK as u64;
 /// Begins every metadata block.
 pub const MAGIC: [u8; 4] = *b"SHVE";
@@ -195,7 +195,7 @@ pub struct SuperblockBody {
     pub sums_level: U32,
     /// Free bytes below which the pool is low; 0: the next field says it.
     pub low_water: U64,
-    /// The same in percent of the pool; 0 in both: there is no mark.
+    /// The low-water mark in percent of the pool; 0 in both fields: there is no mark.
     pub low_water_percent: U32,
     /// Generations of the members' labels; 0 for the first, which has none, and for those of the formatting.
     pub labels: [U64; MAX_MEMBERS],

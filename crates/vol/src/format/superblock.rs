@@ -296,7 +296,7 @@ impl Superblock {
         Some((what, "Name all of them, in the order in which they came to the pool, as in a.img+b.img".into()))
     }
 
-    /// The same of the next generation, for the other slot.
+    /// A superblock with this content and the next generation, for the other slot.
     pub fn twin(&self) -> Superblock {
         Superblock { generation: self.generation + 1, ..self.clone() }
     }

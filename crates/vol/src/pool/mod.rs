@@ -51,7 +51,7 @@ impl Pool {
         Pool::open_through(device, Box::new(DeviceIo::of_owner(device)?), options)
     }
 
-    /// The same, with I/O of the pool's own going another way.
+    /// Opens the pool on the device; I/O of the pool's own goes through `io`.
     pub(crate) fn open_through(
         device: &Device,
         io: Box<dyn BlockIo>,

@@ -150,7 +150,7 @@ impl ExtentMap {
         self.lookup_plain(top, pos, len, false).map_or_else(|| self.lookup_read_far(top, pos, len), Ok)
     }
 
-    /// The same for a writer: `None` when the answer takes a change of the map.
+    /// The mapping of a place for a writer; `None` when the answer takes a change of the map.
     pub(crate) fn lookup_write(&self, top: &Top, pos: u64, len: u64) -> Option<Mapping> {
         self.lookup_plain(top, pos, len, true).or_else(|| self.lookup_write_far(top, pos, len))
     }

@@ -146,7 +146,7 @@ impl Tree {
         Ok((new, true))
     }
 
-    /// The same for a leaf.
+    /// A leaf of this way alone, and whether the way has changed.
     fn own_leaf(
         &mut self,
         top: &Top,

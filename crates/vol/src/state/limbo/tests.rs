@@ -1,5 +1,10 @@
 //! The gate: parts, graces, and owners that are left.
 
+use std::collections::BTreeSet;
+
+use sheave_base::grace::{Phase, Seat};
+use sheave_base::rng::Rng;
+
 use super::*;
 use crate::state::alloc::Units;
 use crate::state::extent_map::{ExtentMap, Geometry};
@@ -137,5 +142,115 @@ fn a_unit_that_two_owners_let_go_waits_for_the_readers_of_both() {
         seats[1 - first].uncount(ios[1 - first]);
         while limbo.advance(&mut tree, 10) {}
         assert_eq!((tree.units.owners(9), tree.units.counts().free), (0, 200));
+    }
+}
+
+/// Owners with I/O under way, units that they have and let go, and what is known of each letting go.
+struct Owners {
+    tree: Tree,
+    limbo: Limbo,
+    graces: [Arc<Grace>; 3],
+    seats: [Seat; 3],
+    /// The I/O under way of each owner, by its number.
+    ios: [BTreeMap<u64, Phase>; 3],
+    begun: u64,
+    holders: BTreeMap<u64, BTreeSet<usize>>,
+    /// Of each unit that was let go: who did so, and the I/O of that owner which was under way when that was committed;
+    /// none before.
+    gone: Vec<(u64, usize, Option<BTreeSet<u64>>)>,
+    let_go: LetGo,
+}
+
+impl Owners {
+    fn new() -> Owners {
+        let graces = [0; 3].map(|_| Arc::new(Grace::new()));
+        let seats = [0, 1, 2].map(|at: usize| Grace::seat(&graces[at]));
+        let (tree, ios) = (tree(&[], 0), [0; 3].map(|_| BTreeMap::new()));
+        let (limbo, let_go) = (Limbo::default(), LetGo::default());
+        Owners { tree, limbo, graces, seats, ios, begun: 0, holders: BTreeMap::new(), gone: Vec::new(), let_go }
+    }
+
+    /// How many of those who let a unit go may still use it.
+    fn blocked(&self, unit: u64) -> usize {
+        let uses = |(of, by, ios): &&(u64, usize, Option<BTreeSet<u64>>)| {
+            let in_use = |ios: &BTreeSet<u64>| ios.iter().any(|io| self.ios[*by].contains_key(io));
+            *of == unit && ios.as_ref().is_none_or(in_use)
+        };
+        self.gone.iter().filter(uses).count()
+    }
+
+    fn step(&mut self, rng: &mut Rng) {
+        let owner = rng.below(3) as usize;
+        let held: Vec<u64> = self.holders.keys().copied().collect();
+        let unit = held.get(rng.below(held.len().max(1) as u64) as usize).copied();
+        match (rng.below(12), unit) {
+            (0..=2, _) | (_, None) => {
+                let Some(unit) = self.tree.units.alloc() else { return };
+                assert_eq!(self.blocked(unit), 0, "unit {unit} is given away, and may still be used");
+                assert!(self.holders.insert(unit, BTreeSet::from([owner])).is_none(), "unit {unit} is given twice");
+            }
+            (3, Some(unit)) => {
+                if self.holders.entry(unit).or_default().insert(owner) {
+                    assert!(self.tree.units.get(unit));
+                }
+            }
+            (4..=5, Some(unit)) => {
+                let holders = self.holders.entry(unit).or_default();
+                if !holders.remove(&owner) {
+                    return;
+                }
+                if holders.is_empty() {
+                    self.holders.remove(&unit);
+                }
+                self.let_go.append(let_go(&mut self.tree, &self.graces[owner], &[(unit, 1)]));
+                self.gone.push((unit, owner, None));
+            }
+            (6, _) => {
+                self.limbo.committed(std::mem::take(&mut self.let_go));
+                for (_, by, ios) in self.gone.iter_mut().filter(|(_, _, ios)| ios.is_none()) {
+                    *ios = Some(self.ios[*by].keys().copied().collect());
+                }
+            }
+            (7..=8, _) => {
+                self.seats[owner].enter();
+                self.ios[owner].insert(self.begun, self.seats[owner].count());
+                self.seats[owner].leave();
+                self.begun += 1;
+            }
+            (9..=10, _) => {
+                if let Some((_, phase)) = self.ios[owner].pop_first() {
+                    self.seats[owner].uncount(phase);
+                }
+            }
+            _ => _ = self.limbo.advance(&mut self.tree, rng.below(4) + 1),
+        }
+        // Whoever has a unit alone writes to it in place: not while one that let it go may use it.
+        for (unit, holders) in &self.holders {
+            let counted = usize::from(self.tree.units.owners(*unit));
+            assert!(counted >= holders.len() + self.blocked(*unit), "unit {unit} counts {counted} owners");
+        }
+    }
+
+    /// All I/O ends, and all that was let go is committed: everything passes, and nothing else does.
+    fn end(mut self) {
+        for (owner, ios) in self.ios.iter_mut().enumerate() {
+            std::mem::take(ios).into_values().for_each(|phase| self.seats[owner].uncount(phase));
+        }
+        self.limbo.committed(self.let_go);
+        while self.limbo.advance(&mut self.tree, 3) {}
+        assert!(self.limbo.is_empty());
+        for (unit, holders) in &self.holders {
+            assert_eq!(usize::from(self.tree.units.owners(*unit)), holders.len(), "owners of unit {unit}");
+        }
+        assert_eq!(self.tree.units.counts().free + self.holders.len() as u64, 200, "what nobody has is free");
+    }
+}
+
+#[test]
+fn whatever_owners_do_nothing_passes_too_early_and_all_of_it_in_the_end() {
+    for seed in sheave_testkit::seeds(40) {
+        let (mut owners, mut rng) = (Owners::new(), Rng::new(seed));
+        (0..2_000).for_each(|_| owners.step(&mut rng));
+        owners.end();
     }
 }
