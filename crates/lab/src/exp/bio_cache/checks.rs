@@ -42,18 +42,19 @@ fn counts(lab: &Lab, arm: usize, ends: &str) -> Result<Check, LabError> {
     let turn = run.turn(TurnEnd::Ios(IOS))?;
     let (calls, misses) = expected(arm, ends);
     let seen = run.allocator_calls();
-    let told = seen.map_or("not counted: another allocator is installed".into(), |seen| format!("{seen:.2}"));
+    let told = seen.map_or("not counted: another allocator is installed".into(), |seen| format!("{seen:.5}"));
     // Without a count there is nothing to compare; the misses tell the arms apart all the same.
-    // A pool still grows when more are in use at once than ever before, which a slow thread can make happen late: by as
-    // many at most as the ring has entries.
-    let growth = if arm == POOL { f64::from(data::ENTRIES) / IOS as f64 } else { 0.0 };
-    let counted = seen.is_none_or(|seen| (calls..=calls + growth).contains(&seen));
-    let ok = turn.ios == IOS && counted && run.misses() == misses;
+    // A pool and a cache still grow when more bios are in use at once than ever before, which a slow completion thread
+    // can make happen late: by as many bios at most as the ring has entries.
+    let grows = arm == POOL || ends == "thread";
+    let growth = if grows { f64::from(data::ENTRIES) / IOS as f64 } else { 0.0 };
+    let within = |count: f64, wanted: f64| (wanted..=wanted + growth).contains(&count);
+    let ok = turn.ios == IOS && seen.is_none_or(|seen| within(seen, calls)) && within(run.misses(), misses);
     Ok(Check {
         name: format!("{}, {ends}: {calls:.0} allocator calls and {misses:.0} cache misses per I/O", ARMS[arm].name),
         ok,
         detail: format!(
-            "{} of {IOS} I/Os done; allocator calls per I/O: {told}; cache misses per I/O: {:.2}",
+            "{} of {IOS} I/Os done; allocator calls per I/O: {told}; cache misses per I/O: {:.5}",
             turn.ios,
             run.misses()
         ),
