@@ -253,7 +253,14 @@ impl Work {
             (15..=70, Some(id)) => {
                 // Many of a slot, so that index nodes have several leaves, and leaves several entries.
                 let step = 1 << self.rng.below(10);
-                (0..1 + self.rng.below(12)).for_each(|at| self.write(id, unit + at * step));
+                let count = 1 + self.rng.below(12);
+                (0..count).for_each(|at| self.write(id, unit + at * step));
+                if self.rng.below(4) == 0 && count > 2 {
+                    // After a checkpoint, from behind the first to before the last: both ends of it lie in leaves that
+                    // stay.
+                    self.checkpoint();
+                    self.punch(id, unit + 1, (count - 1) * step - 1);
+                }
             }
             (71..=80, Some(id)) => {
                 let count = 1 << self.rng.below(17);
