@@ -305,3 +305,16 @@ fn every_operation_pays_for_what_checkpoints_write() {
     }
     assert!(refused > 20, "the account has refused {refused}: it was hardly put to the test");
 }
+
+#[test]
+fn a_discard_that_ends_in_two_leaves_pays_for_both() {
+    let mut work = Work::new(1, 65_536, 2_000, false);
+    work.create();
+    let (volume, leaf) = (work.volumes[0], work.state.tree.map.geometry.leaf_entries() as u64);
+    [0, 1, 2 * leaf, 2 * leaf + 1].into_iter().for_each(|unit| work.write(volume, unit));
+    work.checkpoint();
+    let before = work.written;
+    work.punch(volume, 1, 2 * leaf);
+    work.checkpoint();
+    assert_eq!(work.written - before, 4, "both leaves, the index page above them, and the table");
+}
