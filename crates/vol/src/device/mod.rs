@@ -5,7 +5,9 @@
 //! | [`block_io`] | the trait, and the one on a device |
 //! | [`reader`] | pages that are wanted, in the order in which they lie |
 //! | [`sweep`] | many blocks at once, each with a status of its own |
+//! | [`walk`] | a page in its place in a tree, and the pages below it |
 
 pub mod block_io;
 pub(crate) mod reader;
 pub(crate) mod sweep;
+pub(crate) mod walk;

@@ -23,7 +23,8 @@ pub(crate) trait Want {
     fn address(&self) -> u64;
 }
 
-fn failed(status: Status) -> PoolError {
+/// The error of metadata that the device cannot read.
+pub(crate) fn failed(status: Status) -> PoolError {
     PoolError::Io {
         what: "reading metadata pages".into(),
         status,

@@ -12,32 +12,26 @@ use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
 
 use crate::device::block_io::BlockIo;
-use crate::device::reader::{Want, read_pages};
+use crate::device::reader::{failed, read_pages};
+use crate::device::walk::{self, Bad, Checkpoint, step_down};
 use crate::error::PoolError;
-use crate::format::damage::Damage;
-use crate::format::page::{Expect, PageRef, index, sums};
+use crate::format::page::sums;
 use crate::format::settings::Checksum;
-use crate::format::superblock::Geometry;
-use crate::format::{BLOCK, INDEX_CHILDREN, MAX_SUMS};
+use crate::format::{BLOCK, MAX_SUMS};
 use crate::state::State;
 use crate::state::extent_map::Entry;
 use crate::state::sums::regions::Regions;
 use crate::state::sums::{BLOCK_SHIFT, Sums, crc};
 
-struct Page {
-    page: PageRef,
-    level: u16,
-    index: u64,
-}
+type Page = walk::Page<()>;
 
-impl Want for Page {
-    fn address(&self) -> u64 {
-        self.page.address
+fn refuse(page: &Page, bad: Bad) -> PoolError {
+    match bad {
+        Bad::Unreadable(status) => failed(status),
+        Bad::Damaged(damage) => {
+            PoolError::Damaged { what: "a page of checksums".into(), at: page.page.address, why: damage.to_string() }
+        }
     }
-}
-
-fn damaged(at: u64) -> impl FnOnce(Damage) -> PoolError {
-    move |damage| PoolError::Damaged { what: "a page of checksums".into(), at, why: damage.to_string() }
 }
 
 fn no_memory() -> PoolError {
@@ -56,16 +50,21 @@ pub(super) fn load(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError>
     let geometry = state.sb.geometry();
     let mut regions = Regions::new(Arc::new(Sums::new(&geometry)), state.sb.marks);
     regions.loaded_root(state.sb.sums, state.sb.sums_level);
-    let root = Page { page: state.sb.sums, level: state.sb.sums_level, index: 0 };
-    let mut pages = if root.page.is_none() { Vec::new() } else { vec![root] };
+    let checkpoint = Checkpoint::of(&state.sb);
+    let mut pages: Vec<Page> = Page::root(state.sb.sums, state.sb.sums_level, ()).into_iter().collect();
     while pages.first().is_some_and(|page| page.level > 0) {
-        pages = step_down(io, state, &geometry, pages, &mut regions)?;
+        pages = step_down(io, &checkpoint, pages, &mut |page, found| {
+            claim(state, page)?;
+            found.map_err(|bad| refuse(page, bad))?;
+            regions.loaded_index(page.level, page.index, page.page);
+            Ok(())
+        })?;
     }
     let mut numbers = [0; MAX_SUMS];
     read_pages(io, pages, &mut |page, block| {
         claim(state, page)?;
-        let found =
-            sums::decode(block, &geometry, &expect(state, page), &mut numbers).map_err(damaged(page.page.address))?;
+        let found = sums::decode(block, &geometry, &page.expect(&checkpoint), &mut numbers)
+            .map_err(|damage| refuse(page, Bad::Damaged(damage)))?;
         if page.index >= geometry.regions(state.sb.total_units) || regions.make(page.index).is_err() {
             return Err(no_memory());
         }
@@ -87,32 +86,6 @@ fn claim(state: &mut State, page: &Page) -> Result<(), PoolError> {
     }
     let why = "two places refer to it".into();
     Err(PoolError::Damaged { what: "a page of checksums".into(), at: page.page.address, why })
-}
-
-fn expect(state: &State, page: &Page) -> Expect {
-    Expect { pool: state.sb.pool, generation: state.sb.generation, page: page.page, index: page.index }
-}
-
-fn step_down(
-    io: &dyn BlockIo,
-    state: &mut State,
-    geometry: &Geometry,
-    pages: Vec<Page>,
-    regions: &mut Regions,
-) -> Result<Vec<Page>, PoolError> {
-    let mut below = Vec::new();
-    read_pages(io, pages, &mut |page, block| {
-        claim(state, page)?;
-        let mut children = [PageRef::NONE; INDEX_CHILDREN];
-        index::decode(block, geometry, &expect(state, page), page.level, &mut children)
-            .map_err(damaged(page.page.address))?;
-        regions.loaded_index(page.level, page.index, page.page);
-        let first = page.index * INDEX_CHILDREN as u64;
-        let wanted = (first..).zip(children).filter(|(_, child)| !child.is_none());
-        below.extend(wanted.map(|(index, child)| Page { page: child, level: page.level - 1, index }));
-        Ok(())
-    })?;
-    Ok(below)
 }
 
 /// Computes what the checkpoint cannot know, when the journal has been replayed.

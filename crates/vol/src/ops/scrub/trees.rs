@@ -1,18 +1,19 @@
 //! Pages: the volume table, the maps of all volumes, the checksums, as the newest checkpoint has them.
 //!
-//! Owns the walk, from a root down, siblings at once. Pages that volumes share are read once. Checkpoints go on
-//! meanwhile and use old pages anew; so a page that is not what its parent said is looked for again from the root down,
-//! with commits held off, before it is found wanting (S1 of [`scrub`](super)). What is below it then is walked on from
-//! there.
+//! Owns the order of the [`walk`], from a root down, siblings at once. Pages that volumes share are read once.
+//! Checkpoints go on meanwhile and use old pages anew; so a page that is not what its parent said is looked for again
+//! from the root down, with commits held off, before it is found wanting (S1 of [`scrub`](super)). What is below it
+//! then is walked on from there.
 
 use std::collections::{HashMap, HashSet};
 
 use super::{AT_ONCE, Run, Stop, place};
 use crate::device::sweep::Sweep;
+use crate::device::walk::{self, Checkpoint, Children};
 use crate::finding::{Finding, FindingKind};
 use crate::format::block::Block;
 use crate::format::damage::Damage;
-use crate::format::page::{Expect, PageRef, index, leaf, sums, table};
+use crate::format::page::{PageRef, leaf, sums, table};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK, INDEX_CHILDREN, MAX_LEAF_ENTRIES, MAX_LEAF_WORDS, MAX_SUMS};
 
@@ -28,20 +29,11 @@ enum Tree {
     Map(u32),
 }
 
-/// A page in its place.
-#[derive(Clone, Copy, Debug)]
-struct Page {
-    page: PageRef,
-    level: u16,
-    index: u64,
-    /// The page that refers to it.
-    parent: PageRef,
-}
-
-type Children = Box<[PageRef; INDEX_CHILDREN]>;
+/// A page, with the one that refers to it.
+type Page = walk::Page<PageRef>;
 
 /// A page that is what it should be, with the references in it; or what is wrong.
-type Looked = Result<Option<Children>, Wrong>;
+type Looked = Result<Option<Box<Children>>, Wrong>;
 
 struct Wrong {
     words: String,
@@ -72,7 +64,7 @@ impl Run<'_> {
     fn tree(&mut self, tree: Tree, sweep: &mut Sweep, seen: &mut HashSet<PageRef>) -> Result<(), Stop> {
         let sb = self.superblock()?;
         let Some((page, level)) = self.root(tree, &sb) else { return Ok(()) };
-        let mut groups = vec![vec![Page { page, level, index: 0, parent: PageRef::NONE }]];
+        let mut groups = vec![vec![Page { page, level, index: 0, of: PageRef::NONE }]];
         while let Some(mut group) = groups.pop() {
             group.retain(|page| seen.insert(page.page));
             if group.is_empty() {
@@ -96,7 +88,7 @@ impl Run<'_> {
                         Err(wrong) => {
                             // So that it is named for each volume that has it.
                             seen.remove(&page.page);
-                            seen.remove(&page.parent);
+                            seen.remove(&page.of);
                             let finding = self.page_finding(tree, &page, &wrong);
                             self.found(finding);
                         }
@@ -135,7 +127,7 @@ impl Run<'_> {
         tree: Tree,
         sb: &Superblock,
         page: &Page,
-        known: &mut HashMap<(u16, u64), Option<Children>>,
+        known: &mut HashMap<(u16, u64), Option<Box<Children>>>,
     ) -> Option<PageRef> {
         let (mut now, mut level) = self.root(tree, sb)?;
         let above = |level: u16| page.index >> (CHILDREN_SHIFT * u32::from(level - page.level));
@@ -143,7 +135,7 @@ impl Run<'_> {
             return None;
         }
         while level > page.level {
-            let upper = Page { page: now, level, index: above(level), parent: PageRef::NONE };
+            let upper = Page { page: now, level, index: above(level), of: PageRef::NONE };
             let children = known.entry((level, upper.index));
             let children = children.or_insert_with(|| self.one(tree, sb, &upper).ok().flatten()).as_ref()?;
             level -= 1;
@@ -199,10 +191,8 @@ impl Run<'_> {
 }
 
 /// The pages that an index page refers to.
-fn below(page: &Page, children: &[PageRef; INDEX_CHILDREN]) -> Vec<Page> {
-    let indexes = (page.index << CHILDREN_SHIFT)..;
-    let some = indexes.zip(children).filter(|(_, child)| !child.is_none());
-    some.map(|(index, child)| Page { page: *child, level: page.level - 1, index, parent: page.page }).collect()
+fn below(page: &Page, children: &Children) -> Vec<Page> {
+    page.below(children).map(|child| Page { of: page.page, ..child }).collect()
 }
 
 /// Looks at what was read of a page.
@@ -213,14 +203,12 @@ fn look(tree: Tree, sb: &Superblock, page: &Page, block: Result<&Block, sheave_b
         .map_err(|damage| Wrong { words: format!("the page is damaged: {damage}"), unreadable: false })
 }
 
-fn decode(tree: Tree, sb: &Superblock, page: &Page, block: &Block) -> Result<Option<Children>, Damage> {
-    let geometry = sb.geometry();
-    let expect = Expect { pool: sb.pool, generation: sb.generation, page: page.page, index: page.index };
+fn decode(tree: Tree, sb: &Superblock, page: &Page, block: &Block) -> Result<Option<Box<Children>>, Damage> {
+    let checkpoint = Checkpoint::of(sb);
     if page.level > 0 {
-        let mut children = Box::new([PageRef::NONE; INDEX_CHILDREN]);
-        index::decode(block, &geometry, &expect, page.level, &mut children)?;
-        return Ok(Some(children));
+        return Ok(Some(Box::new(page.children(&checkpoint, block)?.0)));
     }
+    let (geometry, expect) = (checkpoint.geometry, page.expect(&checkpoint));
     match tree {
         Tree::Table => _ = table::decode(block, &geometry, &expect, &mut Vec::new())?,
         Tree::Sums => _ = sums::decode(block, &geometry, &expect, &mut [0; MAX_SUMS])?,

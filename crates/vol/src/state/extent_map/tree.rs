@@ -46,6 +46,7 @@ pub(crate) struct Tree {
 
 /// Most entries that are looked at under one hold of the pool's lock: those of the used slots of two tops, for a copy
 /// that is undone; a commit and what passes the gate are well below. `docs/volumes.md` has the bound of each holder.
+#[cfg(debug_assertions)]
 pub(crate) const MAX_HELD: u64 = 1 << 19;
 
 /// Who lets go: those in this grace may still use it.
