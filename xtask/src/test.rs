@@ -85,7 +85,8 @@ fn tools() -> Result<()> {
 fn docs() -> Result<()> {
     // The binary `sheave` lands where the library of that name does: it goes first, the library's pages stay.
     // Without its cfg the lab is a program that names the command which builds it: its pages are made with the cfg.
-    for packages in [&["-p", "sheave-cli"][..], &["--workspace", "--exclude", "sheave-cli", "--exclude", "sheave-lab"]] {
+    let others = ["--workspace", "--exclude", "sheave-cli", "--exclude", "sheave-lab"];
+    for packages in [&["-p", "sheave-cli"][..], &others] {
         let mut command = cargo(["doc", "--no-deps", "--document-private-items", "--quiet"]);
         command.args(packages).env("RUSTDOCFLAGS", "-D warnings");
         cargo::run(command)?;
