@@ -240,8 +240,8 @@ impl Plain {
     }
 
     /// Submits the SQEs that are alike and plain, so many at most, to a file with mappings; how many. A few at a time:
-    /// first all are checked, then all mapped, then all sent. So
-    /// looking one up does not wait for the memory that the one before is looked up in.
+    /// first all are checked, then all mapped, then all sent. So looking one up does not wait for the memory that the
+    /// one before is looked up in.
     #[inline(always)]
     fn submit_mapped(
         self,
