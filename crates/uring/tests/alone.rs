@@ -5,6 +5,7 @@
 mod support;
 
 use std::collections::VecDeque;
+use std::io::Write as _;
 use std::time::Duration;
 
 use sheave_base::buf::Buf;
@@ -306,4 +307,87 @@ fn any_mixture_ends_each_once() {
         assert_eq!(ended, b.next - 2, "and none is told twice");
         assert_eq!(device.in_flight().total(), 0);
     }
+}
+
+/// A ring that sleeps, with a file of the host of 64 KiB, in which each block has its number in all bytes; `None` on a
+/// host without kernel rings.
+fn on_a_file() -> Option<(tempfile::NamedTempFile, Device, Bench)> {
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    let blocks: Vec<u8> = (0..16).flat_map(|block| [block; BLOCK as usize]).collect();
+    file.write_all(&blocks).expect("written");
+    let device = sheave_drivers::open_device(&format!("file:{}", file.path().display())).expect("opened");
+    let mut ring = Ring::builder().entries(4).build().expect("a ring");
+    let fd = match ring.attach(&device) {
+        Ok(fd) => fd,
+        Err(error) => {
+            sheave_testkit::skip(&format!("no kernel ring here: {error}"));
+            return None;
+        }
+    };
+    let mut bench = Bench { ring, fd, memory: buf(16 << 10), next: 0 };
+    // The first two arm what wakes a ring from its sleep, and tell what the next ones are like.
+    (0..3).for_each(|_| assert_eq!(bench.read(7), i32::try_from(BLOCK).unwrap()));
+    Some((file, device, bench))
+}
+
+#[test]
+fn on_a_file_each_has_its_bytes_and_leaves_nothing_behind() {
+    let Some((_file, device, mut b)) = on_a_file() else { return };
+    let before = device.stats();
+    for at in 0..100 {
+        assert_eq!(b.read(at % 16), 4096);
+        assert!(b.memory.iter().take(4096).all(|&byte| u64::from(byte) == at % 16), "block {}", at % 16);
+        assert_eq!((b.ring.io().bios().live(), b.ring.io().bios().promised()), (0, 0));
+        assert_eq!((device.in_flight().total(), b.ring.io().is_idle()), (0, true));
+    }
+    let reads = device.stats().op(Op::Read).clone();
+    assert_eq!(reads.ios - before.op(Op::Read).ios, 100);
+    assert_eq!(reads.sectors - before.op(Op::Read).sectors, 800);
+    assert_eq!(reads.latency.iter().sum::<u64>(), reads.ios, "each has its time");
+    b.ring.detach(b.fd).expect("nothing of it is in flight");
+}
+
+#[test]
+fn on_a_file_what_fails_is_told_and_the_next_goes_on() {
+    let Some((file, _device, mut b)) = on_a_file() else { return };
+    file.as_file().set_len(4096).expect("cut behind the ring's back");
+    assert_eq!(b.read(8), EIO, "there is no block 8 any more");
+    for _ in 0..3 {
+        assert_eq!(b.read(0), 4096);
+        assert_eq!(b.read(8), 0, "the device has heard of its new end");
+    }
+}
+
+#[test]
+fn on_a_file_a_message_is_heard_between_two() {
+    let Some((_file, _device, mut b)) = on_a_file() else { return };
+    let message = Cqe { user_data: 1 << 40, res: 7, flags: 0 };
+    for round in 0..20 {
+        b.ring.handle().send(message).expect("sent");
+        let heard = (0..8).any(|at| {
+            let sqe = b.sqe(opcode::READ, at);
+            push(&mut b.ring, &[sqe]);
+            b.ring.submit_and_wait(1).expect("there is room");
+            reaped(&mut b.ring).contains(&(message.user_data, message.res))
+        });
+        assert!(heard, "round {round}: who reads block by block hears of nothing else");
+        // What came behind the message.
+        b.ring.wait(1, Some(Duration::from_millis(100)));
+        reaped(&mut b.ring);
+    }
+}
+
+#[test]
+fn on_a_file_a_wait_for_two_hears_the_second_from_elsewhere() {
+    let Some((_file, _device, mut b)) = on_a_file() else { return };
+    let handle = b.ring.handle();
+    let sqe = b.sqe(opcode::READ, 5);
+    push(&mut b.ring, &[sqe]);
+    let sender = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        handle.send(Cqe { user_data: 1 << 40, res: 7, flags: 0 }).expect("sent");
+    });
+    b.ring.submit_and_wait(2).expect("there is room");
+    assert_eq!(reaped(&mut b.ring), [(sqe.user_data, 4096), (1 << 40, 7)]);
+    sender.join().expect("sent");
 }

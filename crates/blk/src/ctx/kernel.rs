@@ -110,6 +110,14 @@ impl IoCtx {
         self.poll_many();
     }
 
+    /// Takes the only completion of the kernel ring to its hardware context; false, and nothing has changed, when there
+    /// are others, or none.
+    #[inline(always)]
+    pub(super) fn take_only(&mut self) -> bool {
+        let only = self.core.kring.ring.as_mut().and_then(KernelRing::reap_only);
+        only.inspect(|only| self.hand_out_row(&[*only])).is_some()
+    }
+
     /// The same for several completions, or none.
     #[inline(never)]
     fn poll_many(&mut self) {

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use sheave_base::clock::PreciseTs;
 
-use super::{Core, IoCtx};
+use super::{Core, EndIo, IoCtx};
 use crate::driver::NextEvent;
+use crate::hctx::Hctx;
 
 /// How long a ring sleeps before it asks a driver again that refuses requests though it holds none.
 const RETRY_REFUSED: Duration = Duration::from_millis(1);
@@ -35,24 +36,49 @@ impl IoCtx {
     /// Waits until a poll may find something, at most `timeout`; `wanted` is how many completions the caller needs
     /// before it has use for waking up. Sends prepared kernel operations in the same system call.
     pub fn wait(&mut self, wanted: u32, timeout: Option<Duration>) {
-        if let Some(outstanding) = self.only_kernel() {
+        if let Some((outstanding, _)) = self.only_kernel() {
             self.core.plug.invalidate();
             return self.sleep_in_kernel(wanted.clamp(1, outstanding), timeout);
         }
         self.wait_for_all(wanted, timeout);
     }
 
-    /// How many operations of the kernel ring this ring waits for, if it waits for nothing else: one device, which has
-    /// sent on all it had, with the bell armed, and an alarm that rings in time for the timeout walk. Then
-    /// [`IoCtx::wait_for_all`] would find nothing to do but sleep.
-    #[inline]
-    fn only_kernel(&self) -> Option<u32> {
+    /// Waits for the only request of the ring, where that is a plain record in the kernel ring, and ends it: for an I/O
+    /// alone, as everything is at depth 1. False when there is more to do; then a poll and [`IoCtx::wait`] do it.
+    ///
+    /// The driver is not polled, nor are other threads' completions looked for, for there is no other request that
+    /// either could end.
+    pub fn wait_for_one(&mut self, end: &mut impl EndIo) -> bool {
+        match self.only_kernel() {
+            Some((_, hctx)) if hctx.live() == 1 => {}
+            _ => return false,
+        }
+        let active = self.core.active.trailing_zeros() as usize;
+        self.core.plug.invalidate();
+        self.sleep_in_kernel(1, None);
+        if !self.take_only() {
+            return false;
+        }
+        let Some(Some(hctx)) = self.hctxs.get_mut(active) else { return false };
+        let ended = hctx.end_only(&mut self.core, end);
+        if ended {
+            self.core.active = 0;
+            end.end_poll();
+        }
+        ended
+    }
+
+    /// How many operations of the kernel ring this ring waits for, and the hardware context that has sent them, if it
+    /// waits for nothing else: this one has sent on all it had, the bell is armed, and an alarm rings in time for the
+    /// timeout walk. Then [`IoCtx::wait_for_all`] would find nothing to do but sleep.
+    #[inline(always)]
+    fn only_kernel(&self) -> Option<(u32, &Hctx)> {
         let Core { kring, active, starved, ended, plug, .. } = &self.core;
         let outstanding = kring.ring.as_ref().map_or(0, |kring| kring.outstanding());
         let hctx = self.hctxs.get(active.trailing_zeros() as usize)?.as_deref()?;
         let one = active.is_power_of_two() && plug.dirty == 0 && starved.is_empty() && ended.is_empty();
         let alarmed = self.alarm_at.is_some_and(|at| hctx.next_walk() >= at);
-        (outstanding > 0 && self.bell_armed && one && alarmed && hctx.waits_for_kernel()).then_some(outstanding)
+        (outstanding > 0 && self.bell_armed && one && alarmed && hctx.waits_for_kernel()).then_some((outstanding, hctx))
     }
 
     /// Waits for whatever there is to wait for.

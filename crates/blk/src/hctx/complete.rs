@@ -80,6 +80,38 @@ impl Hctx {
         many as u32
     }
 
+    /// Ends what is done, where that is one plain record which has succeeded, and its owner has room; false, and
+    /// nothing has changed, where it is not. For an I/O alone: all that [`Hctx::complete`] does for it, without its
+    /// loops.
+    #[inline(always)]
+    pub(crate) fn end_only(&mut self, core: &mut Core, end: &mut impl EndIo) -> bool {
+        let (&[tag], false) = (self.done.tags(), self.done.any_failed()) else { return false };
+        let rq = &mut self.rqs[tag];
+        let head: RqHead = rq.head;
+        if !head.is_plain() {
+            return false;
+        }
+        let one = PlainEnd { cookie: rq.cookie, bytes: head.bytes };
+        let mut told = false;
+        end.end_run(head.tail_or_owner, 1, |at| {
+            told = at == 0;
+            told.then_some(one)
+        });
+        if !told {
+            return false;
+        }
+        rq.bio_head = BioId::NONE; // C1
+        self.epoch = self.epoch.wrapping_add(1);
+        if core.stats {
+            self.shared.stats.note(head.op, core.clock.coarse().ns_since(head.start), 1, head.bytes.into());
+        }
+        core.bios.release(1);
+        self.done.clear();
+        self.in_driver -= 1;
+        self.tags.free_batch(usize::from(tag / 64), 1 << (tag % 64));
+        true
+    }
+
     /// Frees the tags of the batch.
     #[inline(always)]
     fn free_tags(&mut self) {

@@ -27,7 +27,7 @@ use super::shared::{Shared, ZEROES_BYTES, Zeroing};
 use super::side::Side;
 use sheave_blk::bio::{BVec, Op, SECTOR_SHIFT};
 use sheave_blk::driver::{
-    HctxOpen, HwEnv, HwQueue, KIND_IGNORED, KernelEvent, KernelEvents, NextEvent, TimedOut, kernel_user_data,
+    HctxOpen, HwEnv, HwQueue, KIND_IGNORED, KernelEvent, KernelEvents, NextEvent, Started, TimedOut, kernel_user_data,
 };
 use sheave_blk::queue::Queue;
 use sheave_blk::request::{DoneList, RQ_FUA, Request, Rq, RqHead, RqList, RqQueue, RqTable};
@@ -76,10 +76,10 @@ impl HostQueue {
         }
     }
 
-    /// Prepares the operation for a plain record that is alone, as everything is at depth 1; whether that was all.
+    /// Prepares the operation for a plain record that is alone, as everything is at depth 1; whether it could.
     #[inline(always)]
-    fn prep_only(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>) -> bool {
-        let (Some(tag), Some(kring), false) = (list.only(), &mut env.kring, self.readonly) else { return false };
+    fn prep_only(&mut self, tag: u16, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>) -> bool {
+        let (Some(kring), false) = (&mut env.kring, self.readonly) else { return false };
         let rq = rqs.by_tag_mut(tag);
         let Some((vec, fixed_buf)) = rq.plain_memory() else { return false };
         rq.private = 0;
@@ -88,10 +88,7 @@ impl HostQueue {
         let data = RwOp { len: rq.bytes, base: vec.base(), offset: rq.sector << SECTOR_SHIFT, user_data };
         // SAFETY: I2.
         let prepared = unsafe { kring.prep_only(op, self.target, fixed_buf, data) };
-        if prepared {
-            self.held += 1;
-            list.took(1);
-        }
+        self.held += u32::from(prepared);
         prepared
     }
 
@@ -344,9 +341,22 @@ impl HostQueue {
 impl HwQueue for HostQueue {
     #[inline]
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
-        if !self.prep_only(list, rqs, env) {
-            self.queue_many(list, rqs, env, done);
+        match list.only() {
+            Some(tag) if self.prep_only(tag, rqs, env) => list.took(1),
+            _ => self.queue_many(list, rqs, env, done),
         }
+    }
+
+    #[inline]
+    fn queue_rq(&mut self, rq: Rq, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) -> Started {
+        if self.prep_only(rq.tag(), rqs, env) {
+            drop_token(rq);
+            return Started::Taken;
+        }
+        let mut list = RqList::default();
+        list.add(rq);
+        self.queue_many(&mut list, rqs, env, done);
+        list.pop().map_or(Started::Taken, Started::Refused)
     }
 
     #[inline]

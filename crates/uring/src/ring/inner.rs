@@ -300,12 +300,30 @@ impl Inner {
     pub(super) fn wait(&mut self, wanted: u32, timeout: Option<Duration>) -> u32 {
         self.core.queues.cq_publish();
         // The wait sends what drivers have prepared for the kernel: a look for completions before it finds few.
-        let waits = self.core.queues.cq_ready() < wanted && self.io.has_unsent() && self.core.is_settled();
-        if !waits {
+        let sends = self.core.queues.cq_ready() < wanted && self.io.has_unsent();
+        if sends && timeout.is_none() && self.wait_for_one() && self.core.queues.cq_ready() >= wanted {
+            return self.core.queues.cq_ready();
+        }
+        if !(sends && self.core.is_settled()) {
             self.reap();
         }
         let ready = self.core.queues.cq_ready();
         if ready >= wanted { ready } else { self.wait_slow(wanted, timeout) }
+    }
+
+    /// Waits for the I/O that is all the ring has, if that is so and the I/O is one for which the block layer can wait
+    /// alone; whether it has ended.
+    #[inline(always)]
+    fn wait_for_one(&mut self) -> bool {
+        let Inner { io, core, .. } = self;
+        let ended = core.quiet && core.records == 1 && core.live() == 1 && io.wait_for_one(core);
+        if ended {
+            if !self.task_work.is_empty() {
+                self.reap_others(1);
+            }
+            self.core.queues.cq_publish();
+        }
+        ended
     }
 
     pub(super) fn reap(&mut self) {
