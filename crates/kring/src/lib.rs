@@ -1,10 +1,10 @@
 //! The one kernel io_uring that a Sheave ring may own: driver I/O, sockets and wake-ups wait in its single enter.
 //!
 //! Owns: the set-up of the ring for whatever kernel is below ([`setup`]), its tables of registered files and buffers
-//! (`table`), its queues in memory shared with the kernel (`rings`), the preparation of operations (`prep`) and the one
-//! system call that submits, runs completions and waits (`enter`). Does not own: what an operation means (the `host`
-//! driver), memory that I/O touches (whoever prepared the operation), or time-outs of requests (the block layer). No
-//! type of the `io_uring` crate is public.
+//! (`table`, `register`), its queues in memory shared with the kernel (`rings`), the preparation of operations (`prep`)
+//! and the one system call that submits, runs completions and waits (`enter`). Does not own: what an operation means
+//! (the `host` driver), memory that I/O touches (whoever prepared the operation), or time-outs of requests (the block
+//! layer). No type of the `io_uring` crate is public.
 //!
 //! Invariants, cited by the code below:
 //!
@@ -21,6 +21,7 @@
 mod enter;
 mod error;
 mod prep;
+mod register;
 mod rings;
 mod setup;
 mod sys;
@@ -34,12 +35,7 @@ use io_uring::{IoUring, types};
 pub use error::KringError;
 pub use prep::{Full, IoVec, KOp, MAX_RW_BYTES, MAX_SEGMENTS, RwOp, Target};
 pub use rings::Completed;
-pub use setup::{KringAvoid, KringFeatures, KringOpts};
-
-/// Slots in the table of registered files.
-pub const FILE_SLOTS: u32 = 64;
-/// Slots in the table of registered buffers.
-pub const BUFFER_SLOTS: u32 = 1024;
+pub use setup::{BUFFER_SLOTS, FILE_SLOTS, KringAvoid, KringFeatures, KringOpts};
 
 /// A kernel io_uring, set up as well as this kernel allows.
 ///

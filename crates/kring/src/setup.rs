@@ -1,11 +1,15 @@
 //! Sets up a kernel ring: the newest flags first, then fewer, down to what Linux 5.6 knows.
 //!
-//! Owns the ladder of flag sets and what the ring turned out to have ([`KringFeatures`]).
+//! Owns the ladder of flag sets, the sizes of what a ring asks for, and what it turned out to have ([`KringFeatures`]).
 
 use io_uring::IoUring;
 
 use super::error::KringError;
 
+/// Slots in the table of registered files.
+pub const FILE_SLOTS: u32 = 64;
+/// Slots in the table of registered buffers.
+pub const BUFFER_SLOTS: u32 = 1024;
 /// Most entries the kernel gives a submission queue.
 const MAX_ENTRIES: u32 = 32768;
 /// Completion queue entries per submission entry: a late reaper must not push the kernel into its overflow list.
@@ -184,7 +188,7 @@ fn describe(ring: &IoUring, rung: Rung, opts: &KringOpts) -> KringFeatures {
         min_wait: params.is_feature_min_timeout() && !opts.avoid.ext_arg && !opts.avoid.min_wait,
         nodrop: params.is_feature_nodrop(),
         no_iowait: params.is_feature_no_iowait(),
-        file_slots: if opts.avoid.file_table { 0 } else { super::FILE_SLOTS },
-        buffer_slots: if opts.avoid.buffer_table { 0 } else { super::BUFFER_SLOTS },
+        file_slots: if opts.avoid.file_table { 0 } else { FILE_SLOTS },
+        buffer_slots: if opts.avoid.buffer_table { 0 } else { BUFFER_SLOTS },
     }
 }
