@@ -20,14 +20,16 @@ mod counts;
 mod hw;
 mod plan;
 
+use std::ops::Range;
+
 use sheave_base::sync::Arc;
 
 pub use counts::FaultCounts;
 pub use plan::{FaultKind, FaultOps, FaultPlan};
 
 use crate::spec::Params;
-use hw::FaultQueue;
-use plan::{Odds, stream};
+use hw::{FaultQueue, Faults};
+use plan::stream;
 use sheave_blk::claim::{Claim, Sharing, hold};
 use sheave_blk::device::{Device, Leg};
 use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwQueue};
@@ -35,19 +37,14 @@ use sheave_blk::error::DeviceError;
 use sheave_blk::limits::Limits;
 use sheave_blk::queue::Queue;
 
-/// A range of sectors of a queue that belongs to the device: what is misdirected stays in it.
-type Reach = std::ops::Range<u64>;
-
 /// A driver in front of another one.
 #[derive(Debug)]
 pub struct Faulty {
     lower: Arc<Queue>,
     plan: FaultPlan,
-    odds: Odds,
+    faults: Faults,
     /// The number of its queue among those of the device, which tells its random stream from theirs.
     number: u16,
-    reach: Vec<Reach>,
-    counts: Arc<FaultCounts>,
 }
 
 /// A device over `device` with the faults of `plan`, and how many there were so far.
@@ -69,14 +66,13 @@ pub fn over(name: &str, device: &Device, plan: &FaultPlan) -> Result<(Device, Ar
         if queues.iter().any(|(lower, _)| Arc::ptr_eq(lower, &leg.queue)) {
             continue;
         }
-        let faulty = Faulty {
-            lower: leg.queue.clone(),
-            plan: plan.clone(),
+        let faults = Faults {
             odds: odds.clone(),
-            number: queues.len() as u16,
             reach: reach_on(&leg.queue, device),
+            delay_time: plan.delay_time,
             counts: counts.clone(),
         };
+        let faulty = Faulty { lower: leg.queue.clone(), plan: plan.clone(), faults, number: queues.len() as u16 };
         let timeout = plan.timeout.unwrap_or(leg.queue.timeout());
         queues.push((&leg.queue, Queue::over(&leg.queue, name, Box::new(faulty), timeout)));
     }
@@ -101,7 +97,7 @@ fn new_legs(device: &Device, queues: &[(&Arc<Queue>, Arc<Queue>)]) -> Vec<Leg> {
 }
 
 /// What the device has of a queue.
-fn reach_on(queue: &Arc<Queue>, device: &Device) -> Vec<Reach> {
+fn reach_on(queue: &Arc<Queue>, device: &Device) -> Vec<Range<u64>> {
     if device.is_whole() {
         return std::iter::once(0..u64::MAX).collect();
     }
@@ -128,21 +124,21 @@ impl Driver for Faulty {
 
     fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
         let lower = self.lower.driver().open_hctx(open)?;
-        if self.odds.is_quiet() {
+        if self.faults.odds.is_quiet() {
             return Ok(lower);
         }
         let rng = stream(self.plan.seed, self.number, open.hctx);
-        Ok(Box::new(FaultQueue::new(self, lower, open, rng)))
+        Ok(Box::new(FaultQueue::new(self.faults.clone(), lower, open, rng)))
     }
 
     fn claim(&self, sharing: Sharing) -> Result<Claim, DeviceError> {
-        let holds = self.reach.iter().map(|reach| hold(&self.lower, reach.clone(), sharing));
+        let holds = self.faults.reach.iter().map(|reach| hold(&self.lower, reach.clone(), sharing));
         Ok(Claim::of(holds.collect::<Result<Vec<_>, _>>()?))
     }
 
     fn notices(&self) -> Vec<String> {
         let mut notices = self.lower.driver().notices();
-        let counts = self.counts.in_words();
+        let counts = self.faults.counts.in_words();
         if !counts.is_empty() {
             notices.push(format!("faults injected with seed={}: {counts}", self.plan.seed));
         }

@@ -282,7 +282,7 @@ pub(crate) fn from_spec(params: &mut Params<'_>) -> Result<Device, DeviceError> 
             return Err(params.error("keep= goes with complete=poll alone. Leave latency= and complete= away"));
         }
         let keep = params.check_size(keep, block)?.min(size);
-        let keeping = keep::Keeping::new(null, keep).map_err(|errno| DeviceError::Host {
+        let keeping = keep::Keeping::new(Box::new(null), keep).map_err(|errno| DeviceError::Host {
             what: format!("mapping {keep} bytes of memory for '{}'", params.spec()),
             fix: "Give a smaller keep=".into(),
             source: errno.into(),

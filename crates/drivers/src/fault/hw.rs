@@ -20,6 +20,7 @@
 //! - H3: the delay is constant, so `delayed` is in the order of `due`.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
 use sheave_base::clock::PreciseTs;
@@ -27,8 +28,8 @@ use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 
+use super::counts::FaultCounts;
 use super::plan::{FaultKind, Odds};
-use super::{FaultCounts, Faulty, Reach};
 use sheave_blk::bio::SECTOR_SHIFT;
 use sheave_blk::driver::{HctxOpen, HwEnv, HwQueue, KernelEvents, NextEvent, TimedOut};
 use sheave_blk::queue::Queue;
@@ -74,19 +75,26 @@ struct Slot {
     refused: Option<(u32, Fate)>,
 }
 
+/// The faults of one queue: how often, where, how long, and how many there were. All its rings have the same.
+#[derive(Clone, Debug)]
+pub(super) struct Faults {
+    pub(super) odds: Odds,
+    /// The ranges of sectors of the queue that belong to the device: what is misdirected stays in one.
+    pub(super) reach: Vec<Range<u64>>,
+    pub(super) delay_time: Duration,
+    pub(super) counts: Arc<FaultCounts>,
+}
+
 /// One ring's way into the device.
 #[derive(Debug)]
 pub(super) struct FaultQueue {
     lower: Box<dyn HwQueue>,
     queue: Arc<Queue>,
-    odds: Odds,
+    faults: Faults,
     rng: Rng,
-    reach: Vec<Reach>,
     /// Places to which a request may be misdirected are a multiple of these sectors away: as far from the boundaries of
     /// the limits as its own.
     step: u64,
-    delay_time: Duration,
-    counts: Arc<FaultCounts>,
     slots: Box<[Slot]>,
     /// Slots with a change.
     changed: u32,
@@ -101,18 +109,15 @@ pub(super) struct FaultQueue {
 }
 
 impl FaultQueue {
-    pub(super) fn new(faulty: &Faulty, lower: Box<dyn HwQueue>, open: &HctxOpen<'_>, rng: Rng) -> FaultQueue {
+    pub(super) fn new(faults: Faults, lower: Box<dyn HwQueue>, open: &HctxOpen<'_>, rng: Rng) -> FaultQueue {
         let slots = usize::from(open.depth) + 1;
         let limits = open.queue.limits();
         FaultQueue {
             lower,
             queue: open.queue.clone(),
-            odds: faulty.odds.clone(),
+            faults,
             rng,
-            reach: faulty.reach.clone(),
             step: u64::from((limits.logical_block >> SECTOR_SHIFT).max(limits.chunk_sectors)),
-            delay_time: faulty.plan.delay_time,
-            counts: faulty.counts.clone(),
             slots: vec![Slot::default(); slots].into(),
             changed: 0,
             delayed: RqQueue::with_depth(open.depth),
@@ -128,7 +133,7 @@ impl FaultQueue {
     fn fate_of(&mut self, rq: &Request, tag: u16) -> Fate {
         match self.slots[usize::from(tag)].refused.take() {
             Some((generation, fate)) if generation == rq.generation() => fate,
-            _ => match self.odds.draw(rq.op, &mut self.rng) {
+            _ => match self.faults.odds.draw(rq.op, &mut self.rng) {
                 Some(kind) => self.fate_by(kind, rq),
                 None => Fate::Pass,
             },
@@ -154,7 +159,7 @@ impl FaultQueue {
                 None => return Fate::Pass,
             },
         };
-        self.counts.count(kind);
+        self.faults.counts.count(kind);
         fate
     }
 
@@ -162,7 +167,7 @@ impl FaultQueue {
     /// as the places of equal requests are, so that whoever looks finds a whole block that belongs elsewhere; or, in a
     /// small device, as near as the limits allow.
     fn other_place(&mut self, rq: &Request) -> Option<u64> {
-        let reach = self.reach.iter().find(|reach| reach.contains(&rq.sector))?;
+        let reach = self.faults.reach.iter().find(|reach| reach.contains(&rq.sector))?;
         let end = reach.end.min(self.queue.sectors());
         let (before, after) = (rq.sector - reach.start, end.checked_sub(rq.end_sector())?);
         let own = u64::from(rq.bytes >> SECTOR_SHIFT).next_multiple_of(self.step);
@@ -288,7 +293,7 @@ impl HwQueue for FaultQueue {
                 }
                 Fate::End(status) => done.push(rq, status),
                 Fate::Delay => {
-                    let due = *due.get_or_insert_with(|| env.clock.precise().after(self.delay_time));
+                    let due = *due.get_or_insert_with(|| env.clock.precise().after(self.faults.delay_time));
                     self.due.push_back(due);
                     self.delayed.push(rq);
                 }

@@ -1,18 +1,17 @@
 //! The lock on a file or block device that other processes see: flock, and on a block device also O_EXCL, which keeps
 //! it from being mounted.
 //!
-//! Owns the words about who has it: the kernel's list of locks (`/proc/locks`) gives the process, `/proc/PID/comm` its
-//! name. The lock is on an open file of its own, so that it ends with the claim and not with the last ring, and so that
-//! a second opening in the same process is refused like one in another.
+//! The lock is on an open file of its own, so that it ends with the claim and not with the last ring, and so that a
+//! second opening in the same process is refused like one in another. Who has it is found out by `holder`.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::OpenOptionsExt;
 
 use rustix::fs::FlockOperation;
 
+use super::holder::{holder_of, in_words};
 use super::open::HostFile;
 use super::probe::FileKind;
 use sheave_blk::claim::{Claim, Sharing, claimed_here};
@@ -64,54 +63,4 @@ fn claimed(file: &HostFile, lock: &File) -> DeviceError {
         ),
     };
     DeviceError::Claimed { what, who, fix }
-}
-
-/// A process, by number and name.
-fn in_words(pid: u32) -> String {
-    match fs::read_to_string(format!("/proc/{pid}/comm")) {
-        Ok(comm) => format!("process {pid} ({})", comm.trim_end()),
-        Err(_) => format!("process {pid} (which cannot be seen from here)"),
-    }
-}
-
-/// Who has locked what lies at a path, for the errors of opening it.
-pub(super) fn who_has(path: &Path) -> Option<String> {
-    Some(in_words(holder_of(&File::open(path).ok()?)?))
-}
-
-/// How often the list of locks is read before nobody is said to hold one.
-const LOOKS: usize = 5;
-
-/// The process that holds the lock on this file, as the kernel lists it.
-fn holder_of(file: &File) -> Option<u32> {
-    let meta = file.metadata().ok()?;
-    let dev = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
-    look_for_holder(|| fs::read_to_string("/proc/locks").ok(), dev, meta.ino())
-}
-
-/// The kernel hands the list out page by page and counts lines, so that a lock that others give up between two pages
-/// makes one after it disappear from a reading: one reading that lacks a lock proves nothing.
-pub(super) fn look_for_holder(read: impl FnMut() -> Option<String>, dev: (u32, u32), inode: u64) -> Option<u32> {
-    std::iter::from_fn(read).take(LOOKS).find_map(|text| find_holder(&text, dev, inode))
-}
-
-/// Lines are `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`, numbers of devices in hexadecimal; `->` marks one
-/// that waits. Some file systems (btrfs, overlayfs) show another device there than in their files' metadata: then the
-/// inode alone must do.
-fn find_holder(text: &str, dev: (u32, u32), inode: u64) -> Option<u32> {
-    let parse = |line: &str| {
-        let mut words = line.split_whitespace().skip(1);
-        if words.next()? != "FLOCK" {
-            return None;
-        }
-        let pid = words.nth(2)?.parse::<u32>().ok().filter(|pid| *pid != 0)?;
-        let mut place = words.next()?.split(':');
-        let major = u32::from_str_radix(place.next()?, 16).ok()?;
-        let minor = u32::from_str_radix(place.next()?, 16).ok()?;
-        let ino = place.next()?.parse::<u64>().ok()?;
-        (ino == inode).then_some((pid, (major, minor) == dev))
-    };
-    let mut found: Vec<(u32, bool)> = text.lines().filter_map(parse).collect();
-    found.sort_by_key(|(_, exact)| !exact);
-    found.first().map(|(pid, _)| *pid)
 }

@@ -6,7 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `open`, `probe` | opening a path, with the words for what is wrong with it; what the opened thing can do |
-//! | `claim` | the lock that keeps other processes away, and who has it |
+//! | `claim`, `holder` | the lock that keeps other processes away; who has it |
 //! | `shared` | what the rings that use the device share: the file, what it turned out not to do, the notices |
 //! | `queue` | one ring's way into it: requests to kernel operations and back, the fast path |
 //! | `recover` | what is not simply done: short, refused, cancelled, shrunk |
@@ -14,6 +14,7 @@
 
 mod claim;
 mod error;
+mod holder;
 pub mod open;
 pub mod probe;
 mod queue;
@@ -40,7 +41,7 @@ use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwQueue};
 use sheave_blk::error::DeviceError;
 use sheave_blk::limits::Limits;
 use sheave_blk::queue::DEFAULT_TIMEOUT;
-use sheave_kring::{MAX_SEGMENTS, Target};
+use sheave_kring::{MAX_RW_BYTES, MAX_SEGMENTS, Target};
 
 /// Longest read or write: long enough that a large one goes to the kernel whole.
 const MAX_IO_BYTES: u32 = 16 << 20;
@@ -50,6 +51,8 @@ const MAX_DISCARD_BYTES: u32 = 1 << 30;
 const MAX_ZERO_BYTES: u32 = 128 << 20;
 /// Requests in flight on one ring unless the spec says otherwise.
 const DEFAULT_DEPTH: u16 = 256;
+
+const _: () = assert!(MAX_IO_BYTES as usize <= MAX_RW_BYTES, "one operation of the kernel ring carries a request");
 
 /// A file or block device of the host.
 #[derive(Debug)]

@@ -220,7 +220,8 @@ fn open_file(path: &Path, found: Option<FileKind>, opts: &HostOpts) -> Result<Fi
     if found == Some(FileKind::Block) && !opts.readonly {
         // O_EXCL on a block device asks whether it is mounted or claimed; it is not kept, so that others may look.
         how.clone().custom_flags(libc::O_EXCL).open(path).map_err(|error| {
-            match error.raw_os_error().filter(|errno| *errno == libc::EBUSY).and_then(|_| super::claim::who_has(path)) {
+            match error.raw_os_error().filter(|errno| *errno == libc::EBUSY).and_then(|_| super::holder::who_has(path))
+            {
                 Some(who) => HostError::new(Kind::Busy, path, format!("{who} has it open"), "stop that process first"),
                 None => io_error(error),
             }

@@ -22,7 +22,7 @@
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 
-use super::recover::{KIND_IO, Progress, Verdict};
+use super::recover::{Judge, KIND_IO, Progress, Verdict};
 use super::shared::{Shared, ZEROES_BYTES, Zeroing};
 use super::side::Side;
 use sheave_blk::bio::{BVec, Op, SECTOR_SHIFT};
@@ -31,7 +31,7 @@ use sheave_blk::driver::{
 };
 use sheave_blk::queue::Queue;
 use sheave_blk::request::{DoneList, RQ_FUA, Request, Rq, RqHead, RqList, RqQueue, RqTable};
-use sheave_kring::{Full, IoVec, KOp, KernelRing, MAX_RW_BYTES, MAX_SEGMENTS, RwOp, Target};
+use sheave_kring::{Full, IoVec, KOp, KernelRing, MAX_SEGMENTS, RwOp, Target};
 
 const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
@@ -40,14 +40,13 @@ const _: () = {
     assert!(size_of::<BVec>() == size_of::<IoVec>() && align_of::<BVec>() == align_of::<IoVec>());
     // The block layer says the same of `BVec`.
     assert!(std::mem::offset_of!(IoVec, base) == 0 && std::mem::offset_of!(IoVec, len) == size_of::<usize>());
-    assert!(super::MAX_IO_BYTES as usize <= MAX_RW_BYTES);
 };
 
 /// One ring's way into the device.
 #[derive(Debug)]
 pub(super) struct HostQueue {
-    pub(super) shared: Arc<Shared>,
-    pub(super) queue: Arc<Queue>,
+    shared: Arc<Shared>,
+    queue: Arc<Queue>,
     target: Target,
     /// Requests with an operation (I1).
     held: u32,
@@ -56,7 +55,7 @@ pub(super) struct HostQueue {
     /// Vectors of requests that are not one bio from start to end, by tag; each allocated when first needed.
     vecs: Box<[Vec<IoVec>]>,
     readonly: bool,
-    pub(super) ending: bool,
+    ending: bool,
     /// For a kernel ring that polls.
     side: Option<Side>,
 }
@@ -320,7 +319,8 @@ impl HostQueue {
         if is_plain_success(event, rqs) {
             return done.push(rq, Status::Ok);
         }
-        match self.judge(rqs.get_mut(&rq), event.res) {
+        let judge = Judge { shared: &self.shared, queue: &self.queue, ending: self.ending };
+        match judge.verdict(rqs.get_mut(&rq), event.res) {
             Verdict::End(status) => done.push(rq, status),
             Verdict::Again => self.send_again(rq, rqs, env),
         }

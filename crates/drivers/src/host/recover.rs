@@ -18,11 +18,12 @@
 //! - R2: nothing is sent again for a request that has timed out, or for a queue that ends.
 
 use sheave_base::status::Status;
+use sheave_base::sync::Arc;
 
 use super::probe::FileKind;
-use super::queue::HostQueue;
-use super::shared::Zeroing;
+use super::shared::{Shared, Zeroing};
 use sheave_blk::bio::Op;
+use sheave_blk::queue::Queue;
 use sheave_blk::request::{RQ_FUA, Request};
 
 /// The kind of the operations that carry requests.
@@ -90,9 +91,17 @@ impl Progress {
     }
 }
 
-impl HostQueue {
+/// What a judgement rests on, beside the request.
+pub(super) struct Judge<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) queue: &'a Arc<Queue>,
+    /// The hardware queue ends.
+    pub(super) ending: bool,
+}
+
+impl Judge<'_> {
     /// Says what becomes of the request after its operation gave `res`.
-    pub(super) fn judge(&self, rq: &mut Request, res: i32) -> Verdict {
+    pub(super) fn verdict(&self, rq: &mut Request, res: i32) -> Verdict {
         let mut progress = Progress::from_bits(rq.private);
         let given_up = progress.flags & TIMED_OUT != 0;
         let verdict = match u32::try_from(res) {
@@ -115,7 +124,7 @@ impl HostQueue {
             Op::Discard | Op::Flush => false,
         };
         if rq.op == Op::Flush {
-            return Verdict::End(self.shared.flushed(&self.queue));
+            return Verdict::End(self.shared.flushed(self.queue));
         }
         if !by_bytes {
             let sync = rq.flags & RQ_FUA != 0 && !progress.syncs();
@@ -130,7 +139,7 @@ impl HostQueue {
             return Verdict::End(Status::Ok);
         }
         if moved == 0 {
-            self.shared.look_at_size(&self.queue);
+            self.shared.look_at_size(self.queue);
             return Verdict::End(Status::IoErr);
         }
         // Direct I/O goes on only at a block; what was moved beyond one is moved again.
@@ -155,7 +164,7 @@ impl HostQueue {
             }
             libc::ENOSPC if self.shared.file.caps().kind == FileKind::Block => {
                 // What the kernel says of a write past the end of a block device.
-                self.shared.look_at_size(&self.queue);
+                self.shared.look_at_size(self.queue);
                 Verdict::End(Status::NoSpc)
             }
             errno => {

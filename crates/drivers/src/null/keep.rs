@@ -1,7 +1,8 @@
 //! `null:keep=SIZE`: the first bytes are kept in memory, all others are as forgotten as ever.
 //!
 //! For what needs a little of the device to be true while most of it is measured: a pool whose superblocks and journal
-//! are in the kept part, and whose data goes nowhere. Owns the split between the two; the memory is a ram device's.
+//! are in the kept part, and whose data goes nowhere. Owns the split between the two; the memory is a ram device's, and
+//! its size, its limits and what it can do are those of the null device in whose place it stands.
 //!
 //! Invariant I1: a request that begins in the kept part is carried out there, to its end; the region is larger than the
 //! kept part by the longest request. One that begins behind it is not looked at further.
@@ -10,7 +11,6 @@ use rustix::io::Errno;
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 
-use super::Null;
 use crate::ram::region::Region;
 use sheave_blk::bio::SECTOR_SHIFT;
 use sheave_blk::claim::{Claim, Sharing};
@@ -25,13 +25,13 @@ const MAX_SECTORS: u32 = (16 << 20) >> SECTOR_SHIFT;
 /// A null device that keeps its front.
 #[derive(Debug)]
 pub(super) struct Keeping {
-    null: Null,
+    null: Box<dyn Driver>,
     keep_sectors: u64,
     region: Arc<Region>,
 }
 
 impl Keeping {
-    pub(super) fn new(null: Null, keep_bytes: u64) -> Result<Keeping, Errno> {
+    pub(super) fn new(null: Box<dyn Driver>, keep_bytes: u64) -> Result<Keeping, Errno> {
         let longest = u64::from(MAX_SECTORS) << SECTOR_SHIFT;
         let len = keep_bytes.checked_add(longest).and_then(|len| usize::try_from(len).ok()).ok_or(Errno::NOMEM)?;
         let region = Arc::new(Region::new(len, false)?);

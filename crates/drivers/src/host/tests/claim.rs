@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Stdio;
 
-use super::super::claim::look_for_holder;
+use super::super::holder::look_for_holder;
 use super::*;
 use crate::open_device;
 use sheave_blk::claim::Sharing;
