@@ -20,7 +20,6 @@ const PRESENT: &[&str] = &["crates/blk/src/bio_set.rs", "iter_plain"];
 const ABSENT: &[&str] = &[
     "sheave_lab",
     "crates/lab/",
-    "bio_set/store.rs",
     "BioStore",
     "set_bio_store",
     "set_bio_cache",

@@ -2,8 +2,8 @@
 //!
 //! Owns the memory of the bios and three places a free one may be: the owner's **cache** (a LIFO list, so the bio
 //! taken next is the one whose cache lines are warmest), the **pool** behind it, and the **reserve** that guarantees
-//! progress. Does not know what a bio is for. Built for the lab (`--cfg sheave_lab`), it can have a smaller cache and a
-//! `BioStore` behind it (`store.rs`).
+//! progress. Owns the lists of bios too ([`BioList`]), whose links are in the bios. Does not know what a bio is for.
+//! Built for the lab (`--cfg sheave_lab`), it can have a smaller cache and a `BioStore` behind it.
 //!
 //! Invariants:
 //! - I1: a bio is live, or in exactly one of cache, pool, reserve; never two of them.
@@ -26,15 +26,11 @@
 //! Called by [`ctx`](crate::ctx).
 #![allow(unsafe_code)] // The bio arena: a bounds check at every hop of every list costs more than the hops.
 
+#[cfg(sheave_lab)]
+use std::fmt::Debug;
 use std::ops::{Index, IndexMut};
 
-use crate::bio::{BIO_CACHEABLE, BIO_INLINE_VECS, BIO_PLAIN, BIO_RESERVE, BVec, Bio, BioAttrs, BioId};
-
-#[cfg(sheave_lab)]
-mod store;
-
-#[cfg(sheave_lab)]
-pub use store::BioStore;
+use crate::bio::{BIO_CACHEABLE, BIO_INLINE_VECS, BIO_PLAIN, BIO_RESERVE, BVec, Bio, BioAttrs, BioId, VecTable};
 
 /// Default bound of the owner's cache.
 pub const CACHE_MAX: u32 = 512;
@@ -49,11 +45,6 @@ pub const RESERVE: u32 = 4;
 pub const SPARE_TABLES: usize = 64;
 /// A longer table is not kept.
 const SPARE_TABLE_VECS: usize = 1024;
-
-/// The vectors of a bio that do not fit inline.
-// A box of a vector: one word in the bio instead of three keeps it at two cache lines.
-#[allow(clippy::box_collection)]
-pub(crate) type VecTable = Box<Vec<BVec>>;
 
 /// A ring's bios.
 #[derive(Debug)]
@@ -341,6 +332,102 @@ impl BioSet {
     /// How often the cache was empty and the pool had to serve.
     pub fn refills(&self) -> u64 {
         self.refills
+    }
+}
+
+/// A first-in first-out list of bios of one set, linked through the bios themselves.
+#[derive(Debug)]
+pub(crate) struct BioList {
+    head: BioId,
+    tail: BioId,
+}
+
+impl Default for BioList {
+    fn default() -> Self {
+        BioList { head: BioId::NONE, tail: BioId::NONE }
+    }
+}
+
+impl BioList {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.head.is_some()
+    }
+
+    pub(crate) fn push_back(&mut self, bios: &mut BioSet, id: BioId) {
+        bios[id].next = BioId::NONE;
+        if self.tail.is_some() {
+            bios[self.tail].next = id;
+        } else {
+            self.head = id;
+        }
+        self.tail = id;
+    }
+
+    pub(crate) fn push_front(&mut self, bios: &mut BioSet, id: BioId) {
+        bios[id].next = self.head;
+        if !self.head.is_some() {
+            self.tail = id;
+        }
+        self.head = id;
+    }
+
+    pub(crate) fn pop(&mut self, bios: &mut BioSet) -> Option<BioId> {
+        if !self.head.is_some() {
+            return None;
+        }
+        let id = self.head;
+        self.head = bios[id].next;
+        if !self.head.is_some() {
+            self.tail = BioId::NONE;
+        }
+        bios[id].next = BioId::NONE;
+        Some(id)
+    }
+
+    pub(crate) fn take(&mut self) -> BioList {
+        std::mem::take(self)
+    }
+}
+
+/// What stands behind the cache of a ring's bios, in place of the ring's own pool alone: an allocator, a pool that
+/// rings share, a limit. It hears of bios by number, below the set's capacity (I8), on the cold ways only: with a cache
+/// that is large enough a few times, without one twice an I/O. Dropped with the set; it frees what it keeps then.
+#[cfg(sheave_lab)]
+pub trait BioStore: Debug + Send {
+    /// A bio leaves the pool; false when there is nothing for it, and then the I/O waits as if no bio were free.
+    fn get(&mut self, bio: u32) -> bool;
+
+    /// A bio that a `get` gave has returned to the pool.
+    fn put(&mut self, bio: u32);
+}
+
+/// What the lab changes, to show what the cache is worth: a smaller cache, and a store behind it.
+#[cfg(sheave_lab)]
+impl BioSet {
+    /// Another bound of the cache; from now on no bio is promised (I9). False, and nothing has changed, while a bio is
+    /// live or promised.
+    pub(crate) fn set_max_cached(&mut self, max_cached: u32) -> bool {
+        if self.live() + self.promised != 0 {
+            return false;
+        }
+        self.promises = false;
+        self.prune(self.cache.len());
+        self.max_cached = max_cached.min(self.pool.len() as u32);
+        self.cache.reserve((self.max_cached + CACHE_SLACK) as usize + 1);
+        true
+    }
+
+    /// Puts a store behind the cache, in place of the one before; from now on no bio is promised (I9). False, and
+    /// nothing has changed, while a bio is live or promised.
+    pub(crate) fn set_store(&mut self, store: Box<dyn BioStore>) -> bool {
+        if self.live() + self.promised != 0 {
+            return false;
+        }
+        self.promises = false;
+        self.prune(self.cache.len());
+        self.store = Some(store);
+        true
     }
 }
 

@@ -27,12 +27,10 @@ use sheave_base::parker::{Parker, Unparker};
 use sheave_base::status::Status;
 use sheave_kring::Completed;
 
-use crate::bio::{
-    BIO_CHILD, BIO_PLAIN, BIO_SLOW, BIO_SLOW_END, BIO_USER, BIO_WAITS, BVec, BioId, BioList, NO_FIXED_BUF, Op,
-};
-use crate::bio_set::BioSet;
+use crate::bio::{BIO_CHILD, BIO_PLAIN, BIO_SLOW, BIO_SLOW_END, BIO_USER, BIO_WAITS, BVec, BioId, NO_FIXED_BUF, Op};
 #[cfg(sheave_lab)]
 use crate::bio_set::BioStore;
+use crate::bio_set::{BioList, BioSet};
 use crate::device::Device;
 use crate::driver::KringSlot;
 use crate::error::DeviceError;

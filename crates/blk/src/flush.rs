@@ -17,8 +17,8 @@
 
 use sheave_base::status::Status;
 
-use crate::bio::{BIO_FUA, BIO_OWNER, BIO_PREFLUSH, BioId, BioList, Op};
-use crate::bio_set::BioSet;
+use crate::bio::{BIO_FUA, BIO_OWNER, BIO_PREFLUSH, BioId, Op};
+use crate::bio_set::{BioList, BioSet};
 use crate::ctx::{Core, EndIo};
 use crate::hctx::Hctx;
 use crate::request::RQ_NOMERGE;

@@ -27,7 +27,8 @@ use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
-use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, BioList, Op};
+use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, Op};
+use crate::bio_set::BioList;
 use crate::ctx::{Core, EndIo};
 use crate::driver::{HctxOpen, HwEnv, HwQueue, KernelEvents, NextEvent, Remote};
 use crate::error::DeviceError;

@@ -7,7 +7,8 @@ use sheave_base::sync::atomic::Ordering;
 
 use super::Hctx;
 use super::shared::{FLUSH_HELD, FLUSH_IN_DRIVER};
-use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, BioList};
+use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId};
+use crate::bio_set::BioList;
 use crate::ctx::Core;
 use crate::driver::NextEvent;
 use crate::queue::Gate;
