@@ -1,14 +1,14 @@
 //! The block request: what a driver gets. A request is preallocated; its index is its tag.
 //!
-//! Owns the request and [`Rq`], the token that stands for one while a driver has it.
+//! Owns the request, the lists in which requests go to a driver and wait there, and a driver's view of them. The token
+//! that stands for a request while a driver has it, [`Rq`], is in `token`, with the list in which it ends.
 //!
 //! A request carries bios, or it is a **plain record**: one I/O of one piece of memory, which the request names itself,
 //! with its submitter's user data. A record needs no bio from its submission to its completion.
 //!
 //! Invariants:
 //! - I1: a request belongs to whoever has its [`Rq`]: the plug, the dispatch list, the driver, then the completion.
-//! - I2: an [`Rq`] ends by being given to [`DoneList::push`]; one that is dropped otherwise panics in debug builds,
-//!   for its bios would never end.
+//! - I2: an [`Rq`] ends by being given to [`DoneList::push`] (T1 of `token`).
 //! - I3: `bio_head` to `bio_tail` are the bios it carries, adjacent on the device and in this order.
 //! - I4: a tag is at most the depth of its hardware context: tags come from its tag set, and [`Rq`]s are made from them
 //!   alone.
@@ -16,9 +16,9 @@
 //!   requests are plain records, and whose, is found by a walk over them; nothing else counts them.
 #![allow(unsafe_code)] // Requests are an arena like the bios: indexed at every step of every I/O.
 
-mod done;
 mod head;
 mod segments;
+mod token;
 
 use std::collections::VecDeque;
 
@@ -28,9 +28,9 @@ use sheave_base::status::Status;
 use crate::bio::{BIO_NOMERGE, BIO_POLLED, BVec, Bio, BioId, NO_FIXED_BUF, SECTOR_SHIFT};
 use crate::bio_set::BioSet;
 
-pub use done::DoneList;
 pub use head::RqHead;
 pub use segments::Segments;
+pub use token::{DoneList, Rq};
 
 /// Most requests that one plug gathers for one hardware context before it is flushed.
 pub const PLUG_MAX: usize = 32;
@@ -165,53 +165,6 @@ impl std::ops::IndexMut<u16> for Requests {
     }
 }
 
-/// A request on its way; not `Clone`, and a bug when dropped (I2).
-#[derive(Debug)]
-#[must_use = "a request must be completed"]
-pub struct Rq(u16);
-
-impl Rq {
-    #[inline]
-    pub(crate) fn new(tag: u16) -> Rq {
-        Rq(tag)
-    }
-
-    /// The token of a request that a driver holds by its tag.
-    ///
-    /// # Safety
-    /// The tag came from [`Rq::into_tag`] (or from a list, by [`RqList::took`]) of the same hardware queue, and this is
-    /// the only token that is made of it: a request with two tokens could end while the device still uses its memory.
-    #[allow(unsafe_code)] // A token vouches for the memory of its request.
-    #[inline]
-    pub unsafe fn from_tag(tag: u16) -> Rq {
-        Rq(tag)
-    }
-
-    /// The tag: index of the request in [`RqTable`], below the queue's depth + 1.
-    #[inline]
-    pub fn tag(&self) -> u16 {
-        self.0
-    }
-
-    /// Gives the token up: the driver holds the request by its tag from now on, in the kernel's hands say, and makes
-    /// the token anew ([`Rq::from_tag`]) to end it.
-    #[inline]
-    pub fn into_tag(self) -> u16 {
-        let tag = self.0;
-        std::mem::forget(self);
-        tag
-    }
-}
-
-impl Drop for Rq {
-    #[inline]
-    fn drop(&mut self) {
-        if cfg!(debug_assertions) && !std::thread::panicking() {
-            panic!("request with tag {} dropped without being completed", self.0);
-        }
-    }
-}
-
 /// Requests in order, at most [`PLUG_MAX`] of them: what a plug gathers and a driver takes from.
 #[derive(Debug)]
 pub struct RqList {
@@ -255,7 +208,7 @@ impl RqList {
         }
         let tag = self.tags[usize::from(self.head) % PLUG_MAX];
         self.head += 1;
-        Some(Rq(tag))
+        Some(Rq::new(tag))
     }
 
     /// Gives back what [`RqList::pop`] gave last, because the driver cannot take it now.
@@ -274,7 +227,7 @@ impl RqList {
 
     /// Gives back what a list that was handed down still holds, in its order, as [`RqList::unpop`] does it for one.
     pub fn unpop_all(&mut self, from: &mut RqList) {
-        from.tags().iter().rev().for_each(|&tag| self.unpop(Rq(tag)));
+        from.tags().iter().rev().for_each(|&tag| self.unpop(Rq::new(tag)));
         *from = RqList::default();
     }
 
@@ -304,7 +257,7 @@ impl RqList {
     pub fn carry_out_all(&mut self, done: &mut DoneList, mut carry_out: impl FnMut(&Rq, &[u16]) -> Status) {
         let mut tags = self.tags();
         while let [tag, behind @ ..] = tags {
-            let rq = Rq(*tag);
+            let rq = Rq::new(*tag);
             let status = carry_out(&rq, behind);
             // Completed below, with all of them.
             let tag = rq.into_tag();
@@ -393,7 +346,7 @@ impl RqQueue {
     /// Takes the first.
     #[inline]
     pub fn pop(&mut self) -> Option<Rq> {
-        self.0.pop_front().map(Rq)
+        self.0.pop_front().map(Rq::new)
     }
 
     /// Puts what is left of the list before all others, in its order: it was offered first and comes first again.
@@ -409,7 +362,7 @@ impl RqQueue {
 
     /// Takes the request with this tag out of the queue.
     pub fn remove(&mut self, tag: u16) -> Option<Rq> {
-        self.0.remove(self.position(tag)?).map(Rq)
+        self.0.remove(self.position(tag)?).map(Rq::new)
     }
 
     /// Requests held.
@@ -453,13 +406,13 @@ impl RqTable<'_> {
     /// The request behind a token.
     #[inline]
     pub fn get(&self, rq: &Rq) -> &Request {
-        &self.rqs[usize::from(rq.0)]
+        &self.rqs[usize::from(rq.tag())]
     }
 
     /// The request behind a token, to change.
     #[inline]
     pub fn get_mut(&mut self, rq: &Rq) -> &mut Request {
-        &mut self.rqs[usize::from(rq.0)]
+        &mut self.rqs[usize::from(rq.tag())]
     }
 
     /// The request with this tag, while the driver holds its token elsewhere.

@@ -19,7 +19,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/blk/src/bio_set.rs", "indexing the bio arena by numbers that only it hands out"),
     ("crates/blk/src/ctx/lane.rs", "vouching for the memory of a plain record"),
     ("crates/blk/src/driver/kring_slot.rs", "registered buffers of a kernel ring made later"),
-    ("crates/blk/src/request/done.rs", "requests that their driver names by tag"),
+    ("crates/blk/src/request/token.rs", "requests that their driver names by tag"),
     ("crates/blk/src/request.rs", "indexing the requests by tags that only the tag set hands out"),
     ("crates/drivers/src/host/queue.rs", "operations on the memory of bios"),
     ("crates/drivers/src/ram/region.rs", "memory that all rings copy to and from at once"),

@@ -1,21 +1,70 @@
-//! What a driver has finished: the list between the driver and the completion of a batch.
+//! The token that stands for a request while a driver has it, and the list in which it ends.
 //!
-//! Owns the tags in the order in which their requests ended, and the status of those that failed. Almost none fails,
-//! so success is the absence of a status: a driver that ends a batch well copies its tags and writes nothing else.
+//! Owns the obligation that a token is, and what a driver has finished: the tags in the order in which their requests
+//! ended, and the status of those that failed. Almost none fails, so success is the absence of a status: a driver that
+//! ends a batch well copies its tags and writes nothing else. Does not own the requests.
 //!
 //! Invariants:
-//! - I1: a status other than `Ok` stands in `statuses` for the tags of this list alone, and `failed` says how many.
+//! - T1: an [`Rq`] ends by being given to [`DoneList::push`]; one that is dropped otherwise panics in debug builds, for
+//!   its bios would never end.
+//! - T2: a status other than `Ok` stands in `statuses` for the tags of this list alone, and `failed` says how many.
 #![allow(unsafe_code)] // A driver that keeps tags and no tokens vouches for them.
 
 use sheave_base::status::Status;
 
-use super::Rq;
+/// A request on its way; not `Clone`, and a bug when dropped (T1).
+#[derive(Debug)]
+#[must_use = "a request must be completed"]
+pub struct Rq(u16);
+
+impl Rq {
+    #[inline]
+    pub(crate) fn new(tag: u16) -> Rq {
+        Rq(tag)
+    }
+
+    /// The token of a request that a driver holds by its tag.
+    ///
+    /// # Safety
+    /// The tag came from [`Rq::into_tag`] (or from a list, by [`RqList::took`](super::RqList::took)) of the same
+    /// hardware queue, and this is the only token that is made of it: a request with two tokens could end while the
+    /// device still uses its memory.
+    #[allow(unsafe_code)] // A token vouches for the memory of its request.
+    #[inline]
+    pub unsafe fn from_tag(tag: u16) -> Rq {
+        Rq(tag)
+    }
+
+    /// The tag: index of the request in [`RqTable`](super::RqTable), below the queue's depth + 1.
+    #[inline]
+    pub fn tag(&self) -> u16 {
+        self.0
+    }
+
+    /// Gives the token up: the driver holds the request by its tag from now on, in the kernel's hands say, and makes
+    /// the token anew ([`Rq::from_tag`]) to end it.
+    #[inline]
+    pub fn into_tag(self) -> u16 {
+        let tag = self.0;
+        std::mem::forget(self);
+        tag
+    }
+}
+
+impl Drop for Rq {
+    #[inline]
+    fn drop(&mut self) {
+        if cfg!(debug_assertions) && !std::thread::panicking() {
+            panic!("request with tag {} dropped without being completed", self.0);
+        }
+    }
+}
 
 /// Requests that a driver has finished, with their status.
 #[derive(Debug, Default)]
 pub struct DoneList {
     tags: Vec<u16>,
-    /// By tag (I1).
+    /// By tag (T2).
     statuses: Vec<Status>,
     failed: u32,
 }
@@ -118,7 +167,7 @@ impl DoneList {
     fn clear_statuses(&mut self) {
         for &tag in &self.tags {
             if let Some(status) = self.statuses.get_mut(usize::from(tag)) {
-                *status = Status::Ok; // I1
+                *status = Status::Ok; // T2
             }
         }
         self.failed = 0;
