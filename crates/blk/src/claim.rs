@@ -1,13 +1,16 @@
 //! Claims: one owner holds a device, and nobody else who asks gets it.
 //!
-//! Owns the table of who holds which part of a queue in this process; the lock that other processes see is the
-//! driver's ([`Driver::claim`](crate::driver::Driver::claim)). I/O asks no claim: who writes to a device without one is
-//! not stopped. Pools claim what they live on, for as long as they are open.
+//! Owns what a claim is, and the table of who holds which part of a queue in this process; the lock that other
+//! processes see is the driver's ([`Driver::claim`](crate::driver::Driver::claim)). I/O asks no claim: who writes to a
+//! device without one is not stopped. Pools claim what they live on, for as long as they are open.
 //!
 //! Invariants:
 //! - I1: parts of a queue that overlap are held by one owner, or by several that only read.
 //! - I2: the driver is claimed while any part of its queue is, as strictly as the strictest of them asked.
-//! - I3: a claim ends when it is dropped, whatever rings are still attached to the device.
+//! - I3: a claim ends when it is dropped, whatever rings are still attached to the device; and not before, though the
+//!   device may be gone.
+//!
+//! Called by [`Device::claim`](crate::Device::claim), through the queues under the device.
 
 use std::any::Any;
 use std::fmt;
@@ -15,9 +18,7 @@ use std::ops::Range;
 
 use sheave_base::sync::{Arc, Mutex};
 
-use crate::device::Device;
 use crate::error::DeviceError;
-use crate::queue::Queue;
 
 /// With whom an owner shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,11 @@ impl Claim {
         Claim::default()
     }
 
+    /// Several claims as one.
+    pub fn all(claims: Vec<Claim>) -> Claim {
+        Claim { holds: claims.into_iter().flat_map(|claim| claim.holds).collect() }
+    }
+
     /// A claim that lasts as long as `hold`.
     pub fn of(hold: impl Any + Send + Sync) -> Claim {
         Claim { holds: vec![Box::new(hold)] }
@@ -49,23 +55,6 @@ impl Claim {
 impl fmt::Debug for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Claim({})", self.holds.len())
-    }
-}
-
-impl Device {
-    /// Holds the device against everybody who asks for it too, in this process and, where the driver can, in others.
-    ///
-    /// # Errors
-    ///
-    /// [`DeviceError::Claimed`] names who has it.
-    pub fn claim(&self, sharing: Sharing) -> Result<Claim, DeviceError> {
-        let mut claim = Claim::nothing();
-        for leg in self.legs() {
-            // One queue from end to end is held as a whole, also what it grows by.
-            let range = if self.is_whole() { 0..u64::MAX } else { leg.offset..leg.offset + leg.sectors };
-            claim.holds.push(Box::new(hold(&leg.queue, range, sharing)?));
-        }
-        Ok(claim)
     }
 }
 
@@ -85,32 +74,8 @@ struct Table {
 
 /// A part of a queue that somebody holds.
 struct Hold {
-    queue: Arc<Queue>,
+    claims: Arc<Claims>,
     number: u64,
-}
-
-/// Claims sectors of a queue.
-pub fn hold(
-    queue: &Arc<Queue>,
-    range: Range<u64>,
-    sharing: Sharing,
-) -> Result<impl Any + Send + Sync + use<>, DeviceError> {
-    let mut table = queue.claims().lock();
-    let overlaps = |held: &Range<u64>| held.start < range.end && range.start < held.end;
-    let alone = |held: Sharing| held == Sharing::Alone || sharing == Sharing::Alone;
-    if table.held.iter().any(|(_, held, how)| overlaps(held) && alone(*how)) {
-        return Err(claimed_here(queue.name()));
-    }
-    match &table.driver {
-        None => table.driver = Some((queue.driver().claim(sharing)?, sharing)),
-        // The lock is for the whole of the driver, and cannot be made stricter under those who have it.
-        Some((_, Sharing::WithReaders)) if sharing == Sharing::Alone => return Err(claimed_here(queue.name())),
-        Some(_) => {}
-    }
-    let number = table.next;
-    table.next += 1;
-    table.held.push((number, range, sharing));
-    Ok(Hold { queue: queue.clone(), number })
 }
 
 /// The error of who asks for what this process holds already.
@@ -123,6 +88,32 @@ pub fn claimed_here(what: &str) -> DeviceError {
 }
 
 impl Claims {
+    /// Claims sectors of the queue with this name; `lock` claims its driver, and is called if nobody has yet (I2).
+    pub(crate) fn hold(
+        self: &Arc<Self>,
+        name: &str,
+        range: Range<u64>,
+        sharing: Sharing,
+        lock: impl FnOnce() -> Result<Claim, DeviceError>,
+    ) -> Result<Claim, DeviceError> {
+        let mut table = self.lock();
+        let overlaps = |held: &Range<u64>| held.start < range.end && range.start < held.end;
+        let alone = |held: Sharing| held == Sharing::Alone || sharing == Sharing::Alone;
+        if table.held.iter().any(|(_, held, how)| overlaps(held) && alone(*how)) {
+            return Err(claimed_here(name));
+        }
+        match &table.driver {
+            None => table.driver = Some((lock()?, sharing)),
+            // The lock is for the whole of the driver, and cannot be made stricter under those who have it.
+            Some((_, Sharing::WithReaders)) if sharing == Sharing::Alone => return Err(claimed_here(name)),
+            Some(_) => {}
+        }
+        let number = table.next;
+        table.next += 1;
+        table.held.push((number, range, sharing));
+        Ok(Claim::of(Hold { claims: Arc::clone(self), number }))
+    }
+
     fn lock(&self) -> impl std::ops::DerefMut<Target = Table> + '_ {
         self.table.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -130,7 +121,7 @@ impl Claims {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let mut table = self.queue.claims().lock();
+        let mut table = self.claims.lock();
         table.held.retain(|(number, ..)| *number != self.number);
         if table.held.is_empty() {
             table.driver = None;

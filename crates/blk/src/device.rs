@@ -20,8 +20,10 @@ use std::time::Duration;
 use sheave_base::sync::Arc;
 
 use crate::bio::SECTOR_SHIFT;
+use crate::claim::{Claim, Sharing};
 use crate::driver::{Capabilities, Driver};
 use crate::error::DeviceError;
+use crate::flush_alarm::{FlushAlarm, FlushWatch};
 use crate::limits::Limits;
 use crate::queue::{DEFAULT_TIMEOUT, GateGuard, Queue};
 use crate::stats::Stats;
@@ -203,6 +205,25 @@ impl Device {
             sum.other += one.other;
         }
         sum
+    }
+
+    /// Holds the device against everybody who asks for it too, in this process and, where the driver can, in others.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Claimed`] names who has it.
+    pub fn claim(&self, sharing: Sharing) -> Result<Claim, DeviceError> {
+        // One queue from end to end is held as a whole, also what it grows by.
+        let range = |leg: &Leg| if self.is_whole() { 0..u64::MAX } else { leg.offset..leg.offset + leg.sectors };
+        let claims = self.legs().iter().map(|leg| leg.queue.claim(range(leg), sharing));
+        Ok(Claim::all(claims.collect::<Result<_, _>>()?))
+    }
+
+    /// Has `alarm` ring when a flush fails of what the device is now. What it is extended by later is to be watched
+    /// too, before anything is written there.
+    pub fn watch_flushes(&self, alarm: &Arc<FlushAlarm>) -> FlushWatch {
+        let parts = self.legs().iter().map(|leg| (leg.part, Arc::clone(leg.queue.watches())));
+        FlushWatch::new(alarm, parts.collect())
     }
 
     /// Lets no I/O enter until the guards are dropped; returns when nothing is in flight. See [`Queue::freeze`].

@@ -14,16 +14,14 @@
 //! - A3: it rings before the poll returns in which the flush that failed has ended: whoever learns of the failure finds
 //!   the alarm ringing.
 //!
-//! Called by [`Hctx`](crate::hctx) when flushes end; by owners of devices.
+//! Called by the [hardware contexts](crate::hctx) when flushes end; by owners of devices, through
+//! [`Device::watch_flushes`](crate::Device::watch_flushes).
 
 use std::fmt;
 
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use sheave_base::sync::{Arc, Mutex};
-
-use crate::device::Device;
-use crate::queue::Queue;
 
 /// What an owner hears with: a count of its own (its *epoch*), which turns into [`FlushAlarm::RINGING`] for good.
 ///
@@ -117,7 +115,7 @@ impl Watches {
 /// The alarm of an owner watches a device while this lives.
 pub struct FlushWatch {
     alarm: Arc<FlushAlarm>,
-    parts: Vec<(u16, Arc<Queue>)>,
+    parts: Vec<(u16, Arc<Watches>)>,
 }
 
 impl fmt::Debug for FlushWatch {
@@ -126,13 +124,11 @@ impl fmt::Debug for FlushWatch {
     }
 }
 
-impl Device {
-    /// Has `alarm` ring when a flush fails of what the device is now. What it is extended by later is to be watched
-    /// too, before anything is written there.
-    pub fn watch_flushes(&self, alarm: &Arc<FlushAlarm>) -> FlushWatch {
-        let parts: Vec<_> = self.legs().iter().map(|leg| (leg.part, Arc::clone(&leg.queue))).collect();
-        for (part, queue) in &parts {
-            queue.watches().table().push((*part, Arc::clone(alarm)));
+impl FlushWatch {
+    /// Has the alarm ring for each of these parts of queues.
+    pub(crate) fn new(alarm: &Arc<FlushAlarm>, parts: Vec<(u16, Arc<Watches>)>) -> FlushWatch {
+        for (part, watches) in &parts {
+            watches.table().push((*part, Arc::clone(alarm)));
         }
         FlushWatch { alarm: Arc::clone(alarm), parts }
     }
@@ -140,13 +136,13 @@ impl Device {
 
 impl Drop for FlushWatch {
     fn drop(&mut self) {
-        for (part, queue) in &self.parts {
-            let mut table = queue.watches().table();
+        for (part, watches) in &self.parts {
+            let mut table = watches.table();
             let ours = table.iter().position(|(at, alarm)| at == part && Arc::ptr_eq(alarm, &self.alarm));
             ours.map(|at| table.swap_remove(at));
             // Relaxed: as in `Watches::failed`.
             let ringing = table.iter().any(|(_, alarm)| alarm.failed().is_some());
-            queue.watches().ringing.store(ringing, Ordering::Relaxed);
+            watches.ringing.store(ringing, Ordering::Relaxed);
         }
     }
 }

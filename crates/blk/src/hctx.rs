@@ -33,6 +33,7 @@ use crate::ctx::{Core, EndIo};
 use crate::driver::{HctxOpen, HwEnv, HwQueue, KernelEvents, NextEvent, Remote};
 use crate::error::DeviceError;
 use crate::flush::FlushQueue;
+use crate::limits::Capacity;
 use crate::merge;
 use crate::queue::{Gate, Queue};
 use crate::request::{
@@ -50,6 +51,8 @@ pub use shared::HctxShared;
 #[derive(Debug)]
 pub(crate) struct Hctx {
     pub(crate) queue: Arc<Queue>,
+    /// The queue's, one step nearer.
+    pub(crate) capacity: Capacity,
     pub(crate) shared: Arc<HctxShared>,
     index: u16,
     /// `1 << index`, its place in the plug's mask.
@@ -108,7 +111,8 @@ impl Hctx {
             depth,
             polled,
             remote: Remote { shared: shared.clone() },
-            queue: &queue,
+            limits: queue.limits(),
+            capacity: queue.capacity(),
             hctx: index,
             clock: &core.clock,
         };
@@ -140,6 +144,7 @@ impl Hctx {
             timeouts: TimeoutWalk::new(queue.timeout(), depth),
             epoch: 0,
             shared,
+            capacity: queue.capacity().clone(),
             queue,
         })
     }

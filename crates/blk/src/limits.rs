@@ -1,10 +1,15 @@
-//! Queue limits: what one request may look like, and where a bio that is larger is cut.
+//! Queue limits: what one request may look like, and where a bio that is larger is cut; and the capacity of a device.
 //!
-//! Owns the limits of a device and the arithmetic of splitting; the cutting itself is in [`split`](crate::split).
+//! Owns the limits of a device and the arithmetic of splitting; the cutting itself is in [`split`](crate::split). Owns
+//! the size that a device has now, for all who must agree on it: its queue, the rings, and a driver that finds out that
+//! it has changed.
 //!
 //! Invariants:
 //! - I1: `logical_block` is a power of two of at least 512; every size limit is a multiple of it.
 //! - I2: [`Limits::max_bytes_at`] is never 0, so that splitting makes progress.
+
+use sheave_base::sync::Arc;
+use sheave_base::sync::atomic::{AtomicU64, Ordering};
 
 use crate::bio::{Op, SECTOR_SHIFT};
 
@@ -89,6 +94,29 @@ impl Limits {
         let chunk = u64::from(self.chunk_sectors);
         let to_boundary = (chunk - sector % chunk) << SECTOR_SHIFT;
         max.min(to_boundary.min(u64::from(u32::MAX)) as u32)
+    }
+}
+
+/// The size of a device now. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Capacity(Arc<AtomicU64>);
+
+impl Capacity {
+    pub(crate) fn new(bytes: u64) -> Capacity {
+        Capacity(Arc::new(AtomicU64::new(bytes >> SECTOR_SHIFT)))
+    }
+
+    /// In sectors of 512 bytes.
+    #[inline(always)]
+    pub fn sectors(&self) -> u64 {
+        // Relaxed: a size that changes is seen by the next I/O or the one after.
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Sets a new size. I/O beyond it fails from now on; what is in flight ends as the driver says.
+    pub fn set_bytes(&self, bytes: u64) {
+        // Relaxed: as in `sectors`.
+        self.0.store(bytes >> SECTOR_SHIFT, Ordering::Relaxed);
     }
 }
 

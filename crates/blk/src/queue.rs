@@ -14,19 +14,20 @@
 //! - I2 (quiesce): the same with the mark itself in place of the tags.
 //! - I3: a hardware context that goes away leaves its statistics here.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use sheave_base::status::Status;
-use sheave_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sheave_base::sync::atomic::{AtomicU32, Ordering};
 use sheave_base::sync::{Arc, Mutex};
 
 use crate::bio::{Bio, Op};
-use crate::claim::Claims;
+use crate::claim::{Claim, Claims, Sharing};
 use crate::driver::{Capabilities, Driver};
 use crate::error::DeviceError;
 use crate::flush_alarm::Watches;
 use crate::hctx::HctxShared;
-use crate::limits::{Limits, MAX_DEPTH};
+use crate::limits::{Capacity, Limits, MAX_DEPTH};
 use crate::stats::Stats;
 use crate::tag_set::{InFlight, TagSet};
 
@@ -43,7 +44,7 @@ pub struct Queue {
     driver: Box<dyn Driver>,
     limits: Limits,
     capabilities: Capabilities,
-    sectors: AtomicU64,
+    capacity: Capacity,
     gate: AtomicU32,
     timeout: Duration,
     host_tags: Option<Arc<TagSet>>,
@@ -51,8 +52,8 @@ pub struct Queue {
     partitions: Mutex<Vec<u16>>,
     hctxs: Mutex<Vec<Arc<HctxShared>>>,
     retired: Mutex<Stats>,
-    claims: Claims,
-    watches: Watches,
+    claims: Arc<Claims>,
+    watches: Arc<Watches>,
 }
 
 impl Queue {
@@ -78,15 +79,15 @@ impl Queue {
             name,
             limits: driver.limits().normalized(),
             capabilities: driver.capabilities(),
-            sectors: AtomicU64::new(driver.size_bytes() >> crate::bio::SECTOR_SHIFT),
+            capacity: Capacity::new(driver.size_bytes()),
             gate: AtomicU32::new(0),
             timeout,
             host_tags,
             partitions: Mutex::new(Vec::new()),
             hctxs: Mutex::new(Vec::new()),
             retired: Mutex::new(Stats::default()),
-            claims: Claims::default(),
-            watches: Watches::default(),
+            claims: Arc::default(),
+            watches: Arc::default(),
             driver,
         })
     }
@@ -114,13 +115,17 @@ impl Queue {
     /// Size in sectors of 512 bytes.
     #[inline]
     pub fn sectors(&self) -> u64 {
-        // Relaxed: a size that changes is seen by the next I/O or the one after.
-        self.sectors.load(Ordering::Relaxed)
+        self.capacity.sectors()
     }
 
-    /// Sets a new size. I/O beyond it fails from now on; what is in flight ends as the driver says.
+    /// Sets a new size: see [`Capacity::set_bytes`].
     pub fn set_capacity(&self, bytes: u64) {
-        self.sectors.store(bytes >> crate::bio::SECTOR_SHIFT, Ordering::Relaxed);
+        self.capacity.set_bytes(bytes);
+    }
+
+    /// The size, for who must see it change.
+    pub(crate) fn capacity(&self) -> &Capacity {
+        &self.capacity
     }
 
     /// How long a request may take before the driver is asked about it.
@@ -138,13 +143,18 @@ impl Queue {
         number
     }
 
-    /// Who holds what of it.
-    pub(crate) fn claims(&self) -> &Claims {
-        &self.claims
+    /// Claims a range of its sectors, and its driver with them: for a driver that stands in front of another one. Users
+    /// claim a [`Device`](crate::Device).
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Claimed`] names who has it.
+    pub fn claim(&self, range: Range<u64>, sharing: Sharing) -> Result<Claim, DeviceError> {
+        self.claims.hold(&self.name, range, sharing, || self.driver.claim(sharing))
     }
 
     /// Who hears of flushes that fail.
-    pub(crate) fn watches(&self) -> &Watches {
+    pub(crate) fn watches(&self) -> &Arc<Watches> {
         &self.watches
     }
 

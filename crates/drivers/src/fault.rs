@@ -30,7 +30,7 @@ pub use plan::{FaultKind, FaultOps, FaultPlan};
 use crate::spec::Params;
 use hw::{FaultQueue, Faults};
 use plan::stream;
-use sheave_blk::claim::{Claim, Sharing, hold};
+use sheave_blk::claim::{Claim, Sharing};
 use sheave_blk::device::{Device, Leg};
 use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwQueue};
 use sheave_blk::error::DeviceError;
@@ -132,8 +132,8 @@ impl Driver for Faulty {
     }
 
     fn claim(&self, sharing: Sharing) -> Result<Claim, DeviceError> {
-        let holds = self.faults.reach.iter().map(|reach| hold(&self.lower, reach.clone(), sharing));
-        Ok(Claim::of(holds.collect::<Result<Vec<_>, _>>()?))
+        let claims = self.faults.reach.iter().map(|reach| self.lower.claim(reach.clone(), sharing));
+        Ok(Claim::all(claims.collect::<Result<_, _>>()?))
     }
 
     fn notices(&self) -> Vec<String> {

@@ -1,6 +1,7 @@
 //! One owner, or several readers; in this process, whatever the driver.
 
 use super::*;
+use crate::Device;
 use crate::support::Puppet;
 
 /// A device of 1 MiB.

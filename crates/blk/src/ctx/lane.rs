@@ -119,7 +119,7 @@ impl Lane<'_> {
     /// Size of the device in sectors, now.
     #[inline(always)]
     pub fn sectors(&self) -> u64 {
-        self.hctx.queue.sectors()
+        self.hctx.capacity.sectors()
     }
 
     /// Ends the lane: what it gathered goes to the driver with the plug, or now when none is open.
@@ -150,7 +150,7 @@ impl IoCtx {
         end: &mut impl EndIo,
     ) -> Alone {
         let Some(Some(hctx)) = self.hctxs.get_mut(usize::from(route.hctx)) else { return Alone::No };
-        if self.core.plug.is_open() || hctx.lane_id() != lane || hctx.queue.sectors() != sectors {
+        if self.core.plug.is_open() || hctx.lane_id() != lane || hctx.capacity.sectors() != sectors {
             return Alone::No;
         }
         hctx.send_alone(&mut self.core, run, route.offset, io, end)

@@ -27,8 +27,7 @@ use sheave_base::sync::Arc;
 use crate::claim::{Claim, Sharing};
 use crate::error::DeviceError;
 use crate::hctx::HctxShared;
-use crate::limits::Limits;
-use crate::queue::Queue;
+use crate::limits::{Capacity, Limits};
 use crate::request::{DoneList, Rq, RqList, RqTable};
 use sheave_kring::{Completed, KernelRing};
 
@@ -66,8 +65,7 @@ pub trait Driver: Any + Debug + Send + Sync {
     /// What the device can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// Size in bytes when the device was opened; later changes go through
-    /// [`Queue::set_capacity`](crate::queue::Queue::set_capacity).
+    /// Size in bytes when the device was opened; later changes go through [`HctxOpen::capacity`].
     fn size_bytes(&self) -> u64;
 
     /// Requests that all rings together may have in flight, for a device with one limit for the host; `None` when
@@ -102,8 +100,10 @@ pub struct HctxOpen<'a> {
     pub polled: bool,
     /// To complete from other threads.
     pub remote: Remote,
-    /// The device's queue, to tell it of a new size.
-    pub queue: &'a Arc<Queue>,
+    /// What requests may look like: the driver's own limits, with what was wrong with them put right.
+    pub limits: &'a Limits,
+    /// The size of the device, for a driver that finds out that it has changed.
+    pub capacity: &'a Capacity,
     /// The number of this hardware context within its ring.
     pub hctx: u16,
     /// The ring's clock.

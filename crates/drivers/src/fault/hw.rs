@@ -32,7 +32,7 @@ use super::counts::FaultCounts;
 use super::plan::{FaultKind, Odds};
 use sheave_blk::bio::SECTOR_SHIFT;
 use sheave_blk::driver::{HctxOpen, HwEnv, HwQueue, KernelEvents, NextEvent, TimedOut};
-use sheave_blk::queue::Queue;
+use sheave_blk::limits::Capacity;
 use sheave_blk::request::{DoneList, Request, Rq, RqList, RqQueue, RqTable};
 
 /// How long after a refusal the queue underneath is asked again when it holds nothing that would end.
@@ -89,7 +89,9 @@ pub(super) struct Faults {
 #[derive(Debug)]
 pub(super) struct FaultQueue {
     lower: Box<dyn HwQueue>,
-    queue: Arc<Queue>,
+    /// The logical block.
+    block: u32,
+    capacity: Capacity,
     faults: Faults,
     rng: Rng,
     /// Places to which a request may be misdirected are a multiple of these sectors away: as far from the boundaries of
@@ -111,10 +113,11 @@ pub(super) struct FaultQueue {
 impl FaultQueue {
     pub(super) fn new(faults: Faults, lower: Box<dyn HwQueue>, open: &HctxOpen<'_>, rng: Rng) -> FaultQueue {
         let slots = usize::from(open.depth) + 1;
-        let limits = open.queue.limits();
+        let limits = open.limits;
         FaultQueue {
             lower,
-            queue: open.queue.clone(),
+            block: limits.logical_block,
+            capacity: open.capacity.clone(),
             faults,
             rng,
             step: u64::from((limits.logical_block >> SECTOR_SHIFT).max(limits.chunk_sectors)),
@@ -145,7 +148,7 @@ impl FaultQueue {
         let fate = match kind {
             FaultKind::Error => Fate::End(Status::IoErr),
             FaultKind::Short | FaultKind::Torn => {
-                let block = self.queue.limits().logical_block;
+                let block = self.block;
                 match rq.bytes / block {
                     0 | 1 => Fate::End(Status::IoErr),
                     blocks => Fate::Cut((1 + self.rng.below(u64::from(blocks - 1)) as u32) * block),
@@ -168,7 +171,7 @@ impl FaultQueue {
     /// small device, as near as the limits allow.
     fn other_place(&mut self, rq: &Request) -> Option<u64> {
         let reach = self.faults.reach.iter().find(|reach| reach.contains(&rq.sector))?;
-        let end = reach.end.min(self.queue.sectors());
+        let end = reach.end.min(self.capacity.sectors());
         let (before, after) = (rq.sector - reach.start, end.checked_sub(rq.end_sector())?);
         let own = u64::from(rq.bytes >> SECTOR_SHIFT).next_multiple_of(self.step);
         let stride = if before.max(after) >= own { own } else { self.step };

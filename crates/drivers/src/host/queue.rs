@@ -29,7 +29,7 @@ use sheave_blk::bio::{BVec, Op, SECTOR_SHIFT};
 use sheave_blk::driver::{
     HctxOpen, HwEnv, HwQueue, KIND_IGNORED, KernelEvent, KernelEvents, NextEvent, Started, TimedOut, kernel_user_data,
 };
-use sheave_blk::queue::Queue;
+use sheave_blk::limits::Capacity;
 use sheave_blk::request::{DoneList, RQ_FUA, Request, Rq, RqHead, RqList, RqQueue, RqTable};
 use sheave_kring::{Full, IoVec, KOp, KernelRing, MAX_SEGMENTS, RwOp, Target};
 
@@ -46,7 +46,9 @@ const _: () = {
 #[derive(Debug)]
 pub(super) struct HostQueue {
     shared: Arc<Shared>,
-    queue: Arc<Queue>,
+    /// The logical block.
+    block: u32,
+    capacity: Capacity,
     target: Target,
     /// Requests with an operation (I1).
     held: u32,
@@ -63,7 +65,8 @@ pub(super) struct HostQueue {
 impl HostQueue {
     pub(super) fn new(shared: Arc<Shared>, open: &HctxOpen<'_>, target: Target, beside: bool) -> HostQueue {
         HostQueue {
-            queue: open.queue.clone(),
+            block: open.limits.logical_block,
+            capacity: open.capacity.clone(),
             target,
             held: 0,
             again: RqQueue::with_depth(open.depth),
@@ -319,7 +322,7 @@ impl HostQueue {
         if is_plain_success(event, rqs) {
             return done.push(rq, Status::Ok);
         }
-        let judge = Judge { shared: &self.shared, queue: &self.queue, ending: self.ending };
+        let judge = Judge { shared: &self.shared, capacity: &self.capacity, block: self.block, ending: self.ending };
         match judge.verdict(rqs.get_mut(&rq), event.res) {
             Verdict::End(status) => done.push(rq, status),
             Verdict::Again => self.send_again(rq, rqs, env),

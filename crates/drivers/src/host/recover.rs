@@ -18,12 +18,11 @@
 //! - R2: nothing is sent again for a request that has timed out, or for a queue that ends.
 
 use sheave_base::status::Status;
-use sheave_base::sync::Arc;
 
 use super::probe::FileKind;
 use super::shared::{Shared, Zeroing};
 use sheave_blk::bio::Op;
-use sheave_blk::queue::Queue;
+use sheave_blk::limits::Capacity;
 use sheave_blk::request::{RQ_FUA, Request};
 
 /// The kind of the operations that carry requests.
@@ -94,7 +93,9 @@ impl Progress {
 /// What a judgement rests on, beside the request.
 pub(super) struct Judge<'a> {
     pub(super) shared: &'a Shared,
-    pub(super) queue: &'a Arc<Queue>,
+    pub(super) capacity: &'a Capacity,
+    /// The device's logical block.
+    pub(super) block: u32,
     /// The hardware queue ends.
     pub(super) ending: bool,
 }
@@ -124,7 +125,7 @@ impl Judge<'_> {
             Op::Discard | Op::Flush => false,
         };
         if rq.op == Op::Flush {
-            return Verdict::End(self.shared.flushed(self.queue));
+            return Verdict::End(self.shared.flushed(self.capacity, self.block));
         }
         if !by_bytes {
             let sync = rq.flags & RQ_FUA != 0 && !progress.syncs();
@@ -139,12 +140,11 @@ impl Judge<'_> {
             return Verdict::End(Status::Ok);
         }
         if moved == 0 {
-            self.shared.look_at_size(self.queue);
+            self.shared.look_at_size(self.capacity, self.block);
             return Verdict::End(Status::IoErr);
         }
         // Direct I/O goes on only at a block; what was moved beyond one is moved again.
-        let block = self.queue.limits().logical_block;
-        let whole = moved - moved % block;
+        let whole = moved - moved % self.block;
         if whole == 0 {
             return self.try_again(progress, libc::EIO);
         }
@@ -164,7 +164,7 @@ impl Judge<'_> {
             }
             libc::ENOSPC if self.shared.file.caps().kind == FileKind::Block => {
                 // What the kernel says of a write past the end of a block device.
-                self.shared.look_at_size(self.queue);
+                self.shared.look_at_size(self.capacity, self.block);
                 Verdict::End(Status::NoSpc)
             }
             errno => {

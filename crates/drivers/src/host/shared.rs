@@ -10,14 +10,14 @@
 
 use sheave_base::buf::Buf;
 use sheave_base::status::{Errno, Status};
+use sheave_base::sync::Mutex;
 use sheave_base::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use sheave_base::sync::{Arc, Mutex};
 use std::sync::OnceLock;
 
 use super::open::HostFile;
 use super::probe::FileKind;
 use sheave_blk::bio::SECTOR_SHIFT;
-use sheave_blk::queue::Queue;
+use sheave_blk::limits::Capacity;
 
 /// How much memory holds the zeroes that are written where nothing better works.
 pub(super) const ZEROES_BYTES: usize = 64 << 10;
@@ -111,17 +111,16 @@ impl Shared {
     }
 
     /// I/O met the end of the file before the end of the device, or a flush was done: finds the size of now and, if the
-    /// file has become shorter, has the queue refuse what lies beyond it.
-    pub(super) fn look_at_size(&self, queue: &Arc<Queue>) {
-        let was = queue.sectors() << SECTOR_SHIFT;
+    /// file has become shorter, lowers the capacity to the last whole block of it, so that what lies beyond is refused.
+    pub(super) fn look_at_size(&self, capacity: &Capacity, block: u32) {
+        let was = capacity.sectors() << SECTOR_SHIFT;
         let path = self.file.path().display();
         match self.file.current_size() {
             Ok(now) if now >= was => {}
             Ok(now) => {
                 // Relaxed: it never goes back, and orders nothing.
                 self.has_shrunk.store(true, Ordering::Relaxed);
-                let block = u64::from(queue.limits().logical_block);
-                queue.set_capacity(now - now % block);
+                capacity.set_bytes(now - now % u64::from(block));
                 self.notice(format!(
                     "{path}: it shrank to {now} bytes while in use (it had {was}): I/O beyond that fails; find out who \
                      cuts it off, then open it anew"
@@ -133,8 +132,8 @@ impl Shared {
 
     /// What a flush that the kernel calls done has come to. What was cut off with the end of a file is not durable, so
     /// no flush ends well once the file has been found shorter than the device (I2).
-    pub(super) fn flushed(&self, queue: &Arc<Queue>) -> Status {
-        self.look_at_size(queue);
+    pub(super) fn flushed(&self, capacity: &Capacity, block: u32) -> Status {
+        self.look_at_size(capacity, block);
         if self.is_whole() { Status::Ok } else { Status::IoErr }
     }
 

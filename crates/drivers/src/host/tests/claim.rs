@@ -37,6 +37,18 @@ fn a_file_opened_twice_has_one_owner() {
     first.claim(Sharing::Alone).expect("free");
 }
 
+/// A pool holds its claim to its end; what it opened the device for may be gone by then.
+#[test]
+fn a_claim_lasts_though_its_device_is_gone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let spec = format!("file:{},size=1M", dir.path().join("a.img").display());
+    let held = open(&spec).claim(Sharing::Alone).expect("free");
+    let again = open(&spec);
+    refusal(&again, Sharing::WithReaders);
+    drop(held);
+    again.claim(Sharing::Alone).expect("free");
+}
+
 #[test]
 fn another_process_is_named() {
     let dir = tempfile::tempdir().expect("a directory");
