@@ -1,8 +1,9 @@
 //! What a ring owns of the block layer: its bios, its plug, its hardware contexts, its kernel ring.
 //!
 //! Owns the way in ([`IoCtx::submit`]), the batch ([`IoCtx::start_plug`], [`IoCtx::finish_plug`]), the way out
-//! ([`IoCtx::poll`]); waiting is in `wait`, the kernel ring in `kernel`. Belongs to one thread; nothing here is shared
-//! but what [`hctx::HctxShared`](crate::hctx::HctxShared) and the devices' queues show to readers.
+//! ([`IoCtx::poll`]); waiting is in `wait`, the kernel ring in `kernel`; what the hardware contexts have of the ring is
+//! in `ring_core`, below them. Belongs to one thread; nothing here is shared but what
+//! [`hctx::HctxShared`](crate::hctx::HctxShared) and the devices' queues show to readers.
 //!
 //! Invariants:
 //! - I1: every submitted bio ends exactly once, by a call of [`EndIo::end_io`] with its owner's number in
@@ -11,23 +12,22 @@
 //! - I2: a ring has at most 64 hardware contexts (the plug's mask) and at most one kernel ring.
 //! - I3: before sleeping, the plug is flushed and its time forgotten.
 
-mod end_io;
 mod kernel;
 pub mod lane;
 mod legs;
 mod wait;
 
-pub use end_io::{EndIo, PlainEnd};
+pub use crate::end_io::{EndIo, PlainEnd};
 
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use sheave_base::clock::{Clock, CoarseTs, PreciseTs};
+use sheave_base::clock::{Clock, PreciseTs};
 use sheave_base::parker::{Parker, Unparker};
 use sheave_base::status::Status;
 use sheave_kring::Completed;
 
-use crate::bio::{BIO_CHILD, BIO_PLAIN, BIO_SLOW, BIO_SLOW_END, BIO_USER, BIO_WAITS, BVec, BioId, NO_FIXED_BUF, Op};
+use crate::bio::{BIO_USER, BVec, BioId, NO_FIXED_BUF, Op};
 #[cfg(sheave_lab)]
 use crate::bio_set::BioStore;
 use crate::bio_set::{BioList, BioSet};
@@ -36,100 +36,13 @@ use crate::driver::KringSlot;
 use crate::error::DeviceError;
 use crate::hctx::Hctx;
 use crate::plug::Plug;
+use crate::ring_core::Core;
 use crate::timeout::NextLook;
 
 /// Most hardware contexts of one ring (I2).
 pub const MAX_HCTXS: usize = 64;
 /// Most devices attached to one ring at a time: what a bio can name.
 pub const MAX_BDEVS: usize = 1 << 15;
-
-/// What the hardware contexts of a ring share.
-#[derive(Debug)]
-pub struct Core {
-    pub(crate) bios: BioSet,
-    pub(crate) plug: Plug,
-    pub(crate) clock: Clock,
-    pub(crate) kring: KringSlot,
-    /// Bios that ended without a driver; `poll` ends them (I1).
-    pub(crate) ended: BioList,
-    /// Hardware contexts that may have work, as a mask.
-    pub(crate) active: u64,
-    /// Bios of devices with several legs for whose pieces there were no bios.
-    pub(crate) starved: BioList,
-    /// Whether statistics are kept.
-    pub(crate) stats: bool,
-    /// When the last batch was completed that this poll has ended.
-    pub(crate) batch_time: Option<CoarseTs>,
-}
-
-impl Core {
-    /// Marks the bio as ended; [`IoCtx::poll`] tells its owner.
-    #[cold]
-    pub(crate) fn end_later(&mut self, id: BioId, status: Status) {
-        let bio = &mut self.bios[id];
-        bio.flags |= BIO_SLOW;
-        if bio.status.is_ok() {
-            bio.status = status;
-        }
-        self.ended.push_back(&mut self.bios, id);
-    }
-
-    #[cold]
-    pub(crate) fn end_ended(&mut self, end: &mut dyn EndIo) -> u32 {
-        let mut count = 0;
-        while let Some(id) = self.ended.pop(&mut self.bios) {
-            self.end_bio_slow(id, Status::Ok, end);
-            count += 1;
-        }
-        count
-    }
-
-    /// Ends a bio: recycles it and tells its owner, unless it waits for children or is one.
-    #[inline(always)]
-    pub(crate) fn end_bio(&mut self, id: BioId, status: Status, end: &mut impl EndIo) {
-        let bio = &self.bios[id];
-        if bio.flags & BIO_SLOW_END != 0 {
-            return self.end_bio_slow(id, status, end);
-        }
-        let owner = bio.owner;
-        self.bios.put(id);
-        end.end_io(owner, status);
-    }
-
-    #[cold]
-    pub(crate) fn end_bio_slow(&mut self, mut id: BioId, status: Status, end: &mut dyn EndIo) {
-        let bio = &mut self.bios[id];
-        if bio.status.is_ok() {
-            bio.status = status;
-        }
-        if bio.remaining > 0 {
-            bio.flags |= BIO_WAITS;
-            return;
-        }
-        loop {
-            let bio = &self.bios[id];
-            let (flags, status, owner, parent) = (bio.flags, bio.status, bio.owner, bio.parent);
-            let record = PlainEnd { cookie: bio.cookie, bytes: bio.bytes };
-            self.bios.put(id);
-            if flags & BIO_CHILD == 0 {
-                if flags & BIO_PLAIN != 0 {
-                    return end.end_plain(owner, record, status);
-                }
-                return end.end_io(owner, status);
-            }
-            let up = &mut self.bios[parent];
-            up.flags |= BIO_SLOW;
-            if up.status.is_ok() {
-                up.status = status;
-            }
-            up.remaining -= 1;
-            if up.remaining > 0 || up.flags & BIO_WAITS == 0 {
-                return;
-            }
-            id = parent;
-        }
-    }
-}
 
 #[derive(Debug)]
 struct Bdev {

@@ -1,27 +1,20 @@
-//! Flush and FUA sequencing, for devices with and without volatile caches.
+//! Who waits for a flush of one hardware context: for the one in flight, or for the next.
 //!
-//! Owns the bios that wait for a flush. A device without a volatile cache needs nothing: flushes end at once, FUA is
-//! dropped. With a cache, a bio runs through up to three steps: PREFLUSH, DATA, POSTFLUSH; a device with FUA of its
-//! own does the last two in one.
+//! Owns the bios that wait. What a sequence of flushes and data consists of is in `hctx::sequence`.
 //!
 //! Conditions:
 //! - C1: at most one flush is in flight on a hardware context; bios that want one meanwhile wait for the next, which
 //!   serves them all.
 //! - C2: a flush that is issued at T covers every write that completed before T. A bio joins `pending`, never the
 //!   running flush.
-//! - C3: a bio ends when its last step has ended; the first error ends the sequence.
-//! - C4: a flush that fails rings the [alarms](crate::flush_alarm) of those who watch the device, before any bio ends
-//!   with it; from then on no flush ends well that they rely on.
 //!
 //! The flush request has a tag of its own, so that a flush never waits for a data request.
 
 use sheave_base::status::Status;
 
-use crate::bio::{BIO_FUA, BIO_OWNER, BIO_PREFLUSH, BioId, Op};
+use crate::bio::BioId;
 use crate::bio_set::{BioList, BioSet};
-use crate::ctx::{Core, EndIo};
-use crate::hctx::Hctx;
-use crate::request::RQ_NOMERGE;
+use crate::ring_core::Core;
 
 /// Bios that wait for a flush of one hardware context.
 #[derive(Debug, Default)]
@@ -34,6 +27,27 @@ pub(crate) struct FlushQueue {
 }
 
 impl FlushQueue {
+    /// The bio waits for the next flush (C2).
+    pub(crate) fn join(&mut self, bios: &mut BioSet, id: BioId) {
+        self.pending.push_back(bios, id);
+    }
+
+    /// Whether a flush is to be issued now, for all who wait (C1); it is in flight from here on.
+    pub(crate) fn issue(&mut self) -> bool {
+        if self.in_flight || self.pending.is_empty() {
+            return false;
+        }
+        self.in_flight = true;
+        self.running = self.pending.take();
+        true
+    }
+
+    /// The flush in flight has ended; those who waited for it.
+    pub(crate) fn end(&mut self) -> BioList {
+        self.in_flight = false;
+        self.running.take()
+    }
+
     pub(crate) fn is_running(&self) -> bool {
         self.in_flight
     }
@@ -56,81 +70,6 @@ impl FlushQueue {
     pub(crate) fn cancel_pending(&mut self, core: &mut Core) {
         while let Some(id) = self.pending.pop(&mut core.bios) {
             core.end_later(id, Status::Canceled);
-        }
-    }
-}
-
-impl Hctx {
-    /// Takes on a bio without data, or with FUA or PREFLUSH; false when it must wait for tags or bios.
-    pub(crate) fn admit_special(&mut self, core: &mut Core, id: BioId) -> bool {
-        let caps = self.queue.capabilities();
-        let bio = &mut core.bios[id];
-        if !caps.volatile_cache {
-            bio.flags &= !(BIO_FUA | BIO_PREFLUSH);
-        }
-        match bio.op {
-            Op::Flush if !caps.volatile_cache => core.end_later(id, Status::Ok),
-            Op::Flush => self.flush.pending.push_back(&mut core.bios, id),
-            Op::Discard | Op::WriteZeroes => {
-                if self.queue.limits().max_bytes(bio.op) == 0 {
-                    core.end_later(id, Status::NotSupp);
-                } else if bio.flags & BIO_PREFLUSH != 0 {
-                    self.flush.pending.push_back(&mut core.bios, id);
-                } else {
-                    return self.admit_data(core, id);
-                }
-            }
-            Op::Read | Op::Write if bio.flags & BIO_PREFLUSH != 0 => {
-                self.flush.pending.push_back(&mut core.bios, id);
-            }
-            Op::Read | Op::Write => return self.admit_data(core, id),
-        }
-        true
-    }
-
-    /// The DATA step.
-    fn admit_data(&mut self, core: &mut Core, id: BioId) -> bool {
-        let fua = core.bios[id].flags & BIO_FUA != 0 && core.bios[id].op != Op::Read;
-        let flags = if fua { self.fua_flags() | RQ_NOMERGE } else { 0 };
-        self.cut_and_gather(core, id, flags)
-    }
-
-    /// Issues a flush when bios wait for one and none is in flight (C1).
-    pub(crate) fn kick_flush(&mut self, core: &mut Core) {
-        if self.flush.in_flight || self.flush.pending.is_empty() {
-            return;
-        }
-        self.flush.in_flight = true;
-        self.flush.running = self.flush.pending.take();
-        self.gather_flush(core);
-    }
-
-    /// The flush in flight has ended: its bios go on to DATA, or end.
-    pub(crate) fn flush_done(&mut self, core: &mut Core, status: Status, end: &mut dyn EndIo) {
-        self.flush.in_flight = false;
-        if !status.is_ok() {
-            self.queue.watches().failed(status);
-        }
-        let mut running = self.flush.running.take();
-        while let Some(id) = running.pop(&mut core.bios) {
-            let bio = &mut core.bios[id];
-            let believed = bio.flags & BIO_OWNER != 0 || !self.queue.watches().distrusts(bio.part);
-            let status = if status.is_ok() && !believed { Status::IoErr } else { status };
-            if status.is_ok() && bio.flags & BIO_PREFLUSH != 0 && bio.op != Op::Flush {
-                bio.flags &= !BIO_PREFLUSH;
-                self.waiting.push_back(&mut core.bios, id);
-            } else {
-                core.end_bio_slow(id, status, end);
-            }
-        }
-    }
-
-    /// DATA of a write without native FUA has ended: POSTFLUSH follows.
-    pub(crate) fn data_done(&mut self, core: &mut Core, id: BioId, status: Status, end: &mut dyn EndIo) {
-        if status.is_ok() {
-            self.flush.pending.push_back(&mut core.bios, id);
-        } else {
-            core.end_bio_slow(id, status, end);
         }
     }
 }

@@ -16,6 +16,7 @@
 
 mod complete;
 mod gather;
+mod sequence;
 mod shared;
 mod stall;
 
@@ -29,22 +30,22 @@ use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, Op};
 use crate::bio_set::BioList;
-use crate::ctx::{Core, EndIo};
 use crate::driver::{HctxOpen, HwEnv, HwQueue, KernelEvents, NextEvent, Remote};
+use crate::end_io::EndIo;
 use crate::error::DeviceError;
 use crate::flush::FlushQueue;
 use crate::limits::Capacity;
 use crate::merge;
+use crate::plain_io::OpenLane;
 use crate::queue::{Gate, Queue};
 use crate::request::{
     DoneList, RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, RQ_POLLED, Request, Requests, Rq, RqHead, RqList, RqQueue, RqTable,
 };
+use crate::ring_core::Core;
 use crate::stats::HctxStats;
-use crate::tag_set::{TagSet, Tags};
+use crate::tag_set::{Freed, TagSet, Tags};
 use crate::timeout::TimeoutWalk;
 
-use complete::Freed;
-use gather::Gather;
 pub use shared::HctxShared;
 
 /// One ring's way into one device.
@@ -74,7 +75,7 @@ pub(crate) struct Hctx {
     /// The driver's [`HwQueue::ends_in_call`].
     ends_in_call: bool,
     gathered: RqList,
-    lane: Gather,
+    lane: OpenLane,
     refused: RqQueue,
     pub(crate) waiting: BioList,
     pub(crate) flush: FlushQueue,
@@ -134,7 +135,7 @@ impl Hctx {
             ends_in_call: hw.ends_in_call(),
             hw,
             gathered: RqList::default(),
-            lane: Gather::default(),
+            lane: OpenLane::default(),
             refused: RqQueue::with_depth(depth),
             waiting: BioList::default(),
             flush: FlushQueue::default(),

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | [`ctx`] | what a ring owns of the block layer: the way in, the way out, waiting |
 //! | [`bio`], [`bio_set`] | one I/O with its memory; where bios live and are recycled |
+//! | `plain_io`, `end_io` | what a submitter says of plain I/O; how it hears of the end of I/O |
 //! | [`plug`] | the batch and its cached time |
+//! | `ring_core` | what all hardware contexts of a ring share; how a bio ends |
 //! | [`hctx`] | one ring's way into one device: gather, dispatch, complete |
 //! | [`request`], [`tag_set`] | preallocated requests and the tags that are their indices |
 //! | [`merge`], [`split`], [`limits`] | what fits together, and what must be cut |
-//! | [`flush`], [`timeout`] | flush and FUA sequences; requests that take too long |
+//! | [`flush`], [`timeout`] | who waits for a flush; requests that take too long |
 //! | [`queue`], [`device`] | what rings share: limits, gate, statistics; a device and its legs |
 //! | [`claim`], [`flush_alarm`] | one owner of a device at a time; how an owner hears of flushes that fail |
 //! | [`stats`] | counters and latency histograms, one writer, many readers |
@@ -88,6 +90,7 @@ pub mod claim;
 pub mod ctx;
 pub mod device;
 pub mod driver;
+mod end_io;
 pub mod error;
 pub mod flush;
 pub mod flush_alarm;
@@ -95,9 +98,11 @@ pub mod hctx;
 pub mod limits;
 pub mod linear;
 pub mod merge;
+mod plain_io;
 pub mod plug;
 pub mod queue;
 pub mod request;
+mod ring_core;
 pub mod split;
 pub mod stats;
 pub mod tag_set;

@@ -397,6 +397,33 @@ impl Tags {
         }
     }
 
+    /// Frees the tags of a batch.
+    #[inline(always)]
+    pub(crate) fn free_all(&mut self, freed: &mut Freed) {
+        if freed.words == 0 {
+            let mask = std::mem::take(&mut freed.mask);
+            if mask != 0 {
+                self.free_batch(usize::from(freed.word), mask);
+            }
+            return;
+        }
+        self.free_many_words(freed);
+    }
+
+    #[inline(never)]
+    fn free_many_words(&mut self, freed: &mut Freed) {
+        freed.put_away();
+        let mut words = std::mem::take(&mut freed.words);
+        while words != 0 {
+            let word = words.trailing_zeros() as usize % MAX_WORDS;
+            words &= words - 1;
+            let mask = std::mem::take(&mut freed.by_word[word]);
+            if mask != 0 {
+                self.free_batch(word, mask);
+            }
+        }
+    }
+
     /// Whether other rings take their tags from the same set.
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
@@ -443,6 +470,52 @@ impl Drop for Tags {
             }
             shared.put_id(self.id);
         }
+    }
+}
+
+/// Words of tags at most: the depth that `Limits::normalized` allows.
+const MAX_WORDS: usize = 64;
+
+/// The tags that a batch frees.
+#[derive(Debug)]
+pub(crate) struct Freed {
+    /// The word that is being gathered, and its tags.
+    word: u16,
+    pub(crate) mask: u64,
+    /// A bit for each other word that has some.
+    words: u64,
+    by_word: [u64; MAX_WORDS],
+}
+
+impl Default for Freed {
+    fn default() -> Self {
+        Freed { word: 0, mask: 0, words: 0, by_word: [0; MAX_WORDS] }
+    }
+}
+
+impl Freed {
+    #[inline(always)]
+    pub(crate) fn add(&mut self, tag: u16) {
+        self.go_to(tag);
+        self.mask |= 1 << (tag % 64);
+    }
+
+    /// Makes the tag's word the one that is gathered.
+    #[inline(always)]
+    pub(crate) fn go_to(&mut self, tag: u16) {
+        if tag / 64 != self.word {
+            if self.mask != 0 {
+                self.put_away();
+            }
+            self.word = tag / 64;
+        }
+    }
+
+    #[inline(always)]
+    fn put_away(&mut self) {
+        self.by_word[usize::from(self.word) % MAX_WORDS] |= self.mask;
+        self.words |= 1 << self.word;
+        self.mask = 0;
     }
 }
 

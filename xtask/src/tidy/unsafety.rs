@@ -17,7 +17,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/base/src/prefetch.rs", "asking the processor for a cache line"),
     ("crates/blk/src/bio.rs", "vouching for the memory of an I/O"),
     ("crates/blk/src/bio_set.rs", "indexing the bio arena by numbers that only it hands out"),
-    ("crates/blk/src/ctx/lane.rs", "vouching for the memory of a plain record"),
+    ("crates/blk/src/plain_io.rs", "vouching for the memory of a plain record"),
     ("crates/blk/src/driver/kring_slot.rs", "registered buffers of a kernel ring made later"),
     ("crates/blk/src/request/token.rs", "requests that their driver names by tag"),
     ("crates/blk/src/request.rs", "indexing the requests by tags that only the tag set hands out"),

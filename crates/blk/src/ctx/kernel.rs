@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use sheave_base::clock::PreciseTs;
 
-use super::{EndIo, IoCtx};
+use super::IoCtx;
 use crate::driver::{KIND_IGNORED, KIND_RING, KernelEvents, kernel_user_data};
+use crate::end_io::EndIo;
 use sheave_kring::{Completed, KernelRing};
 
 /// How long a ring that ends a hardware context sleeps at a time.

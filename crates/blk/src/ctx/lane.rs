@@ -1,11 +1,16 @@
 //! Lanes: plain I/O of one kind to one device, one after the other, with what they share looked up once.
 //!
 //! Owns the shortcut from a checked read or write of one piece of memory to its request, past the mapping of devices
-//! to legs. What is not plain goes through [`IoCtx::submit`]; both end in the same hardware context.
+//! to legs. What is not plain goes through [`IoCtx::submit`]; both end in the same hardware context. What a submitter
+//! says of plain I/O is in `plain_io`.
 
-use crate::bio::{BVec, Op};
-use crate::ctx::{Core, EndIo, IoCtx};
+use super::IoCtx;
+use crate::bio::BVec;
+use crate::end_io::EndIo;
 use crate::hctx::Hctx;
+use crate::ring_core::Core;
+
+pub use crate::plain_io::{Alone, LaneId, PlainIo, PlainKind, PlainRunOf};
 
 /// The way of bios to a device that is one leg.
 #[derive(Clone, Copy, Debug)]
@@ -15,77 +20,11 @@ pub struct Route {
     offset: u64,
 }
 
-/// What plain I/Os of a lane have in common.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PlainKind {
-    /// Read or write.
-    pub op: Op,
-    /// `BIO_FUA`, `BIO_POLLED`.
-    pub flags: u16,
-    /// The registered buffer that all memory is in, or [`NO_FIXED_BUF`](crate::bio::NO_FIXED_BUF).
-    pub fixed_buf: u16,
-}
-
-/// Partition and kind of a lane in one word, to compare lanes of one device by.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LaneId(u64);
-
-impl LaneId {
-    /// No lane's.
-    pub(crate) const NONE: LaneId = LaneId(u64::MAX);
-
-    #[inline(always)]
-    pub(crate) fn new(part: u16, kind: PlainKind) -> LaneId {
-        let PlainKind { op, flags, fixed_buf } = kind;
-        LaneId(op as u64 | u64::from(flags) << 8 | u64::from(fixed_buf) << 24 | u64::from(part) << 40)
-    }
-}
-
-/// What became of an I/O that was to go alone.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Alone {
-    /// It has to go by a lane, and nothing has happened.
-    No,
-    /// It is on its way: [`EndIo`] brings it back, in a poll.
-    Sent,
-    /// It has ended with success, and [`EndIo::end_one`] has heard of it.
-    Ended,
-}
-
 impl Route {
     /// What [`IoCtx::send_alone`] knows the lanes of this way and kind by.
     #[must_use]
     pub fn lane_id(&self, kind: PlainKind) -> LaneId {
         LaneId::new(self.part, kind)
-    }
-}
-
-/// What the I/Os of a run have in common beside the lane.
-#[derive(Clone, Copy, Debug)]
-pub struct PlainRunOf {
-    /// Given back when they end.
-    pub owner: u32,
-    /// Length of each; a multiple of the logical block.
-    pub bytes: u32,
-}
-
-/// One I/O of a run.
-#[derive(Clone, Copy, Debug)]
-pub struct PlainIo {
-    pub(crate) cookie: u64,
-    pub(crate) sector: u64,
-    pub(crate) base: usize,
-}
-
-impl PlainIo {
-    /// The I/O from `sector` on with the memory from the address `base` on; `cookie` comes back when it ends.
-    ///
-    /// # Safety
-    /// As for [`BVec::new`], for as many bytes as the I/Os of the run have that it is given to.
-    #[allow(unsafe_code)] // Devices write to where it points.
-    #[inline(always)]
-    pub const unsafe fn new(cookie: u64, sector: u64, base: usize) -> PlainIo {
-        PlainIo { cookie, sector, base }
     }
 }
 

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use sheave_base::clock::PreciseTs;
 
-use super::{Core, EndIo, IoCtx};
+use super::IoCtx;
 use crate::driver::NextEvent;
+use crate::end_io::EndIo;
 use crate::hctx::Hctx;
+use crate::ring_core::Core;
 
 /// How long a ring sleeps before it asks a driver again that refuses requests though it holds none.
 const RETRY_REFUSED: Duration = Duration::from_millis(1);

@@ -13,55 +13,10 @@ use sheave_base::sync::atomic::Ordering;
 
 use super::Hctx;
 use crate::bio::{BIO_PLAIN, BIO_SLOW_END, BioId};
-use crate::ctx::{Core, EndIo, PlainEnd};
+use crate::end_io::{EndIo, PlainEnd};
 use crate::request::{DoneList, RQ_FLUSH_SEQ, RQ_FUA, RqHead};
+use crate::ring_core::Core;
 use crate::stats::BatchAccount;
-
-/// Words of tags at most: the depth that `Limits::normalized` allows.
-const MAX_WORDS: usize = 64;
-
-/// The tags that a batch frees.
-#[derive(Debug)]
-pub(super) struct Freed {
-    /// The word that is being gathered, and its tags.
-    word: u16,
-    mask: u64,
-    /// A bit for each other word that has some.
-    words: u64,
-    by_word: [u64; MAX_WORDS],
-}
-
-impl Default for Freed {
-    fn default() -> Self {
-        Freed { word: 0, mask: 0, words: 0, by_word: [0; MAX_WORDS] }
-    }
-}
-
-impl Freed {
-    #[inline(always)]
-    fn add(&mut self, tag: u16) {
-        self.go_to(tag);
-        self.mask |= 1 << (tag % 64);
-    }
-
-    /// Makes the tag's word the one that is gathered.
-    #[inline(always)]
-    fn go_to(&mut self, tag: u16) {
-        if tag / 64 != self.word {
-            if self.mask != 0 {
-                self.put_away();
-            }
-            self.word = tag / 64;
-        }
-    }
-
-    #[inline(always)]
-    fn put_away(&mut self) {
-        self.by_word[usize::from(self.word) % MAX_WORDS] |= self.mask;
-        self.words |= 1 << self.word;
-        self.mask = 0;
-    }
-}
 
 impl Hctx {
     /// Ends what is done; how many requests that was.
@@ -76,7 +31,7 @@ impl Hctx {
         }
         self.done.clear();
         self.in_driver -= many as u32;
-        self.free_tags();
+        self.tags.free_all(&mut self.freed);
         many as u32
     }
 
@@ -110,33 +65,6 @@ impl Hctx {
         self.in_driver -= 1;
         self.tags.free_batch(usize::from(tag / 64), 1 << (tag % 64));
         true
-    }
-
-    /// Frees the tags of the batch.
-    #[inline(always)]
-    fn free_tags(&mut self) {
-        if self.freed.words == 0 {
-            let mask = std::mem::take(&mut self.freed.mask);
-            if mask != 0 {
-                self.tags.free_batch(usize::from(self.freed.word), mask);
-            }
-            return;
-        }
-        self.free_many_words();
-    }
-
-    #[inline(never)]
-    fn free_many_words(&mut self) {
-        self.freed.put_away();
-        let mut words = std::mem::take(&mut self.freed.words);
-        while words != 0 {
-            let word = words.trailing_zeros() as usize % MAX_WORDS;
-            words &= words - 1;
-            let mask = std::mem::take(&mut self.freed.by_word[word]);
-            if mask != 0 {
-                self.tags.free_batch(word, mask);
-            }
-        }
     }
 
     /// Ends plain records that succeeded, from number `at` of the batch on, as far as they are alike and their owner
@@ -202,7 +130,7 @@ impl Hctx {
             self.complete_sequences(core, end);
         }
         self.done.clear();
-        self.free_tags();
+        self.tags.free_all(&mut self.freed);
         ended
     }
 

@@ -1,10 +1,10 @@
 //! The straight way of plain reads and writes: from values to a request, with nothing looked up twice.
 //!
-//! Owns what the I/Os of one lane share. An I/O of a run becomes a plain record: its request and nothing else
-//! ([`request`](crate::request)). One that a neighbour merges with, or whose request is taken apart, gets the bio that
-//! was promised to it then. A single I/O of a submitter that wants a bio does the same as `Hctx::add` and
-//! `Hctx::gather` do for any bio, for those that surely need nothing else. Everything that turns out otherwise is
-//! left to them.
+//! Owns the making of requests on a lane, whose I/Os share an [`OpenLane`](crate::plain_io::OpenLane). An I/O of a run
+//! becomes a plain record: its request and nothing else ([`request`](crate::request)). One that a neighbour merges
+//! with, or whose request is taken apart, gets the bio that was promised to it then. A single I/O of a submitter that
+//! wants a bio gets one here when it surely fits in one request; what turns out otherwise goes the way of all bios, by
+//! `Hctx::add`.
 //!
 //! Invariants: I1 to I3 of the parent, and
 //! - G1: the bio of every plain record in flight is promised ([`BioSet`](crate::bio_set::BioSet), I9) from
@@ -17,57 +17,12 @@ use sheave_base::status::Status;
 
 use super::Hctx;
 use crate::bio::{BIO_FUA, BIO_PLAIN, BIO_PREFLUSH, BVec, BioAttrs, BioId, SECTOR_SHIFT};
-use crate::ctx::lane::{Alone, LaneId, PlainIo, PlainKind, PlainRunOf};
-use crate::ctx::{Core, EndIo, PlainEnd};
 use crate::driver::{HwEnv, Started};
+use crate::end_io::{EndIo, PlainEnd};
 use crate::merge;
+use crate::plain_io::{Alone, LaneId, OpenLane, PlainIo, PlainKind, PlainRunOf};
 use crate::request::{PLUG_MAX, Rq, RqHead, RqList, RqTable};
-use crate::tag_set::TagInfo;
-
-/// No sector, and none that is beside one.
-const NOWHERE: u64 = 1 << 62;
-
-/// What the plain I/Os of the lane that is open share. It lives in the hardware context and not on the stack: there it
-/// is copied as a whole, in one store, and takes no registers.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Gather {
-    bio: BioAttrs,
-    /// Of plain records; its times, bytes and owner are those of the run that is open.
-    head: RqHead,
-    info: TagInfo,
-    /// Longer ones go the long way; with FUA or PREFLUSH all of them.
-    max_bytes: u32,
-    /// The batch's time stamp.
-    time: CoarseTs,
-    /// First sector and end of the request gathered last (or of what merged with it last), or no sectors: a hint where
-    /// to try a merge.
-    start: u64,
-    end: u64,
-    /// What all but the last three was made from.
-    id: LaneId,
-}
-
-impl Default for Gather {
-    fn default() -> Self {
-        Gather {
-            bio: BioAttrs::new(0),
-            head: RqHead::default(),
-            info: TagInfo::default(),
-            max_bytes: 0,
-            time: CoarseTs::default(),
-            start: NOWHERE,
-            end: NOWHERE,
-            id: LaneId::NONE,
-        }
-    }
-}
-
-impl Gather {
-    #[inline(always)]
-    fn forget_place(&mut self) {
-        (self.start, self.end) = (NOWHERE, NOWHERE);
-    }
-}
+use crate::ring_core::Core;
 
 impl Hctx {
     /// Begins a lane of I/Os of this kind.
@@ -93,13 +48,13 @@ impl Hctx {
     #[cfg(sheave_lab)]
     pub(crate) fn set_cacheable(&mut self, cacheable: u16) {
         self.cacheable = cacheable;
-        self.lane = Gather::default();
+        self.lane = OpenLane::default();
     }
 
     #[inline(never)]
     fn start_other_lane(&mut self, part: u16, kind: PlainKind) {
         let PlainKind { op, flags, fixed_buf } = kind;
-        self.lane = Gather {
+        self.lane = OpenLane {
             bio: BioAttrs { op, part, fixed_buf, nr_vecs: 1, ..BioAttrs::new(self.cacheable | flags) },
             head: RqHead {
                 op,
@@ -113,7 +68,7 @@ impl Hctx {
             info: self.tags.info_of(op, part),
             max_bytes: if flags & (BIO_FUA | BIO_PREFLUSH) == 0 { self.plain_bytes } else { 0 },
             id: LaneId::new(part, kind),
-            ..Gather::default()
+            ..OpenLane::default()
         };
     }
 

@@ -9,10 +9,10 @@ use super::Hctx;
 use super::shared::{FLUSH_HELD, FLUSH_IN_DRIVER};
 use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId};
 use crate::bio_set::BioList;
-use crate::ctx::Core;
 use crate::driver::NextEvent;
 use crate::queue::Gate;
 use crate::request::{PLUG_MAX, Rq, RqList};
+use crate::ring_core::Core;
 
 impl Hctx {
     pub(super) fn retry_refused(&mut self, core: &mut Core) {

@@ -1,7 +1,8 @@
 //! How the owner of I/O hears of its end.
 //!
-//! Owns the calls and no order of them: [`hctx`](crate::hctx) and [`ctx`](super) make them, in a poll, at the shutdown
-//! of a ring, and where a driver ends in its call what was sent alone. A ring's state is the owner in `sheave-uring`.
+//! Owns the calls and no order of them: [`hctx`](crate::hctx) and [`ctx`](crate::ctx) make them, in a poll, at the
+//! shutdown of a ring, and where a driver ends in its call what was sent alone. A ring's state is the owner in
+//! `sheave-uring`.
 
 use sheave_base::status::Status;
 
@@ -20,8 +21,8 @@ pub trait EndIo {
         let _ = (owner, most, end_at);
     }
 
-    /// A plain I/O has ended with success in the call that [sent it alone](super::IoCtx::send_alone). False when there
-    /// is no room for it; then it comes by [`EndIo::end_plain`] in the next poll.
+    /// A plain I/O has ended with success in the call that [sent it alone](crate::ctx::IoCtx::send_alone). False when
+    /// there is no room for it; then it comes by [`EndIo::end_plain`] in the next poll.
     #[inline(always)]
     fn end_one(&mut self, end: PlainEnd) -> bool {
         let _ = end;
@@ -31,8 +32,8 @@ pub trait EndIo {
     /// One plain record with this owner's number has ended with this status.
     fn end_plain(&mut self, owner: u32, end: PlainEnd, status: Status);
 
-    /// That was all for now: the end of each [`IoCtx::poll`](super::IoCtx::poll), and of
-    /// [`IoCtx::shutdown`](super::IoCtx::shutdown).
+    /// That was all for now: the end of each [`IoCtx::poll`](crate::ctx::IoCtx::poll), and of
+    /// [`IoCtx::shutdown`](crate::ctx::IoCtx::shutdown).
     #[inline(always)]
     fn end_poll(&mut self) {}
 }

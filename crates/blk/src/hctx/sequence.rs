@@ -1,0 +1,93 @@
+//! Flush and FUA sequences, for devices with and without volatile caches.
+//!
+//! Owns the steps. A device without a volatile cache needs nothing: flushes end at once, FUA is dropped. With a cache,
+//! a bio runs through up to three steps: PREFLUSH, DATA, POSTFLUSH; a device with FUA of its own does the last two in
+//! one. Which bios wait for a flush is known by the [`FlushQueue`](crate::flush), whose conditions C1 and C2 hold here
+//! too.
+//!
+//! Conditions:
+//! - C3: a bio ends when its last step has ended; the first error ends the sequence.
+//! - C4: a flush that fails rings the [alarms](crate::flush_alarm) of those who watch the device, before any bio ends
+//!   with it; from then on no flush ends well that they rely on.
+
+use sheave_base::status::Status;
+
+use super::Hctx;
+use crate::bio::{BIO_FUA, BIO_OWNER, BIO_PREFLUSH, BioId, Op};
+use crate::end_io::EndIo;
+use crate::request::RQ_NOMERGE;
+use crate::ring_core::Core;
+
+impl Hctx {
+    /// Takes on a bio without data, or with FUA or PREFLUSH; false when it must wait for tags or bios.
+    pub(crate) fn admit_special(&mut self, core: &mut Core, id: BioId) -> bool {
+        let caps = self.queue.capabilities();
+        let bio = &mut core.bios[id];
+        if !caps.volatile_cache {
+            bio.flags &= !(BIO_FUA | BIO_PREFLUSH);
+        }
+        match bio.op {
+            Op::Flush if !caps.volatile_cache => core.end_later(id, Status::Ok),
+            Op::Flush => self.flush.join(&mut core.bios, id),
+            Op::Discard | Op::WriteZeroes => {
+                if self.queue.limits().max_bytes(bio.op) == 0 {
+                    core.end_later(id, Status::NotSupp);
+                } else if bio.flags & BIO_PREFLUSH != 0 {
+                    self.flush.join(&mut core.bios, id);
+                } else {
+                    return self.admit_data(core, id);
+                }
+            }
+            Op::Read | Op::Write if bio.flags & BIO_PREFLUSH != 0 => {
+                self.flush.join(&mut core.bios, id);
+            }
+            Op::Read | Op::Write => return self.admit_data(core, id),
+        }
+        true
+    }
+
+    /// The DATA step.
+    fn admit_data(&mut self, core: &mut Core, id: BioId) -> bool {
+        let fua = core.bios[id].flags & BIO_FUA != 0 && core.bios[id].op != Op::Read;
+        let flags = if fua { self.fua_flags() | RQ_NOMERGE } else { 0 };
+        self.cut_and_gather(core, id, flags)
+    }
+
+    /// Issues a flush when bios wait for one and none is in flight (C1).
+    pub(crate) fn kick_flush(&mut self, core: &mut Core) {
+        if self.flush.issue() {
+            self.gather_flush(core);
+        }
+    }
+
+    /// The flush in flight has ended: its bios go on to DATA, or end.
+    pub(crate) fn flush_done(&mut self, core: &mut Core, status: Status, end: &mut dyn EndIo) {
+        if !status.is_ok() {
+            self.queue.watches().failed(status);
+        }
+        let mut running = self.flush.end();
+        while let Some(id) = running.pop(&mut core.bios) {
+            let bio = &mut core.bios[id];
+            let believed = bio.flags & BIO_OWNER != 0 || !self.queue.watches().distrusts(bio.part);
+            let status = if status.is_ok() && !believed { Status::IoErr } else { status };
+            if status.is_ok() && bio.flags & BIO_PREFLUSH != 0 && bio.op != Op::Flush {
+                bio.flags &= !BIO_PREFLUSH;
+                self.waiting.push_back(&mut core.bios, id);
+            } else {
+                core.end_bio_slow(id, status, end);
+            }
+        }
+    }
+
+    /// DATA of a write without native FUA has ended: POSTFLUSH follows.
+    pub(crate) fn data_done(&mut self, core: &mut Core, id: BioId, status: Status, end: &mut dyn EndIo) {
+        if status.is_ok() {
+            self.flush.join(&mut core.bios, id);
+        } else {
+            core.end_bio_slow(id, status, end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! What all hardware contexts of one ring share: its bios, its plug, its clock, its kernel ring, and the lists of bios
+//! that are in none of them.
+//!
+//! Owns how a bio ends: it is recycled, then its owner is told, or its parent is counted down. Does not own when: a
+//! hardware context ends what its driver has finished, and [`ctx`](crate::ctx) what never came to one.
+//!
+//! - I1: a bio with children ends when it and all of them have ended, with the first error of all.
+//!
+//! Owned by [`ctx::IoCtx`](crate::ctx::IoCtx), which lends it to one hardware context at a time.
+
+use sheave_base::clock::{Clock, CoarseTs};
+use sheave_base::status::Status;
+
+use crate::bio::{BIO_CHILD, BIO_PLAIN, BIO_SLOW, BIO_SLOW_END, BIO_WAITS, BioId};
+use crate::bio_set::{BioList, BioSet};
+use crate::driver::KringSlot;
+use crate::end_io::{EndIo, PlainEnd};
+use crate::plug::Plug;
+
+/// What the hardware contexts of a ring share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) bios: BioSet,
+    pub(crate) plug: Plug,
+    pub(crate) clock: Clock,
+    pub(crate) kring: KringSlot,
+    /// Bios that ended without a driver; `poll` ends them (I1).
+    pub(crate) ended: BioList,
+    /// Hardware contexts that may have work, as a mask.
+    pub(crate) active: u64,
+    /// Bios of devices with several legs for whose pieces there were no bios.
+    pub(crate) starved: BioList,
+    /// Whether statistics are kept.
+    pub(crate) stats: bool,
+    /// When the last batch was completed that this poll has ended.
+    pub(crate) batch_time: Option<CoarseTs>,
+}
+
+impl Core {
+    /// Marks the bio as ended; [`IoCtx::poll`](crate::ctx::IoCtx::poll) tells its owner.
+    #[cold]
+    pub(crate) fn end_later(&mut self, id: BioId, status: Status) {
+        let bio = &mut self.bios[id];
+        bio.flags |= BIO_SLOW;
+        if bio.status.is_ok() {
+            bio.status = status;
+        }
+        self.ended.push_back(&mut self.bios, id);
+    }
+
+    #[cold]
+    pub(crate) fn end_ended(&mut self, end: &mut dyn EndIo) -> u32 {
+        let mut count = 0;
+        while let Some(id) = self.ended.pop(&mut self.bios) {
+            self.end_bio_slow(id, Status::Ok, end);
+            count += 1;
+        }
+        count
+    }
+
+    /// Ends a bio: recycles it and tells its owner, unless it waits for children or is one.
+    #[inline(always)]
+    pub(crate) fn end_bio(&mut self, id: BioId, status: Status, end: &mut impl EndIo) {
+        let bio = &self.bios[id];
+        if bio.flags & BIO_SLOW_END != 0 {
+            return self.end_bio_slow(id, status, end);
+        }
+        let owner = bio.owner;
+        self.bios.put(id);
+        end.end_io(owner, status);
+    }
+
+    #[cold]
+    pub(crate) fn end_bio_slow(&mut self, mut id: BioId, status: Status, end: &mut dyn EndIo) {
+        let bio = &mut self.bios[id];
+        if bio.status.is_ok() {
+            bio.status = status;
+        }
+        if bio.remaining > 0 {
+            bio.flags |= BIO_WAITS;
+            return;
+        }
+        loop {
+            let bio = &self.bios[id];
+            let (flags, status, owner, parent) = (bio.flags, bio.status, bio.owner, bio.parent);
+            let record = PlainEnd { cookie: bio.cookie, bytes: bio.bytes };
+            self.bios.put(id);
+            if flags & BIO_CHILD == 0 {
+                if flags & BIO_PLAIN != 0 {
+                    return end.end_plain(owner, record, status);
+                }
+                return end.end_io(owner, status);
+            }
+            let up = &mut self.bios[parent];
+            up.flags |= BIO_SLOW;
+            if up.status.is_ok() {
+                up.status = status;
+            }
+            up.remaining -= 1;
+            if up.remaining > 0 || up.flags & BIO_WAITS == 0 {
+                return;
+            }
+            id = parent;
+        }
+    }
+}
