@@ -7,6 +7,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `table` | a row from the JSON of a run |
+//! | `program` | the `sheave` that is measured, and what it prints |
 //! | `counts` | instructions, system calls, idle CPU, build time |
 //! | `peers` | volumes beside ext4, XFS and qcow2 |
 //! | `page` | putting a section into the page |
@@ -21,7 +22,10 @@ use crate::workspace;
 mod counts;
 mod page;
 mod peers;
+mod program;
 mod table;
+
+use program::run;
 
 /// The file that `file:` rows make; removed at the end.
 const FILE: &str = "target/bench.img";
@@ -268,23 +272,6 @@ impl Drop for Pool {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(workspace::root().join(POOL)); // only there if it could be made
     }
-}
-
-/// The JSON that `sheave bench` prints for these arguments.
-fn run(row: &str, more: &[&str]) -> Result<String> {
-    let mut command = sheave(row);
-    command.args(more).args(["--json", "--progress", "none"]);
-    let shown = cargo::show(&command);
-    let (json, errors, success) = cargo::capture(command)?;
-    ensure!(success, "{shown} failed:\n{errors}");
-    Ok(json)
-}
-
-/// `sheave bench` with these arguments, in the root of the repository.
-fn sheave(row: &str) -> Command {
-    let mut command = Command::new(workspace::target_dir().join("release/sheave"));
-    command.current_dir(workspace::root()).arg("bench").args(row.split(' '));
-    command
 }
 
 #[cfg(test)]

@@ -107,11 +107,6 @@ fn dispatch(args: &[String]) -> Result<()> {
     }
 }
 
-/// Whether `cargo xtask NAME` exists; the docs check asks.
-fn is_command(name: &str) -> bool {
-    COMMANDS.iter().any(|command| command.name == name)
-}
-
 fn help(_: &[String]) -> Result<()> {
     println!("cargo xtask COMMAND [ARGS]\n");
     for command in COMMANDS {

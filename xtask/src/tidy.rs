@@ -9,6 +9,7 @@ mod confined;
 mod contract;
 mod deps;
 mod docs;
+mod finding;
 mod floors;
 mod layout;
 mod lexer;
@@ -19,32 +20,11 @@ mod storeys;
 mod tree;
 pub mod unsafety;
 
-use std::fmt;
-
 use anyhow::{Result, bail, ensure};
 
 use crate::workspace;
+use finding::Finding;
 use tree::Tree;
-
-/// One thing to mend.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    path: String,
-    line: usize,
-    message: String,
-}
-
-impl Finding {
-    fn new(path: impl Into<String>, line: usize, message: impl Into<String>) -> Self {
-        Self { path: path.into(), line, message: message.into() }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.path, self.line, self.message)
-    }
-}
 
 /// One rule: its name, and the function that finds where it is broken.
 struct Check {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use sheave_testkit::tools;
 
-use super::sheave;
+use super::program::sheave;
 use crate::cargo::{self, cargo};
 use crate::{budgets, workspace};
 

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::table;
+use super::{program, table};
 use crate::{cargo, workspace};
 
 /// What all of them lie on; written once, so that the file system under it has nothing to allocate.
@@ -158,7 +158,7 @@ impl Bench {
             }
             Work::Durable => format!("vol:{device}#full --overwrite --rw randwrite --dsync --depth 1 --runtime 3s"),
         };
-        let json = super::run(&row, &[])?;
+        let json = program::run(&row, &[])?;
         table::number(&json, "iops").context("no number `iops`")
     }
 

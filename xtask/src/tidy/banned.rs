@@ -2,7 +2,7 @@
 //!
 //! Owns both lists. To ban a word, add a row.
 
-use super::Finding;
+use super::finding::Finding;
 use super::lexer::find_word;
 use super::source::Source;
 use super::tree::Tree;

@@ -3,7 +3,7 @@
 //! Owns the table. Atomics come from `sheave_base::sync`, so that a model checker can take their place; the kernel's
 //! io_uring bindings stay in the modules that wrap them.
 
-use super::Finding;
+use super::finding::Finding;
 use super::lexer::find_word;
 use super::source::Source;
 use super::tree::Tree;

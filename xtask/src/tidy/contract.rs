@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Finding;
+use super::finding::Finding;
 use super::lexer::find_word;
 use super::tree::Tree;
 

@@ -1,6 +1,6 @@
 //! Every outside dependency is in `[workspace.dependencies]` with the reason why we do not write it ourselves.
 
-use super::Finding;
+use super::finding::Finding;
 use super::tree::Tree;
 use crate::workspace::{Entry, parse_manifest};
 

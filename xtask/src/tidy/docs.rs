@@ -8,7 +8,9 @@
 mod items;
 mod markdown;
 
-use super::Finding;
+use std::collections::BTreeSet;
+
+use super::finding::Finding;
 use super::tree::Tree;
 use items::Resolver;
 
@@ -18,14 +20,18 @@ const KINDS: &[&str] = &["rs", "md", "toml", "txt", "sh", "yml"];
 /// Directories whose mention promises that what follows exists.
 const TOP: &[&str] = &["crates/", "docs/", "src/", "tests/", "xtask/", "examples/"];
 
+/// Where the table of xtask's commands stands.
+const XTASK: &str = "xtask/src/main.rs";
+
 /// Finds names of things that do not exist.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let resolver = Resolver::new(tree);
+    let commands = xtask_commands(tree);
     let mut findings = Vec::new();
     for (path, text) in &tree.pages {
         let mut find = |line: usize, message: String| findings.push(Finding::new(path, line, message));
         for (line, command) in markdown::xtask_commands(text) {
-            if !crate::is_command(command) {
+            if !commands.contains(command) {
                 find(line, format!("`cargo xtask {command}`: there is no such command"));
             }
         }
@@ -54,6 +60,13 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// The names in xtask's own table of commands, as its source has them: the check stands below that table.
+fn xtask_commands(tree: &Tree) -> BTreeSet<&str> {
+    let table = tree.source(XTASK).map_or("", |source| &source.text);
+    let names = table.split("Command {").filter_map(|entry| entry.trim_start().strip_prefix("name: \""));
+    names.filter_map(|entry| entry.split_once('"')).map(|(name, _)| name).collect()
+}
+
 fn broken_link(tree: &Tree, page: &str, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
@@ -75,7 +88,7 @@ fn broken_span(tree: &Tree, resolver: &Resolver<'_>, page: &str, span: &str) -> 
     if span.contains("::") {
         return resolver.missing(span);
     }
-    if is_placeholder(span) || span.starts_with(['/', '~', '$']) || span.contains([':', '*', '<', '{', '=']) {
+    if markdown::is_placeholder(span) || span.starts_with(['/', '~', '$']) || span.contains([':', '*', '<', '{', '=']) {
         return file_with_line(span);
     }
     let top = TOP.iter().any(|top| span.starts_with(top));
@@ -89,12 +102,6 @@ fn file_with_line(span: &str) -> Option<String> {
     let (file, line) = span.split_once(".rs:")?;
     let is_line = !file.is_empty() && line.starts_with(|char: char| char.is_ascii_digit());
     is_line.then(|| format!("`{span}`: name the function, a line number does not last"))
-}
-
-fn is_placeholder(span: &str) -> bool {
-    let stem = span.rsplit('/').next().unwrap_or(span).split('.').next().unwrap_or(span);
-    let is_page = span.ends_with(".md"); // README.md is a name
-    !is_page && !stem.is_empty() && stem.bytes().all(|b| b.is_ascii_uppercase() || b == b'_')
 }
 
 fn exists(tree: &Tree, path: &str) -> bool {

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::Finding;
+use super::finding::Finding;
 use super::lexer::is_word;
 use super::tree::Tree;
 use crate::workspace::parse_manifest;

@@ -1,6 +1,6 @@
 //! Every Rust file opens with `//!`, and no line is wider than 120 columns.
 
-use super::Finding;
+use super::finding::Finding;
 use super::tree::Tree;
 
 /// rustfmt keeps code within this; it leaves comments and strings alone, we do not.

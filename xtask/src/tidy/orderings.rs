@@ -3,7 +3,7 @@
 //! A rule of thumb that a script can check: above each `Ordering::Acquire`, `Release`, `AcqRel` and `SeqCst` of
 //! product code stands a comment that speaks of it (its name, or "pairs with"). Relaxed orders nothing.
 
-use super::Finding;
+use super::finding::Finding;
 use super::lexer::find_word;
 use super::source::Source;
 use super::tree::Tree;

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::Finding;
+use super::finding::Finding;
 use super::tree::{RATCHET, Tree};
 
 const MAX_FILE_LINES: usize = 600;

@@ -3,7 +3,7 @@
 //! Owns the table of storeys. A module is what stands in `crates/vol/src`, with all that is in its folder. Names that
 //! the crate's root exports again would hide where they come from; so code names the module that has them.
 
-use super::Finding;
+use super::finding::Finding;
 use super::lexer::is_word;
 use super::source::Source;
 use super::tree::Tree;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Finding;
+use super::finding::Finding;
 use super::lexer::find_word;
 use super::source::Source;
 use super::tree::Tree;

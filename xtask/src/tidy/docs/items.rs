@@ -3,6 +3,7 @@
 //! By words, not by name resolution: an item counts as there if a candidate file defines it. Good enough to catch
 //! what was renamed or removed, which is what happens to pages.
 
+use super::markdown::is_placeholder;
 use crate::tidy::lexer::{find_word, is_word};
 use crate::tidy::source::Source;
 use crate::tidy::tree::Tree;
@@ -38,7 +39,7 @@ impl<'a> Resolver<'a> {
         let parts: Vec<&str> = path.split("::").collect();
         let (first, rest) = parts.split_first()?;
         let plain = rest.iter().all(|part| !part.is_empty() && part.bytes().all(is_word));
-        if first.is_empty() || rest.is_empty() || !plain || self.is_outside(first) || super::is_placeholder(first) {
+        if first.is_empty() || rest.is_empty() || !plain || self.is_outside(first) || is_placeholder(first) {
             return None;
         }
         let candidates = self.candidates(first);

@@ -44,3 +44,10 @@ pub fn xtask_commands(text: &str) -> impl Iterator<Item = (usize, &str)> {
         })
     })
 }
+
+/// Whether a code span stands for any name, as `op/NAME.rs` does.
+pub fn is_placeholder(span: &str) -> bool {
+    let stem = span.rsplit('/').next().unwrap_or(span).split('.').next().unwrap_or(span);
+    let is_page = span.ends_with(".md"); // README.md is a name
+    !is_page && !stem.is_empty() && stem.bytes().all(|b| b.is_ascii_uppercase() || b == b'_')
+}

@@ -5,6 +5,19 @@ use super::*;
 const RING: &str = "//! The ring.\npub struct Ring {\n    pub depth: u32,\n}\npub enum State {\n    Idle,\n}\n\
     impl Ring {\n    pub fn submit(&mut self) {}\n}\n";
 
+const XTASK_TABLE: &str = r#"//! Commands.
+struct Command {
+    name: &'static str,
+}
+const COMMANDS: &[Command] = &[
+    Command { name: "test", run: test::main },
+    Command {
+        name: "tidy",
+        run: tidy::main,
+    },
+];
+"#;
+
 fn messages(page: &str) -> Vec<String> {
     let tree = Tree::of(&[
         ("Cargo.toml", "[workspace.dependencies]\nio-uring = \"0.7\" # x\n"),
@@ -13,6 +26,7 @@ fn messages(page: &str) -> Vec<String> {
         ("crates/uring/src/op/nop.rs", "//! Nop.\npub fn issue() {}\n"),
         ("crates/uring/src/op/mod.rs", "//! Ops.\npub mod nop;\n"),
         ("src/lib.rs", "//! Facade.\npub use sheave_uring::{Ring, ring};\n"),
+        ("xtask/src/main.rs", XTASK_TABLE),
         ("docs/page.md", page),
     ]);
     check(&tree).into_iter().map(|finding| finding.to_string()).collect()
