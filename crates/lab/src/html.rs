@@ -15,7 +15,7 @@ mod svg;
 
 use std::fmt::Write;
 
-use crate::report::{ExperimentReport, Holds, LabReport, Row};
+use crate::report::LabReport;
 use crate::table::{holds, interval, signed};
 use crate::terms::{Metric, Scale};
 use forest::Dot;
@@ -95,13 +95,6 @@ fn notices(report: &LabReport) -> Vec<String> {
     notices
 }
 
-/// The measured row whose published change is the largest: what a thread is remembered for.
-fn best_known(experiment: &ExperimentReport) -> Option<&Row> {
-    let change = |row: &&Row| row.published.map_or(0.0, |published| published.change_percent.abs());
-    let measured = experiment.headline.iter().filter(|row| row.arms.iter().any(Option::is_some));
-    measured.max_by(|a, b| change(a).total_cmp(&change(b)))
-}
-
 /// All experiments in one table and on one plot.
 fn summary(report: &LabReport) -> String {
     let mut html = String::from(
@@ -111,10 +104,10 @@ fn summary(report: &LabReport) -> String {
     );
     let mut rows = Vec::new();
     for experiment in &report.experiments {
-        let Some(row) = best_known(experiment) else { continue };
-        let after = after(experiment);
+        let Some(row) = experiment.best_known() else { continue };
+        let after = experiment.after();
         let change = row.arm(after).and_then(|arm| arm.change);
-        let gain = gain(experiment, row, after);
+        let gain = experiment.gain(row, after);
         let or_dash = |text: Option<String>| text.map_or("-".into(), escape);
         let verdict = experiment.verdict.as_ref().map(|verdict| verdict.holds);
         let _ = writeln!(
@@ -126,7 +119,7 @@ fn summary(report: &LabReport) -> String {
             or_dash(row.published.map(|published| signed(published.change_percent, experiment.metric))),
             or_dash(change.map(|change| interval(change, experiment.metric))),
             or_dash(gain.map(|gain| format!("{gain:+.1} %"))),
-            verdict.map_or("", class_of),
+            verdict.map_or("", style::class_of),
             or_dash(verdict.map(|verdict| holds(verdict).into())),
         );
         // Shares change by points, which do not belong on the same axis.
@@ -147,26 +140,6 @@ fn summary(report: &LabReport) -> String {
         );
     }
     html
-}
-
-/// The index of the arm that is Sheave's.
-fn after(experiment: &ExperimentReport) -> usize {
-    let is_after = |arm: &crate::terms::ArmInfo| arm.role == crate::terms::Role::After;
-    experiment.arms.iter().position(is_after).unwrap_or(0)
-}
-
-/// What an arm gains in instructions at a row's point.
-fn gain(experiment: &ExperimentReport, row: &Row, arm: usize) -> Option<f64> {
-    experiment.instructions.iter().find(|counted| counted.point == row.point)?.gain_percent(arm)
-}
-
-fn class_of(holds: Holds) -> &'static str {
-    match holds {
-        Holds::Yes => "yes",
-        Holds::Partly => "partly",
-        Holds::No => "no",
-        Holds::CannotTell => "unknown",
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::machine::Machine;
 use crate::point::Point;
-use crate::terms::{ArmInfo, Axis, Check, Metric, Published, Scale, Seed};
+use crate::terms::{ArmInfo, Axis, Check, Metric, Published, Role, Scale, Seed};
 
 /// Results of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -90,6 +90,33 @@ impl ExperimentReport {
     pub fn arm(&self, name: &str) -> Option<usize> {
         self.arms.iter().position(|arm| arm.name == name)
     }
+
+    /// The index of the arm that is Sheave's.
+    pub fn after(&self) -> usize {
+        self.arms.iter().position(|arm| arm.role == Role::After).unwrap_or(0)
+    }
+
+    /// The measured row whose published change is the largest: what a thread is remembered for.
+    pub fn best_known(&self) -> Option<&Row> {
+        let change = |row: &&Row| row.published.map_or(0.0, |published| published.change_percent.abs());
+        let measured = self.headline.iter().filter(|row| row.arms.iter().any(Option::is_some));
+        measured.max_by(|a, b| change(a).total_cmp(&change(b)))
+    }
+
+    /// What an arm gains in instructions at a row's point.
+    pub fn gain(&self, row: &Row, arm: usize) -> Option<f64> {
+        self.instructions.iter().find(|counted| counted.point == row.point)?.gain_percent(arm)
+    }
+}
+
+/// A table of a report as those see it who show its rows one by one: the thread's table, or a sweep.
+pub struct Part<'a> {
+    /// A heading.
+    pub heading: &'a str,
+    /// What the rows lie along; the thread's table has none.
+    pub axis: Option<Axis>,
+    /// What the figures are.
+    pub metric: Metric,
 }
 
 /// All arms at one point.

@@ -14,8 +14,8 @@ use crate::exp;
 use crate::experiment::{Experiment, HeadlineRow, Lab, PublishedOnly, Sweep, Turn, TurnEnd};
 use crate::machine::{self, Machine};
 use crate::point::Point;
-use crate::report::{ExperimentReport, InstructionRow, LabReport, Row, SweepReport};
-use crate::terms::{Axis, Metric};
+use crate::report::{ExperimentReport, InstructionRow, LabReport, Part, Row, SweepReport};
+use crate::terms::Metric;
 use crate::turns::{self, Pace};
 
 /// What to measure.
@@ -46,16 +46,6 @@ pub enum Sweeps {
     None,
     /// That of a name.
     Named(String),
-}
-
-/// The thread's table, or a sweep.
-pub struct Part<'a> {
-    /// A heading.
-    pub heading: &'a str,
-    /// What the rows lie along; the thread's table has none.
-    pub axis: Option<Axis>,
-    /// What the figures are.
-    pub metric: Metric,
 }
 
 /// Shows a run while it goes on.

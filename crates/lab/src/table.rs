@@ -5,8 +5,7 @@
 
 use std::fmt::Write;
 
-use crate::report::{Change, ExperimentReport, Holds, InstructionRow, LabReport, Prediction, Row};
-use crate::run::Part;
+use crate::report::{Change, ExperimentReport, Holds, InstructionRow, LabReport, Part, Prediction, Row};
 use crate::terms::Metric;
 
 /// Width of the first column, of the published figures, and of an arm.

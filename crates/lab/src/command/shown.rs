@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sheave_load::output;
 
-use crate::report::{ExperimentReport, InstructionRow, Row};
-use crate::run::{Part, Show};
+use crate::report::{ExperimentReport, InstructionRow, Part, Row};
+use crate::run::Show;
 use crate::table;
 
 /// How often a line of progress is written where there is no terminal.

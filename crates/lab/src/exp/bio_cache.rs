@@ -1,11 +1,12 @@
 //! bio-cache: where the next bio comes from. The global allocator, a pool under a lock, or the ring's own cache.
 //!
-//! Owns the arms and the points. The arms are one ring each, with another bound of the cache
+//! Owns the points. The arms are one ring each, with another bound of the cache
 //! ([`RingBuilder::bio_cache`]) and another store behind it ([`stores`]); what the way to a store costs by itself is an
 //! arm too.
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`design`] | the arms, and what the thread claims |
 //! | [`stores`] | what stands behind the cache |
 //! | [`arm`] | an arm that runs |
 //! | [`checks`], [`verdict`] | that the arms are what they say; what the figures show |
@@ -15,51 +16,15 @@
 use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, Sweep, SweepPoint};
 use crate::point::{Parameter, Values};
 use crate::report::{ExperimentReport, Verdict};
-use crate::terms::{ArmInfo, Axis, AxisScale, Check, Published, Role, Scale, Seed};
+use crate::terms::{ArmInfo, Axis, AxisScale, Check, Published, Scale, Seed};
 use crate::{LabError, Point};
+use design::{ARMS, CLAIMED, ROW};
 
 pub mod arm;
 mod checks;
+mod design;
 pub mod stores;
 mod verdict;
-
-/// Index of the arm that has a lock around a pool.
-const POOL: usize = 1;
-/// Index of the arm that shows what the others' way to a store costs.
-const HOOK: usize = 2;
-/// Index of the cache as the thread had it.
-const SEED: usize = 3;
-/// Index of the product.
-const AFTER: usize = 4;
-
-static ARMS: [ArmInfo; 5] = [
-    ArmInfo {
-        name: "before",
-        role: Role::Before,
-        what: "No cache: the memory of each bio comes from the global allocator and goes back to it",
-    },
-    ArmInfo {
-        name: "shared pool",
-        role: Role::Other,
-        what: "No cache: the memory of each bio comes from a pool that all rings share, under a lock",
-    },
-    ArmInfo {
-        name: "hook",
-        role: Role::Other,
-        what: "No cache, and nothing behind it: what the first two pay for the way there, and not for memory",
-    },
-    ArmInfo {
-        name: "seed",
-        role: Role::Seed,
-        what: "A cache of 512 and 64 more before the allocator, for polled I/O only",
-    },
-    ArmInfo { name: "after", role: Role::After, what: "Sheave: the ring's own cache, whoever completes" },
-];
-
-/// The label of the thread's row.
-const ROW: &str = "512 B, QD 128, batch 32";
-/// What the thread claims, in percent.
-const CLAIMED: f64 = 9.8;
 
 /// The experiment.
 #[derive(Debug)]

@@ -1,9 +1,10 @@
 //! dio-completion: where a direct write completes. In a worker, in the issuer's task, or where it is reaped.
 //!
-//! Owns the arms and the points; the file and what is between it and the ring are in [`subject`], an arm in [`arm`].
+//! Owns the sweeps; the file and what is between it and the ring are in [`subject`], an arm in [`arm`].
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`design`] | the arms, the thread's points, and which points can be measured |
 //! | [`extents`] | a file in memory: written, unwritten, shared, extending |
 //! | [`demoted`] | any file, with overwrites that complete later than they need to |
 //! | [`cached`] | a device with a volatile cache, with FUA or without |
@@ -14,56 +15,20 @@
 use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, Sweep, SweepPoint};
 use crate::point::Parameter;
 use crate::report::{ExperimentReport, Verdict};
-use crate::terms::{ArmInfo, Axis, AxisScale, Check, Published, Role, Scale, Seed};
+use crate::terms::{ArmInfo, Axis, AxisScale, Check, Published, Scale, Seed};
 use crate::{LabError, Point};
-use arm::{DioArm, Kind};
-use sheave_load::Rw;
-use subject::{Cell, Place};
+use arm::DioArm;
+use design::{AFTER, ARMS, DEPTHS, KINDS, interrupted, overwrites, row_label};
+use subject::Cell;
 
 pub mod arm;
 pub mod cached;
 mod checks;
 pub mod demoted;
+mod design;
 pub mod extents;
 pub mod subject;
 mod verdict;
-
-/// Index of the arm that completes in the issuer's task.
-const SEED: usize = 1;
-/// Index of the arm that completes where it is reaped, and differs from the first two in nothing else.
-const INLINE: usize = 2;
-/// Index of the product.
-const AFTER: usize = 3;
-
-static ARMS: [ArmInfo; 4] = [
-    ArmInfo {
-        name: "before",
-        role: Role::Before,
-        what: "Every write completes in a worker (MAP_WORKER), whether it has anything to do there or not",
-    },
-    ArmInfo {
-        name: "seed",
-        role: Role::Seed,
-        what: "An overwrite completes in the issuer's task (MAP_TASK): the ring's thread, after the reap",
-    },
-    ArmInfo {
-        name: "inline",
-        role: Role::Other,
-        what: "An overwrite completes where it is reaped; it goes in one by one, as in the two before",
-    },
-    ArmInfo { name: "after", role: Role::After, what: "Sheave: the same, and plain overwrites also go in as one run" },
-];
-
-/// What each arm is made of.
-const KINDS: [Kind; 4] = [
-    Kind { place: Place::Worker, general: false },
-    Kind { place: Place::Task, general: false },
-    Kind { place: Place::Inline, general: true },
-    Kind { place: Place::Inline, general: false },
-];
-
-/// Queue depths of the thread's tables.
-const DEPTHS: [u32; 5] = [1, 2, 4, 8, 16];
 
 /// What the thread published with polling: IOPS in a worker, IOPS inline, change.
 const POLLED: [Option<(f64, f64, f64)>; 5] = [
@@ -86,20 +51,6 @@ const INTERRUPTS: [Option<(f64, f64, f64)>; 5] = [
 /// The experiment.
 #[derive(Debug)]
 pub struct DioCompletion;
-
-/// Random overwrites of 4 KiB, handed over one by one.
-fn overwrites(depth: u32) -> Point {
-    Point { bs: 4096, batch: 1, depth, threads: 1, rw: Rw::Randwrite, ..Point::default() }
-}
-
-/// The same on a device that ends I/O by itself.
-fn interrupted(depth: u32) -> Point {
-    overwrites(depth).with("ends", "interrupt")
-}
-
-fn row_label(depth: u32, ends: &str) -> String {
-    format!("QD {depth}, {ends}")
-}
 
 fn category(n: usize, label: &str, point: Point) -> SweepPoint {
     SweepPoint { x: n as f64, label: label.into(), point }
@@ -136,7 +87,7 @@ fn cell_sweeps() -> [Sweep; 2] {
 
 impl Experiment for DioCompletion {
     fn id(&self) -> &'static str {
-        "dio-completion"
+        design::ID
     }
 
     fn title(&self) -> &'static str {
@@ -217,12 +168,7 @@ impl Experiment for DioCompletion {
     }
 
     fn admit(&self, point: &Point) -> Result<(), LabError> {
-        point.check(self.id(), self.parameters(), self.unused())?;
-        if point.threads != 1 || !point.rw.writes() || point.rw.reads() {
-            return Err(LabError::usage(format!("dio-completion writes with one thread, but the point is {point}"))
-                .fix("use threads=1 and rw=randwrite or rw=write"));
-        }
-        subject::fits(point)
+        design::admit(point)
     }
 
     fn prepare(&self, lab: &Lab, arm: usize, point: &Point) -> Result<Box<dyn ArmRun>, LabError> {

@@ -1,9 +1,10 @@
 //! in-flight: what it costs to know how many requests are in flight.
 //!
-//! Owns the arms and the points; who counts, and how, is in [`counters`] and [`counting`].
+//! Owns the sweeps; who counts, and how, is in [`counters`] and [`counting`].
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`design`] | the arms and the two kinds of point |
 //! | [`counters`] | one pair, a pair a thread, some a node, none: tags |
 //! | [`counting`] | the driver that counts at the start and the end of each request |
 //! | [`arm`] | an arm that runs: threads, and a reader |
@@ -14,45 +15,17 @@ use crate::model::fit::{self, Shape};
 use crate::model::{Copies, Shared};
 use crate::point::{Parameter, Values};
 use crate::report::{ExperimentReport, Prediction, Verdict};
-use crate::terms::{ArmInfo, Axis, AxisScale, Check, Metric, Published, Role, Scale, Seed};
+use crate::terms::{ArmInfo, Axis, AxisScale, Check, Metric, Published, Scale, Seed};
 use crate::{LabError, Point};
 use arm::InFlightArm;
-use counters::Way;
-use sheave_load::Rw;
+use design::{AFTER, ARMS, PER_NODE, PER_THREAD, WAYS, in_batches, one_by_one};
 
 pub mod arm;
 mod checks;
 pub mod counters;
 pub mod counting;
+mod design;
 mod verdict;
-
-/// Index of the arm with a pair for each thread.
-const PER_THREAD: usize = 1;
-/// Index of the arm with four pairs.
-const PER_NODE: usize = 2;
-/// Index of the product.
-const AFTER: usize = 3;
-
-static ARMS: [ArmInfo; 4] = [
-    ArmInfo {
-        name: "before",
-        role: Role::Before,
-        what: "One pair of atomic counters for all: two atomic additions to one shared cache line an I/O",
-    },
-    ArmInfo {
-        name: "per thread",
-        role: Role::Seed,
-        what: "A pair of counters for each thread, on a cache line of its own; a reader sums up 256 of them",
-    },
-    ArmInfo {
-        name: "4 per node",
-        role: Role::Other,
-        what: "Four pairs of atomic counters on four cache lines, of which each thread uses one",
-    },
-    ArmInfo { name: "after", role: Role::After, what: "Sheave: nothing is counted; a reader walks the busy tags" },
-];
-
-const WAYS: [Way; 4] = [Way::Pair, Way::PerThread, Way::PerNode, Way::Tags];
 
 /// What the thread published, with 80 jobs on 80 queues: IOPS with one pair and with a pair a CPU.
 const PUBLISHED: Published = Published { before: 1.5e6, after: 11.4e6, change_percent: 660.0 };
@@ -64,16 +37,6 @@ const NS_PER_READING: Metric =
 /// The experiment.
 #[derive(Debug)]
 pub struct InFlight;
-
-/// Random reads of 512 B, one at a time a thread, which the device ends where they are submitted.
-fn one_by_one(threads: u32) -> Point {
-    Point { bs: 512, batch: 1, depth: 1, threads, rw: Rw::Randread, ..Point::default() }
-}
-
-/// The same in batches of 32.
-fn in_batches(threads: u32) -> Point {
-    Point { batch: 32, depth: 128, ..one_by_one(threads) }
-}
 
 /// Threads from one to as many as there are CPUs, then more than those.
 fn threads(lab: &Lab) -> Vec<u32> {

@@ -1,79 +1,28 @@
 //! io-wq: what workers lose on the locks of their queue.
 //!
-//! Owns the arms, the points and the sweeps; [`flood()`] drives an arm, [`check`] proves that arms differ, [`verdict`]
-//! judges. The pools are those of [`crate::wq`], which `sheave-lab wq` measures too.
+//! Owns the sweeps. [`design`] has the arms and the points; [`flood`](mod@flood) drives an arm, [`check`] proves that
+//! arms differ, [`verdict`] judges. The pools are those of [`crate::wq`], which `sheave-lab wq` measures too.
 //!
 //! Points: `threads` are submitters, `depth` and `batch` are each submitter's; `workers` (2 unless given) is the most
 //! that the pool may have, `work` what an item does (`nop`, or as `sleep:100us`). `cpus=1` keeps all threads on the
 //! first CPU; `stepped=1` goes without worker threads, for counting instructions.
 
-use sheave::base::units;
-
+use crate::LabError;
 use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, PublishedOnly, Sweep, SweepPoint};
 use crate::model::fit::{self, Shape};
 use crate::model::{Copies, Shared};
-use crate::point::{Parameter, Point, Values};
+use crate::point::{Parameter, Point};
 use crate::report::{ExperimentReport, Prediction, Verdict};
-use crate::terms::{ArmInfo, Axis, AxisScale, Check, Metric, Published, Role, Scale, Seed};
-use crate::wq::{self, Side, Work};
-use crate::{LabError, Value};
+use crate::terms::{ArmInfo, Axis, AxisScale, Check, Metric, Published, Scale, Seed};
+use design::{AFTER, ARMS, BEFORE, KERNEL, SEED, SHARDED, SIDES, flood};
 
 mod check;
+mod design;
 mod flood;
 mod verdict;
 
 /// The experiment.
 pub struct IoWq;
-
-/// Index of each arm.
-pub(super) const BEFORE: usize = 0;
-pub(super) const SEED: usize = 1;
-pub(super) const SHARDED: usize = 2;
-pub(super) const AFTER: usize = 3;
-pub(super) const RING: usize = 4;
-pub(super) const KERNEL: usize = 5;
-
-const ARMS: [ArmInfo; 6] = [
-    ArmInfo {
-        name: "before",
-        role: Role::Before,
-        what: "One list under one lock; a worker woken for each item; flags read wherever they are needed.",
-    },
-    ArmInfo { name: "seed", role: Role::Seed, what: "The same, with the flags read once." },
-    ArmInfo {
-        name: "sharded",
-        role: Role::Other,
-        what: "A list and a lock for each worker, submitters going round, nobody helps anybody: the idea that came up \
-               in the thread.",
-    },
-    ArmInfo {
-        name: "after",
-        role: Role::After,
-        what: "Sheave's pool: sharded by submitter, taken in batches, stolen by workers that have nothing.",
-    },
-    ArmInfo {
-        name: "ring",
-        role: Role::Other,
-        what: "The same pool under a ring: NOPs with IOSQE_ASYNC, results as CQEs. More work per item than the arms \
-               before it.",
-    },
-    ArmInfo {
-        name: "kernel",
-        role: Role::Other,
-        what: "The kernel's own io-wq under its io_uring: NOPs with IOSQE_ASYNC. Its locks cannot be looked into from \
-               here.",
-    },
-];
-
-/// The sides of the arms.
-const SIDES: [Side; 6] = [
-    Side::Ours(wq::Arm::OneList),
-    Side::Ours(wq::Arm::FlagsOnce),
-    Side::Ours(wq::Arm::Sharded),
-    Side::Ours(wq::Arm::Stealing),
-    Side::Ours(wq::Arm::Ring),
-    Side::Kernel,
-];
 
 /// The gauge that the thread's table is about.
 pub(super) const WAITING: Metric = Metric {
@@ -83,19 +32,12 @@ pub(super) const WAITING: Metric = Metric {
     more_is_better: false,
 };
 
-/// As many as the pools take.
-const MOST_WORKERS: u64 = 4096;
-
 /// "Dozens of io-wq threads", as the thread says.
 const DOZENS: u64 = 64;
 
-fn flood(workers: u64) -> Point {
-    Point { depth: 128, batch: 32, ..Point::default() }.with("workers", workers)
-}
-
 impl Experiment for IoWq {
     fn id(&self) -> &'static str {
-        "io-wq"
+        design::ID
     }
 
     fn title(&self) -> &'static str {
@@ -201,16 +143,11 @@ impl Experiment for IoWq {
     }
 
     fn parameters(&self) -> &'static [Parameter] {
-        &[
-            Parameter { name: "workers", values: Values::Numbers(1, MOST_WORKERS) },
-            Parameter { name: "cpus", values: Values::Numbers(1, u64::MAX) },
-            Parameter { name: "stepped", values: Values::Numbers(0, 1) },
-            Parameter { name: "work", values: Values::Text },
-        ]
+        design::PARAMETERS
     }
 
     fn unused(&self) -> &'static [&'static str] {
-        &["bs", "rw"]
+        design::UNUSED
     }
 
     fn prepare(&self, lab: &Lab, arm: usize, point: &Point) -> Result<Box<dyn ArmRun>, LabError> {
@@ -249,26 +186,6 @@ impl Experiment for IoWq {
 /// As many submitters and workers as CPUs.
 fn pairs(cores: u32) -> Point {
     Point { threads: cores, ..flood(cores.into()) }.with("cpus", u64::from(cores))
-}
-
-/// What an item does, as a point has it.
-fn work_of(point: &Point) -> Result<Work, LabError> {
-    let text = match point.extra.get("work") {
-        None => return Ok(Work::Nop),
-        Some(Value::Text(text)) => text.as_str(),
-        Some(Value::Number(_)) => "a number",
-    };
-    let time = |text| units::parse_duration(text).map_err(|err| bad(&err.to_string()));
-    match text.split_once(':') {
-        None if text == "nop" => Ok(Work::Nop),
-        Some(("spin", text)) => Ok(Work::Spin(time(text)?)),
-        Some(("sleep", text)) => Ok(Work::Sleep(time(text)?)),
-        _ => Err(bad(&format!("work={text} is none of nop, spin:TIME, sleep:TIME"))),
-    }
-}
-
-fn bad(why: &str) -> LabError {
-    LabError::usage(why).fix("write for example depth=128,batch=32,workers=16,work=sleep:1ms")
 }
 
 #[cfg(test)]

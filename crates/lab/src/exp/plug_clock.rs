@@ -1,11 +1,12 @@
 //! plug-clock: how often the clock is read for the stamps of requests. For each, or once for what goes in together.
 //!
-//! Owns the arms and the points. The arms are one ring each, with another bound on the age of a shared stamp
+//! Owns the points. The arms are one ring each, with another bound on the age of a shared stamp
 //! ([`RingBuilder::stamp_age`]); a stamp for each batch of completions is the same in all of them, as it was in the
 //! kernel of the thread.
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`design`] | the arms, and what the thread claims |
 //! | [`arm`] | an arm that runs |
 //! | [`watch`] | a file and a device that see how old the stamps are |
 //! | [`checks`], [`verdict`] | that the arms are what they say; what the figures show |
@@ -13,39 +14,18 @@
 //! [`RingBuilder::stamp_age`]: sheave::RingBuilder::stamp_age
 
 use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, Sweep, SweepPoint};
-use crate::terms::{ArmInfo, Axis, AxisScale, Check, Metric, Published, Role, Scale, Seed};
-use std::time::Duration;
-
-use sheave::RingBuilder;
-
 use crate::point::{Parameter, Values};
 use crate::report::{ExperimentReport, Verdict};
+use crate::terms::{ArmInfo, Axis, AxisScale, Check, Metric, Published, Scale, Seed};
 use crate::{LabError, Point};
+use design::{ARMS, ROW};
 
 pub mod arm;
 mod checks;
+mod design;
 mod verdict;
 pub mod watch;
 
-/// Index of the cached time as the thread had it.
-const SEED: usize = 1;
-/// Index of the product.
-const AFTER: usize = 2;
-
-static ARMS: [ArmInfo; 3] = [
-    ArmInfo { name: "before", role: Role::Before, what: "Each request reads the clock" },
-    ArmInfo {
-        name: "seed",
-        role: Role::Seed,
-        what: "One reading for a batch, until it is flushed, however old it gets",
-    },
-    ArmInfo { name: "after", role: Role::After, what: "Sheave: the same, and no reading is used for long after 50 us" },
-];
-
-/// The label of the thread's row.
-const ROW: &str = "512 B, QD 128, batch 32";
-/// What the thread claims, in percent.
-const CLAIMED: f64 = 6.0;
 /// The medians of the figures that the thread gives, in I/Os a second.
 const PUBLISHED: (f64, f64) = (108.40e6, 115.555e6);
 
@@ -56,15 +36,6 @@ const AGE_P99: Metric =
 /// The experiment.
 #[derive(Debug)]
 pub struct PlugClock;
-
-/// The ring of an arm.
-fn aged(builder: RingBuilder, arm: usize) -> RingBuilder {
-    match arm {
-        AFTER => builder,
-        SEED => builder.stamp_age(Duration::MAX),
-        _ => builder.stamp_age(Duration::ZERO),
-    }
-}
 
 /// A submission in which each request takes this long to make, in ns.
 fn slow(work_ns: u32) -> Point {

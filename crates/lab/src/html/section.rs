@@ -5,8 +5,9 @@ use std::fmt::Write;
 use super::axis::time;
 use super::forest::{self, Dot};
 use super::frame::{Look, looks};
+use super::plot;
+use super::style::class_of;
 use super::svg::escape;
-use super::{best_known, class_of, gain, plot};
 use crate::report::{ArmResult, ExperimentReport, Row, SweepReport};
 use crate::table::{figure, holds, interval, signed};
 use crate::terms::Metric;
@@ -110,7 +111,7 @@ fn headline(report: &ExperimentReport, looks: &[Look]) -> String {
              thread published.</figcaption></figure>"
         );
     }
-    if let Some(row) = best_known(report)
+    if let Some(row) = report.best_known()
         && let Some(svg) = plot::latencies(row, looks)
     {
         let _ = writeln!(
@@ -141,7 +142,7 @@ fn dots(report: &ExperimentReport, row: &Row, looks: &[Look]) -> Vec<Dot> {
     for (index, look) in looks.iter().enumerate() {
         dots.extend(row.arm(index).and_then(|arm| arm.change).map(|change| Dot::measured(look, change)));
         if index > 0 && !report.metric.in_points() {
-            dots.extend(gain(report, row, index).map(|gain| Dot::instructions(look, gain)));
+            dots.extend(report.gain(row, index).map(|gain| Dot::instructions(look, gain)));
         }
     }
     dots
@@ -149,7 +150,7 @@ fn dots(report: &ExperimentReport, row: &Row, looks: &[Look]) -> Vec<Dot> {
 
 /// Beside the metric: time, switches, latencies and what the arms count, for the best-known row.
 fn more(report: &ExperimentReport) -> String {
-    let Some(row) = best_known(report) else { return String::new() };
+    let Some(row) = report.best_known() else { return String::new() };
     let arms: Vec<Option<&ArmResult>> = (0..report.arms.len()).map(|index| row.arm(index)).collect();
     let mut lines: Vec<(String, Vec<String>)> = Vec::new();
     let mut line = |name: &str, text: fn(f64) -> String, value: &dyn Fn(&ArmResult) -> Option<f64>| {

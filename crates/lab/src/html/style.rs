@@ -1,5 +1,7 @@
 //! How the page looks: light and dark by what the reader's system prefers, and on paper.
 
+use crate::report::Holds;
+
 /// The whole style sheet; the page has no other.
 pub const CSS: &str = r#"
 :root {
@@ -92,3 +94,13 @@ details { margin: .8rem 0; } summary { cursor: pointer; color: var(--faint); }
   details code { font-size: 7pt; }
 }
 "#;
+
+/// The class that colours a verdict.
+pub fn class_of(holds: Holds) -> &'static str {
+    match holds {
+        Holds::Yes => "yes",
+        Holds::Partly => "partly",
+        Holds::No => "no",
+        Holds::CannotTell => "unknown",
+    }
+}

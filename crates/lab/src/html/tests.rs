@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::fake::{FAKE, lab};
-use crate::report::{Curve, Fit, InstructionRow, Prediction};
-use crate::run::{Part, Plan, Show, Sweeps, run};
+
+use crate::report::{Curve, ExperimentReport, Fit, InstructionRow, Part, Prediction, Row};
+use crate::run::{Plan, Show, Sweeps, run};
 use crate::turns::Pace;
 
 struct Silent;

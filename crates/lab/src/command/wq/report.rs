@@ -7,7 +7,7 @@ use std::fmt::Write;
 use serde::Serialize;
 use sheave::base::units::{fmt_count, fmt_ns};
 
-use super::WqPlan;
+use super::plan::WqPlan;
 use crate::interval::median;
 use crate::wq::Turn;
 use crate::wq::turn::quantile;

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sheave::{Ring, RingBuilder, RingError, open_device};
 use sheave_load::{SheaveEngine, cpu};
 
+use super::design::{AFTER, HOOK, POOL, SEED};
 use super::stores::{Allocator, Nothing, SharedPool};
-use super::{AFTER, HOOK, POOL, SEED};
 use crate::crew::{Crew, MakeDrive};
 use crate::drive::{self, Drive};
 use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};

@@ -3,8 +3,8 @@
 use sheave::Ring;
 
 use super::arm::{BioArm, Ends, bounded, put_store};
+use super::design::{AFTER, ARMS, HOOK, POOL, SEED};
 use super::stores::SharedPool;
-use super::{AFTER, ARMS, HOOK, POOL, SEED};
 use crate::exp::data;
 use crate::experiment::{ArmRun, Lab, TurnEnd};
 use crate::terms::Check;

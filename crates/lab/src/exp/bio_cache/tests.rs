@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use sheave::blk::bio_set::BioStore;
 
+use super::design::{AFTER, POOL, SEED};
 use super::stores::{Allocator, Nothing, SharedPool};
 use super::*;
 use crate::experiment::TurnEnd;

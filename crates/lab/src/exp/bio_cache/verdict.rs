@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{AFTER, CLAIMED, HOOK, POOL, ROW, SEED};
+use super::design::{AFTER, CLAIMED, HOOK, POOL, ROW, SEED};
 use crate::report::{ExperimentReport, Holds, InstructionRow, Row, Verdict};
 
 /// The verdict.

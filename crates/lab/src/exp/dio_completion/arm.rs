@@ -12,10 +12,10 @@ use sheave::{LateCompletions, Ring};
 use sheave_load::live::report_histogram;
 use sheave_load::{EngineOpts, Rw, SheaveEngine, cpu};
 
-use super::DioCompletion;
-use super::subject::{self, Cell, Place, Subject};
+use super::design::{self, Kind};
+use super::subject::{self, Cell, Subject};
 use crate::drive::{self, Drive, until};
-use crate::experiment::{Experiment, Lab};
+use crate::experiment::Lab;
 use crate::meter::Meter;
 use crate::{ArmRun, LabError, Point, Turn, TurnEnd};
 
@@ -24,15 +24,6 @@ const MIDDLE: u16 = 2 << 13 | 4;
 
 /// Most bytes of an I/O that fills a file before it is overwritten.
 const FILL: u32 = 64 << 10;
-
-/// What distinguishes the arms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
-    /// Where overwrites complete at the earliest.
-    pub place: Place,
-    /// I/O goes in one by one, as what is demoted does, and not as a run of plain I/O.
-    pub general: bool,
-}
 
 /// An arm that is ready.
 pub struct DioArm {
@@ -47,7 +38,7 @@ pub struct DioArm {
 impl DioArm {
     /// Builds it on the calling thread.
     pub fn new(lab: &Lab, point: &Point, kind: Kind) -> Result<DioArm, LabError> {
-        DioCompletion.admit(point)?;
+        design::admit(point)?;
         let cell = subject::cell(point)?;
         let subject = Subject::new(lab, point, kind.place)?;
         if point.text("file") == Some("volume") && !cell.is_used_up() {

@@ -4,8 +4,8 @@ use sheave::base::status::Status;
 use sheave::{Buf, Ring, op};
 
 use super::arm::DioArm;
+use super::design::{AFTER, ARMS, INLINE, KINDS, SEED, interrupted, overwrites};
 use super::subject::{Cell, Place, Subject};
-use super::{AFTER, ARMS, INLINE, KINDS, SEED, interrupted, overwrites};
 use crate::experiment::Lab;
 use crate::terms::Check;
 use crate::{ArmRun, LabError, Point, TurnEnd};

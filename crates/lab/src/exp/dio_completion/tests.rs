@@ -7,6 +7,7 @@ use super::*;
 use crate::TurnEnd;
 use crate::exp::verdict_tests::{report, row};
 use crate::report::{Holds, SweepReport};
+use sheave_load::Rw;
 
 fn lab() -> Lab {
     Lab { scale: Scale::Full, cpus: sheave_load::cpu::allowed(), stop: Arc::new(AtomicBool::new(false)) }

@@ -1,6 +1,7 @@
 //! What the figures show: worked out from the rows that were measured.
 
-use super::{AFTER, DEPTHS, INLINE, SEED, arm, row_label};
+use super::arm;
+use super::design::{AFTER, DEPTHS, INLINE, SEED, row_label};
 use crate::report::{ArmResult, Change, ExperimentReport, Holds, Row, Verdict};
 
 /// What the thread claims at its best row, in percent.

@@ -6,7 +6,8 @@ use sheave::{Buf, Device, Ring, op, open_device};
 
 use super::arm::InFlightArm;
 use super::counters::{Counters, Way};
-use super::{ARMS, WAYS, counting, in_batches, one_by_one};
+use super::counting;
+use super::design::{ARMS, WAYS, in_batches, one_by_one};
 use crate::experiment::Lab;
 use crate::terms::Check;
 use crate::{ArmRun, LabError, Point, TurnEnd};

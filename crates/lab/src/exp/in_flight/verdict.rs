@@ -1,6 +1,6 @@
 //! What the figures show: worked out from the rows that were measured.
 
-use super::{AFTER, ARMS, PER_THREAD};
+use super::design::{AFTER, ARMS, PER_THREAD};
 use crate::report::{ArmResult, Change, ExperimentReport, Holds, Row, Verdict};
 
 /// The verdict.

@@ -1,6 +1,7 @@
 //! That every arm does each item once, and that arms take their locks as often as they say: counts, never times.
 
-use super::{AFTER, ARMS, BEFORE, KERNEL, RING, SEED, SHARDED, SIDES, flood};
+use super::design::{self, AFTER, ARMS, BEFORE, KERNEL, RING, SEED, SHARDED, SIDES};
+use super::flood;
 use crate::LabError;
 use crate::experiment::Lab;
 use crate::point::Point;
@@ -18,7 +19,7 @@ const WORKERS: u32 = 8;
 /// All of them.
 pub fn check(lab: &Lab) -> Result<Vec<Check>, LabError> {
     let mut checks = Vec::new();
-    let flood = Flood { workers: WORKERS, ..flood::of(lab, &super::flood(u64::from(WORKERS)))? };
+    let flood = Flood { workers: WORKERS, ..flood::of(lab, &design::flood(u64::from(WORKERS)))? };
     for (side, info) in SIDES.iter().zip(&ARMS) {
         let done = side.with(&flood, false, EachOnce { depth: flood.depth })?;
         let wrong = done.iter().filter(|&&times| times != ROUNDS).count();

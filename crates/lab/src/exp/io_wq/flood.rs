@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{IoWq, bad, work_of};
+use super::design::{self, bad, work_of};
 use crate::LabError;
-use crate::experiment::{ArmRun, Experiment, Lab, Turn, TurnEnd};
+use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};
 use crate::point::Point;
 use crate::wq::{self, Flood, Limit, Side, Work};
 
@@ -24,7 +24,7 @@ pub struct FloodRun {
 
 /// The flood of a point.
 pub fn of(lab: &Lab, point: &Point) -> Result<Flood, LabError> {
-    IoWq.admit(point)?;
+    point.check(design::ID, design::PARAMETERS, design::UNUSED)?;
     let cpus = point.number("cpus").map_or(lab.cpus.len(), |cpus| (cpus as usize).min(lab.cpus.len()));
     let cpus = lab.cpus[..cpus].to_vec();
     let stepped = point.number("stepped") == Some(1);

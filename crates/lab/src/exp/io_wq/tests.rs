@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use super::design::RING;
 use super::*;
 use crate::experiment::TurnEnd;
 use crate::fake::lab;
+use crate::wq::Work;
 use crate::wq::{Flood, Limit};
 
 #[test]

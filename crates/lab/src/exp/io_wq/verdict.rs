@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{AFTER, BEFORE, KERNEL, RING, SEED};
+use super::design::{AFTER, BEFORE, KERNEL, RING, SEED};
 use crate::report::{ArmResult, Change, ExperimentReport, Holds, Row, SweepReport, Verdict};
 use crate::table::{figure, interval};
 use crate::terms::Metric;

@@ -10,7 +10,8 @@ use sheave::base::clock::Clock;
 use sheave::{Ring, open_device};
 use sheave_load::SheaveEngine;
 
-use super::{aged, watch};
+use super::design::aged;
+use super::watch;
 use crate::crew::{Crew, MakeDrive};
 use crate::drive::{self, Drive, until};
 use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};

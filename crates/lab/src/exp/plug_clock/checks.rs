@@ -7,8 +7,8 @@ use sheave::Ring;
 use sheave::base::clock::Clock;
 
 use super::arm::{ClockArm, count};
+use super::design::{AFTER, ARMS, SEED, aged};
 use super::watch::{Time, WatchedArm};
-use super::{AFTER, ARMS, SEED, aged};
 use crate::exp::data;
 use crate::experiment::{ArmRun, Lab, TurnEnd};
 use crate::terms::Check;

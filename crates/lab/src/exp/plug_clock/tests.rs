@@ -1,5 +1,6 @@
 //! The arms' readings, the ages of their stamps, and verdicts of made-up figures.
 
+use super::design::{AFTER, SEED};
 use super::*;
 use crate::exp::verdict_tests::{report, row};
 use crate::experiment::TurnEnd;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{AFTER, CLAIMED, ROW, SEED};
+use super::design::{AFTER, CLAIMED, ROW, SEED};
 use crate::report::{Change, ExperimentReport, Holds, Row, Verdict};
 
 /// The verdict.

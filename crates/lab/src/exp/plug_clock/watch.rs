@@ -21,7 +21,7 @@ use sheave::{Capabilities, Device, DeviceError, Ring};
 use sheave_load::SheaveEngine;
 use sheave_load::live::report_histogram;
 
-use super::aged;
+use super::design::aged;
 use crate::drive::{self, Drive, until};
 use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};
 use crate::meter::Meter;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::Experiment;
-use crate::exp::io_wq::{ARMS, IoWq, WAITING};
+use crate::exp::io_wq::design::ARMS;
+use crate::exp::io_wq::{IoWq, WAITING};
 use crate::point::Point;
 
 fn arm(value: f64, iops: f64, change: Option<Change>) -> Option<ArmResult> {
