@@ -5,6 +5,7 @@
 mod bench;
 mod doctor;
 pub mod pool;
+mod progress;
 #[cfg(test)]
 mod tests;
 pub mod value;
@@ -13,8 +14,9 @@ pub mod volume;
 
 use clap::{Parser, Subcommand};
 
-pub use bench::{BenchArgs, Peer, ProgressStyle};
+pub use bench::{BenchArgs, Peer};
 pub use doctor::DoctorArgs;
+pub use progress::ProgressStyle;
 
 const EXAMPLES: &str = "\
 Examples:

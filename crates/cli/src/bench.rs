@@ -2,8 +2,9 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`subject`] | what a run drives: a device, or a volume in its pool |
+//! | [`target`] | what kind of thing a spec names |
 //! | [`plan`] | the arguments judged together: what will be done |
+//! | [`subject`] | what a run drives: a device, or a volume in its pool |
 //! | [`worker`] | threads in step through fill, run, read back |
 //! | [`compare`] | two sides in turns |
 //! | [`board`], [`progress`], [`report`](mod@report), [`io_error`] | showing, and the result |
@@ -17,13 +18,14 @@ mod plan;
 mod progress;
 mod report;
 mod subject;
+mod target;
 mod worker;
 
 use std::sync::{Arc, mpsc};
 
 use sheave::base::rng::Rng;
 use sheave::base::sync::atomic::Ordering;
-use sheave_load::{SheaveEngine, verify};
+use sheave_load::{SheaveEngine, signals, verify};
 
 use crate::args::BenchArgs;
 use crate::failure::Failure;
@@ -32,6 +34,7 @@ use crate::pool::space::Warner;
 use plan::Plan;
 use report::{Measured, Report, VerifyReport};
 use subject::{RawPeer, Subject};
+use target::Target;
 use worker::{Crew, Harvest};
 
 /// Runs it: plan, device, threads, report.
@@ -41,7 +44,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let mut warner = subject.warner(&plan);
     warner.iter_mut().for_each(Warner::look);
     let range = plan.range(subject.room(&plan)?, subject.block_bytes())?;
-    let stop = crate::signals::stop_flag()?;
+    let stop = signals::stop_flag()?;
     let raw = RawPeer::of(&plan, range)?;
     let crew = Crew::new(plan, range, subject.device(), raw, run_id(), Arc::clone(&stop));
     let harvests = bring_in(&crew, &subject);
@@ -150,7 +153,7 @@ fn report(crew: &Crew, subject: &Subject, harvests: Vec<Harvest>, interrupted: b
 fn size_now(crew: &Crew, subject: &Subject) -> u64 {
     let known = subject.size_bytes();
     match &crew.plan.target {
-        plan::Target::File(path) => match path.metadata() {
+        Target::File(path) => match path.metadata() {
             Ok(meta) if meta.is_file() => known.min(meta.len()),
             _ => known,
         },

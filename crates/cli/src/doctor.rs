@@ -2,10 +2,12 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`check`] | one check and how it went |
 //! | [`ring`] | kernel version, io_uring and what forbids it |
 //! | [`machine`] | limits, CPUs, clock source |
 //! | [`path`] | direct I/O, alignment and polling of a file or device |
 
+mod check;
 mod machine;
 mod path;
 mod ring;
@@ -20,49 +22,7 @@ use serde::Serialize;
 use crate::args::DoctorArgs;
 use crate::failure::Failure;
 use crate::output;
-
-/// How a check went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Verdict {
-    /// As it should be.
-    Ok,
-    /// Works, but not as well as it could.
-    Warn,
-    /// Keeps `file:` devices from working.
-    Fail,
-}
-
-/// One check.
-#[derive(Clone, Debug, Serialize)]
-pub struct Check {
-    /// What was looked at.
-    pub name: &'static str,
-    /// How it went.
-    pub status: Verdict,
-    /// What was found.
-    pub found: String,
-    /// How to mend it, in one line.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fix: Option<String>,
-}
-
-impl Check {
-    /// As it should be.
-    pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
-        Self { name, status: Verdict::Ok, found: found.into(), fix: None }
-    }
-
-    /// Could be better.
-    pub fn warn(name: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { name, status: Verdict::Warn, found: found.into(), fix: Some(fix.into()) }
-    }
-
-    /// Does not work.
-    pub fn fail(name: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { name, status: Verdict::Fail, found: found.into(), fix: Some(fix.into()) }
-    }
-}
+use check::{Check, Verdict};
 
 /// The whole examination.
 #[derive(Debug, Serialize)]

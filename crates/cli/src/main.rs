@@ -19,12 +19,12 @@ mod failure;
 mod moved;
 mod output;
 mod pool;
+mod progress;
 mod volume;
 
 use std::process::ExitCode;
 
 use clap::Parser;
-use sheave_load::signals;
 
 use crate::args::{Cli, Command};
 use crate::failure::Failure;

@@ -9,14 +9,12 @@
 //! | [`lanes`] | buffers and I/O in flight on a ring with the volume |
 //! | [`source`] | an image to read: where it has holes, and how to wait for a pipe |
 //! | [`sink`] | an image to write |
-//! | [`progress`] | how far a copy is |
 
 mod export;
 mod import;
 mod lanes;
 mod manage;
 mod map;
-pub mod progress;
 mod show;
 mod sink;
 mod source;

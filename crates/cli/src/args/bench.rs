@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use sheave::RingBuilder;
 use sheave_load::{EngineOpts, Rw};
 
+use super::progress::ProgressStyle;
 use super::value;
 
 const EXAMPLES: &str = "\
@@ -224,19 +225,4 @@ pub enum Peer {
     Raw,
     /// A plain loop that copies the same random blocks (ram: only).
     Memcpy,
-}
-
-/// How a run is shown while it goes on; always on stderr.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ProgressStyle {
-    /// A bar on a terminal; else a line now and then, as JSON if the result is JSON.
-    Auto,
-    /// A bar.
-    Bar,
-    /// A line every five seconds.
-    Lines,
-    /// A JSON object a line every five seconds.
-    Json,
-    /// Nothing.
-    None,
 }

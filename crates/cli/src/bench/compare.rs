@@ -15,8 +15,9 @@ use serde::Serialize;
 
 use crate::args::Peer;
 use crate::bench::board::Board;
-use crate::bench::plan::{Part, Plan, Target, open_peer_file};
+use crate::bench::plan::{Part, Plan, open_peer_file};
 use crate::bench::subject::RawPeer;
+use crate::bench::target::Target;
 use crate::failure::Failure;
 use interval::Ranks;
 use sheave::drivers::ram::RamMemory;

@@ -2,50 +2,15 @@
 //!
 //! Everything that can be refused is refused here, before a byte is written.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use sheave_load::verify::generations::MAX_BLOCKS;
 use sheave_load::{Rw, cpu};
 
 use crate::args::{BenchArgs, Peer};
-use crate::bench::subject;
+use crate::bench::target::Target;
 use crate::failure::Failure;
-use crate::pool::place::VolumePlace;
-
-/// What kind of device a spec names, as far as the run cares.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// Keeps nothing.
-    Null,
-    /// Memory that starts empty with each run.
-    Ram,
-    /// A file or block device.
-    File(PathBuf),
-    /// A thin volume.
-    Volume(VolumePlace),
-    /// A stack of devices; only its driver knows.
-    Other,
-}
-
-impl Target {
-    /// Reads the kind off a spec; whether the rest of it makes sense is for the device to say.
-    pub fn of(spec: &str) -> Result<Self, Failure> {
-        let (scheme, rest) = spec.split_once(':').unwrap_or((spec, ""));
-        Ok(match scheme {
-            "vol" => Self::Volume(subject::place_of(rest)?),
-            "null" => Self::Null,
-            "ram" => Self::Ram,
-            "file" => Self::File(PathBuf::from(rest.split(',').next().unwrap_or(rest))),
-            _ => Self::Other,
-        })
-    }
-
-    fn is_block_device(&self) -> bool {
-        use std::os::unix::fs::FileTypeExt;
-        matches!(self, Self::File(path) if path.metadata().is_ok_and(|meta| meta.file_type().is_block_device()))
-    }
-}
 
 /// A run whose parts fit together.
 #[derive(Clone, Debug)]

@@ -13,13 +13,12 @@ use sheave::vol::{CreateOptions, OpenOptions, Pool};
 use sheave::{Device, Fd, Ring, RingError, Volume, open_device};
 
 use crate::args::{BenchArgs, Peer};
-use crate::bench::plan::{Plan, Target};
+use crate::bench::plan::Plan;
+use crate::bench::target::Target;
 use crate::failure::{self, Failure};
-use crate::pool::place::{PoolPlace, VolumePlace};
+use crate::pool::place::VolumePlace;
 use crate::pool::space::Warner;
 
-/// Name of a volume that is made for the run.
-const TEMPORARY: &str = "bench";
 /// Longest journal of a pool on a null device.
 const MAX_JOURNAL: u64 = 16 << 20;
 
@@ -223,20 +222,6 @@ impl InMemory {
         let comma = if rest.is_empty() { "" } else { "," };
         Ok(Self { spec: format!("null:{rest}{comma}keep={keep}"), journal: Some(journal), base: keep })
     }
-}
-
-/// Reads `POOL#NAME` behind `vol:`; a pool in memory needs no name.
-pub fn place_of(text: &str) -> Result<VolumePlace, Failure> {
-    let bad = |why: String| {
-        Failure::usage(format!("vol:{text}: {why}")).fix("write vol:POOL#NAME, or vol:ram:size=1G for one in memory")
-    };
-    if !text.contains('#') {
-        let pool: PoolPlace = text.parse().map_err(bad)?;
-        if pool.is_volatile() {
-            return Ok(VolumePlace { pool, name: TEMPORARY.into() });
-        }
-    }
-    text.parse().map_err(bad)
 }
 
 /// The raw device of a comparison; a file that was made for it is gone when this is.

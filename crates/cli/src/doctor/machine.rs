@@ -5,7 +5,7 @@ use std::fs;
 use rustix::process::{Resource, getrlimit};
 use sheave::base::units::fmt_bytes;
 
-use super::Check;
+use super::check::Check;
 
 /// Registered buffers are locked memory: enough for a few rings with deep queues.
 const GOOD_MEMLOCK: u64 = 64 << 20;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use sheave::base::units::fmt_bytes;
 
-use super::Check;
+use super::check::{Check, Verdict};
 
 /// All checks of a path.
 pub fn checks(path: &Path) -> Vec<Check> {
@@ -16,7 +16,7 @@ pub fn checks(path: &Path) -> Vec<Check> {
         Err(err) => return vec![missing(path, &err)],
     };
     let mut checks = vec![kind(path, &meta)];
-    if checks[0].status == super::Verdict::Fail {
+    if checks[0].status == Verdict::Fail {
         return checks;
     }
     checks.push(direct(path, &meta));

@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use super::Check;
+use super::check::Check;
 use sheave_load::kernel::{Probe, probe};
 
 /// Oldest kernel on which `file:` works.

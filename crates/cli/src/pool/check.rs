@@ -12,7 +12,7 @@ use sheave::vol::{CheckOptions, CheckReport, Finding, Totals, check_device_with}
 use super::info::MemberJson;
 use crate::args::pool::CheckArgs;
 use crate::failure::{self, Failure};
-use crate::volume::progress::Progress;
+use crate::progress::Progress;
 use crate::{confirm, output};
 
 #[derive(Debug, Serialize)]

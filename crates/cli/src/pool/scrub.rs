@@ -15,8 +15,9 @@ use super::check::FindingJson;
 use super::place::Access;
 use crate::args::pool::ScrubArgs;
 use crate::failure::{self, Failure};
-use crate::volume::progress::Progress;
-use crate::{output, signals};
+use crate::output;
+use crate::progress::Progress;
+use sheave_load::signals;
 
 #[derive(Debug, Serialize)]
 struct ReportJson {

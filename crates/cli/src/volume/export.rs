@@ -12,13 +12,14 @@ use sheave::vol::ExtentKind;
 use sheave::{Pool, Volume};
 
 use super::lanes::{LANE_BYTES, LANES, Lanes};
-use super::progress::Progress;
 use super::show::VolumeJson;
 use super::sink::Sink;
 use crate::args::volume::ExportArgs;
 use crate::failure::{self, Failure};
+use crate::output;
 use crate::pool::place::{Access, VolumePlace};
-use crate::{output, signals};
+use crate::progress::Progress;
+use sheave_load::signals;
 
 /// How much of the volume is asked for its extents at a time: bounds the memory for them.
 const WINDOW: u64 = 16 << 30;

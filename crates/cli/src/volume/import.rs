@@ -11,7 +11,6 @@ use sheave::base::sync::atomic::AtomicBool;
 use sheave::base::units::fmt_bytes;
 
 use super::lanes::{LANE_BYTES, Lanes};
-use super::progress::Progress;
 use super::show::VolumeJson;
 use super::source::{GRAIN, Piece, Source};
 use crate::args::value;
@@ -19,7 +18,9 @@ use crate::args::volume::ImportArgs;
 use crate::failure::{self, Failure};
 use crate::pool::place::Access;
 use crate::pool::space::Warner;
-use crate::{confirm, output, signals};
+use crate::progress::Progress;
+use crate::{confirm, output};
+use sheave_load::signals;
 
 /// Size that a volume begins with when that of the image is not known.
 const UNKNOWN: u64 = 64 << 30;

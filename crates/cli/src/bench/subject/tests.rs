@@ -1,18 +1,7 @@
-//! Names of volumes to measure, and the devices made for them.
+//! The devices made for volumes to measure.
 
 use super::*;
 use sheave::open_device;
-
-#[test]
-fn places() {
-    let place = |text| place_of(text).map(|place| (place.pool.to_string(), place.name));
-    assert_eq!(place("ram:size=1G").expect("in memory"), ("ram:size=1G".into(), TEMPORARY.into()));
-    assert_eq!(place("null:size=1T#x").expect("in memory"), ("null:size=1T".into(), "x".into()));
-    assert_eq!(place("pool.img#disk").expect("a volume"), ("pool.img".into(), "disk".into()));
-    for bad in ["", "pool.img", "pool.img#", "#disk", "pool.img#a b"] {
-        assert!(place(bad).expect_err(bad).to_string().contains("vol:POOL#NAME"), "{bad}");
-    }
-}
 
 #[test]
 fn a_null_device_keeps_what_the_pool_needs_and_no_data() {
