@@ -1,9 +1,7 @@
 //! Nothing allocates on submit, poll or wait once a ring is warm: a counting allocator watches every kind of I/O.
 #![cfg(not(shuttle))]
-#![allow(unsafe_code)] // A global allocator is unsafe to implement.
+#![allow(unsafe_code)] // Memory of bios is named by address.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::time::Duration;
 
 use sheave_base::clock::Clock;
@@ -16,53 +14,10 @@ use sheave_blk::limits::Limits;
 use sheave_blk::request::{DoneList, RqList, RqQueue, RqTable};
 use sheave_blk::{Device, DeviceError};
 use sheave_drivers::open_device;
-
-thread_local! {
-    static WATCHED: Cell<bool> = const { Cell::new(false) };
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, which counts for the thread that is watched.
-struct Counting;
-
-fn count() {
-    // A thread that ends has no cells any more, and is not watched.
-    if WATCHED.try_with(Cell::get).unwrap_or(false) {
-        let _ = COUNT.try_with(|count| count.set(count.get() + 1));
-    }
-}
-
-// SAFETY: all memory comes from `System`, with the layouts that the caller gave.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise is the one that `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: it came from `System`, in `alloc` or `realloc`, with this layout.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        count();
-        // SAFETY: it came from `System` with this layout.
-        unsafe { System.realloc(ptr, layout, new_size) }
-    }
-}
+use sheave_testkit::allocations::{Counting, allocations};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-/// Allocations of this thread during `work`.
-fn allocations(work: impl FnOnce()) -> u64 {
-    COUNT.set(0);
-    WATCHED.set(true);
-    work();
-    WATCHED.set(false);
-    COUNT.get()
-}
 
 /// Memory at an address that need not be any.
 fn vec_at(base: usize, len: usize) -> BVec {

@@ -1,8 +1,9 @@
 //! What the tests of all crates share: outside tools (fio, strace, valgrind ...), loud skips, and seeds.
 //!
 //! Owns the one table of outside tools with their Debian packages ([`tools::TOOLS`]), the way to install them
-//! ([`install`]), what happens to a test that cannot run here ([`skip()`]), and
-//! which seeds a randomized test runs ([`seeds`]), and the form in which images of disks are kept ([`expand_runs`]).
+//! ([`install`]), what happens to a test that cannot run here ([`skip()`]), which seeds a randomized test runs
+//! ([`seeds`]), the form in which images of disks are kept ([`expand_runs`]),
+//! and the allocator that counts ([`allocations::Counting`]).
 //! Does not own any test data or devices.
 //!
 //! Invariants:
@@ -13,6 +14,7 @@
 //!
 //! Called by tests (as a dev-dependency) and by `xtask`. No product code depends on it.
 
+pub mod allocations;
 pub mod install;
 pub mod runs;
 pub mod seed;

@@ -1,9 +1,7 @@
 //! Nothing allocates on submit or complete once a ring is warm: a counting allocator watches every kind of I/O, typed
 //! and raw, through registered buffers and others, one at a time and in batches.
-#![allow(unsafe_code)] // A global allocator is unsafe to implement; raw SQEs.
+#![allow(unsafe_code)] // Raw SQEs carry addresses.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -16,6 +14,7 @@ use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::grace::Grace;
 use sheave_iomap::mapping::{Intent, MAP_DIRTY};
 use sheave_iomap::{FallocateMode, File, Mapping, MappingKind, RawFile};
+use sheave_testkit::allocations::{Counting, allocations};
 use sheave_uring::prep::{self, Entry};
 use sheave_uring::sqe::{
     IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, RWF_DSYNC,
@@ -23,58 +22,8 @@ use sheave_uring::sqe::{
 };
 use sheave_uring::{Fd, Ring, RingBuilder};
 
-thread_local! {
-    static WATCHED: Cell<bool> = const { Cell::new(false) };
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, which counts for the thread that is watched.
-struct Counting;
-
-fn count() {
-    // A thread that ends has no cells any more, and is not watched.
-    if WATCHED.try_with(Cell::get).unwrap_or(false) {
-        let _ = COUNT.try_with(|count| count.set(count.get() + 1));
-    }
-}
-
-// SAFETY: all memory comes from `System`, with the layouts that the caller gave.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise is the one that `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as above.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: it came from `System`, in `alloc` or `realloc`, with this layout.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        count();
-        // SAFETY: it came from `System` with this layout.
-        unsafe { System.realloc(ptr, layout, new_size) }
-    }
-}
-
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-/// Allocations of this thread during `work`.
-fn allocations(work: impl FnOnce()) -> u64 {
-    COUNT.set(0);
-    WATCHED.set(true);
-    work();
-    WATCHED.set(false);
-    COUNT.get()
-}
 
 const BLOCK: usize = 4096;
 const BATCH: usize = 32;

@@ -1,52 +1,17 @@
 //! Lookups of what is mapped allocate nothing, take no lock, and make no system call that a counting allocator would
 //! see.
 #![cfg(not(shuttle))]
-#![allow(unsafe_code)] // A global allocator is unsafe to implement.
 
 mod support;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 
 use sheave_drivers::open_device;
 use sheave_iomap::mapping::Intent;
 use sheave_iomap::{File, MappingKind};
+use sheave_testkit::allocations::{Counting, allocations};
 use support::{User, format, open, pattern};
-
-thread_local! {
-    static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
-}
-
-/// The system's allocator, which counts for the thread that is watched.
-struct Counting;
-
-fn count() {
-    let _ = COUNT.try_with(|count| count.set(count.get().map(|count| count + 1)));
-}
-
-// SAFETY: all memory comes from `System`, with the layouts that the caller gave.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise is the one that `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: it came from `System`, in `alloc`, with this layout.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-/// Allocations of this thread during `work`.
-fn allocations(work: impl FnOnce()) -> u64 {
-    COUNT.set(Some(0));
-    work();
-    COUNT.replace(None).expect("nobody else sets it")
-}
 
 #[test]
 fn lookups_allocate_nothing() {
@@ -58,7 +23,6 @@ fn lookups_allocate_nothing() {
     user.write(100 << 20, &pattern(2, 4096)).expect("writes");
     user.sync().expect("syncs");
     let file: &dyn File = &user.volume;
-    assert!(allocations(|| drop(std::hint::black_box(Box::new(1)))) == 1, "the counter counts");
     let lookups = || {
         for at in (0..1u64 << 20).step_by(4096) {
             for intent in [Intent::Read, Intent::Write] {

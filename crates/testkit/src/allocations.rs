@@ -1,0 +1,64 @@
+//! A global allocator that counts what one thread allocates while a test watches it.
+//!
+//! A test binary installs it (`#[global_allocator] static ALLOCATOR: Counting = Counting;`) and asks [`allocations`].
+//!
+//! - I1: what other threads allocate meanwhile (the harness, workers) is not counted.
+//! - I2: memory comes from and goes to the system's allocator, with the layouts that the caller gave.
+//! - I3: a binary that has not installed it fails: without, every count would be 0.
+#![allow(unsafe_code)] // A global allocator is an unsafe trait.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    /// What this thread has allocated since it is watched; `None` while it is not. Needs no memory and no drop.
+    static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// The system's allocator, which counts for the thread that is watched.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counting;
+
+fn count() {
+    // A thread that ends has no cell any more, and is not watched.
+    let _ = COUNT.try_with(|count| count.set(count.get().map(|count| count + 1)));
+}
+
+// SAFETY: every call goes to `System` as it came (I2); `count` neither allocates nor unwinds.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise is the one that `System` asks for (I2).
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as above (I2).
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: it came from `System` with this layout (I2).
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as above (I2).
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+/// How often this thread allocates during `work`: new memory, zeroed memory, and memory made larger or smaller.
+pub fn allocations(work: impl FnOnce()) -> u64 {
+    let counts = counted(|| drop(std::hint::black_box(Box::new(0_u64))));
+    assert_eq!(counts, 1, "this binary does not install the counting allocator: nothing would be counted (I3)");
+    counted(work)
+}
+
+fn counted(work: impl FnOnce()) -> u64 {
+    COUNT.set(Some(0));
+    work();
+    COUNT.replace(None).unwrap_or(0)
+}
