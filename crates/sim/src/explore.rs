@@ -6,7 +6,6 @@
 //! and is cut in its turn.
 
 mod failure;
-mod shrink;
 
 use sheave_vol::{Checksum, Pool, PoolError, made_at};
 
@@ -21,7 +20,6 @@ use crate::world::{Counters, History, World};
 use sheave_base::rng::{Rng, mix};
 
 pub use failure::Failure;
-pub use shrink::shrink;
 
 /// How deep crashes within what follows a crash go.
 const MAX_DEPTH: u32 = 3;

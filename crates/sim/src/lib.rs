@@ -6,6 +6,7 @@
 //! | [`tag`] | data that says who wrote it |
 //! | [`model`] | what may be where, now and after a crash |
 //! | [`engine`] | what carries requests between a volume and the disk, step by step |
+//! | [`shrink`](mod@shrink) | a failure made small |
 //! | [`setup`] | what a run is, drawn from its seed |
 //! | [`world`] | a pool at work, and the model beside it |
 //! | [`observe`](mod@observe) | what a pool holds, looked at past its I/O |
@@ -27,6 +28,7 @@ pub mod explore;
 pub mod model;
 pub mod observe;
 pub mod setup;
+pub mod shrink;
 pub mod tag;
 pub mod threads;
 pub mod world;

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use sheave_sim::disk::Errors;
-use sheave_sim::explore::{Plan, Report, explore, shrink};
+use sheave_sim::explore::{Plan, Report, explore};
+use sheave_sim::shrink::shrink;
 use sheave_sim::writer;
 
 const USAGE: &str =

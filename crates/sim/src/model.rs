@@ -18,153 +18,24 @@
 
 mod cell;
 mod change;
+mod changing;
 mod compare;
+mod event;
+mod observed;
 mod size;
+mod volume;
+mod write;
 
 use std::collections::BTreeMap;
 
 pub use change::Change;
-pub use compare::{Observed, ObservedVolume};
+pub use event::Event;
+pub use observed::{Observed, ObservedVolume};
+pub use volume::Volume;
 
 use crate::disk::SECTOR;
-use crate::tag::Value;
 use cell::{Cell, Entry};
-use size::Growth;
-
-/// Something that happens to a pool.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// A write is issued.
-    Write {
-        /// Number of the operation.
-        op: u64,
-        /// The volume's number in the model.
-        volume: u32,
-        /// First sector.
-        sector: u64,
-        /// Sectors.
-        sectors: u64,
-        /// What it writes; 0 for a discard.
-        value: Value,
-        /// Durable when it ends.
-        dsync: bool,
-    },
-    /// It has ended.
-    Wrote {
-        /// Number of the operation.
-        op: u64,
-        /// With success; without, it may have been done in parts.
-        ok: bool,
-    },
-    /// A flush is issued: of a volume, or of the pool.
-    Sync {
-        /// Number of the operation.
-        op: u64,
-        /// The volume; `None` for all.
-        volume: Option<u32>,
-    },
-    /// It has ended.
-    Synced {
-        /// Number of the operation.
-        op: u64,
-        /// With success.
-        ok: bool,
-    },
-    /// A volume that grows was found to have this size, which a durable write that failed may have given it.
-    Sized {
-        /// The volume.
-        volume: u32,
-        /// In bytes.
-        size: u64,
-    },
-    /// A call that changes volumes as a whole begins.
-    Change(Change),
-    /// It has returned.
-    Changed {
-        /// With success; without, it changed nothing.
-        ok: bool,
-        /// What was made has this size, if that was looked at: a copy of a volume that grows may be larger than the
-        /// volume was when the call began.
-        size: Option<u64>,
-    },
-}
-
-/// A volume or snapshot, as the model has it.
-#[derive(Clone, Debug)]
-pub struct Volume {
-    /// Number in the model; never used again.
-    pub id: u32,
-    /// Cannot be written.
-    pub snapshot: bool,
-    /// Number of the volume that it comes from, over however many copies.
-    pub family: u32,
-    /// Size in bytes, as readers see it.
-    pub size: u64,
-    /// What writes may make of it.
-    pub max: Option<u64>,
-    growth: Growth,
-    /// Up to the largest size that it had, or may have: writes under way may end beyond a size that was cut.
-    cells: Vec<Cell>,
-}
-
-impl Volume {
-    fn new(id: u32, size: u64, max: Option<u64>) -> Volume {
-        let mut volume =
-            Volume { id, snapshot: false, family: id, size, max, growth: Growth::default(), cells: Vec::new() };
-        volume.settle_size(size);
-        volume
-    }
-
-    /// This size for sure. What was cut off by it has been made zero.
-    fn settle_size(&mut self, size: u64) {
-        (self.size, self.growth) = (size, Growth::settled(size));
-        self.make_cells((self.max.unwrap_or(size).max(size) / SECTOR as u64) as usize);
-    }
-
-    /// Cells up to there; new ones are zero.
-    fn make_cells(&mut self, count: usize) {
-        let count = count.max(self.cells.len());
-        self.cells.resize(count, Cell::zero());
-    }
-
-    /// The end of the writes to it, those under way included.
-    #[must_use]
-    pub fn reach(&self) -> u64 {
-        self.growth.reach().max(self.size)
-    }
-
-    /// What a reader may see in a sector, who began to read at `since`.
-    pub fn readable(&self, sector: u64, since: u64) -> impl Iterator<Item = Value> + '_ {
-        self.cells.get(sector as usize).into_iter().flat_map(move |cell| cell.readable(since))
-    }
-
-    /// What a crash may leave in a sector.
-    pub fn survivors(&self, sector: u64) -> impl Iterator<Item = Value> + '_ {
-        self.cells.get(sector as usize).into_iter().flat_map(Cell::survivors)
-    }
-
-    /// Whether all of it is zero for sure.
-    #[must_use]
-    pub fn is_untouched(&self) -> bool {
-        self.cells.iter().all(|cell| cell.survivors().all(|value| value == 0))
-    }
-}
-
-#[derive(Clone, Debug)]
-struct OpenWrite {
-    volume: u32,
-    sector: u64,
-    sectors: u64,
-    value: Value,
-    issued: u64,
-    dsync: bool,
-}
-
-impl OpenWrite {
-    fn is(&self, other: &OpenWrite) -> bool {
-        self.issued == other.issued
-    }
-}
+use write::OpenWrite;
 
 /// What may be where.
 #[derive(Clone, Debug, Default)]
@@ -291,15 +162,15 @@ impl Model {
                 }
             }
             Event::Change(change) => {
-                change.begin(self);
+                self.begin(change);
                 self.changing = Some((change.clone(), self.now));
             }
             Event::Changed { ok, size } => {
                 if let Some((change, since)) = self.changing.take() {
                     if *ok {
-                        change.make(self, since)
+                        self.make(&change, since)
                     } else {
-                        change.unmake(self, since)
+                        self.unmake(&change, since)
                     }
                     if let (Change::Copy { name, .. }, Some(size)) = (&change, size)
                         && let Some(copy) = self.volumes.get_mut(name)
@@ -341,8 +212,8 @@ impl Model {
         let mut before = self.clone();
         let Some((change, since)) = before.changing.take() else { return vec![before] };
         let mut after = before.clone();
-        change.make(&mut after, since);
-        change.unmake(&mut before, since);
+        after.make(&change, since);
+        before.unmake(&change, since);
         vec![after, before]
     }
 }

@@ -7,6 +7,7 @@
 
 mod act;
 mod calls;
+mod job;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +24,7 @@ use crate::observe::observe;
 use crate::setup::Setup;
 use crate::tag::{Value, identify};
 use crate::threads::Threads;
-use calls::PoolCall;
+use job::PoolCall;
 use sheave_base::rng::Rng;
 
 /// Turns without an end after which a request is stuck.

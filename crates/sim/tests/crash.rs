@@ -6,8 +6,9 @@
 use std::time::Duration;
 
 use sheave_sim::disk::{Errors, Lie};
-use sheave_sim::explore::{Plan, Report, explore, shrink};
+use sheave_sim::explore::{Plan, Report, explore};
 use sheave_sim::setup::Setup;
+use sheave_sim::shrink::shrink;
 
 /// Crash points of each of the tests that look for trouble.
 const POINTS: u64 = 700;

@@ -2,7 +2,7 @@
 //!
 //! Owns [`Cell`]. Invariant I1: an entry that no reader can see and no crash can leave is not kept, so a cell is short.
 
-use super::OpenWrite;
+use super::write::OpenWrite;
 use crate::tag::Value;
 
 /// Not yet.

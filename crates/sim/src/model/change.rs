@@ -2,10 +2,6 @@
 
 use std::fmt;
 
-use super::cell::Entry;
-use super::{Model, Volume};
-use crate::disk::SECTOR;
-
 /// Such a call. New volumes say which number they get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -64,89 +60,6 @@ pub enum Change {
         /// Which.
         name: String,
     },
-}
-
-impl Change {
-    /// The call begins: from now on readers may see what it does.
-    pub(super) fn begin(&self, model: &mut Model) {
-        let since = model.now;
-        match self {
-            Change::Copy { source, .. } => model.reached = model.volumes.get(source).map_or(0, |volume| volume.size),
-            Change::Rollback { name, snapshot } => {
-                let Some(cells) = model.volumes.get(snapshot).map(|source| source.cells.clone()) else { return };
-                let Some(volume) = model.volumes.get_mut(name) else { return };
-                volume.make_cells(cells.len());
-                for (at, cell) in volume.cells.iter_mut().enumerate() {
-                    match cells.get(at) {
-                        Some(source) => source.survivors().for_each(|value| cell.issue(Entry::issued(value, since))),
-                        None => cell.issue(Entry::issued(0, since)),
-                    }
-                }
-            }
-            Change::Resize { name, size } => {
-                let Some(volume) = model.volumes.get_mut(name) else { return };
-                volume.make_cells((*size / SECTOR as u64) as usize);
-                let first = ((*size).min(volume.size) / SECTOR as u64) as usize;
-                volume.cells.iter_mut().skip(first).for_each(|cell| cell.issue(Entry::issued(0, since)));
-            }
-            _ => {}
-        }
-    }
-
-    /// Makes the change, durably; the call began at `since`.
-    pub(super) fn make(&self, model: &mut Model, since: u64) {
-        let (now, horizon) = (model.now, model.horizon());
-        match self {
-            Change::Create { name, id, size, max } => {
-                model.volumes.insert(name.clone(), Volume::new(*id, *size, *max));
-            }
-            Change::Copy { source, name, id, snapshot } => {
-                let Some(source) = model.volumes.get(source) else { return };
-                let cells = source.cells.iter().map(|cell| cell.frozen(since)).collect();
-                let growth = source.growth.frozen(model.reached);
-                let copy = Volume { id: *id, snapshot: *snapshot, cells, growth, ..source.clone() };
-                model.volumes.insert(name.clone(), copy);
-            }
-            Change::Rollback { name, snapshot } => {
-                let Some(source) = model.volumes.get(snapshot) else { return };
-                let (size, max) = (source.size, source.max);
-                if let Some(volume) = model.volumes.get_mut(name) {
-                    volume.cells.iter_mut().for_each(|cell| cell.end_change(since, now, horizon));
-                    volume.max = max;
-                    volume.settle_size(size);
-                }
-            }
-            Change::Rename { name, new } => {
-                if let Some(volume) = model.volumes.remove(name) {
-                    model.volumes.insert(new.clone(), volume);
-                }
-            }
-            Change::Resize { name, size } => {
-                if let Some(volume) = model.volumes.get_mut(name) {
-                    volume.cells.iter_mut().for_each(|cell| cell.end_change(since, now, horizon));
-                    volume.settle_size(*size); // R6
-                }
-            }
-            Change::Limit { name, max } => {
-                if let Some(volume) = model.volumes.get_mut(name) {
-                    volume.max = Some(*max);
-                    volume.make_cells((max / SECTOR as u64) as usize);
-                }
-            }
-            Change::Delete { name } => {
-                model.volumes.remove(name);
-            }
-        }
-    }
-
-    /// It was not made, or not as a whole: a resize may have zeroed what it was to cut off.
-    pub(super) fn unmake(&self, model: &mut Model, since: u64) {
-        if let Change::Rollback { name, .. } = self
-            && let Some(volume) = model.volumes.get_mut(name)
-        {
-            volume.cells.iter_mut().for_each(|cell| cell.withdraw_change(since));
-        }
-    }
 }
 
 impl fmt::Display for Change {

@@ -1,29 +1,12 @@
 //! What a pool was found to hold, compared with what it may.
 
-use std::collections::BTreeMap;
-
 use super::cell::Cell;
+use super::observed::{Observed, ObservedVolume};
 use super::{Model, Volume};
-use crate::tag::{Seen, Value};
+use crate::tag::Value;
 
 /// Findings that are told in full; the others are counted.
 const TOLD: usize = 6;
-
-/// A volume as it was found.
-#[derive(Clone, Debug)]
-pub struct ObservedVolume {
-    /// Size in bytes.
-    pub size: u64,
-    /// What writes may make of it.
-    pub max: Option<u64>,
-    /// Cannot be written.
-    pub snapshot: bool,
-    /// By sector.
-    pub sectors: Vec<Seen>,
-}
-
-/// All volumes of a pool as they were found, by name.
-pub type Observed = BTreeMap<String, ObservedVolume>;
 
 impl Model {
     /// Takes what was found after a crash for what is there from now on (R7); says what may not be there.
@@ -142,7 +125,7 @@ fn compare(name: &str, volume: &Volume, seen: &ObservedVolume, rule: Rule, wrong
         return;
     }
     let why = match rule {
-        Rule::Survives if volume.max.is_some() => volume.growth.why_not(volume, seen),
+        Rule::Survives if volume.max.is_some() => volume.growth.why_not(&volume.cells, seen),
         _ => (seen.size != volume.size).then(|| format!("{} bytes, and should have {}", seen.size, volume.size)),
     };
     if let Some(why) = why {

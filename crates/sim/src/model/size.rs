@@ -11,9 +11,10 @@
 //! - S4: a copy is durable with the size that had been reached when its making began, or a larger one, of what was
 //!   under way then.
 
-use super::{OpenWrite, Volume};
+use super::cell::Cell;
+use super::observed::ObservedVolume;
+use super::write::OpenWrite;
 use crate::disk::SECTOR;
-use crate::model::ObservedVolume;
 use crate::tag::Value;
 
 /// Not yet.
@@ -99,7 +100,7 @@ impl Growth {
     }
 
     /// Why a crash cannot have left this size with this content (S2).
-    pub(super) fn why_not(&self, volume: &Volume, seen: &ObservedVolume) -> Option<String> {
+    pub(super) fn why_not(&self, cells: &[Cell], seen: &ObservedVolume) -> Option<String> {
         if seen.size == self.durable {
             return None;
         }
@@ -108,7 +109,7 @@ impl Growth {
         if makers.is_empty() {
             return Some(format!("{} bytes; {} were durable, and no write made it so", seen.size, self.durable));
         }
-        if makers.iter().any(|one| one.is_whole(volume, seen)) {
+        if makers.iter().any(|one| one.is_whole(cells, seen)) {
             return None;
         }
         let values: Vec<Value> = makers.iter().map(|one| one.write.value).collect();
@@ -117,11 +118,11 @@ impl Growth {
 }
 
 impl Raise {
-    fn is_whole(&self, volume: &Volume, seen: &ObservedVolume) -> bool {
+    fn is_whole(&self, cells: &[Cell], seen: &ObservedVolume) -> bool {
         let range = self.write.sector..self.write.sector + self.write.sectors;
         range.into_iter().all(|sector| {
             let value = seen.sectors.get(sector as usize).and_then(|one| one.value_at(sector));
-            value.is_some_and(|value| volume.cells[sector as usize].follows(&self.write).any(|may| may == value))
+            value.is_some_and(|value| cells[sector as usize].follows(&self.write).any(|may| may == value))
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::tag::Seen;
+use crate::tag::Value;
 
 const V: u32 = 1;
 

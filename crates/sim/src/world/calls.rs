@@ -1,64 +1,17 @@
 //! Calls on the pool: they take their time, and everything else goes on meanwhile.
 //!
-//! Owns what is called, and what must be so when it has returned. One change to volumes as a whole is under way at a
+//! Owns what must be so when a call has returned. One change to volumes as a whole is under way at a
 //! time, beside flushes of the pool, a disk that is added, and scrubs.
 
-use std::fmt;
 use std::ops::ControlFlow;
 
-use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_iomap::File;
 use sheave_vol::{AddOptions, Pool, PoolError, PoolInfo, ScrubOptions};
 
 use super::World;
+use super::job::{Job, PoolCall, Why, call, is_degraded, is_host_full, is_io_error};
 use crate::model::{Change, Event};
-use crate::threads::Call;
-
-/// What was called.
-#[derive(Clone, Debug)]
-enum Job {
-    Change(Change),
-    Sync { op: u64 },
-    Grow { before: Box<PoolInfo>, added: u64 },
-    Scrub,
-}
-
-/// Why it failed.
-#[derive(Debug)]
-enum Why {
-    Pool(PoolError),
-    Told(String),
-}
-
-impl From<PoolError> for Why {
-    fn from(error: PoolError) -> Why {
-        Why::Pool(error)
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Why::Pool(error) => write!(out, "{error}"),
-            Why::Told(why) => write!(out, "{why}"),
-        }
-    }
-}
-
-/// A call that has not returned, or nobody has looked.
-pub(super) struct PoolCall {
-    job: Job,
-    call: Call<Result<u64, Why>>,
-    /// The last operation that had begun before.
-    after: u64,
-}
-
-impl fmt::Debug for PoolCall {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{:?}", self.job)
-    }
-}
 
 impl World {
     /// The change to volumes as a whole that is under way.
@@ -306,34 +259,5 @@ impl World {
             let findings: Vec<String> = report.findings.iter().map(|finding| format!("\n  {finding}")).collect();
             Err(Why::Told(format!("while the pool is in use it finds{}", findings.concat())))
         })
-    }
-}
-
-/// Whether the pool has heard of a flush that failed.
-fn is_degraded(result: &Result<u64, Why>) -> bool {
-    matches!(result, Err(Why::Pool(PoolError::Degraded { .. })))
-}
-
-/// Whether the file system of the disk was full.
-fn is_host_full(result: &Result<u64, Why>) -> bool {
-    matches!(result, Err(Why::Pool(PoolError::HostFull { .. } | PoolError::Io { status: Status::NoSpc, .. })))
-}
-
-/// Whether the disk failed.
-fn is_io_error(result: &Result<u64, Why>) -> bool {
-    matches!(result, Err(Why::Pool(PoolError::Io { .. } | PoolError::NotDurable { .. })))
-}
-
-fn call(pool: &Pool, change: &Change) -> Result<(), PoolError> {
-    match change {
-        Change::Create { name, size, max: None, .. } => pool.create_volume(name, *size).map(drop),
-        Change::Create { name, size, max: Some(max), .. } => pool.create_growing_volume(name, *size, *max).map(drop),
-        Change::Limit { name, max } => pool.set_max_size(name, *max),
-        Change::Copy { source, name, snapshot: true, .. } => pool.snapshot(source, name),
-        Change::Copy { source, name, .. } => pool.clone_volume(source, name),
-        Change::Rollback { name, snapshot } => pool.rollback(name, snapshot),
-        Change::Rename { name, new } => pool.rename(name, new),
-        Change::Resize { name, size } => pool.resize(name, *size),
-        Change::Delete { name } => pool.delete(name),
     }
 }

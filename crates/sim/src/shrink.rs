@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Failure, Plan, explore};
+use crate::explore::{Failure, Plan, explore};
 
 /// Leaves out as many operations of a run that fails as it can in this time. The failure that is left may be another.
 #[must_use]

@@ -1,0 +1,68 @@
+//! One volume of the model: its size, and what may be in each of its sectors.
+
+use super::cell::Cell;
+use super::size::Growth;
+use crate::disk::SECTOR;
+use crate::tag::Value;
+
+/// A volume or snapshot, as the model has it.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    /// Number in the model; never used again.
+    pub id: u32,
+    /// Cannot be written.
+    pub snapshot: bool,
+    /// Number of the volume that it comes from, over however many copies.
+    pub family: u32,
+    /// Size in bytes, as readers see it.
+    pub size: u64,
+    /// What writes may make of it.
+    pub max: Option<u64>,
+    pub(super) growth: Growth,
+    /// Up to the largest size that it had, or may have: writes under way may end beyond a size that was cut.
+    pub(super) cells: Vec<Cell>,
+}
+
+impl Volume {
+    /// A new one, all zero.
+    pub(super) fn new(id: u32, size: u64, max: Option<u64>) -> Volume {
+        let mut volume =
+            Volume { id, snapshot: false, family: id, size, max, growth: Growth::default(), cells: Vec::new() };
+        volume.settle_size(size);
+        volume
+    }
+
+    /// This size for sure. What was cut off by it has been made zero.
+    pub(super) fn settle_size(&mut self, size: u64) {
+        (self.size, self.growth) = (size, Growth::settled(size));
+        self.make_cells((self.max.unwrap_or(size).max(size) / SECTOR as u64) as usize);
+    }
+
+    /// Cells up to there; new ones are zero.
+    pub(super) fn make_cells(&mut self, count: usize) {
+        let count = count.max(self.cells.len());
+        self.cells.resize(count, Cell::zero());
+    }
+
+    /// The end of the writes to it, those under way included.
+    #[must_use]
+    pub fn reach(&self) -> u64 {
+        self.growth.reach().max(self.size)
+    }
+
+    /// What a reader may see in a sector, who began to read at `since`.
+    pub fn readable(&self, sector: u64, since: u64) -> impl Iterator<Item = Value> + '_ {
+        self.cells.get(sector as usize).into_iter().flat_map(move |cell| cell.readable(since))
+    }
+
+    /// What a crash may leave in a sector.
+    pub fn survivors(&self, sector: u64) -> impl Iterator<Item = Value> + '_ {
+        self.cells.get(sector as usize).into_iter().flat_map(Cell::survivors)
+    }
+
+    /// Whether all of it is zero for sure.
+    #[must_use]
+    pub fn is_untouched(&self) -> bool {
+        self.cells.iter().all(|cell| cell.survivors().all(|value| value == 0))
+    }
+}

@@ -1,0 +1,84 @@
+//! A call on the pool: what it is, and how it may have failed.
+
+use std::fmt;
+
+use sheave_base::status::Status;
+use sheave_vol::{Pool, PoolError, PoolInfo};
+
+use crate::model::Change;
+use crate::threads::Call;
+
+/// What was called.
+#[derive(Clone, Debug)]
+pub(super) enum Job {
+    Change(Change),
+    Sync { op: u64 },
+    Grow { before: Box<PoolInfo>, added: u64 },
+    Scrub,
+}
+
+/// Why it failed.
+#[derive(Debug)]
+pub(super) enum Why {
+    Pool(PoolError),
+    Told(String),
+}
+
+impl From<PoolError> for Why {
+    fn from(error: PoolError) -> Why {
+        Why::Pool(error)
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Pool(error) => write!(out, "{error}"),
+            Why::Told(why) => write!(out, "{why}"),
+        }
+    }
+}
+
+/// A call that has not returned, or nobody has looked.
+pub(super) struct PoolCall {
+    pub(super) job: Job,
+    pub(super) call: Call<Result<u64, Why>>,
+    /// The last operation that had begun before.
+    pub(super) after: u64,
+}
+
+impl fmt::Debug for PoolCall {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:?}", self.job)
+    }
+}
+
+/// Whether the pool has heard of a flush that failed.
+pub(super) fn is_degraded(result: &Result<u64, Why>) -> bool {
+    matches!(result, Err(Why::Pool(PoolError::Degraded { .. })))
+}
+
+/// Whether the file system of the disk was full.
+pub(super) fn is_host_full(result: &Result<u64, Why>) -> bool {
+    matches!(result, Err(Why::Pool(PoolError::HostFull { .. } | PoolError::Io { status: Status::NoSpc, .. })))
+}
+
+/// Whether the disk failed.
+pub(super) fn is_io_error(result: &Result<u64, Why>) -> bool {
+    matches!(result, Err(Why::Pool(PoolError::Io { .. } | PoolError::NotDurable { .. })))
+}
+
+/// Makes the change by the pool.
+pub(super) fn call(pool: &Pool, change: &Change) -> Result<(), PoolError> {
+    match change {
+        Change::Create { name, size, max: None, .. } => pool.create_volume(name, *size).map(drop),
+        Change::Create { name, size, max: Some(max), .. } => pool.create_growing_volume(name, *size, *max).map(drop),
+        Change::Limit { name, max } => pool.set_max_size(name, *max),
+        Change::Copy { source, name, snapshot: true, .. } => pool.snapshot(source, name),
+        Change::Copy { source, name, .. } => pool.clone_volume(source, name),
+        Change::Rollback { name, snapshot } => pool.rollback(name, snapshot),
+        Change::Rename { name, new } => pool.rename(name, new),
+        Change::Resize { name, size } => pool.resize(name, *size),
+        Change::Delete { name } => pool.delete(name),
+    }
+}
