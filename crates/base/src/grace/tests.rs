@@ -1,5 +1,7 @@
 //! Tickets on one thread: what holds them up and what does not; many threads for real.
 
+mod oracle;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 
