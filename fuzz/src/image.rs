@@ -130,6 +130,11 @@ fn commit(device: &Device, records: &[Record]) {
     io.read(sheave_vol::format::JOURNAL_START, &mut journal).expect("reads");
     let first = sheave_vol::journal::scan(&journal, &sb, &mut drop).expect("intact").next_seq;
     let mut commit = Commit::with_capacity(1);
+    if sb.checksum == Checksum::Crc32c {
+        // As before any write: opening the pool after a crash computes the checksums of what the regions hold.
+        let count = sb.geometry().regions(sb.total_units);
+        commit.push(&sb.geometry(), &Record::Intent { first: 0, count });
+    }
     records.iter().for_each(|record| commit.push(&sb.geometry(), record));
     let ring = Ring::of(&sb);
     commit.seal(&ring, first);

@@ -1,11 +1,13 @@
 //! The books of a pool: what it says of space must agree with what its extents are.
 //!
-//! Owns [`audit`], and [`scrubs_clean`] beside it. It believes the extents of the volumes, which the model has compared
+//! Owns [`audit`], [`audit_metadata`], and [`scrubs_clean`] beside them. It believes the extents of the volumes, which the model has compared
 //! byte by byte, and nothing else.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use crate::check::check_image;
+use crate::disk::Image;
 use sheave_vol::format::BLOCK;
 use sheave_vol::{Extent, ExtentKind, Pool, PoolInfo, ScrubOptions, VolumeInfo};
 
@@ -40,6 +42,18 @@ pub fn audit(pool: &Pool) -> Result<(), String> {
         return Err(format!("the pool counts {} volumes and lists {}", info.volumes, volumes.len()));
     }
     volumes.iter().try_for_each(|(volume, extents)| balance_volume(volume, extents, &owners, info.unit_bytes))
+}
+
+/// Nothing of the pool's metadata is lost: what it counts as metadata is what its checkpoint on the device takes. Of a
+/// pool that has just been flushed, and with nothing under way.
+pub fn audit_metadata(pool: &Pool, image: &Image) -> Result<(), String> {
+    let (info, report) = (pool.info(), check_image(image).map_err(|error| format!("check fails: {error}"))?);
+    let there = (report.totals.reserved_units + report.totals.metadata_units) * info.unit_bytes;
+    if info.metadata_bytes != there {
+        let counted = info.metadata_bytes;
+        return Err(format!("the pool counts {counted} bytes of metadata; on the device it has {there}"));
+    }
+    Ok(())
 }
 
 /// A scrub finds nothing: what the device has of metadata is whole, and data is what its checksums say.

@@ -138,7 +138,10 @@ impl Explorer<'_> {
         let opened = open(setup, disk)?;
         let mut rng = Rng::new(setup.seed).fork(1);
         opened.1.fill_host(rng.below(setup.size_bytes / 2 / PAGE as u64));
-        let world = World::new(setup, opened, &self.threads, Model::new(), Counters::default(), rng);
+        let mut world = World::new(setup, opened, &self.threads, Model::new(), Counters::default(), rng);
+        world.populate()?;
+        // Most crashes are to come while there are all of them.
+        let from = if setup.crowd > 0 { world.disk().time() } else { from };
         self.work(world, before, Model::new(), (from, false), setup.ops, 0)
     }
 

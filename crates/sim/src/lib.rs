@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`disk`] | a simulated disk, its volatile cache, and what a crash leaves of it |
+//! | [`sparse`] | something for each sector, of which most have nothing |
 //! | [`tag`] | data that says who wrote it |
 //! | [`model`] | what may be where, now and after a crash |
 //! | [`engine`] | what carries requests between a volume and the disk, step by step |
@@ -29,6 +30,7 @@ pub mod model;
 pub mod observe;
 pub mod setup;
 pub mod shrink;
+pub mod sparse;
 pub mod tag;
 pub mod threads;
 pub mod world;

@@ -27,6 +27,7 @@ mod volume;
 mod write;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 pub use change::Change;
 pub use event::Event;
@@ -34,7 +35,7 @@ pub use observed::{Observed, ObservedVolume};
 pub use volume::Volume;
 
 use crate::disk::SECTOR;
-use cell::{Cell, Entry};
+use cell::{Cell, Entry, ZERO};
 use write::OpenWrite;
 
 /// What may be where.
@@ -50,6 +51,16 @@ pub struct Model {
     reached: u64,
     /// When the reads that are under way began.
     readers: Vec<u64>,
+    /// What the call makes zero.
+    zeroing: Option<Zeroing>,
+}
+
+/// What a call that is under way makes zero, as far as nothing else is said of a sector.
+#[derive(Clone, Debug)]
+struct Zeroing {
+    volume: u32,
+    sectors: Range<u64>,
+    since: u64,
 }
 
 impl Model {
@@ -109,7 +120,7 @@ impl Model {
 
     /// Whether a write is on its way to the range.
     #[must_use]
-    pub fn is_being_written(&self, volume: u32, sectors: std::ops::Range<u64>) -> bool {
+    pub fn is_being_written(&self, volume: u32, sectors: Range<u64>) -> bool {
         let overlaps =
             |w: &OpenWrite| w.volume == volume && w.sector < sectors.end && sectors.start < w.sector + w.sectors;
         self.writes.values().any(overlaps)
@@ -126,6 +137,13 @@ impl Model {
                 if let Some(volume) = self.volume_mut(write.volume).filter(|volume| volume.max.is_some()) {
                     volume.growth.issue(&write, volume.size);
                 }
+                if write.value != 0 {
+                    let fresh = self.fresh_cells(write.volume);
+                    let range = write.sector..write.sector + write.sectors;
+                    self.volume_mut(write.volume)
+                        .into_iter()
+                        .for_each(|volume| volume.cells.touch(range.clone(), &fresh));
+                }
                 self.each_cell(&write, |cell| cell.issue(Entry::issued(write.value, issued)));
                 self.writes.insert(*op, write);
             }
@@ -134,10 +152,10 @@ impl Model {
                 let (now, horizon) = (self.now, self.horizon());
                 self.each_cell(&write, |cell| cell.end(&write, now, *ok, horizon));
                 if let Some(volume) = self.volume_mut(write.volume).filter(|volume| volume.max.is_some()) {
-                    let end = (volume.size / SECTOR as u64) as usize;
+                    let end = volume.size / SECTOR as u64;
                     if !*ok && !write.dsync {
                         // Nobody sees what it did beyond the end.
-                        volume.cells.iter_mut().skip(end).for_each(|cell| cell.withdraw(&write));
+                        volume.cells.change(end..u64::MAX, |_| true, |_, cell| cell.withdraw(&write));
                     }
                     volume.size = volume.growth.end(&write, now, *ok, volume.size, horizon);
                 }
@@ -157,7 +175,7 @@ impl Model {
                     let covered = self.volumes.values_mut().filter(|one| volume.is_none_or(|id| id == one.id));
                     covered.for_each(|one| {
                         one.growth.sync(since, horizon);
-                        one.cells.iter_mut().for_each(|cell| cell.sync(since, horizon));
+                        one.cells.change(0..u64::MAX, Cell::is_loose, |_, cell| cell.sync(since, horizon));
                     });
                 }
             }
@@ -167,6 +185,7 @@ impl Model {
             }
             Event::Changed { ok, size } => {
                 if let Some((change, since)) = self.changing.take() {
+                    self.zeroing = None;
                     if *ok {
                         self.make(&change, since)
                     } else {
@@ -176,10 +195,7 @@ impl Model {
                         && let Some(copy) = self.volumes.get_mut(name)
                     {
                         copy.settle_size(*size);
-                        copy.cells
-                            .iter_mut()
-                            .skip((size / SECTOR as u64) as usize)
-                            .for_each(|cell| *cell = Cell::zero());
+                        copy.cells.cut(size / SECTOR as u64, &ZERO);
                     }
                 }
             }
@@ -199,10 +215,24 @@ impl Model {
     }
 
     fn each_cell(&mut self, write: &OpenWrite, mut change: impl FnMut(&mut Cell)) {
-        let range = write.sector as usize..(write.sector + write.sectors) as usize;
         if let Some(volume) = self.volume_mut(write.volume) {
-            let end = range.end.min(volume.cells.len());
-            volume.cells[range.start.min(end)..end].iter_mut().for_each(&mut change);
+            let range = write.sector..(write.sector + write.sectors).min(volume.sectors);
+            volume.cells.change(range, |_| true, |_, cell| change(cell));
+        }
+    }
+
+    /// What a sector of a volume is of which nothing was said: zero, and zeroes may be on their way to it.
+    fn fresh_cells(&self, volume: u32) -> impl Fn(u64) -> Cell + use<> {
+        let writes = self.writes.values().filter(|write| write.volume == volume && write.value == 0);
+        let writes = writes.map(|write| (write.sector..write.sector + write.sectors, write.issued));
+        let zeroing = self.zeroing.iter().filter(|one| one.volume == volume);
+        let zeroing = zeroing.map(|one| (one.sectors.clone(), one.since));
+        let all: Vec<(Range<u64>, u64)> = writes.chain(zeroing).collect();
+        move |sector| {
+            let mut cell = ZERO.clone();
+            let theirs = all.iter().filter(|(range, _)| range.contains(&sector));
+            theirs.for_each(|(_, issued)| cell.issue(Entry::issued(0, *issued)));
+            cell
         }
     }
 
@@ -211,6 +241,7 @@ impl Model {
     pub fn after_crash(&self) -> Vec<Model> {
         let mut before = self.clone();
         let Some((change, since)) = before.changing.take() else { return vec![before] };
+        before.zeroing = None;
         let mut after = before.clone();
         after.make(&change, since);
         before.unmake(&change, since);

@@ -8,6 +8,7 @@ use sheave_vol::Pool;
 
 use crate::disk::{Image, SECTOR};
 use crate::model::{Observed, ObservedVolume};
+use crate::sparse::Sparse;
 use crate::tag::{Seen, identify};
 
 /// All volumes of an open pool, but those with damaged maps, and what is in each of their sectors.
@@ -25,9 +26,9 @@ pub fn observe(pool: &Pool, disk: &Image, seed: u64) -> Result<Observed, String>
     Ok(found)
 }
 
-fn sectors(volume: &dyn File, disk: &Image, seed: u64) -> Result<Vec<Seen>, String> {
+fn sectors(volume: &dyn File, disk: &Image, seed: u64) -> Result<Sparse<Seen>, String> {
     let size = volume.size_bytes();
-    let mut seen = Vec::with_capacity((size / SECTOR as u64) as usize);
+    let mut seen = Sparse::default();
     let mut at = 0;
     while at < size {
         let mapping = lookup(volume, at, size - at).map_err(|status| format!("mapping byte {at}: {status}"))?;
@@ -40,10 +41,10 @@ fn sectors(volume: &dyn File, disk: &Image, seed: u64) -> Result<Vec<Seen>, Stri
             if mapping.addr % SECTOR as u64 != 0 || mapping.addr + len > disk.size_bytes() {
                 return Err(format!("a mapping that is not on the disk, for byte {at}: {mapping:?}"));
             }
-            let first = mapping.addr / SECTOR as u64;
-            seen.extend((first..first + sectors).map(|sector| identify(seed, &disk.sector(sector))));
-        } else {
-            seen.extend((0..sectors).map(|_| Seen::Zero));
+            let (from, to) = (mapping.addr / SECTOR as u64, at / SECTOR as u64);
+            seen.touch(to..to + sectors, |_| Seen::Zero);
+            let here = |sector: u64| identify(seed, &disk.sector(from + (sector - to)));
+            seen.change(to..to + sectors, |_| true, |sector, one| *one = here(sector));
         }
         at += len;
     }

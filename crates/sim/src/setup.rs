@@ -71,6 +71,10 @@ pub struct Setup {
     pub max_volume_bytes: u64,
     /// Of a hundred requests, those that are long and anywhere.
     pub long: u64,
+    /// Of a hundred volumes, those that are huge: their maps have several levels, and hardly anything in them.
+    pub huge: u64,
+    /// Volumes that there are from the beginning.
+    pub crowd: u32,
     /// Of a hundred volumes, those that grow.
     pub growing: u64,
     /// Calls on the pool take their time, while requests and other calls go on; else all that was begun ends before.
@@ -139,6 +143,8 @@ impl Setup {
             max_volume_bytes: if bulk { 1 << 20 } else { max_volume_bytes.min(2 << 20) },
             long: if small || bulk { 60 } else { 10 },
             growing: *Rng::new(seed).fork(0x96f).pick(&[0, 0, 40, 100]),
+            huge: 0,
+            crowd: 0,
             overlap: false,
             impatience: 0,
             disk,
@@ -146,6 +152,23 @@ impl Setup {
             skip,
         }
         .with_overlap()
+        .with_many_or_huge()
+    }
+
+    /// Some pools have huge volumes, some have hundreds.
+    fn with_many_or_huge(mut self) -> Setup {
+        let mut rng = Rng::new(self.seed).fork(0x8a9);
+        match rng.below(100) {
+            0..12 => self.huge = *rng.pick(&[30, 70]),
+            12..16 => {
+                self.crowd = rng.between(100, 400) as u32;
+                self.max_volumes += self.crowd as usize;
+                // Their entries in the table, twice, in pools of all sizes.
+                self.size_bytes += 1 << 20;
+            }
+            _ => {}
+        }
+        self
     }
 
     /// Most runs have much under way at a time.

@@ -16,7 +16,7 @@ use sheave_base::sync::Arc;
 use sheave_iomap::File;
 use sheave_vol::{Pool, Volume};
 
-use crate::audit::audit;
+use crate::audit::{audit, audit_metadata};
 use crate::disk::{SECTOR, SimDisk};
 use crate::engine::{Direct, Ended, Engine, Rings, Want};
 use crate::model::{Change, Event, Model};
@@ -240,7 +240,12 @@ impl World {
         self.sync_pool()?;
         let found = observe(self.pool()?, &self.disk.image(), self.setup.seed)?;
         self.model.is_readable(&found)?;
-        audit(self.pool()?)
+        audit(self.pool()?)?;
+        // A file system that is full keeps pages that have space.
+        if self.setup.disk.host.is_none() {
+            audit_metadata(self.pool()?, &self.disk.image())?;
+        }
+        Ok(())
     }
 
     /// Finds out what failures of the disk have left in doubt, where that can be done.

@@ -79,9 +79,9 @@ impl Cut {
                 3 if at == odd => Fate::Kept,
                 3 => Fate::Lost,
                 4 if at < prefix => Fate::Kept,
-                4 if at == prefix => Fate::Torn(rng.draw()),
+                4 if at == prefix => Fate::Torn(tear(rng, write.data.len() / SECTOR)),
                 4 => Fate::Lost,
-                5 => Fate::Torn(rng.draw()),
+                5 => Fate::Torn(tear(rng, write.data.len() / SECTOR)),
                 _ => match rng.below(3) {
                     0 => Fate::Kept,
                     1 => Fate::Lost,
@@ -118,14 +118,21 @@ impl Cut {
     }
 }
 
-/// Half of the torn writes end at a place, as if the power had gone in the middle; the others are torn anyhow.
+/// Which sectors are kept: those up to a place, as if the power had gone in the middle; those from a place on; whole
+/// blocks of 4 KiB, as disks have them that show smaller sectors; or any.
 fn tear(rng: &mut Rng, sectors: usize) -> u64 {
-    let mask = rng.draw();
-    if rng.percent(50) {
-        return mask;
+    let place = rng.below(sectors.min(63) as u64 + 1);
+    match rng.below(8) {
+        0..3 => (1 << place) - 1,
+        3 => !((1 << place) - 1),
+        4..6 => blocks(rng.draw()),
+        _ => rng.draw(),
     }
-    let keeps = rng.below(sectors.min(63) as u64 + 1);
-    (1 << keeps) - 1
+}
+
+/// A mask in which the sectors of a block are alike.
+fn blocks(drawn: u64) -> u64 {
+    u64::from_le_bytes(drawn.to_le_bytes().map(|byte| if byte & 1 == 0 { 0 } else { u8::MAX }))
 }
 
 impl fmt::Display for Cut {

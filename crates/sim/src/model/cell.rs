@@ -24,7 +24,7 @@ impl Entry {
         Entry { value, issued, ended: NEVER, ok: false, durable: false }
     }
 
-    fn settled(value: Value) -> Entry {
+    const fn settled(value: Value) -> Entry {
         Entry { value, issued: 0, ended: 0, ok: true, durable: true }
     }
 
@@ -41,14 +41,12 @@ pub(super) struct Cell {
     more: Vec<Entry>,
 }
 
-impl Cell {
-    /// Zero, and always was.
-    pub(super) fn zero() -> Cell {
-        Cell::settled(0)
-    }
+/// Zero, and always was.
+pub(super) static ZERO: Cell = Cell::settled(0);
 
+impl Cell {
     /// This value and no other.
-    pub(super) fn settled(value: Value) -> Cell {
+    pub(super) const fn settled(value: Value) -> Cell {
         Cell { first: Entry::settled(value), more: Vec::new() }
     }
 
@@ -67,6 +65,11 @@ impl Cell {
         if ok && write.dsync {
             self.forget(horizon);
         }
+    }
+
+    /// Whether a flush may have something to say of it.
+    pub(super) fn is_loose(&self) -> bool {
+        !self.more.is_empty()
     }
 
     /// What had ended when the flush was asked for is durable.

@@ -1,8 +1,8 @@
 //! What calls that change volumes as a whole do to the model: while they are under way, made, and not made.
 
-use super::cell::Entry;
+use super::cell::{Entry, ZERO};
 use super::change::Change;
-use super::{Model, Volume};
+use super::{Model, Volume, Zeroing};
 use crate::disk::SECTOR;
 
 impl Model {
@@ -12,21 +12,24 @@ impl Model {
         match change {
             Change::Copy { source, .. } => self.reached = self.volumes.get(source).map_or(0, |volume| volume.size),
             Change::Rollback { name, snapshot } => {
-                let Some(cells) = self.volumes.get(snapshot).map(|source| source.cells.clone()) else { return };
+                let Some(source) = self.volumes.get(snapshot) else { return };
+                let (cells, sectors) = (source.cells.clone(), source.sectors);
+                let Some(fresh) = self.volumes.get(name).map(|volume| self.fresh_cells(volume.id)) else { return };
                 let Some(volume) = self.volumes.get_mut(name) else { return };
-                volume.make_cells(cells.len());
-                for (at, cell) in volume.cells.iter_mut().enumerate() {
-                    match cells.get(at) {
-                        Some(source) => source.survivors().for_each(|value| cell.issue(Entry::issued(value, since))),
-                        None => cell.issue(Entry::issued(0, since)),
-                    }
-                }
+                volume.make_room(sectors);
+                cells.iter().for_each(|(at, _)| volume.cells.touch(at..at + 1, &fresh));
+                volume.each_cell(|at, cell| {
+                    let source = cells.get(at).unwrap_or(&ZERO);
+                    source.survivors().for_each(|value| cell.issue(Entry::issued(value, since)));
+                });
+                self.zeroing = Some(Zeroing { volume: volume.id, sectors: 0..u64::MAX, since });
             }
             Change::Resize { name, size } => {
                 let Some(volume) = self.volumes.get_mut(name) else { return };
-                volume.make_cells((*size / SECTOR as u64) as usize);
-                let first = ((*size).min(volume.size) / SECTOR as u64) as usize;
-                volume.cells.iter_mut().skip(first).for_each(|cell| cell.issue(Entry::issued(0, since)));
+                volume.make_room(*size / SECTOR as u64);
+                let sectors = (*size).min(volume.size) / SECTOR as u64..u64::MAX;
+                volume.cells.change(sectors.clone(), |_| true, |_, cell| cell.issue(Entry::issued(0, since)));
+                self.zeroing = Some(Zeroing { volume: volume.id, sectors, since });
             }
             _ => {}
         }
@@ -41,7 +44,7 @@ impl Model {
             }
             Change::Copy { source, name, id, snapshot } => {
                 let Some(source) = self.volumes.get(source) else { return };
-                let cells = source.cells.iter().map(|cell| cell.frozen(since)).collect();
+                let cells = source.cells.map(|_, cell| cell.frozen(since));
                 let growth = source.growth.frozen(self.reached);
                 let copy = Volume { id: *id, snapshot: *snapshot, cells, growth, ..source.clone() };
                 self.volumes.insert(name.clone(), copy);
@@ -50,7 +53,7 @@ impl Model {
                 let Some(source) = self.volumes.get(snapshot) else { return };
                 let (size, max) = (source.size, source.max);
                 if let Some(volume) = self.volumes.get_mut(name) {
-                    volume.cells.iter_mut().for_each(|cell| cell.end_change(since, now, horizon));
+                    volume.each_cell(|_, cell| cell.end_change(since, now, horizon));
                     volume.max = max;
                     volume.settle_size(size);
                 }
@@ -62,14 +65,14 @@ impl Model {
             }
             Change::Resize { name, size } => {
                 if let Some(volume) = self.volumes.get_mut(name) {
-                    volume.cells.iter_mut().for_each(|cell| cell.end_change(since, now, horizon));
+                    volume.each_cell(|_, cell| cell.end_change(since, now, horizon));
                     volume.settle_size(*size); // R6
                 }
             }
             Change::Limit { name, max } => {
                 if let Some(volume) = self.volumes.get_mut(name) {
                     volume.max = Some(*max);
-                    volume.make_cells((max / SECTOR as u64) as usize);
+                    volume.make_room(max / SECTOR as u64);
                 }
             }
             Change::Delete { name } => {
@@ -83,7 +86,7 @@ impl Model {
         if let Change::Rollback { name, .. } = change
             && let Some(volume) = self.volumes.get_mut(name)
         {
-            volume.cells.iter_mut().for_each(|cell| cell.withdraw_change(since));
+            volume.each_cell(|_, cell| cell.withdraw_change(since));
         }
     }
 }

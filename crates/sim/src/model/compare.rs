@@ -1,8 +1,11 @@
 //! What a pool was found to hold, compared with what it may.
 
+use std::collections::BTreeSet;
+
 use super::cell::Cell;
 use super::observed::{Observed, ObservedVolume};
 use super::{Model, Volume};
+use crate::disk::SECTOR;
 use crate::tag::Value;
 
 /// Findings that are told in full; the others are counted.
@@ -80,8 +83,7 @@ impl Model {
         let mut model = Model { now: self.now, ..Model::default() };
         for (name, seen) in found {
             let Some(known) = self.volumes.get(name) else { continue };
-            let values = seen.sectors.iter().enumerate().map(|(at, one)| one.value_at(at as u64).unwrap_or(0));
-            let cells = values.map(Cell::settled).collect();
+            let cells = seen.sectors.map(|sector, one| Cell::settled(one.value_at(sector).unwrap_or(0)));
             let mut volume = Volume { cells, ..known.clone() };
             volume.settle_size(seen.size);
             model.volumes.insert(name.clone(), volume);
@@ -132,8 +134,11 @@ fn compare(name: &str, volume: &Volume, seen: &ObservedVolume, rule: Rule, wrong
         wrong.push(format!("volume '{name}' ({}) has {why}", volume.id));
         return;
     }
-    for (sector, one) in seen.sectors.iter().enumerate() {
-        let sector = sector as u64;
+    let end = seen.size / SECTOR as u64;
+    let (known, found) = (volume.cells.iter().map(|(at, _)| at), seen.sectors.iter().map(|(at, _)| at));
+    let sectors: BTreeSet<u64> = known.chain(found).filter(|sector| *sector < end).collect();
+    for sector in sectors {
+        let one = seen.at(sector);
         if !one.value_at(sector).is_some_and(|value| rule.allows(volume, sector, value)) {
             let (id, values) = (volume.id, rule.list(volume, sector));
             wrong.push(format!(

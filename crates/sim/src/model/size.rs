@@ -11,10 +11,11 @@
 //! - S4: a copy is durable with the size that had been reached when its making began, or a larger one, of what was
 //!   under way then.
 
-use super::cell::Cell;
+use super::cell::{Cell, ZERO};
 use super::observed::ObservedVolume;
 use super::write::OpenWrite;
 use crate::disk::SECTOR;
+use crate::sparse::Sparse;
 use crate::tag::Value;
 
 /// Not yet.
@@ -100,7 +101,7 @@ impl Growth {
     }
 
     /// Why a crash cannot have left this size with this content (S2).
-    pub(super) fn why_not(&self, cells: &[Cell], seen: &ObservedVolume) -> Option<String> {
+    pub(super) fn why_not(&self, cells: &Sparse<Cell>, seen: &ObservedVolume) -> Option<String> {
         if seen.size == self.durable {
             return None;
         }
@@ -118,11 +119,11 @@ impl Growth {
 }
 
 impl Raise {
-    fn is_whole(&self, cells: &[Cell], seen: &ObservedVolume) -> bool {
+    fn is_whole(&self, cells: &Sparse<Cell>, seen: &ObservedVolume) -> bool {
         let range = self.write.sector..self.write.sector + self.write.sectors;
         range.into_iter().all(|sector| {
-            let value = seen.sectors.get(sector as usize).and_then(|one| one.value_at(sector));
-            value.is_some_and(|value| cells[sector as usize].follows(&self.write).any(|may| may == value))
+            let value = seen.value_at(sector);
+            value.is_some_and(|value| cells.get(sector).unwrap_or(&ZERO).follows(&self.write).any(|may| may == value))
         })
     }
 }

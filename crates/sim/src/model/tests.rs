@@ -1,6 +1,7 @@
 //! The contract, rule by rule.
 
 use super::*;
+use crate::sparse::Sparse;
 use crate::tag::Seen;
 use crate::tag::Value;
 
@@ -150,8 +151,9 @@ fn r4_an_interrupted_resize_may_have_zeroed_what_it_was_to_cut_off() {
 }
 
 fn found(values: &[(u64, Seen)]) -> Observed {
-    let mut sectors = vec![Seen::Zero; 8];
-    values.iter().for_each(|&(at, seen)| sectors[at as usize] = seen);
+    let mut sectors = Sparse::default();
+    sectors.touch(0..8, |_| Seen::Zero);
+    values.iter().for_each(|&(at, seen)| sectors.change(at..at + 1, |_| true, |_, one| *one = seen));
     Observed::from([("v".to_string(), ObservedVolume { size: 4096, max: None, snapshot: false, sectors })])
 }
 

@@ -1,8 +1,9 @@
 //! One volume of the model: its size, and what may be in each of its sectors.
 
-use super::cell::Cell;
+use super::cell::{Cell, ZERO};
 use super::size::Growth;
 use crate::disk::SECTOR;
+use crate::sparse::Sparse;
 use crate::tag::Value;
 
 /// A volume or snapshot, as the model has it.
@@ -19,15 +20,25 @@ pub struct Volume {
     /// What writes may make of it.
     pub max: Option<u64>,
     pub(super) growth: Growth,
-    /// Up to the largest size that it had, or may have: writes under way may end beyond a size that was cut.
-    pub(super) cells: Vec<Cell>,
+    /// Sectors of the largest size that it had, or may have: writes under way may end beyond a size that was cut.
+    pub(super) sectors: u64,
+    /// What is not there is zero, and nothing but writes of zeroes is on its way to it.
+    pub(super) cells: Sparse<Cell>,
 }
 
 impl Volume {
     /// A new one, all zero.
     pub(super) fn new(id: u32, size: u64, max: Option<u64>) -> Volume {
-        let mut volume =
-            Volume { id, snapshot: false, family: id, size, max, growth: Growth::default(), cells: Vec::new() };
+        let mut volume = Volume {
+            id,
+            snapshot: false,
+            family: id,
+            size,
+            max,
+            growth: Growth::default(),
+            sectors: 0,
+            cells: Sparse::default(),
+        };
         volume.settle_size(size);
         volume
     }
@@ -35,13 +46,22 @@ impl Volume {
     /// This size for sure. What was cut off by it has been made zero.
     pub(super) fn settle_size(&mut self, size: u64) {
         (self.size, self.growth) = (size, Growth::settled(size));
-        self.make_cells((self.max.unwrap_or(size).max(size) / SECTOR as u64) as usize);
+        self.make_room(self.max.unwrap_or(size).max(size) / SECTOR as u64);
     }
 
-    /// Cells up to there; new ones are zero.
-    pub(super) fn make_cells(&mut self, count: usize) {
-        let count = count.max(self.cells.len());
-        self.cells.resize(count, Cell::zero());
+    /// It may have so many sectors; new ones are zero.
+    pub(super) fn make_room(&mut self, sectors: u64) {
+        self.sectors = self.sectors.max(sectors);
+    }
+
+    /// A sector, if it may have that.
+    pub(super) fn cell(&self, sector: u64) -> Option<&Cell> {
+        (sector < self.sectors).then(|| self.cells.get(sector).unwrap_or(&ZERO))
+    }
+
+    /// Changes all cells that are there.
+    pub(super) fn each_cell(&mut self, change: impl FnMut(u64, &mut Cell)) {
+        self.cells.change(0..u64::MAX, |_| true, change);
     }
 
     /// The end of the writes to it, those under way included.
@@ -52,17 +72,17 @@ impl Volume {
 
     /// What a reader may see in a sector, who began to read at `since`.
     pub fn readable(&self, sector: u64, since: u64) -> impl Iterator<Item = Value> + '_ {
-        self.cells.get(sector as usize).into_iter().flat_map(move |cell| cell.readable(since))
+        self.cell(sector).into_iter().flat_map(move |cell| cell.readable(since))
     }
 
     /// What a crash may leave in a sector.
     pub fn survivors(&self, sector: u64) -> impl Iterator<Item = Value> + '_ {
-        self.cells.get(sector as usize).into_iter().flat_map(Cell::survivors)
+        self.cell(sector).into_iter().flat_map(Cell::survivors)
     }
 
     /// Whether all of it is zero for sure.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
-        self.cells.iter().all(|cell| cell.survivors().all(|value| value == 0))
+        self.cells.iter().all(|(_, cell)| cell.survivors().all(|value| value == 0))
     }
 }

@@ -11,6 +11,10 @@ use crate::tag::fill_all;
 const BLOCK: u64 = 4096;
 /// Requests that may be under way at a time.
 const MAX_PENDING: usize = 12;
+/// Sizes of huge volumes.
+const HUGE: [u64; 4] = [1 << 30, 5 << 30, 64 << 30, 1 << 40];
+/// Of a huge volume I/O goes to the beginnings of so many parts.
+const PARTS: u64 = 5;
 
 /// A volume to do something with.
 struct Target {
@@ -124,6 +128,11 @@ impl World {
         {
             all.retain(|one| one.family == hot.family);
         }
+        // Of hundreds a few get most of what is done.
+        if all.len() > self.setup.crowd as usize / 2 && self.setup.crowd > 0 && self.rng.percent(80) {
+            all.sort_by_key(|one| std::cmp::Reverse(one.id));
+            all.truncate(6);
+        }
         let at = self.rng.below(all.len() as u64) as usize;
         all.into_iter().nth(at)
     }
@@ -145,6 +154,7 @@ impl World {
         let size = target.size;
         let align = if self.setup.disk.logical_block == 512 && self.rng.percent(30) { SECTOR as u64 } else { BLOCK };
         let long = self.rng.percent(self.setup.long);
+        let (from, size) = self.part(size);
         // Half of the other I/O goes where I/O went before.
         let end = if !long && self.rng.percent(50) { size.min(4 * self.setup.unit_bytes) } else { size };
         let most = match self.rng.below(6) {
@@ -154,13 +164,26 @@ impl World {
             _ => BLOCK.max(align),
         };
         let align = if target.max.is_some() { BLOCK } else { align.min(size) };
-        let hot = self.hot.filter(|hot| hot.family == target.family && hot.pos < size);
+        let hot = self.hot.filter(|hot| hot.family == target.family && hot.pos < target.size);
         let pos = match hot {
             Some(hot) if self.rng.percent(70) => hot.pos / align * align,
-            _ => self.rng.below(end) / align * align,
+            _ => from + self.rng.below(end) / align * align,
         };
         let len = self.rng.between(1, most.div_ceil(align).min(64)) * align;
-        (pos, len.min(size - pos))
+        (pos, len.min(target.size - pos))
+    }
+
+    /// Where I/O to a volume of this size goes: all of it, or one of a few places of a huge one, far apart.
+    fn part(&mut self, size: u64) -> (u64, u64) {
+        let most = self.setup.max_volume_bytes;
+        if size / PARTS <= most {
+            return (0, size);
+        }
+        let from = match self.rng.below(PARTS + 1) {
+            PARTS => size - most,
+            part => part * (size / PARTS),
+        };
+        (from / BLOCK * BLOCK, most)
     }
 
     /// A range that ends beyond the end of a volume that grows, if it may: at the end, behind a gap, or across it.
@@ -216,6 +239,8 @@ impl World {
         let Target { id, name, size, .. } = target;
         if self.rng.percent(30) {
             len = (len + 2 * self.setup.unit_bytes).min(size - pos);
+        } else if self.rng.percent(self.setup.huge / 5) {
+            len = size - pos;
         }
         let (sector, sectors) = (pos / SECTOR as u64, len / SECTOR as u64);
         if self.model.is_being_written(id, sector..sector + sectors) {
@@ -287,6 +312,9 @@ impl World {
     }
 
     fn new_size(&mut self) -> u64 {
+        if self.setup.huge > 0 && self.rng.percent(self.setup.huge) {
+            return *self.rng.pick(&HUGE);
+        }
         let most = self.setup.max_volume_bytes / BLOCK;
         let blocks = if self.rng.percent(20) { self.rng.between(1, 8) } else { self.rng.between(most / 2, most) };
         // Some volumes end within a block.

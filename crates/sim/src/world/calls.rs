@@ -104,6 +104,17 @@ impl World {
         self.start(Job::Change(change), move |pool| Ok(call(pool, &job).map(|()| 0)?))
     }
 
+    /// Makes the volumes that there are from the beginning, as far as there is room.
+    pub fn populate(&mut self) -> Result<(), String> {
+        for number in 0..self.setup.crowd {
+            let (id, size) = (self.counters.next_volume, self.rng.between(1, 64) * 4096);
+            self.counters.next_volume += 1;
+            self.change(Change::Create { name: format!("crowd-{number}"), id, size, max: None })?;
+            self.drain()?;
+        }
+        Ok(())
+    }
+
     /// What must be so before a change begins.
     fn prepare(&mut self, change: &Change) -> Result<(), String> {
         let (name, closed, quiet) = match change {
