@@ -64,7 +64,14 @@ pub fn check_with(
     let wanted = options.repair && !look.report.is_clean() && look.report.is_repairable();
     if let Some(found) = look.found.as_ref().filter(|_| wanted) {
         let used = |unit: u64| found.in_use.contains(&unit);
-        let repair = Repair { io, sb: &found.sb, next_seq: found.next_seq, labels: &found.labels, used: &used };
+        let repair = Repair {
+            io,
+            sb: &found.sb,
+            alone: found.alone,
+            next_seq: found.next_seq,
+            labels: &found.labels,
+            used: &used,
+        };
         repair.write(&found.model)?;
         verify(io, &mut progress)?;
         look.report.repaired = true;
@@ -105,6 +112,8 @@ struct Look {
 
 struct Found {
     sb: Superblock,
+    /// The other superblock is damaged, or cannot be read.
+    alone: bool,
     model: Model,
     next_seq: u64,
     labels: Vec<usize>,
@@ -114,7 +123,7 @@ struct Found {
 
 fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError> {
     let mut report = CheckReport::default();
-    let Some(sb) = superblocks(io, &mut report) else { return Ok(Look { report, found: None }) };
+    let Some((sb, alone)) = superblocks(io, &mut report) else { return Ok(Look { report, found: None }) };
     let journal_bytes = u64::from(sb.journal_blocks) * BLOCK_BYTES;
     progress.more(journal_bytes);
     report.uuid = Some(sb.pool.iter().map(|byte| format!("{byte:02x}")).collect());
@@ -157,7 +166,7 @@ fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError
     report.totals = totals;
     add_up(&sb, &totals, taken, volumes_read, &mut report);
     let in_use = metadata.into_iter().chain(label_units).chain(claimed).collect();
-    Ok(Look { report, found: Some(Found { sb, model, next_seq: replayed.next_seq, labels, in_use }) })
+    Ok(Look { report, found: Some(Found { sb, alone, model, next_seq: replayed.next_seq, labels, in_use }) })
 }
 
 /// The pool has room for all that it is said to hold.
@@ -189,11 +198,13 @@ fn claimed_units(model: &Model) -> Vec<u64> {
     units
 }
 
-/// Reads both slots; the newest superblock, if there is one. Adds findings about the other.
-fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<Superblock> {
+/// Reads both slots; the newest superblock, if there is one, and whether it is the only good one. Adds findings about
+/// the other.
+fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<(Superblock, bool)> {
     let slots = SUPERBLOCKS.map(|address| {
         let mut block: Block = [0; BLOCK];
-        match io.read(address, &mut block) {
+        // The error of a read may pass; a repair rests on what is read here.
+        match io.read(address, &mut block).or_else(|_| io.read(address, &mut block)) {
             Ok(()) => (Superblock::decode(&block, address, u64::MAX), None),
             Err(status) => (Err(Damage::Blank), Some(status)),
         }
@@ -223,9 +234,10 @@ fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<Superblock>
     let kept = slots.clone();
     match choose(slots) {
         Ok((sb, bad)) => {
+            let alone = bad.is_some();
             if let Some((address, damage)) = bad {
                 let slot = usize::from(address == SUPERBLOCKS[1]);
-                let means = format!("{}. The other superblock is intact and stands for it", words(slot, &damage));
+                let means = format!("{}. {}", words(slot, &damage), the_other(&sb, errors[slot].is_some()));
                 let repair = Some("Write it anew, after the other".to_owned());
                 report.findings.push(finding(slot, FindingKind::Superblock, means, repair));
             } else if let [Ok(a), Ok(b)] = kept {
@@ -241,7 +253,7 @@ fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<Superblock>
                 report.findings.push(finding(slot, FindingKind::NoPool, format!("{what}. {fix}"), None));
                 return None;
             }
-            Some(sb)
+            Some((sb, alone))
         }
         Err(damages) => {
             for (slot, damage) in damages.iter().enumerate() {
@@ -252,6 +264,15 @@ fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<Superblock>
             None
         }
     }
+}
+
+/// What the intact superblock is worth when the other is damaged, or cannot be read.
+fn the_other(sb: &Superblock, unreadable: bool) -> &'static str {
+    if unreadable && !sb.stands_for_both() {
+        return "The other superblock is intact, but an older program wrote it: if the unreadable one was newer, what \
+                changed since is lost";
+    }
+    "The other superblock is intact and stands for it"
 }
 
 /// What the older superblock contradicts.

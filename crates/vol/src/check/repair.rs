@@ -1,9 +1,9 @@
 //! Carrying out a repair: the model, which findings have mended, becomes the pool.
 //!
-//! Owns writing it, the way a checkpoint is written: all pages into units that nothing uses, a flush, then both
-//! superblock slots, one after the other, with a new incarnation, so that the journal is not replayed again. Until the
-//! first of them is whole the pool is as it was, and the repair can be started anew. Needs free units for all metadata
-//! once.
+//! Owns writing it, the way a checkpoint is written: a superblock slot that is not good, as it is in the other; all
+//! pages into units that nothing uses, a flush, then both superblock slots, one after the other, with a new
+//! incarnation, so that the journal is not replayed again. Until the first of them is whole the pool is as it was, and
+//! the repair can be started anew. Needs free units for all metadata once.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -23,6 +23,8 @@ pub(super) struct Repair<'a> {
     pub io: &'a dyn BlockIo,
     /// The newest superblock.
     pub sb: &'a Superblock,
+    /// The other is damaged or cannot be read. It may be whole the next time, and newer: it is written anew first.
+    pub alone: bool,
     /// First sequence number that no journal block has.
     pub next_seq: u64,
     /// Members whose label is to be written.
@@ -80,6 +82,15 @@ impl Repair<'_> {
     /// Writes the model. The new superblock.
     pub fn write(&self, model: &Model) -> Result<Superblock, PoolError> {
         let flush = |io: &dyn BlockIo| io.flush().map_err(|status| failed(0, status));
+        let mut block = [0; BLOCK];
+        let mut generation = self.sb.generation + 1;
+        if self.alone {
+            let other = self.sb.stand_by();
+            let at = other.encode(&mut block);
+            self.io.write(at, &block).map_err(|status| failed(at, status))?;
+            flush(self.io)?;
+            generation = generation.max(other.generation + 1);
+        }
         let mut pages = Pages {
             io: self.io,
             used: self.used,
@@ -90,14 +101,13 @@ impl Repair<'_> {
             end: 0,
             failed: None,
         };
-        let generation = self.sb.generation + 1;
         let place = Place { pool: self.sb.pool, generation, address: 0, index: 0, owner: 0 };
         let entries = self.maps(model, &place, &mut pages).ok_or_else(full)?;
         let (root, level) = volume_table(&entries, &place, &mut pages).ok_or_else(full)?;
         if let Some((at, status)) = pages.failed {
             return Err(failed(at, status));
         }
-        let new = Superblock {
+        let mut new = Superblock {
             generation,
             clean: true,
             incarnation: self.sb.incarnation + 1,
@@ -111,7 +121,7 @@ impl Repair<'_> {
             sums_level: 0,
             ..self.sb.clone()
         };
-        let mut block = [0; BLOCK];
+        new.keep_twins();
         for &number in self.labels {
             let at = label::encode(&mut block, self.sb, number);
             self.io.write(at, &block).map_err(|status| failed(at, status))?;

@@ -9,8 +9,9 @@
 //! - I4: a checkpoint that fails midway leaves the pool as it is on the device. Whether its superblock arrived is not
 //!   known, so nothing else is written before it is whole: the next commit begins with writing it again, the same
 //!   blocks to the same places. What it replaces stays untouched until then.
-//! - I5: when it is done, both superblocks say it, so that either may rot: the second is the next generation with the
-//!   same content. An older superblock stands for a newer one only while that is being written.
+//! - I5: when it is done, both superblocks say it and are durable, so that either may rot: the second is the next
+//!   generation with the same content. Only then is anything acknowledged that the checkpoint alone has, and anything
+//!   written to that the one before needs: S3 of [`superblock`](mod@crate::format::superblock).
 //!
 //! Called by commits, opening, closing, growing.
 
@@ -89,9 +90,9 @@ impl PoolInner {
         self.io.write(address, &block)?;
         self.flush()?;
         plan.reached = Reached::Twin;
-        // The next flush makes it durable, before anything else is written (I5).
         let address = plan.sb.twin().encode(&mut block);
-        self.io.write(address, &block)
+        self.io.write(address, &block)?;
+        self.flush()
     }
 }
 

@@ -6,7 +6,7 @@
 //! [`checkpoint`](crate::engine::checkpoint) is the commit.
 //!
 //! - I1: who asks gets the result of a commit that began after it asked.
-//! - I2: a commit takes two flushes of the device at most; one, if there was nothing to record.
+//! - I2: a commit takes two flushes of the device; one, if there was nothing to record; three, if it is a checkpoint.
 //! - I3: after a failed write of journal blocks their numbers are not used again: a checkpoint comes next.
 //! - I4: no commit ends well, and none writes anything, once a flush has failed, the pool's own or another's
 //!   ([`loss`](crate::engine::loss)).

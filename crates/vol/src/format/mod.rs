@@ -91,6 +91,9 @@ pub const STATE_CLEAN: u32 = 1;
 
 /// Features a program need not know to write the pool. None yet.
 pub const KNOWN_COMPAT: u32 = 0;
+/// Bit of `compat` at which the number begins that says which opening kept the rule of both superblocks (S3 of
+/// [`superblock`]). The bits below are features.
+pub const TWINS_SHIFT: u32 = 16;
 /// Features a program must know to write the pool, not to read it. None yet.
 pub const KNOWN_RO_COMPAT: u32 = 0;
 /// Features a program must know to read the pool, and that this one knows.

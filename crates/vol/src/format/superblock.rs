@@ -7,6 +7,9 @@
 //! - S1: a decoded superblock is consistent in itself: every number is within the bounds of
 //!   [`format`](mod@crate::format), journal and table root lie inside the pool. Who uses it need not check again.
 //! - S2: generations alternate between the slots: an even one lies in slot 0, an odd one in slot 1.
+//! - S3: an opening that [keeps twins](Superblock::keeps_twins) makes a checkpoint's second superblock durable before
+//!   it acknowledges anything that only the checkpoint has, and before it writes to anything that the checkpoint before
+//!   needs. So either of its superblocks, with the journal, has all that was acknowledged.
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -23,7 +26,7 @@ pub struct Superblock {
     pub pool: [u8; 16],
     /// Number of the checkpoint; S2 gives its slot.
     pub generation: u64,
-    /// Features of the pool that may be ignored.
+    /// Features of the pool that may be ignored; above them the number of [`Superblock::keep_twins`].
     pub compat: u32,
     /// Features that must be known to write; see [`Superblock::unknown_ro_features`].
     pub ro_compat: u32,
@@ -299,6 +302,38 @@ impl Superblock {
     /// A superblock with this content and the next generation, for the other slot.
     pub fn twin(&self) -> Superblock {
         Superblock { generation: self.generation + 1, ..self.clone() }
+    }
+
+    /// What the other slot may have while this one is the newest: the same, one generation older. The first
+    /// generation of a pool has none before it, and gets its twin.
+    pub fn stand_by(&self) -> Superblock {
+        match self.generation.checked_sub(1) {
+            Some(generation) => Superblock { generation, ..self.clone() },
+            None => self.twin(),
+        }
+    }
+
+    /// This opening keeps S3. Programs that do not know the rule carry the number along, and their openings have other
+    /// ones.
+    pub fn keep_twins(&mut self) {
+        self.compat = self.compat & ((1 << TWINS_SHIFT) - 1) | self.twins_number() << TWINS_SHIFT;
+    }
+
+    /// Whether the opening that wrote it keeps S3.
+    pub fn keeps_twins(&self) -> bool {
+        self.compat >> TWINS_SHIFT == self.twins_number()
+    }
+
+    /// Of the opening; never 0, which programs write that do not know it.
+    fn twins_number(&self) -> u32 {
+        (self.incarnation % 0xffff) as u32 + 1
+    }
+
+    /// Whether this superblock, which is intact, may stand for the other, which may be newer for all that is known:
+    /// with the journal it has all that was acknowledged. Where a pool was closed both have it, and the first
+    /// checkpoint of the next opening acknowledges nothing.
+    pub fn stands_for_both(&self) -> bool {
+        self.keeps_twins() || self.clean
     }
 
     /// Address of its slot (S2).

@@ -181,6 +181,7 @@ fn the_page_has_every_number() {
         ("MAX_SUMS", MAX_SUMS as u64),
         ("SUMS_OPEN", SUMS_OPEN.into()),
         ("STATE_CLEAN", STATE_CLEAN.into()),
+        ("TWINS_SHIFT", TWINS_SHIFT.into()),
         ("INCOMPAT_SUMS", INCOMPAT_SUMS.into()),
         ("INCOMPAT_LOST", INCOMPAT_LOST.into()),
         ("MAX_LOST", MAX_LOST as u64),

@@ -48,7 +48,7 @@ pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
     }
     let members = members(device, unit)?;
     let bytes: u64 = members.iter().map(|member| member.1).sum();
-    let sb = Superblock {
+    let mut sb = Superblock {
         pool: options.uuid.unwrap_or_else(random),
         generation: 0,
         compat: 0,
@@ -73,6 +73,7 @@ pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         low_water: options.low_water,
         lost: Default::default(),
     };
+    sb.keep_twins();
     let geometry = sb.geometry();
     let least = geometry.first_unit + reserve_units(&geometry) + sb.members.len() as u64 - 1 + LEAST_DATA_UNITS;
     if sb.total_units < least {

@@ -249,7 +249,7 @@ pub fn join(name: &str, devices: &[Device]) -> Result<Device, PoolError> {
         return Ok(first.clone());
     }
     let members = match newest_superblock(&DeviceIo::new(first)?) {
-        Ok(sb) => {
+        Ok((sb, _)) => {
             let there = devices.iter().zip(&sb.members).map(|(device, (_, len))| device.size_bytes().min(*len)).sum();
             if let Some((what, fix)) = sb.missing_from(there).filter(|_| devices.len() < sb.members.len()) {
                 return Err(PoolError::Members { what, fix });

@@ -66,7 +66,7 @@ impl Pool {
                 fix: "Open the pool read-only".into(),
             });
         }
-        let recovered = recovery::recover(&*io)?;
+        let mut recovered = recovery::recover(&*io)?;
         let sb = &recovered.state.sb;
         // With a damaged map nothing is written: what the journal says is replayed in memory alone.
         let damaged = recovered.state.table.first_damaged().is_some();
@@ -85,6 +85,9 @@ impl Pool {
                 ),
                 fix: "Open it read-only, or use a newer sheave".into(),
             });
+        }
+        if !read_only && recovered.alone {
+            recovery::mend_superblock(&*io, &mut recovered.state.sb)?;
         }
         let parts = Parts {
             device: device.clone(),
@@ -114,6 +117,7 @@ impl Pool {
     fn begin_incarnation(&self) -> Result<(), PoolError> {
         let mut state = self.inner.lock();
         state.sb.incarnation += 1;
+        state.sb.keep_twins();
         state.next.require();
         drop(state);
         self.inner.commit().map_err(|status| self.first_checkpoint_failed(status))

@@ -1,7 +1,7 @@
 //! Recovery: from what lies on a device to a pool's state.
 //!
-//! Owns the order of opening: superblock, volume table, maps, journal, owners of units. Nothing is written here; who
-//! opens for writing writes a checkpoint of a new incarnation before anything else.
+//! Owns the order of opening: superblock, volume table, maps, journal, owners of units. Nothing is written meanwhile;
+//! who opens for writing mends the superblocks, then writes a checkpoint of a new incarnation before anything else.
 //!
 //! - R1: nothing is believed that its parent's checksum does not vouch for, and no page is in two places.
 //! - R2: owners and free space are derived from the maps as they are after the replay; so nothing can leak.
@@ -12,12 +12,13 @@
 mod loader;
 mod sums;
 
+use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
 
 use crate::device::block_io::BlockIo;
 use crate::error::PoolError;
-use crate::format::block::identify;
+use crate::format::block::{Block, identify};
 use crate::format::damage::Damage;
 use crate::format::journal::{self, Bounds, Scan};
 use crate::format::page::label;
@@ -27,15 +28,21 @@ use crate::state::State;
 use crate::state::extent_map::tree::Tree;
 use crate::state::extent_map::{Entry, ExtentMap};
 
+/// How often a superblock is read before it counts as one that cannot be.
+const READS: usize = 3;
+
 /// A pool as it is on its device, and whether the journal had something to replay.
 pub(crate) struct Recovered {
     pub(crate) state: State,
     pub(crate) replayed: bool,
+    /// The superblock in use is the only good one: the other is to be written anew before anything else is
+    /// ([`mend_superblock`]).
+    pub(crate) alone: bool,
 }
 
 /// Reads everything.
 pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
-    let sb = read_superblock(io)?;
+    let (sb, alone) = read_superblock(io)?;
     check_members(io, &sb)?;
     let mut state = State::new(sb);
     state.tree.counts_later = true;
@@ -48,32 +55,35 @@ pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
     (state.next_seq, state.durable_seq) = (scan.next_seq, scan.next_seq);
     count_owners(&mut state)?;
     sums::compute(io, &mut state)?;
-    Ok(Recovered { state, replayed })
+    Ok(Recovered { state, replayed, alone })
 }
 
-fn io_error(what: String) -> impl FnOnce(sheave_base::status::Status) -> PoolError {
+fn io_error(what: String) -> impl FnOnce(Status) -> PoolError {
     move |status| PoolError::Io { what, status, fix: "Check the device and its cables, and try again".into() }
 }
 
-/// The superblock in use; all that it says there is lies on the device.
-pub(crate) fn read_superblock(io: &dyn BlockIo) -> Result<Superblock, PoolError> {
-    let sb = newest_superblock(io)?;
+/// The superblock in use, and whether the other is damaged or cannot be read. All that it says there is lies on the
+/// device.
+fn read_superblock(io: &dyn BlockIo) -> Result<(Superblock, bool), PoolError> {
+    let (sb, alone) = newest_superblock(io)?;
     match sb.missing_from(io.size_bytes()) {
-        None => Ok(sb),
+        None => Ok((sb, alone)),
         Some((what, fix)) => Err(PoolError::Members { what, fix }),
     }
 }
 
-/// The superblock in use, whatever is missing of its pool. The older one never stands in for a newer one whose members
-/// are not all there: what was written since would be lost.
-pub(crate) fn newest_superblock(io: &dyn BlockIo) -> Result<Superblock, PoolError> {
+/// The superblock in use, whatever is missing of its pool, and whether the other is damaged or cannot be read. The
+/// older one never stands in for a newer one whose members are not all there: what was written since would be lost.
+///
+/// One that cannot be read may be the newest, and whole. The other stands for it only if it has all that was
+/// acknowledged ([`Superblock::stands_for_both`]).
+pub(crate) fn newest_superblock(io: &dyn BlockIo) -> Result<(Superblock, bool), PoolError> {
     let mut bytes = [[0; BLOCK]; 2];
     let mut unreadable = None;
-    // A superblock that cannot be read is as bad as a damaged one, and no worse: the other stands for both.
-    let [a, b] = [0, 1].map(|slot| match io.read(SUPERBLOCKS[slot], &mut bytes[slot]) {
+    let [a, b] = [0, 1].map(|slot| match read_again(io, SUPERBLOCKS[slot], &mut bytes[slot]) {
         Ok(()) => Superblock::decode(&bytes[slot], SUPERBLOCKS[slot], u64::MAX),
         Err(status) => {
-            unreadable = Some(status);
+            unreadable = Some((slot, status));
             Err(Damage::Blank)
         }
     });
@@ -86,12 +96,52 @@ pub(crate) fn newest_superblock(io: &dyn BlockIo) -> Result<Superblock, PoolErro
         });
     }
     match choose([a, b]) {
-        Ok((sb, None)) => Ok(sb),
+        Ok((sb, None)) => Ok((sb, false)),
         Ok((sb, Some((at, damage)))) if damage.is_too_new() => Err(format_error(at, damage, Some(&sb))),
-        Ok((sb, Some(_))) => Ok(sb),
-        Err(_) if let Some(status) = unreadable => Err(io_error("reading the superblocks".into())(status)),
+        Ok((sb, Some(_))) => match unreadable {
+            Some((slot, status)) if !sb.stands_for_both() => Err(perhaps_newer(slot, status)),
+            _ => Ok((sb, true)),
+        },
+        Err(_) if let Some((_, status)) = unreadable => Err(io_error("reading the superblocks".into())(status)),
         Err([a, b]) => Err(format_error(0, if matches!(a, Damage::Blank | Damage::Alien) { b } else { a }, None)),
     }
+}
+
+/// Reads a superblock; a read that fails is made again, for its error may pass.
+fn read_again(io: &dyn BlockIo, at: u64, block: &mut Block) -> Result<(), Status> {
+    let mut result = io.read(at, block);
+    for _ in 1..READS {
+        result = result.or_else(|_| io.read(at, block));
+    }
+    result
+}
+
+fn perhaps_newer(slot: usize, status: Status) -> PoolError {
+    PoolError::Io {
+        what: format!(
+            "reading superblock {}, which may have changes that the other one has not, for an older program wrote it",
+            ["A", "B"][slot]
+        ),
+        status,
+        fix: "Try again. If it stays so, 'sheave pool check --repair' goes on with the other one; take a copy before"
+            .into(),
+    }
+}
+
+/// Writes the slot anew that is not the one in use. Nothing else may be written before: what was taken for damaged may
+/// be whole, and newer, when it is read the next time, and would need what was overwritten.
+pub(crate) fn mend_superblock(io: &dyn BlockIo, sb: &mut Superblock) -> Result<(), PoolError> {
+    let other = sb.stand_by();
+    let mut block = [0; BLOCK];
+    let at = other.encode(&mut block);
+    let written = io.write(at, &block).and_then(|()| io.flush());
+    written.map_err(|status| PoolError::Io {
+        what: format!("writing the superblock at byte {at} anew, which is damaged or cannot be read"),
+        status,
+        fix: "Check the device; the pool is as it was, and can be opened read-only".into(),
+    })?;
+    sb.generation = sb.generation.max(other.generation);
+    Ok(())
 }
 
 fn format_error(at: u64, damage: Damage, other: Option<&Superblock>) -> PoolError {
@@ -132,7 +182,7 @@ fn check_members(io: &dyn BlockIo, sb: &Superblock) -> Result<(), PoolError> {
 
 fn replay(io: &dyn BlockIo, state: &mut State) -> Result<Scan, PoolError> {
     let mut bytes = sheave_base::buf::Buf::zeroed(state.sb.journal_blocks as usize * BLOCK, BLOCK)
-        .map_err(|_| io_error("memory for the journal".into())(sheave_base::status::Status::NoMem))?;
+        .map_err(|_| io_error("memory for the journal".into())(Status::NoMem))?;
     io.read(JOURNAL_START, &mut bytes).map_err(io_error("reading the journal".into()))?;
     let mut records = Vec::new();
     let scan = journal::scan(&bytes, &state.sb, &mut |record| records.push(record))

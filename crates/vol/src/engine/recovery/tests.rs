@@ -1,5 +1,7 @@
 //! Opening pools of which a part cannot be read.
 
+mod superblocks;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -61,19 +63,11 @@ fn open(device: &Device, bad: &[u64]) -> Result<Pool, PoolError> {
 }
 
 #[test]
-fn a_superblock_that_cannot_be_read_leaves_the_other() {
-    for bad in SUPERBLOCKS {
-        let device = open_device("ram:size=16M").unwrap();
-        Pool::create(&device, &CreateOptions::default()).unwrap();
-        let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
-        drop(pool.create_volume("v", 1 << 20).unwrap());
-        pool.close().unwrap();
-        let pool = open(&device, &[bad]).unwrap();
-        assert_eq!(pool.info().volumes, 1);
-        pool.close().unwrap();
-        let error = open(&device, &SUPERBLOCKS).unwrap_err();
-        assert!(matches!(error, PoolError::Io { status: Status::Medium, .. }), "{error}");
-    }
+fn two_superblocks_that_cannot_be_read_are_no_pool() {
+    let device = open_device("ram:size=16M").unwrap();
+    Pool::create(&device, &CreateOptions::default()).unwrap();
+    let error = open(&device, &SUPERBLOCKS).unwrap_err();
+    assert!(matches!(error, PoolError::Io { status: Status::Medium, .. }), "{error}");
 }
 
 /// A write, as far as the volume has to do with it: here maps matter, and no data.
