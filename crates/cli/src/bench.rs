@@ -17,8 +17,8 @@ mod io_error;
 mod plan;
 mod progress;
 mod report;
+mod storage;
 mod subject;
-mod target;
 mod worker;
 
 use std::sync::{Arc, mpsc};
@@ -33,8 +33,8 @@ use crate::output;
 use crate::pool::space::Warner;
 use plan::Plan;
 use report::{Measured, Report, VerifyReport};
+use storage::Target;
 use subject::{RawPeer, Subject};
-use target::Target;
 use worker::{Crew, Harvest};
 
 /// Runs it: plan, device, threads, report.

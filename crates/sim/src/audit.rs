@@ -1,7 +1,7 @@
 //! The books of a pool: what it says of space must agree with what its extents are.
 //!
-//! Owns [`audit`], [`audit_metadata`], and [`scrubs_clean`] beside them. It believes the extents of the volumes, which the model has compared
-//! byte by byte, and nothing else.
+//! Owns [`audit`], [`audit_metadata`], and [`scrubs_clean`] beside them. It believes the extents of the volumes, which
+//! the model has compared byte by byte, and nothing else.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

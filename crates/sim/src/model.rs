@@ -131,21 +131,9 @@ impl Model {
         self.now += 1;
         match event {
             Event::Write { op, volume, sector, sectors, value, dsync } => {
+                let (volume, sector, sectors, value) = (*volume, *sector, *sectors, *value);
                 let (issued, dsync) = (self.now, *dsync);
-                let write =
-                    OpenWrite { volume: *volume, sector: *sector, sectors: *sectors, value: *value, issued, dsync };
-                if let Some(volume) = self.volume_mut(write.volume).filter(|volume| volume.max.is_some()) {
-                    volume.growth.issue(&write, volume.size);
-                }
-                if write.value != 0 {
-                    let fresh = self.fresh_cells(write.volume);
-                    let range = write.sector..write.sector + write.sectors;
-                    self.volume_mut(write.volume)
-                        .into_iter()
-                        .for_each(|volume| volume.cells.touch(range.clone(), &fresh));
-                }
-                self.each_cell(&write, |cell| cell.issue(Entry::issued(write.value, issued)));
-                self.writes.insert(*op, write);
+                self.issue(*op, OpenWrite { volume, sector, sectors, value, issued, dsync });
             }
             Event::Wrote { op, ok } => {
                 let Some(write) = self.writes.remove(op) else { return };
@@ -200,6 +188,21 @@ impl Model {
                 }
             }
         }
+    }
+
+    /// A write begins.
+    fn issue(&mut self, op: u64, write: OpenWrite) {
+        if let Some(volume) = self.volume_mut(write.volume).filter(|volume| volume.max.is_some()) {
+            volume.growth.issue(&write, volume.size);
+        }
+        if write.value != 0 {
+            let fresh = self.fresh_cells(write.volume);
+            let range = write.sector..write.sector + write.sectors;
+            self.volume_mut(write.volume).into_iter().for_each(|volume| volume.cells.touch(range.clone(), &fresh));
+        }
+        let issued = write.issued;
+        self.each_cell(&write, |cell| cell.issue(Entry::issued(write.value, issued)));
+        self.writes.insert(op, write);
     }
 
     /// The sizes that a copy may have whose making ends now.

@@ -9,7 +9,7 @@ use sheave_load::verify::generations::MAX_BLOCKS;
 use sheave_load::{Rw, cpu};
 
 use crate::args::{BenchArgs, Peer};
-use crate::bench::target::Target;
+use crate::bench::storage::Target;
 use crate::failure::Failure;
 
 /// A run whose parts fit together.

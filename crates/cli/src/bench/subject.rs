@@ -14,7 +14,7 @@ use sheave::{Device, Fd, Ring, RingError, Volume, open_device};
 
 use crate::args::{BenchArgs, Peer};
 use crate::bench::plan::Plan;
-use crate::bench::target::Target;
+use crate::bench::storage::Target;
 use crate::failure::{self, Failure};
 use crate::pool::place::VolumePlace;
 use crate::pool::space::Warner;

@@ -1,4 +1,6 @@
 //! What a device spec names, as far as a run of `sheave bench` cares: no device is opened here.
+//!
+//! The module is not called target, since version control ignores folders of that name.
 
 use std::path::PathBuf;
 

@@ -1,0 +1,14 @@
+//! Names of volumes to measure.
+
+use super::*;
+
+#[test]
+fn places() {
+    let place = |text| place_of(text).map(|place| (place.pool.to_string(), place.name));
+    assert_eq!(place("ram:size=1G").expect("in memory"), ("ram:size=1G".into(), TEMPORARY.into()));
+    assert_eq!(place("null:size=1T#x").expect("in memory"), ("null:size=1T".into(), "x".into()));
+    assert_eq!(place("pool.img#disk").expect("a volume"), ("pool.img".into(), "disk".into()));
+    for bad in ["", "pool.img", "pool.img#", "#disk", "pool.img#a b"] {
+        assert!(place(bad).expect_err(bad).to_string().contains("vol:POOL#NAME"), "{bad}");
+    }
+}
