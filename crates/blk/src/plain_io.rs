@@ -41,9 +41,9 @@ impl LaneId {
 pub enum Alone {
     /// It has to go by a lane, and nothing has happened.
     No,
-    /// It is on its way: [`EndIo`] brings it back, in a poll.
+    /// It is on its way: [`EndIo`](crate::ctx::EndIo) brings it back, in a poll.
     Sent,
-    /// It has ended with success, and [`EndIo::end_one`] has heard of it.
+    /// It has ended with success, and [`EndIo::end_one`](crate::ctx::EndIo::end_one) has heard of it.
     Ended,
 }
 
@@ -68,7 +68,7 @@ impl PlainIo {
     /// The I/O from `sector` on with the memory from the address `base` on; `cookie` comes back when it ends.
     ///
     /// # Safety
-    /// As for [`BVec::new`], for as many bytes as the I/Os of the run have that it is given to.
+    /// As for [`BVec::new`](crate::bio::BVec::new), for as many bytes as the I/Os of the run have that it is given to.
     #[allow(unsafe_code)] // Devices write to where it points.
     #[inline(always)]
     pub const unsafe fn new(cookie: u64, sector: u64, base: usize) -> PlainIo {

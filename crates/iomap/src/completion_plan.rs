@@ -1,6 +1,7 @@
 //! The completion plan: where an I/O completes, decided once at submission.
 //!
-//! Owns the decision and its only allowed changes. What each place may do:
+//! Owns the places and the only allowed change of a plan; what decides for a place is in [`decision`](crate::decision).
+//! What each place may do:
 //!
 //! | plan | runs | may block |
 //! |---|---|---|
@@ -14,9 +15,6 @@
 //! - I3: code that may block takes a [`MayBlock`] token, and only workers make one.
 
 use std::marker::PhantomData;
-
-use crate::kiocb::{IOCB_DSYNC, IOCB_SYNC, IOCB_WRITE};
-use crate::mapping::{MAP_DIRTY, MAP_NEW, MAP_SHARED, MAP_TASK, MAP_WORKER, Mapping, MappingKind};
 
 /// Where an I/O completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -96,43 +94,3 @@ impl std::fmt::Debug for MayBlock<'_> {
         f.debug_struct("MayBlock").field("is_cancelled", &self.is_cancelled()).finish()
     }
 }
-
-/// What a write to one mapping means for its I/O.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decision {
-    /// The file has work to do after the data is on the device.
-    pub completion_work: bool,
-    /// The data can be made durable by FUA alone.
-    pub fua: bool,
-    /// Where it completes at the earliest, as far as this mapping goes. A sync that FUA does not cover demotes it more.
-    pub plan: CompletionPlan,
-}
-
-/// Whether a write to `mapping` that ends at `end` needs completion work, and whether FUA covers its sync.
-///
-/// Completion work: the mapping is not plain written space, or shared, or new, or the write extends the file. FUA
-/// covers a data sync on a clean mapping without completion work on a device with FUA or without a volatile cache.
-///
-/// The plan: completion work is for a worker; a file may ask for a later place than that with `MAP_TASK` and
-/// `MAP_WORKER`, never for an earlier one.
-#[must_use]
-pub fn decide(mapping: &Mapping, end: u64, file_size: u64, iocb_flags: u16, device_writes_through: bool) -> Decision {
-    if iocb_flags & IOCB_WRITE == 0 {
-        return Decision { completion_work: false, fua: false, plan: CompletionPlan::Inline };
-    }
-    let completion_work =
-        mapping.kind != MappingKind::Mapped || mapping.flags & (MAP_SHARED | MAP_NEW) != 0 || end > file_size;
-    let data_sync_only = iocb_flags & (IOCB_DSYNC | IOCB_SYNC) == IOCB_DSYNC;
-    let fua = data_sync_only && !completion_work && mapping.flags & MAP_DIRTY == 0 && device_writes_through;
-    let plan = if completion_work || mapping.flags & MAP_WORKER != 0 {
-        CompletionPlan::Worker
-    } else if mapping.flags & MAP_TASK != 0 {
-        CompletionPlan::Task
-    } else {
-        CompletionPlan::Inline
-    };
-    Decision { completion_work, fua, plan }
-}
-
-#[cfg(test)]
-mod tests;

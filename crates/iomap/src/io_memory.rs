@@ -1,7 +1,7 @@
 //! The memory of an I/O, for a file that looks at what was moved: to sum it up, to verify it, to read it again.
 //!
-//! Owns the way from addresses to bytes, in whole blocks. Does not own the memory: that is the submitter's, who keeps
-//! it until the I/O has ended (I1 of `sheave_blk::bio`).
+//! Owns the way from addresses to bytes, in whole blocks, and which vectors are one run in memory. Does not own the
+//! memory: that is the submitter's, who keeps it until the I/O has ended (I1 of `sheave_blk::bio`).
 //!
 //! - I1: between the end of the last bio and the completion nobody but the file touches the memory. The typed
 //!   interface of rings owns it for that time; who pushes raw entries promises it.
@@ -38,7 +38,7 @@ impl<'a> IoMemory<'a> {
     /// all were given: they are not, if the memory is shorter, or if a block lies in pieces that are not adjacent.
     pub fn each_block(&self, from: u64, len: u64, block: usize, each: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> bool {
         let (mut skip, mut number, count) = (from as usize, 0, len / block as u64);
-        for (base, bytes) in crate::dio::runs(self.vecs) {
+        for (base, bytes) in runs(self.vecs) {
             let mut at = skip.min(bytes);
             skip -= at;
             while at < bytes && number < count {
@@ -57,6 +57,19 @@ impl<'a> IoMemory<'a> {
         }
         number == count
     }
+}
+
+/// The runs of adjacent memory: where each starts, and its bytes.
+pub(crate) fn runs(vecs: &[BVec]) -> impl Iterator<Item = (usize, usize)> {
+    let mut vecs = vecs.iter().filter(|vec| !vec.is_empty()).peekable();
+    std::iter::from_fn(move || {
+        let first = vecs.next()?;
+        let mut end = first.base() + first.len();
+        while let Some(vec) = vecs.next_if(|vec| vec.base() == end) {
+            end += vec.len();
+        }
+        Some((first.base(), end - first.base()))
+    })
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! | [`io_memory`] | the memory of an I/O, for files that look at it |
 //! | [`mapping`] | where a range of a file lies, and in which state |
 //! | [`completion_plan`] | where an I/O may complete: inline, in the issuer's task, in a worker |
+//! | [`decision`] | what decides for one of these places |
 //! | [`grace`] | when space that was unmapped is certainly no longer used (the protocol is in `sheave_base`) |
 //! | [`dio`] | the engine: mapping, plan, bios, completion |
 //!
@@ -21,6 +22,7 @@
 //! Rings and volumes meet here and nowhere else: a ring issues a [`Kiocb`] on a `File`, a volume is one.
 
 pub mod completion_plan;
+pub mod decision;
 pub mod dio;
 pub mod file;
 pub mod io_memory;

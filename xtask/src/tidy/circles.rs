@@ -15,7 +15,7 @@ use super::tree::Tree;
 use paths::{Module, Use};
 
 /// Crates with circles that are still to be straightened.
-const EXCEPTIONS: &[&str] = &["iomap", "uring"];
+const EXCEPTIONS: &[&str] = &["uring"];
 
 /// More re-exports than a name is followed through.
 const MAX_HOPS: usize = 16;

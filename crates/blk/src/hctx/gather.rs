@@ -1,6 +1,6 @@
 //! The straight way of plain reads and writes: from values to a request, with nothing looked up twice.
 //!
-//! Owns the making of requests on a lane, whose I/Os share an [`OpenLane`](crate::plain_io::OpenLane). An I/O of a run
+//! Owns the making of requests on a lane, whose I/Os share an [`OpenLane`]. An I/O of a run
 //! becomes a plain record: its request and nothing else ([`request`](crate::request)). One that a neighbour merges
 //! with, or whose request is taken apart, gets the bio that was promised to it then. A single I/O of a submitter that
 //! wants a bio gets one here when it surely fits in one request; what turns out otherwise goes the way of all bios, by

@@ -16,7 +16,8 @@ use sheave_blk::ctx::IoCtx;
 use super::open_file::OpenFile;
 use super::run::Places;
 use super::{Issued, bio_spec, error};
-use crate::completion_plan::{CompletionPlan, decide};
+use crate::completion_plan::CompletionPlan;
+use crate::decision::decide;
 use crate::kiocb::{IOCB_COMPLETION_WORK, IOCB_DSYNC, IOCB_NEED_SYNC, IOCB_NOWAIT, IOCB_SUMMED, IOCB_SYNC, Kiocb};
 use crate::mapping::{Intent, MAP_SUMMED, Mapping, MappingKind, Pieces};
 

@@ -1,7 +1,7 @@
 //! Runs: plain I/O on one file, one after the other, with what the checks and the way need looked up once.
 //!
 //! Owns what *plain* means: an I/O of one piece of memory that passes all checks, and needs no completion work, as
-//! almost every I/O does. What is not plain goes through [`issue`](super::issue), which checks in order and says what
+//! almost every I/O does. What is not plain goes through [`issue`](super::issue()), which checks in order and says what
 //! is wrong; so a "no" here means nothing but "not this way".
 
 use sheave_blk::bio::BVec;

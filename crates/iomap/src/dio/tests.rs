@@ -9,10 +9,12 @@ use sheave_blk::Device;
 use sheave_blk::request::RQ_FUA;
 
 use super::*;
-use crate::file::RawFile;
-use crate::kiocb::IOCB_USE_POS;
-use crate::mapping::{Intent, MappingKind};
+use crate::completion_plan::{CompletionPlan, MayBlock};
+use crate::file::{File, RawFile, SummedDone, WriteDone};
+use crate::kiocb::{IOCB_DSYNC, IOCB_SYNC, IOCB_USE_POS, Kiocb};
+use crate::mapping::{Intent, Mapping, MappingKind};
 use sheave_base::sync::Arc;
+use sheave_blk::bio::{BVec, NO_FIXED_BUF};
 use sheave_drivers::open_device;
 use support::{Puppet, Rig};
 
