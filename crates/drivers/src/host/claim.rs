@@ -55,7 +55,9 @@ fn claimed(file: &HostFile, lock: &File) -> DeviceError {
     let (who, fix) = match holder_of(lock) {
         Some(pid) if pid == std::process::id() => return claimed_here(&what),
         Some(pid) => {
-            (format!("{} has it open", in_words(pid)), format!("Wait until it ends, or stop it (`kill {pid}`)"))
+            // It may be somebody's database: how to end it is for those to know who run it.
+            let fix = format!("Wait until it ends, or have it ended by who runs it: `ps -fp {pid}` tells more");
+            (format!("{} has it open", in_words(pid)), fix)
         }
         None => (
             "another process has locked it".to_string(),
