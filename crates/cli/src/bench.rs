@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`target`] | what kind of thing a spec names |
+//! | [`content`] | what a file holds that a run would overwrite |
 //! | [`plan`] | the arguments judged together: what will be done |
 //! | [`subject`] | what a run drives: a device, or a volume in its pool |
 //! | [`worker`] | threads in step through fill, run, read back |
@@ -13,6 +14,7 @@
 
 mod board;
 mod compare;
+mod content;
 mod io_error;
 mod plan;
 mod progress;

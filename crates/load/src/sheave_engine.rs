@@ -14,6 +14,7 @@ use sheave::{Buf, Fd, Ring, RingBuilder};
 
 use crate::engine::Engine;
 use crate::error::LoadError;
+use crate::verify::block;
 
 /// Most bios of a ring.
 const MAX_BIOS: u32 = 65_536;
@@ -87,11 +88,8 @@ impl SheaveEngine {
         let mut buffers = Buf::zeroed(opts.depth as usize * opts.bs as usize, 4096).map_err(|err| {
             LoadError::run(format!("no memory for the buffers: {err}")).fix("use a smaller --depth or --bs")
         })?;
-        // Touched now, so that the run does not take the page faults; not zero, so that nothing below gets to treat
-        // what is written as zeroes.
-        for (at, byte) in buffers.iter_mut().enumerate() {
-            *byte = (at % 251) as u8 + 1;
-        }
+        // Touched now, so that the run does not take the page faults.
+        block::fill_plain(&mut buffers);
         let base = buffers.as_mut_ptr();
         let mut own = Some(buffers);
         if opts.fixed_buffers

@@ -9,6 +9,7 @@ use sheave_load::verify::generations::MAX_BLOCKS;
 use sheave_load::{Rw, cpu};
 
 use crate::args::{BenchArgs, Peer};
+use crate::bench::content;
 use crate::bench::storage::Target;
 use crate::failure::Failure;
 
@@ -55,6 +56,9 @@ impl Plan {
         if writes(args) && target.is_block_device() && !args.overwrite {
             return Err(Failure::usage("this run would overwrite a block device")
                 .fix("add --overwrite if nothing on the device is needed, or use a file"));
+        }
+        if writes(args) && !args.overwrite {
+            content::refuse_to_overwrite(&args.spec)?;
         }
         let cpus = if args.pin.is_on() { place(args)? } else { Vec::new() };
         // Blocks that were never written cost little to read, and the first write of each costs extra.
@@ -144,7 +148,7 @@ impl Plan {
 
     /// Whether anything is written.
     pub fn writes(&self) -> bool {
-        writes(&self.args)
+        self.fill || writes(&self.args)
     }
 
     /// The rate of one thread.

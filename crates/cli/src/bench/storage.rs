@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use crate::bench::content;
 use crate::failure::Failure;
 use crate::pool::place::{PoolPlace, VolumePlace};
 
@@ -32,7 +33,7 @@ impl Target {
             "vol" => Self::Volume(place_of(rest)?),
             "null" => Self::Null,
             "ram" => Self::Ram,
-            "file" => Self::File(PathBuf::from(rest.split(',').next().unwrap_or(rest))),
+            "file" => Self::File(content::files_of(spec).remove(0)),
             _ => Self::Other,
         })
     }
@@ -42,6 +43,12 @@ impl Target {
         use std::os::unix::fs::FileTypeExt;
         matches!(self, Self::File(path) if path.metadata().is_ok_and(|meta| meta.file_type().is_block_device()))
     }
+}
+
+/// The `size=` of the spec of a file, when it has one that can be read.
+pub fn size_of(spec: &str) -> Option<u64> {
+    let size = spec.rsplit(',').find_map(|item| item.strip_prefix("size="))?;
+    sheave::base::units::parse_size(size).ok()
 }
 
 /// Reads `POOL#NAME` behind `vol:`; a pool in memory needs no name.

@@ -8,13 +8,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use sheave::base::units::fmt_bytes;
+use sheave::blk::claim::{Claim, Sharing};
 use sheave::vol::format::{BLOCK_BYTES, JOURNAL_START, MIN_JOURNAL_BLOCKS};
 use sheave::vol::{CreateOptions, OpenOptions, Pool};
 use sheave::{Device, Fd, Ring, RingError, Volume, open_device};
 
 use crate::args::{BenchArgs, Peer};
 use crate::bench::plan::Plan;
-use crate::bench::storage::Target;
+use crate::bench::storage::{self, Target};
 use crate::failure::{self, Failure};
 use crate::pool::place::VolumePlace;
 use crate::pool::space::Warner;
@@ -24,8 +25,8 @@ const MAX_JOURNAL: u64 = 16 << 20;
 
 /// A device or volume.
 pub enum Subject {
-    /// A device.
-    Device(Device),
+    /// A device, held against others while the run writes to it.
+    Device(Device, Claim),
     /// A volume.
     Volume(InPool),
 }
@@ -45,14 +46,18 @@ impl Subject {
         match &plan.target {
             Target::Volume(place) if place.pool.is_volatile() => make(&plan.args, place).map(Self::Volume),
             Target::Volume(place) => open(plan, place).map(Self::Volume),
-            _ => open_device(&plan.args.spec).map_err(failure::device).map(Self::Device),
+            _ => {
+                let device = open_device(&spec_of(plan)?).map_err(failure::device)?;
+                let claim = if plan.writes() { device.claim(Sharing::Alone) } else { Ok(Claim::nothing()) };
+                Ok(Self::Device(device, claim.map_err(failure::device)?))
+            }
         }
     }
 
     /// Opens a ring's way into it.
     pub fn attach(&self, ring: &mut Ring) -> Result<Fd, RingError> {
         match self {
-            Self::Device(device) => ring.attach(device),
+            Self::Device(device, _) => ring.attach(device),
             Self::Volume(within) => ring.attach_file(Arc::new(within.volume.clone())),
         }
     }
@@ -60,7 +65,7 @@ impl Subject {
     /// For the report.
     pub fn name(&self) -> String {
         match self {
-            Self::Device(device) => device.name().to_owned(),
+            Self::Device(device, _) => device.name().to_owned(),
             Self::Volume(within) => format!("vol:{}", within.place),
         }
     }
@@ -68,7 +73,7 @@ impl Subject {
     /// Bytes, now.
     pub fn size_bytes(&self) -> u64 {
         match self {
-            Self::Device(device) => device.size_bytes(),
+            Self::Device(device, _) => device.size_bytes(),
             Self::Volume(within) => sheave::File::size_bytes(&within.volume),
         }
     }
@@ -92,7 +97,7 @@ impl Subject {
     /// Bytes of the smallest block.
     pub fn block_bytes(&self) -> u32 {
         match self {
-            Self::Device(device) => device.limits().logical_block,
+            Self::Device(device, _) => device.limits().logical_block,
             Self::Volume(within) => sheave::File::block_bytes(&within.volume),
         }
     }
@@ -100,7 +105,7 @@ impl Subject {
     /// In how many pieces an I/O of `bytes` may lie.
     pub fn pieces(&self, bytes: u32) -> u32 {
         match self {
-            Self::Device(_) => 1,
+            Self::Device(..) => 1,
             Self::Volume(within) => (u64::from(bytes) / within.pool.info().unit_bytes) as u32 + 1,
         }
     }
@@ -108,7 +113,7 @@ impl Subject {
     /// The device, or that under the pool.
     pub fn device(&self) -> &Device {
         match self {
-            Self::Device(device) => device,
+            Self::Device(device, _) => device,
             Self::Volume(within) => &within.device,
         }
     }
@@ -142,13 +147,38 @@ impl Subject {
     /// Lets go of it: a pool is closed, so that its next opening has nothing to recover.
     pub fn close(self) -> Result<(), Failure> {
         match self {
-            Self::Device(_) => Ok(()),
+            Self::Device(device, claim) => {
+                drop((device, claim));
+                Ok(())
+            }
             Self::Volume(InPool { pool, volume, .. }) => {
                 drop(volume);
                 pool.close().map_err(failure::pool)
             }
         }
     }
+}
+
+/// The spec of the device. A run that only reads opens a file to read it only: it must neither grow nor need permission
+/// to be written.
+fn spec_of(plan: &Plan) -> Result<String, Failure> {
+    let spec = &plan.args.spec;
+    let Target::File(path) = &plan.target else { return Ok(spec.clone()) };
+    if plan.writes() || spec.contains(",readonly=") {
+        return Ok(spec.clone());
+    }
+    if let (Some(size), Ok(meta)) = (storage::size_of(spec), path.metadata())
+        && meta.is_file()
+        && meta.len() < size
+    {
+        let (has, size) = (fmt_bytes(meta.len()), fmt_bytes(size));
+        return Err(Failure::usage(format!(
+            "{} has {has}, and a run that only reads does not make it {size}",
+            path.display()
+        ))
+        .fix("leave size= out, or add --fill, which makes it as large and writes all of it first"));
+    }
+    Ok(format!("{spec},readonly=on"))
 }
 
 /// A pool and a volume in memory, for this run.

@@ -10,7 +10,7 @@ use sheave::{Buf, Device, Ring, op};
 use crate::failure::Failure;
 
 /// How much of the device is looked at.
-const LOOK: u64 = 1 << 20;
+pub const LOOK: u64 = 1 << 20;
 
 /// Signatures: what, where, bytes.
 const KNOWN: &[(&str, usize, &[u8])] = &[
@@ -49,14 +49,13 @@ pub fn find(device: &Device) -> Result<Option<String>, Failure> {
 /// The same of its first bytes.
 fn name(bytes: &[u8]) -> Option<String> {
     let at = bytes.iter().position(|byte| *byte != 0)?;
-    if let Some(pool) = sheave_block(bytes) {
-        return Some(pool);
-    }
-    let known = KNOWN.iter().find(|(_, at, magic)| bytes.get(*at..*at + magic.len()) == Some(*magic));
-    Some(match known {
-        Some((what, ..)) => (*what).to_owned(),
-        None => format!("data: byte {at} is not zero"),
-    })
+    Some(known(bytes).unwrap_or_else(|| format!("data: byte {at} is not zero")))
+}
+
+/// What the first bytes of a device are the signature of.
+pub fn known(bytes: &[u8]) -> Option<String> {
+    let found = || KNOWN.iter().find(|(_, at, magic)| bytes.get(*at..*at + magic.len()) == Some(*magic));
+    sheave_block(bytes).or_else(|| found().map(|(what, ..)| (*what).to_owned()))
 }
 
 /// A pool is told by either of its superblocks, also by one that is damaged.

@@ -7,6 +7,7 @@ mod interop;
 mod json;
 mod old_and_damaged;
 mod on_disk;
+mod overwrite;
 mod pool;
 mod refusals;
 mod sheave;

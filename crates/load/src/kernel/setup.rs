@@ -14,6 +14,7 @@ use super::rings::{self, Params, Rings};
 use super::{Enter, IORING_ENTER_REGISTERED_RING, KernelRing};
 use crate::engine::Engine;
 use crate::error::LoadError;
+use crate::verify::block;
 
 /// What the peer shall do.
 pub struct Setup<'a> {
@@ -84,11 +85,8 @@ impl KernelRing {
             register(&rings, REGISTER_FILES, &mut [file.as_raw_fd()]).map_err(|err| {
                 LoadError::run(format!("the kernel does not register the file with the peer's ring: {err}"))
             })?;
-            // Touched now, so that the run does not take the page faults; not zero, so that no layer below gets to
-            // treat what is written as zeroes.
-            for (at, byte) in buffers.iter_mut().enumerate() {
-                *byte = (at % 251) as u8 + 1;
-            }
+            // Touched now, so that the run does not take the page faults.
+            block::fill_plain(&mut buffers);
             let region = libc::iovec { iov_base: buffers.as_mut_ptr().cast(), iov_len: len };
             fixed_buffers = register(&rings, REGISTER_BUFFERS, &mut [region]).is_ok();
         }

@@ -118,6 +118,57 @@ fn identity(block: &[u8]) -> Option<Identity> {
     (len == block.len()).then_some(Identity { run: word(8)?, address: word(16)?, generation })
 }
 
+/// How the content of a device goes on, seen from where a block of a run would begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// A run of this program left these bytes, or nobody did: a plain sector, zeroes, or a block that proves itself.
+    Ours(usize),
+    /// A block of a run of so many bytes begins here, and ends beyond what is at hand.
+    More(usize),
+    /// No run of this program wrote this.
+    Foreign,
+}
+
+/// Longest block that a run writes.
+pub const MAX_LEN: usize = 16 << 20;
+
+/// Fills the buffers of a run that is not verified: not with zeroes, so that nothing below gets to treat what is written
+/// as such; and so that each sector shows where it comes from, wherever in a buffer it was.
+pub fn fill_plain(buffers: &mut [u8]) {
+    for (at, byte) in buffers.iter_mut().enumerate() {
+        *byte = (at % PLAIN) as u8 + 1;
+    }
+}
+
+/// Values of bytes that follow each other in plain buffers: 1 to this, and again.
+const PLAIN: usize = 251;
+
+fn is_plain(sector: &[u8]) -> bool {
+    let follows = |pair: &[u8]| usize::from(pair[1]) == usize::from(pair[0]) % PLAIN + 1;
+    sector.iter().all(|&byte| byte == 0) || ((1..=PLAIN).contains(&sector[0].into()) && sector.windows(2).all(follows))
+}
+
+/// What `bytes` begin with. A verified run leaves sealed blocks, any other plain sectors, also in parts of sealed blocks:
+/// so a block proves itself by its first sector, and each of its other sectors is the sealed one or a plain one.
+pub fn left(bytes: &[u8]) -> Left {
+    let Some(first) = bytes.get(..MIN_LEN) else { return Left::Foreign };
+    if is_plain(first) {
+        return Left::Ours(MIN_LEN);
+    }
+    let word = |at: usize| first[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+    let len = (word(24) >> 32) as usize;
+    if first[..8] != MAGIC || !(MIN_LEN..=MAX_LEN).contains(&len) || !len.is_multiple_of(MIN_LEN) {
+        return Left::Foreign;
+    }
+    let Some(block) = bytes.get(..len) else { return Left::More(len) };
+    let mut sealed = vec![0; len];
+    seal(&mut sealed, Identity { run: word(8), address: word(16), generation: word(24) as u32 });
+    let mut sectors = block.chunks_exact(MIN_LEN).zip(sealed.chunks_exact(MIN_LEN));
+    let proven = sectors.next().is_some_and(|(there, sealed)| there == sealed)
+        && sectors.all(|(there, sealed)| there == sealed || is_plain(there));
+    if proven { Left::Ours(len) } else { Left::Foreign }
+}
+
 fn is_whole(block: &[u8]) -> bool {
     match block.split_last_chunk::<CRC>() {
         Some((body, sum)) => crc(body) == u32::from_le_bytes(*sum),

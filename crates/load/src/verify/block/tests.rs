@@ -56,3 +56,33 @@ fn generations_differ_in_every_sector() {
         assert_ne!(a, b, "sector {at}");
     }
 }
+
+#[test]
+fn what_a_run_left_proves_itself() {
+    let mut block = sealed(WHO);
+    block.extend_from_slice(b"more");
+    assert_eq!(left(&block), Left::Ours(4096), "wherever it lies");
+    assert_eq!(left(&block[..4000]), Left::More(4096));
+    assert_eq!(left(&[0; 600]), Left::Ours(512));
+    let mut zeroed = block.clone();
+    zeroed[1024..2048].fill(0);
+    assert_eq!(left(&zeroed), Left::Ours(4096), "a part was discarded");
+    let mut plain = vec![0; 16 << 10];
+    fill_plain(&mut plain);
+    zeroed[2048..3072].copy_from_slice(&plain[9 * 512..11 * 512]);
+    assert_eq!(left(&zeroed), Left::Ours(4096), "a later run wrote into it");
+    for sector in plain.chunks_exact_mut(512) {
+        assert_eq!(left(sector), Left::Ours(512));
+        sector[300] ^= 1;
+        assert_eq!(left(sector), Left::Foreign);
+    }
+    for at in (0..4096).step_by(97) {
+        let mut other = block.clone();
+        other[at] ^= 0x40;
+        assert_eq!(left(&other), Left::Foreign, "byte {at}");
+    }
+    assert_eq!((left(b"text"), left(&[1; 512])), (Left::Foreign, Left::Foreign));
+    let mut huge = block;
+    huge[28..32].copy_from_slice(&u32::MAX.to_le_bytes());
+    assert_eq!(left(&huge), Left::Foreign, "no run writes such a block");
+}

@@ -1,0 +1,133 @@
+//! Whether a run would overwrite what somebody needs: what its files hold, looked at before anything is opened to write.
+//!
+//! Files that bench wrote itself may be written again: their blocks prove themselves ([`block::left`]). Anything else
+//! in a file needs `--overwrite`. So does what a run of reads and writes that is not verified made of blocks larger than
+//! its own: it writes parts of them elsewhere. Owns how much of a file is looked at, and the words.
+//!
+//! * C1. A file of up to [`WHOLE`] bytes is read from end to end. Of a larger one the first [`MAX_LEN`] bytes are, and
+//!   then a piece at each of up to [`PLACES`] places, evenly spread, where blocks of every usual length begin.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use sheave::drivers::spec;
+use sheave_load::verify::block::{self, Left, MAX_LEN, MIN_LEN};
+
+use crate::failure::Failure;
+use crate::pool::signature;
+
+/// Read from end to end (C1).
+const WHOLE: u64 = 256 << 20;
+/// Most places in a larger file (C1).
+const PLACES: u64 = 4096;
+/// What is read at once, and at each place: more than the longest block.
+const WINDOW: usize = 2 * MAX_LEN;
+const PIECE: usize = 64 << 10;
+
+/// The files and block devices that a spec names, also under other devices.
+pub fn files_of(text: &str) -> Vec<PathBuf> {
+    let (scheme, rest) = text.split_once(':').unwrap_or((text, ""));
+    if scheme == "file" {
+        let path = match spec::take_quoted(rest) {
+            Some((Some(path), _)) => path,
+            _ => rest.split(',').next().unwrap_or(rest),
+        };
+        return vec![PathBuf::from(path)];
+    }
+    let under = rest.split_once("over=").map_or("", |(_, under)| under);
+    let parts = if scheme == "linear" { spec::split(under) } else { vec![under] };
+    parts.into_iter().filter(|part| !part.is_empty()).flat_map(files_of).collect()
+}
+
+/// Refuses to overwrite a file that holds anything that bench did not write.
+pub fn refuse_to_overwrite(text: &str) -> Result<(), Failure> {
+    for path in files_of(text) {
+        let is_file = std::fs::metadata(&path).is_ok_and(|meta| meta.is_file());
+        // One that cannot be read cannot be opened for the run either, which says why.
+        let found = File::open(&path).ok().filter(|_| is_file).map(|file| look(&file)).transpose();
+        let found = found.map_err(|err| {
+            Failure::run(format!("cannot read {}, which this run would overwrite: {err}", path.display()))
+                .fix("choose another file")
+        })?;
+        if let Some(what) = found.flatten() {
+            return Err(refused(&path, &what));
+        }
+    }
+    Ok(())
+}
+
+fn refused(path: &Path, what: &str) -> Failure {
+    Failure::usage(format!("this run would overwrite {}, which holds {what}", path.display()))
+        .fix("add --overwrite if nothing in it is needed, or name a file that does not exist yet, with its size=")
+}
+
+/// What a file holds that bench did not write, in words.
+fn look(file: &File) -> io::Result<Option<String>> {
+    let len = file.metadata()?.len();
+    let Some(at) = foreign(file, len)? else { return Ok(None) };
+    let mut head = vec![0; signature::LOOK.min(len) as usize];
+    file.read_exact_at(&mut head, 0)?;
+    Ok(Some(signature::known(&head).unwrap_or_else(|| format!("data that bench did not write (at byte {at})"))))
+}
+
+/// Where something foreign is found first (C1).
+fn foreign(file: &File, len: u64) -> io::Result<Option<u64>> {
+    if len <= WHOLE {
+        return foreign_within(file, 0, len);
+    }
+    let stride = (len / PLACES).next_multiple_of(MAX_LEN as u64);
+    let places = (1..).map(|number| number * stride).take_while(|place| *place < len);
+    let pieces = places.map(|place| (place, (place + PIECE as u64).min(len)));
+    for (from, to) in std::iter::once((0, MAX_LEN as u64)).chain(pieces) {
+        if let Some(at) = foreign_within(file, from, to)? {
+            return Ok(Some(at));
+        }
+    }
+    Ok(None)
+}
+
+/// The same of the blocks that begin from `from` on and before `to`.
+fn foreign_within(file: &File, from: u64, to: u64) -> io::Result<Option<u64>> {
+    let (mut pos, mut window, mut start) = (from, Vec::new(), from);
+    let mut want = usize::try_from(to - from).unwrap_or(WINDOW).clamp(PIECE, WINDOW);
+    while pos < to {
+        let rest = window.get((pos - start) as usize..).unwrap_or_default();
+        let more = match block::left(rest) {
+            Left::Ours(bytes) => {
+                pos += bytes as u64;
+                continue;
+            }
+            Left::Foreign if rest.len() >= MIN_LEN => return Ok(Some(pos)),
+            Left::Foreign => MIN_LEN,
+            Left::More(bytes) => bytes,
+        };
+        // A block that the end of the file cuts is not one that a run has left.
+        want = want.max(more);
+        (start, window) = (pos, read(file, pos, want)?);
+        if window.len() < more {
+            return Ok((window.iter().any(|&byte| byte != 0)).then_some(pos));
+        }
+    }
+    Ok(None)
+}
+
+/// Up to so many bytes; fewer at the end of the file.
+fn read(file: &File, pos: u64, len: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    let mut have = 0;
+    while have < len {
+        match file.read_at(&mut bytes[have..], pos + have as u64) {
+            Ok(0) => break,
+            Ok(more) => have += more,
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+            Err(err) => return Err(err),
+        }
+    }
+    bytes.truncate(have);
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;

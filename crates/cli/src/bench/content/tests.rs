@@ -1,0 +1,56 @@
+//! What is taken for content that bench wrote, and what is not.
+
+use super::*;
+use sheave_load::verify::block::{Identity, seal};
+
+fn file(bytes: &[u8]) -> File {
+    let file = tempfile::tempfile().expect("a file");
+    file.write_all_at(bytes, 0).expect("written");
+    file
+}
+
+fn sealed(address: u64, len: usize) -> Vec<u8> {
+    let mut block = vec![0; len];
+    seal(&mut block, Identity { run: 9, address, generation: 2 });
+    block
+}
+
+#[test]
+fn files_are_found_under_every_device() {
+    let of = |text: &str| files_of(text).into_iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+    assert_eq!(of("file:/a/b,size=1M"), ["/a/b"]);
+    assert_eq!(of("file:\"a,b\",size=1M"), ["a,b"]);
+    assert_eq!(of("fault:error=0.1,over=file:x,direct=off"), ["x"]);
+    assert_eq!(of("linear:over=file:a+fault:over=file:b+ram:size=1M"), ["a", "b"]);
+    assert!(of("ram:size=1M").is_empty() && of("null:").is_empty() && of("fault:error=1").is_empty());
+}
+
+#[test]
+fn what_bench_wrote_is_told_from_the_rest() {
+    let mut ours: Vec<u8> = (0..100).flat_map(|at| sealed(at * 8192, 4096).into_iter().chain([0; 4096])).collect();
+    assert_eq!(look(&file(&ours)).expect("read"), None);
+    assert_eq!(look(&file(&[])).expect("read"), None);
+    for at in [0, 4096 + 17, 500_000] {
+        ours[at] ^= 1;
+        let found = look(&file(&ours)).expect("read").expect("foreign");
+        assert!(found.contains(&format!("at byte {}", at / 512 * 512)) || at % 8192 < 4096, "{at}: {found}");
+        ours[at] ^= 1;
+    }
+    let mut tail = sealed(0, 4096);
+    tail.extend_from_slice(b"x");
+    assert!(look(&file(&tail)).expect("read").expect("foreign").contains("at byte 4096"), "less than a sector counts");
+    assert!(look(&file(&sealed(0, 4096)[..2048])).expect("read").is_some(), "the half of a block");
+    let mut ext4 = vec![0; 1 << 20];
+    ext4[1080..1082].copy_from_slice(b"\x53\xef");
+    assert_eq!(look(&file(&ext4)).expect("read").as_deref(), Some("an ext2, ext3 or ext4 file system"));
+}
+
+#[test]
+fn of_a_large_file_places_are_looked_at() {
+    let large = file(&sealed(0, 1 << 20));
+    large.set_len(1 << 30).expect("grown");
+    large.write_all_at(&sealed(512 << 20, MAX_LEN), 512 << 20).expect("written");
+    assert_eq!(look(&large).expect("read"), None, "blocks of 16 MiB, too");
+    large.write_all_at(b"somebody's", 64 << 20).expect("written");
+    assert!(look(&large).expect("read").expect("foreign").contains("at byte 67108864"));
+}

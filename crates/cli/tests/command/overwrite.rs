@@ -1,0 +1,109 @@
+//! What `sheave bench` does not destroy: images, pools, files of others. And a run that only reads changes nothing.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use crate::sheave::{Dir, no_io_uring};
+
+/// A file of 1 MiB that bench did not write.
+fn image(dir: &Dir, name: &str) -> Vec<u8> {
+    let bytes: Vec<u8> = (0..1_u64 << 20).map(|at| (at * at / 7) as u8).collect();
+    fs::write(dir.path(name), &bytes).expect("written");
+    bytes
+}
+
+#[test]
+fn an_image_is_not_overwritten_without_being_asked() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    let bytes = image(&dir, "image");
+    for line in [
+        "bench file:image --rw randwrite --ios 10",
+        "bench file:image,size=2M --rw randrw --ios 10",
+        "bench file:image --verify --ios 10",
+        "bench file:image --fill --ios 10",
+        "bench fault:error=0.5,over=file:image --rw randwrite --ios 10",
+        "bench linear:over=file:image+ram:size=1M --rw write --ios 10",
+    ] {
+        let said = dir.run(line);
+        assert_eq!(said.code, 2, "{line}\n{}{}", said.out, said.err);
+        assert!(
+            said.err.contains("holds data that bench did not write") && said.err.contains("--overwrite"),
+            "{}",
+            said.err
+        );
+        assert!(fs::read(dir.path("image")).expect("read") == bytes, "{line} changed it");
+    }
+    dir.ok("bench file:image --rw randwrite --ios 100 --overwrite --progress none");
+    assert!(fs::read(dir.path("image")).expect("read") != bytes);
+}
+
+#[test]
+fn what_bench_wrote_it_may_write_again() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    // As README has it, twice, with other kinds of runs between.
+    for line in [
+        "bench file:first.img,size=8M --rw randrw --verify --ios 3000 --progress none",
+        "bench file:first.img,size=8M --rw randrw --verify --ios 3000 --progress none",
+        "bench file:first.img,size=8M --rw randwrite --ios 300 --progress none",
+        "bench file:first.img,size=8M --rw randrw --bs 64k --verify --ios 300 --progress none",
+        "bench file:first.img,size=8M --rw randrw --bs 64k --ios 300 --progress none",
+        "bench file:first.img --rw write --fill --ios 300 --progress none",
+        "bench file:new.img,size=4M --ios 300 --progress none",
+        "bench file:new.img,size=4M --rw randwrite --ios 300 --progress none",
+    ] {
+        dir.ok(line);
+    }
+}
+
+#[test]
+fn a_pool_is_named_and_one_that_is_open_is_left_alone() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    dir.ok("pool create p.img --size 64M");
+    let said = dir.run("bench file:p.img --rw randwrite --ios 10");
+    assert!(said.code == 2 && said.err.contains("a Sheave pool ("), "{}", said.err);
+    // Whoever holds the lock, as a process with the pool open does.
+    let holder = fs::File::open(dir.path("p.img")).expect("opened");
+    rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockExclusive).expect("locked");
+    let before = fs::read(dir.path("p.img")).expect("read");
+    let said = dir.run("bench file:p.img --rw randwrite --ios 10 --overwrite");
+    assert_eq!(said.code, 1, "{}{}", said.out, said.err);
+    assert!(said.err.contains("is in use: process") && !said.err.contains("kill"), "{}", said.err);
+    assert!(fs::read(dir.path("p.img")).expect("read") == before);
+    dir.ok("bench file:p.img --ios 10 --progress none");
+    drop(holder);
+    dir.ok("pool check p.img");
+}
+
+#[test]
+fn a_run_that_only_reads_neither_grows_nor_writes() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    image(&dir, "image");
+    fs::set_permissions(dir.path("image"), fs::Permissions::from_mode(0o444)).expect("chmod");
+    let before = fs::metadata(dir.path("image")).expect("there");
+    dir.ok("bench file:image --ios 100 --progress none");
+    dir.ok("bench file:image,size=1M --ios 100 --progress none");
+    let said = dir.run("bench file:image,size=8M --ios 100");
+    assert_eq!(said.code, 2, "{}{}", said.out, said.err);
+    assert!(said.err.contains("image has 1 MiB") && said.err.contains("--fill"), "{}", said.err);
+    let after = fs::metadata(dir.path("image")).expect("there");
+    assert_eq!((before.len(), before.mtime_nsec()), (after.len(), after.mtime_nsec()));
+    // What only reads asks for the right to read only.
+    let said =
+        dir.shell("strace -f -e trace=openat -o trace $SHEAVE bench file:image --ios 10 --progress none; cat trace");
+    if sheave_testkit::require("strace").is_some() && said.out.contains("openat(") {
+        let opened: Vec<&str> = said.out.lines().filter(|line| line.contains("image\"")).collect();
+        assert!(!opened.is_empty() && opened.iter().all(|line| line.contains("O_RDONLY")), "{opened:?}");
+    }
+}
