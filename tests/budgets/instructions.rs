@@ -12,47 +12,12 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::baseline::Baseline;
-use crate::{arguments, build, cachegrind, skip_here};
+use crate::{build, cachegrind, skip_here};
 use sheave::open_device;
+use sheave_testkit::hot_loop::{CASES, Case, SHORT_LONG, arguments};
 
-/// A case: its name in the baseline, what `hot_loop` runs, and how much more than its budget it may take.
-struct Case {
-    name: &'static str,
-    args: &'static str,
-    margin_percent: f64,
-}
-
-/// The counts themselves repeat to a hundredth; what is left is for code that moves about.
-const MARGIN: f64 = 3.0;
-/// `ram:` copies with libc's memcpy, which is not the same everywhere.
-const MARGIN_COPYING: f64 = 10.0;
-/// How many completions of a file a poll finds is the kernel's.
-const MARGIN_KERNEL: f64 = 10.0;
 /// For another compiler than the one of the baseline.
 const MARGIN_OTHER_COMPILER: f64 = 20.0;
-
-const CASES: &[Case] = &[
-    Case { name: "null-read-d128-b32", args: "null:size=1T read 128 32", margin_percent: MARGIN },
-    Case { name: "null-read-d128-b32-nostats", args: "null:size=1T read 128 32 nostats", margin_percent: MARGIN },
-    Case { name: "null-write-d128-b32", args: "null:size=1T write 128 32", margin_percent: MARGIN },
-    Case { name: "null-read-d1", args: "null:size=1T read 1 1", margin_percent: MARGIN },
-    Case { name: "mapped-read-d128-b32", args: "null:size=1T read 128 32 mapped", margin_percent: MARGIN },
-    Case { name: "mapped-write-d128-b32", args: "null:size=1T write 128 32 mapped", margin_percent: MARGIN },
-    // What is kept is what lies before the first unit, so that no data goes to it; the row before is the same device.
-    Case { name: "null-keep-read-d128-b32", args: "null:size=1G,keep=1088K read 128 32", margin_percent: MARGIN },
-    Case { name: "volume-read-d128-b32", args: "null:size=1G,keep=1088K read 128 32 volume", margin_percent: MARGIN },
-    Case { name: "volume-write-d128-b32", args: "null:size=1G,keep=1088K write 128 32 volume", margin_percent: MARGIN },
-    Case { name: "null-read-seq-d128-b32", args: "null:size=1T read 128 32 seq", margin_percent: MARGIN },
-    Case { name: "ram-read-d128-b32", args: "ram:size=64M read 128 32", margin_percent: MARGIN_COPYING },
-    Case { name: "file-read-4k-d32-b32", args: "file:FILE read 32 32 4k sleep", margin_percent: MARGIN_KERNEL },
-    Case { name: "file-read-4k-d1", args: "file:FILE read 1 1 4k sleep", margin_percent: MARGIN_KERNEL },
-];
-
-/// How many cases need a kernel ring.
-const KERNEL_CASES: usize = 2;
-
-/// I/Os of the short and of the long run: whole batches.
-const SHORT_LONG: (u64, u64) = (12_800, 128_000);
 
 /// Set by `cargo xtask budgets --record`: write the baseline instead of comparing with it.
 const RECORD_ENV: &str = "SHEAVE_RECORD_BUDGETS";
@@ -66,10 +31,10 @@ fn instructions_stay_within_their_budgets() {
     let program = build();
     let compiler = compiler();
     let file = file();
-    let count = |case: &Case| per_io(&valgrind, &program, &case.args.replace("FILE", &file.path().to_string_lossy()));
-    // The cases with a kernel ring are the last ones.
-    let cases = if has_kernel_ring(file.path()) { CASES } else { &CASES[..CASES.len() - KERNEL_CASES] };
-    let counts: Vec<(&str, f64)> = cases.iter().map(|case| (case.name, count(case))).collect();
+    let count = |case: &Case| per_io(&valgrind, &program, &case.on(&file.path().to_string_lossy()));
+    let kernel_ring = has_kernel_ring(file.path());
+    let cases = CASES.iter().filter(|case| kernel_ring || !case.needs_kernel_ring());
+    let counts: Vec<(&str, f64)> = cases.map(|case| (case.name, count(case))).collect();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/budgets/instructions.txt");
     if std::env::var_os(RECORD_ENV).is_some() {
         let text = Baseline::text(&compiler, &counts);
@@ -156,13 +121,13 @@ fn file() -> tempfile::NamedTempFile {
 /// Instructions of one I/O.
 fn per_io(valgrind: &Path, program: &Path, args: &str) -> f64 {
     let (short, long) = SHORT_LONG;
-    let (low, high) = (instructions(valgrind, program, args, short), instructions(valgrind, program, args, long));
-    (high as f64 - low as f64) / (long - short) as f64
+    let count = |ios: u64| instructions(valgrind, program, args, ios);
+    sheave_testkit::hot_loop::per_io(count(short), count(long))
 }
 
 fn instructions(valgrind: &Path, program: &Path, args: &str, ios: u64) -> u64 {
     let mut command = cachegrind::command(valgrind);
-    let output = command.arg(program).args(arguments(args, ios)).output().expect("valgrind starts");
+    let output = command.arg(program).args(arguments(args, &ios.to_string())).output().expect("valgrind starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "hot_loop {args} under valgrind failed:\n{said}");
     cachegrind::refs(&said).unwrap_or_else(|| panic!("valgrind gave no count of instructions:\n{said}"))

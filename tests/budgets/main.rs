@@ -1,7 +1,8 @@
 //! What an I/O may cost, in counts that repeat on a busy machine: instructions (valgrind), system calls (strace).
 //!
 //! Each runs `examples/hot_loop.rs`, the bare loop of an embedding program, a short and a long time: the difference by
-//! the I/Os between is what one I/O costs, whatever start and end do. (Allocations are counted beside the crates.)
+//! the I/Os between is what one I/O costs, whatever start and end do. The cases are those of
+//! [`sheave_testkit::hot_loop`]. (Allocations are counted beside the crates.)
 //!
 //! * I1: what is measured is the release profile's code: the tests have cargo build it (`cargo xtask test` did before).
 
@@ -33,11 +34,4 @@ fn build() -> PathBuf {
     let output = command.output().expect("cargo starts");
     assert!(output.status.success(), "cargo build failed:\n{}", String::from_utf8_lossy(&output.stderr));
     target.join("release/examples/hot_loop")
-}
-
-/// The arguments of the program for a case (all but the number of I/Os) and a number of I/Os.
-fn arguments(case: &str, ios: u64) -> Vec<String> {
-    let mut words: Vec<String> = case.split(' ').map(str::to_owned).collect();
-    words.insert(4, ios.to_string()); // SPEC RW DEPTH BATCH IOS [nostats]
-    words
 }

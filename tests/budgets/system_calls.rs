@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::{arguments, build, skip_here};
+use crate::{build, skip_here};
 use sheave::open_device;
+use sheave_testkit::hot_loop::arguments;
 
 /// I/Os of the short and of the long run.
 const SHORT_LONG: (u64, u64) = (3_200, 32_000);
@@ -23,7 +24,7 @@ fn per_io(case: &str) -> Option<f64> {
 
 fn calls(strace: &Path, program: &Path, case: &str, ios: u64) -> Option<u64> {
     let mut command = Command::new(strace);
-    command.args(["-f", "-c", "-U", "calls,name"]).arg(program).args(arguments(case, ios));
+    command.args(["-f", "-c", "-U", "calls,name"]).arg(program).args(arguments(case, &ios.to_string()));
     let output = command.output().expect("strace starts");
     let said = String::from_utf8_lossy(&output.stderr);
     if said.contains("ptrace") && said.contains("not permitted") {

@@ -2,8 +2,8 @@
 //!
 //! Owns the one table of outside tools with their Debian packages ([`tools::TOOLS`]), the way to install them
 //! ([`install`]), what happens to a test that cannot run here ([`skip()`]), which seeds a randomized test runs
-//! ([`seeds`]), the form in which images of disks are kept ([`expand_runs`]),
-//! and the allocator that counts ([`allocations::Counting`]).
+//! ([`seeds`]), the form in which images of disks are kept ([`expand_runs`]), the cases in which instructions are
+//! counted ([`hot_loop::CASES`]), and the allocator that counts ([`allocations::Counting`]).
 //! Does not own any test data or devices.
 //!
 //! Invariants:
@@ -15,6 +15,7 @@
 //! Called by tests (as a dev-dependency) and by `xtask`. No product code depends on it.
 
 pub mod allocations;
+pub mod hot_loop;
 pub mod install;
 pub mod runs;
 pub mod seed;

@@ -182,3 +182,19 @@ fn a_skip_reaches_the_screen_and_the_log() {
     assert_eq!(fs::read_to_string(&log).expect("log"), "SKIPPED: a\nSKIPPED: b\n");
     assert_eq!(screen.split(|&byte| byte == b'\n').count(), 4);
 }
+
+#[test]
+fn cases_of_the_hot_loop_differ_and_fit_its_words() {
+    use crate::hot_loop::{CASES, SHORT_LONG, arguments, per_io};
+    let last_without = CASES.iter().rposition(|case| !case.needs_kernel_ring()).expect("some need none");
+    for (at, case) in CASES.iter().enumerate() {
+        let earlier = &CASES[..at];
+        assert!(earlier.iter().all(|have| have.name != case.name && have.words != case.words), "{case:?} twice");
+        assert_eq!(case.needs_kernel_ring(), at > last_without, "{case:?}: those with a kernel ring come last (I1)");
+        let words = arguments(&case.on("x"), "77");
+        assert_eq!(words[4], "77", "{words:?}");
+        let batch: u64 = words[3].parse().expect("a number");
+        assert!(SHORT_LONG.0.is_multiple_of(batch) && SHORT_LONG.1.is_multiple_of(batch), "{case:?}: whole batches");
+    }
+    assert_eq!(per_io(1_000, 1_000 + 115_200 * 7), 7.0);
+}

@@ -7,25 +7,15 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use sheave_testkit::hot_loop::{self, CASES, SHORT_LONG, arguments};
 use sheave_testkit::tools;
 
 use super::program::sheave;
 use crate::cargo::{self, cargo};
 use crate::{budgets, workspace};
 
-/// What is run under valgrind: the arguments of `examples/hot_loop.rs`, IOS for the number of I/Os.
-const INSTRUCTIONS: &[&str] = &[
-    "null:size=1T read 128 32 IOS",
-    "null:size=1T read 128 32 IOS nostats",
-    "null:size=1T write 128 32 IOS",
-    "null:size=1T read 1 1 IOS",
-    "null:size=1T read 128 32 IOS seq",
-    "null:size=1G,keep=2M read 128 32 IOS volume",
-    "null:size=1G,keep=2M write 128 32 IOS volume",
-    "ram:size=64M read 128 32 IOS",
-    "file:target/bench.img,size=64M read 32 32 IOS 4k sleep",
-    "file:target/bench.img,size=64M read 1 1 IOS 4k sleep",
-];
+/// What the cases with a file run on.
+const FILE: &str = "target/bench.img,size=64M";
 
 /// What is run under strace: the arguments of `sheave bench`.
 const SYSTEM_CALLS: &[&str] = &[
@@ -37,9 +27,6 @@ const SYSTEM_CALLS: &[&str] = &[
 
 /// A ring that waits nearly all of the time, and for how long.
 const IDLE: (&str, u64) = ("null:size=1T,latency=1s --depth 1 --batch 1 --runtime 10s", 10);
-
-/// I/Os of the short and of the long run: whole batches of all rows.
-const SHORT_LONG: (u64, u64) = (20_480, 102_400);
 
 /// CPU, kernel and compiler, in one line.
 pub fn machine() -> Result<String> {
@@ -61,18 +48,23 @@ pub fn machine() -> Result<String> {
 pub fn table() -> Result<String> {
     let mut lines = vec!["| what | value | command |".to_owned(), "|---|---:|---|".to_owned()];
     budgets::build()?;
-    for row in INSTRUCTIONS {
+    for case in CASES {
+        let words = case.on(FILE);
         // The first run may make the file.
-        instructions(row, 1_024)?;
-        let value = per_io(row, instructions)?;
+        instructions(&words, 1_024)?;
+        let (short, long) = SHORT_LONG;
+        let value = hot_loop::per_io(instructions(&words, short)?, instructions(&words, long)?);
         let under = "valgrind --tool=cachegrind --cache-sim=no target/release/examples/hot_loop";
-        lines.push(format!("| instructions an I/O | {value:.0} | `{under} {row}` |"));
+        let words = arguments(&words, "IOS").join(" ");
+        lines.push(format!("| instructions an I/O | {value:.0} | `{under} {words}` |"));
     }
     for row in SYSTEM_CALLS {
         // The first run may make the file.
         system_calls(row, 1_000)?;
         // Rounded first: the difference of two runs may be just below zero, and adding 0.0 takes its sign off.
-        let value = (per_io(row, system_calls)? * 1000.0).round() / 1000.0 + 0.0;
+        let (short, long) = SHORT_LONG;
+        let value = hot_loop::per_io(system_calls(row, short)?, system_calls(row, long)?);
+        let value = (value * 1000.0).round() / 1000.0 + 0.0;
         lines.push(format!("| system calls an I/O | {value:.3} | `strace -f -c sheave bench {row}` |"));
     }
     let (row, seconds) = IDLE;
@@ -83,18 +75,11 @@ pub fn table() -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// The count of a long run less that of a short one, by the I/Os between.
-fn per_io(row: &str, count: impl Fn(&str, u64) -> Result<u64>) -> Result<f64> {
-    let (short, long) = SHORT_LONG;
-    let (low, high) = (count(row, short)?, count(row, long)?);
-    Ok((high as f64 - low as f64) / (long - short) as f64)
-}
-
-fn instructions(row: &str, ios: u64) -> Result<u64> {
+fn instructions(words: &str, ios: u64) -> Result<u64> {
     let mut command = Command::new(tool("valgrind")?);
     command.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]);
     command.arg(workspace::target_dir().join("release/examples/hot_loop")).current_dir(workspace::root());
-    command.args(row.replace("IOS", &ios.to_string()).split(' '));
+    command.args(arguments(words, &ios.to_string()));
     let (_, errors, success) = cargo::capture(command)?;
     ensure!(success, "valgrind failed:\n{errors}");
     parse_instructions(&errors).with_context(|| format!("valgrind gave no count:\n{errors}"))
