@@ -60,6 +60,13 @@ impl Default for RingBuilder {
     }
 }
 
+impl Ring {
+    /// Settings for a new ring.
+    pub fn builder() -> RingBuilder {
+        RingBuilder::default()
+    }
+}
+
 impl RingBuilder {
     /// Entries of the SQ, rounded up to a power of two; 128 unless set.
     pub fn entries(mut self, entries: u32) -> Self {

@@ -36,7 +36,6 @@ use sheave_blk::ctx::IoCtx;
 use sheave_iomap::File;
 
 use self::inner::{Inner, Shared};
-use crate::builder::RingBuilder;
 #[cfg(sheave_lab)]
 use crate::cqe::LateCompletions;
 use crate::cqe::{Completion, Cqe};
@@ -63,11 +62,6 @@ impl Ring {
         let io_wq = inner.core.wq.pool().clone();
         let shared = Rc::new(Shared(RefCell::new(inner)));
         Ring { _registered: own::register(&shared), shared, io_wq }
-    }
-
-    /// Settings for a new ring.
-    pub fn builder() -> RingBuilder {
-        RingBuilder::default()
     }
 
     /// Opens this ring's way into a device.

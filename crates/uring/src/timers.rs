@@ -19,44 +19,14 @@ use std::time::Duration;
 use sheave_base::clock::{Clock, Timeline};
 
 use crate::req::NO_SLOT;
-
-/// What a node is armed as; also the index of its list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Kind {
-    /// A TIMEOUT.
-    Timeout = 0,
-    /// A LINK_TIMEOUT.
-    Guard = 1,
-}
+pub(crate) use heap::Kind;
+use heap::{Node, UNCOUNTED};
 
 const TIMELINES: [Timeline; 3] = [Timeline::Monotonic, Timeline::Boottime, Timeline::Realtime];
 
 /// How long a ring sleeps at most while it waits for a clock that can be set or that runs through suspend: so late a
 /// jump is noticed.
 const JUMPY_ROUND: Duration = Duration::from_secs(1);
-
-/// A timeout without a count.
-const UNCOUNTED: u64 = u64::MAX;
-
-/// The node of a slot.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Node {
-    /// ns of its timeline.
-    at: u64,
-    /// It is reached when `seen` is; `UNCOUNTED` without a count.
-    target: u64,
-    /// Who was armed first among equal deadlines.
-    turn: u32,
-    child: u32,
-    sibling: u32,
-    /// The sibling before it, the parent for a first child.
-    back: u32,
-    prev: u32,
-    next: u32,
-    timeline: Timeline,
-    kind: Option<Kind>,
-}
 
 #[derive(Clone, Copy, Debug)]
 struct List {
@@ -82,20 +52,8 @@ pub(crate) struct Timers {
 
 impl Timers {
     pub(crate) fn new(slots: u32) -> Timers {
-        let idle = Node {
-            at: 0,
-            target: UNCOUNTED,
-            turn: 0,
-            child: NO_SLOT,
-            sibling: NO_SLOT,
-            back: NO_SLOT,
-            prev: NO_SLOT,
-            next: NO_SLOT,
-            timeline: Timeline::Monotonic,
-            kind: None,
-        };
         Timers {
-            nodes: vec![idle; slots as usize].into(),
+            nodes: vec![Node::IDLE; slots as usize].into(),
             roots: [NO_SLOT; 3],
             lists: [List { first: NO_SLOT, last: NO_SLOT }; 2],
             armed: 0,

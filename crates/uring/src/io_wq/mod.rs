@@ -10,7 +10,8 @@
 //! | `shard`, `hash` | queues, batches; hashed work in order and never twice at once |
 //! | `acct` | an account's shards and the places of its workers: who is woken, made, sent to sleep |
 //! | `worker`, `thread_state` | a thread's life; whether it computes or sleeps, as the kernel knows |
-//! | `client`, `pool`, `cancel` | who queues work; threads, limits and the end; cancelling |
+//! | `shared` | what all threads of a pool share; how a thread is made and joined |
+//! | `client`, `pool`, `cancel` | who queues work; limits and the end; cancelling |
 //! | `step` | a pool without threads, for simulators |
 //! | `ring` | a ring as a client, and the public handle |
 //! | `lock`, `starts` | measuring |
@@ -31,6 +32,7 @@ mod lock;
 mod pool;
 mod ring;
 mod shard;
+mod shared;
 mod starts;
 mod step;
 mod thread_state;
@@ -39,9 +41,10 @@ mod worker;
 
 pub use cancel::Cancelled;
 pub use lock::LockStats;
-pub use pool::{AcctCounts, IDLE_TIMEOUT, Pool, PoolOptions, SPIN, Submitter};
+pub use pool::{AcctCounts, Pool, Submitter};
 pub use ring::{IoWq, IoWqBuilder, RingSource};
 pub(crate) use ring::{RingWq, Sum, Work};
+pub use shared::{IDLE_TIMEOUT, PoolOptions, SPIN};
 pub use step::Account;
 pub use work::{CANCELLED, HASH_BUCKETS, MAX_CLIENTS, MAX_SLOTS, Section, Source, WorkFlags};
 

@@ -1,103 +1,23 @@
 //! The pool: two accounts, their clients, and the threads.
 //!
-//! Owns the making and the joining of threads, the table of clients, limits, and the end. A [`Pool`] is a handle; the
-//! last one to go shuts the pool down. A [`Submitter`] is how one client queues work.
+//! Owns the registering of clients, limits, and the end. A [`Pool`] is a handle; the last one to go shuts the pool
+//! down. A [`Submitter`] is how one client queues work.
 //!
-//! Invariants:
-//! - I1: a thread is made under the roster's lock, counted before and uncounted when that fails: a failure is seen
-//!   by nobody but the one who tried. When no worker is left to run what is queued, it ends with `WorkDone::NoThread`.
-//! - I2: after `shutdown` every item that was queued has ended, once, every thread was joined, and what is queued
-//!   later ends with `WorkDone::NoThread`.
-//! - I3: locks are taken in the order roster, shard, clients; a client's own lock is the last.
+//! Invariant I1: after `shutdown` every item that was queued has ended, once, every thread was joined, and what is
+//! queued later ends with `WorkDone::NoThread`.
 
-use std::io;
-use std::time::Duration;
+use sheave_base::sync::Arc;
 
-use sheave_base::clock::Clock;
-use sheave_base::parker::Parker;
-use sheave_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use sheave_base::sync::{Arc, Mutex, thread};
-
-use super::acct::{Acct, MAX_WORKERS, Roster, STANDBY, WORKER, WorkerRef};
+use super::acct::{Acct, MAX_WORKERS};
 use super::cancel::Cancelled;
-use super::client::{Client, ClientTable};
+use super::client::Client;
 use super::lock::LockStats;
-use super::shard::Batch;
-use super::starts::Starts;
-use super::step::Steps;
+use super::shared::{PoolOptions, Shared, SpawnGate};
 use super::work::{Entry, MAX_CLIENTS, MAX_SLOTS, Source, WorkFlags};
-use super::worker::Worker;
-use crate::work_done::WorkDone;
+use super::worker;
 
-/// A worker that nobody needs ends after this time, unless set.
-pub const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A worker without work looks for more so long before it sleeps, unless set: waking it takes as long.
-pub const SPIN: Duration = Duration::from_micros(50);
 /// Items that a submitter gathers before it hands them over without being told.
 const STAGED: usize = 32;
-
-/// Asked before each thread is made; tests fail here.
-pub(super) type SpawnGate = std::sync::Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
-
-/// Settings of a pool.
-#[derive(Clone, Debug)]
-pub struct PoolOptions {
-    /// Most workers of the bound and of the unbound account.
-    pub max_workers: [u32; 2],
-    /// Name of the threads; a dash and a number follow.
-    pub name: String,
-    /// A worker that has nothing to do ends after this time.
-    pub idle_timeout: Duration,
-    /// How long a worker looks for more work before it sleeps.
-    pub spin: Duration,
-    /// Measure lock times and the time from queue to start: a few clock reads an item.
-    pub measure: bool,
-    /// Shards of each account's queue: a power of two up to 64.
-    pub shards: usize,
-    /// CPUs that workers run on; all of the process when empty.
-    pub cpus: Vec<usize>,
-    /// No threads: work runs in [`Pool::step`].
-    pub stepped: bool,
-}
-
-impl Default for PoolOptions {
-    fn default() -> Self {
-        let cpus = super::thread_state::cpus_of_process();
-        PoolOptions {
-            max_workers: [(4 * cpus as u32).min(MAX_WORKERS), MAX_UNBOUND],
-            name: "sheave-wq".into(),
-            idle_timeout: IDLE_TIMEOUT,
-            // On one CPU whoever looks for work keeps the other from making some.
-            spin: if cpus > 1 { SPIN } else { Duration::ZERO },
-            measure: false,
-            shards: (2 * cpus).next_power_of_two().min(MOST_SHARDS),
-            cpus: Vec::new(),
-            stepped: false,
-        }
-    }
-}
-
-/// Shards of an account, unless set: each ring has a pool unless it shares one, so they must stay small.
-const MOST_SHARDS: usize = 16;
-/// Workers of the unbound account, unless set.
-const MAX_UNBOUND: u32 = 256;
-
-/// What all threads of a pool share.
-pub(super) struct Shared<S> {
-    pub(super) accts: [Acct; 2],
-    pub(super) options: PoolOptions,
-    /// CPUs of workers; none for those of the process.
-    cpus: Mutex<Vec<usize>>,
-    clients: Mutex<ClientTable<S>>,
-    /// Grows with every change of the table.
-    version: AtomicU32,
-    pub(super) closed: AtomicBool,
-    pub(super) clock: Option<Clock>,
-    pub(super) starts: Starts,
-    gate: Option<SpawnGate>,
-    /// For a pool without threads.
-    pub(super) steps: Mutex<Steps>,
-}
 
 /// The workers of one account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,158 +36,6 @@ pub struct AcctCounts {
     pub failed: u64,
     /// Items that wait.
     pub queued: usize,
-}
-
-impl<S: Source> Shared<S> {
-    /// Wakes or makes a worker if nobody looks after the account's work.
-    #[cold]
-    pub(super) fn wake(self: &Arc<Self>, at: usize) {
-        if self.options.stepped {
-            return;
-        }
-        let acct = &self.accts[at];
-        let mut roster = acct.roster.lock();
-        let counts = acct.counts();
-        if !counts.nobody_looks() || !acct.has_work() {
-            return;
-        }
-        if let Some(worker) = roster.idle.pop() {
-            acct.move_counts(STANDBY, super::acct::IDLE);
-            drop(roster);
-            worker.unparker.unpark();
-            return;
-        }
-        let mut alone = counts.all() == 0;
-        if !roster.closed && counts.all() < acct.limit() {
-            if self.spawn(at, &mut roster).is_ok() {
-                alone = false;
-            } else {
-                roster.failed += 1;
-            }
-        }
-        let ended = self.ended(&mut roster);
-        drop(roster);
-        if alone {
-            self.refuse(at);
-        }
-        join(ended);
-    }
-
-    /// Makes a worker (I1).
-    fn spawn(self: &Arc<Self>, at: usize, roster: &mut Roster) -> io::Result<()> {
-        if let Some(gate) = &self.gate {
-            gate()?;
-        }
-        let parker = Parker::new()?;
-        let id = roster.next_id;
-        roster.next_id += 1;
-        let me = WorkerRef { id, unparker: parker.unparker() };
-        let acct = &self.accts[at];
-        acct.move_counts(WORKER + STANDBY, 0);
-        let shared = Arc::clone(self);
-        let kind = if at == 0 { "" } else { "u" };
-        let thread = thread::Builder::new()
-            .name(format!("{}-{kind}{id}", self.options.name))
-            .spawn(move || Worker::new(shared, at, me, parker).live());
-        match thread {
-            Ok(thread) => {
-                roster.threads.push((id, thread));
-                roster.created += 1;
-                Ok(())
-            }
-            Err(error) => {
-                acct.move_counts(0, WORKER + STANDBY);
-                Err(error)
-            }
-        }
-    }
-
-    /// The threads of workers that have ended, to be joined without the lock.
-    fn ended(&self, roster: &mut Roster) -> Vec<thread::JoinHandle<()>> {
-        let Roster { threads, ended, .. } = roster;
-        let mut handles = Vec::new();
-        for id in ended.drain(..) {
-            if let Some(at) = threads.iter().position(|(thread, _)| *thread == id) {
-                handles.push(threads.swap_remove(at).1);
-            }
-        }
-        handles
-    }
-
-    /// Ends all that is queued without running it: there is no worker, and none can be had.
-    #[cold]
-    fn refuse(&self, at: usize) {
-        let mut batch = Batch::new();
-        while self.accts[at].take(0, &mut batch) {
-            for entry in &batch.entries {
-                let Some(client) = self.client(entry.client()) else { continue };
-                if client.items.start(entry.slot(), entry.generation()) {
-                    client.items.end(entry.slot(), entry.generation());
-                    client.finish(&[(entry.slot(), WorkDone::NoThread)]);
-                }
-            }
-        }
-    }
-
-    pub(super) fn cpus(&self) -> Vec<usize> {
-        self.cpus.lock().expect("invariant: no panic under this lock").clone()
-    }
-
-    pub(super) fn client(&self, at: u32) -> Option<Arc<Client<S>>> {
-        self.table().get(at).cloned()
-    }
-
-    fn table(&self) -> sheave_base::sync::MutexGuard<'_, ClientTable<S>> {
-        self.clients.lock().expect("invariant: no panic under this lock")
-    }
-
-    /// A copy of the table for a worker, when it has changed.
-    #[inline]
-    pub(super) fn refresh(&self, version: &mut u32, copy: &mut Vec<Option<Arc<Client<S>>>>) {
-        // Acquire pairs with the Release of `changed`. A worker learned of an entry through a shard's lock, after its
-        // client was registered.
-        let now = self.version.load(Ordering::Acquire);
-        if now != *version {
-            self.table().copy_to(copy);
-            *version = now;
-        }
-    }
-
-    fn changed(&self) {
-        // Release pairs with the Acquire of `refresh`.
-        self.version.fetch_add(1, Ordering::Release);
-    }
-
-    /// Whether an entry's item still waits, for sweeps.
-    fn waits(&self, entry: Entry) -> bool {
-        let table = self.table();
-        table.get(entry.client()).is_some_and(|client| client.items.is_queued(entry.slot(), entry.generation()))
-    }
-
-    fn shutdown(&self) {
-        // Release pairs with the Acquire of workers; the roster's lock orders it for those that go to sleep.
-        self.closed.store(true, Ordering::Release);
-        for at in 0..self.accts.len() {
-            let acct = &self.accts[at];
-            let threads = {
-                let mut roster = acct.roster.lock();
-                roster.closed = true;
-                for worker in &roster.idle {
-                    worker.unparker.unpark();
-                }
-                std::mem::take(&mut roster.threads)
-            };
-            join(threads.into_iter().map(|(_, thread)| thread));
-            self.refuse(at);
-        }
-    }
-}
-
-fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
-    for thread in threads {
-        // A worker that panicked has said so; there is nothing left to join.
-        let _ = thread.join();
-    }
 }
 
 struct Handle<S: Source> {
@@ -306,22 +74,7 @@ impl<S: Source> Pool<S> {
 
     /// The same with a say in whether threads can be made.
     pub(super) fn with_gate(options: PoolOptions, gate: Option<SpawnGate>) -> Pool<S> {
-        let clock = options.measure.then(Clock::real);
-        // Without threads one shard does, and the order is the same on every machine.
-        let shards = if options.stepped { 1 } else { options.shards };
-        let acct = |at: usize| Acct::new(shards, options.max_workers[at].clamp(1, MAX_WORKERS), clock.as_ref());
-        let shared = Shared {
-            accts: [acct(0), acct(1)],
-            cpus: Mutex::new(options.cpus.clone()),
-            clients: Mutex::new(ClientTable::new()),
-            version: AtomicU32::new(1),
-            closed: AtomicBool::new(false),
-            starts: Starts::new(options.measure),
-            clock,
-            gate,
-            steps: Mutex::new(Steps::new()),
-            options,
-        };
+        let shared = Shared::new(options, gate, worker::live);
         Pool { handle: Arc::new(Handle { shared: Arc::new(shared) }) }
     }
 
@@ -384,11 +137,7 @@ impl<S: Source> Pool<S> {
 
     /// Moves the workers, those that are there and those to come, to these CPUs; none for those of the process.
     pub fn set_cpus(&self, cpus: &[usize]) {
-        let shared = &self.handle.shared;
-        cpus.clone_into(&mut shared.cpus.lock().expect("invariant: no panic under this lock"));
-        for acct in &shared.accts {
-            acct.place(cpus);
-        }
+        self.handle.shared.set_cpus(cpus);
     }
 
     /// What the locks of the pool have seen.

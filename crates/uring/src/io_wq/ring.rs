@@ -17,7 +17,9 @@ use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::mapping::{Intent, Pieces};
 use sheave_iomap::{FallocateMode, File, Kiocb, dio};
 
-use super::pool::{AcctCounts, Pool, PoolOptions, Submitter};
+use super::pool::{AcctCounts, Pool, Submitter};
+use super::shared::PoolOptions;
+use super::thread_state::forbidden_cpu;
 use super::work::{Section, Source, WorkFlags};
 use super::{Account, Cancelled, LockStats};
 use crate::error::RingError;
@@ -167,12 +169,17 @@ impl IoWqBuilder {
         for (what, value) in ["bound workers", "unbound workers"].into_iter().zip(self.options.max_workers) {
             check_limit(what, value)?;
         }
-        super::thread_state::check_cpus(&self.options.cpus)?;
+        check_cpus(&self.options.cpus)?;
         if self.options.name.contains('\0') {
             return Err(RingError::WorkerName);
         }
         Ok(IoWq { pool: Pool::new(self.options) })
     }
+}
+
+/// Refuses CPUs that the process may not use.
+fn check_cpus(cpus: &[usize]) -> Result<(), RingError> {
+    forbidden_cpu(cpus).map_or(Ok(()), |cpu| Err(RingError::Cpu(cpu)))
 }
 
 fn check_limit(what: &'static str, value: u32) -> Result<(), RingError> {
@@ -222,7 +229,7 @@ impl IoWq {
 
     /// Moves the workers to these CPUs, also while they work; none for all that the process may use.
     pub fn set_cpus(&self, cpus: &[usize]) -> Result<(), RingError> {
-        super::thread_state::check_cpus(cpus)?;
+        check_cpus(cpus)?;
         self.pool.set_cpus(cpus);
         Ok(())
     }

@@ -1,19 +1,17 @@
 //! A pool without threads: its work runs where and when somebody says [`Pool::step`].
 //!
-//! Owns the batch of each account that was begun. For simulators: rings, files and their workers run on one thread, or
-//! on several that take turns, in an order that repeats to the byte. Rings that wait, drain or are dropped take steps
-//! themselves, so nothing hangs; a simulator that wants another order steps before.
+//! Owns the running of one item; which is next, `shared` knows. For simulators: rings, files and their workers run on
+//! one thread, or on several that take turns, in an order that repeats to the byte. Rings that wait, drain or are
+//! dropped take steps themselves, so nothing hangs; a simulator that wants another order steps before.
 //!
 //! Invariants:
 //! - I1: a step runs one item, or says that there is none. Bound work comes before unbound unless the caller chooses.
 //! - I2: items of one hash run in order, as with threads: the bucket is released when the last item of its batch has
 //!   ended, also when items are stepped on several threads.
 
-use sheave_base::sync::MutexGuard;
 use sheave_base::sync::atomic::Ordering;
 
-use super::pool::{Pool, Shared};
-use super::shard::Batch;
+use super::pool::Pool;
 use super::work::{CANCELLED, Source};
 use super::worker::run_guarded;
 
@@ -24,22 +22,6 @@ pub enum Account {
     Bound,
     /// Work that may take for ever.
     Unbound,
-}
-
-/// The batches in hand, by account.
-#[derive(Debug)]
-pub(super) struct Steps {
-    batches: [Batch; 2],
-    /// Items of each that were begun.
-    at: [usize; 2],
-    /// Items of each that have not ended.
-    running: [usize; 2],
-}
-
-impl Steps {
-    pub(super) fn new() -> Steps {
-        Steps { batches: [Batch::new(), Batch::new()], at: [0; 2], running: [0; 2] }
-    }
 }
 
 impl<S: Source> Pool<S> {
@@ -66,7 +48,7 @@ impl<S: Source> Pool<S> {
             let (slot, generation) = (entry.slot(), entry.generation());
             let client = shared.client(entry.client()).filter(|client| client.items.start(slot, generation));
             let Some(client) = client else {
-                shared.steps().running[acct] -= 1;
+                shared.entry_ended(acct);
                 continue;
             };
             // Acquire pairs with the Release of `shutdown`.
@@ -79,36 +61,10 @@ impl<S: Source> Pool<S> {
             };
             client.items.end(slot, generation);
             client.finish(&[(slot, res)]);
-            shared.steps().running[acct] -= 1;
+            shared.entry_ended(acct);
             return true;
         }
         false
-    }
-}
-
-impl<S: Source> Shared<S> {
-    /// The next entry of an account. The lock is not held while its item runs.
-    fn next_entry(&self, acct: usize) -> Option<super::work::Entry> {
-        let mut steps = self.steps();
-        let Steps { batches, at, running } = &mut *steps;
-        let (batch, at, running) = (&mut batches[acct], &mut at[acct], &mut running[acct]);
-        if *at >= batch.entries.len() {
-            if batch.claim.is_some() && *running > 0 {
-                return None;
-            }
-            // Releases the bucket of the batch before (I2).
-            *at = 0;
-            if !self.accts[acct].take(0, batch) {
-                return None;
-            }
-        }
-        *at += 1;
-        *running += 1;
-        Some(batch.entries[*at - 1])
-    }
-
-    fn steps(&self) -> MutexGuard<'_, Steps> {
-        self.steps.lock().expect("invariant: no panic under this lock")
     }
 }
 

@@ -89,18 +89,15 @@ pub(super) fn cpus_of_process() -> usize {
 #[cfg(shuttle)]
 pub(super) fn settle(_: Option<u32>, _: &[usize]) {}
 
-/// Refuses CPUs that the process may not use.
+/// The first of these CPUs that the process may not use.
 #[cfg(not(shuttle))]
-pub(super) fn check_cpus(cpus: &[usize]) -> Result<(), crate::RingError> {
-    let Some(allowed) = of_process() else { return Ok(()) };
-    match cpus.iter().find(|&&cpu| cpu >= rustix::thread::CpuSet::MAX_CPU || !allowed.is_set(cpu)) {
-        Some(&cpu) => Err(crate::RingError::Cpu(cpu)),
-        None => Ok(()),
-    }
+pub(super) fn forbidden_cpu(cpus: &[usize]) -> Option<usize> {
+    let allowed = of_process()?;
+    cpus.iter().copied().find(|&cpu| cpu >= rustix::thread::CpuSet::MAX_CPU || !allowed.is_set(cpu))
 }
 
 /// See above.
 #[cfg(shuttle)]
-pub(super) fn check_cpus(_: &[usize]) -> Result<(), crate::RingError> {
-    Ok(())
+pub(super) fn forbidden_cpu(_: &[usize]) -> Option<usize> {
+    None
 }

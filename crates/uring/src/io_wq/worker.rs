@@ -38,8 +38,8 @@ use sheave_iomap::completion_plan::MayBlock;
 use super::acct::{Acct, IDLE, RUNNING, Roster, STANDBY, WORKER, WorkerRef};
 use super::client::Client;
 use super::lock::Held;
-use super::pool::Shared;
 use super::shard::Batch;
+use super::shared::Shared;
 use super::work::{CANCELLED, Entry, Section, Source};
 use crate::work_done::WorkDone;
 
@@ -61,7 +61,12 @@ enum Place {
     Gone,
 }
 
-pub(super) struct Worker<S: Source> {
+/// The life of a worker, from its first standby to its end.
+pub(super) fn live<S: Source>(shared: Arc<Shared<S>>, acct: usize, me: WorkerRef, parker: Parker) {
+    Worker::new(shared, acct, me, parker).live();
+}
+
+struct Worker<S: Source> {
     shared: Arc<Shared<S>>,
     acct: usize,
     me: WorkerRef,
@@ -76,7 +81,7 @@ pub(super) struct Worker<S: Source> {
 }
 
 impl<S: Source> Worker<S> {
-    pub(super) fn new(shared: Arc<Shared<S>>, acct: usize, me: WorkerRef, parker: Parker) -> Worker<S> {
+    fn new(shared: Arc<Shared<S>>, acct: usize, me: WorkerRef, parker: Parker) -> Worker<S> {
         let clock = (!shared.options.spin.is_zero() || shared.options.measure).then(Clock::real);
         Worker {
             shared,
@@ -97,7 +102,7 @@ impl<S: Source> Worker<S> {
     }
 
     /// From standby to its end.
-    pub(super) fn live(mut self) {
+    fn live(mut self) {
         // In this order: whoever places workers meanwhile finds this one here, or has changed the list before.
         let tid = super::thread_state::me();
         self.acct().roster.lock().tids.push((self.me.id, tid));

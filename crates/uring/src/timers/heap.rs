@@ -8,8 +8,57 @@
 //! - I1: no node comes before its parent by (deadline, turn).
 //! - I2: a root has neither sibling nor `back`.
 
-use super::Node;
+use sheave_base::clock::Timeline;
+
 use crate::req::NO_SLOT;
+
+/// What a node is armed as; also the index of its list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// A TIMEOUT.
+    Timeout = 0,
+    /// A LINK_TIMEOUT.
+    Guard = 1,
+}
+
+/// The target of a timeout without a count.
+pub(super) const UNCOUNTED: u64 = u64::MAX;
+
+/// The node of a slot: its place in a heap, and in the list that [`Timers`](super::Timers) keeps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node {
+    /// ns of its timeline.
+    pub(super) at: u64,
+    /// It is reached when `seen` is; `UNCOUNTED` without a count.
+    pub(super) target: u64,
+    /// Who was armed first among equal deadlines.
+    pub(super) turn: u32,
+    pub(super) child: u32,
+    pub(super) sibling: u32,
+    /// The sibling before it, the parent for a first child.
+    pub(super) back: u32,
+    pub(super) prev: u32,
+    pub(super) next: u32,
+    pub(super) timeline: Timeline,
+    pub(super) kind: Option<Kind>,
+}
+
+impl Node {
+    /// A node that is not armed.
+    pub(super) const IDLE: Node = Node {
+        at: 0,
+        target: UNCOUNTED,
+        turn: 0,
+        child: NO_SLOT,
+        sibling: NO_SLOT,
+        back: NO_SLOT,
+        prev: NO_SLOT,
+        next: NO_SLOT,
+        timeline: Timeline::Monotonic,
+        kind: None,
+    };
+}
 
 fn comes_first(nodes: &[Node], a: u32, b: u32) -> bool {
     let (a, b) = (&nodes[a as usize], &nodes[b as usize]);

@@ -99,7 +99,7 @@ fn idle_workers_end_after_their_time_and_come_back() {
 /// A pool whose threads cannot be made while the flag is set.
 fn failing(bound: u32, fails: &Arc<AtomicBool>) -> Pool<Probe> {
     let fails = Arc::clone(fails);
-    let gate: pool::SpawnGate =
+    let gate: shared::SpawnGate =
         Arc::new(move || if fails.load(SeqCst) { Err(io::Error::other("on purpose")) } else { Ok(()) });
     Pool::with_gate(options(bound, 1), Some(gate))
 }
