@@ -71,8 +71,6 @@ impl Op {
 pub const BIO_FUA: u16 = 1 << 0;
 /// Flush the device's cache before this write.
 pub const BIO_PREFLUSH: u16 = 1 << 1;
-/// The submitter will poll for it; cleared on the way down where the device cannot.
-pub const BIO_POLLED: u16 = 1 << 2;
 /// May go back to the owner's cache; only bios with inline vectors from outside the reserve.
 pub const BIO_CACHEABLE: u16 = 1 << 3;
 /// Came from the reserve and returns there.
@@ -94,7 +92,7 @@ pub const BIO_OWNER: u16 = 1 << 11;
 /// Carries a plain record that could not stay one: its owner hears of its end by `EndIo::end_plain`.
 pub(crate) const BIO_PLAIN: u16 = 1 << 12;
 /// The flags that a submitter may set.
-pub(crate) const BIO_USER: u16 = BIO_FUA | BIO_PREFLUSH | BIO_POLLED | BIO_NOMERGE | BIO_OWNER;
+pub(crate) const BIO_USER: u16 = BIO_FUA | BIO_PREFLUSH | BIO_NOMERGE | BIO_OWNER;
 
 /// Bits that send a bio down the slow way on completion.
 pub(crate) const BIO_SLOW_END: u16 = BIO_CHILD | BIO_WAITS | BIO_SLOW | BIO_PLAIN;

@@ -68,8 +68,6 @@ pub struct IoCtxOptions {
     pub bios: u32,
     /// Entries of the kernel ring, should a device need one.
     pub kring_entries: u32,
-    /// The ring polls for completions.
-    pub polled: bool,
     /// The kernel ring polls the device (IOPOLL).
     pub iopoll: bool,
     /// Keep statistics.
@@ -85,7 +83,7 @@ pub struct BioSpec {
     pub bdev: u16,
     /// What to do.
     pub op: Op,
-    /// `BIO_FUA`, `BIO_PREFLUSH`, `BIO_POLLED`, `BIO_NOMERGE`.
+    /// `BIO_FUA`, `BIO_PREFLUSH`, `BIO_NOMERGE`, `BIO_OWNER`.
     pub flags: u16,
     /// First sector.
     pub sector: u64,
@@ -102,7 +100,7 @@ pub struct BioSpec {
 /// use sheave_blk::ctx::{IoCtx, IoCtxOptions};
 ///
 /// let clock = Clock::real();
-/// let options = IoCtxOptions { bios: 8, kring_entries: 8, polled: true, iopoll: false, stats: true, clock };
+/// let options = IoCtxOptions { bios: 8, kring_entries: 8, iopoll: false, stats: true, clock };
 /// let ctx = IoCtx::new(options).unwrap();
 /// std::thread::spawn(move || ctx.is_idle());
 /// ```
@@ -112,7 +110,6 @@ pub struct IoCtx {
     hctxs: Vec<Option<Box<Hctx>>>,
     bdevs: Vec<Option<Bdev>>,
     parker: Parker,
-    polled: bool,
     next_look: NextLook,
     /// The kernel ring waits on the parker's descriptor.
     bell_armed: bool,
@@ -151,7 +148,6 @@ impl IoCtx {
             hctxs: Vec::with_capacity(MAX_HCTXS),
             bdevs: Vec::new(),
             parker,
-            polled: options.polled,
             next_look: NextLook::never(),
             bell_armed: false,
             alarm_at: None,
@@ -213,7 +209,7 @@ impl IoCtx {
                     });
                 }
                 let unparker = self.parker.unparker();
-                let hctx = Hctx::open(leg.queue.clone(), index as u16, self.polled, &mut self.core, unparker)?;
+                let hctx = Hctx::open(leg.queue.clone(), index as u16, &mut self.core, unparker)?;
                 if index == self.hctxs.len() {
                     self.hctxs.push(None);
                 }

@@ -39,7 +39,7 @@ use crate::merge;
 use crate::plain_io::OpenLane;
 use crate::queue::{Gate, Queue};
 use crate::request::{
-    DoneList, RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, RQ_POLLED, Request, Requests, Rq, RqHead, RqList, RqQueue, RqTable,
+    DoneList, RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, Request, Requests, Rq, RqHead, RqList, RqQueue, RqTable,
 };
 use crate::ring_core::Core;
 use crate::stats::HctxStats;
@@ -65,8 +65,6 @@ pub(crate) struct Hctx {
     /// Attached devices that lead here.
     pub(crate) users: u32,
     stalled: bool,
-    /// Flags that a request has from its first bio.
-    inherited: u8,
     /// What marks a plain bio that may be cached.
     cacheable: u16,
     tags: Tags,
@@ -91,7 +89,6 @@ impl Hctx {
     pub(crate) fn open(
         queue: Arc<Queue>,
         index: u16,
-        polled: bool,
         core: &mut Core,
         unparker: Unparker,
     ) -> Result<Hctx, DeviceError> {
@@ -110,7 +107,6 @@ impl Hctx {
         let mut open = HctxOpen {
             kring: &mut core.kring,
             depth,
-            polled,
             remote: Remote { shared: shared.clone() },
             limits: queue.limits(),
             capacity: queue.capacity(),
@@ -128,7 +124,6 @@ impl Hctx {
             plain_bytes,
             users: 0,
             stalled: true,
-            inherited: RQ_NOMERGE | if queue.capabilities().polled { RQ_POLLED } else { 0 },
             cacheable: core.bios.cacheable(),
             tags: Tags::new(tag_set),
             rqs: Requests::new(depth),
@@ -209,7 +204,7 @@ impl Hctx {
     pub(crate) fn gather(&mut self, core: &mut Core, id: BioId, flags: u8) -> bool {
         let bio = &core.bios[id];
         let (sector, bytes, op, part, nr_vecs) = (bio.sector, bio.bytes, bio.op, bio.part, bio.nr_vecs);
-        let flags = flags | (bio.flags as u8 & self.inherited);
+        let flags = flags | (bio.flags as u8 & RQ_NOMERGE);
         if self.try_merge(core, id, sector, bytes) {
             return true;
         }

@@ -65,7 +65,7 @@
 //! }
 //!
 //! let clock = Clock::real();
-//! let options = IoCtxOptions { bios: 64, kring_entries: 64, polled: true, iopoll: false, stats: true, clock };
+//! let options = IoCtxOptions { bios: 64, kring_entries: 64, iopoll: false, stats: true, clock };
 //! let mut ctx = IoCtx::new(options)?;
 //! let bdev = ctx.attach(&Device::from_driver("nothing", Box::new(Nothing)))?;
 //! let discard = BioSpec { bdev, op: Op::Discard, flags: 0, sector: 8, bytes: 4096, owner: 7 };

@@ -15,7 +15,7 @@ use crate::tag_set::TagInfo;
 pub struct PlainKind {
     /// Read or write.
     pub op: Op,
-    /// `BIO_FUA`, `BIO_POLLED`.
+    /// `BIO_FUA`, or nothing.
     pub flags: u16,
     /// The registered buffer that all memory is in, or [`NO_FIXED_BUF`](crate::bio::NO_FIXED_BUF).
     pub fixed_buf: u16,

@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use sheave_base::clock::CoarseTs;
 use sheave_base::status::Status;
 
-use crate::bio::{BIO_NOMERGE, BIO_POLLED, BVec, Bio, BioId, NO_FIXED_BUF, SECTOR_SHIFT};
+use crate::bio::{BIO_NOMERGE, BVec, Bio, BioId, NO_FIXED_BUF, SECTOR_SHIFT};
 use crate::bio_set::BioSet;
 
 pub use head::RqHead;
@@ -39,16 +39,14 @@ pub const PLUG_MAX: usize = 32;
 pub const RQ_FUA: u8 = 1 << 0;
 /// Belongs to a flush sequence: completion goes through [`flush`](crate::flush).
 pub(crate) const RQ_FLUSH_SEQ: u8 = 1 << 1;
-/// The submitter polls, and the device can.
-pub const RQ_POLLED: u8 = BIO_POLLED as u8;
 /// Takes no more bios.
 pub(crate) const RQ_NOMERGE: u8 = BIO_NOMERGE as u8;
 
 const _: () = {
-    let bits = [RQ_FUA, RQ_FLUSH_SEQ, RQ_POLLED, RQ_NOMERGE];
+    let bits = [RQ_FUA, RQ_FLUSH_SEQ, RQ_NOMERGE];
     let (mut all, mut at) = (0, 0);
     while at < bits.len() {
-        assert!(bits[at].count_ones() == 1 && all & bits[at] == 0, "one bit each; two are those of a bio");
+        assert!(bits[at].count_ones() == 1 && all & bits[at] == 0, "one bit each; one is that of a bio");
         all |= bits[at];
         at += 1;
     }

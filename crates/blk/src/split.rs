@@ -10,7 +10,7 @@
 use sheave_base::status::Status;
 
 use crate::bio::{
-    BIO_CACHEABLE, BIO_CHILD, BIO_FUA, BIO_INLINE_VECS, BIO_NOMERGE, BIO_PLAIN, BIO_POLLED, BIO_SLOW, BVec, Bio, BioId,
+    BIO_CACHEABLE, BIO_CHILD, BIO_FUA, BIO_INLINE_VECS, BIO_NOMERGE, BIO_PLAIN, BIO_SLOW, BVec, Bio, BioId,
     NO_FIXED_BUF,
 };
 use crate::bio_set::BioSet;
@@ -73,7 +73,7 @@ pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32, leave: u32) -> Optio
     front.sector = sector;
     front.bytes = bytes;
     front.op = op;
-    front.flags |= BIO_CHILD | (flags & (BIO_FUA | BIO_POLLED | BIO_NOMERGE));
+    front.flags |= BIO_CHILD | (flags & (BIO_FUA | BIO_NOMERGE));
     front.bdev = bdev;
     front.part = part;
     front.fixed_buf = fixed_buf;

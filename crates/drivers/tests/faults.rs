@@ -198,8 +198,7 @@ fn a_ring_sleeps_until_a_delay_is_over() {
     let plan = FaultPlan { delay_time: Duration::from_millis(2), ..always(FaultKind::Delay) };
     let (device, _) = fault::over("fault", &under, &plan).expect("good rates");
     let clock = sheave_base::clock::Clock::real();
-    let options =
-        sheave_blk::ctx::IoCtxOptions { bios: 8, kring_entries: 8, polled: false, iopoll: false, stats: true, clock };
+    let options = sheave_blk::ctx::IoCtxOptions { bios: 8, kring_entries: 8, iopoll: false, stats: true, clock };
     let mut ctx = sheave_blk::ctx::IoCtx::new(options).expect("a ring");
     let bdev = ctx.attach(&device).expect("attaches");
     let spec = sheave_blk::ctx::BioSpec { bdev, op: Op::Discard, flags: 0, sector: 0, bytes: BLOCK, owner: 4 };

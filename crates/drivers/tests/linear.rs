@@ -16,7 +16,7 @@ use support::vec_at;
 
 fn ctx() -> IoCtx {
     let clock = Clock::real();
-    IoCtx::new(IoCtxOptions { bios: 64, kring_entries: 8, polled: true, iopoll: false, stats: true, clock })
+    IoCtx::new(IoCtxOptions { bios: 64, kring_entries: 8, iopoll: false, stats: true, clock })
         .expect("a context can be made")
 }
 

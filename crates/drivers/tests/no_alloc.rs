@@ -103,7 +103,7 @@ struct Ring {
 impl Ring {
     fn new(device: &Device) -> Ring {
         let clock = Clock::real();
-        let options = IoCtxOptions { bios: 64, kring_entries: 8, polled: true, iopoll: false, stats: true, clock };
+        let options = IoCtxOptions { bios: 64, kring_entries: 8, iopoll: false, stats: true, clock };
         let mut ctx = IoCtx::new(options).unwrap();
         let bdev = ctx.attach(device).unwrap();
         Ring { ctx, bdev, ended: 0 }

@@ -25,10 +25,10 @@ pub mod run;
 mod submission;
 
 use sheave_base::status::Status;
-use sheave_blk::bio::{BIO_FUA, BIO_POLLED, Op};
+use sheave_blk::bio::{BIO_FUA, Op};
 use sheave_blk::ctx::BioSpec;
 
-use crate::kiocb::{IOCB_POLLED, IOCB_WRITE};
+use crate::kiocb::IOCB_WRITE;
 
 pub use completion::{
     Next, Synced, end_bio, end_summed, end_summed_blocking, end_write, next, start_sync, summed, sync, worked,
@@ -63,10 +63,9 @@ fn error(status: Status) -> Issued {
 #[inline(always)]
 fn bio_spec(bdev: u16, iocb_flags: u16, owner: u32, addr: u64, bytes: u32, fua: bool) -> BioSpec {
     let write = iocb_flags & IOCB_WRITE != 0;
-    let polled = if iocb_flags & IOCB_POLLED != 0 { BIO_POLLED } else { 0 };
-    let fua = if write && fua { BIO_FUA } else { 0 };
+    let flags = if write && fua { BIO_FUA } else { 0 };
     let op = if write { Op::Write } else { Op::Read };
-    BioSpec { bdev, op, flags: polled | fua, sector: addr >> 9, bytes, owner }
+    BioSpec { bdev, op, flags, sector: addr >> 9, bytes, owner }
 }
 
 #[cfg(test)]

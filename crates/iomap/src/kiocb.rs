@@ -19,8 +19,6 @@ pub const IOCB_DSYNC: u16 = 1 << 1;
 pub const IOCB_SYNC: u16 = 1 << 2;
 /// What would block must say so instead.
 pub const IOCB_NOWAIT: u16 = 1 << 3;
-/// The issuer polls for the completion.
-pub const IOCB_POLLED: u16 = 1 << 4;
 /// Advance the file's position on completion.
 pub const IOCB_USE_POS: u16 = 1 << 5;
 /// The file must convert or extend after the data is on the device.

@@ -164,7 +164,6 @@ impl RingBuilder {
         let mut io = IoCtx::new(IoCtxOptions {
             bios: slots.max(64),
             kring_entries: entries.clamp(64, 4096),
-            polled: self.polled,
             iopoll: self.iopoll,
             stats: self.stats,
             clock,

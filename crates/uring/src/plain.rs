@@ -21,7 +21,7 @@ use sheave_blk::ctx::lane::{Alone, PlainRunOf};
 use sheave_iomap::dio::open_file::COUNT_FLAGS;
 use sheave_iomap::dio::run::Bounds;
 use sheave_iomap::dio::{MAX_RW_COUNT, MappedRun, OpenFile, Places, PlainWay};
-use sheave_iomap::kiocb::{IOCB_COUNTED, IOCB_POLLED, IOCB_WRITE};
+use sheave_iomap::kiocb::{IOCB_COUNTED, IOCB_WRITE};
 
 use crate::core::Core;
 use crate::queues::Queues;
@@ -223,7 +223,7 @@ impl Plain {
             None => (NO_FIXED_BUF, (FIRST_PAGE, USER_END - FIRST_PAGE)),
             Some(range) => (first.buf_index, range?),
         };
-        let iocb_flags = (u16::from(write) * IOCB_WRITE) | (u16::from(core.polled) * IOCB_POLLED);
+        let iocb_flags = u16::from(write) * IOCB_WRITE;
         let file = core.files.resolve(first.fd, first.flags & IOSQE_FIXED_FILE != 0)? as u32;
         let max_len = memory.1.min(u64::from(MAX_RW_COUNT)) as u32;
         Some(Plain { kind: first.kind(), memory, max_len, fixed_buf, iocb_flags, file })

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use sheave_base::status::Status;
 
 use super::*;
-use crate::bio::{BIO_CHILD, BIO_POLLED, BIO_WAITS, NO_FIXED_BUF, Op};
+use crate::bio::{BIO_CHILD, BIO_NOMERGE, BIO_WAITS, NO_FIXED_BUF, Op};
 
 const VEC: BVec = BVec { base: 0x1000, len: 512 };
 
@@ -19,7 +19,7 @@ fn poison(bio: &mut Bio) {
     *inline = [BVec { base: 77, len: 77 }; BIO_INLINE_VECS];
     let BioAttrs { op, status, flags, bdev, part, nr_vecs, fixed_buf, refs: _, remaining } = attrs;
     (*op, *status) = (Op::WriteZeroes, Status::Medium);
-    *flags |= BIO_CHILD | BIO_WAITS | BIO_POLLED;
+    *flags |= BIO_CHILD | BIO_WAITS | BIO_NOMERGE;
     (*bdev, *part, *nr_vecs, *fixed_buf, *remaining) = (77, 77, 3, 77, 77);
 }
 
@@ -212,12 +212,13 @@ fn a_plain_bio_is_as_fresh_as_any_other() {
     let id = set.take().unwrap();
     poison(&mut set[id]);
     set.put(id);
-    let io = BioAttrs { op: Op::Write, part: 5, fixed_buf: 6, nr_vecs: 1, ..BioAttrs::new(BIO_CACHEABLE | BIO_POLLED) };
+    let io =
+        BioAttrs { op: Op::Write, part: 5, fixed_buf: 6, nr_vecs: 1, ..BioAttrs::new(BIO_CACHEABLE | BIO_NOMERGE) };
     assert_eq!(set.take_plain(&io, 1, 2, 512, VEC), Some(id));
     let bio = &mut set[id];
     assert_eq!((bio.owner, bio.sector, bio.bytes, bio.op), (1, 2, 512, Op::Write));
     assert_eq!((bio.part, bio.fixed_buf(), bio.vecs()), (5, Some(6), &[VEC][..]));
-    assert_eq!(bio.flags, BIO_CACHEABLE | BIO_POLLED);
+    assert_eq!(bio.flags, BIO_CACHEABLE | BIO_NOMERGE);
     assert_eq!((bio.next, bio.parent, bio.status), (BioId::NONE, BioId::NONE, Status::Ok));
     assert_eq!((bio.remaining, bio.refs), (0, 1));
     set.put(id);
@@ -248,7 +249,7 @@ fn the_cache_is_bounded_and_gives_back_the_warmest() {
 #[test]
 fn without_a_cache_every_bio_comes_from_the_pool() {
     let mut set = BioSet::new(64, 0);
-    let io = BioAttrs { nr_vecs: 1, ..BioAttrs::new(set.cacheable() | BIO_POLLED) };
+    let io = BioAttrs { nr_vecs: 1, ..BioAttrs::new(set.cacheable() | BIO_NOMERGE) };
     for round in 1..100 {
         let id = if round % 2 == 0 { set.take() } else { set.take_plain(&io, 1, 2, 512, VEC) }.unwrap();
         assert_eq!(set[id].flags & BIO_CACHEABLE, 0);

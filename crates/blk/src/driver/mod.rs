@@ -96,8 +96,6 @@ pub struct HctxOpen<'a> {
     pub kring: &'a mut KringSlot,
     /// Requests in flight at most; tags are below it, the flush request's tag equals it.
     pub depth: u16,
-    /// The ring polls.
-    pub polled: bool,
     /// To complete from other threads.
     pub remote: Remote,
     /// What requests may look like: the driver's own limits, with what was wrong with them put right.

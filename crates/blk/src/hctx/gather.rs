@@ -21,7 +21,7 @@ use crate::driver::{HwEnv, Started};
 use crate::end_io::{EndIo, PlainEnd};
 use crate::merge;
 use crate::plain_io::{Alone, LaneId, OpenLane, PlainIo, PlainKind, PlainRunOf};
-use crate::request::{PLUG_MAX, Rq, RqHead, RqList, RqTable};
+use crate::request::{PLUG_MAX, RQ_NOMERGE, Rq, RqHead, RqList, RqTable};
 use crate::ring_core::Core;
 
 impl Hctx {
@@ -58,7 +58,7 @@ impl Hctx {
             bio: BioAttrs { op, part, fixed_buf, nr_vecs: 1, ..BioAttrs::new(self.cacheable | flags) },
             head: RqHead {
                 op,
-                flags: flags as u8 & self.inherited,
+                flags: flags as u8 & RQ_NOMERGE,
                 nr_segs: 1,
                 merged_or_buf: fixed_buf,
                 part,

@@ -1,7 +1,7 @@
 //! The rule by itself: numbers at their ends. What comes of it under a plug is in the scenario `merges`.
 
 use super::*;
-use crate::bio::{BIO_POLLED, BVec, Bio, Op};
+use crate::bio::{BVec, Bio, Op};
 use crate::request::RqHead;
 
 const BLOCK: u32 = 4096;
@@ -82,9 +82,8 @@ fn nothing_merges_with_what_has_no_length() {
 
 #[test]
 fn flags_partitions_and_operations_decide() {
-    let cases: [(Change, bool); 9] = [
+    let cases: [(Change, bool); 8] = [
         (|_, _| {}, true),
-        (|_, bio| bio.flags |= BIO_POLLED, true),
         (|_, bio| bio.flags |= BIO_FUA, false),
         (|_, bio| bio.flags |= BIO_PREFLUSH, false),
         (|_, bio| bio.flags |= BIO_NOMERGE, false),

@@ -8,7 +8,7 @@ use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sheave_base::sync::{Arc, Mutex, thread};
-use sheave_blk::bio::{BIO_FUA, BIO_NOMERGE, BIO_POLLED, BIO_PREFLUSH, BVec, NO_FIXED_BUF, Op};
+use sheave_blk::bio::{BIO_FUA, BIO_NOMERGE, BIO_PREFLUSH, BVec, NO_FIXED_BUF, Op};
 use sheave_blk::ctx::lane::PlainKind;
 use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, Remote, RemoteRq, TimedOut};
 use sheave_blk::limits::Limits;
@@ -222,7 +222,6 @@ impl Program {
             1 => BIO_PREFLUSH,
             2 => BIO_FUA | BIO_PREFLUSH,
             3 => BIO_NOMERGE,
-            4 => BIO_POLLED,
             _ => 0,
         };
         // Some lie past the end.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
-use sheave_blk::bio::{BIO_FUA, BIO_POLLED, BIO_PREFLUSH, BVec, NO_FIXED_BUF, Op};
+use sheave_blk::bio::{BIO_FUA, BIO_NOMERGE, BIO_PREFLUSH, BVec, NO_FIXED_BUF, Op};
 use sheave_blk::ctx::lane::PlainKind;
 
 use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, address, vec_at};
@@ -71,7 +71,7 @@ fn a_lane_in_an_open_plug_has_no_older_time_than_the_plug_allows() {
     // Another lane, within the bound: it takes the time of the one before.
     rig.time.advance(Duration::from_micros(50));
     let reads = rig.time.reads();
-    lane(&mut rig, Op::Read, BIO_POLLED, &singles(8..15));
+    lane(&mut rig, Op::Read, BIO_NOMERGE, &singles(8..15));
     assert_eq!(rig.time.reads(), reads);
     rig.ctx.finish_plug();
     rig.drain();
@@ -129,7 +129,7 @@ fn what_a_lane_leaves_waiting_goes_on_with_polls_alone() {
 
 #[test]
 fn flags_are_heeded() {
-    for flags in [0, BIO_FUA, BIO_PREFLUSH, BIO_FUA | BIO_PREFLUSH, BIO_POLLED] {
+    for flags in [0, BIO_FUA, BIO_PREFLUSH, BIO_FUA | BIO_PREFLUSH, BIO_NOMERGE] {
         for (cache, fua) in [(false, false), (true, false), (true, true)] {
             let puppets = [(); 2].map(|()| Puppet::new().caps(|caps| (caps.volatile_cache, caps.fua) = (cache, fua)));
             let [mut by_lane, mut by_bio] = puppets.each_ref().map(|puppet| Rig::new(&[&puppet.device()]));

@@ -2,8 +2,7 @@
 
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
-use sheave_blk::bio::{BIO_FUA, BIO_NOMERGE, BIO_POLLED, Op};
-use sheave_blk::request::RQ_POLLED;
+use sheave_blk::bio::{BIO_FUA, BIO_NOMERGE, Op};
 
 use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, address};
 
@@ -113,23 +112,6 @@ fn random_batches_cover_every_bio_once_within_the_limits() {
             assert_eq!(seen.vecs.iter().map(|vec| vec.len()).sum::<usize>(), seen.bytes as usize);
             assert!(seen.vecs.len() <= usize::from(segs), "seed {seed}");
         }
-    }
-}
-
-#[test]
-fn polled_is_dropped_where_the_device_cannot() {
-    for (can, expect) in [(true, RQ_POLLED), (false, 0)] {
-        let puppet = Puppet::new().caps(|caps| caps.polled = can).limits(|limits| limits.max_sectors = 8);
-        let mut rig = Rig::new(&[&puppet.device()]);
-        rig.io_flags(Op::Read, BIO_POLLED, 0, BLOCK, 0);
-        rig.io_flags(Op::Read, BIO_POLLED, 0, 2 * BLOCK, 1);
-        rig.drain();
-        assert!(puppet.script().seen.iter().all(|seen| seen.flags == expect), "device can poll: {can}");
-        // A bio that is recycled has forgotten it.
-        puppet.script().seen.clear();
-        rig.read(0, 2);
-        rig.drain();
-        assert_eq!(puppet.script().seen[0].flags, 0);
     }
 }
 

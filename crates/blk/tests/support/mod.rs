@@ -279,7 +279,7 @@ impl Rig {
 
     pub fn with(bios: u32, stats: bool, devices: &[&Device]) -> Rig {
         let (clock, time) = Clock::virtual_clock();
-        let options = IoCtxOptions { bios, kring_entries: 8, polled: true, iopoll: false, stats, clock };
+        let options = IoCtxOptions { bios, kring_entries: 8, iopoll: false, stats, clock };
         let mut ctx = IoCtx::new(options).expect("a ring needs one descriptor");
         let devices = devices.iter().map(|&device| (ctx.attach(device).expect("attach"), device.clone())).collect();
         Rig { ctx, time, devices, ended: Vec::new() }

@@ -19,7 +19,7 @@ fn device(null: &Null) -> Device {
 /// A ring on real time.
 fn real_ctx() -> IoCtx {
     let clock = Clock::real();
-    let options = IoCtxOptions { bios: 64, kring_entries: 8, polled: false, iopoll: false, stats: true, clock };
+    let options = IoCtxOptions { bios: 64, kring_entries: 8, iopoll: false, stats: true, clock };
     IoCtx::new(options).unwrap()
 }
 

@@ -27,7 +27,7 @@ struct Ring {
 impl Ring {
     fn on(device: &Device) -> Ring {
         let clock = Clock::real();
-        let options = IoCtxOptions { bios: 256, kring_entries: 8, polled: true, iopoll: false, stats: true, clock };
+        let options = IoCtxOptions { bios: 256, kring_entries: 8, iopoll: false, stats: true, clock };
         let mut ctx = IoCtx::new(options).expect("a ring can be made");
         let bdev = ctx.attach(device).expect("attaches");
         Ring { ctx, bdev, ended: Vec::new() }

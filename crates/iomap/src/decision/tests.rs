@@ -111,7 +111,7 @@ fn other_flags_of_the_kiocb_decide_nothing() {
     for case in all_cases().filter(|case| case.write) {
         let mapping = Mapping { offset: 0, len: SIZE, addr: 0, kind: case.kind, flags: 0 };
         let with = |flags| super::decide(&mapping, case.end, SIZE, IOCB_WRITE | flags, case.fua_or_no_cache);
-        assert_eq!(with(0), with(IOCB_NOWAIT | crate::kiocb::IOCB_POLLED | crate::kiocb::IOCB_USE_POS));
+        assert_eq!(with(0), with(IOCB_NOWAIT | crate::kiocb::IOCB_USE_POS));
     }
 }
 

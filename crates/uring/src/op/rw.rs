@@ -10,8 +10,7 @@
 use sheave_blk::bio::{BVec, NO_FIXED_BUF};
 use sheave_iomap::dio::{self, Issued, MAX_RW_COUNT, OpenFile, Scratch};
 use sheave_iomap::kiocb::{
-    IOCB_COMPLETION_WORK, IOCB_COUNTED, IOCB_DSYNC, IOCB_NOWAIT, IOCB_POLLED, IOCB_SUMMED, IOCB_SYNC, IOCB_USE_POS,
-    IOCB_WRITE,
+    IOCB_COMPLETION_WORK, IOCB_COUNTED, IOCB_DSYNC, IOCB_NOWAIT, IOCB_SUMMED, IOCB_SYNC, IOCB_USE_POS, IOCB_WRITE,
 };
 
 use crate::core::{Cold, Core};
@@ -37,10 +36,9 @@ fn prep_common(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     if u64::from(sqe.ioprio) | sqe.pad2 != 0 {
         check_rare(sqe)?;
     }
-    let polled = ring.core.polled;
     let req = &mut ring.core.reqs[slot];
     req.kiocb.pos = sqe.off;
-    req.kiocb.flags = (u16::from(is_write(sqe.opcode)) * IOCB_WRITE) | (u16::from(polled) * IOCB_POLLED);
+    req.kiocb.flags = u16::from(is_write(sqe.opcode)) * IOCB_WRITE;
     Ok(())
 }
 

@@ -104,7 +104,7 @@ impl DeviceIo {
     fn open(&self) -> Result<Slot, DeviceError> {
         let clock = Clock::real();
         let (bios, kring_entries) = (2 * DEPTH as u32, DEPTH as u32);
-        let options = IoCtxOptions { bios, kring_entries, polled: false, iopoll: false, stats: true, clock };
+        let options = IoCtxOptions { bios, kring_entries, iopoll: false, stats: true, clock };
         let mut ctx = IoCtx::new(options)?;
         let bdev = ctx.attach(&self.device)?;
         Ok(Slot { owner: Arc::downgrade(&self.me), ctx, bdev })

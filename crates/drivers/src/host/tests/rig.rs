@@ -30,7 +30,7 @@ impl Rig {
 
     pub(super) fn with_entries(kring_entries: u32) -> Rig {
         let (clock, stats) = (Clock::real(), true);
-        let options = IoCtxOptions { bios: 512, kring_entries, polled: false, iopoll: false, stats, clock };
+        let options = IoCtxOptions { bios: 512, kring_entries, iopoll: false, stats, clock };
         Rig { ctx: IoCtx::new(options).expect("a ring"), ended: Vec::new(), submitted: 0 }
     }
 
