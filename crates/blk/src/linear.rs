@@ -15,14 +15,16 @@ use crate::error::DeviceError;
 /// Most legs of one device: each may need a hardware context of every ring.
 pub(crate) const MAX_LEGS: usize = 64;
 
-/// The sectors `start..start + sectors` of a device, as legs that begin at 0.
+/// The sectors `start..start + sectors` of a device, which has as many, as legs that begin at 0.
 fn slice(device: &Device, start: u64, sectors: u64) -> Vec<Leg> {
     let end = start + sectors;
-    let overlapping = device.legs().iter().filter(|leg| leg.start < end && leg.start + leg.sectors > start);
+    // The only leg of a whole device has the length that its queue had at first; the device ends where that does now.
+    let end_of = |leg: &Leg| if device.is_whole() { end } else { leg.start + leg.sectors };
+    let overlapping = device.legs().iter().filter(|leg| leg.start < end && end_of(leg) > start);
     overlapping
         .map(|leg| {
             let from = leg.start.max(start);
-            let to = (leg.start + leg.sectors).min(end);
+            let to = end_of(leg).min(end);
             Leg {
                 start: from - start,
                 sectors: to - from,
@@ -70,7 +72,7 @@ pub fn concatenate(name: &str, devices: &[Device]) -> Result<Device, DeviceError
     let mut start = 0;
     for device in devices {
         // A device that is no multiple of the largest block loses its tail, so that no block crosses two devices.
-        let sectors = (device.size_bytes() - device.size_bytes() % block) >> SECTOR_SHIFT;
+        let sectors = (device.size_bytes() / block * block) >> SECTOR_SHIFT;
         for mut leg in slice(device, 0, sectors) {
             leg.start += start;
             legs.push(leg);
