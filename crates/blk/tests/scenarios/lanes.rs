@@ -5,7 +5,7 @@ use std::time::Duration;
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_blk::bio::{BIO_FUA, BIO_NOMERGE, BIO_PREFLUSH, BVec, NO_FIXED_BUF, Op};
-use sheave_blk::ctx::lane::PlainKind;
+use sheave_blk::ctx::lane::{PlainIo, PlainKind, PlainRunOf};
 
 use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, address, vec_at};
 
@@ -26,7 +26,7 @@ fn lane(rig: &mut Rig, op: Op, flags: u16, ios: &[Io]) -> usize {
     taken
 }
 
-/// The same, bio by bio.
+/// Submits these bio by bio, and by no lane; how many found a bio.
 fn one_by_one(rig: &mut Rig, op: Op, flags: u16, ios: &[Io]) -> usize {
     ios.iter()
         .filter(|&&(owner, block, blocks)| rig.io_flags(op, flags, block * BLOCK_SECTORS, blocks * BLOCK, owner))
@@ -35,6 +35,78 @@ fn one_by_one(rig: &mut Rig, op: Op, flags: u16, ios: &[Io]) -> usize {
 
 fn singles(owners: std::ops::Range<u32>) -> Vec<Io> {
     owners.map(|owner| (owner, u64::from(owner) * 2, 1)).collect()
+}
+
+/// How a submitter hands its I/Os to a lane.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// One after the other, each with a bio.
+    BioByBio,
+    /// All at once, as plain records.
+    AsARun,
+}
+
+/// When each of `count` reads of one lane was issued, in microseconds, where the submitter takes 1 us for each; and how
+/// often the clock was read for that.
+#[allow(unsafe_code)]
+fn stamps(way: Way, age: Duration, count: u32) -> (Vec<u64>, u64) {
+    let puppet = Puppet::new();
+    let mut rig = Rig::with(256, true, &[&puppet.device()]);
+    // Past its first I/O the context takes the short way.
+    rig.read(999, 999);
+    rig.drain();
+    puppet.script().seen.clear();
+    rig.ctx.set_stamp_age(age);
+    rig.time.set(0);
+    let reads = rig.time.reads();
+    let time = rig.time.clone();
+    let us = Duration::from_micros(1);
+    rig.ctx.start_plug(count);
+    let route = rig.ctx.route(rig.devices[0].0).expect("one leg");
+    let kind = PlainKind { op: Op::Read, flags: 0, fixed_buf: NO_FIXED_BUF };
+    let mut lane = rig.ctx.lane(route, kind).expect("attached");
+    let sector = |at: u32| u64::from(at) * 2 * BLOCK_SECTORS;
+    match way {
+        Way::BioByBio => (0..count).for_each(|at| {
+            assert!(lane.submit(at, sector(at), BLOCK, vec_at(address(at), BLOCK as usize)));
+            time.advance(us);
+        }),
+        Way::AsARun => {
+            let time = &time;
+            let run = PlainRunOf { owner: 0, bytes: BLOCK };
+            let from = |from: usize| {
+                (from as u32..count).map(move |at| {
+                    time.advance(us);
+                    // SAFETY: the driver of these tests touches no memory.
+                    unsafe { PlainIo::new(u64::from(at), sector(at), address(at)) }
+                })
+            };
+            assert_eq!(lane.submit_run(run, count as usize, from), count as usize);
+        }
+    }
+    lane.finish();
+    rig.ctx.finish_plug();
+    let reads = rig.time.reads() - reads;
+    rig.drain();
+    (puppet.script().seen.iter().map(|seen| seen.issued_at / 1000).collect(), reads)
+}
+
+/// So many requests from each of these times on.
+fn in_rows(rows: &[(u64, usize)]) -> Vec<u64> {
+    rows.iter().flat_map(|&(us, many)| std::iter::repeat_n(us, many)).collect()
+}
+
+#[test]
+fn the_requests_of_a_lane_share_stamps_as_the_bound_on_their_age_says() {
+    let us = Duration::from_micros;
+    for way in [Way::BioByBio, Way::AsARun] {
+        // The longest that may be gathered is 32; then the batch goes, and with it its time.
+        assert_eq!(stamps(way, us(50), 48), (in_rows(&[(0, 32), (32, 16)]), 2), "{way:?}");
+        assert_eq!(stamps(way, us(16), 32), (in_rows(&[(0, 32)]), 1), "{way:?}: within the bound when it is looked at");
+        assert_eq!(stamps(way, us(15), 32), (in_rows(&[(0, 16), (16, 16)]), 2), "{way:?}: beyond it, at the 17th");
+        assert_eq!(stamps(way, Duration::ZERO, 20), ((0..20).collect(), 20), "{way:?}: no stamp is shared");
+        assert_eq!(stamps(way, Duration::MAX, 48), (in_rows(&[(0, 32), (32, 16)]), 2), "{way:?}: one a batch");
+    }
 }
 
 #[test]

@@ -188,6 +188,36 @@ fn what_is_gathered_in_an_open_plug_is_not_asked_about() {
     assert_eq!(rig.take_ok(), [0]);
 }
 
+/// A device is frozen for a moment, to be resized say, while it refuses work. What goes to it afterwards has a whole
+/// timeout, though its tag is that of a request which had waited for long.
+#[test]
+fn what_a_freeze_took_apart_has_its_time_anew() {
+    let puppet = Puppet::new().depth(1);
+    let mut rig = rig(&puppet);
+    puppet.script().accept = 0;
+    rig.read(0, 0);
+    pass(&mut rig, 80);
+    assert!(rig.device().accounted().total() > 0, "refused, with a tag");
+    let queue = rig.queue().clone();
+    let freezer = std::thread::spawn(move || drop(queue.freeze(Duration::from_secs(60)).expect("the ring polls")));
+    while !freezer.is_finished() {
+        rig.poll();
+        std::thread::yield_now();
+    }
+    freezer.join().unwrap();
+    puppet.script().accept = u32::MAX;
+    puppet.script().finish = 0;
+    rig.poll();
+    assert_eq!(rig.in_flight(), 1, "the driver has it now");
+    pass(&mut rig, 95);
+    assert!(puppet.script().overdue.is_empty(), "its time began when it went to the driver");
+    pass(&mut rig, 35);
+    assert_eq!(puppet.script().overdue.len(), 1);
+    puppet.script().finish = u32::MAX;
+    rig.drain();
+    assert_eq!(rig.take_ok(), [0]);
+}
+
 #[test]
 fn a_flush_can_be_overdue_and_ends_its_sequence() {
     let puppet = Puppet::new().caps(|caps| caps.volatile_cache = true).holding();

@@ -41,6 +41,8 @@ pub struct Seen {
     pub flags: u8,
     pub tag: u16,
     pub vecs: Vec<BVec>,
+    /// The time stamp that statistics have of its issue, in ns.
+    pub issued_at: u64,
 }
 
 /// What a [`Puppet`] is to do, and what it saw. Shared by all its hardware queues.
@@ -87,7 +89,7 @@ impl Script {
         let r = rqs.get(rq);
         let vecs = rqs.segments(rq.tag()).collect();
         let (op, sector, bytes, flags) = (r.op, r.sector, r.bytes, r.flags);
-        self.seen.push(Seen { op, sector, bytes, flags, tag: rq.tag(), vecs });
+        self.seen.push(Seen { op, sector, bytes, flags, tag: rq.tag(), vecs, issued_at: r.issued_at().0 });
     }
 
     fn status_of(&self, op: Op) -> Status {
