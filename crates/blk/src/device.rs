@@ -77,7 +77,7 @@ impl Device {
         Device::with_timeout(name, driver, DEFAULT_TIMEOUT)
     }
 
-    /// The same, with the time after which a request is overdue.
+    /// A device of your own driver, which is asked about a request that takes longer than `timeout`.
     pub fn with_timeout(name: &str, driver: Box<dyn Driver>, timeout: Duration) -> Device {
         Device::from_queue(name, Queue::new(name, driver, timeout))
     }

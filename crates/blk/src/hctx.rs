@@ -169,7 +169,7 @@ impl Hctx {
         }
     }
 
-    /// The same for a bio that surely lies within the device.
+    /// Takes a bio that surely lies within the device.
     fn add_checked(&mut self, core: &mut Core, id: BioId) {
         let bio = &core.bios[id];
         let special = bio.flags & (BIO_FUA | BIO_PREFLUSH) != 0 || !bio.op.has_data();

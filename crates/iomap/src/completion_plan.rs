@@ -75,7 +75,7 @@ impl MayBlock<'_> {
         MayBlock(None, PhantomData)
     }
 
-    /// The same for work that somebody may want to end early: `asked` says so.
+    /// For worker threads, of work that somebody may want to end early: `asked` says so.
     #[must_use]
     pub fn until(asked: &dyn Fn() -> bool) -> MayBlock<'_> {
         MayBlock(Some(asked), PhantomData)

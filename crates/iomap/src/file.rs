@@ -179,8 +179,8 @@ pub trait File: Debug + Send + Sync {
         Ok(())
     }
 
-    /// The same where blocking is allowed. May read again into the memory of a read; `Status::Again` has the whole read
-    /// issued again, for a write to the same place is under way.
+    /// [`File::end_summed`] where blocking is allowed. May read again into the memory of a read; `Status::Again` has
+    /// the whole read issued again, for a write to the same place is under way.
     fn end_summed_blocking(&self, done: &SummedDone<'_>, _: &MayBlock) -> Result<(), Status> {
         self.end_summed(done)
     }

@@ -59,8 +59,9 @@ pub struct KernelRing {
     wake: Option<u64>,
     /// Whether the kernel has taken that poll, so that `in_flight` counts it.
     wake_taken: bool,
-    /// The same for the alarm.
+    /// `user_data` of the armed alarm, if one is armed.
     alarm: Option<u64>,
+    /// Whether the kernel has taken the alarm, so that `in_flight` counts it.
     alarm_taken: bool,
     /// When the alarm rings; the kernel reads it when it takes the operation.
     alarm_time: Box<types::Timespec>,

@@ -58,7 +58,7 @@ pub(super) struct RwSqe {
 const _: () = assert!(size_of::<RwSqe>() == size_of::<Entry>() && align_of::<RwSqe>() == align_of::<Entry>());
 
 impl RwSqe {
-    /// The same operation on other data.
+    /// This operation, on other data.
     #[inline(always)]
     pub(super) fn of(self, offset: u64, base: usize, len: u32, user_data: u64) -> RwSqe {
         RwSqe { offset, addr: base as u64, len, user_data, ..self }
@@ -213,7 +213,8 @@ impl Rings {
         self.push_rw(entry.into())
     }
 
-    /// The same for a read or write. What it names is promised by the caller of `KernelRing`'s functions.
+    /// Writes one read or write; false when there is no room. What it names is promised by the caller of `KernelRing`'s
+    /// functions.
     #[inline(always)]
     pub(super) fn push_rw(&mut self, entry: RwSqe) -> bool {
         let room = self.space() != 0;

@@ -52,7 +52,7 @@ fn collect(ring: &mut KernelRing, count: usize) -> Vec<(u64, i32)> {
     done
 }
 
-/// The same ring for every kernel that the ladder knows.
+/// One ring as each kernel would set it up that the ladder knows.
 fn generations() -> Vec<KringAvoid> {
     let v6_1 = KringAvoid { no_sqarray: true, ..KringAvoid::default() };
     let v6_0 = KringAvoid { defer_taskrun: true, ..v6_1 };

@@ -119,7 +119,7 @@ impl IoCtx {
         only.inspect(|only| self.hand_out_row(&[*only])).is_some()
     }
 
-    /// The same for several completions, or none.
+    /// Takes what the kernel ring has completed, several operations or none, to the hardware contexts.
     #[inline(never)]
     fn poll_many(&mut self) {
         let Some(kring) = &mut self.core.kring.ring else { return };

@@ -191,6 +191,8 @@ fn a_freeze_wakes_a_ring_that_sleeps_with_quiesced_requests() {
     let quiesce = queue.quiesce(LONG).unwrap();
     quiesced.send(()).unwrap();
     receive.recv().unwrap();
+    // Long enough for the ring to fall asleep, as a rule; one that is still awake sees the gate without being woken.
+    std::thread::sleep(Duration::from_millis(200));
     let start = std::time::Instant::now();
     let freeze = queue.freeze(LONG).expect("the ring gives its tags back");
     assert!(start.elapsed() < LONG / 2, "the ring was woken for it");

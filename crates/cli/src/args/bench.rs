@@ -148,8 +148,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "COUNT", value_parser = value::count, help_heading = "Checking")]
     pub max_errors: Option<u64>,
 
-    /// Allow a run that writes to a block device, to a volume that has data, or to a file that holds anything that bench
-    /// did not write itself.
+    /// Allow a run that writes to a block device, to a volume that has data, or to a file that holds anything that
+    /// bench did not write itself.
     #[arg(long, help_heading = "Checking")]
     pub overwrite: bool,
 

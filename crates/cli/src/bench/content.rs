@@ -1,8 +1,9 @@
-//! Whether a run would overwrite what somebody needs: what its files hold, looked at before anything is opened to write.
+//! Whether a run would overwrite what somebody needs: what its files hold, looked at before anything is opened to
+//! write.
 //!
 //! Files that bench wrote itself may be written again: their blocks prove themselves ([`block::left`]). Anything else
-//! in a file needs `--overwrite`. So does what a run of reads and writes that is not verified made of blocks larger than
-//! its own: it writes parts of them elsewhere. Owns how much of a file is looked at, and the words.
+//! in a file needs `--overwrite`. So does what a run of reads and writes that is not verified made of blocks larger
+//! than its own: it writes parts of them elsewhere. Owns how much of a file is looked at, and the words.
 //!
 //! * C1. A file of up to [`WHOLE`] bytes is read from end to end. Of a larger one the first [`MAX_LEN`] bytes are, and
 //!   then a piece at each of up to [`PLACES`] places, evenly spread, where blocks of every usual length begin.

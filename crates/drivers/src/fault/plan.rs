@@ -120,7 +120,7 @@ impl FaultPlan {
         }
     }
 
-    /// The same with faults of this kind in `rate` (0 to 1) of the requests to which they can happen.
+    /// Adds to the plan faults of this kind, in `rate` (0 to 1) of the requests to which they can happen.
     #[must_use]
     pub fn with(mut self, kind: FaultKind, rate: f64) -> FaultPlan {
         self.rates[kind as usize] = rate;

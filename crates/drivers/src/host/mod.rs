@@ -71,7 +71,7 @@ impl Host {
         Host { shared: Arc::new(Shared::new(file)), block, depth, beside: false }
     }
 
-    /// The same with a logical block of `block` bytes, a multiple of the file's own.
+    /// Makes its logical block `block` bytes, a multiple of the file's own.
     #[must_use]
     pub fn with_block(mut self, block: u32) -> Host {
         self.block = self.block.max(block);

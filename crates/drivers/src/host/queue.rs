@@ -217,7 +217,7 @@ impl HostQueue {
         prep_data(kring, self.target, rq, vecs, None, skip, user_data)
     }
 
-    /// The same, entering the kernel ring when it is full.
+    /// Prepares the operation for a request, and enters the kernel ring when that is full.
     fn prep_entering(&mut self, tag: u16, rqs: &RqTable<'_>, env: &mut HwEnv<'_>) -> Result<(), Full> {
         let Some(kring) = &mut env.kring else { return Err(Full) };
         if self.prep(tag, rqs, kring, env.hctx).is_ok() {

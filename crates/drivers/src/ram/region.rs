@@ -149,7 +149,7 @@ impl Region {
         self.copy_bios::<WRITE>(start, bytes, rqs, rq);
     }
 
-    /// The same for a request that has bios.
+    /// Copies between the region and the memory of a request that has bios.
     #[inline(never)]
     fn copy_bios<const WRITE: bool>(&self, start: *mut u8, bytes: usize, rqs: &RqTable<'_>, rq: &Rq) {
         if let Some(&[vec]) = rqs.single_bio(rq.tag()).map(Bio::vecs) {
@@ -159,7 +159,7 @@ impl Region {
         self.copy_pieces::<WRITE>(start, bytes, rqs.segments(rq.tag()));
     }
 
-    /// The same for memory in several pieces.
+    /// Copies between the region and memory in several pieces.
     #[inline(never)]
     fn copy_pieces<const WRITE: bool>(&self, start: *mut u8, bytes: usize, pieces: Segments<'_>) {
         let (mut here, mut left) = (start, bytes);

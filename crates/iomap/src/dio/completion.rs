@@ -77,7 +77,8 @@ pub fn end_summed(file: &dyn File, kiocb: &Kiocb, pieces: &[Mapping], vecs: &[BV
     }
 }
 
-/// The same where it may block.
+/// Shows the file the memory of an I/O where that may block: after an [`end_summed`] that said `None`. The result, 0 or
+/// `-errno`, is for [`summed`].
 #[must_use]
 pub fn end_summed_blocking(
     file: &dyn File,

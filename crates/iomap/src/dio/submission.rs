@@ -35,7 +35,7 @@ pub fn issue(
     }
 }
 
-/// The same for one piece of memory.
+/// Issues the I/O of `kiocb` on one piece of memory; otherwise as [`issue`].
 pub fn issue_one(
     io: &mut IoCtx,
     file: &OpenFile,

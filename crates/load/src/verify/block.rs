@@ -132,8 +132,8 @@ pub enum Left {
 /// Longest block that a run writes.
 pub const MAX_LEN: usize = 16 << 20;
 
-/// Fills the buffers of a run that is not verified: not with zeroes, so that nothing below gets to treat what is written
-/// as such; and so that each sector shows where it comes from, wherever in a buffer it was.
+/// Fills the buffers of a run that is not verified: not with zeroes, so that nothing below gets to treat what is
+/// written as such; and so that each sector shows where it comes from, wherever in a buffer it was.
 pub fn fill_plain(buffers: &mut [u8]) {
     for (at, byte) in buffers.iter_mut().enumerate() {
         *byte = (at % PLAIN) as u8 + 1;
@@ -148,8 +148,9 @@ fn is_plain(sector: &[u8]) -> bool {
     sector.iter().all(|&byte| byte == 0) || ((1..=PLAIN).contains(&sector[0].into()) && sector.windows(2).all(follows))
 }
 
-/// What `bytes` begin with. A verified run leaves sealed blocks, any other plain sectors, also in parts of sealed blocks:
-/// so a block proves itself by its first sector, and each of its other sectors is the sealed one or a plain one.
+/// What `bytes` begin with. A verified run leaves sealed blocks, any other plain sectors, also in parts of sealed
+/// blocks: so a block proves itself by its first sector, and each of its other sectors is the sealed one or a plain
+/// one.
 pub fn left(bytes: &[u8]) -> Left {
     let Some(first) = bytes.get(..MIN_LEN) else { return Left::Foreign };
     if is_plain(first) {
