@@ -391,7 +391,7 @@ impl BioList {
 }
 
 /// What stands behind the cache of a ring's bios, in place of the ring's own pool alone: an allocator, a pool that
-/// rings share, a limit. It hears of bios by number, below the set's capacity (I8), on the cold ways only: with a cache
+/// rings share, a limit. It hears of bios by number, below the set's capacity (I8), on the slow ways only: with a cache
 /// that is large enough a few times, without one twice an I/O. Dropped with the set; it frees what it keeps then.
 #[cfg(sheave_lab)]
 pub trait BioStore: Debug + Send {

@@ -290,7 +290,7 @@ impl IoCtx {
             return self.remap_legs(id);
         };
         if bio.end_sector() > leg.end || bdev.device.is_extended() {
-            return self.remap_odd(id);
+            return self.remap_extended(id);
         }
         bio.sector += leg.offset;
         bio.part = leg.part;

@@ -23,7 +23,7 @@ const LEAVE: u32 = crate::bio_set::RESERVE / 2;
 impl IoCtx {
     /// A bio beyond the only leg of its device, or of one that is more than that leg by now.
     #[cold]
-    pub(super) fn remap_odd(&mut self, id: BioId) {
+    pub(super) fn remap_extended(&mut self, id: BioId) {
         let bdev = self.bdevs.get(usize::from(self.core.bios[id].bdev));
         match bdev {
             Some(Some(bdev)) if bdev.device.is_extended() => self.remap_legs(id),
