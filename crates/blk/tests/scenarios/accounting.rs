@@ -181,3 +181,29 @@ fn errors_are_a_part_of_what_is_counted() {
     rig.drain();
     assert_eq!(counts(&device), (5, 5));
 }
+
+/// A deep queue, whose tags are in more than one word of the set: whichever requests end first, the count of those in
+/// flight is right at every moment, and all tags can be had again.
+#[test]
+fn the_tags_of_a_deep_queue_come_back_in_whatever_order_its_requests_end() {
+    for lifo in [true, false] {
+        let puppet = Puppet::new().depth(128).holding();
+        let mut rig = Rig::with(256, true, &[&puppet.device()]);
+        for round in 0..2 {
+            puppet.script().seen.clear();
+            rig.ctx.start_plug(128);
+            (0..128).for_each(|n| assert!(rig.read(n * 2, n as u32)));
+            rig.ctx.finish_plug();
+            assert_eq!(rig.in_flight(), 128, "round {round}");
+            let tags: std::collections::BTreeSet<u16> = puppet.script().seen.iter().map(|seen| seen.tag).collect();
+            assert_eq!(tags.len(), 128, "no tag is had twice");
+            puppet.script().lifo = lifo;
+            for left in (0..128).step_by(16).rev() {
+                puppet.script().finish = 16;
+                rig.poll();
+                assert_eq!(rig.in_flight(), left, "round {round}: all of a batch have tags of one word");
+            }
+        }
+        assert_eq!(rig.take_ok().len(), 256);
+    }
+}

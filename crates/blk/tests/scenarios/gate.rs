@@ -73,6 +73,37 @@ fn frozen_bios_wait_without_tags_and_keep_their_order() {
     assert_eq!(puppet.sectors_seen(), (0..60).map(|n| n * 16).collect::<Vec<_>>());
 }
 
+/// A deep queue is frozen while its driver has 64 requests and refuses more: the tags of those, which lie in another
+/// word of the set, come back, and all go out again.
+#[test]
+fn a_freeze_takes_a_deep_queue_apart() {
+    let puppet = Puppet::new().depth(128).holding();
+    let mut rig = Rig::with(256, true, &[&puppet.device()]);
+    puppet.script().accept = 64;
+    rig.ctx.start_plug(128);
+    (0..128).for_each(|n| assert!(rig.read(n * 2, n as u32)));
+    rig.ctx.finish_plug();
+    assert_eq!((rig.in_flight(), rig.device().accounted().total()), (64, 96), "32 were refused, with their tags");
+    puppet.script().finish = 64;
+    let queue = rig.queue().clone();
+    let freezer = std::thread::spawn(move || queue.freeze(LONG).expect("the ring polls"));
+    while !freezer.is_finished() {
+        rig.poll();
+        std::thread::yield_now();
+    }
+    let guard = freezer.join().unwrap();
+    assert_eq!(rig.device().accounted().total(), 0);
+    (puppet.script().accept, puppet.script().finish) = (u32::MAX, 0);
+    drop(guard);
+    rig.poll();
+    assert_eq!(rig.in_flight(), 64);
+    (128..192).for_each(|n| assert!(rig.read(n * 2, n as u32)));
+    assert_eq!(rig.in_flight(), 128, "all tags can be had again");
+    puppet.script().finish = u32::MAX;
+    rig.drain();
+    assert_eq!(rig.take_ok(), (0..192).collect::<Vec<u32>>());
+}
+
 #[test]
 fn guards_nest() {
     let puppet = Puppet::new();

@@ -188,6 +188,26 @@ fn what_is_gathered_in_an_open_plug_is_not_asked_about() {
     assert_eq!(rig.take_ok(), [0]);
 }
 
+/// A device that was busy for longer than a timeout does at last what it was asked for, at once; the ring finds out
+/// when it is about to sleep.
+#[test]
+fn what_the_driver_has_just_ended_it_is_not_asked_about() {
+    // The puppet panics when it is asked about a request that it does not hold.
+    let puppet = Puppet::new();
+    let mut rig = rig(&puppet);
+    puppet.script().accept = 0;
+    (0..3).for_each(|n| assert!(rig.read(n * 2, n as u32)));
+    pass(&mut rig, 50);
+    rig.time.advance(2 * TIMEOUT);
+    puppet.script().accept = u32::MAX;
+    puppet.script().in_call = true;
+    rig.ctx.wait(1, Some(Duration::ZERO));
+    assert_eq!(puppet.script().seen.len(), 3, "sent off before the sleep");
+    assert!(rig.ended.is_empty() && puppet.script().overdue.is_empty());
+    rig.poll();
+    assert_eq!(rig.take_ok(), [0, 1, 2]);
+}
+
 /// A device is frozen for a moment, to be resized say, while it refuses work. What goes to it afterwards has a whole
 /// timeout, though its tag is that of a request which had waited for long.
 #[test]

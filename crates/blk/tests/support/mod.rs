@@ -56,7 +56,7 @@ pub struct Script {
     pub lifo: bool,
     /// How requests of an operation end, if not well.
     pub fail: Vec<(Op, Status)>,
-    /// Ends requests that come alone in the call that they come with.
+    /// Ends requests in the call that they come with.
     pub in_call: bool,
     /// Whether it ends requests that are overdue.
     pub ends_overdue: bool,
@@ -193,7 +193,7 @@ struct PuppetQueue {
 }
 
 impl HwQueue for PuppetQueue {
-    fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
+    fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
         let mut script = self.script.lock().unwrap();
         script.offers.push(list.len());
         while script.accept > 0 {
@@ -202,7 +202,12 @@ impl HwQueue for PuppetQueue {
                 script.accept -= 1;
             }
             script.see(&rq, rqs);
-            self.held.push(rq);
+            if script.in_call {
+                let status = script.status_of(rqs.get(&rq).op);
+                done.push(rq, status);
+            } else {
+                self.held.push(rq);
+            }
         }
     }
 
