@@ -199,9 +199,10 @@ pub struct BioAttrs {
     pub(crate) nr_vecs: u16,
     /// Registered buffer that holds the only vector, or [`NO_FIXED_BUF`].
     pub(crate) fixed_buf: u16,
-    pub(crate) refs: u16,
     /// Children still in flight.
     pub(crate) remaining: u16,
+    /// It is in use, and in none of the places of free ones.
+    pub(crate) live: bool,
 }
 
 impl BioAttrs {
@@ -215,8 +216,8 @@ impl BioAttrs {
             part: 0,
             nr_vecs: 0,
             fixed_buf: NO_FIXED_BUF,
-            refs: 1,
             remaining: 0,
+            live: true,
         }
     }
 }
@@ -265,7 +266,7 @@ impl Bio {
             next: BioId::NONE,
             owner: 0,
             sector: 0,
-            attrs: BioAttrs { refs: 0, ..BioAttrs::new(0) },
+            attrs: BioAttrs { live: false, ..BioAttrs::new(0) },
             bytes: 0,
             parent: BioId::NONE,
             table: None,

@@ -12,7 +12,7 @@
 //! - I3: a bio from the reserve returns to the reserve and never enters the cache.
 //! - I4: a bio with a vector table is never cached with it: on the last put the table goes to the spare ones, of which
 //!   there are at most [`SPARE_TABLES`], or is dropped.
-//! - I5: a put recycles on the *last* reference, once.
+//! - I5: a bio is put once for each time that it was taken: nobody shares one.
 //! - I6: only the owner's thread touches the bios: a driver that completes elsewhere has requests there, and no bio.
 //! - I7: a [`BioId`] that is not `NONE` is below the number of bios of the set it came from; only this module makes
 //!   them, and a ring has one set.
@@ -253,20 +253,12 @@ impl BioSet {
         }
     }
 
-    /// Takes one more reference.
-    pub fn get(&mut self, id: BioId) {
-        self[id].refs += 1;
-    }
-
-    /// Drops a reference; the last one recycles the bio.
+    /// Recycles a bio that has ended (I5).
     #[inline(always)]
     pub fn put(&mut self, id: BioId) {
         let bio = &mut self[id];
-        debug_assert!(bio.refs > 0, "put of a bio that is not live");
-        bio.refs -= 1;
-        if bio.refs != 0 {
-            return;
-        }
+        debug_assert!(bio.live, "put of a bio that is not live");
+        bio.live = false;
         if bio.flags & BIO_CACHEABLE != 0 {
             // The room was made in `new` and `prune` keeps it, so this never grows.
             self.cache.push(id.0);
@@ -316,7 +308,7 @@ impl BioSet {
 
     /// The bios in use that carry records, which could not stay plain.
     pub(crate) fn iter_plain(&self) -> impl Iterator<Item = &Bio> {
-        self.bios.iter().filter(|bio| bio.refs > 0 && bio.flags & BIO_PLAIN != 0)
+        self.bios.iter().filter(|bio| bio.live && bio.flags & BIO_PLAIN != 0)
     }
 
     /// Bios in the owner's cache.

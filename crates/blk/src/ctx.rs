@@ -250,12 +250,6 @@ impl IoCtx {
         self.bdevs.get(usize::from(bdev))?.as_ref().map(|bdev| &bdev.device)
     }
 
-    /// Whether a bio can be had now.
-    #[inline]
-    pub fn has_bios(&self) -> bool {
-        self.core.bios.available() > 0
-    }
-
     /// Submits an I/O whose memory is `vecs` (none for operations without data); false when no bio is free, and then
     /// nothing happened. `fixed_buf` names the registered buffer that holds the only vector.
     ///

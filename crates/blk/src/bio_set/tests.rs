@@ -17,7 +17,7 @@ fn poison(bio: &mut Bio) {
     (*next, *owner, *sector, *bytes) = (BioId(77), 77, 77, 77);
     *parent = BioId(77);
     *inline = [BVec { base: 77, len: 77 }; BIO_INLINE_VECS];
-    let BioAttrs { op, status, flags, bdev, part, nr_vecs, fixed_buf, refs: _, remaining } = attrs;
+    let BioAttrs { op, status, flags, bdev, part, nr_vecs, fixed_buf, remaining, live: _ } = attrs;
     (*op, *status) = (Op::WriteZeroes, Status::Medium);
     *flags |= BIO_CHILD | BIO_WAITS | BIO_NOMERGE;
     (*bdev, *part, *nr_vecs, *fixed_buf, *remaining) = (77, 77, 3, 77, 77);
@@ -29,7 +29,7 @@ fn assert_fresh(bio: &Bio, flags: u16) {
     assert_eq!((*next, *owner, *sector, *bytes, *parent), (BioId::NONE, 0, 0, 0, BioId::NONE));
     let BioAttrs { op, status, bdev, part, nr_vecs, .. } = bio.attrs;
     assert_eq!((op, status, bdev, part, nr_vecs), (Op::Read, Status::Ok, 0, 0, 0));
-    assert_eq!((bio.attrs.fixed_buf, bio.remaining, bio.refs, bio.flags), (NO_FIXED_BUF, 0, 1, flags));
+    assert_eq!((bio.attrs.fixed_buf, bio.remaining, bio.live, bio.flags), (NO_FIXED_BUF, 0, true, flags));
     assert!(bio.vecs().is_empty() && bio.table.is_none());
 }
 
@@ -39,7 +39,6 @@ enum Step {
     TakeReserve,
     /// Gives the n-th live bio so many vectors.
     SetVecs(usize, usize),
-    Get(usize),
     Put(usize),
 }
 
@@ -48,14 +47,12 @@ fn step() -> impl Strategy<Value = Step> {
         6 => Just(Step::Take),
         1 => Just(Step::TakeReserve),
         2 => (any::<usize>(), 0..9_usize).prop_map(|(at, vecs)| Step::SetVecs(at, vecs)),
-        1 => any::<usize>().prop_map(Step::Get),
         6 => any::<usize>().prop_map(Step::Put),
     ]
 }
 
 #[derive(Debug)]
 struct Live {
-    refs: u32,
     reserved: bool,
     vecs: usize,
 }
@@ -104,17 +101,12 @@ impl Model {
         let bio = &mut self.set[BioId(raw)];
         assert_fresh(bio, if reserved { BIO_RESERVE } else { cacheable });
         poison(bio);
-        let live = Live { refs: 1, reserved, vecs: 0 };
+        let live = Live { reserved, vecs: 0 };
         assert_eq!(reserved, raw >= self.capacity, "the reserve is the reserve");
         assert!(self.live.insert(raw, live).is_none(), "I1: bio {raw} was live");
     }
 
     fn put(&mut self, raw: u32) {
-        let live = self.live.get_mut(&raw).expect("live");
-        live.refs -= 1;
-        if live.refs > 0 {
-            return;
-        }
         let live = self.live.remove(&raw).expect("live");
         assert!(!live.reserved || self.set.reserve.contains(&raw), "I3");
         assert!(live.vecs <= BIO_INLINE_VECS || !self.set.cache.contains(&raw), "I4");
@@ -143,12 +135,6 @@ impl Model {
                     self.live.get_mut(&raw).expect("live").vecs = vecs;
                 }
             }
-            Step::Get(at) => {
-                if let Some(raw) = self.pick(at) {
-                    self.set.get(BioId(raw));
-                    self.live.get_mut(&raw).expect("live").refs += 1;
-                }
-            }
             Step::Put(at) => {
                 if let Some(raw) = self.pick(at) {
                     self.set.put(BioId(raw));
@@ -175,8 +161,8 @@ impl Model {
         assert_eq!(set.live() as usize, self.live.len());
         assert_eq!(set.available() as usize, set.cache.len() + set.pool.len());
         assert!(set.tables.len() <= SPARE_TABLES && set.tables.iter().all(|table| table.is_empty()));
-        for (raw, live) in &self.live {
-            assert_eq!(u32::from(set[BioId(*raw)].refs), live.refs, "I5");
+        for raw in 0..self.capacity + RESERVE {
+            assert_eq!(set[BioId(raw)].live, self.live.contains_key(&raw), "I5");
         }
     }
 }
@@ -220,7 +206,7 @@ fn a_plain_bio_is_as_fresh_as_any_other() {
     assert_eq!((bio.part, bio.fixed_buf(), bio.vecs()), (5, Some(6), &[VEC][..]));
     assert_eq!(bio.flags, BIO_CACHEABLE | BIO_NOMERGE);
     assert_eq!((bio.next, bio.parent, bio.status), (BioId::NONE, BioId::NONE, Status::Ok));
-    assert_eq!((bio.remaining, bio.refs), (0, 1));
+    assert_eq!((bio.remaining, bio.live), (0, true));
     set.put(id);
     let id = set.take().unwrap();
     assert_fresh(&set[id], BIO_CACHEABLE);
@@ -318,15 +304,4 @@ fn long_vectors_reuse_a_few_tables_and_are_not_cached() {
     set.set_vecs(id, &[VEC; SPARE_TABLE_VECS + 1]);
     set.put(id);
     assert_eq!(set.tables.len(), SPARE_TABLES - 1, "a huge table is not kept");
-}
-
-#[test]
-fn a_double_reference_recycles_once() {
-    let mut set = BioSet::new(1, 1);
-    let id = set.take().unwrap();
-    set.get(id);
-    set.put(id);
-    assert_eq!((set.live(), set.available()), (1, 0));
-    set.put(id);
-    assert_eq!((set.live(), set.available()), (0, 1));
 }
