@@ -131,6 +131,9 @@ pub enum ParseSizeError {
         /// What follows the number.
         unit: String,
     },
+    /// Its fraction is not a whole number of bytes.
+    #[error("size `{0}` is not a whole number of bytes: use fewer digits, or a smaller unit")]
+    Fraction(String),
     /// It is 2^64 bytes or more.
     #[error("size `{0}` is too large: the limit is 16E - 1 byte")]
     TooBig(String),
@@ -163,13 +166,18 @@ pub enum ParseDurationError {
 ///
 /// ```
 /// assert_eq!(sheave_base::units::parse_size("4k"), Ok(4096));
+/// assert_eq!(sheave_base::units::parse_size("1.5G"), Ok(3 << 29));
 /// assert_eq!(sheave_base::units::parse_size("1 GiB"), Ok(1 << 30));
 /// ```
 ///
 /// # Errors
 /// [`ParseSizeError`].
 pub fn parse_size(text: &str) -> Result<u64, ParseSizeError> {
-    let (number, unit) = split_unit(text);
+    let (number, rest) = split_unit(text);
+    let (fraction, unit) = rest.strip_prefix('.').map_or(("", rest), split_unit);
+    if rest.starts_with('.') && fraction.is_empty() {
+        return Err(ParseSizeError::Number(text.into()));
+    }
     if number.is_empty() {
         return Err(ParseSizeError::Number(text.into()));
     }
@@ -186,7 +194,17 @@ pub fn parse_size(text: &str) -> Result<u64, ParseSizeError> {
         }
     };
     let number: Option<u64> = number.parse().ok();
-    number.and_then(|n| n.checked_mul(1 << shift)).ok_or_else(|| ParseSizeError::TooBig(text.into()))
+    let whole = number.and_then(|n| n.checked_mul(1 << shift)).ok_or_else(|| ParseSizeError::TooBig(text.into()))?;
+    let part = part_of(fraction, 1 << shift).ok_or_else(|| ParseSizeError::Fraction(text.into()))?;
+    whole.checked_add(part).ok_or_else(|| ParseSizeError::TooBig(text.into()))
+}
+
+/// The bytes that a decimal fraction of a unit is: `5` of a GiB is the half of one. `None` if they are not whole.
+fn part_of(fraction: &str, unit: u64) -> Option<u64> {
+    let digits = fraction.trim_end_matches('0');
+    let scale = 10u128.checked_pow(u32::try_from(digits.len()).ok()?)?;
+    let parts = if digits.is_empty() { 0 } else { digits.parse::<u128>().ok()? }.checked_mul(u128::from(unit))?;
+    parts.is_multiple_of(scale).then_some((parts / scale) as u64)
 }
 
 /// Reads a duration: a whole number and one of the units ns, us, ms, s, m, h. `0` needs no unit.

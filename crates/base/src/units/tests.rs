@@ -27,6 +27,10 @@ fn sizes_are_read() {
     for text in ["4KiB", "4 kib", "4kB", " 4k "] {
         assert_eq!(parse_size(text), Ok(4096), "{text}");
     }
+    for (text, bytes) in [("1.5G", 3 << 29), ("0.5k", 512), ("2.0M", 2 << 20), ("1.25 KiB", 1280), ("15.5E", 31 << 59)]
+    {
+        assert_eq!(parse_size(text), Ok(bytes), "{text}");
+    }
     assert_eq!(parse_size("15E"), Ok(15 << 60));
     assert_eq!(parse_size("18446744073709551615"), Ok(u64::MAX));
 }
@@ -38,7 +42,13 @@ fn bad_sizes_name_cause_and_fix() {
         ("k", "whole number"),
         ("-4k", "whole number"),
         ("4x", "unknown unit `x`"),
-        ("1.5G", "unknown unit `.5G`"),
+        ("1.", "whole number"),
+        (".5G", "whole number"),
+        ("1.5", "whole number of bytes"),
+        ("0.1k", "whole number of bytes"),
+        ("1.5.5G", "unknown unit"),
+        ("1.5Q", "unknown unit `Q`"),
+        ("15.99999999999999999999999999999999999999999E", "whole number of bytes"),
         ("16E", "too large"),
         ("99999999999999999999", "too large"),
     ] {
