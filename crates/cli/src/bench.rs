@@ -99,7 +99,7 @@ fn bring_in(crew: &Crew, subject: &Subject) -> Result<Vec<Harvest>, Failure> {
 /// Ends the process: the threads already started wait at the gate for all of them.
 fn no_thread(err: &std::io::Error) -> ! {
     let failure = Failure::run(format!("cannot start a thread: {err}"));
-    eprint!("{}", failure.fix("raise the limit of processes (ulimit -u), or use fewer --threads"));
+    output::say(format_args!("{}", failure.fix("raise the limit of processes (ulimit -u), or use fewer --threads")));
     std::process::exit(1);
 }
 
@@ -142,7 +142,7 @@ fn report(crew: &Crew, subject: &Subject, harvests: Vec<Harvest>, interrupted: b
         output::text(&report.table());
     }
     if let Some(wrong) = sum.wrong {
-        eprintln!("sheave: {wrong}");
+        output::say(format_args!("sheave: {wrong}\n"));
         return Err(Failure::reported());
     }
     match error {

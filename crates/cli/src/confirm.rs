@@ -2,9 +2,10 @@
 //!
 //! On a terminal the person is asked; elsewhere nothing is destroyed without `--yes`, so that a script says so.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 
 use crate::failure::Failure;
+use crate::output;
 
 /// Returns when it may be done: `what` says what will be lost, in a sentence without its full stop.
 pub fn destroy(yes: bool, what: &str) -> Result<(), Failure> {
@@ -14,8 +15,7 @@ pub fn destroy(yes: bool, what: &str) -> Result<(), Failure> {
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
         return Err(Failure::usage(what.to_owned()).fix("add --yes if that is what you want"));
     }
-    eprint!("{what}.\nGo on? Type yes: ");
-    let _ = std::io::stderr().flush();
+    output::say(format_args!("{what}.\nGo on? Type yes: "));
     let mut answer = String::new();
     match std::io::stdin().lock().read_line(&mut answer) {
         Ok(_) if answer.trim().eq_ignore_ascii_case("yes") => Ok(()),

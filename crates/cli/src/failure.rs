@@ -6,6 +6,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use serde::Serialize;
 use sheave::DeviceError;
 use sheave::vol::PoolError;
 use sheave_load::LoadError;
@@ -29,6 +30,21 @@ pub struct Failure {
     kind: Kind,
     cause: String,
     fix: Option<String>,
+}
+
+/// A failure for programs.
+#[derive(Debug, Serialize)]
+pub struct FailureJson<'a> {
+    error: ErrorJson<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct ErrorJson<'a> {
+    /// `usage`, `failed` or `interrupted`.
+    kind: &'static str,
+    cause: &'a str,
+    fix: Option<&'a str>,
+    exit_code: u8,
 }
 
 impl Failure {
@@ -60,11 +76,25 @@ impl Failure {
 
     /// The process's exit code.
     pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(match self.kind {
+        ExitCode::from(self.code())
+    }
+
+    fn code(&self) -> u8 {
+        match self.kind {
             Kind::Usage => 2,
             Kind::Run | Kind::Reported => 1,
             Kind::Interrupted => 130,
-        })
+        }
+    }
+
+    /// For programs.
+    pub fn json(&self) -> FailureJson<'_> {
+        let kind = match self.kind {
+            Kind::Usage => "usage",
+            Kind::Run | Kind::Reported => "failed",
+            Kind::Interrupted => "interrupted",
+        };
+        FailureJson { error: ErrorJson { kind, cause: &self.cause, fix: self.fix.as_deref(), exit_code: self.code() } }
     }
 
     /// The cause alone, in one line, for reports that have a place for the fix of their own.
@@ -91,6 +121,14 @@ impl From<LoadError> for Failure {
         let kind = if err.usage { Kind::Usage } else { Kind::Run };
         Self { kind, cause: err.cause, fix: err.fix }
     }
+}
+
+/// A command line that clap refuses; its rendering goes to stderr as it is.
+pub fn command_line(err: &clap::Error) -> Failure {
+    let text = err.render().to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let cause = lines.next().unwrap_or("the command line makes no sense");
+    Failure::usage(cause.strip_prefix("error: ").unwrap_or(cause)).fix("see --help")
 }
 
 /// A spec that cannot be read is a usage error; a device that cannot be opened is not.

@@ -9,7 +9,9 @@
 //! | 2 | the command line or a device spec cannot be understood, or `--yes` is needed |
 //! | 130 | Ctrl-C ended a copy, and what it had begun was undone; or a second one gave up waiting for I/O in flight |
 //!
-//! Results go to stdout, everything else to stderr, so that `--json` can be piped.
+//! Results go to stdout, everything else to stderr, so that `--json` can be piped. With `--json` a failure is an object on
+//! stdout, too, when there is no result. A result that stdout does not take (a full disk) is a failure; a reader that has
+//! gone away is none.
 
 mod args;
 mod bench;
@@ -22,6 +24,7 @@ mod pool;
 mod progress;
 mod volume;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -30,17 +33,38 @@ use crate::args::{Cli, Command};
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
-    match moved::refuse(std::env::args_os()).and_then(|()| run()) {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let wants_json = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json");
+    let outcome = match moved::refuse(args.iter().cloned()) {
+        Ok(()) => match Cli::try_parse_from(&args) {
+            Ok(cli) => run(cli),
+            // Help, or the version: a result.
+            Err(page) if !page.use_stderr() => {
+                sheave_load::output::note(page.print());
+                Ok(())
+            }
+            Err(refused) => {
+                let failure = failure::command_line(&refused);
+                // clap's words are the better ones for a person: they have colours, and show the usage.
+                let _ = refused.print();
+                output::failure_json(&failure, wants_json);
+                return failure.exit_code();
+            }
+        },
+        refused => refused,
+    };
+    match outcome.and_then(|()| Ok(sheave_load::output::finish()?)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprint!("{failure}");
+            output::say(&failure);
+            output::failure_json(&failure, wants_json);
             failure.exit_code()
         }
     }
 }
 
-fn run() -> Result<(), Failure> {
-    match Cli::parse().command {
+fn run(cli: Cli) -> Result<(), Failure> {
+    match cli.command {
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Pool(args) => pool::run(&args),

@@ -1,12 +1,37 @@
 //! Results on stdout, as all programs here write them ([`sheave_load::output`]); a failure is one of this command.
+//!
+//! O1. With `--json` stdout gets exactly one JSON value: the result, or the failure when there was no result.
+
+use std::fmt;
+use std::io::Write;
 
 use serde::Serialize;
+use sheave::base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure::Failure;
 
 pub use sheave_load::output::text;
 
+/// A JSON value was written (O1).
+static WRITTEN: AtomicBool = AtomicBool::new(false);
+
 /// Writes exactly one JSON object to stdout.
 pub fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
+    // Relaxed: the main thread alone writes results.
+    WRITTEN.store(true, Ordering::Relaxed);
     Ok(sheave_load::output::json(value)?)
+}
+
+/// Writes to stderr. Nobody listening, or no room, is no reason to stop, nor to panic.
+pub fn say(text: impl fmt::Display) {
+    let _ = write!(std::io::stderr().lock(), "{text}");
+}
+
+/// Tells programs why the command failed, if JSON was asked for and there is none yet (O1).
+pub fn failure_json(failure: &Failure, wants_json: bool) {
+    // Relaxed: as above.
+    if wants_json && !WRITTEN.load(Ordering::Relaxed) {
+        // What stdout does not take is told by the exit code all the same.
+        let _ = sheave_load::output::json(&failure.json());
+    }
 }

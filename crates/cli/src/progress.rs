@@ -1,10 +1,12 @@
 //! How far a copy, a scrub or a check is, always on stderr: a bar on a terminal, else a line now and then, as JSON if
 //! the result is JSON.
 
+pub mod bar;
+
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
+use indicatif::ProgressBar;
 use serde::Serialize;
 use sheave::base::units::fmt_bytes;
 
@@ -50,14 +52,7 @@ impl Progress {
             ProgressStyle::Auto => ProgressStyle::Lines,
             chosen => chosen,
         };
-        let bar = (style == ProgressStyle::Bar).then(|| {
-            let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
-            bar.set_style(
-                BarStyle::with_template(TEMPLATE).expect("a constant, tried by a test").progress_chars("=> "),
-            );
-            bar.set_prefix(what);
-            bar
-        });
+        let bar = (style == ProgressStyle::Bar).then(|| bar::new(1000).with_prefix(what));
         let since = Instant::now();
         let tick = if bar.is_some() { BAR_TICK } else { LINE_TICK };
         Self { what, style, bar, total, done: 0, since, next: since + tick, warner: None }
@@ -98,7 +93,7 @@ impl Progress {
         match &self.bar {
             Some(bar) => {
                 bar.set_position(self.share().map_or(0, |share| (share * 1000.0) as u64));
-                bar.set_message(self.words());
+                bar.set_message(bar::fitting(&self.words(), bar::room()));
                 self.next = now + BAR_TICK;
             }
             None => {
@@ -132,10 +127,13 @@ impl Progress {
         (speed > 0.0).then(|| Duration::try_from_secs_f64(left / speed).unwrap_or(Duration::MAX))
     }
 
-    fn words(&self) -> String {
+    /// The words, those that matter most first.
+    fn words(&self) -> Vec<String> {
         let of = self.total.map_or(String::new(), |total| format!(" of {}", fmt_bytes(total)));
-        let eta = self.eta().map_or(String::new(), |eta| format!(", {:.0}s left", eta.as_secs_f64().ceil()));
-        format!("{}{of}, {}/s{eta}", fmt_bytes(self.done), fmt_bytes(self.speed() as u64))
+        let mut words = vec![format!("{}{of}", fmt_bytes(self.done))];
+        words.extend(self.eta().map(|eta| format!("{:.0}s left", eta.as_secs_f64().ceil())));
+        words.push(format!("{}/s", fmt_bytes(self.speed() as u64)));
+        words
     }
 
     fn write_line(&self) {
@@ -152,8 +150,8 @@ impl Progress {
                 serde_json::to_string(&line).unwrap_or_default()
             }
             ProgressStyle::Lines => match self.share() {
-                Some(share) => format!("{} {:.0}%: {}", self.what, share * 100.0, self.words()),
-                None => format!("{}: {}", self.what, self.words()),
+                Some(share) => format!("{} {:.0}%: {}", self.what, share * 100.0, self.words().join(", ")),
+                None => format!("{}: {}", self.what, self.words().join(", ")),
             },
             _ => return,
         };
@@ -162,23 +160,20 @@ impl Progress {
     }
 }
 
-const TEMPLATE: &str = "{prefix:>9} [{bar:24}] {msg}";
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn words_with_and_without_a_total() {
-        assert!(BarStyle::with_template(TEMPLATE).is_ok());
         let mut progress = Progress::new("import", ProgressStyle::None, false, Some(4096));
         progress.advance(1024);
-        assert!(progress.words().starts_with("1 KiB of 4 KiB, "), "{}", progress.words());
-        assert!(progress.words().contains("s left"));
+        let words = progress.words();
+        assert!(words[0] == "1 KiB of 4 KiB" && words[1].ends_with("s left") && words[2].ends_with("/s"), "{words:?}");
         assert_eq!(progress.share(), Some(0.25));
         let mut stream = Progress::new("import", ProgressStyle::None, false, None);
         stream.advance(4096);
-        assert!(stream.words().starts_with("4 KiB, ") && stream.share().is_none() && stream.eta().is_none());
+        assert!(stream.words()[0] == "4 KiB" && stream.share().is_none() && stream.eta().is_none());
         assert_eq!(Progress::new("import", ProgressStyle::None, false, Some(0)).share(), Some(1.0));
         stream.set(8192, 16384);
         assert_eq!(stream.share(), Some(0.5), "the whole is known later");

@@ -23,7 +23,7 @@ mod wq;
 use std::process::ExitCode;
 
 use clap::Parser;
-use sheave_load::signals;
+use sheave_load::{output, signals};
 
 use crate::LabError;
 use args::{LabArgs, LabCommand};
@@ -36,6 +36,7 @@ pub fn main() -> ExitCode {
         Some(LabCommand::RunArm(arm)) => experiments::run_arm(&args, arm),
         Some(LabCommand::Wq(flood)) => signals::stop_flag().and_then(|stop| wq::run(flood, stop)),
     };
+    let outcome = outcome.and_then(|code| output::finish().map(|()| code));
     outcome.unwrap_or_else(|error| {
         let LabError { cause, fix, usage } = error;
         eprintln!("sheave-lab: {cause}");

@@ -69,6 +69,13 @@ pub struct Counts {
     pub errors: u64,
 }
 
+impl Counts {
+    /// I/Os that did not fail.
+    pub fn good(&self) -> u64 {
+        self.ios.saturating_sub(self.errors)
+    }
+}
+
 impl Counters {
     /// Shows the reporter the writer's own copy.
     #[inline]

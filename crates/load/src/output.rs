@@ -1,18 +1,34 @@
-//! Writing results to stdout without dying of a closed pipe.
+//! Writing results to stdout: without dying of a closed pipe, and without taking a full disk for a success.
 //!
-//! `println!` panics when the reader went away (`sheave bench ... | head -1`); a result that nobody
-//! reads any more is not an error of the run.
+//! `println!` panics when the reader went away (`sheave bench ... | head -1`); a result that nobody reads any more is not
+//! an error of the run. A result that could not be written is one, and [`finish`] tells: a program calls it last.
 
-use std::io::Write;
+use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
 use crate::error::LoadError;
 
+/// Why stdout did not take a result, the first time.
+static FAILED: Mutex<Option<io::Error>> = Mutex::new(None);
+
 /// Writes text to stdout as it is.
 pub fn text(text: &str) {
-    // A closed pipe means that the reader has seen enough.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    let mut stdout = io::stdout().lock();
+    note(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()));
+}
+
+/// Notes the outcome of a write to stdout that somebody else made.
+pub fn note(written: io::Result<()>) {
+    match written {
+        Ok(()) => {}
+        // The reader has seen enough.
+        Err(err) if err.kind() == io::ErrorKind::BrokenPipe => {}
+        Err(err) => {
+            FAILED.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(err);
+        }
+    }
 }
 
 /// Writes exactly one JSON object to stdout.
@@ -22,4 +38,17 @@ pub fn json<T: Serialize>(value: &T) -> Result<(), LoadError> {
     line.push('\n');
     text(&line);
     Ok(())
+}
+
+/// Whether all results were written.
+///
+/// # Errors
+///
+/// Why one was not.
+pub fn finish() -> Result<(), LoadError> {
+    match FAILED.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        None => Ok(()),
+        Some(err) => Err(LoadError::run(format!("the result could not be written to stdout: {err}"))
+            .fix("what was asked for is done; see where stdout goes, and ask for the result again")),
+    }
 }

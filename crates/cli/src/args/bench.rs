@@ -157,10 +157,9 @@ pub struct BenchArgs {
     #[arg(long, value_enum, value_name = "PEER", help_heading = "Comparing")]
     pub compare: Option<Peer>,
 
-    /// Pairs of turns with --compare; --runtime is what each side gets in all.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000),
-          default_value_t = 5, help_heading = "Comparing")]
-    pub pairs: u32,
+    /// Pairs of turns with --compare; --runtime is what each side gets in all [default: 5].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "Comparing")]
+    pub pairs: Option<u32>,
 
     /// For vol: in memory.
     #[command(flatten)]
@@ -176,6 +175,11 @@ pub struct BenchArgs {
 }
 
 impl BenchArgs {
+    /// Pairs of turns of a comparison.
+    pub fn pairs(&self) -> u32 {
+        self.pairs.unwrap_or(5)
+    }
+
     /// How the ring of a thread is set up.
     pub fn engine(&self) -> EngineOpts {
         EngineOpts {

@@ -68,6 +68,14 @@ pub struct Board {
     stage: Mutex<Stage>,
     /// Pairs of turns done, for comparisons.
     pub pairs_done: AtomicU64,
+    turns: Mutex<Turns>,
+}
+
+/// Of a comparison: the time of our turns that have ended, and since when one goes on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Turns {
+    ended: Duration,
+    since: Option<Instant>,
 }
 
 impl Board {
@@ -78,6 +86,7 @@ impl Board {
             lanes: (0..threads).map(|_| Arc::new(Lane::default())).collect(),
             stage: Mutex::new(stage),
             pairs_done: AtomicU64::new(0),
+            turns: Mutex::default(),
         }
     }
 
@@ -95,6 +104,28 @@ impl Board {
     /// The current stage.
     pub fn stage(&self) -> Stage {
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Our turn of a comparison begins.
+    pub fn turn_begins(&self) {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner).since = Some(Instant::now());
+    }
+
+    /// It has ended; theirs is next.
+    pub fn turn_ends(&self) {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let took = turns.since.take().map_or(Duration::ZERO, |since| since.elapsed());
+        turns.ended += took;
+    }
+
+    /// For how long the counts of this stage have been counted: in a comparison our turns alone count.
+    pub fn counted_for(&self) -> Duration {
+        let stage = self.stage();
+        if stage.phase != Phase::Compare {
+            return stage.since.elapsed();
+        }
+        let turns = *self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.ended + turns.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// A comparison has done one more pair of turns.

@@ -157,7 +157,7 @@ pub struct Outcome {
 pub fn run<E: Engine>(arena: &Arena<'_>, ours: &mut Looper<E>, until: &Until, peer: Peer) -> Result<Outcome, Failure> {
     let args = &arena.plan.args;
     let total = arena.plan.runtime.unwrap_or(Duration::from_secs(5));
-    let turn = total / args.pairs;
+    let turn = total / args.pairs();
     let pattern = |base| Pattern::new(args.rw, args.mix, arena.part.base + base, args.bs, arena.part.blocks, args.seed);
     let their_base = arena.raw.map_or(0, |raw| raw.base);
     let (mut our_pattern, mut their_pattern) = (pattern(0), pattern(their_base));
@@ -166,14 +166,17 @@ pub fn run<E: Engine>(arena: &Arena<'_>, ours: &mut Looper<E>, until: &Until, pe
     let our_turn = |ours: &mut Looper<E>, pattern: &mut Pattern, time| -> Result<Turn, Failure> {
         let before = ours.counts().ios;
         let watch = arena.meter.start();
-        ours.run(pattern, &Until { runtime: Some(time), ..until.clone() }, &mut Unpaced)?;
+        arena.board.turn_begins();
+        let ran = ours.run(pattern, &Until { runtime: Some(time), ..until.clone() }, &mut Unpaced);
+        arena.board.turn_ends();
+        ran?;
         Ok(Turn { ios: ours.counts().ios - before, spent: watch.spent() })
     };
     our_turn(ours, &mut our_pattern, warm_up)?;
     theirs.turn(arena, &mut their_pattern, until, warm_up)?;
     ours.reset();
     let (mut pairs, mut spent) = (Vec::new(), Spent::default());
-    for _ in 0..args.pairs {
+    for _ in 0..args.pairs() {
         let our = our_turn(ours, &mut our_pattern, turn)?;
         spent += our.spent;
         let their = theirs.turn(arena, &mut their_pattern, until, turn)?;

@@ -161,6 +161,40 @@ fn writes(args: &BenchArgs) -> bool {
     args.rw.writes() || args.verify || args.fill
 }
 
+/// Options that would change nothing: whoever gives one expects something of it.
+fn refuse_without_effect(args: &BenchArgs, target: &Target) -> Result<(), Failure> {
+    let in_memory = matches!(target, Target::Volume(place) if place.pool.is_volatile());
+    let of_the_pool = "is for the pool that a run makes for vol: in memory";
+    let refused = [
+        (args.pairs.is_some() && args.compare.is_none(), "--pairs counts the turns of a comparison", "add --compare"),
+        (
+            args.vol.block.is_some() && !in_memory,
+            &format!("--block {of_the_pool}"),
+            "use vol:ram:size=1G, or leave --block out",
+        ),
+        (
+            args.vol.checksum.is_some() && !in_memory,
+            &format!("--checksum {of_the_pool}"),
+            "use vol:ram:size=1G, or leave --checksum out",
+        ),
+        (args.dsync && !writes(args), "--dsync makes writes durable, and this run only reads", "add --rw randwrite"),
+        (
+            args.stamp_age.is_some() && !args.stats.is_on(),
+            "--stamp-age is about time stamps for statistics, and --stats is off",
+            "leave one of them out",
+        ),
+        (
+            args.cpu.is_some() && !args.pin.is_on(),
+            "--cpu says where threads are pinned, and --pin is off",
+            "leave one of them out; taskset places threads without pinning each",
+        ),
+    ];
+    match refused.into_iter().find(|(is_so, ..)| *is_so) {
+        Some((_, cause, fix)) => Err(Failure::usage(cause).fix(fix)),
+        None => Ok(()),
+    }
+}
+
 /// Options that exclude each other.
 fn refuse_contradictions(args: &BenchArgs, target: &Target) -> Result<(), Failure> {
     let forgets = match target {
@@ -172,6 +206,7 @@ fn refuse_contradictions(args: &BenchArgs, target: &Target) -> Result<(), Failur
         return Err(Failure::usage("--verify makes no sense on null:, which keeps nothing")
             .fix("verify ram:, file: or a device stacked on them"));
     }
+    refuse_without_effect(args, target)?;
     if args.mix != 50 && args.rw != Rw::Randrw {
         return Err(Failure::usage(format!(
             "--mix sets the share of reads of randrw, but the run is {}",

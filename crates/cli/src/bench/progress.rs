@@ -6,24 +6,27 @@ use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
+use indicatif::ProgressBar;
 use serde::Serialize;
 use sheave::base::units::{fmt_bytes, fmt_count, fmt_ns};
 
 use crate::args::{BenchArgs, ProgressStyle};
 use crate::bench::board::{Board, Goal, Phase, Stage};
+use crate::progress::bar;
 use sheave_load::cpu::CpuMeter;
 use sheave_load::live::Counts;
 
 /// How often a bar is drawn, and a line written.
 const BAR_TICK: Duration = Duration::from_millis(250);
 const LINE_TICK: Duration = Duration::from_secs(5);
+/// Shorter than this, a rate says more about when the counts were published than about the run.
+const SHORTEST: Duration = Duration::from_millis(20);
 
 /// Shows the run until all senders of `finished` are gone.
 pub fn watch(args: &BenchArgs, board: &Board, meter: &CpuMeter, finished: &Receiver<()>) {
     let style = resolve(args);
-    let bar = (style == ProgressStyle::Bar).then(new_bar);
-    let mut last: Option<Sample> = None;
+    let bar = (style == ProgressStyle::Bar).then(|| bar::new(1000));
+    let (mut last, mut speed): (Option<Sample>, Option<Speed>) = (None, None);
     let mut line_at = Instant::now() + LINE_TICK;
     loop {
         let tick = if bar.is_some() { BAR_TICK } else { LINE_TICK.min(Duration::from_millis(500)) };
@@ -32,8 +35,12 @@ pub fn watch(args: &BenchArgs, board: &Board, meter: &CpuMeter, finished: &Recei
         }
         let sample = Sample::take(board);
         // Rates are differences within one stage.
-        let speed =
-            last.as_ref().filter(|last| last.stage.number == sample.stage.number).map(|last| sample.since(last));
+        let before = last.as_ref().filter(|last| last.stage.number == sample.stage.number);
+        if before.is_none() {
+            speed = None;
+        }
+        // While the other side of a comparison has its turn, ours is as fast as it was.
+        speed = before.and_then(|last| sample.since(last)).or(speed);
         match &bar {
             Some(bar) => {
                 draw(bar, args, board, &sample, speed.as_ref());
@@ -68,10 +75,12 @@ fn resolve(args: &BenchArgs) -> ProgressStyle {
 struct Sample {
     stage: Stage,
     counts: Counts,
-    at: Instant,
+    /// How long these were counted for.
+    counted: Duration,
 }
 
 /// The difference of two samples.
+#[derive(Clone, Copy, Debug)]
 struct Speed {
     iops: f64,
     ios_per_submit: f64,
@@ -80,18 +89,22 @@ struct Speed {
 
 impl Sample {
     fn take(board: &Board) -> Self {
-        Self { stage: board.stage(), counts: board.counts(), at: Instant::now() }
+        Self { stage: board.stage(), counts: board.counts(), counted: board.counted_for() }
     }
 
-    fn since(&self, last: &Self) -> Speed {
-        let seconds = self.at.duration_since(last.at).as_secs_f64().max(1e-9);
+    /// `None` when nothing was counted between: in a comparison, the other side had its turn.
+    fn since(&self, last: &Self) -> Option<Speed> {
+        let time = self.counted.saturating_sub(last.counted);
+        if time < SHORTEST {
+            return None;
+        }
         let more = |now: u64, before: u64| now.saturating_sub(before) as f64;
         let ios = more(self.counts.ios, last.counts.ios);
-        Speed {
-            iops: ios / seconds,
+        Some(Speed {
+            iops: more(self.counts.good(), last.counts.good()) / time.as_secs_f64(),
             ios_per_submit: ios / more(self.counts.submits, last.counts.submits).max(1.0),
             ios_per_reap: ios / more(self.counts.reaps, last.counts.reaps).max(1.0),
-        }
+        })
     }
 
     /// How much of the stage is done, in thousandths.
@@ -99,7 +112,7 @@ impl Sample {
         if self.stage.phase == Phase::Compare {
             // Relaxed: shown, nothing depends on it.
             let done = board.pairs_done.load(sheave::base::sync::atomic::Ordering::Relaxed);
-            return done * 1000 / u64::from(args.pairs);
+            return done * 1000 / u64::from(args.pairs());
         }
         let share = match self.stage.goal {
             Goal::Ios(0) => return 0,
@@ -119,41 +132,28 @@ impl Sample {
     }
 }
 
-fn new_bar() -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
-    let template = "{prefix:>9} [{bar:24}] {msg}";
-    bar.set_style(
-        BarStyle::with_template(template)
-            .expect("the template is a constant, and tried by a test")
-            .progress_chars("=> "),
-    );
-    bar
-}
-
 fn draw(bar: &ProgressBar, args: &BenchArgs, board: &Board, sample: &Sample, speed: Option<&Speed>) {
     let permille = sample.permille(board, args);
     bar.set_prefix(sample.stage.phase.name());
     bar.set_position(permille);
-    bar.set_message(words(args, board, sample, speed, permille));
+    bar.set_message(bar::fitting(&words(args, board, sample, speed, permille), bar::room()));
 }
 
-fn words(args: &BenchArgs, board: &Board, sample: &Sample, speed: Option<&Speed>, permille: u64) -> String {
-    let mut words = String::new();
+/// The words, those that matter most first.
+fn words(args: &BenchArgs, board: &Board, sample: &Sample, speed: Option<&Speed>, permille: u64) -> Vec<String> {
+    let mut words = Vec::new();
+    words.extend(speed.map(|speed| format!("IOPS={}", fmt_count(speed.iops as u64))));
+    words.extend(sample.eta(permille).map(|eta| format!("{}s left", eta.as_secs_f64().ceil())));
     if let Some(speed) = speed {
         let latency = board.latency();
-        words = format!(
-            "IOPS={}, BW={}/s, IOs/call={:.0}/{:.0}, p50={} p99={} p99.9={}",
-            fmt_count(speed.iops as u64),
-            fmt_bytes((speed.iops * f64::from(args.bs)) as u64),
-            speed.ios_per_submit,
-            speed.ios_per_reap,
-            fmt_ns(latency.value_at_quantile(0.5)),
-            fmt_ns(latency.value_at_quantile(0.99)),
-            fmt_ns(latency.value_at_quantile(0.999)),
-        );
-    }
-    if let Some(eta) = sample.eta(permille) {
-        words.push_str(&format!(", {}s left", eta.as_secs_f64().ceil()));
+        let quantile = |share| fmt_ns(latency.value_at_quantile(share));
+        words.extend([
+            format!("BW={}/s", fmt_bytes((speed.iops * f64::from(args.bs)) as u64)),
+            format!("p99={}", quantile(0.99)),
+            format!("p50={}", quantile(0.5)),
+            format!("p99.9={}", quantile(0.999)),
+            format!("IOs/call={:.0}/{:.0}", speed.ios_per_submit, speed.ios_per_reap),
+        ]);
     }
     words
 }
@@ -177,7 +177,12 @@ fn write_line(style: ProgressStyle, args: &BenchArgs, board: &Board, sample: &Sa
     let permille = sample.permille(board, args);
     let line = match style {
         ProgressStyle::Lines => {
-            format!("{} {}%: {}", sample.stage.phase.name(), permille / 10, words(args, board, sample, speed, permille))
+            format!(
+                "{} {}%: {}",
+                sample.stage.phase.name(),
+                permille / 10,
+                words(args, board, sample, speed, permille).join(", ")
+            )
         }
         ProgressStyle::Json => {
             let latency = board.latency();

@@ -43,7 +43,7 @@ pub struct Report {
     pub stamp_age: Option<String>,
     /// Seed of the pattern.
     pub seed: u64,
-    /// I/Os done.
+    /// I/Os done, those that failed included.
     pub ios: u64,
     /// Of these, reads.
     pub reads: u64,
@@ -51,13 +51,13 @@ pub struct Report {
     pub writes: u64,
     /// Wall time of the run.
     pub seconds: f64,
-    /// I/Os a second.
+    /// I/Os a second that did not fail.
     pub iops: f64,
-    /// Bytes a second.
+    /// Bytes a second that these moved.
     pub bytes_per_sec: f64,
     /// Wall time an I/O: 1e9 / iops.
     pub ns_per_io: f64,
-    /// CPU time of the process an I/O, without showing progress.
+    /// CPU time of the process by such I/Os, without showing progress.
     pub cpu_ns_per_io: f64,
     /// I/Os a call that submits.
     pub ios_per_submit: f64,
@@ -119,8 +119,10 @@ impl Report {
         let Measured { counts, spent, latency } = measured;
         let args = &plan.args;
         let seconds = spent.wall_ns as f64 / 1e9;
-        let iops = if spent.wall_ns == 0 { 0.0 } else { counts.ios as f64 / seconds };
-        let per_io = |total: u64| if counts.ios == 0 { 0.0 } else { total as f64 / counts.ios as f64 };
+        // An I/O that failed has moved nothing, and is often fast.
+        let good = counts.good();
+        let iops = if spent.wall_ns == 0 { 0.0 } else { good as f64 / seconds };
+        let per_io = |total: u64| if good == 0 { 0.0 } else { total as f64 / good as f64 };
         let per_call = |calls: u64| if calls == 0 { 0.0 } else { counts.ios as f64 / calls as f64 };
         Self {
             device,

@@ -186,15 +186,15 @@ fn make(args: &BenchArgs, place: &VolumePlace) -> Result<InPool, Failure> {
     let memory = InMemory::of(&place.pool.to_string())?;
     let device = open_device(&memory.spec).map_err(failure::device)?;
     let options = CreateOptions {
-        unit_bytes: args.vol.block,
+        unit_bytes: args.vol.block(),
         journal_bytes: memory.journal,
-        checksum: args.vol.checksum.kind(),
+        checksum: args.vol.checksum().kind(),
         ..CreateOptions::default()
     };
     Pool::create(&device, &options).map_err(failure::pool)?;
     let pool = Pool::open(&device, &OpenOptions::default()).map_err(failure::pool)?;
-    let room = pool.info().free_bytes / args.vol.block * args.vol.block;
-    let size = args.range.map_or(room, |range| range.next_multiple_of(args.vol.block));
+    let room = pool.info().free_bytes / args.vol.block() * args.vol.block();
+    let size = args.range.map_or(room, |range| range.next_multiple_of(args.vol.block()));
     if size > room {
         return Err(Failure::usage(format!("--range {size} is more than the pool's {room} free bytes"))
             .fix("give the device a larger size="));

@@ -199,7 +199,7 @@ fn measured<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
     }
     let part = plan.part(crew.range, index);
     let (phase, goal) = match args.compare {
-        Some(_) => (Phase::Compare, Goal::Ios(u64::from(args.pairs))),
+        Some(_) => (Phase::Compare, Goal::Ios(u64::from(args.pairs()))),
         None => (Phase::Run, crew.goal()),
     };
     let fill_is_good = filled.is_ok() && looper.first_error().is_none();

@@ -44,12 +44,14 @@ pub(super) struct FindingJson {
 struct TotalsJson {
     size_bytes: u64,
     block_bytes: u64,
-    blocks: u64,
-    reserved_blocks: u64,
-    metadata_blocks: u64,
-    data_blocks: u64,
-    shared_blocks: u64,
-    free_blocks: u64,
+    /// As `pool info` has it: of volumes, what several share once.
+    data_bytes: u64,
+    /// The part of it that several share.
+    shared_bytes: u64,
+    /// As `pool info` has it: superblocks, labels, journal, pages.
+    metadata_bytes: u64,
+    /// The rest: what `pool info` tells apart as free, pending and reserve.
+    unused_bytes: u64,
     pages: u64,
     volumes: u64,
     entries: u64,
@@ -74,15 +76,14 @@ impl FindingJson {
 
 impl TotalsJson {
     fn new(totals: &Totals) -> Self {
+        let bytes = |units: u64| units.saturating_mul(totals.unit_bytes);
         Self {
             size_bytes: totals.size_bytes,
             block_bytes: totals.unit_bytes,
-            blocks: totals.units,
-            reserved_blocks: totals.reserved_units,
-            metadata_blocks: totals.metadata_units,
-            data_blocks: totals.data_units,
-            shared_blocks: totals.shared_units,
-            free_blocks: totals.free_units,
+            data_bytes: bytes(totals.data_units),
+            shared_bytes: bytes(totals.shared_units),
+            metadata_bytes: bytes(totals.reserved_units + totals.metadata_units),
+            unused_bytes: bytes(totals.free_units),
             pages: totals.pages,
             volumes: totals.volumes,
             entries: totals.entries,
@@ -169,19 +170,17 @@ fn words(args: &CheckArgs, report: &CheckReport) -> String {
     for note in &report.notes {
         let _ = writeln!(text, "note: {note}");
     }
-    let t = &report.totals;
-    let bytes = |units: u64| fmt_bytes(units * t.unit_bytes);
+    let t = TotalsJson::new(&report.totals);
     let _ = writeln!(
         text,
-        "{}: {} volumes; of {}: {} of data ({} shared), {} of metadata, {} reserved, {} free",
+        "{}: {} volumes; of {}: {} of data ({} shared), {} of metadata, {} unused",
         args.pool,
         t.volumes,
         fmt_bytes(t.size_bytes),
-        bytes(t.data_units),
-        bytes(t.shared_units),
-        bytes(t.metadata_units),
-        bytes(t.reserved_units),
-        bytes(t.free_units),
+        fmt_bytes(t.data_bytes),
+        fmt_bytes(t.shared_bytes),
+        fmt_bytes(t.metadata_bytes),
+        fmt_bytes(t.unused_bytes),
     );
     if report.members.len() > 1 {
         let sizes: Vec<String> = report.members.iter().map(|member| fmt_bytes(member.size_bytes)).collect();

@@ -5,7 +5,7 @@ use sheave::vol::{CreateOptions, OpenOptions, Pool};
 
 use super::info::PoolJson;
 use super::made::Made;
-use super::signature;
+use super::{signature, space};
 use crate::args::pool::CreateArgs;
 use crate::failure::{self, Failure};
 use crate::{confirm, output};
@@ -71,6 +71,7 @@ fn format(args: &CreateArgs, options: &str) -> Result<(Option<String>, Pool), Fa
         confirm::destroy(args.yes, &format!("{found}; a new pool destroys it"))?;
     }
     let device = args.pool.new_device(options)?;
+    space::check_low_water(Some(args.low_water), device.size_bytes())?;
     let create = CreateOptions {
         unit_bytes: args.block,
         journal_bytes: args.journal,

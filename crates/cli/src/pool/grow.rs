@@ -100,7 +100,9 @@ fn add(args: &GrowArgs, place: &PoolPlace, pool: &Pool) -> Result<Option<String>
                 .fix("add another file or device"));
         }
         Found::CutOff => {
-            eprintln!("sheave: {place} was being added to this pool when that was cut off; it is added now");
+            output::say(format_args!(
+                "sheave: {place} was being added to this pool when that was cut off; it is added now\n"
+            ));
             None
         }
         Found::Nothing | Found::Other(_) => signature::find(&device)?,

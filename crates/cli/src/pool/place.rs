@@ -8,6 +8,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use sheave::Device;
+use sheave::base::units::SECTOR_BYTES;
 use sheave::drivers::spec;
 use sheave::open_device;
 use sheave::vol::{OpenOptions, Pool, PoolError};
@@ -265,6 +266,16 @@ impl PoolPlace {
                 };
                 return Err(Failure::run(format!("{path}: there is no such file or device"))
                     .fix(format!("check the path, or make a pool: sheave pool create {make}")));
+            }
+            if let Member::Path(path) = member
+                && let Ok(meta) = std::fs::metadata(path)
+                && meta.is_file()
+                && (meta.len() == 0 || !meta.len().is_multiple_of(SECTOR_BYTES))
+            {
+                let what = format!("{path} is not the file of a pool: it has {} bytes, not whole blocks", meta.len());
+                return Err(
+                    Failure::run(what).fix("check the path; if it was one, its end was cut off: take it from a copy")
+                );
             }
         }
         Ok(())

@@ -25,9 +25,10 @@ struct ReportJson {
     checksum: &'static str,
     /// Whether data could be verified; else it was read only.
     data_verified: bool,
-    metadata_bytes: u64,
-    /// Data.
-    read_bytes: u64,
+    /// Metadata that was read.
+    metadata_read_bytes: u64,
+    /// Data that was read; what several share once.
+    data_read_bytes: u64,
     /// Data that is not what was written, or cannot be read.
     bad_bytes: u64,
     /// Ended before its end.
@@ -46,8 +47,8 @@ impl ReportJson {
                 Checksum::Crc32c => "crc32c",
             },
             data_verified: report.verified_data(),
-            metadata_bytes: report.metadata_bytes,
-            read_bytes: report.data_bytes,
+            metadata_read_bytes: report.metadata_bytes,
+            data_read_bytes: report.data_bytes,
             bad_bytes: report.bad_bytes,
             interrupted: !report.completed,
             found: report.found,

@@ -22,6 +22,10 @@ struct Changed {
 /// Does it.
 pub fn run(args: &SetArgs) -> Result<(), Failure> {
     let pool = args.pool.open(Access::Change)?;
+    if let Err(refused) = space::check_low_water(args.low_water, pool.info().size_bytes) {
+        pool.close().map_err(failure::pool)?;
+        return Err(refused);
+    }
     let acknowledged = if args.acknowledge_loss { pool.acknowledge_loss() } else { Ok(()) };
     let set = acknowledged.and_then(|()| args.low_water.map_or(Ok(()), |mark| pool.set_low_water(mark)));
     let set = set.map_err(failure::pool);

@@ -7,6 +7,8 @@ use sheave::base::units::fmt_bytes;
 use sheave::vol::{LowWater, PoolInfo, SpaceNotice, SpaceState, Watch};
 
 use super::place::PoolPlace;
+use crate::failure::Failure;
+use crate::output;
 
 /// What to do about it.
 fn fix(place: &PoolPlace) -> String {
@@ -14,6 +16,20 @@ fn fix(place: &PoolPlace) -> String {
         "delete volumes or snapshots (sheave volume list '{place}'), discard what is not needed, or give it more: \
          sheave pool grow '{place}' --add FILE"
     )
+}
+
+/// Refuses a mark that a pool of this size is below from the start.
+pub fn check_low_water(mark: Option<LowWater>, size_bytes: u64) -> Result<(), Failure> {
+    match mark {
+        Some(LowWater::Bytes(mark)) if mark >= size_bytes => {
+            let (mark, size) = (fmt_bytes(mark), fmt_bytes(size_bytes));
+            Err(Failure::usage(format!(
+                "a low-water mark of {mark} is all of a pool of {size}, which would always be low"
+            ))
+            .fix("give less than the pool has, or a share of it such as 10%"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A line for `info`.
@@ -47,7 +63,7 @@ impl Warner {
     /// Looks, and warns if there is something to warn of and nothing was said before.
     pub fn look(&mut self) {
         if let Some(warning) = self.next() {
-            eprintln!("{warning}");
+            output::say(format_args!("{warning}\n"));
         }
     }
 

@@ -67,7 +67,7 @@ pub fn run(args: &ExportArgs) -> Result<(), Failure> {
         fmt_bytes(copied_bytes)
     );
     if to_stdout {
-        eprint!("{text}");
+        output::say(format_args!("{text}"));
     } else {
         output::text(&text);
     }

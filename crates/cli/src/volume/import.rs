@@ -54,11 +54,10 @@ pub fn run(args: &ImportArgs) -> Result<(), Failure> {
     let exists = pool.volumes().iter().any(|volume| volume.name == place.name);
     let mut progress = Progress::new("import", args.progress, args.json, source.len());
     progress.warn(Warner::new(&place.pool, &pool));
-    let outcome = if exists {
-        over(&pool, args, &mut source, &mut progress, &stop)
-    } else {
-        anew(&pool, args, &mut source, &mut progress, &stop)
-    };
+    let outcome = source.refuse_locked().and_then(|()| match exists {
+        true => over(&pool, args, &mut source, &mut progress, &stop),
+        false => anew(&pool, args, &mut source, &mut progress, &stop),
+    });
     let seconds = progress.finish().as_secs_f64();
     let info = outcome.and_then(|copied| Ok((copied, pool.volume_info(&place.name).map_err(failure::pool)?)));
     let closed = pool.close().map_err(failure::pool);
@@ -234,6 +233,9 @@ fn copy(
         progress.advance(len);
     }
     lanes.drain()?;
+    if copied.image_bytes == 0 && !copied.stopped {
+        return Err(source.empty());
+    }
     Ok(copied)
 }
 

@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::SeekFrom;
+use rustix::fs::{FlockOperation, SeekFrom};
 use sheave::base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure::Failure;
@@ -76,6 +76,28 @@ impl Source {
             From::File { len, .. } => Some(*len),
             From::Stream { .. } => None,
         }
+    }
+
+    /// Refuses an image that somebody has locked: the file of a pool that is open, this one's own included.
+    pub fn refuse_locked(&self) -> Result<(), Failure> {
+        let (From::File { file, .. } | From::Stream { stream: file }) = &self.from;
+        // A file system without such locks has none that could be in the way.
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                Err(Failure::run(format!("{} is in use: a process holds a lock on it", self.name))
+                    .fix("choose another image; it may be that of a pool, even of this one"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The error for an image without a single byte.
+    pub fn empty(&self) -> Failure {
+        let fix = match &self.from {
+            From::File { .. } => "name another file; for a volume without content: sheave volume create",
+            From::Stream { .. } => "see whether the program that writes it failed; nothing was changed",
+        };
+        Failure::run(format!("{} is empty: there is nothing to import", self.name)).fix(fix)
     }
 
     /// Where the next piece begins.

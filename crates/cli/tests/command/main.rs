@@ -13,5 +13,6 @@ mod refusals;
 mod sheave;
 mod signals;
 mod system_calls;
+mod traps;
 mod verify;
 mod volume;
