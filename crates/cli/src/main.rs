@@ -9,9 +9,9 @@
 //! | 2 | the command line or a device spec cannot be understood, or `--yes` is needed |
 //! | 130 | Ctrl-C ended a copy, and what it had begun was undone; or a second one gave up waiting for I/O in flight |
 //!
-//! Results go to stdout, everything else to stderr, so that `--json` can be piped. With `--json` a failure is an object on
-//! stdout, too, when there is no result. A result that stdout does not take (a full disk) is a failure; a reader that has
-//! gone away is none.
+//! Results go to stdout, everything else to stderr, so that `--json` can be piped. With `--json` a failure is an object
+//! on stdout, too, when there is no result. A result that stdout does not take (a full disk) is a failure; a reader
+//! that has gone away is none.
 
 mod args;
 mod bench;

@@ -1,7 +1,7 @@
 //! Writing results to stdout: without dying of a closed pipe, and without taking a full disk for a success.
 //!
-//! `println!` panics when the reader went away (`sheave bench ... | head -1`); a result that nobody reads any more is not
-//! an error of the run. A result that could not be written is one, and [`finish`] tells: a program calls it last.
+//! `println!` panics when the reader went away (`sheave bench ... | head -1`); a result that nobody reads any more is
+//! not an error of the run. A result that could not be written is one, and [`finish`] tells: a program calls it last.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};

@@ -158,7 +158,8 @@ pub struct BenchArgs {
     pub compare: Option<Peer>,
 
     /// Pairs of turns with --compare; --runtime is what each side gets in all [default: 5].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "Comparing")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000),
+          help_heading = "Comparing")]
     pub pairs: Option<u32>,
 
     /// For vol: in memory.

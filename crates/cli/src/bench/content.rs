@@ -1,5 +1,4 @@
-//! Whether a run would overwrite what somebody needs: what its files hold, looked at before anything is opened to
-//! write.
+//! Whether a run would overwrite what somebody needs: what its files hold, looked at before one is opened to write.
 //!
 //! Files that bench wrote itself may be written again: their blocks prove themselves ([`block::left`]). Anything else
 //! in a file needs `--overwrite`. So does what a run of reads and writes that is not verified made of blocks larger

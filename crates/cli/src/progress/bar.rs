@@ -26,8 +26,8 @@ pub fn room() -> usize {
     columns.saturating_sub(FRONT + 1)
 }
 
-/// The first of the words, as many as fit into so many columns, joined by commas. A word that does not fit ends them, so
-/// that what matters most is what is there.
+/// The first of the words, as many as fit into so many columns, joined by commas. A word that does not fit ends them,
+/// so that what matters most is shown.
 pub fn fitting(words: &[String], columns: usize) -> String {
     let mut line = String::new();
     for word in words {

@@ -5,6 +5,7 @@ mod bench_vol;
 mod copies;
 mod interop;
 mod json;
+mod json_reference;
 mod old_and_damaged;
 mod on_disk;
 mod overwrite;

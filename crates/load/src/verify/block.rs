@@ -149,8 +149,7 @@ fn is_plain(sector: &[u8]) -> bool {
 }
 
 /// What `bytes` begin with. A verified run leaves sealed blocks, any other plain sectors, also in parts of sealed
-/// blocks: so a block proves itself by its first sector, and each of its other sectors is the sealed one or a plain
-/// one.
+/// blocks: so a block proves itself by its first sector, and each of its other sectors is the sealed or a plain one.
 pub fn left(bytes: &[u8]) -> Left {
     let Some(first) = bytes.get(..MIN_LEN) else { return Left::Foreign };
     if is_plain(first) {

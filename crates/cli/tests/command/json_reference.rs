@@ -1,0 +1,152 @@
+//! `docs/json.md` has every field that a command prints, and no other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use serde_json::Value;
+
+use crate::sheave::{Dir, no_io_uring};
+
+const PAGE: &str = include_str!("../../../../docs/json.md");
+
+/// A field of a section.
+#[derive(Debug)]
+struct Field {
+    /// The section of the object that it is, or is a list of.
+    object: Option<String>,
+    /// It need not be there: the page says when it is.
+    only: bool,
+}
+
+/// Fields by section, and sections whose whole result is an object of another.
+struct Page {
+    sections: BTreeMap<String, BTreeMap<String, Field>>,
+    whole: BTreeMap<String, String>,
+}
+
+/// The anchor of a link as the title of its section.
+fn object(text: &str) -> Option<String> {
+    let anchor = text.split_once("](#")?.1.split_once(')')?.0;
+    Some(anchor.replace('-', " "))
+}
+
+impl Page {
+    fn read() -> Page {
+        let mut page = Page { sections: BTreeMap::new(), whole: BTreeMap::new() };
+        let mut section = String::new();
+        for line in PAGE.lines() {
+            if let Some(title) = line.strip_prefix("## ") {
+                section = title.to_lowercase();
+            } else if line.starts_with("The whole result is") {
+                page.whole.insert(section.clone(), object(line).expect("a link"));
+            } else if let Some((name, what)) = line.strip_prefix("| `").and_then(|row| row.split_once("` | ")) {
+                let is_object = !what.starts_with("as of") && !what.starts_with("the same");
+                let field = Field { object: object(what).filter(|_| is_object), only: what.starts_with("only when") };
+                let known = page.sections.entry(section.clone()).or_default().insert(name.to_owned(), field);
+                assert!(known.is_none(), "{section}: {name} stands there twice");
+            }
+        }
+        page
+    }
+
+    fn fields(&self, section: &str) -> &BTreeMap<String, Field> {
+        let section = self.whole.get(section).map_or(section, String::as_str);
+        self.sections.get(section).unwrap_or_else(|| panic!("the page has no section `{section}`"))
+    }
+
+    /// Notes what a value of this section has; panics at what the page does not have.
+    fn look(&self, section: &str, path: &str, value: &Value, seen: &mut BTreeSet<(String, String)>) {
+        let fields = self.fields(section);
+        if let Some(field) = fields.get(path) {
+            let section = self.whole.get(section).map_or(section, String::as_str);
+            seen.insert((section.to_owned(), path.to_owned()));
+            let items = if let Value::Array(items) = value { items.as_slice() } else { std::slice::from_ref(value) };
+            match &field.object {
+                Some(object) => {
+                    items.iter().filter(|item| item.is_object()).for_each(|item| self.look(object, "", item, seen))
+                }
+                None => assert!(field.only || !value.is_object(), "{section}: the fields of {path} are missing"),
+            }
+            return;
+        }
+        match value {
+            Value::Object(object) => {
+                let dot = if path.is_empty() { "" } else { "." };
+                object.iter().for_each(|(name, value)| self.look(section, &format!("{path}{dot}{name}"), value, seen));
+            }
+            Value::Array(items) if path.is_empty() => items.iter().for_each(|item| self.look(section, "", item, seen)),
+            Value::Array(items) => items.iter().for_each(|item| self.look(section, &format!("{path}[]"), item, seen)),
+            _ => panic!("docs/json.md, section `{section}`: `{path}` is missing ({value})"),
+        }
+    }
+}
+
+/// A pool with a volume, snapshots, and a pool whose maps are damaged.
+fn prepare(dir: &Dir) {
+    fs::write(dir.path("raw"), vec![0x5a; 1 << 20]).expect("an image");
+    let runs = include_bytes!("../../../vol/tests/pools/summed-crashed.runs");
+    fs::write(dir.path("old.img"), sheave_testkit::expand_runs(runs)).expect("the pool");
+    dir.ok("pool create bad.img --size 64M");
+    dir.ok("volume import raw bad.img#v --progress none");
+    let mut bytes = fs::read(dir.path("bad.img")).expect("the pool");
+    // Every page of a map, told by the kind in its header, is changed.
+    for at in (8192..bytes.len()).step_by(4096).filter(|at| is_leaf(&bytes[*at..])).collect::<Vec<_>>() {
+        bytes[at + 100] ^= 0xff;
+    }
+    fs::write(dir.path("bad.img"), bytes).expect("written");
+}
+
+/// Whether a block is a leaf of a map, by `docs/on-disk-format.md`.
+fn is_leaf(block: &[u8]) -> bool {
+    block.starts_with(b"SHVE") && block[4..6] == [3, 0]
+}
+
+#[test]
+fn the_page_has_every_field_and_no_other() {
+    if no_io_uring() {
+        return;
+    }
+    let (dir, page, mut seen) = (Dir::new(), Page::read(), BTreeSet::new());
+    prepare(&dir);
+    let done = "volume create, resize, rename, snapshot, clone, rollback";
+    for (section, line) in [
+        ("a failure", "pool info nowhere.img --json"),
+        ("pool create", "pool create p.img --size 64M --json"),
+        (done, "volume create p.img#v --size 4M --json"),
+        (done, "volume create p.img#grows --max-size 4M --json"),
+        (done, "volume snapshot p.img#v s --json"),
+        (done, "volume clone p.img#s c --json"),
+        (done, "volume resize p.img#v 8M --json"),
+        (done, "volume rename p.img#c d --json"),
+        (done, "volume rollback p.img#v s --yes --json"),
+        ("volume import", "volume import raw p.img#v --json --progress none"),
+        ("volume export", "volume export p.img#v out --json --progress none"),
+        ("volume info", "volume info p.img#v --json"),
+        ("volume list", "volume list p.img --json"),
+        ("volume map", "volume map p.img#v --json"),
+        ("volume delete", "volume delete p.img#d --json"),
+        ("pool info", "pool info p.img --json"),
+        ("pool info", "pool info bad.img --json"),
+        ("pool check", "pool check p.img --json --progress none"),
+        ("pool check", "pool check bad.img --json --progress none"),
+        ("pool scrub", "pool scrub p.img --json --progress none"),
+        ("pool scrub", "pool scrub bad.img --json --progress none"),
+        ("pool set", "pool set p.img --low-water 5% --json"),
+        ("pool grow", "pool grow p.img --size 128M --json"),
+        ("pool upgrade", "pool upgrade old.img --json"),
+        ("doctor", "doctor . --json"),
+        ("bench", "bench ram:size=1M --rw randrw --verify --ios 100 --json --progress none"),
+        ("bench", "bench ram:size=1M --compare memcpy --pairs 2 --runtime 20ms --json --progress none"),
+        ("bench", "bench fault:error=1,over=null:size=1M --ios 9 --stamp-age 1ms --json --progress none"),
+    ] {
+        let said = dir.run(line);
+        let value: Value = serde_json::from_str(&said.out).unwrap_or_else(|err| panic!("{line}: {err}\n{}", said.err));
+        page.look(section, "", &value, &mut seen);
+    }
+    let missing: Vec<_> = (page.sections.iter())
+        .flat_map(|(section, fields)| fields.iter().map(move |(path, field)| (section, path, field)))
+        .filter(|(section, path, field)| !field.only && !seen.contains(&((*section).clone(), (*path).clone())))
+        .map(|(section, path, _)| format!("{section}: {path}"))
+        .collect();
+    assert!(missing.is_empty(), "docs/json.md has what no command printed: {missing:#?}");
+}
