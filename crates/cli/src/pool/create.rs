@@ -59,11 +59,19 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
 
 /// Looks, asks, formats, and opens what it made.
 fn format(args: &CreateArgs, options: &str) -> Result<(Option<String>, Pool), Failure> {
-    // One member after the other: each may have had another life.
     let mut found = Vec::new();
-    for device in args.pool.open_members(options)? {
-        if let Some(what) = signature::find(&device)? {
-            found.push(format!("{} holds {what}", device.name()));
+    match args.pool.single_path().filter(|path| path.is_file()) {
+        // With a size the device would be opened larger than the file is: nobody has agreed to that yet.
+        Some(path) => {
+            found.extend(signature::find_in_file(path)?.map(|what| format!("{} holds {what}", path.display())))
+        }
+        // One member after the other: each may have had another life.
+        None => {
+            for device in args.pool.open_members(options)? {
+                if let Some(what) = signature::find(&device)? {
+                    found.push(format!("{} holds {what}", device.name()));
+                }
+            }
         }
     }
     let replaced = (!found.is_empty()).then(|| found.join(", "));

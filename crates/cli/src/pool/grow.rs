@@ -3,9 +3,12 @@
 //! What is on a device that is added is looked at first, as when a pool is created. When the pool is not open elsewhere
 //! this opens it, grows it and closes it; a program that has it open does the same with `Pool::add_member`.
 
+use std::path::Path;
+
 use serde::Serialize;
 use sheave::Device;
-use sheave::base::units::fmt_bytes;
+use sheave::base::units::{SECTOR_BYTES, fmt_bytes};
+use sheave::blk::claim::Sharing;
 use sheave::vol::{AddOptions, Found, OpenOptions, Pool};
 
 use super::info::MemberJson;
@@ -42,6 +45,12 @@ pub fn run(args: &GrowArgs) -> Result<(), Failure> {
                 let cause = format!("--size {size} is less than the {now} bytes that {} has", path.display());
                 return Err(Failure::usage(cause).fix("pools grow only; make a smaller one and copy the volumes"));
             }
+            // Opening with a size makes the file larger: only that of a pool, and only when nobody has it.
+            if path.is_file() && !signature::find_in_file(path)?.is_some_and(|what| what.starts_with("a Sheave pool")) {
+                return Err(Failure::run(format!("{}: there is no pool in it", path.display()))
+                    .fix("check the path; sheave pool create makes a pool"));
+            }
+            drop(args.pool.open_device("")?.claim(Sharing::Alone).map_err(failure::device)?);
             format!(",size={size}")
         }
         (None, Some(_), None) => {
@@ -93,8 +102,16 @@ fn add(args: &GrowArgs, place: &PoolPlace, pool: &Pool) -> Result<Option<String>
         return Err(Failure::usage(format!("--add {place}: one at a time")).fix("run this once for each"));
     }
     let made = Made::begin(place);
-    let device = open_added(args, place)?;
-    let replaced = match pool.find_on(&device).map_err(failure::pool)? {
+    // A file is looked at as it is: opened with --size it would be larger, which nobody has agreed to yet.
+    let looked_at = match place.single_path().filter(|path| path.is_file()) {
+        None => open_added(args, place)?,
+        Some(path) if is_whole(path) => place.open_device(",readonly=on")?,
+        Some(path) => {
+            let replaced = signature::find_in_file(path)?;
+            return add_over(args, place, pool, replaced, made);
+        }
+    };
+    let replaced = match pool.find_on(&looked_at).map_err(failure::pool)? {
         Found::Member(number) => {
             return Err(Failure::usage(format!("{place} is member {number} of {} already", args.pool))
                 .fix("add another file or device"));
@@ -105,11 +122,28 @@ fn add(args: &GrowArgs, place: &PoolPlace, pool: &Pool) -> Result<Option<String>
             ));
             None
         }
-        Found::Nothing | Found::Other(_) => signature::find(&device)?,
+        Found::Nothing | Found::Other(_) => signature::find(&looked_at)?,
     };
+    add_over(args, place, pool, replaced, made)
+}
+
+/// Whether a file can be opened as it is.
+fn is_whole(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.len() > 0 && meta.len().is_multiple_of(SECTOR_BYTES))
+}
+
+/// Adds a member over what was found on it.
+fn add_over(
+    args: &GrowArgs,
+    place: &PoolPlace,
+    pool: &Pool,
+    replaced: Option<String>,
+    made: Made,
+) -> Result<Option<String>, Failure> {
     if let Some(found) = &replaced {
         confirm::destroy(args.yes, &format!("{place} holds {found}; adding it to the pool destroys that"))?;
     }
+    let device = open_added(args, place)?;
     pool.add_member(&device, &AddOptions { overwrite: replaced.is_some() }).map_err(failure::pool)?;
     made.keep();
     Ok(replaced)

@@ -3,6 +3,10 @@
 //! Owns the list of signatures that are looked for, in the first MiB. Reads through a ring, as a device of any kind is
 //! read. What no signature names and is not all zeroes counts as data.
 
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
 use sheave::vol::block;
 use sheave::vol::format::{BLOCK, kind};
 use sheave::{Buf, Device, Ring, op};
@@ -44,6 +48,16 @@ const KNOWN: &[(&str, usize, &[u8])] = &[
 pub fn find(device: &Device) -> Result<Option<String>, Failure> {
     let bytes = read(device, 0, LOOK.min(device.size_bytes()))?;
     Ok(name(&bytes))
+}
+
+/// What is in a file, as it is before anything opens it as a device, which may make it larger.
+pub fn find_in_file(path: &Path) -> Result<Option<String>, Failure> {
+    let mut bytes = Vec::new();
+    match File::open(path).and_then(|file| file.take(LOOK).read_to_end(&mut bytes)) {
+        Ok(_) => Ok(name(&bytes)),
+        Err(err) => Err(Failure::run(format!("cannot read {}, to see what is in it: {err}", path.display()))
+            .fix("change its permissions, or name another file")),
+    }
 }
 
 /// The same of its first bytes.

@@ -11,6 +11,7 @@ mod on_disk;
 mod overwrite;
 mod pool;
 mod refusals;
+mod refused;
 mod sheave;
 mod signals;
 mod system_calls;
