@@ -18,6 +18,18 @@ const RUN_BYTES: usize = 1 << 20;
 /// Pages of one walk that the device may fail to read before the walk fails: a disk may take seconds for each.
 pub(crate) const MAX_UNREADABLE: usize = 256;
 
+/// How often that is read which nothing can stand for, before it counts as unreadable.
+pub(crate) const READS: usize = 3;
+
+/// Reads a block; a read that fails is made again, for its error may pass.
+pub(crate) fn read_again(io: &dyn BlockIo, at: u64, block: &mut [u8]) -> Result<(), Status> {
+    let mut result = io.read(at, block);
+    for _ in 1..READS {
+        result = result.or_else(|_| io.read(at, block));
+    }
+    result
+}
+
 /// Something that wants the page at an address.
 pub(crate) trait Want {
     fn address(&self) -> u64;

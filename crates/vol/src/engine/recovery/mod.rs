@@ -17,8 +17,9 @@ use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
 
 use crate::device::block_io::BlockIo;
+use crate::device::reader::read_again;
 use crate::error::PoolError;
-use crate::format::block::{Block, identify};
+use crate::format::block::identify;
 use crate::format::damage::Damage;
 use crate::format::journal::{self, Bounds, Scan};
 use crate::format::page::label;
@@ -27,9 +28,6 @@ use crate::format::{BLOCK, JOURNAL_START, SUPERBLOCKS, kind};
 use crate::state::State;
 use crate::state::extent_map::tree::Tree;
 use crate::state::extent_map::{Entry, ExtentMap};
-
-/// How often a superblock is read before it counts as one that cannot be.
-const READS: usize = 3;
 
 /// A pool as it is on its device, and whether the journal had something to replay.
 pub(crate) struct Recovered {
@@ -105,15 +103,6 @@ pub(crate) fn newest_superblock(io: &dyn BlockIo) -> Result<(Superblock, bool), 
         Err(_) if let Some((_, status)) = unreadable => Err(io_error("reading the superblocks".into())(status)),
         Err([a, b]) => Err(format_error(0, if matches!(a, Damage::Blank | Damage::Alien) { b } else { a }, None)),
     }
-}
-
-/// Reads a superblock; a read that fails is made again, for its error may pass.
-fn read_again(io: &dyn BlockIo, at: u64, block: &mut Block) -> Result<(), Status> {
-    let mut result = io.read(at, block);
-    for _ in 1..READS {
-        result = result.or_else(|_| io.read(at, block));
-    }
-    result
 }
 
 fn perhaps_newer(slot: usize, status: Status) -> PoolError {

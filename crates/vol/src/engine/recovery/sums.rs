@@ -5,6 +5,8 @@
 //! speaks of. All others have exact checksums (S1, G2 of [`regions`](crate::state::sums::regions)).
 //!
 //! - R1: a block that is marked keeps its mark, and one that matches what it had keeps that.
+//! - R2: a block that the device cannot read is not decided about: it is [unknown](crate::state::sums::unknown) until
+//!   it is read or written. Were it to keep its old checksum, what was written to it would be taken for rotten.
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
@@ -12,7 +14,7 @@ use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
 
 use crate::device::block_io::BlockIo;
-use crate::device::reader::{failed, read_pages};
+use crate::device::reader::{MAX_UNREADABLE, failed, read_again, read_pages};
 use crate::device::walk::{self, Bad, Checkpoint, step_down};
 use crate::error::PoolError;
 use crate::format::page::sums;
@@ -95,6 +97,7 @@ pub(super) fn compute(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolErr
     let map = Arc::clone(&state.tree.map);
     let shift = map.geometry.unit_shift;
     let mut memory = Buf::zeroed(map.geometry.unit_bytes() as usize, BLOCK).map_err(|_| no_memory())?;
+    let mut left = MAX_UNREADABLE;
     for leaf in 1..state.tree.leaves.end() {
         if state.tree.leaves.node(leaf).parents == 0 {
             continue;
@@ -111,7 +114,8 @@ pub(super) fn compute(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolErr
                 let (written, run) = map.written_run(leaf, slot, first, blocks - first);
                 if written {
                     let at = (entry.phys() << shift) + (u64::from(first) << BLOCK_SHIFT);
-                    compute_run(io, &regions.sums, at, &mut memory[..(run as usize) << BLOCK_SHIFT]);
+                    let memory = &mut memory[..(run as usize) << BLOCK_SHIFT];
+                    compute_run(io, &regions.sums, at, memory, &mut left)?;
                 }
                 first += run;
             }
@@ -119,15 +123,22 @@ pub(super) fn compute(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolErr
         }
     }
     regions.settle();
+    regions.sums.unknown_regions().into_iter().for_each(|region| regions.hold_open(region));
     state.sums = Some(regions);
     Ok(())
 }
 
-/// Blocks that cannot be read keep what they have: who reads them gets the device's error.
-fn compute_run(io: &dyn BlockIo, sums: &Sums, at: u64, memory: &mut [u8]) {
+/// Computes the checksums of a run of blocks. Those that the device cannot read keep what they have and are noted: what
+/// they hold is decided when they are read (R2). `left`: how many of these there may be.
+fn compute_run(io: &dyn BlockIo, sums: &Sums, at: u64, memory: &mut [u8], left: &mut usize) -> Result<(), PoolError> {
     let whole = io.read(at, memory).is_ok();
     for (number, block) in (at >> BLOCK_SHIFT..).zip(memory.chunks_exact_mut(BLOCK)) {
-        if sums.is_marked(number) || !(whole || io.read(number << BLOCK_SHIFT, block).is_ok()) {
+        if sums.is_marked(number) {
+            continue;
+        }
+        if let Err(status) = if whole { Ok(()) } else { read_again(io, number << BLOCK_SHIFT, block) } {
+            *left = left.checked_sub(1).ok_or_else(|| unreadable(status))?;
+            sums.set_unknown(number);
             continue;
         }
         let sum = crc(block);
@@ -135,5 +146,16 @@ fn compute_run(io: &dyn BlockIo, sums: &Sums, at: u64, memory: &mut [u8]) {
             sums.set(number, sum);
             sums.rebuilt.fetch_add(1, Ordering::Relaxed); // Relaxed: nobody else is here yet.
         }
+    }
+    Ok(())
+}
+
+fn unreadable(status: Status) -> PoolError {
+    PoolError::Io {
+        what: format!(
+            "reading data that was being written when the pool was cut off: more than {MAX_UNREADABLE} blocks"
+        ),
+        status,
+        fix: "Check the device and its cables, and try again".into(),
     }
 }

@@ -1,5 +1,6 @@
 //! Opening pools of which a part cannot be read.
 
+mod sums;
 mod superblocks;
 
 use std::collections::BTreeMap;

@@ -134,6 +134,10 @@ impl Sums {
                 return Ok(Look::Good);
             }
             if let Some(word) = before.filter(|_| self.stripes.quiet(number) == before) {
+                if self.learn(number, crc(&memory)) {
+                    to.copy_from_slice(&memory);
+                    return Ok(Look::Good);
+                }
                 return Ok(Look::Bad(Mismatch { block: number, word }));
             }
         }

@@ -6,6 +6,7 @@
 //! | [`stripes`] | which blocks are being written |
 //! | [`regions`] | what is open and what changed, under the pool's lock; what a checkpoint writes of it |
 //! | [`data`] | what an I/O does at its end: sums up what was written, compares what was read |
+//! | [`unknown`] | which blocks could not be read when the pool was opened |
 //! | [`marks`] | which blocks were told bad, and stay so |
 //!
 //! Checksums belong to blocks of the pool, so that what snapshots share has one. A write stores them when its data is
@@ -24,6 +25,7 @@ pub(crate) mod data;
 pub(crate) mod marks;
 pub(crate) mod regions;
 mod stripes;
+pub(crate) mod unknown;
 
 use std::collections::BTreeMap;
 
@@ -61,6 +63,7 @@ pub(crate) struct Sums {
     pub(crate) repair: Mutex<()>,
     pub(crate) mismatches: AtomicU64,
     marks: Marks,
+    unknown: Unknown,
     /// Checksums that opening the pool computed and that were others before.
     pub(crate) rebuilt: AtomicU64,
 }
@@ -78,6 +81,11 @@ pub(crate) struct MarkTable {
     durable: u64,
 }
 
+/// The checksums that blocks had which could not be read, by region and block; what is done with them is in
+/// [`unknown`].
+#[derive(Debug, Default)]
+pub(crate) struct Unknown(Mutex<BTreeMap<(u64, u64), u32>>);
+
 impl Sums {
     pub(crate) fn new(geometry: &Geometry) -> Sums {
         Sums {
@@ -88,6 +96,7 @@ impl Sums {
             repair: Mutex::new(()),
             mismatches: AtomicU64::new(0),
             marks: Marks::default(),
+            unknown: Unknown::default(),
             rebuilt: AtomicU64::new(0),
         }
     }

@@ -174,6 +174,14 @@ impl Regions {
         self.replayed.clear();
     }
 
+    /// Recovery: a region stays open, as the device has it, for some of its blocks could not be read.
+    pub(crate) fn hold_open(&mut self, region: u64) {
+        let Some(region) = self.map.get_mut(&region) else { return };
+        self.intended += usize::from(!region.intended);
+        // The page may not say so: an `INTENT` record that is gone with the first checkpoint may (G1).
+        (region.intended, region.durable, region.open_page) = (true, true, false);
+    }
+
     /// Pages to keep free for a checkpoint, for a pool of so many regions.
     pub(crate) fn reserve_pages(regions: u64) -> u64 {
         regions.min(20_000) * 9 / 8 + 8
@@ -245,13 +253,14 @@ impl Regions {
             if !region.intended {
                 continue;
             }
-            if all || region.closing.as_ref().is_some_and(&mut is_over) {
+            let held = self.sums.has_unknown(id);
+            if !held && (all || region.closing.as_ref().is_some_and(&mut is_over)) {
                 self.sums.set_open(id, false);
                 *region = Region { page: region.page, open_page: region.open_page, write: true, ..Region::default() };
                 self.intended -= 1;
                 continue;
             }
-            if region.closing.is_none() && region.durable && (!active || crowded) {
+            if !held && region.closing.is_none() && region.durable && (!active || crowded) {
                 self.sums.set_open(id, false);
                 idle.push(id);
             }

@@ -10,7 +10,7 @@ use sheave_blk::Device;
 use sheave_drivers::open_device;
 
 use crate::device::block_io::DeviceIo;
-use crate::engine::recovery::READS;
+use crate::device::reader::READS;
 use crate::format::superblock::{Superblock, choose};
 use crate::format::{BLOCK, SUPERBLOCKS};
 use crate::{BlockIo, CheckOptions, CreateOptions, OpenOptions, Pool, PoolError, check, check_device};

@@ -1,0 +1,174 @@
+//! Opening pools with checksums when data that was being written cannot be read: it is as good afterwards as before.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use sheave_base::status::Status;
+use sheave_blk::Device;
+use sheave_drivers::open_device;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::file::WriteDone;
+use sheave_iomap::mapping::Intent;
+use sheave_iomap::{File, IoMemory, SummedDone};
+
+use super::Unreadable;
+use crate::device::block_io::DeviceIo;
+use crate::device::reader::MAX_UNREADABLE;
+use crate::format::BLOCK;
+use crate::{BlockIo, Checksum, CreateOptions, OpenOptions, Pool, PoolError, ScrubOptions, Volume};
+
+const BYTES: u64 = BLOCK as u64;
+
+/// A disk that a test can mend while a pool has it.
+struct On(Arc<Unreadable>);
+
+impl BlockIo for On {
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
+        self.0.read(at, buf)
+    }
+
+    fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
+        self.0.write(at, buf)
+    }
+
+    fn flush(&self) -> Result<(), Status> {
+        self.0.flush()
+    }
+
+    fn discard(&self, at: u64, len: u64) -> Result<(), Status> {
+        self.0.discard(at, len)
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+}
+
+fn write(volume: &Volume, block: u64, tag: u8) {
+    let (pos, token, mut data) = (block * BYTES, MayBlock::on_worker(), vec![tag; BLOCK]);
+    let mapping = loop {
+        match volume.map(pos, BYTES, Intent::Write) {
+            Ok(mapping) => break mapping,
+            Err(_) => volume.map_blocking(pos, BYTES, Intent::Write, &token).unwrap(),
+        };
+    };
+    volume.begin_write(&mapping);
+    volume.pool().io.write(mapping.addr, &data).unwrap();
+    let pieces = &[mapping][..];
+    IoMemory::over(&mut data, |memory| {
+        let done = SummedDone { write: true, pos, len: BYTES, status: Status::Ok, pieces, memory };
+        volume.end_summed(&done).or_else(|_| volume.end_summed_blocking(&done, &token)).unwrap();
+    });
+    volume.end_write(WriteDone { pos, len: BYTES, status: Status::Ok, pieces }, &token).unwrap();
+}
+
+fn read(volume: &Volume, block: u64) -> Result<u8, Status> {
+    let (pos, token, mut data) = (block * BYTES, MayBlock::on_worker(), vec![0; BLOCK]);
+    let mapping = volume.map(pos, BYTES, Intent::Read).unwrap();
+    volume.pool().io.read(mapping.addr, &mut data)?;
+    let pieces = &[mapping][..];
+    IoMemory::over(&mut data, |memory| {
+        let done = SummedDone { write: false, pos, len: BYTES, status: Status::Ok, pieces, memory };
+        volume.end_summed(&done).or_else(|_| volume.end_summed_blocking(&done, &token))
+    })?;
+    assert!(data.iter().all(|byte| *byte == data[0]));
+    Ok(data[0])
+}
+
+/// A pool that was cut off while block 0 was 1 in the newest of so many checkpoints and 2 on the disk; and where that
+/// lies. After one checkpoint the page of the region says that it is open; after six a record of the journal does.
+fn cut_off(blocks: u64, checkpoints: u32) -> (Device, u64) {
+    let device = open_device("ram:size=64M").unwrap();
+    let options = CreateOptions { checksum: Checksum::Crc32c, ..CreateOptions::default() };
+    Pool::create(&device, &options).unwrap();
+    let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    let volume = pool.create_volume("v", 16 << 20).unwrap();
+    (0..blocks).for_each(|block| write(&volume, block, 1));
+    (0..checkpoints).for_each(|_| volume.pool().checkpoint().unwrap());
+    (0..blocks).for_each(|block| write(&volume, block, 2));
+    let at = volume.map(0, BYTES, Intent::Read).unwrap().addr;
+    DeviceIo::new(&device).unwrap().flush().unwrap();
+    (device, at)
+}
+
+fn open(device: &Device, bad: &[u64]) -> Result<(Pool, Arc<Unreadable>), PoolError> {
+    let disk = Arc::new(Unreadable { io: DeviceIo::new(device).unwrap(), bad: bad.to_vec().into() });
+    let pool = Pool::open_through(device, Box::new(On(disk.clone())), &OpenOptions::default())?;
+    Ok((pool, disk))
+}
+
+fn is_sound(pool: &Pool) {
+    let report = pool.scrub(&ScrubOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
+    assert!(report.is_clean(), "{:?}", report.findings);
+    let info = pool.info();
+    assert_eq!((info.bad_blocks, info.checksum_errors), (0, 0));
+}
+
+#[test]
+fn data_that_could_not_be_read_at_opening_is_good_when_it_can() {
+    let (device, at) = cut_off(3, 1);
+    let (pool, disk) = open(&device, &[at]).unwrap();
+    let volume = pool.open_volume("v").unwrap();
+    assert_eq!((read(&volume, 0), read(&volume, 1)), (Err(Status::Medium), Ok(2)));
+    disk.bad.lock().unwrap().clear();
+    assert_eq!(read(&volume, 0), Ok(2), "the disk reads it again");
+    is_sound(&pool);
+    // From here on its checksum is known.
+    volume.pool().io.write(at, &[3; BLOCK]).unwrap();
+    assert_eq!(read(&volume, 0), Err(Status::Protection), "it rots");
+    assert_eq!(pool.info().bad_blocks, 1);
+}
+
+/// The region stays open, on the disk too, however often the pool is closed, or cut off, in between.
+#[test]
+fn data_that_could_not_be_read_stays_undecided_until_it_can() {
+    for (closes, checkpoints) in [(true, 1), (false, 1), (true, 6), (false, 6)] {
+        let (device, at) = cut_off(3, checkpoints);
+        for _ in 0..3 {
+            let (pool, _) = open(&device, &[at]).unwrap();
+            let volume = pool.open_volume("v").unwrap();
+            assert_eq!((read(&volume, 0), read(&volume, 1)), (Err(Status::Medium), Ok(2)));
+            (0..5).for_each(|_| volume.pool().checkpoint().unwrap());
+            drop(volume);
+            if closes {
+                pool.close().unwrap();
+            }
+        }
+        let (pool, _) = open(&device, &[]).unwrap();
+        assert_eq!(read(&pool.open_volume("v").unwrap(), 0), Ok(2), "closes: {closes}");
+        is_sound(&pool);
+    }
+}
+
+/// A write settles what the block is: what rots after it is told.
+#[test]
+fn data_that_was_written_since_is_believed_no_more() {
+    let (device, at) = cut_off(3, 1);
+    let (pool, _) = open(&device, &[at]).unwrap();
+    let volume = pool.open_volume("v").unwrap();
+    write(&volume, 0, 4);
+    assert_eq!(read(&volume, 0), Ok(4));
+    // Nothing holds the region open any more.
+    let is_held = || volume.pool().lock().sums.as_ref().is_some_and(|regions| regions.is_intended(at >> 16));
+    assert!(is_held());
+    (0..5).for_each(|_| volume.pool().checkpoint().unwrap());
+    assert!(!is_held());
+    volume.pool().io.write(at, &[5; BLOCK]).unwrap();
+    assert_eq!(read(&volume, 0), Err(Status::Protection));
+}
+
+#[test]
+fn a_disk_that_reads_next_to_no_data_does_not_open() {
+    let blocks = MAX_UNREADABLE as u64 + 1;
+    let (device, _) = cut_off(blocks, 1);
+    let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    let volume = pool.open_volume("v").unwrap();
+    let places: Vec<u64> =
+        (0..blocks).map(|block| volume.map(block * BYTES, BYTES, Intent::Read).unwrap().addr).collect();
+    drop((volume, pool));
+    // What the opening above has closed is open again.
+    let (device, _) = cut_off(blocks, 1);
+    let error = open(&device, &places).map(drop).unwrap_err().to_string();
+    assert!(error.contains("more than 256 blocks"), "{error}");
+    assert!(open(&device, &places[1..]).is_ok());
+}

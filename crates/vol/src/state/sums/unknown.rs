@@ -1,0 +1,63 @@
+//! Blocks whose checksum is not known, because opening the pool could not read them.
+//!
+//! Owns which those are, and what is kept of each: the checksum that it had. Opening computes the checksums of regions
+//! that were open at a crash from the data. A block that the device does not read then may hold what the old checksum
+//! says, or what was written since: so what is read of it later is believed, once.
+//!
+//! - N1: a region with such a block stays open, on the device too, so that the next opening looks again. It may close
+//!   when the block has been written, or read.
+//! - N2: a checksum is learned by exchange for the one that the block had: that of a write is never replaced.
+//! - N3: there are at most as many as opening may fail to read: `MAX_UNREADABLE`.
+
+use std::collections::BTreeMap;
+
+use sheave_base::sync::MutexGuard;
+use sheave_base::sync::atomic::Ordering;
+
+use super::Sums;
+
+impl Sums {
+    fn unknown(&self) -> MutexGuard<'_, BTreeMap<(u64, u64), u32>> {
+        self.unknown.0.lock().expect("invariant: no panic under this lock")
+    }
+
+    /// Opening could not read the block.
+    pub(crate) fn set_unknown(&self, block: u64) {
+        if let Some(had) = self.get(block) {
+            self.unknown().insert((self.region_of(block), block), had);
+        }
+    }
+
+    /// The regions with blocks that could not be read.
+    pub(crate) fn unknown_regions(&self) -> Vec<u64> {
+        let mut regions: Vec<u64> = self.unknown().keys().map(|key| key.0).collect();
+        regions.dedup();
+        regions
+    }
+
+    /// Whether a region must stay open (N1). Forgets the blocks of it that have been written.
+    pub(crate) fn has_unknown(&self, region: u64) -> bool {
+        let mut unknown = self.unknown();
+        if unknown.is_empty() {
+            return false;
+        }
+        unknown.retain(|&(of, block), had| of != region || self.get(block) == Some(*had));
+        unknown.range((region, 0)..=(region, u64::MAX)).next().is_some()
+    }
+
+    /// The block has been read for the first time since the pool was opened, and this is its checksum. False when that
+    /// is known already.
+    pub(crate) fn learn(&self, block: u64, sum: u32) -> bool {
+        let Some(had) = self.unknown().remove(&(self.region_of(block), block)) else { return false };
+        // Release: pairs with the Acquire load in `get`. Relaxed: what is there instead is not looked at (N2).
+        let exchange = |slot: &sheave_base::sync::atomic::AtomicU32| {
+            slot.compare_exchange(had, sum, Ordering::Release, Ordering::Relaxed).is_ok()
+        };
+        let learned = self.slot(block).is_some_and(exchange);
+        if learned {
+            self.mark_dirty(self.region_of(block));
+            self.rebuilt.fetch_add(1, Ordering::Relaxed); // Relaxed: a statistic.
+        }
+        learned
+    }
+}
