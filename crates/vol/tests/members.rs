@@ -56,6 +56,55 @@ fn is_clean(device: &Device) {
     assert!(report.is_clean(), "{:?}", report.findings);
 }
 
+/// A small file system of its own, as long as this lives.
+struct SmallFs(tempfile::TempDir);
+
+impl SmallFs {
+    fn mount(mib: usize) -> Option<SmallFs> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={mib}M"), "sheave-test"]).arg(dir.path());
+        let mounted = mount.stderr(std::process::Stdio::null()).status().is_ok_and(|status| status.success());
+        if !mounted {
+            sheave_testkit::skip("no small file system can be mounted here: run as root");
+        }
+        mounted.then_some(SmallFs(dir))
+    }
+
+    fn device(&self, mib: usize) -> Device {
+        let path = self.0.path().join("a.img");
+        std::fs::File::create(&path).and_then(|file| file.set_len((mib * MIB) as u64)).expect("a file without space");
+        open_device(&format!("file:{}", path.display())).expect("opens")
+    }
+}
+
+impl Drop for SmallFs {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+/// The pool has space and its file system too; that of the new member has none. It says so, and takes the member when
+/// there is room.
+#[test]
+fn a_member_on_a_full_file_system_is_told_of_that() {
+    let (Some(large), Some(small)) = (SmallFs::mount(32), SmallFs::mount(1)) else { return };
+    let (hog, pool_device, member) = (small.0.path().join("hog"), large.device(16), small.device(8));
+    std::fs::write(&hog, vec![1; MIB]).expect("fills it");
+    format(&pool_device, UNIT);
+    let pool = open(&pool_device);
+    for _ in 0..2 {
+        let error = pool.add_member(&member, &AddOptions::default()).expect_err("refused");
+        assert!(matches!(&error, PoolError::HostFull { device, .. } if device == member.name()), "{error:?}");
+        assert_eq!(pool.info().members.len(), 1, "nothing has changed");
+    }
+    std::fs::remove_file(&hog).expect("makes room");
+    pool.add_member(&member, &AddOptions::default()).expect("adds");
+    assert_eq!(pool.info().members.len(), 2);
+    pool.close().expect("closes");
+    is_clean(&both(&pool_device, &member));
+}
+
 fn write_units(user: &User, range: std::ops::Range<u64>) {
     range.for_each(|unit| user.write(unit * UNIT, &pattern(unit, UNIT as usize)).expect("there is room"));
 }

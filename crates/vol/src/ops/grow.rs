@@ -74,11 +74,7 @@ impl PoolInner {
         let joining = self.joining(device, at)?;
         self.device.can_extend(at, device)?;
         let io = DeviceIo::new(device)?;
-        self.write_label(&io, &joining).map_err(|status| PoolError::Io {
-            what: format!("writing the label of {}", device.name()),
-            status,
-            fix: "Check the device; the pool is as it was".into(),
-        })?;
+        self.write_label(&io, &joining).map_err(|status| label_failed(device, status))?;
         self.hold(Claim::of(device.watch_flushes(&self.alarm)));
         self.device.extend(at, device)?;
         self.hold(owner);
@@ -209,6 +205,17 @@ impl PoolInner {
         self.durable_at_last("growing", self.device.name())?;
         self.wake();
         Ok(())
+    }
+}
+
+/// Why a device got no label. The file system that would hold it may be another than that of the pool.
+fn label_failed(device: &Device, status: Status) -> PoolError {
+    let what = format!("writing the label of {}", device.name());
+    match status {
+        Status::NoSpc if device.capabilities().sparse => {
+            PoolError::HostFull { what, device: device.name().to_string() }
+        }
+        status => PoolError::Io { what, status, fix: "Check the device; the pool is as it was".into() },
     }
 }
 
