@@ -37,20 +37,20 @@ impl Busy {
     fn entry(&mut self) -> op::Entry {
         let (fd, rng) = (self.fd, &mut self.rng);
         let index = rng.below(u64::from(FIXED)) as u16;
-        let entry = match rng.below(10) {
-            0 => op::read(fd, memory(1)),
+        let at = rng.below(SIZE / BLOCK as u64 - 64) * BLOCK as u64;
+        let entry: op::Entry = match rng.below(10) {
+            0 => op::read(fd, memory(1)).offset(at).into(),
             // Large enough for a mapping of its own.
-            1 => op::read(fd, memory(64)),
-            2 => op::write(fd, memory(1)),
-            3 => op::readv(fd, vec![memory(1), memory(2)]),
-            4 => op::writev(fd, (0..8).map(|_| memory(1)).collect()),
-            5 => op::read_fixed(fd, index, 0..BLOCK),
-            6 => op::write_fixed(fd, index, BLOCK..3 * BLOCK),
-            7 => op::fsync(fd),
-            8 => op::punch_hole(fd, 0, BLOCK as u64),
-            _ => op::nop(),
+            1 => op::read(fd, memory(64)).offset(at).into(),
+            2 => op::write(fd, memory(1)).offset(at).into(),
+            3 => op::readv(fd, vec![memory(1), memory(2)]).offset(at).into(),
+            4 => op::writev(fd, (0..8).map(|_| memory(1)).collect()).offset(at).into(),
+            5 => op::read_fixed(fd, index, 0..BLOCK).offset(at).into(),
+            6 => op::write_fixed(fd, index, BLOCK..3 * BLOCK).offset(at).into(),
+            7 => op::fsync(fd).into(),
+            8 => op::punch_hole(fd, 0, BLOCK as u64).into(),
+            _ => op::nop().into(),
         };
-        let entry = entry.offset(rng.below(SIZE / BLOCK as u64 - 64) * BLOCK as u64);
         match rng.below(8) {
             0 => entry.link(),
             1 => entry.hardlink(),

@@ -34,7 +34,7 @@ fn filled(byte: u8, len: usize) -> Buf {
     buf
 }
 
-fn run(ring: &mut Ring, entry: op::Entry) -> Option<Buf> {
+fn run(ring: &mut Ring, entry: impl op::Op) -> Option<Buf> {
     ring.push(entry).expect("room");
     ring.submit_and_wait(1).expect("submitted");
     let done = ring.completions().next().expect("one completion");

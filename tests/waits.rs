@@ -40,7 +40,7 @@ fn attached(volume: Volume) -> (Ring, Fd) {
     (ring, fd)
 }
 
-fn run(ring: &mut Ring, entry: op::Entry) -> i32 {
+fn run(ring: &mut Ring, entry: impl op::Op) -> i32 {
     ring.push(entry).expect("room");
     ring.submit_and_wait(1).expect("submitted");
     let results: Vec<i32> = ring.completions().map(|done| done.res).collect();
@@ -49,7 +49,7 @@ fn run(ring: &mut Ring, entry: op::Entry) -> i32 {
 }
 
 /// Sends an I/O and reaps nothing.
-fn leave(ring: &mut Ring, entry: op::Entry) {
+fn leave(ring: &mut Ring, entry: impl op::Op) {
     ring.push(entry).expect("room");
     ring.submit().expect("submitted");
 }

@@ -46,7 +46,7 @@ impl Sheave {
     }
 
     /// The one buffer of one operation on a ring of its own, which must succeed.
-    fn transfer(&self, make: impl FnOnce(Fd) -> op::Entry) -> Buf {
+    fn transfer<O: op::Op>(&self, make: impl FnOnce(Fd) -> O) -> Buf {
         let mut ring = Ring::builder().entries(8).build().expect("a ring to fill and read the device");
         let fd = ring.attach(&self.device).expect("attach the device");
         ring.push(make(fd)).expect("an empty SQ takes one entry");

@@ -63,8 +63,12 @@ fn fill_ring(ring: &mut Ring, fd: Fd, seed: u64) -> usize {
     while ring.sq_space() > 0 {
         let buf = Buf::zeroed(4096 << (pushed % 3), 4096).expect("memory");
         let offset = (seed + pushed) * 7 % 100 * 4096;
-        let entry = if pushed % 2 == 0 { op::read(fd, buf) } else { op::write(fd, buf) };
-        let entry = entry.offset(offset).user_data(pushed);
+        let entry: op::Entry = if pushed % 2 == 0 {
+            op::read(fd, buf).offset(offset).into()
+        } else {
+            op::write(fd, buf).offset(offset).into()
+        };
+        let entry = entry.user_data(pushed);
         // Some wait for others, which wait.
         let entry = if pushed % 5 == 0 { entry.link() } else { entry };
         ring.push(entry).expect("there is room");

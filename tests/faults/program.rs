@@ -185,12 +185,12 @@ impl Program {
             let (id, goes_on) = (self.next, at + 1 < len);
             if at > 0 && self.is_io(id - 1) && self.rng.percent(15) {
                 let guard = op::link_timeout(Duration::from_micros(self.rng.below(3000)));
-                self.push(guard, sent(What::Other, 0..0), goes_on);
+                self.push(guard.into(), sent(What::Other, 0..0), goes_on);
                 continue;
             }
             // Where no block is free, an fsync is always possible.
             let since = self.model.now();
-            let fsync = (op::fsync(self.fd), sent(What::Flush { since }, 0..0));
+            let fsync = (op::fsync(self.fd).into(), sent(What::Flush { since }, 0..0));
             let (mut entry, sent) = self.draw().unwrap_or(fsync);
             if self.rng.percent(3) {
                 entry = entry.run_async();
@@ -242,39 +242,50 @@ impl Program {
         let len = blocks.len() * BLOCK;
         let write = kind.is_multiple_of(2);
         let what = if write { What::Write { durable: false } } else { What::Read };
-        let (entry, what, fixed) = match kind {
-            8..12 => (op::punch_hole(self.fd, offset, len as u64), What::Zero, None),
-            12..16 => (op::zero_range(self.fd, offset, len as u64), What::Zero, None),
+        let (entry, what, fixed): (Entry, What, Option<u16>) = match kind {
+            8..12 => (op::punch_hole(self.fd, offset, len as u64).into(), What::Zero, None),
+            12..16 => (op::zero_range(self.fd, offset, len as u64).into(), What::Zero, None),
             16..30 => {
                 let bufs = self.buffers(&blocks, 1 + len / 3 / BLOCK * BLOCK, write);
-                (if write { op::writev(self.fd, bufs) } else { op::readv(self.fd, bufs) }, what, None)
+                let entry = match write {
+                    true => op::writev(self.fd, bufs).offset(offset).into(),
+                    false => op::readv(self.fd, bufs).offset(offset).into(),
+                };
+                (entry, what, None)
             }
             30..45 if !self.free_fixed.is_empty() => {
                 let index = self.free_fixed.pop()?;
                 let buf = self.ring.buffer_mut(index).expect("no operation has it");
                 fill(&mut buf[..len], blocks.start, if write { self.next } else { u64::MAX });
-                let make = if write { op::write_fixed } else { op::read_fixed };
-                (make(self.fd, index, 0..len), what, Some(index))
+                let entry = match write {
+                    true => op::write_fixed(self.fd, index, 0..len).offset(offset).into(),
+                    false => op::read_fixed(self.fd, index, 0..len).offset(offset).into(),
+                };
+                (entry, what, Some(index))
             }
             _ => {
                 let buf = self.buffers(&blocks, len, write).remove(0);
                 let durable = write && kind >= 90;
-                let entry = if write { op::write(self.fd, buf) } else { op::read(self.fd, buf) };
                 let what = if durable { What::Write { durable } } else { what };
-                (if durable { entry.dsync() } else { entry }, what, None)
+                let entry = match (write, durable) {
+                    (false, _) => op::read(self.fd, buf).offset(offset).into(),
+                    (true, false) => op::write(self.fd, buf).offset(offset).into(),
+                    (true, true) => op::write(self.fd, buf).offset(offset).dsync().into(),
+                };
+                (entry, what, None)
             }
         };
-        Some((entry.offset(offset), Sent { fixed, ..sent(what, blocks) }))
+        Some((entry, Sent { fixed, ..sent(what, blocks) }))
     }
 
     fn draw_without_blocks(&mut self, kind: u64) -> (Entry, Sent) {
         let flush = What::Flush { since: self.model.now() };
-        let (entry, what) = match kind {
-            0..2 => (op::fsync(self.fd), flush),
-            2..5 => (op::fdatasync(self.fd), flush),
-            5 => (op::timeout(Duration::from_micros(self.rng.below(2000))), What::Other),
-            6 => (op::cancel(Cancel::user_data(self.next - self.rng.below(self.next.min(40)))), What::Other),
-            _ => (op::cancel(Cancel::file(self.fd).all()), What::Other),
+        let (entry, what): (Entry, What) = match kind {
+            0..2 => (op::fsync(self.fd).into(), flush),
+            2..5 => (op::fdatasync(self.fd).into(), flush),
+            5 => (op::timeout(Duration::from_micros(self.rng.below(2000))).into(), What::Other),
+            6 => (op::cancel(Cancel::user_data(self.next - self.rng.below(self.next.min(40)))).into(), What::Other),
+            _ => (op::cancel(Cancel::file(self.fd).all()).into(), What::Other),
         };
         (entry, sent(what, 0..0))
     }

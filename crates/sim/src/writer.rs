@@ -99,7 +99,7 @@ pub fn write_until_killed(spec: &str, seed: u64, first: Value) -> Result<(), Str
 }
 
 /// Carries out one operation.
-fn one(ring: &mut Ring, entry: prep::Entry, wanted: i32) -> Result<(), String> {
+fn one(ring: &mut Ring, entry: impl prep::Op, wanted: i32) -> Result<(), String> {
     ring.push(entry).map_err(|full| full.to_string())?;
     ring.submit_and_wait(1).map_err(|error| error.to_string())?;
     let done = ring.completions().next().ok_or("no completion")?;

@@ -41,7 +41,7 @@ impl Bench {
     }
 
     /// The result of one, and its memory.
-    fn one(&mut self, entry: prep::Entry) -> (i32, Vec<u8>) {
+    fn one(&mut self, entry: impl prep::Op) -> (i32, Vec<u8>) {
         self.ring.push(entry).expect("there is room");
         self.ring.submit_and_wait(1).expect("submits");
         let done = self.ring.completions().next().expect("one has ended");

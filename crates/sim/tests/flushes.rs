@@ -58,7 +58,7 @@ impl User {
         User { ring, fd, volume }
     }
 
-    fn run(&mut self, entry: prep::Entry) -> (i32, Option<Buf>) {
+    fn run(&mut self, entry: impl prep::Op) -> (i32, Option<Buf>) {
         self.ring.push(entry).map_err(|full| full.error).expect("there is room");
         self.ring.submit_and_wait(1).expect("it ends");
         let done = self.ring.completions().next().expect("one");

@@ -55,7 +55,7 @@ impl User {
         User { ring, fd, volume }
     }
 
-    fn run(&mut self, entry: prep::Entry) -> i32 {
+    fn run(&mut self, entry: impl prep::Op) -> i32 {
         self.ring.push(entry).map_err(|full| full.error).expect("there is room");
         self.ring.submit_and_wait(1).expect("it ends");
         self.ring.completions().next().expect("one").res

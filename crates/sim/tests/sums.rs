@@ -198,13 +198,13 @@ fn race(volume: Volume, number: u64) {
         for _ in 0..16 {
             let (pos, blocks) = (rng.below(28) * BLOCK as u64, (rng.below(4) + 1) as usize);
             let mut buf = Buf::zeroed(blocks * BLOCK, BLOCK).expect("memory");
-            let entry = if rng.below(3) == 0 {
-                prep::read(user.fd, buf)
+            let entry: prep::Entry = if rng.below(3) == 0 {
+                prep::read(user.fd, buf).offset(pos).into()
             } else {
                 buf.fill(round as u8);
-                prep::write(user.fd, buf)
+                prep::write(user.fd, buf).offset(pos).into()
             };
-            user.ring.push(entry.offset(pos)).map_err(|full| full.error).expect("there is room");
+            user.ring.push(entry).map_err(|full| full.error).expect("there is room");
             ways.push_back(pos);
         }
         user.ring.submit_and_wait(16).expect("they end");

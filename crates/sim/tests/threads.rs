@@ -84,11 +84,11 @@ fn write(file: Arc<dyn File>, board: &Board, writer: usize, seed: u64) {
             let mut buf = Buf::zeroed(BLOCK as usize, 4096).expect("memory");
             fill_all(SEED, version, 1, block as u64 * 8, &mut buf);
             let at = block as u64 * BLOCK;
-            let entry = match is_hole(block, version) {
-                true => prep::punch_hole(fd, at, BLOCK),
-                false => prep::write(fd, buf).offset(at),
+            let entry: prep::Entry = match is_hole(block, version) {
+                true => prep::punch_hole(fd, at, BLOCK).into(),
+                false if rng.percent(3) => prep::write(fd, buf).offset(at).dsync().into(),
+                false => prep::write(fd, buf).offset(at).into(),
             };
-            let entry = if !is_hole(block, version) && rng.percent(3) { entry.dsync() } else { entry };
             ring.push(entry.user_data(block as u64)).expect("room");
             busy[block] = true;
             flying += 1;

@@ -103,11 +103,11 @@ fn write(story: &Story, file: Arc<dyn File>, writer: u64, seed: u64) {
             story.tell(event);
             let mut buf = Buf::zeroed(BLOCK as usize, 4096).expect("memory");
             fill_all(SEED, value, VOLUME, block * 8, &mut buf);
-            let entry = match hole {
-                true => prep::punch_hole(fd, block * BLOCK, BLOCK),
-                false => prep::write(fd, buf).offset(block * BLOCK),
+            let entry: prep::Entry = match (hole, dsync) {
+                (true, _) => prep::punch_hole(fd, block * BLOCK, BLOCK).into(),
+                (false, true) => prep::write(fd, buf).offset(block * BLOCK).dsync().into(),
+                (false, false) => prep::write(fd, buf).offset(block * BLOCK).into(),
             };
-            let entry = if dsync && !hole { entry.dsync() } else { entry };
             ring.push(entry.user_data(op)).expect("room");
             sent.push((op, false));
         }

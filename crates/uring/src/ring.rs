@@ -41,7 +41,7 @@ use crate::cqe::LateCompletions;
 use crate::cqe::{Completion, Cqe};
 use crate::error::{RingError, SqFull};
 use crate::io_wq::IoWq;
-use crate::prep::{Cancel, Entry, Owned};
+use crate::prep::{Cancel, Op, Owned};
 use crate::queues::Offsets;
 use crate::rsrc::Fd;
 use crate::sqe::Sqe;
@@ -145,8 +145,8 @@ impl Ring {
     }
 
     /// Queues an operation; a full SQ gives it back.
-    pub fn push(&mut self, entry: Entry) -> Result<(), Box<SqFull>> {
-        self.hot().push(entry)
+    pub fn push(&mut self, op: impl Op) -> Result<(), Box<SqFull>> {
+        self.hot().push(op.into())
     }
 
     /// Queues an SQE as it is; false when the SQ is full.

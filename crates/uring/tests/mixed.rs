@@ -65,22 +65,22 @@ impl Mix {
         let span = Duration::from_micros(self.rng.below(30_000));
         let known = self.next - self.rng.below(self.next.min(20)) - 1;
         match kind {
-            0..6 => prep::read(self.device, Buf::zeroed(512, 512).unwrap()).offset(self.rng.below(2048) * 512),
-            6 => prep::read(Fd(77), Buf::zeroed(512, 512).unwrap()),
-            7 => prep::nop(),
-            8 | 9 => prep::timeout(span),
-            10 => prep::timeout(span).etime_success(),
-            11 => prep::timeout(Duration::from_secs(1 << 40)).count(self.rng.below(6) as u32),
-            12 => prep::timeout_remove(known),
-            13 => prep::timeout_update(known, span),
-            14 => prep::link_timeout_update(known, span),
+            0..6 => prep::read(self.device, Buf::zeroed(512, 512).unwrap()).offset(self.rng.below(2048) * 512).into(),
+            6 => prep::read(Fd(77), Buf::zeroed(512, 512).unwrap()).into(),
+            7 => prep::nop().into(),
+            8 | 9 => prep::timeout(span).into(),
+            10 => prep::timeout(span).etime_success().into(),
+            11 => prep::timeout(Duration::from_secs(1 << 40)).count(self.rng.below(6) as u32).into(),
+            12 => prep::timeout_remove(known).into(),
+            13 => prep::timeout_update(known, span).into(),
+            14 => prep::link_timeout_update(known, span).into(),
             15 | 16 => {
                 let target = self.target();
-                prep::cancel(target)
+                prep::cancel(target).into()
             }
-            17 => prep::message(self.itself, MESSAGE, 0),
-            18 => prep::link_timeout(span),
-            _ => prep::fsync(self.device),
+            17 => prep::message(self.itself, MESSAGE, 0).into(),
+            18 => prep::link_timeout(span).into(),
+            _ => prep::fsync(self.device).into(),
         }
     }
 

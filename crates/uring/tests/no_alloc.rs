@@ -100,16 +100,15 @@ impl Bench {
             let range = n * BLOCK..(n + 1) * BLOCK;
             let mut buf = || self.bufs.pop().expect("one for each");
             let entry: Entry = match (kind, fixed) {
-                (Kind::Read, false) => prep::read(fd, buf()),
-                (Kind::Read, true) => prep::read_fixed(fd, 0, range),
-                (Kind::Write, false) => prep::write(fd, buf()),
-                (Kind::Write, true) => prep::write_fixed(fd, 0, range),
-                (Kind::Dsync, false) => prep::write(fd, buf()).dsync(),
-                (Kind::Dsync, true) => prep::write_fixed(fd, 0, range).dsync(),
-                (Kind::Fsync, _) => prep::fsync(fd),
-                (Kind::Zero, _) => prep::zero_range(fd, 0, BLOCK as u64),
+                (Kind::Read, false) => prep::read(fd, buf()).offset(offset).into(),
+                (Kind::Read, true) => prep::read_fixed(fd, 0, range).offset(offset).into(),
+                (Kind::Write, false) => prep::write(fd, buf()).offset(offset).into(),
+                (Kind::Write, true) => prep::write_fixed(fd, 0, range).offset(offset).into(),
+                (Kind::Dsync, false) => prep::write(fd, buf()).offset(offset).dsync().into(),
+                (Kind::Dsync, true) => prep::write_fixed(fd, 0, range).offset(offset).dsync().into(),
+                (Kind::Fsync, _) => prep::fsync(fd).into(),
+                (Kind::Zero, _) => prep::zero_range(fd, offset, BLOCK as u64).into(),
             };
-            let entry = if matches!(kind, Kind::Fsync) { entry } else { entry.offset(offset) };
             self.ring.push(entry).unwrap();
         }
         self.finish(batch);

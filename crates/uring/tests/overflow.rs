@@ -106,12 +106,12 @@ fn memory_comes_back_with_its_own_completion_also_through_the_overflow() {
     let mut ring = Ring::builder().entries(16).cq_entries(4).in_flight(16).build().unwrap();
     let fd = ring.attach(&Puppet::new().device()).unwrap();
     for n in 0..16_u8 {
-        let entry = if n.is_multiple_of(3) {
-            prep::nop()
+        let entry: prep::Entry = if n.is_multiple_of(3) {
+            prep::nop().into()
         } else {
             let mut memory = buf(512);
             memory[0] = n;
-            prep::write(fd, memory)
+            prep::write(fd, memory).into()
         };
         ring.push(entry.user_data(n.into())).unwrap();
     }

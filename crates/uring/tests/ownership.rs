@@ -206,13 +206,14 @@ fn drop_in_mid_io(spec: &str) {
             ring.register_buffers(vec![watched(&mut watches)]).unwrap();
         }
         for n in 0..64_u64 {
-            let entry = match (registered, n % 2) {
-                (true, 0) => prep::read_fixed(fd, 0, 0..4096),
-                (true, _) => prep::write_fixed(fd, 0, 0..4096),
-                (false, 0) => prep::read(fd, watched(&mut watches)),
-                (false, _) => prep::write(fd, watched(&mut watches)),
+            let at = n * 8192;
+            let entry: prep::Entry = match (registered, n % 2) {
+                (true, 0) => prep::read_fixed(fd, 0, 0..4096).offset(at).into(),
+                (true, _) => prep::write_fixed(fd, 0, 0..4096).offset(at).into(),
+                (false, 0) => prep::read(fd, watched(&mut watches)).offset(at).into(),
+                (false, _) => prep::write(fd, watched(&mut watches)).offset(at).into(),
             };
-            ring.push(entry.offset(n * 8192)).unwrap();
+            ring.push(entry).unwrap();
         }
         ring.submit().unwrap();
         assert!(!watches.iter().any(|watch| watch.is_freed()));

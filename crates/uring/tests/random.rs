@@ -160,12 +160,12 @@ impl World {
         let mut memory = buf(4096);
         memory[..8].copy_from_slice(&user_data.to_le_bytes());
         self.watches.insert(user_data, Watch::new(&memory));
-        let entry = match self.rng.below(3) {
-            0 => prep::read(fd, memory),
-            1 => prep::write(fd, memory),
-            _ => prep::writev(fd, vec![memory]),
+        let entry: Entry = match self.rng.below(3) {
+            0 => prep::read(fd, memory).offset(offset).into(),
+            1 => prep::write(fd, memory).offset(offset).into(),
+            _ => prep::writev(fd, vec![memory]).offset(offset).into(),
         };
-        entry.offset(offset).user_data(user_data)
+        entry.user_data(user_data)
     }
 
     /// A chain of one to four, some typed; all of it, if there is room.

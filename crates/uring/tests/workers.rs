@@ -147,17 +147,20 @@ fn what_a_timeout_lets_go_reaches_a_worker_before_the_ring_sleeps() {
     file.open();
     let mut ring = ring();
     let fd = ring.attach_file(file.clone()).expect("attached");
-    let nop = || prep::nop().run_async();
+    let nop = || Entry::from(prep::nop()).run_async();
     // The next of its chain, which a worker begins, or which has its work on one.
-    assert_eq!(slept_for(&mut ring, vec![prep::timeout(SOON).hardlink(), nop()]), [(1, ETIME), (2, 0)]);
-    assert_eq!(slept_for(&mut ring, vec![prep::timeout(SOON).hardlink(), prep::fsync(fd)]), [(1, ETIME), (2, 0)]);
+    assert_eq!(slept_for(&mut ring, vec![prep::timeout(SOON).hardlink().into(), nop()]), [(1, ETIME), (2, 0)]);
+    assert_eq!(
+        slept_for(&mut ring, vec![prep::timeout(SOON).hardlink().into(), prep::fsync(fd).into()]),
+        [(1, ETIME), (2, 0)]
+    );
     // What waited behind a drain.
-    assert_eq!(slept_for(&mut ring, vec![prep::timeout(SOON), nop().drain()]), [(1, ETIME), (2, 0)]);
+    assert_eq!(slept_for(&mut ring, vec![prep::timeout(SOON).into(), nop().drain()]), [(1, ETIME), (2, 0)]);
     // The next of a chain whose guard fired.
-    let guarded = vec![prep::timeout(NEVER).hardlink(), prep::link_timeout(SOON).hardlink(), nop()];
+    let guarded = vec![prep::timeout(NEVER).hardlink().into(), prep::link_timeout(SOON).hardlink().into(), nop()];
     assert_eq!(slept_for(&mut ring, guarded), [(1, ECANCELED), (2, ETIME), (3, 0)]);
     // The next of a timeout that has seen enough completions; the last one comes from a worker.
-    let counted = vec![prep::timeout(NEVER).count(1).hardlink(), nop(), nop()];
+    let counted = vec![prep::timeout(NEVER).count(1).hardlink().into(), nop(), nop()];
     assert_eq!(slept_for(&mut ring, counted), [(1, 0), (2, 0), (3, 0)]);
 }
 

@@ -158,11 +158,11 @@ impl Lanes {
         let number = self.free_ops.pop().expect("I1: the caller has seen one, or given one back");
         let part = op.start..op.start + op.expected as usize;
         let lane = op.lane.unwrap_or(0);
-        let entry = match op.what {
-            What::Read => op::read_fixed(self.fd, lane, part).offset(op.pos),
-            What::Write => op::write_fixed(self.fd, lane, part).offset(op.pos),
-            What::Discard => op::punch_hole(self.fd, op.pos, op.start as u64),
-            What::Flush => op::fsync(self.fd),
+        let entry: op::Entry = match op.what {
+            What::Read => op::read_fixed(self.fd, lane, part).offset(op.pos).into(),
+            What::Write => op::write_fixed(self.fd, lane, part).offset(op.pos).into(),
+            What::Discard => op::punch_hole(self.fd, op.pos, op.start as u64).into(),
+            What::Flush => op::fsync(self.fd).into(),
         };
         self.ops[number] = Some(op);
         self.ring

@@ -229,18 +229,18 @@ impl Direct {
         let pieces = request.pieces.clone();
         for piece in pieces {
             let offset = (piece.offset - request.pos) as usize;
-            let entry = match &request.want {
+            let entry: prep::Entry = match &request.want {
                 Want::Read(_) if piece.kind != MappingKind::Mapped => continue,
-                Want::Read(_) => prep::read(self.fd, buf(piece.len as usize)),
+                Want::Read(_) => prep::read(self.fd, buf(piece.len as usize)).offset(piece.addr).into(),
                 Want::Write(data, _) => {
                     let mut memory = buf(piece.len as usize);
                     memory.copy_from_slice(&data[offset..offset + piece.len as usize]);
-                    let write = prep::write(self.fd, memory);
-                    if fua { write.dsync() } else { write }
+                    let write = prep::write(self.fd, memory).offset(piece.addr);
+                    if fua { write.dsync() } else { write }.into()
                 }
                 Want::Zero(..) | Want::Sync => continue,
             };
-            self.push(entry.offset(piece.addr), op, offset);
+            self.push(entry, op, offset);
             request.left += 1;
         }
         request.stage = Stage::Data;
@@ -249,11 +249,11 @@ impl Direct {
         }
     }
 
-    fn push(&mut self, entry: prep::Entry, op: u64, offset: usize) {
+    fn push(&mut self, entry: impl prep::Op, op: u64, offset: usize) {
         let transfer = self.next_transfer;
         self.next_transfer += 1;
         self.transfers.insert(transfer, (op, offset));
-        let pushed = self.ring.push(entry.user_data(transfer));
+        let pushed = self.ring.push(entry.into().user_data(transfer));
         assert!(pushed.is_ok(), "the queue has room for all pieces of all requests");
     }
 

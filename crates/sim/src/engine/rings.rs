@@ -92,17 +92,17 @@ impl Rings {
 impl Engine for Rings {
     fn submit(&mut self, op: u64, file: &Arc<dyn File>, pos: u64, want: Want) {
         let fd = self.fd(file);
-        let (entry, bytes, read) = match want {
-            Want::Read(len) => (prep::read(fd, buf(len)).offset(pos), len, true),
+        let (entry, bytes, read): (prep::Entry, usize, bool) = match want {
+            Want::Read(len) => (prep::read(fd, buf(len)).offset(pos).into(), len, true),
             Want::Write(data, dsync) => {
                 let mut memory = buf(data.len());
                 memory.copy_from_slice(&data);
                 let write = prep::write(fd, memory).offset(pos);
-                (if dsync { write.dsync() } else { write }, data.len(), false)
+                (if dsync { write.dsync() } else { write }.into(), data.len(), false)
             }
-            Want::Zero(FallocateMode::PunchHole, len) => (prep::punch_hole(fd, pos, len), 0, false),
-            Want::Zero(FallocateMode::ZeroRange, len) => (prep::zero_range(fd, pos, len), 0, false),
-            Want::Sync => (prep::fsync(fd), 0, false),
+            Want::Zero(FallocateMode::PunchHole, len) => (prep::punch_hole(fd, pos, len).into(), 0, false),
+            Want::Zero(FallocateMode::ZeroRange, len) => (prep::zero_range(fd, pos, len).into(), 0, false),
+            Want::Sync => (prep::fsync(fd).into(), 0, false),
         };
         self.requests.insert(op, Wanted { bytes, read });
         let pushed = self.ring.push(entry.user_data(op));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use sheave_base::clock::{Clock, Timeline};
 
-use super::{Entry, Late};
+use super::entry::{Entry, Late, op_type};
 use crate::op::cancel::Target;
 use crate::rsrc::Fd;
 use crate::sqe::{
@@ -70,31 +70,75 @@ impl When {
     }
 }
 
-impl Entry {
-    /// A timeout also ends, with 0, when so many more completions were posted to the ring.
-    pub fn count(mut self, completions: u32) -> Entry {
-        self.sqe.off = completions.into();
+op_type! {
+    /// An operation that ends when a time has come; made by [`timeout`].
+    Timeout
+}
+
+op_type! {
+    /// An operation that ends a timeout; made by [`timeout_remove`].
+    TimeoutRemove
+}
+
+op_type! {
+    /// An operation that gives a timeout another time; made by [`timeout_update`] or [`link_timeout_update`].
+    TimeoutUpdate
+}
+
+op_type! {
+    /// A time limit for the operation before it; made by [`link_timeout`].
+    LinkTimeout
+}
+
+op_type! {
+    /// An operation that cancels others; made by [`cancel`].
+    AsyncCancel
+}
+
+op_type! {
+    /// A message to another ring; made by [`message`].
+    Message
+}
+
+impl Timeout {
+    /// The timeout also ends, with 0, when so many more completions were posted to the ring.
+    pub fn count(mut self, completions: u32) -> Timeout {
+        self.0.sqe.off = completions.into();
         self
     }
 
-    /// A timeout that fires has succeeded: what is linked to it goes on.
-    pub fn etime_success(mut self) -> Entry {
-        self.sqe.op_flags |= TIMEOUT_ETIME_SUCCESS;
+    /// Firing counts as success: what is linked to the timeout goes on.
+    pub fn etime_success(mut self) -> Timeout {
+        self.0.sqe.op_flags |= TIMEOUT_ETIME_SUCCESS;
         self
     }
 
-    /// The span of a timeout also counts time in which the machine is suspended.
-    pub fn boottime(mut self) -> Entry {
-        if let Late::Time(When::After(_)) = self.late {
-            self.sqe.op_flags |= TIMEOUT_BOOTTIME;
-        }
-        self
+    /// The span also counts time in which the machine is suspended.
+    pub fn boottime(self) -> Timeout {
+        Timeout(boottime(self.0))
     }
+}
 
-    /// The flags of the CQE that a message posts.
-    pub fn message_flags(mut self, flags: u32) -> Entry {
-        self.sqe.op_flags |= MSG_RING_FLAGS_PASS;
-        self.sqe.splice_fd_in = flags as i32;
+impl LinkTimeout {
+    /// The span also counts time in which the machine is suspended.
+    pub fn boottime(self) -> LinkTimeout {
+        LinkTimeout(boottime(self.0))
+    }
+}
+
+/// A moment has its clock already.
+fn boottime(mut entry: Entry) -> Entry {
+    if let Late::Time(When::After(_)) = entry.late {
+        entry.sqe.op_flags |= TIMEOUT_BOOTTIME;
+    }
+    entry
+}
+
+impl Message {
+    /// The flags of the CQE that the message posts.
+    pub fn message_flags(mut self, flags: u32) -> Message {
+        self.0.sqe.op_flags |= MSG_RING_FLAGS_PASS;
+        self.0.sqe.splice_fd_in = flags as i32;
         self
     }
 }
@@ -120,8 +164,8 @@ impl Entry {
 /// assert!(ring.completions().all(|c| c.res == 0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn timeout(when: impl Into<When>) -> Entry {
-    time(opcode::TIMEOUT, when.into())
+pub fn timeout(when: impl Into<When>) -> Timeout {
+    Timeout(time(opcode::TIMEOUT, when.into()))
 }
 
 fn time(opcode: u8, when: When) -> Entry {
@@ -144,7 +188,11 @@ fn time(opcode: u8, when: When) -> Entry {
 /// assert_eq!(ring.completions().map(|c| (c.user_data, c.res)).collect::<Vec<_>>(), [(8, 0), (7, -125)]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn timeout_remove(user_data: u64) -> Entry {
+pub fn timeout_remove(user_data: u64) -> TimeoutRemove {
+    TimeoutRemove(remove(user_data))
+}
+
+fn remove(user_data: u64) -> Entry {
     let mut entry = Entry::new(opcode::TIMEOUT_REMOVE, Fd(-1));
     entry.sqe.addr = user_data;
     entry
@@ -162,11 +210,11 @@ pub fn timeout_remove(user_data: u64) -> Entry {
 /// assert_eq!(ring.completions().map(|c| (c.user_data, c.res)).collect::<Vec<_>>(), [(8, 0), (7, -62)]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn timeout_update(user_data: u64, after: Duration) -> Entry {
-    let mut entry = timeout_remove(user_data);
+pub fn timeout_update(user_data: u64, after: Duration) -> TimeoutUpdate {
+    let mut entry = remove(user_data);
     entry.sqe.op_flags = TIMEOUT_UPDATE;
     entry.late = Late::NewTime(after);
-    entry
+    TimeoutUpdate(entry)
 }
 
 /// Cancels the operation before it, which must be linked to it, when that is not done in time. What a device has
@@ -183,15 +231,15 @@ pub fn timeout_update(user_data: u64, after: Duration) -> Entry {
 /// assert_eq!(ring.completions().map(|c| (c.user_data, c.res)).collect::<Vec<_>>(), [(1, 0), (2, -125)]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn link_timeout(when: impl Into<When>) -> Entry {
-    time(opcode::LINK_TIMEOUT, when.into())
+pub fn link_timeout(when: impl Into<When>) -> LinkTimeout {
+    LinkTimeout(time(opcode::LINK_TIMEOUT, when.into()))
 }
 
 /// Lets the [`link_timeout`] with this user data fire after another span, from now.
-pub fn link_timeout_update(user_data: u64, after: Duration) -> Entry {
-    let mut entry = timeout_update(user_data, after);
-    entry.sqe.op_flags |= LINK_TIMEOUT_UPDATE;
-    entry
+pub fn link_timeout_update(user_data: u64, after: Duration) -> TimeoutUpdate {
+    let mut update = timeout_update(user_data, after);
+    update.0.sqe.op_flags |= LINK_TIMEOUT_UPDATE;
+    update
 }
 
 /// What to cancel. Conditions are added: all must hold.
@@ -268,12 +316,12 @@ impl Cancel {
 /// assert_eq!(results, [(3, 2), (1, -125), (2, -125)]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn cancel(what: Cancel) -> Entry {
+pub fn cancel(what: Cancel) -> AsyncCancel {
     let mut entry = Entry::new(opcode::ASYNC_CANCEL, what.fd);
     entry.sqe.addr = what.user_data;
     entry.sqe.len = what.opcode.into();
     entry.sqe.op_flags = what.flags;
-    entry
+    AsyncCancel(entry)
 }
 
 /// Posts a completion with this user data and result in another ring, and wakes it if it sleeps. `to` is what
@@ -297,8 +345,9 @@ pub fn cancel(what: Cancel) -> Entry {
 /// assert_eq!(other.join().expect("no panic"), [(42, 7)]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn message(to: Fd, user_data: u64, result: i32) -> Entry {
-    let mut entry = Entry::new(opcode::MSG_RING, to).offset(user_data);
+pub fn message(to: Fd, user_data: u64, result: i32) -> Message {
+    let mut entry = Entry::new(opcode::MSG_RING, to);
+    entry.sqe.off = user_data;
     entry.sqe.len = result as u32;
-    entry
+    Message(entry)
 }
