@@ -97,9 +97,11 @@ pub(crate) const BIO_USER: u16 = BIO_FUA | BIO_PREFLUSH | BIO_NOMERGE | BIO_OWNE
 /// Bits that send a bio down the slow way on completion.
 pub(crate) const BIO_SLOW_END: u16 = BIO_CHILD | BIO_WAITS | BIO_SLOW | BIO_PLAIN;
 
-/// A piece of memory; the layout is that of `iovec`, so that a driver can hand a bio's vectors on as they are.
+/// A piece of memory that an I/O may use: what [`IoCtx::submit`](crate::ctx::IoCtx::submit) takes.
 ///
-/// Whoever makes one promises that the memory may be used for I/O; everybody else can only pass it on or cut it.
+/// Whoever makes one promises that the memory may be used for I/O, and until when only its maker knows. So it goes down
+/// to the block layer and no further: drivers and files are shown a [`Segment`] in its place, which says where the
+/// memory is and cannot be submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct BVec {
@@ -107,10 +109,72 @@ pub struct BVec {
     pub(crate) len: usize,
 }
 
-const _: () = assert!(
-    std::mem::offset_of!(BVec, base) == 0 && std::mem::offset_of!(BVec, len) == size_of::<usize>(),
-    "drivers hand a slice of these to the kernel as it is"
-);
+/// Where a piece of memory of an I/O is, for who moves its bytes; the layout is that of `iovec`, so that a driver can
+/// hand a bio's pieces on as they are. It promises nothing: the memory is valid until the I/O has ended, whoever keeps
+/// this longer.
+///
+/// ```compile_fail,E0308
+/// # fn again(ctx: &mut sheave_blk::ctx::IoCtx, spec: &sheave_blk::ctx::BioSpec, rqs: &sheave_blk::request::RqTable<'_>) {
+/// // A driver cannot send I/O on memory that it has seen: that may be freed by then.
+/// let seen: Vec<_> = rqs.segments(0).collect();
+/// ctx.submit(spec, &seen, sheave_blk::bio::NO_FIXED_BUF);
+/// # }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Segment {
+    base: usize,
+    len: usize,
+}
+
+const _: () = {
+    let layout = (std::mem::offset_of!(Segment, base), std::mem::offset_of!(Segment, len));
+    assert!(layout.0 == 0 && layout.1 == size_of::<usize>(), "drivers hand a slice of these to the kernel as it is");
+    let same = (std::mem::offset_of!(BVec, base), std::mem::offset_of!(BVec, len));
+    assert!(same.0 == 0 && same.1 == layout.1, "a slice of vectors is one of segments");
+    assert!(size_of::<BVec>() == size_of::<Segment>() && align_of::<BVec>() == align_of::<Segment>());
+};
+
+impl Segment {
+    /// Address of the first byte.
+    #[inline(always)]
+    pub const fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Length in bytes.
+    #[inline(always)]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[inline(always)]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Keeps the first `len` bytes at most.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Takes the first `len` bytes off, or all when it has fewer.
+    #[inline]
+    pub fn take_front(&mut self, len: usize) -> Segment {
+        let front = Segment { base: self.base, len: self.len.min(len) };
+        self.base += front.len;
+        self.len -= front.len;
+        front
+    }
+}
+
+impl PartialEq<BVec> for Segment {
+    fn eq(&self, vec: &BVec) -> bool {
+        *self == vec.segment()
+    }
+}
 
 impl BVec {
     /// `len` bytes from the address `base`.
@@ -122,6 +186,20 @@ impl BVec {
     #[inline(always)]
     pub const unsafe fn new(base: usize, len: usize) -> BVec {
         BVec { base, len }
+    }
+
+    /// Where it is.
+    #[inline(always)]
+    pub const fn segment(&self) -> Segment {
+        Segment { base: self.base, len: self.len }
+    }
+
+    /// Where each of these is.
+    #[inline(always)]
+    #[allow(unsafe_code)] // The same bytes by another type.
+    pub const fn segments(vecs: &[BVec]) -> &[Segment] {
+        // SAFETY: both have the same two fields in the same places (asserted above), and any value is valid.
+        unsafe { std::slice::from_raw_parts(vecs.as_ptr().cast::<Segment>(), vecs.len()) }
     }
 
     /// Address of the first byte.
@@ -287,9 +365,15 @@ impl Bio {
         self.parent = BioId::NONE;
     }
 
+    /// Where the memory of the bio is.
+    #[inline]
+    pub fn segments(&self) -> &[Segment] {
+        BVec::segments(self.vecs())
+    }
+
     /// The memory of the bio.
     #[inline]
-    pub fn vecs(&self) -> &[BVec] {
+    pub(crate) fn vecs(&self) -> &[BVec] {
         match &self.table {
             None => &self.inline[..usize::from(self.nr_vecs).min(BIO_INLINE_VECS)],
             Some(table) => table,

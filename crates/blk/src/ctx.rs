@@ -43,6 +43,8 @@ use crate::timeout::NextLook;
 pub const MAX_HCTXS: usize = 64;
 /// Most devices attached to one ring at a time: what a bio can name.
 pub const MAX_BDEVS: usize = 1 << 15;
+/// Most pieces of memory of one I/O: what a bio can count.
+pub const MAX_VECS: usize = u16::MAX as usize;
 
 #[derive(Debug)]
 struct Bdev {
@@ -183,7 +185,7 @@ impl IoCtx {
             let hctx = match self.open_hctx(leg) {
                 Ok(hctx) => hctx,
                 Err(error) => {
-                    legs.iter().for_each(|leg: &BdevLeg| self.close_hctx(leg.hctx));
+                    legs.iter().for_each(|leg: &BdevLeg| self.close_idle_hctx(leg.hctx));
                     return Err(error);
                 }
             };
@@ -228,21 +230,29 @@ impl IoCtx {
         Ok(index as u16)
     }
 
-    fn close_hctx(&mut self, index: u16) {
+    fn close_hctx(&mut self, index: u16, end: &mut impl EndIo) {
         let Some(hctx) = &mut self.hctxs[usize::from(index)] else { return };
         hctx.users -= 1;
         if hctx.users == 0 {
-            // What had not reached the driver, and should not be there, is ended by the next poll.
-            self.end_hctx(usize::from(index), &mut |_, _| debug_assert!(false, "a detached device is idle"));
+            self.end_hctx(usize::from(index), end);
         }
     }
 
-    /// Closes this ring's way into a device. The caller has waited for its I/O.
-    pub fn detach(&mut self, bdev: u16) {
+    /// The same for who has attached and sent nothing, or keeps the hardware context otherwise.
+    fn close_idle_hctx(&mut self, index: u16) {
+        self.close_hctx(index, &mut |_, _| {
+            debug_assert!(false, "no I/O goes through what nobody uses yet, or any more")
+        });
+    }
+
+    /// Closes this ring's way into a device. I/O that is on its way there ends first: it is waited for, or cancelled if
+    /// the driver does not have it yet, and `end` hears of it, as in a poll.
+    pub fn detach(&mut self, bdev: u16, end: &mut impl EndIo) {
         let Some(slot) = self.bdevs.get_mut(usize::from(bdev)) else { return };
         if let Some(bdev) = slot.take() {
-            bdev.legs.iter().for_each(|leg| self.close_hctx(leg.hctx));
+            bdev.legs.iter().for_each(|leg| self.close_hctx(leg.hctx, end));
         }
+        end.end_poll();
     }
 
     /// The device behind a number that [`IoCtx::attach`] gave.
@@ -253,20 +263,24 @@ impl IoCtx {
     /// Submits an I/O whose memory is `vecs` (none for operations without data); false when no bio is free, and then
     /// nothing happened. `fixed_buf` names the registered buffer that holds the only vector.
     ///
+    /// Ends as invalid when the memory is not as long as the I/O, or is in more than [`MAX_VECS`] pieces. Of the flags
+    /// those count that a submitter may set.
+    ///
     /// The memory must stay valid until the bio has ended; see the invariants of [`bio`](crate::bio).
     pub fn submit(&mut self, spec: &BioSpec, vecs: &[BVec], fixed_buf: u16) -> bool {
+        let len = vecs.iter().fold(0usize, |sum, vec| sum.saturating_add(vec.len));
+        if vecs.len() > MAX_VECS || (spec.op.has_data() && len != spec.bytes as usize) {
+            return self.core.refuse(spec.owner);
+        }
         let Some(id) = self.core.bios.take() else {
             return false;
         };
-        debug_assert_eq!(spec.flags & !BIO_USER, 0, "other flags are the block layer's own");
-        let len = if spec.op.has_data() { vecs.iter().map(|vec| vec.len).sum() } else { spec.bytes as usize };
-        debug_assert_eq!(len, spec.bytes as usize, "the memory is as long as the I/O");
         let bio = &mut self.core.bios[id];
         bio.owner = spec.owner;
         bio.sector = spec.sector;
         bio.bytes = spec.bytes;
         bio.op = spec.op;
-        bio.flags |= spec.flags;
+        bio.flags |= spec.flags & BIO_USER;
         bio.bdev = spec.bdev;
         bio.fixed_buf = if vecs.len() == 1 { fixed_buf } else { NO_FIXED_BUF };
         self.core.bios.set_vecs(id, vecs);

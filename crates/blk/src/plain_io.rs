@@ -6,19 +6,32 @@
 
 use sheave_base::clock::CoarseTs;
 
-use crate::bio::{BioAttrs, Op};
+use crate::bio::{BIO_USER, BioAttrs, Op};
 use crate::request::RqHead;
 use crate::tag_set::TagInfo;
 
 /// What plain I/Os of a lane have in common.
+///
+/// ```compile_fail,E0451
+/// # use sheave_blk::{bio::Op, ctx::lane::PlainKind};
+/// // Most flags of a bio are the block layer's own: a bio that says it is a child is looked for at its parent.
+/// PlainKind { op: Op::Read, flags: 1 << 6, fixed_buf: 0 };
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlainKind {
-    /// Read or write.
-    pub op: Op,
-    /// `BIO_FUA`, or nothing.
-    pub flags: u16,
-    /// The registered buffer that all memory is in, or [`NO_FIXED_BUF`](crate::bio::NO_FIXED_BUF).
-    pub fixed_buf: u16,
+    pub(crate) op: Op,
+    pub(crate) flags: u16,
+    pub(crate) fixed_buf: u16,
+}
+
+impl PlainKind {
+    /// Writes, or else reads. `flags` may be `BIO_FUA`, `BIO_NOMERGE`: others do not count. `fixed_buf`
+    /// is the registered buffer that all memory is in, or [`NO_FIXED_BUF`](crate::bio::NO_FIXED_BUF).
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(write: bool, flags: u16, fixed_buf: u16) -> PlainKind {
+        PlainKind { op: if write { Op::Write } else { Op::Read }, flags: flags & BIO_USER, fixed_buf }
+    }
 }
 
 /// Partition and kind of a lane in one word, to compare lanes of one device by.

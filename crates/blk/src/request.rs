@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use sheave_base::clock::CoarseTs;
 use sheave_base::status::Status;
 
-use crate::bio::{BIO_NOMERGE, BVec, Bio, BioId, NO_FIXED_BUF, SECTOR_SHIFT};
+use crate::bio::{BIO_NOMERGE, BVec, Bio, BioId, NO_FIXED_BUF, SECTOR_SHIFT, Segment};
 use crate::bio_set::BioSet;
 
 pub use head::RqHead;
@@ -77,17 +77,23 @@ impl Request {
         self.start
     }
 
+    /// Where the one piece of memory of a plain record is.
+    #[inline(always)]
+    pub fn plain_segment(&self) -> Option<Segment> {
+        self.plain_vec().map(|vec| vec.segment())
+    }
+
     /// The one piece of memory of a plain record.
     #[inline(always)]
-    pub fn plain_vec(&self) -> Option<BVec> {
+    pub(crate) fn plain_vec(&self) -> Option<BVec> {
         self.is_plain().then_some(BVec { base: self.base, len: self.bytes as usize })
     }
 
-    /// The one piece of memory of a plain record, and the registered buffer that holds it.
+    /// Where the one piece of memory of a plain record is, and the registered buffer that holds it.
     #[inline(always)]
-    pub fn plain_memory(&self) -> Option<(BVec, Option<u16>)> {
+    pub fn plain_memory(&self) -> Option<(Segment, Option<u16>)> {
         let buf = self.merged_or_buf;
-        self.plain_vec().map(|vec| (vec, (buf != NO_FIXED_BUF).then_some(buf)))
+        self.plain_segment().map(|vec| (vec, (buf != NO_FIXED_BUF).then_some(buf)))
     }
 
     /// Bios beyond the first.
@@ -428,7 +434,7 @@ impl RqTable<'_> {
     /// The pieces of memory of a request, in order; together they are its `bytes`.
     pub fn segments(&self, tag: u16) -> Segments<'_> {
         let rq = &self.rqs[usize::from(tag)];
-        let own = rq.plain_vec();
+        let own = rq.plain_segment();
         let bio = (own.is_none() && rq.bio_head.is_some()).then(|| &self.bios[rq.bio_head]);
         Segments { bios: self.bios, bio, own, at: 0, left: rq.bytes as usize }
     }

@@ -37,6 +37,15 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// An I/O that cannot be, whatever the device: the next poll ends it as invalid. False when no bio is free.
+    #[cold]
+    pub(crate) fn refuse(&mut self, owner: u32) -> bool {
+        let Some(id) = self.bios.take() else { return false };
+        self.bios[id].owner = owner;
+        self.end_later(id, Status::Invalid);
+        true
+    }
+
     /// Marks the bio as ended; [`IoCtx::poll`](crate::ctx::IoCtx::poll) tells its owner.
     #[cold]
     pub(crate) fn end_later(&mut self, id: BioId, status: Status) {

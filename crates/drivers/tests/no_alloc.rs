@@ -162,9 +162,9 @@ impl Ring {
         self.drain();
         let route = self.ctx.route(self.bdev).unwrap();
         for op in [Op::Read, Op::Write] {
-            let kind = PlainKind { op, flags: 0, fixed_buf: NO_FIXED_BUF };
+            let kind = PlainKind::new(op == Op::Write, 0, NO_FIXED_BUF);
             let mut lane = self.ctx.lane(route, kind).unwrap();
-            (0..40).for_each(|n| assert!(lane.submit(0, n * 16, 4096, vec)));
+            (0..40).for_each(|n| assert!(lane.submit(0, n * 16, vec)));
             lane.finish();
             self.drain();
         }

@@ -31,7 +31,7 @@ pub struct WriteDone<'a> {
 }
 
 /// The data of an I/O on mappings with [`MAP_SUMMED`](crate::mapping::MAP_SUMMED) has been moved.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct SummedDone<'a> {
     /// Whether it was written.
     pub write: bool,

@@ -77,7 +77,7 @@ impl Summed {
     }
 
     fn looks_at(&self, done: &SummedDone<'_>) {
-        let vecs = done.memory.vecs().iter().map(|vec| (vec.base() as u64, vec.len()));
+        let vecs = done.memory.segments().iter().map(|vec| (vec.base() as u64, vec.len()));
         self.memory.lock().unwrap().push(vecs.collect());
     }
 

@@ -28,7 +28,7 @@ impl Route {
     }
 }
 
-/// Plain I/O to one device; see [`IoCtx::lane`].
+/// Plain I/O to one device; see [`IoCtx::lane`]. Its end, or its drop, hands on what it gathered.
 #[derive(Debug)]
 pub struct Lane<'a> {
     hctx: &'a mut Hctx,
@@ -40,8 +40,8 @@ impl Lane<'_> {
     /// Submits a read or write of one piece of memory, to a range that the caller has checked against the device's
     /// size; false when no bio is free. Otherwise as [`IoCtx::submit`].
     #[inline(always)]
-    pub fn submit(&mut self, owner: u32, sector: u64, bytes: u32, vec: BVec) -> bool {
-        self.hctx.add_plain(self.core, owner, sector + self.offset, bytes, vec)
+    pub fn submit(&mut self, owner: u32, sector: u64, vec: BVec) -> bool {
+        self.hctx.add_plain(self.core, owner, sector + self.offset, vec)
     }
 
     /// Submits I/Os as plain records, `most` at most, each of which [`EndIo`] brings back once: as many
@@ -62,8 +62,13 @@ impl Lane<'_> {
     }
 
     /// Ends the lane: what it gathered goes to the driver with the plug, or now when none is open.
-    #[inline]
-    pub fn finish(self) {
+    #[inline(always)]
+    pub fn finish(self) {}
+}
+
+impl Drop for Lane<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
         self.hctx.end_lane(self.core);
     }
 }

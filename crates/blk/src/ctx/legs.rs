@@ -53,7 +53,7 @@ impl IoCtx {
         let device = bdev.device.clone();
         let new = self.open_legs(&device)?;
         let old = self.bdevs[usize::from(number)].replace(new);
-        old.iter().flat_map(|bdev| &bdev.legs).for_each(|leg| self.close_hctx(leg.hctx));
+        old.iter().flat_map(|bdev| &bdev.legs).for_each(|leg| self.close_idle_hctx(leg.hctx));
         Ok(())
     }
 

@@ -74,7 +74,8 @@ impl Hctx {
 
     /// Takes a plain I/O, whose bio it makes; false when no bio is free.
     #[inline(always)]
-    pub(crate) fn add_plain(&mut self, core: &mut Core, owner: u32, sector: u64, bytes: u32, vec: BVec) -> bool {
+    pub(crate) fn add_plain(&mut self, core: &mut Core, owner: u32, sector: u64, vec: BVec) -> bool {
+        let Ok(bytes) = u32::try_from(vec.len) else { return core.refuse(owner) };
         let Some(id) = core.bios.take_plain(&self.lane.bio, owner, sector, bytes, vec) else {
             return false;
         };

@@ -3,7 +3,7 @@
 //! Owns the walk alone. Made by [`RqTable::segments`](super::RqTable::segments) for drivers that put the pieces
 //! together.
 
-use crate::bio::{BVec, Bio};
+use crate::bio::{Bio, Segment};
 use crate::bio_set::BioSet;
 
 /// Iterator over the pieces of memory of a request.
@@ -12,17 +12,17 @@ pub struct Segments<'a> {
     pub(super) bios: &'a BioSet,
     pub(super) bio: Option<&'a Bio>,
     /// The memory of a plain record.
-    pub(super) own: Option<BVec>,
+    pub(super) own: Option<Segment>,
     pub(super) at: usize,
     /// Bytes to come: fewer than the bios have when the request was made shorter on its way to the driver.
     pub(super) left: usize,
 }
 
 impl Iterator for Segments<'_> {
-    type Item = BVec;
+    type Item = Segment;
 
     #[inline]
-    fn next(&mut self) -> Option<BVec> {
+    fn next(&mut self) -> Option<Segment> {
         if self.own.is_some() {
             return self.own.take();
         }
@@ -31,11 +31,11 @@ impl Iterator for Segments<'_> {
             if self.left == 0 {
                 return None;
             }
-            if let Some(vec) = bio.vecs().get(self.at) {
-                let len = vec.len.min(self.left);
+            if let Some(mut segment) = bio.segments().get(self.at).copied() {
+                segment.truncate(self.left);
                 self.at += 1;
-                self.left -= len;
-                return Some(BVec { base: vec.base, len });
+                self.left -= segment.len();
+                return Some(segment);
             }
             self.at = 0;
             self.bio = bio.next.is_some().then(|| &self.bios[bio.next]);

@@ -247,13 +247,13 @@ impl Program {
     fn lane(&mut self) {
         let route = self.rig.ctx.route(self.rig.devices[0].0).expect("one leg");
         let op = if self.rng.percent(50) { Op::Read } else { Op::Write };
-        let kind = PlainKind { op, flags: 0, fixed_buf: NO_FIXED_BUF };
+        let kind = PlainKind::new(op == Op::Write, 0, NO_FIXED_BUF);
         let mut lane = self.rig.ctx.lane(route, kind).expect("attached");
         let mut sector = self.rng.below(1 << 20);
         for _ in 0..self.rng.below(20) {
-            let bytes = 512 << self.rng.below(6);
+            let bytes = 512_u32 << self.rng.below(6);
             let vec = vec_at(address(self.owner), bytes as usize);
-            self.owner += u32::from(lane.submit(self.owner, sector, bytes, vec));
+            self.owner += u32::from(lane.submit(self.owner, sector, vec));
             sector += if self.rng.percent(60) { u64::from(bytes >> 9) } else { self.rng.below(1000) };
         }
         lane.finish();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
-use sheave_blk::bio::{BIO_FUA, BIO_NOMERGE, BIO_PREFLUSH, BVec, NO_FIXED_BUF, Op};
+use sheave_blk::bio::{BIO_FUA, BIO_NOMERGE, BIO_PREFLUSH, NO_FIXED_BUF, Op, Segment};
 use sheave_blk::ctx::lane::{PlainIo, PlainKind, PlainRunOf};
 
 use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, address, vec_at};
@@ -15,12 +15,12 @@ type Io = (u32, u64, u32);
 /// Submits these through one lane; how many found a bio.
 fn lane(rig: &mut Rig, op: Op, flags: u16, ios: &[Io]) -> usize {
     let route = rig.ctx.route(rig.devices[0].0).expect("one leg");
-    let mut lane = rig.ctx.lane(route, PlainKind { op, flags, fixed_buf: NO_FIXED_BUF }).expect("attached");
+    let mut lane = rig.ctx.lane(route, PlainKind::new(op == Op::Write, flags, NO_FIXED_BUF)).expect("attached");
     let mut taken = 0;
     for &(owner, block, blocks) in ios {
         let bytes = blocks * BLOCK;
         let vec = vec_at(address(owner), bytes as usize);
-        taken += usize::from(lane.submit(owner, block * BLOCK_SECTORS, bytes, vec));
+        taken += usize::from(lane.submit(owner, block * BLOCK_SECTORS, vec));
     }
     lane.finish();
     taken
@@ -68,7 +68,7 @@ fn stamps(way: Way, age: Duration, count: u32) -> (Vec<u64>, u64) {
     let sector = |at: u32| u64::from(at) * 2 * BLOCK_SECTORS;
     match way {
         Way::BioByBio => (0..count).for_each(|at| {
-            assert!(lane.submit(at, sector(at), BLOCK, vec_at(address(at), BLOCK as usize)));
+            assert!(lane.submit(at, sector(at), vec_at(address(at), BLOCK as usize)));
             time.advance(us);
         }),
         Way::AsARun => {
@@ -248,14 +248,14 @@ fn a_lane_without_bios_says_so() {
 fn a_route_to_what_was_detached_is_no_way() {
     let mut rig = Rig::new(&[&Puppet::new().device()]);
     let route = rig.ctx.route(rig.devices[0].0).unwrap();
-    rig.ctx.detach(rig.devices[0].0);
-    let kind = PlainKind { op: Op::Read, flags: 0, fixed_buf: NO_FIXED_BUF };
+    rig.ctx.detach(rig.devices[0].0, &mut |_: u32, _| unreachable!("nothing is on its way"));
+    let kind = PlainKind::new(false, 0, NO_FIXED_BUF);
     assert!(rig.ctx.lane(route, kind).is_none());
     assert!(rig.ctx.route(rig.devices[0].0).is_none() && rig.ctx.route(99).is_none());
 }
 
 /// What one way in made of a random program: each bio's end, and what the device saw of it.
-type Outcome = (Vec<(u32, Status)>, Vec<(u8, u64, u32, Vec<BVec>)>);
+type Outcome = (Vec<(u32, Status)>, Vec<(u8, u64, u32, Vec<Segment>)>);
 
 /// Runs a random program, whose plain I/O goes through lanes or bio by bio.
 fn program(seed: u64, through: fn(&mut Rig, Op, u16, &[Io]) -> usize) -> Outcome {
@@ -305,7 +305,7 @@ fn program(seed: u64, through: fn(&mut Rig, Op, u16, &[Io]) -> usize) -> Outcome
 }
 
 /// The bytes that were moved: (operation, sector, memory), one a sector, sorted.
-fn moved(seen: &[(u8, u64, u32, Vec<BVec>)]) -> Vec<(u8, u64, usize)> {
+fn moved(seen: &[(u8, u64, u32, Vec<Segment>)]) -> Vec<(u8, u64, usize)> {
     let mut all = Vec::new();
     for (op, sector, _, vecs) in seen {
         let memory = vecs.iter().flat_map(|vec| (0..vec.len() / 512).map(|at| vec.base() + at * 512));
@@ -321,5 +321,29 @@ fn random_programs_do_the_same_by_lane_and_bio_by_bio() {
         let (by_lane, by_bio) = (program(seed, lane), program(seed, one_by_one));
         assert_eq!(by_lane.0, by_bio.0, "seed {seed}");
         assert_eq!(moved(&by_lane.1), moved(&by_bio.1), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_lane_that_is_dropped_sends_what_it_gathered() {
+    let puppet = Puppet::new();
+    for plugged in [false, true] {
+        puppet.script().seen.clear();
+        let mut rig = Rig::new(&[&puppet.device()]);
+        let route = rig.ctx.route(rig.devices[0].0).expect("one leg");
+        if plugged {
+            rig.ctx.start_plug(3);
+        }
+        let mut lane = rig.ctx.lane(route, PlainKind::new(false, 0, NO_FIXED_BUF)).expect("attached");
+        for owner in 0..3 {
+            assert!(lane.submit(owner, u64::from(owner) * 16, vec_at(address(owner), BLOCK as usize)));
+        }
+        drop(lane);
+        if plugged {
+            rig.ctx.finish_plug();
+        }
+        assert_eq!(puppet.script().seen.len(), 3, "plugged {plugged}: the driver has them");
+        rig.drain();
+        assert_eq!(rig.take_ok().len(), 3);
     }
 }

@@ -15,7 +15,7 @@ fn detaching_one_device_loses_nothing_of_another() {
     let mut rig = Rig::new(&[&devices[0], &devices[1]]);
     // Ended without a driver, and not polled for yet.
     rig.io_to(1, Op::Read, 0, 1 << 40, BLOCK, 0);
-    rig.ctx.detach(rig.devices[0].0);
+    rig.ctx.detach(rig.devices[0].0, &mut |_: u32, _| unreachable!("nothing is on its way"));
     rig.drain();
     assert_eq!(rig.take_ended(), [(0, Status::IoErr)]);
     rig.io_to(0, Op::Read, 0, 0, BLOCK, 1);
@@ -40,7 +40,7 @@ fn a_device_attached_twice_is_one_way_in() {
     puppet.script().finish = u32::MAX;
     rig.drain();
     assert_eq!(rig.take_ok(), [0, 1, 2, 3, 4, 5, 6, 7]);
-    rig.ctx.detach(rig.devices[1].0);
+    rig.ctx.detach(rig.devices[1].0, &mut |_: u32, _| unreachable!("nothing is on its way"));
     rig.read(0, 8);
     rig.drain();
     assert_eq!(rig.take_ok(), [8], "the other number still leads there");
@@ -52,7 +52,7 @@ fn too_many_devices_are_refused_in_plain_words() {
     let mut rig = Rig::new(&devices[..64].iter().collect::<Vec<_>>());
     let error = rig.ctx.attach(&devices[64]).expect_err("a ring has 64 ways out");
     assert!(error.to_string().contains("64") && error.to_string().contains("Detach one"), "{error}");
-    rig.ctx.detach(rig.devices[10].0);
+    rig.ctx.detach(rig.devices[10].0, &mut |_: u32, _| unreachable!("nothing is on its way"));
     assert_eq!(rig.ctx.attach(&devices[64]).unwrap(), rig.devices[10].0);
 }
 

@@ -17,4 +17,5 @@ mod merges;
 mod overdue;
 mod refuse;
 mod time;
+mod trust;
 mod waiting;

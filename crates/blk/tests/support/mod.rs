@@ -11,7 +11,7 @@ use std::time::Duration;
 use sheave_base::clock::{Clock, VirtualClock};
 use sheave_base::status::Status;
 use sheave_base::sync::{Arc, Mutex, MutexGuard};
-use sheave_blk::bio::{BVec, NO_FIXED_BUF, Op};
+use sheave_blk::bio::{BVec, NO_FIXED_BUF, Op, Segment};
 use sheave_blk::ctx::{BioSpec, IoCtx, IoCtxOptions};
 use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, Started, TimedOut};
 use sheave_blk::limits::Limits;
@@ -40,7 +40,7 @@ pub struct Seen {
     pub bytes: u32,
     pub flags: u8,
     pub tag: u16,
-    pub vecs: Vec<BVec>,
+    pub vecs: Vec<Segment>,
     /// The time stamp that statistics have of its issue, in ns.
     pub issued_at: u64,
 }

@@ -25,7 +25,7 @@ use sheave_base::sync::Arc;
 use super::recover::{Judge, KIND_IO, Progress, Verdict};
 use super::shared::{Shared, ZEROES_BYTES, Zeroing};
 use super::side::Side;
-use sheave_blk::bio::{BVec, Op, SECTOR_SHIFT};
+use sheave_blk::bio::{Op, SECTOR_SHIFT, Segment};
 use sheave_blk::driver::{
     HctxOpen, HwEnv, HwQueue, KIND_IGNORED, KernelEvent, KernelEvents, NextEvent, Started, TimedOut, kernel_user_data,
 };
@@ -37,8 +37,8 @@ const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 
 const _: () = {
-    assert!(size_of::<BVec>() == size_of::<IoVec>() && align_of::<BVec>() == align_of::<IoVec>());
-    // The block layer says the same of `BVec`.
+    assert!(size_of::<Segment>() == size_of::<IoVec>() && align_of::<Segment>() == align_of::<IoVec>());
+    // The block layer says the same of `Segment`.
     assert!(std::mem::offset_of!(IoVec, base) == 0 && std::mem::offset_of!(IoVec, len) == size_of::<usize>());
 };
 
@@ -151,8 +151,8 @@ impl HostQueue {
             prep_data(kring, self.target, rq, &[seg], fixed, 0, user_data)
         } else if let Some(bio) = rqs.single_bio(tag) {
             let fixed = bio.fixed_buf().filter(|&slot| kring.has_buffer(slot));
-            let vecs = bio.vecs();
-            // SAFETY: I2: the bio's own vectors, whose layout is that of `IoVec` (asserted above).
+            let vecs = bio.segments();
+            // SAFETY: I2: the bio's own pieces, whose layout is that of `IoVec` (asserted above).
             let segs = unsafe { std::slice::from_raw_parts(vecs.as_ptr().cast::<IoVec>(), vecs.len()) };
             prep_data(kring, self.target, rq, segs, fixed, 0, user_data)
         } else {
@@ -468,7 +468,7 @@ fn prep_data(
 }
 
 /// Fills `vecs` with the memory after the first `skip` bytes, neighbours in memory as one.
-fn gather(vecs: &mut Vec<IoVec>, segments: impl Iterator<Item = BVec>, mut skip: usize) {
+fn gather(vecs: &mut Vec<IoVec>, segments: impl Iterator<Item = Segment>, mut skip: usize) {
     vecs.clear();
     for mut seg in segments {
         skip -= seg.take_front(skip).len();

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use sheave_base::status::Status;
 
-use sheave_blk::bio::{BVec, Bio, Op, SECTOR_SHIFT};
+use sheave_blk::bio::{Bio, Op, SECTOR_SHIFT, Segment};
 use sheave_blk::request::{Request, Rq, RqTable, Segments};
 
 /// Bytes in a huge page on the machines that have them.
@@ -142,7 +142,7 @@ impl Region {
     #[inline(always)]
     fn copy<const WRITE: bool>(&self, start: *mut u8, request: &Request, rqs: &RqTable<'_>, rq: &Rq) {
         let bytes = request.bytes as usize;
-        if let Some(vec) = request.plain_vec() {
+        if let Some(vec) = request.plain_segment() {
             // SAFETY: see `copy_pieces`; the memory of a plain record is as valid as that of a bio.
             return unsafe { copy_piece::<WRITE>(start, vec, bytes) };
         }
@@ -152,7 +152,7 @@ impl Region {
     /// Copies between the region and the memory of a request that has bios.
     #[inline(never)]
     fn copy_bios<const WRITE: bool>(&self, start: *mut u8, bytes: usize, rqs: &RqTable<'_>, rq: &Rq) {
-        if let Some(&[vec]) = rqs.single_bio(rq.tag()).map(Bio::vecs) {
+        if let Some(&[vec]) = rqs.single_bio(rq.tag()).map(Bio::segments) {
             // SAFETY: see `copy_pieces`.
             return unsafe { copy_piece::<WRITE>(start, vec, bytes) };
         }
@@ -228,7 +228,7 @@ unsafe fn write_zeroes(start: *mut u8, len: usize) {
 /// # Safety
 /// As many bytes are inside the region from `here`, and the piece is valid memory, outside the region.
 #[inline(always)]
-unsafe fn copy_piece<const WRITE: bool>(here: *mut u8, piece: BVec, left: usize) {
+unsafe fn copy_piece<const WRITE: bool>(here: *mut u8, piece: Segment, left: usize) {
     let there = ptr::with_exposed_provenance_mut::<u8>(piece.base());
     let len = piece.len().min(left);
     // SAFETY: as promised by the caller; nobody else knows where the region is (I1), so they do not overlap.

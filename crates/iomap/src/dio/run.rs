@@ -4,7 +4,7 @@
 //! almost every I/O does. What is not plain goes through [`issue`](super::issue()), which checks in order and says what
 //! is wrong; so a "no" here means nothing but "not this way".
 
-use sheave_blk::bio::BVec;
+use sheave_blk::bio::{BVec, Op};
 use sheave_blk::ctx::lane::{Alone, Lane, LaneId, PlainIo, PlainKind, PlainRunOf, Route};
 use sheave_blk::ctx::{EndIo, IoCtx};
 
@@ -95,7 +95,7 @@ impl PlainWay {
         file.queue.as_ref()?;
         let fua = iocb_flags & (IOCB_DSYNC | IOCB_SYNC) != 0;
         let spec = bio_spec(file.bdev, iocb_flags, 0, 0, 0, fua);
-        let kind = PlainKind { op: spec.op, flags: spec.flags, fixed_buf };
+        let kind = PlainKind::new(spec.op == Op::Write, spec.flags, fixed_buf);
         let (route, block_mask, dma_mask) = (file.route?, file.block_mask, file.dma_mask);
         Some(PlainWay { route, kind, lane: route.lane_id(kind), block_mask, dma_mask })
     }
@@ -133,8 +133,8 @@ impl PlainRun<'_> {
     /// Sends an I/O that [fits](PlainRun::fits) with a bio, when its kiocb was [started](crate::Kiocb::started); false
     /// when no bio is free.
     #[inline(always)]
-    pub(super) fn submit(&mut self, pos: u64, len: u32, owner: u32, vec: BVec) -> bool {
-        self.lane.submit(owner, pos >> 9, len, vec)
+    pub(super) fn submit(&mut self, pos: u64, owner: u32, vec: BVec) -> bool {
+        self.lane.submit(owner, pos >> 9, vec)
     }
 
     /// Size of the device in sectors.
@@ -217,7 +217,7 @@ impl<'a> MappedRun<'a> {
             return None;
         }
         Some(MappedRun {
-            lane: io.lane(file.route?, PlainKind { op: spec.op, flags: spec.flags, fixed_buf })?,
+            lane: io.lane(file.route?, PlainKind::new(write, spec.flags, fixed_buf))?,
             intent: if write { Intent::Write } else { Intent::Read },
             size: file.size_bytes(),
             device_bytes: file.route_bytes(),

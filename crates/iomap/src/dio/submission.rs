@@ -47,11 +47,12 @@ pub fn issue_one(
     let (pos, len, flags) = (kiocb.pos, kiocb.len, kiocb.flags);
     if file.identity
         && vec.base() >= FIRST_PAGE
+        && vec.len() == len as usize
         && let Some(mut run) = PlainWay::new(file, flags, fixed_buf).and_then(|way| way.start(io))
         && run.fits(pos, len, vec.base())
     {
         *kiocb = Kiocb::started(pos, len, flags);
-        let submitted = run.submit(pos, len, owner, vec);
+        let submitted = run.submit(pos, owner, vec);
         run.finish();
         return if submitted { Issued::Queued } else { Issued::Again };
     }

@@ -46,3 +46,18 @@ fn a_block_in_two_places_is_not_given_and_stopping_is_told() {
     }));
     assert_eq!((calls, bytes[32], bytes[36], bytes[40]), (2, 9, 9, 7));
 }
+
+#[test]
+fn a_block_is_lent_once_at_a_time() {
+    let mut bytes = [7; 16];
+    let vecs = [vec_of(&mut bytes)];
+    let memory = IoMemory::new(&vecs);
+    let mut inner = Vec::new();
+    assert!(memory.each_block(0, 8, 8, &mut |_, _| {
+        inner.push(seen(&memory, 0, 8));
+        inner.push(seen(&memory, 8, 8));
+        true
+    }));
+    assert_eq!(inner, [(false, vec![]), (false, vec![])], "not even another block: it is refused, not looked for");
+    assert_eq!(seen(&memory, 0, 8), (true, vec![(0, 7), (1, 7)]), "afterwards it is there again");
+}

@@ -1,7 +1,7 @@
 //! The memory of a request, copied in and out: the one place of this crate that follows addresses.
 #![allow(unsafe_code)] // A driver gets the memory of an I/O as addresses.
 
-use sheave_blk::bio::BVec;
+use sheave_blk::bio::Segment;
 use sheave_blk::request::{Rq, RqTable};
 
 /// The bytes that a write brings. Its token shows that the driver holds it.
@@ -25,6 +25,6 @@ pub(super) fn scatter(rqs: &RqTable<'_>, rq: &Rq, bytes: &[u8]) {
     }
 }
 
-fn pointer(piece: BVec) -> *const u8 {
+fn pointer(piece: Segment) -> *const u8 {
     std::ptr::with_exposed_provenance(piece.base())
 }

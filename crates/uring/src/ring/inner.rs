@@ -116,7 +116,7 @@ impl Inner {
         let used: Vec<usize> = reqs.iter_live().map(|(_, req)| req.file as usize).collect();
         let by_record = |at: usize| io.any_plain(|owner, _, _| PlainOwner(owner).file() as usize == at);
         for bdev in files.sweep(|at| used.contains(&at) || by_record(at)) {
-            self.io.detach(bdev);
+            self.io.detach(bdev, &mut self.core);
         }
     }
 

@@ -72,7 +72,7 @@ fn a_device_that_goes_takes_nothing_of_the_others_with_it() {
         rig.ctx.finish_plug();
         rig.ctx.commit();
         // The other one is idle, as `detach` asks; what the first has in the kernel goes on.
-        rig.ctx.detach(second);
+        rig.ctx.detach(second, &mut |_: u32, _| unreachable!("nothing is on its way"));
         rig.drain();
     }
     assert!(rig.ended.iter().all(|(_, status)| status.is_ok()));
@@ -131,7 +131,7 @@ fn slots_for_files_are_given_back() {
     for _ in 0..2 * slots {
         let bdev = rig.attach(&b).expect("attached");
         assert_eq!(rig.run(bdev, Op::Write, 0, 0, &mut data), Status::Ok);
-        rig.ctx.detach(bdev);
+        rig.ctx.detach(bdev, &mut |_: u32, _| unreachable!("nothing is on its way"));
     }
     let free = rig.ctx.kring_slot().get(false).expect("a ring").register_file(0);
     assert!(free.is_some() || slots == 0);

@@ -1,0 +1,86 @@
+//! What a submitter says wrongly, and what it does at the wrong time: each I/O ends, once, and nobody is believed who
+//! could be wrong about memory.
+
+use sheave_base::status::Status;
+use sheave_blk::bio::{BIO_CHILD, BIO_FUA, BIO_WAITS, NO_FIXED_BUF, Op};
+use sheave_blk::ctx::{BioSpec, MAX_VECS};
+
+use crate::support::{BLOCK, Puppet, Rig, address, vec_at};
+
+fn spec(rig: &Rig, op: Op, flags: u16, bytes: u32, owner: u32) -> BioSpec {
+    BioSpec { bdev: rig.devices[0].0, op, flags, sector: 0, bytes, owner }
+}
+
+#[test]
+fn memory_that_is_not_as_long_as_its_io_is_refused() {
+    let puppet = Puppet::new();
+    let mut rig = Rig::new(&[&puppet.device()]);
+    let whole = vec_at(address(0), BLOCK as usize);
+    for (owner, vecs) in
+        [&[][..], &[vec_at(address(0), 512)], &[whole, whole], &[vec_at(0, usize::MAX), whole]].iter().enumerate()
+    {
+        let spec = spec(&rig, Op::Read, 0, BLOCK, owner as u32);
+        assert!(rig.ctx.submit(&spec, vecs, NO_FIXED_BUF));
+    }
+    rig.drain();
+    assert_eq!(rig.take_ended(), (0..4).map(|owner| (owner, Status::Invalid)).collect::<Vec<_>>());
+    assert!(puppet.script().seen.is_empty());
+    assert!(rig.read(0, 9), "and the bios are back");
+    rig.drain();
+    assert_eq!(rig.take_ok(), [9]);
+}
+
+#[test]
+fn more_pieces_than_a_bio_can_count_are_refused_and_all_that_it_can_count_arrive() {
+    let puppet = Puppet::new().limits(|limits| {
+        limits.max_segments = u16::MAX;
+        limits.max_sectors = u32::MAX >> 9;
+    });
+    let mut rig = Rig::new(&[&puppet.device()]);
+    for (owner, pieces) in [(0, MAX_VECS), (1, MAX_VECS + 1), (2, 2 * (MAX_VECS + 1))] {
+        let vecs: Vec<_> = (0..pieces).map(|at| vec_at(address(0) + 1024 * at, 512)).collect();
+        let spec = spec(&rig, Op::Read, 0, pieces as u32 * 512, owner);
+        assert!(rig.ctx.submit(&spec, &vecs, NO_FIXED_BUF));
+    }
+    rig.drain();
+    assert_eq!(rig.take_ended(), [(0, Status::Ok), (1, Status::Invalid), (2, Status::Invalid)]);
+    let pieces: usize = puppet.script().seen.iter().map(|seen| seen.vecs.len()).sum();
+    assert_eq!(pieces, MAX_VECS);
+}
+
+#[test]
+fn flags_that_are_the_block_layers_own_do_not_count() {
+    let puppet = Puppet::new();
+    let mut rig = Rig::new(&[&puppet.device()]);
+    // A bio that says it is a child, or waits for some, would be looked for at a parent that it has not.
+    let own = !BIO_FUA & (BIO_CHILD | BIO_WAITS | 1 << 4 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 12 | 7 << 13);
+    for (owner, op) in [Op::Read, Op::Write, Op::Flush, Op::Discard].into_iter().enumerate() {
+        let bytes = if op == Op::Flush { 0 } else { BLOCK };
+        let vec = vec_at(address(0), BLOCK as usize);
+        let spec = spec(&rig, op, own, bytes, owner as u32);
+        assert!(rig.ctx.submit(&spec, if op.has_data() { std::slice::from_ref(&vec) } else { &[] }, NO_FIXED_BUF));
+    }
+    rig.drain();
+    let mut ended = rig.take_ok();
+    ended.sort_unstable();
+    assert_eq!(ended, [0, 1, 2, 3]);
+}
+
+#[test]
+fn who_detaches_a_device_hears_of_all_that_was_on_its_way() {
+    let puppet = Puppet::new().depth(4);
+    let mut rig = Rig::new(&[&puppet.device()]);
+    puppet.script().finish = 0;
+    // Four are with the driver, the others wait for tags.
+    (0..9).for_each(|n| assert!(rig.read(n * 2, n as u32)));
+    let (bdev, ended) = (rig.devices[0].0, &mut rig.ended);
+    rig.ctx.detach(bdev, &mut |owner, status| ended.push((owner, status)));
+    rig.drain();
+    let mut ended = rig.take_ended();
+    ended.sort_unstable_by_key(|(owner, _)| *owner);
+    let wanted = |owner| (owner, if owner < 4 { Status::Offline } else { Status::Canceled });
+    assert_eq!(ended, (0..9).map(wanted).collect::<Vec<_>>());
+    assert!(rig.read(0, 10), "the bios are back");
+    rig.drain();
+    assert_eq!(rig.take_ended(), [(10, Status::Offline)]);
+}
