@@ -80,16 +80,16 @@ impl Target for Sheave {
             Ring::builder().entries(shape.entries).cq_entries(shape.cq_entries).in_flight(256).build().expect("a ring");
         let device = ring.attach(&self.device).expect("attach the device");
         let handle = ring.handle();
-        let itself = ring.attach_ring(&handle);
-        let files = FIXED_FILES.map(|used| if used { device } else { Fd(-1) });
+        let itself = ring.attach_ring(&handle).expect("there is room");
+        let files = FIXED_FILES.map(|used| if used { device } else { Fd::NONE });
         ring.register_files(&files).expect("register files");
         ring.register_buffers(bytes.fixed.iter().map(|bytes| buf_of(bytes)).collect()).expect("register buffers");
         let base = |slot| ring.buffer_range(slot).expect("the buffer was registered").0;
         let places = Places {
             arena: self.arena.as_mut_ptr() as u64,
             fixed: [base(0), base(1)],
-            device_fd: device.0,
-            ring_fd: itself.0,
+            device_fd: device.raw(),
+            ring_fd: itself.raw(),
         };
         self.ring = Some(ring);
         places
@@ -123,7 +123,7 @@ impl Target for Sheave {
 
     fn reap(&mut self, out: &mut Vec<Cqe>, patience: Duration) {
         let ring = self.ring();
-        ring.wait(1, Some(patience));
+        let _ = ring.wait(1, Some(patience));
         out.extend(ring.completions().map(|c| Cqe { user_data: c.user_data, res: c.res, flags: c.flags }));
     }
 
@@ -136,7 +136,7 @@ impl Target for Sheave {
         while ring.in_flight() > 0 {
             ring.cancel(op::Cancel::everything()).expect("nothing to cancel is fine");
             ring.completions().for_each(drop);
-            ring.wait(1, Some(Duration::from_millis(1)));
+            let _ = ring.wait(1, Some(Duration::from_millis(1)));
         }
         let fixed = [0, 1].map(|slot| ring.buffer(slot).expect("no request is left that uses it").to_vec());
         drop(ring);

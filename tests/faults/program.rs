@@ -141,7 +141,7 @@ impl Program {
         }
         self.ring.submit().or_else(busy_is_fine).expect("only busy");
         if self.rng.percent(25) {
-            self.ring.wait(1, Some(Duration::from_millis(2)));
+            let _ = self.ring.wait(1, Some(Duration::from_millis(2)));
         }
         if self.rng.percent(70) {
             self.take();
@@ -153,7 +153,7 @@ impl Program {
         let (start, mut turns) = (Instant::now(), 0);
         while !self.sent.is_empty() {
             self.ring.submit().or_else(busy_is_fine).expect("only busy");
-            self.ring.wait(1, Some(Duration::from_millis(50)));
+            let _ = self.ring.wait(1, Some(Duration::from_millis(50)));
             self.take();
             turns += 1;
             if start.elapsed() > LONGEST && turns > FEWEST_TURNS {

@@ -13,6 +13,7 @@
 //! | [`units`] | sectors, bytes, and how people write and read sizes, times and counts |
 //! | [`status`] | the block status of a finished request, and errno |
 //! | [`histogram`] | counts by value, one writer, many readers |
+//! | [`identity`] | numbers that no two things of a process share |
 //! | [`rng`] | random numbers from a seed |
 //! | [`clock`] | real or virtual time; statistics and deadlines are different types |
 //!
@@ -34,6 +35,7 @@ pub mod buf;
 pub mod clock;
 pub mod grace;
 pub mod histogram;
+pub mod identity;
 pub mod mpscq;
 pub mod parker;
 pub mod prefetch;

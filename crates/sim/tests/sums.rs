@@ -215,7 +215,7 @@ fn race(volume: Volume, number: u64) {
                 seen += 1;
             }
             if seen < 16 {
-                user.ring.wait(1, None);
+                let _ = user.ring.wait(1, None);
             }
         }
     }

@@ -143,7 +143,7 @@ impl Core {
     }
 
     /// Adds a file to the table, and makes the room that its I/O needs.
-    pub(crate) fn add_file(&mut self, file: OpenFile) -> Fd {
+    pub(crate) fn add_file(&mut self, file: OpenFile) -> Option<Fd> {
         if !file.is_identity() {
             self.cold.iter_mut().for_each(|cold| cold.pieces.reserve(PIECES_ROOM));
         }

@@ -28,8 +28,8 @@ mod timed;
 use sheave_base::buf::Buf;
 
 use self::entry::op_type;
-use crate::rsrc::Fd;
-use crate::sqe::{FSYNC_DATASYNC, IOSQE_FIXED_FILE, RWF_DSYNC, opcode};
+use crate::rsrc::FileRef;
+use crate::sqe::{FSYNC_DATASYNC, RWF_DSYNC, opcode};
 
 pub use entry::{Entry, Op};
 pub(crate) use entry::{Late, Owned};
@@ -63,21 +63,6 @@ op_type! {
     Fallocate
 }
 
-/// What names its file by `fd`, which may be an index of the registered table.
-macro_rules! on_file {
-    ($($name:ident),*) => { $(
-        impl $name {
-            /// The file is an index of the registered table.
-            pub fn fixed_file(mut self) -> $name {
-                self.0.sqe.flags |= IOSQE_FIXED_FILE;
-                self
-            }
-        }
-    )* };
-}
-
-on_file!(Read, Write, Fsync, Fallocate);
-
 impl Read {
     /// Byte offset in the file.
     pub fn offset(mut self, offset: u64) -> Read {
@@ -110,12 +95,12 @@ impl Write {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn nop() -> Nop {
-    Nop(Entry::new(opcode::NOP, Fd(-1)))
+    Nop(Entry::without_file(opcode::NOP))
 }
 
 /// Reads into `buf`, all of it; see the [module](self) for an example.
-pub fn read(fd: Fd, buf: Buf) -> Read {
-    Read(Entry::new(opcode::READ, fd).with_buf(buf))
+pub fn read(fd: impl Into<FileRef>, buf: Buf) -> Read {
+    Read(Entry::new(opcode::READ, fd.into()).with_buf(buf))
 }
 
 /// Writes `buf`, all of it.
@@ -132,22 +117,22 @@ pub fn read(fd: Fd, buf: Buf) -> Read {
 /// assert!(ring.completions().all(|c| c.result().is_ok()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn write(fd: Fd, buf: Buf) -> Write {
-    Write(Entry::new(opcode::WRITE, fd).with_buf(buf))
+pub fn write(fd: impl Into<FileRef>, buf: Buf) -> Write {
+    Write(Entry::new(opcode::WRITE, fd.into()).with_buf(buf))
 }
 
 /// Reads into several buffers, one after the other. At most 1,024.
-pub fn readv(fd: Fd, bufs: Vec<Buf>) -> Read {
-    Read(Entry::new(opcode::READV, fd).with_bufs(bufs))
+pub fn readv(fd: impl Into<FileRef>, bufs: Vec<Buf>) -> Read {
+    Read(Entry::new(opcode::READV, fd.into()).with_bufs(bufs))
 }
 
 /// Writes several buffers, one after the other. At most 1,024.
-pub fn writev(fd: Fd, bufs: Vec<Buf>) -> Write {
-    Write(Entry::new(opcode::WRITEV, fd).with_bufs(bufs))
+pub fn writev(fd: impl Into<FileRef>, bufs: Vec<Buf>) -> Write {
+    Write(Entry::new(opcode::WRITEV, fd.into()).with_bufs(bufs))
 }
 
-fn fixed(opcode: u8, fd: Fd, buf_index: u16, range: std::ops::Range<usize>) -> Entry {
-    let mut entry = Entry::new(opcode, fd);
+fn fixed(opcode: u8, fd: impl Into<FileRef>, buf_index: u16, range: std::ops::Range<usize>) -> Entry {
+    let mut entry = Entry::new(opcode, fd.into());
     entry.sqe.buf_index = buf_index;
     entry.late = Late::Fixed(range.start, range.len());
     entry
@@ -168,29 +153,29 @@ fn fixed(opcode: u8, fd: Fd, buf_index: u16, range: std::ops::Range<usize>) -> E
 /// assert_eq!(bytes.len(), 1 << 16);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn read_fixed(fd: Fd, buf_index: u16, range: std::ops::Range<usize>) -> Read {
+pub fn read_fixed(fd: impl Into<FileRef>, buf_index: u16, range: std::ops::Range<usize>) -> Read {
     Read(fixed(opcode::READ_FIXED, fd, buf_index, range))
 }
 
 /// Writes a range of a buffer that the ring has registered.
-pub fn write_fixed(fd: Fd, buf_index: u16, range: std::ops::Range<usize>) -> Write {
+pub fn write_fixed(fd: impl Into<FileRef>, buf_index: u16, range: std::ops::Range<usize>) -> Write {
     Write(fixed(opcode::WRITE_FIXED, fd, buf_index, range))
 }
 
 /// Makes every write that completed before durable.
-pub fn fsync(fd: Fd) -> Fsync {
-    Fsync(Entry::new(opcode::FSYNC, fd))
+pub fn fsync(fd: impl Into<FileRef>) -> Fsync {
+    Fsync(Entry::new(opcode::FSYNC, fd.into()))
 }
 
 /// The same for data alone; on a device there is no difference.
-pub fn fdatasync(fd: Fd) -> Fsync {
-    let mut entry = Entry::new(opcode::FSYNC, fd);
+pub fn fdatasync(fd: impl Into<FileRef>) -> Fsync {
+    let mut entry = Entry::new(opcode::FSYNC, fd.into());
     entry.sqe.op_flags = FSYNC_DATASYNC;
     Fsync(entry)
 }
 
-fn fallocate(fd: Fd, mode: u32, offset: u64, len: u64) -> Fallocate {
-    let mut entry = Entry::new(opcode::FALLOCATE, fd);
+fn fallocate(fd: impl Into<FileRef>, mode: u32, offset: u64, len: u64) -> Fallocate {
+    let mut entry = Entry::new(opcode::FALLOCATE, fd.into());
     entry.sqe.off = offset;
     entry.sqe.addr = len;
     entry.sqe.len = mode;
@@ -208,11 +193,11 @@ fn fallocate(fd: Fd, mode: u32, offset: u64, len: u64) -> Fallocate {
 /// assert_eq!(ring.completions().next().map(|c| c.res), Some(0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn punch_hole(fd: Fd, offset: u64, len: u64) -> Fallocate {
+pub fn punch_hole(fd: impl Into<FileRef>, offset: u64, len: u64) -> Fallocate {
     fallocate(fd, 0x03, offset, len)
 }
 
 /// Writes zeroes to a range without sending them.
-pub fn zero_range(fd: Fd, offset: u64, len: u64) -> Fallocate {
+pub fn zero_range(fd: impl Into<FileRef>, offset: u64, len: u64) -> Fallocate {
     fallocate(fd, 0x10, offset, len)
 }

@@ -19,7 +19,7 @@
 #![allow(unsafe_code)] // The raw interface of io_uring, and memory of buffers that outlives a look at the state.
 
 pub(crate) mod inner;
-mod wait;
+pub(crate) mod wait;
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::rc::Rc;
@@ -36,6 +36,8 @@ use sheave_blk::ctx::IoCtx;
 use sheave_iomap::File;
 
 use self::inner::{Inner, Shared};
+use self::wait::Waited;
+use crate::core::Core;
 #[cfg(sheave_lab)]
 use crate::cqe::LateCompletions;
 use crate::cqe::{Completion, Cqe};
@@ -75,7 +77,7 @@ impl Ring {
     }
 
     /// Makes another ring (or this one) a target of MSG_RING.
-    pub fn attach_ring(&mut self, ring: &RingHandle) -> Fd {
+    pub fn attach_ring(&mut self, ring: &RingHandle) -> Result<Fd, RingError> {
         self.inner().attach_ring(ring)
     }
 
@@ -85,8 +87,8 @@ impl Ring {
         self.inner().detach(fd)
     }
 
-    /// Makes the table that `IOSQE_FIXED_FILE` indexes, in place of the one before; an `Fd(-1)` leaves its entry empty.
-    /// A wrong `fd` changes nothing.
+    /// Makes the table that `IOSQE_FIXED_FILE` indexes, in place of the one before; [`Fd::NONE`] leaves its entry
+    /// empty. A wrong `fd` changes nothing.
     pub fn register_files(&mut self, fds: &[Fd]) -> Result<(), RingError> {
         self.inner().register_files(fds)
     }
@@ -186,7 +188,7 @@ impl Ring {
         self.hot().submit()
     }
 
-    /// Submits, then waits until `wanted` completions can be read (or nothing is left that could complete).
+    /// Submits, then waits until `wanted` completions can be read, or as [`Ring::wait`] without a time limit ends.
     #[inline]
     pub fn submit_and_wait(&mut self, wanted: u32) -> Result<u32, RingError> {
         self.submit_then_wait(wanted).ok_or(RingError::Busy)
@@ -198,9 +200,24 @@ impl Ring {
         self.hot().submit_and_wait(wanted)
     }
 
-    /// Waits until `wanted` completions can be read, nothing is left that could complete, or the time is over.
-    /// Returns how many can be read.
-    pub fn wait(&mut self, wanted: u32, timeout: Option<Duration>) -> u32 {
+    /// Waits until `wanted` completions can be read, another thread [wakes](RingHandle::wake) the ring, or the time is
+    /// over. Without a time limit, a ring with nothing in flight that nobody has a [`RingHandle`] of does not wait: it
+    /// would for ever.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use sheave_uring::{Ring, Waited};
+    ///
+    /// let mut ring = Ring::builder().build()?;
+    /// assert_eq!(ring.wait(1, None), Waited::Idle);
+    /// assert_eq!(ring.wait(1, Some(Duration::from_millis(2))), Waited::TimedOut);
+    /// let handle = ring.handle();
+    /// let waker = std::thread::spawn(move || handle.wake());
+    /// assert_eq!(ring.wait(1, None), Waited::Woken);
+    /// # waker.join().unwrap();
+    /// # Ok::<(), sheave_uring::RingError>(())
+    /// ```
+    pub fn wait(&mut self, wanted: u32, timeout: Option<Duration>) -> Waited {
         self.hot().wait(wanted, timeout)
     }
 
@@ -237,9 +254,8 @@ impl Ring {
     /// Reads completions; an empty CQ is filled from the devices first. What is not iterated stays.
     #[inline]
     pub fn completions(&mut self) -> Completions<'_> {
-        let mut inner = self.hot();
-        let (head, end) = inner.fill();
-        Completions { inner, head, end }
+        let (head, end) = self.hot().fill();
+        Completions { ring: self, head, end }
     }
 
     /// Shows `each` the CQEs that can be read, in the ring memory, and takes them; an empty CQ is filled from the
@@ -314,10 +330,10 @@ impl Ring {
     }
 }
 
-/// Iterator over completions; what it gave is consumed, also when it is dropped early.
+/// Iterator over completions. What it gave is consumed at once, whether it is dropped early or forgotten.
 #[derive(Debug)]
 pub struct Completions<'a> {
-    inner: RefMut<'a, Inner>,
+    ring: &'a Ring,
     head: u32,
     end: u32,
 }
@@ -330,11 +346,14 @@ impl Iterator for Completions<'_> {
         if self.head == self.end {
             return None;
         }
-        if self.inner.core.nr_owned > 0 {
-            return self.next_owned();
-        }
-        let (_, cqe) = self.inner.core.queues.cq_read(self.head);
+        let mut inner = self.ring.hot();
+        let core = &mut inner.core;
+        let (index, cqe) = core.queues.cq_read(self.head);
         self.head = self.head.wrapping_add(1);
+        core.queues.cq_advance(self.head);
+        if core.nr_owned > 0 {
+            return Some(owned_completion(core, index, cqe));
+        }
         Some(Completion { user_data: cqe.user_data, res: cqe.res, flags: cqe.flags, owned: None })
     }
 
@@ -345,28 +364,16 @@ impl Iterator for Completions<'_> {
     }
 }
 
-impl Completions<'_> {
-    /// The next, when some operations own memory.
-    #[cold]
-    #[inline(never)]
-    fn next_owned(&mut self) -> Option<Completion> {
-        let core = &mut self.inner.core;
-        let (index, cqe) = core.queues.cq_read(self.head);
-        self.head = self.head.wrapping_add(1);
-        let owned = core.cq_owned[index as usize].take();
-        core.nr_owned -= u32::from(owned.is_some());
-        Some(Completion { user_data: cqe.user_data, res: cqe.res, flags: cqe.flags, owned })
-    }
+/// The completion of this CQE, when some operations own memory.
+#[cold]
+#[inline(never)]
+fn owned_completion(core: &mut Core, index: u32, cqe: Cqe) -> Completion {
+    let owned = core.cq_owned[index as usize].take();
+    core.nr_owned -= u32::from(owned.is_some());
+    Completion { user_data: cqe.user_data, res: cqe.res, flags: cqe.flags, owned }
 }
 
 impl ExactSizeIterator for Completions<'_> {}
-
-impl Drop for Completions<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.inner.core.queues.cq_advance(self.head);
-    }
-}
 
 const _: () = {
     // A completion's memory is either given to the caller or dropped with the iterator's item.

@@ -7,17 +7,87 @@
 //! Invariants:
 //! - I1: an open file is closed (and its seat in a grace given up) when no table names it and no request uses it.
 //! - I2: a buffer's memory is freed only after no request in flight can touch it.
+//! - I3: an `fd` names one file for the life of the ring: a place of the table gives each of its files another generation.
 
 use sheave_base::buf::Buf;
+use sheave_base::identity;
 use sheave_iomap::Kiocb;
 use sheave_iomap::dio::OpenFile;
 
 use crate::file_work::FileWork;
 use crate::task_work::RingHandle;
 
-/// An entry of the ring's file table, to be used as the `fd` of SQEs. Not a descriptor of the process.
+/// An entry of one ring's file table. Not a descriptor of the process.
+///
+/// It names the file that [`Ring::attach`](crate::Ring::attach) gave it for and no other: after
+/// [`Ring::detach`](crate::Ring::detach), and in any other ring, it is `EBADF`, whatever was attached since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Fd(pub i32);
+pub struct Fd {
+    /// Index in the table in the lower [`INDEX_BITS`], and how often the place was used before above them.
+    raw: i32,
+    /// Number of the ring, or 0 for none.
+    ring: u64,
+}
+
+impl Fd {
+    /// Names nothing: an empty entry of the registered table; in an operation it is `EBADF`.
+    pub const NONE: Fd = Fd { raw: -1, ring: 0 };
+
+    /// The `fd` of SQEs that are filled by hand for the ring that gave it. An `Fd` that was detached is refused there,
+    /// too; one of another ring is not, for an SQE does not say whose it is.
+    #[inline]
+    pub const fn raw(self) -> i32 {
+        self.raw
+    }
+}
+
+impl Fd {
+    #[inline]
+    pub(crate) const fn ring(self) -> u64 {
+        self.ring
+    }
+}
+
+impl From<Fd> for i32 {
+    fn from(fd: Fd) -> i32 {
+        fd.raw
+    }
+}
+
+/// An entry of the registered table ([`Ring::register_files`](crate::Ring::register_files)): names whatever is registered
+/// there when the operation starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FixedFile(pub u32);
+
+/// What an operation is on: an [`Fd`] or a [`FixedFile`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileRef {
+    pub(crate) fd: i32,
+    /// The ring that `fd` is of; 0 if it names nothing, or is an index of the registered table.
+    pub(crate) ring: u64,
+    pub(crate) is_fixed: bool,
+}
+
+impl From<Fd> for FileRef {
+    #[inline]
+    fn from(fd: Fd) -> FileRef {
+        FileRef { fd: fd.raw, ring: fd.ring, is_fixed: false }
+    }
+}
+
+impl From<FixedFile> for FileRef {
+    #[inline]
+    fn from(FixedFile(index): FixedFile) -> FileRef {
+        FileRef { fd: index as i32, ring: 0, is_fixed: true }
+    }
+}
+
+/// How an `fd` is made of an index and a generation: both together are not negative.
+const INDEX_BITS: u32 = 20;
+/// Most places of a file table.
+pub(crate) const MAX_FILES: usize = 1 << INDEX_BITS;
+/// Generations of a place. One that had them all is used no more: so no number ever names two files.
+const GENERATIONS: u32 = 1 << (31 - INDEX_BITS);
 
 /// What an `fd` names.
 #[derive(Debug)]
@@ -30,6 +100,8 @@ enum Entry {
 #[derive(Debug)]
 struct Slot {
     entry: Entry,
+    /// Files that had the place before (I3).
+    generation: u32,
     /// Its own `fd` still names it.
     attached: bool,
     /// Entries of the registered table that name it.
@@ -39,9 +111,13 @@ struct Slot {
 }
 
 /// The files of a ring.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct FileTable {
+    /// The number of the ring.
+    ring: u64,
     slots: Vec<Option<Slot>>,
+    /// The generation that the next file of each place gets.
+    generations: Vec<u32>,
     fixed: Vec<Option<u32>>,
     /// Some slot waits for its last request.
     closing: bool,
@@ -50,44 +126,83 @@ pub(crate) struct FileTable {
     version: u64,
 }
 
+impl Default for FileTable {
+    fn default() -> FileTable {
+        FileTable {
+            ring: identity::unique(),
+            slots: Vec::new(),
+            generations: Vec::new(),
+            fixed: Vec::new(),
+            closing: false,
+            inside: Vec::new(),
+            version: 0,
+        }
+    }
+}
+
 impl FileTable {
+    /// The number of the ring, as its [`Fd`]s have it.
+    #[inline(always)]
+    pub(crate) fn ring_number(&self) -> u64 {
+        self.ring
+    }
+
+    /// The `fd` as an SQE of this ring has it: that of another ring names nothing.
+    #[inline]
+    pub(crate) fn raw(&self, fd: Fd) -> i32 {
+        if fd.ring == self.ring { fd.raw } else { Fd::NONE.raw }
+    }
+
+    /// Where the next file goes; `None` when all places are in use or used up.
+    fn free_place(&self) -> Option<usize> {
+        let is_free = |at: &usize| self.slots[*at].is_none() && self.generations[*at] < GENERATIONS;
+        let free = (0..self.slots.len()).find(is_free);
+        free.or_else(|| (self.slots.len() < MAX_FILES).then_some(self.slots.len()))
+    }
+
+    /// Whether another file can be added.
+    pub(crate) fn has_room(&self) -> bool {
+        self.free_place().is_some()
+    }
+
     /// Another number after every change of what an SQE may name.
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
 
-    fn add(&mut self, entry: Entry, work: FileWork) -> Fd {
+    fn add(&mut self, entry: Entry, work: FileWork) -> Option<Fd> {
+        let at = self.free_place()?;
         self.version += 1;
-        let slot = Some(Slot { entry, attached: true, registered: 0, work });
-        match self.slots.iter().position(Option::is_none) {
-            Some(at) => {
-                self.slots[at] = slot;
-                Fd(at as i32)
-            }
-            None => {
-                self.slots.push(slot);
-                Fd((self.slots.len() - 1) as i32)
-            }
+        if at == self.slots.len() {
+            self.slots.push(None);
+            self.generations.push(0);
         }
+        let generation = self.generations[at];
+        self.generations[at] += 1;
+        self.slots[at] = Some(Slot { entry, generation, attached: true, registered: 0, work });
+        Some(Fd { raw: (generation << INDEX_BITS) as i32 | at as i32, ring: self.ring })
     }
 
     /// Adds a file for a ring of so many slots.
-    pub(crate) fn add_file(&mut self, file: OpenFile, slots: u32) -> Fd {
+    pub(crate) fn add_file(&mut self, file: OpenFile, slots: u32) -> Option<Fd> {
         let work = if file.is_identity() { FileWork::default() } else { FileWork::with_room(slots) };
         self.add(Entry::File(file), work)
     }
 
-    pub(crate) fn add_ring(&mut self, ring: RingHandle) -> Fd {
+    pub(crate) fn add_ring(&mut self, ring: RingHandle) -> Option<Fd> {
         self.add(Entry::Ring(ring), FileWork::default())
     }
 
     /// The slot that a request names.
     #[inline]
     pub(crate) fn resolve_any(&self, fd: i32, fixed: bool) -> Option<usize> {
-        let at = if fixed { (*self.fixed.get(fd as u32 as usize)?)? as usize } else { fd as u32 as usize };
+        if fixed {
+            return Some((*self.fixed.get(fd as u32 as usize)?)? as usize);
+        }
+        let at = fd as u32 as usize % MAX_FILES;
         let slot = self.slots.get(at)?.as_ref()?;
-        (fixed || slot.attached).then_some(at)
+        (slot.attached && slot.generation == fd as u32 >> INDEX_BITS).then_some(at)
     }
 
     /// The same, for operations that want a file.
@@ -179,17 +294,17 @@ impl FileTable {
 
     /// Takes the `fd` away; false when there was none. The file itself goes when [`FileTable::sweep`] finds it unused.
     pub(crate) fn detach(&mut self, fd: Fd) -> bool {
-        let Some(Some(slot)) = self.slots.get_mut(fd.0 as u32 as usize) else { return false };
-        self.version += 1;
-        let was = slot.attached;
+        let Some(at) = self.resolve_any(self.raw(fd), false) else { return false };
+        let Some(slot) = &mut self.slots[at] else { return false };
         slot.attached = false;
-        self.closing |= was;
-        was
+        self.version += 1;
+        self.closing = true;
+        true
     }
 
-    /// Makes the registered table, all entries empty where `fds` has -1. `Err` is the index that names no file.
+    /// Makes the registered table, empty where `fds` has [`Fd::NONE`]. `Err` is the index that names no file.
     pub(crate) fn register(&mut self, fds: &[Fd]) -> Result<(), usize> {
-        let is_bad = |fd: &Fd| fd.0 != -1 && self.resolve_any(fd.0, false).is_none();
+        let is_bad = |fd: &Fd| *fd != Fd::NONE && self.resolve_any(self.raw(*fd), false).is_none();
         if let Some(at) = fds.iter().position(is_bad) {
             return Err(at);
         }
@@ -206,9 +321,12 @@ impl FileTable {
         self.fixed.len()
     }
 
-    /// Changes one entry of the registered table; -1 empties it. Requests in flight keep the file they have.
+    /// Changes one entry of the registered table; [`Fd::NONE`] empties it. Requests in flight keep the file they have.
     pub(crate) fn set_fixed(&mut self, at: usize, fd: Fd) -> Result<(), usize> {
-        let new = if fd.0 == -1 { None } else { Some(self.resolve_any(fd.0, false).ok_or(at)? as u32) };
+        let new = match fd {
+            Fd::NONE => None,
+            fd => Some(self.resolve_any(self.raw(fd), false).ok_or(at)? as u32),
+        };
         let entry = self.fixed.get_mut(at).ok_or(at)?;
         self.version += 1;
         let old = std::mem::replace(entry, new);
@@ -224,8 +342,8 @@ impl FileTable {
 
     pub(crate) fn unregister(&mut self) {
         for at in 0..self.fixed.len() {
-            // -1 always succeeds within the table.
-            let _ = self.set_fixed(at, Fd(-1));
+            // Emptying always succeeds within the table.
+            let _ = self.set_fixed(at, Fd::NONE);
         }
         self.fixed.clear();
     }

@@ -10,6 +10,7 @@
 //! - I3: the mailbox is bounded; a full one answers, and nothing is lost that was accepted by a ring that lives.
 //! - I4: a message's node belongs to its sender from the bitmap's grant until it is queued, then to the ring until it
 //!   gives it back to the bitmap.
+//! - I5: who wakes the ring says so before it ends the ring's sleep; the ring looks before each sleep.
 
 use sheave_base::mpscq::{Consumer, MpscQueue};
 use sheave_base::parker::Unparker;
@@ -59,6 +60,8 @@ struct Shared {
     taken: Sbitmap,
     /// The ring was dropped.
     gone: AtomicBool,
+    /// A wait is to end (I5).
+    woken: AtomicBool,
     unparker: Unparker,
 }
 
@@ -89,8 +92,11 @@ impl RingHandle {
         Ok(())
     }
 
-    /// Wakes the ring if it sleeps.
+    /// Ends the ring's wait: the one that it is in, or else its next one that would sleep. Several wakes before that are
+    /// one.
     pub fn wake(&self) {
+        // Release pairs with the Acquire in `TaskWork::take_wake`: what the waker did before, who was woken sees.
+        self.shared.woken.store(true, Ordering::Release);
         self.shared.unparker.unpark();
     }
 
@@ -123,6 +129,7 @@ impl TaskWork {
             messages: (0..mailbox).map(|_| Message::default()).collect(),
             taken: Sbitmap::new(mailbox),
             gone: AtomicBool::new(false),
+            woken: AtomicBool::new(false),
             unparker,
         });
         TaskWork { handle: RingHandle { shared }, finished, done, mail }
@@ -164,6 +171,14 @@ impl TaskWork {
         let cqe = Cqe { user_data: message.user_data.load(Ordering::Relaxed), res, flags };
         shared.taken.clear_batch(node - node % WORD_BITS, 1 << (node % WORD_BITS));
         Some(cqe)
+    }
+
+    /// Whether the ring was woken since the last call.
+    pub(crate) fn take_wake(&self) -> bool {
+        let woken = &self.handle.shared.woken;
+        // Relaxed: a look that spares the exchange; nothing is concluded from it but when to look again. The Acquire
+        // pairs with the Release in `RingHandle::wake`.
+        woken.load(Ordering::Relaxed) && woken.swap(false, Ordering::Acquire)
     }
 
     /// Whether a message waits, or is being sent.

@@ -32,7 +32,7 @@ impl Rig {
         let (clock, time) = Clock::virtual_clock();
         let mut ring = builder.clock(clock).build().expect("a ring");
         let device = ring.attach(&open_device(spec).expect("a device")).expect("attached");
-        ring.register_files(&[device, Fd(-1)]).expect("registered");
+        ring.register_files(&[device, Fd::NONE]).expect("registered");
         Rig { ring, time, device }
     }
 
@@ -62,7 +62,7 @@ impl Rig {
     /// A read of one block.
     pub(crate) fn read(&self, user_data: u64) -> Sqe {
         let addr = keep(vec![0; 128]).next_multiple_of(512);
-        Sqe { opcode: opcode::READ, fd: self.device.0, addr, len: 512, user_data, ..Sqe::default() }
+        Sqe { opcode: opcode::READ, fd: self.device.raw(), addr, len: 512, user_data, ..Sqe::default() }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sheave_drivers::open_device;
 use sheave_uring::cqe::Cqe;
 use sheave_uring::sqe::{Sqe, opcode};
-use sheave_uring::{Ring, prep};
+use sheave_uring::{Ring, Waited, prep};
 
 use support::{buf, push};
 
@@ -87,12 +87,12 @@ fn draining() {
 fn waiting_for_a_message_with_and_without_a_limit() {
     let mut ring = Ring::builder().build().unwrap();
     let handle = ring.handle();
-    check("time limit", || assert_eq!(ring.wait(1, Some(WAIT)), 0));
+    check("time limit", || assert_eq!(ring.wait(1, Some(WAIT)), Waited::TimedOut));
     let sender = std::thread::spawn(move || {
         std::thread::sleep(WAIT + Duration::from_millis(20));
         handle.send(Cqe::default()).unwrap();
     });
-    check("message", || assert_eq!(ring.wait(1, None), 1));
+    check("message", || assert_eq!(ring.wait(1, None), Waited::Ready(1)));
     sender.join().unwrap();
 }
 

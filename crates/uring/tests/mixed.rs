@@ -45,7 +45,7 @@ impl Mix {
         let mut ring = Ring::builder().entries(16).cq_entries(16).in_flight(64).clock(clock).build().unwrap();
         let device = ring.attach(&open_device("null:size=1M,latency=10ms,depth=4").unwrap()).unwrap();
         let handle = ring.handle();
-        let itself = ring.attach_ring(&handle);
+        let itself = ring.attach_ring(&handle).unwrap();
         Mix { rng: Rng::new(seed), ring, time, device, itself, pushed: HashMap::new(), next: 1, under_way: 0 }
     }
 
@@ -66,7 +66,7 @@ impl Mix {
         let known = self.next - self.rng.below(self.next.min(20)) - 1;
         match kind {
             0..6 => prep::read(self.device, Buf::zeroed(512, 512).unwrap()).offset(self.rng.below(2048) * 512).into(),
-            6 => prep::read(Fd(77), Buf::zeroed(512, 512).unwrap()).into(),
+            6 => prep::read(Fd::NONE, Buf::zeroed(512, 512).unwrap()).into(),
             7 => prep::nop().into(),
             8 | 9 => prep::timeout(span).into(),
             10 => prep::timeout(span).etime_success().into(),

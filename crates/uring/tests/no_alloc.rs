@@ -88,7 +88,7 @@ impl Bench {
                 seen += 1;
             }
             if seen < wanted {
-                self.ring.wait((wanted - seen) as u32, None);
+                let _ = self.ring.wait((wanted - seen) as u32, None);
             }
         }
         seen
@@ -117,14 +117,14 @@ impl Bench {
     fn sqe(&mut self, kind: Kind, fixed: bool, n: usize) -> Sqe {
         let at = (n * BLOCK) as u64;
         let addr = if fixed { self.ring.buffer_range(0).unwrap().0 + at } else { self.raw.as_ptr() as u64 + at };
-        let plain = Sqe { fd: self.fd.0, addr, len: BLOCK as u32, off: self.next_offset(), ..Sqe::default() };
+        let plain = Sqe { fd: self.fd.raw(), addr, len: BLOCK as u32, off: self.next_offset(), ..Sqe::default() };
         match (kind, fixed) {
             (Kind::Read, false) => Sqe { opcode: opcode::READ, ..plain },
             (Kind::Read, true) => Sqe { opcode: opcode::READ_FIXED, fd: 0, flags: IOSQE_FIXED_FILE, ..plain },
             (Kind::Write, false) => Sqe { opcode: opcode::WRITE, ..plain },
             (Kind::Write, true) => Sqe { opcode: opcode::WRITE_FIXED, fd: 0, flags: IOSQE_FIXED_FILE, ..plain },
             (Kind::Dsync, _) => Sqe { op_flags: RWF_DSYNC, ..self.sqe(Kind::Write, fixed, n) },
-            (Kind::Fsync, _) => Sqe { opcode: opcode::FSYNC, fd: self.fd.0, ..Sqe::default() },
+            (Kind::Fsync, _) => Sqe { opcode: opcode::FSYNC, fd: self.fd.raw(), ..Sqe::default() },
             (Kind::Zero, _) => Sqe { opcode: opcode::FALLOCATE, addr: BLOCK as u64, len: 0x10, ..plain },
         }
     }
@@ -161,7 +161,7 @@ impl Bench {
         for opcode in [opcode::READV, opcode::WRITEV] {
             for _ in 0..BATCH {
                 let off = self.next_offset();
-                self.push(Sqe { opcode, fd: self.fd.0, addr, len, off, ..Sqe::default() });
+                self.push(Sqe { opcode, fd: self.fd.raw(), addr, len, off, ..Sqe::default() });
             }
             self.finish(BATCH);
         }
@@ -184,7 +184,7 @@ impl Bench {
         self.push(Sqe { opcode: opcode::ASYNC_CANCEL, addr: 3, ..plain });
         self.push(Sqe { flags: IOSQE_IO_LINK, ..self_read(self.fd, self.raw.as_ptr() as u64) });
         self.push(Sqe { opcode: opcode::LINK_TIMEOUT, ..timeout });
-        self.push(Sqe { opcode: opcode::MSG_RING, fd: me.0, len: 7, ..plain });
+        self.push(Sqe { opcode: opcode::MSG_RING, fd: me.raw(), len: 7, ..plain });
         let mut left = 10;
         while left > 0 {
             self.ring.submit_and_wait(1).unwrap();
@@ -218,7 +218,7 @@ impl Bench {
 }
 
 fn self_read(fd: Fd, addr: u64) -> Sqe {
-    Sqe { opcode: opcode::READ, fd: fd.0, addr, len: BLOCK as u32, ..Sqe::default() }
+    Sqe { opcode: opcode::READ, fd: fd.raw(), addr, len: BLOCK as u32, ..Sqe::default() }
 }
 
 /// A file in units of every state, some of which take completion work, syncs, or a worker to be mapped.
@@ -287,7 +287,7 @@ fn check_file(spec: &str, file: Arc<dyn File>) {
         }
         (0..2).for_each(|_| bench.odd());
         assert_eq!(allocations(|| bench.odd()), 0, "{spec}: chains, drains, vectors, refusals");
-        let me = bench.ring.attach_ring(&bench.ring.handle());
+        let me = bench.ring.attach_ring(&bench.ring.handle()).unwrap();
         (0..2).for_each(|_| bench.timers(me));
         assert_eq!(allocations(|| bench.timers(me)), 0, "{spec}: timeouts, cancels, messages");
         bench.skips();

@@ -85,7 +85,7 @@ impl World {
         let mut fds: Vec<_> = devices.iter().map(|(_, device)| ring.attach(device).unwrap()).collect();
         let files = vec![Arc::new(Patchy::new(&devices[1].1))];
         fds.push(ring.attach_file(files[0].clone()).unwrap());
-        ring.register_files(&[fds[0], fds[1], Fd(-1)]).unwrap();
+        ring.register_files(&[fds[0], fds[1], Fd::NONE]).unwrap();
         ring.register_buffers(vec![buf(16384), buf(16384)]).unwrap();
         let handle = ring.handle();
         let (sent, watches) = (HashMap::new(), HashMap::new());
@@ -109,7 +109,7 @@ impl World {
     }
 
     fn fd(&mut self) -> Fd {
-        if self.rng.percent(5) { Fd(9) } else { self.fds[self.rng.below(3) as usize] }
+        if self.rng.percent(5) { Fd::NONE } else { self.fds[self.rng.below(3) as usize] }
     }
 
     fn offset(&mut self) -> u64 {
@@ -133,7 +133,7 @@ impl World {
                 Sqe { addr: base, buf_index: self.rng.below(2) as u16, ..plain(op) }
             }
             8 => {
-                let fd = Fd(self.rng.below(4) as i32);
+                let fd = self.rng.below(4) as i32;
                 Sqe { flags: IOSQE_FIXED_FILE, ..rw(opcode::READ, fd, off, memory, len, user_data) }
             }
             9 => Sqe {
@@ -242,7 +242,7 @@ impl World {
                 self.ring.update_buffer(which as u16, new).unwrap();
             }
             1 => {
-                let fd = if self.rng.percent(80) { self.fds[which] } else { Fd(-1) };
+                let fd = if self.rng.percent(80) { self.fds[which] } else { Fd::NONE };
                 self.ring.update_file(self.rng.below(3) as usize, fd).unwrap();
             }
             2 => {
@@ -276,7 +276,7 @@ impl World {
             }
             15 | 16 => self.upset_device(),
             17 => self.change_resources(),
-            18 => drop(self.ring.wait(1 + self.rng.below(3) as u32, Some(Duration::from_micros(200)))),
+            18 => _ = self.ring.wait(1 + self.rng.below(3) as u32, Some(Duration::from_micros(200))),
             _ => self.ring.reap(),
         }
     }

@@ -14,7 +14,7 @@ use sheave_blk::bio::Op;
 use sheave_drivers::open_device;
 use sheave_uring::prep::Cancel;
 use sheave_uring::sqe::{IOSQE_IO_DRAIN, IOSQE_IO_LINK, Sqe, opcode};
-use sheave_uring::{Fd, Ring};
+use sheave_uring::{Fd, Ring, Waited};
 
 use support::{Puppet, buf, nop, push, reaped, run, rw};
 
@@ -282,7 +282,7 @@ fn another_thread_may_complete_records() {
     for _ in 0..20 {
         let sqes = b.reads(apart(32));
         b.submit(&sqes);
-        assert_eq!(b.ring.wait(32, Some(SOON)), 32);
+        assert_eq!(b.ring.wait(32, Some(SOON)), Waited::Ready(32));
         assert_eq!(b.sorted(), done(apart(32)));
     }
     assert_eq!(device.stats().op(Op::Read).ios, 640);
@@ -446,7 +446,7 @@ fn an_overdue_record_is_ended_once_by_its_driver() {
     // Others come and go with the tags that are left: the three stay the requests that they were.
     for _ in 0..20 {
         time.advance(Duration::from_millis(10));
-        b.ring.wait(1, Some(Duration::ZERO));
+        let _ = b.ring.wait(1, Some(Duration::ZERO));
         (0..300).for_each(|_| b.ring.reap());
     }
     assert_eq!(puppet.script().overdue, [0, 1, 2]);

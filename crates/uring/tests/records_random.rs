@@ -62,7 +62,7 @@ fn mix(seed: u64, specs: [&str; 2], cq_entries: u32) {
             1 if gates.is_empty() && ring.in_flight() == 0 => gates.extend(devices[0].freeze(SOON).expect("idle")),
             2 | 3 => gates.clear(),
             4 => ring.reap(),
-            5 => drop(ring.wait(1, Some(Duration::ZERO))),
+            5 => _ = ring.wait(1, Some(Duration::ZERO)),
             _ => {}
         }
         for (user_data, res) in reaped(&mut ring) {
@@ -72,7 +72,7 @@ fn mix(seed: u64, specs: [&str; 2], cq_entries: u32) {
     gates.clear();
     while !expected.is_empty() {
         let _ = ring.submit();
-        ring.wait(1, Some(SOON));
+        let _ = ring.wait(1, Some(SOON));
         for (user_data, res) in reaped(&mut ring) {
             assert_eq!(expected.remove(&user_data), Some(res), "seed {seed}, {specs:?}: SQE {user_data}");
         }

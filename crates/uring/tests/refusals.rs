@@ -114,7 +114,7 @@ fn files_that_are_not_there_come_first() {
         }
         bench.check(&[(Sqe { flags: IOSQE_FIXED_FILE, ..sqe }, EBADF)]);
     }
-    bench.check(&[(fsync(Fd(-1), 0), EBADF), (fsync(Fd(9), 0), EBADF)]);
+    bench.check(&[(fsync(-1, 0), EBADF), (fsync(9, 0), EBADF)]);
 }
 
 #[test]

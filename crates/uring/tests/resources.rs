@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use sheave_base::buf::Buf;
 use sheave_uring::sqe::{IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, Sqe, opcode};
-use sheave_uring::{Fd, Ring, RingError, prep};
+use sheave_uring::{Fd, FixedFile, Ring, RingError, prep};
 
 use support::{Puppet, buf, fsync, push, reaped, ring, run, rw};
 use watch::Watch;
@@ -63,8 +63,8 @@ fn a_file_that_both_tables_name_goes_with_the_last_of_them() {
     let device = puppet.device();
     let mut ring = ring();
     let fd = ring.attach(&device).unwrap();
-    ring.register_files(&[Fd(-1), fd, fd]).unwrap();
-    let fixed = |index: i32| Sqe { flags: IOSQE_FIXED_FILE, ..fsync(Fd(index), 1) };
+    ring.register_files(&[Fd::NONE, fd, fd]).unwrap();
+    let fixed = |index: i32| Sqe { flags: IOSQE_FIXED_FILE, ..fsync(index, 1) };
     assert_eq!(
         run(&mut ring, &[fixed(0), fixed(1), fixed(2), fixed(3), fixed(-1)])
             .iter()
@@ -75,9 +75,9 @@ fn a_file_that_both_tables_name_goes_with_the_last_of_them() {
     ring.detach(fd).unwrap();
     assert_eq!(run(&mut ring, &[fsync(fd, 1)]), [(1, EBADF)]);
     assert_eq!(run(&mut ring, &[fixed(1)]), [(1, 0)], "the registered table still names it");
-    ring.update_file(1, Fd(-1)).unwrap();
+    ring.update_file(1, Fd::NONE).unwrap();
     assert!(is_open(&puppet, &device));
-    ring.update_file(2, Fd(-1)).unwrap();
+    ring.update_file(2, Fd::NONE).unwrap();
     assert!(!is_open(&puppet, &device));
 }
 
@@ -88,11 +88,11 @@ fn a_registered_file_is_replaced_while_requests_use_it() {
     let mut ring = ring();
     let (old_fd, new_fd) = (ring.attach(&old_device).unwrap(), ring.attach(&new_device).unwrap());
     ring.register_files(&[old_fd]).unwrap();
-    ring.push(prep::read(Fd(0), buf(512)).fixed_file().user_data(1)).unwrap();
+    ring.push(prep::read(FixedFile(0), buf(512)).user_data(1)).unwrap();
     ring.submit().unwrap();
     ring.update_file(0, new_fd).unwrap();
     ring.detach(old_fd).unwrap();
-    ring.push(prep::read(Fd(0), buf(512)).fixed_file().user_data(2)).unwrap();
+    ring.push(prep::read(FixedFile(0), buf(512)).user_data(2)).unwrap();
     ring.submit().unwrap();
     assert_eq!((old.script().seen.len(), new.script().seen.len()), (1, 1), "each went where the table said then");
     assert!(is_open(&old, &old_device), "the old file has a request");
@@ -109,15 +109,17 @@ fn a_wrong_registration_changes_nothing_and_names_what_is_wrong() {
     let mut ring = ring();
     let fd = ring.attach(&Puppet::new().device()).unwrap();
     ring.register_files(&[fd]).unwrap();
-    assert!(matches!(ring.register_files(&[Fd(-1), Fd(77)]), Err(RingError::BadFd(Fd(77)))));
-    let fixed = Sqe { flags: IOSQE_FIXED_FILE, ..fsync(Fd(0), 1) };
+    let gone = ring.attach(&Puppet::new().device()).unwrap();
+    ring.detach(gone).unwrap();
+    assert!(matches!(ring.register_files(&[Fd::NONE, gone]), Err(RingError::BadFd(bad)) if bad == gone));
+    let fixed = Sqe { flags: IOSQE_FIXED_FILE, ..fsync(0, 1) };
     assert_eq!(run(&mut ring, &[fixed]), [(1, 0)], "the table is as it was");
-    assert!(matches!(ring.update_file(0, Fd(77)), Err(RingError::BadFd(Fd(77)))));
+    assert!(matches!(ring.update_file(0, gone), Err(RingError::BadFd(bad)) if bad == gone));
     let error = ring.update_file(1, fd).unwrap_err();
     assert!(error.to_string().contains("no entry 1"), "{error}");
     assert_eq!(run(&mut ring, &[fixed]), [(1, 0)]);
     assert!(matches!(ring.update_buffer(0, None), Err(RingError::BadBuffer(0))));
-    for fd in [Fd(-1), Fd(5), Fd(i32::MAX), Fd(i32::MIN)] {
+    for fd in [Fd::NONE, gone] {
         assert!(matches!(ring.detach(fd), Err(RingError::BadFd(_))));
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sheave_blk::Device;
 use sheave_drivers::open_device;
 use sheave_uring::cqe::Cqe;
-use sheave_uring::{Ring, prep};
+use sheave_uring::{Ring, Waited, prep};
 
 use support::{Puppet, buf, nop, push, reaped, ring};
 
@@ -41,7 +41,7 @@ fn submit_does_not_wait_and_submit_and_wait_does() {
 #[test]
 fn waiting_for_nothing_returns() {
     let mut ring = ring();
-    assert_eq!(ring.wait(1, None), 0, "nothing is left that could complete");
+    assert_eq!(ring.wait(1, None), Waited::Idle, "nothing is left that could complete");
     assert_eq!(ring.submit_and_wait(5).unwrap(), 0);
     ring.drain();
     // Also once the ring has a worker, and a file table that names the ring itself is no reason to wait for ever.
@@ -49,9 +49,9 @@ fn waiting_for_nothing_returns() {
     assert_eq!(ring.submit_and_wait(1).unwrap(), 1);
     assert_eq!(reaped(&mut ring), [(1, 0)]);
     let handle = ring.handle();
-    ring.attach_ring(&handle);
+    ring.attach_ring(&handle).unwrap();
     drop(handle);
-    assert_eq!(ring.wait(1, None), 0);
+    assert_eq!(ring.wait(1, None), Waited::Idle);
 }
 
 #[test]
@@ -72,11 +72,11 @@ fn a_wait_ends_with_its_time() {
     ring.push(prep::read(fd, buf(512))).unwrap();
     ring.submit().unwrap();
     let start = Instant::now();
-    assert_eq!(ring.wait(1, Some(LATENCY)), 0);
+    assert_eq!(ring.wait(1, Some(LATENCY)), Waited::TimedOut);
     assert!(start.elapsed() >= LATENCY);
-    assert_eq!(ring.wait(1, Some(Duration::ZERO)), 0);
+    assert_eq!(ring.wait(1, Some(Duration::ZERO)), Waited::TimedOut);
     puppet.script().finish = u32::MAX;
-    assert_eq!(ring.wait(1, Some(Duration::from_secs(60))), 1);
+    assert_eq!(ring.wait(1, Some(Duration::from_secs(60))), Waited::Ready(1));
 }
 
 #[test]
@@ -87,10 +87,10 @@ fn a_handle_can_still_send_so_the_ring_waits_and_is_woken() {
         std::thread::sleep(LATENCY);
         handle.send(Cqe { user_data: 9, res: 3, flags: 0 }).unwrap();
     });
-    assert_eq!(ring.wait(1, None), 1);
+    assert_eq!(ring.wait(1, None), Waited::Ready(1));
     assert_eq!(reaped(&mut ring), [(9, 3)]);
     sender.join().unwrap();
-    assert_eq!(ring.wait(1, None), 0, "and once the handle is gone there is nothing to wait for");
+    assert_eq!(ring.wait(1, None), Waited::Idle, "and once the handle is gone there is nothing to wait for");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use sheave_iomap::mapping::Intent;
 use sheave_iomap::{File, Mapping, MappingKind};
 use sheave_uring::prep::{self, Cancel, Entry};
 use sheave_uring::sqe::{IOSQE_ASYNC, IOSQE_IO_DRAIN, IOSQE_IO_LINK, Sqe, opcode};
-use sheave_uring::{IoWq, Ring, RingError};
+use sheave_uring::{Fd, IoWq, Ring, RingError, Waited};
 
 use support::{fsync, nop, nop_result, push, reaped, ring, run, rw};
 
@@ -115,14 +115,14 @@ fn a_flood_of_nops_has_one_cqe_each_in_order_and_one_worker() {
         }
         let mut seen = Vec::new();
         while seen.len() < 1024 {
-            ring.wait(1, Some(PATIENCE));
+            assert!(ring.wait(1, Some(PATIENCE)).is_ready());
             seen.extend(reaped(&mut ring));
         }
         assert_eq!(seen, (0..1024).map(|n| (round * 1024 + n, 0)).collect::<Vec<_>>());
     }
     let [bound, unbound] = ring.io_wq().counts();
     assert_eq!((bound.created, unbound.created), (1, 0), "{bound:?}");
-    assert_eq!(ring.wait(1, None), 0, "nothing is left that could complete");
+    assert_eq!(ring.wait(1, None), Waited::Idle, "nothing is left that could complete");
 }
 
 /// Submits, and sleeps until so many completions are there. A ring that sleeps on what no worker knows of never gets
@@ -133,7 +133,7 @@ fn slept_for(ring: &mut Ring, entries: Vec<Entry>) -> Vec<(u64, i32)> {
         ring.push(entry.user_data(user_data)).expect("the SQ has room");
     }
     assert_eq!(ring.submit().expect("slots are free"), count);
-    assert_eq!(ring.wait(count, Some(PATIENCE)), count, "all end: {:?}", reaped(ring));
+    assert_eq!(ring.wait(count, Some(PATIENCE)), Waited::Ready(count), "all end: {:?}", reaped(ring));
     let mut seen = reaped(ring);
     seen.sort_unstable();
     seen
@@ -184,9 +184,9 @@ fn reads_and_bad_files_go_the_same_way() {
     let mut ring = Ring::builder().entries(16).build().unwrap();
     let fd = ring.attach(&open_device("null:size=1M").unwrap()).unwrap();
     let memory = support::buf(4096);
-    let read = |fd| Sqe { flags: IOSQE_ASYNC, ..rw(opcode::READ, fd, 0, memory.as_ptr() as u64, 4096, 5) };
+    let read = |fd: Fd| Sqe { flags: IOSQE_ASYNC, ..rw(opcode::READ, fd, 0, memory.as_ptr() as u64, 4096, 5) };
     assert_eq!(run(&mut ring, &[read(fd)]), [(5, 4096)]);
-    assert_eq!(run(&mut ring, &[read(sheave_uring::Fd(77))]), [(5, -9)]);
+    assert_eq!(run(&mut ring, &[read(Fd::NONE)]), [(5, -9)]);
 }
 
 #[test]

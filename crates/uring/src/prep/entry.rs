@@ -12,8 +12,10 @@ use std::time::Duration;
 use sheave_base::buf::Buf;
 
 use super::timed::When;
-use crate::rsrc::Fd;
-use crate::sqe::{IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, Sqe};
+use crate::rsrc::{Fd, FileRef};
+use crate::sqe::{
+    IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, Sqe,
+};
 
 /// Address and length, as in `iovec`.
 type IoVec = [usize; 2];
@@ -54,6 +56,8 @@ pub(super) use sealed::Sealed;
 #[must_use = "push it to a ring"]
 pub struct Entry {
     pub(crate) sqe: Sqe,
+    /// The ring that its `fd` is of; 0 if that is none, or an index of the registered table.
+    pub(crate) ring: u64,
     pub(crate) owned: Option<Owned>,
     pub(crate) late: Late,
 }
@@ -62,8 +66,19 @@ impl Sealed for Entry {}
 impl Op for Entry {}
 
 impl Entry {
-    pub(super) fn new(opcode: u8, fd: Fd) -> Entry {
-        Entry { sqe: Sqe { opcode, fd: fd.0, ..Sqe::default() }, owned: None, late: Late::Nothing }
+    pub(super) fn new(opcode: u8, on: FileRef) -> Entry {
+        let flags = if on.is_fixed { IOSQE_FIXED_FILE } else { 0 };
+        Entry {
+            sqe: Sqe { opcode, flags, fd: on.fd, ..Sqe::default() },
+            ring: on.ring,
+            owned: None,
+            late: Late::Nothing,
+        }
+    }
+
+    /// An operation on no file.
+    pub(super) fn without_file(opcode: u8) -> Entry {
+        Entry::new(opcode, Fd::NONE.into())
     }
 
     fn flag(mut self, flag: u8) -> Entry {

@@ -169,7 +169,7 @@ pub fn timeout(when: impl Into<When>) -> Timeout {
 }
 
 fn time(opcode: u8, when: When) -> Entry {
-    let mut entry = Entry::new(opcode, Fd(-1));
+    let mut entry = Entry::without_file(opcode);
     entry.sqe.len = 1;
     entry.sqe.op_flags = when.flags();
     entry.late = Late::Time(when);
@@ -193,7 +193,7 @@ pub fn timeout_remove(user_data: u64) -> TimeoutRemove {
 }
 
 fn remove(user_data: u64) -> Entry {
-    let mut entry = Entry::new(opcode::TIMEOUT_REMOVE, Fd(-1));
+    let mut entry = Entry::without_file(opcode::TIMEOUT_REMOVE);
     entry.sqe.addr = user_data;
     entry
 }
@@ -247,12 +247,14 @@ pub fn link_timeout_update(user_data: u64, after: Duration) -> TimeoutUpdate {
 pub struct Cancel {
     flags: u32,
     user_data: u64,
-    fd: Fd,
+    /// Where the file is, and the ring whose `fd` it is; the number 0 for an index of the registered table.
+    fd: i32,
+    ring: u64,
     opcode: u8,
 }
 
 impl Cancel {
-    const NOTHING: Cancel = Cancel { flags: 0, user_data: 0, fd: Fd(-1), opcode: 0 };
+    const NOTHING: Cancel = Cancel { flags: 0, user_data: 0, fd: Fd::NONE.raw(), ring: 0, opcode: 0 };
 
     /// Everything that can be.
     pub const fn everything() -> Cancel {
@@ -266,12 +268,12 @@ impl Cancel {
 
     /// I/O on this file that no device has yet.
     pub const fn file(fd: Fd) -> Cancel {
-        Cancel { flags: ASYNC_CANCEL_FD, fd, ..Cancel::NOTHING }
+        Cancel { flags: ASYNC_CANCEL_FD, fd: fd.raw(), ring: fd.ring(), ..Cancel::NOTHING }
     }
 
     /// The same by its index in the registered table.
     pub const fn fixed_file(index: u32) -> Cancel {
-        Cancel { flags: ASYNC_CANCEL_FD | ASYNC_CANCEL_FD_FIXED, fd: Fd(index as i32), ..Cancel::NOTHING }
+        Cancel { flags: ASYNC_CANCEL_FD | ASYNC_CANCEL_FD_FIXED, fd: index as i32, ..Cancel::NOTHING }
     }
 
     /// Operations of one kind, see [`opcode`].
@@ -286,6 +288,7 @@ impl Cancel {
             flags: self.flags | other.flags,
             user_data: if other.flags & ASYNC_CANCEL_USERDATA != 0 { other.user_data } else { self.user_data },
             fd: if other.flags & ASYNC_CANCEL_FD != 0 { other.fd } else { self.fd },
+            ring: if other.flags & ASYNC_CANCEL_FD != 0 { other.ring } else { self.ring },
             opcode: if other.flags & ASYNC_CANCEL_OP != 0 { other.opcode } else { self.opcode },
         }
     }
@@ -297,8 +300,10 @@ impl Cancel {
         self
     }
 
-    pub(crate) fn target(self) -> Target {
-        Target { flags: self.flags, user_data: self.user_data, fd: self.fd.0, opcode: self.opcode }
+    /// As the ring with this number has it: the `fd` of another ring names nothing.
+    pub(crate) fn target(self, ring: u64) -> Target {
+        let fd = if self.ring == 0 || self.ring == ring { self.fd } else { Fd::NONE.raw() };
+        Target { flags: self.flags, user_data: self.user_data, fd, opcode: self.opcode }
     }
 }
 
@@ -317,7 +322,9 @@ impl Cancel {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn cancel(what: Cancel) -> AsyncCancel {
-    let mut entry = Entry::new(opcode::ASYNC_CANCEL, what.fd);
+    let mut entry = Entry::without_file(opcode::ASYNC_CANCEL);
+    entry.sqe.fd = what.fd;
+    entry.ring = what.ring;
     entry.sqe.addr = what.user_data;
     entry.sqe.len = what.opcode.into();
     entry.sqe.op_flags = what.flags;
@@ -334,11 +341,11 @@ pub fn cancel(what: Cancel) -> AsyncCancel {
 /// let other = std::thread::spawn(move || {
 ///     let mut ring = Ring::builder().build().expect("a ring");
 ///     send.send(ring.handle()).expect("the other side waits");
-///     ring.wait(1, None);
+///     assert!(ring.wait(1, None).is_ready());
 ///     ring.completions().map(|c| (c.user_data, c.res)).collect::<Vec<_>>()
 /// });
 /// let mut ring = Ring::builder().build()?;
-/// let to = ring.attach_ring(&receive.recv()?);
+/// let to = ring.attach_ring(&receive.recv()?)?;
 /// ring.push(prep::message(to, 42, 7))?;
 /// ring.submit_and_wait(1)?;
 /// assert_eq!(ring.completions().next().map(|c| c.res), Some(0));
@@ -346,7 +353,7 @@ pub fn cancel(what: Cancel) -> AsyncCancel {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn message(to: Fd, user_data: u64, result: i32) -> Message {
-    let mut entry = Entry::new(opcode::MSG_RING, to);
+    let mut entry = Entry::new(opcode::MSG_RING, to.into());
     entry.sqe.off = user_data;
     entry.sqe.len = result as u32;
     Message(entry)

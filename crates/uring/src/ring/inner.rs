@@ -23,17 +23,21 @@ use sheave_blk::ctx::lane::Alone;
 use sheave_iomap::dio::OpenFile;
 use sheave_iomap::{File, RawFile};
 
+use super::wait::Waited;
 use crate::core::Core;
 use crate::error::{RingError, SqFull};
 use crate::plain::{PlainOwner, submit_alone};
 use crate::prep::{Entry, Late, When};
 use crate::req::{REQ_OLD_BUF, State};
-use crate::rsrc::Fd;
+use crate::rsrc::{Fd, MAX_FILES};
 use crate::sqe::opcode;
 use crate::task_work::{RingHandle, TaskWork};
 
 /// Most entries of the registered file table, as in the kernel.
 const MAX_FIXED_FILES: usize = 1 << 20;
+
+/// A ring has no place for another file.
+const TOO_MANY_FILES: RingError = RingError::TooMany { what: "attached files", limit: MAX_FILES as u64 };
 
 /// The state of a ring.
 #[derive(Debug)]
@@ -66,13 +70,16 @@ impl Inner {
     }
 
     pub(super) fn attach_file(&mut self, file: Arc<dyn File>) -> Result<Fd, RingError> {
+        if !self.core.files.has_room() {
+            return Err(TOO_MANY_FILES);
+        }
         let bdev = self.io.attach(file.device())?;
         let file = OpenFile::new(file, bdev, &self.io);
-        Ok(self.core.add_file(file))
+        self.core.add_file(file).ok_or(TOO_MANY_FILES)
     }
 
-    pub(super) fn attach_ring(&mut self, ring: &RingHandle) -> Fd {
-        self.core.files.add_ring(ring.clone())
+    pub(super) fn attach_ring(&mut self, ring: &RingHandle) -> Result<Fd, RingError> {
+        self.core.files.add_ring(ring.clone()).ok_or(TOO_MANY_FILES)
     }
 
     pub(super) fn detach(&mut self, fd: Fd) -> Result<(), RingError> {
@@ -213,6 +220,10 @@ impl Inner {
         let Some((index, sqe)) = self.core.queues.sq_next() else {
             return Err(Box::new(SqFull { entry, error: RingError::SqFull }));
         };
+        // An `fd` of another ring.
+        if entry.ring != 0 && entry.ring != self.core.files.ring_number() {
+            entry.sqe.fd = Fd::NONE.raw();
+        }
         let time = &mut self.core.sq_times[index as usize];
         match entry.late {
             Late::Nothing => {}
@@ -293,22 +304,23 @@ impl Inner {
             Alone::No => self.take_sqes()?,
             Alone::Sent | Alone::Ended => 1,
         };
-        self.wait(wanted, None);
+        // However it ends: the caller sees which completions there are.
+        let _ = self.wait(wanted, None);
         Some(taken)
     }
 
-    pub(super) fn wait(&mut self, wanted: u32, timeout: Option<Duration>) -> u32 {
+    pub(super) fn wait(&mut self, wanted: u32, timeout: Option<Duration>) -> Waited {
         self.core.queues.cq_publish();
         // The wait sends what drivers have prepared for the kernel: a look for completions before it finds few.
         let sends = self.core.queues.cq_ready() < wanted && self.io.has_unsent();
         if sends && timeout.is_none() && self.wait_for_one() && self.core.queues.cq_ready() >= wanted {
-            return self.core.queues.cq_ready();
+            return Waited::Ready(self.core.queues.cq_ready());
         }
         if !(sends && self.core.is_settled()) {
             self.reap();
         }
         let ready = self.core.queues.cq_ready();
-        if ready >= wanted { ready } else { self.wait_slow(wanted, timeout) }
+        if ready >= wanted { Waited::Ready(ready) } else { self.wait_slow(wanted, timeout) }
     }
 
     /// Waits for the I/O that is all the ring has, if that is so and the I/O is one for which the block layer can wait

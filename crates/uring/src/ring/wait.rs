@@ -6,7 +6,8 @@
 //! Invariants:
 //! - I1: a ring that sleeps has nothing that could start: a reap goes on until nothing is ready, and what it gives to
 //!   workers it has handed over when it returns.
-//! - I2: a ring with nothing in flight that nobody else can reach does not sleep.
+//! - I2: a ring with nothing in flight that nobody else can reach does not sleep without a time limit.
+//! - I3: a wake ends one wait: the one that runs, or else the next that would sleep.
 
 use std::time::Duration;
 
@@ -17,19 +18,46 @@ use crate::core::Core;
 use crate::prep::Cancel;
 use crate::sqe::errno;
 
+/// Why [`Ring::wait`](crate::Ring::wait) came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "not every wait ends with completions"]
+pub enum Waited {
+    /// As many completions as were wanted can be read, or more: so many.
+    Ready(u32),
+    /// Another thread called [`RingHandle::wake`](crate::RingHandle::wake).
+    Woken,
+    /// The time is over.
+    TimedOut,
+    /// Nothing is in flight, and nobody else has a handle of the ring: it would wait for ever.
+    Idle,
+}
+
+impl Waited {
+    /// Whether as many completions as were wanted can be read.
+    pub fn is_ready(self) -> bool {
+        matches!(self, Waited::Ready(_))
+    }
+}
+
 impl Inner {
-    pub(super) fn wait_slow(&mut self, wanted: u32, timeout: Option<Duration>) -> u32 {
+    pub(super) fn wait_slow(&mut self, wanted: u32, timeout: Option<Duration>) -> Waited {
         let deadline = timeout.map(|timeout| self.io.clock().precise().after(timeout));
         let wanted = wanted.min(self.core.queues.cq_entries());
         let mut spin_from = None;
         loop {
             let ready = self.core.queues.cq_ready();
-            if ready >= wanted || !self.can_complete() {
-                return ready;
+            if ready >= wanted {
+                return Waited::Ready(ready);
+            }
+            if self.task_work.take_wake() {
+                return Waited::Woken;
+            }
+            if deadline.is_none() && !self.can_complete() {
+                return Waited::Idle;
             }
             let left = deadline.map(|deadline| deadline.left(self.io.clock().precise()));
             if left == Some(Duration::ZERO) {
-                return ready;
+                return Waited::TimedOut;
             }
             if self.io.waits_for_kernel() || self.has_spun(&mut spin_from) {
                 self.sleep(wanted - ready, left);
@@ -123,7 +151,7 @@ impl Inner {
 
     /// Cancels operations that wait, without an SQE: the first that matches, or all ([`Cancel::all`],
     pub(super) fn cancel(&mut self, what: Cancel) -> Result<u32, Errno> {
-        let target = what.target();
+        let target = what.target(self.core.files.ring_number());
         if !target.is_valid() {
             return Err(Errno(errno::EINVAL));
         }

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::cqe::Cqe;
-use crate::{Ring, SendError};
+use crate::{Ring, SendError, Waited};
 
 const SENDERS: u64 = 3;
 const EACH: u64 = 2_000;
@@ -31,7 +31,7 @@ fn all_that_was_accepted_arrives_once_and_in_order() {
         .collect();
     let mut next = [0; SENDERS as usize];
     while next.iter().sum::<u64>() < SENDERS * EACH {
-        assert_ne!(ring.wait(1, None), 0, "sleeps until somebody sends");
+        assert!(ring.wait(1, None).is_ready(), "sleeps until somebody sends");
         for completion in ring.completions() {
             let (sender, n) = ((completion.user_data >> 32) as usize, completion.user_data & 0xffff_ffff);
             assert_eq!((next[sender], completion.res, completion.flags), (n, -(n as i32), 3));
@@ -45,14 +45,14 @@ fn all_that_was_accepted_arrives_once_and_in_order() {
 fn a_ring_that_nobody_else_can_reach_does_not_wait() {
     let mut ring = Ring::builder().entries(8).build().expect("a ring");
     let itself = ring.handle();
-    let fd = ring.attach_ring(&itself);
+    let fd = ring.attach_ring(&itself).expect("room");
     drop(itself);
-    assert_eq!(ring.wait(1, None), 0);
+    assert_eq!(ring.wait(1, None), Waited::Idle);
     // Its own worker is no one else either.
     ring.push(crate::prep::nop().run_async()).expect("room");
     ring.submit_and_wait(1).expect("submitted");
     assert_eq!(ring.completions().count(), 1);
-    assert_eq!(ring.wait(1, None), 0);
+    assert_eq!(ring.wait(1, None), Waited::Idle);
     ring.push(crate::prep::message(fd, 5, 6)).expect("room");
     assert_eq!(ring.submit_and_wait(2).expect("submitted"), 1);
     assert_eq!(ring.completions().map(|c| (c.user_data, c.res)).collect::<Vec<_>>(), [(0, 0), (5, 6)]);
@@ -69,7 +69,7 @@ fn a_message_ends_a_sleep_before_its_time() {
         handle.send(cqe(1))
     });
     let start = Instant::now();
-    assert_eq!(ring.wait(1, Some(Duration::from_secs(500))), 1);
+    assert_eq!(ring.wait(1, Some(Duration::from_secs(500))), Waited::Ready(1));
     assert!(start.elapsed() < Duration::from_secs(400));
     assert_eq!(sender.join().expect("no panic"), Ok(()));
 }

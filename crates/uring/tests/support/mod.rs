@@ -37,13 +37,13 @@ pub fn nop_result(user_data: u64, flags: u8, res: i32) -> Sqe {
 }
 
 /// A read or write; `addr` must be of memory that lives as long as the ring.
-pub fn rw(opcode: u8, fd: Fd, off: u64, addr: u64, len: u32, user_data: u64) -> Sqe {
-    Sqe { opcode, fd: fd.0, off, addr, len, user_data, ..Sqe::default() }
+pub fn rw(opcode: u8, fd: impl Into<i32>, off: u64, addr: u64, len: u32, user_data: u64) -> Sqe {
+    Sqe { opcode, fd: fd.into(), off, addr, len, user_data, ..Sqe::default() }
 }
 
 /// An fsync.
-pub fn fsync(fd: Fd, user_data: u64) -> Sqe {
-    Sqe { opcode: opcode::FSYNC, fd: fd.0, user_data, ..Sqe::default() }
+pub fn fsync(fd: impl Into<i32>, user_data: u64) -> Sqe {
+    Sqe { opcode: opcode::FSYNC, fd: fd.into(), user_data, ..Sqe::default() }
 }
 
 /// Pushes SQEs whose memory the test keeps; the ring has room for them.

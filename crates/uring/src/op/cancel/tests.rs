@@ -89,7 +89,7 @@ fn by_opcode_and_with_several_conditions() {
 #[test]
 fn by_file_finds_no_timeouts_and_says_when_there_is_no_file() {
     let mut rig = Rig::new();
-    let device = rig.device.0;
+    let device = rig.device.raw();
     let by_file = |fd, flags| Sqe { fd, ..cancel(1, 9, ASYNC_CANCEL_FD | flags) };
     assert_eq!(rig.run(&[Sqe { fd: device, ..timeout(9, 5) }]), []);
     assert_eq!(rig.run(&[by_file(device, 0)]), [(1, ENOENT)]);
@@ -132,7 +132,7 @@ fn hard_links_go_on() {
 #[test]
 fn what_a_device_has_is_not_found() {
     let mut rig = Rig::slow();
-    let (read, device) = (rig.read(1), rig.device.0);
+    let (read, device) = (rig.read(1), rig.device.raw());
     assert_eq!(rig.run(&[read]), []);
     let by_file = Sqe { fd: device, ..cancel(3, 0, ASYNC_CANCEL_FD) };
     assert_eq!(rig.run(&[cancel(2, 1, 0), by_file]), [(2, ENOENT), (3, ENOENT)]);
@@ -146,7 +146,7 @@ fn what_a_worker_has_first_is_cancelled_by_user_data_or_file() {
         let read = with(rig.read(1), IOSQE_ASYNC);
         // In the same submit: nothing that the worker gives back is taken before it has ended.
         let flags = if by_file { ASYNC_CANCEL_FD } else { 0 };
-        let of = Sqe { fd: rig.device.0, ..cancel(2, 1, flags) };
+        let of = Sqe { fd: rig.device.raw(), ..cancel(2, 1, flags) };
         let mut cqes = rig.run(&[read, of]);
         while rig.ring.in_flight() > 0 {
             cqes.extend(rig.reap());
@@ -161,7 +161,8 @@ fn what_waits_for_something_used_up_is_cancelled_at_once() {
     let mut rig = Rig::of(builder, "null:size=1T,latency=1s");
     // A bio carries 2 GiB: these two use up all 64.
     let len = 100 << 30;
-    let zero = |user_data| Sqe { opcode: opcode::FALLOCATE, fd: rig.device.0, len: 0x10, addr: len, ..nop(user_data) };
+    let zero =
+        |user_data| Sqe { opcode: opcode::FALLOCATE, fd: rig.device.raw(), len: 0x10, addr: len, ..nop(user_data) };
     let mut sqes = vec![zero(1), zero(2)];
     sqes.extend((3..=10).map(|user_data| rig.read(user_data)));
     assert_eq!(rig.run(&sqes), []);
@@ -182,7 +183,7 @@ fn what_waits_for_something_used_up_is_cancelled_at_once() {
 fn conditions_are_added() {
     let mut rig = Rig::new();
     assert_eq!(rig.ring.cancel(Cancel::everything()), Ok(0));
-    assert_eq!(rig.ring.cancel(Cancel::file(Fd(77))), Err(Errno(errno::EBADF)));
+    assert_eq!(rig.ring.cancel(Cancel::file(Fd::NONE)), Err(Errno(errno::EBADF)));
     assert_eq!(rig.ring.cancel(Cancel::fixed_file(1)), Err(Errno(errno::EBADF)));
     assert_eq!(rig.ring.cancel(Cancel::everything().and(Cancel::opcode(1))), Err(Errno(errno::EINVAL)));
     assert_eq!(rig.run(&[timeout(1, 5), timeout(2, 5), timeout(2, 5)]), []);

@@ -15,7 +15,7 @@ fn message(fd: i32, off: u64, len: u32) -> Sqe {
 
 fn to_itself(rig: &mut Rig) -> i32 {
     let itself = rig.ring.handle();
-    rig.ring.attach_ring(&itself).0
+    rig.ring.attach_ring(&itself).expect("room").raw()
 }
 
 #[test]
@@ -30,8 +30,8 @@ fn wrong_arguments_are_refused_or_fail() {
     let failing = [
         (message(99, 9, 0), EBADF),
         (message(-1, 9, 0), EBADF),
-        (message(rig.device.0, 9, 0), EBADFD),
-        (Sqe { addr: 2, ..message(rig.device.0, 9, 0) }, EBADFD),
+        (message(rig.device.raw(), 9, 0), EBADFD),
+        (Sqe { addr: 2, ..message(rig.device.raw(), 9, 0) }, EBADFD),
         (with(message(1, 9, 0), IOSQE_FIXED_FILE), EBADF),
         (with(message(0, 9, 0), IOSQE_FIXED_FILE), EBADFD),
         (Sqe { op_flags: MSG_RING_CQE_SKIP, ..good }, EINVAL),
@@ -53,10 +53,10 @@ fn the_target_gets_user_data_result_and_flags() {
     let itself = to_itself(&mut rig);
     assert_eq!(rig.run(&[message(itself, 9, -5i32 as u32)]), [(1, 0), (9, -5)]);
     let mut other = Ring::builder().entries(8).build().expect("a ring");
-    let fd = rig.ring.attach_ring(&other.handle()).0;
+    let fd = rig.ring.attach_ring(&other.handle()).expect("room").raw();
     let flags = Sqe { op_flags: MSG_RING_FLAGS_PASS, splice_fd_in: 0x55, ..message(fd, u64::MAX, 77) };
     assert_eq!(rig.run(&[flags, message(fd, 8, 0)]), [(1, 0), (1, 0)]);
-    assert_eq!(other.wait(2, None), 2);
+    assert_eq!(other.wait(2, None), crate::Waited::Ready(2));
     let cqes: Vec<_> = other.completions().map(|c| (c.user_data, c.res, c.flags)).collect();
     assert_eq!(cqes, [(u64::MAX, 77, 0x55), (8, 0, 0)]);
 }
@@ -65,7 +65,8 @@ fn the_target_gets_user_data_result_and_flags() {
 fn a_full_target_and_one_that_is_gone_say_so() {
     let mut rig = Rig::new();
     let mut other = Ring::builder().entries(8).build().expect("a ring");
-    let fd = rig.ring.attach_ring(&other.handle()).0;
+    let attached = rig.ring.attach_ring(&other.handle()).expect("room");
+    let fd = attached.raw();
     let mut sent = 0;
     while rig.run(&[message(fd, sent, 0)]) == [(1, 0)] {
         sent += 1;
@@ -75,14 +76,14 @@ fn a_full_target_and_one_that_is_gone_say_so() {
     // Nothing that was accepted is lost, and reading makes room, also where the CQ is smaller than the mailbox.
     let mut got = Vec::new();
     while got.len() < sent as usize {
-        assert_ne!(other.wait(1, None), 0);
+        assert!(other.wait(1, None).is_ready());
         got.extend(other.completions().map(|c| c.user_data));
     }
     assert_eq!(got, (0..sent).collect::<Vec<_>>());
     assert_eq!(rig.run(&[message(fd, 0, 0)]), [(1, 0)]);
     drop(other);
     assert_eq!(rig.run(&[message(fd, 0, 0)]), [(1, EBADFD)]);
-    rig.ring.detach(crate::Fd(fd)).expect("it was attached");
+    rig.ring.detach(attached).expect("it was attached");
     assert_eq!(rig.run(&[message(fd, 0, 0)]), [(1, EBADF)]);
 }
 

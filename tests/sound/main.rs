@@ -1,0 +1,28 @@
+//! What safe code can do is sound: nothing that a program without unsafe code says, forgets or keeps too long reaches
+//! memory that is not its own, another device, or a wait without end. `cargo xtask asan` runs these under the address
+//! sanitizer; what must not even compile is in the documentation of the types concerned (`compile_fail`).
+#![forbid(unsafe_code)]
+
+mod files;
+mod waits;
+
+use sheave::{Buf, Ring, op};
+
+fn buf(byte: u8) -> Buf {
+    let mut buf = Buf::zeroed(4096, 4096).expect("memory");
+    buf.fill(byte);
+    buf
+}
+
+fn ring() -> Ring {
+    Ring::builder().entries(64).build().expect("a ring")
+}
+
+/// Carries out one operation; its result.
+fn run(ring: &mut Ring, op: impl op::Op) -> i32 {
+    ring.push(op).expect("room");
+    ring.submit_and_wait(1).expect("submitted");
+    let results: Vec<i32> = ring.completions().map(|done| done.res).collect();
+    assert_eq!(results.len(), 1);
+    results[0]
+}
