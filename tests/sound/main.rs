@@ -3,6 +3,7 @@
 //! sanitizer; what must not even compile is in the documentation of the types concerned (`compile_fail`).
 #![forbid(unsafe_code)]
 
+mod buffers;
 mod files;
 mod waits;
 

@@ -114,7 +114,8 @@ pub struct BVec {
 /// this longer.
 ///
 /// ```compile_fail,E0308
-/// # fn again(ctx: &mut sheave_blk::ctx::IoCtx, spec: &sheave_blk::ctx::BioSpec, rqs: &sheave_blk::request::RqTable<'_>) {
+/// # use sheave_blk::{ctx::{BioSpec, IoCtx}, request::RqTable};
+/// # fn again(ctx: &mut IoCtx, spec: &BioSpec, rqs: &RqTable<'_>) {
 /// // A driver cannot send I/O on memory that it has seen: that may be freed by then.
 /// let seen: Vec<_> = rqs.segments(0).collect();
 /// ctx.submit(spec, &seen, sheave_blk::bio::NO_FIXED_BUF);

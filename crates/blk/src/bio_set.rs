@@ -30,7 +30,9 @@
 use std::fmt::Debug;
 use std::ops::{Index, IndexMut};
 
-use crate::bio::{BIO_CACHEABLE, BIO_INLINE_VECS, BIO_PLAIN, BIO_RESERVE, BVec, Bio, BioAttrs, BioId, VecTable};
+use crate::bio::{
+    BIO_CACHEABLE, BIO_INLINE_VECS, BIO_PLAIN, BIO_RESERVE, BVec, Bio, BioAttrs, BioId, NO_FIXED_BUF, VecTable,
+};
 
 /// Default bound of the owner's cache.
 pub const CACHE_MAX: u32 = 512;
@@ -309,6 +311,12 @@ impl BioSet {
     /// The bios in use that carry records, which could not stay plain.
     pub(crate) fn iter_plain(&self) -> impl Iterator<Item = &Bio> {
         self.bios.iter().filter(|bio| bio.live && bio.flags & BIO_PLAIN != 0)
+    }
+
+    /// Bios in this registered buffer name it no more; those that nobody uses say nothing anyway.
+    pub(crate) fn forget_fixed_buf(&mut self, index: u16) {
+        let of_it = |bio: &&mut Bio| bio.fixed_buf == index;
+        self.bios.iter_mut().filter(of_it).for_each(|bio| bio.fixed_buf = NO_FIXED_BUF);
     }
 
     /// Bios in the owner's cache.

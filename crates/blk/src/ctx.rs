@@ -391,6 +391,13 @@ impl IoCtx {
             || self.core.bios.iter_plain().any(|bio| is(bio.owner, bio.fixed_buf, memory(bio)))
     }
 
+    /// The registered buffer of this number is another one from now on: I/O on its way that is not in the kernel goes
+    /// there as I/O of ordinary memory. Looks at every request and bio there is.
+    pub fn forget_fixed_buf(&mut self, index: u16) {
+        self.hctxs.iter_mut().flatten().for_each(|hctx| hctx.forget_fixed_buf(index));
+        self.core.bios.forget_fixed_buf(index);
+    }
+
     /// A handle that wakes this ring from another thread.
     pub fn unparker(&self) -> Unparker {
         self.parker.unparker()

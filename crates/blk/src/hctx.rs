@@ -28,7 +28,7 @@ use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
-use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, Op};
+use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, NO_FIXED_BUF, Op};
 use crate::bio_set::BioList;
 use crate::driver::{HctxOpen, HwEnv, HwQueue, KernelEvents, NextEvent, Remote};
 use crate::end_io::EndIo;
@@ -375,6 +375,12 @@ impl Hctx {
     pub(crate) fn any_plain(&self, is: &mut dyn FnMut(u32, u16, usize) -> bool) -> bool {
         let is = |rq: &Request| rq.is_plain() && is(rq.tail_or_owner, rq.merged_or_buf, rq.base);
         self.rqs.iter().any(is)
+    }
+
+    /// Plain records in this registered buffer name it no more.
+    pub(crate) fn forget_fixed_buf(&mut self, index: u16) {
+        let of_it = |rq: &&mut Request| rq.is_plain() && rq.merged_or_buf == index;
+        self.rqs.all().iter_mut().filter(of_it).for_each(|rq| rq.merged_or_buf = NO_FIXED_BUF);
     }
 
     pub(crate) fn next_walk(&self) -> PreciseTs {

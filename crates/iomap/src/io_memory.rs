@@ -5,8 +5,8 @@
 //!
 //! - I1: between the end of the last bio and the completion nobody but the file touches the memory. The typed
 //!   interface of rings owns it for that time; who pushes raw entries promises it.
-//! - I2: no two references to the same bytes: an [`IoMemory`] is the only one of its memory and cannot be copied, and it
-//!   gives one block at a time, to one caller at a time.
+//! - I2: no two references to the same bytes: an [`IoMemory`] is the only one of its memory and cannot be copied, and
+//!   it gives one block at a time, to one caller at a time.
 //!
 //! Made by the engine; used by files with checksums.
 #![allow(unsafe_code)] // The memory is known by its addresses.

@@ -7,7 +7,8 @@
 //! Invariants:
 //! - I1: an open file is closed (and its seat in a grace given up) when no table names it and no request uses it.
 //! - I2: a buffer's memory is freed only after no request in flight can touch it.
-//! - I3: an `fd` names one file for the life of the ring: a place of the table gives each of its files another generation.
+//! - I3: an `fd` names one file for the life of the ring: a place of the table gives each of its files another
+//!   generation.
 
 use sheave_base::buf::Buf;
 use sheave_base::identity;
@@ -54,8 +55,8 @@ impl From<Fd> for i32 {
     }
 }
 
-/// An entry of the registered table ([`Ring::register_files`](crate::Ring::register_files)): names whatever is registered
-/// there when the operation starts.
+/// An entry of the registered table ([`Ring::register_files`](crate::Ring::register_files)): names whatever is
+/// registered there when the operation starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedFile(pub u32);
 

@@ -92,8 +92,8 @@ impl RingHandle {
         Ok(())
     }
 
-    /// Ends the ring's wait: the one that it is in, or else its next one that would sleep. Several wakes before that are
-    /// one.
+    /// Ends the ring's wait: the one that it is in, or else its next one that would sleep. Several wakes before that
+    /// are one.
     pub fn wake(&self) {
         // Release pairs with the Acquire in `TaskWork::take_wake`: what the waker did before, who was woken sees.
         self.shared.woken.store(true, Ordering::Release);

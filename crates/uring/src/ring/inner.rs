@@ -177,6 +177,8 @@ impl Inner {
             }
             None => self.io.kring_slot().unregister_buffer(index),
         }
+        // What has the old memory and is not in the kernel yet goes there as ordinary memory.
+        self.io.forget_fixed_buf(index);
         self.core.bufs.replace(index, new, slots.len() as u32, by_records)
     }
 

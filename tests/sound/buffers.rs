@@ -1,0 +1,85 @@
+//! Memory of operations: buffers that are replaced while they are used, completions that are forgotten.
+
+use sheave::{Buf, Ring, op, open_device};
+
+use crate::{buf, ring};
+
+const BLOCK: usize = 4096;
+
+/// A `file:` device with 8 blocks of which each has its number in each byte, below `over`.
+fn numbered(dir: &tempfile::TempDir, over: &str) -> sheave::Device {
+    let path = dir.path().join("image");
+    let image: Vec<u8> = (0..8 * BLOCK).map(|at| (at / BLOCK) as u8 + 1).collect();
+    std::fs::write(&path, image).expect("written");
+    open_device(&format!("{over}file:{}", path.display())).expect("a device")
+}
+
+fn reads_in_flight_survive_an_update(over: &str, mut builder: sheave::RingBuilder) {
+    let dir = tempfile::tempdir().expect("a directory");
+    builder = builder.entries(64);
+    let mut ring = builder.build().expect("a ring");
+    let fd = ring.attach(&numbered(&dir, over)).expect("attached");
+    for new in [Some(buf(0)), None] {
+        ring.register_buffers(vec![Buf::zeroed(8 * BLOCK, BLOCK).expect("memory")]).expect("registered");
+        for n in 0..8 {
+            let range = n * BLOCK..(n + 1) * BLOCK;
+            ring.push(op::read_fixed(fd, 0, range).offset((n * BLOCK) as u64).user_data(n as u64)).expect("room");
+        }
+        ring.submit().expect("submitted");
+        let in_flight = ring.in_flight();
+        let back = ring.update_buffer(0, new).expect("there is one");
+        assert!(back.is_none() || in_flight == 0, "{over}: memory in use is not given back");
+        ring.drain();
+        let mut ended: Vec<_> = ring.completions().map(|done| (done.user_data, done.res)).collect();
+        ended.sort_unstable();
+        assert_eq!(ended, (0..8).map(|n| (n, BLOCK as i32)).collect::<Vec<_>>(), "{over}");
+    }
+}
+
+#[test]
+fn requests_that_wait_above_a_file_survive_an_update_of_their_buffer() {
+    // A driver on top delays them, or the device takes one at a time: so they are prepared after the update.
+    for over in ["fault:delay=1,over=", ""] {
+        reads_in_flight_survive_an_update(over, Ring::builder());
+        reads_in_flight_survive_an_update(over, Ring::builder().polled(true));
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("image");
+    std::fs::write(&path, vec![7; 8 * BLOCK]).expect("written");
+    let device = open_device(&format!("file:{},depth=1", path.display())).expect("a device");
+    let mut ring = ring();
+    let fd = ring.attach(&device).expect("attached");
+    ring.register_buffers(vec![Buf::zeroed(8 * BLOCK, BLOCK).expect("memory")]).expect("registered");
+    for n in 0..8 {
+        let range = n * BLOCK..(n + 1) * BLOCK;
+        ring.push(op::read_fixed(fd, 0, range).offset((8 - 1 - n) as u64 * BLOCK as u64)).expect("room");
+    }
+    ring.submit().expect("submitted");
+    ring.update_buffer(0, Some(buf(0))).expect("there is one");
+    ring.drain();
+    assert_eq!(ring.completions().map(|done| done.res).collect::<Vec<_>>(), [BLOCK as i32; 8]);
+}
+
+#[test]
+fn a_forgotten_iterator_has_consumed_what_it_gave_and_no_more() {
+    for owned in [false, true] {
+        let mut ring = ring();
+        let fd = ring.attach(&open_device("null:size=1M").expect("a device")).expect("attached");
+        for n in 0..8 {
+            if owned {
+                ring.push(op::read(fd, buf(0)).offset(n * 8192).user_data(n)).expect("room");
+            } else {
+                ring.push(op::nop().user_data(n)).expect("room");
+            }
+        }
+        ring.submit().expect("submitted");
+        ring.drain();
+        let mut completions = ring.completions();
+        let first: Vec<_> =
+            completions.by_ref().take(3).map(|done| (done.user_data, done.into_buf().is_some())).collect();
+        std::mem::forget(completions);
+        assert_eq!(first, [(0, owned), (1, owned), (2, owned)]);
+        let rest: Vec<_> = ring.completions().map(|done| (done.user_data, done.into_buf().is_some())).collect();
+        assert_eq!(rest, (3..8).map(|n| (n, owned)).collect::<Vec<_>>());
+    }
+}
