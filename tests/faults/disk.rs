@@ -55,7 +55,9 @@ impl Disk {
     }
 }
 
-impl Driver for Disk {
+// SAFETY: D7: its queues take whatever it says that they take.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl Driver for Disk {
     fn limits(&self) -> Limits {
         Limits { queue_depth: 32, max_sectors: 24, max_write_zeroes_sectors: 64, ..Limits::default() }
     }
@@ -120,7 +122,9 @@ impl DiskQueue {
     }
 }
 
-impl HwQueue for DiskQueue {
+// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl HwQueue for DiskQueue {
     fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
         list.take_all(&mut self.held);
     }

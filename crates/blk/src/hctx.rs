@@ -22,6 +22,7 @@ mod stall;
 
 use crossbeam_utils::CachePadded;
 use sheave_base::clock::{CoarseTs, PreciseTs};
+use sheave_base::identity;
 use sheave_base::mpscq::{Consumer, MpscQueue};
 use sheave_base::parker::Unparker;
 use sheave_base::status::Status;
@@ -55,6 +56,8 @@ pub(crate) struct Hctx {
     /// The queue's, one step nearer.
     pub(crate) capacity: Capacity,
     pub(crate) shared: Arc<HctxShared>,
+    /// No other hardware context of the process has or had it.
+    key: u64,
     index: u16,
     /// `1 << index`, its place in the plug's mask.
     bit: u64,
@@ -118,6 +121,7 @@ impl Hctx {
         let limits = queue.limits();
         let plain_bytes = if limits.chunk_sectors == 0 { limits.max_bytes(Op::Write) } else { 0 };
         Ok(Hctx {
+            key: identity::unique(),
             index,
             bit: 1 << index,
             in_driver: 0,
@@ -143,6 +147,12 @@ impl Hctx {
             capacity: queue.capacity().clone(),
             queue,
         })
+    }
+
+    /// By what a [`Route`](crate::ctx::lane::Route) knows it.
+    #[inline(always)]
+    pub(crate) fn key(&self) -> u64 {
+        self.key
     }
 
     pub(crate) fn flush_tag(&self) -> u16 {

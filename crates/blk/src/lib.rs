@@ -34,7 +34,8 @@
 //! #[derive(Debug)]
 //! struct Nothing;
 //!
-//! impl Driver for Nothing {
+//! // SAFETY: D7: its queues take whatever it says that they take.
+//! unsafe impl Driver for Nothing {
 //!     fn limits(&self) -> Limits {
 //!         Limits { max_discard_sectors: 2048, ..Limits::default() }
 //!     }
@@ -49,7 +50,8 @@
 //!     }
 //! }
 //!
-//! impl HwQueue for Nothing {
+//! // SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
+//! unsafe impl HwQueue for Nothing {
 //!     fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
 //!         list.complete_all(done);
 //!     }

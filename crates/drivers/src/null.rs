@@ -63,7 +63,9 @@ pub struct Null {
     pub host_depth: Option<u16>,
 }
 
-impl Driver for Null {
+// SAFETY: D7: there is no memory that a request could miss.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl Driver for Null {
     fn limits(&self) -> Limits {
         Limits {
             logical_block: self.block,
@@ -112,7 +114,9 @@ impl Driver for Null {
 #[derive(Debug)]
 struct Polled;
 
-impl HwQueue for Polled {
+// SAFETY: D1 to D6: no memory is touched; each token ends once, in the queue or on the thread that it was sent to.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl HwQueue for Polled {
     #[inline]
     fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
         list.complete_all(done);
@@ -149,7 +153,9 @@ struct Timed {
     latency: Duration,
 }
 
-impl HwQueue for Timed {
+// SAFETY: D1 to D6: no memory is touched; each token ends once, in the queue or on the thread that it was sent to.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl HwQueue for Timed {
     fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, env: &mut HwEnv<'_>, _: &mut DoneList) {
         let due = env.clock.precise().after(self.latency);
         self.due.extend(std::iter::repeat_n(due, list.len()));
@@ -224,7 +230,9 @@ fn complete_in_order(receive: &Receiver<(Instant, RemoteRq)>) {
     }
 }
 
-impl HwQueue for Threaded {
+// SAFETY: D1 to D6: no memory is touched; each token ends once, in the queue or on the thread that it was sent to.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl HwQueue for Threaded {
     fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
         let due = Instant::now() + self.latency;
         while let Some(rq) = list.pop() {

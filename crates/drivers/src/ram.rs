@@ -62,7 +62,9 @@ impl RamMemory {
     }
 }
 
-impl Driver for Ram {
+// SAFETY: D7: the size is that of the region that its queues reach.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl Driver for Ram {
     fn limits(&self) -> Limits {
         Limits {
             logical_block: self.block,
@@ -105,7 +107,9 @@ struct RamQueue {
     region: Arc<Region>,
 }
 
-impl HwQueue for RamQueue {
+// SAFETY: D1 to D6: bytes are moved in the call, by `Region`, which looks at the range itself; then the token ends.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl HwQueue for RamQueue {
     #[inline]
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
         let region = &*self.region;

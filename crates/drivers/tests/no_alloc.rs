@@ -37,7 +37,9 @@ struct PickyQueue {
     turn: u32,
 }
 
-impl Driver for Picky {
+// SAFETY: D7: its queues take whatever it says that they take.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl Driver for Picky {
     fn limits(&self) -> Limits {
         Limits {
             queue_depth: 16,
@@ -66,7 +68,9 @@ impl Driver for Picky {
     }
 }
 
-impl HwQueue for PickyQueue {
+// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl HwQueue for PickyQueue {
     fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
         while let Some(rq) = list.pop() {
             self.turn += 1;

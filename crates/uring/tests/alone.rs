@@ -372,7 +372,7 @@ fn on_a_file_a_message_is_heard_between_two() {
         });
         assert!(heard, "round {round}: who reads block by block hears of nothing else");
         // What came behind the message.
-        b.ring.wait(1, Some(Duration::from_millis(100)));
+        let _ = b.ring.wait(1, Some(Duration::from_millis(100)));
         reaped(&mut b.ring);
     }
 }

@@ -55,7 +55,9 @@ impl Late {
     }
 }
 
-impl Driver for Late {
+// SAFETY: D7: its queues take whatever it says that they take.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl Driver for Late {
     fn limits(&self) -> Limits {
         Limits::default()
     }
@@ -73,7 +75,9 @@ impl Driver for Late {
     }
 }
 
-impl HwQueue for LateQueue {
+// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl HwQueue for LateQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
         while let Some(rq) = list.pop() {
             let memory: Vec<(usize, usize)> = rqs.segments(rq.tag()).map(|vec| (vec.base(), vec.len())).collect();

@@ -12,9 +12,12 @@ use crate::ring_core::Core;
 
 pub use crate::plain_io::{Alone, LaneId, PlainIo, PlainKind, PlainRunOf};
 
-/// The way of bios to a device that is one leg.
+/// The way of bios to a device that is one leg. For one ring, as long as the device is attached there: afterwards, and
+/// with any other ring, it leads nowhere.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
+    /// Of the hardware context that it leads to.
+    key: u64,
     hctx: u16,
     part: u16,
     offset: u64,
@@ -77,7 +80,10 @@ impl IoCtx {
     /// The way of bios to a device that is one leg, for [`IoCtx::lane`].
     pub fn route(&self, bdev: u16) -> Option<Route> {
         match self.bdevs.get(usize::from(bdev))?.as_ref()?.legs.as_slice() {
-            [leg] => Some(Route { hctx: leg.hctx, part: leg.part, offset: leg.offset }),
+            [leg] => {
+                let key = self.hctxs.get(usize::from(leg.hctx))?.as_ref()?.key();
+                Some(Route { key, hctx: leg.hctx, part: leg.part, offset: leg.offset })
+            }
             _ => None,
         }
     }
@@ -94,7 +100,11 @@ impl IoCtx {
         end: &mut impl EndIo,
     ) -> Alone {
         let Some(Some(hctx)) = self.hctxs.get_mut(usize::from(route.hctx)) else { return Alone::No };
-        if self.core.plug.is_open() || hctx.lane_id() != lane || hctx.capacity.sectors() != sectors {
+        if self.core.plug.is_open()
+            || hctx.key() != route.key
+            || hctx.lane_id() != lane
+            || hctx.capacity.sectors() != sectors
+        {
             return Alone::No;
         }
         hctx.send_alone(&mut self.core, run, route.offset, io, end)
@@ -104,6 +114,9 @@ impl IoCtx {
     #[inline(always)]
     pub fn lane(&mut self, route: Route, kind: PlainKind) -> Option<Lane<'_>> {
         let hctx = self.hctxs.get_mut(usize::from(route.hctx))?.as_deref_mut()?;
+        if hctx.key() != route.key {
+            return None;
+        }
         hctx.start_lane(&mut self.core, route.part, kind);
         Some(Lane { hctx, core: &mut self.core, offset: route.offset })
     }

@@ -11,11 +11,33 @@
 //! thread; a driver that completes elsewhere sends the request out with [`Remote::send_out`] and ends it with
 //! [`RemoteRq::complete`] on any thread.
 //!
-//! What a driver promises:
-//! - D1: every request it takes ends exactly once, whatever happens.
-//! - D2: once a request is in the `DoneList` (or completed remotely), the driver touches its memory no more.
-//! - D3: no call blocks, but [`HwQueue::shutdown`], and the one system call of a kernel ring that is full.
+//! A driver moves bytes to and from memory that the block layer knows by its address, and tags index without a check
+//! on the way of every I/O. So both traits are `unsafe` to implement: code that cannot be wrong about memory cannot be
+//! a driver. What a driver promises, D1 to D7; whoever writes `unsafe impl` vouches for those marked with a star:
+//! - D1 *: every request it takes ends at most once, in a list of the hardware queue that it came to (or remotely, by
+//!   its own [`RemoteRq`]), never in that of another; and at least once, whatever happens, or its ring waits for ever.
+//! - D2 *: once a request is in the `DoneList` (or completed remotely), neither the driver nor its device touches the
+//!   memory; before, as many bytes of it as the request has, in the direction of its operation.
+//! - D3 *: of a request it changes `private` alone. One that stacks on another may change `sector` and lower `bytes`
+//!   for as long as that one has the request.
 //! - D4: what it cannot take now it leaves in the list (or gives back with `unpop`), in order; it gets it again.
+//! - D5: no call blocks, but [`HwQueue::shutdown`], and the one system call of a kernel ring that is full.
+//! - D6 *: when [`HwQueue::shutdown`] has returned and the kernel ring has given back what the queue had there, the
+//!   device touches no memory of its requests any more.
+//! - D7 *: [`Driver::open_hctx`] gives queues that take every request within [`Driver::limits`],
+//!   [`Driver::capabilities`] and [`Driver::size_bytes`].
+//!
+//! ```compile_fail,E0200
+//! # #[derive(Debug)] struct Disk;
+//! # use sheave_blk::{DeviceError, driver::{Capabilities, Driver, HctxOpen, HwQueue}, limits::Limits};
+//! // With `forbid(unsafe_code)` there is no driver: one could end a request of another queue, whose tag indexes here.
+//! impl Driver for Disk {
+//!     # fn limits(&self) -> Limits { Limits::default() }
+//!     # fn capabilities(&self) -> Capabilities { Capabilities::default() }
+//!     # fn size_bytes(&self) -> u64 { 0 }
+//!     # fn open_hctx(&self, _: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> { todo!() }
+//! }
+//! ```
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -58,7 +80,11 @@ pub struct Capabilities {
 }
 
 /// A device, shared by all rings.
-pub trait Driver: Any + Debug + Send + Sync {
+///
+/// # Safety
+/// D7 of the [module](self).
+#[allow(unsafe_code)] // Whoever implements it vouches for memory.
+pub unsafe trait Driver: Any + Debug + Send + Sync {
     /// What a request may look like.
     fn limits(&self) -> Limits;
 
@@ -158,7 +184,11 @@ pub enum Started {
 }
 
 /// One ring's way into a device. All calls come from the ring's thread.
-pub trait HwQueue: Debug {
+///
+/// # Safety
+/// D1, D2, D3 and D6 of the [module](self).
+#[allow(unsafe_code)] // Whoever implements it vouches for memory.
+pub unsafe trait HwQueue: Debug {
     /// Starts requests: takes from the front of `list` what it can, leaves the rest (D4).
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList);
 

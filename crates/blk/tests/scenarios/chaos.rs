@@ -60,7 +60,9 @@ fn finish_elsewhere(receive: &Receiver<(RemoteRq, Status)>, outside: &AtomicU32,
     }
 }
 
-impl Driver for Chaos {
+// SAFETY: D7: its queues take whatever it says that they take.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl Driver for Chaos {
     fn limits(&self) -> Limits {
         Limits {
             queue_depth: 1 + (self.seed % 13) as u16,
@@ -128,7 +130,9 @@ impl ChaosQueue {
     }
 }
 
-impl HwQueue for ChaosQueue {
+// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl HwQueue for ChaosQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
         while let Some(rq) = list.pop() {
             match self.rng.below(100) {

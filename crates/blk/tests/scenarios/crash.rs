@@ -48,7 +48,9 @@ struct Disk {
     errors: u64,
 }
 
-impl Driver for Disk {
+// SAFETY: D7: its queues take whatever it says that they take.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl Driver for Disk {
     fn limits(&self) -> Limits {
         Limits { queue_depth: self.depth, max_sectors: 2 * BLOCK_SECTORS as u32, ..Limits::default() }
     }
@@ -105,7 +107,9 @@ impl DiskQueue {
     }
 }
 
-impl HwQueue for DiskQueue {
+// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl HwQueue for DiskQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
         while let Some(rq) = list.pop() {
             if self.rng.percent(10) {

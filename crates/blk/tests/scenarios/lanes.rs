@@ -63,7 +63,7 @@ fn stamps(way: Way, age: Duration, count: u32) -> (Vec<u64>, u64) {
     let us = Duration::from_micros(1);
     rig.ctx.start_plug(count);
     let route = rig.ctx.route(rig.devices[0].0).expect("one leg");
-    let kind = PlainKind { op: Op::Read, flags: 0, fixed_buf: NO_FIXED_BUF };
+    let kind = PlainKind::new(false, 0, NO_FIXED_BUF);
     let mut lane = rig.ctx.lane(route, kind).expect("attached");
     let sector = |at: u32| u64::from(at) * 2 * BLOCK_SECTORS;
     match way {

@@ -3,6 +3,7 @@
 
 use sheave_base::status::Status;
 use sheave_blk::bio::{BIO_CHILD, BIO_FUA, BIO_WAITS, NO_FIXED_BUF, Op};
+use sheave_blk::ctx::lane::PlainKind;
 use sheave_blk::ctx::{BioSpec, MAX_VECS};
 
 use crate::support::{BLOCK, Puppet, Rig, address, vec_at};
@@ -64,6 +65,23 @@ fn flags_that_are_the_block_layers_own_do_not_count() {
     let mut ended = rig.take_ok();
     ended.sort_unstable();
     assert_eq!(ended, [0, 1, 2, 3]);
+}
+
+#[test]
+fn a_route_leads_nowhere_in_another_ring_and_once_its_device_is_detached() {
+    let (one, other) = (Puppet::new(), Puppet::new());
+    let (mut rig, mut foreign) = (Rig::new(&[&one.device()]), Rig::new(&[&other.device()]));
+    let kind = PlainKind::new(true, 0, NO_FIXED_BUF);
+    let route = rig.ctx.route(rig.devices[0].0).expect("one leg");
+    assert!(rig.ctx.lane(route, kind).is_some());
+    assert!(foreign.ctx.lane(route, kind).is_none());
+    rig.ctx.detach(rig.devices[0].0, &mut |_: u32, _| unreachable!("nothing is on its way"));
+    assert!(rig.ctx.lane(route, kind).is_none());
+    let next = rig.ctx.attach(&foreign.devices[0].1).expect("attached");
+    assert_eq!(next, rig.devices[0].0, "in the place of the other");
+    assert!(rig.ctx.lane(route, kind).is_none());
+    let route = rig.ctx.route(next).expect("one leg");
+    assert!(rig.ctx.lane(route, kind).is_some());
 }
 
 #[test]

@@ -164,7 +164,9 @@ impl Puppet {
     }
 }
 
-impl Driver for Puppet {
+// SAFETY: D7: its queues take whatever it says that they take.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl Driver for Puppet {
     fn limits(&self) -> Limits {
         self.limits.clone()
     }
@@ -192,7 +194,9 @@ struct PuppetQueue {
     script: Arc<Mutex<Script>>,
 }
 
-impl HwQueue for PuppetQueue {
+// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl HwQueue for PuppetQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
         let mut script = self.script.lock().unwrap();
         script.offers.push(list.len());

@@ -39,7 +39,9 @@ impl Keeping {
     }
 }
 
-impl Driver for Keeping {
+// SAFETY: D7: there is no memory that a request could miss.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl Driver for Keeping {
     fn limits(&self) -> Limits {
         Limits {
             max_sectors: MAX_SECTORS,
@@ -89,7 +91,9 @@ impl KeepingQueue {
     }
 }
 
-impl HwQueue for KeepingQueue {
+// SAFETY: D1 to D6: no memory is touched; each token ends once, in the call that it came with or a later one.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl HwQueue for KeepingQueue {
     #[inline]
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
         let is_behind = |tag: &u16| rqs.by_tag(*tag).sector >= self.keep_sectors;

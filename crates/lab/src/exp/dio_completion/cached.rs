@@ -19,7 +19,9 @@ pub fn over(lower: &Device, fua: bool) -> Device {
     Device::from_driver(&name, Box::new(Cached { lower: lower.clone(), fua }))
 }
 
-impl Driver for Cached {
+// SAFETY: D7: its queues take whatever it says that they take.
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+unsafe impl Driver for Cached {
     fn limits(&self) -> Limits {
         self.lower.limits().clone()
     }
