@@ -19,7 +19,7 @@ use sheave_iomap::kiocb::IOCB_USE_POS;
 use crate::core::Core;
 use crate::cqe::Cqe;
 use crate::opdef;
-use crate::plain::PlainOwner;
+use crate::plain::known::PlainOwner;
 use crate::prep::Owned;
 use crate::req::{NO_SLOT, REQ_COUNTED, REQ_HAS_GUARD, REQ_OLD_BUF, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END, Req};
 use crate::sqe::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, SQ_CQ_OVERFLOW, TIMEOUT_ETIME_SUCCESS, errno, opcode};

@@ -14,12 +14,11 @@ use crate::cqe::Cqe;
 #[cfg(sheave_lab)]
 use crate::cqe::LateCompletions;
 use crate::io_wq::RingWq;
-use crate::plain::Known;
+use crate::plain::known::Known;
 use crate::prep::Owned;
 use crate::queues::Queues;
-use crate::req::{NO_FILE, ReqTable};
+use crate::req::{Chain, NO_FILE, ReqTable};
 use crate::rsrc::{BufTable, Fd, FileTable};
-use crate::submit::Chain;
 use crate::timers::Timers;
 
 /// What few slots need.

@@ -5,7 +5,6 @@ use thiserror::Error;
 
 use crate::prep::Entry;
 use crate::rsrc::Fd;
-use crate::sqe::errno;
 
 /// Why a call on a ring failed. Errors of an I/O are in its completion instead.
 #[derive(Debug, Error)]
@@ -64,27 +63,6 @@ pub enum RingError {
         /// The bound.
         limit: u64,
     },
-}
-
-/// Why a message was not accepted.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum SendError {
-    /// Too many messages wait to be posted.
-    #[error("the ring's mailbox is full: it must read its completions; or build it with more cq_entries")]
-    Full,
-    /// The ring was dropped.
-    #[error("the ring is gone: detach its handle")]
-    Gone,
-}
-
-impl SendError {
-    /// The positive errno that MSG_RING answers.
-    pub fn errno(self) -> i32 {
-        match self {
-            SendError::Full => errno::EOVERFLOW,
-            SendError::Gone => errno::EBADFD,
-        }
-    }
 }
 
 /// A full SQ gives the operation back, with the memory that it owns. With `?` it becomes a [`RingError`], or whatever

@@ -36,6 +36,7 @@
 mod blocking;
 pub mod builder;
 mod complete;
+mod completion;
 mod core;
 pub mod cqe;
 pub mod error;
@@ -59,13 +60,12 @@ mod user_memory;
 pub mod work_done;
 
 pub use builder::RingBuilder;
-pub use cqe::Completion;
+pub use completion::{Completion, Waited};
 #[cfg(sheave_lab)]
 pub use cqe::LateCompletions;
-pub use error::{RingError, SendError, SqFull};
+pub use error::{RingError, SqFull};
 pub use io_wq::{Account, IoWq, IoWqBuilder};
-pub use ring::wait::Waited;
 pub use ring::{Completions, Ring};
 pub use rsrc::{Fd, FixedFile};
-pub use task_work::RingHandle;
+pub use task_work::{RingHandle, SendError};
 pub use work_done::WorkDone;

@@ -7,25 +7,10 @@
 //! order of checks, and which errors are prep's and which are issue's, is the kernel's: a prep error spoils the whole
 //! chain, an issue error what comes after.
 
-use crate::op;
+use crate::op::{self, Issue};
 use crate::req::NO_SLOT;
 use crate::ring::inner::Inner;
 use crate::sqe::{Sqe, opcode};
-
-/// What issue says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Issue {
-    /// It has ended, with this result.
-    Done(i32),
-    /// It has begun; `complete::finish` is called when it ends.
-    Queued,
-    /// Something bounded is used up (bios); issue it again after the next completions.
-    Again,
-    /// The same, and a part of it is in flight: too late for a cancel.
-    Rest,
-    /// A worker must map the range first; then issue it again.
-    Blocks,
-}
 
 /// `Err` is the positive errno.
 pub type Prep = fn(&mut Inner, u32, &Sqe) -> Result<(), i32>;
@@ -44,8 +29,6 @@ pub struct OpDef {
     pub buffer_select: bool,
     /// A result shorter than `len` breaks links.
     pub short_is_failure: bool,
-    /// Works on the file that its `fd` names.
-    pub file: bool,
     /// Checks it.
     pub prep: Prep,
     /// Begins it.
@@ -53,15 +36,11 @@ pub struct OpDef {
 }
 
 const fn plain(name: &'static str, prep: Prep, issue: IssueFn) -> Option<OpDef> {
-    Some(OpDef { name, ioprio: false, buffer_select: false, short_is_failure: false, file: false, prep, issue })
-}
-
-const fn on_file(name: &'static str, prep: Prep, issue: IssueFn) -> Option<OpDef> {
-    Some(OpDef { name, ioprio: false, buffer_select: false, short_is_failure: false, file: true, prep, issue })
+    Some(OpDef { name, ioprio: false, buffer_select: false, short_is_failure: false, prep, issue })
 }
 
 const fn rw(name: &'static str, buffer_select: bool, prep: Prep, issue: IssueFn) -> Option<OpDef> {
-    Some(OpDef { name, ioprio: true, buffer_select, short_is_failure: true, file: true, prep, issue })
+    Some(OpDef { name, ioprio: true, buffer_select, short_is_failure: true, prep, issue })
 }
 
 /// Opcodes from here on are unknown.
@@ -77,13 +56,13 @@ pub static OPS: [Option<OpDef>; NR_OPS] = {
     ops[opcode::WRITEV as usize] = rw("writev", false, op::rw::prep_vectored, op::rw::issue_vectored);
     ops[opcode::READ_FIXED as usize] = rw("read-fixed", false, op::rw::prep, op::rw::issue_fixed);
     ops[opcode::WRITE_FIXED as usize] = rw("write-fixed", false, op::rw::prep, op::rw::issue_fixed);
-    ops[opcode::FSYNC as usize] = on_file("fsync", op::fsync::prep, op::fsync::issue);
-    ops[opcode::FALLOCATE as usize] = on_file("fallocate", op::fallocate::prep, op::fallocate::issue);
+    ops[opcode::FSYNC as usize] = plain("fsync", op::fsync::prep, op::fsync::issue);
+    ops[opcode::FALLOCATE as usize] = plain("fallocate", op::fallocate::prep, op::fallocate::issue);
     ops[opcode::TIMEOUT as usize] = plain("timeout", op::timeout::prep, op::timeout::issue);
     ops[opcode::TIMEOUT_REMOVE as usize] = plain("timeout-remove", op::timeout::prep_remove, op::timeout::issue_remove);
     ops[opcode::LINK_TIMEOUT as usize] = plain("link-timeout", op::timeout::prep_link, op::timeout::issue_link);
     ops[opcode::ASYNC_CANCEL as usize] = plain("async-cancel", op::cancel::prep, op::cancel::issue);
-    ops[opcode::MSG_RING as usize] = on_file("msg-ring", op::msg_ring::prep, op::msg_ring::issue);
+    ops[opcode::MSG_RING as usize] = plain("msg-ring", op::msg_ring::prep, op::msg_ring::issue);
     ops
 };
 

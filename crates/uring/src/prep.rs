@@ -24,6 +24,7 @@
 
 mod entry;
 mod timed;
+mod when;
 
 use sheave_base::buf::Buf;
 
@@ -34,9 +35,10 @@ use crate::sqe::{FSYNC_DATASYNC, RWF_DSYNC, opcode};
 pub use entry::{Entry, Op};
 pub(crate) use entry::{Late, Owned};
 pub use timed::{
-    AsyncCancel, Cancel, LinkTimeout, Message, Timeout, TimeoutRemove, TimeoutUpdate, When, cancel, link_timeout,
+    AsyncCancel, Cancel, LinkTimeout, Message, Timeout, TimeoutRemove, TimeoutUpdate, cancel, link_timeout,
     link_timeout_update, message, timeout, timeout_remove, timeout_update,
 };
+pub use when::When;
 
 op_type! {
     /// An operation that does nothing; made by [`nop`].

@@ -224,3 +224,24 @@ impl std::ops::IndexMut<u32> for ReqTable {
         unsafe { self.slots.get_unchecked_mut(slot as usize) }
     }
 }
+
+/// The chain that is being assembled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chain {
+    pub(crate) head: u32,
+    pub(crate) tail: u32,
+    pub(crate) failed: bool,
+}
+
+impl Chain {
+    /// The member that the next SQE comes behind.
+    pub(crate) fn last(&self) -> Option<u32> {
+        (self.head != NO_SLOT).then_some(self.tail)
+    }
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        Chain { head: NO_SLOT, tail: NO_SLOT, failed: false }
+    }
+}

@@ -19,7 +19,7 @@
 #![allow(unsafe_code)] // The raw interface of io_uring, and memory of buffers that outlives a look at the state.
 
 pub(crate) mod inner;
-pub(crate) mod wait;
+mod wait;
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::rc::Rc;
@@ -36,11 +36,11 @@ use sheave_blk::ctx::IoCtx;
 use sheave_iomap::File;
 
 use self::inner::{Inner, Shared};
-use self::wait::Waited;
+use crate::completion::{Completion, Waited};
 use crate::core::Core;
+use crate::cqe::Cqe;
 #[cfg(sheave_lab)]
 use crate::cqe::LateCompletions;
-use crate::cqe::{Completion, Cqe};
 use crate::error::{RingError, SqFull};
 use crate::io_wq::IoWq;
 use crate::prep::{Cancel, Op, Owned};

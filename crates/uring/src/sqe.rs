@@ -74,6 +74,12 @@ pub mod opcode {
     pub const READ: u8 = 22;
     pub const WRITE: u8 = 23;
     pub const MSG_RING: u8 = 40;
+
+    /// Whether the operation works on the file that its `fd` names.
+    pub const fn is_on_file(opcode: u8) -> bool {
+        let data = matches!(opcode, READ | WRITE | READV | WRITEV | READ_FIXED | WRITE_FIXED);
+        data || matches!(opcode, FSYNC | FALLOCATE | MSG_RING)
+    }
 }
 
 /// The `fd` is an index of the registered table.

@@ -12,7 +12,8 @@
 
 use crate::core::Deferred;
 use crate::io_wq::Work;
-use crate::opdef::{self, Issue, OpDef};
+use crate::op::Issue;
+use crate::opdef::{self, OpDef};
 use crate::req::{
     NO_FILE, NO_SLOT, REQ_CANCELED, REQ_DRAIN, REQ_HAS_GUARD, REQ_LINKED, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END,
     State, Step,
@@ -22,27 +23,6 @@ use crate::sqe::{
     IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_LINKS, Sqe,
     errno, opcode,
 };
-
-/// The chain that is being assembled.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Chain {
-    head: u32,
-    tail: u32,
-    failed: bool,
-}
-
-impl Chain {
-    /// The member that the next SQE comes behind.
-    pub(crate) fn last(&self) -> Option<u32> {
-        (self.head != NO_SLOT).then_some(self.tail)
-    }
-}
-
-impl Default for Chain {
-    fn default() -> Self {
-        Chain { head: NO_SLOT, tail: NO_SLOT, failed: false }
-    }
-}
 
 impl Inner {
     /// Takes all published SQEs that there are slots for; returns how many.

@@ -18,8 +18,10 @@ use sheave_base::sbitmap::{Sbitmap, WORD_BITS};
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use thiserror::Error;
+
 use crate::cqe::Cqe;
-use crate::error::SendError;
+use crate::sqe::errno;
 use crate::work_done::WorkDone;
 
 /// How often a sender looks for a free node: one that another sender is just taking back is not seen.
@@ -63,6 +65,27 @@ struct Shared {
     /// A wait is to end (I5).
     woken: AtomicBool,
     unparker: Unparker,
+}
+
+/// Why a message was not accepted.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum SendError {
+    /// Too many messages wait to be posted.
+    #[error("the ring's mailbox is full: it must read its completions; or build it with more cq_entries")]
+    Full,
+    /// The ring was dropped.
+    #[error("the ring is gone: detach its handle")]
+    Gone,
+}
+
+impl SendError {
+    /// The positive errno that MSG_RING answers.
+    pub fn errno(self) -> i32 {
+        match self {
+            SendError::Full => errno::EOVERFLOW,
+            SendError::Gone => errno::EBADFD,
+        }
+    }
 }
 
 /// A ring as other threads have it: it can be sent messages and woken. Attach it to a ring to make it a target of

@@ -1,10 +1,9 @@
 //! Modules form no circle: within a crate, whatever a module names stands below it, as crates do between each other.
 //!
-//! Owns the list of crates that still have circles, which may only shrink. A module names another by a `use`, or by a
-//! path that begins with `crate`, `self`, `super` or a child. A name is followed through re-exports to where it is
-//! defined, so that a parent which only declares and re-exports its children makes no circle; a child that names an
-//! item of its parent does, if the parent names the child. Test code and comments do not count, nor do calls of
-//! methods, which name no module.
+//! No crate is excepted. A module names another by a `use`, or by a path that begins with `crate`, `self`, `super` or a
+//! child. A name is followed through re-exports to where it is defined, so that a parent which only declares and re-
+//! exports its children makes no circle; a child that names an item of its parent does, if the parent names the child.
+//! Test code and comments do not count, nor do calls of methods, which name no module.
 
 mod paths;
 
@@ -13,9 +12,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::finding::Finding;
 use super::tree::Tree;
 use paths::{Module, Use};
-
-/// Crates with circles that are still to be straightened.
-const EXCEPTIONS: &[&str] = &["uring"];
 
 /// More re-exports than a name is followed through.
 const MAX_HOPS: usize = 16;
@@ -32,23 +28,9 @@ struct Crate<'a> {
 /// What a module names of another: the other, and by which name and on which line first.
 type Arrows = BTreeMap<Path, BTreeMap<Path, (String, usize)>>;
 
-/// Finds circles, and exceptions that are not needed any more.
+/// Finds circles.
 pub fn check(tree: &Tree) -> Vec<Finding> {
-    check_against(tree, EXCEPTIONS)
-}
-
-fn check_against(tree: &Tree, exceptions: &[&str]) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (name, krate) in crates(tree) {
-        let circles = krate.circles();
-        if !exceptions.contains(&name) {
-            findings.extend(circles);
-        } else if circles.is_empty() {
-            let why = format!("`{name}` has no circle of modules any more: drop it from the list in tidy/circles.rs");
-            findings.push(Finding::new(krate.file_of_root(), 1, why));
-        }
-    }
-    findings
+    crates(tree).values().flat_map(Crate::circles).collect()
 }
 
 /// The crates with their product modules, by the name after `crates/`; the facade is `sheave`.

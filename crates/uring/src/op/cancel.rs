@@ -7,46 +7,19 @@
 //! Invariants:
 //! - I1: what is cancelled ends once, with `-ECANCELED`, from `ready`: after the CQE of the cancel.
 
+pub(crate) mod target;
+
 use crate::core::Core;
 use crate::io_wq::Cancelled;
-use crate::opdef::{self, Issue};
+use crate::op::Issue;
 use crate::req::{NO_FILE, NO_SLOT, REQ_CANCELED, Req, State};
 use crate::ring::inner::Inner;
 use crate::sqe::{
-    ASYNC_CANCEL_ALL, ASYNC_CANCEL_ANY, ASYNC_CANCEL_FD, ASYNC_CANCEL_FD_FIXED, ASYNC_CANCEL_OP, ASYNC_CANCEL_USERDATA,
-    IOSQE_FIXED_FILE, Sqe, errno,
+    ASYNC_CANCEL_ANY, ASYNC_CANCEL_FD, ASYNC_CANCEL_FD_FIXED, ASYNC_CANCEL_OP, ASYNC_CANCEL_USERDATA, IOSQE_FIXED_FILE,
+    Sqe, errno, opcode,
 };
 use crate::timers::Kind;
-
-const KNOWN: u32 = ASYNC_CANCEL_ALL
-    | ASYNC_CANCEL_FD
-    | ASYNC_CANCEL_ANY
-    | ASYNC_CANCEL_FD_FIXED
-    | ASYNC_CANCEL_USERDATA
-    | ASYNC_CANCEL_OP;
-
-/// What to look for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Target {
-    /// `ASYNC_CANCEL_*` bits.
-    pub(crate) flags: u32,
-    pub(crate) user_data: u64,
-    pub(crate) fd: i32,
-    pub(crate) opcode: u8,
-}
-
-impl Target {
-    /// Whether the flags are known and go together.
-    pub(crate) fn is_valid(self) -> bool {
-        let narrow_any = self.flags & ASYNC_CANCEL_ANY != 0 && self.flags & (ASYNC_CANCEL_FD | ASYNC_CANCEL_OP) != 0;
-        self.flags & !KNOWN == 0 && !narrow_any
-    }
-
-    /// Whether all that match are meant, and the result is their number.
-    pub(crate) fn is_many(self) -> bool {
-        self.flags & (ASYNC_CANCEL_ALL | ASYNC_CANCEL_ANY) != 0
-    }
-}
+use target::Target;
 
 /// Which flags exclude each other is looked at here, the file when it runs.
 pub(crate) fn prep(_: &mut Inner, _: u32, sqe: &Sqe) -> Result<(), i32> {
@@ -98,7 +71,7 @@ impl Core {
     /// The file of a request for I/O, whether it holds it already or not.
     fn file_used(&self, req: &Req) -> Option<usize> {
         match req.file {
-            NO_FILE if opdef::get(req.opcode)?.file => {
+            NO_FILE if opcode::is_on_file(req.opcode) => {
                 self.files.resolve_any(req.fd, req.flags & IOSQE_FIXED_FILE != 0)
             }
             NO_FILE => None,

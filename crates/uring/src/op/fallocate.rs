@@ -7,8 +7,8 @@ use sheave_iomap::dio::OpenFile;
 use sheave_iomap::{FallocateMode, Kiocb};
 
 use crate::io_wq::Work;
+use crate::op::Issue;
 use crate::op::file_of;
-use crate::opdef::Issue;
 use crate::ring::inner::Inner;
 use crate::sqe::{Sqe, errno};
 

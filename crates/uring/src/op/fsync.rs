@@ -5,8 +5,8 @@ use sheave_blk::bio::{NO_FIXED_BUF, Op};
 use sheave_blk::ctx::BioSpec;
 use sheave_iomap::dio;
 
+use crate::op::Issue;
 use crate::op::file_of;
-use crate::opdef::Issue;
 use crate::ring::inner::Inner;
 use crate::sqe::{FSYNC_DATASYNC, Sqe, errno};
 

@@ -12,6 +12,21 @@ use crate::req::NO_FILE;
 use crate::ring::inner::Inner;
 use crate::sqe::{IOSQE_FIXED_FILE, errno};
 
+/// What issue says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Issue {
+    /// It has ended, with this result.
+    Done(i32),
+    /// It has begun; `complete::finish` is called when it ends.
+    Queued,
+    /// Something bounded is used up (bios); issue it again after the next completions.
+    Again,
+    /// The same, and a part of it is in flight: too late for a cancel.
+    Rest,
+    /// A worker must map the range first; then issue it again.
+    Blocks,
+}
+
 /// The open file that a request names: an entry of the file table, or of the registered one. The request holds it
 /// from now on.
 #[inline]

@@ -5,7 +5,7 @@
 //! whether it was accepted.
 
 use crate::cqe::Cqe;
-use crate::opdef::Issue;
+use crate::op::Issue;
 use crate::ring::inner::Inner;
 use crate::sqe::{IOSQE_FIXED_FILE, MSG_RING_CQE_SKIP, MSG_RING_FLAGS_PASS, Sqe, errno};
 

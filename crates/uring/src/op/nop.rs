@@ -3,7 +3,7 @@
 //! `nop_flags`: `IORING_NOP_INJECT_RESULT` makes `len` the result. The flags that would use files or buffers are
 //! refused.
 
-use crate::opdef::Issue;
+use crate::op::Issue;
 use crate::ring::inner::Inner;
 use crate::sqe::{NOP_INJECT_RESULT, Sqe, errno};
 

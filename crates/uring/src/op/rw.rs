@@ -14,8 +14,8 @@ use sheave_iomap::kiocb::{
 };
 
 use crate::core::{Cold, Core};
+use crate::op::Issue;
 use crate::op::file_of;
-use crate::opdef::Issue;
 use crate::req::{REQ_COUNTED, REQ_SLOW_END, REQ_VECTORED, Req};
 use crate::ring::inner::Inner;
 use crate::sqe::{

@@ -14,7 +14,7 @@
 use sheave_base::clock::{Clock, Timeline};
 
 use crate::core::Core;
-use crate::opdef::Issue;
+use crate::op::Issue;
 use crate::req::REQ_HAS_GUARD;
 use crate::ring::inner::Inner;
 use crate::sqe::{

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sheave_base::buf::Buf;
 
-use super::timed::When;
+use super::when::When;
 use crate::rsrc::{Fd, FileRef};
 use crate::sqe::{
     IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, Sqe,

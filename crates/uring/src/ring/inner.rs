@@ -23,10 +23,10 @@ use sheave_blk::ctx::lane::Alone;
 use sheave_iomap::dio::OpenFile;
 use sheave_iomap::{File, RawFile};
 
-use super::wait::Waited;
+use crate::completion::Waited;
 use crate::core::Core;
 use crate::error::{RingError, SqFull};
-use crate::plain::{PlainOwner, submit_alone};
+use crate::plain::known::PlainOwner;
 use crate::prep::{Entry, Late, When};
 use crate::req::{REQ_OLD_BUF, State};
 use crate::rsrc::{Fd, MAX_FILES};
@@ -273,7 +273,7 @@ impl Inner {
         debug_assert!(!self.core.quiet || self.core.is_quiet(), "somebody has not said that something waits");
         let one = self.core.queues.sq_publish() == 1;
         let alone = one && self.core.quiet && self.core.available() != 0;
-        if alone { submit_alone(self) } else { Alone::No }
+        if alone { self.send_next_alone() } else { Alone::No }
     }
 
     /// Takes the SQEs that were shown; `None` when there are some, and too much is in flight for any.

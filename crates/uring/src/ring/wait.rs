@@ -14,30 +14,10 @@ use std::time::Duration;
 use sheave_base::status::Errno;
 
 use super::inner::Inner;
+use crate::completion::Waited;
 use crate::core::Core;
 use crate::prep::Cancel;
 use crate::sqe::errno;
-
-/// Why [`Ring::wait`](crate::Ring::wait) came back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "not every wait ends with completions"]
-pub enum Waited {
-    /// As many completions as were wanted can be read, or more: so many.
-    Ready(u32),
-    /// Another thread called [`RingHandle::wake`](crate::RingHandle::wake).
-    Woken,
-    /// The time is over.
-    TimedOut,
-    /// Nothing is in flight, and nobody else has a handle of the ring: it would wait for ever.
-    Idle,
-}
-
-impl Waited {
-    /// Whether as many completions as were wanted can be read.
-    pub fn is_ready(self) -> bool {
-        matches!(self, Waited::Ready(_))
-    }
-}
 
 impl Inner {
     pub(super) fn wait_slow(&mut self, wanted: u32, timeout: Option<Duration>) -> Waited {

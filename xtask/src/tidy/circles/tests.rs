@@ -5,7 +5,7 @@ use super::*;
 fn circles(files: &[(&str, &str)]) -> Vec<String> {
     let files: Vec<(String, &str)> = files.iter().map(|(path, text)| (format!("crates/x/src/{path}"), *text)).collect();
     let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
-    check_against(&Tree::of(&files), &[]).into_iter().map(|finding| finding.to_string()).collect()
+    check(&Tree::of(&files)).into_iter().map(|finding| finding.to_string()).collect()
 }
 
 const LIB: (&str, &str) = ("lib.rs", "mod a;\nmod b;\nmod c;\npub use a::A;\n");
@@ -86,15 +86,4 @@ fn tests_and_comments_name_nobody() {
 fn other_crates_and_own_types_are_nobody() {
     let a = "use a::A;\nuse std::b::B;\nfn f() -> impl Sized + use<> { Self::b::<u8>(); x.b::<u8>() }\n";
     assert!(circles(&[LIB, ("a.rs", a), ("b.rs", "use crate::a::f;\n")]).is_empty());
-}
-
-#[test]
-fn an_exception_is_for_a_crate_that_needs_it() {
-    let files = [("crates/x/src/lib.rs", "mod a;\nmod b;"), ("crates/x/src/a.rs", "use crate::b::B;")];
-    let straight = Tree::of(&files);
-    let found = check_against(&straight, &["x"]);
-    assert!(found[0].to_string().contains("`x` has no circle of modules any more"), "{}", found[0]);
-    let round = Tree::of(&[files[0], files[1], ("crates/x/src/b.rs", "use crate::a::A;")]);
-    assert!(check_against(&round, &["x"]).is_empty());
-    assert_eq!(check_against(&round, &["y"]).len(), 1);
 }
