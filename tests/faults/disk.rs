@@ -55,8 +55,8 @@ impl Disk {
     }
 }
 
-// SAFETY: D7: its queues take whatever it says that they take.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Disk {
     fn limits(&self) -> Limits {
         Limits { queue_depth: 32, max_sectors: 24, max_write_zeroes_sectors: 64, ..Limits::default() }
@@ -122,8 +122,8 @@ impl DiskQueue {
     }
 }
 
-// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 unsafe impl HwQueue for DiskQueue {
     fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
         list.take_all(&mut self.held);

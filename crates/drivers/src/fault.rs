@@ -105,8 +105,8 @@ fn reach_on(queue: &Arc<Queue>, device: &Device) -> Vec<Range<u64>> {
     legs.map(|leg| leg.offset..leg.offset + leg.sectors).collect()
 }
 
-// SAFETY: D7: limits, size and queues are those of the device below; what is cut off is less than that.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D7: limits, size and queues are those of the device below; what is cut off is less than that.
 unsafe impl Driver for Faulty {
     fn limits(&self) -> Limits {
         self.lower.limits().clone()

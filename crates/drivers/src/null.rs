@@ -63,8 +63,8 @@ pub struct Null {
     pub host_depth: Option<u16>,
 }
 
-// SAFETY: D7: there is no memory that a request could miss.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D7: there is no memory that a request could miss.
 unsafe impl Driver for Null {
     fn limits(&self) -> Limits {
         Limits {
@@ -114,8 +114,8 @@ unsafe impl Driver for Null {
 #[derive(Debug)]
 struct Polled;
 
-// SAFETY: D1 to D6: no memory is touched; each token ends once, in the queue or on the thread that it was sent to.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D1 to D6: no memory is touched; each token ends once, in the queue or on the thread that it was sent to.
 unsafe impl HwQueue for Polled {
     #[inline]
     fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
@@ -153,8 +153,8 @@ struct Timed {
     latency: Duration,
 }
 
-// SAFETY: D1 to D6: no memory is touched; each token ends once, in the queue or on the thread that it was sent to.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D1 to D6: no memory is touched; each token ends once, in the queue or on the thread that it was sent to.
 unsafe impl HwQueue for Timed {
     fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, env: &mut HwEnv<'_>, _: &mut DoneList) {
         let due = env.clock.precise().after(self.latency);
@@ -230,8 +230,8 @@ fn complete_in_order(receive: &Receiver<(Instant, RemoteRq)>) {
     }
 }
 
-// SAFETY: D1 to D6: no memory is touched; each token ends once, in the queue or on the thread that it was sent to.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D1 to D6: no memory is touched; each token ends once, in the queue or on the thread that it was sent to.
 unsafe impl HwQueue for Threaded {
     fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
         let due = Instant::now() + self.latency;

@@ -62,8 +62,8 @@ impl RamMemory {
     }
 }
 
-// SAFETY: D7: the size is that of the region that its queues reach.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D7: the size is that of the region that its queues reach.
 unsafe impl Driver for Ram {
     fn limits(&self) -> Limits {
         Limits {
@@ -107,8 +107,8 @@ struct RamQueue {
     region: Arc<Region>,
 }
 
-// SAFETY: D1 to D6: bytes are moved in the call, by `Region`, which looks at the range itself; then the token ends.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D1 to D6: bytes are moved in the call, by `Region`, which looks at the range itself; then the token ends.
 unsafe impl HwQueue for RamQueue {
     #[inline]
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {

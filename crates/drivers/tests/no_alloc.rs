@@ -37,8 +37,8 @@ struct PickyQueue {
     turn: u32,
 }
 
-// SAFETY: D7: its queues take whatever it says that they take.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Picky {
     fn limits(&self) -> Limits {
         Limits {
@@ -68,8 +68,8 @@ unsafe impl Driver for Picky {
     }
 }
 
-// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 unsafe impl HwQueue for PickyQueue {
     fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
         while let Some(rq) = list.pop() {

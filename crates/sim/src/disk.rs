@@ -321,8 +321,8 @@ struct Member {
     bytes: u64,
 }
 
-// SAFETY: D7: the limits and the size are those of the disk that its queues reach.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D7: the limits and the size are those of the disk that its queues reach.
 unsafe impl Driver for Member {
     fn limits(&self) -> Limits {
         Limits {
@@ -486,8 +486,8 @@ fn discarded(state: &mut State, sector: u64, len: u32) -> Vec<u8> {
     bytes
 }
 
-// SAFETY: D1 to D6: what the disk holds is in its table by token, and ends there once, after its bytes were moved.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D1 to D6: what the disk holds is in its table by token, and ends there once, after its bytes were moved.
 unsafe impl HwQueue for SimQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
         while let Some(rq) = list.pop() {

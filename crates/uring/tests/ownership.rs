@@ -55,8 +55,8 @@ impl Late {
     }
 }
 
-// SAFETY: D7: its queues take whatever it says that they take.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Late {
     fn limits(&self) -> Limits {
         Limits::default()
@@ -75,8 +75,8 @@ unsafe impl Driver for Late {
     }
 }
 
-// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 unsafe impl HwQueue for LateQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
         while let Some(rq) = list.pop() {

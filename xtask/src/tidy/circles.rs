@@ -59,10 +59,6 @@ fn crates(tree: &Tree) -> BTreeMap<&str, Crate<'_>> {
 }
 
 impl<'a> Crate<'a> {
-    fn file_of_root(&self) -> &'a str {
-        self.modules.values().next().map_or("", |module| module.path)
-    }
-
     /// One finding for each set of modules that reach each other, with a shortest circle among them.
     fn circles(&self) -> Vec<Finding> {
         let arrows = self.arrows();

@@ -51,8 +51,8 @@ impl Inbox {
 #[derive(Debug)]
 struct Elsewhere(Arc<Inbox>);
 
-// SAFETY: D7: its queues take whatever it says that they take.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Elsewhere {
     fn limits(&self) -> Limits {
         Limits { queue_depth: 2, ..Limits::default() }
@@ -77,8 +77,8 @@ struct ElsewhereQueue {
     remote: Remote,
 }
 
-// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 unsafe impl HwQueue for ElsewhereQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
         while let Some(rq) = list.pop() {

@@ -60,8 +60,8 @@ fn finish_elsewhere(receive: &Receiver<(RemoteRq, Status)>, outside: &AtomicU32,
     }
 }
 
-// SAFETY: D7: its queues take whatever it says that they take.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Chaos {
     fn limits(&self) -> Limits {
         Limits {
@@ -130,8 +130,8 @@ impl ChaosQueue {
     }
 }
 
-// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 unsafe impl HwQueue for ChaosQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
         while let Some(rq) = list.pop() {

@@ -281,9 +281,9 @@ impl FaultQueue {
     }
 }
 
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
 // SAFETY: D1 to D6: a request is held back by its token, or is with the queue below, which keeps the same promise; of a
 // request handed down `sector` and `bytes` change as D3 allows, and are put back.
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
 unsafe impl HwQueue for FaultQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
         let mut down = RqList::default();

@@ -79,8 +79,8 @@ impl Host {
     }
 }
 
-// SAFETY: D7: the kernel looks at every range itself.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D7: the kernel looks at every range itself.
 unsafe impl Driver for Host {
     fn limits(&self) -> Limits {
         let caps = self.shared.file.caps();

@@ -341,8 +341,8 @@ impl HostQueue {
     }
 }
 
-// SAFETY: D1 to D6: I1 and I2 of this file: a tag is with the kernel once, and ends when the kernel has given it back.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D1 to D6: I1 and I2 of this file: a tag is with the kernel once, and ends when the kernel has given it back.
 unsafe impl HwQueue for HostQueue {
     #[inline]
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {

@@ -39,8 +39,8 @@ impl Keeping {
     }
 }
 
-// SAFETY: D7: there is no memory that a request could miss.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D7: there is no memory that a request could miss.
 unsafe impl Driver for Keeping {
     fn limits(&self) -> Limits {
         Limits {
@@ -91,8 +91,8 @@ impl KeepingQueue {
     }
 }
 
-// SAFETY: D1 to D6: no memory is touched; each token ends once, in the call that it came with or a later one.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D1 to D6: no memory is touched; each token ends once, in the call that it came with or a later one.
 unsafe impl HwQueue for KeepingQueue {
     #[inline]
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {

@@ -84,8 +84,8 @@ impl std::fmt::Debug for Hardware {
     }
 }
 
-// SAFETY: D7: its queues take whatever it says that they take.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Hardware {
     fn limits(&self) -> Limits {
         Limits { logical_block: 512, max_sectors: u32::MAX >> 9, max_segments: 1024, ..Limits::default() }
@@ -211,8 +211,8 @@ impl std::fmt::Debug for Sent {
     }
 }
 
-// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 unsafe impl HwQueue for Line {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, _: &mut DoneList) {
         let due = env.clock.precise().after(self.latency);

@@ -19,8 +19,8 @@ pub fn over(lower: &Device, fua: bool) -> Device {
     Device::from_driver(&name, Box::new(Cached { lower: lower.clone(), fua }))
 }
 
-// SAFETY: D7: its queues take whatever it says that they take.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Cached {
     fn limits(&self) -> Limits {
         self.lower.limits().clone()

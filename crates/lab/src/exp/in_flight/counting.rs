@@ -31,8 +31,8 @@ pub fn over(lower: &Device, counters: &Arc<Counters>, ends_here: bool) -> Device
     Device::from_driver("counted", Box::new(counting))
 }
 
-// SAFETY: D7: its queues take whatever it says that they take.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Counting {
     fn limits(&self) -> Limits {
         self.lower.limits().clone()
@@ -74,8 +74,8 @@ impl CountingQueue {
     }
 }
 
-// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 unsafe impl HwQueue for CountingQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
         let before = done.len();

@@ -103,8 +103,8 @@ impl File for Slow {
 #[derive(Debug)]
 struct Watching(Shared);
 
-// SAFETY: D7: its queues take whatever it says that they take.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Watching {
     fn limits(&self) -> Limits {
         Limits { logical_block: 512, queue_depth: 1024, ..Limits::default() }
@@ -123,8 +123,8 @@ unsafe impl Driver for Watching {
     }
 }
 
-// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 unsafe impl HwQueue for Watching {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
         let mut seen = lock(&self.0);
