@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`target`] | what kind of thing a spec names |
+//! | [`storage`] | what kind of thing a spec names |
 //! | [`content`] | what a file holds that a run would overwrite |
 //! | [`plan`] | the arguments judged together: what will be done |
 //! | [`subject`] | what a run drives: a device, or a volume in its pool |
