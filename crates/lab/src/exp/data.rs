@@ -38,8 +38,11 @@ pub fn comes_back(
                 }
                 // Every other block: nothing is merged, each has a bio and a request.
                 let offset = block * 2 * BLOCK as u64;
-                let entry = if write { op::write(fd, buf) } else { op::read(fd, buf) };
-                ring.push(entry.offset(offset).user_data(block)).map_err(|err| fail(&err))?;
+                let pushed = match write {
+                    true => ring.push(op::write(fd, buf).offset(offset).user_data(block)),
+                    false => ring.push(op::read(fd, buf).offset(offset).user_data(block)),
+                };
+                pushed.map_err(|err| fail(&err))?;
             }
             ring.submit_and_wait(BLOCKS as u32).map_err(|err| fail(&err))?;
             for done in ring.completions() {

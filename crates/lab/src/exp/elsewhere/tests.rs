@@ -24,8 +24,11 @@ fn requests_end_elsewhere_once_each_and_in_order() {
         for n in 0..8 {
             // Far apart, so that none is merged.
             let buf = Buf::zeroed(512, 512).expect("memory");
-            let entry = if n % 2 == 0 { op::read(fd, buf) } else { op::write(fd, buf) };
-            ring.push(entry.offset(n * 8192).user_data(n)).expect("room");
+            let pushed = match n % 2 {
+                0 => ring.push(op::read(fd, buf).offset(n * 8192).user_data(n)),
+                _ => ring.push(op::write(fd, buf).offset(n * 8192).user_data(n)),
+            };
+            pushed.expect("room");
         }
         ring.submit_and_wait(8).expect("submitted");
         let done: Vec<_> = ring.completions().map(|done| (done.user_data, done.res)).collect();

@@ -82,9 +82,12 @@ fn submit(device: &Device) -> Result<Submitted, Box<dyn std::error::Error>> {
     let fd = ring.attach(device)?;
     for n in 0..HELD {
         let buf = Buf::zeroed(512, 512)?;
-        let entry = if n % 3 == 0 { op::read(fd, buf) } else { op::write(fd, buf) };
         // Apart, so that none is merged.
-        ring.push(entry.offset(n as u64 * 8192))?;
+        let offset = n as u64 * 8192;
+        match n % 3 {
+            0 => ring.push(op::read(fd, buf).offset(offset))?,
+            _ => ring.push(op::write(fd, buf).offset(offset))?,
+        }
     }
     let since = Instant::now();
     ring.submit()?;
