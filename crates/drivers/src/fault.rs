@@ -5,9 +5,8 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `plan` | the kinds of faults, their rates, the draw that decides about a request |
+//! | `plan` | the kinds of faults, their rates, the draw that decides about a request; how many there were |
 //! | `hw` | one ring's way into the device: what a decision does to a request |
-//! | `counts` | how many faults there were |
 //!
 //! A [`Faulty`] stands in front of the driver of another queue and has a queue of its own: the requests, their tags and
 //! their statistics are its queue's; limits, abilities and hardware queues are the other driver's. What has no fault
@@ -16,7 +15,6 @@
 //! Invariant I1: a fault never makes a request end twice or not at all (D1 of [`driver`](sheave_blk::driver)): a stuck
 //! one is ended by the timeout walk or by the shutdown of its ring.
 
-mod counts;
 mod hw;
 mod plan;
 
@@ -24,8 +22,7 @@ use std::ops::Range;
 
 use sheave_base::sync::Arc;
 
-pub use counts::FaultCounts;
-pub use plan::{FaultKind, FaultOps, FaultPlan};
+pub use plan::{FaultCounts, FaultKind, FaultOps, FaultPlan};
 
 use crate::spec::Params;
 use hw::{FaultQueue, Faults};

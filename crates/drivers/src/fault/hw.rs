@@ -28,8 +28,7 @@ use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 
-use super::counts::FaultCounts;
-use super::plan::{FaultKind, Odds};
+use super::plan::{FaultCounts, FaultKind, Odds};
 use sheave_blk::bio::SECTOR_SHIFT;
 use sheave_blk::driver::{HctxOpen, HwEnv, HwQueue, KernelEvents, NextEvent, TimedOut};
 use sheave_blk::limits::Capacity;

@@ -1,6 +1,6 @@
-//! Which faults, how often: the plan, and the draw that decides about one request.
+//! Which faults, how often: the plan, the draw that decides about one request, and how many there were.
 //!
-//! Owns the kinds of faults, their rates and the generator. Does nothing to a request itself.
+//! Owns the kinds of faults, their rates, the generator and the counters. Does nothing to a request itself.
 //!
 //! Invariants:
 //! - P1: a request has at most one fault; one uniform draw decides, so the rates of an operation add up to at most 1.
@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use sheave_base::rng::Rng;
+use sheave_base::sync::atomic::{AtomicU64, Ordering};
 
 use sheave_blk::bio::{NR_OPS, Op};
 
@@ -200,6 +201,34 @@ impl Odds {
 /// The random numbers of one hardware context of one queue.
 pub(super) fn stream(seed: u64, queue: u16, hctx: u16) -> Rng {
     Rng::new(seed).fork(u64::from(queue) << 16 | u64::from(hctx))
+}
+
+/// The faults that a device has injected so far, over all rings: written by its hardware queues, read by anyone.
+#[derive(Debug, Default)]
+pub struct FaultCounts([AtomicU64; NR_FAULTS]);
+
+impl FaultCounts {
+    /// Faults of this kind.
+    pub fn get(&self, kind: FaultKind) -> u64 {
+        // Relaxed: a count orders nothing; it is exact when the rings are quiet.
+        self.0[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// All faults.
+    pub fn total(&self) -> u64 {
+        FaultKind::ALL.iter().map(|&kind| self.get(kind)).sum()
+    }
+
+    pub(super) fn count(&self, kind: FaultKind) {
+        // Relaxed: see `get`.
+        self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Such as `error 12, torn 3`; empty when there were none.
+    pub(super) fn in_words(&self) -> String {
+        let some = FaultKind::ALL.iter().map(|&kind| (kind, self.get(kind))).filter(|&(_, count)| count > 0);
+        some.map(|(kind, count)| format!("{} {count}", kind.name())).collect::<Vec<_>>().join(", ")
+    }
 }
 
 #[cfg(test)]
