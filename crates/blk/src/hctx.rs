@@ -464,6 +464,9 @@ impl Hctx {
 
     /// Leaves the queue's lists, after the last [`Hctx::shut_down_step`].
     pub(crate) fn retire(&mut self) {
+        let flush_tag = self.flush_tag();
+        let live = self.rqs.iter().zip(0..flush_tag).filter(|(rq, _)| rq.bio_head.is_some()).count();
+        debug_assert_eq!((live, self.in_driver), (0, 0), "what counts as ended has ended, and nothing else");
         self.tags.return_unused();
         self.queue.remove_hctx(&self.shared);
     }
