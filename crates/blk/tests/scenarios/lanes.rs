@@ -5,7 +5,8 @@ use std::time::Duration;
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_blk::bio::{BIO_FUA, BIO_NOMERGE, BIO_PREFLUSH, NO_FIXED_BUF, Op, Segment};
-use sheave_blk::ctx::lane::{PlainIo, PlainKind, PlainRunOf};
+use sheave_blk::ctx::lane::{Alone, PlainIo, PlainKind, PlainRunOf};
+use sheave_blk::ctx::{EndIo, PlainEnd};
 
 use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, address, vec_at};
 
@@ -63,8 +64,7 @@ fn stamps(way: Way, age: Duration, count: u32) -> (Vec<u64>, u64) {
     let us = Duration::from_micros(1);
     rig.ctx.start_plug(count);
     let route = rig.ctx.route(rig.devices[0].0).expect("one leg");
-    let kind = PlainKind::new(false, 0, NO_FIXED_BUF);
-    let mut lane = rig.ctx.lane(route, kind).expect("attached");
+    let mut lane = rig.ctx.lane(route, READS).expect("attached");
     let sector = |at: u32| u64::from(at) * 2 * BLOCK_SECTORS;
     match way {
         Way::BioByBio => (0..count).for_each(|at| {
@@ -89,6 +89,84 @@ fn stamps(way: Way, age: Duration, count: u32) -> (Vec<u64>, u64) {
     let reads = rig.time.reads() - reads;
     rig.drain();
     (puppet.script().seen.iter().map(|seen| seen.issued_at / 1000).collect(), reads)
+}
+
+/// A plain read of one block.
+#[allow(unsafe_code)]
+fn record(owner: u32) -> PlainIo {
+    // SAFETY: the driver of these tests touches no memory.
+    unsafe { PlainIo::new(u64::from(owner), u64::from(owner) * 2 * BLOCK_SECTORS, address(owner)) }
+}
+
+const READS: PlainKind = PlainKind::new(false, 0, NO_FIXED_BUF);
+const RUN: PlainRunOf = PlainRunOf { owner: 5, bytes: BLOCK };
+
+/// An owner that takes its records in rows, as a ring does.
+#[derive(Default)]
+struct Rows(Vec<u64>);
+
+impl EndIo for Rows {
+    fn end_io(&mut self, owner: u32, _: Status) {
+        panic!("a bio of {owner}");
+    }
+
+    fn end_run(&mut self, _: u32, most: usize, end_at: impl FnMut(usize) -> Option<PlainEnd>) {
+        self.0.extend((0..most).map_while(end_at).map(|end| end.cookie));
+    }
+
+    fn end_plain(&mut self, _: u32, end: PlainEnd, status: Status) {
+        panic!("record {} by itself: {status:?}", end.cookie);
+    }
+}
+
+#[test]
+fn records_of_one_run_that_end_a_few_at_a_time_all_end() {
+    let puppet = Puppet::new().holding();
+    let mut rig = Rig::with(64, true, &[&puppet.device()]);
+    rig.read(999, 999);
+    puppet.script().finish = 1;
+    rig.drain();
+    puppet.script().finish = 0;
+    rig.take_ok();
+    rig.ctx.start_plug(32);
+    let route = rig.ctx.route(rig.devices[0].0).expect("one leg");
+    let mut lane = rig.ctx.lane(route, READS).expect("attached");
+    assert_eq!(lane.submit_run(RUN, 32, |from| (from as u32..32).map(record)), 32);
+    lane.finish();
+    rig.ctx.finish_plug();
+    let mut ended = Rows::default();
+    for left in (0..32).step_by(8).rev() {
+        puppet.script().finish = 8;
+        assert_eq!(rig.ctx.poll(&mut ended), 8);
+        assert_eq!((rig.in_flight(), rig.ctx.is_idle()), (left, left == 0));
+    }
+    assert_eq!(ended.0, (0..32).collect::<Vec<u64>>());
+}
+
+#[test]
+fn what_is_sent_alone_counts_once_however_it_ends() {
+    for (in_call, accepted) in [(false, 1), (true, 1), (false, 0)] {
+        let puppet = Puppet::new();
+        let mut rig = Rig::with(64, true, &[&puppet.device()]);
+        let route = rig.ctx.route(rig.devices[0].0).expect("one leg");
+        // The lane that was open last is one of the same kind.
+        lane(&mut rig, Op::Read, 0, &singles(0..1));
+        rig.drain();
+        rig.take_ok();
+        (puppet.script().in_call, puppet.script().accept) = (in_call, accepted);
+        let sectors = rig.device().size_bytes() >> 9;
+        let ended = &mut rig.ended;
+        let sent = rig.ctx.send_alone((route, route.lane_id(READS), sectors), RUN, record(7), &mut |owner, status| {
+            ended.push((owner, status));
+        });
+        // An owner that has no room for it now hears of it in the next poll, as of one that the driver holds.
+        assert_eq!(sent, Alone::Sent);
+        assert!(!rig.ctx.is_idle());
+        puppet.script().accept = u32::MAX;
+        rig.drain();
+        assert_eq!(rig.take_ok(), [5], "in call: {in_call}, accepted: {accepted}");
+        assert_eq!((rig.device().accounted().total(), rig.in_flight()), (0, 0));
+    }
 }
 
 /// So many requests from each of these times on.
