@@ -9,8 +9,11 @@
 //! pause counts for each I/O that should have begun in it. The first write to a unit after a snapshot copies the unit;
 //! it is told apart, and so is what is written to the unit until that has ended.
 //!
-//! * P1: one thread has the ring of the overwrites, and polls; nothing else runs on it.
+//! * P1: one thread sends the overwrites and polls for them; nothing else runs on it.
+//! * P2: those that copy have a ring, entries and buffers of their own, so that none of the others ever waits for an
+//!   entry that a copy has. What finds no entry free waits in a queue of its ring, and its time runs on.
 
+use std::collections::VecDeque;
 use std::error::Error;
 use std::sync::Arc;
 use std::thread;
@@ -33,13 +36,19 @@ const SNAPSHOT_EVERY: Duration = Duration::from_secs(1);
 const CHECKPOINT_EVERY: Duration = Duration::from_millis(100);
 const PUNCH_EVERY: Duration = Duration::from_millis(10);
 
-/// An overwrite in flight.
+/// An overwrite.
 #[derive(Clone, Copy)]
 struct Flight {
     due: Instant,
-    unit: usize,
+    pos: u64,
     /// The snapshot that it copies its unit for, or waits for the copy of; 0: none.
     copies: u64,
+}
+
+impl Flight {
+    fn unit(&self) -> usize {
+        (self.pos / UNIT) as usize
+    }
 }
 
 /// Latencies, in nanoseconds.
@@ -112,46 +121,89 @@ fn fill(volume: &Volume) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Overwrites of one kind, with a ring of their own (P2).
+struct Lane {
+    ring: Ring,
+    fd: Fd,
+    bufs: Vec<Buf>,
+    flights: Vec<Option<Flight>>,
+    free: Vec<usize>,
+    /// Those that are due and have no entry yet.
+    waiting: VecDeque<Flight>,
+    found: Latencies,
+}
+
+impl Lane {
+    fn new(volume: &Volume) -> Result<Lane, Box<dyn Error>> {
+        let (ring, fd) = ring_of(volume)?;
+        let bufs = (0..DEPTH).map(|_| Buf::zeroed(BLOCK as usize, 4096)).collect::<Result<_, _>>()?;
+        let (flights, free) = (vec![None; DEPTH], (0..DEPTH).collect());
+        Ok(Lane { ring, fd, bufs, flights, free, waiting: VecDeque::new(), found: Latencies::default() })
+    }
+
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.free.len() == DEPTH
+    }
+
+    /// Sends what waits, as far as there are entries.
+    fn send(&mut self) -> Result<(), Box<dyn Error>> {
+        let mut sent = false;
+        while !self.waiting.is_empty()
+            && let (Some(slot), Some(buf)) = (self.free.pop(), self.bufs.pop())
+            && let Some(flight) = self.waiting.pop_front()
+        {
+            self.flights[slot] = Some(flight);
+            self.ring.push(op::write(self.fd, buf).offset(flight.pos).user_data(slot as u64))?;
+            sent = true;
+        }
+        if sent {
+            self.ring.submit()?;
+        }
+        Ok(())
+    }
+
+    /// Takes what has ended; `seen` hears of each.
+    fn reap(&mut self, mut seen: impl FnMut(&Flight)) -> Result<(), Box<dyn Error>> {
+        self.ring.reap();
+        let ended = Instant::now();
+        for done in self.ring.completions() {
+            done.result()?;
+            let slot = done.user_data as usize;
+            let flight = self.flights[slot].take().ok_or("a completion of nothing")?;
+            self.found.0.push((ended - flight.due).as_nanos() as u64);
+            seen(&flight);
+            self.free.push(slot);
+            self.bufs.extend(done.into_buf());
+        }
+        Ok(())
+    }
+}
+
 /// The overwrites: `rate` a second, for `length`. Those that copy nothing, and the others.
 fn overwrite(shared: &Shared, rate: u64, length: Duration) -> Result<[Latencies; 2], Box<dyn Error>> {
-    let (mut ring, fd) = ring_of(&shared.volume)?;
-    let mut bufs: Vec<Buf> = (0..DEPTH).map(|_| Buf::zeroed(BLOCK as usize, 4096)).collect::<Result<_, _>>()?;
-    let mut flights: Vec<Option<Flight>> = vec![None; DEPTH];
-    let mut free: Vec<usize> = (0..DEPTH).collect();
+    let mut lanes = [Lane::new(&shared.volume)?, Lane::new(&shared.volume)?];
+    // The newest snapshot that a unit has been copied for.
     let mut copied = vec![0; (RANGE / UNIT) as usize];
-    let mut found = [Latencies::default(), Latencies::default()];
     let (mut rng, start, total) = (Rng::new(1), Instant::now(), rate * length.as_secs());
     let due = |number: u64| start + Duration::from_nanos((number as f64 * 1e9 / rate as f64) as u64);
     let mut next = 0;
-    while (next < total && shared.goes_on()) || free.len() < DEPTH {
+    while (next < total && shared.goes_on()) || !lanes.iter().all(Lane::is_idle) {
         let now = Instant::now();
-        let before = next;
         while next < total && due(next) <= now {
-            let (Some(slot), Some(buf)) = (free.pop(), bufs.pop()) else { break };
-            let pos = rng.below(RANGE / BLOCK) * BLOCK;
-            let unit = (pos / UNIT) as usize;
+            let mut flight = Flight { due: due(next), pos: rng.below(RANGE / BLOCK) * BLOCK, copies: 0 };
             let newest = shared.snapshots.load(Ordering::Relaxed);
-            let copies = if copied[unit] < newest { newest } else { 0 };
-            flights[slot] = Some(Flight { due: due(next), unit, copies });
-            ring.push(op::write(fd, buf).offset(pos).user_data(slot as u64))?;
+            if copied[flight.unit()] < newest {
+                flight.copies = newest;
+            }
+            lanes[usize::from(flight.copies > 0)].waiting.push_back(flight);
             next += 1;
         }
-        if next > before {
-            ring.submit()?;
-        }
-        ring.reap();
-        let ended = Instant::now();
-        for done in ring.completions() {
-            done.result()?;
-            let slot = done.user_data as usize;
-            let flight = flights[slot].take().ok_or("a completion of nothing")?;
-            copied[flight.unit] = flight.copies.max(copied[flight.unit]);
-            found[usize::from(flight.copies > 0)].0.push((ended - flight.due).as_nanos() as u64);
-            free.push(slot);
-            bufs.extend(done.into_buf());
+        for lane in &mut lanes {
+            lane.send()?;
+            lane.reap(|flight| copied[flight.unit()] = flight.copies.max(copied[flight.unit()]))?;
         }
     }
-    Ok(found)
+    Ok(lanes.map(|lane| lane.found))
 }
 
 /// Writes a unit behind the range and gives it back.
