@@ -311,6 +311,52 @@ fn a_full_pool_raises_no_size_and_gets_back_what_the_write_had() {
 }
 
 #[test]
+fn what_a_failed_write_left_is_listed_also_beyond_a_lower_limit_and_goes_with_a_cut() {
+    let (_device, pool) = pool();
+    let user = growing(&pool, "v");
+    user.write(0, &pattern(1, UNIT as usize)).expect("writes");
+    user.sync().expect("syncs");
+    let free = pool.info().free_bytes;
+    let mut failed = user.start(4 * UNIT, &pattern(2, 8 * UNIT as usize)).expect("starts");
+    failed.status = Status::IoErr;
+    assert_eq!(user.end(failed), Err(Status::IoErr));
+    pool.set_max_size("v", 2 * UNIT).expect("sets");
+    let listed = user.volume.extents(UNIT, u64::MAX).expect("extents");
+    let space: u64 = listed.iter().filter(|one| one.kind == ExtentKind::Unwritten).map(|one| one.len).sum();
+    assert_eq!((space, pool.info().free_bytes), (8 * UNIT, free - 8 * UNIT), "{listed:?}");
+    pool.resize("v", 0).expect("cuts");
+    user.sync().expect("syncs");
+    assert_eq!(pool.info().free_bytes, free + UNIT);
+}
+
+#[test]
+fn two_writes_that_find_no_room_take_nothing_from_a_third() {
+    let (_device, pool) = pool();
+    let user = growing(&pool, "v");
+    user.write(0, &pattern(1, UNIT as usize)).expect("writes");
+    let much = vec![1; (pool.info().free_bytes + UNIT) as usize];
+    let another = || User::new(pool.open_volume("v").expect("is there"));
+    let (third, data) = (another(), pattern(2, UNIT as usize));
+    let nap = || thread::sleep(Duration::from_millis(100));
+    let held = user.start(UNIT, &pattern(3, UNIT as usize)).expect("starts");
+    thread::scope(|scope| {
+        let first = scope.spawn(|| another().write(8 * UNIT, &much));
+        nap();
+        // The first waits for what is under way. This begins later, in space that the first was given.
+        let started = third.start(8 * UNIT, &data).expect("starts");
+        let second = scope.spawn(|| another().write(20 * UNIT, &much));
+        nap();
+        user.end(held).expect("ends");
+        nap();
+        third.end(started).expect("ends");
+        assert_eq!(first.join().expect("ends"), Err(Status::NoSpc));
+        assert_eq!(second.join().expect("ends"), Err(Status::NoSpc));
+    });
+    assert_eq!(size(&user), 9 * UNIT);
+    assert!(user.read(8 * UNIT, data.len()).expect("reads") == data, "it was told that this is written");
+}
+
+#[test]
 fn units_of_every_size_grow_as_well() {
     for unit_bytes in [4096, 16384, 1 << 20] {
         let device = open_device("ram:size=64M").expect("opens");

@@ -110,6 +110,9 @@ pub(crate) struct Vol {
     pub(crate) hidden: bool,
     /// What lies beyond its end is being given back: a checkpoint finishes that first.
     pub(crate) cutting: bool,
+    /// A write that found no room gives back what lies beyond the end: one at a time, or one takes the marks off that
+    /// another goes by.
+    pub(crate) giving_back: bool,
     /// Writes have made it larger since the last commit: it is in `State::grown`.
     pub(crate) grown: bool,
     /// Its size for commits, while users see a smaller one: one that is cut, whose last block is being zeroed, or one
@@ -158,6 +161,7 @@ impl Vol {
             damage: None,
             hidden: false,
             cutting: false,
+            giving_back: false,
             grown: false,
             durable_size: None,
             busy: 0,

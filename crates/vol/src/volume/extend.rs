@@ -77,6 +77,27 @@ impl Volume {
     /// Gives back the space beyond the end that no write under way has. A write that found the pool full leaves what
     /// it was given before.
     fn give_back(&self, may_block: &MayBlock) -> Result<(), Status> {
+        loop {
+            let mut state = self.quiet(may_block, |_| 0)?;
+            match state.table.get_mut(self.core.id) {
+                None => return Ok(()),
+                // It takes `HANDED` off, and keeps what gets that again: nobody else may take it off meanwhile.
+                Some(vol) if vol.giving_back => drop(self.pool.wait(state)),
+                Some(vol) => {
+                    vol.giving_back = true;
+                    break;
+                }
+            }
+        }
+        let given = self.give_back_alone(may_block);
+        if let Some(vol) = self.pool.lock().table.get_mut(self.core.id) {
+            vol.giving_back = false;
+        }
+        self.pool.wake();
+        given
+    }
+
+    fn give_back_alone(&self, may_block: &MayBlock) -> Result<(), Status> {
         let mut state = self.quiet(may_block, |_| 0)?;
         let mut leaves = Vec::new();
         self.each_beyond(&mut state, |volume, state, unit| {

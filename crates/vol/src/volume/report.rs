@@ -27,8 +27,12 @@ pub(crate) struct Usage {
 
 /// The extents of a range.
 pub(super) fn extents(pool: &PoolInner, core: &Arc<VolumeCore>, pos: u64, len: u64) -> Vec<Extent> {
-    // Beyond the end there is what writes under way were given, and what failed ones left.
-    let end = pos.saturating_add(len).min(core.reach());
+    // Beyond the end there is what writes under way were given, and what failed ones left: also beyond the largest
+    // size, if that was lowered since.
+    let geometry = &pool.map.geometry;
+    let slots = pool.lock().table.get(core.id).filter(|_| core.grows).map_or(0, |vol| vol.slots);
+    let mapped = slots << (geometry.slot_shift() + geometry.unit_shift);
+    let end = pos.saturating_add(len).min(core.reach().max(mapped));
     let mut all: Vec<Extent> = Vec::new();
     let mut at = pos;
     while at < end {
