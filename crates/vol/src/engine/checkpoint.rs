@@ -154,9 +154,9 @@ impl State {
         Ok(Plan { draft, sb, reached: Reached::Pages, replaced: self.tree.pages.take_given_up(), taken })
     }
 
-    /// No page may have what lies beyond the end of its volume: it would come back when the volume grows. Cuts a part
-    /// off; false when nothing is left there.
-    fn cut_a_part(&mut self) -> Result<bool, Status> {
+    /// No page and no record may have what lies beyond the end of its volume: it would come back when the volume grows.
+    /// Cuts a part off; false when nothing is left there.
+    pub(crate) fn cut_a_part(&mut self) -> Result<bool, Status> {
         let cut: Vec<_> = self.table.iter().filter(|vol| vol.cutting).map(|vol| vol.core.clone()).collect();
         for core in cut {
             if self.cut_some(&core, core.size())? {

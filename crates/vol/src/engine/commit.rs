@@ -103,7 +103,12 @@ impl PoolInner {
     }
 
     /// Writes the records of all that waits, or a checkpoint if they would fill half of the journal.
-    fn write_records(&self, mut state: MutexGuard<'_, State>) -> Result<(), Status> {
+    fn write_records<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<(), Status> {
+        // The record of a smaller size comes before those of units: none of these may be beyond it.
+        while state.cut_a_part()? {
+            drop(state);
+            state = self.lock();
+        }
         let ring = Ring::of(&state.sb);
         let mut commit = Commit::with_capacity(1 + state.dirty.len() / 64);
         self.encode(&state, &mut commit);

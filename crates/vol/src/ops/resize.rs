@@ -222,3 +222,6 @@ fn check_grows(core: &VolumeCore, name: &str) -> Result<(), PoolError> {
     };
     Err(PoolError::Invalid { what, fix: "Name a volume that was created with a largest size".into() })
 }
+
+#[cfg(test)]
+mod tests;
