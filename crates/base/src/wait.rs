@@ -7,11 +7,13 @@
 //! - I1: only a thread that is about to wait looks at its stepper: whatever does not wait pays nothing for it.
 //! - I2: the lock of a wait is let go while the stepper runs, so nobody else is kept from it.
 //! - I3: every wait may end early; the caller looks again at what it waits for.
+//! - I4: where nobody waits, but another thread may come between, debug builds have a *gap* ([`gap`]): a thread that
+//!   was told how often hands over there too. It holds no lock then that is not taken here.
 //!
 //! Called by grace periods and by files that wait for their own workers. Short locks, never held over a wait, are not
 //! taken here.
 
-pub use imp::{lock, wait_on};
+pub use imp::{gap, lock, wait_on};
 
 /// What a stepper says to a thread that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,22 +25,25 @@ pub enum Step {
 }
 
 #[cfg(not(any(shuttle, loom)))]
-pub use imp::{set_stepper, step};
+pub use imp::{set_gaps, set_stepper, step};
 
 #[cfg(not(any(shuttle, loom)))]
 mod imp {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
     use std::rc::Rc;
     use std::sync::TryLockError;
     use std::time::Duration;
 
     use super::Step;
+    use crate::rng::mix;
     use crate::sync::{Condvar, Mutex, MutexGuard};
 
     type Stepper = Rc<dyn Fn() -> Step>;
 
     thread_local! {
         static STEPPER: RefCell<Option<Stepper>> = const { RefCell::new(None) };
+        /// What the next gap draws from, and in how many of a hundred this thread hands over.
+        static GAPS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     }
 
     /// From now on this thread does not sleep where it waits, but calls this; `None`: it sleeps again.
@@ -50,6 +55,22 @@ mod imp {
     pub fn step() -> Option<Step> {
         let stepper = STEPPER.try_with(|stepper| stepper.borrow().clone()).ok().flatten()?;
         Some(stepper())
+    }
+
+    /// From now on this thread hands over in so many of a hundred gaps, as the seed says (I4).
+    pub fn set_gaps(seed: u64, percent: u64) {
+        GAPS.set((seed, percent));
+    }
+
+    /// Another thread may come between here.
+    pub fn gap() {
+        let Ok((seed, percent)) = GAPS.try_with(Cell::get) else { return };
+        if percent > 0 {
+            GAPS.set((mix(seed), percent));
+            if seed % 100 < percent {
+                step();
+            }
+        }
     }
 
     /// Takes a lock that others may hold over I/O.
@@ -97,6 +118,9 @@ mod imp {
     use crate::sync::{Condvar, Mutex, MutexGuard};
 
     const WHY: &str = "invariant: no panic under this lock";
+
+    /// The checker sees the lock that follows.
+    pub fn gap() {}
 
     /// Takes a lock that others may hold over I/O.
     pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

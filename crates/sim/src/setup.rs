@@ -75,10 +75,14 @@ pub struct Setup {
     pub huge: u64,
     /// Volumes that there are from the beginning.
     pub crowd: u32,
+    /// Commits have several journal blocks.
+    pub bulk: bool,
     /// Of a hundred volumes, those that grow.
     pub growing: u64,
     /// Calls on the pool take their time, while requests and other calls go on; else all that was begun ends before.
     pub overlap: bool,
+    /// Of a hundred gaps between two holds of the pool's lock, those in which others come between.
+    pub gaps: u64,
     /// Of a hundred steps of a call, those in which the time of its waits is up.
     pub impatience: u64,
     /// The disk.
@@ -97,7 +101,9 @@ impl Setup {
         let unit_bytes = *rng.pick(&[4, 4, 8, 16, 32, 64, 64, 64, 128, 256, 1024]) * KIB;
         // Small ones are full soon; large ones have room for everything.
         let small = rng.percent(35);
-        let units = if small { rng.between(24, 60) } else { rng.between(150, 400) };
+        // Tiny ones use a unit again soon after somebody has let it go.
+        let tiny = small && unit_bytes >= 16 * KIB && rng.percent(40);
+        let units = draw_units(&mut rng, small, tiny);
         let journal_bytes = *rng.pick(&[64, 64, 96, 256]) * KIB;
         // A small pool has room for little beyond its reserve.
         let reserve = (RESERVE_BYTES / unit_bytes).max(2) + 3;
@@ -120,7 +126,9 @@ impl Setup {
         // Commits of several journal blocks: many small units between two flushes.
         let bulk = !small && unit_bytes <= 8 * KIB && rng.percent(50);
         // Space that goes from one to the other before anything is flushed.
-        if small && rng.percent(50) {
+        if tiny {
+            (mix.write, mix.zero, mix.sync, mix.pool_sync) = (40, 20, 6, 4);
+        } else if small && rng.percent(50) {
             (mix.write, mix.zero, mix.sync, mix.pool_sync, mix.copy, mix.resize) = (50, 25, 2, 0, 1, 1);
         }
         if bulk {
@@ -142,10 +150,12 @@ impl Setup {
             max_volumes,
             max_volume_bytes: if bulk { 1 << 20 } else { max_volume_bytes.min(2 << 20) },
             long: if small || bulk { 60 } else { 10 },
-            growing: *Rng::new(seed).fork(0x96f).pick(&[0, 0, 40, 100]),
+            bulk,
+            growing: *Rng::new(seed).fork(0x96f).pick(if bulk { &[0, 40, 100] } else { &[0, 0, 40, 100] }),
             huge: 0,
             crowd: 0,
             overlap: false,
+            gaps: 0,
             impatience: 0,
             disk,
             mix,
@@ -179,6 +189,7 @@ impl Setup {
         self.disk.slow = if self.overlap { *rng.pick(&[0, 5, 15, 30]) } else { 0 };
         self.mix.stare = if self.overlap { *rng.pick(&[0, 1, 3, 6]) } else { 0 };
         self.impatience = 0;
+        self.gaps = if self.overlap { *rng.pick(&[0, 5, 20, 50]) } else { 0 };
         self
     }
 
@@ -257,6 +268,14 @@ impl Setup {
     #[must_use]
     pub fn open_options(&self) -> OpenOptions {
         OpenOptions { when_full: WhenFull::Error, ..OpenOptions::default() }
+    }
+}
+
+fn draw_units(rng: &mut Rng, small: bool, tiny: bool) -> u64 {
+    match (small, tiny) {
+        (_, true) => rng.between(6, 14),
+        (true, false) => rng.between(24, 60),
+        (false, false) => rng.between(150, 400),
     }
 }
 

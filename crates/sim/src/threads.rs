@@ -17,6 +17,7 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
+use sheave_base::rng::mix;
 use sheave_base::sync::atomic::{AtomicU8, Ordering};
 use sheave_base::sync::{Arc, Mutex, hint, thread};
 use sheave_base::wait::{self, Step};
@@ -154,11 +155,15 @@ impl Worker {
 
 /// The workers, and their end.
 #[derive(Default)]
-struct Workers(RefCell<Vec<Worker>>);
+struct Workers {
+    all: RefCell<Vec<Worker>>,
+    /// What the next call draws its gaps from, and in how many of a hundred it hands over.
+    gaps: Cell<(u64, u64)>,
+}
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        let workers = std::mem::take(&mut *self.0.borrow_mut());
+        let workers = std::mem::take(&mut *self.all.borrow_mut());
         workers.iter().for_each(Worker::give_up); // I3
         for worker in workers.into_iter().filter(|worker| !worker.busy.get()) {
             worker.baton.pass(QUIT, worker.handle.thread());
@@ -210,16 +215,22 @@ impl Threads {
         Threads::default()
     }
 
+    /// Calls that are started from now on hand over in so many of a hundred gaps, as the seed says: between two holds
+    /// of a pool's lock, where nobody waits.
+    pub fn set_gaps(&self, seed: u64, percent: u64) {
+        self.0.gaps.set((seed, percent));
+    }
+
     /// The calls that have not returned.
     #[must_use]
     pub fn running(&self) -> Vec<usize> {
-        let workers = self.0.0.borrow();
+        let workers = self.0.all.borrow();
         (0..workers.len()).filter(|&at| workers[at].busy.get()).collect()
     }
 
     /// Starts a call, which does nothing before its first step. `None` when there are too many.
     pub fn start<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Option<Call<T>> {
-        let mut workers = self.0.0.borrow_mut();
+        let mut workers = self.0.all.borrow_mut();
         let idle = workers.iter().position(|worker| !worker.busy.get());
         let number = match idle {
             Some(at) => at,
@@ -232,7 +243,10 @@ impl Threads {
         };
         let result = Arc::new(Mutex::new(None));
         let out = Arc::clone(&result);
+        let (seed, percent) = self.0.gaps.get();
+        self.0.gaps.set((mix(seed), percent));
         let job = move || {
+            wait::set_gaps(mix(!seed), percent);
             let returned = job();
             if let Ok(mut out) = out.lock() {
                 *out = Some(returned);
@@ -249,7 +263,7 @@ impl Threads {
     /// # Panics
     /// When the call did (I2).
     pub fn step(&self, call: usize, time_up: bool) {
-        let workers = self.0.0.borrow();
+        let workers = self.0.all.borrow();
         let Some(worker) = workers.get(call).filter(|worker| worker.busy.get()) else { return };
         let panic = worker.tell(if time_up { TIME_UP } else { GO_ON });
         drop(workers);
@@ -260,7 +274,7 @@ impl Threads {
 
     /// Gives up what still runs (I3).
     pub fn give_up(&self) {
-        self.0.0.borrow().iter().for_each(Worker::give_up);
+        self.0.all.borrow().iter().for_each(Worker::give_up);
     }
 }
 

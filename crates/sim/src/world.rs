@@ -170,6 +170,7 @@ impl World {
             hot: None,
             given_back: 0,
         };
+        world.threads.set_gaps(world.rng.fork(0x6a9).draw(), setup.gaps);
         world.start_engines();
         world
     }
@@ -243,7 +244,7 @@ impl World {
         audit(self.pool()?)?;
         // A file system that is full keeps pages that have space.
         if self.setup.disk.host.is_none() {
-            audit_metadata(self.pool()?, &self.disk.image())?;
+            audit_metadata(self.pool()?, &self.disk)?;
         }
         Ok(())
     }

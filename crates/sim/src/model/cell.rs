@@ -115,9 +115,11 @@ impl Cell {
         self.entries().filter(move |one| !hidden(one)).map(|one| one.value)
     }
 
-    /// The write was not done, in no part.
+    /// Nobody sees what a write did that failed, unless another that is still under way makes the place seen.
     pub(super) fn withdraw(&mut self, write: &OpenWrite) {
-        self.more.retain(|one| one.value != write.value || one.issued != write.issued);
+        if self.more.iter().all(|one| one.ended != NEVER || one.value == 0) {
+            self.more.retain(|one| one.value != write.value || one.issued != write.issued);
+        }
     }
 
     /// What a call that changed the volume as a whole put here is durable.

@@ -46,7 +46,11 @@ impl World {
     fn act(&mut self) -> Result<(), String> {
         self.disk.hold(self.setup.overlap);
         self.hot = self.hot.filter(|hot| hot.ops > 0).map(|hot| Hot { ops: hot.ops - 1, ..hot });
-        let mix = &self.setup.mix;
+        let mut mix = self.setup.mix.clone();
+        if self.hot.is_some() {
+            // What a slow read looks at is let go, for good, and given to others.
+            (mix.zero, mix.pool_sync) = (mix.zero * 2, mix.pool_sync * 2 + 2);
+        }
         let weights = [
             mix.write,
             mix.read,
@@ -209,18 +213,41 @@ impl World {
 
     fn write(&mut self) -> Result<(), String> {
         let Some(target) = self.pick(false) else { return Ok(()) };
+        if target.max.is_some() && self.rng.percent(self.setup.long / 6) {
+            return self.append(&target);
+        }
         let beyond = self.range_beyond(&target);
         if beyond.is_none() && target.size == 0 {
             return self.go_on();
         }
         let (pos, len) = beyond.unwrap_or_else(|| self.range(&target));
-        let Target { id, name, max, .. } = target;
         let (sector, sectors) = (pos / SECTOR as u64, len / SECTOR as u64);
         // Two writes to one place at a time are rare with users; now and then here.
-        if self.model.is_being_written(id, sector..sector + sectors) && !self.rng.percent(10) {
+        if self.model.is_being_written(target.id, sector..sector + sectors) && !self.rng.percent(10) {
             return self.go_on();
         }
         let dsync = self.rng.percent(15);
+        self.write_to(&target, (pos, len), dsync)
+    }
+
+    /// Several long writes at the end of a volume that grows, one behind the other.
+    fn append(&mut self, target: &Target) -> Result<(), String> {
+        for _ in 0..self.rng.between(2, 6) {
+            let Some((pos, max)) = self.model.volume(target.id).map(|volume| (volume.reach(), volume.max)) else {
+                break;
+            };
+            let len = (64 * BLOCK).min(max.unwrap_or(0).saturating_sub(pos));
+            if len == 0 || self.pending.len() >= MAX_PENDING {
+                break;
+            }
+            self.write_to(target, (pos, len), false)?;
+        }
+        Ok(())
+    }
+
+    fn write_to(&mut self, target: &Target, (pos, len): (u64, u64), dsync: bool) -> Result<(), String> {
+        let Target { id, ref name, max, .. } = *target;
+        let (sector, sectors) = (pos / SECTOR as u64, len / SECTOR as u64);
         let op = self.op();
         let value = self.counters.next_value;
         self.counters.next_value += 1;
@@ -230,7 +257,7 @@ impl World {
         self.note(format!("request {op}: write {value} to '{name}' ({id}), sectors {sector} +{sectors}{how}"));
         self.record(Event::Write { op, volume: id, sector, sectors, value, dsync });
         let doing = pending(id, Doing::Write { grows: max.is_some(), dsync }, pos, len);
-        self.submit(&name, Want::Write(data, dsync), doing, op)
+        self.submit(name, Want::Write(data, dsync), doing, op)
     }
 
     fn zero(&mut self) -> Result<(), String> {

@@ -111,6 +111,8 @@ impl PoolInner {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        #[cfg(debug_assertions)]
+        sheave_base::wait::gap();
         #[allow(unused_mut)] // Debug builds count what is done under each hold.
         let mut state = self.state.lock().expect("invariant: no panic under this lock");
         #[cfg(debug_assertions)]
