@@ -51,7 +51,7 @@ op_type! {
 }
 
 op_type! {
-    /// A write; made by [`write`], [`writev`] or [`write_fixed`].
+    /// A write; made by [`write()`], [`writev`] or [`write_fixed`].
     Write
 }
 

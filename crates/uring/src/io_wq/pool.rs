@@ -157,7 +157,8 @@ impl<S: Source> Pool<S> {
     }
 
     /// Ends the pool: bound work is run, unbound work that has not started ends with [`CANCELLED`](super::CANCELLED),
-    /// all threads are joined. What is queued later ends with [`WorkDone::NoThread`]. Not to be called by a worker.
+    /// all threads are joined. What is queued later ends with [`WorkDone::NoThread`](crate::WorkDone::NoThread). Not to
+    /// be called by a worker.
     pub fn shutdown(&self) {
         self.handle.shared.shutdown();
     }

@@ -51,7 +51,7 @@ pub struct PoolOptions {
     pub shards: usize,
     /// CPUs that workers run on; all of the process when empty.
     pub cpus: Vec<usize>,
-    /// No threads: work runs in [`Pool::step`].
+    /// No threads: work runs in [`Pool::step`](super::Pool::step).
     pub stepped: bool,
 }
 
