@@ -121,7 +121,7 @@ fn the_same_seed_gives_the_same_trace() {
 
 /// The simulator is worth what it can see: a disk that breaks a promise must be found out within a few runs.
 fn finds_out(lie: Lie) {
-    let found = (1..=10).find_map(|seed| {
+    let found = (1..=60).find_map(|seed| {
         let mut plan = Plan::new(seed, 120, 60);
         plan.setup = plan.setup.with_lie(lie);
         plan.setup.disk.fua = true;
