@@ -21,8 +21,7 @@
 //! | write it elsewhere; change a metadata block later | detect and name it, never serve what it says |
 //!
 //! What volumes cannot tell from a crash: damage to the journal's last commit, and damage to the newest superblock
-//! while its twin is not durable (from a checkpoint to the next flush). Both are the youngest of what is durable. A
-//! superblock that cannot be read counts as damaged, so reads of superblocks do not fail here.
+//! while its twin is not durable (from a checkpoint to the next flush). Both are the youngest of what is durable.
 //!
 //! Invariant I1: the log has every step in the order in which the disk took it; its length is the disk's time.
 
@@ -59,8 +58,6 @@ use sheave_base::rng::Rng;
 const DEPTH: u16 = 64;
 /// Ticks for which a slow request may be held.
 const HELD: [u64; 5] = [20, 50, 100, 300, 1000];
-/// Sectors of both superblocks of a pool.
-const SUPERBLOCK_SECTORS: u64 = 16;
 /// The size of every member but the last is a multiple of this.
 const MEMBER_BYTES: u64 = 1 << 20;
 
@@ -431,15 +428,13 @@ impl SimQueue {
             return;
         }
         let sector = self.sectors.start + request.sector;
-        // Whether the newest superblock cannot be read or is damaged: while its twin is not durable nobody can tell.
-        let spared = request.op == Op::Read && sector < SUPERBLOCK_SECTORS;
-        let chance = if spared { 0 } else { self.disk.options.errors.chance(request.op) };
+        let chance = self.disk.options.errors.chance(request.op);
         if state.holds && chance > 0 && state.rng.below(1000) < chance {
             if request.op != Op::Read {
                 let done = state.rng.percent(50);
                 state.step(Step::Fail { id: due.id, done });
             }
-            state.failures.count(request.op);
+            state.failures.count(request.op, request.flags & RQ_FUA != 0);
             done_list.push(rq, Status::IoErr);
             return;
         }
@@ -449,7 +444,7 @@ impl SimQueue {
             memory::scatter(rqs, &rq, &bytes);
         } else if request.op == Op::Flush && state.flush_fails() {
             state.media.forget();
-            state.failures.count(Op::Flush);
+            state.failures.count(Op::Flush, false);
             done_list.push(rq, Status::IoErr);
             return;
         } else {

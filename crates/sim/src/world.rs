@@ -221,7 +221,7 @@ impl World {
         self.in_doubt
     }
 
-    /// Whether a flush of the disk has failed: from then on the pool takes no changes (V25).
+    /// Whether a flush of the disk has failed, or a write with FUA: from then on the pool takes no changes (V25).
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         self.disk.failures().flushes > 0
@@ -251,7 +251,7 @@ impl World {
 
     /// Finds out what failures of the disk have left in doubt, where that can be done.
     fn clear_up(&mut self) -> Result<(), String> {
-        if self.setup.disk.errors.flush > 0 && self.degraded.is_none() && self.pool()?.info().degraded.is_some() {
+        if self.setup.disk.errors.any() && self.degraded.is_none() && self.pool()?.info().degraded.is_some() {
             self.degraded = Some(self.counters.next_op);
         }
         if !self.resized.is_empty() {

@@ -49,9 +49,10 @@ pub struct Errors {
 pub struct Failures {
     /// Reads.
     pub reads: u64,
-    /// Writes, discards and write-zeroes.
+    /// Writes, discards and write-zeroes, but for writes with FUA.
     pub writes: u64,
-    /// Flushes, which forgot what they were to make durable.
+    /// Flushes, which forgot what they were to make durable; and writes with FUA, which owners of a device hear of as
+    /// of flushes.
     pub flushes: u64,
     /// Writes for which the file system had no room.
     pub refused: u64,
@@ -66,10 +67,11 @@ impl Failures {
         self.refused += other.refused;
     }
 
-    pub(super) fn count(&mut self, op: Op) {
+    pub(super) fn count(&mut self, op: Op, fua: bool) {
         match op {
             Op::Read => self.reads += 1,
             Op::Flush => self.flushes += 1,
+            _ if fua => self.flushes += 1,
             _ => self.writes += 1,
         }
     }
