@@ -20,6 +20,8 @@
 //! | **in the modes for damage only** ([`Cut::misdirected`], [`corrupt`](crate::corrupt)) | |
 //! | write it elsewhere; change a metadata block later | detect and name it, never serve what it says |
 //!
+//! What becomes of volumes on a disk that breaks a promise ([`Lie`]) is in [`broken`](crate::broken).
+//!
 //! What volumes cannot tell from a crash: damage to the journal's last commit, and damage to the newest superblock
 //! while its twin is not durable (from a checkpoint to the next flush). Both are the youngest of what is durable.
 //!
@@ -58,6 +60,11 @@ use sheave_base::rng::Rng;
 const DEPTH: u16 = 64;
 /// Ticks for which a slow request may be held.
 const HELD: [u64; 5] = [20, 50, 100, 300, 1000];
+/// Of a thousand writes of a disk that [misdirects](Lie::Misdirects) some.
+const MISDIRECTED: u64 = 80;
+/// So many blocks further, at most, most of those land.
+const NEAR_BLOCKS: u64 = 40;
+const BLOCK_SECTORS: u64 = (PAGE / SECTOR) as u64;
 /// The size of every member but the last is a multiple of this.
 const MEMBER_BYTES: u64 = 1 << 20;
 
@@ -405,6 +412,9 @@ impl SimQueue {
             if request.op != Op::Discard {
                 refused = state.find_space(sector, &mut data, self.disk.options.host.unwrap_or(0));
             }
+            let lies = state.holds && self.disk.options.lie == Some(Lie::Misdirects);
+            let sector =
+                if lies && request.op == Op::Write { self.misdirected(state, sector, data.len()) } else { sector };
             state.step(Step::Write { id, sector, data: data.into(), fua });
         }
         state.held += 1;
@@ -414,6 +424,19 @@ impl SimQueue {
         let tick = asked.or(slow).map_or(0, |ticks| state.ticks + ticks);
         self.due.push(Due { tag: rq.tag(), id, poll: self.polls + 1 + delay, tick, refused });
         self.held.push(rq);
+    }
+
+    /// Where a write lands: now and then elsewhere, near by or anywhere on the same disk.
+    fn misdirected(&self, state: &mut State, sector: u64, bytes: usize) -> u64 {
+        let last = self.sectors.end - (bytes / SECTOR) as u64;
+        if state.rng.below(1000) >= MISDIRECTED {
+            return sector;
+        }
+        let blocks = (last - self.sectors.start) / BLOCK_SECTORS;
+        let near = (sector - self.sectors.start) / BLOCK_SECTORS + state.rng.between(1, NEAR_BLOCKS);
+        let block = if state.rng.percent(70) && near <= blocks { near } else { state.rng.below(blocks + 1) };
+        state.failures.misdirected += 1;
+        self.sectors.start + block * BLOCK_SECTORS
     }
 
     /// A request ends.

@@ -12,6 +12,7 @@
 //! | [`world`] | a pool at work, and the model beside it |
 //! | [`observe`](mod@observe) | what a pool holds, looked at past its I/O |
 //! | [`explore`](mod@explore) | runs cut at many steps, recovered, compared |
+//! | [`broken`] | what may become of a pool on a disk that breaks a promise |
 //! | [`audit`](mod@audit) | the pool's numbers against its extents |
 //! | [`check`](mod@check) | `check` on an image |
 //! | [`corrupt`] | damage to metadata, and what must come of it |
@@ -21,6 +22,7 @@
 //! A roof: it assembles rings and volumes over the simulated disk, and nothing depends on it.
 
 pub mod audit;
+pub mod broken;
 pub mod check;
 pub mod corrupt;
 pub mod disk;

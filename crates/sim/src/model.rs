@@ -23,6 +23,7 @@ mod compare;
 mod event;
 mod observed;
 mod size;
+mod standing;
 mod volume;
 mod write;
 
@@ -32,6 +33,7 @@ use std::ops::Range;
 pub use change::Change;
 pub use event::Event;
 pub use observed::{Observed, ObservedVolume};
+pub use standing::{Past, Served, Standing};
 pub use volume::Volume;
 
 use crate::disk::SECTOR;

@@ -71,6 +71,8 @@ pub struct Setup {
     pub max_volume_bytes: u64,
     /// Of a hundred requests, those that are long and anywhere.
     pub long: u64,
+    /// Of a hundred writes to what is being written, those that go there all the same.
+    pub twice: u64,
     /// Of a hundred volumes, those that are huge: their maps have several levels, and hardly anything in them.
     pub huge: u64,
     /// Volumes that there are from the beginning.
@@ -152,6 +154,7 @@ impl Setup {
             long: if small || bulk { 60 } else { 10 },
             bulk,
             growing: *Rng::new(seed).fork(0x96f).pick(if bulk { &[0, 40, 100] } else { &[0, 0, 40, 100] }),
+            twice: 10,
             huge: 0,
             crowd: 0,
             overlap: false,

@@ -14,10 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_iomap::File;
-use sheave_vol::{Pool, Volume};
+use sheave_vol::{Checksum, Pool, Volume};
 
 use crate::audit::{audit, audit_metadata};
-use crate::disk::{SECTOR, SimDisk};
+use crate::disk::{Lie, SECTOR, SimDisk};
 use crate::engine::{Direct, Ended, Engine, Rings, Want};
 use crate::model::{Change, Event, Model};
 use crate::observe::observe;
@@ -282,7 +282,8 @@ impl World {
         Ok(())
     }
 
-    fn pool(&self) -> Result<&Pool, String> {
+    /// The pool, if it is open.
+    pub fn pool(&self) -> Result<&Pool, String> {
         self.pool.as_ref().ok_or_else(|| "the pool is closed".to_string())
     }
 
@@ -439,12 +440,21 @@ impl World {
         match status {
             Status::IoErr => self.setup.disk.errors.any(),
             Status::NoSpc => self.setup.disk.host.is_some(),
+            Status::Protection => self.misdirects(),
             _ => false,
         }
     }
 
+    /// Whether writes may land in another place.
+    fn misdirects(&self) -> bool {
+        self.setup.disk.lie == Some(Lie::Misdirects)
+    }
+
     fn check_read(&self, op: u64, pending: &Pending, since: u64, data: &[u8]) -> Result<(), String> {
         let volume = pending.volume;
+        if self.misdirects() && self.setup.checksum == Checksum::None {
+            return Ok(()); // Nobody can tell.
+        }
         let Some(known) = self.model.volume(volume) else { return Err(format!("read {op} of no volume")) };
         for (at, bytes) in data.chunks(SECTOR).enumerate() {
             let sector = pending.pos / SECTOR as u64 + at as u64;

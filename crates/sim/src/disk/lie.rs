@@ -9,9 +9,11 @@ pub enum Lie {
     LateFlush,
     /// FUA writes end in the cache like all others.
     FuaIsVolatile,
+    /// Some writes land in another place, and end well; while requests are [held](super::SimDisk::hold).
+    Misdirects,
 }
 
 impl Lie {
     /// Every lie.
-    pub const ALL: [Lie; 3] = [Lie::FlushDoesNothing, Lie::LateFlush, Lie::FuaIsVolatile];
+    pub const ALL: [Lie; 4] = [Lie::FlushDoesNothing, Lie::LateFlush, Lie::FuaIsVolatile, Lie::Misdirects];
 }

@@ -56,6 +56,8 @@ pub struct Failures {
     pub flushes: u64,
     /// Writes for which the file system had no room.
     pub refused: u64,
+    /// Writes that landed in another place.
+    pub misdirected: u64,
 }
 
 impl Failures {
@@ -65,6 +67,7 @@ impl Failures {
         self.writes += other.writes;
         self.flushes += other.flushes;
         self.refused += other.refused;
+        self.misdirected += other.misdirected;
     }
 
     pub(super) fn count(&mut self, op: Op, fua: bool) {

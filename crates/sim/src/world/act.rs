@@ -223,7 +223,7 @@ impl World {
         let (pos, len) = beyond.unwrap_or_else(|| self.range(&target));
         let (sector, sectors) = (pos / SECTOR as u64, len / SECTOR as u64);
         // Two writes to one place at a time are rare with users; now and then here.
-        if self.model.is_being_written(target.id, sector..sector + sectors) && !self.rng.percent(10) {
+        if self.model.is_being_written(target.id, sector..sector + sectors) && !self.rng.percent(self.setup.twice) {
             return self.go_on();
         }
         let dsync = self.rng.percent(15);

@@ -70,7 +70,7 @@ impl World {
                 Job::Change(_) | Job::Grow { .. } if errors && (is_io_error(&result) || is_degraded(&result)) => {
                     self.in_doubt = true;
                 }
-                Job::Scrub if errors => {}
+                Job::Scrub if errors || self.misdirects() => {}
                 Job::Sync { op } if errors && (is_io_error(&result) || is_degraded(&result)) => {
                     self.record(Event::Synced { op, ok: false });
                 }
