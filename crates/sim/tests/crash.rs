@@ -109,6 +109,20 @@ fn a_pool_that_gets_another_disk_cut_at_every_step() {
     }
 }
 
+/// V1, V17: what a slow read looks at is written, discarded, copied and cut off meanwhile, by its volume and by clones
+/// of it, and the space is given to others: the read sees none of that. Few crashes, for many runs.
+#[test]
+fn slow_reads_of_what_is_let_go_meanwhile() {
+    crash_of(1400, 250, 4, &|mut setup| {
+        (setup.overlap, setup.huge, setup.crowd) = (true, 0, 0);
+        (setup.mix.stare, setup.mix.write, setup.mix.pool_sync) = (12, 50, 8);
+        // Little space, so that a unit is soon somebody else's.
+        (setup.unit_bytes, setup.max_volume_bytes, setup.max_volumes) = (64 << 10, 512 << 10, 5);
+        (setup.size_bytes, setup.disk.spare, setup.mix.grow) = (3 << 20, 0, 0);
+        setup
+    });
+}
+
 #[test]
 fn the_same_seed_gives_the_same_trace() {
     let plan = Plan::new(77, 120, 20);

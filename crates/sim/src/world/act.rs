@@ -290,9 +290,16 @@ impl World {
         self.submit(&name, Want::Read(len as usize), pending(id, Doing::Read { since }, pos, len), op)
     }
 
-    /// A read that the disk holds for long. For a while most of what follows goes where it reads.
+    /// A read that the disk holds for long. For a while most of what follows goes where it reads. Half of those are of
+    /// what a clone has too, which gets it alone when the other is written to: then it writes there in place.
     fn stare(&mut self) -> Result<(), String> {
         let Some(target) = self.pick_sized(true) else { return Ok(()) };
+        let shares = |one: &Volume| !one.snapshot && one.id != target.id && one.family == target.family;
+        if self.rng.percent(50) && !self.model.volumes().values().any(shares) && !self.is_crowded() {
+            let (name, id) = self.new_name();
+            self.hot = Some(Hot { family: target.family, pos: 0, ops: 20 });
+            return self.change(Change::Copy { source: target.name, name, id, snapshot: false });
+        }
         let (pos, _) = self.range(&target);
         let (pos, len) = (pos / BLOCK * BLOCK, BLOCK.min(target.size - pos / BLOCK * BLOCK));
         let Target { id, name, family, .. } = target;
