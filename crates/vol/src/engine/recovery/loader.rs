@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use sheave_base::sync::atomic::Ordering;
 
 use crate::device::block_io::BlockIo;
-use crate::device::reader::{read_each, read_pages};
+use crate::device::reader::{failed, read_each, read_pages};
 use crate::device::walk::{self, Bad, Checkpoint, decode, step_down};
 use crate::error::PoolError;
 use crate::format::damage::MapDamage;
@@ -71,8 +71,12 @@ fn miss(lost: &mut LostNodes, node: u32, page: Lost) {
 }
 
 /// The error of a page without which the pool does not open.
+/// The error of a page that refuses the pool. One that cannot be read may be whole when it is tried again.
 fn refuse(what: &str, page: PageRef, bad: Bad) -> PoolError {
-    PoolError::Damaged { what: what.into(), at: page.address, why: bad.words() }
+    match bad {
+        Bad::Unreadable(status) => failed(status),
+        Bad::Damaged(damage) => PoolError::Damaged { what: what.into(), at: page.address, why: damage.to_string() },
+    }
 }
 
 fn twice(at: u64) -> PoolError {
