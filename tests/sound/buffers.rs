@@ -1,4 +1,5 @@
 //! Memory of operations: buffers that are replaced while they are used, completions that are forgotten.
+#![forbid(unsafe_code)]
 
 use sheave::{Buf, Ring, op, open_device};
 

@@ -1,4 +1,5 @@
 //! An `Fd` names one file of one ring, for ever: kept longer, or given to another ring, it is EBADF.
+#![forbid(unsafe_code)]
 
 use std::time::Duration;
 

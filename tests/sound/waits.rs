@@ -1,4 +1,5 @@
 //! Waits end: with what was waited for, a wake, or their time, and at once where they would last for ever.
+#![forbid(unsafe_code)]
 
 use std::sync::mpsc::channel;
 use std::thread;

@@ -143,6 +143,7 @@ impl IoCtx {
                 kring,
                 ended: BioList::default(),
                 active: 0,
+                broken: 0,
                 starved: BioList::default(),
                 stats: options.stats,
                 batch_time: None,
@@ -372,6 +373,9 @@ impl IoCtx {
         }
         if !self.core.starved.is_empty() {
             self.retry_starved();
+        }
+        if self.core.broken != 0 {
+            self.close_broken(end);
         }
         if !self.core.ended.is_empty() {
             count += self.core.end_ended(end);

@@ -15,6 +15,7 @@
 //!   checks nothing else.
 
 mod complete;
+mod contained;
 mod gather;
 mod sequence;
 mod shared;
@@ -31,7 +32,7 @@ use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, NO_FIXED_BUF, Op};
 use crate::bio_set::BioList;
-use crate::driver::{HctxOpen, HwEnv, HwQueue, KernelEvents, NextEvent, Remote};
+use crate::driver::{HctxOpen, HwEnv, KernelEvents, NextEvent, Remote};
 use crate::end_io::EndIo;
 use crate::error::DeviceError;
 use crate::flush::FlushQueue;
@@ -46,6 +47,8 @@ use crate::ring_core::Core;
 use crate::stats::HctxStats;
 use crate::tag_set::{Freed, TagSet, Tags};
 use crate::timeout::TimeoutWalk;
+
+use self::contained::Contained;
 
 pub use shared::HctxShared;
 
@@ -72,8 +75,8 @@ pub(crate) struct Hctx {
     cacheable: u16,
     tags: Tags,
     rqs: Requests,
-    hw: Box<dyn HwQueue>,
-    /// The driver's [`HwQueue::ends_in_call`].
+    hw: Contained,
+    /// The driver's [`HwQueue::ends_in_call`](crate::driver::HwQueue::ends_in_call).
     ends_in_call: bool,
     gathered: RqList,
     lane: OpenLane,
@@ -132,7 +135,7 @@ impl Hctx {
             tags: Tags::new(tag_set),
             rqs: Requests::new(depth),
             ends_in_call: hw.ends_in_call(),
-            hw,
+            hw: Contained::new(hw),
             gathered: RqList::default(),
             lane: OpenLane::default(),
             refused: RqQueue::with_depth(depth),
@@ -278,7 +281,9 @@ impl Hctx {
         }
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
         let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
-        self.hw.queue_rqs(&mut self.gathered, &mut table, &mut env, &mut self.done);
+        if self.hw.call(|hw| hw.queue_rqs(&mut self.gathered, &mut table, &mut env, &mut self.done)).is_none() {
+            core.broken |= self.bit;
+        }
         self.shared.end_dispatch();
         if !self.gathered.is_empty() {
             let mut list = std::mem::take(&mut self.gathered);
@@ -310,7 +315,9 @@ impl Hctx {
         }
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
         let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
-        self.hw.queue_rqs(list, &mut table, &mut env, &mut self.done);
+        if self.hw.call(|hw| hw.queue_rqs(list, &mut table, &mut env, &mut self.done)).is_none() {
+            core.broken |= self.bit;
+        }
         self.shared.end_dispatch();
         let took_all = list.is_empty();
         if !took_all {
@@ -334,18 +341,21 @@ impl Hctx {
     fn poll_driver(&mut self, core: &mut Core) {
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
         let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
-        self.hw.poll(&mut table, &mut env, &mut self.done);
+        if self.hw.call(|hw| hw.poll(&mut table, &mut env, &mut self.done)).is_none() {
+            core.broken |= self.bit;
+        }
         self.take_remote(core);
     }
 
     #[inline]
-    fn take_remote(&mut self, core: &Core) {
+    fn take_remote(&mut self, core: &mut Core) {
         while let Some(tag) = self.remote.pop() {
             // Relaxed: stored before the push that this pop saw.
             let status = Status::from_u8(self.shared.remote_status[tag as usize].load(Ordering::Relaxed));
             let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
-            let status = self.hw.ended_remotely(tag as u16, status, &mut table);
-            self.done.push(Rq::new(tag as u16), status);
+            let status = self.hw.call(|hw| hw.ended_remotely(tag as u16, status, &mut table));
+            core.broken |= if status.is_none() { self.bit } else { 0 };
+            self.done.push(Rq::new(tag as u16), status.unwrap_or(Status::IoErr));
         }
     }
 
@@ -354,7 +364,9 @@ impl Hctx {
     pub(crate) fn kernel_done(&mut self, core: &mut Core, events: KernelEvents<'_>) {
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
         let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
-        self.hw.kernel_done(events, &mut table, &mut env, &mut self.done);
+        if self.hw.call(|hw| hw.kernel_done(events, &mut table, &mut env, &mut self.done)).is_none() {
+            core.broken |= self.bit;
+        }
     }
 
     /// The request's flags for a write that the driver makes durable itself.
@@ -376,7 +388,9 @@ impl Hctx {
             let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
             let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
             // Either way the request ends once: by the driver now, or by its completion later.
-            let _ = self.hw.timed_out(tag, &mut table, &mut env, &mut self.done);
+            if self.hw.call(|hw| hw.timed_out(tag, &mut table, &mut env, &mut self.done)).is_none() {
+                core.broken |= self.bit;
+            }
         }
     }
 
@@ -423,47 +437,69 @@ impl Hctx {
         self.tags.return_unused();
     }
 
+    /// Whether the driver has panicked, and [`Hctx::close`] was not called since.
+    pub(crate) fn wants_close(&self) -> bool {
+        self.hw.wants_close()
+    }
+
     /// One step towards the end: cancels what never reached the driver, ends what the driver gives back. False while
     /// the device may still touch memory: then the caller waits for it, hands over what comes, and calls again. Bios
-    /// that never had a request end with `Status::Canceled` later, through the core's list.
+    /// that never had a request end later, through the core's list. After a panic of the driver all end as failed.
     pub(crate) fn shut_down_step(&mut self, core: &mut Core, end: &mut impl EndIo) -> bool {
+        let status = if self.hw.has_panicked() { Status::IoErr } else { Status::Canceled };
         self.in_driver += self.gathered.len() as u32;
         while let Some(rq) = self.gathered.pop() {
-            self.done.push(rq, Status::Canceled);
+            self.done.push(rq, status);
         }
         self.gathered.reset();
         while let Some(rq) = self.refused.pop() {
-            self.done.push(rq, Status::Canceled);
+            self.done.push(rq, status);
         }
         while let Some(id) = self.waiting.pop(&mut core.bios) {
-            core.end_later(id, Status::Canceled);
+            core.end_later(id, status);
         }
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
         let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
-        self.hw.shutdown(&mut table, &mut env, &mut self.done);
+        let _ = self.hw.call(|hw| hw.shutdown(&mut table, &mut env, &mut self.done));
         self.take_remote(core);
-        if core.kring.ring.is_none() && self.hw.next_event() == NextEvent::Kernel {
-            self.end_lost();
+        let in_kernel = core.kring.ring.as_ref().map_or(0, |kring| kring.outstanding());
+        if self.hw.has_panicked() && in_kernel == 0 {
+            self.end_held(Status::IoErr);
+        } else if core.kring.ring.is_none() && self.hw.next_event() == NextEvent::Kernel {
+            // The kernel ring is gone: what the driver had in it touches no memory any more, and will not come back.
+            self.end_held(Status::Canceled);
         }
         self.complete(core, end);
         self.flush.cancel_pending(core);
         !self.has_work()
     }
 
-    /// The kernel ring is gone: what the driver had in it touches no memory any more, and will not come back.
+    /// Ends whatever the driver has and will not give back, and whose memory nobody touches any more (D6).
     #[cold]
-    fn end_lost(&mut self) {
+    fn end_held(&mut self, status: Status) {
         let flush_tag = self.flush_tag();
         for tag in 0..=flush_tag {
             let live = if tag == flush_tag { self.flush.is_running() } else { self.rqs[tag].bio_head.is_some() };
             if live && !self.done.tags().contains(&tag) {
-                self.done.push(Rq::new(tag), Status::Canceled);
+                self.done.push(Rq::new(tag), status);
             }
         }
     }
 
+    /// After the last [`Hctx::shut_down_step`] of a driver that has panicked: its queue goes, and what comes fails.
+    #[cold]
+    pub(crate) fn close(&mut self) {
+        self.hw.close();
+        // Nor is anything heard of what the driver had sent to other threads: it has ended.
+        self.ends_in_call = true;
+    }
+
     /// Leaves the queue's lists, after the last [`Hctx::shut_down_step`].
     pub(crate) fn retire(&mut self) {
+        if self.hw.has_panicked() {
+            // What it has of tokens is of requests that have ended, and says so when it is dropped.
+            self.hw.close();
+        }
         let flush_tag = self.flush_tag();
         let live = self.rqs.iter().zip(0..flush_tag).filter(|(rq, _)| rq.bio_head.is_some()).count();
         debug_assert_eq!((live, self.in_driver), (0, 0), "what counts as ended has ended, and nothing else");

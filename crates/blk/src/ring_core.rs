@@ -28,6 +28,8 @@ pub(crate) struct Core {
     pub(crate) ended: BioList,
     /// Hardware contexts that may have work, as a mask.
     pub(crate) active: u64,
+    /// Hardware contexts whose driver has panicked since the last poll, as a mask.
+    pub(crate) broken: u64,
     /// Bios of devices with several legs for whose pieces there were no bios.
     pub(crate) starved: BioList,
     /// Whether statistics are kept.

@@ -101,6 +101,8 @@ pub enum FallocateMode {
 /// or a sync waits behind them. `end_write`, `end_summed_blocking` and `sync` may wait for the device and for each
 /// other; the first two must not wait for a grace, nor for another write: the I/O that is being ended is counted.
 ///
+/// A call that panics fails the I/O that it was for, with EIO, and no other; the ring goes on.
+///
 /// Order on completion of a write: `end_summed` -> `end_write` -> the grace's count is dropped -> position -> `sync`
 /// -> result.
 pub trait File: Debug + Send + Sync {

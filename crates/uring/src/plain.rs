@@ -52,7 +52,9 @@ impl Inner {
         let version = core.tables_version();
         let Some(known) = core.known.as_ref().filter(|known| known.is_of(version)) else { return Alone::No };
         let Some((way, sectors, run, one)) = known.alone(core.queues.sq_peek()) else { return Alone::No };
-        let alone = way.send_alone(io, sectors, run, one, core);
+        let sending = Sending(core);
+        let alone = way.send_alone(io, sectors, run, one, &mut *sending.0);
+        std::mem::forget(sending);
         match alone {
             Alone::No => return alone,
             Alone::Sent => core.records += 1,
@@ -61,6 +63,18 @@ impl Inner {
         core.queues.sq_skip(1);
         core.queues.sq_advance();
         alone
+    }
+}
+
+/// The time of a call with one I/O, whose driver may panic: the panic passes, and the I/O is in flight.
+struct Sending<'a>(&'a mut Core);
+
+impl Drop for Sending<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.0.took_records(1);
+        self.0.queues.sq_advance();
+        self.0.quiet = false;
     }
 }
 

@@ -10,6 +10,8 @@
 //! - I3: an `fd` names one file for the life of the ring: a place of the table gives each of its files another
 //!   generation.
 
+pub(crate) mod contained;
+
 use sheave_base::buf::Buf;
 use sheave_base::identity;
 use sheave_iomap::Kiocb;

@@ -383,7 +383,7 @@ fn all_vectors_of_an_io_are_looked_at_here_and_in_a_worker() {
 }
 
 #[test]
-fn completion_work_that_panics_is_an_error_of_its_write_and_of_those_behind_it_in_the_batch() {
+fn completion_work_that_panics_is_an_error_of_its_write() {
     let end: Hook = Box::new(|_, pos| {
         std::thread::sleep(Duration::from_millis(1));
         assert_ne!(pos, 4096, "on purpose");

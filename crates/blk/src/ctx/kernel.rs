@@ -206,6 +206,25 @@ impl IoCtx {
         }
     }
 
+    /// Shuts the queues down whose drivers have panicked, and fails all that they had; waits for what the kernel ring
+    /// has of them. Their hardware contexts stay, and fail what comes.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn close_broken(&mut self, end: &mut impl EndIo) {
+        let mut broken = std::mem::take(&mut self.core.broken);
+        while broken != 0 {
+            let index = broken.trailing_zeros() as usize;
+            broken &= broken - 1;
+            while let Some(hctx) = &mut self.hctxs[index] {
+                if hctx.shut_down_step(&mut self.core, end) {
+                    hctx.close();
+                    break;
+                }
+                self.wait_shutdown();
+            }
+        }
+    }
+
     fn wait_shutdown(&mut self) {
         match &mut self.core.kring.ring {
             Some(kring) if kring.outstanding() > 0 => {

@@ -99,7 +99,7 @@ impl IoCtx {
             self.walk_timeouts(now);
             waits = self.what_for();
         }
-        if waits.ready || !self.core.ended.is_empty() {
+        if waits.ready || !self.core.ended.is_empty() || self.core.broken != 0 {
             return self.commit();
         }
         let mut until = waits.at;
@@ -118,9 +118,10 @@ impl IoCtx {
         }
     }
 
-    fn what_for(&self) -> Waits {
+    fn what_for(&mut self) -> Waits {
         let mut waits = Waits::default();
-        for hctx in self.hctxs.iter().flatten() {
+        for (index, hctx) in self.hctxs.iter().enumerate() {
+            let Some(hctx) = hctx else { continue };
             if hctx.live() != 0 {
                 waits.walk = earlier(waits.walk, hctx.next_walk());
             }
@@ -130,6 +131,10 @@ impl IoCtx {
                 NextEvent::At(time) => waits.at = earlier(waits.at, time),
                 NextEvent::Remote | NextEvent::Stuck => waits.remote = true,
                 NextEvent::Kernel | NextEvent::Idle => {}
+            }
+            // Of a panic of the driver in this very question nobody else hears.
+            if hctx.wants_close() {
+                self.core.broken |= 1 << index;
             }
         }
         waits

@@ -22,10 +22,14 @@
 //!   for as long as that one has the request.
 //! - D4: what it cannot take now it leaves in the list (or gives back with `unpop`), in order; it gets it again.
 //! - D5: no call blocks, but [`HwQueue::shutdown`], and the one system call of a kernel ring that is full.
-//! - D6 *: when [`HwQueue::shutdown`] has returned and the kernel ring has given back what the queue had there, the
-//!   device touches no memory of its requests any more.
+//! - D6 *: when [`HwQueue::shutdown`] has returned, or panicked, and the kernel ring has given back what the queue had
+//!   there, the device touches no memory of its requests any more.
 //! - D7 *: [`Driver::open_hctx`] gives queues that take every request within [`Driver::limits`],
 //!   [`Driver::capabilities`] and [`Driver::size_bytes`].
+//!
+//! A call that panics is a bug of the driver, but not the end of the ring: the hardware queue is shut down, what it
+//! does not give back ends with an I/O error, and every request that comes later fails. The panic ends at the block
+//! layer; one of [`HwQueue::queue_rq`] may go on to the caller of the ring first.
 //!
 //! ```compile_fail,E0200
 //! # #[derive(Debug)] struct Disk;

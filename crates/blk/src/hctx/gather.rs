@@ -127,7 +127,7 @@ impl Hctx {
     /// and with a time of its own. For who has no plug open, on a lane that was open last.
     ///
     /// The driver may end it in the call, and then it never was in a list: it counts as in flight for the time of the
-    /// call alone.
+    /// call alone. A panic of the driver passes through; the I/O is in flight then, and the next poll fails it.
     #[inline(always)]
     pub(crate) fn send_alone(
         &mut self,
@@ -154,9 +154,12 @@ impl Hctx {
             self.hold_back(core, &mut RqList::of(tag), gate);
             return Alone::Sent;
         }
-        let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
-        let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
-        let started = self.hw.queue_rq(Rq::new(tag), &mut table, &mut env, &mut self.done);
+        let sending = Sending { hctx: self, core };
+        let (hctx, lent) = (&mut *sending.hctx, &mut *sending.core);
+        let mut env = HwEnv { kring: lent.kring.ring.as_mut(), clock: &lent.clock, hctx: hctx.index };
+        let mut table = RqTable { rqs: hctx.rqs.all(), bios: &lent.bios };
+        let started = hctx.hw.queue_mut().queue_rq(Rq::new(tag), &mut table, &mut env, &mut hctx.done);
+        std::mem::forget(sending);
         self.shared.end_dispatch();
         match started {
             Started::Ended(rq, Status::Ok) if end.end_one(PlainEnd { cookie: io.cookie, bytes: run.bytes }) => {
@@ -373,6 +376,23 @@ impl Hctx {
             self.flush_gathered(core);
             self.end_plug();
         }
+    }
+}
+
+/// The time of a call with one request, whose driver may panic. To stop the panic costs an I/O alone more than it may;
+/// so it goes on to the caller of the ring, and its request and the driver are seen to on the way.
+struct Sending<'a> {
+    hctx: &'a mut Hctx,
+    core: &'a mut Core,
+}
+
+impl Drop for Sending<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.hctx.shared.end_dispatch();
+        self.hctx.hw.stop();
+        self.hctx.count_sent(self.core);
+        self.core.broken |= self.hctx.bit;
     }
 }
 

@@ -29,6 +29,7 @@ use crate::error::{RingError, SqFull};
 use crate::plain::known::PlainOwner;
 use crate::prep::{Entry, Late, When};
 use crate::req::{REQ_OLD_BUF, State};
+use crate::rsrc::contained::Contained;
 use crate::rsrc::{Fd, MAX_FILES};
 use crate::sqe::opcode;
 use crate::task_work::{RingHandle, TaskWork};
@@ -73,6 +74,7 @@ impl Inner {
         if !self.core.files.has_room() {
             return Err(TOO_MANY_FILES);
         }
+        let file = Contained::around(file);
         let bdev = self.io.attach(file.device())?;
         let file = OpenFile::new(file, bdev, &self.io);
         self.core.add_file(file).ok_or(TOO_MANY_FILES)
