@@ -6,15 +6,21 @@
 //! | [`show`] | list and info |
 //! | [`map`] | where the parts of a volume lie |
 //! | [`import`], [`export`] | copies from and to raw images, over [`lanes`] |
+//! | [`diff`] | what differs between volumes |
+//! | [`export_diff`], [`import_diff`] | what changed between snapshots, as a stream; [`patch`] puts it into a volume |
 //! | [`lanes`] | buffers and I/O in flight on a ring with the volume |
 //! | [`source`] | an image to read: where it has holes, and how to wait for a pipe |
 //! | [`sink`] | an image to write |
 
+mod diff;
 mod export;
+mod export_diff;
 mod import;
+mod import_diff;
 mod lanes;
 mod manage;
 mod map;
+mod patch;
 mod show;
 mod sink;
 mod source;
@@ -37,5 +43,8 @@ pub fn run(args: &VolumeArgs) -> Result<(), Failure> {
         C::Map(args) => map::run(args),
         C::Import(args) => import::run(args),
         C::Export(args) => export::run(args),
+        C::Diff(args) => diff::run(args),
+        C::ExportDiff(args) => export_diff::run(args),
+        C::ImportDiff(args) => import_diff::run(args),
     }
 }

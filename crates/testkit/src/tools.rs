@@ -35,6 +35,7 @@ pub const TOOLS: &[Tool] = &[
     Tool { name: "mkfs.ext4", packages: &["e2fsprogs"], why: "makes a file system whose image goes through a volume" },
     Tool { name: "qemu-img", packages: &["qemu-utils"], why: "makes images, and compares them with what came back" },
     Tool { name: "qemu-io", packages: &["qemu-utils"], why: "writes into such an image" },
+    Tool { name: "rbd", packages: &["ceph-common"], why: "merges diffs that we wrote; it needs no cluster for that" },
     Tool { name: "strace", packages: &["strace"], why: "counts system calls an I/O: `null:` makes none" },
     Tool { name: "valgrind", packages: &["valgrind", "libc6-dbg"], why: "counts instructions an I/O" },
 ];

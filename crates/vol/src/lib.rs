@@ -12,6 +12,7 @@
 //! | 4 | [`check`](mod@check) | verifies a pool offline, and repairs it, with a walk of its own |
 //! | 3 | `device` | how blocks are read and written: [`block_io`], sweeps of many blocks |
 //! | 3 | [`options`], [`info`], `finding` | what callers ask for; what reports, checks and scrubs tell |
+//! | 2 | [`rbd_diff`] | the format in which changes of a volume travel |
 //! | 2 | [`format`](mod@format) | the on-disk format: offsets, sizes, limits; what blocks hold, such as [`page`] |
 //! | 1 | [`error`], [`made_at`] | why something was refused; the wall clock, and how to do without it |
 //!
@@ -29,6 +30,7 @@ pub mod made_at;
 mod ops;
 pub mod options;
 pub mod pool;
+pub mod rbd_diff;
 mod state;
 pub mod volume;
 

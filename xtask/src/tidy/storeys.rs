@@ -14,7 +14,7 @@ const HOUSE: &str = "crates/vol/src/";
 /// Modules by storey, the lowest first. Those on one storey never name each other.
 const STOREYS: &[&[&str]] = &[
     &["made_at"],
-    &["format"],
+    &["format", "rbd_diff"],
     &["error"],
     &["device", "finding", "info", "options"],
     &["state", "check"],

@@ -1,5 +1,7 @@
 //! Arguments of `sheave volume`.
 
+pub mod diff;
+
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -19,6 +21,7 @@ Examples:
   sheave volume clone 'pool.img#before-upgrade' try-it
   sheave volume rollback 'pool.img#root' before-upgrade
   sheave volume export 'pool.img#root' - | zstd > root.img.zst
+  sheave volume export-diff 'pool.img#tuesday' --from monday - | ssh host sheave volume import-diff - 'copy.img#root'
 
 Exit code: 0 done, 1 it failed, 2 the command line makes no sense, 130 Ctrl-C ended a copy.";
 
@@ -58,6 +61,12 @@ pub enum VolumeCommand {
     Import(ImportArgs),
     /// Copy a volume into a raw image, leaving holes where there is no data.
     Export(ExportArgs),
+    /// Show what differs between two volumes or snapshots of a pool, by their maps.
+    Diff(diff::DiffArgs),
+    /// Write what changed since a snapshot, in the RBD diff format.
+    ExportDiff(diff::ExportDiffArgs),
+    /// Bring a volume from one snapshot to the next, by a diff.
+    ImportDiff(diff::ImportDiffArgs),
 }
 
 /// `sheave volume create`.

@@ -14,7 +14,7 @@ use crate::output;
 use crate::pool::place::Access;
 
 #[derive(Debug, Serialize, PartialEq, Eq)]
-struct ExtentJson {
+pub(super) struct ExtentJson {
     start: u64,
     length: u64,
     depth: u32,
@@ -28,7 +28,8 @@ struct ExtentJson {
 }
 
 impl ExtentJson {
-    fn new(extent: &Extent) -> Self {
+    /// From what the volume tells.
+    pub(super) fn new(extent: &Extent) -> Self {
         let data = extent.kind == ExtentKind::Data;
         let present = extent.kind != ExtentKind::Hole;
         Self {
@@ -69,7 +70,8 @@ pub fn run(args: &MapArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn table(extents: &[Extent]) -> String {
+/// As text: a line an extent, and sums.
+pub(super) fn table(extents: &[Extent]) -> String {
     use std::fmt::Write;
     let mut text = format!("{:>18}  {:>18}  {:>10}  {:>18}  STATE\n", "OFFSET", "LENGTH", "", "ON THE POOL");
     let mut sum = [0u64; 3];

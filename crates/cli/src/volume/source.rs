@@ -100,6 +100,22 @@ impl Source {
         Failure::run(format!("{} is empty: there is nothing to import", self.name)).fix(fix)
     }
 
+    /// Its next bytes, holes as zeroes; an error when `stop` is set. For what is no raw image.
+    pub fn read(&mut self, buf: &mut [u8], stop: &AtomicBool) -> io::Result<usize> {
+        let bytes = match &mut self.from {
+            // Relaxed: as in `next`.
+            _ if stop.load(Ordering::Relaxed) => return Err(io::Error::other("Ctrl-C ended it")),
+            From::File { file, .. } => file.read_at(buf, self.pos)?,
+            From::Stream { stream } => match next_of_stream(stream, buf, stop)? {
+                Piece::Data(bytes) => bytes,
+                Piece::Stopped => return Err(io::Error::other("Ctrl-C ended it")),
+                Piece::Hole(_) | Piece::End => 0,
+            },
+        };
+        self.pos += bytes as u64;
+        Ok(bytes)
+    }
+
     /// Where the next piece begins.
     pub fn pos(&self) -> u64 {
         self.pos

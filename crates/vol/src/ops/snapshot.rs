@@ -50,8 +50,14 @@ impl PoolInner {
         Ok(volume)
     }
 
-    /// A snapshot or a clone.
-    pub(crate) fn copy(&self, source: &str, name: &str, snapshot: bool) -> Result<u32, PoolError> {
+    /// A snapshot or a clone; `created` is that of what it is a copy of in another pool, if it is one.
+    pub(crate) fn copy(
+        &self,
+        source: &str,
+        name: &str,
+        snapshot: bool,
+        created: Option<u64>,
+    ) -> Result<u32, PoolError> {
         let _one = self.structural();
         self.check_writable("copying a volume")?;
         let state = self.lock();
@@ -60,7 +66,7 @@ impl PoolInner {
         let (id, core) = (from.id, Arc::clone(&from.core));
         let state =
             self.afford(state, "copying a volume", Spender::Table, |state| ENTRY_COST + state.cost_of_map(id))?;
-        let (volume, made) = (state.table.next_id, now());
+        let (volume, made) = (state.table.next_id, created.unwrap_or_else(now));
         let settling = Some(volume).filter(|_| !core.snapshot);
         let mut state = self.settle(state, id, settling);
         let record = |size| Record::Copy {

@@ -285,12 +285,18 @@ impl Pool {
     /// Freezes the state of a volume (or snapshot) under a new name, read-only. What was completed before the call is
     /// in it, and nothing submitted after it.
     pub fn snapshot(&self, source: &str, name: &str) -> Result<(), PoolError> {
-        self.inner.copy(source, name, true).map(drop)
+        self.inner.copy(source, name, true, None).map(drop)
+    }
+
+    /// As [`Pool::snapshot`], of a volume that was made equal to a snapshot of another pool, which was taken at
+    /// `created`, seconds since 1970: copies keep that time, by which they are told from others of that name.
+    pub fn snapshot_taken(&self, source: &str, name: &str, created: u64) -> Result<(), PoolError> {
+        self.inner.copy(source, name, true, Some(created)).map(drop)
     }
 
     /// A writable volume with the content of a snapshot (or of a volume, as of now).
     pub fn clone_volume(&self, source: &str, name: &str) -> Result<(), PoolError> {
-        self.inner.copy(source, name, false).map(drop)
+        self.inner.copy(source, name, false, None).map(drop)
     }
 
     /// Makes the volume what the snapshot is. The volume must not be open elsewhere in I/O.

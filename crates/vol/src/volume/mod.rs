@@ -6,6 +6,7 @@
 //! | [`extend`] | writes beyond the end |
 //! | [`punch`] | holes and zeroes |
 //! | [`report`] | extents, and what a volume takes |
+//! | [`changes`] | what differs between two volumes |
 //!
 //! Owns the quick answers. Reads, and writes to what is written and not shared, take no lock and allocate nothing.
 //!
@@ -14,6 +15,7 @@
 //! - V3: a unit that others have too is never written to.
 //! - V4: no block beyond the end is written, but for those that a smaller size is just cutting off.
 
+mod changes;
 mod extend;
 mod punch;
 mod report;
@@ -34,6 +36,7 @@ use crate::engine::change::closed;
 use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
 use crate::info::Extent;
+use crate::rbd_diff::Identity;
 use crate::state::phase::Phase;
 use crate::state::table::{OpenToken, VolumeCore};
 
@@ -88,6 +91,25 @@ impl Volume {
     /// The extents of a range, merged where they continue each other on the device; holes included.
     pub fn extents(&self, pos: u64, len: u64) -> Result<Vec<Extent>, PoolError> {
         Ok(report::extents(&self.pool, &self.core, pos, len))
+    }
+
+    /// The extents of a range as far as they differ from those of `base`, a volume or snapshot of the same pool:
+    /// what reads differently, and what was written anew. Maps are compared, no data is read. What was data and is a
+    /// hole now is told as a hole; nothing is told beyond this volume's end, and of what lies beyond the base's only
+    /// data.
+    pub fn changes_since(&self, base: &Volume, pos: u64, len: u64) -> Result<Vec<Extent>, PoolError> {
+        if !Arc::ptr_eq(&self.pool, &base.pool) {
+            return Err(PoolError::Invalid {
+                what: "the volumes lie in different pools, whose places say nothing of each other".into(),
+                fix: "Compare volumes of one pool".into(),
+            });
+        }
+        Ok(changes::changes(&self.pool, &self.core, &base.core, pos, len))
+    }
+
+    /// What it is beside its name, as [diffs](crate::rbd_diff) carry it. Walks its map.
+    pub fn identity(&self) -> Identity {
+        changes::identity(&self.pool, &self.core)
     }
 
     /// Whose I/O holds up those who wait for this volume, the longest in the way first: what to look at after a hole

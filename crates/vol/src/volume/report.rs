@@ -55,7 +55,7 @@ fn continues(last: &Extent, next: &Extent) -> bool {
     last.kind == next.kind && last.shared == next.shared && follows
 }
 
-fn extent_at(pool: &PoolInner, state: &State, core: &VolumeCore, pos: u64, end: u64) -> Extent {
+pub(super) fn extent_at(pool: &PoolInner, state: &State, core: &VolumeCore, pos: u64, end: u64) -> Extent {
     let geometry = &pool.map.geometry;
     let spot = pool.map.find(&core.top, pos >> geometry.unit_shift);
     let offset = pos & (geometry.unit_bytes() - 1);

@@ -1,0 +1,128 @@
+//! Arguments of `sheave volume diff`, `export-diff` and `import-diff`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::args::{ProgressStyle, value};
+use crate::pool::place::VolumePlace;
+
+const DIFF_EXAMPLES: &str = "\
+Examples:
+  sheave volume diff 'pool.img#monday' 'pool.img#root'
+        what was written or discarded since the snapshot monday
+  sheave volume diff 'pool.img#monday' 'pool.img#tuesday' --json
+        the same between two snapshots, as qemu-img map prints it
+
+Maps are compared, data is not read: what was written anew with the same bytes counts as changed, and of a block that
+was copied from a snapshot its whole allocation unit.";
+
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  sheave volume export-diff 'pool.img#monday' monday.diff
+        all of a snapshot: where a chain of backups begins
+  sheave volume export-diff 'pool.img#tuesday' --from monday tuesday.diff
+        what changed between two snapshots
+  sheave volume export-diff 'pool.img#tuesday' --from monday --format v1 - | rbd import-diff - rbd/root
+        into Ceph, which takes version 1
+
+Only what changed is read. docs/operate.md has a backup with diffs from end to end.";
+
+const IMPORT_EXAMPLES: &str = "\
+Examples:
+  sheave volume import-diff monday.diff 'copy.img#root'
+        a diff that begins at nothing makes the volume, and its snapshot monday
+  sheave volume import-diff tuesday.diff 'copy.img#root'
+        brings it from monday to tuesday, and makes the snapshot tuesday
+  rbd export-diff rbd/root@tuesday - | sheave volume import-diff - 'pool.img#root' --as ceph-tuesday
+
+The volume must hold exactly what its snapshot at the beginning of the diff holds. It changes in one step at the end: an
+import that fails or is killed leaves it as it was, and is started again with the same command.";
+
+/// `sheave volume diff`.
+#[derive(Debug, Args)]
+#[command(after_help = DIFF_EXAMPLES)]
+pub struct DiffArgs {
+    /// The volume or snapshot to begin at.
+    #[arg(value_name = "POOL#BEFORE")]
+    pub before: VolumePlace,
+
+    /// The volume or snapshot to lead to, of the same pool.
+    #[arg(value_name = "POOL#AFTER")]
+    pub after: VolumePlace,
+
+    /// Print a JSON array in the shape of `qemu-img map --output=json`: the extents of AFTER that differ.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The version of a diff.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DiffFormat {
+    /// For Ceph's `rbd`: snapshots have names alone.
+    V1,
+    /// Snapshots have an identity too, so that a diff goes onto the right one only.
+    V2,
+}
+
+/// `sheave volume export-diff`.
+#[derive(Debug, Args)]
+#[command(after_help = EXPORT_EXAMPLES)]
+pub struct ExportDiffArgs {
+    /// The snapshot that the diff leads to, or a volume as it is now.
+    #[arg(value_name = "POOL#NAME")]
+    pub volume: VolumePlace,
+
+    /// The diff to write: a file, or - for stdout.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// The snapshot that the diff begins at [default: nothing, so that all data is in it].
+    #[arg(long, value_name = "SNAPSHOT", value_parser = value::volume_name)]
+    pub from: Option<String>,
+
+    /// Version of the format.
+    #[arg(long, value_enum, default_value = "v2")]
+    pub format: DiffFormat,
+
+    /// Overwrite a file that exists, without asking.
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Print one JSON object instead of text (not with - , where stdout is the diff).
+    #[arg(long)]
+    pub json: bool,
+
+    /// How to show the progress.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub progress: ProgressStyle,
+}
+
+/// `sheave volume import-diff`.
+#[derive(Debug, Args)]
+#[command(after_help = IMPORT_EXAMPLES)]
+pub struct ImportDiffArgs {
+    /// The diff: a file, or - for stdin.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// The volume. Made by a diff that begins at nothing.
+    #[arg(value_name = "POOL#NAME")]
+    pub volume: VolumePlace,
+
+    /// What the snapshot at the beginning of the diff is called here [default: as in the diff].
+    #[arg(long, value_name = "SNAPSHOT", value_parser = value::volume_name)]
+    pub base: Option<String>,
+
+    /// What to call the snapshot that the diff leads to [default: as in the diff].
+    #[arg(long = "as", value_name = "SNAPSHOT", value_parser = value::volume_name)]
+    pub name: Option<String>,
+
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+
+    /// How to show the progress.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub progress: ProgressStyle,
+}

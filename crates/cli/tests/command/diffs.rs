@@ -1,0 +1,308 @@
+//! Diffs between snapshots: what they bring is what was there, they go onto what they begin at alone, and an import
+//! that ends early leaves nothing.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+
+use ::sheave::base::rng::Rng;
+use ::sheave::vol::rbd_diff::{END, Header, Version, begin, data, zeroes};
+
+use crate::sheave::{Dir, no_io_uring};
+
+const MIB: u64 = 1 << 20;
+
+/// A change as a diff of ours, made by hand: data at some places, zeroes at others.
+fn diff(version: Version, header: &Header, ranges: &[(u64, u64, Option<u64>)]) -> Vec<u8> {
+    let mut bytes = begin(version, header);
+    for (pos, len, seed) in ranges {
+        match seed {
+            Some(seed) => {
+                bytes.extend(data(version, *pos, *len));
+                let at = bytes.len();
+                bytes.resize(at + *len as usize, 0);
+                Rng::new(*seed).fill(&mut bytes[at..]);
+            }
+            None => bytes.extend(zeroes(version, *pos, *len)),
+        }
+    }
+    bytes.extend(END);
+    bytes
+}
+
+fn names(from: Option<&str>, to: &str, size: u64) -> Header {
+    Header { from: from.map(Into::into), to: Some(to.into()), size, ..Header::default() }
+}
+
+/// Changes `p.img#v` from one snapshot to the next.
+fn change(dir: &Dir, header: &Header, ranges: &[(u64, u64, Option<u64>)]) {
+    fs::write(dir.path("by-hand"), diff(Version::V1, header, ranges)).expect("a diff");
+    dir.ok("volume import-diff by-hand p.img#v --progress none");
+}
+
+/// A pool `p.img` with a volume of 16 MiB and its snapshots a, b (written, punched, odd ranges), c (cut), d (grown,
+/// rolled back to a and written); and an empty pool `q.img` with other units and checksums.
+fn pools() -> Option<Dir> {
+    if no_io_uring() {
+        return None;
+    }
+    let dir = Dir::new();
+    dir.ok("pool create p.img --size 128M --block 16K");
+    dir.ok("pool create q.img --size 128M --checksum crc32c");
+    change(&dir, &names(None, "a", 16 * MIB), &[(0, 4 * MIB, Some(1)), (8 * MIB, MIB, Some(2))]);
+    change(
+        &dir,
+        &names(Some("a"), "b", 16 * MIB),
+        &[
+            (1000, 100, Some(3)),
+            (8192, 12288, None),
+            (MIB - 7, 2 * MIB, Some(4)),
+            (4 * MIB - 1, 4098, None),
+            (15 * MIB, 4096, Some(5)),
+        ],
+    );
+    change(&dir, &names(Some("b"), "c", 3 * MIB + 4096), &[(0, 4096, Some(6))]);
+    change(&dir, &names(Some("c"), "grown", 16 * MIB), &[(12 * MIB, 8192, Some(7))]);
+    dir.ok("volume rollback p.img#v a --yes");
+    change(&dir, &names(Some("a"), "d", 16 * MIB), &[(9 * MIB - 4096, 8192, Some(8))]);
+    Some(dir)
+}
+
+fn content(dir: &Dir, place: &str) -> Vec<u8> {
+    dir.ok(&format!("volume export {place} content --yes --progress none"));
+    fs::read(dir.path("content")).expect("exported")
+}
+
+#[track_caller]
+fn assert_refused(dir: &Dir, line: &str, words: &[&str]) {
+    let said = dir.run(line);
+    assert_eq!(said.code, 1, "{line}\n{}{}", said.out, said.err);
+    for word in words.iter().chain(&["fix: "]) {
+        assert!(said.err.contains(word), "{line}: no `{word}` in\n{}", said.err);
+    }
+}
+
+#[test]
+fn a_chain_of_diffs_makes_a_copy_across_cuts_growth_and_rollbacks() {
+    let Some(dir) = pools() else { return };
+    let mut before = None;
+    for name in ["a", "b", "c", "grown", "d"] {
+        let from = before.map_or(String::new(), |before| format!("--from {before}"));
+        let done = dir.ok(&format!("volume export-diff p.img#{name} {name}.diff {from} --json --progress none")).json();
+        assert_eq!(done["from"], before.map_or(serde_json::Value::Null, Into::into), "{done}");
+        let done = dir.ok(&format!("volume import-diff {name}.diff q.img#copy --json --progress none")).json();
+        assert_eq!((&done["done"], &done["to"]), (&"imported".into(), &name.into()), "{done}");
+        assert!(done["warnings"].as_array().is_some_and(Vec::is_empty), "{done}");
+        let wanted = content(&dir, &format!("p.img#{name}"));
+        assert!(content(&dir, "q.img#copy") == wanted, "{name}");
+        assert!(content(&dir, &format!("q.img#{name}")) == wanted, "{name}");
+        let taken = |pool: &str| dir.ok(&format!("volume info {pool}#{name} --json")).json()["created"].clone();
+        assert_eq!(taken("p.img"), taken("q.img"), "{name}");
+        let again = dir.ok(&format!("volume import-diff {name}.diff q.img#copy --json --progress none")).json();
+        assert_eq!(again["done"], "present", "{again}");
+        before = Some(name);
+    }
+    // The bytes that were made by hand, too: what a diff of odd ranges says is what is there.
+    let (a, b) = (content(&dir, "p.img#a"), content(&dir, "p.img#b"));
+    let mut wanted = a;
+    for (pos, len, seed) in [(1000, 100, Some(3)), (8192, 12288, None), (MIB - 7, 2 * MIB, Some(4))] {
+        let range = &mut wanted[pos as usize..(pos + len) as usize];
+        match seed {
+            Some(seed) => Rng::new(seed).fill(range),
+            None => range.fill(0),
+        }
+    }
+    wanted[4 * MIB as usize - 1..][..4098].fill(0);
+    Rng::new(5).fill(&mut wanted[15 * MIB as usize..][..4096]);
+    assert!(b == wanted);
+    let names: Vec<String> = listed(&dir, "q.img");
+    assert_eq!(names, ["a", "b", "c", "copy", "d", "grown"]);
+    for pool in ["p.img", "q.img"] {
+        assert!(dir.ok(&format!("pool check {pool}")).out.ends_with("clean\n"));
+    }
+}
+
+fn listed(dir: &Dir, pool: &str) -> Vec<String> {
+    let all = dir.ok(&format!("volume list {pool} --json")).json();
+    let name = |volume: &serde_json::Value| volume["name"].as_str().expect("a name").to_owned();
+    all["volumes"].as_array().expect("a list").iter().map(name).collect()
+}
+
+#[test]
+fn a_diff_goes_onto_what_it_begins_at_alone() {
+    let Some(dir) = pools() else { return };
+    dir.ok("volume export-diff p.img#a a.diff");
+    dir.ok("volume export-diff p.img#b b.diff --from a");
+    dir.ok("volume export-diff p.img#b b1.diff --from a --format v1");
+    dir.ok("volume export-diff p.img#c c.diff --from b");
+    assert_refused(&dir, "volume import-diff b.diff q.img#copy", &["no volume 'copy'"]);
+    dir.ok("volume import-diff a.diff q.img#copy");
+    let before = content(&dir, "q.img#copy");
+    assert_refused(&dir, "volume import-diff c.diff q.img#copy", &["no snapshot 'b'"]);
+    assert_refused(&dir, "volume import-diff a.diff q.img#copy --as other", &["begins at nothing"]);
+    // A snapshot of that name, which is another: by its content, and by its time alone.
+    let other = diff(Version::V1, &names(None, "x", 16 * MIB), &[(0, 4096, Some(9))]);
+    fs::write(dir.path("x.diff"), other).expect("a diff");
+    dir.ok("volume import-diff x.diff q.img#x-volume");
+    assert_refused(&dir, "volume import-diff b.diff q.img#x-volume --base x", &["another snapshot"]);
+    // Changed since.
+    let more = diff(Version::V1, &names(Some("a"), "e", 16 * MIB), &[(0, 4096, Some(9))]);
+    fs::write(dir.path("e.diff"), more).expect("a diff");
+    dir.ok("volume clone q.img#a changed");
+    let said = dir.ok("volume import-diff e.diff q.img#changed");
+    assert!(said.err.contains("warning: ") && said.err.contains("cannot be verified"), "{}", said.err);
+    assert_refused(&dir, "volume import-diff b.diff q.img#changed", &["has changed since", "volume rollback"]);
+    assert!(content(&dir, "q.img#copy") == before);
+    // Version 1 has names, and a warning; `--base` and `--as` give others.
+    dir.ok("volume rename q.img#a monday");
+    let said = dir.ok("volume import-diff b1.diff q.img#copy --base monday --as tuesday --json --progress none");
+    assert_eq!(said.json()["warnings"].as_array().map(Vec::len), Some(1), "{}", said.out);
+    assert!(content(&dir, "q.img#tuesday") == content(&dir, "p.img#b"));
+    assert_refused(&dir, "volume import-diff c.diff q.img#copy --base tuesday --as e", &["'e' already", "--as"]);
+    let said = dir.run("volume export-diff p.img#b x --from v");
+    assert!(said.code == 2 && said.err.contains("is a volume"), "{}", said.err);
+    assert!(dir.run("volume diff p.img#b q.img#e").err.contains("different pools"));
+}
+
+#[test]
+fn what_did_not_change_is_not_read() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    dir.ok("pool create p.img --size 256M --checksum crc32c --block 4K");
+    change(&dir, &names(None, "a", 128 * MIB), &[(0, 64 * MIB, Some(1))]);
+    // Each hundredth block.
+    let ranges: Vec<(u64, u64, Option<u64>)> = (0..16384).step_by(100).map(|at| (at * 4096, 4096, Some(at))).collect();
+    change(&dir, &names(Some("a"), "b", 128 * MIB), &ranges);
+    let wanted = content(&dir, "p.img#b");
+    let told: serde_json::Value =
+        serde_json::from_str(&dir.ok("volume diff p.img#a p.img#b --json").out).expect("JSON");
+    assert_eq!(told.as_array().map(Vec::len), Some(ranges.len()), "{told}");
+    // All that did not change rots: whoever reads it fails.
+    let map: serde_json::Value = serde_json::from_str(&dir.ok("volume map p.img#b --json").out).expect("JSON");
+    let file = fs::OpenOptions::new().write(true).open(dir.path("p.img")).expect("the pool");
+    for extent in map.as_array().expect("a list").iter().filter(|extent| extent["data"] == true) {
+        if extent["start"].as_u64().expect("a place") / 4096 % 100 == 0 {
+            continue;
+        }
+        let (at, len) = (extent["offset"].as_u64().expect("there"), extent["length"].as_u64().expect("there"));
+        file.write_all_at(&vec![0xee; len as usize], at).expect("rotten");
+    }
+    drop(file);
+    let done = dir.ok("volume export-diff p.img#b b.diff --from a --json --progress none").json();
+    assert_eq!(done["copied_bytes"], ranges.len() as u64 * 4096, "{done}");
+    assert_ne!(dir.run("volume export p.img#b rotten --progress none").code, 0, "reading all of it does fail");
+    let whole = diff(Version::V1, &names(None, "a", 128 * MIB), &[(0, 64 * MIB, Some(1))]);
+    fs::write(dir.path("whole"), whole).expect("a diff");
+    dir.ok("pool create q.img --size 256M");
+    dir.ok("volume import-diff whole q.img#v");
+    // By hand and by name: the snapshot there was not taken in the same second, perhaps.
+    dir.ok("volume export-diff p.img#b b1.diff --from a --format v1");
+    dir.ok("volume import-diff b1.diff q.img#v");
+    assert!(content(&dir, "q.img#v") == wanted);
+}
+
+#[test]
+fn an_import_that_is_killed_leaves_nothing_and_is_started_again() {
+    let Some(dir) = pools() else { return };
+    dir.ok("volume export-diff p.img#a a.diff");
+    dir.ok("volume export-diff p.img#b b.diff --from a");
+    dir.ok("volume import-diff a.diff q.img#copy");
+    let before = content(&dir, "q.img#copy");
+    let whole = fs::read(dir.path("b.diff")).expect("a diff");
+    for kill in [true, false] {
+        let mut command = dir.command("volume import-diff - q.img#copy --progress none");
+        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        // More than a pipe and its reader hold: when this is written, the import has begun.
+        stdin.write_all(&whole[..MIB as usize]).expect("written");
+        if kill {
+            child.kill().expect("killed");
+        }
+        drop(stdin);
+        let output = child.wait_with_output().expect("it ended");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && (kill || said.contains("cut off")), "{said}");
+        assert!(content(&dir, "q.img#copy") == before);
+        let wanted: &[&str] = if kill { &["a", "copy", "copy.import-diff"] } else { &["a", "copy"] };
+        assert_eq!(listed(&dir, "q.img"), wanted, "kill: {kill}");
+    }
+    dir.ok("volume import-diff b.diff q.img#copy");
+    assert!(content(&dir, "q.img#copy") == content(&dir, "p.img#b"));
+    assert_eq!(listed(&dir, "q.img"), ["a", "b", "copy"]);
+    // Killed between the snapshot and the volume: the next one does the rest.
+    dir.ok("volume rollback q.img#copy a --yes");
+    let done = dir.ok("volume import-diff b.diff q.img#copy --json --progress none").json();
+    assert_eq!((&done["done"], &done["copied_bytes"]), (&"finished".into(), &0.into()), "{done}");
+    assert!(content(&dir, "q.img#copy") == content(&dir, "p.img#b"));
+    dir.ok("volume delete q.img#copy --yes");
+    assert_eq!(dir.ok("volume import-diff a.diff q.img#copy --json --progress none").json()["done"], "finished");
+    assert!(content(&dir, "q.img#copy") == before);
+}
+
+#[test]
+fn what_is_no_diff_is_told_and_changes_nothing() {
+    let Some(dir) = pools() else { return };
+    let header = names(Some("d"), "z", 16 * MIB);
+    let good = diff(Version::V2, &header, &[(0, 8192, Some(1)), (MIB, 4096, None)]);
+    let with = |version, ranges: &[(u64, u64, Option<u64>)]| diff(version, &header, ranges);
+    let before = content(&dir, "p.img#v");
+    let names_before = listed(&dir, "p.img");
+    for (bytes, word) in [
+        (Vec::new(), "cut off"),
+        (b"rbd image v2\n 12345678901234567890".to_vec(), "does not begin"),
+        (good[..good.len() - 1].to_vec(), "cut off"),
+        (good[..5000].to_vec(), "cut off"),
+        ([&good[..], b"e"].concat(), "something follows"),
+        (with(Version::V1, &[(8192, 8192, None), (0, 4096, Some(1))]), "overlaps"),
+        (with(Version::V1, &[(0, 8192, None), (4096, 4096, Some(1))]), "overlaps"),
+        (with(Version::V2, &[(16 * MIB, 1, None)]), "beyond the size"),
+        (with(Version::V2, &[(u64::MAX, u64::MAX, None)]), "beyond the size"),
+        (diff(Version::V2, &names(Some("d"), "no/name", 16 * MIB), &[]), "no/name"),
+    ] {
+        fs::write(dir.path("bad"), bytes).expect("a file");
+        let said = dir.run("volume import-diff bad p.img#v --progress none");
+        assert!(said.code == 1 || said.code == 2, "{word}: {}{}", said.out, said.err);
+        assert!(said.err.contains(word) && said.err.contains("fix: "), "{word}: {}", said.err);
+        assert!(content(&dir, "p.img#v") == before, "{word}");
+        assert_eq!(listed(&dir, "p.img"), names_before, "{word}");
+    }
+    // A size that no pool has room for, and one that no volume has.
+    for size in [u64::MAX, 0] {
+        fs::write(dir.path("bad"), diff(Version::V1, &names(Some("d"), "z", size), &[])).expect("a file");
+        let said = dir.run("volume import-diff bad p.img#v --progress none");
+        assert!(said.code != 0 && !said.err.contains("panicked"), "{size}: {}", said.err);
+        assert_eq!(listed(&dir, "p.img"), names_before, "{size}");
+    }
+    fs::write(dir.path("good"), good).expect("a file");
+    dir.ok("volume import-diff good p.img#v");
+    assert!(dir.ok("pool check p.img").out.ends_with("clean\n"));
+}
+
+#[test]
+fn ceph_merges_what_we_write_and_we_take_what_it_wrote() {
+    let Some(rbd) = sheave_testkit::require("rbd") else { return };
+    let Some(dir) = pools() else { return };
+    dir.ok("volume export-diff p.img#a a.diff --format v1");
+    dir.ok("volume export-diff p.img#b b.diff --from a --format v1");
+    dir.ok("volume export-diff p.img#c c.diff --from b --format v1");
+    dir.ok("volume export-diff p.img#d d.diff --from c --format v1");
+    for (one, other, merged) in
+        [("a.diff", "b.diff", "ab"), ("ab", "c.diff", "ac"), ("ac", "d.diff", "ad"), ("b.diff", "c.diff", "bc")]
+    {
+        let args = ["merge-diff", one, other, merged, "--no-progress"];
+        let said = Command::new(&rbd).args(args).current_dir(dir.path("")).output().expect("rbd runs");
+        assert!(said.status.success(), "{merged}: {}", String::from_utf8_lossy(&said.stderr));
+    }
+    for (name, merged, to) in [("x", "ab", "b"), ("y", "ac", "c"), ("z", "ad", "d")] {
+        let done = dir.ok(&format!("volume import-diff {merged} q.img#{name} --as {name}-{to} --json --progress none"));
+        assert_eq!((&done.json()["from"], &done.json()["format"]), (&serde_json::Value::Null, &"v1".into()));
+        assert!(content(&dir, &format!("q.img#{name}")) == content(&dir, &format!("p.img#{to}")), "{merged}");
+    }
+    // A merged diff between snapshots goes onto a copy that has the first of them.
+    dir.ok("volume import-diff a.diff q.img#w");
+    dir.ok("volume import-diff bc q.img#w --as w-c");
+    assert!(content(&dir, "q.img#w") == content(&dir, "p.img#c"));
+}

@@ -1,0 +1,65 @@
+//! Records as bytes.
+
+use super::{BANNERS, Header, IDENTITY_BYTES, IDENTITY_MAGIC, Identity, Version};
+
+/// The last record.
+pub const END: &[u8] = b"e";
+
+/// The banner and all metadata. Identities are left out of version 1, which has no place for them.
+pub fn begin(version: Version, header: &Header) -> Vec<u8> {
+    let mut bytes = BANNERS[version as usize].to_vec();
+    for (tag, name) in [(b'f', &header.from), (b't', &header.to)] {
+        if let Some(name) = name {
+            let mut body = (name.len() as u32).to_le_bytes().to_vec();
+            body.extend_from_slice(name.as_bytes());
+            put(&mut bytes, version, tag, &body, 0);
+        }
+    }
+    put(&mut bytes, version, b's', &header.size.to_le_bytes(), 0);
+    if version == Version::V2 {
+        for (whose, identity) in [(b'f', &header.from_identity), (b't', &header.to_identity)] {
+            if let Some(identity) = identity {
+                put(&mut bytes, version, b'i', &encode(whose, identity), 0);
+            }
+        }
+    }
+    bytes
+}
+
+/// What comes before `len` bytes of data.
+pub fn data(version: Version, pos: u64, len: u64) -> Vec<u8> {
+    range(version, b'w', pos, len, len)
+}
+
+/// A range that reads as zeroes.
+pub fn zeroes(version: Version, pos: u64, len: u64) -> Vec<u8> {
+    range(version, b'z', pos, len, 0)
+}
+
+fn range(version: Version, tag: u8, pos: u64, len: u64, follows: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(32);
+    put(&mut bytes, version, tag, &[pos.to_le_bytes(), len.to_le_bytes()].concat(), follows);
+    bytes
+}
+
+/// One record; `follows` bytes come after it and belong to it.
+fn put(bytes: &mut Vec<u8>, version: Version, tag: u8, body: &[u8], follows: u64) {
+    bytes.push(tag);
+    if version == Version::V2 {
+        bytes.extend_from_slice(&(body.len() as u64 + follows).to_le_bytes());
+    }
+    bytes.extend_from_slice(body);
+}
+
+/// `shv-id-1`, whose it is and seven zeroes, pool, volume and four zeroes, created, size, written, layout, a reserved
+/// word.
+fn encode(whose: u8, identity: &Identity) -> Vec<u8> {
+    let mut bytes = IDENTITY_MAGIC.to_vec();
+    bytes.extend_from_slice(&u64::from(whose).to_le_bytes());
+    bytes.extend_from_slice(&identity.pool);
+    for word in [u64::from(identity.volume), identity.created, identity.size, identity.written, identity.layout, 0] {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    debug_assert_eq!(bytes.len(), IDENTITY_BYTES);
+    bytes
+}

@@ -1,0 +1,142 @@
+//! What differs between two volumes of a pool, by their maps alone.
+//!
+//! Owns the comparison and the [`Identity`] of a snapshot. Reads no data: two blocks are the same when they lie in
+//! the same place of the pool, and what has other owners is never written in place (V3 of [`volume`](super)). So
+//! blocks that were written anew with the same bytes count as changed. Any two volumes can be compared, whatever
+//! happened between them: rollbacks, clones, resizes.
+//!
+//! - C1: every block that reads differently is told. What both do not have, and what lies beyond the other's end and is
+//!   not written, is not.
+//! - C2: parts of maps that both share are stepped over as a whole, so the work is that of what differs.
+//! - C3: the lock is let go after [`AT_ONCE`] steps.
+
+use sheave_base::sync::Arc;
+use sheave_base::sync::atomic::Ordering;
+
+use super::report::extent_at;
+use crate::engine::inner::PoolInner;
+use crate::info::{Extent, ExtentKind};
+use crate::rbd_diff::Identity;
+use crate::state::State;
+use crate::state::extent_map::id_of;
+use crate::state::table::VolumeCore;
+
+/// Steps under one lock: a unit, or a shared part of a map.
+const AT_ONCE: u64 = 4096;
+
+/// The extents of `core` in a range, as far as they differ from those of `base`.
+pub(super) fn changes(
+    pool: &PoolInner,
+    core: &Arc<VolumeCore>,
+    base: &Arc<VolumeCore>,
+    pos: u64,
+    len: u64,
+) -> Vec<Extent> {
+    let end = pos.saturating_add(len).min(core.size());
+    let mut all: Vec<Extent> = Vec::new();
+    let mut at = pos;
+    while at < end {
+        let state = pool.lock();
+        for _ in 0..AT_ONCE {
+            if at >= end {
+                break;
+            }
+            if let Some(shared) = shared_end(pool, core, base, at) {
+                at = shared.min(end);
+                continue;
+            }
+            let next = changed_at(pool, &state, core, base, at, end);
+            at = next.1;
+            let Some(extent) = next.0 else { continue };
+            match all.last_mut() {
+                Some(last) if continues(last, &extent) => last.len += extent.len,
+                _ => all.push(extent),
+            }
+        }
+    }
+    all
+}
+
+fn continues(last: &Extent, next: &Extent) -> bool {
+    let in_place = last.kind == ExtentKind::Hole || last.addr + last.len == next.addr;
+    last.pos + last.len == next.pos && last.kind == next.kind && last.shared == next.shared && in_place
+}
+
+/// The end of a part of the map that both have, if `pos` lies in one (C2). What reaches beyond the end of the base is
+/// looked at block by block.
+fn shared_end(pool: &PoolInner, core: &VolumeCore, base: &VolumeCore, pos: u64) -> Option<u64> {
+    let geometry = &pool.map.geometry;
+    let unit = pos >> geometry.unit_shift;
+    let end_of = |shift: u32| ((unit >> shift) + 1) << (shift + geometry.unit_shift);
+    let slot = u32::try_from(unit >> geometry.slot_shift()).ok()?;
+    // Relaxed: under the lock.
+    let index = |core: &VolumeCore| core.top.word(slot).map_or(0, |word| id_of(word.load(Ordering::Relaxed)));
+    let (end, same) = match (index(core), index(base)) {
+        (one, other) if one == other => (end_of(geometry.slot_shift()), true),
+        _ => {
+            let leaf = |core: &VolumeCore| pool.map.find(&core.top, unit).leaf;
+            (end_of(geometry.leaf_shift), leaf(core) == leaf(base))
+        }
+    };
+    (same && end <= base.size()).then_some(end)
+}
+
+/// The extent at `pos` if it differs, and where the next one begins.
+fn changed_at(
+    pool: &PoolInner,
+    state: &State,
+    core: &VolumeCore,
+    base: &VolumeCore,
+    pos: u64,
+    end: u64,
+) -> (Option<Extent>, u64) {
+    let now = extent_at(pool, state, core, pos, end);
+    if pos >= base.size() {
+        return ((now.kind == ExtentKind::Data).then_some(now), pos + now.len);
+    }
+    let before = extent_at(pool, state, base, pos, end.min(base.size()));
+    let len = now.len.min(before.len);
+    let differs = match (now.kind == ExtentKind::Data, before.kind == ExtentKind::Data) {
+        (true, true) => now.addr != before.addr,
+        (one, other) => one != other,
+    };
+    (differs.then_some(Extent { len, ..now }), pos + len)
+}
+
+/// Of a volume as it is.
+pub(super) fn identity(pool: &PoolInner, core: &Arc<VolumeCore>) -> Identity {
+    /// Bytes of a volume looked at in one go: bounds the memory for their extents.
+    const WINDOW: u64 = 16 << 30;
+    let size = core.size();
+    let (mut written, mut layout) = (0, LAYOUT_SEED);
+    let mut run = (0, 0);
+    let mut at = 0;
+    while at < size {
+        let len = WINDOW.min(size - at);
+        for extent in super::report::extents(pool, core, at, len) {
+            if extent.kind != ExtentKind::Data || extent.pos >= size {
+                continue;
+            }
+            let end = (extent.pos + extent.len).min(size);
+            written += end - extent.pos;
+            if run.1 == extent.pos {
+                run.1 = end;
+                continue;
+            }
+            layout = mix(layout, run);
+            run = (extent.pos, end);
+        }
+        at += len;
+    }
+    let state = pool.lock();
+    let created = state.table.get(core.id).map_or(0, |vol| vol.created);
+    Identity { pool: state.sb.pool, volume: core.id, created, size, written, layout: mix(layout, run) }
+}
+
+const LAYOUT_SEED: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// One more written range, by FNV-1a over its 16 bytes: the hash travels in files, so it must not depend on a library.
+fn mix(hash: u64, (start, end): (u64, u64)) -> u64 {
+    let bytes = start.to_le_bytes().into_iter().chain(end.to_le_bytes());
+    bytes.fold(hash, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

@@ -1,0 +1,139 @@
+//! What differs between volumes: all that reads differently is told, whatever happened between, and little else.
+#![cfg(not(shuttle))]
+
+mod support;
+
+use sheave_base::rng::Rng;
+use sheave_drivers::open_device;
+use sheave_vol::{ExtentKind, Pool, PoolError};
+use support::{User, format, open, pattern};
+
+const BLOCK: u64 = 4096;
+/// More than a leaf of 16 KiB units maps, in several slots of the top with 4 KiB units.
+const SIZE: u64 = 24 << 20;
+
+fn content(pool: &Pool, name: &str) -> Vec<u8> {
+    let volume = pool.open_volume(name).expect("is there");
+    let size = pool.volume_info(name).expect("is there").size_bytes;
+    User::new(volume).read(0, size as usize).expect("reads")
+}
+
+/// Compares what is told of two volumes with what they hold.
+fn assert_told(pool: &Pool, now: &str, base: &str, words: &str) -> u64 {
+    let (new, old) = (content(pool, now), content(pool, base));
+    let (one, other) = (pool.open_volume(now).expect("is there"), pool.open_volume(base).expect("is there"));
+    let told = one.changes_since(&other, 0, u64::MAX).expect("told");
+    let mut changed = vec![false; new.len() / BLOCK as usize];
+    let mut last = 0;
+    for extent in &told {
+        assert!(extent.pos >= last && extent.len > 0 && extent.pos + extent.len <= new.len() as u64, "{extent:?}");
+        last = extent.pos + extent.len;
+        for block in extent.pos / BLOCK..last / BLOCK {
+            changed[block as usize] = true;
+            let bytes = &new[(block * BLOCK) as usize..][..BLOCK as usize];
+            let zero = bytes.iter().all(|byte| *byte == 0);
+            assert!(extent.kind == ExtentKind::Data || zero, "{words}: {extent:?}");
+        }
+    }
+    for (number, block) in new.chunks(BLOCK as usize).enumerate() {
+        // Beyond the end of the base there are zeroes.
+        let before = old.get(number * BLOCK as usize..).and_then(|rest| rest.get(..block.len()));
+        let same = before.map_or(block.iter().all(|byte| *byte == 0), |before| before == block);
+        assert!(changed[number] || same, "{words}: block {number} is another, and that is not told");
+    }
+    told.iter().map(|extent| extent.len).sum()
+}
+
+#[test]
+fn all_that_reads_differently_is_told_across_rollbacks_and_resizes() {
+    for (seed, unit) in [(1, 4096), (2, 16384), (3, 65536)] {
+        let device = open_device("ram:size=256M").expect("opens");
+        format(&device, unit);
+        let pool = open(&device);
+        drop(pool.create_volume("v", SIZE).expect("creates"));
+        let mut rng = Rng::new(seed);
+        let mut snapshots = vec![];
+        for round in 0..24u64 {
+            let name = format!("s{round}");
+            pool.snapshot("v", &name).expect("frozen");
+            snapshots.push(name);
+            let size = pool.volume_info("v").expect("is there").size_bytes;
+            match rng.below(5) {
+                0 => {
+                    let to = &snapshots[rng.below(snapshots.len() as u64) as usize];
+                    pool.rollback("v", to).expect("rolled back");
+                }
+                1 => pool.resize("v", (1 + rng.below(SIZE / BLOCK)) * BLOCK).expect("resized"),
+                _ => {
+                    let user = User::new(pool.open_volume("v").expect("is there"));
+                    for _ in 0..8 {
+                        let pos = rng.below(size / BLOCK) * BLOCK;
+                        let len = (rng.below(40) + 1) * BLOCK;
+                        let len = len.min(size - pos);
+                        match rng.below(3) {
+                            0 => user.punch(pos, len).expect("punched"),
+                            _ => user.write(pos, &pattern(round * 100 + pos, len as usize)).expect("written"),
+                        }
+                    }
+                    user.sync().expect("synced");
+                }
+            }
+            let other = snapshots[rng.below(snapshots.len() as u64) as usize].clone();
+            assert_told(&pool, "v", &other, &format!("unit {unit}, round {round}"));
+            assert_told(&pool, &other, "v", &format!("unit {unit}, round {round}, back"));
+        }
+    }
+}
+
+#[test]
+fn what_was_not_written_is_not_told() {
+    let device = open_device("ram:size=256M").expect("opens");
+    format(&device, 65536);
+    let pool = open(&device);
+    let user = User::new(pool.create_volume("v", 64 << 20).expect("creates"));
+    user.write(0, &pattern(1, 8 << 20)).expect("written");
+    user.write(40 << 20, &pattern(2, 8 << 20)).expect("written");
+    pool.snapshot("v", "s").expect("frozen");
+    assert_eq!(assert_told(&pool, "v", "s", "nothing happened"), 0);
+    user.write(5 << 20, &pattern(3, 8192)).expect("written");
+    user.punch(41 << 20, 65536).expect("punched");
+    // A unit is copied as a whole, and holds what it held: told at the grain of units at most.
+    assert_eq!(assert_told(&pool, "v", "s", "8 KiB written, 64 KiB punched"), 2 * 65536);
+    pool.snapshot("v", "t").expect("frozen");
+    assert_eq!(assert_told(&pool, "t", "v", "a snapshot of it"), 0);
+    drop(user);
+    pool.resize("v", 128 << 20).expect("grown");
+    assert_eq!(assert_told(&pool, "v", "t", "growth alone"), 0);
+    pool.resize("v", 4 << 20).expect("cut");
+    assert_eq!(assert_told(&pool, "v", "t", "a cut alone"), 0);
+    pool.resize("v", 64 << 20).expect("grown");
+    assert_eq!(assert_told(&pool, "v", "t", "cut and grown"), (4 << 20) + (8 << 20) - 65536);
+}
+
+#[test]
+fn a_copy_of_a_snapshot_has_its_identity_and_nothing_else_has() {
+    let there = open_device("ram:size=64M").expect("opens");
+    let here = open_device("ram:size=64M").expect("opens");
+    format(&there, 16384);
+    format(&here, 65536);
+    let (there, here) = (open(&there), open(&here));
+    let mut found = vec![];
+    for (pool, shift) in [(&there, 0), (&here, 0), (&here, 4096)] {
+        let name = format!("v{shift}");
+        let user = User::new(pool.create_volume(&name, 8 << 20).expect("creates"));
+        user.write(1 << 20, &pattern(1, 8192)).expect("written");
+        user.write((2 << 20) + shift, &pattern(1, 4096)).expect("written");
+        pool.snapshot_taken(&name, &format!("s{shift}"), 1234).expect("frozen");
+        found.push(pool.open_volume(&format!("s{shift}")).expect("is there").identity());
+    }
+    assert_eq!((found[0].created, found[0].size, found[0].written), (1234, 8 << 20, 12288));
+    assert!(found[0].is_same(&found[1]), "{found:?}");
+    assert!(!found[0].is_same(&found[2]), "data elsewhere: {found:?}");
+    here.snapshot_taken("s0", "later", 1235).expect("frozen");
+    let later = here.open_volume("later").expect("is there").identity();
+    assert!(!found[0].is_same(&later) && found[0].is_same_layout(&later), "{later:?}");
+    assert_eq!(here.volume_info("later").expect("is there").created, 1235);
+    let one = there.open_volume("s0").expect("is there");
+    let other = here.open_volume("s0").expect("is there");
+    assert!(matches!(one.changes_since(&other, 0, 1), Err(PoolError::Invalid { .. })), "pools differ");
+}
