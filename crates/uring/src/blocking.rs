@@ -24,7 +24,7 @@ use sheave_iomap::mapping::Intent;
 use crate::core::{Cold, Core};
 use crate::file_work::lock;
 use crate::io_wq::{Cancelled, Sum, Work};
-use crate::req::{NO_FILE, REQ_CANCELED, REQ_HAS_GUARD, REQ_VECTORED, Req, State, Step};
+use crate::req::{REQ_CANCELED, REQ_VECTORED, Req, State, Step};
 use crate::ring::inner::Inner;
 use crate::sqe::{errno, opcode};
 use crate::user_memory::sqe_memory;
@@ -254,9 +254,15 @@ impl Inner {
         let req = &mut self.core.reqs[slot];
         match (req.step, how) {
             (Step::Own, WorkDone::Result(res)) => self.own_result(slot, res),
-            (Step::Own, WorkDone::Reissue) => self.issue_after_worker(slot),
-            // Issued on this thread: slower for the caller, and right. What must not run here fails.
-            (Step::Own, WorkDone::NoThread) if req.state == State::Queued && req.file == NO_FILE => {
+            (Step::Own, WorkDone::Reissue) => self.core.ready.push_back(slot),
+            (Step::Runs, WorkDone::Result(res)) => {
+                req.step = Step::Own;
+                self.core.nr_queued -= 1;
+                self.core.finish(slot, res);
+            }
+            // Issued on this thread: slower for the caller, and right.
+            (Step::Runs, WorkDone::Reissue | WorkDone::NoThread) => {
+                req.step = Step::Own;
                 self.core.ready.push_back(slot);
             }
             (Step::Own, WorkDone::NoThread) => self.own_result(slot, -errno::EAGAIN),
@@ -290,19 +296,6 @@ impl Inner {
             }
         }
         self.core.finish(slot, res);
-    }
-
-    /// Issues a request again that a worker has given back. A NOP has nothing to issue and ends at once.
-    #[inline]
-    fn issue_after_worker(&mut self, slot: u32) {
-        let req = &self.core.reqs[slot];
-        if req.opcode == opcode::NOP && req.rflags & (REQ_CANCELED | REQ_HAS_GUARD) == 0 {
-            let res = req.res;
-            self.core.nr_queued -= 1;
-            self.core.finish(slot, res);
-        } else {
-            self.core.ready.push_back(slot);
-        }
     }
 
     /// Sends the flush that ends a sync.

@@ -182,7 +182,7 @@ impl RingBuilder {
             Some(pool) => pool,
             None => IoWq::builder().build()?,
         };
-        let wq = RingWq::new(pool, task_work.done_queue(), slots);
+        let wq = RingWq::new(pool, task_work.done_queue(), slots, crate::worker_ring::make);
         Ok(Ring::new(Inner {
             core: Core::new(Queues::new(entries, cq_entries)?, slots, self.polled, wq),
             task_work,

@@ -11,6 +11,7 @@
 //! | `timers` | pending timeouts |
 //! | `task_work`, [`io_wq`] | how other threads reach a ring; work that may block |
 //! | `blocking`, `file_work` | what of a request goes to a worker, and in which batches |
+//! | `offload`, `worker_ring` | whole operations on a worker (`IOSQE_ASYNC`), and the ring on which it issues them |
 //! | [`work_done`] | how that work ended, as the worker tells the ring |
 //! | [`rsrc`] | file table, registered files and buffers |
 //!
@@ -42,6 +43,7 @@ pub mod cqe;
 pub mod error;
 mod file_work;
 pub mod io_wq;
+mod offload;
 mod op;
 pub mod opdef;
 mod plain;
@@ -58,6 +60,7 @@ mod tests;
 mod timers;
 mod user_memory;
 pub mod work_done;
+mod worker_ring;
 
 pub use builder::RingBuilder;
 pub use completion::{Completion, Waited};

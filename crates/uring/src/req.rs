@@ -72,6 +72,8 @@ pub enum Step {
     /// Its own operation: it has not been to a worker, or one maps, allocates or starts for it. Each step ends here.
     #[default]
     Own,
+    /// A worker runs its whole operation (`IOSQE_ASYNC`), or will.
+    Runs,
     /// A worker looks at the memory of the I/O, for its file's checksums.
     Sums,
     /// It is in a batch of completion work of its file, which a worker does, and is not its leader.

@@ -77,8 +77,12 @@ pub mod opcode {
 
     /// Whether the operation works on the file that its `fd` names.
     pub const fn is_on_file(opcode: u8) -> bool {
-        let data = matches!(opcode, READ | WRITE | READV | WRITEV | READ_FIXED | WRITE_FIXED);
-        data || matches!(opcode, FSYNC | FALLOCATE | MSG_RING)
+        is_rw(opcode) || matches!(opcode, FSYNC | FALLOCATE | MSG_RING)
+    }
+
+    /// Whether the operation reads or writes data.
+    pub(crate) const fn is_rw(opcode: u8) -> bool {
+        matches!(opcode, READ | WRITE | READV | WRITEV | READ_FIXED | WRITE_FIXED)
     }
 }
 

@@ -11,7 +11,6 @@
 //!   before the call returns.
 
 use crate::core::Deferred;
-use crate::io_wq::Work;
 use crate::op::Issue;
 use crate::opdef::{self, OpDef};
 use crate::req::{
@@ -20,8 +19,7 @@ use crate::req::{
 };
 use crate::ring::inner::Inner;
 use crate::sqe::{
-    IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_LINKS, Sqe,
-    errno, opcode,
+    IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_LINKS, Sqe, errno,
 };
 
 impl Inner {
@@ -229,13 +227,8 @@ impl Inner {
     fn issue_or_punt(&mut self, slot: u32) {
         let req = &self.core.reqs[slot];
         let Some(def) = opdef::get(req.opcode) else { return };
-        if req.flags & IOSQE_ASYNC != 0 && req.opcode != opcode::LINK_TIMEOUT {
-            self.core.enqueue(slot);
-            if self.core.wq.queue(slot, Work::Issue) {
-                return self.arm_guard(slot);
-            }
-            // No thread can be had: inline is slower for the caller, and right.
-            self.core.nr_queued -= 1;
+        if req.flags & IOSQE_ASYNC != 0 && self.offload(slot) {
+            return self.arm_guard(slot);
         }
         if self.issue(slot, def) {
             self.arm_guard(slot);

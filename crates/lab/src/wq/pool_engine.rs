@@ -9,7 +9,7 @@ use sheave::base::clock::Clock;
 use sheave::base::mpscq::{Consumer, MpscQueue};
 use sheave::base::parker::{Parker, Unparker};
 use sheave::uring::WorkDone;
-use sheave::uring::io_wq::{Section, Source, Submitter, WorkFlags};
+use sheave::uring::io_wq::{Ends, Section, Source, Submitter, WorkFlags};
 
 use super::Work;
 use sheave_load::LoadError;
@@ -147,13 +147,17 @@ pub struct BenchSource {
 }
 
 impl Source for BenchSource {
-    fn run(&self, _: u32, _: &Section<'_>) -> WorkDone {
+    type Context = ();
+
+    fn run(&self, _: &mut (), _: u32, _: &Section<'_>) -> WorkDone {
         perform(self.work);
         WorkDone::Result(0)
     }
 
-    fn run_short(&self, _: u32) -> WorkDone {
-        WorkDone::Result(0)
+    fn run_short(&self, _: &mut (), slots: &[u32], ends: &mut impl Ends) {
+        for at in 0..slots.len() {
+            ends.end(at, WorkDone::Result(0));
+        }
     }
 
     fn finish(&self, done: &[(u32, WorkDone)]) {

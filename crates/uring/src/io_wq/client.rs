@@ -17,7 +17,7 @@ use crate::work_done::WorkDone;
 #[derive(Debug)]
 pub(super) struct Client<S> {
     pub(super) source: S,
-    pub(super) items: Items,
+    pub(super) items: Arc<Items>,
     /// When each item was queued, in cycles; empty unless starts are measured.
     stamps: Box<[AtomicU64]>,
     closing: AtomicBool,
@@ -30,7 +30,7 @@ impl<S: Source> Client<S> {
         let stamps = if measure { slots } else { 0 };
         Client {
             source,
-            items: Items::new(slots, generation),
+            items: Arc::new(Items::new(slots, generation)),
             stamps: (0..stamps).map(|_| AtomicU64::new(0)).collect(),
             closing: AtomicBool::new(false),
             ended: Mutex::new(()),

@@ -10,10 +10,11 @@
 //! | `shard`, `hash` | queues, batches; hashed work in order and never twice at once |
 //! | `acct` | an account's shards and the places of its workers: who is woken, made, sent to sleep |
 //! | `worker`, `thread_state` | a thread's life; whether it computes or sleeps, as the kernel knows |
+//! | `within` | items that run within items, on one thread |
 //! | `shared` | what all threads of a pool share; how a thread is made and joined |
 //! | `client`, `pool`, `cancel` | who queues work; limits and the end; cancelling |
 //! | `step` | a pool without threads, for simulators |
-//! | `ring` | a ring as a client, and the public handle |
+//! | `ring`, `ring_work` | a ring as a client, and the public handle; what workers do for rings |
 //! | `lock`, `starts` | measuring |
 //!
 //! Invariants, each kept by the module named:
@@ -31,22 +32,26 @@ mod item;
 mod lock;
 mod pool;
 mod ring;
+mod ring_work;
 mod shard;
 mod shared;
 mod starts;
 mod step;
 mod thread_state;
+mod within;
 mod work;
 mod worker;
 
 pub use cancel::Cancelled;
 pub use lock::LockStats;
 pub use pool::{AcctCounts, Pool, Submitter};
-pub use ring::{IoWq, IoWqBuilder, RingSource};
-pub(crate) use ring::{RingWq, Sum, Work};
+pub(crate) use ring::RingWq;
+pub use ring::{IoWq, IoWqBuilder};
+pub(crate) use ring_work::{Issuer, Kind, Sum, Work};
+pub use ring_work::{RingContext, RingSource};
 pub use shared::{IDLE_TIMEOUT, PoolOptions, SPIN};
 pub use step::Account;
-pub use work::{CANCELLED, HASH_BUCKETS, MAX_CLIENTS, MAX_SLOTS, Section, Source, WorkFlags};
+pub use work::{CANCELLED, Ends, HASH_BUCKETS, MAX_CLIENTS, MAX_SLOTS, Section, Source, WorkFlags};
 
 #[cfg(all(test, shuttle))]
 mod model;

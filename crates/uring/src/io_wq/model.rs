@@ -71,7 +71,9 @@ impl Probe {
 }
 
 impl Source for Probe {
-    fn run(&self, slot: u32, _: &Section<'_>) -> WorkDone {
+    type Context = ();
+
+    fn run(&self, _: &mut (), slot: u32, _: &Section<'_>) -> WorkDone {
         if slot == WAITS {
             self.0.wait(2);
             return WorkDone::Result(0);
@@ -79,8 +81,10 @@ impl Source for Probe {
         self.body(slot)
     }
 
-    fn run_short(&self, slot: u32) -> WorkDone {
-        self.body(slot)
+    fn run_short(&self, _: &mut (), slots: &[u32], ends: &mut impl Ends) {
+        for (at, &slot) in slots.iter().enumerate() {
+            ends.end(at, self.body(slot));
+        }
     }
 
     fn finish(&self, done: &[(u32, WorkDone)]) {

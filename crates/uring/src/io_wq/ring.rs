@@ -1,7 +1,7 @@
 //! A ring as a client of a pool.
 //!
-//! Owns what a ring's items are ([`Work`]), the public handle of the pool that rings use ([`IoWq`]), and the way of a
-//! result back: into the ring's task-work queue, a batch at a time, with one wake-up.
+//! Owns the public handle of the pool that rings use ([`IoWq`]), and a ring's way into it ([`RingWq`]). What workers do
+//! for a ring is in [`ring_work`](super::ring_work).
 //!
 //! Invariants:
 //! - I1: a slot of the ring has at most one item, and its result comes back once, unless a cancel took it back.
@@ -10,108 +10,16 @@
 
 use std::time::Duration;
 
-use sheave_base::status::Status;
-use sheave_base::sync::{Arc, Mutex};
-use sheave_blk::bio::BVec;
-use sheave_iomap::completion_plan::MayBlock;
-use sheave_iomap::mapping::{Intent, Pieces};
-use sheave_iomap::{FallocateMode, File, Kiocb, dio};
+use sheave_base::sync::Arc;
 
 use super::pool::{AcctCounts, Pool, Submitter};
+use super::ring_work::{Kind, MakeIssuer, RingSource, Work};
 use super::shared::PoolOptions;
 use super::thread_state::forbidden_cpu;
-use super::work::{Section, Source, WorkFlags};
+use super::work::WorkFlags;
 use super::{Account, Cancelled, LockStats};
 use crate::error::RingError;
-use crate::file_work::{EndList, lock};
 use crate::task_work::DoneQueue;
-use crate::work_done::WorkDone;
-
-/// An I/O whose memory a file is to see.
-#[derive(Debug)]
-pub(crate) struct Sum {
-    pub(crate) kiocb: Kiocb,
-    pub(crate) pieces: Pieces,
-    pub(crate) vecs: Vec<BVec>,
-}
-
-impl Sum {
-    /// Shows it.
-    pub(crate) fn run(&self, file: &dyn File, token: &MayBlock<'_>) -> i32 {
-        dio::end_summed_blocking(file, &self.kiocb, self.pieces.as_slice(), &self.vecs, token)
-    }
-}
-
-/// What a worker does for a slot.
-#[derive(Debug)]
-pub(crate) enum Work {
-    /// `IOSQE_ASYNC` on an operation that has nothing to block on: the ring issues it when it comes back.
-    Issue,
-    /// The completion work of a batch of writes to one file.
-    Complete(Arc<dyn File>, Arc<Mutex<EndList>>),
-    /// A file looks at the memory of one I/O, where that blocks.
-    Sum(Arc<dyn File>, Box<Sum>),
-    /// A sync of a file.
-    Sync(Arc<dyn File>),
-    /// A mapping that blocks, perhaps for long: position and length.
-    Map(Arc<dyn File>, u64, u64, Intent),
-    /// FALLOCATE on a file: position and length.
-    Fallocate(Arc<dyn File>, FallocateMode, u64, u64),
-}
-
-/// A ring as the pool calls it.
-#[derive(Debug)]
-pub struct RingSource {
-    done: Arc<DoneQueue>,
-    loads: Box<[Mutex<Option<Work>>]>,
-}
-
-impl RingSource {
-    fn load(&self, slot: u32) -> sheave_base::sync::MutexGuard<'_, Option<Work>> {
-        self.loads[slot as usize].lock().expect("invariant: no panic under this lock")
-    }
-}
-
-impl Source for RingSource {
-    fn run(&self, slot: u32, section: &Section<'_>) -> WorkDone {
-        let load = self.load(slot).take();
-        let token = section.token();
-        match load {
-            Some(Work::Complete(file, list)) => {
-                let tell = |slot, res| self.done.finish(&[(slot, WorkDone::Result(res))]);
-                lock(&list).run(&*file, token, tell);
-                WorkDone::Result(0)
-            }
-            Some(Work::Sum(file, sum)) => WorkDone::Result(sum.run(&*file, token)),
-            Some(Work::Sync(file)) => dio::sync(&*file, token).into(),
-            Some(Work::Map(file, pos, len, intent)) => WorkDone::of_mapping(map_range(&*file, pos, len, intent, token)),
-            Some(Work::Fallocate(file, mode, pos, len)) => {
-                WorkDone::of_fallocate(file.fallocate(mode, pos, len, token))
-            }
-            Some(Work::Issue) | None => WorkDone::Reissue,
-        }
-    }
-
-    fn run_short(&self, _: u32) -> WorkDone {
-        WorkDone::Reissue
-    }
-
-    fn finish(&self, done: &[(u32, WorkDone)]) {
-        self.done.finish(done);
-    }
-}
-
-/// Has a file find its answers for the whole of a range. One piece is not enough: the ring asks for all of them again,
-/// and would come back for ever with the second one, which nobody was asked to map.
-fn map_range(file: &dyn File, pos: u64, len: u64, intent: Intent, token: &MayBlock) -> Result<(), Status> {
-    let end = pos.saturating_add(len);
-    let mut at = pos;
-    while at < end {
-        // A file that answers with nothing is the ring's to refuse.
-        at = at.saturating_add(file.map_blocking(at, end - at, intent, token)?.len.max(1));
-    }
-    Ok(())
-}
 
 /// Makes an [`IoWq`].
 #[derive(Clone, Debug, Default)]
@@ -286,13 +194,15 @@ pub(crate) struct RingWq {
     pool: IoWq,
     done: Arc<DoneQueue>,
     slots: u32,
+    make: MakeIssuer,
     /// Slots that workers have or will have.
     outstanding: u32,
 }
 
 impl RingWq {
-    pub(crate) fn new(pool: IoWq, done: Arc<DoneQueue>, slots: u32) -> RingWq {
-        RingWq { submitter: None, pool, done, slots, outstanding: 0 }
+    /// A way for a ring with so many slots, whose operations workers issue on what `make` makes.
+    pub(crate) fn new(pool: IoWq, done: Arc<DoneQueue>, slots: u32, make: MakeIssuer) -> RingWq {
+        RingWq { submitter: None, pool, done, slots, make, outstanding: 0 }
     }
 
     pub(crate) fn pool(&self) -> &IoWq {
@@ -308,17 +218,30 @@ impl RingWq {
         queued
     }
 
+    /// Queues a whole operation. Where workers have no threads the ring gets it back, and issues it.
+    #[inline]
+    pub(crate) fn offload(&mut self, slot: u32, work: Work, kind: Kind) -> bool {
+        let (work, kind) = if self.pool.pool.is_stepped() { (Work::Issue, Kind::Short) } else { (work, kind) };
+        let Some(submitter) = self.submitter() else { return false };
+        if !matches!(work, Work::Nothing) {
+            submitter.source().put(slot, Some(work));
+        }
+        let queued = submitter.queue(slot, kind.into());
+        self.outstanding += u32::from(queued);
+        queued
+    }
+
     #[inline]
     fn hand_over(&mut self, slot: u32, work: Work) -> bool {
         let Some(submitter) = self.submitter() else { return false };
         let flags = match work {
-            Work::Issue => return submitter.queue(slot, WorkFlags::SHORT),
+            Work::Issue | Work::Nothing | Work::Known(_) | Work::Run(..) => WorkFlags::SHORT,
             // One at a time of each kind by itself (I1 of `file_work`).
             Work::Complete(..) | Work::Sync(..) | Work::Sum(..) => WorkFlags::BOUND,
             // I4 of `blocking`.
             Work::Map(..) | Work::Fallocate(..) => WorkFlags::UNBOUND,
         };
-        *submitter.source().load(slot) = Some(work);
+        submitter.source().put(slot, Some(work));
         submitter.queue(slot, flags)
     }
 
@@ -332,8 +255,7 @@ impl RingWq {
 
     #[cold]
     fn register(&mut self) {
-        let loads = (0..self.slots).map(|_| Mutex::new(None)).collect();
-        let source = RingSource { done: Arc::clone(&self.done), loads };
+        let source = RingSource::new(Arc::clone(&self.done), self.slots, self.make);
         self.submitter = self.pool.pool.submitter(source, self.slots);
     }
 
@@ -392,12 +314,19 @@ impl RingWq {
         self.outstanding > 0 && self.pool.pool.is_stepped()
     }
 
+    /// The ring is being dropped: what workers have begun of its operations is given up.
+    pub(crate) fn go(&self) {
+        if let Some(submitter) = &self.submitter {
+            submitter.source().go();
+        }
+    }
+
     /// Takes a slot's work back.
     pub(crate) fn cancel(&mut self, slot: u32) -> Cancelled {
         let Some(submitter) = &mut self.submitter else { return Cancelled::NotFound };
         let outcome = submitter.cancel(slot);
         if outcome == Cancelled::Queued {
-            *submitter.source().load(slot) = None;
+            submitter.source().put(slot, None);
             self.outstanding -= 1;
         }
         outcome
@@ -409,6 +338,10 @@ impl Drop for RingWq {
         if let Some(submitter) = &mut self.submitter {
             // I2. What runs is asked to end early.
             submitter.close(|_| true);
+            // What was not begun has files, which a worker's copy of this client would keep open.
+            for slot in 0..self.slots {
+                submitter.source().put(slot, None);
+            }
         }
     }
 }

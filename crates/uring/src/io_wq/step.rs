@@ -12,8 +12,9 @@
 use sheave_base::sync::atomic::Ordering;
 
 use super::pool::Pool;
-use super::work::{CANCELLED, Source};
+use super::work::{CANCELLED, Ends, Source};
 use super::worker::run_guarded;
+use crate::work_done::WorkDone;
 
 /// One account's work, for [`Pool::step_account`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,23 @@ pub enum Account {
     Bound,
     /// Work that may take for ever.
     Unbound,
+}
+
+/// How the item of a step has ended.
+struct Stepped(Option<WorkDone>);
+
+impl Ends for Stepped {
+    fn end(&mut self, _: usize, how: WorkDone) {
+        self.0 = Some(how);
+    }
+
+    fn end_rest(&mut self, how: WorkDone) {
+        self.0.get_or_insert(how);
+    }
+
+    fn blocking(&mut self, wait: impl FnOnce()) {
+        wait();
+    }
 }
 
 impl<S: Source> Pool<S> {
@@ -52,15 +70,17 @@ impl<S: Source> Pool<S> {
                 continue;
             };
             // Acquire pairs with the Release of `shutdown`.
-            let res = if entry.is_unbound() && shared.closed.load(Ordering::Acquire) {
-                CANCELLED
+            let cancelled = entry.is_unbound() && shared.closed.load(Ordering::Acquire);
+            let mut end = Stepped(None);
+            if cancelled {
+                end.0 = Some(CANCELLED);
             } else if entry.may_block() {
-                run_guarded(&client, slot)
+                end.0 = Some(run_guarded(&client, &mut S::Context::default(), slot));
             } else {
-                client.source.run_short(slot)
-            };
+                client.source.run_short(&mut S::Context::default(), &[slot], &mut end);
+            }
             client.items.end(slot, generation);
-            client.finish(&[(slot, res)]);
+            client.finish(&[(slot, end.0.unwrap_or(WorkDone::Reissue))]);
             shared.entry_ended(acct);
             return true;
         }

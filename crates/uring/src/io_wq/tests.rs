@@ -72,14 +72,18 @@ impl Probe {
 pub(super) const NOT_RUN: i32 = i32::MIN;
 
 impl Source for Probe {
-    fn run(&self, slot: u32, section: &Section<'_>) -> WorkDone {
+    type Context = ();
+
+    fn run(&self, _: &mut (), slot: u32, section: &Section<'_>) -> WorkDone {
         self.note_thread();
         WorkDone::Result((self.script)(slot, Some(section)))
     }
 
-    fn run_short(&self, slot: u32) -> WorkDone {
+    fn run_short(&self, _: &mut (), slots: &[u32], ends: &mut impl Ends) {
         self.note_thread();
-        WorkDone::Result((self.script)(slot, None))
+        for (at, &slot) in slots.iter().enumerate() {
+            ends.end(at, WorkDone::Result((self.script)(slot, None)));
+        }
     }
 
     fn finish(&self, done: &[(u32, WorkDone)]) {

@@ -1,7 +1,7 @@
 //! Work as the pool sees it: what it must know of an item to place it, and nothing of what the item does.
 //!
 //! Owns [`WorkFlags`], read once when the item is queued and carried in the queue's [`Entry`] from then on, and the
-//! two traits' worth of contract between a pool and whoever queues work: [`Source`].
+//! contract between a pool and whoever queues work: [`Source`] and [`Ends`].
 //!
 //! Invariants:
 //! - I1: hashed work is bound work that may block. So one account knows all there is of a hash.
@@ -119,15 +119,35 @@ impl Entry {
 
 /// Who queues work: it is called back on workers.
 pub trait Source: Send + Sync + 'static {
-    /// Runs an item that may block. A panic ends the item with `-EIO`.
-    fn run(&self, slot: u32, section: &Section<'_>) -> WorkDone;
+    /// What a worker keeps from item to item for clients of this kind. It never leaves the worker's thread.
+    type Context: Default;
 
-    /// Runs an item that never blocks ([`WorkFlags::SHORT`], [`WorkFlags::short_hashed`]).
-    fn run_short(&self, slot: u32) -> WorkDone;
+    /// Runs an item that may block. A panic ends the item with `-EIO`.
+    fn run(&self, context: &mut Self::Context, slot: u32, section: &Section<'_>) -> WorkDone;
+
+    /// Runs items that are short ([`WorkFlags::SHORT`], [`WorkFlags::short_hashed`]), at most 64 of them, and tells how
+    /// each has ended, in whatever order. A panic ends those that have not ended with `-EIO`.
+    fn run_short(&self, context: &mut Self::Context, slots: &[u32], ends: &mut impl Ends);
 
     /// These items have ended, in these ways; each item comes here exactly once unless it was cancelled. The slots can
     /// be queued again. One call a batch: the place for the one wake-up.
     fn finish(&self, done: &[(u32, WorkDone)]);
+
+    /// The worker is about to sleep, or to serve another client: lets go of what it kept of this one.
+    fn rest(_: &mut Self::Context) {}
+}
+
+/// Where a source says that short items have ended.
+pub trait Ends {
+    /// The item at this place of the list has ended. Once an item.
+    fn end(&mut self, at: usize, how: WorkDone);
+
+    /// All others have ended, in this way.
+    fn end_rest(&mut self, how: WorkDone);
+
+    /// Waits, for what was begun for the items that have not ended: the worker is replaced meanwhile if work is queued,
+    /// and what has ended is told first.
+    fn blocking(&mut self, wait: impl FnOnce());
 }
 
 /// Where an item that may block runs: on a worker, which is replaced if it does.

@@ -40,7 +40,8 @@ use super::client::Client;
 use super::lock::Held;
 use super::shard::Batch;
 use super::shared::Shared;
-use super::work::{CANCELLED, Entry, Section, Source};
+use super::within;
+use super::work::{CANCELLED, Ends, Entry, Section, Source};
 use crate::work_done::WorkDone;
 
 /// A worker in the same item for so long, with work behind it, is looked at.
@@ -77,6 +78,10 @@ struct Worker<S: Source> {
     /// Results of `done_by`'s items.
     done: Vec<(u32, WorkDone)>,
     done_by: u32,
+    /// The short items in hand that were started, as entries and as slots.
+    started: Vec<Entry>,
+    slots: Vec<u32>,
+    context: S::Context,
     clock: Option<Clock>,
 }
 
@@ -93,6 +98,9 @@ impl<S: Source> Worker<S> {
             version: 0,
             done: Vec::with_capacity(super::shard::BATCH),
             done_by: 0,
+            started: Vec::with_capacity(super::shard::BATCH),
+            slots: Vec::with_capacity(super::shard::BATCH),
+            context: S::Context::default(),
             clock,
         }
     }
@@ -187,67 +195,74 @@ impl<S: Source> Worker<S> {
         self.acct().note_taken();
         self.shared.refresh(&mut self.version, &mut self.clients);
         let entries = std::mem::take(&mut self.batch.entries);
-        for &entry in &entries {
-            if entry.client() != self.done_by {
-                self.flush();
-                self.done_by = entry.client();
-            }
-            if entry.may_block() {
-                self.run_in_section(entry);
+        let mut rest = &entries[..];
+        while let Some(&first) = rest.first() {
+            self.serve(first.client());
+            let alike = |entry: &&Entry| entry.client() == first.client() && !entry.may_block();
+            let short = rest.iter().take_while(alike).count();
+            if short == 0 {
+                self.run_in_section(first);
             } else {
-                self.run_short(entry);
+                self.run_short(&rest[..short]);
             }
+            rest = &rest[short.max(1)..];
         }
         // Its room is kept.
         self.batch.entries = entries;
         self.flush();
     }
 
-    /// Takes an item from its queue to this worker; `None` when it was cancelled meanwhile, or its client is gone.
-    #[inline]
-    fn start(&self, entry: Entry) -> Option<(&Client<S>, u32)> {
-        let client = self.clients.get(entry.client() as usize)?.as_deref()?;
-        let slot = entry.slot();
-        if !client.items.start(slot, entry.generation()) {
-            return None;
+    /// What follows is for this client.
+    fn serve(&mut self, client: u32) {
+        if client != self.done_by {
+            self.flush();
+            S::rest(&mut self.context);
+            self.done_by = client;
         }
-        if let Some(clock) = &self.shared.clock {
-            self.shared.starts.note(clock.cycles_to_ns(clock.cycles().wrapping_sub(client.stamp_of(slot))));
-        }
-        Some((client, slot))
     }
 
-    #[inline]
-    fn run_short(&mut self, entry: Entry) {
-        let Some((client, slot)) = self.start(entry) else { return };
-        let res = client.source.run_short(slot);
-        client.items.end(slot, entry.generation());
-        self.done.push((slot, res));
+    /// Runs short items of the client that is served.
+    fn run_short(&mut self, entries: &[Entry]) {
+        let Worker { shared, acct, clients, started, slots, context, done, .. } = self;
+        let Some(Some(client)) = clients.get(self.done_by as usize) else { return };
+        started.clear();
+        slots.clear();
+        for &entry in entries {
+            // Cancelled meanwhile, or of a client that was in this place before.
+            if start(shared, client, entry) {
+                started.push(entry);
+                slots.push(entry.slot());
+            }
+        }
+        let mut ends = InHand { shared, acct: *acct, client, started, done, left: full(started.len()) };
+        let whole = guarded(|| client.source.run_short(context, slots, &mut ends));
+        // After a panic some are left.
+        ends.end_rest(PANICKED);
+        if whole.is_none() {
+            // Whatever the panic has left of it.
+            *context = S::Context::default();
+        }
     }
 
     fn run_in_section(&mut self, entry: Entry) {
         // I1.
         self.flush();
-        let Some((client, slot)) = self.start(entry) else { return };
+        let Worker { shared, acct, clients, context, done, .. } = self;
+        let Some(Some(client)) = clients.get(self.done_by as usize) else { return };
+        if !start(shared, client, entry) {
+            return;
+        }
         // Acquire pairs with the Release of `shutdown`.
-        let res = if entry.is_unbound() && self.shared.closed.load(Ordering::Acquire) {
+        let res = if entry.is_unbound() && shared.closed.load(Ordering::Acquire) {
             CANCELLED
         } else {
-            let acct = self.acct();
-            // Relaxed: a hint for a standby.
-            acct.last_section.store(super::thread_state::me(), Ordering::Relaxed);
-            acct.move_counts(0, RUNNING);
-            if acct.wants_worker() {
-                self.shared.wake(self.acct);
-            }
-            let res = run_guarded(client, slot);
-            // Relaxed: a change is all that counts.
-            acct.progress.fetch_add(1, Ordering::Relaxed);
-            acct.move_counts(RUNNING, 0);
+            let in_section = InSection::enter(shared, *acct);
+            let res = run_guarded(client, context, entry.slot());
+            drop(in_section);
             res
         };
-        client.items.end(slot, entry.generation());
-        self.done.push((slot, res));
+        client.items.end(entry.slot(), entry.generation());
+        done.push((entry.slot(), res));
     }
 
     /// Hands results over (I1).
@@ -281,6 +296,7 @@ impl<S: Source> Worker<S> {
     /// Sleeps until it is needed, or ends.
     fn sleep(&mut self, from: u64) -> Place {
         // I3.
+        S::rest(&mut self.context);
         self.clients.clear();
         self.version = 0;
         let acct = &self.shared.accts[self.acct];
@@ -352,22 +368,108 @@ fn watch_for(_: &mut Parker, _: Duration) -> Wake {
     Wake::TimedOut
 }
 
-/// Runs an item that may block.
-pub(super) fn run_guarded<S: Source>(client: &Client<S>, slot: u32) -> WorkDone {
-    let asked = || client.items.is_cancelled(slot);
+/// Takes an item from its queue to this worker; false when it was cancelled meanwhile.
+#[inline]
+fn start<S: Source>(shared: &Shared<S>, client: &Client<S>, entry: Entry) -> bool {
+    let started = client.items.start(entry.slot(), entry.generation());
+    if started && let Some(clock) = &shared.clock {
+        shared.starts.note(clock.cycles_to_ns(clock.cycles().wrapping_sub(client.stamp_of(entry.slot()))));
+    }
+    started
+}
+
+/// A worker that is in a section, until this is dropped.
+struct InSection<'a> {
+    acct: &'a Acct,
+}
+
+impl<'a> InSection<'a> {
+    fn enter<S: Source>(shared: &'a Arc<Shared<S>>, at: usize) -> InSection<'a> {
+        let acct = &shared.accts[at];
+        // Relaxed: a hint for a standby.
+        acct.last_section.store(super::thread_state::me(), Ordering::Relaxed);
+        acct.move_counts(0, RUNNING);
+        if acct.wants_worker() {
+            shared.wake(at);
+        }
+        InSection { acct }
+    }
+}
+
+impl Drop for InSection<'_> {
+    fn drop(&mut self) {
+        // Relaxed: a change is all that counts.
+        self.acct.progress.fetch_add(1, Ordering::Relaxed);
+        self.acct.move_counts(RUNNING, 0);
+    }
+}
+
+/// The short items that a source runs.
+struct InHand<'a, S: Source> {
+    shared: &'a Arc<Shared<S>>,
+    acct: usize,
+    client: &'a Client<S>,
+    started: &'a [Entry],
+    done: &'a mut Vec<(u32, WorkDone)>,
+    /// A bit for each that has not ended.
+    left: u64,
+}
+
+/// The lowest so many bits.
+fn full(bits: usize) -> u64 {
+    debug_assert!(bits <= super::shard::BATCH, "a batch has a bit for each item");
+    if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
+}
+
+impl<S: Source> Ends for InHand<'_, S> {
+    #[inline]
+    fn end(&mut self, at: usize, how: WorkDone) {
+        let bit = 1u64 << at;
+        debug_assert!(self.left & bit != 0, "an item ends once");
+        if self.left & bit == 0 {
+            return;
+        }
+        self.left &= !bit;
+        let entry = self.started[at];
+        self.client.items.end(entry.slot(), entry.generation());
+        self.done.push((entry.slot(), how));
+    }
+
+    fn end_rest(&mut self, how: WorkDone) {
+        while self.left != 0 {
+            self.end(self.left.trailing_zeros() as usize, how);
+        }
+    }
+
+    fn blocking(&mut self, wait: impl FnOnce()) {
+        if !self.done.is_empty() {
+            self.client.finish(self.done);
+            self.done.clear();
+        }
+        let _in_section = InSection::enter(self.shared, self.acct);
+        wait();
+    }
+}
+
+/// Runs an item that may block. A context that saw a panic is not used again.
+pub(super) fn run_guarded<S: Source>(client: &Client<S>, context: &mut S::Context, slot: u32) -> WorkDone {
+    let running = within::Running::begin(&client.items, slot);
+    let asked = || running.is_cancelled();
     let token = MayBlock::until(&asked);
-    guarded(|| client.source.run(slot, &Section { token: &token }))
+    guarded(|| client.source.run(context, slot, &Section { token: &token })).unwrap_or_else(|| {
+        *context = S::Context::default();
+        PANICKED
+    })
 }
 
 /// Runs foreign code; a panic is its item's end, and not the worker's.
 #[cfg(not(shuttle))]
-fn guarded(run: impl FnOnce() -> WorkDone) -> WorkDone {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or(PANICKED)
+fn guarded<R>(run: impl FnOnce() -> R) -> Option<R> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).ok()
 }
 
 /// The model checker speaks through panics.
 #[cfg(shuttle)]
-fn guarded(run: impl FnOnce() -> WorkDone) -> WorkDone {
-    let _ = PANICKED;
-    run()
+fn guarded<R>(run: impl FnOnce() -> R) -> Option<R> {
+    Some(run())
 }

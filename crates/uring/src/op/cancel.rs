@@ -12,7 +12,7 @@ pub(crate) mod target;
 use crate::core::Core;
 use crate::io_wq::Cancelled;
 use crate::op::Issue;
-use crate::req::{NO_FILE, NO_SLOT, REQ_CANCELED, Req, State};
+use crate::req::{NO_FILE, NO_SLOT, REQ_CANCELED, Req, State, Step};
 use crate::ring::inner::Inner;
 use crate::sqe::{
     ASYNC_CANCEL_ANY, ASYNC_CANCEL_FD, ASYNC_CANCEL_FD_FIXED, ASYNC_CANCEL_OP, ASYNC_CANCEL_USERDATA, IOSQE_FIXED_FILE,
@@ -49,10 +49,10 @@ impl Core {
         let all = target.is_many();
         let mut count = 0;
         while let Some(slot) = self.find_queued(target, file).or_else(|| self.find_timeout(target)) {
-            self.cancel_slot(slot);
+            let cancelled = self.cancel_slot(slot);
             count += 1;
             if !all {
-                return 0;
+                return cancelled.map_or_else(|errno| -errno, |()| 0);
             }
         }
         if all { count } else { -errno::ENOENT }
@@ -96,21 +96,26 @@ impl Core {
         })
     }
 
-    /// Cancels a request that has begun; false when that cannot be: a device or a worker has it for good.
-    pub(crate) fn cancel_slot(&mut self, slot: u32) -> bool {
+    /// Cancels a request that has begun. `ENOENT` when a device has it for good, `EALREADY` when a worker runs its
+    /// operation.
+    pub(crate) fn cancel_slot(&mut self, slot: u32) -> Result<(), i32> {
+        let mut outcome = Ok(());
         if self.timers.disarm(slot) {
             self.enqueue(slot);
             self.ready.push_back(slot);
         } else if self.reqs[slot].state != State::Queued || self.reqs[slot].rflags & REQ_CANCELED != 0 {
-            return false;
+            return Err(errno::ENOENT);
         } else if let Some(at) = self.retry.iter().position(|&waiting| waiting == slot) {
             self.retry.remove(at);
             self.ready.push_back(slot);
         } else if self.wq.cancel(slot) == Cancelled::Queued {
             self.ready.push_back(slot);
+        } else if self.reqs[slot].step == Step::Runs {
+            // It ends as it ends, and no other cancel finds it.
+            outcome = Err(errno::EALREADY);
         } // Else a worker has started it, and gives it back.
         self.reqs[slot].rflags |= REQ_CANCELED;
-        true
+        outcome
     }
 
     /// Lets a request wait for its issue where a cancel finds it.

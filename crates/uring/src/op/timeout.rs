@@ -123,7 +123,8 @@ pub(crate) fn issue_remove(ring: &mut Inner, slot: u32) -> Issue {
         let (timeline, at) = deadline(ring.io.clock(), ring.core.reqs[found].op_flags, ns, flags & TIMEOUT_ABS != 0);
         ring.core.timers.rearm(found, timeline, at);
     } else {
-        ring.core.cancel_slot(found);
+        // It is armed, and so it can be.
+        let _ = ring.core.cancel_slot(found);
     }
     Issue::Done(0)
 }
@@ -172,7 +173,7 @@ impl Core {
         let req = &mut self.reqs[guarded];
         req.link = next;
         req.rflags &= !REQ_HAS_GUARD;
-        let res = if self.cancel_slot(guarded) { -errno::ETIME } else { -errno::ENOENT };
+        let res = self.cancel_slot(guarded).map_or_else(|errno| -errno, |()| -errno::ETIME);
         let silent = self.reqs[guard].flags & IOSQE_CQE_SKIP_SUCCESS != 0;
         self.end_slot(guard, res, silent);
     }

@@ -28,7 +28,7 @@ use crate::core::Core;
 use crate::error::{RingError, SqFull};
 use crate::plain::known::PlainOwner;
 use crate::prep::{Entry, Late, When};
-use crate::req::{REQ_OLD_BUF, State};
+use crate::req::{REQ_OLD_BUF, State, Step};
 use crate::rsrc::contained::Contained;
 use crate::rsrc::{Fd, MAX_FILES};
 use crate::sqe::opcode;
@@ -160,7 +160,8 @@ impl Inner {
         // Who has not begun looks at the table when it does; who names another address never gets there.
         let uses = |slot: &u32| {
             let req = &self.core.reqs[*slot];
-            req.state == State::Issued && self.core.bufs.covers(index, req.addr, 1)
+            let begun = req.state == State::Issued || req.step == Step::Runs;
+            begun && self.core.bufs.covers(index, req.addr, 1)
         };
         let slots: Vec<u32> = self.users_of(index).filter(uses).collect();
         let by_records = self.is_used_by_records(index);
@@ -441,6 +442,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.task_work.close();
+        self.core.wq.go();
         // I2: the devices let go of all memory first; what the requests own is freed after that.
         let Inner { io, core, .. } = self;
         io.shutdown(core);

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use super::super::{PoolOptions, Section, WorkFlags};
+use super::super::{Ends, PoolOptions, Section, WorkFlags};
 use super::*;
 use crate::work_done::WorkDone;
 
@@ -11,16 +11,20 @@ use crate::work_done::WorkDone;
 struct Log(Mutex<Vec<(&'static str, u32)>>, Mutex<Vec<std::thread::ThreadId>>);
 
 impl Source for std::sync::Arc<Log> {
-    fn run(&self, slot: u32, section: &Section<'_>) -> WorkDone {
+    type Context = ();
+
+    fn run(&self, _: &mut (), slot: u32, section: &Section<'_>) -> WorkDone {
         assert!(!section.is_cancelled());
         self.0.lock().unwrap().push(("run", slot));
         self.1.lock().unwrap().push(std::thread::current().id());
         WorkDone::Result(slot as i32)
     }
 
-    fn run_short(&self, slot: u32) -> WorkDone {
-        self.0.lock().unwrap().push(("short", slot));
-        WorkDone::Result(slot as i32)
+    fn run_short(&self, _: &mut (), slots: &[u32], ends: &mut impl Ends) {
+        for (at, &slot) in slots.iter().enumerate() {
+            self.0.lock().unwrap().push(("short", slot));
+            ends.end(at, WorkDone::Result(slot as i32));
+        }
     }
 
     fn finish(&self, done: &[(u32, WorkDone)]) {
@@ -76,16 +80,18 @@ fn the_caller_may_choose_the_account() {
 struct Slow(std::sync::Arc<Log>, std::sync::Arc<std::sync::Barrier>);
 
 impl Source for Slow {
-    fn run(&self, slot: u32, section: &Section<'_>) -> WorkDone {
+    type Context = ();
+
+    fn run(&self, _: &mut (), slot: u32, section: &Section<'_>) -> WorkDone {
         if slot == 0 {
             self.1.wait();
             self.1.wait();
         }
-        self.0.run(slot, section)
+        self.0.run(&mut (), slot, section)
     }
 
-    fn run_short(&self, slot: u32) -> WorkDone {
-        self.0.run_short(slot)
+    fn run_short(&self, context: &mut (), slots: &[u32], ends: &mut impl Ends) {
+        self.0.run_short(context, slots, ends);
     }
 
     fn finish(&self, done: &[(u32, WorkDone)]) {

@@ -1,0 +1,112 @@
+//! What `IOSQE_ASYNC` gives to a worker: the whole operation, and not only the part of it that blocks.
+//!
+//! Owns which operations go and what the worker is told. A worker issues on a ring of its own
+//! ([`worker_ring`](crate::worker_ring)), where all checks of issue are made as they are here; what only this ring
+//! knows (its file table, registered buffers, the position of a file) is looked up before.
+//!
+//! Invariants:
+//! - I1: from here until its result is there the slot is `Queued` at [`Step::Runs`], holds its file, its buffers and
+//!   its memory, and has no bio in this ring.
+//! - I2: operations on the ring itself (timeouts, cancels, messages) begin on its thread: they never block, and a
+//!   timeout runs from its submission, as the kernel's does.
+//! - I3: what a worker has begun ends with what it did, whether it was cancelled meanwhile or not.
+
+use sheave_iomap::dio::{MAX_RW_COUNT, OpenFile};
+use sheave_iomap::kiocb::IOCB_USE_POS;
+
+use crate::core::Core;
+use crate::io_wq::{Kind, Work};
+use crate::op::file_of;
+use crate::req::{REQ_SLOW_END, Step};
+use crate::ring::inner::Inner;
+use crate::sqe::{IOSQE_BUFFER_SELECT, RWF_HIPRI, Sqe, opcode};
+
+/// Longest read or write that is short: a worker takes up to 64 of them at once, and others wait for no more than a
+/// mebibyte of copies.
+const SHORT_BYTES: u32 = 16 << 10;
+
+impl Inner {
+    /// Queues a request with `IOSQE_ASYNC` for a worker; false when it is to be issued here. For files that are more
+    /// than their device, FSYNC and FALLOCATE are: their issue asks for a worker itself.
+    pub(crate) fn offload(&mut self, slot: u32) -> bool {
+        let (opcode, res) = (self.core.reqs[slot].opcode, self.core.reqs[slot].res);
+        let (work, kind) = match opcode {
+            opcode::NOP if res == 0 => (Work::Nothing, Kind::Short),
+            opcode::NOP => (Work::Known(res), Kind::Short),
+            opcode::FSYNC | opcode::FALLOCATE if self.is_on_device(slot) => {
+                let sqe = self.whole_sqe(slot);
+                let Some(work) = self.run_of(slot, sqe) else { return false };
+                (work, Kind::Bound)
+            }
+            op if opcode::is_rw(op) => {
+                let Some(sqe) = self.rw_sqe(slot) else { return false };
+                let short = self.core.reqs[slot].len <= SHORT_BYTES;
+                let kind = match self.is_on_device(slot) {
+                    true if short => Kind::Short,
+                    true => Kind::Bound,
+                    // Its mapping may wait for long.
+                    false => Kind::Unbound,
+                };
+                let Some(work) = self.run_of(slot, sqe) else { return false };
+                (work, kind)
+            }
+            _ => return false,
+        };
+        if !self.core.wq.offload(slot, work, kind) {
+            return false;
+        }
+        self.core.enqueue(slot);
+        self.core.reqs[slot].step = Step::Runs;
+        true
+    }
+
+    /// Whether the file of a request is its device; the request holds it from now on.
+    fn is_on_device(&mut self, slot: u32) -> bool {
+        let Ok(file) = file_of(self, slot) else { return false };
+        self.core.files.get(file).is_some_and(OpenFile::is_identity)
+    }
+
+    fn run_of(&self, slot: u32, sqe: Sqe) -> Option<Work> {
+        let file = self.core.files.get(self.core.reqs[slot].file as usize)?;
+        Some(Work::Run(file.file.clone(), sqe))
+    }
+
+    /// The entry of a request that names no memory and nothing else of this ring.
+    fn whole_sqe(&self, slot: u32) -> Sqe {
+        let req = &self.core.reqs[slot];
+        Sqe { opcode: req.opcode, off: req.off, addr: req.addr, len: req.len, op_flags: req.op_flags, ..Sqe::default() }
+    }
+
+    /// The entry of a read or write; `None` when its issue here is to say what is wrong.
+    fn rw_sqe(&mut self, slot: u32) -> Option<Sqe> {
+        let file = file_of(self, slot).ok()?;
+        let Core { files, reqs, bufs, cold, polled, .. } = &mut self.core;
+        let req = &mut reqs[slot];
+        if req.flags & IOSQE_BUFFER_SELECT != 0 || (req.op_flags & RWF_HIPRI != 0 && !*polled) {
+            return None;
+        }
+        let (mut op, mut addr, mut len) = (req.opcode, req.addr, req.len);
+        match op {
+            opcode::READ_FIXED | opcode::WRITE_FIXED => {
+                // The memory stays the request's, also when another takes the buffer's place.
+                if !bufs.covers(req.buf_index, addr, u64::from(len.min(MAX_RW_COUNT))) {
+                    return None;
+                }
+                op = if op == opcode::READ_FIXED { opcode::READ } else { opcode::WRITE };
+            }
+            opcode::READV | opcode::WRITEV => {
+                // They were read and checked, and stay as they are while the slot is in use.
+                let vecs = &cold[slot as usize].vecs;
+                (addr, len) = (vecs.as_ptr() as u64, vecs.len() as u32);
+            }
+            _ => {}
+        }
+        let mut off = req.off;
+        if off == u64::MAX {
+            off = files.pos(file);
+            req.kiocb.flags |= IOCB_USE_POS;
+            req.rflags |= REQ_SLOW_END;
+        }
+        Some(Sqe { opcode: op, off, addr, len, op_flags: req.op_flags & !RWF_HIPRI, ..Sqe::default() })
+    }
+}
