@@ -15,6 +15,7 @@
 mod kernel;
 pub mod lane;
 mod legs;
+pub mod sockets;
 mod wait;
 
 pub use crate::end_io::{EndIo, PlainEnd};
@@ -119,6 +120,8 @@ pub struct IoCtx {
     alarm_at: Option<PreciseTs>,
     /// What the kernel ring has just completed; only used within a poll.
     events: Vec<Completed>,
+    /// Completions of operations on sockets that nobody took yet.
+    socket_events: Vec<Completed>,
     /// The last poll left operations prepared.
     forgotten: bool,
     /// Neither `Send` nor `Sync`, whatever the fields become.
@@ -155,6 +158,7 @@ impl IoCtx {
             bell_armed: false,
             alarm_at: None,
             events: Vec::new(),
+            socket_events: Vec::new(),
             forgotten: false,
             thread: PhantomData,
         })

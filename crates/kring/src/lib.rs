@@ -21,9 +21,11 @@
 mod enter;
 mod error;
 mod prep;
+mod recv_buffers;
 mod register;
 mod rings;
 mod setup;
+mod sockets;
 mod sys;
 mod table;
 
@@ -36,6 +38,7 @@ pub use error::KringError;
 pub use prep::{Full, IoVec, KOp, MAX_RW_BYTES, MAX_SEGMENTS, RwOp, Target};
 pub use rings::Completed;
 pub use setup::{BUFFER_SLOTS, FILE_SLOTS, KringAvoid, KringFeatures, KringOpts};
+pub use sockets::Message;
 
 /// A kernel io_uring, set up as well as this kernel allows.
 ///
@@ -67,6 +70,8 @@ pub struct KernelRing {
     alarm_time: Box<types::Timespec>,
     files: table::FileTable,
     buffers: table::BufferTable,
+    /// Dropped after `ring`, which the kernel's use of it ends with (S1 of `sockets`).
+    recv: Option<recv_buffers::RecvBuffers>,
     features: KringFeatures,
     notices: Vec<String>,
     /// What the next enters give instead of entering.
@@ -104,6 +109,7 @@ impl KernelRing {
             alarm_time: Box::default(),
             files,
             buffers: table::BufferTable::default(),
+            recv: None,
             features,
             notices,
             #[cfg(test)]

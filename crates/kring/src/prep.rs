@@ -229,7 +229,7 @@ impl KernelRing {
     }
 
     #[inline]
-    fn push(&mut self, entry: Entry, user_data: u64) -> Result<(), Full> {
+    pub(super) fn push(&mut self, entry: Entry, user_data: u64) -> Result<(), Full> {
         if self.rings.push(entry.user_data(user_data)) { Ok(()) } else { Err(Full) }
     }
 }

@@ -13,6 +13,7 @@
 //! | `blocking`, `file_work` | what of a request goes to a worker, and in which batches |
 //! | `offload`, `worker_ring` | whole operations on a worker (`IOSQE_ASYNC`), and the ring on which it issues them |
 //! | [`work_done`] | how that work ended, as the worker tells the ring |
+//! | [`sockets`] | a ring as the engine of a server |
 //! | [`rsrc`] | file table, registered files and buffers |
 //!
 //! ```
@@ -52,6 +53,7 @@ pub mod queues;
 pub mod req;
 pub mod ring;
 pub mod rsrc;
+pub mod sockets;
 pub mod sqe;
 mod submit;
 pub mod task_work;

@@ -316,6 +316,11 @@ impl Ring {
         self.shared.0.borrow()
     }
 
+    /// The state, for a call of a server ([`sockets`](crate::sockets)).
+    pub(crate) fn state(&self) -> RefMut<'_, Inner> {
+        self.hot()
+    }
+
     /// The state, for one call (I1 of [`inner`]) that may change anything.
     fn inner(&self) -> RefMut<'_, Inner> {
         let mut inner = self.hot();

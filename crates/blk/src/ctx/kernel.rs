@@ -16,7 +16,7 @@ use std::time::Duration;
 use sheave_base::clock::PreciseTs;
 
 use super::IoCtx;
-use crate::driver::{KIND_IGNORED, KIND_RING, KernelEvents, kernel_user_data};
+use crate::driver::{KIND_IGNORED, KIND_RING, KIND_SOCKET, KernelEvents, kernel_user_data};
 use crate::end_io::EndIo;
 use sheave_kring::{Completed, KernelRing};
 
@@ -157,6 +157,7 @@ impl IoCtx {
         let (index, kind) = (whose as u16, (whose >> 16) as u8);
         match kind {
             KIND_RING => self.own_events(row),
+            KIND_SOCKET => self.socket_events.extend_from_slice(row),
             KIND_IGNORED => {}
             _ => {
                 if let Some(Some(hctx)) = self.hctxs.get_mut(usize::from(index)) {
@@ -247,7 +248,7 @@ const fn whose(user_data: u64) -> u64 {
 }
 
 /// Has room for one operation of the ring's own, in a queue that a batch may have filled.
-fn make_room(kring: &mut KernelRing) {
+pub(super) fn make_room(kring: &mut KernelRing) {
     if kring.space() == 0 {
         // A refusal leaves it full, which is what the caller then finds.
         let _ = kring.enter(0, None);

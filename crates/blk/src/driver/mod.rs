@@ -276,7 +276,7 @@ impl<'a> KernelEvents<'a> {
 }
 
 /// User data for an operation on the kernel ring, so that its completion finds the hardware context.
-/// `kind` is the driver's; 255 is the ring's own, 254 asks for the completion to be ignored.
+/// `kind` is the driver's; 255 is the ring's own, 253 that of sockets, 254 asks for the completion to be ignored.
 #[inline]
 pub const fn kernel_user_data(hctx: u16, tag: u16, kind: u8) -> u64 {
     (kind as u64) << 32 | (hctx as u64) << 16 | tag as u64
@@ -284,6 +284,10 @@ pub const fn kernel_user_data(hctx: u16, tag: u16, kind: u8) -> u64 {
 
 /// The `kind` of the ring's own operations on the kernel ring.
 pub(crate) const KIND_RING: u8 = 255;
+/// The `kind` of operations on sockets, whose completions the ring's owner takes ([`IoCtx::sockets`]).
+///
+/// [`IoCtx::sockets`]: crate::ctx::IoCtx::sockets
+pub(crate) const KIND_SOCKET: u8 = 253;
 /// The `kind` of operations whose completion nobody wants, such as a cancellation (its victim's says enough).
 pub const KIND_IGNORED: u8 = 254;
 

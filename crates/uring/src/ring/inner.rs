@@ -269,6 +269,19 @@ impl Inner {
         Ok(taken)
     }
 
+    /// [`submit`](Self::submit) without the system call that sends what drivers have prepared.
+    pub(crate) fn submit_unsent(&mut self) -> Result<u32, RingError> {
+        let taken = match self.submit_alone() {
+            Alone::No => self.take_sqes().ok_or(RingError::Busy)?,
+            Alone::Sent | Alone::Ended => 1,
+        };
+        if !(self.io.has_unsent() && self.core.is_settled()) {
+            self.reap();
+        }
+        self.core.queues.cq_publish();
+        Ok(taken)
+    }
+
     /// Shows the SQEs that were filled. If that is one, and there is nothing beside it to look at, it goes straight to
     /// its driver.
     #[inline(always)]

@@ -49,6 +49,19 @@ impl Inner {
         }
     }
 
+    /// Sends what is prepared and waits for anything, once; see [`Ring::wait_any`](crate::Ring::wait_any).
+    pub(crate) fn wait_any(&mut self, wanted: u32, timeout: Option<Duration>) {
+        self.core.queues.cq_publish();
+        if !(self.io.has_unsent() && self.core.is_settled()) {
+            self.reap();
+        }
+        if self.core.queues.cq_ready() > 0 || self.io.has_socket_events() || self.task_work.take_wake() {
+            return self.io.commit();
+        }
+        self.sleep(wanted, timeout);
+        self.reap();
+    }
+
     /// Whether the ring has looked for completions long enough since `from`, which this sets when it is `None`, or has
     /// a reason to sleep at once.
     fn has_spun(&self, from: &mut Option<u64>) -> bool {

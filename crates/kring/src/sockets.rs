@@ -1,0 +1,155 @@
+//! Operations on sockets, and the memory that the kernel receives into.
+//!
+//! Owns the receive buffers of a ring: memory that waits with the kernel and belongs to no connection until data has
+//! come, so that a connection without traffic has none. A buffer is with the kernel, or lent to whoever was told of it
+//! by a CQE, and goes back by [`KernelRing::recycle`].
+//!
+//! Invariant S1: the buffers are freed after the kernel's ring: fields of [`KernelRing`] are dropped in their order.
+#![allow(unsafe_code)] // operations on memory, and buffers shared with the kernel
+
+use std::os::fd::RawFd;
+
+use io_uring::squeue::Flags;
+use io_uring::types::{BufRingEntry, Fd};
+use io_uring::{cqueue, opcode};
+use sheave_base::buf::Buf;
+
+use super::error::KringError;
+use super::prep::{Full, IoVec, MAX_SEGMENTS};
+use super::recv_buffers::RecvBuffers;
+use super::{KernelRing, MAX_RW_BYTES};
+
+/// The only group of receive buffers of a ring.
+const GROUP: u16 = 0;
+
+/// A message to be sent: pieces of memory, in the form that the kernel reads. It must stay where it is while it is
+/// being sent, so it is a box of its own.
+#[derive(Debug)]
+pub struct Message {
+    vecs: Vec<IoVec>,
+    header: libc::msghdr,
+}
+
+impl Message {
+    /// An empty message.
+    #[must_use]
+    pub fn new() -> Box<Message> {
+        // SAFETY: all fields of a message's header may be zero: no name, no vectors, no control data.
+        let header = unsafe { std::mem::zeroed() };
+        Box::new(Message { vecs: Vec::new(), header })
+    }
+
+    /// Takes all pieces out.
+    pub fn clear(&mut self) {
+        self.vecs.clear();
+    }
+
+    /// Adds a piece; false when it has [`MAX_SEGMENTS`].
+    #[must_use]
+    pub fn push(&mut self, piece: IoVec) -> bool {
+        let room = self.vecs.len() < MAX_SEGMENTS;
+        if room {
+            self.vecs.push(piece);
+        }
+        room
+    }
+}
+
+impl KernelRing {
+    /// Gives the kernel `count` buffers (a power of two) of `each` bytes to receive into. Once a ring.
+    ///
+    /// # Errors
+    ///
+    /// [`KringError::Buffer`] when there is no memory, or the kernel does not know such lists (before 5.19).
+    pub fn register_recv_buffers(&mut self, count: u16, each: u32) -> Result<(), KringError> {
+        let failed = |errno| KringError::Buffer { slot: 0, errno };
+        if !count.is_power_of_two() || each == 0 || self.recv.is_some() {
+            return Err(failed(libc::EINVAL));
+        }
+        let list = usize::from(count) * size_of::<BufRingEntry>();
+        let ring = Buf::zeroed(list, 4096).map_err(|_| failed(libc::ENOMEM))?;
+        let memory = Buf::zeroed(usize::from(count) * each as usize, 4096).map_err(|_| failed(libc::ENOMEM))?;
+        let mut recv = RecvBuffers::new(ring, memory, each, count);
+        let address = recv.address();
+        // SAFETY: the list is kept with the ring, and freed after it (S1).
+        let registered = unsafe { self.ring.submitter().register_buf_ring_with_flags(address, count, GROUP, 0) };
+        registered.map_err(|error| failed(error.raw_os_error().unwrap_or(libc::EIO)))?;
+        (0..count).for_each(|number| recv.give(number));
+        self.recv = Some(recv);
+        Ok(())
+    }
+
+    /// The data that a receive has brought, and the number of its buffer, from the flags and the result of its CQE.
+    ///
+    /// # Safety
+    ///
+    /// Both must be of a CQE of [`prep_recv`](Self::prep_recv) on this ring, and each CQE may be asked about once.
+    #[must_use]
+    pub unsafe fn received(&mut self, res: i32, flags: u32) -> Option<(u16, &[u8])> {
+        let number = cqueue::buffer_select(flags)?;
+        let (start, len) = self.recv.as_mut()?.lend(number, usize::try_from(res).unwrap_or(0))?;
+        // SAFETY: the buffer is not with the kernel, as promised; it goes there by `recycle`, which takes `&mut self`.
+        Some((number, unsafe { std::slice::from_raw_parts(start, len) }))
+    }
+
+    /// Gives a buffer back to the kernel. One that is there already is left alone.
+    pub fn recycle(&mut self, number: u16) {
+        if let Some(recv) = &mut self.recv {
+            recv.take_back(number);
+        }
+    }
+
+    /// Prepares to take the next connection of a listening socket; the CQE's result is its descriptor.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`].
+    pub fn prep_accept(&mut self, fd: RawFd, user_data: u64) -> Result<(), Full> {
+        let entry = opcode::Accept::new(Fd(fd), std::ptr::null_mut(), std::ptr::null_mut());
+        self.push(entry.flags(libc::SOCK_CLOEXEC).build(), user_data)
+    }
+
+    /// Prepares to receive what comes next into one of the [receive buffers](Self::register_recv_buffers); without a
+    /// free one the CQE is `-ENOBUFS`.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`].
+    pub fn prep_recv(&mut self, fd: RawFd, user_data: u64) -> Result<(), Full> {
+        let entry = opcode::Recv::new(Fd(fd), std::ptr::null_mut(), 0).buf_group(GROUP).build();
+        self.push(entry.flags(Flags::BUFFER_SELECT), user_data)
+    }
+
+    /// Prepares to receive into `memory`, all of it unless the connection ends.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`].
+    ///
+    /// # Safety
+    ///
+    /// The memory must stay valid and otherwise unused until the operation's CQE was reaped (I3).
+    pub unsafe fn prep_recv_into(&mut self, fd: RawFd, memory: IoVec, user_data: u64) -> Result<(), Full> {
+        let len = memory.len.min(MAX_RW_BYTES) as u32;
+        self.push(opcode::Recv::new(Fd(fd), memory.base, len).flags(libc::MSG_WAITALL).build(), user_data)
+    }
+
+    /// Prepares to send all of a message.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`].
+    ///
+    /// # Safety
+    ///
+    /// The message and its pieces must stay where they are, and unchanged, until the operation's CQE was reaped (I3).
+    pub unsafe fn prep_send(&mut self, fd: RawFd, message: &mut Message, user_data: u64) -> Result<(), Full> {
+        message.header.msg_iov = message.vecs.as_mut_ptr().cast();
+        message.header.msg_iovlen = message.vecs.len() as _;
+        let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
+        self.push(opcode::SendMsg::new(Fd(fd), &raw const message.header).flags(flags).build(), user_data)
+    }
+}
+
+#[cfg(test)]
+mod tests;
