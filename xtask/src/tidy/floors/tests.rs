@@ -13,7 +13,7 @@ fn depends(from: &str, section: &str, to: &str) -> bool {
 
 #[test]
 fn arrows_point_down_in_manifests() {
-    for (from, to) in [("blk", "sheave-base"), ("uring", "sheave-iomap"), ("export", "sheave-vol"), ("cli", "sheave")] {
+    for (from, to) in [("blk", "sheave-base"), ("uring", "sheave-iomap"), ("serve", "sheave-vol"), ("cli", "sheave")] {
         assert!(depends(from, "dependencies", to), "{from} -> {to}");
     }
     for (from, to) in [("base", "sheave-blk"), ("iomap", "sheave-uring"), ("blk", "sheave"), ("cli", "sheave-lab")] {

@@ -1,0 +1,54 @@
+//! What a server tells about its exports, and what it looks up for a client.
+
+use crate::wire::tflag;
+
+/// Most metadata contexts that one export offers; a client can select them all.
+pub const MAX_CONTEXTS: usize = 32;
+
+/// What a client is told about an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportInfo {
+    /// The server's own number of it.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// A line for people.
+    pub description: String,
+    /// Bytes.
+    pub size: u64,
+    /// Writes, trims and zeroes are refused.
+    pub read_only: bool,
+    /// Zeroes are written without sending any, quickly, to ranges in whole blocks.
+    pub fast_zero: bool,
+    /// Bytes of the smallest block: reads, writes, trims and zeroes lie in whole ones. A power of two up to 65536.
+    pub min_block: u32,
+    /// Bytes of requests that need nothing read first, or more. A power of two.
+    pub preferred_block: u32,
+    /// Names of its metadata contexts, at most [`MAX_CONTEXTS`]; their places are their numbers.
+    pub contexts: Vec<String>,
+}
+
+impl ExportInfo {
+    /// The transmission flags, but for those that depend on what else was negotiated.
+    pub(crate) fn flags(&self) -> u16 {
+        let always = tflag::HAS_FLAGS | tflag::SEND_FLUSH | tflag::SEND_FUA | tflag::CAN_MULTI_CONN | tflag::SEND_CACHE;
+        if self.read_only {
+            return always | tflag::READ_ONLY;
+        }
+        always | tflag::SEND_TRIM | tflag::SEND_WRITE_ZEROES | tflag::SEND_FAST_ZERO
+    }
+}
+
+/// The exports of a server, as the handshake asks for them.
+pub trait Catalog {
+    /// The export of this name; an empty one asks for the default, if there is one.
+    fn find(&self, name: &[u8]) -> Option<ExportInfo>;
+
+    /// Tells name and description of each export.
+    fn list(&self, each: &mut dyn FnMut(&str, &str));
+
+    /// Whether the server is about to end.
+    fn is_ending(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,325 @@
+//! The handshake of fixed newstyle: from the greeting to the choice of an export.
+//!
+//! Owns what was negotiated so far, and the answer to each option. Does not own the bytes: who has them keeps what was
+//! not consumed, and sends what was written.
+//!
+//! Invariants:
+//! - H1: data of an option is looked at only when all of it is there, and none is longer than [`MAX_OPTION_BYTES`].
+//! - H2: what an option asks for counts until the next of its kind, and all of it ends when TLS begins
+//!   ([`Handshake::tls_started`]): nothing that was said in the clear counts afterwards.
+
+use zerocopy::byteorder::network_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::catalog::{Catalog, ExportInfo};
+use crate::meta::{self, Bad};
+use crate::wire::{
+    FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Greeting, INIT_MAGIC, InfoBlockSize, InfoExport, MAX_PAYLOAD, MAX_STRING,
+    OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionHeader, OptionReply, info, opt, rep, tflag,
+};
+
+/// Longest data of an option that is looked at. Longer data is skipped, and the option refused.
+pub const MAX_OPTION_BYTES: u32 = 32 << 10;
+/// Longest data of an option that is skipped; a client that announces more is dropped.
+const MAX_SKIPPED_BYTES: u32 = 1 << 20;
+/// Most options of one handshake.
+const MAX_OPTIONS: u32 = 4096;
+/// Zeroes behind the answer to EXPORT_NAME, for clients that do not do without.
+const ZEROES: usize = 124;
+
+/// Which replies the transmission phase has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Simple replies only.
+    #[default]
+    Simple,
+    /// Structured replies to what has data.
+    Structured,
+    /// 64-bit lengths in requests and replies.
+    Extended,
+}
+
+/// What the handshake came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Negotiated {
+    /// The export that the client chose.
+    pub export: ExportInfo,
+    /// Which replies it gets.
+    pub mode: Mode,
+    /// The metadata contexts that it selected, by their numbers in the export.
+    pub contexts: Vec<u32>,
+}
+
+/// What came of a step.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// More bytes are needed.
+    More,
+    /// Something was done; there may be more to do with the bytes that are there.
+    Done,
+    /// The transmission phase begins.
+    Negotiated(Box<Negotiated>),
+    /// Send what was written, then close the connection.
+    Close,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The client's flags come next.
+    Flags,
+    /// An option comes next.
+    Option,
+    /// Data of an option that was refused comes next.
+    Skip { left: u32 },
+    /// It has ended.
+    Ended,
+}
+
+/// What the client has asked for so far (H2).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Asked {
+    mode: Mode,
+    /// The export for which contexts were selected, and which.
+    contexts: Option<(u32, Vec<u32>)>,
+}
+
+/// A client on its way to an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handshake {
+    state: State,
+    client_flags: u16,
+    asked: Asked,
+    options: u32,
+}
+
+impl Handshake {
+    /// A handshake; writes the greeting.
+    pub fn new(out: &mut Vec<u8>) -> Handshake {
+        let flags = U16::new(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
+        let greeting = Greeting { magic: U64::new(INIT_MAGIC), option_magic: U64::new(OPTION_MAGIC), flags };
+        out.extend_from_slice(greeting.as_bytes());
+        Handshake { state: State::Flags, client_flags: 0, asked: Asked::default(), options: 0 }
+    }
+
+    /// Takes the next thing that the client says from the front of `input`, and writes the answer. Gives how many bytes
+    /// it was.
+    pub fn step(&mut self, input: &[u8], catalog: &dyn Catalog, out: &mut Vec<u8>) -> (usize, Step) {
+        match self.state {
+            State::Flags => self.flags(input),
+            State::Option => self.option(input, catalog, out),
+            State::Skip { left } => {
+                let many = input.len().min(left as usize);
+                let left = left - many as u32;
+                self.state = if left == 0 { State::Option } else { State::Skip { left } };
+                (many, if left == 0 { Step::Done } else { Step::More })
+            }
+            State::Ended => (0, Step::Close),
+        }
+    }
+
+    /// TLS has begun: forgets all that was said in the clear (H2).
+    pub fn tls_started(&mut self) {
+        self.asked = Asked::default();
+        self.options = 0;
+    }
+
+    fn flags(&mut self, input: &[u8]) -> (usize, Step) {
+        let Some(flags) = input.first_chunk::<4>() else { return (0, Step::More) };
+        let flags = u32::from_be_bytes(*flags);
+        if flags & !u32::from(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES) != 0 {
+            return (4, self.end());
+        }
+        self.client_flags = flags as u16;
+        self.state = State::Option;
+        (4, Step::Done)
+    }
+
+    fn end(&mut self) -> Step {
+        self.state = State::Ended;
+        Step::Close
+    }
+
+    fn option(&mut self, input: &[u8], catalog: &dyn Catalog, out: &mut Vec<u8>) -> (usize, Step) {
+        let Ok((header, rest)) = OptionHeader::read_from_prefix(input) else { return (0, Step::More) };
+        let (option, len) = (header.option.get(), header.len.get());
+        let fixed = self.client_flags & FLAG_FIXED_NEWSTYLE != 0;
+        let known = header.magic.get() == OPTION_MAGIC && (fixed || option == opt::EXPORT_NAME);
+        if !known || len > MAX_SKIPPED_BYTES || self.options == MAX_OPTIONS {
+            return (0, self.end());
+        }
+        if len > MAX_OPTION_BYTES {
+            // What cannot be answered with an error ends the session.
+            if option == opt::EXPORT_NAME {
+                return (0, self.end());
+            }
+            self.options += 1;
+            refuse(option, rep::ERR_TOO_BIG, "that option has too much data", out);
+            self.state = State::Skip { left: len };
+            return (size_of::<OptionHeader>(), Step::Done);
+        }
+        let Some(data) = rest.get(..len as usize) else { return (0, Step::More) };
+        self.options += 1;
+        let consumed = size_of::<OptionHeader>() + data.len();
+        (consumed, self.answer(option, data, catalog, out))
+    }
+
+    fn answer(&mut self, option: u32, data: &[u8], catalog: &dyn Catalog, out: &mut Vec<u8>) -> Step {
+        if catalog.is_ending() && !matches!(option, opt::ABORT | opt::EXPORT_NAME) {
+            return refuse(option, rep::ERR_SHUTDOWN, "the server is about to end", out);
+        }
+        match option {
+            opt::EXPORT_NAME => return self.export_name(data, catalog, out),
+            opt::ABORT => {
+                acknowledge(option, out);
+                return self.end();
+            }
+            opt::INFO | opt::GO => return self.info_or_go(option, data, catalog, out),
+            opt::LIST_META_CONTEXT | opt::SET_META_CONTEXT => return self.meta_context(option, data, catalog, out),
+            opt::LIST | opt::STARTTLS | opt::STRUCTURED_REPLY | opt::EXTENDED_HEADERS => {}
+            _ => return refuse(option, rep::ERR_UNSUP, "this server does not know that option", out),
+        }
+        if !data.is_empty() {
+            return refuse(option, rep::ERR_INVALID, "this option has no data", out);
+        }
+        match option {
+            opt::LIST => catalog.list(&mut |name, description| {
+                let len = U32::new(name.len() as u32);
+                put(option, rep::SERVER, &[len.as_bytes(), name.as_bytes(), description.as_bytes()], out);
+            }),
+            opt::STRUCTURED_REPLY if self.asked.mode == Mode::Extended => {
+                return refuse(option, rep::ERR_EXT_HEADER_REQD, "extended headers were chosen before", out);
+            }
+            opt::STRUCTURED_REPLY => self.asked.mode = Mode::Structured,
+            opt::EXTENDED_HEADERS => self.asked.mode = Mode::Extended,
+            _ => return refuse(option, rep::ERR_UNSUP, "this server has no TLS", out),
+        }
+        acknowledge(option, out)
+    }
+
+    /// EXPORT_NAME has no way to say no but to close.
+    fn export_name(&mut self, data: &[u8], catalog: &dyn Catalog, out: &mut Vec<u8>) -> Step {
+        let named = data.len() <= MAX_STRING && self.asked.mode != Mode::Extended && !catalog.is_ending();
+        let Some(export) = named.then(|| catalog.find(data)).flatten() else { return self.end() };
+        let negotiated = self.negotiated(export);
+        out.extend_from_slice(&negotiated.export.size.to_be_bytes());
+        out.extend_from_slice(&negotiated.flags().to_be_bytes());
+        if self.client_flags & FLAG_NO_ZEROES == 0 {
+            out.extend_from_slice(&[0; ZEROES]);
+        }
+        self.state = State::Ended;
+        Step::Negotiated(Box::new(negotiated))
+    }
+
+    fn negotiated(&mut self, export: ExportInfo) -> Negotiated {
+        let contexts = match &self.asked.contexts {
+            Some((id, contexts)) if *id == export.id && self.asked.mode != Mode::Simple => contexts.clone(),
+            _ => Vec::new(),
+        };
+        Negotiated { export, mode: self.asked.mode, contexts }
+    }
+
+    fn info_or_go(&mut self, option: u32, data: &[u8], catalog: &dyn Catalog, out: &mut Vec<u8>) -> Step {
+        let Some((name, kinds)) = info_requests(data) else {
+            return refuse(option, rep::ERR_INVALID, "the lengths in this option do not fit each other", out);
+        };
+        let Some(export) = catalog.find(name) else {
+            return refuse(option, rep::ERR_UNKNOWN, "there is no export of that name", out);
+        };
+        let negotiated = self.negotiated(export);
+        let export = &negotiated.export;
+        let (size, flags) = (U64::new(export.size), U16::new(negotiated.flags()));
+        put(option, rep::INFO, &[InfoExport { kind: U16::new(info::EXPORT), size, flags }.as_bytes()], out);
+        // Told without being asked for, too: smaller blocks are refused.
+        let sizes = InfoBlockSize {
+            kind: U16::new(info::BLOCK_SIZE),
+            min: U32::new(export.min_block),
+            preferred: U32::new(export.preferred_block),
+            max_payload: U32::new(MAX_PAYLOAD),
+        };
+        put(option, rep::INFO, &[sizes.as_bytes()], out);
+        for (kind, text) in [(info::NAME, &export.name), (info::DESCRIPTION, &export.description)] {
+            if kinds.contains(&kind) {
+                put(option, rep::INFO, &[&kind.to_be_bytes(), text.as_bytes()], out);
+            }
+        }
+        acknowledge(option, out);
+        if option == opt::INFO {
+            return Step::Done;
+        }
+        self.state = State::Ended;
+        Step::Negotiated(Box::new(negotiated))
+    }
+
+    fn meta_context(&mut self, option: u32, data: &[u8], catalog: &dyn Catalog, out: &mut Vec<u8>) -> Step {
+        let sets = option == opt::SET_META_CONTEXT;
+        if sets {
+            self.asked.contexts = None;
+        }
+        if self.asked.mode == Mode::Simple {
+            return refuse(option, rep::ERR_INVALID, "structured replies must be negotiated first", out);
+        }
+        let queries = match meta::parse(data) {
+            Ok(queries) => queries,
+            Err(Bad::TooMany) => return refuse(option, rep::ERR_TOO_BIG, "too many queries", out),
+            Err(Bad::Syntax) => {
+                return refuse(option, rep::ERR_INVALID, "the lengths or queries of this option make no sense", out);
+            }
+        };
+        let Some(export) = catalog.find(queries.export) else {
+            return refuse(option, rep::ERR_UNKNOWN, "there is no export of that name", out);
+        };
+        let find = if sets { meta::selected } else { meta::listed };
+        let contexts = find(&export, &queries.queries);
+        for &context in &contexts {
+            let id = U32::new(if sets { context } else { 0 });
+            put(option, rep::META_CONTEXT, &[id.as_bytes(), export.contexts[context as usize].as_bytes()], out);
+        }
+        if sets {
+            self.asked.contexts = Some((export.id, contexts));
+        }
+        acknowledge(option, out)
+    }
+}
+
+impl Negotiated {
+    /// The transmission flags.
+    #[must_use]
+    pub fn flags(&self) -> u16 {
+        let df = if self.mode == Mode::Simple { 0 } else { tflag::SEND_DF };
+        let filtered = self.mode == Mode::Extended && !self.contexts.is_empty();
+        self.export.flags() | df | if filtered { tflag::BLOCK_STATUS_PAYLOAD } else { 0 }
+    }
+}
+
+/// Name and kinds of information in the data of INFO or GO.
+fn info_requests(mut data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
+    let name = meta::string(&mut data)?;
+    let (many, kinds) = data.split_first_chunk::<2>()?;
+    if kinds.len() != usize::from(u16::from_be_bytes(*many)) * 2 {
+        return None;
+    }
+    let kinds = kinds.chunks_exact(2).map(|kind| u16::from_be_bytes([kind[0], kind[1]]));
+    Some((name, kinds.collect()))
+}
+
+/// Writes one reply to an option.
+fn put(option: u32, reply: u32, parts: &[&[u8]], out: &mut Vec<u8>) {
+    let len = parts.iter().map(|part| part.len()).sum::<usize>() as u32;
+    let magic = U64::new(OPTION_REPLY_MAGIC);
+    let (option, reply, len) = (U32::new(option), U32::new(reply), U32::new(len));
+    out.extend_from_slice(OptionReply { magic, option, reply, len }.as_bytes());
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+}
+
+fn acknowledge(option: u32, out: &mut Vec<u8>) -> Step {
+    put(option, rep::ACK, &[], out);
+    Step::Done
+}
+
+fn refuse(option: u32, error: u32, why: &str, out: &mut Vec<u8>) -> Step {
+    put(option, error, &[why.as_bytes()], out);
+    Step::Done
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! Replies become bytes, in the form that the client has negotiated.
+//!
+//! Simple replies are used for all that succeeds without data where the client has structured replies, as it may be:
+//! they are the shortest. Errors go with a text where there is a place for one.
+
+use zerocopy::IntoBytes;
+use zerocopy::byteorder::network_endian::{U16, U32, U64};
+
+use crate::handshake::Mode;
+use crate::session::{Refused, Request, Session};
+use crate::wire::{
+    EXTENDED_REPLY_MAGIC, Errno, ExtendedReply, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, SimpleReply,
+    StructuredReply, chunk,
+};
+
+/// Most descriptors of one reply to BLOCK_STATUS.
+pub const MAX_EXTENTS: usize = 4096;
+
+/// The longest header before the data of a read.
+pub const MAX_READ_HEADER: usize = size_of::<ExtendedReply>() + 8;
+
+/// A range and its status in a metadata context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes, more than 0.
+    pub len: u64,
+    /// Its status.
+    pub status: u32,
+}
+
+impl Session {
+    /// Writes what stands before the data of a read that succeeded to the end of `place`, and says how many bytes it
+    /// is. The data follows at once.
+    ///
+    /// # Panics
+    ///
+    /// When `place` is shorter than [`MAX_READ_HEADER`].
+    pub fn read_header(&self, request: &Request, place: &mut [u8]) -> usize {
+        let mut header = [0; MAX_READ_HEADER];
+        let len = self.write_read_header(request, &mut header);
+        let start = place.len() - len;
+        place[start..].copy_from_slice(&header[..len]);
+        len
+    }
+
+    #[inline]
+    fn write_read_header(&self, request: &Request, to: &mut [u8; MAX_READ_HEADER]) -> usize {
+        let cookie = U64::new(request.cookie);
+        let offset = U64::new(request.offset);
+        // A chunk has at least one byte of data; without any, the reply is an empty one.
+        let (kind, more) = if request.len == 0 { (chunk::NONE, 0) } else { (chunk::OFFSET_DATA, 8) };
+        let (flags, kind) = (U16::new(chunk::DONE), U16::new(kind));
+        let head = match self.mode {
+            Mode::Simple => {
+                let reply = SimpleReply { magic: U32::new(SIMPLE_REPLY_MAGIC), error: U32::new(0), cookie };
+                to[..16].copy_from_slice(reply.as_bytes());
+                return 16;
+            }
+            Mode::Structured => {
+                let len = U32::new(request.len as u32 + more);
+                let magic = U32::new(STRUCTURED_REPLY_MAGIC);
+                to[..20].copy_from_slice(StructuredReply { magic, flags, kind, cookie, len }.as_bytes());
+                20
+            }
+            Mode::Extended => {
+                let len = U64::new(request.len + u64::from(more));
+                let magic = U32::new(EXTENDED_REPLY_MAGIC);
+                to[..32].copy_from_slice(ExtendedReply { magic, flags, kind, cookie, offset, len }.as_bytes());
+                32
+            }
+        };
+        let end = head + more as usize;
+        to[head..end].copy_from_slice(&offset.as_bytes()[..more as usize]);
+        end
+    }
+
+    /// Writes the reply to a request without data that succeeded.
+    pub fn done(&self, request: &Request, out: &mut Vec<u8>) {
+        if self.mode == Mode::Extended {
+            return self.chunk(chunk::NONE, chunk::DONE, request.cookie, request.offset, &[], out);
+        }
+        simple(0, request.cookie, out);
+    }
+
+    /// Writes the reply to a request that failed.
+    pub fn failed(&self, request: &Request, errno: Errno, why: &'static str, out: &mut Vec<u8>) {
+        self.refused(&Refused { cookie: request.cookie, offset: request.offset, errno, why }, out);
+    }
+
+    /// Writes the reply to a request that was refused.
+    pub fn refused(&self, refused: &Refused, out: &mut Vec<u8>) {
+        let errno = refused.errno as u32;
+        if self.mode == Mode::Simple {
+            return simple(errno, refused.cookie, out);
+        }
+        let (errno, len) = (U32::new(errno), U16::new(refused.why.len() as u16));
+        let parts = [errno.as_bytes(), len.as_bytes(), refused.why.as_bytes()];
+        self.chunk(chunk::ERROR, chunk::DONE, refused.cookie, refused.offset, &parts, out);
+    }
+
+    /// Writes the status of a range in one metadata context; `last` of those that the request asked for. At least one
+    /// extent, at most [`MAX_EXTENTS`], from the request's offset on; what they cover beyond its end is cut off.
+    pub fn status(&self, request: &Request, context: u32, extents: &[Extent], last: bool, out: &mut Vec<u8>) {
+        let mut left = request.len;
+        let mut list = Vec::with_capacity(extents.len() * 16);
+        let mut many = 0u32;
+        let one = request.has(crate::wire::cflag::REQ_ONE);
+        for extent in extents.iter().take(if one { 1 } else { MAX_EXTENTS }) {
+            let len = extent.len.min(left);
+            if len == 0 {
+                break;
+            }
+            left -= len;
+            many += 1;
+            if self.mode == Mode::Extended {
+                list.extend_from_slice(&len.to_be_bytes());
+                list.extend_from_slice(&u64::from(extent.status).to_be_bytes());
+            } else {
+                // A compact request is no longer than its 32 bits.
+                list.extend_from_slice(&(len as u32).to_be_bytes());
+                list.extend_from_slice(&extent.status.to_be_bytes());
+            }
+        }
+        let flags = if last { chunk::DONE } else { 0 };
+        let (id, many) = (U32::new(context), U32::new(many));
+        if self.mode == Mode::Extended {
+            let parts = [id.as_bytes(), many.as_bytes(), &list];
+            return self.chunk(chunk::BLOCK_STATUS_EXT, flags, request.cookie, request.offset, &parts, out);
+        }
+        self.chunk(chunk::BLOCK_STATUS, flags, request.cookie, request.offset, &[id.as_bytes(), &list], out);
+    }
+
+    /// Writes one chunk of a structured or extended reply.
+    fn chunk(&self, kind: u16, flags: u16, cookie: u64, offset: u64, parts: &[&[u8]], out: &mut Vec<u8>) {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let (flags, kind, cookie) = (U16::new(flags), U16::new(kind), U64::new(cookie));
+        if self.mode == Mode::Extended {
+            let (offset, len) = (U64::new(offset), U64::new(len as u64));
+            let magic = U32::new(EXTENDED_REPLY_MAGIC);
+            out.extend_from_slice(ExtendedReply { magic, flags, kind, cookie, offset, len }.as_bytes());
+        } else {
+            let (magic, len) = (U32::new(STRUCTURED_REPLY_MAGIC), U32::new(len as u32));
+            out.extend_from_slice(StructuredReply { magic, flags, kind, cookie, len }.as_bytes());
+        }
+        parts.iter().for_each(|part| out.extend_from_slice(part));
+    }
+}
+
+fn simple(error: u32, cookie: u64, out: &mut Vec<u8>) {
+    let (magic, error, cookie) = (U32::new(SIMPLE_REPLY_MAGIC), U32::new(error), U64::new(cookie));
+    out.extend_from_slice(SimpleReply { magic, error, cookie }.as_bytes());
+}
+
+#[cfg(test)]
+mod tests;

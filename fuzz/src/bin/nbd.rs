@@ -1,0 +1,57 @@
+//! Fuzzes the server's side of the NBD protocol: handshake and requests, fed as the fuzzer's bytes cut them.
+#![no_main]
+
+use sheave_nbd::handshake::{self, Handshake};
+use sheave_nbd::session::{self, Session};
+use sheave_nbd::{Catalog, ExportInfo};
+
+struct One;
+
+impl Catalog for One {
+    fn find(&self, name: &[u8]) -> Option<ExportInfo> {
+        name.is_empty().then(|| ExportInfo {
+            id: 0,
+            name: "x".into(),
+            description: String::new(),
+            size: 1 << 40,
+            read_only: false,
+            fast_zero: true,
+            min_block: 512,
+            preferred_block: 4096,
+            contexts: vec!["base:allocation".into(), "qemu:allocation-depth".into()],
+        })
+    }
+
+    fn list(&self, each: &mut dyn FnMut(&str, &str)) {
+        each("x", "");
+    }
+}
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let mut out = Vec::new();
+    let mut handshake = Handshake::new(&mut out);
+    let mut at = 0;
+    let chosen = loop {
+        let (used, step) = handshake.step(&data[at..], &One, &mut out);
+        at += used;
+        match step {
+            handshake::Step::Negotiated(chosen) => break chosen,
+            handshake::Step::Done => {}
+            handshake::Step::More | handshake::Step::Close => return,
+        }
+    };
+    let mut session = Session::new(&chosen);
+    loop {
+        let (used, step) = session.next(&data[at..]);
+        at += used;
+        match step {
+            session::Step::Request(request) => {
+                assert!(request.offset.checked_add(request.len).is_some_and(|end| end <= 1 << 40));
+                session.done(&request, &mut out);
+            }
+            session::Step::Refused(refused) => session.refused(&refused, &mut out),
+            session::Step::Skipped | session::Step::Payload => assert!(used > 0),
+            session::Step::More | session::Step::Disconnect | session::Step::Broken(_) => return,
+        }
+    }
+});
