@@ -6,6 +6,7 @@ mod bench;
 mod doctor;
 pub mod pool;
 mod progress;
+pub mod serve;
 #[cfg(test)]
 mod tests;
 pub mod value;
@@ -29,6 +30,8 @@ Examples:
   sheave pool create pool.img --size 10G
   sheave volume create 'pool.img#disk' --size 100G
         a pool in a file, and a thin volume in it
+  sheave serve 'pool.img#disk' --nbd unix:/tmp/disk.sock
+        the volume for QEMU, nbdcopy, fio and others
 
 All options of a command: sheave bench --help";
 
@@ -50,6 +53,8 @@ pub enum Command {
     Pool(pool::PoolArgs),
     /// Work with the thin volumes of a pool: create, snapshot, clone, import, export.
     Volume(volume::VolumeArgs),
+    /// Serve a volume, snapshot or device over NBD, to QEMU, nbdcopy, the kernel and others.
+    Serve(serve::ServeArgs),
     /// Probe this machine for what Sheave needs, and say how to fix what is missing.
     Doctor(DoctorArgs),
 }

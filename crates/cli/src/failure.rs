@@ -22,6 +22,8 @@ enum Kind {
     Interrupted,
     /// The run failed and its report has already said everything: exit code 1, no message.
     Reported,
+    /// A command that was run for the user has ended with this exit code, and said itself why: no message.
+    Command(u8),
 }
 
 /// A failed command.
@@ -68,6 +70,11 @@ impl Failure {
         Self { kind: Kind::Reported, cause: String::new(), fix: None }
     }
 
+    /// A command that was run for the user has ended with this exit code, which is not 0.
+    pub fn command_ended(code: u8) -> Self {
+        Self { kind: Kind::Command(code), cause: format!("the command ended with {code}"), fix: None }
+    }
+
     /// Says what to do about it.
     pub fn fix(mut self, fix: impl Into<String>) -> Self {
         self.fix = Some(fix.into());
@@ -84,6 +91,7 @@ impl Failure {
             Kind::Usage => 2,
             Kind::Run | Kind::Reported => 1,
             Kind::Interrupted => 130,
+            Kind::Command(code) => code,
         }
     }
 
@@ -91,7 +99,7 @@ impl Failure {
     pub fn json(&self) -> FailureJson<'_> {
         let kind = match self.kind {
             Kind::Usage => "usage",
-            Kind::Run | Kind::Reported => "failed",
+            Kind::Run | Kind::Reported | Kind::Command(_) => "failed",
             Kind::Interrupted => "interrupted",
         };
         FailureJson { error: ErrorJson { kind, cause: &self.cause, fix: self.fix.as_deref(), exit_code: self.code() } }
@@ -105,7 +113,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.kind == Kind::Reported {
+        if matches!(self.kind, Kind::Reported | Kind::Command(_)) {
             return Ok(());
         }
         writeln!(f, "sheave: {}", self.cause)?;

@@ -7,6 +7,7 @@
 //! | 0 | done; a run that Ctrl-C ended early and that found nothing wrong counts as done |
 //! | 1 | it failed: an I/O error, a wrong block, a device that cannot be opened, a check that found something |
 //! | 2 | the command line or a device spec cannot be understood, or `--yes` is needed |
+//! | that of the command | what `serve --run` has run ended with it |
 //! | 130 | Ctrl-C ended a copy, and what it had begun was undone; or a second one gave up waiting for I/O in flight |
 //!
 //! Results go to stdout, everything else to stderr, so that `--json` can be piped. With `--json` a failure is an object
@@ -22,6 +23,7 @@ mod moved;
 mod output;
 mod pool;
 mod progress;
+mod serve;
 mod volume;
 
 use std::ffi::OsString;
@@ -68,6 +70,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Pool(args) => pool::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Volume(args) => volume::run(&args),
     }
 }

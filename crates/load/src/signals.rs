@@ -1,5 +1,7 @@
-//! Ctrl-C and SIGTERM as a flag that long work looks at.
+//! Ctrl-C and SIGTERM as a flag that long work looks at, or as an end that a server waits for.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use sheave::base::sync::atomic::AtomicBool;
@@ -17,4 +19,60 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>, LoadError> {
             .map_err(|err| LoadError::run(format!("cannot catch signal {signal}: {err}")))?;
     }
     Ok(stop)
+}
+
+/// Why a wait has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Ctrl-C or SIGTERM.
+    Signal,
+    /// [`Other::tell`] was called.
+    Other,
+}
+
+/// Waits for Ctrl-C, SIGTERM, or something else; asleep, not by looking.
+#[derive(Debug)]
+pub struct Ender {
+    wait: UnixStream,
+    tell: UnixStream,
+}
+
+/// Tells an [`Ender`] of another end.
+#[derive(Debug)]
+pub struct Other(UnixStream);
+
+/// What [`Other`] writes; signals write another byte.
+const OTHER: u8 = b'o';
+
+impl Ender {
+    /// One that hears the signals from now on.
+    pub fn new() -> Result<Ender, LoadError> {
+        use signal_hook::consts::{SIGINT, SIGTERM};
+        let failed = |err| LoadError::run(format!("cannot catch signals: {err}"));
+        let (wait, tell) = UnixStream::pair().map_err(failed)?;
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::low_level::pipe::register(signal, tell.try_clone().map_err(failed)?).map_err(failed)?;
+        }
+        Ok(Ender { wait, tell })
+    }
+
+    /// Waits for the next end.
+    pub fn wait(&self) -> std::io::Result<End> {
+        let mut byte = [0];
+        (&self.wait).read_exact(&mut byte)?;
+        Ok(if byte[0] == OTHER { End::Other } else { End::Signal })
+    }
+
+    /// Something that can tell of another end.
+    pub fn other(&self) -> std::io::Result<Other> {
+        Ok(Other(self.tell.try_clone()?))
+    }
+}
+
+impl Other {
+    /// Ends the wait, or the next one.
+    pub fn tell(mut self) {
+        // Who waits holds the other half; nobody there is nobody to tell.
+        let _ = self.0.write_all(&[OTHER]);
+    }
 }

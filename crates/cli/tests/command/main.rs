@@ -13,6 +13,7 @@ mod overwrite;
 mod pool;
 mod refusals;
 mod refused;
+mod serve;
 mod sheave;
 mod signals;
 mod system_calls;

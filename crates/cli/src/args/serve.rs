@@ -1,0 +1,66 @@
+//! Arguments of `sheave serve`.
+
+use clap::Args;
+
+use sheave_serve::Address;
+
+const EXAMPLES: &str = "\
+SPEC is POOL#NAME for a volume or snapshot (put it in quotes, as some shells give # a meaning), or a device spec such
+as file:disk.img or ram:size=1G. Snapshots are read-only.
+
+Examples:
+  sheave serve 'pool.img#root' --nbd unix:/run/root.sock
+        until Ctrl-C; clients: qemu-img info 'nbd+unix:///root?socket=/run/root.sock'
+  sheave serve 'pool.img#root' --nbd tcp:127.0.0.1:10809
+        over the network; there is neither encryption nor a password: choose whom you let in by the address
+  sheave serve 'pool.img#root' --read-only --run 'nbdcopy \"$uri\" backup.img'
+        for one command, which gets the address as $uri, on a socket made for it
+  sheave serve 'pool.img#root' --run 'qemu-img convert -p -f qcow2 -O raw -n debian.qcow2 \"$uri\"'
+        an image into a volume, without a temporary file
+
+Exit code: 0 ended by Ctrl-C or SIGTERM, with --run that of the command; 1 it failed, 2 the command line
+makes no sense.";
+
+/// What `sheave serve` is asked.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ServeArgs {
+    /// The volume, snapshot or device to serve.
+    #[arg(value_name = "SPEC")]
+    pub spec: String,
+
+    /// Serve it over NBD, at unix:PATH or tcp:HOST:PORT (port 0: a free one). Several times for several addresses.
+    #[arg(long, value_name = "ADDRESS", value_parser = address, required_unless_present = "run")]
+    pub nbd: Vec<Address>,
+
+    /// Refuse all changes.
+    #[arg(long)]
+    pub read_only: bool,
+
+    /// The export's name [default: the volume's, or "disk"]. Clients that name none get it too.
+    #[arg(long, value_parser = export_name)]
+    pub name: Option<String>,
+
+    /// Run this with the shell, with the address as $uri; end when it ends, with its exit code.
+    #[arg(long, value_name = "COMMAND")]
+    pub run: Option<String>,
+
+    /// Threads that serve [default: one for each CPU that this process may use].
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+
+    /// Most clients at a time; further ones wait.
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub max_clients: u32,
+}
+
+fn address(text: &str) -> Result<Address, String> {
+    text.parse().map_err(|error: sheave_serve::ServeError| error.to_string())
+}
+
+fn export_name(text: &str) -> Result<String, String> {
+    if text.len() > 4096 {
+        return Err("a name has at most 4096 bytes".into());
+    }
+    Ok(text.into())
+}

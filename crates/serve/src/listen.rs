@@ -1,0 +1,200 @@
+//! Addresses, and the sockets that listen on them.
+//!
+//! A unix socket whose server has died is replaced; one whose server answers is not. The path is removed when the
+//! listener goes, unless somebody has put another socket there.
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::error::ServeError;
+
+/// Where clients connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A socket in the file system.
+    Unix(PathBuf),
+    /// A host and port; port 0 takes a free one.
+    Tcp(String),
+}
+
+impl FromStr for Address {
+    type Err = ServeError;
+
+    fn from_str(text: &str) -> Result<Address, ServeError> {
+        let wrong = || ServeError::Address { text: text.into() };
+        match text.split_once(':') {
+            Some(("unix", path)) if !path.is_empty() => Ok(Address::Unix(path.into())),
+            Some(("tcp", place)) => {
+                let (host, port) = place.rsplit_once(':').ok_or_else(wrong)?;
+                port.parse::<u16>().map_err(|_| wrong())?;
+                if host.is_empty() { Err(wrong()) } else { Ok(Address::Tcp(place.into())) }
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Tcp(place) => write!(f, "tcp:{place}"),
+        }
+    }
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+    /// With the port that was taken.
+    address: Address,
+    /// Device and inode of a unix socket, to know it again.
+    inode: Option<(u64, u64)>,
+}
+
+impl Listener {
+    /// Listens on the address.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be.
+    pub fn bind(address: &Address) -> Result<Listener, ServeError> {
+        match address {
+            Address::Unix(path) => bind_unix(path, address),
+            Address::Tcp(place) => {
+                let failed = |source: io::Error| listen_error(address, source);
+                let socket = TcpListener::bind(place).map_err(failed)?;
+                let local = socket.local_addr().map_err(failed)?;
+                Ok(Listener { fd: socket.into(), address: Address::Tcp(local.to_string()), inode: None })
+            }
+        }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The address of an export for clients, as their command lines take it.
+    #[must_use]
+    pub fn uri(&self, export: &str) -> String {
+        match &self.address {
+            Address::Unix(path) => {
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                format!("nbd+unix:///{}?socket={}", escaped(export), escaped(&path.to_string_lossy()))
+            }
+            Address::Tcp(place) => {
+                // Who listens on all addresses is reached on this machine's own.
+                let place = place.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:");
+                format!("nbd://{place}/{}", escaped(export))
+            }
+        }
+    }
+
+    pub(crate) fn raw(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    pub(crate) fn is_tcp(&self) -> bool {
+        matches!(self.address, Address::Tcp(_))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Address::Unix(path) = &self.address
+            && self.inode.is_some()
+            && inode(path) == self.inode
+        {
+            // Who removed it before has spared us that.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// All but what every part of an address takes as it is.
+fn escaped(text: &str) -> String {
+    use fmt::Write;
+    let mut out = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => out.push(byte.into()),
+            // Writing to a string never fails.
+            _ => _ = write!(out, "%{byte:02X}"),
+        }
+    }
+    out
+}
+
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path).ok().filter(|found| found.file_type().is_socket())?;
+    Some((found.dev(), found.ino()))
+}
+
+fn bind_unix(path: &Path, address: &Address) -> Result<Listener, ServeError> {
+    let failed = |source: io::Error| listen_error(address, source);
+    let socket = match UnixListener::bind(path) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            remove_stale(path, address)?;
+            UnixListener::bind(path).map_err(failed)?
+        }
+        bound => bound.map_err(failed)?,
+    };
+    Ok(Listener { fd: socket.into(), address: address.clone(), inode: inode(path) })
+}
+
+/// Removes a socket whose server is gone.
+fn remove_stale(path: &Path, address: &Address) -> Result<(), ServeError> {
+    if inode(path).is_none() {
+        return Err(ServeError::NotASocket { path: path.display().to_string() });
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(|source| listen_error(address, source))
+        }
+        // It answers, or its queue is full, or this user may not ask: it lives.
+        _ => Err(ServeError::InUse { address: address.to_string() }),
+    }
+}
+
+fn listen_error(address: &Address, source: io::Error) -> ServeError {
+    if source.kind() == ErrorKind::AddrInUse {
+        return ServeError::InUse { address: address.to_string() };
+    }
+    let fix = match (address, source.kind()) {
+        (Address::Unix(_), ErrorKind::NotFound) => "Make the directory first",
+        (Address::Unix(_), ErrorKind::InvalidInput) => "Choose a shorter path: a socket's has at most 107 bytes",
+        (Address::Unix(_), _) => "Choose a path that this user may write to",
+        (Address::Tcp(_), ErrorKind::PermissionDenied) => "Choose a port from 1024 on",
+        (Address::Tcp(_), _) => "Choose an address that this machine has, such as tcp:127.0.0.1:10809",
+    };
+    ServeError::Listen { address: address.to_string(), fix: fix.into(), source }
+}
+
+/// Sets up what an accepted socket wants: large buffers, and no waiting for more to send.
+pub(crate) fn prepare(fd: OwnedFd, is_tcp: bool) -> OwnedFd {
+    /// As much as the system allows, up to this: a batch of replies goes in one piece.
+    const BUFFER: usize = 4 << 20;
+    // All of these are favours: a socket that refuses one works without.
+    if !is_tcp {
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&fd, BUFFER);
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&fd, BUFFER);
+        return fd;
+    }
+    let stream = TcpStream::from(fd);
+    let _ = stream.set_nodelay(true);
+    let fd = OwnedFd::from(stream);
+    let _ = rustix::net::sockopt::set_socket_keepalive(&fd, true);
+    fd
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,54 @@
+//! Addresses, and who may listen where.
+
+use super::*;
+
+#[test]
+fn addresses_are_read_and_wrong_ones_named() {
+    assert_eq!("unix:/a b".parse::<Address>().ok(), Some(Address::Unix("/a b".into())));
+    assert_eq!("tcp:[::1]:10809".parse::<Address>().ok(), Some(Address::Tcp("[::1]:10809".into())));
+    for wrong in ["", "unix:", "tcp:", "tcp:host", "tcp::1", "tcp:h:70000", "tcp:h:x", "/path", "udp:h:1"] {
+        assert!(wrong.parse::<Address>().is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn uris_are_what_clients_take() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("a b");
+    let listener = Listener::bind(&Address::Unix(path.clone())).expect("it listens");
+    assert_eq!(listener.uri("x#y"), format!("nbd+unix:///x%23y?socket={}/a%20b", dir.path().display()));
+    let tcp = Listener::bind(&Address::Tcp("127.0.0.1:0".into())).expect("it listens");
+    let Address::Tcp(place) = tcp.address() else { panic!("{tcp:?}") };
+    assert!(!place.ends_with(":0"));
+    assert_eq!(tcp.uri(""), format!("nbd://{place}/"));
+}
+
+#[test]
+fn a_stale_socket_is_replaced_and_a_live_one_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("s");
+    let address = Address::Unix(path.clone());
+    // Left behind: bound, and closed without removing the path.
+    drop(UnixListener::bind(&path).expect("it listens"));
+    let first = Listener::bind(&address).expect("a stale socket is replaced");
+    assert!(matches!(Listener::bind(&address), Err(ServeError::InUse { .. })));
+    assert!(path.exists(), "a live socket stays");
+    drop(first);
+    assert!(!path.exists(), "the socket is removed with its listener");
+    std::fs::write(&path, "data").expect("a file");
+    assert!(matches!(Listener::bind(&address), Err(ServeError::NotASocket { .. })));
+    assert_eq!(std::fs::read(&path).expect("it stays"), b"data");
+}
+
+#[test]
+fn a_socket_that_another_server_has_put_there_is_left_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("s");
+    let first = Listener::bind(&Address::Unix(path.clone())).expect("it listens");
+    std::fs::remove_file(&path).expect("it is there");
+    let second = Listener::bind(&Address::Unix(path.clone())).expect("the path is free");
+    drop(first);
+    assert!(path.exists());
+    drop(second);
+    assert!(!path.exists());
+}

@@ -1,0 +1,335 @@
+//! One thread with one ring: accepts, receives, starts requests, sends replies.
+//!
+//! Each turn of the loop hands out what has ended (operations on sockets, I/O), lets the connections that this has
+//! touched go on, and makes one system call, which sends all that was prepared and waits for more.
+//!
+//! Owns the connections and when they end. What a connection does with bytes is in [`conn`], what becomes of a request
+//! in [`requests`], and all that hands memory to the kernel in [`raw`].
+
+mod batch;
+mod conn;
+mod raw;
+mod requests;
+
+use std::time::{Duration, Instant};
+
+use sheave_base::sync::Arc;
+use sheave_blk::ctx::sockets::SocketEvent;
+use sheave_uring::{IoWq, Ring, RingHandle};
+
+use self::conn::Conn;
+use self::raw::{Kind, token};
+use self::requests::{ENTRIES, Io};
+use crate::error::ServeError;
+use crate::shared::{Shared, words};
+
+/// Receive buffers of a reactor, and bytes of each.
+const RECV_BUFFERS: u16 = 16;
+const RECV_BYTES: u32 = 128 << 10;
+/// How long memory is kept for the next request when nothing is under way.
+const KEEP: Duration = Duration::from_secs(1);
+/// How long nothing is accepted after a failure of it, such as no free descriptor.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
+
+/// A reactor.
+pub(crate) struct Reactor {
+    /// Has the ring: dropped before the connections, whose memory it may still use (S1).
+    io: Io,
+    conns: Vec<Option<Box<Conn>>>,
+    free: Vec<usize>,
+    live: usize,
+    /// Connections that may have something to do.
+    touched: Vec<usize>,
+    /// Whether each listener's next connection is waited for.
+    accepting: Vec<bool>,
+    accept_after: Option<Instant>,
+    most: usize,
+    /// When to look at the handshakes, if there are any.
+    look_at: Option<Instant>,
+    /// When to look for clients that hold memory and do nothing.
+    stalls_at: Option<Instant>,
+    /// When to give unused memory back.
+    trim_at: Option<Instant>,
+    /// When the end waits no longer.
+    ends_at: Option<Instant>,
+    events: Vec<SocketEvent>,
+    shared: Arc<Shared>,
+}
+
+impl Reactor {
+    pub(crate) fn new(shared: Arc<Shared>, io_wq: &IoWq) -> Result<Reactor, ServeError> {
+        let ring = Ring::builder().entries(ENTRIES).cq_entries(4 * ENTRIES).io_wq(io_wq).spin(Duration::ZERO);
+        let mut ring = ring.build().map_err(ServeError::Ring)?;
+        ring.sockets(|mut sockets| sockets.register_recv_buffers(RECV_BUFFERS, RECV_BYTES))
+            .map_err(ServeError::Ring)?
+            .map_err(|error| ServeError::OldKernel(error.to_string()))?;
+        let options = &shared.options;
+        let reactors = options.reactors.max(1);
+        Ok(Reactor {
+            io: Io::new(ring, options.server_bytes / reactors as u64, options.client_bytes, shared.exports.len()),
+            conns: Vec::new(),
+            free: Vec::new(),
+            live: 0,
+            touched: Vec::new(),
+            accepting: vec![false; shared.listeners.len()],
+            accept_after: None,
+            most: (options.max_clients as usize).div_ceil(reactors).max(1),
+            look_at: None,
+            stalls_at: None,
+            trim_at: None,
+            ends_at: None,
+            events: Vec::new(),
+            shared,
+        })
+    }
+
+    pub(crate) fn handle(&self) -> RingHandle {
+        self.io.ring.handle()
+    }
+
+    /// Serves until the server ends.
+    pub(crate) fn run(mut self) {
+        loop {
+            self.go_on();
+            // After those that went: there may be room for others now.
+            self.accept_more();
+            if self.ends_at.is_some() && self.live == 0 {
+                return;
+            }
+            let timeout = self.timeout();
+            self.io.ring.wait_any(1 + std::mem::take(&mut self.io.prompt_sends), timeout);
+            self.io.turn = self.io.turn.wrapping_add(1);
+            self.socket_events();
+            self.finished();
+            if timeout.is_some() || self.shared.is_ending() {
+                self.look_at_the_clock();
+            }
+        }
+    }
+
+    /// Hands out what was done on sockets.
+    fn socket_events(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        self.io.ring.take_socket_events(&mut events);
+        for event in events.drain(..) {
+            let number = (event.token >> 2) as usize;
+            match event.token & 3 {
+                0 => self.accepted(number, event.res),
+                kind => {
+                    let Some(Some(conn)) = self.conns.get_mut(number) else { continue };
+                    if kind == Kind::Recv as u32 {
+                        conn.received(&mut self.io, &event);
+                    } else {
+                        conn.sent(&mut self.io, event.res);
+                    }
+                    self.touched.push(number);
+                }
+            }
+        }
+        self.events = events;
+    }
+
+    /// Hands started requests to the devices, and finishes those that have ended, until none ends at once.
+    fn finished(&mut self) {
+        loop {
+            let started = self.io.issue();
+            let mut ended = std::mem::take(&mut self.io.ended);
+            self.io.ring.for_each_ready(|cqe| ended.push((cqe.user_data as u32, cqe.res)));
+            for &(slot, res) in &ended {
+                let Some(answer) = self.io.op_ended(slot, res) else { continue };
+                let number = answer.conn;
+                match self.conns.get_mut(number).and_then(Option::as_mut) {
+                    Some(conn) => conn.answer(&mut self.io, answer),
+                    // A connection outlives its requests.
+                    None => answer.payload.into_iter().for_each(|payload| self.io.give_back(payload)),
+                }
+                self.touched.push(number);
+            }
+            let more = !ended.is_empty();
+            ended.clear();
+            self.io.ended = ended;
+            if !more && !started {
+                return;
+            }
+        }
+    }
+
+    /// Lets connections go on to which something has happened: what they have read and not looked at, what they have
+    /// to send, what they may receive. Goes on until nothing more can start.
+    fn go_on(&mut self) {
+        loop {
+            while let Some(number) = self.touched.pop() {
+                self.go_on_with(number);
+            }
+            if self.io.to_start() {
+                self.finished();
+            }
+            if self.io.was_short && std::mem::take(&mut self.io.was_freed) {
+                self.io.was_short = false;
+                self.touch_all();
+            }
+            if self.touched.is_empty() {
+                break;
+            }
+        }
+        match (self.io.was_short, self.stalls_at) {
+            (true, None) => self.stalls_at = Some(Instant::now() + self.shared.options.stall),
+            (false, Some(_)) => self.stalls_at = None,
+            _ => {}
+        }
+    }
+
+    fn go_on_with(&mut self, number: usize) {
+        let Some(Some(conn)) = self.conns.get_mut(number) else { return };
+        conn.go_on(&mut self.io, &self.shared);
+        if let Some(why) = conn.take_complaint() {
+            (self.shared.notices)(&format!("a client was dropped: {why}"));
+        }
+        if conn.is_gone() {
+            self.remove(number);
+        }
+    }
+
+    fn touch_all(&mut self) {
+        self.touched.extend((0..self.conns.len()).filter(|&at| self.conns[at].is_some()));
+    }
+
+    fn remove(&mut self, number: usize) {
+        if let Some(mut conn) = self.conns[number].take() {
+            conn.give_back(&mut self.io);
+            self.free.push(number);
+            self.live -= 1;
+            if self.live == 0 {
+                self.trim_at = Some(Instant::now() + KEEP);
+            }
+        }
+    }
+
+    /// Waits for the next connection of each listener, while there may be more.
+    fn accept_more(&mut self) {
+        if self.ends_at.is_some() || self.accept_after.is_some() || self.live >= self.most {
+            return;
+        }
+        for (number, listener) in self.shared.listeners.iter().enumerate() {
+            if self.accepting[number] {
+                continue;
+            }
+            let fd = listener.raw();
+            let token = token(Kind::Accept, number);
+            let prepared = self.io.ring.sockets(|mut sockets| sockets.accept(fd, token).is_ok());
+            self.accepting[number] = prepared.unwrap_or(false);
+        }
+    }
+
+    fn accepted(&mut self, listener: usize, res: i32) {
+        self.accepting[listener] = false;
+        if res < 0 {
+            // A client that gave up, or the end of the server.
+            if !matches!(-res, libc_errno::ECONNABORTED | libc_errno::ECANCELED | libc_errno::EINTR) {
+                (self.shared.notices)(&format!("cannot take a client: {}", words(-res)));
+                self.accept_after = Some(Instant::now() + ACCEPT_AGAIN);
+            }
+            return;
+        }
+        let fd = crate::listen::prepare(raw::owned(res), self.shared.listeners[listener].is_tcp());
+        if self.ends_at.is_some() {
+            return;
+        }
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.conns.push(None);
+            self.conns.len() - 1
+        });
+        let until = Instant::now() + self.shared.options.handshake;
+        self.look_at.get_or_insert(until);
+        self.conns[number] = Some(Box::new(Conn::new(fd, number, until)));
+        self.live += 1;
+        self.touched.push(number);
+    }
+
+    /// How long the wait may take.
+    fn timeout(&mut self) -> Option<Duration> {
+        let idle = self.io.is_idle();
+        if idle && self.trim_at.is_none() && self.io.keeps_memory() {
+            self.trim_at = Some(Instant::now() + KEEP);
+        } else if !idle {
+            self.trim_at = None;
+        }
+        let all = [self.look_at, self.stalls_at, self.trim_at, self.ends_at, self.accept_after];
+        let first = all.into_iter().flatten().min()?;
+        Some(first.saturating_duration_since(Instant::now()))
+    }
+
+    /// Does what is due.
+    fn look_at_the_clock(&mut self) {
+        let now = Instant::now();
+        if self.shared.is_ending() && self.ends_at.is_none() {
+            self.begin_end(now);
+        }
+        if self.accept_after.is_some_and(|at| at <= now) {
+            self.accept_after = None;
+        }
+        if self.look_at.is_some_and(|at| at <= now) {
+            self.look_at = self.drop_where(
+                |conn| conn.is_late(now),
+                "it did not choose an export in time",
+                |conn| conn.handshake_until(),
+            );
+        }
+        if self.stalls_at.is_some_and(|at| at <= now) {
+            self.drop_where(Conn::has_stalled, "it held memory, and neither sent nor took anything", |_| None);
+            self.stalls_at = None;
+        }
+        if self.trim_at.is_some_and(|at| at <= now) {
+            self.trim_at = None;
+            if self.io.is_idle() {
+                self.io.trim();
+            }
+        }
+        if self.ends_at.is_some_and(|at| at <= now) {
+            self.drop_where(|_| true, "the server ends, and it did not take its replies", |_| None);
+            self.ends_at = Some(now + self.shared.options.drain);
+        }
+    }
+
+    /// Drops the clients of which this is true; the earliest of what `next` says of the others.
+    fn drop_where(
+        &mut self,
+        mut is: impl FnMut(&mut Conn) -> bool,
+        why: &str,
+        next: impl Fn(&Conn) -> Option<Instant>,
+    ) -> Option<Instant> {
+        let mut earliest = None;
+        for (number, conn) in self.conns.iter_mut().enumerate() {
+            let Some(conn) = conn else { continue };
+            if is(conn) {
+                conn.drop_client(why);
+                self.touched.push(number);
+            } else if let Some(at) = next(conn) {
+                earliest = Some(earliest.map_or(at, |earliest: Instant| earliest.min(at)));
+            }
+        }
+        earliest
+    }
+
+    /// Takes no more clients and no more requests.
+    fn begin_end(&mut self, now: Instant) {
+        self.ends_at = Some(now + self.shared.options.drain);
+        for (number, accepting) in self.accepting.iter().enumerate().filter(|(_, accepting)| **accepting) {
+            debug_assert!(accepting);
+            // Without it the ring ends the operation when it goes.
+            let _ = self.io.ring.sockets(|mut sockets| sockets.cancel(token(Kind::Accept, number)));
+        }
+        for (number, conn) in self.conns.iter_mut().enumerate() {
+            let Some(conn) = conn else { continue };
+            conn.end_after_replies();
+            self.touched.push(number);
+        }
+    }
+}
+
+/// The numbers of errors that are looked at here.
+mod libc_errno {
+    pub(super) const EINTR: i32 = 4;
+    pub(super) const ECONNABORTED: i32 = 103;
+    pub(super) const ECANCELED: i32 = 125;
+}

@@ -1,0 +1,29 @@
+//! Replies that are sent together.
+
+use crate::payload::Payload;
+
+/// Bytes to be sent in one call.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) small: Vec<u8>,
+    pub(super) pieces: Vec<Piece>,
+}
+
+#[derive(Debug)]
+pub(super) enum Piece {
+    /// Of `small`, up to here from where the piece before ended.
+    Small { start: usize, end: usize },
+    /// Header and data of a read.
+    Data { payload: Payload, start: usize, len: usize },
+}
+
+impl Batch {
+    /// What was written to `small` from here on is the next piece, or more of the last.
+    pub(super) fn close(&mut self, start: usize) {
+        let end = self.small.len();
+        match self.pieces.last_mut() {
+            Some(Piece::Small { end: last, .. }) if *last == start => *last = end,
+            _ => self.pieces.push(Piece::Small { start, end }),
+        }
+    }
+}

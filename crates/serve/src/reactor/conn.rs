@@ -1,0 +1,582 @@
+//! A client: its bytes become requests, its replies batches that are sent.
+//!
+//! States: it negotiates, then it asks for I/O; it ends after its replies (it said goodbye, or the server ends), or now
+//! (it is gone, or broke the protocol). It is gone when nothing of it is under way any more.
+//!
+//! What is needed to go on with a client in another process is in [`Life`], and nowhere else: what was negotiated and
+//! how far the stream of bytes was understood, and bytes that were received and not looked at. The rest (requests in
+//! the ring, a batch that is being sent) ends before a connection could be handed over.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use sheave_base::sync::Arc;
+use sheave_blk::ctx::sockets::SocketEvent;
+use sheave_kring::{IoVec, MAX_SEGMENTS, Message};
+use sheave_nbd::handshake::{self, Handshake, Negotiated};
+use sheave_nbd::session::{Command, Request, Session, Step};
+use sheave_nbd::wire::{Errno, cflag};
+use sheave_uring::Fd;
+
+use super::batch::{Batch, Piece};
+use super::raw;
+use super::requests::{Answer, Io};
+use crate::export::Export;
+use crate::payload::{Payload, Pool};
+use crate::shared::Shared;
+
+/// Requests of a client at a time.
+const MAX_REQUESTS: u32 = 512;
+/// Bytes of small replies that wait to be sent, beyond which nothing more is looked at.
+const MAX_SMALL: usize = 256 << 10;
+/// A payload of which so much is missing is received where it belongs.
+const DIRECT: u64 = 16 << 10;
+/// Pieces of a batch.
+const MAX_PIECES: usize = MAX_SEGMENTS - 2;
+const ENOBUFS: i32 = 105;
+
+/// What survives the process.
+#[derive(Debug)]
+struct Life {
+    stage: Stage,
+    /// Received, and not looked at.
+    unread: Vec<u8>,
+    /// A request that waits for memory.
+    deferred: Option<Request>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// It has not chosen an export yet. `None` before the greeting.
+    Handshake(Option<Handshake>),
+    /// It asks for I/O.
+    Transmission(Box<Chosen>),
+}
+
+/// The export of a client.
+#[derive(Debug)]
+struct Chosen {
+    session: Session,
+    export: Arc<Export>,
+    fd: Fd,
+    /// Alignment of memory.
+    align: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Receiving {
+    Nothing,
+    /// Into a buffer of the kernel's choice.
+    Buffer,
+    /// So much, into the payload of a write.
+    Payload {
+        len: u64,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    No,
+    /// When all replies are sent.
+    AfterReplies,
+    /// Its socket is shut.
+    Now,
+}
+
+/// A client.
+#[derive(Debug)]
+pub(super) struct Conn {
+    fd: OwnedFd,
+    number: usize,
+    life: Life,
+    until: Instant,
+    ending: Ending,
+    receiving: Receiving,
+    /// The write whose payload comes.
+    gathering: Option<u32>,
+    /// Requests in the ring.
+    under_way: u32,
+    /// Bytes of payloads that it has.
+    held: u64,
+    small_bytes: usize,
+    out: VecDeque<Batch>,
+    sending: Option<(Batch, u32)>,
+    spare: Option<Batch>,
+    /// Its last send ended in the call that started it.
+    prompt: bool,
+    /// It has sent or taken something since it was last looked at.
+    progress: bool,
+    message: Box<Message>,
+    complaint: Option<String>,
+}
+
+impl Conn {
+    pub(super) fn new(fd: OwnedFd, number: usize, until: Instant) -> Conn {
+        Conn {
+            fd,
+            number,
+            life: Life { stage: Stage::Handshake(None), unread: Vec::new(), deferred: None },
+            until,
+            ending: Ending::No,
+            receiving: Receiving::Nothing,
+            gathering: None,
+            under_way: 0,
+            held: 0,
+            small_bytes: 0,
+            out: VecDeque::new(),
+            sending: None,
+            spare: None,
+            prompt: true,
+            progress: true,
+            message: Message::new(),
+            complaint: None,
+        }
+    }
+
+    /// Until when it has to choose an export, while it has not.
+    pub(super) fn handshake_until(&self) -> Option<Instant> {
+        matches!(self.life.stage, Stage::Handshake(_)).then_some(self.until)
+    }
+
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        self.ending != Ending::Now && self.handshake_until().is_some_and(|until| until <= now)
+    }
+
+    /// Whether it holds memory and nothing came or went since this was asked last, though nothing of it is in the ring.
+    pub(super) fn has_stalled(&mut self) -> bool {
+        let progress = std::mem::take(&mut self.progress);
+        self.held > 0 && self.under_way == 0 && !progress
+    }
+
+    /// Why it was dropped, once.
+    pub(super) fn take_complaint(&mut self) -> Option<String> {
+        self.complaint.take()
+    }
+
+    /// Whether nothing of it is under way, and nothing will be.
+    pub(super) fn is_gone(&self) -> bool {
+        let quiet = self.receiving == Receiving::Nothing && self.sending.is_none() && self.under_way == 0;
+        self.ending == Ending::Now && quiet
+    }
+
+    /// Drops the client, and says why.
+    pub(super) fn drop_client(&mut self, why: &str) {
+        if self.ending != Ending::Now {
+            self.complaint = Some(why.into());
+            self.hang_up();
+        }
+    }
+
+    /// Takes no more requests, and ends when those under way are answered.
+    pub(super) fn end_after_replies(&mut self) {
+        if self.ending == Ending::No {
+            self.ending = Ending::AfterReplies;
+            if self.receiving != Receiving::Nothing {
+                // Ends the receive; a socket that refuses is gone anyway.
+                let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Read);
+            }
+        }
+    }
+
+    fn hang_up(&mut self) {
+        self.ending = Ending::Now;
+        // Ends what is under way on it; a socket that refuses is gone anyway.
+        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
+    }
+
+    /// Gives all its memory back, when it is gone.
+    pub(super) fn give_back(&mut self, io: &mut Io) {
+        for batch in self.out.drain(..).chain(self.sending.take().map(|(batch, _)| batch)) {
+            for piece in batch.pieces {
+                if let Piece::Data { payload, .. } = piece {
+                    io.give_back(payload);
+                }
+            }
+        }
+        if let Some(slot) = self.gathering.take() {
+            io.forget(slot);
+        }
+    }
+
+    /// A receive has ended.
+    pub(super) fn received(&mut self, io: &mut Io, event: &SocketEvent) {
+        let receiving = std::mem::replace(&mut self.receiving, Receiving::Nothing);
+        self.progress = true;
+        match receiving {
+            Receiving::Payload { len } => {
+                let got = u64::try_from(event.res).unwrap_or(0);
+                if got != len || self.ending == Ending::Now {
+                    return self.gone();
+                }
+                let Some(slot) = self.gathering else { return };
+                let Stage::Transmission(chosen) = &mut self.life.stage else { return };
+                chosen.session.received(got);
+                self.gathering = None;
+                self.under_way += 1;
+                io.gathered(slot);
+            }
+            _ => {
+                let whole = raw::with_received(io, |io| &mut io.ring, event, |io, data| self.look(io, data));
+                if whole.is_none() && event.res != -ENOBUFS {
+                    self.gone();
+                }
+            }
+        }
+    }
+
+    /// The client has closed, or its connection is broken.
+    fn gone(&mut self) {
+        if self.ending == Ending::No || self.gathering.is_some() || self.life.deferred.is_some() {
+            self.hang_up();
+        }
+    }
+
+    /// Looks at bytes that have come; keeps those that are for later.
+    fn look(&mut self, io: &mut Io, data: &[u8]) {
+        if data.is_empty() {
+            return self.gone();
+        }
+        if self.life.unread.is_empty() {
+            let used = self.consume(io, data);
+            self.life.unread.extend_from_slice(&data[used..]);
+        } else {
+            self.life.unread.extend_from_slice(data);
+            self.look_at_unread(io);
+        }
+    }
+
+    fn look_at_unread(&mut self, io: &mut Io) {
+        let mut unread = std::mem::take(&mut self.life.unread);
+        let used = self.consume(io, &unread);
+        unread.drain(..used);
+        if unread.is_empty() && unread.capacity() > 4096 {
+            unread = Vec::new();
+        }
+        self.life.unread = unread;
+    }
+
+    /// Whether it has as much under way as it may.
+    fn is_full(&self, io: &Io) -> bool {
+        self.under_way >= MAX_REQUESTS || self.held >= io.client_bytes || self.small_bytes >= MAX_SMALL
+    }
+
+    /// Takes requests out of bytes, as many as it may have; how many bytes these were.
+    fn consume(&mut self, io: &mut Io, data: &[u8]) -> usize {
+        let mut at = 0;
+        while self.ending == Ending::No && self.life.deferred.is_none() && !self.is_full(io) {
+            let Stage::Transmission(chosen) = &mut self.life.stage else { return at };
+            let (used, step) = chosen.session.next(&data[at..]);
+            let bytes = &data[at..at + used];
+            at += used;
+            match step {
+                Step::More => return at,
+                Step::Skipped => {}
+                Step::Payload => self.gather(io, bytes),
+                Step::Request(request) => self.request(io, request),
+                Step::Refused(refused) => self.reply(|session, out| session.refused(&refused, out)),
+                Step::Disconnect => self.ending = Ending::AfterReplies,
+                Step::Broken(why) => self.drop_client(why),
+            }
+        }
+        at
+    }
+
+    /// Bytes of a write's payload.
+    fn gather(&mut self, io: &mut Io, bytes: &[u8]) {
+        let Stage::Transmission(chosen) = &self.life.stage else { return };
+        let all = chosen.session.payload_left() == 0;
+        let Some(slot) = self.gathering else { return };
+        if let Some((payload, done, _)) = io.gathering(slot) {
+            payload.fill(*done as usize, bytes);
+            *done += bytes.len() as u64;
+        }
+        if all {
+            self.gathering = None;
+            self.under_way += 1;
+            io.gathered(slot);
+        }
+    }
+
+    /// Carries a request out, or keeps it until there is memory.
+    fn request(&mut self, io: &mut Io, request: Request) {
+        let Stage::Transmission(chosen) = &self.life.stage else { return };
+        let (fd, align) = (chosen.fd, chosen.align);
+        let fast_zero = chosen.export.backend.is_fast_to_zero();
+        match request.command {
+            Command::Cache => return self.reply(|session, out| session.done(&request, out)),
+            Command::BlockStatus => return self.block_status(&request),
+            Command::Read if request.len == 0 => {}
+            Command::Flush => {}
+            _ if request.len == 0 => return self.reply(|session, out| session.done(&request, out)),
+            Command::WriteZeroes if request.has(cflag::FAST_ZERO) && (request.has(cflag::NO_HOLE) || !fast_zero) => {
+                const WHY: &str = "zeroing is not faster than writing here";
+                return self.reply(|session, out| session.failed(&request, Errno::NotSup, WHY, out));
+            }
+            _ => {}
+        }
+        let cost = match request.command {
+            Command::Read | Command::Write => Pool::cost(request.len as usize, align),
+            Command::WriteZeroes => Pool::cost(1 << 20, align),
+            _ => 0,
+        };
+        if cost > 0 && !io.has_room(cost) {
+            self.life.deferred = Some(request);
+            return;
+        }
+        let Some(slot) = io.begin(self.number, fd, request, align) else {
+            return self.out_of_memory(request);
+        };
+        if matches!(request.command, Command::Read | Command::Write) {
+            self.held += cost;
+        }
+        match request.command {
+            Command::Write => return self.gathering = Some(slot),
+            // What is to have space is written.
+            Command::WriteZeroes if request.has(cflag::NO_HOLE) => {
+                if !io.start_zeroes(slot, align) {
+                    io.forget(slot);
+                    return self.out_of_memory(request);
+                }
+            }
+            Command::Read if request.len == 0 => {
+                io.forget(slot);
+                self.held -= cost;
+                return self.empty_read(&request);
+            }
+            _ => io.start(slot),
+        }
+        self.under_way += 1;
+    }
+
+    /// A read of nothing has a reply of nothing, in the form of a read's.
+    fn empty_read(&mut self, request: &Request) {
+        self.reply(|session, out| {
+            let mut header = [0; sheave_nbd::reply::MAX_READ_HEADER];
+            let len = session.read_header(request, &mut header);
+            out.extend_from_slice(&header[header.len() - len..]);
+        });
+    }
+
+    fn out_of_memory(&mut self, request: Request) {
+        const WHY: &str = "the server has no memory for it";
+        if request.command == Command::Write {
+            // Its payload would have to be skipped: nobody has seen a machine in this state that goes on.
+            return self.drop_client(WHY);
+        }
+        self.reply(|session, out| session.failed(&request, Errno::NoMem, WHY, out));
+    }
+
+    fn block_status(&mut self, request: &Request) {
+        let Stage::Transmission(chosen) = &self.life.stage else { return };
+        let export = chosen.export.clone();
+        let mut left = request.contexts;
+        while left != 0 {
+            let context = left.trailing_zeros();
+            left &= left - 1;
+            let mut extents = export.backend.extents(context, request.offset, request.len);
+            if extents.first().is_none_or(|first| first.len == 0) {
+                // Nothing is known: all of it is data.
+                extents = vec![sheave_nbd::Extent { len: request.len, status: 0 }];
+            }
+            self.reply(|session, out| session.status(request, context, &extents, left == 0, out));
+        }
+    }
+
+    /// A request has ended: its reply waits to be sent.
+    pub(super) fn answer(&mut self, io: &mut Io, answer: Answer) {
+        self.under_way -= 1;
+        let Answer { request, errno, .. } = answer;
+        let request = &request;
+        let payload = match (request.command, errno, answer.payload) {
+            (Command::Read, None, Some(payload)) if self.ending != Ending::Now => {
+                return self.reply_data(request, payload);
+            }
+            (.., payload) => payload,
+        };
+        if let Some(payload) = payload {
+            if request.command != Command::WriteZeroes {
+                self.held -= payload.cost();
+            }
+            io.give_back(payload);
+        }
+        match errno {
+            _ if self.ending == Ending::Now => {}
+            None => self.reply(|session, out| session.done(request, out)),
+            Some(errno) => self.reply(|session, out| session.failed(request, errno, "the file refuses it", out)),
+        }
+    }
+
+    /// The batch that is being filled.
+    fn batch(&mut self) -> &mut Batch {
+        let full = self.out.back().is_none_or(|batch| batch.pieces.len() >= MAX_PIECES);
+        if full {
+            let batch = self.spare.take().unwrap_or_default();
+            self.out.push_back(batch);
+        }
+        self.out.back_mut().expect("one was just pushed")
+    }
+
+    fn reply_data(&mut self, request: &Request, mut payload: Payload) {
+        let Stage::Transmission(chosen) = &self.life.stage else { return };
+        let header = chosen.session.read_header(request, payload.headroom());
+        let start = payload.start() - header;
+        let len = header + request.len as usize;
+        self.batch().pieces.push(Piece::Data { payload, start, len });
+    }
+
+    /// Writes a reply without a payload of its own.
+    fn reply(&mut self, write: impl FnOnce(&Session, &mut Vec<u8>)) {
+        self.batch();
+        let Stage::Transmission(chosen) = &self.life.stage else { return };
+        let Some(batch) = self.out.back_mut() else { return };
+        let start = batch.small.len();
+        write(&chosen.session, &mut batch.small);
+        self.small_bytes += batch.small.len() - start;
+        batch.close(start);
+    }
+
+    /// A send has ended.
+    pub(super) fn sent(&mut self, io: &mut Io, res: i32) {
+        let Some((mut batch, turn)) = self.sending.take() else { return };
+        self.prompt = turn.wrapping_add(1) == io.turn;
+        self.progress = true;
+        let mut total = 0;
+        for piece in batch.pieces.drain(..) {
+            match piece {
+                Piece::Small { start, end } => total += end - start,
+                Piece::Data { payload, len, .. } => {
+                    total += len;
+                    self.held -= payload.cost();
+                    io.give_back(payload);
+                }
+            }
+        }
+        self.small_bytes -= batch.small.len();
+        batch.small.clear();
+        if batch.small.capacity() <= 64 << 10 && self.spare.is_none() {
+            self.spare = Some(batch);
+        }
+        if usize::try_from(res) != Ok(total) && self.ending != Ending::Now {
+            self.hang_up();
+        }
+    }
+
+    /// Does what can be done now: looks at bytes that waited, sends, receives, ends.
+    pub(super) fn go_on(&mut self, io: &mut Io, shared: &Shared) {
+        if self.ending == Ending::No {
+            self.handshake(io, shared);
+            if !self.is_full(io)
+                && let Some(request) = self.life.deferred.take()
+            {
+                self.request(io, request);
+            }
+            if !self.life.unread.is_empty() && self.life.deferred.is_none() && !self.is_full(io) {
+                self.look_at_unread(io);
+            }
+        }
+        self.send(io);
+        self.receive(io);
+        let answered = self.under_way == 0 && self.out.is_empty() && self.sending.is_none();
+        if self.ending == Ending::AfterReplies && answered {
+            self.hang_up();
+        }
+    }
+
+    fn send(&mut self, io: &mut Io) {
+        if self.sending.is_some() || self.ending == Ending::Now {
+            return;
+        }
+        let Some(mut batch) = self.out.pop_front() else { return };
+        self.message.clear();
+        let small = batch.small.as_mut_ptr();
+        for piece in &mut batch.pieces {
+            let piece = match piece {
+                Piece::Small { start, end } => IoVec { base: small.wrapping_add(*start), len: *end - *start },
+                Piece::Data { payload, start, len } => IoVec { base: payload.address(*start), len: *len },
+            };
+            let fits = self.message.push(piece);
+            debug_assert!(fits, "a batch has no more pieces than a message");
+        }
+        if raw::send(&mut io.ring, &self.fd, self.number, &mut self.message) {
+            io.prompt_sends += u32::from(self.prompt);
+            self.prompt = false;
+            self.sending = Some((batch, io.turn));
+        } else {
+            self.out.push_front(batch);
+            self.drop_client("the kernel does not take what is to be sent");
+        }
+    }
+
+    fn receive(&mut self, io: &mut Io) {
+        let open = self.ending == Ending::No && self.receiving == Receiving::Nothing;
+        if !open || self.life.deferred.is_some() || self.is_full(io) {
+            return;
+        }
+        let left = match &self.life.stage {
+            Stage::Transmission(chosen) => chosen.session.payload_left(),
+            Stage::Handshake(_) => 0,
+        };
+        if left >= DIRECT
+            && let Some(slot) = self.gathering
+            && let Some((payload, done, ring)) = io.gathering(slot)
+        {
+            let (from, len) = (*done as usize, left as usize);
+            if raw::recv_into(ring, &self.fd, self.number, payload, from, len) {
+                self.receiving = Receiving::Payload { len: left };
+            }
+        } else if raw::recv(&mut io.ring, &self.fd, self.number) {
+            self.receiving = Receiving::Buffer;
+        }
+        if self.receiving == Receiving::Nothing {
+            self.drop_client("the kernel does not take a receive");
+        }
+    }
+
+    /// Goes on with the handshake as far as the bytes that are there go.
+    fn handshake(&mut self, io: &mut Io, shared: &Shared) {
+        loop {
+            if self.small_bytes >= MAX_SMALL || self.ending != Ending::No {
+                return;
+            }
+            self.batch();
+            let Stage::Handshake(handshake) = &mut self.life.stage else { return };
+            let Some(batch) = self.out.back_mut() else { return };
+            let start = batch.small.len();
+            let out = &mut batch.small;
+            let (used, step) = match handshake {
+                Some(handshake) => handshake.step(&self.life.unread, &shared.exports, out),
+                None => {
+                    *handshake = Some(Handshake::new(out));
+                    (0, handshake::Step::Done)
+                }
+            };
+            self.life.unread.drain(..used);
+            self.small_bytes += batch.small.len() - start;
+            if batch.small.len() > start {
+                batch.close(start);
+            } else if batch.pieces.is_empty() {
+                self.spare = self.out.pop_back();
+            }
+            match step {
+                handshake::Step::More => return,
+                handshake::Step::Done => {}
+                handshake::Step::Close => self.ending = Ending::AfterReplies,
+                handshake::Step::Negotiated(negotiated) => return self.chose(io, shared, &negotiated),
+            }
+        }
+    }
+
+    fn chose(&mut self, io: &mut Io, shared: &Shared, negotiated: &Negotiated) {
+        let id = negotiated.export.id;
+        let Some(export) = shared.exports.get(id) else { return self.drop_client("its export is gone") };
+        let fd = match io.open(id, export) {
+            Ok(fd) => fd,
+            Err(why) => return self.drop_client(&why),
+        };
+        let align = export.backend.file().device().limits().dma_alignment.max(1) as usize;
+        let session = Session::new(negotiated);
+        let chosen = Chosen { session, export: export.clone(), fd, align: align.next_power_of_two() };
+        self.life.stage = Stage::Transmission(Box::new(chosen));
+    }
+}

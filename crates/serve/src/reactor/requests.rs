@@ -1,0 +1,301 @@
+//! Requests on their way through the ring: started, gone on with when they were done in part, answered.
+//!
+//! States of a request: a write gathers its payload; all are with the ring, perhaps several times (what came short, a
+//! sync after what must be durable, zeroes written in pieces); then there is an [`Answer`], and the slot is free.
+
+use std::collections::VecDeque;
+
+use sheave_base::sync::Arc;
+use sheave_nbd::session::{Command, Request};
+use sheave_nbd::wire::{Errno, cflag};
+use sheave_uring::{Fd, Ring};
+
+use super::raw::{self, FileOp};
+use crate::export::Export;
+use crate::payload::{Payload, Pool};
+
+/// SQEs of a reactor's ring.
+pub(super) const ENTRIES: u32 = 1024;
+/// Zeroes that are written at a time where a range cannot be zeroed otherwise.
+const ZEROES_AT_ONCE: u64 = 1 << 20;
+
+/// What is under way for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// What the command says.
+    Command,
+    /// Writing zeroes.
+    Zeroes,
+    /// Making durable what was done.
+    Sync,
+}
+
+/// A request that was started.
+#[derive(Debug)]
+pub(super) struct Op {
+    conn: usize,
+    fd: Fd,
+    request: Request,
+    payload: Option<Payload>,
+    stage: Stage,
+    /// Bytes that are done.
+    done: u64,
+}
+
+/// A request that has ended.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) conn: usize,
+    pub(super) request: Request,
+    pub(super) payload: Option<Payload>,
+    /// Why it failed, if it did.
+    pub(super) errno: Option<Errno>,
+}
+
+/// The ring, and all requests that are in it.
+pub(super) struct Io {
+    /// Dropped first: what follows is memory that it may use (S1).
+    pub(super) ring: Ring,
+    ops: Vec<Option<Op>>,
+    free: Vec<u32>,
+    /// Requests that found the ring's queue full.
+    waiting: VecDeque<u32>,
+    /// SQEs that were pushed and not submitted.
+    pushed: bool,
+    pool: Pool,
+    pub(super) client_bytes: u64,
+    /// A connection waits for memory.
+    pub(super) was_short: bool,
+    /// Memory was given back since the connections that wait for some were looked at.
+    pub(super) was_freed: bool,
+    /// Sends in this turn that will probably end in the call that starts them.
+    pub(super) prompt_sends: u32,
+    /// Counts the turns of the loop.
+    pub(super) turn: u32,
+    /// What has just ended; only used within [`Reactor::finished`](super::Reactor).
+    pub(super) ended: Vec<(u32, i32)>,
+    files: Vec<Option<Fd>>,
+}
+
+impl Io {
+    pub(super) fn new(ring: Ring, most: u64, client_bytes: u64, exports: usize) -> Io {
+        Io {
+            ring,
+            ops: Vec::new(),
+            free: Vec::new(),
+            waiting: VecDeque::new(),
+            pushed: false,
+            pool: Pool::new(most),
+            client_bytes,
+            was_short: false,
+            was_freed: false,
+            prompt_sends: 0,
+            turn: 0,
+            ended: Vec::new(),
+            files: vec![None; exports],
+        }
+    }
+
+    /// The ring's way to an export.
+    pub(super) fn open(&mut self, id: u32, export: &Arc<Export>) -> Result<Fd, String> {
+        let known = self.files.get(id as usize).copied().flatten();
+        if let Some(fd) = known {
+            return Ok(fd);
+        }
+        let fd = self.ring.attach_file(export.backend.file().clone()).map_err(|error| error.to_string())?;
+        if let Some(place) = self.files.get_mut(id as usize) {
+            *place = Some(fd);
+        }
+        Ok(fd)
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.free.len() == self.ops.len()
+    }
+
+    pub(super) fn keeps_memory(&self) -> bool {
+        self.pool.keeps_memory()
+    }
+
+    pub(super) fn trim(&mut self) {
+        self.pool.trim();
+    }
+
+    /// Whether there is memory for a request now.
+    pub(super) fn has_room(&mut self, cost: u64) -> bool {
+        let room = self.pool.has_room(cost);
+        if !room {
+            self.was_short = true;
+            self.was_freed = false;
+        }
+        room
+    }
+
+    pub(super) fn give_back(&mut self, payload: Payload) {
+        self.was_freed = true;
+        self.pool.put(payload);
+    }
+
+    /// Keeps a request; of reads and writes with memory. `None`: the system has no memory.
+    pub(super) fn begin(&mut self, conn: usize, fd: Fd, request: Request, align: usize) -> Option<u32> {
+        let payload = match request.command {
+            Command::Read | Command::Write => Some(self.pool.take(request.len as usize, align)?),
+            _ => None,
+        };
+        let op = Op { conn, fd, request, payload, stage: Stage::Command, done: 0 };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.ops[slot as usize] = Some(op);
+                slot
+            }
+            None => {
+                self.ops.push(Some(op));
+                self.ops.len() as u32 - 1
+            }
+        };
+        Some(slot)
+    }
+
+    /// The payload of a write that is being received, and the bytes that it has.
+    pub(super) fn gathering(&mut self, slot: u32) -> Option<(&mut Payload, &mut u64, &mut Ring)> {
+        let op = self.ops.get_mut(slot as usize)?.as_mut()?;
+        Some((op.payload.as_mut()?, &mut op.done, &mut self.ring))
+    }
+
+    /// A write has all its payload.
+    pub(super) fn gathered(&mut self, slot: u32) {
+        if let Some(Some(op)) = self.ops.get_mut(slot as usize) {
+            op.done = 0;
+        }
+        self.start(slot);
+    }
+
+    /// Forgets a write whose payload will never be complete.
+    pub(super) fn forget(&mut self, slot: u32) -> u64 {
+        self.free_slot(slot).and_then(|op| op.payload).map_or(0, |payload| {
+            let cost = payload.cost();
+            self.give_back(payload);
+            cost
+        })
+    }
+
+    fn free_slot(&mut self, slot: u32) -> Option<Op> {
+        let op = self.ops.get_mut(slot as usize)?.take()?;
+        self.free.push(slot);
+        Some(op)
+    }
+
+    /// Gives a request to the ring, or what is left of it.
+    pub(super) fn start(&mut self, slot: u32) {
+        if !self.waiting.is_empty() || !self.push(slot) {
+            self.waiting.push_back(slot);
+        }
+    }
+
+    fn push(&mut self, slot: u32) -> bool {
+        let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return true };
+        let Request { command, offset, len, .. } = op.request;
+        let rest = (offset + op.done, len - op.done);
+        let fd = op.fd.raw();
+        let durable = op.request.has(cflag::FUA);
+        let ring = &mut self.ring;
+        let pushed = match (op.stage, command) {
+            (Stage::Sync, _) | (_, Command::Flush) => raw::push(ring, FileOp::Sync, fd, (0, 0), None, slot),
+            (Stage::Zeroes, _) => {
+                let piece = (rest.0, rest.1.min(ZEROES_AT_ONCE));
+                let memory = op.payload.as_mut().map(|payload| (payload, 0));
+                raw::push(ring, FileOp::Write { durable: false }, fd, piece, memory, slot)
+            }
+            (Stage::Command, Command::Trim) => raw::push(ring, FileOp::Punch, fd, rest, None, slot),
+            (Stage::Command, Command::WriteZeroes) => raw::push(ring, FileOp::Zero, fd, rest, None, slot),
+            (Stage::Command, _) => {
+                let what = if command == Command::Read { FileOp::Read } else { FileOp::Write { durable } };
+                let memory = op.payload.as_mut().map(|payload| (payload, op.done as usize));
+                raw::push(ring, what, fd, rest, memory, slot)
+            }
+        };
+        self.pushed |= pushed;
+        pushed
+    }
+
+    /// Starts writing zeroes where a range cannot be zeroed otherwise; false when there is no memory for them.
+    pub(super) fn start_zeroes(&mut self, slot: u32, align: usize) -> bool {
+        let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return true };
+        let Some(mut payload) = self.pool.take(op.request.len.min(ZEROES_AT_ONCE) as usize, align) else {
+            return false;
+        };
+        payload.zero();
+        op.payload = Some(payload);
+        op.stage = Stage::Zeroes;
+        self.start(slot);
+        true
+    }
+
+    /// Whether requests wait to be submitted.
+    pub(super) fn to_start(&self) -> bool {
+        self.pushed || !self.waiting.is_empty()
+    }
+
+    /// Submits what was pushed; whether something was.
+    pub(super) fn issue(&mut self) -> bool {
+        while let Some(slot) = self.waiting.pop_front() {
+            if !self.push(slot) {
+                self.waiting.push_front(slot);
+                break;
+            }
+        }
+        if !std::mem::take(&mut self.pushed) {
+            return false;
+        }
+        // Busy: the rest stays in the queue, and is taken when something has ended.
+        match self.ring.issue() {
+            Ok(_) if self.ring.sq_space() == ENTRIES => true,
+            _ => {
+                self.pushed = true;
+                false
+            }
+        }
+    }
+
+    /// A request has ended in the ring: goes on with it, or gives the answer.
+    pub(super) fn op_ended(&mut self, slot: u32, res: i32) -> Option<Answer> {
+        let op = self.ops.get_mut(slot as usize)?.as_mut()?;
+        let len = op.request.len;
+        let writes_zeroes = op.request.command == Command::WriteZeroes;
+        let moves = op.stage == Stage::Zeroes || matches!(op.request.command, Command::Read | Command::Write);
+        let mut errno = None;
+        if op.stage != Stage::Sync && moves {
+            if res > 0 {
+                op.done += res as u64;
+                if op.done < len {
+                    self.start(slot);
+                    return None;
+                }
+            } else {
+                errno = Some(if res == 0 { Errno::Io } else { Errno::of_system(-res) });
+            }
+        } else if res < 0 {
+            errno = Some(Errno::of_system(-res));
+        }
+        if errno == Some(Errno::NotSup) && op.stage == Stage::Command {
+            // A trim is a wish; zeroes are written where that is all that can be done, and may take long.
+            if op.request.command == Command::Trim {
+                errno = None;
+            } else if writes_zeroes && !op.request.has(cflag::FAST_ZERO) {
+                if self.start_zeroes(slot, 4096) {
+                    return None;
+                }
+                errno = Some(Errno::NoMem);
+            }
+        }
+        let op = self.ops.get_mut(slot as usize)?.as_mut()?;
+        let changes = matches!(op.request.command, Command::Trim | Command::WriteZeroes);
+        if errno.is_none() && op.stage != Stage::Sync && changes && op.request.has(cflag::FUA) {
+            op.stage = Stage::Sync;
+            self.start(slot);
+            return None;
+        }
+        let Op { conn, request, payload, .. } = self.free_slot(slot)?;
+        Some(Answer { conn, request, payload, errno })
+    }
+}

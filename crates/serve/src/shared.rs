@@ -1,0 +1,76 @@
+//! What the reactors of a server share: what is served, where, within which limits, and whether it ends.
+
+use std::io;
+use std::time::Duration;
+
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
+
+use crate::export::Exports;
+use crate::listen::Listener;
+
+/// Who hears what an operator would act on: one line each, from any thread.
+pub type Notices = Box<dyn Fn(&str) + Send + Sync>;
+
+/// Limits of a server.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Threads.
+    pub reactors: usize,
+    /// Most clients at a time; further ones wait in the queues of the listening sockets.
+    pub max_clients: u32,
+    /// Bytes in flight of one client. A request may exceed it when it is the client's only one.
+    pub client_bytes: u64,
+    /// Bytes in flight of all clients.
+    pub server_bytes: u64,
+    /// How long a client may take to choose its export.
+    pub handshake: Duration,
+    /// How long a client may hold memory without sending or taking anything while others wait for some.
+    pub stall: Duration,
+    /// How long the end waits for requests under way.
+    pub drain: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> ServerOptions {
+        ServerOptions {
+            reactors: std::thread::available_parallelism().map_or(1, usize::from),
+            max_clients: 1024,
+            client_bytes: 64 << 20,
+            server_bytes: 512 << 20,
+            handshake: Duration::from_secs(10),
+            stall: Duration::from_secs(10),
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What all reactors share.
+pub(crate) struct Shared {
+    pub(crate) exports: Exports,
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) options: ServerOptions,
+    pub(crate) notices: Notices,
+    stop: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn new(exports: Exports, listeners: Vec<Listener>, options: ServerOptions, notices: Notices) -> Shared {
+        Shared { exports, listeners, options, notices, stop: AtomicBool::new(false) }
+    }
+
+    /// Tells the reactors to end; they must be woken.
+    pub(crate) fn end(&self) {
+        // Release: pairs with the load in `Shared::is_ending`.
+        self.stop.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        // Acquire: pairs with the store in `Shared::end`; whoever sees it sees what came before.
+        self.stop.load(Ordering::Acquire)
+    }
+}
+
+/// An error of the system in words, for a notice.
+pub(crate) fn words(errno: i32) -> io::Error {
+    io::Error::from_raw_os_error(errno)
+}

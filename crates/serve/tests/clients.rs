@@ -1,0 +1,315 @@
+//! Clients that leave early, lie, or do nothing: they are dropped, and the others are served.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use sheave_iomap::{File, RawFile};
+use sheave_serve::{Address, Backend, Export, Exports, Listener, ServeError, Server, ServerOptions};
+
+const SIZE: u64 = 64 << 20;
+
+#[derive(Debug)]
+struct Device(Arc<dyn File>);
+
+impl Backend for Device {
+    fn file(&self) -> &Arc<dyn File> {
+        &self.0
+    }
+}
+
+/// A server of a device in memory; `None` without io_uring.
+struct Rig {
+    server: Server,
+    socket: PathBuf,
+    notices: Arc<Mutex<Vec<String>>>,
+    _dir: tempfile::TempDir,
+}
+
+fn rig(options: ServerOptions) -> Option<Rig> {
+    let device = sheave_drivers::open_device("ram:size=64M").expect("a device");
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s");
+    let listener = Listener::bind(&Address::Unix(socket.clone())).expect("it listens");
+    let backend = Box::new(Device(Arc::new(RawFile::new(device))));
+    let export = Export { name: "x".into(), description: String::new(), read_only: false, backend };
+    let notices = Arc::new(Mutex::new(Vec::new()));
+    let heard = notices.clone();
+    let hear = Box::new(move |text: &str| heard.lock().expect("nobody panics").push(text.to_owned()));
+    match Server::start(Exports::new(vec![export]), vec![listener], options, hear) {
+        Ok(server) => Some(Rig { server, socket, notices, _dir: dir }),
+        Err(error @ (ServeError::Ring(_) | ServeError::OldKernel(_))) => {
+            sheave_testkit::skip(&error.to_string());
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn options() -> ServerOptions {
+    ServerOptions { reactors: 2, ..ServerOptions::default() }
+}
+
+impl Rig {
+    fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(&self.socket).expect("it answers");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+        stream
+    }
+
+    /// A client in the transmission phase.
+    fn client(&self) -> UnixStream {
+        let mut stream = self.connect();
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting).expect("a greeting");
+        stream.write_all(&[vec![0, 0, 0, 3], option(1, b"x")].concat()).expect("sent");
+        let mut export = [0; 10];
+        stream.read_exact(&mut export).expect("an export");
+        assert_eq!(export[..8], SIZE.to_be_bytes());
+        stream
+    }
+
+    /// That others are still served.
+    fn serves(&self) {
+        let mut client = self.client();
+        for cookie in 0..20u64 {
+            let bytes = vec![cookie as u8; 4096];
+            client.write_all(&[request(1, cookie, cookie << 12, 4096), bytes.clone()].concat()).expect("sent");
+            assert_eq!(reply(&mut client), (0, cookie));
+            client.write_all(&request(0, cookie, cookie << 12, 4096)).expect("sent");
+            assert_eq!(reply(&mut client), (0, cookie));
+            let mut back = vec![0; 4096];
+            client.read_exact(&mut back).expect("data");
+            assert!(back == bytes);
+        }
+    }
+
+    /// Whether the server has said so, or does soon.
+    fn heard(&self, words: &str) -> bool {
+        let until = Instant::now() + Duration::from_secs(10);
+        while !self.notices.lock().expect("nobody panics").iter().any(|notice| notice.contains(words)) {
+            if Instant::now() > until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        true
+    }
+}
+
+fn option(number: u32, data: &[u8]) -> Vec<u8> {
+    [b"IHAVEOPT".as_slice(), &number.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
+fn request(command: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
+    let head = [0x2560_9513u32.to_be_bytes().as_slice(), &[0, 0], &command.to_be_bytes()].concat();
+    [&head, cookie.to_be_bytes().as_slice(), &offset.to_be_bytes(), &len.to_be_bytes()].concat()
+}
+
+/// Error and cookie of a simple reply.
+fn reply(stream: &mut UnixStream) -> (u32, u64) {
+    let mut bytes = [0; 16];
+    stream.read_exact(&mut bytes).expect("a reply");
+    let error = u32::from_be_bytes(bytes[4..8].try_into().expect("four"));
+    (error, u64::from_be_bytes(bytes[8..].try_into().expect("eight")))
+}
+
+/// That the server has closed the connection.
+fn is_closed(stream: &mut UnixStream) -> bool {
+    let mut rest = Vec::new();
+    // A reset says the same as an end.
+    !matches!(stream.read_to_end(&mut rest), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+}
+
+#[test]
+fn who_names_an_export_and_leaves_without_reading_harms_nobody() {
+    // QEMU's servers crash of it.
+    let Some(rig) = rig(options()) else { return };
+    for _ in 0..50 {
+        let mut stream = rig.connect();
+        stream.write_all(&[vec![0, 0, 0, 3], option(1, b"x")].concat()).expect("sent");
+        drop(stream);
+    }
+    rig.serves();
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn who_leaves_with_requests_in_flight_harms_nobody() {
+    // nbdkit's memory plugin aborts of it.
+    let Some(rig) = rig(options()) else { return };
+    for round in 0..20u64 {
+        let mut stream = rig.client();
+        let reads: Vec<u8> = (0..256).flat_map(|cookie| request(0, cookie, cookie << 16, 65536)).collect();
+        stream.write_all(&reads).expect("sent");
+        if round % 2 == 0 {
+            stream.shutdown(Shutdown::Both).expect("shut");
+        }
+        drop(stream);
+    }
+    rig.serves();
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn who_leaves_in_any_byte_harms_nobody() {
+    let Some(rig) = rig(options()) else { return };
+    let write = [request(1, 1, 1 << 20, 40960), vec![7; 40960]].concat();
+    let all = [vec![0, 0, 0, 3], option(3, b""), option(7, b"\0\0\0\x01x\0\0"), request(0, 1, 0, 512), write].concat();
+    let cuts = (0..160).chain((160..all.len()).step_by(4099));
+    for cut in cuts {
+        let mut stream = rig.connect();
+        stream.write_all(&all[..cut]).expect("sent");
+        drop(stream);
+    }
+    rig.serves();
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn who_sends_what_is_no_protocol_is_dropped() {
+    let Some(rig) = rig(options()) else { return };
+    let mut liar = rig.client();
+    liar.write_all(b"GET / HTTP/1.1\r\nHost: example\r\n\r\n").expect("sent");
+    assert!(is_closed(&mut liar));
+    assert!(rig.heard("that is no request"));
+    let mut huge = rig.client();
+    huge.write_all(&request(1, 1, 0, (32 << 20) + 1)).expect("sent");
+    assert!(is_closed(&mut huge));
+    let mut flags = rig.connect();
+    flags.write_all(&[0xff; 4]).expect("sent");
+    assert!(is_closed(&mut flags));
+    rig.serves();
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn who_does_not_finish_the_handshake_is_dropped_in_time() {
+    // CVE-2019-14850 of nbdkit and CVE-2024-7409 of QEMU: clients that stay in the handshake, or leave in it.
+    let Some(rig) = rig(ServerOptions { handshake: Duration::from_millis(300), ..options() }) else { return };
+    let from = Instant::now();
+    let mut silent: Vec<UnixStream> = (0..30).map(|_| rig.connect()).collect();
+    let mut working = rig.client();
+    for stream in &mut silent {
+        assert!(is_closed(stream));
+    }
+    assert!(from.elapsed() >= Duration::from_millis(250) && from.elapsed() < Duration::from_secs(15));
+    assert!(rig.heard("did not choose an export in time"));
+    working.write_all(&request(3, 5, 0, 0)).expect("a client that has chosen stays");
+    assert_eq!(reply(&mut working), (0, 5));
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn who_does_not_read_replies_holds_up_nobody_else() {
+    let limits = ServerOptions {
+        reactors: 1,
+        client_bytes: 4 << 20,
+        server_bytes: 6 << 20,
+        stall: Duration::from_millis(300),
+        ..ServerOptions::default()
+    };
+    let Some(rig) = rig(limits) else { return };
+    let mut lazy: Vec<UnixStream> = (0..4).map(|_| rig.client()).collect();
+    let reads: Vec<u8> = (0..64).flat_map(|cookie| request(0, cookie, cookie << 19, 1 << 19)).collect();
+    lazy.iter_mut().for_each(|stream| stream.write_all(&reads).expect("sent"));
+    rig.serves();
+    assert!(rig.heard("held memory"), "those who hold all memory are dropped");
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn a_goodbye_is_answered_after_what_was_asked_before() {
+    let Some(rig) = rig(options()) else { return };
+    let mut client = rig.client();
+    let asked: Vec<u8> = (0..100).flat_map(|cookie| request(0, cookie, cookie << 12, 4096)).collect();
+    client.write_all(&[asked, request(2, 0, 0, 0)].concat()).expect("sent");
+    let mut all = Vec::new();
+    client.read_to_end(&mut all).expect("to the end");
+    assert_eq!(all.len(), 100 * (16 + 4096));
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn the_end_answers_what_is_under_way_and_waits_for_nobody_idle() {
+    let Some(rig) = rig(options()) else { return };
+    let idle: Vec<UnixStream> = (0..10).map(|_| rig.client()).collect();
+    let mut silent = rig.connect();
+    let from = Instant::now();
+    rig.server.stop().expect("it ends");
+    assert!(from.elapsed() < Duration::from_secs(5));
+    assert!(!rig.socket.exists());
+    for mut client in idle {
+        assert!(is_closed(&mut client));
+    }
+    assert!(is_closed(&mut silent));
+}
+
+#[test]
+fn more_clients_than_there_may_be_wait_for_their_turn() {
+    let Some(rig) = rig(ServerOptions { reactors: 1, max_clients: 2, ..ServerOptions::default() }) else { return };
+    let (first, second) = (rig.client(), rig.client());
+    let mut third = rig.connect();
+    third.set_read_timeout(Some(Duration::from_millis(200))).expect("set");
+    assert!(third.read_exact(&mut [0; 18]).is_err(), "nobody greets it");
+    drop(first);
+    // Much less than a handshake may take: nothing but the end of the first makes room.
+    third.set_read_timeout(Some(Duration::from_secs(5))).expect("set");
+    third.read_exact(&mut [0; 18]).expect("now it is greeted");
+    drop(second);
+    rig.serves();
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn many_clients_come_and_go_while_others_work() {
+    let Some(rig) = rig(options()) else { return };
+    std::thread::scope(|scope| {
+        for seed in 0..4u64 {
+            let rig = &rig;
+            scope.spawn(move || {
+                let mut rng = sheave_base::rng::Rng::new(seed);
+                for _ in 0..60 {
+                    let mut stream = rig.client();
+                    for cookie in 0..rng.below(40) {
+                        let blocks = 1 + rng.below(64) as u32;
+                        let at = rng.below(SIZE / 4096 - 64) << 12;
+                        let command = [0u16, 1, 3, 4, 6, 5][rng.below(6) as usize];
+                        let len = if command == 3 { 0 } else { blocks * 4096 };
+                        let at = if command == 3 { 0 } else { at };
+                        let mut bytes = request(command, cookie, at, len);
+                        if command == 1 {
+                            bytes.resize(bytes.len() + len as usize, seed as u8);
+                        }
+                        // Some die within their data.
+                        let cut = if rng.percent(3) { bytes.len() / 2 } else { bytes.len() };
+                        // The server may have closed meanwhile; a full socket is no failure, for nobody reads.
+                        stream.set_write_timeout(Some(Duration::from_millis(50))).expect("set");
+                        if stream.write_all(&bytes[..cut]).is_err() || cut < bytes.len() {
+                            break;
+                        }
+                    }
+                }
+            });
+        }
+        for _ in 0..10 {
+            rig.serves_alone(1 << 12);
+        }
+    });
+    rig.server.stop().expect("it ends");
+}
+
+impl Rig {
+    /// That requests are answered, whatever others write meanwhile.
+    fn serves_alone(&self, len: u32) {
+        let mut client = self.client();
+        for cookie in 0..50 {
+            client.write_all(&request(0, cookie, cookie << 12, len)).expect("sent");
+            assert_eq!(reply(&mut client), (0, cookie));
+            client.read_exact(&mut vec![0; len as usize]).expect("data");
+        }
+    }
+}
