@@ -51,12 +51,18 @@ impl VolumeCore {
 
 impl PoolInner {
     /// A flush of the pool's own. One that could not be sent for want of memory has failed nobody.
+    ///
+    /// One that ended well beside another that failed is not believed: the device may have forgotten, with the other
+    /// one, what this one was to cover, and the metadata that is written next would refer to data that is not there.
     pub(crate) fn flush(&self) -> Result<(), Status> {
-        self.io.flush().inspect_err(|status| {
-            if *status != Status::NoMem {
-                self.alarm.ring(*status);
+        match self.io.flush() {
+            Ok(()) => self.alarm.failed().map_or(Ok(()), Err),
+            Err(Status::NoMem) => Err(Status::NoMem),
+            Err(status) => {
+                self.alarm.ring(status);
+                Err(status)
             }
-        })
+        }
     }
 
     /// A commit begins: if it succeeds, writes of epochs before the one returned are durable.
@@ -178,3 +184,6 @@ impl Drop for PoolInner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

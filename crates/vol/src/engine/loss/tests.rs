@@ -1,0 +1,123 @@
+//! A flush of somebody else fails while a flush of the pool's own ends well: what that one covered may be lost.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use sheave_blk::Device;
+use sheave_drivers::open_device;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::file::WriteDone;
+use sheave_iomap::mapping::Intent;
+use sheave_iomap::{File, MappingKind};
+
+use super::*;
+use crate::device::block_io::{BlockIo, DeviceIo};
+use crate::{CreateOptions, OpenOptions, Pool, Volume};
+
+/// Bytes of both superblocks.
+const SUPERBLOCK_BYTES: u64 = 8192;
+
+/// What a test sees of the pool's own I/O.
+#[derive(Default)]
+struct Seen {
+    alarm: OnceLock<Arc<FlushAlarm>>,
+    /// Flushes that end before the one during which another's flush fails; below 0: none does.
+    left: AtomicI64,
+    /// Where the pool wrote after that.
+    written_after: Mutex<Vec<u64>>,
+}
+
+/// A device whose flushes end well while those of others may fail.
+struct Beside {
+    io: DeviceIo,
+    seen: Arc<Seen>,
+}
+
+impl BlockIo for Beside {
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
+        self.io.read(at, buf)
+    }
+
+    fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
+        if self.seen.alarm.get().is_some_and(|alarm| alarm.failed().is_some()) {
+            self.seen.written_after.lock().unwrap().push(at);
+        }
+        self.io.write(at, buf)
+    }
+
+    fn flush(&self) -> Result<(), Status> {
+        self.io.flush()?;
+        if self.seen.left.fetch_sub(1, Ordering::SeqCst) == 0 {
+            self.seen.alarm.get().unwrap().ring(Status::IoErr);
+        }
+        Ok(())
+    }
+
+    fn discard(&self, at: u64, len: u64) -> Result<(), Status> {
+        self.io.discard(at, len)
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.io.size_bytes()
+    }
+}
+
+fn write(volume: &Volume, unit: u64, tag: u8) {
+    let (pos, may_block) = (unit << 16, MayBlock::on_worker());
+    let mapping = volume.map_blocking(pos, 4096, Intent::Write, &may_block).unwrap();
+    DeviceIo::new(volume.device()).unwrap().write(mapping.addr, &[tag; 4096]).unwrap();
+    volume.end_write(WriteDone { pos, len: 4096, status: Status::Ok, pieces: &[mapping] }, &may_block).unwrap();
+}
+
+/// A pool with a volume whose first unit is durable, and whose second is not.
+fn pool() -> (Device, Pool, Volume, Arc<Seen>) {
+    let device = open_device("ram:size=16M").unwrap();
+    Pool::create(&device, &CreateOptions::default()).unwrap();
+    let seen = Arc::new(Seen { left: AtomicI64::new(-1), ..Seen::default() });
+    let io = Box::new(Beside { io: DeviceIo::new(&device).unwrap(), seen: seen.clone() });
+    let pool = Pool::open_through(&device, io, &OpenOptions::default()).unwrap();
+    seen.alarm.set(pool.inner.alarm.clone()).unwrap();
+    let volume = pool.create_volume("v", 1 << 20).unwrap();
+    write(&volume, 0, 1);
+    pool.sync().unwrap();
+    write(&volume, 1, 2);
+    (device, pool, volume, seen)
+}
+
+/// Whether a unit is written, as the pool says that is opened on what is left.
+fn is_written(device: &Device, unit: u64) -> bool {
+    let pool = Pool::open(device, &OpenOptions::default()).unwrap();
+    let volume = pool.open_volume("v").unwrap();
+    volume.map(unit << 16, 4096, Intent::Read).unwrap().kind == MappingKind::Mapped
+}
+
+/// The flush before the metadata may have been told well by a device that had lost the data by then.
+fn nothing_follows(commit: impl Fn(&Pool) -> bool, flushes: i64) {
+    for flush in 0..flushes {
+        let (device, pool, volume, seen) = pool();
+        seen.left.store(flush, Ordering::SeqCst);
+        assert!(!commit(&pool), "flush {flush}: what follows a flush that failed is not durable (I4 of commits)");
+        drop((pool, volume));
+        let written = seen.written_after.lock().unwrap();
+        assert!(
+            written.iter().all(|at| *at < SUPERBLOCK_BYTES),
+            "flush {flush}: {written:x?} beside the list of losses"
+        );
+        assert!(!written.is_empty(), "flush {flush}: the list is written");
+        drop(written);
+        assert!(is_written(&device, 0), "flush {flush}: what was durable stays");
+        if flush == 0 {
+            assert!(!is_written(&device, 1), "no metadata may refer to data that may be lost");
+        }
+    }
+}
+
+#[test]
+fn no_record_follows_a_flush_during_which_another_failed() {
+    nothing_follows(|pool| pool.sync().is_ok(), 2);
+}
+
+#[test]
+fn no_superblock_follows_a_flush_during_which_another_failed() {
+    nothing_follows(|pool| pool.inner.checkpoint().is_ok(), 3);
+}
