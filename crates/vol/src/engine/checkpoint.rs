@@ -1,7 +1,8 @@
 //! Checkpoints: the whole of a pool's metadata, written beside what is there, then made the truth by one superblock.
 //!
 //! Owns which pages are written and when those that they replace are free. A checkpoint writes the nodes that changed,
-//! the levels above them of the volumes that changed, and the volume table; everything else stays where it is.
+//! the levels above them of the volumes that changed, and the pages of the volume table that have these (`table`);
+//! everything else stays where it is.
 //!
 //! - I1: pages of the newest durable checkpoint are not written to; they are free only when a later one is durable.
 //! - I2: the superblock is written after a flush of all that it refers to, the data of volumes included.
@@ -15,6 +16,8 @@
 //!
 //! Called by commits, opening, closing, growing.
 
+mod table;
+
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
 use sheave_base::sync::MutexGuard;
@@ -23,8 +26,7 @@ use sheave_base::sync::atomic::Ordering;
 use crate::engine::inner::PoolInner;
 use crate::format::BLOCK;
 use crate::format::page::index::build_upper;
-use crate::format::page::table::VolumeEntry;
-use crate::format::page::{PageRef, Place, index, leaf, table};
+use crate::format::page::{PageRef, Place, index, leaf};
 use crate::format::superblock::{Geometry, Superblock};
 use crate::state::State;
 use crate::state::extent_map::{Entry, INDEX_SHIFT, Top, id_of};
@@ -129,9 +131,9 @@ impl State {
         let place = Place { pool: self.sb.pool, generation: self.sb.generation + 1, address: 0, index: 0, owner: 0 };
         self.draft_maps(geometry, &place, &mut draft);
         self.tree.begin_epoch();
-        let (root, level) = self.draft_table(&place, &mut draft);
-        let State { tree, sums, .. } = self;
+        let State { tree, sums, table, .. } = self;
         let give_up = &mut |page| tree.pages.give_up(page);
+        let (root, level) = table::draft(table, &place, &mut draft, give_up);
         let (sums, sums_level) =
             sums.as_mut().map_or((PageRef::NONE, 0), |regions| regions.draft(geometry, &place, &mut draft, give_up));
         let unused = draft.split_unused();
@@ -181,25 +183,6 @@ impl State {
             let replaced = table.written(id, root.unwrap_or((PageRef::NONE, 0)), upper);
             replaced.into_iter().for_each(|page| tree.pages.give_up(page));
         }
-    }
-
-    fn draft_table(&mut self, place: &Place, draft: &mut Draft) -> (PageRef, u16) {
-        let entries: Vec<VolumeEntry> = self.table.iter().filter(|vol| !vol.unborn).map(|vol| vol.to_entry()).collect();
-        let before = draft.used();
-        let (mut pages, mut done) = (Vec::new(), 0);
-        while done < entries.len() {
-            let (address, block) = draft.next();
-            let place = Place { address, index: pages.len() as u64, ..*place };
-            let (page, count) = table::encode(block, &place, &entries[done..]);
-            pages.push(page);
-            done += count;
-        }
-        let root = build_upper(draft, place, 0, 0, &pages).unwrap_or((PageRef::NONE, 0));
-        let used = draft.since(before).to_vec();
-        for page in std::mem::replace(&mut self.table.pages, used) {
-            self.tree.pages.give_up(page);
-        }
-        root
     }
 }
 

@@ -10,7 +10,8 @@
 //! - M1: the free pages are enough for the next checkpoint and for the bare volume table of one after it. The second
 //!   one pays for a delete, whatever the first one left.
 //! - M2: [`State::pages_due`] is never less than what a checkpoint writes. Each change of the table of volumes, of a
-//!   map and of the regions of checksums keeps it up to date, so that asking costs a few additions.
+//!   map and of the regions of checksums keeps it up to date, so that asking costs a few additions. The table counts
+//!   as a whole, whatever has changed in it: a checkpoint may have to pack it anew.
 //! - M3: who gives space back may use pages that who takes space may not ([`Spender`]), so that a pool that is full for
 //!   writes still takes discards, and one that is full for discards still flushes, deletes and closes.
 //! - M4: on a device that gives space when it is written, so many of the free pages have space for certain that M1

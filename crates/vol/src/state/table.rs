@@ -96,6 +96,10 @@ pub(crate) struct Vol {
     pub(crate) root_level: u16,
     /// Pages of the levels above the index nodes, as the last checkpoint has them.
     pub(crate) upper: Vec<u64>,
+    /// As the last checkpoint has it, without its name; none if that does not have it.
+    written: Option<VolumeEntry>,
+    /// It has another name since then.
+    renamed: bool,
     /// Its map is to be written; set by [`Table::charge`].
     pub(crate) dirty: bool,
     /// Index pages that the next checkpoint writes for it, as counted in [`Table::upper_due`].
@@ -124,8 +128,8 @@ pub(crate) struct Vol {
 }
 
 impl Vol {
-    /// As the volume table has it.
-    pub(crate) fn to_entry(&self) -> VolumeEntry {
+    /// As the volume table has it, but for its name: it would have to be copied.
+    pub(crate) fn fields(&self) -> VolumeEntry {
         VolumeEntry {
             id: self.id,
             snapshot: self.core.snapshot,
@@ -137,8 +141,13 @@ impl Vol {
             family: self.family,
             root: self.root,
             root_level: self.root_level,
-            name: self.name.clone(),
+            name: String::new(),
         }
+    }
+
+    /// Whether the page that has it must be written anew.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.renamed || self.written.as_ref() != Some(&self.fields())
     }
 
     /// A volume of the table, without its map.
@@ -154,6 +163,8 @@ impl Vol {
             root: entry.root,
             root_level: entry.root_level,
             upper: Vec::new(),
+            written: None,
+            renamed: false,
             dirty: false,
             charged: 0,
             settling: None,
@@ -167,6 +178,13 @@ impl Vol {
             busy: 0,
             opened: Weak::new(),
         }
+    }
+
+    /// A volume that the checkpoint has, without its map.
+    pub(crate) fn of_checkpoint(entry: &VolumeEntry) -> Vol {
+        let mut vol = Vol::from_entry(entry);
+        vol.written = Some(vol.fields());
+        vol
     }
 
     /// Number of the volume that it was made of; 0: none, or that is gone.
@@ -189,6 +207,32 @@ impl Vol {
     }
 }
 
+/// A page of the table as the last checkpoint has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TablePage {
+    /// Its volumes have numbers from here up to before the next page's.
+    pub(crate) first: u32,
+    /// None for a page without volumes.
+    pub(crate) page: PageRef,
+    pub(crate) count: u32,
+}
+
+/// The tree of the table as the last checkpoint has it.
+#[derive(Debug)]
+pub(crate) struct TablePages {
+    /// Level 0, in order.
+    pub(crate) leaves: Vec<TablePage>,
+    /// Addresses of the index pages above.
+    pub(crate) upper: Vec<u64>,
+    pub(crate) root: (PageRef, u16),
+}
+
+impl Default for TablePages {
+    fn default() -> TablePages {
+        TablePages { leaves: Vec::new(), upper: Vec::new(), root: (PageRef::NONE, 0) }
+    }
+}
+
 /// All volumes.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
@@ -200,8 +244,8 @@ pub(crate) struct Table {
     opened: BTreeSet<u32>,
     /// The number that the next volume gets.
     pub(crate) next_id: u32,
-    /// Pages of the table, as the last checkpoint has them.
-    pub(crate) pages: Vec<u64>,
+    /// What the last checkpoint has of it.
+    pub(crate) pages: TablePages,
     /// Bytes of all entries.
     bytes: u64,
     /// Index pages above the nodes of all dirty volumes.
@@ -327,6 +371,7 @@ impl Table {
         self.by_name.remove(&vol.name);
         self.bytes = self.bytes - table::entry_bytes(&vol.name) + table::entry_bytes(name);
         vol.name = name.to_string();
+        vol.renamed = true;
         self.by_name.insert(name.to_string(), id);
         true
     }
@@ -334,8 +379,33 @@ impl Table {
     /// Pages of the table alone, with the index pages above, at most: what a checkpoint without any other change
     /// writes.
     pub(crate) fn bare_pages(&self) -> u64 {
-        let pages = self.bytes.div_ceil(table::LEAST_BYTES);
+        let pages = self.most_pages();
         pages + upper_pages(pages, pages)
+    }
+
+    /// Pages of the table without those above, at most.
+    pub(crate) fn most_pages(&self) -> u64 {
+        self.bytes.div_ceil(table::LEAST_BYTES)
+    }
+
+    /// Bytes of all entries.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The volumes of these numbers, the last not included.
+    pub(crate) fn range(&self, first: u32, end: u32) -> impl Iterator<Item = &Vol> {
+        self.by_id.range(first..end).map(|(_, vol)| vol)
+    }
+
+    /// A page has the first `count` of the volumes of these numbers, as they are. The number of the last of them.
+    pub(crate) fn mark_written(&mut self, first: u32, end: u32, count: usize) -> Option<u32> {
+        let mut last = None;
+        for (id, vol) in self.by_id.range_mut(first..end).filter(|(_, vol)| !vol.unborn).take(count) {
+            (vol.written, vol.renamed) = (Some(vol.fields()), false);
+            last = Some(*id);
+        }
+        last
     }
 
     /// Index pages above the nodes of all volumes that are dirty.

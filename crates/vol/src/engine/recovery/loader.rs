@@ -20,10 +20,10 @@ use crate::format::damage::MapDamage;
 use crate::format::page::table::VolumeEntry;
 use crate::format::page::{PageRef, leaf, table};
 use crate::format::superblock::Geometry;
-use crate::format::{INDEX_CHILDREN, MAX_LEAF_ENTRIES, MAX_LEAF_WORDS};
+use crate::format::{INDEX_CHILDREN, MAX_LEAF_ENTRIES, MAX_LEAF_WORDS, MAX_VOLUMES};
 use crate::state::State;
 use crate::state::extent_map::TAG;
-use crate::state::table::Vol;
+use crate::state::table::{TablePage, TablePages, Vol};
 
 /// A page of a tree: of a volume for upper pages, of a node for the others.
 type Page = walk::Page<u32>;
@@ -87,7 +87,7 @@ fn twice(at: u64) -> PoolError {
 pub(super) fn load(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError> {
     let geometry = state.sb.geometry();
     for entry in load_table(io, state)? {
-        let vol = Vol::from_entry(&entry);
+        let vol = Vol::of_checkpoint(&entry);
         if !state.table.insert(vol) {
             return Err(PoolError::Damaged {
                 what: format!("volume '{}'", entry.name),
@@ -122,22 +122,42 @@ fn load_table(io: &dyn BlockIo, state: &mut State) -> Result<Vec<VolumeEntry>, P
     while pages.first().is_some_and(|page| page.level > 0) {
         pages = step_down(io, &checkpoint, pages, &mut |page, found| {
             claim(state, page.page)?;
-            state.table.pages.push(page.page.address);
+            state.table.pages.upper.push(page.page.address);
             found.map(drop).map_err(|bad| refuse("an index page of the volume table", page.page, bad))
         })?;
     }
-    let mut parts: Vec<(u64, Vec<VolumeEntry>)> = Vec::new();
+    let mut parts: Vec<(u64, PageRef, Vec<VolumeEntry>)> = Vec::new();
     read_pages(io, pages, &mut |page, block| {
         claim(state, page.page)?;
-        state.table.pages.push(page.page.address);
         let mut entries = Vec::new();
         table::decode(block, &checkpoint.geometry, &page.expect(&checkpoint), &mut entries)
             .map_err(|damage| refuse("a page of the volume table", page.page, Bad::Damaged(damage)))?;
-        parts.push((page.index, entries));
+        parts.push((page.index, page.page, entries));
         Ok(())
     })?;
     parts.sort_unstable_by_key(|part| part.0);
-    Ok(parts.into_iter().flat_map(|part| part.1).collect())
+    note_pages(&mut state.table.pages, &parts);
+    state.table.pages.root = (state.sb.table, state.sb.table_level);
+    Ok(parts.into_iter().flat_map(|part| part.2).collect())
+}
+
+/// Which volumes are in which page.
+fn note_pages(pages: &mut TablePages, parts: &[(u64, PageRef, Vec<VolumeEntry>)]) {
+    let ascend = parts
+        .is_sorted_by(|(_, _, a), (_, _, b)| a.last().zip(b.first()).is_some_and(|(last, first)| last.id < first.id));
+    let most = u64::from(MAX_VOLUMES);
+    if !ascend || parts.last().is_some_and(|last| last.0 >= most) {
+        // No pool has written that: the next checkpoint writes all of it anew.
+        pages.upper.extend(parts.iter().map(|part| part.1.address));
+        return;
+    }
+    for (index, page, entries) in parts {
+        let (first, count) = (entries.first().map_or(0, |entry| entry.id), entries.len() as u32);
+        // A hole has no volumes: it begins where the page behind it does.
+        let hole = TablePage { first, page: PageRef::NONE, count: 0 };
+        pages.leaves.resize(*index as usize, hole);
+        pages.leaves.push(TablePage { first, page: *page, count });
+    }
 }
 
 fn claim(state: &mut State, page: PageRef) -> Result<(), PoolError> {

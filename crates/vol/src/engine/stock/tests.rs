@@ -321,7 +321,7 @@ fn volume_pages(pool: &Pool) -> HashSet<u64> {
     let state = volume.pool().lock();
     let used = (0..1024).filter(|unit| state.tree.units.is_meta(*unit));
     // Those that are kept free are known by their free pages.
-    used.filter(|unit| state.table.pages.iter().any(|page| page >> 16 == *unit)).collect()
+    used.filter(|unit| state.table.pages.leaves.iter().any(|leaf| leaf.page.address >> 16 == *unit)).collect()
 }
 
 /// M4: what metadata keeps is no more than what data could not have either.

@@ -2,6 +2,8 @@
 //!
 //! Owns their encoding and what a volume's entry may say.
 
+use std::borrow::Borrow;
+
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::format::block::{Block, require_zero_tail};
@@ -18,6 +20,9 @@ const BODY: usize = size_of::<VolumeBody>();
 /// Bytes that a page of the table has at least when the next entry does not fit: the longest entry is not longer than
 /// the rest.
 pub(crate) const LEAST_BYTES: u64 = (PAYLOAD - BODY - padded(MAX_NAME)) as u64;
+
+/// Bytes of entries that a page has room for.
+pub(crate) const ROOM: u64 = PAYLOAD as u64;
 
 /// Bytes of the entry of a volume of this name.
 pub(crate) fn entry_bytes(name: &str) -> u64 {
@@ -53,8 +58,20 @@ pub struct VolumeEntry {
 }
 
 impl VolumeEntry {
-    fn bytes(&self) -> usize {
-        BODY + padded(self.name.len())
+    fn body(&self, name: &str) -> VolumeBody {
+        VolumeBody {
+            id: self.id.into(),
+            flags: volume_flags(self.snapshot, self.grows).into(),
+            size: self.size.into(),
+            max_size: self.max_size.into(),
+            created: self.created.into(),
+            origin: self.origin.into(),
+            family: self.family.into(),
+            root: self.root.to_disk(),
+            root_level: self.root_level as u8,
+            name_len: name.len() as u8,
+            reserved: 0.into(),
+        }
     }
 
     fn check(&self, geometry: &Geometry) -> Result<(), Damage> {
@@ -91,30 +108,28 @@ pub fn is_name(name: &str) -> bool {
 
 /// Encodes as many of the volumes as fit, which are sorted by number; how many those are, at least 1 of any.
 pub fn encode(block: &mut Block, place: &Place, volumes: &[VolumeEntry]) -> (PageRef, usize) {
+    encode_each(block, place, volumes.iter().map(|volume| (volume, &*volume.name)))
+}
+
+/// The same of volumes whose names stand beside their entries.
+pub(crate) fn encode_each<'a, V: Borrow<VolumeEntry>>(
+    block: &mut Block,
+    place: &Place,
+    volumes: impl Iterator<Item = (V, &'a str)>,
+) -> (PageRef, usize) {
     block.fill(0);
     let mut at = HEADER;
     let mut count = 0;
-    for volume in volumes {
+    for (volume, name) in volumes {
         let from = at;
-        if from + volume.bytes() > BLOCK {
+        let bytes = BODY + padded(name.len());
+        if from + bytes > BLOCK {
             break;
         }
-        at += volume.bytes();
-        let body = VolumeBody {
-            id: volume.id.into(),
-            flags: volume_flags(volume.snapshot, volume.grows).into(),
-            size: volume.size.into(),
-            max_size: volume.max_size.into(),
-            created: volume.created.into(),
-            origin: volume.origin.into(),
-            family: volume.family.into(),
-            root: volume.root.to_disk(),
-            root_level: volume.root_level as u8,
-            name_len: volume.name.len() as u8,
-            reserved: 0.into(),
-        };
+        at += bytes;
+        let body = volume.borrow().body(name);
         block[from..from + BODY].copy_from_slice(body.as_bytes());
-        block[from + BODY..][..volume.name.len()].copy_from_slice(volume.name.as_bytes());
+        block[from + BODY..][..name.len()].copy_from_slice(name.as_bytes());
         count += 1;
     }
     (place.seal(block, kind::TABLE, 0, count), count)

@@ -1,0 +1,129 @@
+//! The volume table of a checkpoint: the pages whose volumes changed.
+//!
+//! Owns which volumes are in which page. A page has the volumes from its first number up to that of the next page, and
+//! new volumes, which have the highest numbers, come to the last. A page without volumes is a hole in the tree.
+//!
+//! - T1: a page is written anew when a volume of it is not as the page has it, or a volume has come or gone. That is
+//!   found by comparing, so that no change can be forgotten; names are not looked at, unless they changed.
+//! - T2: where a page has no room for what its volumes have become, all volumes from there on are packed anew.
+//! - T3: there are never more pages, holes included, than the account counts (`Table::most_pages`). When there would
+//!   be, because many volumes have gone, the whole table is packed anew.
+//!
+//! Called by checkpoints, under the pool's lock.
+
+use crate::format::page::index::build_upper;
+use crate::format::page::table::{LEAST_BYTES, ROOM, encode_each, entry_bytes};
+use crate::format::page::{PageRef, Place};
+use crate::state::plan::Draft;
+use crate::state::table::{Table, TablePage};
+
+/// What becomes of the pages.
+#[derive(Debug)]
+struct Layout {
+    /// Of those that stay, from the first on: whether each is written, or `None` for a hole.
+    stay: Vec<Option<bool>>,
+    /// Volumes from this number on are packed anew behind them.
+    pack_from: Option<u32>,
+}
+
+/// Puts the pages that changed into the draft; root and level of the table. `give_up` hears of the pages that they
+/// replace.
+pub(super) fn draft(
+    table: &mut Table,
+    place: &Place,
+    draft: &mut Draft,
+    give_up: &mut dyn FnMut(u64),
+) -> (PageRef, u16) {
+    let layout = survey(table);
+    let pages = std::mem::take(&mut table.pages.leaves);
+    let is_same = |(page, stay): (&TablePage, &Option<bool>)| stay.map_or(page.page.is_none(), |written| !written);
+    let same =
+        layout.pack_from.is_none() && layout.stay.len() == pages.len() && pages.iter().zip(&layout.stay).all(is_same);
+    if same {
+        table.pages.leaves = pages;
+        return table.pages.root;
+    }
+    let mut leaves = Vec::with_capacity(pages.len() + 1);
+    let ends: Vec<u32> = pages.iter().skip(1).map(|page| page.first).chain([u32::MAX]).collect();
+    for (at, old) in pages.into_iter().enumerate() {
+        let stay = layout.stay.get(at).copied().flatten();
+        if stay != Some(false) && !old.page.is_none() {
+            give_up(old.page.address);
+        }
+        match stay {
+            _ if at >= layout.stay.len() => {}
+            None => leaves.push(TablePage { page: PageRef::NONE, count: 0, ..old }),
+            Some(false) => leaves.push(old),
+            Some(true) => leaves.push(encode_page(table, place, draft, leaves.len(), old.first, ends[at]).0),
+        }
+    }
+    let mut from = layout.pack_from;
+    while let Some(first) = from.filter(|first| table.range(*first, u32::MAX).any(|vol| !vol.unborn)) {
+        let (page, last) = encode_page(table, place, draft, leaves.len(), first, u32::MAX);
+        leaves.push(page);
+        from = last.map(|last| last + 1);
+    }
+    std::mem::take(&mut table.pages.upper).into_iter().for_each(&mut *give_up);
+    let refs: Vec<PageRef> = leaves.iter().map(|leaf| leaf.page).collect();
+    let before = draft.used();
+    table.pages.root = build_upper(draft, place, 0, 0, &refs).unwrap_or((PageRef::NONE, 0));
+    table.pages.upper = draft.since(before).to_vec();
+    table.pages.leaves = leaves;
+    table.pages.root
+}
+
+/// Writes a page with the volumes from `first` to before `end`, as many as there is room for; the number of the last.
+fn encode_page(
+    table: &mut Table,
+    place: &Place,
+    draft: &mut Draft,
+    index: usize,
+    first: u32,
+    end: u32,
+) -> (TablePage, Option<u32>) {
+    let (address, block) = draft.next();
+    let place = Place { address, index: index as u64, ..*place };
+    let volumes = table.range(first, end).filter(|vol| !vol.unborn).map(|vol| (vol.fields(), &*vol.name));
+    let (page, count) = encode_each(block, &place, volumes);
+    let last = table.mark_written(first, end, count);
+    (TablePage { first, page, count: count as u32 }, last)
+}
+
+/// Looks at all volumes once (T1).
+fn survey(table: &Table) -> Layout {
+    let most = table.most_pages();
+    let pages = &table.pages.leaves;
+    let ends = pages.iter().skip(1).map(|page| page.first).chain([u32::MAX]);
+    let (mut stay, mut done) = (Vec::with_capacity(pages.len()), 0);
+    for (page, end) in pages.iter().zip(ends) {
+        let (mut count, mut bytes, mut changed) = (0, 0, false);
+        for vol in table.range(page.first, end).filter(|vol| !vol.unborn) {
+            count += 1;
+            bytes += entry_bytes(&vol.name);
+            changed |= vol.is_changed();
+        }
+        if bytes > ROOM {
+            let behind = (table.bytes() - done).div_ceil(LEAST_BYTES);
+            let fits = stay.len() as u64 + behind <= most;
+            return if fits { Layout { stay, pack_from: Some(page.first) } } else { Layout::packed() };
+        }
+        done += bytes;
+        stay.push((count > 0).then_some(changed || count != page.count));
+    }
+    let used = stay.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+    stay.truncate(used);
+    if used as u64 > most || pages.is_empty() {
+        return Layout::packed();
+    }
+    Layout { stay, pack_from: None }
+}
+
+impl Layout {
+    /// All of it anew.
+    fn packed() -> Layout {
+        Layout { stay: Vec::new(), pack_from: Some(0) }
+    }
+}
+
+#[cfg(test)]
+mod tests;
