@@ -3,28 +3,23 @@
 //! Owns the way from addresses to bytes, in whole blocks, and which vectors are one run in memory. Does not own the
 //! memory: that is the submitter's, who keeps it until the I/O has ended (I1 of `sheave_blk::bio`).
 //!
-//! - I1: between the end of the last bio and the completion nobody but the file touches the memory. The typed
+//! - I1: between the end of the last bio and the completion nobody but the file is to touch the memory. The typed
 //!   interface of rings owns it for that time; who pushes raw entries promises it.
-//! - I2: no two references to the same bytes: an [`IoMemory`] is the only one of its memory and cannot be copied, and
-//!   it gives one block at a time, to one caller at a time.
+//! - I2: no reference to the memory is ever made. Two I/Os may have the same memory, as two reads into one range of a
+//!   registered buffer have, and two files, or one on two threads, then look at it at the same time. So a block is
+//!   copied out before anybody looks at it, and a block that is to be replaced is copied in.
 //!
 //! Made by the engine; used by files with checksums.
 #![allow(unsafe_code)] // The memory is known by its addresses.
 
-use std::cell::Cell;
+use std::mem::MaybeUninit;
 
 use sheave_blk::bio::{BVec, Segment};
 
+/// Longest block that [`IoMemory::each_block`] gives.
+const MAX_BLOCK: usize = 4096;
+
 /// The memory of an I/O, in the order of the file's bytes.
-///
-/// ```compile_fail,E0382
-/// # let mut bytes = [0; 512];
-/// sheave_iomap::IoMemory::over(&mut bytes, |memory| {
-///     // There is one of each memory (I2): with two, each would give its own reference to the same bytes.
-///     let moved = memory;
-///     memory.each_block(0, 512, 512, &mut |_, _| true);
-/// });
-/// ```
 ///
 /// ```compile_fail,E0308
 /// # fn leak(io: &mut sheave_blk::ctx::IoCtx, spec: &sheave_blk::ctx::BioSpec, mut bytes: Vec<u8>) {
@@ -37,13 +32,11 @@ use sheave_blk::bio::{BVec, Segment};
 #[derive(Debug)]
 pub struct IoMemory<'a> {
     vecs: &'a [BVec],
-    /// Somebody has a block (I2).
-    lent: Cell<bool>,
 }
 
 impl<'a> IoMemory<'a> {
     pub(crate) fn new(vecs: &'a [BVec]) -> IoMemory<'a> {
-        IoMemory { vecs, lent: Cell::new(false) }
+        IoMemory { vecs }
     }
 
     /// One piece of memory, for who drives a file without the engine.
@@ -58,20 +51,14 @@ impl<'a> IoMemory<'a> {
         BVec::segments(self.vecs)
     }
 
-    /// Gives the bytes `from..from + len` to `each`, a block at a time with its number, until that says false. Whether
-    /// all were given: they are not, if the memory is shorter, or if a block lies in pieces that are not adjacent. From
-    /// within `each` none is.
-    pub fn each_block(&self, from: u64, len: u64, block: usize, each: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> bool {
-        // I2. Whoever panics in `each` leaves it lent, and nobody gets the memory any more.
-        if self.lent.replace(true) {
+    /// Gives a copy of the bytes `from..from + len` to `each`, a block of at most 4,096 bytes at a time with its number,
+    /// until that says false. Whether all were given: they are not, if the memory is shorter, or if a block lies in
+    /// pieces that are not adjacent.
+    pub fn each_block(&self, from: u64, len: u64, block: usize, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> bool {
+        if block == 0 || block > MAX_BLOCK {
             return false;
         }
-        let all = self.lend_each(from, len, block, each);
-        self.lent.set(false);
-        all
-    }
-
-    fn lend_each(&self, from: u64, len: u64, block: usize, each: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> bool {
+        let mut scratch = [const { MaybeUninit::<u8>::uninit() }; MAX_BLOCK];
         let (mut skip, mut number, count) = (from as usize, 0, len / block as u64);
         for (base, bytes) in runs(self.vecs) {
             let mut at = skip.min(bytes);
@@ -80,10 +67,14 @@ impl<'a> IoMemory<'a> {
                 if bytes - at < block {
                     return false;
                 }
-                let memory = std::ptr::with_exposed_provenance_mut(base + at);
-                // SAFETY: I1; the run is memory of the I/O from `base` on, `bytes` long, and `at + block` is within it.
-                // Each block is borrowed once, until `each` returns, and no other is meanwhile (I2).
-                if !each(number, unsafe { std::slice::from_raw_parts_mut(memory, block) }) {
+                let memory = std::ptr::with_exposed_provenance::<u8>(base + at);
+                // SAFETY: the run is memory of the I/O from `base` on, `bytes` long, and `at + block` is within it. It is
+                // copied without a reference to it (I2), into memory of our own that is as long (`block` was checked).
+                let copy = unsafe {
+                    std::ptr::copy_nonoverlapping(memory, scratch.as_mut_ptr().cast(), block);
+                    std::slice::from_raw_parts(scratch.as_ptr().cast(), block)
+                };
+                if !each(number, copy) {
                     return false;
                 }
                 number += 1;
@@ -91,6 +82,27 @@ impl<'a> IoMemory<'a> {
             }
         }
         number == count
+    }
+
+    /// Puts these bytes in the place of those from `from` on. Whether they are there: they are not, if the memory is
+    /// shorter, or if the place lies in pieces that are not adjacent.
+    pub fn put(&self, from: u64, bytes: &[u8]) -> bool {
+        let mut skip = from as usize;
+        for (base, len) in runs(self.vecs) {
+            if skip >= len {
+                skip -= len;
+                continue;
+            }
+            if len - skip < bytes.len() {
+                return false;
+            }
+            let memory = std::ptr::with_exposed_provenance_mut::<u8>(base + skip);
+            // SAFETY: the run is memory of the I/O from `base` on, `len` long, and `skip + bytes.len()` is within it. It is
+            // written without a reference to it (I2); `bytes` is none of it, for nobody has a reference to that.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory, bytes.len()) };
+            return true;
+        }
+        bytes.is_empty()
     }
 }
 

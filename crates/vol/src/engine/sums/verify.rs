@@ -89,12 +89,14 @@ impl Sums {
         for piece in read {
             let first = blocks(piece).start;
             let mut result = Ok(());
-            let all = done.memory.each_block(piece.offset - done.pos, piece.len, BLOCK, &mut |number, block| {
+            let from = piece.offset - done.pos;
+            let all = done.memory.each_block(from, piece.len, BLOCK, &mut |number, block| {
                 if self.get(first + number) != Some(crc(block)) || self.is_marked(first + number) {
                     result = if token.is_cancelled() {
                         Err(Status::Canceled)
                     } else {
-                        self.answer(pool, first + number, block)
+                        let to = from + (number << BLOCK_SHIFT);
+                        self.answer(pool, first + number, &mut |good| done.memory.put(to, good))
                     };
                 }
                 result.is_ok()
@@ -107,10 +109,11 @@ impl Sums {
         Ok(())
     }
 
-    /// The block as it is now, or what its reader is told. `Again`: it is being written all the time.
-    fn answer(&self, pool: &PoolInner, number: u64, to: &mut [u8]) -> Result<(), Status> {
-        match self.settle(&*pool.io, number, to)? {
-            Look::Good => return Ok(()),
+    /// Puts the block as it is now; or what its reader is told. `Again`: it is being written all the time.
+    fn answer(&self, pool: &PoolInner, number: u64, put: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), Status> {
+        let mut good = Buf::zeroed(BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
+        match self.settle(&*pool.io, number, &mut good)? {
+            Look::Good => return if put(&good) { Ok(()) } else { Err(Status::Invalid) },
             Look::Busy => return Err(Status::Again),
             Look::Bad(found) if !pool.mark(found)? => return Err(Status::Again),
             Look::Bad(_) | Look::Marked => {}
