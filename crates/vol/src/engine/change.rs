@@ -165,8 +165,9 @@ impl PoolInner {
     /// Its units may be moved again.
     pub(crate) fn settled(&self, state: &mut State, id: u32) {
         if let Some(vol) = state.table.get_mut(id) {
-            (vol.settling, vol.cutting) = (None, false);
+            vol.settling = None;
         }
+        state.table.set_cutting(id, false);
         self.wake();
     }
 

@@ -159,7 +159,7 @@ impl State {
     /// No page and no record may have what lies beyond the end of its volume: it would come back when the volume grows.
     /// Cuts a part off; false when nothing is left there.
     pub(crate) fn cut_a_part(&mut self) -> Result<bool, Status> {
-        let cut: Vec<_> = self.table.iter().filter(|vol| vol.cutting).map(|vol| vol.core.clone()).collect();
+        let cut: Vec<_> = self.table.cutting().map(|vol| vol.core.clone()).collect();
         for core in cut {
             if self.cut_some(&core, core.size())? {
                 return Ok(true);

@@ -100,8 +100,9 @@ impl PoolInner {
         let mut state = self.settle(state, volume, Some(volume));
         core.set_size(size);
         if let Some(vol) = state.table.get_mut(volume) {
-            (vol.cutting, vol.durable_size) = (true, None);
+            vol.durable_size = None;
         }
+        state.table.set_cutting(volume, true);
         state.unlist_grown(volume);
         self.record(&mut state, Record::Resize { volume, size });
         drop(state);

@@ -112,8 +112,6 @@ pub(crate) struct Vol {
     pub(crate) damage: Option<Box<MapDamage>>,
     /// It was made, and that is not durable yet: nobody can open it, so that it can be undone.
     pub(crate) hidden: bool,
-    /// What lies beyond its end is being given back: a checkpoint finishes that first.
-    pub(crate) cutting: bool,
     /// A write that found no room gives back what lies beyond the end: one at a time, or one takes the marks off that
     /// another goes by.
     pub(crate) giving_back: bool,
@@ -171,7 +169,6 @@ impl Vol {
             unborn: false,
             damage: None,
             hidden: false,
-            cutting: false,
             giving_back: false,
             grown: false,
             durable_size: None,
@@ -242,6 +239,9 @@ pub(crate) struct Table {
     by_origin: HashMap<u32, BTreeSet<u32>>,
     /// The volumes that are open, and some that were.
     opened: BTreeSet<u32>,
+    /// The volumes beyond whose end everything is being given back: commits finish that first. One at a time, as a rule;
+    /// each commit looks here, and not at all volumes.
+    cutting: BTreeSet<u32>,
     /// The number that the next volume gets.
     pub(crate) next_id: u32,
     /// What the last checkpoint has of it.
@@ -406,6 +406,21 @@ impl Table {
             last = Some(*id);
         }
         last
+    }
+
+    /// What lies beyond the end of a volume is being given back from here on, or no more.
+    pub(crate) fn set_cutting(&mut self, id: u32, cutting: bool) {
+        if cutting { self.cutting.insert(id) } else { self.cutting.remove(&id) };
+    }
+
+    /// Whether what lies beyond its end is being given back.
+    pub(crate) fn is_cutting(&self, id: u32) -> bool {
+        self.cutting.contains(&id)
+    }
+
+    /// The volumes of which a part is being given back.
+    pub(crate) fn cutting(&self) -> impl Iterator<Item = &Vol> {
+        self.cutting.iter().filter_map(|id| self.get(*id))
     }
 
     /// Index pages above the nodes of all volumes that are dirty.

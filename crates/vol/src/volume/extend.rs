@@ -56,7 +56,7 @@ impl Volume {
 
     /// Where the last bit may be that the end of a write sets (E3).
     pub(super) fn end_for_writes(&self, state: &State) -> u64 {
-        let cutting = state.table.get(self.core.id).is_some_and(|vol| vol.cutting);
+        let cutting = state.table.is_cutting(self.core.id);
         if self.core.grows && !cutting { u64::MAX } else { self.core.size().next_multiple_of(BLOCK_BYTES) }
     }
 

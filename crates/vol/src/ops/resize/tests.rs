@@ -33,7 +33,7 @@ fn a_commit_before_anything_is_cut_off_leaves_nothing_beyond_the_end() {
     let core = core_of(&inner.lock(), "v").expect("is there");
     let mut state = inner.settle(inner.lock(), core.id, Some(core.id));
     core.set_size(size);
-    state.table.get_mut(core.id).expect("is there").cutting = true;
+    state.table.set_cutting(core.id, true);
     inner.record(&mut state, Record::Resize { volume: core.id, size });
     drop(state);
     inner.commit().expect("commits");

@@ -94,7 +94,7 @@ fn a_checkpoint_during_a_shrink_cuts_in_parts() {
         let id = state.table.named("v").unwrap().id;
         let vol = state.table.get_mut(id).unwrap();
         vol.core.set_size(1 << 20);
-        vol.cutting = true;
+        state.table.set_cutting(id, true);
         state.tree.most_work = 0;
     }
     inner.checkpoint().unwrap();
@@ -102,5 +102,5 @@ fn a_checkpoint_during_a_shrink_cuts_in_parts() {
     assert_eq!(pool.volume_info("v").unwrap().allocated_bytes, 1 << 20);
     let mut state = inner.lock();
     let id = state.table.named("v").unwrap().id;
-    state.table.get_mut(id).unwrap().cutting = false;
+    state.table.set_cutting(id, false);
 }
