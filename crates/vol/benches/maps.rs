@@ -4,7 +4,8 @@
 //! cargo bench -p sheave-vol --bench maps -- read 1000000
 //! ```
 //!
-//! Modes: `read` and `write` (lookups of what is written), `first` (first writes without their data).
+//! Modes: `read` and `write` (lookups of what is written), `first` (first writes without their data), `memory` (what the
+//! maps of a volume of 1 TiB take when all of it is written, for some sizes of units; of 32 GiB, times 32).
 
 use std::time::Instant;
 
@@ -38,6 +39,9 @@ fn main() {
     // Cargo adds a word of its own.
     let args: Vec<String> = std::env::args().filter(|arg| arg != "--bench").collect();
     let mode = args.get(1).map_or("read", String::as_str);
+    if mode == "memory" {
+        return [4 << 10, 64 << 10, 256 << 10, 1 << 20].into_iter().for_each(memory);
+    }
     let count: u64 = args.get(2).map_or(1_000_000, |count| count.parse().expect("COUNT is a number"));
     let spec = args.get(3).map_or("ram:size=1G", String::as_str);
     let device = open_device(spec).expect("opens");
@@ -58,6 +62,22 @@ fn main() {
     }
     let took = start.elapsed();
     println!("{mode}: {count} in {took:?}, {:.1} ns each", took.as_nanos() as f64 / count as f64);
+}
+
+/// Memory of the maps of a volume that is written from end to end.
+fn memory(unit_bytes: u64) {
+    const TIMES: u64 = 32;
+    let device = open_device("null:size=40G,keep=4M").expect("opens");
+    let options = CreateOptions { unit_bytes, journal_bytes: Some(1 << 20), ..CreateOptions::default() };
+    Pool::create(&device, &options).expect("formats");
+    let pool = Pool::open(&device, &OpenOptions::default()).expect("opens");
+    let volume = pool.create_volume("v", 1 << 40).expect("creates");
+    let _seat = Grace::seat(File::grace(&volume).expect("has one"));
+    let may_block = MayBlock::on_worker();
+    let before = pool.info().memory_bytes;
+    (0..(1 << 40) / TIMES / unit_bytes).for_each(|at| first_write(&volume, at * unit_bytes, unit_bytes, &may_block));
+    let took = (pool.info().memory_bytes - before) * TIMES;
+    println!("units of {:5} KiB: {:6} MiB for 1 TiB written", unit_bytes >> 10, took >> 20);
 }
 
 /// Lookups at random in 512 MiB that are written.

@@ -7,50 +7,14 @@ mod support;
 
 use sheave_blk::Device;
 use sheave_drivers::open_device;
-use sheave_vol::block_io::{BlockIo, DeviceIo};
-use sheave_vol::format::{BLOCK, MAX_VOLUMES, SUPERBLOCKS};
-use sheave_vol::journal::{Commit, Ring};
+use sheave_vol::format::MAX_VOLUMES;
 use sheave_vol::record::Record;
-use sheave_vol::superblock::{Superblock, choose};
-use sheave_vol::{CheckOptions, CreateOptions, OpenOptions, Pool, PoolError, check_device};
+use sheave_vol::{CheckOptions, Checksum, CreateOptions, OpenOptions, Pool, PoolError, check_device};
+use support::hostile::{copy, set, set_in, volume};
 use support::open;
 
-/// A pool whose journal of 64 MiB holds these records, as many as there is room for.
 fn with_journal(records: impl Iterator<Item = Record>) -> Device {
-    let device = open_device("ram:size=1G").expect("opens");
-    let options = CreateOptions { journal_bytes: Some(64 << 20), ..CreateOptions::default() };
-    Pool::create(&device, &options).expect("formats");
-    let io = DeviceIo::new(&device).expect("attaches");
-    let slots = SUPERBLOCKS.map(|at| {
-        let mut block = [0; BLOCK];
-        io.read(at, &mut block).expect("reads");
-        Superblock::decode(&block, at, u64::MAX)
-    });
-    let mut sb = choose(slots).expect("a pool").0;
-    (sb.clean, sb.generation) = (false, sb.generation + 1);
-    let mut block = [0; BLOCK];
-    let at = sb.encode(&mut block);
-    io.write(at, &block).expect("writes");
-    let mut commit = Commit::with_capacity(1);
-    for record in records {
-        commit.push(&sb.geometry(), &record);
-        if commit.blocks() + 1 >= u64::from(sb.journal_blocks) {
-            break;
-        }
-    }
-    let ring = Ring::of(&sb);
-    commit.seal(&ring, sb.replay_seq);
-    commit.pieces(&ring, sb.replay_seq).for_each(|(at, bytes)| io.write(at, bytes).expect("writes"));
-    device
-}
-
-fn volume(volume: u32) -> Record {
-    let (size, max_size, name) = (1 << 30, 1 << 50, volume.to_string());
-    Record::Create { volume, grows: false, size, max_size, created: 0, name }
-}
-
-fn set(unit: u64) -> Record {
-    Record::Set { volume: 1, unit, phys: 2000, written: [1, 0, 0, 0] }
+    support::hostile::with_journal(Checksum::None, false, records)
 }
 
 fn refused(device: &Device) -> String {
@@ -93,18 +57,42 @@ fn empty_space_is_not_walked_through() {
     let discard = Record::Run { volume: 1, unit: 0, count: far + 1, phys: 0 };
     let discard = (0..).flat_map(|_| [set(far), discard.clone()]);
     drop(open(&with_journal([volume(1)].into_iter().chain(discard))));
-    let copy = |volume| Record::Copy {
-        volume,
-        source: 1,
-        snapshot: true,
-        grows: false,
-        size: 1 << 50,
-        max_size: 1 << 50,
-        created: 0,
-        name: volume.to_string(),
-    };
-    let copies = (2..).flat_map(|volume| [copy(volume), Record::Delete { volume }]);
+    // As many as a journal of this size may have: each is a commit, and a commit is a block.
+    let copies = (2..16_000).flat_map(|volume| [copy(volume), Record::Delete { volume }]);
     drop(open(&with_journal([volume(1), set(far)].into_iter().chain(copies))));
+}
+
+#[test]
+fn more_changes_of_the_table_than_there_are_blocks_are_refused() {
+    let copies = (2..).flat_map(|volume| [copy(volume), Record::Delete { volume }]);
+    assert!(refused(&with_journal([volume(1)].into_iter().chain(copies))).contains("one change too many"));
+    let name = |at: u64| Record::Rename { volume: 1, name: format!("v{}", at & 1) };
+    assert!(refused(&with_journal([volume(1)].into_iter().chain((0..).map(name)))).contains("one change too many"));
+}
+
+/// What is shared, and what is copied of it, is work that a few bytes of a record stand for.
+#[test]
+fn more_copies_of_maps_than_a_journal_makes_are_refused() {
+    let wide = || [volume(1)].into_iter().chain((0..4000).map(|slot| set(slot << 16)));
+    let rollbacks = std::iter::repeat(Record::Rollback { volume: 1, source: 2 });
+    let all = wide().chain([copy(2)]).chain(rollbacks);
+    assert!(refused(&with_journal(all)).contains("more of maps than one journal copies"));
+    let copies = (2..).flat_map(|number| {
+        let leaves = (0..200).map(move |leaf| set_in(number, leaf << 9));
+        [copy(number)].into_iter().chain(leaves).chain([Record::Delete { volume: number }])
+    });
+    let dense = [volume(1)].into_iter().chain((0..200).map(|leaf| set(leaf << 9)));
+    assert!(refused(&with_journal(dense.chain(copies))).contains("more of maps than one journal copies"));
+}
+
+#[test]
+fn more_open_regions_than_a_pool_has_are_refused() {
+    let intents = (0..).map(|at| Record::Intent { first: at << 11, count: 1 << 11 });
+    let device = support::hostile::with_journal(Checksum::Crc32c, false, intents);
+    assert!(refused(&device).contains("journal"));
+    // Those beyond the end of the pool are none.
+    let beyond = (0..).map(|at| Record::Intent { first: 1 << 20 | at, count: 1 });
+    drop(open(&support::hostile::with_journal(Checksum::Crc32c, false, beyond.take(1000))));
 }
 
 #[test]

@@ -85,15 +85,21 @@ pub(crate) struct Map {
     pub nodes: BTreeMap<u64, Rc<Node>>,
     /// Leaves that records have made and not emptied again.
     made: u64,
+    /// Entries of nodes and leaves that were copied because others have them, since the model has asked.
+    copied: u64,
 }
 
 impl Map {
     /// The leaf with this index, exclusive.
     fn leaf(&mut self, geometry: &Geometry, index: u64) -> &mut Leaf {
         let (node, at) = split(index);
-        let node = Rc::make_mut(self.nodes.entry(node).or_insert_with(|| Rc::new(Node::new())));
+        let node = self.nodes.entry(node).or_insert_with(|| Rc::new(Node::new()));
+        self.copied += if Rc::strong_count(node) > 1 { INDEX_CHILDREN as u64 } else { 0 };
+        let node = Rc::make_mut(node);
         self.made += u64::from(node.leaves[at].is_none());
-        Rc::make_mut(node.leaves[at].get_or_insert_with(|| Rc::new(Leaf::new(geometry))))
+        let leaf = node.leaves[at].get_or_insert_with(|| Rc::new(Leaf::new(geometry)));
+        self.copied += if Rc::strong_count(leaf) > 1 { geometry.leaf_entries as u64 } else { 0 };
+        Rc::make_mut(leaf)
     }
 
     /// Changes an entry.
@@ -204,18 +210,30 @@ pub(crate) struct Model {
     pub next_volume: u32,
     /// Records applied.
     pub records: u64,
+    /// What copies of maps have cost ([`Bounds::MOST_COPIED`]).
+    copied: u64,
     bounds: Bounds,
 }
 
 impl Model {
-    pub fn new(geometry: Geometry, next_volume: u32) -> Model {
-        Model { geometry, volumes: BTreeMap::new(), next_volume, records: 0, bounds: Bounds::default() }
+    pub fn new(geometry: Geometry, next_volume: u32, journal_blocks: u32) -> Model {
+        let bounds = Bounds::new(journal_blocks);
+        Model { geometry, volumes: BTreeMap::new(), next_volume, records: 0, copied: 0, bounds }
     }
 
     /// Does what a record of the journal says, if a pool can have written it after those before.
     pub fn replay(&mut self, record: Record) -> Result<(), Damage> {
         self.bounds.check(&record, self.volumes.len())?;
+        let volume = record.volume();
+        if let Record::Copy { source, .. } | Record::Rollback { source, .. } = record {
+            let slots = [volume, source].map(|id| self.volumes.get(&id).map_or(0, |vol| vol.map.nodes.len() as u64));
+            self.copied += Bounds::SLOT_COST * slots[0].max(slots[1]);
+        }
         self.apply(record);
+        if let Some(vol) = self.volumes.get_mut(&volume) {
+            self.copied += std::mem::take(&mut vol.map.copied);
+        }
+        Bounds::check_copied(self.copied)?;
         // Summed up now and then: it takes a look at each volume.
         if self.records.is_multiple_of(1 << 14) {
             Bounds::check_nodes(self.volumes.values().map(|vol| vol.map.made).sum(), 0)?;

@@ -77,7 +77,7 @@ impl<'a> Walk<'a> {
     /// Everything the superblock reaches.
     pub fn read(&mut self, progress: &mut Progress<'_>) -> Result<Model, PoolError> {
         self.read_ahead(progress)?;
-        let mut model = Model::new(self.geometry, self.sb.next_volume);
+        let mut model = Model::new(self.geometry, self.sb.next_volume, self.sb.journal_blocks);
         let mut entries = Vec::new();
         if !self.sb.table.is_none() {
             self.table(self.sb.table, self.sb.table_level, 0, &mut entries);

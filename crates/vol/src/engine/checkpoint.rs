@@ -26,16 +26,12 @@ use sheave_base::sync::atomic::Ordering;
 use crate::engine::inner::PoolInner;
 use crate::format::BLOCK;
 use crate::format::page::index::build_upper;
-use crate::format::page::{PageRef, Place, index, leaf};
+use crate::format::page::{Place, PageRef, index, leaf};
 use crate::format::superblock::{Geometry, Superblock};
 use crate::state::State;
 use crate::state::extent_map::{Entry, INDEX_SHIFT, Top, id_of};
 use crate::state::phase::{Event, Phase};
 use crate::state::plan::{Draft, Plan, Reached, Taken};
-
-/// Most pages that a checkpoint makes, all under one hold of the pool's lock: 16,384 nodes of maps and what is above
-/// them, 22,508 pages of checksums, and the table of 65,000 volumes.
-const MAX_PAGES: u64 = 1 << 16;
 
 impl PoolInner {
     /// Writes a checkpoint. Under the leadership of a commit, or when nobody else has the pool.
@@ -122,13 +118,15 @@ impl State {
     /// Serialises everything that changed. Everything that can fail comes first.
     pub(crate) fn plan(&mut self, geometry: &Geometry, clean: bool) -> Result<Plan, Status> {
         let wanted = self.pages_due();
-        debug_assert!(wanted <= MAX_PAGES, "{wanted} pages are made under one hold of the pool's lock");
+        #[cfg(debug_assertions)]
+        self.tree.count_pages(wanted);
         let memory = Buf::zeroed(wanted as usize * BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
         let addresses = self.tree.pages.take(wanted, &mut self.tree.units).ok_or(Status::NoSpc)?;
         let mut draft = Draft::new(addresses, memory);
         let taken = self.take();
         self.next.planned();
-        let place = Place { pool: self.sb.pool, generation: self.sb.generation + 1, address: 0, index: 0, owner: 0 };
+        let place =
+            Place { pool: self.sb.pool, generation: self.sb.generation + 1, address: 0, index: 0, owner: 0 };
         self.draft_maps(geometry, &place, &mut draft);
         self.tree.begin_epoch();
         let State { tree, sums, table, .. } = self;

@@ -178,35 +178,80 @@ impl JournalBlock {
 
 /// What the records of a journal may come to, whatever each of them says alone: bounds the work and the memory that a
 /// journal can cost that no pool has written.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Bounds {
+    /// Changes of the table that there may still be.
+    changes: u64,
     run_units: u64,
+    regions: u64,
+    marks: u64,
 }
 
 impl Bounds {
     /// Units that all `RUN` records may map. A pool writes none that map any.
-    const MOST_RUN_UNITS: u64 = 1 << 24;
-    /// Leaves and index nodes that replayed records may change. A pool that is open writes a checkpoint long before.
-    const MOST_NODES: u64 = 1 << 17;
+    const MOST_RUN_UNITS: u64 = 1 << 20;
+    /// Regions that all `INTENT` records may open. A pool has 2,048 open at a time, and opens 8 with a commit.
+    const MOST_REGIONS: u64 = 1 << 20;
+    /// Blocks that all `MARK` and `UNMARK` records may name: 128 GiB of data that was found bad since a checkpoint.
+    const MOST_MARKS: u64 = 1 << 25;
+    /// Leaves and index nodes that replayed records may change. A pool that is open writes a checkpoint when half as
+    /// many have changed.
+    const MOST_NODES: u64 = 1 << 15;
+    /// What copies of maps may cost since a checkpoint: 1 an entry of a node that is copied, [`Bounds::SLOT_COST`] a slot
+    /// of a map that is shared. A pool that is open writes a checkpoint when it is a quarter of that. What is dropped was
+    /// made or loaded before, and is not counted.
+    pub(crate) const MOST_COPIED: u64 = 1 << 24;
+    /// What a slot costs that is shared, beside an entry of a node that is copied.
+    pub(crate) const SLOT_COST: u64 = 32;
+
+    /// Those of a journal of so many blocks.
+    pub(crate) fn new(journal_blocks: u32) -> Bounds {
+        // Each of these changes is a commit of its own, and a commit takes a block.
+        let changes = 2 * u64::from(journal_blocks) + 64;
+        Bounds { changes, run_units: 0, regions: 0, marks: 0 }
+    }
 
     /// Whether the record may follow those before it, in a pool that has so many volumes.
     pub(crate) fn check(&mut self, record: &Record, volumes: usize) -> Result<(), Damage> {
+        let add = |sum: &mut u64, count: u64, most: u64, what: &'static str| {
+            *sum = sum.saturating_add(count);
+            require(*sum <= most, "record.count", count, what)
+        };
         match record {
             Record::Run { count, phys, .. } if *phys != 0 => {
-                self.run_units = self.run_units.saturating_add(*count);
-                require(self.run_units <= Self::MOST_RUN_UNITS, "record.count", *count, "is one run too many")
+                add(&mut self.run_units, *count, Self::MOST_RUN_UNITS, "is one run too many")
             }
+            Record::Intent { count, .. } => {
+                add(&mut self.regions, *count, Self::MOST_REGIONS, "is one region too many")
+            }
+            Record::Mark { count, .. } => add(&mut self.marks, *count, Self::MOST_MARKS, "is one mark too many"),
             Record::Create { volume, .. } | Record::Copy { volume, .. } => {
-                require(volumes < MAX_VOLUMES as usize, "record.volume", *volume, "is one volume too many")
+                require(volumes < MAX_VOLUMES as usize, "record.volume", *volume, "is one volume too many")?;
+                self.change(*volume)
             }
+            Record::Rollback { volume, .. }
+            | Record::Rename { volume, .. }
+            | Record::Limit { volume, .. }
+            | Record::Delete { volume } => self.change(*volume),
             _ => Ok(()),
         }
+    }
+
+    fn change(&mut self, volume: u32) -> Result<(), Damage> {
+        let left = self.changes.checked_sub(1);
+        self.changes = left.unwrap_or(0);
+        require(left.is_some(), "record.volume", volume, "has one change too many for a journal of this size")
+    }
+
+    /// Whether copies of maps may have cost so much.
+    pub(crate) fn check_copied(copied: u64) -> Result<(), Damage> {
+        require(copied <= Self::MOST_COPIED, "journal", copied, "is more of maps than one journal copies")
     }
 
     /// Whether so many nodes may have changed, in a pool that writes a checkpoint when `most` have.
     pub(crate) fn check_nodes(nodes: u64, most: u64) -> Result<(), Damage> {
         require(
-            nodes <= Self::MOST_NODES.max(8 * most),
+            nodes <= Self::MOST_NODES.max(2 * most),
             "journal",
             nodes,
             "is more pages of maps than one journal changes",
@@ -279,6 +324,8 @@ pub enum Lost {
 
 /// Reads the whole journal (`bytes` from [`JOURNAL_START`], as long as the superblock says) and gives the records to
 /// replay, in order, to `take` (J1, J2, J3). After an error `take` may have been called; its effects are to be dropped.
+///
+/// One record is in memory at a time: that of the shortest kind takes ten times as much there as in the journal.
 pub fn scan(bytes: &[u8], sb: &Superblock, take: &mut dyn FnMut(Record)) -> Result<Scan, Lost> {
     let geometry = sb.geometry();
     let ring = Ring::of(sb);
@@ -302,20 +349,24 @@ pub fn scan(bytes: &[u8], sb: &Superblock, take: &mut dyn FnMut(Record)) -> Resu
     }
     let newest_first = ours().map(|block| block.first).max().unwrap_or(0);
     let mut seq = sb.replay_seq;
-    // Where the commit that is being read began, and its records (J3).
-    let (mut whole, mut records) = (seq, Vec::new());
+    // Where the commit that is being read began, and whether all its blocks are there (J3).
+    let (mut whole, mut is_whole) = (seq, has_all_blocks(&decoded, sb, seq));
     let torn = loop {
         let place = (seq % u64::from(ring.blocks)) as usize;
         let at = ring.address(seq);
         let damage = match decoded.get(place) {
             _ if seq - sb.replay_seq == u64::from(ring.blocks) => break None,
             Some(Ok(block)) if block.incarnation == sb.incarnation && block.seq == seq => {
-                match block.records(&blocks[place], &geometry, &mut |record| records.push(record)) {
+                let mut take_whole = |record| {
+                    if is_whole {
+                        take(record)
+                    }
+                };
+                match block.records(&blocks[place], &geometry, &mut take_whole) {
                     Ok(()) => {
                         seq += 1;
                         if seq == block.first + u64::from(block.blocks) {
-                            records.drain(..).for_each(&mut *take);
-                            whole = seq;
+                            (whole, is_whole) = (seq, has_all_blocks(&decoded, sb, seq));
                         }
                         continue;
                     }
@@ -334,6 +385,23 @@ pub fn scan(bytes: &[u8], sb: &Superblock, take: &mut dyn FnMut(Record)) -> Resu
         break Some(damage).filter(|damage| !matches!(damage, Damage::Stale { .. } | Damage::Blank | Damage::Foreign));
     };
     Ok(Scan { next_seq: whole, highest_seq, torn })
+}
+
+/// Whether all blocks of the commit that begins with this one are there, whatever their records say.
+fn has_all_blocks(decoded: &[Result<JournalBlock, Damage>], sb: &Superblock, first: u64) -> bool {
+    let ring = u64::from(sb.journal_blocks);
+    let end = sb.replay_seq.saturating_add(ring);
+    for seq in first..end {
+        match decoded.get((seq % ring) as usize) {
+            Some(Ok(block)) if block.incarnation == sb.incarnation && block.seq == seq => {
+                if seq + 1 == block.first + u64::from(block.blocks) {
+                    return true;
+                }
+            }
+            _ => return false,
+        }
+    }
+    false
 }
 
 #[cfg(test)]

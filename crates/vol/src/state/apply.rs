@@ -45,10 +45,8 @@ impl State {
             }
             Record::Rollback { volume, source } => self.apply_rollback(*volume, *source),
             Record::Intent { first, count } => {
-                if let Some(sums) = &mut self.sums {
-                    sums.replay_intent(*first, *count);
-                }
-                Ok(())
+                let regions = self.sb.geometry().regions(self.sb.total_units);
+                self.sums.as_mut().map_or(Ok(()), |sums| sums.replay_intent(*first..(first + count).min(regions)))
             }
             Record::Mark { bad, first, count } => match &mut self.sums {
                 Some(sums) => sums.replay_marks(*first..*first + *count, *bad),
@@ -261,8 +259,7 @@ impl State {
     }
 
     fn unmap_in_leaf(&mut self, core: &Arc<VolumeCore>, from: u64, to: u64) -> Result<(), Status> {
-        let map = Arc::clone(&self.tree.map);
-        if !(from..to).any(|unit| map.find(&core.top, unit).entry.is_alloc()) {
+        if !self.tree.map.has_space(&core.top, from, to - from) {
             return Ok(());
         }
         for unit in from..to {

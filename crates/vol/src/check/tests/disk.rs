@@ -188,7 +188,7 @@ pub fn checkpoint(disk: &Disk, sb: &Superblock, model: &Model) -> Superblock {
 
 pub fn pool() -> Pool {
     let (disk, sb) = formatted();
-    let mut model = Model::new(sb.geometry(), 1);
+    let mut model = Model::new(sb.geometry(), 1, sb.journal_blocks);
     checkpointed(&mut model);
     let sb = checkpoint(&disk, &sb, &model);
     let mut walk = Walk::new(&disk, &sb);

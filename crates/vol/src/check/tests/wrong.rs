@@ -7,7 +7,7 @@ use crate::format::page::PageRef;
 /// A pool with this content.
 fn with(change: impl FnOnce(&mut Model)) -> Disk {
     let (disk, sb) = formatted();
-    let mut model = Model::new(sb.geometry(), 1);
+    let mut model = Model::new(sb.geometry(), 1, sb.journal_blocks);
     checkpointed(&mut model);
     assert_eq!(model.volumes[&1].entry.root, PageRef::NONE);
     change(&mut model);
@@ -117,7 +117,7 @@ fn names_origins_and_numbers() {
 #[test]
 fn superblocks_that_contradict_each_other() {
     let (disk, sb) = formatted();
-    let mut model = Model::new(sb.geometry(), 1);
+    let mut model = Model::new(sb.geometry(), 1, sb.journal_blocks);
     checkpointed(&mut model);
     let new = checkpoint(&disk, &sb, &model);
     let mut old = Superblock { generation: new.generation - 1, ..new.clone() };

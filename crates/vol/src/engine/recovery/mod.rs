@@ -23,6 +23,7 @@ use crate::format::block::identify;
 use crate::format::damage::Damage;
 use crate::format::journal::{self, Bounds, Scan};
 use crate::format::page::label;
+use crate::format::record::Record;
 use crate::format::superblock::{Superblock, choose};
 use crate::format::{BLOCK, JOURNAL_START, SUPERBLOCKS, kind};
 use crate::state::State;
@@ -173,22 +174,34 @@ fn replay(io: &dyn BlockIo, state: &mut State) -> Result<Scan, PoolError> {
     let mut bytes = sheave_base::buf::Buf::zeroed(state.sb.journal_blocks as usize * BLOCK, BLOCK)
         .map_err(|_| io_error("memory for the journal".into())(Status::NoMem))?;
     io.read(JOURNAL_START, &mut bytes).map_err(io_error("reading the journal".into()))?;
-    let mut records = Vec::new();
-    let scan = journal::scan(&bytes, &state.sb, &mut |record| records.push(record))
-        .map_err(|lost| PoolError::Damaged { what: "the journal".into(), at: JOURNAL_START, why: lost.to_string() })?;
-    let mut bounds = Bounds::default();
-    for record in &records {
-        let damaged = |why: String| PoolError::Damaged {
+    let (sb, mut bounds) = (state.sb.clone(), Bounds::new(state.sb.journal_blocks));
+    let mut refused = None;
+    let scan = journal::scan(&bytes, &sb, &mut |record| {
+        if refused.is_none() {
+            refused = replay_record(state, &mut bounds, &record).err().map(|why| (why, record));
+        }
+    });
+    let scan = scan.map_err(|lost| PoolError::Damaged {
+        what: "the journal".into(),
+        at: JOURNAL_START,
+        why: lost.to_string(),
+    })?;
+    match refused {
+        None => Ok(scan),
+        Some((why, record)) => Err(PoolError::Damaged {
             what: "a record of the journal".into(),
             at: JOURNAL_START,
             why: format!("{why}: {record:?}"),
-        };
-        bounds.check(record, state.table.len()).map_err(|damage| damaged(damage.to_string()))?;
-        state.apply(record).map_err(|why| damaged(why.to_string()))?;
-        let nodes = Bounds::check_nodes(state.tree.dirty_nodes(), state.dirty_hard);
-        nodes.map_err(|damage| damaged(damage.to_string()))?;
+        }),
     }
-    Ok(scan)
+}
+
+/// Does what a record says, unless no pool can have written so much; why not.
+fn replay_record(state: &mut State, bounds: &mut Bounds, record: &Record) -> Result<(), String> {
+    bounds.check(record, state.table.len()).map_err(|damage| damage.to_string())?;
+    state.apply(record).map_err(|why| why.to_string())?;
+    Bounds::check_copied(state.tree.copied).map_err(|damage| damage.to_string())?;
+    Bounds::check_nodes(state.tree.dirty_nodes(), state.dirty_hard).map_err(|damage| damage.to_string())
 }
 
 /// Owners of units, from all leaves that are in use (R2).

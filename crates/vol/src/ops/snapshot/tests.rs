@@ -104,3 +104,27 @@ fn a_checkpoint_during_a_shrink_cuts_in_parts() {
     let id = state.table.named("v").unwrap().id;
     state.table.set_cutting(id, false);
 }
+
+/// All pages of a checkpoint are made under one hold: as many as nodes of maps may be dirty, and a few above them,
+/// however much is written before somebody flushes.
+#[test]
+fn a_checkpoint_makes_as_many_pages_as_nodes_may_be_dirty() {
+    let device = open_device("null:size=64G,keep=80M").unwrap();
+    Pool::create(&device, &CreateOptions::default()).unwrap();
+    let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    let volume = pool.create_volume("v", 1 << 44).unwrap();
+    let may_block = MayBlock::on_worker();
+    let hard = volume.pool().lock().dirty_hard;
+    assert!((4096..=16_384).contains(&hard), "the pool is large enough for that many: {hard}");
+    // A leaf each, and no flush.
+    for leaf in 0..2 * hard {
+        let pos = (leaf * LEAF) << 16;
+        let mapping = volume.map_blocking(pos, 4096, Intent::Write, &may_block).unwrap();
+        let done = WriteDone { pos, len: 4096, status: Status::Ok, pieces: &[mapping] };
+        volume.end_write(done, &may_block).unwrap();
+    }
+    let state = volume.pool().lock();
+    let most = state.tree.most_pages;
+    assert!(most >= hard / 2, "checkpoints came in between, and are counted: {most}");
+    assert!(most <= hard + hard / 256 + 32, "{most} pages under one hold");
+}

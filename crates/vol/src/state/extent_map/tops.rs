@@ -17,7 +17,7 @@ impl Tree {
         let mut next = 0;
         while let Some(at) = from.next_used(next, slots) {
             next = at + 1;
-            self.work += 1;
+            self.count_slot();
             let at = at as u32;
             let Some(word) = from.word(at) else { continue };
             let id = word.load(Ordering::Relaxed); // Relaxed: under the lock.
@@ -58,7 +58,7 @@ impl Tree {
             }
             to.set_word(at, has);
             old.extend((had != 0).then_some(had));
-            self.work += 1;
+            self.count_slot();
         }
         from.forget();
         to.forget();

@@ -36,18 +36,18 @@ pub(crate) struct Tree {
     passing: Freed,
     /// Entries that giving up and sharing have looked at, since the lock was taken or a part was begun.
     pub(super) work: u64,
+    /// What copies of maps have cost since the last checkpoint ([`work`](super::work)).
+    pub(crate) copied: u64,
     /// The most of that under one hold of the lock.
     #[cfg(debug_assertions)]
     pub(crate) most_work: u64,
+    /// The most pages that were made under one hold of the lock.
+    #[cfg(debug_assertions)]
+    pub(crate) most_pages: u64,
     /// Recovery: owners of units are counted when the maps are complete, and nobody looks anything up, so that nodes
     /// are free at once.
     pub(crate) counts_later: bool,
 }
-
-/// Most entries that are looked at under one hold of the pool's lock: those of the used slots of two tops, for a copy
-/// that is undone; a commit and what passes the gate are well below. `docs/volumes.md` has the bound of each holder.
-#[cfg(debug_assertions)]
-pub(crate) const MAX_HELD: u64 = 1 << 19;
 
 /// Who lets go: those in this grace may still use it.
 type By<'a> = Option<&'a Arc<Grace>>;
@@ -71,8 +71,11 @@ impl Tree {
             freed: LetGo::default(),
             passing: Freed::default(),
             work: 0,
+            copied: 0,
             #[cfg(debug_assertions)]
             most_work: 0,
+            #[cfg(debug_assertions)]
+            most_pages: 0,
             counts_later: false,
         }
     }
@@ -133,6 +136,7 @@ impl Tree {
         }
         let new = self.new_index(map)?;
         let (Some(from), Some(to)) = (map.index.node(old), map.index.node(new)) else { return Err(Status::NoMem) };
+        self.copied += from.len() as u64;
         for (from, to) in from.iter().zip(to) {
             let child = from.load(Ordering::Relaxed); // Relaxed: under the lock.
             if child != 0 {
@@ -191,6 +195,7 @@ impl Tree {
 
     fn copy_leaf(&mut self, old: u32, new: u32, map: &ExtentMap) {
         let (Some(from), Some(to)) = (map.leaves.node(old), map.leaves.node(new)) else { return };
+        self.copied += from.len() as u64;
         for (from, to) in from.iter().zip(to) {
             let entry = Entry(from.load(Ordering::Relaxed)); // Relaxed: under the lock.
             if !entry.is_alloc() {
@@ -327,24 +332,6 @@ impl Tree {
         }
         part.index.iter().for_each(|id| self.index.release(*id));
         part.leaves.iter().for_each(|id| self.leaves.release(*id));
-    }
-
-    /// So many entries more have been looked at, outside of the tree.
-    pub(crate) fn count_work(&mut self, entries: usize) {
-        self.work += entries as u64;
-    }
-
-    /// Recovery is over: what it has looked at was under no lock.
-    pub(crate) fn forget_work(&mut self) {
-        self.work = 0;
-    }
-
-    /// The lock was taken: what was done under the hold before had a bound ([`MAX_HELD`]).
-    #[cfg(debug_assertions)]
-    pub(crate) fn begin_hold(&mut self) {
-        let work = std::mem::take(&mut self.work);
-        debug_assert!(work <= MAX_HELD, "{work} entries were looked at under one hold of the pool's lock");
-        self.most_work = self.most_work.max(work);
     }
 
     /// Sets or clears the written bits of some blocks of a unit.
@@ -578,6 +565,7 @@ impl Tree {
     pub(crate) fn begin_epoch(&mut self) {
         self.index.begin_epoch();
         self.leaves.begin_epoch();
+        self.copied = 0;
     }
 
     /// Bytes of memory that maps and tables take.

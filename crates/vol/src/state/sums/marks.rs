@@ -108,9 +108,32 @@ impl Sums {
         }
     }
 
-    /// Recovery: a `MARK` or `UNMARK` record, for blocks whose regions have memory.
-    pub(crate) fn replay_mark(&self, block: u64, bad: bool) {
-        _ = if bad { self.set_mark(block) } else { self.clear_mark(block) };
+    /// Recovery: a `MARK` or `UNMARK` record, for blocks of one unit whose region has memory. Word by word: a record
+    /// speaks of 256 blocks, and a journal has many.
+    pub(crate) fn replay_marks(&self, block: u64, count: u64, bad: bool) {
+        let (region, first) = self.place(block);
+        if !bad && !self.has_marks(region) {
+            return;
+        }
+        let Some(flags) = self.flags(region) else { return };
+        let mut table = self.table();
+        let marks = table.regions.entry(region).or_default();
+        let (mut at, end, mut fresh) = (first, first + count as usize, 0);
+        while at < end {
+            let here = (64 - (at & 63)).min(end - at);
+            let mask = (u64::MAX >> (64 - here)) << (at & 63);
+            let word = &mut marks[at >> 6];
+            fresh += u64::from((mask & !*word).count_ones());
+            *word = if bad { *word | mask } else { *word & !mask };
+            at += here;
+        }
+        if *marks == Marked::default() {
+            table.regions.remove(&region);
+            flags.fetch_and(!MARKED, Ordering::SeqCst); // SeqCst: M4
+        } else if bad {
+            table.set += fresh;
+            flags.fetch_or(MARKED, Ordering::SeqCst); // SeqCst: M4
+        }
     }
 
     /// How many marks have been set, if not all of them are surely durable.

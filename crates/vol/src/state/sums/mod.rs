@@ -137,6 +137,12 @@ impl Sums {
         (self.region(unit), inside as usize)
     }
 
+    /// The region of a block, and how many of `count` blocks from it on are of its unit.
+    pub(crate) fn run_in_unit(&self, block: u64, count: u64) -> (u64, u64) {
+        let blocks = 1 << self.unit_shift;
+        (self.region_of(block), count.min(blocks - (block & (blocks - 1))))
+    }
+
     /// The region of a block.
     pub(crate) fn region_of(&self, block: u64) -> u64 {
         self.place(block).0

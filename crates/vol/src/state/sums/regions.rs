@@ -21,7 +21,7 @@ use sheave_base::sync::Arc;
 
 use super::Sums;
 use crate::format::page::index::{build_upper, upper_pages};
-use crate::format::page::{PageRef, Place, index, sums};
+use crate::format::page::{Place, PageRef, index, sums};
 use crate::format::superblock::Geometry;
 use crate::format::{BLOCK, INDEX_CHILDREN, MAX_SUMS};
 use crate::state::everyone::Everyone;
@@ -30,8 +30,8 @@ use crate::state::everyone::Everyone;
 const MAX_INTENDED: usize = 2048;
 /// Regions that are opened together: who writes one after the other waits for a commit now and then only.
 const TOGETHER: u64 = 8;
-/// Regions of one record, however damaged it is.
-const MOST_REPLAYED: u64 = 1 << 16;
+/// Regions that may be open in a journal and the checkpoint before it: twice as many as a pool opens.
+const MOST_REPLAYED: usize = 2 * MAX_INTENDED;
 
 #[derive(Debug, Default)]
 struct Region {
@@ -61,6 +61,8 @@ pub(crate) struct Regions {
     /// Who opens the pool knows marks, as all programs do that opened it since it was upgraded: so pages and the
     /// journal may have them. Until then they are in memory only.
     knows_marks: bool,
+    /// Recovery: regions whose pages were open, or whose records are.
+    open_pages: usize,
     /// Recovery: units whose checksums are computed.
     pub(crate) replayed: BTreeSet<u64>,
 }
@@ -76,6 +78,7 @@ impl Regions {
             upper: Vec::new(),
             root: (PageRef::NONE, 0),
             knows_marks,
+            open_pages: 0,
             replayed: BTreeSet::new(),
         }
     }
@@ -115,6 +118,7 @@ impl Regions {
     pub(crate) fn loaded(&mut self, region: u64, page: PageRef, open: bool) {
         let entry = self.map.entry(region).or_default();
         (entry.page, entry.open_page) = (page, open);
+        self.open_pages += usize::from(open);
     }
 
     /// Recovery: an index page.
@@ -131,10 +135,16 @@ impl Regions {
     }
 
     /// Recovery: an `INTENT` record.
-    pub(crate) fn replay_intent(&mut self, first: u64, count: u64) {
-        for region in first..first.saturating_add(count.min(MOST_REPLAYED)) {
-            self.map.entry(region).or_default().open_page = true;
+    pub(crate) fn replay_intent(&mut self, regions: std::ops::Range<u64>) -> Result<(), Status> {
+        for region in regions {
+            let entry = self.map.entry(region).or_default();
+            self.open_pages += usize::from(!entry.open_page);
+            entry.open_page = true;
+            if self.open_pages > MOST_REPLAYED {
+                return Err(Status::Invalid); // Each takes memory, and is read when the pool is opened.
+            }
         }
+        Ok(())
     }
 
     /// Recovery: a `SET` or `RUN` record. Programs that did not know marks copied units to regions that were not open.
@@ -146,11 +156,13 @@ impl Regions {
 
     /// Recovery: a `MARK` or `UNMARK` record, about blocks of the pool.
     pub(crate) fn replay_marks(&mut self, blocks: std::ops::Range<u64>, bad: bool) -> Result<(), Status> {
-        for block in blocks {
-            let (region, _) = self.sums.place(block);
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let (region, count) = self.sums.run_in_unit(at, blocks.end - at);
             self.make(region)?;
             self.mark_changed(region);
-            self.sums.replay_mark(block, bad);
+            self.sums.replay_marks(at, count, bad);
+            at += count;
         }
         Ok(())
     }

@@ -1,0 +1,109 @@
+//! The worst journals that somebody can make up: processor time and memory that opening such a pool takes, for each GiB
+//! of journal.
+//!
+//! ```sh
+//! cargo bench -p sheave-vol --bench hostile
+//! ```
+//!
+//! Owns no judgement: docs/volumes.md has what these are to be, and `tests/hostile.rs` that they are refused. Each pool
+//! has a journal of 64 MiB, the largest, full of records of one kind. Time is that of this thread on the processor. The
+//! device is `ram:`, whose memory is there before.
+
+#[path = "../tests/support/hostile.rs"]
+mod hostile;
+
+use hostile::{JOURNAL_BYTES, copy, set, set_in, volume, with_journal};
+use sheave_vol::record::Record;
+use sheave_vol::{Checksum, OpenOptions, Pool};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+type Records = Box<dyn Iterator<Item = Record>>;
+
+/// One journal.
+struct Case {
+    what: &'static str,
+    checksum: Checksum,
+    small_commits: bool,
+    records: Records,
+}
+
+fn case(what: &'static str, records: impl Iterator<Item = Record> + 'static) -> Case {
+    Case { what, checksum: Checksum::None, small_commits: false, records: Box::new(records) }
+}
+
+fn main() -> Result<()> {
+    println!("{:42} {:>10} {:>10} {:>9}  what became of it", "records", "CPU ms", "s a GiB", "MiB more");
+    for Case { what, checksum, small_commits, records } in cases() {
+        let device = with_journal(checksum, small_commits, records);
+        let before = memory_kib(true)?;
+        let start = on_processor()?;
+        let opened = Pool::open(&device, &OpenOptions { read_only: true, ..OpenOptions::default() });
+        let took = on_processor()? - start;
+        let more = memory_kib(false)?.saturating_sub(before) as f64 / 1024.0;
+        let seconds = took as f64 / 1e9;
+        let a_gib = seconds * (1u64 << 30) as f64 / JOURNAL_BYTES as f64;
+        let became = opened.map_or_else(|error| error.to_string(), |_| "opens".into());
+        let became: String = became.chars().take(100).collect();
+        println!("{what:42} {:10.1} {a_gib:10.2} {more:9.1}  {became}", seconds * 1e3);
+    }
+    Ok(())
+}
+
+fn cases() -> Vec<Case> {
+    let one = || std::iter::once(volume(1));
+    let far = (1u64 << 34) - 1;
+    let wide = move || one().chain((0..4000).map(|slot| set(slot << 16)));
+    let dense = move || one().chain((0..200).map(|leaf| set(leaf << 9)));
+    let delete = |volume| Record::Delete { volume };
+    let resize = |size| Record::Resize { volume: 1, size };
+    let discard = |unit, count| Record::Run { volume: 1, unit, count, phys: 0 };
+    let copies = (2..).flat_map(move |number| {
+        let leaves = (0..200).map(move |leaf| set_in(number, leaf << 9));
+        std::iter::once(copy(number)).chain(leaves).chain([delete(number)])
+    });
+    let summed = |what, records: Records| Case { checksum: Checksum::Crc32c, ..case(what, records) };
+    let marks = |bad| move |at: u64| Record::Mark { bad, first: (1100 + at % 8000) << 4, count: 256 };
+    let small = Case { small_commits: true, ..case("one record a commit", one().chain((0..).map(|_| set(5)))) };
+    vec![
+        case("nothing", std::iter::empty()),
+        small,
+        case("deletes of what is not there", (0..).map(move |_| delete(7))),
+        case("one unit over and over", one().chain((0..).map(|_| set(5)))),
+        case("a leaf each", one().chain((0..).map(|leaf| set(leaf << 9)))),
+        case("an index page each", one().chain((0..).map(|slot| set(slot << 16)))),
+        case("a unit given and taken", one().chain((0..).flat_map(move |_| [set(5), discard(5, 1)]))),
+        case("discards of holes in a leaf", one().chain([set(0)]).chain((0..).map(move |_| discard(1, 200)))),
+        case("discards of everything", one().chain((0..).flat_map(move |_| [set(far), discard(0, far + 1)]))),
+        case("creates and deletes", (1..).flat_map(move |number| [volume(number), delete(number)])),
+        case("creates", (1..).map(volume)),
+        case("renames", one().chain((0..).map(|at| Record::Rename { volume: 1, name: format!("v{}", at & 1) }))),
+        case("copies of 4,000 slots, deleted", wide().chain((2..).flat_map(move |n| [copy(n), delete(n)]))),
+        case(
+            "rollbacks of 4,000 slots",
+            wide().chain([copy(2)]).chain((0..).map(|_| Record::Rollback { volume: 1, source: 2 })),
+        ),
+        case("200 leaves copied, deleted", dense().chain(copies)),
+        case("runs", one().chain((0..).map(|_| Record::Run { volume: 1, unit: 0, count: 14_000, phys: 1100 }))),
+        case("cut and grown again", one().chain((0..).flat_map(move |_| [set(far), resize(1 << 50), resize(4096)]))),
+        case("sizes", one().chain((0..).map(move |at| resize(4096 * (1 + (at & 1)))))),
+        summed("regions", Box::new((0..).map(|_| Record::Intent { first: 0, count: 250 }))),
+        summed("marks", Box::new((0..).map(marks(true)))),
+        summed("marks, and their end", Box::new((0..).flat_map(move |at| [marks(true)(at), marks(false)(at)]))),
+    ]
+}
+
+/// Nanoseconds that this thread has been on the processor.
+fn on_processor() -> Result<u64> {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+    Ok(stat.split_whitespace().next().ok_or("the kernel keeps no times of threads")?.parse()?)
+}
+
+/// Most memory of this process since it was asked to forget that; `forget`: it is, and what it has is the answer.
+fn memory_kib(forget: bool) -> Result<u64> {
+    if forget {
+        std::fs::write("/proc/self/clear_refs", "5")?;
+    }
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("the kernel tells no memory")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}

@@ -1,0 +1,76 @@
+//! Journals that no pool has written: as many records of a kind as there is room for.
+
+use sheave_blk::Device;
+use sheave_drivers::open_device;
+use sheave_vol::block_io::{BlockIo, DeviceIo};
+use sheave_vol::format::{BLOCK, SUPERBLOCKS};
+use sheave_vol::journal::{Commit, Ring};
+use sheave_vol::record::Record;
+use sheave_vol::superblock::{Superblock, choose};
+use sheave_vol::{Checksum, CreateOptions, Pool};
+
+/// Bytes of the largest journal.
+pub const JOURNAL_BYTES: u64 = 64 << 20;
+
+/// A pool whose journal of 64 MiB holds these records, as many as there is room for, as one commit or as many of one
+/// record each.
+pub fn with_journal(checksum: Checksum, small_commits: bool, records: impl Iterator<Item = Record>) -> Device {
+    let device = open_device("ram:size=1G").expect("opens");
+    let options = CreateOptions { journal_bytes: Some(JOURNAL_BYTES), checksum, ..CreateOptions::default() };
+    Pool::create(&device, &options).expect("formats");
+    let io = DeviceIo::new(&device).expect("attaches");
+    let slots = SUPERBLOCKS.map(|at| {
+        let mut block = [0; BLOCK];
+        io.read(at, &mut block).expect("reads");
+        Superblock::decode(&block, at, u64::MAX)
+    });
+    let mut sb = choose(slots).expect("a pool").0;
+    (sb.clean, sb.generation) = (false, sb.generation + 1);
+    let mut block = [0; BLOCK];
+    let at = sb.encode(&mut block);
+    io.write(at, &block).expect("writes");
+    let (ring, mut seq) = (Ring::of(&sb), sb.replay_seq);
+    let mut commit = Commit::with_capacity(1);
+    let mut write = |commit: &mut Commit| {
+        commit.seal(&ring, seq);
+        commit.pieces(&ring, seq).for_each(|(at, bytes)| io.write(at, bytes).expect("writes"));
+        seq += commit.blocks();
+        commit.clear();
+        seq - sb.replay_seq + 1 >= u64::from(sb.journal_blocks)
+    };
+    for record in records {
+        commit.push(&sb.geometry(), &record);
+        if small_commits && write(&mut commit) {
+            break;
+        }
+        if commit.blocks() + 1 >= u64::from(sb.journal_blocks) {
+            break;
+        }
+    }
+    if !commit.is_empty() {
+        write(&mut commit);
+    }
+    device
+}
+
+/// A new volume of this number, of 1 GiB.
+pub fn volume(volume: u32) -> Record {
+    let (size, max_size, name) = (1 << 30, 1 << 50, volume.to_string());
+    Record::Create { volume, grows: false, size, max_size, created: 0, name }
+}
+
+/// A unit of volume 1 of which a block is written.
+pub fn set(unit: u64) -> Record {
+    set_in(1, unit)
+}
+
+/// The same of another volume.
+pub fn set_in(volume: u32, unit: u64) -> Record {
+    Record::Set { volume, unit, phys: 2000, written: [1, 0, 0, 0] }
+}
+
+/// A snapshot of volume 1 of this number.
+pub fn copy(volume: u32) -> Record {
+    let (size, max_size, name) = (1 << 50, 1 << 50, volume.to_string());
+    Record::Copy { volume, source: 1, snapshot: true, grows: false, size, max_size, created: 0, name }
+}
