@@ -8,7 +8,7 @@ use sheave_blk::Device;
 use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_iomap::completion_plan::MayBlock;
-use sheave_iomap::file::WriteDone;
+use sheave_iomap::file::{FallocateMode, WriteDone};
 use sheave_iomap::mapping::Intent;
 
 use super::*;
@@ -313,4 +313,46 @@ fn a_unit_that_moves_while_a_checkpoint_is_written_is_in_the_next_one() {
     }
     drop((volume, pool));
     assert_eq!(opened(&device), expected(&[]));
+}
+
+/// The steps of a commit: a flush, the blocks of the journal, a flush.
+const JOURNAL_WRITE: i64 = 1;
+
+/// The numbers of the blocks that failed are not used again, so what comes behind them could not be replayed: a
+/// checkpoint comes next, and it has everything.
+#[test]
+fn a_commit_that_failed_is_made_up_for_by_a_checkpoint() {
+    let (device, pool, volume, left) = pool();
+    let generation = volume.pool().lock().sb.generation;
+    write(&volume, 21, 3);
+    left.store(JOURNAL_WRITE, Ordering::SeqCst);
+    assert!(pool.sync().is_err());
+    write(&volume, 22, 4);
+    pool.sync().unwrap();
+    assert_eq!(volume.pool().lock().sb.generation, generation + 2, "a checkpoint with its twin");
+    write(&volume, 23, 5);
+    pool.sync().unwrap();
+    drop((volume, pool));
+    assert_eq!(opened(&device), expected(&[(21, 3), (22, 4), (23, 5)]));
+}
+
+/// What a commit took that failed waits for the next one: also the space that was let go, which nobody else gives back.
+#[test]
+fn a_commit_that_failed_forgets_nothing_that_it_took() {
+    let (device, pool, volume, left) = pool();
+    let before = pool.info().data_bytes;
+    volume.fallocate(FallocateMode::PunchHole, 3 << 16, 1 << 16, &MayBlock::on_worker()).unwrap();
+    write(&volume, 21, 3);
+    left.store(JOURNAL_WRITE, Ordering::SeqCst);
+    assert!(pool.sync().is_err());
+    assert!(!volume.pool().lock().is_clean(), "it waits again");
+    pool.sync().unwrap();
+    let info = pool.info();
+    assert_eq!((info.data_bytes, info.pending_bytes), (before, 0), "one unit has come, one has gone");
+    let state = volume.pool().lock();
+    let (_, entry) = state.find(state.table.named("v").unwrap().id, 21).unwrap();
+    assert!(!entry.any(Entry::LISTED | Entry::DIRTY), "nothing is left to be recorded: {entry:?}");
+    drop(state);
+    drop((volume, pool));
+    assert_eq!(opened(&device), expected(&[(3, 0), (21, 3)]));
 }

@@ -18,6 +18,8 @@ use sheave_iomap::{File, MappingKind};
 use crate::device::block_io::DeviceIo;
 use crate::device::reader::MAX_UNREADABLE;
 use crate::format::block::identify;
+use crate::format::journal::{Commit, Ring};
+use crate::format::record::Record;
 use crate::format::{BLOCK, SUPERBLOCKS, kind};
 use crate::state::extent_map::id_of;
 use crate::{BlockIo, CheckOptions, CreateOptions, OpenOptions, Pool, PoolError, ScrubOptions, check_device};
@@ -291,4 +293,38 @@ fn kind_at(device: &Device, at: u64) -> Option<u16> {
     let mut block = [0; BLOCK];
     DeviceIo::new(device).unwrap().read(at, &mut block).unwrap();
     identify(&block).ok().map(|found| found.0.kind)
+}
+
+/// A crash leaves the second block of a commit without its first. The next commit begins at the number of the first, and
+/// must not be taken for the beginning of the old one: the blocks of each opening are told apart by its incarnation.
+#[test]
+fn what_is_left_of_a_torn_commit_never_continues_a_later_one() {
+    let device = open_device("ram:size=16M").unwrap();
+    Pool::create(&device, &CreateOptions::default()).unwrap();
+    let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    drop(pool.create_volume("v", 1 << 20).unwrap());
+    let (ring, next, geometry, id, opening) = {
+        let state = pool.inner.lock();
+        let id = state.table.named("v").unwrap().id;
+        (Ring::of(&state.sb), state.next_seq, state.sb.geometry(), id, state.sb.incarnation)
+    };
+    drop(pool);
+    let mut torn = Commit::with_capacity(2);
+    while torn.blocks() < 2 {
+        torn.push(&geometry, &Record::Delete { volume: id });
+    }
+    torn.seal(&ring, next);
+    let io = DeviceIo::new(&device).unwrap();
+    let (at, bytes) = torn.pieces(&ring, next).next().unwrap();
+    io.write(at + BLOCK as u64, &bytes[BLOCK..]).unwrap();
+    for crash in 1..=3 {
+        let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+        let sb = pool.inner.lock().sb.clone();
+        assert!(sb.incarnation >= opening + crash, "each opening has an incarnation of its own");
+        assert_eq!(sb.replay_seq, pool.inner.lock().next_seq, "and its checkpoint is durable before anything else");
+        write(&pool, "v", crash << 16);
+        pool.sync().unwrap();
+        drop(pool);
+    }
+    assert_eq!(open(&device, &[]).unwrap().info().volumes, 1, "nobody has deleted it");
 }

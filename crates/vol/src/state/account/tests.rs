@@ -9,7 +9,7 @@ use sheave_base::sync::Arc;
 
 use crate::format::block::samples;
 use crate::format::page::index::{Sink, build_upper};
-use crate::format::page::{PageRef, Place};
+use crate::format::page::{Place, PageRef};
 use crate::format::record::Record;
 use crate::format::superblock::Superblock;
 use crate::state::extent_map::Entry;
@@ -169,6 +169,60 @@ impl Work {
         }
     }
 
+    /// A copy whose point in time is not fixed while writes to its source end, and a checkpoint may come. What is
+    /// written meanwhile is written in both.
+    fn copy_under_writes(&mut self, source: u32, unit: u64) {
+        (0..3).for_each(|at| self.write(source, unit + at));
+        let before = self.volumes.len();
+        self.copy(source);
+        let Some(copy) = self.volumes.get(before).copied() else { return };
+        let core = Arc::clone(&self.state.table.get(source).expect("is there").core);
+        let state = &mut self.state;
+        state.table.get_mut(copy).expect("was made").unborn = true;
+        state.table.get_mut(source).expect("is there").settling = Some(copy);
+        for at in 0..3 {
+            if self.rng.below(3) == 0 {
+                self.checkpoint();
+            }
+            let cost = |state: &State| state.cost_of_units(source, unit + at, unit + at);
+            self.pay(Spender::EndOfWrite, cost, |state| {
+                if let Some((_, entry)) = state.find(source, unit + at)
+                    && entry.is_alloc()
+                {
+                    [source, copy].iter().for_each(|id| state.table.charge(*id));
+                    let place = state.tree.touch(&core.top, unit + at).expect("is there");
+                    state.tree.set_bits(place, 1, 1, true);
+                }
+            });
+        }
+        self.state.table.get_mut(copy).expect("was made").unborn = false;
+        self.state.table.get_mut(source).expect("is there").settling = None;
+    }
+
+    /// A block that was found bad is marked, or one that was is written anew.
+    fn mark(&mut self) {
+        let end = self.state.sb.geometry().regions(self.state.sb.total_units);
+        let region = self.rng.below(end);
+        let cost = |state: &State| state.cost_of_intent(region..region + 1);
+        if self.state.sums.is_some() {
+            self.pay(Spender::EndOfWrite, cost, |state| {
+                let regions = state.sums.as_mut().expect("has them");
+                regions.make(region).expect("there is memory");
+                regions.mark_changed(region);
+            });
+        }
+    }
+
+    /// A write beyond the end of a volume, and a larger largest size: its entry is written anew.
+    fn grow(&mut self, volume: u32) {
+        let core = Arc::clone(&self.state.table.get(volume).expect("is there").core);
+        let unit = self.rng.below(1 << 34);
+        self.write(volume, unit);
+        let size = (unit + 1) << self.state.tree.map.geometry.unit_shift;
+        core.set_max_size(core.max_size().max(size));
+        core.set_size(core.size().max(size));
+    }
+
     fn rename(&mut self, volume: u32) {
         let name = self.name();
         self.pay(Spender::Table, |_| ENTRY_COST, |state| assert!(state.table.rename(volume, &name)));
@@ -290,7 +344,10 @@ impl Work {
                 }
             }
             (84..=86, Some(id)) => self.shrink(id, unit + 1),
-            (87..=91, Some(id)) => self.delete(id),
+            (87..=88, Some(id)) => self.delete(id),
+            (89..=90, Some(id)) => self.copy_under_writes(id, unit),
+            (91..=93, _) => self.mark(),
+            (94..=95, Some(id)) => self.grow(id),
             _ => self.checkpoint(),
         }
     }
@@ -319,6 +376,10 @@ fn every_operation_pays_for_what_checkpoints_write() {
         work.volumes.clone().into_iter().for_each(|volume| work.delete(volume));
         work.checkpoint();
         assert_eq!(work.state.tree.units.counts().data, 0, "seed {seed}: all data is free again");
+        if work.state.sums.is_none() {
+            let table = table_pages(&work.state).len() as u64;
+            assert_eq!(work.state.tree.pages.used(), table, "seed {seed}: no page of a map is left");
+        }
     }
     assert!(refused > 20, "the account has refused {refused}: it was hardly put to the test");
 }
