@@ -25,9 +25,10 @@ use sheave::uring::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
 use sheave::vol::{CreateOptions, OpenOptions};
 use sheave::{Buf, Device, Pool, Ring, Volume, open_device};
 
-const USAGE: &str = "usage: hot_loop SPEC read|write DEPTH BATCH IOS [nostats] [mapped|volume] [seq] [4k] [sleep]
+const USAGE: &str = "usage: hot_loop SPEC read|write DEPTH BATCH IOS [nostats] [mapped|volume|fresh] [seq] [4k] [sleep]
   nostats  a ring that keeps no statistics
-  mapped   on a file with mappings on the device, volume: on a thin volume in a pool that is made on it
+  mapped   on a file with mappings on the device, volume: on a thin volume in a pool that is made on it,
+           fresh: on one of 1 GiB that nobody has written to, once around
   seq      each I/O begins where the one before it ended, and not far from it
   4k       I/Os of 4096 bytes and not of 512
   sleep    a ring that sleeps until completions come, and does not poll for them";
@@ -42,8 +43,10 @@ enum On {
     Raw,
     /// A file with mappings on the device.
     Mapped,
-    /// A thin volume in a pool on the device, which is made for it.
+    /// A thin volume in a pool on the device, which is made for it, written from end to end.
     Volume,
+    /// Such a volume that was never written: each write is the first to its place.
+    Fresh,
 }
 
 /// How the loop runs.
@@ -71,6 +74,7 @@ impl How {
                 "nostats" => how.stats = false,
                 "mapped" => how.on = On::Mapped,
                 "volume" => how.on = On::Volume,
+                "fresh" => how.on = On::Fresh,
                 "seq" => how.step = 1,
                 "4k" => how.block = 4096,
                 "sleep" => how.polled = false,
@@ -139,13 +143,20 @@ impl File for Mapped {
     }
 }
 
-/// A pool on the device, with a volume that is written from end to end.
-fn volume(device: &Device) -> Result<(Pool, Volume), Box<dyn Error>> {
+/// Bytes of a volume that was never written.
+const FRESH: u64 = 1 << 30;
+
+/// A pool on the device, with a volume that is written from end to end, or never was.
+fn volume(device: &Device, on: On) -> Result<(Pool, Volume), Box<dyn Error>> {
     Pool::create(
         device,
         &CreateOptions { unit_bytes: UNIT, journal_bytes: Some(1 << 20), ..CreateOptions::default() },
     )?;
     let pool = Pool::open(device, &OpenOptions::default())?;
+    if on == On::Fresh {
+        let volume = pool.create_volume("hot", FRESH)?;
+        return Ok((pool, volume));
+    }
     let volume = pool.create_volume("hot", 1024 * UNIT)?;
     // Mapped as a ring's worker maps a write, but on this thread: threads that wait for work would be counted too.
     let may_block = MayBlock::on_worker();
@@ -180,8 +191,8 @@ impl HotLoop {
         match on {
             On::Raw => {}
             On::Mapped => file = Arc::new(Mapped::new(&device)),
-            On::Volume => {
-                let (of, volume) = volume(&device)?;
+            On::Volume | On::Fresh => {
+                let (of, volume) = volume(&device, on)?;
                 (pool, file) = (Some(of), Arc::new(volume));
             }
         }

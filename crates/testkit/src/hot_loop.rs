@@ -40,6 +40,8 @@ pub const CASES: &[Case] = &[
     case("null-keep-read-d128-b32", "null:size=1G,keep=1088K read 128 32"),
     case("volume-read-d128-b32", "null:size=1G,keep=1088K read 128 32 volume"),
     case("volume-write-d128-b32", "null:size=1G,keep=1088K write 128 32 volume"),
+    // One in sixteen takes a unit of the pool, and all of them note what is written.
+    case("volume-first-write-4k-d128-b32", "null:size=1G,keep=1088K write 128 32 fresh seq 4k"),
     case("null-read-seq-d128-b32", "null:size=1T read 128 32 seq"),
     Case { margin_percent: MARGIN_COPYING, ..case("ram-read-d128-b32", "ram:size=64M read 128 32") },
     Case { margin_percent: MARGIN_KERNEL, ..case("file-read-4k-d32-b32", "file:FILE read 32 32 4k sleep") },
