@@ -2,7 +2,7 @@
 #![no_main]
 
 use sheave_vol::format::{HEADER, MAX_SUMS, kind};
-use sheave_vol::page::{Place, sums};
+use sheave_vol::page::{PagePlace, sums};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let geometry = sheave_fuzz::geometry(data);
@@ -14,7 +14,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         let marked = |at: usize| found.marked[at >> 6] >> (at & 63) & 1 != 0;
         assert!((count..MAX_SUMS).all(|at| !marked(at)), "no mark is beyond the region");
         assert!((0..count).all(|at| !marked(at) || numbers[at] == 0), "a marked block has no checksum");
-        let place = Place {
+        let place = PagePlace {
             pool: sheave_fuzz::POOL,
             generation: 0,
             address: sheave_fuzz::ADDRESS,

@@ -14,7 +14,7 @@ use crate::error::PoolError;
 use crate::format::block::Block;
 use crate::format::page::index::{Sink, build_upper};
 use crate::format::page::table::VolumeEntry;
-use crate::format::page::{PageRef, Place, index, label, leaf, table};
+use crate::format::page::{PagePlace, PageRef, index, label, leaf, table};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK, BLOCK_BYTES, INDEX_CHILDREN};
 
@@ -101,7 +101,7 @@ impl Repair<'_> {
             end: 0,
             failed: None,
         };
-        let place = Place { pool: self.sb.pool, generation, address: 0, index: 0, owner: 0 };
+        let place = PagePlace { pool: self.sb.pool, generation, address: 0, index: 0, owner: 0 };
         let entries = self.maps(model, &place, &mut pages).ok_or_else(full)?;
         let (root, level) = volume_table(&entries, &place, &mut pages).ok_or_else(full)?;
         if let Some((at, status)) = pages.failed {
@@ -137,7 +137,7 @@ impl Repair<'_> {
     }
 
     /// Writes all maps; the volumes' entries with their roots. Nodes and leaves that relatives share are written once.
-    fn maps(&self, model: &Model, place: &Place, pages: &mut Pages<'_>) -> Option<Vec<VolumeEntry>> {
+    fn maps(&self, model: &Model, place: &PagePlace, pages: &mut Pages<'_>) -> Option<Vec<VolumeEntry>> {
         let mut leaves: HashMap<(u32, *const Leaf), PageRef> = HashMap::new();
         let mut nodes: HashMap<(u32, *const Node), PageRef> = HashMap::new();
         let mut block = [0; BLOCK];
@@ -159,17 +159,17 @@ impl Repair<'_> {
                         *child = page;
                         continue;
                     }
-                    let place = Place { address: pages.allocate()?, index: at, owner: id, ..*place };
+                    let place = PagePlace { address: pages.allocate()?, index: at, owner: id, ..*place };
                     *child = leaf::encode(&mut block, &model.geometry, &place, &leaf.entries, &leaf.written);
                     pages.page(place.address, &block);
                     leaves.insert((family, Rc::as_ptr(leaf)), *child);
                 }
-                let place = Place { address: pages.allocate()?, index: number, owner: id, ..*place };
+                let place = PagePlace { address: pages.allocate()?, index: number, owner: id, ..*place };
                 level1[number as usize] = index::encode(&mut block, &place, 1, &children);
                 pages.page(place.address, &block);
                 nodes.insert((family, Rc::as_ptr(node)), level1[number as usize]);
             }
-            let place = Place { owner: id, ..*place };
+            let place = PagePlace { owner: id, ..*place };
             let (root, root_level) = build_upper(pages, &place, 1, 1, &level1)?;
             entries.push(VolumeEntry { root, root_level, ..vol.entry.clone() });
         }
@@ -178,12 +178,12 @@ impl Repair<'_> {
 }
 
 /// Writes the volume table; its root and level.
-fn volume_table(entries: &[VolumeEntry], place: &Place, pages: &mut Pages<'_>) -> Option<(PageRef, u16)> {
+fn volume_table(entries: &[VolumeEntry], place: &PagePlace, pages: &mut Pages<'_>) -> Option<(PageRef, u16)> {
     let mut block = [0; BLOCK];
     let mut level0 = Vec::new();
     let mut rest = entries;
     while !rest.is_empty() {
-        let place = Place { address: pages.allocate()?, index: level0.len() as u64, ..*place };
+        let place = PagePlace { address: pages.allocate()?, index: level0.len() as u64, ..*place };
         let (page, count) = table::encode(&mut block, &place, rest);
         pages.page(place.address, &block);
         level0.push(page);

@@ -88,7 +88,7 @@ impl DeviceIo {
         DeviceIo::with_flushes(device, 0)
     }
 
-    /// The same for the owner of the device, who hears what the device says of its flushes whatever was before, and
+    /// I/O of the owner of the device, who hears what the device says of its flushes whatever was before, and
     /// watches the [alarm](sheave_blk::flush_alarm) itself.
     pub(crate) fn of_owner(device: &Device) -> Result<DeviceIo, DeviceError> {
         DeviceIo::with_flushes(device, BIO_OWNER)

@@ -26,7 +26,7 @@ use sheave_base::sync::atomic::Ordering;
 use crate::engine::inner::PoolInner;
 use crate::format::BLOCK;
 use crate::format::page::index::build_upper;
-use crate::format::page::{Place, PageRef, index, leaf};
+use crate::format::page::{PagePlace, PageRef, index, leaf};
 use crate::format::superblock::{Geometry, Superblock};
 use crate::state::State;
 use crate::state::extent_map::{Entry, INDEX_SHIFT, Top, id_of};
@@ -126,7 +126,7 @@ impl State {
         let taken = self.take();
         self.next.planned();
         let place =
-            Place { pool: self.sb.pool, generation: self.sb.generation + 1, address: 0, index: 0, owner: 0 };
+            PagePlace { pool: self.sb.pool, generation: self.sb.generation + 1, address: 0, index: 0, owner: 0 };
         self.draft_maps(geometry, &place, &mut draft);
         self.tree.begin_epoch();
         let State { tree, sums, table, .. } = self;
@@ -166,12 +166,12 @@ impl State {
         Ok(false)
     }
 
-    fn draft_maps(&mut self, geometry: &Geometry, place: &Place, draft: &mut Draft) {
+    fn draft_maps(&mut self, geometry: &Geometry, place: &PagePlace, draft: &mut Draft) {
         let State { tree, table, .. } = self;
         let dirty: Vec<u32> = table.iter().filter(|vol| vol.dirty && !vol.unborn).map(|vol| vol.id).collect();
         for id in dirty {
             let Some(vol) = table.get(id) else { continue };
-            let place = Place { owner: id, ..*place };
+            let place = PagePlace { owner: id, ..*place };
             let pages: Vec<PageRef> =
                 (0..vol.slots).map(|slot| draft_index(tree, geometry, &place, &vol.core.top, slot, draft)).collect();
             let used = pages.iter().rposition(|page| !page.is_none()).map_or(0, |last| last + 1);
@@ -188,7 +188,7 @@ impl State {
 fn draft_index(
     tree: &mut crate::state::extent_map::tree::Tree,
     geometry: &Geometry,
-    place: &Place,
+    place: &PagePlace,
     top: &Top,
     slot: u64,
     draft: &mut Draft,
@@ -210,7 +210,7 @@ fn draft_index(
         }
         if tree.leaves.is_dirty(leaf) {
             let number = (slot << INDEX_SHIFT) + at as u64;
-            let page = draft_leaf(tree, geometry, &Place { index: number, ..*place }, leaf, draft);
+            let page = draft_leaf(tree, geometry, &PagePlace { index: number, ..*place }, leaf, draft);
             let old = tree.leaves.written(leaf, page);
             give_up(tree, old);
         }
@@ -220,7 +220,7 @@ fn draft_index(
         PageRef::NONE
     } else {
         let (address, block) = draft.next();
-        index::encode(block, &Place { address, index: slot, ..*place }, 1, &children)
+        index::encode(block, &PagePlace { address, index: slot, ..*place }, 1, &children)
     };
     let old = tree.index.written(id, page);
     give_up(tree, old);
@@ -237,7 +237,7 @@ fn give_up(tree: &mut crate::state::extent_map::tree::Tree, page: PageRef) {
 fn draft_leaf(
     tree: &crate::state::extent_map::tree::Tree,
     geometry: &Geometry,
-    place: &Place,
+    place: &PagePlace,
     id: u32,
     draft: &mut Draft,
 ) -> PageRef {
@@ -246,7 +246,7 @@ fn draft_leaf(
     let mut written = [0; crate::format::MAX_LEAF_WORDS];
     let mut any = false;
     for slot in 0..geometry.leaf_entries {
-        let at = crate::state::extent_map::tree::Place { leaf: id, slot };
+        let at = crate::state::extent_map::tree::EntryPlace { leaf: id, slot };
         let entry = tree.entry(at);
         if entry.is_alloc() {
             let bits = tree.bits(at);
@@ -260,7 +260,7 @@ fn draft_leaf(
         return PageRef::NONE;
     }
     let (address, block) = draft.next();
-    leaf::encode(block, geometry, &Place { address, ..*place }, &entries, &written)
+    leaf::encode(block, geometry, &PagePlace { address, ..*place }, &entries, &written)
 }
 
 #[cfg(test)]

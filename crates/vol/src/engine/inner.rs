@@ -25,7 +25,7 @@ use crate::format::record::Record;
 use crate::format::superblock::Geometry;
 use crate::options::WhenFull;
 use crate::state::State;
-use crate::state::extent_map::tree::Place;
+use crate::state::extent_map::tree::EntryPlace;
 use crate::state::extent_map::{Entry, ExtentMap};
 use crate::state::sums::Sums;
 use crate::state::table::VolumeCore;
@@ -171,7 +171,7 @@ impl PoolInner {
     /// Puts a unit into the list of what the next commit records, and marks its entry. Call after every change of an
     /// entry that is to be durable.
     #[inline]
-    pub(crate) fn list(&self, state: &mut State, core: &VolumeCore, unit: u64, place: Place, entry: Entry) {
+    pub(crate) fn list(&self, state: &mut State, core: &VolumeCore, unit: u64, place: EntryPlace, entry: Entry) {
         if !entry.any(Entry::LISTED) {
             state.dirty.push((core.id, unit));
         }

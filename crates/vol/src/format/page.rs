@@ -58,7 +58,7 @@ impl PageRef {
 
 /// Where a page to be written goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PagePlace {
     /// Identity of the pool.
     pub pool: [u8; 16],
     /// Of the checkpoint that writes it.
@@ -71,7 +71,7 @@ pub struct Place {
     pub owner: u32,
 }
 
-impl Place {
+impl PagePlace {
     fn seal(&self, block: &mut Block, kind: u16, level: u16, count: usize) -> PageRef {
         let head = Head {
             kind,

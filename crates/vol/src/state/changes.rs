@@ -7,7 +7,7 @@
 
 use super::State;
 use super::extent_map::Entry;
-use super::extent_map::tree::Place;
+use super::extent_map::tree::EntryPlace;
 use super::plan::Taken;
 use crate::format::record::Record;
 
@@ -42,9 +42,9 @@ impl State {
     }
 
     /// Where a volume's unit is, as it is now, if there is a leaf for it.
-    pub(crate) fn find(&self, volume: u32, unit: u64) -> Option<(Place, Entry)> {
+    pub(crate) fn find(&self, volume: u32, unit: u64) -> Option<(EntryPlace, Entry)> {
         let spot = self.tree.map.find(&self.table.get(volume)?.core.top, unit);
-        (spot.leaf != 0).then_some((Place { leaf: spot.leaf, slot: spot.slot }, spot.entry))
+        (spot.leaf != 0).then_some((EntryPlace { leaf: spot.leaf, slot: spot.slot }, spot.entry))
     }
 
     /// What a unit is now, for the journal; none if the volume has gone.

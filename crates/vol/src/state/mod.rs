@@ -41,7 +41,7 @@ use crate::format::record::Record;
 use crate::format::superblock::Superblock;
 use crate::info::SpaceState;
 use alloc::Units;
-use extent_map::tree::{Place, Tree};
+use extent_map::tree::{EntryPlace, Tree};
 use extent_map::{ExtentMap, Geometry as MapGeometry};
 use limbo::Limbo;
 use next::Next;
@@ -125,7 +125,7 @@ impl State {
     }
 
     /// The place of a unit of a volume, on a way of its own.
-    pub(crate) fn own(&mut self, core: &VolumeCore, unit: u64) -> Result<Place, Status> {
+    pub(crate) fn own(&mut self, core: &VolumeCore, unit: u64) -> Result<EntryPlace, Status> {
         let place = self.tree.own(&core.top, unit)?;
         let slot = unit >> self.tree.map.geometry.slot_shift();
         let vol = self.table.get_mut(core.id).ok_or(Status::Offline)?;

@@ -28,7 +28,7 @@ use crate::engine::inner::LOOK_EVERY;
 use crate::options::WhenFull;
 use crate::state::State;
 use crate::state::account::Spender;
-use crate::state::extent_map::tree::Place;
+use crate::state::extent_map::tree::EntryPlace;
 use crate::state::extent_map::{BLOCK_SHIFT, Entry};
 use crate::state::sums::marks::Mismatch;
 
@@ -75,7 +75,7 @@ impl Volume {
             return Err(Status::Again);
         }
         let (place, entry) = if spot.entry.is_alloc() {
-            (Place { leaf: spot.leaf, slot: spot.slot }, spot.entry)
+            (EntryPlace { leaf: spot.leaf, slot: spot.slot }, spot.entry)
         } else {
             self.allocate(state, unit)?.ok_or(Status::Again)?
         };
@@ -90,7 +90,7 @@ impl Volume {
     }
 
     /// The mapping of what a writer may use, under the lock, on a way of its own.
-    fn mapping(&self, state: &State, place: Place, pos: u64, len: u64) -> Result<Mapping, Status> {
+    fn mapping(&self, state: &State, place: EntryPlace, pos: u64, len: u64) -> Result<Mapping, Status> {
         let map = &self.pool.map;
         let entry = state.tree.entry(place);
         let offset = pos & (map.geometry.unit_bytes() - 1);
@@ -107,7 +107,7 @@ impl Volume {
     }
 
     /// Gives a hole space; `None` if there is none to give.
-    fn allocate(&self, state: &mut State, unit: u64) -> Result<Option<(Place, Entry)>, Status> {
+    fn allocate(&self, state: &mut State, unit: u64) -> Result<Option<(EntryPlace, Entry)>, Status> {
         if state.tree.units.available() == 0 {
             self.pool.advance_limbo(state);
             if state.tree.units.available() == 0 {
@@ -224,7 +224,7 @@ impl Volume {
         &'a self,
         mut guard: MutexGuard<'a, State>,
         unit: u64,
-        place: Place,
+        place: EntryPlace,
         may_block: &MayBlock,
     ) -> Result<Round<'a>, Status> {
         let state = &mut *guard;
@@ -286,7 +286,7 @@ impl Volume {
 
     /// Keeps others off a unit, or lets them in again (W1). Nobody unmaps a volume's units while one is busy, and no
     /// snapshot of it begins, so the place stays what it is.
-    pub(super) fn set_busy(&self, state: &mut State, place: Place, busy: bool) {
+    pub(super) fn set_busy(&self, state: &mut State, place: EntryPlace, busy: bool) {
         let entry = state.tree.entry(place);
         state.tree.store(place, if busy { entry.without(Entry::READY) } else { entry.with(Entry::READY) });
         if let Some(vol) = state.table.get_mut(self.core.id) {
@@ -322,7 +322,7 @@ impl Volume {
     }
 
     /// The blocks that the range covers in part and that are not written: the first and the last, if so.
-    fn unwritten_edges(&self, place: Place, pos: u64, len: u64) -> [Option<u32>; 2] {
+    fn unwritten_edges(&self, place: EntryPlace, pos: u64, len: u64) -> [Option<u32>; 2] {
         let geometry = &self.pool.map.geometry;
         let offset = pos & (geometry.unit_bytes() - 1);
         let end = offset + len.min(geometry.unit_bytes() - offset);
@@ -338,7 +338,7 @@ impl Volume {
         &'a self,
         mut guard: MutexGuard<'a, State>,
         unit: u64,
-        place: Place,
+        place: EntryPlace,
         edges: [Option<u32>; 2],
         may_block: &MayBlock,
     ) -> Result<Round<'a>, Status> {
@@ -481,7 +481,7 @@ impl Volume {
         Ok(())
     }
 
-    fn touch_both(&self, state: &mut State, unit: u64) -> Result<Place, Status> {
+    fn touch_both(&self, state: &mut State, unit: u64) -> Result<EntryPlace, Status> {
         let partner = state.vol(self.core.id)?.settling;
         for id in [Some(self.core.id), partner].into_iter().flatten() {
             state.table.charge(id);

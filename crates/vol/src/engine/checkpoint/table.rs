@@ -13,7 +13,7 @@
 
 use crate::format::page::index::build_upper;
 use crate::format::page::table::{LEAST_BYTES, ROOM, encode_each, entry_bytes};
-use crate::format::page::{PageRef, Place};
+use crate::format::page::{PagePlace, PageRef};
 use crate::state::plan::Draft;
 use crate::state::table::{Table, TablePage};
 
@@ -30,7 +30,7 @@ struct Layout {
 /// replace.
 pub(super) fn draft(
     table: &mut Table,
-    place: &Place,
+    place: &PagePlace,
     draft: &mut Draft,
     give_up: &mut dyn FnMut(u64),
 ) -> (PageRef, u16) {
@@ -75,14 +75,14 @@ pub(super) fn draft(
 /// Writes a page with the volumes from `first` to before `end`, as many as there is room for; the number of the last.
 fn encode_page(
     table: &mut Table,
-    place: &Place,
+    place: &PagePlace,
     draft: &mut Draft,
     index: usize,
     first: u32,
     end: u32,
 ) -> (TablePage, Option<u32>) {
     let (address, block) = draft.next();
-    let place = Place { address, index: index as u64, ..*place };
+    let place = PagePlace { address, index: index as u64, ..*place };
     let volumes = table.range(first, end).filter(|vol| !vol.unborn).map(|vol| (vol.fields(), &*vol.name));
     let (page, count) = encode_each(block, &place, volumes);
     let last = table.mark_written(first, end, count);

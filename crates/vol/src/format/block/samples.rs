@@ -3,7 +3,7 @@
 use super::Block;
 use crate::format::damage::Damage;
 use crate::format::journal::{Commit, JournalBlock, Ring};
-use crate::format::page::{Expect, PageRef, Place, index, label, leaf, sums, table};
+use crate::format::page::{Expect, PagePlace, PageRef, index, label, leaf, sums, table};
 use crate::format::record::{MAX_ENTRY_WORDS, Record};
 use crate::format::settings::{Checksum, LowWater};
 use crate::format::superblock::Superblock;
@@ -49,8 +49,8 @@ pub fn superblock(unit_bytes: u32) -> Superblock {
     }
 }
 
-pub fn place(address: u64, index: u64, owner: u32) -> Place {
-    Place { pool: POOL, generation: 7, address, index, owner }
+pub fn place(address: u64, index: u64, owner: u32) -> PagePlace {
+    PagePlace { pool: POOL, generation: 7, address, index, owner }
 }
 
 pub fn expect(page: PageRef, index: u64) -> Expect {

@@ -6,14 +6,14 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::format::block::{Block, require_zero_tail};
 use crate::format::damage::{Damage, require};
-use crate::format::page::{Expect, PageRef, Place};
+use crate::format::page::{Expect, PagePlace, PageRef};
 use crate::format::superblock::Geometry;
 use crate::format::{BLOCK, Child, HEADER, INDEX_CHILDREN, MAX_LEVEL, kind};
 
 const CHILD: usize = size_of::<Child>();
 
 /// Encodes at most [`INDEX_CHILDREN`] references; a shorter slice is taken as ending with none.
-pub fn encode(block: &mut Block, place: &Place, level: u16, children: &[PageRef]) -> PageRef {
+pub fn encode(block: &mut Block, place: &PagePlace, level: u16, children: &[PageRef]) -> PageRef {
     block.fill(0);
     let mut count = 0;
     for (at, child) in children.iter().take(INDEX_CHILDREN).enumerate().filter(|(_, child)| !child.is_none()) {
@@ -59,7 +59,7 @@ pub trait Sink {
 /// lowest level that the root may have: 1 for maps, 0 for the volume table. No pages give no root. `None`: no room.
 pub fn build_upper(
     sink: &mut dyn Sink,
-    place: &Place,
+    place: &PagePlace,
     below: u16,
     at_least: u16,
     pages: &[PageRef],
@@ -77,7 +77,7 @@ pub fn build_upper(
                 above.push(PageRef::NONE);
                 continue;
             }
-            let place = Place { address: sink.allocate()?, index: index as u64, ..*place };
+            let place = PagePlace { address: sink.allocate()?, index: index as u64, ..*place };
             above.push(encode(&mut block, &place, level, children));
             sink.page(place.address, &block);
         }

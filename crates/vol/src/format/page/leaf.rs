@@ -5,7 +5,7 @@
 
 use crate::format::block::{Block, require_zero_tail};
 use crate::format::damage::{Damage, require};
-use crate::format::page::{Expect, PageRef, Place};
+use crate::format::page::{Expect, PagePlace, PageRef};
 use crate::format::superblock::Geometry;
 use crate::format::{HEADER, kind};
 
@@ -16,7 +16,7 @@ const fn bitmap_bytes(unit_blocks: usize) -> usize {
 
 /// Encodes entries and their written bits, [`Geometry::entry_words`] words each. Entries without a bit are left out.
 /// Slices shorter than a leaf are taken as ending with holes.
-pub fn encode(block: &mut Block, geometry: &Geometry, place: &Place, entries: &[u64], written: &[u64]) -> PageRef {
+pub fn encode(block: &mut Block, geometry: &Geometry, place: &PagePlace, entries: &[u64], written: &[u64]) -> PageRef {
     block.fill(0);
     let bytes = bitmap_bytes(geometry.unit_blocks);
     let bitmaps = HEADER + 8 * geometry.leaf_entries;

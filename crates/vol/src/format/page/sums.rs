@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::format::block::{Block, require_zero_tail};
 use crate::format::damage::{Damage, require};
-use crate::format::page::{Expect, PageRef, Place};
+use crate::format::page::{Expect, PagePlace, PageRef};
 use crate::format::superblock::Geometry;
 use crate::format::{HEADER, MAX_SUMS, SUMS_OPEN, SumsHead, kind};
 
@@ -39,7 +39,7 @@ pub struct RegionState {
 pub fn encode(
     block: &mut Block,
     geometry: &Geometry,
-    place: &Place,
+    place: &PagePlace,
     open: bool,
     sums: &RegionSums,
     marked: &Marked,

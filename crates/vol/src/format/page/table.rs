@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::format::block::{Block, require_zero_tail};
 use crate::format::damage::{Damage, require};
-use crate::format::page::{Expect, PageRef, Place};
+use crate::format::page::{Expect, PagePlace, PageRef};
 use crate::format::superblock::Geometry;
 use crate::format::{
     BLOCK, HEADER, MAX_LEVEL, MAX_NAME, MAX_VOLUME_UNITS, MAX_VOLUMES, PAYLOAD, VOLUME_FLAGS, VOLUME_GROWS,
@@ -107,14 +107,14 @@ pub fn is_name(name: &str) -> bool {
 }
 
 /// Encodes as many of the volumes as fit, which are sorted by number; how many those are, at least 1 of any.
-pub fn encode(block: &mut Block, place: &Place, volumes: &[VolumeEntry]) -> (PageRef, usize) {
+pub fn encode(block: &mut Block, place: &PagePlace, volumes: &[VolumeEntry]) -> (PageRef, usize) {
     encode_each(block, place, volumes.iter().map(|volume| (volume, &*volume.name)))
 }
 
-/// The same of volumes whose names stand beside their entries.
+/// Encodes as many of the volumes as fit, whose names stand beside their entries so that none is copied.
 pub(crate) fn encode_each<'a, V: Borrow<VolumeEntry>>(
     block: &mut Block,
-    place: &Place,
+    place: &PagePlace,
     volumes: impl Iterator<Item = (V, &'a str)>,
 ) -> (PageRef, usize) {
     block.fill(0);

@@ -24,7 +24,7 @@ fn an_old_page_at_the_right_place_is_stale() {
     let mut old = [0; BLOCK];
     let mut new = [0; BLOCK];
     let place = samples::place(50 << 20, 3, 1);
-    let earlier = Place { generation: 5, ..place };
+    let earlier = PagePlace { generation: 5, ..place };
     leaf::encode(&mut old, &g, &earlier, &[900], &[1]);
     let page = leaf::encode(&mut new, &g, &place, &[900], &[1]);
     let expect = samples::expect(page, 3);
@@ -226,7 +226,7 @@ proptest! {
             written.extend(words.iter().map(|&word| if hole { 0 } else { word }));
         }
         let mut block = [0xEE; BLOCK];
-        let place = Place { pool: POOL, generation: 7, address: 77 << 12, index, owner };
+        let place = PagePlace { pool: POOL, generation: 7, address: 77 << 12, index, owner };
         let page = leaf::encode(&mut block, &g, &place, &entries, &written);
         let back = decode_leaf(&block, &g, &samples::expect(page, index));
         prop_assert_eq!(back, Ok((entries, written)));
@@ -241,7 +241,7 @@ proptest! {
         let mut pages = 0;
         while !rest.is_empty() {
             let mut block = [0xEE; BLOCK];
-            let place = Place { index: pages, ..samples::place((100 + pages) << 20, 0, 0) };
+            let place = PagePlace { index: pages, ..samples::place((100 + pages) << 20, 0, 0) };
             let (page, count) = table::encode(&mut block, &place, rest);
             prop_assert!(count > 0);
             table::decode(&block, &g, &samples::expect(page, pages), &mut back).expect("valid");

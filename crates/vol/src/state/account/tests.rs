@@ -9,7 +9,7 @@ use sheave_base::sync::Arc;
 
 use crate::format::block::samples;
 use crate::format::page::index::{Sink, build_upper};
-use crate::format::page::{Place, PageRef};
+use crate::format::page::{PagePlace, PageRef};
 use crate::format::record::Record;
 use crate::format::superblock::Superblock;
 use crate::state::extent_map::Entry;
@@ -33,7 +33,7 @@ fn made(slots: u64, used: &[u64]) -> u64 {
     let mut pages = vec![PageRef::NONE; slots as usize];
     used.iter().for_each(|at| pages[*at as usize] = PageRef { address: 1 << 30, checksum: 1 });
     let mut sink = Counting(0);
-    let place = Place { pool: [0; 16], generation: 1, address: 0, index: 0, owner: 1 };
+    let place = PagePlace { pool: [0; 16], generation: 1, address: 0, index: 0, owner: 1 };
     build_upper(&mut sink, &place, 1, 1, &pages).expect("there is room");
     sink.0
 }

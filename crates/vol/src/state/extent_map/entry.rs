@@ -93,7 +93,7 @@ impl Entry {
         (self.0 & Self::BITS) >> BITS_SHIFT
     }
 
-    /// The same with these written bits.
+    /// This entry with other written bits.
     #[inline]
     #[must_use]
     pub(crate) fn with_bits(self, bits: u64) -> Entry {

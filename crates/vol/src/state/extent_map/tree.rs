@@ -54,7 +54,7 @@ type By<'a> = Option<&'a Arc<Grace>>;
 
 /// Where a unit's entry is, on a way that may be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct EntryPlace {
     pub(crate) leaf: u32,
     pub(crate) slot: usize,
 }
@@ -89,7 +89,7 @@ impl Tree {
 
     /// The place of a unit on a way that belongs to this top alone: missing nodes are made, shared ones copied. All of
     /// the way is dirty then.
-    pub(crate) fn own(&mut self, top: &Top, unit: u64) -> Result<Place, Status> {
+    pub(crate) fn own(&mut self, top: &Top, unit: u64) -> Result<EntryPlace, Status> {
         let (at, child, slot) = self.split(unit);
         if !top.make(at) {
             return Err(Status::NoMem);
@@ -101,11 +101,11 @@ impl Tree {
         if new_way || leaf.is_ok_and(|leaf| leaf.1) {
             top.forget();
         }
-        Ok(Place { leaf: leaf?.0, slot })
+        Ok(EntryPlace { leaf: leaf?.0, slot })
     }
 
     /// The place of a unit as it is, to change what all who have it see; its way becomes dirty.
-    pub(crate) fn touch(&mut self, top: &Top, unit: u64) -> Option<Place> {
+    pub(crate) fn touch(&mut self, top: &Top, unit: u64) -> Option<EntryPlace> {
         let (at, child, slot) = self.split(unit);
         // Relaxed, both: we are under the lock that all stores are made under.
         let index = id_of(top.word(at)?.load(Ordering::Relaxed));
@@ -115,7 +115,7 @@ impl Tree {
         }
         self.index.touch(index);
         self.leaves.touch(leaf);
-        Some(Place { leaf, slot })
+        Some(EntryPlace { leaf, slot })
     }
 
     /// An index node of this way alone, and whether the way has changed.
@@ -239,14 +239,14 @@ impl Tree {
         Ok(id)
     }
 
-    pub(crate) fn entry(&self, place: Place) -> Entry {
+    pub(crate) fn entry(&self, place: EntryPlace) -> Entry {
         // Relaxed: under the lock.
         Entry(self.map.leaves.word(place.leaf, place.slot).map_or(0, |word| word.load(Ordering::Relaxed)))
     }
 
     /// Stores an entry with the same space (or none in both), other flags. The written bits stay what they are.
     #[inline]
-    pub(crate) fn store(&self, place: Place, entry: Entry) {
+    pub(crate) fn store(&self, place: EntryPlace, entry: Entry) {
         if let Some(word) = self.map.leaves.word(place.leaf, place.slot) {
             let bits = Entry(word.load(Ordering::Relaxed)).bits(); // Relaxed: under the lock.
             // Release: pairs with the Acquire load in `find`.
@@ -255,14 +255,14 @@ impl Tree {
     }
 
     /// Gives a hole space.
-    pub(crate) fn install(&mut self, place: Place, entry: Entry) {
+    pub(crate) fn install(&mut self, place: EntryPlace, entry: Entry) {
         debug_assert!(!self.entry(place).is_alloc() && entry.is_alloc());
         self.leaves.add_used(place.leaf, 1);
         self.store(place, entry);
     }
 
     /// Another unit in the place of the one that the entry has; the written bits are the same.
-    pub(crate) fn replace(&mut self, top: &Top, place: Place, entry: Entry) {
+    pub(crate) fn replace(&mut self, top: &Top, place: EntryPlace, entry: Entry) {
         let old = self.entry(place);
         debug_assert!(old.is_alloc() && entry.is_alloc());
         self.store(place, entry);
@@ -270,7 +270,7 @@ impl Tree {
     }
 
     /// Makes a hole of an entry with space; its unit loses an owner.
-    pub(crate) fn unmap(&mut self, top: &Top, place: Place) {
+    pub(crate) fn unmap(&mut self, top: &Top, place: EntryPlace) {
         let old = self.entry(place);
         debug_assert!(old.is_alloc());
         self.store(place, Entry::NONE);
@@ -335,7 +335,7 @@ impl Tree {
     }
 
     /// Sets or clears the written bits of some blocks of a unit.
-    pub(crate) fn set_bits(&mut self, place: Place, first: u32, count: u32, written: bool) {
+    pub(crate) fn set_bits(&mut self, place: EntryPlace, first: u32, count: u32, written: bool) {
         if self.map.geometry.has_bits_in_entries() {
             return self.set_bits_in_entry(place, ((1 << count) - 1) << first, written);
         }
@@ -355,7 +355,7 @@ impl Tree {
         }
     }
 
-    fn set_bits_in_entry(&mut self, place: Place, mask: u64, written: bool) {
+    fn set_bits_in_entry(&mut self, place: EntryPlace, mask: u64, written: bool) {
         let entry = self.entry(place);
         let old = entry.bits();
         let new = if written { old | mask } else { old & !mask };
@@ -366,7 +366,7 @@ impl Tree {
     }
 
     /// The written bits of a unit, as words.
-    pub(crate) fn bits(&self, place: Place) -> [u64; 4] {
+    pub(crate) fn bits(&self, place: EntryPlace) -> [u64; 4] {
         if self.map.geometry.has_bits_in_entries() {
             return [self.entry(place).bits(), 0, 0, 0];
         }
@@ -383,7 +383,7 @@ impl Tree {
     }
 
     /// Replaces the written bits of a unit.
-    pub(crate) fn store_bits(&mut self, place: Place, bits: &[u64]) {
+    pub(crate) fn store_bits(&mut self, place: EntryPlace, bits: &[u64]) {
         let blocks = self.map.geometry.blocks() as usize;
         for (at, bits) in bits.iter().enumerate().take(blocks.div_ceil(64)) {
             let (first, count) = (at * 64, blocks.min(64));
@@ -430,7 +430,7 @@ impl Tree {
     }
 
     /// Whether all blocks of a unit are written, and whether any is.
-    pub(crate) fn written(&self, place: Place) -> (bool, bool) {
+    pub(crate) fn written(&self, place: EntryPlace) -> (bool, bool) {
         let blocks = self.map.geometry.blocks();
         let (written, run) = self.map.written_run(place.leaf, place.slot, 0, blocks);
         (written && run == blocks, written || run < blocks)

@@ -21,7 +21,7 @@ use sheave_base::sync::Arc;
 
 use super::Sums;
 use crate::format::page::index::{build_upper, upper_pages};
-use crate::format::page::{Place, PageRef, index, sums};
+use crate::format::page::{PagePlace, PageRef, index, sums};
 use crate::format::superblock::Geometry;
 use crate::format::{BLOCK, INDEX_CHILDREN, MAX_SUMS};
 use crate::state::everyone::Everyone;
@@ -323,7 +323,7 @@ impl Regions {
     pub(crate) fn draft(
         &mut self,
         geometry: &Geometry,
-        place: &Place,
+        place: &PagePlace,
         sink: &mut dyn index::Sink,
         give_up: &mut dyn FnMut(u64),
     ) -> (PageRef, u16) {
@@ -337,7 +337,7 @@ impl Regions {
             for (to, from) in numbers.iter_mut().zip(self.sums.arena.node(id).unwrap_or_default().iter().skip(1)) {
                 *to = from.load(sheave_base::sync::atomic::Ordering::Acquire); // Acquire: S2
             }
-            let place = Place { address, index: id, owner: 0, ..*place };
+            let place = PagePlace { address, index: id, owner: 0, ..*place };
             let marks = if self.knows_marks { self.sums.marks(id) } else { sums::Marked::default() };
             let page = sums::encode(&mut block, geometry, &place, region.intended, &numbers, &marks);
             sink.page(address, &block);
@@ -355,7 +355,7 @@ impl Regions {
                 children[(id - first) as usize] = region.page;
             }
             let Some(address) = sink.allocate() else { break };
-            let page = index::encode(&mut block, &Place { address, index: at, owner: 0, ..*place }, 1, &children);
+            let page = index::encode(&mut block, &PagePlace { address, index: at, owner: 0, ..*place }, 1, &children);
             sink.page(address, &block);
             if let Some(old) = self.first.insert(at, page) {
                 give_up(old.address);
@@ -367,7 +367,7 @@ impl Regions {
         self.root
     }
 
-    fn draft_upper(&mut self, place: &Place, sink: &mut dyn index::Sink, give_up: &mut dyn FnMut(u64)) {
+    fn draft_upper(&mut self, place: &PagePlace, sink: &mut dyn index::Sink, give_up: &mut dyn FnMut(u64)) {
         let count = self.first.keys().next_back().map_or(0, |last| last + 1);
         let pages: Vec<PageRef> = (0..count).map(|at| self.first.get(&at).copied().unwrap_or_default()).collect();
         std::mem::take(&mut self.upper).into_iter().for_each(&mut *give_up);
