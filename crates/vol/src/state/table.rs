@@ -410,7 +410,11 @@ impl Table {
 
     /// What lies beyond the end of a volume is being given back from here on, or no more.
     pub(crate) fn set_cutting(&mut self, id: u32, cutting: bool) {
-        if cutting { self.cutting.insert(id) } else { self.cutting.remove(&id) };
+        if cutting {
+            self.cutting.insert(id)
+        } else {
+            self.cutting.remove(&id)
+        };
     }
 
     /// Whether what lies beyond its end is being given back.

@@ -13,6 +13,7 @@ use sheave_iomap::mapping::Intent;
 
 use super::*;
 use crate::device::block_io::DeviceIo;
+use crate::state::extent_map::work::MOST_COPIED;
 use crate::{BlockIo, CheckOptions, CreateOptions, OpenOptions, Pool, PoolError, Volume, check_device};
 
 /// What a test does before the next write of the pool's own.
@@ -355,4 +356,19 @@ fn a_commit_that_failed_forgets_nothing_that_it_took() {
     drop(state);
     drop((volume, pool));
     assert_eq!(opened(&device), expected(&[(3, 0), (21, 3)]));
+}
+
+/// Who opens the pool does again what copies of maps have cost, so that much of it is made an end of by a checkpoint,
+/// though hardly any node is dirty.
+#[test]
+fn copies_of_maps_that_come_to_much_make_a_checkpoint_due() {
+    let (_, pool, volume, _) = pool();
+    let before = volume.pool().lock().sb.generation;
+    pool.snapshot("v", "s").unwrap();
+    write(&volume, 3, 4);
+    let copied = std::mem::replace(&mut volume.pool().lock().tree.copied, MOST_COPIED + 1);
+    assert!(copied > 32 + 256, "a slot was shared, and a leaf copied: {copied}");
+    pool.sync().unwrap();
+    let state = volume.pool().lock();
+    assert_eq!((state.sb.generation, state.tree.copied), (before + 2, 0), "a checkpoint with its twin");
 }
