@@ -7,11 +7,12 @@
 
 mod failure;
 
+use sheave_vol::format::JOURNAL_START;
 use sheave_vol::{Pool, PoolError, made_at};
 
 use crate::audit::{audit, scrubs_clean};
 use crate::check::check_image;
-use crate::disk::{DiskOptions, Errors, Failures, Image, Media, PAGE, SimDisk, Step};
+use crate::disk::{Cut, DiskOptions, Errors, Failures, Fate, Image, Media, PAGE, SECTOR, SimDisk, Step};
 use crate::model::Model;
 use crate::observe::observe;
 use crate::setup::Setup;
@@ -64,6 +65,8 @@ pub struct Report {
     pub refused: u64,
     /// Requests that failed because the disk did.
     pub failures: Failures,
+    /// Crashes that left a commit without its first block.
+    pub headless: u64,
     /// Crashes after which the pool had a disk that was added.
     pub grown: u64,
     /// A number for everything that happened: equal for equal runs.
@@ -122,6 +125,8 @@ struct Known {
     must_have_grown: bool,
     /// It has the list of volumes that lost acknowledged writes (V25).
     listed: bool,
+    /// The journal has a commit without its first block ([`headless_commit`]).
+    headless: bool,
 }
 
 impl Explorer<'_> {
@@ -183,12 +188,29 @@ impl Explorer<'_> {
         self.report.trace = mix(self.report.trace ^ what);
     }
 
+    /// Steps at which a commit of several journal blocks has just come to the disk.
+    fn commits(&self, log: &[Step], from: usize) -> Vec<usize> {
+        let journal = JOURNAL_START..JOURNAL_START + self.plan.setup.journal_bytes;
+        let is_commit = |step: &Step| {
+            matches!(step, Step::Write { sector, data, .. }
+                if journal.contains(&(sector * SECTOR as u64)) && data.len() > PAGE)
+        };
+        (from..log.len()).filter(|&at| is_commit(&log[at])).map(|at| at + 1).collect()
+    }
+
     /// Cuts a run at many steps.
     fn cut(&mut self, run: &Run, cuts: usize, depth: u32) -> Result<(), String> {
         run.log.iter().for_each(|step| self.mark(step.hash()));
         self.report.steps += run.log.len() as u64;
         let mut rng = Rng::new(self.plan.setup.seed).fork(2 + self.report.crashes);
-        let steps = choose(&run.log, run.from, cuts, &mut rng);
+        let mut steps = choose(&run.log, run.from, cuts, &mut rng);
+        let commits = self.commits(&run.log, run.from);
+        if !commits.is_empty() {
+            for at in &mut steps {
+                *at = if rng.percent(25) { *rng.pick(&commits) } else { *at };
+            }
+            steps.sort_unstable();
+        }
         let lie = if run.lies { self.plan.setup.disk.lie } else { None };
         let mut media = Media::new(run.before.clone(), lie);
         let mut model = run.model.clone();
@@ -202,8 +224,10 @@ impl Explorer<'_> {
                 model.apply(event);
                 happened += 1;
             }
-            let (image, cut) = media.crash(&mut rng);
+            let headless = commits.binary_search(&at).is_ok() && rng.percent(50);
+            let (image, cut) = if headless { headless_commit(&media, &mut rng) } else { media.crash(&mut rng) };
             self.report.crashes += 1;
+            self.report.headless += u64::from(headless);
             self.report.nested += u64::from(depth > 0);
             let told = self.path.len();
             self.path.push(format!("cut at step {at} of {}: {cut}", run.log.len()));
@@ -213,6 +237,7 @@ impl Explorer<'_> {
                 may_have_grown: may || run.grown,
                 must_have_grown: must || run.grown,
                 listed: run.degraded && at == run.log.len(),
+                headless,
             };
             if let Err(why) = self.recover(image, &model, known, &mut rng, depth) {
                 if self.trace.is_empty() {
@@ -248,9 +273,14 @@ impl Explorer<'_> {
         scrubs_clean(&pool)?;
         let opened = disk.time();
         let deeper = depth + 1 < MAX_DEPTH;
-        if deeper && rng.percent(self.plan.go_on) {
-            let world =
-                World::new(setup, (pool, disk.clone()), &self.threads, settled.clone(), known.counters, rng.fork(3));
+        if deeper && (known.headless || rng.percent(self.plan.go_on)) {
+            let mut setup = setup.clone();
+            if known.headless {
+                // Commits of one block, each before what is left of that one.
+                (setup.mix.write, setup.mix.sync, setup.mix.turn, setup.long) = (20, 20, 60, 0);
+            }
+            let (pool, threads) = ((pool, disk.clone()), &self.threads);
+            let world = World::new(&setup, pool, threads, settled.clone(), known.counters, rng.fork(3));
             self.check(&disk.image())?;
             return self.work(world, image, settled, (opened, grown), setup.ops / 4, depth + 1);
         }
@@ -319,6 +349,17 @@ fn open_as(setup: &Setup, disk: SimDisk) -> Result<(Pool, SimDisk), PoolError> {
         }
         opened => Ok((opened?, disk)),
     }
+}
+
+/// What is left when a commit that has just come loses its first block and nothing else. Its other blocks must never
+/// be taken for those of a later commit.
+fn headless_commit(media: &Media, rng: &mut Rng) -> (Image, Cut) {
+    let loose = media.loose();
+    let mut cut = Cut::draw(&loose, rng);
+    if let Some(last) = cut.fates.last_mut() {
+        *last = Fate::Torn(!0xff);
+    }
+    (media.crash_as(&cut), cut)
 }
 
 /// Steps to cut at, in order: all, or as many as wanted. Half of those are just before a flush, when most is loose.

@@ -129,6 +129,7 @@ fn run(args: &Args) -> ExitCode {
                 total.crashes += report.crashes;
                 total.nested += report.nested;
                 total.steps += report.steps;
+                total.headless += report.headless;
                 total.refused += report.refused;
                 total.failures.add(&report.failures);
                 if args.seed.is_some() {
@@ -146,11 +147,12 @@ fn run(args: &Args) -> ExitCode {
         }
         if args.seed.is_some() || total.crashes >= args.points {
             println!(
-                "{} crashes ({} of them after or within another), {} disk steps, {} refusals of a full pool, \
+                "{} crashes ({} of them after or within another, {} left a commit without its head), {} disk steps, {} refusals of a full pool, \
                  failures of the disk: {} reads, {} writes, {} flushes, {} found its file system full, \
                  seeds {first} to {seed}, {:.1} s",
                 total.crashes,
                 total.nested,
+                total.headless,
                 total.steps,
                 total.refused,
                 total.failures.reads,

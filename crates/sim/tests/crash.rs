@@ -169,7 +169,10 @@ fn growing(first: u64, ops: usize, cuts: usize, change: impl Fn(&mut Setup)) -> 
         plan.setup.growing = 100;
         change(&mut plan.setup);
         match explore(&plan) {
-            Ok(report) => total.crashes += report.crashes,
+            Ok(report) => {
+                total.crashes += report.crashes;
+                total.headless += report.headless;
+            }
             Err(failure) => panic!("{}", shrink(&plan, failure, Duration::from_secs(20))),
         }
         if total.crashes >= POINTS {
@@ -195,11 +198,12 @@ fn volumes_that_grow_cut_often() {
 /// Many small units between two flushes: a commit of many blocks that did not all arrive is not there at all.
 #[test]
 fn volumes_that_grow_in_commits_of_many_blocks() {
-    growing(1_300, 60, 120, |setup| {
+    let report = growing(1_300, 60, 120, |setup| {
         (setup.unit_bytes, setup.size_bytes, setup.journal_bytes) = (4096, 24 << 20, 256 << 10);
         (setup.max_volume_bytes, setup.max_volumes, setup.long) = (2 << 20, 2, 190);
         (setup.mix.write, setup.mix.sync, setup.mix.pool_sync) = (60, 2, 1);
         (setup.mix.copy, setup.mix.resize, setup.mix.delete, setup.mix.turn) = (0, 1, 0, 90);
         (setup.mix.create, setup.mix.reopen, setup.mix.rename) = (1, 0, 0);
     });
+    assert!(report.headless > 10, "some lost their first block alone: {report:?}");
 }
