@@ -147,7 +147,8 @@ fn run(args: &Args) -> ExitCode {
         }
         if args.seed.is_some() || total.crashes >= args.points {
             println!(
-                "{} crashes ({} of them after or within another, {} left a commit without its head), {} disk steps, {} refusals of a full pool, \
+                "{} crashes ({} of them after or within another, {} left a commit without its head), {} disk steps, \
+                 {} refusals of a full pool, \
                  failures of the disk: {} reads, {} writes, {} flushes, {} found its file system full, \
                  seeds {first} to {seed}, {:.1} s",
                 total.crashes,

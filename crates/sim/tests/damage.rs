@@ -1,9 +1,11 @@
 //! Damage: any single metadata block of a populated pool, changed in any way, is noticed and named, or is not needed.
 //! What it says is never served. Writes that land elsewhere likewise.
 
+use std::collections::BTreeMap;
+
 use sheave_base::rng::Rng;
 use sheave_sim::corrupt::{Harm, MetaBlock, Verdict, harm, judge, meta_blocks};
-use sheave_sim::disk::{Image, SECTOR, SimDisk};
+use sheave_sim::disk::{Image, PAGE, SECTOR, SimDisk, Step};
 use sheave_sim::model::Model;
 use sheave_sim::setup::Setup;
 use sheave_sim::threads::Threads;
@@ -16,8 +18,13 @@ const SUPERBLOCKS_END: u64 = 16;
 
 /// A pool with something in it, closed or not.
 fn populated(seed: u64, close: bool) -> (Setup, SimDisk, Model) {
+    populated_and_reopened(seed, close, 0)
+}
+
+/// It is closed and opened so often, against what else is done: each time writes two checkpoints.
+fn populated_and_reopened(seed: u64, close: bool, reopen: u64) -> (Setup, SimDisk, Model) {
     let mut setup = Setup::draw(seed, 0);
-    setup.mix.reopen = 0;
+    setup.mix.reopen = reopen;
     let disk = SimDisk::new(Image::new(setup.size_bytes), setup.disk.clone());
     Pool::create(&disk.device(), &setup.create_options()).expect("the pool can be made");
     let pool = Pool::open(&disk.device(), &setup.open_options()).expect("and opened");
@@ -89,6 +96,47 @@ fn any_metadata_block_of_a_pool_that_was_not_closed() {
         noticed = (noticed.0 + refused, noticed.1 + partly);
     }
     assert!(noticed.0 >= 20 && noticed.1 >= 20, "refused, and opened in part: {noticed:?}");
+}
+
+/// The blocks of which an earlier version lay in the same place, and that: whole, of this pool, and of its kind.
+fn earlier_versions(log: &[Step], image: &Image) -> Vec<(MetaBlock, Vec<u8>)> {
+    let mut versions: BTreeMap<u64, Vec<&[u8]>> = BTreeMap::new();
+    for step in log {
+        let Step::Write { sector, data, .. } = step else { continue };
+        for (at, block) in (sector * SECTOR as u64..).step_by(PAGE).zip(data.chunks_exact(PAGE)) {
+            versions.entry(at).or_default().push(block);
+        }
+    }
+    let earlier = |block: MetaBlock| {
+        let mut now = vec![0; PAGE];
+        image.read(block.address / SECTOR as u64, &mut now);
+        // Magic, format and kind: the first eight bytes.
+        let same_kind = |old: &&&[u8]| old[..8] == now[..8] && **old != now;
+        let old = versions.get(&block.address)?.iter().rev().find(same_kind)?;
+        Some((block, old.to_vec()))
+    };
+    distinct(image).into_iter().filter_map(earlier).collect()
+}
+
+/// A write of metadata that was acknowledged and never done: what lay there before is whole, and of another time.
+#[test]
+fn a_metadata_block_that_is_what_it_was_before() {
+    let (mut looked_at, mut told) = (0, 0);
+    for seed in sheave_testkit::seeds(8) {
+        let (setup, disk, model) = populated_and_reopened(seed, true, 15);
+        let image = disk.image();
+        for (block, old) in earlier_versions(&disk.log(), &image) {
+            let mut stale = image.clone();
+            stale.write(block.address / SECTOR as u64, &old);
+            looked_at += 1;
+            match judge(&setup, &stale, &model) {
+                Err(why) => panic!("seed {seed}: the {block} as it was before: {why}"),
+                Ok(Verdict::Unharmed(_)) => {}
+                Ok(Verdict::Partly(..) | Verdict::Refused(..)) => told += 1,
+            }
+        }
+    }
+    assert!(looked_at >= 10 && told >= 5, "{told} of {looked_at} told");
 }
 
 #[test]
