@@ -9,6 +9,7 @@ use sheave_sim::disk::Errors;
 use sheave_sim::explore::{Plan, Report, explore};
 use sheave_sim::shrink::shrink;
 use sheave_sim::writer;
+use sheave_vol::Checksum;
 
 const USAGE: &str =
     "usage: sheave-sim [--seed N] [--ops M] [--cuts K] [--points P] [--no-shrink] [--checksum] [--trace]
@@ -18,7 +19,7 @@ const USAGE: &str =
   --cuts K     steps at which a run is cut (100)
   --points P   crashes in all (2,000)
   --no-shrink  a failure is told as it is, and not made small first
-  --checksum   pools keep checksums of data; without it, every other pool does
+  --checksum   pools keep checksums of data; --no-checksum: none does; without either, every other pool does
   --errors N   of a thousand reads and of a thousand writes of the disk, N fail; --flush-errors N: of flushes
   --trace      a failure tells everything that happened before it";
 
@@ -37,7 +38,7 @@ struct Args {
     points: u64,
     shrink: bool,
     trace: bool,
-    checksum: bool,
+    checksum: Option<bool>,
     errors: Errors,
 }
 
@@ -64,7 +65,7 @@ fn parse(words: &[String]) -> Result<Args, String> {
         points: 2000,
         shrink: true,
         trace: false,
-        checksum: false,
+        checksum: None,
         errors: Errors::default(),
     };
     let mut words = words.iter();
@@ -89,7 +90,8 @@ fn parse(words: &[String]) -> Result<Args, String> {
             "--points" => args.points = number()?,
             "--no-shrink" => args.shrink = false,
             "--trace" => args.trace = true,
-            "--checksum" => args.checksum = true,
+            "--checksum" => args.checksum = Some(true),
+            "--no-checksum" => args.checksum = Some(false),
             "--errors" => {
                 let number = number()?;
                 args.errors = Errors { read: number, write: number, flush: 0 };
@@ -118,8 +120,10 @@ fn run(args: &Args) -> ExitCode {
     let first = args.seed.unwrap_or(1);
     for seed in first.. {
         let mut plan = Plan::new(seed, args.ops, args.cuts);
-        if args.checksum {
-            plan.setup = plan.setup.with_checksums();
+        match args.checksum {
+            Some(true) => plan.setup = plan.setup.with_checksums(),
+            Some(false) => plan.setup.checksum = Checksum::None,
+            None => {}
         }
         if args.errors.any() {
             plan.setup = plan.setup.with_errors(args.errors);

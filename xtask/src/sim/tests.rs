@@ -3,8 +3,10 @@
 use super::*;
 
 #[test]
-fn nightly_is_a_number_of_crashes_and_all_else_goes_on() {
-    let args = |words: &[&str]| arguments(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
-    assert_eq!(args(&["--nightly"]), ["--points", NIGHTLY]);
-    assert_eq!(args(&["--seed", "7", "--ops", "9"]), ["--seed", "7", "--ops", "9"]);
+fn nightly_is_a_number_of_crashes_with_checksums_and_without() {
+    let args = |words: &[&str]| runs(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
+    let with = |kind| ["--points", NIGHTLY, kind];
+    assert_eq!(args(&["--nightly"]), [with("--checksum"), with("--no-checksum")]);
+    assert_eq!(args(&["--nightly", "--no-checksum"]), [["--no-checksum", "--points", NIGHTLY]]);
+    assert_eq!(args(&["--seed", "7", "--ops", "9"]), [["--seed", "7", "--ops", "9"]]);
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use sheave_vol::Checksum;
+
 use crate::setup::Setup;
 
 /// Lines of the trace that are shown.
@@ -39,6 +41,7 @@ impl fmt::Display for Failure {
             writeln!(out, "({hidden} lines before these; --trace shows all)")?;
         }
         self.trace[hidden..].iter().try_for_each(|line| writeln!(out, "{line}"))?;
-        write!(out, "repeat it: cargo xtask sim --seed {} --ops {} --cuts {}", setup.seed, setup.ops, self.cuts)
+        let sums = if setup.checksum == Checksum::None { "--no-checksum" } else { "--checksum" };
+        write!(out, "repeat it: cargo xtask sim --seed {} --ops {} --cuts {} {sums}", setup.seed, setup.ops, self.cuts)
     }
 }
