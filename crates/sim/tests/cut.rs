@@ -1,0 +1,119 @@
+//! A volume that grows is cut off while a write beyond its new end is under way. Rings end the write at every stage of
+//! the cut, between two holds of the pool's lock: it came before the cut, whenever it ends.
+
+use sheave_base::rng::Rng;
+use sheave_base::status::Status;
+use sheave_base::sync::Arc;
+use sheave_iomap::File;
+use sheave_sim::audit::audit;
+use sheave_sim::check::check_image;
+use sheave_sim::disk::{DiskOptions, Image, SimDisk};
+use sheave_sim::engine::{Ended, Engine, Rings, Want};
+use sheave_sim::threads::{Call, Threads};
+use sheave_vol::{CreateOptions, OpenOptions, Pool};
+
+const UNIT: u64 = 4096;
+/// The volume has something at the beginning of each part. When it is cut, one part goes at a time, the last first.
+const PARTS: u64 = 8;
+/// Units of a part: more than an index node has below it.
+const PART: u64 = 1 << 18;
+const LONG: u64 = 16;
+/// Turns in which anything must end.
+const MAX_TURNS: u32 = 100_000;
+
+struct Run {
+    disk: SimDisk,
+    pool: Pool,
+    threads: Threads,
+    ring: Rings,
+    file: Arc<dyn File>,
+}
+
+impl Run {
+    fn new(seed: u64) -> Run {
+        // What comes while the disk holds is held until it no longer does.
+        let options = DiskOptions { seed, logical_block: 4096, slow: 100, ..DiskOptions::default() };
+        let disk = SimDisk::new(Image::new(16 << 20), options);
+        let create = CreateOptions { unit_bytes: UNIT, ..CreateOptions::default() };
+        Pool::create(&disk.device(), &create).expect("makes");
+        let pool = Pool::open(&disk.device(), &OpenOptions::default()).expect("opens");
+        let volume = pool.create_growing_volume("v", 0, (PARTS + 1) * PART * UNIT).expect("creates");
+        let (threads, file) = (Threads::new(), Arc::new(volume) as Arc<dyn File>);
+        threads.set_gaps(seed, 100);
+        let ring = Rings::new(&threads);
+        Run { disk, pool, threads, ring, file }
+    }
+
+    /// One turn of the ring and of its workers.
+    fn turn(&mut self, others: &[usize]) -> Vec<Ended> {
+        let workers: Vec<usize> = self.threads.running().into_iter().filter(|call| !others.contains(call)).collect();
+        workers.into_iter().for_each(|call| self.threads.step(call, false));
+        self.ring.turn()
+    }
+
+    fn end(&mut self, others: &[usize]) -> Ended {
+        let mut turns = 0..MAX_TURNS;
+        turns.find_map(|_| self.turn(others).pop()).expect("the request ends")
+    }
+
+    fn write(&mut self, unit: u64, units: u64, byte: u8) {
+        let data = vec![byte; (units * UNIT) as usize];
+        self.ring.submit(unit + 1, &self.file, unit * UNIT, Want::Write(data, false));
+    }
+
+    fn finish<T>(&mut self, call: &Call<T>) -> T {
+        let mut steps = 0..MAX_TURNS;
+        steps.find(|_| {
+            if !call.has_ended() {
+                self.threads.step(call.number(), false);
+            }
+            call.has_ended()
+        });
+        call.take().expect("the call returns")
+    }
+}
+
+/// E3 of `volume/extend.rs`, V23: the volume has the size that it was cut to, and zeroes where it grows again.
+#[test]
+fn a_write_that_ends_while_its_place_is_being_cut_off() {
+    for seed in sheave_testkit::seeds(60) {
+        let mut rng = Rng::new(seed).fork(0xc07);
+        let mut run = Run::new(seed);
+        for part in 0..PARTS {
+            run.write(part * PART, LONG, 1);
+            assert_eq!(run.end(&[]).status, Status::Ok, "seed {seed}");
+        }
+        let size = rng.below(PARTS - 1) * PART + rng.below(LONG);
+        // Behind what is there, so that its end has something to say of the map.
+        let place = rng.between(size / PART + 1, PARTS - 1) * PART + LONG;
+        run.disk.hold(true);
+        run.write(place, LONG, 2);
+        while run.disk.held() == 0 {
+            assert!(run.turn(&[]).is_empty(), "seed {seed}: the disk holds it");
+        }
+        let pool = run.pool.clone();
+        let resize = run.threads.start(move || pool.resize("v", size * UNIT)).expect("there is room for a call");
+        for _ in 0..rng.below(30) {
+            run.threads.step(resize.number(), false);
+        }
+        run.disk.hold(false);
+        assert_eq!(run.end(&[resize.number()]).status, Status::Ok, "seed {seed}");
+        run.finish(&resize).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!(run.file.size_bytes(), size * UNIT, "seed {seed}: written at {place}");
+        // It grows again, by one unit behind all of them.
+        run.write(PARTS * PART, 1, 3);
+        assert_eq!(run.end(&[]).status, Status::Ok, "seed {seed}");
+        let places =
+            (size..size + LONG).chain((size / PART + 1..PARTS).flat_map(|part| part * PART..part * PART + 2 * LONG));
+        for unit in places {
+            run.ring.submit(1, &run.file, unit * UNIT, Want::Read(UNIT as usize));
+            let read = run.end(&[]);
+            assert_eq!(read.status, Status::Ok, "seed {seed}");
+            assert!(read.data.iter().all(|&byte| byte == 0), "seed {seed}: what was cut off is there, in unit {unit}");
+        }
+        run.pool.sync().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        audit(&run.pool).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        let report = check_image(&run.disk.image()).expect("checks");
+        assert!(report.is_clean(), "seed {seed}: {:?}", report.findings);
+    }
+}
