@@ -91,6 +91,9 @@ fn a_disk_whose_reads_and_writes_fail_now_and_then() {
     // No volume grows: a durable write beyond the end that failed may leave its size (V23); the model denies that (S1).
     let errors = Errors { read: 10, write: 10, flush: 0 };
     crash_of(900, 150, 60, &|setup| Setup { growing: 0, ..setup.with_errors(errors) });
+    // What a commit took that failed waits for the next one, space that was let go included.
+    let errors = Errors { read: 10, write: 60, flush: 0 };
+    crash_of(930, 150, 60, &|setup| Setup { growing: 0, ..setup.with_checksums().with_errors(errors) });
 }
 
 /// V14, V22: wherever it is cut off, the pool is the old one or the one with another disk, and holds what it held.
