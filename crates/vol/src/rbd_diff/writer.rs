@@ -46,7 +46,7 @@ fn range(version: Version, tag: u8, pos: u64, len: u64, follows: u64) -> Vec<u8>
 fn put(bytes: &mut Vec<u8>, version: Version, tag: u8, body: &[u8], follows: u64) {
     bytes.push(tag);
     if version == Version::V2 {
-        bytes.extend_from_slice(&(body.len() as u64 + follows).to_le_bytes());
+        bytes.extend_from_slice(&(body.len() as u64).saturating_add(follows).to_le_bytes());
     }
     bytes.extend_from_slice(body);
 }
