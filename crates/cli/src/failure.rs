@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde::Serialize;
 use sheave::DeviceError;
@@ -20,6 +21,8 @@ enum Kind {
     Run,
     /// Ctrl-C ended it before it was done, and what it had begun was undone: exit code 130.
     Interrupted,
+    /// Somebody else has what it needs, and may let go of it: exit code 1.
+    Busy,
     /// The run failed and its report has already said everything: exit code 1, no message.
     Reported,
     /// A command that was run for the user has ended with this exit code, and said itself why: no message.
@@ -60,6 +63,21 @@ impl Failure {
         Self { kind: Kind::Run, cause: cause.into(), fix: None }
     }
 
+    /// Somebody else has what it needs.
+    pub fn busy(cause: impl Into<String>) -> Self {
+        Self { kind: Kind::Busy, cause: cause.into(), fix: None }
+    }
+
+    /// Whether trying again later may help.
+    pub fn is_busy(&self) -> bool {
+        self.kind == Kind::Busy
+    }
+
+    /// After a wait for it.
+    pub fn after(self, waited: Duration) -> Self {
+        Self { cause: format!("{}, also after {:.1} s", self.cause, waited.as_secs_f64()), ..self }
+    }
+
     /// Ctrl-C ended it.
     pub fn interrupted(cause: impl Into<String>) -> Self {
         Self { kind: Kind::Interrupted, cause: cause.into(), fix: None }
@@ -89,7 +107,7 @@ impl Failure {
     fn code(&self) -> u8 {
         match self.kind {
             Kind::Usage => 2,
-            Kind::Run | Kind::Reported => 1,
+            Kind::Run | Kind::Reported | Kind::Busy => 1,
             Kind::Interrupted => 130,
             Kind::Command(code) => code,
         }
@@ -99,7 +117,7 @@ impl Failure {
     pub fn json(&self) -> FailureJson<'_> {
         let kind = match self.kind {
             Kind::Usage => "usage",
-            Kind::Run | Kind::Reported | Kind::Command(_) => "failed",
+            Kind::Run | Kind::Reported | Kind::Busy | Kind::Command(_) => "failed",
             Kind::Interrupted => "interrupted",
         };
         FailureJson { error: ErrorJson { kind, cause: &self.cause, fix: self.fix.as_deref(), exit_code: self.code() } }
@@ -144,7 +162,7 @@ pub fn device(err: DeviceError) -> Failure {
     match err {
         DeviceError::Spec { .. } => Failure::usage(err.to_string()),
         DeviceError::Host { what, fix, source } => Failure::run(format!("{what}: {source}")).fix(fix),
-        DeviceError::Claimed { what, who, fix } => Failure::run(format!("{what} is in use: {who}")).fix(fix),
+        DeviceError::Claimed { what, who, fix } => Failure::busy(format!("{what} is in use: {who}")).fix(fix),
         other => Failure::run(other.to_string()),
     }
 }
@@ -156,7 +174,7 @@ pub fn pool(err: PoolError) -> Failure {
         PoolError::Invalid { what, fix } => Failure::usage(what).fix(fix),
         PoolError::Io { what, status, fix } => Failure::run(format!("{what}: {status}")).fix(fix),
         PoolError::Format { what, fix } | PoolError::Members { what, fix } => Failure::run(what).fix(fix),
-        PoolError::Busy { what, who, fix } => Failure::run(format!("{what} is in use: {who}")).fix(fix),
+        PoolError::Busy { what, who, fix } => Failure::busy(format!("{what} is in use: {who}")).fix(fix),
         PoolError::Limit { what, limit, fix } => Failure::run(format!("{what}: the limit is {limit}")).fix(fix),
         other => match other.to_string().split_once(". ") {
             Some((cause, fix)) => Failure::run(cause).fix(fix),

@@ -5,6 +5,7 @@
 //! | [`place`] | where a pool or volume is, as written on the command line; opening it |
 //! | [`signature`] | what lies on a device before it is formatted |
 //! | [`create`], [`info`], [`check`], [`grow`], [`set`], [`scrub`], [`upgrade`] | the commands |
+//! | [`patience`] | waiting for a pool that another process has |
 //! | [`made`] | a file that goes again when what it was made for fails |
 //! | [`space`] | the warning of a pool that is low or full |
 //!
@@ -15,6 +16,7 @@ mod create;
 mod grow;
 pub mod info;
 mod made;
+pub mod patience;
 pub mod place;
 mod scrub;
 mod set;
@@ -27,6 +29,7 @@ use crate::failure::Failure;
 
 /// Runs one of them.
 pub fn run(args: &PoolArgs) -> Result<(), Failure> {
+    patience::set(args.wait);
     match &args.command {
         PoolCommand::Create(args) => create::run(args),
         PoolCommand::Info(args) => info::run(args),

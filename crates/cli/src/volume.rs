@@ -8,6 +8,7 @@
 //! | [`import`], [`export`] | copies from and to raw images, over [`lanes`] |
 //! | [`diff`] | what differs between volumes |
 //! | [`export_diff`], [`import_diff`] | what changed between snapshots, as a stream; [`patch`] puts it into a volume |
+//! | [`rescue`] | an export that goes on past what cannot be read |
 //! | [`lanes`] | buffers and I/O in flight on a ring with the volume |
 //! | [`source`] | an image to read: where it has holes, and how to wait for a pipe |
 //! | [`sink`] | an image to write |
@@ -21,15 +22,18 @@ mod lanes;
 mod manage;
 mod map;
 mod patch;
+mod rescue;
 mod show;
 mod sink;
 mod source;
 
 use crate::args::volume::{VolumeArgs, VolumeCommand as C};
 use crate::failure::Failure;
+use crate::pool::patience;
 
 /// Runs one of them.
 pub fn run(args: &VolumeArgs) -> Result<(), Failure> {
+    patience::set(args.wait);
     match &args.command {
         C::Create(args) => manage::create(args),
         C::List(args) => show::list(args),

@@ -98,6 +98,8 @@ pub struct PoolInfo {
     /// Volumes whose maps are damaged, by name: they do not open, and the pool takes no changes until `check --repair`
     /// has mended it. The others can be read.
     pub damaged: Vec<(String, MapDamage)>,
+    /// What an opening with [`OpenOptions::rescue`](crate::OpenOptions::rescue) passed over, in words.
+    pub unsure: Vec<String>,
     /// The last write to space that was never used found that the file system which holds the pool is full: reads,
     /// overwrites, flushes, deletes and closing go on, until there is room again.
     pub host_full: bool,

@@ -38,8 +38,12 @@ pub enum WhenFull {
 /// How a pool is opened.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// Change nothing, not even recover; refused when that is needed.
+    /// Write nothing at all: what the journal has to replay is replayed in memory.
     pub read_only: bool,
+    /// Open read-only what does not open otherwise: a member whose label is damaged is believed to be the one, and a
+    /// journal is replayed up to what is damaged in it. What is not certain then is told by
+    /// [`PoolInfo::unsure`](crate::PoolInfo::unsure).
+    pub rescue: bool,
     /// What happens to a write when the pool is full.
     pub when_full: WhenFull,
     /// How long what waits for I/O to a volume waits at most (snapshots, rollbacks, holes, first writes to parts of
@@ -62,6 +66,6 @@ impl Default for CreateOptions {
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { read_only: false, when_full: WhenFull::Error, longest_wait: LONGEST_WAIT }
+        OpenOptions { read_only: false, rescue: false, when_full: WhenFull::Error, longest_wait: LONGEST_WAIT }
     }
 }

@@ -1,5 +1,7 @@
 //! Arguments of `sheave pool`.
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand, ValueEnum};
 use sheave::vol::LowWater;
 
@@ -40,6 +42,18 @@ pub struct PoolArgs {
     /// What to do.
     #[command(subcommand)]
     pub command: PoolCommand,
+
+    /// Wait for a pool that another process has, this long at most [without a TIME: until Ctrl-C].
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = value::patience,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "forever",
+        global = true
+    )]
+    pub wait: Option<Duration>,
 }
 
 /// The subcommands.

@@ -126,6 +126,11 @@ pub fn new_size(text: &str) -> Result<NewSize, String> {
     }
 }
 
+/// A time, or `forever`.
+pub fn patience(text: &str) -> Result<Duration, String> {
+    if text == "forever" { Ok(Duration::MAX) } else { duration(text) }
+}
+
 /// The age of a stamp: a time, `0` or `unbounded`.
 pub fn stamp_age(text: &str) -> Result<Duration, String> {
     match text {

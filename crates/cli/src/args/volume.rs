@@ -3,8 +3,9 @@
 pub mod diff;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::{ProgressStyle, value};
 use crate::pool::place::{PoolPlace, VolumePlace};
@@ -16,6 +17,7 @@ Names are 1 to 255 of the characters A-Z a-z 0-9 . _ - and begin with neither '-
 Examples:
   sheave volume create 'pool.img#root' --size 20G
   sheave volume create 'pool.img#log' --max-size 100G    # grows as it is written
+  sheave volume snapshot 'pool.img#root' nightly --wait=5m    # if another command has the pool
   sheave volume import debian.img 'pool.img#root'
   sheave volume snapshot 'pool.img#root' before-upgrade
   sheave volume clone 'pool.img#before-upgrade' try-it
@@ -32,6 +34,18 @@ pub struct VolumeArgs {
     /// What to do.
     #[command(subcommand)]
     pub command: VolumeCommand,
+
+    /// Wait for a pool that another process has, this long at most [without a TIME: until Ctrl-C].
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = value::patience,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "forever",
+        global = true
+    )]
+    pub wait: Option<Duration>,
 }
 
 /// The subcommands.
@@ -95,6 +109,10 @@ pub struct ListArgs {
     /// The pool.
     #[arg(value_name = "POOL")]
     pub pool: PoolPlace,
+
+    /// List what can be found in a damaged pool that does not open otherwise.
+    #[arg(long)]
+    pub rescue: bool,
 
     /// Print one JSON object instead of text.
     #[arg(long)]
@@ -274,8 +292,27 @@ pub struct ImportArgs {
     pub progress: ProgressStyle,
 }
 
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  sheave volume export 'pool.img#root' root.img
+  sheave volume export 'pool.img#root' - | zstd > root.img.zst
+  sheave volume export 'pool.img#root' root.img --rescue --json
+        goes on past blocks that cannot be read, and lists them; exit code 1 if there are any
+
+A pool that was not closed is recovered in memory: an export writes nothing to its pool.";
+
+/// What an export writes in place of a block that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BadBlocks {
+    /// Zeroes.
+    Zero,
+    /// Nothing.
+    Skip,
+}
+
 /// `sheave volume export`.
 #[derive(Debug, Args)]
+#[command(after_help = EXPORT_EXAMPLES)]
 pub struct ExportArgs {
     /// The volume or snapshot.
     #[arg(value_name = "POOL#NAME")]
@@ -284,6 +321,18 @@ pub struct ExportArgs {
     /// The raw image to write: a file, a block device, or - for stdout.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+
+    /// Go on past blocks that cannot be read, list them, and open a damaged pool as far as it goes. In place of a bad
+    /// block write zeroes, or skip it: in a block device what is there stays.
+    #[arg(
+        long,
+        value_name = "BAD_BLOCKS",
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "zero"
+    )]
+    pub rescue: Option<BadBlocks>,
 
     /// Overwrite a file that exists, without asking.
     #[arg(long)]

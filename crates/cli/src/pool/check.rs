@@ -10,6 +10,7 @@ use sheave::blk::claim::Sharing;
 use sheave::vol::{CheckOptions, CheckReport, Finding, Totals, check_device_with};
 
 use super::info::MemberJson;
+use super::patience;
 use crate::args::pool::CheckArgs;
 use crate::failure::{self, Failure};
 use crate::progress::Progress;
@@ -106,7 +107,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
         false => (",readonly=on", Sharing::WithReaders),
     };
     let device = args.pool.open_device(options)?;
-    let _claim = device.claim(sharing).map_err(failure::device)?;
+    let _claim = patience::until_free(|| device.claim(sharing).map_err(failure::device))?;
     let look = |repair: bool| {
         let mut progress = Progress::new(if repair { "repair" } else { "check" }, args.progress, args.json, None);
         let options = CheckOptions { repair };

@@ -13,6 +13,7 @@ use sheave::vol::{AddOptions, Found, OpenOptions, Pool};
 
 use super::info::MemberJson;
 use super::made::Made;
+use super::patience;
 use super::place::PoolPlace;
 use super::signature;
 use crate::args::pool::GrowArgs;
@@ -50,7 +51,8 @@ pub fn run(args: &GrowArgs) -> Result<(), Failure> {
                 return Err(Failure::run(format!("{}: there is no pool in it", path.display()))
                     .fix("check the path; sheave pool create makes a pool"));
             }
-            drop(args.pool.open_device("")?.claim(Sharing::Alone).map_err(failure::device)?);
+            let device = args.pool.open_device("")?;
+            drop(patience::until_free(|| device.claim(Sharing::Alone).map_err(failure::device))?);
             format!(",size={size}")
         }
         (None, Some(_), None) => {
@@ -59,7 +61,8 @@ pub fn run(args: &GrowArgs) -> Result<(), Failure> {
         }
     };
     let device = args.pool.open_device(&options)?;
-    let pool = Pool::open(&device, &OpenOptions::default()).map_err(failure::pool)?;
+    let open = || Pool::open(&device, &OpenOptions::default()).map_err(failure::pool);
+    let pool = patience::until_free(open)?;
     let before = pool.info();
     // Closed whatever came of it, so that the next opening has nothing to recover.
     let done = match &args.add {

@@ -11,7 +11,7 @@ use sheave::Device;
 use sheave::base::units::SECTOR_BYTES;
 use sheave::drivers::spec;
 use sheave::open_device;
-use sheave::vol::{OpenOptions, Pool, PoolError};
+use sheave::vol::{OpenOptions, Pool};
 
 use crate::args::value;
 use crate::failure::Failure;
@@ -57,8 +57,10 @@ pub struct VolumePlace {
 /// What a command means to do with a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Look only. A pool that must be recovered first is, all the same.
+    /// Look only, and write nothing: what a crash left is recovered in memory.
     Look,
+    /// Look at as much of it as there is, though the pool does not open otherwise.
+    Rescue,
     /// Change it.
     Change,
 }
@@ -238,20 +240,13 @@ impl PoolPlace {
     pub fn open(&self, access: Access) -> Result<Pool, Failure> {
         self.refuse_volatile()?;
         self.expect_there()?;
-        if access == Access::Look
-            && let Ok(device) = self.open_device(",readonly=on")
-        {
-            let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-            match Pool::open(&device, &options) {
-                Ok(pool) => return Ok(pool),
-                Err(error @ (PoolError::Busy { .. } | PoolError::Device(_))) => {
-                    return Err(crate::failure::pool(error));
-                }
-                // It wants to be recovered, which is a change; or it is broken, as the second opening tells.
-                Err(_) => {}
-            }
-        }
-        Pool::open(&self.open_device("")?, &OpenOptions::default()).map_err(crate::failure::pool)
+        let (options, rescue) = match access {
+            Access::Change => ("", false),
+            Access::Look => (",readonly=on", false),
+            Access::Rescue => (",readonly=on", true),
+        };
+        let open = OpenOptions { read_only: access != Access::Change, rescue, ..OpenOptions::default() };
+        super::patience::until_free(|| Pool::open(&self.open_device(options)?, &open).map_err(crate::failure::pool))
     }
 
     /// The words for a pool that is not there, better than those of a device that could be made.

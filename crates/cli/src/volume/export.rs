@@ -12,9 +12,10 @@ use sheave::vol::ExtentKind;
 use sheave::{Pool, Volume};
 
 use super::lanes::{LANE_BYTES, LANES, Lanes};
+use super::rescue::{Bad, BadRange, Rescue};
 use super::show::VolumeJson;
 use super::sink::Sink;
-use crate::args::volume::ExportArgs;
+use crate::args::volume::{BadBlocks, ExportArgs};
 use crate::failure::{self, Failure};
 use crate::output;
 use crate::pool::place::{Access, VolumePlace};
@@ -32,6 +33,21 @@ struct Exported {
     file: String,
     /// What was read and written; the rest is holes.
     copied_bytes: u64,
+    /// What could not be read, with `--rescue`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bad: Option<Vec<BadRange>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bad_bytes: Option<u64>,
+    /// What is not certain of a pool that did not open otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unsure: Option<Vec<String>>,
+    seconds: f64,
+}
+
+/// What a copy came to.
+struct Copied {
+    bytes: u64,
+    bad: Bad,
     seconds: f64,
 }
 
@@ -47,35 +63,55 @@ pub fn run(args: &ExportArgs) -> Result<(), Failure> {
     if args.json && to_stdout {
         return Err(Failure::usage("--json and - both want stdout").fix("export to a file, or leave --json out"));
     }
+    if to_stdout && args.rescue == Some(BadBlocks::Skip) {
+        return Err(Failure::usage("--rescue=skip leaves what is there, and a stream has nothing there")
+            .fix("--rescue=zero, or export to a file or device"));
+    }
     let stop = signals::stop_flag()?;
     let place = &args.volume;
-    let pool = place.pool.open(Access::Look)?;
+    let pool = place.pool.open(if args.rescue.is_some() { Access::Rescue } else { Access::Look })?;
+    let unsure = pool.info().unsure;
     let outcome = copy_all(&pool, args, &stop);
     let info = outcome.and_then(|done| Ok((done, pool.volume_info(&place.name).map_err(failure::pool)?)));
     let closed = pool.close().map_err(failure::pool);
-    let ((copied_bytes, seconds), info) = info?;
+    let (Copied { bytes: copied_bytes, bad, seconds }, info) = info?;
     closed?;
+    let whole = if bad.bytes == 0 { Ok(()) } else { Err(Failure::reported()) };
     let volume = VolumeJson::new(&place.pool, &info);
     let file = args.file.display().to_string();
     if args.json {
-        return output::json(&Exported { done: "exported", volume, file, copied_bytes, seconds });
+        let rescue = args.rescue.is_some();
+        output::json(&Exported {
+            done: "exported",
+            volume,
+            file,
+            copied_bytes,
+            bad_bytes: rescue.then_some(bad.bytes),
+            bad: rescue.then_some(bad.ranges),
+            unsure: rescue.then_some(unsure),
+            seconds,
+        })?;
+        return whole;
+    }
+    for word in unsure {
+        output::say(format_args!("sheave: warning: {word}\n"));
     }
     let text = format!(
-        "exported: {} to {}; {} of data, the rest is holes; {seconds:.1} s\n",
+        "exported: {} to {}; {} of data, the rest is holes; {seconds:.1} s\n{}",
         volume.in_short(),
         if to_stdout { "stdout" } else { &file },
-        fmt_bytes(copied_bytes)
+        fmt_bytes(copied_bytes),
+        bad.words(),
     );
     if to_stdout {
         output::say(format_args!("{text}"));
     } else {
         output::text(&text);
     }
-    Ok(())
+    whole
 }
 
-/// The bytes copied and the seconds it took.
-fn copy_all(pool: &Pool, args: &ExportArgs, stop: &AtomicBool) -> Result<(u64, f64), Failure> {
+fn copy_all(pool: &Pool, args: &ExportArgs, stop: &AtomicBool) -> Result<Copied, Failure> {
     let place = &args.volume;
     let size = pool.volume_info(&place.name).map_err(failure::pool)?.size_bytes;
     let volume = pool.open_volume(&place.name).map_err(failure::pool)?;
@@ -86,12 +122,22 @@ fn copy_all(pool: &Pool, args: &ExportArgs, stop: &AtomicBool) -> Result<(u64, f
         progress: Progress::new("export", args.progress, args.json, Some(size)),
         copied: 0,
     };
-    let ended = copy.run(&volume, place, size, stop)?;
+    let mut bad = Bad::default();
+    let ended = match args.rescue {
+        None => copy.run(&volume, place, size, stop)?,
+        Some(instead) => {
+            let Copy { sink, lanes, progress, .. } = &mut copy;
+            let mut rescue = Rescue { sink, lanes, progress, instead, copied: 0, bad };
+            let ended = rescue.run(&volume, size, stop)?;
+            (copy.copied, bad) = (rescue.copied, rescue.bad);
+            ended
+        }
+    };
     if !ended {
         return Err(Failure::interrupted(format!("the export was ended; {} is not complete", args.file.display())));
     }
     copy.sink.finish(size)?;
-    Ok((copy.copied, copy.progress.finish().as_secs_f64()))
+    Ok(Copied { bytes: copy.copied, bad, seconds: copy.progress.finish().as_secs_f64() })
 }
 
 struct Copy {

@@ -106,6 +106,16 @@ impl Lanes {
         self.start(Op { what: What::Read, lane: Some(lane), start: 0, pos, expected: len as u32 })
     }
 
+    /// Reads and waits for it; false when that failed. Nothing else is in flight.
+    pub fn try_read(&mut self, lane: u16, len: usize, pos: u64) -> Result<bool, Failure> {
+        debug_assert_eq!(self.free_ops.len(), MAX_OPS, "who knows which one failed");
+        let done = self.read(lane, len, pos).and_then(|()| self.wait_for(lane));
+        match self.failed.take() {
+            Some(_) => Ok(false),
+            None => done.map(|()| true),
+        }
+    }
+
     /// Starts giving the space of a range back.
     pub fn punch(&mut self, mut pos: u64, mut len: u64) -> Result<(), Failure> {
         /// Of one operation, so that Ctrl-C has not to wait for a discard of a TiB.

@@ -92,7 +92,8 @@ impl VolumeJson {
 
 /// `sheave volume list`.
 pub fn list(args: &ListArgs) -> Result<(), Failure> {
-    let pool = args.pool.open(Access::Look)?;
+    let pool = args.pool.open(if args.rescue { Access::Rescue } else { Access::Look })?;
+    let unsure = pool.info().unsure;
     let volumes: Vec<_> = pool.volumes().iter().map(|info| VolumeJson::new(&args.pool, info)).collect();
     pool.close().map_err(failure::pool)?;
     if args.json {
@@ -103,6 +104,9 @@ pub fn list(args: &ListArgs) -> Result<(), Failure> {
         return Ok(());
     }
     output::text(&table(&volumes));
+    for word in unsure {
+        output::say(format_args!("sheave: warning: {word}\n"));
+    }
     Ok(())
 }
 

@@ -13,6 +13,7 @@ mod overwrite;
 mod pool;
 mod refusals;
 mod refused;
+mod rescue;
 mod serve;
 mod sheave;
 mod signals;

@@ -53,6 +53,8 @@ pub(crate) struct PoolInner {
     pub(crate) when_full: WhenFull,
     /// The opening had to replay the journal.
     pub(crate) recovered: bool,
+    /// What a rescue passed over.
+    pub(crate) unsure: Vec<String>,
     pub(crate) unsynced: AtomicBool,
     /// The last write to new space found none ([`stock`](crate::engine::stock)).
     pub(crate) host_full: AtomicBool,
@@ -84,6 +86,7 @@ pub(crate) struct Parts {
     pub(crate) when_full: WhenFull,
     pub(crate) longest_wait: Duration,
     pub(crate) recovered: bool,
+    pub(crate) unsure: Vec<String>,
 }
 
 impl PoolInner {
@@ -99,6 +102,7 @@ impl PoolInner {
             read_only: parts.read_only,
             when_full: parts.when_full,
             recovered: parts.recovered,
+            unsure: parts.unsure,
             unsynced: AtomicBool::new(!parts.state.pending.is_empty()),
             host_full: AtomicBool::new(false),
             commits: Commits::default(),

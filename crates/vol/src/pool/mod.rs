@@ -57,26 +57,20 @@ impl Pool {
         io: Box<dyn BlockIo>,
         options: &OpenOptions,
     ) -> Result<Pool, PoolError> {
-        let owner = claim(device, options.read_only)?;
+        let wants_read_only = options.read_only || options.rescue;
+        let owner = claim(device, wants_read_only)?;
         let alarm = Arc::new(FlushAlarm::default());
-        let watch = (!options.read_only).then(|| device.watch_flushes(&alarm));
-        if device.capabilities().read_only && !options.read_only {
+        let watch = (!wants_read_only).then(|| device.watch_flushes(&alarm));
+        if device.capabilities().read_only && !wants_read_only {
             return Err(PoolError::Invalid {
                 what: format!("the device {} cannot be written", device.name()),
                 fix: "Open the pool read-only".into(),
             });
         }
-        let mut recovered = recovery::recover(&*io)?;
+        let mut recovered = recovery::recover(&*io, options.rescue)?;
         let sb = &recovered.state.sb;
-        // With a damaged map nothing is written: what the journal says is replayed in memory alone.
-        let damaged = recovered.state.table.first_damaged().is_some();
-        let read_only = options.read_only || damaged;
-        if read_only && recovered.replayed && !damaged {
-            return Err(PoolError::Invalid {
-                what: "the pool was not closed and has changes to recover, which takes writing".into(),
-                fix: "Open it for writing once".into(),
-            });
-        }
+        // Nothing is written read-only, nor with a damaged map: what the journal says is replayed in memory alone.
+        let read_only = wants_read_only || recovered.state.table.first_damaged().is_some();
         if !read_only && sb.unknown_ro_features() != 0 {
             return Err(PoolError::Format {
                 what: format!(
@@ -99,6 +93,7 @@ impl Pool {
             when_full: options.when_full,
             longest_wait: options.longest_wait,
             recovered: recovered.replayed,
+            unsure: recovered.unsure,
         };
         let pool = Pool { inner: Arc::new(PoolInner::new(parts)) };
         if let Some(watch) = watch {
@@ -170,6 +165,7 @@ impl Pool {
             degraded: self.inner.alarm.failed(),
             upgrades: missing(&state.sb),
             damaged: state.table.damaged(),
+            unsure: self.inner.unsure.clone(),
             host_full: self.inner.is_host_full(Status::NoSpc),
             lost: state.lost_names(),
         }

@@ -37,24 +37,45 @@ pub(crate) struct Recovered {
     /// The superblock in use is the only good one: the other is to be written anew before anything else is
     /// ([`mend_superblock`]).
     pub(crate) alone: bool,
+    /// What a rescue passed over.
+    pub(crate) unsure: Vec<String>,
 }
 
-/// Reads everything.
-pub(crate) fn recover(io: &dyn BlockIo) -> Result<Recovered, PoolError> {
+/// Reads everything; a `rescue`, which must not be written to, passes over damage that leaves the maps whole.
+pub(crate) fn recover(io: &dyn BlockIo, rescue: bool) -> Result<Recovered, PoolError> {
+    let mut unsure = Unsure { rescue, words: Vec::new() };
     let (sb, alone) = read_superblock(io)?;
-    check_members(io, &sb)?;
+    check_members(io, &sb, &mut unsure)?;
     let mut state = State::new(sb);
     state.tree.counts_later = true;
     state.set_reserve();
     loader::load(io, &mut state)?;
     state.set_reserve();
     sums::load(io, &mut state)?;
-    let scan = replay(io, &mut state)?;
+    let scan = replay(io, &mut state, &mut unsure)?;
     let replayed = scan.next_seq > state.sb.replay_seq;
     (state.next_seq, state.durable_seq) = (scan.next_seq, scan.next_seq);
     count_owners(&mut state)?;
     sums::compute(io, &mut state)?;
-    Ok(Recovered { state, replayed, alone })
+    Ok(Recovered { state, replayed, alone, unsure: unsure.words })
+}
+
+/// What is not certain of a pool that is rescued.
+struct Unsure {
+    rescue: bool,
+    words: Vec<String>,
+}
+
+impl Unsure {
+    /// Passes over it in a rescue, and says what that means; else it is an error.
+    fn pass(&mut self, error: PoolError, means: &str) -> Result<(), PoolError> {
+        let PoolError::Damaged { what, at, why } = &error else { return Err(error) };
+        if !self.rescue {
+            return Err(error);
+        }
+        self.words.push(format!("{what} at byte {at} is damaged: {why}; {means}"));
+        Ok(())
+    }
 }
 
 fn io_error(what: String) -> impl FnOnce(Status) -> PoolError {
@@ -147,7 +168,7 @@ fn format_error(at: u64, damage: Damage, other: Option<&Superblock>) -> PoolErro
 }
 
 /// Each further member is there, in its place.
-fn check_members(io: &dyn BlockIo, sb: &Superblock) -> Result<(), PoolError> {
+fn check_members(io: &dyn BlockIo, sb: &Superblock, unsure: &mut Unsure) -> Result<(), PoolError> {
     for number in 1..sb.members.len() {
         let at = sb.members[number].0;
         let mut block = [0; BLOCK];
@@ -157,7 +178,8 @@ fn check_members(io: &dyn BlockIo, sb: &Superblock) -> Result<(), PoolError> {
             // Rotten, or too new: it may be the right one all the same.
             Err(damage @ (Damage::Checksum { .. } | Damage::TooNew { .. })) => {
                 let what = format!("the label of member {number}");
-                return Err(PoolError::Damaged { what, at, why: damage.to_string() });
+                let error = PoolError::Damaged { what, at, why: damage.to_string() };
+                unsure.pass(error, "it was taken for the right device")?;
             }
             Err(damage) => {
                 return Err(PoolError::Members {
@@ -170,7 +192,7 @@ fn check_members(io: &dyn BlockIo, sb: &Superblock) -> Result<(), PoolError> {
     Ok(())
 }
 
-fn replay(io: &dyn BlockIo, state: &mut State) -> Result<Scan, PoolError> {
+fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> Result<Scan, PoolError> {
     let mut bytes = sheave_base::buf::Buf::zeroed(state.sb.journal_blocks as usize * BLOCK, BLOCK)
         .map_err(|_| io_error("memory for the journal".into())(Status::NoMem))?;
     io.read(JOURNAL_START, &mut bytes).map_err(io_error("reading the journal".into()))?;
@@ -181,11 +203,20 @@ fn replay(io: &dyn BlockIo, state: &mut State) -> Result<Scan, PoolError> {
             refused = replay_record(state, &mut bounds, &record).err().map(|why| (why, record));
         }
     });
-    let scan = scan.map_err(|lost| PoolError::Damaged {
-        what: "the journal".into(),
-        at: JOURNAL_START,
-        why: lost.to_string(),
-    })?;
+    let scan = match scan {
+        Ok(scan) => scan,
+        Err(lost) => {
+            let error = PoolError::Damaged { what: "the journal".into(), at: JOURNAL_START, why: lost.to_string() };
+            unsure.pass(
+                error,
+                "what was written or changed after that is missing, and volumes that were deleted since may have data \
+                 of others in place of their own",
+            )?;
+            // Nothing will be written, so these numbers count for nothing; there was something to replay.
+            let next_seq = state.sb.replay_seq + 1;
+            Scan { next_seq, highest_seq: next_seq, torn: None }
+        }
+    };
     match refused {
         None => Ok(scan),
         Some((why, record)) => Err(PoolError::Damaged {

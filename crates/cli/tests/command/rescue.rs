@@ -1,0 +1,225 @@
+//! Damaged pools: every volume with a whole map comes out, what cannot be read is listed to the byte, and nothing is
+//! written to the pool. And pools that another process has: commands wait for them, or say who that is.
+
+use std::fs;
+use std::io::Write;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use ::sheave::base::rng::Rng;
+
+use crate::sheave::{Dir, Said, no_io_uring};
+
+const BLOCK: usize = 4096;
+
+/// Kinds of metadata blocks, as `docs/on-disk-format.md` has them.
+const SUPERBLOCK: u8 = 1;
+const JOURNAL: u8 = 2;
+const LEAF: u8 = 3;
+const INDEX: u8 = 4;
+const LABEL: u8 = 6;
+
+/// Two volumes on two members, `a.img+b.img`; closed.
+fn pool(more: &str) -> Option<Dir> {
+    if no_io_uring() {
+        return None;
+    }
+    let dir = Dir::new();
+    dir.ok(&format!("pool create a.img --size 16M {more}"));
+    dir.ok("pool grow a.img --add b.img --size 16M");
+    for (seed, name) in [(1, "v"), (2, "w")] {
+        let mut bytes = vec![0; 3 << 20];
+        Rng::new(seed).fill(&mut bytes);
+        fs::write(dir.path(name), bytes).expect("an image");
+        dir.ok(&format!("volume import {name} a.img+b.img#{name} --progress none"));
+    }
+    Some(dir)
+}
+
+/// Metadata blocks of one kind: the file of the member, and the byte in it.
+fn blocks(dir: &Dir, kind: u8) -> Vec<(&'static str, usize)> {
+    let mut found = vec![];
+    for member in ["a.img", "b.img"] {
+        let bytes = fs::read(dir.path(member)).expect("a member");
+        let is_it = |at: &usize| bytes[*at..].starts_with(b"SHVE") && bytes[at + 4..at + 6] == [kind, 0];
+        found.extend((0..bytes.len()).step_by(BLOCK).filter(is_it).map(|at| (member, at)));
+    }
+    found
+}
+
+/// Exports a volume from a pool as it is; nothing is written to that.
+fn rescue(dir: &Dir, name: &str, how: &str) -> Said {
+    let members = || ["a.img", "b.img"].map(|member| fs::read(dir.path(member)).expect("a member"));
+    let before = members();
+    let said = dir.run(&format!("volume export a.img+b.img#{name} out --yes --json --progress none {how}"));
+    assert!(members() == before, "{name} {how}: something was written");
+    said
+}
+
+#[test]
+fn every_volume_with_a_whole_map_comes_out_whatever_else_is_damaged() {
+    let Some(dir) = pool("") else { return };
+    let whole = ["a.img", "b.img"].map(|member| (member, fs::read(dir.path(member)).expect("a member")));
+    let mut counts = [0; 3];
+    for kind in [SUPERBLOCK, JOURNAL, LEAF, INDEX, LABEL] {
+        let found = blocks(&dir, kind);
+        assert!(!found.is_empty(), "kind {kind}");
+        for (member, at) in found {
+            let mut bytes = whole.iter().find(|(name, _)| *name == member).expect("known").1.clone();
+            bytes[at + 90] ^= 4;
+            fs::write(dir.path(member), bytes).expect("damaged");
+            let mut came = 0;
+            for name in ["v", "w"] {
+                let said = rescue(&dir, name, "--rescue");
+                if said.code == 0 {
+                    assert!(fs::read(dir.path("out")).expect("exported") == fs::read(dir.path(name)).expect("there"));
+                    assert_eq!(said.json()["bad"], serde_json::json!([]), "{}", said.out);
+                    came += 1;
+                } else {
+                    assert!(said.err.contains(&format!("the map of volume '{name}' is damaged")), "{}", said.err);
+                }
+            }
+            let of_a_map = kind == LEAF || kind == INDEX;
+            assert!(came == 2 || of_a_map && came == 1, "kind {kind}, {member} at {at}: {came} came out");
+            counts[came] += 1;
+            if kind == LABEL {
+                let said = dir.run("volume export a.img+b.img#v out --yes");
+                assert!(said.code == 1 && said.err.contains("the label of member 1"), "{}", said.err);
+                let unsure = rescue(&dir, "v", "--rescue").json()["unsure"].to_string();
+                assert!(unsure.contains("the label of member 1") && unsure.contains("right device"), "{unsure}");
+                let list = dir.ok("volume list a.img+b.img --rescue");
+                assert!(list.out.contains("\nw ") && list.err.contains("warning: "), "{}{}", list.out, list.err);
+            }
+        }
+        for (member, bytes) in &whole {
+            fs::write(dir.path(member), bytes).expect("mended");
+        }
+    }
+    assert!(counts[1] >= 4 && counts[2] >= 4, "{counts:?}: some maps were damaged, and others not");
+}
+
+/// A pool that was not closed: commits are in its journal, and nowhere else.
+fn crashed() -> Option<Dir> {
+    let dir = pool("")?;
+    // So that overwrites are copies, which the journal hears of.
+    dir.ok("volume snapshot a.img+b.img#v s");
+    let mut command = dir.command("bench vol:a.img+b.img#v --rw randwrite --bs 64K --dsync --overwrite --runtime 60s");
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
+    let begun = Instant::now();
+    let journal = |dir: &Dir| fs::read(dir.path("a.img")).expect("a member")[8192..8192 + 64 * BLOCK].to_vec();
+    let before = journal(&dir);
+    while journal(&dir) == before && begun.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    child.kill().expect("killed");
+    child.wait().expect("it ended");
+    Some(dir)
+}
+
+#[test]
+fn an_unclean_journal_is_replayed_in_memory_and_its_damage_passed_over() {
+    let Some(dir) = crashed() else { return };
+    assert!(dir.ok("pool info a.img+b.img --json").json()["recovered"] == true);
+    assert!(
+        dir.ok("pool info a.img+b.img --json").json()["recovered"] == true,
+        "nobody has written what was recovered"
+    );
+    let said = rescue(&dir, "v", "");
+    assert_eq!(said.code, 0, "{}", said.err);
+    let replayed = fs::read(dir.path("out")).expect("exported");
+    assert_eq!(rescue(&dir, "w", "").code, 0);
+    assert!(fs::read(dir.path("out")).expect("exported") == fs::read(dir.path("w")).expect("there"));
+    // Each block of the journal in turn.
+    let whole = fs::read(dir.path("a.img")).expect("a member");
+    let mut refused = 0;
+    for (member, at) in blocks(&dir, JOURNAL).into_iter().filter(|(member, _)| *member == "a.img") {
+        let mut bytes = whole.clone();
+        bytes[at + 90] ^= 4;
+        fs::write(dir.path(member), bytes).expect("damaged");
+        let plain = rescue(&dir, "w", "");
+        let rescued = rescue(&dir, "w", "--rescue");
+        assert_eq!(rescued.code, 0, "{}", rescued.err);
+        assert!(fs::read(dir.path("out")).expect("exported") == fs::read(dir.path("w")).expect("there"));
+        if plain.code != 0 {
+            assert!(plain.err.contains("the journal at byte 8192 is damaged"), "{}", plain.err);
+            assert!(rescued.json()["unsure"].to_string().contains("is missing"), "{}", rescued.out);
+            refused += 1;
+        }
+    }
+    fs::write(dir.path("a.img"), whole).expect("mended");
+    assert!(refused > 0 || blocks(&dir, JOURNAL).len() < 2, "damage before later commits is told");
+    // Opened for writing it is recovered as it was read.
+    dir.ok("volume create a.img+b.img#x --size 1M");
+    assert!(dir.ok("pool info a.img+b.img --json").json()["recovered"] == false);
+    assert_eq!(rescue(&dir, "v", "").code, 0);
+    assert!(fs::read(dir.path("out")).expect("exported") == replayed);
+}
+
+#[test]
+fn bad_blocks_are_listed_to_the_byte() {
+    let Some(dir) = pool("--checksum crc32c") else { return };
+    let map: serde_json::Value = serde_json::from_str(&dir.ok("volume map a.img+b.img#v --json").out).expect("JSON");
+    let first = &map[0];
+    assert_eq!((&first["start"], first["data"].as_bool()), (&0.into(), Some(true)), "{map}");
+    let on_pool = first["offset"].as_u64().expect("there") as usize;
+    let mut bytes = fs::read(dir.path("a.img")).expect("a member");
+    for (block, byte) in [(3, 17), (4, 4095), (9, 0)] {
+        bytes[on_pool + block * BLOCK + byte] ^= 1;
+    }
+    fs::write(dir.path("a.img"), bytes).expect("rotten");
+    let said = rescue(&dir, "v", "");
+    assert!(said.code == 1 && said.err.contains("EILSEQ"), "{}", said.err);
+    let said = rescue(&dir, "v", "--rescue");
+    assert_eq!(said.code, 1, "not all of it came out: {}", said.err);
+    let wanted = serde_json::json!([{"offset": 12288, "length": 8192}, {"offset": 36864, "length": 4096}]);
+    assert_eq!((&said.json()["bad"], &said.json()["bad_bytes"]), (&wanted, &12288.into()), "{}", said.out);
+    let mut content = fs::read(dir.path("v")).expect("there");
+    for at in [3, 4, 9] {
+        content[at * BLOCK..][..BLOCK].fill(0);
+    }
+    assert!(fs::read(dir.path("out")).expect("exported") == content, "all else came out");
+    let said = dir.run("volume export a.img+b.img#v out --yes --rescue=skip");
+    assert!(said.code == 1 && said.out.contains("bad: 8192 bytes at byte 12288"), "{}", said.out);
+    let said = dir.run("volume export a.img+b.img#v - --rescue=skip");
+    assert!(said.code == 2 && said.err.contains("fix: --rescue=zero"), "{}", said.err);
+}
+
+/// A process that has the pool until its input ends.
+fn holder(dir: &Dir) -> (std::process::Child, std::process::ChildStdin) {
+    let mut command = dir.command("volume import - a.img+b.img#held --size 4M --progress none");
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("it runs");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    // More than a pipe holds: when this is written, the import has begun.
+    stdin.write_all(&vec![1; 1 << 20]).expect("written");
+    (child, stdin)
+}
+
+#[test]
+fn a_command_waits_for_a_pool_that_another_process_has() {
+    let Some(dir) = pool("") else { return };
+    let (mut child, stdin) = holder(&dir);
+    // To look is refused too, with who has it: what it would see is no point in time.
+    for line in ["volume list a.img+b.img", "volume create a.img+b.img#x --size 1M", "pool check a.img+b.img"] {
+        let said = dir.run(line);
+        let holder = format!("{}", child.id());
+        assert!(said.code == 1 && said.err.contains("is in use") && said.err.contains(&holder), "{line}: {}", said.err);
+    }
+    let said = dir.run("volume create a.img+b.img#x --size 1M --wait=100ms");
+    assert!(said.code == 1 && said.err.contains(", also after "), "{}", said.err);
+    let lines = ["volume list a.img+b.img --wait=300s --json", "pool --wait check a.img+b.img"];
+    let waiting = lines.map(|line| {
+        let mut command = dir.command(line);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs")
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    drop(stdin);
+    child.wait().expect("it ended");
+    for (child, words) in waiting.into_iter().zip(["waiting, 300s at most: ", "waiting: "]) {
+        let said = Said::of(child.wait_with_output().expect("it ended"));
+        assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+        assert!(said.err.contains(words) && said.err.contains("is in use"), "{}", said.err);
+    }
+    dir.ok("volume create a.img+b.img#x --size 1M --wait");
+}
