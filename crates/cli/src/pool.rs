@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`place`] | where a pool or volume is, as written on the command line; opening it |
 //! | [`signature`] | what lies on a device before it is formatted |
-//! | [`create`], [`info`], [`check`], [`grow`], [`set`], [`scrub`], [`upgrade`] | the commands |
+//! | [`create`], [`info`], [`check`], [`grow`], [`set`], [`scrub`], [`trim`], [`upgrade`] | the commands |
 //! | [`patience`] | waiting for a pool that another process has |
 //! | [`made`] | a file that goes again when what it was made for fails |
 //! | [`space`] | the warning of a pool that is low or full |
@@ -22,6 +22,7 @@ mod scrub;
 mod set;
 pub mod signature;
 pub mod space;
+mod trim;
 mod upgrade;
 
 use crate::args::pool::{PoolArgs, PoolCommand};
@@ -37,6 +38,7 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
         PoolCommand::Grow(args) => grow::run(args),
         PoolCommand::Set(args) => set::run(args),
         PoolCommand::Scrub(args) => scrub::run(args),
+        PoolCommand::Trim(args) => trim::run(args),
         PoolCommand::Upgrade(args) => upgrade::run(args),
     }
 }

@@ -125,7 +125,7 @@ pub enum PoolError {
     /// The file system that holds the pool's files has no room, whatever the pool has.
     #[error(
         "the file system that holds {device} is full: {what}. Free some space in it, or move the pool to a larger one; \
-         deleting volumes gives it nothing back, but others can use what they had"
+         deleting volumes and 'sheave pool trim' give it space back"
     )]
     HostFull {
         /// What needed room.

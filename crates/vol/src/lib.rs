@@ -46,6 +46,7 @@ pub use format::{block, damage, journal, page, record, superblock};
 pub use info::{Extent, ExtentKind, MemberInfo, PoolInfo, SpaceNotice, SpaceState, Upgrade, VolumeInfo};
 pub use ops::scrub;
 pub use ops::scrub::{RealClock, ScrubClock, ScrubOptions, ScrubPhase, ScrubProgress, ScrubReport};
+pub use ops::trim::TrimProgress;
 pub use pool::{AddOptions, Checksum, CreateOptions, Found, LowWater, OpenOptions, Pool, Watch, WhenFull, join};
 pub use sheave_base::grace::Holder;
 pub use volume::Volume;

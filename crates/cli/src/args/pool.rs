@@ -19,6 +19,7 @@ Examples:
   sheave pool info pool.img
   sheave pool check pool.img --dry-run
   sheave pool scrub pool.img --rate 100M
+  sheave pool trim pool.img
   sheave pool grow pool.img --size 20G
   sheave pool grow pool.img --add more.img --size 50G
   sheave pool set pool.img --low-water 15%
@@ -71,6 +72,8 @@ pub enum PoolCommand {
     Set(SetArgs),
     /// Read all metadata and data, and tell what has rotted.
     Scrub(ScrubArgs),
+    /// Give free space back to the file system or device that holds the pool.
+    Trim(TrimArgs),
     /// Give a pool that an older sheave made what it lacks.
     Upgrade(UpgradeArgs),
 }
@@ -240,6 +243,32 @@ pub struct SetArgs {
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
+}
+
+const TRIM_EXAMPLES: &str = "\
+What deleted volumes had is used again by others, and its space stays with the pool's file or device. A trim gives all
+that is free back: it makes holes in a file, and discards on a block device. Beside a program that has the pool open:
+Pool::trim.
+
+Examples:
+  sheave volume delete 'pool.img#old' --yes && sheave pool trim pool.img
+  sheave pool trim pool.img --wait=1h --json --progress none";
+
+/// `sheave pool trim`.
+#[derive(Debug, Args)]
+#[command(after_help = TRIM_EXAMPLES)]
+pub struct TrimArgs {
+    /// The pool.
+    #[arg(value_name = "POOL")]
+    pub pool: PoolPlace,
+
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+
+    /// How to show the progress.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub progress: super::ProgressStyle,
 }
 
 const UPGRADE_EXAMPLES: &str = "\

@@ -134,6 +134,7 @@ fn the_page_has_every_field_and_no_other() {
         ("pool check", "pool check bad.img --json --progress none"),
         ("pool scrub", "pool scrub p.img --json --progress none"),
         ("pool scrub", "pool scrub bad.img --json --progress none"),
+        ("pool trim", "pool trim p.img --json --progress none"),
         ("pool set", "pool set p.img --low-water 5% --json"),
         ("pool grow", "pool grow p.img --size 128M --json"),
         ("pool upgrade", "pool upgrade old.img --json"),

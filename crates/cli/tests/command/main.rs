@@ -17,6 +17,7 @@ mod rescue;
 mod serve;
 mod sheave;
 mod signals;
+mod space_back;
 mod system_calls;
 mod traps;
 mod verify;

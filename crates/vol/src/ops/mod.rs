@@ -7,6 +7,7 @@
 //! | [`snapshot`] | volumes: made, copied, renamed, rolled back, deleted |
 //! | [`resize`] | their sizes |
 //! | [`settings`] | the low-water mark, and the list of losses |
+//! | [`trim`] | free space goes back to the device below |
 //! | [`upgrade`] | a pool of an older program gets what it lacks |
 //! | [`scrub`] | reads a pool through while it is in use |
 
@@ -16,4 +17,5 @@ pub(crate) mod resize;
 pub mod scrub;
 pub(crate) mod settings;
 pub(crate) mod snapshot;
+pub mod trim;
 pub(crate) mod upgrade;

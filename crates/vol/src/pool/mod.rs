@@ -25,6 +25,7 @@ use crate::engine::recovery;
 use crate::error::PoolError;
 use crate::info::{MemberInfo, PoolInfo, Upgrade, VolumeInfo};
 use crate::ops::scrub::{ScrubOptions, ScrubProgress, ScrubReport};
+use crate::ops::trim::TrimProgress;
 use crate::ops::upgrade::missing;
 use crate::state::extent_map::BLOCK_SHIFT;
 use crate::volume::{Volume, open_volume, usage};
@@ -343,6 +344,17 @@ impl Pool {
         progress: &mut dyn FnMut(&ScrubProgress<'_>) -> ControlFlow<()>,
     ) -> Result<ScrubReport, PoolError> {
         crate::ops::scrub::scrub(&self.inner, options, progress)
+    }
+
+    /// Gives all free space back to the device: holes in files, discards on block devices. Goes beside all else;
+    /// `progress` hears how far it is, and ends it by breaking. What was deleted just now is free when I/O to it has
+    /// ended.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::Invalid`] for a device that has no discard.
+    pub fn trim(&self, progress: &mut dyn FnMut(&TrimProgress) -> ControlFlow<()>) -> Result<TrimProgress, PoolError> {
+        crate::ops::trim::trim(&self.inner, progress)
     }
 
     /// Writes a checkpoint and closes, so that opening needs no recovery; an error if volumes are still in use.

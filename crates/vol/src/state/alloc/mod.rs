@@ -184,6 +184,17 @@ impl Units {
         true
     }
 
+    /// The first free unit from `from` on.
+    pub(crate) fn next_free(&self, from: u64) -> Option<u64> {
+        self.chunks.next_free(from)
+    }
+
+    /// A free unit goes to limbo, until [`Units::release`]: nobody gets it meanwhile.
+    pub(crate) fn set_aside(&mut self, unit: u64) {
+        self.take(unit, 0);
+        self.counts.limbo += 1;
+    }
+
     /// A unit leaves limbo and is free.
     pub(crate) fn release(&mut self, unit: u64) {
         debug_assert!(!self.chunks.is_free(unit) && self.chunks.owners(unit) == 0, "unit {unit} is not in limbo");

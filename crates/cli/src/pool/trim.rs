@@ -1,0 +1,58 @@
+//! `sheave pool trim`: free space goes back to the file system or device below.
+
+use std::ops::ControlFlow;
+
+use serde::Serialize;
+use sheave::base::sync::atomic::Ordering;
+use sheave::base::units::fmt_bytes;
+use sheave_load::signals;
+
+use super::place::Access;
+use crate::args::pool::TrimArgs;
+use crate::failure::{self, Failure};
+use crate::output;
+use crate::progress::Progress;
+
+/// What came of it, for programs.
+#[derive(Serialize)]
+struct Trimmed {
+    pool: String,
+    /// Free bytes that were given back.
+    trimmed_bytes: u64,
+    /// Free bytes that were not, because little is free.
+    left_bytes: u64,
+    completed: bool,
+    seconds: f64,
+}
+
+/// Does it.
+pub fn run(args: &TrimArgs) -> Result<(), Failure> {
+    let stop = signals::stop_flag()?;
+    let pool = args.pool.open(Access::Change)?;
+    let mut progress = Progress::new("trim", args.progress, args.json, None);
+    let done = pool.trim(&mut |at| {
+        progress.set(at.done_bytes, at.total_bytes);
+        // Relaxed: the flag carries nothing but itself.
+        if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    let seconds = progress.finish().as_secs_f64();
+    let closed = pool.close().map_err(failure::pool);
+    let done = done.map_err(failure::pool)?;
+    closed?;
+    let (trimmed_bytes, left_bytes, completed) = (done.trimmed_bytes, done.left_bytes, done.completed);
+    if args.json {
+        let pool = args.pool.to_string();
+        output::json(&Trimmed { pool, trimmed_bytes, left_bytes, completed, seconds })?;
+    } else {
+        let left = if left_bytes > 0 { format!(", {} kept back", fmt_bytes(left_bytes)) } else { String::new() };
+        output::text(&format!(
+            "{}: {} of free space given back{left}; {seconds:.1} s\n",
+            args.pool,
+            fmt_bytes(trimmed_bytes)
+        ));
+    }
+    match completed {
+        true => Ok(()),
+        false => Err(Failure::interrupted("the trim was ended before it had been everywhere")),
+    }
+}

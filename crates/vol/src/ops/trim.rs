@@ -1,0 +1,120 @@
+//! Gives free space back to the device below: holes in a file, discards on a block device.
+//!
+//! Owns the walk over free units. Which units are free is decided elsewhere: one that an owner let go is free when the
+//! commit that says so is durable and all who might use it have ended ([`limbo`](crate::state::limbo)). So a free unit
+//! may be overwritten at any time, and a discard does nothing that the next write there would not do.
+//!
+//! - T1: units are taken out of the free ones while they are discarded, so nobody writes to them meanwhile; they count
+//!   as pending.
+//! - T2: those who need space find some: a quarter of what is free is taken at a time, [`AT_ONCE`] units at most, and
+//!   the rest waits until it comes back.
+//! - T3: nothing of this is on the device: after a crash the units are free, discarded or not.
+//!
+//! Called by [`Pool::trim`](crate::Pool::trim).
+
+use std::ops::ControlFlow;
+
+use sheave_base::status::Status;
+
+use crate::engine::inner::PoolInner;
+use crate::error::PoolError;
+use crate::state::State;
+
+/// Units that are taken out at a time.
+const AT_ONCE: u64 = 1024;
+
+/// How far a trim is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrimProgress {
+    /// Bytes of the pool that were looked at.
+    pub done_bytes: u64,
+    /// Bytes of the pool.
+    pub total_bytes: u64,
+    /// Free bytes that were given to the device as such.
+    pub trimmed_bytes: u64,
+    /// Free bytes that were not, so that others find space meanwhile.
+    pub left_bytes: u64,
+    /// It went to the end.
+    pub completed: bool,
+}
+
+/// Free units that lie together: the first, and how many.
+type Run = (u64, u64);
+
+/// Trims all free space.
+pub(crate) fn trim(
+    pool: &PoolInner,
+    progress: &mut dyn FnMut(&TrimProgress) -> ControlFlow<()>,
+) -> Result<TrimProgress, PoolError> {
+    if pool.device.limits().max_discard_sectors == 0 {
+        return Err(PoolError::Invalid {
+            what: format!("the device {} cannot take space back", pool.device.name()),
+            fix: "Nothing is lost by that: the pool uses the space again itself".into(),
+        });
+    }
+    pool.let_go();
+    let shift = pool.map.geometry.unit_shift;
+    let mut at = TrimProgress::default();
+    let mut next = 0;
+    loop {
+        pool.check_writable("trimming the pool")?;
+        let (runs, end, left, total) = set_aside(&mut pool.lock(), next);
+        let result = discard(pool, &runs);
+        give_back(pool, &runs);
+        result.map_err(|status| pool.failed("trimming the pool", pool.device.name(), status))?;
+        at.trimmed_bytes += runs.iter().map(|(_, count)| count << shift).sum::<u64>();
+        at.left_bytes += left << shift;
+        (at.done_bytes, at.total_bytes) = (end << shift, total << shift);
+        next = end;
+        at.completed = end == total;
+        if progress(&at).is_break() || at.completed {
+            return Ok(at);
+        }
+    }
+}
+
+/// Takes free units out from `from` on (T1, T2): them, where to go on, how many were passed over, and how many units
+/// there are.
+fn set_aside(state: &mut State, from: u64) -> (Vec<Run>, u64, u64, u64) {
+    let units = &mut state.tree.units;
+    let total = units.counts().total;
+    let most = AT_ONCE.min(units.available() / 4);
+    let (mut runs, mut at, mut taken, mut left) = (Vec::<Run>::new(), from, 0, 0);
+    while taken + left < most.max(AT_ONCE) {
+        let Some(unit) = units.next_free(at) else { return (runs, total, left, total) };
+        at = unit + 1;
+        if taken == most {
+            // Too little is free: the rest of it goes back when there is more.
+            left += u64::from(most == 0);
+            if most > 0 {
+                return (runs, unit, left, total);
+            }
+            continue;
+        }
+        units.set_aside(unit);
+        taken += 1;
+        match runs.last_mut() {
+            Some((first, count)) if *first + *count == unit => *count += 1,
+            _ => runs.push((unit, 1)),
+        }
+    }
+    (runs, at, left, total)
+}
+
+fn discard(pool: &PoolInner, runs: &[Run]) -> Result<(), Status> {
+    let shift = pool.map.geometry.unit_shift;
+    runs.iter().try_for_each(|(first, count)| pool.io.discard(first << shift, count << shift))
+}
+
+fn give_back(pool: &PoolInner, runs: &[Run]) {
+    let mut state = pool.lock();
+    for (first, count) in runs {
+        (*first..first + count).for_each(|unit| state.tree.units.release(unit));
+    }
+    pool.watch_space(&mut state);
+    drop(state);
+    pool.wake();
+}
+
+#[cfg(test)]
+mod tests;
