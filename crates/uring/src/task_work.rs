@@ -52,6 +52,11 @@ impl DoneQueue {
         self.done.push_all(done.iter().map(|&(slot, _)| slot));
         self.unparker.unpark();
     }
+
+    /// The ring is to look for work of its own, if it sleeps.
+    pub(crate) fn wake(&self) {
+        self.unparker.unpark();
+    }
 }
 
 #[derive(Debug)]

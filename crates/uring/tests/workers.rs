@@ -366,3 +366,19 @@ fn settings_out_of_bounds_are_refused_with_their_bounds() {
     let before = wq.counts().map(|acct| acct.limit);
     assert_eq!(wq.set_max_workers(None, None).unwrap(), before);
 }
+
+#[test]
+fn a_file_of_a_ring_that_is_gone_is_closed_while_a_worker_is_stuck_for_another_ring() {
+    let (mut stuck, wq, gate) = stuck();
+    let file = Gated::new();
+    let mut ring = Ring::builder().entries(8).io_wq(&wq).build().unwrap();
+    let fd = ring.attach_file(file.clone()).unwrap();
+    push(&mut ring, &[fsync(fd, 1), async_nop(2)]);
+    let memory = support::buf(4096);
+    push(&mut ring, &[Sqe { flags: IOSQE_ASYNC, ..rw(opcode::READ, fd, 0, memory.as_ptr() as u64, 4096, 3) }]);
+    ring.submit().unwrap();
+    drop(ring);
+    assert_eq!(Arc::strong_count(&file), 1, "only this test has it");
+    gate.open();
+    stuck.drain();
+}

@@ -24,8 +24,8 @@
 use crossbeam_utils::CachePadded;
 use sheave_base::clock::Clock;
 use sheave_base::parker::Unparker;
-use sheave_base::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use sheave_base::sync::thread;
+use sheave_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use sheave_base::sync::{Arc, thread};
 
 use super::lock::{Lock, LockStats};
 use super::shard::{Batch, Shard};
@@ -81,6 +81,16 @@ impl Counts {
 pub(super) struct WorkerRef {
     pub(super) id: u32,
     pub(super) unparker: Unparker,
+    pub(super) seat: Arc<Seat>,
+}
+
+/// Where a worker's thread is, for those who ask the kernel about it.
+#[derive(Debug, Default)]
+pub(super) struct Seat {
+    /// Its thread's id; 0 until it has begun.
+    pub(super) tid: AtomicU32,
+    /// When it entered the section that it is in, as a count of entries; 0 outside.
+    pub(super) entered: AtomicU64,
 }
 
 /// What changes under the roster's lock.
@@ -89,8 +99,8 @@ pub(super) struct Roster {
     /// Sleeping workers; the last one is the warmest and goes first.
     pub(super) idle: Vec<WorkerRef>,
     pub(super) threads: Vec<(u32, thread::JoinHandle<()>)>,
-    /// Thread ids of workers, for the kernel.
-    pub(super) tids: Vec<(u32, u32)>,
+    /// All workers, until their thread is about to end.
+    pub(super) workers: Vec<WorkerRef>,
     /// Workers whose thread is about to end.
     pub(super) ended: Vec<u32>,
     pub(super) next_id: u32,
@@ -117,8 +127,13 @@ pub(super) struct Acct {
     taken_on: AtomicU32,
     /// Standbys that may become running without watching first.
     pub(super) trust: AtomicU32,
-    /// The thread id of the worker that entered a section last.
-    pub(super) last_section: AtomicU32,
+    /// Sections entered so far.
+    sections: AtomicU64,
+    /// The shard that is looked at first: the one behind that of the last batch. So a worker that takes has looked at
+    /// all other shards since it was in this one.
+    turn: CachePadded<AtomicU32>,
+    /// A worker was wanted, and no thread could be had.
+    starved: AtomicBool,
     pub(super) roster: Lock<Roster>,
 }
 
@@ -134,7 +149,9 @@ impl Acct {
             queued_on: AtomicU32::new(NO_CPU),
             taken_on: AtomicU32::new(NO_CPU),
             trust: AtomicU32::new(0),
-            last_section: AtomicU32::new(0),
+            sections: AtomicU64::new(0),
+            turn: CachePadded::new(AtomicU32::new(0)),
+            starved: AtomicBool::new(false),
             roster: Lock::new(Roster::default(), clock.cloned()),
         }
     }
@@ -165,9 +182,61 @@ impl Acct {
 
     /// Binds the workers that are there to CPUs.
     pub(super) fn place(&self, cpus: &[usize]) {
-        for &(_, tid) in &self.roster.lock().tids {
-            super::thread_state::settle(Some(tid), cpus);
+        for worker in &self.roster.lock().workers {
+            // Relaxed: written under the roster's lock. Who has none yet looks at the list of CPUs itself.
+            let tid = worker.seat.tid.load(Ordering::Relaxed);
+            if tid != 0 {
+                super::thread_state::settle(Some(tid), cpus);
+            }
         }
+    }
+
+    /// A worker enters a section.
+    pub(super) fn enter(&self, seat: &Seat) {
+        // Relaxed, both: a hint for standbys.
+        let entered = self.sections.fetch_add(1, Ordering::Relaxed) + 1;
+        seat.entered.store(entered, Ordering::Relaxed);
+        self.move_counts(0, RUNNING);
+    }
+
+    /// A worker leaves its section.
+    pub(super) fn leave(&self, seat: &Seat) {
+        // Relaxed, both: as above; a change of the progress is all that counts.
+        seat.entered.store(0, Ordering::Relaxed);
+        self.progress.fetch_add(1, Ordering::Relaxed);
+        self.move_counts(RUNNING, 0);
+    }
+
+    /// How many workers in sections compute, as far as the kernel knows; it is asked no further than up to `most`, nor
+    /// about more than four times as many. Those who entered last are asked about first: they compute, if any do.
+    pub(super) fn computing(&self, most: usize) -> usize {
+        let in_section = |worker: &WorkerRef| {
+            // Relaxed, both: as above.
+            let entered = worker.seat.entered.load(Ordering::Relaxed);
+            (entered != 0).then(|| (entered, worker.seat.tid.load(Ordering::Relaxed)))
+        };
+        let mut seen: Vec<_> = self.roster.lock().workers.iter().filter_map(in_section).collect();
+        seen.sort_unstable_by_key(|&(entered, _)| std::cmp::Reverse(entered));
+        seen.iter().take(4 * most).filter(|&&(_, tid)| super::thread_state::computes(tid)).take(most).count()
+    }
+
+    /// No thread could be had for a worker that was wanted.
+    pub(super) fn set_starved(&self) {
+        // Relaxed: whoever sees it tries again.
+        self.starved.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody is to try again.
+    #[inline]
+    pub(super) fn is_starved(&self) -> bool {
+        // Relaxed: as above.
+        self.starved.load(Ordering::Relaxed)
+    }
+
+    /// Whether this caller is to try again.
+    pub(super) fn take_starved(&self) -> bool {
+        // Relaxed: as above.
+        self.is_starved() && self.starved.swap(false, Ordering::Relaxed)
     }
 
     /// Work was queued here.
@@ -200,10 +269,19 @@ impl Acct {
         self.nonempty.load(Ordering::Relaxed) != 0
     }
 
-    pub(super) fn reserve(&self, slots: usize) {
+    /// Makes room for a client with so many slots; `all` clients have so many.
+    pub(super) fn reserve(&self, client: usize, slots: usize, all: usize) {
+        let (home, row) = self.home(client);
+        self.shards[home].lock().reserve(row, slots);
         for shard in &self.shards {
-            shard.lock().reserve(slots);
+            shard.lock().reserve_hashed(all);
         }
+    }
+
+    /// The shard of a client, and its row there.
+    #[inline]
+    fn home(&self, client: usize) -> (usize, usize) {
+        (client & (self.shards.len() - 1), client >> self.shards.len().ilog2())
     }
 
     /// The shard of a bucket: every item of a hash is there.
@@ -211,16 +289,16 @@ impl Acct {
         bucket as usize & (self.shards.len() - 1)
     }
 
-    /// Queues entries without a hash in a shard, in order.
-    pub(super) fn push(&self, home: usize, entries: &[Entry], waits: &dyn Fn(Entry) -> bool) {
-        let at = home & (self.shards.len() - 1);
+    /// Queues a client's entries without a hash, in order.
+    pub(super) fn push(&self, client: usize, entries: &[Entry], waits: &dyn Fn(Entry) -> bool) {
+        let (at, row) = self.home(client);
         let mut queue = self.shards[at].lock();
         let was_empty = queue.is_empty();
         for &entry in entries {
-            if queue.is_full() {
+            if queue.is_full(row) {
                 queue.sweep(waits);
             }
-            queue.push(entry);
+            queue.push(row, entry);
         }
         if was_empty {
             self.mark(at);
@@ -232,7 +310,7 @@ impl Acct {
         let at = self.shard_of(bucket);
         let mut queue = self.shards[at].lock();
         let was_empty = queue.is_empty();
-        if queue.is_full() {
+        if queue.is_full_of_hashed() {
             queue.sweep(waits);
         }
         queue.push_hashed(bucket, entry);
@@ -243,22 +321,12 @@ impl Acct {
         }
     }
 
-    /// Takes the next batch: of the home shard, or else of another that has some. Releases the bucket of the batch
-    /// before.
-    pub(super) fn take(&self, home: usize, batch: &mut Batch) -> bool {
+    /// Takes the next batch, of the shard whose turn it is or of the next that has some. Releases the bucket of the
+    /// batch before.
+    pub(super) fn take(&self, batch: &mut Batch) -> bool {
         batch.entries.clear();
-        let mut start = home & (self.shards.len() - 1);
-        if let Some((at, bucket)) = batch.claim.take() {
-            let mut queue = self.shards[at].lock();
-            let was_empty = queue.is_empty();
-            queue.release(bucket);
-            if queue.take(at, batch) {
-                // What was released may be all there is, and is taken again; or it waits behind what was taken.
-                self.remark(at, was_empty, queue.is_empty());
-                return true;
-            }
-            self.remark(at, was_empty, queue.is_empty());
-            start = at;
+        if let Some(claim) = batch.claim.take() {
+            self.release(claim);
         }
         loop {
             // Relaxed: a bit that is not seen yet is looked for again before a worker sleeps (I1).
@@ -266,9 +334,15 @@ impl Acct {
             if bits == 0 {
                 return false;
             }
+            // Relaxed: two workers that see the same turn take one batch each.
+            let start = self.turn.load(Ordering::Relaxed) as usize & (self.shards.len() - 1);
             // The first set bit from `start` on, going round.
             let ahead = bits >> start;
             let at = if ahead != 0 { start + ahead.trailing_zeros() as usize } else { bits.trailing_zeros() as usize };
+            if at + 1 != start {
+                // Relaxed: as above.
+                self.turn.store(at as u32 + 1, Ordering::Relaxed);
+            }
             let mut queue = self.shards[at].lock();
             let was_empty = queue.is_empty();
             let any = queue.take(at, batch);
@@ -349,3 +423,6 @@ fn note(at: &AtomicU32) {
         at.store(cpu, Ordering::Relaxed);
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;

@@ -116,20 +116,21 @@ impl<S: Source> ClientTable<S> {
         self.slots
     }
 
-    pub(super) fn remove(&mut self, at: u32) {
+    /// Takes a client out; it may be dropped when the table's lock is free.
+    pub(super) fn remove(&mut self, at: u32) -> Option<Arc<Client<S>>> {
         let place = &mut self.places[at as usize];
-        if let Some(client) = place.0.take() {
-            self.slots -= client.items.slots() as usize;
-            place.1 = client.items.next_generation();
-        }
+        let client = place.0.take()?;
+        self.slots -= client.items.slots() as usize;
+        place.1 = client.items.next_generation();
+        Some(client)
     }
 
     pub(super) fn get(&self, at: u32) -> Option<&Arc<Client<S>>> {
         self.places.get(at as usize)?.0.as_ref()
     }
 
-    pub(super) fn copy_to(&self, to: &mut Vec<Option<Arc<Client<S>>>>) {
-        to.clear();
-        to.extend(self.places.iter().map(|(client, _)| client.clone()));
+    /// All clients, by their places.
+    pub(super) fn copy(&self) -> Vec<Option<Arc<Client<S>>>> {
+        self.places.iter().map(|(client, _)| client.clone()).collect()
     }
 }

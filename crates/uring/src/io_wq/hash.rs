@@ -1,7 +1,7 @@
 //! Hashed work of one shard: a queue for each bucket, and the promise that a bucket is run by one worker at a time.
 //!
 //! Owns the buckets and their nodes; lives under the shard's lock. Does not own the order among buckets: a bucket
-//! whose items are due has one entry (`Entry::hash_run`) in the shard's queue.
+//! whose items are due has one turn (`Turn::Bucket`) in the shard's queue.
 //!
 //! | state of a bucket | meaning | left by |
 //! |---|---|---|

@@ -1,7 +1,7 @@
 //! io-wq: work that must not run on the ring's thread.
 //!
-//! Queues are sharded, workers are not: a submitter pushes to its home shard; a worker that is awake drains its home
-//! shard in batches, then takes from the shards that a bitmap marks; it sleeps only after a full look at all of them.
+//! Queues are sharded, workers are not: a submitter pushes to its home shard; a worker that is awake takes a batch of
+//! one client at a time, going round the shards that a bitmap marks; it sleeps only after a full look at all of them.
 //! `docs/io-wq.md` follows one item through it.
 //!
 //! | module | holds |
@@ -15,6 +15,7 @@
 //! | `client`, `pool`, `cancel` | who queues work; limits and the end; cancelling |
 //! | `step` | a pool without threads, for simulators |
 //! | `ring`, `ring_work` | a ring as a client, and the public handle; what workers do for rings |
+//! | `census` | how many workers all pools of the process have |
 //! | `lock`, `starts` | measuring |
 //!
 //! Invariants, each kept by the module named:
@@ -26,6 +27,7 @@
 
 mod acct;
 mod cancel;
+mod census;
 mod client;
 mod hash;
 mod item;
@@ -43,6 +45,7 @@ mod work;
 mod worker;
 
 pub use cancel::Cancelled;
+pub use census::PROCESS_WORKERS;
 pub use lock::LockStats;
 pub use pool::{AcctCounts, Pool, Submitter};
 pub(crate) use ring::RingWq;

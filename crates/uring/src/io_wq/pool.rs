@@ -101,7 +101,7 @@ impl<S: Source> Pool<S> {
         };
         shared.changed();
         for acct in &shared.accts {
-            acct.reserve(all);
+            acct.reserve(at as usize, slots as usize, all);
         }
         let staged = [Vec::with_capacity(STAGED), Vec::with_capacity(STAGED)];
         Some(Submitter { pool: self.clone(), client, at, staged, hashed: Vec::with_capacity(STAGED) })
@@ -130,8 +130,13 @@ impl<S: Source> Pool<S> {
     /// Sets the most workers of the bound and the unbound account; at least one each. Workers above a lowered limit
     /// end as soon as they have run what they are at.
     pub fn set_max_workers(&self, max_workers: [u32; 2]) {
-        for (acct, limit) in self.handle.shared.accts.iter().zip(max_workers) {
-            acct.set_limit(limit.clamp(1, MAX_WORKERS));
+        let shared = &self.handle.shared;
+        for (at, limit) in max_workers.into_iter().enumerate() {
+            shared.accts[at].set_limit(limit.clamp(1, MAX_WORKERS));
+            // What waits for those that are blocked may have a worker of its own now.
+            if shared.accts[at].wants_worker() {
+                shared.wake(at);
+            }
         }
     }
 
@@ -255,6 +260,22 @@ impl<S: Source> Submitter<S> {
         self.client.wait_for(slot..slot + 1);
     }
 
+    /// Whether a worker was wanted and no thread could be had: [`retry`](Self::retry) soon.
+    #[inline]
+    pub fn is_starved(&self) -> bool {
+        self.pool.handle.shared.accts.iter().any(Acct::is_starved)
+    }
+
+    /// Tries again to make a worker that could not be made.
+    pub fn retry(&self) {
+        let shared = &self.pool.handle.shared;
+        for (at, acct) in shared.accts.iter().enumerate() {
+            if acct.take_starved() && acct.wants_worker() {
+                shared.wake(at);
+            }
+        }
+    }
+
     /// Whether polling for results keeps a worker from this CPU.
     pub fn is_in_the_way(&self) -> bool {
         self.pool.handle.shared.accts.iter().any(Acct::is_in_workers_way)
@@ -275,7 +296,9 @@ impl<S: Source> Drop for Submitter<S> {
     fn drop(&mut self) {
         self.close(|_| true);
         let shared = &self.pool.handle.shared;
-        shared.table().remove(self.at);
+        // Of its source there may be more than this: not under the lock.
+        let client = shared.table().remove(self.at);
+        drop(client);
         shared.changed();
         for acct in &shared.accts {
             acct.sweep(&|entry| shared.waits(entry));

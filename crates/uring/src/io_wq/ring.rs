@@ -281,6 +281,19 @@ impl RingWq {
         }
     }
 
+    /// Whether a worker for this ring's work could not be made: the ring tries again soon.
+    #[inline]
+    pub(crate) fn is_starved(&self) -> bool {
+        self.outstanding > 0 && self.submitter.as_ref().is_some_and(Submitter::is_starved)
+    }
+
+    /// Tries again to make a worker.
+    pub(crate) fn retry(&self) {
+        if let Some(submitter) = &self.submitter {
+            submitter.retry();
+        }
+    }
+
     /// Whether something was queued and not handed over.
     pub(crate) fn has_staged(&self) -> bool {
         self.submitter.as_ref().is_some_and(Submitter::has_staged)

@@ -284,6 +284,10 @@ impl Source for RingSource {
         self.done.finish(done);
     }
 
+    fn starved(&self) {
+        self.done.wake();
+    }
+
     fn rest(context: &mut RingContext) {
         if let Some(issuer) = &mut context.0 {
             issuer.rest();

@@ -1,14 +1,17 @@
-//! One shard of an account's queue: a lock, the entries in order, and the hashed work whose buckets live here.
+//! One shard of an account's queue: a lock, the entries of each of its clients in order, and the hashed work whose
+//! buckets live here.
 //!
 //! Owns the order in which entries leave, and the rule of a batch. Does not own workers: any worker may take from any
 //! shard.
 //!
 //! Invariants:
-//! - I1: a batch is one item that may block, or up to [`BATCH`] that do not. So nothing waits in the hands of a worker
-//!   that is blocked: what it did not run yet is still here.
-//! - I2: an account's bit of this shard is set exactly while `ready` is not empty; both change under the lock.
+//! - I1: a batch is of one client, and is one item that may block, or up to [`BATCH`] that do not. So nothing waits in
+//!   the hands of a worker that is blocked: what it did not run yet is still here.
+//! - I2: an account's bit of this shard is set exactly while `turns` is not empty; both change under the lock.
 //! - I3: room for every entry was reserved when its client registered; entries of cancelled items are swept when the
 //!   room is used up. So pushing neither fails nor allocates.
+//! - I4: a client with entries has one turn, and so has a bucket that is due; whoever has had one goes behind all
+//!   others. So an item waits for at most one batch of each other client here and in each bucket.
 
 use std::collections::VecDeque;
 
@@ -32,8 +35,25 @@ pub(super) struct Shard {
 
 #[derive(Debug)]
 pub(super) struct Queue {
-    ready: VecDeque<Entry>,
+    turns: VecDeque<Turn>,
+    rows: Vec<Row>,
     hashed: HashRuns,
+}
+
+/// Who is next (I4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// A client, by its row.
+    Row(u32),
+    /// A bucket that has items and that nobody runs.
+    Bucket(u32),
+}
+
+/// The entries of one client, in order, and how many there is room for.
+#[derive(Debug, Default)]
+struct Row {
+    entries: VecDeque<Entry>,
+    room: usize,
 }
 
 /// What a worker took: entries to run in order, and the bucket to release afterwards.
@@ -52,7 +72,8 @@ impl Batch {
 
 impl Shard {
     pub(super) fn new(clock: Option<Clock>) -> Shard {
-        let queue = Queue { ready: VecDeque::with_capacity(HASH_BUCKETS as usize), hashed: HashRuns::new() };
+        let queue =
+            Queue { turns: VecDeque::with_capacity(HASH_BUCKETS as usize), rows: Vec::new(), hashed: HashRuns::new() };
         Shard { queue: Lock::new(queue, clock) }
     }
 
@@ -67,83 +88,115 @@ impl Shard {
 }
 
 impl Queue {
-    /// Makes room for clients with so many slots in all (I3).
-    pub(super) fn reserve(&mut self, slots: usize) {
-        let entries = slots * ENTRIES_PER_SLOT;
-        let room = entries + HASH_BUCKETS as usize;
-        self.ready.reserve_exact(room.saturating_sub(self.ready.len()));
-        self.hashed.reserve(entries);
+    /// Makes room for a client with so many slots (I3).
+    pub(super) fn reserve(&mut self, row: usize, slots: usize) {
+        if row >= self.rows.len() {
+            self.rows.resize_with(row + 1, Row::default);
+            let turns = self.rows.len() + HASH_BUCKETS as usize;
+            self.turns.reserve_exact(turns.saturating_sub(self.turns.len()));
+        }
+        let Row { entries, room } = &mut self.rows[row];
+        *room = (*room).max(slots * ENTRIES_PER_SLOT);
+        entries.reserve_exact(room.saturating_sub(entries.len()));
+    }
+
+    /// Makes room for hashed items of clients with so many slots in all (I3).
+    pub(super) fn reserve_hashed(&mut self, slots: usize) {
+        self.hashed.reserve(slots * ENTRIES_PER_SLOT);
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.ready.is_empty()
+        self.turns.is_empty()
     }
 
-    /// Whether the next push must sweep first.
+    /// Whether the next push to a row must sweep first.
     #[inline]
-    pub(super) fn is_full(&self) -> bool {
-        // The room for buckets is theirs: each has one entry at most.
-        self.ready.len() + HASH_BUCKETS as usize >= self.ready.capacity() || self.hashed.is_full()
+    pub(super) fn is_full(&self, row: usize) -> bool {
+        self.rows[row].entries.len() >= self.rows[row].room
+    }
+
+    /// Whether the next hashed push must sweep first.
+    pub(super) fn is_full_of_hashed(&self) -> bool {
+        self.hashed.is_full()
     }
 
     #[inline]
-    pub(super) fn push(&mut self, entry: Entry) {
-        self.ready.push_back(entry);
+    pub(super) fn push(&mut self, row: usize, entry: Entry) {
+        let entries = &mut self.rows[row].entries;
+        if entries.is_empty() {
+            self.turns.push_back(Turn::Row(row as u32));
+        }
+        entries.push_back(entry);
     }
 
     pub(super) fn push_hashed(&mut self, bucket: u32, entry: Entry) {
         if self.hashed.push(bucket, entry) {
-            self.ready.push_back(Entry::hash_run(bucket));
+            self.turns.push_back(Turn::Bucket(bucket));
         }
     }
 
     /// Takes the next batch (I1) into an empty one; false when there is nothing.
     pub(super) fn take(&mut self, shard: usize, batch: &mut Batch) -> bool {
         debug_assert!(batch.entries.is_empty() && batch.claim.is_none());
-        while let Some(&entry) = self.ready.front() {
-            if let Some(bucket) = entry.as_hash_run() {
-                if !batch.entries.is_empty() {
-                    break;
+        while let Some(turn) = self.turns.pop_front() {
+            match turn {
+                Turn::Bucket(bucket) => {
+                    if self.hashed.take(bucket, BATCH, &mut batch.entries) {
+                        batch.claim = Some((shard, bucket));
+                    }
                 }
-                self.ready.pop_front();
-                if self.hashed.take(bucket, BATCH, &mut batch.entries) {
-                    batch.claim = Some((shard, bucket));
-                    break;
+                Turn::Row(row) => {
+                    let entries = &mut self.rows[row as usize].entries;
+                    take_row(entries, &mut batch.entries);
+                    if entries.is_empty() {
+                        // Back to the front: a short queue stays in few cache lines.
+                        entries.clear();
+                    } else {
+                        self.turns.push_back(turn);
+                    }
                 }
-                continue;
             }
-            if entry.may_block() && !batch.entries.is_empty() {
-                break;
-            }
-            self.ready.pop_front();
-            batch.entries.push(entry);
-            if entry.may_block() || batch.entries.len() == BATCH {
-                break;
+            if !batch.entries.is_empty() {
+                return true;
             }
         }
-        if self.ready.is_empty() {
-            // Back to the front: a short queue stays in few cache lines.
-            self.ready.clear();
-        }
-        !batch.entries.is_empty()
+        false
     }
 
     /// A bucket's items were run; what came meanwhile queues at the end, behind other work.
     pub(super) fn release(&mut self, bucket: u32) {
         if self.hashed.release(bucket) {
-            self.ready.push_back(Entry::hash_run(bucket));
+            self.turns.push_back(Turn::Bucket(bucket));
         }
     }
 
     /// Drops entries of items that do not wait any more.
     pub(super) fn sweep(&mut self, waits: &dyn Fn(Entry) -> bool) {
-        self.ready.retain(|&entry| entry.as_hash_run().is_some() || waits(entry));
+        for row in &mut self.rows {
+            row.entries.retain(|&entry| waits(entry));
+        }
+        let rows = &self.rows;
+        self.turns.retain(|turn| !matches!(turn, Turn::Row(row) if rows[*row as usize].entries.is_empty()));
         self.hashed.sweep(waits);
     }
 
     /// Entries, hashed ones included.
     pub(super) fn len(&self) -> usize {
-        self.ready.iter().filter(|entry| entry.as_hash_run().is_none()).count() + self.hashed.len()
+        self.rows.iter().map(|row| row.entries.len()).sum::<usize>() + self.hashed.len()
+    }
+}
+
+/// The next batch of one client (I1).
+fn take_row(entries: &mut VecDeque<Entry>, batch: &mut Vec<Entry>) {
+    while let Some(&entry) = entries.front() {
+        if entry.may_block() && !batch.is_empty() {
+            return;
+        }
+        entries.pop_front();
+        batch.push(entry);
+        if entry.may_block() || batch.len() == BATCH {
+            return;
+        }
     }
 }
 

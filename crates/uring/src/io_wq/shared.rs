@@ -151,20 +151,24 @@ impl<S: Source> Shared<S> {
             worker.unparker.unpark();
             return;
         }
-        let mut alone = counts.all() == 0;
+        let (mut alone, mut starved) = (counts.all() == 0, false);
         if !roster.closed && counts.all() < acct.limit() {
             if self.spawn(at, &mut roster).is_ok() {
                 alone = false;
             } else {
                 roster.failed += 1;
+                starved = !alone;
             }
         }
-        let ended = self.ended(&mut roster);
         drop(roster);
         if alone {
             self.refuse(at);
         }
-        join(ended);
+        if starved {
+            acct.set_starved();
+            let clients = self.table().copy();
+            clients.iter().flatten().for_each(|client| client.source.starved());
+        }
     }
 
     /// Makes a worker (I1).
@@ -172,17 +176,21 @@ impl<S: Source> Shared<S> {
         if let Some(gate) = &self.gate {
             gate()?;
         }
+        let acct = &self.accts[at];
+        // The first of an account always: without it nothing would be done.
+        let counted = super::census::Counted::new(acct.counts().all() == 0)?;
         let parker = Parker::new()?;
         let id = roster.next_id;
         roster.next_id += 1;
-        let me = WorkerRef { id, unparker: parker.unparker() };
-        let acct = &self.accts[at];
+        let me = WorkerRef { id, unparker: parker.unparker(), seat: Arc::default() };
+        roster.workers.push(me.clone());
         acct.move_counts(WORKER + STANDBY, 0);
         let (shared, live) = (Arc::clone(self), self.live);
         let kind = if at == 0 { "" } else { "u" };
-        let thread = thread::Builder::new()
-            .name(format!("{}-{kind}{id}", self.options.name))
-            .spawn(move || live(shared, at, me, parker));
+        let thread = thread::Builder::new().name(format!("{}-{kind}{id}", self.options.name)).spawn(move || {
+            live(shared, at, me, parker);
+            drop(counted);
+        });
         match thread {
             Ok(thread) => {
                 roster.threads.push((id, thread));
@@ -190,14 +198,16 @@ impl<S: Source> Shared<S> {
                 Ok(())
             }
             Err(error) => {
+                roster.workers.pop();
                 acct.move_counts(0, WORKER + STANDBY);
                 Err(error)
             }
         }
     }
 
-    /// The threads of workers that have ended, to be joined without the lock.
-    fn ended(&self, roster: &mut Roster) -> Vec<thread::JoinHandle<()>> {
+    /// The threads of workers that have ended, to be joined without the lock, and by a worker that ends itself: a
+    /// thread's last acts may be foreign ones, and take their time.
+    pub(super) fn ended(&self, roster: &mut Roster) -> Vec<thread::JoinHandle<()>> {
         let Roster { threads, ended, .. } = roster;
         let mut handles = Vec::new();
         for id in ended.drain(..) {
@@ -212,7 +222,7 @@ impl<S: Source> Shared<S> {
     #[cold]
     fn refuse(&self, at: usize) {
         let mut batch = Batch::new();
-        while self.accts[at].take(0, &mut batch) {
+        while self.accts[at].take(&mut batch) {
             for entry in &batch.entries {
                 let Some(client) = self.client(entry.client()) else { continue };
                 if client.items.start(entry.slot(), entry.generation()) {
@@ -235,6 +245,12 @@ impl<S: Source> Shared<S> {
         self.cpus.lock().expect("invariant: no panic under this lock").clone()
     }
 
+    /// How many CPUs workers run on.
+    pub(super) fn cpu_count(&self) -> usize {
+        let set = self.cpus.lock().expect("invariant: no panic under this lock").len();
+        if set > 0 { set } else { super::thread_state::cpus_of_process() }
+    }
+
     pub(super) fn client(&self, at: u32) -> Option<Arc<Client<S>>> {
         self.table().get(at).cloned()
     }
@@ -250,7 +266,9 @@ impl<S: Source> Shared<S> {
         // client was registered.
         let now = self.version.load(Ordering::Acquire);
         if now != *version {
-            self.table().copy_to(copy);
+            // What is let go of may be the last of a client: not under the lock.
+            let new = self.table().copy();
+            *copy = new;
             *version = now;
         }
     }
@@ -285,7 +303,8 @@ impl<S: Source> Shared<S> {
     }
 }
 
-fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
+/// Waits for the ends of threads.
+pub(super) fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
     for thread in threads {
         // A worker that panicked has said so; there is nothing left to join.
         let _ = thread.join();
@@ -304,7 +323,7 @@ impl<S: Source> Shared<S> {
             }
             // Releases the bucket of the batch before (I2).
             *at = 0;
-            if !self.accts[acct].take(0, batch) {
+            if !self.accts[acct].take(batch) {
                 return None;
             }
         }

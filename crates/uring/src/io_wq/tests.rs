@@ -9,6 +9,7 @@ use super::*;
 use crate::work_done::WorkDone;
 
 mod cancel;
+mod fair;
 mod hashed;
 mod limits;
 mod stress;

@@ -26,7 +26,6 @@ pub(super) const GENERATION_BITS: u32 = 24;
 
 const MAY_BLOCK: u8 = 1 << 0;
 const UNBOUND: u8 = 1 << 1;
-const HASH_RUN: u8 = 1 << 2;
 
 /// How an item ends that was cancelled before it ran because the pool shuts down.
 pub const CANCELLED: WorkDone = WorkDone::Result(-125);
@@ -71,7 +70,7 @@ impl WorkFlags {
     }
 }
 
-/// An item in a queue (I2), or a bucket whose items are due.
+/// An item in a queue (I2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry(u64);
 
@@ -80,16 +79,6 @@ impl Entry {
         debug_assert!(slot < MAX_SLOTS && client < MAX_CLIENTS && generation >> GENERATION_BITS == 0);
         let place = u64::from(slot) | u64::from(client) << SLOT_BITS;
         Entry(place | u64::from(generation) << 32 | u64::from(flags.bits) << (32 + GENERATION_BITS))
-    }
-
-    /// Says that a bucket has items and nobody runs them.
-    pub(super) fn hash_run(bucket: u32) -> Entry {
-        Entry(u64::from(bucket) | u64::from(HASH_RUN) << (32 + GENERATION_BITS))
-    }
-
-    /// The bucket, if this is not an item.
-    pub(super) fn as_hash_run(self) -> Option<u32> {
-        (self.bits() & HASH_RUN != 0).then_some(self.slot())
     }
 
     pub(super) fn slot(self) -> u32 {
@@ -132,6 +121,10 @@ pub trait Source: Send + Sync + 'static {
     /// These items have ended, in these ways; each item comes here exactly once unless it was cancelled. The slots can
     /// be queued again. One call a batch: the place for the one wake-up.
     fn finish(&self, done: &[(u32, WorkDone)]);
+
+    /// A worker was wanted and no thread could be had: whoever waits for an item is to
+    /// [try again](super::Submitter::retry) soon.
+    fn starved(&self) {}
 
     /// The worker is about to sleep, or to serve another client: lets go of what it kept of this one.
     fn rest(_: &mut Self::Context) {}

@@ -35,11 +35,11 @@ use sheave_base::sync::atomic::{Ordering, fence};
 use sheave_base::sync::{Arc, hint};
 use sheave_iomap::completion_plan::MayBlock;
 
-use super::acct::{Acct, IDLE, RUNNING, Roster, STANDBY, WORKER, WorkerRef};
+use super::acct::{Acct, IDLE, RUNNING, Roster, STANDBY, Seat, WORKER, WorkerRef};
 use super::client::Client;
 use super::lock::Held;
 use super::shard::Batch;
-use super::shared::Shared;
+use super::shared::{Shared, join};
 use super::within;
 use super::work::{CANCELLED, Ends, Entry, Section, Source};
 use crate::work_done::WorkDone;
@@ -113,7 +113,10 @@ impl<S: Source> Worker<S> {
     fn live(mut self) {
         // In this order: whoever places workers meanwhile finds this one here, or has changed the list before.
         let tid = super::thread_state::me();
-        self.acct().roster.lock().tids.push((self.me.id, tid));
+        let roster = self.acct().roster.lock();
+        // Relaxed: under the lock.
+        self.me.seat.tid.store(tid, Ordering::Relaxed);
+        drop(roster);
         super::thread_state::settle(None, &self.shared.cpus());
         let mut place = Place::Standby;
         loop {
@@ -147,12 +150,17 @@ impl<S: Source> Worker<S> {
                 watch = (watch * 2).min(WATCH_MAX);
                 continue;
             }
-            // Relaxed: whoever it was, it is looked at only.
-            let last = acct.last_section.load(Ordering::Relaxed);
-            if woken == Wake::TimedOut && !super::thread_state::computes(last) {
-                // Relaxed: a hint for the next standby.
-                acct.trust.store(TRUST, Ordering::Relaxed);
-                break;
+            if woken == Wake::TimedOut {
+                // Those that compute have a CPU each. Another worker is of use while there is one more.
+                let cpus = self.shared.cpu_count();
+                let computing = acct.computing(cpus);
+                if computing == 0 {
+                    // Relaxed: a hint for the next standby.
+                    acct.trust.store(TRUST, Ordering::Relaxed);
+                }
+                if computing < cpus {
+                    break;
+                }
             }
             watch = (watch * 2).min(WATCH_MAX);
         }
@@ -167,8 +175,7 @@ impl<S: Source> Worker<S> {
                 self.release();
                 break;
             }
-            let home = self.me.id as usize;
-            if self.shared.accts[self.acct].take(home, &mut self.batch) {
+            if self.shared.accts[self.acct].take(&mut self.batch) {
                 self.run_batch();
                 continue;
             }
@@ -223,7 +230,7 @@ impl<S: Source> Worker<S> {
 
     /// Runs short items of the client that is served.
     fn run_short(&mut self, entries: &[Entry]) {
-        let Worker { shared, acct, clients, started, slots, context, done, .. } = self;
+        let Worker { shared, acct, me, clients, started, slots, context, done, .. } = self;
         let Some(Some(client)) = clients.get(self.done_by as usize) else { return };
         started.clear();
         slots.clear();
@@ -234,7 +241,7 @@ impl<S: Source> Worker<S> {
                 slots.push(entry.slot());
             }
         }
-        let mut ends = InHand { shared, acct: *acct, client, started, done, left: full(started.len()) };
+        let mut ends = InHand { shared, acct: *acct, seat: &me.seat, client, started, done, left: full(started.len()) };
         let whole = guarded(|| client.source.run_short(context, slots, &mut ends));
         // After a panic some are left.
         ends.end_rest(PANICKED);
@@ -247,7 +254,7 @@ impl<S: Source> Worker<S> {
     fn run_in_section(&mut self, entry: Entry) {
         // I1.
         self.flush();
-        let Worker { shared, acct, clients, context, done, .. } = self;
+        let Worker { shared, acct, me, clients, context, done, .. } = self;
         let Some(Some(client)) = clients.get(self.done_by as usize) else { return };
         if !start(shared, client, entry) {
             return;
@@ -256,7 +263,7 @@ impl<S: Source> Worker<S> {
         let res = if entry.is_unbound() && shared.closed.load(Ordering::Acquire) {
             CANCELLED
         } else {
-            let in_section = InSection::enter(shared, *acct);
+            let in_section = InSection::enter(shared, *acct, &me.seat);
             let res = run_guarded(client, context, entry.slot());
             drop(in_section);
             res
@@ -340,10 +347,14 @@ impl<S: Source> Worker<S> {
         if acct.wants_worker() {
             self.shared.wake(self.acct);
         }
-        // Last of all: whoever finds it here joins this thread, and must not have to wait; least of all itself.
+        // Last of all: the next worker that ends finds it here and joins this thread, and must not have to wait; least
+        // of all itself.
         let mut roster = acct.roster.lock();
-        roster.tids.retain(|&(id, _)| id != self.me.id);
+        roster.workers.retain(|worker| worker.id != self.me.id);
+        let ended = self.shared.ended(&mut roster);
         roster.ended.push(self.me.id);
+        drop(roster);
+        join(ended);
         Place::Gone
     }
 }
@@ -381,26 +392,23 @@ fn start<S: Source>(shared: &Shared<S>, client: &Client<S>, entry: Entry) -> boo
 /// A worker that is in a section, until this is dropped.
 struct InSection<'a> {
     acct: &'a Acct,
+    seat: &'a Seat,
 }
 
 impl<'a> InSection<'a> {
-    fn enter<S: Source>(shared: &'a Arc<Shared<S>>, at: usize) -> InSection<'a> {
+    fn enter<S: Source>(shared: &'a Arc<Shared<S>>, at: usize, seat: &'a Seat) -> InSection<'a> {
         let acct = &shared.accts[at];
-        // Relaxed: a hint for a standby.
-        acct.last_section.store(super::thread_state::me(), Ordering::Relaxed);
-        acct.move_counts(0, RUNNING);
+        acct.enter(seat);
         if acct.wants_worker() {
             shared.wake(at);
         }
-        InSection { acct }
+        InSection { acct, seat }
     }
 }
 
 impl Drop for InSection<'_> {
     fn drop(&mut self) {
-        // Relaxed: a change is all that counts.
-        self.acct.progress.fetch_add(1, Ordering::Relaxed);
-        self.acct.move_counts(RUNNING, 0);
+        self.acct.leave(self.seat);
     }
 }
 
@@ -408,6 +416,7 @@ impl Drop for InSection<'_> {
 struct InHand<'a, S: Source> {
     shared: &'a Arc<Shared<S>>,
     acct: usize,
+    seat: &'a Seat,
     client: &'a Client<S>,
     started: &'a [Entry],
     done: &'a mut Vec<(u32, WorkDone)>,
@@ -446,7 +455,7 @@ impl<S: Source> Ends for InHand<'_, S> {
             self.client.finish(self.done);
             self.done.clear();
         }
-        let _in_section = InSection::enter(self.shared, self.acct);
+        let _in_section = InSection::enter(self.shared, self.acct, self.seat);
         wait();
     }
 }

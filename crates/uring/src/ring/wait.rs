@@ -19,6 +19,9 @@ use crate::core::Core;
 use crate::prep::Cancel;
 use crate::sqe::errno;
 
+/// How soon a ring that waits tries again to make a worker for which there was no thread.
+const RETRY: Duration = Duration::from_millis(10);
+
 impl Inner {
     pub(super) fn wait_slow(&mut self, wanted: u32, timeout: Option<Duration>) -> Waited {
         let deadline = timeout.map(|timeout| self.io.clock().precise().after(timeout));
@@ -83,7 +86,13 @@ impl Inner {
         if self.core.wq.wants_steps() && self.core.wq.pool().step() {
             return;
         }
-        self.io.wait(wanted, self.sleep_limit(left));
+        let mut limit = self.sleep_limit(left);
+        if self.core.wq.is_starved() {
+            self.core.wq.retry();
+            // Not at once: what the last try lacked it may lack for a while.
+            limit = Some(limit.map_or(RETRY, |limit| limit.min(RETRY)));
+        }
+        self.io.wait(wanted, limit);
     }
 
     /// How long the ring may sleep.

@@ -11,6 +11,10 @@ use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::mapping::{Intent, MAP_SUMMED, Mapping, MappingKind};
 use sheave_iomap::{File, SummedDone, WriteDone};
 
+use super::super::pool::Pool;
+use super::super::ring_work::Work;
+use super::super::shared::PoolOptions;
+use super::super::{Cancelled, IoWq, RingWq};
 use crate::Ring;
 use crate::prep;
 
@@ -101,4 +105,75 @@ fn without_a_thread_the_file_hears_of_the_end_of_every_write_all_the_same() {
             assert!(file.grace.is_over(ticket) && file.grace.seats() == 0);
         }
     }
+}
+
+#[test]
+fn a_ring_that_waits_makes_the_worker_that_could_not_be_made() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// Syncs wait until another has begun.
+    #[derive(Debug)]
+    struct Pair(Device, AtomicU32);
+
+    impl File for Pair {
+        fn device(&self) -> &Device {
+            &self.0
+        }
+
+        fn size_bytes(&self) -> u64 {
+            1 << 20
+        }
+
+        fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
+            Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: 0 })
+        }
+
+        fn sync(&self, _: &MayBlock) -> Option<Result<(), Status>> {
+            self.1.fetch_add(1, Ordering::SeqCst);
+            let limit = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            while self.1.load(Ordering::SeqCst) < 2 {
+                assert!(std::time::Instant::now() < limit, "no second worker has come");
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            Some(Ok(()))
+        }
+    }
+
+    // The second thread is refused, five times.
+    let tries = Arc::new(AtomicU32::new(0));
+    let tried = Arc::clone(&tries);
+    let gate = move || match tried.fetch_add(1, Ordering::SeqCst) {
+        1..=5 => Err(std::io::Error::other("on purpose")),
+        _ => Ok(()),
+    };
+    let pool = Pool::with_gate(PoolOptions { max_workers: [4, 1], ..PoolOptions::default() }, Some(Arc::new(gate)));
+    let mut ring = Ring::builder().entries(8).io_wq(&IoWq { pool }).build().expect("a ring");
+    let file = Arc::new(Pair(open_device("null:size=1M").expect("a device"), AtomicU32::new(0)));
+    for n in 0..2 {
+        let fd = ring.attach_file(file.clone()).expect("attached");
+        ring.push(prep::fsync(fd).user_data(n)).expect("room");
+    }
+    ring.submit_and_wait(2).expect("submitted");
+    assert!(ring.completions().all(|c| c.res == 0));
+    assert!(tries.load(Ordering::SeqCst) > 6);
+}
+
+#[test]
+fn a_cancel_gives_the_work_up_at_once_and_nothing_is_expected_of_it() {
+    let file = Arc::new(New {
+        device: open_device("null:size=1M").expect("a device"),
+        grace: Arc::new(Grace::new()),
+        flags: 0,
+        calls: Mutex::new(Vec::new()),
+    });
+    let parker = sheave_base::parker::Parker::new().expect("a parker");
+    let task_work = crate::task_work::TaskWork::new(4, 4, parker.unparker());
+    let pool = IoWq::builder().stepped(true).build().expect("a pool");
+    let mut wq = RingWq::new(pool, task_work.done_queue(), 4, || None);
+    assert!(wq.queue(2, Work::Sync(file.clone())) && wq.wants_steps());
+    wq.commit();
+    assert_eq!(Arc::strong_count(&file), 2);
+    assert_eq!(wq.cancel(2), Cancelled::Queued);
+    assert_eq!(Arc::strong_count(&file), 1);
+    assert!(!wq.wants_steps());
 }

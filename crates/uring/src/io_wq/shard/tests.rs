@@ -24,20 +24,21 @@ fn drain(queue: &mut Queue) -> Vec<Vec<u32>> {
 fn a_batch_is_one_item_that_may_block_or_many_that_do_not() {
     let shard = Shard::new(None);
     let mut queue = shard.lock();
-    queue.reserve(256);
+    queue.reserve(0, 256);
+    queue.reserve_hashed(256);
     for slot in 0..3 {
-        queue.push(entry(slot, WorkFlags::SHORT));
+        queue.push(0, entry(slot, WorkFlags::SHORT));
     }
-    queue.push(entry(3, WorkFlags::BOUND));
-    queue.push(entry(4, WorkFlags::BOUND));
-    queue.push(entry(5, WorkFlags::SHORT));
+    queue.push(0, entry(3, WorkFlags::BOUND));
+    queue.push(0, entry(4, WorkFlags::BOUND));
+    queue.push(0, entry(5, WorkFlags::SHORT));
     queue.push_hashed(9, entry(6, WorkFlags::short_hashed(1)));
     queue.push_hashed(9, entry(7, WorkFlags::short_hashed(1)));
-    queue.push(entry(8, WorkFlags::SHORT));
+    queue.push(0, entry(8, WorkFlags::SHORT));
     assert_eq!(queue.len(), 9);
-    assert_eq!(drain(&mut queue), [vec![0, 1, 2], vec![3], vec![4], vec![5], vec![6, 7], vec![8]]);
+    assert_eq!(drain(&mut queue), [vec![0, 1, 2], vec![6, 7], vec![3], vec![4], vec![5, 8]]);
     for slot in 0..100 {
-        queue.push(entry(slot, WorkFlags::SHORT));
+        queue.push(0, entry(slot, WorkFlags::SHORT));
     }
     let sizes: Vec<usize> = drain(&mut queue).iter().map(Vec::len).collect();
     assert_eq!(sizes, [BATCH, 100 - BATCH]);
@@ -48,11 +49,12 @@ fn a_batch_is_one_item_that_may_block_or_many_that_do_not() {
 fn a_released_bucket_goes_behind_other_work() {
     let shard = Shard::new(None);
     let mut queue = shard.lock();
-    queue.reserve(8);
+    queue.reserve(0, 8);
+    queue.reserve_hashed(8);
     let mut batch = Batch::new();
     queue.push_hashed(1, entry(0, WorkFlags::hashed(1)));
     queue.push_hashed(1, entry(1, WorkFlags::hashed(1)));
-    queue.push(entry(2, WorkFlags::BOUND));
+    queue.push(0, entry(2, WorkFlags::BOUND));
     assert!(queue.take(0, &mut batch));
     assert_eq!((batch.entries[0].slot(), batch.claim.take()), (0, Some((0, 1))));
     queue.release(1);
@@ -63,30 +65,30 @@ fn a_released_bucket_goes_behind_other_work() {
 fn pushing_never_allocates_and_a_sweep_makes_room() {
     let shard = Shard::new(None);
     let mut queue = shard.lock();
-    queue.reserve(4);
-    let room = queue.ready.capacity();
+    queue.reserve(0, 4);
+    let room = queue.rows[0].entries.capacity();
     let mut pushed = 0;
-    while !queue.is_full() {
-        queue.push(entry(pushed, WorkFlags::SHORT));
+    while !queue.is_full(0) {
+        queue.push(0, entry(pushed, WorkFlags::SHORT));
         pushed += 1;
     }
     assert!(pushed as usize >= 4 * ENTRIES_PER_SLOT);
     queue.sweep(&|entry| entry.slot() < 4);
-    assert!(!queue.is_full());
+    assert!(!queue.is_full(0));
     assert_eq!(drain(&mut queue), [vec![0, 1, 2, 3]]);
-    assert_eq!(queue.ready.capacity(), room);
+    assert_eq!(queue.rows[0].entries.capacity(), room);
 }
 
 #[test]
 fn work_without_a_hash_never_touches_a_bucket() {
     let shard = Shard::new(None);
     let mut queue = shard.lock();
-    queue.reserve(64);
+    queue.reserve(0, 64);
     let mut batch = Batch::new();
     for slot in 0..64 {
         let flags = [WorkFlags::SHORT, WorkFlags::BOUND, WorkFlags::UNBOUND][slot as usize % 3];
         assert_eq!(flags.bucket(), None);
-        queue.push(entry(slot, flags));
+        queue.push(0, entry(slot, flags));
     }
     while queue.take(0, &mut batch) {
         assert_eq!(batch.claim, None);
@@ -94,4 +96,21 @@ fn work_without_a_hash_never_touches_a_bucket() {
         queue.hashed.check();
     }
     assert!(queue.hashed.is_unused());
+}
+
+#[test]
+fn clients_take_turns_batch_by_batch() {
+    let shard = Shard::new(None);
+    let mut queue = shard.lock();
+    for row in 0..3 {
+        queue.reserve(row, 256);
+    }
+    for slot in 0..130 {
+        queue.push(0, entry(slot, WorkFlags::SHORT));
+    }
+    queue.push(2, entry(200, WorkFlags::BOUND));
+    queue.push(2, entry(201, WorkFlags::SHORT));
+    queue.push(1, entry(202, WorkFlags::SHORT));
+    let firsts: Vec<_> = drain(&mut queue).iter().map(|batch| (batch[0], batch.len())).collect();
+    assert_eq!(firsts, [(0, 64), (200, 1), (202, 1), (64, 64), (201, 1), (128, 2)]);
 }

@@ -57,7 +57,7 @@ fn a_step_runs_one_item_here_and_nothing_runs_by_itself() {
         assert_eq!(step.len(), 2, "one item, and its end: {step:?}");
         steps.push(step[0]);
     }
-    assert_eq!(steps, [("run", 1), ("short", 2), ("short", 4), ("run", 5), ("run", 6), ("run", 0)]);
+    assert_eq!(steps, [("run", 1), ("run", 5), ("short", 2), ("short", 4), ("run", 6), ("run", 0)]);
     assert!(log.1.lock().unwrap().iter().all(|&thread| thread == std::thread::current().id()));
 }
 

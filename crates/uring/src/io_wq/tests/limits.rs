@@ -71,7 +71,9 @@ fn a_raised_limit_takes_effect() {
     submitter.queue(1, WorkFlags::BOUND);
     submitter.commit();
     until("the only worker is blocked", || pool.counts()[0].in_section == 1);
+    // Nobody queues anything after this.
     pool.set_max_workers([2, 1]);
+    seen.wait(1);
     submitter.queue(2, WorkFlags::BOUND);
     submitter.commit();
     seen.wait(2);
@@ -230,4 +232,150 @@ fn cpu_of_threads(name: &str) -> (u64, usize) {
     let of_pool = tasks.flatten().map(|task| task.path()).filter(|task| read(task, "comm").starts_with(name));
     let times = of_pool.map(|task| read(&task, "schedstat").split(' ').next().and_then(|ns| ns.parse().ok()));
     times.fold((0, 0), |(sum, count), ns: Option<u64>| (sum + ns.unwrap_or_default(), count + 1))
+}
+
+#[test]
+fn a_worker_that_could_not_be_made_is_made_later() {
+    let refuse = Arc::new(AtomicBool::new(false));
+    let refused = Arc::clone(&refuse);
+    let say = move || if refused.load(SeqCst) { Err(io::Error::other("on purpose")) } else { Ok(()) };
+    let pool = Pool::with_gate(options(4, 1), Some(Arc::new(say)));
+    let gate = Gate::default();
+    let at = gate.clone();
+    let (mut submitter, seen) = client(&pool, 3, move |slot, _| {
+        if slot == 0 {
+            at.pass();
+        }
+        0
+    });
+    submitter.queue(0, WorkFlags::BOUND);
+    submitter.commit();
+    until("the only worker is blocked", || pool.counts()[0].in_section == 1);
+    refuse.store(true, SeqCst);
+    submitter.queue(1, WorkFlags::BOUND);
+    submitter.commit();
+    assert!(submitter.is_starved());
+    submitter.retry();
+    assert!(submitter.is_starved() && seen.now().is_empty(), "still refused");
+    assert_eq!(pool.counts()[0].failed, 2);
+    refuse.store(false, SeqCst);
+    submitter.retry();
+    seen.wait(1);
+    assert!(!submitter.is_starved());
+    gate.open();
+    seen.wait(2);
+}
+
+std::thread_local! {
+    static LAST_ACT: std::cell::RefCell<Option<Leaves>> = const { std::cell::RefCell::new(None) };
+}
+
+/// Waits at a gate when its thread ends.
+struct Leaves(Gate, Arc<AtomicU32>);
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        self.1.fetch_add(1, SeqCst);
+        self.0.pass();
+    }
+}
+
+#[test]
+fn nobody_who_queues_waits_for_a_thread_to_end_and_the_end_of_the_pool_does() {
+    let pool = Pool::new(PoolOptions { idle_timeout: Duration::from_millis(5), ..options(1, 1) });
+    let (gate, leaving) = (Gate::default(), Arc::new(AtomicU32::new(0)));
+    let (at, left) = (gate.clone(), Arc::clone(&leaving));
+    let (mut submitter, seen) = client(&pool, 1, move |_, _| {
+        LAST_ACT.set(Some(Leaves(at.clone(), Arc::clone(&left))));
+        0
+    });
+    for round in 0..3 {
+        submitter.queue(0, WorkFlags::BOUND);
+        // It makes a worker, for the last one has ended; which hangs in its last act.
+        submitter.commit();
+        seen.wait(round + 1);
+        until("the worker has gone", || pool.counts()[0].workers == 0);
+    }
+    gate.open();
+    drop(submitter);
+    pool.shutdown();
+    assert_eq!(leaving.load(SeqCst), 3, "all have been waited for");
+}
+
+#[test]
+fn threads_that_have_ended_are_joined_by_those_that_end_later() {
+    let pool = Pool::new(PoolOptions { idle_timeout: Duration::from_millis(1), ..options(1, 1) });
+    let (mut submitter, seen) = client(&pool, 1, |_, _| 0);
+    for round in 0..20 {
+        submitter.queue(0, WorkFlags::BOUND);
+        submitter.commit();
+        seen.wait(round + 1);
+        until("the worker has gone", || pool.counts()[0].workers == 0);
+    }
+    let roster = pool.shared().accts[0].roster.lock();
+    assert!(roster.threads.len() <= 2, "{} of 20 threads were not joined", roster.threads.len());
+    assert!(roster.workers.len() <= 1, "whose thread ids may be others' by now");
+}
+
+/// Uses its pool when it goes.
+struct UsesPool(Option<Pool<UsesPool>>);
+
+impl Source for UsesPool {
+    type Context = ();
+
+    fn run(&self, _: &mut (), _: u32, _: &Section<'_>) -> WorkDone {
+        WorkDone::Result(0)
+    }
+
+    fn run_short(&self, _: &mut (), slots: &[u32], ends: &mut impl Ends) {
+        (0..slots.len()).for_each(|at| ends.end(at, WorkDone::Result(0)));
+    }
+
+    fn finish(&self, _: &[(u32, WorkDone)]) {}
+}
+
+impl Drop for UsesPool {
+    fn drop(&mut self) {
+        if let Some(pool) = self.0.take() {
+            let mut submitter = pool.submitter(UsesPool(None), 1).expect("room");
+            submitter.queue(0, WorkFlags::SHORT);
+            submitter.commit();
+        }
+    }
+}
+
+#[test]
+fn a_source_may_use_its_pool_when_it_is_dropped() {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let pool = Pool::new(options(2, 1));
+        for _ in 0..100 {
+            let mut submitter = pool.submitter(UsesPool(Some(pool.clone())), 4).expect("room");
+            submitter.queue(0, WorkFlags::BOUND);
+            submitter.queue(1, WorkFlags::SHORT);
+            submitter.commit();
+        }
+        tell.send(()).expect("the test waits");
+    });
+    told.recv_timeout(PATIENCE).expect("nobody holds a lock of the pool while a client goes");
+}
+
+#[test]
+fn a_client_does_not_start_with_entries_of_the_one_before_it() {
+    let pool = Pool::new(options(1, 1));
+    let mut last = None;
+    for _ in 0..3 {
+        let (mut submitter, seen) = client(&pool, 2, |_, _| 0);
+        let vacant = pool.shared().table().vacant();
+        assert_eq!(vacant, (1, 0), "in the same place each time");
+        submitter.queue(1, WorkFlags::SHORT);
+        submitter.commit();
+        seen.wait(1);
+        drop(submitter);
+        let next = pool.shared().table().vacant();
+        assert_eq!(next.0, 0);
+        assert!(Some(next.1) > last, "a generation that no entry has: {next:?} after {last:?}");
+        assert!(next.1 > 0);
+        last = Some(next.1);
+    }
 }

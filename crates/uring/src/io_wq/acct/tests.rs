@@ -1,0 +1,46 @@
+//! Where clients' items go, and when a shard's bit is set.
+
+use super::super::work::WorkFlags;
+use super::*;
+
+fn entry(client: u32, slot: u32) -> Entry {
+    Entry::new(client, slot, 1, WorkFlags::SHORT)
+}
+
+#[test]
+fn clients_have_different_shards_as_long_as_there_are_some() {
+    let acct = Acct::new(4, 1, None);
+    for client in 0..8 {
+        acct.reserve(client, 4, 4 * (client + 1));
+        acct.push(client, &[entry(client as u32, 0)], &|_| true);
+    }
+    let lengths: Vec<_> = acct.shards.iter().map(|shard| shard.lock().len()).collect();
+    assert_eq!(lengths, [2; 4]);
+    // Round by round, whoever takes.
+    let mut batch = Batch::new();
+    let takes = std::iter::from_fn(|| acct.take(&mut batch).then(|| batch.entries[0].client()));
+    assert_eq!(takes.collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
+    assert!(!acct.has_work());
+}
+
+#[test]
+fn a_shard_that_a_hashed_push_sweeps_empty_is_not_marked() {
+    let acct = Acct::new(1, 1, None);
+    acct.reserve(0, 4, 4);
+    let mut batch = Batch::new();
+    // A worker has the bucket. What is queued behind it has no turn yet.
+    acct.push_hashed(0, entry(0, 0), &|_| true);
+    assert!(acct.take(&mut batch) && batch.claim.is_some());
+    acct.push(0, &[entry(0, 1)], &|_| true);
+    let mut pushed = 0;
+    while !acct.shards[0].lock().is_full_of_hashed() {
+        acct.push_hashed(0, entry(0, 2), &|_| true);
+        pushed += 1;
+    }
+    assert!(acct.has_work() && pushed > 0);
+    // All were cancelled meanwhile, that without a hash too.
+    acct.push_hashed(0, entry(0, 3), &|_| false);
+    assert!(!acct.has_work(), "nothing can be taken");
+    acct.release((0, 0));
+    assert!(acct.has_work(), "the last one is due");
+}

@@ -1,0 +1,102 @@
+//! Fairness: nobody waits for more than a batch of each other client, nor behind work that computes while a CPU idles.
+
+use super::*;
+
+/// The clients by whom items ran, in order.
+type Log = Arc<Mutex<Vec<usize>>>;
+
+/// A client that writes itself down; its slot 0 waits at the gate.
+fn logging(pool: &Pool<Probe>, who: usize, log: &Log, gate: &Gate) -> (Submitter<Probe>, Arc<Seen>) {
+    let (log, gate) = (Arc::clone(log), gate.clone());
+    client(pool, 4096, move |slot, section| {
+        if slot == 0 && section.is_some() {
+            gate.pass();
+        }
+        log.lock().unwrap().push(who);
+        0
+    })
+}
+
+#[test]
+fn an_item_waits_for_at_most_a_batch_of_each_other_client() {
+    for (shards, flags, most) in [
+        (1, WorkFlags::SHORT, 64),
+        (4, WorkFlags::SHORT, 64),
+        (1, WorkFlags::BOUND, 1),
+        (4, WorkFlags::BOUND, 1),
+        (4, WorkFlags::short_hashed(1), 64),
+    ] {
+        let pool = Pool::new(PoolOptions { shards, ..options(1, 1) });
+        let (log, gate) = (Log::default(), Gate::default());
+        let mut clients: Vec<_> = (0..6).map(|who| logging(&pool, who, &log, &gate)).collect();
+        // The only worker is busy while the others queue: floods of five, and last of all one item of the sixth.
+        clients[0].0.queue(0, WorkFlags::BOUND);
+        clients[0].0.commit();
+        until("the worker is in its section", || pool.counts()[0].in_section == 1);
+        for (submitter, _) in &mut clients[..5] {
+            (1..1000).for_each(|slot| assert!(submitter.queue(slot, flags)));
+            submitter.commit();
+        }
+        clients[5].0.queue(1, WorkFlags::SHORT);
+        clients[5].0.commit();
+        gate.open();
+        clients[5].1.wait(1);
+        let log = log.lock().unwrap();
+        let at = log.iter().position(|&who| who == 5).expect("it ran");
+        for other in 0..5 {
+            let before = log[1..at].iter().filter(|&&who| who == other).count();
+            assert!(before <= most, "{shards} shards, {flags:?}: {before} items of client {other} went before");
+        }
+    }
+}
+
+/// Computes until it is told to stop.
+fn spin_until(stop: &AtomicU32, at_least: u32) {
+    let limit = Instant::now() + PATIENCE;
+    while stop.load(SeqCst) < at_least {
+        assert!(Instant::now() < limit, "never stopped");
+        std::hint::spin_loop();
+    }
+}
+
+#[test]
+fn work_behind_an_item_that_computes_has_an_idle_cpu() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        eprintln!("skipped: there is one CPU");
+        return;
+    }
+    let pool = Pool::new(options(8, 1));
+    let done = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&done);
+    let (mut submitter, seen) = client(&pool, 8, move |slot, _| {
+        if slot == 0 {
+            // As long as it takes the others, which are trivial.
+            spin_until(&count, 7);
+        } else {
+            count.fetch_add(1, SeqCst);
+        }
+        0
+    });
+    (0..8).for_each(|slot| assert!(submitter.queue(slot, WorkFlags::BOUND)));
+    submitter.commit();
+    seen.wait(8);
+}
+
+#[test]
+fn work_that_computes_has_no_more_workers_than_cpus_and_one_that_watches() {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u32;
+    let pool = Pool::new(options(64, 1));
+    let stop = Arc::new(AtomicU32::new(0));
+    let stopped = Arc::clone(&stop);
+    let (mut submitter, seen) = client(&pool, 32, move |_, _| {
+        spin_until(&stopped, 1);
+        0
+    });
+    (0..32).for_each(|slot| assert!(submitter.queue(slot, WorkFlags::BOUND)));
+    submitter.commit();
+    std::thread::sleep(Duration::from_millis(100));
+    let counts = pool.counts()[0];
+    stop.store(1, SeqCst);
+    seen.wait(32);
+    assert!(counts.workers <= cpus + 1, "{cpus} CPUs: {counts:?}");
+}
