@@ -167,7 +167,8 @@ impl Core {
         if res == -errno::ETIME && req.opcode == opcode::TIMEOUT && req.op_flags & TIMEOUT_ETIME_SUCCESS != 0 {
             return false;
         }
-        res < 0 || (short && (res as u32) < req.len)
+        // What is longer than any read or write may be was cut, as the kernel cuts it: that is not short.
+        res < 0 || (short && (res as u32) < req.len.min(dio::MAX_RW_COUNT))
     }
 
     /// Ends a link timeout whose guarded request has ended; gives what follows it in the chain.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use sheave_drivers::open_device;
 use sheave_uring::Ring;
 use sheave_uring::sqe::{
-    IOSQE_CQE_SKIP_SUCCESS as SKIP, IOSQE_IO_DRAIN as DRAIN, IOSQE_IO_HARDLINK as HARD, IOSQE_IO_LINK as LINK, Sqe,
-    opcode,
+    IOSQE_ASYNC as ASYNC, IOSQE_CQE_SKIP_SUCCESS as SKIP, IOSQE_IO_DRAIN as DRAIN, IOSQE_IO_HARDLINK as HARD,
+    IOSQE_IO_LINK as LINK, Sqe, opcode,
 };
 
 use support::{Puppet, bad, nop, nop_result, push, reaped, ring, run, rw};
@@ -257,5 +257,22 @@ fn what_ends_at_once_after_a_completion_wakes_a_drain_behind_it() {
         push(&mut ring, &[read, nop(2, 0), nop(3, DRAIN), nop(4, 0)]);
         ring.submit_and_wait(4).expect("slots are free");
         assert_eq!(reaped(&mut ring), [(1, 4096), (2, 0), (3, 0), (4, 0)], "{spec}");
+    }
+}
+
+#[test]
+fn a_length_above_the_most_is_cut_and_breaks_no_link() {
+    const MOST: i32 = 0x7fff_f000;
+    let mut ring = ring();
+    // The device looks at no memory.
+    let device = open_device("null:size=1T").expect("a device");
+    let fd = ring.attach(&device).expect("attached");
+    let memory = support::buf(4096);
+    for len in [MOST as u32, 0x8000_0000, u32::MAX] {
+        for flags in [0, ASYNC] {
+            let write = rw(opcode::WRITE, fd, 0, memory.as_ptr() as u64, len, 1);
+            let cqes = run(&mut ring, &[Sqe { flags: flags | LINK, ..write }, nop(2, 0)]);
+            assert_eq!(cqes, [(1, MOST), (2, 0)], "{len:#x}, flags {flags}");
+        }
     }
 }

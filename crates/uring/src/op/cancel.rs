@@ -46,26 +46,54 @@ impl Core {
                 return -errno::EBADF;
             }
         }
-        let all = target.is_many();
-        let mut count = 0;
-        while let Some(slot) = self.find_queued(target, file).or_else(|| self.find_timeout(target)) {
-            let cancelled = self.cancel_slot(slot);
-            count += 1;
-            if !all {
-                return cancelled.map_or_else(|errno| -errno, |()| 0);
-            }
+        if !target.is_many() {
+            let found = self.queued_from(0, target, file).or_else(|| self.timeout_from(self.first_timeout(), target));
+            let Some(slot) = found else { return -errno::ENOENT };
+            return self.cancel_slot(slot).map_or_else(|errno| -errno, |()| 0);
         }
-        if all { count } else { -errno::ENOENT }
+        // Each request is looked at once. A cancel changes nothing for those behind it.
+        let (mut count, mut from) = (0, 0);
+        while let Some(slot) = self.queued_from(from, target, file) {
+            from = slot + 1;
+            // A worker may run it already: found, as in the kernel, and it ends by itself.
+            let _ = self.cancel_slot(slot);
+            count += 1;
+        }
+        let mut next = self.first_timeout();
+        while let Some(slot) = self.timeout_from(next, target) {
+            next = self.timers.after(slot);
+            // It is armed, and so it can be.
+            let _ = self.cancel_slot(slot);
+            count += 1;
+        }
+        count
     }
 
-    /// Something that waits for its issue.
-    fn find_queued(&self, target: Target, file: Option<usize>) -> Option<u32> {
+    /// The first request from a slot on that waits for its issue.
+    fn queued_from(&self, from: u32, target: Target, file: Option<usize>) -> Option<u32> {
         if self.nr_queued == 0 {
             return None;
         }
         let waits = |req: &Req| req.state == State::Queued && req.rflags & REQ_CANCELED == 0;
         let on_file = |req: &Req| target.flags & ASYNC_CANCEL_FD == 0 || self.file_used(req) == file;
-        self.reqs.iter_live().find(|(_, req)| waits(req) && matches(target, req) && on_file(req)).map(|(slot, _)| slot)
+        let is_meant = |req: &Req| waits(req) && matches(target, req) && on_file(req);
+        (from..self.reqs.slots()).find(|&slot| is_meant(&self.reqs[slot]))
+    }
+
+    fn first_timeout(&self) -> u32 {
+        self.timers.first(Kind::Timeout)
+    }
+
+    /// The first timeout from an armed one on, or from none.
+    fn timeout_from(&self, mut at: u32, target: Target) -> Option<u32> {
+        // Their file descriptors name nothing.
+        if target.flags & ASYNC_CANCEL_FD != 0 {
+            return None;
+        }
+        while at != NO_SLOT && !matches(target, &self.reqs[at]) {
+            at = self.timers.after(at);
+        }
+        (at != NO_SLOT).then_some(at)
     }
 
     /// The file of a request for I/O, whether it holds it already or not.
@@ -77,13 +105,6 @@ impl Core {
             NO_FILE => None,
             file => Some(file as usize),
         }
-    }
-
-    fn find_timeout(&self, target: Target) -> Option<u32> {
-        if target.flags & ASYNC_CANCEL_FD != 0 {
-            return None;
-        }
-        self.armed(Kind::Timeout).find(|&slot| matches(target, &self.reqs[slot]))
     }
 
     /// What is armed in the timers, in the order in which it is to be found.
@@ -127,6 +148,8 @@ impl Core {
 
 /// Whether a request is meant, but for its file.
 fn matches(target: Target, req: &Req) -> bool {
+    #[cfg(test)]
+    tests::LOOKS.set(tests::LOOKS.get() + 1);
     let Target { flags, user_data, opcode, .. } = target;
     if flags & ASYNC_CANCEL_ANY != 0 {
         return true;

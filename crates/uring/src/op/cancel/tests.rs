@@ -19,6 +19,34 @@ fn cancel(user_data: u64, of: u64, flags: u32) -> Sqe {
     Sqe { opcode: opcode::ASYNC_CANCEL, fd: -1, addr: of, op_flags: flags, user_data, ..Sqe::default() }
 }
 
+std::thread_local! {
+    /// Requests that cancels of this thread have looked at.
+    pub(super) static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+#[test]
+fn to_cancel_many_looks_at_each_once() {
+    const EACH: u32 = 2048;
+    let mut ring = Ring::builder().entries(1024).cq_entries(8192).in_flight(8192).build().expect("a ring");
+    let forever = || prep::timeout(Duration::from_secs(1000));
+    for user_data in [1, 2] {
+        for at in 0..EACH {
+            ring.push(forever().user_data(user_data)).expect("room");
+            if at % 1024 == 1023 {
+                ring.submit().expect("submitted");
+            }
+        }
+    }
+    for (what, count) in [(Cancel::user_data(2).all(), EACH), (Cancel::everything(), EACH)] {
+        let before = LOOKS.get();
+        assert_eq!(ring.cancel(what), Ok(count));
+        let looks = LOOKS.get() - before;
+        assert!(looks <= u64::from(2 * EACH), "{looks} looks for {count}");
+    }
+    ring.drain();
+    assert_eq!(ring.in_flight(), 0);
+}
+
 #[test]
 fn wrong_arguments_are_refused() {
     let good = cancel(1, 9, 0);
