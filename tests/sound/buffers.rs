@@ -85,3 +85,55 @@ fn a_forgotten_iterator_has_consumed_what_it_gave_and_no_more() {
         assert_eq!(rest, (3..8).map(|n| (n, owned)).collect::<Vec<_>>());
     }
 }
+
+#[test]
+fn operations_are_pushed_while_completions_are_popped() {
+    let mut ring = Ring::builder().entries(4).build().expect("a ring");
+    let fd = ring.attach(&open_device("ram:size=1M").expect("a device")).expect("attached");
+    (0..4).for_each(|n| ring.push(op::write(fd, buf(n as u8)).offset(n * 4096).user_data(n)).expect("room"));
+    ring.submit_and_wait(4).expect("submitted");
+    let mut seen = Vec::new();
+    while let Some(done) = ring.pop() {
+        seen.push(done.user_data);
+        assert_eq!(done.res, 4096);
+        let (next, buf) = (done.user_data + 4, done.into_buf().expect("its memory"));
+        if next < 40 {
+            ring.push(op::write(fd, buf).offset(next * 4096).user_data(next)).expect("room");
+            ring.submit().expect("submitted");
+        }
+    }
+    assert_eq!(seen, (0..40).collect::<Vec<_>>(), "each once, in order");
+    assert!(ring.pop().is_none());
+}
+
+#[test]
+fn a_chain_is_pushed_whole_or_comes_back_whole() {
+    let mut ring = Ring::builder().entries(4).build().expect("a ring");
+    let fd = ring.attach(&open_device("ram:size=1M").expect("a device")).expect("attached");
+    let chain = || -> [op::Entry; 3] {
+        [op::write(fd, buf(7)).user_data(1).into(), op::fsync(fd).user_data(2).into(), op::nop().user_data(3).into()]
+    };
+    ring.push(op::nop()).expect("room");
+    ring.push(op::nop()).expect("room");
+    let full = ring.push_chain(chain()).expect_err("room for two");
+    assert_eq!(ring.sq_space(), 2, "nothing of it is in the queue");
+    ring.submit_and_wait(2).expect("submitted");
+    assert_eq!(ring.completions().map(|done| done.user_data).collect::<Vec<_>>(), [0, 0]);
+    ring.push_chain(full.entry).expect("room");
+    ring.submit_and_wait(3).expect("submitted");
+    let ended: Vec<_> = ring.completions().map(|done| (done.user_data, done.res)).collect();
+    assert_eq!(ended, [(1, 4096), (2, 0), (3, 0)]);
+    // Each is linked to the next: what follows a failure does not run. A hard link stays one.
+    let bad = op::write(fd, buf(7)).offset(1 << 40);
+    ring.push_chain([bad.user_data(1).into(), op::nop().user_data(2).into()]).expect("room");
+    ring.push(op::nop().user_data(3)).expect("room");
+    ring.submit_and_wait(3).expect("submitted");
+    let mut ended: Vec<_> = ring.completions().map(|done| (done.user_data, done.res)).collect();
+    ended.sort_unstable();
+    assert_eq!(ended, [(1, -28), (2, -125), (3, 0)]);
+    let bad = op::write(fd, buf(7)).offset(1 << 40).hardlink();
+    ring.push_chain([bad.user_data(1).into(), op::nop().user_data(2).into()]).expect("room");
+    ring.submit_and_wait(2).expect("submitted");
+    assert_eq!(ring.completions().map(|done| (done.user_data, done.res)).collect::<Vec<_>>(), [(1, -28), (2, 0)]);
+    ring.push_chain([]).expect("nothing has room everywhere");
+}

@@ -65,19 +65,19 @@ pub enum RingError {
     },
 }
 
-/// A full SQ gives the operation back, with the memory that it owns. With `?` it becomes a [`RingError`], or whatever
-/// takes any error, and the operation is dropped.
+/// A full SQ gives the operation back, or all of a chain, with the memory that it owns. With `?` it becomes a
+/// [`RingError`], or whatever takes any error, and the operation is dropped.
 #[derive(Debug, Error)]
 #[error("{error}")]
-pub struct SqFull {
-    /// The operation.
-    pub entry: Entry,
+pub struct SqFull<T = Entry> {
+    /// The operation; of a chain all of them, in an array.
+    pub entry: T,
     /// As an error.
     pub error: RingError,
 }
 
-impl From<Box<SqFull>> for RingError {
-    fn from(full: Box<SqFull>) -> RingError {
+impl<T> From<Box<SqFull<T>>> for RingError {
+    fn from(full: Box<SqFull<T>>) -> RingError {
         full.error
     }
 }

@@ -43,7 +43,7 @@ use crate::cqe::Cqe;
 use crate::cqe::LateCompletions;
 use crate::error::{RingError, SqFull};
 use crate::io_wq::IoWq;
-use crate::prep::{Cancel, Op, Owned};
+use crate::prep::{Cancel, Entry, Op, Owned};
 use crate::queues::Offsets;
 use crate::rsrc::Fd;
 use crate::sqe::Sqe;
@@ -151,6 +151,25 @@ impl Ring {
         self.hot().push(op.into())
     }
 
+    /// Queues operations that run one after the other: each but the last is [linked](Entry::link) to the next, unless
+    /// it is [hard-linked](Entry::hardlink). All or, when the SQ has too little room, none: then they come back.
+    /// So a full SQ never parts a write from the fsync behind it.
+    ///
+    /// ```
+    /// # use sheave_uring::{prep, Ring};
+    /// # use sheave_base::buf::Buf;
+    /// # let mut ring = Ring::builder().build()?;
+    /// # let fd = ring.attach(&sheave_drivers::open_device("null:size=1M")?)?;
+    /// let record = Buf::zeroed(4096, 4096)?;
+    /// ring.push_chain([prep::write(fd, record).user_data(1).into(), prep::fsync(fd).user_data(2).into()])?;
+    /// ring.submit_and_wait(2)?;
+    /// assert!(ring.completions().all(|done| done.result().is_ok()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn push_chain<const N: usize>(&mut self, chain: [Entry; N]) -> Result<(), Box<SqFull<[Entry; N]>>> {
+        self.hot().push_chain(chain)
+    }
+
     /// Queues an SQE as it is; false when the SQ is full.
     ///
     /// # Safety
@@ -256,6 +275,31 @@ impl Ring {
     pub fn completions(&mut self) -> Completions<'_> {
         let (head, end) = self.hot().fill();
         Completions { ring: self, head, end }
+    }
+
+    /// Takes the oldest completion that can be read; an empty CQ is filled from the devices first, and `None` says that
+    /// they have none either. In contrast to [`Ring::completions`] it leaves the ring free to push the next operation
+    /// for each that has ended.
+    ///
+    /// ```
+    /// # use sheave_uring::{prep, Ring};
+    /// let mut ring = Ring::builder().entries(8).build()?;
+    /// ring.push(prep::nop().user_data(3))?;
+    /// ring.submit_and_wait(1)?;
+    /// let mut seen = 0;
+    /// while let Some(done) = ring.pop() {
+    ///     seen += 1;
+    ///     if done.user_data > 0 {
+    ///         ring.push(prep::nop().user_data(done.user_data - 1))?;
+    ///         ring.submit_and_wait(1)?;
+    ///     }
+    /// }
+    /// assert_eq!(seen, 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn pop(&mut self) -> Option<Completion> {
+        self.completions().next()
     }
 
     /// Shows `each` the CQEs that can be read, in the ring memory, and takes them; an empty CQ is filled from the

@@ -101,8 +101,23 @@ pub struct RingHandle {
 }
 
 impl RingHandle {
-    /// Sends a CQE to the ring, which posts it in its next reap. Never blocks.
-    pub fn send(&self, cqe: Cqe) -> Result<(), SendError> {
+    /// Sends the ring a completion with this `user_data` and result, which it posts in its next reap; ends its sleep.
+    /// Never blocks.
+    ///
+    /// ```
+    /// # let mut ring = sheave_uring::Ring::builder().build()?;
+    /// let handle = ring.handle();
+    /// std::thread::spawn(move || handle.send(7, 42)).join().expect("no panic")?;
+    /// assert_eq!(ring.wait(1, None), sheave_uring::Waited::Ready(1));
+    /// assert_eq!(ring.pop().map(|done| (done.user_data, done.res)), Some((7, 42)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn send(&self, user_data: u64, res: i32) -> Result<(), SendError> {
+        self.send_cqe(Cqe { user_data, res, flags: 0 })
+    }
+
+    /// The same with flags, as MSG_RING sends them.
+    pub(crate) fn send_cqe(&self, cqe: Cqe) -> Result<(), SendError> {
         let shared = &*self.shared;
         // Acquire pairs with the Release in `TaskWork::close`: who was told that the ring is gone sends no more.
         if shared.gone.load(Ordering::Acquire) {

@@ -5,7 +5,6 @@ mod support;
 use std::time::{Duration, Instant};
 
 use sheave_drivers::open_device;
-use sheave_uring::cqe::Cqe;
 use sheave_uring::sqe::{Sqe, opcode};
 use sheave_uring::{Ring, Waited, prep};
 
@@ -90,7 +89,7 @@ fn waiting_for_a_message_with_and_without_a_limit() {
     check("time limit", || assert_eq!(ring.wait(1, Some(WAIT)), Waited::TimedOut));
     let sender = std::thread::spawn(move || {
         std::thread::sleep(WAIT + Duration::from_millis(20));
-        handle.send(Cqe::default()).unwrap();
+        handle.send(0, 0).unwrap();
     });
     check("message", || assert_eq!(ring.wait(1, None), Waited::Ready(1)));
     sender.join().unwrap();

@@ -16,7 +16,6 @@ use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_blk::bio::Op;
-use sheave_uring::cqe::Cqe;
 use sheave_uring::prep::{self, Entry};
 use sheave_uring::sqe::{
     IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, RWF_DSYNC,
@@ -256,8 +255,7 @@ impl World {
                 self.fds[which] = self.ring.attach(&self.devices[which].1).unwrap();
             }
             _ => {
-                let message = Cqe { user_data: MESSAGES + self.messages, res: 0, flags: 0 };
-                self.messages += u64::from(self.handle.send(message).is_ok());
+                self.messages += u64::from(self.handle.send(MESSAGES + self.messages, 0).is_ok());
             }
         }
     }

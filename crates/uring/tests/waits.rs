@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use sheave_blk::Device;
 use sheave_drivers::open_device;
-use sheave_uring::cqe::Cqe;
 use sheave_uring::{Ring, Waited, prep};
 
 use support::{Puppet, buf, nop, push, reaped, ring};
@@ -85,7 +84,7 @@ fn a_handle_can_still_send_so_the_ring_waits_and_is_woken() {
     let handle = ring.handle();
     let sender = std::thread::spawn(move || {
         std::thread::sleep(LATENCY);
-        handle.send(Cqe { user_data: 9, res: 3, flags: 0 }).unwrap();
+        handle.send(9, 3).unwrap();
     });
     assert_eq!(ring.wait(1, None), Waited::Ready(1));
     assert_eq!(reaped(&mut ring), [(9, 3)]);

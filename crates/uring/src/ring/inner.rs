@@ -31,7 +31,7 @@ use crate::prep::{Entry, Late, When};
 use crate::req::{REQ_OLD_BUF, State, Step};
 use crate::rsrc::contained::Contained;
 use crate::rsrc::{Fd, MAX_FILES};
-use crate::sqe::opcode;
+use crate::sqe::{IOSQE_IO_LINK, IOSQE_LINKS, opcode};
 use crate::task_work::{RingHandle, TaskWork};
 
 /// Most entries of the registered file table, as in the kernel.
@@ -252,6 +252,20 @@ impl Inner {
             self.core.sq_owned[index as usize] = Some(owned);
             self.core.nr_owned += 1;
             self.core.quiet = false;
+        }
+        Ok(())
+    }
+
+    /// All of a chain or nothing.
+    pub(super) fn push_chain<const N: usize>(&mut self, mut chain: [Entry; N]) -> Result<(), Box<SqFull<[Entry; N]>>> {
+        if (self.core.queues.sq_space() as usize) < N {
+            return Err(Box::new(SqFull { entry: chain, error: RingError::SqFull }));
+        }
+        let unlinked = chain.iter_mut().rev().skip(1).filter(|entry| entry.sqe.flags & IOSQE_LINKS == 0);
+        unlinked.for_each(|entry| entry.sqe.flags |= IOSQE_IO_LINK);
+        for entry in chain {
+            let pushed = self.push(entry);
+            debug_assert!(pushed.is_ok(), "there was room for all");
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ fn all_that_was_accepted_arrives_once_and_in_order() {
             let handle = ring.handle();
             thread::spawn(move || {
                 for n in 0..EACH {
-                    while let Err(error) = handle.send(cqe(sender << 32 | n)) {
+                    while let Err(error) = handle.send_cqe(cqe(sender << 32 | n)) {
                         assert_eq!(error, SendError::Full);
                         thread::yield_now();
                     }
@@ -66,7 +66,7 @@ fn a_message_ends_a_sleep_before_its_time() {
     let handle = ring.handle();
     let sender = thread::spawn(move || {
         thread::sleep(Duration::from_millis(20));
-        handle.send(cqe(1))
+        handle.send_cqe(cqe(1))
     });
     let start = Instant::now();
     assert_eq!(ring.wait(1, Some(Duration::from_secs(500))), Waited::Ready(1));
@@ -79,9 +79,9 @@ fn a_handle_outlives_its_ring() {
     let ring = Ring::builder().entries(8).build().expect("a ring");
     let handle = ring.handle();
     assert!(handle.same(&ring.handle()));
-    assert_eq!(handle.send(cqe(1)), Ok(()));
+    assert_eq!(handle.send_cqe(cqe(1)), Ok(()));
     drop(ring);
-    assert_eq!(handle.send(cqe(2)), Err(SendError::Gone));
+    assert_eq!(handle.send_cqe(cqe(2)), Err(SendError::Gone));
     handle.wake();
 }
 
@@ -93,7 +93,7 @@ fn rings_dropped_under_senders_are_safe() {
         let sender = thread::spawn(move || {
             let mut accepted = 0;
             loop {
-                match handle.send(cqe(accepted)) {
+                match handle.send_cqe(cqe(accepted)) {
                     Ok(()) => accepted += 1,
                     Err(SendError::Full) => thread::yield_now(),
                     Err(SendError::Gone) => return accepted,

@@ -93,7 +93,7 @@ fn a_full_queue_of_the_target_keeps_messages_in_the_mailbox() {
     let sender = target.handle();
     let mut sent = 0;
     for _ in 0..20 {
-        while sender.send(crate::cqe::Cqe { user_data: sent, res: 0, flags: 0 }).is_ok() {
+        while sender.send(sent, 0).is_ok() {
             sent += 1;
         }
         target.reap();
