@@ -51,9 +51,9 @@ impl<'a> IoMemory<'a> {
         BVec::segments(self.vecs)
     }
 
-    /// Gives a copy of the bytes `from..from + len` to `each`, a block of at most 4,096 bytes at a time with its number,
-    /// until that says false. Whether all were given: they are not, if the memory is shorter, or if a block lies in
-    /// pieces that are not adjacent.
+    /// Gives a copy of the bytes `from..from + len` to `each`, a block of at most 4,096 bytes at a time with its
+    /// number, until that says false. Whether all were given: they are not, if the memory is shorter, or if a block
+    /// lies in pieces that are not adjacent.
     pub fn each_block(&self, from: u64, len: u64, block: usize, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> bool {
         if block == 0 || block > MAX_BLOCK {
             return false;
@@ -68,8 +68,9 @@ impl<'a> IoMemory<'a> {
                     return false;
                 }
                 let memory = std::ptr::with_exposed_provenance::<u8>(base + at);
-                // SAFETY: the run is memory of the I/O from `base` on, `bytes` long, and `at + block` is within it. It is
-                // copied without a reference to it (I2), into memory of our own that is as long (`block` was checked).
+                // SAFETY: the run is memory of the I/O from `base` on, `bytes` long, and `at + block` is within it. It
+                // is copied without a reference to it (I2), into memory of our own that is as long (`block` was
+                // checked).
                 let copy = unsafe {
                     std::ptr::copy_nonoverlapping(memory, scratch.as_mut_ptr().cast(), block);
                     std::slice::from_raw_parts(scratch.as_ptr().cast(), block)
@@ -97,8 +98,8 @@ impl<'a> IoMemory<'a> {
                 return false;
             }
             let memory = std::ptr::with_exposed_provenance_mut::<u8>(base + skip);
-            // SAFETY: the run is memory of the I/O from `base` on, `len` long, and `skip + bytes.len()` is within it. It is
-            // written without a reference to it (I2); `bytes` is none of it, for nobody has a reference to that.
+            // SAFETY: the run is memory of the I/O from `base` on, `len` long, and `skip + bytes.len()` is within it.
+            // It is written without a reference to it (I2); `bytes` is none of it, for nobody has a reference to that.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory, bytes.len()) };
             return true;
         }

@@ -4,8 +4,8 @@
 //! cargo bench -p sheave-vol --bench maps -- read 1000000
 //! ```
 //!
-//! Modes: `read` and `write` (lookups of what is written), `first` (first writes without their data), `memory` (what the
-//! maps of a volume of 1 TiB take when all of it is written, for some sizes of units; of 32 GiB, times 32).
+//! Modes: `read` and `write` (lookups of what is written), `first` (first writes without their data), `memory` (what
+//! the maps of a volume of 1 TiB take when all of it is written, for some sizes of units; of 32 GiB, times 32).
 
 use std::time::Instant;
 

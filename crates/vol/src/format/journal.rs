@@ -197,9 +197,9 @@ impl Bounds {
     /// Leaves and index nodes that replayed records may change. A pool that is open writes a checkpoint when half as
     /// many have changed.
     const MOST_NODES: u64 = 1 << 15;
-    /// What copies of maps may cost since a checkpoint: 1 an entry of a node that is copied, [`Bounds::SLOT_COST`] a slot
-    /// of a map that is shared. A pool that is open writes a checkpoint when it is a quarter of that. What is dropped was
-    /// made or loaded before, and is not counted.
+    /// What copies of maps may cost since a checkpoint: 1 an entry of a node that is copied, [`Bounds::SLOT_COST`] a
+    /// slot of a map that is shared. A pool that is open writes a checkpoint when it is a quarter of that. What is
+    /// dropped was made or loaded before, and is not counted.
     pub(crate) const MOST_COPIED: u64 = 1 << 24;
     /// What a slot costs that is shared, beside an entry of a node that is copied.
     pub(crate) const SLOT_COST: u64 = 32;

@@ -239,8 +239,8 @@ pub(crate) struct Table {
     by_origin: HashMap<u32, BTreeSet<u32>>,
     /// The volumes that are open, and some that were.
     opened: BTreeSet<u32>,
-    /// The volumes beyond whose end everything is being given back: commits finish that first. One at a time, as a rule;
-    /// each commit looks here, and not at all volumes.
+    /// The volumes beyond whose end everything is being given back: commits finish that first. One at a time, as a
+    /// rule; each commit looks here, and not at all volumes.
     cutting: BTreeSet<u32>,
     /// The number that the next volume gets.
     pub(crate) next_id: u32,

@@ -295,8 +295,9 @@ fn kind_at(device: &Device, at: u64) -> Option<u16> {
     identify(&block).ok().map(|found| found.0.kind)
 }
 
-/// A crash leaves the second block of a commit without its first. The next commit begins at the number of the first, and
-/// must not be taken for the beginning of the old one: the blocks of each opening are told apart by its incarnation.
+/// A crash leaves the second block of a commit without its first. The next commit begins at the number of the first,
+/// and must not be taken for the beginning of the old one: the blocks of each opening are told apart by its
+/// incarnation.
 #[test]
 fn what_is_left_of_a_torn_commit_never_continues_a_later_one() {
     let device = open_device("ram:size=16M").unwrap();

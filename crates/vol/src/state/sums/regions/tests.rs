@@ -177,3 +177,14 @@ fn a_write_that_failed_leaves_the_checksum_of_what_is_there() {
     assert_eq!(next.2, 0);
     writer.end(next, 7);
 }
+
+/// A journal opens no more regions than twice what a pool has open: each takes memory, and is read when the pool opens.
+#[test]
+fn more_regions_than_a_pool_opens_are_not_replayed() {
+    let (_, pool, _) = Writer::new();
+    let mut state = pool.inner.lock();
+    let regions = state.sums.as_mut().expect("has checksums");
+    assert_eq!(regions.replay_intent(0..2048), Ok(()));
+    assert_eq!(regions.replay_intent(1000..4090), Ok(()), "a region that is open counts once");
+    assert_eq!(regions.replay_intent(4090..8192), Err(Status::Invalid));
+}
