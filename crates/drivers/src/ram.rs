@@ -27,9 +27,10 @@ use region::Region;
 /// Says whether the kernel gives out huge pages.
 const HUGE_PAGES_SWITCH: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
-/// Requests whose bytes are asked for before their turn: enough for the processor to have all the lines under way that
-/// it can, and few enough that it copies while it waits for them.
-const LOOK_AHEAD: usize = 16;
+/// Bytes on the device that the processor is asked for before the first request is carried out, at most: a whole batch
+/// of sectors. The bytes of small requests are all asked for before any is copied, for whatever has to come from the
+/// second cache, as copies do and the ring's own data, waits behind what is asked for from memory.
+const AHEAD_BYTES: usize = 16 << 10;
 
 /// A device in memory.
 #[derive(Debug)]
@@ -113,11 +114,15 @@ unsafe impl HwQueue for RamQueue {
     #[inline]
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
         let region = &*self.region;
-        for &tag in list.tags().iter().take(LOOK_AHEAD) {
+        let ahead = look_ahead(list, rqs);
+        for &tag in list.tags().iter().take(ahead) {
             region.prefetch(rqs.by_tag(tag));
         }
+        if ahead >= list.len() {
+            return list.carry_out_all(done, |rq, _| region.carry_out(rqs, rq));
+        }
         list.carry_out_all(done, |rq, behind| {
-            if let Some(&tag) = behind.get(LOOK_AHEAD - 1) {
+            if let Some(&tag) = behind.get(ahead - 1) {
                 region.prefetch(rqs.by_tag(tag));
             }
             region.carry_out(rqs, rq)
@@ -145,6 +150,14 @@ unsafe impl HwQueue for RamQueue {
     }
 
     fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
+}
+
+/// For how many requests of the list the processor is asked for their bytes before the first is carried out; those
+/// behind follow, each so many before its turn. Two at least.
+#[inline(always)]
+fn look_ahead(list: &RqList, rqs: &RqTable<'_>) -> usize {
+    let bytes = list.tags().first().map_or(0, |&tag| rqs.by_tag(tag).bytes as usize);
+    (AHEAD_BYTES / bytes.max(1)).max(2)
 }
 
 /// Opens `ram:...`.
