@@ -471,7 +471,15 @@ impl Hctx {
         }
         self.complete(core, end);
         self.flush.cancel_pending(core);
+        debug_assert!(self.in_driver <= self.owned(), "what nobody has would be waited for for ever");
         !self.has_work()
+    }
+
+    /// Requests that somebody has, the flush request included, by a look at each.
+    fn owned(&self) -> u32 {
+        let flush_tag = self.flush_tag();
+        let live = self.rqs.iter().zip(0..flush_tag).filter(|(rq, _)| rq.bio_head.is_some()).count() as u32;
+        live + u32::from(self.flush.is_running())
     }
 
     /// Ends whatever the driver has and will not give back, and whose memory nobody touches any more (D6).
@@ -500,9 +508,7 @@ impl Hctx {
             // What it has of tokens is of requests that have ended, and says so when it is dropped.
             self.hw.close();
         }
-        let flush_tag = self.flush_tag();
-        let live = self.rqs.iter().zip(0..flush_tag).filter(|(rq, _)| rq.bio_head.is_some()).count();
-        debug_assert_eq!((live, self.in_driver), (0, 0), "what counts as ended has ended, and nothing else");
+        debug_assert_eq!((self.owned(), self.in_driver), (0, 0), "what counts as ended has ended, and nothing else");
         self.tags.return_unused();
         self.queue.remove_hctx(&self.shared);
     }
