@@ -391,3 +391,41 @@ fn on_a_file_a_wait_for_two_hears_the_second_from_elsewhere() {
     assert_eq!(reaped(&mut b.ring), [(sqe.user_data, 4096), (1 << 40, 7)]);
     sender.join().expect("sent");
 }
+
+#[test]
+fn on_a_file_several_are_waited_for_one_by_one() {
+    let Some((_file, device, mut b)) = on_a_file() else { return };
+    let before = device.stats().op(Op::Read).ios;
+    let (mut free, mut open) = (vec![0_u64, 1, 2, 3], Vec::new());
+    let (mut sent, mut ended) = (0, 0);
+    while ended < 200 {
+        while sent < 200
+            && let Some(place) = free.pop()
+        {
+            let block = sent * 7 % 16; // None next to the one before, so that they do not merge.
+            let sqe = b.sqe(opcode::READ, block);
+            b.memory[place as usize * 4096..][..4096].fill(0xEE);
+            push(&mut b.ring, &[Sqe { addr: sqe.addr + place * 4096, ..sqe }]);
+            open.push((sqe.user_data, place, block));
+            sent += 1;
+        }
+        b.ring.submit_and_wait(1).expect("there is room");
+        let some = reaped(&mut b.ring);
+        assert!(!some.is_empty(), "one was waited for");
+        for (user_data, res) in some {
+            let at = open.iter().position(|(have, ..)| *have == user_data).expect("each ends once");
+            let (_, place, block) = open.swap_remove(at);
+            assert_eq!(res, 4096);
+            let bytes = &b.memory[place as usize * 4096..][..4096];
+            assert!(bytes.iter().all(|&byte| u64::from(byte) == block), "block {block} at place {place}");
+            free.push(place);
+            ended += 1;
+        }
+        assert_eq!(b.ring.in_flight() as usize, open.len());
+        assert_eq!(b.ring.io().bios().promised() as usize, open.len());
+    }
+    let reads = device.stats().op(Op::Read).clone();
+    assert_eq!((reads.ios - before, device.in_flight().total()), (200, 0));
+    assert_eq!(reads.latency.iter().sum::<u64>(), reads.ios, "each has its time");
+    assert!(b.ring.io().is_idle());
+}

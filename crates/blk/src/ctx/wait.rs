@@ -45,15 +45,15 @@ impl IoCtx {
         self.wait_for_all(wanted, timeout);
     }
 
-    /// Waits for the only request of the ring, where that is a plain record in the kernel ring, and ends it: for an I/O
-    /// alone, as everything is at depth 1. False when there is more to do; then a poll and [`IoCtx::wait`] do it.
+    /// Waits for one of the ring's requests, where all are plain records in the kernel ring, and ends it: for a caller
+    /// that wants no more than one, as everybody does at depth 1. False when more has ended, or something else, or
+    /// there is more to do; then a poll and [`IoCtx::wait`] do it.
     ///
-    /// The driver is not polled, nor are other threads' completions looked for, for there is no other request that
-    /// either could end.
+    /// The driver is not polled, nor are other threads' completions looked for: it says that it waits for the kernel
+    /// ring alone, so neither could end a request.
     pub fn wait_for_one(&mut self, end: &mut impl EndIo) -> bool {
-        match self.only_kernel() {
-            Some((_, hctx)) if hctx.live() == 1 => {}
-            _ => return false,
+        if self.only_kernel().is_none() {
+            return false;
         }
         let active = self.core.active.trailing_zeros() as usize;
         self.core.plug.invalidate();
@@ -64,7 +64,9 @@ impl IoCtx {
         let Some(Some(hctx)) = self.hctxs.get_mut(active) else { return false };
         let ended = hctx.end_only(&mut self.core, end);
         if ended {
-            self.core.active = 0;
+            if hctx.live() == 0 {
+                self.core.active = 0;
+            }
             end.end_poll();
         }
         ended

@@ -345,7 +345,7 @@ impl Inner {
         self.core.queues.cq_publish();
         // The wait sends what drivers have prepared for the kernel: a look for completions before it finds few.
         let sends = self.core.queues.cq_ready() < wanted && self.io.has_unsent();
-        if sends && timeout.is_none() && self.wait_for_one() && self.core.queues.cq_ready() >= wanted {
+        if sends && timeout.is_none() && self.wait_for_one(wanted) && self.core.queues.cq_ready() >= wanted {
             return Waited::Ready(self.core.queues.cq_ready());
         }
         if !(sends && self.core.is_settled()) {
@@ -355,12 +355,13 @@ impl Inner {
         if ready >= wanted { Waited::Ready(ready) } else { self.wait_slow(wanted, timeout) }
     }
 
-    /// Waits for the I/O that is all the ring has, if that is so and the I/O is one for which the block layer can wait
-    /// alone; whether it has ended.
+    /// Waits for one I/O, if the ring has nothing but plain records for which the block layer can wait alone, and no
+    /// more than one is wanted or to be had; whether it has ended.
     #[inline(always)]
-    fn wait_for_one(&mut self) -> bool {
+    fn wait_for_one(&mut self, wanted: u32) -> bool {
         let Inner { io, core, .. } = self;
-        let ended = core.quiet && core.records == 1 && core.live() == 1 && io.wait_for_one(core);
+        let one = core.records == 1 || core.queues.cq_ready() + 1 == wanted;
+        let ended = core.quiet && one && core.live() == core.records && io.wait_for_one(core);
         if ended {
             if !self.task_work.is_empty() {
                 self.reap_others(1);
@@ -435,7 +436,8 @@ impl Inner {
         (head, head.wrapping_add(self.core.queues.cq_ready()))
     }
 
-    /// The same for who reads no owned memory: drops what belongs to the CQEs.
+    /// The head of the CQ and how many CQEs can be read, for a caller that takes no memory with them: what typed
+    /// operations own is dropped here.
     #[inline(always)]
     pub(super) fn fill_unowned(&mut self) -> (u32, u32) {
         let ready = self.core.queues.cq_ready();
