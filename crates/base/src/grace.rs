@@ -137,7 +137,7 @@ impl fmt::Display for Holder {
 }
 
 #[derive(Debug)]
-struct State {
+struct GraceState {
     seats: Vec<Taken>,
     step: Step,
     /// The last period that somebody has a ticket for.
@@ -151,7 +151,7 @@ pub struct Grace {
     phase: AtomicU64,
     /// Periods that are over.
     over: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<GraceState>,
 }
 
 impl Default for Grace {
@@ -164,7 +164,7 @@ impl Grace {
     /// Without seats.
     #[must_use]
     pub fn new() -> Grace {
-        let state = State { seats: Vec::new(), step: Step::Idle, wanted: 0 };
+        let state = GraceState { seats: Vec::new(), step: Step::Idle, wanted: 0 };
         Grace { phase: AtomicU64::new(0), over: AtomicU64::new(0), state: Mutex::new(state) }
     }
 
@@ -249,12 +249,12 @@ impl Grace {
         self.over.load(Ordering::Acquire) >= ticket.0
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GraceState> {
         self.state.lock().expect("invariant: no panic under this lock")
     }
 
     /// Takes the periods that are wanted as many steps along as can be without waiting.
-    fn advance(&self, state: &mut State) {
+    fn advance(&self, state: &mut GraceState) {
         loop {
             // Relaxed, both: written under the lock.
             let current = self.phase.load(Ordering::Relaxed) & 1;
@@ -286,7 +286,7 @@ impl Grace {
     }
 }
 
-impl State {
+impl GraceState {
     /// Whether nothing of a phase is left anywhere; notes who is in the way (I5).
     fn quiets(&mut self, phase: u64) -> bool {
         let mut quiet = true;
@@ -370,7 +370,8 @@ impl Seat {
         self.uncount_many(phase, 1);
     }
 
-    /// The same of so many of one phase at once: the first ones are only counted for a little longer.
+    /// So many I/Os of one phase have ended for good. The first ones were only counted for a little longer than by
+    /// [`uncount`](Self::uncount).
     #[inline(always)]
     pub fn uncount_many(&self, phase: Phase, ios: u64) {
         let count = &self.line.in_flight[usize::from(phase.0 & 1)];

@@ -34,13 +34,13 @@ pub const MAX_CAPACITY: u32 = u32::MAX - 1;
 /// The producers' side. A clone names the same queue.
 #[derive(Debug, Clone)]
 pub struct MpscQueue {
-    shared: Arc<Shared>,
+    shared: Arc<Nodes>,
 }
 
 /// The consumer's side: there is one, and `pop` needs it exclusively.
 #[derive(Debug)]
 pub struct Consumer {
-    shared: Arc<Shared>,
+    shared: Arc<Nodes>,
     /// The next node to pop, or `EMPTY`: then it is `next[EMPTY]`.
     tail: u32,
     /// `EMPTY`, at hand for who polls.
@@ -48,7 +48,7 @@ pub struct Consumer {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct Nodes {
     /// The node pushed last, or `EMPTY` (I3). The only word that all producers write.
     head: CachePadded<AtomicU32>,
     /// The successor of each node, or `NIL`; one more entry at `EMPTY` for the first node.
@@ -63,7 +63,7 @@ impl MpscQueue {
     #[must_use]
     pub fn new(capacity: u32) -> (Self, Consumer) {
         assert!(capacity <= MAX_CAPACITY, "a queue holds at most {MAX_CAPACITY} nodes, not {capacity}");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Nodes {
             head: CachePadded::new(AtomicU32::new(capacity)),
             next: (0..=capacity).map(|_| AtomicU32::new(NIL)).collect(),
         });
@@ -197,12 +197,12 @@ impl Consumer {
     #[inline(always)]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        // Relaxed: as in `Shared::is_empty`.
+        // Relaxed: as in `Nodes::is_empty`.
         self.shared.head.load(Ordering::Relaxed) == self.empty
     }
 }
 
-impl Shared {
+impl Nodes {
     /// The value of `head` that says "nothing queued", and the index of the entry for the first node.
     #[inline]
     fn empty(&self) -> u32 {

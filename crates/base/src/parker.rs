@@ -57,7 +57,7 @@ pub enum Wake {
 /// The owner's side.
 #[derive(Debug)]
 pub struct Parker {
-    shared: Arc<Shared>,
+    shared: Arc<ParkState>,
     /// True from `prepare_sleep` to the end of the sleep.
     prepared: bool,
     /// Sleeps that ended notified less rings taken (I2): above 0 a ring is still to come or to be taken (I3).
@@ -67,11 +67,11 @@ pub struct Parker {
 /// The side of those who wake the owner.
 #[derive(Debug, Clone)]
 pub struct Unparker {
-    shared: Arc<Shared>,
+    shared: Arc<ParkState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ParkState {
     /// One of the three states. On a line of its own: wakers write it while the owner works.
     state: CachePadded<AtomicU8>,
     bell: Bell,
@@ -83,7 +83,7 @@ impl Parker {
     /// # Errors
     /// When the process has no file descriptor left: raise `RLIMIT_NOFILE` or open fewer rings.
     pub fn new() -> io::Result<Self> {
-        let shared = Shared { state: CachePadded::new(AtomicU8::new(AWAKE)), bell: Bell::new()? };
+        let shared = ParkState { state: CachePadded::new(AtomicU8::new(AWAKE)), bell: Bell::new()? };
         Ok(Self { shared: Arc::new(shared), prepared: false, owed: 0 })
     }
 

@@ -243,7 +243,8 @@ impl IoCtx {
         }
     }
 
-    /// The same for who has attached and sent nothing, or keeps the hardware context otherwise.
+    /// Lets go a hardware context through which this user has sent nothing, or which other users keep: no I/O ends by
+    /// this, so nobody has to hear of an end.
     fn close_idle_hctx(&mut self, index: u16) {
         self.close_hctx(index, &mut |_, _| {
             debug_assert!(false, "no I/O goes through what nobody uses yet, or any more")

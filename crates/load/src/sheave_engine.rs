@@ -75,7 +75,8 @@ impl SheaveEngine {
         Self::built(opts.ring(pieces), attach, opts)
     }
 
-    /// The same with a ring of the caller's settings; it starts from [`EngineOpts::ring`].
+    /// A ring of the caller's settings on the calling thread, otherwise as by [`SheaveEngine::new`]; the settings start
+    /// from [`EngineOpts::ring`].
     pub fn built(
         builder: RingBuilder,
         attach: impl FnOnce(&mut Ring) -> Result<Fd, RingError>,

@@ -78,7 +78,8 @@ impl Drop for Sending<'_> {
     }
 }
 
-/// The same as [`submit_run`] for a file with mappings; by itself, so that raw devices do not pay for it.
+/// Prep and issue of the plain reads and writes that come next, for a file with mappings; how many it took. A function
+/// by itself, so that raw devices do not pay for it.
 #[inline(never)]
 fn submit_mapped_run(ring: &mut Inner, plain: Plain, most: u32) -> u32 {
     let Inner { io, core, .. } = ring;

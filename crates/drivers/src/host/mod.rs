@@ -33,7 +33,7 @@ pub use probe::{Caps, FileKind};
 
 use crate::spec::Params;
 use queue::HostQueue;
-use shared::Shared;
+use shared::HostShared;
 use sheave_blk::bio::SECTOR_SHIFT;
 use sheave_blk::claim::{Claim, Sharing};
 use sheave_blk::device::Device;
@@ -57,7 +57,7 @@ const _: () = assert!(MAX_IO_BYTES as usize <= MAX_RW_BYTES, "one operation of t
 /// A file or block device of the host.
 #[derive(Debug)]
 pub struct Host {
-    shared: Arc<Shared>,
+    shared: Arc<HostShared>,
     block: u32,
     depth: u16,
     /// Flushes and the like go beside the kernel ring, as they do when that polls.
@@ -68,7 +68,7 @@ impl Host {
     /// A device on an opened file, with at most `depth` requests in flight on each ring.
     pub fn new(file: HostFile, depth: u16) -> Host {
         let block = file.caps().logical_block;
-        Host { shared: Arc::new(Shared::new(file)), block, depth, beside: false }
+        Host { shared: Arc::new(HostShared::new(file)), block, depth, beside: false }
     }
 
     /// Makes its logical block `block` bytes, a multiple of the file's own.

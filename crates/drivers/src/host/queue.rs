@@ -23,7 +23,7 @@ use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 
 use super::recover::{Judge, KIND_IO, Progress, Verdict};
-use super::shared::{Shared, ZEROES_BYTES, Zeroing};
+use super::shared::{HostShared, ZEROES_BYTES, Zeroing};
 use super::side::Side;
 use sheave_blk::bio::{Op, SECTOR_SHIFT, Segment};
 use sheave_blk::driver::{
@@ -45,7 +45,7 @@ const _: () = {
 /// One ring's way into the device.
 #[derive(Debug)]
 pub(super) struct HostQueue {
-    shared: Arc<Shared>,
+    shared: Arc<HostShared>,
     /// The logical block.
     block: u32,
     capacity: Capacity,
@@ -63,7 +63,7 @@ pub(super) struct HostQueue {
 }
 
 impl HostQueue {
-    pub(super) fn new(shared: Arc<Shared>, open: &HctxOpen<'_>, target: Target, beside: bool) -> HostQueue {
+    pub(super) fn new(shared: Arc<HostShared>, open: &HctxOpen<'_>, target: Target, beside: bool) -> HostQueue {
         HostQueue {
             block: open.limits.logical_block,
             capacity: open.capacity.clone(),

@@ -20,7 +20,7 @@
 use sheave_base::status::Status;
 
 use super::probe::FileKind;
-use super::shared::{Shared, Zeroing};
+use super::shared::{HostShared, Zeroing};
 use sheave_blk::bio::Op;
 use sheave_blk::limits::Capacity;
 use sheave_blk::request::{RQ_FUA, Request};
@@ -92,7 +92,7 @@ impl Progress {
 
 /// What a judgement rests on, beside the request.
 pub(super) struct Judge<'a> {
-    pub(super) shared: &'a Shared,
+    pub(super) shared: &'a HostShared,
     pub(super) capacity: &'a Capacity,
     /// The device's logical block.
     pub(super) block: u32,

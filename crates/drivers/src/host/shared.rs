@@ -49,7 +49,7 @@ impl Zeroing {
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct HostShared {
     pub(super) file: HostFile,
     zeroing: AtomicU8,
     zeroes: OnceLock<Option<Buf>>,
@@ -58,8 +58,8 @@ pub(super) struct Shared {
     notices: Mutex<Vec<String>>,
 }
 
-impl Shared {
-    pub(super) fn new(file: HostFile) -> Shared {
+impl HostShared {
+    pub(super) fn new(file: HostFile) -> HostShared {
         let caps = file.caps();
         let zeroing = match caps.kind {
             // The kernel writes the zeroes where the device has no command for it.
@@ -70,7 +70,7 @@ impl Shared {
         };
         let notices = Mutex::new(file.notices().to_vec());
         let has_shrunk = AtomicBool::new(false);
-        Shared { file, zeroing: AtomicU8::new(zeroing as u8), zeroes: OnceLock::new(), has_shrunk, notices }
+        HostShared { file, zeroing: AtomicU8::new(zeroing as u8), zeroes: OnceLock::new(), has_shrunk, notices }
     }
 
     /// How to zero a range now.

@@ -19,7 +19,7 @@ use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicU32, Ordering};
 
-use super::shared::{Shared, Zeroing};
+use super::shared::{HostShared, Zeroing};
 use sheave_blk::bio::{Op, SECTOR_SHIFT};
 use sheave_blk::driver::{HctxOpen, Remote, RemoteRq};
 use sheave_blk::request::{RQ_FUA, Request, Rq};
@@ -37,7 +37,7 @@ struct Job {
 /// The owner's side of the thread.
 #[derive(Debug)]
 pub(super) struct Side {
-    shared: Arc<Shared>,
+    shared: Arc<HostShared>,
     remote: Remote,
     depth: u16,
     /// Jobs sent and not ended.
@@ -46,7 +46,7 @@ pub(super) struct Side {
 }
 
 impl Side {
-    pub(super) fn new(shared: Arc<Shared>, open: &HctxOpen<'_>) -> Side {
+    pub(super) fn new(shared: Arc<HostShared>, open: &HctxOpen<'_>) -> Side {
         let jobs = Arc::new(AtomicU32::new(0));
         Side { shared, remote: open.remote.clone(), depth: open.depth, jobs, running: None }
     }
@@ -99,7 +99,7 @@ impl Side {
     }
 }
 
-fn work(shared: &Shared, receive: &Receiver<Job>, jobs: &AtomicU32) {
+fn work(shared: &HostShared, receive: &Receiver<Job>, jobs: &AtomicU32) {
     for job in receive {
         let status = match carry_out(shared, &job) {
             Ok(()) => Status::Ok,
@@ -114,7 +114,7 @@ fn work(shared: &Shared, receive: &Receiver<Job>, jobs: &AtomicU32) {
     }
 }
 
-fn carry_out(shared: &Shared, job: &Job) -> Result<(), i32> {
+fn carry_out(shared: &HostShared, job: &Job) -> Result<(), i32> {
     match job.op {
         Op::Flush => return sync(shared),
         Op::Discard => fallocate(shared, FallocateFlags::PUNCH_HOLE, job)?,
@@ -124,17 +124,17 @@ fn carry_out(shared: &Shared, job: &Job) -> Result<(), i32> {
     if job.durable { sync(shared) } else { Ok(()) }
 }
 
-fn sync(shared: &Shared) -> Result<(), i32> {
+fn sync(shared: &HostShared) -> Result<(), i32> {
     rustix::fs::fdatasync(shared.file.as_fd()).map_err(SysErrno::raw_os_error)?;
     if shared.is_whole() { Ok(()) } else { Err(libc::EIO) }
 }
 
-fn fallocate(shared: &Shared, how: FallocateFlags, job: &Job) -> Result<(), i32> {
+fn fallocate(shared: &HostShared, how: FallocateFlags, job: &Job) -> Result<(), i32> {
     rustix::fs::fallocate(shared.file.as_fd(), how | FallocateFlags::KEEP_SIZE, job.offset, job.len)
         .map_err(SysErrno::raw_os_error)
 }
 
-fn zero(shared: &Shared, job: &Job) -> Result<(), i32> {
+fn zero(shared: &HostShared, job: &Job) -> Result<(), i32> {
     // Each round steps one way down, and there are three.
     loop {
         let way = shared.zeroing();
@@ -150,7 +150,7 @@ fn zero(shared: &Shared, job: &Job) -> Result<(), i32> {
     }
 }
 
-fn write_zeroes(shared: &Shared, job: &Job) -> Result<(), i32> {
+fn write_zeroes(shared: &HostShared, job: &Job) -> Result<(), i32> {
     let zeroes = shared.zeroes().ok_or(libc::ENOMEM)?;
     let mut at = 0;
     while at < job.len {

@@ -24,7 +24,7 @@ pub struct Wrong {
     pub head: Vec<u8>,
 }
 
-/// The same for JSON.
+/// What a wrong block looks like in the JSON report.
 #[derive(Clone, Debug, Serialize)]
 pub struct WrongJson {
     address: u64,
