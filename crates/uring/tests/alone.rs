@@ -14,7 +14,6 @@ use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_blk::bio::Op;
-use sheave_uring::cqe::Cqe;
 use sheave_uring::prep;
 use sheave_uring::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
 use sheave_uring::{Fd, Ring};
