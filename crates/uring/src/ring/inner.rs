@@ -168,6 +168,8 @@ impl Inner {
         for &slot in &slots {
             self.core.reqs[slot].rflags |= REQ_OLD_BUF;
         }
+        // What is prepared for the kernel and names the buffer by its number is to get the old one.
+        self.io.commit();
         let new = buf.map(|mut buf| (buf.as_mut_ptr() as u64, buf.len() as u64, Some(buf)));
         match &new {
             Some((base, len, _)) => {
