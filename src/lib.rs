@@ -56,7 +56,7 @@ pub use sheave_iomap::File;
 #[cfg(sheave_lab)]
 pub use sheave_uring::LateCompletions;
 pub use sheave_uring::prep as op;
-pub use sheave_uring::{Completion, Fd, FixedFile, Ring, RingBuilder, RingError, RingHandle, Waited};
+pub use sheave_uring::{Completion, Fd, FixedFile, Ring, RingBuilder, RingError, RingHandle, WaitOn, Waited};
 pub use sheave_vol::{Pool, Volume};
 
 /// The example of the README, tested like all others.

@@ -5,6 +5,7 @@
 
 mod buffers;
 mod files;
+mod outside;
 mod panics;
 mod waits;
 

@@ -15,6 +15,7 @@
 mod kernel;
 pub mod lane;
 mod legs;
+mod outside;
 pub mod sockets;
 mod wait;
 
@@ -36,6 +37,7 @@ use crate::device::Device;
 use crate::driver::KringSlot;
 use crate::error::DeviceError;
 use crate::hctx::Hctx;
+use crate::outside::Outside;
 use crate::plug::Plug;
 use crate::ring_core::Core;
 use crate::timeout::NextLook;
@@ -113,6 +115,8 @@ pub struct IoCtx {
     hctxs: Vec<Option<Box<Hctx>>>,
     bdevs: Vec<Option<Bdev>>,
     parker: Parker,
+    /// How others wait for this ring.
+    outside: Outside,
     next_look: NextLook,
     /// The kernel ring waits on the parker's descriptor.
     bell_armed: bool,
@@ -154,6 +158,7 @@ impl IoCtx {
             hctxs: Vec::with_capacity(MAX_HCTXS),
             bdevs: Vec::new(),
             parker,
+            outside: Outside::default(),
             next_look: NextLook::never(),
             bell_armed: false,
             alarm_at: None,

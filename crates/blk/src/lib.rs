@@ -100,6 +100,7 @@ pub mod hctx;
 pub mod limits;
 pub mod linear;
 pub mod merge;
+mod outside;
 mod plain_io;
 pub mod plug;
 pub mod queue;

@@ -30,7 +30,7 @@ mod sys;
 mod table;
 
 use std::marker::PhantomData;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use io_uring::{IoUring, types};
 
@@ -142,6 +142,15 @@ impl KernelRing {
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.in_flight
+    }
+
+    /// From now on the kernel rings this eventfd whenever something has completed, or wants an enter to complete. Its
+    /// own descriptor tells a poll of the first alone.
+    ///
+    /// # Errors
+    /// When there is one already, or no memory.
+    pub fn register_eventfd(&self, bell: BorrowedFd<'_>) -> std::io::Result<()> {
+        self.ring.submitter().register_eventfd(bell.as_raw_fd())
     }
 
     /// Operations prepared or entered that are I/O: all but the wake-up and the alarm.

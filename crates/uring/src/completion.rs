@@ -1,5 +1,7 @@
 //! What a ring's owner gets: completions, each a CQE with the memory that came back, and how a wait for them ended.
 
+use std::time::Duration;
+
 use sheave_base::buf::Buf;
 use sheave_base::status::Errno;
 
@@ -56,6 +58,15 @@ pub enum Waited {
     TimedOut,
     /// Nothing is in flight, and nobody else has a handle of the ring: it would wait for ever.
     Idle,
+}
+
+/// What [`Ring::prepare_wait`](crate::Ring::prepare_wait) says of a wait from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the ring wants to be called again in time"]
+#[non_exhaustive]
+pub struct WaitOn {
+    /// The ring wants to be called again after this time, readable or not; `None` when it has no such time.
+    pub timeout: Option<Duration>,
 }
 
 impl Waited {

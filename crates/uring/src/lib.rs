@@ -65,7 +65,7 @@ pub mod work_done;
 mod worker_ring;
 
 pub use builder::RingBuilder;
-pub use completion::{Completion, Waited};
+pub use completion::{Completion, WaitOn, Waited};
 #[cfg(sheave_lab)]
 pub use cqe::LateCompletions;
 pub use error::{RingError, SqFull};

@@ -22,6 +22,7 @@ pub(crate) mod inner;
 mod wait;
 
 use std::cell::{Ref, RefCell, RefMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ use sheave_blk::ctx::IoCtx;
 use sheave_iomap::File;
 
 use self::inner::{Inner, Shared};
-use crate::completion::{Completion, Waited};
+use crate::completion::{Completion, WaitOn, Waited};
 use crate::core::Core;
 use crate::cqe::Cqe;
 #[cfg(sheave_lab)]
@@ -251,6 +252,38 @@ impl Ring {
         self.inner().drain();
     }
 
+    /// For an event loop that is not the ring's own (epoll, tokio, glib): reaps, and unless there are completions to
+    /// read or something else to do, announces that the loop is going to wait for the ring's descriptor ([`AsFd`]).
+    /// That is readable when a device has completed something, a worker has finished, or another thread has sent a
+    /// message or [woken](RingHandle::wake) the ring.
+    ///
+    /// `None`: read the completions, then ask again. Otherwise wait, no longer than [`WaitOn::timeout`], and then ask
+    /// again; also ask again after each submission, which may have given the ring other things to wait for.
+    ///
+    /// ```
+    /// # use sheave_uring::{prep, Ring};
+    /// # use std::os::fd::AsFd;
+    /// # use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    /// # let mut ring = Ring::builder().build()?;
+    /// # let handle = ring.handle();
+    /// # let other = std::thread::spawn(move || handle.send(1, 2));
+    /// let done = loop {
+    ///     if let Some(done) = ring.pop() {
+    ///         break done;
+    ///     }
+    ///     if let Some(wait) = ring.prepare_wait() {
+    ///         let timeout = wait.timeout.map(|time| Timespec::try_from(time).expect("not in centuries"));
+    ///         poll(&mut [PollFd::new(&ring.as_fd(), PollFlags::IN)], timeout.as_ref())?;
+    ///     }
+    /// };
+    /// assert_eq!((done.user_data, done.res), (1, 2));
+    /// # other.join().expect("no panic")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn prepare_wait(&mut self) -> Option<WaitOn> {
+        self.inner().prepare_wait().map(|timeout| WaitOn { timeout })
+    }
+
     /// Cancels operations that wait, without an SQE: the first that matches, or all ([`Cancel::all`],
     /// [`Cancel::everything`]). Returns how many; each of them completes with `-ECANCELED`. `ENOENT` when there is
     /// none, `EBADF` when the file is not there, `EINVAL` for conditions that exclude each other.
@@ -376,6 +409,16 @@ impl Ring {
     #[inline(always)]
     fn hot(&self) -> RefMut<'_, Inner> {
         self.shared.0.borrow_mut()
+    }
+}
+
+/// The descriptor for [`Ring::prepare_wait`], made when it is first asked for. For polling only, and the same for the
+/// ring's whole life.
+impl AsFd for Ring {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        let raw = self.look().io.wait_fd().as_raw_fd();
+        // SAFETY: the descriptor is closed with the state of the ring, which the ring owns, and never replaced.
+        unsafe { BorrowedFd::borrow_raw(raw) }
     }
 }
 

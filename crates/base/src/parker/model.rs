@@ -173,3 +173,26 @@ fn model_a_timeout_loses_no_notification() {
         assert!((1..=2).contains(&notified), "{notified}");
     });
 }
+
+#[test]
+fn model_a_wait_from_outside_loses_no_wake_up() {
+    explore("take the rings, announce, look, wait for the bell", || {
+        let mut parker = Parker::new().expect("bell");
+        let work = work(2);
+        let wakers = spawn_wakers(&parker, &work);
+        loop {
+            // The rings since the last announcement, as `sheave_blk::ctx::IoCtx::prepare_wait` takes them.
+            parker.cancel_sleep();
+            if !parker.prepare_sleep() {
+                continue;
+            }
+            if done(&work) {
+                parker.cancel_sleep();
+                break;
+            }
+            // Somebody else's loop: it sees whether the descriptor is readable, and nothing else.
+            parker.shared.bell.wait(None);
+        }
+        join(wakers);
+    });
+}

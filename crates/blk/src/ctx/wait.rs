@@ -120,6 +120,20 @@ impl IoCtx {
         }
     }
 
+    /// Sends off what can go. Whether a poll would find something now, and else how long nothing needs to be looked at
+    /// that nobody wakes the ring for.
+    pub(super) fn ready_or_limit(&mut self) -> (bool, Option<Duration>) {
+        self.send_off();
+        self.commit();
+        let now = self.core.clock.precise();
+        self.walk_timeouts(now);
+        let waits = self.what_for();
+        let ready = waits.ready || !self.core.ended.is_empty() || self.core.broken != 0;
+        let limits = [waits.at, waits.walk].map(|at| at.map(|at| at.left(now)));
+        let retry = waits.retry.then_some(RETRY_REFUSED);
+        (ready, limits.into_iter().chain([retry]).flatten().min())
+    }
+
     fn what_for(&mut self) -> Waits {
         let mut waits = Waits::default();
         for (index, hctx) in self.hctxs.iter().enumerate() {

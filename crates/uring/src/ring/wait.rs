@@ -65,6 +65,23 @@ impl Inner {
         self.reap();
     }
 
+    /// Announces a wait from outside, unless there is something to read or to do now. How long it may last.
+    pub(super) fn prepare_wait(&mut self) -> Option<Option<Duration>> {
+        self.reap();
+        let steps = self.core.wq.wants_steps() && self.core.wq.pool().step();
+        let answers = self.core.queues.cq_ready() > 0 || !self.core.overflow.is_empty() || self.io.has_socket_events();
+        if steps || answers {
+            return None;
+        }
+        let limit = self.io.prepare_wait()?;
+        // What came before the announcement has rung nobody.
+        if !self.task_work.is_empty() || self.task_work.take_wake() {
+            self.io.cancel_wait();
+            return None;
+        }
+        Some(self.sleep_limit(limit))
+    }
+
     /// Whether the ring has looked for completions long enough since `from`, which this sets when it is `None`, or has
     /// a reason to sleep at once.
     fn has_spun(&self, from: &mut Option<u64>) -> bool {
