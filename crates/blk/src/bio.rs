@@ -91,11 +91,14 @@ pub const BIO_SLOW: u16 = 1 << 10;
 pub const BIO_OWNER: u16 = 1 << 11;
 /// Carries a plain record that could not stay one: its owner hears of its end by `EndIo::end_plain`.
 pub(crate) const BIO_PLAIN: u16 = 1 << 12;
+/// A stacked driver's I/O to a device below, or a piece of it: `owner` has the driver's hardware context and its level,
+/// and `cookie` the driver's token.
+pub(crate) const BIO_STACKED: u16 = 1 << 13;
 /// The flags that a submitter may set.
 pub(crate) const BIO_USER: u16 = BIO_FUA | BIO_PREFLUSH | BIO_NOMERGE | BIO_OWNER;
 
 /// Bits that send a bio down the slow way on completion.
-pub(crate) const BIO_SLOW_END: u16 = BIO_CHILD | BIO_WAITS | BIO_SLOW | BIO_PLAIN;
+pub(crate) const BIO_SLOW_END: u16 = BIO_CHILD | BIO_WAITS | BIO_SLOW | BIO_PLAIN | BIO_STACKED;
 
 /// A piece of memory that an I/O may use: what [`IoCtx::submit`](crate::ctx::IoCtx::submit) takes.
 ///
@@ -319,7 +322,7 @@ pub struct Bio {
     /// The table of a bio with more than [`BIO_INLINE_VECS`] vectors.
     pub(crate) table: Option<VecTable>,
     pub(crate) inline: [BVec; BIO_INLINE_VECS],
-    /// The submitter's user data, of a plain record alone (`BIO_PLAIN`).
+    /// The submitter's user data, of a plain record (`BIO_PLAIN`) and of a stacked driver's I/O (`BIO_STACKED`) alone.
     pub(crate) cookie: u64,
 }
 

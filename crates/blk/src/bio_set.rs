@@ -33,6 +33,7 @@ use std::ops::{Index, IndexMut};
 use crate::bio::{
     BIO_CACHEABLE, BIO_INLINE_VECS, BIO_PLAIN, BIO_RESERVE, BVec, Bio, BioAttrs, BioId, NO_FIXED_BUF, VecTable,
 };
+use crate::stack::MAX_LEVELS;
 
 /// Default bound of the owner's cache.
 pub const CACHE_MAX: u32 = 512;
@@ -42,6 +43,11 @@ pub const CACHE_SLACK: u32 = 64;
 const REFILL: usize = 32;
 /// Bios that only a starved submitter gets.
 pub const RESERVE: u32 = 4;
+
+/// Bios of each level of stacked devices that only their I/O to the devices below gets.
+const STACK_BIOS: u32 = 8;
+/// Of these, those that are left to pieces when the I/O is cut.
+const STACK_PIECES: usize = 4;
 
 /// Vector tables kept for the next bio that needs one, so that long vectors do not allocate each time.
 pub const SPARE_TABLES: usize = 64;
@@ -56,6 +62,9 @@ pub struct BioSet {
     cache: Vec<u32>,
     pool: Vec<u32>,
     reserve: Vec<u32>,
+    /// The reserve of each level of stacked devices, whose bios follow each other from `stack_base` on.
+    stacks: [Vec<u32>; MAX_LEVELS as usize],
+    stack_base: u32,
     max_cached: u32,
     /// Bios that plain records may still ask for (I9).
     promised: u32,
@@ -69,17 +78,21 @@ pub struct BioSet {
 }
 
 impl BioSet {
-    /// A set of `capacity` bios and [`RESERVE`] more, of which at most `max_cached` stay in the owner's cache; with 0
-    /// every take and put goes to the pool.
+    /// A set of `capacity` bios, and some more for those that cannot go on otherwise. At most `max_cached` stay in the
+    /// owner's cache; with 0 every take and put goes to the pool.
     pub fn new(capacity: u32, max_cached: u32) -> BioSet {
-        let total = capacity + RESERVE;
+        let stack_base = capacity + RESERVE;
+        let total = stack_base + u32::from(MAX_LEVELS) * STACK_BIOS;
+        let first_of = |level: usize| stack_base + level as u32 * STACK_BIOS;
         let max_cached = max_cached.min(capacity);
         BioSet {
             bios: (0..total).map(|_| Bio::unused()).collect(),
             tables: Vec::with_capacity(SPARE_TABLES),
             cache: Vec::with_capacity((max_cached + CACHE_SLACK) as usize + 1),
             pool: (0..capacity).rev().collect(),
-            reserve: (capacity..total).collect(),
+            reserve: (capacity..stack_base).collect(),
+            stacks: std::array::from_fn(|level| (first_of(level)..first_of(level + 1)).collect()),
+            stack_base,
             max_cached,
             promised: 0,
             #[cfg(sheave_lab)]
@@ -166,6 +179,22 @@ impl BioSet {
         let raw = self.reserve.pop()?;
         self[BioId(raw)].init(&BioAttrs::new(BIO_RESERVE), 0, 0, 0);
         Some(BioId(raw))
+    }
+
+    /// Takes a bio for I/O of a stacked driver on this level, or with `piece` for a piece of it that was cut: one that
+    /// anybody may take, else one of the level's own. `None` when those are out; then they are live and come back.
+    #[cold]
+    pub(crate) fn take_stacked(&mut self, level: u8, piece: bool) -> Option<BioId> {
+        if let Some(id) = self.take() {
+            return Some(id);
+        }
+        let stack = &mut self.stacks[usize::from(level.min(MAX_LEVELS - 1))];
+        if !piece && stack.len() <= STACK_PIECES {
+            return None;
+        }
+        let id = BioId(stack.pop()?);
+        self[id].init(&BioAttrs::new(0), 0, 0, 0);
+        Some(id)
     }
 
     /// The mark of a bio that may be cached, or none when there is no cache (I2): whoever gives [`BioSet::take_plain`]
@@ -281,6 +310,8 @@ impl BioSet {
         }
         if reserved {
             self.reserve.push(id.0);
+        } else if id.0 >= self.stack_base {
+            self.stacks[((id.0 - self.stack_base) / STACK_BIOS) as usize].push(id.0);
         } else {
             self.put_one(id.0);
         }
@@ -299,7 +330,8 @@ impl BioSet {
 
     /// Bios in use.
     pub fn live(&self) -> u32 {
-        (self.bios.len() - self.cache.len() - self.pool.len() - self.reserve.len()) as u32
+        let stacks: usize = self.stacks.iter().map(Vec::len).sum();
+        (self.bios.len() - self.cache.len() - self.pool.len() - self.reserve.len() - stacks) as u32
     }
 
     /// Bios that could be taken without the reserve, by who was promised none.
@@ -349,6 +381,13 @@ impl Default for BioList {
 }
 
 impl BioList {
+    /// Moves all of another list behind this one's.
+    pub(crate) fn append(&mut self, bios: &mut BioSet, other: &mut BioList) {
+        while let Some(id) = other.pop(bios) {
+            self.push_back(bios, id);
+        }
+    }
+
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         !self.head.is_some()

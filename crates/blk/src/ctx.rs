@@ -17,6 +17,7 @@ pub mod lane;
 mod legs;
 mod outside;
 pub mod sockets;
+mod stacked;
 mod wait;
 
 pub use crate::end_io::{EndIo, PlainEnd};
@@ -55,6 +56,8 @@ struct Bdev {
     legs: Vec<BdevLeg>,
     /// Of the device's legs, when these were made of them.
     version: u32,
+    /// A stacked driver has it attached, and nobody else detaches it.
+    below: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -152,6 +155,8 @@ impl IoCtx {
                 active: 0,
                 broken: 0,
                 starved: BioList::default(),
+                lowers: Vec::new(),
+                stacked: 0,
                 stats: options.stats,
                 batch_time: None,
             },
@@ -171,15 +176,17 @@ impl IoCtx {
 
     /// Opens this ring's way into the device; the number is the device's in this ring.
     pub fn attach(&mut self, device: &Device) -> Result<u16, DeviceError> {
+        let bdev = self.open_legs(device)?;
+        // After that, for devices below a stacked one get their numbers first.
         let free = self.bdevs.iter().position(Option::is_none).unwrap_or(self.bdevs.len());
         if free >= MAX_BDEVS {
+            bdev.legs.iter().for_each(|leg| self.close_idle_hctx(leg.hctx));
             return Err(DeviceError::Limit {
                 what: format!("attaching {}: devices attached to one ring", device.name()),
                 limit: MAX_BDEVS as u64,
                 fix: "Detach one, or use the number that an earlier attach gave".into(),
             });
         }
-        let bdev = self.open_legs(device)?;
         if free == self.bdevs.len() {
             self.bdevs.push(None);
         }
@@ -202,7 +209,7 @@ impl IoCtx {
             let end = if device.is_whole() { u64::MAX } else { leg.start + leg.sectors };
             legs.push(BdevLeg { start: leg.start, end, offset: leg.offset, part: leg.part, hctx });
         }
-        Ok(Bdev { device: device.clone(), legs, version })
+        Ok(Bdev { device: device.clone(), legs, version, below: false })
     }
 
     fn open_hctx(&mut self, leg: &crate::device::Leg) -> Result<u16, DeviceError> {
@@ -212,8 +219,10 @@ impl IoCtx {
         let index = match self.hctxs.iter().position(same) {
             Some(index) => index,
             None => {
+                let lower = self.attach_lower(leg)?;
                 let index = self.hctxs.iter().position(Option::is_none).unwrap_or(self.hctxs.len());
                 if index >= MAX_HCTXS {
+                    self.close_lower(lower.as_ref(), &mut |_, _| {});
                     return Err(DeviceError::Limit {
                         what: format!("attaching {}: devices of one ring", leg.queue.name()),
                         limit: MAX_HCTXS as u64,
@@ -221,7 +230,15 @@ impl IoCtx {
                     });
                 }
                 let unparker = self.parker.unparker();
-                let hctx = Hctx::open(leg.queue.clone(), index as u16, &mut self.core, unparker)?;
+                let hctx = Hctx::open(leg.queue.clone(), index as u16, &mut self.core, unparker, lower.clone());
+                let hctx = match hctx {
+                    Ok(hctx) => hctx,
+                    Err(error) => {
+                        self.close_lower(lower.as_ref(), &mut |_, _| {});
+                        return Err(error);
+                    }
+                };
+                self.know_lower(index, lower);
                 if index == self.hctxs.len() {
                     self.hctxs.push(None);
                 }
@@ -260,7 +277,7 @@ impl IoCtx {
     /// the driver does not have it yet, and `end` hears of it, as in a poll.
     pub fn detach(&mut self, bdev: u16, end: &mut impl EndIo) {
         let Some(slot) = self.bdevs.get_mut(usize::from(bdev)) else { return };
-        if let Some(bdev) = slot.take() {
+        if let Some(bdev) = slot.take_if(|bdev| !bdev.below) {
             bdev.legs.iter().for_each(|leg| self.close_hctx(leg.hctx, end));
         }
         end.end_poll();
@@ -346,6 +363,7 @@ impl IoCtx {
     }
 
     fn flush_plug(&mut self) {
+        let stacked = self.core.plug.dirty & self.core.stacked;
         let mut dirty = self.core.plug.dirty;
         while dirty != 0 {
             let index = dirty.trailing_zeros() as usize;
@@ -356,6 +374,9 @@ impl IoCtx {
             }
         }
         self.core.plug.dirty = 0;
+        if stacked != 0 {
+            self.send_lower();
+        }
     }
 
     /// Ends what is ready: calls `end` for every bio that ended; returns how many requests did.
@@ -484,6 +505,10 @@ impl IoCtx {
         self.core.plug.invalidate();
         while let Some(id) = self.core.starved.pop(&mut self.core.bios) {
             self.core.end_later(id, Status::Canceled);
+        }
+        self.core.end_ended(end);
+        while let Some(index) = self.uppermost_stacked() {
+            self.end_hctx(index, end);
         }
         for index in 0..self.hctxs.len() {
             self.end_hctx(index, end);

@@ -42,6 +42,8 @@ pub struct Leg {
     pub part: u16,
     /// The queue.
     pub queue: Arc<Queue>,
+    /// The devices that the queue's driver stands on, for a stacked one.
+    pub lower: Option<Arc<Vec<Device>>>,
 }
 
 #[derive(Debug)]
@@ -84,7 +86,17 @@ impl Device {
 
     /// A device that is one queue from end to end.
     pub fn from_queue(name: &str, queue: Arc<Queue>) -> Device {
-        let leg = Leg { start: 0, sectors: queue.sectors(), offset: 0, part: 0, queue: queue.clone() };
+        Device::of_queue(name, queue, None)
+    }
+
+    /// A device of your own driver that stands on others: its hardware queues get the way to them by
+    /// [`HctxOpen::lower`](crate::driver::HctxOpen::lower).
+    pub fn stacked(name: &str, driver: Box<dyn Driver>, timeout: Duration, lower: Vec<Device>) -> Device {
+        Device::of_queue(name, Queue::new(name, driver, timeout), Some(Arc::new(lower)))
+    }
+
+    fn of_queue(name: &str, queue: Arc<Queue>, lower: Option<Arc<Vec<Device>>>) -> Device {
+        let leg = Leg { start: 0, sectors: queue.sectors(), offset: 0, part: 0, queue: queue.clone(), lower };
         let (limits, capabilities) = (queue.limits().clone(), queue.capabilities());
         let inner = Inner {
             name: name.to_string(),

@@ -44,6 +44,7 @@ use crate::request::{
     DoneList, RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, Request, Requests, Rq, RqHead, RqList, RqQueue, RqTable,
 };
 use crate::ring_core::Core;
+use crate::stack::Lower;
 use crate::stats::HctxStats;
 use crate::tag_set::{Freed, TagSet, Tags};
 use crate::timeout::TimeoutWalk;
@@ -89,6 +90,9 @@ pub(crate) struct Hctx {
     timeouts: TimeoutWalk,
     /// Grows with every batch that frees tags: no tag is used twice in one, so it tells the uses of a tag apart.
     epoch: u32,
+    /// The way to the devices below a stacked driver. Such a context is always stalled, so that each kick sends what
+    /// the driver wants of them, and no other context is asked for it.
+    pub(crate) lower: Option<Lower>,
 }
 
 impl Hctx {
@@ -97,6 +101,7 @@ impl Hctx {
         index: u16,
         core: &mut Core,
         unparker: Unparker,
+        lower: Option<Lower>,
     ) -> Result<Hctx, DeviceError> {
         let tag_set = queue.host_tags().cloned().unwrap_or_else(|| TagSet::owned(queue.limits().queue_depth));
         let depth = tag_set.depth();
@@ -118,6 +123,7 @@ impl Hctx {
             capacity: queue.capacity(),
             hctx: index,
             clock: &core.clock,
+            lower: lower.clone(),
         };
         let hw = queue.driver().open_hctx(&mut open)?;
         queue.add_hctx(shared.clone());
@@ -149,6 +155,7 @@ impl Hctx {
             shared,
             capacity: queue.capacity().clone(),
             queue,
+            lower,
         })
     }
 
@@ -472,7 +479,9 @@ impl Hctx {
         self.complete(core, end);
         self.flush.cancel_pending(core);
         debug_assert!(self.in_driver <= self.owned(), "what nobody has would be waited for for ever");
-        !self.has_work()
+        let in_kernel = core.kring.ring.is_some() && self.hw.next_event() == NextEvent::Kernel;
+        let below = self.lower.as_ref().is_some_and(|lower| lower.unfinished() > 0);
+        !self.has_work() && !in_kernel && !below
     }
 
     /// Requests that somebody has, the flush request included, by a look at each.

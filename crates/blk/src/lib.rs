@@ -15,6 +15,7 @@
 //! | [`claim`], [`flush_alarm`] | one owner of a device at a time; how an owner hears of flushes that fail |
 //! | [`stats`] | counters and latency histograms, one writer, many readers |
 //! | [`linear`] | a piece of a device, and devices end to end |
+//! | [`stack`] | I/O that a driver sends to the devices below it |
 //! | [`driver`] | the seam to the drivers, which are crates above this one |
 //!
 //! Shapes: a [`Device`] is made from a driver and shared by all threads. Each thread has one [`ctx::IoCtx`], attaches
@@ -107,6 +108,7 @@ pub mod queue;
 pub mod request;
 mod ring_core;
 pub mod split;
+pub mod stack;
 pub mod stats;
 pub mod tag_set;
 pub mod timeout;

@@ -31,6 +31,7 @@ fn slice(device: &Device, start: u64, sectors: u64) -> Vec<Leg> {
                 offset: leg.offset + (from - leg.start),
                 part: leg.part,
                 queue: leg.queue.clone(),
+                lower: leg.lower.clone(),
             }
         })
         .collect()

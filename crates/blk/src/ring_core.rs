@@ -11,11 +11,12 @@
 use sheave_base::clock::{Clock, CoarseTs};
 use sheave_base::status::Status;
 
-use crate::bio::{BIO_CHILD, BIO_PLAIN, BIO_SLOW, BIO_SLOW_END, BIO_WAITS, BioId};
+use crate::bio::{BIO_CHILD, BIO_PLAIN, BIO_SLOW, BIO_SLOW_END, BIO_STACKED, BIO_WAITS, BioId};
 use crate::bio_set::{BioList, BioSet};
 use crate::driver::KringSlot;
 use crate::end_io::{EndIo, PlainEnd};
 use crate::plug::Plug;
+use crate::stack::Lower;
 
 /// What the hardware contexts of a ring share.
 #[derive(Debug)]
@@ -32,6 +33,10 @@ pub(crate) struct Core {
     pub(crate) broken: u64,
     /// Bios of devices with several legs for whose pieces there were no bios.
     pub(crate) starved: BioList,
+    /// The ways of stacked drivers to the devices below, by the number of their hardware context.
+    pub(crate) lowers: Vec<Option<Lower>>,
+    /// The hardware contexts of stacked drivers, as a mask.
+    pub(crate) stacked: u64,
     /// Whether statistics are kept.
     pub(crate) stats: bool,
     /// When the last batch was completed that this poll has ended.
@@ -69,6 +74,15 @@ impl Core {
         count
     }
 
+    /// A stacked driver's I/O to a device below has ended: the driver hears of it when it is polled.
+    fn end_lower(&self, owner: u32, token: u64, status: Status) {
+        let lower = self.lowers.get(usize::from(owner as u16)).and_then(Option::as_ref);
+        debug_assert!(lower.is_some(), "S2: a hardware context outlives its children");
+        if let Some(lower) = lower {
+            lower.ended(token, status);
+        }
+    }
+
     /// Ends a bio: recycles it and tells its owner, unless it waits for children or is one.
     #[inline(always)]
     pub(crate) fn end_bio(&mut self, id: BioId, status: Status, end: &mut impl EndIo) {
@@ -99,6 +113,9 @@ impl Core {
             if flags & BIO_CHILD == 0 {
                 if flags & BIO_PLAIN != 0 {
                     return end.end_plain(owner, record, status);
+                }
+                if flags & BIO_STACKED != 0 {
+                    return self.end_lower(owner, record.cookie, status);
                 }
                 return end.end_io(owner, status);
             }

@@ -10,8 +10,8 @@
 use sheave_base::status::Status;
 
 use crate::bio::{
-    BIO_CACHEABLE, BIO_CHILD, BIO_FUA, BIO_INLINE_VECS, BIO_NOMERGE, BIO_PLAIN, BIO_SLOW, BVec, Bio, BioId,
-    NO_FIXED_BUF,
+    BIO_CACHEABLE, BIO_CHILD, BIO_FUA, BIO_INLINE_VECS, BIO_NOMERGE, BIO_PLAIN, BIO_SLOW, BIO_STACKED, BVec, Bio,
+    BioId, NO_FIXED_BUF,
 };
 use crate::bio_set::BioSet;
 use crate::limits::Limits;
@@ -41,6 +41,11 @@ pub(crate) fn take_child(bios: &mut BioSet, parent: BioId, leave: u32) -> Option
     }
     // The reserve serves only a bio that has no child in flight: so the child comes back and the next cut goes on.
     match bios.take() {
+        // The levels of stacked devices have bios of their own, which wait for lower levels alone.
+        None if bios[parent].flags & BIO_STACKED != 0 => match bios[parent].remaining {
+            0 => bios.take_stacked((bios[parent].owner >> 16) as u8, true),
+            _ => None,
+        },
         None if bios[parent].remaining == 0 && bios.reserved() > leave => bios.take_reserve(),
         child => child,
     }
@@ -73,7 +78,7 @@ pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32, leave: u32) -> Optio
     front.sector = sector;
     front.bytes = bytes;
     front.op = op;
-    front.flags |= BIO_CHILD | (flags & (BIO_FUA | BIO_NOMERGE));
+    front.flags |= BIO_CHILD | (flags & (BIO_FUA | BIO_NOMERGE | BIO_STACKED));
     front.bdev = bdev;
     front.part = part;
     front.fixed_buf = fixed_buf;

@@ -199,11 +199,16 @@ impl IoCtx {
             if hctx.shut_down_step(&mut self.core, end) {
                 break;
             }
-            self.wait_shutdown();
+            if hctx.lower.is_some() {
+                self.end_lower_io(index, end);
+            } else {
+                self.wait_shutdown();
+            }
         }
         self.core.active &= !(1 << index);
         if let Some(mut hctx) = self.hctxs[index].take() {
             hctx.retire();
+            self.forget_lower(index, hctx.lower.take(), end);
         }
     }
 
@@ -226,7 +231,7 @@ impl IoCtx {
         }
     }
 
-    fn wait_shutdown(&mut self) {
+    pub(super) fn wait_shutdown(&mut self) {
         match &mut self.core.kring.ring {
             Some(kring) if kring.outstanding() > 0 => {
                 let lost = kring.enter(1, Some(SHUTDOWN_ROUND)).is_err() && kring.in_flight_io() == 0;

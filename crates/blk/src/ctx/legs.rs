@@ -13,7 +13,7 @@
 use sheave_base::status::Status;
 
 use super::IoCtx;
-use crate::bio::{BIO_CHILD, BIO_OWNER, BIO_PREFLUSH, BIO_SPREADING, BioId, Op, SECTOR_SHIFT};
+use crate::bio::{BIO_CHILD, BIO_OWNER, BIO_PREFLUSH, BIO_SPREADING, BIO_STACKED, BioId, Op, SECTOR_SHIFT};
 use crate::error::DeviceError;
 use crate::split;
 
@@ -62,12 +62,18 @@ impl IoCtx {
     pub(super) fn retry_starved(&mut self) {
         let mut starved = self.core.starved.take();
         while let Some(id) = starved.pop(&mut self.core.bios) {
+            let bio = &self.core.bios[id];
+            if bio.flags & BIO_STACKED != 0 && self.refresh_legs(bio.bdev).is_err() {
+                self.core.end_later(id, Status::IoErr);
+                continue;
+            }
             if !self.send_pieces(id) {
                 starved.push_front(&mut self.core.bios, id);
                 break;
             }
         }
-        self.core.starved = starved;
+        // What was sent may have made drivers below want something of those below them, which goes first.
+        self.core.starved.append(&mut self.core.bios, &mut starved);
     }
 
     /// False when the bios ran out, with what is left still in the bio.

@@ -146,7 +146,7 @@ impl IoCtx {
                 NextEvent::Ready => waits.ready = true,
                 NextEvent::At(time) => waits.at = earlier(waits.at, time),
                 NextEvent::Remote | NextEvent::Stuck => waits.remote = true,
-                NextEvent::Kernel | NextEvent::Idle => {}
+                NextEvent::Kernel | NextEvent::Lower | NextEvent::Idle => {}
             }
             // Of a panic of the driver in this very question nobody else hears.
             if hctx.wants_close() {

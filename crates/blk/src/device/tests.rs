@@ -8,7 +8,7 @@ use sheave_base::status::Status;
 
 fn leg(device: &Device, start: u64, sectors: u64, offset: u64) -> Leg {
     let queue = device.legs()[0].queue.clone();
-    Leg { start, sectors, offset, part: queue.new_partition(0), queue }
+    Leg { start, sectors, offset, part: queue.new_partition(0), queue, lower: None }
 }
 
 #[test]

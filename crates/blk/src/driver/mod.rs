@@ -55,6 +55,7 @@ use crate::error::DeviceError;
 use crate::hctx::HctxShared;
 use crate::limits::{Capacity, Limits};
 use crate::request::{DoneList, Rq, RqList, RqTable};
+use crate::stack::Lower;
 use sheave_kring::{Completed, KernelRing};
 
 mod kring_slot;
@@ -136,6 +137,8 @@ pub struct HctxOpen<'a> {
     pub hctx: u16,
     /// The ring's clock.
     pub clock: &'a Clock,
+    /// The way to the devices that the driver stands on, for one that was [made so](crate::Device::stacked).
+    pub lower: Option<Lower>,
 }
 
 /// What a driver may use during a call.
@@ -162,6 +165,8 @@ pub enum NextEvent {
     Kernel,
     /// Another thread will complete something and wake the ring.
     Remote,
+    /// A device below will end something.
+    Lower,
     /// Only the timeout walk will end what it holds.
     Stuck,
 }
@@ -239,7 +244,8 @@ pub unsafe trait HwQueue: Debug {
 
     /// Ends everything it holds. What only the kernel ring can give back it cancels, leaves as it is, and ends when
     /// [`kernel_done`](HwQueue::kernel_done) brings it: the ring waits for that and calls again, until nothing is
-    /// held. Everything else is waited for here. Afterwards the queue is dropped.
+    /// held. So it is with children that the devices below have. Everything else is waited for here. A queue that says
+    /// [`NextEvent::Kernel`] is waited for even when it has no request. Afterwards the queue is dropped.
     fn shutdown(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList);
 }
 
@@ -298,6 +304,11 @@ pub struct Remote {
 }
 
 impl Remote {
+    /// Has the ring poll soon, also when it sleeps: for a driver that takes from another thread what is not a request.
+    pub fn wake(&self) {
+        self.shared.unpark();
+    }
+
     /// Turns the token into one that another thread may hold.
     pub fn send_out(&self, rq: Rq) -> RemoteRq {
         RemoteRq { tag: Some(rq.into_tag()), shared: self.shared.clone() }

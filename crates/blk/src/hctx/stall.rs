@@ -7,7 +7,7 @@ use sheave_base::sync::atomic::Ordering;
 
 use super::Hctx;
 use super::shared::{FLUSH_HELD, FLUSH_IN_DRIVER};
-use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId};
+use crate::bio::{BIO_FUA, BIO_PREFLUSH, BIO_STACKED, BioId};
 use crate::bio_set::BioList;
 use crate::driver::NextEvent;
 use crate::queue::Gate;
@@ -137,6 +137,36 @@ impl Hctx {
 
     #[cold]
     fn kick_slow(&mut self, core: &mut Core) {
+        self.kick_through(core);
+        if self.lower.is_some() {
+            self.stalled = true;
+            self.send_lower(core);
+        }
+    }
+
+    /// Makes bios of what a stacked driver wants of the devices below. They go before all that waits for bios, for what
+    /// is above them may wait for them.
+    fn send_lower(&mut self, core: &mut Core) {
+        let Some(lower) = &self.lower else { return };
+        let mut behind = core.starved.take();
+        while lower.has_wanted() {
+            let Some(id) = core.bios.take_stacked(lower.level(), false) else { break };
+            let Some((bdev, io)) = lower.next_wanted() else { break };
+            let bio = &mut core.bios[id];
+            bio.owner = u32::from(self.index) | u32::from(lower.level()) << 16;
+            bio.cookie = io.token;
+            bio.op = io.op;
+            bio.flags |= BIO_STACKED | if io.fua { BIO_FUA } else { 0 };
+            bio.bdev = bdev;
+            bio.sector = io.sector;
+            bio.bytes = io.bytes;
+            core.bios.set_vecs(id, &io.vecs);
+            core.starved.push_back(&mut core.bios, id);
+        }
+        core.starved.append(&mut core.bios, &mut behind);
+    }
+
+    fn kick_through(&mut self, core: &mut Core) {
         let gate = self.queue.gate();
         if !gate.is_open() {
             // Requests that were refused before the queue was frozen would keep it from becoming idle.

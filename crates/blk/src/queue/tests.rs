@@ -15,7 +15,10 @@ fn partitioned(puppet: &Puppet) -> [Device; 3] {
     let queue = whole.legs()[0].queue.clone();
     let part = |offset: u64| {
         let part = queue.new_partition(0);
-        Device::from_legs("part", vec![Leg { start: 0, sectors: 1000, offset, part, queue: queue.clone() }])
+        Device::from_legs(
+            "part",
+            vec![Leg { start: 0, sectors: 1000, offset, part, queue: queue.clone(), lower: None }],
+        )
     };
     let (one, two) = (part(0), part(1000));
     [whole, one, two]

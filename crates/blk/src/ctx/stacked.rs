@@ -1,0 +1,135 @@
+//! Stacked devices: a hardware context whose driver has devices of the same ring below it.
+//!
+//! Owns when those are attached and detached, and the order in which stacked contexts end: from above, so that what a
+//! driver has sent down comes back to it. How children travel is in [`stack`](crate::stack).
+//!
+//! Invariants:
+//! - T1: what a stacked driver has attached nobody else detaches.
+//! - T2: a stacked context ends before those below it, unless nobody else uses these: then they end first, by which
+//!   their drivers give back what they would keep for ever.
+
+use super::IoCtx;
+use crate::bio::BioId;
+use crate::device::Leg;
+use crate::end_io::EndIo;
+use crate::error::DeviceError;
+use crate::stack::{Lower, MAX_LEVELS};
+
+impl IoCtx {
+    /// Attaches the devices that the driver of this leg stands on, if it does.
+    pub(super) fn attach_lower(&mut self, leg: &Leg) -> Result<Option<Lower>, DeviceError> {
+        let Some(devices) = &leg.lower else { return Ok(None) };
+        let mut bdevs = Vec::with_capacity(devices.len());
+        for device in devices.iter() {
+            match self.attach(device) {
+                Ok(bdev) => bdevs.push(bdev),
+                Err(error) => {
+                    bdevs.into_iter().for_each(|bdev| self.detach(bdev, &mut |_, _| {}));
+                    return Err(error);
+                }
+            }
+        }
+        let hctxs = bdevs.iter().filter_map(|&bdev| self.bdevs[usize::from(bdev)].as_ref());
+        let hctxs = hctxs.flat_map(|bdev| &bdev.legs).map(|leg| usize::from(leg.hctx));
+        let levels = hctxs.filter_map(|hctx| self.core.lowers.get(hctx)?.as_ref()).map(|lower| lower.level() + 1);
+        let level = levels.max().unwrap_or(0);
+        for &bdev in &bdevs {
+            if let Some(bdev) = &mut self.bdevs[usize::from(bdev)] {
+                bdev.below = true; // T1
+            }
+        }
+        let lower = Lower::new(bdevs, level);
+        if level >= MAX_LEVELS {
+            self.close_lower(Some(&lower), &mut |_, _| {});
+            return Err(DeviceError::Limit {
+                what: format!("attaching {}: stacked devices on top of each other", leg.queue.name()),
+                limit: u64::from(MAX_LEVELS),
+                fix: "Stack fewer".into(),
+            });
+        }
+        Ok(Some(lower))
+    }
+
+    /// The hardware context of this number has this way to the devices below.
+    pub(super) fn know_lower(&mut self, index: usize, lower: Option<Lower>) {
+        if self.core.lowers.len() <= index {
+            self.core.lowers.resize(index + 1, None);
+        }
+        self.core.stacked |= u64::from(lower.is_some()) << index;
+        self.core.lowers[index] = lower;
+    }
+
+    /// The hardware context of this number has ended.
+    pub(super) fn forget_lower(&mut self, index: usize, lower: Option<Lower>, end: &mut impl EndIo) {
+        self.know_lower(index, None);
+        self.core.stacked &= !(1 << index);
+        self.close_lower(lower.as_ref(), end);
+    }
+
+    /// Detaches the devices below.
+    pub(super) fn close_lower(&mut self, lower: Option<&Lower>, end: &mut impl EndIo) {
+        for bdev in lower.map(Lower::take_bdevs).unwrap_or_default() {
+            if let Some(Some(bdev)) = self.bdevs.get_mut(usize::from(bdev)) {
+                bdev.below = false;
+            }
+            self.detach(bdev, end);
+        }
+    }
+
+    /// Sends what stacked drivers want of the devices below.
+    #[cold]
+    pub(super) fn send_lower(&mut self) {
+        let mut stacked = self.core.stacked;
+        while stacked != 0 {
+            let index = stacked.trailing_zeros() as usize;
+            stacked &= stacked - 1;
+            if let Some(hctx) = &mut self.hctxs[index] {
+                hctx.kick(&mut self.core);
+            }
+        }
+        self.retry_starved();
+    }
+
+    /// Brings back what a stacked context that ends has below: closes the devices there (T2), and ends I/O of others
+    /// that they have.
+    pub(super) fn end_lower_io(&mut self, index: usize, end: &mut impl EndIo) {
+        let lower = self.core.lowers.get(index).cloned().flatten();
+        self.drop_starved_for(index);
+        self.core.end_ended(end);
+        self.close_lower(lower.as_ref(), end);
+        for other in (0..self.hctxs.len()).filter(|&other| other != index) {
+            if let Some(hctx) = &mut self.hctxs[other] {
+                hctx.poll(&mut self.core, end);
+            }
+        }
+        self.look_for_overdue();
+        self.retry_starved();
+        self.core.end_ended(end);
+        self.wait_shutdown();
+    }
+
+    /// Ends what the context has sent and for whose pieces there were no bios.
+    fn drop_starved_for(&mut self, index: usize) {
+        let mut starved = self.core.starved.take();
+        let mut others = crate::bio_set::BioList::default();
+        while let Some(id) = starved.pop(&mut self.core.bios) {
+            if self.is_of(id, index) {
+                self.core.end_later(id, sheave_base::status::Status::Canceled);
+            } else {
+                others.push_back(&mut self.core.bios, id);
+            }
+        }
+        self.core.starved = others;
+    }
+
+    fn is_of(&self, id: BioId, index: usize) -> bool {
+        let bio = &self.core.bios[id];
+        bio.flags & crate::bio::BIO_STACKED != 0 && usize::from(bio.owner as u16) == index
+    }
+
+    /// The stacked context that has the most levels below it.
+    pub(super) fn uppermost_stacked(&self) -> Option<usize> {
+        let level = |index: &usize| self.core.lowers[*index].as_ref().map(Lower::level);
+        (0..self.core.lowers.len()).filter(|index| level(index).is_some()).max_by_key(level)
+    }
+}
