@@ -7,6 +7,7 @@
 //! | [`host`] | files and block devices of the host, through the ring's kernel io_uring (`file:`) |
 //! | [`fault`] | a layer over any device that makes it fail, by a seed |
 //! | `linear` | the specs of partitions and concatenations, which the block layer makes itself |
+//! | [`safe`] | drivers without unsafe code, and the adapter that makes them drivers |
 //! | [`spec`] | the grammar of specs |
 //! | [`registry`] | which kind of device is opened by which function |
 //!
@@ -20,6 +21,7 @@ mod linear;
 pub mod null;
 pub mod ram;
 pub mod registry;
+pub mod safe;
 pub mod spec;
 
 pub use registry::{Registry, open_device};

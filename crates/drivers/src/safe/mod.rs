@@ -1,0 +1,96 @@
+//! Drivers without unsafe code.
+//!
+//! A [`SafeDriver`] is a device, a [`SafeQueue`] one ring's way into it. Both are ordinary traits: what the block layer
+//! asks of a driver (D1 to D7 of [`driver`](sheave_blk::driver)) the adapter keeps by itself, whatever the driver does.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `traits` | what a driver implements |
+//! | `request` | what a driver sees of a request: its memory by copies, its children, its end |
+//! | `table` | which requests a driver has, and which children they have |
+//! | `queue` | the adapter: calls the driver, and ends requests |
+//! | `memory` | the copies |
+//!
+//! The adapter keeps every request. A driver gets a [`Request`] for the time of a call and says what becomes of it: it
+//! ends, or it waits, for children that were sent to the devices below or for a later [`SafeQueue::poll`], which finds
+//! it again by its [`RequestId`]. So a driver cannot lose a request, end it twice, or end that of another queue: an id
+//! that names no request of the queue, or one that has ended, gives `None`. What can go wrong, and what becomes of it:
+//!
+//! | a driver | then |
+//! |---|---|
+//! | never ends a request | it ends as timed out when it is overdue |
+//! | panics | its requests, and all that come, end as an I/O error; it is not called again |
+//! | ends a request that has children | it ends when they have |
+//! | names memory beyond its request's, or of the wrong direction | [`Refused`], and nothing is copied or sent |
+//! | names a device below that there is not | the child ends as invalid |
+//! | blocks | its ring blocks: the one thing that the adapter cannot mend |
+//!
+//! ```
+//! use sheave_blk::driver::Capabilities;
+//! use sheave_blk::limits::Limits;
+//! use sheave_blk::{Device, DeviceError, bio::Op};
+//! use sheave_drivers::safe::{Open, Request, SafeDriver, SafeQueue, Step, device};
+//! use sheave_base::status::Status;
+//!
+//! /// Reads as the number of the sector, byte by byte; takes no writes.
+//! #[derive(Debug)]
+//! struct Numbers;
+//!
+//! impl SafeDriver for Numbers {
+//!     fn limits(&self) -> Limits { Limits::default() }
+//!     fn capabilities(&self) -> Capabilities { Capabilities { read_only: true, ..Capabilities::default() } }
+//!     fn size_bytes(&self) -> u64 { 256 * 512 }
+//!     fn open_queue(&self, _: &Open) -> Result<Box<dyn SafeQueue>, DeviceError> { Ok(Box::new(Numbers)) }
+//! }
+//!
+//! impl SafeQueue for Numbers {
+//!     fn start(&mut self, rq: &mut Request<'_>) -> Step {
+//!         if rq.op() == Op::Write {
+//!             return Step::End(Status::ReadOnly);
+//!         }
+//!         for at in 0..rq.bytes() / 512 {
+//!             let sector = [(rq.sector() + u64::from(at)) as u8; 512];
+//!             if rq.copy_from(at as usize * 512, &sector).is_err() {
+//!                 return Step::End(Status::IoErr);
+//!             }
+//!         }
+//!         Step::End(Status::Ok)
+//!     }
+//! }
+//!
+//! let device = device("numbers", Numbers);
+//! assert_eq!(device.size_bytes(), 128 << 10);
+//! ```
+
+mod memory;
+mod queue;
+mod request;
+mod table;
+mod traits;
+
+use std::time::Duration;
+
+use sheave_blk::Device;
+use sheave_blk::queue::DEFAULT_TIMEOUT;
+
+pub use request::{Child, ChildEnd, MAX_CHILDREN, Memory, Polled, Refused, Request, RequestId};
+pub use traits::{Open, SafeDriver, SafeQueue, Step, WaitsFor, Waker};
+
+/// A device of this driver.
+pub fn device(name: &str, driver: impl SafeDriver) -> Device {
+    stacked(name, driver, Vec::new())
+}
+
+/// A device of this driver that stands on others; [`Child::lower`] numbers them in this order.
+pub fn stacked(name: &str, driver: impl SafeDriver, lower: Vec<Device>) -> Device {
+    with_timeout(name, driver, lower, DEFAULT_TIMEOUT)
+}
+
+/// A device of this driver, whose requests are overdue after `timeout`.
+pub fn with_timeout(name: &str, driver: impl SafeDriver, lower: Vec<Device>, timeout: Duration) -> Device {
+    let adapter = queue::Adapter { driver: Box::new(driver), lower: lower.clone() };
+    Device::stacked(name, Box::new(adapter), timeout, lower)
+}
+
+#[cfg(test)]
+mod tests;

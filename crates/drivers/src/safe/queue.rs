@@ -1,0 +1,272 @@
+//! The adapter between a driver without unsafe code and the block layer: it holds every request, and keeps D1 to D7.
+//!
+//! Owns the calls of the driver, whose panics it catches, and the ends of requests. A request is *held* from its start
+//! to its end; its *verdict* is how it will end, once it has no child (`table`).
+//!
+//! Invariants:
+//! - Q1: a tag is held from the call that it came with until it is put into a `DoneList`, once (D1).
+//! - Q2: a request with children is not ended, so their memory and its own stay valid (D2, D6).
+//! - Q3: after a panic, or when the queue shuts down, the driver is not called any more, and each request that is held
+//!   has a verdict.
+//! - Q4: an id names a request of one queue and one use of its tag.
+#![allow(unsafe_code)] // Is a driver, and vouches for the memory of requests.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use sheave_base::identity;
+use sheave_base::status::Status;
+use sheave_blk::claim::{Claim, Sharing};
+use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
+use sheave_blk::limits::Limits;
+use sheave_blk::request::{DoneList, Rq, RqList, RqTable};
+use sheave_blk::stack::Lower;
+use sheave_blk::{Device, DeviceError};
+
+use super::request::{ChildEnd, Polled, Request, RequestId};
+use super::table::{ChildOf, Children, Slot, settle};
+use super::traits::{Open, SafeDriver, SafeQueue, Step, WaitsFor};
+
+/// The device of a driver without unsafe code.
+#[derive(Debug)]
+pub(super) struct Adapter {
+    pub(super) driver: Box<dyn SafeDriver>,
+    pub(super) lower: Vec<Device>,
+}
+
+// SAFETY: D7: its queues take whatever comes; what the driver does not carry out it ends with an error.
+unsafe impl Driver for Adapter {
+    /// The driver's own, with memory and blocks that the devices below can take.
+    fn limits(&self) -> Limits {
+        let mut limits = self.driver.limits();
+        for below in self.lower.iter().map(Device::limits) {
+            limits.dma_alignment = limits.dma_alignment.max(below.dma_alignment);
+            limits.logical_block = limits.logical_block.max(below.logical_block);
+        }
+        limits
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.driver.capabilities()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.driver.size_bytes()
+    }
+
+    fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
+        let lower = open.lower.clone();
+        let opened =
+            Open { depth: open.depth, lower: lower.as_ref().map_or(0, Lower::count), remote: open.remote.clone() };
+        let queue = self.driver.open_queue(&opened)?;
+        let depth = usize::from(open.depth);
+        Ok(Box::new(AdapterQueue {
+            queue: Some(queue),
+            key: identity::unique(),
+            slots: (0..=depth).map(|_| Slot::default()).collect(),
+            children: Children::default(),
+            settled: Vec::with_capacity(depth + 1),
+            held: 0,
+            uses: 0,
+            lower,
+            dead: Cell::new(None),
+        }))
+    }
+
+    fn claim(&self, sharing: Sharing) -> Result<Claim, DeviceError> {
+        let mut claims = vec![self.driver.claim(sharing)?];
+        for device in &self.lower {
+            claims.push(device.claim(sharing)?);
+        }
+        Ok(Claim::all(claims))
+    }
+
+    fn notices(&self) -> Vec<String> {
+        let below = self.lower.iter().flat_map(Device::notices);
+        self.driver.notices().into_iter().chain(below).collect()
+    }
+}
+
+/// One ring's way into the device.
+#[derive(Debug)]
+struct AdapterQueue {
+    /// The driver's; `None` while it is called, and after its end.
+    queue: Option<Box<dyn SafeQueue>>,
+    key: u64,
+    slots: Box<[Slot]>,
+    children: Children,
+    /// Tags whose requests have ended, and are not in the list yet.
+    settled: Vec<(u16, Status)>,
+    held: u32,
+    /// Requests that have come so far (Q4).
+    uses: u64,
+    lower: Option<Lower>,
+    /// How requests end since the driver is not called any more (Q3).
+    dead: Cell<Option<Status>>,
+}
+
+impl AdapterQueue {
+    /// Calls the driver; `None` when it is not called any more, or has panicked (Q3).
+    fn call<T>(&mut self, call: impl FnOnce(&mut dyn SafeQueue, &mut AdapterQueue) -> T) -> Option<T> {
+        if self.dead.get().is_some() {
+            return None;
+        }
+        let mut queue = self.queue.take()?;
+        let result = catch_unwind(AssertUnwindSafe(|| call(&mut *queue, self)));
+        self.queue = Some(queue);
+        if result.is_err() {
+            self.die(Status::IoErr);
+        }
+        result.ok()
+    }
+
+    /// The driver is not called any more; what is held ends with this status, or with the one that it has already.
+    fn die(&mut self, status: Status) {
+        if self.dead.get().is_none() {
+            self.dead.set(Some(status));
+        }
+        for (tag, slot) in (0..).zip(&mut self.slots) {
+            settle(slot, tag, Some(status), &mut self.settled);
+        }
+    }
+
+    /// Calls the driver for one request that is held.
+    fn call_for(
+        &mut self,
+        tag: u16,
+        rqs: &RqTable<'_>,
+        env: &HwEnv<'_>,
+        call: impl FnOnce(&mut dyn SafeQueue, &mut Request<'_>) -> Step,
+    ) {
+        let now = env.clock.precise();
+        let step = self.call(|queue, this| {
+            let AdapterQueue { slots, children, lower, key, .. } = this;
+            let slot = &mut slots[usize::from(tag)];
+            let id = RequestId { queue: *key, generation: slot.generation, tag };
+            call(queue, &mut Request { id, slot, children, rqs, lower: lower.as_ref(), now })
+        });
+        let verdict = match step {
+            Some(Step::End(status)) => Some(status),
+            Some(Step::Wait) => None,
+            None => self.dead.get(),
+        };
+        settle(&mut self.slots[usize::from(tag)], tag, verdict, &mut self.settled);
+    }
+
+    /// A child has ended.
+    fn child_ended(&mut self, token: u64, status: Status, rqs: &RqTable<'_>, env: &HwEnv<'_>) {
+        let Some(ChildOf { tag, number, buf, .. }) = self.children.take(token) else {
+            debug_assert!(false, "a child ends once");
+            return;
+        };
+        let slot = &mut self.slots[usize::from(tag)];
+        slot.children -= 1;
+        if slot.joined.is_ok() {
+            slot.joined = status;
+        }
+        if slot.verdict.is_some() {
+            return settle(slot, tag, None, &mut self.settled);
+        }
+        self.call_for(tag, rqs, env, |queue, rq| queue.child_ended(rq, ChildEnd { number, status, buf }));
+    }
+
+    /// Takes the children that have ended since the last time.
+    fn take_children(&mut self, rqs: &RqTable<'_>, env: &HwEnv<'_>) {
+        // What a driver sends on hearing of these, and ends at once, is for the next poll: no driver keeps a ring here.
+        let rejected = std::mem::take(&mut self.children.rejected);
+        rejected.into_iter().for_each(|token| self.child_ended(token, Status::Invalid, rqs, env));
+        let unfinished = self.lower.as_ref().map_or(0, Lower::unfinished);
+        for _ in 0..unfinished {
+            let Some((token, status)) = self.lower.as_ref().and_then(Lower::take_ended) else { break };
+            self.child_ended(token, status, rqs, env);
+        }
+    }
+
+    /// Hands over what has ended (Q1).
+    fn hand_over(&mut self, done: &mut DoneList) {
+        for (tag, status) in self.settled.drain(..) {
+            self.held -= 1;
+            // SAFETY: Q1: the tag was held, and its token was given up when it came.
+            done.push(unsafe { Rq::from_tag(tag) }, status);
+        }
+    }
+}
+
+// SAFETY: D1 by Q1, D2 and D6 by Q2; requests are not changed (D3).
+unsafe impl HwQueue for AdapterQueue {
+    fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        while let Some(rq) = list.pop() {
+            let tag = rq.into_tag();
+            self.uses += 1;
+            self.held += 1;
+            self.slots[usize::from(tag)] = Slot { held: true, generation: self.uses, ..Slot::default() };
+            self.call_for(tag, rqs, env, |queue, rq| queue.start(rq));
+        }
+        self.hand_over(done);
+    }
+
+    fn poll(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        if let Some(status) = self.dead.get() {
+            self.die(status); // It may have panicked when it was asked what it waits for.
+        }
+        self.take_children(rqs, env);
+        let now = env.clock.precise();
+        self.call(|queue, this| {
+            let AdapterQueue { slots, children, settled, lower, key, .. } = this;
+            let lower = lower.as_ref();
+            queue.poll(&mut Polled { slots, children, settled, rqs, lower, key: *key, now });
+        });
+        self.hand_over(done);
+    }
+
+    fn next_event(&self) -> NextEvent {
+        if self.held == 0 {
+            return NextEvent::Idle;
+        }
+        let has_ended = self.lower.as_ref().is_some_and(Lower::has_ended);
+        if has_ended || !self.children.rejected.is_empty() || !self.settled.is_empty() {
+            return NextEvent::Ready;
+        }
+        let below = self.lower.as_ref().is_some_and(|lower| lower.unfinished() > 0);
+        let (None, Some(queue)) = (self.dead.get(), &self.queue) else { return NextEvent::Lower };
+        match catch_unwind(AssertUnwindSafe(|| queue.waits_for())) {
+            Ok(WaitsFor::Now) => NextEvent::Ready,
+            Ok(WaitsFor::At(at)) => NextEvent::At(at),
+            Ok(WaitsFor::Waker) => NextEvent::Remote,
+            Ok(WaitsFor::Nothing) if below => NextEvent::Lower,
+            Ok(WaitsFor::Nothing) => NextEvent::Stuck,
+            Err(_) => {
+                self.dead.set(Some(Status::IoErr));
+                NextEvent::Ready
+            }
+        }
+    }
+
+    fn timed_out(&mut self, tag: u16, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) -> TimedOut {
+        let slot = &self.slots[usize::from(tag)];
+        if !slot.held || slot.children > 0 {
+            return TimedOut::Waiting;
+        }
+        self.call_for(tag, rqs, env, |queue, rq| queue.timed_out(rq));
+        let ended = !self.slots[usize::from(tag)].held;
+        self.hand_over(done);
+        if ended { TimedOut::Ended } else { TimedOut::Waiting }
+    }
+
+    fn shutdown(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        self.die(Status::Canceled);
+        if let Some(lower) = &self.lower {
+            lower.cancel_unsent();
+        }
+        self.take_children(rqs, env);
+        self.hand_over(done);
+    }
+}
+
+impl Drop for AdapterQueue {
+    fn drop(&mut self) {
+        let queue = self.queue.take();
+        // A driver that panics here has nothing that anybody waits for.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(queue)));
+    }
+}

@@ -1,0 +1,288 @@
+//! What a driver without unsafe code sees of a request, for the time of a call.
+//!
+//! Owns the checks: ranges lie within the request; a read's memory is written to and a write's is read; what a child
+//! uses nobody copies to meanwhile. Does not own when a request ends (`queue`).
+//!
+//! Invariants:
+//! - R1: a [`Request`] is one that the queue holds, so its memory is valid.
+//! - R2: of the ranges that children of one request use, and of copies, two overlap only if both are read from.
+#![allow(unsafe_code)] // Lends the memory of requests to children.
+
+use std::ops::Range;
+
+use sheave_base::buf::Buf;
+use sheave_base::clock::PreciseTs;
+use sheave_base::status::Status;
+use sheave_blk::bio::{BVec, Op};
+use sheave_blk::request::{RQ_FUA, RqTable};
+use sheave_blk::stack::{Lower, LowerIo};
+
+use super::memory;
+use super::table::{ChildOf, Children, Slot, held_slot, settle};
+
+/// Names a request of one queue, also after the call in which it was seen, and for other threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestId {
+    pub(super) queue: u64,
+    pub(super) generation: u64,
+    pub(super) tag: u16,
+}
+
+impl RequestId {
+    /// A number below [`Open::depth`](super::Open::depth) that no other request of the queue has now: the index of a
+    /// table that a driver keeps.
+    pub fn slot(self) -> usize {
+        usize::from(self.tag)
+    }
+}
+
+/// Why nothing was copied or sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The range is not within the request.
+    #[error("the range is not within the request's memory")]
+    OutOfRange,
+    /// A write's memory is only read, a read's only written to.
+    #[error("the request's memory goes the other way: a read's is written to, a write's is read")]
+    Direction,
+    /// A child uses the memory.
+    #[error("a child of the request uses this memory: wait until it has ended")]
+    InUse,
+    /// There are too many children: at most [`MAX_CHILDREN`] of a request at a time.
+    #[error("the request has {MAX_CHILDREN} children already: send more when one has ended")]
+    TooMany,
+}
+
+/// Most children of one request at a time.
+pub const MAX_CHILDREN: u32 = 1024;
+
+/// The memory of a child.
+#[derive(Debug)]
+pub enum Memory {
+    /// None: for flushes, discards and write-zeroes, of so many bytes.
+    None(u32),
+    /// This part of the request's own memory, which is neither copied nor touched otherwise meanwhile.
+    OfRequest(Range<usize>),
+    /// A buffer of the driver's, which comes back with the child's end.
+    Own(Buf),
+}
+
+/// I/O for a device below.
+#[derive(Debug)]
+pub struct Child {
+    /// Number of the device, in the order in which they were given to [`stacked`](super::stacked).
+    pub lower: usize,
+    /// What to do.
+    pub op: Op,
+    /// A write that is durable when it has ended.
+    pub fua: bool,
+    /// First sector on that device.
+    pub sector: u64,
+    /// Its memory, which says how long it is.
+    pub memory: Memory,
+    /// Comes back with its end.
+    pub number: u32,
+}
+
+/// A child that has ended.
+#[derive(Debug)]
+pub struct ChildEnd {
+    /// Its [`Child::number`].
+    pub number: u32,
+    /// How it ended.
+    pub status: Status,
+    /// Its own buffer, if it had one.
+    pub buf: Option<Buf>,
+}
+
+/// A request, for the time of a call.
+#[derive(Debug)]
+pub struct Request<'a> {
+    pub(super) id: RequestId,
+    pub(super) slot: &'a mut Slot,
+    pub(super) children: &'a mut Children,
+    pub(super) rqs: &'a RqTable<'a>,
+    pub(super) lower: Option<&'a Lower>,
+    pub(super) now: PreciseTs,
+}
+
+impl Request<'_> {
+    /// Names it after the call.
+    pub fn id(&self) -> RequestId {
+        self.id
+    }
+
+    /// What to do.
+    pub fn op(&self) -> Op {
+        self.rqs.by_tag(self.id.tag).op
+    }
+
+    /// First sector on the device.
+    pub fn sector(&self) -> u64 {
+        self.rqs.by_tag(self.id.tag).sector
+    }
+
+    /// Length; a flush has none.
+    pub fn bytes(&self) -> u32 {
+        self.rqs.by_tag(self.id.tag).bytes
+    }
+
+    /// Whether a write is to be durable when it ends.
+    pub fn fua(&self) -> bool {
+        self.rqs.by_tag(self.id.tag).flags & RQ_FUA != 0
+    }
+
+    /// The time of the ring's clock.
+    pub fn now(&self) -> PreciseTs {
+        self.now
+    }
+
+    /// A number of the driver's that stays with the request; 0 at its start.
+    pub fn note(&self) -> u64 {
+        self.slot.note
+    }
+
+    /// Sets [`Request::note`].
+    pub fn set_note(&mut self, note: u64) {
+        self.slot.note = note;
+    }
+
+    /// Children that have not ended.
+    pub fn children(&self) -> u32 {
+        self.slot.children
+    }
+
+    /// The first error of its children so far.
+    pub fn joined(&self) -> Status {
+        self.slot.joined
+    }
+
+    /// Forgets the errors of its children so far: the driver has made up for them.
+    pub fn forget_errors(&mut self) {
+        self.slot.joined = Status::Ok;
+    }
+
+    /// Copies a write's memory from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], and `to` is as it was.
+    pub fn copy_to(&self, offset: usize, to: &mut [u8]) -> Result<(), Refused> {
+        let range = self.check(Op::Write, offset..offset.saturating_add(to.len()))?;
+        let pieces = memory::pieces(self.rqs.segments(self.id.tag), range).ok_or(Refused::OutOfRange)?;
+        // SAFETY: R1; it is a write, so no child writes to its memory (R2).
+        unsafe { memory::copy_out(&pieces, to) };
+        Ok(())
+    }
+
+    /// Copies to a read's memory from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], and the memory is as it was.
+    pub fn copy_from(&mut self, offset: usize, from: &[u8]) -> Result<(), Refused> {
+        let range = self.check(Op::Read, offset..offset.saturating_add(from.len()))?;
+        self.check_free(&range)?;
+        let pieces = memory::pieces(self.rqs.segments(self.id.tag), range).ok_or(Refused::OutOfRange)?;
+        // SAFETY: R1; no child uses the range (R2).
+        unsafe { memory::copy_in(&pieces, from) };
+        Ok(())
+    }
+
+    /// Sends I/O to a device below; [`SafeQueue::child_ended`](super::SafeQueue::child_ended) hears of its end.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], and nothing was sent; a buffer is dropped.
+    pub fn send(&mut self, child: Child) -> Result<(), Refused> {
+        if self.slot.children >= MAX_CHILDREN {
+            return Err(Refused::TooMany);
+        }
+        let (mut buf, mut range) = (None, None);
+        let (bytes, vecs) = match child.memory {
+            Memory::None(bytes) => (bytes, Vec::new()),
+            Memory::OfRequest(of) => {
+                let of = self.check(child.op, of)?;
+                if child.op == Op::Read {
+                    self.check_free(&of)?;
+                }
+                let segments = self.rqs.segments(self.id.tag);
+                let pieces = memory::pieces(segments, of.clone()).ok_or(Refused::OutOfRange)?;
+                let bytes = of.len() as u32;
+                range = (child.op == Op::Read).then_some(of);
+                // SAFETY: a request ends after its children, and its direction is the child's (`check`).
+                (bytes, unsafe { memory::lend(&pieces) })
+            }
+            Memory::Own(mut own) => {
+                let bytes = u32::try_from(own.len()).map_err(|_| Refused::OutOfRange)?;
+                // SAFETY: `Children` keeps the buffer until the child has ended, and moving it does not move its bytes.
+                let vec = unsafe { BVec::new(own.as_mut_ptr().expose_provenance(), own.len()) };
+                buf = Some(own);
+                (bytes, vec![vec])
+            }
+        };
+        let of = ChildOf { tag: self.id.tag, number: child.number, buf, range };
+        let token = self.children.insert(of);
+        self.slot.children += 1;
+        let (lower, op, fua) = (child.lower, child.op, child.fua && child.op == Op::Write);
+        match self.lower {
+            Some(to) => to.submit(LowerIo { lower, op, fua, sector: child.sector, bytes, vecs, token }),
+            None => self.children.reject(token),
+        }
+        Ok(())
+    }
+
+    /// Whether the range may be used in this direction.
+    fn check(&self, op: Op, range: Range<usize>) -> Result<Range<usize>, Refused> {
+        if !op.has_data() || op != self.op() {
+            return Err(Refused::Direction);
+        }
+        let within = range.start <= range.end && range.end <= self.bytes() as usize;
+        if within { Ok(range) } else { Err(Refused::OutOfRange) }
+    }
+
+    /// Whether no child writes to the range (R2).
+    fn check_free(&self, range: &Range<usize>) -> Result<(), Refused> {
+        if self.slot.children > 0 && self.children.uses(self.id.tag, range) {
+            return Err(Refused::InUse);
+        }
+        Ok(())
+    }
+}
+
+/// What a driver gets when it is polled.
+#[derive(Debug)]
+pub struct Polled<'a> {
+    pub(super) slots: &'a mut [Slot],
+    pub(super) children: &'a mut Children,
+    pub(super) settled: &'a mut Vec<(u16, Status)>,
+    pub(super) rqs: &'a RqTable<'a>,
+    pub(super) lower: Option<&'a Lower>,
+    pub(super) key: u64,
+    pub(super) now: PreciseTs,
+}
+
+impl Polled<'_> {
+    /// The time of the ring's clock.
+    pub fn now(&self) -> PreciseTs {
+        self.now
+    }
+
+    /// The request that an id names: `None` when it has ended, or is none of this queue.
+    pub fn get(&mut self, id: RequestId) -> Option<Request<'_>> {
+        if id.queue != self.key {
+            return None;
+        }
+        let slot = held_slot(self.slots, id.tag, id.generation)?;
+        let Polled { children, rqs, lower, now, .. } = self;
+        Some(Request { id, slot, children, rqs, lower: *lower, now: *now })
+    }
+
+    /// Ends the request that an id names, now or when its last child has ended; false when there is none.
+    pub fn end(&mut self, id: RequestId, status: Status) -> bool {
+        let slot = if id.queue == self.key { held_slot(self.slots, id.tag, id.generation) } else { None };
+        let Some(slot) = slot else { return false };
+        settle(slot, id.tag, Some(status), self.settled);
+        true
+    }
+}

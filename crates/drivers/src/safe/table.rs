@@ -1,0 +1,85 @@
+//! Which requests a driver without unsafe code has, and which children they have below.
+//!
+//! Owns the state of a tag and the records of children. A request is *held* from its start to its end; its *verdict* is
+//! how it will end, once it has no child. The invariants that name them are those of `queue`.
+
+use std::ops::Range;
+
+use sheave_base::buf::Buf;
+use sheave_base::status::Status;
+
+/// What is known of a tag.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    pub(super) held: bool,
+    /// Which use of the tag this is (Q4 of `queue`).
+    pub(super) generation: u64,
+    /// How it ends when its children have.
+    pub(super) verdict: Option<Status>,
+    pub(super) children: u32,
+    pub(super) joined: Status,
+    pub(super) note: u64,
+}
+
+/// A child that is below.
+#[derive(Debug)]
+pub(super) struct ChildOf {
+    pub(super) tag: u16,
+    pub(super) number: u32,
+    /// Its memory, if that is not the request's.
+    pub(super) buf: Option<Buf>,
+    /// The part of the request's memory that it writes to.
+    pub(super) range: Option<Range<usize>>,
+}
+
+/// The children that are below, by token.
+#[derive(Debug, Default)]
+pub(super) struct Children {
+    all: Vec<Option<ChildOf>>,
+    free: Vec<usize>,
+    /// Those that could not be sent: the driver stands on nothing.
+    pub(super) rejected: Vec<u64>,
+}
+
+impl Children {
+    pub(super) fn insert(&mut self, child: ChildOf) -> u64 {
+        let at = self.free.pop().unwrap_or(self.all.len());
+        if at == self.all.len() {
+            self.all.push(None);
+        }
+        self.all[at] = Some(child);
+        at as u64
+    }
+
+    pub(super) fn reject(&mut self, token: u64) {
+        self.rejected.push(token);
+    }
+
+    pub(super) fn take(&mut self, token: u64) -> Option<ChildOf> {
+        let child = self.all.get_mut(token as usize)?.take()?;
+        self.free.push(token as usize);
+        Some(child)
+    }
+
+    /// Whether a child of this request writes to a part of the range.
+    pub(super) fn uses(&self, tag: u16, range: &Range<usize>) -> bool {
+        let overlap = |of: &Range<usize>| of.start < range.end && range.start < of.end;
+        self.all.iter().flatten().any(|child| child.tag == tag && child.range.as_ref().is_some_and(overlap))
+    }
+}
+
+/// The slot of this tag, if its request is in this use of the tag and has no verdict yet.
+pub(super) fn held_slot(slots: &mut [Slot], tag: u16, generation: u64) -> Option<&mut Slot> {
+    let slot = slots.get_mut(usize::from(tag))?;
+    let same = slot.generation == generation;
+    (same && slot.held && slot.verdict.is_none()).then_some(slot)
+}
+
+/// Gives a request a verdict, and ends it if it has no child (Q2 of `queue`).
+pub(super) fn settle(slot: &mut Slot, tag: u16, verdict: Option<Status>, settled: &mut Vec<(u16, Status)>) {
+    slot.verdict = slot.verdict.or(verdict);
+    if let (true, Some(verdict), 0) = (slot.held, slot.verdict, slot.children) {
+        slot.held = false; // Q1 of `queue`
+        settled.push((tag, verdict));
+    }
+}
