@@ -69,13 +69,12 @@ impl Inner {
     pub(super) fn prepare_wait(&mut self) -> Option<Option<Duration>> {
         self.reap();
         let steps = self.core.wq.wants_steps() && self.core.wq.pool().step();
-        let answers = self.core.queues.cq_ready() > 0 || !self.core.overflow.is_empty() || self.io.has_socket_events();
-        if steps || answers {
+        if steps || self.core.queues.cq_ready() > 0 || !self.core.overflow.is_empty() {
             return None;
         }
         let limit = self.io.prepare_wait()?;
         // What came before the announcement has rung nobody.
-        if !self.task_work.is_empty() || self.task_work.take_wake() {
+        if !self.task_work.is_empty() || self.task_work.take_wake() || self.io.has_socket_events() {
             self.io.cancel_wait();
             return None;
         }
