@@ -363,7 +363,6 @@ impl IoCtx {
     }
 
     fn flush_plug(&mut self) {
-        let stacked = self.core.plug.dirty & self.core.stacked;
         let mut dirty = self.core.plug.dirty;
         while dirty != 0 {
             let index = dirty.trailing_zeros() as usize;
@@ -374,7 +373,7 @@ impl IoCtx {
             }
         }
         self.core.plug.dirty = 0;
-        if stacked != 0 {
+        if self.core.stacked != 0 {
             self.send_lower();
         }
     }

@@ -16,6 +16,7 @@ use super::IoCtx;
 use crate::bio::{BIO_CHILD, BIO_OWNER, BIO_PREFLUSH, BIO_SPREADING, BIO_STACKED, BioId, Op, SECTOR_SHIFT};
 use crate::error::DeviceError;
 use crate::split;
+use crate::stack::MAX_LEVELS;
 
 /// Bios of the reserve that are left to the queues (L1).
 const LEAVE: u32 = crate::bio_set::RESERVE / 2;
@@ -60,6 +61,16 @@ impl IoCtx {
     /// Tries again to send what had no bios for its pieces.
     #[cold]
     pub(super) fn retry_starved(&mut self) {
+        // What was sent may make a driver want something of the devices below it: a round for each level.
+        for _ in 0..=MAX_LEVELS {
+            if !self.retry_once() {
+                break;
+            }
+        }
+    }
+
+    /// Whether stacked drivers want more now.
+    fn retry_once(&mut self) -> bool {
         let mut starved = self.core.starved.take();
         while let Some(id) = starved.pop(&mut self.core.bios) {
             let bio = &self.core.bios[id];
@@ -72,8 +83,10 @@ impl IoCtx {
                 break;
             }
         }
-        // What was sent may have made drivers below want something of those below them, which goes first.
+        // What drivers want of devices below goes first.
+        let more = !self.core.starved.is_empty();
         self.core.starved.append(&mut self.core.bios, &mut starved);
+        more
     }
 
     /// False when the bios ran out, with what is left still in the bio.

@@ -90,6 +90,15 @@ impl IoCtx {
         self.retry_starved();
     }
 
+    /// Before sleeping: sends what stacked drivers want, level by level, for nobody would wake the ring to do it.
+    #[cold]
+    pub(super) fn send_off_lower(&mut self) {
+        for _ in 0..=MAX_LEVELS {
+            self.send_lower();
+            self.hctxs.iter_mut().flatten().for_each(|hctx| hctx.send_off(&mut self.core));
+        }
+    }
+
     /// Brings back what a stacked context that ends has below: closes the devices there (T2), and ends I/O of others
     /// that they have.
     pub(super) fn end_lower_io(&mut self, index: usize, end: &mut impl EndIo) {

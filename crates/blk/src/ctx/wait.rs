@@ -180,6 +180,9 @@ impl IoCtx {
         for hctx in self.hctxs.iter_mut().flatten() {
             hctx.send_off(&mut self.core);
         }
+        if self.core.stacked != 0 {
+            self.send_off_lower();
+        }
         self.core.plug.invalidate();
     }
 }

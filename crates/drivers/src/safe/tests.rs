@@ -19,6 +19,9 @@ use crate::open_device;
 
 const BLOCK: usize = 4096;
 
+/// Longer than anything takes.
+const LONG: Duration = Duration::from_secs(20);
+
 /// A ring with memory of its own, which waits for all that it sends.
 struct Rig {
     ctx: IoCtx,
@@ -68,7 +71,9 @@ impl Rig {
         while self.ended.len() < self.memory.len() {
             self.poll();
             if self.ended.len() < self.memory.len() {
-                self.ctx.wait(1, Some(Duration::from_millis(100)));
+                let before = Instant::now();
+                self.ctx.wait(1, Some(LONG));
+                assert!(before.elapsed() < LONG, "a ring that sleeps is woken");
             }
             assert!(start.elapsed() < Duration::from_secs(60), "each I/O ends: {} of them", self.ended.len());
         }
