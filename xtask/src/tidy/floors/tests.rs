@@ -66,6 +66,13 @@ fn arrows_point_down_in_code() {
 }
 
 #[test]
+fn nothing_names_the_drivers_of_outside_crates() {
+    assert!(messages("tests/drivers/xor/src/a.rs", "fn f(r: &sheave_load::Looper, d: sheave::Device) {}\n").is_empty());
+    let named = messages("crates/load/src/a.rs", "use sheave_outside_xor::register;\n");
+    assert!(named.len() == 1 && named[0].contains("roof"), "{named:?}");
+}
+
+#[test]
 fn a_crate_without_a_floor_is_found() {
     assert!(messages("crates/attic/Cargo.toml", "")[0].contains("has no floor"));
 }

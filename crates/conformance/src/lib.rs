@@ -1,0 +1,49 @@
+//! What every driver must do, as checks that its author runs.
+//!
+//! A [`Suite`] opens the device anew for each check, by a function of the author's, and sends I/O through rings of its
+//! own, each I/O with its own memory. It never hangs on a driver that does: what has not ended in time is a finding.
+//!
+//! ```
+//! use sheave_conformance::Suite;
+//!
+//! let report = Suite::new(|| sheave_drivers::open_device("ram:size=4M")).run();
+//! report.assert_passed();
+//! assert!(report.names().any(|name| name == "reads back what was written"));
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | `suite` | what a suite knows of its driver, and the report |
+//! | `rig` | a ring that knows each I/O it has sent, and that each ends once |
+//! | `data` | checks of bytes: reads, writes, pieces of memory, zeroes, discards, durability |
+//! | `life` | checks of life: depth, waits, freezes, rings that are dropped, threads, overdue requests |
+//!
+//! The checks write to the device. They need 1 MiB of it at least, and use the first 4 MiB and the last block.
+
+mod data;
+mod life;
+mod rig;
+mod suite;
+
+use sheave_blk::Device;
+
+pub use suite::{Report, Suite};
+
+impl Suite {
+    /// Runs all checks.
+    pub fn run(&self) -> Report {
+        let mut results = Vec::new();
+        for (name, check) in data::CHECKS.iter().chain(life::CHECKS) {
+            results.push((*name, self.device().and_then(|device| check(self, &device))));
+        }
+        if let Some(stuck) = &self.stuck {
+            let opened = stuck().map_err(|error| format!("not opened: {error}"));
+            results.push(("ends what is overdue", opened.and_then(|device| life::overdue(&device))));
+        }
+        Report { results }
+    }
+
+    fn device(&self) -> Result<Device, String> {
+        (self.open)().map_err(|error| format!("not opened: {error}"))
+    }
+}

@@ -1,0 +1,174 @@
+//! What a request does, child by child.
+//!
+//! | request | with all devices | without its device | without its parity |
+//! |---|---|---|---|
+//! | read | its unit | all others, whose XOR it is | its unit |
+//! | write | old data and old parity, then both anew | all others but the parity, then the parity | its unit |
+//! | flush | all devices | all others | all others |
+//!
+//! A child that fails loses its device, and the request begins again without it; the second time it fails.
+
+use sheave::Buf;
+use sheave::base::status::Status;
+use sheave::blk::bio::Op;
+use sheave::drivers::safe::{Child, ChildEnd, Memory, Refused, Request};
+
+use crate::layout::Place;
+use crate::stripes::Stripes;
+
+/// What comes next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Children are on their way.
+    Children,
+    /// It must have its stripe, and begin anew.
+    Anew,
+    End(Status),
+}
+
+/// What is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Children whose end is the request's.
+    Last,
+    /// Reads of what a read or a parity is computed from.
+    Sources,
+}
+
+/// The work of one request.
+#[derive(Debug)]
+pub(crate) struct Work {
+    devices: usize,
+    place: Place,
+    stripe: Option<u64>,
+    phase: Phase,
+    /// XOR of the sources that have come.
+    sum: Vec<u8>,
+    /// A child of this round has failed, and its device could be lost.
+    again: bool,
+    /// The request fails when its children have ended.
+    failed: Option<Status>,
+}
+
+fn xor_into(sum: &mut [u8], bytes: &[u8]) {
+    sum.iter_mut().zip(bytes).for_each(|(sum, byte)| *sum ^= byte);
+}
+
+fn buf(len: usize) -> Result<Buf, Status> {
+    Buf::zeroed(len, 4096).map_err(|_| Status::NoMem)
+}
+
+impl Work {
+    pub(crate) fn new(devices: usize, place: Place, stripe: Option<u64>) -> Work {
+        Work { devices, place, stripe, phase: Phase::Last, sum: Vec::new(), again: false, failed: None }
+    }
+
+    /// The stripe that it has.
+    pub(crate) fn locked(&self) -> Option<u64> {
+        self.stripe
+    }
+
+    /// Sends the first children, by which device is lost.
+    pub(crate) fn begin(&mut self, stripes: &Stripes, rq: &mut Request<'_>) -> Next {
+        rq.forget_errors();
+        let (lost, place) = (stripes.lost(), self.place);
+        let all = 0..self.devices;
+        let sent = match rq.op() {
+            Op::Flush => {
+                self.phase = Phase::Last;
+                let mut targets = all.filter(|&device| Some(device) != lost);
+                targets.try_for_each(|device| self.send(rq, device, Op::Flush, Memory::None(0)))
+            }
+            Op::Read if lost != Some(place.data) => self.send_own(rq, place.data, Op::Read),
+            Op::Read => self.read_sources(rq, all.filter(|&device| device != place.data)),
+            Op::Write if lost == Some(place.parity) => self.send_own(rq, place.data, Op::Write),
+            Op::Write if lost == Some(place.data) => {
+                self.read_sources(rq, all.filter(|&device| device != place.data && device != place.parity))
+            }
+            Op::Write => self.read_sources(rq, [place.data, place.parity].into_iter()),
+            Op::Discard | Op::WriteZeroes => Err(Status::NotSupp),
+        };
+        self.sent(rq, sent)
+    }
+
+    pub(crate) fn child_ended(&mut self, stripes: &Stripes, rq: &mut Request<'_>, child: ChildEnd) -> Next {
+        let device = child.number as usize;
+        if !child.status.is_ok() {
+            if stripes.lose(device) { self.again = true } else { self.failed = Some(child.status) }
+        } else if let (Phase::Sources, Some(bytes)) = (self.phase, &child.buf) {
+            xor_into(&mut self.sum, bytes);
+        }
+        if rq.children() > 0 {
+            return Next::Children;
+        }
+        if let Some(status) = self.failed {
+            return Next::End(status);
+        }
+        if std::mem::take(&mut self.again) {
+            if rq.op() == Op::Read && self.stripe.is_none() {
+                return Next::Anew;
+            }
+            return self.begin(stripes, rq);
+        }
+        match self.phase {
+            Phase::Last => Next::End(Status::Ok),
+            Phase::Sources => self.have_sources(stripes, rq),
+        }
+    }
+
+    /// All sources are there: a read ends, a write writes.
+    fn have_sources(&mut self, stripes: &Stripes, rq: &mut Request<'_>) -> Next {
+        let mut sum = std::mem::take(&mut self.sum);
+        if rq.op() == Op::Read {
+            return Next::End(if rq.copy_from(0, &sum).is_ok() { Status::Ok } else { Status::IoErr });
+        }
+        let mut new = vec![0; sum.len()];
+        if rq.copy_to(0, &mut new).is_err() {
+            return Next::End(Status::IoErr);
+        }
+        xor_into(&mut sum, &new);
+        let sent = buf(sum.len()).and_then(|mut parity| {
+            parity.copy_from_slice(&sum);
+            self.send(rq, self.place.parity, Op::Write, Memory::Own(parity))
+        });
+        // What another request has lost meanwhile is written all the same, or fails: the parity says what it is.
+        let sent = sent.and_then(|()| match stripes.lost() == Some(self.place.data) {
+            true => Ok(()),
+            false => self.send_own(rq, self.place.data, Op::Write),
+        });
+        self.phase = Phase::Last;
+        self.sent(rq, sent)
+    }
+
+    /// A child with the request's own memory.
+    fn send_own(&mut self, rq: &mut Request<'_>, device: usize, op: Op) -> Result<(), Status> {
+        self.phase = Phase::Last;
+        let memory = Memory::OfRequest(0..rq.bytes() as usize);
+        self.send(rq, device, op, memory)
+    }
+
+    fn read_sources(&mut self, rq: &mut Request<'_>, mut devices: impl Iterator<Item = usize>) -> Result<(), Status> {
+        self.phase = Phase::Sources;
+        let len = rq.bytes() as usize;
+        self.sum = vec![0; len];
+        devices.try_for_each(|device| self.send(rq, device, Op::Read, Memory::Own(buf(len)?)))
+    }
+
+    fn send(&self, rq: &mut Request<'_>, device: usize, op: Op, memory: Memory) -> Result<(), Status> {
+        let sector = if op == Op::Flush { 0 } else { self.place.sector };
+        let child = Child { lower: device, op, fua: false, sector, memory, number: device as u32 };
+        rq.send(child).map_err(|_: Refused| Status::IoErr)
+    }
+
+    /// Waits for what was sent; when not all could be, the request fails with the last of it.
+    fn sent(&mut self, rq: &Request<'_>, sent: Result<(), Status>) -> Next {
+        match sent {
+            Ok(()) => Next::Children,
+            Err(status) if rq.children() == 0 => Next::End(status),
+            Err(status) => {
+                self.failed = Some(status);
+                Next::Children
+            }
+        }
+    }
+}
