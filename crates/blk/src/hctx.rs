@@ -470,7 +470,7 @@ impl Hctx {
         let _ = self.hw.call(|hw| hw.shutdown(&mut table, &mut env, &mut self.done));
         self.take_remote(core);
         let in_kernel = core.kring.ring.as_ref().map_or(0, |kring| kring.outstanding());
-        if self.hw.has_panicked() && in_kernel == 0 {
+        if self.hw.has_panicked() && in_kernel == 0 && !self.has_below() {
             self.end_held(Status::IoErr);
         } else if core.kring.ring.is_none() && self.hw.next_event() == NextEvent::Kernel {
             // The kernel ring is gone: what the driver had in it touches no memory any more, and will not come back.
@@ -480,8 +480,17 @@ impl Hctx {
         self.flush.cancel_pending(core);
         debug_assert!(self.in_driver <= self.owned(), "what nobody has would be waited for for ever");
         let in_kernel = core.kring.ring.is_some() && self.hw.next_event() == NextEvent::Kernel;
-        let below = self.lower.as_ref().is_some_and(|lower| lower.unfinished() > 0);
-        !self.has_work() && !in_kernel && !below
+        !self.has_work() && !in_kernel && !self.has_below()
+    }
+
+    /// Whether devices below have I/O of a stacked driver. One that has panicked does not ask for the ends of its I/O.
+    fn has_below(&self) -> bool {
+        let Some(lower) = &self.lower else { return false };
+        if self.hw.has_panicked() {
+            lower.cancel_unsent();
+            while lower.take_ended().is_some() {}
+        }
+        lower.unfinished() > 0
     }
 
     /// Requests that somebody has, the flush request included, by a look at each.

@@ -199,16 +199,21 @@ impl IoCtx {
             if hctx.shut_down_step(&mut self.core, end) {
                 break;
             }
-            if hctx.lower.is_some() {
-                self.end_lower_io(index, end);
-            } else {
-                self.wait_shutdown();
-            }
+            self.wait_ended(index, end);
         }
         self.core.active &= !(1 << index);
         if let Some(mut hctx) = self.hctxs[index].take() {
             hctx.retire();
             self.forget_lower(index, hctx.lower.take(), end);
+        }
+    }
+
+    /// Waits for what a hardware context that ends has elsewhere.
+    fn wait_ended(&mut self, index: usize, end: &mut impl EndIo) {
+        if self.core.stacked & 1 << index != 0 {
+            self.end_lower_io(index, end);
+        } else {
+            self.wait_shutdown();
         }
     }
 
@@ -226,7 +231,7 @@ impl IoCtx {
                     hctx.close();
                     break;
                 }
-                self.wait_shutdown();
+                self.wait_ended(index, end);
             }
         }
     }
