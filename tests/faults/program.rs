@@ -331,7 +331,7 @@ impl Program {
         let bytes = if matches!(sent.what, What::Read | What::Write { .. }) { sent.blocks.len() * BLOCK } else { 0 };
         let ok = res == bytes as i32;
         let errors: &[i32] = match sent.what {
-            What::Other => &[libc::ETIME, libc::ENOENT, libc::ECANCELED],
+            What::Other => &[libc::ETIME, libc::ENOENT, libc::ECANCELED, libc::EALREADY],
             _ => &[libc::EIO, libc::ETIMEDOUT, libc::ECANCELED],
         };
         let counts = sent.what == What::Other && res > 0;
