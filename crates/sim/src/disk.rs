@@ -411,6 +411,8 @@ impl SimQueue {
             let fua = request.flags & RQ_FUA != 0;
             if request.op != Op::Discard {
                 refused = state.find_space(sector, &mut data, self.disk.options.host.unwrap_or(0));
+            } else if let Some(host) = &mut state.host {
+                host.give_back(sector, data.len());
             }
             let lies = state.holds && self.disk.options.lie == Some(Lie::Misdirects);
             let sector =

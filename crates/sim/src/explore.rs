@@ -63,6 +63,8 @@ pub struct Report {
     pub steps: u64,
     /// Operations that a full pool refused.
     pub refused: u64,
+    /// Bytes of free space that went back to the disk.
+    pub trimmed: u64,
     /// Requests that failed because the disk did.
     pub failures: Failures,
     /// Crashes that left a commit without its first block.
@@ -168,6 +170,7 @@ impl Explorer<'_> {
             return Err(why);
         }
         self.report.refused += world.refused();
+        self.report.trimmed += world.trimmed();
         let (failures, degraded) = (world.disk().failures(), world.is_degraded());
         self.report.failures.add(&failures);
         let disk = world.disk().clone();

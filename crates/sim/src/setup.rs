@@ -44,6 +44,8 @@ pub struct Mix {
     pub scrub: u64,
     /// Reads that the disk holds for long, while the same place is written, discarded, copied, cut off.
     pub stare: u64,
+    /// Free space goes back to the disk, by discards.
+    pub trim: u64,
 }
 
 /// A run.
@@ -301,6 +303,7 @@ fn draw_mix(rng: &mut Rng) -> Mix {
         grow: 0,
         scrub: 1,
         stare: 0,
+        trim: 1,
     };
     match rng.below(8) {
         0 => (mix.write, mix.sync) = (60, 12),

@@ -123,6 +123,8 @@ pub struct World {
     rng: Rng,
     /// Operations that the pool refused because it was full.
     refused: u64,
+    /// Bytes that went back to the disk.
+    trimmed: u64,
     /// A call failed on the disk: what it did is in doubt until the power goes.
     in_doubt: bool,
     /// A change that failed on the disk, and whether it is made all the same: the next flush of the pool decides.
@@ -163,6 +165,7 @@ impl World {
             base: rng.clone(),
             rng,
             refused: 0,
+            trimmed: 0,
             in_doubt: false,
             unsettled: None,
             resized: BTreeSet::new(),
@@ -207,6 +210,12 @@ impl World {
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused
+    }
+
+    /// Bytes of free space that went back to the disk.
+    #[must_use]
+    pub fn trimmed(&self) -> u64 {
+        self.trimmed
     }
 
     /// What happened.

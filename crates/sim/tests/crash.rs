@@ -30,6 +30,7 @@ fn crash_of(first: u64, ops: usize, cuts: usize, change: &dyn Fn(Setup) -> Setup
                 total.crashes += report.crashes;
                 total.nested += report.nested;
                 total.grown += report.grown;
+                total.trimmed += report.trimmed;
             }
             Err(failure) => panic!("{}", shrink(&plan, failure, Duration::from_secs(20))),
         }
@@ -124,6 +125,51 @@ fn slow_reads_of_what_is_let_go_meanwhile() {
         (setup.size_bytes, setup.disk.spare, setup.mix.grow) = (3 << 20, 0, 0);
         setup
     });
+}
+
+/// Free space goes back to the disk, which then gives anything there, beside all that takes space and lets it go.
+fn trims(mut setup: Setup) -> Setup {
+    (setup.overlap, setup.huge, setup.crowd) = (true, 0, 0);
+    (setup.mix.trim, setup.mix.zero, setup.mix.delete, setup.mix.copy) = (8, 12, 6, 6);
+    setup.disk.slow = setup.disk.slow.max(10);
+    setup
+}
+
+/// V1, V3, V17: nobody misses what goes back, neither who reads it still nor, after a crash, who had it before.
+#[test]
+fn free_space_goes_back_to_the_disk_beside_all_else() {
+    let short = crash_of(1500, 40, 300, &trims);
+    let long = crash_of(1530, 150, 60, &|setup| trims(setup.with_checksums()));
+    for report in [short, long] {
+        assert!(report.trimmed > report.crashes << 12, "{report:?}");
+    }
+}
+
+/// V1: what a slow read looks at is let go meanwhile, and goes back to the disk when the read has ended, not before.
+/// Few crashes, for many runs.
+#[test]
+fn what_slow_reads_look_at_goes_back_to_the_disk_later() {
+    let report = crash_of(1700, 250, 4, &|setup| {
+        let mut setup = trims(setup);
+        (setup.mix.stare, setup.mix.write, setup.mix.zero, setup.mix.pool_sync) = (12, 25, 30, 8);
+        (setup.mix.copy, setup.mix.delete, setup.mix.turn) = (1, 1, 60);
+        (setup.unit_bytes, setup.max_volume_bytes, setup.max_volumes) = (64 << 10, 512 << 10, 3);
+        (setup.size_bytes, setup.disk.spare, setup.mix.grow) = (6 << 20, 0, 0);
+        (setup.disk.slow, setup.disk.max_delay) = (0, 0);
+        setup
+    });
+    assert!(report.trimmed > 0, "{report:?}");
+}
+
+/// A discard that fails takes no space for good, and one in a file system that is full gives others some.
+#[test]
+fn free_space_goes_back_to_a_disk_that_fails_or_is_full() {
+    let errors = Errors { read: 0, write: 60, flush: 0 };
+    let failing = |setup: Setup| Setup { growing: 0, ..trims(setup.with_errors(errors)) };
+    crash_of(1600, 150, 60, &failing);
+    crash_of(1630, 150, 60, &|setup| failing(setup.with_checksums()));
+    let full = crash_of(1660, 150, 60, &|setup| trims(setup.with_full_host(5)));
+    assert!(full.trimmed > 0, "{full:?}");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! The file system that holds a pool's file: it gives a page when that is first written, and may be full.
 //!
-//! Owns [`Host`]. A discard gives nothing back, and a page that was given stays so for as long as the disk lives; after
-//! a crash those count that the image has.
+//! Owns [`Host`]. A page that was given stays so until it is discarded; after a crash those count that the image has.
 
 use super::image::{Image, PAGE, SECTOR};
 
@@ -27,6 +26,17 @@ impl Host {
     /// It gives so many pages more.
     pub(super) fn free(&mut self, pages: u64) {
         self.room += pages;
+    }
+
+    /// The pages that lie in a discarded range go back: it may give as many more, to anybody.
+    pub(super) fn give_back(&mut self, sector: u64, bytes: usize) {
+        let start = sector * SECTOR as u64;
+        let pages = start.div_ceil(PAGE as u64)..(start + bytes as u64) / PAGE as u64;
+        for page in pages {
+            if let Some(given) = self.given.get_mut(page as usize) {
+                self.room += u64::from(std::mem::take(given));
+            }
+        }
     }
 
     /// Gives the pages of a write that begins at `sector`; the bytes from its start that have space then.
@@ -61,5 +71,8 @@ mod tests {
         assert_eq!((host.take(32, PAGE), host.take(16, PAGE)), (0, PAGE));
         host.free(1);
         assert_eq!(host.take(32, 2 * PAGE), PAGE);
+        host.give_back(31, 2 * PAGE);
+        assert_eq!(host.take(16, 4 * PAGE), 2 * PAGE, "one page lay in it as a whole; whoever asks first has it");
+        assert_eq!(host.take(32, PAGE), 0, "the page that was discarded has no space");
     }
 }

@@ -48,8 +48,8 @@ impl World {
         self.hot = self.hot.filter(|hot| hot.ops > 0).map(|hot| Hot { ops: hot.ops - 1, ..hot });
         let mut mix = self.setup.mix.clone();
         if self.hot.is_some() {
-            // What a slow read looks at is let go, for good, and given to others.
-            (mix.zero, mix.pool_sync) = (mix.zero * 2, mix.pool_sync * 2 + 2);
+            // What a slow read looks at is let go, for good, and given to others or back to the disk.
+            (mix.zero, mix.pool_sync, mix.trim) = (mix.zero * 2, mix.pool_sync * 2 + 2, mix.trim * 3);
         }
         let weights = [
             mix.write,
@@ -68,6 +68,7 @@ impl World {
             mix.grow,
             mix.scrub,
             mix.stare,
+            mix.trim,
         ];
         let mut drawn = self.rng.below(weights.iter().sum());
         let mut kind = 0;
@@ -97,7 +98,8 @@ impl World {
             12 => self.reopen(),
             13 => self.grow(),
             14 => self.scrub(),
-            _ => self.stare(),
+            15 => self.stare(),
+            _ => self.trim(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Calls on the pool: they take their time, and everything else goes on meanwhile.
 //!
 //! Owns what must be so when a call has returned. One change to volumes as a whole is under way at a
-//! time, beside flushes of the pool, a disk that is added, and scrubs.
+//! time, beside flushes of the pool, a disk that is added, scrubs and trims.
 
 use std::ops::ControlFlow;
 
@@ -82,6 +82,9 @@ impl World {
                 }
                 Job::Grow { before, added } => self.grown(&before, added, result)?,
                 Job::Scrub => _ = result.map_err(|why| format!("scrubbing: {why}"))?,
+                // A discard failed: the units that it was for are free as before, which the audit at the end sees.
+                Job::Trim if errors && (is_io_error(&result) || is_degraded(&result)) => {}
+                Job::Trim => self.trimmed += result.map_err(|why| format!("trimming: {why}"))?,
             }
         }
         Ok(())
@@ -269,6 +272,25 @@ impl World {
             }
             let findings: Vec<String> = report.findings.iter().map(|finding| format!("\n  {finding}")).collect();
             Err(Why::Told(format!("while the pool is in use it finds{}", findings.concat())))
+        })
+    }
+
+    /// Gives free space back to the disk, all of it or only some. What the disk gives for a discarded sector is drawn:
+    /// whoever still needs one that is discarded sees that when it is read, or after a crash.
+    pub(super) fn trim(&mut self) -> Result<(), String> {
+        if self.is_calling(|job| matches!(job, Job::Trim)) {
+            return self.go_on();
+        }
+        let ends_early = self.rng.percent(15);
+        self.note(if ends_early { "trim a part".into() } else { "trim".into() });
+        self.start(Job::Trim, move |pool| {
+            let go_on = if ends_early { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+            let at = pool.trim(&mut |_| go_on)?;
+            let known = at.done_bytes <= at.total_bytes && at.trimmed_bytes + at.left_bytes <= at.done_bytes;
+            if !known || at.completed != (at.done_bytes == at.total_bytes) || !(at.completed || ends_early) {
+                return Err(Why::Told(format!("it says: {at:?}")));
+            }
+            Ok(at.trimmed_bytes)
         })
     }
 }

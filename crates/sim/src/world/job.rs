@@ -15,6 +15,7 @@ pub(super) enum Job {
     Sync { op: u64 },
     Grow { before: Box<PoolInfo>, added: u64 },
     Scrub,
+    Trim,
 }
 
 /// Why it failed.
