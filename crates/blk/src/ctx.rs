@@ -506,8 +506,8 @@ impl IoCtx {
             self.core.end_later(id, Status::Canceled);
         }
         self.core.end_ended(end);
-        while let Some(index) = self.uppermost_stacked() {
-            self.end_hctx(index, end);
+        if self.core.stacked != 0 {
+            self.detach_by_levels(end);
         }
         for index in 0..self.hctxs.len() {
             self.end_hctx(index, end);

@@ -136,9 +136,19 @@ impl IoCtx {
         bio.flags & crate::bio::BIO_STACKED != 0 && usize::from(bio.owner as u16) == index
     }
 
-    /// The stacked context that has the most levels below it.
-    pub(super) fn uppermost_stacked(&self) -> Option<usize> {
-        let level = |index: &usize| self.core.lowers[*index].as_ref().map(Lower::level);
-        (0..self.core.lowers.len()).filter(|index| level(index).is_some()).max_by_key(level)
+    /// Detaches everything, what stands on nothing first: then a stacked context that ends is the last user of those
+    /// below it, and closes them (T2).
+    pub(super) fn detach_by_levels(&mut self, end: &mut impl EndIo) {
+        for level in 0..=u16::from(MAX_LEVELS) {
+            for number in 0..self.bdevs.len() {
+                let bdev = self.bdevs[number].as_ref().filter(|bdev| !bdev.below);
+                let legs = bdev.into_iter().flat_map(|bdev| &bdev.legs);
+                let lowers = legs.filter_map(|leg| self.core.lowers.get(usize::from(leg.hctx))?.as_ref());
+                let own = lowers.map(|lower| u16::from(lower.level()) + 1).max().unwrap_or(0);
+                if own == level {
+                    self.detach(number as u16, end);
+                }
+            }
+        }
     }
 }

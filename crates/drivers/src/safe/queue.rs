@@ -70,6 +70,7 @@ unsafe impl Driver for Adapter {
             uses: 0,
             lower,
             dead: Cell::new(None),
+            ended: false,
         }))
     }
 
@@ -103,6 +104,8 @@ struct AdapterQueue {
     lower: Option<Lower>,
     /// How requests end since the driver is not called any more (Q3).
     dead: Cell<Option<Status>>,
+    /// All that was held then has a verdict.
+    ended: bool,
 }
 
 impl AdapterQueue {
@@ -125,6 +128,7 @@ impl AdapterQueue {
         if self.dead.get().is_none() {
             self.dead.set(Some(status));
         }
+        self.ended = true;
         for (tag, slot) in (0..).zip(&mut self.slots) {
             settle(slot, tag, Some(status), &mut self.settled);
         }
@@ -228,7 +232,10 @@ unsafe impl HwQueue for AdapterQueue {
             return NextEvent::Ready;
         }
         let below = self.lower.as_ref().is_some_and(|lower| lower.unfinished() > 0);
-        let (None, Some(queue)) = (self.dead.get(), &self.queue) else { return NextEvent::Lower };
+        let (None, Some(queue)) = (self.dead.get(), &self.queue) else {
+            // One that has panicked when it was asked this is seen to by the next poll.
+            return if self.ended { NextEvent::Lower } else { NextEvent::Ready };
+        };
         match catch_unwind(AssertUnwindSafe(|| queue.waits_for())) {
             Ok(WaitsFor::Now) => NextEvent::Ready,
             Ok(WaitsFor::At(at)) => NextEvent::At(at),

@@ -260,7 +260,9 @@ fn a_driver_that_panics_ends_what_it_had_and_what_comes() {
     for driver in [calm(), in_poll, when_asked, in_child] {
         let mut rig = Rig::new(&stacked("panics", driver, vec![ram()]));
         (0..20).for_each(|at| _ = rig.send(Op::Write, at * 8, BLOCK, 0));
+        let start = Instant::now();
         assert!(rig.wait_all().iter().all(|&status| status == Status::IoErr));
+        assert!(start.elapsed() < Duration::from_secs(5), "at once, and not when the ring looks for what is overdue");
         assert_eq!(rig.run(Op::Read, 8, BLOCK, 0).0, Status::IoErr, "it is not called again");
     }
 }
@@ -461,5 +463,44 @@ fn a_device_below_that_is_frozen_is_waited_for() {
     (0..10).for_each(|_| rig.poll());
     assert_eq!((rig.ended.len(), device.in_flight().total()), (0, 1));
     drop(guards);
+    assert_eq!(rig.wait_all(), [Status::Ok]);
+}
+
+#[test]
+fn an_id_of_an_earlier_use_of_a_slot_names_nothing() {
+    let mut driver = does(|rq, ids| {
+        ids.push(rq.id());
+        Step::Wait
+    });
+    driver.waits = WaitsFor::Now;
+    driver.poll = Some(Arc::new(|rqs, ids| {
+        let (Some(&first), Some(&last)) = (ids.first(), ids.last()) else { return };
+        if first != last && first.slot() == last.slot() {
+            assert!(rqs.get(first).is_none() && !rqs.end(first, Status::Medium), "its slot is another request's now");
+        }
+        rqs.end(last, Status::Ok);
+    }));
+    let mut rig = Rig::new(&device("reuses", driver));
+    // One at a time, more than there are slots: each slot is used again.
+    (0..40).for_each(|at| assert_eq!(rig.run(Op::Write, at * 8, BLOCK, 0).0, Status::Ok));
+}
+
+#[test]
+fn a_ring_that_sleeps_with_a_plug_open_sends_every_level() {
+    let mut device = ram();
+    for level in 0..4 {
+        device = stacked(&format!("level {level}"), sends(0, |bytes| Memory::OfRequest(0..bytes)), vec![device]);
+    }
+    let mut rig = Rig::new(&device);
+    rig.ctx.start_plug(4);
+    rig.send(Op::Write, 0, BLOCK, 1);
+    let start = Instant::now();
+    while rig.ended.is_empty() {
+        // No poll before the sleep: what is gathered goes by the sleep alone.
+        rig.ctx.wait(1, Some(LONG));
+        assert!(start.elapsed() < LONG, "nothing was sent, and nothing woke the ring");
+        rig.poll();
+    }
+    rig.ctx.finish_plug();
     assert_eq!(rig.wait_all(), [Status::Ok]);
 }
