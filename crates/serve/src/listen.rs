@@ -11,8 +11,16 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 
 use crate::error::ServeError;
+
+/// How long another process may keep the directory of a socket locked, and how often that is looked at.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+const LOCK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Where clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,6 +149,7 @@ fn inode(path: &Path) -> Option<(u64, u64)> {
 
 fn bind_unix(path: &Path, address: &Address) -> Result<Listener, ServeError> {
     let failed = |source: io::Error| listen_error(address, source);
+    let _alone = lock_directory(path).map_err(failed)?;
     let socket = match UnixListener::bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
             remove_stale(path, address)?;
@@ -149,6 +158,27 @@ fn bind_unix(path: &Path, address: &Address) -> Result<Listener, ServeError> {
         bound => bound.map_err(failed)?,
     };
     Ok(Listener { fd: socket.into(), address: address.clone(), inode: inode(path) })
+}
+
+/// Locks the directory of a socket until the result is dropped. Of two servers that want one path, both would otherwise
+/// find the socket that a third has left, and the slower one would remove the socket of the faster; and one that is
+/// bound and does not listen yet looks as if its server were gone.
+fn lock_directory(path: &Path) -> io::Result<OwnedFd> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = OwnedFd::from(std::fs::File::open(parent)?);
+    let until = Instant::now() + LOCK_WAIT;
+    loop {
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(directory),
+            // A server holds it for an instant; somebody else may hold it for ever.
+            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => std::thread::sleep(LOCK_AGAIN),
+            Err(Errno::WOULDBLOCK) => {
+                let why = format!("another process keeps the directory {} locked (flock)", parent.display());
+                return Err(io::Error::other(why));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Removes a socket whose server is gone.

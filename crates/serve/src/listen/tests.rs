@@ -52,3 +52,24 @@ fn a_socket_that_another_server_has_put_there_is_left_alone() {
     drop(second);
     assert!(!path.exists());
 }
+
+#[test]
+fn of_servers_that_want_one_path_at_a_time_one_gets_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for round in 0..100 {
+        let path = dir.path().join(format!("s{round}"));
+        drop(UnixListener::bind(&path).expect("a stale socket"));
+        let address = Address::Unix(path.clone());
+        let start = std::sync::Barrier::new(4);
+        let bind = || {
+            start.wait();
+            Listener::bind(&address).ok()
+        };
+        let all: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(bind)).collect();
+            threads.into_iter().filter_map(|thread| thread.join().expect("no panic")).collect()
+        });
+        assert_eq!(all.len(), 1, "round {round}");
+        assert_eq!(inode(&path), all[0].inode, "round {round}: the path is that of the one that listens");
+    }
+}
