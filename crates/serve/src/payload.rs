@@ -48,10 +48,9 @@ impl Payload {
         self.buf[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Zeroes the data.
-    pub(crate) fn zero(&mut self) {
-        let at = self.at;
-        self.buf[at..].fill(0);
+    /// Zeroes, outside of all bounds: a reactor has them once. `None` when the system has no memory.
+    pub(crate) fn zeroes(len: usize) -> Option<Payload> {
+        Some(Payload { buf: Buf::zeroed(len, ALIGN).ok()?, at: 0 })
     }
 
     /// The address of a byte of the memory: of the data, from [`Payload::start`] on.

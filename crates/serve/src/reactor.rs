@@ -40,6 +40,8 @@ pub(crate) struct Reactor {
     live: usize,
     /// Connections that may have something to do.
     touched: Vec<usize>,
+    /// Connections that go on in the next turn, whatever happens.
+    later: Vec<usize>,
     /// Whether each listener's next connection is waited for.
     accepting: Vec<bool>,
     accept_after: Option<Instant>,
@@ -71,6 +73,7 @@ impl Reactor {
             free: Vec::new(),
             live: 0,
             touched: Vec::new(),
+            later: Vec::new(),
             accepting: vec![false; shared.listeners.len()],
             accept_after: None,
             most: (options.max_clients as usize).div_ceil(reactors).max(1),
@@ -97,8 +100,10 @@ impl Reactor {
                 return;
             }
             let timeout = self.timeout();
-            self.io.ring.wait_any(1 + std::mem::take(&mut self.io.prompt_sends), timeout);
+            let prompt = std::mem::take(&mut self.io.prompt_sends);
+            self.io.ring.wait_any(if self.later.is_empty() { 1 + prompt } else { 1 }, timeout);
             self.io.turn = self.io.turn.wrapping_add(1);
+            self.touched.append(&mut self.later);
             self.socket_events();
             self.finished();
             if timeout.is_some() || self.shared.is_ending() {
@@ -187,6 +192,8 @@ impl Reactor {
         }
         if conn.is_gone() {
             self.remove(number);
+        } else if conn.yields(&self.io) {
+            self.later.push(number);
         }
     }
 
@@ -248,6 +255,9 @@ impl Reactor {
 
     /// How long the wait may take.
     fn timeout(&mut self) -> Option<Duration> {
+        if !self.later.is_empty() {
+            return Some(Duration::ZERO);
+        }
         let idle = self.io.is_idle();
         if idle && self.trim_at.is_none() && self.io.keeps_memory() {
             self.trim_at = Some(Instant::now() + KEEP);

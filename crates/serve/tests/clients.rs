@@ -1,128 +1,15 @@
 //! Clients that leave early, lie, or do nothing: they are dropped, and the others are served.
 
+mod rig;
+
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use sheave_iomap::{File, RawFile};
-use sheave_serve::{Address, Backend, Export, Exports, Listener, ServeError, Server, ServerOptions};
+use sheave_serve::ServerOptions;
 
-const SIZE: u64 = 64 << 20;
-
-#[derive(Debug)]
-struct Device(Arc<dyn File>);
-
-impl Backend for Device {
-    fn file(&self) -> &Arc<dyn File> {
-        &self.0
-    }
-}
-
-/// A server of a device in memory; `None` without io_uring.
-struct Rig {
-    server: Server,
-    socket: PathBuf,
-    notices: Arc<Mutex<Vec<String>>>,
-    _dir: tempfile::TempDir,
-}
-
-fn rig(options: ServerOptions) -> Option<Rig> {
-    let device = sheave_drivers::open_device("ram:size=64M").expect("a device");
-    let dir = tempfile::tempdir().expect("a directory");
-    let socket = dir.path().join("s");
-    let listener = Listener::bind(&Address::Unix(socket.clone())).expect("it listens");
-    let backend = Box::new(Device(Arc::new(RawFile::new(device))));
-    let export = Export { name: "x".into(), description: String::new(), read_only: false, backend };
-    let notices = Arc::new(Mutex::new(Vec::new()));
-    let heard = notices.clone();
-    let hear = Box::new(move |text: &str| heard.lock().expect("nobody panics").push(text.to_owned()));
-    match Server::start(Exports::new(vec![export]), vec![listener], options, hear) {
-        Ok(server) => Some(Rig { server, socket, notices, _dir: dir }),
-        Err(error @ (ServeError::Ring(_) | ServeError::OldKernel(_))) => {
-            sheave_testkit::skip(&error.to_string());
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
-
-fn options() -> ServerOptions {
-    ServerOptions { reactors: 2, ..ServerOptions::default() }
-}
-
-impl Rig {
-    fn connect(&self) -> UnixStream {
-        let stream = UnixStream::connect(&self.socket).expect("it answers");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
-        stream
-    }
-
-    /// A client in the transmission phase.
-    fn client(&self) -> UnixStream {
-        let mut stream = self.connect();
-        let mut greeting = [0; 18];
-        stream.read_exact(&mut greeting).expect("a greeting");
-        stream.write_all(&[vec![0, 0, 0, 3], option(1, b"x")].concat()).expect("sent");
-        let mut export = [0; 10];
-        stream.read_exact(&mut export).expect("an export");
-        assert_eq!(export[..8], SIZE.to_be_bytes());
-        stream
-    }
-
-    /// That others are still served.
-    fn serves(&self) {
-        let mut client = self.client();
-        for cookie in 0..20u64 {
-            let bytes = vec![cookie as u8; 4096];
-            client.write_all(&[request(1, cookie, cookie << 12, 4096), bytes.clone()].concat()).expect("sent");
-            assert_eq!(reply(&mut client), (0, cookie));
-            client.write_all(&request(0, cookie, cookie << 12, 4096)).expect("sent");
-            assert_eq!(reply(&mut client), (0, cookie));
-            let mut back = vec![0; 4096];
-            client.read_exact(&mut back).expect("data");
-            assert!(back == bytes);
-        }
-    }
-
-    /// Whether the server has said so, or does soon.
-    fn heard(&self, words: &str) -> bool {
-        let until = Instant::now() + Duration::from_secs(10);
-        while !self.notices.lock().expect("nobody panics").iter().any(|notice| notice.contains(words)) {
-            if Instant::now() > until {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        true
-    }
-}
-
-fn option(number: u32, data: &[u8]) -> Vec<u8> {
-    [b"IHAVEOPT".as_slice(), &number.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
-}
-
-fn request(command: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
-    let head = [0x2560_9513u32.to_be_bytes().as_slice(), &[0, 0], &command.to_be_bytes()].concat();
-    [&head, cookie.to_be_bytes().as_slice(), &offset.to_be_bytes(), &len.to_be_bytes()].concat()
-}
-
-/// Error and cookie of a simple reply.
-fn reply(stream: &mut UnixStream) -> (u32, u64) {
-    let mut bytes = [0; 16];
-    stream.read_exact(&mut bytes).expect("a reply");
-    let error = u32::from_be_bytes(bytes[4..8].try_into().expect("four"));
-    (error, u64::from_be_bytes(bytes[8..].try_into().expect("eight")))
-}
-
-/// That the server has closed the connection.
-fn is_closed(stream: &mut UnixStream) -> bool {
-    let mut rest = Vec::new();
-    // A reset says the same as an end.
-    !matches!(stream.read_to_end(&mut rest), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
-}
+use rig::{SIZE, is_closed, option, options, reply, request, rig};
 
 #[test]
 fn who_names_an_export_and_leaves_without_reading_harms_nobody() {
@@ -300,16 +187,4 @@ fn many_clients_come_and_go_while_others_work() {
         }
     });
     rig.server.stop().expect("it ends");
-}
-
-impl Rig {
-    /// That requests are answered, whatever others write meanwhile.
-    fn serves_alone(&self, len: u32) {
-        let mut client = self.client();
-        for cookie in 0..50 {
-            client.write_all(&request(0, cookie, cookie << 12, len)).expect("sent");
-            assert_eq!(reply(&mut client), (0, cookie));
-            client.read_exact(&mut vec![0; len as usize]).expect("data");
-        }
-    }
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use sheave::base::units::fmt_bytes;
 use sheave::blk::claim::{Claim, Sharing};
 use sheave::iomap::RawFile;
-use sheave::vol::ExtentKind;
+use sheave::vol::{Extent, ExtentKind};
 use sheave::{Device, File, Pool, Volume, open_device};
+use sheave_nbd::reply::MAX_EXTENTS;
 use sheave_nbd::wire::state;
 use sheave_serve::{Backend, Export};
 
@@ -18,6 +19,8 @@ use crate::pool::place::{Access, VolumePlace};
 const DISK: &str = "disk";
 /// Units of a pool that one question for extents looks at: some milliseconds.
 const UNITS_AT_ONCE: u64 = 1 << 16;
+/// Units that are looked at before the extents that were found are counted: what bounds the memory of an answer.
+const UNITS_PER_STEP: u64 = 1 << 9;
 
 /// What is served, and what must stay open for it.
 pub struct Subject {
@@ -67,7 +70,7 @@ impl Subject {
             What::Volume { volume, unit_bytes, .. } => Box::new(ServedVolume {
                 volume: volume.clone(),
                 file: Arc::new(volume.clone()),
-                at_once: unit_bytes.saturating_mul(UNITS_AT_ONCE),
+                unit_bytes: *unit_bytes,
             }),
             What::Device { device, .. } => {
                 let file: Arc<dyn File> = Arc::new(RawFile::new(device.clone()));
@@ -120,8 +123,7 @@ fn open_raw(spec: &str, read_only: bool) -> Result<(What, Option<VolumePlace>), 
 struct ServedVolume {
     volume: Volume,
     file: Arc<dyn File>,
-    /// Bytes that one question for extents looks at.
-    at_once: u64,
+    unit_bytes: u64,
 }
 
 impl Backend for ServedVolume {
@@ -130,24 +132,38 @@ impl Backend for ServedVolume {
     }
 
     fn extents(&self, _: u32, pos: u64, len: u64) -> Vec<sheave_nbd::Extent> {
-        let found = self.volume.extents(pos, len.min(self.at_once)).unwrap_or_default();
+        let end = pos + len.min(self.unit_bytes.saturating_mul(UNITS_AT_ONCE));
         let mut extents: Vec<sheave_nbd::Extent> = Vec::new();
-        for extent in found {
-            let status = match extent.kind {
-                ExtentKind::Data => 0,
-                ExtentKind::Unwritten => state::ZERO,
-                ExtentKind::Hole => state::HOLE | state::ZERO,
-            };
-            match extents.last_mut() {
-                Some(last) if last.status == status => last.len += extent.len,
-                _ => extents.push(sheave_nbd::Extent { len: extent.len, status }),
+        let mut at = pos;
+        while at < end && extents.len() <= MAX_EXTENTS {
+            let step = (end - at).min(self.unit_bytes.saturating_mul(UNITS_PER_STEP));
+            let found = self.volume.extents(at, step).unwrap_or_default();
+            let covered: u64 = found.iter().map(|extent| extent.len).sum();
+            found.iter().for_each(|extent| add_extent(&mut extents, extent));
+            if covered < step {
+                // Beyond the end of the volume, which has become smaller.
+                break;
             }
+            at += step;
         }
         extents
     }
 
     fn is_fast_to_zero(&self) -> bool {
         true
+    }
+}
+
+/// Adds what a volume has in a range to what was found before it.
+fn add_extent(extents: &mut Vec<sheave_nbd::Extent>, extent: &Extent) {
+    let status = match extent.kind {
+        ExtentKind::Data => 0,
+        ExtentKind::Unwritten => state::ZERO,
+        ExtentKind::Hole => state::HOLE | state::ZERO,
+    };
+    match extents.last_mut() {
+        Some(last) if last.status == status => last.len += extent.len,
+        _ => extents.push(sheave_nbd::Extent { len: extent.len, status }),
     }
 }
 

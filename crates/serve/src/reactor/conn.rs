@@ -7,6 +7,8 @@
 //! how far the stream of bytes was understood, and bytes that were received and not looked at. The rest (requests in
 //! the ring, a batch that is being sent) ends before a connection could be handed over.
 
+mod negotiation;
+
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -14,7 +16,7 @@ use std::time::Instant;
 use sheave_base::sync::Arc;
 use sheave_blk::ctx::sockets::SocketEvent;
 use sheave_kring::{IoVec, MAX_SEGMENTS, Message};
-use sheave_nbd::handshake::{self, Handshake, Negotiated};
+use sheave_nbd::handshake::Handshake;
 use sheave_nbd::session::{Command, Request, Session, Step};
 use sheave_nbd::wire::{Errno, cflag};
 use sheave_uring::Fd;
@@ -32,6 +34,9 @@ const MAX_REQUESTS: u32 = 512;
 const MAX_SMALL: usize = 256 << 10;
 /// A payload of which so much is missing is received where it belongs.
 const DIRECT: u64 = 16 << 10;
+/// What a client that does nothing keeps for its next replies: bytes, and pieces.
+const MAX_SPARE: usize = 4 << 10;
+const MAX_SPARE_PIECES: usize = 64;
 /// Pieces of a batch.
 const MAX_PIECES: usize = MAX_SEGMENTS - 2;
 const ENOBUFS: i32 = 105;
@@ -105,8 +110,12 @@ pub(super) struct Conn {
     spare: Option<Batch>,
     /// Its last send ended in the call that started it.
     prompt: bool,
-    /// It has sent or taken something since it was last looked at.
+    /// It has sent a whole payload or taken a whole batch since it was last looked at.
     progress: bool,
+    /// The turn of the loop in which it had its part of this thread's time: its other bytes are looked at in the next.
+    had_its_turn: Option<u32>,
+    /// Its socket was shut, and its requests in the ring have not been told.
+    abandons: bool,
     message: Box<Message>,
     complaint: Option<String>,
 }
@@ -129,6 +138,8 @@ impl Conn {
             spare: None,
             prompt: true,
             progress: true,
+            had_its_turn: None,
+            abandons: false,
             message: Message::new(),
             complaint: None,
         }
@@ -143,10 +154,12 @@ impl Conn {
         self.ending != Ending::Now && self.handshake_until().is_some_and(|until| until <= now)
     }
 
-    /// Whether it holds memory and nothing came or went since this was asked last, though nothing of it is in the ring.
+    /// Whether it holds memory that it has to be done with, and was not done with since this was asked last: a payload
+    /// that it has not sent to its end, or replies that it has not taken. Other bytes that it sends are no excuse, nor
+    /// is a part of these, nor is that more of it is in the ring.
     pub(super) fn has_stalled(&mut self) -> bool {
         let progress = std::mem::take(&mut self.progress);
-        self.held > 0 && self.under_way == 0 && !progress
+        self.held > 0 && (self.gathering.is_some() || self.sending.is_some()) && !progress
     }
 
     /// Why it was dropped, once.
@@ -181,6 +194,7 @@ impl Conn {
 
     fn hang_up(&mut self) {
         self.ending = Ending::Now;
+        self.abandons = true;
         // Ends what is under way on it; a socket that refuses is gone anyway.
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
     }
@@ -202,40 +216,41 @@ impl Conn {
     /// A receive has ended.
     pub(super) fn received(&mut self, io: &mut Io, event: &SocketEvent) {
         let receiving = std::mem::replace(&mut self.receiving, Receiving::Nothing);
-        self.progress = true;
         match receiving {
             Receiving::Payload { len } => {
                 let got = u64::try_from(event.res).unwrap_or(0);
                 if got != len || self.ending == Ending::Now {
-                    return self.gone();
+                    return self.gone(io);
                 }
                 let Some(slot) = self.gathering else { return };
                 let Stage::Transmission(chosen) = &mut self.life.stage else { return };
                 chosen.session.received(got);
-                self.gathering = None;
-                self.under_way += 1;
-                io.gathered(slot);
+                self.gathered(io, slot);
             }
             _ => {
                 let whole = raw::with_received(io, |io| &mut io.ring, event, |io, data| self.look(io, data));
                 if whole.is_none() && event.res != -ENOBUFS {
-                    self.gone();
+                    self.gone(io);
                 }
             }
         }
     }
 
     /// The client has closed, or its connection is broken.
-    fn gone(&mut self) {
-        if self.ending == Ending::No || self.gathering.is_some() || self.life.deferred.is_some() {
-            self.hang_up();
+    fn gone(&mut self, io: &mut Io) {
+        if self.ending == Ending::No {
+            return self.hang_up();
+        }
+        // The end of the server has cut off a write: it was not asked for, but what was before it is answered.
+        if let Some(slot) = self.gathering.take() {
+            self.held -= io.forget(slot);
         }
     }
 
     /// Looks at bytes that have come; keeps those that are for later.
     fn look(&mut self, io: &mut Io, data: &[u8]) {
         if data.is_empty() {
-            return self.gone();
+            return self.gone(io);
         }
         if self.life.unread.is_empty() {
             let used = self.consume(io, data);
@@ -261,10 +276,22 @@ impl Conn {
         self.under_way >= MAX_REQUESTS || self.held >= io.client_bytes || self.small_bytes >= MAX_SMALL
     }
 
+    /// Whether bytes of it are looked at and received now. The payload of a write that has its memory always is: one
+    /// write may by itself count for as much as a client may have, and would never be complete.
+    fn takes_bytes(&self, io: &Io) -> bool {
+        let ready = self.ending == Ending::No && self.life.deferred.is_none();
+        ready && !self.yields(io) && (self.gathering.is_some() || !self.is_full(io))
+    }
+
+    /// Whether it goes on with the bytes that it has in the next turn, whatever happens.
+    pub(super) fn yields(&self, io: &Io) -> bool {
+        !self.life.unread.is_empty() && self.had_its_turn == Some(io.turn)
+    }
+
     /// Takes requests out of bytes, as many as it may have; how many bytes these were.
     fn consume(&mut self, io: &mut Io, data: &[u8]) -> usize {
         let mut at = 0;
-        while self.ending == Ending::No && self.life.deferred.is_none() && !self.is_full(io) {
+        while self.takes_bytes(io) && self.had_its_turn != Some(io.turn) {
             let Stage::Transmission(chosen) = &mut self.life.stage else { return at };
             let (used, step) = chosen.session.next(&data[at..]);
             let bytes = &data[at..at + used];
@@ -292,10 +319,16 @@ impl Conn {
             *done += bytes.len() as u64;
         }
         if all {
-            self.gathering = None;
-            self.under_way += 1;
-            io.gathered(slot);
+            self.gathered(io, slot);
         }
+    }
+
+    /// A write has all its payload.
+    fn gathered(&mut self, io: &mut Io, slot: u32) {
+        self.gathering = None;
+        self.progress = true;
+        self.under_way += 1;
+        io.gathered(slot);
     }
 
     /// Carries a request out, or keeps it until there is memory.
@@ -305,7 +338,7 @@ impl Conn {
         let fast_zero = chosen.export.backend.is_fast_to_zero();
         match request.command {
             Command::Cache => return self.reply(|session, out| session.done(&request, out)),
-            Command::BlockStatus => return self.block_status(&request),
+            Command::BlockStatus => return self.block_status(io, &request),
             Command::Read if request.len == 0 => {}
             Command::Flush => {}
             _ if request.len == 0 => return self.reply(|session, out| session.done(&request, out)),
@@ -317,7 +350,6 @@ impl Conn {
         }
         let cost = match request.command {
             Command::Read | Command::Write => Pool::cost(request.len as usize, align),
-            Command::WriteZeroes => Pool::cost(1 << 20, align),
             _ => 0,
         };
         if cost > 0 && !io.has_room(cost) {
@@ -334,7 +366,7 @@ impl Conn {
             Command::Write => return self.gathering = Some(slot),
             // What is to have space is written.
             Command::WriteZeroes if request.has(cflag::NO_HOLE) => {
-                if !io.start_zeroes(slot, align) {
+                if !io.start_zeroes(slot) {
                     io.forget(slot);
                     return self.out_of_memory(request);
                 }
@@ -367,7 +399,7 @@ impl Conn {
         self.reply(|session, out| session.failed(&request, Errno::NoMem, WHY, out));
     }
 
-    fn block_status(&mut self, request: &Request) {
+    fn block_status(&mut self, io: &Io, request: &Request) {
         let Stage::Transmission(chosen) = &self.life.stage else { return };
         let export = chosen.export.clone();
         let mut left = request.contexts;
@@ -381,6 +413,8 @@ impl Conn {
             }
             self.reply(|session, out| session.status(request, context, &extents, left == 0, out));
         }
+        // Looking for extents takes this thread's time: others have their turn before it does again.
+        self.had_its_turn = Some(io.turn);
     }
 
     /// A request has ended: its reply waits to be sent.
@@ -395,9 +429,7 @@ impl Conn {
             (.., payload) => payload,
         };
         if let Some(payload) = payload {
-            if request.command != Command::WriteZeroes {
-                self.held -= payload.cost();
-            }
+            self.held -= payload.cost();
             io.give_back(payload);
         }
         match errno {
@@ -454,7 +486,10 @@ impl Conn {
         }
         self.small_bytes -= batch.small.len();
         batch.small.clear();
-        if batch.small.capacity() <= 64 << 10 && self.spare.is_none() {
+        let few = batch.pieces.capacity() <= MAX_SPARE_PIECES;
+        if !few {
+            self.message = Message::new();
+        } else if batch.small.capacity() <= MAX_SPARE && self.spare.is_none() {
             self.spare = Some(batch);
         }
         if usize::try_from(res) != Ok(total) && self.ending != Ending::Now {
@@ -471,12 +506,15 @@ impl Conn {
             {
                 self.request(io, request);
             }
-            if !self.life.unread.is_empty() && self.life.deferred.is_none() && !self.is_full(io) {
+            if !self.life.unread.is_empty() && self.takes_bytes(io) {
                 self.look_at_unread(io);
             }
         }
         self.send(io);
         self.receive(io);
+        if std::mem::take(&mut self.abandons) {
+            io.abandon(self.number);
+        }
         let answered = self.under_way == 0 && self.out.is_empty() && self.sending.is_none();
         if self.ending == Ending::AfterReplies && answered {
             self.hang_up();
@@ -488,6 +526,7 @@ impl Conn {
             return;
         }
         let Some(mut batch) = self.out.pop_front() else { return };
+        debug_assert!(!batch.pieces.is_empty(), "S4: a send of nothing would end at once, and be followed by the next");
         self.message.clear();
         let small = batch.small.as_mut_ptr();
         for piece in &mut batch.pieces {
@@ -509,8 +548,7 @@ impl Conn {
     }
 
     fn receive(&mut self, io: &mut Io) {
-        let open = self.ending == Ending::No && self.receiving == Receiving::Nothing;
-        if !open || self.life.deferred.is_some() || self.is_full(io) {
+        if self.receiving != Receiving::Nothing || !self.takes_bytes(io) {
             return;
         }
         let left = match &self.life.stage {
@@ -531,52 +569,5 @@ impl Conn {
         if self.receiving == Receiving::Nothing {
             self.drop_client("the kernel does not take a receive");
         }
-    }
-
-    /// Goes on with the handshake as far as the bytes that are there go.
-    fn handshake(&mut self, io: &mut Io, shared: &Shared) {
-        loop {
-            if self.small_bytes >= MAX_SMALL || self.ending != Ending::No {
-                return;
-            }
-            self.batch();
-            let Stage::Handshake(handshake) = &mut self.life.stage else { return };
-            let Some(batch) = self.out.back_mut() else { return };
-            let start = batch.small.len();
-            let out = &mut batch.small;
-            let (used, step) = match handshake {
-                Some(handshake) => handshake.step(&self.life.unread, &shared.exports, out),
-                None => {
-                    *handshake = Some(Handshake::new(out));
-                    (0, handshake::Step::Done)
-                }
-            };
-            self.life.unread.drain(..used);
-            self.small_bytes += batch.small.len() - start;
-            if batch.small.len() > start {
-                batch.close(start);
-            } else if batch.pieces.is_empty() {
-                self.spare = self.out.pop_back();
-            }
-            match step {
-                handshake::Step::More => return,
-                handshake::Step::Done => {}
-                handshake::Step::Close => self.ending = Ending::AfterReplies,
-                handshake::Step::Negotiated(negotiated) => return self.chose(io, shared, &negotiated),
-            }
-        }
-    }
-
-    fn chose(&mut self, io: &mut Io, shared: &Shared, negotiated: &Negotiated) {
-        let id = negotiated.export.id;
-        let Some(export) = shared.exports.get(id) else { return self.drop_client("its export is gone") };
-        let fd = match io.open(id, export) {
-            Ok(fd) => fd,
-            Err(why) => return self.drop_client(&why),
-        };
-        let align = export.backend.file().device().limits().dma_alignment.max(1) as usize;
-        let session = Session::new(negotiated);
-        let chosen = Chosen { session, export: export.clone(), fd, align: align.next_power_of_two() };
-        self.life.stage = Stage::Transmission(Box::new(chosen));
     }
 }

@@ -40,6 +40,8 @@ pub(super) struct Op {
     stage: Stage,
     /// Bytes that are done.
     done: u64,
+    /// Its client is gone: what is with the ring ends, and nothing more of it begins.
+    abandoned: bool,
 }
 
 /// A request that has ended.
@@ -63,6 +65,8 @@ pub(super) struct Io {
     /// SQEs that were pushed and not submitted.
     pushed: bool,
     pool: Pool,
+    /// Zeroes to be written, the same for all requests: nobody writes to them. Kept while a request may use them.
+    zeroes: Option<Payload>,
     pub(super) client_bytes: u64,
     /// A connection waits for memory.
     pub(super) was_short: bool,
@@ -86,6 +90,7 @@ impl Io {
             waiting: VecDeque::new(),
             pushed: false,
             pool: Pool::new(most),
+            zeroes: None,
             client_bytes,
             was_short: false,
             was_freed: false,
@@ -114,10 +119,13 @@ impl Io {
     }
 
     pub(super) fn keeps_memory(&self) -> bool {
-        self.pool.keeps_memory()
+        self.pool.keeps_memory() || self.zeroes.is_some()
     }
 
+    /// Gives unused memory back to the system, when no request is under way.
     pub(super) fn trim(&mut self) {
+        debug_assert!(self.is_idle(), "S1: a write of zeroes may be in the ring");
+        self.zeroes = None;
         self.pool.trim();
     }
 
@@ -142,7 +150,7 @@ impl Io {
             Command::Read | Command::Write => Some(self.pool.take(request.len as usize, align)?),
             _ => None,
         };
-        let op = Op { conn, fd, request, payload, stage: Stage::Command, done: 0 };
+        let op = Op { conn, fd, request, payload, stage: Stage::Command, done: 0, abandoned: false };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.ops[slot as usize] = Some(op);
@@ -203,7 +211,7 @@ impl Io {
             (Stage::Sync, _) | (_, Command::Flush) => raw::push(ring, FileOp::Sync, fd, (0, 0), None, slot),
             (Stage::Zeroes, _) => {
                 let piece = (rest.0, rest.1.min(ZEROES_AT_ONCE));
-                let memory = op.payload.as_mut().map(|payload| (payload, 0));
+                let memory = self.zeroes.as_mut().map(|zeroes| (zeroes, 0));
                 raw::push(ring, FileOp::Write { durable: false }, fd, piece, memory, slot)
             }
             (Stage::Command, Command::Trim) => raw::push(ring, FileOp::Punch, fd, rest, None, slot),
@@ -219,16 +227,20 @@ impl Io {
     }
 
     /// Starts writing zeroes where a range cannot be zeroed otherwise; false when there is no memory for them.
-    pub(super) fn start_zeroes(&mut self, slot: u32, align: usize) -> bool {
-        let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return true };
-        let Some(mut payload) = self.pool.take(op.request.len.min(ZEROES_AT_ONCE) as usize, align) else {
-            return false;
-        };
-        payload.zero();
-        op.payload = Some(payload);
+    pub(super) fn start_zeroes(&mut self, slot: u32) -> bool {
+        if self.zeroes.is_none() {
+            self.zeroes = Payload::zeroes(ZEROES_AT_ONCE as usize);
+        }
+        let (Some(Some(op)), true) = (self.ops.get_mut(slot as usize), self.zeroes.is_some()) else { return false };
         op.stage = Stage::Zeroes;
         self.start(slot);
         true
+    }
+
+    /// The client of a connection is gone: of its requests nothing more begins. A request that zeroes an export of any
+    /// size would otherwise go on for hours, for nobody, and the end of the server with it.
+    pub(super) fn abandon(&mut self, conn: usize) {
+        self.ops.iter_mut().flatten().filter(|op| op.conn == conn).for_each(|op| op.abandoned = true);
     }
 
     /// Whether requests wait to be submitted.
@@ -267,7 +279,7 @@ impl Io {
         if op.stage != Stage::Sync && moves {
             if res > 0 {
                 op.done += res as u64;
-                if op.done < len {
+                if op.done < len && !op.abandoned {
                     self.start(slot);
                     return None;
                 }
@@ -277,12 +289,12 @@ impl Io {
         } else if res < 0 {
             errno = Some(Errno::of_system(-res));
         }
-        if errno == Some(Errno::NotSup) && op.stage == Stage::Command {
+        if errno == Some(Errno::NotSup) && op.stage == Stage::Command && !op.abandoned {
             // A trim is a wish; zeroes are written where that is all that can be done, and may take long.
             if op.request.command == Command::Trim {
                 errno = None;
             } else if writes_zeroes && !op.request.has(cflag::FAST_ZERO) {
-                if self.start_zeroes(slot, 4096) {
+                if self.start_zeroes(slot) {
                     return None;
                 }
                 errno = Some(Errno::NoMem);

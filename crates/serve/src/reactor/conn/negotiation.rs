@@ -1,0 +1,58 @@
+//! A client chooses its export: bytes go to the state machine of the handshake, and its answers into the batch.
+
+use sheave_nbd::handshake::{self, Handshake, Negotiated};
+use sheave_nbd::session::Session;
+
+use super::{Chosen, Conn, Ending, MAX_SMALL, Stage};
+use crate::reactor::requests::Io;
+use crate::shared::Shared;
+
+impl Conn {
+    /// Goes on with the handshake as far as the bytes that are there go.
+    pub(super) fn handshake(&mut self, io: &mut Io, shared: &Shared) {
+        loop {
+            let negotiates = matches!(self.life.stage, Stage::Handshake(_));
+            if !negotiates || self.small_bytes >= MAX_SMALL || self.ending != Ending::No {
+                return;
+            }
+            self.batch();
+            let Stage::Handshake(handshake) = &mut self.life.stage else { return };
+            let Some(batch) = self.out.back_mut() else { return };
+            let start = batch.small.len();
+            let out = &mut batch.small;
+            let (used, step) = match handshake {
+                Some(handshake) => handshake.step(&self.life.unread, &shared.exports, out),
+                None => {
+                    *handshake = Some(Handshake::new(out));
+                    (0, handshake::Step::Done)
+                }
+            };
+            self.life.unread.drain(..used);
+            self.small_bytes += batch.small.len() - start;
+            if batch.small.len() > start {
+                batch.close(start);
+            } else if batch.pieces.is_empty() {
+                self.spare = self.out.pop_back();
+            }
+            match step {
+                handshake::Step::More => return,
+                handshake::Step::Done => {}
+                handshake::Step::Close => self.ending = Ending::AfterReplies,
+                handshake::Step::Negotiated(negotiated) => return self.chose(io, shared, &negotiated),
+            }
+        }
+    }
+
+    fn chose(&mut self, io: &mut Io, shared: &Shared, negotiated: &Negotiated) {
+        let id = negotiated.export.id;
+        let Some(export) = shared.exports.get(id) else { return self.drop_client("its export is gone") };
+        let fd = match io.open(id, export) {
+            Ok(fd) => fd,
+            Err(why) => return self.drop_client(&why),
+        };
+        let align = export.backend.file().device().limits().dma_alignment.max(1) as usize;
+        let session = Session::new(negotiated);
+        let chosen = Chosen { session, export: export.clone(), fd, align: align.next_power_of_two() };
+        self.life.stage = Stage::Transmission(Box::new(chosen));
+    }
+}

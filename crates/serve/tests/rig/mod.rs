@@ -1,0 +1,168 @@
+//! A server, and clients that write their bytes themselves.
+#![allow(dead_code)] // Each program of tests uses a part.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use sheave_iomap::{File, RawFile};
+use sheave_serve::{Address, Backend, Export, Exports, Listener, ServeError, Server, ServerOptions};
+
+pub const SIZE: u64 = 64 << 20;
+
+#[derive(Debug)]
+pub struct Device(pub Arc<dyn File>);
+
+impl Backend for Device {
+    fn file(&self) -> &Arc<dyn File> {
+        &self.0
+    }
+}
+
+/// A server of a device in memory; `None` without io_uring.
+pub struct Rig {
+    pub server: Server,
+    pub socket: PathBuf,
+    pub notices: Arc<Mutex<Vec<String>>>,
+    _dir: tempfile::TempDir,
+}
+
+pub fn rig(options: ServerOptions) -> Option<Rig> {
+    rig_of("ram:size=64M", options)
+}
+
+/// A server of this device.
+pub fn rig_of(spec: &str, options: ServerOptions) -> Option<Rig> {
+    let device = sheave_drivers::open_device(spec).expect("a device");
+    rig_with(Box::new(Device(Arc::new(RawFile::new(device)))), options)
+}
+
+/// A server of this backend.
+pub fn rig_with(backend: Box<dyn Backend>, options: ServerOptions) -> Option<Rig> {
+    rig_export(false, backend, options)
+}
+
+/// A server of this backend, locked or not.
+pub fn rig_export(read_only: bool, backend: Box<dyn Backend>, options: ServerOptions) -> Option<Rig> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s");
+    let listener = Listener::bind(&Address::Unix(socket.clone())).expect("it listens");
+    let export = Export { name: "x".into(), description: String::new(), read_only, backend };
+    let notices = Arc::new(Mutex::new(Vec::new()));
+    let heard = notices.clone();
+    let hear = Box::new(move |text: &str| heard.lock().expect("nobody panics").push(text.to_owned()));
+    match Server::start(Exports::new(vec![export]), vec![listener], options, hear) {
+        Ok(server) => Some(Rig { server, socket, notices, _dir: dir }),
+        Err(error @ (ServeError::Ring(_) | ServeError::OldKernel(_))) => {
+            sheave_testkit::skip(&error.to_string());
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+pub fn options() -> ServerOptions {
+    ServerOptions { reactors: 2, ..ServerOptions::default() }
+}
+
+impl Rig {
+    pub fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(&self.socket).expect("it answers");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+        stream
+    }
+
+    /// A client in the transmission phase.
+    pub fn client(&self) -> UnixStream {
+        let mut stream = self.connect();
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting).expect("a greeting");
+        stream.write_all(&[vec![0, 0, 0, 3], option(1, b"x")].concat()).expect("sent");
+        let mut export = [0; 10];
+        stream.read_exact(&mut export).expect("an export");
+        assert_eq!(export[..8], SIZE.to_be_bytes());
+        stream
+    }
+
+    /// That others are still served.
+    pub fn serves(&self) {
+        let mut client = self.client();
+        for cookie in 0..20u64 {
+            let bytes = vec![cookie as u8; 4096];
+            client.write_all(&[request(1, cookie, cookie << 12, 4096), bytes.clone()].concat()).expect("sent");
+            assert_eq!(reply(&mut client), (0, cookie));
+            client.write_all(&request(0, cookie, cookie << 12, 4096)).expect("sent");
+            assert_eq!(reply(&mut client), (0, cookie));
+            let mut back = vec![0; 4096];
+            client.read_exact(&mut back).expect("data");
+            assert!(back == bytes);
+        }
+    }
+
+    /// Whether the server has said so, or does soon.
+    pub fn heard(&self, words: &str) -> bool {
+        let until = Instant::now() + Duration::from_secs(10);
+        while !self.notices.lock().expect("nobody panics").iter().any(|notice| notice.contains(words)) {
+            if Instant::now() > until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        true
+    }
+}
+
+pub fn option(number: u32, data: &[u8]) -> Vec<u8> {
+    [b"IHAVEOPT".as_slice(), &number.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
+pub fn request(command: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
+    let head = [0x2560_9513u32.to_be_bytes().as_slice(), &[0, 0], &command.to_be_bytes()].concat();
+    [&head, cookie.to_be_bytes().as_slice(), &offset.to_be_bytes(), &len.to_be_bytes()].concat()
+}
+
+/// Error and cookie of a simple reply.
+pub fn reply(stream: &mut UnixStream) -> (u32, u64) {
+    let mut bytes = [0; 16];
+    stream.read_exact(&mut bytes).expect("a reply");
+    let error = u32::from_be_bytes(bytes[4..8].try_into().expect("four"));
+    (error, u64::from_be_bytes(bytes[8..].try_into().expect("eight")))
+}
+
+/// That the server has closed the connection.
+pub fn is_closed(stream: &mut UnixStream) -> bool {
+    let mut rest = Vec::new();
+    // A reset says the same as an end.
+    !matches!(stream.read_to_end(&mut rest), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+}
+
+/// A client that has taken extended headers.
+pub fn extended(rig: &Rig) -> UnixStream {
+    let mut stream = rig.connect();
+    stream.read_exact(&mut [0; 18]).expect("a greeting");
+    stream.write_all(&[vec![0, 0, 0, 3], option(11, b"")].concat()).expect("sent");
+    stream.read_exact(&mut [0; 20]).expect("an acknowledgement");
+    stream.write_all(&option(7, b"\0\0\0\0\0\0")).expect("sent");
+    stream.read_exact(&mut [0; 20 + 12 + 20 + 14 + 20]).expect("an export");
+    stream
+}
+
+/// A request with 64-bit lengths.
+pub fn extended_request(command: u16, flags: u16, cookie: u64, offset: u64, len: u64) -> Vec<u8> {
+    let head = [0x21e4_1c71u32.to_be_bytes().as_slice(), &flags.to_be_bytes(), &command.to_be_bytes()].concat();
+    [&head, cookie.to_be_bytes().as_slice(), &offset.to_be_bytes(), &len.to_be_bytes()].concat()
+}
+
+impl Rig {
+    /// That requests are answered, whatever others write meanwhile.
+    pub fn serves_alone(&self, len: u32) {
+        let mut client = self.client();
+        for cookie in 0..50 {
+            client.write_all(&request(0, cookie, cookie << 12, len)).expect("sent");
+            assert_eq!(reply(&mut client), (0, cookie));
+            client.read_exact(&mut vec![0; len as usize]).expect("data");
+        }
+    }
+}
