@@ -1,0 +1,135 @@
+//! What reaches the device: flushes, and what must be durable when it is answered.
+#![allow(unsafe_code)] // being a driver
+
+mod rig;
+
+use std::io::Write;
+use std::sync::Arc;
+
+use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
+use sheave_blk::limits::Limits;
+use sheave_blk::request::{DoneList, RqList, RqQueue, RqTable};
+use sheave_blk::{Device, DeviceError};
+use sheave_drivers::fault::{self, FaultKind, FaultPlan};
+use sheave_iomap::RawFile;
+
+use rig::{options, reply, request, rig_with};
+
+/// A device with a volatile cache and without FUA.
+#[derive(Debug)]
+struct Volatile;
+
+#[derive(Debug)]
+struct VolatileQueue(RqQueue);
+
+// SAFETY: D7: its queues take whatever it says that they take.
+unsafe impl Driver for Volatile {
+    fn limits(&self) -> Limits {
+        Limits { max_discard_sectors: 1 << 16, max_write_zeroes_sectors: 1 << 16, ..Limits::default() }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { volatile_cache: true, discard: true, write_zeroes: true, ..Capabilities::default() }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        rig::SIZE
+    }
+
+    fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
+        Ok(Box::new(VolatileQueue(RqQueue::with_depth(open.depth))))
+    }
+}
+
+// SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched at all.
+unsafe impl HwQueue for VolatileQueue {
+    fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
+        while let Some(rq) = list.pop() {
+            self.0.push(rq);
+        }
+    }
+
+    fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
+        self.0.complete_all(done);
+    }
+
+    fn next_event(&self) -> NextEvent {
+        if self.0.is_empty() { NextEvent::Idle } else { NextEvent::Ready }
+    }
+
+    fn timed_out(&mut self, _: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
+        TimedOut::Waiting
+    }
+
+    fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
+        self.0.complete_all(done);
+    }
+}
+
+#[test]
+fn flushes_and_fua_reach_the_device_before_their_replies() {
+    let disk = Device::from_driver("volatile", Box::new(Volatile));
+    // The layer above it counts the flushes.
+    let plan = FaultPlan::new(1).with(FaultKind::DroppedFlush, 1.0);
+    let (device, flushes) = fault::over("counted", &disk, &plan).expect("a device");
+    let backend = rig::Device(Arc::new(RawFile::new(device)));
+    let Some(rig) = rig_with(Box::new(backend), options()) else { return };
+    let mut client = rig.client();
+    let mut ask = |command: u16, fua: u8, len: u32| {
+        let mut bytes = request(command, 3, 0, len);
+        bytes[5] = fua;
+        bytes.resize(bytes.len() + if command == 1 { len as usize } else { 0 }, 7);
+        let before = flushes.total();
+        client.write_all(&bytes).expect("sent");
+        assert_eq!(reply(&mut client), (0, 3), "{command}");
+        flushes.total() - before
+    };
+    for (command, len) in [(1, 4096), (4, 4096), (6, 4096)] {
+        assert_eq!(ask(command, 0, len), 0, "{command} without FUA");
+        assert!(ask(command, 1, len) > 0, "{command} with FUA");
+    }
+    assert_eq!(ask(1, 0, 4096), 0);
+    assert!(ask(3, 0, 0) > 0, "a flush");
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn a_read_that_fails_is_no_data_and_harms_no_other() {
+    let disk = sheave_drivers::open_device("ram:size=64M").expect("a device");
+    let plan = FaultPlan::new(7).with(FaultKind::Error, 1.0);
+    let (device, errors) = fault::over("bad", &disk, &plan).expect("a device");
+    let Some(rig) = rig_with(Box::new(rig::Device(Arc::new(RawFile::new(device)))), options()) else { return };
+    let mut client = rig.client();
+    let asked: Vec<u8> = (0..100).flat_map(|cookie| request(0, cookie, cookie << 12, 4096)).collect();
+    client.write_all(&asked).expect("sent");
+    let replies: std::collections::BTreeMap<u64, u32> =
+        (0..100).map(|_| reply(&mut client)).map(|(error, cookie)| (cookie, error)).collect();
+    assert!(errors.total() > 0 && replies.values().all(|&error| error == 5), "{replies:?}");
+    assert_eq!((replies.len(), replies.keys().next_back()), (100, Some(&99)), "each is answered as itself");
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn what_is_read_only_is_not_changed() {
+    let locked = |read_only: bool, spec: &str| {
+        let device = sheave_drivers::open_device(spec).expect("a device");
+        let backend = Box::new(rig::Device(Arc::new(RawFile::new(device))));
+        rig::rig_export(read_only, backend, options())
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("disk");
+    std::fs::File::create(&path).and_then(|file| file.set_len(rig::SIZE)).expect("a file");
+    // The export that the user locks, and the device that cannot be written to, as a snapshot.
+    let specs = [(true, "ram:size=64M".to_owned()), (false, format!("file:{},readonly=on", path.display()))];
+    for (read_only, spec) in specs {
+        let Some(rig) = locked(read_only, &spec) else { return };
+        let mut client = rig.client();
+        for command in [1, 4, 6] {
+            let mut bytes = request(command, 3, 0, 4096);
+            bytes.resize(bytes.len() + if command == 1 { 4096 } else { 0 }, 7);
+            client.write_all(&bytes).expect("sent");
+            assert_eq!(reply(&mut client), (1, 3), "{spec}: EPERM for {command}");
+        }
+        rig.server.stop().expect("it ends");
+    }
+}
