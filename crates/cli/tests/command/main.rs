@@ -15,6 +15,7 @@ mod refusals;
 mod refused;
 mod rescue;
 mod serve;
+mod serve_refused;
 mod sheave;
 mod signals;
 mod space_back;
