@@ -78,12 +78,12 @@ fn who_zeroes_all_and_leaves_does_not_keep_the_server_from_its_end() {
 #[test]
 fn who_holds_memory_and_sends_trifles_is_dropped_all_the_same() {
     let stall = Duration::from_millis(300);
-    let limits = ServerOptions { client_bytes: 4 << 20, server_bytes: 6 << 20, stall, ..one_reactor() };
+    let limits = ServerOptions { client_bytes: 16 << 20, server_bytes: 24 << 20, stall, ..one_reactor() };
     let Some(rig) = rig(limits) else { return };
     let mut lazy: Vec<UnixStream> = (0..2).map(|_| rig.client()).collect();
-    let reads: Vec<u8> = (0..3).flat_map(|cookie| request(0, cookie, cookie << 19, 1 << 19)).collect();
-    // Its replies fill the socket; then it takes nothing.
-    lazy.iter_mut().for_each(|stream| (0..8).for_each(|_| stream.write_all(&reads).expect("sent")));
+    // With room for a header these count for 12 MiB: the two have all memory, and each may still ask for more.
+    let reads: Vec<u8> = (0..3).flat_map(|cookie| request(0, cookie, cookie << 22, (4 << 20) - 512)).collect();
+    lazy.iter_mut().for_each(|stream| stream.write_all(&reads).expect("sent"));
     let ended = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         let (lazy, ended) = (&mut lazy, &ended);

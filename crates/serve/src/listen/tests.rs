@@ -73,3 +73,17 @@ fn of_servers_that_want_one_path_at_a_time_one_gets_it() {
         assert_eq!(inode(&path), all[0].inode, "round {round}: the path is that of the one that listens");
     }
 }
+
+#[test]
+fn a_socket_is_made_when_nobody_else_is_at_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("s");
+    let lock = lock_directory(&path).expect("nobody has it");
+    std::thread::scope(|scope| {
+        let bound = scope.spawn(|| Listener::bind(&Address::Unix(path.clone())).is_ok());
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!path.exists(), "another server is at it");
+        drop(lock);
+        assert!(bound.join().expect("no panic"));
+    });
+}
