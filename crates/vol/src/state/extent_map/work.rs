@@ -43,7 +43,7 @@ impl Tree {
     }
 
     /// The lock was taken: what was done under the hold before had a bound (W1).
-    #[cfg(debug_assertions)]
+    #[cfg(any(debug_assertions, test))]
     pub(crate) fn begin_hold(&mut self) {
         let work = std::mem::take(&mut self.work);
         debug_assert!(work <= MAX_HELD, "{work} entries were looked at under one hold of the pool's lock");
