@@ -123,6 +123,11 @@ fn what_is_read_only_is_not_changed() {
     let specs = [(true, "ram:size=64M".to_owned()), (false, format!("file:{},readonly=on", path.display()))];
     for (read_only, spec) in specs {
         let Some(rig) = locked(read_only, &spec) else { return };
+        let mut told = [0; 18 + 10];
+        let mut asks = rig.connect();
+        asks.write_all(&[vec![0, 0, 0, 3], rig::option(1, b"x")].concat()).expect("sent");
+        std::io::Read::read_exact(&mut asks, &mut told).expect("an export");
+        assert_eq!(told[27] & 2, 2, "{spec}: READ_ONLY is told");
         let mut client = rig.client();
         for command in [1, 4, 6] {
             let mut bytes = request(command, 3, 0, 4096);
