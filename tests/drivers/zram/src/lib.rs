@@ -1,6 +1,6 @@
 //! A ram disk that compresses: `zram:size=64M`.
 //!
-//! Owns blocks of 4 KiB by number, each packed by [`pack`]; a block of zeroes takes no memory. All rings share them
+//! Owns blocks of 4 KiB by number, each packed by [`pack()`]; a block of zeroes takes no memory. All rings share them
 //! under locks, each for a part of the blocks. Nothing outlives the process.
 #![forbid(unsafe_code)]
 
