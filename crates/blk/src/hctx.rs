@@ -1,7 +1,8 @@
 //! The hardware context: one ring's way into one device.
 //!
 //! Owns the preallocated requests, their tags, the gathered, refused and waiting work, and the driver's
-//! [`HwQueue`]. Belongs to its ring's thread; what other threads may touch is in [`HctxShared`].
+//! [`HwQueue`](crate::driver::HwQueue). Belongs to its ring's thread; what other threads may touch is in
+//! [`HctxShared`].
 //!
 //! The way of a bio: [`Hctx::add`] merges it or gives it a request, which is *gathered* under the plug;
 //! [`Hctx::flush`] hands the gathered to the driver; what the driver cannot take is *refused* and goes first the next
