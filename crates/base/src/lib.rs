@@ -8,6 +8,7 @@
 //! | [`grace`] | grace periods: when what was unmapped is certainly no longer used |
 //! | [`wait`](mod@wait) | long waits: asleep, or step by step where a simulator runs the threads |
 //! | [`parker`] | sleep and wake-up of one owner, as a file descriptor a kernel ring can wait on |
+//! | [`panics`] | how what a caught panic carries is dropped |
 //! | [`prefetch`] | a hint that memory will be read soon |
 //! | [`buf`] | owned aligned memory for direct I/O |
 //! | [`units`] | sectors, bytes, and how people write and read sizes, times and counts |
@@ -37,6 +38,7 @@ pub mod grace;
 pub mod histogram;
 pub mod identity;
 pub mod mpscq;
+pub mod panics;
 pub mod parker;
 pub mod prefetch;
 pub mod rng;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use sheave_iomap::{File, RawFile};
 use sheave_nbd::Extent;
 use sheave_serve::{Backend, ServerOptions};
+use sheave_testkit::under_sanitizer;
 
 use rig::{extended, extended_request, option, options, reply, request, rig, rig_of, rig_with};
 
@@ -21,7 +22,7 @@ fn one_reactor() -> ServerOptions {
     ServerOptions { reactors: 1, ..ServerOptions::default() }
 }
 
-/// A number of this process as the kernel tells it.
+/// A number of this process as the kernel tells it. Of memory only where no sanitizer keeps more of its own.
 fn status(field: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").expect("procfs");
     let line = text.lines().find(|line| line.starts_with(field)).expect("a field");
@@ -186,7 +187,7 @@ fn one_client_gets_no_more_memory_than_its_limit() {
             client.read_exact(&mut data).expect("data");
         }
         let grown = status("VmHWM:") - before;
-        assert!(grown < 20 << 10, "{grown} KiB for {many} reads of {len} bytes");
+        assert!(grown < 20 << 10 || under_sanitizer(), "{grown} KiB for {many} reads of {len} bytes");
     }
     rig.server.stop().expect("it ends");
 }
@@ -200,7 +201,7 @@ fn a_client_has_a_bounded_number_of_requests_under_way() {
     client.write_all(&asked).expect("sent");
     client.read_exact(&mut vec![0; 16 + 4096]).expect("a reply");
     let grown = status("VmHWM:") - before;
-    assert!(grown < 20 << 10, "{grown} KiB");
+    assert!(grown < 20 << 10 || under_sanitizer(), "{grown} KiB");
     drop(client);
     rig.server.stop().expect("it ends");
 }
@@ -229,7 +230,7 @@ fn clients_that_do_nothing_wake_nobody_and_have_no_buffers() {
     std::thread::sleep(Duration::from_secs(1));
     let woken = switches() - from;
     assert!(woken <= 8, "the threads of an idle server ran {woken} times in a second");
-    assert!(grown <= CLIENTS * 16 + 2048, "{grown} KiB for {CLIENTS} clients that do nothing");
+    assert!(grown <= CLIENTS * 16 + 2048 || under_sanitizer(), "{grown} KiB for {CLIENTS} clients that do nothing");
     eprintln!("{grown} KiB for {CLIENTS} idle clients, {woken} wakes");
     rig.server.stop().expect("it ends");
 }

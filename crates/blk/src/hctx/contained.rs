@@ -15,6 +15,7 @@
 use std::any::Any;
 use std::cell::Cell;
 
+use sheave_base::panics::discard;
 use sheave_base::status::Status;
 
 use crate::driver::{HwEnv, HwQueue, KernelEvents, NextEvent, TimedOut};
@@ -51,8 +52,7 @@ impl Contained {
         match caught(|| call(&mut *self.hw)) {
             Ok(result) => Some(result),
             Err(panic) => {
-                // What a panic carries may panic in turn when it is dropped.
-                std::mem::forget(panic);
+                discard(panic);
                 self.stop();
                 None
             }
@@ -69,7 +69,7 @@ impl Contained {
     #[inline(always)]
     pub(super) fn next_event(&self) -> NextEvent {
         caught(|| self.hw.next_event()).unwrap_or_else(|panic| {
-            std::mem::forget(panic);
+            discard(panic);
             self.state.set(State::Panicked);
             NextEvent::Ready
         })
@@ -101,7 +101,7 @@ impl Contained {
         (self.stopped, self.state) = (true, Cell::new(State::Closed));
         let hw = std::mem::replace(&mut self.hw, Box::new(Stopped { hw: None }));
         if let Err(panic) = caught(|| drop(hw)) {
-            std::mem::forget(panic);
+            discard(panic);
         }
     }
 }

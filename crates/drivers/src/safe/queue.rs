@@ -15,6 +15,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sheave_base::identity;
+use sheave_base::panics::discard;
 use sheave_base::status::Status;
 use sheave_blk::claim::{Claim, Sharing};
 use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
@@ -117,10 +118,12 @@ impl AdapterQueue {
         let mut queue = self.queue.take()?;
         let result = catch_unwind(AssertUnwindSafe(|| call(&mut *queue, self)));
         self.queue = Some(queue);
-        if result.is_err() {
-            self.die(Status::IoErr);
-        }
-        result.ok()
+        result
+            .map_err(|panic| {
+                discard(panic);
+                self.die(Status::IoErr);
+            })
+            .ok()
     }
 
     /// The driver is not called any more; what is held ends with this status, or with the one that it has already.
@@ -242,7 +245,8 @@ unsafe impl HwQueue for AdapterQueue {
             Ok(WaitsFor::Waker) => NextEvent::Remote,
             Ok(WaitsFor::Nothing) if below => NextEvent::Lower,
             Ok(WaitsFor::Nothing) => NextEvent::Stuck,
-            Err(_) => {
+            Err(panic) => {
+                discard(panic);
                 self.dead.set(Some(Status::IoErr));
                 NextEvent::Ready
             }
@@ -274,6 +278,6 @@ impl Drop for AdapterQueue {
     fn drop(&mut self) {
         let queue = self.queue.take();
         // A driver that panics here has nothing that anybody waits for.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(queue)));
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(queue))).map_err(discard);
     }
 }

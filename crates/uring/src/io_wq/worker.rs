@@ -474,7 +474,7 @@ pub(super) fn run_guarded<S: Source>(client: &Client<S>, context: &mut S::Contex
 /// Runs foreign code; a panic is its item's end, and not the worker's.
 #[cfg(not(shuttle))]
 fn guarded<R>(run: impl FnOnce() -> R) -> Option<R> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).ok()
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).map_err(sheave_base::panics::discard).ok()
 }
 
 /// The model checker speaks through panics.

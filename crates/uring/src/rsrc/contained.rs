@@ -29,8 +29,7 @@ fn or_else<R>(call: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)) {
         Ok(result) => result,
         Err(panic) => {
-            // What a panic carries may panic in turn when it is dropped.
-            std::mem::forget(panic);
+            sheave_base::panics::discard(panic);
             otherwise()
         }
     }
