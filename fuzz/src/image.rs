@@ -128,7 +128,7 @@ fn commit(device: &Device, records: &[Record]) {
     }
     let mut journal = vec![0; sb.journal_blocks as usize * BLOCK];
     io.read(sheave_vol::format::JOURNAL_START, &mut journal).expect("reads");
-    let first = sheave_vol::journal::scan(&journal, &sb, &mut drop).expect("intact").next_seq;
+    let first = sheave_vol::journal::scan(&journal, &sb, &mut |_| ()).expect("intact").next_seq;
     let mut commit = Commit::with_capacity(1);
     if sb.checksum == Checksum::Crc32c {
         // As before any write: opening the pool after a crash computes the checksums of what the regions hold.

@@ -3,6 +3,7 @@
 //!
 //! ```sh
 //! cargo bench -p sheave-vol --bench hostile
+//! cargo bench -p sheave-vol --bench hostile -- leaf       # the cases with this in their names
 //! ```
 //!
 //! Owns no judgement: docs/volumes.md has what these are to be, and `tests/hostile.rs` that they are refused. Each pool
@@ -33,7 +34,11 @@ fn case(what: &'static str, records: impl Iterator<Item = Record> + 'static) -> 
 
 fn main() -> Result<()> {
     println!("{:42} {:>10} {:>10} {:>9}  what became of it", "records", "CPU ms", "s a GiB", "MiB more");
-    for Case { what, checksum, small_commits, records } in cases() {
+    // `cargo bench` adds a word of its own.
+    let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
+    for Case { what, checksum, small_commits, records } in
+        cases().into_iter().filter(|case| case.what.contains(&wanted))
+    {
         let device = with_journal(checksum, small_commits, records);
         let before = memory_kib(true)?;
         let start = on_processor()?;
@@ -73,6 +78,12 @@ fn cases() -> Vec<Case> {
         case("an index page each", one().chain((0..).map(|slot| set(slot << 16)))),
         case("a unit given and taken", one().chain((0..).flat_map(move |_| [set(5), discard(5, 1)]))),
         case("discards of holes in a leaf", one().chain([set(0)]).chain((0..).map(move |_| discard(1, 200)))),
+        case(
+            "discards of one unit of many",
+            one().chain([set(0)]).chain((0..).flat_map(move |_| [set(1), discard(1, 128)])),
+        ),
+        case("units all over 30,000 leaves", one().chain((0..).map(|at| set(far_apart(at) & !255 | at >> 15 & 255)))),
+        case("units of 10,000 volumes", (1..=10_000).map(volume).chain((0..).map(|at| set_in(of(at), at & 255)))),
         case("discards of everything", one().chain((0..).flat_map(move |_| [set(far), discard(0, far + 1)]))),
         case("creates and deletes", (1..).flat_map(move |number| [volume(number), delete(number)])),
         case("creates", (1..).map(volume)),
@@ -90,6 +101,16 @@ fn cases() -> Vec<Case> {
         summed("marks", Box::new((0..).map(marks(true)))),
         summed("marks, and their end", Box::new((0..).flat_map(move |at| [marks(true)(at), marks(false)(at)]))),
     ]
+}
+
+/// Units of 30,000 leaves, in no order.
+fn far_apart(at: u64) -> u64 {
+    (at * 7919 % 30_000) << 8
+}
+
+/// One of 10,000 volumes, in no order.
+fn of(at: u64) -> u32 {
+    (at * 7919 % 10_000) as u32 + 1
 }
 
 /// Nanoseconds that this thread has been on the processor.

@@ -85,20 +85,22 @@ pub(crate) struct Map {
     pub nodes: BTreeMap<u64, Rc<Node>>,
     /// Leaves that records have made and not emptied again.
     made: u64,
-    /// Entries of nodes and leaves that were copied because others have them, since the model has asked.
-    copied: u64,
+    /// What changes have cost since the model has asked, as [`Bounds`] counts it.
+    cost: u64,
 }
 
 impl Map {
     /// The leaf with this index, exclusive.
     fn leaf(&mut self, geometry: &Geometry, index: u64) -> &mut Leaf {
         let (node, at) = split(index);
+        self.cost += if self.nodes.contains_key(&node) { 0 } else { Bounds::NODE_COST };
         let node = self.nodes.entry(node).or_insert_with(|| Rc::new(Node::new()));
-        self.copied += if Rc::strong_count(node) > 1 { INDEX_CHILDREN as u64 } else { 0 };
+        self.cost += if Rc::strong_count(node) > 1 { INDEX_CHILDREN as u64 } else { 0 };
         let node = Rc::make_mut(node);
-        self.made += u64::from(node.leaves[at].is_none());
+        let made = u64::from(node.leaves[at].is_none());
+        (self.made, self.cost) = (self.made + made, self.cost + made * Bounds::NODE_COST);
         let leaf = node.leaves[at].get_or_insert_with(|| Rc::new(Leaf::new(geometry)));
-        self.copied += if Rc::strong_count(leaf) > 1 { geometry.leaf_entries as u64 } else { 0 };
+        self.cost += if Rc::strong_count(leaf) > 1 { geometry.leaf_entries as u64 } else { 0 };
         Rc::make_mut(leaf)
     }
 
@@ -151,6 +153,7 @@ impl Map {
                 .is_some_and(|leaf| leaf.entries[from as usize..to as usize].iter().any(|&phys| phys != 0));
             if used {
                 any = true;
+                self.cost += if to - from < per_leaf { Bounds::PART_COST } else { 0 };
                 let leaf = self.leaf(geometry, index);
                 (from..to).for_each(|at| leaf.set(at as usize, 0, &none));
                 self.drop_if_empty(index);
@@ -210,15 +213,15 @@ pub(crate) struct Model {
     pub next_volume: u32,
     /// Records applied.
     pub records: u64,
-    /// What copies of maps have cost ([`Bounds::MOST_COPIED`]).
-    copied: u64,
+    /// What changes of maps have cost ([`Bounds::MOST_COST`]).
+    cost: u64,
     bounds: Bounds,
 }
 
 impl Model {
     pub fn new(geometry: Geometry, next_volume: u32, journal_blocks: u32) -> Model {
         let bounds = Bounds::new(journal_blocks);
-        Model { geometry, volumes: BTreeMap::new(), next_volume, records: 0, copied: 0, bounds }
+        Model { geometry, volumes: BTreeMap::new(), next_volume, records: 0, cost: 0, bounds }
     }
 
     /// Does what a record of the journal says, if a pool can have written it after those before.
@@ -227,13 +230,14 @@ impl Model {
         let volume = record.volume();
         if let Record::Copy { source, .. } | Record::Rollback { source, .. } = record {
             let slots = [volume, source].map(|id| self.volumes.get(&id).map_or(0, |vol| vol.map.nodes.len() as u64));
-            self.copied += Bounds::SLOT_COST * slots[0].max(slots[1]);
+            self.cost += Bounds::SLOT_COST * slots[0].max(slots[1]);
         }
+        self.cost += if matches!(record, Record::Resize { .. }) { Bounds::SIZE_COST } else { 0 };
         self.apply(record);
         if let Some(vol) = self.volumes.get_mut(&volume) {
-            self.copied += std::mem::take(&mut vol.map.copied);
+            self.cost += std::mem::take(&mut vol.map.cost);
         }
-        Bounds::check_copied(self.copied)?;
+        Bounds::check_cost(self.cost)?;
         // Summed up now and then: it takes a look at each volume.
         if self.records.is_multiple_of(1 << 14) {
             Bounds::check_nodes(self.volumes.values().map(|vol| vol.map.made).sum(), 0)?;

@@ -3,12 +3,15 @@
 //! Owns the findings about it. A journal that only ends torn is no finding: a crash leaves that, and nothing in it was
 //! acknowledged. One that has lost acknowledged records is salvaged as a repair would: all that is intact is applied.
 
+use std::ops::ControlFlow;
+
 use super::model::Model;
 use crate::device::block_io::BlockIo;
 use crate::error::PoolError;
 use crate::finding::{Finding, FindingKind, Place};
 use crate::format::damage::Damage;
 use crate::format::journal::{JournalBlock, Lost, scan};
+use crate::format::record::Record;
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK, BLOCK_BYTES, JOURNAL_START};
 
@@ -53,13 +56,13 @@ pub(super) fn replay(io: &dyn BlockIo, sb: &Superblock, model: &mut Model) -> Re
     let bytes = read(io, sb, &mut notes);
     let mut out = Replayed { findings: Vec::new(), notes, next_seq: 0, superblock_lost: false };
     // Once to see that all is well, once to apply: a journal that is not well leaves the model alone.
-    match scan(&bytes, sb, &mut drop) {
+    match scan(&bytes, sb, &mut |_| ()) {
         Ok(found) => {
             out.next_seq = found.next_seq.max(found.highest_seq.saturating_add(1));
             let mut refused = None;
             let again = scan(&bytes, sb, &mut |record| {
                 if refused.is_none() {
-                    refused = model.replay(record).err();
+                    refused = model.replay(record.clone()).err();
                 }
             });
             debug_assert_eq!(again.as_ref(), Ok(&found));
@@ -104,13 +107,14 @@ fn salvage(bytes: &[u8], sb: &Superblock, model: &mut Model, look_only: bool) ->
     let last = intact.last().map_or(sb.replay_seq, |(block, _)| block.seq + 1);
     let mut whole = 0;
     for (block, bytes) in intact {
-        let mut refused = false;
-        let mut replay = |record| refused = refused || model.replay(record).is_err();
-        let read = block.records(bytes, &geometry, &mut replay);
-        if refused {
-            break;
+        let mut replay = |record: &Record| match model.replay(record.clone()) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        };
+        match block.records(bytes, &geometry, &mut replay) {
+            Ok(ControlFlow::Break(())) => break,
+            read => whole += u64::from(read.is_ok()),
         }
-        whole += u64::from(read.is_ok());
     }
     (next_seq, (last - sb.replay_seq).saturating_sub(whole))
 }

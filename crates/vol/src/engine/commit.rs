@@ -23,7 +23,7 @@ use crate::engine::inner::PoolInner;
 use crate::format::journal::{Commit, Ring};
 use crate::state::State;
 use crate::state::extent_map::Entry;
-use crate::state::extent_map::work::MOST_COPIED;
+use crate::state::extent_map::work::MOST_COST;
 use crate::state::phase::Phase;
 use crate::state::plan::Taken;
 
@@ -194,7 +194,7 @@ impl State {
         let used = self.next_seq - self.sb.replay_seq;
         let due = used * 2 > u64::from(self.sb.journal_blocks)
             || self.tree.dirty_nodes() > self.dirty_soft
-            || self.tree.copied > MOST_COPIED;
+            || self.tree.cost > MOST_COST;
         match self.phase {
             Phase::Closed => Work::Nothing,
             Phase::Closing => Work::Checkpoint { clean: true },

@@ -13,6 +13,9 @@
 //!   is told.
 //! - J3: a commit is replayed as a whole or not at all: of a torn one the first blocks may be there.
 
+use std::ops::ControlFlow;
+
+use sheave_base::status::Status;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::format::block::{Block, Head, open, require_zero_tail, seal};
@@ -164,15 +167,22 @@ impl JournalBlock {
         Ok(JournalBlock { incarnation: head.generation, seq, first, blocks, used })
     }
 
-    /// Gives its records in order to `take`.
-    pub fn records(&self, block: &Block, geometry: &Geometry, take: &mut dyn FnMut(Record)) -> Result<(), Damage> {
+    /// Gives its records in order to `take`, until that breaks off.
+    pub fn records(
+        &self,
+        block: &Block,
+        geometry: &Geometry,
+        take: &mut dyn FnMut(&Record) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, Damage> {
         let mut rest = &block[RECORDS..RECORDS + self.used];
         while !rest.is_empty() {
             let (record, len) = Record::decode(geometry, rest)?;
             rest = &rest[len..];
-            take(record);
+            if take(&record).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 }
 
@@ -197,12 +207,18 @@ impl Bounds {
     /// Leaves and index nodes that replayed records may change. A pool that is open writes a checkpoint when half as
     /// many have changed.
     const MOST_NODES: u64 = 1 << 15;
-    /// What copies of maps may cost since a checkpoint: 1 an entry of a node that is copied, [`Bounds::SLOT_COST`] a
-    /// slot of a map that is shared. A pool that is open writes a checkpoint when it is a quarter of that. What is
-    /// dropped was made or loaded before, and is not counted.
-    pub(crate) const MOST_COPIED: u64 = 1 << 24;
-    /// What a slot costs that is shared, beside an entry of a node that is copied.
+    /// What changes may cost since a checkpoint, as far as a few bytes of a record stand for it: 1 an entry of a node
+    /// that is copied, and the `_COST` of what follows. A pool that is open counts the same, and writes a checkpoint
+    /// when it is a quarter of that. A node that is dropped was made or loaded before, and costs nothing more.
+    pub(crate) const MOST_COST: u64 = 1 << 24;
+    /// What a slot of a map costs that is shared.
     pub(crate) const SLOT_COST: u64 = 32;
+    /// What a node costs that is made. Those that stay are dirty, of which a pool has 8,192 when it writes a checkpoint.
+    pub(crate) const NODE_COST: u64 = 32;
+    /// What a discard of some units of a leaf costs.
+    pub(crate) const PART_COST: u64 = 16;
+    /// What another size of a volume costs.
+    pub(crate) const SIZE_COST: u64 = 16;
 
     /// Those of a journal of so many blocks.
     pub(crate) fn new(journal_blocks: u32) -> Bounds {
@@ -232,6 +248,7 @@ impl Bounds {
             Record::Rollback { volume, .. }
             | Record::Rename { volume, .. }
             | Record::Limit { volume, .. }
+            | Record::Origin { volume, .. }
             | Record::Delete { volume } => self.change(*volume),
             _ => Ok(()),
         }
@@ -243,9 +260,9 @@ impl Bounds {
         require(left.is_some(), "record.volume", volume, "has one change too many for a journal of this size")
     }
 
-    /// Whether copies of maps may have cost so much.
-    pub(crate) fn check_copied(copied: u64) -> Result<(), Damage> {
-        require(copied <= Self::MOST_COPIED, "journal", copied, "is more of maps than one journal copies")
+    /// Whether changes may have cost so much.
+    pub(crate) fn check_cost(cost: u64) -> Result<(), Damage> {
+        require(cost <= Self::MOST_COST, "journal", cost, "is more work on maps than one journal makes")
     }
 
     /// Whether so many nodes may have changed, in a pool that writes a checkpoint when `most` have.
@@ -322,32 +339,70 @@ pub enum Lost {
     },
 }
 
-/// Reads the whole journal (`bytes` from [`JOURNAL_START`], as long as the superblock says) and gives the records to
-/// replay, in order, to `take` (J1, J2, J3). After an error `take` may have been called; its effects are to be dropped.
+/// The blocks of a journal, by their places in the ring.
+pub trait Blocks {
+    /// How many there are.
+    fn count(&self) -> usize;
+    /// The block of a place below that.
+    fn block(&mut self, place: usize) -> Result<&Block, Status>;
+}
+
+/// A journal that is in memory.
+struct InMemory<'a>(&'a [Block]);
+
+impl Blocks for InMemory<'_> {
+    fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    fn block(&mut self, place: usize) -> Result<&Block, Status> {
+        self.0.get(place).ok_or(Status::IoErr)
+    }
+}
+
+/// Why a scan has not come to the end of the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The journal cannot be replayed.
+    Lost(Lost),
+    /// The device did not give a block.
+    Unread(Status),
+    /// Who took the records wants no more of them.
+    Enough,
+}
+
+/// [`scan_blocks`] of a journal in memory: `bytes` from [`JOURNAL_START`], as long as the superblock says.
+pub fn scan(bytes: &[u8], sb: &Superblock, take: &mut dyn FnMut(&Record)) -> Result<Scan, Lost> {
+    let (blocks, _) = bytes.as_chunks::<BLOCK>();
+    let all = &mut |record: &Record| {
+        take(record);
+        ControlFlow::Continue(())
+    };
+    scan_blocks(&mut InMemory(blocks), sb, all).map_err(|stop| match stop {
+        Stop::Lost(lost) => lost,
+        Stop::Unread(_) | Stop::Enough => unreachable!("memory can be read, and all records are taken"),
+    })
+}
+
+/// Reads the whole journal and gives the records to replay, in order, to `take` (J1, J2, J3), until that breaks off.
+/// After an error `take` may have been called; its effects are to be dropped. Each block is asked for once, in the
+/// order of the ring, and then again, in the order of the commits, if its records are wanted.
 ///
 /// One record is in memory at a time: that of the shortest kind takes ten times as much there as in the journal.
-pub fn scan(bytes: &[u8], sb: &Superblock, take: &mut dyn FnMut(Record)) -> Result<Scan, Lost> {
+pub fn scan_blocks(
+    blocks: &mut dyn Blocks,
+    sb: &Superblock,
+    take: &mut dyn FnMut(&Record) -> ControlFlow<()>,
+) -> Result<Scan, Stop> {
     let geometry = sb.geometry();
     let ring = Ring::of(sb);
-    let (blocks, _) = bytes.as_chunks::<BLOCK>();
-    let decoded: Vec<Result<JournalBlock, Damage>> = (JOURNAL_START..)
-        .step_by(BLOCK)
-        .zip(blocks)
-        .map(|(address, block)| JournalBlock::decode(block, &sb.pool, address, ring.blocks))
-        .collect();
-    let intact = || decoded.iter().flatten();
-    if let Some(block) = intact().find(|block| block.incarnation > sb.incarnation) {
-        return Err(Lost::Superblock { incarnation: block.incarnation });
+    let mut decoded: Vec<Result<JournalBlock, Damage>> = Vec::with_capacity(blocks.count());
+    for (place, address) in (0..blocks.count()).zip((JOURNAL_START..).step_by(BLOCK)) {
+        let block = blocks.block(place).map_err(Stop::Unread)?;
+        decoded.push(JournalBlock::decode(block, &sb.pool, address, ring.blocks));
     }
-    let highest_seq = intact().map(|block| block.seq).max().unwrap_or(0);
-    let ours = || intact().filter(|block| block.incarnation == sb.incarnation);
-    if let Some(block) = ours().find(|block| block.seq >= sb.replay_seq.saturating_add(u64::from(ring.blocks))) {
-        return Err(Lost::Overwritten { wanted: sb.replay_seq, found: block.seq });
-    }
-    if let Some(block) = ours().find(|block| sb.clean && block.seq >= sb.replay_seq) {
-        return Err(Lost::Clean { seq: block.seq });
-    }
-    let newest_first = ours().map(|block| block.first).max().unwrap_or(0);
+    let highest_seq = decoded.iter().flatten().map(|block| block.seq).max().unwrap_or(0);
+    let newest_first = check_heads(&decoded, sb).map_err(Stop::Lost)?;
     let mut seq = sb.replay_seq;
     // Where the commit that is being read began, and whether all its blocks are there (J3).
     let (mut whole, mut is_whole) = (seq, has_all_blocks(&decoded, sb, seq));
@@ -356,35 +411,57 @@ pub fn scan(bytes: &[u8], sb: &Superblock, take: &mut dyn FnMut(Record)) -> Resu
         let at = ring.address(seq);
         let damage = match decoded.get(place) {
             _ if seq - sb.replay_seq == u64::from(ring.blocks) => break None,
-            Some(Ok(block)) if block.incarnation == sb.incarnation && block.seq == seq => {
-                let mut take_whole = |record| {
-                    if is_whole {
-                        take(record)
-                    }
+            Some(Ok(head)) if head.incarnation == sb.incarnation && head.seq == seq => {
+                let block = blocks.block(place).map_err(Stop::Unread)?;
+                // It was whole a moment ago, and may have been read anew.
+                let again = JournalBlock::decode(block, &sb.pool, at, ring.blocks);
+                if let Some(damage) = again.as_ref().err() {
+                    return Err(Stop::Lost(Lost::Block { seq, at, damage: *damage }));
+                }
+                let mut take_whole = |record: &Record| match is_whole {
+                    true => take(record),
+                    false => ControlFlow::Continue(()),
                 };
-                match block.records(&blocks[place], &geometry, &mut take_whole) {
-                    Ok(()) => {
+                match head.records(block, &geometry, &mut take_whole) {
+                    Ok(ControlFlow::Break(())) => return Err(Stop::Enough),
+                    Ok(ControlFlow::Continue(())) => {
                         seq += 1;
-                        if seq == block.first + u64::from(block.blocks) {
+                        if seq == head.first + u64::from(head.blocks) {
                             (whole, is_whole) = (seq, has_all_blocks(&decoded, sb, seq));
                         }
                         continue;
                     }
                     // Its checksum is right: this was written so, and is no torn write.
-                    Err(damage) => return Err(Lost::Record { seq, at, damage }),
+                    Err(damage) => return Err(Stop::Lost(Lost::Record { seq, at, damage })),
                 }
             }
-            Some(Ok(block)) => Damage::Stale { generation: block.incarnation },
+            Some(Ok(head)) => Damage::Stale { generation: head.incarnation },
             Some(Err(damage)) => *damage,
             None => Damage::Blank,
         };
         // A commit begun at or before `seq` may be torn; one begun after it proves that `seq` was durable.
         if newest_first > seq {
-            return Err(Lost::Block { seq, at, damage });
+            return Err(Stop::Lost(Lost::Block { seq, at, damage }));
         }
         break Some(damage).filter(|damage| !matches!(damage, Damage::Stale { .. } | Damage::Blank | Damage::Foreign));
     };
     Ok(Scan { next_seq: whole, highest_seq, torn })
+}
+
+/// What the blocks say of themselves fits the superblock; the first block of the newest commit.
+fn check_heads(decoded: &[Result<JournalBlock, Damage>], sb: &Superblock) -> Result<u64, Lost> {
+    let intact = || decoded.iter().flatten();
+    if let Some(block) = intact().find(|block| block.incarnation > sb.incarnation) {
+        return Err(Lost::Superblock { incarnation: block.incarnation });
+    }
+    let ours = || intact().filter(|block| block.incarnation == sb.incarnation);
+    if let Some(block) = ours().find(|block| block.seq >= sb.replay_seq.saturating_add(u64::from(sb.journal_blocks))) {
+        return Err(Lost::Overwritten { wanted: sb.replay_seq, found: block.seq });
+    }
+    if let Some(block) = ours().find(|block| sb.clean && block.seq >= sb.replay_seq) {
+        return Err(Lost::Clean { seq: block.seq });
+    }
+    Ok(ours().map(|block| block.first).max().unwrap_or(0))
 }
 
 /// Whether all blocks of the commit that begins with this one are there, whatever their records say.

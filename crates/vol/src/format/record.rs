@@ -236,6 +236,7 @@ impl Record {
     }
 
     /// The record at the beginning of `from`, and its bytes.
+    #[inline]
     pub fn decode(geometry: &Geometry, from: &[u8]) -> Result<(Record, usize), Damage> {
         let cut = Damage::field("record.len", from.len() as u64, "goes beyond the block");
         let (head, _) = RecordHead::ref_from_prefix(from).map_err(|_| cut)?;
@@ -243,14 +244,8 @@ impl Record {
         let whole = from.get(..len).ok_or(cut)?;
         let body = whole.get(size_of::<RecordHead>()..).ok_or(cut)?;
         let named = matches!(head.kind, kinds::CREATE | kinds::COPY | kinds::RENAME);
-        let name_len = usize::from(head.name_len);
-        require(named == (name_len > 0), "record.name_len", head.name_len, "does not fit the kind")?;
-        let name_at = body.len().checked_sub(padded(name_len)).ok_or(cut)?;
-        let (body, name) = body.split_at(name_at);
-        let (name, fill) = name.split_at(name_len);
-        require(fill.iter().all(|&byte| byte == 0), "record.name", 1u64, "has bytes after it that must be 0")?;
-        let name = std::str::from_utf8(name).ok().filter(|name| !named || is_name(name));
-        let name = name.ok_or(Damage::field("record.name", 0u64, "cannot be a name"))?;
+        require(named == (head.name_len > 0), "record.name_len", head.name_len, "does not fit the kind")?;
+        let (body, name) = if named { split_name(body, usize::from(head.name_len))? } else { (body, "") };
         let volume = head.volume.get();
         let of_none = matches!(head.kind, kinds::INTENT | kinds::MARK | kinds::UNMARK);
         require((volume == 0) == of_none, "record.volume", volume, "is no volume, or one where none belongs")?;
@@ -259,6 +254,17 @@ impl Record {
         require(record.bytes(geometry) == len, "record.len", len as u64, "does not fit the kind")?;
         Ok((record, len))
     }
+}
+
+/// The fixed part of a body, and the name behind it.
+fn split_name(body: &[u8], name_len: usize) -> Result<(&[u8], &str), Damage> {
+    let cut = Damage::field("record.len", body.len() as u64, "is too short for its name");
+    let name_at = body.len().checked_sub(padded(name_len)).ok_or(cut)?;
+    let (body, name) = body.split_at(name_at);
+    let (name, fill) = name.split_at(name_len);
+    require(fill.iter().all(|&byte| byte == 0), "record.name", 1u64, "has bytes after it that must be 0")?;
+    let name = std::str::from_utf8(name).ok().filter(|name| is_name(name));
+    Ok((body, name.ok_or(Damage::field("record.name", 0u64, "cannot be a name"))?))
 }
 
 fn create_body(size: u64, max_size: u64, created: u64, flags: u32, source: u32) -> CreateBody {
@@ -280,6 +286,7 @@ fn fixed<T: FromBytes + zerocopy::KnownLayout + zerocopy::Immutable + zerocopy::
     Ok(fixed)
 }
 
+#[inline]
 fn decode_body(geometry: &Geometry, kind: u8, volume: u32, body: &[u8], name: &str) -> Result<Record, Damage> {
     match kind {
         kinds::SET => decode_set(geometry, volume, body),
@@ -318,6 +325,7 @@ fn decode_body(geometry: &Geometry, kind: u8, volume: u32, body: &[u8], name: &s
     }
 }
 
+#[inline]
 fn decode_set(geometry: &Geometry, volume: u32, body: &[u8]) -> Result<Record, Damage> {
     let set = fixed::<SetBody>(body)?;
     let (unit, phys) = (set.unit.get(), set.phys.get());

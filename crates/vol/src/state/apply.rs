@@ -136,21 +136,23 @@ impl State {
 
     fn apply_set(&mut self, volume: u32, unit: u64, phys: u64, written: &[u64; 4]) -> Result<(), Status> {
         let Some(vol) = self.table.get(volume) else { return Ok(()) };
-        let core = Arc::clone(&vol.core);
         if phys == 0 {
+            let core = Arc::clone(&vol.core);
             return self.unmap_units(&core, unit, 1);
         }
         if let Some(sums) = &mut self.sums {
             sums.replay_unit(phys);
         }
-        let place = self.own(&core, unit)?;
-        let old = self.tree.entry(place);
-        if old.is_alloc() {
-            self.tree.unmap(&core.top, place);
-        }
-        self.tree.store_bits(place, written);
-        let full = if self.tree.written(place).0 { Entry::FULL } else { 0 };
-        self.tree.install(place, Entry::at(phys).with(full));
+        // A journal may have millions of these: where nothing is to be made, nothing is counted or cloned either.
+        let place = if vol.dirty { self.tree.own_way(&vol.core.top, unit) } else { None };
+        let place = match place {
+            Some(place) => place,
+            None => {
+                let core = Arc::clone(&vol.core);
+                self.own(&core, unit)?
+            }
+        };
+        self.tree.set_replayed(place, phys, written);
         Ok(())
     }
 
@@ -166,6 +168,7 @@ impl State {
     fn apply_resize(&mut self, volume: u32, size: u64) -> Result<(), Status> {
         let Some(vol) = self.table.get(volume) else { return Ok(()) };
         let core = Arc::clone(&vol.core);
+        self.tree.count_size();
         core.set_max_size(core.max_size().max(size));
         let shrinks = size < core.size();
         core.set_size(size);
@@ -259,15 +262,13 @@ impl State {
     }
 
     fn unmap_in_leaf(&mut self, core: &Arc<VolumeCore>, from: u64, to: u64) -> Result<(), Status> {
-        if !self.tree.map.has_space(&core.top, from, to - from) {
+        let with_space = self.tree.with_space(&core.top, from, to - from);
+        if with_space == 0 {
             return Ok(());
         }
-        for unit in from..to {
-            let place = self.own(core, unit)?;
-            if self.tree.entry(place).is_alloc() {
-                self.tree.unmap(&core.top, place);
-            }
-        }
+        self.tree.count_part();
+        let first = self.own(core, from)?;
+        self.tree.unmap_some(&core.top, first, with_space);
         self.tree.prune(&core.top, from);
         Ok(())
     }
@@ -284,6 +285,7 @@ impl State {
         if !spot.entry.is_alloc() || self.tree.map.written_run(spot.leaf, spot.slot, first, count) == (false, count) {
             return Ok(false);
         }
+        self.tree.count_part();
         let place = self.own(core, unit)?;
         let entry = self.tree.entry(place);
         self.tree.store(place, entry.without(Entry::FULL));

@@ -29,6 +29,7 @@ impl State {
             && !vol.grown
         {
             vol.grown = true;
+            self.tree.count_size();
             self.grown.push(volume);
         }
     }

@@ -126,6 +126,12 @@ impl State {
 
     /// The place of a unit of a volume, on a way of its own.
     pub(crate) fn own(&mut self, core: &VolumeCore, unit: u64) -> Result<EntryPlace, Status> {
+        // Where the way is there, and the volume counts as changed, nothing becomes more.
+        if self.table.get(core.id).is_some_and(|vol| vol.dirty)
+            && let Some(place) = self.tree.own_way(&core.top, unit)
+        {
+            return Ok(place);
+        }
         let place = self.tree.own(&core.top, unit)?;
         let slot = unit >> self.tree.map.geometry.slot_shift();
         let vol = self.table.get_mut(core.id).ok_or(Status::Offline)?;

@@ -13,7 +13,7 @@ use sheave_iomap::mapping::Intent;
 
 use super::*;
 use crate::device::block_io::DeviceIo;
-use crate::state::extent_map::work::MOST_COPIED;
+use crate::state::extent_map::work::MOST_COST;
 use crate::{BlockIo, CheckOptions, CreateOptions, OpenOptions, Pool, PoolError, Volume, check_device};
 
 /// What a test does before the next write of the pool's own.
@@ -366,9 +366,9 @@ fn copies_of_maps_that_come_to_much_make_a_checkpoint_due() {
     let before = volume.pool().lock().sb.generation;
     pool.snapshot("v", "s").unwrap();
     write(&volume, 3, 4);
-    let copied = std::mem::replace(&mut volume.pool().lock().tree.copied, MOST_COPIED + 1);
+    let copied = std::mem::replace(&mut volume.pool().lock().tree.cost, MOST_COST + 1);
     assert!(copied > 32 + 256, "a slot was shared, and a leaf copied: {copied}");
     pool.sync().unwrap();
     let state = volume.pool().lock();
-    assert_eq!((state.sb.generation, state.tree.copied), (before + 2, 0), "a checkpoint with its twin");
+    assert_eq!((state.sb.generation, state.tree.cost), (before + 2, 0), "a checkpoint with its twin");
 }

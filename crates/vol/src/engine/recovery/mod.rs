@@ -11,6 +11,9 @@
 
 mod loader;
 mod sums;
+mod window;
+
+use std::ops::ControlFlow;
 
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
@@ -21,7 +24,7 @@ use crate::device::reader::read_again;
 use crate::error::PoolError;
 use crate::format::block::identify;
 use crate::format::damage::Damage;
-use crate::format::journal::{self, Bounds, Scan};
+use crate::format::journal::{self, Bounds, Scan, Stop};
 use crate::format::page::label;
 use crate::format::record::Record;
 use crate::format::superblock::{Superblock, choose};
@@ -29,6 +32,7 @@ use crate::format::{BLOCK, JOURNAL_START, SUPERBLOCKS, kind};
 use crate::state::State;
 use crate::state::extent_map::tree::Tree;
 use crate::state::extent_map::{Entry, ExtentMap};
+use window::Window;
 
 /// A pool as it is on its device, and whether the journal had something to replay.
 pub(crate) struct Recovered {
@@ -193,19 +197,21 @@ fn check_members(io: &dyn BlockIo, sb: &Superblock, unsure: &mut Unsure) -> Resu
 }
 
 fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> Result<Scan, PoolError> {
-    let mut bytes = sheave_base::buf::Buf::zeroed(state.sb.journal_blocks as usize * BLOCK, BLOCK)
+    let mut window = Window::new(io, state.sb.journal_blocks as usize)
         .map_err(|_| io_error("memory for the journal".into())(Status::NoMem))?;
-    io.read(JOURNAL_START, &mut bytes).map_err(io_error("reading the journal".into()))?;
     let (sb, mut bounds) = (state.sb.clone(), Bounds::new(state.sb.journal_blocks));
     let mut refused = None;
-    let scan = journal::scan(&bytes, &sb, &mut |record| {
-        if refused.is_none() {
-            refused = replay_record(state, &mut bounds, &record).err().map(|why| (why, record));
+    let scan = journal::scan_blocks(&mut window, &sb, &mut |record| match replay_record(state, &mut bounds, record) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(why) => {
+            refused = Some((why, record.clone()));
+            ControlFlow::Break(())
         }
     });
     let scan = match scan {
         Ok(scan) => scan,
-        Err(lost) => {
+        Err(Stop::Unread(status)) => return Err(io_error("reading the journal".into())(status)),
+        Err(Stop::Lost(lost)) => {
             let error = PoolError::Damaged { what: "the journal".into(), at: JOURNAL_START, why: lost.to_string() };
             unsure.pass(
                 error,
@@ -216,6 +222,7 @@ fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> Result<Sc
             let next_seq = state.sb.replay_seq + 1;
             Scan { next_seq, highest_seq: next_seq, torn: None }
         }
+        Err(Stop::Enough) => Scan { next_seq: sb.replay_seq, highest_seq: 0, torn: None },
     };
     match refused {
         None => Ok(scan),
@@ -231,7 +238,7 @@ fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> Result<Sc
 fn replay_record(state: &mut State, bounds: &mut Bounds, record: &Record) -> Result<(), String> {
     bounds.check(record, state.table.len()).map_err(|damage| damage.to_string())?;
     state.apply(record).map_err(|why| why.to_string())?;
-    Bounds::check_copied(state.tree.copied).map_err(|damage| damage.to_string())?;
+    Bounds::check_cost(state.tree.cost).map_err(|damage| damage.to_string())?;
     Bounds::check_nodes(state.tree.dirty_nodes(), state.dirty_hard).map_err(|damage| damage.to_string())
 }
 

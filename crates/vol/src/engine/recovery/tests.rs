@@ -1,5 +1,6 @@
 //! Opening pools of which a part cannot be read.
 
+mod hostile;
 mod sums;
 mod superblocks;
 

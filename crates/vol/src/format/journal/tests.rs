@@ -58,7 +58,7 @@ fn commits_come_back_in_order_across_the_end_of_the_ring() {
     assert!(bench.next > 64, "the run has wrapped");
     let mut units = Vec::new();
     let scan = scan(&bench.bytes, &bench.sb, &mut |record| match record {
-        Record::Set { unit, .. } => units.push(unit),
+        Record::Set { unit, .. } => units.push(*unit),
         other => panic!("{other:?}"),
     })
     .expect("intact");

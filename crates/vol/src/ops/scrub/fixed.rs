@@ -3,6 +3,8 @@
 //! Owns what these must be while the pool is open: both superblocks intact and of generations that follow each other,
 //! the newer of them the one in memory; each live journal block of this opening and with its own number.
 
+use std::ops::ControlFlow;
+
 use super::{AT_ONCE, Run, Stop, place};
 use crate::device::sweep::Sweep;
 use crate::engine::inner::PoolInner;
@@ -134,7 +136,10 @@ fn odd(pool: &PoolInner, sweep: &mut Sweep, sb: &Superblock, seqs: &[u64]) -> Ve
                 Ok(found) if (found.incarnation, found.seq) != (ring.incarnation, seq) => {
                     Some(Damage::Stale { generation: found.incarnation }.to_string())
                 }
-                Ok(found) => found.records(block, &geometry, &mut drop).err().map(|damage| damage.to_string()),
+                Ok(found) => {
+                    let all = found.records(block, &geometry, &mut |_| ControlFlow::Continue(()));
+                    all.err().map(|damage| damage.to_string())
+                }
             },
         };
         odd.extend(words.map(|words| (seq, words)));

@@ -106,15 +106,6 @@ impl ExtentMap {
         }
     }
 
-    /// Whether any of these units, all of one leaf, has space. Under the pool's lock.
-    pub(crate) fn has_space(&self, top: &Top, unit: u64, count: u64) -> bool {
-        let Spot { leaf, slot, .. } = self.find(top, unit);
-        let words = if leaf == 0 { None } else { self.leaves.node(leaf) };
-        let words = words.unwrap_or_default().iter().skip(slot).take(count as usize);
-        // Relaxed: under the lock.
-        words.map(|word| Entry(word.load(Ordering::Relaxed))).any(Entry::is_alloc)
-    }
-
     /// Whether block `first` of a unit is written, and how many blocks from there on (of `most`) are the same.
     #[inline]
     pub(crate) fn written_run(&self, leaf: u32, slot: usize, first: u32, most: u32) -> (bool, u32) {

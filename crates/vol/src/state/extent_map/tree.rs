@@ -17,7 +17,7 @@ use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 
 use super::nodes::{Node, Nodes};
-use super::{Entry, ExtentMap, INDEX_SHIFT, TAG, Top, id_of};
+use super::{Entry, ExtentMap, INDEX_SHIFT, Spot, TAG, Top, id_of};
 use crate::state::alloc::pages::Pages;
 use crate::state::alloc::{MAX_OWNERS, Units};
 use crate::state::freed::{Freed, LetGo};
@@ -36,9 +36,12 @@ pub(crate) struct Tree {
     passing: Freed,
     /// Entries that giving up and sharing have looked at, since the lock was taken or a part was begun.
     pub(super) work: u64,
-    /// What copies of maps have cost since the last checkpoint ([`work`](super::work)).
-    pub(crate) copied: u64,
-    /// The most of that under one hold of the lock.
+    /// What changes of maps have cost since the last checkpoint ([`work`](super::work)).
+    pub(crate) cost: u64,
+    /// Entries and words of nodes that were looked at or zeroed, ever.
+    #[cfg(test)]
+    pub(crate) looked: u64,
+    /// The most work under one hold of the lock.
     #[cfg(debug_assertions)]
     pub(crate) most_work: u64,
     /// The most pages that were made under one hold of the lock.
@@ -71,7 +74,9 @@ impl Tree {
             freed: LetGo::default(),
             passing: Freed::default(),
             work: 0,
-            copied: 0,
+            cost: 0,
+            #[cfg(test)]
+            looked: 0,
             #[cfg(debug_assertions)]
             most_work: 0,
             #[cfg(debug_assertions)]
@@ -90,6 +95,9 @@ impl Tree {
     /// The place of a unit on a way that belongs to this top alone: missing nodes are made, shared ones copied. All of
     /// the way is dirty then.
     pub(crate) fn own(&mut self, top: &Top, unit: u64) -> Result<EntryPlace, Status> {
+        if let Some(place) = self.own_way(top, unit) {
+            return Ok(place);
+        }
         let (at, child, slot) = self.split(unit);
         if !top.make(at) {
             return Err(Status::NoMem);
@@ -102,6 +110,20 @@ impl Tree {
             top.forget();
         }
         Ok(EntryPlace { leaf: leaf?.0, slot })
+    }
+
+    /// What [`Tree::own`] gives where the way is there and this top's own, which is nearly always: nothing is made.
+    pub(crate) fn own_way(&mut self, top: &Top, unit: u64) -> Option<EntryPlace> {
+        let (at, child, slot) = self.split(unit);
+        // Relaxed, both: we are under the lock that all stores are made under.
+        let first = top.word(at)?.load(Ordering::Relaxed);
+        let second = self.map.index.word(id_of(first), child)?.load(Ordering::Relaxed);
+        if first == 0 || second == 0 || (first | second) & TAG != 0 {
+            return None;
+        }
+        self.index.touch(id_of(first));
+        self.leaves.touch(id_of(second));
+        Some(EntryPlace { leaf: id_of(second), slot })
     }
 
     /// The place of a unit as it is, to change what all who have it see; its way becomes dirty.
@@ -136,7 +158,8 @@ impl Tree {
         }
         let new = self.new_index(map)?;
         let (Some(from), Some(to)) = (map.index.node(old), map.index.node(new)) else { return Err(Status::NoMem) };
-        self.copied += from.len() as u64;
+        self.cost += from.len() as u64;
+        self.look(from.len());
         for (from, to) in from.iter().zip(to) {
             let child = from.load(Ordering::Relaxed); // Relaxed: under the lock.
             if child != 0 {
@@ -195,7 +218,8 @@ impl Tree {
 
     fn copy_leaf(&mut self, old: u32, new: u32, map: &ExtentMap) {
         let (Some(from), Some(to)) = (map.leaves.node(old), map.leaves.node(new)) else { return };
-        self.copied += from.len() as u64;
+        self.cost += from.len() as u64;
+        self.look(from.len());
         for (from, to) in from.iter().zip(to) {
             let entry = Entry(from.load(Ordering::Relaxed)); // Relaxed: under the lock.
             if !entry.is_alloc() {
@@ -219,22 +243,26 @@ impl Tree {
     /// An index node without children.
     pub(crate) fn new_index(&mut self, map: &ExtentMap) -> Result<u32, Status> {
         let id = self.index.take().ok_or(Status::NoMem)?;
+        self.count_node();
         if !map.index.make(id) {
             let _ = self.index.put(id);
             return Err(Status::NoMem);
         }
         zero(map.index.node(id));
+        self.look(1 << INDEX_SHIFT);
         Ok(id)
     }
 
     /// A leaf of holes.
     pub(crate) fn new_leaf(&mut self, map: &ExtentMap) -> Result<u32, Status> {
         let id = self.leaves.take().ok_or(Status::NoMem)?;
+        self.count_node();
         if !map.leaves.make(id) || !(map.geometry.has_bits_in_entries() || map.bits.make(id)) {
             let _ = self.leaves.put(id);
             return Err(Status::NoMem);
         }
         zero(map.leaves.node(id));
+        self.look(map.geometry.leaf_entries());
         zero(map.bits.node(id));
         Ok(id)
     }
@@ -259,6 +287,16 @@ impl Tree {
         debug_assert!(!self.entry(place).is_alloc() && entry.is_alloc());
         self.leaves.add_used(place.leaf, 1);
         self.store(place, entry);
+    }
+
+    /// Recovery: a unit has this space and these written blocks, whatever it had. Nobody looks anything up.
+    pub(crate) fn set_replayed(&mut self, place: EntryPlace, phys: u64, written: &[u64; 4]) {
+        debug_assert!(self.counts_later);
+        if !self.entry(place).is_alloc() {
+            self.leaves.add_used(place.leaf, 1);
+        }
+        let full = if self.store_bits(place, written) { Entry::FULL } else { 0 };
+        self.store(place, Entry::at(phys).with(full));
     }
 
     /// Another unit in the place of the one that the entry has; the written bits are the same.
@@ -356,9 +394,13 @@ impl Tree {
     }
 
     fn set_bits_in_entry(&mut self, place: EntryPlace, mask: u64, written: bool) {
+        let old = self.entry(place).bits();
+        self.replace_bits_in_entry(place, if written { old | mask } else { old & !mask });
+    }
+
+    fn replace_bits_in_entry(&mut self, place: EntryPlace, new: u64) {
         let entry = self.entry(place);
         let old = entry.bits();
-        let new = if written { old | mask } else { old & !mask };
         if let Some(word) = self.map.leaves.word(place.leaf, place.slot) {
             word.store(entry.with_bits(new).0, Ordering::Release); // Release: pairs with the Acquire load in `find`
             self.leaves.add_written(place.leaf, (new & !old).count_ones(), (old & !new).count_ones());
@@ -382,9 +424,14 @@ impl Tree {
         std::array::from_fn(|n| if n < blocks / 64 { word(place.slot * (blocks / 64) + n) } else { 0 })
     }
 
-    /// Replaces the written bits of a unit.
-    pub(crate) fn store_bits(&mut self, place: EntryPlace, bits: &[u64]) {
+    /// Replaces the written bits of a unit; whether all blocks are written then.
+    pub(crate) fn store_bits(&mut self, place: EntryPlace, bits: &[u64; 4]) -> bool {
         let blocks = self.map.geometry.blocks() as usize;
+        if self.map.geometry.has_bits_in_entries() {
+            let all = (1 << blocks) - 1;
+            self.replace_bits_in_entry(place, bits[0] & all);
+            return bits[0] & all == all;
+        }
         for (at, bits) in bits.iter().enumerate().take(blocks.div_ceil(64)) {
             let (first, count) = (at * 64, blocks.min(64));
             self.set_bits(place, first as u32, count as u32, false);
@@ -396,6 +443,7 @@ impl Tree {
                 left &= !((u64::MAX >> (64 - run)) << from);
             }
         }
+        self.written(place).0
     }
 
     /// Fills a new leaf with what its page says: `words` words of written bits an entry.
@@ -427,6 +475,43 @@ impl Tree {
             to.store(entry.0, Ordering::Relaxed);
         }
         self.leaves.add_written(leaf, blocks_written, 0);
+    }
+
+    /// How many of these units, all of one leaf, have space.
+    pub(crate) fn with_space(&mut self, top: &Top, unit: u64, count: u64) -> usize {
+        let Spot { leaf, slot, .. } = self.map.find(top, unit);
+        if leaf == 0 {
+            return 0;
+        }
+        let map = Arc::clone(&self.map);
+        let words = map.leaves.node(leaf).unwrap_or_default();
+        let end = words.len().min(slot + count as usize);
+        let used = self.leaves.node(leaf).used as usize;
+        let with_space = |words: &[AtomicU64]| {
+            // Relaxed: under the lock.
+            words.iter().filter(|word| Entry(word.load(Ordering::Relaxed)).is_alloc()).count()
+        };
+        self.look((end - slot).min(words.len() - (end - slot)));
+        // The leaf knows how many there are, so the smaller part tells.
+        if (end - slot) * 2 > words.len() {
+            used.saturating_sub(with_space(&words[..slot]) + with_space(&words[end..]))
+        } else {
+            with_space(&words[slot..end])
+        }
+    }
+
+    /// Makes holes of the first `most` entries with space from this place on, in its leaf.
+    pub(crate) fn unmap_some(&mut self, top: &Top, from: EntryPlace, most: usize) {
+        let map = Arc::clone(&self.map);
+        let words = map.leaves.node(from.leaf).unwrap_or_default().iter().enumerate().skip(from.slot);
+        // Relaxed: under the lock.
+        let used = words.filter(|(_, word)| Entry(word.load(Ordering::Relaxed)).is_alloc()).take(most);
+        let mut end = from.slot;
+        for (slot, _) in used {
+            self.unmap(top, EntryPlace { slot, ..from });
+            end = slot + 1;
+        }
+        self.look(end - from.slot);
     }
 
     /// Whether all blocks of a unit are written, and whether any is.
@@ -471,12 +556,12 @@ impl Tree {
     fn put_index_now(&mut self, id: u32, by: By<'_>) {
         let Some(node) = self.index.put(id) else { return };
         self.give_up_page(&node);
+        self.look(1 << INDEX_SHIFT);
         let map = Arc::clone(&self.map);
-        for word in map.index.node(id).unwrap_or_default() {
-            let leaf = id_of(word.load(Ordering::Relaxed)); // Relaxed: under the lock.
-            if leaf != 0 {
-                self.put_leaf(leaf, by);
-            }
+        let leaves = map.index.node(id).unwrap_or_default().iter();
+        let leaves = leaves.map(|word| id_of(word.load(Ordering::Relaxed))); // Relaxed: under the lock.
+        for leaf in leaves.filter(|leaf| *leaf != 0).take(node.used as usize) {
+            self.put_leaf(leaf, by);
         }
         match self.counts_later {
             true => self.index.release(id),
@@ -496,11 +581,12 @@ impl Tree {
         let Some(node) = self.leaves.put(id) else { return };
         self.give_up_page(&node);
         let map = Arc::clone(&self.map);
-        for word in map.leaves.node(id).unwrap_or_default() {
-            let entry = Entry(word.load(Ordering::Relaxed)); // Relaxed: under the lock.
-            if entry.is_alloc() {
-                self.put_unit(entry.phys(), by);
-            }
+        let entries = map.leaves.node(id).unwrap_or_default().iter();
+        let entries = entries.map(|word| Entry(word.load(Ordering::Relaxed))); // Relaxed: under the lock.
+        // In recovery nobody counts the owners of units yet.
+        let used = if self.counts_later { 0 } else { node.used as usize };
+        for entry in entries.filter(|entry| entry.is_alloc()).take(used) {
+            self.put_unit(entry.phys(), by);
         }
         match self.counts_later {
             true => self.leaves.release(id),
@@ -565,7 +651,7 @@ impl Tree {
     pub(crate) fn begin_epoch(&mut self) {
         self.index.begin_epoch();
         self.leaves.begin_epoch();
-        self.copied = 0;
+        self.cost = 0;
     }
 
     /// Bytes of memory that maps and tables take.

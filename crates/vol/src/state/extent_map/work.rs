@@ -4,8 +4,9 @@
 //!
 //! - W1: what is done under one hold of the lock looks at [`MAX_HELD`] entries at most; debug builds panic beyond.
 //! - W2: all pages of a checkpoint are made under one hold of the lock: [`MAX_PAGES`] at most, counted as the first.
-//! - W3: what copies of maps have cost since the last checkpoint ([`Tree::copied`]) makes one due at [`MOST_COPIED`]:
-//!   replaying the journal costs as much again, and is refused when it costs much more ([`Bounds`]).
+//! - W3: what changes have cost since the last checkpoint ([`Tree::cost`]), as far as a few bytes of a record stand for
+//!   it, makes one due at [`MOST_COST`]: copies of maps, nodes that are made, discards of parts of leaves, sizes.
+//!   Replaying the journal costs as much again, and is refused when it costs much more ([`Bounds`]).
 //!
 //! Called under the pool's lock, and by recovery.
 
@@ -22,8 +23,8 @@ pub(crate) const MAX_HELD: u64 = 1 << 19;
 #[cfg(debug_assertions)]
 pub(crate) const MAX_PAGES: u64 = 1 << 16;
 
-/// Cost of copies of maps that makes a checkpoint due (W3).
-pub(crate) const MOST_COPIED: u64 = Bounds::MOST_COPIED / 4;
+/// Cost of changes that makes a checkpoint due (W3).
+pub(crate) const MOST_COST: u64 = Bounds::MOST_COST / 4;
 
 impl Tree {
     /// So many entries more have been looked at, outside of the tree.
@@ -34,7 +35,32 @@ impl Tree {
     /// A slot of a map is shared with another one.
     pub(super) fn count_slot(&mut self) {
         self.work += 1;
-        self.copied += Bounds::SLOT_COST;
+        self.look(1);
+        self.cost += Bounds::SLOT_COST;
+    }
+
+    /// A node is made.
+    pub(super) fn count_node(&mut self) {
+        self.cost += Bounds::NODE_COST;
+    }
+
+    /// So many entries or words of nodes have been looked at, or zeroed: counted for tests alone.
+    #[inline(always)]
+    pub(super) fn look(&mut self, _entries: usize) {
+        #[cfg(test)]
+        {
+            self.looked += _entries as u64;
+        }
+    }
+
+    /// Some units of a leaf are discarded, not all.
+    pub(crate) fn count_part(&mut self) {
+        self.cost += Bounds::PART_COST;
+    }
+
+    /// A volume has another size, which will be in the journal.
+    pub(crate) fn count_size(&mut self) {
+        self.cost += Bounds::SIZE_COST;
     }
 
     /// Recovery is over: what it has looked at was under no lock.

@@ -1,0 +1,90 @@
+//! Journals that no pool has written: the work that replaying one takes is bounded by its bytes.
+//!
+//! Owns the counts: records, and entries and words of nodes that were looked at or zeroed. `benches/hostile.rs` has the
+//! times, `tests/hostile.rs` what is refused.
+
+use super::super::{Unsure, read_superblock, replay};
+use super::*;
+use crate::format::JOURNAL_START;
+use crate::state::State;
+
+/// Bytes of the largest journal.
+const BYTES: u64 = 64 << 20;
+/// Most looks at entries for each byte of a journal: such a journal opens, or is refused, within a fraction of a second.
+const LOOKS: u64 = 6;
+
+/// Replays a journal that is full of these records; looks and memory that it took.
+fn looks(records: impl Iterator<Item = Record>) -> (u64, u64) {
+    let device = open_device("ram:size=1G").unwrap();
+    let options = CreateOptions { journal_bytes: Some(BYTES), ..CreateOptions::default() };
+    Pool::create(&device, &options).unwrap();
+    let io = DeviceIo::new(&device).unwrap();
+    let mut sb = read_superblock(&io).unwrap().0;
+    sb.clean = false;
+    let mut state = State::new(sb.clone());
+    let mut commit = Commit::with_capacity(1);
+    for record in records {
+        commit.push(&sb.geometry(), &record);
+        if commit.blocks() + 1 >= u64::from(sb.journal_blocks) {
+            break;
+        }
+    }
+    let ring = Ring::of(&sb);
+    commit.seal(&ring, sb.replay_seq);
+    commit.pieces(&ring, sb.replay_seq).for_each(|(at, bytes)| io.write(at, bytes).unwrap());
+    assert!(commit.blocks() * 4096 > BYTES - (1 << 20), "the journal is full, from byte {JOURNAL_START} on");
+    state.tree.counts_later = true;
+    state.set_reserve();
+    let _ = replay(&io, &mut state, &mut Unsure { rescue: false, words: Vec::new() });
+    (state.tree.looked, state.tree.memory_bytes())
+}
+
+fn volume(volume: u32) -> Record {
+    Record::Create { volume, grows: false, size: 1 << 30, max_size: 1 << 50, created: 0, name: volume.to_string() }
+}
+
+fn set(unit: u64) -> Record {
+    Record::Set { volume: 1, unit, phys: 2000, written: [1, 0, 0, 0] }
+}
+
+fn check(what: &str, records: impl Iterator<Item = Record>) {
+    let (looks, memory) = looks(std::iter::once(volume(1)).chain(records));
+    assert!(looks <= LOOKS * BYTES, "{what}: {looks} looks at entries, {} a byte", looks / BYTES);
+    assert!(memory <= 2 * BYTES, "{what}: {memory} bytes of memory");
+}
+
+#[test]
+fn nodes_that_are_made_and_dropped_over_and_over() {
+    let discard = |unit, count| Record::Run { volume: 1, unit, count, phys: 0 };
+    check("a unit", (0..).flat_map(move |_| [set(5), discard(5, 1)]));
+    let far = (1 << 34) - 1;
+    let resize = |size| Record::Resize { volume: 1, size };
+    check("cuts", (0..).flat_map(move |_| [set(far), resize(1 << 50), resize(4096)]));
+}
+
+#[test]
+fn discards_of_parts_of_a_leaf() {
+    let discard = |unit, count| Record::Run { volume: 1, unit, count, phys: 0 };
+    check("one of many", std::iter::once(set(0)).chain((0..).flat_map(move |_| [set(128), discard(1, 128)])));
+    check("holes", std::iter::once(set(0)).chain((0..).map(move |_| discard(1, 128))));
+}
+
+#[test]
+fn copies_of_maps_over_and_over() {
+    let copy = |volume| Record::Copy {
+        volume,
+        source: 1,
+        snapshot: true,
+        grows: false,
+        size: 1 << 30,
+        max_size: 1 << 50,
+        created: 0,
+        name: volume.to_string(),
+    };
+    let dense = (0..200).map(|leaf| set(leaf << 9));
+    let copies = (2..).flat_map(move |number| {
+        let leaves = (0..200).map(|leaf| set(leaf << 9));
+        std::iter::once(copy(number)).chain(leaves).chain([Record::Delete { volume: number }])
+    });
+    check("copies", dense.chain(copies));
+}
