@@ -28,6 +28,7 @@ use sheave_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fenc
 use sheave_base::sync::{Arc, thread};
 
 use super::lock::{Lock, LockStats};
+use super::nap::Nap;
 use super::shard::{Batch, Shard};
 use super::thread_state::NO_CPU;
 use super::work::Entry;
@@ -134,6 +135,7 @@ pub(super) struct Acct {
     turn: CachePadded<AtomicU32>,
     /// A worker was wanted, and no thread could be had.
     starved: AtomicBool,
+    pub(super) nap: CachePadded<Nap>,
     pub(super) roster: Lock<Roster>,
 }
 
@@ -152,6 +154,7 @@ impl Acct {
             sections: AtomicU64::new(0),
             turn: CachePadded::new(AtomicU32::new(0)),
             starved: AtomicBool::new(false),
+            nap: CachePadded::new(Nap::new()),
             roster: Lock::new(Roster::default(), clock.cloned()),
         }
     }
@@ -263,6 +266,19 @@ impl Acct {
         self.taken_on.load(Ordering::Relaxed) == super::thread_state::cpu()
     }
 
+    /// Whether a worker that sleeps now had better nap: it is on the CPU of whoever queued last.
+    pub(super) fn begin_nap(&self, worker: u32) -> bool {
+        self.is_in_submitters_way() && self.nap.begin(worker)
+    }
+
+    /// The nap of a worker is over; whether somebody relied on it. What was put off for it is seen from here on (I1).
+    pub(super) fn end_nap(&self, worker: u32) -> bool {
+        let relied = self.nap.end(worker);
+        // SeqCst pairs with the fence in `wants_worker` of whoever relies on the nap.
+        fence(Ordering::SeqCst);
+        relied
+    }
+
     #[inline]
     pub(super) fn has_work(&self) -> bool {
         // Relaxed: ordered by the fences of I1.
@@ -351,6 +367,15 @@ impl Acct {
                 return true;
             }
         }
+    }
+
+    /// Takes short items of a client from the head of its row; none where others come first.
+    pub(super) fn take_own(&self, client: usize, batch: &mut Batch) {
+        let (at, row) = self.home(client);
+        let mut queue = self.shards[at].lock();
+        let was_empty = queue.is_empty();
+        queue.take_own(row, batch);
+        self.remark(at, was_empty, queue.is_empty());
     }
 
     /// Releases a bucket without taking other work.

@@ -17,6 +17,8 @@ pub struct LockStats {
     pub contended: u64,
     /// Time it was waited for; 0 unless measured.
     pub wait_ns: u64,
+    /// CPU time that the waits took: what a thread that waits did not sleep. 0 unless measured.
+    pub wait_cpu_ns: u64,
     /// Time it was held; 0 unless measured.
     pub hold_ns: u64,
 }
@@ -26,6 +28,7 @@ impl std::ops::AddAssign for LockStats {
         self.taken += other.taken;
         self.contended += other.contended;
         self.wait_ns += other.wait_ns;
+        self.wait_cpu_ns += other.wait_cpu_ns;
         self.hold_ns += other.hold_ns;
     }
 }
@@ -43,6 +46,7 @@ struct Inner<T> {
     taken: u64,
     contended: u64,
     wait_cycles: u64,
+    wait_cpu_ns: u64,
     hold_cycles: u64,
 }
 
@@ -57,7 +61,10 @@ pub(super) struct Held<'a, T> {
 impl<T> Lock<T> {
     /// Measures times when there is a clock.
     pub(super) fn new(value: T, clock: Option<Clock>) -> Lock<T> {
-        Lock { inner: Mutex::new(Inner { value, taken: 0, contended: 0, wait_cycles: 0, hold_cycles: 0 }), clock }
+        Lock {
+            inner: Mutex::new(Inner { value, taken: 0, contended: 0, wait_cycles: 0, wait_cpu_ns: 0, hold_cycles: 0 }),
+            clock,
+        }
     }
 
     #[inline]
@@ -68,18 +75,21 @@ impl<T> Lock<T> {
             Err(_) => self.wait(clock),
         };
         inner.taken += 1;
-        if let Some(cycles) = waited {
+        if let Some((cycles, cpu_ns)) = waited {
             inner.contended += 1;
             inner.wait_cycles += cycles;
+            inner.wait_cpu_ns += cpu_ns;
         }
         Held { inner, clock, since: clock.map_or(0, Clock::cycles) }
     }
 
     #[cold]
-    fn wait(&self, clock: Option<&Clock>) -> (MutexGuard<'_, Inner<T>>, Option<u64>) {
-        let from = clock.map_or(0, Clock::cycles);
+    fn wait(&self, clock: Option<&Clock>) -> (MutexGuard<'_, Inner<T>>, Option<(u64, u64)>) {
+        let now = || clock.map_or((0, 0), |clock| (clock.cycles(), thread_cpu_ns()));
+        let from = now();
         let inner = self.inner.lock().expect("invariant: no panic under a lock of the pool");
-        (inner, Some(clock.map_or(0, Clock::cycles).wrapping_sub(from)))
+        let until = now();
+        (inner, Some((until.0.wrapping_sub(from.0), until.1.saturating_sub(from.1))))
     }
 
     pub(super) fn stats(&self) -> LockStats {
@@ -89,9 +99,16 @@ impl<T> Lock<T> {
             taken: inner.taken,
             contended: inner.contended,
             wait_ns: ns(inner.wait_cycles),
+            wait_cpu_ns: inner.wait_cpu_ns,
             hold_ns: ns(inner.hold_cycles),
         }
     }
+}
+
+/// CPU time of this thread.
+fn thread_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 impl<T> Deref for Held<'_, T> {

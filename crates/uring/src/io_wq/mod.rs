@@ -10,6 +10,7 @@
 //! | `shard`, `hash` | queues, batches; hashed work in order and never twice at once |
 //! | `acct` | an account's shards and the places of its workers: who is woken, made, sent to sleep |
 //! | `worker`, `thread_state` | a thread's life; whether it computes or sleeps, as the kernel knows |
+//! | `nap`, `help` | wake-ups that are put off on a CPU that worker and ring share; items that the ring runs itself |
 //! | `within` | items that run within items, on one thread |
 //! | `shared` | what all threads of a pool share; how a thread is made and joined |
 //! | `client`, `pool`, `cancel` | who queues work; limits and the end; cancelling |
@@ -30,8 +31,10 @@ mod cancel;
 mod census;
 mod client;
 mod hash;
+mod help;
 mod item;
 mod lock;
+mod nap;
 mod pool;
 mod ring;
 mod ring_work;

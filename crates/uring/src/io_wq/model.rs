@@ -160,8 +160,7 @@ fn model_a_hash_keeps_its_order_and_runs_alone() {
         let pool = pool(3);
         let (mut submitter, seen) = client(&pool, 8);
         for slot in EXCLUSIVE..8 {
-            let flags = if slot % 2 == 0 { WorkFlags::hashed(1) } else { WorkFlags::short_hashed(1) };
-            submitter.queue(slot, flags);
+            submitter.queue(slot, WorkFlags::hashed(1));
             submitter.queue(slot - EXCLUSIVE, WorkFlags::BOUND).then(|| submitter.commit());
         }
         submitter.commit();
@@ -254,6 +253,64 @@ fn model_a_shutdown_meets_a_submitter() {
         shutdown.join().unwrap();
         assert_eq!(slots_of(seen.wait(4)), [0, 1, 2, 3], "each ends once, run or not");
         assert_eq!(pool.counts().map(|acct| (acct.workers, acct.queued)), [(0, 0); 2]);
+    });
+}
+
+#[test]
+fn model_a_client_helps_beside_a_worker() {
+    explore("help", || {
+        let pool = pool(2);
+        let (mut submitter, seen) = client(&pool, 4);
+        let (mut back, mut rounds) = (Vec::new(), 0);
+        for first in [0, 2] {
+            submitter.queue(first, WorkFlags::SHORT);
+            submitter.commit();
+            submitter.queue(first + 1, WorkFlags::SHORT);
+            submitter.commit();
+            rounds += 2;
+            submitter.help(&mut back);
+            // Whether it is told to look or not, a worker does the rest: one that naps looks by itself.
+            if first == 0 {
+                submitter.wake_deferred();
+            }
+            seen.wait(rounds - back.len());
+        }
+        let mut all = slots_of(seen.wait(rounds - back.len()));
+        assert_eq!(pool.counts()[0].helped, back.len() as u64);
+        all.extend(&back);
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2, 3], "each once, here or there");
+        drop(submitter);
+        drop(pool);
+        assert_eq!(seen.wait(0).len() + back.len(), 4, "nothing comes later");
+    });
+}
+
+#[test]
+fn model_two_clients_rely_on_one_nap() {
+    explore("naps", || {
+        let pool = pool(1);
+        let ending = pool.clone();
+        let other = thread::spawn(move || {
+            let (mut submitter, seen) = client(&ending, 2);
+            for slot in 0..2 {
+                submitter.queue(slot, WorkFlags::SHORT);
+                submitter.commit();
+                seen.wait(slot as usize + 1);
+            }
+        });
+        let (mut submitter, seen) = client(&pool, 2);
+        let mut back = Vec::new();
+        submitter.queue(0, WorkFlags::SHORT);
+        submitter.commit();
+        seen.wait(1);
+        submitter.queue(1, WorkFlags::SHORT);
+        submitter.commit();
+        submitter.help(&mut back);
+        submitter.queue(0, WorkFlags::BOUND);
+        submitter.commit();
+        seen.wait(3 - back.len());
+        other.join().unwrap();
     });
 }
 

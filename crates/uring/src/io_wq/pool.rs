@@ -11,7 +11,9 @@ use sheave_base::sync::Arc;
 use super::acct::{Acct, MAX_WORKERS};
 use super::cancel::Cancelled;
 use super::client::Client;
+use super::item::Items;
 use super::lock::LockStats;
+use super::shard::Batch;
 use super::shared::{PoolOptions, Shared, SpawnGate};
 use super::work::{Entry, MAX_CLIENTS, MAX_SLOTS, Source, WorkFlags};
 use super::worker;
@@ -36,6 +38,8 @@ pub struct AcctCounts {
     pub failed: u64,
     /// Items that wait.
     pub queued: usize,
+    /// Items that no worker ran: their rings did, before they waited.
+    pub helped: u64,
 }
 
 struct Handle<S: Source> {
@@ -82,6 +86,10 @@ impl<S: Source> Pool<S> {
         &self.handle.shared
     }
 
+    pub(super) fn shared_arc(&self) -> &Arc<Shared<S>> {
+        &self.handle.shared
+    }
+
     /// Registers a client with so many slots. `None` when it has too many, or the pool has too many clients.
     #[must_use]
     pub fn submitter(&self, source: S, slots: u32) -> Option<Submitter<S>> {
@@ -104,7 +112,15 @@ impl<S: Source> Pool<S> {
             acct.reserve(at as usize, slots as usize, all);
         }
         let staged = [Vec::with_capacity(STAGED), Vec::with_capacity(STAGED)];
-        Some(Submitter { pool: self.clone(), client, at, staged, hashed: Vec::with_capacity(STAGED) })
+        Some(Submitter {
+            pool: self.clone(),
+            client,
+            at,
+            staged,
+            hashed: Vec::with_capacity(STAGED),
+            deferred: false,
+            own: Batch::new(),
+        })
     }
 
     /// The workers of the bound and of the unbound account.
@@ -123,6 +139,7 @@ impl<S: Source> Pool<S> {
                 created: roster.created,
                 failed: roster.failed,
                 queued,
+                helped: acct.nap.helped(),
             }
         })
     }
@@ -177,6 +194,10 @@ pub struct Submitter<S: Source> {
     /// Queued and not handed over, a list an account.
     staged: [Vec<Entry>; 2],
     hashed: Vec<(u32, Entry)>,
+    /// A worker that naps was not woken (I1 of `nap`).
+    pub(super) deferred: bool,
+    /// Room for what is taken back.
+    pub(super) own: Batch,
 }
 
 impl<S: Source> std::fmt::Debug for Submitter<S> {
@@ -224,6 +245,7 @@ impl<S: Source> Submitter<S> {
         let shared = &self.pool.handle.shared;
         let waits = |entry| shared.waits(entry);
         let mut touched = [!self.hashed.is_empty(), false];
+        let short = !touched[0] && self.staged[1].is_empty() && !self.staged[0].iter().any(|entry| entry.may_block());
         for (at, staged) in self.staged.iter_mut().enumerate() {
             if !staged.is_empty() {
                 shared.accts[at].push(self.at as usize, staged, &waits);
@@ -239,7 +261,11 @@ impl<S: Source> Submitter<S> {
                 shared.accts[at].note_queued();
             }
             if touched && shared.accts[at].wants_worker() {
-                shared.wake(at);
+                if short && shared.accts[at].is_in_workers_way() && shared.accts[at].nap.rely() {
+                    self.deferred = true;
+                } else {
+                    shared.wake(at);
+                }
             }
         }
     }
@@ -279,6 +305,14 @@ impl<S: Source> Submitter<S> {
     /// Whether polling for results keeps a worker from this CPU.
     pub fn is_in_the_way(&self) -> bool {
         self.pool.handle.shared.accts.iter().any(Acct::is_in_workers_way)
+    }
+
+    pub(super) fn at(&self) -> usize {
+        self.at as usize
+    }
+
+    pub(super) fn items(&self) -> &Items {
+        &self.client.items
     }
 
     /// The source of this client.

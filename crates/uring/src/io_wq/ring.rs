@@ -20,6 +20,7 @@ use super::work::WorkFlags;
 use super::{Account, Cancelled, LockStats};
 use crate::error::RingError;
 use crate::task_work::DoneQueue;
+use crate::work_done::WorkDone;
 
 /// Makes an [`IoWq`].
 #[derive(Clone, Debug, Default)]
@@ -63,6 +64,13 @@ impl IoWqBuilder {
     /// item.
     pub fn measure(mut self, measure: bool) -> Self {
         self.options.measure = measure;
+        self
+    }
+
+    /// Whether a ring that is about to wait on the CPU of its workers runs its own short items itself, instead of
+    /// letting a worker take turns with it there. It does unless this says no. [`AcctCounts::helped`] counts them.
+    pub fn help(mut self, help: bool) -> Self {
+        self.options.help = help;
         self
     }
 
@@ -197,12 +205,14 @@ pub(crate) struct RingWq {
     make: MakeIssuer,
     /// Slots that workers have or will have.
     outstanding: u32,
+    /// Slots taken back, for this ring to run.
+    helped: Vec<u32>,
 }
 
 impl RingWq {
     /// A way for a ring with so many slots, whose operations workers issue on what `make` makes.
     pub(crate) fn new(pool: IoWq, done: Arc<DoneQueue>, slots: u32, make: MakeIssuer) -> RingWq {
-        RingWq { submitter: None, pool, done, slots, make, outstanding: 0 }
+        RingWq { submitter: None, pool, done, slots, make, outstanding: 0, helped: Vec::new() }
     }
 
     pub(crate) fn pool(&self) -> &IoWq {
@@ -255,6 +265,7 @@ impl RingWq {
 
     #[cold]
     fn register(&mut self) {
+        self.helped.reserve_exact(super::shard::BATCH);
         let source = RingSource::new(Arc::clone(&self.done), self.slots, self.make);
         self.submitter = self.pool.pool.submitter(source, self.slots);
     }
@@ -264,6 +275,44 @@ impl RingWq {
     pub(crate) fn commit(&mut self) {
         if let Some(submitter) = &mut self.submitter {
             submitter.commit();
+        }
+    }
+
+    /// The ring is about to wait: takes back what it can do itself, for [`RingWq::pop_helped`]; wakes a worker when
+    /// there is none of it and one was not woken before.
+    #[inline]
+    pub(crate) fn before_sleep(&mut self) -> bool {
+        if self.outstanding == 0 {
+            return false;
+        }
+        let Some(submitter) = &mut self.submitter else { return false };
+        submitter.help(&mut self.helped);
+        // In the order in which they were queued.
+        self.helped.reverse();
+        if self.helped.is_empty() {
+            submitter.wake_deferred();
+        }
+        !self.helped.is_empty()
+    }
+
+    /// A slot that was taken back, and what is to be done with it.
+    pub(crate) fn pop_helped(&mut self) -> Option<(u32, WorkDone)> {
+        let slot = self.helped.pop()?;
+        self.outstanding -= 1;
+        let how = self.submitter.as_ref().map_or(WorkDone::Reissue, |submitter| submitter.source().take_back(slot));
+        Some((slot, how))
+    }
+
+    /// Whether a worker was not woken for this ring's work.
+    #[inline]
+    pub(crate) fn has_deferred(&self) -> bool {
+        self.outstanding > 0 && self.submitter.as_ref().is_some_and(Submitter::has_deferred)
+    }
+
+    /// Wakes the worker that was not woken: the ring is about to be waited for from outside.
+    pub(crate) fn wake_deferred(&mut self) {
+        if let Some(submitter) = &mut self.submitter {
+            submitter.wake_deferred();
         }
     }
 

@@ -197,6 +197,16 @@ impl RingSource {
         load.work.lock().expect("invariant: no panic under this lock").take()
     }
 
+    /// What the ring is to do with a slot that it has taken back.
+    pub(super) fn take_back(&self, slot: u32) -> WorkDone {
+        match self.take(slot) {
+            None | Some(Work::Nothing) => WorkDone::Result(0),
+            Some(Work::Known(res)) => WorkDone::Result(res),
+            // The ring holds the file too: this is not the last.
+            Some(_) => WorkDone::Reissue,
+        }
+    }
+
     /// Issues one operation and waits for it.
     fn issue(&self, context: &mut RingContext, file: Arc<dyn File>, sqe: &Sqe) -> WorkDone {
         if !context.push(self.make, file, sqe, 0) {

@@ -68,6 +68,11 @@ impl Batch {
     pub(super) fn new() -> Batch {
         Batch { entries: Vec::with_capacity(BATCH), claim: None }
     }
+
+    /// One without room, to stand in the place of another.
+    pub(super) const fn empty() -> Batch {
+        Batch { entries: Vec::new(), claim: None }
+    }
 }
 
 impl Shard {
@@ -161,6 +166,21 @@ impl Queue {
             }
         }
         false
+    }
+
+    /// Takes the short items at the head of a row into an empty batch, as many as a batch may have.
+    pub(super) fn take_own(&mut self, row: usize, batch: &mut Batch) {
+        let Some(Row { entries, .. }) = self.rows.get_mut(row) else { return };
+        while batch.entries.len() < BATCH
+            && let Some(entry) = entries.pop_front_if(|entry| !entry.may_block())
+        {
+            batch.entries.push(entry);
+        }
+        if entries.is_empty() && !batch.entries.is_empty() {
+            // I4: a row without entries has no turn.
+            entries.clear();
+            self.turns.retain(|&turn| turn != Turn::Row(row as u32));
+        }
     }
 
     /// A bucket's items were run; what came meanwhile queues at the end, behind other work.

@@ -51,6 +51,8 @@ pub struct PoolOptions {
     pub shards: usize,
     /// CPUs that workers run on; all of the process when empty.
     pub cpus: Vec<usize>,
+    /// A client that is about to wait on the CPU of its workers runs its short items itself.
+    pub help: bool,
     /// No threads: work runs in [`Pool::step`](super::Pool::step).
     pub stepped: bool,
 }
@@ -67,6 +69,7 @@ impl Default for PoolOptions {
             measure: false,
             shards: (2 * cpus).next_power_of_two().min(MOST_SHARDS),
             cpus: Vec::new(),
+            help: true,
             stepped: false,
         }
     }
@@ -146,6 +149,7 @@ impl<S: Source> Shared<S> {
             return;
         }
         if let Some(worker) = roster.idle.pop() {
+            acct.nap.end(worker.id);
             acct.move_counts(STANDBY, IDLE);
             drop(roster);
             worker.unparker.unpark();

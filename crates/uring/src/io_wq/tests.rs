@@ -11,6 +11,7 @@ use crate::work_done::WorkDone;
 mod cancel;
 mod fair;
 mod hashed;
+mod help;
 mod limits;
 mod stress;
 

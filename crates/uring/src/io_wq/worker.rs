@@ -38,6 +38,7 @@ use sheave_iomap::completion_plan::MayBlock;
 use super::acct::{Acct, IDLE, RUNNING, Roster, STANDBY, Seat, WORKER, WorkerRef};
 use super::client::Client;
 use super::lock::Held;
+use super::nap::NAP;
 use super::shard::Batch;
 use super::shared::{Shared, join};
 use super::within;
@@ -317,24 +318,48 @@ impl<S: Source> Worker<S> {
             return self.quit(roster, from);
         }
         roster.idle.push(self.me.clone());
+        let naps = acct.begin_nap(self.me.id);
         acct.move_counts(IDLE, from);
         // SeqCst pairs with the fence in `wants_worker` of whoever queues (I1 of `acct`).
         fence(Ordering::SeqCst);
         if acct.counts().nobody_looks() && acct.has_work() {
             roster.idle.pop();
+            acct.nap.end(self.me.id);
             acct.move_counts(STANDBY, IDLE);
             return Place::Standby;
         }
         drop(roster);
+        self.sleep_idle(naps)
+    }
+
+    /// Sleeps on the idle stack, at first in naps where it may.
+    fn sleep_idle(&mut self, mut naps: bool) -> Place {
+        let acct = &self.shared.accts[self.acct];
         loop {
-            let woken = self.parker.park(Some(self.shared.options.idle_timeout));
+            let woken = if naps {
+                watch_for(&mut self.parker, NAP)
+            } else {
+                self.parker.park(Some(self.shared.options.idle_timeout))
+            };
             let mut roster = acct.roster.lock();
             let Some(at) = roster.idle.iter().position(|worker| worker.id == self.me.id) else {
                 return Place::Standby;
             };
-            if woken == Wake::TimedOut || self.is_surplus() || roster.closed {
+            let nap_is_over = naps && woken == Wake::TimedOut;
+            let relied = if nap_is_over || roster.closed { acct.end_nap(self.me.id) } else { false };
+            if (nap_is_over || roster.closed) && acct.counts().nobody_looks() && acct.has_work() {
+                // What nobody was woken for.
+                roster.idle.remove(at);
+                acct.move_counts(STANDBY, IDLE);
+                return Place::Standby;
+            }
+            if (woken == Wake::TimedOut && !naps) || self.is_surplus() || roster.closed {
+                acct.nap.end(self.me.id);
                 roster.idle.remove(at);
                 return self.quit(roster, IDLE);
+            }
+            if nap_is_over {
+                naps = relied && acct.begin_nap(self.me.id);
             }
         }
     }

@@ -396,13 +396,19 @@ impl Inner {
         self.core.quiet = self.core.is_quiet();
     }
 
-    /// What a reap does beside the devices.
+    /// Takes what workers have ended.
     #[inline]
-    fn run_task_work(&mut self, ended: u32) {
+    pub(super) fn take_done(&mut self) {
         while let Some((slot, how)) = self.task_work.pop_done() {
             self.core.wq.took();
             self.worker_done(slot, how);
         }
+    }
+
+    /// What a reap does beside the devices.
+    #[inline]
+    fn run_task_work(&mut self, ended: u32) {
+        self.take_done();
         if !self.core.gathering.is_empty() {
             self.start_batches();
         }

@@ -72,6 +72,7 @@ impl Inner {
         if steps || self.core.queues.cq_ready() > 0 || !self.core.overflow.is_empty() {
             return None;
         }
+        self.core.wq.wake_deferred();
         let limit = self.io.prepare_wait()?;
         // What came before the announcement has rung nobody.
         if !self.task_work.is_empty() || self.task_work.take_wake() || self.io.has_socket_events() {
@@ -87,12 +88,16 @@ impl Inner {
         let now = self.io.clock().cycles();
         let spun = now.wrapping_sub(*from.get_or_insert(now)) >= self.spin_cycles;
         // A worker on this CPU runs when this thread sleeps.
-        spun || self.core.wq.is_in_the_way() || self.core.wq.wants_steps()
+        let wq = &self.core.wq;
+        spun || wq.is_in_the_way() || wq.has_deferred() || wq.wants_steps()
     }
 
     /// Sleeps until there may be something to reap, or does a worker's work where nobody else does. Nobody else wakes
     /// the ring for what I1 says.
     fn sleep(&mut self, wanted: u32, left: Option<Duration>) {
+        if self.core.wq.before_sleep() {
+            return self.run_helped();
+        }
         let Core { wq, ready, retry, tasks, deferred, nr_deferred, .. } = &self.core;
         debug_assert!(!wq.has_staged(), "I1: work that no worker knows of");
         debug_assert!(ready.is_empty() && tasks.is_empty(), "I1: {ready:?} could start, {tasks:?} complete");
@@ -109,6 +114,17 @@ impl Inner {
             limit = Some(limit.map_or(RETRY, |limit| limit.min(RETRY)));
         }
         self.io.wait(wanted, limit);
+    }
+
+    /// Runs what was taken back from the workers: operations are issued as if they had never been theirs.
+    #[cold]
+    fn run_helped(&mut self) {
+        self.core.quiet = false;
+        // What workers have ended was queued before.
+        self.take_done();
+        while let Some((slot, how)) = self.core.wq.pop_helped() {
+            self.worker_done(slot, how);
+        }
     }
 
     /// How long the ring may sleep.

@@ -46,6 +46,35 @@ fn a_batch_is_one_item_that_may_block_or_many_that_do_not() {
 }
 
 #[test]
+fn a_client_takes_back_what_is_short_at_the_head_of_its_own_row() {
+    let shard = Shard::new(None);
+    let mut queue = shard.lock();
+    queue.reserve(0, 256);
+    queue.reserve(1, 256);
+    let mut batch = Batch::new();
+    let mut take_own = |queue: &mut Queue, row| {
+        queue.take_own(row, &mut batch);
+        batch.entries.drain(..).map(Entry::slot).collect::<Vec<_>>()
+    };
+    queue.push(1, entry(9, WorkFlags::SHORT));
+    for (slot, flags) in [(0, WorkFlags::SHORT), (1, WorkFlags::SHORT), (2, WorkFlags::BOUND), (3, WorkFlags::SHORT)] {
+        queue.push(0, entry(slot, flags));
+    }
+    assert_eq!(take_own(&mut queue, 0), [0, 1]);
+    assert_eq!(take_own(&mut queue, 0), [0; 0], "what is not short is first");
+    assert_eq!(take_own(&mut queue, 7), [0; 0], "a row that nobody has");
+    assert_eq!(drain(&mut queue), [vec![9], vec![2], vec![3]], "each row has its turn still");
+    for slot in 0..100 {
+        queue.push(0, entry(slot, WorkFlags::SHORT));
+    }
+    assert_eq!(take_own(&mut queue, 0).len(), BATCH);
+    assert_eq!(take_own(&mut queue, 0).len(), 100 - BATCH);
+    assert!(queue.is_empty(), "an empty row has no turn");
+    queue.push(0, entry(1, WorkFlags::SHORT));
+    assert_eq!(drain(&mut queue), [vec![1]], "and gets one again");
+}
+
+#[test]
 fn a_released_bucket_goes_behind_other_work() {
     let shard = Shard::new(None);
     let mut queue = shard.lock();

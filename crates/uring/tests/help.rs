@@ -1,0 +1,118 @@
+//! A ring on the CPU of its workers runs its short items itself before it waits, and nobody is served late for that.
+
+mod support;
+
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use sheave_drivers::open_device;
+use sheave_uring::prep::{self, Entry};
+use sheave_uring::{IoWq, Ring};
+
+use support::{buf, reaped};
+
+/// Binds this thread to the CPU that it is on; the settings of a pool that stays there too.
+fn on_this_cpu() -> sheave_uring::IoWqBuilder {
+    let cpu = rustix::thread::sched_getcpu();
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set).expect("this thread's own CPU");
+    IoWq::builder().cpus(&[cpu])
+}
+
+/// Floods the ring with short reads and NOPs; how many items its pool says that the ring itself ran.
+fn flood(wq: &IoWq, items: u64) -> u64 {
+    let device = open_device("ram:size=1M").expect("a device");
+    let mut ring = Ring::builder().entries(128).io_wq(wq).build().expect("a ring");
+    let fd = ring.attach(&device).expect("attached");
+    let (mut next, mut seen) = (0, Vec::new());
+    while (seen.len() as u64) < items {
+        while next < items && next - seen.len() as u64 + 32 <= 128 {
+            for _ in 0..32 {
+                let entry: Entry = if next % 2 == 0 { prep::read(fd, buf(4096)).into() } else { prep::nop().into() };
+                ring.push(entry.run_async().user_data(next)).expect("room");
+                next += 1;
+            }
+            ring.submit().expect("submitted");
+        }
+        ring.submit_and_wait(32).expect("submitted");
+        seen.extend(reaped(&mut ring));
+    }
+    seen.sort_unstable();
+    let expected: Vec<(u64, i32)> = (0..items).map(|n| (n, if n % 2 == 0 { 4096 } else { 0 })).collect();
+    assert_eq!(seen, expected, "each once");
+    assert_eq!(wq.counts()[0].queued, 0);
+    wq.counts()[0].helped
+}
+
+#[test]
+fn a_ring_that_waits_on_its_workers_cpu_runs_its_short_items_itself() {
+    let wq = on_this_cpu().build().expect("a pool");
+    let helped = flood(&wq, 64 << 10);
+    assert!(helped > 32 << 10, "{helped} of {}", 64 << 10);
+}
+
+#[test]
+fn workers_run_everything_where_help_is_not_wanted() {
+    let wq = on_this_cpu().help(false).build().expect("a pool");
+    assert_eq!(flood(&wq, 4 << 10), 0);
+}
+
+#[test]
+fn workers_of_another_cpu_run_everything() {
+    let cpu = rustix::thread::sched_getcpu();
+    let allowed = rustix::thread::sched_getaffinity(None).expect("the CPUs of this thread");
+    let Some(other) = (0..rustix::thread::CpuSet::MAX_CPU).find(|&other| other != cpu && allowed.is_set(other)) else {
+        return println!("skipped: one CPU only");
+    };
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set).expect("this thread's own CPU");
+    let wq = IoWq::builder().cpus(&[other]).build().expect("a pool");
+    assert_eq!(flood(&wq, 4 << 10), 0);
+}
+
+#[test]
+fn a_write_is_in_the_file_without_another_call_also_while_the_worker_naps() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("disk.img");
+    let device = open_device(&format!("file:{},size=4M", path.display())).expect("a device");
+    let wq = on_this_cpu().build().expect("a pool");
+    let mut ring = Ring::builder().entries(8).io_wq(&wq).build().expect("a ring");
+    let fd = ring.attach(&device).expect("attached");
+    let file = std::fs::File::open(&path).expect("the file");
+    for round in 1..=40_u8 {
+        // Short, which no worker is woken for while one naps, and long.
+        let len = if round % 4 == 0 { 1 << 20 } else { 4096 };
+        let mut data = buf(len);
+        data.fill(round);
+        ring.push(prep::write(fd, data).run_async().user_data(1)).expect("room");
+        ring.submit().expect("submitted");
+        let limit = Instant::now() + Duration::from_secs(20);
+        loop {
+            let mut there = vec![0; len];
+            file.read_exact_at(&mut there, 0).expect("read");
+            if there.iter().all(|&byte| byte == round) {
+                break;
+            }
+            assert!(Instant::now() < limit, "round {round}: never written");
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        // The worker has run out of work, and naps.
+        ring.drain();
+        assert_eq!(reaped(&mut ring), [(1, len as i32)]);
+    }
+}
+
+#[test]
+fn an_idle_ring_and_its_worker_use_no_cpu_after_a_flood() {
+    let wq = on_this_cpu().build().expect("a pool");
+    flood(&wq, 4 << 10);
+    std::thread::sleep(Duration::from_millis(20));
+    let cpu = || rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let before = cpu();
+    std::thread::sleep(Duration::from_millis(300));
+    let after = cpu();
+    let used = (after.tv_sec - before.tv_sec) * 1_000_000 + (after.tv_nsec - before.tv_nsec) / 1000;
+    assert!(used < 1000, "{used} us of CPU time in 300 ms of nothing");
+}
