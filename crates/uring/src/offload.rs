@@ -9,14 +9,18 @@
 //!   its memory, and has no bio in this ring.
 //! - I2: operations on the ring itself (timeouts, cancels, messages) begin on its thread: they never block, and a
 //!   timeout runs from its submission, as the kernel's does.
+//! - I4: writes of one device whose data goes into the host's page cache run in the order of their submission, one at a
+//!   time: such a file has one lock for its writers, and a second worker would only wait for it.
 //! - I3: what a worker has begun ends with what it did, whether it was cancelled meanwhile or not.
 
+use sheave_base::sync::Arc;
 use sheave_iomap::dio::{MAX_RW_COUNT, OpenFile};
 use sheave_iomap::kiocb::IOCB_USE_POS;
 
 use crate::core::Core;
 use crate::io_wq::{Kind, Work};
 use crate::op::file_of;
+use crate::op::rw::is_write;
 use crate::req::{REQ_SLOW_END, Step};
 use crate::ring::inner::Inner;
 use crate::sqe::{IOSQE_BUFFER_SELECT, RWF_HIPRI, Sqe, opcode};
@@ -42,6 +46,7 @@ impl Inner {
                 let Some(sqe) = self.rw_sqe(slot) else { return false };
                 let short = self.core.reqs[slot].len <= SHORT_BYTES;
                 let kind = match self.is_on_device(slot) {
+                    true if let Some(hash) = self.order_of(slot) => Kind::Ordered(hash),
                     true if short => Kind::Short,
                     true => Kind::Bound,
                     // Its mapping may wait for long.
@@ -64,6 +69,19 @@ impl Inner {
     fn is_on_device(&mut self, slot: u32) -> bool {
         let Ok(file) = file_of(self, slot) else { return false };
         self.core.files.get(file).is_some_and(OpenFile::is_identity)
+    }
+
+    /// The hash of a write into a page cache (I4); `None` for everything else.
+    fn order_of(&self, slot: u32) -> Option<u32> {
+        let req = &self.core.reqs[slot];
+        let device = self.core.files.get(req.file as usize).filter(|_| is_write(req.opcode))?.file.device();
+        let capabilities = device.capabilities();
+        if capabilities.direct_io || !capabilities.volatile_cache {
+            return None;
+        }
+        // All partitions of a device are one file of the host.
+        let queue = device.legs().first().map_or(0, |leg| Arc::as_ptr(&leg.queue).addr() as u64);
+        Some((queue >> 6 ^ queue >> 38) as u32)
     }
 
     fn run_of(&self, slot: u32, sqe: Sqe) -> Option<Work> {

@@ -184,8 +184,7 @@ impl Client for Stealing {
         let flags = match (hash, self.short) {
             (None, true) => WorkFlags::SHORT,
             (None, false) => WorkFlags::BOUND,
-            (Some(hash), true) => WorkFlags::short_hashed(hash),
-            (Some(hash), false) => WorkFlags::hashed(hash),
+            (Some(hash), _) => WorkFlags::hashed(hash),
         };
         let queued = self.submitter.queue(slot, flags);
         debug_assert!(queued, "the loop queues free slots");

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | `Free` | nothing queued, nobody runs it | `push` |
 //! | `Due` | items queued; its one entry is in the shard's queue | `take` |
-//! | `Claimed` | a worker runs items of it; more may be queued meanwhile | `release` |
+//! | `Claimed` | a worker runs an item of it; more may be queued meanwhile | `release` |
 //!
 //! Invariants:
 //! - I1: `tail` is the last node of the bucket after every operation, and `NONE` when it has none.
@@ -82,26 +82,12 @@ impl HashRuns {
         due
     }
 
-    /// Claims a due bucket and takes its next items: one that may block, or up to `max` that do not. False when there
-    /// is none; the bucket is free then.
-    pub(super) fn take(&mut self, bucket: u32, max: usize, out: &mut Vec<Entry>) -> bool {
+    /// Claims a due bucket and takes its next item; `None` when there is none, and the bucket is free then.
+    pub(super) fn take(&mut self, bucket: u32) -> Option<Entry> {
         debug_assert_eq!(self.buckets[bucket as usize].state, State::Due, "claimed once (I2)");
-        let before = out.len();
-        while self.buckets[bucket as usize].head != NONE {
-            let head = self.buckets[bucket as usize].head;
-            let entry = self.nodes[head as usize].entry;
-            if out.len() - before == max || (entry.may_block() && out.len() > before) {
-                break;
-            }
-            out.push(entry);
-            self.pop(bucket);
-            if entry.may_block() {
-                break;
-            }
-        }
-        let any = out.len() > before;
-        self.buckets[bucket as usize].state = if any { State::Claimed } else { State::Free };
-        any
+        let entry = self.pop(bucket);
+        self.buckets[bucket as usize].state = if entry.is_some() { State::Claimed } else { State::Free };
+        entry
     }
 
     /// The worker has run what it took. True when there is more: the bucket's entry is to be queued.
@@ -140,14 +126,16 @@ impl HashRuns {
         self.used
     }
 
-    fn pop(&mut self, bucket: u32) {
+    fn pop(&mut self, bucket: u32) -> Option<Entry> {
         let at = &mut self.buckets[bucket as usize];
         let node = at.head;
-        at.head = self.nodes[node as usize].next;
-        if at.head == NONE {
+        let Node { entry, next } = *self.nodes.get(node as usize)?;
+        at.head = next;
+        if next == NONE {
             at.tail = NONE;
         }
         self.put_node(node);
+        Some(entry)
     }
 
     fn get_node(&mut self, entry: Entry) -> u32 {

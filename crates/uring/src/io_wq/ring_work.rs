@@ -68,6 +68,8 @@ pub(crate) enum Kind {
     Short,
     /// It ends by itself.
     Bound,
+    /// The same, in order with, and never beside, others with this hash.
+    Ordered(u32),
     /// It may wait for others.
     Unbound,
 }
@@ -77,6 +79,7 @@ impl From<Kind> for WorkFlags {
         match kind {
             Kind::Short => WorkFlags::SHORT,
             Kind::Bound => WorkFlags::BOUND,
+            Kind::Ordered(hash) => WorkFlags::hashed(hash),
             Kind::Unbound => WorkFlags::UNBOUND,
         }
     }

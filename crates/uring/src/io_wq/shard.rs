@@ -146,7 +146,8 @@ impl Queue {
         while let Some(turn) = self.turns.pop_front() {
             match turn {
                 Turn::Bucket(bucket) => {
-                    if self.hashed.take(bucket, BATCH, &mut batch.entries) {
+                    if let Some(entry) = self.hashed.take(bucket) {
+                        batch.entries.push(entry);
                         batch.claim = Some((shard, bucket));
                     }
                 }

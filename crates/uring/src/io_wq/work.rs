@@ -51,12 +51,6 @@ impl WorkFlags {
         WorkFlags { bits: MAY_BLOCK, hash: Some(hash) }
     }
 
-    /// The same order for work that never blocks.
-    #[must_use]
-    pub const fn short_hashed(hash: u32) -> WorkFlags {
-        WorkFlags { bits: 0, hash: Some(hash) }
-    }
-
     /// The bucket of a hash.
     pub(super) fn bucket(self) -> Option<u32> {
         // Neighbouring numbers (inodes, file descriptors) must not share a bucket: the high bits of a multiplication
@@ -114,8 +108,8 @@ pub trait Source: Send + Sync + 'static {
     /// Runs an item that may block. A panic ends the item with `-EIO`.
     fn run(&self, context: &mut Self::Context, slot: u32, section: &Section<'_>) -> WorkDone;
 
-    /// Runs items that are short ([`WorkFlags::SHORT`], [`WorkFlags::short_hashed`]), at most 64 of them, and tells how
-    /// each has ended, in whatever order. A panic ends those that have not ended with `-EIO`.
+    /// Runs items that are short ([`WorkFlags::SHORT`]), at most 64 of them, and tells how each has ended, in whatever
+    /// order. A panic ends those that have not ended with `-EIO`.
     fn run_short(&self, context: &mut Self::Context, slots: &[u32], ends: &mut impl Ends);
 
     /// These items have ended, in these ways; each item comes here exactly once unless it was cancelled. The slots can

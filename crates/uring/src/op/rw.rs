@@ -27,7 +27,7 @@ use crate::user_memory::{FIRST_PAGE, is_user_range, sqe_memory};
 const IOV_MAX: u32 = 1024;
 
 #[inline]
-fn is_write(op: u8) -> bool {
+pub(crate) fn is_write(op: u8) -> bool {
     matches!(op, opcode::WRITE | opcode::WRITEV | opcode::WRITE_FIXED)
 }
 

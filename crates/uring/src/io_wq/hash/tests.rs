@@ -9,51 +9,25 @@ fn entry(slot: u32, flags: WorkFlags) -> Entry {
     Entry::new(0, slot, 1, flags)
 }
 
-fn slots(entries: &[Entry]) -> Vec<u32> {
-    entries.iter().map(|entry| entry.slot()).collect()
-}
-
 #[test]
 fn a_bucket_is_due_once_and_claimed_once() {
     let mut runs = HashRuns::new();
     runs.reserve(8);
-    let short = WorkFlags::short_hashed(0);
-    assert!(runs.push(3, entry(0, short)), "due");
-    assert!(!runs.push(3, entry(1, short)), "is due already");
-    let mut out = Vec::new();
-    assert!(runs.take(3, 64, &mut out));
-    assert!(!runs.push(3, entry(2, short)), "claimed: whoever runs it puts it back");
-    assert_eq!(slots(&out), [0, 1]);
-    assert!(runs.release(3), "there is more");
-    out.clear();
-    assert!(runs.take(3, 64, &mut out));
-    assert_eq!(slots(&out), [2]);
+    let item = WorkFlags::hashed(0);
+    assert!(runs.push(3, entry(0, item)), "due");
+    assert!(!runs.push(3, entry(1, item)), "is due already");
+    assert_eq!(runs.take(3).map(Entry::slot), Some(0), "one at a time");
+    assert!(!runs.push(3, entry(2, item)), "claimed: whoever runs it puts it back");
+    for slot in [1, 2] {
+        assert!(runs.release(3), "there is more");
+        assert_eq!(runs.take(3).map(Entry::slot), Some(slot));
+    }
     assert!(!runs.release(3));
-    assert!(runs.push(3, entry(4, short)), "due again");
+    assert!(runs.push(3, entry(4, item)), "due again");
+    runs.sweep(&|_| false);
+    assert_eq!(runs.take(3), None, "swept: free");
+    assert!(runs.push(3, entry(5, item)), "due again");
     runs.check();
-}
-
-#[test]
-fn one_blocking_item_is_taken_at_a_time_and_short_ones_up_to_a_bound() {
-    let mut runs = HashRuns::new();
-    runs.reserve(16);
-    for slot in 0..4 {
-        runs.push(0, entry(slot, WorkFlags::short_hashed(0)));
-    }
-    runs.push(0, entry(4, WorkFlags::hashed(0)));
-    runs.push(0, entry(5, WorkFlags::hashed(0)));
-    runs.push(0, entry(6, WorkFlags::short_hashed(0)));
-    let mut taken = Vec::new();
-    loop {
-        let mut out = Vec::new();
-        assert!(runs.take(0, 3, &mut out));
-        taken.push(slots(&out));
-        if !runs.release(0) {
-            break;
-        }
-        runs.check();
-    }
-    assert_eq!(taken, [vec![0, 1, 2], vec![3], vec![4], vec![5], vec![6]]);
 }
 
 #[test]
@@ -70,9 +44,8 @@ fn random_pushes_takes_and_sweeps_keep_each_buckets_order() {
         match next(8) {
             0..4 if !runs.is_full() => {
                 slot = (slot + 1) % 4096;
-                let flags = if next(2) == 0 { WorkFlags::hashed(0) } else { WorkFlags::short_hashed(0) };
                 let was_free = !claimed[bucket] && runs.buckets[bucket].state == State::Free;
-                assert_eq!(runs.push(bucket as u32, entry(slot, flags)), was_free);
+                assert_eq!(runs.push(bucket as u32, entry(slot, WorkFlags::hashed(0))), was_free);
                 model[bucket].push_back(slot);
             }
             4 if claimed[bucket] => {
@@ -80,12 +53,9 @@ fn random_pushes_takes_and_sweeps_keep_each_buckets_order() {
                 claimed[bucket] = false;
             }
             5 | 6 if !claimed[bucket] && runs.buckets[bucket].state == State::Due => {
-                let mut out = Vec::new();
-                claimed[bucket] = runs.take(bucket as u32, 5, &mut out);
-                assert_eq!(claimed[bucket], !model[bucket].is_empty());
-                for slot in slots(&out) {
-                    assert_eq!(model[bucket].pop_front(), Some(slot));
-                }
+                let taken = runs.take(bucket as u32).map(Entry::slot);
+                claimed[bucket] = taken.is_some();
+                assert_eq!(model[bucket].pop_front(), taken);
             }
             7 => {
                 let dropped = next(5) as u32;

@@ -32,11 +32,11 @@ fn a_batch_is_one_item_that_may_block_or_many_that_do_not() {
     queue.push(0, entry(3, WorkFlags::BOUND));
     queue.push(0, entry(4, WorkFlags::BOUND));
     queue.push(0, entry(5, WorkFlags::SHORT));
-    queue.push_hashed(9, entry(6, WorkFlags::short_hashed(1)));
-    queue.push_hashed(9, entry(7, WorkFlags::short_hashed(1)));
+    queue.push_hashed(9, entry(6, WorkFlags::hashed(1)));
+    queue.push_hashed(9, entry(7, WorkFlags::hashed(1)));
     queue.push(0, entry(8, WorkFlags::SHORT));
     assert_eq!(queue.len(), 9);
-    assert_eq!(drain(&mut queue), [vec![0, 1, 2], vec![6, 7], vec![3], vec![4], vec![5, 8]]);
+    assert_eq!(drain(&mut queue), [vec![0, 1, 2], vec![6], vec![3], vec![7], vec![4], vec![5, 8]]);
     for slot in 0..100 {
         queue.push(0, entry(slot, WorkFlags::SHORT));
     }

@@ -30,7 +30,7 @@ impl Order {
     }
 }
 
-fn order_is_kept(flags: fn(u32) -> WorkFlags, work: fn(u32)) {
+fn order_is_kept(work: fn(u32)) {
     let pool = Pool::new(options(8, 1));
     let order = Arc::new(Order::default());
     let watched = Arc::clone(&order);
@@ -39,7 +39,7 @@ fn order_is_kept(flags: fn(u32) -> WorkFlags, work: fn(u32)) {
         0
     });
     for slot in 0..800 {
-        submitter.queue(slot, flags(slot % HASHES));
+        submitter.queue(slot, WorkFlags::hashed(slot % HASHES));
         if slot % 50 == 0 {
             submitter.commit();
         }
@@ -51,13 +51,9 @@ fn order_is_kept(flags: fn(u32) -> WorkFlags, work: fn(u32)) {
 }
 
 #[test]
-fn short_hashed_items_keep_their_order() {
-    order_is_kept(WorkFlags::short_hashed, |_| {});
-}
-
-#[test]
-fn blocking_hashed_items_keep_their_order() {
-    order_is_kept(WorkFlags::hashed, |slot| {
+fn hashed_items_keep_their_order() {
+    order_is_kept(|_| {});
+    order_is_kept(|slot| {
         if slot % 7 == 0 {
             std::thread::sleep(Duration::from_micros(300));
         }

@@ -69,8 +69,7 @@ fn drive(pool: &Pool<Probe>, seed: u64, until: Instant, ends: bool) -> u64 {
                 0 => WorkFlags::SHORT,
                 1 => WorkFlags::BOUND,
                 2 => WorkFlags::UNBOUND,
-                3 | 4 => WorkFlags::hashed(hash),
-                _ => WorkFlags::short_hashed(hash),
+                _ => WorkFlags::hashed(hash),
             };
             ticket += 1;
             *log.slots[slot as usize].lock().unwrap() = (ticket, flags.bucket(), rng.below(40));
