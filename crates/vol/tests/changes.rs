@@ -97,8 +97,8 @@ fn what_was_not_written_is_not_told() {
     assert_eq!(assert_told(&pool, "v", "s", "nothing happened"), 0);
     user.write(5 << 20, &pattern(3, 8192)).expect("written");
     user.punch(41 << 20, 65536).expect("punched");
-    // A unit is copied as a whole, and holds what it held: told at the grain of units at most.
-    assert_eq!(assert_told(&pool, "v", "s", "8 KiB written, 64 KiB punched"), 2 * 65536);
+    // A write to a shared unit copies the group around it, and what lies elsewhere now is told: four units at most.
+    assert_eq!(assert_told(&pool, "v", "s", "8 KiB written, 64 KiB punched"), (4 + 1) * 65536);
     pool.snapshot("v", "t").expect("frozen");
     assert_eq!(assert_told(&pool, "t", "v", "a snapshot of it"), 0);
     drop(user);

@@ -2,7 +2,8 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`write`](mod@write) | what a write finds missing: space, a way of its own, a unit of its own |
+//! | [`write`](mod@write) | what a write finds missing: space, a way of its own, a whole first block |
+//! | [`relocate`] | copies of units that others have too |
 //! | [`extend`] | writes beyond the end |
 //! | [`punch`] | holes and zeroes |
 //! | [`report`] | extents, and what a volume takes |
@@ -18,6 +19,7 @@
 mod changes;
 mod extend;
 mod punch;
+mod relocate;
 mod report;
 mod write;
 

@@ -6,9 +6,8 @@
 //! 2. the data is written;
 //! 3. `end_write` sets the bits, if the unit is still the volume's, and lists it for the next commit.
 //!
-//! A shared unit is copied first: it is not `READY` any more, its written blocks are copied to a new unit, which then
-//! takes its place, all without the lock. While a snapshot settles nothing is copied: writes that began before it may
-//! still land.
+//! A shared unit is copied first ([`relocate`](super::relocate)). While a snapshot settles nothing is copied: writes
+//! that began before it may still land.
 //!
 //! - W1: whoever takes `READY` off sets it again, whatever happens.
 //! - W2: a partial block is written only after the whole block is: its rest is zeroed first, when no other write to the
@@ -30,12 +29,11 @@ use crate::state::State;
 use crate::state::account::Spender;
 use crate::state::extent_map::tree::EntryPlace;
 use crate::state::extent_map::{BLOCK_SHIFT, Entry};
-use crate::state::sums::marks::Mismatch;
 
 const BLOCK: u64 = 1 << BLOCK_SHIFT;
 
 /// What `make_writable` has done in one round.
-enum Round<'a> {
+pub(super) enum Round<'a> {
     /// The map has the answer, for so many bytes.
     Ready(u64),
     /// Something changed: look again.
@@ -219,71 +217,6 @@ impl Volume {
         Ok(Round::Ready(len))
     }
 
-    /// Gives a unit that others have too a copy of its own.
-    fn relocate<'a>(
-        &'a self,
-        mut guard: MutexGuard<'a, State>,
-        unit: u64,
-        place: EntryPlace,
-        may_block: &MayBlock,
-    ) -> Result<Round<'a>, Status> {
-        let state = &mut *guard;
-        if state.tree.units.available() == 0 {
-            self.pool.advance_limbo(state);
-        }
-        let Some(to) = state.tree.units.alloc() else { return Ok(Round::Full(guard)) };
-        self.pool.unmark_unit(state, to);
-        self.pool.watch_space(state);
-        let entry = state.tree.entry(place);
-        let bits = state.tree.bits(place);
-        self.set_busy(state, place, true);
-        drop(guard);
-        let copied = self.copy_unit(entry.phys(), to, &bits, may_block);
-        let (mut guard, copied) = self.lock_with_open_region(to, copied, may_block);
-        let state = &mut *guard;
-        self.set_busy(state, place, false);
-        // As in `zero_edges`.
-        let cost = state.cost_of_units(self.core.id, unit, unit);
-        let copied = copied.and_then(|bad| {
-            let cost = cost + state.cost_of_marks(&bad);
-            if state.can_pay(cost, Spender::EndOfWrite) { Ok(bad) } else { Err(Status::NoSpc) }
-        });
-        match &copied {
-            Ok(bad) => {
-                self.pool.copied(state, entry.phys(), to, bad);
-                // A checkpoint may have been written meanwhile: the way is to be in the next one.
-                state.own(&self.core, unit)?;
-                let old = state.tree.entry(place);
-                let new = Entry::at(to).with(old.0 & (Entry::FULL | Entry::LISTED));
-                state.tree.replace(&self.core.top, place, new);
-                self.pool.list(state, &self.core, unit, place, new);
-            }
-            Err(_) => state.tree.give_back(&self.core.top, to),
-        }
-        self.pool.wake();
-        copied.map(|_| Round::Look(guard))
-    }
-
-    /// The lock, with the region of a copy open: no page on the device has the checksums of the copy, so opening the
-    /// pool after a crash must read it. The region may close whenever the lock is let go.
-    fn lock_with_open_region<T>(
-        &self,
-        unit: u64,
-        copied: Result<T, Status>,
-        may_block: &MayBlock,
-    ) -> (MutexGuard<'_, State>, Result<T, Status>) {
-        loop {
-            let guard = self.pool.lock();
-            if copied.is_err() || guard.sums.as_ref().is_none_or(|regions| regions.is_intended(unit)) {
-                return (guard, copied);
-            }
-            drop(guard);
-            if let Err(status) = self.pool.intend(unit << self.pool.map.geometry.unit_shift, may_block) {
-                return (self.pool.lock(), Err(status));
-            }
-        }
-    }
-
     /// Keeps others off a unit, or lets them in again (W1). Nobody unmaps a volume's units while one is busy, and no
     /// snapshot of it begins, so the place stays what it is.
     pub(super) fn set_busy(&self, state: &mut State, place: EntryPlace, busy: bool) {
@@ -292,33 +225,6 @@ impl Volume {
         if let Some(vol) = state.table.get_mut(self.core.id) {
             vol.busy = if busy { vol.busy + 1 } else { vol.busy.saturating_sub(1) };
         }
-    }
-
-    /// Copies the written blocks of a unit. The result is the blocks that are not what was written to them: they are
-    /// copied too, and are to stay bad.
-    fn copy_unit(&self, from: u64, to: u64, bits: &[u64; 4], may_block: &MayBlock) -> Result<Vec<Mismatch>, Status> {
-        if may_block.is_cancelled() {
-            return Err(Status::Canceled);
-        }
-        let geometry = &self.pool.map.geometry;
-        let (from, to) = (from << geometry.unit_shift, to << geometry.unit_shift);
-        let mut bad = Vec::new();
-        let is_written = |block: usize| bits[block >> 6] >> (block & 63) & 1 != 0;
-        let mut memory = Buf::zeroed(geometry.unit_bytes() as usize, BLOCK as usize).map_err(|_| Status::NoMem)?;
-        let blocks = geometry.blocks() as usize;
-        let mut at = 0;
-        while let Some(first) = (at..blocks).find(|block| is_written(*block)) {
-            let end = (first..blocks).find(|block| !is_written(*block)).unwrap_or(blocks);
-            let (first_byte, end_byte) = (first << BLOCK_SHIFT, end << BLOCK_SHIFT);
-            let piece = &mut memory[first_byte..end_byte];
-            self.pool.io.read(from + first_byte as u64, piece)?;
-            if let Some(sums) = &self.pool.sums {
-                sums.verify_copy(&*self.pool.io, (from >> BLOCK_SHIFT) + first as u64, piece, &mut bad)?;
-            }
-            self.pool.write_new(to + first_byte as u64, piece)?;
-            at = end;
-        }
-        Ok(bad)
     }
 
     /// The blocks that the range covers in part and that are not written: the first and the last, if so.

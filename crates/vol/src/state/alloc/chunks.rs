@@ -48,6 +48,26 @@ impl Chunk {
         }
         None
     }
+
+    /// The first of `units` free units that lie together and begin at a multiple of their number, from `from` on.
+    /// `units` is a power of two, 64 at most.
+    fn next_window(&self, from: usize, units: usize) -> Option<usize> {
+        let mut mask = u64::MAX << (from & 63);
+        for at in from >> 6..self.free.len() {
+            // Bit `n` says that `len` units from `n` on are free.
+            let (mut word, mut len) = (self.free[at] & mask, 1);
+            while len < units {
+                word &= word >> len;
+                len *= 2;
+            }
+            word &= u64::MAX / (u64::MAX >> (64 - units));
+            if word != 0 {
+                return Some(at << 6 | word.trailing_zeros() as usize);
+            }
+            mask = u64::MAX;
+        }
+        None
+    }
 }
 
 /// Chunk of a unit, and its place there.
@@ -160,6 +180,28 @@ impl Chunks {
         Some(number << SHIFT | at as u64)
     }
 
+    /// The first of `units` free units that lie together and begin at a multiple of their number, from `from` on
+    /// (as [`Chunk::next_window`]); or, after `most` chunks without, where to go on.
+    pub(super) fn next_window(&self, from: u64, units: u64, most: usize) -> Result<u64, u64> {
+        let (mut number, mut at) = split(from);
+        for _ in 0..most {
+            let found = match self.chunks.get(number) {
+                None => return Err(0),
+                Some(None) => Some(at.next_multiple_of(units as usize)).filter(|at| *at < UNITS),
+                Some(Some(chunk)) => chunk.next_window(at, units as usize),
+            };
+            if let Some(at) = found {
+                return Ok((number << SHIFT | at) as u64);
+            }
+            at = 0;
+            match self.with_free.next(number as u64 + 1) {
+                Some(next) => number = next as usize,
+                None => return Err(0),
+            }
+        }
+        Err((number << SHIFT) as u64)
+    }
+
     /// Bytes of memory.
     pub(super) fn memory_bytes(&self) -> u64 {
         self.made * size_of::<Chunk>() as u64 + self.chunks.len() as u64 * 8 + self.chunks.len() as u64 / 8
@@ -204,6 +246,12 @@ mod tests {
                     prop_assert_eq!(chunks.owners(at), used.get(&at).copied().unwrap_or(0));
                     let free = (at..total).find(|unit| !used.contains_key(unit));
                     prop_assert_eq!(chunks.next_free(at), free);
+                    for units in [1, 2, 4, 8] {
+                        let is_free = |first: &u64| (*first..first + units).all(|unit| !used.contains_key(&unit));
+                        let starts = at.next_multiple_of(units)..(total + 1).saturating_sub(units);
+                        let mut starts = starts.step_by(units as usize);
+                        prop_assert_eq!(chunks.next_window(at, units, usize::MAX).ok(), starts.find(is_free));
+                    }
                 }
             }
             let all: Vec<u64> = used.into_keys().collect();

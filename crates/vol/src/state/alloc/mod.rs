@@ -23,6 +23,11 @@ const META: u16 = u16::MAX;
 /// The unit is neither data nor free, ever: superblocks, journal, labels.
 const FIXED: u16 = u16::MAX - 1;
 
+/// Chunks of units that one search for a window looks into, before it is given up.
+const WINDOW_CHUNKS: usize = 8;
+/// The part of the pool that stays free when copies of shared units take their neighbours along: an eighth.
+const PLENTY_SHIFT: u32 = 3;
+
 /// How many units are what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -42,6 +47,8 @@ pub(crate) struct Units {
     /// Where the next allocation looks first, so that allocations follow each other.
     cursor: u64,
     meta_cursor: u64,
+    /// Where the next search for a window begins.
+    window_cursor: u64,
     /// Free units that data does not get.
     pub(crate) reserve: u64,
     /// While so many are free, from the first on and the second in number, nobody need be told.
@@ -56,6 +63,7 @@ impl Units {
             counts: Counts::default(),
             cursor: 0,
             meta_cursor: total - total / 16,
+            window_cursor: 0,
             reserve: 0,
             calm: (0, u64::MAX),
         };
@@ -101,6 +109,23 @@ impl Units {
         self.take(unit, 1);
         self.counts.data += 1;
         Some(unit)
+    }
+
+    /// The first of `count` free units that lie together and begin at a multiple of `count`, a power of two of 64 at
+    /// most; [`Units::alloc_at`] takes them. `None` when little is free, or none was found soon.
+    pub(crate) fn find_window(&mut self, count: u64) -> Option<u64> {
+        if self.available() < count + (self.counts.total >> PLENTY_SHIFT) {
+            return None;
+        }
+        let found = self.chunks.next_window(self.window_cursor, count, WINDOW_CHUNKS);
+        self.window_cursor = found.map_or_else(|next| next, |first| first + count);
+        found.ok()
+    }
+
+    /// A certain free unit for data, with one owner.
+    pub(crate) fn alloc_at(&mut self, unit: u64) {
+        self.take(unit, 1);
+        self.counts.data += 1;
     }
 
     /// A unit for metadata; the reserve is for this.

@@ -1,0 +1,250 @@
+//! Copies of units that others have too, so that a writer has them alone.
+//!
+//! A unit that a snapshot shares is not written to: its written blocks are copied to a new unit, which then takes its
+//! place in the volume's map. The pool's lock is let go for that; the unit is not `READY` meanwhile.
+//!
+//! Owns what is copied and to which place. A write to one shared unit copies its *group*: the units of the same aligned
+//! 256 KiB of the volume that are shared too, four at most, to a place where all of them lie together. Copied alone,
+//! units that are next to each other in the volume would come to lie in the order in which they were written to, and a
+//! volume with random writes between snapshots would end as single units. So:
+//!
+//! - R1: the group of a volume that was written in order stays one run of the device, whatever is written after
+//!   snapshots, as long as an eighth of the pool is free. Below that, or if no such place is found soon, the unit that
+//!   is written to is copied alone: space is worth more then.
+//! - R2: a neighbour is a favour. What fails for it (a read, a checksum that does not match) fails for nobody: it stays
+//!   where it is, shared as before.
+//! - R3: whoever takes `READY` off sets it again, whatever happens ([`write`](super::write), W1).
+//!
+//! Called by writes that found a shared unit.
+
+use sheave_base::buf::Buf;
+use sheave_base::status::Status;
+use sheave_base::sync::MutexGuard;
+use sheave_iomap::completion_plan::MayBlock;
+
+use super::Volume;
+use super::write::Round;
+use crate::state::State;
+use crate::state::account::Spender;
+use crate::state::extent_map::tree::EntryPlace;
+use crate::state::extent_map::{BLOCK_SHIFT, Entry, Geometry};
+use crate::state::sums::marks::Mismatch;
+
+const BLOCK: u64 = 1 << BLOCK_SHIFT;
+/// Bytes of a group, unless a unit is larger.
+const GROUP_BYTES: u64 = 256 << 10;
+/// Most units of a group: who chose small units wants small copies.
+const MOST_UNITS: u64 = 4;
+
+/// Units of a group: 4 of 64 KiB.
+fn group_units(geometry: &Geometry) -> u64 {
+    (GROUP_BYTES >> geometry.unit_shift).clamp(1, MOST_UNITS)
+}
+
+/// One unit that is copied.
+struct Copy {
+    /// Of the volume.
+    unit: u64,
+    place: EntryPlace,
+    /// Of the pool.
+    from: u64,
+    to: u64,
+    written: [u64; 4],
+    /// Blocks that are not what was written to them: they are copied too, and are to stay bad.
+    bad: Vec<Mismatch>,
+}
+
+/// Written bytes of a unit that lie together.
+struct Run {
+    copy: usize,
+    /// Where they are in the memory of all copies.
+    at: usize,
+    from: u64,
+    len: usize,
+}
+
+impl Volume {
+    /// Gives the unit a copy of its own, and its neighbours (R1).
+    pub(super) fn relocate<'a>(
+        &'a self,
+        mut guard: MutexGuard<'a, State>,
+        unit: u64,
+        place: EntryPlace,
+        may_block: &MayBlock,
+    ) -> Result<Round<'a>, Status> {
+        let state = &mut *guard;
+        if state.tree.units.available() == 0 {
+            self.pool.advance_limbo(state);
+        }
+        let mut copies = self.choose(state, unit, place);
+        if copies.is_empty() {
+            return Ok(Round::Full(guard));
+        }
+        for copy in &copies {
+            self.pool.unmark_unit(state, copy.to);
+            self.set_busy(state, copy.place, true);
+        }
+        self.pool.watch_space(state);
+        drop(guard);
+        let copied = self.copy_group(unit, &mut copies, may_block);
+        let (mut guard, copied) = self.lock_with_open_region(&copies, copied, may_block);
+        let state = &mut *guard;
+        copies.iter().for_each(|copy| self.set_busy(state, copy.place, false));
+        let copied = copied.and_then(|kept| self.install(state, unit, &copies, kept));
+        let kept = copied.as_ref().map_or(0, |kept| *kept);
+        copies[kept..].iter().for_each(|copy| state.tree.give_back(&self.core.top, copy.to));
+        self.pool.wake();
+        copied.map(|_| Round::Look(guard))
+    }
+
+    /// Units to copy, with the places that they get: none when there is no space. The one that is wanted is the first.
+    fn choose(&self, state: &mut State, unit: u64, place: EntryPlace) -> Vec<Copy> {
+        let count = group_units(&self.pool.map.geometry);
+        let window = if count > 1 { state.tree.units.find_window(count) } else { None };
+        let Some(window) = window else {
+            let Some(to) = state.tree.units.alloc() else { return Vec::new() };
+            return vec![Copy::new(state, unit, place, to)];
+        };
+        let first = unit & !(count - 1);
+        // All of a group is in one leaf: its size is a power of two, and a leaf is larger.
+        let at = |unit: u64| EntryPlace {
+            leaf: place.leaf,
+            slot: place.slot - (place.slot & (count as usize - 1)) + (unit - first) as usize,
+        };
+        let others = (first..first + count).filter(|other| *other != unit);
+        let mut copies = Vec::with_capacity(count as usize);
+        for unit in std::iter::once(unit).chain(others) {
+            let (place, to) = (at(unit), window + (unit - first));
+            let entry = state.tree.entry(place);
+            let is_wanted = copies.is_empty();
+            if is_wanted || entry.is_shared() && !entry.is_busy() && state.tree.units.owners(entry.phys()) > 1 {
+                state.tree.units.alloc_at(to);
+                copies.push(Copy::new(state, unit, place, to));
+            }
+        }
+        copies
+    }
+
+    /// Copies what is written of the group; if that fails, of the wanted unit alone (R2). The result is how many of the
+    /// first copies are good. The wanted one is the first.
+    fn copy_group(&self, unit: u64, copies: &mut [Copy], may_block: &MayBlock) -> Result<usize, Status> {
+        debug_assert!(copies.first().is_some_and(|copy| copy.unit == unit));
+        match self.copy_units(copies, may_block) {
+            Ok(()) => {
+                // Good ones first, the wanted one whatever it is.
+                copies[1..].sort_by_key(|copy| !copy.bad.is_empty());
+                Ok(1 + copies[1..].iter().filter(|copy| copy.bad.is_empty()).count())
+            }
+            Err(status) if copies.len() == 1 || status == Status::Canceled => Err(status),
+            Err(_) => {
+                copies.iter_mut().for_each(|copy| copy.bad.clear());
+                self.copy_units(&mut copies[..1], may_block).map(|()| 1)
+            }
+        }
+    }
+
+    /// Copies the written blocks of units, with one read and one write where they lie together.
+    fn copy_units(&self, copies: &mut [Copy], may_block: &MayBlock) -> Result<(), Status> {
+        if may_block.is_cancelled() {
+            return Err(Status::Canceled);
+        }
+        let geometry = &self.pool.map.geometry;
+        let shift = geometry.unit_shift;
+        // The memory is the new place: from the first unit of it to the last.
+        let first = copies.iter().map(|copy| copy.to).min().unwrap_or_default();
+        let end = copies.iter().map(|copy| copy.to + 1).max().unwrap_or_default();
+        let mut memory = Buf::zeroed(((end - first) << shift) as usize, BLOCK as usize).map_err(|_| Status::NoMem)?;
+        let mut runs: Vec<Run> = Vec::new();
+        for (number, copy) in copies.iter().enumerate() {
+            let base = ((copy.to - first) << shift) as usize;
+            for (from, to) in written_runs(&copy.written, geometry.blocks() as usize) {
+                let (from, len) = (from << BLOCK_SHIFT, (to - from) << BLOCK_SHIFT);
+                runs.push(Run { copy: number, at: base + from, from: (copy.from << shift) + from as u64, len });
+            }
+        }
+        runs.sort_by_key(|run| run.at);
+        let follow = |a: &Run, b: &Run| a.at + a.len == b.at && a.from + a.len as u64 == b.from;
+        for together in runs.chunk_by(follow) {
+            self.pool.io.read(together[0].from, &mut memory[bytes_of(together)])?;
+        }
+        if let Some(sums) = &self.pool.sums {
+            for run in &runs {
+                let piece = &mut memory[run.at..run.at + run.len];
+                sums.verify_copy(&*self.pool.io, run.from >> BLOCK_SHIFT, piece, &mut copies[run.copy].bad)?;
+            }
+        }
+        for together in runs.chunk_by(|a, b| a.at + a.len == b.at) {
+            let bytes = bytes_of(together);
+            self.pool.write_new((first << shift) + bytes.start as u64, &memory[bytes])?;
+        }
+        Ok(())
+    }
+
+    /// The lock, with the regions of the copies open: no page on the device has the checksums of a copy, so opening the
+    /// pool after a crash must read it. A region may close whenever the lock is let go.
+    fn lock_with_open_region(
+        &self,
+        copies: &[Copy],
+        copied: Result<usize, Status>,
+        may_block: &MayBlock,
+    ) -> (MutexGuard<'_, State>, Result<usize, Status>) {
+        loop {
+            let guard = self.pool.lock();
+            // The copies are of one region: a group begins at a multiple of its size.
+            let to = copies[0].to;
+            if copied.is_err() || guard.sums.as_ref().is_none_or(|regions| regions.is_intended(to)) {
+                return (guard, copied);
+            }
+            drop(guard);
+            if let Err(status) = self.pool.intend(to << self.pool.map.geometry.unit_shift, may_block) {
+                return (self.pool.lock(), Err(status));
+            }
+        }
+    }
+
+    /// The first `kept` copies take the places of what they are copies of.
+    fn install(&self, state: &mut State, unit: u64, copies: &[Copy], kept: usize) -> Result<usize, Status> {
+        // A checkpoint may have been written meanwhile, so the way may be changed for the first time again.
+        let cost = state.cost_of_units(self.core.id, unit, unit) + state.cost_of_marks(&copies[0].bad);
+        if !state.can_pay(cost, Spender::EndOfWrite) {
+            return Err(Status::NoSpc);
+        }
+        // The way is to be in the next checkpoint. All copies are of one leaf.
+        state.own(&self.core, unit)?;
+        for copy in &copies[..kept] {
+            self.pool.copied(state, copy.from, copy.to, &copy.bad);
+            let old = state.tree.entry(copy.place);
+            let new = Entry::at(copy.to).with(old.0 & (Entry::FULL | Entry::LISTED));
+            state.tree.replace(&self.core.top, copy.place, new);
+            self.pool.list(state, &self.core, copy.unit, copy.place, new);
+        }
+        Ok(kept)
+    }
+}
+
+impl Copy {
+    fn new(state: &State, unit: u64, place: EntryPlace, to: u64) -> Copy {
+        let (from, written) = (state.tree.entry(place).phys(), state.tree.bits(place));
+        Copy { unit, place, from, to, written, bad: Vec::new() }
+    }
+}
+
+/// Runs of written blocks: the first, and the one behind the last.
+fn written_runs(bits: &[u64; 4], blocks: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+    let is_written = |block: usize| bits[block >> 6] >> (block & 63) & 1 != 0;
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let first = (at..blocks).find(|block| is_written(*block))?;
+        at = (first..blocks).find(|block| !is_written(*block)).unwrap_or(blocks);
+        Some((first, at))
+    })
+}
+
+/// Where runs that follow each other are in memory.
+fn bytes_of(runs: &[Run]) -> std::ops::Range<usize> {
+    let last = &runs[runs.len() - 1];
+    runs[0].at..last.at + last.len
+}
+
+#[cfg(test)]
+mod tests;
