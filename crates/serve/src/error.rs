@@ -45,6 +45,41 @@ pub enum ServeError {
     /// A thread cannot be made.
     #[error("cannot start a thread: {0}. Raise the limit of processes (ulimit -u)")]
     Thread(#[source] io::Error),
+    /// There is no such export.
+    #[error("there is no export '{name}'. 'sheave export list' shows those there are")]
+    NoExport {
+        /// As asked for.
+        name: String,
+    },
+    /// There is an export of that name.
+    #[error("there is an export '{name}' already. Choose another name, or remove that one first")]
+    ExportExists {
+        /// As asked for.
+        name: String,
+    },
+    /// It has clients.
+    #[error("the export '{name}' has clients: {clients}. Disconnect them first, or use --force, which does")]
+    ExportInUse {
+        /// Its name.
+        name: String,
+        /// How many.
+        clients: u32,
+    },
+    /// What clients of it had begun does not end.
+    #[error(
+        "the export '{name}' was taken out, and requests of its clients have not ended yet. Look at its device, and \
+         try again"
+    )]
+    StillEnding {
+        /// Its name.
+        name: String,
+    },
+    /// There is no such client.
+    #[error("there is no client {id}. 'sheave client list' shows those there are")]
+    NoClient {
+        /// As asked for.
+        id: u64,
+    },
     /// A reactor has panicked.
     #[error("a reactor has ended by a bug; its clients were dropped")]
     Panicked,

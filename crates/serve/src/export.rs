@@ -2,12 +2,18 @@
 //!
 //! Owns what a client is told of an export. Does not own how it is kept: a [`Backend`] has the file, and says what
 //! lies where in it.
+//!
+//! E1. A client counts with its export from the moment when it gets the export until nothing of the client is under
+//! way; taking an export out and giving it to a client happen under one lock, so that no client gets an export that is
+//! being taken out.
 
 use std::fmt::Debug;
 
-use sheave_base::sync::Arc;
+use sheave_base::sync::{Arc, Mutex, MutexGuard};
 use sheave_iomap::File;
 use sheave_nbd::{Catalog, ExportInfo, Extent};
+
+use crate::error::ServeError;
 
 /// The metadata context that every export has.
 pub const BASE_ALLOCATION: &str = "base:allocation";
@@ -78,38 +84,138 @@ impl Export {
     }
 }
 
-/// The exports of a server.
+/// The exports of a server. They come and go while it runs.
 #[derive(Debug, Default)]
 pub struct Exports {
-    list: Vec<Arc<Export>>,
+    entries: Mutex<Entries>,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    next_id: u32,
+    list: Vec<Entry>,
+}
+
+/// A name, and what is served under it.
+#[derive(Debug)]
+struct Entry {
+    /// The number that clients' connections have of it; each time that something is put here it gets a new one.
+    id: u32,
+    name: String,
+    /// `None` while it is taken out: its name and its place are kept, and no client gets it.
+    export: Option<Arc<Export>>,
+    clients: u32,
+}
+
+/// An export, for reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportStatus {
+    /// Its name.
+    pub name: String,
+    /// A line for people.
+    pub description: String,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// Clients may not change it.
+    pub read_only: bool,
+    /// Clients that have chosen it.
+    pub clients: u32,
 }
 
 impl Exports {
     /// These; the first is the one that clients get who name none.
     #[must_use]
     pub fn new(list: Vec<Export>) -> Exports {
-        Exports { list: list.into_iter().map(Arc::new).collect() }
+        let exports = Exports::default();
+        list.into_iter().for_each(|export| exports.put(export));
+        exports
     }
 
-    /// The export with the number that a client was told.
-    pub(crate) fn get(&self, id: u32) -> Option<&Arc<Export>> {
-        self.list.get(id as usize)
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().expect("invariant: nothing panics under this lock")
     }
 
-    /// How many there are.
-    pub(crate) fn len(&self) -> usize {
-        self.list.len()
+    /// Puts an export in its place, at the end when it has none. Clients that have another one of that name keep it.
+    pub(crate) fn put(&self, export: Export) {
+        let mut entries = self.lock();
+        let id = entries.next_id;
+        entries.next_id = id.wrapping_add(1);
+        let name = export.name.clone();
+        let export = Some(Arc::new(export));
+        match entries.list.iter_mut().find(|entry| entry.name == name) {
+            Some(entry) => (entry.id, entry.export, entry.clients) = (id, export, 0),
+            None => entries.list.push(Entry { id, name, export, clients: 0 }),
+        }
+    }
+
+    /// Whether there is one of that name, or a place for one.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.lock().list.iter().any(|entry| entry.name == name)
+    }
+
+    /// Takes an export out (E1), and leaves its place; its number. Unless `force`, not while it has clients.
+    pub(crate) fn take(&self, name: &str, force: bool) -> Result<u32, ServeError> {
+        let mut entries = self.lock();
+        let entry = entries.list.iter_mut().find(|entry| entry.name == name);
+        let Some(entry) = entry else { return Err(ServeError::NoExport { name: name.into() }) };
+        if entry.clients > 0 && !force {
+            return Err(ServeError::ExportInUse { name: name.into(), clients: entry.clients });
+        }
+        let (id, export) = (entry.id, entry.export.take());
+        drop(entries);
+        // A backend may do something when it goes, so it does not go under the lock.
+        drop(export);
+        Ok(id)
+    }
+
+    /// Forgets the place of an export that was taken out.
+    pub(crate) fn forget(&self, name: &str) {
+        self.lock().list.retain(|entry| entry.name != name || entry.export.is_some());
+    }
+
+    /// The export with the number that a client was told; the client counts with it from now on (E1).
+    pub(crate) fn choose(&self, id: u32) -> Option<Arc<Export>> {
+        let mut entries = self.lock();
+        let entry = entries.list.iter_mut().find(|entry| entry.id == id)?;
+        let export = entry.export.clone()?;
+        entry.clients += 1;
+        Some(export)
+    }
+
+    /// A client that has chosen this is gone.
+    pub(crate) fn left(&self, id: u32) {
+        if let Some(entry) = self.lock().list.iter_mut().find(|entry| entry.id == id) {
+            entry.clients = entry.clients.saturating_sub(1);
+        }
+    }
+
+    /// What reports tell, in order. Those that are taken out at the moment are not among them.
+    pub(crate) fn status(&self) -> Vec<ExportStatus> {
+        let of = |entry: &Entry| {
+            let export = entry.export.as_ref()?;
+            Some(ExportStatus {
+                name: export.name.clone(),
+                description: export.description.clone(),
+                size_bytes: export.backend.file().size_bytes(),
+                read_only: export.is_read_only(),
+                clients: entry.clients,
+            })
+        };
+        self.lock().list.iter().filter_map(of).collect()
     }
 }
 
 impl Catalog for Exports {
     fn find(&self, name: &[u8]) -> Option<ExportInfo> {
-        let is = |export: &Arc<Export>| name.is_empty() || export.name.as_bytes() == name;
-        let at = self.list.iter().position(is)?;
-        Some(self.list[at].info(at as u32))
+        let entries = self.lock();
+        let is = |entry: &&Entry| name.is_empty() || entry.name.as_bytes() == name;
+        let entry = entries.list.iter().find(is)?;
+        Some(entry.export.as_ref()?.info(entry.id))
     }
 
     fn list(&self, each: &mut dyn FnMut(&str, &str)) {
-        self.list.iter().for_each(|export| each(&export.name, &export.description));
+        let entries = self.lock();
+        let exports = entries.list.iter().filter_map(|entry| entry.export.as_ref());
+        exports.for_each(|export| each(&export.name, &export.description));
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`server`] | threads, start and end |
 //! | `shared` | limits, and what else the reactors share |
+//! | [`clients`] | who is connected |
 //! | [`export`] | what is served: a file under a name |
 //! | [`listen`] | addresses, and the sockets that listen on them |
 //! | [`error`] | why a server cannot be |
@@ -23,6 +24,7 @@
 //!   what is no protocol, is dropped, and nobody else hears of it.
 //! - S4. A server with nothing to do uses no CPU, and clients with nothing to do have no buffers.
 
+pub mod clients;
 pub mod error;
 pub mod export;
 pub mod listen;
@@ -31,8 +33,9 @@ mod reactor;
 pub mod server;
 mod shared;
 
+pub use clients::Client;
 pub use error::ServeError;
-pub use export::{Backend, Export, Exports};
+pub use export::{Backend, Export, ExportStatus, Exports};
 pub use listen::{Address, Listener};
 pub use server::Server;
 pub use shared::{Notices, ServerOptions};

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -109,6 +110,36 @@ impl Listener {
 
     pub(crate) fn raw(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    /// A listener on a socket that somebody else has bound and listens on, such as systemd. Its path stays when this
+    /// goes.
+    ///
+    /// # Errors
+    ///
+    /// That it is no socket which listens.
+    pub fn inherited(fd: OwnedFd) -> Result<Listener, ServeError> {
+        let failed = |source: io::Error| ServeError::Listen {
+            address: "the inherited socket".into(),
+            fix: "Give a stream socket that listens, as a socket unit of systemd does".into(),
+            source,
+        };
+        let listens = rustix::net::sockopt::socket_acceptconn(&fd).map_err(|error| failed(error.into()))?;
+        if !listens {
+            return Err(failed(io::Error::other("it does not listen")));
+        }
+        let name = rustix::net::getsockname(&fd).map_err(|error| failed(error.into()))?;
+        let address = match std::net::SocketAddr::try_from(name.clone()) {
+            Ok(local) => Address::Tcp(local.to_string()),
+            Err(_) => match rustix::net::SocketAddrUnix::try_from(name) {
+                Ok(local) => {
+                    let path = local.path_bytes().unwrap_or_default();
+                    Address::Unix(PathBuf::from(std::ffi::OsStr::from_bytes(path)))
+                }
+                Err(error) => return Err(failed(error.into())),
+            },
+        };
+        Ok(Listener { fd, address, inode: None })
     }
 
     pub(crate) fn is_tcp(&self) -> bool {

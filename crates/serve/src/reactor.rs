@@ -11,6 +11,7 @@ mod conn;
 mod raw;
 mod requests;
 
+use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use sheave_base::sync::Arc;
@@ -21,7 +22,7 @@ use self::conn::Conn;
 use self::raw::{Kind, token};
 use self::requests::{ENTRIES, Io};
 use crate::error::ServeError;
-use crate::shared::{Shared, words};
+use crate::shared::{Order, Shared, words};
 
 /// Receive buffers of a reactor, and bytes of each.
 const RECV_BUFFERS: u16 = 16;
@@ -55,11 +56,14 @@ pub(crate) struct Reactor {
     /// When the end waits no longer.
     ends_at: Option<Instant>,
     events: Vec<SocketEvent>,
+    /// Exports whose last clients here are about to be gone, and who waits for that.
+    closing: Vec<(u32, SyncSender<()>)>,
+    number: usize,
     shared: Arc<Shared>,
 }
 
 impl Reactor {
-    pub(crate) fn new(shared: Arc<Shared>, io_wq: &IoWq) -> Result<Reactor, ServeError> {
+    pub(crate) fn new(number: usize, shared: Arc<Shared>, io_wq: &IoWq) -> Result<Reactor, ServeError> {
         let ring = Ring::builder().entries(ENTRIES).cq_entries(4 * ENTRIES).io_wq(io_wq).spin(Duration::ZERO);
         let mut ring = ring.build().map_err(ServeError::Ring)?;
         ring.sockets(|mut sockets| sockets.register_recv_buffers(RECV_BUFFERS, RECV_BYTES))
@@ -68,7 +72,7 @@ impl Reactor {
         let options = &shared.options;
         let reactors = options.reactors.max(1);
         Ok(Reactor {
-            io: Io::new(ring, options.server_bytes / reactors as u64, options.client_bytes, shared.exports.len()),
+            io: Io::new(ring, options.server_bytes / reactors as u64, options.client_bytes),
             conns: Vec::new(),
             free: Vec::new(),
             live: 0,
@@ -82,6 +86,8 @@ impl Reactor {
             trim_at: None,
             ends_at: None,
             events: Vec::new(),
+            closing: Vec::new(),
+            number,
             shared,
         })
     }
@@ -94,6 +100,7 @@ impl Reactor {
     pub(crate) fn run(mut self) {
         loop {
             self.go_on();
+            self.let_go();
             // After those that went: there may be room for others now.
             self.accept_more();
             if self.ends_at.is_some() && self.live == 0 {
@@ -106,10 +113,40 @@ impl Reactor {
             self.touched.append(&mut self.later);
             self.socket_events();
             self.finished();
+            self.obey();
             if timeout.is_some() || self.shared.is_ending() {
                 self.look_at_the_clock();
             }
         }
+    }
+
+    /// Does what it was told from outside.
+    fn obey(&mut self) {
+        for order in self.shared.take_orders(self.number) {
+            match order {
+                Order::Disconnect { client } => {
+                    self.drop_where(|conn| conn.id() == client, "somebody has disconnected it", |_| None);
+                }
+                Order::Close { export, done } => {
+                    self.drop_where(|conn| conn.export() == Some(export), "its export was taken out", |_| None);
+                    self.closing.push((export, done));
+                }
+            }
+        }
+    }
+
+    /// Lets go of the files of exports that are closing and have no clients here any more.
+    fn let_go(&mut self) {
+        let (conns, io) = (&self.conns, &mut self.io);
+        self.closing.retain(|(export, done)| {
+            if conns.iter().flatten().any(|conn| conn.export() == Some(*export)) {
+                return true;
+            }
+            io.close(*export);
+            // Who has waited too long is gone.
+            let _ = done.try_send(());
+            false
+        });
     }
 
     /// Hands out what was done on sockets.
@@ -204,6 +241,10 @@ impl Reactor {
     fn remove(&mut self, number: usize) {
         if let Some(mut conn) = self.conns[number].take() {
             conn.give_back(&mut self.io);
+            if let Some(export) = conn.export() {
+                self.shared.exports.left(export);
+            }
+            self.shared.clients.left(conn.id());
             self.free.push(number);
             self.live -= 1;
             if self.live == 0 {
@@ -248,7 +289,8 @@ impl Reactor {
         });
         let until = Instant::now() + self.shared.options.handshake;
         self.look_at.get_or_insert(until);
-        self.conns[number] = Some(Box::new(Conn::new(fd, number, until)));
+        let id = self.shared.clients.came(self.number, &fd);
+        self.conns[number] = Some(Box::new(Conn::new(fd, number, id, until)));
         self.live += 1;
         self.touched.push(number);
     }

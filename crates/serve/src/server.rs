@@ -2,15 +2,20 @@
 
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use sheave_base::sync::Arc;
 use sheave_uring::{IoWq, RingHandle};
 
+use crate::clients::Client;
 use crate::error::ServeError;
-use crate::export::Exports;
+use crate::export::{Export, ExportStatus, Exports};
 use crate::listen::Listener;
 use crate::reactor::Reactor;
-use crate::shared::{Notices, ServerOptions, Shared};
+use crate::shared::{Notices, Order, ServerOptions, Shared};
+
+/// How long taking out an export waits for what its clients have begun.
+const TAKE_WAIT: Duration = Duration::from_secs(30);
 
 /// A running server. Dropping it ends it.
 pub struct Server {
@@ -37,7 +42,7 @@ impl Server {
         for number in 0..reactors {
             let (shared, io_wq) = (server.shared.clone(), io_wq.clone());
             let (tell, told) = mpsc::sync_channel(1);
-            let run = move || match Reactor::new(shared, &io_wq) {
+            let run = move || match Reactor::new(number, shared, &io_wq) {
                 Ok(reactor) => {
                     // Who started the thread waits for this.
                     let _ = tell.send(Ok(reactor.handle()));
@@ -57,6 +62,82 @@ impl Server {
     #[must_use]
     pub fn uri(&self, export: &str) -> Option<String> {
         self.shared.listeners.first().map(|listener| listener.uri(export))
+    }
+
+    /// What is served, in order.
+    #[must_use]
+    pub fn exports(&self) -> Vec<ExportStatus> {
+        self.shared.exports.status()
+    }
+
+    /// The addresses at which it is served.
+    #[must_use]
+    pub fn listeners(&self) -> &[Listener] {
+        &self.shared.listeners
+    }
+
+    /// Who is connected.
+    #[must_use]
+    pub fn clients(&self) -> Vec<Client> {
+        self.shared.clients.list()
+    }
+
+    /// Serves one more.
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError::ExportExists`].
+    pub fn add_export(&self, export: Export) -> Result<(), ServeError> {
+        if self.shared.exports.has(&export.name) {
+            return Err(ServeError::ExportExists { name: export.name });
+        }
+        self.shared.exports.put(export);
+        Ok(())
+    }
+
+    /// Takes an export out: no client gets it any more, with `force` those that have it are dropped, and the server
+    /// has let go of its file when this returns. Its name and its place among the others are kept until
+    /// [`Server::put_export`] or [`Server::forget_export`].
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError::NoExport`]; [`ServeError::ExportInUse`], and then nothing has changed;
+    /// [`ServeError::StillEnding`], and then it is out, and this can be called again.
+    pub fn take_export(&self, name: &str, force: bool) -> Result<(), ServeError> {
+        let export = self.shared.exports.take(name, force)?;
+        let (done, all) = mpsc::sync_channel(self.threads.len());
+        for (reactor, (_, handle)) in self.threads.iter().enumerate() {
+            self.shared.order(reactor, Order::Close { export, done: done.clone() });
+            handle.wake();
+        }
+        let until = Instant::now() + TAKE_WAIT;
+        for _ in &self.threads {
+            let left = until.saturating_duration_since(Instant::now());
+            all.recv_timeout(left).map_err(|_| ServeError::StillEnding { name: name.into() })?;
+        }
+        Ok(())
+    }
+
+    /// Puts an export that was taken out back in its place.
+    pub fn put_export(&self, export: Export) {
+        self.shared.exports.put(export);
+    }
+
+    /// Forgets an export that was taken out.
+    pub fn forget_export(&self, name: &str) {
+        self.shared.exports.forget(name);
+    }
+
+    /// Drops a client.
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError::NoClient`].
+    pub fn disconnect(&self, client: u64) -> Result<(), ServeError> {
+        let reactor = self.shared.clients.reactor_of(client).ok_or(ServeError::NoClient { id: client })?;
+        self.shared.order(reactor, Order::Disconnect { client });
+        self.threads[reactor].1.wake();
+        Ok(())
     }
 
     /// Ends it: takes no more clients and no more requests, finishes those under way, and waits for all of that. The

@@ -1,10 +1,13 @@
 //! What the reactors of a server share: what is served, where, within which limits, and whether it ends.
 
 use std::io;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
+use sheave_base::sync::Mutex;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 
+use crate::clients::Clients;
 use crate::export::Exports;
 use crate::listen::Listener;
 
@@ -44,24 +47,62 @@ impl Default for ServerOptions {
     }
 }
 
+/// What a reactor is given to do from outside.
+pub(crate) enum Order {
+    /// Drop the clients of the export with this number, let go of its file, and tell when that is so.
+    Close { export: u32, done: SyncSender<()> },
+    /// Drop this client.
+    Disconnect { client: u64 },
+}
+
+/// Orders for one reactor.
+#[derive(Default)]
+struct Orders {
+    some: AtomicBool,
+    list: Mutex<Vec<Order>>,
+}
+
 /// What all reactors share.
 pub(crate) struct Shared {
     pub(crate) exports: Exports,
     pub(crate) listeners: Vec<Listener>,
     pub(crate) options: ServerOptions,
     pub(crate) notices: Notices,
+    pub(crate) clients: Clients,
     stop: AtomicBool,
+    orders: Vec<Orders>,
 }
 
 impl Shared {
     pub(crate) fn new(exports: Exports, listeners: Vec<Listener>, options: ServerOptions, notices: Notices) -> Shared {
-        Shared { exports, listeners, options, notices, stop: AtomicBool::new(false) }
+        let orders = (0..options.reactors.max(1)).map(|_| Orders::default()).collect();
+        let (clients, stop) = (Clients::default(), AtomicBool::new(false));
+        Shared { exports, listeners, options, notices, clients, stop, orders }
     }
 
     /// Tells the reactors to end; they must be woken.
     pub(crate) fn end(&self) {
         // Release: pairs with the load in `Shared::is_ending`.
         self.stop.store(true, Ordering::Release);
+    }
+
+    /// Gives a reactor something to do; it must be woken.
+    pub(crate) fn order(&self, reactor: usize, order: Order) {
+        let Some(orders) = self.orders.get(reactor) else { return };
+        orders.list.lock().expect("invariant: nothing panics under this lock").push(order);
+        // Release: pairs with the swap in `Shared::take_orders`.
+        orders.some.store(true, Ordering::Release);
+    }
+
+    /// What a reactor was given to do since it asked last.
+    pub(crate) fn take_orders(&self, reactor: usize) -> Vec<Order> {
+        let orders = &self.orders[reactor];
+        // Acquire: pairs with the store in `Shared::order`; the list is read under its lock anyway. The load alone
+        // keeps the turns of a busy reactor from writing to the line.
+        if !orders.some.load(Ordering::Acquire) || !orders.some.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *orders.list.lock().expect("invariant: nothing panics under this lock"))
     }
 
     pub(crate) fn is_ending(&self) -> bool {

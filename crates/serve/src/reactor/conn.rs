@@ -63,6 +63,8 @@ enum Stage {
 #[derive(Debug)]
 struct Chosen {
     session: Session,
+    /// The export's number.
+    id: u32,
     export: Arc<Export>,
     fd: Fd,
     /// Alignment of memory.
@@ -94,6 +96,8 @@ enum Ending {
 pub(super) struct Conn {
     fd: OwnedFd,
     number: usize,
+    /// As reports tell it.
+    id: u64,
     life: Life,
     until: Instant,
     ending: Ending,
@@ -121,10 +125,11 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    pub(super) fn new(fd: OwnedFd, number: usize, until: Instant) -> Conn {
+    pub(super) fn new(fd: OwnedFd, number: usize, id: u64, until: Instant) -> Conn {
         Conn {
             fd,
             number,
+            id,
             life: Life { stage: Stage::Handshake(None), unread: Vec::new(), deferred: None },
             until,
             ending: Ending::No,
@@ -142,6 +147,19 @@ impl Conn {
             abandons: false,
             message: Message::new(),
             complaint: None,
+        }
+    }
+
+    /// Its number in reports.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The number of its export, when it has chosen one.
+    pub(super) fn export(&self) -> Option<u32> {
+        match &self.life.stage {
+            Stage::Transmission(chosen) => Some(chosen.id),
+            Stage::Handshake(_) => None,
         }
     }
 

@@ -3,7 +3,7 @@
 //! States of a request: a write gathers its payload; all are with the ring, perhaps several times (what came short, a
 //! sync after what must be durable, zeroes written in pieces); then there is an [`Answer`], and the slot is free.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use sheave_base::sync::Arc;
 use sheave_nbd::session::{Command, Request};
@@ -78,11 +78,12 @@ pub(super) struct Io {
     pub(super) turn: u32,
     /// What has just ended; only used within [`Reactor::finished`](super::Reactor).
     pub(super) ended: Vec<(u32, i32)>,
-    files: Vec<Option<Fd>>,
+    /// The ring's ways to exports, by their numbers.
+    files: BTreeMap<u32, Fd>,
 }
 
 impl Io {
-    pub(super) fn new(ring: Ring, most: u64, client_bytes: u64, exports: usize) -> Io {
+    pub(super) fn new(ring: Ring, most: u64, client_bytes: u64) -> Io {
         Io {
             ring,
             ops: Vec::new(),
@@ -97,21 +98,27 @@ impl Io {
             prompt_sends: 0,
             turn: 0,
             ended: Vec::new(),
-            files: vec![None; exports],
+            files: BTreeMap::new(),
         }
     }
 
     /// The ring's way to an export.
     pub(super) fn open(&mut self, id: u32, export: &Arc<Export>) -> Result<Fd, String> {
-        let known = self.files.get(id as usize).copied().flatten();
-        if let Some(fd) = known {
-            return Ok(fd);
+        if let Some(fd) = self.files.get(&id) {
+            return Ok(*fd);
         }
         let fd = self.ring.attach_file(export.backend.file().clone()).map_err(|error| error.to_string())?;
-        if let Some(place) = self.files.get_mut(id as usize) {
-            *place = Some(fd);
-        }
+        self.files.insert(id, fd);
         Ok(fd)
+    }
+
+    /// Lets go of an export, of which no request is under way.
+    pub(super) fn close(&mut self, id: u32) {
+        if let Some(fd) = self.files.remove(&id) {
+            debug_assert!(!self.ops.iter().flatten().any(|op| op.fd == fd), "a request outlives its client");
+            // Only a descriptor that the ring does not have is refused.
+            let _ = self.ring.detach(fd);
+        }
     }
 
     pub(super) fn is_idle(&self) -> bool {

@@ -45,14 +45,18 @@ impl Conn {
 
     fn chose(&mut self, io: &mut Io, shared: &Shared, negotiated: &Negotiated) {
         let id = negotiated.export.id;
-        let Some(export) = shared.exports.get(id) else { return self.drop_client("its export is gone") };
-        let fd = match io.open(id, export) {
+        let Some(export) = shared.exports.choose(id) else { return self.drop_client("its export is gone") };
+        let fd = match io.open(id, &export) {
             Ok(fd) => fd,
-            Err(why) => return self.drop_client(&why),
+            Err(why) => {
+                shared.exports.left(id);
+                return self.drop_client(&why);
+            }
         };
+        shared.clients.chose(self.id, &export.name);
         let align = export.backend.file().device().limits().dma_alignment.max(1) as usize;
         let session = Session::new(negotiated);
-        let chosen = Chosen { session, export: export.clone(), fd, align: align.next_power_of_two() };
+        let chosen = Chosen { session, id, export, fd, align: align.next_power_of_two() };
         self.life.stage = Stage::Transmission(Box::new(chosen));
     }
 }
