@@ -100,6 +100,19 @@ fn any_metadata_block_of_a_pool_that_was_not_closed() {
     assert!(noticed.0 >= 20 && noticed.1 >= 20, "refused, and opened in part: {noticed:?}");
 }
 
+/// Renames and copies are in the journal, which is not in the checkpoint whose pages are damaged: `check` names those
+/// who need these now.
+#[test]
+fn any_metadata_block_of_a_pool_that_was_opened_several_times_and_not_closed() {
+    let mut partly = 0;
+    for seed in [3].into_iter().chain(sheave_testkit::seeds(4)) {
+        let (setup, disk, model) = populated_and_reopened(seed, false, 3);
+        let image = disk.image();
+        partly += harm_all(seed, &image, &setup, &model, &distinct(&image)).1;
+    }
+    assert!(partly >= 5, "{partly} opened in part");
+}
+
 /// The blocks of which an earlier version lay in the same place, and that: whole, of this pool, and of its kind.
 fn earlier_versions(log: &[Step], image: &Image) -> Vec<(MetaBlock, Vec<u8>)> {
     let mut versions: BTreeMap<u64, Vec<&[u8]>> = BTreeMap::new();

@@ -142,7 +142,7 @@ fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError
         report.findings.extend(replayed.findings);
         return Ok(Look { report, found: None });
     }
-    report.findings.extend(walk.findings);
+    report.findings.extend(volumes::name_anew(walk.findings, &model));
     report.findings.extend(replayed.findings);
     let unit_bytes = u64::from(geometry.unit_bytes);
     let metadata: HashSet<u64> = walk.pages.keys().map(|address| address / unit_bytes).collect();

@@ -85,6 +85,8 @@ pub(crate) struct Map {
     pub nodes: BTreeMap<u64, Rc<Node>>,
     /// Leaves that records have made and not emptied again.
     made: u64,
+    /// Its pages that gave nothing, by the numbers of their findings: who gets the map needs them too.
+    pub lost: Rc<Vec<usize>>,
     /// What changes have cost since the model has asked, as [`Bounds`] counts it.
     cost: u64,
 }

@@ -26,6 +26,47 @@ fn look_at(disk: &Disk) -> Result<Look, PoolError> {
 /// A unit of a volume, the unit of the pool that it has, and its written bits.
 type Unit = (u64, u64, u64);
 
+/// The journal has renamed the volume since the checkpoint, and made copies of it: all of them need the page.
+#[test]
+fn a_damaged_page_of_a_map_names_who_needs_it_now() {
+    let (disk, sb) = disk::formatted();
+    let mut model = Model::new(sb.geometry(), 1, sb.journal_blocks);
+    let create = |volume, name: &str| {
+        let name = name.to_owned();
+        Record::Create { volume, grows: false, size: 1 << 30, max_size: 1 << 30, created: 0, name }
+    };
+    let copy = |volume, source, name: &str| {
+        let (size, max_size, name) = (1 << 30, 1 << 30, name.to_owned());
+        Record::Copy { volume, source, snapshot: true, grows: false, size, max_size, created: 0, name }
+    };
+    let set = |unit| Record::Set { volume: 1, unit, phys: 100 + unit, written: [1, 0, 0, 0] };
+    [create(1, "old"), create(2, "other"), set(0), set(300)].into_iter().for_each(|record| model.apply(record));
+    let sb = disk::checkpoint(&disk, &sb, &model);
+    let mut commit = crate::format::journal::Commit::with_capacity(1);
+    let renamed = [
+        Record::Rename { volume: 1, name: "new".into() },
+        copy(3, 1, "snap"),
+        copy(4, 3, "of-snap"),
+        copy(5, 1, "gone"),
+        Record::Delete { volume: 5 },
+    ];
+    renamed.iter().for_each(|record| commit.push(&sb.geometry(), record));
+    let ring = crate::format::journal::Ring::of(&sb);
+    commit.seal(&ring, sb.replay_seq);
+    commit.pieces(&ring, sb.replay_seq).for_each(|(at, bytes)| disk.write(at, bytes).expect("a good disk"));
+    assert_eq!(report(&disk).findings, []);
+    let mut walk = Walk::new(&disk, &sb);
+    walk.read(&mut Progress { at: CheckProgress::default(), tell: &mut |_| () }).expect("reads");
+    let leaves: Vec<u64> =
+        walk.pages.iter().filter(|(_, page)| page.0 == 1 && page.1 == 0).map(|(at, _)| *at).collect();
+    assert_eq!(leaves.len(), 2);
+    leaves.iter().for_each(|at| disk.change(*at, |block| block[2000] ^= 1));
+    let found = report(&disk).findings;
+    let mut names: Vec<&str> = found.iter().filter_map(|finding| finding.place.volume.as_deref()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["new", "new", "of-snap", "snap"], "{found:?}");
+}
+
 /// What the pool holds: name, and every unit with its blocks.
 fn content(disk: &Disk) -> Vec<(String, Vec<Unit>)> {
     let found = look_at(disk).expect("reads").found.expect("there is a pool");
@@ -127,7 +168,7 @@ fn a_damaged_leaf_costs_its_range_and_names_each_volume() {
     disk.change(leaf, |block| block[99] ^= 1);
     let found = report(&disk).findings;
     let volumes: Vec<_> = found.iter().map(|finding| finding.place.volume.clone().expect("a volume")).collect();
-    assert_eq!(volumes, ["vm", "vm@monday"], "both that share it (the clone was made by a record)");
+    assert_eq!(volumes, ["vm", "vm@monday", "vm-clone"], "all that share it, the clone that the journal makes too");
     for finding in &found {
         assert_eq!(finding.kind, FindingKind::MapPage);
         assert_eq!(finding.place.range, Some((300 * 256 * UNIT, 256 * UNIT)));

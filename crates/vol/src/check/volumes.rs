@@ -26,6 +26,38 @@ pub(super) fn settle(model: &mut Model) -> Vec<Finding> {
     findings
 }
 
+/// Findings about pages of maps name the volumes that need these now: the journal may have renamed a volume since the
+/// checkpoint, and given its map to others. Each volume is named for one page at least, and each page with one volume:
+/// a journal that makes many copies of a map with many such pages makes no more findings than there are of both. A page
+/// that nobody needs any more is told as it was found.
+pub(super) fn name_anew(findings: Vec<Finding>, model: &Model) -> Vec<Finding> {
+    let mut needed: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+    for vol in model.volumes.values() {
+        for (at, number) in vol.map.lost.iter().enumerate() {
+            let names = needed.entry(*number).or_default();
+            if at == 0 || names.is_empty() {
+                names.push(&vol.entry.name);
+            }
+        }
+    }
+    let mut out = Vec::new();
+    for (number, finding) in findings.into_iter().enumerate() {
+        let Some(names) = needed.get(&number) else {
+            out.push(finding);
+            continue;
+        };
+        for name in names {
+            let mut finding = finding.clone();
+            if finding.place.volume.as_deref() != Some(name) {
+                let was = finding.place.volume.replace((*name).to_owned()).unwrap_or_default();
+                finding.means = format!("{} (the journal gives it what '{was}' had)", finding.means);
+            }
+            out.push(finding);
+        }
+    }
+    out
+}
+
 fn finding(kind: FindingKind, volume: Option<&str>, means: String, repair: &str) -> Finding {
     let place = Place { what: "volume table".into(), volume: volume.map(str::to_owned), ..Place::default() };
     Finding { kind, place, means, repair: Some(repair.to_owned()) }

@@ -216,7 +216,10 @@ impl<'a> Walk<'a> {
         self.claim(page, entry.family, level, index, Some(entry));
         let children = match self.children(page, level, index) {
             Ok(children) => children,
-            Err(bad) => return self.lost(entry, page, level, index, bad),
+            Err(bad) => {
+                Rc::make_mut(&mut map.lost).push(self.findings.len());
+                return self.lost(entry, page, level, index, bad);
+            }
         };
         if level > 1 {
             for (at, child) in (index * INDEX_CHILDREN as u64..).zip(children.iter()) {
@@ -241,6 +244,7 @@ impl<'a> Walk<'a> {
                 Ok(leaf) => node.leaves[slot] = Some(leaf).filter(|leaf| leaf.entries.iter().any(|&phys| phys != 0)),
                 Err(bad) => {
                     whole = false;
+                    Rc::make_mut(&mut map.lost).push(self.findings.len());
                     self.lost(entry, *child, 0, at, bad);
                 }
             }
