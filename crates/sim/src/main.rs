@@ -114,20 +114,26 @@ fn write(spec: &str, format: bool, seed: u64, from: u32) -> ExitCode {
     }
 }
 
+/// The run of a seed, as the options want it.
+fn plan(args: &Args, seed: u64) -> Plan {
+    let mut plan = Plan::new(seed, args.ops, args.cuts);
+    match args.checksum {
+        Some(true) => plan.setup = plan.setup.with_checksums(),
+        Some(false) => plan.setup.checksum = Checksum::None,
+        None => {}
+    }
+    if args.errors.any() {
+        plan.setup = plan.setup.with_errors(args.errors);
+    }
+    plan
+}
+
 fn run(args: &Args) -> ExitCode {
     let started = Instant::now();
     let mut total = Report::default();
     let first = args.seed.unwrap_or(1);
     for seed in first.. {
-        let mut plan = Plan::new(seed, args.ops, args.cuts);
-        match args.checksum {
-            Some(true) => plan.setup = plan.setup.with_checksums(),
-            Some(false) => plan.setup.checksum = Checksum::None,
-            None => {}
-        }
-        if args.errors.any() {
-            plan.setup = plan.setup.with_errors(args.errors);
-        }
+        let plan = plan(args, seed);
         match explore(&plan) {
             Ok(report) => {
                 total.crashes += report.crashes;
@@ -170,4 +176,29 @@ fn run(args: &Args) -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sheave_sim::explore::Failure;
+
+    /// What a failure says is to be typed gives the plan that failed, whatever options that was run with.
+    #[test]
+    fn a_failure_names_every_option_that_repeats_it() {
+        let options = ["", "--checksum", "--no-checksum", "--errors 20", "--flush-errors 3 --no-checksum", "--ops 40"];
+        for (seed, options) in (1..40).flat_map(|seed| options.map(|options| (seed, options))) {
+            let words: Vec<String> = options.split_whitespace().map(str::to_string).collect();
+            let args = parse(&words).expect("options of the program");
+            let failed = plan(&args, seed);
+            let (path, trace) = (Vec::new(), Vec::new());
+            let failure = Failure { setup: failed.setup.clone(), cuts: failed.cuts, why: String::new(), path, trace };
+            let said = failure.to_string();
+            let typed = said.split("cargo xtask sim ").nth(1).expect("it names a command");
+            let args = parse(&typed.split_whitespace().map(str::to_string).collect::<Vec<_>>()).expect("it is one");
+            let again = plan(&args, args.seed.expect("it names the run"));
+            let disk = |plan: &Plan| format!("{:?} {:?} {}", plan.setup, plan.nested, plan.cuts);
+            assert_eq!(disk(&again), disk(&failed), "{options:?} of seed {seed}: {typed}");
+        }
+    }
 }

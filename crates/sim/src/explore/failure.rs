@@ -4,6 +4,7 @@ use std::fmt;
 
 use sheave_vol::Checksum;
 
+use super::Plan;
 use crate::setup::Setup;
 
 /// Lines of the trace that are shown.
@@ -42,6 +43,16 @@ impl fmt::Display for Failure {
         }
         self.trace[hidden..].iter().try_for_each(|line| writeln!(out, "{line}"))?;
         let sums = if setup.checksum == Checksum::None { "--no-checksum" } else { "--checksum" };
-        write!(out, "repeat it: cargo xtask sim --seed {} --ops {} --cuts {} {sums}", setup.seed, setup.ops, self.cuts)
+        write!(
+            out,
+            "repeat it: cargo xtask sim --seed {} --ops {} --cuts {} {sums}",
+            setup.seed, setup.ops, self.cuts
+        )?;
+        // Errors that the seed draws need no option.
+        let errors = setup.disk.errors;
+        if errors != Plan::new(setup.seed, setup.ops, self.cuts).setup.disk.errors {
+            write!(out, " --errors {} --flush-errors {}", errors.write, errors.flush)?;
+        }
+        Ok(())
     }
 }
