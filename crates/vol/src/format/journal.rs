@@ -213,7 +213,7 @@ impl Bounds {
     pub(crate) const MOST_COST: u64 = 1 << 24;
     /// What a slot of a map costs that is shared.
     pub(crate) const SLOT_COST: u64 = 32;
-    /// What a node costs that is made. Those that stay are dirty, of which a pool has 8,192 when it writes a checkpoint.
+    /// What a node costs that is made. Those that stay are dirty: a pool that has 8,192 of them writes a checkpoint.
     pub(crate) const NODE_COST: u64 = 32;
     /// What a discard of some units of a leaf costs.
     pub(crate) const PART_COST: u64 = 16;

@@ -114,10 +114,10 @@ impl State {
         let nodes = |shift: u32| (last >> shift) - (first >> shift);
         let nodes = NODES_COST + nodes(geometry.leaf_shift) + nodes(geometry.slot_shift());
         let slots = (last >> geometry.slot_shift()) + 1;
-        let partner = self.table.get(volume).and_then(|vol| vol.settling).filter(|id| *id != volume);
-        let upper = |id| self.table.upper_more(id, slots);
+        // A copy that is being made, which a write changes too, was charged for when it was made, and no checkpoint has
+        // it yet.
         let copy = if self.sums.is_some() { COPY_COST } else { 0 };
-        nodes + upper(volume) + partner.map_or(0, upper) + copy
+        nodes + self.table.upper_more(volume, slots) + copy
     }
 
     /// What a new volume with the map of another adds to the next checkpoint, at most.

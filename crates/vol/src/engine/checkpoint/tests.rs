@@ -372,3 +372,26 @@ fn copies_of_maps_that_come_to_much_make_a_checkpoint_due() {
     let state = volume.pool().lock();
     assert_eq!((state.sb.generation, state.tree.cost), (before + 2, 0), "a checkpoint with its twin");
 }
+
+/// Until its superblock is durable, a crash finds the checkpoint before it: nobody may get a page of that.
+#[test]
+fn pages_that_a_checkpoint_replaces_are_given_to_nobody_before_it_is_durable() {
+    let (_, pool, volume, _) = pool();
+    write(&volume, 3, 4);
+    volume.pool().checkpoint().unwrap();
+    write(&volume, 4, 5);
+    let mut state = volume.pool().lock();
+    let geometry = state.sb.geometry();
+    let plan = state.plan(&geometry, false).unwrap();
+    assert!(plan.replaced.len() >= 3, "a leaf, an index page, the table: {:?}", plan.replaced);
+    let State { tree, .. } = &mut *state;
+    let available = tree.pages.available(&tree.units);
+    let all = tree.pages.take(available, &mut tree.units).unwrap();
+    let early: Vec<&u64> = plan.replaced.iter().filter(|page| all.contains(page)).collect();
+    assert!(early.is_empty(), "{early:?} may be had, and the checkpoint before needs them");
+    let after_it = state.landed(plan);
+    let State { tree, .. } = &mut *state;
+    assert!(tree.pages.available(&tree.units) >= 3, "now they may");
+    drop((after_it, state));
+    drop((volume, pool));
+}

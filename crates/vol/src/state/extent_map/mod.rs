@@ -17,6 +17,7 @@
 //!   entry, for a unit that is given up comes back after a grace period only.
 
 pub(crate) mod arena;
+mod bits;
 pub(crate) mod entry;
 pub(crate) mod nodes;
 mod plain;

@@ -10,7 +10,7 @@ use crate::state::State;
 
 /// Bytes of the largest journal.
 const BYTES: u64 = 64 << 20;
-/// Most looks at entries for each byte of a journal: such a journal opens, or is refused, within a fraction of a second.
+/// Most looks at entries for each byte of a journal: it opens, or is refused, within a fraction of a second.
 const LOOKS: u64 = 6;
 
 /// Replays a journal that is full of these records; looks and memory that it took.

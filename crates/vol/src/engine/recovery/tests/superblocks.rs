@@ -285,3 +285,45 @@ fn a_repair_that_is_cut_off_takes_nothing_with_it() {
         }
     }
 }
+
+/// Each opening has a number of its own, and says under it that both superblocks have what is acknowledged.
+#[test]
+fn a_pool_in_use_that_crashed_opens_with_one_superblock_alone() {
+    let device = formatted();
+    let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    drop(pool.create_volume("v", 1 << 20).unwrap());
+    pool.sync().unwrap();
+    let crashed = copy(&device);
+    drop(pool);
+    for slot in SUPERBLOCKS {
+        let device = copy(&crashed);
+        let disk = Arc::new(Disk { mends: false, ..Disk::unreadable(&device, slot, EVER) });
+        let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+        let pool = Pool::open_through(&device, Box::new(On(disk)), &options).unwrap();
+        assert!(pool.open_volume("v").is_ok(), "without the superblock at byte {slot}");
+    }
+}
+
+/// A superblock that is not intact is written anew, and made durable, before anything else is written: a crash right
+/// after that finds two.
+#[test]
+fn a_damaged_superblock_is_mended_before_anything_else_is_written() {
+    let device = formatted();
+    Pool::open(&device, &OpenOptions::default()).unwrap().close().unwrap();
+    for slot in SUPERBLOCKS {
+        let device = copy(&device);
+        let io = DeviceIo::new(&device).unwrap();
+        io.write(slot, &[0xaa; BLOCK]).unwrap();
+        // The power goes after one write and one flush.
+        let disk = Arc::new(Disk { left: AtomicU64::new(2), ..Disk::new(&device) });
+        let opened = Pool::open_through(&device, Box::new(On(disk.clone())), &OpenOptions::default());
+        assert!(opened.is_err(), "the power went");
+        drop(opened);
+        disk.forget();
+        for at in SUPERBLOCKS {
+            let mut block = [0; BLOCK];
+            io.read(at, &mut block).unwrap();
+            assert!(Superblock::decode(&block, at, u64::MAX).is_ok(), "that at byte {at}, when {slot} was damaged");
+        }
+    }
+}
