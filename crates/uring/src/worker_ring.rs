@@ -23,7 +23,7 @@ use sheave_base::clock::Clock;
 use sheave_base::sync::Arc;
 use sheave_blk::Device;
 use sheave_blk::ctx::{IoCtx, IoCtxOptions};
-use sheave_iomap::File;
+use sheave_iomap::{File, RawFile};
 
 use crate::core::Core;
 use crate::error::RingError;
@@ -51,6 +51,8 @@ const LOOK: Duration = Duration::from_millis(10);
 struct InUse {
     file: Arc<dyn File>,
     fd: Fd,
+    /// The descriptor is that of the device, which stays attached.
+    is_warm: bool,
     pending: u32,
 }
 
@@ -76,7 +78,8 @@ pub(crate) fn make() -> Option<Box<dyn Issuer>> {
 fn new_ring() -> Result<Ring, RingError> {
     let clock = Clock::real();
     let spin_cycles = clock.ns_to_cycles(SPIN.as_nanos() as u64);
-    let io = IoCtx::new(IoCtxOptions { bios: ENTRIES, kring_entries: ENTRIES, iopoll: false, stats: true, clock })?;
+    let mut io = IoCtx::new(IoCtxOptions { bios: ENTRIES, kring_entries: ENTRIES, iopoll: false, stats: true, clock })?;
+    io.kring_slot().set_may_block();
     let task_work = TaskWork::new(ENTRIES, ENTRIES, io.unparker());
     let pool = IoWq::builder().stepped(true).build()?;
     let wq = RingWq::new(pool, task_work.done_queue(), ENTRIES, || None);
@@ -96,25 +99,35 @@ impl WorkerRing {
             self.ring = new_ring().ok()?;
             self.attached = 0;
         }
-        self.attached += 1;
-        self.keep_warm(file.device())?;
-        let fd = self.ring.attach_file(Arc::clone(&file)).ok()?;
-        self.files.push(Some(InUse { file, fd, pending: 0 }));
+        let warm = self.keep_warm(file.device())?;
+        // A file that is its device, and says nothing else of it, needs no descriptor of its own.
+        let is_warm = is_raw(&*file);
+        let fd = if is_warm {
+            warm
+        } else {
+            self.attached += 1;
+            self.ring.attach_file(Arc::clone(&file)).ok()?
+        };
+        self.files.push(Some(InUse { file, fd, is_warm, pending: 0 }));
         Some(self.files.len() - 1)
     }
 
     /// Attaches the device by itself (I2).
-    fn keep_warm(&mut self, device: &Device) -> Option<()> {
-        if self.warm.iter().any(|(warm, _)| warm.same(device)) {
-            return Some(());
+    fn keep_warm(&mut self, device: &Device) -> Option<Fd> {
+        if let Some((_, fd)) = self.warm.iter().find(|(warm, _)| warm.same(device)) {
+            return Some(*fd);
         }
-        if self.warm.len() == WARM {
-            let (_, fd) = self.warm.remove(0);
-            self.ring.detach(fd).ok()?;
+        if self.warm.len() >= WARM {
+            let is_used = |fd: Fd| self.files.iter().flatten().any(|open| open.is_warm && open.fd == fd);
+            if let Some(at) = self.warm.iter().position(|(_, fd)| !is_used(*fd)) {
+                let (_, fd) = self.warm.remove(at);
+                self.ring.detach(fd).ok()?;
+            }
         }
         let fd = self.ring.attach(device).ok()?;
+        self.attached += 1;
         self.warm.push((device.clone(), fd));
-        Some(())
+        Some(fd)
     }
 
     /// An operation on a file has ended (I1).
@@ -122,7 +135,7 @@ impl WorkerRing {
         let Some(Some(open)) = self.files.get_mut(at) else { return };
         open.pending -= 1;
         if open.pending == 0 {
-            let detached = self.ring.detach(open.fd);
+            let detached = if open.is_warm { Ok(()) } else { self.ring.detach(open.fd) };
             debug_assert!(detached.is_ok(), "attached by `open`");
             self.files[at] = None;
         }
@@ -130,6 +143,12 @@ impl WorkerRing {
             self.files.clear();
         }
     }
+}
+
+/// Whether a file answers everything as [`RawFile`] does on its device.
+fn is_raw(file: &dyn File) -> bool {
+    let raw = RawFile::new(file.device().clone());
+    file.is_identity() && file.is_read_only() == raw.is_read_only() && file.block_bytes() == raw.block_bytes()
 }
 
 impl Issuer for WorkerRing {

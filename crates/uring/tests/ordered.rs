@@ -108,4 +108,8 @@ fn the_last_of_many_writes_to_a_place_is_what_the_file_has() {
         assert!(there[65536 + 4096..2 * 65536].iter().all(|&byte| byte == 30), "round {round}");
     }
     assert_eq!(wq.counts()[0].helped, 0, "ordered writes are the workers'");
+    // A worker writes itself: the kernel has made no thread for what a file system cannot do without waiting.
+    let tasks = std::fs::read_dir("/proc/self/task").expect("proc").flatten();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    assert_eq!(names.filter(|name| name.starts_with("iou-wrk")).count(), 0, "threads of the kernel's");
 }

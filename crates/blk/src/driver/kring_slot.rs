@@ -18,6 +18,7 @@ pub struct KringSlot {
     pub(crate) ring: Option<KernelRing>,
     pub(crate) entries: u32,
     pub(crate) iopoll: bool,
+    may_block: bool,
     /// Address and length of the buffers the ring has registered, by index.
     buffers: Vec<Option<(usize, usize)>>,
 }
@@ -41,6 +42,16 @@ impl KringSlot {
         let refused = ring.features().iopoll && !polls;
         let ring = self.ring.insert(ring);
         if refused { Err(KringError::Polls) } else { Ok(ring) }
+    }
+
+    /// From now on drivers that attach may block the ring's thread in their calls: it is a worker's.
+    pub fn set_may_block(&mut self) {
+        self.may_block = true;
+    }
+
+    /// Whether a driver may block the ring's thread.
+    pub fn may_block(&self) -> bool {
+        self.may_block
     }
 
     fn make(&self, polls: bool) -> Result<KernelRing, KringError> {

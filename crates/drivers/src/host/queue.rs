@@ -16,8 +16,13 @@
 //! - I2: memory that an operation names outlives it: that of the bios by their I1; bios do not move while live; the
 //!   vectors in `vecs[tag]` are changed only when the tag's request has no operation; zeroes live as long as `shared`,
 //!   and the ring drops a queue only when it holds nothing ([`HwQueue::shutdown`]).
+//! - I4: on a thread that may block, a write into the page cache is a call of its own: many file systems have no such
+//!   write that does not wait, and the kernel ring would have another thread of its own do it. What must be durable or
+//!   does not succeed goes to the kernel ring all the same.
 //! - I3: `Request::private` is 0 for a request that goes its first, plain way; else it is a [`Progress`].
 #![allow(unsafe_code)] // prepares operations that name memory
+
+use std::os::fd::AsRawFd;
 
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
@@ -56,7 +61,10 @@ pub(super) struct HostQueue {
     again: RqQueue,
     /// Vectors of requests that are not one bio from start to end, by tag; each allocated when first needed.
     vecs: Box<[Vec<IoVec>]>,
-    readonly: bool,
+    /// Each request is looked at before it is prepared: the file is read only, or there is something better for it.
+    looks: bool,
+    /// Writes are done at once, on this thread (I4).
+    writes_here: bool,
     ending: bool,
     /// For a kernel ring that polls.
     side: Option<Side>,
@@ -64,6 +72,7 @@ pub(super) struct HostQueue {
 
 impl HostQueue {
     pub(super) fn new(shared: Arc<HostShared>, open: &HctxOpen<'_>, target: Target, beside: bool) -> HostQueue {
+        let writes_here = open.kring.may_block() && !shared.file.is_direct();
         HostQueue {
             block: open.limits.logical_block,
             capacity: open.capacity.clone(),
@@ -71,7 +80,8 @@ impl HostQueue {
             held: 0,
             again: RqQueue::with_depth(open.depth),
             vecs: (0..=open.depth).map(|_| Vec::new()).collect(),
-            readonly: shared.file.is_readonly(),
+            looks: shared.file.is_readonly() || writes_here,
+            writes_here,
             ending: false,
             side: beside.then(|| Side::new(shared.clone(), open)),
             shared,
@@ -81,7 +91,7 @@ impl HostQueue {
     /// Prepares the operation for a plain record that is alone, as everything is at depth 1; whether it could.
     #[inline(always)]
     fn prep_only(&mut self, tag: u16, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>) -> bool {
-        let (Some(kring), false) = (&mut env.kring, self.readonly) else { return false };
+        let (Some(kring), false) = (&mut env.kring, self.looks) else { return false };
         let rq = rqs.by_tag_mut(tag);
         let Some((vec, fixed_buf)) = rq.plain_memory() else { return false };
         rq.private = 0;
@@ -98,8 +108,7 @@ impl HostQueue {
     #[inline(never)]
     fn queue_many(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
         loop {
-            // Of a file that is read only, each request is looked at before it is prepared.
-            if !self.readonly {
+            if !self.looks {
                 self.prep_plain(list, rqs, env);
             }
             if list.is_empty() || !self.queue_other(list, rqs, env, done) {
@@ -232,10 +241,16 @@ impl HostQueue {
     #[cold]
     fn divert(&mut self, rq: Rq, rqs: &mut RqTable<'_>, done: &mut DoneList) -> Option<Rq> {
         let request = rqs.get_mut(&rq);
-        if self.readonly && !matches!(request.op, Op::Read | Op::Flush) {
+        if self.shared.file.is_readonly() && !matches!(request.op, Op::Read | Op::Flush) {
             done.push(rq, Status::ReadOnly);
             return None;
         }
+        if self.writes_here && request.op == Op::Write && request.flags & RQ_FUA == 0 && self.write_here(rq.tag(), rqs)
+        {
+            done.push(rq, Status::Ok);
+            return None;
+        }
+        let request = rqs.get_mut(&rq);
         if request.op == Op::WriteZeroes {
             request.private = Progress::zeroing_by(self.shared.zeroing()).to_bits();
         }
@@ -246,6 +261,20 @@ impl HostQueue {
             }
             _ => Some(rq),
         }
+    }
+
+    /// Writes a request's data into the page cache; false when that has not simply succeeded, and the kernel ring is to
+    /// find out why.
+    fn write_here(&mut self, tag: u16, rqs: &RqTable<'_>) -> bool {
+        let rq = rqs.by_tag(tag);
+        let vecs = &mut self.vecs[usize::from(tag)];
+        gather(vecs, rqs.segments(tag), 0);
+        let (Ok(count), Ok(offset)) = (i32::try_from(vecs.len()), i64::try_from(rq.sector << SECTOR_SHIFT)) else {
+            return false;
+        };
+        // SAFETY: I2, for the time of the call; `IoVec` is an `iovec`.
+        let written = unsafe { libc::pwritev(self.shared.file.as_raw_fd(), vecs.as_ptr().cast(), count, offset) };
+        u32::try_from(written) == Ok(rq.bytes)
     }
 
     /// Prepares the first request, which is no plain record or found the kernel ring full; whether there was room (D4).
@@ -260,7 +289,7 @@ impl HostQueue {
         let Some(mut rq) = list.pop() else { return true };
         let request = rqs.get_mut(&rq);
         request.private = 0;
-        if !request.op.has_data() || self.readonly {
+        if !request.op.has_data() || self.looks {
             let Some(back) = self.divert(rq, rqs, done) else { return true };
             rq = back;
         }
