@@ -21,9 +21,9 @@ use crate::core::Core;
 use crate::io_wq::{Kind, Work};
 use crate::op::file_of;
 use crate::op::rw::is_write;
-use crate::req::{REQ_SLOW_END, Step};
+use crate::req::{REQ_LINKED, REQ_SLOW_END, Step};
 use crate::ring::inner::Inner;
-use crate::sqe::{IOSQE_BUFFER_SELECT, RWF_HIPRI, Sqe, opcode};
+use crate::sqe::{IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, RWF_HIPRI, Sqe, opcode};
 
 /// Longest read or write that is short: a worker takes up to 64 of them at once, and others wait for no more than a
 /// mebibyte of copies.
@@ -57,7 +57,10 @@ impl Inner {
             }
             _ => return false,
         };
-        if !self.core.wq.offload(slot, work, kind) {
+        // Nothing is chained to it, and its result is a CQE (I6 of `task_work`).
+        let req = &self.core.reqs[slot];
+        let alone = req.flags & !(IOSQE_ASYNC | IOSQE_FIXED_FILE) == 0 && req.rflags & REQ_LINKED == 0;
+        if !self.core.wq.offload(slot, work, kind, alone) {
             return false;
         }
         self.core.enqueue(slot);

@@ -315,6 +315,38 @@ fn model_two_clients_rely_on_one_nap() {
 }
 
 #[test]
+fn model_a_ring_that_wants_several_results_sleeps_until_they_are_there() {
+    explore("results", || {
+        let mut parker = sheave_base::parker::Parker::new().expect("a parker");
+        let mut task_work = crate::task_work::TaskWork::new(4, 4, parker.unparker());
+        let workers: Vec<_> = [0..2, 2..3, 3..4]
+            .into_iter()
+            .map(|slots: std::ops::Range<u32>| {
+                let done = task_work.done_queue();
+                thread::spawn(move || {
+                    // The last is to be issued again, which wakes at once.
+                    let how = |slot| if slot == 3 { WorkDone::Reissue } else { WorkDone::Result(0) };
+                    done.finish(&slots.map(|slot| (slot, how(slot))).collect::<Vec<_>>());
+                })
+            })
+            .collect();
+        let mut seen = 0;
+        while seen < 4 {
+            while task_work.pop_done().is_some() {
+                seen += 1;
+            }
+            if seen < 4 && task_work.sleep_until(4 - seen) {
+                parker.park(None);
+            }
+            task_work.is_awake();
+        }
+        for worker in workers {
+            worker.join().unwrap();
+        }
+    });
+}
+
+#[test]
 fn model_limits_change_under_way() {
     explore("limits", || {
         let pool = pool(3);

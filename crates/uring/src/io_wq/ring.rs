@@ -194,6 +194,10 @@ impl IoWq {
     }
 }
 
+/// After so many waits that polled in vain a ring sleeps at once, and polls in one wait of so many.
+const SPINS_IN_VAIN: u32 = 4;
+const SPIN_AGAIN: u32 = 64;
+
 /// A ring's way into its pool.
 #[derive(Debug)]
 pub(crate) struct RingWq {
@@ -205,6 +209,10 @@ pub(crate) struct RingWq {
     make: MakeIssuer,
     /// Slots that workers have or will have.
     outstanding: u32,
+    /// All of these slots end with one CQE each, whatever comes of them, and nothing follows them.
+    all_alone: bool,
+    /// Waits in a row that polled for results in vain.
+    spins_lost: u32,
     /// Slots taken back, for this ring to run.
     helped: Vec<u32>,
 }
@@ -212,7 +220,17 @@ pub(crate) struct RingWq {
 impl RingWq {
     /// A way for a ring with so many slots, whose operations workers issue on what `make` makes.
     pub(crate) fn new(pool: IoWq, done: Arc<DoneQueue>, slots: u32, make: MakeIssuer) -> RingWq {
-        RingWq { submitter: None, pool, done, slots, make, outstanding: 0, helped: Vec::new() }
+        RingWq {
+            submitter: None,
+            pool,
+            done,
+            slots,
+            make,
+            outstanding: 0,
+            all_alone: true,
+            spins_lost: 0,
+            helped: Vec::new(),
+        }
     }
 
     pub(crate) fn pool(&self) -> &IoWq {
@@ -224,20 +242,27 @@ impl RingWq {
     #[inline]
     pub(crate) fn queue(&mut self, slot: u32, work: Work) -> bool {
         let queued = self.hand_over(slot, work);
-        self.outstanding += u32::from(queued);
+        self.count(queued, false);
         queued
     }
 
-    /// Queues a whole operation. Where workers have no threads the ring gets it back, and issues it.
     #[inline]
-    pub(crate) fn offload(&mut self, slot: u32, work: Work, kind: Kind) -> bool {
+    fn count(&mut self, queued: bool, alone: bool) {
+        self.all_alone = alone && (self.all_alone || self.outstanding == 0);
+        self.outstanding += u32::from(queued);
+    }
+
+    /// Queues a whole operation. Where workers have no threads the ring gets it back, and issues it. `alone`: it ends
+    /// with one CQE, and nothing follows it.
+    #[inline]
+    pub(crate) fn offload(&mut self, slot: u32, work: Work, kind: Kind, alone: bool) -> bool {
         let (work, kind) = if self.pool.pool.is_stepped() { (Work::Issue, Kind::Short) } else { (work, kind) };
         let Some(submitter) = self.submitter() else { return false };
         if !matches!(work, Work::Nothing) {
             submitter.source().put(slot, Some(work));
         }
         let queued = submitter.queue(slot, kind.into());
-        self.outstanding += u32::from(queued);
+        self.count(queued, alone);
         queued
     }
 
@@ -293,6 +318,23 @@ impl RingWq {
             submitter.wake_deferred();
         }
         !self.helped.is_empty()
+    }
+
+    /// For how many results of workers a ring that wants so many may sleep; 0 when it must hear of each.
+    #[inline]
+    pub(crate) fn results_to_wait_for(&self, wanted: u32) -> u32 {
+        if self.all_alone { wanted.min(self.outstanding) } else { 0 }
+    }
+
+    /// A wait polled for results: in vain, or they came.
+    pub(crate) fn note_spin(&mut self, came: bool) {
+        self.spins_lost = if came { 0 } else { self.spins_lost.wrapping_add(1) };
+    }
+
+    /// Whether it is no use to poll for results: the last waits did so in vain. Now and then one tries again.
+    #[inline]
+    pub(crate) fn spins_in_vain(&self) -> bool {
+        self.outstanding > 0 && self.spins_lost >= SPINS_IN_VAIN && !self.spins_lost.is_multiple_of(SPIN_AGAIN)
     }
 
     /// A slot that was taken back, and what is to be done with it.

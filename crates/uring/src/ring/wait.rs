@@ -30,6 +30,9 @@ impl Inner {
         loop {
             let ready = self.core.queues.cq_ready();
             if ready >= wanted {
+                if spin_from.is_some() {
+                    self.core.wq.note_spin(true);
+                }
                 return Waited::Ready(ready);
             }
             if self.task_work.take_wake() {
@@ -84,12 +87,16 @@ impl Inner {
 
     /// Whether the ring has looked for completions long enough since `from`, which this sets when it is `None`, or has
     /// a reason to sleep at once.
-    fn has_spun(&self, from: &mut Option<u64>) -> bool {
+    fn has_spun(&mut self, from: &mut Option<u64>) -> bool {
         let now = self.io.clock().cycles();
         let spun = now.wrapping_sub(*from.get_or_insert(now)) >= self.spin_cycles;
         // A worker on this CPU runs when this thread sleeps.
-        let wq = &self.core.wq;
-        spun || wq.is_in_the_way() || wq.has_deferred() || wq.wants_steps()
+        let wq = &mut self.core.wq;
+        if spun || wq.spins_in_vain() {
+            wq.note_spin(false);
+            return true;
+        }
+        wq.is_in_the_way() || wq.has_deferred() || wq.wants_steps()
     }
 
     /// Sleeps until there may be something to reap, or does a worker's work where nobody else does. Nobody else wakes
@@ -113,7 +120,21 @@ impl Inner {
             // Not at once: what the last try lacked it may lack for a while.
             limit = Some(limit.map_or(RETRY, |limit| limit.min(RETRY)));
         }
-        self.io.wait(wanted, limit);
+        let results = self.results_to_wait_for(wanted);
+        if results <= 1 {
+            return self.io.wait(wanted, limit);
+        }
+        if self.task_work.sleep_until(results) {
+            self.io.wait(wanted, limit);
+        }
+        self.task_work.is_awake();
+    }
+
+    /// For how many results of workers the ring need not be woken, and one more. What counts CQEs, or waits for the end
+    /// of others, hears of each.
+    fn results_to_wait_for(&self, wanted: u32) -> u32 {
+        let Core { wq, timers, deferred, .. } = &self.core;
+        if timers.is_armed() || !deferred.is_empty() { 0 } else { wq.results_to_wait_for(wanted) }
     }
 
     /// Runs what was taken back from the workers: operations are issued as if they had never been theirs.
