@@ -57,6 +57,8 @@ pub struct Nature {
     /// A FALLOCATE that fails when it runs: the kernel does not count that as a failure (links go on, a skipped CQE
     /// stays skipped), Sheave does. Not linked softly and not skipped, so that there is one right answer.
     pub fails_softly: bool,
+    /// Completes within the submit, and so does what is chained to it.
+    pub instant: bool,
 }
 
 /// One symbolic SQE.
@@ -194,13 +196,23 @@ impl Program {
 
     /// Pairs (a, b) of user data: when the kernel posts a before b (or b before a), everybody must.
     ///
-    /// Order is promised within a chain, and across a drain. A chain with a rejected SQE is posted at once, so it
-    /// has no order with what is around it.
+    /// Order is promised within a chain, across a drain, and in a batch that completes within its submit. A chain with
+    /// a rejected SQE is posted at once, so it has no order with what is around it.
     pub fn order_pairs(&self) -> Vec<(u64, u64)> {
         let mut pairs = Vec::new();
         let mut seen = HashSet::new();
         for batch in &self.batches {
             let chains = Self::chains(batch);
+            if batch.iter().all(|op| op.nature.instant) {
+                let all = 0..batch.len();
+                pairs.extend(
+                    all.clone()
+                        .flat_map(|a| all.clone().map(move |b| (a, b)))
+                        .filter(|(a, b)| a < b)
+                        .map(|(a, b)| (batch[a].user_data, batch[b].user_data)),
+                );
+                continue;
+            }
             for chain in &chains {
                 for a in chain.clone() {
                     pairs.extend((a + 1..chain.end).map(|b| (batch[a].user_data, batch[b].user_data)));

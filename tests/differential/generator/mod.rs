@@ -12,7 +12,7 @@ mod other;
 mod rw;
 mod timed;
 
-use crate::abi::{flag, op};
+use crate::abi::{cancel, flag, op};
 use crate::program::{ARENA_BYTES, FIXED_BYTES, Op, Program, Shape, Word};
 use sheave::base::rng::Rng;
 use timed::Pending;
@@ -60,6 +60,8 @@ pub struct Generator {
     pending: Vec<Pending>,
     /// Something may be pending that is in `pending` no more; only a cancel of everything clears it.
     maybe_pending: bool,
+    /// An operation has read or written at the file's position: with us that is not 0 any more.
+    moved: bool,
     batch: Batch,
 }
 
@@ -102,6 +104,7 @@ pub fn generate(seed: u64, limits: Limits) -> Program {
         drain_next: false,
         pending: Vec::new(),
         maybe_pending: false,
+        moved: false,
         batch: Batch::default(),
     };
     if hoard {
@@ -115,11 +118,32 @@ pub fn generate(seed: u64, limits: Limits) -> Program {
 impl Generator {
     fn mixed(&mut self) {
         for _ in 0..self.rng.between(2, 7) {
-            if self.rng.percent(18) { self.solo_batch() } else { self.mixed_batch() }
+            match self.rng.below(100) {
+                0..16 => self.solo_batch(),
+                16..28 if !self.drain_lingers && !self.drain_next => self.instant_batch(),
+                _ => self.mixed_batch(),
+            }
         }
         for _ in 0..4 {
             self.cancel_everything();
         }
+    }
+
+    /// Chains of what completes within the submit, and well: the order of all their CQEs is the kernel's. (Of a chain
+    /// that is broken the kernel tells the rest later than we do.)
+    fn instant_batch(&mut self) {
+        for _ in 0..self.rng.between(2, 6) {
+            let length = self.rng.between(1, 4) as usize;
+            let start = self.begin_chain();
+            for _ in 0..length {
+                let mut op = self.instant();
+                op.nature.instant = true;
+                op.flags |= if self.rng.percent(40) { flag::HARDLINK } else { flag::LINK };
+                self.batch.ops.push(op);
+            }
+            self.batch.ops[start + length - 1].flags &= !flag::ANY_LINK;
+        }
+        self.end_batch();
     }
 
     /// Completions pile up in a small CQ. Only what completes at once and in order.
@@ -221,8 +245,7 @@ impl Generator {
 
     /// Puts a finished operation into the batch, with flags that fit any operation.
     fn add(&mut self, mut op: Op) {
-        let timed = matches!(op.opcode, op::TIMEOUT | op::LINK_TIMEOUT | op::TIMEOUT_REMOVE | op::ASYNC_CANCEL);
-        if !timed && self.rng.percent(10) {
+        if self.may_be_async(&op) && self.rng.percent(10) {
             op.flags |= flag::ASYNC;
         }
         let skips = matches!(self.style, Style::Skips | Style::Both) && !op.nature.fails_softly;
@@ -230,6 +253,17 @@ impl Generator {
             op.flags |= flag::SKIP;
         }
         self.batch.ops.push(op);
+    }
+
+    /// Whether a worker of the kernel may begin the operation without changing what comes of it. A counted timeout
+    /// would count from another CQE on, one that is to stay might be cancelled before it has begun, and a cancel by
+    /// anything but user data finds itself there.
+    fn may_be_async(&self, op: &Op) -> bool {
+        match op.opcode {
+            op::TIMEOUT => !op.nature.pending && !self.counts(),
+            op::ASYNC_CANCEL => op.op_flags & !(cancel::ALL | cancel::USERDATA) == 0,
+            _ => true,
+        }
     }
 
     /// Closes the batch: works out which SQEs are refused because the ring has skipped CQEs before.

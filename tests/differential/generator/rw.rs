@@ -25,7 +25,9 @@ impl Generator {
         let kinds = [op::READ, op::READ, op::WRITE, op::WRITE, op::READV, op::WRITEV, op::READ_FIXED, op::WRITE_FIXED];
         let opcode = *self.rng.pick(&kinds);
         let writes = matches!(opcode, op::WRITE | op::WRITEV | op::WRITE_FIXED);
-        let Some(extent) = self.extent(writes, opcode) else { return self.nop() };
+        let at_position = !self.moved && self.rng.percent(3);
+        let extent = if at_position { self.at_position(writes) } else { self.extent(writes, opcode) };
+        let Some(extent) = extent else { return self.nop() };
         let mut op = Op::new(opcode, self.user_data());
         op.off = Word::Value(extent.off);
         self.device_fd(&mut op);
@@ -37,7 +39,11 @@ impl Generator {
         if !placed {
             return self.nop();
         }
-        if self.rng.percent(22) {
+        if at_position {
+            op.off = Word::Value(u64::MAX);
+        } else if self.rng.percent(4) && self.limits.block_device {
+            self.longest_rw(&mut op, extent);
+        } else if self.rng.percent(22) {
             self.damage_rw(&mut op, extent.len);
             if self.rng.percent(20) {
                 self.damage_rw(&mut op, extent.len);
@@ -67,6 +73,29 @@ impl Generator {
             }
         }
         None
+    }
+
+    /// A range at the file's position, which is 0 and is not for a second time: with O_DIRECT the kernel leaves it
+    /// where it is, and we do not.
+    fn at_position(&mut self, writes: bool) -> Option<Extent> {
+        let len = self.rng.between(1, 16) * BLOCK;
+        self.moved = self.claim(0, len, writes);
+        self.moved.then_some(Extent { off: 0, len })
+    }
+
+    /// Asks for about as much as one operation can move, or more: the end of the device cuts it, and it is short. Only
+    /// where the memory for all that is left of the device is there.
+    fn longest_rw(&mut self, op: &mut Op, extent: Extent) {
+        let len = *self.rng.pick(&[0x7fff_f000, 0x7fff_f001, 0x7fff_f200, 0x7fff_ffff, 0x8000_0000, u32::MAX]);
+        let left = DEVICE_BYTES.saturating_sub(extent.off);
+        let writes = matches!(op.opcode, op::WRITE | op::WRITEV);
+        if !matches!(op.opcode, op::READ | op::WRITE) || !extent.off.is_multiple_of(BLOCK) || left == 0 {
+            return;
+        }
+        let Some(start) = self.arena(left) else { return };
+        if self.claim(extent.off, DEVICE_BYTES, writes) {
+            (op.addr, op.len) = (Word::Arena(start), len);
+        }
     }
 
     fn candidate(&mut self, opcode: u8) -> Extent {

@@ -38,7 +38,7 @@ impl Generator {
 
     /// While a counted timeout waits nothing else may fire: the kernel takes back the count of a firing timeout before
     /// its CQE is there, and a look in between sees more CQEs than there are.
-    fn counts(&self) -> bool {
+    pub(super) fn counts(&self) -> bool {
         self.pending.iter().any(|p| p.counted)
     }
 
@@ -222,8 +222,28 @@ impl Generator {
             self.pending[at].ready = self.program.batches.len() + 1;
             let guard = target.guard.filter(|_| update & timeout::LINK_UPDATE != 0 || self.rng.percent(20));
             op.addr = Word::Value(guard.unwrap_or(target.user_data));
+            // An absolute one may be long ago.
+            if update != 0 && update & timeout::ABS == 0 && time.0 == LONG_SEC && self.rng.percent(40) {
+                return self.update_again(op);
+            }
         }
         self.add(op);
+    }
+
+    /// An update to a time that does not come, and right after it, in its chain, another update or a removal.
+    fn update_again(&mut self, update: Op) {
+        let target = update.addr;
+        self.add(update);
+        let at = self.batch.ops.len() - 1;
+        self.batch.ops[at].flags |= if self.rng.percent(50) { flag::HARDLINK } else { flag::LINK };
+        let mut again = Op::new(op::TIMEOUT_REMOVE, self.user_data());
+        again.addr = target;
+        if self.rng.percent(50) {
+            again.op_flags = update.op_flags & !timeout::ABS;
+            let nsec = if self.rng.percent(50) { 300_000 } else { 0 };
+            again.off = self.time(if nsec == 0 { LONG_SEC } else { 0 }, nsec);
+        }
+        self.add(again);
     }
 
     /// A batch of one cancel (and what is chained to it) that may hit anything.
