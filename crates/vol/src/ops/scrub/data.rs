@@ -73,6 +73,15 @@ impl Seen {
         new
     }
 
+    /// Bytes of a run that are known to be bad: they were read before.
+    fn bad_bytes(&self, piece: &Piece) -> u64 {
+        if self.bad.is_empty() {
+            return 0;
+        }
+        let blocks = piece.addr >> BLOCK_SHIFT..(piece.addr + piece.len) >> BLOCK_SHIFT;
+        blocks.filter(|block| self.bad.contains(block)).count() as u64 * BLOCK_BYTES
+    }
+
     /// The new blocks of a range, in runs.
     fn take(&mut self, piece: Piece, out: &mut Vec<Piece>) {
         for (pos, addr) in (piece.pos..).step_by(BLOCK).zip((piece.addr..piece.addr + piece.len).step_by(BLOCK)) {
@@ -109,24 +118,32 @@ impl Run<'_> {
             let mut source = Source { pool: self.pool, core, seat, at: 0 };
             while source.at < source.end() {
                 self.wait()?;
-                let read = self.batch(&mut source, most, &mut memory, &mut seen)?;
+                let (read, again) = self.batch(&mut source, most, &mut memory, &mut seen)?;
                 self.pace.pay(read);
-                self.report.data_bytes += read;
-                self.done += read;
+                self.report.data_bytes += read - again;
+                self.done += read - again;
                 self.tell()?;
             }
         }
         Ok(())
     }
 
-    /// Reads what comes next, `most` bytes at most; how many there were.
-    fn batch(&mut self, source: &mut Source<'_>, most: u64, memory: &mut Buf, seen: &mut Seen) -> Result<u64, Stop> {
+    /// Reads what comes next, `most` bytes at most: how many there were, and how many of them were read before, for
+    /// another volume that has them.
+    fn batch(
+        &mut self,
+        source: &mut Source<'_>,
+        most: u64,
+        memory: &mut Buf,
+        seen: &mut Seen,
+    ) -> Result<(u64, u64), Stop> {
         source.seat.enter();
         let pieces = source.gather(most, seen);
         if pieces.is_empty() {
             source.seat.leave();
-            return Ok(0);
+            return Ok((0, 0));
         }
+        let again = pieces.iter().map(|piece| seen.bad_bytes(piece)).sum();
         let phase = source.seat.count();
         source.seat.leave();
         let suspects = suspects(self.pool, &pieces, memory);
@@ -141,12 +158,14 @@ impl Run<'_> {
         }
         self.pool.make_marks_durable()?;
         for (pos, addr, status) in bad {
-            seen.bad.insert(addr >> BLOCK_SHIFT);
-            self.report.bad_bytes += BLOCK_BYTES;
+            // Each volume that has it is told of, and the block counts once.
+            if seen.bad.insert(addr >> BLOCK_SHIFT) {
+                self.report.bad_bytes += BLOCK_BYTES;
+            }
             let finding = source.finding(pos, addr, status);
             self.found(finding);
         }
-        Ok(pieces.iter().map(|piece| piece.len).sum())
+        Ok((pieces.iter().map(|piece| piece.len).sum(), again))
     }
 }
 
