@@ -195,6 +195,12 @@ fn refuse_without_effect(args: &BenchArgs, target: &Target) -> Result<(), Failur
     }
 }
 
+/// The refusal to poll a device that cannot be polled.
+pub fn no_poll(what: &str) -> Failure {
+    Failure::usage(format!("--poll: {what} cannot be polled for completions"))
+        .fix("leave it out; null: and ram: can be polled, and block devices with poll queues of the kernel's")
+}
+
 /// Options that exclude each other.
 fn refuse_contradictions(args: &BenchArgs, target: &Target) -> Result<(), Failure> {
     let forgets = match target {
@@ -220,6 +226,12 @@ fn refuse_contradictions(args: &BenchArgs, target: &Target) -> Result<(), Failur
         return Err(
             Failure::usage("the spec names no file").fix("write file:PATH, for example file:/tmp/sheave.img,size=1G")
         );
+    }
+    if let Target::File(path) = target
+        && args.poll.is_on()
+        && !target.is_block_device()
+    {
+        return Err(no_poll(&path.display().to_string()));
     }
     let Some(peer) = args.compare else { return Ok(()) };
     let alone = "a comparison takes turns on one core";

@@ -14,7 +14,7 @@ use sheave::vol::{CreateOptions, OpenOptions, Pool};
 use sheave::{Device, Fd, Ring, RingError, Volume, open_device};
 
 use crate::args::{BenchArgs, Peer};
-use crate::bench::plan::Plan;
+use crate::bench::plan::{self, Plan};
 use crate::bench::storage::{self, Target};
 use crate::failure::{self, Failure};
 use crate::pool::place::VolumePlace;
@@ -48,6 +48,7 @@ impl Subject {
             Target::Volume(place) => open(plan, place).map(Self::Volume),
             _ => {
                 let device = open_device(&spec_of(plan)?).map_err(failure::device)?;
+                refuse_poll(&plan.args, &device)?;
                 let claim = if plan.writes() { device.claim(Sharing::Alone) } else { Ok(Claim::nothing()) };
                 Ok(Self::Device(device, claim.map_err(failure::device)?))
             }
@@ -159,6 +160,14 @@ impl Subject {
     }
 }
 
+/// Refuses to poll what cannot be polled: the run would look for completions that come by themselves.
+fn refuse_poll(args: &BenchArgs, device: &Device) -> Result<(), Failure> {
+    match args.poll.is_on() && !device.capabilities().polled {
+        true => Err(plan::no_poll(device.name())),
+        false => Ok(()),
+    }
+}
+
 /// The spec of the device. A run that only reads opens a file to read it only: it must neither grow nor need permission
 /// to be written.
 fn spec_of(plan: &Plan) -> Result<String, Failure> {
@@ -185,6 +194,7 @@ fn spec_of(plan: &Plan) -> Result<String, Failure> {
 fn make(args: &BenchArgs, place: &VolumePlace) -> Result<InPool, Failure> {
     let memory = InMemory::of(&place.pool.to_string())?;
     let device = open_device(&memory.spec).map_err(failure::device)?;
+    refuse_poll(args, &device)?;
     let options = CreateOptions {
         unit_bytes: args.vol.block(),
         journal_bytes: memory.journal,
@@ -207,6 +217,7 @@ fn make(args: &BenchArgs, place: &VolumePlace) -> Result<InPool, Failure> {
 fn open(plan: &Plan, place: &VolumePlace) -> Result<InPool, Failure> {
     place.pool.expect_there()?;
     let device = place.pool.open_device("")?;
+    refuse_poll(&plan.args, &device)?;
     let options = OpenOptions::default();
     let pool = Pool::open(&device, &options).map_err(failure::pool)?;
     let info = pool.volume_info(&place.name).map_err(failure::pool)?;
