@@ -264,6 +264,7 @@ impl Setup {
             unit_bytes: self.unit_bytes,
             journal_bytes: Some(self.journal_bytes),
             checksum: self.checksum,
+            discard: true,
             uuid: Some(uuid),
             ..CreateOptions::default()
         }
@@ -272,7 +273,8 @@ impl Setup {
     /// How it is opened.
     #[must_use]
     pub fn open_options(&self) -> OpenOptions {
-        OpenOptions { when_full: WhenFull::Error, ..OpenOptions::default() }
+        // The world calls for each background discard itself: a thread of the pool's own would come when it likes.
+        OpenOptions { when_full: WhenFull::Error, discard_thread: false, ..OpenOptions::default() }
     }
 }
 

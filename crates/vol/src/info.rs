@@ -42,6 +42,31 @@ pub struct SpaceNotice {
     pub low_water_bytes: u64,
 }
 
+/// Whether what becomes free is given back to the device in the background.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiscardState {
+    /// Not: [`Pool::trim`](crate::Pool::trim) does it when asked.
+    Off,
+    /// It is.
+    On,
+    /// It is to be, and the device takes nothing back.
+    Unsupported,
+    /// A discard failed in this way: no more until the pool is opened again.
+    Failed(sheave_base::status::Status),
+}
+
+impl DiscardState {
+    /// A word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            DiscardState::Off => "off",
+            DiscardState::On => "on",
+            DiscardState::Unsupported => "unsupported",
+            DiscardState::Failed(_) => "failed",
+        }
+    }
+}
+
 /// A pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolInfo {
@@ -69,6 +94,10 @@ pub struct PoolInfo {
     pub low_water: LowWater,
     /// The low-water mark in bytes; 0 without one.
     pub low_water_bytes: u64,
+    /// Whether what becomes free goes back to the device.
+    pub discard: DiscardState,
+    /// Bytes that became free and have not been given back yet.
+    pub discard_pending_bytes: u64,
     /// Bytes of the journal.
     pub journal_bytes: u64,
     /// The devices that it is made of, in order.

@@ -43,7 +43,7 @@ pub use device::block_io::BlockIo;
 pub use error::PoolError;
 pub use format::damage::{Damage, MapDamage};
 pub use format::{block, damage, journal, page, record, superblock};
-pub use info::{Extent, ExtentKind, MemberInfo, PoolInfo, SpaceNotice, SpaceState, Upgrade, VolumeInfo};
+pub use info::{DiscardState, Extent, ExtentKind, MemberInfo, PoolInfo, SpaceNotice, SpaceState, Upgrade, VolumeInfo};
 pub use ops::scrub;
 pub use ops::scrub::{RealClock, ScrubClock, ScrubOptions, ScrubPhase, ScrubProgress, ScrubReport};
 pub use ops::trim::TrimProgress;

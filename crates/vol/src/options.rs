@@ -20,6 +20,9 @@ pub struct CreateOptions {
     pub checksum: Checksum,
     /// Free space below which the pool is low; [`Pool::set_low_water`](crate::Pool::set_low_water) changes it later.
     pub low_water: LowWater,
+    /// Give what becomes free back to the device below, in the background;
+    /// [`Pool::set_discard`](crate::Pool::set_discard) changes it later.
+    pub discard: bool,
     /// Identity; `None`: a random one.
     pub uuid: Option<[u8; 16]>,
     /// Overwrite a pool that is there.
@@ -49,6 +52,9 @@ pub struct OpenOptions {
     /// How long what waits for I/O to a volume waits at most (snapshots, rollbacks, holes, first writes to parts of
     /// blocks); then it fails, and says whose I/O has not ended.
     pub longest_wait: Duration,
+    /// A thread of the pool's own gives back what becomes free, if the pool is set to. Without it nothing does but
+    /// [`Pool::discard_freed`](crate::Pool::discard_freed), and closing.
+    pub discard_thread: bool,
 }
 
 impl Default for CreateOptions {
@@ -58,6 +64,7 @@ impl Default for CreateOptions {
             journal_bytes: None,
             checksum: Checksum::None,
             low_water: LowWater::default(),
+            discard: false,
             uuid: None,
             overwrite: false,
         }
@@ -66,6 +73,12 @@ impl Default for CreateOptions {
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { read_only: false, rescue: false, when_full: WhenFull::Error, longest_wait: LONGEST_WAIT }
+        OpenOptions {
+            read_only: false,
+            rescue: false,
+            when_full: WhenFull::Error,
+            longest_wait: LONGEST_WAIT,
+            discard_thread: true,
+        }
     }
 }

@@ -33,6 +33,8 @@ Examples:
   sheave pool set pool.img --low-water 15%
   sheave pool set pool.img --low-water 200G
   sheave pool set pool.img --low-water off
+  sheave pool set pool.img --discard on
+        what is free already goes back by sheave pool trim
   sheave pool set pool.img --acknowledge-loss
         pool info names no volumes any more that may have lost data";
 
@@ -97,8 +99,43 @@ impl ChecksumArg {
     }
 }
 
+/// What is on, or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// It is done.
+    On,
+    /// It is not.
+    Off,
+}
+
+impl Switch {
+    /// As a condition.
+    pub fn is_on(self) -> bool {
+        self == Self::On
+    }
+}
+
+/// When a pool's files take their space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AllocateArg {
+    /// Now, so that the file system cannot be full before the pool is.
+    Full,
+    /// As the pool is used.
+    Sparse,
+}
+
+const CREATE_EXAMPLES: &str = "\
+Examples:
+  sheave pool create pool.img --size 10G
+  sheave pool create pool.img --size 10G --checksum crc32c --low-water 15%
+  sheave pool create pool.img --size 10G --allocate full
+        takes the 10 GiB of the file system now, and keeps them: what is deleted does not go back
+  sheave pool create /dev/vg/pool --yes
+  sheave pool create file:a.img,size=10G+file:b.img,size=10G";
+
 /// `sheave pool create`.
 #[derive(Debug, Args)]
+#[command(after_help = CREATE_EXAMPLES)]
 pub struct CreateArgs {
     /// The file or device, or several joined by `+`.
     #[arg(value_name = "POOL")]
@@ -124,6 +161,15 @@ pub struct CreateArgs {
     #[arg(long, value_name = "MARK", value_parser = value::low_water, default_value = "10%")]
     pub low_water: LowWater,
 
+    /// Give what becomes free back to the file system or device below, in the background [default: on, and off with
+    /// --allocate full].
+    #[arg(long, value_enum)]
+    pub discard: Option<Switch>,
+
+    /// Take all of the space now (full), or as the pool is used (sparse).
+    #[arg(long, value_enum, default_value = "sparse")]
+    pub allocate: AllocateArg,
+
     /// Overwrite what is there, without asking.
     #[arg(long)]
     pub yes: bool,
@@ -133,8 +179,16 @@ pub struct CreateArgs {
     pub json: bool,
 }
 
+const INFO_EXAMPLES: &str = "\
+Examples:
+  sheave pool info pool.img
+  sheave pool info a.img+b.img --json
+
+It writes nothing: a pool that was not closed is recovered in memory.";
+
 /// `sheave pool info`.
 #[derive(Debug, Args)]
+#[command(after_help = INFO_EXAMPLES)]
 pub struct InfoArgs {
     /// The pool.
     #[arg(value_name = "POOL")]
@@ -232,8 +286,17 @@ pub struct SetArgs {
     pub pool: PoolPlace,
 
     /// Free space below which the pool counts as low and commands warn: of the pool (10%), bytes (5G), or off.
-    #[arg(long, value_name = "MARK", value_parser = value::low_water, required_unless_present = "acknowledge_loss")]
+    #[arg(
+        long,
+        value_name = "MARK",
+        value_parser = value::low_water,
+        required_unless_present_any = ["acknowledge_loss", "discard"]
+    )]
     pub low_water: Option<LowWater>,
+
+    /// Whether what becomes free goes back to the file system or device below, in the background.
+    #[arg(long, value_enum)]
+    pub discard: Option<Switch>,
 
     /// You have seen which volumes may have lost data because a flush failed (pool info names them), and have checked
     /// or restored them: they are named no more.
@@ -246,9 +309,10 @@ pub struct SetArgs {
 }
 
 const TRIM_EXAMPLES: &str = "\
-What deleted volumes had is used again by others, and its space stays with the pool's file or device. A trim gives all
-that is free back: it makes holes in a file, and discards on a block device. Beside a program that has the pool open:
-Pool::trim.
+What deleted volumes had is used again by others. A trim gives all that is free back to the file system or device
+below: it makes holes in a file, and discards on a block device. Pools with --discard on (pool info tells) do that by
+themselves with what becomes free; a trim does it for those without, and for what a crash or a slow device left over.
+Beside a program that has the pool open: Pool::trim.
 
 Examples:
   sheave volume delete 'pool.img#old' --yes && sheave pool trim pool.img

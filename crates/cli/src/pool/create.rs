@@ -5,8 +5,9 @@ use sheave::vol::{CreateOptions, OpenOptions, Pool};
 
 use super::info::PoolJson;
 use super::made::Made;
+use super::place::PoolPlace;
 use super::{signature, space};
-use crate::args::pool::CreateArgs;
+use crate::args::pool::{AllocateArg, CreateArgs, Switch};
 use crate::failure::{self, Failure};
 use crate::{confirm, output};
 
@@ -24,6 +25,10 @@ struct Created {
 /// Does it.
 pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     args.pool.refuse_volatile()?;
+    if args.allocate == AllocateArg::Full && args.discard == Some(Switch::On) {
+        return Err(Failure::usage("--allocate full takes all of the space, and --discard on gives it back")
+            .fix("leave one of them out"));
+    }
     let options = match (args.size, args.pool.single_path()) {
         (Some(size), Some(_)) if size < MIN_SIZE => {
             return Err(Failure::usage(format!("--size {size}: a pool has at least {MIN_SIZE} bytes"))
@@ -80,15 +85,40 @@ fn format(args: &CreateArgs, options: &str) -> Result<(Option<String>, Pool), Fa
     }
     let device = args.pool.new_device(options)?;
     space::check_low_water(Some(args.low_water), device.size_bytes())?;
+    if args.allocate == AllocateArg::Full {
+        allocate(&args.pool)?;
+    }
     let create = CreateOptions {
         unit_bytes: args.block,
         journal_bytes: args.journal,
         checksum: args.checksum.kind(),
         low_water: args.low_water,
+        discard: args.discard.map_or(args.allocate == AllocateArg::Sparse, Switch::is_on),
         uuid: None,
         overwrite: replaced.is_some(),
     };
     Pool::create(&device, &create).map_err(failure::pool)?;
     let pool = Pool::open(&device, &OpenOptions::default()).map_err(failure::pool)?;
     Ok((replaced, pool))
+}
+
+/// Takes the space of all members now; what is in them stays as it is.
+fn allocate(pool: &PoolPlace) -> Result<(), Failure> {
+    for path in pool.paths()? {
+        let failed = |error: std::io::Error| Failure::run(format!("{}: taking its space: {error}", path.display()));
+        let file = std::fs::File::options().write(true).open(&path).map_err(failed)?;
+        let meta = file.metadata().map_err(failed)?;
+        if !meta.is_file() {
+            return Err(Failure::usage(format!("--allocate full: {} is no file", path.display()))
+                .fix("leave it out: a block device has its space"));
+        }
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, meta.len()).map_err(|errno| {
+            let fix = match errno {
+                rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT => "make room there, or take a smaller --size",
+                _ => "leave --allocate full out: the file system cannot do it",
+            };
+            failed(errno.into()).fix(fix)
+        })?;
+    }
+    Ok(())
 }

@@ -46,6 +46,9 @@ pub struct PoolJson {
     pub low_water: String,
     /// The same in bytes; 0 without one.
     pub low_water_bytes: u64,
+    /// Whether what becomes free goes back to the file system or device below: `on`, `off`, `failed`, or `unsupported`
+    /// (on, and the device takes nothing back).
+    pub discard: &'static str,
     /// The journal.
     pub journal_bytes: u64,
     /// The devices that it is made of, in order.
@@ -131,6 +134,7 @@ impl PoolJson {
             metadata_low: info.metadata_low,
             low_water: info.low_water.to_string(),
             low_water_bytes: info.low_water_bytes,
+            discard: info.discard.name(),
             journal_bytes: info.journal_bytes,
             members: info.members.iter().map(MemberJson::new).collect(),
             checksum: match info.checksum {
@@ -190,6 +194,7 @@ fn table(pool: &PoolJson, volumes: &[VolumeInfo], space: &str) -> String {
         ("entries", format!("{}, {} of memory", fmt_count(pool.entries), fmt_bytes(pool.memory_bytes))),
         ("journal", fmt_bytes(pool.journal_bytes)),
         ("checksums", pool.checksum.to_owned()),
+        ("discard", pool.discard.to_owned()),
         ("checkpoint", pool.generation.to_string()),
     ];
     if pool.members.len() > 1 {

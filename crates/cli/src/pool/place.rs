@@ -188,6 +188,21 @@ impl PoolPlace {
         Some((path.to_owned(), options))
     }
 
+    /// The files that it is made of.
+    ///
+    /// # Errors
+    ///
+    /// For a member that is a spec of something else than a file.
+    pub fn paths(&self) -> Result<Vec<std::path::PathBuf>, Failure> {
+        let path = |member: &Member| {
+            let Member::Spec(text) = member else { return Ok(member.text().into()) };
+            let one = PoolPlace { text: text.clone(), members: vec![member.clone()] };
+            let path = one.file_spec().map(|(path, _)| path.into());
+            path.ok_or_else(|| Failure::usage(format!("--allocate full: {text} is no file")).fix("leave it out"))
+        };
+        self.members.iter().map(path).collect()
+    }
+
     /// Whether all of it is gone when this process ends.
     pub fn is_volatile(&self) -> bool {
         let memory = |spec: &str| spec.contains("ram:") || spec.contains("null:");

@@ -15,6 +15,7 @@ struct Changed {
     low_water: String,
     low_water_bytes: u64,
     state: &'static str,
+    discard: &'static str,
     /// Volumes that may have lost data.
     lost: Vec<String>,
 }
@@ -28,6 +29,7 @@ pub fn run(args: &SetArgs) -> Result<(), Failure> {
     }
     let acknowledged = if args.acknowledge_loss { pool.acknowledge_loss() } else { Ok(()) };
     let set = acknowledged.and_then(|()| args.low_water.map_or(Ok(()), |mark| pool.set_low_water(mark)));
+    let set = set.and_then(|()| args.discard.map_or(Ok(()), |discard| pool.set_discard(discard.is_on())));
     let set = set.map_err(failure::pool);
     let info = pool.info();
     let closed = pool.close().map_err(failure::pool);
@@ -38,6 +40,7 @@ pub fn run(args: &SetArgs) -> Result<(), Failure> {
             low_water: info.low_water.to_string(),
             low_water_bytes: info.low_water_bytes,
             state: info.state.name(),
+            discard: info.discard.name(),
             lost: info.lost,
         });
     }

@@ -23,7 +23,7 @@ fn a_trim_gives_back_what_was_deleted() {
     Rng::new(1).fill(&mut bytes);
     fs::write(dir.path("raw"), &bytes).expect("an image");
     fs::write(dir.path("small"), &bytes[..5 * MIB as usize]).expect("an image");
-    dir.ok("pool create p.img --size 1G --checksum crc32c");
+    dir.ok("pool create p.img --size 1G --checksum crc32c --discard off");
     dir.ok("volume import raw p.img#v --progress none");
     dir.ok("volume import small p.img#kept --progress none");
     dir.ok("volume delete p.img#v --yes");
@@ -36,4 +36,114 @@ fn a_trim_gives_back_what_was_deleted() {
     assert!(fs::read(dir.path("out")).expect("exported") == bytes[..5 * MIB as usize]);
     assert!(dir.ok("pool check p.img").out.ends_with("clean\n"));
     assert!(dir.ok("pool trim p.img").out.contains("of free space given back"));
+}
+
+#[test]
+fn what_is_deleted_goes_back_without_being_asked() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    let mut bytes = vec![0; 100 * MIB as usize];
+    Rng::new(1).fill(&mut bytes);
+    fs::write(dir.path("raw"), &bytes).expect("an image");
+    dir.ok("pool create p.img --size 1G --checksum crc32c");
+    assert_eq!(dir.ok("pool info p.img --json").json()["discard"], "on");
+    dir.ok("volume import raw p.img#v --progress none");
+    assert!(on_host(&dir) > 100 * MIB, "{}", on_host(&dir));
+    dir.ok("volume delete p.img#v --yes");
+    // The command closes the pool, and that discards what is left.
+    assert!(on_host(&dir) <= 24 * MIB, "{}", on_host(&dir));
+    assert_eq!(dir.ok("pool set p.img --discard off --json").json()["discard"], "off");
+    dir.ok("volume import raw p.img#v --progress none");
+    dir.ok("volume delete p.img#v --yes");
+    assert!(on_host(&dir) > 100 * MIB, "{}", on_host(&dir));
+    assert!(dir.ok("pool info p.img").out.contains("discard  off"));
+    assert!(dir.ok("pool check p.img").out.ends_with("clean\n"));
+}
+
+#[test]
+fn a_pool_takes_all_of_its_space_when_asked() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    let said = dir.run("pool create p.img --size 64M --allocate full");
+    if said.code != 0 && said.err.contains("leave --allocate full out") {
+        sheave_testkit::skip("this file system cannot allocate");
+        return;
+    }
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(on_host(&dir) >= 64 * MIB, "{}", on_host(&dir));
+    assert_eq!(dir.ok("pool info p.img --json").json()["discard"], "off", "else it would not keep it");
+    dir.ok("pool create file:q.img,size=16M+file:r.img,size=16M --allocate full");
+    let blocks = |name: &str| fs::metadata(dir.path(name)).expect("a member").blocks() * 512;
+    assert!(blocks("q.img") >= 16 * MIB && blocks("r.img") >= 16 * MIB);
+    // More than there is: the file goes again.
+    let said = dir.run("pool create s.img --size 4000T --allocate full");
+    assert!(said.code == 1 && !dir.path("s.img").exists(), "{}", said.err);
+}
+
+/// A file system of 64 MiB in the directory, if it can be mounted.
+struct Small<'a>(&'a Dir);
+
+impl<'a> Small<'a> {
+    fn mount(dir: &'a Dir) -> Option<Self> {
+        fs::create_dir(dir.path("t")).expect("a mount point");
+        let said = dir.shell("mount -t tmpfs -o size=64M sheave-test t");
+        if said.code != 0 {
+            sheave_testkit::skip("no small file system can be mounted here: run as root");
+            return None;
+        }
+        Some(Self(dir))
+    }
+
+    fn free(&self) -> u64 {
+        let found = self.0.shell("stat -f -c '%a %S' t").out;
+        found.split_whitespace().map(|word| word.parse::<u64>().expect("a number")).product()
+    }
+}
+
+impl Drop for Small<'_> {
+    fn drop(&mut self) {
+        self.0.shell("umount -l t");
+    }
+}
+
+#[test]
+fn a_pool_on_a_full_file_system_opens_deletes_and_gives_room() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    let Some(small) = Small::mount(&dir) else { return };
+    let mut bytes = vec![0; 40 * MIB as usize];
+    Rng::new(1).fill(&mut bytes);
+    fs::write(dir.path("raw"), &bytes).expect("an image");
+    for (discard, crashed) in [("on", false), ("off", false), ("on", true)] {
+        dir.ok(&format!("pool create t/p.img --size 256M --discard {discard} --yes"));
+        dir.ok("volume import raw t/p.img#a --progress none");
+        let said = dir.run("volume import raw t/p.img#b --progress none");
+        assert!(said.code == 1 && said.err.contains("file system that holds the pool"), "{}", said.err);
+        // The failed import has given its space back, where the pool does that.
+        dir.shell("dd if=/dev/zero of=t/fill bs=4k 2>/dev/null");
+        assert_eq!(small.free(), 0);
+        if crashed {
+            // Killed beside its work: the journal has what is to be recovered.
+            let killed = "$SHEAVE bench vol:t/p.img#a --rw write --overwrite --dsync --runtime 20s --progress none & \
+                          sleep 1; kill -9 $!; wait $! 2>/dev/null; true";
+            dir.shell(killed);
+            assert!(dir.ok("pool info t/p.img --json").json()["host_free_bytes"] == 0);
+        }
+        assert!(dir.ok("volume list t/p.img").out.contains('a'));
+        dir.ok("volume delete t/p.img#a --yes");
+        if discard == "off" {
+            assert!(small.free() < MIB, "{}", small.free());
+            dir.ok("pool trim t/p.img --progress none");
+        }
+        assert!(small.free() > 32 * MIB, "{discard} {crashed}: {}", small.free());
+        assert!(dir.ok("pool check t/p.img").out.ends_with("clean\n"));
+        dir.shell("rm t/fill");
+        dir.ok("volume import raw t/p.img#c --progress none");
+    }
 }

@@ -281,6 +281,10 @@ impl World {
         if self.is_calling(|job| matches!(job, Job::Trim)) {
             return self.go_on();
         }
+        if self.rng.percent(40) {
+            self.note("discard what became free".into());
+            return self.start(Job::Trim, |pool| Ok(pool.discard_freed()?));
+        }
         let ends_early = self.rng.percent(15);
         self.note(if ends_early { "trim a part".into() } else { "trim".into() });
         self.start(Job::Trim, move |pool| {

@@ -98,7 +98,8 @@ impl State {
     /// A checkpoint is durable: it is what counts, and the pages that it replaces are free. What it took.
     pub(crate) fn landed(&mut self, plan: Plan) -> Taken {
         self.tree.pages.put(&plan.replaced, &mut self.tree.units);
-        // The pool may have grown meanwhile: the next checkpoint says it.
+        // The pool may have grown meanwhile, or been set otherwise: the next checkpoint says it.
+        let discards = self.sb.discards();
         self.sb = Superblock {
             total_units: self.sb.total_units,
             members: std::mem::take(&mut self.sb.members),
@@ -107,6 +108,7 @@ impl State {
             marks: self.sb.marks,
             ..plan.sb.twin()
         };
+        self.sb.set_discards(discards);
         self.durable_seq = self.durable_seq.max(self.sb.replay_seq);
         self.risk.acknowledged &= !self.sb.lost.is_empty();
         if plan.sb.clean {

@@ -5,7 +5,8 @@
 //! [`volume`](crate::volume).
 //!
 //! Locks, in the order in which they are taken: `structural` (one change of the table at a time, held over I/O and
-//! graces) -> leadership of a commit (held over I/O) -> `state` (never held over I/O, nor over a grace).
+//! graces) -> leadership of a commit (held over I/O) -> `state` (never held over I/O, nor over a grace) -> the signal
+//! of the [background](super::background).
 //!
 //! - I1: what is changed under the lock is in `dirty` or `pending` by then, or was never durable.
 //! - I2: `unsynced` is set while anything is to be made durable that a flush of the device does not.
@@ -17,6 +18,7 @@ use sheave_base::sync::{Arc, Condvar, Mutex, MutexGuard};
 use sheave_base::wait;
 use sheave_blk::Device;
 
+use super::background::{Discards, Keeper};
 use super::leader::Commits;
 use super::notices::Publisher;
 use crate::device::block_io::BlockIo;
@@ -62,6 +64,10 @@ pub(crate) struct PoolInner {
     /// The checksums themselves.
     pub(crate) sums: Option<Arc<Sums>>,
     pub(super) structural: Mutex<()>,
+    /// Held by the pool's users, who are gone before it.
+    pub(crate) keeper: std::sync::Weak<Keeper>,
+    /// Wakes who gives back what became free.
+    pub(crate) discards: Discards,
     /// Who hears of `space`.
     pub(crate) notices: Publisher,
     state: Mutex<State>,
@@ -87,6 +93,8 @@ pub(crate) struct Parts {
     pub(crate) longest_wait: Duration,
     pub(crate) recovered: bool,
     pub(crate) unsure: Vec<String>,
+    pub(crate) discards: Discards,
+    pub(crate) keeper: std::sync::Weak<Keeper>,
 }
 
 impl PoolInner {
@@ -108,6 +116,8 @@ impl PoolInner {
             commits: Commits::default(),
             sums: parts.state.sums.as_ref().map(|regions| Arc::clone(&regions.sums)),
             structural: Mutex::new(()),
+            discards: parts.discards,
+            keeper: parts.keeper,
             notices: Publisher::new(),
             state: Mutex::new(parts.state),
             changed: Condvar::new(),
@@ -159,12 +169,15 @@ impl PoolInner {
     /// Lets a part of what waits in limbo pass; true if anything did.
     pub(crate) fn advance_limbo(&self, state: &mut State) -> bool {
         let State { limbo, tree, .. } = state;
-        if !limbo.advance(tree, LET_GO) {
-            return false;
+        let passed = limbo.advance(tree, LET_GO);
+        if tree.units.keeps_stale() && (passed || !limbo.is_empty()) {
+            self.discards.signal.notify();
         }
-        self.watch_space(state);
-        self.wake();
-        true
+        if passed {
+            self.watch_space(state);
+            self.wake();
+        }
+        passed
     }
 
     /// Lets all pass, part by part, that commits have made durable and graces have passed for.

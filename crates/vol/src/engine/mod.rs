@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`inner`] | an open pool: its state, its locks, its device |
+//! | [`background`] | the thread that works behind the users of a pool |
 //! | [`wait`] | waiting for I/O that is under way |
 //! | [`notices`] | who is told how much space is left |
 //! | [`leader`] | who leads a commit, and who waits |
@@ -14,6 +15,7 @@
 //! | [`loss`] | flushes that fail |
 //! | [`recovery`] | from the device to a state |
 
+pub(crate) mod background;
 pub(crate) mod change;
 pub(crate) mod checkpoint;
 pub(crate) mod commit;

@@ -89,8 +89,10 @@ pub const MAX_LEVEL: u16 = 4;
 /// The pool was closed: nothing is to be replayed.
 pub const STATE_CLEAN: u32 = 1;
 
-/// Features a program need not know to write the pool. None yet.
-pub const KNOWN_COMPAT: u32 = 0;
+/// Features a program need not know to write the pool, and that this one knows.
+pub const KNOWN_COMPAT: u32 = COMPAT_DISCARD;
+/// Bit of `compat`: what becomes free is given back to the device below in the background.
+pub const COMPAT_DISCARD: u32 = 1;
 /// Bit of `compat` at which the number begins that says which opening kept the rule of both superblocks (S3 of
 /// [`superblock`]). The bits below are features.
 pub const TWINS_SHIFT: u32 = 16;

@@ -319,6 +319,16 @@ impl Superblock {
         self.compat = self.compat & ((1 << TWINS_SHIFT) - 1) | self.twins_number() << TWINS_SHIFT;
     }
 
+    /// Whether what becomes free is given back to the device in the background.
+    pub fn discards(&self) -> bool {
+        self.compat & COMPAT_DISCARD != 0
+    }
+
+    /// Sets that.
+    pub fn set_discards(&mut self, on: bool) {
+        self.compat = if on { self.compat | COMPAT_DISCARD } else { self.compat & !COMPAT_DISCARD };
+    }
+
     /// Whether the opening that wrote it keeps S3.
     pub fn keeps_twins(&self) -> bool {
         self.compat >> TWINS_SHIFT == self.twins_number()

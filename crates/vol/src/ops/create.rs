@@ -74,6 +74,7 @@ pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         lost: Default::default(),
     };
     sb.keep_twins();
+    sb.set_discards(options.discard);
     let geometry = sb.geometry();
     let least = geometry.first_unit + reserve_units(&geometry) + sb.members.len() as u64 - 1 + LEAST_DATA_UNITS;
     if sb.total_units < least {

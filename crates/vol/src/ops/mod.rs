@@ -6,12 +6,14 @@
 //! | [`grow`] | more space: larger members, and further ones |
 //! | [`snapshot`] | volumes: made, copied, renamed, rolled back, deleted |
 //! | [`resize`] | their sizes |
-//! | [`settings`] | the low-water mark, and the list of losses |
+//! | [`discard`] | what became free goes back in the background |
+//! | [`settings`] | the low-water mark, the background discard, and the list of losses |
 //! | [`trim`] | free space goes back to the device below |
 //! | [`upgrade`] | a pool of an older program gets what it lacks |
 //! | [`scrub`] | reads a pool through while it is in use |
 
 pub(crate) mod create;
+pub(crate) mod discard;
 pub mod grow;
 pub(crate) mod resize;
 pub mod scrub;

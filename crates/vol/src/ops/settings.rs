@@ -1,6 +1,7 @@
-//! What is changed of a pool itself: its low-water mark, and the list of volumes that may have lost data.
+//! What is changed of a pool itself: its low-water mark, its background discard, and the list of volumes that may have
+//! lost data.
 //!
-//! Owns the changes. Both are kept in the superblock, so the next commit is a checkpoint.
+//! Owns the changes. All are kept in the superblock, so the next commit is a checkpoint.
 //!
 //! Called by [`Pool`](crate::Pool).
 
@@ -22,6 +23,20 @@ impl PoolInner {
         drop(state);
         let name = self.device.name();
         self.durable_or("setting the low-water mark of", name, |state| state.sb.low_water = before)
+    }
+
+    /// Sets whether what becomes free goes back to the device; undone if that cannot be made durable.
+    pub(crate) fn set_discard(&self, on: bool) -> Result<(), PoolError> {
+        let _one = self.structural();
+        self.check_writable("setting the discard of")?;
+        let mut state = self.lock();
+        let before = state.sb.discards();
+        state.sb.set_discards(on);
+        state.next.require();
+        drop(state);
+        self.durable_or("setting the discard of", self.device.name(), |state| state.sb.set_discards(before))?;
+        self.keep_stale();
+        Ok(())
     }
 
     /// Forgets which volumes may have lost data. Durable when this returns.

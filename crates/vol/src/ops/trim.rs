@@ -21,7 +21,7 @@ use crate::error::PoolError;
 use crate::state::State;
 
 /// Units that are taken out at a time.
-const AT_ONCE: u64 = 1024;
+pub(super) const AT_ONCE: u64 = 1024;
 
 /// How far a trim is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub struct TrimProgress {
 }
 
 /// Free units that lie together: the first, and how many.
-type Run = (u64, u64);
+pub(super) type Run = (u64, u64);
 
 /// Trims all free space.
 pub(crate) fn trim(
@@ -93,23 +93,28 @@ fn set_aside(state: &mut State, from: u64) -> (Vec<Run>, u64, u64, u64) {
         }
         units.set_aside(unit);
         taken += 1;
-        match runs.last_mut() {
-            Some((first, count)) if *first + *count == unit => *count += 1,
-            _ => runs.push((unit, 1)),
-        }
+        push(&mut runs, unit);
     }
     (runs, at, left, total)
 }
 
-fn discard(pool: &PoolInner, runs: &[Run]) -> Result<(), Status> {
+/// One more unit.
+pub(super) fn push(runs: &mut Vec<Run>, unit: u64) {
+    match runs.last_mut() {
+        Some((first, count)) if *first + *count == unit => *count += 1,
+        _ => runs.push((unit, 1)),
+    }
+}
+
+pub(super) fn discard(pool: &PoolInner, runs: &[Run]) -> Result<(), Status> {
     let shift = pool.map.geometry.unit_shift;
     runs.iter().try_for_each(|(first, count)| pool.io.discard(first << shift, count << shift))
 }
 
-fn give_back(pool: &PoolInner, runs: &[Run]) {
+pub(super) fn give_back(pool: &PoolInner, runs: &[Run]) {
     let mut state = pool.lock();
     for (first, count) in runs {
-        (*first..first + count).for_each(|unit| state.tree.units.release(unit));
+        (*first..first + count).for_each(|unit| state.tree.units.bring_back(unit));
     }
     pool.watch_space(&mut state);
     drop(state);
@@ -117,4 +122,4 @@ fn give_back(pool: &PoolInner, runs: &[Run]) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

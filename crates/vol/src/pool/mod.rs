@@ -19,11 +19,13 @@ pub use crate::options::{CreateOptions, OpenOptions, WhenFull};
 use crate::state::phase::{Event, Phase};
 
 use crate::device::block_io::{BlockIo, DeviceIo};
+use crate::engine::background::{Discards, Keeper};
 use crate::engine::change::{core_of, in_use};
 
 use crate::engine::recovery;
 use crate::error::PoolError;
 use crate::info::{MemberInfo, PoolInfo, Upgrade, VolumeInfo};
+use crate::ops::discard;
 use crate::ops::scrub::{ScrubOptions, ScrubProgress, ScrubReport};
 use crate::ops::trim::TrimProgress;
 use crate::ops::upgrade::missing;
@@ -33,6 +35,8 @@ use crate::volume::{Volume, open_volume, usage};
 /// An opened pool. Clones are the same pool; it closes with the last of them and of its volumes.
 #[derive(Clone, Debug)]
 pub struct Pool {
+    /// Goes first: its drop waits for the pool's thread.
+    keeper: std::sync::Arc<Keeper>,
     pub(crate) inner: Arc<PoolInner>,
 }
 
@@ -84,6 +88,8 @@ impl Pool {
         if !read_only && recovered.alone {
             recovery::mend_superblock(&*io, &mut recovered.state.sb)?;
         }
+        let discards = Discards::default();
+        let keeper = std::sync::Arc::new(Keeper::new(Arc::clone(&discards.signal), options.discard_thread));
         let parts = Parts {
             device: device.clone(),
             io,
@@ -95,8 +101,10 @@ impl Pool {
             longest_wait: options.longest_wait,
             recovered: recovered.replayed,
             unsure: recovered.unsure,
+            keeper: std::sync::Arc::downgrade(&keeper),
+            discards,
         };
-        let pool = Pool { inner: Arc::new(PoolInner::new(parts)) };
+        let pool = Pool { inner: Arc::new(PoolInner::new(parts)), keeper };
         if let Some(watch) = watch {
             pool.inner.hold(Claim::of(watch));
         }
@@ -104,6 +112,7 @@ impl Pool {
         if !read_only {
             let begun = pool.inner.begin_stock().map_err(|status| pool.first_checkpoint_failed(status));
             begun.and_then(|()| pool.begin_incarnation())?;
+            discard::start(&pool.inner, &pool.keeper);
         }
         Ok(pool)
     }
@@ -140,13 +149,16 @@ impl Pool {
             unit_bytes: self.inner.map.geometry.unit_bytes(),
             data_bytes: bytes(counts.data),
             metadata_bytes: bytes(counts.meta + counts.fixed),
-            free_bytes: bytes(state.tree.units.available()),
-            pending_bytes: bytes(counts.limbo),
+            // What is set aside for a moment, to be discarded, is free.
+            free_bytes: bytes(state.tree.units.available() + state.tree.units.aside()),
+            pending_bytes: bytes(counts.limbo - state.tree.units.aside()),
             reserve_bytes: bytes(state.tree.units.reserve.min(counts.free)),
             state: state.space.0,
             metadata_low: state.space.1,
             low_water: state.sb.low_water,
             low_water_bytes: bytes(state.marks().low()),
+            discard: self.inner.discard_state(&state),
+            discard_pending_bytes: bytes(state.tree.units.stale_units()),
             journal_bytes: u64::from(state.sb.journal_blocks) << BLOCK_SHIFT,
             members: state
                 .sb
@@ -191,6 +203,25 @@ impl Pool {
     /// Sets the low-water mark. Durable when this returns.
     pub fn set_low_water(&self, low_water: LowWater) -> Result<(), PoolError> {
         self.inner.set_low_water(low_water)
+    }
+
+    /// Sets whether what becomes free goes back to the device below, in the background. Durable when this returns.
+    pub fn set_discard(&self, on: bool) -> Result<(), PoolError> {
+        self.inner.set_discard(on)?;
+        match on {
+            true => discard::start(&self.inner, &self.keeper),
+            false => self.keeper.stop(),
+        }
+        Ok(())
+    }
+
+    /// Gives a part of what became free back to the device, [as the pool's thread does](OpenOptions::discard_thread);
+    /// how many bytes. 0: nothing became free, or the pool is not set to discard.
+    pub fn discard_freed(&self) -> Result<u64, PoolError> {
+        self.inner.check_writable("discarding what became free")?;
+        self.inner.let_go();
+        let name = self.inner.device.name();
+        discard::batch(&self.inner).map_err(|status| self.inner.failed("discarding what became free on", name, status))
     }
 
     /// Takes in what the device has grown by. The new size in bytes.
@@ -372,7 +403,10 @@ impl Pool {
         }
         state.phase = state.phase.after(Event::Close);
         drop(state);
-        let Err(error) = self.inner.durable("closing", self.inner.device.name()) else { return Ok(()) };
+        let Err(error) = self.inner.durable("closing", self.inner.device.name()) else {
+            discard::end(&self.inner, &self.keeper);
+            return Ok(());
+        };
         match self.inner.close_failed() {
             Phase::Closed => Ok(()),
             _ => Err(error),

@@ -34,6 +34,7 @@ use sheave_iomap::file::{FallocateMode, WriteDone};
 use sheave_iomap::mapping::{Intent, MAP_SUMMED};
 use sheave_iomap::{File, Mapping, MappingKind, PlainRanges, SummedDone};
 
+use crate::engine::background::Keeper;
 use crate::engine::change::closed;
 use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
@@ -66,6 +67,8 @@ pub(crate) fn open_volume(pool: &Arc<PoolInner>, name: &str) -> Result<Volume, P
 /// An open volume or snapshot. Clones are the same volume. To use it in a ring: `ring.attach_file(Arc::new(volume))`.
 #[derive(Clone, Debug)]
 pub struct Volume {
+    /// Goes before the pool: its drop waits for the pool's thread. `None`: an opening that failed has dropped it.
+    _keeper: Option<std::sync::Arc<Keeper>>,
     core: Arc<VolumeCore>,
     pool: Arc<PoolInner>,
     /// The pool's.
@@ -82,7 +85,7 @@ impl Volume {
         let read_only = core.snapshot || pool.read_only;
         let summed = pool.sums.is_some();
         let alarm = Arc::clone(&pool.alarm);
-        Volume { core, pool, alarm, read_only, summed, _open: open }
+        Volume { _keeper: pool.keeper.upgrade(), core, pool, alarm, read_only, summed, _open: open }
     }
 
     /// Its name, now.

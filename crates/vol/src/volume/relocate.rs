@@ -3,8 +3,9 @@
 //! A unit that a snapshot shares is not written to: its written blocks are copied to a new unit, which then takes its
 //! place in the volume's map. The pool's lock is let go for that; the unit is not `READY` meanwhile.
 //!
-//! Owns what is copied and to which place. A write to one shared unit copies its *group*: the units of the same aligned
-//! 256 KiB of the volume that are shared too, four at most, to a place where all of them lie together. Copied alone,
+//! Owns what is copied and to which place. In pools with units of 64 or 128 KiB a write to one shared unit copies its
+//! *group*: the units of the same aligned 256 KiB of the volume that are shared too, to a place where all of them lie
+//! together. Copied alone,
 //! units that are next to each other in the volume would come to lie in the order in which they were written to, and a
 //! volume with random writes between snapshots would end as single units. So:
 //!
@@ -33,12 +34,13 @@ use crate::state::sums::marks::Mismatch;
 const BLOCK: u64 = 1 << BLOCK_SHIFT;
 /// Bytes of a group, unless a unit is larger.
 const GROUP_BYTES: u64 = 256 << 10;
-/// Most units of a group: who chose small units wants small copies.
+/// Most units of a group. Who chose smaller units than 64 KiB wants small copies, and diffs that tell little more than
+/// what was written: each is copied alone.
 const MOST_UNITS: u64 = 4;
 
-/// Units of a group: 4 of 64 KiB.
+/// Units of a group: 4 of 64 KiB, 2 of 128 KiB, else 1.
 fn group_units(geometry: &Geometry) -> u64 {
-    (GROUP_BYTES >> geometry.unit_shift).clamp(1, MOST_UNITS)
+    Some(GROUP_BYTES >> geometry.unit_shift).filter(|units| (1..=MOST_UNITS).contains(units)).unwrap_or(1)
 }
 
 /// One unit that is copied.

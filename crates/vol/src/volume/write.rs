@@ -312,6 +312,10 @@ impl Volume {
             let _ = someone.is_none_or(|(grace, ticket)| grace.wait(ticket, LOOK_EVERY));
             return Ok(self.pool.lock());
         }
+        if guard.tree.units.aside() > 0 {
+            // Free, and being discarded: they come back when that has ended.
+            return Ok(self.pool.wait(guard));
+        }
         let WhenFull::Pause(longest) = self.pool.when_full else { return Err(Status::NoSpc) };
         let until = *full.deadline.get_or_insert_with(|| Instant::now() + longest);
         if Instant::now() + LOOK_EVERY > until {

@@ -10,10 +10,10 @@ use sheave_drivers::open_device;
 use crate::block_io::DeviceIo;
 use crate::{BlockIo, CreateOptions, OpenOptions, Pool, PoolError};
 
-const UNIT: u64 = 65536;
+pub(in crate::ops) const UNIT: u64 = 65536;
 
 /// What is done during each discard.
-type Job = Box<dyn FnMut() + Send>;
+pub(in crate::ops) type Job = Box<dyn FnMut() + Send>;
 
 /// A device whose discards are written down, and during which something may be done.
 struct Watched {
@@ -53,17 +53,22 @@ impl BlockIo for Watched {
     }
 }
 
-struct Bench {
-    device: Device,
-    pool: Pool,
-    discards: Arc<Mutex<Vec<(u64, u64)>>>,
-    meanwhile: Arc<Mutex<Option<Job>>>,
-    fails: Arc<Mutex<bool>>,
+pub(in crate::ops) struct Bench {
+    pub(in crate::ops) device: Device,
+    pub(in crate::ops) pool: Pool,
+    pub(in crate::ops) discards: Arc<Mutex<Vec<(u64, u64)>>>,
+    pub(in crate::ops) meanwhile: Arc<Mutex<Option<Job>>>,
+    pub(in crate::ops) fails: Arc<Mutex<bool>>,
 }
 
 fn bench() -> Bench {
+    bench_with(false, false)
+}
+
+/// A pool that is set to discard, or not, and has a thread for that, or none.
+pub(in crate::ops) fn bench_with(discard: bool, discard_thread: bool) -> Bench {
     let device = open_device("ram:size=64M").unwrap();
-    Pool::create(&device, &CreateOptions::default()).unwrap();
+    Pool::create(&device, &CreateOptions { discard, ..CreateOptions::default() }).unwrap();
     let (discards, meanwhile, fails) = (Arc::default(), Arc::default(), Arc::default());
     let io = Watched {
         io: DeviceIo::of_owner(&device).unwrap(),
@@ -71,11 +76,12 @@ fn bench() -> Bench {
         meanwhile: Arc::clone(&meanwhile),
         fails: Arc::clone(&fails),
     };
-    let pool = Pool::open_through(&device, Box::new(io), &OpenOptions::default()).unwrap();
+    let options = OpenOptions { discard_thread, ..OpenOptions::default() };
+    let pool = Pool::open_through(&device, Box::new(io), &options).unwrap();
     Bench { device, pool, discards, meanwhile, fails }
 }
 
-fn write(pool: &Pool, name: &str, units: u64, tag: u8) {
+pub(in crate::ops) fn write(pool: &Pool, name: &str, units: u64, tag: u8) {
     use sheave_iomap::completion_plan::MayBlock;
     use sheave_iomap::file::WriteDone;
     use sheave_iomap::mapping::Intent;
@@ -92,7 +98,7 @@ fn write(pool: &Pool, name: &str, units: u64, tag: u8) {
     pool.sync().unwrap();
 }
 
-fn holds(pool: &Pool, name: &str, tag: u8) -> bool {
+pub(in crate::ops) fn holds(pool: &Pool, name: &str, tag: u8) -> bool {
     let volume = pool.open_volume(name).unwrap();
     let mut bytes = vec![0; UNIT as usize];
     volume.extents(0, u64::MAX).unwrap().iter().filter(|extent| extent.addr != 0).all(|extent| {

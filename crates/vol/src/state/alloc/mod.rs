@@ -13,8 +13,10 @@
 pub(crate) mod bitmap;
 mod chunks;
 pub(crate) mod pages;
+mod stale;
 
 use chunks::Chunks;
+use stale::Stale;
 
 /// Most owners of a unit.
 pub(crate) const MAX_OWNERS: u16 = u16::MAX - 8;
@@ -49,6 +51,10 @@ pub(crate) struct Units {
     meta_cursor: u64,
     /// Where the next search for a window begins.
     window_cursor: u64,
+    /// Units that became free, while these are to be discarded.
+    stale: Option<Stale>,
+    /// Of those in limbo: set aside while they are discarded.
+    aside: u64,
     /// Free units that data does not get.
     pub(crate) reserve: u64,
     /// While so many are free, from the first on and the second in number, nobody need be told.
@@ -64,6 +70,8 @@ impl Units {
             cursor: 0,
             meta_cursor: total - total / 16,
             window_cursor: 0,
+            stale: None,
+            aside: 0,
             reserve: 0,
             calm: (0, u64::MAX),
         };
@@ -214,14 +222,64 @@ impl Units {
         self.chunks.next_free(from)
     }
 
-    /// A free unit goes to limbo, until [`Units::release`]: nobody gets it meanwhile.
+    /// A free unit goes to limbo, until [`Units::bring_back`]: nobody gets it meanwhile.
     pub(crate) fn set_aside(&mut self, unit: u64) {
         self.take(unit, 0);
         self.counts.limbo += 1;
+        self.aside += 1;
+    }
+
+    /// A unit that was set aside is free as before.
+    pub(crate) fn bring_back(&mut self, unit: u64) {
+        self.aside -= 1;
+        self.set_free(unit);
+    }
+
+    /// Units that are set aside.
+    pub(crate) fn aside(&self) -> u64 {
+        self.aside
+    }
+
+    /// From now on units that become free are listed, or are not.
+    pub(crate) fn keep_stale(&mut self, on: bool) {
+        match on {
+            true => _ = self.stale.get_or_insert_default(),
+            false => self.stale = None,
+        }
+    }
+
+    /// Whether units that become free are listed.
+    pub(crate) fn keeps_stale(&self) -> bool {
+        self.stale.is_some()
+    }
+
+    /// Units that became free and were not discarded since.
+    pub(crate) fn stale_units(&self) -> u64 {
+        self.stale.as_ref().map_or(0, Stale::units)
+    }
+
+    /// The next unit that became free and is free; `most` are looked at.
+    pub(crate) fn next_stale(&mut self, most: &mut u64) -> Option<u64> {
+        let stale = self.stale.as_mut()?;
+        while *most > 0 {
+            *most -= 1;
+            let unit = stale.pop()?;
+            if self.chunks.is_free(unit) {
+                return Some(unit);
+            }
+        }
+        None
     }
 
     /// A unit leaves limbo and is free.
     pub(crate) fn release(&mut self, unit: u64) {
+        if let Some(stale) = &mut self.stale {
+            stale.push(unit);
+        }
+        self.set_free(unit);
+    }
+
+    fn set_free(&mut self, unit: u64) {
         debug_assert!(!self.chunks.is_free(unit) && self.chunks.owners(unit) == 0, "unit {unit} is not in limbo");
         self.counts.limbo -= 1;
         self.counts.free += 1;
@@ -231,6 +289,9 @@ impl Units {
     /// A metadata unit without pages is free at once: nobody reads metadata but through what is durable.
     pub(crate) fn release_meta(&mut self, unit: u64) {
         debug_assert!(self.is_meta(unit), "unit {unit} is not metadata");
+        if let Some(stale) = &mut self.stale {
+            stale.push(unit);
+        }
         self.counts.meta -= 1;
         self.counts.free += 1;
         self.chunks.release(unit);
