@@ -39,3 +39,53 @@ fn switches_read_with_and_without_a_value() {
     assert!(!parse("sheave bench --fixed-buffers=off null:").fixed_buffers.is_on());
     assert!(!parse("sheave bench null: --stats off").stats.is_on());
 }
+
+/// The words of a line of shell, up to a pipe, a second command or a comment.
+fn words(line: &str) -> Vec<String> {
+    let (mut all, mut word, mut quoted) = (Vec::new(), String::new(), false);
+    for c in line.chars().chain([' ']) {
+        match c {
+            '\'' => quoted = !quoted,
+            ' ' if !quoted => all.extend(Some(std::mem::take(&mut word)).filter(|word| !word.is_empty())),
+            c => word.push(c),
+        }
+    }
+    let end = all.iter().position(|word| ["|", "&&", ">", "#"].contains(&word.as_str())).unwrap_or(all.len());
+    all.truncate(end);
+    all
+}
+
+/// Every command, with what stands at the end of its help.
+fn leaves(command: &clap::Command, path: &str, found: &mut Vec<(String, String)>) {
+    let path = format!("{path} {}", command.get_name());
+    let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let mut below = command.get_subcommands().filter(|below| below.get_name() != "help").peekable();
+    if below.peek().is_none() {
+        return found.push((path, help));
+    }
+    found.push((path.clone(), help));
+    below.for_each(|below| leaves(below, &path, found));
+}
+
+#[test]
+fn every_command_has_examples_and_each_is_one() {
+    let mut found = Vec::new();
+    leaves(&Cli::command(), "", &mut found);
+    assert!(found.len() > 25, "{found:?}");
+    let mut examples = 0;
+    for (name, help) in found {
+        let (_, after) = help.split_once("Examples:").unwrap_or_else(|| panic!("{name} --help has no examples"));
+        let lines: Vec<&str> =
+            after.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   ")).collect();
+        for part in lines.iter().flat_map(|line| line.split(" | ").flat_map(|part| part.split(" && "))) {
+            let Some(at) = part.find("sheave ") else { continue };
+            // A comment of several blanks before what it says.
+            let line = part[at..].split("    ").next().unwrap_or_default();
+            if let Err(error) = Cli::try_parse_from(words(line)) {
+                panic!("{name}: `{line}`: {error}");
+            }
+            examples += 1;
+        }
+    }
+    assert!(examples > 60, "{examples}");
+}

@@ -83,8 +83,15 @@ pub enum VolumeCommand {
     ImportDiff(diff::ImportDiffArgs),
 }
 
+const CREATE_EXAMPLES: &str = "\
+Examples:
+  sheave volume create 'pool.img#root' --size 20G
+  sheave volume create 'pool.img#log' --max-size 100G
+        grows as it is written, from nothing";
+
 /// `sheave volume create`.
 #[derive(Debug, Args)]
+#[command(after_help = CREATE_EXAMPLES)]
 pub struct CreateArgs {
     /// The new volume.
     #[arg(value_name = "POOL#NAME")]
@@ -103,8 +110,16 @@ pub struct CreateArgs {
     pub json: bool,
 }
 
+const LIST_EXAMPLES: &str = "\
+Examples:
+  sheave volume list pool.img
+  sheave volume list pool.img --json
+  sheave volume list pool.img --rescue
+        what is left of a pool that does not open";
+
 /// `sheave volume list`.
 #[derive(Debug, Args)]
+#[command(after_help = LIST_EXAMPLES)]
 pub struct ListArgs {
     /// The pool.
     #[arg(value_name = "POOL")]
@@ -119,8 +134,14 @@ pub struct ListArgs {
     pub json: bool,
 }
 
+const INFO_EXAMPLES: &str = "\
+Examples:
+  sheave volume info 'pool.img#root'
+  sheave volume info 'pool.img#before-upgrade' --json";
+
 /// `sheave volume info`.
 #[derive(Debug, Args)]
+#[command(after_help = INFO_EXAMPLES)]
 pub struct OneArgs {
     /// The volume or snapshot.
     #[arg(value_name = "POOL#NAME")]
@@ -131,8 +152,17 @@ pub struct OneArgs {
     pub json: bool,
 }
 
+const RESIZE_EXAMPLES: &str = "\
+Examples:
+  sheave volume resize 'pool.img#root' 40G
+  sheave volume resize 'pool.img#root' +10G
+  sheave volume resize 'pool.img#root' -5G --yes
+        what lies in its last 5 GiB is gone
+  sheave volume resize 'pool.img#log' --max-size 200G";
+
 /// `sheave volume resize`.
 #[derive(Debug, Args)]
+#[command(after_help = RESIZE_EXAMPLES)]
 pub struct ResizeArgs {
     /// The volume.
     #[arg(value_name = "POOL#NAME")]
@@ -160,8 +190,13 @@ pub struct ResizeArgs {
     pub json: bool,
 }
 
+const RENAME_EXAMPLES: &str = "\
+Examples:
+  sheave volume rename 'pool.img#try-it' root2";
+
 /// `sheave volume rename`.
 #[derive(Debug, Args)]
+#[command(after_help = RENAME_EXAMPLES)]
 pub struct RenameArgs {
     /// The volume or snapshot.
     #[arg(value_name = "POOL#NAME")]
@@ -176,8 +211,15 @@ pub struct RenameArgs {
     pub json: bool,
 }
 
+const SNAPSHOT_EXAMPLES: &str = "\
+Examples:
+  sheave volume snapshot 'pool.img#root' monday
+  sheave volume snapshot 'pool.img#root' nightly --wait=5m
+        waits while another process has the pool";
+
 /// `sheave volume snapshot`.
 #[derive(Debug, Args)]
+#[command(after_help = SNAPSHOT_EXAMPLES)]
 pub struct SnapshotArgs {
     /// The volume (or snapshot) whose state to freeze.
     #[arg(value_name = "POOL#NAME")]
@@ -192,8 +234,13 @@ pub struct SnapshotArgs {
     pub json: bool,
 }
 
+const CLONE_EXAMPLES: &str = "\
+Examples:
+  sheave volume clone 'pool.img#monday' try-it";
+
 /// `sheave volume clone`.
 #[derive(Debug, Args)]
+#[command(after_help = CLONE_EXAMPLES)]
 pub struct CloneArgs {
     /// The snapshot, or a volume as it is now.
     #[arg(value_name = "POOL#NAME")]
@@ -208,8 +255,14 @@ pub struct CloneArgs {
     pub json: bool,
 }
 
+const ROLLBACK_EXAMPLES: &str = "\
+Examples:
+  sheave volume rollback 'pool.img#root' monday --yes
+        what was written since monday is gone; the snapshot stays";
+
 /// `sheave volume rollback`.
 #[derive(Debug, Args)]
+#[command(after_help = ROLLBACK_EXAMPLES)]
 pub struct RollbackArgs {
     /// The volume.
     #[arg(value_name = "POOL#NAME")]
@@ -228,8 +281,14 @@ pub struct RollbackArgs {
     pub json: bool,
 }
 
+const DELETE_EXAMPLES: &str = "\
+Examples:
+  sheave volume delete 'pool.img#try-it'
+  sheave volume delete 'pool.img#monday' 'pool.img#tuesday' --yes";
+
 /// `sheave volume delete`.
 #[derive(Debug, Args)]
+#[command(after_help = DELETE_EXAMPLES)]
 pub struct DeleteArgs {
     /// The volumes and snapshots, of one pool.
     #[arg(value_name = "POOL#NAME", required = true)]
@@ -244,8 +303,14 @@ pub struct DeleteArgs {
     pub json: bool,
 }
 
+const MAP_EXAMPLES: &str = "\
+Examples:
+  sheave volume map 'pool.img#root'
+  sheave volume map 'pool.img#root' --offset 1G --length 64M --json";
+
 /// `sheave volume map`.
 #[derive(Debug, Args)]
+#[command(after_help = MAP_EXAMPLES)]
 pub struct MapArgs {
     /// The volume or snapshot.
     #[arg(value_name = "POOL#NAME")]
@@ -264,8 +329,15 @@ pub struct MapArgs {
     pub json: bool,
 }
 
+const IMPORT_EXAMPLES: &str = "\
+Examples:
+  sheave volume import debian.img 'pool.img#root'
+  sheave volume import debian.img 'pool.img#root' --size 20G --yes
+  zstd -dc root.img.zst | sheave volume import - 'pool.img#root'";
+
 /// `sheave volume import`.
 #[derive(Debug, Args)]
+#[command(after_help = IMPORT_EXAMPLES)]
 pub struct ImportArgs {
     /// The raw image: a file, a block device, or - for stdin.
     #[arg(value_name = "FILE")]
