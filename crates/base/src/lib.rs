@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`sync`] | the only import of atomics and threads: std or a model checker |
+//! | [`asymmetric`] | a mark that its owner sets without a barrier, for another thread that looks seldom |
 //! | [`sbitmap`] | a bitmap of tags that many threads allocate from and free into |
 //! | [`mpscq`] | a wait-free queue of preallocated nodes: many producers, one consumer |
 //! | [`grace`] | grace periods: when what was unmapped is certainly no longer used |
@@ -32,6 +33,7 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p sheave-base --lib model_      # all schedules up to a bound, weak memory
 //! ```
 
+pub mod asymmetric;
 pub mod buf;
 pub mod clock;
 pub mod grace;

@@ -23,13 +23,14 @@ mod shared;
 mod stall;
 
 use crossbeam_utils::CachePadded;
+use sheave_base::asymmetric::Mark;
 use sheave_base::clock::{CoarseTs, PreciseTs};
 use sheave_base::identity;
 use sheave_base::mpscq::{Consumer, MpscQueue};
 use sheave_base::parker::Unparker;
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
-use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use sheave_base::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, NO_FIXED_BUF, Op};
 use crate::bio_set::BioList;
@@ -111,7 +112,7 @@ impl Hctx {
             stats: HctxStats::default(),
             tags: tag_set.clone(),
             flushing: AtomicU32::new(0),
-            dispatching: CachePadded::new(AtomicBool::new(false)),
+            dispatching: CachePadded::new(Mark::new()),
             remote: remote_queue,
             remote_status: (0..=depth).map(|_| AtomicU8::new(0)).collect(),
             unparker,
@@ -302,7 +303,7 @@ impl Hctx {
 
     /// The order of every call into the driver: the batch's tags are visible, its time ends, then the gate is looked
     /// at. `Err` when it is closed.
-    #[inline]
+    #[inline(always)]
     fn start_dispatch(&mut self, core: &mut Core) -> Result<(), Gate> {
         core.plug.invalidate();
         self.shared.start_dispatch();

@@ -9,14 +9,15 @@
 //!
 //! Invariants:
 //! - I1 (freeze): a ring publishes its tags and marks itself as dispatching before it reads the gate; the freezer
-//!   closes the gate and exchanges that mark before it reads the tags. Both touch the mark, so one of them is second:
-//!   either the ring sees the gate closed, or the freezer sees the tags.
-//! - I2 (quiesce): the same with the mark itself in place of the tags.
+//!   closes the gate, has every processor run a barrier ([`asymmetric`](sheave_base::asymmetric)), and looks at that
+//!   mark before it reads the tags. So either the ring sees the gate closed, or the freezer sees the mark or the tags.
+//! - I2 (quiesce): either the ring sees the gate closed, or who quiesces sees the ring's mark until its call has ended.
 //! - I3: a hardware context that goes away leaves its statistics here.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use sheave_base::asymmetric::barrier;
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicU32, Ordering};
 use sheave_base::sync::{Arc, Mutex};
@@ -248,7 +249,7 @@ impl Queue {
     /// Whether bios may enter and requests may go to the driver.
     #[inline]
     pub(crate) fn gate(&self) -> Gate {
-        // SeqCst: read after the exchange in `HctxShared::start_dispatch` (I1, I2); pairs with `freeze` and `quiesce`.
+        // SeqCst: read behind the mark of `HctxShared::start_dispatch` (I1, I2); pairs with `freeze` and `quiesce`.
         Gate(self.gate.load(Ordering::SeqCst))
     }
 
@@ -267,7 +268,7 @@ impl Queue {
     /// Lets no bio enter until the guard is dropped, and waits until nothing is in flight. The rings that use the
     /// device must poll meanwhile; a ring of the calling thread must be drained before.
     pub fn freeze(self: &Arc<Self>, timeout: Duration) -> Result<GateGuard, DeviceError> {
-        // SeqCst: before the exchange in `is_dispatching` (I1); pairs with the load in `gate`.
+        // SeqCst: before the barrier of `wait_for` (I1); pairs with the load in `gate`.
         self.gate.fetch_add(FREEZE, Ordering::SeqCst);
         let guard = GateGuard { queue: self.clone(), unit: FREEZE };
         // A ring may sleep with requests that were refused or held back; it must take them apart.
@@ -278,7 +279,7 @@ impl Queue {
 
     /// Lets no request go to the driver until the guard is dropped, and waits until no ring is inside the driver.
     pub fn quiesce(self: &Arc<Self>, timeout: Duration) -> Result<GateGuard, DeviceError> {
-        // SeqCst: before the exchange in `is_dispatching` (I2); pairs with the load in `gate`.
+        // SeqCst: before the barrier of `wait_for` (I2); pairs with the load in `gate`.
         self.gate.fetch_add(QUIESCE, Ordering::SeqCst);
         let guard = GateGuard { queue: self.clone(), unit: QUIESCE };
         self.wait_for(timeout, || self.dispatching())?;
@@ -290,11 +291,16 @@ impl Queue {
         self.hctxs().iter().filter(|hctx| hctx.is_dispatching()).count() as u32
     }
 
+    /// Waits until nothing is `busy` of what saw the gate open.
     fn wait_for(&self, timeout: Duration, busy: impl Fn() -> u32) -> Result<(), DeviceError> {
         let start = Instant::now();
         let mut pause = Duration::from_micros(5);
+        let mut ordered = false;
         loop {
-            let in_flight = busy();
+            // Between the closing of the gate and the first look at the rings' marks (I1, I2). Without it nobody can
+            // tell that no ring is in its driver.
+            ordered = ordered || barrier();
+            let in_flight = if ordered { busy() } else { 1 };
             if in_flight == 0 {
                 return Ok(());
             }

@@ -5,11 +5,12 @@
 //! Called by the owner ([`hctx`](crate::hctx)), by completion threads, and by readers through the queue's list.
 
 use crossbeam_utils::CachePadded;
+use sheave_base::asymmetric::Mark;
 use sheave_base::mpscq::MpscQueue;
 use sheave_base::parker::Unparker;
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
-use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use sheave_base::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crate::bio::Op;
 use crate::stats::HctxStats;
@@ -27,8 +28,8 @@ pub struct HctxShared {
     pub(crate) tags: Arc<TagSet>,
     /// Whether the flush request is accounted, and who has it: 0, [`FLUSH_IN_DRIVER`] or [`FLUSH_HELD`].
     pub(super) flushing: AtomicU32,
-    /// The owner is inside the driver's `queue_rqs`.
-    pub(super) dispatching: CachePadded<AtomicBool>,
+    /// Whether the owner is inside the driver's `queue_rqs`, or about to read the gate.
+    pub(super) dispatching: CachePadded<Mark>,
     /// Tags that other threads completed; the status of each is beside it.
     pub(super) remote: MpscQueue,
     pub(super) remote_status: Box<[AtomicU8]>,
@@ -46,24 +47,21 @@ impl HctxShared {
     }
 
     /// The owner is about to read the gate, and to go to the driver if it is open.
-    #[inline]
+    #[inline(always)]
     pub(super) fn start_dispatch(&self) {
-        // SeqCst: pairs with the exchange in `is_dispatching`. Whichever is second sees what came before the first: the
-        // owner the closed gate, or the other thread this mark and the tags that were published before it.
-        self.dispatching.swap(true, Ordering::SeqCst);
+        self.dispatching.enter();
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn end_dispatch(&self) {
-        // Release: what was done in the driver happened before; pairs with the exchange in `is_dispatching`.
-        self.dispatching.store(false, Ordering::Release);
+        self.dispatching.leave();
     }
 
-    /// Whether the owner is inside the driver. After the gate was closed, a false means that the owner will see it
-    /// closed, and that its tags are visible.
+    /// Whether the owner is inside the driver. After the gate was closed and a
+    /// [barrier](sheave_base::asymmetric::barrier), a false means that the owner will see it closed, and that its tags
+    /// are visible.
     pub(crate) fn is_dispatching(&self) -> bool {
-        // SeqCst, and an exchange instead of a load: pairs with the one in `start_dispatch`.
-        self.dispatching.fetch_or(false, Ordering::SeqCst)
+        self.dispatching.is_set()
     }
 
     pub(crate) fn unpark(&self) {
