@@ -45,7 +45,7 @@ pub(crate) struct TagInfo(u32);
 
 #[derive(Debug)]
 enum Kind {
-    Owned(Box<[CachePadded<AtomicU64>]>),
+    Owned(Arc<[CachePadded<AtomicU64>]>),
     Shared(Arc<SharedTags>),
 }
 
@@ -55,7 +55,7 @@ pub struct TagSet {
     depth: u16,
     kind: Kind,
     /// By tag, for all bits of the words.
-    info: Box<[AtomicU32]>,
+    info: Arc<[AtomicU32]>,
 }
 
 /// Requests in a driver's hands, by direction. Flushes, discards and write-zeroes are `other`.
@@ -156,6 +156,9 @@ impl TagSet {
 #[derive(Debug)]
 pub(crate) struct Tags {
     set: Arc<TagSet>,
+    /// The set's, one step nearer: what is said of each tag, and the busy words of an owned set; a shared one has none.
+    info: Arc<[AtomicU32]>,
+    busy: Arc<[CachePadded<AtomicU64>]>,
     /// Free bits of the word that tags are taken from; its own entry of `free` is out of date.
     current: u64,
     /// That word.
@@ -186,7 +189,23 @@ impl Tags {
         let shared = matches!(set.kind, Kind::Shared(_));
         let all: Box<[u64]> = (0..set.words()).map(|word| low_bits((depth - word * 64).min(64))).collect();
         let free = if shared { vec![0; all.len()].into() } else { all.clone() };
-        Tags { set, current: free[0], word: 0, free, all, dirty: 0, shared, id, word_hint: 0, held: 0, hungry: false }
+        let busy = if let Kind::Owned(busy) = &set.kind { busy.clone() } else { Arc::new([]) };
+        let info = set.info.clone();
+        Tags {
+            set,
+            info,
+            busy,
+            current: free[0],
+            word: 0,
+            free,
+            all,
+            dirty: 0,
+            shared,
+            id,
+            word_hint: 0,
+            held: 0,
+            hungry: false,
+        }
     }
 
     /// Takes the lowest free tag; `ahead` is how many more the batch is expected to want.
@@ -250,7 +269,7 @@ impl Tags {
     /// The tag's request is accounted: the driver has it, or the block layer holds it back.
     #[cold]
     pub(crate) fn set_held(&self, tag: u16, held: bool) {
-        let info = self.set.info(usize::from(tag));
+        let info = &self.info[usize::from(tag)];
         // Relaxed: only the owner of the tag stores; readers see it in time, as in `set_info`.
         let state = if held { LIVE | HELD } else { LIVE };
         info.store(info.load(Ordering::Relaxed) & !(LIVE | HELD) | state, Ordering::Relaxed);
@@ -260,8 +279,8 @@ impl Tags {
     #[inline(always)]
     pub(crate) fn set_info(&self, tag: u16, info: TagInfo) {
         // Relaxed: published by `publish`; for a shared set, whose bit is set already, by `publish_words`, before the
-        // exchange in `HctxShared::start_dispatch`.
-        self.set.info(usize::from(tag)).store(info.0, Ordering::Relaxed);
+        // mark of `HctxShared::start_dispatch`.
+        self.info[usize::from(tag)].store(info.0, Ordering::Relaxed);
     }
 
     /// Takes the lowest free tag and shows to readers what it stands for, for a request that goes to the driver now.
@@ -269,13 +288,12 @@ impl Tags {
     #[inline(always)]
     pub(crate) fn take_alone(&mut self, info: TagInfo) -> Option<AloneTag> {
         let (word, current) = (self.word, self.current);
-        let (Kind::Owned(busy), true) = (&self.set.kind, self.dirty == 0) else { return None };
-        let (Some(busy), true) = (busy.get(word), current != 0) else { return None };
+        let (Some(busy), true) = (self.busy.get(word), self.dirty == 0 && current != 0) else { return None };
         let bit = current & current.wrapping_neg();
         let tag = word * 64 + current.trailing_zeros() as usize;
         self.current = current ^ bit;
         // Relaxed: before the store below (I2).
-        self.set.info(tag).store(info.0, Ordering::Relaxed);
+        self.info[tag].store(info.0, Ordering::Relaxed);
         // Relaxed, the load: an owned word has one writer. Release, the store: as in `publish_words`.
         busy.store(busy.load(Ordering::Relaxed) | bit, Ordering::Release);
         Some(AloneTag { tag: tag as u16, word, bit })
@@ -286,9 +304,7 @@ impl Tags {
     pub(crate) fn free_alone(&mut self, alone: &AloneTag) {
         debug_assert!(self.word == alone.word && self.current & alone.bit == 0, "none was taken or freed since");
         self.current |= alone.bit;
-        if let Kind::Owned(busy) = &self.set.kind
-            && let Some(busy) = busy.get(alone.word)
-        {
+        if let Some(busy) = self.busy.get(alone.word) {
             // Relaxed and Release: as in `free_batch`.
             busy.store(busy.load(Ordering::Relaxed) & !alone.bit, Ordering::Release);
         }
@@ -301,7 +317,7 @@ impl Tags {
         let first = self.current.trailing_zeros();
         let many = (!(self.current >> (first & 63))).trailing_zeros().min(most as u32);
         let first = self.word * 64 + first as usize;
-        TagRow { first: first as u16, info: self.set.info.get(first..first + many as usize).unwrap_or_default() }
+        TagRow { first: first as u16, info: self.info.get(first..first + many as usize).unwrap_or_default() }
     }
 
     /// Takes so many of the tags of the row that was asked for last, from the first on.
@@ -316,11 +332,11 @@ impl Tags {
     /// [`Tags::publish_words`] must.
     #[inline(always)]
     pub(crate) fn publish(&mut self) -> bool {
-        match &self.set.kind {
+        match self.busy.get(self.word) {
             // As it is for small batches: one word has changed.
-            Kind::Owned(busy) if self.dirty == 0 => {
+            Some(busy) if self.dirty == 0 => {
                 // Release: as in `publish_words`.
-                busy[self.word].store(!self.current & self.all[self.word], Ordering::Release);
+                busy.store(!self.current & self.all[self.word], Ordering::Release);
                 true
             }
             _ => false,
@@ -354,13 +370,13 @@ impl Tags {
     /// Frees the tags of one word.
     #[inline(always)]
     pub(crate) fn free_batch(&mut self, word: usize, mask: u64) {
-        match &self.set.kind {
+        match self.busy.get(word) {
             // As it is for small batches: tags are taken from this word.
-            Kind::Owned(busy) if self.word == word => {
+            Some(busy) if self.word == word => {
                 debug_assert_eq!(self.current & mask, 0, "a tag is freed once");
                 self.current |= mask;
                 // Relaxed, the load: an owned word has one writer. Release, the store: as in `free_other`.
-                busy[word].store(busy[word].load(Ordering::Relaxed) & !mask, Ordering::Release);
+                busy.store(busy.load(Ordering::Relaxed) & !mask, Ordering::Release);
             }
             _ => self.free_other(word, mask),
         }
@@ -389,7 +405,7 @@ impl Tags {
                     let tag = word * 64 + bits.trailing_zeros() as usize;
                     bits &= bits - 1;
                     // Relaxed: the bit is cleared after it, by `free` (release).
-                    self.set.info(tag).store(0, Ordering::Relaxed);
+                    self.info[tag].store(0, Ordering::Relaxed);
                 }
                 self.held -= mask.count_ones();
                 shared.free(word as u32 * 64, mask);

@@ -169,14 +169,7 @@ impl Engine for SheaveEngine {
 
     #[inline]
     fn reap(&mut self, mut done: impl FnMut(u32, i32)) -> u32 {
-        let mut reaped = 0;
-        for completion in self.ring.completions() {
-            done(completion.user_data as u32, completion.res);
-            reaped += 1;
-            // Raw SQEs own nothing that a completion could have to drop; do not look.
-            std::mem::forget(completion);
-        }
-        reaped
+        self.ring.for_each_cqe(|cqe| done(cqe.user_data as u32, cqe.res))
     }
 
     fn buffer(&mut self, slot: u32) -> &mut [u8] {

@@ -330,11 +330,13 @@ impl Queues {
         new
     }
 
-    /// Shows the written CQEs to the consumer, of which there are some.
+    /// Shows the written CQEs to the consumer, of which there are some; how many it has not consumed.
     #[inline(always)]
-    pub(crate) fn cq_publish_new(&mut self) {
-        self.cq_published = self.cq_tail;
-        self.publish::<CQ_TAIL>(self.cq_tail);
+    pub(crate) fn cq_publish_new(&mut self) -> u32 {
+        let (tail, head) = (self.cq_tail, self.cq_head);
+        self.cq_published = tail;
+        self.publish::<CQ_TAIL>(tail);
+        tail.wrapping_sub(head)
     }
 
     /// CQEs published and not yet consumed.
@@ -368,8 +370,10 @@ impl Queues {
     #[inline]
     pub(crate) fn cq_read(&self, head: u32) -> (u32, Cqe) {
         let index = head & self.cq_mask;
-        // SAFETY: masked index; written, and published by the tail that covers it (I3).
-        (index, unsafe { self.cqes.as_ptr().add(index as usize).read() })
+        // SAFETY: masked index; written, and published by the tail that covers it (I3). Field by field, as it was
+        // written: a load of the whole would wait until the stores of the fields have left the processor.
+        let cqe = unsafe { &*self.cqes.as_ptr().add(index as usize) };
+        (index, Cqe { user_data: cqe.user_data, res: cqe.res, flags: cqe.flags })
     }
 
     /// Gives consumed entries back to the producer.

@@ -145,10 +145,12 @@ impl Hctx {
         let Some(alone) = self.tags.take_alone(self.lane.info) else { return Alone::No };
         let tag = alone.tag;
         let start = if core.stats { core.clock.coarse() } else { CoarseTs::default() };
-        let head = &mut self.lane.head;
-        (head.bytes, head.tail_or_owner, head.generation, head.start) = (run.bytes, run.owner, self.epoch, start);
-        let op = head.op;
-        self.rqs[tag].fill_plain(head, io.sector + shift, io.base, io.cookie);
+        let op = self.lane.head.op;
+        let rq = &mut self.rqs[tag];
+        rq.fill_plain(&self.lane.head, io.sector + shift, io.base, io.cookie);
+        // In the record, and not in the lane's head before it is copied: a copy that is wider than the stores before it
+        // waits until they have left the processor.
+        (rq.bytes, rq.tail_or_owner, rq.generation, rq.start) = (run.bytes, run.owner, self.epoch, start);
         if let Err(gate) = self.start_dispatch(core) {
             self.count_sent(core);
             self.hold_back(core, &mut RqList::of(tag), gate);
@@ -163,7 +165,9 @@ impl Hctx {
         self.shared.end_dispatch();
         match started {
             Started::Ended(rq, Status::Ok) if end.end_one(PlainEnd { cookie: io.cookie, bytes: run.bytes }) => {
-                self.rqs[rq.into_tag()].bio_head = BioId::NONE; // C1 of `complete`
+                let ended = rq.into_tag();
+                debug_assert_eq!(ended, tag, "D2: a driver gives back the token that it got");
+                self.rqs[tag].bio_head = BioId::NONE; // C1 of `complete`
                 self.epoch = self.epoch.wrapping_add(1);
                 if core.stats {
                     let latency_ns = core.clock.coarse().ns_since(start);

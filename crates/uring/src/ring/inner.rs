@@ -323,11 +323,12 @@ impl Inner {
     #[inline(always)]
     pub(super) fn submit_and_wait(&mut self, wanted: u32) -> Option<u32> {
         let alone = self.submit_alone();
-        if alone == Alone::Ended && self.io.has_nothing_to_poll() && self.task_work.is_empty() {
-            self.core.queues.cq_publish_new();
-            if self.core.queues.cq_ready() >= wanted {
-                return Some(1);
-            }
+        if alone == Alone::Ended
+            && self.io.has_nothing_to_poll()
+            && self.task_work.is_empty()
+            && self.core.queues.cq_publish_new() >= wanted
+        {
+            return Some(1);
         }
         self.submit_then_wait(alone, wanted)
     }
