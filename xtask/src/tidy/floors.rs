@@ -50,6 +50,7 @@ const ROOMS: &[Room] = &[
     Room { name: "uring", floor: Floor(4, false) },
     Room { name: "vol", floor: Floor(4, false) },
     Room { name: "nbd", floor: Floor(5, false) },
+    Room { name: "varlink", floor: Floor(5, false) },
     Room { name: "serve", floor: Floor(5, true) },
     Room { name: "load", floor: Floor(7, false) },
     Room { name: "lab", floor: ROOF },

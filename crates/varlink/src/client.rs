@@ -1,0 +1,114 @@
+//! Calls from the other end.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use crate::channel::Channel;
+
+/// A reply may be longer than a call: lists of volumes are.
+const MESSAGE_BYTES: usize = 64 << 20;
+/// How long a message may take, once it has begun, either way.
+const MESSAGE: Duration = Duration::from_secs(30);
+
+/// Why a call has no result.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// The connection.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// What came is no reply.
+    #[error("the server sends what is no reply: {0}")]
+    Protocol(#[from] serde_json::Error),
+    /// The server refuses it.
+    #[error("{error}: {parameters}")]
+    Refused {
+        /// With its interface.
+        error: String,
+        /// As the definition has them.
+        parameters: Value,
+    },
+}
+
+#[derive(Debug, Deserialize)]
+struct Reply {
+    #[serde(default)]
+    parameters: Value,
+    #[serde(default)]
+    continues: bool,
+    #[serde(default)]
+    error: Option<String>,
+}
+
+/// A connection to a server.
+#[derive(Debug)]
+pub struct Client {
+    channel: Channel,
+}
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    ///
+    /// When nobody listens there.
+    pub fn connect(path: &Path) -> io::Result<Client> {
+        Ok(Client { channel: Channel::new(UnixStream::connect(path)?, MESSAGE_BYTES)? })
+    }
+
+    /// The user of the process at the other end.
+    #[must_use]
+    pub fn peer_uid(&self) -> Option<u32> {
+        crate::server::peer_uid(self.channel.stream())
+    }
+
+    /// Calls, and takes the one reply.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn call<T: Serialize>(&mut self, method: &str, parameters: &T) -> Result<Value, ClientError> {
+        let message = json!({ "method": method, "parameters": parameters });
+        self.channel.send(&serde_json::to_vec(&message)?, &[], MESSAGE)?;
+        Ok(self.reply()?.0)
+    }
+
+    /// Calls for several replies: `each` hears all but the last, and ends it by an error.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`].
+    pub fn call_more<T: Serialize>(
+        &mut self,
+        method: &str,
+        parameters: &T,
+        fds: &[BorrowedFd<'_>],
+        each: &mut dyn FnMut(Value) -> io::Result<()>,
+    ) -> Result<Value, ClientError> {
+        let message = json!({ "method": method, "parameters": parameters, "more": true });
+        self.channel.send(&serde_json::to_vec(&message)?, fds, MESSAGE)?;
+        loop {
+            match self.reply()? {
+                (parameters, true) => each(parameters)?,
+                (parameters, false) => return Ok(parameters),
+            }
+        }
+    }
+
+    fn reply(&mut self) -> Result<(Value, bool), ClientError> {
+        // A call may take as long as it wants.
+        let received = self.channel.receive(None, MESSAGE)?;
+        let received = received.ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "the server has closed"))?;
+        let Reply { parameters, continues, error } = serde_json::from_slice(&received.bytes)?;
+        match error {
+            Some(error) => Err(ClientError::Refused { error, parameters }),
+            None => Ok((parameters, continues)),
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! A server: a thread that accepts, and one for each client, of which there are few.
+//!
+//! A client's thread reads a call, hands it to the service, and sends what comes of it, until the client closes or
+//! breaks a bound (V1, V2). Which bounds, [`Limits`] says; who may do what, [`Roles`].
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use serde_json::{Value, json};
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::sync::{Arc, Mutex, MutexGuard};
+
+use crate::call::{Call, CallError, Failed, Request, Role};
+use crate::channel::{Channel, Received};
+
+/// The interface that every service has.
+pub const SERVICE: &str = "org.varlink.service";
+/// Its definition.
+pub const SERVICE_IDL: &str = include_str!("org.varlink.service.varlink");
+/// How long nothing is accepted after a failure of it, such as no free descriptor.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
+
+/// What is offered.
+pub trait Service: Send + Sync {
+    /// Product, version and address of its documentation.
+    fn about(&self) -> [&str; 3];
+
+    /// Names and definitions of its interfaces, [`SERVICE`] not among them.
+    fn interfaces(&self) -> &[(&str, &str)];
+
+    /// Handles a call of a method of these.
+    ///
+    /// # Errors
+    ///
+    /// What the caller is told, or that it is gone.
+    fn call(&self, call: &mut Call<'_>) -> Result<Value, CallError>;
+
+    /// Hears what an operator would act on.
+    fn notice(&self, text: &str);
+}
+
+/// What a peer may take.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Bytes of a call.
+    pub message_bytes: usize,
+    /// Clients at a time.
+    pub clients: usize,
+    /// Of them, clients that may only look (V3).
+    pub readers: usize,
+    /// How long a client may be silent between calls.
+    pub idle: Duration,
+    /// How long a message may take, once it has begun, either way.
+    pub message: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            message_bytes: 64 << 10,
+            clients: 64,
+            readers: 32,
+            idle: Duration::from_secs(300),
+            message: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Who may change something. Who may connect at all, the mode of the socket decides.
+#[derive(Clone, Debug, Default)]
+pub struct Roles {
+    /// Users, beside root and the user of this process.
+    pub admin_uids: Vec<u32>,
+    /// Groups: of a peer its primary one counts.
+    pub admin_gids: Vec<u32>,
+}
+
+impl Roles {
+    fn of(&self, stream: &UnixStream) -> io::Result<Role> {
+        let peer = rustix::net::sockopt::socket_peercred(stream)?;
+        let own = rustix::process::geteuid();
+        let is_admin = peer.uid.is_root()
+            || peer.uid == own
+            || self.admin_uids.contains(&peer.uid.as_raw())
+            || self.admin_gids.contains(&peer.gid.as_raw());
+        Ok(if is_admin { Role::Admin } else { Role::ReadOnly })
+    }
+}
+
+/// A running server. Dropping it ends it.
+pub struct Server {
+    shared: Arc<Shared>,
+    accepts: Option<JoinHandle<()>>,
+    /// Closed to wake the thread that accepts.
+    wakes: Option<UnixStream>,
+}
+
+struct Shared {
+    service: Arc<dyn Service>,
+    limits: Limits,
+    roles: Roles,
+    ends: AtomicBool,
+    clients: Mutex<Clients>,
+}
+
+/// Those who are connected.
+#[derive(Default)]
+struct Clients {
+    next: u64,
+    all: BTreeMap<u64, (Role, UnixStream)>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves on a socket that listens.
+    ///
+    /// # Errors
+    ///
+    /// When there is no thread or socket to be had.
+    pub fn start(
+        listener: UnixListener,
+        service: Arc<dyn Service>,
+        limits: Limits,
+        roles: Roles,
+    ) -> io::Result<Server> {
+        listener.set_nonblocking(true)?;
+        let (wakes, woken) = UnixStream::pair()?;
+        let (ends, clients) = (AtomicBool::new(false), Mutex::default());
+        let shared = Arc::new(Shared { service, limits, roles, ends, clients });
+        let accepting = shared.clone();
+        let builder = std::thread::Builder::new().name("sheave-control".into());
+        let accepts = builder.spawn(move || accept_all(&accepting, &listener, &woken))?;
+        Ok(Server { shared, accepts: Some(accepts), wakes: Some(wakes) })
+    }
+
+    /// Ends it: disconnects all clients, and waits until no call is handled any more.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        // Release: pairs with the load in `accept_all`.
+        self.shared.ends.store(true, Ordering::Release);
+        drop(self.wakes.take());
+        // A thread that has panicked has said so, and there is nothing to be had of it.
+        let _ = self.accepts.take().map(JoinHandle::join);
+        let mut clients = self.shared.lock();
+        for (_, stream) in clients.all.values() {
+            // One that is closed already has what it is to get.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        let threads = std::mem::take(&mut clients.threads);
+        drop(clients);
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Clients> {
+        self.clients.lock().expect("invariant: nothing panics under this lock")
+    }
+}
+
+fn accept_all(shared: &Arc<Shared>, listener: &UnixListener, woken: &UnixStream) {
+    loop {
+        let mut polled = [PollFd::new(listener, PollFlags::IN), PollFd::new(woken, PollFlags::IN)];
+        // A failure is looked for by the accept below.
+        let _ = rustix::event::poll(&mut polled, None);
+        // Acquire: pairs with the store in `Server::end`.
+        if shared.ends.load(Ordering::Acquire) {
+            return;
+        }
+        match listener.accept() {
+            Ok((stream, _)) => come(shared, stream),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                shared.service.notice(&format!("cannot take a client of the control socket: {error}"));
+                std::thread::sleep(ACCEPT_AGAIN);
+            }
+        }
+    }
+}
+
+/// Gives a client a thread, if there is a place for it; else it is closed.
+fn come(shared: &Arc<Shared>, stream: UnixStream) {
+    let Ok(role) = shared.roles.of(&stream) else { return };
+    let Ok(other) = stream.try_clone() else { return };
+    let mut clients = shared.lock();
+    clients.threads.retain(|thread| !thread.is_finished());
+    let readers = clients.all.values().filter(|(role, _)| *role == Role::ReadOnly).count();
+    let full =
+        clients.all.len() >= shared.limits.clients || (role == Role::ReadOnly && readers >= shared.limits.readers);
+    if full {
+        return;
+    }
+    clients.next += 1;
+    let id = clients.next;
+    clients.all.insert(id, (role, other));
+    let (place, serving) = (Place { shared: shared.clone(), id }, shared.clone());
+    let run = move || {
+        // Dropped last, also by a panic.
+        let _place = place;
+        serve(&serving, stream, role);
+    };
+    // Without a thread its place goes with the closure, which is dropped: not under the lock.
+    let spawned = std::thread::Builder::new().name("sheave-control-c".into());
+    drop(clients);
+    if let Ok(thread) = spawned.spawn(run) {
+        shared.lock().threads.push(thread);
+    }
+}
+
+/// The place of a client.
+struct Place {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.lock().all.remove(&self.id);
+    }
+}
+
+/// Handles the calls of a client until its end.
+fn serve(shared: &Shared, stream: UnixStream, role: Role) {
+    let limits = &shared.limits;
+    let Ok(mut channel) = Channel::new(stream, limits.message_bytes) else { return };
+    // Whatever breaks the connection ends it; a peer that breaks a bound is told by that.
+    while let Ok(Some(received)) = channel.receive(Some(limits.idle), limits.message) {
+        if handle(shared, &channel, role, received).is_err() {
+            return;
+        }
+    }
+}
+
+/// Handles one call.
+fn handle(shared: &Shared, channel: &Channel, role: Role, received: Received) -> Result<(), CallError> {
+    let request: Request = serde_json::from_slice(&received.bytes).map_err(|error| CallError::Gone(error.into()))?;
+    let Request { method, parameters, more, oneway, upgrade } = request;
+    let parameters = parameters.unwrap_or_default();
+    let send = shared.limits.message;
+    let mut call = Call { channel, parameters, fds: received.fds, more, oneway, send, role, method };
+    let outcome = if upgrade { Err(Failed::parameter("upgrade").into()) } else { answer(shared, &mut call) };
+    match outcome {
+        Ok(parameters) => call.finish(Ok(parameters)),
+        Err(CallError::Failed(failed)) => call.finish(Err(failed)),
+        Err(gone) => Err(gone),
+    }
+}
+
+fn answer(shared: &Shared, call: &mut Call<'_>) -> Result<Value, CallError> {
+    let interfaces = shared.service.interfaces();
+    let Some((interface, name)) = call.method.rsplit_once('.') else {
+        return Err(
+            Failed::Service { error: "InterfaceNotFound", parameter: Some(("interface", String::new())) }.into()
+        );
+    };
+    let unknown = |name: &str| -> CallError {
+        Failed::Service { error: "InterfaceNotFound", parameter: Some(("interface", name.into())) }.into()
+    };
+    if interfaces.iter().any(|(known, _)| *known == interface) {
+        return shared.service.call(call);
+    }
+    match (interface, name) {
+        (SERVICE, "GetInfo") => {
+            let [product, version, url] = shared.service.about();
+            let names: Vec<&str> = [SERVICE].into_iter().chain(interfaces.iter().map(|(name, _)| *name)).collect();
+            let vendor = "The Sheave authors";
+            Ok(json!({
+                "vendor": vendor, "product": product, "version": version, "url": url, "interfaces": names
+            }))
+        }
+        (SERVICE, "GetInterfaceDescription") => {
+            let Some(Value::String(asked)) = call.parameters.get("interface") else {
+                return Err(Failed::parameter("interface").into());
+            };
+            let own = std::iter::once(&(SERVICE, SERVICE_IDL));
+            let found = own.chain(interfaces).find(|(name, _)| name == asked);
+            found.map(|(_, idl)| json!({ "description": idl })).ok_or_else(|| unknown(asked))
+        }
+        (SERVICE, _) => Err(Failed::no_method(&call.method).into()),
+        _ => Err(unknown(interface)),
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("clients", &self.shared.lock().all.len()).finish_non_exhaustive()
+    }
+}
+
+/// Whether somebody listens at the other end of a socket: for those who look for a server.
+#[must_use]
+pub fn peer_uid(stream: &UnixStream) -> Option<u32> {
+    rustix::net::sockopt::socket_peercred(stream.as_fd()).ok().map(|peer| peer.uid.as_raw())
+}
