@@ -10,6 +10,7 @@
 //! | [`wait`](mod@wait) | long waits: asleep, or step by step where a simulator runs the threads |
 //! | [`parker`] | sleep and wake-up of one owner, as a file descriptor a kernel ring can wait on |
 //! | [`panics`] | how what a caught panic carries is dropped |
+//! | [`peer`] | who is at the other end of a unix socket |
 //! | [`prefetch`] | a hint that memory will be read soon |
 //! | [`buf`] | owned aligned memory for direct I/O |
 //! | [`units`] | sectors, bytes, and how people write and read sizes, times and counts |
@@ -42,6 +43,7 @@ pub mod identity;
 pub mod mpscq;
 pub mod panics;
 pub mod parker;
+pub mod peer;
 pub mod prefetch;
 pub mod rng;
 pub mod sbitmap;

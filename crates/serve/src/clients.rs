@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::SystemTime;
 
+use sheave_base::peer::Peer;
 use sheave_base::sync::{Mutex, MutexGuard};
 
 /// A connected client.
@@ -75,8 +76,9 @@ fn peer(fd: &OwnedFd) -> String {
     {
         return format!("tcp:{address}");
     }
-    match rustix::net::sockopt::socket_peercred(fd) {
-        Ok(cred) => format!("process {} of user {}", cred.pid.as_raw_nonzero(), cred.uid.as_raw()),
+    match sheave_base::peer::peer(fd) {
+        Ok(Peer { pid: Some(pid), uid, .. }) => format!("process {pid} of user {uid}"),
+        Ok(Peer { pid: None, uid, .. }) => format!("a container, user {uid}"),
         Err(_) => "unknown".into(),
     }
 }

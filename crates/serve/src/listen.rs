@@ -76,7 +76,7 @@ impl Listener {
     /// Why it cannot be.
     pub fn bind(address: &Address) -> Result<Listener, ServeError> {
         match address {
-            Address::Unix(path) => bind_unix(path, address),
+            Address::Unix(path) => bind_unix(path, address, false),
             Address::Tcp(place) => {
                 let failed = |source: io::Error| listen_error(address, source);
                 let socket = TcpListener::bind(place).map_err(failed)?;
@@ -84,6 +84,28 @@ impl Listener {
                 Ok(Listener { fd: socket.into(), address: Address::Tcp(local.to_string()), inode: None })
             }
         }
+    }
+
+    /// As [`Listener::bind`]; nobody but this user and root can connect to the path of a unix socket, whatever the
+    /// umask is, until somebody changes its mode.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be.
+    pub fn bind_private(address: &Address) -> Result<Listener, ServeError> {
+        match address {
+            Address::Unix(path) => bind_unix(path, address, true),
+            Address::Tcp(_) => Listener::bind(address),
+        }
+    }
+
+    /// The socket once more.
+    ///
+    /// # Errors
+    ///
+    /// When there is no descriptor to be had.
+    pub fn try_clone(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
     }
 
     /// Where it listens.
@@ -178,17 +200,30 @@ fn inode(path: &Path) -> Option<(u64, u64)> {
     Some((found.dev(), found.ino()))
 }
 
-fn bind_unix(path: &Path, address: &Address) -> Result<Listener, ServeError> {
+fn bind_unix(path: &Path, address: &Address, private: bool) -> Result<Listener, ServeError> {
     let failed = |source: io::Error| listen_error(address, source);
     let _alone = lock_directory(path).map_err(failed)?;
-    let socket = match UnixListener::bind(path) {
+    let bind = || if private { bind_for_owner(path) } else { UnixListener::bind(path).map(OwnedFd::from) };
+    let fd = match bind() {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
             remove_stale(path, address)?;
-            UnixListener::bind(path).map_err(failed)?
+            bind().map_err(failed)?
         }
         bound => bound.map_err(failed)?,
     };
-    Ok(Listener { fd: socket.into(), address: address.clone(), inode: inode(path) })
+    Ok(Listener { fd, address: address.clone(), inode: inode(path) })
+}
+
+/// Binds a socket whose path has the mode 0600 from its first moment on: Linux gives the path the mode that the socket
+/// has, less the umask.
+fn bind_for_owner(path: &Path) -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let address = SocketAddrUnix::new(path)?;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::fs::fchmod(&fd, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+    rustix::net::bind(&fd, &address)?;
+    rustix::net::listen(&fd, 128)?;
+    Ok(fd)
 }
 
 /// Locks the directory of a socket until the result is dropped. Of two servers that want one path, both would otherwise
@@ -221,9 +256,18 @@ fn remove_stale(path: &Path, address: &Address) -> Result<(), ServeError> {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(|source| listen_error(address, source))
         }
+        // The kernel ring of a server that was killed has its socket for an instant longer than the server lives.
+        Ok(stream) if is_dead(&stream) => std::fs::remove_file(path).map_err(|source| listen_error(address, source)),
         // It answers, or its queue is full, or this user may not ask: it lives.
         _ => Err(ServeError::InUse { address: address.to_string() }),
     }
+}
+
+/// Whether the process that listened is gone.
+fn is_dead(stream: &UnixStream) -> bool {
+    let pid = sheave_base::peer::peer(stream).ok().and_then(|peer| peer.pid);
+    let pid = pid.and_then(|pid| rustix::process::Pid::from_raw(pid.get().try_into().ok()?));
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH))
 }
 
 fn listen_error(address: &Address, source: io::Error) -> ServeError {

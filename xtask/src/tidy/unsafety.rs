@@ -14,6 +14,7 @@ use super::tree::Tree;
 const ALLOWED: &[(&str, &str)] = &[
     ("crates/base/src/buf.rs", "owned memory with an alignment"),
     ("crates/base/src/clock/tsc.rs", "reading the time stamp counter"),
+    ("crates/base/src/peer.rs", "asking the kernel who is at the other end of a socket"),
     ("crates/base/src/prefetch.rs", "asking the processor for a cache line"),
     ("crates/blk/src/bio.rs", "vouching for the memory of an I/O"),
     ("crates/blk/src/bio_set.rs", "indexing the bio arena by numbers that only it hands out"),

@@ -87,3 +87,31 @@ fn a_socket_is_made_when_nobody_else_is_at_it() {
         assert!(bound.join().expect("no panic"));
     });
 }
+
+/// A server that was killed: its socket is still listened on, by a ring of a process that is no more.
+#[test]
+fn a_socket_whose_process_is_gone_is_replaced_though_it_answers() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("s");
+    // The child listens and ends; this process keeps its socket alive by a descriptor that it was sent. A shell does
+    // not send descriptors, so the socket is inherited the other way: made here, listened on there.
+    let fd = rustix::net::socket_with(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::STREAM,
+        rustix::net::SocketFlags::empty(),
+        None,
+    )
+    .expect("a socket");
+    rustix::net::bind(&fd, &rustix::net::SocketAddrUnix::new(&path).expect("short")).expect("bound");
+    let script = format!("import socket; socket.socket(fileno={}).listen(5)", fd.as_raw_fd());
+    let Ok(status) = std::process::Command::new("python3").args(["-c", &script]).status() else {
+        return sheave_testkit::skip("python3 is missing, which listens in another process");
+    };
+    assert!(status.success());
+    drop(UnixStream::connect(&path).expect("somebody listens"));
+    let listener = Listener::bind(&Address::Unix(path.clone())).expect("its process is gone");
+    drop(UnixStream::connect(&path).expect("the new one listens"));
+    let again = Listener::bind(&Address::Unix(path));
+    assert!(matches!(again, Err(ServeError::InUse { .. })), "this process lives");
+    drop(listener);
+}
