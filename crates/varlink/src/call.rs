@@ -104,6 +104,29 @@ impl From<Failed> for CallError {
     }
 }
 
+/// Tells a caller how far a call is, beside the thread that handles it.
+#[derive(Debug)]
+pub struct Teller {
+    channel: Channel,
+    tells: bool,
+    send: Duration,
+}
+
+impl Teller {
+    /// Sends a reply after which others follow, to a caller that takes several.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::Gone`]: the caller does not take it in time, or has closed.
+    pub fn progress<T: Serialize>(&self, parameters: &T) -> Result<(), CallError> {
+        if !self.tells {
+            let gone = self.channel.is_gone();
+            return if gone { Err(CallError::Gone(io::ErrorKind::BrokenPipe.into())) } else { Ok(()) };
+        }
+        write(&self.channel, &json!({ "parameters": parameters, "continues": true }), self.send)
+    }
+}
+
 /// A call that is being handled.
 #[derive(Debug)]
 pub struct Call<'a> {
@@ -157,6 +180,16 @@ impl Call<'_> {
         if self.role == Role::Admin { Ok(()) } else { Err(Failed::forbidden()) }
     }
 
+    /// A way to tell the caller how far it is from another thread, which must have ended before the call does.
+    ///
+    /// # Errors
+    ///
+    /// When there is no descriptor to be had.
+    pub fn teller(&self) -> io::Result<Teller> {
+        let channel = Channel::new(self.channel.stream().try_clone()?, 0)?;
+        Ok(Teller { channel, tells: self.more && !self.oneway, send: self.send })
+    }
+
     /// Whether the caller has gone, and nobody waits for what comes of it.
     #[must_use]
     pub fn is_gone(&self) -> bool {
@@ -172,20 +205,20 @@ impl Call<'_> {
         if !self.more || self.oneway {
             return if self.is_gone() { Err(CallError::Gone(io::ErrorKind::BrokenPipe.into())) } else { Ok(()) };
         }
-        self.write(&json!({ "parameters": parameters, "continues": true }))
+        write(self.channel, &json!({ "parameters": parameters, "continues": true }), self.send)
     }
 
     /// Sends the only or last reply.
     pub(crate) fn finish(&self, outcome: Result<Value, Failed>) -> Result<(), CallError> {
         match outcome {
             _ if self.oneway => Ok(()),
-            Ok(parameters) => self.write(&json!({ "parameters": parameters })),
-            Err(failed) => self.write(&failed.message()),
+            Ok(parameters) => write(self.channel, &json!({ "parameters": parameters }), self.send),
+            Err(failed) => write(self.channel, &failed.message(), self.send),
         }
     }
+}
 
-    fn write(&self, message: &Value) -> Result<(), CallError> {
-        let bytes = serde_json::to_vec(message).map_err(|error| CallError::Gone(error.into()))?;
-        self.channel.send(&bytes, &[], self.send).map_err(CallError::Gone)
-    }
+fn write(channel: &Channel, message: &Value, within: Duration) -> Result<(), CallError> {
+    let bytes = serde_json::to_vec(message).map_err(|error| CallError::Gone(error.into()))?;
+    channel.send(&bytes, &[], within).map_err(CallError::Gone)
 }

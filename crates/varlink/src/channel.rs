@@ -1,6 +1,7 @@
 //! A connection: messages and descriptors, sent and received within a time.
 //!
-//! Descriptors travel beside the bytes (`SCM_RIGHTS`), and belong to the next whole message; what nobody takes is closed.
+//! Descriptors travel beside the bytes (`SCM_RIGHTS`), and belong to the next whole message; what nobody takes is
+//! closed.
 //! A deadline holds for a whole message: a peer that sends or takes one byte now and then gains nothing.
 
 use std::io::{self, IoSlice, IoSliceMut};

@@ -50,6 +50,7 @@ struct Reply {
 #[derive(Debug)]
 pub struct Client {
     channel: Channel,
+    patience: Option<Duration>,
 }
 
 impl Client {
@@ -59,13 +60,24 @@ impl Client {
     ///
     /// When nobody listens there.
     pub fn connect(path: &Path) -> io::Result<Client> {
-        Ok(Client { channel: Channel::new(UnixStream::connect(path)?, MESSAGE_BYTES)? })
+        Ok(Client { channel: Channel::new(UnixStream::connect(path)?, MESSAGE_BYTES)?, patience: None })
+    }
+
+    /// How long a reply may take to begin; at first as long as it wants.
+    pub fn set_patience(&mut self, patience: Option<Duration>) {
+        self.patience = patience;
+    }
+
+    /// The process at the other end.
+    #[must_use]
+    pub fn peer_pid(&self) -> Option<u32> {
+        Some(sheave_base::peer::peer(self.channel.stream()).ok()?.pid?.get())
     }
 
     /// The user of the process at the other end.
     #[must_use]
     pub fn peer_uid(&self) -> Option<u32> {
-        crate::server::peer_uid(self.channel.stream())
+        Some(sheave_base::peer::peer(self.channel.stream()).ok()?.uid)
     }
 
     /// Calls, and takes the one reply.
@@ -102,8 +114,7 @@ impl Client {
     }
 
     fn reply(&mut self) -> Result<(Value, bool), ClientError> {
-        // A call may take as long as it wants.
-        let received = self.channel.receive(None, MESSAGE)?;
+        let received = self.channel.receive(self.patience, MESSAGE)?;
         let received = received.ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "the server has closed"))?;
         let Reply { parameters, continues, error } = serde_json::from_slice(&received.bytes)?;
         match error {

@@ -6,10 +6,9 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use serde_json::{Value, json};
@@ -25,6 +24,8 @@ pub const SERVICE: &str = "org.varlink.service";
 pub const SERVICE_IDL: &str = include_str!("org.varlink.service.varlink");
 /// How long nothing is accepted after a failure of it, such as no free descriptor.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
+/// How long the end waits for calls that are being handled.
+const END_WAIT: Duration = Duration::from_secs(10);
 
 /// What is offered.
 pub trait Service: Send + Sync {
@@ -83,12 +84,12 @@ pub struct Roles {
 
 impl Roles {
     fn of(&self, stream: &UnixStream) -> io::Result<Role> {
-        let peer = rustix::net::sockopt::socket_peercred(stream)?;
-        let own = rustix::process::geteuid();
-        let is_admin = peer.uid.is_root()
+        let peer = sheave_base::peer::peer(stream)?;
+        let own = rustix::process::geteuid().as_raw();
+        let is_admin = peer.uid == 0
             || peer.uid == own
-            || self.admin_uids.contains(&peer.uid.as_raw())
-            || self.admin_gids.contains(&peer.gid.as_raw());
+            || self.admin_uids.contains(&peer.uid)
+            || self.admin_gids.contains(&peer.gid);
         Ok(if is_admin { Role::Admin } else { Role::ReadOnly })
     }
 }
@@ -139,7 +140,8 @@ impl Server {
         Ok(Server { shared, accepts: Some(accepts), wakes: Some(wakes) })
     }
 
-    /// Ends it: disconnects all clients, and waits until no call is handled any more.
+    /// Ends it: disconnects all clients, and waits until no call is handled any more; for a call that does not end,
+    /// such as a write to a pipe that nobody reads, not longer than some seconds.
     pub fn stop(mut self) {
         self.end();
     }
@@ -157,8 +159,9 @@ impl Server {
         }
         let threads = std::mem::take(&mut clients.threads);
         drop(clients);
-        for thread in threads {
-            let _ = thread.join();
+        let until = Instant::now() + END_WAIT;
+        while !threads.iter().all(JoinHandle::is_finished) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 }
@@ -303,10 +306,4 @@ impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Server").field("clients", &self.shared.lock().all.len()).finish_non_exhaustive()
     }
-}
-
-/// Whether somebody listens at the other end of a socket: for those who look for a server.
-#[must_use]
-pub fn peer_uid(stream: &UnixStream) -> Option<u32> {
-    rustix::net::sockopt::socket_peercred(stream.as_fd()).ok().map(|peer| peer.uid.as_raw())
 }
