@@ -42,13 +42,10 @@ impl Plan {
     /// The run of a seed.
     #[must_use]
     pub fn new(seed: u64, ops: usize, cuts: usize) -> Plan {
-        let setup = Setup::draw(seed, ops);
-        // A quarter of the pools get another disk on the way.
-        let setup = if Rng::new(seed).fork(0x641).percent(25) { setup.with_spare() } else { setup };
-        let setup = if Rng::new(seed).fork(0x642).percent(50) { setup.with_checksums() } else { setup };
+        let setup = Setup::of_run(seed, ops);
         // What a torn commit of several blocks leaves in the journal is not to be taken for a later one.
         let go_on = if setup.bulk { 30 } else { 12 };
-        Plan { setup: setup.with_failures(), cuts, nested: 15, go_on }
+        Plan { setup, cuts, nested: 15, go_on }
     }
 }
 

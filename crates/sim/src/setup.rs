@@ -170,6 +170,16 @@ impl Setup {
         .with_many_or_huge()
     }
 
+    /// The run of this seed, with all that a seed decides about the disk and the pool.
+    #[must_use]
+    pub fn of_run(seed: u64, ops: usize) -> Setup {
+        let setup = Setup::draw(seed, ops);
+        // A quarter of the pools get another disk on the way.
+        let setup = if Rng::new(seed).fork(0x641).percent(25) { setup.with_spare() } else { setup };
+        let setup = if Rng::new(seed).fork(0x642).percent(50) { setup.with_checksums() } else { setup };
+        setup.with_failures()
+    }
+
     /// Some pools have huge volumes, some have hundreds.
     fn with_many_or_huge(mut self) -> Setup {
         let mut rng = Rng::new(self.seed).fork(0x8a9);

@@ -4,7 +4,6 @@ use std::fmt;
 
 use sheave_vol::Checksum;
 
-use super::Plan;
 use crate::setup::Setup;
 
 /// Lines of the trace that are shown.
@@ -50,7 +49,7 @@ impl fmt::Display for Failure {
         )?;
         // Errors that the seed draws need no option.
         let errors = setup.disk.errors;
-        if errors != Plan::new(setup.seed, setup.ops, self.cuts).setup.disk.errors {
+        if errors != Setup::of_run(setup.seed, setup.ops).disk.errors {
             write!(out, " --errors {} --flush-errors {}", errors.write, errors.flush)?;
         }
         Ok(())

@@ -73,6 +73,21 @@ fn table_pages(state: &State) -> BTreeSet<u64> {
     pages.map(|page| page.address).chain(upper.iter().copied()).collect()
 }
 
+/// A delete pays nothing: the checkpoint after the one that used the last pages has room for the table (M1).
+#[test]
+fn who_leaves_nothing_for_others_leaves_the_table_of_the_next_checkpoint() {
+    let mut work = Work::new(1, 65_536, 2_000, false);
+    (0..400).for_each(|_| work.create());
+    let state = &mut work.state;
+    let (due, bare) = (state.pages_due(), state.table.bare_pages());
+    assert!(bare > 10, "{bare} pages of the table");
+    let State { tree, .. } = &mut *state;
+    let more = tree.pages.available(&tree.units) - due - bare;
+    tree.pages.take(more, &mut tree.units).expect("as many are free");
+    assert!(state.can_pay(0, Spender::EndOfWrite), "just enough");
+    assert!(!state.can_pay(1, Spender::EndOfWrite), "one less would lack for the table");
+}
+
 /// Units beyond which a new volume is not written near its start.
 const NEAR: u64 = 70_000;
 
