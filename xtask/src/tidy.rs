@@ -5,6 +5,7 @@
 
 mod banned;
 mod circles;
+mod compat;
 mod confined;
 mod contract;
 mod deps;
@@ -45,6 +46,7 @@ const CHECKS: &[Check] = &[
     Check { name: "every dependency has its reason", run: deps::check },
     Check { name: "docs name only what exists", run: docs::check },
     Check { name: "every row of the durability contract is cited by a test", run: contract::check },
+    Check { name: "liburing's programs that find the same here name a test that is there", run: compat::check },
 ];
 
 /// The command.
