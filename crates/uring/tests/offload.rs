@@ -277,7 +277,14 @@ fn every_operation_ends_as_it_does_without_the_flag() {
         });
         let [(without, data), (with, data_with)] = results;
         assert_eq!(with, without, "{what}, polled {polled}");
-        assert!(wq.counts()[0].helped > 0 || what != "one CPU", "{what}: {:?}", wq.counts());
+        if what == "one CPU" {
+            // Else nothing of it was shown there. On a busy machine a nap may end before the ring waits.
+            until("the ring has run an operation itself", || {
+                let mut ring = Ring::builder().entries(8).io_wq(&wq).build().expect("a ring");
+                (0..8).for_each(|n| assert_eq!(run(&mut ring, &[support::nop(n, IOSQE_ASYNC)]), [(n, 0)]));
+                wq.counts()[0].helped > 0
+            });
+        }
         assert!(data == data_with, "{what}: what was written differs");
     }
 }
