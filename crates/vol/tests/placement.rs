@@ -77,10 +77,12 @@ fn a_copy_takes_what_is_shared_of_its_group_and_no_more() {
     // What is its own stays: nothing is copied twice, and holes get nothing.
     write(6, 16);
     assert_eq!(places(), after);
-    let data = pool.info().data_bytes;
+    // What was a hole is the volume's own, and stays when its neighbours are copied.
+    write(10, 20);
+    let (data, own) = (pool.info().data_bytes, places()[10]);
     write(8, 18);
-    assert_eq!((pool.info().data_bytes - data, places()[10..].to_vec()), (2 * UNIT, vec![0, 0]));
-    for (unit, tag) in [0, 1, 2, 3, 4, 15, 16, 7, 18, 9].into_iter().enumerate() {
+    assert_eq!((pool.info().data_bytes - data, places()[10..].to_vec()), (2 * UNIT, vec![own, 0]));
+    for (unit, tag) in [0, 1, 2, 3, 4, 15, 16, 7, 18, 9, 20].into_iter().enumerate() {
         let found = user.read(unit as u64 * UNIT, UNIT as usize).expect("read");
         assert!(found == pattern(tag, UNIT as usize), "unit {unit}");
     }

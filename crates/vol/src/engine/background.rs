@@ -42,6 +42,11 @@ impl Signal {
         }
     }
 
+    /// Whether the thread is to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.flags().stop
+    }
+
     /// What was told up to now is known.
     pub(crate) fn clear(&self) {
         self.flags().go = false;

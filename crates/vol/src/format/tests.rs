@@ -183,6 +183,7 @@ fn the_page_has_every_number() {
         ("STATE_CLEAN", STATE_CLEAN.into()),
         ("TWINS_SHIFT", TWINS_SHIFT.into()),
         ("COMPAT_DISCARD", COMPAT_DISCARD.into()),
+        ("INCOMPAT_SUMS", INCOMPAT_SUMS.into()),
         ("INCOMPAT_LOST", INCOMPAT_LOST.into()),
         ("MAX_LOST", MAX_LOST as u64),
         ("INCOMPAT_MARKS", INCOMPAT_MARKS.into()),

@@ -8,7 +8,7 @@
 //!   batch took, [`REST`] at least.
 //! - G2: nobody who does I/O waits for a discard; who finds no space while some is set aside waits until it comes back.
 //! - G3: a discard that fails is the last of this opening. Nothing is lost by that but space of the host.
-//! - G4: closing discards what is left for [`LAST`] at most. What is then still listed, or was free before the pool was
+//! - G4: closing discards what is left for [`LAST`] at most, and one discard more; a drop waits for one. What is then still listed, or was free before the pool was
 //!   opened, waits for [`Pool::trim`](crate::Pool::trim).
 //!
 //! Called by [`Pool`](crate::Pool).
@@ -57,7 +57,7 @@ fn run(pool: &PoolInner) {
         pool.let_go();
         signal.clear();
         let begun = Instant::now();
-        match batch(pool) {
+        match batch(pool, &mut || !signal.is_stopping()) {
             Ok(0) => {}
             Ok(_) => {
                 look = LOOKS.0;
@@ -76,19 +76,27 @@ fn run(pool: &PoolInner) {
     }
 }
 
-/// Discards a batch; how many bytes. 0: there is nothing to discard, or too little is free for that.
-pub(crate) fn batch(pool: &PoolInner) -> Result<u64, Status> {
+/// Discards a batch, while `goes_on` says so; how many bytes. 0: there is nothing to discard, or too little is free for
+/// that.
+pub(crate) fn batch(pool: &PoolInner, goes_on: &mut dyn FnMut() -> bool) -> Result<u64, Status> {
     if let Some(status) = pool.discards.failed() {
         return Err(status);
     }
     let runs = take(&mut pool.lock());
-    let result = discard(pool, &runs);
+    let (mut bytes, mut result) = (0, Ok(()));
+    for run in &runs {
+        if result.is_err() || !goes_on() {
+            break;
+        }
+        result = discard(pool, std::slice::from_ref(run));
+        bytes += run.1 << pool.map.geometry.unit_shift;
+    }
     give_back(pool, &runs);
     result.inspect_err(|status| {
         pool.discards.fail(*status);
         pool.lock().tree.units.keep_stale(false);
     })?;
-    Ok(runs.iter().map(|(_, count)| count << pool.map.geometry.unit_shift).sum())
+    Ok(bytes)
 }
 
 fn take(state: &mut State) -> Vec<Run> {
@@ -117,7 +125,8 @@ pub(crate) fn end(pool: &PoolInner, keeper: &Keeper) {
     }
     pool.let_go();
     let begun = Instant::now();
-    while begun.elapsed() < LAST && matches!(batch(pool), Ok(1..)) {}
+    let mut goes_on = || begun.elapsed() < LAST;
+    while goes_on() && matches!(batch(pool, &mut goes_on), Ok(1..)) {}
 }
 
 impl PoolInner {

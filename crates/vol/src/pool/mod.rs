@@ -221,7 +221,8 @@ impl Pool {
         self.inner.check_writable("discarding what became free")?;
         self.inner.let_go();
         let name = self.inner.device.name();
-        discard::batch(&self.inner).map_err(|status| self.inner.failed("discarding what became free on", name, status))
+        discard::batch(&self.inner, &mut || true)
+            .map_err(|status| self.inner.failed("discarding what became free on", name, status))
     }
 
     /// Takes in what the device has grown by. The new size in bytes.

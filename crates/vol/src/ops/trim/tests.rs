@@ -67,7 +67,7 @@ fn bench() -> Bench {
 
 /// A pool that is set to discard, or not, and has a thread for that, or none.
 pub(in crate::ops) fn bench_with(discard: bool, discard_thread: bool) -> Bench {
-    let device = open_device("ram:size=64M").unwrap();
+    let device = open_device("ram:size=160M").unwrap();
     Pool::create(&device, &CreateOptions { discard, ..CreateOptions::default() }).unwrap();
     let (discards, meanwhile, fails) = (Arc::default(), Arc::default(), Arc::default());
     let io = Watched {
