@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
 use ::sheave::base::rng::Rng;
-use ::sheave::vol::rbd_diff::{END, Header, Version, begin, data, zeroes};
+use ::sheave::vol::rbd_diff::{END, Header, Identity, Version, begin, data, zeroes};
 
 use crate::sheave::{Dir, no_io_uring};
 
@@ -305,4 +305,15 @@ fn ceph_merges_what_we_write_and_we_take_what_it_wrote() {
     dir.ok("volume import-diff a.diff q.img#w");
     dir.ok("volume import-diff bc q.img#w --as w-c");
     assert!(content(&dir, "q.img#w") == content(&dir, "p.img#c"));
+}
+
+#[test]
+fn a_diff_that_does_not_lead_to_what_it_names_is_refused() {
+    let Some(dir) = pools() else { return };
+    let identity = |layout| Identity { size: 4 * MIB, written: 8192, layout, created: 7, pool: [1; 16], volume: 1 };
+    let header = Header { to_identity: Some(identity(1)), ..names(None, "x", 4 * MIB) };
+    fs::write(dir.path("wrong.diff"), diff(Version::V2, &header, &[(0, 8192, Some(1))])).expect("a diff");
+    let before = listed(&dir, "q.img");
+    assert_refused(&dir, "volume import-diff wrong.diff q.img#copy", &["does not lead to the snapshot", "as it was"]);
+    assert_eq!(listed(&dir, "q.img"), before, "and leaves nothing");
 }
