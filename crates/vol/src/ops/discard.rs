@@ -8,8 +8,8 @@
 //!   batch took, [`REST`] at least.
 //! - G2: nobody who does I/O waits for a discard; who finds no space while some is set aside waits until it comes back.
 //! - G3: a discard that fails is the last of this opening. Nothing is lost by that but space of the host.
-//! - G4: closing discards what is left for [`LAST`] at most, and one discard more; a drop waits for one. What is then still listed, or was free before the pool was
-//!   opened, waits for [`Pool::trim`](crate::Pool::trim).
+//! - G4: closing discards what is left for [`LAST`] at most, and one discard more; a drop waits for one. What is still
+//!   listed then, or was free before the pool was opened, waits for [`Pool::trim`](crate::Pool::trim).
 //!
 //! Called by [`Pool`](crate::Pool).
 
