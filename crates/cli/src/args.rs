@@ -3,6 +3,7 @@
 //! Whether the values fit together, or fit the device, is judged later in `bench::plan`.
 
 mod bench;
+pub mod control;
 mod doctor;
 pub mod pool;
 mod progress;
@@ -55,6 +56,10 @@ pub enum Command {
     Volume(volume::VolumeArgs),
     /// Serve a volume, snapshot or device over NBD, to QEMU, nbdcopy, the kernel and others.
     Serve(serve::ServeArgs),
+    /// List, add and remove what a running server serves.
+    Export(control::ExportArgs),
+    /// List and disconnect the clients of a running server.
+    Client(control::ClientArgs),
     /// Probe this machine for what Sheave needs, and say how to fix what is missing.
     Doctor(DoctorArgs),
 }

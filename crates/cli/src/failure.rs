@@ -11,6 +11,7 @@ use serde::Serialize;
 use sheave::DeviceError;
 use sheave::vol::PoolError;
 use sheave_load::LoadError;
+use sheave_serve::ServeError;
 
 /// What the exit code says about a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +124,40 @@ impl Failure {
         FailureJson { error: ErrorJson { kind, cause: &self.cause, fix: self.fix.as_deref(), exit_code: self.code() } }
     }
 
+    /// What can be done about it.
+    pub fn how_to_mend(&self) -> Option<&str> {
+        self.fix.as_deref()
+    }
+
+    /// Cause and fix in one line, for a log.
+    pub fn in_a_line(&self) -> String {
+        match &self.fix {
+            Some(fix) => format!("{}. {fix}", self.cause),
+            None => self.cause.clone(),
+        }
+    }
+
+    /// Its kind in a word, as programs are told.
+    pub fn word(&self) -> &'static str {
+        match self.kind {
+            Kind::Usage => "usage",
+            Kind::Busy => "busy",
+            Kind::Interrupted => "interrupted",
+            Kind::Run | Kind::Reported | Kind::Command(_) => "failed",
+        }
+    }
+
+    /// What another process was refused, from what that told.
+    pub fn told(word: &str, cause: String, fix: Option<String>) -> Self {
+        let kind = match word {
+            "usage" => Kind::Usage,
+            "busy" => Kind::Busy,
+            "interrupted" => Kind::Interrupted,
+            _ => Kind::Run,
+        };
+        Self { kind, cause, fix }
+    }
+
     /// The cause alone, in one line, for reports that have a place for the fix of their own.
     pub fn cause(&self) -> &str {
         &self.cause
@@ -180,5 +215,21 @@ pub fn pool(err: PoolError) -> Failure {
             Some((cause, fix)) => Failure::run(cause).fix(fix),
             None => Failure::run(other.to_string()),
         },
+    }
+}
+
+/// What a server refuses: the cause, then the fix.
+pub fn serve(error: ServeError) -> Failure {
+    use sheave::RingError;
+    if let ServeError::Ring(RingError::Device(sheave::DeviceError::Host { fix, .. })) = &error {
+        return Failure::run(format!("serving needs io_uring: {fix}"))
+            .fix("sheave doctor tells what this machine lacks");
+    }
+    if matches!(error, ServeError::OldKernel(_)) {
+        return Failure::run(error.to_string()).fix("run Linux 6.1 or newer");
+    }
+    match error.to_string().split_once(". ") {
+        Some((cause, fix)) => Failure::run(cause).fix(fix),
+        None => Failure::run(error.to_string()),
     }
 }

@@ -17,6 +17,7 @@
 mod args;
 mod bench;
 mod confirm;
+mod control;
 mod doctor;
 mod failure;
 mod moved;
@@ -24,6 +25,7 @@ mod output;
 mod pool;
 mod progress;
 mod serve;
+mod shapes;
 mod volume;
 
 use std::ffi::OsString;
@@ -68,7 +70,9 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Bench(args) => bench::run(&args),
+        Command::Client(args) => control::commands::client(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Export(args) => control::commands::export(&args),
         Command::Pool(args) => pool::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Volume(args) => volume::run(&args),

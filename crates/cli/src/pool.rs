@@ -14,11 +14,11 @@
 mod check;
 mod create;
 mod grow;
-pub mod info;
+mod info;
 mod made;
 pub mod patience;
 pub mod place;
-mod scrub;
+pub mod scrub;
 mod set;
 pub mod signature;
 pub mod space;

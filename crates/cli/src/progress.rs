@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use serde::Serialize;
+use sheave::base::sync::Arc;
+use sheave::base::sync::atomic::{AtomicU64, Ordering};
 use sheave::base::units::fmt_bytes;
 
 use crate::args::ProgressStyle;
@@ -29,6 +31,22 @@ pub struct Progress {
     next: Instant,
     /// Of the pool that is written to.
     warner: Option<Warner>,
+    /// Who tells it to somebody else.
+    told: Option<Arc<Told>>,
+}
+
+/// How far something is, for another thread that looks now and then.
+#[derive(Debug, Default)]
+pub struct Told {
+    done: AtomicU64,
+}
+
+impl Told {
+    /// Bytes that are done.
+    pub fn done(&self) -> u64 {
+        // Relaxed: a number for people.
+        self.done.load(Ordering::Relaxed)
+    }
 }
 
 /// A line for programs.
@@ -55,7 +73,12 @@ impl Progress {
         let bar = (style == ProgressStyle::Bar).then(|| bar::new(1000).with_prefix(what));
         let since = Instant::now();
         let tick = if bar.is_some() { BAR_TICK } else { LINE_TICK };
-        Self { what, style, bar, total, done: 0, since, next: since + tick, warner: None }
+        Self { what, style, bar, total, done: 0, since, next: since + tick, warner: None, told: None }
+    }
+
+    /// One that is not shown here, but told by another thread.
+    pub fn told(what: &'static str, total: Option<u64>, told: Arc<Told>) -> Self {
+        Self { told: Some(told), ..Self::new(what, ProgressStyle::None, false, total) }
     }
 
     /// Warns of a pool that has little space, now or in the course of the copy.
@@ -84,7 +107,18 @@ impl Progress {
         self.show();
     }
 
+    /// So many bytes are done, of so many when that is known.
+    pub fn reach(&mut self, done: u64, total: Option<u64>) {
+        self.done = done;
+        self.total = total.or(self.total);
+        self.show();
+    }
+
     fn show(&mut self) {
+        if let Some(told) = &self.told {
+            // Relaxed: as in `Told::done`.
+            told.done.store(self.done, Ordering::Relaxed);
+        }
         let now = Instant::now();
         if now < self.next {
             return;

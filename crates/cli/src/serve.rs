@@ -1,74 +1,173 @@
-//! `sheave serve`: a volume, snapshot or device over NBD, until Ctrl-C or the end of a command.
+//! `sheave serve`: volumes, snapshots and devices over NBD, until Ctrl-C, SIGTERM or the end of a command.
 //!
-//! Owns the order of start and end: what is served is opened, then the sockets, then the reactors; at the end no client
-//! is served any more before the pool is closed, so that all that was acknowledged is in it.
+//! | module | holds |
+//! |---|---|
+//! | [`config`] | the configuration, and what arguments ask for: a plan |
+//! | [`backend`] | what an export serves |
+//! | [`daemon`] | pools, exports and the server while it runs |
+//! | [`control`] | the control socket |
+//! | [`service`] | the methods that it has |
+//! | [`copies`] | those that take long: import, export, scrub, trim, watch |
+//! | [`captive`] | the command of `--run`, and its socket |
+//!
+//! Owns the order of start and end: pools and volumes are opened, then the sockets, then the reactors, then the control
+//! socket; at the end it is the other way round.
 
+mod backend;
 mod captive;
-mod subject;
+mod config;
+mod control;
+mod copies;
+mod daemon;
+mod service;
 
-use sheave_load::signals::Ender;
-use sheave_serve::{Exports, Listener, ServeError, Server, ServerOptions};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use sheave_load::signals::{self, Ender};
+use sheave_serve::{Address, Listener};
 
 use self::captive::Captive;
-use self::subject::Subject;
+use self::config::Plan;
+use self::daemon::{Daemon, Opened, notice};
 use crate::args::serve::ServeArgs;
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::output;
 
 /// Does it.
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let ender = Ender::new()?;
-    let subject = Subject::open(args)?;
-    let served = serve(args, &subject, &ender);
-    let closed = subject.close();
-    let code = served?;
-    closed?;
+    let code = match (&args.config, &args.spec) {
+        (Some(path), _) => configured(path, &ender)?,
+        (None, Some(spec)) => one(args, spec, &ender)?,
+        (None, None) => return Err(Failure::usage("nothing is to be served").fix("name a volume, or --config FILE")),
+    };
     if code == 0 { Ok(()) } else { Err(Failure::command_ended(code)) }
 }
 
-/// Serves until the end; the exit code.
-fn serve(args: &ServeArgs, subject: &Subject, ender: &Ender) -> Result<u8, Failure> {
-    let mut addresses = args.nbd.clone();
-    let directory = if addresses.is_empty() { Some(captive::private_directory()?) } else { None };
-    addresses.extend(directory.iter().map(captive::Directory::address));
-    let listeners = addresses.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>().map_err(failure)?;
-    let names: Vec<String> = listeners.iter().map(|listener| listener.uri(subject.export_name())).collect();
-    let mut options = ServerOptions { max_clients: args.max_clients, ..ServerOptions::default() };
-    if let Some(threads) = args.threads {
-        options.reactors = usize::from(threads);
+/// Serves what a configuration says. What of it does not open is told, and the rest is served.
+fn configured(path: &Path, ender: &Ender) -> Result<u8, Failure> {
+    let mut plan = config::read(path)?;
+    let mut hangups = signals::hangups()?;
+    let listeners = listen(&plan.listen)?;
+    if listeners.is_empty() && plan.control.is_none() {
+        return Err(Failure::usage(format!("{} has no address to listen on", path.display()))
+            .fix("add listen = [\"unix:/run/sheave/nbd.sock\"], or a control socket"));
     }
-    let exports = Exports::new(vec![subject.export(args)]);
-    let notices = Box::new(|text: &str| output::say(format_args!("sheave: {text}\n")));
-    let server = Server::start(exports, listeners, options, notices).map_err(failure)?;
-    let code = match &args.run {
-        None => {
-            for name in &names {
-                output::say(format_args!("serving {} at {name}; Ctrl-C ends it\n", subject.describe()));
-            }
-            ender.wait().map_err(captive::ender_failed)?;
-            0
-        }
-        Some(command) => {
-            let captive = Captive::start(command, &names[0], ender)?;
-            captive.wait(ender)?
+    let opened = Opened::new(&plan);
+    opened.tell();
+    let daemon = Arc::new(opened.serve(listeners, &plan)?);
+    let controlled = begin_control(&daemon, &plan);
+    let controlled = match controlled {
+        Ok(controlled) => controlled,
+        Err(why) => {
+            end(daemon, None)?;
+            return Err(why);
         }
     };
-    server.stop().map_err(failure)?;
+    let served = daemon.server.exports().len();
+    let at: Vec<String> = daemon.server.listeners().iter().map(|listener| listener.address().to_string()).collect();
+    output::say(format_args!("serving {served} exports at {}\n", at.join(", ")));
+    let reloads = {
+        let (daemon, path) = (daemon.clone(), path.to_owned());
+        let (ends, told) = UnixStream::pair().map_err(captive::ender_failed)?;
+        let run = move || {
+            while hangups.wait(&told) {
+                match config::read(&path) {
+                    Ok(new) => {
+                        daemon.reload(&plan, &new);
+                        plan = new;
+                    }
+                    Err(why) => notice(&format!("the configuration stays as it was: {}", why.in_a_line())),
+                }
+            }
+        };
+        (std::thread::spawn(run), ends)
+    };
+    let ended = ender.wait().map_err(captive::ender_failed);
+    drop(reloads.1);
+    // A reload that has panicked has said so.
+    let _ = reloads.0.join();
+    end(daemon, controlled)?;
+    ended.map(|_| 0)
+}
+
+/// Serves one volume, snapshot or device.
+fn one(args: &ServeArgs, spec: &str, ender: &Ender) -> Result<u8, Failure> {
+    let mut plan = config::of_arguments(args, spec)?;
+    let directory = if plan.listen.is_empty() { Some(captive::private_directory()?) } else { None };
+    plan.listen.extend(directory.iter().map(captive::Directory::address));
+    let opened = Opened::new(&plan);
+    if let Some(why) = opened.failure().cloned() {
+        opened.close()?;
+        return Err(why);
+    }
+    let described = opened.describe();
+    let listeners = match listen(&plan.listen) {
+        Ok(listeners) => listeners,
+        Err(why) => {
+            opened.close()?;
+            return Err(why);
+        }
+    };
+    let names: Vec<String> = listeners.iter().flat_map(|at| described.iter().map(|(name, _)| at.uri(name))).collect();
+    let daemon = Arc::new(opened.serve(listeners, &plan)?);
+    let served = begin_control(&daemon, &plan).map(|controlled| {
+        let code = wait(args, &described[0].1, &names, ender);
+        (controlled, code)
+    });
+    let (controlled, code) = match served {
+        Ok((controlled, code)) => (controlled, code),
+        Err(why) => (None, Err(why)),
+    };
+    let ended = end(daemon, controlled);
+    let code = code?;
+    ended?;
     Ok(code)
 }
 
-/// What a server refuses: the cause, then the fix.
-fn failure(error: ServeError) -> Failure {
-    use sheave::RingError;
-    if let ServeError::Ring(RingError::Device(sheave::DeviceError::Host { fix, .. })) = &error {
-        return Failure::run(format!("serving needs io_uring: {fix}"))
-            .fix("sheave doctor tells what this machine lacks");
+/// Waits for a signal, or for the end of the command.
+fn wait(args: &ServeArgs, what: &str, names: &[String], ender: &Ender) -> Result<u8, Failure> {
+    match &args.run {
+        None => {
+            for name in names {
+                output::say(format_args!("serving {what} at {name}; Ctrl-C ends it\n"));
+            }
+            ender.wait().map_err(captive::ender_failed)?;
+            Ok(0)
+        }
+        Some(command) => Captive::start(command, &names[0], ender)?.wait(ender),
     }
-    if matches!(error, ServeError::OldKernel(_)) {
-        return Failure::run(error.to_string()).fix("run Linux 6.1 or newer");
+}
+
+fn listen(addresses: &[Address]) -> Result<Vec<Listener>, Failure> {
+    addresses.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>().map_err(failure::serve)
+}
+
+/// Begins to listen on the control socket. One that nobody has asked for is a convenience: without it the server runs
+/// all the same.
+fn begin_control(daemon: &Arc<Daemon>, plan: &Plan) -> Result<Option<control::Running>, Failure> {
+    let Some(wanted) = &plan.control else { return Ok(None) };
+    match control::Running::start(daemon, wanted) {
+        Ok(running) => Ok(Some(running)),
+        Err(why) if wanted.wanted => Err(why),
+        Err(why) => {
+            notice(&format!("there is no control socket: {}", why.in_a_line()));
+            Ok(None)
+        }
     }
-    match error.to_string().split_once(". ") {
-        Some((cause, fix)) => Failure::run(cause).fix(fix),
-        None => Failure::run(error.to_string()),
+}
+
+/// Ends all of it: first those who could change it.
+fn end(daemon: Arc<Daemon>, controlled: Option<control::Running>) -> Result<(), Failure> {
+    if let Some(controlled) = controlled {
+        controlled.stop();
     }
+    let daemon = Arc::into_inner(daemon);
+    daemon
+        .ok_or_else(|| {
+            Failure::run("something of the server still runs; the pools are recovered when they are opened")
+        })?
+        .stop()
 }

@@ -14,18 +14,18 @@
 //! | [`sink`] | an image to write |
 
 mod diff;
-mod export;
+pub mod export;
 mod export_diff;
-mod import;
+pub mod import;
 mod import_diff;
 mod lanes;
-mod manage;
+pub mod manage;
 mod map;
 mod patch;
 mod rescue;
 mod show;
-mod sink;
-mod source;
+pub mod sink;
+pub mod source;
 
 use crate::args::volume::{VolumeArgs, VolumeCommand as C};
 use crate::failure::Failure;

@@ -41,6 +41,37 @@ pub struct Ender {
 #[derive(Debug)]
 pub struct Other(UnixStream);
 
+/// Hears SIGHUP.
+#[derive(Debug)]
+pub struct Hangups(UnixStream);
+
+/// Hears each SIGHUP from now on.
+pub fn hangups() -> Result<Hangups, LoadError> {
+    let failed = |err| LoadError::run(format!("cannot catch signals: {err}"));
+    let (wait, tell) = UnixStream::pair().map_err(failed)?;
+    signal_hook::low_level::pipe::register(signal_hook::consts::SIGHUP, tell).map_err(failed)?;
+    Ok(Hangups(wait))
+}
+
+impl Hangups {
+    /// Waits for the next SIGHUP: true. False when the other end of this socket is closed.
+    pub fn wait(&mut self, end: &UnixStream) -> bool {
+        use rustix::event::{PollFd, PollFlags, poll};
+        loop {
+            let mut polled = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(end, PollFlags::IN)];
+            if poll(&mut polled, None).is_err() {
+                // A signal, such as the one that is waited for.
+                continue;
+            }
+            if !polled[1].revents().is_empty() {
+                return false;
+            }
+            let mut bytes = [0; 16];
+            return matches!(self.0.read(&mut bytes), Ok(1..));
+        }
+    }
+}
+
 /// What [`Other`] writes; signals write another byte.
 const OTHER: u8 = b'o';
 

@@ -17,6 +17,8 @@ Examples:
         for one command, which gets the address as $uri, on a socket made for it
   sheave serve 'pool.img#root' --run 'qemu-img convert -p -f qcow2 -O raw -n debian.qcow2 \"$uri\"'
         an image into a volume, without a temporary file
+  sheave serve --config /etc/sheave.toml
+        several pools and exports; SIGHUP reads the file again
 
 Exit code: 0 ended by Ctrl-C or SIGTERM, with --run that of the command; 1 it failed, 2 the command line
 makes no sense.";
@@ -26,11 +28,19 @@ makes no sense.";
 #[command(after_help = EXAMPLES)]
 pub struct ServeArgs {
     /// The volume, snapshot or device to serve.
-    #[arg(value_name = "SPEC")]
-    pub spec: String,
+    #[arg(value_name = "SPEC", required_unless_present = "config")]
+    pub spec: Option<String>,
+
+    /// Serve what this file says: several pools and exports, that can change while it runs (docs/serve.md).
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["spec", "nbd", "read_only", "name", "run", "threads", "max_clients", "control"]
+    )]
+    pub config: Option<std::path::PathBuf>,
 
     /// Serve it over NBD, at unix:PATH or tcp:HOST:PORT (port 0: a free one). Several times for several addresses.
-    #[arg(long, value_name = "ADDRESS", value_parser = address, required_unless_present = "run")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address, required_unless_present_any = ["run", "config"])]
     pub nbd: Vec<Address>,
 
     /// Refuse all changes.
@@ -52,6 +62,10 @@ pub struct ServeArgs {
     /// Most clients at a time; further ones wait.
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub max_clients: u32,
+
+    /// The socket by which other commands reach the pool meanwhile [default: one in the runtime directory].
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<std::path::PathBuf>,
 }
 
 fn address(text: &str) -> Result<Address, String> {

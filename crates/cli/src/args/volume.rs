@@ -185,6 +185,10 @@ pub struct ResizeArgs {
     #[arg(long)]
     pub yes: bool,
 
+    /// Disconnect the clients that a server has for it, which are a reason to refuse otherwise.
+    #[arg(long)]
+    pub force: bool,
+
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
@@ -276,6 +280,10 @@ pub struct RollbackArgs {
     #[arg(long)]
     pub yes: bool,
 
+    /// Disconnect the clients that a server has for it, which are a reason to refuse otherwise.
+    #[arg(long)]
+    pub force: bool,
+
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
@@ -297,6 +305,10 @@ pub struct DeleteArgs {
     /// Delete without asking.
     #[arg(long)]
     pub yes: bool,
+
+    /// Disconnect the clients that a server has for it, which are a reason to refuse otherwise.
+    #[arg(long)]
+    pub force: bool,
 
     /// Print one JSON object instead of text.
     #[arg(long)]
@@ -354,6 +366,10 @@ pub struct ImportArgs {
     /// Overwrite a volume that has data, without asking.
     #[arg(long)]
     pub yes: bool,
+
+    /// Disconnect the clients that a server has for it, which are a reason to refuse otherwise.
+    #[arg(long)]
+    pub force: bool,
 
     /// Print one JSON object instead of text.
     #[arg(long)]

@@ -4,16 +4,16 @@
 
 use std::fmt::Write;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sheave::base::units::fmt_bytes;
 use sheave::blk::claim::Sharing;
-use sheave::vol::{CheckOptions, CheckReport, Finding, Totals, check_device_with};
+use sheave::vol::{CheckOptions, CheckReport, Finding, Place, Totals, check_device_with};
 
-use super::info::MemberJson;
 use super::patience;
 use crate::args::pool::CheckArgs;
 use crate::failure::{self, Failure};
 use crate::progress::Progress;
+use crate::shapes::pool::MemberJson;
 use crate::{confirm, output};
 
 #[derive(Debug, Serialize)]
@@ -29,16 +29,16 @@ struct ReportJson {
     totals: TotalsJson,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct FindingJson {
-    kind: &'static str,
+    pub(super) kind: String,
     place: String,
     address: Option<u64>,
     volume: Option<String>,
     offset: Option<u64>,
     length: Option<u64>,
     means: String,
-    repair: Option<String>,
+    pub(super) repair: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -63,7 +63,7 @@ struct TotalsJson {
 impl FindingJson {
     pub(super) fn new(finding: &Finding) -> Self {
         Self {
-            kind: finding.kind.name(),
+            kind: finding.kind.name().into(),
             place: finding.place.what.clone(),
             address: finding.place.address,
             volume: finding.place.volume.clone(),
@@ -72,6 +72,17 @@ impl FindingJson {
             means: finding.means.clone(),
             repair: finding.repair.clone(),
         }
+    }
+
+    /// Where and what, for people.
+    pub(super) fn words(&self) -> String {
+        let place = Place {
+            what: self.place.clone(),
+            address: self.address,
+            volume: self.volume.clone(),
+            range: self.offset.zip(self.length),
+        };
+        format!("{place}: {}", self.means)
     }
 }
 

@@ -3,12 +3,12 @@
 use serde::Serialize;
 use sheave::vol::{CreateOptions, OpenOptions, Pool};
 
-use super::info::PoolJson;
 use super::made::Made;
 use super::place::PoolPlace;
 use super::{signature, space};
 use crate::args::pool::{AllocateArg, CreateArgs, Switch};
 use crate::failure::{self, Failure};
+use crate::shapes::pool::PoolJson;
 use crate::{confirm, output};
 
 /// The smallest file that is worth a pool: metadata and a few units.

@@ -11,13 +11,13 @@ use sheave::base::units::{SECTOR_BYTES, fmt_bytes};
 use sheave::blk::claim::Sharing;
 use sheave::vol::{AddOptions, Found, OpenOptions, Pool};
 
-use super::info::MemberJson;
 use super::made::Made;
 use super::patience;
 use super::place::PoolPlace;
 use super::signature;
 use crate::args::pool::GrowArgs;
 use crate::failure::{self, Failure};
+use crate::shapes::pool::MemberJson;
 use crate::{confirm, output};
 
 /// What became of it, for programs.

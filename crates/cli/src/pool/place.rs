@@ -161,6 +161,30 @@ impl fmt::Display for VolumePlace {
 }
 
 impl PoolPlace {
+    /// By which another process knows its files and block devices; empty when it has something else, too.
+    pub fn identities(&self) -> Vec<(u64, u64)> {
+        use std::os::unix::fs::{FileTypeExt, MetadataExt};
+        let of = |path: &String| {
+            let found = std::fs::metadata(path).ok()?;
+            Some(if found.file_type().is_block_device() { (found.rdev(), 0) } else { (found.dev(), found.ino()) })
+        };
+        self.file_paths().iter().map(of).collect::<Option<Vec<_>>>().unwrap_or_default()
+    }
+
+    /// The paths of its files and block devices; none when it has something else, too.
+    pub fn file_paths(&self) -> Vec<String> {
+        let of = |member: &Member| {
+            let spec = member.spec("");
+            let rest = spec.strip_prefix("file:")?;
+            let path = match spec::take_quoted(rest)? {
+                (Some(path), _) => path.to_owned(),
+                (None, rest) => rest.split_once(',').unwrap_or((rest, "")).0.to_owned(),
+            };
+            Some(path)
+        };
+        self.members.iter().map(of).collect::<Option<Vec<_>>>().unwrap_or_default()
+    }
+
     /// The only path, when the pool is one file or device.
     pub fn single_path(&self) -> Option<&Path> {
         match self.members.as_slice() {
@@ -253,15 +277,25 @@ impl PoolPlace {
 
     /// The pool, which must be there.
     pub fn open(&self, access: Access) -> Result<Pool, Failure> {
+        self.expect_pool()?;
+        super::patience::until_free(|| self.open_now(access))
+    }
+
+    /// Refuses what cannot be a pool that is there.
+    pub fn expect_pool(&self) -> Result<(), Failure> {
         self.refuse_volatile()?;
-        self.expect_there()?;
+        self.expect_there()
+    }
+
+    /// The pool, without waiting for one that is in use.
+    pub fn open_now(&self, access: Access) -> Result<Pool, Failure> {
         let (options, rescue) = match access {
             Access::Change => ("", false),
             Access::Look => (",readonly=on", false),
             Access::Rescue => (",readonly=on", true),
         };
         let open = OpenOptions { read_only: access != Access::Change, rescue, ..OpenOptions::default() };
-        super::patience::until_free(|| Pool::open(&self.open_device(options)?, &open).map_err(crate::failure::pool))
+        Pool::open(&self.open_device(options)?, &open).map_err(crate::failure::pool)
     }
 
     /// The words for a pool that is not there, better than those of a device that could be made.

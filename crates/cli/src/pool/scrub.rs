@@ -6,23 +6,28 @@
 use std::fmt::Write;
 use std::ops::ControlFlow;
 
-use serde::Serialize;
-use sheave::base::sync::atomic::Ordering;
+use serde::{Deserialize, Serialize};
+use sheave::Pool;
+use sheave::base::sync::atomic::{AtomicBool, Ordering};
 use sheave::base::units::fmt_bytes;
 use sheave::vol::{Checksum, ScrubOptions, ScrubReport};
 
 use super::check::FindingJson;
-use super::place::Access;
+use super::place::{Access, PoolPlace};
 use crate::args::pool::ScrubArgs;
+use crate::control::opened::{By, Opened};
+use crate::control::remote::Holder;
+use crate::control::types as t;
 use crate::failure::{self, Failure};
 use crate::output;
 use crate::progress::Progress;
 use sheave_load::signals;
 
-#[derive(Debug, Serialize)]
-struct ReportJson {
+/// What was found, for programs.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ReportJson {
     pool: String,
-    checksum: &'static str,
+    checksum: String,
     /// Whether data could be verified; else it was read only.
     data_verified: bool,
     /// Metadata that was read.
@@ -39,12 +44,13 @@ struct ReportJson {
 }
 
 impl ReportJson {
-    fn new(args: &ScrubArgs, report: &ScrubReport) -> Self {
+    /// From what the pool tells.
+    pub fn new(place: &PoolPlace, report: &ScrubReport) -> Self {
         Self {
-            pool: args.pool.to_string(),
+            pool: place.to_string(),
             checksum: match report.checksum {
-                Checksum::None => "none",
-                Checksum::Crc32c => "crc32c",
+                Checksum::None => "none".into(),
+                Checksum::Crc32c => "crc32c".into(),
             },
             data_verified: report.verified_data(),
             metadata_read_bytes: report.metadata_bytes,
@@ -60,35 +66,55 @@ impl ReportJson {
 /// Does it.
 pub fn run(args: &ScrubArgs) -> Result<(), Failure> {
     let stop = signals::stop_flag()?;
-    let pool = args.pool.open(Access::Look)?;
-    let options = ScrubOptions { bytes_per_sec: args.rate, ..ScrubOptions::default() };
+    let pool = Opened::open(&args.pool, Access::Look)?;
     let mut progress = Progress::new("scrub", args.progress, args.json, None);
+    let scrubbed = match pool.by() {
+        By::Us(pool) => here(pool, args, &mut progress, &stop),
+        By::Them(holder) => there(holder, args, &mut progress, &stop),
+    };
+    let seconds = progress.finish().as_secs_f64();
+    let closed = pool.close();
+    let report = scrubbed?;
+    closed?;
+    if args.json {
+        output::json(&report)?;
+    } else {
+        output::text(&words(&report, seconds));
+    }
+    match (report.found == 0, report.interrupted) {
+        (true, false) => Ok(()),
+        (true, true) => Err(Failure::interrupted("the scrub was ended before it had read everything")),
+        (false, _) => Err(Failure::reported()),
+    }
+}
+
+fn here(pool: &Pool, args: &ScrubArgs, progress: &mut Progress, stop: &AtomicBool) -> Result<ReportJson, Failure> {
+    let options = ScrubOptions { bytes_per_sec: args.rate, ..ScrubOptions::default() };
     let scrubbed = pool.scrub(&options, &mut |at| {
         progress.set(at.done_bytes, at.total_bytes);
         // Relaxed: the flag carries nothing but itself.
         if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    let seconds = progress.finish().as_secs_f64();
-    let closed = pool.close().map_err(failure::pool);
-    let report = scrubbed.map_err(failure::pool)?;
-    closed?;
-    if args.json {
-        output::json(&ReportJson::new(args, &report))?;
-    } else {
-        output::text(&words(&report, seconds));
-    }
-    match (report.is_clean(), report.completed) {
-        (true, true) => Ok(()),
-        (true, false) => Err(Failure::interrupted("the scrub was ended before it had read everything")),
-        (false, _) => Err(Failure::reported()),
-    }
+    Ok(ReportJson::new(&args.pool, &scrubbed.map_err(failure::pool)?))
 }
 
-fn words(report: &ScrubReport, seconds: f64) -> String {
+#[derive(Deserialize)]
+struct Reply {
+    report: ReportJson,
+}
+
+/// In the daemon that holds the pool, beside its work.
+fn there(holder: &Holder, args: &ScrubArgs, progress: &mut Progress, stop: &AtomicBool) -> Result<ReportJson, Failure> {
+    let scrub = t::Scrub { pool: holder.pool.clone(), bytes_per_second: args.rate };
+    let reply: Reply = holder.remote.long("ScrubPool", &scrub, &[], progress, stop)?;
+    Ok(ReportJson { pool: args.pool.to_string(), ..reply.report })
+}
+
+fn words(report: &ReportJson, seconds: f64) -> String {
     let mut text = String::new();
     for (number, finding) in report.findings.iter().enumerate() {
         // Writing to a String does not fail.
-        let _ = writeln!(text, "{:>3}. {}: {finding}", number + 1, finding.kind.name());
+        let _ = writeln!(text, "{:>3}. {}: {}", number + 1, finding.kind, finding.words());
         if let Some(repair) = &finding.repair {
             let _ = writeln!(text, "     fix: {repair}");
         }
@@ -100,17 +126,17 @@ fn words(report: &ScrubReport, seconds: f64) -> String {
     let _ = writeln!(
         text,
         "{} of metadata and {} of data read in {seconds:.1} s, {} bad",
-        fmt_bytes(report.metadata_bytes),
-        fmt_bytes(report.data_bytes),
+        fmt_bytes(report.metadata_read_bytes),
+        fmt_bytes(report.data_read_bytes),
         fmt_bytes(report.bad_bytes)
     );
-    if !report.verified_data() {
+    if !report.data_verified {
         text += "note: this pool has no checksums (pool create --checksum crc32c), so data cannot be verified: it was \
                  read, and what the device could not read would show\n";
     }
-    let _ = match (report.found, report.completed) {
-        (0, true) => writeln!(text, "clean"),
-        (0, false) => writeln!(text, "nothing found so far; it was ended before its end"),
+    let _ = match (report.found, report.interrupted) {
+        (0, false) => writeln!(text, "clean"),
+        (0, true) => writeln!(text, "nothing found so far; it was ended before its end"),
         (1, _) => writeln!(text, "1 thing is wrong"),
         (many, _) => writeln!(text, "{many} things are wrong"),
     };

@@ -4,11 +4,12 @@
 
 use sheave::Pool;
 use sheave::base::units::fmt_bytes;
-use sheave::vol::{LowWater, PoolInfo, SpaceNotice, SpaceState, Watch};
+use sheave::vol::{LowWater, SpaceNotice, SpaceState, Watch};
 
 use super::place::PoolPlace;
 use crate::failure::Failure;
 use crate::output;
+use crate::shapes::pool::PoolJson;
 
 /// What to do about it.
 fn fix(place: &PoolPlace) -> String {
@@ -33,16 +34,17 @@ pub fn check_low_water(mark: Option<LowWater>, size_bytes: u64) -> Result<(), Fa
 }
 
 /// A line for `info`.
-pub fn words(place: &PoolPlace, info: &PoolInfo) -> String {
-    let mark = match info.low_water {
-        LowWater::Off => "no low-water mark".to_owned(),
-        LowWater::Bytes(bytes) => format!("low below {}", fmt_bytes(bytes)),
-        LowWater::Percent(percent) => format!("low below {percent} %, {}", fmt_bytes(info.low_water_bytes)),
+pub fn words(place: &PoolPlace, info: &PoolJson) -> String {
+    let bytes = fmt_bytes(info.low_water_bytes);
+    let mark = match (info.low_water.as_str(), info.low_water.strip_suffix('%')) {
+        ("off", _) => "no low-water mark".to_owned(),
+        (_, Some(percent)) => format!("low below {percent} %, {bytes}"),
+        (_, None) => format!("low below {bytes}"),
     };
     let metadata = if info.metadata_low { "; metadata runs short: no new volumes or copies soon" } else { "" };
-    let state = info.state.name();
-    match info.state {
-        SpaceState::Ok if !info.metadata_low => format!("{state} ({mark})"),
+    let state = info.state.as_str();
+    match state {
+        "ok" if !info.metadata_low => format!("{state} ({mark})"),
         _ => format!("{state} ({mark}){metadata}; {}", fix(place)),
     }
 }

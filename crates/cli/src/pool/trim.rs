@@ -2,13 +2,16 @@
 
 use std::ops::ControlFlow;
 
-use serde::Serialize;
-use sheave::base::sync::atomic::Ordering;
+use serde::{Deserialize, Serialize};
+use sheave::base::sync::atomic::{AtomicBool, Ordering};
 use sheave::base::units::fmt_bytes;
 use sheave_load::signals;
 
 use super::place::Access;
 use crate::args::pool::TrimArgs;
+use crate::control::opened::{By, Opened};
+use crate::control::remote::Holder;
+use crate::control::types as t;
 use crate::failure::{self, Failure};
 use crate::output;
 use crate::progress::Progress;
@@ -28,18 +31,46 @@ struct Trimmed {
 /// Does it.
 pub fn run(args: &TrimArgs) -> Result<(), Failure> {
     let stop = signals::stop_flag()?;
-    let pool = args.pool.open(Access::Change)?;
+    let pool = Opened::open(&args.pool, Access::Change)?;
     let mut progress = Progress::new("trim", args.progress, args.json, None);
-    let done = pool.trim(&mut |at| {
-        progress.set(at.done_bytes, at.total_bytes);
-        // Relaxed: the flag carries nothing but itself.
-        if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
+    let done = match pool.by() {
+        By::Us(pool) => pool.trim(&mut |at| {
+            progress.set(at.done_bytes, at.total_bytes);
+            // Relaxed: the flag carries nothing but itself.
+            if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }),
+        By::Them(holder) => {
+            return there(holder, args, progress, &stop);
+        }
+    };
     let seconds = progress.finish().as_secs_f64();
-    let closed = pool.close().map_err(failure::pool);
+    let closed = pool.close();
     let done = done.map_err(failure::pool)?;
     closed?;
-    let (trimmed_bytes, left_bytes, completed) = (done.trimmed_bytes, done.left_bytes, done.completed);
+    tell(
+        args,
+        Done { trimmed_bytes: done.trimmed_bytes, left_bytes: done.left_bytes, completed: done.completed },
+        seconds,
+    )
+}
+
+/// What a trim came to.
+#[derive(Deserialize)]
+struct Done {
+    trimmed_bytes: u64,
+    left_bytes: u64,
+    completed: bool,
+}
+
+/// In the daemon that holds the pool, beside its work.
+fn there(holder: &Holder, args: &TrimArgs, mut progress: Progress, stop: &AtomicBool) -> Result<(), Failure> {
+    let of = t::OfPool { pool: holder.pool.clone() };
+    let done: Done = holder.remote.long("TrimPool", &of, &[], &mut progress, stop)?;
+    tell(args, done, progress.finish().as_secs_f64())
+}
+
+fn tell(args: &TrimArgs, done: Done, seconds: f64) -> Result<(), Failure> {
+    let Done { trimmed_bytes, left_bytes, completed } = done;
     if args.json {
         let pool = args.pool.to_string();
         output::json(&Trimmed { pool, trimmed_bytes, left_bytes, completed, seconds })?;

@@ -1,10 +1,11 @@
 //! `sheave volume diff`: the extents of a volume as far as they differ from those of another of its pool.
 
-use super::map::{ExtentJson, table};
+use super::map::table;
 use crate::args::volume::diff::DiffArgs;
 use crate::failure::{self, Failure};
 use crate::output;
 use crate::pool::place::Access;
+use crate::shapes::extent::ExtentJson;
 
 /// Does it.
 pub fn run(args: &DiffArgs) -> Result<(), Failure> {
@@ -19,10 +20,11 @@ pub fn run(args: &DiffArgs) -> Result<(), Failure> {
     let size = |name: &str| pool.volume_info(name).map(|info| info.size_bytes).map_err(failure::pool);
     let sizes = (size(&before.name)?, size(&after.name)?);
     let changed = volume.changes_since(&base, 0, u64::MAX).map_err(failure::pool)?;
+    let changed: Vec<_> = changed.iter().map(ExtentJson::new).collect();
     drop((base, volume));
     pool.close().map_err(failure::pool)?;
     if args.json {
-        return output::json(&changed.iter().map(ExtentJson::new).collect::<Vec<_>>());
+        return output::json(&changed);
     }
     output::text(&table(&changed));
     if sizes.0 != sizes.1 {

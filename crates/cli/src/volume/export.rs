@@ -4,8 +4,9 @@
 //! gets the same bytes as a file.
 
 use std::collections::VecDeque;
+use std::os::fd::AsFd;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sheave::base::sync::atomic::{AtomicBool, Ordering};
 use sheave::base::units::fmt_bytes;
 use sheave::vol::ExtentKind;
@@ -13,13 +14,16 @@ use sheave::{Pool, Volume};
 
 use super::lanes::{LANE_BYTES, LANES, Lanes};
 use super::rescue::{Bad, BadRange, Rescue};
-use super::show::VolumeJson;
 use super::sink::Sink;
 use crate::args::volume::{BadBlocks, ExportArgs};
+use crate::control::opened::{By, Opened};
+use crate::control::remote::Holder;
+use crate::control::types as t;
 use crate::failure::{self, Failure};
 use crate::output;
 use crate::pool::place::{Access, VolumePlace};
 use crate::progress::Progress;
+use crate::shapes::volume::VolumeJson;
 use sheave_load::signals;
 
 /// How much of the volume is asked for its extents at a time: bounds the memory for them.
@@ -69,15 +73,21 @@ pub fn run(args: &ExportArgs) -> Result<(), Failure> {
     }
     let stop = signals::stop_flag()?;
     let place = &args.volume;
-    let pool = place.pool.open(if args.rescue.is_some() { Access::Rescue } else { Access::Look })?;
-    let unsure = pool.info().unsure;
-    let outcome = copy_all(&pool, args, &stop);
-    let info = outcome.and_then(|done| Ok((done, pool.volume_info(&place.name).map_err(failure::pool)?)));
-    let closed = pool.close().map_err(failure::pool);
-    let (Copied { bytes: copied_bytes, bad, seconds }, info) = info?;
+    let pool = Opened::open(&place.pool, if args.rescue.is_some() { Access::Rescue } else { Access::Look })?;
+    let unsure = pool.unsure();
+    let progress = |size| Progress::new("export", args.progress, args.json, Some(size));
+    let outcome = match pool.by() {
+        By::Us(pool) => {
+            let open = |size| Sink::open(&args.file, size, args.yes);
+            copy_all(pool, args, open, progress, &stop)
+        }
+        By::Them(holder) => there(&pool, holder, args, progress, &stop),
+    };
+    let told = outcome.and_then(|done| Ok((done, pool.volume(&place.name)?)));
+    let closed = pool.close();
+    let (Copied { bytes: copied_bytes, bad, seconds }, volume) = told?;
     closed?;
     let whole = if bad.bytes == 0 { Ok(()) } else { Err(Failure::reported()) };
-    let volume = VolumeJson::new(&place.pool, &info);
     let file = args.file.display().to_string();
     if args.json {
         let rescue = args.rescue.is_some();
@@ -111,15 +121,55 @@ pub fn run(args: &ExportArgs) -> Result<(), Failure> {
     whole
 }
 
-fn copy_all(pool: &Pool, args: &ExportArgs, stop: &AtomicBool) -> Result<Copied, Failure> {
+/// By the daemon that holds the pool, which gets the open image.
+fn there(
+    pool: &Opened,
+    holder: &Holder,
+    args: &ExportArgs,
+    progress: impl FnOnce(u64) -> Progress,
+    stop: &AtomicBool,
+) -> Result<Copied, Failure> {
+    let name = &args.volume.name;
+    let size = pool.volume(name)?.size_bytes;
+    let sink = Sink::open(&args.file, size, args.yes)?;
+    let mut progress = progress(size);
+    #[derive(Deserialize)]
+    struct Reply {
+        copied_bytes: u64,
+    }
+    let of = t::OfVolume { pool: holder.pool.clone(), volume: name.clone() };
+    let Reply { copied_bytes } =
+        holder.remote.long("ExportVolume", &of, &[sink.file().as_fd()], &mut progress, stop)?;
+    sink.was_finished();
+    Ok(Copied { bytes: copied_bytes, bad: Bad::default(), seconds: progress.finish().as_secs_f64() })
+}
+
+/// Copies to a sink that is open; the bytes that were read and written.
+pub fn copy_to(
+    pool: &Pool,
+    args: &ExportArgs,
+    sink: Sink,
+    progress: Progress,
+    stop: &AtomicBool,
+) -> Result<u64, Failure> {
+    Ok(copy_all(pool, args, |_| Ok(sink), |_| progress, stop)?.bytes)
+}
+
+fn copy_all(
+    pool: &Pool,
+    args: &ExportArgs,
+    sink: impl FnOnce(u64) -> Result<Sink, Failure>,
+    progress: impl FnOnce(u64) -> Progress,
+    stop: &AtomicBool,
+) -> Result<Copied, Failure> {
     let place = &args.volume;
     let size = pool.volume_info(&place.name).map_err(failure::pool)?.size_bytes;
     let volume = pool.open_volume(&place.name).map_err(failure::pool)?;
     let mut copy = Copy {
-        sink: Sink::open(&args.file, size, args.yes)?,
+        sink: sink(size)?,
         lanes: Lanes::new(&volume, place)?,
         ahead: VecDeque::with_capacity(usize::from(LANES)),
-        progress: Progress::new("export", args.progress, args.json, Some(size)),
+        progress: progress(size),
         copied: 0,
     };
     let mut bad = Bad::default();

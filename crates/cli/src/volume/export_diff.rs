@@ -15,13 +15,13 @@ use sheave::vol::{Extent, ExtentKind};
 use sheave::{Pool, Volume};
 
 use super::lanes::{LANE_BYTES, LANES, Lanes};
-use super::show::VolumeJson;
 use super::sink::Sink;
 use crate::args::volume::diff::{DiffFormat, ExportDiffArgs};
 use crate::failure::{self, Failure};
 use crate::output;
 use crate::pool::place::Access;
 use crate::progress::Progress;
+use crate::shapes::volume::VolumeJson;
 use sheave_load::signals;
 
 /// How much of the volume is compared at a time: bounds the memory for its extents.

@@ -5,20 +5,25 @@
 //!
 //! Invariant I1: [`split`] finds every 4 KiB that is not all zeroes, and nothing else.
 
-use serde::Serialize;
+use std::os::fd::AsFd;
+
+use serde::{Deserialize, Serialize};
 use sheave::Pool;
 use sheave::base::sync::atomic::AtomicBool;
 use sheave::base::units::fmt_bytes;
 
 use super::lanes::{LANE_BYTES, Lanes};
-use super::show::VolumeJson;
 use super::source::{GRAIN, Piece, Source};
 use crate::args::value;
 use crate::args::volume::ImportArgs;
+use crate::control::opened::{By, Opened};
+use crate::control::remote::Holder;
+use crate::control::types as t;
 use crate::failure::{self, Failure};
 use crate::pool::place::Access;
 use crate::pool::space::Warner;
 use crate::progress::Progress;
+use crate::shapes::volume::VolumeJson;
 use crate::{confirm, output};
 use sheave_load::signals;
 
@@ -39,9 +44,11 @@ struct Imported {
 }
 
 /// What a copy came to.
-struct Copied {
-    image_bytes: u64,
-    copied_bytes: u64,
+pub struct Copied {
+    /// Bytes of the image.
+    pub image_bytes: u64,
+    /// What was not zeroes, and so was written.
+    pub copied_bytes: u64,
     stopped: bool,
 }
 
@@ -50,21 +57,20 @@ pub fn run(args: &ImportArgs) -> Result<(), Failure> {
     let stop = signals::stop_flag()?;
     let mut source = Source::open(&args.file)?;
     let place = &args.volume;
-    let pool = place.pool.open(Access::Change)?;
-    let exists = pool.volumes().iter().any(|volume| volume.name == place.name);
+    let pool = Opened::open(&place.pool, Access::Change)?;
     let mut progress = Progress::new("import", args.progress, args.json, source.len());
-    progress.warn(Warner::new(&place.pool, &pool));
-    let outcome = source.refuse_locked().and_then(|()| match exists {
-        true => over(&pool, args, &mut source, &mut progress, &stop),
-        false => anew(&pool, args, &mut source, &mut progress, &stop),
-    });
+    let outcome = match pool.by() {
+        By::Us(pool) => {
+            progress.warn(Warner::new(&place.pool, pool));
+            into_pool(pool, args, &mut source, &mut progress, &stop)
+        }
+        By::Them(holder) => there(&pool, holder, args, &source, &mut progress, &stop),
+    };
     let seconds = progress.finish().as_secs_f64();
-    let info = outcome.and_then(|copied| Ok((copied, pool.volume_info(&place.name).map_err(failure::pool)?)));
-    let closed = pool.close().map_err(failure::pool);
-    let (copied, info) = info?;
+    let told = outcome.and_then(|copied| Ok((copied, pool.volume(&place.name)?)));
+    let closed = pool.close();
+    let (Copied { image_bytes, copied_bytes, .. }, volume) = told?;
     closed?;
-    let Copied { image_bytes, copied_bytes, .. } = copied;
-    let volume = VolumeJson::new(&place.pool, &info);
     if args.json {
         return output::json(&Imported { done: "imported", volume, image_bytes, copied_bytes, seconds });
     }
@@ -76,6 +82,50 @@ pub fn run(args: &ImportArgs) -> Result<(), Failure> {
         fmt_bytes((image_bytes as f64 / seconds.max(1e-9)) as u64),
     ));
     Ok(())
+}
+
+/// By the daemon that holds the pool, which gets the open image.
+fn there(
+    pool: &Opened,
+    holder: &Holder,
+    args: &ImportArgs,
+    source: &Source,
+    progress: &mut Progress,
+    stop: &AtomicBool,
+) -> Result<Copied, Failure> {
+    let place = &args.volume;
+    let found = pool.volumes()?.into_iter().find(|volume| volume.name == place.name);
+    if let Some(volume) = found.filter(|volume| volume.written_bytes > 0) {
+        let written = fmt_bytes(volume.written_bytes);
+        confirm::destroy(args.yes, &format!("{place} holds {written} of data; the import replaces it"))?;
+    }
+    let import = t::Import {
+        pool: holder.pool.clone(),
+        volume: place.name.clone(),
+        size_bytes: args.size,
+        force: Some(args.force),
+    };
+    #[derive(Deserialize)]
+    struct Reply {
+        image_bytes: u64,
+        copied_bytes: u64,
+    }
+    let Reply { image_bytes, copied_bytes } =
+        holder.remote.long("ImportVolume", &import, &[source.file().as_fd()], progress, stop)?;
+    Ok(Copied { image_bytes, copied_bytes, stopped: false })
+}
+
+/// Copies the image, into a volume that is there or a new one.
+pub fn into_pool(
+    pool: &Pool,
+    args: &ImportArgs,
+    source: &mut Source,
+    progress: &mut Progress,
+    stop: &AtomicBool,
+) -> Result<Copied, Failure> {
+    source.refuse_locked()?;
+    let exists = pool.volumes().iter().any(|volume| volume.name == args.volume.name);
+    if exists { over(pool, args, source, progress, stop) } else { anew(pool, args, source, progress, stop) }
 }
 
 /// Into a new volume.

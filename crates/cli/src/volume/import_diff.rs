@@ -23,7 +23,6 @@ use sheave::vol::rbd_diff::{Header, Identity, Reader, Version};
 
 use super::lanes::Lanes;
 use super::patch::{self, Patch, Patched};
-use super::show::VolumeJson;
 use super::source::Source;
 use crate::args::value;
 use crate::args::volume::diff::ImportDiffArgs;
@@ -32,6 +31,7 @@ use crate::output;
 use crate::pool::place::Access;
 use crate::pool::space::Warner;
 use crate::progress::Progress;
+use crate::shapes::volume::VolumeJson;
 use sheave_load::signals;
 
 /// Ends the name of a volume that a diff is put into.

@@ -7,10 +7,11 @@ use sheave::Pool;
 use sheave::base::units::fmt_bytes;
 use sheave::vol::{PoolError, VolumeInfo};
 
-use super::show::VolumeJson;
 use crate::args::volume as args;
-use crate::failure::{self, Failure};
+use crate::control::opened::Opened;
+use crate::failure::Failure;
 use crate::pool::place::{Access, PoolPlace, VolumePlace};
+use crate::shapes::volume::VolumeJson;
 use crate::{confirm, output};
 
 /// What was done, for programs: `{"done": "snapshot", "volume": {...}}`.
@@ -34,23 +35,18 @@ fn one(
     place: &PoolPlace,
     json: bool,
     done: &'static str,
-    change: impl FnOnce(&Pool) -> Result<VolumeInfo, Failure>,
+    change: impl FnOnce(&Opened) -> Result<VolumeJson, Failure>,
 ) -> Result<(), Failure> {
-    let pool = place.open(Access::Change)?;
+    let pool = Opened::open(place, Access::Change)?;
     let outcome = change(&pool);
-    let closed = pool.close().map_err(failure::pool);
-    let info = outcome?;
+    let closed = pool.close();
+    let volume = outcome?;
     closed?;
-    let volume = VolumeJson::new(place, &info);
     if json {
         return output::json(&Done { done, volume });
     }
     output::text(&format!("{done}: {}\n", volume.in_short()));
     Ok(())
-}
-
-fn info(pool: &Pool, name: &str) -> Result<VolumeInfo, Failure> {
-    pool.volume_info(name).map_err(failure::pool)
 }
 
 /// `sheave volume create`.
@@ -61,21 +57,14 @@ pub fn create(args: &args::CreateArgs) -> Result<(), Failure> {
         return Err(Failure::usage("a size of 0 holds nothing")
             .fix("give one such as 20G, or add --max-size 20G for a volume that grows as it is written"));
     }
-    one(place, args.json, "created", |pool| {
-        match args.max_size {
-            Some(max_size) => pool.create_growing_volume(name, size, max_size),
-            None => pool.create_volume(name, size),
-        }
-        .map_err(failure::pool)?;
-        info(pool, name)
-    })
+    one(place, args.json, "created", |pool| pool.create(name, size, args.max_size))
 }
 
 /// `sheave volume resize`.
 pub fn resize(args: &args::ResizeArgs) -> Result<(), Failure> {
     let VolumePlace { pool: place, name } = &args.volume;
     one(place, args.json, "resized", |pool| {
-        let now = info(pool, name)?;
+        let now = pool.volume(name)?;
         let new = args.size.as_ref().map_or(Ok(now.size_bytes), |size| size.of(now.size_bytes)).map_err(|why| {
             Failure::usage(format!("{}: {why}", args.volume)).fix("give the whole size instead, such as 20G")
         })?;
@@ -84,13 +73,17 @@ pub fn resize(args: &args::ResizeArgs) -> Result<(), Failure> {
             let what = format!("{} shrinks from {from} to {to}; what lies beyond is lost", args.volume);
             confirm::destroy(args.yes, &what)?;
         }
-        resize_to(pool, name, &now, new, args.max_size).map_err(failure::pool)?;
-        info(pool, name)
+        // What writes make of a volume that grows meanwhile is not cut off by a size that nobody has asked for.
+        let asked = args.size.is_some().then_some(new);
+        pool.resize(name, (asked, args.max_size), args.force, |pool| {
+            let now = pool.volume_info(name)?;
+            resize_to(pool, name, &now, asked.unwrap_or(now.size_bytes), args.max_size)
+        })
     })
 }
 
 /// A larger bound first, a smaller one last: the size is never beyond it.
-fn resize_to(pool: &Pool, name: &str, now: &VolumeInfo, new: u64, max_size: Option<u64>) -> Result<(), PoolError> {
+pub fn resize_to(pool: &Pool, name: &str, now: &VolumeInfo, new: u64, max_size: Option<u64>) -> Result<(), PoolError> {
     let rises = max_size > now.max_size_bytes;
     if let Some(max_size) = max_size.filter(|_| rises) {
         pool.set_max_size(name, max_size)?;
@@ -107,28 +100,19 @@ fn resize_to(pool: &Pool, name: &str, now: &VolumeInfo, new: u64, max_size: Opti
 /// `sheave volume rename`.
 pub fn rename(args: &args::RenameArgs) -> Result<(), Failure> {
     let VolumePlace { pool: place, name } = &args.volume;
-    one(place, args.json, "renamed", |pool| {
-        pool.rename(name, &args.new_name).map_err(failure::pool)?;
-        info(pool, &args.new_name)
-    })
+    one(place, args.json, "renamed", |pool| pool.rename(name, &args.new_name))
 }
 
 /// `sheave volume snapshot`.
 pub fn snapshot(args: &args::SnapshotArgs) -> Result<(), Failure> {
     let VolumePlace { pool: place, name } = &args.volume;
-    one(place, args.json, "snapshot", |pool| {
-        pool.snapshot(name, &args.name).map_err(failure::pool)?;
-        info(pool, &args.name)
-    })
+    one(place, args.json, "snapshot", |pool| pool.snapshot(name, &args.name))
 }
 
 /// `sheave volume clone`.
 pub fn clone(args: &args::CloneArgs) -> Result<(), Failure> {
     let VolumePlace { pool: place, name } = &args.volume;
-    one(place, args.json, "cloned", |pool| {
-        pool.clone_volume(name, &args.name).map_err(failure::pool)?;
-        info(pool, &args.name)
-    })
+    one(place, args.json, "cloned", |pool| pool.clone_volume(name, &args.name))
 }
 
 /// `sheave volume rollback`.
@@ -136,12 +120,11 @@ pub fn rollback(args: &args::RollbackArgs) -> Result<(), Failure> {
     let VolumePlace { pool: place, name } = &args.volume;
     one(place, args.json, "rolled back", |pool| {
         // Both must be there before anybody is asked about them.
-        info(pool, name)?;
-        info(pool, &args.snapshot)?;
+        pool.volume(name)?;
+        pool.volume(&args.snapshot)?;
         let what = format!("{} becomes what '{}' is; what was written since is lost", args.volume, args.snapshot);
         confirm::destroy(args.yes, &what)?;
-        pool.rollback(name, &args.snapshot).map_err(failure::pool)?;
-        info(pool, name)
+        pool.rollback(name, &args.snapshot, args.force)
     })
 }
 
@@ -155,9 +138,9 @@ pub fn delete(args: &args::DeleteArgs) -> Result<(), Failure> {
     let mut names: Vec<&str> = args.volumes.iter().map(|volume| volume.name.as_str()).collect();
     names.sort_unstable();
     names.dedup();
-    let pool = place.open(Access::Change)?;
-    let outcome = delete_all(&pool, place, &names, args.yes);
-    let closed = pool.close().map_err(failure::pool);
+    let pool = Opened::open(place, Access::Change)?;
+    let outcome = delete_all(&pool, &names, args);
+    let closed = pool.close();
     let freed_bytes = outcome?;
     closed?;
     if args.json {
@@ -168,22 +151,15 @@ pub fn delete(args: &args::DeleteArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn delete_all(pool: &Pool, place: &PoolPlace, names: &[&str], yes: bool) -> Result<u64, Failure> {
-    let infos = names.iter().map(|name| info(pool, name)).collect::<Result<Vec<_>, _>>()?;
+fn delete_all(pool: &Opened, names: &[&str], args: &args::DeleteArgs) -> Result<u64, Failure> {
+    let infos = names.iter().map(|name| pool.volume(name)).collect::<Result<Vec<_>, _>>()?;
     let written: u64 = infos.iter().map(|info| info.written_bytes).sum();
     // An empty volume is no loss.
     if written > 0 {
         let hold = if names.len() == 1 { "holds" } else { "hold" };
-        let what = format!("{} in {place} {hold} {} of data, which is lost", names.join(", "), fmt_bytes(written));
-        confirm::destroy(yes, &what)?;
+        let (names, place) = (names.join(", "), pool.place());
+        let what = format!("{names} in {place} {hold} {} of data, which is lost", fmt_bytes(written));
+        confirm::destroy(args.yes, &what)?;
     }
-    let free = |pool: &Pool| {
-        let info = pool.info();
-        info.free_bytes + info.pending_bytes
-    };
-    let before = free(pool);
-    for name in names {
-        pool.delete(name).map_err(failure::pool)?;
-    }
-    Ok(free(pool).saturating_sub(before))
+    pool.delete(names, args.force)
 }

@@ -7,44 +7,14 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
 use sheave::base::units::fmt_bytes;
-use sheave::vol::VolumeInfo;
 
 use crate::args::volume::{ListArgs, OneArgs};
-use crate::failure::{self, Failure};
+use crate::control::opened::Opened;
+use crate::failure::Failure;
 use crate::output;
-use crate::pool::info::DamageJson;
-use crate::pool::place::{Access, PoolPlace};
-
-/// A volume or snapshot, for programs.
-#[derive(Clone, Debug, Serialize)]
-pub struct VolumeJson {
-    /// Its pool, as named.
-    pub pool: String,
-    /// Name.
-    pub name: String,
-    /// Number within the pool.
-    pub id: u32,
-    /// Cannot be written.
-    pub snapshot: bool,
-    /// What it was made of.
-    pub origin: Option<String>,
-    /// Size that users see.
-    pub size_bytes: u64,
-    /// How large writes may make it; null when they do not.
-    pub max_size_bytes: Option<u64>,
-    /// Space it has.
-    pub allocated_bytes: u64,
-    /// Of that, shared with others.
-    pub shared_bytes: u64,
-    /// Of that, its own: what deleting it gives back.
-    pub unique_bytes: u64,
-    /// Data written.
-    pub written_bytes: u64,
-    /// Seconds since 1970.
-    pub created: u64,
-    /// Pages of its map are damaged: it does not open, and what it takes is not known. `null` as a rule.
-    pub damaged: Option<DamageJson>,
-}
+use crate::pool::place::Access;
+use crate::shapes::pool::DamageJson;
+use crate::shapes::volume::VolumeJson;
 
 #[derive(Serialize)]
 struct ListJson {
@@ -52,50 +22,13 @@ struct ListJson {
     volumes: Vec<VolumeJson>,
 }
 
-impl VolumeJson {
-    /// From what the pool tells.
-    pub fn new(place: &PoolPlace, info: &VolumeInfo) -> Self {
-        Self {
-            pool: place.to_string(),
-            name: info.name.clone(),
-            id: info.id,
-            snapshot: info.snapshot,
-            origin: info.origin.clone(),
-            size_bytes: info.size_bytes,
-            max_size_bytes: info.max_size_bytes,
-            allocated_bytes: info.allocated_bytes,
-            shared_bytes: info.shared_bytes,
-            unique_bytes: info.unique_bytes,
-            written_bytes: info.written_bytes,
-            created: info.created,
-            damaged: info.damage.as_ref().map(|damage| DamageJson::new(&info.name, damage)),
-        }
-    }
-
-    fn kind(&self) -> &'static str {
-        if self.snapshot { "snapshot" } else { "volume" }
-    }
-
-    /// A line.
-    pub fn in_short(&self) -> String {
-        let origin = self.origin.as_ref().map_or(String::new(), |origin| format!(" of {origin}"));
-        format!("{} {}{origin}, {}", self.kind(), self.name, self.size())
-    }
-
-    /// Its size, and how far it goes.
-    fn size(&self) -> String {
-        let most = self.max_size_bytes.filter(|_| !self.snapshot);
-        let most = most.map_or(String::new(), |most| format!(", grows to {}", fmt_bytes(most)));
-        format!("{}{most}", fmt_bytes(self.size_bytes))
-    }
-}
-
 /// `sheave volume list`.
 pub fn list(args: &ListArgs) -> Result<(), Failure> {
-    let pool = args.pool.open(if args.rescue { Access::Rescue } else { Access::Look })?;
-    let unsure = pool.info().unsure;
-    let volumes: Vec<_> = pool.volumes().iter().map(|info| VolumeJson::new(&args.pool, info)).collect();
-    pool.close().map_err(failure::pool)?;
+    let pool = Opened::open(&args.pool, if args.rescue { Access::Rescue } else { Access::Look })?;
+    let unsure = pool.unsure();
+    let volumes = pool.volumes();
+    pool.close()?;
+    let volumes = volumes?;
     if args.json {
         return output::json(&ListJson { pool: args.pool.to_string(), volumes });
     }
@@ -149,10 +82,10 @@ fn table(volumes: &[VolumeJson]) -> String {
 /// `sheave volume info`.
 pub fn info(args: &OneArgs) -> Result<(), Failure> {
     let place = &args.volume;
-    let pool = place.pool.open(Access::Look)?;
-    let info = pool.volume_info(&place.name).map_err(failure::pool)?;
-    pool.close().map_err(failure::pool)?;
-    let volume = VolumeJson::new(&place.pool, &info);
+    let pool = Opened::open(&place.pool, Access::Look)?;
+    let volume = pool.volume(&place.name);
+    pool.close()?;
+    let volume = volume?;
     if args.json {
         return output::json(&volume);
     }

@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
@@ -25,14 +26,15 @@ pub struct Sink {
 enum To {
     File(File),
     Block(File),
-    Stream(io::Stdout),
+    Stream(File),
 }
 
 impl Sink {
     /// Opens or makes it for an image of `len` bytes; `-` is stdout.
     pub fn open(path: &Path, len: u64, yes: bool) -> Result<Self, Failure> {
         if path == Path::new("-") {
-            return Ok(Self { name: "stdout".into(), to: To::Stream(io::stdout()), made: None });
+            let stream = io::stdout().as_fd().try_clone_to_owned().map_err(|err| failed("stdout", &err))?;
+            return Ok(Self { name: "stdout".into(), to: To::Stream(stream.into()), made: None });
         }
         let name = path.display().to_string();
         let fail = |err: io::Error| failed(&name, &err).fix("check the path, its permissions, and free space");
@@ -64,12 +66,35 @@ impl Sink {
             file.set_len(0).map_err(fail)?;
             return Ok(Self { name, to: To::File(file), made: None });
         }
-        let room = io::Seek::seek(&mut &file, io::SeekFrom::End(0)).map_err(fail)?;
-        if room < len {
-            return Err(Failure::run(format!("{name} has {}, the volume {}", fmt_bytes(room), fmt_bytes(len)))
-                .fix("choose a larger device"));
-        }
+        expect_room(&file, &name, len)?;
         Ok(Self { name, to: To::Block(file), made: None })
+    }
+
+    /// An open file that is empty, block device or pipe, for an image of `len` bytes.
+    pub fn of(file: File, name: String, len: u64) -> Result<Self, Failure> {
+        let meta = file.metadata().map_err(|err| failed(&name, &err))?;
+        if meta.is_file() && meta.len() > 0 {
+            return Err(Failure::usage(format!("{name} is not empty")).fix("cut it to nothing first"));
+        }
+        if meta.is_file() {
+            return Ok(Self { name, to: To::File(file), made: None });
+        }
+        if meta.file_type().is_block_device() {
+            expect_room(&file, &name, len)?;
+            return Ok(Self { name, to: To::Block(file), made: None });
+        }
+        Ok(Self { name, to: To::Stream(file), made: None })
+    }
+
+    /// What it is written to.
+    pub fn file(&self) -> &File {
+        let (To::File(file) | To::Block(file) | To::Stream(file)) = &self.to;
+        file
+    }
+
+    /// Somebody else has written all of it, and made it durable.
+    pub fn was_finished(mut self) {
+        self.made = None;
     }
 
     /// Puts data at `pos`; pieces come in order.
@@ -116,6 +141,16 @@ impl Drop for Sink {
             let _ = std::fs::remove_file(path);
         }
     }
+}
+
+/// Refuses a block device that is too small.
+fn expect_room(file: &File, name: &str, len: u64) -> Result<(), Failure> {
+    let room = io::Seek::seek(&mut &*file, io::SeekFrom::End(0)).map_err(|err| failed(name, &err))?;
+    if room < len {
+        return Err(Failure::run(format!("{name} has {}, the volume {}", fmt_bytes(room), fmt_bytes(len)))
+            .fix("choose a larger device"));
+    }
+    Ok(())
 }
 
 fn failed(name: &str, err: &io::Error) -> Failure {

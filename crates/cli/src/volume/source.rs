@@ -54,7 +54,12 @@ impl Source {
             return Ok(Self { name: "stdin".into(), from: From::Stream { stream: stream.into() }, pos: 0 });
         }
         let name = path.display().to_string();
-        let mut file = File::open(path).map_err(|err| failed(&name, &err).fix("check the path and its permissions"))?;
+        let file = File::open(path).map_err(|err| failed(&name, &err).fix("check the path and its permissions"))?;
+        Self::of(file, name)
+    }
+
+    /// An open file, block device or pipe.
+    pub fn of(mut file: File, name: String) -> Result<Self, Failure> {
         let meta = file.metadata().map_err(|err| failed(&name, &err))?;
         if meta.is_dir() {
             return Err(Failure::usage(format!("{name} is a directory")).fix("name a raw image, a block device, or -"));
@@ -68,6 +73,12 @@ impl Source {
             false => io::Seek::seek(&mut file, io::SeekFrom::End(0)).map_err(|err| failed(&name, &err))?,
         };
         Ok(Self { name, from: From::File { file, len, has_holes: meta.is_file() }, pos: 0 })
+    }
+
+    /// What it is read from.
+    pub fn file(&self) -> &File {
+        let (From::File { file, .. } | From::Stream { stream: file }) = &self.from;
+        file
     }
 
     /// Its bytes; `None` for a stream.

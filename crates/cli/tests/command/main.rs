@@ -3,6 +3,7 @@
 
 mod bench_vol;
 mod copies;
+mod daemon;
 mod diffs;
 mod interop;
 mod json;

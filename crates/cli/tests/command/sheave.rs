@@ -8,6 +8,8 @@ use serde_json::Value;
 pub fn sheave(line: &str) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("sheave"));
     command.args(line.split_whitespace());
+    // No server of another test, or of this machine, is asked; and none has a control socket.
+    command.env("SHEAVE_RUNTIME_DIR", "");
     command
 }
 

@@ -10,6 +10,11 @@ fn finding() -> Finding {
     Finding { kind: FindingKind::Data, place, means: "it does not match its checksum".into(), repair: None }
 }
 
+fn said(report: &ScrubReport) -> String {
+    let place: PoolPlace = "p.img".parse().expect("a place");
+    words(&ReportJson::new(&place, report), 1.0)
+}
+
 #[test]
 fn what_is_wrong_is_told_with_its_places() {
     let report = ScrubReport {
@@ -21,7 +26,7 @@ fn what_is_wrong_is_told_with_its_places() {
         completed: true,
         ..ScrubReport::default()
     };
-    let text = words(&report, 1.0);
+    let text = said(&report);
     assert!(text.contains("1. data: data at byte 1048576, volume 'disk', bytes 8192 to 12288: it does not match"));
     assert!(text.contains("and 2 more\n") && text.contains("12 KiB bad"), "{text}");
     assert!(text.ends_with("3 things are wrong\n") && !text.contains("no checksums"), "{text}");
@@ -30,8 +35,8 @@ fn what_is_wrong_is_told_with_its_places() {
 #[test]
 fn a_pool_without_checksums_is_not_called_verified() {
     let report = ScrubReport { completed: true, ..ScrubReport::default() };
-    let text = words(&report, 1.0);
+    let text = said(&report);
     assert!(text.contains("data cannot be verified") && text.ends_with("clean\n"), "{text}");
-    let ended = words(&ScrubReport::default(), 1.0);
+    let ended = said(&ScrubReport::default());
     assert!(ended.ends_with("ended before its end\n"), "{ended}");
 }

@@ -1,5 +1,7 @@
 //! The shapes of a map.
 
+use sheave::vol::{Extent, ExtentKind};
+
 use super::*;
 
 const EXTENTS: [Extent; 3] = [
@@ -24,7 +26,25 @@ fn json_is_that_of_qemu_img_with_two_fields_more() {
 
 #[test]
 fn a_table_with_its_sum() {
-    let text = table(&EXTENTS);
+    let text = table(&EXTENTS.iter().map(ExtentJson::new).collect::<Vec<_>>());
     assert!(text.contains("data, shared") && text.contains("unwritten") && text.contains("hole"), "{text}");
     assert!(text.ends_with("3 extents: 8 KiB of data, 56 KiB unwritten, 1 GiB of holes\n"), "{text}");
+}
+
+#[test]
+fn a_map_that_comes_in_pieces_is_the_same_map() {
+    let mut all = Vec::new();
+    for extent in &EXTENTS {
+        for at in [0, extent.len / 2] {
+            let addr = if extent.kind == ExtentKind::Hole { 0 } else { extent.addr + at };
+            let piece = Extent { pos: extent.pos + at, len: extent.len / 2, addr, ..*extent };
+            ExtentJson::add(&mut all, ExtentJson::new(&piece));
+        }
+    }
+    assert_eq!(all, EXTENTS.iter().map(ExtentJson::new).collect::<Vec<_>>());
+    // What lies elsewhere on the pool is another extent.
+    let elsewhere = [(0, 0), (4096, 1 << 20)].map(|(pos, addr)| Extent { pos, len: 4096, addr, ..EXTENTS[0] });
+    let mut two = Vec::new();
+    elsewhere.iter().for_each(|extent| ExtentJson::add(&mut two, ExtentJson::new(extent)));
+    assert_eq!(two.len(), 2);
 }

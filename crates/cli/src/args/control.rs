@@ -1,0 +1,102 @@
+//! Arguments of `sheave export` and `sheave client`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+const EXAMPLES: &str = "\
+These ask a running `sheave serve`: the one whose control socket is in the runtime directory ($SHEAVE_RUNTIME_DIR, else
+/run/sheave for root, else $XDG_RUNTIME_DIR/sheave), or the one named by --control.
+
+Examples:
+  sheave export list
+  sheave export add 'pool.img#root'
+  sheave export add ram:size=1G --name scratch
+  sheave export remove root --force
+  sheave client list --json
+  sheave client disconnect 7
+
+Exit code: 0 done, 1 it failed, 2 the command line makes no sense.";
+
+/// What `sheave export` is asked.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ExportArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ExportCommand,
+
+    /// The control socket of the server.
+    #[arg(long, value_name = "PATH", global = true)]
+    pub control: Option<PathBuf>,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum ExportCommand {
+    /// List what is served, and what is not because it could not be opened.
+    #[command(after_help = "Examples:\n  sheave export list --json")]
+    List {
+        /// Print one JSON object instead of text.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Serve one more volume, snapshot or device, until the server ends.
+    #[command(after_help = "Examples:\n  sheave export add 'pool.img#monday' --read-only")]
+    Add {
+        /// A volume of a pool that the server has, or a device spec.
+        #[arg(value_name = "SPEC")]
+        spec: String,
+
+        /// The export's name [default: the volume's].
+        #[arg(long)]
+        name: Option<String>,
+
+        /// Refuse all changes.
+        #[arg(long)]
+        read_only: bool,
+    },
+    /// End an export.
+    #[command(after_help = "Examples:\n  sheave export remove monday --force")]
+    Remove {
+        /// The export.
+        #[arg(value_name = "NAME")]
+        name: String,
+
+        /// Disconnect its clients first.
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// What `sheave client` is asked.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ClientArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ClientCommand,
+
+    /// The control socket of the server.
+    #[arg(long, value_name = "PATH", global = true)]
+    pub control: Option<PathBuf>,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum ClientCommand {
+    /// List who is connected.
+    #[command(after_help = "Examples:\n  sheave client list --json")]
+    List {
+        /// Print one JSON object instead of text.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Disconnect clients, by their numbers.
+    #[command(after_help = "Examples:\n  sheave client disconnect 7 8")]
+    Disconnect {
+        /// The clients.
+        #[arg(value_name = "ID", required = true)]
+        ids: Vec<u64>,
+    },
+}

@@ -1,0 +1,122 @@
+//! `sheave export` and `sheave client`: what a daemon serves, and to whom.
+
+use serde_json::Value;
+use sheave::base::units::fmt_bytes;
+
+use super::remote::Remote;
+use super::types as t;
+use crate::args::control::{ClientArgs, ClientCommand, ExportArgs, ExportCommand};
+use crate::failure::Failure;
+use crate::output;
+use crate::pool::place::VolumePlace;
+
+/// `sheave export`.
+pub fn export(args: &ExportArgs) -> Result<(), Failure> {
+    match &args.command {
+        ExportCommand::List { json } => {
+            let rows: t::ExportRows = connect(args.control.as_deref())?.call("ListExports", &t::Nothing {})?;
+            if *json {
+                return output::json(&rows);
+            }
+            let mut text = line(["NAME", "SIZE", "CLIENTS", "WHAT"]);
+            for row in rows.exports {
+                let what = match (&row.pool, &row.volume, &row.spec) {
+                    (Some(pool), Some(volume), _) => format!("{pool}#{volume}"),
+                    (.., spec) => spec.clone().unwrap_or_default(),
+                };
+                let read_only = if row.read_only { ", read-only" } else { "" };
+                let failed = row.failed.map_or(String::new(), |why| format!("; not served: {why}"));
+                let clients = row.clients.to_string();
+                let what = format!("{what}{read_only}{failed}");
+                text += &line([&row.name, &fmt_bytes(row.size_bytes), &clients, &what]);
+            }
+            output::text(&text);
+            Ok(())
+        }
+        ExportCommand::Add { spec, name, read_only } => {
+            let remote = connect(args.control.as_deref())?;
+            let add = added(&remote, spec, name.as_deref(), *read_only)?;
+            let Value::Object(_) = remote.call("AddExport", &add)? else { return Ok(()) };
+            output::text(&format!("export added: {}\n", add.name));
+            Ok(())
+        }
+        ExportCommand::Remove { name, force } => {
+            let remove = t::RemoveExport { name: name.clone(), force: Some(*force) };
+            let Value::Object(_) = connect(args.control.as_deref())?.call("RemoveExport", &remove)? else {
+                return Ok(());
+            };
+            output::text(&format!("export removed: {name}\n"));
+            Ok(())
+        }
+    }
+}
+
+/// What is to be added: a volume of a pool of the daemon, by the pool's place or its name there, or a device.
+fn added(remote: &Remote, spec: &str, name: Option<&str>, read_only: bool) -> Result<t::AddExport, Failure> {
+    let read_only = Some(read_only);
+    let Some((pool, volume)) = spec.rsplit_once('#').filter(|_| !std::path::Path::new(spec).exists()) else {
+        let name = name.ok_or_else(|| Failure::usage("an export of a device wants a name").fix("add --name NAME"))?;
+        return Ok(t::AddExport { name: name.into(), spec: Some(spec.into()), read_only, ..t::AddExport::default() });
+    };
+    let pools: t::Pools = remote.call("ListPools", &t::Nothing {})?;
+    let named = |row: &&t::PoolRow| row.name == pool;
+    let found = match pools.pools.iter().find(named) {
+        Some(row) => row.name.clone(),
+        None => {
+            let place: VolumePlace = spec.parse().map_err(|why| Failure::usage(format!("{spec}: {why}")))?;
+            let mut wanted = place.pool.identities();
+            wanted.sort_unstable();
+            let has = |row: &&t::PoolRow| {
+                let mut devices: Vec<_> = row.devices.iter().map(|id| (id.device, id.inode)).collect();
+                devices.sort_unstable();
+                !wanted.is_empty() && devices == wanted
+            };
+            let found = pools.pools.iter().find(has).map(|row| row.name.clone());
+            found.ok_or_else(|| {
+                Failure::run(format!("{} does not hold the pool {pool}", remote.describe()))
+                    .fix("add the pool to its configuration and send it SIGHUP")
+            })?
+        }
+    };
+    let name = name.unwrap_or(volume).to_owned();
+    Ok(t::AddExport { name, pool: Some(found), volume: Some(volume.into()), spec: None, read_only })
+}
+
+/// `sheave client`.
+pub fn client(args: &ClientArgs) -> Result<(), Failure> {
+    let remote = connect(args.control.as_deref())?;
+    match &args.command {
+        ClientCommand::List { json } => {
+            let rows: t::ClientRows = remote.call("ListClients", &t::Nothing {})?;
+            if *json {
+                return output::json(&rows);
+            }
+            let mut text = line(["ID", "SINCE", "EXPORT", "FROM"]);
+            for row in rows.clients {
+                let since = format!("{} s", row.connected_seconds);
+                text += &line([&row.id.to_string(), &since, row.export.as_deref().unwrap_or("-"), &row.peer]);
+            }
+            output::text(&text);
+            Ok(())
+        }
+        ClientCommand::Disconnect { ids } => {
+            for id in ids {
+                let Value::Object(_) = remote.call("DisconnectClient", &t::Disconnect { id: *id })? else {
+                    return Ok(());
+                };
+                output::text(&format!("client disconnected: {id}\n"));
+            }
+            Ok(())
+        }
+    }
+}
+
+fn connect(named: Option<&std::path::Path>) -> Result<Remote, Failure> {
+    let remote = Remote::only(named)?;
+    remote.be_patient();
+    Ok(remote)
+}
+
+fn line([a, b, c, d]: [&str; 4]) -> String {
+    format!("{a:16}  {b:>9}  {c:>8}  {d}\n")
+}

@@ -1,0 +1,264 @@
+//! A pool that a command has opened itself, or that a daemon holds: the same commands for both.
+
+use serde::Deserialize;
+use sheave::vol::LowWater;
+use sheave::{Pool, vol::PoolError};
+
+use super::remote::{Holder, holder};
+use super::types as t;
+use crate::failure::{self, Failure};
+use crate::output;
+use crate::pool::patience;
+use crate::pool::place::{Access, PoolPlace};
+use crate::shapes::extent::ExtentJson;
+use crate::shapes::pool::PoolJson;
+use crate::shapes::volume::VolumeJson;
+
+/// One of them.
+pub struct Opened {
+    place: PoolPlace,
+    by: By,
+}
+
+/// Who has it open.
+pub enum By {
+    /// This process.
+    Us(Pool),
+    /// A daemon.
+    Them(Holder),
+}
+
+#[derive(Deserialize)]
+struct OneVolume {
+    volume: VolumeJson,
+}
+
+#[derive(Deserialize)]
+struct Volumes {
+    volumes: Vec<VolumeJson>,
+}
+
+#[derive(Deserialize)]
+struct Info {
+    info: PoolJson,
+}
+
+#[derive(Deserialize)]
+struct Extents {
+    extents: Vec<ExtentJson>,
+    next_bytes: Option<u64>,
+}
+
+impl Opened {
+    /// Opens a pool, or finds the daemon that has it, and says so.
+    pub fn open(place: &PoolPlace, access: Access) -> Result<Opened, Failure> {
+        place.expect_pool()?;
+        let by = patience::until_free(|| match place.open_now(access) {
+            Err(busy) if busy.is_busy() && access != Access::Rescue => holder(place).map(By::Them).ok_or(busy),
+            opened => opened.map(By::Us),
+        })?;
+        if let By::Them(holder) = &by {
+            output::say(format_args!("sheave: {place} is served: asking {}\n", holder.remote.describe()));
+            holder.remote.be_patient();
+        }
+        Ok(Opened { place: place.clone(), by })
+    }
+
+    /// Who has it open.
+    pub fn by(&self) -> &By {
+        &self.by
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> &PoolPlace {
+        &self.place
+    }
+
+    /// Closes it, if it was opened here.
+    pub fn close(self) -> Result<(), Failure> {
+        match self.by {
+            By::Us(pool) => pool.close().map_err(failure::pool),
+            By::Them(_) => Ok(()),
+        }
+    }
+
+    /// Does it here, or has the daemon do it, whose reply has the volume.
+    fn change<P: serde::Serialize>(
+        &self,
+        name: &str,
+        here: impl FnOnce(&Pool) -> Result<(), PoolError>,
+        method: &str,
+        there: impl FnOnce(String) -> P,
+    ) -> Result<VolumeJson, Failure> {
+        match &self.by {
+            By::Us(pool) => {
+                here(pool).map_err(failure::pool)?;
+                self.volume(name)
+            }
+            By::Them(Holder { remote, pool }) => {
+                let reply: OneVolume = remote.call(method, &there(pool.clone()))?;
+                Ok(reply.volume.named(&self.place))
+            }
+        }
+    }
+
+    /// What it is and how full.
+    pub fn info(&self) -> Result<PoolJson, Failure> {
+        match &self.by {
+            By::Us(pool) => Ok(PoolJson::new(&self.place, &pool.info())),
+            By::Them(Holder { remote, pool }) => {
+                let reply: Info = remote.call("GetPoolInfo", &t::OfPool { pool: pool.clone() })?;
+                Ok(PoolJson { pool: self.place.to_string(), ..reply.info })
+            }
+        }
+    }
+
+    /// Changes the low-water mark, whether what becomes free goes back, or acknowledges a loss.
+    pub fn set(
+        &self,
+        low_water: Option<LowWater>,
+        discard: Option<bool>,
+        acknowledge_loss: bool,
+    ) -> Result<PoolJson, Failure> {
+        match &self.by {
+            By::Us(pool) => {
+                if acknowledge_loss {
+                    pool.acknowledge_loss().map_err(failure::pool)?;
+                }
+                low_water.map_or(Ok(()), |mark| pool.set_low_water(mark)).map_err(failure::pool)?;
+                discard.map_or(Ok(()), |on| pool.set_discard(on)).map_err(failure::pool)?;
+                self.info()
+            }
+            By::Them(Holder { remote, pool }) => {
+                let low_water = low_water.map(|mark| mark.to_string());
+                let acknowledge_loss = Some(acknowledge_loss);
+                let set = t::SetPool { pool: pool.clone(), low_water, discard, acknowledge_loss };
+                let reply: Info = remote.call("SetPool", &set)?;
+                Ok(PoolJson { pool: self.place.to_string(), ..reply.info })
+            }
+        }
+    }
+
+    /// What an opening that rescues has passed over.
+    pub fn unsure(&self) -> Vec<String> {
+        match &self.by {
+            By::Us(pool) => pool.info().unsure,
+            By::Them(_) => Vec::new(),
+        }
+    }
+
+    /// All volumes and snapshots.
+    pub fn volumes(&self) -> Result<Vec<VolumeJson>, Failure> {
+        match &self.by {
+            By::Us(pool) => Ok(pool.volumes().iter().map(|info| VolumeJson::new(&self.place, info)).collect()),
+            By::Them(Holder { remote, pool }) => {
+                let reply: Volumes = remote.call("ListVolumes", &t::OfPool { pool: pool.clone() })?;
+                Ok(reply.volumes.into_iter().map(|volume| volume.named(&self.place)).collect())
+            }
+        }
+    }
+
+    /// One of them.
+    pub fn volume(&self, name: &str) -> Result<VolumeJson, Failure> {
+        match &self.by {
+            By::Us(pool) => Ok(VolumeJson::new(&self.place, &pool.volume_info(name).map_err(failure::pool)?)),
+            By::Them(Holder { remote, pool }) => {
+                let reply: OneVolume =
+                    remote.call("GetVolume", &t::OfVolume { pool: pool.clone(), volume: name.into() })?;
+                Ok(reply.volume.named(&self.place))
+            }
+        }
+    }
+
+    /// Makes a volume.
+    pub fn create(&self, name: &str, size_bytes: u64, max_size_bytes: Option<u64>) -> Result<VolumeJson, Failure> {
+        let here = |pool: &Pool| match max_size_bytes {
+            Some(most) => pool.create_growing_volume(name, size_bytes, most).map(drop),
+            None => pool.create_volume(name, size_bytes).map(drop),
+        };
+        let there = |pool| t::Create { pool, volume: name.into(), size_bytes, max_size_bytes };
+        self.change(name, here, "CreateVolume", there)
+    }
+
+    /// Changes the size of a volume, as `here` does it.
+    pub fn resize(
+        &self,
+        name: &str,
+        (size_bytes, max_size_bytes): (Option<u64>, Option<u64>),
+        force: bool,
+        here: impl FnOnce(&Pool) -> Result<(), PoolError>,
+    ) -> Result<VolumeJson, Failure> {
+        let there = |pool| t::Resize { pool, volume: name.into(), size_bytes, max_size_bytes, force: Some(force) };
+        self.change(name, here, "ResizeVolume", there)
+    }
+
+    /// Gives a volume another name.
+    pub fn rename(&self, name: &str, new: &str) -> Result<VolumeJson, Failure> {
+        let there = |pool| t::Named { pool, volume: name.into(), name: new.into() };
+        self.change(new, |pool| pool.rename(name, new), "RenameVolume", there)
+    }
+
+    /// Freezes the state of a volume.
+    pub fn snapshot(&self, name: &str, new: &str) -> Result<VolumeJson, Failure> {
+        let there = |pool| t::Named { pool, volume: name.into(), name: new.into() };
+        self.change(new, |pool| pool.snapshot(name, new), "CreateSnapshot", there)
+    }
+
+    /// Makes a writable copy.
+    pub fn clone_volume(&self, name: &str, new: &str) -> Result<VolumeJson, Failure> {
+        let there = |pool| t::Named { pool, volume: name.into(), name: new.into() };
+        self.change(new, |pool| pool.clone_volume(name, new), "CloneVolume", there)
+    }
+
+    /// Makes a volume what a snapshot is.
+    pub fn rollback(&self, name: &str, snapshot: &str, force: bool) -> Result<VolumeJson, Failure> {
+        let there = |pool| t::Rollback { pool, volume: name.into(), snapshot: snapshot.into(), force: Some(force) };
+        self.change(name, |pool| pool.rollback(name, snapshot), "RollbackVolume", there)
+    }
+
+    /// Deletes volumes; the bytes that came free.
+    pub fn delete(&self, names: &[&str], force: bool) -> Result<u64, Failure> {
+        match &self.by {
+            By::Us(pool) => {
+                let free = || {
+                    let info = pool.info();
+                    info.free_bytes + info.pending_bytes
+                };
+                let before = free();
+                for name in names {
+                    pool.delete(name).map_err(failure::pool)?;
+                }
+                Ok(free().saturating_sub(before))
+            }
+            By::Them(Holder { remote, pool }) => {
+                let volumes = names.iter().map(ToString::to_string).collect();
+                let freed: t::Freed =
+                    remote.call("DeleteVolumes", &t::Delete { pool: pool.clone(), volumes, force: Some(force) })?;
+                Ok(freed.freed_bytes)
+            }
+        }
+    }
+
+    /// What lies where in a volume.
+    pub fn map(&self, name: &str, offset: u64, len: u64) -> Result<Vec<ExtentJson>, Failure> {
+        match &self.by {
+            By::Us(pool) => {
+                let volume = pool.open_volume(name).map_err(failure::pool)?;
+                let extents = volume.extents(offset, len).map_err(failure::pool)?;
+                Ok(extents.iter().map(ExtentJson::new).collect())
+            }
+            By::Them(Holder { remote, pool }) => {
+                let mut all: Vec<ExtentJson> = Vec::new();
+                let mut next = Some(offset);
+                while let Some(at) = next {
+                    let length_bytes = (offset + len).saturating_sub(at);
+                    let map = t::Map { pool: pool.clone(), volume: name.into(), offset_bytes: at, length_bytes };
+                    let reply: Extents = remote.call("MapVolume", &map)?;
+                    reply.extents.into_iter().for_each(|extent| ExtentJson::add(&mut all, extent));
+                    next = reply.next_bytes.filter(|next| *next > at);
+                }
+                Ok(all)
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! A daemon as a command sees it: found, and called.
+//!
+//! A command sends it nothing but what it was asked to do, and descriptors of files that it has opened itself. So it
+//! trusts no daemon but one of root, of its own user, or of the owner of the pool's file: another one could answer in
+//! the place of the pool's owner.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use sheave::base::sync::atomic::{AtomicBool, Ordering};
+use sheave_varlink::{Client, ClientError};
+
+use super::paths;
+use super::types::{self as t, INTERFACE};
+use crate::failure::Failure;
+use crate::pool::place::PoolPlace;
+use crate::progress::Progress;
+
+/// Sockets of a directory that are tried, at most.
+const MAX_SOCKETS: usize = 256;
+/// How long a daemon may take to say which pools it holds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A daemon.
+pub struct Remote {
+    client: RefCell<Client>,
+    socket: PathBuf,
+}
+
+/// A daemon that holds a pool.
+pub struct Holder {
+    /// It.
+    pub remote: Remote,
+    /// Its name of the pool.
+    pub pool: String,
+}
+
+/// Control sockets that may be there.
+fn sockets() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for directory in paths::directories() {
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        let named = entries.filter(|entry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            name.starts_with("control") && name.ends_with(".sock")
+        });
+        found.extend(named.map(|entry| entry.path()).take(MAX_SOCKETS));
+    }
+    found.sort_unstable();
+    found
+}
+
+/// The daemon that holds this pool, if there is one that can be asked.
+pub fn holder(place: &PoolPlace) -> Option<Holder> {
+    let wanted: BTreeSet<(u64, u64)> = place.identities().into_iter().collect();
+    if wanted.is_empty() {
+        return None;
+    }
+    let owners = place.owners();
+    for path in sockets() {
+        // One that is gone, or does not answer this user, does not hold up the others.
+        let Ok(remote) = Remote::connect(&path) else { continue };
+        if !remote.is_trusted(&owners) {
+            continue;
+        }
+        let Ok(pools) = remote.call::<_, t::Pools>("ListPools", &t::Nothing {}) else { continue };
+        let has = |row: &t::PoolRow| {
+            let devices: BTreeSet<_> = row.devices.iter().map(|id| (id.device, id.inode)).collect();
+            row.failed.is_none() && devices == wanted
+        };
+        if let Some(row) = pools.pools.into_iter().find(has) {
+            return Some(Holder { remote, pool: row.name });
+        }
+    }
+    None
+}
+
+impl Remote {
+    /// The daemon at this socket.
+    fn connect(path: &Path) -> io::Result<Remote> {
+        let mut client = Client::connect(path)?;
+        client.set_patience(Some(PATIENCE));
+        Ok(Remote { client: RefCell::new(client), socket: path.to_owned() })
+    }
+
+    /// The daemon that somebody has named, or the only one that there is.
+    pub fn only(named: Option<&Path>) -> Result<Remote, Failure> {
+        const FIX: &str = "start one: sheave serve --config FILE; or name its control socket: --control PATH";
+        if let Some(path) = named {
+            return Remote::connect(path)
+                .map_err(|error| Failure::run(format!("no server answers at {}: {error}", path.display())).fix(FIX));
+        }
+        let mut found: Vec<Remote> = sockets().iter().filter_map(|path| Remote::connect(path).ok()).collect();
+        found.retain(|remote| remote.is_trusted(&[]));
+        match found.len() {
+            1 => Ok(found.remove(0)),
+            0 => Err(Failure::run("no server answers this user").fix(FIX)),
+            _ => {
+                let paths: Vec<String> = found.iter().map(|remote| remote.socket.display().to_string()).collect();
+                Err(Failure::usage(format!("several servers answer: {}", paths.join(", ")))
+                    .fix("choose one by --control PATH"))
+            }
+        }
+    }
+
+    fn is_trusted(&self, owners: &[u32]) -> bool {
+        let peer = self.client.borrow().peer_uid();
+        let own = rustix::process::geteuid().as_raw();
+        peer.is_some_and(|peer| peer == 0 || peer == own || owners.contains(&peer))
+    }
+
+    /// Who it is, in words.
+    pub fn describe(&self) -> String {
+        match self.client.borrow().peer_pid() {
+            Some(pid) => format!("'sheave serve' (process {pid})"),
+            None => "'sheave serve'".into(),
+        }
+    }
+
+    /// Calls a method.
+    pub fn call<P: Serialize, R: DeserializeOwned>(&self, method: &str, parameters: &P) -> Result<R, Failure> {
+        let method = format!("{INTERFACE}.{method}");
+        // The words of a failure look at the client, too.
+        let reply = self.client.borrow_mut().call(&method, parameters);
+        read(reply.map_err(|error| self.failure(error))?)
+    }
+
+    /// From now on an answer may take as long as it wants.
+    pub fn be_patient(&self) {
+        self.client.borrow_mut().set_patience(None);
+    }
+
+    /// Calls a method that tells how far it is; ends it when `stop` is set.
+    pub fn long<P: Serialize, R: DeserializeOwned>(
+        &self,
+        method: &str,
+        parameters: &P,
+        fds: &[BorrowedFd<'_>],
+        progress: &mut Progress,
+        stop: &AtomicBool,
+    ) -> Result<R, Failure> {
+        let mut each = |reply: Value| {
+            // Relaxed: the flag carries nothing but itself.
+            if stop.load(Ordering::Relaxed) {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            if let Ok(at) = serde_json::from_value::<t::Progress>(reply["progress"].clone()) {
+                progress.reach(at.done_bytes, at.total_bytes);
+            }
+            Ok(())
+        };
+        let method = format!("{INTERFACE}.{method}");
+        let reply = self.client.borrow_mut().call_more(&method, parameters, fds, &mut each);
+        match reply {
+            Err(ClientError::Io(error)) if error.kind() == io::ErrorKind::Interrupted => {
+                Err(Failure::interrupted("it was ended; the server undoes what it had begun"))
+            }
+            Err(error) => Err(self.failure(error)),
+            Ok(reply) => read(reply),
+        }
+    }
+
+    fn failure(&self, error: ClientError) -> Failure {
+        match error {
+            ClientError::Refused { error, parameters } if error == format!("{INTERFACE}.Refused") => {
+                match serde_json::from_value::<t::Refused>(parameters) {
+                    Ok(t::Refused { kind, cause, fix }) => Failure::told(&kind, cause, fix),
+                    Err(error) => Failure::run(format!("the server sends what is no reply: {error}")),
+                }
+            }
+            ClientError::Refused { error, .. } if error == "org.varlink.service.PermissionDenied" => Failure::run(
+                format!("{} lets this user look, and change nothing", self.describe()),
+            )
+            .fix("run it as root or the user of the server, or name this user in admin_uids of its configuration"),
+            ClientError::Refused { error, parameters } => {
+                Failure::run(format!("{} does not know this call: {error} {parameters}", self.describe()))
+                    .fix("use the same version of sheave for both")
+            }
+            error => Failure::run(format!("{} at {} does not answer: {error}", self.describe(), self.socket.display()))
+                .fix("see whether it has ended, then try again"),
+        }
+    }
+}
+
+fn read<R: DeserializeOwned>(reply: Value) -> Result<R, Failure> {
+    serde_json::from_value(reply).map_err(|error| {
+        Failure::run(format!("the server's reply is not understood: {error}")).fix("use the same version of sheave")
+    })
+}
+
+impl PoolPlace {
+    /// Users that own its files.
+    fn owners(&self) -> Vec<u32> {
+        self.file_paths().iter().filter_map(|path| Some(std::fs::metadata(path).ok()?.uid())).collect()
+    }
+}

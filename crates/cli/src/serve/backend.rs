@@ -1,0 +1,131 @@
+//! What exports serve: a volume or snapshot, or a device, as a file with what lies where in it.
+//!
+//! A backend keeps open what it serves, and lets go of it when the server drops it.
+
+use std::sync::Arc;
+
+use sheave::base::units::fmt_bytes;
+use sheave::blk::claim::{Claim, Sharing};
+use sheave::iomap::RawFile;
+use sheave::vol::{Extent, ExtentKind};
+use sheave::{File, Pool, Volume, open_device};
+use sheave_nbd::reply::MAX_EXTENTS;
+use sheave_nbd::wire::state;
+use sheave_serve::{Backend, Export};
+
+use super::config::{ExportPlan, What};
+use crate::failure::{self, Failure};
+
+/// Units of a pool that one question for extents looks at: some milliseconds.
+const UNITS_AT_ONCE: u64 = 1 << 16;
+/// Units that are looked at before the extents that were found are counted: what bounds the memory of an answer.
+const UNITS_PER_STEP: u64 = 1 << 9;
+
+/// Opens what an export of a volume serves.
+pub fn volume(plan: &ExportPlan, pool: &Pool, text: &str, name: &str) -> Result<Export, Failure> {
+    let volume = pool.open_volume(name).map_err(failure::pool)?;
+    let file: Arc<dyn File> = Arc::new(volume.clone());
+    let unit_bytes = pool.info().unit_bytes;
+    Ok(export(plan, &format!("{text}#{name}"), Box::new(ServedVolume { volume, file, unit_bytes })))
+}
+
+/// Opens what an export of a device serves.
+pub fn device(plan: &ExportPlan, spec: &str) -> Result<Export, Failure> {
+    if !spec.contains(':') {
+        return Err(Failure::usage(format!("{spec} names neither a volume nor a device"))
+            .fix(format!("write '{spec}#NAME' for a volume of a pool, or file:{spec} for the file as it is")));
+    }
+    let read_only = plan.read_only;
+    let opened = match spec.starts_with("file:") && read_only && !spec.contains(",readonly=") {
+        true => format!("{spec},readonly=on"),
+        false => spec.to_owned(),
+    };
+    let device = open_device(&opened).map_err(failure::device)?;
+    let changes = !read_only && !device.capabilities().read_only;
+    let sharing = if changes { Sharing::Alone } else { Sharing::WithReaders };
+    let claim = device.claim(sharing).map_err(failure::device)?;
+    let file: Arc<dyn File> = Arc::new(RawFile::new(device));
+    Ok(export(plan, spec, Box::new(ServedDevice { file, _claim: claim })))
+}
+
+fn export(plan: &ExportPlan, text: &str, backend: Box<dyn Backend>) -> Export {
+    let file = backend.file();
+    let read_only = if file.is_read_only() { ", read-only" } else { "" };
+    let description = format!("{text} ({}{read_only})", fmt_bytes(file.size_bytes()));
+    Export { name: plan.name.clone(), description, read_only: plan.read_only, backend }
+}
+
+impl ExportPlan {
+    /// The volume that it is of, if it is of this pool.
+    pub fn volume_of(&self, of: &str) -> Option<&str> {
+        match &self.what {
+            What::Volume { pool, volume } if pool == of => Some(volume),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ServedVolume {
+    volume: Volume,
+    file: Arc<dyn File>,
+    unit_bytes: u64,
+}
+
+impl Backend for ServedVolume {
+    fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    fn extents(&self, _: u32, pos: u64, len: u64) -> Vec<sheave_nbd::Extent> {
+        let end = pos + len.min(self.unit_bytes.saturating_mul(UNITS_AT_ONCE));
+        let mut extents: Vec<sheave_nbd::Extent> = Vec::new();
+        let mut at = pos;
+        while at < end && extents.len() <= MAX_EXTENTS {
+            let step = (end - at).min(self.unit_bytes.saturating_mul(UNITS_PER_STEP));
+            let found = self.volume.extents(at, step).unwrap_or_default();
+            let covered: u64 = found.iter().map(|extent| extent.len).sum();
+            found.iter().for_each(|extent| add_extent(&mut extents, extent));
+            if covered < step {
+                // Beyond the end of the volume, which has become smaller.
+                break;
+            }
+            at += step;
+        }
+        extents
+    }
+
+    fn is_fast_to_zero(&self) -> bool {
+        true
+    }
+}
+
+/// Adds what a volume has in a range to what was found before it.
+fn add_extent(extents: &mut Vec<sheave_nbd::Extent>, extent: &Extent) {
+    let status = match extent.kind {
+        ExtentKind::Data => 0,
+        ExtentKind::Unwritten => state::ZERO,
+        ExtentKind::Hole => state::HOLE | state::ZERO,
+    };
+    match extents.last_mut() {
+        Some(last) if last.status == status => last.len += extent.len,
+        _ => extents.push(sheave_nbd::Extent { len: extent.len, status }),
+    }
+}
+
+#[derive(Debug)]
+struct ServedDevice {
+    file: Arc<dyn File>,
+    /// Others may not use the device while this does.
+    _claim: Claim,
+}
+
+impl Backend for ServedDevice {
+    fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    fn is_fast_to_zero(&self) -> bool {
+        self.file.device().capabilities().write_zeroes
+    }
+}

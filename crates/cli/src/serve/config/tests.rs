@@ -1,0 +1,65 @@
+//! A configuration is read, and what is wrong in one is told with its line.
+
+use super::*;
+
+fn read_text(text: &str) -> Result<Plan, Failure> {
+    plan(&Text { path: Path::new("c.toml"), text: text.into() })
+}
+
+#[test]
+fn all_of_a_configuration_is_read() {
+    let plan = read_text(
+        r#"
+listen = ["unix:/run/a.sock", "tcp:127.0.0.1:10809"]
+threads = 2
+max_clients = 7
+
+[control]
+path = "/run/c.sock"
+mode = "0666"
+admin_uids = [5]
+
+[[pool]]
+name = "main"
+path = "a.img+b.img"
+
+[[export]]
+pool = "main"
+volume = "root"
+
+[[export]]
+name = "scratch"
+spec = "ram:size=1G"
+read_only = true
+"#,
+    )
+    .expect("it is right");
+    assert_eq!((plan.listen.len(), plan.threads, plan.max_clients), (2, Some(2), 7));
+    let control = plan.control.expect("it has one");
+    assert_eq!((control.mode, control.admin_uids, control.wanted), (0o666, vec![5], true));
+    assert_eq!(plan.exports[0].name, "root");
+    assert_eq!(plan.exports[1].what, What::Device { spec: "ram:size=1G".into() });
+    assert!(plan.exports[1].read_only && !plan.exports[0].read_only);
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_line() {
+    let wrong = [
+        ("listen = []\nlisen = []", 2, "unknown field `lisen`"),
+        ("listen = [\n  \"udp:1\"]", 2, "no address"),
+        ("threads = 0", 1, "1 to 256"),
+        ("\n[[pool]]\nname = \"a\"", 2, "missing field `path`"),
+        ("[[pool]]\nname = \"a\"\npath = \"p\"\nwritable = true", 4, "unknown field `writable`"),
+        ("[[pool]]\nname = \"a\"\npath = \"p\"\n[[pool]]\nname = \"a\"\npath = \"q\"", 5, "already"),
+        ("[[export]]\npool = \"b\"\nvolume = \"v\"", 2, "there is no pool 'b'"),
+        ("[[export]]\nspec = \"ram:size=1M\"", 2, "wants a name"),
+        ("[[export]]\nname = \"x\"\nspec = \"s\"\nvolume = \"v\"", 2, "either"),
+        ("[[export]]\nname = \"x\"\nspec = \"s\"\n[[export]]\nname = \"x\"\nspec = \"s\"", 5, "already"),
+        ("[control]\nmode = \"999\"", 2, "octal"),
+        ("threads = ", 1, ""),
+    ];
+    for (text, line, words) in wrong {
+        let said = read_text(text).expect_err(text).to_string();
+        assert!(said.contains(&format!("c.toml, line {line}: ")) && said.contains(words), "{text}\n{said}");
+    }
+}

@@ -1,0 +1,572 @@
+//! `sheave serve --config`, and commands that reach a pool which it holds.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::sheave::{Dir, Said, no_io_uring, sheave};
+
+/// Two pools with a volume each, and the runtime directory of their daemon.
+pub fn pools() -> Option<Dir> {
+    if no_io_uring() {
+        return None;
+    }
+    let dir = Dir::new();
+    for pool in ["a", "b"] {
+        dir.ok(&format!("pool create {pool}.img --size 128M"));
+        dir.ok(&format!("volume create {pool}.img#v --size 16M"));
+    }
+    std::fs::create_dir(dir.path("run")).expect("made");
+    Some(dir)
+}
+
+/// Both pools, and an export of each volume.
+pub const BOTH: &str = r#"
+listen = ["unix:nbd.sock", "unix:other.sock"]
+threads = 2
+
+[[pool]]
+name = "a"
+path = "a.img"
+
+[[pool]]
+name = "b"
+path = "b.img"
+
+[[export]]
+name = "va"
+pool = "a"
+volume = "v"
+
+[[export]]
+name = "vb"
+pool = "b"
+volume = "v"
+"#;
+
+/// A daemon until it is told to end.
+pub struct Daemon {
+    pub child: Child,
+    said: std::path::PathBuf,
+}
+
+impl Daemon {
+    pub fn start(dir: &Dir, config: &str) -> Daemon {
+        std::fs::write(dir.path("c.toml"), config).expect("written");
+        Daemon::start_again(dir)
+    }
+
+    /// With the configuration that is there.
+    pub fn start_again(dir: &Dir) -> Daemon {
+        Daemon::run(dir, "serve --config c.toml")
+    }
+
+    /// With this command line.
+    pub fn run(dir: &Dir, line: &str) -> Daemon {
+        let said = dir.path("said");
+        let err = std::fs::File::create(&said).expect("made");
+        let mut command = sheave(line);
+        command.current_dir(dir.path("")).env("SHEAVE_RUNTIME_DIR", dir.path("run")).stderr(err);
+        let child = command.spawn().expect("it runs");
+        let mut daemon = Daemon { child, said };
+        daemon.until_it_says("serving ");
+        daemon
+    }
+
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(&self.said).expect("read")
+    }
+
+    pub fn until_it_says(&mut self, words: &str) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while !self.said().contains(words) {
+            assert!(Instant::now() < until, "it does not say '{words}':\n{}", self.said());
+            if let Ok(Some(status)) = self.child.try_wait() {
+                panic!("the daemon ended: {status}\n{}", self.said());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &id]).status().expect("it runs").success());
+    }
+
+    /// Ends it by SIGTERM; it has exit code 0.
+    pub fn end(mut self) {
+        self.signal("-TERM");
+        let status = self.child.wait().expect("it ends");
+        assert!(status.success(), "{status}\n{}", self.said());
+    }
+}
+
+impl Drop for Daemon {
+    /// A test that fails leaves no daemon.
+    fn drop(&mut self) {
+        // One that has ended is past hearing it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A command that may reach the daemon.
+pub fn ask(dir: &Dir, line: &str) -> Said {
+    let mut command = dir.command(line);
+    Said::of(command.env("SHEAVE_RUNTIME_DIR", dir.path("run")).output().expect("it runs"))
+}
+
+/// The same, which is done.
+pub fn ask_ok(dir: &Dir, line: &str) -> Said {
+    let said = ask(dir, line);
+    assert_eq!(said.code, 0, "{line}\n{}{}", said.out, said.err);
+    said
+}
+
+/// The same, which the daemon has done.
+fn served_ok(dir: &Dir, line: &str) -> Said {
+    let said = ask_ok(dir, line);
+    assert!(said.err.contains(" is served: asking 'sheave serve' (process "), "{line}\n{}", said.err);
+    said
+}
+
+/// An NBD client of an export.
+pub struct Nbd(pub UnixStream);
+
+impl Nbd {
+    /// `None` when there is no such export.
+    pub fn connect(socket: &Path, export: &str) -> Option<Nbd> {
+        let mut stream = UnixStream::connect(socket).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
+        stream.read_exact(&mut [0; 18]).ok()?;
+        let option = [b"IHAVEOPT".as_slice(), &1u32.to_be_bytes(), &(export.len() as u32).to_be_bytes()].concat();
+        stream.write_all(&[vec![0, 0, 0, 3], option, export.as_bytes().to_vec()].concat()).ok()?;
+        stream.read_exact(&mut [0; 10]).ok()?;
+        Some(Nbd(stream))
+    }
+
+    /// Sends a request and takes its reply; `None` when the connection is gone.
+    pub fn ask(&mut self, command: u16, offset: u64, len: u32, data: &[u8]) -> Option<u32> {
+        let head = [0x2560_9513u32.to_be_bytes().as_slice(), &[0, 0], &command.to_be_bytes()].concat();
+        let head = [&head, 9u64.to_be_bytes().as_slice(), &offset.to_be_bytes(), &len.to_be_bytes(), data].concat();
+        self.0.write_all(&head).ok()?;
+        let mut reply = [0; 16];
+        self.0.read_exact(&mut reply).ok()?;
+        Some(u32::from_be_bytes([reply[4], reply[5], reply[6], reply[7]]))
+    }
+
+    /// Begins a write, and closes in the middle of its data.
+    pub fn leave_in_a_write(&mut self, offset: u64, len: u32) {
+        let head = [0x2560_9513u32.to_be_bytes().as_slice(), &[0, 0, 0, 1], &9u64.to_be_bytes()].concat();
+        let half = vec![0xff; len as usize / 2];
+        // The server may be gone before.
+        let _ = self.0.write_all(&[&head, offset.to_be_bytes().as_slice(), &len.to_be_bytes(), &half].concat());
+    }
+
+    /// Ends the session as the protocol has it.
+    pub fn say_goodbye(&mut self) {
+        let _ = self.0.write_all(&[0x2560_9513u32.to_be_bytes().as_slice(), &[0, 0, 0, 2], &[0; 20]].concat());
+    }
+
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Option<u32> {
+        self.ask(1, offset, data.len() as u32, data)
+    }
+
+    pub fn flush(&mut self) -> Option<u32> {
+        self.ask(3, 0, 0, &[])
+    }
+
+    pub fn read(&mut self, offset: u64, len: u32) -> Option<Vec<u8>> {
+        let error = self.ask(0, offset, len, &[])?;
+        assert_eq!(error, 0, "a read at {offset}");
+        let mut data = vec![0; len as usize];
+        self.0.read_exact(&mut data).ok()?;
+        Some(data)
+    }
+}
+
+#[test]
+fn several_pools_are_served_and_their_ends_are_clean() {
+    let Some(dir) = pools() else { return };
+    let daemon = Daemon::start(&dir, BOTH);
+    for (socket, export, byte) in [("nbd.sock", "va", 1u8), ("other.sock", "vb", 2)] {
+        let mut client = Nbd::connect(&dir.path(socket), export).expect("it is served");
+        assert_eq!(client.write(0, &[byte; 4096]), Some(0));
+    }
+    assert!(Nbd::connect(&dir.path("nbd.sock"), "vc").is_none());
+    let rows = ask_ok(&dir, "export list --json").json();
+    assert_eq!(rows["exports"][1]["name"], "vb");
+    assert_eq!(rows["exports"][1]["size_bytes"], 16 << 20);
+    daemon.end();
+    assert!(!dir.path("nbd.sock").exists() && !dir.path("run/control.sock").exists());
+    for (pool, byte) in [("a", 1u8), ("b", 2)] {
+        assert_eq!(dir.ok(&format!("pool info {pool}.img --json")).json()["recovered"], false);
+        dir.ok(&format!("volume export {pool}.img#v {pool}.raw"));
+        assert_eq!(std::fs::read(dir.path(&format!("{pool}.raw"))).expect("read")[..4096], [byte; 4096]);
+    }
+}
+
+#[test]
+fn a_pool_that_is_damaged_does_not_stop_the_others_and_a_reload_tries_again() {
+    let Some(dir) = pools() else { return };
+    let good = std::fs::read(dir.path("a.img")).expect("read");
+    std::fs::write(dir.path("a.img"), vec![0; good.len()]).expect("written");
+    let mut daemon = Daemon::start(&dir, BOTH);
+    let said = daemon.said();
+    assert!(said.contains("pool 'a' is not open: ") && said.contains("export 'va' is not served: "), "{said}");
+    assert!(Nbd::connect(&dir.path("nbd.sock"), "vb").is_some() && Nbd::connect(&dir.path("nbd.sock"), "va").is_none());
+    let failed = ask_ok(&dir, "export list --json").json();
+    assert!(failed["exports"][0]["failed"].as_str().is_some_and(|why| why.contains("pool 'a'")), "{failed}");
+    // Mended, and read again; what changes of the configuration is done, what cannot be done is told.
+    std::fs::write(dir.path("a.img"), good).expect("written");
+    let more = BOTH.replace("name = \"vb\"", "name = \"renamed\"").replace("threads = 2", "threads = 1")
+        + "\n[[export]]\nname = \"scratch\"\nspec = \"ram:size=1M\"\n";
+    std::fs::write(dir.path("c.toml"), more).expect("written");
+    daemon.signal("-HUP");
+    daemon.until_it_says("the configuration was read again");
+    assert!(daemon.said().contains("restart it"), "{}", daemon.said());
+    for export in ["va", "renamed", "scratch"] {
+        assert!(Nbd::connect(&dir.path("nbd.sock"), export).is_some(), "{export}: {}", daemon.said());
+    }
+    assert!(Nbd::connect(&dir.path("nbd.sock"), "vb").is_none());
+    // One that cannot be read changes nothing.
+    std::fs::write(dir.path("c.toml"), "lisen = []").expect("written");
+    daemon.signal("-HUP");
+    daemon.until_it_says("the configuration stays as it was: c.toml, line 1: unknown field `lisen`");
+    assert!(Nbd::connect(&dir.path("nbd.sock"), "renamed").is_some());
+    daemon.end();
+}
+
+#[test]
+fn a_pool_that_is_full_does_not_stop_the_others() {
+    let Some(dir) = pools() else { return };
+    dir.ok("pool create full.img --size 8M");
+    dir.ok("volume create full.img#v --size 64M");
+    let config = BOTH.replace("a.img", "full.img");
+    let daemon = Daemon::start(&dir, &config);
+    let mut full = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
+    let mut other = Nbd::connect(&dir.path("nbd.sock"), "vb").expect("it is served");
+    let errors: Vec<_> = (0..64u64).map(|at| full.write(at << 20, &vec![7; 1 << 20])).collect();
+    assert_eq!(errors.last(), Some(&Some(28)), "ENOSPC: {errors:?}");
+    assert_eq!((other.write(0, &[1; 4096]), other.flush()), (Some(0), Some(0)));
+    assert_eq!(ask_ok(&dir, "pool info full.img --json").json()["state"], "full");
+    served_ok(&dir, "volume delete full.img#v --yes --force");
+    assert_eq!(ask_ok(&dir, "pool info full.img --json").json()["state"], "ok");
+    daemon.end();
+    dir.ok("pool check full.img");
+}
+
+#[test]
+fn the_same_commands_work_on_a_pool_that_is_served() {
+    let Some(dir) = pools() else { return };
+    let daemon = Daemon::start(&dir, BOTH);
+    let mut rng = sheave::base::rng::Rng::new(5);
+    let image: Vec<u8> = (0..3 << 20).map(|_| rng.draw() as u8).collect();
+    std::fs::write(dir.path("image"), &image).expect("written");
+    let here = |line: &str| served_ok(&dir, line);
+    assert_eq!(here("volume create a.img#w --size 1M --json").json()["volume"]["pool"], "a.img");
+    here("volume resize a.img#w +1M");
+    assert_eq!(here("volume resize a.img#w 512k --yes --json").json()["volume"]["size_bytes"], 512 << 10);
+    here("volume create a.img#g --max-size 64M");
+    here("volume resize a.img#g --max-size 32M");
+    here("volume rename a.img#w x");
+    here("volume snapshot a.img#x s");
+    here("volume clone a.img#s y");
+    here("volume rollback a.img#x s --yes");
+    let imported = here("volume import image a.img#i --json --progress none").json();
+    assert_eq!((&imported["image_bytes"], &imported["copied_bytes"]), (&json!(3 << 20), &json!(3 << 20)));
+    let refused = ask(&dir, "volume import image a.img#i");
+    assert!(refused.code == 2 && refused.err.contains("holds 3 MiB of data"), "{}", refused.err);
+    here("volume import image a.img#i --yes");
+    here("volume export a.img#i back");
+    assert!(std::fs::read(dir.path("back")).expect("read") == image);
+    // The same through pipes, both ways.
+    let script = "cat image | \"$S\" volume import - a.img#p && \"$S\" volume export a.img#p - | cmp - image";
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(script).current_dir(dir.path("")).env("SHEAVE_RUNTIME_DIR", dir.path("run"));
+    shell.env("S", assert_cmd::cargo::cargo_bin!("sheave"));
+    let said = Said::of(shell.output().expect("it runs"));
+    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    let map = here("volume map a.img#i --json").out;
+    let scrubbed = here("pool scrub a.img --json --progress none").json();
+    assert_eq!((&scrubbed["found"], &scrubbed["interrupted"]), (&json!(0), &json!(false)));
+    here("pool trim a.img");
+    here("pool set a.img --low-water 20%");
+    let info = here("pool info a.img --json").json();
+    assert_eq!((&info["low_water"], &info["pool"]), (&json!("20%"), &json!("a.img")));
+    let listed = here("volume list a.img --json").json();
+    // What is refused is refused in the same words.
+    let mut words = Vec::new();
+    let wrong = ["volume snapshot a.img#no s2", "volume create a.img#x --size 1M", "volume resize a.img#s 1M"];
+    words.extend(wrong.map(|line| (line, ask(&dir, line))));
+    here("volume delete a.img#x a.img#y --yes");
+    daemon.end();
+    // Without a daemon they say the same of what there is.
+    assert_eq!(dir.ok("volume map a.img#i --json").out, map);
+    let names = |listed: &Value| -> Vec<String> {
+        listed["volumes"].as_array().expect("a list").iter().map(|volume| volume["name"].to_string()).collect()
+    };
+    let mut left = names(&listed);
+    left.retain(|name| name != "\"x\"" && name != "\"y\"");
+    assert_eq!(names(&dir.ok("volume list a.img --json").json()), left);
+    for (line, said) in &words[..1] {
+        let local = dir.run(line);
+        assert_eq!((local.code, &local.err), (said.code, &said.err[said.err.find('\n').expect("a line") + 1..].into()));
+    }
+    for ((line, said), code) in words.iter().zip([1, 1, 2]) {
+        assert_eq!(said.code, code, "{line}\n{}", said.err);
+    }
+    dir.ok("pool check a.img");
+}
+
+#[test]
+fn what_would_hurt_clients_is_refused_by_name_and_force_disconnects_them() {
+    let Some(dir) = pools() else { return };
+    let daemon = Daemon::start(&dir, BOTH);
+    served_ok(&dir, "volume snapshot a.img#v s");
+    let changes = [
+        "volume rollback a.img#v s --yes",
+        "volume resize a.img#v 8M --yes",
+        "volume import c.toml a.img#v --yes",
+        "volume delete a.img#v --yes",
+    ];
+    for line in changes {
+        let mut client = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
+        let mut other = Nbd::connect(&dir.path("nbd.sock"), "vb").expect("it is served");
+        assert_eq!(client.write(0, &[9; 4096]), Some(0));
+        let refused = ask(&dir, line);
+        let words = "the volume 'v' has 1 client through the export 'va'";
+        assert!(refused.code == 1 && refused.err.contains(words), "{line}\n{}", refused.err);
+        assert!(refused.err.contains("--force"), "{}", refused.err);
+        assert_eq!(client.read(0, 4096), Some(vec![9; 4096]), "a refusal changes nothing");
+        served_ok(&dir, &format!("{line} --force"));
+        assert_eq!(client.read(0, 4096), None, "it is disconnected");
+        assert_eq!(other.flush(), Some(0), "nobody else is");
+        if !line.contains("delete") {
+            let mut again = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served again");
+            let is_9 = again.read(0, 4096) == Some(vec![9; 4096]);
+            assert_eq!(is_9, line.contains("resize"), "{line} has done something else");
+            drop(again);
+            // It counts until the server has seen its end.
+            let until = Instant::now() + Duration::from_secs(10);
+            while ask_ok(&dir, "export list --json").json()["exports"][0]["clients"] != 0 {
+                assert!(Instant::now() < until, "it is still counted");
+            }
+        }
+    }
+    assert!(Nbd::connect(&dir.path("nbd.sock"), "va").is_none(), "{}", daemon.said());
+    assert!(daemon.said().contains("export 'va' has ended: its volume 'v' is gone"), "{}", daemon.said());
+    // What clients have is no reason against what does not hurt them.
+    let mut client = Nbd::connect(&dir.path("nbd.sock"), "vb").expect("it is served");
+    served_ok(&dir, "volume snapshot b.img#v s");
+    served_ok(&dir, "volume resize b.img#v 32M");
+    served_ok(&dir, "volume rename b.img#v w");
+    assert_eq!(client.flush(), Some(0));
+    let rows = ask_ok(&dir, "export list --json").json();
+    assert_eq!((&rows["exports"][0]["volume"], &rows["exports"][0]["size_bytes"]), (&json!("w"), &json!(32 << 20)));
+    daemon.end();
+    dir.ok("pool check a.img");
+    dir.ok("pool check b.img");
+}
+
+#[test]
+fn exports_and_clients_are_listed_added_removed_and_disconnected() {
+    let Some(dir) = pools() else { return };
+    let daemon = Daemon::start(&dir, BOTH);
+    ask_ok(&dir, "volume snapshot a.img#v s");
+    ask_ok(&dir, "export add a.img#s");
+    ask_ok(&dir, "export add a#v --name again --read-only");
+    ask_ok(&dir, "export add ram:size=1M --name scratch");
+    let refused = ask(&dir, "export add ram:size=1M --name scratch");
+    assert!(refused.code == 1 && refused.err.contains("there is an export 'scratch' already"), "{}", refused.err);
+    let rows = ask_ok(&dir, "export list --json").json();
+    let names: Vec<&str> =
+        rows["exports"].as_array().expect("rows").iter().filter_map(|row| row["name"].as_str()).collect();
+    assert_eq!(names, ["va", "vb", "s", "again", "scratch"]);
+    let mut snapshot = Nbd::connect(&dir.path("nbd.sock"), "s").expect("it is served");
+    let mut again = Nbd::connect(&dir.path("nbd.sock"), "again").expect("it is served");
+    assert_eq!((snapshot.write(0, &[1; 512]), again.write(0, &[1; 512])), (Some(1), Some(1)), "EPERM");
+    let clients = ask_ok(&dir, "client list --json").json();
+    let clients = clients["clients"].as_array().expect("rows");
+    let id = clients.iter().find(|client| client["export"] == "s").expect("it is there")["id"].clone();
+    ask_ok(&dir, &format!("client disconnect {id}"));
+    assert_eq!((snapshot.read(0, 512), again.flush()), (None, Some(0)));
+    let busy = ask(&dir, "export remove again");
+    assert!(busy.code == 1 && busy.err.contains("has clients: 1"), "{}", busy.err);
+    ask_ok(&dir, "export remove again --force");
+    assert_eq!(again.flush(), None);
+    let gone = ask(&dir, "export remove again");
+    assert!(gone.code == 1 && gone.err.contains("there is no export 'again'"), "{}", gone.err);
+    daemon.end();
+}
+
+#[test]
+fn a_volume_that_one_command_serves_is_reached_too() {
+    let Some(dir) = pools() else { return };
+    let daemon = Daemon::run(&dir, "serve a.img#v --nbd unix:one.sock");
+    let mut client = Nbd::connect(&dir.path("one.sock"), "v").expect("it is served");
+    assert_eq!((client.write(0, &[3; 4096]), client.flush()), (Some(0), Some(0)));
+    served_ok(&dir, "volume snapshot a.img#v s");
+    assert_eq!(ask_ok(&dir, "client list --json").json()["clients"][0]["export"], "v");
+    // Somebody who is not told where to ask is refused as ever.
+    let refused = dir.run("volume snapshot a.img#v t");
+    assert!(refused.code == 1 && refused.err.contains("in use"), "{}", refused.err);
+    daemon.end();
+    assert!(std::fs::read_dir(dir.path("run")).expect("read").next().is_none(), "a socket is left");
+}
+
+#[test]
+fn a_control_socket_that_was_left_is_replaced_and_a_live_one_is_not() {
+    let Some(dir) = pools() else { return };
+    let mut first = Daemon::start(&dir, &BOTH.replace("b.img", "none.img"));
+    let second = BOTH.replace("a.img", "other.img").replace("nbd.sock", "2.sock").replace("other.sock", "3.sock")
+        + "\n[control]\npath = \"run/control.sock\"\n";
+    std::fs::write(dir.path("d.toml"), second).expect("written");
+    let mut command = sheave("serve --config d.toml");
+    command.current_dir(dir.path("")).env("SHEAVE_RUNTIME_DIR", dir.path("run"));
+    let said = Said::of(command.stdin(Stdio::null()).output().expect("it runs"));
+    assert!(said.code == 1 && said.err.contains("control.sock is in use"), "{}", said.err);
+    assert!(!dir.path("2.sock").exists());
+    first.signal("-KILL");
+    first.child.wait().expect("it ends");
+    assert!(dir.path("run/control.sock").exists());
+    let again = Daemon::start_again(&dir);
+    ask_ok(&dir, "export list");
+    again.end();
+}
+
+/// Calls over the control socket as it is on the wire; the reply.
+fn call(dir: &Dir, method: &str, parameters: &Value) -> Value {
+    let mut stream = UnixStream::connect(dir.path("run/control.sock")).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    let call = json!({ "method": method, "parameters": parameters }).to_string();
+    stream.write_all(&[call.as_bytes(), &[0]].concat()).expect("sent");
+    let mut reply = Vec::new();
+    let mut byte = [0];
+    while stream.read_exact(&mut byte).is_ok() && byte[0] != 0 {
+        reply.push(byte[0]);
+    }
+    serde_json::from_slice(&reply).expect("JSON")
+}
+
+#[test]
+fn every_method_of_the_definition_is_there_and_wrong_parameters_are_refused() {
+    let Some(dir) = pools() else { return };
+    let daemon = Daemon::start(&dir, BOTH);
+    let asked = json!({ "interface": "io.sheave.Control" });
+    let idl = call(&dir, "org.varlink.service.GetInterfaceDescription", &asked)["parameters"]["description"].clone();
+    let idl = idl.as_str().expect("a text");
+    let methods: Vec<&str> = idl.lines().filter_map(|line| line.strip_prefix("method ")?.split('(').next()).collect();
+    assert!(methods.len() > 20, "{methods:?}");
+    for method in methods {
+        let reply = call(&dir, &format!("io.sheave.Control.{method}"), &json!({ "nonsense": [1, {}] }));
+        assert_eq!(reply["error"], "org.varlink.service.InvalidParameter", "{method}: {reply}");
+    }
+    let reply = call(&dir, "io.sheave.Control.Nonsense", &json!({}));
+    assert_eq!(reply["error"], "org.varlink.service.MethodNotFound");
+    let reply = call(&dir, "io.sheave.Control.GetPoolInfo", &json!({ "pool": "none" }));
+    assert_eq!(
+        (&reply["error"], &reply["parameters"]["kind"]),
+        (&json!("io.sheave.Control.Refused"), &json!("failed"))
+    );
+    assert!(reply["parameters"]["fix"].is_string(), "{reply}");
+    // Numbers and names that make no sense.
+    for (method, parameters) in [
+        ("CreateVolume", json!({ "pool": "a", "volume": "../x", "size_bytes": 4096 })),
+        ("CreateVolume", json!({ "pool": "a", "volume": "x", "size_bytes": u64::MAX })),
+        ("CreateVolume", json!({ "pool": "a", "volume": "x", "size_bytes": -1 })),
+        ("CreateVolume", json!({ "pool": "a", "volume": "y", "size_bytes": 4095 })),
+        ("MapVolume", json!({ "pool": "a", "volume": "v", "offset_bytes": u64::MAX, "length_bytes": u64::MAX })),
+        ("DeleteVolumes", json!({ "pool": "a", "volumes": [] })),
+        ("AddExport", json!({ "name": "", "spec": "ram:size=1M" })),
+        ("AddExport", json!({ "name": "x", "spec": "/etc/passwd" })),
+        ("AddExport", json!({ "name": "x", "spec": "ram:size=1M", "pool": "a" })),
+        ("ImportVolume", json!({ "pool": "a", "volume": "x" })),
+        ("DisconnectClient", json!({ "id": 99 })),
+    ] {
+        let reply = call(&dir, &format!("io.sheave.Control.{method}"), &parameters);
+        let refused = reply["error"].is_string() || reply["parameters"]["extents"] == json!([]);
+        assert!(refused, "{method} {parameters}: {reply}");
+    }
+    assert_eq!(ask_ok(&dir, "volume list a.img --json").json()["volumes"].as_array().map(Vec::len), Some(1));
+    daemon.end();
+}
+
+/// Who may connect by the mode of the socket looks; who is no admin changes nothing.
+#[test]
+fn a_user_without_rights_looks_and_changes_nothing() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let Some(dir) = pools() else { return };
+    if !std::fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0) {
+        return sheave_testkit::skip("only root can run a command as another user");
+    }
+    for path in ["", "run"] {
+        std::fs::set_permissions(dir.path(path), std::fs::Permissions::from_mode(0o755)).expect("set");
+    }
+    std::fs::copy(assert_cmd::cargo::cargo_bin!("sheave"), dir.path("sheave")).expect("copied");
+    let nobody = |line: &str| {
+        let mut command = Command::new(dir.path("sheave"));
+        command.args(line.split_whitespace()).current_dir(dir.path("")).uid(65534).gid(65534);
+        Said::of(command.env("SHEAVE_RUNTIME_DIR", dir.path("run")).output().expect("it runs"))
+    };
+    let open = "\n[control]\nmode = \"0666\"\n";
+    let daemon = Daemon::start(&dir, &(BOTH.to_owned() + open));
+    assert_eq!(nobody("export list --json").json()["exports"][0]["name"], "va");
+    for line in ["export remove va", "export add ram:size=1M --name x", "client disconnect 1"] {
+        let refused = nobody(line);
+        let words = "lets this user look, and change nothing";
+        assert!(refused.code == 1 && refused.err.contains(words), "{line}: {}", refused.err);
+    }
+    assert_eq!(ask_ok(&dir, "export list --json").json()["exports"].as_array().map(Vec::len), Some(2));
+    daemon.end();
+    // An admin by the configuration.
+    let daemon = Daemon::start(&dir, &(BOTH.to_owned() + open + "admin_uids = [65534]\n"));
+    assert_eq!(nobody("export remove va").code, 0);
+    daemon.end();
+    // Without a mode nobody else connects at all.
+    let daemon = Daemon::start(&dir, BOTH);
+    let refused = nobody("export list --control run/control.sock");
+    assert!(refused.code == 1 && refused.err.contains("Permission denied"), "{}", refused.err);
+    daemon.end();
+}
+
+/// The varlink project's own client, where Python has it.
+#[test]
+fn a_varlink_client_that_others_wrote_is_answered() {
+    let Some(dir) = pools() else { return };
+    let python = |script: &str| {
+        let mut command = Command::new("python3");
+        Said::of(command.arg("-c").arg(script).current_dir(dir.path("")).output().expect("it runs"))
+    };
+    if python("import varlink").code != 0 {
+        return sheave_testkit::skip("the varlink client is missing: pip install varlink");
+    }
+    let daemon = Daemon::start(&dir, BOTH);
+    let said = python(
+        "
+import varlink
+with varlink.Client(address='unix:run/control.sock') as client:
+    assert 'io.sheave.Control' in client.get_interfaces()
+    with client.open('io.sheave.Control') as control:
+        print(control.ListExports()['exports'][0]['name'])
+        control.CreateSnapshot(pool='a', volume='v', name='s')
+        print([v['name'] for v in control.ListVolumes(pool='a')['volumes']])
+        for reply in control.ScrubPool(pool='a', _more=True):
+            last = reply
+        print(last['report']['found'])
+        try:
+            control.CreateSnapshot(pool='a', volume='none', name='t')
+        except varlink.VarlinkError as error:
+            print(error.error(), error.parameters()['cause'])
+",
+    );
+    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    let words = ["va\n", "['s', 'v']\n", "0\n", "io.sheave.Control.Refused there is no volume 'none'"];
+    assert!(words.iter().all(|word| said.out.contains(word)), "{}", said.out);
+    daemon.end();
+}
