@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::asan::Extent;
 use crate::report::Report;
-use crate::{asan, fuzz, lab, models, sim, stress, workspace};
+use crate::{asan, cargo, fuzz, lab, models, sim, stress, workspace};
 
 /// Random schedules of each model: ten times as many as most see in CI.
 const SCHEDULES: u64 = 200_000;
@@ -30,9 +30,17 @@ pub fn main(args: &[String]) -> Result<()> {
     report.step("the lab, optimized", lab::smoke);
     report.step("crash simulator", |_| sim::main(&words(&["--nightly"])));
     report.step("fuzzers", |_| fuzz::main(&words(&["--seconds", FUZZ_SECONDS])));
+    report.step("soak of the daemon", |_| soak());
     report.step("stress", |_| stress::main(&words(&["--minutes", STRESS_MINUTES])));
     if !report.finish() {
         exit(1); // without a word: the counts are to be the last line
     }
     Ok(())
+}
+
+/// The daemon, its clients and its control for two minutes, with twenty kills; CI has ten seconds of it.
+fn soak() -> Result<()> {
+    let mut command = cargo::cargo(["test", "-p", "sheave-cli", "--test", "command", "soak", "--", "--nocapture"]);
+    command.env("SHEAVE_SOAK_SECONDS", "120");
+    cargo::run(command)
 }

@@ -19,6 +19,7 @@ mod serve;
 mod serve_refused;
 mod sheave;
 mod signals;
+mod soak;
 mod space_back;
 mod system_calls;
 mod traps;

@@ -1,0 +1,256 @@
+//! The daemon under all that happens to it, for a while: clients that connect, write, flush, trim and die; snapshots,
+//! clones, rollbacks and resizes meanwhile; `kill -9`, again and again.
+//!
+//! Each client has blocks of its own in a volume and knows what each may hold: what it was when a flush was last
+//! answered, or anything that was written since. What it reads is one of these, always. `SHEAVE_SOAK_SECONDS` makes it
+//! longer: `cargo xtask nightly` takes 120, with 20 kills.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use sheave::base::rng::Rng;
+
+use crate::daemon::{Daemon, Nbd, ask};
+use crate::sheave::{Dir, no_io_uring};
+
+const CLIENTS: u64 = 50;
+const VOLUMES: u64 = 5;
+/// Blocks of a client, each of 4 KiB.
+const BLOCKS: u64 = 32;
+const BLOCK: u64 = 4096;
+
+/// What has happened, to see that all of it did.
+#[derive(Default)]
+struct Counts {
+    sessions: AtomicU64,
+    writes: AtomicU64,
+    flushes: AtomicU64,
+    trims: AtomicU64,
+    checked: AtomicU64,
+    changes: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A block's content: the number of its write in every word; zeroes are 0.
+fn content(number: u64) -> Vec<u8> {
+    number.to_le_bytes().repeat(BLOCK as usize / 8)
+}
+
+fn number_of(block: &[u8], what: &str) -> u64 {
+    let number = u64::from_le_bytes(block[..8].try_into().expect("eight"));
+    assert!(block == content(number), "{what}: a torn block");
+    number
+}
+
+/// A client, over all its connections.
+struct Client<'a> {
+    dir: &'a Dir,
+    counts: &'a Counts,
+    stop: &'a AtomicBool,
+    rng: Rng,
+    export: String,
+    first: u64,
+    next: u64,
+    /// What each block may hold, the newest last.
+    may: Vec<Vec<u64>>,
+}
+
+impl Client<'_> {
+    fn run(mut self) {
+        // Relaxed: the flag carries nothing but itself.
+        while !self.stop.load(Ordering::Relaxed) {
+            // It may be down.
+            let Some(mut nbd) = Nbd::connect(&self.dir.path("nbd.sock"), &self.export) else {
+                std::thread::sleep(Duration::from_millis(20));
+                continue;
+            };
+            count(&self.counts.sessions);
+            // `None`: the connection is gone.
+            let _ = self.session(&mut nbd);
+        }
+    }
+
+    fn at(&self, block: u64) -> u64 {
+        (self.first + block) * BLOCK
+    }
+
+    /// Looks at all its blocks, then works for a while, then leaves: with a goodbye, without one, or in half a write.
+    fn session(&mut self, nbd: &mut Nbd) -> Option<()> {
+        let mut now = Vec::new();
+        for block in 0..BLOCKS {
+            let what = format!("{} block {block}", self.export);
+            let found = number_of(&nbd.read(self.at(block), BLOCK as u32)?, &what);
+            let may = &self.may[block as usize];
+            assert!(may.contains(&found), "{what} has {found}, it may have {may:?}: flushed bytes are lost");
+            count(&self.counts.checked);
+            now.push(found);
+        }
+        for _ in 0..self.rng.below(40) {
+            let block = self.rng.below(BLOCKS);
+            match self.rng.below(10) {
+                0 => {
+                    // What is there now is there for good.
+                    if nbd.flush()? == 0 {
+                        self.may = now.iter().map(|number| vec![*number]).collect();
+                        count(&self.counts.flushes);
+                    }
+                }
+                1 => {
+                    self.may[block as usize].push(0);
+                    assert_eq!(nbd.ask(4, self.at(block), BLOCK as u32, &[])?, 0, "a trim");
+                    now[block as usize] = 0;
+                    count(&self.counts.trims);
+                }
+                2 => {
+                    let found = nbd.read(self.at(block), BLOCK as u32)?;
+                    assert_eq!(number_of(&found, "a block"), now[block as usize], "not what was written");
+                }
+                _ => {
+                    self.next += 1;
+                    self.may[block as usize].push(self.next);
+                    assert_eq!(nbd.write(self.at(block), &content(self.next))?, 0, "a write");
+                    now[block as usize] = self.next;
+                    count(&self.counts.writes);
+                }
+            }
+        }
+        match self.rng.below(3) {
+            0 => nbd.leave_in_a_write(self.at(0), BLOCK as u32),
+            1 => nbd.say_goodbye(),
+            _ => {}
+        }
+        Some(())
+    }
+}
+
+/// Changes volumes by commands that the daemon is asked by; each may find it down.
+fn administer(dir: &Dir, counts: &Counts, stop: &AtomicBool) {
+    let mut rng = Rng::new(77);
+    let mut round = 0;
+    // Relaxed: as above.
+    while !stop.load(Ordering::Relaxed) {
+        round += 1;
+        let volume = rng.below(VOLUMES);
+        let lines = [
+            format!("volume snapshot p.img#v{volume} s{round}"),
+            format!("volume clone p.img#s{round} c{round}"),
+            format!("export add p.img#c{round}"),
+            format!("volume resize p.img#v{volume} +1M"),
+            "volume rollback p.img#rolled base --yes --force".to_owned(),
+            format!("volume resize p.img#c{round} 2M --yes --force"),
+            format!("volume rollback p.img#c{round} s{round} --yes --force"),
+            format!("volume delete p.img#c{round} p.img#s{round} --yes --force"),
+        ];
+        for line in lines {
+            let said = ask(dir, &line);
+            assert!(!said.err.contains("panic"), "{line}: {}", said.err);
+            counts.changes.fetch_add(u64::from(said.code == 0), Ordering::Relaxed);
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+        }
+    }
+}
+
+/// Bytes of memory that a process has.
+fn memory(id: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0 kB");
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().expect("a number") << 10
+}
+
+fn prepared() -> Dir {
+    let dir = Dir::new();
+    dir.ok("pool create p.img --size 1G");
+    let mut config =
+        String::from("listen = [\"unix:nbd.sock\"]\nthreads = 2\n[[pool]]\nname = \"p\"\npath = \"p.img\"\n");
+    let volumes: Vec<String> = (0..VOLUMES).map(|volume| format!("v{volume}")).collect();
+    for volume in volumes.iter().map(String::as_str).chain(["rolled"]) {
+        dir.ok(&format!("volume create p.img#{volume} --size 8M"));
+        config += &format!("[[export]]\npool = \"p\"\nvolume = \"{volume}\"\n");
+    }
+    dir.ok("volume snapshot p.img#rolled base");
+    std::fs::create_dir(dir.path("run")).expect("made");
+    std::fs::write(dir.path("c.toml"), config).expect("written");
+    dir
+}
+
+#[test]
+fn no_flushed_byte_is_lost_whatever_happens() {
+    if no_io_uring() {
+        return;
+    }
+    let seconds: u64 = std::env::var("SHEAVE_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
+    let (dir, counts, stop) = (prepared(), Counts::default(), AtomicBool::new(false));
+    let kills = if seconds >= 60 { 20 } else { 4 };
+    let begun = Instant::now();
+    let mut memories = Vec::new();
+    std::thread::scope(|scope| {
+        let (dir, counts, stop) = (&dir, &counts, &stop);
+        for number in 0..CLIENTS {
+            let export = format!("v{}", number % VOLUMES);
+            let may = vec![vec![0]; BLOCKS as usize];
+            let (first, next) = (number / VOLUMES * BLOCKS, number << 40);
+            let client = Client { dir, counts, stop, rng: Rng::new(number), export, first, next, may };
+            scope.spawn(|| client.run());
+        }
+        // Clients of the volume that is rolled back: only that they are served.
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                if let Some(mut nbd) = Nbd::connect(&dir.path("nbd.sock"), "rolled") {
+                    while nbd.write(0, &content(5)).is_some() && !stop.load(Ordering::Relaxed) {}
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        scope.spawn(|| administer(dir, counts, stop));
+        let ended = std::panic::catch_unwind(|| live_and_die(dir, Duration::from_secs(seconds), kills));
+        stop.store(true, Ordering::Relaxed);
+        match ended {
+            Ok(found) => memories = found,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    });
+    dir.ok("pool check p.img");
+    dir.ok("pool scrub p.img --progress none");
+    let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let Counts { sessions, writes, flushes, trims, checked, changes } = &counts;
+    println!(
+        "{:.0} s, {kills} kills: {} sessions, {} writes, {} flushes, {} trims, {} blocks checked, {} changes; \
+         MiB: {:?}",
+        begun.elapsed().as_secs_f64(),
+        of(sessions),
+        of(writes),
+        of(flushes),
+        of(trims),
+        of(checked),
+        of(changes),
+        memories.iter().map(|bytes| bytes >> 20).collect::<Vec<_>>(),
+    );
+    assert!(of(sessions) > CLIENTS && of(flushes) > 20 && of(trims) > 20 && of(changes) > 3, "little has happened");
+    // Flat: the last life, with all that came before it in the pool, takes no more than the first did, but for noise.
+    let (first, last) = (memories[0], memories[memories.len() - 1]);
+    assert!(last < 2 * first + (32 << 20), "memory grows: {memories:?}");
+}
+
+/// Starts the daemon and kills it, again and again; its memory at the end of each life. At last it ends by SIGTERM.
+fn live_and_die(dir: &Dir, all: Duration, kills: u32) -> Vec<u64> {
+    let life = all / (kills + 1);
+    let mut memories = Vec::new();
+    for _ in 0..kills {
+        let mut daemon = Daemon::start_again(dir);
+        std::thread::sleep(life);
+        memories.push(memory(daemon.child.id()));
+        daemon.signal("-KILL");
+        daemon.child.wait().expect("it ends");
+        assert!(!daemon.said().contains("is not open"), "{}", daemon.said());
+    }
+    let daemon = Daemon::start_again(dir);
+    std::thread::sleep(life);
+    memories.push(memory(daemon.child.id()));
+    daemon.end();
+    memories
+}
