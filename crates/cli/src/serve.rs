@@ -8,6 +8,8 @@
 //! | [`control`] | the control socket |
 //! | [`service`] | the methods that it has |
 //! | [`copies`] | those that take long: import, export, scrub, trim, watch |
+//! | [`metrics`] | counters and gauges, for monitoring |
+//! | [`systemd`] | sockets, readiness and the watchdog of systemd |
 //! | [`captive`] | the command of `--run`, and its socket |
 //!
 //! Owns the order of start and end: pools and volumes are opened, then the sockets, then the reactors, then the control
@@ -19,7 +21,9 @@ mod config;
 mod control;
 mod copies;
 mod daemon;
+mod metrics;
 mod service;
+mod systemd;
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -50,7 +54,8 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
 fn configured(path: &Path, ender: &Ender) -> Result<u8, Failure> {
     let mut plan = config::read(path)?;
     let mut hangups = signals::hangups()?;
-    let listeners = listen(&plan.listen)?;
+    let mut listeners = systemd::listeners()?;
+    listeners.extend(listen(&plan.listen)?);
     if listeners.is_empty() && plan.control.is_none() {
         return Err(Failure::usage(format!("{} has no address to listen on", path.display()))
             .fix("add listen = [\"unix:/run/sheave/nbd.sock\"], or a control socket"));
@@ -58,8 +63,19 @@ fn configured(path: &Path, ender: &Ender) -> Result<u8, Failure> {
     let opened = Opened::new(&plan);
     opened.tell();
     let daemon = Arc::new(opened.serve(listeners, &plan)?);
-    let controlled = begin_control(&daemon, &plan);
-    let controlled = match controlled {
+    let controlled = begin_control(&daemon, &plan).and_then(|controlled| {
+        let measured = plan.metrics.as_ref().map(|at| metrics::Metrics::start(&daemon, at)).transpose();
+        match measured {
+            Ok(measured) => Ok((controlled, measured)),
+            Err(why) => {
+                if let Some(controlled) = controlled {
+                    controlled.stop();
+                }
+                Err(why)
+            }
+        }
+    });
+    let (controlled, measured) = match controlled {
         Ok(controlled) => controlled,
         Err(why) => {
             end(daemon, None)?;
@@ -68,12 +84,16 @@ fn configured(path: &Path, ender: &Ender) -> Result<u8, Failure> {
     };
     let served = daemon.server.exports().len();
     let at: Vec<String> = daemon.server.listeners().iter().map(|listener| listener.address().to_string()).collect();
-    output::say(format_args!("serving {served} exports at {}\n", at.join(", ")));
+    let serving = format!("serving {served} exports at {}", at.join(", "));
+    output::say(format_args!("{serving}\n"));
+    systemd::ready(&serving);
+    let watchdog = systemd::Watchdog::start(&daemon);
     let reloads = {
         let (daemon, path) = (daemon.clone(), path.to_owned());
         let (ends, told) = UnixStream::pair().map_err(captive::ender_failed)?;
         let run = move || {
             while hangups.wait(&told) {
+                systemd::reloading();
                 match config::read(&path) {
                     Ok(new) => {
                         daemon.reload(&plan, &new);
@@ -81,11 +101,17 @@ fn configured(path: &Path, ender: &Ender) -> Result<u8, Failure> {
                     }
                     Err(why) => notice(&format!("the configuration stays as it was: {}", why.in_a_line())),
                 }
+                systemd::ready(&format!("serving {} exports", daemon.server.exports().len()));
             }
         };
         (std::thread::spawn(run), ends)
     };
     let ended = ender.wait().map_err(captive::ender_failed);
+    systemd::stopping();
+    watchdog.stop();
+    if let Some(measured) = measured {
+        measured.stop();
+    }
     drop(reloads.1);
     // A reload that has panicked has said so.
     let _ = reloads.0.join();

@@ -6,6 +6,7 @@
 //! | `shared` | limits, and what else the reactors share |
 //! | [`clients`] | who is connected |
 //! | [`export`] | what is served: a file under a name |
+//! | [`inherited`] | sockets that systemd has made |
 //! | [`listen`] | addresses, and the sockets that listen on them |
 //! | [`error`] | why a server cannot be |
 //! | `reactor` | one thread with one ring: its connections, their requests, what is sent |
@@ -27,6 +28,7 @@
 pub mod clients;
 pub mod error;
 pub mod export;
+pub mod inherited;
 pub mod listen;
 mod payload;
 mod reactor;

@@ -127,6 +127,8 @@ impl Reactor {
                 Order::Disconnect { client } => {
                     self.drop_where(|conn| conn.id() == client, "somebody has disconnected it", |_| None);
                 }
+                // Who has waited too long is gone.
+                Order::Ping { done } => _ = done.try_send(()),
                 Order::Close { export, done } => {
                     self.drop_where(|conn| conn.export() == Some(export), "its export was taken out", |_| None);
                     self.closing.push((export, done));

@@ -128,6 +128,19 @@ impl Server {
         self.shared.exports.forget(name);
     }
 
+    /// Whether each reactor answers within this time.
+    #[must_use]
+    pub fn is_alive(&self, within: Duration) -> bool {
+        let (done, all) = mpsc::sync_channel(self.threads.len());
+        for (reactor, (_, handle)) in self.threads.iter().enumerate() {
+            self.shared.order(reactor, Order::Ping { done: done.clone() });
+            handle.wake();
+        }
+        let until = Instant::now() + within;
+        let answers = |_: &_| all.recv_timeout(until.saturating_duration_since(Instant::now())).is_ok();
+        self.threads.iter().all(answers)
+    }
+
     /// Drops a client.
     ///
     /// # Errors

@@ -53,6 +53,8 @@ pub(crate) enum Order {
     Close { export: u32, done: SyncSender<()> },
     /// Drop this client.
     Disconnect { client: u64 },
+    /// Answer.
+    Ping { done: SyncSender<()> },
 }
 
 /// Orders for one reactor.

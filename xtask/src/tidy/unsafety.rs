@@ -61,6 +61,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/sim/src/disk/memory.rs", "the memory of requests to the simulated disk"),
     ("crates/testkit/src/allocations.rs", "being a global allocator, for tests that count"),
     ("crates/vol/src/device/block_io.rs", "memory of blocking I/O"),
+    ("crates/serve/src/inherited.rs", "descriptors that come as numbers"),
     ("crates/serve/src/reactor/raw.rs", "handing memory of requests and replies to the ring"),
     ("crates/uring/src/queues.rs", "ring memory that another program may map"),
     ("crates/uring/src/req.rs", "indexing the slots by numbers that only the table hands out"),

@@ -34,6 +34,8 @@ pub struct Plan {
     pub max_clients: u32,
     /// The control socket.
     pub control: Option<Control>,
+    /// Where `/metrics` is: host and port.
+    pub metrics: Option<String>,
     /// Pools, each with a name of its own.
     pub pools: Vec<PoolPlan>,
     /// Exports, each with a name of its own.
@@ -102,6 +104,7 @@ struct File {
     threads: Option<Spanned<u16>>,
     max_clients: Option<Spanned<u32>>,
     control: Option<ControlTable>,
+    metrics: Option<Spanned<String>>,
     #[serde(default)]
     pool: Vec<PoolTable>,
     #[serde(default)]
@@ -178,6 +181,9 @@ fn plan(text: &Text<'_>) -> Result<Plan, Failure> {
     if let Some(threads) = file.threads.as_ref().filter(|threads| !(1..=256).contains(threads.get_ref())) {
         return Err(text.wrong(threads.span().start, "threads are 1 to 256"));
     }
+    if let Some(at) = file.metrics.as_ref().filter(|at| format!("tcp:{}", at.get_ref()).parse::<Address>().is_err()) {
+        return Err(text.wrong(at.span().start, "metrics are at a host and port, such as \"127.0.0.1:9100\""));
+    }
     if let Some(most) = file.max_clients.as_ref().filter(|most| !(1..=65536).contains(most.get_ref())) {
         return Err(text.wrong(most.span().start, "max_clients are 1 to 65536"));
     }
@@ -188,6 +194,7 @@ fn plan(text: &Text<'_>) -> Result<Plan, Failure> {
         threads: file.threads.map(Spanned::into_inner),
         max_clients: file.max_clients.map_or(1024, Spanned::into_inner),
         control: control(text, file.control)?,
+        metrics: file.metrics.map(Spanned::into_inner),
         pools,
         exports,
     })
@@ -283,7 +290,7 @@ pub fn of_arguments(args: &ServeArgs, text: &str) -> Result<Plan, Failure> {
     };
     let exports = vec![ExportPlan { name, what, read_only: args.read_only }];
     let (listen, max_clients) = (args.nbd.clone(), args.max_clients);
-    Ok(Plan { listen, threads: args.threads, max_clients, control, pools, exports })
+    Ok(Plan { listen, threads: args.threads, max_clients, control, metrics: None, pools, exports })
 }
 
 #[cfg(test)]

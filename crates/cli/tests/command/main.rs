@@ -2,8 +2,10 @@
 //! the helpers in [`sheave`].
 
 mod bench_vol;
+mod control;
 mod copies;
 mod daemon;
+mod daemon_units;
 mod diffs;
 mod interop;
 mod json;

@@ -48,6 +48,7 @@ fn what_is_wrong_is_told_with_its_line() {
         ("listen = []\nlisen = []", 2, "unknown field `lisen`"),
         ("listen = [\n  \"udp:1\"]", 2, "no address"),
         ("threads = 0", 1, "1 to 256"),
+        ("\nmetrics = \"here\"", 2, "host and port"),
         ("\n[[pool]]\nname = \"a\"", 2, "missing field `path`"),
         ("[[pool]]\nname = \"a\"\npath = \"p\"\nwritable = true", 4, "unknown field `writable`"),
         ("[[pool]]\nname = \"a\"\npath = \"p\"\n[[pool]]\nname = \"a\"\npath = \"q\"", 5, "already"),

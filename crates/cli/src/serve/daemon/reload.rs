@@ -12,7 +12,10 @@ use crate::failure;
 impl Daemon {
     /// Does what a configuration says that is not so yet. Who would act on what cannot be done is told.
     pub fn reload(&self, before: &Plan, plan: &Plan) {
-        let fixed = |plan: &Plan| (plan.listen.clone(), plan.threads, plan.max_clients, plan.control.clone());
+        let fixed = |plan: &Plan| {
+            let Plan { listen, threads, max_clients, control, metrics, .. } = plan.clone();
+            (listen, threads, max_clients, control, metrics)
+        };
         if fixed(before) != fixed(plan) {
             notice("the configuration has other addresses, threads, limits or another control socket: restart it");
         }

@@ -1,0 +1,143 @@
+//! The control socket of a daemon as programs use it, and as peers do that may not.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::daemon::{BOTH, Daemon, ask_ok, pools};
+use crate::sheave::{Dir, Said};
+
+/// Calls over the control socket as it is on the wire; the reply.
+fn call(dir: &Dir, method: &str, parameters: &Value) -> Value {
+    let mut stream = UnixStream::connect(dir.path("run/control.sock")).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    let call = json!({ "method": method, "parameters": parameters }).to_string();
+    stream.write_all(&[call.as_bytes(), &[0]].concat()).expect("sent");
+    let mut reply = Vec::new();
+    let mut byte = [0];
+    while stream.read_exact(&mut byte).is_ok() && byte[0] != 0 {
+        reply.push(byte[0]);
+    }
+    serde_json::from_slice(&reply).expect("JSON")
+}
+
+#[test]
+fn every_method_of_the_definition_is_there_and_wrong_parameters_are_refused() {
+    let Some(dir) = pools() else { return };
+    let daemon = Daemon::start(&dir, BOTH);
+    let asked = json!({ "interface": "io.sheave.Control" });
+    let idl = call(&dir, "org.varlink.service.GetInterfaceDescription", &asked)["parameters"]["description"].clone();
+    let idl = idl.as_str().expect("a text");
+    let methods: Vec<&str> = idl.lines().filter_map(|line| line.strip_prefix("method ")?.split('(').next()).collect();
+    assert!(methods.len() > 20, "{methods:?}");
+    for method in methods {
+        let reply = call(&dir, &format!("io.sheave.Control.{method}"), &json!({ "nonsense": [1, {}] }));
+        assert_eq!(reply["error"], "org.varlink.service.InvalidParameter", "{method}: {reply}");
+    }
+    let reply = call(&dir, "io.sheave.Control.Nonsense", &json!({}));
+    assert_eq!(reply["error"], "org.varlink.service.MethodNotFound");
+    let reply = call(&dir, "io.sheave.Control.GetPoolInfo", &json!({ "pool": "none" }));
+    assert_eq!(
+        (&reply["error"], &reply["parameters"]["kind"]),
+        (&json!("io.sheave.Control.Refused"), &json!("failed"))
+    );
+    assert!(reply["parameters"]["fix"].is_string(), "{reply}");
+    // Numbers and names that make no sense.
+    for (method, parameters) in [
+        ("CreateVolume", json!({ "pool": "a", "volume": "../x", "size_bytes": 4096 })),
+        ("CreateVolume", json!({ "pool": "a", "volume": "x", "size_bytes": u64::MAX })),
+        ("CreateVolume", json!({ "pool": "a", "volume": "x", "size_bytes": -1 })),
+        ("CreateVolume", json!({ "pool": "a", "volume": "y", "size_bytes": 4095 })),
+        ("MapVolume", json!({ "pool": "a", "volume": "v", "offset_bytes": u64::MAX, "length_bytes": u64::MAX })),
+        ("DeleteVolumes", json!({ "pool": "a", "volumes": [] })),
+        ("AddExport", json!({ "name": "", "spec": "ram:size=1M" })),
+        ("AddExport", json!({ "name": "x", "spec": "/etc/passwd" })),
+        ("AddExport", json!({ "name": "x", "spec": "ram:size=1M", "pool": "a" })),
+        ("ImportVolume", json!({ "pool": "a", "volume": "x" })),
+        ("DisconnectClient", json!({ "id": 99 })),
+    ] {
+        let reply = call(&dir, &format!("io.sheave.Control.{method}"), &parameters);
+        let refused = reply["error"].is_string() || reply["parameters"]["extents"] == json!([]);
+        assert!(refused, "{method} {parameters}: {reply}");
+    }
+    assert_eq!(ask_ok(&dir, "volume list a.img --json").json()["volumes"].as_array().map(Vec::len), Some(1));
+    daemon.end();
+}
+
+/// Who may connect by the mode of the socket looks; who is no admin changes nothing.
+#[test]
+fn a_user_without_rights_looks_and_changes_nothing() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let Some(dir) = pools() else { return };
+    if !std::fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0) {
+        return sheave_testkit::skip("only root can run a command as another user");
+    }
+    for path in ["", "run"] {
+        std::fs::set_permissions(dir.path(path), std::fs::Permissions::from_mode(0o755)).expect("set");
+    }
+    std::fs::copy(assert_cmd::cargo::cargo_bin!("sheave"), dir.path("sheave")).expect("copied");
+    let nobody = |line: &str| {
+        let mut command = Command::new(dir.path("sheave"));
+        command.args(line.split_whitespace()).current_dir(dir.path("")).uid(65534).gid(65534);
+        Said::of(command.env("SHEAVE_RUNTIME_DIR", dir.path("run")).output().expect("it runs"))
+    };
+    let open = "\n[control]\nmode = \"0666\"\n";
+    let daemon = Daemon::start(&dir, &(BOTH.to_owned() + open));
+    assert_eq!(nobody("export list --json").json()["exports"][0]["name"], "va");
+    for line in ["export remove va", "export add ram:size=1M --name x", "client disconnect 1"] {
+        let refused = nobody(line);
+        let words = "lets this user look, and change nothing";
+        assert!(refused.code == 1 && refused.err.contains(words), "{line}: {}", refused.err);
+    }
+    assert_eq!(ask_ok(&dir, "export list --json").json()["exports"].as_array().map(Vec::len), Some(2));
+    daemon.end();
+    // An admin by the configuration.
+    let daemon = Daemon::start(&dir, &(BOTH.to_owned() + open + "admin_uids = [65534]\n"));
+    assert_eq!(nobody("export remove va").code, 0);
+    daemon.end();
+    // Without a mode nobody else connects at all.
+    let daemon = Daemon::start(&dir, BOTH);
+    let refused = nobody("export list --control run/control.sock");
+    assert!(refused.code == 1 && refused.err.contains("Permission denied"), "{}", refused.err);
+    daemon.end();
+}
+
+/// The varlink project's own client, where Python has it.
+#[test]
+fn a_varlink_client_that_others_wrote_is_answered() {
+    let Some(dir) = pools() else { return };
+    let python = |script: &str| {
+        let mut command = Command::new("python3");
+        Said::of(command.arg("-c").arg(script).current_dir(dir.path("")).output().expect("it runs"))
+    };
+    if python("import varlink").code != 0 {
+        return sheave_testkit::skip("the varlink client is missing: pip install varlink");
+    }
+    let daemon = Daemon::start(&dir, BOTH);
+    let said = python(
+        "
+import varlink
+with varlink.Client(address='unix:run/control.sock') as client:
+    assert 'io.sheave.Control' in client.get_interfaces()
+    with client.open('io.sheave.Control') as control:
+        print(control.ListExports()['exports'][0]['name'])
+        control.CreateSnapshot(pool='a', volume='v', name='s')
+        print([v['name'] for v in control.ListVolumes(pool='a')['volumes']])
+        for reply in control.ScrubPool(pool='a', _more=True):
+            last = reply
+        print(last['report']['found'])
+        try:
+            control.CreateSnapshot(pool='a', volume='none', name='t')
+        except varlink.VarlinkError as error:
+            print(error.error(), error.parameters()['cause'])
+",
+    );
+    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    let words = ["va\n", "['s', 'v']\n", "0\n", "io.sheave.Control.Refused there is no volume 'none'"];
+    assert!(words.iter().all(|word| said.out.contains(word)), "{}", said.out);
+    daemon.end();
+}

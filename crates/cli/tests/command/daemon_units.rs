@@ -1,0 +1,87 @@
+//! What a daemon tells others while it runs: systemd, and who asks for its metrics.
+
+use std::io::{Read, Write};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::daemon::{BOTH, Daemon, Nbd, pools};
+
+/// As systemd starts it: with a socket that it listens on, and one that it wants to be told by.
+#[test]
+fn systemd_is_told_and_its_sockets_are_served() {
+    let Some(dir) = pools() else { return };
+    let told = std::os::unix::net::UnixDatagram::bind(dir.path("notify")).expect("bound");
+    told.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    let hear = |words: &str| {
+        let mut bytes = [0; 4096];
+        loop {
+            let len = told.recv(&mut bytes).unwrap_or_else(|error| panic!("'{words}' was not told: {error}"));
+            if String::from_utf8_lossy(&bytes[..len]).contains(words) {
+                return;
+            }
+        }
+    };
+    std::fs::write(dir.path("c.toml"), BOTH.replace("listen", "#")).expect("written");
+    let listener = std::os::unix::net::UnixListener::bind(dir.path("given.sock")).expect("bound");
+    // The shell's number becomes that of the daemon; its descriptor 3 is the listening socket.
+    let script = "exec 3<&0 </dev/null; export LISTEN_PID=$$; exec \"$S\" serve --config c.toml";
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(script).current_dir(dir.path("")).env("S", assert_cmd::cargo::cargo_bin!("sheave"));
+    command.env("SHEAVE_RUNTIME_DIR", dir.path("run")).env("NOTIFY_SOCKET", dir.path("notify"));
+    command.env("LISTEN_FDS", "1").env("WATCHDOG_USEC", "200000");
+    let said = dir.path("said");
+    command.stderr(std::fs::File::create(&said).expect("made"));
+    let child = command.stdin(std::os::fd::OwnedFd::from(listener)).spawn().expect("it runs");
+    let daemon = Daemon { child, said };
+    hear("READY=1");
+    let mut client = Nbd::connect(&dir.path("given.sock"), "va").expect("it is served");
+    assert_eq!(client.write(0, &[1; 512]), Some(0));
+    hear("WATCHDOG=1");
+    hear("WATCHDOG=1");
+    daemon.signal("-HUP");
+    hear("RELOADING=1");
+    hear("READY=1");
+    daemon.signal("-TERM");
+    hear("STOPPING=1");
+    daemon.end();
+    assert!(dir.path("given.sock").exists(), "the socket is not the daemon's to remove");
+}
+
+#[test]
+fn metrics_are_told_and_who_asks_slowly_keeps_nobody_from_them() {
+    let Some(dir) = pools() else { return };
+    // A port that is free now.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("bound").port();
+    let daemon = Daemon::start(&dir, &format!("metrics = \"127.0.0.1:{port}\"\n{}", BOTH.replace("b.img", "none.img")));
+    let ask_for = |path: &str| {
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).expect("sent");
+        let mut page = String::new();
+        stream.read_to_string(&mut page).expect("a page");
+        page
+    };
+    let _client = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
+    let page = ask_for("/metrics");
+    for line in [
+        "sheave_export_clients{export=\"va\"} 1\n",
+        "sheave_export_up{export=\"vb\"} 0\n",
+        "sheave_pool_up{pool=\"a\"} 1\n",
+        "sheave_pool_up{pool=\"b\"} 0\n",
+        "sheave_pool_volumes{pool=\"a\"} 1\n",
+        "sheave_pool_checksum_errors_total{pool=\"a\"} 0\n",
+    ] {
+        assert!(page.contains(line), "{line} is not in\n{page}");
+    }
+    assert!(page.starts_with("HTTP/1.1 200 ") && page.ends_with("# EOF\n"), "{page}");
+    assert!(ask_for("/other").starts_with("HTTP/1.1 404 "));
+    // Eight that send nothing have all places for two seconds, and not longer.
+    let address = ("127.0.0.1", port);
+    let mut silent: Vec<_> = (0..8).map(|_| std::net::TcpStream::connect(address).expect("it listens")).collect();
+    silent.iter_mut().for_each(|stream| {
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+        assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "it is closed");
+    });
+    assert!(ask_for("/metrics").ends_with("# EOF\n"));
+    daemon.end();
+}
