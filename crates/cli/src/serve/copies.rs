@@ -169,10 +169,10 @@ impl Control {
         let copied = beside(call, total, |told, stop| {
             let mut progress = Progress::told("import", total, told);
             if !exists {
-                return import::into_pool(open, &args, &mut source, &mut progress, stop);
+                return import::into_pool(open, &args, exists, &mut source, &mut progress, stop);
             }
             self.daemon.change_alone(&pool, &[&volume], force.unwrap_or(false), |_, open| {
-                import::into_pool(open, &args, &mut source, &mut progress, stop)
+                import::into_pool(open, &args, exists, &mut source, &mut progress, stop)
             })
         })?;
         Ok(json!({

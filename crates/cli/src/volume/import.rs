@@ -62,7 +62,8 @@ pub fn run(args: &ImportArgs) -> Result<(), Failure> {
     let outcome = match pool.by() {
         By::Us(pool) => {
             progress.warn(Warner::new(&place.pool, pool));
-            into_pool(pool, args, &mut source, &mut progress, &stop)
+            let exists = pool.volumes().iter().any(|volume| volume.name == place.name);
+            into_pool(pool, args, exists, &mut source, &mut progress, &stop)
         }
         By::Them(holder) => there(&pool, holder, args, &source, &mut progress, &stop),
     };
@@ -115,16 +116,17 @@ fn there(
     Ok(Copied { image_bytes, copied_bytes, stopped: false })
 }
 
-/// Copies the image, into a volume that is there or a new one.
+/// Copies the image, into a volume that is there or a new one. A volume that has come to be there meanwhile is not
+/// written to: its name refuses the new one.
 pub fn into_pool(
     pool: &Pool,
     args: &ImportArgs,
+    exists: bool,
     source: &mut Source,
     progress: &mut Progress,
     stop: &AtomicBool,
 ) -> Result<Copied, Failure> {
     source.refuse_locked()?;
-    let exists = pool.volumes().iter().any(|volume| volume.name == args.volume.name);
     if exists { over(pool, args, source, progress, stop) } else { anew(pool, args, source, progress, stop) }
 }
 

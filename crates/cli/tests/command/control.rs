@@ -141,3 +141,109 @@ with varlink.Client(address='unix:run/control.sock') as client:
     assert!(words.iter().all(|word| said.out.contains(word)), "{}", said.out);
     daemon.end();
 }
+
+/// Python as another user; `None` where that cannot be.
+fn python_as_nobody(dir: &Dir, script: &str) -> Option<std::process::Child> {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    for path in ["", "run"] {
+        std::fs::set_permissions(dir.path(path), std::fs::Permissions::from_mode(0o777)).expect("set");
+    }
+    let mut command = Command::new("python3");
+    command.arg("-c").arg(script).current_dir(dir.path("")).uid(65534).gid(65534);
+    command.stdout(std::process::Stdio::piped());
+    command.spawn().map_err(|error| sheave_testkit::skip(&format!("python3 as another user: {error}"))).ok()
+}
+
+#[test]
+fn who_may_only_look_is_refused_all_else_and_takes_a_share_of_the_places() {
+    let Some(dir) = pools() else { return };
+    let open = "\n[control]\nmode = \"0666\"\n";
+    let daemon = Daemon::start(&dir, &(BOTH.to_owned() + open));
+    let asked = json!({ "interface": "io.sheave.Control" });
+    let idl = call(&dir, "org.varlink.service.GetInterfaceDescription", &asked)["parameters"]["description"].clone();
+    let idl = idl.as_str().expect("a text");
+    let all = idl.lines().filter_map(|line| line.strip_prefix("method ")?.split('(').next());
+    let looks = |name: &str| ["Get", "List", "Map", "Watch"].iter().any(|verb| name.starts_with(verb));
+    let changes: Vec<&str> = all.filter(|name| !looks(name)).collect();
+    assert!(changes.len() > 14, "{changes:?}");
+    let script = format!(
+        "
+import json, socket, time
+def connect():
+    s = socket.socket(socket.AF_UNIX)
+    s.settimeout(20)
+    s.connect('run/control.sock')
+    return s
+for name in {changes:?}:
+    s = connect()
+    call = dict(method='io.sheave.Control.' + name, parameters=dict(pool='a', volume='v'))
+    s.sendall(json.dumps(call).encode() + b'\\0')
+    assert b'org.varlink.service.PermissionDenied' in s.recv(4096), name
+    s.close()
+time.sleep(0.2)
+all = [connect() for _ in range(100)]
+time.sleep(0.5)
+def is_open(s):
+    s.settimeout(0.01)
+    try:
+        return s.recv(1) != b''
+    except TimeoutError:
+        return True
+    except ConnectionError:
+        return False
+print(sum(map(is_open, all)), flush=True)
+time.sleep(60)
+"
+    );
+    let Some(mut nobody) = python_as_nobody(&dir, &script) else { return };
+    let mut said = String::new();
+    let mut out = std::io::BufReader::new(nobody.stdout.take().expect("a pipe"));
+    std::io::BufRead::read_line(&mut out, &mut said).expect("it says");
+    assert_eq!(said.trim(), "32", "clients that may only look, at a time");
+    ask_ok(&dir, "export list");
+    nobody.kill().expect("it runs");
+    nobody.wait().expect("it ends");
+    daemon.end();
+}
+
+/// Somebody else's server, which says that it holds the pool: it is not told what to do, nor given a file.
+#[test]
+fn a_server_of_another_user_is_not_believed() {
+    let Some(dir) = pools() else { return };
+    let mut held = crate::sheave::sheave("serve a.img#v --nbd unix:nbd.sock");
+    let said = dir.path("said");
+    held.current_dir(dir.path("")).stderr(std::fs::File::create(&said).expect("made"));
+    let mut daemon = Daemon { child: held.spawn().expect("it runs"), said };
+    daemon.until_it_says("serving ");
+    let script = "
+import json, os, socket
+s = socket.socket(socket.AF_UNIX)
+s.bind('run/control-evil.sock')
+s.listen(5)
+print('listens', flush=True)
+meta = os.stat('a.img')
+row = dict(name='a', place='a.img', read_only=False, devices=[dict(device=meta.st_dev, inode=meta.st_ino)])
+while True:
+    c = s.accept()[0]
+    while c.recv(65536):
+        print('asked', flush=True)
+        c.sendall(json.dumps(dict(parameters=dict(pools=[row]))).encode() + b'\\0')
+";
+    let Some(mut nobody) = python_as_nobody(&dir, script) else { return };
+    let mut out = std::io::BufReader::new(nobody.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut out, &mut line).expect("it says");
+    assert_eq!(line, "listens\n");
+    // Root may connect to it, and does not ask it.
+    for command in ["volume list a.img", "volume snapshot a.img#v s", "export list"] {
+        let said = crate::daemon::ask(&dir, command);
+        assert!(said.code == 1 && !said.err.contains("is served"), "{command}: {}", said.err);
+    }
+    nobody.kill().expect("it runs");
+    nobody.wait().expect("it ends");
+    let mut asked = String::new();
+    out.read_to_string(&mut asked).expect("read");
+    assert_eq!(asked, "", "it was asked");
+    daemon.end();
+}
