@@ -6,13 +6,16 @@
 //!
 //! * I1: `ptr` is aligned to `align` and valid for reads and writes of `len` bytes, all initialized, until drop.
 //! * I2: no one else holds the memory; references come only through `&Buf` and `&mut Buf`.
-//! * I3: `origin` says how the memory was had, and so how it is given back, once.
+//! * I3: the length says how the memory was had, and so how it is given back, once: no bytes are no memory, few are the
+//!   allocator's, from [`MMAP_THRESHOLD_BYTES`] on they are a mapping from `ptr` to the end of the last page. So a
+//!   buffer is three words, which operations carry about.
 //!
 //! Called by rings (registered buffers), drivers, and programs that read and write.
 #![allow(unsafe_code)] // Aligned memory is had from the allocator and from `mmap` as raw pointers.
 
 use std::alloc::Layout;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 
@@ -54,18 +57,6 @@ pub struct Buf {
     ptr: NonNull<u8>,
     len: usize,
     align: usize,
-    origin: Origin,
-}
-
-/// How the memory was had (I3).
-#[derive(Clone, Copy)]
-enum Origin {
-    /// No bytes, no memory.
-    Empty,
-    /// From the allocator, with the layout of `len` and `align`.
-    Alloc,
-    /// A mapping: `base` and `len` are what `munmap` takes.
-    Mmap { base: NonNull<u8>, len: usize },
 }
 
 // SAFETY: the memory belongs to this value alone (I2) and to no thread in particular.
@@ -83,15 +74,15 @@ impl Buf {
             return Err(BufError::Align { align });
         }
         let layout = Layout::from_size_align(len, align).map_err(|_| BufError::TooBig { len, align })?;
-        let (ptr, origin) = if len == 0 {
-            (NonNull::without_provenance(align_as_address(align)), Origin::Empty)
+        let ptr = if len == 0 {
+            NonNull::without_provenance(align_as_address(align))
         } else if len < MMAP_THRESHOLD_BYTES {
-            (alloc_zeroed(layout).ok_or(BufError::NoMem { len })?, Origin::Alloc)
+            alloc_zeroed(layout).ok_or(BufError::NoMem { len })?
         } else {
             map_zeroed(layout)?
         };
         debug_assert_eq!(ptr.addr().get() % align, 0);
-        Ok(Self { ptr, len, align, origin })
+        Ok(Self { ptr, len, align })
     }
 
     /// Length in bytes.
@@ -128,6 +119,25 @@ impl Buf {
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.ptr.as_ptr()
     }
+
+    /// Gives the memory up: address, length and alignment, from which [`Buf::from_raw_parts`] makes the buffer again.
+    /// Until then nobody frees it.
+    #[inline]
+    #[must_use = "nobody frees the memory but the buffer that is made of it again"]
+    pub fn into_raw_parts(self) -> (NonNull<u8>, usize, usize) {
+        let buf = ManuallyDrop::new(self);
+        (buf.ptr, buf.len, buf.align)
+    }
+
+    /// The buffer whose parts these are.
+    ///
+    /// # Safety
+    /// [`Buf::into_raw_parts`] gave them, and no other buffer was made of them.
+    #[inline]
+    #[must_use]
+    pub unsafe fn from_raw_parts(ptr: NonNull<u8>, len: usize, align: usize) -> Self {
+        Self { ptr, len, align }
+    }
 }
 
 fn align_as_address(align: usize) -> std::num::NonZeroUsize {
@@ -139,38 +149,45 @@ fn alloc_zeroed(layout: Layout) -> Option<NonNull<u8>> {
     NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
 }
 
-/// A mapping of its own; one that is longer by the alignment when a page is not aligned enough.
-fn map_zeroed(layout: Layout) -> Result<(NonNull<u8>, Origin), BufError> {
-    let (len, align) = (layout.size(), layout.align());
-    let slack = if align > rustix::param::page_size() { align } else { 0 };
-    let map_len = len.checked_add(slack).ok_or(BufError::TooBig { len, align })?;
+/// A mapping of its own, from the first byte to the end of the last page (I3). When a page is not aligned enough, it is
+/// cut from one that is longer by the alignment.
+fn map_zeroed(layout: Layout) -> Result<NonNull<u8>, BufError> {
+    let (len, align, page) = (layout.size(), layout.align(), rustix::param::page_size());
+    let slack = if align > page { align } else { 0 };
+    let whole = len.checked_next_multiple_of(page).ok_or(BufError::TooBig { len, align })?;
+    let map_len = whole.checked_add(slack).ok_or(BufError::TooBig { len, align })?;
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no memory in use.
     let base =
         unsafe { mmap_anonymous(ptr::null_mut(), map_len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }
             .map_err(|_| BufError::NoMem { len })?;
     let base = NonNull::new(base.cast::<u8>()).ok_or(BufError::NoMem { len })?;
-    let offset = base.addr().get().next_multiple_of(align) - base.addr().get();
-    // SAFETY: `offset` is 0 without slack and below `align` with it, so `offset + len` is within the mapping.
-    let ptr = unsafe { base.add(offset) };
-    Ok((ptr, Origin::Mmap { base, len: map_len }))
+    let before = base.addr().get().next_multiple_of(align) - base.addr().get();
+    // SAFETY: `before` is 0 without slack and at most the slack with it, so `before + whole` is within the mapping.
+    let (ptr, end) = unsafe { (base.add(before), base.add(before + whole)) };
+    for (from, bytes) in [(base, before), (end, map_len - before - whole)] {
+        if bytes != 0 {
+            // SAFETY: pages of our own mapping on which no byte of the buffer is.
+            let unmapped = unsafe { munmap(from.as_ptr().cast(), bytes) };
+            debug_assert!(unmapped.is_ok(), "munmap of our own mapping failed: {unmapped:?}");
+        }
+    }
+    Ok(ptr)
 }
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        match self.origin {
-            Origin::Empty => {}
-            Origin::Alloc => {
-                // SAFETY: `zeroed` checked this very layout.
-                let layout = unsafe { Layout::from_size_align_unchecked(self.len, self.align) };
-                // SAFETY: had from the allocator with this layout (I3); no reference outlives the value (I2).
-                unsafe { std::alloc::dealloc(self.ptr.as_ptr(), layout) };
-            }
-            Origin::Mmap { base, len } => {
-                // SAFETY: our own mapping (I3), and no reference outlives the value (I2).
-                let unmapped = unsafe { munmap(base.as_ptr().cast(), len) };
-                debug_assert!(unmapped.is_ok(), "munmap of our own mapping failed: {unmapped:?}");
-            }
+        if self.len == 0 {
+            return;
         }
+        if self.len < MMAP_THRESHOLD_BYTES {
+            // SAFETY: `zeroed` checked this very layout.
+            let layout = unsafe { Layout::from_size_align_unchecked(self.len, self.align) };
+            // SAFETY: had from the allocator with this layout (I3); no reference outlives the value (I2).
+            return unsafe { std::alloc::dealloc(self.ptr.as_ptr(), layout) };
+        }
+        // SAFETY: our own mapping (I3), whose last page the kernel rounds up to; no reference outlives the value (I2).
+        let unmapped = unsafe { munmap(self.ptr.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "munmap of our own mapping failed: {unmapped:?}");
     }
 }
 
@@ -196,7 +213,7 @@ impl fmt::Debug for Buf {
     /// Shape and place; the bytes may be anybody's data.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (ptr, len, align) = (self.ptr, self.len, self.align);
-        f.debug_struct("Buf").field("ptr", &ptr).field("len", &len).field("align", &align).finish_non_exhaustive()
+        f.debug_struct("Buf").field("ptr", &ptr).field("len", &len).field("align", &align).finish()
     }
 }
 

@@ -48,3 +48,40 @@ fn debug_shows_the_shape_and_no_bytes() {
     let text = format!("{buf:?}");
     assert!(text.contains("len: 64") && !text.contains("83"), "{text}");
 }
+
+/// Whether the page at this address is mapped.
+fn is_mapped(address: usize) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux");
+    maps.lines().any(|line| {
+        let (from, rest) = line.split_once('-').expect("a range");
+        let to = rest.split(' ').next().expect("an end");
+        let at = |hex| usize::from_str_radix(hex, 16).expect("hexadecimal");
+        (at(from)..at(to)).contains(&address)
+    })
+}
+
+#[test]
+fn a_mapping_goes_as_a_whole() {
+    for (len, align) in [(MMAP_THRESHOLD_BYTES + 1, 8), (1 << 20, 2 << 20), ((1 << 20) + 1, 4 << 20)] {
+        let goes = || {
+            let buf = Buf::zeroed(len, align).expect("buffer");
+            let (first, last) = (buf.as_ptr().addr(), buf.as_ptr().addr() + len - 1);
+            assert!(is_mapped(first) && is_mapped(last));
+            drop(buf);
+            !is_mapped(first) && !is_mapped(last)
+        };
+        // Another test's thread may map memory there at once, but not each time.
+        assert!((0..8).any(|_| goes()), "{len} bytes aligned to {align} are still mapped");
+    }
+}
+
+#[test]
+fn a_buffer_is_made_again_of_its_parts() {
+    let mut buf = Buf::zeroed(512, 4096).expect("buffer");
+    buf[511] = 7;
+    let (ptr, len, align) = buf.into_raw_parts();
+    assert_eq!((len, align), (512, 4096));
+    // SAFETY: the parts of the buffer above.
+    let buf = unsafe { Buf::from_raw_parts(ptr, len, align) };
+    assert_eq!(buf[511], 7);
+}
