@@ -28,7 +28,7 @@ fn instructions_stay_within_their_budgets() {
         return;
     }
     let Some(valgrind) = sheave_testkit::require("valgrind") else { return };
-    let program = build();
+    let program = build("hot_loop");
     let compiler = compiler();
     let file = file();
     let count = |case: &Case| per_io(&valgrind, &program, &case.on(&file.path().to_string_lossy()));

@@ -1,8 +1,8 @@
 //! What an I/O may cost, in counts that repeat on a busy machine: instructions (valgrind), system calls (strace).
 //!
-//! Each runs `examples/hot_loop.rs`, the bare loop of an embedding program, a short and a long time: the difference by
-//! the I/Os between is what one I/O costs, whatever start and end do. The cases are those of
-//! [`sheave_testkit::hot_loop`]. (Allocations are counted beside the crates.)
+//! Each runs an example, most of them `examples/hot_loop.rs`, the bare loop of an embedding program, a short and a
+//! long time: the difference by the I/Os between is what one I/O costs, whatever start and end do. The cases are those
+//! of [`sheave_testkit::hot_loop`]. (Allocations are counted beside the crates.)
 //!
 //! * I1: what is measured is the release profile's code: the tests have cargo build it (`cargo xtask test` did before).
 
@@ -10,6 +10,7 @@ mod baseline;
 #[path = "../../crates/lab/src/instructions/cachegrind.rs"]
 mod cachegrind;
 mod instructions;
+mod interfaces;
 mod system_calls;
 
 use std::path::{Path, PathBuf};
@@ -24,14 +25,14 @@ fn skip_here() -> bool {
     skip
 }
 
-/// Has cargo build the program as a release is built (I1), and returns its path.
-fn build() -> PathBuf {
+/// Has cargo build an example as a release is built (I1), and returns its path.
+fn build(example: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target directory");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     // The same words as in xtask, so that what it built is not built again.
-    command.args(["build", "--release", "--quiet", "-p", "sheave", "--example", "hot_loop", "--target-dir"]);
+    command.args(["build", "--release", "--quiet", "-p", "sheave", "--example", example, "--target-dir"]);
     command.arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
     let output = command.output().expect("cargo starts");
     assert!(output.status.success(), "cargo build failed:\n{}", String::from_utf8_lossy(&output.stderr));
-    target.join("release/examples/hot_loop")
+    target.join("release/examples").join(example)
 }

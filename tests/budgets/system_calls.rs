@@ -16,7 +16,7 @@ fn per_io(case: &str) -> Option<f64> {
         return None;
     }
     let strace = sheave_testkit::require("strace")?;
-    let program = build();
+    let program = build("hot_loop");
     let (short, long) = SHORT_LONG;
     let (low, high) = (calls(&strace, &program, case, short)?, calls(&strace, &program, case, long)?);
     Some((high as f64 - low as f64) / (long - short) as f64)

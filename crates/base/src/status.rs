@@ -187,6 +187,12 @@ impl fmt::Display for Errno {
 
 impl std::error::Error for Errno {}
 
+impl From<Errno> for std::io::Error {
+    fn from(errno: Errno) -> Self {
+        Self::from_raw_os_error(errno.0)
+    }
+}
+
 /// The errnos that block and socket I/O give, with their names and words.
 #[rustfmt::skip]
 const ERRNOS: &[(i32, &str, &str)] = &[

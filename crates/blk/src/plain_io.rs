@@ -89,6 +89,48 @@ impl PlainIo {
     }
 }
 
+/// One I/O of a run whose memory is in a registered buffer, where not all of the run are in the same. For a lane that
+/// names none. Drivers get to know the buffer unless the I/O shares a request with others.
+#[derive(Clone, Copy, Debug)]
+pub struct BufferedIo {
+    /// The I/O.
+    pub io: PlainIo,
+    /// The buffer.
+    pub fixed_buf: u16,
+}
+
+/// What a run consists of: [`PlainIo`], or each with its own registered buffer.
+pub trait RunItem: Copy {
+    /// The I/O.
+    fn io(self) -> PlainIo;
+    /// Its registered buffer, if that is not the lane's.
+    fn fixed_buf(self) -> Option<u16>;
+}
+
+impl RunItem for PlainIo {
+    #[inline(always)]
+    fn io(self) -> PlainIo {
+        self
+    }
+
+    #[inline(always)]
+    fn fixed_buf(self) -> Option<u16> {
+        None
+    }
+}
+
+impl RunItem for BufferedIo {
+    #[inline(always)]
+    fn io(self) -> PlainIo {
+        self.io
+    }
+
+    #[inline(always)]
+    fn fixed_buf(self) -> Option<u16> {
+        Some(self.fixed_buf)
+    }
+}
+
 /// No sector, and none that is beside one.
 const NOWHERE: u64 = 1 << 62;
 

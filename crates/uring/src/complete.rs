@@ -19,8 +19,8 @@ use sheave_iomap::kiocb::IOCB_USE_POS;
 use crate::core::Core;
 use crate::cqe::Cqe;
 use crate::opdef;
+use crate::owned::Detail;
 use crate::plain::known::PlainOwner;
-use crate::prep::Owned;
 use crate::req::{NO_SLOT, REQ_COUNTED, REQ_HAS_GUARD, REQ_OLD_BUF, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END, Req};
 use crate::sqe::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, SQ_CQ_OVERFLOW, TIMEOUT_ETIME_SUCCESS, errno, opcode};
 
@@ -30,7 +30,7 @@ impl EndIo for Core {
     /// A bio of the slot has ended.
     #[inline(always)]
     fn end_io(&mut self, slot: u32, status: Status) {
-        self.quiet = false;
+        self.quiet.stir();
         let req = &mut self.reqs[slot];
         if !dio::end_bio(&mut req.kiocb, status) {
             return;
@@ -56,6 +56,9 @@ impl EndIo for Core {
     fn end_run(&mut self, owner: u32, most: usize, mut end_at: impl FnMut(usize) -> Option<PlainEnd>) {
         // Behind CQEs that wait for room, all wait (I2).
         if self.overflow.is_empty() {
+            if PlainOwner(owner).is_owned() {
+                return self.end_owned_run(owner, most, end_at);
+            }
             let cqe_at = |at| end_at(at).map(|end| Cqe { user_data: end.cookie, res: end.bytes as i32, flags: 0 });
             let ended = self.queues.cq_fill(most, cqe_at);
             self.records_ended(owner, ended);
@@ -74,9 +77,11 @@ impl EndIo for Core {
 
     #[cold]
     fn end_plain(&mut self, owner: u32, end: PlainEnd, status: Status) {
-        self.quiet = false;
+        self.quiet.stir();
         let res = if status.is_ok() { end.bytes as i32 } else { -status.errno() };
-        self.post(Cqe { user_data: end.cookie, res, flags: 0 }, None);
+        let key = PlainOwner(owner).is_owned().then_some(end.cookie as u32);
+        let user_data = key.map_or(end.cookie, |key| self.owned.user_data(key));
+        self.post(Cqe { user_data, res, flags: 0 }, key);
         self.records_ended(owner, 1);
     }
 
@@ -89,6 +94,26 @@ impl EndIo for Core {
 }
 
 impl Core {
+    /// As [`EndIo::end_run`], of records whose cookie is a key of what they own.
+    #[inline(always)]
+    fn end_owned_run(&mut self, owner: u32, most: usize, mut end_at: impl FnMut(usize) -> Option<PlainEnd>) {
+        let Core { queues, owned, .. } = self;
+        let (first, mask) = (queues.cq_tail(), queues.cq_entries() - 1);
+        let ended = queues.cq_fill(most, |at| {
+            let end = end_at(at)?;
+            let user_data = owned.posted(end.cookie as u32, first.wrapping_add(at as u32) & mask);
+            Some(Cqe { user_data, res: end.bytes as i32, flags: 0 })
+        });
+        self.records_ended(owner, ended);
+    }
+
+    /// The CQE that was posted last, of one record that went alone, has the key of what that owned as its user data.
+    #[inline(always)]
+    pub(crate) fn last_was_owned(&mut self) {
+        let Core { queues, owned, .. } = self;
+        queues.cq_patch_last(|index, key| owned.posted(key as u32, index));
+    }
+
     /// So many plain records of one owner have ended.
     #[inline(always)]
     fn records_ended(&mut self, owner: u32, ended: u32) {
@@ -211,14 +236,21 @@ impl Core {
     /// Posts the CQE unless `silent`, and frees the slot with what it holds.
     pub(crate) fn end_slot(&mut self, slot: u32, res: i32, silent: bool) {
         let req = &self.reqs[slot];
-        let cqe = Cqe { user_data: req.user_data, res, flags: 0 };
+        let (cqe, rflags, addr) = (Cqe { user_data: req.user_data, res, flags: 0 }, req.rflags, req.addr);
         let mut owned = None;
-        if req.rflags & REQ_OWNS_BUF != 0 {
-            owned = self.cold[slot as usize].owned.take();
-            self.nr_owned -= u32::from(silent);
+        if rflags & REQ_OWNS_BUF != 0 {
+            let key = self.cold[slot as usize].owned;
+            if silent {
+                self.owned.end(key);
+            } else {
+                owned = Some(key);
+                if res == -errno::EINVAL {
+                    self.explain(slot, key);
+                }
+            }
         }
-        if req.rflags & REQ_OLD_BUF != 0 {
-            self.bufs.put_retired(req.addr);
+        if rflags & REQ_OLD_BUF != 0 {
+            self.bufs.put_retired(addr);
         }
         if !silent {
             self.post(cqe, owned);
@@ -226,20 +258,34 @@ impl Core {
         self.reqs.free(slot);
     }
 
-    /// Posts a CQE; into the overflow list when the CQ has no room.
+    /// Notes what its device wants of an I/O that was refused for its place or its memory.
+    #[cold]
+    fn explain(&mut self, slot: u32, key: u32) {
+        let req = &self.reqs[slot];
+        let Some(file) = self.files.get(req.file as usize).filter(|_| opcode::is_rw(req.opcode)) else { return };
+        let (block, memory) = file.alignment();
+        let is_vectored = matches!(req.opcode, opcode::READV | opcode::WRITEV);
+        let memory_is_wrong = !is_vectored && !req.addr.is_multiple_of(memory);
+        if memory_is_wrong || !(req.off.is_multiple_of(block) && u64::from(req.len).is_multiple_of(block)) {
+            let (block_shift, memory_shift) = (block.trailing_zeros() as u8, memory.trailing_zeros() as u8);
+            self.owned.explain(key, Detail { block_shift, memory_shift });
+        }
+    }
+
+    /// Posts a CQE; into the overflow list when the CQ has no room. With the key of what its operation owned.
     #[inline(always)]
-    pub(crate) fn post(&mut self, cqe: Cqe, owned: Option<Owned>) {
+    pub(crate) fn post(&mut self, cqe: Cqe, owned: Option<u32>) {
         if !self.overflow.is_empty() || !self.queues.cq_has_room() {
             return self.post_overflow(cqe, owned);
         }
         let index = self.queues.cq_push(cqe);
-        if owned.is_some() {
-            self.cq_owned[index as usize] = owned;
+        if let Some(key) = owned {
+            self.owned.posted(key, index);
         }
     }
 
     #[cold]
-    fn post_overflow(&mut self, cqe: Cqe, owned: Option<Owned>) {
+    fn post_overflow(&mut self, cqe: Cqe, owned: Option<u32>) {
         self.overflow.push_back((cqe, owned));
         self.queues.set_sq_flag(SQ_CQ_OVERFLOW, true);
     }
@@ -257,7 +303,9 @@ impl Core {
         while self.queues.cq_has_room() {
             let Some((cqe, owned)) = self.overflow.pop_front() else { break };
             let index = self.queues.cq_push(cqe);
-            self.cq_owned[index as usize] = owned;
+            if let Some(key) = owned {
+                self.owned.posted(key, index);
+            }
         }
         if self.overflow.is_empty() {
             self.queues.set_sq_flag(SQ_CQ_OVERFLOW, false);

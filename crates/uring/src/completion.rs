@@ -1,15 +1,19 @@
 //! What a ring's owner gets: completions, each a CQE with the memory that came back, and how a wait for them ended.
 
+use std::fmt;
+use std::io;
 use std::time::Duration;
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Errno;
 
-use crate::prep::Owned;
+use crate::io_buf::{IoBuf, Memory, Vectors};
+use crate::owned::Detail;
 
-/// A completion as [`Ring::completions`](crate::Ring::completions) gives it: the CQE, and the buffer that the
+/// A completion as [`Ring::completions`](crate::Ring::completions) gives it: the CQE, and the memory that the
 /// operation owned.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Completion {
     /// From the operation.
     pub user_data: u64,
@@ -17,32 +21,125 @@ pub struct Completion {
     pub res: i32,
     /// `IORING_CQE_F_*` bits.
     pub flags: u32,
-    pub(crate) owned: Option<Owned>,
+    pub(crate) detail: Detail,
+    pub(crate) owned: Option<Memory>,
 }
 
 impl Completion {
     /// The result as Rust has it.
     #[inline]
-    pub fn result(&self) -> Result<u32, Errno> {
-        if self.res >= 0 { Ok(self.res as u32) } else { Err(Errno(-self.res)) }
+    pub fn result(&self) -> Result<u32, IoError> {
+        if self.res >= 0 {
+            return Ok(self.res as u32);
+        }
+        Err(IoError { errno: self.res.wrapping_neg(), detail: self.detail })
     }
 
-    /// The buffer that the operation owned; the device touches it no more.
+    /// The buffer that the operation owned; the device touches it no more. `None` if it owned none, or memory of
+    /// another type, which is dropped: see [`Completion::into_memory`].
     #[inline]
     pub fn into_buf(self) -> Option<Buf> {
-        match self.owned {
-            Some(Owned::One(buf)) => Some(buf),
-            _ => None,
-        }
+        self.into_memory()
     }
 
-    /// The buffers of a vectored operation.
+    /// The memory that the operation owned, of the type that it was given; the device touches it no more. `None` if it
+    /// owned none. Memory of another type is dropped.
+    ///
+    /// ```
+    /// # use sheave_uring::{prep, Ring};
+    /// # use std::sync::Arc;
+    /// # let mut ring = Ring::builder().build()?;
+    /// # let fd = ring.attach(&sheave_drivers::open_device("ram:size=1M")?)?;
+    /// let page: Arc<[u8]> = Arc::from([7; 4096]);
+    /// ring.push(prep::write(fd, Arc::clone(&page)).offset(0))?;
+    /// ring.push(prep::write(fd, page).offset(1 << 16))?;
+    /// ring.submit_and_wait(2)?;
+    /// while let Some(done) = ring.pop() {
+    ///     let page: Arc<[u8]> = done.into_memory().expect("what it was given");
+    ///     assert_eq!(page[0], 7);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn into_memory<B: IoBuf>(self) -> Option<B> {
+        self.owned.and_then(|memory| memory.into_value().ok())
+    }
+
+    /// The buffers of a vectored operation, or the one of another.
     pub fn into_bufs(self) -> Vec<Buf> {
-        match self.owned {
-            Some(Owned::One(buf)) => vec![buf],
-            Some(Owned::Many(bufs, _)) => bufs,
-            _ => Vec::new(),
+        let Some(memory) = self.owned else { return Vec::new() };
+        match memory.into_value::<Vectors>() {
+            Ok(vectors) => vectors.into_bufs(),
+            Err(memory) => memory.into_value().map(|buf: Buf| vec![buf]).unwrap_or_default(),
         }
+    }
+}
+
+/// Why an I/O failed: the errno of its completion and, where the operation owned its memory and the device wanted it
+/// at another place, which.
+///
+/// ```
+/// # use sheave_uring::{prep, Ring};
+/// # let mut ring = Ring::builder().build()?;
+/// # let fd = ring.attach(&sheave_drivers::open_device("ram:size=1M")?)?;
+/// ring.push(prep::read(fd, vec![0; 512]).offset(100))?;
+/// ring.submit_and_wait(1)?;
+/// let error = ring.pop().expect("waited for it").result().expect_err("100 is no multiple of 512");
+/// assert!(error.to_string().contains("multiples of 512"), "{error}");
+/// assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::InvalidInput);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoError {
+    errno: i32,
+    detail: Detail,
+}
+
+impl IoError {
+    /// The errno.
+    #[inline]
+    pub fn errno(self) -> Errno {
+        Errno(self.errno)
+    }
+
+    /// What the device asks of an I/O, where the operation had something else: offset and length are multiples of the
+    /// first number, and the memory begins at a multiple of the second, in bytes.
+    pub fn wanted_alignment(self) -> Option<(u64, u64)> {
+        let Detail { block_shift, memory_shift } = self.detail;
+        (self.detail != Detail::default()).then_some((1 << block_shift, 1 << memory_shift))
+    }
+}
+
+impl fmt::Display for IoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.errno().fmt(f)?;
+        let Some((block, memory)) = self.wanted_alignment() else { return Ok(()) };
+        write!(
+            f,
+            ": this device wants offset and length in multiples of {block} bytes, and memory that begins at a \
+             multiple of {memory}, such as a Buf of that alignment"
+        )
+    }
+}
+
+impl std::error::Error for IoError {}
+
+impl PartialEq<Errno> for IoError {
+    fn eq(&self, other: &Errno) -> bool {
+        self.errno() == *other
+    }
+}
+
+impl From<IoError> for Errno {
+    fn from(error: IoError) -> Errno {
+        error.errno()
+    }
+}
+
+/// With the errno as its code; what else there is to say is lost.
+impl From<IoError> for io::Error {
+    fn from(error: IoError) -> io::Error {
+        error.errno().into()
     }
 }
 

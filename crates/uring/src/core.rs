@@ -14,8 +14,8 @@ use crate::cqe::Cqe;
 #[cfg(sheave_lab)]
 use crate::cqe::LateCompletions;
 use crate::io_wq::RingWq;
+use crate::owned::OwnedTable;
 use crate::plain::known::Known;
-use crate::prep::Owned;
 use crate::queues::Queues;
 use crate::req::{Chain, NO_FILE, ReqTable};
 use crate::rsrc::{BufTable, Fd, FileTable};
@@ -28,8 +28,8 @@ pub(crate) struct Cold {
     pub(crate) vecs: Vec<BVec>,
     /// The mappings that a write with completion work used.
     pub(crate) pieces: Pieces,
-    /// What the typed interface handed over.
-    pub(crate) owned: Option<Owned>,
+    /// The place of what the operation owns, while its slot says that it owns something.
+    pub(crate) owned: u32,
 }
 
 /// A request (with its chain) that waits behind a drain.
@@ -51,6 +51,47 @@ pub(crate) struct Ended {
     pub(crate) ios: u32,
 }
 
+/// Something may wait, be open or be armed beside the I/O that devices have.
+const NOISY: u8 = 1;
+/// Operations of the ring own memory, or once did: its SQEs and CQEs are looked up in the table of that.
+const OWNING: u8 = 2;
+
+/// What keeps a ring from its shortest way, in one byte, so that one look finds that nothing does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Quiet(u8);
+
+impl Quiet {
+    /// Whether nothing but plain I/O waits, and nobody has ever owned anything.
+    #[inline(always)]
+    pub(crate) fn is_bare(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether nothing but plain I/O waits.
+    #[inline(always)]
+    pub(crate) fn is_quiet(self) -> bool {
+        self.0 & NOISY == 0
+    }
+
+    /// Something may wait.
+    #[inline(always)]
+    pub(crate) fn stir(&mut self) {
+        self.0 |= NOISY;
+    }
+
+    /// After a look: whether nothing waits.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, quiet: bool) {
+        self.0 = (self.0 & OWNING) | (u8::from(!quiet) * NOISY);
+    }
+
+    /// An operation owns memory.
+    #[inline(always)]
+    pub(crate) fn own(&mut self) {
+        self.0 |= OWNING;
+    }
+}
+
 /// The state of a ring.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -62,15 +103,16 @@ pub(crate) struct Core {
     pub(crate) known: Option<Known>,
     /// Nothing waits, is open or is armed beside the I/O that devices have: what a look at every list would find
     /// ([`Core::is_quiet`]). Whatever may change that says no, and the next reap looks again.
-    pub(crate) quiet: bool,
+    pub(crate) quiet: Quiet,
     /// Plain records in flight. Each counts as a slot, which it does without.
     pub(crate) records: u32,
     pub(crate) cold: Box<[Cold]>,
     pub(crate) files: FileTable,
     pub(crate) ended: Ended,
     pub(crate) bufs: BufTable,
-    /// CQEs that found the CQ full, in order; bounded by `overflow_max` (submission stops there).
-    pub(crate) overflow: VecDeque<(Cqe, Option<Owned>)>,
+    /// CQEs that found the CQ full, in order, with the key of what their operation owned; bounded by `overflow_max`
+    /// (submission stops there).
+    pub(crate) overflow: VecDeque<(Cqe, Option<u32>)>,
     pub(crate) overflow_max: usize,
     /// Slots to issue: links whose turn has come, deferred requests, what workers gave back.
     pub(crate) ready: VecDeque<u32>,
@@ -101,14 +143,10 @@ pub(crate) struct Core {
     /// CQE_SKIP_SUCCESS was used: a drain could not count what is skipped, so it is refused from then on.
     pub(crate) drain_disabled: bool,
     pub(crate) polled: bool,
-    /// What the typed interface handed over, by SQ index, until submission.
-    pub(crate) sq_owned: Box<[Option<Owned>]>,
+    /// What operations own.
+    pub(crate) owned: OwnedTable,
     /// Times of the typed interface, by SQ index, until submission.
     pub(crate) sq_times: Box<[[i64; 2]]>,
-    /// What belongs to a CQE, by CQ index, until it is read.
-    pub(crate) cq_owned: Box<[Option<Owned>]>,
-    /// How many operations with something owned are between push and completion.
-    pub(crate) nr_owned: u32,
 }
 
 /// Mappings that each slot has room for once a file with mappings is attached; a write over more makes its own.
@@ -131,7 +169,7 @@ impl Core {
     /// Whether a submission of plain I/O, and a reap of nothing else, have no list to look at.
     pub(crate) fn is_quiet(&self) -> bool {
         let nothing_opens = self.chain.last().is_none() && !(self.drain_active | self.drain_next);
-        let nothing_ends = !self.files.wants_sweep() && !self.bufs.wants_sweep() && self.nr_owned == 0;
+        let nothing_ends = !self.files.wants_sweep() && !self.bufs.wants_sweep();
         self.is_settled() && self.retry.is_empty() && nothing_opens && nothing_ends && !self.wq.has_staged()
     }
 
@@ -158,7 +196,7 @@ impl Core {
             queues,
             reqs: ReqTable::new(slots),
             known: None,
-            quiet: false,
+            quiet: Quiet(NOISY),
             records: 0,
             cold: (0..slots).map(|_| Cold::default()).collect(),
             files: FileTable::default(),
@@ -185,9 +223,7 @@ impl Core {
             drain_disabled: false,
             polled,
             sq_times: vec![[0; 2]; sq].into(),
-            sq_owned: (0..sq).map(|_| None).collect(),
-            cq_owned: (0..cq).map(|_| None).collect(),
-            nr_owned: 0,
+            owned: OwnedTable::new(cq as u32),
         }
     }
 }

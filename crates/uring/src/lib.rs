@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`ring`], [`builder`] | what embedders hold, and its settings |
 //! | [`prep`] | typed, safe operations |
+//! | [`io_buf`], `owned` | which memory operations own, and the table that keeps it meanwhile |
 //! | [`sqe`], [`cqe`], [`queues`] | the UAPI layouts; ring memory with every acquire and release |
 //! | [`req`], `core` | request slots; the state between submission and completion |
 //! | [`opdef`], `op` | the table of operations, and each operation |
@@ -43,10 +44,12 @@ mod core;
 pub mod cqe;
 pub mod error;
 mod file_work;
+pub mod io_buf;
 pub mod io_wq;
 mod offload;
 mod op;
 pub mod opdef;
+mod owned;
 mod plain;
 pub mod prep;
 pub mod queues;
@@ -65,10 +68,11 @@ pub mod work_done;
 mod worker_ring;
 
 pub use builder::RingBuilder;
-pub use completion::{Completion, WaitOn, Waited};
+pub use completion::{Completion, IoError, WaitOn, Waited};
 #[cfg(sheave_lab)]
 pub use cqe::LateCompletions;
 pub use error::{RingError, SqFull};
+pub use io_buf::{IoBuf, IoBufMut};
 pub use io_wq::{Account, IoWq, IoWqBuilder};
 pub use ring::{Completions, Ring};
 pub use rsrc::{Fd, FixedFile};

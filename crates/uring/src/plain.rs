@@ -28,19 +28,28 @@ use known::{Known, Plain, PlainOwner};
 /// no chain or drain open; how many it took.
 #[inline(never)]
 pub(crate) fn submit_run(ring: &mut Inner, most: u32) -> u32 {
+    let (most, owned) = ring.core.owned.row(ring.core.queues.sq_at(), most);
     if !ring.core.knows_next() {
         let Some(plain) = ring.core.next_plain() else { return 0 };
         let Some(file) = ring.core.files.get(plain.file as usize) else { return 0 };
         if !file.is_identity() {
-            return submit_mapped_run(ring, plain, most);
+            return submit_mapped_run(ring, plain, most, owned);
         }
-        let Some(known) = Known::new(ring.core.tables_version(), plain, file) else { return 0 };
+        let version = ring.core.tables_version();
+        // Programs that use a buffer after the other would have a run for each I/O.
+        let mixed = ring.core.known.as_ref().is_some_and(|last| last.is_of(version) && last.has_other_buffer(&plain));
+        let plain = if mixed { plain.mixed() } else { plain };
+        let Some(known) = Known::new(version, plain, file) else { return 0 };
         ring.core.known = Some(known);
     }
     let Inner { io, core, .. } = ring;
     let Some(known) = &mut core.known else { return 0 };
-    let taken = known.submit(io, &core.queues, most);
-    core.took_records(taken);
+    let taken = if known.is_mixed() {
+        known.submit_mixed(io, &core.queues, &core.bufs, most)
+    } else {
+        known.submit(io, &core.queues, most, owned)
+    };
+    core.took_records(taken, owned);
     taken
 }
 
@@ -48,17 +57,36 @@ impl Inner {
     /// The only SQE that waits goes to its driver at once, if it is like those before it. For a quiet ring.
     #[inline(always)]
     pub(crate) fn send_next_alone(&mut self) -> Alone {
+        self.send_alone::<false>()
+    }
+
+    /// The same where operations own their memory; apart, for those of others are not to pay for it.
+    #[inline(never)]
+    pub(crate) fn send_next_owned_alone(&mut self) -> Alone {
+        if self.core.available() == 0 {
+            return Alone::No;
+        }
+        let (_, owned) = self.core.owned.row(self.core.queues.sq_at(), 1);
+        if owned { self.send_alone::<true>() } else { self.send_alone::<false>() }
+    }
+
+    #[inline(always)]
+    fn send_alone<const OWNED: bool>(&mut self) -> Alone {
         let Inner { io, core, .. } = self;
         let version = core.tables_version();
         let Some(known) = core.known.as_ref().filter(|known| known.is_of(version)) else { return Alone::No };
-        let Some((way, sectors, run, one)) = known.alone(core.queues.sq_peek()) else { return Alone::No };
-        let sending = Sending(core);
+        let Some((way, sectors, run, one)) = known.alone(core.queues.sq_peek(), OWNED) else { return Alone::No };
+        let sending = Sending::<OWNED>(core);
         let alone = way.send_alone(io, sectors, run, one, &mut *sending.0);
         std::mem::forget(sending);
         match alone {
             Alone::No => return alone,
             Alone::Sent => core.records += 1,
+            Alone::Ended if OWNED => core.last_was_owned(),
             Alone::Ended => {}
+        }
+        if OWNED {
+            core.owned.left_sq(core.queues.sq_at(), 1);
         }
         core.queues.sq_skip(1);
         core.queues.sq_advance();
@@ -67,34 +95,37 @@ impl Inner {
 }
 
 /// The time of a call with one I/O, whose driver may panic: the panic passes, and the I/O is in flight.
-struct Sending<'a>(&'a mut Core);
+struct Sending<'a, const OWNED: bool>(&'a mut Core);
 
-impl Drop for Sending<'_> {
+impl<const OWNED: bool> Drop for Sending<'_, OWNED> {
     #[cold]
     fn drop(&mut self) {
-        self.0.took_records(1);
+        self.0.took_records(1, OWNED);
         self.0.queues.sq_advance();
-        self.0.quiet = false;
+        self.0.quiet.stir();
     }
 }
 
 /// Prep and issue of the plain reads and writes that come next, for a file with mappings; how many it took. A function
 /// by itself, so that raw devices do not pay for it.
 #[inline(never)]
-fn submit_mapped_run(ring: &mut Inner, plain: Plain, most: u32) -> u32 {
+fn submit_mapped_run(ring: &mut Inner, plain: Plain, most: u32, owned: bool) -> u32 {
     let Inner { io, core, .. } = ring;
     core.files.enter(plain.file as usize);
     let Some(file) = core.files.get(plain.file as usize) else { return 0 };
     let Some(run) = MappedRun::start(io, file, plain.iocb_flags, plain.fixed_buf) else { return 0 };
-    let Some(owner) = PlainOwner::new(plain.file, run.count_flags()) else { return 0 };
+    let Some(owner) = PlainOwner::new(plain.file, run.count_flags(), owned) else { return 0 };
     let taken = plain.submit_mapped(&core.queues, owner, run, most, &mut core.scratch.places);
-    core.took_records(taken);
+    core.took_records(taken, owned);
     taken
 }
 
 impl Core {
     #[inline(always)]
-    fn took_records(&mut self, taken: u32) {
+    fn took_records(&mut self, taken: u32, owned: bool) {
+        if owned {
+            self.owned.left_sq(self.queues.sq_at(), taken);
+        }
         self.queues.sq_skip(taken);
         self.records += taken;
     }

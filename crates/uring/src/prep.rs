@@ -26,14 +26,17 @@ mod entry;
 mod timed;
 mod when;
 
+use std::ops::Range;
+
 use sheave_base::buf::Buf;
 
 use self::entry::op_type;
+use crate::io_buf::{IoBuf, IoBufMut, Vectors};
 use crate::rsrc::FileRef;
 use crate::sqe::{FSYNC_DATASYNC, RWF_DSYNC, opcode};
 
+pub(crate) use entry::Late;
 pub use entry::{Entry, Op};
-pub(crate) use entry::{Late, Owned};
 pub use timed::{
     AsyncCancel, Cancel, LinkTimeout, Message, Timeout, TimeoutRemove, TimeoutUpdate, cancel, link_timeout,
     link_timeout_update, message, timeout, timeout_remove, timeout_update,
@@ -67,20 +70,49 @@ op_type! {
 
 impl Read {
     /// Byte offset in the file.
+    #[inline(always)]
     pub fn offset(mut self, offset: u64) -> Read {
         self.0.sqe.off = offset;
         self
+    }
+
+    /// Reads into a part of the memory, and leaves the rest as it is. A part that is not within it is `EFAULT`. A
+    /// vectored read has none.
+    ///
+    /// ```
+    /// # use sheave_uring::{prep, Ring};
+    /// # let mut ring = Ring::builder().build()?;
+    /// # let fd = ring.attach(&sheave_drivers::open_device("ram:size=1M")?)?;
+    /// ring.push(prep::read(fd, vec![7; 8192]).part(4096..8192))?;
+    /// ring.submit_and_wait(1)?;
+    /// let done = ring.pop().expect("waited for it");
+    /// assert_eq!(done.result()?, 4096);
+    /// let bytes: Vec<u8> = done.into_memory().expect("a read gives its memory back");
+    /// assert_eq!((bytes[4095], bytes[4096]), (7, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn part(self, range: Range<usize>) -> Read {
+        Read(self.0.with_range(range))
     }
 }
 
 impl Write {
     /// Byte offset in the file.
+    #[inline(always)]
     pub fn offset(mut self, offset: u64) -> Write {
         self.0.sqe.off = offset;
         self
     }
 
+    /// Writes a part of the memory. A part that is not within it is `EFAULT`. A vectored write has none.
+    #[inline]
+    pub fn part(self, range: Range<usize>) -> Write {
+        Write(self.0.with_range(range))
+    }
+
     /// The data is durable when the write completes.
+    #[inline]
     pub fn dsync(mut self) -> Write {
         self.0.sqe.op_flags |= RWF_DSYNC;
         self
@@ -100,12 +132,34 @@ pub fn nop() -> Nop {
     Nop(Entry::without_file(opcode::NOP))
 }
 
-/// Reads into `buf`, all of it; see the [module](self) for an example.
-pub fn read(fd: impl Into<FileRef>, buf: Buf) -> Read {
-    Read(Entry::new(opcode::READ, fd.into()).with_buf(buf))
+/// Reads into memory that comes back with the completion: a [`Buf`], a `Vec<u8>` or whatever else is [`IoBufMut`]; all
+/// of it, or a [part](Read::part).
+///
+/// ```
+/// # use sheave_uring::{prep, Ring};
+/// # use sheave_base::buf::Buf;
+/// # let mut ring = Ring::builder().build()?;
+/// # let fd = ring.attach(&sheave_drivers::open_device("ram:size=1M")?)?;
+/// ring.push(prep::read(fd, Buf::zeroed(4096, 4096)?).offset(8192))?;
+/// ring.submit_and_wait(1)?;
+/// let done = ring.pop().expect("waited for it");
+/// assert_eq!(done.result()?, 4096);
+/// assert_eq!(done.into_buf().expect("a read gives its buffer back").len(), 4096);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// ```compile_fail,E0277
+/// # use sheave_uring::{prep, Fd};
+/// // What others may read meanwhile cannot be read into.
+/// prep::read(Fd::NONE, std::sync::Arc::<[u8]>::from([0; 512]));
+/// ```
+#[inline(always)]
+pub fn read(fd: impl Into<FileRef>, memory: impl IoBufMut) -> Read {
+    Read(Entry::new(opcode::READ, fd.into()).with_memory(memory))
 }
 
-/// Writes `buf`, all of it.
+/// Writes memory that comes back with the completion: a [`Buf`], a `Vec<u8>`, an `Arc<[u8]>` or whatever else is
+/// [`IoBuf`]; all of it, or a [part](Write::part).
 ///
 /// ```
 /// # use sheave_uring::{prep, Ring};
@@ -119,21 +173,23 @@ pub fn read(fd: impl Into<FileRef>, buf: Buf) -> Read {
 /// assert!(ring.completions().all(|c| c.result().is_ok()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn write(fd: impl Into<FileRef>, buf: Buf) -> Write {
-    Write(Entry::new(opcode::WRITE, fd.into()).with_buf(buf))
+#[inline(always)]
+pub fn write(fd: impl Into<FileRef>, memory: impl IoBuf) -> Write {
+    Write(Entry::new(opcode::WRITE, fd.into()).with_memory(memory))
 }
 
 /// Reads into several buffers, one after the other. At most 1,024.
 pub fn readv(fd: impl Into<FileRef>, bufs: Vec<Buf>) -> Read {
-    Read(Entry::new(opcode::READV, fd.into()).with_bufs(bufs))
+    Read(Entry::new(opcode::READV, fd.into()).with_vectors(Vectors::new(bufs)))
 }
 
 /// Writes several buffers, one after the other. At most 1,024.
 pub fn writev(fd: impl Into<FileRef>, bufs: Vec<Buf>) -> Write {
-    Write(Entry::new(opcode::WRITEV, fd.into()).with_bufs(bufs))
+    Write(Entry::new(opcode::WRITEV, fd.into()).with_vectors(Vectors::new(bufs)))
 }
 
-fn fixed(opcode: u8, fd: impl Into<FileRef>, buf_index: u16, range: std::ops::Range<usize>) -> Entry {
+#[inline(always)]
+fn fixed(opcode: u8, fd: impl Into<FileRef>, buf_index: u16, range: Range<usize>) -> Entry {
     let mut entry = Entry::new(opcode, fd.into());
     entry.sqe.buf_index = buf_index;
     entry.late = Late::Fixed(range.start, range.len());
@@ -155,12 +211,14 @@ fn fixed(opcode: u8, fd: impl Into<FileRef>, buf_index: u16, range: std::ops::Ra
 /// assert_eq!(bytes.len(), 1 << 16);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn read_fixed(fd: impl Into<FileRef>, buf_index: u16, range: std::ops::Range<usize>) -> Read {
+#[inline(always)]
+pub fn read_fixed(fd: impl Into<FileRef>, buf_index: u16, range: Range<usize>) -> Read {
     Read(fixed(opcode::READ_FIXED, fd, buf_index, range))
 }
 
 /// Writes a range of a buffer that the ring has registered.
-pub fn write_fixed(fd: impl Into<FileRef>, buf_index: u16, range: std::ops::Range<usize>) -> Write {
+#[inline(always)]
+pub fn write_fixed(fd: impl Into<FileRef>, buf_index: u16, range: Range<usize>) -> Write {
     Write(fixed(opcode::WRITE_FIXED, fd, buf_index, range))
 }
 

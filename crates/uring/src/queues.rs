@@ -179,6 +179,18 @@ impl Queues {
         (self.sq_mask + 1).wrapping_sub(self.sq_fill.wrapping_sub(self.sq_head))
     }
 
+    /// The position of the SQE that is taken next; positions count on without end.
+    #[inline(always)]
+    pub(crate) fn sq_at(&self) -> u32 {
+        self.sq_head
+    }
+
+    /// The position of the SQE that is filled next.
+    #[inline(always)]
+    pub(crate) fn sq_filled(&self) -> u32 {
+        self.sq_fill
+    }
+
     /// Entries of the SQ.
     pub(crate) fn sq_entries(&self) -> u32 {
         self.sq_mask + 1
@@ -311,6 +323,17 @@ impl Queues {
         }
         self.cq_tail = self.cq_tail.wrapping_add(1);
         index
+    }
+
+    /// Gives the CQE that was written last, which is not published, another user data: what `of` gives for its index
+    /// and the one it has.
+    #[inline(always)]
+    pub(crate) fn cq_patch_last(&mut self, of: impl FnOnce(u32, u64) -> u64) {
+        debug_assert!(self.cq_tail != self.cq_published, "I2: what is published is not written to");
+        let index = self.cq_tail.wrapping_sub(1) & self.cq_mask;
+        // SAFETY: masked index; written, and not published (I3).
+        let cqe = unsafe { &mut *self.cqes.as_ptr().add(index as usize) };
+        cqe.user_data = of(index, cqe.user_data);
     }
 
     /// How many CQEs were ever written, modulo 2^32.

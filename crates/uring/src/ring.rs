@@ -38,13 +38,12 @@ use sheave_iomap::File;
 
 use self::inner::{Inner, Shared};
 use crate::completion::{Completion, WaitOn, Waited};
-use crate::core::Core;
 use crate::cqe::Cqe;
 #[cfg(sheave_lab)]
 use crate::cqe::LateCompletions;
 use crate::error::{RingError, SqFull};
 use crate::io_wq::IoWq;
-use crate::prep::{Cancel, Entry, Op, Owned};
+use crate::prep::{Cancel, Entry, Op};
 use crate::queues::Offsets;
 use crate::rsrc::Fd;
 use crate::sqe::Sqe;
@@ -148,6 +147,7 @@ impl Ring {
     }
 
     /// Queues an operation; a full SQ gives it back.
+    #[inline(always)]
     pub fn push(&mut self, op: impl Op) -> Result<(), Box<SqFull>> {
         self.hot().push(op.into())
     }
@@ -401,7 +401,7 @@ impl Ring {
     /// The state, for one call (I1 of [`inner`]) that may change anything.
     fn inner(&self) -> RefMut<'_, Inner> {
         let mut inner = self.hot();
-        inner.core.quiet = false;
+        inner.core.quiet.stir();
         inner
     }
 
@@ -443,10 +443,9 @@ impl Iterator for Completions<'_> {
         let (index, cqe) = core.queues.cq_read(self.head);
         self.head = self.head.wrapping_add(1);
         core.queues.cq_advance(self.head);
-        if core.nr_owned > 0 {
-            return Some(owned_completion(core, index, cqe));
-        }
-        Some(Completion { user_data: cqe.user_data, res: cqe.res, flags: cqe.flags, owned: None })
+        let Cqe { user_data, res, flags } = cqe;
+        let (owned, detail) = core.owned.read(index, res < 0);
+        Some(Completion { user_data, res, flags, detail, owned })
     }
 
     #[inline]
@@ -456,18 +455,4 @@ impl Iterator for Completions<'_> {
     }
 }
 
-/// The completion of this CQE, when some operations own memory.
-#[cold]
-#[inline(never)]
-fn owned_completion(core: &mut Core, index: u32, cqe: Cqe) -> Completion {
-    let owned = core.cq_owned[index as usize].take();
-    core.nr_owned -= u32::from(owned.is_some());
-    Completion { user_data: cqe.user_data, res: cqe.res, flags: cqe.flags, owned }
-}
-
 impl ExactSizeIterator for Completions<'_> {}
-
-const _: () = {
-    // A completion's memory is either given to the caller or dropped with the iterator's item.
-    assert!(size_of::<Option<Owned>>() <= 64);
-};

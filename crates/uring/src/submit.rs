@@ -56,16 +56,19 @@ impl Inner {
     #[inline]
     fn is_plain(&self) -> bool {
         let core = &self.core;
-        core.nr_owned == 0 && core.chain.head == NO_SLOT && !(core.drain_active | core.drain_next)
+        core.chain.head == NO_SLOT && !(core.drain_active | core.drain_next)
     }
 
     /// Takes one SQE, whatever it is, by the table. `plain`: there is nothing around it to look at.
     fn submit_next(&mut self, plain: bool) {
-        self.core.quiet = false;
+        self.core.quiet.stir();
         let mut sqe = Sqe::default();
-        let Some(index) = self.core.queues.sq_take(&mut sqe) else { return };
+        let is_owned = self.core.owned.take_from_sq(self.core.queues.sq_at());
+        if self.core.queues.sq_take(&mut sqe).is_none() {
+            return;
+        }
         let sqe = &sqe;
-        let plain = plain && sqe.flags & !IOSQE_FIXED_FILE == 0;
+        let plain = plain && sqe.flags & !IOSQE_FIXED_FILE == 0 && !is_owned;
         let Some(slot) = self.core.reqs.take() else { return };
         let req = &mut self.core.reqs[slot];
         req.user_data = sqe.user_data;
@@ -93,18 +96,19 @@ impl Inner {
             }
             return;
         }
-        self.submit_slow(index, slot, sqe);
+        if is_owned {
+            let key = sqe.user_data as u32;
+            self.core.cold[slot as usize].owned = key;
+            let req = &mut self.core.reqs[slot];
+            req.user_data = self.core.owned.user_data(key);
+            req.rflags = REQ_OWNS_BUF;
+        }
+        self.submit_slow(slot, sqe);
     }
 
     /// Everything with flags, in a chain, behind a drain, or wrong.
     #[cold]
-    fn submit_slow(&mut self, index: u32, slot: u32, sqe: &Sqe) {
-        if self.core.nr_owned > 0
-            && let Some(owned) = self.core.sq_owned[index as usize].take()
-        {
-            self.core.cold[slot as usize].owned = Some(owned);
-            self.core.reqs[slot].rflags |= REQ_OWNS_BUF;
-        }
+    fn submit_slow(&mut self, slot: u32, sqe: &Sqe) {
         if sqe.flags & (IOSQE_LINKS | IOSQE_CQE_SKIP_SUCCESS) != 0 {
             self.core.reqs[slot].rflags |= REQ_SLOW_END;
         }

@@ -20,8 +20,8 @@ fn run(ring: &mut Ring, count: u32) {
     for _ in 0..count {
         for at in 0..32 {
             let buf = Buf::zeroed(512, 512).expect("memory");
-            // Every other block: nothing to merge.
-            ring.push(prep::read(fd, buf).offset(at * 1024)).expect("room");
+            // Every other block: nothing to merge. Vectors take a slot each.
+            ring.push(prep::readv(fd, vec![buf]).offset(at * 1024)).expect("room");
         }
         ring.submit_and_wait(32).expect("submitted");
         assert!(ring.completions().all(|done| done.res == 512));

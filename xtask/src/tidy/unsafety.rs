@@ -63,6 +63,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/vol/src/device/block_io.rs", "memory of blocking I/O"),
     ("crates/serve/src/inherited.rs", "descriptors that come as numbers"),
     ("crates/serve/src/reactor/raw.rs", "handing memory of requests and replies to the ring"),
+    ("crates/uring/src/io_buf.rs", "memory that operations own, of any type"),
     ("crates/uring/src/queues.rs", "ring memory that another program may map"),
     ("crates/uring/src/req.rs", "indexing the slots by numbers that only the table hands out"),
     ("crates/uring/src/ring.rs", "the raw interface: entries with addresses; slices of registered buffers"),

@@ -10,7 +10,7 @@ use crate::end_io::EndIo;
 use crate::hctx::Hctx;
 use crate::ring_core::Core;
 
-pub use crate::plain_io::{Alone, LaneId, PlainIo, PlainKind, PlainRunOf};
+pub use crate::plain_io::{Alone, BufferedIo, LaneId, PlainIo, PlainKind, PlainRunOf, RunItem};
 
 /// The way of bios to a device that is one leg. For one ring, as long as the device is attached there: afterwards, and
 /// with any other ring, it leads nowhere.
@@ -53,7 +53,7 @@ impl Lane<'_> {
     #[inline(always)]
     pub fn submit_run<I>(&mut self, run: PlainRunOf, most: usize, from: impl Fn(usize) -> I + Copy) -> usize
     where
-        I: Iterator<Item = PlainIo>,
+        I: Iterator<Item: RunItem>,
     {
         self.hctx.add_run(self.core, run, self.offset, most, from)
     }

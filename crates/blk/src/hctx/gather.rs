@@ -20,7 +20,7 @@ use crate::bio::{BIO_FUA, BIO_PLAIN, BIO_PREFLUSH, BVec, BioAttrs, BioId, SECTOR
 use crate::driver::{HwEnv, Started};
 use crate::end_io::{EndIo, PlainEnd};
 use crate::merge;
-use crate::plain_io::{Alone, LaneId, OpenLane, PlainIo, PlainKind, PlainRunOf};
+use crate::plain_io::{Alone, LaneId, OpenLane, PlainIo, PlainKind, PlainRunOf, RunItem};
 use crate::request::{PLUG_MAX, RQ_NOMERGE, Rq, RqHead, RqList, RqTable};
 use crate::ring_core::Core;
 
@@ -217,7 +217,7 @@ impl Hctx {
         from: impl Fn(usize) -> I + Copy,
     ) -> usize
     where
-        I: Iterator<Item = PlainIo>,
+        I: Iterator<Item: RunItem>,
     {
         self.kick(core);
         if self.stalled || run.bytes > self.lane.max_bytes {
@@ -241,7 +241,7 @@ impl Hctx {
                 self.flush(core);
             }
             if neighbour {
-                taken += self.add_neighbours(core, run, shift, from(taken).take(most - taken));
+                taken += self.add_neighbours(core, run, shift, from(taken).take(most - taken).map(RunItem::io));
             }
             if taken == most || self.stalled {
                 return taken;
@@ -257,7 +257,7 @@ impl Hctx {
         core: &mut Core,
         shift: u64,
         most: usize,
-        ios: impl Iterator<Item = PlainIo>,
+        ios: impl Iterator<Item = impl RunItem>,
     ) -> (usize, bool) {
         let Hctx { lane, gathered, rqs, tags, .. } = self;
         lane.head.start = lane.time;
@@ -271,13 +271,17 @@ impl Hctx {
         let rqs = rqs.row(row.first, row.len());
         let (mut last, mut neighbour) = (lane.start, false);
         let mut many = 0;
-        for (((rq, place), info), io) in rqs.iter_mut().zip(places).zip(row.infos()).zip(ios) {
+        for (((rq, place), info), item) in rqs.iter_mut().zip(places).zip(row.infos()).zip(ios) {
+            let (io, fixed_buf) = (item.io(), item.fixed_buf());
             let sector = io.sector + shift;
             if sector.wrapping_add(sectors.wrapping_sub(last)) & apart == 0 {
                 neighbour = true;
                 break;
             }
             rq.fill_plain(head, sector, io.base, io.cookie);
+            if let Some(fixed_buf) = fixed_buf {
+                rq.head.merged_or_buf = fixed_buf;
+            }
             info.set(tag_info);
             *place = row.first + many as u16;
             last = sector;

@@ -79,6 +79,11 @@ impl OpenFile {
         self.block_mask
     }
 
+    /// What offset and length are multiples of, and what the address of the memory is, in bytes.
+    pub fn alignment(&self) -> (u64, u64) {
+        (u64::from(self.block_mask) + 1, u64::from(self.dma_mask) + 1)
+    }
+
     /// Size in bytes, now.
     #[inline]
     pub fn size_bytes(&self) -> u64 {

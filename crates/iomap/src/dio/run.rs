@@ -5,7 +5,7 @@
 //! is wrong; so a "no" here means nothing but "not this way".
 
 use sheave_blk::bio::{BVec, Op};
-use sheave_blk::ctx::lane::{Alone, Lane, LaneId, PlainIo, PlainKind, PlainRunOf, Route};
+use sheave_blk::ctx::lane::{Alone, Lane, LaneId, PlainIo, PlainKind, PlainRunOf, Route, RunItem};
 use sheave_blk::ctx::{EndIo, IoCtx};
 
 use super::bio_spec;
@@ -154,7 +154,7 @@ impl PlainRun<'_> {
     #[inline(always)]
     pub fn submit_run<I>(&mut self, run: PlainRunOf, most: usize, from: impl Fn(usize) -> I + Copy) -> usize
     where
-        I: Iterator<Item = PlainIo>,
+        I: Iterator<Item: RunItem>,
     {
         self.lane.submit_run(run, most, from)
     }

@@ -5,7 +5,7 @@
 
 use sheave_blk::bio::NO_FIXED_BUF;
 use sheave_blk::ctx::IoCtx;
-use sheave_blk::ctx::lane::{PlainIo, PlainRunOf};
+use sheave_blk::ctx::lane::{BufferedIo, PlainIo, PlainRunOf, RunItem};
 use sheave_iomap::dio::open_file::COUNT_FLAGS;
 use sheave_iomap::dio::run::Bounds;
 use sheave_iomap::dio::{MAX_RW_COUNT, MappedRun, OpenFile, Places, PlainWay};
@@ -20,7 +20,11 @@ use crate::user_memory::{FIRST_PAGE, USER_END, plain_io};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlainOwner(pub(crate) u32);
 
-/// Where the bits of [`COUNT_FLAGS`] begin; an owner has them lowest.
+/// The record owns memory: its cookie is a key of the ring's table of owned memory.
+const OWNED: u32 = 1 << COUNT_BITS;
+const FILE_SHIFT: u32 = COUNT_BITS + 1;
+
+/// Where the bits of [`COUNT_FLAGS`] begin; an owner has them lowest, then [`OWNED`], then the file.
 const COUNT_SHIFT: u32 = COUNT_FLAGS.trailing_zeros();
 const COUNT_BITS: u32 = COUNT_FLAGS.count_ones();
 const _: () = assert!(COUNT_FLAGS >> COUNT_SHIFT == (1 << COUNT_BITS) - 1, "the flags lie together");
@@ -28,14 +32,26 @@ const _: () = assert!(COUNT_FLAGS >> COUNT_SHIFT == (1 << COUNT_BITS) - 1, "the 
 impl PlainOwner {
     /// `None` for a file beyond those that an owner can name.
     #[inline(always)]
-    pub(crate) fn new(file: u32, count_flags: u16) -> Option<PlainOwner> {
-        let owner = PlainOwner(file << COUNT_BITS | u32::from(count_flags >> COUNT_SHIFT));
+    pub(crate) fn new(file: u32, count_flags: u16, owned: bool) -> Option<PlainOwner> {
+        let owned = u32::from(owned) * OWNED;
+        let owner = PlainOwner(file << FILE_SHIFT | owned | u32::from(count_flags >> COUNT_SHIFT));
         (owner.file() == file).then_some(owner)
     }
 
     #[inline(always)]
     pub(crate) fn file(self) -> u32 {
-        self.0 >> COUNT_BITS
+        self.0 >> FILE_SHIFT
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_owned(self) -> bool {
+        self.0 & OWNED != 0
+    }
+
+    /// The same, for a record that owns memory or does not.
+    #[inline(always)]
+    fn with(self, owned: bool) -> u32 {
+        self.0 | (u32::from(owned) * OWNED)
     }
 
     /// The flags that a kiocb has that is counted there.
@@ -49,6 +65,9 @@ impl PlainOwner {
         self.count_flags() & IOCB_COUNTED != 0
     }
 }
+
+/// All of the second word of an SQE's [kind](Sqe::kind) but its registered buffer.
+const BUFFERS_ALIKE: u64 = !0xffff;
 
 /// What was looked up and checked for a run on a raw device, and serves the next one of its kind.
 ///
@@ -64,14 +83,23 @@ pub(crate) struct Known {
     sectors: u64,
     /// What the SQEs of the run before were like, with their length.
     alike: Option<Alike>,
+    /// The same of a kind that is mixed, which is not that.
+    alike_mixed: Option<Alike>,
 }
 
 impl Known {
     /// For a raw device, by tables of this version.
     pub(crate) fn new(version: u64, plain: Plain, file: &OpenFile) -> Option<Known> {
         let way = PlainWay::new(file, plain.iocb_flags, plain.fixed_buf)?;
-        let owner = PlainOwner::new(plain.file, 0)?;
-        Some(Known { version, plain, way, owner, sectors: 0, alike: None })
+        let owner = PlainOwner::new(plain.file, 0, false)?;
+        Some(Known { version, plain, way, owner, sectors: 0, alike: None, alike_mixed: None })
+    }
+
+    /// Whether SQEs of its kind and of the other one differ in nothing but the registered buffer that they name.
+    #[inline(always)]
+    pub(crate) fn has_other_buffer(&self, other: &Plain) -> bool {
+        let second = (self.plain.kind.1 ^ other.kind.1) & BUFFERS_ALIKE;
+        other.fixed_buf != NO_FIXED_BUF && self.plain.kind.0 == other.kind.0 && second == 0
     }
 
     /// Whether it is of tables of this version.
@@ -80,43 +108,76 @@ impl Known {
         self.version == version
     }
 
+    #[inline(always)]
+    pub(crate) fn is_mixed(&self) -> bool {
+        self.plain.is_mixed()
+    }
+
     /// Whether an SQE is of its kind, whatever its length.
     #[inline(always)]
     pub(crate) fn is_kind_of(&self, sqe: &Sqe) -> bool {
-        self.plain.kind == sqe.kind()
+        let (first, second) = sqe.kind();
+        self.plain.kind == (first, second & self.plain.kind_mask)
     }
 
     /// What sends one SQE alone to its driver, on a device of so many sectors; `None` when it is not like those of the
     /// run before.
     #[inline(always)]
-    pub(crate) fn alone(&self, sqe: &Sqe) -> Option<(PlainWay, u64, PlainRunOf, PlainIo)> {
+    pub(crate) fn alone(&self, sqe: &Sqe, owned: bool) -> Option<(PlainWay, u64, PlainRunOf, PlainIo)> {
         let alike = self.alike.as_ref().filter(|alike| alike.is(sqe))?;
-        let run = PlainRunOf { owner: self.owner.0, bytes: alike.len as u32 };
+        let run = PlainRunOf { owner: self.owner.with(owned), bytes: alike.len as u32 };
         Some((self.way, self.sectors, run, plain_io(sqe, sqe.off)))
     }
 
     /// Submits the SQEs that are plain, so many at most; how many.
     #[inline(always)]
-    pub(crate) fn submit(&mut self, io: &mut IoCtx, queues: &Queues, most: u32) -> u32 {
+    pub(crate) fn submit(&mut self, io: &mut IoCtx, queues: &Queues, most: u32, owned: bool) -> u32 {
+        let first_of = |alike: &Alike, sqes: &[Sqe]| sqes.iter().take_while(|sqe| alike.is(sqe)).count();
+        self.submit_like::<false, _>(io, queues, most, owned, first_of, plain_io)
+    }
+
+    /// The same for a kind whose SQEs name registered buffers, of which each has one of its own.
+    #[inline(never)]
+    pub(crate) fn submit_mixed(&mut self, io: &mut IoCtx, queues: &Queues, bufs: &BufTable, most: u32) -> u32 {
+        let is = |alike: &Alike, sqe: &Sqe| alike.is_mixed(sqe) && bufs.covers(sqe.buf_index, sqe.addr, alike.len);
+        let first_of = |alike: &Alike, sqes: &[Sqe]| sqes.iter().take_while(|sqe| is(alike, sqe)).count();
+        self.submit_like::<true, _>(io, queues, most, false, first_of, |sqe, place| BufferedIo {
+            io: plain_io(sqe, place),
+            fixed_buf: sqe.buf_index,
+        })
+    }
+
+    /// Submits the SQEs that are alike as `first_of` counts them, made I/O by `io_of`.
+    #[inline(always)]
+    fn submit_like<const MIXED: bool, I: RunItem>(
+        &mut self,
+        io: &mut IoCtx,
+        queues: &Queues,
+        most: u32,
+        owned: bool,
+        first_of: impl Fn(&Alike, &[Sqe]) -> usize,
+        io_of: impl Fn(&Sqe, u64) -> I + Copy,
+    ) -> u32 {
         let Some(mut run) = self.way.start(io) else { return 0 };
         if self.sectors != run.sectors() {
-            (self.sectors, self.alike) = (run.sectors(), None); // N2
+            (self.sectors, self.alike, self.alike_mixed) = (run.sectors(), None, None); // N2
         }
         let mut taken = 0;
         while taken < most {
             let sqes = queues.sq_row(taken, most - taken);
             let Some(bytes) = sqes.first().map(|sqe| sqe.len) else { break };
-            let alike = match &self.alike {
+            let known = if MIXED { &mut self.alike_mixed } else { &mut self.alike };
+            let alike = match known {
                 Some(alike) if alike.len == u64::from(bytes) => alike,
                 _ => {
-                    self.alike = self.plain.alike(bytes, |len| run.bounds(len));
-                    let Some(alike) = &self.alike else { break };
+                    *known = self.plain.alike(bytes, |len| run.bounds(len));
+                    let Some(alike) = known else { break };
                     alike
                 }
             };
-            let sqes = alike.first_of(sqes);
-            let from = |at: usize| sqes.get(at..).unwrap_or_default().iter().map(|sqe| plain_io(sqe, sqe.off));
-            let sent = run.submit_run(PlainRunOf { owner: self.owner.0, bytes }, sqes.len(), from);
+            let sqes = &sqes[..first_of(alike, sqes)];
+            let from = |at: usize| sqes.get(at..).unwrap_or_default().iter().map(move |sqe| io_of(sqe, sqe.off));
+            let sent = run.submit_run(PlainRunOf { owner: self.owner.with(owned), bytes }, sqes.len(), from);
             taken += sent as u32;
             if sent == 0 || sent < sqes.len() {
                 break;
@@ -131,6 +192,8 @@ impl Known {
 #[derive(Debug)]
 pub(crate) struct Plain {
     kind: (u64, u64),
+    /// What of the second word of an SQE's kind counts.
+    kind_mask: u64,
     /// Where the memory must lie: its first address and its bytes.
     memory: (u64, u64),
     /// The longest I/O.
@@ -157,7 +220,19 @@ impl Plain {
         let iocb_flags = u16::from(write) * IOCB_WRITE;
         let file = files.resolve(first.fd, first.flags & IOSQE_FIXED_FILE != 0)? as u32;
         let max_len = memory.1.min(u64::from(MAX_RW_COUNT)) as u32;
-        Some(Plain { kind: first.kind(), memory, max_len, fixed_buf, iocb_flags, file })
+        Some(Plain { kind: first.kind(), kind_mask: u64::MAX, memory, max_len, fixed_buf, iocb_flags, file })
+    }
+
+    /// Of SQEs that name registered buffers, each its own: what one has been found to be, but for the buffer.
+    pub(crate) fn mixed(self) -> Plain {
+        let kind = (self.kind.0, self.kind.1 & BUFFERS_ALIKE);
+        let memory = (FIRST_PAGE, USER_END - FIRST_PAGE);
+        Plain { kind, kind_mask: BUFFERS_ALIKE, memory, max_len: MAX_RW_COUNT, fixed_buf: NO_FIXED_BUF, ..self }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_mixed(&self) -> bool {
+        self.kind_mask != u64::MAX
     }
 
     /// What all SQEs of this length are like, which are within these bounds; `None` when there can be none.
@@ -217,17 +292,21 @@ struct Alike {
 }
 
 impl Alike {
-    /// The first of these SQEs, as far as they are alike.
-    #[inline(always)]
-    fn first_of<'a>(&self, sqes: &'a [Sqe]) -> &'a [Sqe] {
-        let many = sqes.iter().take_while(|sqe| self.is(sqe)).count();
-        &sqes[..many]
-    }
-
     /// Whether this is one: it differs only in what plain ones may differ in, and is within what the run is.
     #[inline(always)]
     fn is(&self, sqe: &Sqe) -> bool {
         self.is_aligned_or_not(sqe) && self.bounds.aligned(sqe.off, sqe.addr)
+    }
+
+    /// The same but for the registered buffer, and whether that has the memory.
+    #[inline(always)]
+    fn is_mixed(&self, sqe: &Sqe) -> bool {
+        let (first, second) = sqe.kind();
+        (first, second & BUFFERS_ALIKE) == self.kind
+            && sqe.len_and_op_flags() == self.len
+            && sqe.pad2 == 0
+            && self.bounds.reach(sqe.off)
+            && self.bounds.aligned(sqe.off, sqe.addr)
     }
 
     #[inline(always)]

@@ -7,26 +7,19 @@
 //! Invariants:
 //! - I1: every address in the SQE of an entry is of memory that the entry owns, or is filled in by the ring (`late`).
 
+use std::ops::Range;
 use std::time::Duration;
 
-use sheave_base::buf::Buf;
-
 use super::when::When;
+use crate::io_buf::{IoBuf, Memory, Vectors};
 use crate::rsrc::{Fd, FileRef};
 use crate::sqe::{
     IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, Sqe,
 };
 
-/// Address and length, as in `iovec`.
-type IoVec = [usize; 2];
-
-/// Memory that belongs to an operation.
-#[derive(Debug)]
-pub(crate) enum Owned {
-    One(Buf),
-    /// Buffers, and the vectors that describe them.
-    Many(Vec<Buf>, #[allow(dead_code)] Box<[IoVec]>),
-}
+/// The address of a part that is outside of the memory it is to be a part of: no program has memory there, and the
+/// operation ends with `EFAULT`.
+const NOWHERE: u64 = u64::MAX;
 
 /// What only the ring can put into the SQE.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +51,7 @@ pub struct Entry {
     pub(crate) sqe: Sqe,
     /// The ring that its `fd` is of; 0 if that is none, or an index of the registered table.
     pub(crate) ring: u64,
-    pub(crate) owned: Option<Owned>,
+    pub(crate) owned: Option<Memory>,
     pub(crate) late: Late,
 }
 
@@ -66,6 +59,7 @@ impl Sealed for Entry {}
 impl Op for Entry {}
 
 impl Entry {
+    #[inline(always)]
     pub(super) fn new(opcode: u8, on: FileRef) -> Entry {
         let flags = if on.is_fixed { IOSQE_FIXED_FILE } else { 0 };
         Entry {
@@ -77,58 +71,87 @@ impl Entry {
     }
 
     /// An operation on no file.
+    #[inline]
     pub(super) fn without_file(opcode: u8) -> Entry {
         Entry::new(opcode, Fd::NONE.into())
     }
 
+    #[inline(always)]
     fn flag(mut self, flag: u8) -> Entry {
         self.sqe.flags |= flag;
         self
     }
 
     /// Comes back in the completion.
+    #[inline(always)]
     pub fn user_data(mut self, user_data: u64) -> Entry {
         self.sqe.user_data = user_data;
         self
     }
 
     /// The next operation starts when this one has succeeded; if it fails, the rest of the chain is cancelled.
+    #[inline(always)]
     pub fn link(self) -> Entry {
         self.flag(IOSQE_IO_LINK)
     }
 
     /// The next operation starts when this one has ended, however.
+    #[inline(always)]
     pub fn hardlink(self) -> Entry {
         self.flag(IOSQE_IO_HARDLINK)
     }
 
     /// Starts when everything before has ended, and what follows waits for it.
+    #[inline(always)]
     pub fn drain(self) -> Entry {
         self.flag(IOSQE_IO_DRAIN)
     }
 
     /// Never try inline.
+    #[inline(always)]
     pub fn run_async(self) -> Entry {
         self.flag(IOSQE_ASYNC)
     }
 
     /// No completion on success. A buffer the operation owns is then freed when it ends.
+    #[inline(always)]
     pub fn skip_success(self) -> Entry {
         self.flag(IOSQE_CQE_SKIP_SUCCESS)
     }
 
-    pub(super) fn with_buf(mut self, mut buf: Buf) -> Entry {
-        self.sqe.addr = buf.as_mut_ptr() as u64;
-        self.sqe.len = buf.len().min(u32::MAX as usize) as u32;
-        self.owned = Some(Owned::One(buf));
+    #[inline(always)]
+    pub(super) fn with_memory(mut self, memory: impl IoBuf) -> Entry {
+        let memory = Memory::new(memory);
+        let (addr, len) = memory.range();
+        self.sqe.addr = addr;
+        self.sqe.len = len.min(u32::MAX as usize) as u32;
+        self.owned = Some(memory);
         self
     }
 
-    pub(super) fn with_bufs(mut self, mut bufs: Vec<Buf>) -> Entry {
-        let vecs: Box<[IoVec]> = bufs.iter_mut().map(|buf| [buf.as_mut_ptr() as usize, buf.len()]).collect();
-        self.sqe.addr = vecs.as_ptr() as u64;
-        self.sqe.len = vecs.len() as u32;
-        self.owned = Some(Owned::Many(bufs, vecs));
+    /// Only a part of the memory; one that is not within it is at no address.
+    #[inline]
+    pub(super) fn with_range(mut self, range: Range<usize>) -> Entry {
+        match (&self.owned, &mut self.late) {
+            (Some(memory), _) => {
+                let (base, len) = memory.range();
+                let is_within = range.start <= range.end && range.end <= len;
+                self.sqe.addr = if is_within { base + range.start as u64 } else { NOWHERE };
+                self.sqe.len = range.len().min(u32::MAX as usize) as u32;
+            }
+            (None, Late::Fixed(start, len)) => {
+                let is_within = range.start <= range.end && range.end <= *len;
+                (*start, *len) =
+                    if is_within { (*start + range.start, range.len()) } else { (usize::MAX, range.len()) };
+            }
+            (None, _) => {}
+        }
+        self
+    }
+
+    pub(super) fn with_vectors(mut self, vectors: Vectors) -> Entry {
+        (self.sqe.addr, self.sqe.len) = vectors.range();
+        self.owned = Some(Memory::new(vectors));
         self
     }
 }
@@ -142,6 +165,7 @@ macro_rules! op_type {
         pub struct $name(pub(super) $crate::prep::Entry);
 
         impl From<$name> for $crate::prep::Entry {
+            #[inline(always)]
             fn from(op: $name) -> $crate::prep::Entry {
                 op.0
             }
@@ -152,32 +176,38 @@ macro_rules! op_type {
 
         impl $name {
             /// Comes back in the completion.
+            #[inline(always)]
             pub fn user_data(self, user_data: u64) -> $name {
                 $name(self.0.user_data(user_data))
             }
 
             /// The next operation starts when this one has succeeded; if it fails, the rest of the chain is cancelled.
-            pub fn link(self) -> $name {
+            #[inline(always)]
+    pub fn link(self) -> $name {
                 $name(self.0.link())
             }
 
             /// The next operation starts when this one has ended, however.
-            pub fn hardlink(self) -> $name {
+            #[inline(always)]
+    pub fn hardlink(self) -> $name {
                 $name(self.0.hardlink())
             }
 
             /// Starts when everything before has ended, and what follows waits for it.
-            pub fn drain(self) -> $name {
+            #[inline(always)]
+    pub fn drain(self) -> $name {
                 $name(self.0.drain())
             }
 
             /// Never try inline.
-            pub fn run_async(self) -> $name {
+            #[inline(always)]
+    pub fn run_async(self) -> $name {
                 $name(self.0.run_async())
             }
 
             /// No completion on success. A buffer the operation owns is then freed when it ends.
-            pub fn skip_success(self) -> $name {
+            #[inline(always)]
+    pub fn skip_success(self) -> $name {
                 $name(self.0.skip_success())
             }
         }

@@ -202,7 +202,8 @@ impl Inner {
 
     /// Whether a plain record uses a registered buffer as it is now.
     fn is_used_by_records(&self, index: u16) -> bool {
-        let uses = |_, buf, addr| buf == index && self.core.bufs.covers(index, addr as u64, 1);
+        // By its address: whoever shares a request with others does not say by which number it named the buffer.
+        let uses = |_, _, addr| self.core.bufs.covers(index, addr as u64, 1);
         self.core.records != 0 && self.io.any_plain(uses)
     }
 
@@ -223,15 +224,16 @@ impl Inner {
         self.core.bufs.get_mut(index).filter(|_| !is_used).map(|buf| (buf.as_mut_ptr(), buf.len()))
     }
 
+    #[inline(always)]
     pub(super) fn push(&mut self, mut entry: Entry) -> Result<(), Box<SqFull>> {
+        let at = self.core.queues.sq_filled();
         let Some((index, sqe)) = self.core.queues.sq_next() else {
-            return Err(Box::new(SqFull { entry, error: RingError::SqFull }));
+            return Err(full(entry));
         };
         // An `fd` of another ring.
         if entry.ring != 0 && entry.ring != self.core.files.ring_number() {
             entry.sqe.fd = Fd::NONE.raw();
         }
-        let time = &mut self.core.sq_times[index as usize];
         match entry.late {
             Late::Nothing => {}
             Late::Fixed(start, len) => {
@@ -241,20 +243,21 @@ impl Inner {
                 entry.sqe.len = len.min(u32::MAX as usize) as u32;
             }
             Late::Time(when) => {
+                let time = &mut self.core.sq_times[index as usize];
                 *time = when.timespec(self.io.clock());
                 entry.sqe.addr = std::ptr::from_ref(time) as u64;
             }
             Late::NewTime(after) => {
+                let time = &mut self.core.sq_times[index as usize];
                 *time = When::After(after).timespec(self.io.clock());
                 entry.sqe.off = std::ptr::from_ref(time) as u64;
             }
         }
-        *sqe = entry.sqe;
-        if let Some(owned) = entry.owned {
-            self.core.sq_owned[index as usize] = Some(owned);
-            self.core.nr_owned += 1;
-            self.core.quiet = false;
+        if let Some(memory) = entry.owned {
+            self.core.quiet.own();
+            entry.sqe.user_data = self.core.owned.put(at, entry.sqe.user_data, memory);
         }
+        *sqe = entry.sqe;
         Ok(())
     }
 
@@ -302,10 +305,15 @@ impl Inner {
     /// its driver.
     #[inline(always)]
     fn submit_alone(&mut self) -> Alone {
-        debug_assert!(!self.core.quiet || self.core.is_quiet(), "somebody has not said that something waits");
+        debug_assert!(
+            !self.core.quiet.is_quiet() || self.core.is_quiet(),
+            "somebody has not said that something waits"
+        );
         let one = self.core.queues.sq_publish() == 1;
-        let alone = one && self.core.quiet && self.core.available() != 0;
-        if alone { self.send_next_alone() } else { Alone::No }
+        if one && self.core.quiet.is_bare() && self.core.available() != 0 {
+            return self.send_next_alone();
+        }
+        if one && self.core.quiet.is_quiet() { self.send_next_owned_alone() } else { Alone::No }
     }
 
     /// Takes the SQEs that were shown; `None` when there are some, and too much is in flight for any.
@@ -364,7 +372,7 @@ impl Inner {
     fn wait_for_one(&mut self, wanted: u32) -> bool {
         let Inner { io, core, .. } = self;
         let one = core.records == 1 || core.queues.cq_ready() + 1 == wanted;
-        let ended = core.quiet && one && core.live() == core.records && io.wait_for_one(core);
+        let ended = core.quiet.is_quiet() && one && core.live() == core.records && io.wait_for_one(core);
         if ended {
             if !self.task_work.is_empty() {
                 self.reap_others(1);
@@ -377,10 +385,13 @@ impl Inner {
     pub(super) fn reap(&mut self) {
         let Inner { io, core, .. } = self;
         let ended = io.poll(core);
-        if !(self.core.quiet && self.task_work.is_empty()) {
+        if !(self.core.quiet.is_quiet() && self.task_work.is_empty()) {
             self.reap_others(ended);
         }
-        debug_assert!(!self.core.quiet || self.core.is_quiet(), "somebody has not said that something waits");
+        debug_assert!(
+            !self.core.quiet.is_quiet() || self.core.is_quiet(),
+            "somebody has not said that something waits"
+        );
         self.core.queues.cq_publish();
     }
 
@@ -394,7 +405,7 @@ impl Inner {
         }
         // After everything that may start requests: what is queued and not handed over, no worker knows of.
         self.core.wq.commit();
-        self.core.quiet = self.core.is_quiet();
+        self.core.quiet.set(self.core.is_quiet());
     }
 
     /// Takes what workers have ended.
@@ -450,7 +461,7 @@ impl Inner {
     #[inline(always)]
     pub(super) fn fill_unowned(&mut self) -> (u32, u32) {
         let ready = self.core.queues.cq_ready();
-        if self.core.quiet && ready != 0 {
+        if self.core.quiet.is_bare() && ready != 0 {
             return (self.core.queues.cq_head(), ready);
         }
         self.fill_and_drop_owned()
@@ -460,7 +471,7 @@ impl Inner {
     fn fill_and_drop_owned(&mut self) -> (u32, u32) {
         let (head, end) = self.fill();
         let ready = end.wrapping_sub(head);
-        if self.core.nr_owned > 0 {
+        if !self.core.owned.is_unused() {
             self.drop_owned(head, ready);
         }
         (head, ready)
@@ -471,10 +482,17 @@ impl Inner {
     fn drop_owned(&mut self, head: u32, many: u32) {
         let core = &mut self.core;
         for at in 0..many {
-            let (index, _) = core.queues.cq_read(head.wrapping_add(at));
-            core.nr_owned -= u32::from(core.cq_owned[index as usize].take().is_some());
+            let (index, cqe) = core.queues.cq_read(head.wrapping_add(at));
+            let _ = core.owned.read(index, cqe.res < 0);
         }
     }
+}
+
+/// The operation that finds no room, back to its caller.
+#[cold]
+#[inline(never)]
+fn full(entry: Entry) -> Box<SqFull> {
+    Box::new(SqFull { entry, error: RingError::SqFull })
 }
 
 impl Drop for Inner {

@@ -1,0 +1,235 @@
+//! Memory that operations own.
+//!
+//! Owns the traits that say which types operations take ([`IoBuf`], [`IoBufMut`]), and [`Memory`], in which a ring
+//! keeps a value of any of them. Does not own when it is given back: that is the ring's table of
+//! [owned memory](crate::owned).
+//!
+//! Invariants:
+//! - B1: a [`Memory`] is the one owner of what its parts stand for: it becomes the value again, or drops it, once.
+//! - B2: the parts are of the type whose [`Kind`] is beside them.
+#![allow(unsafe_code)] // A value of any type is kept as its address, and made again of it.
+
+use std::any::TypeId;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use sheave_base::buf::Buf;
+
+/// The parts of a value that is memory, without the value: nothing frees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoParts {
+    /// Its first byte.
+    pub ptr: NonNull<u8>,
+    /// Its bytes: what an operation reads or writes, unless it is told a part of it.
+    pub len: usize,
+    /// What the type needs besides to be made again, such as a capacity.
+    pub extra: usize,
+}
+
+/// A value that owns memory from which an operation can write to a device: [`Buf`], `Vec<u8>`, `Box<[u8]>`, or
+/// `Arc<[u8]>` to write the same bytes to several places.
+///
+/// The memory goes to the device as it is. What a device asks of addresses (a file opened for direct I/O wants them
+/// aligned to its blocks) only a [`Buf`] always has: with memory that begins elsewhere the operation fails with
+/// `EINVAL`, and [`IoError`](crate::IoError) says which alignment is missing. Nothing is copied behind the caller's
+/// back.
+///
+/// # Safety
+/// From [`IoBuf::into_parts`] to [`IoBuf::from_parts`], however the value or its parts are moved, the `len` bytes from
+/// `ptr` on are initialized memory at that address, and nobody writes to them.
+pub unsafe trait IoBuf: Sized + 'static {
+    /// Gives the value up.
+    fn into_parts(self) -> IoParts;
+
+    /// The value again.
+    ///
+    /// # Safety
+    /// [`IoBuf::into_parts`] of this type gave the parts, and no other value was made of them.
+    unsafe fn from_parts(parts: IoParts) -> Self;
+}
+
+/// A value that owns memory into which an operation can read: [`Buf`], `Vec<u8>` or `Box<[u8]>`. A read fills what is
+/// there, of a `Vec` its length and not its capacity.
+///
+/// # Safety
+/// As for [`IoBuf`], and nobody else reads the bytes meanwhile.
+pub unsafe trait IoBufMut: IoBuf {}
+
+// SAFETY: the memory of a `Buf` is its own, initialized, and stays where it is.
+unsafe impl IoBuf for Buf {
+    #[inline]
+    fn into_parts(self) -> IoParts {
+        let (ptr, len, extra) = self.into_raw_parts();
+        IoParts { ptr, len, extra }
+    }
+
+    #[inline]
+    unsafe fn from_parts(parts: IoParts) -> Buf {
+        // SAFETY: promised by the caller.
+        unsafe { Buf::from_raw_parts(parts.ptr, parts.len, parts.extra) }
+    }
+}
+
+// SAFETY: a `Buf` has its memory alone.
+unsafe impl IoBufMut for Buf {}
+
+// SAFETY: the elements of a `Vec` are its own, initialized, and stay where they are until it is used again.
+unsafe impl IoBuf for Vec<u8> {
+    #[inline]
+    fn into_parts(self) -> IoParts {
+        let mut vec = ManuallyDrop::new(self);
+        IoParts { ptr: not_null(vec.as_mut_ptr()), len: vec.len(), extra: vec.capacity() }
+    }
+
+    #[inline]
+    unsafe fn from_parts(parts: IoParts) -> Vec<u8> {
+        // SAFETY: the parts of a `Vec<u8>`, as the caller promises.
+        unsafe { Vec::from_raw_parts(parts.ptr.as_ptr(), parts.len, parts.extra) }
+    }
+}
+
+// SAFETY: a `Vec` has its elements alone.
+unsafe impl IoBufMut for Vec<u8> {}
+
+// SAFETY: the bytes of a `Box` are its own, initialized, and stay where they are.
+unsafe impl IoBuf for Box<[u8]> {
+    #[inline]
+    fn into_parts(self) -> IoParts {
+        let len = self.len();
+        IoParts { ptr: not_null(Box::into_raw(self).cast()), len, extra: 0 }
+    }
+
+    #[inline]
+    unsafe fn from_parts(parts: IoParts) -> Box<[u8]> {
+        // SAFETY: the parts of a `Box<[u8]>`, as the caller promises.
+        unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(parts.ptr.as_ptr(), parts.len)) }
+    }
+}
+
+// SAFETY: a `Box` has its bytes alone.
+unsafe impl IoBufMut for Box<[u8]> {}
+
+// SAFETY: the bytes of an `Arc` stay where they are as long as there is one of them, and nobody writes to them:
+// `Arc::get_mut` asks for the only one, which the parts count as.
+unsafe impl IoBuf for Arc<[u8]> {
+    #[inline]
+    fn into_parts(self) -> IoParts {
+        let len = self.len();
+        IoParts { ptr: not_null(Arc::into_raw(self).cast::<u8>().cast_mut()), len, extra: 0 }
+    }
+
+    #[inline]
+    unsafe fn from_parts(parts: IoParts) -> Arc<[u8]> {
+        // SAFETY: the parts of an `Arc<[u8]>`, as the caller promises.
+        unsafe { Arc::from_raw(std::ptr::slice_from_raw_parts(parts.ptr.as_ptr(), parts.len)) }
+    }
+}
+
+#[inline(always)]
+fn not_null(ptr: *mut u8) -> NonNull<u8> {
+    // SAFETY: the address of an allocation, or dangling and aligned, of a type of the standard library that has no
+    // null.
+    unsafe { NonNull::new_unchecked(ptr) }
+}
+
+/// Address and length, as in `iovec`.
+type IoVec = [usize; 2];
+
+/// The buffers of a vectored operation, and the vectors that describe them; apart, so that they stay where they are.
+#[derive(Debug)]
+pub(crate) struct Vectors(Box<(Vec<Buf>, Box<[IoVec]>)>);
+
+impl Vectors {
+    pub(crate) fn new(mut bufs: Vec<Buf>) -> Vectors {
+        let vecs = bufs.iter_mut().map(|buf| [buf.as_mut_ptr() as usize, buf.len()]).collect();
+        Vectors(Box::new((bufs, vecs)))
+    }
+
+    /// Address and number of the vectors.
+    pub(crate) fn range(&self) -> (u64, u32) {
+        (self.0.1.as_ptr() as u64, self.0.1.len() as u32)
+    }
+
+    pub(crate) fn into_bufs(self) -> Vec<Buf> {
+        self.0.0
+    }
+}
+
+// SAFETY: no bytes; the device gets the memory of the buffers, whose vectors stay where they are.
+unsafe impl IoBuf for Vectors {
+    fn into_parts(self) -> IoParts {
+        IoParts { ptr: not_null(Box::into_raw(self.0).cast()), len: 0, extra: 0 }
+    }
+
+    unsafe fn from_parts(parts: IoParts) -> Vectors {
+        // SAFETY: the address of such a box, as the caller promises.
+        Vectors(unsafe { Box::from_raw(parts.ptr.as_ptr().cast()) })
+    }
+}
+
+/// What a ring must know of the type of a value that it keeps as its parts.
+#[derive(Debug)]
+struct Kind {
+    id: fn() -> TypeId,
+    drop: unsafe fn(IoParts),
+}
+
+/// The kind of a type.
+struct KindOf<B>(std::marker::PhantomData<B>);
+
+impl<B: IoBuf> KindOf<B> {
+    const KIND: &'static Kind = &Kind { id: TypeId::of::<B>, drop: drop_parts::<B> };
+}
+
+/// Drops the value that these are the parts of.
+///
+/// # Safety
+/// As for [`IoBuf::from_parts`].
+unsafe fn drop_parts<B: IoBuf>(parts: IoParts) {
+    // SAFETY: promised by the caller.
+    drop(unsafe { B::from_parts(parts) });
+}
+
+/// A value that an operation owns, of any type.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    parts: IoParts,
+    kind: &'static Kind,
+}
+
+impl Memory {
+    #[inline(always)]
+    pub(crate) fn new<B: IoBuf>(value: B) -> Memory {
+        Memory { parts: value.into_parts(), kind: KindOf::<B>::KIND }
+    }
+
+    /// Address and length.
+    #[inline(always)]
+    pub(crate) fn range(&self) -> (u64, usize) {
+        (self.parts.ptr.as_ptr() as u64, self.parts.len)
+    }
+
+    /// The value, if it is of this type.
+    #[inline(always)]
+    pub(crate) fn into_value<B: IoBuf>(self) -> Result<B, Memory> {
+        // The same kind may have several addresses; then the type decides.
+        if !std::ptr::eq(self.kind, KindOf::<B>::KIND) && (self.kind.id)() != TypeId::of::<B>() {
+            return Err(self);
+        }
+        let parts = ManuallyDrop::new(self).parts;
+        // SAFETY: B1, B2.
+        Ok(unsafe { B::from_parts(parts) })
+    }
+}
+
+impl Drop for Memory {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: B1, B2.
+        unsafe { (self.kind.drop)(self.parts) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+//! Values of each type become parts and values again, and are dropped once.
+
+use std::sync::Arc;
+
+use sheave_base::buf::Buf;
+
+use super::{IoBuf, Memory, Vectors};
+
+fn goes_and_comes<B: IoBuf + Clone + PartialEq + std::fmt::Debug>(value: B, len: usize) {
+    let memory = Memory::new(value.clone());
+    assert_eq!(memory.range().1, len);
+    assert_eq!(memory.into_value::<B>().expect("the same type"), value);
+}
+
+#[test]
+fn every_type_comes_back() {
+    let mut with_room = Vec::with_capacity(100);
+    with_room.extend(b"abc");
+    goes_and_comes(with_room, 3);
+    goes_and_comes(Vec::<u8>::new(), 0);
+    goes_and_comes(b"abc".to_vec().into_boxed_slice(), 3);
+    goes_and_comes(Box::<[u8]>::default(), 0);
+    goes_and_comes::<Arc<[u8]>>(Arc::from(*b"abc"), 3);
+    let buf = Buf::zeroed(512, 64).expect("memory");
+    let address = buf.as_ptr();
+    let buf: Buf = Memory::new(buf).into_value().expect("the same type");
+    assert_eq!((buf.as_ptr(), buf.len(), buf.align()), (address, 512, 64));
+}
+
+#[test]
+fn a_vec_keeps_its_capacity() {
+    let vec: Vec<u8> = Vec::with_capacity(100);
+    let vec: Vec<u8> = Memory::new(vec).into_value().expect("the same type");
+    assert!(vec.capacity() >= 100);
+}
+
+#[test]
+fn another_type_does_not_come_back_and_nothing_is_dropped_twice() {
+    let shared: Arc<[u8]> = Arc::from(*b"abc");
+    let memory = Memory::new(Arc::clone(&shared));
+    let memory = memory.into_value::<Vec<u8>>().expect_err("it is no Vec");
+    assert_eq!(Arc::strong_count(&shared), 2);
+    drop(memory);
+    assert_eq!(Arc::strong_count(&shared), 1);
+    let again: Arc<[u8]> = Memory::new(Arc::clone(&shared)).into_value().expect("the same type");
+    assert_eq!(Arc::strong_count(&shared), 2);
+    drop(again);
+    assert_eq!(Arc::strong_count(&shared), 1);
+}
+
+#[test]
+fn vectors_stay_where_they_are() {
+    let vectors = Vectors::new(vec![Buf::zeroed(512, 8).expect("memory"), Buf::zeroed(1024, 8).expect("memory")]);
+    let (address, count) = vectors.range();
+    let vectors: Vectors = Memory::new(vectors).into_value().expect("the same type");
+    assert_eq!((vectors.range(), count), ((address, 2), 2));
+    assert_eq!(vectors.into_bufs().iter().map(|buf| buf.len()).collect::<Vec<_>>(), [512, 1024]);
+}
