@@ -26,7 +26,7 @@ impl Inner {
     /// Takes all published SQEs that there are slots for; returns how many.
     pub(crate) fn consume(&mut self) -> u32 {
         let pending = self.core.queues.sq_pending();
-        let count = pending.min(self.core.available());
+        let count = self.whole_chains(pending);
         if count == 0 || self.core.overflow.len() >= self.core.overflow_max {
             return 0;
         }
@@ -49,6 +49,23 @@ impl Inner {
         self.core.files.leave();
         self.io.finish_plug();
         self.core.wq.commit();
+        count
+    }
+
+    /// How many of the SQEs that wait there are slots for, without a part of a chain: what is linked to an SQE that was
+    /// taken would start without waiting for it. A chain of more SQEs than the ring has slots is never taken.
+    #[inline]
+    fn whole_chains(&self, pending: u32) -> u32 {
+        let available = self.core.available();
+        if pending <= available { pending } else { self.cut_before_chain(available) }
+    }
+
+    #[cold]
+    fn cut_before_chain(&self, mut count: u32) -> u32 {
+        let goes_on = |at| self.core.queues.sq_row(at, 1).first().is_some_and(|sqe| sqe.flags & IOSQE_LINKS != 0);
+        while count > 0 && goes_on(count - 1) {
+            count -= 1;
+        }
         count
     }
 

@@ -6,11 +6,11 @@ mod support;
 use std::time::Duration;
 
 use sheave_drivers::open_device;
-use sheave_uring::Ring;
 use sheave_uring::sqe::{
     IOSQE_ASYNC as ASYNC, IOSQE_CQE_SKIP_SUCCESS as SKIP, IOSQE_IO_DRAIN as DRAIN, IOSQE_IO_HARDLINK as HARD,
     IOSQE_IO_LINK as LINK, Sqe, opcode,
 };
+use sheave_uring::{Ring, prep};
 
 use support::{Puppet, bad, nop, nop_result, push, reaped, ring, run, rw};
 
@@ -275,4 +275,33 @@ fn a_length_above_the_most_is_cut_and_breaks_no_link() {
             assert_eq!(cqes, [(1, MOST), (2, 0)], "{len:#x}, flags {flags}");
         }
     }
+}
+
+/// A write and the fsync that is linked to it, with one slot left: the fsync would not have waited for the write.
+#[test]
+fn a_chain_is_submitted_whole_or_not_at_all() {
+    let mut ring = Ring::builder().entries(8).in_flight(4).build().expect("a ring");
+    let far = std::time::Duration::from_secs(60);
+    for at in 0..3 {
+        ring.push(prep::timeout(far).user_data(at)).expect("room");
+    }
+    assert_eq!(ring.submit().expect("there are slots"), 3);
+    ring.push(prep::nop().user_data(10).link()).expect("room");
+    ring.push(prep::nop().user_data(11).link()).expect("room");
+    ring.push(prep::nop().user_data(12)).expect("room");
+    assert!(ring.submit().is_err(), "one slot is free, and the chain wants three");
+    assert_eq!((ring.in_flight(), ring.completions().count()), (3, 0));
+    ring.cancel(prep::Cancel::everything()).expect("the timeouts");
+    assert_eq!(ring.completions().count(), 3);
+    ring.submit_and_wait(3).expect("there are slots");
+    assert_eq!(ring.completions().map(|done| done.user_data).collect::<Vec<_>>(), [10, 11, 12]);
+    // What lies before a chain that does not fit goes alone.
+    for at in 0..4 {
+        let nop = prep::timeout(far).user_data(at);
+        ring.push(if at < 2 { nop } else { nop.link() }).expect("room");
+    }
+    ring.push(prep::nop().user_data(4)).expect("room");
+    assert_eq!(ring.submit().expect("there are slots"), 2);
+    ring.cancel(prep::Cancel::everything()).expect("the timeouts");
+    assert_eq!(ring.completions().count(), 2);
 }
