@@ -79,8 +79,8 @@ fn every_command_has_examples_and_each_is_one() {
             after.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   ")).collect();
         for part in lines.iter().flat_map(|line| line.split(" | ").flat_map(|part| part.split(" && "))) {
             let Some(at) = part.find("sheave ") else { continue };
-            // A comment of several blanks before what it says.
-            let line = part[at..].split("    ").next().unwrap_or_default();
+            // What stands behind several blanks says what it does.
+            let line = part[at..].split("  ").next().unwrap_or_default();
             if let Err(error) = Cli::try_parse_from(words(line)) {
                 panic!("{name}: `{line}`: {error}");
             }
