@@ -44,3 +44,19 @@ fn a_shard_that_a_hashed_push_sweeps_empty_is_not_marked() {
     acct.release((0, 0));
     assert!(acct.has_work(), "the last one is due");
 }
+
+#[test]
+fn an_item_that_has_ended_is_progress_and_its_worker_is_in_no_section() {
+    let acct = Acct::new(1, 1, None);
+    let seat = Seat::default();
+    acct.move_counts(WORKER + RUNNING, 0);
+    for ended in 0..3 {
+        assert_eq!(acct.progress.load(Ordering::Relaxed), ended, "what a standby looks at");
+        acct.enter(&seat);
+        assert_eq!((acct.counts().in_section(), acct.counts().running()), (1, 0));
+        assert_ne!(seat.entered.load(Ordering::Relaxed), 0);
+        acct.leave(&seat);
+        assert_eq!((acct.counts().in_section(), acct.counts().running()), (0, 1));
+        assert_eq!(seat.entered.load(Ordering::Relaxed), 0);
+    }
+}
