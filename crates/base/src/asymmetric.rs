@@ -47,8 +47,7 @@ impl Mark {
         if self.other_side_pays {
             host::light_barrier();
         } else {
-            // SeqCst: pairs with the fence in `barrier`. Whichever is second sees what came before the first.
-            fence(Ordering::SeqCst);
+            full_barrier();
         }
     }
 
@@ -67,6 +66,14 @@ impl Mark {
     }
 }
 
+/// The owner's barrier where the other side cannot pay. Cold: where it can, the way of every I/O goes straight on.
+#[cold]
+#[inline(never)]
+fn full_barrier() {
+    // SeqCst: pairs with the fence in `barrier_for`. Whichever is second sees what came before the first.
+    fence(Ordering::SeqCst);
+}
+
 /// Orders what this thread has written before what marks it looks at afterwards, against every owner of a [`Mark`]
 /// (I1). False: it could not be done, and marks tell nothing (I3).
 #[must_use = "without the barrier a mark tells nothing"]
@@ -78,7 +85,7 @@ fn barrier_for(other_side_pays: bool) -> bool {
     if other_side_pays {
         return host::heavy_barrier();
     }
-    // SeqCst: pairs with the fence in `Mark::enter`.
+    // SeqCst: pairs with the fence in `full_barrier`.
     fence(Ordering::SeqCst);
     true
 }

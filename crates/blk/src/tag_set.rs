@@ -286,7 +286,7 @@ impl Tags {
     /// Takes the lowest free tag and shows to readers what it stands for, for a request that goes to the driver now.
     /// `None` unless it is an owned set where only the word that tags are taken from has changed, and has a free one.
     #[inline(always)]
-    pub(crate) fn take_alone(&mut self, info: TagInfo) -> Option<AloneTag> {
+    pub(crate) fn take_alone(&mut self, info: TagInfo) -> Option<u16> {
         let (word, current) = (self.word, self.current);
         let (Some(busy), true) = (self.busy.get(word), self.dirty == 0 && current != 0) else { return None };
         let bit = current & current.wrapping_neg();
@@ -296,17 +296,18 @@ impl Tags {
         self.info[tag].store(info.0, Ordering::Relaxed);
         // Relaxed, the load: an owned word has one writer. Release, the store: as in `publish_words`.
         busy.store(busy.load(Ordering::Relaxed) | bit, Ordering::Release);
-        Some(AloneTag { tag: tag as u16, word, bit })
+        Some(tag as u16)
     }
 
     /// Frees the tag that [`Tags::take_alone`] gave last, when none was taken or freed since.
     #[inline(always)]
-    pub(crate) fn free_alone(&mut self, alone: &AloneTag) {
-        debug_assert!(self.word == alone.word && self.current & alone.bit == 0, "none was taken or freed since");
-        self.current |= alone.bit;
-        if let Some(busy) = self.busy.get(alone.word) {
+    pub(crate) fn free_alone(&mut self, tag: u16) {
+        let bit = 1 << (tag & 63);
+        debug_assert!(self.word == usize::from(tag / 64) && self.current & bit == 0, "none was taken or freed since");
+        self.current |= bit;
+        if let Some(busy) = self.busy.get(self.word) {
             // Relaxed and Release: as in `free_batch`.
-            busy.store(busy.load(Ordering::Relaxed) & !alone.bit, Ordering::Release);
+            busy.store(busy.load(Ordering::Relaxed) & !bit, Ordering::Release);
         }
     }
 
@@ -533,15 +534,6 @@ impl Freed {
         self.words |= 1 << self.word;
         self.mask = 0;
     }
-}
-
-/// A tag that was taken for a request that goes to the driver alone.
-#[derive(Debug)]
-pub(crate) struct AloneTag {
-    pub(crate) tag: u16,
-    /// Where it is in the set.
-    word: usize,
-    bit: u64,
 }
 
 /// Free tags that follow each other.

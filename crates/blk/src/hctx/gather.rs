@@ -142,10 +142,8 @@ impl Hctx {
         if self.stalled || !fits || core.bios.promisable() == 0 {
             return Alone::No;
         }
-        let Some(alone) = self.tags.take_alone(self.lane.info) else { return Alone::No };
-        let tag = alone.tag;
+        let Some(tag) = self.tags.take_alone(self.lane.info) else { return Alone::No };
         let start = if core.stats { core.clock.coarse() } else { CoarseTs::default() };
-        let op = self.lane.head.op;
         let rq = &mut self.rqs[tag];
         rq.fill_plain(&self.lane.head, io.sector + shift, io.base, io.cookie);
         // In the record, and not in the lane's head before it is copied: a copy that is wider than the stores before it
@@ -171,9 +169,9 @@ impl Hctx {
                 self.epoch = self.epoch.wrapping_add(1);
                 if core.stats {
                     let latency_ns = core.clock.coarse().ns_since(start);
-                    self.shared.stats.note(op, latency_ns, 1, run.bytes.into());
+                    self.shared.stats.note(self.lane.head.op, latency_ns, 1, run.bytes.into());
                 }
-                self.tags.free_alone(&alone);
+                self.tags.free_alone(tag);
                 Alone::Ended
             }
             Started::Taken => {

@@ -94,10 +94,10 @@ fn run(set: &Arc<TagSet>, steps: &[Step]) {
             }
             Step::Alone => {
                 publish(&mut tags, &live);
-                if let Some(alone) = tags.take_alone(tags.info_of(Op::Read, 2)) {
-                    assert!(live.iter().all(|(have, ..)| *have != alone.tag), "I1: {} was busy", alone.tag);
+                if let Some(tag) = tags.take_alone(tags.info_of(Op::Read, 2)) {
+                    assert!(live.iter().all(|(have, ..)| *have != tag), "I1: {} was busy", tag);
                     assert_eq!(in_flight(set, 0).0.total() as usize, live.len() + 1, "it is seen");
-                    tags.free_alone(&alone);
+                    tags.free_alone(tag);
                 } else {
                     assert!(tags.shared || tags.dirty != 0 || tags.current == 0);
                 }
