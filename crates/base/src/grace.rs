@@ -52,7 +52,7 @@ const OUTSIDE: u64 = 0;
 pub struct Phase(u8);
 
 impl Phase {
-    /// As a bit, for whoever keeps it in one.
+    /// The phase as one bit, for callers that keep it among flags.
     #[inline(always)]
     #[must_use]
     pub fn bit(self) -> bool {

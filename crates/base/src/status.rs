@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-/// How a request ended. One byte, cheap to copy, no detail: that is for the log of whoever set it.
+/// How a request ended. One byte, cheap to copy, no detail: that is for the log of the code that set it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 #[non_exhaustive]

@@ -99,7 +99,7 @@ impl Watches {
         }
         let table = self.table();
         table.iter().for_each(|(_, alarm)| alarm.ring(status));
-        // Relaxed: whoever must see it is ordered behind the end of the flush that failed (A3).
+        // Relaxed: a thread that must see it learned of the failed flush from its end, and is ordered behind that (A3).
         self.ringing.store(!table.is_empty(), Ordering::Relaxed);
     }
 

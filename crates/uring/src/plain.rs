@@ -60,7 +60,8 @@ impl Inner {
         self.send_alone::<false>()
     }
 
-    /// The same where operations own their memory; apart, for those of others are not to pay for it.
+    /// Sends the only SQE that waits, on a ring whose operations may own their memory. Apart from
+    /// [`send_next_alone`](Self::send_next_alone), so that rings without such operations do not pay for it.
     #[inline(never)]
     pub(crate) fn send_next_owned_alone(&mut self) -> Alone {
         if self.core.available() == 0 {

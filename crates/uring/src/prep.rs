@@ -227,7 +227,7 @@ pub fn fsync(fd: impl Into<FileRef>) -> Fsync {
     Fsync(Entry::new(opcode::FSYNC, fd.into()))
 }
 
-/// The same for data alone; on a device there is no difference.
+/// Makes the data of every write that completed before durable, as `fdatasync(2)`. On a device this is a full flush.
 pub fn fdatasync(fd: impl Into<FileRef>) -> Fsync {
     let mut entry = Entry::new(opcode::FSYNC, fd.into());
     entry.sqe.op_flags = FSYNC_DATASYNC;

@@ -208,7 +208,7 @@ impl FileTable {
         (slot.attached && slot.generation == fd as u32 >> INDEX_BITS).then_some(at)
     }
 
-    /// The same, for operations that want a file.
+    /// The slot of the file that an operation names, for operations that need one.
     #[inline]
     pub(crate) fn resolve(&self, fd: i32, fixed: bool) -> Option<usize> {
         let at = self.resolve_any(fd, fixed)?;

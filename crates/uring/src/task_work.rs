@@ -135,7 +135,7 @@ impl RingHandle {
         self.send_cqe(Cqe { user_data, res, flags: 0 })
     }
 
-    /// The same with flags, as MSG_RING sends them.
+    /// Sends a CQE with its flags, as MSG_RING does; else as [`send`](Self::send).
     pub(crate) fn send_cqe(&self, cqe: Cqe) -> Result<(), SendError> {
         let shared = &*self.shared;
         // Acquire pairs with the Release in `TaskWork::close`: who was told that the ring is gone sends no more.

@@ -1,4 +1,4 @@
-//! The rings of a thread, for whoever waits on the same thread for a grace to end.
+//! The rings of a thread: a wait for a grace on this thread runs them meanwhile.
 //!
 //! Owns the list of what a thread has that counts I/O and can end it: a ring puts itself in when it is made. A thread
 //! that writes asynchronously and then waits for these writes, without reaping, would wait for itself; so a wait runs

@@ -28,7 +28,7 @@ pub enum Direct {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HostOpts {
     /// Size of the device in bytes. A missing file is made, a shorter one grown (sparse); of a longer file or block
-    /// device the first `size` bytes are used. `None` takes what is there.
+    /// device the first `size` bytes are used. `None` takes all bytes that the file or device has.
     pub size: Option<u64>,
     /// O_DIRECT or not.
     pub direct: Direct,

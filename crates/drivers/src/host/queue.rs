@@ -364,7 +364,7 @@ impl HostQueue {
         let ignored = kernel_user_data(env.hctx, tag, KIND_IGNORED);
         if kring.prep_cancel(victim, ignored).is_err() {
             let _ = kring.enter(0, None);
-            // Still full: whoever wants it cancelled asks again, and else it ends by itself.
+            // Still full: the timeout walk asks again a timeout later, unless the request ends by itself before.
             let _ = kring.prep_cancel(victim, ignored);
         }
     }

@@ -51,7 +51,7 @@ pub(super) unsafe fn copy_in(pieces: &[Segment], mut from: &[u8]) {
     }
 }
 
-/// The same memory for I/O of a child.
+/// The memory of a request as vectors, for the I/O of a child that does a part of it.
 ///
 /// # Safety
 /// The pieces are memory of a request that does not end before the child, in the child's direction.

@@ -21,7 +21,7 @@ pub enum Issue {
     Queued,
     /// Something bounded is used up (bios); issue it again after the next completions.
     Again,
-    /// The same, and a part of it is in flight: too late for a cancel.
+    /// Something bounded is used up, and a part of it is in flight: to be issued again, and too late for a cancel.
     Rest,
     /// A worker must map the range first; then issue it again.
     Blocks,

@@ -48,7 +48,7 @@ impl PlainOwner {
         self.0 & OWNED != 0
     }
 
-    /// The same, for a record that owns memory or does not.
+    /// The owner as a record keeps it, with the bit that says whether its operation owns the memory.
     #[inline(always)]
     fn with(self, owned: bool) -> u32 {
         self.0 | (u32::from(owned) * OWNED)
@@ -83,7 +83,7 @@ pub(crate) struct Known {
     sectors: u64,
     /// What the SQEs of the run before were like, with their length.
     alike: Option<Alike>,
-    /// The same of a kind that is mixed, which is not that.
+    /// What the SQEs of the last mixed run were like: those name a registered buffer each ([`Known::submit_mixed`]).
     alike_mixed: Option<Alike>,
 }
 
@@ -136,7 +136,7 @@ impl Known {
         self.submit_like::<false, _>(io, queues, most, owned, first_of, plain_io)
     }
 
-    /// The same for a kind whose SQEs name registered buffers, of which each has one of its own.
+    /// Submits SQEs that are plain, so many at most, of which each may name another registered buffer; how many.
     #[inline(never)]
     pub(crate) fn submit_mixed(&mut self, io: &mut IoCtx, queues: &Queues, bufs: &BufTable, most: u32) -> u32 {
         let is = |alike: &Alike, sqe: &Sqe| alike.is_mixed(sqe) && bufs.covers(sqe.buf_index, sqe.addr, alike.len);
@@ -298,7 +298,8 @@ impl Alike {
         self.is_aligned_or_not(sqe) && self.bounds.aligned(sqe.off, sqe.addr)
     }
 
-    /// The same but for the registered buffer, and whether that has the memory.
+    /// Whether this SQE is of the run, if the registered buffer that it names is left out: that may be another one, and
+    /// whether the memory lies in it is not asked here.
     #[inline(always)]
     fn is_mixed(&self, sqe: &Sqe) -> bool {
         let (first, second) = sqe.kind();

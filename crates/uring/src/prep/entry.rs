@@ -29,7 +29,7 @@ pub(crate) enum Late {
     Fixed(usize, usize),
     /// A time: where the ring has put it, in `addr`.
     Time(When),
-    /// The same in `off`.
+    /// The new time of an update: where the ring has put it, in `off`.
     NewTime(Duration),
 }
 

@@ -215,7 +215,7 @@ impl Cancel {
         Cancel { flags: ASYNC_CANCEL_FD, fd: fd.raw(), ring: fd.ring(), ..Cancel::NOTHING }
     }
 
-    /// The same by its index in the registered table.
+    /// I/O that no device has yet, on the file with this index in the registered table.
     pub const fn fixed_file(index: u32) -> Cancel {
         Cancel { flags: ASYNC_CANCEL_FD | ASYNC_CANCEL_FD_FIXED, fd: index as i32, ..Cancel::NOTHING }
     }

@@ -218,7 +218,7 @@ impl Inner {
         self.core.bufs.get(index).filter(|_| !is_used).map(|buf| (buf.as_ptr(), buf.len()))
     }
 
-    /// The same, to change it.
+    /// Address, to write there, and length of a registered buffer that no request uses.
     pub(super) fn unused_buffer_mut(&mut self, index: u16) -> Option<(*mut u8, usize)> {
         let is_used = self.is_used(index);
         self.core.bufs.get_mut(index).filter(|_| !is_used).map(|buf| (buf.as_mut_ptr(), buf.len()))
