@@ -17,7 +17,6 @@
 #![allow(unsafe_code)] // Requests are an arena like the bios: indexed at every step of every I/O.
 
 mod head;
-mod segments;
 mod token;
 
 use std::collections::VecDeque;
@@ -29,7 +28,6 @@ use crate::bio::{BIO_NOMERGE, BVec, Bio, BioId, NO_FIXED_BUF, SECTOR_SHIFT, Segm
 use crate::bio_set::BioSet;
 
 pub use head::RqHead;
-pub use segments::Segments;
 pub use token::{DoneList, Rq};
 
 /// Most requests that one plug gathers for one hardware context before it is flushed.
@@ -498,6 +496,44 @@ impl Request {
     #[inline]
     pub fn end_sector(&self) -> u64 {
         self.sector + u64::from(self.bytes >> SECTOR_SHIFT)
+    }
+}
+
+/// Iterator over the pieces of memory of a request, whether it is a plain record or carries bios. Made by
+/// [`RqTable::segments`] for drivers that put the pieces together.
+#[derive(Debug)]
+pub struct Segments<'a> {
+    bios: &'a BioSet,
+    bio: Option<&'a Bio>,
+    /// The memory of a plain record.
+    own: Option<Segment>,
+    at: usize,
+    /// Bytes to come: fewer than the bios have when the request was made shorter on its way to the driver.
+    left: usize,
+}
+
+impl Iterator for Segments<'_> {
+    type Item = Segment;
+
+    #[inline]
+    fn next(&mut self) -> Option<Segment> {
+        if self.own.is_some() {
+            return self.own.take();
+        }
+        loop {
+            let bio = self.bio?;
+            if self.left == 0 {
+                return None;
+            }
+            if let Some(mut segment) = bio.segments().get(self.at).copied() {
+                segment.truncate(self.left);
+                self.at += 1;
+                self.left -= segment.len();
+                return Some(segment);
+            }
+            self.at = 0;
+            self.bio = bio.next.is_some().then(|| &self.bios[bio.next]);
+        }
     }
 }
 
