@@ -5,7 +5,8 @@ mod support;
 
 use sheave_base::rng::Rng;
 use sheave_drivers::open_device;
-use sheave_vol::{ExtentKind, Pool, PoolError};
+use sheave_iomap::File;
+use sheave_vol::{Extent, ExtentKind, Pool, PoolError, Volume};
 use support::{User, format, open, pattern};
 
 const BLOCK: u64 = 4096;
@@ -18,11 +19,45 @@ fn content(pool: &Pool, name: &str) -> Vec<u8> {
     User::new(volume).read(0, size as usize).expect("reads")
 }
 
+/// The changes since a snapshot, asked for part by part.
+fn in_parts(now: &Volume, base: &str, pos: u64, len: u64) -> Vec<Extent> {
+    let number = now.snapshot_number(base).expect("is there");
+    let size = now.size_bytes();
+    let end = pos.saturating_add(len).min(size);
+    let (mut at, mut all) = (pos, Vec::<Extent>::new());
+    while at < end {
+        let (found, upto) = now.changes_part(number, at, end - at).expect("told");
+        assert!(upto > at && found.len() <= 4096);
+        assert!(found.iter().all(|extent| extent.pos >= at && extent.pos + extent.len <= upto), "within the part");
+        at = upto;
+        for extent in found {
+            match all.last_mut() {
+                Some(last) if continues(last, &extent) => last.len += extent.len,
+                _ => all.push(extent),
+            }
+        }
+    }
+    all
+}
+
+/// Whether two extents are one.
+fn continues(last: &Extent, next: &Extent) -> bool {
+    let in_place = last.kind == ExtentKind::Hole || last.addr + last.len == next.addr;
+    last.pos + last.len == next.pos && last.kind == next.kind && last.shared == next.shared && in_place
+}
+
 /// Compares what is told of two volumes with what they hold.
 fn assert_told(pool: &Pool, now: &str, base: &str, words: &str) -> u64 {
     let (new, old) = (content(pool, now), content(pool, base));
     let (one, other) = (pool.open_volume(now).expect("is there"), pool.open_volume(base).expect("is there"));
     let told = one.changes_since(&other, 0, u64::MAX).expect("told");
+    if pool.volume_info(base).expect("is there").snapshot {
+        assert_eq!(in_parts(&one, base, 0, u64::MAX), told, "{words}");
+        // And from within it, of a part of it.
+        let (from, len) = (new.len() as u64 / 3 / BLOCK * BLOCK, new.len() as u64 / 4);
+        let part = one.changes_since(&other, from, len).expect("told");
+        assert_eq!(in_parts(&one, base, from, len), part, "{words}");
+    }
     let mut changed = vec![false; new.len() / BLOCK as usize];
     let mut last = 0;
     for extent in &told {
@@ -136,4 +171,58 @@ fn a_copy_of_a_snapshot_has_its_identity_and_nothing_else_has() {
     let one = there.open_volume("s0").expect("is there");
     let other = here.open_volume("s0").expect("is there");
     assert!(matches!(one.changes_since(&other, 0, 1), Err(PoolError::Invalid { .. })), "pools differ");
+}
+
+#[test]
+fn a_long_comparison_is_in_parts_and_none_looks_at_all() {
+    let device = open_device("ram:size=256M").expect("opens");
+    format(&device, 4096);
+    let pool = open(&device);
+    let user = User::new(pool.create_volume("v", 64 << 20).expect("creates"));
+    pool.snapshot("v", "s").expect("frozen");
+    user.write(0, &pattern(1, 60 << 20)).expect("written");
+    let volume = pool.open_volume("v").expect("is there");
+    let number = volume.snapshot_number("s").expect("is there");
+    let (_, upto) = volume.changes_part(number, 0, u64::MAX).expect("told");
+    assert_eq!(upto, 4096 * 4096, "a step for each unit that was written");
+    assert_eq!(assert_told(&pool, "v", "s", "60 MiB"), 60 << 20);
+}
+
+#[test]
+fn a_snapshot_that_is_compared_with_may_go_and_none_takes_its_place() {
+    let device = open_device("ram:size=64M").expect("opens");
+    format(&device, 65536);
+    let pool = open(&device);
+    let volume = pool.create_volume("v", 8 << 20).expect("creates");
+    pool.snapshot("v", "s").expect("frozen");
+    User::new(volume.clone()).write(65536, &pattern(1, 65536)).expect("written");
+    let number = volume.snapshot_number("s").expect("is there");
+    let dirty = |number| volume.changes_part(number, 0, u64::MAX).map(|(found, _)| found.len());
+    assert_eq!(dirty(number).expect("told"), 1);
+    pool.rename("s", "t").expect("renamed");
+    assert_eq!(dirty(number).expect("told"), 1);
+    pool.delete("t").expect("it is not kept open");
+    assert!(matches!(dirty(number), Err(PoolError::NoVolume { .. })));
+    pool.snapshot("v", "t").expect("frozen");
+    assert!(matches!(dirty(number), Err(PoolError::NoVolume { .. })), "another one of that name");
+    assert!(matches!(volume.snapshot_number("s"), Err(PoolError::NoVolume { .. })));
+    assert!(matches!(volume.snapshot_number("v"), Err(PoolError::Invalid { .. })), "what changes is no base");
+}
+
+#[test]
+fn bases_are_of_the_family_and_older() {
+    let device = open_device("ram:size=64M").expect("opens");
+    format(&device, 65536);
+    let pool = open(&device);
+    for name in ["v", "w"] {
+        pool.create_volume(name, 8 << 20).expect("creates");
+        (0..4).for_each(|number| pool.snapshot(name, &format!("{name}{number}")).expect("frozen"));
+    }
+    pool.clone_volume("v2", "c").expect("cloned");
+    let bases = |name: &str, most| pool.open_volume(name).expect("is there").bases(most);
+    assert_eq!(bases("v", 99), ["v3", "v2", "v1", "v0"]);
+    assert_eq!(bases("v", 2), ["v3", "v2"]);
+    assert_eq!(bases("v2", 99), ["v1", "v0"]);
+    assert_eq!(bases("v0", 99), [""; 0]);
+    assert_eq!(bases("c", 99), ["v3", "v2", "v1", "v0"], "a clone is of the family");
 }

@@ -296,7 +296,7 @@ impl Table {
     }
 
     /// In the order of their numbers.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Vol> {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Vol> {
         self.by_id.values()
     }
 

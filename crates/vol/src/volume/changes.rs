@@ -15,11 +15,12 @@ use sheave_base::sync::atomic::Ordering;
 
 use super::report::extent_at;
 use crate::engine::inner::PoolInner;
+use crate::error::PoolError;
 use crate::info::{Extent, ExtentKind};
 use crate::rbd_diff::Identity;
 use crate::state::State;
 use crate::state::extent_map::id_of;
-use crate::state::table::VolumeCore;
+use crate::state::table::{Vol, VolumeCore};
 
 /// Steps under one lock: a unit, or a shared part of a map.
 const AT_ONCE: u64 = 4096;
@@ -37,24 +38,85 @@ pub(super) fn changes(
     let mut at = pos;
     while at < end {
         let state = pool.lock();
-        for _ in 0..AT_ONCE {
-            if at >= end {
-                break;
-            }
-            if let Some(shared) = shared_end(pool, core, base, at) {
-                at = shared.min(end);
-                continue;
-            }
-            let next = changed_at(pool, &state, core, base, at, end);
-            at = next.1;
-            let Some(extent) = next.0 else { continue };
-            match all.last_mut() {
-                Some(last) if continues(last, &extent) => last.len += extent.len,
-                _ => all.push(extent),
-            }
-        }
+        at = some_changes(pool, &state, (core, base), (at, end), &mut all);
     }
     all
+}
+
+/// The number of a snapshot, for [`changes_part`].
+pub(super) fn snapshot_number(pool: &PoolInner, name: &str) -> Result<u32, PoolError> {
+    let state = pool.lock();
+    let vol = state.table.named(name)?;
+    if !vol.core.snapshot {
+        return Err(PoolError::Invalid {
+            what: format!("'{name}' is no snapshot: what it holds changes while it is compared"),
+            fix: "Name a snapshot".into(),
+        });
+    }
+    check_whole(vol)?;
+    Ok(vol.id)
+}
+
+/// Names of the snapshots of the same family, the newest first; of those of a snapshot, the older ones.
+pub(super) fn bases(pool: &PoolInner, core: &VolumeCore, most: usize) -> Vec<String> {
+    let state = pool.lock();
+    let family = state.table.get(core.id).map(|vol| vol.family);
+    let before = if core.snapshot { core.id } else { u32::MAX };
+    let kin = |vol: &&Vol| Some(vol.family) == family && vol.core.snapshot && vol.id < before;
+    let whole = state.table.iter().rev().filter(kin).filter(|vol| vol.is_shown() && vol.damage.is_none());
+    whole.take(most).map(|vol| vol.name.clone()).collect()
+}
+
+/// As [`changes`], since the snapshot of this number, as far as one hold of the lock goes (C3): and where it ended.
+pub(super) fn changes_part(
+    pool: &PoolInner,
+    core: &Arc<VolumeCore>,
+    snapshot: u32,
+    (pos, len): (u64, u64),
+) -> Result<(Vec<Extent>, u64), PoolError> {
+    let end = pos.saturating_add(len).min(core.size());
+    let state = pool.lock();
+    // Under the lock of the comparison: a snapshot that is there now keeps its map until the lock is let go.
+    let vol = state.table.get(snapshot).filter(|vol| vol.is_shown());
+    let Some(vol) = vol else { return Err(PoolError::NoVolume { name: format!("number {snapshot}") }) };
+    check_whole(vol)?;
+    let mut found = Vec::new();
+    let at = some_changes(pool, &state, (core, &vol.core), (pos, end), &mut found);
+    Ok((found, at))
+}
+
+fn check_whole(vol: &Vol) -> Result<(), PoolError> {
+    let Some(damage) = vol.damage.as_deref().cloned() else { return Ok(()) };
+    let what = "comparing with a snapshot".into();
+    Err(PoolError::DamagedMap { what, volume: vol.name.clone(), damage })
+}
+
+/// The changes of a range, as far as [`AT_ONCE`] steps go; where that is.
+fn some_changes(
+    pool: &PoolInner,
+    state: &State,
+    (core, base): (&VolumeCore, &VolumeCore),
+    (pos, end): (u64, u64),
+    all: &mut Vec<Extent>,
+) -> u64 {
+    let mut at = pos;
+    for _ in 0..AT_ONCE {
+        if at >= end {
+            break;
+        }
+        if let Some(shared) = shared_end(pool, core, base, at) {
+            at = shared.min(end);
+            continue;
+        }
+        let next = changed_at(pool, state, core, base, at, end);
+        at = next.1;
+        let Some(extent) = next.0 else { continue };
+        match all.last_mut() {
+            Some(last) if continues(last, &extent) => last.len += extent.len,
+            _ => all.push(extent),
+        }
+    }
+    at
 }
 
 fn continues(last: &Extent, next: &Extent) -> bool {

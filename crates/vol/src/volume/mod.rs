@@ -112,6 +112,32 @@ impl Volume {
         Ok(changes::changes(&self.pool, &self.core, &base.core, pos, len))
     }
 
+    /// Names of the snapshots that changes of this volume are asked for since, the newest first, at most so many: those
+    /// of the same family; of a snapshot's, the ones that are older than it.
+    pub fn bases(&self, most: usize) -> Vec<String> {
+        changes::bases(&self.pool, &self.core, most)
+    }
+
+    /// The [number](crate::VolumeInfo::id) of a snapshot of the pool, for [`Volume::changes_part`].
+    ///
+    /// # Errors
+    ///
+    /// Of what is no snapshot, or has a damaged map.
+    pub fn snapshot_number(&self, name: &str) -> Result<u32, PoolError> {
+        changes::snapshot_number(&self.pool, name)
+    }
+
+    /// As [`Volume::changes_since`], since the snapshot of this number, as far as a bounded number of steps goes: the
+    /// changes up to the position that stands beside them, which is at or beyond the end of the volume when there are
+    /// no more. Between two calls the snapshot may be renamed, and deleted.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::NoVolume`] when the snapshot is gone.
+    pub fn changes_part(&self, snapshot: u32, pos: u64, len: u64) -> Result<(Vec<Extent>, u64), PoolError> {
+        changes::changes_part(&self.pool, &self.core, snapshot, (pos, len))
+    }
+
     /// What it is beside its name, as [diffs](crate::rbd_diff) carry it. Walks its map.
     pub fn identity(&self) -> Identity {
         changes::identity(&self.pool, &self.core)
