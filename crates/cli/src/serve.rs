@@ -18,6 +18,7 @@
 mod backend;
 mod captive;
 mod config;
+mod contexts;
 mod control;
 mod copies;
 mod daemon;

@@ -2,8 +2,10 @@
 
 use crate::wire::tflag;
 
-/// Most metadata contexts that one export offers; a client can select them all.
+/// Most metadata contexts that one client can select.
 pub const MAX_CONTEXTS: usize = 32;
+/// Most metadata contexts that one answer to LIST_META_CONTEXT tells.
+pub const MAX_LISTED: usize = 512;
 
 /// What a client is told about an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +26,6 @@ pub struct ExportInfo {
     pub min_block: u32,
     /// Bytes of requests that need nothing read first, or more. A power of two.
     pub preferred_block: u32,
-    /// Names of its metadata contexts, at most [`MAX_CONTEXTS`]; their places are their numbers.
-    pub contexts: Vec<String>,
 }
 
 impl ExportInfo {
@@ -46,6 +46,13 @@ pub trait Catalog {
 
     /// Tells name and description of each export.
     fn list(&self, each: &mut dyn FnMut(&str, &str));
+
+    /// Tells the names of the metadata contexts of an export, those of most use first. What comes after the first
+    /// [`MAX_LISTED`] is not told to clients. There may be others that only [`Catalog::context`] finds.
+    fn contexts(&self, export: u32, each: &mut dyn FnMut(&str));
+
+    /// The server's own number of a metadata context of an export, if the export has one of this name.
+    fn context(&self, export: u32, name: &[u8]) -> Option<u64>;
 
     /// Whether the server is about to end.
     fn is_ending(&self) -> bool {

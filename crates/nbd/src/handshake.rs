@@ -46,8 +46,9 @@ pub struct Negotiated {
     pub export: ExportInfo,
     /// Which replies it gets.
     pub mode: Mode,
-    /// The metadata contexts that it selected, by their numbers in the export.
-    pub contexts: Vec<u32>,
+    /// The metadata contexts that it selected, as the catalog numbers them. Their places here are the numbers that the
+    /// client was told.
+    pub contexts: Vec<u64>,
 }
 
 /// What came of a step.
@@ -57,6 +58,9 @@ pub enum Step {
     More,
     /// Something was done; there may be more to do with the bytes that are there.
     Done,
+    /// The same, and the catalog went through all contexts of an export for it: a server gives other clients their turn
+    /// before the next step.
+    Searched,
     /// The transmission phase begins.
     Negotiated(Box<Negotiated>),
     /// Send what was written, then close the connection.
@@ -80,7 +84,7 @@ enum State {
 struct Asked {
     mode: Mode,
     /// The export for which contexts were selected, and which.
-    contexts: Option<(u32, Vec<u32>)>,
+    contexts: Option<(u32, Vec<u64>)>,
 }
 
 /// A client on its way to an export.
@@ -268,15 +272,20 @@ impl Handshake {
         let Some(export) = catalog.find(queries.export) else {
             return refuse(option, rep::ERR_UNKNOWN, "there is no export of that name", out);
         };
-        let find = if sets { meta::selected } else { meta::listed };
-        let contexts = find(&export, &queries.queries);
-        for &context in &contexts {
-            let id = U32::new(if sets { context } else { 0 });
-            put(option, rep::META_CONTEXT, &[id.as_bytes(), export.contexts[context as usize].as_bytes()], out);
+        let id = export.id;
+        let mut tell = |number: u32, name: &[u8]| {
+            put(option, rep::META_CONTEXT, &[U32::new(number).as_bytes(), name], out);
+        };
+        if !sets {
+            let searched = meta::listed(catalog, id, &queries.queries, &mut |name| tell(0, name));
+            acknowledge(option, out);
+            return if searched { Step::Searched } else { Step::Done };
         }
-        if sets {
-            self.asked.contexts = Some((export.id, contexts));
-        }
+        let Some(contexts) = meta::selected(catalog, id, &queries.queries) else {
+            return refuse(option, rep::ERR_TOO_BIG, "more contexts than one client can select", out);
+        };
+        (0..).zip(&contexts).for_each(|(number, (name, _))| tell(number, name));
+        self.asked.contexts = Some((id, contexts.into_iter().map(|(_, number)| number).collect()));
         acknowledge(option, out)
     }
 }

@@ -3,7 +3,7 @@
 //! A query names a context (`base:allocation`). In LIST, one that ends with a colon (`base:`) asks for all that begin
 //! like it. Queries of other namespaces are ignored.
 
-use crate::catalog::ExportInfo;
+use crate::catalog::{Catalog, MAX_CONTEXTS, MAX_LISTED};
 use crate::wire::MAX_STRING;
 
 /// Most queries of one option.
@@ -55,18 +55,45 @@ pub(crate) fn parse(mut data: &[u8]) -> Result<Queries<'_>, Bad> {
     if data.is_empty() { Ok(Queries { export, queries }) } else { Err(Bad::Syntax) }
 }
 
-/// The contexts, by number, that queries of LIST name; all of them where there is no query.
-pub(crate) fn listed(export: &ExportInfo, queries: &[&[u8]]) -> Vec<u32> {
-    let matches = |name: &[u8], query: &[u8]| name == query || query.ends_with(b":") && name.starts_with(query);
-    chosen(export, |name| queries.is_empty() || queries.iter().any(|query| matches(name, query)))
+/// Tells the contexts of an export that queries of LIST name; all of them where there is no query. Whether the catalog
+/// had to go through all contexts for that.
+pub(crate) fn listed(catalog: &dyn Catalog, export: u32, queries: &[&[u8]], tell: &mut dyn FnMut(&[u8])) -> bool {
+    let is_wide = |query: &&[u8]| query.ends_with(b":");
+    let looks = queries.is_empty() || queries.iter().any(is_wide);
+    let mut left: Vec<&[u8]> = queries.iter().copied().filter(|query| !is_wide(query)).collect();
+    left.sort_unstable();
+    left.dedup();
+    let mut told = 0;
+    if looks {
+        catalog.contexts(export, &mut |name| {
+            let name = name.as_bytes();
+            let exact = left.iter().position(|query| *query == name);
+            let wide = || queries.is_empty() || queries.iter().any(|query| is_wide(query) && name.starts_with(query));
+            if told < MAX_LISTED && (exact.is_some() || wide()) {
+                exact.map(|at| left.remove(at));
+                told += 1;
+                tell(name);
+            }
+        });
+    }
+    // A context may be there without being among those that the catalog tells.
+    left.iter().filter(|name| catalog.context(export, name).is_some()).for_each(|name| tell(name));
+    looks
 }
 
-/// The contexts, by number, that queries of SET name.
-pub(crate) fn selected(export: &ExportInfo, queries: &[&[u8]]) -> Vec<u32> {
-    chosen(export, |name| queries.contains(&name))
-}
-
-fn chosen(export: &ExportInfo, is: impl Fn(&[u8]) -> bool) -> Vec<u32> {
-    let names = export.contexts.iter().take(crate::catalog::MAX_CONTEXTS);
-    (0..).zip(names).filter(|(_, name)| is(name.as_bytes())).map(|(number, _)| number).collect()
+/// The contexts that queries of SET name: their names, and the numbers that the catalog has of them. `None`: more than
+/// a client can select.
+pub(crate) fn selected<'a>(catalog: &dyn Catalog, export: u32, queries: &[&'a [u8]]) -> Option<Vec<(&'a [u8], u64)>> {
+    let mut found: Vec<(&[u8], u64)> = Vec::new();
+    for &name in queries {
+        if found.iter().any(|(known, _)| *known == name) {
+            continue;
+        }
+        let Some(number) = catalog.context(export, name) else { continue };
+        if found.len() == MAX_CONTEXTS {
+            return None;
+        }
+        found.push((name, number));
+    }
+    Some(found)
 }

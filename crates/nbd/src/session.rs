@@ -9,6 +9,7 @@
 
 use zerocopy::FromBytes;
 
+use crate::catalog::MAX_CONTEXTS;
 use crate::handshake::{Mode, Negotiated};
 use crate::wire::{
     CompactRequest, EXTENDED_REQUEST_MAGIC, Errno, ExtendedRequest, MAX_PAYLOAD, REQUEST_MAGIC, cflag, cmd,
@@ -143,7 +144,7 @@ impl Session {
             size: export.size,
             min_block: export.min_block.max(1),
             read_only: export.read_only,
-            contexts: negotiated.contexts.iter().fold(0, |bits, number| bits | 1 << number),
+            contexts: (0..negotiated.contexts.len().min(MAX_CONTEXTS)).fold(0, |bits, number| bits | 1 << number),
             incoming: Incoming::Header,
         }
     }

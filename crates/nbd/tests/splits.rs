@@ -19,12 +19,19 @@ impl Catalog for One {
             fast_zero: true,
             min_block: 512,
             preferred_block: 4096,
-            contexts: vec!["base:allocation".into()],
         })
     }
 
     fn list(&self, each: &mut dyn FnMut(&str, &str)) {
         each("x", "d");
+    }
+
+    fn contexts(&self, _: u32, each: &mut dyn FnMut(&str)) {
+        each("base:allocation");
+    }
+
+    fn context(&self, _: u32, name: &[u8]) -> Option<u64> {
+        (name == b"base:allocation").then_some(7)
     }
 }
 
@@ -63,7 +70,7 @@ impl Server {
                 self.unread.drain(..used);
                 match step {
                     handshake::Step::More => return false,
-                    handshake::Step::Done => {}
+                    handshake::Step::Done | handshake::Step::Searched => {}
                     handshake::Step::Negotiated(chosen) => self.state = State::Session(Session::new(&chosen)),
                     handshake::Step::Close => self.state = State::Over,
                 }

@@ -17,26 +17,51 @@ use crate::error::ServeError;
 
 /// The metadata context that every export has.
 pub const BASE_ALLOCATION: &str = "base:allocation";
+/// The number that backends give it.
+pub const BASE_ALLOCATION_NUMBER: u64 = 0;
 /// Largest preferred block that clients take: they may read and write no less.
 const MAX_PREFERRED: u32 = 4096;
 /// Largest smallest block that the protocol allows.
 const MAX_MIN_BLOCK: u32 = 1 << 16;
+
+/// A question for the status of a range. The answer has extents from the start of the range on, at least one, which
+/// cover the range or as much of it as is found in a short time. It is asked on a reactor's thread, so the answer does
+/// not wait for I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The number of the metadata context.
+    pub context: u64,
+    /// First byte.
+    pub pos: u64,
+    /// Bytes.
+    pub len: u64,
+    /// So many contexts are asked for at once, and share the time that one answer may take.
+    pub among: u32,
+}
+
+/// Why there is no answer, in words for the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoStatus(pub &'static str);
 
 /// Something that can be served.
 pub trait Backend: Debug + Send + Sync {
     /// The file that requests go to.
     fn file(&self) -> &Arc<dyn File>;
 
-    /// Names of its metadata contexts. Their places are their numbers.
-    fn contexts(&self) -> Vec<String> {
-        vec![BASE_ALLOCATION.into()]
+    /// Tells the names of its metadata contexts.
+    fn contexts(&self, each: &mut dyn FnMut(&str)) {
+        each(BASE_ALLOCATION);
     }
 
-    /// The status of a range in a metadata context: extents from its start on, at least one, that cover the range or
-    /// as much of it as is found in a short time. Called on a reactor's thread, so it does not wait for I/O.
-    fn extents(&self, context: u32, pos: u64, len: u64) -> Vec<Extent> {
-        let _ = (context, pos);
-        vec![Extent { len, status: 0 }]
+    /// The backend's own number of a metadata context, if there is one of this name. What the number means may go away
+    /// while clients have it; it never means anything else.
+    fn context(&self, name: &[u8]) -> Option<u64> {
+        (name == BASE_ALLOCATION.as_bytes()).then_some(BASE_ALLOCATION_NUMBER)
+    }
+
+    /// The status of a range in a metadata context.
+    fn extents(&self, question: &Question) -> Result<Vec<Extent>, NoStatus> {
+        Ok(vec![Extent { len: question.len, status: 0 }])
     }
 
     /// Whether zeroing a range is faster than writing zeroes.
@@ -79,7 +104,6 @@ impl Export {
             fast_zero: self.backend.is_fast_to_zero(),
             min_block,
             preferred_block: min_block.max(MAX_PREFERRED),
-            contexts: self.backend.contexts(),
         }
     }
 }
@@ -133,6 +157,11 @@ impl Exports {
 
     fn lock(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().expect("invariant: nothing panics under this lock")
+    }
+
+    /// What clients are told of, by the number that they have of it.
+    fn by_id(&self, id: u32) -> Option<Arc<Export>> {
+        self.lock().list.iter().find(|entry| entry.id == id)?.export.clone()
     }
 
     /// Puts an export in its place, at the end when it has none. Clients that have another one of that name keep it.
@@ -217,5 +246,16 @@ impl Catalog for Exports {
         let entries = self.lock();
         let exports = entries.list.iter().filter_map(|entry| entry.export.as_ref());
         exports.for_each(|export| each(&export.name, &export.description));
+    }
+
+    fn contexts(&self, export: u32, each: &mut dyn FnMut(&str)) {
+        // Without the lock: a backend may look for long.
+        if let Some(export) = self.by_id(export) {
+            export.backend.contexts(each);
+        }
+    }
+
+    fn context(&self, export: u32, name: &[u8]) -> Option<u64> {
+        self.by_id(export)?.backend.context(name)
     }
 }

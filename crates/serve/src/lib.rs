@@ -37,7 +37,7 @@ mod shared;
 
 pub use clients::Client;
 pub use error::ServeError;
-pub use export::{Backend, Export, ExportStatus, Exports};
+pub use export::{BASE_ALLOCATION, BASE_ALLOCATION_NUMBER, Backend, Export, ExportStatus, Exports, NoStatus, Question};
 pub use listen::{Address, Listener};
 pub use server::Server;
 pub use shared::{Notices, ServerOptions};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sheave_iomap::{File, RawFile};
 use sheave_nbd::Extent;
-use sheave_serve::{Backend, ServerOptions};
+use sheave_serve::{Backend, NoStatus, Question, ServerOptions};
 use sheave_testkit::under_sanitizer;
 
 use rig::{extended, extended_request, option, options, reply, request, rig, rig_of, rig_with};
@@ -117,10 +117,10 @@ impl Backend for Scattered {
         &self.file
     }
 
-    fn extents(&self, _: u32, _: u64, len: u64) -> Vec<Extent> {
+    fn extents(&self, question: &Question) -> Result<Vec<Extent>, NoStatus> {
         std::thread::sleep(Duration::from_millis(1));
         self.looked.fetch_add(1, Ordering::Relaxed);
-        vec![Extent { len, status: 0 }]
+        Ok(vec![Extent { len: question.len, status: 0 }])
     }
 }
 

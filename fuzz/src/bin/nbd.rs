@@ -18,12 +18,19 @@ impl Catalog for One {
             fast_zero: true,
             min_block: 512,
             preferred_block: 4096,
-            contexts: vec!["base:allocation".into(), "qemu:allocation-depth".into()],
         })
     }
 
     fn list(&self, each: &mut dyn FnMut(&str, &str)) {
         each("x", "");
+    }
+
+    fn contexts(&self, _: u32, each: &mut dyn FnMut(&str)) {
+        each("qemu:allocation-depth");
+    }
+
+    fn context(&self, _: u32, name: &[u8]) -> Option<u64> {
+        (name == b"qemu:allocation-depth").then_some(7)
     }
 }
 
@@ -36,7 +43,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         at += used;
         match step {
             handshake::Step::Negotiated(chosen) => break chosen,
-            handshake::Step::Done => {}
+            handshake::Step::Done | handshake::Step::Searched => {}
             handshake::Step::More | handshake::Step::Close => return,
         }
     };

@@ -7,19 +7,12 @@ use std::sync::Arc;
 use sheave::base::units::fmt_bytes;
 use sheave::blk::claim::{Claim, Sharing};
 use sheave::iomap::RawFile;
-use sheave::vol::{Extent, ExtentKind};
 use sheave::{File, Pool, Volume, open_device};
-use sheave_nbd::reply::MAX_EXTENTS;
-use sheave_nbd::wire::state;
-use sheave_serve::{Backend, Export};
+use sheave_serve::{Backend, Export, NoStatus, Question};
 
 use super::config::{ExportPlan, What};
+use super::contexts;
 use crate::failure::{self, Failure};
-
-/// Units of a pool that one question for extents looks at: some milliseconds.
-const UNITS_AT_ONCE: u64 = 1 << 16;
-/// Units that are looked at before the extents that were found are counted: what bounds the memory of an answer.
-const UNITS_PER_STEP: u64 = 1 << 9;
 
 /// Opens what an export of a volume serves.
 pub fn volume(plan: &ExportPlan, pool: &Pool, text: &str, name: &str) -> Result<Export, Failure> {
@@ -77,39 +70,20 @@ impl Backend for ServedVolume {
         &self.file
     }
 
-    fn extents(&self, _: u32, pos: u64, len: u64) -> Vec<sheave_nbd::Extent> {
-        let end = pos + len.min(self.unit_bytes.saturating_mul(UNITS_AT_ONCE));
-        let mut extents: Vec<sheave_nbd::Extent> = Vec::new();
-        let mut at = pos;
-        while at < end && extents.len() <= MAX_EXTENTS {
-            let step = (end - at).min(self.unit_bytes.saturating_mul(UNITS_PER_STEP));
-            let found = self.volume.extents(at, step).unwrap_or_default();
-            let covered: u64 = found.iter().map(|extent| extent.len).sum();
-            found.iter().for_each(|extent| add_extent(&mut extents, extent));
-            if covered < step {
-                // Beyond the end of the volume, which has become smaller.
-                break;
-            }
-            at += step;
-        }
-        extents
+    fn contexts(&self, each: &mut dyn FnMut(&str)) {
+        contexts::tell(&self.volume, each);
+    }
+
+    fn context(&self, name: &[u8]) -> Option<u64> {
+        contexts::number(&self.volume, name)
+    }
+
+    fn extents(&self, question: &Question) -> Result<Vec<sheave_nbd::Extent>, NoStatus> {
+        contexts::answer(&self.volume, self.unit_bytes, question)
     }
 
     fn is_fast_to_zero(&self) -> bool {
         true
-    }
-}
-
-/// Adds what a volume has in a range to what was found before it.
-fn add_extent(extents: &mut Vec<sheave_nbd::Extent>, extent: &Extent) {
-    let status = match extent.kind {
-        ExtentKind::Data => 0,
-        ExtentKind::Unwritten => state::ZERO,
-        ExtentKind::Hole => state::HOLE | state::ZERO,
-    };
-    match extents.last_mut() {
-        Some(last) if last.status == status => last.len += extent.len,
-        _ => extents.push(sheave_nbd::Extent { len: extent.len, status }),
     }
 }
 

@@ -128,7 +128,7 @@ pub fn ask_ok(dir: &Dir, line: &str) -> Said {
 }
 
 /// The same, which the daemon has done.
-fn served_ok(dir: &Dir, line: &str) -> Said {
+pub fn served_ok(dir: &Dir, line: &str) -> Said {
     let said = ask_ok(dir, line);
     assert!(said.err.contains(" is served: asking 'sheave serve' (process "), "{line}\n{}", said.err);
     said

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::sheave::{Dir, Said, no_io_uring, sheave};
 
 /// A pool with a volume of 64 MiB, if there are all of these tools.
-fn pool(tools: &[&str]) -> Option<Dir> {
+pub fn pool(tools: &[&str]) -> Option<Dir> {
     if no_io_uring() || tools.iter().any(|tool| sheave_testkit::require(tool).is_none()) {
         return None;
     }
@@ -20,7 +20,7 @@ fn pool(tools: &[&str]) -> Option<Dir> {
 }
 
 /// Serves for one command of the shell.
-fn serve(dir: &Dir, spec: &str, command: &str) -> Said {
+pub fn serve(dir: &Dir, spec: &str, command: &str) -> Said {
     let mut server = sheave(&format!("serve {spec} --run"));
     let said = Said::of(server.arg(command).current_dir(dir.path("")).output().expect("it runs"));
     assert!(!said.err.contains("dropped"), "{}", said.err);
@@ -28,14 +28,14 @@ fn serve(dir: &Dir, spec: &str, command: &str) -> Said {
 }
 
 /// The same, where all goes well.
-fn serve_ok(dir: &Dir, spec: &str, command: &str) -> String {
+pub fn serve_ok(dir: &Dir, spec: &str, command: &str) -> String {
     let said = serve(dir, spec, command);
     assert_eq!(said.code, 0, "{command}\n{}{}", said.out, said.err);
     said.out
 }
 
 /// A file of pseudo-random bytes, with holes.
-fn image(dir: &Dir, name: &str, seed: u64) {
+pub fn image(dir: &Dir, name: &str, seed: u64) {
     let mut rng = sheave::base::rng::Rng::new(seed);
     let mut bytes = vec![0u8; 64 << 20];
     for chunk in bytes.chunks_mut(256 << 10).step_by(3) {

@@ -14,7 +14,6 @@ fn info(id: u32, name: &str) -> ExportInfo {
         fast_zero: true,
         min_block: 512,
         preferred_block: 4096,
-        contexts: vec!["base:allocation".into(), "qemu:dirty-bitmap:x".into()],
     }
 }
 
@@ -31,6 +30,20 @@ impl Catalog for Two {
         each("one", "a disk");
         each("two", "");
     }
+
+    fn contexts(&self, _: u32, each: &mut dyn FnMut(&str)) {
+        each("base:allocation");
+        each("qemu:dirty-bitmap:x");
+    }
+
+    /// Those that are told, and `n:0` to `n:99`, which are not.
+    fn context(&self, _: u32, name: &[u8]) -> Option<u64> {
+        match name {
+            b"base:allocation" => Some(1000),
+            b"qemu:dirty-bitmap:x" => Some(1001),
+            _ => str::from_utf8(name).ok()?.strip_prefix("n:")?.parse().ok().filter(|number| *number < 100),
+        }
+    }
 }
 
 struct Ending;
@@ -41,6 +54,12 @@ impl Catalog for Ending {
     }
 
     fn list(&self, _: &mut dyn FnMut(&str, &str)) {}
+
+    fn contexts(&self, _: u32, _: &mut dyn FnMut(&str)) {}
+
+    fn context(&self, _: u32, _: &[u8]) -> Option<u64> {
+        None
+    }
 
     fn is_ending(&self) -> bool {
         true
@@ -75,7 +94,7 @@ fn send(handshake: &mut Handshake, bytes: &[u8]) -> (Step, Vec<u8>) {
 
 fn ask(handshake: &mut Handshake, number: u32, data: &[u8]) -> Vec<u8> {
     let (step, out) = send(handshake, &option(number, data));
-    assert_eq!(step, Step::Done, "option {number}");
+    assert!(matches!(step, Step::Done | Step::Searched), "option {number}: {step:?}");
     out
 }
 
@@ -239,11 +258,74 @@ fn contexts_are_listed_and_selected() {
     let first = [base(list, 0), reply(list, 1, b"")].concat();
     assert_eq!(ask(&mut client, list, &queries("one", &["base:", "x-unknown:y"])), first);
     assert_eq!(ask(&mut client, set, &queries("one", &["base:", "x-unknown:y"])), reply(set, 1, b""), "no wildcards");
-    let second = [dirty(set, 1), reply(set, 1, b"")].concat();
+    let second = [dirty(set, 0), reply(set, 1, b"")].concat();
     assert_eq!(ask(&mut client, set, &queries("one", &["qemu:dirty-bitmap:x"])), second);
     assert_eq!(only_kind(&ask(&mut client, set, &queries("three", &["base:allocation"]))), rep::ERR_UNKNOWN);
     let Step::Negotiated(chosen) = send(&mut client, &option(opt::GO, &go("one", &[]))).0 else { panic!() };
-    assert_eq!(chosen.contexts, [] as [u32; 0], "a SET that failed leaves nothing selected");
+    assert_eq!(chosen.contexts, [] as [u64; 0], "a SET that failed leaves nothing selected");
+}
+
+#[test]
+fn contexts_that_are_not_told_are_found_by_their_names() {
+    let mut client = begun(3);
+    ask(&mut client, opt::STRUCTURED_REPLY, b"");
+    let (list, set) = (opt::LIST_META_CONTEXT, opt::SET_META_CONTEXT);
+    let told = |option, id: u32, name: &str| reply(option, 4, &[&id.to_be_bytes(), name.as_bytes()].concat());
+    let (step, out) = send(&mut client, &option(list, &queries("one", &["n:7", "n:100", "n:7"])));
+    assert_eq!((step, out), (Step::Done, [told(list, 0, "n:7"), reply(list, 1, b"")].concat()));
+    let mixed = queries("one", &["n:3", "base:allocation", "base:"]);
+    let (step, out) = send(&mut client, &option(list, &mixed));
+    let both = [told(list, 0, "base:allocation"), told(list, 0, "n:3"), reply(list, 1, b"")].concat();
+    assert_eq!((step, out), (Step::Searched, both), "each once, and the search is told");
+    // The numbers that the client gets are places; the catalog's are kept beside them.
+    let several = queries("one", &["n:9", "qemu:dirty-bitmap:x", "n:100", "n:9", "base:allocation"]);
+    let names = [(0, "n:9"), (1, "qemu:dirty-bitmap:x"), (2, "base:allocation")];
+    let expected: Vec<_> = names.iter().map(|(id, name)| told(set, *id, name)).chain([reply(set, 1, b"")]).collect();
+    assert_eq!(ask(&mut client, set, &several), expected.concat());
+    let Step::Negotiated(chosen) = send(&mut client, &option(opt::GO, &go("one", &[]))).0 else { panic!() };
+    assert_eq!(chosen.contexts, [9, 1001, 1000]);
+}
+
+#[test]
+fn a_client_selects_no_more_contexts_than_there_are_bits() {
+    let names: Vec<String> = (0..33).map(|number| format!("n:{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    for (many, contexts) in [(32, 32), (33, 0)] {
+        let mut client = begun(3);
+        ask(&mut client, opt::STRUCTURED_REPLY, b"");
+        let out = ask(&mut client, opt::SET_META_CONTEXT, &queries("one", &names[..many]));
+        assert_eq!(only_kind(&out), if many == 32 { rep::META_CONTEXT } else { rep::ERR_TOO_BIG });
+        let Step::Negotiated(chosen) = send(&mut client, &option(opt::GO, &go("one", &[]))).0 else { panic!() };
+        assert_eq!(chosen.contexts.len(), contexts);
+    }
+}
+
+/// An export with more contexts than one answer tells.
+struct Many;
+
+impl Catalog for Many {
+    fn find(&self, name: &[u8]) -> Option<ExportInfo> {
+        Two.find(name)
+    }
+
+    fn list(&self, _: &mut dyn FnMut(&str, &str)) {}
+
+    fn contexts(&self, _: u32, each: &mut dyn FnMut(&str)) {
+        (0..100_000).for_each(|number| each(&format!("n:{number:06}")));
+    }
+
+    fn context(&self, _: u32, _: &[u8]) -> Option<u64> {
+        None
+    }
+}
+
+#[test]
+fn an_answer_with_contexts_is_bounded() {
+    let mut client = begun(3);
+    ask(&mut client, opt::STRUCTURED_REPLY, b"");
+    let mut out = Vec::new();
+    client.step(&option(opt::LIST_META_CONTEXT, &queries("one", &["n:"])), &Many, &mut out);
+    assert_eq!(out.len(), crate::catalog::MAX_LISTED * (20 + 4 + 8) + 20);
 }
 
 #[test]

@@ -15,9 +15,10 @@ pub(crate) fn session(mode: Mode, read_only: bool, contexts: Vec<u32>) -> Sessio
         fast_zero: true,
         min_block: 512,
         preferred_block: 4096,
-        contexts: vec!["base:allocation".into(), "qemu:x".into()],
     };
-    Session::new(&Negotiated { export, mode, contexts })
+    let bits = contexts.iter().fold(0, |bits, number| bits | 1 << number);
+    let contexts = Vec::new();
+    Session { contexts: bits, ..Session::new(&Negotiated { export, mode, contexts }) }
 }
 
 fn compact(command: u16, flags: u16, offset: u64, len: u32) -> Vec<u8> {
@@ -226,5 +227,26 @@ fn goodbye_is_goodbye_whatever_stands_in_it() {
     for (flags, offset) in [(0, 0), (u16::MAX, u64::MAX)] {
         let mut simple = session(Mode::Simple, false, vec![]);
         assert_eq!(simple.next(&compact(cmd::DISC, flags, offset, 7)), (28, Step::Disconnect));
+    }
+}
+
+#[test]
+fn contexts_have_the_numbers_of_their_places() {
+    for many in [0u64, 1, 3, 32] {
+        let export = crate::handshake::Negotiated {
+            export: ExportInfo {
+                id: 0,
+                name: String::new(),
+                description: String::new(),
+                size: SIZE,
+                read_only: false,
+                fast_zero: true,
+                min_block: 512,
+                preferred_block: 4096,
+            },
+            mode: Mode::Extended,
+            contexts: (500..500 + many).collect(),
+        };
+        assert_eq!(u64::from(Session::new(&export).contexts), (1 << many) - 1);
     }
 }

@@ -7,6 +7,7 @@
 //! how far the stream of bytes was understood, and bytes that were received and not looked at. The rest (requests in
 //! the ring, a batch that is being sent) ends before a connection could be handed over.
 
+mod block_status;
 mod negotiation;
 
 use std::collections::VecDeque;
@@ -67,6 +68,8 @@ struct Chosen {
     id: u32,
     export: Arc<Export>,
     fd: Fd,
+    /// The backend's numbers of the metadata contexts that it selected, by the numbers that the client has.
+    contexts: Vec<u64>,
     /// Alignment of memory.
     align: usize,
 }
@@ -415,24 +418,6 @@ impl Conn {
             return self.drop_client(WHY);
         }
         self.reply(|session, out| session.failed(&request, Errno::NoMem, WHY, out));
-    }
-
-    fn block_status(&mut self, io: &Io, request: &Request) {
-        let Stage::Transmission(chosen) = &self.life.stage else { return };
-        let export = chosen.export.clone();
-        let mut left = request.contexts;
-        while left != 0 {
-            let context = left.trailing_zeros();
-            left &= left - 1;
-            let mut extents = export.backend.extents(context, request.offset, request.len);
-            if extents.first().is_none_or(|first| first.len == 0) {
-                // Nothing is known: all of it is data.
-                extents = vec![sheave_nbd::Extent { len: request.len, status: 0 }];
-            }
-            self.reply(|session, out| session.status(request, context, &extents, left == 0, out));
-        }
-        // Looking for extents takes this thread's time: others have their turn before it does again.
-        self.had_its_turn = Some(io.turn);
     }
 
     /// A request has ended: its reply waits to be sent.

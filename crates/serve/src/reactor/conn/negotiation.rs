@@ -10,7 +10,7 @@ use crate::shared::Shared;
 impl Conn {
     /// Goes on with the handshake as far as the bytes that are there go.
     pub(super) fn handshake(&mut self, io: &mut Io, shared: &Shared) {
-        loop {
+        while self.had_its_turn != Some(io.turn) {
             let negotiates = matches!(self.life.stage, Stage::Handshake(_));
             if !negotiates || self.small_bytes >= MAX_SMALL || self.ending != Ending::No {
                 return;
@@ -37,6 +37,8 @@ impl Conn {
             match step {
                 handshake::Step::More => return,
                 handshake::Step::Done => {}
+                // Others have their turn before this thread goes through the contexts again.
+                handshake::Step::Searched => self.had_its_turn = Some(io.turn),
                 handshake::Step::Close => self.ending = Ending::AfterReplies,
                 handshake::Step::Negotiated(negotiated) => return self.chose(io, shared, &negotiated),
             }
@@ -56,7 +58,8 @@ impl Conn {
         shared.clients.chose(self.id, &export.name);
         let align = export.backend.file().device().limits().dma_alignment.max(1) as usize;
         let session = Session::new(negotiated);
-        let chosen = Chosen { session, id, export, fd, align: align.next_power_of_two() };
+        let contexts = negotiated.contexts.clone();
+        let chosen = Chosen { session, id, export, fd, contexts, align: align.next_power_of_two() };
         self.life.stage = Stage::Transmission(Box::new(chosen));
     }
 }
