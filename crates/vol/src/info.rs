@@ -132,6 +132,9 @@ pub struct PoolInfo {
     /// The last write to space that was never used found that the file system which holds the pool is full: reads,
     /// overwrites, flushes, deletes and closing go on, until there is room again.
     pub host_full: bool,
+    /// The host has no space for what a crash left to be written: volumes are read-only, and nothing but deletes is
+    /// taken, until one of them has given enough of it back.
+    pub deletes_only: bool,
     /// Names of the volumes that may have lost acknowledged data, because a flush failed while the pool was open
     /// before; until [`Pool::acknowledge_loss`](crate::Pool::acknowledge_loss).
     pub lost: Vec<String>,

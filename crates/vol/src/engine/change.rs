@@ -47,6 +47,9 @@ impl PoolInner {
         }
         match self.lock().phase {
             Phase::Open => Ok(()),
+            Phase::DeletesOnly => {
+                Err(self.host_is_full(format!("{what}: the pool can be read, and takes deletes only")))
+            }
             Phase::Degraded(cause) => Err(PoolError::Degraded { what: what.into(), cause }),
             Phase::Closing | Phase::Closed => Err(closed(what)),
         }

@@ -197,6 +197,9 @@ impl State {
             || self.tree.cost > MOST_COST;
         match self.phase {
             Phase::Closed => Work::Nothing,
+            // A checkpoint finds no space, whatever is due.
+            Phase::DeletesOnly if self.is_clean() => Work::Flush,
+            Phase::DeletesOnly => Work::Records,
             Phase::Closing => Work::Checkpoint { clean: true },
             Phase::Open | Phase::Degraded(_) if self.next.is_required() => Work::Checkpoint { clean: false },
             Phase::Open | Phase::Degraded(_) if self.is_clean() => Work::Flush,

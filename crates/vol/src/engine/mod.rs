@@ -10,6 +10,7 @@
 //! | [`commit`] | the journal |
 //! | [`checkpoint`] | all metadata at once |
 //! | [`stock`] | units that are surely there when metadata wants them |
+//! | [`cramped`] | an opening for deletes alone, on a host that is full |
 //! | [`change`] | a change of the table: durable, or undone |
 //! | [`sums`] | checksums of data where they take I/O |
 //! | [`loss`] | flushes that fail |
@@ -19,6 +20,7 @@ pub(crate) mod background;
 pub(crate) mod change;
 pub(crate) mod checkpoint;
 pub(crate) mod commit;
+pub(crate) mod cramped;
 pub(crate) mod inner;
 pub(crate) mod leader;
 pub(crate) mod loss;

@@ -77,8 +77,14 @@ impl PoolInner {
         let mut state = self.lock();
         state.tree.pages.sparse = self.io.is_sparse();
         state.set_reserve();
+        drop(state);
+        self.stock_for_first()
+    }
+
+    /// Looks for the pages of the first checkpoint.
+    pub(crate) fn stock_for_first(&self) -> Result<(), Status> {
         let wanted = |state: &State| state.stock_wanted(state.pages_due(), Spender::Table);
-        self.stock_up(state, MOST_REFUSED, wanted).map(drop)
+        self.stock_up(self.lock(), MOST_REFUSED, wanted).map(drop)
     }
 
     /// A write of the pool's own to space that may be new.
@@ -143,4 +149,4 @@ impl PoolInner {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -102,7 +102,7 @@ pub(crate) fn batch(pool: &PoolInner, goes_on: &mut dyn FnMut() -> bool) -> Resu
 fn take(state: &mut State) -> Vec<Run> {
     let mut runs = Vec::new();
     // A pool that is degraded writes nothing.
-    if matches!(state.phase, Phase::Degraded(_)) {
+    if matches!(state.phase, Phase::Degraded(_) | Phase::DeletesOnly) {
         return runs;
     }
     let units = &mut state.tree.units;

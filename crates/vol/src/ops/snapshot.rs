@@ -174,8 +174,7 @@ impl PoolInner {
 
     pub(crate) fn delete(&self, name: &str) -> Result<(), PoolError> {
         let _one = self.structural();
-        self.check_writable("deleting a volume")?;
-        let mut state = self.lock();
+        let mut state = self.begin_delete()?;
         let vol = state.table.named(name)?;
         if vol.is_open() {
             return Err(in_use(name));

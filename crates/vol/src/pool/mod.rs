@@ -104,28 +104,22 @@ impl Pool {
             keeper: std::sync::Arc::downgrade(&keeper),
             discards,
         };
+        let highest_seq = recovered.highest_seq;
         let pool = Pool { inner: Arc::new(PoolInner::new(parts)), keeper };
         if let Some(watch) = watch {
             pool.inner.hold(Claim::of(watch));
         }
         pool.inner.survey_space(&mut pool.inner.lock());
         if !read_only {
-            let begun = pool.inner.begin_stock().map_err(|status| pool.first_checkpoint_failed(status));
-            begun.and_then(|()| pool.begin_incarnation())?;
+            let room = pool.inner.begin_stock().and_then(|()| pool.inner.find_room());
+            let begun = room.and_then(|room| match room {
+                true => pool.inner.begin_incarnation(),
+                false => pool.inner.begin_deletes_only(highest_seq),
+            });
+            begun.map_err(|status| pool.first_checkpoint_failed(status))?;
             discard::start(&pool.inner, &pool.keeper);
         }
         Ok(pool)
-    }
-
-    /// Before anything else is written: what was recovered becomes a checkpoint, and journal blocks of the opening
-    /// before count no more.
-    fn begin_incarnation(&self) -> Result<(), PoolError> {
-        let mut state = self.inner.lock();
-        state.sb.incarnation += 1;
-        state.sb.keep_twins();
-        state.next.require();
-        drop(state);
-        self.inner.commit().map_err(|status| self.first_checkpoint_failed(status))
     }
 
     fn first_checkpoint_failed(&self, status: Status) -> PoolError {
@@ -180,6 +174,7 @@ impl Pool {
             damaged: state.table.damaged(),
             unsure: self.inner.unsure.clone(),
             host_full: self.inner.is_host_full(Status::NoSpc),
+            deletes_only: state.phase == Phase::DeletesOnly,
             lost: state.lost_names(),
         }
     }
@@ -345,7 +340,11 @@ impl Pool {
 
     /// Deletes a volume or snapshot; refused while it is open. Works in a full pool. Clones of it stay.
     pub fn delete(&self, name: &str) -> Result<(), PoolError> {
-        self.inner.delete(name)
+        self.inner.delete(name)?;
+        if self.inner.leave_deletes_only() {
+            discard::start(&self.inner, &self.keeper);
+        }
+        Ok(())
     }
 
     /// Makes everything completed so far durable, data and metadata.
@@ -394,12 +393,18 @@ impl Pool {
     /// those who have it too, unless it is [degraded](PoolError::Degraded).
     pub fn close(self) -> Result<(), PoolError> {
         let _one = self.inner.structural();
-        self.inner.check_open("closing the pool")?;
         let mut state = self.inner.lock();
+        // What it takes are deletes, and each is durable when it returns.
+        let nothing_to_write = self.inner.read_only || state.phase == Phase::DeletesOnly;
+        if state.phase != Phase::DeletesOnly {
+            drop(state);
+            self.inner.check_open("closing the pool")?;
+            state = self.inner.lock();
+        }
         if let Some(vol) = state.table.iter().find(|vol| vol.is_open()) {
             return Err(in_use(&vol.name));
         }
-        if self.inner.read_only {
+        if nothing_to_write {
             return Ok(());
         }
         state.phase = state.phase.after(Event::Close);

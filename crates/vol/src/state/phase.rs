@@ -6,7 +6,12 @@
 //!     |    <-----------     |
 //!     |     CloseFailed     |
 //!     +-------> Degraded <--+
-//!     FlushFailed     FlushFailed
+//!     |FlushFailed    FlushFailed
+//!     |
+//!     |    NoHostSpace                  FlushFailed
+//!     +------------------>  DeletesOnly ----------->  Degraded
+//!     <-------------------
+//!          HostSpace
 //! ```
 //!
 //! Owns the phases and every transition. What is done in a phase is in [`commit`](crate::engine::commit), and what
@@ -25,6 +30,9 @@ pub(crate) enum Phase {
     /// It does everything.
     #[default]
     Open,
+    /// The pages that recovery changed find no space on the host, so no checkpoint can be written: it is read, and
+    /// takes deletes, which are records of the journal ([`cramped`](crate::engine::cramped)).
+    DeletesOnly,
     /// A flush of its device failed, in this way. What that flush was to make durable may be lost, so nothing more is
     /// written or called durable; reads go on.
     Degraded(Status),
@@ -39,6 +47,10 @@ pub(crate) enum Phase {
 pub(crate) enum Event {
     /// A flush of the device failed.
     FlushFailed(Status),
+    /// The host has no space for the first checkpoint.
+    NoHostSpace,
+    /// It has.
+    HostSpace,
     /// Its owner closes it.
     Close,
     /// The last checkpoint could not be written.
@@ -52,7 +64,9 @@ impl Phase {
     #[must_use]
     pub(crate) fn after(self, event: Event) -> Phase {
         match (self, event) {
-            (Phase::Open | Phase::Closing, Event::FlushFailed(status)) => Phase::Degraded(status),
+            (Phase::Open | Phase::DeletesOnly | Phase::Closing, Event::FlushFailed(status)) => Phase::Degraded(status),
+            (Phase::Open, Event::NoHostSpace) => Phase::DeletesOnly,
+            (Phase::DeletesOnly, Event::HostSpace) => Phase::Open,
             (Phase::Open, Event::Close) => Phase::Closing,
             (Phase::Closing, Event::CloseFailed) => Phase::Open,
             (Phase::Closing, Event::CloseDone) => Phase::Closed,
@@ -70,12 +84,14 @@ mod tests {
 
     #[test]
     fn every_transition() {
-        let events = [FAILED, Event::Close, Event::CloseFailed, Event::CloseDone];
+        let events = [FAILED, Event::NoHostSpace, Event::HostSpace, Event::Close, Event::CloseFailed, Event::CloseDone];
+        let (open, cramped) = (Phase::Open, Phase::DeletesOnly);
         let table = [
-            (Phase::Open, [DEGRADED, Phase::Closing, Phase::Open, Phase::Open]),
-            (Phase::Closing, [DEGRADED, Phase::Closing, Phase::Open, Phase::Closed]),
-            (DEGRADED, [DEGRADED; 4]),
-            (Phase::Closed, [Phase::Closed; 4]),
+            (open, [DEGRADED, cramped, open, Phase::Closing, open, open]),
+            (cramped, [DEGRADED, cramped, open, cramped, cramped, cramped]),
+            (Phase::Closing, [DEGRADED, Phase::Closing, Phase::Closing, Phase::Closing, open, Phase::Closed]),
+            (DEGRADED, [DEGRADED; 6]),
+            (Phase::Closed, [Phase::Closed; 6]),
         ];
         for (phase, expect) in table {
             assert_eq!(events.map(|event| phase.after(event)), expect, "{phase:?}");

@@ -61,7 +61,8 @@ pub(crate) fn open_volume(pool: &Arc<PoolInner>, name: &str) -> Result<Volume, P
     state.table.set_opened(core.id, &open);
     let geometry = &pool.map.geometry;
     core.top.open(geometry.units_of(core.reach()).div_ceil(geometry.leaf_entries() as u64));
-    Ok(Volume::new(Arc::clone(pool), core, open))
+    let read_only = core.snapshot || pool.read_only || state.phase == Phase::DeletesOnly;
+    Ok(Volume::new(Arc::clone(pool), core, open, read_only))
 }
 
 /// An open volume or snapshot. Clones are the same volume. To use it in a ring: `ring.attach_file(Arc::new(volume))`.
@@ -81,8 +82,7 @@ pub struct Volume {
 }
 
 impl Volume {
-    pub(crate) fn new(pool: Arc<PoolInner>, core: Arc<VolumeCore>, open: std::sync::Arc<OpenToken>) -> Volume {
-        let read_only = core.snapshot || pool.read_only;
+    fn new(pool: Arc<PoolInner>, core: Arc<VolumeCore>, open: std::sync::Arc<OpenToken>, read_only: bool) -> Volume {
         let summed = pool.sums.is_some();
         let alarm = Arc::clone(&pool.alarm);
         Volume { _keeper: pool.keeper.upgrade(), core, pool, alarm, read_only, summed, _open: open }

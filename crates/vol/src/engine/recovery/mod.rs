@@ -11,6 +11,7 @@
 
 mod loader;
 mod sums;
+mod unsure;
 mod window;
 
 use std::ops::ControlFlow;
@@ -32,12 +33,15 @@ use crate::format::{BLOCK, JOURNAL_START, SUPERBLOCKS, kind};
 use crate::state::State;
 use crate::state::extent_map::tree::Tree;
 use crate::state::extent_map::{Entry, ExtentMap};
+use unsure::Unsure;
 use window::Window;
 
 /// A pool as it is on its device, and whether the journal had something to replay.
 pub(crate) struct Recovered {
     pub(crate) state: State,
     pub(crate) replayed: bool,
+    /// Blocks of the journal with numbers from the next one to this may be those of a torn commit.
+    pub(crate) highest_seq: u64,
     /// The superblock in use is the only good one: the other is to be written anew before anything else is
     /// ([`mend_superblock`]).
     pub(crate) alone: bool,
@@ -47,7 +51,7 @@ pub(crate) struct Recovered {
 
 /// Reads everything; a `rescue`, which must not be written to, passes over damage that leaves the maps whole.
 pub(crate) fn recover(io: &dyn BlockIo, rescue: bool) -> Result<Recovered, PoolError> {
-    let mut unsure = Unsure { rescue, words: Vec::new() };
+    let mut unsure = Unsure::new(rescue);
     let (sb, alone) = read_superblock(io)?;
     check_members(io, &sb, &mut unsure)?;
     let mut state = State::new(sb);
@@ -55,31 +59,13 @@ pub(crate) fn recover(io: &dyn BlockIo, rescue: bool) -> Result<Recovered, PoolE
     state.set_reserve();
     loader::load(io, &mut state)?;
     state.set_reserve();
-    sums::load(io, &mut state)?;
+    sums::load(io, &mut state, &mut unsure)?;
     let scan = replay(io, &mut state, &mut unsure)?;
     let replayed = scan.next_seq > state.sb.replay_seq;
     (state.next_seq, state.durable_seq) = (scan.next_seq, scan.next_seq);
     count_owners(&mut state)?;
     sums::compute(io, &mut state)?;
-    Ok(Recovered { state, replayed, alone, unsure: unsure.words })
-}
-
-/// What is not certain of a pool that is rescued.
-struct Unsure {
-    rescue: bool,
-    words: Vec<String>,
-}
-
-impl Unsure {
-    /// Passes over it in a rescue, and says what that means; else it is an error.
-    fn pass(&mut self, error: PoolError, means: &str) -> Result<(), PoolError> {
-        let PoolError::Damaged { what, at, why } = &error else { return Err(error) };
-        if !self.rescue {
-            return Err(error);
-        }
-        self.words.push(format!("{what} at byte {at} is damaged: {why}; {means}"));
-        Ok(())
-    }
+    Ok(Recovered { state, replayed, highest_seq: scan.highest_seq, alone, unsure: unsure.into_words() })
 }
 
 fn io_error(what: String) -> impl FnOnce(Status) -> PoolError {

@@ -13,6 +13,7 @@ use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
 
+use super::unsure::Unsure;
 use crate::device::block_io::BlockIo;
 use crate::device::reader::{MAX_UNREADABLE, failed, read_again, read_pages};
 use crate::device::walk::{self, Bad, Checkpoint, step_down};
@@ -26,6 +27,11 @@ use crate::state::sums::regions::Regions;
 use crate::state::sums::{BLOCK_SHIFT, Sums, crc};
 
 type Page = walk::Page<()>;
+
+/// What a rescue says of a page that it passes over. Its regions are as if they had no page: what lies there is taken
+/// for right.
+const UNCHECKED: &str =
+    "the blocks that it has checksums for are unchecked, and those that were marked as bad are not told";
 
 fn refuse(page: &Page, bad: Bad) -> PoolError {
     match bad {
@@ -45,7 +51,7 @@ fn no_memory() -> PoolError {
 }
 
 /// Reads the checksums of the checkpoint, if the pool keeps any.
-pub(super) fn load(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError> {
+pub(super) fn load(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> Result<(), PoolError> {
     if state.sb.checksum == Checksum::None {
         return Ok(());
     }
@@ -57,16 +63,20 @@ pub(super) fn load(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError>
     while pages.first().is_some_and(|page| page.level > 0) {
         pages = step_down(io, &checkpoint, pages, &mut |page, found| {
             claim(state, page)?;
-            found.map_err(|bad| refuse(page, bad))?;
-            regions.loaded_index(page.level, page.index, page.page);
+            match found {
+                Ok(_) => regions.loaded_index(page.level, page.index, page.page),
+                Err(bad) => unsure.pass(refuse(page, bad), UNCHECKED)?,
+            }
             Ok(())
         })?;
     }
     let mut numbers = [0; MAX_SUMS];
     read_pages(io, pages, &mut |page, block| {
         claim(state, page)?;
-        let found = sums::decode(block, &geometry, &page.expect(&checkpoint), &mut numbers)
-            .map_err(|damage| refuse(page, Bad::Damaged(damage)))?;
+        let found = match sums::decode(block, &geometry, &page.expect(&checkpoint), &mut numbers) {
+            Ok(found) => found,
+            Err(damage) => return unsure.pass(refuse(page, Bad::Damaged(damage)), UNCHECKED),
+        };
         if page.index >= geometry.regions(state.sb.total_units) || regions.make(page.index).is_err() {
             return Err(no_memory());
         }

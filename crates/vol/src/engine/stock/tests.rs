@@ -16,9 +16,9 @@ use crate::{CheckOptions, Checksum, CreateOptions, OpenOptions, Pool, SpaceState
 
 /// What was written of a disk, and how many blocks may be written yet that were not.
 #[derive(Debug, Default)]
-struct Host {
-    written: HashSet<u64>,
-    room: u64,
+pub(in crate::engine) struct Host {
+    pub(in crate::engine) written: HashSet<u64>,
+    pub(in crate::engine) room: u64,
 }
 
 /// A disk of which the host has given some blocks.
@@ -56,6 +56,11 @@ impl BlockIo for Sparse {
     }
 
     fn discard(&self, at: u64, len: u64) -> Result<(), Status> {
+        let mut host = self.host.lock().unwrap();
+        let before = host.written.len();
+        host.written.retain(|block| !((at >> 12)..(at + len) >> 12).contains(block));
+        host.room += (before - host.written.len()) as u64;
+        drop(host);
         self.io.discard(at, len)
     }
 
@@ -69,19 +74,19 @@ impl BlockIo for Sparse {
 }
 
 /// A pool of 64 MiB on a host with less.
-struct Rig {
-    device: Device,
-    host: Arc<Mutex<Host>>,
+pub(in crate::engine) struct Rig {
+    pub(in crate::engine) device: Device,
+    pub(in crate::engine) host: Arc<Mutex<Host>>,
     io: Sparse,
     unit: u64,
 }
 
 impl Rig {
-    fn new(room_bytes: u64, checksum: Checksum) -> Rig {
+    pub(in crate::engine) fn new(room_bytes: u64, checksum: Checksum) -> Rig {
         Rig::with_units(1 << 16, room_bytes, checksum)
     }
 
-    fn with_units(unit: u64, room_bytes: u64, checksum: Checksum) -> Rig {
+    pub(in crate::engine) fn with_units(unit: u64, room_bytes: u64, checksum: Checksum) -> Rig {
         let device = open_device("ram:size=64M").unwrap();
         Pool::create(&device, &CreateOptions { checksum, unit_bytes: unit, ..CreateOptions::default() }).unwrap();
         // As creating it does: superblocks and journal are written.
@@ -91,16 +96,16 @@ impl Rig {
         Rig { io: Sparse::new(&device, &host), device, host, unit }
     }
 
-    fn open(&self) -> Result<Pool, PoolError> {
+    pub(in crate::engine) fn open(&self) -> Result<Pool, PoolError> {
         Pool::open_through(&self.device, Box::new(self.io.clone()), &OpenOptions::default())
     }
 
-    fn set_room(&self, blocks: u64) {
+    pub(in crate::engine) fn set_room(&self, blocks: u64) {
         self.host.lock().unwrap().room = blocks;
     }
 
     /// Writes whole units, as a ring does: the device tells the volume how it ended.
-    fn write(&self, volume: &Volume, unit: u64, tag: u8) -> Result<(), Status> {
+    pub(in crate::engine) fn write(&self, volume: &Volume, unit: u64, tag: u8) -> Result<(), Status> {
         let (pos, len, may_block) = (unit * self.unit, self.unit, MayBlock::on_worker());
         let mapping = volume.map_blocking(pos, len, Intent::Write, &may_block)?;
         volume.begin_write(&mapping);
@@ -111,7 +116,7 @@ impl Rig {
         volume.end_write(WriteDone { pos, len, status, pieces: &[mapping] }, &may_block)
     }
 
-    fn read(&self, volume: &Volume, unit: u64) -> u8 {
+    pub(in crate::engine) fn read(&self, volume: &Volume, unit: u64) -> u8 {
         let mapping = volume.map(unit * self.unit, 4096, Intent::Read).unwrap();
         let mut data = [0; 4096];
         if mapping.kind == MappingKind::Mapped {
@@ -120,7 +125,7 @@ impl Rig {
         data[7]
     }
 
-    fn is_clean(&self) {
+    pub(in crate::engine) fn is_clean(&self) {
         let report = check_device(&self.device, &CheckOptions::default()).unwrap();
         assert!(report.is_clean(), "{:?}", report.findings);
     }

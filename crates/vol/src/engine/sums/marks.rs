@@ -11,6 +11,7 @@ use crate::format::MAX_MARKS;
 use crate::format::record::Record;
 use crate::state::State;
 use crate::state::account::Spender;
+use crate::state::phase::Phase;
 use crate::state::sums::marks::Mismatch;
 
 impl PoolInner {
@@ -22,7 +23,7 @@ impl PoolInner {
     /// `IoErr` when the next checkpoint has no room for the mark.
     pub(crate) fn mark(&self, found: Mismatch) -> Result<bool, Status> {
         let mut state = self.lock();
-        if self.read_only {
+        if self.read_only || state.phase == Phase::DeletesOnly {
             return Ok(self.mark_locked(&mut state, found));
         }
         let paid = self.pay(state, Spender::EndOfWrite, |state| state.cost_of_marks(&[found]));
@@ -93,7 +94,7 @@ impl PoolInner {
     /// The record of a change of a mark (M3); one that continues the last makes that longer.
     fn record_mark(&self, state: &mut State, block: u64, bad: bool) {
         let (Some(sums), Some(regions)) = (&self.sums, &mut state.sums) else { return };
-        if self.read_only || !regions.knows_marks() {
+        if self.read_only || state.phase == Phase::DeletesOnly || !regions.knows_marks() {
             return;
         }
         regions.mark_changed(sums.region_of(block));

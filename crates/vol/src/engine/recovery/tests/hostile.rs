@@ -35,7 +35,7 @@ fn looks(records: impl Iterator<Item = Record>) -> (u64, u64) {
     assert!(commit.blocks() * 4096 > BYTES - (1 << 20), "the journal is full, from byte {JOURNAL_START} on");
     state.tree.counts_later = true;
     state.set_reserve();
-    let _ = replay(&io, &mut state, &mut Unsure { rescue: false, words: Vec::new() });
+    let _ = replay(&io, &mut state, &mut Unsure::new(false));
     (state.tree.looked, state.tree.memory_bytes())
 }
 

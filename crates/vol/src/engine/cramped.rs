@@ -1,0 +1,182 @@
+//! Opening where the file system below has no space left for the first checkpoint: the pool is read, and takes deletes.
+//!
+//! An opening after a crash has pages of metadata to write that the journal has changed. Where neither the pages that
+//! the pool keeps nor any free unit has space on the host, the checkpoint cannot be written. But the blocks of the
+//! journal were written when the pool was made, and a delete is one record. So the opening goes on where the crash cut
+//! off, in the same incarnation, as if the process had never ended: deletes are appended to the journal, and nothing
+//! else is taken. What a delete frees is punched, which gives the host space back, and as soon as that is enough the
+//! checkpoint is written and the pool takes everything.
+//!
+//! Owns the way into [`Phase::DeletesOnly`] and out of it. Does not own the search for space
+//! ([`stock`](crate::engine::stock)), nor what each operation does in that phase.
+//!
+//! - C1: nothing but the journal is written before the first checkpoint. Of that only blocks that no recovery needs:
+//!   the first behind the last commit, and those of a commit that was torn.
+//! - C2: the blocks of a torn commit are blank, durably, before a commit takes its number: else its last blocks would
+//!   follow the new one, and be replayed as a commit of their own.
+//! - C3: a delete begins only when the block of the journal that it will be in has space, and is blank.
+//! - C4: free units are punched only where a flush has made all durable that says so (H1 of
+//!   [`stock`](crate::engine::stock)), and while nobody else can take them: data and metadata take none in this phase.
+//!
+//! Called by opening and by deletes.
+
+use sheave_base::status::Status;
+use sheave_base::sync::MutexGuard;
+
+use crate::engine::inner::PoolInner;
+use crate::error::PoolError;
+use crate::format::BLOCK;
+use crate::format::journal::Ring;
+use crate::state::State;
+use crate::state::phase::{Event, Phase};
+use crate::state::sums::regions::Regions;
+
+/// Units that are punched in one go, at most.
+const MOST_AT_ONCE: u64 = 1 << 14;
+
+impl PoolInner {
+    /// Whether the first checkpoint has space for certain. Gives free units back to the host if that is what it takes.
+    /// Before anybody else has the pool, or in [`Phase::DeletesOnly`]; all that was read is durable (H1).
+    pub(crate) fn find_room(&self) -> Result<bool, Status> {
+        if !self.io.is_sparse() || self.lock().first_is_bare() {
+            return Ok(true);
+        }
+        for punch in [false, true] {
+            if punch {
+                self.punch_free()?;
+                self.stock_for_first()?;
+            }
+            self.prove_pages()?;
+            let state = self.lock();
+            if state.tree.pages.stock() >= state.pages_due() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Writes the free pages that the first checkpoint will take. Units of metadata have been written as a whole, but a
+    /// copy of the file may have holes where they were blank. Pages that have no space stay out of use.
+    fn prove_pages(&self) -> Result<(), Status> {
+        let (mut good, mut result) = (Vec::new(), Ok(()));
+        let mut state = self.lock();
+        while result.is_ok() {
+            let wanted = state.pages_due().saturating_sub(good.len() as u64).min(state.tree.pages.stock());
+            let State { tree, .. } = &mut *state;
+            let Some(pages) = tree.pages.take(wanted, &mut tree.units).filter(|pages| !pages.is_empty()) else { break };
+            drop(state);
+            for page in pages {
+                match self.write_new(page, &[0; BLOCK]) {
+                    Err(Status::NoSpc) => {}
+                    written => {
+                        good.push(page);
+                        result = result.and(written);
+                    }
+                }
+            }
+            state = self.lock();
+        }
+        let State { tree, .. } = &mut *state;
+        tree.pages.put(&good, &mut tree.units);
+        result
+    }
+
+    /// Before anything else is written: what was recovered becomes a checkpoint, and journal blocks of the opening
+    /// before count no more.
+    pub(crate) fn begin_incarnation(&self) -> Result<(), Status> {
+        let mut state = self.lock();
+        state.sb.incarnation += 1;
+        state.sb.keep_twins();
+        state.next.require();
+        drop(state);
+        self.commit()
+    }
+
+    /// The pool is open for deletes alone; blocks of a torn commit have numbers up to `highest_seq`.
+    pub(crate) fn begin_deletes_only(&self, highest_seq: u64) -> Result<(), Status> {
+        let mut state = self.lock();
+        let (ring, first) = (Ring::of(&state.sb), state.next_seq);
+        let end = (state.sb.replay_seq + u64::from(ring.blocks)).min(highest_seq.max(first) + 1);
+        if end <= first {
+            // No block of the journal is left for a delete.
+            return Err(Status::NoSpc);
+        }
+        state.phase = state.phase.after(Event::NoHostSpace);
+        drop(state);
+        // C2. From the first on: without it none of the others is replayed.
+        (first..end).try_for_each(|seq| self.io.write(ring.address(seq), &[0; BLOCK]))?;
+        self.flush()
+    }
+
+    /// The lock, when a delete may begin (C3).
+    pub(crate) fn begin_delete(&self) -> Result<MutexGuard<'_, State>, PoolError> {
+        const WHAT: &str = "deleting a volume";
+        let state = self.lock();
+        if self.read_only || state.phase != Phase::DeletesOnly {
+            drop(state);
+            self.check_writable(WHAT)?;
+            return Ok(self.lock());
+        }
+        let (ring, seq) = (Ring::of(&state.sb), state.next_seq);
+        let free = ring.free(seq, state.sb.replay_seq);
+        drop(state);
+        if free == 0 {
+            return Err(self.host_is_full(format!("{WHAT}: the journal has no block left for it")));
+        }
+        self.io
+            .write(ring.address(seq), &[0; BLOCK])
+            .map_err(|status| self.failed(WHAT, self.device.name(), status))?;
+        Ok(self.lock())
+    }
+
+    /// After a delete: the pool takes everything again, if the host has space now. Whether it just became so.
+    pub(crate) fn leave_deletes_only(&self) -> bool {
+        let _one = self.structural();
+        if self.lock().phase != Phase::DeletesOnly {
+            return false;
+        }
+        self.let_go();
+        // An error is one of the device, and the next write or flush says it.
+        if !matches!(self.find_room(), Ok(true)) {
+            return false;
+        }
+        let mut state = self.lock();
+        state.phase = state.phase.after(Event::HostSpace);
+        drop(state);
+        // If it fails, it waits for the next commit.
+        self.begin_incarnation().is_ok()
+    }
+
+    /// Gives all free units back to the host (C4), whether the pool is set to discard or not: without space it cannot
+    /// even be opened.
+    fn punch_free(&self) -> Result<(), Status> {
+        if !self.takes_back() {
+            return Ok(());
+        }
+        let shift = self.map.geometry.unit_shift;
+        let mut from = 0;
+        loop {
+            let state = self.lock();
+            let units = &state.tree.units;
+            let Some(first) = units.next_free(from) else { return Ok(()) };
+            let mut end = first + 1;
+            while end - first < MOST_AT_ONCE && units.next_free(end) == Some(end) {
+                end += 1;
+            }
+            drop(state);
+            self.io.discard(first << shift, (end - first) << shift)?;
+            from = end;
+        }
+    }
+}
+
+impl State {
+    /// Whether the first checkpoint of an opening has nothing to write but superblocks.
+    fn first_is_bare(&self) -> bool {
+        let sums = self.sums.as_ref().map_or(0, Regions::pages_due);
+        self.sb.clean || (self.next_seq == self.sb.replay_seq && self.tree.dirty_nodes() + sums == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! Pools that were cut off, on a host that has no block left for what is to be recovered.
+
+use crate::engine::stock::tests::Rig;
+use crate::format::JOURNAL_START;
+use crate::{CheckOptions, Checksum, OpenOptions, Pool, PoolError, check_device};
+
+/// A pool that crashed with changes of volume `kept` in the journal alone, and no place anywhere for a page.
+fn cut_off(checksum: Checksum, changes: u64) -> Rig {
+    let rig = Rig::new(60 << 20, checksum);
+    let pool = rig.open().unwrap();
+    let [kept, gone] = ["kept", "gone"].map(|name| pool.create_volume(name, 1 << 40).unwrap());
+    (0..8).for_each(|unit| rig.write(&gone, unit, 5).unwrap());
+    kept.pool().checkpoint().unwrap();
+    for at in 0..changes {
+        rig.write(&kept, at << 14, 7).unwrap();
+        pool.sync().unwrap();
+    }
+    // Used pages and data have space, and nothing else: as in a copy without blocks of zeroes.
+    let used = in_use(&pool);
+    drop((kept, gone, pool));
+    let mut host = rig.host.lock().unwrap();
+    host.written.retain(|block| used.contains(block));
+    host.room = 0;
+    drop(host);
+    rig
+}
+
+/// Blocks of the pool that hold something: not blank, or data.
+fn in_use(pool: &Pool) -> std::collections::HashSet<u64> {
+    let inner = &pool.inner;
+    let units = inner.geometry.first_unit..inner.lock().tree.units.counts().total;
+    let blank = |block: u64| {
+        let mut bytes = [0; 4096];
+        inner.io.read(block << 12, &mut bytes).unwrap();
+        bytes == [0; 4096]
+    };
+    let free = |unit: u64| inner.lock().tree.units.next_free(unit) == Some(unit);
+    let blocks = units.filter(|unit| !free(*unit)).flat_map(|unit| (unit << 4)..(unit + 1) << 4);
+    let journal = 0..2 + u64::from(inner.lock().sb.journal_blocks);
+    blocks.filter(|block| !blank(*block)).chain(journal).collect()
+}
+
+fn is_clean(rig: &Rig) {
+    let report = check_device(&rig.device, &CheckOptions::default()).unwrap();
+    assert!(report.is_clean(), "{:?}", report.findings);
+}
+
+#[test]
+fn a_delete_needs_no_space_and_gives_it_back() {
+    for checksum in [Checksum::None, Checksum::Crc32c] {
+        let rig = cut_off(checksum, 5);
+        for crash in [true, false] {
+            let pool = rig.open().unwrap_or_else(|error| panic!("{checksum:?}: {error}"));
+            assert!(pool.info().deletes_only && pool.info().host_full, "{:?}", pool.info());
+            let kept = pool.open_volume("kept").unwrap();
+            (0..5).for_each(|at| assert_eq!(rig.read(&kept, at << 14), 7));
+            assert!(rig.write(&kept, 0, 8).is_err(), "it is read");
+            let refused = [
+                pool.create_volume("new", 4096).map(drop),
+                pool.snapshot("kept", "s"),
+                pool.rename("kept", "other"),
+                pool.resize("kept", 1 << 20),
+                pool.set_discard(true),
+            ];
+            for error in refused.map(Result::unwrap_err) {
+                let words = error.to_string();
+                assert!(matches!(error, PoolError::HostFull { .. }) && words.contains("deletes only"), "{words}");
+            }
+            pool.sync().unwrap();
+            drop(kept);
+            if crash {
+                drop(pool);
+            } else {
+                pool.close().unwrap();
+            }
+            is_clean(&rig);
+        }
+        let pool = rig.open().unwrap();
+        pool.delete("gone").unwrap();
+        // What it had is enough: the pool takes everything again.
+        let info = pool.info();
+        assert!(!info.deletes_only && info.volumes == 1, "{info:?}");
+        let kept = pool.open_volume("kept").unwrap();
+        rig.write(&kept, 0, 8).unwrap();
+        pool.sync().unwrap();
+        drop((kept, pool));
+        is_clean(&rig);
+        let pool = rig.open().unwrap();
+        let kept = pool.open_volume("kept").unwrap();
+        assert_eq!((rig.read(&kept, 0), rig.read(&kept, 1 << 14)), (8, 7));
+        drop(kept);
+        pool.close().unwrap();
+        is_clean(&rig);
+    }
+}
+
+/// A delete that gives nothing back is durable all the same, and so is the next.
+#[test]
+fn deletes_are_durable_one_by_one() {
+    let rig = Rig::new(60 << 20, Checksum::None);
+    let pool = rig.open().unwrap();
+    let kept = pool.create_volume("kept", 1 << 40).unwrap();
+    (0..6).for_each(|number| drop(pool.create_volume(&format!("v{number}"), 1 << 20).unwrap()));
+    kept.pool().checkpoint().unwrap();
+    (0..5).for_each(|at| rig.write(&kept, at << 14, 7).unwrap());
+    pool.sync().unwrap();
+    let used = in_use(&pool);
+    drop((kept, pool));
+    let mut host = rig.host.lock().unwrap();
+    host.written.retain(|block| used.contains(block));
+    host.room = 0;
+    drop(host);
+    for number in 0..6 {
+        let pool = rig.open().unwrap();
+        assert!(pool.info().deletes_only && pool.info().volumes == 7 - number, "{number}: {:?}", pool.info());
+        pool.delete(&format!("v{number}")).unwrap();
+        assert!(pool.info().deletes_only, "it had nothing");
+        drop(pool);
+        is_clean(&rig);
+    }
+    // There is room again: everything goes.
+    rig.set_room(1 << 20);
+    let pool = rig.open().unwrap();
+    assert!(!pool.info().deletes_only && pool.info().volumes == 1);
+    let kept = pool.open_volume("kept").unwrap();
+    (0..5).for_each(|at| assert_eq!(rig.read(&kept, at << 14), 7));
+}
+
+/// C2: what is left of a torn commit follows no delete.
+#[test]
+fn the_end_of_a_torn_commit_is_not_replayed_behind_a_delete() {
+    let rig = Rig::new(60 << 20, Checksum::None);
+    let pool = rig.open().unwrap();
+    let kept = pool.create_volume("kept", 1 << 40).unwrap();
+    drop(pool.create_volume("gone", 1 << 20).unwrap());
+    kept.pool().checkpoint().unwrap();
+    rig.write(&kept, 0, 7).unwrap();
+    pool.sync().unwrap();
+    let first = kept.pool().lock().next_seq;
+    let blocks = u64::from(kept.pool().lock().sb.journal_blocks);
+    // A commit of several blocks, whose first never arrives.
+    let place = |seq: u64| JOURNAL_START + seq % blocks * 4096;
+    let mut old = [0; 4096];
+    pool.inner.io.read(place(first), &mut old).unwrap();
+    (1..400).for_each(|at| rig.write(&kept, at * 3, 9).unwrap());
+    pool.sync().unwrap();
+    let last = kept.pool().lock().next_seq;
+    assert!(last - first > 2, "{first} to {last}");
+    pool.inner.io.write(place(first), &old).unwrap();
+    let used = in_use(&pool);
+    drop((kept, pool));
+    let mut host = rig.host.lock().unwrap();
+    host.written.retain(|block| used.contains(block));
+    host.room = 0;
+    drop(host);
+    // The units of the torn commit are free, and have space: as if the host had taken it for others.
+    let pool = Pool::open(&rig.device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+    let used = in_use(&pool);
+    drop(pool);
+    rig.host.lock().unwrap().written.retain(|block| used.contains(block));
+    let pool = rig.open().unwrap();
+    assert!(pool.info().deletes_only, "{:?}", pool.info());
+    pool.delete("gone").unwrap();
+    drop(pool);
+    let pool = Pool::open(&rig.device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+    let kept = pool.open_volume("kept").unwrap();
+    assert_eq!(pool.info().volumes, 1);
+    assert_eq!((rig.read(&kept, 0), rig.read(&kept, 3)), (7, 0), "the torn commit is no commit");
+    drop(kept);
+    is_clean(&rig);
+}
+
+/// Space in free units that opening does not find where it looks first is given to the host, and taken from it.
+#[test]
+fn free_units_are_punched_for_the_first_checkpoint() {
+    let rig = cut_off(Checksum::None, 5);
+    // The last unit of the pool: 16 blocks.
+    let end = rig.device.size_bytes() >> 12;
+    let mut host = rig.host.lock().unwrap();
+    host.written.extend(end - 16..end);
+    drop(host);
+    let pool = rig.open().unwrap();
+    assert!(!pool.info().deletes_only, "{:?}", pool.info());
+    pool.close().unwrap();
+    is_clean(&rig);
+}

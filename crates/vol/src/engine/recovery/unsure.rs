@@ -1,0 +1,34 @@
+//! Damage that a rescue passes over.
+//!
+//! Owns what is said of it. What may be passed over is decided by those who find it.
+//!
+//! Called by recovery.
+
+use crate::error::PoolError;
+
+/// What is not certain of a pool that is rescued.
+pub(super) struct Unsure {
+    rescue: bool,
+    words: Vec<String>,
+}
+
+impl Unsure {
+    pub(super) fn new(rescue: bool) -> Unsure {
+        Unsure { rescue, words: Vec::new() }
+    }
+
+    /// All that was passed over, in words.
+    pub(super) fn into_words(self) -> Vec<String> {
+        self.words
+    }
+
+    /// Passes over it in a rescue, and says what that means; else it is an error.
+    pub(super) fn pass(&mut self, error: PoolError, means: &str) -> Result<(), PoolError> {
+        let PoolError::Damaged { what, at, why } = &error else { return Err(error) };
+        if !self.rescue {
+            return Err(error);
+        }
+        self.words.push(format!("{what} at byte {at} is damaged: {why}; {means}"));
+        Ok(())
+    }
+}
