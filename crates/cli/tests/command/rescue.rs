@@ -18,6 +18,7 @@ const JOURNAL: u8 = 2;
 const LEAF: u8 = 3;
 const INDEX: u8 = 4;
 const LABEL: u8 = 6;
+const SUMS: u8 = 7;
 
 /// Two volumes on two members, `a.img+b.img`; closed.
 fn pool(more: &str) -> Option<Dir> {
@@ -96,6 +97,40 @@ fn every_volume_with_a_whole_map_comes_out_whatever_else_is_damaged() {
         }
     }
     assert!(counts[1] >= 4 && counts[2] >= 4, "{counts:?}: some maps were damaged, and others not");
+}
+
+#[test]
+fn with_a_damaged_page_of_checksums_everything_comes_out_unchecked() {
+    let Some(dir) = pool("--checksum crc32c") else { return };
+    let found = blocks(&dir, SUMS);
+    assert!(!found.is_empty());
+    for (member, at) in found {
+        let whole = fs::read(dir.path(member)).expect("a member");
+        let mut bytes = whole.clone();
+        bytes[at + 90] ^= 4;
+        fs::write(dir.path(member), bytes).expect("damaged");
+        let said = rescue(&dir, "v", "");
+        // Older pages that no superblock refers to lie about, too.
+        if said.code != 0 {
+            assert!(said.err.contains("a page of checksums at byte"), "{}", said.err);
+        }
+        for name in ["v", "w"] {
+            let rescued = rescue(&dir, name, "--rescue");
+            assert_eq!(rescued.code, 0, "{}", rescued.err);
+            assert!(fs::read(dir.path("out")).expect("exported") == fs::read(dir.path(name)).expect("there"));
+            let unsure = rescued.json()["unsure"].to_string();
+            assert_eq!(
+                unsure.contains("a page of checksums") && unsure.contains("unchecked"),
+                said.code != 0,
+                "{unsure}"
+            );
+        }
+        fs::write(dir.path(member), whole).expect("mended");
+        if said.code != 0 {
+            return;
+        }
+    }
+    panic!("one of them is in use");
 }
 
 /// A pool that was not closed: commits are in its journal, and nowhere else.
