@@ -26,7 +26,7 @@ fn in_parts(now: &Volume, base: &str, pos: u64, len: u64) -> Vec<Extent> {
     let end = pos.saturating_add(len).min(size);
     let (mut at, mut all) = (pos, Vec::<Extent>::new());
     while at < end {
-        let (found, upto) = now.changes_part(number, at, end - at).expect("told");
+        let (found, upto) = now.changes_part(number, at, end - at, u32::MAX).expect("told");
         assert!(upto > at && found.len() <= 4096);
         assert!(found.iter().all(|extent| extent.pos >= at && extent.pos + extent.len <= upto), "within the part");
         at = upto;
@@ -183,8 +183,11 @@ fn a_long_comparison_is_in_parts_and_none_looks_at_all() {
     user.write(0, &pattern(1, 60 << 20)).expect("written");
     let volume = pool.open_volume("v").expect("is there");
     let number = volume.snapshot_number("s").expect("is there");
-    let (_, upto) = volume.changes_part(number, 0, u64::MAX).expect("told");
-    assert_eq!(upto, 4096 * 4096, "a step for each unit that was written");
+    // A step for each unit that was written.
+    for (steps, expected) in [(1, 1), (100, 100), (4096, 4096), (u32::MAX, 4096)] {
+        let (_, upto) = volume.changes_part(number, 0, u64::MAX, steps).expect("told");
+        assert_eq!(upto, expected * 4096, "{steps} steps");
+    }
     assert_eq!(assert_told(&pool, "v", "s", "60 MiB"), 60 << 20);
 }
 
@@ -197,7 +200,7 @@ fn a_snapshot_that_is_compared_with_may_go_and_none_takes_its_place() {
     pool.snapshot("v", "s").expect("frozen");
     User::new(volume.clone()).write(65536, &pattern(1, 65536)).expect("written");
     let number = volume.snapshot_number("s").expect("is there");
-    let dirty = |number| volume.changes_part(number, 0, u64::MAX).map(|(found, _)| found.len());
+    let dirty = |number| volume.changes_part(number, 0, u64::MAX, 4096).map(|(found, _)| found.len());
     assert_eq!(dirty(number).expect("told"), 1);
     pool.rename("s", "t").expect("renamed");
     assert_eq!(dirty(number).expect("told"), 1);

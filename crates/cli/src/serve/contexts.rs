@@ -15,8 +15,10 @@ use sheave_serve::{BASE_ALLOCATION, BASE_ALLOCATION_NUMBER, NoStatus, Question};
 const UNITS_AT_ONCE: u64 = 1 << 16;
 /// Units that are looked at before the extents that were found are counted: what bounds the memory of an answer.
 const UNITS_PER_STEP: u64 = 1 << 9;
-/// Parts of a comparison that one request looks at. A part is 4096 steps at most.
-const PARTS_AT_ONCE: u32 = 16;
+/// Steps of comparisons in one request: as long as [`UNITS_AT_ONCE`].
+const STEPS_AT_ONCE: u32 = 1 << 15;
+/// Steps before the extents that were found are counted.
+const STEPS_PER_PART: u32 = 1 << 12;
 
 /// Whether a range has space, and whose, in QEMU's numbers for chains of images.
 const ALLOCATION_DEPTH: &str = "qemu:allocation-depth";
@@ -124,8 +126,11 @@ fn changed(volume: &Volume, snapshot: u32, question: &Question) -> Result<Vec<sh
     let end = question.pos + question.len;
     let mut extents: Vec<sheave_nbd::Extent> = Vec::new();
     let mut at = question.pos;
-    for _ in 0..(PARTS_AT_ONCE / question.among.max(1)).max(1) {
-        let part = volume.changes_part(snapshot, at, end - at);
+    let mut steps = (STEPS_AT_ONCE / question.among.max(1)).max(1);
+    while steps > 0 {
+        let some = steps.min(STEPS_PER_PART);
+        steps -= some;
+        let part = volume.changes_part(snapshot, at, end - at, some);
         let (found, upto) = part.map_err(|_| NoStatus("the snapshot is gone, or its map is damaged"))?;
         for extent in &found {
             add(&mut extents, extent.pos - at, CLEAN);
@@ -142,3 +147,6 @@ fn changed(volume: &Volume, snapshot: u32, question: &Question) -> Result<Vec<sh
     }
     Ok(extents)
 }
+
+#[cfg(test)]
+mod tests;

@@ -181,10 +181,15 @@ impl Curious {
         Curious { stream, wide }
     }
 
-    /// The chunks of a reply to BLOCK_STATUS of all: number and extents of each context, or the error.
+    /// Asks about all from the start on.
     fn ask(&mut self, len: u32) -> Result<Told, u32> {
+        self.ask_at(0, len)
+    }
+
+    /// The chunks of a reply to BLOCK_STATUS: number and extents of each context, or the error.
+    fn ask_at(&mut self, offset: u64, len: u32) -> Result<Told, u32> {
         let magic = if self.wide { 0x21e4_1c71u32 } else { 0x2560_9513 };
-        let mut bytes = [&magic.to_be_bytes(), [0, 0, 0, 7].as_slice(), &[0; 16]].concat();
+        let mut bytes = [&magic.to_be_bytes(), [0, 0, 0, 7].as_slice(), &[0; 8], &offset.to_be_bytes()].concat();
         match self.wide {
             true => bytes.extend_from_slice(&u64::from(len).to_be_bytes()),
             false => bytes.extend_from_slice(&len.to_be_bytes()),
@@ -253,5 +258,41 @@ fn several_contexts_at_once_and_a_snapshot_that_goes_away() {
     let mut new = Curious::connect(&dir, "va", &names[..1], false);
     assert_eq!(new.ask(16 << 20).expect("an answer"), [(0, vec![(16 * MIB, 0)])]);
     assert_eq!(client.read(1 << 20, 4096), Some(vec![2; 4096]), "and all else goes on");
+    daemon.end();
+}
+
+#[test]
+fn scattered_changes_are_told_in_bounded_answers() {
+    const BLOCKS: u64 = 2560;
+    let Some(dir) = pools() else { return };
+    let daemon = Daemon::start(&dir, BOTH);
+    let mut client = crate::daemon::Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
+    served_ok(&dir, "volume snapshot a.img#v s");
+    served_ok(&dir, "volume resize a.img#v 40M");
+    let mut client = match client.flush() {
+        Some(0) => crate::daemon::Nbd::connect(&dir.path("nbd.sock"), "va").expect("it has the new size"),
+        other => panic!("{other:?}"),
+    };
+    // Every fourth block: what is dirty and what is not make twice as many extents as one answer has.
+    (0..BLOCKS).for_each(|at| assert_eq!(client.write(at << 14, &[1; 4096]), Some(0)));
+    let names = ["qemu:dirty-bitmap:since-s", "base:allocation"];
+    for wide in [false, true] {
+        let mut curious = Curious::connect(&dir, "va", &names, wide);
+        for (context, (changed, other)) in [(0, (1, 0)), (1, (0, 2))] {
+            let (mut at, mut answers) = (0, 0);
+            while at < 40 << 20 {
+                let told = curious.ask_at(at, (40 << 20) - at as u32).expect("an answer");
+                let extents = &told[context].1;
+                assert!(told.len() == 2 && !extents.is_empty() && extents.len() <= 4096);
+                for (len, status) in extents {
+                    let (expected, size) = if at % 16384 == 0 { (changed, 4096) } else { (other, 12288) };
+                    assert_eq!((*len, *status), (size, expected), "context {context} at {at}");
+                    at += len;
+                }
+                answers += 1;
+            }
+            assert_eq!((at, answers), (40 << 20, 2), "context {context}");
+        }
+    }
     daemon.end();
 }

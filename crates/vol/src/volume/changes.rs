@@ -23,7 +23,7 @@ use crate::state::extent_map::id_of;
 use crate::state::table::{Vol, VolumeCore};
 
 /// Steps under one lock: a unit, or a shared part of a map.
-const AT_ONCE: u64 = 4096;
+const AT_ONCE: u32 = 4096;
 
 /// The extents of `core` in a range, as far as they differ from those of `base`.
 pub(super) fn changes(
@@ -38,7 +38,7 @@ pub(super) fn changes(
     let mut at = pos;
     while at < end {
         let state = pool.lock();
-        at = some_changes(pool, &state, (core, base), (at, end), &mut all);
+        at = some_changes(pool, &state, (core, base), (at, end), AT_ONCE, &mut all);
     }
     all
 }
@@ -67,12 +67,14 @@ pub(super) fn bases(pool: &PoolInner, core: &VolumeCore, most: usize) -> Vec<Str
     whole.take(most).map(|vol| vol.name.clone()).collect()
 }
 
-/// As [`changes`], since the snapshot of this number, as far as one hold of the lock goes (C3): and where it ended.
+/// As [`changes`], since the snapshot of this number, as far as so many steps go, of one hold of the lock (C3); and
+/// where that ended.
 pub(super) fn changes_part(
     pool: &PoolInner,
     core: &Arc<VolumeCore>,
     snapshot: u32,
     (pos, len): (u64, u64),
+    steps: u32,
 ) -> Result<(Vec<Extent>, u64), PoolError> {
     let end = pos.saturating_add(len).min(core.size());
     let state = pool.lock();
@@ -81,7 +83,7 @@ pub(super) fn changes_part(
     let Some(vol) = vol else { return Err(PoolError::NoVolume { name: format!("number {snapshot}") }) };
     check_whole(vol)?;
     let mut found = Vec::new();
-    let at = some_changes(pool, &state, (core, &vol.core), (pos, end), &mut found);
+    let at = some_changes(pool, &state, (core, &vol.core), (pos, end), steps, &mut found);
     Ok((found, at))
 }
 
@@ -91,16 +93,17 @@ fn check_whole(vol: &Vol) -> Result<(), PoolError> {
     Err(PoolError::DamagedMap { what, volume: vol.name.clone(), damage })
 }
 
-/// The changes of a range, as far as [`AT_ONCE`] steps go; where that is.
+/// The changes of a range, as far as so many steps go, and [`AT_ONCE`] at most; where that is.
 fn some_changes(
     pool: &PoolInner,
     state: &State,
     (core, base): (&VolumeCore, &VolumeCore),
     (pos, end): (u64, u64),
+    steps: u32,
     all: &mut Vec<Extent>,
 ) -> u64 {
     let mut at = pos;
-    for _ in 0..AT_ONCE {
+    for _ in 0..steps.min(AT_ONCE) {
         if at >= end {
             break;
         }

@@ -127,15 +127,16 @@ impl Volume {
         changes::snapshot_number(&self.pool, name)
     }
 
-    /// As [`Volume::changes_since`], since the snapshot of this number, as far as a bounded number of steps goes: the
-    /// changes up to the position that stands beside them, which is at or beyond the end of the volume when there are
-    /// no more. Between two calls the snapshot may be renamed, and deleted.
+    /// As [`Volume::changes_since`], since the snapshot of this number, as far as so many steps go, and 4096 at most:
+    /// the changes up to the position that stands beside them, which is at or beyond the end of the volume when there
+    /// are no more. A step is a part of the map that both share, or an extent within a unit. Between two calls the
+    /// snapshot may be renamed, and deleted.
     ///
     /// # Errors
     ///
     /// [`PoolError::NoVolume`] when the snapshot is gone.
-    pub fn changes_part(&self, snapshot: u32, pos: u64, len: u64) -> Result<(Vec<Extent>, u64), PoolError> {
-        changes::changes_part(&self.pool, &self.core, snapshot, (pos, len))
+    pub fn changes_part(&self, snapshot: u32, pos: u64, len: u64, steps: u32) -> Result<(Vec<Extent>, u64), PoolError> {
+        changes::changes_part(&self.pool, &self.core, snapshot, (pos, len), steps)
     }
 
     /// What it is beside its name, as [diffs](crate::rbd_diff) carry it. Walks its map.

@@ -1,0 +1,41 @@
+//! What one answer looks at has a bound, which all contexts of a request share.
+
+use std::sync::Arc;
+
+use sheave::vol::{CreateOptions, OpenOptions};
+use sheave::{Buf, Pool, Ring, op, open_device};
+
+use super::*;
+
+const UNIT: u64 = 4096;
+
+/// How far an answer goes of a range in which all has changed, and lies together.
+fn covered(volume: &Volume, context: u64, among: u32) -> u64 {
+    let question = Question { context, pos: 0, len: 300 << 20, among };
+    let told = answer(volume, UNIT, &question).expect("an answer");
+    assert_eq!(told.len(), 1, "{told:?}");
+    told[0].len
+}
+
+#[test]
+fn an_answer_looks_at_a_part_and_several_contexts_share_it() {
+    let device = open_device("ram:size=512M").expect("a device");
+    Pool::create(&device, &CreateOptions { unit_bytes: UNIT, ..CreateOptions::default() }).expect("made");
+    let pool = Pool::open(&device, &OpenOptions::default()).expect("opened");
+    let volume = pool.create_volume("v", 300 << 20).expect("made");
+    pool.snapshot("v", "s").expect("frozen");
+    let mut ring = Ring::builder().entries(8).build().expect("a ring");
+    let fd = ring.attach_file(Arc::new(volume.clone())).expect("attached");
+    for at in 0..300u64 {
+        let data = Buf::zeroed(1 << 20, 4096).expect("memory");
+        ring.push(op::write(fd, data).offset(at << 20)).expect("pushed");
+        ring.submit_and_wait(1).expect("submitted");
+        ring.completions().for_each(|done| assert_eq!(done.result().expect("written"), 1 << 20));
+    }
+    let since = number(&volume, b"qemu:dirty-bitmap:since-s").expect("it is there");
+    for (context, units) in [(BASE_ALLOCATION_NUMBER, UNITS_AT_ONCE), (since, u64::from(STEPS_AT_ONCE))] {
+        for among in [1, 2, 32] {
+            assert_eq!(covered(&volume, context, among), units / u64::from(among) * UNIT, "{context:#x} of {among}");
+        }
+    }
+}
