@@ -11,6 +11,7 @@
 //!
 //! What a pool is, `docs/volumes.md` says; every rule about its content is the pool's.
 
+mod allocate;
 mod check;
 mod create;
 mod grow;

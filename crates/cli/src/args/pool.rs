@@ -268,6 +268,11 @@ pub struct GrowArgs {
     #[arg(long, value_name = "SIZE", value_parser = value::size)]
     pub size: Option<u64>,
 
+    /// Take the space that is added from the file system now, or as it is written [default: as the pool has its own:
+    /// all of it, if no part of its files is sparse].
+    #[arg(long, value_enum, value_name = "FULL|SPARSE")]
+    pub allocate: Option<AllocateArg>,
+
     /// Overwrite what is on the added device, without asking.
     #[arg(long, requires = "add")]
     pub yes: bool,

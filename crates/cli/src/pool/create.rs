@@ -4,8 +4,7 @@ use serde::Serialize;
 use sheave::vol::{CreateOptions, OpenOptions, Pool};
 
 use super::made::Made;
-use super::place::PoolPlace;
-use super::{signature, space};
+use super::{allocate, signature, space};
 use crate::args::pool::{AllocateArg, CreateArgs, Switch};
 use crate::failure::{self, Failure};
 use crate::shapes::pool::PoolJson;
@@ -86,7 +85,7 @@ fn format(args: &CreateArgs, options: &str) -> Result<(Option<String>, Pool), Fa
     let device = args.pool.new_device(options)?;
     space::check_low_water(Some(args.low_water), device.size_bytes())?;
     if args.allocate == AllocateArg::Full {
-        allocate(&args.pool)?;
+        allocate::all(&args.pool)?;
     }
     let create = CreateOptions {
         unit_bytes: args.block,
@@ -100,25 +99,4 @@ fn format(args: &CreateArgs, options: &str) -> Result<(Option<String>, Pool), Fa
     Pool::create(&device, &create).map_err(failure::pool)?;
     let pool = Pool::open(&device, &OpenOptions::default()).map_err(failure::pool)?;
     Ok((replaced, pool))
-}
-
-/// Takes the space of all members now; what is in them stays as it is.
-fn allocate(pool: &PoolPlace) -> Result<(), Failure> {
-    for path in pool.paths()? {
-        let failed = |error: std::io::Error| Failure::run(format!("{}: taking its space: {error}", path.display()));
-        let file = std::fs::File::options().write(true).open(&path).map_err(failed)?;
-        let meta = file.metadata().map_err(failed)?;
-        if !meta.is_file() {
-            return Err(Failure::usage(format!("--allocate full: {} is no file", path.display()))
-                .fix("leave it out: a block device has its space"));
-        }
-        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, meta.len()).map_err(|errno| {
-            let fix = match errno {
-                rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT => "make room there, or take a smaller --size",
-                _ => "leave --allocate full out: the file system cannot do it",
-            };
-            failed(errno.into()).fix(fix)
-        })?;
-    }
-    Ok(())
 }

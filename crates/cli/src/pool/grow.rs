@@ -11,11 +11,12 @@ use sheave::base::units::{SECTOR_BYTES, fmt_bytes};
 use sheave::blk::claim::Sharing;
 use sheave::vol::{AddOptions, Found, OpenOptions, Pool};
 
+use super::allocate;
 use super::made::Made;
 use super::patience;
 use super::place::PoolPlace;
 use super::signature;
-use crate::args::pool::GrowArgs;
+use crate::args::pool::{AllocateArg, GrowArgs};
 use crate::failure::{self, Failure};
 use crate::shapes::pool::MemberJson;
 use crate::{confirm, output};
@@ -38,6 +39,7 @@ struct Grown {
 pub fn run(args: &GrowArgs) -> Result<(), Failure> {
     args.pool.refuse_volatile()?;
     args.pool.expect_there()?;
+    let full = args.allocate.map_or_else(|| keeps_its_space(&args.pool), |how| Ok(how == AllocateArg::Full))?;
     let options = match (&args.add, args.size, args.pool.single_path()) {
         (Some(_), ..) | (None, None, _) => String::new(),
         (None, Some(size), Some(path)) => {
@@ -53,6 +55,9 @@ pub fn run(args: &GrowArgs) -> Result<(), Failure> {
             }
             let device = args.pool.open_device("")?;
             drop(patience::until_free(|| device.claim(Sharing::Alone).map_err(failure::device))?);
+            if full {
+                allocate::file(path, Some(size))?;
+            }
             format!(",size={size}")
         }
         (None, Some(_), None) => {
@@ -66,8 +71,9 @@ pub fn run(args: &GrowArgs) -> Result<(), Failure> {
     let before = pool.info();
     // Closed whatever came of it, so that the next opening has nothing to recover.
     let done = match &args.add {
-        Some(place) => add(args, place, &pool).map(|replaced| (Some(place.to_string()), replaced)),
+        Some(place) => add(args, place, &pool, full).map(|replaced| (Some(place.to_string()), replaced)),
         None => refuse_new_members(&args.pool, &device, before.size_bytes)
+            .and_then(|()| if full { allocate::all(&args.pool) } else { Ok(()) })
             .and_then(|()| pool.grow().map(|_| (None, None)).map_err(failure::pool)),
     };
     let after = pool.info();
@@ -98,8 +104,19 @@ pub fn run(args: &GrowArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Whether the pool was made with all of its space: none of its files is sparse, and it gives nothing back.
+fn keeps_its_space(pool: &PoolPlace) -> Result<bool, Failure> {
+    if !allocate::is_full(pool) {
+        return Ok(false);
+    }
+    let device = pool.open_device(",readonly=on")?;
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let pool = patience::until_free(|| Pool::open(&device, &options).map_err(failure::pool))?;
+    Ok(matches!(pool.info().discard, sheave::vol::DiscardState::Off))
+}
+
 /// Adds a member; what was on it.
-fn add(args: &GrowArgs, place: &PoolPlace, pool: &Pool) -> Result<Option<String>, Failure> {
+fn add(args: &GrowArgs, place: &PoolPlace, pool: &Pool, full: bool) -> Result<Option<String>, Failure> {
     place.refuse_volatile()?;
     if !place.is_one() {
         return Err(Failure::usage(format!("--add {place}: one at a time")).fix("run this once for each"));
@@ -111,7 +128,7 @@ fn add(args: &GrowArgs, place: &PoolPlace, pool: &Pool) -> Result<Option<String>
         Some(path) if is_whole(path) => place.open_device(",readonly=on")?,
         Some(path) => {
             let replaced = signature::find_in_file(path)?;
-            return add_over(args, place, pool, replaced, made);
+            return add_over(args, place, pool, (replaced, full), made);
         }
     };
     let replaced = match pool.find_on(&looked_at).map_err(failure::pool)? {
@@ -127,7 +144,7 @@ fn add(args: &GrowArgs, place: &PoolPlace, pool: &Pool) -> Result<Option<String>
         }
         Found::Nothing | Found::Other(_) => signature::find(&looked_at)?,
     };
-    add_over(args, place, pool, replaced, made)
+    add_over(args, place, pool, (replaced, full), made)
 }
 
 /// Whether a file can be opened as it is.
@@ -140,13 +157,16 @@ fn add_over(
     args: &GrowArgs,
     place: &PoolPlace,
     pool: &Pool,
-    replaced: Option<String>,
+    (replaced, full): (Option<String>, bool),
     made: Made,
 ) -> Result<Option<String>, Failure> {
     if let Some(found) = &replaced {
         confirm::destroy(args.yes, &format!("{place} holds {found}; adding it to the pool destroys that"))?;
     }
     let device = open_added(args, place)?;
+    if full {
+        allocate::all(place)?;
+    }
     pool.add_member(&device, &AddOptions { overwrite: replaced.is_some() }).map_err(failure::pool)?;
     made.keep();
     Ok(replaced)

@@ -79,6 +79,24 @@ fn a_pool_takes_all_of_its_space_when_asked() {
     dir.ok("pool create file:q.img,size=16M+file:r.img,size=16M --allocate full");
     let blocks = |name: &str| fs::metadata(dir.path(name)).expect("a member").blocks() * 512;
     assert!(blocks("q.img") >= 16 * MIB && blocks("r.img") >= 16 * MIB);
+    // What it grows by is taken, too, in place and by another member; and not that of a sparse one.
+    dir.ok("pool grow p.img --size 96M");
+    assert!(blocks("p.img") >= 96 * MIB, "{}", blocks("p.img"));
+    dir.ok("pool grow p.img --add added.img --size 16M");
+    assert!(blocks("added.img") >= 16 * MIB);
+    let said = dir.run("pool grow p.img+added.img --add more.img --size 4000T");
+    assert!(said.code == 1 && !dir.path("more.img").exists(), "{}", said.err);
+    dir.ok("pool grow p.img+added.img --add sparse.img --size 16M --allocate sparse");
+    assert!(blocks("sparse.img") < 8 * MIB);
+    dir.ok("pool create thin.img --size 16M");
+    dir.ok("pool grow thin.img --size 32M");
+    assert!(blocks("thin.img") < 8 * MIB);
+    dir.ok("pool grow thin.img --size 48M --allocate full");
+    assert!(blocks("thin.img") >= 48 * MIB);
+    let (long, size) = (fs::metadata(dir.path("thin.img")).expect("there").len(), "4000T");
+    let said = dir.run(&format!("pool grow thin.img --size {size} --allocate full"));
+    assert!(said.code == 1 && said.err.contains("taking its space"), "{}", said.err);
+    assert_eq!(fs::metadata(dir.path("thin.img")).expect("there").len(), long, "it is as it was");
     // More than there is: the file goes again.
     let said = dir.run("pool create s.img --size 4000T --allocate full");
     assert!(said.code == 1 && !dir.path("s.img").exists(), "{}", said.err);
