@@ -83,15 +83,19 @@ pub(crate) fn batch(pool: &PoolInner, goes_on: &mut dyn FnMut() -> bool) -> Resu
         return Err(status);
     }
     let runs = take(&mut pool.lock());
-    let (mut bytes, mut result) = (0, Ok(()));
+    let (mut bytes, mut done, mut result) = (0, 0, Ok(()));
     for run in &runs {
         if result.is_err() || !goes_on() {
             break;
         }
         result = discard(pool, std::slice::from_ref(run));
         bytes += run.1 << pool.map.geometry.unit_shift;
+        done += 1;
     }
     give_back(pool, &runs);
+    // A batch that ended early has taken these off the list, and closing goes on with them.
+    let rest = runs[done..].iter().flat_map(|(first, count)| *first..first + count);
+    pool.lock().tree.units.list_again(rest);
     result.inspect_err(|status| {
         pool.discards.fail(*status);
         pool.lock().tree.units.keep_stale(false);

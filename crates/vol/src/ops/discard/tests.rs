@@ -123,6 +123,36 @@ fn a_batch_is_bounded_and_leaves_free_space_to_others() {
     assert!(discarded > 0 && wrote.load(Ordering::Relaxed) == free && free > discarded / UNIT, "{free} {discarded}");
 }
 
+/// G4: a thread that is stopped amid a batch leaves the rest of it to the close.
+#[test]
+fn what_a_batch_that_ended_early_has_left_is_discarded_by_the_next() {
+    let bench = bench_with(true, false);
+    let pool = &bench.pool;
+    drop(pool.create_volume("v", 256 << 20).unwrap());
+    write(pool, "v", 64, 1);
+    let volume = pool.open_volume("v").unwrap();
+    // Runs of one unit each.
+    for unit in (0..32).map(|at| 2 * at) {
+        volume.fallocate(FallocateMode::PunchHole, unit * UNIT, UNIT, &MayBlock::on_worker()).unwrap();
+    }
+    pool.sync().unwrap();
+    pool.inner.let_go();
+    let listed = pool.info().discard_pending_bytes;
+    assert!(listed >= 32 * UNIT, "{listed}");
+    let mut looks = 0;
+    let mut once = || {
+        looks += 1;
+        looks == 1
+    };
+    assert_eq!(batch(&pool.inner, &mut once).unwrap(), UNIT);
+    assert_eq!(pool.info().discard_pending_bytes, listed - UNIT, "it is not forgotten");
+    let mut left = 0;
+    while let bytes @ 1.. = batch(&pool.inner, &mut || true).unwrap() {
+        left += bytes;
+    }
+    assert_eq!(left, listed - UNIT);
+}
+
 #[test]
 fn a_discard_that_fails_is_the_last_and_costs_no_space() {
     for thread in [true, false] {

@@ -271,6 +271,13 @@ impl Units {
         None
     }
 
+    /// Units that [`Units::next_stale`] gave, and that were not discarded.
+    pub(crate) fn list_again(&mut self, units: impl Iterator<Item = u64>) {
+        if let Some(stale) = &mut self.stale {
+            units.for_each(|unit| stale.push(unit));
+        }
+    }
+
     /// A unit leaves limbo and is free.
     pub(crate) fn release(&mut self, unit: u64) {
         if let Some(stale) = &mut self.stale {
