@@ -38,7 +38,7 @@ pub struct IoParts {
 /// # Safety
 /// From [`IoBuf::into_parts`] to [`IoBuf::from_parts`], however the value or its parts are moved, the `len` bytes from
 /// `ptr` on are initialized memory at that address, and nobody writes to them.
-pub unsafe trait IoBuf: Sized + 'static {
+pub unsafe trait IoBuf: Sized + Send + 'static {
     /// Gives the value up.
     fn into_parts(self) -> IoParts;
 
@@ -197,6 +197,12 @@ pub(crate) struct Memory {
     parts: IoParts,
     kind: &'static Kind,
 }
+
+// SAFETY: it owns a value of a type that is `IoBuf`, and so `Send`.
+unsafe impl Send for Memory {}
+
+// SAFETY: a shared one tells address and length, and nothing of the value.
+unsafe impl Sync for Memory {}
 
 impl Memory {
     #[inline(always)]

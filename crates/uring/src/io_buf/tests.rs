@@ -48,6 +48,16 @@ fn another_type_does_not_come_back_and_nothing_is_dropped_twice() {
     assert_eq!(Arc::strong_count(&shared), 1);
 }
 
+/// Who uses `?` in a function whose error goes between threads needs this of a full SQ.
+#[test]
+fn completions_and_what_a_full_sq_gives_back_go_between_threads() {
+    fn goes_between_threads<T: Send + Sync + 'static>() {}
+    goes_between_threads::<crate::Completion>();
+    goes_between_threads::<crate::SqFull>();
+    goes_between_threads::<crate::SqFull<[crate::prep::Entry; 2]>>();
+    goes_between_threads::<crate::RingError>();
+}
+
 #[test]
 fn vectors_stay_where_they_are() {
     let vectors = Vectors::new(vec![Buf::zeroed(512, 8).expect("memory"), Buf::zeroed(1024, 8).expect("memory")]);
