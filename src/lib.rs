@@ -73,3 +73,8 @@ pub struct Drivers;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/volumes.md")]
 pub struct Volumes;
+
+/// The examples of the page on embedding.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/embedding.md")]
+pub struct Embedding;

@@ -1,0 +1,244 @@
+//! A ring in an epoll loop, beside a socket: its descriptor is one among the others. Then the same reads with a thread
+//! for the ring and a wake-up for each answer, and what an I/O costs with either.
+//!
+//! ```sh
+//! cargo run --release --example epoll -- ram:size=64M 100000
+//! ```
+#![forbid(unsafe_code)]
+
+#[path = "shared/bridge.rs"]
+mod bridge;
+
+use std::error::Error;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use sheave::{Buf, Completion, Device, Fd, Ring, op, open_device};
+
+use bridge::Bridge;
+
+const USAGE: &str = "usage: epoll SPEC IOS";
+const BLOCK: usize = 4096;
+/// What epoll says of its descriptors.
+const RING: u64 = 0;
+const SOCKET: u64 = 1;
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// An epoll loop with a socket.
+struct Sources {
+    epoll: OwnedFd,
+    socket: UnixStream,
+    events: Vec<epoll::Event>,
+    /// Bytes that came over the socket.
+    received: u64,
+}
+
+impl Sources {
+    /// The loop, and the other end of its socket.
+    fn new() -> Result<(Sources, UnixStream), Failure> {
+        let (socket, peer) = UnixStream::pair()?;
+        socket.set_nonblocking(true)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &socket, epoll::EventData::new_u64(SOCKET), epoll::EventFlags::IN)?;
+        Ok((Sources { epoll, socket, events: Vec::with_capacity(8), received: 0 }, peer))
+    }
+
+    /// One look at all sources, which may wait so long; whether the ring was among those that had something.
+    fn look(&mut self, timeout: Option<Duration>) -> Result<bool, Failure> {
+        self.events.clear();
+        let timeout = timeout.map(Timespec::try_from).transpose()?;
+        epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref())?;
+        let is_from = |what| self.events.iter().any(|event| event.data.u64() == what);
+        if is_from(SOCKET) {
+            let mut bytes = [0; 512];
+            match self.socket.read(&mut bytes) {
+                Ok(many) => self.received += many as u64,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(is_from(RING))
+    }
+}
+
+/// The loop with a ring in it.
+struct Loop {
+    sources: Sources,
+    ring: Ring,
+    fd: Fd,
+    /// Looks that waited for the ring's descriptor.
+    waits: u64,
+}
+
+impl Loop {
+    fn new(device: &Device) -> Result<(Loop, UnixStream), Failure> {
+        let (sources, peer) = Sources::new()?;
+        let mut ring = Ring::builder().entries(64).build()?;
+        let fd = ring.attach(device)?;
+        epoll::add(&sources.epoll, ring.as_fd(), epoll::EventData::new_u64(RING), epoll::EventFlags::IN)?;
+        Ok((Loop { sources, ring, fd, waits: 0 }, peer))
+    }
+
+    /// One turn: sends what was pushed, looks at every source, waits if there is nothing to do, and calls `each` with
+    /// what has completed.
+    fn turn(&mut self, mut each: impl FnMut(&mut Ring, Completion) -> Result<(), Failure>) -> Result<(), Failure> {
+        self.ring.submit()?;
+        match self.ring.prepare_wait() {
+            Some(wait) => {
+                self.waits += 1;
+                self.sources.look(wait.timeout)?;
+            }
+            // There are completions; but the socket is not to wait for the device.
+            None => _ = self.sources.look(Some(Duration::ZERO))?,
+        }
+        while let Some(done) = self.ring.pop() {
+            each(&mut self.ring, done)?;
+        }
+        Ok(())
+    }
+
+    /// Reads blocks, `depth` at a time, and gives the sum of the first byte of each.
+    fn read_all(&mut self, depth: u64, ios: u64, blocks: u64) -> Result<u64, Failure> {
+        let (fd, mut sum) = (self.fd, 0);
+        let (mut begun, mut ended) = (0, 0);
+        while begun < depth.min(ios) {
+            self.ring.push(op::read(fd, Buf::zeroed(BLOCK, BLOCK)?).offset(begun % blocks * BLOCK as u64))?;
+            begun += 1;
+        }
+        while ended < ios {
+            self.turn(|ring, done| {
+                done.result()?;
+                ended += 1;
+                let buf = done.into_buf().ok_or("a read gives its buffer back")?;
+                sum += u64::from(buf[0]);
+                if begun < ios {
+                    ring.push(op::read(fd, buf).offset(begun % blocks * BLOCK as u64))?;
+                    begun += 1;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(sum)
+    }
+}
+
+/// The same reads through a thread that has the ring.
+fn read_all_over_a_bridge(device: &Device, depth: u64, ios: u64, blocks: u64) -> Result<u64, Failure> {
+    let (mut sources, peer) = Sources::new()?;
+    let (bridge, peer) = (Bridge::new(device)?, Arc::new(peer));
+    let (answers, answered) = mpsc::channel();
+    let read = |buf, begun| {
+        let (answers, peer) = (answers.clone(), Arc::clone(&peer));
+        let answer = move |result, buf| {
+            // The loop may be gone, after an error.
+            let _ = answers.send((result, buf));
+            let _ = (&*peer).write(&[1]);
+        };
+        bridge.read(begun % blocks * BLOCK as u64, buf, Box::new(answer));
+    };
+    let (mut begun, mut ended, mut sum) = (0, 0, 0);
+    while begun < depth.min(ios) {
+        read(Buf::zeroed(BLOCK, BLOCK)?, begun);
+        begun += 1;
+    }
+    while ended < ios {
+        sources.look(None)?;
+        while let Ok((result, buf)) = answered.try_recv() {
+            result.map_err(|errno| format!("a read failed: errno {errno}"))?;
+            ended += 1;
+            sum += u64::from(buf[0]);
+            if begun < ios {
+                read(buf, begun);
+                begun += 1;
+            }
+        }
+    }
+    Ok(sum)
+}
+
+fn main() -> Result<(), Failure> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [spec, ios] = args.as_slice() else { return Err(USAGE.into()) };
+    let (device, ios) = (open_device(spec)?, ios.parse::<u64>()?.max(1));
+    let blocks = (device.size_bytes() / BLOCK as u64).max(1);
+    let us = |start: Instant| start.elapsed().as_secs_f64() * 1e6 / ios as f64;
+    for depth in [1, 16] {
+        let (mut with_ring, _peer) = Loop::new(&device)?;
+        let start = Instant::now();
+        with_ring.read_all(depth, ios, blocks)?;
+        let (waits, here) = (with_ring.waits, us(start));
+        let start = Instant::now();
+        read_all_over_a_bridge(&device, depth, ios, blocks)?;
+        println!(
+            "depth {depth}: the ring in the loop {here:.2} us an I/O ({waits} waits), a bridge {:.2} us",
+            us(start)
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device whose blocks begin with 1, 2, 3 and so on.
+    fn numbered(spec: &str, blocks: u64) -> Device {
+        let device = open_device(spec).unwrap();
+        let mut ring = Ring::builder().build().unwrap();
+        let fd = ring.attach(&device).unwrap();
+        for block in 0..blocks {
+            ring.push(op::write(fd, Buf::from_block(block)).offset(block * BLOCK as u64)).unwrap();
+            ring.submit_and_wait(1).unwrap();
+            assert_eq!(ring.pop().unwrap().res, BLOCK as i32);
+        }
+        device
+    }
+
+    trait FromBlock {
+        fn from_block(block: u64) -> Buf;
+    }
+
+    impl FromBlock for Buf {
+        fn from_block(block: u64) -> Buf {
+            let mut buf = Buf::zeroed(BLOCK, BLOCK).unwrap();
+            buf.fill(block as u8 + 1);
+            buf
+        }
+    }
+
+    #[test]
+    fn both_ways_read_the_same() {
+        let device = numbered("ram:size=64K", 16);
+        for depth in [1, 16] {
+            assert_eq!(Loop::new(&device).unwrap().0.read_all(depth, 32, 16).unwrap(), 2 * 136);
+            assert_eq!(read_all_over_a_bridge(&device, depth, 32, 16).unwrap(), 2 * 136);
+        }
+    }
+
+    #[test]
+    fn the_loop_waits_for_a_device_that_takes_its_time() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let on_disk = format!("fault:delay=0.5,delay_time=1ms,over=file:{},size=64K", file.path().display());
+        for spec in ["null:size=64K,latency=1ms,complete=timer", "null:size=64K,latency=1ms,complete=thread", &on_disk]
+        {
+            let (mut with_ring, _peer) = Loop::new(&open_device(spec).unwrap()).unwrap();
+            assert_eq!(with_ring.read_all(4, 40, 16).unwrap(), 0);
+            assert!(with_ring.waits > 0 && with_ring.waits < 1000, "{spec}: {} waits", with_ring.waits);
+        }
+    }
+
+    #[test]
+    fn a_busy_ring_does_not_keep_the_socket_waiting() {
+        let (mut with_ring, mut peer) = Loop::new(&open_device("ram:size=64K").unwrap()).unwrap();
+        peer.write_all(&[1; 100]).unwrap();
+        with_ring.read_all(1, 10, 16).unwrap();
+        assert_eq!(with_ring.sources.received, 100);
+    }
+}
