@@ -132,8 +132,7 @@ impl Known {
     /// Submits the SQEs that are plain, so many at most; how many.
     #[inline(always)]
     pub(crate) fn submit(&mut self, io: &mut IoCtx, queues: &Queues, most: u32, owned: bool) -> u32 {
-        let first_of = |alike: &Alike, sqes: &[Sqe]| sqes.iter().take_while(|sqe| alike.is(sqe)).count();
-        self.submit_like::<false, _>(io, queues, most, owned, first_of, plain_io)
+        self.submit_like::<false, _>(io, queues, most, owned, Alike::first_of, plain_io)
     }
 
     /// Submits SQEs that are plain, so many at most, of which each may name another registered buffer; how many.
@@ -296,6 +295,12 @@ impl Alike {
     #[inline(always)]
     fn is(&self, sqe: &Sqe) -> bool {
         self.is_aligned_or_not(sqe) && self.bounds.aligned(sqe.off, sqe.addr)
+    }
+
+    /// How many of these SQEs, from the first on, are like it. By itself, since its loop wants all registers.
+    #[inline(never)]
+    fn first_of(&self, sqes: &[Sqe]) -> usize {
+        sqes.iter().take_while(|sqe| self.is(sqe)).count()
     }
 
     /// Whether this SQE is of the run, if the registered buffer that it names is left out: that may be another one, and
