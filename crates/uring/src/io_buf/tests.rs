@@ -28,10 +28,14 @@ fn every_type_comes_back() {
 }
 
 #[test]
-fn a_vec_keeps_its_capacity() {
-    let vec: Vec<u8> = Vec::with_capacity(100);
-    let vec: Vec<u8> = Memory::new(vec).into_value().expect("the same type");
+fn a_vec_keeps_its_capacity_which_no_operation_touches() {
+    let mut vec: Vec<u8> = Vec::with_capacity(100);
+    vec.extend(b"abc");
+    let memory = Memory::new(vec);
+    assert_eq!(memory.range().1, 3);
+    let vec: Vec<u8> = memory.into_value().expect("the same type");
     assert!(vec.capacity() >= 100);
+    assert_eq!(vec, b"abc");
 }
 
 #[test]
