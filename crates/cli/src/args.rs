@@ -8,6 +8,7 @@ mod doctor;
 pub mod pool;
 mod progress;
 pub mod serve;
+mod switch;
 #[cfg(test)]
 mod tests;
 pub mod value;
@@ -19,6 +20,7 @@ use clap::{Parser, Subcommand};
 pub use bench::{BenchArgs, Peer};
 pub use doctor::DoctorArgs;
 pub use progress::ProgressStyle;
+pub use switch::Switch;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,6 +7,7 @@ use sheave::RingBuilder;
 use sheave_load::{EngineOpts, Rw};
 
 use super::progress::ProgressStyle;
+use super::switch::Switch;
 use super::value;
 
 const EXAMPLES: &str = "\
@@ -203,22 +204,6 @@ impl BenchArgs {
             ring = ring.stamp_age(age);
         }
         ring
-    }
-}
-
-/// On or off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Switch {
-    /// On.
-    On,
-    /// Off.
-    Off,
-}
-
-impl Switch {
-    /// As a bool.
-    pub fn is_on(self) -> bool {
-        self == Self::On
     }
 }
 

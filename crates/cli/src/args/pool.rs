@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use sheave::vol::LowWater;
 
+use super::switch::Switch;
 use super::value;
 use crate::pool::place::PoolPlace;
 
@@ -96,22 +97,6 @@ impl ChecksumArg {
             Self::None => sheave::vol::Checksum::None,
             Self::Crc32c => sheave::vol::Checksum::Crc32c,
         }
-    }
-}
-
-/// What is on, or off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Switch {
-    /// It is done.
-    On,
-    /// It is not.
-    Off,
-}
-
-impl Switch {
-    /// As a condition.
-    pub fn is_on(self) -> bool {
-        self == Self::On
     }
 }
 

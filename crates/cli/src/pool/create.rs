@@ -5,7 +5,8 @@ use sheave::vol::{CreateOptions, OpenOptions, Pool};
 
 use super::made::Made;
 use super::{allocate, signature, space};
-use crate::args::pool::{AllocateArg, CreateArgs, Switch};
+use crate::args::Switch;
+use crate::args::pool::{AllocateArg, CreateArgs};
 use crate::failure::{self, Failure};
 use crate::shapes::pool::PoolJson;
 use crate::{confirm, output};
