@@ -13,7 +13,9 @@ use sheave_nbd::Extent;
 use sheave_serve::{Backend, NoStatus, Question, ServerOptions};
 use sheave_testkit::under_sanitizer;
 
-use rig::{extended, extended_request, option, options, reply, request, rig, rig_of, rig_with};
+use rig::{
+    extended, extended_request, looked_before_ten_reads, option, options, reply, request, rig, rig_of, rig_with,
+};
 
 /// NBD_CMD_FLAG_NO_HOLE.
 const NO_HOLE: u16 = 2;
@@ -140,15 +142,7 @@ fn who_asks_for_extents_leaves_others_their_turn() {
     let mut other = rig.client();
     let asked: Vec<u8> = (0..ASKED as u64).flat_map(|cookie| request(7, cookie, 0, 1 << 20)).collect();
     curious.write_all(&asked).expect("sent");
-    while looked.load(Ordering::Relaxed) == 0 {
-        std::thread::sleep(Duration::from_micros(100));
-    }
-    for cookie in 0..10 {
-        other.write_all(&request(0, cookie, 0, 512)).expect("sent");
-        assert_eq!(reply(&mut other), (0, cookie));
-        other.read_exact(&mut [0; 512]).expect("data");
-    }
-    let before = looked.load(Ordering::Relaxed);
+    let before = looked_before_ten_reads(&mut other, &looked);
     assert!(before < ASKED / 2, "{before} were looked at before ten reads of another");
     // And all are answered.
     let mut replies = vec![0; ASKED * (20 + 12)];

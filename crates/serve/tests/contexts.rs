@@ -12,7 +12,7 @@ use sheave_iomap::{File, RawFile};
 use sheave_nbd::Extent;
 use sheave_serve::{Backend, NoStatus, Question, ServerOptions};
 
-use rig::{Rig, option, options, reply, request, rig_with};
+use rig::{Rig, looked_before_ten_reads, option, options, request, rig_with};
 
 /// A backend with contexts `n:0` to `n:9`, numbered from 70 on. `n:9` is gone.
 #[derive(Debug)]
@@ -127,15 +127,7 @@ fn who_looks_through_the_contexts_leaves_others_their_turn() {
     curious.write_all(&[vec![0, 0, 0, 3], option(8, b"")].concat()).expect("sent");
     curious.read_exact(&mut [0; 20]).expect("an acknowledgement");
     curious.write_all(&option(9, &queries(&["n:"])).repeat(ASKED)).expect("sent");
-    while looked.load(Ordering::Relaxed) == 0 {
-        std::thread::sleep(Duration::from_micros(100));
-    }
-    for cookie in 0..10 {
-        other.write_all(&request(0, cookie, 0, 512)).expect("sent");
-        assert_eq!(reply(&mut other), (0, cookie));
-        other.read_exact(&mut [0; 512]).expect("data");
-    }
-    let before = looked.load(Ordering::Relaxed);
+    let before = looked_before_ten_reads(&mut other, &looked);
     assert!(before < ASKED / 2, "{before} were looked through before ten reads of another");
     // And all are answered.
     curious.read_exact(&mut vec![0; ASKED * (10 * (20 + 4 + 3) + 20)]).expect("all");

@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -129,6 +130,20 @@ pub fn reply(stream: &mut UnixStream) -> (u32, u64) {
     stream.read_exact(&mut bytes).expect("a reply");
     let error = u32::from_be_bytes(bytes[4..8].try_into().expect("four"));
     (error, u64::from_be_bytes(bytes[8..].try_into().expect("eight")))
+}
+
+/// How often a backend was `looked` at, which somebody else has just begun to ask for, before this client had ten reads
+/// answered.
+pub fn looked_before_ten_reads(client: &mut UnixStream, looked: &AtomicUsize) -> usize {
+    while looked.load(Ordering::Relaxed) == 0 {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    for cookie in 0..10 {
+        client.write_all(&request(0, cookie, 0, 512)).expect("sent");
+        assert_eq!(reply(client), (0, cookie));
+        client.read_exact(&mut [0; 512]).expect("data");
+    }
+    looked.load(Ordering::Relaxed)
 }
 
 /// That the server has closed the connection.
