@@ -13,15 +13,21 @@ fn on_host(dir: &Dir) -> u64 {
     fs::metadata(dir.path("p.img")).expect("the pool").blocks() * 512
 }
 
+/// 100 MiB of noise, as the file `raw` too.
+fn image(dir: &Dir) -> Vec<u8> {
+    let mut bytes = vec![0; 100 * MIB as usize];
+    Rng::new(1).fill(&mut bytes);
+    fs::write(dir.path("raw"), &bytes).expect("an image");
+    bytes
+}
+
 #[test]
 fn a_trim_gives_back_what_was_deleted() {
     if no_io_uring() {
         return;
     }
     let dir = Dir::new();
-    let mut bytes = vec![0; 100 * MIB as usize];
-    Rng::new(1).fill(&mut bytes);
-    fs::write(dir.path("raw"), &bytes).expect("an image");
+    let bytes = image(&dir);
     fs::write(dir.path("small"), &bytes[..5 * MIB as usize]).expect("an image");
     dir.ok("pool create p.img --size 1G --checksum crc32c --discard off");
     dir.ok("volume import raw p.img#v --progress none");
@@ -44,9 +50,7 @@ fn what_is_deleted_goes_back_without_being_asked() {
         return;
     }
     let dir = Dir::new();
-    let mut bytes = vec![0; 100 * MIB as usize];
-    Rng::new(1).fill(&mut bytes);
-    fs::write(dir.path("raw"), &bytes).expect("an image");
+    image(&dir);
     dir.ok("pool create p.img --size 1G --checksum crc32c");
     assert_eq!(dir.ok("pool info p.img --json").json()["discard"], "on");
     dir.ok("volume import raw p.img#v --progress none");
