@@ -1,7 +1,8 @@
 //! Checks and chores of the repository: `cargo xtask help` lists them.
 //!
 //! Owns the table of commands. Each command is a module; none of them is part of the product, and nothing depends
-//! on this crate. Standard library and anyhow only, so that a fresh machine has it built in seconds.
+//! on this crate. Standard library and anyhow only (and libc, by
+//! sheave-testkit), so that a fresh machine has it built in seconds.
 
 mod asan;
 mod bench;

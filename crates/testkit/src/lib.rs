@@ -3,7 +3,8 @@
 //! Owns the one table of outside tools with their Debian packages ([`tools::TOOLS`]), the way to install them
 //! ([`install`]), what happens to a test that cannot run here ([`skip()`]), which seeds a randomized test runs
 //! ([`seeds`]), the form in which images of disks are kept ([`expand_runs`]), the cases in which instructions are
-//! counted ([`hot_loop::CASES`]), and the allocator that counts ([`allocations::Counting`]).
+//! counted ([`hot_loop::CASES`]), the allocator that counts ([`allocations::Counting`]), and the filter that forbids a
+//! system call ([`seccomp::forbid`]).
 //! Does not own any test data or devices.
 //!
 //! Invariants:
@@ -18,6 +19,7 @@ pub mod allocations;
 pub mod hot_loop;
 pub mod install;
 pub mod runs;
+pub mod seccomp;
 pub mod seed;
 pub mod skip;
 pub mod tools;

@@ -60,6 +60,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/lab/src/alloc.rs", "being a global allocator"),
     ("crates/sim/src/disk/memory.rs", "the memory of requests to the simulated disk"),
     ("crates/testkit/src/allocations.rs", "being a global allocator, for tests that count"),
+    ("crates/testkit/src/seccomp.rs", "installing a filter of system calls, for tests where one is forbidden"),
     ("crates/vol/src/device/block_io.rs", "memory of blocking I/O"),
     ("crates/serve/src/inherited.rs", "descriptors that come as numbers"),
     ("crates/serve/src/reactor/raw.rs", "handing memory of requests and replies to the ring"),

@@ -1,0 +1,29 @@
+//! Tests of kernels and containers that forbid a system call: a seccomp filter that does.
+#![allow(unsafe_code)]
+
+/// Makes a system call fail with EPERM, as Docker's default profile does, for this thread and the threads and processes
+/// that it starts. That cannot be taken back: call it in a thread of its own.
+///
+/// `call` is a number of libc's, `SYS_io_uring_setup` for one.
+pub fn forbid(call: libc::c_long) {
+    let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let is_it = libc::sock_filter { code: equals as u16, jt: 0, jf: 1, k: call as u32 };
+    let mut filter = [
+        // The number is the first word of seccomp's data.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+        is_it,
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the kernel copies the program, whose statements live until the call returns.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    };
+    assert!(done, "a filter: {}", std::io::Error::last_os_error());
+}
+
+const fn statement(code: u32, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt: 0, jf: 0, k }
+}
