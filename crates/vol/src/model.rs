@@ -7,6 +7,8 @@
 //!
 //! Only in builds with `--cfg shuttle`; `SHEAVE_MODEL_RUNS` sets the number of schedules.
 
+mod sums;
+
 use std::time::Duration;
 
 use sheave_base::grace::{Grace, Seat};

@@ -48,10 +48,14 @@ impl Sums {
     /// wrote the same. Then that is read back (S3). A block that was bad is not made good by reading it.
     fn end_write_blocking(&self, pool: &PoolInner, done: &SummedDone<'_>) -> Result<(), Status> {
         let unmarked = if done.status.is_ok() { self.written_anew(pool, done) } else { Ok(()) };
+        self.end_or_read_back(&*pool.io, done).and(unmarked)
+    }
+
+    /// The end of a write: alone, or with checksums of what its blocks hold on the device now (S3).
+    pub(crate) fn end_or_read_back(&self, io: &dyn BlockIo, done: &SummedDone<'_>) -> Result<(), Status> {
         if self.end_alone(done).is_ok() {
-            return unmarked;
+            return Ok(());
         }
-        let io = &*pool.io;
         let one = wait::lock(&self.repair);
         let mut result = if done.status.is_ok() { Ok(()) } else { Err(done.status) };
         for piece in done.pieces.iter().filter(is_summed) {
@@ -59,8 +63,8 @@ impl Sums {
         }
         drop(one);
         let written = done.pieces.iter().filter(is_summed).flat_map(blocks);
-        written.for_each(|block| _ = self.stripes.end(block));
-        result.and(unmarked)
+        written.for_each(|block| self.stripes.end(block));
+        result
     }
 
     /// Takes the marks off blocks that were written (D2): before the write ends, so that nobody who looks in between

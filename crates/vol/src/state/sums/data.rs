@@ -30,7 +30,7 @@ impl Sums {
 
     /// It was not sent.
     pub(crate) fn abort(&self, piece: &Mapping) {
-        blocks(piece).for_each(|block| _ = self.stripes.end(block));
+        blocks(piece).for_each(|block| self.stripes.end(block));
     }
 
     /// The end of an I/O; `Again` when that takes reading.
@@ -54,12 +54,13 @@ impl Sums {
         if written().any(|block| self.stripes.clashes(block)) {
             return Err(Status::Again);
         }
-        let clashed = written().fold(false, |clashed, block| self.stripes.end(block) | clashed);
-        if !clashed {
+        let alone = written().take_while(|&block| self.stripes.end_alone(block)).count();
+        if alone == written().count() {
             return Ok(());
         }
-        // Another began just now. As if this one had begun anew: what it does next is right whoever ends first.
-        written().for_each(|block| self.stripes.begin(block));
+        // Another write to a later block began just now, and that block stays as it is until this write ends: so it
+        // reads all its blocks back. The earlier ones are under way again, as if written anew.
+        written().take(alone).for_each(|block| self.stripes.begin(block));
         Err(Status::Again)
     }
 

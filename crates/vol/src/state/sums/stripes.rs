@@ -40,16 +40,17 @@ impl Stripes {
         let _ = self.word(block).fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
     }
 
-    /// It has ended, and its checksum is stored; whether it may not have been alone.
-    pub(crate) fn end(&self, block: u64) -> bool {
-        let change = |word: u64| {
-            debug_assert!(word & WRITES != 0, "as many ends as begins");
-            let left = word.wrapping_add(VERSION).wrapping_sub(1);
-            Some(if left & WRITES == 0 { left & !CLASH } else { left })
-        };
+    /// It has ended, and the block's checksum is that of what lies on the device.
+    pub(crate) fn end(&self, block: u64) {
         // SeqCst pairs with the one in `begin`.
-        let old = self.word(block).fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
-        old.is_ok_and(|old| old & CLASH != 0)
+        let _ = self.word(block).fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| Some(ended(word)));
+    }
+
+    /// It has ended, and the checksum of what it wrote is stored; false if it was not alone: it is under way still.
+    pub(crate) fn end_alone(&self, block: u64) -> bool {
+        let change = |word: u64| (word & CLASH == 0).then(|| ended(word));
+        // SeqCst pairs with the one in `begin`.
+        self.word(block).fetch_update(Ordering::SeqCst, Ordering::SeqCst, change).is_ok()
     }
 
     /// Whether a write that is under way is not alone.
@@ -65,6 +66,13 @@ impl Stripes {
     }
 }
 
+/// The word with one write less.
+fn ended(word: u64) -> u64 {
+    debug_assert!(word & WRITES != 0, "as many ends as begins");
+    let left = word.wrapping_add(VERSION).wrapping_sub(1);
+    if left & WRITES == 0 { left & !CLASH } else { left }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,15 +82,17 @@ mod tests {
         let stripes = Stripes::new();
         stripes.begin(5);
         assert!(!stripes.clashes(5) && stripes.quiet(5).is_none());
-        assert!(!stripes.end(5));
+        assert!(stripes.end_alone(5));
         let quiet = stripes.quiet(5).unwrap();
         for _ in 0..2 {
             stripes.begin(5);
         }
         assert!(stripes.clashes(5) && !stripes.clashes(6));
-        assert!(stripes.end(5), "the first to end");
+        assert!(!stripes.end_alone(5), "the first to end");
+        stripes.end(5);
         assert!(stripes.clashes(5), "the flag stays for the last");
-        assert!(stripes.end(5), "the last to end");
+        assert!(!stripes.end_alone(5), "the last to end");
+        stripes.end(5);
         assert!(!stripes.clashes(5));
         assert_ne!(stripes.quiet(5), Some(quiet), "a write came in between");
         stripes.begin(5);

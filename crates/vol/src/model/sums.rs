@@ -1,0 +1,97 @@
+//! Checksums of blocks that several write at once, against everybody who compares them.
+
+use sheave_base::status::Status;
+use sheave_base::sync::atomic::{AtomicU64, Ordering};
+use sheave_base::sync::{Arc, thread};
+use sheave_iomap::mapping::MAP_SUMMED;
+use sheave_iomap::{IoMemory, Mapping, MappingKind, SummedDone};
+
+use super::explore;
+use crate::device::block_io::BlockIo;
+use crate::engine::sums::verify::Look;
+use crate::format::BLOCK;
+use crate::format::superblock::Geometry;
+use crate::state::sums::{Sums, crc};
+
+const BLOCKS: usize = 2;
+
+/// A device that holds a tag for each block: all bytes of the block are that tag.
+#[derive(Default)]
+struct Tags([AtomicU64; BLOCKS]);
+
+impl BlockIo for Tags {
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
+        for (block, bytes) in (at as usize / BLOCK..).zip(buf.chunks_exact_mut(BLOCK)) {
+            bytes.fill(self.0[block].load(Ordering::SeqCst) as u8);
+        }
+        Ok(())
+    }
+
+    fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
+        for (block, bytes) in (at as usize / BLOCK..).zip(buf.chunks_exact(BLOCK)) {
+            self.0[block].store(u64::from(bytes[0]), Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), Status> {
+        Ok(())
+    }
+
+    fn discard(&self, _: u64, _: u64) -> Result<(), Status> {
+        Ok(())
+    }
+
+    fn size_bytes(&self) -> u64 {
+        (BLOCKS * BLOCK) as u64
+    }
+}
+
+/// One write from its begin to its end, as a ring and a worker do it.
+fn write(sums: &Sums, device: &Tags, first: usize, count: usize, tag: u8) {
+    let (offset, len) = ((first * BLOCK) as u64, (count * BLOCK) as u64);
+    let piece = Mapping { offset, len, addr: offset, kind: MappingKind::Mapped, flags: MAP_SUMMED };
+    let mut data = vec![tag; count * BLOCK];
+    sums.begin(&piece);
+    device.write(offset, &data).expect("it is written");
+    IoMemory::over(&mut data, |memory| {
+        let done = SummedDone { write: true, pos: offset, len, status: Status::Ok, pieces: &[piece], memory };
+        if sums.end_alone(&done).is_err() {
+            sums.end_or_read_back(device, &done).expect("it ends");
+        }
+    });
+}
+
+/// S3 and S4: a block that nobody writes any more has the checksum of what lies on the device, and nobody who compares
+/// them meanwhile takes the block for bad, however writes of one and of two blocks meet.
+#[test]
+fn model_writes_to_one_block_at_once_leave_its_checksum() {
+    explore(|| {
+        let sums = Arc::new(Sums::new(&Geometry::new(1 << 16, 1 << 20, 16)));
+        assert!(sums.arena.make(0));
+        let device = Arc::new(Tags::default());
+        (0..BLOCKS).for_each(|block| sums.set(block as u64, crc(&[0; BLOCK])));
+        let writers =
+            [[(0, 2), (1, 1)], [(1, 1), (0, 1)], [(0, 1), (1, 1)]].into_iter().zip(1..).map(|(all, number)| {
+                let (sums, device) = (Arc::clone(&sums), Arc::clone(&device));
+                thread::spawn(move || {
+                    for ((first, count), round) in all.into_iter().zip(0..) {
+                        write(&sums, &device, first, count, number * 2 + round);
+                    }
+                })
+            });
+        let writers: Vec<_> = writers.collect();
+        let mut to = vec![0; BLOCK];
+        for _ in 0..2 {
+            for block in 0..BLOCKS as u64 {
+                let look = sums.settle(&*device, block, &mut to).expect("the device reads");
+                assert!(matches!(look, Look::Good | Look::Busy), "block {block} is not bad: {look:?}");
+            }
+        }
+        writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
+        for block in 0..BLOCKS as u64 {
+            let look = sums.settle(&*device, block, &mut to).expect("the device reads");
+            assert!(matches!(look, Look::Good), "block {block} is what was written: {look:?}");
+        }
+    });
+}
