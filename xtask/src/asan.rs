@@ -35,8 +35,12 @@ const FACADE: &str = "sheave";
 
 /// Tests that take minutes under the sanitizer and spend them in maps, which are safe code: the nightly run's.
 const LONG: &[&str] = &[
+    "discards_of_parts_of_a_leaf",
     "empty_space_is_not_walked_through",
+    "more_changes_of_the_table_than_there_are_blocks_are_refused",
+    "more_copies_of_maps_than_a_journal_makes_are_refused",
     "more_leaves_than_a_journal_can_change_are_refused",
+    "more_nodes_and_sizes_than_a_journal_makes_are_refused",
     "runs_over_and_over_are_refused",
 ];
 
