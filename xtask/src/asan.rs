@@ -41,6 +41,7 @@ const LONG: &[&str] = &[
     "more_copies_of_maps_than_a_journal_makes_are_refused",
     "more_leaves_than_a_journal_can_change_are_refused",
     "more_nodes_and_sizes_than_a_journal_makes_are_refused",
+    "nodes_that_are_made_and_dropped_over_and_over",
     "runs_over_and_over_are_refused",
 ];
 
