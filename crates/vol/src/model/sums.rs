@@ -95,3 +95,23 @@ fn model_writes_to_one_block_at_once_leave_its_checksum() {
         }
     });
 }
+
+/// N2: a block that opening the pool could not read is read by several for the first time: it is good for all of them.
+#[test]
+fn model_a_block_that_several_learn_is_bad_for_nobody() {
+    explore(|| {
+        let sums = Arc::new(Sums::new(&Geometry::new(1 << 16, 1 << 20, 16)));
+        assert!(sums.arena.make(0));
+        let device = Arc::new(Tags::default());
+        sums.set(0, crc(&[7; BLOCK]));
+        sums.set_unknown(0);
+        let readers = [(); 2].map(|()| {
+            let (sums, device) = (Arc::clone(&sums), Arc::clone(&device));
+            thread::spawn(move || sums.settle(&*device, 0, &mut vec![0; BLOCK]).expect("the device reads"))
+        });
+        for reader in readers {
+            let look = reader.join().expect("no panic");
+            assert!(matches!(look, Look::Good), "what the first has learned is what the others read: {look:?}");
+        }
+    });
+}

@@ -7,6 +7,7 @@
 //! - N1: a region with such a block stays open, on the device too, so that the next opening looks again. It may close
 //!   when the block has been written, or read.
 //! - N2: a checksum is learned by exchange for the one that the block had: that of a write is never replaced.
+//!   Of several who read the block at once one learns it, and nobody takes it for bad.
 //! - N3: there are at most as many as opening may fail to read: `MAX_UNREADABLE`.
 
 use std::collections::BTreeMap;
@@ -45,10 +46,14 @@ impl Sums {
         unknown.range((region, 0)..=(region, u64::MAX)).next().is_some()
     }
 
-    /// The block has been read for the first time since the pool was opened, and this is its checksum. False when that
-    /// is known already.
+    /// The block was read, and this is the checksum of what it holds. Whether that is its checksum: it is what was read
+    /// first since the pool was opened, or what was read then.
     pub(crate) fn learn(&self, block: u64, sum: u32) -> bool {
-        let Some(had) = self.unknown().remove(&(self.region_of(block), block)) else { return false };
+        // Held until the checksum is there: of several who read the block at once one learns it, the others find it.
+        let mut unknown = self.unknown();
+        let Some(had) = unknown.remove(&(self.region_of(block), block)) else {
+            return self.get(block) == Some(sum);
+        };
         // Release: pairs with the Acquire load in `get`. Relaxed: what is there instead is not looked at (N2).
         let exchange = |slot: &sheave_base::sync::atomic::AtomicU32| {
             slot.compare_exchange(had, sum, Ordering::Release, Ordering::Relaxed).is_ok()
@@ -58,6 +63,7 @@ impl Sums {
             self.mark_dirty(self.region_of(block));
             self.rebuilt.fetch_add(1, Ordering::Relaxed); // Relaxed: a statistic.
         }
+        drop(unknown);
         learned
     }
 }
