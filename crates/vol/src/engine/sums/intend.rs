@@ -53,13 +53,13 @@ impl PoolInner {
                 continue;
             }
             let Some(regions) = &mut state.sums else { return Ok(()) };
-            regions.intend(all.clone())?;
+            let intent = regions.intend(all.clone())?;
             self.record(&mut state, Record::Intent { first: all.start, count: all.end - all.start });
             drop(state);
             self.commit()?;
             let mut state = self.lock();
             if let Some(regions) = &mut state.sums {
-                regions.intent_is_durable(all);
+                regions.intent_is_durable(all, intent);
             }
         }
     }

@@ -278,8 +278,8 @@ impl Work {
             |state| state.cost_of_intent(all.clone()),
             |state| {
                 let regions = state.sums.as_mut().expect("has them");
-                regions.intend(all.clone()).expect("there is memory");
-                regions.intent_is_durable(all.clone());
+                let intent = regions.intend(all.clone()).expect("there is memory");
+                regions.intent_is_durable(all.clone(), intent);
                 regions.open(all.start, all.clone());
             },
         )

@@ -39,6 +39,8 @@ struct Region {
     /// The page has `SUMS_OPEN`.
     open_page: bool,
     intended: bool,
+    /// Which intent that is, of all since the pool was opened.
+    intent: u64,
     /// The intent is durable.
     durable: bool,
     /// When all of this has ended no write is under way.
@@ -54,6 +56,8 @@ pub(crate) struct Regions {
     map: BTreeMap<u64, Region>,
     active: BTreeSet<u64>,
     intended: usize,
+    /// Intents since the pool was opened.
+    intents: u64,
     /// Index pages of level 1, by their index; and those above.
     first: BTreeMap<u64, PageRef>,
     pub(crate) upper: Vec<u64>,
@@ -74,6 +78,7 @@ impl Regions {
             map: BTreeMap::new(),
             active: BTreeSet::new(),
             intended: 0,
+            intents: 0,
             first: BTreeMap::new(),
             upper: Vec::new(),
             root: (PageRef::NONE, 0),
@@ -224,23 +229,25 @@ impl Regions {
         self.intended >= MAX_INTENDED
     }
 
-    /// These are intended; their record goes into the next commit.
-    pub(crate) fn intend(&mut self, all: std::ops::Range<u64>) -> Result<(), Status> {
+    /// These are intended; their record goes into the next commit. The number of the intent.
+    pub(crate) fn intend(&mut self, all: std::ops::Range<u64>) -> Result<u64, Status> {
+        self.intents += 1;
         for id in all {
             self.make(id)?;
             let Some(region) = self.map.get_mut(&id) else { continue };
             if !region.intended {
-                region.intended = true;
+                (region.intended, region.intent) = (true, self.intents);
                 self.intended += 1;
             }
         }
-        Ok(())
+        Ok(self.intents)
     }
 
-    /// The record of these is durable.
-    pub(crate) fn intent_is_durable(&mut self, all: std::ops::Range<u64>) {
+    /// The records of all intents of these are durable up to this one. A region may have closed since, and another
+    /// intent of it may wait for its commit: that one is not durable.
+    pub(crate) fn intent_is_durable(&mut self, all: std::ops::Range<u64>, intent: u64) {
         for (_, region) in self.map.range_mut(all) {
-            region.durable |= region.intended;
+            region.durable |= region.intended && region.intent <= intent;
         }
     }
 

@@ -188,3 +188,33 @@ fn more_regions_than_a_pool_opens_are_not_replayed() {
     assert_eq!(regions.replay_intent(1000..4090), Ok(()), "a region that is open counts once");
     assert_eq!(regions.replay_intent(4090..8192), Err(Status::Invalid));
 }
+
+/// Somebody whose intent is durable comes to it late: the regions have closed since, and another intent of them waits
+/// for its commit. Nobody may write before that is durable.
+#[test]
+fn an_intent_that_waits_is_not_durable_by_one_before_it() {
+    let (_device, pool, writer) = Writer::new();
+    writer.end(writer.begin(), 1);
+    let inner = writer.volume.pool();
+    let all = 8..16;
+    let mut state = inner.lock();
+    let regions = state.sums.as_mut().expect("it keeps checksums");
+    let late = regions.intend(all.clone()).expect("there is memory");
+    let other = regions.intend(all.clone()).expect("there is memory");
+    regions.intent_is_durable(all.clone(), other);
+    assert!(regions.open(8, all.clone()));
+    drop(state);
+    for _ in 0..3 {
+        inner.checkpoint().expect("it commits");
+    }
+    let mut state = inner.lock();
+    let regions = state.sums.as_mut().expect("it keeps checksums");
+    assert!(!regions.open(8, all.clone()), "it has closed");
+    let next = regions.intend(all.clone()).expect("there is memory");
+    regions.intent_is_durable(all.clone(), late);
+    assert!(!regions.open(8, all.clone()) && !regions.sums.is_open(8 << 22), "its record waits");
+    regions.intent_is_durable(all.clone(), next);
+    assert!(regions.open(8, all));
+    drop(state);
+    drop(pool);
+}
