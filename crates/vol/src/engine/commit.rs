@@ -7,7 +7,8 @@
 //!
 //! - I1: who asks gets the result of a commit that began after it asked.
 //! - I2: a commit takes two flushes of the device; one, if there was nothing to record; three, if it is a checkpoint.
-//! - I3: after a failed write of journal blocks their numbers are not used again: a checkpoint comes next.
+//! - I3: after a failed write of journal blocks their numbers are not used again: a checkpoint comes next. Where there
+//!   can be none, the block is written once more ([`cramped`](super::cramped), C5).
 //! - I4: no commit ends well, and none writes anything, once a flush has failed, the pool's own or another's
 //!   ([`loss`](crate::engine::loss)).
 //! - I5: what a change of the table has done and undone is not known to be undone before a checkpoint is durable
@@ -131,6 +132,7 @@ impl PoolInner {
             Err(_) => {
                 state.next.require();
                 state.untake(taken);
+                state.number_again(first, &commit);
             }
         }
         written

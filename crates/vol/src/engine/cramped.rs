@@ -17,6 +17,9 @@
 //! - C3: a delete begins only when the block of the journal that it will be in has space, and is blank.
 //! - C4: free units are punched only where a flush has made all durable that says so (H1 of
 //!   [`stock`](crate::engine::stock)), and while nobody else can take them: data and metadata take none in this phase.
+//! - C5: a block of the journal that could not be written is written again, before any other: a block behind one that
+//!   is not there would say that records are lost. What the device may have of it are records that the next write has
+//!   too, for deletes are not undone, and all that wait fit one block.
 //!
 //! Called by opening and by deletes.
 
@@ -26,13 +29,15 @@ use sheave_base::sync::MutexGuard;
 use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
 use crate::format::BLOCK;
-use crate::format::journal::Ring;
+use crate::format::journal::{Commit, Ring};
 use crate::state::State;
 use crate::state::phase::{Event, Phase};
 use crate::state::sums::regions::Regions;
 
 /// Units that are punched in one go, at most.
 const MOST_AT_ONCE: u64 = 1 << 14;
+/// Deletes that may wait for the journal to be writable again: they fit one block (C5).
+const MOST_WAITING: usize = 256;
 
 impl PoolInner {
     /// Whether the first checkpoint has space for certain. Gives free units back to the host if that is what it takes.
@@ -119,7 +124,11 @@ impl PoolInner {
         }
         let (ring, seq) = (Ring::of(&state.sb), state.next_seq);
         let free = ring.free(seq, state.sb.replay_seq);
+        let waiting = state.pending.len();
         drop(state);
+        if waiting >= MOST_WAITING {
+            return Err(self.failed(WHAT, self.device.name(), Status::IoErr));
+        }
         if free == 0 {
             return Err(self.host_is_full(format!("{WHAT}: the journal has no block left for it")));
         }
@@ -171,6 +180,13 @@ impl PoolInner {
 }
 
 impl State {
+    /// A commit that begins with this number could not be written: the next one takes the number again (C5).
+    pub(crate) fn number_again(&mut self, first: u64, commit: &Commit) {
+        if self.phase == Phase::DeletesOnly && commit.blocks() == 1 {
+            self.next_seq = first;
+        }
+    }
+
     /// Whether the first checkpoint of an opening has nothing to write but superblocks.
     fn first_is_bare(&self) -> bool {
         let sums = self.sums.as_ref().map_or(0, Regions::pages_due);

@@ -2,6 +2,7 @@
 
 use crate::engine::stock::tests::Rig;
 use crate::format::JOURNAL_START;
+use crate::format::journal::Ring;
 use crate::{CheckOptions, Checksum, OpenOptions, Pool, PoolError, check_device};
 
 /// A pool that crashed with changes of volume `kept` in the journal alone, and no place anywhere for a page.
@@ -94,9 +95,8 @@ fn a_delete_needs_no_space_and_gives_it_back() {
     }
 }
 
-/// A delete that gives nothing back is durable all the same, and so is the next.
-#[test]
-fn deletes_are_durable_one_by_one() {
+/// A pool that crashed as that of [`cut_off`], with six volumes more that have nothing.
+fn with_empty_volumes() -> Rig {
     let rig = Rig::new(60 << 20, Checksum::None);
     let pool = rig.open().unwrap();
     let kept = pool.create_volume("kept", 1 << 40).unwrap();
@@ -110,6 +110,38 @@ fn deletes_are_durable_one_by_one() {
     host.written.retain(|block| used.contains(block));
     host.room = 0;
     drop(host);
+    rig
+}
+
+/// C5: the block of a delete could not be written, and perhaps it is there. The next one goes into the same block.
+#[test]
+fn a_delete_whose_block_could_not_be_written_is_written_there_again() {
+    for is_done in [false, true] {
+        let rig = with_empty_volumes();
+        let pool = rig.open().unwrap();
+        let state = pool.inner.lock();
+        let (seq, ring) = (state.next_seq, Ring::of(&state.sb));
+        drop(state);
+        // The block is blanked first, and that goes well.
+        rig.host.lock().unwrap().fails = Some((ring.address(seq) >> 12, 1, is_done));
+        pool.delete("v0").unwrap();
+        assert_eq!(pool.inner.lock().next_seq, seq + 1);
+        assert_eq!(rig.host.lock().unwrap().fails, None, "it has failed once");
+        drop(pool);
+        is_clean(&rig);
+        let pool = rig.open().unwrap_or_else(|error| panic!("it opens again: {error}"));
+        assert_eq!(pool.info().volumes, 6);
+        pool.delete("v1").unwrap();
+        drop(pool);
+        assert_eq!(rig.open().unwrap().info().volumes, 5);
+        is_clean(&rig);
+    }
+}
+
+/// A delete that gives nothing back is durable all the same, and so is the next.
+#[test]
+fn deletes_are_durable_one_by_one() {
+    let rig = with_empty_volumes();
     for number in 0..6 {
         let pool = rig.open().unwrap();
         assert!(pool.info().deletes_only && pool.info().volumes == 7 - number, "{number}: {:?}", pool.info());

@@ -19,6 +19,8 @@ use crate::{CheckOptions, Checksum, CreateOptions, OpenOptions, Pool, SpaceState
 pub(in crate::engine) struct Host {
     pub(in crate::engine) written: HashSet<u64>,
     pub(in crate::engine) room: u64,
+    /// A write of this block fails, after so many that do not; whether it is done all the same.
+    pub(in crate::engine) fails: Option<(u64, u32, bool)>,
 }
 
 /// A disk of which the host has given some blocks.
@@ -47,6 +49,18 @@ impl BlockIo for Sparse {
             }
             host.room = host.room.checked_sub(1).ok_or(Status::NoSpc)?;
             host.written.insert(block);
+        }
+        let blocks = (at >> 12)..(at + buf.len() as u64) >> 12;
+        match host.fails.filter(|(block, ..)| blocks.contains(block)) {
+            Some((block, left @ 1.., is_done)) => host.fails = Some((block, left - 1, is_done)),
+            Some((_, 0, is_done)) => {
+                host.fails = None;
+                if is_done {
+                    self.io.write(at, buf)?;
+                }
+                return Err(Status::IoErr);
+            }
+            None => {}
         }
         self.io.write(at, buf)
     }
@@ -91,7 +105,7 @@ impl Rig {
         Pool::create(&device, &CreateOptions { checksum, unit_bytes: unit, ..CreateOptions::default() }).unwrap();
         // As creating it does: superblocks and journal are written.
         let journal = 2 + (64 << 20) / 256 / 4096;
-        let host = Host { written: (0..journal).collect(), room: room_bytes >> 12 };
+        let host = Host { written: (0..journal).collect(), room: room_bytes >> 12, fails: None };
         let host = Arc::new(Mutex::new(host));
         Rig { io: Sparse::new(&device, &host), device, host, unit }
     }
