@@ -120,7 +120,7 @@ impl State {
     /// Serialises everything that changed. Everything that can fail comes first.
     pub(crate) fn plan(&mut self, geometry: &Geometry, clean: bool) -> Result<Plan, Status> {
         let wanted = self.pages_due();
-        #[cfg(debug_assertions)]
+        #[cfg(any(debug_assertions, test))]
         self.tree.count_pages(wanted);
         let memory = Buf::zeroed(wanted as usize * BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
         let addresses = self.tree.pages.take(wanted, &mut self.tree.units).ok_or(Status::NoSpc)?;

@@ -129,7 +129,7 @@ impl PoolInner {
         sheave_base::wait::gap();
         #[allow(unused_mut)] // Debug builds count what is done under each hold.
         let mut state = self.state.lock().expect("invariant: no panic under this lock");
-        #[cfg(debug_assertions)]
+        #[cfg(any(debug_assertions, test))]
         state.tree.begin_hold();
         state
     }
@@ -142,7 +142,7 @@ impl PoolInner {
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
         #[allow(unused_mut)] // As above.
         let mut state = self.state.try_lock().ok()?;
-        #[cfg(debug_assertions)]
+        #[cfg(any(debug_assertions, test))]
         state.tree.begin_hold();
         Some(state)
     }

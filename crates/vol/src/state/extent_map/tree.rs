@@ -42,10 +42,10 @@ pub(crate) struct Tree {
     #[cfg(test)]
     pub(crate) looked: u64,
     /// The most work under one hold of the lock.
-    #[cfg(debug_assertions)]
+    #[cfg(any(debug_assertions, test))]
     pub(crate) most_work: u64,
     /// The most pages that were made under one hold of the lock.
-    #[cfg(debug_assertions)]
+    #[cfg(any(debug_assertions, test))]
     pub(crate) most_pages: u64,
     /// Recovery: owners of units are counted when the maps are complete, and nobody looks anything up, so that nodes
     /// are free at once.
@@ -77,9 +77,9 @@ impl Tree {
             cost: 0,
             #[cfg(test)]
             looked: 0,
-            #[cfg(debug_assertions)]
+            #[cfg(any(debug_assertions, test))]
             most_work: 0,
-            #[cfg(debug_assertions)]
+            #[cfg(any(debug_assertions, test))]
             most_pages: 0,
             counts_later: false,
         }

@@ -15,12 +15,12 @@ use crate::format::journal::Bounds;
 
 /// Most entries that are looked at under one hold of the pool's lock: those of the used slots of two tops, for a copy
 /// that is undone; a commit and what passes the gate are well below. `docs/volumes.md` has the bound of each holder.
-#[cfg(debug_assertions)]
+#[cfg(any(debug_assertions, test))]
 pub(crate) const MAX_HELD: u64 = 1 << 19;
 
 /// Most pages that a checkpoint makes: 16,384 nodes of maps and what is above them, 22,508 pages of checksums, and the
 /// table of 65,000 volumes.
-#[cfg(debug_assertions)]
+#[cfg(any(debug_assertions, test))]
 pub(crate) const MAX_PAGES: u64 = 1 << 16;
 
 /// Cost of changes that makes a checkpoint due (W3).
@@ -77,7 +77,7 @@ impl Tree {
     }
 
     /// So many pages are made under this hold of the lock (W2).
-    #[cfg(debug_assertions)]
+    #[cfg(any(debug_assertions, test))]
     pub(crate) fn count_pages(&mut self, pages: u64) {
         debug_assert!(pages <= MAX_PAGES, "{pages} pages are made under one hold of the pool's lock");
         self.most_pages = self.most_pages.max(pages);
