@@ -61,7 +61,9 @@ fn cases() -> Vec<Case> {
     let dense = move || one().chain((0..200).map(|leaf| set(leaf << 9)));
     let delete = |volume| Record::Delete { volume };
     let resize = |size| Record::Resize { volume: 1, size };
-    let discard = |unit, count| Record::Run { volume: 1, unit, count, phys: 0 };
+    let discard_in = |volume, unit, count| Record::Run { volume, unit, count, phys: 0 };
+    let discard = move |unit, count| discard_in(1, unit, count);
+    let volumes = || (1..=10_000).map(volume);
     let copies = (2..).flat_map(move |number| {
         let leaves = (0..200).map(move |leaf| set_in(number, leaf << 9));
         std::iter::once(copy(number)).chain(leaves).chain([delete(number)])
@@ -83,7 +85,27 @@ fn cases() -> Vec<Case> {
             one().chain([set(0)]).chain((0..).flat_map(move |_| [set(1), discard(1, 128)])),
         ),
         case("units all over 30,000 leaves", one().chain((0..).map(|at| set(far_apart(at) & !255 | at >> 15 & 255)))),
-        case("units of 10,000 volumes", (1..=10_000).map(volume).chain((0..).map(|at| set_in(of(at), at & 255)))),
+        case("units of 10,000 volumes", volumes().chain((0..).map(|at| set_in(of(at), at & 255)))),
+        case(
+            "discards in 10,000 volumes",
+            volumes().chain(
+                (0..).flat_map(move |at| [set_in(of(at), 0), set_in(of(at), at & 127 | 1), discard_in(of(at), 1, 127)]),
+            ),
+        ),
+        case(
+            "discards of holes in 10,000 volumes",
+            volumes()
+                .chain((1..=10_000).map(|id| set_in(id, 0)))
+                .chain((0..).map(move |at| discard_in(of(at), 1, 127))),
+        ),
+        case(
+            "a unit of 10,000 volumes given and taken",
+            volumes().chain((0..).flat_map(move |at| [set_in(of(at), 5), discard_in(of(at), 5, 1)])),
+        ),
+        case(
+            "sizes of 10,000 volumes",
+            volumes().chain((0..).map(move |at| Record::Resize { volume: of(at), size: 4096 * (1 + (at & 1)) })),
+        ),
         case("discards of everything", one().chain((0..).flat_map(move |_| [set(far), discard(0, far + 1)]))),
         case("creates and deletes", (1..).flat_map(move |number| [volume(number), delete(number)])),
         case("creates", (1..).map(volume)),

@@ -110,8 +110,11 @@ impl Map {
     pub fn set(&mut self, geometry: &Geometry, unit: u64, phys: u64, written: &[u64]) {
         let per_leaf = geometry.leaf_entries as u64;
         let index = unit / per_leaf;
-        if phys == 0 && !self.has_leaf(index) {
-            return;
+        if phys == 0 {
+            if !self.has_leaf(index) {
+                return;
+            }
+            self.cost += Bounds::PART_COST;
         }
         self.leaf(geometry, index).set((unit % per_leaf) as usize, phys, written);
         self.drop_if_empty(index);
@@ -153,9 +156,9 @@ impl Map {
             let used = self.nodes[&node].leaves[at]
                 .as_ref()
                 .is_some_and(|leaf| leaf.entries[from as usize..to as usize].iter().any(|&phys| phys != 0));
+            self.cost += if to - from < per_leaf { Bounds::PART_COST } else { 0 };
             if used {
                 any = true;
-                self.cost += if to - from < per_leaf { Bounds::PART_COST } else { 0 };
                 let leaf = self.leaf(geometry, index);
                 (from..to).for_each(|at| leaf.set(at as usize, 0, &none));
                 self.drop_if_empty(index);

@@ -107,7 +107,7 @@ fn salvage(bytes: &[u8], sb: &Superblock, model: &mut Model, look_only: bool) ->
     let last = intact.last().map_or(sb.replay_seq, |(block, _)| block.seq + 1);
     let mut whole = 0;
     for (block, bytes) in intact {
-        let mut replay = |record: &Record| match model.replay(record.clone()) {
+        let mut replay = |record: Record| match model.replay(record) {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
         };

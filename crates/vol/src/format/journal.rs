@@ -172,13 +172,13 @@ impl JournalBlock {
         &self,
         block: &Block,
         geometry: &Geometry,
-        take: &mut dyn FnMut(&Record) -> ControlFlow<()>,
+        mut take: impl FnMut(Record) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, Damage> {
         let mut rest = &block[RECORDS..RECORDS + self.used];
         while !rest.is_empty() {
             let (record, len) = Record::decode(geometry, rest)?;
             rest = &rest[len..];
-            if take(&record).is_break() {
+            if take(record).is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
@@ -374,8 +374,8 @@ pub enum Stop {
 /// [`scan_blocks`] of a journal in memory: `bytes` from [`JOURNAL_START`], as long as the superblock says.
 pub fn scan(bytes: &[u8], sb: &Superblock, take: &mut dyn FnMut(&Record)) -> Result<Scan, Lost> {
     let (blocks, _) = bytes.as_chunks::<BLOCK>();
-    let all = &mut |record: &Record| {
-        take(record);
+    let all = &mut |records: &[Record]| {
+        records.iter().for_each(&mut *take);
         ControlFlow::Continue(())
     };
     scan_blocks(&mut InMemory(blocks), sb, all).map_err(|stop| match stop {
@@ -384,15 +384,17 @@ pub fn scan(bytes: &[u8], sb: &Superblock, take: &mut dyn FnMut(&Record)) -> Res
     })
 }
 
-/// Reads the whole journal and gives the records to replay, in order, to `take` (J1, J2, J3), until that breaks off.
+/// Reads the whole journal and gives the records to replay, in order and those of a block together, to `take` (J1, J2,
+/// J3), until that breaks off.
 /// After an error `take` may have been called; its effects are to be dropped. Each block is asked for once, in the
 /// order of the ring, and then again, in the order of the commits, if its records are wanted.
 ///
-/// One record is in memory at a time: that of the shortest kind takes ten times as much there as in the journal.
+/// The records of one block are in memory at a time: those of the shortest kind take ten times as much there as in the
+/// journal.
 pub fn scan_blocks(
     blocks: &mut dyn Blocks,
     sb: &Superblock,
-    take: &mut dyn FnMut(&Record) -> ControlFlow<()>,
+    take: &mut dyn FnMut(&[Record]) -> ControlFlow<()>,
 ) -> Result<Scan, Stop> {
     let geometry = sb.geometry();
     let ring = Ring::of(sb);
@@ -406,6 +408,7 @@ pub fn scan_blocks(
     let mut seq = sb.replay_seq;
     // Where the commit that is being read began, and whether all its blocks are there (J3).
     let (mut whole, mut is_whole) = (seq, has_all_blocks(&decoded, sb, seq));
+    let mut records = Vec::new();
     let torn = loop {
         let place = (seq % u64::from(ring.blocks)) as usize;
         let at = ring.address(seq);
@@ -418,13 +421,16 @@ pub fn scan_blocks(
                 if let Some(damage) = again.as_ref().err() {
                     return Err(Stop::Lost(Lost::Block { seq, at, damage: *damage }));
                 }
-                let mut take_whole = |record: &Record| match is_whole {
-                    true => take(record),
-                    false => ControlFlow::Continue(()),
-                };
-                match head.records(block, &geometry, &mut take_whole) {
-                    Ok(ControlFlow::Break(())) => return Err(Stop::Enough),
-                    Ok(ControlFlow::Continue(())) => {
+                records.clear();
+                let understood = head.records(block, &geometry, |record| {
+                    records.push(record);
+                    ControlFlow::Continue(())
+                });
+                if is_whole && take(&records).is_break() {
+                    return Err(Stop::Enough);
+                }
+                match understood {
+                    Ok(_) => {
                         seq += 1;
                         if seq == head.first + u64::from(head.blocks) {
                             (whole, is_whole) = (seq, has_all_blocks(&decoded, sb, seq));

@@ -14,6 +14,7 @@ use crate::format::page::PageRef;
 use crate::format::page::table::VolumeEntry;
 use crate::format::record::Record;
 use crate::state::State;
+use crate::state::extent_map::tree::EntryPlace;
 use crate::state::extent_map::{BLOCK_SHIFT, Entry};
 use crate::state::table::{Vol, VolumeCore};
 
@@ -113,6 +114,7 @@ impl State {
         vol.damage = damage; // I2
         let target = Arc::clone(&vol.core);
         vol.slots = vol.slots.max(slots);
+        [from, to].into_iter().for_each(|id| self.tree.forget_ways(id));
         let shared = self.tree.share(&source.top, &target.top, slots);
         self.table.charge(to);
         shared
@@ -121,6 +123,7 @@ impl State {
     /// Takes a volume out of the table; its map is still there.
     pub(crate) fn detach(&mut self, volume: u32) -> Option<Vol> {
         let vol = self.table.remove(volume)?;
+        self.tree.forget_ways(volume);
         vol.upper.iter().for_each(|page| self.tree.pages.give_up(*page));
         self.set_reserve();
         Some(vol)
@@ -135,34 +138,56 @@ impl State {
     }
 
     fn apply_set(&mut self, volume: u32, unit: u64, phys: u64, written: &[u64; 4]) -> Result<(), Status> {
-        let Some(vol) = self.table.get(volume) else { return Ok(()) };
         if phys == 0 {
-            let core = Arc::clone(&vol.core);
-            return self.unmap_units(&core, unit, 1);
+            return self.apply_run(volume, unit, 1, 0);
         }
+        // A journal may have millions of these: where the leaf is known, nothing is looked up or counted.
+        let place = match self.tree.known(volume, unit) {
+            Some(place) => place,
+            None => {
+                let Some(vol) = self.table.get(volume) else { return Ok(()) };
+                let core = Arc::clone(&vol.core);
+                self.tree.walk();
+                let place = self.own(&core, unit)?;
+                self.tree.learn(volume, unit, place);
+                place
+            }
+        };
         if let Some(sums) = &mut self.sums {
             sums.replay_unit(phys);
         }
-        // A journal may have millions of these: where nothing is to be made, nothing is counted or cloned either.
-        let place = if vol.dirty { self.tree.own_way(&vol.core.top, unit) } else { None };
-        let place = match place {
-            Some(place) => place,
-            None => {
-                let core = Arc::clone(&vol.core);
-                self.own(&core, unit)?
-            }
-        };
         self.tree.set_replayed(place, phys, written);
         Ok(())
     }
 
     fn apply_run(&mut self, volume: u32, unit: u64, count: u64, phys: u64) -> Result<(), Status> {
+        if phys == 0 && self.unmap_known(volume, unit, count) {
+            return Ok(());
+        }
         let Some(vol) = self.table.get(volume) else { return Ok(()) };
-        let core = Arc::clone(&vol.core);
         if phys == 0 {
+            let core = Arc::clone(&vol.core);
+            self.tree.walk();
             return self.unmap_units(&core, unit, count);
         }
         (0..count).try_for_each(|at| self.apply_set(volume, unit + at, phys + at, &[u64::MAX; 4]))
+    }
+
+    /// Makes holes of units that are a part of a known leaf; false when they are not, and nothing was done.
+    fn unmap_known(&mut self, volume: u32, unit: u64, count: u64) -> bool {
+        let entries = self.tree.map.geometry.leaf_entries() as u64;
+        let Some(place) = self.tree.known(volume, unit) else { return false };
+        if count == entries || place.slot as u64 + count > entries {
+            return false;
+        }
+        let Some(vol) = self.table.get(volume) else { return false };
+        self.tree.count_part();
+        let with_space = self.tree.with_space(place, count);
+        if with_space > 0 {
+            self.tree.unmap_some(&vol.core.top, place, with_space);
+            self.tree.prune(&vol.core.top, unit);
+        }
+        true
     }
 
     fn apply_resize(&mut self, volume: u32, size: u64) -> Result<(), Status> {
@@ -216,6 +241,7 @@ impl State {
         let (vol, from) = (self.vol(volume)?, self.vol(source)?);
         let (core, had) = (Arc::clone(&vol.core), vol.slots);
         let (from, has, damage) = (Arc::clone(&from.core), from.slots, from.damage.clone());
+        [volume, source].into_iter().for_each(|id| self.tree.forget_ways(id));
         let old = self.tree.exchange(&from.top, &core.top, (has, had))?;
         core.set_max_size(from.max_size());
         core.set_size(from.size());
@@ -262,11 +288,13 @@ impl State {
     }
 
     fn unmap_in_leaf(&mut self, core: &Arc<VolumeCore>, from: u64, to: u64) -> Result<(), Status> {
-        let with_space = self.tree.with_space(&core.top, from, to - from);
+        // Also where there are only holes: what a pool records has space, but a record may be replayed once more.
+        self.tree.count_part();
+        let spot = self.tree.map.find(&core.top, from);
+        let with_space = self.tree.with_space(EntryPlace { leaf: spot.leaf, slot: spot.slot }, to - from);
         if with_space == 0 {
             return Ok(());
         }
-        self.tree.count_part();
         let first = self.own(core, from)?;
         self.tree.unmap_some(&core.top, first, with_space);
         self.tree.prune(&core.top, from);

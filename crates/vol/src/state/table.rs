@@ -233,7 +233,8 @@ impl Default for TablePages {
 /// All volumes.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    by_id: BTreeMap<u32, Vol>,
+    /// Boxed, so that the numbers of ten thousand volumes lie together.
+    by_id: BTreeMap<u32, Box<Vol>>,
     by_name: HashMap<String, u32>,
     /// The volumes that were made of a volume, by the number of that.
     by_origin: HashMap<u32, BTreeSet<u32>>,
@@ -264,12 +265,12 @@ impl Table {
 
     #[inline]
     pub(crate) fn get(&self, id: u32) -> Option<&Vol> {
-        self.by_id.get(&id)
+        self.by_id.get(&id).map(|vol| &**vol)
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Vol> {
-        self.by_id.get_mut(&id)
+        self.by_id.get_mut(&id).map(|vol| &mut **vol)
     }
 
     pub(crate) fn id_of(&self, name: &str) -> Option<u32> {
@@ -297,7 +298,7 @@ impl Table {
 
     /// In the order of their numbers.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Vol> {
-        self.by_id.values()
+        self.by_id.values().map(|vol| &**vol)
     }
 
     /// Adds a volume; false if there is one of that number or name.
@@ -310,14 +311,14 @@ impl Table {
         self.bytes += table::entry_bytes(&vol.name);
         self.upper_due += vol.charged;
         let (id, origin) = (vol.id, vol.origin);
-        self.by_id.insert(id, vol);
+        self.by_id.insert(id, Box::new(vol));
         self.set_origin(id, origin);
         true
     }
 
     /// Takes a volume out; what it was the origin of has none.
     pub(crate) fn remove(&mut self, id: u32) -> Option<Vol> {
-        let vol = self.by_id.remove(&id)?;
+        let vol = *self.by_id.remove(&id)?;
         self.by_name.remove(&vol.name);
         self.bytes -= table::entry_bytes(&vol.name);
         self.upper_due -= vol.charged;
@@ -349,8 +350,8 @@ impl Table {
     /// The volumes that are open: only they have I/O. It takes no look at all others, of which there may be many.
     pub(crate) fn in_use(&mut self) -> impl Iterator<Item = &Vol> {
         let by_id = &self.by_id;
-        self.opened.retain(|id| by_id.get(id).is_some_and(Vol::is_open));
-        self.opened.iter().filter_map(|id| by_id.get(id))
+        self.opened.retain(|id| by_id.get(id).is_some_and(|vol| vol.is_open()));
+        self.opened.iter().filter_map(|id| by_id.get(id)).map(|vol| &**vol)
     }
 
     fn leave_origin(&mut self, id: u32, origin: u32) {
@@ -395,7 +396,7 @@ impl Table {
 
     /// The volumes of these numbers, the last not included.
     pub(crate) fn range(&self, first: u32, end: u32) -> impl Iterator<Item = &Vol> {
-        self.by_id.range(first..end).map(|(_, vol)| vol)
+        self.by_id.range(first..end).map(|(_, vol)| &**vol)
     }
 
     /// A page has the first `count` of the volumes of these numbers, as they are. The number of the last of them.

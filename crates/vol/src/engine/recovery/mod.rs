@@ -187,13 +187,18 @@ fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> Result<Sc
         .map_err(|_| io_error("memory for the journal".into())(Status::NoMem))?;
     let (sb, mut bounds) = (state.sb.clone(), Bounds::new(state.sb.journal_blocks));
     let mut refused = None;
-    let scan = journal::scan_blocks(&mut window, &sb, &mut |record| match replay_record(state, &mut bounds, record) {
-        Ok(()) => ControlFlow::Continue(()),
-        Err(why) => {
-            refused = Some((why, record.clone()));
-            ControlFlow::Break(())
+    state.tree.begin_to_know();
+    let scan = journal::scan_blocks(&mut window, &sb, &mut |records| {
+        state.tree.ask_for(records);
+        for record in records {
+            if let Err(why) = replay_record(state, &mut bounds, record) {
+                refused = Some((why, record.clone()));
+                return ControlFlow::Break(());
+            }
         }
+        ControlFlow::Continue(())
     });
+    state.tree.know_nothing();
     let scan = match scan {
         Ok(scan) => scan,
         Err(Stop::Unread(status)) => return Err(io_error("reading the journal".into())(status)),

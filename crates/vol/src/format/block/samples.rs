@@ -163,7 +163,7 @@ pub fn all(unit_bytes: u32) -> Vec<(&'static str, Block, Decode)> {
     block.copy_from_slice(bytes);
     let decode = move |b: &Block| {
         let head = JournalBlock::decode(b, &POOL, JOURNAL_START, 32)?;
-        head.records(b, &geometry, &mut |_| ControlFlow::Continue(())).map(drop)
+        head.records(b, &geometry, |_| ControlFlow::Continue(())).map(drop)
     };
     out.push(("journal", block, Box::new(decode)));
     out

@@ -137,7 +137,7 @@ fn odd(pool: &PoolInner, sweep: &mut Sweep, sb: &Superblock, seqs: &[u64]) -> Ve
                     Some(Damage::Stale { generation: found.incarnation }.to_string())
                 }
                 Ok(found) => {
-                    let all = found.records(block, &geometry, &mut |_| ControlFlow::Continue(()));
+                    let all = found.records(block, &geometry, |_| ControlFlow::Continue(()));
                     all.err().map(|damage| damage.to_string())
                 }
             },

@@ -19,8 +19,10 @@
 pub(crate) mod arena;
 mod bits;
 pub(crate) mod entry;
+pub(crate) mod known;
 pub(crate) mod nodes;
 mod plain;
+pub(crate) mod replayed;
 pub(crate) mod top;
 mod tops;
 pub(crate) mod tree;

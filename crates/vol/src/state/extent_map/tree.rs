@@ -16,8 +16,9 @@ use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 
+use super::known::Known;
 use super::nodes::{Node, Nodes};
-use super::{Entry, ExtentMap, INDEX_SHIFT, Spot, TAG, Top, id_of};
+use super::{Entry, ExtentMap, INDEX_SHIFT, TAG, Top, id_of};
 use crate::state::alloc::pages::Pages;
 use crate::state::alloc::{MAX_OWNERS, Units};
 use crate::state::freed::{Freed, LetGo};
@@ -50,6 +51,11 @@ pub(crate) struct Tree {
     /// Recovery: owners of units are counted when the maps are complete, and nobody looks anything up, so that nodes
     /// are free at once.
     pub(crate) counts_later: bool,
+    /// Recovery: leaves that the journal has changed.
+    pub(super) known: Option<Box<Known>>,
+    /// Records whose leaf was looked for from the number of its volume on, ever.
+    #[cfg(test)]
+    pub(crate) walked: u64,
 }
 
 /// Who lets go: those in this grace may still use it.
@@ -82,6 +88,9 @@ impl Tree {
             #[cfg(any(debug_assertions, test))]
             most_pages: 0,
             counts_later: false,
+            known: None,
+            #[cfg(test)]
+            walked: 0,
         }
     }
 
@@ -372,12 +381,8 @@ impl Tree {
         part.leaves.iter().for_each(|id| self.leaves.release(*id));
     }
 
-    /// How many of these units, all of one leaf, have space.
-    pub(crate) fn with_space(&mut self, top: &Top, unit: u64, count: u64) -> usize {
-        let Spot { leaf, slot, .. } = self.map.find(top, unit);
-        if leaf == 0 {
-            return 0;
-        }
+    /// How many units have space of so many from a place on, all of one leaf.
+    pub(crate) fn with_space(&mut self, EntryPlace { leaf, slot }: EntryPlace, count: u64) -> usize {
         let map = Arc::clone(&self.map);
         let words = map.leaves.node(leaf).unwrap_or_default();
         let end = words.len().min(slot + count as usize);
@@ -467,6 +472,9 @@ impl Tree {
 
     fn put_leaf_now(&mut self, id: u32, by: By<'_>) {
         let Some(node) = self.leaves.put(id) else { return };
+        if let Some(known) = &mut self.known {
+            known.forget_leaf(id);
+        }
         self.give_up_page(&node);
         let map = Arc::clone(&self.map);
         let entries = map.leaves.node(id).unwrap_or_default().iter();

@@ -164,8 +164,11 @@ impl Regions {
         let mut at = blocks.start;
         while at < blocks.end {
             let (region, count) = self.sums.run_in_unit(at, blocks.end - at);
-            self.make(region)?;
-            self.mark_changed(region);
+            // A journal may have many: nearly all are about regions that others were about.
+            if !self.map.get(&region).is_some_and(|region| region.write) {
+                self.make(region)?;
+                self.mark_changed(region);
+            }
             self.sums.replay_marks(at, count, bad);
             at += count;
         }

@@ -1,7 +1,7 @@
 //! Journals that no pool has written: the work that replaying one takes is bounded by its bytes.
 //!
-//! Owns the counts: records, and entries and words of nodes that were looked at or zeroed. `benches/hostile.rs` has the
-//! times, `tests/hostile.rs` what is refused.
+//! Owns the counts: entries and words of nodes that were looked at or zeroed, and walks to leaves. `benches/hostile.rs`
+//! has the times, `tests/hostile.rs` what is refused.
 
 use super::super::{Unsure, read_superblock, replay};
 use super::*;
@@ -13,8 +13,11 @@ const BYTES: u64 = 64 << 20;
 /// Most looks at entries for each byte of a journal: it opens, or is refused, within a fraction of a second.
 const LOOKS: u64 = 6;
 
-/// Replays a journal that is full of these records; looks and memory that it took.
-fn looks(records: impl Iterator<Item = Record>) -> (u64, u64) {
+/// Most walks from the number of a volume to a leaf: each takes a microsecond when nothing of it is in a cache.
+const MOST_WALKS: u64 = 50_000;
+
+/// Replays a journal that is full of these records.
+fn replayed(records: impl Iterator<Item = Record>) -> State {
     let device = open_device("ram:size=1G").unwrap();
     let options = CreateOptions { journal_bytes: Some(BYTES), ..CreateOptions::default() };
     Pool::create(&device, &options).unwrap();
@@ -36,7 +39,7 @@ fn looks(records: impl Iterator<Item = Record>) -> (u64, u64) {
     state.tree.counts_later = true;
     state.set_reserve();
     let _ = replay(&io, &mut state, &mut Unsure::new(false));
-    (state.tree.looked, state.tree.memory_bytes())
+    state
 }
 
 fn volume(volume: u32) -> Record {
@@ -48,7 +51,8 @@ fn set(unit: u64) -> Record {
 }
 
 fn check(what: &str, records: impl Iterator<Item = Record>) {
-    let (looks, memory) = looks(std::iter::once(volume(1)).chain(records));
+    let state = replayed(std::iter::once(volume(1)).chain(records));
+    let (looks, memory) = (state.tree.looked, state.tree.memory_bytes());
     assert!(looks <= LOOKS * BYTES, "{what}: {looks} looks at entries, {} a byte", looks / BYTES);
     assert!(memory <= 2 * BYTES, "{what}: {memory} bytes of memory");
 }
@@ -87,4 +91,21 @@ fn copies_of_maps_over_and_over() {
         std::iter::once(copy(number)).chain(leaves).chain([Record::Delete { volume: number }])
     });
     check("copies", dense.chain(copies));
+}
+
+/// Units of many leaves in turn, and of many volumes: each leaf is looked for once, and not for each record.
+#[test]
+fn records_of_many_leaves_in_turn() {
+    let of = |at: u64| (at * 7919 % 10_000) as u32 + 1;
+    let volumes = || (2..=10_000).map(volume);
+    let walks = |what: &str, records: &mut dyn Iterator<Item = Record>| {
+        let state = replayed(std::iter::once(volume(1)).chain(records));
+        assert!(state.tree.walked <= MOST_WALKS, "{what}: {} walks to leaves", state.tree.walked);
+    };
+    walks("leaves", &mut (0..).map(|at| set((at * 7919 % 30_000) << 8 | at >> 15 & 255)));
+    let set_in = |volume, unit| Record::Set { volume, unit, phys: 2000, written: [1, 0, 0, 0] };
+    walks("volumes", &mut volumes().chain((0..).map(|at| set_in(of(at), at & 255))));
+    let discard = |volume| Record::Run { volume, unit: 1, count: 128, phys: 0 };
+    let both = (0..).flat_map(|at| [set_in(of(at), 0), set_in(of(at), 1), discard(of(at))]);
+    walks("discards in volumes", &mut volumes().chain(both));
 }
