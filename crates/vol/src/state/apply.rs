@@ -123,7 +123,6 @@ impl State {
     /// Takes a volume out of the table; its map is still there.
     pub(crate) fn detach(&mut self, volume: u32) -> Option<Vol> {
         let vol = self.table.remove(volume)?;
-        self.tree.forget_ways(volume);
         vol.upper.iter().for_each(|page| self.tree.pages.give_up(*page));
         self.set_reserve();
         Some(vol)

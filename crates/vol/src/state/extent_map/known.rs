@@ -6,7 +6,7 @@
 //! leaf at once; so the leaves of all records of a journal block can be asked for together.
 //!
 //! - K1: a leaf that is known is at that place of that volume's map, on a way that is the volume's alone and dirty. It
-//!   is forgotten with its last parent, and all leaves of a volume when its map is shared, replaced or given up.
+//!   is forgotten with its last parent, and all leaves of a volume when its map is shared or replaced.
 //!
 //! Memory: 512 KiB, and 16 bytes a leaf.
 //!
