@@ -42,6 +42,7 @@ const LONG: &[&str] = &[
     "more_leaves_than_a_journal_can_change_are_refused",
     "more_nodes_and_sizes_than_a_journal_makes_are_refused",
     "nodes_that_are_made_and_dropped_over_and_over",
+    "records_of_many_leaves_in_turn",
     "runs_over_and_over_are_refused",
 ];
 
