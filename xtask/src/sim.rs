@@ -4,7 +4,9 @@
 //! to the program `sheave-sim` (`crates/sim/src/main.rs`), which is built in the release profile with the assertions of
 //! the dev profile: many crashes, and nothing looked over.
 
-use anyhow::Result;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
 
 use crate::cargo::{self, cargo};
 
@@ -13,11 +15,23 @@ const NIGHTLY: &str = "100000";
 
 /// The command.
 pub fn main(args: &[String]) -> Result<()> {
+    let target = crate::workspace::root().join("target/sim");
+    let mut build = cargo(["build", "--quiet", "--release", "-p", "sheave-sim"]);
+    build.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true").env("CARGO_TARGET_DIR", &target);
+    cargo::run(build)?;
+    // Side by side: each has one thread at work at a time.
+    let mut running = Vec::new();
     for args in runs(args) {
-        let mut run = cargo(["run", "--quiet", "--release", "-p", "sheave-sim", "--"]);
-        run.args(args).env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
-        run.env("CARGO_TARGET_DIR", crate::workspace::root().join("target/sim"));
-        cargo::run(run)?;
+        let mut run = Command::new(target.join("release/sheave-sim"));
+        run.args(args);
+        let name = cargo::show(&run);
+        println!("$ {name}");
+        running.push((run.spawn().with_context(|| format!("running `{name}`"))?, name));
+    }
+    // All are waited for, whichever fails.
+    let ended: Vec<_> = running.into_iter().map(|(mut child, name)| (child.wait(), name)).collect();
+    for (status, name) in ended {
+        ensure!(status.with_context(|| format!("waiting for `{name}`"))?.success(), "`{name}` failed");
     }
     Ok(())
 }
@@ -28,7 +42,7 @@ fn runs(args: &[String]) -> Vec<Vec<String>> {
     if !has("--nightly") {
         return vec![args.to_vec()];
     }
-    let size = ["--points", NIGHTLY].map(str::to_string);
+    let size = ["--tally", "--points", NIGHTLY].map(str::to_string);
     let others = || args.iter().filter(|arg| *arg != "--nightly").cloned().chain(size.clone());
     let kinds = ["--checksum", "--no-checksum"];
     if kinds.iter().any(|kind| has(kind)) {

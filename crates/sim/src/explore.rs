@@ -16,6 +16,7 @@ use crate::disk::{Cut, DiskOptions, Errors, Failures, Fate, Image, Media, PAGE, 
 use crate::model::Model;
 use crate::observe::observe;
 use crate::setup::Setup;
+use crate::tally::Tally;
 use crate::threads::{MADE_AT, Threads};
 use crate::world::{Counters, History, World};
 use sheave_base::rng::{Rng, mix};
@@ -50,7 +51,7 @@ impl Plan {
 }
 
 /// What an exploration did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Crashes.
     pub crashes: u64,
@@ -68,6 +69,8 @@ pub struct Report {
     pub headless: u64,
     /// Crashes after which the pool had a disk that was added.
     pub grown: u64,
+    /// What its runs have met.
+    pub tally: Tally,
     /// A number for everything that happened: equal for equal runs.
     pub trace: u64,
 }
@@ -112,6 +115,8 @@ struct Run {
     lies: bool,
     /// A flush failed, and the pool was let go of afterwards.
     degraded: bool,
+    /// Something failed on the disk.
+    failed: bool,
 }
 
 /// What is known of a pool before it is opened on what a crash left.
@@ -144,6 +149,7 @@ impl Explorer<'_> {
         let opened = open(setup, disk)?;
         let mut rng = Rng::new(setup.seed).fork(1);
         opened.1.fill_host(rng.below(setup.size_bytes / 2 / PAGE as u64));
+        setup.count(&mut self.report.tally);
         let mut world = World::new(setup, opened, &self.threads, Model::new(), Counters::default(), rng);
         world.populate()?;
         // Most crashes are to come while there are all of them.
@@ -168,7 +174,10 @@ impl Explorer<'_> {
         }
         self.report.refused += world.refused();
         self.report.trimmed += world.trimmed();
+        self.report.tally.add(world.tally());
+        self.report.tally.count_if(world.has_failed(), "compared without a crash after something failed");
         let (failures, degraded) = (world.disk().failures(), world.is_degraded());
+        let failed = world.has_failed();
         self.report.failures.add(&failures);
         let disk = world.disk().clone();
         let (history, counters) = world.abandon();
@@ -178,7 +187,7 @@ impl Explorer<'_> {
             self.mark(mix(*at as u64) ^ crate::disk::image::hash_bytes(text.as_bytes()));
         }
         let lies = depth == 0 && self.plan.setup.disk.lie.is_some();
-        let run = Run { before, log, history, model, counters, from, grown, lies, degraded };
+        let run = Run { before, log, history, model, counters, from, grown, lies, degraded, failed };
         let cuts = if depth == 0 { self.plan.cuts } else { 4 };
         self.cut(&run, cuts, depth)
     }
@@ -229,6 +238,9 @@ impl Explorer<'_> {
             self.report.crashes += 1;
             self.report.headless += u64::from(headless);
             self.report.nested += u64::from(depth > 0);
+            self.report.tally.count_if(model.is_changing(), "crashes within a call that changes a volume");
+            self.report.tally.count_if(model.is_busy(), "crashes with I/O under way");
+            self.report.tally.count_if(run.failed, "crashes of runs in which something failed");
             let told = self.path.len();
             self.path.push(format!("cut at step {at} of {}: {cut}", run.log.len()));
             let (may, must) = run.history.may_and_must_have_grown(at);
@@ -289,8 +301,8 @@ impl Explorer<'_> {
         if deeper && rng.percent(self.plan.nested) {
             let history = History::default();
             let (log, model, counters) = (disk.log(), model.clone(), known.counters);
-            let (lies, degraded) = (false, false);
-            let run = Run { before: image, log, history, model, counters, from: 0, grown, lies, degraded };
+            let (lies, degraded, failed) = (false, false, false);
+            let run = Run { before: image, log, history, model, counters, from: 0, grown, lies, degraded, failed };
             self.path.push("in the recovery".into());
             self.cut(&run, 3, depth + 1)?;
             self.path.pop();
@@ -315,6 +327,7 @@ impl Explorer<'_> {
         }
         drop(opened);
         self.report.failures.add(&disk.failures());
+        self.report.tally.count_if(disk.failures() != Failures::default(), "openings on a disk that failed meanwhile");
         let (left, cut) = disk.crash(rng);
         self.path.push(format!("opened on a disk that fails ({errors:?}), then {cut}"));
         Ok(left)

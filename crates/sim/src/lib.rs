@@ -34,6 +34,7 @@ pub mod setup;
 pub mod shrink;
 pub mod sparse;
 pub mod tag;
+pub mod tally;
 pub mod threads;
 pub mod world;
 pub mod writer;

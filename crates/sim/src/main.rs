@@ -5,14 +5,15 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use sheave_sim::disk::Errors;
+use sheave_sim::broken::{Tally as Standings, explore_broken};
+use sheave_sim::disk::{Errors, Lie};
 use sheave_sim::explore::{Plan, Report, explore};
 use sheave_sim::shrink::shrink;
 use sheave_sim::writer;
 use sheave_vol::Checksum;
 
 const USAGE: &str =
-    "usage: sheave-sim [--seed N] [--ops M] [--cuts K] [--points P] [--no-shrink] [--checksum] [--trace]
+    "usage: sheave-sim [--seed N] [--ops M] [--cuts K] [--points P] [--no-shrink] [--checksum] [--trace] [--tally]
 
   --seed N     this run, and only this one; without it, runs from seed 1 on until --points crashes are done
   --ops M      operations of a run (160)
@@ -21,8 +22,13 @@ const USAGE: &str =
   --no-shrink  a failure is told as it is, and not made small first
   --checksum   pools keep checksums of data; --no-checksum: none does; without either, every other pool does
   --errors N   of a thousand reads and of a thousand writes of the disk, N fail; --flush-errors N: of flushes
-  --trace      a failure tells everything that happened before it";
+  --trace      a failure tells everything that happened before it
+  --tally      tells at the end what the runs have met, and how often
 
+Of every 20th seed there are also runs on disks that break a promise: a flush that lies, a write that lands elsewhere.";
+
+/// Of so many seeds one has runs on disks that break a promise too.
+const BROKEN: u64 = 20;
 /// A failure is made small for this long.
 const SHRINK: Duration = Duration::from_secs(60);
 
@@ -38,6 +44,7 @@ struct Args {
     points: u64,
     shrink: bool,
     trace: bool,
+    tally: bool,
     checksum: Option<bool>,
     errors: Errors,
 }
@@ -65,6 +72,7 @@ fn parse(words: &[String]) -> Result<Args, String> {
         points: 2000,
         shrink: true,
         trace: false,
+        tally: false,
         checksum: None,
         errors: Errors::default(),
     };
@@ -90,6 +98,7 @@ fn parse(words: &[String]) -> Result<Args, String> {
             "--points" => args.points = number()?,
             "--no-shrink" => args.shrink = false,
             "--trace" => args.trace = true,
+            "--tally" => args.tally = true,
             "--checksum" => args.checksum = Some(true),
             "--no-checksum" => args.checksum = Some(false),
             "--errors" => {
@@ -128,9 +137,19 @@ fn plan(args: &Args, seed: u64) -> Plan {
     plan
 }
 
+/// The runs of a seed on disks that break a promise, one for each. An error is what may not be.
+fn broken(args: &Args, seed: u64, standings: &mut Standings) -> Result<(), String> {
+    let lies = [Lie::FlushDoesNothing, Lie::LateFlush, Lie::FuaIsVolatile, Lie::Misdirects];
+    for lie in lies.into_iter().filter(|_| seed.is_multiple_of(BROKEN)) {
+        let checksums = args.checksum.unwrap_or(seed.is_multiple_of(2 * BROKEN));
+        standings.add(&explore_broken(seed, lie, checksums)?);
+    }
+    Ok(())
+}
+
 fn run(args: &Args) -> ExitCode {
     let started = Instant::now();
-    let mut total = Report::default();
+    let (mut total, mut standings) = (Report::default(), Standings::default());
     let first = args.seed.unwrap_or(1);
     for seed in first.. {
         let plan = plan(args, seed);
@@ -142,6 +161,7 @@ fn run(args: &Args) -> ExitCode {
                 total.headless += report.headless;
                 total.refused += report.refused;
                 total.failures.add(&report.failures);
+                total.tally.add(&report.tally);
                 if args.seed.is_some() {
                     println!("trace {:016x}", report.trace);
                 }
@@ -155,7 +175,15 @@ fn run(args: &Args) -> ExitCode {
                 return ExitCode::FAILURE;
             }
         }
+        if let Err(why) = broken(args, seed, &mut standings) {
+            println!("on a disk that breaks a promise: {why}\nrepeat it with --seed {seed}");
+            return ExitCode::FAILURE;
+        }
         if args.seed.is_some() || total.crashes >= args.points {
+            if args.tally {
+                print!("{}", total.tally);
+            }
+            println!("on disks that break promises: {standings:?}");
             println!(
                 "{} crashes ({} of them after or within another, {} left a commit without its head), {} disk steps, \
                  {} refusals of a full pool, \

@@ -120,6 +120,18 @@ impl Model {
         self.volumes.values_mut().find(|volume| volume.id == id)
     }
 
+    /// Whether a call is under way that changes a volume as a whole.
+    #[must_use]
+    pub fn is_changing(&self) -> bool {
+        self.changing.is_some()
+    }
+
+    /// Whether a write or a flush is under way.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        !self.writes.is_empty() || !self.syncs.is_empty()
+    }
+
     /// Whether a write is on its way to the range.
     #[must_use]
     pub fn is_being_written(&self, volume: u32, sectors: Range<u64>) -> bool {
@@ -142,7 +154,7 @@ impl Model {
                 let (now, horizon) = (self.now, self.horizon());
                 self.each_cell(&write, |cell| cell.end(&write, now, *ok, horizon));
                 if let Some(volume) = self.volume_mut(write.volume).filter(|volume| volume.max.is_some()) {
-                    let end = volume.size / SECTOR as u64;
+                    let end = volume.size.max(volume.growth.ended_reach()) / SECTOR as u64;
                     if !*ok && !write.dsync {
                         // Nobody sees what it did beyond the end.
                         volume.cells.change(end..u64::MAX, |_| true, |_, cell| cell.withdraw(&write));
@@ -151,8 +163,13 @@ impl Model {
                 }
             }
             Event::Sized { volume, size } => {
+                let now = self.now;
                 if let Some(volume) = self.volume_mut(*volume) {
                     volume.size = *size;
+                    if volume.growth.is_in_doubt() {
+                        volume.growth.found(*size, now);
+                        volume.cells.cut(*size / SECTOR as u64, &ZERO);
+                    }
                 }
             }
             Event::Sync { op, volume } => {

@@ -3,6 +3,7 @@
 use sheave_vol::{Checksum, CreateOptions, OpenOptions, WhenFull};
 
 use crate::disk::{DiskOptions, Errors, Lie};
+use crate::tally::Tally;
 use sheave_base::rng::Rng;
 
 const KIB: u64 = 1 << 10;
@@ -262,6 +263,31 @@ impl Setup {
         self.size_bytes = self.size_bytes.next_multiple_of(self.unit_bytes);
         self.mix.grow = *rng.pick(&[1, 2, 5]);
         self
+    }
+
+    /// What kind of run it is.
+    pub fn count(&self, tally: &mut Tally) {
+        let Setup { disk, .. } = self;
+        tally.count("pools");
+        let kinds = [
+            (self.checksum != Checksum::None, "with checksums"),
+            (self.rings, "whose I/O goes through rings"),
+            (self.overlap, "with I/O under way during calls"),
+            (self.growing > 0, "with volumes that grow"),
+            (self.huge > 0, "with huge volumes"),
+            (self.crowd > 0, "with hundreds of volumes"),
+            (self.size_bytes <= 60 * self.unit_bytes + (2 << 20), "with little space"),
+            (self.bulk, "with commits of many blocks"),
+            (self.mix.stare > 0, "with slow reads"),
+            (disk.members > 1, "of several disks"),
+            (disk.spare > 0, "that get another disk"),
+            (disk.slow > 0, "on a disk that holds requests for long"),
+            (disk.errors.read > 0, "whose reads may fail"),
+            (disk.errors.write > 0, "whose writes may fail"),
+            (disk.errors.flush > 0, "whose flushes may fail"),
+            (disk.host.is_some(), "in a full file system"),
+        ];
+        kinds.into_iter().for_each(|(is_so, kind)| tally.count_if(is_so, format!("pools {kind}")));
     }
 
     /// How the pool is made.

@@ -7,7 +7,9 @@
 
 mod act;
 mod calls;
+mod doubt;
 mod job;
+mod met;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,12 +19,13 @@ use sheave_iomap::File;
 use sheave_vol::{Checksum, Pool, Volume};
 
 use crate::audit::{audit, audit_metadata};
-use crate::disk::{Lie, SECTOR, SimDisk};
+use crate::disk::{Failures, Lie, SECTOR, SimDisk};
 use crate::engine::{Direct, Ended, Engine, Rings, Want};
 use crate::model::{Change, Event, Model};
 use crate::observe::observe;
 use crate::setup::Setup;
 use crate::tag::{Value, identify};
+use crate::tally::Tally;
 use crate::threads::Threads;
 use job::PoolCall;
 use sheave_base::rng::Rng;
@@ -60,9 +63,16 @@ struct Pending {
 /// What a request does.
 #[derive(Clone, Copy, Debug)]
 enum Doing {
-    Write { grows: bool, dsync: bool },
+    Write {
+        grows: bool,
+        dsync: bool,
+    },
     Zero,
-    Read { since: u64 },
+    /// A slow one is held by the disk for long.
+    Read {
+        since: u64,
+        slow: bool,
+    },
     Sync,
 }
 
@@ -137,6 +147,8 @@ pub struct World {
     hot: Option<Hot>,
     /// How often something was begun or ended that gives space back, or takes some for a while.
     given_back: u64,
+    /// What it has met.
+    tally: Tally,
 }
 
 impl World {
@@ -172,6 +184,7 @@ impl World {
             degraded: None,
             hot: None,
             given_back: 0,
+            tally: Tally::default(),
         };
         world.threads.set_gaps(world.rng.fork(0x6a9).draw(), setup.gaps);
         world.start_engines();
@@ -218,6 +231,12 @@ impl World {
         self.trimmed
     }
 
+    /// What it has met.
+    #[must_use]
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
     /// What happened.
     #[must_use]
     pub fn history(&self) -> &History {
@@ -234,6 +253,12 @@ impl World {
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         self.disk.failures().flushes > 0
+    }
+
+    /// Whether something has failed on the disk.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.disk.failures() != Failures::default()
     }
 
     /// Compares everything that the pool holds with the model, when nothing is under way; flushes the pool first, for
@@ -255,39 +280,6 @@ impl World {
         if self.setup.disk.host.is_none() {
             audit_metadata(self.pool()?, &self.disk)?;
         }
-        Ok(())
-    }
-
-    /// Finds out what failures of the disk have left in doubt, where that can be done.
-    fn clear_up(&mut self) -> Result<(), String> {
-        if self.setup.disk.errors.any() && self.degraded.is_none() && self.pool()?.info().degraded.is_some() {
-            self.degraded = Some(self.counters.next_op);
-        }
-        if !self.resized.is_empty() {
-            self.drain()?;
-            for id in std::mem::take(&mut self.resized) {
-                self.measure(id)?;
-            }
-        }
-        if self.unsettled.is_some() {
-            self.drain()?;
-            self.settle_change()?;
-        }
-        Ok(())
-    }
-
-    /// Looks at the size of a volume that a failed write may have made larger.
-    fn measure(&mut self, id: u32) -> Result<(), String> {
-        let named = self.model.volumes().iter().find(|(_, volume)| volume.id == id);
-        let Some(name) = named.map(|(name, _)| name.clone()) else { return Ok(()) };
-        // Not kept open: it may be about to be deleted.
-        let open = self.pool()?.open_volume(&name).map_err(|error| format!("opening '{name}': {error}"))?;
-        let (size, may) = (open.size_bytes(), self.model.sizes_of(id));
-        drop(open);
-        if !may.contains(&size) {
-            return Err(format!("V23: '{name}' has {size} bytes after a write that failed, and may have {may:?}"));
-        }
-        self.record(Event::Sized { volume: id, size });
         Ok(())
     }
 
@@ -333,6 +325,7 @@ impl World {
             self.given_back += 1;
         }
         self.pending.insert(op, pending);
+        self.note_io(pending.volume);
         let engine = self.rng.below(self.engines.len() as u64) as usize;
         self.engines[engine].submit(op, &file, pending.pos, want);
         Ok(())
@@ -341,15 +334,16 @@ impl World {
     /// Lets an engine or a call go one step, by its number.
     fn step(&mut self, number: usize) -> Result<(), String> {
         self.disk.tick();
+        let failures = self.disk.failures();
         if number < self.engines.len() {
-            for ended in self.engines[number].turn() {
-                self.ended(ended)?;
-            }
-            return Ok(());
+            let all = self.engines[number].turn();
+            self.met_failures(&failures);
+            return all.into_iter().try_for_each(|ended| self.ended(ended));
         }
         if let Some(&call) = self.threads.running().get(number - self.engines.len()) {
             let time_up = self.rng.percent(self.setup.impatience);
             self.threads.step(call, time_up);
+            self.met_failures(&failures);
         }
         self.end_calls()
     }
@@ -397,7 +391,9 @@ impl World {
         let Ended { op, status, data } = ended;
         let Some(pending) = self.pending.remove(&op) else { return Err(format!("request {op} ended twice")) };
         self.note(format!("request {op} has ended: {status}"));
-        let cut_off = pending.may_fail && matches!(status, Status::NoSpc | Status::Invalid | Status::IoErr);
+        // A write to a volume that grows comes after the cut, if not before.
+        let may_fail = pending.may_fail && !matches!(pending.what, Doing::Write { grows: true, .. });
+        let cut_off = may_fail && matches!(status, Status::NoSpc | Status::Invalid | Status::IoErr);
         let cut_off = cut_off || self.is_expected(status);
         let reads = matches!(pending.what, Doing::Read { .. });
         if status.is_ok() && !reads && self.degraded.is_some_and(|since| op > since) {
@@ -432,7 +428,7 @@ impl World {
                 self.record(Event::Synced { op, ok: status.is_ok() });
                 if status.is_ok() || cut_off { Ok(()) } else { Err(format!("flush {op} failed: {status}")) }
             }
-            Doing::Read { since } => {
+            Doing::Read { since, .. } => {
                 let checked = match status {
                     Status::Ok => self.check_read(op, &pending, since, &data),
                     _ if cut_off => Ok(()),

@@ -27,7 +27,9 @@ impl Model {
             Change::Resize { name, size } => {
                 let Some(volume) = self.volumes.get_mut(name) else { return };
                 volume.make_room(*size / SECTOR as u64);
-                let sectors = (*size).min(volume.size) / SECTOR as u64..u64::MAX;
+                // What is beyond the end of a volume that grows is of writes that are under way, or zero already.
+                let first = if volume.max.is_some() { *size } else { volume.size.min(*size) };
+                let sectors = first / SECTOR as u64..u64::MAX;
                 volume.cells.change(sectors.clone(), |_| true, |_, cell| cell.issue(Entry::issued(0, since)));
                 self.zeroing = Some(Zeroing { volume: volume.id, sectors, since });
             }
@@ -55,7 +57,7 @@ impl Model {
                 if let Some(volume) = self.volumes.get_mut(name) {
                     volume.each_cell(|_, cell| cell.end_change(since, now, horizon));
                     volume.max = max;
-                    volume.settle_size(size);
+                    volume.cut(size, since);
                 }
             }
             Change::Rename { name, new } => {
@@ -66,7 +68,7 @@ impl Model {
             Change::Resize { name, size } => {
                 if let Some(volume) = self.volumes.get_mut(name) {
                     volume.each_cell(|_, cell| cell.end_change(since, now, horizon));
-                    volume.settle_size(*size); // R6
+                    volume.cut(*size, since); // R6
                 }
             }
             Change::Limit { name, max } => {
@@ -81,12 +83,14 @@ impl Model {
         }
     }
 
-    /// A change was not made, or not as a whole: a resize may have zeroed what it was to cut off.
+    /// A change was not made, or not as a whole: a resize may have zeroed what it was to cut off of a volume that does
+    /// not grow, whose last block may have bytes on both sides of the new end.
     pub(super) fn unmake(&mut self, change: &Change, since: u64) {
-        if let Change::Rollback { name, .. } = change
-            && let Some(volume) = self.volumes.get_mut(name)
-        {
-            volume.each_cell(|_, cell| cell.withdraw_change(since));
-        }
+        let undone = match change {
+            Change::Rollback { name, .. } => self.volumes.get_mut(name),
+            Change::Resize { name, .. } => self.volumes.get_mut(name).filter(|volume| volume.max.is_some()),
+            _ => None,
+        };
+        undone.into_iter().for_each(|volume| volume.each_cell(|_, cell| cell.withdraw_change(since)));
     }
 }

@@ -42,7 +42,8 @@ pub enum Event {
         /// With success.
         ok: bool,
     },
-    /// A volume that grows was found to have this size, which a durable write that failed may have given it.
+    /// A volume that grows was found to have this size, which a durable write that failed may have given it, or one
+    /// that was under way when the volume was resized or rolled back.
     Sized {
         /// The volume.
         volume: u32,

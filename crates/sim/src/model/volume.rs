@@ -49,6 +49,23 @@ impl Volume {
         self.make_room(self.max.unwrap_or(size).max(size) / SECTOR as u64);
     }
 
+    /// A call that began at `since` has given it this size; writes that were under way may have made it larger since,
+    /// if it grows.
+    pub(super) fn cut(&mut self, size: u64, since: u64) {
+        if self.max.is_none() {
+            return self.settle_size(size);
+        }
+        self.growth.cut(size, since);
+        self.size = size;
+        self.make_room(self.max.unwrap_or(size).max(size) / SECTOR as u64);
+    }
+
+    /// Whether it may be larger than the model says: somebody is to look when nothing is under way.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        self.growth.is_in_doubt()
+    }
+
     /// It may have so many sectors; new ones are zero.
     pub(super) fn make_room(&mut self, sectors: u64) {
         self.sectors = self.sectors.max(sectors);

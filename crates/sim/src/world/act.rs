@@ -122,7 +122,7 @@ impl World {
                 family: volume.family,
                 name: name.clone(),
                 size: volume.size,
-                max: volume.max,
+                max: volume.max.map(|max| self.limit_of(name, max)),
             })
             .collect();
         if all.is_empty() {
@@ -146,12 +146,19 @@ impl World {
     /// Whether what is under way needs the volume for itself.
     fn is_out_of_reach(&self, name: &str, volume: &Volume) -> bool {
         match self.changing() {
-            Some(Change::Delete { name: gone }) => gone == name,
-            Some(
-                Change::Resize { name: cut, .. } | Change::Rollback { name: cut, .. } | Change::Limit { name: cut, .. },
-            ) => cut == name && volume.max.is_some(),
+            Some(change @ (Change::Delete { name: gone } | Change::Rollback { name: gone, .. })) => {
+                gone == name && self.wants_quiet(change)
+            }
             Some(Change::Rename { name: old, .. }) => old == name && !self.files.contains_key(&volume.id),
             _ => false,
+        }
+    }
+
+    /// Up to where writes to a volume go: no write is to end beyond a largest size that is being lowered.
+    fn limit_of(&self, name: &str, max: u64) -> u64 {
+        match self.changing() {
+            Some(Change::Limit { name: limited, max: new }) if limited == name => max.min(*new),
+            _ => max,
         }
     }
 
@@ -235,10 +242,8 @@ impl World {
     /// Several long writes at the end of a volume that grows, one behind the other.
     fn append(&mut self, target: &Target) -> Result<(), String> {
         for _ in 0..self.rng.between(2, 6) {
-            let Some((pos, max)) = self.model.volume(target.id).map(|volume| (volume.reach(), volume.max)) else {
-                break;
-            };
-            let len = (64 * BLOCK).min(max.unwrap_or(0).saturating_sub(pos));
+            let Some(pos) = self.model.volume(target.id).map(Volume::reach) else { break };
+            let len = (64 * BLOCK).min(target.max.unwrap_or(0).saturating_sub(pos));
             if len == 0 || self.pending.len() >= MAX_PENDING {
                 break;
             }
@@ -289,7 +294,7 @@ impl World {
         let sector = pos / SECTOR as u64;
         let (op, since) = (self.op(), self.model.begin_read());
         self.note(format!("request {op}: read '{name}' ({id}), sectors {sector} +{}", len / SECTOR as u64));
-        self.submit(&name, Want::Read(len as usize), pending(id, Doing::Read { since }, pos, len), op)
+        self.submit(&name, Want::Read(len as usize), pending(id, Doing::Read { since, slow: false }, pos, len), op)
     }
 
     /// A read that the disk holds for long. For a while most of what follows goes where it reads. Half of those are of
@@ -309,7 +314,7 @@ impl World {
         self.disk.hold_next_read(self.rng.between(100, 1500));
         self.note(format!("request {op}: slow read of '{name}' ({id}), sectors {} +{}", pos / 512, len / 512));
         self.hot = Some(Hot { family, pos, ops: self.rng.between(10, 60) });
-        self.submit(&name, Want::Read(len as usize), pending(id, Doing::Read { since }, pos, len), op)?;
+        self.submit(&name, Want::Read(len as usize), pending(id, Doing::Read { since, slow: true }, pos, len), op)?;
         (0..self.engines.len()).try_for_each(|engine| self.step(engine))
     }
 

@@ -41,7 +41,9 @@ impl World {
         let call = self.threads.start(move || call(&pool)).ok_or("there is room for calls on the pool")?;
         let number = call.number();
         self.given_back += 1;
-        self.calls.push(PoolCall { job, call, after: self.counters.next_op });
+        let beside = self.beside(&job);
+        self.note_call();
+        self.calls.push(PoolCall { job, call, after: self.counters.next_op, beside });
         if self.setup.overlap {
             return Ok(());
         }
@@ -51,8 +53,10 @@ impl World {
     /// Looks at the calls that have returned.
     pub(super) fn end_calls(&mut self) -> Result<(), String> {
         while let Some(at) = self.calls.iter().position(|one| one.call.has_ended()) {
-            let PoolCall { job, call, after } = self.calls.remove(at);
-            let result = call.take().ok_or("a call returned nothing")?;
+            let ended = self.calls.remove(at);
+            let result = ended.call.take().ok_or("a call returned nothing")?;
+            self.met(&ended, result.is_ok());
+            let PoolCall { job, after, .. } = ended;
             self.given_back += 1;
             self.note(format!("-> {}", result.as_ref().map_or_else(ToString::to_string, |_| "done".into())));
             let errors = self.setup.disk.errors.any();
@@ -118,20 +122,30 @@ impl World {
         Ok(())
     }
 
+    /// Whether no I/O to the volume may be under way during the call: who deletes a volume has closed it, and a write
+    /// would keep a largest size from becoming smaller that a snapshot had.
+    pub(super) fn wants_quiet(&self, change: &Change) -> bool {
+        let max = |name: &str| self.model.volumes().get(name).and_then(|volume| volume.max);
+        match change {
+            Change::Delete { .. } => true,
+            Change::Rollback { name, snapshot } => max(snapshot) < max(name),
+            _ => false,
+        }
+    }
+
     /// What must be so before a change begins.
     fn prepare(&mut self, change: &Change) -> Result<(), String> {
-        let (name, closed, quiet) = match change {
-            Change::Delete { name } => (name, true, true),
+        let (name, closed) = match change {
+            Change::Delete { name } => (name, true),
             // It is opened by its name.
-            Change::Rename { name, .. } => (name, false, false),
-            Change::Resize { name, .. } | Change::Rollback { name, .. } | Change::Limit { name, .. } => {
-                let grows = self.model.volumes().get(name).is_some_and(|volume| volume.max.is_some());
-                (name, false, grows)
-            }
+            Change::Rename { name, .. }
+            | Change::Resize { name, .. }
+            | Change::Rollback { name, .. }
+            | Change::Limit { name, .. } => (name, false),
             Change::Create { .. } | Change::Copy { .. } => return Ok(()),
         };
         let Some(id) = self.model.volumes().get(name).map(|volume| volume.id) else { return Ok(()) };
-        if quiet {
+        if self.wants_quiet(change) {
             self.go_on_until(|world| world.pending.values().all(|one| one.volume != id))?;
         }
         if !closed {

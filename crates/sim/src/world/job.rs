@@ -46,6 +46,8 @@ pub(super) struct PoolCall {
     pub(super) call: Call<Result<u64, Why>>,
     /// The last operation that had begun before.
     pub(super) after: u64,
+    /// What was under way meanwhile.
+    pub(super) beside: super::met::Beside,
 }
 
 impl fmt::Debug for PoolCall {

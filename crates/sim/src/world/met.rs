@@ -1,0 +1,118 @@
+//! What a world has met: which calls ran beside which I/O, what failed meanwhile, and which slow reads they let wait.
+//!
+//! Owns what is written into its [`Tally`](crate::tally::Tally); each name there begins with the kind of the call.
+
+use super::job::{Job, PoolCall};
+use super::{Doing, World};
+use crate::disk::Failures;
+use crate::model::Change;
+
+/// What was under way during a call.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Beside {
+    /// I/O to the volume that it is about, or to its source.
+    own: bool,
+    /// I/O to any volume.
+    any: bool,
+    /// Another call.
+    calls: bool,
+    /// Slow reads that had begun before.
+    slow: usize,
+}
+
+impl World {
+    /// The name of a call, as it is counted.
+    fn kind(&self, job: &Job) -> &'static str {
+        let grows = |name: &str| self.model.volumes().get(name).is_some_and(|volume| volume.max.is_some());
+        match job {
+            Job::Change(Change::Create { .. }) => "create",
+            Job::Change(Change::Copy { snapshot: true, .. }) => "snapshot",
+            Job::Change(Change::Copy { .. }) => "clone",
+            Job::Change(Change::Rollback { name, .. }) if grows(name) => "rollback of a volume that grows",
+            Job::Change(Change::Rollback { .. }) => "rollback",
+            Job::Change(Change::Rename { .. }) => "rename",
+            Job::Change(Change::Resize { name, .. }) if grows(name) => "resize of a volume that grows",
+            Job::Change(Change::Resize { .. }) => "resize",
+            Job::Change(Change::Limit { .. }) => "largest size",
+            Job::Change(Change::Delete { .. }) => "delete",
+            Job::Sync { .. } => "flush of the pool",
+            Job::Grow { .. } => "another disk",
+            Job::Scrub => "scrub",
+            Job::Trim => "trim or discard",
+        }
+    }
+
+    /// The volume that a call is about, if it is one, or the source of a copy.
+    fn subject(&self, job: &Job) -> Option<u32> {
+        let Job::Change(change) = job else { return None };
+        let name = match change {
+            Change::Create { .. } => return None,
+            Change::Copy { source, .. } => source,
+            Change::Rollback { name, .. }
+            | Change::Rename { name, .. }
+            | Change::Resize { name, .. }
+            | Change::Limit { name, .. }
+            | Change::Delete { name } => name,
+        };
+        self.model.volumes().get(name).map(|volume| volume.id)
+    }
+
+    fn slow_reads(&self) -> usize {
+        self.pending.values().filter(|one| matches!(one.what, Doing::Read { slow: true, .. })).count()
+    }
+
+    /// What is under way when a call begins.
+    pub(super) fn beside(&self, job: &Job) -> Beside {
+        let subject = self.subject(job);
+        let own = self.pending.values().any(|one| Some(one.volume) == subject);
+        Beside { own, any: !self.pending.is_empty(), calls: !self.calls.is_empty(), slow: self.slow_reads() }
+    }
+
+    /// A request to a volume begins while calls are under way.
+    pub(super) fn note_io(&mut self, volume: u32) {
+        let subjects: Vec<Option<u32>> = self.calls.iter().map(|one| self.subject(&one.job)).collect();
+        for (one, subject) in self.calls.iter_mut().zip(subjects) {
+            one.beside.any = true;
+            one.beside.own |= subject == Some(volume);
+        }
+    }
+
+    /// A call begins: the others have it beside them.
+    pub(super) fn note_call(&mut self) {
+        self.calls.iter_mut().for_each(|one| one.beside.calls = true);
+    }
+
+    /// A call has returned. Slow reads that are still under way, and were before it, were held across all of it.
+    pub(super) fn met(&mut self, call: &PoolCall, ok: bool) {
+        let (kind, Beside { own, any, calls, slow }) = (self.kind(&call.job), call.beside);
+        let held = slow > 0 && self.slow_reads() > 0;
+        let tally = &mut self.tally;
+        tally.count(format!("{kind}: calls"));
+        tally.count_if(!ok, format!("{kind}: failed"));
+        tally.count_if(any, format!("{kind}: with I/O under way"));
+        tally.count_if(own, format!("{kind}: with I/O to its volume under way"));
+        tally.count_if(calls, format!("{kind}: with other calls under way"));
+        tally.count_if(held, format!("{kind}: with a slow read held across it"));
+    }
+
+    /// What has failed on the disk since `before`, by the calls that were under way.
+    pub(super) fn met_failures(&mut self, before: &Failures) {
+        let now = self.disk.failures();
+        if now == *before {
+            return;
+        }
+        let mut kinds: Vec<&str> = self.calls.iter().map(|one| self.kind(&one.job)).collect();
+        if kinds.is_empty() {
+            kinds.push("no call");
+        }
+        let failed = [
+            (now.reads - before.reads, "a read failed"),
+            (now.writes - before.writes, "a write failed"),
+            (now.flushes - before.flushes, "a flush failed"),
+            (now.refused - before.refused, "the file system was full"),
+        ];
+        for (count, what) in failed.into_iter().filter(|(count, _)| *count > 0) {
+            kinds.iter().for_each(|kind| self.tally.count_times(count, format!("{what} during: {kind}")));
+        }
+    }
+}
