@@ -9,6 +9,7 @@ use sheave_sim::disk::{Errors, Lie};
 use sheave_sim::explore::{Plan, Report, explore};
 use sheave_sim::setup::Setup;
 use sheave_sim::shrink::shrink;
+use sheave_sim::tally::Tally;
 
 /// Crash points of each of the tests that look for trouble.
 const POINTS: u64 = 700;
@@ -31,6 +32,7 @@ fn crash_of(first: u64, ops: usize, cuts: usize, change: &dyn Fn(Setup) -> Setup
                 total.nested += report.nested;
                 total.grown += report.grown;
                 total.trimmed += report.trimmed;
+                total.tally.add(&report.tally);
             }
             Err(failure) => panic!("{}", shrink(&plan, failure, Duration::from_secs(20))),
         }
@@ -170,6 +172,72 @@ fn free_space_goes_back_to_a_disk_that_fails_or_is_full() {
     crash_of(1630, 150, 60, &|setup| failing(setup.with_checksums()));
     let full = crash_of(1660, 150, 60, &|setup| trims(setup.with_full_host(5)));
     assert!(full.trimmed > 0, "{full:?}");
+}
+
+/// V24: writes are under way while their volume is cut, made larger, rolled back, and given another largest size.
+#[test]
+fn volumes_that_grow_are_resized_under_writes() {
+    let change = |mut setup: Setup| {
+        (setup.growing, setup.overlap, setup.huge, setup.crowd) = (100, true, 0, 0);
+        (setup.mix.resize, setup.mix.rollback, setup.mix.copy) = (14, 5, 5);
+        (setup.mix.write, setup.max_volumes, setup.disk.slow) = (50, 4, setup.disk.slow.max(15));
+        setup
+    };
+    let report = crash_of(1800, 120, 60, &change);
+    let summed = crash_of(1830, 120, 60, &|setup| change(setup.with_checksums()));
+    for report in [report, summed] {
+        for kind in ["resize of a volume that grows", "rollback of a volume that grows", "largest size"] {
+            let beside = report.tally.of(&format!("{kind}: with I/O to its volume under way"));
+            assert!(beside > 0, "{kind}: none\n{}", report.tally);
+        }
+    }
+}
+
+/// What makes trouble comes in random runs: in every kind of pool, beside every kind of call.
+#[test]
+fn everything_comes_in_random_runs() {
+    let mut tally = Tally::default();
+    // Drawing costs nothing; hundreds of volumes come in 4 % of the runs.
+    (1..=1000).for_each(|seed| Setup::of_run(seed, 160).count(&mut tally));
+    let pools = tally.of("pools");
+    let kinds = tally.to_string();
+    for line in kinds.lines().filter(|line| line.contains("pools ")) {
+        let count: u64 = line.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number");
+        assert!(count >= pools / 50, "{line}, of {pools}");
+    }
+    let summed = tally.of("pools with checksums");
+    assert!((pools * 2 / 5..pools * 3 / 5).contains(&summed), "{summed} of {pools} have checksums");
+    let mut tally = crash(1900, 200, 8).tally;
+    tally.add(&crash(2000, 200, 8).tally);
+    let calls = [
+        "create",
+        "snapshot",
+        "clone",
+        "rollback",
+        "rename",
+        "resize",
+        "resize of a volume that grows",
+        "largest size",
+        "delete",
+        "flush of the pool",
+        "another disk",
+        "scrub",
+        "trim or discard",
+    ];
+    for kind in calls {
+        assert!(tally.of(&format!("{kind}: with I/O under way")) > 0, "{kind}: never beside I/O\n{tally}");
+    }
+    let others = [
+        "crashes within a call that changes a volume",
+        "crashes with I/O under way",
+        "crashes of runs in which something failed",
+        "compared without a crash after something failed",
+        "openings on a disk that failed meanwhile",
+        "flush of the pool: with a slow read held across it",
+    ];
+    for what in others {
+        assert!(tally.of(what) > 0, "{what}: never\n{tally}");
+    }
 }
 
 #[test]

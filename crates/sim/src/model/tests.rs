@@ -179,3 +179,70 @@ fn what_may_not_be_there_is_named() {
     assert!(why(&found(&[(0, Seen::Nobodys)])).contains("bytes that nobody wrote"));
     assert!(why(&Observed::new()).contains("'v' is not there"));
 }
+
+/// A volume that grows, of 16 KiB, all written by write 1 and durable.
+fn grown(events: &[Event]) -> Model {
+    let create = Change::Create { name: "v".into(), id: V, size: 0, max: Some(1 << 20) };
+    let first = Event::Write { op: 1, volume: V, sector: 0, sectors: 32, value: 1, dsync: true };
+    let mut model = Model::new();
+    [Event::Change(create), Event::Changed { ok: true, size: None }, first, wrote(1)]
+        .iter()
+        .chain(events)
+        .for_each(|event| model.apply(event));
+    model
+}
+
+fn resize(size: u64) -> Event {
+    Event::Change(Change::Resize { name: "v".into(), size })
+}
+
+fn long_write(op: u64, sector: u64, sectors: u64, value: Value) -> Event {
+    Event::Write { op, volume: V, sector, sectors, value, dsync: false }
+}
+
+const DONE: Event = Event::Changed { ok: true, size: None };
+
+#[test]
+fn s5_a_write_during_a_cut_comes_before_or_after_it_block_by_block() {
+    let mut model = grown(&[long_write(2, 8, 24, 2), resize(4096), DONE, wrote(2)]);
+    assert_eq!(model.sizes_of(V), [4096, 8192, 12288, 16384]);
+    assert_eq!((now(&model, 0), now(&model, 8), now(&model, 24)), (vec![1], vec![0, 2], vec![0, 2]));
+    model.apply(&Event::Sized { volume: V, size: 12288 });
+    assert_eq!((model.sizes_of(V)[0], now(&model, 8), now(&model, 24)), (12288, vec![0, 2], vec![0]));
+    [sync(3), synced(3)].iter().for_each(|event| model.apply(event));
+    let seen = |size, sectors: &[u64]| {
+        let mut all = found(&[(0, Seen::Zero)]);
+        let volume = all.get_mut("v").expect("it is there");
+        (volume.size, volume.max) = (size, Some(1 << 20));
+        volume.sectors.touch(0..32, |_| Seen::Zero);
+        for &at in sectors {
+            let value = if at < 8 { 1 } else { 2 };
+            let one = Seen::Written { value, volume: V, sector: at };
+            volume.sectors.change(at..at + 1, |_| true, |_, seen| *seen = one);
+        }
+        all
+    };
+    let whole: Vec<u64> = (0..24).collect();
+    assert!(model.settle(&seen(12288, &whole)).is_ok());
+    assert!(model.settle(&seen(4096, &whole[..8])).is_err(), "a flush has made the larger size durable");
+}
+
+#[test]
+fn s5_what_had_ended_before_the_cut_is_gone() {
+    let model = grown(&[long_write(2, 8, 24, 2), wrote(2), resize(4096), DONE]);
+    assert_eq!((model.sizes_of(V), now(&model, 8), after_crash(&model, 8)), (vec![4096], vec![0], vec![0]));
+}
+
+#[test]
+fn s5_what_ends_within_a_larger_size_may_be_cut_by_the_next_call() {
+    let model = grown(&[long_write(2, 8, 8, 2), resize(32768), DONE, resize(0), DONE, wrote(2)]);
+    assert_eq!(model.sizes_of(V), [0, 8192]);
+}
+
+#[test]
+fn s5_a_crash_within_the_cut_leaves_all_that_was_there_or_the_smaller_size() {
+    let model = grown(&[resize(4096)]);
+    let states = model.after_crash();
+    assert_eq!((states[0].volumes()["v"].size, states[1].volumes()["v"].size), (4096, 16384));
+    assert_eq!((after_crash(&states[0], 8), after_crash(&states[1], 8)), (vec![0], vec![1]));
+}
