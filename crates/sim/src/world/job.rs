@@ -40,6 +40,19 @@ impl fmt::Display for Why {
     }
 }
 
+/// What was under way during a call.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Beside {
+    /// I/O to the volume that it is about, or to its source.
+    pub(super) own: bool,
+    /// I/O to any volume.
+    pub(super) any: bool,
+    /// Another call.
+    pub(super) calls: bool,
+    /// Slow reads that had begun before.
+    pub(super) slow: usize,
+}
+
 /// A call that has not returned, or nobody has looked.
 pub(super) struct PoolCall {
     pub(super) job: Job,
@@ -47,7 +60,7 @@ pub(super) struct PoolCall {
     /// The last operation that had begun before.
     pub(super) after: u64,
     /// What was under way meanwhile.
-    pub(super) beside: super::met::Beside,
+    pub(super) beside: Beside,
 }
 
 impl fmt::Debug for PoolCall {

@@ -2,23 +2,10 @@
 //!
 //! Owns what is written into its [`Tally`](crate::tally::Tally); each name there begins with the kind of the call.
 
-use super::job::{Job, PoolCall};
+use super::job::{Beside, Job, PoolCall};
 use super::{Doing, World};
 use crate::disk::Failures;
 use crate::model::Change;
-
-/// What was under way during a call.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Beside {
-    /// I/O to the volume that it is about, or to its source.
-    own: bool,
-    /// I/O to any volume.
-    any: bool,
-    /// Another call.
-    calls: bool,
-    /// Slow reads that had begun before.
-    slow: usize,
-}
 
 impl World {
     /// The name of a call, as it is counted.
