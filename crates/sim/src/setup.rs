@@ -178,7 +178,63 @@ impl Setup {
         // A quarter of the pools get another disk on the way.
         let setup = if Rng::new(seed).fork(0x641).percent(25) { setup.with_spare() } else { setup };
         let setup = if Rng::new(seed).fork(0x642).percent(50) { setup.with_checksums() } else { setup };
-        setup.with_failures()
+        setup.with_focus().with_failures()
+    }
+
+    /// A quarter of the runs do much of something that goes wrong in few ways, each of them rare.
+    fn with_focus(self) -> Setup {
+        let mut rng = Rng::new(self.seed).fork(0xf0c);
+        match rng.below(100) {
+            0..7 => self.with_slow_reads(),
+            7..12 => self.with_long_commits(),
+            12..20 => {
+                let huge = *rng.pick(&[0, 0, 70]);
+                Setup { huge, ..self.with_cuts() }
+            }
+            20..25 => self.with_trims(),
+            _ => self,
+        }
+    }
+
+    /// The same with many reads that the disk holds for long, and little space, so that a unit is soon somebody else's.
+    #[must_use]
+    pub fn with_slow_reads(mut self) -> Setup {
+        (self.overlap, self.huge, self.crowd) = (true, 0, 0);
+        (self.mix.stare, self.mix.write, self.mix.pool_sync) = (12, 50, 8);
+        (self.unit_bytes, self.max_volume_bytes, self.max_volumes) = (64 * KIB, 512 * KIB, 5);
+        (self.size_bytes, self.disk.spare, self.mix.grow) = (3 << 20, 0, 0);
+        self
+    }
+
+    /// The same with much free space that goes back to the disk, which then gives anything there, beside all that
+    /// takes space and lets it go.
+    #[must_use]
+    pub fn with_trims(mut self) -> Setup {
+        (self.overlap, self.huge, self.crowd) = (true, 0, 0);
+        (self.mix.trim, self.mix.zero, self.mix.delete, self.mix.copy) = (8, 12, 6, 6);
+        self.disk.slow = self.disk.slow.max(10);
+        self
+    }
+
+    /// The same with volumes that grow alone, which are cut, made larger and rolled back while they are written.
+    #[must_use]
+    pub fn with_cuts(mut self) -> Setup {
+        (self.growing, self.overlap, self.huge, self.crowd) = (100, true, 0, 0);
+        (self.mix.resize, self.mix.rollback, self.mix.copy) = (14, 5, 5);
+        (self.mix.write, self.max_volumes, self.disk.slow) = (50, 4, self.disk.slow.max(15));
+        self
+    }
+
+    /// The same with volumes that grow by many small units between two flushes: commits have many blocks.
+    #[must_use]
+    pub fn with_long_commits(mut self) -> Setup {
+        (self.growing, self.bulk, self.huge, self.crowd) = (100, true, 0, 0);
+        (self.unit_bytes, self.size_bytes, self.journal_bytes) = (4 * KIB, 24 << 20, 256 * KIB);
+        (self.max_volume_bytes, self.max_volumes, self.long) = (2 << 20, 2, 190);
+        (self.mix.write, self.mix.sync, self.mix.pool_sync) = (60, 2, 1);
+        (self.mix.copy, self.mix.resize, self.mix.delete, self.mix.turn) = (0, 1, 0, 90);
+        (self.mix.create, self.mix.reopen, self.mix.rename) = (1, 0, 0);
+        self
     }
 
     /// Some pools have huge volumes, some have hundreds.

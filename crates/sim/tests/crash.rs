@@ -119,29 +119,14 @@ fn a_pool_that_gets_another_disk_cut_at_every_step() {
 /// of it, and the space is given to others: the read sees none of that. Few crashes, for many runs.
 #[test]
 fn slow_reads_of_what_is_let_go_meanwhile() {
-    crash_of(1400, 250, 4, &|mut setup| {
-        (setup.overlap, setup.huge, setup.crowd) = (true, 0, 0);
-        (setup.mix.stare, setup.mix.write, setup.mix.pool_sync) = (12, 50, 8);
-        // Little space, so that a unit is soon somebody else's.
-        (setup.unit_bytes, setup.max_volume_bytes, setup.max_volumes) = (64 << 10, 512 << 10, 5);
-        (setup.size_bytes, setup.disk.spare, setup.mix.grow) = (3 << 20, 0, 0);
-        setup
-    });
-}
-
-/// Free space goes back to the disk, which then gives anything there, beside all that takes space and lets it go.
-fn trims(mut setup: Setup) -> Setup {
-    (setup.overlap, setup.huge, setup.crowd) = (true, 0, 0);
-    (setup.mix.trim, setup.mix.zero, setup.mix.delete, setup.mix.copy) = (8, 12, 6, 6);
-    setup.disk.slow = setup.disk.slow.max(10);
-    setup
+    crash_of(1400, 250, 4, &Setup::with_slow_reads);
 }
 
 /// V1, V3, V17: nobody misses what goes back, neither who reads it still nor, after a crash, who had it before.
 #[test]
 fn free_space_goes_back_to_the_disk_beside_all_else() {
-    let short = crash_of(1500, 40, 300, &trims);
-    let long = crash_of(1530, 150, 60, &|setup| trims(setup.with_checksums()));
+    let short = crash_of(1500, 40, 300, &Setup::with_trims);
+    let long = crash_of(1530, 150, 60, &|setup| setup.with_checksums().with_trims());
     for report in [short, long] {
         assert!(report.trimmed > report.crashes << 12, "{report:?}");
     }
@@ -152,7 +137,7 @@ fn free_space_goes_back_to_the_disk_beside_all_else() {
 #[test]
 fn what_slow_reads_look_at_goes_back_to_the_disk_later() {
     let report = crash_of(1700, 250, 4, &|setup| {
-        let mut setup = trims(setup);
+        let mut setup = setup.with_trims();
         (setup.mix.stare, setup.mix.write, setup.mix.zero, setup.mix.pool_sync) = (12, 25, 30, 8);
         (setup.mix.copy, setup.mix.delete, setup.mix.turn) = (1, 1, 60);
         (setup.unit_bytes, setup.max_volume_bytes, setup.max_volumes) = (64 << 10, 512 << 10, 3);
@@ -167,24 +152,18 @@ fn what_slow_reads_look_at_goes_back_to_the_disk_later() {
 #[test]
 fn free_space_goes_back_to_a_disk_that_fails_or_is_full() {
     let errors = Errors { read: 0, write: 60, flush: 0 };
-    let failing = |setup: Setup| Setup { growing: 0, ..trims(setup.with_errors(errors)) };
+    let failing = |setup: Setup| Setup { growing: 0, ..setup.with_errors(errors).with_trims() };
     crash_of(1600, 150, 60, &failing);
     crash_of(1630, 150, 60, &|setup| failing(setup.with_checksums()));
-    let full = crash_of(1660, 150, 60, &|setup| trims(setup.with_full_host(5)));
+    let full = crash_of(1660, 150, 60, &|setup| setup.with_full_host(5).with_trims());
     assert!(full.trimmed > 0, "{full:?}");
 }
 
 /// V24: writes are under way while their volume is cut, made larger, rolled back, and given another largest size.
 #[test]
 fn volumes_that_grow_are_resized_under_writes() {
-    let change = |mut setup: Setup| {
-        (setup.growing, setup.overlap, setup.huge, setup.crowd) = (100, true, 0, 0);
-        (setup.mix.resize, setup.mix.rollback, setup.mix.copy) = (14, 5, 5);
-        (setup.mix.write, setup.max_volumes, setup.disk.slow) = (50, 4, setup.disk.slow.max(15));
-        setup
-    };
-    let report = crash_of(1800, 120, 60, &change);
-    let summed = crash_of(1830, 120, 60, &|setup| change(setup.with_checksums()));
+    let report = crash_of(1800, 120, 60, &Setup::with_cuts);
+    let summed = crash_of(1830, 120, 60, &|setup| setup.with_checksums().with_cuts());
     for report in [report, summed] {
         for kind in ["resize of a volume that grows", "rollback of a volume that grows", "largest size"] {
             let beside = report.tally.of(&format!("{kind}: with I/O to its volume under way"));
@@ -315,12 +294,6 @@ fn volumes_that_grow_cut_often() {
 /// Many small units between two flushes: a commit of many blocks that did not all arrive is not there at all.
 #[test]
 fn volumes_that_grow_in_commits_of_many_blocks() {
-    let report = growing(1_300, 60, 120, |setup| {
-        (setup.unit_bytes, setup.size_bytes, setup.journal_bytes) = (4096, 24 << 20, 256 << 10);
-        (setup.max_volume_bytes, setup.max_volumes, setup.long) = (2 << 20, 2, 190);
-        (setup.mix.write, setup.mix.sync, setup.mix.pool_sync) = (60, 2, 1);
-        (setup.mix.copy, setup.mix.resize, setup.mix.delete, setup.mix.turn) = (0, 1, 0, 90);
-        (setup.mix.create, setup.mix.reopen, setup.mix.rename) = (1, 0, 0);
-    });
+    let report = growing(1_300, 60, 120, |setup| *setup = setup.clone().with_long_commits());
     assert!(report.headless > 10, "some lost their first block alone: {report:?}");
 }
