@@ -43,7 +43,7 @@ use crate::merge;
 use crate::plain_io::OpenLane;
 use crate::queue::{Gate, Queue};
 use crate::request::{
-    DoneList, RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, Request, Requests, Rq, RqHead, RqList, RqQueue, RqTable,
+    DoneList, PLUG_LONG, RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, Request, Requests, Rq, RqHead, RqList, RqQueue, RqTable,
 };
 use crate::ring_core::Core;
 use crate::stack::Lower;
@@ -222,13 +222,34 @@ impl Hctx {
         }
     }
 
-    /// Merges the bio into the last gathered request or gives it one of its own; false when there is no tag.
+    /// Whether nothing may be gathered behind the request that was gathered last ([`PLUG_LONG`]).
+    #[inline(always)]
+    fn is_last_long(&self) -> bool {
+        self.gathered.last().is_some_and(|last| self.rqs[last].bytes >= PLUG_LONG)
+    }
+
+    /// Hands on what was gathered if its last request is long; false when something holds it back, and so whatever
+    /// comes behind it.
+    #[inline(always)]
+    fn send_long(&mut self, core: &mut Core) -> bool {
+        if !self.is_last_long() {
+            return true;
+        }
+        self.flush(core);
+        !self.stalled
+    }
+
+    /// Merges the bio into the last gathered request or gives it one of its own; false when it must wait: there is no
+    /// tag, or what was gathered before it is held back.
     pub(crate) fn gather(&mut self, core: &mut Core, id: BioId, flags: u8) -> bool {
         let bio = &core.bios[id];
         let (sector, bytes, op, part, nr_vecs) = (bio.sector, bio.bytes, bio.op, bio.part, bio.nr_vecs);
         let flags = flags | (bio.flags as u8 & RQ_NOMERGE);
         if self.try_merge(core, id, sector, bytes) {
             return true;
+        }
+        if !self.send_long(core) {
+            return false;
         }
         let Some(tag) = self.tags.take(core.plug.hint()) else {
             return false;

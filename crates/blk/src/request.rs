@@ -32,6 +32,9 @@ pub use token::{DoneList, Rq};
 
 /// Most requests that one plug gathers for one hardware context before it is flushed.
 pub const PLUG_MAX: usize = 32;
+/// Nothing is gathered behind a request of so many bytes: the driver gets it, so that the device works while the rest
+/// of the batch is still being gathered. One system call of a kernel ring still sends the whole batch.
+pub const PLUG_LONG: u32 = 128 << 10;
 
 /// Request must be durable on completion and the driver can do that itself.
 pub const RQ_FUA: u8 = 1 << 0;

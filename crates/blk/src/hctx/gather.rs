@@ -21,7 +21,7 @@ use crate::driver::{HwEnv, Started};
 use crate::end_io::{EndIo, PlainEnd};
 use crate::merge;
 use crate::plain_io::{Alone, LaneId, OpenLane, PlainIo, PlainKind, PlainRunOf, RunItem};
-use crate::request::{PLUG_MAX, RQ_NOMERGE, Rq, RqHead, RqList, RqTable};
+use crate::request::{PLUG_LONG, PLUG_MAX, RQ_NOMERGE, Rq, RqHead, RqList, RqTable};
 use crate::ring_core::Core;
 
 impl Hctx {
@@ -89,7 +89,7 @@ impl Hctx {
             (self.lane.start, self.lane.end) = (self.lane.start.min(sector), self.lane.end.max(end));
             return true;
         }
-        let Some(tag) = self.tags.take(core.plug.hint()) else {
+        let Some(tag) = self.send_long(core).then(|| self.tags.take(core.plug.hint())).flatten() else {
             self.wait(core, id);
             return true;
         };
@@ -229,6 +229,10 @@ impl Hctx {
         let mut taken = 0;
         loop {
             let room = (most - taken).min(core.bios.promisable() as usize);
+            if self.is_last_long() && !self.goes_on(core, run, shift, from(taken)) {
+                return taken;
+            }
+            let room = if run.bytes < PLUG_LONG { room } else { room.min(1) };
             if room == 0 || !self.tags.ensure(core.plug.hint()) {
                 return taken;
             }
@@ -245,6 +249,21 @@ impl Hctx {
                 return taken;
             }
         }
+    }
+
+    /// The request gathered last is long: whether a run goes on, with an I/O beside that request, or because the
+    /// request has gone to the driver.
+    #[cold]
+    fn goes_on(
+        &mut self,
+        core: &mut Core,
+        run: PlainRunOf,
+        shift: u64,
+        mut ios: impl Iterator<Item = impl RunItem>,
+    ) -> bool {
+        let (lane, sectors) = (&self.lane, u64::from(run.bytes >> SECTOR_SHIFT));
+        let is_beside = |sector: u64| sector == lane.end || sector + sectors == lane.start;
+        ios.next().is_some_and(|item| is_beside(item.io().sector + shift)) || self.send_long(core)
     }
 
     /// Takes I/Os of a run, as far as they share a stamp and their tags follow each other, `most` at most; how many,

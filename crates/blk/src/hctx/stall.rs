@@ -223,13 +223,17 @@ impl Hctx {
         self.cut_and_gather(core, id, 0)
     }
 
-    /// Cuts the bio to the limits and gathers all pieces; false when tags or bios ran out, with the rest still in it.
+    /// Cuts the bio to the limits and gathers all pieces; false when tags or bios ran out, or what was gathered is held
+    /// back, with the rest still in it.
     pub(crate) fn cut_and_gather(&mut self, core: &mut Core, id: BioId, flags: u8) -> bool {
         loop {
-            if !self.tags.ensure(core.plug.hint()) {
+            let front = crate::split::front(&core.bios[id], self.queue.limits());
+            // Before the look for a tag, which is for the piece.
+            let cuts = matches!(front, Ok(Some(_)));
+            if (cuts && !self.send_long(core)) || !self.tags.ensure(core.plug.hint()) {
                 return false;
             }
-            match crate::split::front(&core.bios[id], self.queue.limits()) {
+            match front {
                 Ok(None) => return self.gather(core, id, flags),
                 Ok(Some(bytes)) => {
                     let Some(front) = crate::split::cut(&mut core.bios, id, bytes, 0) else {

@@ -1,10 +1,13 @@
 //! Merging under the plug: adjacent bios ride in one request, within the limits, and each still ends by itself.
 
+use std::time::Duration;
+
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
-use sheave_blk::bio::{BIO_FUA, BIO_NOMERGE, Op};
+use sheave_blk::bio::{BIO_FUA, BIO_NOMERGE, NO_FIXED_BUF, Op};
+use sheave_blk::ctx::lane::{PlainIo, PlainKind, PlainRunOf};
 
-use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, address};
+use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, address, vec_at};
 
 /// Submits reads or writes of these blocks under one plug and gives the requests that came of it, as
 /// (first block, blocks).
@@ -127,5 +130,154 @@ fn the_rest_of_a_split_merges_with_what_follows_unless_forbidden() {
         rig.drain();
         let seen: Vec<_> = puppet.script().seen.iter().map(|seen| (seen.sector / 8, seen.bytes / BLOCK)).collect();
         assert_eq!(seen, expect);
+    }
+}
+
+/// Nothing is gathered behind a request of this length.
+const LONG: u32 = 128 << 10;
+
+/// How reads of one length come to a queue.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Bios,
+    LaneOfBios,
+    Run,
+}
+
+/// Submits reads of so many bytes at these blocks under one plug. How many requests the driver was offered by each call
+/// until the plug was closed, and in all.
+fn offers(way: Way, bytes: u32, blocks: &[u64]) -> (Vec<usize>, Vec<usize>) {
+    let puppet = Puppet::new();
+    let mut rig = Rig::new(&[&puppet.device()]);
+    // A queue that has not been used yet is looked at for a closed gate first.
+    rig.read(100_000, 99);
+    rig.drain();
+    rig.take_ok();
+    puppet.script().offers.clear();
+    rig.ctx.start_plug(blocks.len() as u32);
+    let sectors = blocks.iter().map(|block| block * BLOCK_SECTORS);
+    if let Way::Bios = way {
+        sectors.zip(0..).for_each(|(sector, at)| assert!(rig.io(Op::Read, sector, bytes, at)));
+    } else {
+        let route = rig.ctx.route(rig.devices[0].0).expect("one leg");
+        let mut lane = rig.ctx.lane(route, PlainKind::new(false, 0, NO_FIXED_BUF)).expect("attached");
+        if let Way::LaneOfBios = way {
+            sectors
+                .zip(0..)
+                .for_each(|(sector, at)| assert!(lane.submit(at, sector, vec_at(address(at), bytes as usize))));
+        } else {
+            #[allow(unsafe_code)]
+            // SAFETY: the driver of these tests touches no memory.
+            let io = |sector| unsafe { PlainIo::new(0, sector, address(0)) };
+            let run = PlainRunOf { owner: 7, bytes };
+            let most = blocks.len();
+            assert_eq!(lane.submit_run(run, most, |from| sectors.clone().skip(from).map(io)), most);
+        }
+        lane.finish();
+    }
+    let before = puppet.script().offers.clone();
+    rig.ctx.finish_plug();
+    let all = puppet.script().offers.clone();
+    rig.drain();
+    assert_eq!(rig.take_ok().len(), blocks.len());
+    (before, all)
+}
+
+const WAYS: [Way; 3] = [Way::Bios, Way::LaneOfBios, Way::Run];
+
+#[test]
+fn nothing_is_gathered_behind_a_long_request() {
+    let apart: Vec<u64> = (0..8).map(|at| at * 1000).collect();
+    for way in WAYS {
+        assert_eq!(offers(way, LONG, &apart), (vec![1; 7], vec![1; 8]), "{way:?}");
+        assert_eq!(offers(way, LONG - BLOCK, &apart), (vec![], vec![8]), "shorter ones go together, {way:?}");
+    }
+}
+
+#[test]
+fn a_request_that_became_long_by_merges_goes_when_what_comes_is_no_neighbour() {
+    let beside: Vec<u64> = (0..4).map(|at| 500 + at * u64::from(LONG / BLOCK)).collect();
+    for way in WAYS {
+        assert_eq!(offers(way, LONG, &beside), (vec![], vec![1]), "a neighbour still goes in, {way:?}");
+        let mut blocks: Vec<u64> = (0..u64::from(LONG / BLOCK)).collect();
+        blocks.extend([1000, 2000]);
+        assert_eq!(offers(way, BLOCK, &blocks), (vec![1], vec![1, 2]), "{way:?}");
+        blocks.remove(0);
+        assert_eq!(offers(way, BLOCK, &blocks), (vec![], vec![3]), "one block shorter, {way:?}");
+    }
+}
+
+#[test]
+fn each_piece_of_a_long_bio_goes_before_the_next_is_cut() {
+    let puppet = Puppet::new().limits(|limits| limits.max_sectors = LONG / 512);
+    let mut rig = Rig::new(&[&puppet.device()]);
+    rig.ctx.start_plug(1);
+    rig.io(Op::Read, 0, 4 * LONG, 0);
+    assert_eq!(puppet.script().offers, [1, 1, 1], "the last piece may find a neighbour");
+    rig.ctx.finish_plug();
+    rig.drain();
+    assert_eq!(rig.take_ok(), [0]);
+    // Where a piece is held back, the rest waits uncut.
+    puppet.script().accept = 1;
+    rig.ctx.start_plug(1);
+    rig.io(Op::Read, 0, 4 * LONG, 1);
+    rig.ctx.finish_plug();
+    puppet.script().accept = u32::MAX;
+    rig.drain();
+    assert_eq!(rig.take_ok(), [1]);
+    let seen: Vec<u64> = puppet.script().seen[4..].iter().map(|seen| seen.sector).collect();
+    assert_eq!(seen, [0, 1, 2, 3].map(|piece| piece * u64::from(LONG / 512)));
+}
+
+#[test]
+fn a_run_does_not_go_on_behind_a_long_request_that_is_held_back() {
+    let puppet = Puppet::new();
+    let mut rig = Rig::new(&[&puppet.device()]);
+    rig.read(100_000, 99);
+    rig.drain();
+    rig.take_ok();
+    rig.ctx.start_plug(2);
+    rig.io(Op::Read, 0, LONG, 0);
+    let device = rig.device().clone();
+    let gate = device.freeze(Duration::ZERO).unwrap();
+    let route = rig.ctx.route(rig.devices[0].0).expect("one leg");
+    let mut lane = rig.ctx.lane(route, PlainKind::new(false, 0, NO_FIXED_BUF)).expect("attached");
+    #[allow(unsafe_code)]
+    // SAFETY: the driver of these tests touches no memory.
+    let io = unsafe { PlainIo::new(0, 8000, address(0)) };
+    let run = PlainRunOf { owner: 1, bytes: BLOCK };
+    assert_eq!(lane.submit_run(run, 1, |_| std::iter::once(io)), 0, "it would go before what waits");
+    lane.finish();
+    rig.ctx.finish_plug();
+    drop(gate);
+    rig.drain();
+    assert_eq!(rig.take_ok(), [0]);
+}
+
+#[test]
+fn what_comes_behind_a_long_request_that_is_held_back_waits_behind_it() {
+    for freeze in [false, true] {
+        let puppet = Puppet::new();
+        let mut rig = Rig::new(&[&puppet.device()]);
+        rig.read(100_000, 99);
+        rig.drain();
+        rig.take_ok();
+        rig.ctx.start_plug(3);
+        rig.io(Op::Read, 0, LONG, 0);
+        let device = rig.device().clone();
+        let gate = freeze.then(|| device.freeze(Duration::ZERO).unwrap());
+        if !freeze {
+            puppet.script().accept = 0;
+        }
+        rig.read(1000, 1);
+        rig.read(2000, 2);
+        rig.ctx.finish_plug();
+        rig.poll();
+        assert_eq!(puppet.sectors_seen().len(), 1, "freeze: {freeze}");
+        drop(gate);
+        puppet.script().accept = u32::MAX;
+        rig.drain();
+        assert_eq!(puppet.sectors_seen()[1..], [0, 8000, 16000], "freeze: {freeze}");
+        assert_eq!(rig.take_ok(), [0, 1, 2]);
     }
 }
