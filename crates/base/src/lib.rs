@@ -9,6 +9,7 @@
 //! | [`grace`] | grace periods: when what was unmapped is certainly no longer used |
 //! | [`wait`](mod@wait) | long waits: asleep, or step by step where a simulator runs the threads |
 //! | [`parker`] | sleep and wake-up of one owner, as a file descriptor a kernel ring can wait on |
+//! | [`wake_count`] | after how many results a sleeping owner is woken |
 //! | [`panics`] | how what a caught panic carries is dropped |
 //! | [`peer`] | who is at the other end of a unix socket |
 //! | [`prefetch`] | a hint that memory will be read soon |
@@ -51,6 +52,7 @@ pub mod status;
 pub mod sync;
 pub mod units;
 pub mod wait;
+pub mod wake_count;
 
 #[cfg(all(test, any(shuttle, loom)))]
 mod model;

@@ -28,6 +28,8 @@ use std::time::Duration;
 use sheave_base::clock::{Clock, PreciseTs};
 use sheave_base::parker::{Parker, Unparker};
 use sheave_base::status::Status;
+use sheave_base::sync::Arc;
+use sheave_base::wake_count::WakeCount;
 use sheave_kring::Completed;
 
 use crate::bio::{BIO_USER, BVec, BioId, NO_FIXED_BUF, Op};
@@ -37,7 +39,7 @@ use crate::bio_set::{BioList, BioSet};
 use crate::device::Device;
 use crate::driver::KringSlot;
 use crate::error::DeviceError;
-use crate::hctx::Hctx;
+use crate::hctx::{Hctx, Waker};
 use crate::outside::Outside;
 use crate::plug::Plug;
 use crate::ring_core::Core;
@@ -118,6 +120,8 @@ pub struct IoCtx {
     hctxs: Vec<Option<Box<Hctx>>>,
     bdevs: Vec<Option<Bdev>>,
     parker: Parker,
+    /// For how many completions of other threads the ring sleeps.
+    wanted: Arc<WakeCount>,
     /// How others wait for this ring.
     outside: Outside,
     next_look: NextLook,
@@ -163,6 +167,7 @@ impl IoCtx {
             hctxs: Vec::with_capacity(MAX_HCTXS),
             bdevs: Vec::new(),
             parker,
+            wanted: Arc::new(WakeCount::new()),
             outside: Outside::default(),
             next_look: NextLook::never(),
             bell_armed: false,
@@ -213,9 +218,7 @@ impl IoCtx {
     }
 
     fn open_hctx(&mut self, leg: &crate::device::Leg) -> Result<u16, DeviceError> {
-        let same = |hctx: &Option<Box<Hctx>>| {
-            hctx.as_ref().is_some_and(|hctx| sheave_base::sync::Arc::ptr_eq(&hctx.queue, &leg.queue))
-        };
+        let same = |hctx: &Option<Box<Hctx>>| hctx.as_ref().is_some_and(|hctx| Arc::ptr_eq(&hctx.queue, &leg.queue));
         let index = match self.hctxs.iter().position(same) {
             Some(index) => index,
             None => {
@@ -229,8 +232,8 @@ impl IoCtx {
                         fix: "Detach one, or use another ring".into(),
                     });
                 }
-                let unparker = self.parker.unparker();
-                let hctx = Hctx::open(leg.queue.clone(), index as u16, &mut self.core, unparker, lower.clone());
+                let waker = Waker { unparker: self.parker.unparker(), wanted: self.wanted.clone() };
+                let hctx = Hctx::open(leg.queue.clone(), index as u16, &mut self.core, waker, lower.clone());
                 let hctx = match hctx {
                     Ok(hctx) => hctx,
                     Err(error) => {

@@ -27,7 +27,6 @@ use sheave_base::asymmetric::Mark;
 use sheave_base::clock::{CoarseTs, PreciseTs};
 use sheave_base::identity;
 use sheave_base::mpscq::{Consumer, MpscQueue};
-use sheave_base::parker::Unparker;
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -54,6 +53,7 @@ use crate::timeout::TimeoutWalk;
 use self::contained::Contained;
 
 pub use shared::HctxShared;
+pub(crate) use shared::Waker;
 
 /// One ring's way into one device.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Hctx {
         queue: Arc<Queue>,
         index: u16,
         core: &mut Core,
-        unparker: Unparker,
+        waker: Waker,
         lower: Option<Lower>,
     ) -> Result<Hctx, DeviceError> {
         let tag_set = queue.host_tags().cloned().unwrap_or_else(|| TagSet::owned(queue.limits().queue_depth));
@@ -115,7 +115,7 @@ impl Hctx {
             dispatching: CachePadded::new(Mark::new()),
             remote: remote_queue,
             remote_status: (0..=depth).map(|_| AtomicU8::new(0)).collect(),
-            unparker,
+            waker,
         });
         let mut open = HctxOpen {
             kring: &mut core.kring,
@@ -446,6 +446,22 @@ impl Hctx {
     pub(crate) fn waits_for_kernel(&self) -> bool {
         let sent = !self.stalled && self.gathered.is_empty() && self.refused.is_empty() && !self.tags.is_shared();
         sent && self.next_event() == NextEvent::Kernel
+    }
+
+    /// The most I/Os that end with one request of this hardware context, where each of its requests is in the hands of
+    /// another thread and nothing waits for one of them to end; else `None`.
+    pub(crate) fn ends_remotely(&self) -> Option<u32> {
+        let sent = !self.stalled && self.gathered.is_empty() && !self.flush.has_pending() && !self.flush.is_running();
+        if !sent || self.tags.is_shared() || self.next_event() != NextEvent::Remote {
+            return None;
+        }
+        let in_flight = self.rqs.iter().filter(|rq| rq.bio_head.is_some());
+        in_flight.map(|rq| if rq.flags & RQ_FLUSH_SEQ == 0 { 1 + u32::from(rq.merged()) } else { u32::MAX }).max()
+    }
+
+    /// Whether another thread has completed a request, or is about to.
+    pub(crate) fn has_remote(&self) -> bool {
+        !self.remote.is_empty()
     }
 
     pub(crate) fn next_event(&self) -> NextEvent {

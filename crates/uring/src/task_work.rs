@@ -18,7 +18,8 @@ use sheave_base::mpscq::{Consumer, MpscQueue};
 use sheave_base::parker::Unparker;
 use sheave_base::sbitmap::{Sbitmap, WORD_BITS};
 use sheave_base::sync::Arc;
-use sheave_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use sheave_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use sheave_base::wake_count::WakeCount;
 
 use thiserror::Error;
 
@@ -41,8 +42,8 @@ struct Message {
 pub(crate) struct DoneQueue {
     done: MpscQueue,
     results: Box<[AtomicU32]>,
-    /// Results for which the ring, which sleeps, need not be woken, and one more; 0 while it is to be woken for each.
-    wanted: AtomicU32,
+    /// Results for which the ring, if it sleeps, need not be woken.
+    wanted: WakeCount,
     unparker: Unparker,
 }
 
@@ -61,15 +62,7 @@ impl DoneQueue {
 
     /// Whether the ring is to be woken for these results, which were queued (I6).
     fn is_wanted(&self, done: &[(u32, WorkDone)]) -> bool {
-        // SeqCst pairs with the fence in `TaskWork::sleep_until`: that sees the results, or this sees what it wants.
-        fence(Ordering::SeqCst);
-        // Relaxed, both: after the fence; of those who take from the count, one takes the last.
-        if self.wanted.load(Ordering::Relaxed) == 0 || !done.iter().all(|end| matches!(end.1, WorkDone::Result(_))) {
-            return true;
-        }
-        // Below zero when more have come than were wanted.
-        let many = done.len() as u32;
-        self.wanted.fetch_sub(many, Ordering::Relaxed).cast_signed() <= many.cast_signed()
+        !done.iter().all(|end| matches!(end.1, WorkDone::Result(_))) || self.wanted.is_due(done.len() as u32)
     }
 
     /// The ring is to look for work of its own, if it sleeps.
@@ -184,7 +177,7 @@ impl TaskWork {
         let finished = Arc::new(DoneQueue {
             done: queue,
             results: (0..slots).map(|_| AtomicU32::new(0)).collect(),
-            wanted: AtomicU32::new(0),
+            wanted: WakeCount::new(),
             unparker: unparker.clone(),
         });
         let shared = Arc::new(Shared {
@@ -216,18 +209,13 @@ impl TaskWork {
     /// The ring is about to sleep until workers have finished so many slots; false when some have finished since it
     /// looked. Whoever else wakes it does as ever. [`TaskWork::is_awake`] is to follow.
     pub(crate) fn sleep_until(&self, finished: u32) -> bool {
-        // Relaxed: before the fence.
-        self.finished.wanted.store(finished, Ordering::Relaxed);
-        // SeqCst pairs with the fence in `DoneQueue::is_wanted`.
-        fence(Ordering::SeqCst);
+        self.finished.wanted.sleep_until(finished);
         self.done.is_empty()
     }
 
     /// The ring sleeps no more.
     pub(crate) fn is_awake(&self) {
-        // Relaxed: a worker that does not see it wakes a ring that is awake, or has its result found by the look that
-        // comes before the next sleep.
-        self.finished.wanted.store(0, Ordering::Relaxed);
+        self.finished.wanted.awake();
     }
 
     /// A slot that a worker has finished, and how its work ended.

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use sheave_blk::Device;
 use sheave_drivers::open_device;
+use sheave_uring::sqe::{IOSQE_IO_LINK, Sqe, opcode};
 use sheave_uring::{Ring, Waited, prep};
 
-use support::{Puppet, buf, nop, push, reaped, ring};
+use support::{Puppet, buf, nop, push, reaped, ring, rw};
 
 /// Long enough to tell waiting from returning, on a machine that has other work too.
 const LATENCY: Duration = Duration::from_millis(30);
@@ -154,4 +155,51 @@ fn settings_out_of_bounds_are_named() {
         assert!(error.starts_with(name) && error.contains("give 1 to"), "{error}");
     }
     assert_eq!(Ring::builder().entries(5).build().unwrap().sq_space(), 8);
+}
+
+/// How often this thread has gone to sleep.
+fn sleeps() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    line.trim().parse().unwrap()
+}
+
+#[test]
+fn a_ring_that_waits_for_several_sleeps_until_another_thread_has_completed_them() {
+    let memory = buf(512);
+    for _ in 0..20 {
+        let mut ring = Ring::builder().entries(16).spin(Duration::ZERO).build().unwrap();
+        let fd = ring.attach(&open_device("null:size=1M,latency=5ms,complete=thread").unwrap()).unwrap();
+        // The other thread completes them one after the other, as far apart.
+        for at in 0..16 {
+            push(&mut ring, &[rw(opcode::READ, fd, at * 2048, memory.as_ptr() as u64, 512, at)]);
+            ring.submit().unwrap();
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        let (start, before) = (Instant::now(), sleeps());
+        assert_eq!(ring.wait(16, None), Waited::Ready(16));
+        let (took, slept) = (start.elapsed(), sleeps() - before);
+        // Completions gather for 10 ms at most, which a machine that is busy makes several times.
+        assert!(slept <= 4 + took.as_millis() as u64 / 5, "woken {slept} times in {took:?}");
+    }
+}
+
+#[test]
+fn a_chain_goes_on_while_its_ring_waits_for_several() {
+    let memory = buf(512);
+    let addr = memory.as_ptr() as u64;
+    let mut took = Duration::MAX;
+    for _ in 0..20 {
+        let mut ring = Ring::builder().entries(16).spin(Duration::ZERO).build().unwrap();
+        let [soon, late] = ["1ms", "9ms"].map(|latency| {
+            ring.attach(&open_device(&format!("null:size=1M,latency={latency},complete=thread")).unwrap()).unwrap()
+        });
+        let linked = Sqe { flags: IOSQE_IO_LINK, ..rw(opcode::READ, soon, 0, addr, 512, 1) };
+        push(&mut ring, &[linked, rw(opcode::READ, late, 4096, addr, 512, 2), rw(opcode::READ, late, 0, addr, 512, 3)]);
+        let start = Instant::now();
+        ring.submit_and_wait(3).unwrap();
+        took = took.min(start.elapsed());
+        assert_eq!(reaped(&mut ring).len(), 3);
+    }
+    assert!(took < Duration::from_millis(15), "its second read has waited for the end of the third: {took:?}");
 }

@@ -26,7 +26,7 @@ const SHUTDOWN_ROUND: Duration = Duration::from_millis(100);
 const DEAF_ROUND: Duration = Duration::from_millis(1);
 /// How long a wait for several completions lets them gather before one is enough: so long is another thread not
 /// heard. Shorter than the scheduler's tick, the timer for it would cost more than the wake-ups that it saves.
-const GATHER: Duration = Duration::from_millis(10);
+pub(super) const GATHER: Duration = Duration::from_millis(10);
 
 /// The ring's own operations on the kernel ring.
 const BELL: u64 = kernel_user_data(0, 0, KIND_RING);

@@ -5,8 +5,10 @@
 use std::time::Duration;
 
 use sheave_base::clock::PreciseTs;
+use sheave_base::parker::Wake;
 
 use super::IoCtx;
+use super::kernel::GATHER;
 use crate::driver::NextEvent;
 use crate::end_io::EndIo;
 use crate::hctx::Hctx;
@@ -38,11 +40,17 @@ impl IoCtx {
     /// Waits until a poll may find something, at most `timeout`; `wanted` is how many completions the caller needs
     /// before it has use for waking up. Sends prepared kernel operations in the same system call.
     pub fn wait(&mut self, wanted: u32, timeout: Option<Duration>) {
+        self.wait_for(wanted, wanted, timeout);
+    }
+
+    /// As [`IoCtx::wait`], for a caller that wants to hear of `remote` completions of other threads: of each, where
+    /// more than the wait is for may depend on it.
+    pub fn wait_for(&mut self, wanted: u32, remote: u32, timeout: Option<Duration>) {
         if let Some((outstanding, _)) = self.only_kernel() {
             self.core.plug.invalidate();
             return self.sleep_in_kernel(wanted.clamp(1, outstanding), timeout);
         }
-        self.wait_for_all(wanted, timeout);
+        self.wait_for_all(wanted, remote, timeout);
     }
 
     /// Waits for one of the ring's requests, where all are plain records in the kernel ring, and ends it: for a caller
@@ -87,7 +95,7 @@ impl IoCtx {
 
     /// Waits for whatever there is to wait for.
     #[inline(never)]
-    fn wait_for_all(&mut self, wanted: u32, timeout: Option<Duration>) {
+    fn wait_for_all(&mut self, wanted: u32, remote: u32, timeout: Option<Duration>) {
         self.send_off();
         let outstanding = self.core.kring.ring.as_ref().map_or(0, |kring| kring.outstanding());
         let mut waits = self.what_for();
@@ -114,10 +122,56 @@ impl IoCtx {
         let limits = [until.map(|at| at.left(now)), timeout, waits.retry.then_some(RETRY_REFUSED)];
         let timeout = limits.into_iter().flatten().min();
         if outstanding == 0 {
-            self.parker.park(timeout);
+            self.park(remote, timeout);
         } else {
             self.wait_kernel(if waits.remote { 1 } else { wanted.clamp(1, outstanding) }, timeout);
         }
+    }
+
+    /// Sleeps until another thread wakes the ring. Where other threads have all of its I/O, that is when they have
+    /// completed as much as the caller needs; after [`GATHER`] one completion is enough.
+    fn park(&mut self, wanted: u32, mut timeout: Option<Duration>) {
+        let requests = if wanted > 1 { self.remote_ends(wanted) } else { 1 };
+        if requests > 1 {
+            self.wanted.sleep_until(requests);
+            let patience = timeout.map_or(GATHER, |timeout| timeout.min(GATHER));
+            let woken =
+                if self.has_remote() { self.take_wake() } else { self.parker.park(Some(patience)) == Wake::Notified };
+            // Before the look at what has rung nobody.
+            self.wanted.sleep_until(1);
+            if woken || self.has_remote() {
+                return self.wanted.awake();
+            }
+            timeout = timeout.map(|timeout| timeout.saturating_sub(GATHER));
+        }
+        self.parker.park(timeout);
+        self.wanted.awake();
+    }
+
+    /// After how many completions of other threads `wanted` I/Os may have ended, at the earliest; 1 where anything else
+    /// is on its way, or waits for one of them.
+    fn remote_ends(&self, wanted: u32) -> u32 {
+        if !self.core.starved.is_empty() || self.core.stacked != 0 {
+            return 1;
+        }
+        let (mut live, mut most) = (0, 1);
+        for hctx in self.hctxs.iter().flatten().filter(|hctx| hctx.has_work()) {
+            let Some(ios) = hctx.ends_remotely() else { return 1 };
+            (live, most) = (live + hctx.live(), most.max(ios));
+        }
+        wanted.div_ceil(most).min(live)
+    }
+
+    /// Takes a wake-up that has come, so that it does not end the next sleep.
+    fn take_wake(&mut self) -> bool {
+        if self.parker.prepare_sleep() {
+            self.parker.cancel_sleep();
+        }
+        true
+    }
+
+    fn has_remote(&self) -> bool {
+        self.hctxs.iter().flatten().any(|hctx| hctx.has_remote())
     }
 
     /// Sends off what can go. Whether a poll would find something now, and else how long nothing needs to be looked at

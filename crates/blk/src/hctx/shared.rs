@@ -11,6 +11,7 @@ use sheave_base::parker::Unparker;
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use sheave_base::wake_count::WakeCount;
 
 use crate::bio::Op;
 use crate::stats::HctxStats;
@@ -33,7 +34,15 @@ pub struct HctxShared {
     /// Tags that other threads completed; the status of each is beside it.
     pub(super) remote: MpscQueue,
     pub(super) remote_status: Box<[AtomicU8]>,
-    pub(super) unparker: Unparker,
+    pub(super) waker: Waker,
+}
+
+/// How other threads wake the ring of a hardware context.
+#[derive(Clone, Debug)]
+pub(crate) struct Waker {
+    pub(crate) unparker: Unparker,
+    /// Completions for which the ring, if it sleeps, need not be woken; of all its hardware contexts together.
+    pub(crate) wanted: Arc<WakeCount>,
 }
 
 impl HctxShared {
@@ -65,13 +74,15 @@ impl HctxShared {
     }
 
     pub(crate) fn unpark(&self) {
-        self.unparker.unpark();
+        self.waker.unparker.unpark();
     }
 
     pub(crate) fn complete_remotely(&self, tag: u16, status: Status) {
         // Relaxed: published by the push, read after the pop in `Hctx::take_remote`.
         self.remote_status[usize::from(tag)].store(status as u8, Ordering::Relaxed);
         self.remote.push(u32::from(tag));
-        self.unparker.unpark();
+        if self.waker.wanted.is_due(1) {
+            self.unpark();
+        }
     }
 }

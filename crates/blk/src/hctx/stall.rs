@@ -198,7 +198,7 @@ impl Hctx {
     pub(crate) fn send_off(&mut self, core: &mut Core) {
         self.kick(core);
         self.flush_gathered(core);
-        if self.stalled && !self.waiting.is_empty() && self.tags.ask_for_wake_up(&self.shared.unparker) {
+        if self.stalled && !self.waiting.is_empty() && self.tags.ask_for_wake_up(&self.shared.waker.unparker) {
             self.kick(core);
             self.flush_gathered(core);
         }

@@ -112,8 +112,9 @@ unsafe impl HwQueue for ElsewhereQueue {
     }
 }
 
-/// Reads through a driver whose requests another thread completes; `hurry` is called before each poll. How they ended.
-fn read_all(hurry: impl Fn(&Rig)) -> Vec<(u32, Status)> {
+/// Reads through a driver whose requests another thread completes, by waits for `wanted`; `hurry` is called before each
+/// poll. How they ended.
+fn read_all(wanted: u32, hurry: impl Fn(&Rig)) -> Vec<(u32, Status)> {
     let inbox = Arc::new(Inbox::default());
     let completer = thread::spawn({
         let inbox = inbox.clone();
@@ -131,7 +132,7 @@ fn read_all(hurry: impl Fn(&Rig)) -> Vec<(u32, Status)> {
         if rig.ctx.is_idle() {
             break;
         }
-        rig.ctx.wait(1, None);
+        rig.ctx.wait(wanted, None);
     }
     let mut ended = rig.take_ended();
     ended.sort_unstable_by_key(|(owner, _)| *owner);
@@ -146,14 +147,22 @@ fn read_all(hurry: impl Fn(&Rig)) -> Vec<(u32, Status)> {
 fn model_requests_that_another_thread_completes_end_once() {
     explore(|| {
         let expect: Vec<_> = (0..).zip(STATUSES).collect();
-        assert_eq!(read_all(|_| ()), expect, "each bio ends once, as its own request did");
+        assert_eq!(read_all(1, |_| ()), expect, "each bio ends once, as its own request did");
+    });
+}
+
+#[test]
+fn model_a_ring_that_waits_for_several_requests_of_another_thread_is_woken() {
+    explore(|| {
+        let expect: Vec<_> = (0..).zip(STATUSES).collect();
+        assert_eq!(read_all(BIOS, |_| ()), expect, "each bio ends once, as its own request did");
     });
 }
 
 #[test]
 fn model_a_request_that_is_overdue_ends_once_whoever_ends_it() {
     explore(|| {
-        let ended = read_all(|rig| rig.time.advance(LONG));
+        let ended = read_all(1, |rig| rig.time.advance(LONG));
         assert_eq!(ended.len(), BIOS as usize, "each bio ends once: {ended:?}");
         for ((owner, status), own) in ended.into_iter().zip(STATUSES) {
             assert!(status == own || status == Status::Timeout, "bio {owner} ended with {status:?}");

@@ -1,11 +1,16 @@
 //! Waiting: nothing that could go on is left lying when a ring goes to sleep, and what it waits for wakes it.
 
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use sheave_base::status::Status;
-use sheave_blk::Device;
-use sheave_blk::bio::Op;
+use sheave_blk::bio::{BIO_FUA, Op};
+use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, Remote, RemoteRq, TimedOut};
+use sheave_blk::limits::Limits;
+use sheave_blk::request::{DoneList, RqList, RqTable};
+use sheave_blk::{Device, DeviceError};
 
 use crate::support::{BLOCK, Puppet, Rig};
 
@@ -59,7 +64,7 @@ fn a_ring_that_waits_for_a_tag_of_another_is_woken() {
     rig.read(0, 0);
     rig.poll();
     let (send, receive) = channel();
-    let other = std::thread::spawn(move || {
+    let other = thread::spawn(move || {
         let mut rig = Rig::new(&[&device]);
         rig.read(1, 1);
         rig.poll();
@@ -111,4 +116,201 @@ fn a_driver_that_refuses_with_empty_hands_is_asked_again() {
     rig.poll();
     puppet.script().accept = u32::MAX;
     assert_eq!(run_asleep(&mut rig), [(0, Status::Ok)]);
+}
+
+/// Requests that [`Elsewhere`] takes.
+const DEPTH: u32 = 32;
+
+/// A driver whose requests are completed by whoever takes them out of its list.
+#[derive(Clone, Debug, Default)]
+struct Elsewhere(Arc<Mutex<Vec<RemoteRq>>>);
+
+impl Elsewhere {
+    /// Another thread completes so many, one every `pause`.
+    fn complete(&self, many: usize, pause: Duration) -> thread::JoinHandle<()> {
+        let taken: Vec<RemoteRq> = self.0.lock().unwrap().drain(..many).collect();
+        thread::spawn(move || {
+            for rq in taken {
+                thread::sleep(pause);
+                rq.complete(Status::Ok);
+            }
+        })
+    }
+}
+
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D7: its queues take whatever it says that they take.
+unsafe impl Driver for Elsewhere {
+    fn limits(&self) -> Limits {
+        Limits { queue_depth: DEPTH as u16, ..Limits::default() }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { volatile_cache: true, ..Capabilities::default() }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        1 << 30
+    }
+
+    fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
+        Ok(Box::new(ElsewhereQueue { sent: self.clone(), remote: open.remote.clone() }))
+    }
+}
+
+#[derive(Debug)]
+struct ElsewhereQueue {
+    sent: Elsewhere,
+    remote: Remote,
+}
+
+#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+// SAFETY: D1 to D6: each request ends once, where it came, and no memory is touched.
+unsafe impl HwQueue for ElsewhereQueue {
+    fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
+        let mut sent = self.sent.0.lock().unwrap();
+        while let Some(rq) = list.pop() {
+            sent.push(self.remote.send_out(rq));
+        }
+    }
+
+    fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
+
+    fn next_event(&self) -> NextEvent {
+        NextEvent::Remote
+    }
+
+    fn timed_out(&mut self, _: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
+        TimedOut::Waiting
+    }
+
+    fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
+        self.sent.0.lock().unwrap().drain(..).for_each(|rq| rq.complete(Status::Offline));
+    }
+}
+
+/// Reads of blocks `apart` from each other, on their way to another thread.
+fn sent_away(elsewhere: &Elsewhere, reads: u32, apart: u64) -> Rig {
+    let mut rig = Rig::new(&[&Device::from_driver("elsewhere", Box::new(elsewhere.clone()))]);
+    rig.ctx.start_plug(reads);
+    (0..reads).for_each(|n| assert!(rig.read(u64::from(n) * apart, n)));
+    rig.ctx.finish_plug();
+    rig
+}
+
+/// Half of the time that a wait for several completions lets them gather.
+const SOON: Duration = Duration::from_millis(5);
+
+/// Whether this takes less than [`SOON`], in one of several tries: the machine may be busy.
+fn is_soon(mut act: impl FnMut() -> Duration) -> bool {
+    (0..50).any(|_| act() < SOON)
+}
+
+/// How long it takes until a wait finds something.
+fn time_of_wait(rig: &mut Rig, wanted: u32) -> Duration {
+    let start = Instant::now();
+    loop {
+        rig.ctx.wait(wanted, Some(LONG));
+        let took = start.elapsed();
+        // A wake-up may come behind what it is for, which was found without it.
+        if rig.poll() > 0 || took >= LONG {
+            return took;
+        }
+    }
+}
+
+#[test]
+fn a_ring_that_wants_several_completions_of_another_thread_is_woken_for_the_last() {
+    // Together less than the time for which completions may gather, but on a machine that is busy.
+    let pause = Duration::from_micros(100);
+    let ended_by = |wanted: u32| {
+        let elsewhere = Elsewhere::default();
+        let mut rig = sent_away(&elsewhere, 16, 2);
+        let thread = elsewhere.complete(16, pause);
+        rig.ctx.wait(wanted, Some(LONG));
+        let ended = rig.poll();
+        thread.join().unwrap();
+        rig.drain();
+        assert_eq!(rig.take_ok().len(), 16);
+        ended
+    };
+    assert!((0..50).any(|_| ended_by(16) == 16), "all of them with one wait, once at least");
+    assert!((0..50).any(|_| ended_by(1) < 16), "who wants one is not kept waiting");
+}
+
+#[test]
+fn one_completion_is_enough_when_the_others_do_not_come() {
+    let elsewhere = Elsewhere::default();
+    let mut rig = sent_away(&elsewhere, 4, 2);
+    elsewhere.complete(1, Duration::ZERO).join().unwrap();
+    let mut took = time_of_wait(&mut rig, 4);
+    let short = Duration::from_millis(1);
+    let start = Instant::now();
+    rig.ctx.wait(4, Some(short));
+    assert!(start.elapsed() >= short, "the wake-up for what was found has ended the next sleep");
+    for (pause_ms, why) in [(2, "it came while they gathered"), (30, "it came afterwards")] {
+        let thread = elsewhere.complete(1, Duration::from_millis(pause_ms));
+        took += time_of_wait(&mut rig, 4);
+        thread.join().unwrap();
+        assert!(took < LONG, "the ring has slept for completions that nobody promised: {why}");
+    }
+    elsewhere.complete(1, Duration::ZERO).join().unwrap();
+    rig.drain();
+}
+
+#[test]
+fn a_wait_for_several_knows_how_many_may_come() {
+    let merged = is_soon(|| {
+        let elsewhere = Elsewhere::default();
+        let mut rig = sent_away(&elsewhere, 4, 1);
+        rig.read(1000, 4);
+        rig.read(2000, 5);
+        assert_eq!(elsewhere.0.lock().unwrap().len(), 3, "four of the six go in one request");
+        let thread = elsewhere.complete(1, Duration::from_micros(200));
+        let took = time_of_wait(&mut rig, 4);
+        thread.join().unwrap();
+        elsewhere.complete(2, Duration::ZERO).join().unwrap();
+        rig.drain();
+        took
+    });
+    assert!(merged, "a request may be several I/Os");
+    let all = is_soon(|| {
+        let elsewhere = Elsewhere::default();
+        let mut rig = sent_away(&elsewhere, 4, 2);
+        let thread = elsewhere.complete(4, Duration::from_micros(100));
+        let took = time_of_wait(&mut rig, 64);
+        thread.join().unwrap();
+        rig.drain();
+        took
+    });
+    assert!(all, "no more than are on their way");
+}
+
+#[test]
+fn what_waits_for_the_end_of_a_request_does_not_wait_for_others() {
+    let flush = is_soon(|| {
+        let elsewhere = Elsewhere::default();
+        let mut rig = sent_away(&elsewhere, 1, 2);
+        rig.io_flags(Op::Write, BIO_FUA, 8000, BLOCK, 1);
+        elsewhere.0.lock().unwrap().reverse();
+        let thread = elsewhere.complete(1, Duration::from_micros(200));
+        let took = time_of_wait(&mut rig, 2);
+        thread.join().unwrap();
+        assert_eq!(elsewhere.0.lock().unwrap().len(), 2, "a flush follows the write");
+        elsewhere.complete(2, Duration::ZERO).join().unwrap();
+        rig.drain();
+        took
+    });
+    assert!(flush, "a flush follows a write with FUA");
+    let tag = is_soon(|| {
+        let elsewhere = Elsewhere::default();
+        let mut rig = sent_away(&elsewhere, DEPTH + 1, 2);
+        let thread = elsewhere.complete(1, Duration::from_micros(200));
+        let took = time_of_wait(&mut rig, DEPTH);
+        thread.join().unwrap();
+        elsewhere.complete(DEPTH as usize, Duration::ZERO).join().unwrap();
+        rig.drain();
+        took
+    });
+    assert!(tag, "who found no tag needs the first that is free");
 }

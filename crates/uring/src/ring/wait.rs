@@ -121,11 +121,14 @@ impl Inner {
             limit = Some(limit.map_or(RETRY, |limit| limit.min(RETRY)));
         }
         let results = self.results_to_wait_for(wanted);
+        // With a slot in use (a chain, a drain, a timeout, work after the data), more than its own CQE may depend on
+        // the end of an I/O; of plain records each end is one CQE.
+        let remote = if self.core.reqs.live() > 0 { 1 } else { wanted };
         if results <= 1 {
-            return self.io.wait(wanted, limit);
+            return self.io.wait_for(wanted, remote, limit);
         }
         if self.task_work.sleep_until(results) {
-            self.io.wait(wanted, limit);
+            self.io.wait_for(wanted, remote, limit);
         }
         self.task_work.is_awake();
     }
