@@ -103,6 +103,7 @@ impl Parker {
     /// Announces a sleep. True: look for work once more, then sleep or [`cancel_sleep`](Self::cancel_sleep).
     /// False: there was an `unpark` since the last sleep, do not sleep; it is used up and there is nothing to cancel.
     #[must_use = "after false the owner is awake and must look for work"]
+    #[inline]
     pub fn prepare_sleep(&mut self) -> bool {
         if self.prepared {
             return true;
@@ -121,6 +122,7 @@ impl Parker {
     /// Ends an announced sleep, whether the owner slept (in a kernel ring) or found work. True when there was an
     /// `unpark` in the meantime. Makes a system call only then (or after a ring that came late), to silence the
     /// bell. Does nothing when no sleep is announced.
+    #[inline]
     pub fn cancel_sleep(&mut self) -> bool {
         if !self.prepared {
             return false;
@@ -162,6 +164,7 @@ impl Parker {
     }
 
     /// Takes the rings so far.
+    #[cold]
     fn silence(&mut self) {
         // A count of rings, each of them a system call, does not reach 2^63.
         self.owed -= self.shared.bell.silence() as i64;

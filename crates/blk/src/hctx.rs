@@ -464,6 +464,7 @@ impl Hctx {
         !self.remote.is_empty()
     }
 
+    #[inline(always)]
     pub(crate) fn next_event(&self) -> NextEvent {
         if !self.done.is_empty() {
             return NextEvent::Ready;

@@ -356,8 +356,11 @@ impl Inner {
         self.core.queues.cq_publish();
         // The wait sends what drivers have prepared for the kernel: a look for completions before it finds few.
         let sends = self.core.queues.cq_ready() < wanted && self.io.has_unsent();
-        if sends && timeout.is_none() && self.wait_for_one(wanted) && self.core.queues.cq_ready() >= wanted {
-            return Waited::Ready(self.core.queues.cq_ready());
+        if sends && timeout.is_none() && self.wait_for_one(wanted) {
+            let ready = self.core.queues.cq_ready();
+            if ready >= wanted {
+                return Waited::Ready(ready);
+            }
         }
         if !(sends && self.core.is_settled()) {
             self.reap();
