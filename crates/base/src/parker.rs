@@ -1,4 +1,8 @@
-//! Sleep and wake-up of one owner: an event count over one eventfd.
+//! Sleep and wake-up of one owner: an event count over a futex and one eventfd.
+//!
+//! An owner that waits for nothing but its wake-up sleeps on the word of its state, which costs a system call on each
+//! side. One that waits for I/O too, in a kernel ring or in somebody else's event loop, is woken by an eventfd, which
+//! has to be read afterwards.
 //!
 //! Owns the protocol that loses no wake-up and makes no system call unless the owner sleeps. Does not own what is
 //! waited for: the owner checks its queues between announcing the sleep and sleeping.
@@ -14,14 +18,17 @@
 //! | state | meaning | left by |
 //! |---|---|---|
 //! | `AWAKE` | the owner runs and will look for work before it sleeps | `prepare_sleep`, `unpark` |
-//! | `ASLEEP` | the owner has announced its sleep: the next wake-up must ring the bell | `cancel_sleep`, `unpark` |
-//! | `NOTIFIED` | work was put since the owner last looked | `prepare_sleep`, `cancel_sleep` |
+//! | `ASLEEP` | the owner has announced its sleep: the next wake-up rings the bell | `park`, `cancel_sleep`, `unpark` |
+//! | `PARKED` | the owner sleeps on this word: the next wake-up wakes it there, and rings nothing | `park`, `unpark` |
+//! | `NOTIFIED` | work was put since the owner last looked | `prepare_sleep`, `cancel_sleep`, `park` |
 //!
 //! * I1: each change of `state` is one exchange. An `unpark` comes either before the announcement, which then sees
 //!   it and what was put before it, or after, and then rings.
-//! * I2: a sleep that ends `NOTIFIED` has exactly one ring, by the `unpark` that found `ASLEEP`; no other rings.
+//! * I2: an announced sleep that ends `NOTIFIED` has exactly one ring, by the `unpark` that found `ASLEEP`; no other
+//!   rings. One that found `PARKED` wakes the word instead.
 //! * I3: a ring may come late, when the owner is awake again. `owed` says how many are still to come, and the end of
-//!   the next sleep takes them. `park` does not return for a late ring; a wait for `fd()` does, once.
+//!   the next announced sleep takes them. `park` does not look at the bell; a wait for `fd()` returns for a late ring,
+//!   once. A late wake-up of the word ends no sleep: `park` looks at the state, and sleeps on.
 //!
 //! Called by rings and workers (owners), and by whoever pushes to their queues.
 
@@ -38,12 +45,13 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::atomic::{AtomicU32, Ordering};
 use bell::Bell;
 
-const AWAKE: u8 = 0;
-const ASLEEP: u8 = 1;
-const NOTIFIED: u8 = 2;
+const AWAKE: u32 = 0;
+const ASLEEP: u32 = 1;
+const NOTIFIED: u32 = 2;
+const PARKED: u32 = 3;
 
 /// Why `park` returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,8 +80,8 @@ pub struct Unparker {
 
 #[derive(Debug)]
 struct ParkState {
-    /// One of the three states. On a line of its own: wakers write it while the owner works.
-    state: CachePadded<AtomicU8>,
+    /// One of the four states. On a line of its own: wakers write it while the owner works.
+    state: CachePadded<AtomicU32>,
     bell: Bell,
 }
 
@@ -83,7 +91,7 @@ impl Parker {
     /// # Errors
     /// When the process has no file descriptor left: raise `RLIMIT_NOFILE` or open fewer rings.
     pub fn new() -> io::Result<Self> {
-        let shared = ParkState { state: CachePadded::new(AtomicU8::new(AWAKE)), bell: Bell::new()? };
+        let shared = ParkState { state: CachePadded::new(AtomicU32::new(AWAKE)), bell: Bell::new()? };
         Ok(Self { shared: Arc::new(shared), prepared: false, owed: 0 })
     }
 
@@ -143,24 +151,29 @@ impl Parker {
         if !self.prepare_sleep() {
             return Wake::Notified;
         }
+        let state = &self.shared.state;
+        // Acquire on failure pairs with the Release of `unpark`; the owner has nothing to release.
+        if state.compare_exchange(ASLEEP, PARKED, Ordering::Acquire, Ordering::Acquire).is_err() {
+            // Between announcement and sleep; it has rung the bell.
+            self.cancel_sleep();
+            return Wake::Notified;
+        }
         // None when it is further away than the clock can say.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        // A late ring of the last sleep (I3) costs one turn; any other ring or the timeout ends it.
+        let mut in_time = true;
+        self.prepared = false;
         loop {
-            if !self.shared.bell.wait(deadline) {
-                return if self.cancel_sleep() { Wake::Notified } else { Wake::TimedOut };
-            }
-            // Silenced before the look at the state, never after: the ring of an `unpark` between the two would be
-            // gone, and with it the only thing that ends the wait.
-            self.silence();
-            // Acquire pairs with the Release of `unpark`. Relaxed on failure: a late ring, nothing was put.
-            let state = &self.shared.state;
+            // Acquire pairs with the Release of `unpark`. Relaxed on failure: nothing was put.
             if state.compare_exchange(NOTIFIED, AWAKE, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                self.prepared = false;
-                self.owed += 1;
                 return Wake::Notified;
             }
+            if !in_time {
+                break;
+            }
+            in_time = self.shared.bell.sleep_on(state, PARKED, deadline);
         }
+        // Acquire as above: an `unpark` may have come with the last moment.
+        if state.swap(AWAKE, Ordering::Acquire) == NOTIFIED { Wake::Notified } else { Wake::TimedOut }
     }
 
     /// Takes the rings so far.
@@ -179,8 +192,10 @@ impl Unparker {
     pub fn unpark(&self) {
         // Release pairs with the Acquire in `prepare_sleep`, `cancel_sleep` and `park`. An exchange always, even over
         // `NOTIFIED`: the owner that takes the notification must see the work of each waker (I1).
-        if self.shared.state.swap(NOTIFIED, Ordering::Release) == ASLEEP {
-            self.shared.bell.ring();
+        match self.shared.state.swap(NOTIFIED, Ordering::Release) {
+            PARKED => self.shared.bell.wake(&self.shared.state),
+            ASLEEP => self.shared.bell.ring(),
+            _ => {}
         }
     }
 }

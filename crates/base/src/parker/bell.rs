@@ -1,9 +1,9 @@
-//! The bell of a parker: one eventfd.
+//! The system calls of a parker: on its bell, which is one eventfd, and on the word of its state, which is a futex.
 //!
-//! Owns the descriptor and the three system calls on it. Does not own when to ring: that is `parker`.
+//! Owns the descriptor. Does not own when to ring or to wake: that is `parker`.
 //!
 //! * I1: rings add up and one `silence` takes them all.
-//! * I2: neither side ever blocks but in `wait`.
+//! * I2: neither side ever blocks but in `sleep_on`.
 //!
 //! Called by `parker` alone. In a model build `model_bell` stands in for it.
 
@@ -11,8 +11,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
+use rustix::thread::futex;
+
+use crate::sync::atomic::AtomicU32;
 
 #[derive(Debug)]
 pub(super) struct Bell {
@@ -44,20 +47,19 @@ impl Bell {
         }
     }
 
-    /// Blocks until the bell has rung or `deadline` has passed. True when it has rung.
-    pub(super) fn wait(&self, deadline: Option<Instant>) -> bool {
-        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-        // Each turn but the last is a signal that came in.
-        loop {
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            // A span that the kernel cannot take is longer than anybody lives: no timeout.
-            let left = left.and_then(|left| Timespec::try_from(left).ok());
-            match poll(&mut fds, left.as_ref()) {
-                Ok(ready) => return ready > 0,
-                Err(Errno::INTR) => {}
-                // No memory in the kernel: as if it had rung, so that the sleeper looks, and comes back.
-                Err(_) => return true,
-            }
-        }
+    /// Blocks while the word has this value, until somebody wakes it or `deadline` has passed: false then. It may
+    /// return early, for the caller to look.
+    pub(super) fn sleep_on(&self, word: &AtomicU32, value: u32, deadline: Option<Instant>) -> bool {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // A span that the kernel cannot take is longer than anybody lives: no timeout.
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        // A signal, or another value: the caller looks. No other error is possible for a word of this process.
+        futex::wait(word, futex::Flags::PRIVATE, value, left.as_ref()) != Err(Errno::TIMEDOUT)
+    }
+
+    /// Wakes the owner that sleeps on the word.
+    pub(super) fn wake(&self, word: &AtomicU32) {
+        // It cannot fail for a word of this process; that nobody sleeps there any more is fine.
+        let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
     }
 }

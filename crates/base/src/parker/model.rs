@@ -191,7 +191,7 @@ fn model_a_wait_from_outside_loses_no_wake_up() {
                 break;
             }
             // Somebody else's loop: it sees whether the descriptor is readable, and nothing else.
-            parker.shared.bell.wait(None);
+            parker.shared.bell.wait();
         }
         join(wakers);
     });

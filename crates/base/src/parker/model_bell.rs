@@ -1,7 +1,8 @@
-//! The bell of a parker in a model build: a count under a lock of the model checker, in place of an eventfd.
+//! The system calls of a parker in a model build: a count and a condition of the model checker, in place of an eventfd
+//! and a futex.
 //!
-//! Owns a stand-in with the same promises as `bell` (rings add up, one `silence` takes them all), which the checker can
-//! schedule. Does not own a descriptor.
+//! Owns a stand-in with the same promises as `bell` (rings add up, one `silence` takes them all; nobody falls asleep on
+//! a word that has changed), which the checker can schedule. Does not own a descriptor.
 //!
 //! Called by `parker` alone, under `--cfg shuttle` and `--cfg loom`.
 
@@ -9,6 +10,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Condvar, Mutex};
 
 #[derive(Debug)]
@@ -35,16 +37,31 @@ impl Bell {
         std::mem::take(&mut *self.rings.lock().expect("invariant: no panic under this lock"))
     }
 
-    /// With a deadline the checker decides whether it passes before the bell rings; the clock is not asked.
-    pub(super) fn wait(&self, deadline: Option<Instant>) -> bool {
+    /// With a deadline the checker decides whether it passes first; the clock is not asked.
+    pub(super) fn sleep_on(&self, word: &AtomicU32, value: u32, deadline: Option<Instant>) -> bool {
         let mut rings = self.rings.lock().expect("invariant: no panic under this lock");
-        while *rings == 0 {
+        // Relaxed: a waker changes the word before it takes the lock.
+        while word.load(Ordering::Relaxed) == value {
             if deadline.is_some() && gives_up() {
                 return false;
             }
             rings = self.changed.wait(rings).expect("invariant: no panic under this lock");
         }
         true
+    }
+
+    pub(super) fn wake(&self, _: &AtomicU32) {
+        // Under the lock: nobody is between his look at the word and his sleep.
+        let _rings = self.rings.lock().expect("invariant: no panic under this lock");
+        self.changed.notify_one();
+    }
+
+    /// Waits for the bell, as an event loop does.
+    pub(super) fn wait(&self) {
+        let mut rings = self.rings.lock().expect("invariant: no panic under this lock");
+        while *rings == 0 {
+            rings = self.changed.wait(rings).expect("invariant: no panic under this lock");
+        }
     }
 }
 

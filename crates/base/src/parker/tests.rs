@@ -77,6 +77,36 @@ fn no_time_and_all_time_are_timeouts() {
 }
 
 #[test]
+fn an_unpark_between_announcement_and_park_leaves_no_ring() {
+    let mut parker = Parker::new().expect("eventfd");
+    assert!(parker.prepare_sleep());
+    parker.unparker().unpark();
+    assert!(rang(&parker), "the owner might wait for the descriptor");
+    assert_eq!(parker.park(None), Wake::Notified);
+    assert!(!rang(&parker));
+    assert_eq!(parker.park(Some(Duration::from_millis(1))), Wake::TimedOut, "used up");
+}
+
+#[test]
+fn who_sleeps_on_the_word_is_woken_there_and_no_bell_rings() {
+    let mut parker = Parker::new().expect("eventfd");
+    let (unparker, shared) = (parker.unparker(), Arc::clone(&parker.shared));
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            while shared.state.load(Ordering::Relaxed) != PARKED {
+                thread::yield_now();
+            }
+            // By now it sleeps, in all likelihood; the models look at all other moments.
+            std::thread::sleep(Duration::from_millis(20));
+            unparker.unpark();
+        });
+        assert_eq!(parker.park(None), Wake::Notified);
+    });
+    assert!(!rang(&parker), "nothing has to be read afterwards");
+    assert!(parker.prepare_sleep(), "used up");
+}
+
+#[test]
 fn two_threads_wake_each_other_in_turn() {
     const TURNS: u32 = 2_000;
     let mut here = Parker::new().expect("eventfd");
