@@ -230,5 +230,11 @@ impl Timers {
     }
 }
 
+/// Melds of heaps on this thread so far, for tests that count.
+#[cfg(test)]
+pub(crate) fn melds() -> u64 {
+    heap::MELDS.get()
+}
+
 #[cfg(test)]
 mod tests;

@@ -18,7 +18,7 @@ use sheave_uring::prep::{self, Cancel, Entry};
 use sheave_uring::sqe::{IOSQE_ASYNC, IOSQE_IO_DRAIN, IOSQE_IO_LINK, Sqe, opcode};
 use sheave_uring::{Fd, IoWq, Ring, RingError, Waited};
 
-use support::{fsync, nop, nop_result, push, reaped, ring, run, rw};
+use support::{Puppet, buf, fsync, nop, nop_result, push, reaped, ring, run, rw};
 
 const ECANCELED: i32 = -125;
 const ETIME: i32 = -62;
@@ -383,4 +383,48 @@ fn a_file_of_a_ring_that_is_gone_is_closed_while_a_worker_is_stuck_for_another_r
     assert_eq!(Arc::strong_count(&file), 1, "only this test has it");
     gate.open();
     stuck.drain();
+}
+
+/// A ring that does not poll, with this many reads that its workers have begun and the device has.
+fn reads_on_workers(puppet: &Puppet, reads: u64) -> Ring {
+    let wq = IoWq::builder().max_workers(1, 1).build().expect("a pool");
+    let mut ring = Ring::builder().entries(16).spin(Duration::ZERO).io_wq(&wq).build().expect("a ring");
+    let fd = ring.attach(&puppet.device()).expect("attached");
+    for n in 0..reads {
+        ring.push(prep::read(fd, buf(4096)).offset(n << 20).run_async().user_data(n)).expect("room");
+    }
+    ring.submit().expect("submitted");
+    until("the device has them", || puppet.sectors_seen().len() as u64 == reads);
+    ring
+}
+
+#[test]
+fn a_ring_that_has_waited_for_several_results_in_vain_hears_of_one() {
+    let puppet = Puppet::new().holding();
+    let mut ring = reads_on_workers(&puppet, 4);
+    assert_eq!(ring.wait(4, Some(Duration::from_millis(5))), Waited::TimedOut);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            puppet.script().finish = 1;
+        });
+        assert_eq!(ring.wait(1, Some(PATIENCE)), Waited::Ready(1));
+    });
+}
+
+#[test]
+fn a_timeout_that_counts_hears_of_each_result_while_its_ring_waits_for_more() {
+    let puppet = Puppet::new().holding();
+    let mut ring = reads_on_workers(&puppet, 4);
+    ring.push(prep::timeout(Duration::from_secs(3600)).count(1).user_data(99)).expect("room");
+    ring.submit().expect("submitted");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            puppet.script().finish = 1;
+        });
+        assert_eq!(ring.wait(2, Some(PATIENCE)), Waited::Ready(2), "the read, and the timeout that it ends");
+    });
+    let ended = reaped(&mut ring);
+    assert!(ended.contains(&(99, 0)), "{ended:?}");
 }

@@ -129,8 +129,8 @@ impl<S: Source> ClientTable<S> {
         self.places.get(at as usize)?.0.as_ref()
     }
 
-    /// All clients, by their places.
-    pub(super) fn copy(&self) -> Vec<Option<Arc<Client<S>>>> {
-        self.places.iter().map(|(client, _)| client.clone()).collect()
+    /// Appends all clients, by their places.
+    pub(super) fn copy_to(&self, copy: &mut Vec<Option<Arc<Client<S>>>>) {
+        copy.extend(self.places.iter().map(|(client, _)| client.clone()));
     }
 }

@@ -170,7 +170,8 @@ impl<S: Source> Shared<S> {
         }
         if starved {
             acct.set_starved();
-            let clients = self.table().copy();
+            let mut clients = Vec::new();
+            self.table().copy_to(&mut clients);
             clients.iter().flatten().for_each(|client| client.source.starved());
         }
     }
@@ -270,9 +271,10 @@ impl<S: Source> Shared<S> {
         // client was registered.
         let now = self.version.load(Ordering::Acquire);
         if now != *version {
-            // What is let go of may be the last of a client: not under the lock.
-            let new = self.table().copy();
-            *copy = new;
+            // What is let go of may be the last of a client: not under the lock. The room is kept: a worker comes here
+            // each time it wakes.
+            copy.clear();
+            self.table().copy_to(copy);
             *version = now;
         }
     }

@@ -318,7 +318,7 @@ impl<S: Source> Worker<S> {
             return self.quit(roster, from);
         }
         roster.idle.push(self.me.clone());
-        let naps = acct.begin_nap(self.me.id);
+        let naps = self.shared.options.help && acct.begin_nap(self.me.id);
         acct.move_counts(IDLE, from);
         // SeqCst pairs with the fence in `wants_worker` of whoever queues (I1 of `acct`).
         fence(Ordering::SeqCst);

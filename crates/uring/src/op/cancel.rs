@@ -77,7 +77,10 @@ impl Core {
         let waits = |req: &Req| req.state == State::Queued && req.rflags & REQ_CANCELED == 0;
         let on_file = |req: &Req| target.flags & ASYNC_CANCEL_FD == 0 || self.file_used(req) == file;
         let is_meant = |req: &Req| waits(req) && matches(target, req) && on_file(req);
-        (from..self.reqs.slots()).find(|&slot| is_meant(&self.reqs[slot]))
+        let found = (from..self.reqs.slots()).find(|&slot| is_meant(&self.reqs[slot]));
+        #[cfg(test)]
+        tests::count_slots(from, found.map_or(self.reqs.slots(), |slot| slot + 1));
+        found
     }
 
     fn first_timeout(&self) -> u32 {

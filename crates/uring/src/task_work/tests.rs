@@ -3,7 +3,11 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sheave_base::parker::{Parker, Wake};
+
+use super::TaskWork;
 use crate::cqe::Cqe;
+use crate::work_done::WorkDone;
 use crate::{Ring, SendError, Waited};
 
 const SENDERS: u64 = 3;
@@ -103,5 +107,50 @@ fn rings_dropped_under_senders_are_safe() {
         thread::sleep(Duration::from_micros(round * 50));
         drop(ring);
         sender.join().expect("it is told that the ring is gone");
+    }
+}
+
+/// Whether somebody has woken the owner since it was last asked.
+fn is_woken(parker: &mut Parker) -> bool {
+    parker.park(Some(Duration::ZERO)) == Wake::Notified
+}
+
+const DONE: WorkDone = WorkDone::Result(0);
+
+#[test]
+fn a_ring_that_wants_several_results_is_woken_once_by_the_last() {
+    let mut parker = Parker::new().expect("a parker");
+    let mut work = TaskWork::new(8, 8, parker.unparker());
+    let finished = work.done_queue();
+    for _ in 0..3 {
+        assert!(work.sleep_until(4));
+        finished.finish(&[(0, DONE)]);
+        finished.finish(&[(1, DONE), (2, DONE)]);
+        assert!(!is_woken(&mut parker), "three of four");
+        finished.finish(&[(3, DONE), (4, DONE)]);
+        assert!(is_woken(&mut parker), "five of four");
+        finished.finish(&[(5, DONE)]);
+        work.is_awake();
+        is_woken(&mut parker);
+        assert!(!work.sleep_until(4), "some are there already: it looks before it sleeps");
+        work.is_awake();
+        assert_eq!(std::iter::from_fn(|| work.pop_done()).map(|done| done.0).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+        finished.finish(&[(6, DONE)]);
+        assert!(is_woken(&mut parker), "a ring that is awake, or waits for one, hears of each");
+        assert_eq!(work.pop_done(), Some((6, DONE)));
+    }
+}
+
+#[test]
+fn a_ring_that_wants_several_results_is_woken_at_once_by_what_it_has_to_do() {
+    let mut parker = Parker::new().expect("a parker");
+    let mut work = TaskWork::new(8, 8, parker.unparker());
+    let finished = work.done_queue();
+    for what in [WorkDone::Reissue, WorkDone::Flush, WorkDone::NoThread] {
+        assert!(work.sleep_until(4));
+        finished.finish(&[(0, DONE), (1, what)]);
+        assert!(is_woken(&mut parker), "{what:?} is no CQE yet");
+        work.is_awake();
+        assert_eq!(std::iter::from_fn(|| work.pop_done()).count(), 2);
     }
 }

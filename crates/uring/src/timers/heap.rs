@@ -60,6 +60,12 @@ impl Node {
     };
 }
 
+#[cfg(test)]
+std::thread_local! {
+    /// Melds on this thread, for tests that count.
+    pub(super) static MELDS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 fn comes_first(nodes: &[Node], a: u32, b: u32) -> bool {
     let (a, b) = (&nodes[a as usize], &nodes[b as usize]);
     // Turns count up and wrap; those armed at the same time are closer to each other than half of all.
@@ -68,6 +74,8 @@ fn comes_first(nodes: &[Node], a: u32, b: u32) -> bool {
 
 /// Two heaps (or none) become one; its root.
 pub(super) fn meld(nodes: &mut [Node], a: u32, b: u32) -> u32 {
+    #[cfg(test)]
+    MELDS.set(MELDS.get() + 1);
     if a == NO_SLOT || b == NO_SLOT {
         return if a == NO_SLOT { b } else { a };
     }

@@ -12,7 +12,7 @@ use sheave_iomap::mapping::{Intent, MAP_SUMMED, Mapping, MappingKind};
 use sheave_iomap::{File, SummedDone, WriteDone};
 
 use super::super::pool::Pool;
-use super::super::ring_work::Work;
+use super::super::ring_work::{Kind, Work};
 use super::super::shared::PoolOptions;
 use super::super::{Cancelled, IoWq, RingWq};
 use crate::Ring;
@@ -176,4 +176,52 @@ fn a_cancel_gives_the_work_up_at_once_and_nothing_is_expected_of_it() {
     assert_eq!(wq.cancel(2), Cancelled::Queued);
     assert_eq!(Arc::strong_count(&file), 1);
     assert!(!wq.wants_steps());
+}
+
+/// A way into a pool that nobody works for.
+fn way(slots: u32) -> RingWq {
+    let parker = sheave_base::parker::Parker::new().expect("a parker");
+    let task_work = crate::task_work::TaskWork::new(slots, slots, parker.unparker());
+    let pool = IoWq::builder().stepped(true).build().expect("a pool");
+    RingWq::new(pool, task_work.done_queue(), slots, || None)
+}
+
+#[test]
+fn a_ring_sleeps_until_several_results_only_while_each_of_them_is_one_cqe() {
+    let mut wq = way(8);
+    let offload = |wq: &mut RingWq, slot, alone| assert!(wq.offload(slot, Work::Nothing, Kind::Short, alone));
+    assert_eq!(wq.results_to_wait_for(8), 0, "nothing is on its way");
+    (0..3).for_each(|slot| offload(&mut wq, slot, true));
+    assert_eq!([1, 3, 8].map(|wanted| wq.results_to_wait_for(wanted)), [1, 3, 3], "no more than there are");
+    offload(&mut wq, 3, false);
+    assert_eq!(wq.results_to_wait_for(8), 0, "another follows one of them");
+    offload(&mut wq, 4, true);
+    assert_eq!(wq.results_to_wait_for(8), 0, "that one may be still to come");
+    (0..5).for_each(|_| wq.took());
+    offload(&mut wq, 5, true);
+    assert_eq!(wq.results_to_wait_for(8), 1, "all of them have come");
+}
+
+#[test]
+fn a_wait_from_outside_wakes_the_worker_that_was_not_woken() {
+    let cpu = rustix::thread::sched_getcpu();
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set).expect("this thread's own CPU");
+    let wq = IoWq::builder().cpus(&[cpu]).build().expect("a pool");
+    let mut ring = Ring::builder().entries(8).io_wq(&wq).build().expect("a ring");
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let mut deferred = 0;
+    while deferred < 5 {
+        assert!(std::time::Instant::now() < limit, "{deferred} wake-ups were put off");
+        ring.push(prep::nop().run_async()).expect("room");
+        ring.submit().expect("submitted");
+        let was_deferred = ring.state().core.wq.has_deferred();
+        deferred += u32::from(was_deferred);
+        // A result that is there already answers at once.
+        let waits = ring.prepare_wait().is_some();
+        assert!(!(waits && ring.state().core.wq.has_deferred()), "it will sleep, and nobody helps");
+        ring.drain();
+        assert_eq!(ring.completions().count(), 1);
+    }
 }

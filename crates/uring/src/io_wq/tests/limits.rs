@@ -13,6 +13,8 @@ fn there_are_never_more_workers_than_the_limit() {
     let (mut submitter, seen) = client(&pool, 128, move |_, _| {
         let now = counted.0.fetch_add(1, SeqCst) + 1;
         counted.1.fetch_max(now, SeqCst);
+        // However busy the machine is: the first ones wait for the others.
+        until("all that may be are at work", || counted.1.load(SeqCst) >= 3);
         std::thread::sleep(Duration::from_micros(500));
         counted.0.fetch_sub(1, SeqCst);
         0
@@ -169,7 +171,7 @@ fn a_shutdown_ends_every_item_once_and_reaches_both_accounts() {
     until("both accounts are at work", || pool.counts().iter().all(|acct| acct.in_section == 2));
     let ending = pool.clone();
     let shutdown = std::thread::spawn(move || ending.shutdown());
-    std::thread::sleep(Duration::from_millis(5));
+    until("the pool ends", || pool.shared().closed.load(SeqCst));
     gate.open();
     shutdown.join().unwrap();
     let mut done = seen.now();
@@ -313,8 +315,11 @@ fn threads_that_have_ended_are_joined_by_those_that_end_later() {
         until("the worker has gone", || pool.counts()[0].workers == 0);
     }
     let roster = pool.shared().accts[0].roster.lock();
-    assert!(roster.threads.len() <= 2, "{} of 20 threads were not joined", roster.threads.len());
-    assert!(roster.workers.len() <= 1, "whose thread ids may be others' by now");
+    let (threads, workers) = (roster.threads.len(), roster.workers.len());
+    // A test that fails drops the pool, which takes the lock.
+    drop(roster);
+    assert!(threads <= 2, "{threads} of 20 threads were not joined");
+    assert!(workers <= 1, "the thread ids of {workers} may be others' by now");
 }
 
 /// Uses its pool when it goes.

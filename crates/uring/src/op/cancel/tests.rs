@@ -20,8 +20,49 @@ fn cancel(user_data: u64, of: u64, flags: u32) -> Sqe {
 }
 
 std::thread_local! {
-    /// Requests that cancels of this thread have looked at.
+    /// Requests that cancels of this thread have compared with what they are to cancel.
     pub(super) static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    /// Slots that they have gone through.
+    static SLOTS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// A cancel has gone through these slots.
+pub(super) fn count_slots(from: u32, to: u32) {
+    SLOTS.set(SLOTS.get() + u64::from(to - from));
+}
+
+#[test]
+fn to_cancel_all_of_8192_timeouts_goes_once_through_them_and_once_through_the_slots() {
+    const TIMEOUTS: u32 = 8192;
+    let slots = (2 * TIMEOUTS + 1).next_power_of_two();
+    for with_workers in [false, true] {
+        let wq = crate::IoWq::builder().stepped(true).build().expect("a pool");
+        let builder = Ring::builder().entries(1024).cq_entries(slots).in_flight(slots).io_wq(&wq);
+        let mut ring = builder.build().expect("a ring");
+        for at in 0..TIMEOUTS {
+            let entry = prep::timeout(Duration::from_secs(1000)).user_data(1);
+            ring.push(entry).expect("room");
+            if with_workers {
+                ring.push(prep::nop().run_async().user_data(1)).expect("room");
+            }
+            if at % 512 == 511 {
+                ring.submit().expect("submitted");
+            }
+        }
+        let before = (LOOKS.get(), SLOTS.get(), crate::timers::melds());
+        ring.push(prep::cancel(Cancel::everything().all()).user_data(2)).expect("room");
+        ring.submit().expect("submitted");
+        let victims = if with_workers { 2 * TIMEOUTS } else { TIMEOUTS };
+        let [looks, gone_through, melds] =
+            [LOOKS.get() - before.0, SLOTS.get() - before.1, crate::timers::melds() - before.2];
+        assert!(looks <= u64::from(victims), "{looks} comparisons for {victims}");
+        assert!(gone_through <= u64::from(slots), "{gone_through} slots of {slots}");
+        // Each leaves a heap, at a cost that is logarithmic over all.
+        assert!(melds <= u64::from(TIMEOUTS * (TIMEOUTS.ilog2() + 1)), "{melds} melds for {TIMEOUTS}");
+        let ended: Vec<_> = ring.completions().map(|c| (c.user_data, c.res)).collect();
+        assert_eq!(ended.len() as u32, victims + 1);
+        assert!(ended.iter().all(|&(user_data, res)| res == if user_data == 2 { victims as i32 } else { ECANCELED }));
+    }
 }
 
 #[test]
