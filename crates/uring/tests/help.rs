@@ -117,3 +117,33 @@ fn an_idle_ring_and_its_worker_use_no_cpu_after_a_flood() {
     let used = (after.tv_sec - before.tv_sec) * 1_000_000 + (after.tv_nsec - before.tv_nsec) / 1000;
     assert!(used < 1000, "{used} us of CPU time in 300 ms of nothing");
 }
+
+#[test]
+fn a_ring_that_goes_with_a_wake_up_put_off_leaves_its_pool_to_the_others() {
+    let wq = on_this_cpu().build().expect("a pool");
+    let device = open_device("ram:size=1M").expect("a device");
+    let mut other = Ring::builder().entries(8).io_wq(&wq).build().expect("a ring");
+    let fd = other.attach(&device).expect("attached");
+    for _ in 0..50 {
+        let mut ring = Ring::builder().entries(8).io_wq(&wq).build().expect("a ring");
+        for n in 0..8 {
+            ring.push(prep::nop().run_async().user_data(n)).expect("room");
+        }
+        ring.submit().expect("submitted");
+        // The worker naps, or has begun, or is about to nap.
+        drop(ring);
+        for entry in [Entry::from(prep::nop()), prep::read(fd, buf(64 << 10)).into()] {
+            other.push(entry.run_async()).expect("room");
+            other.submit_and_wait(1).expect("submitted");
+            assert_eq!(reaped(&mut other).len(), 1);
+        }
+        assert_eq!(wq.counts()[0].queued, 0, "nothing of the ring that went is left");
+    }
+    let mut last = Ring::builder().entries(8).io_wq(&wq).build().expect("a ring");
+    last.push(prep::nop().run_async()).expect("room");
+    last.submit().expect("submitted");
+    // Both rings and the pool, with a wake-up put off: nobody waits for the idle time of a worker.
+    let start = Instant::now();
+    drop((last, other, wq));
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+}

@@ -398,6 +398,14 @@ fn reads_on_workers(puppet: &Puppet, reads: u64) -> Ring {
     ring
 }
 
+/// Waits, and was woken: a ring whose time is over looks by itself once more.
+fn woken(ring: &mut Ring, wanted: u32) -> Waited {
+    let start = Instant::now();
+    let waited = ring.wait(wanted, Some(PATIENCE));
+    assert!(start.elapsed() < PATIENCE, "nobody has woken it");
+    waited
+}
+
 #[test]
 fn a_ring_that_has_waited_for_several_results_in_vain_hears_of_one() {
     let puppet = Puppet::new().holding();
@@ -408,7 +416,7 @@ fn a_ring_that_has_waited_for_several_results_in_vain_hears_of_one() {
             std::thread::sleep(Duration::from_millis(20));
             puppet.script().finish = 1;
         });
-        assert_eq!(ring.wait(1, Some(PATIENCE)), Waited::Ready(1));
+        assert_eq!(woken(&mut ring, 1), Waited::Ready(1));
     });
 }
 
@@ -423,8 +431,71 @@ fn a_timeout_that_counts_hears_of_each_result_while_its_ring_waits_for_more() {
             std::thread::sleep(Duration::from_millis(20));
             puppet.script().finish = 1;
         });
-        assert_eq!(ring.wait(2, Some(PATIENCE)), Waited::Ready(2), "the read, and the timeout that it ends");
+        assert_eq!(woken(&mut ring, 2), Waited::Ready(2), "the read, and the timeout that it ends");
     });
     let ended = reaped(&mut ring);
     assert!(ended.contains(&(99, 0)), "{ended:?}");
+}
+
+/// A file that runs an asynchronous operation on its own pool when it goes.
+#[derive(Debug)]
+struct LastWords {
+    device: Device,
+    wq: IoWq,
+    said: std::sync::mpsc::Sender<Vec<(u64, i32)>>,
+}
+
+impl File for LastWords {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn size_bytes(&self) -> u64 {
+        1 << 20
+    }
+
+    fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
+        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: 0 })
+    }
+
+    fn sync(&self, _: &MayBlock) -> Option<Result<(), Status>> {
+        Some(Ok(()))
+    }
+}
+
+impl Drop for LastWords {
+    fn drop(&mut self) {
+        let mut ring = Ring::builder().entries(8).io_wq(&self.wq).build().expect("a ring");
+        let ended = run(&mut ring, &[async_nop(7)]);
+        // Nobody listens any more when a test has failed.
+        let _ = self.said.send(ended);
+    }
+}
+
+#[test]
+fn a_file_may_use_its_own_pool_when_it_goes_however_it_goes() {
+    for rounds in 0..8 {
+        let wq = IoWq::builder().max_workers(1, 1).build().expect("a pool");
+        let (said, heard) = std::sync::mpsc::channel();
+        let device = open_device("ram:size=1M").expect("a device");
+        let file = Arc::new(LastWords { device, wq: wq.clone(), said });
+        // On a thread of its own: a deadlock is a failure, and not a hang.
+        let thread = std::thread::spawn(move || {
+            let mut ring = Ring::builder().entries(8).io_wq(&wq).build().expect("a ring");
+            let fd = ring.attach_file(file).expect("attached");
+            let memory = buf(4096);
+            let read = rw(opcode::READ, fd, 0, memory.as_ptr() as u64, 4096, 1);
+            push(&mut ring, &[Sqe { flags: IOSQE_ASYNC, ..read }, fsync(fd, 2), Sqe { user_data: 3, ..read }]);
+            ring.submit().expect("submitted");
+            // With work that is queued, that runs, and that has ended; detached before the ring goes, or with it.
+            (0..rounds / 2).for_each(|_| ring.reap());
+            if rounds % 2 == 0 {
+                ring.detach(fd).expect("attached");
+            }
+            drop(ring);
+            drop(memory);
+        });
+        assert_eq!(heard.recv_timeout(PATIENCE).expect("it went, and the pool served it"), [(7, 0)]);
+        thread.join().expect("no panic");
+    }
 }
