@@ -27,6 +27,11 @@ pub fn say(text: impl fmt::Display) {
     let _ = write!(std::io::stderr().lock(), "{text}");
 }
 
+/// Warnings, a line each, to stderr.
+pub fn warn(words: &[String]) {
+    words.iter().for_each(|word| say(format_args!("sheave: warning: {word}\n")));
+}
+
 /// Tells programs why the command failed, if JSON was asked for and there is none yet (O1).
 pub fn failure_json(failure: &Failure, wants_json: bool) {
     // Relaxed: as above.

@@ -63,7 +63,10 @@ pub enum PoolError {
         fix: String,
     },
     /// A metadata block is damaged.
-    #[error("{what} at byte {at} is damaged: {why}. Run 'sheave pool check' to see what it means")]
+    #[error(
+        "{what} at byte {at} is damaged: {why}. Run 'sheave pool check' to see what it means, and 'sheave volume list \
+         POOL --rescue' to see what can be taken out"
+    )]
     Damaged {
         /// Which block.
         what: String,

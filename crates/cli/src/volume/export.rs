@@ -75,6 +75,9 @@ pub fn run(args: &ExportArgs) -> Result<(), Failure> {
     let place = &args.volume;
     let pool = Opened::open(&place.pool, if args.rescue.is_some() { Access::Rescue } else { Access::Look })?;
     let unsure = pool.unsure();
+    if !args.json {
+        output::warn(&unsure);
+    }
     let progress = |size| Progress::new("export", args.progress, args.json, Some(size));
     let outcome = match pool.by() {
         By::Us(pool) => {
@@ -83,6 +86,10 @@ pub fn run(args: &ExportArgs) -> Result<(), Failure> {
         }
         By::Them(holder) => there(&pool, holder, args, progress, &stop),
     };
+    if args.json && outcome.is_err() {
+        // The object of a failure has no place for them, and a volume that is missing is missing because of them.
+        output::warn(&unsure);
+    }
     let told = outcome.and_then(|done| Ok((done, pool.volume(&place.name)?)));
     let closed = pool.close();
     let (Copied { bytes: copied_bytes, bad, seconds }, volume) = told?;
@@ -102,9 +109,6 @@ pub fn run(args: &ExportArgs) -> Result<(), Failure> {
             seconds,
         })?;
         return whole;
-    }
-    for word in unsure {
-        output::say(format_args!("sheave: warning: {word}\n"));
     }
     let text = format!(
         "exported: {} to {}; {} of data, the rest is holes; {seconds:.1} s\n{}",

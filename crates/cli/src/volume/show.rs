@@ -20,6 +20,8 @@ use crate::shapes::volume::VolumeJson;
 struct ListJson {
     pool: String,
     volumes: Vec<VolumeJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unsure: Option<Vec<String>>,
 }
 
 /// `sheave volume list`.
@@ -30,16 +32,18 @@ pub fn list(args: &ListArgs) -> Result<(), Failure> {
     pool.close()?;
     let volumes = volumes?;
     if args.json {
-        return output::json(&ListJson { pool: args.pool.to_string(), volumes });
+        return output::json(&ListJson { pool: args.pool.to_string(), volumes, unsure: args.rescue.then_some(unsure) });
+    }
+    output::warn(&unsure);
+    if volumes.is_empty() && !unsure.is_empty() {
+        output::text("no volume can be taken out\n");
+        return Ok(());
     }
     if volumes.is_empty() {
         output::text(&format!("no volumes yet: sheave volume create '{}#NAME' --size 100G\n", args.pool));
         return Ok(());
     }
     output::text(&table(&volumes));
-    for word in unsure {
-        output::say(format_args!("sheave: warning: {word}\n"));
-    }
     Ok(())
 }
 

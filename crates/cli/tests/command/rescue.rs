@@ -17,6 +17,7 @@ const SUPERBLOCK: u8 = 1;
 const JOURNAL: u8 = 2;
 const LEAF: u8 = 3;
 const INDEX: u8 = 4;
+const TABLE: u8 = 5;
 const LABEL: u8 = 6;
 const SUMS: u8 = 7;
 
@@ -97,6 +98,58 @@ fn every_volume_with_a_whole_map_comes_out_whatever_else_is_damaged() {
         }
     }
     assert!(counts[1] >= 4 && counts[2] >= 4, "{counts:?}: some maps were damaged, and others not");
+}
+
+#[test]
+fn of_a_damaged_table_of_volumes_the_other_pages_come_out_and_what_is_missing_is_told() {
+    let Some(dir) = pool("") else { return };
+    // Long names, so that `v` and `z` stand in different pages.
+    for number in 0..26 {
+        dir.ok(&format!("volume create a.img+b.img#{number:0>240} --size 1M"));
+    }
+    fs::copy(dir.path("w"), dir.path("z")).expect("copied");
+    dir.ok("volume import z a.img+b.img#z --progress none");
+    let mut found = vec![];
+    // Older pages that no superblock refers to lie about, too.
+    for (member, at) in blocks(&dir, TABLE) {
+        let whole = fs::read(dir.path(member)).expect("a member");
+        let mut bytes = whole.clone();
+        bytes[at + 90] ^= 4;
+        fs::write(dir.path(member), bytes).expect("damaged");
+        let plain = dir.run("volume list a.img+b.img");
+        let is_used = plain.code != 0;
+        let fix = plain.err.contains("a page of the volume table at byte") && plain.err.contains("--rescue");
+        assert_eq!(fix, is_used, "{}", plain.err);
+        let listed = dir.ok("volume list a.img+b.img --rescue");
+        let came = ["v", "z"].map(|name| {
+            let said = rescue(&dir, name, "--rescue");
+            assert_eq!(
+                said.code == 0,
+                listed.out.contains(&format!("\n{name} ")),
+                "{name}: {}{}",
+                said.err,
+                listed.out
+            );
+            if said.code == 0 {
+                assert!(fs::read(dir.path("out")).expect("exported") == fs::read(dir.path(name)).expect("there"));
+                let unsure = said.json()["unsure"].to_string();
+                assert_eq!(
+                    unsure.contains(" of the 29 volumes of the last checkpoint are missing"),
+                    is_used,
+                    "{unsure}"
+                );
+            } else {
+                assert!(said.err.contains(" of the 29 volumes of the last checkpoint are missing"), "{}", said.err);
+            }
+            said.code == 0
+        });
+        assert_eq!(listed.err.contains(", with numbers from "), is_used, "{}", listed.err);
+        if is_used {
+            found.push(came);
+        }
+        fs::write(dir.path(member), whole).expect("mended");
+    }
+    assert!(found.contains(&[true, false]) && found.contains(&[false, true]), "{found:?}");
 }
 
 #[test]

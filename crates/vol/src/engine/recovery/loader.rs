@@ -6,14 +6,17 @@
 //!
 //! - L1: a page of a map that is damaged or cannot be read is claimed as a whole one is, and its node is empty. Each
 //!   volume that needs it has [`Vol::damage`] from here on; what that means is decided when the journal is replayed,
-//!   which may delete the volume. A damaged page of the volume table refuses the pool: whose maps there are is unknown.
+//!   which may delete the volume.
+//! - L2: a page of the volume table that is damaged or cannot be read refuses the pool: whose maps there are is unknown.
+//!   A rescue goes on with the volumes that the other pages name ([`LostVolumes`]).
 
 use std::collections::HashMap;
 
 use sheave_base::sync::atomic::Ordering;
 
+use super::lost::LostVolumes;
 use crate::device::block_io::BlockIo;
-use crate::device::reader::{failed, read_each, read_pages};
+use crate::device::reader::{failed, read_each};
 use crate::device::walk::{self, Bad, Checkpoint, decode, step_down};
 use crate::error::PoolError;
 use crate::format::damage::MapDamage;
@@ -70,7 +73,6 @@ fn miss(lost: &mut LostNodes, node: u32, page: Lost) {
     lost.entry(node).and_modify(|lost| lost.pages += page.pages).or_insert(page);
 }
 
-/// The error of a page without which the pool does not open.
 /// The error of a page that refuses the pool. One that cannot be read may be whole when it is tried again.
 fn refuse(what: &str, page: PageRef, bad: Bad) -> PoolError {
     match bad {
@@ -83,10 +85,12 @@ fn twice(at: u64) -> PoolError {
     PoolError::Damaged { what: "a metadata page".into(), at, why: "two places refer to it".into() }
 }
 
-/// Fills the state from the checkpoint that its superblock names.
-pub(super) fn load(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError> {
+/// Fills the state from the checkpoint that its superblock names; a `rescue` passes over pages of the volume table, and
+/// has what that loses.
+pub(super) fn load(io: &dyn BlockIo, state: &mut State, rescue: bool) -> Result<LostVolumes, PoolError> {
     let geometry = state.sb.geometry();
-    for entry in load_table(io, state)? {
+    let mut lost_volumes = LostVolumes::default();
+    for entry in load_table(io, state, rescue.then_some(&mut lost_volumes))? {
         let vol = Vol::of_checkpoint(&entry);
         if !state.table.insert(vol) {
             return Err(PoolError::Damaged {
@@ -96,7 +100,7 @@ pub(super) fn load(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError>
             });
         }
     }
-    if state.table.len() != state.sb.volumes as usize {
+    if lost_volumes.is_empty() && state.table.len() != state.sb.volumes as usize {
         return Err(PoolError::Damaged {
             what: "the volume table".into(),
             at: state.sb.table.address,
@@ -113,29 +117,49 @@ pub(super) fn load(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError>
             lost.blame(vol, &geometry);
         }
     }
+    Ok(lost_volumes)
+}
+
+/// A page of the volume table gives nothing: that is an error, or what it had is `lost`.
+fn pass(lost: &mut Option<&mut LostVolumes>, what: &str, page: &Page, bad: Bad) -> Result<(), PoolError> {
+    let Some(lost) = lost else { return Err(refuse(what, page.page, bad)) };
+    let leaves = (0..page.level).fold(1, |leaves: u64, _| leaves.saturating_mul(INDEX_CHILDREN as u64));
+    let first = page.index.saturating_mul(leaves);
+    lost.add(page.page, (first, first.saturating_add(leaves)), bad.words());
     Ok(())
 }
 
-fn load_table(io: &dyn BlockIo, state: &mut State) -> Result<Vec<VolumeEntry>, PoolError> {
+fn load_table(
+    io: &dyn BlockIo,
+    state: &mut State,
+    mut lost: Option<&mut LostVolumes>,
+) -> Result<Vec<VolumeEntry>, PoolError> {
     let checkpoint = Checkpoint::of(&state.sb);
     let mut pages: Vec<Page> = Page::root(state.sb.table, state.sb.table_level, 0).into_iter().collect();
     while pages.first().is_some_and(|page| page.level > 0) {
         pages = step_down(io, &checkpoint, pages, &mut |page, found| {
             claim(state, page.page)?;
             state.table.pages.upper.push(page.page.address);
-            found.map(drop).map_err(|bad| refuse("an index page of the volume table", page.page, bad))
+            found.map(drop).or_else(|bad| pass(&mut lost, "an index page of the volume table", page, bad))
         })?;
     }
     let mut parts: Vec<(u64, PageRef, Vec<VolumeEntry>)> = Vec::new();
-    read_pages(io, pages, &mut |page, block| {
+    read_each(io, pages, &mut |page, block| {
         claim(state, page.page)?;
         let mut entries = Vec::new();
-        table::decode(block, &checkpoint.geometry, &page.expect(&checkpoint), &mut entries)
-            .map_err(|damage| refuse("a page of the volume table", page.page, Bad::Damaged(damage)))?;
-        parts.push((page.index, page.page, entries));
+        let expect = page.expect(&checkpoint);
+        match decode(block, |block| table::decode(block, &checkpoint.geometry, &expect, &mut entries)) {
+            Ok(_) => parts.push((page.index, page.page, entries)),
+            Err(bad) => pass(&mut lost, "a page of the volume table", page, bad)?,
+        }
         Ok(())
     })?;
     parts.sort_unstable_by_key(|part| part.0);
+    if let Some(lost) = lost {
+        let ends = |part: &(u64, PageRef, Vec<VolumeEntry>)| Some((part.0, part.2.first()?.id, part.2.last()?.id));
+        let found = parts.iter().map(|part| part.2.len() as u64).sum();
+        lost.settle(&state.sb, found, &parts.iter().filter_map(ends).collect::<Vec<_>>());
+    }
     note_pages(&mut state.table.pages, &parts);
     state.table.pages.root = (state.sb.table, state.sb.table_level);
     Ok(parts.into_iter().flat_map(|part| part.2).collect())

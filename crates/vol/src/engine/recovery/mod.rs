@@ -10,6 +10,7 @@
 //! Called by [`Pool::open`](crate::Pool::open).
 
 mod loader;
+mod lost;
 mod sums;
 mod unsure;
 mod window;
@@ -33,6 +34,7 @@ use crate::format::{BLOCK, JOURNAL_START, SUPERBLOCKS, kind};
 use crate::state::State;
 use crate::state::extent_map::tree::Tree;
 use crate::state::extent_map::{Entry, ExtentMap};
+use lost::LostVolumes;
 use unsure::Unsure;
 use window::Window;
 
@@ -57,10 +59,11 @@ pub(crate) fn recover(io: &dyn BlockIo, rescue: bool) -> Result<Recovered, PoolE
     let mut state = State::new(sb);
     state.tree.counts_later = true;
     state.set_reserve();
-    loader::load(io, &mut state)?;
+    let mut lost = loader::load(io, &mut state, rescue)?;
     state.set_reserve();
     sums::load(io, &mut state, &mut unsure)?;
-    let scan = replay(io, &mut state, &mut unsure)?;
+    let scan = replay(io, &mut state, &mut unsure, &mut lost)?;
+    unsure.add(lost.words(state.sb.volumes));
     let replayed = scan.next_seq > state.sb.replay_seq;
     (state.next_seq, state.durable_seq) = (scan.next_seq, scan.next_seq);
     count_owners(&mut state)?;
@@ -182,7 +185,7 @@ fn check_members(io: &dyn BlockIo, sb: &Superblock, unsure: &mut Unsure) -> Resu
     Ok(())
 }
 
-fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> Result<Scan, PoolError> {
+fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure, lost: &mut LostVolumes) -> Result<Scan, PoolError> {
     let mut window = Window::new(io, state.sb.journal_blocks as usize)
         .map_err(|_| io_error("memory for the journal".into())(Status::NoMem))?;
     let (sb, mut bounds) = (state.sb.clone(), Bounds::new(state.sb.journal_blocks));
@@ -191,7 +194,7 @@ fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> Result<Sc
     let scan = journal::scan_blocks(&mut window, &sb, &mut |records| {
         state.tree.ask_for(records);
         for record in records {
-            if let Err(why) = replay_record(state, &mut bounds, record) {
+            if let Err(why) = replay_record(state, &mut bounds, lost, record) {
                 refused = Some((why, record.clone()));
                 return ControlFlow::Break(());
             }
@@ -226,8 +229,16 @@ fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> Result<Sc
 }
 
 /// Does what a record says, unless no pool can have written so much; why not.
-fn replay_record(state: &mut State, bounds: &mut Bounds, record: &Record) -> Result<(), String> {
+fn replay_record(
+    state: &mut State,
+    bounds: &mut Bounds,
+    lost: &mut LostVolumes,
+    record: &Record,
+) -> Result<(), String> {
     bounds.check(record, state.table.len()).map_err(|damage| damage.to_string())?;
+    if lost.keeps(&mut state.table, record) {
+        return Ok(());
+    }
     state.apply(record).map_err(|why| why.to_string())?;
     Bounds::check_cost(state.tree.cost).map_err(|damage| damage.to_string())?;
     Bounds::check_nodes(state.tree.dirty_nodes(), state.dirty_hard).map_err(|damage| damage.to_string())

@@ -1,6 +1,7 @@
 //! Opening pools of which a part cannot be read.
 
 mod hostile;
+mod lost;
 mod sums;
 mod superblocks;
 

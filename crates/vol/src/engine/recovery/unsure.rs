@@ -22,6 +22,11 @@ impl Unsure {
         self.words
     }
 
+    /// Something more was passed over.
+    pub(super) fn add(&mut self, words: Vec<String>) {
+        self.words.extend(words);
+    }
+
     /// Passes over it in a rescue, and says what that means; else it is an error.
     pub(super) fn pass(&mut self, error: PoolError, means: &str) -> Result<(), PoolError> {
         let PoolError::Damaged { what, at, why } = &error else { return Err(error) };

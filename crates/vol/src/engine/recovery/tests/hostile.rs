@@ -3,6 +3,7 @@
 //! Owns the counts: entries and words of nodes that were looked at or zeroed, and walks to leaves. `benches/hostile.rs`
 //! has the times, `tests/hostile.rs` what is refused.
 
+use super::super::lost::LostVolumes;
 use super::super::{Unsure, read_superblock, replay};
 use super::*;
 use crate::format::JOURNAL_START;
@@ -38,7 +39,7 @@ fn replayed(records: impl Iterator<Item = Record>) -> State {
     assert!(commit.blocks() * 4096 > BYTES - (1 << 20), "the journal is full, from byte {JOURNAL_START} on");
     state.tree.counts_later = true;
     state.set_reserve();
-    let _ = replay(&io, &mut state, &mut Unsure::new(false));
+    let _ = replay(&io, &mut state, &mut Unsure::new(false), &mut LostVolumes::default());
     state
 }
 
