@@ -148,11 +148,16 @@ const SECTIONS: &[Section] = &[
     Section { name: "build", what: What::Build },
 ];
 
+/// Turns of each side beside peers, unless `--rounds` says it.
+const ROUNDS: usize = 3;
+
 /// What the command line asks for.
 struct Options<'a> {
     /// Those that were named; all when none was.
     sections: Vec<&'a Section>,
     runtime: &'a str,
+    /// Turns of each side beside peers.
+    rounds: usize,
     write: bool,
 }
 
@@ -162,7 +167,7 @@ pub fn main(args: &[String]) -> Result<()> {
     cargo::run(cargo(["build", "--release", "--quiet", "-p", "sheave-cli"]))?;
     std::fs::create_dir_all(workspace::root().join("target"))?;
     for section in &options.sections {
-        let text = measure(section, options.runtime).with_context(|| format!("section {}", section.name))?;
+        let text = measure(section, &options).with_context(|| format!("section {}", section.name))?;
         println!("### {}\n\n{text}", section.name);
         if options.write {
             page::write(section.page(), section.name, &text)?;
@@ -174,13 +179,17 @@ pub fn main(args: &[String]) -> Result<()> {
 
 fn parse(args: &[String]) -> Result<Options<'_>> {
     let names: Vec<&str> = SECTIONS.iter().map(|section| section.name).collect();
-    let usage = || format!("usage: cargo xtask bench [{}]... [--runtime TIME] [--write]", names.join("|"));
-    let mut options = Options { sections: Vec::new(), runtime: "10s", write: false };
+    let usage = || format!("usage: cargo xtask bench [{}]... [--runtime TIME] [--rounds N] [--write]", names.join("|"));
+    let mut options = Options { sections: Vec::new(), runtime: "10s", rounds: ROUNDS, write: false };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--write" => options.write = true,
             "--runtime" => options.runtime = args.next().with_context(usage)?,
+            "--rounds" => {
+                let rounds = args.next().and_then(|rounds| rounds.parse().ok()).filter(|rounds| *rounds > 0);
+                options.rounds = rounds.with_context(usage)?;
+            }
             name => match SECTIONS.iter().find(|section| section.name == name) {
                 Some(section) => options.sections.push(section),
                 None => bail!("no section `{name}`; {}", usage()),
@@ -193,7 +202,8 @@ fn parse(args: &[String]) -> Result<Options<'_>> {
     Ok(options)
 }
 
-fn measure(section: &Section, runtime: &str) -> Result<String> {
+fn measure(section: &Section, options: &Options<'_>) -> Result<String> {
+    let runtime = options.runtime;
     let mut lines = Vec::new();
     match section.what {
         What::Machine => lines.push(counts::machine()?),
@@ -229,7 +239,7 @@ fn measure(section: &Section, runtime: &str) -> Result<String> {
             ensure!(success, "the benchmark of pools failed:\n{errors}");
             lines.push(text.trim_end().into());
         }
-        What::Peers => lines.push(peers::table()?.trim_end().into()),
+        What::Peers => lines.push(peers::table(options.rounds)?.trim_end().into()),
         What::Counts => lines.push(counts::table()?),
         What::Build => lines.push(counts::build()?),
     }

@@ -1,22 +1,37 @@
 //! Thin volumes beside what else gives thin space on this machine: files of ext4 and XFS, a qcow2 image.
 //!
-//! Owns the loop device that all of them lie on in turns, and the commands. fio drives the files, `qemu-img bench` the
-//! image, `sheave bench` the volume. Needs root (for the loop device and mounts), fio, mkfs.xfs, qemu-img, and 6 GiB.
+//! Owns the loop device that all of them lie on in turns, and the commands. fio drives the files, `sheave bench` the
+//! volume. Of the image there are two columns: `qemu-io` writes at random places as the others do, 16 at a time, of which
+//! all end before the next begin; `qemu-img bench` keeps 16 under way and takes strides instead.
+//!
+//! - P1: what the machine lacks is told before anything is written: tools that cannot be installed, root (for the loop
+//!   device and mounts), space.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use sheave_testkit::install::{Installer, Outcome};
+use sheave_testkit::tools::{Tool, lookup};
 
 use super::{program, table};
 use crate::{cargo, workspace};
 
+/// What only this comparison needs; the others are in the table of the tests' tools.
+const XFS: Tool =
+    Tool { name: "mkfs.xfs", packages: &["xfsprogs"], why: "makes the XFS file system beside which we are" };
+
 /// What all of them lie on; written once, so that the file system under it has nothing to allocate.
 const IMAGE: &str = "target/peers.img";
 const IMAGE_BYTES: &str = "5G";
-const ROUNDS: usize = 3;
-/// Writes into space that was never written: random over 4 GiB, or a stride of 17 blocks for the image.
-const FIRST_WRITES: &str = "40000";
+/// What is to be free below `target`, in MiB.
+const FREE_MIB: u64 = 6 << 10;
+/// What `qemu-io` is to do.
+const COMMANDS: &str = "target/peers.qemu-io";
+/// Writes into space that was never written: random over 4 GiB, or a stride of 17 blocks for `qemu-img bench`.
+const FIRST_WRITES: u64 = 40000;
 
 /// One kind of thin space.
 #[derive(Clone, Copy, PartialEq)]
@@ -25,10 +40,17 @@ enum Side {
     Ext4,
     Xfs,
     Qcow2,
+    /// Driven by `qemu-img bench`.
+    Strides,
 }
 
-const SIDES: [(Side, &str); 4] =
-    [(Side::Volume, "Sheave volume"), (Side::Ext4, "ext4 file"), (Side::Xfs, "XFS file"), (Side::Qcow2, "qcow2")];
+const SIDES: [(Side, &str); 5] = [
+    (Side::Volume, "Sheave volume"),
+    (Side::Ext4, "ext4 file"),
+    (Side::Xfs, "XFS file"),
+    (Side::Qcow2, "qcow2, `qemu-io`"),
+    (Side::Strides, "qcow2, `qemu-img bench`"),
+];
 
 /// What is done to it.
 #[derive(Clone, Copy, PartialEq)]
@@ -46,13 +68,14 @@ const WORKS: [(Work, &str); 4] = [
     (Work::Durable, "overwrites, durable each (O_DSYNC, FUA), depth 1"),
 ];
 
-/// The table: medians of turns.
-pub fn table() -> Result<String> {
+/// The table: medians of so many turns.
+pub fn table(rounds: usize) -> Result<String> {
+    require_machine()?;
     let bench = Bench::new()?;
     let mut found = vec![vec![Vec::new(); SIDES.len()]; WORKS.len()];
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         for (column, (side, name)) in SIDES.iter().enumerate() {
-            eprintln!("round {} of {ROUNDS}: {name}", round + 1);
+            eprintln!("round {} of {rounds}: {name}", round + 1);
             for (row, iops) in bench.turn(*side)? {
                 found[row][column].push(iops);
             }
@@ -60,7 +83,7 @@ pub fn table() -> Result<String> {
     }
     let mut text = String::from("| 4 KiB random writes, IOPS |");
     SIDES.iter().for_each(|(_, name)| text += &format!(" {name} |"));
-    text += "\n|---|---:|---:|---:|---:|\n";
+    text += "\n|---|---:|---:|---:|---:|---:|\n";
     for ((_, what), columns) in WORKS.iter().zip(found) {
         text += &format!("| {what} |");
         for values in columns {
@@ -69,6 +92,26 @@ pub fn table() -> Result<String> {
         text += "\n";
     }
     Ok(text)
+}
+
+/// Everything that the comparison needs is here (P1): the tools are installed where that is allowed.
+fn require_machine() -> Result<()> {
+    let of_tests = ["fio", "mkfs.ext4", "qemu-img", "qemu-io"].map(|name| lookup(name).copied());
+    let tools: Vec<Tool> = of_tests.into_iter().flatten().chain([XFS]).collect();
+    let missing: Vec<String> = tools
+        .iter()
+        .zip(Installer::host().ensure(&tools))
+        .filter_map(|(tool, outcome)| match outcome {
+            Outcome::Skipped(why) => Some(format!("{}: {why}", tool.name)),
+            Outcome::Present(_) | Outcome::Installed(_) => None,
+        })
+        .collect();
+    ensure!(missing.is_empty(), "the comparison needs tools that are not here:\n{}", missing.join("\n"));
+    ensure!(sh("id -u")?.trim() == "0", "the comparison needs root, for a loop device and mounts: run it as root");
+    let free = sh("df --output=avail --block-size=1M target | tail -1")?;
+    let free: u64 = free.trim().parse().context("what df says of target")?;
+    ensure!(free >= FREE_MIB, "the comparison needs {FREE_MIB} MiB below target, and {free} MiB are free there");
+    Ok(())
 }
 
 /// The loop device and the place where file systems on it are mounted; both go when this is dropped.
@@ -86,9 +129,9 @@ impl Bench {
         sh(&format!(
             "fio --name=fill --filename={shown} --size={IMAGE_BYTES} --rw=write --bs=1M --direct=1 --iodepth=8"
         ))
-        .context("the comparison needs fio (apt-get install fio), and 6 GiB in target")?;
+        .inspect_err(|_| drop(std::fs::remove_file(&image)))?;
         let device = sh(&format!("losetup --find --show --direct-io=on {shown}"))
-            .context("the comparison needs root, for a loop device")?;
+            .inspect_err(|_| drop(std::fs::remove_file(&image)))?;
         Ok(Self { device: device.trim().into(), mount })
     }
 
@@ -117,17 +160,17 @@ impl Bench {
                 sh(&format!("{sheave} volume create '{device}#full' --size 512M"))?;
             }
             Side::Xfs => {
-                sh(&format!("mkfs.xfs -q -f -K {device} && mount {device} {mount}"))
-                    .context("the comparison needs mkfs.xfs (apt-get install xfsprogs)")?;
+                sh(&format!("mkfs.xfs -q -f -K {device} && mount {device} {mount}"))?;
             }
-            Side::Ext4 | Side::Qcow2 => {
+            Side::Ext4 | Side::Qcow2 | Side::Strides => {
                 let options = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
                 sh(&format!("mkfs.ext4 -q -F -E {options} {device} && mount {device} {mount}"))?;
             }
         }
-        if side == Side::Qcow2 {
-            sh(&format!("qemu-img create -q -f qcow2 {mount}/new 4G && qemu-img create -q -f qcow2 {mount}/full 512M"))
-                .context("the comparison needs qemu-img (apt-get install qemu-utils)")?;
+        if matches!(side, Side::Qcow2 | Side::Strides) {
+            sh(&format!(
+                "qemu-img create -q -f qcow2 {mount}/new 4G && qemu-img create -q -f qcow2 {mount}/full 512M"
+            ))?;
             // A write of every cluster, so that what follows overwrites.
             sh(&format!("qemu-img bench -q -w -f qcow2 -t none -d 8 -s 1M -S 1M -c 512 {mount}/full"))?;
         }
@@ -140,9 +183,10 @@ impl Bench {
 
     fn measure(&self, side: Side, work: Work) -> Result<Option<f64>> {
         match (side, work) {
-            (Side::Volume | Side::Qcow2, Work::Unwritten) => Ok(None),
+            (Side::Volume | Side::Qcow2 | Side::Strides, Work::Unwritten) => Ok(None),
             (Side::Volume, _) => self.volume(work).map(Some),
             (Side::Qcow2, _) => self.qcow2(work).map(Some),
+            (Side::Strides, _) => self.strides(work).map(Some),
             (Side::Ext4 | Side::Xfs, _) => self.file(work).map(Some),
         }
     }
@@ -184,11 +228,30 @@ impl Bench {
     }
 
     fn qcow2(&self, work: Work) -> Result<f64> {
+        let (image, cache, bytes, count) = match work {
+            Work::Holes | Work::Unwritten => ("new", "none", 4 << 30, FIRST_WRITES),
+            Work::Overwrites => ("full", "none", 512 << 20, 60_000),
+            Work::Durable => ("full", "directsync", 512 << 20, 10_000),
+        };
+        let commands = workspace::root().join(COMMANDS);
+        std::fs::write(&commands, qemu_io(work == Work::Durable, bytes, count)).context("the commands of qemu-io")?;
+        let mount = self.mount.display();
+        let begun = Instant::now();
+        // What it prints are its prompts, and errors.
+        let said = sh(&format!("qemu-io -f qcow2 -t {cache} -i io_uring {mount}/{image} < {COMMANDS}"));
+        let seconds = begun.elapsed().as_secs_f64();
+        let _ = std::fs::remove_file(commands);
+        let said = said?;
+        ensure!(!said.contains("failed") && !said.contains("rror"), "qemu-io: {}", said.replace("qemu-io> ", ""));
+        Ok(count as f64 / seconds)
+    }
+
+    fn strides(&self, work: Work) -> Result<f64> {
         let mount = self.mount.display();
         let bench = "qemu-img bench -w -f qcow2 -s 4k -S 69632";
         let (count, script) = match work {
-            Work::Durable => ("10000", format!("{bench} -t directsync -d 1 -c 10000 {mount}/full")),
-            Work::Overwrites => ("60000", format!("{bench} -t none -i io_uring -d 16 -c 60000 {mount}/full")),
+            Work::Durable => (10_000, format!("{bench} -t directsync -d 1 -c 10000 {mount}/full")),
+            Work::Overwrites => (60_000, format!("{bench} -t none -i io_uring -d 16 -c 60000 {mount}/full")),
             Work::Holes | Work::Unwritten => {
                 (FIRST_WRITES, format!("{bench} -t none -i io_uring -d 16 -c {FIRST_WRITES} {mount}/new"))
             }
@@ -196,7 +259,7 @@ impl Bench {
         let text = sh(&script)?;
         let after = text.split_once("completed in ").with_context(|| format!("no time in: {text}"))?.1;
         let seconds: f64 = after.split(' ').next().unwrap_or_default().parse().context("the time of qemu-img bench")?;
-        Ok(count.parse::<f64>()? / seconds)
+        Ok(count as f64 / seconds)
     }
 }
 
@@ -207,6 +270,26 @@ impl Drop for Bench {
         let _ = sh(&format!("losetup --detach {}", self.device));
         let _ = std::fs::remove_file(workspace::root().join(IMAGE));
     }
+}
+
+/// Commands for `qemu-io`: writes at random places, one at a time or 16 at once.
+pub(super) fn qemu_io(one_at_a_time: bool, bytes: u64, count: u64) -> String {
+    let mut text = String::new();
+    for number in 1..=count {
+        let at = scattered(number) % (bytes / 4096) * 4096;
+        text += &if one_at_a_time { format!("write -q {at} 4k\n") } else { format!("aio_write -q {at} 4k\n") };
+        if !one_at_a_time && (number % 16 == 0 || number == count) {
+            text += "aio_flush\n";
+        }
+    }
+    text
+}
+
+/// A number that looks random, and is the same in each run (the finalizer of SplitMix64).
+fn scattered(number: u64) -> u64 {
+    let mixed = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
 }
 
 /// What a shell command prints; an error with its words when it fails.

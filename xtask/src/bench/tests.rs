@@ -106,4 +106,27 @@ fn sections_are_chosen_by_name() {
     assert_eq!(parse(&args(&["--write"])).expect("all").sections.len(), SECTIONS.len());
     assert!(parse(&args(&["nul"])).is_err_and(|error| error.to_string().contains("null|")));
     assert!(parse(&args(&["--runtime"])).is_err());
+    let turns = args(&["peers", "--rounds", "1"]);
+    assert_eq!(parse(&turns).expect("known").rounds, 1);
+    for wrong in [&["--rounds"][..], &["--rounds", "0"], &["--rounds", "x"]] {
+        assert!(parse(&args(wrong)).is_err_and(|error| error.to_string().contains("--rounds N")), "{wrong:?}");
+    }
+}
+
+#[test]
+fn what_qemu_io_is_told_is_as_many_writes_as_counted_inside_the_image() {
+    for (alone, flushes) in [(false, 7), (true, 0)] {
+        let text = peers::qemu_io(alone, 1 << 20, 100);
+        let lines: Vec<&str> = text.lines().collect();
+        let writes: Vec<&&str> = lines.iter().filter(|line| line.contains("write -q ")).collect();
+        assert_eq!((writes.len(), lines.len() - writes.len()), (100, flushes));
+        assert_eq!(lines.last() == Some(&"aio_flush"), !alone, "the last ones end, too");
+        let mut places = std::collections::BTreeSet::new();
+        for line in writes {
+            let at: u64 = line.split(' ').nth(2).expect("a place").parse().expect("a number");
+            assert!(at & 4095 == 0 && at < 1 << 20 && line.ends_with(" 4k"), "{line}");
+            places.insert(at);
+        }
+        assert!(places.len() > 64, "{} of 256 places by 100 writes", places.len());
+    }
 }
