@@ -192,6 +192,11 @@ fn the_end_of_a_torn_commit_is_not_replayed_behind_a_delete() {
     rig.host.lock().unwrap().written.retain(|block| used.contains(block));
     let pool = rig.open().unwrap();
     assert!(pool.info().deletes_only, "{:?}", pool.info());
+    for seq in first..last {
+        let mut left = [1; 4096];
+        pool.inner.io.read(place(seq), &mut left).unwrap();
+        assert!(left == [0; 4096], "block {seq} of {first} to {last} is blank before a delete takes its number");
+    }
     pool.delete("gone").unwrap();
     drop(pool);
     let pool = Pool::open(&rig.device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
@@ -199,6 +204,33 @@ fn the_end_of_a_torn_commit_is_not_replayed_behind_a_delete() {
     assert_eq!(pool.info().volumes, 1);
     assert_eq!((rig.read(&kept, 0), rig.read(&kept, 399 * 3)), (7, 0), "the torn commit is no commit");
     drop(kept);
+    is_clean(&rig);
+}
+
+/// C3: a delete whose block of the journal has no space is refused before it changes anything.
+#[test]
+fn a_delete_that_finds_no_block_of_the_journal_is_refused_before_it_begins() {
+    let rig = with_empty_volumes();
+    let pool = Pool::open(&rig.device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+    let state = pool.inner.lock();
+    let (next, blocks) = (state.next_seq, u64::from(state.sb.journal_blocks));
+    drop(state);
+    drop(pool);
+    // The next block has space, the others behind it have none.
+    let journal = JOURNAL_START / 4096..JOURNAL_START / 4096 + blocks;
+    let used: Vec<u64> = (0..=next).map(|seq| journal.start + seq % blocks).collect();
+    rig.host.lock().unwrap().written.retain(|block| !journal.contains(block) || used.contains(block));
+    let pool = rig.open().unwrap();
+    assert!(pool.info().deletes_only && next + 1 < blocks, "{:?}", pool.info());
+    pool.delete("v0").unwrap();
+    let error = pool.delete("v1").unwrap_err();
+    assert!(matches!(error, PoolError::HostFull { .. }), "{error}");
+    drop(pool.open_volume("v1").unwrap());
+    assert_eq!(pool.info().volumes, 6, "it did not begin");
+    rig.set_room(1 << 20);
+    pool.delete("v1").unwrap();
+    assert_eq!((pool.info().volumes, pool.info().deletes_only), (5, false));
+    drop(pool);
     is_clean(&rig);
 }
 

@@ -123,10 +123,15 @@ pub(super) fn load(io: &dyn BlockIo, state: &mut State, rescue: bool) -> Result<
 /// A page of the volume table gives nothing: that is an error, or what it had is `lost`.
 fn pass(lost: &mut Option<&mut LostVolumes>, what: &str, page: &Page, bad: Bad) -> Result<(), PoolError> {
     let Some(lost) = lost else { return Err(refuse(what, page.page, bad)) };
-    let leaves = (0..page.level).fold(1, |leaves: u64, _| leaves.saturating_mul(INDEX_CHILDREN as u64));
-    let first = page.index.saturating_mul(leaves);
-    lost.add(page.page, (first, first.saturating_add(leaves)), bad.words());
+    lost.add(page.page, leaves_of(page.level, page.index), bad.words());
     Ok(())
+}
+
+/// The leaf pages of a tree that a page stands for, the last one not included.
+pub(super) fn leaves_of(level: u16, index: u64) -> (u64, u64) {
+    let leaves = (0..level).fold(1, |leaves: u64, _| leaves.saturating_mul(INDEX_CHILDREN as u64));
+    let first = index.saturating_mul(leaves);
+    (first, first.saturating_add(leaves))
 }
 
 fn load_table(

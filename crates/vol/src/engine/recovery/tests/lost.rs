@@ -1,6 +1,8 @@
 //! Rescues of pools of which pages of the volume table are damaged or cannot be read.
 
+use super::super::loader::leaves_of;
 use super::*;
+use crate::format::INDEX_CHILDREN;
 
 const VOLUMES: usize = 40;
 
@@ -181,4 +183,13 @@ fn what_the_journal_makes_of_lost_volumes_is_lost_and_all_else_is_there() {
         assert_eq!(later.kind, MappingKind::Mapped, "change {number}: what was written since the checkpoint is there");
         assert_eq!(pool.open_volume("new").is_ok(), number == 1, "change {number}");
     }
+}
+
+#[test]
+fn an_index_page_stands_for_all_leaf_pages_below_it() {
+    let children = INDEX_CHILDREN as u64;
+    assert_eq!(leaves_of(0, 7), (7, 8));
+    assert_eq!(leaves_of(1, 7), (7 * children, 8 * children));
+    assert_eq!(leaves_of(2, 1), (children * children, 2 * children * children));
+    assert_eq!(leaves_of(9, u64::MAX), (u64::MAX, u64::MAX), "of a level that no pool has");
 }
