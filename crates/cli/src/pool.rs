@@ -23,6 +23,7 @@ pub mod scrub;
 mod set;
 pub mod signature;
 pub mod space;
+mod takes_back;
 mod trim;
 mod upgrade;
 

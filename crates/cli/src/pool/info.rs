@@ -68,11 +68,16 @@ fn table(pool: &PoolJson, volumes: &[VolumeJson], space: &str) -> String {
 fn notes(pool: &PoolJson, rows: &mut Vec<(&str, String)>) {
     if let Some(free) = pool.host_free_bytes.filter(|free| *free < pool.free_bytes) {
         let free = fmt_bytes(free);
+        let back = match (pool.discard.as_str(), &pool.pool) {
+            ("on", _) => "what deleted volumes had goes back to it".to_owned(),
+            ("unsupported", _) => "deleting volumes gives it nothing back".to_owned(),
+            (_, place) => format!("what deleted volumes had goes back to it by: sheave pool trim '{place}'"),
+        };
         rows.push((
             "host",
             format!(
                 "its file system has {free} free, less than the pool: writes fail when that is used. Free some space \
-                 there, or move the pool; deleting volumes gives the file system nothing back"
+                 there, or move the pool; {back}"
             ),
         ));
     }

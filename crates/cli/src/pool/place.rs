@@ -13,6 +13,7 @@ use sheave::drivers::spec;
 use sheave::open_device;
 use sheave::vol::{OpenOptions, Pool};
 
+use super::takes_back::takes_back;
 use crate::args::value;
 use crate::failure::Failure;
 
@@ -183,6 +184,11 @@ impl PoolPlace {
             Some(path)
         };
         self.members.iter().map(of).collect::<Option<Vec<_>>>().unwrap_or_default()
+    }
+
+    /// Whether one of its files and devices takes no space back, as far as that shows without a try.
+    pub fn takes_nothing_back(&self) -> bool {
+        self.file_paths().iter().any(|path| takes_back(Path::new(path)) == Some(false))
     }
 
     /// The only path, when the pool is one file or device.

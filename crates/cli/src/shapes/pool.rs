@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use sheave::base::units::fmt_bytes;
-use sheave::vol::{Checksum, MapDamage, MemberInfo, PoolInfo};
+use sheave::vol::{Checksum, DiscardState, MapDamage, MemberInfo, PoolInfo};
 
 use crate::pool::place::PoolPlace;
 
@@ -106,6 +106,14 @@ impl MemberJson {
     }
 }
 
+/// A pool that was opened to be looked at has not tried whether anything takes space back.
+fn discard(place: &PoolPlace, told: DiscardState) -> DiscardState {
+    match told {
+        DiscardState::On if place.takes_nothing_back() => DiscardState::Unsupported,
+        told => told,
+    }
+}
+
 impl PoolJson {
     /// From what the pool tells.
     pub fn new(place: &PoolPlace, info: &PoolInfo) -> Self {
@@ -123,7 +131,7 @@ impl PoolJson {
             metadata_low: info.metadata_low,
             low_water: info.low_water.to_string(),
             low_water_bytes: info.low_water_bytes,
-            discard: info.discard.name().into(),
+            discard: discard(place, info.discard).name().into(),
             journal_bytes: info.journal_bytes,
             members: info.members.iter().map(MemberJson::new).collect(),
             checksum: match info.checksum {

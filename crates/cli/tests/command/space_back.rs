@@ -169,3 +169,28 @@ fn a_pool_on_a_full_file_system_opens_deletes_and_gives_room() {
         dir.ok("volume import raw t/p.img#c --progress none");
     }
 }
+
+#[test]
+fn a_file_system_that_takes_nothing_back_is_told_by_who_only_looks() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    fs::create_dir(dir.path("host")).expect("a directory");
+    if dir.shell("mount -t ramfs none host").code != 0 {
+        return sheave_testkit::skip("no ramfs can be mounted here: run as root");
+    }
+    dir.ok("pool create host/p.img --size 32M");
+    let bytes = || fs::read(dir.path("host/p.img")).expect("the pool");
+    let before = bytes();
+    let told = ["--json", ""].map(|how| dir.run(&format!("pool info host/p.img {how}")));
+    let same = bytes() == before;
+    let changed = dir.run("pool set host/p.img --discard on --json");
+    let trimmed = dir.run("pool trim host/p.img");
+    assert_eq!(dir.shell("umount host").code, 0);
+    assert!(same, "nothing is written");
+    assert_eq!(told[0].json()["discard"], "unsupported");
+    assert!(told[1].out.contains("discard  unsupported"), "{}", told[1].out);
+    assert_eq!(changed.json()["discard"], "unsupported", "who opens it to write has tried");
+    assert!(trimmed.code == 1 && trimmed.err.contains("cannot take space back"), "{}", trimmed.err);
+}
