@@ -44,20 +44,11 @@ pub(crate) fn failed(status: Status) -> PoolError {
     }
 }
 
-/// Reads the page of each, in the order of their addresses, and gives it to `take`. A page that the device cannot read
-/// fails the walk.
-pub(crate) fn read_pages<W: Want>(
-    io: &dyn BlockIo,
-    wants: Vec<W>,
-    take: &mut dyn FnMut(&W, &Block) -> Result<(), PoolError>,
-) -> Result<(), PoolError> {
-    read_each(io, wants, &mut |want, block| take(want, block.map_err(failed)?))
-}
-
 /// Gets each page, or the status of a device that could not read it.
 pub(crate) type TakeEach<'a, W> = dyn FnMut(&W, Result<&Block, Status>) -> Result<(), PoolError> + 'a;
 
-/// As [`read_pages`], and `take` hears of each page that the device cannot read, of [`MAX_UNREADABLE`] at most.
+/// Reads the page of each, in the order of their addresses, and gives it to `take`, which hears also of each page that
+/// the device cannot read, of [`MAX_UNREADABLE`] at most.
 pub(crate) fn read_each<W: Want>(
     io: &dyn BlockIo,
     mut wants: Vec<W>,

@@ -7,8 +7,8 @@
 //! - L1: a page of a map that is damaged or cannot be read is claimed as a whole one is, and its node is empty. Each
 //!   volume that needs it has [`Vol::damage`] from here on; what that means is decided when the journal is replayed,
 //!   which may delete the volume.
-//! - L2: a page of the volume table that is damaged or cannot be read refuses the pool: whose maps there are is unknown.
-//!   A rescue goes on with the volumes that the other pages name ([`LostVolumes`]).
+//! - L2: a page of the volume table that is damaged or cannot be read refuses the pool: whose maps there are is not
+//!   known. A rescue goes on with the volumes that the other pages name ([`LostVolumes`]).
 
 use std::collections::HashMap;
 

@@ -160,19 +160,25 @@ fn format_error(at: u64, damage: Damage, other: Option<&Superblock>) -> PoolErro
     }
 }
 
+/// What a rescue says of a member whose label says nothing.
+const RIGHT_DEVICE: &str = "it was taken for the right device";
+
 /// Each further member is there, in its place.
 fn check_members(io: &dyn BlockIo, sb: &Superblock, unsure: &mut Unsure) -> Result<(), PoolError> {
     for number in 1..sb.members.len() {
         let at = sb.members[number].0;
         let mut block = [0; BLOCK];
-        io.read(at, &mut block).map_err(io_error(format!("reading the label of member {number}")))?;
+        if let Err(status) = read_again(io, at, &mut block) {
+            unsure.pass(io_error(format!("reading the label of member {number}"))(status), RIGHT_DEVICE)?;
+            continue;
+        }
         match label::verify(&block, sb, number) {
             Ok(()) => {}
             // Rotten, or too new: it may be the right one all the same.
             Err(damage @ (Damage::Checksum { .. } | Damage::TooNew { .. })) => {
                 let what = format!("the label of member {number}");
                 let error = PoolError::Damaged { what, at, why: damage.to_string() };
-                unsure.pass(error, "it was taken for the right device")?;
+                unsure.pass(error, RIGHT_DEVICE)?;
             }
             Err(damage) => {
                 return Err(PoolError::Members {
@@ -186,7 +192,7 @@ fn check_members(io: &dyn BlockIo, sb: &Superblock, unsure: &mut Unsure) -> Resu
 }
 
 fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure, lost: &mut LostVolumes) -> Result<Scan, PoolError> {
-    let mut window = Window::new(io, state.sb.journal_blocks as usize)
+    let mut window = Window::new(io, state.sb.journal_blocks as usize, unsure.is_rescue())
         .map_err(|_| io_error("memory for the journal".into())(Status::NoMem))?;
     let (sb, mut bounds) = (state.sb.clone(), Bounds::new(state.sb.journal_blocks));
     let mut refused = None;
@@ -202,6 +208,11 @@ fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure, lost: &mut L
         ControlFlow::Continue(())
     });
     state.tree.know_nothing();
+    for (at, status) in window.into_passed() {
+        unsure.add(vec![format!(
+            "a block of the journal at byte {at} cannot be read: {status}; commits in it are missing"
+        )]);
+    }
     let scan = match scan {
         Ok(scan) => scan,
         Err(Stop::Unread(status)) => return Err(io_error("reading the journal".into())(status)),

@@ -15,8 +15,8 @@ use sheave_base::sync::atomic::Ordering;
 
 use super::unsure::Unsure;
 use crate::device::block_io::BlockIo;
-use crate::device::reader::{MAX_UNREADABLE, failed, read_again, read_pages};
-use crate::device::walk::{self, Bad, Checkpoint, step_down};
+use crate::device::reader::{MAX_UNREADABLE, failed, read_again, read_each};
+use crate::device::walk::{self, Bad, Checkpoint, decode, step_down};
 use crate::error::PoolError;
 use crate::format::page::sums;
 use crate::format::settings::Checksum;
@@ -71,11 +71,12 @@ pub(super) fn load(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> 
         })?;
     }
     let mut numbers = [0; MAX_SUMS];
-    read_pages(io, pages, &mut |page, block| {
+    read_each(io, pages, &mut |page, block| {
         claim(state, page)?;
-        let found = match sums::decode(block, &geometry, &page.expect(&checkpoint), &mut numbers) {
+        let expect = page.expect(&checkpoint);
+        let found = match decode(block, |block| sums::decode(block, &geometry, &expect, &mut numbers)) {
             Ok(found) => found,
-            Err(damage) => return unsure.pass(refuse(page, Bad::Damaged(damage)), UNCHECKED),
+            Err(bad) => return unsure.pass(refuse(page, bad), UNCHECKED),
         };
         if page.index >= geometry.regions(state.sb.total_units) || regions.make(page.index).is_err() {
             return Err(no_memory());

@@ -27,13 +27,21 @@ impl Unsure {
         self.words.extend(words);
     }
 
+    pub(super) fn is_rescue(&self) -> bool {
+        self.rescue
+    }
+
     /// Passes over it in a rescue, and says what that means; else it is an error.
     pub(super) fn pass(&mut self, error: PoolError, means: &str) -> Result<(), PoolError> {
-        let PoolError::Damaged { what, at, why } = &error else { return Err(error) };
+        let words = match &error {
+            PoolError::Damaged { what, at, why } => format!("{what} at byte {at} is damaged: {why}; {means}"),
+            PoolError::Io { what, status, .. } => format!("{what} failed: {status}; {means}"),
+            _ => return Err(error),
+        };
         if !self.rescue {
             return Err(error);
         }
-        self.words.push(format!("{what} at byte {at} is damaged: {why}; {means}"));
+        self.words.push(words);
         Ok(())
     }
 }

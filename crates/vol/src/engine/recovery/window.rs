@@ -5,6 +5,8 @@
 //!
 //! Called by the replay, which asks for neighbouring blocks.
 
+use std::collections::BTreeMap;
+
 use sheave_base::buf::{Buf, BufError};
 use sheave_base::status::Status;
 
@@ -23,11 +25,35 @@ pub(super) struct Window<'a> {
     bytes: Buf,
     /// The place of the first block that is in memory, and how many are.
     has: (usize, usize),
+    /// In a rescue: the blocks that the device cannot read, which are blank here.
+    passed: Option<BTreeMap<usize, Status>>,
 }
 
 impl<'a> Window<'a> {
-    pub(super) fn new(io: &'a dyn BlockIo, blocks: usize) -> Result<Window<'a>, BufError> {
-        Ok(Window { io, blocks, bytes: Buf::zeroed(PIECE * BLOCK, BLOCK)?, has: (0, 0) })
+    pub(super) fn new(io: &'a dyn BlockIo, blocks: usize, rescue: bool) -> Result<Window<'a>, BufError> {
+        let passed = rescue.then(BTreeMap::new);
+        Ok(Window { io, blocks, bytes: Buf::zeroed(PIECE * BLOCK, BLOCK)?, has: (0, 0), passed })
+    }
+
+    /// The blocks that were passed over, by their bytes, and why.
+    pub(super) fn into_passed(self) -> impl Iterator<Item = (u64, Status)> {
+        let passed = self.passed.unwrap_or_default().into_iter();
+        passed.map(|(place, status)| (JOURNAL_START + (place * BLOCK) as u64, status))
+    }
+
+    /// Reads a piece; in a rescue its blocks one by one, if that fails.
+    fn read(&mut self, first: usize, count: usize) -> Result<(), Status> {
+        let at = |place: usize| JOURNAL_START + (place * BLOCK) as u64;
+        let bytes = &mut self.bytes[..count * BLOCK];
+        let Err(status) = self.io.read(at(first), bytes) else { return Ok(()) };
+        let passed = self.passed.as_mut().ok_or(status)?;
+        for (place, block) in (first..).zip(bytes.chunks_exact_mut(BLOCK)) {
+            if let Err(status) = self.io.read(at(place), block) {
+                block.fill(0);
+                passed.insert(place, status);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -42,7 +68,7 @@ impl Blocks for Window<'_> {
             let first = place - place % PIECE;
             let count = PIECE.min(self.blocks.saturating_sub(first));
             self.has = (0, 0);
-            self.io.read(JOURNAL_START + (first * BLOCK) as u64, &mut self.bytes[..count * BLOCK])?;
+            self.read(first, count)?;
             self.has = (first, count);
         }
         let (blocks, _) = self.bytes.as_chunks::<BLOCK>();

@@ -193,3 +193,41 @@ fn an_index_page_stands_for_all_leaf_pages_below_it() {
     assert_eq!(leaves_of(2, 1), (children * children, 2 * children * children));
     assert_eq!(leaves_of(9, u64::MAX), (u64::MAX, u64::MAX), "of a level that no pool has");
 }
+
+/// What a rescue passes over when it is damaged, it passes over too when the device cannot read it.
+#[test]
+fn what_cannot_be_read_is_passed_over_as_what_is_damaged() {
+    for (kind, says) in [
+        (kind::LABEL, "reading the label of member 1 failed"),
+        (kind::SUMS, "reading metadata pages failed"),
+        (kind::JOURNAL, "a block of the journal at byte"),
+    ] {
+        let members = ["ram:size=16M", "ram:size=16M"].map(|spec| open_device(spec).unwrap());
+        let options = CreateOptions { checksum: crate::Checksum::Crc32c, ..CreateOptions::default() };
+        let device = crate::join("a+b", &members).unwrap();
+        Pool::create(&device, &options).unwrap();
+        let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+        drop(pool.create_volume("old", 8 << 20).unwrap());
+        write(&pool, "old", 0);
+        pool.close().unwrap();
+        let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+        drop(pool.create_volume("new", 8 << 20).unwrap());
+        pool.sync().unwrap();
+        let sb = pool.inner.lock().sb.clone();
+        drop(pool);
+        let all = (0..device.size_bytes()).step_by(BLOCK);
+        // Older pages that no superblock refers to lie about, too; of the journal the first block that is to be replayed.
+        let bad: Vec<u64> = match kind {
+            kind::JOURNAL => vec![Ring::of(&sb).address(sb.replay_seq)],
+            _ => all.filter(|at| kind_at(&device, *at) == Some(kind)).collect(),
+        };
+        assert!(!bad.is_empty(), "kind {kind}");
+        let refused = open(&device, &bad).unwrap_err();
+        assert!(matches!(refused, PoolError::Io { status: Status::Medium, .. }), "kind {kind}: {refused}");
+        let pool = rescue(&device, &bad);
+        let said = pool.info().unsure.join("\n");
+        assert!(said.contains(says), "kind {kind}: {said}");
+        assert!(pool.open_volume("old").is_ok(), "kind {kind}");
+        assert_eq!(pool.open_volume("new").is_ok(), kind != kind::JOURNAL, "kind {kind}");
+    }
+}
