@@ -1,7 +1,7 @@
 //! Thin volumes beside what else gives thin space on this machine: files of ext4 and XFS, a qcow2 image.
 //!
 //! Owns the loop device that all of them lie on in turns, and the commands. fio drives the files, `sheave bench` the
-//! volume. Of the image there are two columns: `qemu-io` writes at random places as the others do, 16 at a time, of which
+//! volume. Of the image there are two columns: `qemu-io` writes at random places as the others do, 16 at a time, which
 //! all end before the next begin; `qemu-img bench` keeps 16 under way and takes strides instead.
 //!
 //! - P1: what the machine lacks is told before anything is written: tools that cannot be installed, root (for the loop

@@ -192,5 +192,5 @@ fn a_file_system_that_takes_nothing_back_is_told_by_who_only_looks() {
     assert_eq!(told[0].json()["discard"], "unsupported");
     assert!(told[1].out.contains("discard  unsupported"), "{}", told[1].out);
     assert_eq!(changed.json()["discard"], "unsupported", "who opens it to write has tried");
-    assert!(trimmed.code == 1 && trimmed.err.contains("cannot take space back"), "{}", trimmed.err);
+    assert!(trimmed.code == 2 && trimmed.err.contains("cannot take space back"), "{}", trimmed.err);
 }
