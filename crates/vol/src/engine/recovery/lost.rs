@@ -52,8 +52,8 @@ impl LostVolumes {
         self.pages.is_empty()
     }
 
-    /// All pages have been read. The numbers that are lost follow from those that the other leaf pages have: `parts` says
-    /// of each which it is, and its first and last number. The numbers of a table ascend.
+    /// All pages have been read. The numbers that are lost follow from those that the other leaf pages have: `parts`
+    /// says of each which it is, and its first and last number. The numbers of a table ascend.
     pub(super) fn settle(&mut self, sb: &Superblock, found: u64, parts: &[(u64, u32, u32)]) {
         (self.count, self.next) = (u64::from(sb.volumes).saturating_sub(found), sb.next_volume);
         for LostPage { leaves: (first, end), .. } in &self.pages {
