@@ -15,15 +15,15 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sheave::base::status::Status;
-use sheave::base::sync::atomic::{AtomicU64, Ordering};
-use sheave::iomap::completion_plan::MayBlock;
-use sheave::iomap::grace::Grace;
-use sheave::iomap::mapping::Intent;
-use sheave::iomap::{File, Mapping, MappingKind, PlainRanges, RawFile, WriteDone};
-use sheave::uring::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
-use sheave::vol::{CreateOptions, OpenOptions};
-use sheave::{Buf, Device, Pool, Ring, Volume, open_device};
+use sheave::raw::{IOSQE_FIXED_FILE, Sqe, opcode};
+use sheave::volumes::{CreateOptions, OpenOptions, Pool, Volume};
+use sheave::{Buf, Device, Ring, open_device};
+use sheave_base::status::Status;
+use sheave_base::sync::atomic::{AtomicU64, Ordering};
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::grace::Grace;
+use sheave_iomap::mapping::Intent;
+use sheave_iomap::{File, Mapping, MappingKind, PlainRanges, RawFile, WriteDone};
 
 const USAGE: &str = "usage: hot_loop SPEC read|write DEPTH BATCH IOS [nostats] [mapped|volume|fresh] [seq] [4k] [sleep]
   nostats  a ring that keeps no statistics

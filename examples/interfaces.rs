@@ -12,7 +12,7 @@
 use std::error::Error;
 use std::time::Instant;
 
-use sheave::uring::sqe::{Sqe, opcode};
+use sheave::raw::{Sqe, opcode};
 use sheave::{Buf, Fd, Ring, op, open_device};
 
 const USAGE: &str = "usage: interfaces raw|owned|fixed SPEC DEPTH IOS";

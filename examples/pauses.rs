@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sheave::base::rng::Rng;
-use sheave::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use sheave::vol::{CreateOptions, LowWater, OpenOptions};
-use sheave::{Buf, Fd, Pool, Ring, Volume, op, open_device};
+use sheave::volumes::{CreateOptions, LowWater, OpenOptions, Pool, Volume};
+use sheave::{Buf, Fd, Ring, op, open_device};
+use sheave_base::rng::Rng;
+use sheave_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const USAGE: &str = "usage: pauses SPEC [RATE] [SECONDS]    such as: pauses ram:size=4G 50000 10";
 const BLOCK: u64 = 4096;

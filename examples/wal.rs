@@ -26,8 +26,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use crc_fast::{CrcAlgorithm, checksum};
-use sheave::blk::bio::Op;
-use sheave::{Buf, Device, Fd, Ring, op, open_device};
+use sheave::{Buf, Device, Fd, Op, Ring, op, open_device};
 
 const USAGE: &str = "usage: wal SPEC append RECORD... | list | load THREADS RECORDS";
 

@@ -22,14 +22,28 @@
 //!
 //! | to | see |
 //! |---|---|
-//! | open a device by its spec | [`open_device`], [`drivers::spec`] |
-//! | make a device from a driver of your own, and give it a spec | [`Device`], [`blk::driver`], [`Registry`] |
+//! | open a device by its spec | [`open_device`]; the specs are in `docs/drivers` |
 //! | build a ring, attach devices, submit, wait, read completions | [`Ring`], [`RingBuilder`] |
-//! | make pools and thin volumes, and attach a volume to a ring | [`Pool`], [`Volume`], [`Ring::attach_file`] |
 //! | make an operation | [`op`] |
-//! | have memory with an alignment | [`Buf`] |
+//! | have memory with an alignment, or lend your own | [`Buf`], [`IoBuf`] |
 //! | wake a ring from another thread, or send it a message | [`RingHandle`] |
+//! | wait for a ring in an event loop | [`Ring::prepare_wait`] |
 //! | read statistics and what is in flight | [`Device::stats`], [`Device::in_flight`] |
+//! | make pools and thin volumes | `volumes` |
+//! | write a driver, or a file | `drivers`, `files` |
+//! | fill SQEs by hand | `raw` |
+//!
+//! # Features
+//!
+//! | feature | adds | default |
+//! |---|---|---|
+//! | `volumes` | module `volumes`: pools, thin volumes, their checks | yes |
+//! | `drivers` | modules `drivers` and `files`: what drivers and files outside of Sheave implement | no |
+//! | `raw` | module `raw`, and a ring's calls that take SQEs and lend CQEs in the kernel's layout; `unsafe` | no |
+//!
+//! A program of rings alone takes `default-features = false`, and does not build volumes.
+//!
+//! # Conventions
 //!
 //! Units: lengths, offsets and sizes are in bytes; `sector` is always 512 bytes; times are [`std::time::Duration`], or
 //! nanoseconds where a name ends in `_ns`. Errors: calls that set something up give a [`RingError`] or a
@@ -39,25 +53,176 @@
 //! A ring belongs to the thread that made it and takes no locks for an I/O. Several threads use a ring each, over the
 //! same devices.
 //!
-//! The floors are crates of their own, re-exported here: [`base`], [`blk`], [`drivers`], [`iomap`], [`uring`], [`vol`].
+//! # What is stable
+//!
+//! The names that this crate has, as the listing in `docs/public-api.txt` has them. They are kept in crates of their
+//! own, `sheave-*`, which promise nothing: whoever names one of those directly is on their own with each version.
+#![deny(missing_docs)]
 
-pub use sheave_base as base;
-pub use sheave_blk as blk;
-pub use sheave_drivers as drivers;
-pub use sheave_iomap as iomap;
-pub use sheave_uring as uring;
-pub use sheave_vol as vol;
-
-pub use sheave_base::buf::Buf;
+#[doc(inline)]
+pub use sheave_base::buf::{Buf, BufError};
+#[doc(inline)]
+pub use sheave_base::status::{Errno, Status};
+#[doc(inline)]
+pub use sheave_blk::bio::Op;
+#[doc(inline)]
 pub use sheave_blk::driver::Capabilities;
+#[doc(inline)]
+pub use sheave_blk::limits::Limits;
+#[doc(inline)]
+pub use sheave_blk::stats::{OpCounts, Stats};
+#[doc(inline)]
+pub use sheave_blk::tag_set::InFlight;
+#[doc(inline)]
 pub use sheave_blk::{Device, DeviceError};
-pub use sheave_drivers::{Registry, open_device};
+#[doc(inline)]
+pub use sheave_drivers::open_device;
+#[doc(inline)]
 pub use sheave_iomap::File;
-#[cfg(sheave_lab)]
-pub use sheave_uring::LateCompletions;
+#[doc(inline)]
+pub use sheave_uring::io_buf::IoParts;
+#[doc(inline)]
+pub use sheave_uring::io_wq::AcctCounts;
+#[doc(inline)]
 pub use sheave_uring::prep as op;
-pub use sheave_uring::{Completion, Fd, FixedFile, Ring, RingBuilder, RingError, RingHandle, WaitOn, Waited};
-pub use sheave_vol::{Pool, Volume};
+#[doc(inline)]
+pub use sheave_uring::{
+    Completion, Completions, Fd, FixedFile, IoBuf, IoBufMut, IoError, IoWq, IoWqBuilder, Ring, RingBuilder, RingError,
+    RingHandle, SendError, SqFull, WaitOn, Waited,
+};
+
+/// Pools of space on any device, and the thin volumes in them. `docs/volumes.md` is the guide.
+///
+/// A [`Volume`](volumes::Volume) is a [`File`]: a ring takes it by [`Ring::attach_file`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use sheave::volumes::{CreateOptions, OpenOptions, Pool};
+/// use sheave::{Buf, Ring, op, open_device};
+///
+/// let device = open_device("ram:size=64M")?;
+/// Pool::create(&device, &CreateOptions::default())?;
+/// let pool = Pool::open(&device, &OpenOptions::default())?;
+/// let volume = pool.create_volume("data", 1 << 30)?; // thin: larger than the pool
+/// let mut ring = Ring::builder().build()?;
+/// let fd = ring.attach_file(Arc::new(volume))?;
+/// ring.push(op::write(fd, Buf::zeroed(4096, 4096)?).offset(1 << 29))?;
+/// ring.submit_and_wait(1)?;
+/// assert_eq!(ring.pop().expect("it was waited for").result()?, 4096);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[cfg(feature = "volumes")]
+pub mod volumes {
+    #[doc(inline)]
+    pub use sheave_vol::rbd_diff::Identity;
+    #[doc(inline)]
+    pub use sheave_vol::{
+        AddOptions, CheckOptions, CheckProgress, CheckReport, Checksum, CreateOptions, DiscardState, Extent,
+        ExtentKind, Finding, FindingKind, Found, Holder, LowWater, MapDamage, MemberInfo, OpenOptions, Place, Pool,
+        PoolError, PoolInfo, RealClock, ScrubClock, ScrubOptions, ScrubPhase, ScrubProgress, ScrubReport, SpaceNotice,
+        SpaceState, Totals, TrimProgress, Upgrade, Volume, VolumeInfo, Watch, WhenFull, check_device,
+        check_device_with, join,
+    };
+}
+
+/// What a driver outside of Sheave implements, without unsafe code. `docs/drivers/writing.md` is the guide, and the
+/// crate `sheave-conformance` the suite that it passes.
+///
+/// ```
+/// use sheave::drivers::{Open, Registry, Request, SafeDriver, SafeQueue, Step, device};
+/// use sheave::{Capabilities, DeviceError, Limits, Status};
+///
+/// /// Takes everything and keeps nothing.
+/// #[derive(Debug)]
+/// struct Sink;
+///
+/// impl SafeDriver for Sink {
+///     fn limits(&self) -> Limits {
+///         Limits::default()
+///     }
+///     fn capabilities(&self) -> Capabilities {
+///         Capabilities::default()
+///     }
+///     fn size_bytes(&self) -> u64 {
+///         1 << 20
+///     }
+///     fn open_queue(&self, _: &Open) -> Result<Box<dyn SafeQueue>, DeviceError> {
+///         Ok(Box::new(Sink))
+///     }
+/// }
+///
+/// impl SafeQueue for Sink {
+///     fn start(&mut self, _: &mut Request<'_>) -> Step {
+///         Step::End(Status::Ok)
+///     }
+/// }
+///
+/// let mut registry = Registry::standard();
+/// registry.register("sink", |params| {
+///     params.finish()?; // no keys
+///     Ok(device(params.spec(), Sink))
+/// })?;
+/// assert_eq!(registry.open("sink:")?.size_bytes(), 1 << 20);
+/// # Ok::<(), DeviceError>(())
+/// ```
+#[cfg(feature = "drivers")]
+pub mod drivers {
+    #[doc(inline)]
+    pub use sheave_base::clock::PreciseTs;
+    #[doc(inline)]
+    pub use sheave_blk::claim::{Claim, Sharing};
+    #[doc(inline)]
+    pub use sheave_drivers::Registry;
+    #[doc(inline)]
+    pub use sheave_drivers::safe::{
+        Child, ChildEnd, MAX_CHILDREN, Memory, Open, Polled, Refused, Request, RequestId, SafeDriver, SafeQueue, Step,
+        WaitsFor, Waker, device, stacked, with_timeout,
+    };
+    #[doc(inline)]
+    pub use sheave_drivers::spec::Params;
+}
+
+/// What a file outside of Sheave implements: [`File`] is something whose bytes lie in pieces on a device.
+#[cfg(feature = "drivers")]
+pub mod files {
+    #[doc(inline)]
+    pub use sheave_base::grace::{Grace, Holder, Ticket};
+    #[doc(inline)]
+    pub use sheave_iomap::completion_plan::MayBlock;
+    #[doc(inline)]
+    pub use sheave_iomap::mapping::{
+        Intent, MAP_DIRTY, MAP_NEW, MAP_SHARED, MAP_SUMMED, MAP_TASK, MAP_WORKER, Mapping, MappingKind,
+    };
+    #[doc(inline)]
+    pub use sheave_iomap::{FallocateMode, IoMemory, PlainRanges, RawFile, SummedDone, WriteDone};
+}
+
+/// The kernel's layouts of SQEs and CQEs, for programs that fill them by hand (`Ring::push_sqe`, `Ring::get_sqe`,
+/// `Ring::for_each_cqe`).
+///
+/// ```
+/// use sheave::Ring;
+/// use sheave::raw::{Sqe, opcode};
+///
+/// let mut ring = Ring::builder().build()?;
+/// let sqe = Sqe { opcode: opcode::NOP, user_data: 7, ..Sqe::default() };
+/// // SAFETY: it names no memory.
+/// assert!(unsafe { ring.push_sqe(&sqe) }, "there is room");
+/// ring.submit_and_wait(1)?;
+/// let mut seen = 0;
+/// ring.for_each_cqe(|cqe| seen = cqe.user_data);
+/// assert_eq!(seen, 7);
+/// # Ok::<(), sheave::RingError>(())
+/// ```
+#[cfg(feature = "raw")]
+pub mod raw {
+    #[doc(inline)]
+    pub use sheave_uring::cqe::Cqe;
+    #[doc(inline)]
+    pub use sheave_uring::queues::Offsets;
+    #[doc(inline)]
+    pub use sheave_uring::sqe::*;
+}
 
 /// The example of the README, tested like all others.
 #[cfg(doctest)]

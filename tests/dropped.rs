@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use sheave::base::rng::Rng;
 use sheave::{Buf, Device, Fd, Ring, op, open_device};
+use sheave_base::rng::Rng;
 
 /// Bytes of the devices.
 const SIZE: u64 = 4 << 20;

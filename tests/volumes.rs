@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use sheave::vol::{AddOptions, CreateOptions, OpenOptions, Pool, join};
+use sheave::volumes::{AddOptions, CreateOptions, OpenOptions, Pool, join};
 use sheave::{Buf, Device, Fd, Ring, op, open_device};
 
 const MIB: u64 = 1 << 20;

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use sheave::vol::{Checksum, CreateOptions, OpenOptions, Pool, PoolError, Volume};
+use sheave::volumes::{Checksum, CreateOptions, OpenOptions, Pool, PoolError, Volume};
 use sheave::{Buf, Fd, Ring, Waited, op, open_device};
 
 const MIB: u64 = 1 << 20;

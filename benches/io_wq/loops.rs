@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use sheave::uring::sqe::Sqe;
+use sheave_uring::sqe::Sqe;
 
 use crate::Result;
 

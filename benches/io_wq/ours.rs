@@ -1,9 +1,9 @@
 //! Our side: a ring and its pool.
 #![allow(unsafe_code)] // SQEs with addresses.
 
-use sheave::blk::Device;
-use sheave::uring::sqe::Sqe;
-use sheave::uring::{IoWq, Ring};
+use sheave_blk::Device;
+use sheave_uring::sqe::Sqe;
+use sheave_uring::{IoWq, Ring};
 
 use crate::loops::Side;
 use crate::{Plan, Result};

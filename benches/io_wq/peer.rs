@@ -4,7 +4,7 @@
 use std::os::fd::RawFd;
 
 use io_uring::{IoUring, squeue};
-use sheave::uring::sqe::Sqe;
+use sheave_uring::sqe::Sqe;
 
 use crate::Result;
 use crate::loops::Side;

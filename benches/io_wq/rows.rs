@@ -8,10 +8,10 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use sheave::base::buf::Buf;
-use sheave::uring::WorkDone;
-use sheave::uring::io_wq::{Ends, Pool, PoolOptions, Section, Source, WorkFlags};
-use sheave::uring::sqe::{IOSQE_ASYNC, IOSQE_FIXED_FILE, Sqe, opcode};
+use sheave_base::buf::Buf;
+use sheave_uring::WorkDone;
+use sheave_uring::io_wq::{Ends, Pool, PoolOptions, Section, Source, WorkFlags};
+use sheave_uring::sqe::{IOSQE_ASYNC, IOSQE_FIXED_FILE, Sqe, opcode};
 
 use crate::loops::{Cost, Depth, Side, flood, median, one_by_one, process_ns, timed};
 use crate::ours::Ours;
@@ -350,10 +350,10 @@ fn qd1(plan: &Plan, help: bool) -> Result<()> {
 
 fn locks(plan: &Plan) -> Result<()> {
     for workers in [2, 16, 64] {
-        let wq = sheave::uring::IoWq::builder().max_workers(workers, workers).help(false).measure(true).build()?;
+        let wq = sheave_uring::IoWq::builder().max_workers(workers, workers).help(false).measure(true).build()?;
         let cost = timed(|| {
             let flooded = |_| -> std::result::Result<u64, String> {
-                let ring = sheave::uring::Ring::builder().entries(FLOOD.depth).io_wq(&wq).build();
+                let ring = sheave_uring::Ring::builder().entries(FLOOD.depth).io_wq(&wq).build();
                 let mut ours = Ours { ring: ring.map_err(|err| err.to_string())?, wq: wq.clone() };
                 flood(&mut ours, FLOOD, plan.turn * plan.pairs, 0, |_, _| async_nop()).map_err(|err| err.to_string())
             };
@@ -388,8 +388,8 @@ fn idle(plan: &Plan) -> Result<()> {
 fn cancel(plan: &Plan) -> Result<()> {
     const TIMEOUTS: u32 = 8192;
     let mut ours = {
-        let wq = sheave::uring::IoWq::builder().build()?;
-        let ring = sheave::uring::Ring::builder().entries(2 * TIMEOUTS).io_wq(&wq).build()?;
+        let wq = sheave_uring::IoWq::builder().build()?;
+        let ring = sheave_uring::Ring::builder().entries(2 * TIMEOUTS).io_wq(&wq).build()?;
         Ours { ring, wq }
     };
     let mut kernel = Peer::new(2 * TIMEOUTS, plan.workers, &[])?;

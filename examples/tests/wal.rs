@@ -6,8 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use sheave::blk::bio::Op;
-use sheave::open_device;
+use sheave::{Op, open_device};
 
 use super::{Append, BLOCK, End, Log, RECORD};
 

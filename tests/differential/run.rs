@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::abi::RawSqe;
 use crate::program::{ARENA_BYTES, DEVICE_BYTES, FIXED_BYTES, Image, Places, Program, Shape};
-use sheave::base::rng::Rng;
+use sheave_base::rng::Rng;
 
 /// One completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

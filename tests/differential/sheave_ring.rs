@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sheave::uring::sqe::Sqe;
+use sheave::raw::Sqe;
 use sheave::{Buf, Device, Fd, Ring, op, open_device};
 
 use crate::abi::RawSqe;

@@ -4,14 +4,14 @@
 
 use std::time::Duration;
 
-use sheave::drivers::fault::{self, FaultKind, FaultPlan};
 use sheave::open_device;
+use sheave_drivers::fault::{self, FaultKind, FaultPlan};
 
 use crate::disk::Disk;
 use crate::model::Model;
 use crate::program::{DEVICE_BLOCKS, DEVICE_BYTES, Program, Shape};
 use crate::{file_spec, files_work, within_time};
-use sheave::base::rng::Rng;
+use sheave_base::rng::Rng;
 
 /// All faults but lies.
 fn honest(seed: u64) -> FaultPlan {

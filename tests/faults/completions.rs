@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sheave::Device;
-use sheave::drivers::fault::{self, FaultCounts, FaultKind, FaultPlan};
 use sheave::open_device;
+use sheave_drivers::fault::{self, FaultCounts, FaultKind, FaultPlan};
 
 use crate::disk::Disk;
 use crate::program::{DEVICE_BLOCKS, DEVICE_BYTES, Program, Shape};

@@ -9,15 +9,15 @@
 
 use std::sync::{Arc, Mutex};
 
-use sheave::base::status::Status;
-use sheave::blk::bio::Op;
-use sheave::blk::driver::{Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
-use sheave::blk::limits::Limits;
-use sheave::blk::request::{DoneList, RQ_FUA, RqList, RqQueue, RqTable};
 use sheave::{Capabilities, Device, DeviceError};
+use sheave_base::status::Status;
+use sheave_blk::bio::Op;
+use sheave_blk::driver::{Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
+use sheave_blk::limits::Limits;
+use sheave_blk::request::{DoneList, RQ_FUA, RqList, RqQueue, RqTable};
 
 use crate::model::BLOCK;
-use sheave::base::rng::Rng;
+use sheave_base::rng::Rng;
 
 #[derive(Debug)]
 struct Images {

@@ -4,9 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use sheave::drivers::fault::{self, FaultKind, FaultPlan};
 use sheave::op;
 use sheave::{Buf, Device, Fd, Ring, open_device};
+use sheave_drivers::fault::{self, FaultKind, FaultPlan};
 
 use crate::disk::Disk;
 use crate::program::{DEVICE_BYTES, Program, Shape};

@@ -11,11 +11,11 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use sheave::op::{self};
-use sheave::uring::prep::{Cancel, Entry};
+use sheave::op::{Cancel, Entry};
 use sheave::{Buf, Completion, Device, Fd, Ring};
 
 use crate::model::{BLOCK, Model, fill, stamp_of};
-use sheave::base::rng::Rng;
+use sheave_base::rng::Rng;
 
 /// Blocks of every test device.
 pub const DEVICE_BLOCKS: usize = 1024;

@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sheave::base::status::Status;
-use sheave::blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, RemoteRq, TimedOut};
-use sheave::blk::limits::Limits;
-use sheave::blk::request::{DoneList, Rq, RqList, RqTable};
-use sheave::iomap::completion_plan::MayBlock;
-use sheave::iomap::grace::Grace;
-use sheave::iomap::mapping::{Intent, MAP_SUMMED, Mapping, MappingKind};
-use sheave::iomap::{FallocateMode, File, PlainRanges, SummedDone, WriteDone};
-use sheave::uring::IoWq;
 use sheave::{Device, DeviceError, Fd, Ring, Waited, op, open_device};
+use sheave_base::status::Status;
+use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, RemoteRq, TimedOut};
+use sheave_blk::limits::Limits;
+use sheave_blk::request::{DoneList, Rq, RqList, RqTable};
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::grace::Grace;
+use sheave_iomap::mapping::{Intent, MAP_SUMMED, Mapping, MappingKind};
+use sheave_iomap::{FallocateMode, File, PlainRanges, SummedDone, WriteDone};
+use sheave_uring::IoWq;
 
 use crate::buf;
 
@@ -117,7 +117,7 @@ unsafe impl Driver for Panics {
 struct PanicsQueue {
     plan: Arc<Plan>,
     held: Vec<Rq>,
-    remote: sheave::blk::driver::Remote,
+    remote: sheave_blk::driver::Remote,
 }
 
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.

@@ -4,6 +4,7 @@
 //! on this crate. Standard library and anyhow only (and libc, by
 //! sheave-testkit), so that a fresh machine has it built in seconds.
 
+mod api;
 mod asan;
 mod bench;
 mod budgets;
@@ -38,6 +39,12 @@ struct Command {
 const COMMANDS: &[Command] = &[
     Command { name: "test", args: "[--fail-fast]", what: "everything CI checks, tools included", run: test::main },
     Command { name: "tidy", args: "[--lower]", what: "the repository's own rules, in a second", run: tidy::main },
+    Command {
+        name: "api",
+        args: "[--write]",
+        what: "the library's public names against their page, its features and crates",
+        run: api::main,
+    },
     Command {
         name: "budgets",
         args: "[--record]",

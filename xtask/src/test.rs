@@ -13,7 +13,7 @@ use sheave_testkit::{in_ci, skip};
 use crate::asan::Extent;
 use crate::cargo::{self, cargo};
 use crate::report::Report;
-use crate::{asan, budgets, fuzz, lab, models, product, smoke, tidy, workspace};
+use crate::{api, asan, budgets, fuzz, lab, models, product, smoke, tidy, workspace};
 
 /// The command.
 pub fn main(args: &[String]) -> Result<()> {
@@ -31,6 +31,8 @@ pub fn main(args: &[String]) -> Result<()> {
         lab::clippy()
     });
     report.step("fuzzers", |_| fuzz::check());
+    // Before the documentation of the workspace: both have pages of `sheave`, and those with private items stay.
+    report.step("library", |_| api::run());
     report.step("docs", |_| docs());
     // Before the tests: that of the budgets counts what it builds.
     report.step("release build", |_| release());

@@ -29,6 +29,7 @@ pub const MAX_ALIGN: usize = 1 << 30;
 
 /// Why there is no buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BufError {
     /// The alignment is not a power of two up to [`MAX_ALIGN`].
     #[error("alignment {align} is not a power of two up to {MAX_ALIGN}: use the device's block size, such as 4096")]

@@ -116,6 +116,7 @@ struct Taken {
 
 /// Who holds a grace up; see [`Grace::holders`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Holder {
     /// The thread that took the seat: the ring's.
     pub thread: String,
@@ -169,6 +170,7 @@ impl Grace {
     }
 
     /// A seat in `grace` for a thread that looks mappings up.
+    #[doc(hidden)]
     #[must_use]
     pub fn seat(grace: &Arc<Grace>) -> Seat {
         let line = Line { section: AtomicU64::new(OUTSIDE), in_flight: [AtomicU64::new(0), AtomicU64::new(0)] };
@@ -239,6 +241,7 @@ impl Grace {
     }
 
     /// Seats taken.
+    #[doc(hidden)]
     #[must_use]
     pub fn seats(&self) -> usize {
         self.state().seats.len()

@@ -1,5 +1,7 @@
 //! Sheave floor 1: what every other floor stands on and what depends on none of them.
 //!
+//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//!
 //! | module | holds |
 //! |---|---|
 //! | [`sync`] | the only import of atomics and threads: std or a model checker |

@@ -75,22 +75,26 @@ pub struct Device {
 
 impl Device {
     /// A device of your own driver.
+    #[doc(hidden)]
     pub fn from_driver(name: &str, driver: Box<dyn Driver>) -> Device {
         Device::with_timeout(name, driver, DEFAULT_TIMEOUT)
     }
 
     /// A device of your own driver, which is asked about a request that takes longer than `timeout`.
+    #[doc(hidden)]
     pub fn with_timeout(name: &str, driver: Box<dyn Driver>, timeout: Duration) -> Device {
         Device::from_queue(name, Queue::new(name, driver, timeout))
     }
 
     /// A device that is one queue from end to end.
+    #[doc(hidden)]
     pub fn from_queue(name: &str, queue: Arc<Queue>) -> Device {
         Device::of_queue(name, queue, None)
     }
 
     /// A device of your own driver that stands on others: its hardware queues get the way to them by
     /// [`HctxOpen::lower`](crate::driver::HctxOpen::lower).
+    #[doc(hidden)]
     pub fn stacked(name: &str, driver: Box<dyn Driver>, timeout: Duration, lower: Vec<Device>) -> Device {
         Device::of_queue(name, Queue::new(name, driver, timeout), Some(Arc::new(lower)))
     }
@@ -110,6 +114,7 @@ impl Device {
     }
 
     /// A device made of legs of others, at least one; I1 is the caller's.
+    #[doc(hidden)]
     pub fn from_legs(name: &str, legs: Vec<Leg>) -> Device {
         let mut limits = legs[0].queue.limits().clone();
         let mut capabilities = legs[0].queue.capabilities();
@@ -158,6 +163,7 @@ impl Device {
     }
 
     /// The driver of a device that is one queue from end to end, if it is a `D`: for what only that driver can tell.
+    #[doc(hidden)]
     pub fn driver_as<D: Driver>(&self) -> Option<&D> {
         let driver: &dyn Any = self.whole_queue()?.driver();
         driver.downcast_ref()
@@ -224,6 +230,7 @@ impl Device {
     /// # Errors
     ///
     /// [`DeviceError::Claimed`] names who has it.
+    #[doc(hidden)]
     pub fn claim(&self, sharing: Sharing) -> Result<Claim, DeviceError> {
         // One queue from end to end is held as a whole, also what it grows by.
         let range = |leg: &Leg| if self.is_whole() { 0..u64::MAX } else { leg.offset..leg.offset + leg.sectors };
@@ -233,22 +240,26 @@ impl Device {
 
     /// Has `alarm` ring when a flush fails of what the device is now. What it is extended by later is to be watched
     /// too, before anything is written there.
+    #[doc(hidden)]
     pub fn watch_flushes(&self, alarm: &Arc<FlushAlarm>) -> FlushWatch {
         let parts = self.legs().iter().map(|leg| (leg.part, Arc::clone(leg.queue.watches())));
         FlushWatch::new(alarm, parts.collect())
     }
 
     /// Lets no I/O enter until the guards are dropped; returns when nothing is in flight. See [`Queue::freeze`].
+    #[doc(hidden)]
     pub fn freeze(&self, timeout: Duration) -> Result<Vec<GateGuard>, DeviceError> {
         self.legs().iter().map(|leg| leg.queue.freeze(timeout)).collect()
     }
 
     /// Lets no request go to a driver until the guards are dropped. See [`Queue::quiesce`].
+    #[doc(hidden)]
     pub fn quiesce(&self, timeout: Duration) -> Result<Vec<GateGuard>, DeviceError> {
         self.legs().iter().map(|leg| leg.queue.quiesce(timeout)).collect()
     }
 
     /// The pieces of the device, now.
+    #[doc(hidden)]
     pub fn legs(&self) -> &[Leg] {
         self.newest().map_or(&self.inner.legs, |longer| &longer.legs)
     }
@@ -259,11 +270,13 @@ impl Device {
     }
 
     /// The queue whose size is the device's, when one queue is the device from end to end.
+    #[doc(hidden)]
     pub fn whole_queue(&self) -> Option<&Arc<Queue>> {
         if self.is_whole() { self.inner.legs.first().map(|leg| &leg.queue) } else { None }
     }
 
     /// Whether one queue is the device from end to end: a device without pieces, which was not extended.
+    #[doc(hidden)]
     pub fn is_whole(&self) -> bool {
         self.inner.whole && !self.is_extended()
     }

@@ -2,10 +2,9 @@
 
 use thiserror::Error;
 
-use sheave_kring::KringError;
-
 /// Why a device could not be opened, attached or frozen. Every message names the cause and the fix.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum DeviceError {
     /// The spec is not understood.
     #[error("device spec '{spec}': {why}")]
@@ -65,7 +64,7 @@ pub enum DeviceError {
         /// What was tried, on what.
         what: String,
         /// The cause, with its fix.
-        source: KringError,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// What a driver says about itself: an error of its own, whose text names the cause and the fix.
     #[error(transparent)]

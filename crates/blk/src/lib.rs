@@ -1,5 +1,7 @@
 //! Sheave floor 2: the block layer. Bios in, requests to the drivers, completions out.
 //!
+//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//!
 //! | module | holds |
 //! |---|---|
 //! | [`ctx`] | what a ring owns of the block layer: the way in, the way out, waiting |

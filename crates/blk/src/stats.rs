@@ -87,6 +87,7 @@ impl HctxStats {
 
 /// What was counted of one operation.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct OpCounts {
     /// Requests completed.
     pub ios: u64,

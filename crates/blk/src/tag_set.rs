@@ -60,6 +60,7 @@ pub struct TagSet {
 
 /// Requests in a driver's hands, by direction. Flushes, discards and write-zeroes are `other`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct InFlight {
     /// Reads.
     pub reads: u32,

@@ -25,8 +25,8 @@ mod worker;
 
 use std::sync::{Arc, mpsc};
 
-use sheave::base::rng::Rng;
-use sheave::base::sync::atomic::Ordering;
+use sheave_base::rng::Rng;
+use sheave_base::sync::atomic::Ordering;
 use sheave_load::{SheaveEngine, signals, verify};
 
 use crate::args::BenchArgs;

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sheave::DeviceError;
-use sheave::vol::PoolError;
 use sheave_load::LoadError;
 use sheave_serve::ServeError;
+use sheave_vol::PoolError;
 
 /// What the exit code says about a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

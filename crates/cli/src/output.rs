@@ -6,7 +6,7 @@ use std::fmt;
 use std::io::Write;
 
 use serde::Serialize;
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure::Failure;
 

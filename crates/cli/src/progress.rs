@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use serde::Serialize;
-use sheave::base::sync::Arc;
-use sheave::base::sync::atomic::{AtomicU64, Ordering};
-use sheave::base::units::fmt_bytes;
+use sheave_base::sync::Arc;
+use sheave_base::sync::atomic::{AtomicU64, Ordering};
+use sheave_base::units::fmt_bytes;
 
 use crate::args::ProgressStyle;
 use crate::pool::space::Warner;

@@ -1,5 +1,7 @@
 //! Sheave floor 2b: the drivers, behind the seam of [`sheave_blk::driver`], and the registry of device specs.
 //!
+//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//!
 //! | module | holds |
 //! |---|---|
 //! | [`null`] | a device that does nothing, at once or after a latency |

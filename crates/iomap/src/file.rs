@@ -49,6 +49,7 @@ pub struct SummedDone<'a> {
 
 /// What the ranges have in common that [`File::map_plain`] looks up.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct PlainRanges {
     /// Bytes of each.
     pub len: u64,
@@ -75,6 +76,7 @@ impl PlainRanges {
 
 /// What [`File::fallocate`] does to a range. Both leave zeroes behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FallocateMode {
     /// Gives the space back.
     PunchHole,

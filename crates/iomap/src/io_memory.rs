@@ -47,6 +47,7 @@ impl<'a> IoMemory<'a> {
     }
 
     /// Where the memory is, which may be more than the I/O moved.
+    #[doc(hidden)]
     pub fn segments(&self) -> &'a [Segment] {
         BVec::segments(self.vecs)
     }

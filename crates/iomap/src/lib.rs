@@ -1,5 +1,7 @@
 //! Sheave floor 3: what a file is to a ring, and the one direct-I/O engine.
 //!
+//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//!
 //! | module | holds |
 //! |---|---|
 //! | [`kiocb`] | one I/O on a file, from issue to completion |

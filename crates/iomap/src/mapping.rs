@@ -4,6 +4,7 @@
 
 /// The state of a mapped range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MappingKind {
     /// Written: the device has the data.
     Mapped,
@@ -48,6 +49,7 @@ pub struct Mapping {
 
 /// What a mapping is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Intent {
     /// To read.
     Read,

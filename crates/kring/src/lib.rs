@@ -1,5 +1,7 @@
 //! The one kernel io_uring that a Sheave ring may own: driver I/O, sockets and wake-ups wait in its single enter.
 //!
+//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//!
 //! Owns: the set-up of the ring for whatever kernel is below ([`setup`]), its tables of registered files and buffers
 //! (`table`, `register`), its queues in memory shared with the kernel (`rings`), the preparation of operations (`prep`)
 //! and the one system call that submits, runs completions and waits (`enter`). Does not own: what an operation means

@@ -10,7 +10,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use sheave::base::sync::atomic::{AtomicU32, Ordering};
+use sheave_base::sync::atomic::{AtomicU32, Ordering};
 
 /// The system's allocator, counted.
 #[derive(Clone, Copy, Debug, Default)]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::LabError;
 use crate::point::{Parameter, Point};

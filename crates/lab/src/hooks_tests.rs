@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use sheave::blk::bio_set::BioStore;
 use sheave::{Buf, Ring, RingBuilder, RingError, op, open_device};
+use sheave_blk::bio_set::BioStore;
 
 /// Does so many batches of 32 reads.
 fn run(ring: &mut Ring, count: u32) {

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::LabError;
 use crate::experiment::Experiment;

@@ -52,7 +52,7 @@ impl Machine {
     /// In one line.
     pub fn line(&self) -> String {
         let Self { cpu, cpus, kernel, .. } = self;
-        let memory = sheave::base::units::fmt_bytes(self.memory_bytes);
+        let memory = sheave_base::units::fmt_bytes(self.memory_bytes);
         let of = if self.cpus == self.cpus_online { String::new() } else { format!(" of {}", self.cpus_online) };
         let smt = if self.threads_per_core > 1 { format!(", {} a core", self.threads_per_core) } else { String::new() };
         let within = if self.virtual_machine { ", virtual machine" } else { "" };

@@ -10,12 +10,12 @@
 //! | [`pool_engine`], [`ring_engine`] | the loop's view of a pool, and of a ring |
 //! | [`arms`] | pools as they were before, kept for comparison |
 
-use sheave::base::sync::atomic::AtomicBool;
+use sheave_base::sync::atomic::AtomicBool;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sheave::base::units;
+use sheave_base::units;
 
 pub mod arms;
 pub mod pool_engine;

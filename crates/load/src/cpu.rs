@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rustix::thread::CpuSet;
 use rustix::time::{ClockId, clock_gettime};
-use sheave::base::sync::atomic::{AtomicU64, Ordering};
+use sheave_base::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::LoadError;
 

@@ -13,8 +13,8 @@
 
 use std::fs::File;
 
-use sheave::base::buf::Buf;
-use sheave::uring::sqe::{IOSQE_ASYNC, IOSQE_FIXED_FILE, Sqe, opcode};
+use sheave_base::buf::Buf;
+use sheave_uring::sqe::{IOSQE_ASYNC, IOSQE_FIXED_FILE, Sqe, opcode};
 
 use crate::engine::Engine;
 use crate::error::LoadError;

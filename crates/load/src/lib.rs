@@ -1,5 +1,7 @@
 //! The load generator that `sheave bench` and `sheave-lab` share: whatever they compare, the loop is the same.
 //!
+//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//!
 //! A roof's library: it drives the library that programs embed, and nothing on the floors knows of it.
 //!
 //! | module | holds |

@@ -8,9 +8,9 @@
 
 use std::ops::RangeInclusive;
 
-use sheave::base::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use sheave_base::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use sheave::base::histogram::{Histogram, cells};
+use sheave_base::histogram::{Histogram, cells};
 
 /// Latencies of a whole run, for its report.
 pub type Report = hdrhistogram::Histogram<u64>;

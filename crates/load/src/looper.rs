@@ -13,8 +13,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sheave::base::clock::Clock;
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::clock::Clock;
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::engine::Engine;
 use crate::error::LoadError;

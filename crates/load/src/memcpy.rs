@@ -9,9 +9,9 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use sheave::base::buf::Buf;
-use sheave::base::clock::Clock;
-use sheave::drivers::ram::RamMemory;
+use sheave_base::buf::Buf;
+use sheave_base::clock::Clock;
+use sheave_drivers::ram::RamMemory;
 
 use crate::error::LoadError;
 use crate::pattern::Pattern;

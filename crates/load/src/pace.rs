@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use sheave::base::clock::Clock;
+use sheave_base::clock::Clock;
 
 /// Decides when I/Os start.
 pub trait Pacing {

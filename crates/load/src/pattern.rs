@@ -5,7 +5,7 @@
 //!
 //! * I1. A block index is below `blocks`, an offset below `base + blocks * bs`.
 
-use sheave::base::rng::{Rng, scale};
+use sheave_base::rng::{Rng, scale};
 
 use crate::rw::Rw;
 

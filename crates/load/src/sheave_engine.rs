@@ -8,9 +8,9 @@
 //! * I2. The ring has an SQ entry and a CQ entry for each slot (engine I2).
 #![allow(unsafe_code)] // SQEs carry raw addresses; a slot's buffer is a part of one large one.
 
-use sheave::uring::RingError;
-use sheave::uring::sqe::{IOSQE_FIXED_FILE, RWF_DSYNC, Sqe, opcode};
 use sheave::{Buf, Fd, Ring, RingBuilder};
+use sheave_uring::RingError;
+use sheave_uring::sqe::{IOSQE_FIXED_FILE, RWF_DSYNC, Sqe, opcode};
 
 use crate::engine::Engine;
 use crate::error::LoadError;

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use sheave::base::sync::atomic::AtomicBool;
+use sheave_base::sync::atomic::AtomicBool;
 
 use crate::error::LoadError;
 

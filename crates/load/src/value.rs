@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use sheave::base::units;
+use sheave_base::units;
 
 use crate::cpu;
 use crate::error::LoadError;

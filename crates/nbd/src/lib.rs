@@ -1,5 +1,7 @@
 //! Sheave floor 5: the NBD protocol of a server, as a state machine over bytes.
 //!
+//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//!
 //! | module | holds |
 //! |---|---|
 //! | [`wire`] | numbers and layouts of the protocol |

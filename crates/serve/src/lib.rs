@@ -1,5 +1,7 @@
 //! Sheave floor 5b: reactors that serve files over sockets.
 //!
+//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//!
 //! | module | holds |
 //! |---|---|
 //! | [`server`] | threads, start and end |

@@ -136,6 +136,7 @@ impl RingBuilder {
     }
 
     /// Another clock, for tests.
+    #[doc(hidden)]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);
         self

@@ -146,6 +146,7 @@ impl From<IoError> for io::Error {
 /// Why [`Ring::wait`](crate::Ring::wait) came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "not every wait ends with completions"]
+#[non_exhaustive]
 pub enum Waited {
     /// As many completions as were wanted can be read, or more: so many.
     Ready(u32),

@@ -8,6 +8,7 @@ use crate::rsrc::Fd;
 
 /// Why a call on a ring failed. Errors of an I/O are in its completion instead.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum RingError {
     /// A device could not be attached, or the ring not be made.
     #[error(transparent)]
@@ -69,6 +70,7 @@ pub enum RingError {
 /// [`RingError`], or whatever takes any error, and the operation is dropped.
 #[derive(Debug, Error)]
 #[error("{error}")]
+#[non_exhaustive]
 pub struct SqFull<T = Entry> {
     /// The operation; of a chain all of them, in an array.
     pub entry: T,

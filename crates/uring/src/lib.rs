@@ -1,5 +1,7 @@
 //! Sheave floor 4: rings with the kernel's SQEs and CQEs over the block layer.
 //!
+//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//!
 //! | module | holds |
 //! |---|---|
 //! | [`ring`], [`builder`] | what embedders hold, and its settings |

@@ -32,9 +32,9 @@ use sheave_base::buf::Buf;
 
 use self::entry::op_type;
 use crate::io_buf::{IoBuf, IoBufMut, Vectors};
-use crate::rsrc::FileRef;
 use crate::sqe::{FSYNC_DATASYNC, RWF_DSYNC, opcode};
 
+pub use crate::rsrc::FileRef;
 pub(crate) use entry::Late;
 pub use entry::{Entry, Op};
 pub use timed::{

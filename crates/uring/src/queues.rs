@@ -145,6 +145,7 @@ impl Queues {
     }
 
     /// Where everything lies, and the memory itself.
+    #[cfg(any(test, feature = "raw"))]
     pub(crate) fn memory(&self) -> (&Buf, Offsets) {
         (&self.memory, self.at)
     }

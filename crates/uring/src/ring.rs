@@ -19,6 +19,8 @@
 #![allow(unsafe_code)] // The raw interface of io_uring, and memory of buffers that outlives a look at the state.
 
 pub(crate) mod inner;
+#[cfg(feature = "raw")]
+mod raw;
 mod wait;
 
 use std::cell::{Ref, RefCell, RefMut};
@@ -44,7 +46,6 @@ use crate::cqe::LateCompletions;
 use crate::error::{RingError, SqFull};
 use crate::io_wq::IoWq;
 use crate::prep::{Cancel, Entry, Op};
-use crate::queues::Offsets;
 use crate::rsrc::Fd;
 use crate::sqe::Sqe;
 use crate::task_work::RingHandle;
@@ -135,11 +136,6 @@ impl Ring {
         Some(unsafe { std::slice::from_raw_parts_mut(base, len) })
     }
 
-    /// Address and length of a registered buffer, for SQEs filled by hand.
-    pub fn buffer_range(&self, index: u16) -> Option<(u64, u64)> {
-        self.look().core.bufs.range(index)
-    }
-
     /// Free SQEs.
     #[inline]
     pub fn sq_space(&self) -> u32 {
@@ -174,12 +170,9 @@ impl Ring {
     /// Queues an SQE as it is; false when the SQ is full.
     ///
     /// # Safety
-    /// Every address in the SQE must be of memory that stays valid, and is not used otherwise, until the request's
-    /// completion was posted; vectors and timespecs until the SQE was submitted. Not from within a call of this ring,
-    /// as what a file or a driver does on this thread is.
-    #[allow(unsafe_code)] // The raw interface of io_uring.
-    #[inline]
-    pub unsafe fn push_sqe(&mut self, sqe: &Sqe) -> bool {
+    /// As for `Ring::push_sqe`.
+    #[inline(always)]
+    pub(crate) unsafe fn queue_sqe(&mut self, sqe: &Sqe) -> bool {
         // SAFETY: R3.
         match unsafe { &mut *self.shared.0.as_ptr() }.core.queues.sq_next() {
             Some((_, slot)) => {
@@ -188,17 +181,6 @@ impl Ring {
             }
             None => false,
         }
-    }
-
-    /// The next free SQE, to be filled in place; it still has what it had last. `None` when the SQ is full.
-    ///
-    /// # Safety
-    /// As for [`Ring::push_sqe`], for what the SQE says when it is submitted.
-    #[allow(unsafe_code)] // The raw interface of io_uring.
-    #[inline]
-    pub unsafe fn get_sqe(&mut self) -> Option<&mut Sqe> {
-        // SAFETY: R3. The memory of SQEs is the ring's for its whole life, and only its submissions read it.
-        unsafe { &mut *self.shared.0.as_ptr() }.core.queues.sq_next().map(|(_, sqe)| sqe)
     }
 
     /// Submits what was pushed and hands it to the devices; never blocks. Returns how many SQEs were taken: fewer
@@ -335,11 +317,9 @@ impl Ring {
         self.completions().next()
     }
 
-    /// Shows `each` the CQEs that can be read, in the ring memory, and takes them; an empty CQ is filled from the
-    /// devices first. How many there were. For users of raw SQEs: memory that a typed operation owned is dropped with
-    /// its CQE.
+    /// Shows `each` the CQEs that can be read, and takes them: `Ring::for_each_cqe`.
     #[inline(always)]
-    pub fn for_each_cqe(&mut self, mut each: impl FnMut(&Cqe)) -> u32 {
+    pub(crate) fn take_cqes(&mut self, mut each: impl FnMut(&Cqe)) -> u32 {
         let mut inner = self.hot();
         let (head, all) = inner.fill_unowned();
         let (row, rest) = inner.core.queues.cq_rows(head, all);
@@ -376,14 +356,8 @@ impl Ring {
         self.look().task_work.handle().clone()
     }
 
-    /// The ring memory and where everything lies in it, in the kernel's layout.
-    pub fn memory(&self) -> (Ref<'_, [u8]>, Offsets) {
-        let inner = self.look();
-        let offsets = inner.core.queues.memory().1;
-        (Ref::map(inner, |inner| &inner.core.queues.memory().0[..]), offsets)
-    }
-
-    /// The block layer of this ring, for reports and tests.
+    /// The block layer of this ring, for reports and tests; no part of the library's promise.
+    #[doc(hidden)]
     pub fn io(&self) -> Ref<'_, IoCtx> {
         Ref::map(self.look(), |inner| &inner.io)
     }

@@ -20,6 +20,7 @@ impl Ring {
     /// # Errors
     ///
     /// Why there can be no kernel ring here.
+    #[doc(hidden)]
     pub fn sockets<R>(&mut self, with: impl FnOnce(Sockets<'_>) -> R) -> Result<R, RingError> {
         let mut inner = self.state();
         match inner.io.sockets() {
@@ -33,6 +34,7 @@ impl Ring {
     }
 
     /// Moves the operations on sockets that have ended to the end of a list.
+    #[doc(hidden)]
     pub fn take_socket_events(&mut self, to: &mut Vec<SocketEvent>) {
         self.state().io.take_socket_events(to);
     }
@@ -43,6 +45,7 @@ impl Ring {
     /// # Errors
     ///
     /// [`RingError::Busy`], as [`Ring::submit`].
+    #[doc(hidden)]
     pub fn issue(&mut self) -> Result<u32, RingError> {
         self.state().submit_unsent()
     }
@@ -50,11 +53,13 @@ impl Ring {
     /// Sends everything that is prepared and waits until something has ended: I/O, an operation on a socket, or
     /// another thread woke the ring; at most `timeout`. It may return without any of these. Of completions of the
     /// kernel it waits for `wanted`, for a few milliseconds, then for one.
+    #[doc(hidden)]
     pub fn wait_any(&mut self, wanted: u32, timeout: Option<Duration>) {
         self.state().wait_any(wanted, timeout);
     }
 
     /// Shows `each` the CQEs that there are, without looking for more, and takes them; how many.
+    #[doc(hidden)]
     pub fn for_each_ready(&mut self, mut each: impl FnMut(&Cqe)) -> u32 {
         let mut inner = self.state();
         let ready = inner.core.queues.cq_ready();

@@ -86,6 +86,7 @@ struct Shared {
 
 /// Why a message was not accepted.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SendError {
     /// Too many messages wait to be posted.
     #[error("the ring's mailbox is full: it must read its completions; or build it with more cq_entries")]

@@ -157,7 +157,7 @@ impl Issuer for WorkerRing {
         let Some(Some(open)) = self.files.get_mut(place) else { return false };
         let user_data = (place as u64) << 32 | at as u64;
         // SAFETY: the memory is that of a request whose ring keeps it, and its promise, until the result is there.
-        let pushed = unsafe { self.ring.push_sqe(&Sqe { fd: open.fd.raw(), user_data, ..*sqe }) };
+        let pushed = unsafe { self.ring.queue_sqe(&Sqe { fd: open.fd.raw(), user_data, ..*sqe }) };
         debug_assert!(pushed, "no more at a time than entries");
         // With the one that is closed at once the file goes again when nothing uses it.
         open.pending += 1;
@@ -175,7 +175,7 @@ impl Issuer for WorkerRing {
 
     fn reap(&mut self, end: &mut dyn FnMut(usize, i32)) {
         let mut ended = std::mem::take(&mut self.ended);
-        self.ring.for_each_cqe(|cqe| ended.push((cqe.user_data, cqe.res)));
+        self.ring.take_cqes(|cqe| ended.push((cqe.user_data, cqe.res)));
         for (user_data, res) in ended.drain(..) {
             self.close((user_data >> 32) as usize);
             end(user_data as u32 as usize, res);

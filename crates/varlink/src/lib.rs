@@ -1,5 +1,7 @@
 //! Sheave floor 5: varlink over unix sockets.
 //!
+//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//!
 //! | module | holds |
 //! |---|---|
 //! | [`server`] | threads, clients, their roles and bounds |

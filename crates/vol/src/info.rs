@@ -5,6 +5,7 @@ use crate::format::settings::{Checksum, LowWater};
 
 /// How much space is left, in one word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum SpaceState {
     /// Enough.
     #[default]
@@ -29,6 +30,7 @@ impl SpaceState {
 
 /// What a [`Watch`](crate::Watch) tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SpaceNotice {
     /// Number of the change, since the pool was opened.
     pub number: u64,
@@ -44,6 +46,7 @@ pub struct SpaceNotice {
 
 /// Whether what becomes free is given back to the device in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DiscardState {
     /// Not: [`Pool::trim`](crate::Pool::trim) does it when asked.
     Off,
@@ -69,6 +72,7 @@ impl DiscardState {
 
 /// A pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PoolInfo {
     /// Identity, as 32 hexadecimal digits.
     pub uuid: String,
@@ -142,6 +146,7 @@ pub struct PoolInfo {
 
 /// Something that a pool of an older program lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Upgrade {
     /// Its name, for scripts.
     pub name: &'static str,
@@ -153,6 +158,7 @@ pub struct Upgrade {
 
 /// A device that a pool is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemberInfo {
     /// Where it begins in the pool.
     pub start_bytes: u64,
@@ -162,6 +168,7 @@ pub struct MemberInfo {
 
 /// A volume or snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VolumeInfo {
     /// Number within the pool; never used again.
     pub id: u32,
@@ -191,6 +198,7 @@ pub struct VolumeInfo {
 
 /// State of a range of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ExtentKind {
     /// Written.
     Data,

@@ -1,5 +1,7 @@
 //! Sheave floor 4: pools of space on any device, and the thin volumes in them.
 //!
+//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//!
 //! Modules have storeys, and each names only those below it; `cargo xtask tidy` holds that (`tidy/storeys.rs`).
 //!
 //! | storey | module | holds |

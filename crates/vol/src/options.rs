@@ -31,6 +31,7 @@ pub struct CreateOptions {
 
 /// What happens to a write when the pool is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WhenFull {
     /// It fails with ENOSPC.
     Error,

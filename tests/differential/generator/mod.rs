@@ -14,7 +14,7 @@ mod timed;
 
 use crate::abi::{cancel, flag, op};
 use crate::program::{ARENA_BYTES, FIXED_BYTES, Op, Program, Shape, Word};
-use sheave::base::rng::Rng;
+use sheave_base::rng::Rng;
 use timed::Pending;
 
 /// What the rings that will run a program can be asked.

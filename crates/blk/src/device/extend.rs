@@ -22,6 +22,7 @@ impl Device {
     /// # Errors
     ///
     /// [`DeviceError::Spec`] names what the other device lacks, or what does not fit.
+    #[doc(hidden)]
     pub fn extend(&self, at: u64, other: &Device) -> Result<(), DeviceError> {
         let legs = self.joined(at, other)?;
         let mut last = &self.inner.longer;
@@ -34,6 +35,7 @@ impl Device {
     }
 
     /// Whether [`Device::extend`] would do it.
+    #[doc(hidden)]
     pub fn can_extend(&self, at: u64, other: &Device) -> Result<(), DeviceError> {
         self.joined(at, other).map(drop)
     }
@@ -108,6 +110,7 @@ impl Device {
     }
 
     /// Bytes from its beginning that a ring which attached it before it was extended reaches as one leg.
+    #[doc(hidden)]
     #[inline]
     pub fn first_leg_bytes(&self) -> u64 {
         if !self.is_extended() {

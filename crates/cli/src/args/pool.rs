@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use sheave::vol::LowWater;
+use sheave_vol::LowWater;
 
 use super::switch::Switch;
 use super::value;
@@ -92,10 +92,10 @@ pub enum ChecksumArg {
 
 impl ChecksumArg {
     /// As pools call it.
-    pub fn kind(self) -> sheave::vol::Checksum {
+    pub fn kind(self) -> sheave_vol::Checksum {
         match self {
-            Self::None => sheave::vol::Checksum::None,
-            Self::Crc32c => sheave::vol::Checksum::Crc32c,
+            Self::None => sheave_vol::Checksum::None,
+            Self::Crc32c => sheave_vol::Checksum::Crc32c,
         }
     }
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use sheave::base::units;
-use sheave::vol::LowWater;
+use sheave_base::units;
 use sheave_load::Rw;
 pub use sheave_load::value::{CpuList, count, cpu_list, duration};
+use sheave_vol::LowWater;
 
 /// A kind of work.
 pub fn rw() -> impl TypedValueParser<Value = Rw> {

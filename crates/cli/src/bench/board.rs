@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use sheave::base::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use sheave_base::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use sheave_load::live::{Counts, report_histogram};
 use sheave_load::looper::Lane;

@@ -20,7 +20,7 @@ use crate::bench::storage::Target;
 use crate::bench::subject::RawPeer;
 use crate::failure::Failure;
 use interval::Ranks;
-use sheave::drivers::ram::RamMemory;
+use sheave_drivers::ram::RamMemory;
 use sheave_load::cpu::{CpuMeter, Spent};
 use sheave_load::engine::Engine;
 use sheave_load::kernel::{KernelRing, Setup};
@@ -181,7 +181,7 @@ pub fn run<E: Engine>(arena: &Arena<'_>, ours: &mut Looper<E>, until: &Until, pe
         spent += our.spent;
         let their = theirs.turn(arena, &mut their_pattern, until, turn)?;
         // Relaxed: the flag carries nothing but itself. A turn that was cut short does not count.
-        if until.stop.load(sheave::base::sync::atomic::Ordering::Relaxed) || ours.first_error().is_some() {
+        if until.stop.load(sheave_base::sync::atomic::Ordering::Relaxed) || ours.first_error().is_some() {
             break;
         }
         pairs.push((our, their));
@@ -256,7 +256,7 @@ impl Theirs {
             Self::Kernel { looper, .. } => looper_turn(looper, arena, pattern, until, time, peer_failed),
             Self::Raw { looper, .. } => looper_turn(looper, arena, pattern, until, time, raw_failed),
             Self::Memcpy(memcpy) => {
-                let clock = sheave::base::clock::Clock::real();
+                let clock = sheave_base::clock::Clock::real();
                 let watch = arena.meter.start();
                 let ios = memcpy.run(pattern, &clock, time)?;
                 Ok(Turn { ios, spent: watch.spent() })

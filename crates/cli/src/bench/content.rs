@@ -12,7 +12,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use sheave::drivers::spec;
+use sheave_drivers::spec;
 use sheave_load::verify::block::{self, Left, MAX_LEN, MIN_LEN};
 
 use crate::failure::Failure;

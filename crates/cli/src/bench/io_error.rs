@@ -1,6 +1,6 @@
 //! A failed I/O in words: what, where, the device's answer, and what to do about it.
 
-use sheave::base::status::Errno;
+use sheave_base::status::Errno;
 
 use crate::failure::Failure;
 use sheave_load::looper::IoError;

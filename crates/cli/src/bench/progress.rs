@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use serde::Serialize;
-use sheave::base::units::{fmt_bytes, fmt_count, fmt_ns};
+use sheave_base::units::{fmt_bytes, fmt_count, fmt_ns};
 
 use crate::args::{BenchArgs, ProgressStyle};
 use crate::bench::board::{Board, Goal, Phase, Stage};
@@ -111,7 +111,7 @@ impl Sample {
     fn permille(&self, board: &Board, args: &BenchArgs) -> u64 {
         if self.stage.phase == Phase::Compare {
             // Relaxed: shown, nothing depends on it.
-            let done = board.pairs_done.load(sheave::base::sync::atomic::Ordering::Relaxed);
+            let done = board.pairs_done.load(sheave_base::sync::atomic::Ordering::Relaxed);
             return done * 1000 / u64::from(args.pairs());
         }
         let share = match self.stage.goal {

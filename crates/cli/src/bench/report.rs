@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use sheave::base::units::{fmt_bytes, fmt_count, fmt_ns};
+use sheave_base::units::{fmt_bytes, fmt_count, fmt_ns};
 
 use crate::bench::compare::Comparison;
 use crate::bench::plan::Plan;

@@ -48,7 +48,7 @@ impl Target {
 /// The `size=` of the spec of a file, when it has one that can be read.
 pub fn size_of(spec: &str) -> Option<u64> {
     let size = spec.rsplit(',').find_map(|item| item.strip_prefix("size="))?;
-    sheave::base::units::parse_size(size).ok()
+    sheave_base::units::parse_size(size).ok()
 }
 
 /// Reads `POOL#NAME` behind `vol:`; a pool in memory needs no name.

@@ -7,11 +7,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use sheave::base::units::fmt_bytes;
-use sheave::blk::claim::{Claim, Sharing};
-use sheave::vol::format::{BLOCK_BYTES, JOURNAL_START, MIN_JOURNAL_BLOCKS};
-use sheave::vol::{CreateOptions, OpenOptions, Pool};
-use sheave::{Device, Fd, Ring, RingError, Volume, open_device};
+use sheave::{Device, Fd, Ring, RingError, open_device};
+use sheave_base::units::fmt_bytes;
+use sheave_blk::claim::{Claim, Sharing};
+use sheave_vol::format::{BLOCK_BYTES, JOURNAL_START, MIN_JOURNAL_BLOCKS};
+use sheave_vol::{CreateOptions, OpenOptions, Pool, Volume};
 
 use crate::args::{BenchArgs, Peer};
 use crate::bench::plan::{self, Plan};
@@ -288,7 +288,7 @@ impl RawPeer {
                 let raw = format!("{path}.raw-{}", std::process::id());
                 let size = range.next_multiple_of(4096);
                 (
-                    format!("file:{},size={size}{options}", sheave::drivers::spec::quoted(&raw)),
+                    format!("file:{},size={size}{options}", sheave_drivers::spec::quoted(&raw)),
                     0,
                     Some(PathBuf::from(raw)),
                 )

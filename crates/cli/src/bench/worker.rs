@@ -13,8 +13,8 @@ use std::sync::{Arc, Barrier, Mutex, PoisonError};
 
 use hdrhistogram::Histogram;
 use sheave::Device;
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
-use sheave::drivers::ram::RamMemory;
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_drivers::ram::RamMemory;
 
 use crate::bench::board::{Board, Goal, Phase};
 use crate::bench::compare::{self, Arena, Comparison};

@@ -1,7 +1,7 @@
 //! `sheave export` and `sheave client`: what a daemon serves, and to whom.
 
 use serde_json::Value;
-use sheave::base::units::fmt_bytes;
+use sheave_base::units::fmt_bytes;
 
 use super::remote::Remote;
 use super::types as t;

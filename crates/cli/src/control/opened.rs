@@ -1,8 +1,7 @@
 //! A pool that a command has opened itself, or that a daemon holds: the same commands for both.
 
 use serde::Deserialize;
-use sheave::vol::LowWater;
-use sheave::{Pool, vol::PoolError};
+use sheave_vol::{LowWater, Pool, PoolError};
 
 use super::remote::{Holder, holder};
 use super::types as t;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_varlink::{Client, ClientError};
 
 use super::paths;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use rustix::process::{Resource, getrlimit};
-use sheave::base::units::fmt_bytes;
+use sheave_base::units::fmt_bytes;
 
 use super::check::Check;
 
@@ -75,7 +75,7 @@ fn clock() -> Check {
     let source = fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     judge_clock(
         source.as_deref().map(str::trim).unwrap_or("unknown"),
-        sheave::base::clock::Clock::real().is_cycle_counter(),
+        sheave_base::clock::Clock::real().is_cycle_counter(),
     )
 }
 

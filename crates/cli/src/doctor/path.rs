@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-use sheave::base::units::fmt_bytes;
+use sheave_base::units::fmt_bytes;
 
 use super::check::{Check, Verdict};
 

@@ -5,9 +5,9 @@
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
-use sheave::base::units::fmt_bytes;
-use sheave::blk::claim::Sharing;
-use sheave::vol::{CheckOptions, CheckReport, Finding, Place, Totals, check_device_with};
+use sheave_base::units::fmt_bytes;
+use sheave_blk::claim::Sharing;
+use sheave_vol::{CheckOptions, CheckReport, Finding, Place, Totals, check_device_with};
 
 use super::patience;
 use crate::args::pool::CheckArgs;

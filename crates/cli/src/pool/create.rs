@@ -1,7 +1,7 @@
 //! `sheave pool create`: looks before it formats.
 
 use serde::Serialize;
-use sheave::vol::{CreateOptions, OpenOptions, Pool};
+use sheave_vol::{CreateOptions, OpenOptions, Pool};
 
 use super::made::Made;
 use super::{allocate, signature, space};

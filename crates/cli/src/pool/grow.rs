@@ -7,9 +7,9 @@ use std::path::Path;
 
 use serde::Serialize;
 use sheave::Device;
-use sheave::base::units::{SECTOR_BYTES, fmt_bytes};
-use sheave::blk::claim::Sharing;
-use sheave::vol::{AddOptions, Found, OpenOptions, Pool};
+use sheave_base::units::{SECTOR_BYTES, fmt_bytes};
+use sheave_blk::claim::Sharing;
+use sheave_vol::{AddOptions, Found, OpenOptions, Pool};
 
 use super::allocate;
 use super::made::Made;
@@ -112,7 +112,7 @@ fn keeps_its_space(pool: &PoolPlace) -> Result<bool, Failure> {
     let device = pool.open_device(",readonly=on")?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let pool = patience::until_free(|| Pool::open(&device, &options).map_err(failure::pool))?;
-    Ok(matches!(pool.info().discard, sheave::vol::DiscardState::Off))
+    Ok(matches!(pool.info().discard, sheave_vol::DiscardState::Off))
 }
 
 /// Adds a member; what was on it.
@@ -142,7 +142,7 @@ fn add(args: &GrowArgs, place: &PoolPlace, pool: &Pool, full: bool) -> Result<Op
             ));
             None
         }
-        Found::Nothing | Found::Other(_) => signature::find(&looked_at)?,
+        _ => signature::find(&looked_at)?,
     };
     add_over(args, place, pool, (replaced, full), made)
 }

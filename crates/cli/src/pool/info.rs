@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use sheave::base::units::{fmt_bytes, fmt_count};
+use sheave_base::units::{fmt_bytes, fmt_count};
 
 use super::place::Access;
 use super::space;

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sheave::base::sync::atomic::Ordering;
+use sheave_base::sync::atomic::Ordering;
 use sheave_load::signals;
 
 use crate::failure::Failure;

@@ -8,10 +8,10 @@ use std::path::Path;
 use std::str::FromStr;
 
 use sheave::Device;
-use sheave::base::units::SECTOR_BYTES;
-use sheave::drivers::spec;
 use sheave::open_device;
-use sheave::vol::{OpenOptions, Pool};
+use sheave_base::units::SECTOR_BYTES;
+use sheave_drivers::spec;
+use sheave_vol::{OpenOptions, Pool};
 
 use super::takes_back::takes_back;
 use crate::args::value;
@@ -257,14 +257,14 @@ impl PoolPlace {
 
     /// The device under the pool, opened with options such as `,size=10G` for members that are paths.
     pub fn open_device(&self, options: &str) -> Result<Device, Failure> {
-        sheave::vol::join(&self.text, &self.open_members(options)?).map_err(crate::failure::pool)
+        sheave_vol::join(&self.text, &self.open_members(options)?).map_err(crate::failure::pool)
     }
 
     /// The device that a new pool is made on, whatever was there before.
     pub fn new_device(&self, options: &str) -> Result<Device, Failure> {
         match self.open_members(options)?.as_slice() {
             [one] => Ok(one.clone()),
-            several => sheave::blk::linear::concatenate(&self.text, several).map_err(crate::failure::device),
+            several => sheave_blk::linear::concatenate(&self.text, several).map_err(crate::failure::device),
         }
     }
 

@@ -1,16 +1,15 @@
 //! `sheave pool scrub`: reads a pool through, metadata and data, and tells what has rotted.
 //!
-//! What is looked at, and when something is a finding, is the pool's matter ([`sheave::vol::scrub`]). The names of the
+//! What is looked at, and when something is a finding, is the pool's matter ([`sheave_vol::scrub`]). The names of the
 //! JSON fields are an interface.
 
 use std::fmt::Write;
 use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
-use sheave::Pool;
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
-use sheave::base::units::fmt_bytes;
-use sheave::vol::{Checksum, ScrubOptions, ScrubReport};
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::units::fmt_bytes;
+use sheave_vol::{Pool, ScrubOptions, ScrubReport};
 
 use super::check::FindingJson;
 use super::place::{Access, PoolPlace};
@@ -48,10 +47,7 @@ impl ReportJson {
     pub fn new(place: &PoolPlace, report: &ScrubReport) -> Self {
         Self {
             pool: place.to_string(),
-            checksum: match report.checksum {
-                Checksum::None => "none".into(),
-                Checksum::Crc32c => "crc32c".into(),
-            },
+            checksum: report.checksum.name().into(),
             data_verified: report.verified_data(),
             metadata_read_bytes: report.metadata_bytes,
             data_read_bytes: report.data_bytes,

@@ -7,9 +7,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use sheave::vol::block;
-use sheave::vol::format::{BLOCK, kind};
 use sheave::{Buf, Device, Ring, op};
+use sheave_vol::block;
+use sheave_vol::format::{BLOCK, kind};
 
 use crate::failure::Failure;
 
@@ -82,7 +82,7 @@ fn sheave_block(bytes: &[u8]) -> Option<String> {
                 let uuid: String = head.pool.iter().map(|byte| format!("{byte:02x}")).collect();
                 return Some(format!("a Sheave pool ({uuid})"));
             }
-            Some(Err(sheave::vol::Damage::Blank | sheave::vol::Damage::Alien) | Ok(_)) | None => {}
+            Some(Err(sheave_vol::Damage::Blank | sheave_vol::Damage::Alien) | Ok(_)) | None => {}
             Some(Err(_)) => return Some("a Sheave pool, damaged or of a newer version".into()),
         }
     }

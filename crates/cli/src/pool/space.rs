@@ -2,9 +2,8 @@
 //!
 //! Owns the words. When a pool is low or full is the pool's own matter.
 
-use sheave::Pool;
-use sheave::base::units::fmt_bytes;
-use sheave::vol::{LowWater, SpaceNotice, SpaceState, Watch};
+use sheave_base::units::fmt_bytes;
+use sheave_vol::{LowWater, Pool, SpaceNotice, SpaceState, Watch};
 
 use super::place::PoolPlace;
 use crate::failure::Failure;
@@ -88,7 +87,7 @@ fn warning(place: &PoolPlace, notice: &SpaceNotice) -> Option<String> {
         SpaceState::Ok if notice.metadata_low => {
             format!("the metadata of the pool {place} runs short: soon no volume can be created or copied")
         }
-        SpaceState::Ok => return None,
+        _ => return None,
     };
     Some(format!("sheave: warning: {what}\n   fix: {}", fix(place)))
 }

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
-use sheave::base::units::fmt_bytes;
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::units::fmt_bytes;
 use sheave_load::signals;
 
 use super::place::Access;

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use serde::Serialize;
-use sheave::vol::Upgrade;
+use sheave_vol::Upgrade;
 
 use super::place::Access;
 use crate::args::pool::UpgradeArgs;
@@ -38,7 +38,7 @@ pub fn run(args: &UpgradeArgs) -> Result<(), Failure> {
     let upgrades = upgraded?;
     closed?;
     if args.json {
-        let part = |&&Upgrade { name, lacks, gives }: &&Upgrade| PartJson { name, lacks, gives };
+        let part = |&&Upgrade { name, lacks, gives, .. }: &&Upgrade| PartJson { name, lacks, gives };
         let upgrades = upgrades.iter().map(part).collect();
         return output::json(&UpgradeJson { pool: args.pool.to_string(), dry_run: args.dry_run, upgrades });
     }
@@ -51,7 +51,7 @@ fn text(pool: &str, dry_run: bool, upgrades: &[&Upgrade]) -> String {
         return format!("{pool}: it lacks nothing that this sheave knows\n");
     }
     let mut text = String::new();
-    for Upgrade { name, lacks, gives } in upgrades {
+    for Upgrade { name, lacks, gives, .. } in upgrades {
         // Writing to a String does not fail.
         let _ = match dry_run {
             true => writeln!(text, "{pool}: it has no {name}: {lacks}. After an upgrade {gives}"),

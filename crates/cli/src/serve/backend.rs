@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
-use sheave::base::units::fmt_bytes;
-use sheave::blk::claim::{Claim, Sharing};
-use sheave::iomap::RawFile;
-use sheave::{File, Pool, Volume, open_device};
+use sheave::{File, open_device};
+use sheave_base::units::fmt_bytes;
+use sheave_blk::claim::{Claim, Sharing};
+use sheave_iomap::RawFile;
 use sheave_serve::{Backend, Export, NoStatus, Question};
+use sheave_vol::{Pool, Volume};
 
 use super::config::{ExportPlan, What};
 use super::contexts;

@@ -4,12 +4,11 @@
 //! it can be deleted at any time, and who asks afterwards gets an error. Its number is never used again, so another
 //! snapshot of that name is not taken for it.
 
-use sheave::Volume;
-use sheave::vol::{Extent, ExtentKind};
 use sheave_nbd::catalog::MAX_LISTED;
 use sheave_nbd::reply::MAX_EXTENTS;
 use sheave_nbd::wire::state;
 use sheave_serve::{BASE_ALLOCATION, BASE_ALLOCATION_NUMBER, NoStatus, Question};
+use sheave_vol::{Extent, ExtentKind, Volume};
 
 /// Units of a pool that one request for extents looks at: some milliseconds.
 const UNITS_AT_ONCE: u64 = 1 << 16;
@@ -82,9 +81,9 @@ fn add(extents: &mut Vec<sheave_nbd::Extent>, len: u64, status: u32) {
 
 fn allocation(extent: &Extent) -> u32 {
     match extent.kind {
-        ExtentKind::Data => 0,
         ExtentKind::Unwritten => state::ZERO,
         ExtentKind::Hole => state::HOLE | state::ZERO,
+        _ => 0, // data, which a client reads
     }
 }
 

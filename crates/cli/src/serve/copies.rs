@@ -7,10 +7,10 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use sheave::base::sync::Arc;
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
-use sheave::vol::ScrubOptions;
+use sheave_base::sync::Arc;
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_varlink::{Call, Failed};
+use sheave_vol::ScrubOptions;
 
 use super::service::{Control, Reply, volume_json};
 use crate::args::ProgressStyle;

@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sheave::Pool;
 use sheave_serve::{Export, Exports, Listener, Server, ServerOptions};
+use sheave_vol::Pool;
 
 use super::backend;
 use super::config::{ExportPlan, Plan, PoolPlan, What};

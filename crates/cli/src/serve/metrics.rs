@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
-use sheave::vol::SpaceState;
+use sheave_vol::SpaceState;
 
 use super::daemon::{Daemon, Held};
 use crate::failure::Failure;
@@ -155,7 +155,7 @@ fn pools(page: &mut Page, pools: &[Arc<Held>]) {
     page.family("sheave_pool_up", "gauge", "Whether a pool is open.", "pool", &up);
     let open = pools.iter().filter_map(|held| Some((held.plan.name.clone(), held.pool().ok()?.info())));
     let infos: Vec<_> = open.collect();
-    type Value = fn(&sheave::vol::PoolInfo) -> u64;
+    type Value = fn(&sheave_vol::PoolInfo) -> u64;
     let families: [(&str, &str, &str, Value); 11] = [
         ("sheave_pool_size_bytes", "gauge", "Bytes of a pool.", |info| info.size_bytes),
         ("sheave_pool_data_bytes", "gauge", "Bytes of volumes' data.", |info| info.data_bytes),

@@ -8,8 +8,8 @@ use std::time::SystemTime;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use sheave::Pool;
 use sheave_varlink::{Call, CallError, Failed, Service};
+use sheave_vol::Pool;
 
 use super::config::{ExportPlan, What};
 use super::daemon::{Daemon, Held, Row, notice};
@@ -267,7 +267,7 @@ impl Control {
     fn copy(
         &self,
         named: &t::Named,
-        copy: impl FnOnce(&Pool, &str, &str) -> Result<(), sheave::vol::PoolError>,
+        copy: impl FnOnce(&Pool, &str, &str) -> Result<(), sheave_vol::PoolError>,
     ) -> Result<Value, Failure> {
         let t::Named { pool, volume, name } = named;
         self.daemon.change(pool, |_, open| copy(open, volume, name).map_err(failure::pool))?;

@@ -1,7 +1,7 @@
 //! A range of a volume as programs are told of it: the shape of `qemu-img map --output=json`, and two fields more.
 
 use serde::{Deserialize, Serialize};
-use sheave::vol::{Extent, ExtentKind};
+use sheave_vol::{Extent, ExtentKind};
 
 /// A range with one state.
 #[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]

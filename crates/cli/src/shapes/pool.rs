@@ -1,8 +1,8 @@
 //! A pool as programs are told of it; the names of the fields are an interface.
 
 use serde::{Deserialize, Serialize};
-use sheave::base::units::fmt_bytes;
-use sheave::vol::{Checksum, DiscardState, MapDamage, MemberInfo, PoolInfo};
+use sheave_base::units::fmt_bytes;
+use sheave_vol::{DiscardState, MapDamage, MemberInfo, PoolInfo};
 
 use crate::pool::place::PoolPlace;
 
@@ -85,7 +85,7 @@ pub struct DamageJson {
 impl DamageJson {
     /// From what the pool tells.
     pub fn new(volume: &str, damage: &MapDamage) -> Self {
-        let MapDamage { at, why, range: (offset, length), pages } = damage.clone();
+        let MapDamage { at, why, range: (offset, length), pages, .. } = damage.clone();
         Self { volume: volume.to_owned(), address: at, offset, length, pages, why }
     }
 }
@@ -134,10 +134,7 @@ impl PoolJson {
             discard: discard(place, info.discard).name().into(),
             journal_bytes: info.journal_bytes,
             members: info.members.iter().map(MemberJson::new).collect(),
-            checksum: match info.checksum {
-                Checksum::None => "none".into(),
-                Checksum::Crc32c => "crc32c".into(),
-            },
+            checksum: info.checksum.name().into(),
             volumes: info.volumes,
             entries: info.entries,
             memory_bytes: info.memory_bytes,

@@ -1,8 +1,8 @@
 //! A volume or snapshot as programs are told of it; the names of the fields are an interface.
 
 use serde::{Deserialize, Serialize};
-use sheave::base::units::fmt_bytes;
-use sheave::vol::VolumeInfo;
+use sheave_base::units::fmt_bytes;
+use sheave_vol::VolumeInfo;
 
 use super::pool::DamageJson;
 use crate::pool::place::PoolPlace;

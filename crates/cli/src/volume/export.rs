@@ -7,10 +7,9 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd;
 
 use serde::{Deserialize, Serialize};
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
-use sheave::base::units::fmt_bytes;
-use sheave::vol::ExtentKind;
-use sheave::{Pool, Volume};
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::units::fmt_bytes;
+use sheave_vol::{ExtentKind, Pool, Volume};
 
 use super::lanes::{LANE_BYTES, LANES, Lanes};
 use super::rescue::{Bad, BadRange, Rescue};

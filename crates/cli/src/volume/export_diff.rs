@@ -8,11 +8,10 @@
 use std::collections::VecDeque;
 
 use serde::Serialize;
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
-use sheave::base::units::fmt_bytes;
-use sheave::vol::rbd_diff::{self, Header, Version};
-use sheave::vol::{Extent, ExtentKind};
-use sheave::{Pool, Volume};
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::units::fmt_bytes;
+use sheave_vol::rbd_diff::{self, Header, Version};
+use sheave_vol::{Extent, ExtentKind, Pool, Volume};
 
 use super::lanes::{LANE_BYTES, LANES, Lanes};
 use super::sink::Sink;

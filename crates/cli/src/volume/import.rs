@@ -8,9 +8,9 @@
 use std::os::fd::AsFd;
 
 use serde::{Deserialize, Serialize};
-use sheave::Pool;
-use sheave::base::sync::atomic::AtomicBool;
-use sheave::base::units::fmt_bytes;
+use sheave_base::sync::atomic::AtomicBool;
+use sheave_base::units::fmt_bytes;
+use sheave_vol::Pool;
 
 use super::lanes::{LANE_BYTES, Lanes};
 use super::source::{GRAIN, Piece, Source};
@@ -149,7 +149,7 @@ fn anew(
     let size = args.size.or(fitting);
     let interim = interim_name(&place.name);
     let volume = match pool.create_volume(&interim, size.unwrap_or(UNKNOWN)) {
-        Err(sheave::vol::PoolError::Exists { .. }) => {
+        Err(sheave_vol::PoolError::Exists { .. }) => {
             let fix = format!("delete it: sheave volume delete --yes '{}#{interim}'", place.pool);
             return Err(Failure::run(format!("an import into {place} was cut off and left '{interim}'")).fix(fix));
         }

@@ -15,11 +15,10 @@
 use std::io::{self, BufReader, Read};
 
 use serde::Serialize;
-use sheave::Pool;
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
-use sheave::base::units::fmt_bytes;
-use sheave::vol::PoolError;
-use sheave::vol::rbd_diff::{Header, Identity, Reader, Version};
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::units::fmt_bytes;
+use sheave_vol::rbd_diff::{Header, Identity, Reader, Version};
+use sheave_vol::{Pool, PoolError};
 
 use super::lanes::Lanes;
 use super::patch::{self, Patch, Patched};

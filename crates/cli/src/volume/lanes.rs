@@ -9,8 +9,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sheave::base::status::Errno;
-use sheave::{Buf, Fd, Ring, RingError, Volume, op};
+use sheave::{Buf, Fd, Ring, RingError, op};
+use sheave_base::status::Errno;
+use sheave_vol::Volume;
 
 use crate::failure::Failure;
 use crate::pool::place::VolumePlace;

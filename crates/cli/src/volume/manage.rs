@@ -3,9 +3,8 @@
 //! Each opens the pool, does one thing that is durable when it returns, and closes. What destroys data asks first.
 
 use serde::Serialize;
-use sheave::Pool;
-use sheave::base::units::fmt_bytes;
-use sheave::vol::{PoolError, VolumeInfo};
+use sheave_base::units::fmt_bytes;
+use sheave_vol::{Pool, PoolError, VolumeInfo};
 
 use crate::args::volume as args;
 use crate::control::opened::Opened;

@@ -4,7 +4,7 @@
 //! `length`, `depth` (0), `present`, `zero`, `data`, and `offset` where there is data. Two fields more: `unwritten`
 //! (space without data) and `shared`.
 
-use sheave::base::units::fmt_bytes;
+use sheave_base::units::fmt_bytes;
 
 use crate::args::volume::MapArgs;
 use crate::control::opened::Opened;

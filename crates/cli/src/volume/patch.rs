@@ -5,8 +5,8 @@
 
 use std::io::Read;
 
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
-use sheave::vol::rbd_diff::{DiffError, Reader, Record};
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_vol::rbd_diff::{DiffError, Reader, Record};
 
 use super::lanes::{LANE_BYTES, Lanes};
 use super::source::GRAIN;

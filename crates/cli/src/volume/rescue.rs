@@ -6,9 +6,8 @@
 //! - R1: a block is listed if and only if it could not be read, by its own place in the volume.
 
 use serde::Serialize;
-use sheave::Volume;
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
-use sheave::vol::ExtentKind;
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_vol::{ExtentKind, Volume};
 
 use super::lanes::{LANE_BYTES, Lanes};
 use super::sink::Sink;

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
-use sheave::base::units::fmt_bytes;
+use sheave_base::units::fmt_bytes;
 
 use crate::args::volume::{ListArgs, OneArgs};
 use crate::control::opened::Opened;

@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
-use sheave::base::units::fmt_bytes;
+use sheave_base::units::fmt_bytes;
 
 use crate::confirm;
 use crate::failure::Failure;

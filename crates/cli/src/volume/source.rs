@@ -12,7 +12,7 @@ use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FlockOperation, SeekFrom};
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure::Failure;
 

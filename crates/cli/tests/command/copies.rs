@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::sheave::{Dir, Said, no_io_uring};
-use ::sheave::base::rng::Rng;
+use ::sheave_base::rng::Rng;
 
 /// An image of 24 MiB and a bit: data of every kind between holes, some blocks of zeroes that are no holes.
 fn image(dir: &Dir, name: &str) -> Vec<u8> {

@@ -264,7 +264,7 @@ fn a_pool_that_is_full_does_not_stop_the_others() {
 fn the_same_commands_work_on_a_pool_that_is_served() {
     let Some(dir) = pools() else { return };
     let daemon = Daemon::start(&dir, BOTH);
-    let mut rng = sheave::base::rng::Rng::new(5);
+    let mut rng = sheave_base::rng::Rng::new(5);
     let image: Vec<u8> = (0..3 << 20).map(|_| rng.draw() as u8).collect();
     std::fs::write(dir.path("image"), &image).expect("written");
     let here = |line: &str| served_ok(&dir, line);

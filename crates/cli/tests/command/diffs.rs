@@ -6,8 +6,8 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
-use ::sheave::base::rng::Rng;
-use ::sheave::vol::rbd_diff::{END, Header, Identity, Version, begin, data, zeroes};
+use ::sheave_base::rng::Rng;
+use ::sheave_vol::rbd_diff::{END, Header, Identity, Version, begin, data, zeroes};
 
 use crate::sheave::{Dir, no_io_uring};
 

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use ::sheave::base::rng::Rng;
+use ::sheave_base::rng::Rng;
 
 use crate::sheave::{Dir, Said, no_io_uring};
 

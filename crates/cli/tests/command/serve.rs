@@ -36,7 +36,7 @@ pub fn serve_ok(dir: &Dir, spec: &str, command: &str) -> String {
 
 /// A file of pseudo-random bytes, with holes.
 pub fn image(dir: &Dir, name: &str, seed: u64) {
-    let mut rng = sheave::base::rng::Rng::new(seed);
+    let mut rng = sheave_base::rng::Rng::new(seed);
     let mut bytes = vec![0u8; 64 << 20];
     for chunk in bytes.chunks_mut(256 << 10).step_by(3) {
         chunk.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&rng.draw().to_le_bytes()));

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use sheave::base::rng::Rng;
+use sheave_base::rng::Rng;
 
 use crate::daemon::{Daemon, Nbd, ask};
 use crate::sheave::{Dir, no_io_uring};

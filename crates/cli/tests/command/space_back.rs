@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use ::sheave::base::rng::Rng;
+use ::sheave_base::rng::Rng;
 
 use crate::sheave::{Dir, no_io_uring};
 

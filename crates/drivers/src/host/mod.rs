@@ -120,10 +120,10 @@ unsafe impl Driver for Host {
 
     fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
         let file = &self.shared.file;
-        let kring = open
-            .kring
-            .get(file.caps().iopoll)
-            .map_err(|source| DeviceError::Kring { what: format!("attaching {}", file.path().display()), source })?;
+        let kring = open.kring.get(file.caps().iopoll).map_err(|error| {
+            let what = format!("attaching {}", file.path().display());
+            DeviceError::Kring { what, source: Box::new(error) }
+        })?;
         kring.notices().iter().for_each(|notice| self.shared.notice(notice.clone()));
         let target = kring.register_file(file.as_raw_fd()).map_or(Target::Raw(file.as_raw_fd()), Target::Fixed);
         let beside = self.beside || kring.features().iopoll;

@@ -38,6 +38,7 @@ impl RequestId {
 
 /// Why nothing was copied or sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Refused {
     /// The range is not within the request.
     #[error("the range is not within the request's memory")]
@@ -86,6 +87,7 @@ pub struct Child {
 
 /// A child that has ended.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct ChildEnd {
     /// Its [`Child::number`].
     pub number: u32,

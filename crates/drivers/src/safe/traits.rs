@@ -49,6 +49,7 @@ pub trait SafeDriver: Debug + Send + Sync + 'static {
 /// What becomes of a request after a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a request must end"]
+#[non_exhaustive]
 pub enum Step {
     /// It ends, at once or when its last child has ended.
     End(Status),
@@ -58,6 +59,7 @@ pub enum Step {
 
 /// What a queue waits for beside the devices below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WaitsFor {
     /// Nothing: its requests wait for their children.
     Nothing,

@@ -10,7 +10,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_load::output;
 
 use super::args::WqArgs;

@@ -13,14 +13,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use sheave::base::clock::{Clock, PreciseTs};
-use sheave::base::status::Status;
-use sheave::base::sync::atomic::{AtomicU64, Ordering};
-use sheave::blk::bio::Op;
-use sheave::blk::driver::{Driver, HctxOpen, HwEnv, HwQueue, NextEvent, Remote, RemoteRq, TimedOut};
-use sheave::blk::limits::Limits;
-use sheave::blk::request::{DoneList, RqList, RqTable};
 use sheave::{Capabilities, Device, DeviceError};
+use sheave_base::clock::{Clock, PreciseTs};
+use sheave_base::status::Status;
+use sheave_base::sync::atomic::{AtomicU64, Ordering};
+use sheave_blk::bio::Op;
+use sheave_blk::driver::{Driver, HctxOpen, HwEnv, HwQueue, NextEvent, Remote, RemoteRq, TimedOut};
+use sheave_blk::limits::Limits;
+use sheave_blk::request::{DoneList, RqList, RqTable};
 use sheave_load::cpu;
 
 /// Looks at an empty queue between two notes of the CPU time.

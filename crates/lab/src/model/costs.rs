@@ -7,8 +7,8 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use sheave::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use sheave::base::sync::{Mutex, hint};
+use sheave_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use sheave_base::sync::{Mutex, hint};
 
 use super::{Shared, Visit, VisitCost};
 use crate::LabError;

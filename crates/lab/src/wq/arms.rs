@@ -10,13 +10,13 @@
 //! told as waiting for a lock. Hashed work as in the kernel of the time: the list is searched from
 //! the front for an item whose hash nobody runs.
 
-use sheave::base::sync::atomic::{AtomicU32, Ordering};
+use sheave_base::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use sheave::base::clock::Clock;
-use sheave::base::histogram::{Histogram, cells};
+use sheave_base::clock::Clock;
+use sheave_base::histogram::{Histogram, cells};
 
 use super::pool_engine::{Back, Client, perform};
 use super::{Flood, PoolFigures, Work};

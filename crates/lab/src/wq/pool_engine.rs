@@ -5,11 +5,11 @@
 
 use std::time::{Duration, Instant};
 
-use sheave::base::clock::Clock;
-use sheave::base::mpscq::{Consumer, MpscQueue};
-use sheave::base::parker::{Parker, Unparker};
-use sheave::uring::WorkDone;
-use sheave::uring::io_wq::{Ends, Section, Source, Submitter, WorkFlags};
+use sheave_base::clock::Clock;
+use sheave_base::mpscq::{Consumer, MpscQueue};
+use sheave_base::parker::{Parker, Unparker};
+use sheave_uring::WorkDone;
+use sheave_uring::io_wq::{Ends, Section, Source, Submitter, WorkFlags};
 
 use super::Work;
 use sheave_load::LoadError;

@@ -4,8 +4,8 @@
 #![allow(unsafe_code)] // SQEs are pushed as they are.
 
 use sheave::Ring;
-use sheave::uring::sqe::{IOSQE_ASYNC, Sqe, opcode};
-use sheave::uring::{IoWq, RingError};
+use sheave_uring::sqe::{IOSQE_ASYNC, Sqe, opcode};
+use sheave_uring::{IoWq, RingError};
 
 use sheave_load::LoadError;
 use sheave_load::engine::Engine;

@@ -1,7 +1,7 @@
 //! What is measured: each side makes its pool for one turn and takes it down again.
 
-use sheave::uring::IoWq;
-use sheave::uring::io_wq::{LockStats, Pool, PoolOptions};
+use sheave_uring::IoWq;
+use sheave_uring::io_wq::{LockStats, Pool, PoolOptions};
 
 use super::arms::OldPool;
 use super::pool_engine::{BenchSource, PoolEngine, Stealing};

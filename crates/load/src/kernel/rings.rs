@@ -10,8 +10,8 @@ use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
-use sheave::base::sync::atomic::{AtomicU32, Ordering};
-use sheave::uring::sqe::Sqe;
+use sheave_base::sync::atomic::{AtomicU32, Ordering};
+use sheave_uring::sqe::Sqe;
 
 /// `struct io_uring_params` of the UAPI.
 #[repr(C)]

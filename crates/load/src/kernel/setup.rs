@@ -8,7 +8,7 @@ use std::io::{Error, Result as IoResult};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use sheave::base::buf::Buf;
+use sheave_base::buf::Buf;
 
 use super::rings::{self, Params, Rings};
 use super::{Enter, IORING_ENTER_REGISTERED_RING, KernelRing};

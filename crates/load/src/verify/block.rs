@@ -15,7 +15,7 @@
 
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 
-use sheave::base::rng::Rng;
+use sheave_base::rng::Rng;
 
 /// Smallest block that has room for all of it.
 pub const MIN_LEN: usize = 512;

@@ -9,8 +9,8 @@
 
 use std::sync::Arc;
 
-use sheave::base::clock::Clock;
-use sheave::base::sync::atomic::Ordering;
+use sheave_base::clock::Clock;
+use sheave_base::sync::atomic::Ordering;
 
 use super::block::{self, Identity};
 use super::generations::{Generations, Holds};

@@ -101,7 +101,7 @@ impl Engine for Rings {
                 (if dsync { write.dsync() } else { write }.into(), data.len(), false)
             }
             Want::Zero(FallocateMode::PunchHole, len) => (prep::punch_hole(fd, pos, len).into(), 0, false),
-            Want::Zero(FallocateMode::ZeroRange, len) => (prep::zero_range(fd, pos, len).into(), 0, false),
+            Want::Zero(_, len) => (prep::zero_range(fd, pos, len).into(), 0, false),
             Want::Sync => (prep::fsync(fd).into(), 0, false),
         };
         self.requests.insert(op, Wanted { bytes, read });

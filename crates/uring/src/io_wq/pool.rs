@@ -23,6 +23,7 @@ const STAGED: usize = 32;
 
 /// The workers of one account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AcctCounts {
     /// Workers, whatever they do.
     pub workers: u32,

@@ -62,6 +62,7 @@ impl IoWqBuilder {
 
     /// Measure how long locks are held and waited for, and how long items wait for their start: some clock reads an
     /// item.
+    #[doc(hidden)]
     pub fn measure(mut self, measure: bool) -> Self {
         self.options.measure = measure;
         self
@@ -75,6 +76,7 @@ impl IoWqBuilder {
     }
 
     /// A pool without threads, for simulators: work runs in [`IoWq::step`], on the thread that calls it.
+    #[doc(hidden)]
     pub fn stepped(mut self, stepped: bool) -> Self {
         self.options.stepped = stepped;
         self
@@ -171,16 +173,19 @@ impl IoWq {
     /// assert_eq!(ring.completions().map(|c| c.user_data).collect::<Vec<_>>(), [7]);
     /// # Ok::<(), sheave_uring::RingError>(())
     /// ```
+    #[doc(hidden)]
     pub fn step(&self) -> bool {
         self.pool.step()
     }
 
     /// The same for one kind of work: mappings and FALLOCATE on files are unbound.
+    #[doc(hidden)]
     pub fn step_account(&self, account: Account) -> bool {
         self.pool.step_account(account)
     }
 
     /// What the pool's locks have seen; times are 0 unless measured.
+    #[doc(hidden)]
     #[must_use]
     pub fn lock_stats(&self) -> LockStats {
         self.pool.lock_stats()
@@ -188,6 +193,7 @@ impl IoWq {
 
     /// How long items waited for their start, when that is measured: upper bounds in ns, and how many items waited so
     /// long and longer than the bound before.
+    #[doc(hidden)]
     #[must_use]
     pub fn starts(&self) -> Vec<(u64, u64)> {
         self.pool.starts()

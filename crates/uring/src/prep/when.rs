@@ -8,6 +8,7 @@ use crate::sqe::{TIMEOUT_ABS, TIMEOUT_REALTIME};
 
 /// When a timeout fires. Made from a `Duration`, an `Instant` or a `SystemTime`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum When {
     /// So long after its issue.
     After(Duration),

@@ -13,6 +13,7 @@ pub struct CheckOptions {
 
 /// How far a check is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CheckProgress {
     /// Metadata read.
     pub done_bytes: u64,
@@ -42,6 +43,7 @@ impl Progress<'_> {
 
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CheckReport {
     /// Identity of the pool, as 32 hexadecimal digits; none when no superblock could be read.
     pub uuid: Option<String>,
@@ -71,6 +73,7 @@ impl CheckReport {
 
 /// Counts of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Totals {
     /// Bytes of the pool.
     pub size_bytes: u64,

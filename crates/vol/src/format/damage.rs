@@ -10,6 +10,7 @@ use crate::format::VERSION;
 /// Pages of a volume's map that are damaged or cannot be read: where the data behind them lies is not known, so the
 /// volume does not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MapDamage {
     /// First byte of the first of these pages in the pool.
     pub at: u64,

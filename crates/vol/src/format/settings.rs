@@ -4,6 +4,7 @@
 
 /// Checksums of data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Checksum {
     /// None; metadata has its own always.
     #[default]
@@ -12,8 +13,20 @@ pub enum Checksum {
     Crc32c,
 }
 
+impl Checksum {
+    /// Its name, as options and reports have it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Checksum::None => "none",
+            Checksum::Crc32c => "crc32c",
+        }
+    }
+}
+
 /// The low-water mark: free space below which a pool is low.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LowWater {
     /// None: a pool is ok until it is full.
     Off,

@@ -36,6 +36,7 @@ pub struct AddOptions {
 
 /// What of Sheave is on a device that may become a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Found {
     /// Nothing.
     Nothing,

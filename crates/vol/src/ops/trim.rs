@@ -25,6 +25,7 @@ pub(super) const AT_ONCE: u64 = 1024;
 
 /// How far a trim is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TrimProgress {
     /// Bytes of the pool that were looked at.
     pub done_bytes: u64,

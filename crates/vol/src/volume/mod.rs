@@ -114,6 +114,7 @@ impl Volume {
 
     /// Names of the snapshots that changes of this volume are asked for since, the newest first, at most so many: those
     /// of the same family; of a snapshot's, the ones that are older than it.
+    #[doc(hidden)]
     pub fn bases(&self, most: usize) -> Vec<String> {
         changes::bases(&self.pool, &self.core, most)
     }
@@ -123,6 +124,7 @@ impl Volume {
     /// # Errors
     ///
     /// Of what is no snapshot, or has a damaged map.
+    #[doc(hidden)]
     pub fn snapshot_number(&self, name: &str) -> Result<u32, PoolError> {
         changes::snapshot_number(&self.pool, name)
     }
@@ -135,6 +137,7 @@ impl Volume {
     /// # Errors
     ///
     /// [`PoolError::NoVolume`] when the snapshot is gone.
+    #[doc(hidden)]
     pub fn changes_part(&self, snapshot: u32, pos: u64, len: u64, steps: u32) -> Result<(Vec<Extent>, u64), PoolError> {
         changes::changes_part(&self.pool, &self.core, snapshot, (pos, len), steps)
     }
@@ -273,7 +276,9 @@ impl File for Volume {
             return Err(Status::Invalid);
         }
         // Both leave holes: what is not there reads as zeroes and takes no space.
-        let (FallocateMode::PunchHole | FallocateMode::ZeroRange) = mode;
+        if !matches!(mode, FallocateMode::PunchHole | FallocateMode::ZeroRange) {
+            return Err(Status::NotSupp);
+        }
         self.note_write()?;
         self.punch(pos, len, may_block)?;
         // A commit that was under way meanwhile may have taken none of it.

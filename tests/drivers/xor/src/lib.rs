@@ -18,13 +18,10 @@ mod work;
 
 use std::sync::Arc;
 
-use sheave::blk::bio::Op;
-use sheave::blk::limits::Limits;
-use sheave::drivers::safe::{
-    ChildEnd, Open, Polled, Request, RequestId, SafeDriver, SafeQueue, Step, WaitsFor, Waker, stacked,
+use sheave::drivers::{
+    ChildEnd, Open, Params, Polled, Registry, Request, RequestId, SafeDriver, SafeQueue, Step, WaitsFor, Waker, stacked,
 };
-use sheave::drivers::spec::Params;
-use sheave::{Capabilities, Device, DeviceError, Registry};
+use sheave::{Capabilities, Device, DeviceError, Limits, Op, Status};
 
 use layout::{Layout, UNIT_SECTORS};
 use stripes::Stripes;
@@ -128,7 +125,7 @@ impl XorQueue {
     /// Takes a step of a request's work, and lets its stripe go at its end.
     fn step(&mut self, rq: &mut Request<'_>, step: impl FnOnce(&mut Work, &Stripes, &mut Request<'_>) -> Next) -> Step {
         let at = rq.id().slot();
-        let Some(work) = &mut self.work[at] else { return Step::End(sheave::base::status::Status::IoErr) };
+        let Some(work) = &mut self.work[at] else { return Step::End(Status::IoErr) };
         match step(work, &self.stripes, rq) {
             Next::Children => Step::Wait,
             Next::Anew => self.begin(rq),

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
-use sheave::drivers::safe::Waker;
+use sheave::drivers::Waker;
 
 #[derive(Debug)]
 pub(crate) struct Stripes(Mutex<State>);

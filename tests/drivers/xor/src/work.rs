@@ -8,10 +8,8 @@
 //!
 //! A child that fails loses its device, and the request begins again without it; the second time it fails.
 
-use sheave::Buf;
-use sheave::base::status::Status;
-use sheave::blk::bio::Op;
-use sheave::drivers::safe::{Child, ChildEnd, Memory, Refused, Request};
+use sheave::drivers::{Child, ChildEnd, Memory, Refused, Request};
+use sheave::{Buf, Op, Status};
 
 use crate::layout::Place;
 use crate::stripes::Stripes;

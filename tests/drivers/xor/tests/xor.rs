@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use sheave::base::rng::Rng;
-use sheave::{Buf, Device, Registry, Ring, op};
+use sheave::drivers::Registry;
+use sheave::{Buf, Device, Ring, op};
+use sheave_base::rng::Rng;
 use sheave_conformance::Suite;
 use sheave_load::pace::Unpaced;
 use sheave_load::{EngineOpts, Lane, Looper, Pattern, Rw, SheaveEngine, Until};

@@ -14,12 +14,8 @@ pub struct Writing;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use sheave::base::status::Status;
-use sheave::blk::bio::Op;
-use sheave::blk::limits::Limits;
-use sheave::drivers::safe::{Open, Refused, Request, SafeDriver, SafeQueue, Step, device};
-use sheave::drivers::spec::Params;
-use sheave::{Capabilities, Device, DeviceError, Registry};
+use sheave::drivers::{Open, Params, Refused, Registry, Request, SafeDriver, SafeQueue, Step, device};
+use sheave::{Capabilities, Device, DeviceError, Limits, Op, Status};
 
 pub use pack::{pack, unpack};
 

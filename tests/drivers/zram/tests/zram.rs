@@ -1,8 +1,9 @@
 //! The ram disk that compresses: passes the suite, takes little memory, and gives bytes back as they were.
 #![forbid(unsafe_code)]
 
-use sheave::base::rng::Rng;
-use sheave::{Buf, Registry, Ring, op};
+use sheave::drivers::Registry;
+use sheave::{Buf, Ring, op};
+use sheave_base::rng::Rng;
 use sheave_conformance::Suite;
 use sheave_outside_zram::{BLOCK, pack, register, unpack};
 

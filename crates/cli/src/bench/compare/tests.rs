@@ -86,7 +86,7 @@ fn the_kernel_does_nops_here() {
     let until = Until {
         runtime: None,
         ios: 1001,
-        stop: std::sync::Arc::new(sheave::base::sync::atomic::AtomicBool::new(false)),
+        stop: std::sync::Arc::new(sheave_base::sync::atomic::AtomicBool::new(false)),
     };
     let mut pattern = Pattern::new(sheave_load::Rw::Randread, 50, 0, 512, 100, 1);
     looper.run(&mut pattern, &until, &mut Unpaced).expect("NOPs do not fail");

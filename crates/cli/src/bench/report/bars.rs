@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use hdrhistogram::Histogram;
-use sheave::base::units::fmt_ns;
+use sheave_base::units::fmt_ns;
 
 /// Width of the longest bar.
 const WIDTH: usize = 50;

@@ -1,6 +1,6 @@
 //! The words.
 
-use sheave::vol::{Finding, FindingKind, Place};
+use sheave_vol::{Checksum, Finding, FindingKind, Place};
 
 use super::*;
 
@@ -10,6 +10,13 @@ fn finding() -> Finding {
     Finding { kind: FindingKind::Data, place, means: "it does not match its checksum".into(), repair: None }
 }
 
+/// A report with something in it.
+fn report(fill: impl FnOnce(&mut ScrubReport)) -> ScrubReport {
+    let mut report = ScrubReport::default();
+    fill(&mut report);
+    report
+}
+
 fn said(report: &ScrubReport) -> String {
     let place: PoolPlace = "p.img".parse().expect("a place");
     words(&ReportJson::new(&place, report), 1.0)
@@ -17,15 +24,14 @@ fn said(report: &ScrubReport) -> String {
 
 #[test]
 fn what_is_wrong_is_told_with_its_places() {
-    let report = ScrubReport {
-        findings: vec![finding()],
-        found: 3,
-        data_bytes: 1 << 20,
-        bad_bytes: 12288,
-        checksum: Checksum::Crc32c,
-        completed: true,
-        ..ScrubReport::default()
-    };
+    let report = report(|report| {
+        report.findings = vec![finding()];
+        report.found = 3;
+        report.data_bytes = 1 << 20;
+        report.bad_bytes = 12288;
+        report.checksum = Checksum::Crc32c;
+        report.completed = true;
+    });
     let text = said(&report);
     assert!(text.contains("1. data: data at byte 1048576, volume 'disk', bytes 8192 to 12288: it does not match"));
     assert!(text.contains("and 2 more\n") && text.contains("12 KiB bad"), "{text}");
@@ -34,7 +40,7 @@ fn what_is_wrong_is_told_with_its_places() {
 
 #[test]
 fn a_pool_without_checksums_is_not_called_verified() {
-    let report = ScrubReport { completed: true, ..ScrubReport::default() };
+    let report = report(|report| report.completed = true);
     let text = said(&report);
     assert!(text.contains("data cannot be verified") && text.ends_with("clean\n"), "{text}");
     let ended = said(&ScrubReport::default());

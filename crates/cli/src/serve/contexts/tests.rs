@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use sheave::vol::{CreateOptions, OpenOptions};
-use sheave::{Buf, Pool, Ring, op, open_device};
+use sheave::{Buf, Ring, op, open_device};
+use sheave_vol::{CreateOptions, OpenOptions, Pool};
 
 use super::*;
 

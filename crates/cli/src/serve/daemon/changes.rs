@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use sheave::Pool;
 use sheave_serve::ServeError;
+use sheave_vol::Pool;
 
 use super::super::config::{ExportPlan, What};
 use super::{Daemon, Held, Row, locked, notice, open_export};

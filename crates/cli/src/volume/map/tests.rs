@@ -1,6 +1,6 @@
 //! The shapes of a map.
 
-use sheave::vol::{Extent, ExtentKind};
+use sheave_vol::{Extent, ExtentKind};
 
 use super::*;
 

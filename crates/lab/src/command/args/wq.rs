@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use sheave::base::units;
+use sheave_base::units;
 use sheave_load::value;
 
 use crate::wq::{Arm, Work};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sheave::base::sync::atomic::AtomicBool;
+use sheave_base::sync::atomic::AtomicBool;
 use sheave_load::value::CpuList;
 
 use crate::LabError;

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use serde::Serialize;
-use sheave::base::units::{fmt_count, fmt_ns};
+use sheave_base::units::{fmt_count, fmt_ns};
 
 use super::plan::WqPlan;
 use crate::interval::median;

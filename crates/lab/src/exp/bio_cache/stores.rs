@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sheave::blk::bio_set::BioStore;
+use sheave_blk::bio_set::BioStore;
 
 /// As large as a bio with its inline vectors is, here and in the kernel without cgroups.
 const WORDS: usize = 16;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sheave::blk::bio_set::BioStore;
+use sheave_blk::bio_set::BioStore;
 
 use super::design::{AFTER, POOL, SEED};
 use super::stores::{Allocator, Nothing, SharedPool};
@@ -17,7 +17,7 @@ fn stores_keep_memory_for_what_is_out() {
     let mut rings = [pool.another(), pool.another()];
     let mut out: BTreeSet<(usize, u32)> = BTreeSet::new();
     let mut most = 0;
-    let mut random = sheave::base::rng::Rng::new(7);
+    let mut random = sheave_base::rng::Rng::new(7);
     for _ in 0..2000 {
         let draw = random.draw();
         let (ring, bio) = ((draw % 2) as usize, (draw >> 8) as u32 % 40);

@@ -5,12 +5,13 @@
 
 use std::time::Duration;
 
-use sheave::iomap::File;
-use sheave::iomap::completion_plan::MayBlock;
-use sheave::uring::IoWq;
-use sheave::{LateCompletions, Ring};
+use sheave::Ring;
+use sheave_iomap::File;
+use sheave_iomap::completion_plan::MayBlock;
 use sheave_load::live::report_histogram;
 use sheave_load::{EngineOpts, Rw, SheaveEngine, cpu};
+use sheave_uring::IoWq;
+use sheave_uring::LateCompletions;
 
 use super::design::{self, Kind};
 use super::subject::{self, Cell, Subject};

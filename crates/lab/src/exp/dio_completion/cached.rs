@@ -3,9 +3,9 @@
 //! Owns what the device says of itself, and nothing else: the device underneath, which has no such cache, gets the
 //! flushes and has nothing to do for them.
 
-use sheave::blk::driver::{Driver, HctxOpen, HwQueue};
-use sheave::blk::limits::Limits;
 use sheave::{Capabilities, Device, DeviceError};
+use sheave_blk::driver::{Driver, HctxOpen, HwQueue};
+use sheave_blk::limits::Limits;
 
 #[derive(Debug)]
 struct Cached {

@@ -1,7 +1,7 @@
 //! That the arms are what they say: data comes back, and each completes where it should. Counts and data, never times.
 
-use sheave::base::status::Status;
 use sheave::{Buf, Ring, op};
+use sheave_base::status::Status;
 
 use super::arm::DioArm;
 use super::design::{AFTER, ARMS, INLINE, KINDS, SEED, interrupted, overwrites};

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use sheave::Device;
-use sheave::base::status::Status;
-use sheave::iomap::completion_plan::MayBlock;
-use sheave::iomap::file::FallocateMode;
-use sheave::iomap::grace::Grace;
-use sheave::iomap::mapping::{Intent, MAP_NEW, MAP_SHARED};
-use sheave::iomap::{File, Mapping, MappingKind, SummedDone, WriteDone};
+use sheave_base::status::Status;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::file::FallocateMode;
+use sheave_iomap::grace::Grace;
+use sheave_iomap::mapping::{Intent, MAP_NEW, MAP_SHARED};
+use sheave_iomap::{File, Mapping, MappingKind, SummedDone, WriteDone};
 
 /// The file.
 #[derive(Debug)]

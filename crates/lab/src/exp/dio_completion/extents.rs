@@ -7,11 +7,11 @@
 //! * E2. The end moves after the data is there, never before.
 
 use sheave::Device;
-use sheave::base::status::Status;
-use sheave::base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use sheave::iomap::completion_plan::MayBlock;
-use sheave::iomap::mapping::{Intent, MAP_SHARED};
-use sheave::iomap::{File, Mapping, MappingKind, PlainRanges, WriteDone};
+use sheave_base::status::Status;
+use sheave_base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::mapping::{Intent, MAP_SHARED};
+use sheave_iomap::{File, Mapping, MappingKind, PlainRanges, WriteDone};
 
 /// Bytes of a block.
 pub const BLOCK: u64 = 4096;

@@ -13,11 +13,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sheave::iomap::completion_plan::MayBlock;
-use sheave::iomap::file::FallocateMode;
-use sheave::iomap::mapping::{MAP_TASK, MAP_WORKER};
-use sheave::vol::{CreateOptions, OpenOptions};
-use sheave::{Device, File, Pool, open_device};
+use sheave::{Device, File, open_device};
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::file::FallocateMode;
+use sheave_iomap::mapping::{MAP_TASK, MAP_WORKER};
+use sheave_vol::{CreateOptions, OpenOptions, Pool};
 
 use super::cached;
 use super::demoted::Demoted;
@@ -224,7 +224,7 @@ impl Subject {
                 loop {
                     match volume.fallocate(FallocateMode::PunchHole, 0, self.bytes, &token) {
                         Ok(()) => break,
-                        Err(sheave::base::status::Status::Again) => {}
+                        Err(sheave_base::status::Status::Again) => {}
                         Err(status) => return Err(failed(status)),
                     }
                 }
@@ -274,7 +274,7 @@ fn volume(point: &Point, cell: Cell) -> Result<Made, LabError> {
         return Err(LabError::usage("the lab has no volumes whose device interrupts: null: forgets what is written")
             .fix("use ends=polled, or file=memory"));
     }
-    let failed = |err: sheave::vol::PoolError| LabError::run(format!("cannot make a pool in memory: {err}"));
+    let failed = |err: sheave_vol::PoolError| LabError::run(format!("cannot make a pool in memory: {err}"));
     // Of all devices this one alone keeps what the pool says of itself.
     let device = with_cache(polled(&point.clone().with("device", "ram"), 16 * BYTES)?, cell);
     Pool::create(&device, &CreateOptions::default()).map_err(failed)?;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sheave::Device;
-use sheave::base::sync::atomic::{AtomicBool, Ordering};
 use sheave::open_device;
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_load::{SheaveEngine, cpu};
 
 use super::counters::{Counters, Reading, Way};

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use sheave::Device;
-use sheave::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use sheave::blk::bio::Op;
+use sheave_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use sheave_blk::bio::Op;
 
 /// Pairs of [`Way::PerThread`]: one for each thread that there may ever be, which a reader has to walk.
 pub const POSSIBLE: usize = 256;

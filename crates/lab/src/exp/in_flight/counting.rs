@@ -9,12 +9,12 @@
 
 use std::sync::Arc;
 
-use sheave::base::status::Status;
-use sheave::blk::bio::Op;
-use sheave::blk::driver::{Driver, HctxOpen, HwEnv, HwQueue, KernelEvents, NextEvent, TimedOut};
-use sheave::blk::limits::Limits;
-use sheave::blk::request::{DoneList, PLUG_MAX, RqList, RqTable};
 use sheave::{Capabilities, Device, DeviceError};
+use sheave_base::status::Status;
+use sheave_blk::bio::Op;
+use sheave_blk::driver::{Driver, HctxOpen, HwEnv, HwQueue, KernelEvents, NextEvent, TimedOut};
+use sheave_blk::limits::Limits;
+use sheave_blk::request::{DoneList, PLUG_MAX, RqList, RqTable};
 
 use super::counters::{Counters, Seat};
 

@@ -1,6 +1,6 @@
 //! The design of the experiment: its arms by index, and its points.
 
-use sheave::base::units;
+use sheave_base::units;
 
 use crate::point::{Parameter, Point, Values};
 use crate::terms::{ArmInfo, Role};

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use sheave::base::clock::Clock;
 use sheave::{Ring, open_device};
+use sheave_base::clock::Clock;
 use sheave_load::SheaveEngine;
 
 use super::design::aged;

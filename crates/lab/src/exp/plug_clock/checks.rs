@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sheave::Ring;
-use sheave::base::clock::Clock;
+use sheave_base::clock::Clock;
 
 use super::arm::{ClockArm, count};
 use super::design::{AFTER, ARMS, SEED, aged};

@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use sheave::base::clock::{Clock, CoarseTs, VirtualClock};
-use sheave::base::status::Status;
-use sheave::blk::driver::{Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
-use sheave::blk::limits::Limits;
-use sheave::blk::request::{DoneList, RqList, RqTable};
-use sheave::iomap::mapping::Intent;
-use sheave::iomap::{File, Mapping, MappingKind};
 use sheave::{Capabilities, Device, DeviceError, Ring};
+use sheave_base::clock::{Clock, CoarseTs, VirtualClock};
+use sheave_base::status::Status;
+use sheave_blk::driver::{Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
+use sheave_blk::limits::Limits;
+use sheave_blk::request::{DoneList, RqList, RqTable};
+use sheave_iomap::mapping::Intent;
+use sheave_iomap::{File, Mapping, MappingKind};
 use sheave_load::SheaveEngine;
 use sheave_load::live::report_histogram;
 

@@ -1,6 +1,6 @@
 //! Mean value analysis against closed forms, and against a simulation that knows no formula.
 
-use sheave::base::rng::Rng;
+use sheave_base::rng::Rng;
 
 use super::*;
 

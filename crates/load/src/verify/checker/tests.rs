@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sheave::base::sync::atomic::AtomicBool;
+use sheave_base::sync::atomic::AtomicBool;
 
 use super::*;
 use crate::pace::Unpaced;

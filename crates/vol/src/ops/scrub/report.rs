@@ -25,6 +25,7 @@ impl Default for ScrubOptions {
 
 /// What a scrub is busy with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ScrubPhase {
     /// Superblocks, labels, journal, pages.
     Metadata,
@@ -34,6 +35,7 @@ pub enum ScrubPhase {
 
 /// How far a scrub is.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct ScrubProgress<'a> {
     /// What it is busy with.
     pub phase: ScrubPhase,
@@ -49,6 +51,7 @@ pub struct ScrubProgress<'a> {
 
 /// What a scrub found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ScrubReport {
     /// What is wrong, each with volume, offset, place on the device and cause.
     pub findings: Vec<Finding>,

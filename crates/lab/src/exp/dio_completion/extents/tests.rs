@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use sheave::{Buf, Fd, LateCompletions, Ring, op, open_device};
+use sheave::{Buf, Fd, Ring, op, open_device};
+use sheave_uring::LateCompletions;
 
 use super::*;
 

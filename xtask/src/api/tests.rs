@@ -1,0 +1,83 @@
+//! The listing reads what rustdoc writes; the comparison tells each change.
+
+use super::*;
+
+const KEPT: &str = "# page
+# rustc 1.0.0
+
+struct sheave::A
+    pub struct A;
+    impl Send for A
+
+fn sheave::f
+    pub fn f()
+";
+
+#[test]
+fn a_listing_that_is_the_same_passes() {
+    compare(KEPT, KEPT).expect("no change");
+    // The compiler alone is no change.
+    compare(KEPT, &KEPT.replace("1.0.0", "2.0.0")).expect("no change");
+}
+
+#[test]
+fn what_goes_and_what_comes_is_told_with_the_command() {
+    let now = KEPT.replace("    impl Send for A\n", "    impl !Send for A\n").replace("pub fn f()", "pub fn f(x: u8)");
+    let told = compare(KEPT, &now).expect_err("a change").to_string();
+    for part in ["- struct sheave::A: impl Send for A", "+ struct sheave::A: impl !Send for A", "+ fn sheave::f", RENEW]
+    {
+        assert!(told.contains(part), "{part} in {told}");
+    }
+    let other = compare(KEPT, &now.replace("1.0.0", "2.0.0")).expect_err("a change").to_string();
+    assert!(other.contains("made with # rustc 1.0.0") || other.contains("rustc 2.0.0"), "{other}");
+}
+
+#[test]
+fn the_same_line_of_another_item_is_another_line() {
+    let now =
+        KEPT.replace("    impl Send for A\n", "").replace("    pub fn f()\n", "    pub fn f()\n    impl Send for A\n");
+    assert!(compare(KEPT, &now).is_err());
+}
+
+#[test]
+fn volumes_under_rings_are_told() {
+    let tree = "sheave v0.1.0 (/x)\nsheave-uring v0.1.0 (/y)\nlibc v0.2.0\nsheave-uring v0.1.0 (/y) (*)\n";
+    assert_eq!(crates_of(tree).expect("none too many"), ["libc", "sheave", "sheave-uring"]);
+    assert!(crates_of(&format!("{tree}sheave-vol v0.1.0 (/z)\n")).is_err());
+    assert!(crates_of("sheave v0.1.0\n").is_err(), "a tree that was not read");
+}
+
+/// A page as rustdoc 1.95 writes one, cut down to what is read.
+const PAGE_OF_A: &str = include_str!("page.html");
+
+fn listed(page: &str) -> Result<String> {
+    let dir = std::env::temp_dir().join(format!("sheave-api-{}-{}", std::process::id(), page.len()));
+    std::fs::create_dir_all(dir.join("m"))?;
+    std::fs::write(dir.join("m/struct.A.html"), page)?;
+    std::fs::write(dir.join("m/index.html"), "no item")?;
+    let text = listing::read(&dir, "lib");
+    std::fs::remove_dir_all(&dir)?;
+    text
+}
+
+#[test]
+fn a_page_gives_its_declaration_its_methods_and_its_traits() {
+    let wanted = [
+        "struct lib::m::A",
+        "    #[non_exhaustive]",
+        "    pub struct A<'a> {",
+        "        pub x: u32,",
+        "        /* private fields */",
+        "    }",
+        "    pub fn f( self, ) -> &'static str",
+        "    impl !Send for A",
+        "    impl Clone for A",
+    ];
+    assert_eq!(listed(PAGE_OF_A).expect("a page").lines().skip(1).collect::<Vec<_>>(), wanted);
+}
+
+#[test]
+fn a_page_of_another_rustdoc_is_an_error() {
+    assert!(listed(&PAGE_OF_A.replace("item-decl", "declaration")).is_err());
+    assert!(listed(&PAGE_OF_A.replace("synthetic-implementations-list", "auto")).is_err());
+}
