@@ -19,8 +19,6 @@ const BLOCK: usize = 4096;
 const PLACES: u64 = 16;
 /// Set in the user data of messages, which carry a place; that of operations is the place alone.
 const MESSAGE: u64 = 1 << 63;
-/// The message of a thread that ends. A ring that waits is not woken when the last handle of it goes.
-const GONE: u64 = u64::MAX;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -47,20 +45,12 @@ impl Side {
         self.ring.submit()?;
         loop {
             match self.ring.pop() {
-                Some(done) if done.user_data == GONE => break,
                 Some(done) => return Ok(done),
-                None if self.ring.wait(1, None) == Waited::Idle => break,
+                // Nothing is in flight, and nobody has a handle of this ring.
+                None if self.ring.wait(1, None) == Waited::Idle => return Err("the other thread is gone".into()),
                 None => {}
             }
         }
-        Err("the other thread is gone".into())
-    }
-}
-
-impl Drop for Side {
-    fn drop(&mut self) {
-        // It may be gone itself.
-        let _ = self.other.send(GONE, 0);
     }
 }
 

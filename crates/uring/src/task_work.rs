@@ -13,6 +13,9 @@
 //! - I6: a ring that sleeps until workers have finished several slots is woken when they have, and at once when one of
 //!   them is to be issued again. It counts only on slots of which each result is one CQE.
 //! - I5: who wakes the ring says so before it ends the ring's sleep; the ring looks before each sleep.
+//! - I7: a handle is counted from before another thread has it until after all that was sent through it. A ring that
+//!   only handles keep waiting says so before it counts them, and a handle that goes looks for that after it was
+//!   counted off: one of both sees the other, so the ring hears of the last handle, and of none while it does not care.
 
 use sheave_base::mpscq::{Consumer, MpscQueue};
 use sheave_base::parker::Unparker;
@@ -81,6 +84,10 @@ struct Shared {
     gone: AtomicBool,
     /// A wait is to end (I5).
     woken: AtomicBool,
+    /// Handles, that of the ring's owner included (I7).
+    handles: AtomicU32,
+    /// The ring waits for nothing but what comes through handles (I7).
+    counts_handles: AtomicBool,
     unparker: Unparker,
 }
 
@@ -108,9 +115,30 @@ impl SendError {
 
 /// A ring as other threads have it: it can be sent messages and woken. Attach it to a ring to make it a target of
 /// MSG_RING. It outlives its ring, and then says so.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct RingHandle {
     shared: Arc<Shared>,
+}
+
+impl Clone for RingHandle {
+    fn clone(&self) -> RingHandle {
+        // Relaxed: the handle that is cloned is counted already, and stays so until the clone is (I7).
+        self.shared.handles.fetch_add(1, Ordering::Relaxed);
+        RingHandle { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl Drop for RingHandle {
+    fn drop(&mut self) {
+        // Release pairs with the Acquire in `TaskWork::is_shared`: who sees fewer handles sees what this one has sent.
+        self.shared.handles.fetch_sub(1, Ordering::Release);
+        // SeqCst pairs with the fence in `TaskWork::count_handles`.
+        fence(Ordering::SeqCst);
+        // Relaxed: after the fence.
+        if self.shared.counts_handles.load(Ordering::Relaxed) {
+            self.shared.unparker.unpark();
+        }
+    }
 }
 
 impl RingHandle {
@@ -187,6 +215,8 @@ impl TaskWork {
             taken: Sbitmap::new(mailbox),
             gone: AtomicBool::new(false),
             woken: AtomicBool::new(false),
+            handles: AtomicU32::new(1),
+            counts_handles: AtomicBool::new(false),
             unparker,
         });
         TaskWork { handle: RingHandle { shared }, finished, done, mail }
@@ -255,9 +285,26 @@ impl TaskWork {
         !self.mail.is_empty()
     }
 
+    /// The ring is about to look how many handles there are, for nothing else keeps it waiting: from now on it hears
+    /// of each that goes (I7). [`TaskWork::is_done_counting`] is to follow.
+    pub(crate) fn count_handles(&self) {
+        // Relaxed: before the fence.
+        self.handle.shared.counts_handles.store(true, Ordering::Relaxed);
+        // SeqCst pairs with the fence in `RingHandle::drop`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The ring waits no more.
+    pub(crate) fn is_done_counting(&self) {
+        // Relaxed: a handle that does not see it yet wakes a ring once for nothing.
+        self.handle.shared.counts_handles.store(false, Ordering::Relaxed);
+    }
+
     /// Whether someone else could send a message or wake the ring: there are more handles than these many of its own.
+    /// If not, the mailbox has all that will ever be sent (I7).
     pub(crate) fn is_shared(&self, own: usize) -> bool {
-        Arc::strong_count(&self.handle.shared) > 1 + own
+        // Acquire pairs with the Release in `RingHandle::drop`.
+        self.handle.shared.handles.load(Ordering::Acquire) as usize > 1 + own
     }
 
     /// From now on every message is refused.

@@ -94,6 +94,29 @@ fn a_handle_can_still_send_so_the_ring_waits_and_is_woken() {
 }
 
 #[test]
+fn a_ring_that_waits_hears_that_the_last_handle_has_gone() {
+    let mut ring = ring();
+    for message in [false, true] {
+        let handle = ring.handle();
+        let clone = handle.clone();
+        let other = std::thread::spawn(move || {
+            drop(clone);
+            std::thread::sleep(LATENCY);
+            if message {
+                handle.send(9, 3).unwrap();
+            }
+            drop(handle);
+        });
+        if message {
+            assert_eq!(ring.wait(1, None), Waited::Ready(1), "what was sent comes first");
+            assert_eq!(reaped(&mut ring), [(9, 3)]);
+        }
+        assert_eq!(ring.wait(1, None), Waited::Idle);
+        other.join().unwrap();
+    }
+}
+
+#[test]
 fn drain_waits_for_all_and_leaves_the_completions() {
     for complete in ["timer", "thread"] {
         let mut ring = Ring::builder().entries(16).cq_entries(4).in_flight(16).build().unwrap();

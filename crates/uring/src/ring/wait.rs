@@ -24,6 +24,14 @@ const RETRY: Duration = Duration::from_millis(10);
 
 impl Inner {
     pub(super) fn wait_slow(&mut self, wanted: u32, timeout: Option<Duration>) -> Waited {
+        let waited = self.wait_for(wanted, timeout);
+        if timeout.is_none() {
+            self.task_work.is_done_counting();
+        }
+        waited
+    }
+
+    fn wait_for(&mut self, wanted: u32, timeout: Option<Duration>) -> Waited {
         let deadline = timeout.map(|timeout| self.io.clock().precise().after(timeout));
         let wanted = wanted.min(self.core.queues.cq_entries());
         let mut spin_from = None;
@@ -39,7 +47,8 @@ impl Inner {
                 return Waited::Woken;
             }
             if deadline.is_none() && !self.can_complete() {
-                return Waited::Idle;
+                // The last handle may have been used, and have gone, since the look above.
+                return if self.task_work.take_wake() { Waited::Woken } else { Waited::Idle };
             }
             let left = deadline.map(|deadline| deadline.left(self.io.clock().precise()));
             if left == Some(Duration::ZERO) {
@@ -159,13 +168,16 @@ impl Inner {
         [left, self.core.timers.wait_limit(self.io.clock())].into_iter().flatten().min()
     }
 
-    /// Whether anything could still post a CQE: a request, or another thread with a handle of this ring.
+    /// Whether anything could still post a CQE: a request, or another thread with a handle of this ring. In the latter
+    /// case the ring hears of the handle's end.
     fn can_complete(&self) -> bool {
-        if self.core.live() > 0 || self.task_work.has_mail() {
+        if self.core.live() > 0 {
             return true;
         }
+        self.task_work.count_handles();
         let handle = self.task_work.handle();
-        self.task_work.is_shared(self.core.files.handles_of(handle))
+        // The mailbox last: a handle that has gone may have sent something before.
+        self.task_work.is_shared(self.core.files.handles_of(handle)) || self.task_work.has_mail()
     }
 
     /// Ends the timeouts that are due or have seen enough CQEs, and starts what waited for them.
