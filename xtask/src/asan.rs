@@ -32,6 +32,8 @@ const NIGHTLY: &[&str] = &["sheave-lab", "sheave-sim"];
 
 /// The library itself has no unsafe code; its tests drive that of the floors.
 const FACADE: &str = "sheave";
+/// Safe code that uses the library at random; `PROPTEST_CASES` says for how long.
+const RANDOM: &str = "sheave-outside-random";
 
 /// Tests that take minutes under the sanitizer and spend them in maps, which are safe code: the nightly run's.
 const LONG: &[&str] = &[
@@ -125,7 +127,9 @@ fn selection(extent: &Extent) -> Vec<String> {
     match extent {
         Extent::Part => {
             let packages = unsafety::packages().into_iter().filter(|name| !NIGHTLY.contains(&name.as_str()));
-            words.extend(packages.chain([FACADE.to_owned()]).flat_map(|name| ["-p".to_owned(), name]));
+            words.extend(
+                packages.chain([FACADE.to_owned(), RANDOM.to_owned()]).flat_map(|name| ["-p".to_owned(), name]),
+            );
             words.push("--".to_owned());
             words.extend(LONG.iter().flat_map(|test| ["--skip".to_owned(), (*test).to_owned()]));
         }

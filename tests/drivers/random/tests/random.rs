@@ -1,0 +1,218 @@
+//! The whole library at random, from safe code: operations of every kind on devices, files and volumes, honest and
+//! lying; handles, descriptors and completions kept too long; rings and devices dropped in any order. Nothing is
+//! asserted of results. The address sanitizer looks at the memory (`cargo xtask asan -p sheave-outside-random`), and a
+//! program that hangs or panics by itself fails. `PROPTEST_CASES` says how many programs there are.
+#![forbid(unsafe_code)]
+
+use std::panic;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use sheave::op::Cancel;
+use sheave::volumes::{CreateOptions, OpenOptions, Pool};
+use sheave::{Buf, Completion, Device, Fd, FixedFile, Ring, RingHandle, op, open_device};
+use sheave_outside_random::{LIE, LyingFile, SIZE, liar};
+
+/// One step: what to do, and what with.
+type Step = (u8, u8, u8, u32);
+
+/// What a program has, and keeps although it should not.
+struct World {
+    rings: [Option<Ring>; 2],
+    devices: Vec<Option<Device>>,
+    pool: Option<Pool>,
+    fds: Vec<Fd>,
+    handles: Vec<RingHandle>,
+    kept: Vec<Completion>,
+}
+
+fn buf(len: u32) -> Buf {
+    Buf::zeroed(((len % 16 + 1) * 512) as usize, 512).expect("memory")
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let ram = open_device("ram:size=1M").expect("a device");
+        let big = open_device("ram:size=64M").expect("a device");
+        Pool::create(&big, &CreateOptions::default()).expect("a pool");
+        let pool = Pool::open(&big, &OpenOptions::default()).expect("a pool");
+        pool.create_volume("v", 1 << 30).expect("a volume");
+        let bad = format!("fault:seed={seed},error=0.1,delay=0.2,delay_time=200us,over=ram:size=1M");
+        let late = "null:size=1M,latency=100us,complete=thread";
+        let mut devices = vec![liar(seed, &ram), liar(seed ^ 1, &open_device(&bad).expect("a device")), ram];
+        devices.extend([bad.as_str(), late].map(|spec| open_device(spec).expect("a device")));
+        World {
+            rings: [None, None],
+            devices: devices.into_iter().map(Some).collect(),
+            pool: Some(pool),
+            fds: vec![Fd::NONE],
+            handles: Vec::new(),
+            kept: Vec::new(),
+        }
+    }
+
+    fn fd(&self, at: u8) -> Fd {
+        self.fds[usize::from(at) % self.fds.len()]
+    }
+
+    fn attach(&mut self, ring: usize, what: u8, seed: u32) {
+        let device = self.devices[usize::from(what) % self.devices.len()].clone();
+        let pool = &self.pool;
+        let handle = self.handles.last();
+        let Some(ring) = &mut self.rings[ring] else { return };
+        let fd = match what >> 4 {
+            0..8 => device.and_then(|device| ring.attach(&device).ok()),
+            8..12 => device.and_then(|device| ring.attach_file(Arc::new(LyingFile::new(seed.into(), &device))).ok()),
+            12..15 => pool
+                .as_ref()
+                .and_then(|pool| pool.open_volume("v").ok())
+                .and_then(|volume| ring.attach_file(Arc::new(volume)).ok()),
+            _ => handle.and_then(|handle| ring.attach_ring(handle).ok()),
+        };
+        self.fds.extend(fd);
+    }
+
+    fn push(&mut self, ring: usize, what: u8, on: u8, at: u32) {
+        let (fd, offset) = (self.fd(on), u64::from(at) * 512 % (2 * SIZE));
+        let Some(ring) = &mut self.rings[ring] else { return };
+        let (len, number) = (at >> 8, u64::from(at % 7));
+        let end = (at % 9000) as usize;
+        let mut entry: op::Entry = match what % 20 {
+            0 => op::read(fd, buf(len)).offset(offset).into(),
+            1 => op::write(fd, buf(len)).offset(offset).into(),
+            2 => op::write(fd, buf(len)).offset(offset).dsync().into(),
+            3 => op::read(fd, vec![0; end]).offset(offset).into(),
+            4 => op::read(fd, vec![0; end]).part(end / 3..end / 2).offset(offset).into(),
+            5 => op::write(fd, Arc::<[u8]>::from(vec![1; end])).offset(offset).into(),
+            6 => op::readv(fd, vec![buf(len), buf(at)]).offset(offset).into(),
+            7 => op::writev(fd, vec![buf(len), buf(at)]).offset(offset).into(),
+            8 => op::read_fixed(fd, (at % 5) as u16, end / 2..end).offset(offset).into(),
+            9 => op::write_fixed(fd, (at % 5) as u16, end / 2..end).offset(offset).into(),
+            10 => op::read(FixedFile(at % 4), buf(len)).offset(offset).into(),
+            11 => op::fsync(fd).into(),
+            12 => op::fdatasync(fd).into(),
+            13 => op::punch_hole(fd, offset, u64::from(len) * 512).into(),
+            14 => op::zero_range(fd, offset, u64::from(len) * 512).into(),
+            15 => op::timeout(Duration::from_micros(u64::from(at % 2000))).count(at % 3).into(),
+            16 => op::timeout_remove(number).into(),
+            17 => op::cancel(Cancel::user_data(number).and(Cancel::file(fd)).all()).into(),
+            18 => op::message(fd, number, 5).into(),
+            _ => op::link_timeout(Duration::from_micros(u64::from(at % 500))).into(),
+        };
+        entry = entry.user_data(number);
+        entry = match what / 20 % 6 {
+            0 => entry.link(),
+            1 => entry.hardlink(),
+            2 => entry.drain(),
+            3 => entry.run_async(),
+            4 => entry.skip_success(),
+            _ => entry,
+        };
+        if at.is_multiple_of(11) {
+            _ = ring.push_chain([entry, op::fsync(fd).into(), op::nop().into()]);
+        } else if ring.push(entry).is_err() {
+            _ = ring.submit();
+        }
+    }
+
+    fn registered(&mut self, ring: usize, what: u8, at: u32) {
+        let fds = [self.fd(what), self.fd(at as u8), Fd::NONE];
+        let Some(ring) = &mut self.rings[ring] else { return };
+        let index = (at % 5) as u16;
+        match what % 6 {
+            0 => _ = ring.register_buffers((0..at % 4).map(buf).collect()),
+            1 => _ = ring.update_buffer(index, (at % 2 == 0).then(|| buf(at))),
+            2 => _ = ring.buffer_mut(index).map(|bytes| bytes.fill(3)),
+            3 => _ = ring.register_files(&fds),
+            4 => _ = ring.update_file(usize::from(index), fds[0]),
+            _ => ring.unregister_files(),
+        }
+    }
+
+    fn complete(&mut self, ring: usize, what: u8, at: u32) {
+        let Some(ring) = &mut self.rings[ring] else { return };
+        match what % 8 {
+            0 => _ = ring.submit(),
+            1 => _ = ring.wait(at % 5, Some(Duration::from_micros(u64::from(at % 700)))),
+            2 => ring.reap(),
+            3 => _ = ring.prepare_wait(),
+            4 => self.kept.extend(ring.pop()),
+            5 => std::mem::forget(ring.completions()),
+            6 => self.kept.extend(ring.completions().take(at as usize % 4)),
+            _ => _ = ring.cancel(Cancel::everything()),
+        }
+        if self.kept.len() > 20 {
+            self.kept.drain(..10).for_each(|done| drop(done.into_bufs()));
+        }
+    }
+
+    fn handles(&mut self, ring: usize, what: u8, at: u32) {
+        match what % 4 {
+            0 => self.handles.extend(self.rings[ring].as_ref().map(Ring::handle)),
+            1 => _ = self.handles.pop(),
+            2 => {
+                for handle in self.handles.iter().take(3).cloned() {
+                    std::thread::spawn(move || {
+                        _ = handle.send(u64::from(at), 1);
+                        handle.wake();
+                    });
+                }
+            }
+            _ => self.handles.truncate(4),
+        }
+    }
+
+    fn step(&mut self, (what, which, on, at): Step) {
+        let ring = usize::from(what & 1);
+        if self.rings[ring].is_none() {
+            let builder = Ring::builder().entries(1 << (at % 6)).polled(at & 64 != 0);
+            self.rings[ring] = builder.in_flight(8 + at % 60).build().ok();
+        }
+        match what >> 1 {
+            0..10 => self.attach(ring, which, at),
+            10..70 => self.push(ring, which, on, at),
+            70..100 => self.complete(ring, which, at),
+            100..108 => self.registered(ring, which, at),
+            108..116 => self.handles(ring, which, at),
+            116..121 => {
+                let fd = self.fd(on);
+                _ = self.rings[ring].as_mut().map(|ring| ring.detach(fd));
+            }
+            121..123 => {
+                let at = usize::from(which) % self.devices.len();
+                self.devices[at] = None;
+            }
+            123 => _ = self.pool.as_ref().map(|pool| pool.create_volume(&at.to_string(), 1 << 20)),
+            124 if at.is_multiple_of(4) => self.pool = None,
+            _ => self.rings[ring] = None,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_that_safe_code_does_breaks_memory(seed: u64, steps in prop::collection::vec(any::<Step>(), 1..200)) {
+        panic::set_hook(Box::new(|info| {
+            if info.payload_as_str() != Some(LIE) {
+                eprintln!("{info}\n{}", std::backtrace::Backtrace::force_capture());
+            }
+        }));
+        let mut world = World::new(seed);
+        // Something to begin with.
+        for what in [0, 1] {
+            for which in [0, 1, 2, 3, 4, 130, 200] {
+                world.step((what, which, 0, 77));
+            }
+        }
+        for step in steps {
+            world.step(step);
+        }
+        if seed.is_multiple_of(2) {
+            world.devices.clear();
+            world.pool = None;
+        }
+    }
+}
