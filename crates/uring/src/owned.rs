@@ -22,7 +22,7 @@ const NONE: u32 = 0;
 
 /// An operation that owns memory.
 #[derive(Debug)]
-struct Place {
+struct OwnedSlot {
     user_data: u64,
     memory: Option<Memory>,
     /// The next free place plus one, while this one is free.
@@ -56,7 +56,7 @@ pub(crate) struct Detail {
 /// The table of a ring.
 #[derive(Debug)]
 pub(crate) struct OwnedTable {
-    places: Vec<Place>,
+    places: Vec<OwnedSlot>,
     /// The first free place plus one.
     first_free: u32,
     /// The row that was pushed last, as far as it waits in the SQ. If it is empty, there are none before it either.
@@ -111,7 +111,7 @@ impl OwnedTable {
     #[cold]
     #[inline(never)]
     fn grow(&mut self) -> u32 {
-        self.places.push(Place { user_data: 0, memory: None, next_free: NONE });
+        self.places.push(OwnedSlot { user_data: 0, memory: None, next_free: NONE });
         self.places.len() as u32 - 1
     }
 

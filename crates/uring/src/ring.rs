@@ -38,7 +38,7 @@ use sheave_blk::bio_set::BioStore;
 use sheave_blk::ctx::IoCtx;
 use sheave_iomap::File;
 
-use self::inner::{Inner, Shared};
+use self::inner::{Inner, InnerCell};
 use crate::completion::{Completion, WaitOn, Waited};
 use crate::cqe::Cqe;
 #[cfg(sheave_lab)]
@@ -55,7 +55,7 @@ use crate::task_work::RingHandle;
 pub struct Ring {
     /// Leaves the thread's list before the state goes.
     _registered: Registered,
-    shared: Rc<Shared>,
+    shared: Rc<InnerCell>,
     io_wq: IoWq,
 }
 
@@ -63,7 +63,7 @@ impl Ring {
     /// A ring with this state, on its thread.
     pub(crate) fn new(inner: Inner) -> Ring {
         let io_wq = inner.core.wq.pool().clone();
-        let shared = Rc::new(Shared(RefCell::new(inner)));
+        let shared = Rc::new(InnerCell(RefCell::new(inner)));
         Ring { _registered: own::register(&shared), shared, io_wq }
     }
 

@@ -94,7 +94,7 @@ const GENERATIONS: u32 = 1 << (31 - INDEX_BITS);
 
 /// What an `fd` names.
 #[derive(Debug)]
-enum Entry {
+enum Registered {
     File(OpenFile),
     /// Another ring, or this one: a target of MSG_RING.
     Ring(RingHandle),
@@ -102,7 +102,7 @@ enum Entry {
 
 #[derive(Debug)]
 struct Slot {
-    entry: Entry,
+    entry: Registered,
     /// Files that had the place before (I3).
     generation: u32,
     /// Its own `fd` still names it.
@@ -174,7 +174,7 @@ impl FileTable {
         self.version
     }
 
-    fn add(&mut self, entry: Entry, work: FileWork) -> Option<Fd> {
+    fn add(&mut self, entry: Registered, work: FileWork) -> Option<Fd> {
         let at = self.free_place()?;
         self.version += 1;
         if at == self.slots.len() {
@@ -190,11 +190,11 @@ impl FileTable {
     /// Adds a file for a ring of so many slots.
     pub(crate) fn add_file(&mut self, file: OpenFile, slots: u32) -> Option<Fd> {
         let work = if file.is_identity() { FileWork::default() } else { FileWork::with_room(slots) };
-        self.add(Entry::File(file), work)
+        self.add(Registered::File(file), work)
     }
 
     pub(crate) fn add_ring(&mut self, ring: RingHandle) -> Option<Fd> {
-        self.add(Entry::Ring(ring), FileWork::default())
+        self.add(Registered::Ring(ring), FileWork::default())
     }
 
     /// The slot that a request names.
@@ -218,8 +218,8 @@ impl FileTable {
     #[inline]
     pub(crate) fn get(&self, at: usize) -> Option<&OpenFile> {
         match &self.slots.get(at)?.as_ref()?.entry {
-            Entry::File(file) => Some(file),
-            Entry::Ring(_) => None,
+            Registered::File(file) => Some(file),
+            Registered::Ring(_) => None,
         }
     }
 
@@ -249,7 +249,7 @@ impl FileTable {
     /// Gives all seats up: all I/O has ended, with the files' part of it.
     pub(crate) fn leave_graces(&mut self) {
         for slot in self.slots.iter_mut().flatten() {
-            if let Entry::File(file) = &mut slot.entry {
+            if let Registered::File(file) = &mut slot.entry {
                 file.leave_grace();
             }
         }
@@ -273,14 +273,14 @@ impl FileTable {
 
     pub(crate) fn ring(&self, at: usize) -> Option<&RingHandle> {
         match &self.slots.get(at)?.as_ref()?.entry {
-            Entry::Ring(ring) => Some(ring),
-            Entry::File(_) => None,
+            Registered::Ring(ring) => Some(ring),
+            Registered::File(_) => None,
         }
     }
 
     /// How many entries are handles of this ring.
     pub(crate) fn handles_of(&self, handle: &RingHandle) -> usize {
-        let same = |slot: &&Slot| matches!(&slot.entry, Entry::Ring(ring) if ring.same(handle));
+        let same = |slot: &&Slot| matches!(&slot.entry, Registered::Ring(ring) if ring.same(handle));
         self.slots.iter().flatten().filter(same).count()
     }
 
@@ -290,7 +290,7 @@ impl FileTable {
     }
 
     pub(crate) fn advance_pos(&mut self, at: usize, bytes: u64) {
-        if let Some(Some(Slot { entry: Entry::File(file), .. })) = self.slots.get_mut(at) {
+        if let Some(Some(Slot { entry: Registered::File(file), .. })) = self.slots.get_mut(at) {
             file.pos += bytes;
         }
     }
@@ -370,7 +370,7 @@ impl FileTable {
                 self.closing = true;
                 continue;
             }
-            if let Entry::File(file) = &slot.entry {
+            if let Registered::File(file) = &slot.entry {
                 devices.push(file.bdev);
             }
             self.slots[at] = None;

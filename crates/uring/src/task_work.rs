@@ -75,7 +75,7 @@ impl DoneQueue {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct HandleShared {
     mailbox: MpscQueue,
     messages: Box<[Message]>,
     /// Which messages are taken.
@@ -117,7 +117,7 @@ impl SendError {
 /// MSG_RING. It outlives its ring, and then says so.
 #[derive(Debug)]
 pub struct RingHandle {
-    shared: Arc<Shared>,
+    shared: Arc<HandleShared>,
 }
 
 impl Clone for RingHandle {
@@ -209,7 +209,7 @@ impl TaskWork {
             wanted: WakeCount::new(),
             unparker: unparker.clone(),
         });
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(HandleShared {
             mailbox: messages,
             messages: (0..mailbox).map(|_| Message::default()).collect(),
             taken: Sbitmap::new(mailbox),

@@ -93,7 +93,7 @@ pub(crate) fn link_timeout(user_data: u64, ms: i64) -> Sqe {
     Sqe { opcode: opcode::LINK_TIMEOUT, ..timeout(user_data, ms) }
 }
 
-/// The same SQE with these flags.
+/// An SQE like this one, with these flags.
 pub(crate) fn with(sqe: Sqe, flags: u8) -> Sqe {
     Sqe { flags: sqe.flags | flags, ..sqe }
 }

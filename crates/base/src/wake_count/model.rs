@@ -7,7 +7,7 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::thread;
 
 #[derive(Default)]
-struct Shared {
+struct Race {
     count: WakeCount,
     /// Results queued.
     queued: [AtomicU32; 2],
@@ -16,7 +16,7 @@ struct Shared {
 
 /// Two threads queue a result each; the owner sleeps for both, perhaps after it slept for one before.
 fn race(naps: bool) {
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(Race::default());
     let threads: Vec<_> = (0..2)
         .map(|at| {
             let shared = Arc::clone(&shared);

@@ -23,7 +23,7 @@ use crate::request::{DoneList, RqList, RqTable};
 
 /// What became of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum DriverState {
     /// No call of it has panicked.
     Runs,
     /// A call has panicked; it may still have requests.
@@ -36,14 +36,14 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Contained {
     hw: Box<dyn HwQueue>,
-    state: Cell<State>,
+    state: Cell<DriverState>,
     /// A [`Stopped`] stands before the driver's queue, or in its place.
     stopped: bool,
 }
 
 impl Contained {
     pub(super) fn new(hw: Box<dyn HwQueue>) -> Contained {
-        Contained { hw, state: Cell::new(State::Runs), stopped: false }
+        Contained { hw, state: Cell::new(DriverState::Runs), stopped: false }
     }
 
     /// Calls the driver; `None` when it panicked.
@@ -70,25 +70,25 @@ impl Contained {
     pub(super) fn next_event(&self) -> NextEvent {
         caught(|| self.hw.next_event()).unwrap_or_else(|panic| {
             discard(panic);
-            self.state.set(State::Panicked);
+            self.state.set(DriverState::Panicked);
             NextEvent::Ready
         })
     }
 
     /// Whether a call of the driver has panicked.
     pub(super) fn has_panicked(&self) -> bool {
-        self.state.get() != State::Runs
+        self.state.get() != DriverState::Runs
     }
 
     /// Whether it has, and the queue was not [closed](Contained::close) since.
     pub(super) fn wants_close(&self) -> bool {
-        self.state.get() == State::Panicked
+        self.state.get() == DriverState::Panicked
     }
 
     /// From now on the driver gets nothing new (P2).
     #[cold]
     pub(super) fn stop(&mut self) {
-        self.state.set(State::Panicked);
+        self.state.set(DriverState::Panicked);
         if !std::mem::replace(&mut self.stopped, true) {
             let hw = std::mem::replace(&mut self.hw, Box::new(Stopped { hw: None }));
             self.hw = Box::new(Stopped { hw: Some(hw) });
@@ -98,7 +98,7 @@ impl Contained {
     /// Drops the driver's queue, which has nothing any more; every request fails from now on.
     #[cold]
     pub(super) fn close(&mut self) {
-        (self.stopped, self.state) = (true, Cell::new(State::Closed));
+        (self.stopped, self.state) = (true, Cell::new(DriverState::Closed));
         let hw = std::mem::replace(&mut self.hw, Box::new(Stopped { hw: None }));
         if let Err(panic) = caught(|| drop(hw)) {
             discard(panic);

@@ -76,7 +76,7 @@ fn kernel_offsets(sq: u32, cq: u32) -> Option<([u32; 7], [u32; 6])> {
     Some((params[10..17].try_into().ok()?, params[20..26].try_into().ok()?))
 }
 
-/// The same for the kernel's `struct io_rings` where heads and tails are `line` bytes apart: a cache line in the first
+/// The offsets in the kernel's `struct io_rings` where heads and tails are `line` bytes apart: a cache line in the first
 /// kernels that had it (and here), a word in later ones. All else stayed where it was.
 fn uapi_offsets(line: u32, cq: u32) -> ([u32; 7], [u32; 6]) {
     let fixed = 4 * line;

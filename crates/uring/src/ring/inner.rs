@@ -1,7 +1,7 @@
 //! What a ring is inside: the block layer of its thread, the state of its requests, its workers.
 //!
 //! Owns the state of a [`Ring`](super::Ring), which lends it to each of its calls, and for the time of a wait to the
-//! wait itself ([`Shared`]). Every other module of this crate works on it.
+//! wait itself ([`InnerCell`]). Every other module of this crate works on it.
 //!
 //! Invariants:
 //! - I1: whoever has the state has it alone: a call of the ring, or a wait of its thread while no call runs.
@@ -51,9 +51,9 @@ pub struct Inner {
 
 /// The state of a ring, as the ring and the waits of its thread share it (I1).
 #[derive(Debug)]
-pub(super) struct Shared(pub(super) RefCell<Inner>);
+pub(super) struct InnerCell(pub(super) RefCell<Inner>);
 
-impl Complete for Shared {
+impl Complete for InnerCell {
     fn complete(&self) {
         // In use: the wait is in one of the ring's own calls.
         let Ok(mut inner) = self.0.try_borrow_mut() else { return };
