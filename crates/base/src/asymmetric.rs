@@ -74,6 +74,12 @@ fn full_barrier() {
     fence(Ordering::SeqCst);
 }
 
+/// Whether the other side pays for the barrier in this process; else the owner of each mark does (I2).
+#[must_use]
+pub fn other_side_pays() -> bool {
+    host::is_registered()
+}
+
 /// Orders what this thread has written before what marks it looks at afterwards, against every owner of a [`Mark`]
 /// (I1). False: it could not be done, and marks tell nothing (I3).
 #[must_use = "without the barrier a mark tells nothing"]

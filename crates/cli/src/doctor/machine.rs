@@ -1,8 +1,9 @@
-//! Limits, CPUs and the clock.
+//! Limits, CPUs, the clock and barriers.
 
 use std::fs;
 
 use rustix::process::{Resource, getrlimit};
+use sheave_base::asymmetric::other_side_pays;
 use sheave_base::units::fmt_bytes;
 
 use super::check::Check;
@@ -14,7 +15,7 @@ const GOOD_NOFILE: u64 = 1024;
 
 /// All checks of this module.
 pub fn checks() -> Vec<Check> {
-    vec![memlock(), nofile(), cpus(), clock()]
+    vec![memlock(), nofile(), cpus(), clock(), judge_membarrier(other_side_pays())]
 }
 
 fn memlock() -> Check {
@@ -91,4 +92,17 @@ pub(super) fn judge_clock(source: &str, cycle_counter: bool) -> Check {
             "boot with clocksource=tsc tsc=reliable if the processor has an invariant TSC (constant_tsc nonstop_tsc)",
         ),
     }
+}
+
+/// Judges whether who freezes a device has the kernel run a barrier on all processors.
+pub(super) fn judge_membarrier(works: bool) -> Check {
+    const NAME: &str = "membarrier";
+    if works {
+        return Check::ok(NAME, "a freeze pays for the barrier, and no I/O does");
+    }
+    Check::warn(
+        NAME,
+        "refused: each call into a driver pays for a full barrier",
+        "allow membarrier(2) in the seccomp profile of the container, or the kernel needs CONFIG_MEMBARRIER",
+    )
 }

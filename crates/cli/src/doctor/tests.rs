@@ -1,6 +1,6 @@
 //! Tests of the judgements; the probes themselves depend on the machine.
 
-use super::machine::{judge_clock, judge_memlock};
+use super::machine::{judge_clock, judge_membarrier, judge_memlock};
 use super::ring::{Facts, filtered, judge_kernel};
 use super::*;
 
@@ -53,6 +53,9 @@ fn limits_and_clocks() {
     assert_eq!(judge_memlock(Some(8 << 20), true).status, Verdict::Ok);
     assert_eq!(judge_clock("tsc", true).status, Verdict::Ok);
     assert_eq!(judge_clock("hpet", false).status, Verdict::Warn);
+    assert_eq!(judge_membarrier(true).status, Verdict::Ok);
+    assert_eq!(judge_membarrier(false).status, Verdict::Warn);
+    assert!(super::machine::checks().iter().any(|check| check.name == "membarrier"));
 }
 
 #[test]

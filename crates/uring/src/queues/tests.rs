@@ -76,8 +76,8 @@ fn kernel_offsets(sq: u32, cq: u32) -> Option<([u32; 7], [u32; 6])> {
     Some((params[10..17].try_into().ok()?, params[20..26].try_into().ok()?))
 }
 
-/// The offsets in the kernel's `struct io_rings` where heads and tails are `line` bytes apart: a cache line in the first
-/// kernels that had it (and here), a word in later ones. All else stayed where it was.
+/// The offsets in the kernel's `struct io_rings` where heads and tails are `line` bytes apart: a cache line in the
+/// first kernels that had it (and here), a word in later ones. All else stayed where it was.
 fn uapi_offsets(line: u32, cq: u32) -> ([u32; 7], [u32; 6]) {
     let fixed = 4 * line;
     let cqes = (fixed + 32).next_multiple_of(64);
