@@ -21,7 +21,7 @@ use sheave_base::mpscq::{Consumer, MpscQueue};
 use sheave_base::parker::Unparker;
 use sheave_base::sbitmap::{Sbitmap, WORD_BITS};
 use sheave_base::sync::Arc;
-use sheave_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use sheave_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use sheave_base::wake_count::WakeCount;
 
 use thiserror::Error;

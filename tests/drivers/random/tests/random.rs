@@ -122,7 +122,7 @@ impl World {
         let index = (at % 5) as u16;
         match what % 6 {
             0 => _ = ring.register_buffers((0..at % 4).map(buf).collect()),
-            1 => _ = ring.update_buffer(index, (at % 2 == 0).then(|| buf(at))),
+            1 => _ = ring.update_buffer(index, at.is_multiple_of(2).then(|| buf(at))),
             2 => _ = ring.buffer_mut(index).map(|bytes| bytes.fill(3)),
             3 => _ = ring.register_files(&fds),
             4 => _ = ring.update_file(usize::from(index), fds[0]),
@@ -138,7 +138,7 @@ impl World {
             2 => ring.reap(),
             3 => _ = ring.prepare_wait(),
             4 => self.kept.extend(ring.pop()),
-            5 => std::mem::forget(ring.completions()),
+            5 => _ = std::mem::ManuallyDrop::new(ring.completions()), // forgotten
             6 => self.kept.extend(ring.completions().take(at as usize % 4)),
             _ => _ = ring.cancel(Cancel::everything()),
         }
@@ -152,7 +152,8 @@ impl World {
             0 => self.handles.extend(self.rings[ring].as_ref().map(Ring::handle)),
             1 => _ = self.handles.pop(),
             2 => {
-                for handle in self.handles.iter().take(3).cloned() {
+                for handle in self.handles.iter().take(3) {
+                    let handle = handle.clone();
                     std::thread::spawn(move || {
                         _ = handle.send(u64::from(at), 1);
                         handle.wake();

@@ -2,7 +2,7 @@
 //!
 //! Owns what is remembered of them while a journal is replayed. A journal may name units of ten thousand volumes in
 //! turn. The way from the number of a volume to its leaf then leads through a dozen lines of memory that are in no
-//! cache, each of which says where the next one is. What is kept here is small enough to be in a cache, and leads to the
+//! cache, each of which says where the next one is. What is kept here is small enough for a cache, and leads to the
 //! leaf at once; so the leaves of all records of a journal block can be asked for together.
 //!
 //! - K1: a leaf that is known is at that place of that volume's map, on a way that is the volume's alone and dirty. It
