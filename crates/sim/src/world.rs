@@ -273,6 +273,7 @@ impl World {
             return self.model.is_readable(&found);
         }
         self.sync_pool()?;
+        self.measure_cut()?;
         let found = observe(self.pool()?, &self.disk.image(), self.setup.seed)?;
         self.model.is_readable(&found)?;
         audit(self.pool()?)?;

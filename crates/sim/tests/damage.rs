@@ -91,7 +91,8 @@ fn any_metadata_block_of_a_closed_pool() {
 #[test]
 fn any_metadata_block_of_a_pool_that_was_not_closed() {
     let mut noticed = (0, 0);
-    for seed in sheave_testkit::seeds(8) {
+    // From 26 on are several that had a checkpoint, whose pages of maps can be damaged.
+    for seed in sheave_testkit::seeds(8).map(|seed| 26 + seed) {
         let (setup, disk, model) = populated(seed, false);
         let image = disk.image();
         let (refused, partly) = harm_all(seed, &image, &setup, &model, &distinct(&image));

@@ -27,7 +27,7 @@ impl World {
     }
 
     /// Looks at the sizes that calls have left in doubt, of volumes to which nothing is under way any more.
-    fn measure_cut(&mut self) -> Result<(), String> {
+    pub(super) fn measure_cut(&mut self) -> Result<(), String> {
         if self.changing().is_some() {
             return Ok(());
         }
