@@ -104,8 +104,8 @@ impl World {
     fn plain(&self, volume: usize, unit: u64, write: bool) -> Option<u64> {
         let mut at = [unit << 12; 2];
         let intent = if write { Intent::Write } else { Intent::Read };
-        (self.map.lookup_many(&self.tops[volume], &mut at, &PlainRanges { len: 4096, bits: unit << 12, intent }) == 2)
-            .then_some(at[1])
+        let ranges = PlainRanges::new(&at, 4096, intent);
+        (self.map.lookup_many(&self.tops[volume], &mut at, &ranges) == 2).then_some(at[1])
     }
 
     /// A read of a ring: what the unit says when the I/O ends.

@@ -57,6 +57,7 @@ impl Bell {
     }
 
     /// Waits for the bell, as an event loop does.
+    #[cfg(test)]
     pub(super) fn wait(&self) {
         let mut rings = self.rings.lock().expect("invariant: no panic under this lock");
         while *rings == 0 {
