@@ -19,11 +19,15 @@ fn cut_off(checksum: Checksum, changes: u64) -> Rig {
     // Used pages and data have space, and nothing else: as in a copy without blocks of zeroes.
     let used = in_use(&pool);
     drop((kept, gone, pool));
+    fill_host(&rig, &used);
+    rig
+}
+
+/// The host has space for these blocks, as far as they were written, and for nothing else.
+fn fill_host(rig: &Rig, used: &std::collections::HashSet<u64>) {
     let mut host = rig.host.lock().unwrap();
     host.written.retain(|block| used.contains(block));
     host.room = 0;
-    drop(host);
-    rig
 }
 
 /// Blocks of the pool that hold something: not blank, or data.
@@ -106,10 +110,7 @@ fn with_empty_volumes() -> Rig {
     pool.sync().unwrap();
     let used = in_use(&pool);
     drop((kept, pool));
-    let mut host = rig.host.lock().unwrap();
-    host.written.retain(|block| used.contains(block));
-    host.room = 0;
-    drop(host);
+    fill_host(&rig, &used);
     rig
 }
 
@@ -181,10 +182,7 @@ fn the_end_of_a_torn_commit_is_not_replayed_behind_a_delete() {
     pool.inner.io.write(place(first), &old).unwrap();
     let used = in_use(&pool);
     drop((kept, pool));
-    let mut host = rig.host.lock().unwrap();
-    host.written.retain(|block| used.contains(block));
-    host.room = 0;
-    drop(host);
+    fill_host(&rig, &used);
     // The units of the torn commit are free, and have space: as if the host had taken it for others.
     let pool = Pool::open(&rig.device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
     let used = in_use(&pool);
