@@ -129,7 +129,7 @@ impl Loop {
     }
 }
 
-/// The same reads through a thread that has the ring.
+/// Reads all blocks through a thread that has the ring.
 fn read_all_over_a_bridge(device: &Device, depth: u64, ios: u64, blocks: u64) -> Result<u64, Failure> {
     let (mut sources, peer) = Sources::new()?;
     let (bridge, peer) = (Bridge::new(device)?, Arc::new(peer));

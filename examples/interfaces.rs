@@ -1,4 +1,4 @@
-//! The same loop through each of the interfaces of a ring: raw SQEs, buffers that operations own, registered buffers.
+//! One loop of I/O through each of the interfaces of a ring: raw SQEs, buffers that operations own, registered buffers.
 //! `tests/budgets` counts the instructions of each, and holds the safe ones to a share of the raw one.
 //!
 //! ```sh

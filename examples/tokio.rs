@@ -238,7 +238,7 @@ async fn on_the_ring(ring: &AsyncRing, fd: Fd, tasks: u64, ios: u64, blocks: u64
     Ok(sum)
 }
 
-/// The same reads through a thread that has the ring.
+/// Reads all blocks through a thread that has the ring.
 async fn over_a_bridge(bridge: &Rc<Bridge>, tasks: u64, ios: u64, blocks: u64) -> Result<u64, Failure> {
     let read = |bridge: Rc<Bridge>, offset, buf| async move {
         let (answer, answered) = oneshot::channel();

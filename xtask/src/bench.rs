@@ -53,7 +53,7 @@ enum What {
     Machine,
     /// A row for each of these arguments of `sheave bench`.
     Runs(&'static [&'static str]),
-    /// The same with a few words for each, and fewer columns.
+    /// A row for each of these arguments of `sheave bench`, named by the words before them, with fewer columns.
     Headlines(&'static [(&'static str, &'static str)]),
     /// These arguments, with statistics and without, in turns.
     Statistics(&'static [&'static str]),

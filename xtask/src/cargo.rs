@@ -24,8 +24,8 @@ pub fn cargo<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(args: I) -> Command {
     command
 }
 
-/// The same, building the crates of the workspace with `--cfg CFG`: by a wrapper around the compiler, which cargo calls
-/// for these crates only. With RUSTFLAGS it would build every third-party crate once more for each cfg.
+/// Has a command of cargo build the crates of the workspace with `--cfg CFG`, by a wrapper around the compiler that
+/// cargo calls for these crates only. With RUSTFLAGS it would build every third-party crate once more for each cfg.
 pub fn with_cfg(mut command: Command, cfg: &str) -> Command {
     let wrapper = workspace::root().join("xtask/rustc").join(cfg).with_extension("sh");
     command.env("RUSTC_WORKSPACE_WRAPPER", wrapper);

@@ -200,7 +200,7 @@ impl BVec {
 
     /// Where each of these is.
     #[inline(always)]
-    #[allow(unsafe_code)] // The same bytes by another type.
+    #[allow(unsafe_code)] // Looks at the bytes of vectors as at those of segments, which have the same layout.
     pub const fn segments(vecs: &[BVec]) -> &[Segment] {
         // SAFETY: both have the same two fields in the same places (asserted above), and any value is valid.
         unsafe { std::slice::from_raw_parts(vecs.as_ptr().cast::<Segment>(), vecs.len()) }

@@ -129,7 +129,7 @@ pub struct Turn {
 pub struct HeadlineRow {
     /// What the row is: `QD 16, interrupts`.
     pub label: String,
-    /// The same parameters here.
+    /// The parameters of this lab that stand for those of the row.
     pub point: Point,
     /// What the thread published, in the unit of the experiment's metric.
     pub published: Option<Published>,

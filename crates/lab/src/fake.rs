@@ -16,7 +16,7 @@ pub struct Fake {
     pub turns: AtomicUsize,
 }
 
-/// The same for those who need one that lives for ever.
+/// A fake experiment for those who need one that lives for ever.
 pub static FAKE: Fake = Fake { turns: AtomicUsize::new(0) };
 
 /// What a lab is in tests.

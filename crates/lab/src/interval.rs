@@ -15,7 +15,7 @@ const T: [f64; 30] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
-/// The same for the normal distribution, which t comes to with many rounds.
+/// The 97.5 % quantile of the normal distribution, which Student's t comes to with many rounds.
 const NORMAL: f64 = 1.960;
 
 /// The middle value; the mean of the two middle ones of an even number; `None` of nothing.
@@ -43,7 +43,7 @@ pub fn change(before: &[f64], after: &[f64]) -> Option<Change> {
     Some(Change { percent: percent(mean), low: percent(mean - half), high: percent(mean + half) })
 }
 
-/// The same for values in percent: by how many points they changed.
+/// By how many points values in percent changed against `before`, paired by round; `None` without a round.
 pub fn change_in_points(before: &[f64], after: &[f64]) -> Option<Change> {
     let differences: Vec<f64> = before.iter().zip(after).map(|(before, after)| after - before).collect();
     let (mean, half) = mean_and_half_width(&differences)?;

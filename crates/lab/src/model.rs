@@ -140,7 +140,7 @@ impl Copies {
 pub struct Load {
     /// Work of an I/O that touches nothing shared, in ns, on one core.
     pub private_ns: f64,
-    /// The same while other cores work too.
+    /// Work of an I/O that touches nothing shared, in ns, while other cores work too.
     pub beside_ns: f64,
     /// Visits per I/O, and what each costs.
     pub shared: Vec<(f64, VisitCost)>,

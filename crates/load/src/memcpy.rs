@@ -3,8 +3,8 @@
 //! The memory is the device's own: so both sides have the same pages, whatever the system, or the host of a virtual
 //! machine, has behind them.
 //!
-//! The same generator, the same number of rotating buffers. No ring, no queue, no latencies: only the copies, and the
-//! clock looked at every few thousand.
+//! The loop draws blocks with the generator of the run that it is compared with, into as many rotating buffers. It has
+//! no ring, no queue and no latencies: only the copies, and a look at the clock every few thousand.
 
 use std::hint::black_box;
 use std::time::Duration;

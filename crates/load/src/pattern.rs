@@ -1,7 +1,7 @@
 //! Which block comes next, and whether it is read or written.
 //!
 //! Runs once an I/O in the measured loop, so: no division, no memory, no branch that is hard to predict.
-//! The same seed makes the same sequence on both sides of a comparison.
+//! A seed makes one sequence of blocks, so that both sides of a comparison do the same I/O.
 //!
 //! * I1. A block index is below `blocks`, an offset below `base + blocks * bs`.
 

@@ -58,8 +58,8 @@ pub enum Step {
     More,
     /// Something was done; there may be more to do with the bytes that are there.
     Done,
-    /// The same, and the catalog went through all contexts of an export for it: a server gives other clients their turn
-    /// before the next step.
+    /// Something was done for which the catalog went through all contexts of an export: a server gives other clients
+    /// their turn before the next step.
     Searched,
     /// The transmission phase begins.
     Negotiated(Box<Negotiated>),

@@ -72,7 +72,7 @@ pub struct Refused {
     pub offset: u64,
     /// What is wrong with it.
     pub errno: Errno,
-    /// The same in words.
+    /// What is wrong with it, in words.
     pub why: &'static str,
 }
 

@@ -210,7 +210,7 @@ impl SimDisk {
         self.grown = true;
     }
 
-    /// The same disk with the spare one joined to it, as a pool finds it that has all of them.
+    /// This disk with the spare one joined to it, as a pool finds it that has all of them.
     pub fn joined(&self) -> Result<SimDisk, PoolError> {
         let device = sheave_vol::join("sim:", &self.parts)?;
         Ok(SimDisk { device: Some(device), grown: true, ..self.clone() })
@@ -295,7 +295,8 @@ impl SimDisk {
         self.lock().media.loose()
     }
 
-    /// The same with one write that lands where `to` says; for the mode in which damage must be noticed.
+    /// What is left if the power goes now and one of the writes that were not durable landed where `to` says; for the
+    /// mode in which damage must be noticed.
     #[must_use]
     pub fn misdirect(&self, rng: &mut Rng, to: impl Fn(&mut Rng) -> u64) -> (Image, Cut) {
         let state = self.lock();

@@ -196,7 +196,7 @@ impl Setup {
         }
     }
 
-    /// The same with many reads that the disk holds for long, and little space, so that a unit is soon somebody else's.
+    /// This run with many reads that the disk holds for long, and little space, so that a unit is soon somebody else's.
     #[must_use]
     pub fn with_slow_reads(mut self) -> Setup {
         (self.overlap, self.huge, self.crowd) = (true, 0, 0);
@@ -206,7 +206,7 @@ impl Setup {
         self
     }
 
-    /// The same with much free space that goes back to the disk, which then gives anything there, beside all that
+    /// This run with much free space that goes back to the disk, which then gives anything there, beside all that
     /// takes space and lets it go.
     #[must_use]
     pub fn with_trims(mut self) -> Setup {
@@ -216,7 +216,7 @@ impl Setup {
         self
     }
 
-    /// The same with volumes that grow alone, which are cut, made larger and rolled back while they are written.
+    /// This run with volumes that grow alone, which are cut, made larger and rolled back while they are written.
     #[must_use]
     pub fn with_cuts(mut self) -> Setup {
         (self.growing, self.overlap, self.huge, self.crowd) = (100, true, 0, 0);
@@ -225,7 +225,7 @@ impl Setup {
         self
     }
 
-    /// The same with volumes that grow by many small units between two flushes: commits have many blocks.
+    /// This run with volumes that grow by many small units between two flushes: commits have many blocks.
     #[must_use]
     pub fn with_long_commits(mut self) -> Setup {
         (self.growing, self.bulk, self.huge, self.crowd) = (100, true, 0, 0);
@@ -265,21 +265,21 @@ impl Setup {
         self
     }
 
-    /// The same on a disk that lies.
+    /// This run on a disk that lies.
     #[must_use]
     pub fn with_lie(mut self, lie: Lie) -> Setup {
         self.disk.lie = Some(lie);
         self
     }
 
-    /// The same on a disk of which some requests fail, of a thousand of each kind.
+    /// This run on a disk of which some requests fail, so many of a thousand of each kind.
     #[must_use]
     pub fn with_errors(mut self, errors: Errors) -> Setup {
         (self.overlap, self.disk.errors) = (true, errors);
         self
     }
 
-    /// The same on a disk on which something fails now and then: which kind of request and how often, or its file
+    /// This run on a disk on which something fails now and then: which kind of request and how often, or its file
     /// system is full. A third of the runs have this.
     #[must_use]
     pub fn with_failures(self) -> Setup {
@@ -295,14 +295,14 @@ impl Setup {
         }
     }
 
-    /// The same in a file system that is full; of a hundred requests that find no room, so many make some.
+    /// This run in a file system that is full; of a hundred requests that find no room, so many make some.
     #[must_use]
     pub fn with_full_host(mut self, frees: u64) -> Setup {
         self.disk.host = Some(frees);
         self
     }
 
-    /// The same on a pool with checksums, whose volumes have blocks of 4 KiB.
+    /// This run on a pool with checksums, whose volumes have blocks of 4 KiB.
     #[must_use]
     pub fn with_checksums(mut self) -> Setup {
         self.checksum = Checksum::Crc32c;
@@ -310,7 +310,7 @@ impl Setup {
         self
     }
 
-    /// The same with a spare disk that the pool gets at some time.
+    /// This run with a spare disk that the pool gets at some time.
     #[must_use]
     pub fn with_spare(mut self) -> Setup {
         let mut rng = Rng::new(self.seed).fork(0x640);

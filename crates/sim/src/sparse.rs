@@ -72,7 +72,7 @@ impl<T: Clone> Sparse<T> {
         }
     }
 
-    /// The same with something else for each.
+    /// Another map of the sectors that are in this one, in which each has what `change` makes of its content.
     #[must_use]
     pub fn map<U>(&self, mut change: impl FnMut(u64, &T) -> U) -> Sparse<U> {
         let chunk = |at: u64, chunk: &[T], change: &mut dyn FnMut(u64, &T) -> U| {

@@ -101,7 +101,7 @@ struct Hot {
 pub struct History {
     /// Events of the model, with the disk's time.
     pub events: Vec<(usize, Event)>,
-    /// The same in words, with reads.
+    /// The events in words, and the reads, with the disk's time.
     pub trace: Vec<(usize, String)>,
     /// When the spare disk began to be added to the pool, and when that had ended.
     pub grew: Option<(usize, Option<usize>)>,

@@ -19,7 +19,7 @@ fn crash(first: u64, ops: usize, cuts: usize) -> Report {
     crash_of(first, ops, cuts, &|setup| setup)
 }
 
-/// The same with runs that are changed.
+/// Runs seeds, each with a set-up that `change` has changed, until there were enough crash points.
 fn crash_of(first: u64, ops: usize, cuts: usize, change: &dyn Fn(Setup) -> Setup) -> Report {
     let mut total = Report::default();
     let first = sheave_testkit::seeds(1).start * 1_000 + first;

@@ -219,7 +219,7 @@ impl Memory {
     /// The value, if it is of this type.
     #[inline(always)]
     pub(crate) fn into_value<B: IoBuf>(self) -> Result<B, Memory> {
-        // The same kind may have several addresses; then the type decides.
+        // One kind may have several addresses (a constant is not one place); then the type decides.
         if !std::ptr::eq(self.kind, KindOf::<B>::KIND) && (self.kind.id)() != TypeId::of::<B>() {
             return Err(self);
         }

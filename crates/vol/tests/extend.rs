@@ -222,7 +222,7 @@ fn a_smaller_size_and_a_write_under_way_leave_nothing_half() {
         let user = growing(&pool, "v");
         user.write(0, &old).expect("writes");
         user.punch(at.min(3 * UNIT), BLOCK).expect("punches");
-        // The same thread has a write under way and cuts: nobody waits for anybody.
+        // This thread has a write under way and cuts the volume: neither waits for the other.
         let started = user.start(at, &new).expect("starts");
         pool.resize("v", cut).expect("cuts");
         assert_eq!(size(&user), cut);

@@ -321,7 +321,7 @@ impl Generator {
         Some(start)
     }
 
-    /// The same for a registered buffer.
+    /// A place of `len` bytes in a registered buffer; `None` when it is used up.
     fn fixed(&mut self, slot: usize, len: u64) -> Option<Word> {
         let start = self.batch.fixed_used[slot];
         if start + len > FIXED_BYTES[slot] {

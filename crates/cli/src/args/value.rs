@@ -75,7 +75,7 @@ pub fn volume_size(text: &str) -> Result<u64, String> {
     Err(format!("{bytes} bytes is no multiple of 4096; the next one is {}", bytes.next_multiple_of(4096)))
 }
 
-/// The same, or 0: of a volume that grows.
+/// The size of a volume, or 0 for one that grows.
 pub fn volume_size_or_none(text: &str) -> Result<u64, String> {
     if text == "0" { Ok(0) } else { volume_size(text) }
 }

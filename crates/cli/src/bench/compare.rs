@@ -68,7 +68,7 @@ pub struct Comparison {
     pub ns_per_io: f64,
     /// How many ns more of wall time an I/O takes here: ours less theirs, median of the pairs.
     pub more_ns_per_io: f64,
-    /// The same of CPU time.
+    /// How many ns more of CPU time an I/O takes here: ours less theirs, median of the pairs.
     pub more_cpu_ns_per_io: f64,
     /// Ours divided by theirs, median of the pairs.
     pub ratio_iops: f64,

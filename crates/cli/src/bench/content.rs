@@ -88,7 +88,7 @@ fn foreign(file: &File, len: u64) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// The same of the blocks that begin from `from` on and before `to`.
+/// The first block with foreign content of those that begin at `from` or later and before `to`.
 fn foreign_within(file: &File, from: u64, to: u64) -> io::Result<Option<u64>> {
     let (mut pos, mut window, mut start) = (from, Vec::new(), from);
     let mut want = usize::try_from(to - from).unwrap_or(WINDOW).clamp(PIECE, WINDOW);

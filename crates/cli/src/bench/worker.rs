@@ -41,7 +41,7 @@ pub struct Crew {
     pub direct: bool,
     /// What the volume is compared with.
     pub raw: Option<RawPeer>,
-    /// The same, of a ram device.
+    /// The memory that a ram device is compared with.
     pub memory: Option<RamMemory>,
     /// Identity of a verified run.
     pub run_id: u64,

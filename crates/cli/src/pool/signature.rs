@@ -60,7 +60,7 @@ pub fn find_in_file(path: &Path) -> Result<Option<String>, Failure> {
     }
 }
 
-/// The same of its first bytes.
+/// What is on a device, by its first bytes; `None` when all of them are zero.
 fn name(bytes: &[u8]) -> Option<String> {
     let at = bytes.iter().position(|byte| *byte != 0)?;
     Some(known(bytes).unwrap_or_else(|| format!("data: byte {at} is not zero")))

@@ -33,7 +33,7 @@ pub struct PoolJson {
     pub metadata_low: bool,
     /// The low-water mark as it was set: `10%`, a number of bytes, or `off`.
     pub low_water: String,
-    /// The same in bytes; 0 without one.
+    /// The low-water mark in bytes; 0 without one.
     pub low_water_bytes: u64,
     /// Whether what becomes free goes back to the file system or device below: `on`, `off`, `failed`, or `unsupported`
     /// (on, and the device takes nothing back).

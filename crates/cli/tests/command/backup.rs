@@ -35,7 +35,7 @@ fn dirty(dir: &Dir, spec: &str, since: &str) -> Vec<Range> {
     all.iter().filter(|(_, status)| *status == 1).map(|(range, _)| *range).collect()
 }
 
-/// The same as qemu-img tells it: with `x-dirty-bitmap`, what is dirty is no data.
+/// What of an export has changed, as qemu-img tells it: with `x-dirty-bitmap`, what is dirty is no data.
 fn dirty_by_qemu(dir: &Dir, export: &str, since: &str) -> Vec<Range> {
     let options = format!(
         "driver=nbd,server.type=unix,server.path=${{uri#*socket=}},export={export},\

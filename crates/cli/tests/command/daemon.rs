@@ -120,14 +120,14 @@ pub fn ask(dir: &Dir, line: &str) -> Said {
     Said::of(command.env("SHEAVE_RUNTIME_DIR", dir.path("run")).output().expect("it runs"))
 }
 
-/// The same, which is done.
+/// A command that may reach the daemon and must succeed.
 pub fn ask_ok(dir: &Dir, line: &str) -> Said {
     let said = ask(dir, line);
     assert_eq!(said.code, 0, "{line}\n{}{}", said.out, said.err);
     said
 }
 
-/// The same, which the daemon has done.
+/// A command that the daemon must carry out, and that must succeed.
 pub fn served_ok(dir: &Dir, line: &str) -> Said {
     let said = ask_ok(dir, line);
     assert!(said.err.contains(" is served: asking 'sheave serve' (process "), "{line}\n{}", said.err);
@@ -284,7 +284,7 @@ fn the_same_commands_work_on_a_pool_that_is_served() {
     here("volume import image a.img#i --yes");
     here("volume export a.img#i back");
     assert!(std::fs::read(dir.path("back")).expect("read") == image);
-    // The same through pipes, both ways.
+    // Import and export through pipes.
     let script = "cat image | \"$S\" volume import - a.img#p && \"$S\" volume export a.img#p - | cmp - image";
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(script).current_dir(dir.path("")).env("SHEAVE_RUNTIME_DIR", dir.path("run"));

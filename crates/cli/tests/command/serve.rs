@@ -27,7 +27,7 @@ pub fn serve(dir: &Dir, spec: &str, command: &str) -> Said {
     said
 }
 
-/// The same, where all goes well.
+/// Serves for one command of the shell, which must succeed; what it wrote.
 pub fn serve_ok(dir: &Dir, spec: &str, command: &str) -> String {
     let said = serve(dir, spec, command);
     assert_eq!(said.code, 0, "{command}\n{}{}", said.out, said.err);

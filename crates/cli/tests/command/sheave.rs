@@ -86,7 +86,7 @@ impl Dir {
         Said::of(self.command(line).stdin(std::process::Stdio::null()).output().expect("the binary runs"))
     }
 
-    /// The same for what must go well.
+    /// Runs a command to its end, which must be success.
     #[track_caller]
     pub fn ok(&self, line: &str) -> Said {
         let said = self.run(line);

@@ -30,7 +30,7 @@ struct Subject {
 pub struct LineCosts {
     /// An atomic add to a line that stays.
     pub add_ns: f64,
-    /// The same by two threads at once: time per add of both together.
+    /// An atomic add to a line that two threads add to at once: the time of both together by all their adds.
     pub contended_add_ns: f64,
     /// From one thread's compare-and-exchange that lets the other go on, to the other's: one way of a ping-pong.
     pub hand_over_ns: f64,

@@ -363,7 +363,7 @@ fn end_summed(request: &mut Request) {
     look(request, |file, done| file.end_summed(done));
 }
 
-/// The same where it may read.
+/// The file looks at the memory of an I/O and may read its checksums from the device for it.
 fn end_summed_blocking(request: &mut Request) {
     look(request, |file, done| file.end_summed_blocking(done, &MayBlock::on_worker()));
 }

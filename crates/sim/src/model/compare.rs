@@ -17,7 +17,7 @@ impl Model {
         self.settle_but(found, &[])
     }
 
-    /// The same, when nothing is known of what some volumes hold.
+    /// Takes what was found after a crash for what is there from now on, but for the volumes of which nothing is known.
     pub fn settle_but(&self, found: &Observed, unknown: &[String]) -> Result<Model, String> {
         let mut whys = Vec::new();
         for mut state in self.after_crash() {

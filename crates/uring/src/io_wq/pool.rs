@@ -77,7 +77,7 @@ impl<S: Source> Pool<S> {
         Pool::with_gate(options, None)
     }
 
-    /// The same with a say in whether threads can be made.
+    /// A pool without workers, in which `gate` has a say in whether threads can be made.
     pub(super) fn with_gate(options: PoolOptions, gate: Option<SpawnGate>) -> Pool<S> {
         let shared = Shared::new(options, gate, worker::live);
         Pool { handle: Arc::new(Handle { shared: Arc::new(shared) }) }

@@ -178,7 +178,7 @@ impl IoWq {
         self.pool.step()
     }
 
-    /// The same for one kind of work: mappings and FALLOCATE on files are unbound.
+    /// Runs one item of one account; mappings and FALLOCATE on files are unbound work.
     #[doc(hidden)]
     pub fn step_account(&self, account: Account) -> bool {
         self.pool.step_account(account)

@@ -45,7 +45,7 @@ pub(crate) enum Work {
     Issue,
     /// `IOSQE_ASYNC` on a NOP.
     Nothing,
-    /// The same with a result.
+    /// `IOSQE_ASYNC` on a NOP whose result its SQE names.
     Known(i32),
     /// `IOSQE_ASYNC`: an operation on a file, as an entry for the worker's own ring.
     Run(Arc<dyn File>, Sqe),
@@ -68,7 +68,7 @@ pub(crate) enum Kind {
     Short,
     /// It ends by itself.
     Bound,
-    /// The same, in order with, and never beside, others with this hash.
+    /// It ends by itself, and runs in order with, and never beside, other work with this hash.
     Ordered(u32),
     /// It may wait for others.
     Unbound,

@@ -55,7 +55,7 @@ impl<S: Source> Pool<S> {
         self.step_account(Account::Bound) || self.step_account(Account::Unbound)
     }
 
-    /// The same for one account.
+    /// Runs one item of one account on this thread; false when none is queued there that may run now.
     pub fn step_account(&self, account: Account) -> bool {
         let shared = self.shared();
         if !shared.options.stepped {

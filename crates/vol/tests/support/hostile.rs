@@ -64,7 +64,7 @@ pub fn set(unit: u64) -> Record {
     set_in(1, unit)
 }
 
-/// The same of another volume.
+/// A unit of a volume of which a block is written.
 pub fn set_in(volume: u32, unit: u64) -> Record {
     Record::Set { volume, unit, phys: 2000, written: [1, 0, 0, 0] }
 }

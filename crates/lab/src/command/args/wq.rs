@@ -93,7 +93,7 @@ pub enum ArmArg {
     Stealing,
     /// One list under one lock, flags read where they are needed: as the kernel's io-wq was.
     OneList,
-    /// The same with the flags read once.
+    /// One list under one lock, the flags of an item read once, when it is taken.
     FlagsOnce,
     /// A list a worker, submitters going round, nobody helps anybody.
     Sharded,

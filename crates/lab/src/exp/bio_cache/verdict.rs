@@ -27,7 +27,7 @@ fn net_gain(row: &InstructionRow) -> Option<f64> {
     (after > 0.0).then(|| (before - hook) / after * 100.0)
 }
 
-/// The same in time, from the CPU time per I/O.
+/// How much more CPU time the allocator takes, in percent of an I/O of the product, without the way to the store.
 fn net_time(row: &Row) -> Option<f64> {
     let of = |arm: usize| Some(row.arm(arm)?.cpu_ns_per_io);
     let (before, hook, after) = (of(0)?, of(HOOK)?, of(AFTER)?);
@@ -95,7 +95,7 @@ fn shows(row: &Row, report: &ExperimentReport, net: Option<f64>) -> String {
     text
 }
 
-/// The same in ns: a percentage is of an I/O, and that is another one here.
+/// What the cache saves in ns, in words: a percentage is of an I/O, and that of the thread was another one.
 fn saved(row: &Row) -> String {
     let of = |arm: usize| Some(row.arm(arm)?.cpu_ns_per_io);
     let (Some(before), Some(hook), Some(after), Some(published)) = (of(0), of(HOOK), of(AFTER), row.published) else {

@@ -60,7 +60,7 @@ pub fn overwrites(depth: u32) -> Point {
     Point { bs: 4096, batch: 1, depth, threads: 1, rw: Rw::Randwrite, ..Point::default() }
 }
 
-/// The same on a device that ends I/O by itself.
+/// Random overwrites of 4 KiB on a device that ends I/O by itself, as one with interrupts does.
 pub fn interrupted(depth: u32) -> Point {
     overwrites(depth).with("ends", "interrupt")
 }

@@ -40,7 +40,7 @@ pub fn one_by_one(threads: u32) -> Point {
     Point { bs: 512, batch: 1, depth: 1, threads, rw: Rw::Randread, ..Point::default() }
 }
 
-/// The same in batches of 32.
+/// Random reads of 512 B in batches of 32, which the device ends where they are submitted.
 pub fn in_batches(threads: u32) -> Point {
     Point { batch: 32, depth: 128, ..one_by_one(threads) }
 }

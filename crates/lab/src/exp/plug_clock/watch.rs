@@ -186,7 +186,7 @@ impl WatchedArm {
         WatchedArm::in_time(lab, arm, point, Duration::from_nanos(work), Time::Real)
     }
 
-    /// The same, in a time of its own.
+    /// An arm in which making a request takes `work` more than it does, on a clock that may be the test's.
     pub fn in_time(lab: &Lab, arm: usize, point: &Point, work: Duration, time: Time) -> Result<WatchedArm, LabError> {
         let seen = Seen { made: HashMap::new(), ages: report_histogram(), unknown: 0 };
         let seen = Arc::new(Mutex::new(seen));

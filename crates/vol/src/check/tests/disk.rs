@@ -36,7 +36,7 @@ pub struct Disk {
 }
 
 impl Clone for Disk {
-    /// The same bytes; nothing counted.
+    /// Another disk with these bytes, of which nothing is counted yet.
     fn clone(&self) -> Disk {
         let disk = Disk::new(self.size);
         disk.lock().blocks = self.lock().blocks.clone();
