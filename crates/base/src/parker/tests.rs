@@ -87,21 +87,36 @@ fn an_unpark_between_announcement_and_park_leaves_no_ring() {
     assert_eq!(parker.park(Some(Duration::from_millis(1))), Wake::TimedOut, "used up");
 }
 
+/// What a thread of its own comes to. One that sleeps for ever fails the test, and is left behind; time is counted in
+/// looks of this thread, so that a machine that stands still for a while fails nothing.
+fn on_a_thread_that_ends<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = thread::spawn(run);
+    for _ in 0..20_000 {
+        if thread.is_finished() {
+            return thread.join().expect("no panic");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("the thread sleeps for ever: nobody has woken it");
+}
+
 #[test]
 fn who_sleeps_on_the_word_is_woken_there_and_no_bell_rings() {
     let mut parker = Parker::new().expect("eventfd");
     let (unparker, shared) = (parker.unparker(), Arc::clone(&parker.shared));
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            while shared.state.load(Ordering::Relaxed) != PARKED {
-                thread::yield_now();
-            }
-            // By now it sleeps, in all likelihood; the models look at all other moments.
-            std::thread::sleep(Duration::from_millis(20));
-            unparker.unpark();
-        });
-        assert_eq!(parker.park(None), Wake::Notified);
+    let waker = thread::spawn(move || {
+        while shared.state.load(Ordering::Relaxed) != PARKED {
+            thread::yield_now();
+        }
+        // By now it sleeps, in all likelihood; the models look at all other moments.
+        std::thread::sleep(Duration::from_millis(20));
+        unparker.unpark();
     });
+    let mut parker = on_a_thread_that_ends(move || {
+        assert_eq!(parker.park(None), Wake::Notified);
+        parker
+    });
+    waker.join().expect("no panic");
     assert!(!rang(&parker), "nothing has to be read afterwards");
     assert!(parker.prepare_sleep(), "used up");
 }
@@ -112,16 +127,17 @@ fn two_threads_wake_each_other_in_turn() {
     let mut here = Parker::new().expect("eventfd");
     let mut there = Parker::new().expect("eventfd");
     let (to_here, to_there) = (here.unparker(), there.unparker());
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            for _ in 0..TURNS {
-                assert_eq!(there.park(None), Wake::Notified);
-                to_here.unpark();
-            }
-        });
+    let answers = thread::spawn(move || {
+        for _ in 0..TURNS {
+            assert_eq!(there.park(None), Wake::Notified);
+            to_here.unpark();
+        }
+    });
+    on_a_thread_that_ends(move || {
         for _ in 0..TURNS {
             to_there.unpark();
             assert_eq!(here.park(None), Wake::Notified);
         }
     });
+    answers.join().expect("no panic");
 }
