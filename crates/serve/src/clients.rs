@@ -7,7 +7,9 @@ use std::os::fd::OwnedFd;
 use std::time::SystemTime;
 
 use sheave_base::peer::Peer;
-use sheave_base::sync::{Mutex, MutexGuard};
+use sheave_base::sync::{Arc, Mutex, MutexGuard};
+
+use crate::counts::{IoCounts, Tally};
 
 /// A connected client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub struct Client {
     pub export: Option<String>,
     /// When it connected.
     pub since: SystemTime,
+    /// What was done for it.
+    pub counts: IoCounts,
 }
 
 /// All of them.
@@ -31,8 +35,16 @@ pub(crate) struct Clients {
 #[derive(Debug, Default)]
 struct Rows {
     next: u64,
-    /// With the number of the reactor that has it.
-    all: BTreeMap<u64, (usize, Client)>,
+    all: BTreeMap<u64, Row>,
+}
+
+#[derive(Debug)]
+struct Row {
+    /// The number of the reactor that has it.
+    reactor: usize,
+    /// All but its numbers, which are in the tally.
+    client: Client,
+    tally: Arc<Tally>,
 }
 
 impl Clients {
@@ -40,19 +52,20 @@ impl Clients {
         self.rows.lock().expect("invariant: nothing panics under this lock")
     }
 
-    /// A client was accepted by this reactor; its number.
-    pub(crate) fn came(&self, reactor: usize, fd: &OwnedFd) -> u64 {
+    /// A client was accepted by this reactor, which counts in this tally; its number.
+    pub(crate) fn came(&self, reactor: usize, fd: &OwnedFd, tally: Arc<Tally>) -> u64 {
         let peer = peer(fd);
         let mut rows = self.lock();
         rows.next += 1;
         let id = rows.next;
-        rows.all.insert(id, (reactor, Client { id, peer, export: None, since: SystemTime::now() }));
+        let client = Client { id, peer, export: None, since: SystemTime::now(), counts: IoCounts::default() };
+        rows.all.insert(id, Row { reactor, client, tally });
         id
     }
 
     pub(crate) fn chose(&self, id: u64, export: &str) {
-        if let Some((_, client)) = self.lock().all.get_mut(&id) {
-            client.export = Some(export.into());
+        if let Some(row) = self.lock().all.get_mut(&id) {
+            row.client.export = Some(export.into());
         }
     }
 
@@ -61,11 +74,12 @@ impl Clients {
     }
 
     pub(crate) fn reactor_of(&self, id: u64) -> Option<usize> {
-        self.lock().all.get(&id).map(|(reactor, _)| *reactor)
+        self.lock().all.get(&id).map(|row| row.reactor)
     }
 
     pub(crate) fn list(&self) -> Vec<Client> {
-        self.lock().all.values().map(|(_, client)| client.clone()).collect()
+        let of = |row: &Row| Client { counts: row.tally.read(), ..row.client.clone() };
+        self.lock().all.values().map(of).collect()
     }
 }
 

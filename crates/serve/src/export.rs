@@ -13,6 +13,7 @@ use sheave_base::sync::{Arc, Mutex, MutexGuard};
 use sheave_iomap::File;
 use sheave_nbd::{Catalog, ExportInfo, Extent};
 
+use crate::counts::{IoCounts, Tally};
 use crate::error::ServeError;
 
 /// The metadata context that every export has.
@@ -128,7 +129,26 @@ struct Entry {
     name: String,
     /// `None` while it is taken out: its name and its place are kept, and no client gets it.
     export: Option<Arc<Export>>,
-    clients: u32,
+    /// A tally for each client.
+    clients: Vec<Arc<Tally>>,
+    /// What was done for clients that are gone (K2).
+    counts: IoCounts,
+}
+
+impl Entry {
+    /// A client is gone: its numbers stay.
+    fn keep(&mut self, tally: &Arc<Tally>) {
+        if let Some(at) = self.clients.iter().position(|one| Arc::ptr_eq(one, tally)) {
+            self.clients.swap_remove(at);
+            self.counts += tally.read();
+        }
+    }
+
+    fn counts(&self) -> IoCounts {
+        let mut counts = self.counts;
+        self.clients.iter().for_each(|tally| counts += tally.read());
+        counts
+    }
 }
 
 /// An export, for reports.
@@ -144,6 +164,8 @@ pub struct ExportStatus {
     pub read_only: bool,
     /// Clients that have chosen it.
     pub clients: u32,
+    /// What was done for its clients since it is served, those that are gone among them.
+    pub counts: IoCounts,
 }
 
 impl Exports {
@@ -172,8 +194,17 @@ impl Exports {
         let name = export.name.clone();
         let export = Some(Arc::new(export));
         match entries.list.iter_mut().find(|entry| entry.name == name) {
-            Some(entry) => (entry.id, entry.export, entry.clients) = (id, export, 0),
-            None => entries.list.push(Entry { id, name, export, clients: 0 }),
+            Some(entry) => {
+                (entry.id, entry.export) = (id, export);
+                // Clients that are still about to end belong to what was here before.
+                while let Some(tally) = entry.clients.last().cloned() {
+                    entry.keep(&tally);
+                }
+            }
+            None => {
+                let (clients, counts) = (Vec::new(), IoCounts::default());
+                entries.list.push(Entry { id, name, export, clients, counts });
+            }
         }
     }
 
@@ -187,8 +218,8 @@ impl Exports {
         let mut entries = self.lock();
         let entry = entries.list.iter_mut().find(|entry| entry.name == name);
         let Some(entry) = entry else { return Err(ServeError::NoExport { name: name.into() }) };
-        if entry.clients > 0 && !force {
-            return Err(ServeError::ExportInUse { name: name.into(), clients: entry.clients });
+        if !entry.clients.is_empty() && !force {
+            return Err(ServeError::ExportInUse { name: name.into(), clients: entry.clients.len() as u32 });
         }
         let (id, export) = (entry.id, entry.export.take());
         drop(entries);
@@ -202,19 +233,19 @@ impl Exports {
         self.lock().list.retain(|entry| entry.name != name || entry.export.is_some());
     }
 
-    /// The export with the number that a client was told; the client counts with it from now on (E1).
-    pub(crate) fn choose(&self, id: u32) -> Option<Arc<Export>> {
+    /// The export with the number that a client was told; the client counts with it from now on (E1, K2).
+    pub(crate) fn choose(&self, id: u32, tally: &Arc<Tally>) -> Option<Arc<Export>> {
         let mut entries = self.lock();
         let entry = entries.list.iter_mut().find(|entry| entry.id == id)?;
         let export = entry.export.clone()?;
-        entry.clients += 1;
+        entry.clients.push(tally.clone());
         Some(export)
     }
 
     /// A client that has chosen this is gone.
-    pub(crate) fn left(&self, id: u32) {
+    pub(crate) fn left(&self, id: u32, tally: &Arc<Tally>) {
         if let Some(entry) = self.lock().list.iter_mut().find(|entry| entry.id == id) {
-            entry.clients = entry.clients.saturating_sub(1);
+            entry.keep(tally);
         }
     }
 
@@ -227,7 +258,8 @@ impl Exports {
                 description: export.description.clone(),
                 size_bytes: export.backend.file().size_bytes(),
                 read_only: export.is_read_only(),
-                clients: entry.clients,
+                clients: entry.clients.len() as u32,
+                counts: entry.counts(),
             })
         };
         self.lock().list.iter().filter_map(of).collect()

@@ -7,6 +7,7 @@
 //! | [`server`] | threads, start and end |
 //! | `shared` | limits, and what else the reactors share |
 //! | [`clients`] | who is connected |
+//! | [`counts`] | how much was done for clients |
 //! | [`export`] | what is served: a file under a name |
 //! | [`inherited`] | sockets that systemd has made |
 //! | [`listen`] | addresses, and the sockets that listen on them |
@@ -28,6 +29,7 @@
 //! - S4. A server with nothing to do uses no CPU, and clients with nothing to do have no buffers.
 
 pub mod clients;
+pub mod counts;
 pub mod error;
 pub mod export;
 pub mod inherited;
@@ -38,6 +40,7 @@ pub mod server;
 mod shared;
 
 pub use clients::Client;
+pub use counts::IoCounts;
 pub use error::ServeError;
 pub use export::{BASE_ALLOCATION, BASE_ALLOCATION_NUMBER, Backend, Export, ExportStatus, Exports, NoStatus, Question};
 pub use listen::{Address, Listener};

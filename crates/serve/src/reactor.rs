@@ -21,6 +21,7 @@ use sheave_uring::{IoWq, Ring, RingHandle};
 use self::conn::Conn;
 use self::raw::{Kind, token};
 use self::requests::{ENTRIES, Io};
+use crate::counts::Tally;
 use crate::error::ServeError;
 use crate::shared::{Order, Shared, words};
 
@@ -244,7 +245,7 @@ impl Reactor {
         if let Some(mut conn) = self.conns[number].take() {
             conn.give_back(&mut self.io);
             if let Some(export) = conn.export() {
-                self.shared.exports.left(export);
+                self.shared.exports.left(export, conn.tally());
             }
             self.shared.clients.left(conn.id());
             self.free.push(number);
@@ -291,8 +292,9 @@ impl Reactor {
         });
         let until = Instant::now() + self.shared.options.handshake;
         self.look_at.get_or_insert(until);
-        let id = self.shared.clients.came(self.number, &fd);
-        self.conns[number] = Some(Box::new(Conn::new(fd, number, id, until)));
+        let tally = Arc::new(Tally::default());
+        let id = self.shared.clients.came(self.number, &fd, tally.clone());
+        self.conns[number] = Some(Box::new(Conn::new(fd, number, id, until, tally)));
         self.live += 1;
         self.touched.push(number);
     }

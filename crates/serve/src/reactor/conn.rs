@@ -9,6 +9,7 @@
 
 mod block_status;
 mod negotiation;
+mod replies;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -16,7 +17,7 @@ use std::time::Instant;
 
 use sheave_base::sync::Arc;
 use sheave_blk::ctx::sockets::SocketEvent;
-use sheave_kring::{IoVec, MAX_SEGMENTS, Message};
+use sheave_kring::{MAX_SEGMENTS, Message};
 use sheave_nbd::handshake::Handshake;
 use sheave_nbd::session::{Command, Request, Session, Step};
 use sheave_nbd::wire::{Errno, cflag};
@@ -24,9 +25,10 @@ use sheave_uring::Fd;
 
 use super::batch::{Batch, Piece};
 use super::raw;
-use super::requests::{Answer, Io};
+use super::requests::Io;
+use crate::counts::Tally;
 use crate::export::Export;
-use crate::payload::{Payload, Pool};
+use crate::payload::Pool;
 use crate::shared::Shared;
 
 /// Requests of a client at a time.
@@ -101,6 +103,7 @@ pub(super) struct Conn {
     number: usize,
     /// As reports tell it.
     id: u64,
+    tally: Arc<Tally>,
     life: Life,
     until: Instant,
     ending: Ending,
@@ -128,11 +131,12 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    pub(super) fn new(fd: OwnedFd, number: usize, id: u64, until: Instant) -> Conn {
+    pub(super) fn new(fd: OwnedFd, number: usize, id: u64, until: Instant, tally: Arc<Tally>) -> Conn {
         Conn {
             fd,
             number,
             id,
+            tally,
             life: Life { stage: Stage::Handshake(None), unread: Vec::new(), deferred: None },
             until,
             ending: Ending::No,
@@ -156,6 +160,11 @@ impl Conn {
     /// Its number in reports.
     pub(super) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// What was done for it.
+    pub(super) fn tally(&self) -> &Arc<Tally> {
+        &self.tally
     }
 
     /// The number of its export, when it has chosen one.
@@ -322,7 +331,7 @@ impl Conn {
                 Step::Skipped => {}
                 Step::Payload => self.gather(io, bytes),
                 Step::Request(request) => self.request(io, request),
-                Step::Refused(refused) => self.reply(|session, out| session.refused(&refused, out)),
+                Step::Refused(refused) => self.refused(&refused),
                 Step::Disconnect => self.ending = Ending::AfterReplies,
                 Step::Broken(why) => self.drop_client(why),
             }
@@ -358,14 +367,14 @@ impl Conn {
         let (fd, align) = (chosen.fd, chosen.align);
         let fast_zero = chosen.export.backend.is_fast_to_zero();
         match request.command {
-            Command::Cache => return self.reply(|session, out| session.done(&request, out)),
+            Command::Cache => return self.done(&request),
             Command::BlockStatus => return self.block_status(io, &request),
             Command::Read if request.len == 0 => {}
             Command::Flush => {}
-            _ if request.len == 0 => return self.reply(|session, out| session.done(&request, out)),
+            _ if request.len == 0 => return self.done(&request),
             Command::WriteZeroes if request.has(cflag::FAST_ZERO) && (request.has(cflag::NO_HOLE) || !fast_zero) => {
                 const WHY: &str = "zeroing is not faster than writing here";
-                return self.reply(|session, out| session.failed(&request, Errno::NotSup, WHY, out));
+                return self.failed(&request, Errno::NotSup, WHY);
             }
             _ => {}
         }
@@ -402,102 +411,13 @@ impl Conn {
         self.under_way += 1;
     }
 
-    /// A read of nothing has a reply of nothing, in the form of a read's.
-    fn empty_read(&mut self, request: &Request) {
-        self.reply(|session, out| {
-            let mut header = [0; sheave_nbd::reply::MAX_READ_HEADER];
-            let len = session.read_header(request, &mut header);
-            out.extend_from_slice(&header[header.len() - len..]);
-        });
-    }
-
     fn out_of_memory(&mut self, request: Request) {
         const WHY: &str = "the server has no memory for it";
         if request.command == Command::Write {
             // Its payload would have to be skipped: nobody has seen a machine in this state that goes on.
             return self.drop_client(WHY);
         }
-        self.reply(|session, out| session.failed(&request, Errno::NoMem, WHY, out));
-    }
-
-    /// A request has ended: its reply waits to be sent.
-    pub(super) fn answer(&mut self, io: &mut Io, answer: Answer) {
-        self.under_way -= 1;
-        let Answer { request, errno, .. } = answer;
-        let request = &request;
-        let payload = match (request.command, errno, answer.payload) {
-            (Command::Read, None, Some(payload)) if self.ending != Ending::Now => {
-                return self.reply_data(request, payload);
-            }
-            (.., payload) => payload,
-        };
-        if let Some(payload) = payload {
-            self.held -= payload.cost();
-            io.give_back(payload);
-        }
-        match errno {
-            _ if self.ending == Ending::Now => {}
-            None => self.reply(|session, out| session.done(request, out)),
-            Some(errno) => self.reply(|session, out| session.failed(request, errno, "the file refuses it", out)),
-        }
-    }
-
-    /// The batch that is being filled.
-    fn batch(&mut self) -> &mut Batch {
-        let full = self.out.back().is_none_or(|batch| batch.pieces.len() >= MAX_PIECES);
-        if full {
-            let batch = self.spare.take().unwrap_or_default();
-            self.out.push_back(batch);
-        }
-        self.out.back_mut().expect("one was just pushed")
-    }
-
-    fn reply_data(&mut self, request: &Request, mut payload: Payload) {
-        let Stage::Transmission(chosen) = &self.life.stage else { return };
-        let header = chosen.session.read_header(request, payload.headroom());
-        let start = payload.start() - header;
-        let len = header + request.len as usize;
-        self.batch().pieces.push(Piece::Data { payload, start, len });
-    }
-
-    /// Writes a reply without a payload of its own.
-    fn reply(&mut self, write: impl FnOnce(&Session, &mut Vec<u8>)) {
-        self.batch();
-        let Stage::Transmission(chosen) = &self.life.stage else { return };
-        let Some(batch) = self.out.back_mut() else { return };
-        let start = batch.small.len();
-        write(&chosen.session, &mut batch.small);
-        self.small_bytes += batch.small.len() - start;
-        batch.close(start);
-    }
-
-    /// A send has ended.
-    pub(super) fn sent(&mut self, io: &mut Io, res: i32) {
-        let Some((mut batch, turn)) = self.sending.take() else { return };
-        self.prompt = turn.wrapping_add(1) == io.turn;
-        self.progress = true;
-        let mut total = 0;
-        for piece in batch.pieces.drain(..) {
-            match piece {
-                Piece::Small { start, end } => total += end - start,
-                Piece::Data { payload, len, .. } => {
-                    total += len;
-                    self.held -= payload.cost();
-                    io.give_back(payload);
-                }
-            }
-        }
-        self.small_bytes -= batch.small.len();
-        batch.small.clear();
-        let few = batch.pieces.capacity() <= MAX_SPARE_PIECES;
-        if !few {
-            self.message = Message::new();
-        } else if batch.small.capacity() <= MAX_SPARE && self.spare.is_none() {
-            self.spare = Some(batch);
-        }
-        if usize::try_from(res) != Ok(total) && self.ending != Ending::Now {
-            self.hang_up();
-        }
+        self.failed(&request, Errno::NoMem, WHY);
     }
 
     /// Does what can be done now: looks at bytes that waited, sends, receives, ends.
@@ -521,32 +441,6 @@ impl Conn {
         let answered = self.under_way == 0 && self.out.is_empty() && self.sending.is_none();
         if self.ending == Ending::AfterReplies && answered {
             self.hang_up();
-        }
-    }
-
-    fn send(&mut self, io: &mut Io) {
-        if self.sending.is_some() || self.ending == Ending::Now {
-            return;
-        }
-        let Some(mut batch) = self.out.pop_front() else { return };
-        debug_assert!(!batch.pieces.is_empty(), "S4: a send of nothing would end at once, and be followed by the next");
-        self.message.clear();
-        let small = batch.small.as_mut_ptr();
-        for piece in &mut batch.pieces {
-            let piece = match piece {
-                Piece::Small { start, end } => IoVec { base: small.wrapping_add(*start), len: *end - *start },
-                Piece::Data { payload, start, len } => IoVec { base: payload.address(*start), len: *len },
-            };
-            let fits = self.message.push(piece);
-            debug_assert!(fits, "a batch has no more pieces than a message");
-        }
-        if raw::send(&mut io.ring, &self.fd, self.number, &mut self.message) {
-            io.prompt_sends += u32::from(self.prompt);
-            self.prompt = false;
-            self.sending = Some((batch, io.turn));
-        } else {
-            self.out.push_front(batch);
-            self.drop_client("the kernel does not take what is to be sent");
         }
     }
 

@@ -23,6 +23,9 @@ impl Conn {
             let found = context.and_then(|context| export.backend.extents(&Question { context, pos, len, among }));
             match found.map(|extents| (extents.first().is_some_and(|first| first.len > 0), extents)) {
                 Ok((true, extents)) => {
+                    if left == 0 {
+                        self.tally.done(request);
+                    }
                     self.reply(|session, out| session.status(request, number, &extents, left == 0, out));
                 }
                 // An error ends the reply: for a backup no answer is better than a wrong one.
@@ -36,7 +39,7 @@ impl Conn {
 
     /// Ends a reply to BLOCK_STATUS with an error; no context is left to be told of.
     fn no_status(&mut self, request: &Request, why: &'static str) -> u32 {
-        self.reply(|session, out| session.failed(request, Errno::Inval, why, out));
+        self.failed(request, Errno::Inval, why);
         0
     }
 }

@@ -47,11 +47,13 @@ impl Conn {
 
     fn chose(&mut self, io: &mut Io, shared: &Shared, negotiated: &Negotiated) {
         let id = negotiated.export.id;
-        let Some(export) = shared.exports.choose(id) else { return self.drop_client("its export is gone") };
+        let Some(export) = shared.exports.choose(id, &self.tally) else {
+            return self.drop_client("its export is gone");
+        };
         let fd = match io.open(id, &export) {
             Ok(fd) => fd,
             Err(why) => {
-                shared.exports.left(id);
+                shared.exports.left(id, &self.tally);
                 return self.drop_client(&why);
             }
         };

@@ -1,0 +1,148 @@
+//! Replies of a client: written into batches, which are sent one at a time.
+
+use sheave_kring::{IoVec, Message};
+use sheave_nbd::session::{Command, Refused, Request, Session};
+use sheave_nbd::wire::Errno;
+
+use super::{Conn, Ending, MAX_PIECES, MAX_SPARE, MAX_SPARE_PIECES, Stage};
+use crate::payload::Payload;
+use crate::reactor::batch::{Batch, Piece};
+use crate::reactor::raw;
+use crate::reactor::requests::{Answer, Io};
+
+impl Conn {
+    /// A request has ended: its reply waits to be sent.
+    pub(in crate::reactor) fn answer(&mut self, io: &mut Io, answer: Answer) {
+        self.under_way -= 1;
+        let Answer { request, errno, .. } = answer;
+        let request = &request;
+        let payload = match (request.command, errno, answer.payload) {
+            (Command::Read, None, Some(payload)) if self.ending != Ending::Now => {
+                return self.reply_data(request, payload);
+            }
+            (.., payload) => payload,
+        };
+        if let Some(payload) = payload {
+            self.held -= payload.cost();
+            io.give_back(payload);
+        }
+        match errno {
+            _ if self.ending == Ending::Now => {}
+            None => self.done(request),
+            Some(errno) => self.failed(request, errno, "the file refuses it"),
+        }
+    }
+
+    /// The batch that is being filled.
+    pub(super) fn batch(&mut self) -> &mut Batch {
+        let full = self.out.back().is_none_or(|batch| batch.pieces.len() >= MAX_PIECES);
+        if full {
+            let batch = self.spare.take().unwrap_or_default();
+            self.out.push_back(batch);
+        }
+        self.out.back_mut().expect("one was just pushed")
+    }
+
+    fn reply_data(&mut self, request: &Request, mut payload: Payload) {
+        self.tally.done(request);
+        let Stage::Transmission(chosen) = &self.life.stage else { return };
+        let header = chosen.session.read_header(request, payload.headroom());
+        let start = payload.start() - header;
+        let len = header + request.len as usize;
+        self.batch().pieces.push(Piece::Data { payload, start, len });
+    }
+
+    /// Writes a reply without a payload of its own.
+    pub(super) fn reply(&mut self, write: impl FnOnce(&Session, &mut Vec<u8>)) {
+        self.batch();
+        let Stage::Transmission(chosen) = &self.life.stage else { return };
+        let Some(batch) = self.out.back_mut() else { return };
+        let start = batch.small.len();
+        write(&chosen.session, &mut batch.small);
+        self.small_bytes += batch.small.len() - start;
+        batch.close(start);
+    }
+
+    /// The reply to a request without data that was carried out.
+    pub(super) fn done(&mut self, request: &Request) {
+        self.tally.done(request);
+        self.reply(|session, out| session.done(request, out));
+    }
+
+    /// The reply to a request that failed.
+    pub(super) fn failed(&mut self, request: &Request, errno: Errno, why: &'static str) {
+        self.tally.failed();
+        self.reply(|session, out| session.failed(request, errno, why, out));
+    }
+
+    /// The reply to a request that was refused.
+    pub(super) fn refused(&mut self, refused: &Refused) {
+        self.tally.failed();
+        self.reply(|session, out| session.refused(refused, out));
+    }
+
+    /// A read of nothing has a reply of nothing, in the form of a read's.
+    pub(super) fn empty_read(&mut self, request: &Request) {
+        self.tally.done(request);
+        self.reply(|session, out| {
+            let mut header = [0; sheave_nbd::reply::MAX_READ_HEADER];
+            let len = session.read_header(request, &mut header);
+            out.extend_from_slice(&header[header.len() - len..]);
+        });
+    }
+
+    pub(super) fn send(&mut self, io: &mut Io) {
+        if self.sending.is_some() || self.ending == Ending::Now {
+            return;
+        }
+        let Some(mut batch) = self.out.pop_front() else { return };
+        debug_assert!(!batch.pieces.is_empty(), "S4: a send of nothing would end at once, and be followed by the next");
+        self.message.clear();
+        let small = batch.small.as_mut_ptr();
+        for piece in &mut batch.pieces {
+            let piece = match piece {
+                Piece::Small { start, end } => IoVec { base: small.wrapping_add(*start), len: *end - *start },
+                Piece::Data { payload, start, len } => IoVec { base: payload.address(*start), len: *len },
+            };
+            let fits = self.message.push(piece);
+            debug_assert!(fits, "a batch has no more pieces than a message");
+        }
+        if raw::send(&mut io.ring, &self.fd, self.number, &mut self.message) {
+            io.prompt_sends += u32::from(self.prompt);
+            self.prompt = false;
+            self.sending = Some((batch, io.turn));
+        } else {
+            self.out.push_front(batch);
+            self.drop_client("the kernel does not take what is to be sent");
+        }
+    }
+
+    /// A send has ended.
+    pub(in crate::reactor) fn sent(&mut self, io: &mut Io, res: i32) {
+        let Some((mut batch, turn)) = self.sending.take() else { return };
+        self.prompt = turn.wrapping_add(1) == io.turn;
+        self.progress = true;
+        let mut total = 0;
+        for piece in batch.pieces.drain(..) {
+            match piece {
+                Piece::Small { start, end } => total += end - start,
+                Piece::Data { payload, len, .. } => {
+                    total += len;
+                    self.held -= payload.cost();
+                    io.give_back(payload);
+                }
+            }
+        }
+        self.small_bytes -= batch.small.len();
+        batch.small.clear();
+        let few = batch.pieces.capacity() <= MAX_SPARE_PIECES;
+        if !few {
+            self.message = Message::new();
+        } else if batch.small.capacity() <= MAX_SPARE && self.spare.is_none() {
+            self.spare = Some(batch);
+        }
+        if usize::try_from(res) != Ok(total) && self.ending != Ending::Now {
+            self.hang_up();
+        }
+    }
+}
