@@ -5,6 +5,9 @@
 //!
 //! - D2: a write to a block that was told bad takes its [mark](super::marks) off, durably, before it ends: it may have
 //!   to be durable itself.
+//! - D3: a write whose blocks are to be read back, and cannot be, fails. Another write to such a block may have ended
+//!   well before, and may be what lies there: so the block is [unknown](crate::state::sums::unknown), and nobody takes
+//!   it for bad.
 //!
 //! Called by volumes on a worker, by copies of shared units, and by scrubs.
 
@@ -16,6 +19,7 @@ use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::{Mapping, MappingKind, SummedDone};
 
 use crate::device::block_io::BlockIo;
+use crate::device::reader::{MAX_UNREADABLE, read_again};
 use crate::engine::inner::PoolInner;
 use crate::format::BLOCK;
 use crate::state::sums::data::{blocks, is_summed};
@@ -77,14 +81,40 @@ impl Sums {
         if any { pool.commit() } else { Ok(()) }
     }
 
+    /// Stores the checksums of what the device holds. A block that it cannot read is not decided about (D3).
     fn read_back(&self, io: &dyn BlockIo, piece: &Mapping) -> Result<(), Status> {
-        let mut memory = Buf::zeroed(piece.len as usize, BLOCK).map_err(|_| Status::NoMem)?;
-        io.read(piece.addr, &mut memory)?;
-        for (number, block) in blocks(piece).zip(memory.chunks_exact(BLOCK)) {
-            self.set(number, crc(block));
-        }
+        let whole = Buf::zeroed(piece.len as usize, BLOCK).map_err(|_| Status::NoMem);
+        let whole = whole.and_then(|mut memory| io.read(piece.addr, &mut memory).map(|()| memory));
+        let result = match &whole {
+            Ok(memory) => {
+                blocks(piece)
+                    .zip(memory.chunks_exact(BLOCK))
+                    .for_each(|(number, block)| self.set_read(number, crc(block)));
+                Ok(())
+            }
+            Err(_) => self.read_back_each(io, blocks(piece)),
+        };
         self.mark_dirty(self.region_at(piece.addr));
-        Ok(())
+        result
+    }
+
+    fn read_back_each(&self, io: &dyn BlockIo, blocks: std::ops::Range<u64>) -> Result<(), Status> {
+        let mut memory = Buf::zeroed(BLOCK, BLOCK);
+        let mut result = Ok(());
+        for number in blocks {
+            let read = match &mut memory {
+                Ok(block) => read_again(io, number << BLOCK_SHIFT, block).map(|()| crc(block)),
+                Err(_) => Err(Status::NoMem),
+            };
+            match read {
+                Ok(sum) => self.set_read(number, sum),
+                Err(status) => {
+                    self.doubt(number, MAX_UNREADABLE);
+                    result = Err(status);
+                }
+            }
+        }
+        result
     }
 
     /// Some block does not match: it was written meanwhile, or it is not what was written.

@@ -6,7 +6,7 @@
 //! | [`stripes`] | which blocks are being written |
 //! | [`regions`] | what is open and what changed, under the pool's lock; what a checkpoint writes of it |
 //! | [`data`] | what an I/O does at its end: sums up what was written, compares what was read |
-//! | [`unknown`] | which blocks could not be read when the pool was opened |
+//! | [`unknown`] | which blocks could not be read when their checksums were to be computed |
 //! | [`marks`] | which blocks were told bad, and stay so |
 //!
 //! Checksums belong to blocks of the pool, so that what snapshots share has one. A write stores them when its data is
@@ -17,7 +17,8 @@
 //!   durable: so after a crash the checksums of all that may have been under way are computed anew, and no others.
 //!   Copies that a write makes of shared units are data too.
 //! - S2: a checksum is stored before its region is marked dirty; a checkpoint takes the mark before it reads checksums.
-//! - S3: of writes to one block at once, whoever ends last reads the block back ([`Stripes`]).
+//! - S3: of writes to one block at once, whoever ends last reads the block back ([`Stripes`]); what cannot be read is
+//!   [`unknown`], not bad.
 //! - S4: a mismatch is one only when no write was under way between two looks and a read in between.
 
 mod arena;

@@ -275,8 +275,10 @@ impl Regions {
             if !region.intended {
                 continue;
             }
+            // In this order: the last writes to the region may leave blocks that nobody knows.
+            let over = all || region.closing.as_ref().is_some_and(&mut is_over);
             let held = self.sums.has_unknown(id);
-            if !held && (all || region.closing.as_ref().is_some_and(&mut is_over)) {
+            if !held && over {
                 self.sums.set_open(id, false);
                 *region = Region { page: region.page, open_page: region.open_page, write: true, ..Region::default() };
                 self.intended -= 1;

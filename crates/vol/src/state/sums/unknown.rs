@@ -1,14 +1,16 @@
-//! Blocks whose checksum is not known, because opening the pool could not read them.
+//! Blocks whose checksum is not known, because the device did not read them when it was to be computed.
 //!
 //! Owns which those are, and what is kept of each: the checksum that it had. Opening computes the checksums of regions
-//! that were open at a crash from the data. A block that the device does not read then may hold what the old checksum
-//! says, or what was written since: so what is read of it later is believed, once.
+//! that were open at a crash from the data; a write that failed, or was not alone, computes those of its blocks. A
+//! block that the device does not read then may hold what the old checksum says, or what was written since: so what is
+//! read of it later is believed, once.
 //!
 //! - N1: a region with such a block stays open, on the device too, so that the next opening looks again. It may close
 //!   when the block has been written, or read.
 //! - N2: a checksum is learned by exchange for the one that the block had: that of a write is never replaced.
 //!   Of several who read the block at once one learns it, and nobody takes it for bad.
-//! - N3: there are at most as many as opening may fail to read: `MAX_UNREADABLE`.
+//! - N3: there are at most as many as opening may fail to read: `MAX_UNREADABLE`. Of a device that fails to read more
+//!   of them back, the others keep the checksum that they have.
 
 use std::collections::BTreeMap;
 
@@ -27,6 +29,31 @@ impl Sums {
         if let Some(had) = self.get(block) {
             self.unknown().insert((self.region_of(block), block), had);
         }
+    }
+
+    /// The end of a write could not read the block back, which is still counted as being written: its region cannot
+    /// close before this. No more than `most` (N3).
+    pub(crate) fn doubt(&self, block: u64, most: usize) {
+        let Some(had) = self.get(block) else { return };
+        let mut unknown = self.unknown();
+        if unknown.len() >= most {
+            unknown.retain(|&(_, block), had| self.get(block) == Some(*had));
+        }
+        let at = (self.region_of(block), block);
+        if unknown.len() < most || unknown.contains_key(&at) {
+            unknown.insert(at, had);
+        }
+    }
+
+    /// The end of a write has read the block back, and this is the checksum of what it holds.
+    pub(crate) fn set_read(&self, block: u64, sum: u32) {
+        self.unknown().remove(&(self.region_of(block), block));
+        self.set(block, sum);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn unknown_blocks(&self) -> usize {
+        self.unknown().len()
     }
 
     /// The regions with blocks that could not be read.
