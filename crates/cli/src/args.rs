@@ -20,6 +20,7 @@ use clap::{Parser, Subcommand};
 pub use bench::{BenchArgs, Peer};
 pub use doctor::DoctorArgs;
 pub use progress::ProgressStyle;
+use sheave_daemon::failure::Failure;
 pub use switch::Switch;
 
 const EXAMPLES: &str = "\
@@ -64,4 +65,12 @@ pub enum Command {
     Client(control::ClientArgs),
     /// Probe this machine for what Sheave needs, and say how to fix what is missing.
     Doctor(DoctorArgs),
+}
+
+/// A command line that clap refuses; its rendering goes to stderr as it is.
+pub fn command_line(err: &clap::Error) -> Failure {
+    let text = err.render().to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let cause = lines.next().unwrap_or("the command line makes no sense");
+    Failure::usage(cause.strip_prefix("error: ").unwrap_or(cause)).fix("see --help")
 }

@@ -25,19 +25,19 @@ mod worker;
 
 use std::sync::{Arc, mpsc};
 
-use sheave_base::rng::Rng;
-use sheave_base::sync::atomic::Ordering;
-use sheave_load::{SheaveEngine, signals, verify};
-
-use crate::args::BenchArgs;
-use crate::failure::Failure;
-use crate::output;
-use crate::pool::space::Warner;
 use plan::Plan;
 use report::{Measured, Report, VerifyReport};
+use sheave_base::rng::Rng;
+use sheave_base::sync::atomic::Ordering;
+use sheave_daemon::failure::Failure;
+use sheave_load::{SheaveEngine, signals, verify};
 use storage::Target;
 use subject::{RawPeer, Subject};
 use worker::{Crew, Harvest};
+
+use crate::args::BenchArgs;
+use crate::output;
+use crate::pool::space::Warner;
 
 /// Runs it: plan, device, threads, report.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {

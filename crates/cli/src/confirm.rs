@@ -4,7 +4,8 @@
 
 use std::io::{BufRead, IsTerminal};
 
-use crate::failure::Failure;
+use sheave_daemon::failure::Failure;
+
 use crate::output;
 
 /// Returns when it may be done: `what` says what will be lost, in a sentence without its full stop.

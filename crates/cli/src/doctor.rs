@@ -17,12 +17,12 @@ mod tests;
 use std::fmt::Write;
 use std::path::PathBuf;
 
+use check::{Check, Verdict};
 use serde::Serialize;
+use sheave_daemon::failure::Failure;
 
 use crate::args::DoctorArgs;
-use crate::failure::Failure;
 use crate::output;
-use check::{Check, Verdict};
 
 /// The whole examination.
 #[derive(Debug, Serialize)]

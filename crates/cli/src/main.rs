@@ -19,22 +19,20 @@ mod bench;
 mod confirm;
 mod control;
 mod doctor;
-mod failure;
 mod moved;
 mod output;
 mod pool;
 mod progress;
 mod serve;
-mod shapes;
 mod volume;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
+use sheave_daemon::failure::Failure;
 
 use crate::args::{Cli, Command};
-use crate::failure::Failure;
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
@@ -48,7 +46,7 @@ fn main() -> ExitCode {
                 Ok(())
             }
             Err(refused) => {
-                let failure = failure::command_line(&refused);
+                let failure = args::command_line(&refused);
                 // clap's words are the better ones for a person: they have colours, and show the usage.
                 let _ = refused.print();
                 output::failure_json(&failure, wants_json);

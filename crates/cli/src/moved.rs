@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 
-use crate::failure::Failure;
+use sheave_daemon::failure::Failure;
 
 /// Refuses a command of the lab, in words that name the command to use.
 pub fn refuse(args: impl Iterator<Item = OsString>) -> Result<(), Failure> {

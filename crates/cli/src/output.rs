@@ -8,7 +8,7 @@ use std::io::Write;
 use serde::Serialize;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 
-use crate::failure::Failure;
+use sheave_daemon::failure::Failure;
 
 pub use sheave_load::output::text;
 

@@ -2,7 +2,6 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`place`] | where a pool or volume is, as written on the command line; opening it |
 //! | [`signature`] | what lies on a device before it is formatted |
 //! | [`create`], [`info`], [`check`], [`grow`], [`set`], [`scrub`], [`trim`], [`upgrade`] | the commands |
 //! | [`patience`] | waiting for a pool that another process has |
@@ -18,17 +17,16 @@ mod grow;
 mod info;
 mod made;
 pub mod patience;
-pub mod place;
 pub mod scrub;
 mod set;
 pub mod signature;
 pub mod space;
-mod takes_back;
 mod trim;
 mod upgrade;
 
+use sheave_daemon::failure::Failure;
+
 use crate::args::pool::{PoolArgs, PoolCommand};
-use crate::failure::Failure;
 
 /// Runs one of them.
 pub fn run(args: &PoolArgs) -> Result<(), Failure> {

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use serde::Serialize;
-use sheave_base::sync::Arc;
-use sheave_base::sync::atomic::{AtomicU64, Ordering};
 use sheave_base::units::fmt_bytes;
+use sheave_daemon::copy::Meter;
 
 use crate::args::ProgressStyle;
 use crate::pool::space::Warner;
@@ -31,22 +30,6 @@ pub struct Progress {
     next: Instant,
     /// Of the pool that is written to.
     warner: Option<Warner>,
-    /// Who tells it to somebody else.
-    told: Option<Arc<Told>>,
-}
-
-/// How far something is, for another thread that looks now and then.
-#[derive(Debug, Default)]
-pub struct Told {
-    done: AtomicU64,
-}
-
-impl Told {
-    /// Bytes that are done.
-    pub fn done(&self) -> u64 {
-        // Relaxed: a number for people.
-        self.done.load(Ordering::Relaxed)
-    }
 }
 
 /// A line for programs.
@@ -61,6 +44,13 @@ struct JsonLine {
     bytes_per_sec: f64,
 }
 
+impl Meter for Progress {
+    fn advance(&mut self, bytes: u64) {
+        self.done += bytes;
+        self.show();
+    }
+}
+
 impl Progress {
     /// Begins; `what` is one word.
     pub fn new(what: &'static str, asked: ProgressStyle, json: bool, total: Option<u64>) -> Self {
@@ -73,12 +63,7 @@ impl Progress {
         let bar = (style == ProgressStyle::Bar).then(|| bar::new(1000).with_prefix(what));
         let since = Instant::now();
         let tick = if bar.is_some() { BAR_TICK } else { LINE_TICK };
-        Self { what, style, bar, total, done: 0, since, next: since + tick, warner: None, told: None }
-    }
-
-    /// One that is not shown here, but told by another thread.
-    pub fn told(what: &'static str, total: Option<u64>, told: Arc<Told>) -> Self {
-        Self { told: Some(told), ..Self::new(what, ProgressStyle::None, false, total) }
+        Self { what, style, bar, total, done: 0, since, next: since + tick, warner: None }
     }
 
     /// Warns of a pool that has little space, now or in the course of the copy.
@@ -95,12 +80,6 @@ impl Progress {
         }
     }
 
-    /// So many bytes more are done.
-    pub fn advance(&mut self, bytes: u64) {
-        self.done += bytes;
-        self.show();
-    }
-
     /// So many bytes are done, of about so many, both as they are known now.
     pub fn set(&mut self, done: u64, total: u64) {
         (self.done, self.total) = (done, Some(total));
@@ -115,10 +94,6 @@ impl Progress {
     }
 
     fn show(&mut self) {
-        if let Some(told) = &self.told {
-            // Relaxed: as in `Told::done`.
-            told.done.store(self.done, Ordering::Relaxed);
-        }
         let now = Instant::now();
         if now < self.next {
             return;

@@ -5,30 +5,23 @@
 //! | [`manage`] | create, resize, rename, snapshot, clone, rollback, delete |
 //! | [`show`] | list and info |
 //! | [`map`] | where the parts of a volume lie |
-//! | [`import`], [`export`] | copies from and to raw images, over [`lanes`] |
+//! | [`import`], [`export`] | copies from and to raw images, as [`sheave_daemon::copy`] makes them |
 //! | [`diff`] | what differs between volumes |
 //! | [`export_diff`], [`import_diff`] | what changed between snapshots, as a stream; [`patch`] puts it into a volume |
-//! | [`rescue`] | an export that goes on past what cannot be read |
-//! | [`lanes`] | buffers and I/O in flight on a ring with the volume |
-//! | [`source`] | an image to read: where it has holes, and how to wait for a pipe |
-//! | [`sink`] | an image to write |
 
 mod diff;
 pub mod export;
 mod export_diff;
 pub mod import;
 mod import_diff;
-mod lanes;
 pub mod manage;
 mod map;
 mod patch;
-mod rescue;
 mod show;
-pub mod sink;
-pub mod source;
+
+use sheave_daemon::failure::Failure;
 
 use crate::args::volume::{VolumeArgs, VolumeCommand as C};
-use crate::failure::Failure;
 use crate::pool::patience;
 
 /// Runs one of them.

@@ -53,6 +53,7 @@ const ROOMS: &[Room] = &[
     Room { name: "varlink", floor: Floor(5, false) },
     Room { name: "serve", floor: Floor(5, true) },
     Room { name: "load", floor: Floor(7, false) },
+    Room { name: "daemon", floor: Floor(7, true) },
     Room { name: "lab", floor: ROOF },
     Room { name: "cli", floor: ROOF },
     Room { name: "sim", floor: ROOF },

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use sheave_daemon::place::PoolPlace;
 use sheave_vol::LowWater;
 
 use super::switch::Switch;
 use super::value;
-use crate::pool::place::PoolPlace;
 
 const EXAMPLES: &str = "\
 POOL is one of

@@ -4,23 +4,14 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use sheave_base::units;
+pub use sheave_daemon::value::{low_water, size, volume_name};
 use sheave_load::Rw;
 pub use sheave_load::value::{CpuList, count, cpu_list, duration};
-use sheave_vol::LowWater;
 
 /// A kind of work.
 pub fn rw() -> impl TypedValueParser<Value = Rw> {
     let names = Rw::ALL.map(|rw| PossibleValue::new(rw.name()).help(rw.what()));
     PossibleValuesParser::new(names).try_map(|name| name.parse::<Rw>())
-}
-
-/// A size in bytes: `512`, `4k`, `1M`, `10G`, `1T` (powers of 1024).
-pub fn size(text: &str) -> Result<u64, String> {
-    match units::parse_size(text) {
-        Ok(0) => Err("a size of 0 holds nothing; give for example 4k, 1M or 10G".into()),
-        Ok(bytes) => Ok(bytes),
-        Err(err) => Err(err.to_string()),
-    }
 }
 
 /// A block size: a multiple of 512 up to 16 MiB.
@@ -49,23 +40,6 @@ pub fn unit_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A low-water mark: `10%`, `5G`, `off`.
-pub fn low_water(text: &str) -> Result<LowWater, String> {
-    if text == "off" {
-        return Ok(LowWater::Off);
-    }
-    let Some(percent) = text.strip_suffix('%') else {
-        return match size(text)? {
-            0 => Err("0 is no mark; write off for none".into()),
-            bytes => Ok(LowWater::Bytes(bytes)),
-        };
-    };
-    match percent.parse::<u32>() {
-        Ok(percent @ 1..=99) => Ok(LowWater::Percent(percent)),
-        _ => Err("expected 1% to 99%, bytes such as 5G, or off".into()),
-    }
-}
-
 /// The size of a volume: a multiple of 4 KiB.
 pub fn volume_size(text: &str) -> Result<u64, String> {
     let bytes = size(text)?;
@@ -78,20 +52,6 @@ pub fn volume_size(text: &str) -> Result<u64, String> {
 /// The size of a volume, or 0 for one that grows.
 pub fn volume_size_or_none(text: &str) -> Result<u64, String> {
     if text == "0" { Ok(0) } else { volume_size(text) }
-}
-
-/// The name of a volume or snapshot.
-pub fn volume_name(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.len() > 255 {
-        return Err(format!("a name has 1 to 255 characters, this one {}", text.len()));
-    }
-    if let Some(bad) = text.chars().find(|c| !c.is_ascii_alphanumeric() && !"._-".contains(*c)) {
-        return Err(format!("{bad:?} cannot be in a name; use A-Z a-z 0-9 . _ -"));
-    }
-    if text.starts_with(['-', '.']) {
-        return Err("a name begins with a letter, a digit or '_'".into());
-    }
-    Ok(text.into())
 }
 
 /// A size as asked for: by itself, or from the present one.

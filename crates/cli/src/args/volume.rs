@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use sheave_daemon::place::{PoolPlace, VolumePlace};
 
 use super::{ProgressStyle, value};
-use crate::pool::place::{PoolPlace, VolumePlace};
 
 const EXAMPLES: &str = "\
 A volume or snapshot is POOL#NAME; put it in quotes, as some shells give # a meaning. POOL: sheave pool --help.

@@ -11,15 +11,9 @@ mod interval;
 
 use std::time::Duration;
 
-use serde::Serialize;
-
-use crate::args::Peer;
-use crate::bench::board::Board;
-use crate::bench::plan::{Part, Plan, open_peer_file};
-use crate::bench::storage::Target;
-use crate::bench::subject::RawPeer;
-use crate::failure::Failure;
 use interval::Ranks;
+use serde::Serialize;
+use sheave_daemon::failure::Failure;
 use sheave_drivers::ram::RamMemory;
 use sheave_load::cpu::{CpuMeter, Spent};
 use sheave_load::engine::Engine;
@@ -29,6 +23,12 @@ use sheave_load::memcpy::Memcpy;
 use sheave_load::pace::Unpaced;
 use sheave_load::pattern::Pattern;
 use sheave_load::sheave_engine::SheaveEngine;
+
+use crate::args::Peer;
+use crate::bench::board::Board;
+use crate::bench::plan::{Part, Plan, open_peer_file};
+use crate::bench::storage::Target;
+use crate::bench::subject::RawPeer;
 
 /// One turn of one side.
 #[derive(Clone, Copy, Debug, Default)]

@@ -12,10 +12,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use sheave_daemon::failure::Failure;
 use sheave_drivers::spec;
 use sheave_load::verify::block::{self, Left, MAX_LEN, MIN_LEN};
 
-use crate::failure::Failure;
 use crate::pool::signature;
 
 /// Read from end to end (C1).

@@ -1,8 +1,7 @@
 //! A failed I/O in words: what, where, the device's answer, and what to do about it.
 
 use sheave_base::status::Errno;
-
-use crate::failure::Failure;
+use sheave_daemon::failure::Failure;
 use sheave_load::looper::IoError;
 
 /// Puts an error into words; `size_bytes` is the device's size now.

@@ -5,13 +5,13 @@
 use std::path::Path;
 use std::time::Duration;
 
+use sheave_daemon::failure::Failure;
 use sheave_load::verify::generations::MAX_BLOCKS;
 use sheave_load::{Rw, cpu};
 
 use crate::args::{BenchArgs, Peer};
 use crate::bench::content;
 use crate::bench::storage::Target;
-use crate::failure::Failure;
 
 /// A run whose parts fit together.
 #[derive(Clone, Debug)]

@@ -4,9 +4,10 @@
 
 use std::path::PathBuf;
 
+use sheave_daemon::failure::Failure;
+use sheave_daemon::place::{PoolPlace, VolumePlace};
+
 use crate::bench::content;
-use crate::failure::Failure;
-use crate::pool::place::{PoolPlace, VolumePlace};
 
 /// Name of a volume that is made for the run.
 const TEMPORARY: &str = "bench";

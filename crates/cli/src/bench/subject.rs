@@ -10,14 +10,14 @@ use std::sync::Arc;
 use sheave::{Device, Fd, Ring, RingError, open_device};
 use sheave_base::units::fmt_bytes;
 use sheave_blk::claim::{Claim, Sharing};
+use sheave_daemon::failure::{self, Failure};
+use sheave_daemon::place::VolumePlace;
 use sheave_vol::format::{BLOCK_BYTES, JOURNAL_START, MIN_JOURNAL_BLOCKS};
 use sheave_vol::{CreateOptions, OpenOptions, Pool, Volume};
 
 use crate::args::{BenchArgs, Peer};
 use crate::bench::plan::{self, Plan};
 use crate::bench::storage::{self, Target};
-use crate::failure::{self, Failure};
-use crate::pool::place::VolumePlace;
 use crate::pool::space::Warner;
 
 /// Longest journal of a pool on a null device.

@@ -14,13 +14,8 @@ use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use hdrhistogram::Histogram;
 use sheave::Device;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_daemon::failure::Failure;
 use sheave_drivers::ram::RamMemory;
-
-use crate::bench::board::{Board, Goal, Phase};
-use crate::bench::compare::{self, Arena, Comparison};
-use crate::bench::plan::{Part, Plan};
-use crate::bench::subject::RawPeer;
-use crate::failure::Failure;
 use sheave_load::LoadError;
 use sheave_load::cpu::{self, CpuMeter, Spent, Watch};
 use sheave_load::engine::Engine;
@@ -30,6 +25,11 @@ use sheave_load::pace::{Pace, Unpaced};
 use sheave_load::pattern::Pattern;
 use sheave_load::verify::checker::Task;
 use sheave_load::verify::{Checker, Tally, Wrong};
+
+use crate::bench::board::{Board, Goal, Phase};
+use crate::bench::compare::{self, Arena, Comparison};
+use crate::bench::plan::{Part, Plan};
+use crate::bench::subject::RawPeer;
 
 /// What all threads of a run share.
 pub struct Crew {

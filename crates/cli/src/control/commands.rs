@@ -2,13 +2,13 @@
 
 use serde_json::Value;
 use sheave_base::units::fmt_bytes;
+use sheave_daemon::api::types as t;
+use sheave_daemon::failure::Failure;
+use sheave_daemon::place::VolumePlace;
 
 use super::remote::Remote;
-use super::types as t;
 use crate::args::control::{ClientArgs, ClientCommand, ExportArgs, ExportCommand};
-use crate::failure::Failure;
 use crate::output;
-use crate::pool::place::VolumePlace;
 
 /// `sheave export`.
 pub fn export(args: &ExportArgs) -> Result<(), Failure> {

@@ -1,17 +1,17 @@
 //! A pool that a command has opened itself, or that a daemon holds: the same commands for both.
 
 use serde::Deserialize;
+use sheave_daemon::api::types as t;
+use sheave_daemon::failure::{self, Failure};
+use sheave_daemon::place::{Access, PoolPlace};
+use sheave_daemon::shapes::extent::ExtentJson;
+use sheave_daemon::shapes::pool::PoolJson;
+use sheave_daemon::shapes::volume::VolumeJson;
 use sheave_vol::{LowWater, Pool, PoolError};
 
 use super::remote::{Holder, holder};
-use super::types as t;
-use crate::failure::{self, Failure};
 use crate::output;
 use crate::pool::patience;
-use crate::pool::place::{Access, PoolPlace};
-use crate::shapes::extent::ExtentJson;
-use crate::shapes::pool::PoolJson;
-use crate::shapes::volume::VolumeJson;
 
 /// One of them.
 pub struct Opened {

@@ -16,12 +16,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_daemon::api::paths;
+use sheave_daemon::api::types::{self as t, INTERFACE};
+use sheave_daemon::failure::Failure;
+use sheave_daemon::place::PoolPlace;
 use sheave_varlink::{Client, ClientError};
 
-use super::paths;
-use super::types::{self as t, INTERFACE};
-use crate::failure::Failure;
-use crate::pool::place::PoolPlace;
 use crate::progress::Progress;
 
 /// Sockets of a directory that are tried, at most.
@@ -65,7 +65,7 @@ pub fn holder(place: &PoolPlace) -> Option<Holder> {
     if wanted.is_empty() {
         return None;
     }
-    let owners = place.owners();
+    let owners = owners(place);
     for path in sockets() {
         // One that is gone, or does not answer this user, does not hold up the others.
         let Ok(remote) = Remote::connect(&path) else { continue };
@@ -197,9 +197,7 @@ fn read<R: DeserializeOwned>(reply: Value) -> Result<R, Failure> {
     })
 }
 
-impl PoolPlace {
-    /// Users that own its files.
-    fn owners(&self) -> Vec<u32> {
-        self.file_paths().iter().filter_map(|path| Some(std::fs::metadata(path).ok()?.uid())).collect()
-    }
+/// Users that own the files of a pool.
+fn owners(place: &PoolPlace) -> Vec<u32> {
+    place.file_paths().iter().filter_map(|path| Some(std::fs::metadata(path).ok()?.uid())).collect()
 }

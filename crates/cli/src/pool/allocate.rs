@@ -6,9 +6,8 @@ use std::path::Path;
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-
-use super::place::PoolPlace;
-use crate::failure::Failure;
+use sheave_daemon::failure::Failure;
+use sheave_daemon::place::PoolPlace;
 
 /// Takes the space of all members now; what is in them stays as it is.
 pub fn all(pool: &PoolPlace) -> Result<(), Failure> {

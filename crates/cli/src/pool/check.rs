@@ -4,16 +4,17 @@
 
 use std::fmt::Write;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use sheave_base::units::fmt_bytes;
 use sheave_blk::claim::Sharing;
-use sheave_vol::{CheckOptions, CheckReport, Finding, Place, Totals, check_device_with};
+use sheave_daemon::failure::{self, Failure};
+use sheave_daemon::shapes::pool::MemberJson;
+use sheave_daemon::shapes::report::FindingJson;
+use sheave_vol::{CheckOptions, CheckReport, Totals, check_device_with};
 
 use super::patience;
 use crate::args::pool::CheckArgs;
-use crate::failure::{self, Failure};
 use crate::progress::Progress;
-use crate::shapes::pool::MemberJson;
 use crate::{confirm, output};
 
 #[derive(Debug, Serialize)]
@@ -27,18 +28,6 @@ struct ReportJson {
     notes: Vec<String>,
     members: Vec<MemberJson>,
     totals: TotalsJson,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct FindingJson {
-    pub(super) kind: String,
-    place: String,
-    address: Option<u64>,
-    volume: Option<String>,
-    offset: Option<u64>,
-    length: Option<u64>,
-    means: String,
-    pub(super) repair: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -58,32 +47,6 @@ struct TotalsJson {
     entries: u64,
     records: u64,
     generation: u64,
-}
-
-impl FindingJson {
-    pub(super) fn new(finding: &Finding) -> Self {
-        Self {
-            kind: finding.kind.name().into(),
-            place: finding.place.what.clone(),
-            address: finding.place.address,
-            volume: finding.place.volume.clone(),
-            offset: finding.place.range.map(|(pos, _)| pos),
-            length: finding.place.range.map(|(_, len)| len),
-            means: finding.means.clone(),
-            repair: finding.repair.clone(),
-        }
-    }
-
-    /// Where and what, for people.
-    pub(super) fn words(&self) -> String {
-        let place = Place {
-            what: self.place.clone(),
-            address: self.address,
-            volume: self.volume.clone(),
-            range: self.offset.zip(self.length),
-        };
-        format!("{place}: {}", self.means)
-    }
 }
 
 impl TotalsJson {

@@ -1,14 +1,14 @@
 //! `sheave pool create`: looks before it formats.
 
 use serde::Serialize;
+use sheave_daemon::failure::{self, Failure};
+use sheave_daemon::shapes::pool::PoolJson;
 use sheave_vol::{CreateOptions, OpenOptions, Pool};
 
 use super::made::Made;
-use super::{allocate, signature, space};
+use super::{allocate, signature};
 use crate::args::Switch;
 use crate::args::pool::{AllocateArg, CreateArgs};
-use crate::failure::{self, Failure};
-use crate::shapes::pool::PoolJson;
 use crate::{confirm, output};
 
 /// The smallest file that is worth a pool: metadata and a few units.
@@ -84,7 +84,7 @@ fn format(args: &CreateArgs, options: &str) -> Result<(Option<String>, Pool), Fa
         confirm::destroy(args.yes, &format!("{found}; a new pool destroys it"))?;
     }
     let device = args.pool.new_device(options)?;
-    space::check_low_water(Some(args.low_water), device.size_bytes())?;
+    sheave_daemon::value::check_low_water(Some(args.low_water), device.size_bytes())?;
     if args.allocate == AllocateArg::Full {
         allocate::all(&args.pool)?;
     }

@@ -9,16 +9,16 @@ use serde::Serialize;
 use sheave::Device;
 use sheave_base::units::{SECTOR_BYTES, fmt_bytes};
 use sheave_blk::claim::Sharing;
+use sheave_daemon::failure::{self, Failure};
+use sheave_daemon::place::PoolPlace;
+use sheave_daemon::shapes::pool::MemberJson;
 use sheave_vol::{AddOptions, Found, OpenOptions, Pool};
 
 use super::allocate;
 use super::made::Made;
 use super::patience;
-use super::place::PoolPlace;
 use super::signature;
 use crate::args::pool::{AllocateArg, GrowArgs};
-use crate::failure::{self, Failure};
-use crate::shapes::pool::MemberJson;
 use crate::{confirm, output};
 
 /// What became of it, for programs.

@@ -5,15 +5,15 @@
 use std::fmt::Write;
 
 use sheave_base::units::{fmt_bytes, fmt_count};
+use sheave_daemon::failure::Failure;
+use sheave_daemon::place::Access;
+use sheave_daemon::shapes::pool::{DamageJson, PoolJson};
+use sheave_daemon::shapes::volume::VolumeJson;
 
-use super::place::Access;
 use super::space;
 use crate::args::pool::InfoArgs;
 use crate::control::opened::Opened;
-use crate::failure::Failure;
 use crate::output;
-use crate::shapes::pool::{DamageJson, PoolJson};
-use crate::shapes::volume::VolumeJson;
 
 /// Cells of the picture.
 const CELLS: usize = 64;

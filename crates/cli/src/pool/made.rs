@@ -1,6 +1,6 @@
 //! A file that a command makes on the way to something else, and that goes again when that fails.
 
-use super::place::PoolPlace;
+use sheave_daemon::place::PoolPlace;
 
 /// A file that opening made; gone again unless what it was made for came to be.
 pub struct Made<'a> {

@@ -6,58 +6,21 @@
 use std::fmt::Write;
 use std::ops::ControlFlow;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::units::fmt_bytes;
-use sheave_vol::{Pool, ScrubOptions, ScrubReport};
+use sheave_daemon::api::types as t;
+use sheave_daemon::failure::{self, Failure};
+use sheave_daemon::place::Access;
+use sheave_daemon::shapes::report::ScrubJson;
+use sheave_load::signals;
+use sheave_vol::{Pool, ScrubOptions};
 
-use super::check::FindingJson;
-use super::place::{Access, PoolPlace};
 use crate::args::pool::ScrubArgs;
 use crate::control::opened::{By, Opened};
 use crate::control::remote::Holder;
-use crate::control::types as t;
-use crate::failure::{self, Failure};
 use crate::output;
 use crate::progress::Progress;
-use sheave_load::signals;
-
-/// What was found, for programs.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct ReportJson {
-    pool: String,
-    checksum: String,
-    /// Whether data could be verified; else it was read only.
-    data_verified: bool,
-    /// Metadata that was read.
-    metadata_read_bytes: u64,
-    /// Data that was read; what several share once.
-    data_read_bytes: u64,
-    /// Data that is not what was written, or cannot be read.
-    bad_bytes: u64,
-    /// Ended before its end.
-    interrupted: bool,
-    /// Findings, those beyond the list included.
-    found: u64,
-    findings: Vec<FindingJson>,
-}
-
-impl ReportJson {
-    /// From what the pool tells.
-    pub fn new(place: &PoolPlace, report: &ScrubReport) -> Self {
-        Self {
-            pool: place.to_string(),
-            checksum: report.checksum.name().into(),
-            data_verified: report.verified_data(),
-            metadata_read_bytes: report.metadata_bytes,
-            data_read_bytes: report.data_bytes,
-            bad_bytes: report.bad_bytes,
-            interrupted: !report.completed,
-            found: report.found,
-            findings: report.findings.iter().map(FindingJson::new).collect(),
-        }
-    }
-}
 
 /// Does it.
 pub fn run(args: &ScrubArgs) -> Result<(), Failure> {
@@ -84,29 +47,29 @@ pub fn run(args: &ScrubArgs) -> Result<(), Failure> {
     }
 }
 
-fn here(pool: &Pool, args: &ScrubArgs, progress: &mut Progress, stop: &AtomicBool) -> Result<ReportJson, Failure> {
+fn here(pool: &Pool, args: &ScrubArgs, progress: &mut Progress, stop: &AtomicBool) -> Result<ScrubJson, Failure> {
     let options = ScrubOptions { bytes_per_sec: args.rate, ..ScrubOptions::default() };
     let scrubbed = pool.scrub(&options, &mut |at| {
         progress.set(at.done_bytes, at.total_bytes);
         // Relaxed: the flag carries nothing but itself.
         if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    Ok(ReportJson::new(&args.pool, &scrubbed.map_err(failure::pool)?))
+    Ok(ScrubJson::new(&args.pool, &scrubbed.map_err(failure::pool)?))
 }
 
 #[derive(Deserialize)]
 struct Reply {
-    report: ReportJson,
+    report: ScrubJson,
 }
 
 /// In the daemon that holds the pool, beside its work.
-fn there(holder: &Holder, args: &ScrubArgs, progress: &mut Progress, stop: &AtomicBool) -> Result<ReportJson, Failure> {
+fn there(holder: &Holder, args: &ScrubArgs, progress: &mut Progress, stop: &AtomicBool) -> Result<ScrubJson, Failure> {
     let scrub = t::Scrub { pool: holder.pool.clone(), bytes_per_second: args.rate };
     let reply: Reply = holder.remote.long("ScrubPool", &scrub, &[], progress, stop)?;
-    Ok(ReportJson { pool: args.pool.to_string(), ..reply.report })
+    Ok(ScrubJson { pool: args.pool.to_string(), ..reply.report })
 }
 
-fn words(report: &ReportJson, seconds: f64) -> String {
+fn words(report: &ScrubJson, seconds: f64) -> String {
     let mut text = String::new();
     for (number, finding) in report.findings.iter().enumerate() {
         // Writing to a String does not fail.

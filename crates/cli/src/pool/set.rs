@@ -1,12 +1,12 @@
 //! `sheave pool set`: changes what can be changed of a pool.
 
 use serde::Serialize;
+use sheave_daemon::failure::Failure;
+use sheave_daemon::place::Access;
 
-use super::place::Access;
 use super::space;
 use crate::args::pool::SetArgs;
 use crate::control::opened::Opened;
-use crate::failure::Failure;
 use crate::output;
 
 /// What became of it, for programs.
@@ -25,7 +25,7 @@ struct Changed {
 pub fn run(args: &SetArgs) -> Result<(), Failure> {
     let pool = Opened::open(&args.pool, Access::Change)?;
     let set = pool.info().and_then(|info| {
-        space::check_low_water(args.low_water, info.size_bytes)?;
+        sheave_daemon::value::check_low_water(args.low_water, info.size_bytes)?;
         pool.set(args.low_water, args.discard.map(|discard| discard.is_on()), args.acknowledge_loss)
     });
     let closed = pool.close();

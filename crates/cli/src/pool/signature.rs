@@ -8,10 +8,9 @@ use std::io::Read;
 use std::path::Path;
 
 use sheave::{Buf, Device, Ring, op};
+use sheave_daemon::failure::Failure;
 use sheave_vol::block;
 use sheave_vol::format::{BLOCK, kind};
-
-use crate::failure::Failure;
 
 /// How much of the device is looked at.
 pub const LOOK: u64 = 1 << 20;

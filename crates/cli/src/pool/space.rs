@@ -3,12 +3,11 @@
 //! Owns the words. When a pool is low or full is the pool's own matter.
 
 use sheave_base::units::fmt_bytes;
-use sheave_vol::{LowWater, Pool, SpaceNotice, SpaceState, Watch};
+use sheave_daemon::place::PoolPlace;
+use sheave_daemon::shapes::pool::PoolJson;
+use sheave_vol::{Pool, SpaceNotice, SpaceState, Watch};
 
-use super::place::PoolPlace;
-use crate::failure::Failure;
 use crate::output;
-use crate::shapes::pool::PoolJson;
 
 /// What to do about it.
 fn fix(place: &PoolPlace) -> String {
@@ -16,20 +15,6 @@ fn fix(place: &PoolPlace) -> String {
         "delete volumes or snapshots (sheave volume list '{place}'), discard what is not needed, or give it more: \
          sheave pool grow '{place}' --add FILE"
     )
-}
-
-/// Refuses a mark that a pool of this size is below from the start.
-pub fn check_low_water(mark: Option<LowWater>, size_bytes: u64) -> Result<(), Failure> {
-    match mark {
-        Some(LowWater::Bytes(mark)) if mark >= size_bytes => {
-            let (mark, size) = (fmt_bytes(mark), fmt_bytes(size_bytes));
-            Err(Failure::usage(format!(
-                "a low-water mark of {mark} is all of a pool of {size}, which would always be low"
-            ))
-            .fix("give less than the pool has, or a share of it such as 10%"))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// A line for `info`.

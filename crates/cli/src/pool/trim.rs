@@ -5,14 +5,14 @@ use std::ops::ControlFlow;
 use serde::{Deserialize, Serialize};
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::units::fmt_bytes;
+use sheave_daemon::api::types as t;
+use sheave_daemon::failure::{self, Failure};
+use sheave_daemon::place::Access;
 use sheave_load::signals;
 
-use super::place::Access;
 use crate::args::pool::TrimArgs;
 use crate::control::opened::{By, Opened};
 use crate::control::remote::Holder;
-use crate::control::types as t;
-use crate::failure::{self, Failure};
 use crate::output;
 use crate::progress::Progress;
 

@@ -5,11 +5,12 @@
 use std::fmt::Write;
 
 use serde::Serialize;
+use sheave_daemon::failure::{self, Failure};
+use sheave_daemon::place::Access;
 use sheave_vol::Upgrade;
 
-use super::place::Access;
+use super::patience;
 use crate::args::pool::UpgradeArgs;
-use crate::failure::{self, Failure};
 use crate::output;
 
 /// What became of it, for programs.
@@ -32,7 +33,7 @@ struct PartJson {
 
 /// Does it.
 pub fn run(args: &UpgradeArgs) -> Result<(), Failure> {
-    let pool = args.pool.open(if args.dry_run { Access::Look } else { Access::Change })?;
+    let pool = patience::open(&args.pool, if args.dry_run { Access::Look } else { Access::Change })?;
     let upgraded = if args.dry_run { Ok(pool.upgrades()) } else { pool.upgrade().map_err(failure::pool) };
     let closed = pool.close().map_err(failure::pool);
     let upgrades = upgraded?;

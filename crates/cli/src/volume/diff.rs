@@ -1,11 +1,13 @@
 //! `sheave volume diff`: the extents of a volume as far as they differ from those of another of its pool.
 
+use sheave_daemon::failure::{self, Failure};
+use sheave_daemon::place::Access;
+use sheave_daemon::shapes::extent::ExtentJson;
+
 use super::map::table;
 use crate::args::volume::diff::DiffArgs;
-use crate::failure::{self, Failure};
 use crate::output;
-use crate::pool::place::Access;
-use crate::shapes::extent::ExtentJson;
+use crate::pool::patience;
 
 /// Does it.
 pub fn run(args: &DiffArgs) -> Result<(), Failure> {
@@ -14,7 +16,7 @@ pub fn run(args: &DiffArgs) -> Result<(), Failure> {
         return Err(Failure::usage(format!("{before} and {after} are in different pools"))
             .fix("compare volumes of one pool; cmp compares what sheave volume export writes"));
     }
-    let pool = after.pool.open(Access::Look)?;
+    let pool = patience::open(&after.pool, Access::Look)?;
     let base = pool.open_volume(&before.name).map_err(failure::pool)?;
     let volume = pool.open_volume(&after.name).map_err(failure::pool)?;
     let size = |name: &str| pool.volume_info(name).map(|info| info.size_bytes).map_err(failure::pool);

@@ -10,18 +10,19 @@ use std::collections::VecDeque;
 use serde::Serialize;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::units::fmt_bytes;
+use sheave_daemon::copy::lanes::{LANE_BYTES, LANES, Lanes};
+use sheave_daemon::copy::sink::Sink;
+use sheave_daemon::failure::{self, Failure};
+use sheave_daemon::place::Access;
+use sheave_daemon::shapes::volume::VolumeJson;
+use sheave_load::signals;
 use sheave_vol::rbd_diff::{self, Header, Version};
 use sheave_vol::{Extent, ExtentKind, Pool, Volume};
 
-use super::lanes::{LANE_BYTES, LANES, Lanes};
-use super::sink::Sink;
 use crate::args::volume::diff::{DiffFormat, ExportDiffArgs};
-use crate::failure::{self, Failure};
-use crate::output;
-use crate::pool::place::Access;
+use crate::pool::patience;
 use crate::progress::Progress;
-use crate::shapes::volume::VolumeJson;
-use sheave_load::signals;
+use crate::{confirm, output};
 
 /// How much of the volume is compared at a time: bounds the memory for its extents.
 const WINDOW: u64 = 16 << 30;
@@ -49,7 +50,7 @@ pub fn run(args: &ExportDiffArgs) -> Result<(), Failure> {
     }
     let stop = signals::stop_flag()?;
     let place = &args.volume;
-    let pool = place.pool.open(Access::Look)?;
+    let pool = patience::open(&place.pool, Access::Look)?;
     let outcome = write_all(&pool, args, &stop);
     let info = outcome.and_then(|done| Ok((done, pool.volume_info(&place.name).map_err(failure::pool)?)));
     let closed = pool.close().map_err(failure::pool);
@@ -108,7 +109,7 @@ fn write_all(pool: &Pool, args: &ExportDiffArgs, stop: &AtomicBool) -> Result<(u
         to_identity: info.snapshot.then(|| volume.identity()),
     };
     let mut stream = Stream {
-        sink: Sink::open(&args.file, 0, args.yes)?,
+        sink: Sink::open(&args.file, 0, &mut |what| confirm::destroy(args.yes, what))?,
         version: args.format.version(),
         pos: 0,
         lanes: Lanes::new(&volume, place)?,

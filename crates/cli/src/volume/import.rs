@@ -1,36 +1,26 @@
 //! `sheave volume import`: a raw image becomes the content of a volume; zeroes take no space.
 //!
-//! A volume that does not exist is made under a name of its own (`NAME.importing`) and gets its name when all of it is
-//! durable: nobody ever meets half an image. When the copy fails or Ctrl-C ends it, that volume is deleted again.
-//!
-//! Invariant I1: [`split`] finds every 4 KiB that is not all zeroes, and nothing else.
+//! How it is copied is the matter of [`sheave_daemon::copy::import`].
 
 use std::os::fd::AsFd;
 
 use serde::{Deserialize, Serialize};
 use sheave_base::sync::atomic::AtomicBool;
 use sheave_base::units::fmt_bytes;
-use sheave_vol::Pool;
+use sheave_daemon::api::types as t;
+use sheave_daemon::copy::import::{Wanted, into_pool};
+use sheave_daemon::copy::source::Source;
+use sheave_daemon::failure::Failure;
+use sheave_daemon::place::Access;
+use sheave_daemon::shapes::volume::VolumeJson;
+use sheave_load::signals;
 
-use super::lanes::{LANE_BYTES, Lanes};
-use super::source::{GRAIN, Piece, Source};
-use crate::args::value;
 use crate::args::volume::ImportArgs;
 use crate::control::opened::{By, Opened};
 use crate::control::remote::Holder;
-use crate::control::types as t;
-use crate::failure::{self, Failure};
-use crate::pool::place::Access;
 use crate::pool::space::Warner;
 use crate::progress::Progress;
-use crate::shapes::volume::VolumeJson;
 use crate::{confirm, output};
-use sheave_load::signals;
-
-/// Size that a volume begins with when that of the image is not known.
-const UNKNOWN: u64 = 64 << 30;
-/// Ends the name of a volume that is being imported.
-const SUFFIX: &str = ".importing";
 
 /// What was done, for programs.
 #[derive(Serialize)]
@@ -43,34 +33,29 @@ struct Imported {
     seconds: f64,
 }
 
-/// What a copy came to.
-pub struct Copied {
-    /// Bytes of the image.
-    pub image_bytes: u64,
-    /// What was not zeroes, and so was written.
-    pub copied_bytes: u64,
-    stopped: bool,
-}
-
 /// Does it.
 pub fn run(args: &ImportArgs) -> Result<(), Failure> {
     let stop = signals::stop_flag()?;
     let mut source = Source::open(&args.file)?;
     let place = &args.volume;
     let pool = Opened::open(&place.pool, Access::Change)?;
-    let mut progress = Progress::new("import", args.progress, args.json, source.len());
-    let outcome = match pool.by() {
+    let mut progress = Progress::new("import", args.progress, args.json, source.size());
+    let mut copy = || match pool.by() {
         By::Us(pool) => {
             progress.warn(Warner::new(&place.pool, pool));
             let exists = pool.volumes().iter().any(|volume| volume.name == place.name);
-            into_pool(pool, args, exists, &mut source, &mut progress, &stop)
+            let wanted = Wanted { place, size: args.size };
+            let mut ask = |what: &str| confirm::destroy(args.yes, what);
+            let copied = into_pool(pool, &wanted, exists, &mut ask, &mut source, &mut progress, &stop)?;
+            Ok((copied.image_bytes, copied.copied_bytes))
         }
         By::Them(holder) => there(&pool, holder, args, &source, &mut progress, &stop),
     };
+    let outcome = copy();
     let seconds = progress.finish().as_secs_f64();
     let told = outcome.and_then(|copied| Ok((copied, pool.volume(&place.name)?)));
     let closed = pool.close();
-    let (Copied { image_bytes, copied_bytes, .. }, volume) = told?;
+    let ((image_bytes, copied_bytes), volume) = told?;
     closed?;
     if args.json {
         return output::json(&Imported { done: "imported", volume, image_bytes, copied_bytes, seconds });
@@ -93,7 +78,7 @@ fn there(
     source: &Source,
     progress: &mut Progress,
     stop: &AtomicBool,
-) -> Result<Copied, Failure> {
+) -> Result<(u64, u64), Failure> {
     let place = &args.volume;
     let found = pool.volumes()?.into_iter().find(|volume| volume.name == place.name);
     if let Some(volume) = found.filter(|volume| volume.written_bytes > 0) {
@@ -113,221 +98,5 @@ fn there(
     }
     let Reply { image_bytes, copied_bytes } =
         holder.remote.long("ImportVolume", &import, &[source.file().as_fd()], progress, stop)?;
-    Ok(Copied { image_bytes, copied_bytes, stopped: false })
+    Ok((image_bytes, copied_bytes))
 }
-
-/// Copies the image, into a volume that is there or a new one. A volume that has come to be there meanwhile is not
-/// written to: its name refuses the new one.
-pub fn into_pool(
-    pool: &Pool,
-    args: &ImportArgs,
-    exists: bool,
-    source: &mut Source,
-    progress: &mut Progress,
-    stop: &AtomicBool,
-) -> Result<Copied, Failure> {
-    source.refuse_locked()?;
-    if exists { over(pool, args, source, progress, stop) } else { anew(pool, args, source, progress, stop) }
-}
-
-/// Into a new volume.
-fn anew(
-    pool: &Pool,
-    args: &ImportArgs,
-    source: &mut Source,
-    progress: &mut Progress,
-    stop: &AtomicBool,
-) -> Result<Copied, Failure> {
-    let place = &args.volume;
-    let fitting = source.len().map(|len| len.max(1).next_multiple_of(GRAIN));
-    if let (Some(size), Some(fitting)) = (args.size, fitting)
-        && size < fitting
-    {
-        return Err(Failure::usage(format!("--size {size} is less than the {fitting} bytes of the image"))
-            .fix("leave --size out, or give more"));
-    }
-    let size = args.size.or(fitting);
-    let interim = interim_name(&place.name);
-    let volume = match pool.create_volume(&interim, size.unwrap_or(UNKNOWN)) {
-        Err(sheave_vol::PoolError::Exists { .. }) => {
-            let fix = format!("delete it: sheave volume delete --yes '{}#{interim}'", place.pool);
-            return Err(Failure::run(format!("an import into {place} was cut off and left '{interim}'")).fix(fix));
-        }
-        made => made.map_err(failure::pool)?,
-    };
-    let fill = |source: &mut Source, progress: &mut Progress| {
-        let mut lanes = Lanes::new(&volume, place)?;
-        let mut now = size.unwrap_or(UNKNOWN);
-        let mut room = |end: u64| {
-            if size.is_some() || end <= now {
-                return Ok(());
-            }
-            now = (2 * now).max(end);
-            pool.resize(&interim, now).map_err(failure::pool)
-        };
-        let copied = copy(&mut lanes, source, progress, stop, size, &mut room, false)?;
-        lanes.sync()?;
-        Ok(copied)
-    };
-    let copied: Result<Copied, Failure> = fill(source, progress);
-    drop(volume);
-    let copied = copied.and_then(|copied| {
-        if copied.stopped {
-            return Err(Failure::interrupted(format!("the import was ended; {place} was not made")));
-        }
-        if size.is_none() {
-            let fitting = copied.image_bytes.max(1).next_multiple_of(GRAIN);
-            pool.resize(&interim, fitting).map_err(failure::pool)?;
-        }
-        pool.rename(&interim, &place.name).map_err(failure::pool)?;
-        Ok(copied)
-    });
-    if copied.is_err() {
-        // The error at hand is the one worth telling; what is left is found by the next import.
-        let _ = pool.delete(&interim);
-    }
-    copied
-}
-
-/// Into a volume that is there.
-fn over(
-    pool: &Pool,
-    args: &ImportArgs,
-    source: &mut Source,
-    progress: &mut Progress,
-    stop: &AtomicBool,
-) -> Result<Copied, Failure> {
-    let place = &args.volume;
-    if args.size.is_some() {
-        return Err(Failure::usage(format!("{place} exists, and --size is for a new volume"))
-            .fix("leave it out; sheave volume resize changes the size of one that is there"));
-    }
-    let info = pool.volume_info(&place.name).map_err(failure::pool)?;
-    if info.snapshot {
-        return Err(Failure::run(format!("{place} is a snapshot, which cannot be written"))
-            .fix("choose another name, or import into a clone of it"));
-    }
-    if source.len().is_some_and(|len| len > info.size_bytes) {
-        let len = source.len().unwrap_or_default();
-        return Err(Failure::run(format!("the image has {len} bytes, {place} {}", info.size_bytes))
-            .fix(format!("sheave volume resize '{place}' {}", len.next_multiple_of(GRAIN))));
-    }
-    if info.written_bytes > 0 {
-        let written = fmt_bytes(info.written_bytes);
-        confirm::destroy(args.yes, &format!("{place} holds {written} of data; the import replaces it"))?;
-    }
-    let volume = pool.open_volume(&place.name).map_err(failure::pool)?;
-    let mut lanes = Lanes::new(&volume, place)?;
-    let has_data = info.written_bytes > 0;
-    let copied = copy(&mut lanes, source, progress, stop, Some(info.size_bytes), &mut |_| Ok(()), has_data)?;
-    // What the image is too short for is zeroes, as in a new volume.
-    let end = copied.image_bytes.next_multiple_of(GRAIN);
-    if has_data && !copied.stopped && end < info.size_bytes {
-        lanes.punch(end, info.size_bytes - end)?;
-    }
-    lanes.sync()?;
-    if copied.stopped {
-        let at = fmt_bytes(copied.image_bytes);
-        return Err(Failure::interrupted(format!("the import was ended; {place} has the first {at} of the image")));
-    }
-    Ok(copied)
-}
-
-/// Copies until the image ends. `limit` is the volume's size when it does not grow; `room` makes it grow; `has_data`
-/// tells that zeroes must be put where they are.
-fn copy(
-    lanes: &mut Lanes,
-    source: &mut Source,
-    progress: &mut Progress,
-    stop: &AtomicBool,
-    limit: Option<u64>,
-    room: &mut dyn FnMut(u64) -> Result<(), Failure>,
-    has_data: bool,
-) -> Result<Copied, Failure> {
-    let mut copied = Copied { image_bytes: 0, copied_bytes: 0, stopped: false };
-    loop {
-        let lane = lanes.take()?;
-        let pos = source.pos();
-        let piece = source.next(lanes.bytes_mut(lane), stop)?;
-        let len = match piece {
-            Piece::End => break,
-            Piece::Stopped => {
-                copied.stopped = true;
-                break;
-            }
-            Piece::Hole(len) => len,
-            Piece::Data(len) => len as u64,
-        };
-        if limit.is_some_and(|limit| pos + len > limit) {
-            return Err(Failure::run(format!("the image is longer than the volume, {} bytes", limit.unwrap_or(0)))
-                .fix("give a larger --size, or resize the volume"));
-        }
-        let end = (pos + len).next_multiple_of(GRAIN);
-        room(end)?;
-        match piece {
-            Piece::Hole(_) if has_data => lanes.punch(pos, end - pos)?,
-            Piece::Data(bytes) => {
-                let padded = bytes.next_multiple_of(GRAIN as usize);
-                lanes.bytes_mut(lane)[bytes..padded].fill(0);
-                for run in split(&lanes.bytes(lane)[..padded]) {
-                    let at = pos + run.start as u64;
-                    if run.zero && has_data {
-                        lanes.punch(at, run.len as u64)?;
-                    } else if !run.zero {
-                        copied.copied_bytes += run.len as u64;
-                        lanes.write(lane, run.start..run.start + run.len, at)?;
-                    }
-                }
-            }
-            _ => {}
-        }
-        copied.image_bytes = pos + len;
-        progress.advance(len);
-    }
-    lanes.drain()?;
-    if copied.image_bytes == 0 && !copied.stopped {
-        return Err(source.empty());
-    }
-    Ok(copied)
-}
-
-/// Neighbouring blocks that are all zeroes, or all not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
-    start: usize,
-    len: usize,
-    zero: bool,
-}
-
-/// A piece of an image as runs (I1).
-fn split(bytes: &[u8]) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::with_capacity(8);
-    for (number, block) in bytes.chunks(GRAIN as usize).enumerate() {
-        let zero = is_zero(block);
-        match runs.last_mut() {
-            Some(run) if run.zero == zero => run.len += block.len(),
-            _ => runs.push(Run { start: number * GRAIN as usize, len: block.len(), zero }),
-        }
-    }
-    runs
-}
-
-fn is_zero(block: &[u8]) -> bool {
-    // The first word decides most blocks of data.
-    block.first().is_none_or(|first| *first == 0)
-        && block.chunks(128).all(|part| part.iter().fold(0, |all, byte| all | byte) == 0)
-}
-
-/// The name until the copy is complete.
-fn interim_name(name: &str) -> String {
-    // Names are ASCII, so any byte is the end of a character.
-    let interim = format!("{}{SUFFIX}", &name[..name.len().min(255 - SUFFIX.len())]);
-    debug_assert!(value::volume_name(&interim).is_ok());
-    interim
-}
-
-/// One read of the source fills at most a lane.
-const _: () = assert!(LANE_BYTES.is_multiple_of(GRAIN as usize));
-
-#[cfg(test)]
-mod tests;

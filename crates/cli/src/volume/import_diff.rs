@@ -17,21 +17,22 @@ use std::io::{self, BufReader, Read};
 use serde::Serialize;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::units::fmt_bytes;
+use sheave_daemon::copy::lanes::Lanes;
+use sheave_daemon::copy::source::Source;
+use sheave_daemon::failure::{self, Failure};
+use sheave_daemon::place::Access;
+use sheave_daemon::shapes::volume::VolumeJson;
+use sheave_load::signals;
 use sheave_vol::rbd_diff::{Header, Identity, Reader, Version};
 use sheave_vol::{Pool, PoolError};
 
-use super::lanes::Lanes;
 use super::patch::{self, Patch, Patched};
-use super::source::Source;
 use crate::args::value;
 use crate::args::volume::diff::ImportDiffArgs;
-use crate::failure::{self, Failure};
 use crate::output;
-use crate::pool::place::Access;
+use crate::pool::patience;
 use crate::pool::space::Warner;
 use crate::progress::Progress;
-use crate::shapes::volume::VolumeJson;
-use sheave_load::signals;
 
 /// Ends the name of a volume that a diff is put into.
 const SUFFIX: &str = ".import-diff";
@@ -74,13 +75,13 @@ pub fn run(args: &ImportDiffArgs) -> Result<(), Failure> {
     let name = args.file.display().to_string();
     let source = Source::open(&args.file)?;
     source.refuse_locked()?;
-    let total = source.len();
+    let total = source.size();
     let stream = BufReader::with_capacity(BUFFER, Interruptible { source, stop: &stop });
     let (reader, header) = Reader::begin(stream).map_err(|err| patch::failed(&name, &err))?;
     let version = reader.version();
     let (base, to) = names(args, &header)?;
     let place = &args.volume;
-    let pool = place.pool.open(Access::Change)?;
+    let pool = patience::open(&place.pool, Access::Change)?;
     let mut progress = Progress::new("import", args.progress, args.json, total);
     progress.warn(Warner::new(&place.pool, &pool));
     let mut job = Job { pool: &pool, args, reader, header, base, to, warnings: Vec::new(), stop: &stop };

@@ -4,13 +4,13 @@
 
 use serde::Serialize;
 use sheave_base::units::fmt_bytes;
-use sheave_vol::{Pool, PoolError, VolumeInfo};
+use sheave_daemon::failure::Failure;
+use sheave_daemon::place::{Access, PoolPlace, VolumePlace};
+use sheave_daemon::resize_to;
+use sheave_daemon::shapes::volume::VolumeJson;
 
 use crate::args::volume as args;
 use crate::control::opened::Opened;
-use crate::failure::Failure;
-use crate::pool::place::{Access, PoolPlace, VolumePlace};
-use crate::shapes::volume::VolumeJson;
 use crate::{confirm, output};
 
 /// What was done, for programs: `{"done": "snapshot", "volume": {...}}`.
@@ -79,21 +79,6 @@ pub fn resize(args: &args::ResizeArgs) -> Result<(), Failure> {
             resize_to(pool, name, &now, asked.unwrap_or(now.size_bytes), args.max_size)
         })
     })
-}
-
-/// A larger bound first, a smaller one last: the size is never beyond it.
-pub fn resize_to(pool: &Pool, name: &str, now: &VolumeInfo, new: u64, max_size: Option<u64>) -> Result<(), PoolError> {
-    let rises = max_size > now.max_size_bytes;
-    if let Some(max_size) = max_size.filter(|_| rises) {
-        pool.set_max_size(name, max_size)?;
-    }
-    if new != now.size_bytes || max_size.is_none() {
-        pool.resize(name, new)?;
-    }
-    match max_size.filter(|_| !rises) {
-        Some(max_size) => pool.set_max_size(name, max_size),
-        None => Ok(()),
-    }
 }
 
 /// `sheave volume rename`.

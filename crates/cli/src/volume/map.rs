@@ -5,13 +5,13 @@
 //! (space without data) and `shared`.
 
 use sheave_base::units::fmt_bytes;
+use sheave_daemon::failure::Failure;
+use sheave_daemon::place::Access;
+use sheave_daemon::shapes::extent::ExtentJson;
 
 use crate::args::volume::MapArgs;
 use crate::control::opened::Opened;
-use crate::failure::Failure;
 use crate::output;
-use crate::pool::place::Access;
-use crate::shapes::extent::ExtentJson;
 
 /// Does it.
 pub fn run(args: &MapArgs) -> Result<(), Failure> {

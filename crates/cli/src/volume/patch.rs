@@ -6,11 +6,12 @@
 use std::io::Read;
 
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_daemon::copy::Meter;
+use sheave_daemon::copy::lanes::{LANE_BYTES, Lanes};
+use sheave_daemon::copy::source::GRAIN;
+use sheave_daemon::failure::Failure;
 use sheave_vol::rbd_diff::{DiffError, Reader, Record};
 
-use super::lanes::{LANE_BYTES, Lanes};
-use super::source::GRAIN;
-use crate::failure::Failure;
 use crate::progress::Progress;
 
 /// What the ranges came to.

@@ -7,14 +7,14 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
 use sheave_base::units::fmt_bytes;
+use sheave_daemon::failure::Failure;
+use sheave_daemon::place::Access;
+use sheave_daemon::shapes::pool::DamageJson;
+use sheave_daemon::shapes::volume::VolumeJson;
 
 use crate::args::volume::{ListArgs, OneArgs};
 use crate::control::opened::Opened;
-use crate::failure::Failure;
 use crate::output;
-use crate::pool::place::Access;
-use crate::shapes::pool::DamageJson;
-use crate::shapes::volume::VolumeJson;
 
 #[derive(Serialize)]
 struct ListJson {

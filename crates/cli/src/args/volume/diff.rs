@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use sheave_daemon::place::VolumePlace;
 
 use crate::args::{ProgressStyle, value};
-use crate::pool::place::VolumePlace;
 
 const DIFF_EXAMPLES: &str = "\
 Examples:

@@ -1,6 +1,7 @@
 //! The words.
 
-use sheave_vol::{Checksum, Finding, FindingKind, Place};
+use sheave_daemon::place::PoolPlace;
+use sheave_vol::{Checksum, Finding, FindingKind, Place, ScrubReport};
 
 use super::*;
 
@@ -19,7 +20,7 @@ fn report(fill: impl FnOnce(&mut ScrubReport)) -> ScrubReport {
 
 fn said(report: &ScrubReport) -> String {
     let place: PoolPlace = "p.img".parse().expect("a place");
-    words(&ReportJson::new(&place, report), 1.0)
+    words(&ScrubJson::new(&place, report), 1.0)
 }
 
 #[test]

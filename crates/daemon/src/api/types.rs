@@ -1,0 +1,239 @@
+//! What goes over the control socket, as `io.sheave.Control.varlink` defines it.
+
+#![allow(missing_docs, reason = "the definition has a comment on each field; docs/control.md is made from it")]
+
+use serde::{Deserialize, Serialize};
+
+/// The interface.
+pub const INTERFACE: &str = "io.sheave.Control";
+/// Its definition.
+pub const IDL: &str = include_str!("io.sheave.Control.varlink");
+
+/// A call without parameters.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nothing {}
+
+/// A file or device under a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceId {
+    pub device: u64,
+    pub inode: u64,
+}
+
+/// A pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PoolRow {
+    pub name: String,
+    pub place: String,
+    pub read_only: bool,
+    pub devices: Vec<DeviceId>,
+    pub failed: Option<String>,
+    pub fix: Option<String>,
+}
+
+/// The reply of `ListPools`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Pools {
+    pub pools: Vec<PoolRow>,
+}
+
+/// An export.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ExportRow {
+    pub name: String,
+    pub pool: Option<String>,
+    pub volume: Option<String>,
+    pub spec: Option<String>,
+    pub read_only: bool,
+    pub size_bytes: u64,
+    pub clients: u32,
+    pub failed: Option<String>,
+}
+
+/// The reply of `ListExports`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ExportRows {
+    pub exports: Vec<ExportRow>,
+}
+
+/// A client.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClientRow {
+    pub id: u64,
+    pub peer: String,
+    pub export: Option<String>,
+    pub connected_seconds: u64,
+}
+
+/// The reply of `ListClients`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClientRows {
+    pub clients: Vec<ClientRow>,
+}
+
+/// Parameters of `AddExport`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddExport {
+    pub name: String,
+    #[serde(default)]
+    pub pool: Option<String>,
+    #[serde(default)]
+    pub volume: Option<String>,
+    #[serde(default)]
+    pub spec: Option<String>,
+    #[serde(default)]
+    pub read_only: Option<bool>,
+}
+
+/// Parameters of `RemoveExport`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoveExport {
+    pub name: String,
+    #[serde(default)]
+    pub force: Option<bool>,
+}
+
+/// Parameters of `DisconnectClient`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disconnect {
+    pub id: u64,
+}
+
+/// Parameters of what is done to a pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OfPool {
+    pub pool: String,
+}
+
+/// Parameters of `SetPool`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetPool {
+    pub pool: String,
+    #[serde(default)]
+    pub low_water: Option<String>,
+    #[serde(default)]
+    pub discard: Option<bool>,
+    #[serde(default)]
+    pub acknowledge_loss: Option<bool>,
+}
+
+/// Parameters of what is asked of a volume.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OfVolume {
+    pub pool: String,
+    pub volume: String,
+}
+
+/// Parameters of `CreateVolume`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Create {
+    pub pool: String,
+    pub volume: String,
+    pub size_bytes: u64,
+    #[serde(default)]
+    pub max_size_bytes: Option<u64>,
+}
+
+/// Parameters of `ResizeVolume`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resize {
+    pub pool: String,
+    pub volume: String,
+    #[serde(default)]
+    pub size_bytes: Option<u64>,
+    #[serde(default)]
+    pub max_size_bytes: Option<u64>,
+    #[serde(default)]
+    pub force: Option<bool>,
+}
+
+/// Parameters of `RenameVolume`, `CreateSnapshot` and `CloneVolume`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Named {
+    pub pool: String,
+    pub volume: String,
+    pub name: String,
+}
+
+/// Parameters of `RollbackVolume`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rollback {
+    pub pool: String,
+    pub volume: String,
+    pub snapshot: String,
+    #[serde(default)]
+    pub force: Option<bool>,
+}
+
+/// Parameters of `DeleteVolumes`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Delete {
+    pub pool: String,
+    pub volumes: Vec<String>,
+    #[serde(default)]
+    pub force: Option<bool>,
+}
+
+/// The reply of `DeleteVolumes`.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Freed {
+    pub freed_bytes: u64,
+}
+
+/// Parameters of `MapVolume`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Map {
+    pub pool: String,
+    pub volume: String,
+    pub offset_bytes: u64,
+    pub length_bytes: u64,
+}
+
+/// Parameters of `ImportVolume`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Import {
+    pub pool: String,
+    pub volume: String,
+    #[serde(default)]
+    pub size_bytes: Option<u64>,
+    #[serde(default)]
+    pub force: Option<bool>,
+}
+
+/// Parameters of `ScrubPool`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scrub {
+    pub pool: String,
+    #[serde(default)]
+    pub bytes_per_second: Option<u64>,
+}
+
+/// How far something is.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Progress {
+    pub done_bytes: u64,
+    pub total_bytes: Option<u64>,
+}
+
+/// The parameters of `Refused`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Refused {
+    pub kind: String,
+    pub cause: String,
+    pub fix: Option<String>,
+}

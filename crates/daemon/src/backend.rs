@@ -1,0 +1,106 @@
+//! What exports serve: a volume or snapshot, or a device, as a file with what lies where in it.
+//!
+//! A backend keeps open what it serves, and lets go of it when the server drops it.
+
+use std::sync::Arc;
+
+use sheave::{File, open_device};
+use sheave_base::units::fmt_bytes;
+use sheave_blk::claim::{Claim, Sharing};
+use sheave_iomap::RawFile;
+use sheave_serve::{Backend, Export, NoStatus, Question};
+use sheave_vol::{Pool, Volume};
+
+use crate::config::{ExportPlan, What};
+use crate::contexts;
+use crate::failure::{self, Failure};
+
+/// Opens what an export of a volume serves.
+pub fn volume(plan: &ExportPlan, pool: &Pool, text: &str, name: &str) -> Result<Export, Failure> {
+    let volume = pool.open_volume(name).map_err(failure::pool)?;
+    let file: Arc<dyn File> = Arc::new(volume.clone());
+    let unit_bytes = pool.info().unit_bytes;
+    Ok(export(plan, &format!("{text}#{name}"), Box::new(ServedVolume { volume, file, unit_bytes })))
+}
+
+/// Opens what an export of a device serves.
+pub fn device(plan: &ExportPlan, spec: &str) -> Result<Export, Failure> {
+    if !spec.contains(':') {
+        return Err(Failure::usage(format!("{spec} names neither a volume nor a device"))
+            .fix(format!("write '{spec}#NAME' for a volume of a pool, or file:{spec} for the file as it is")));
+    }
+    let read_only = plan.read_only;
+    let opened = match spec.starts_with("file:") && read_only && !spec.contains(",readonly=") {
+        true => format!("{spec},readonly=on"),
+        false => spec.to_owned(),
+    };
+    let device = open_device(&opened).map_err(failure::device)?;
+    let changes = !read_only && !device.capabilities().read_only;
+    let sharing = if changes { Sharing::Alone } else { Sharing::WithReaders };
+    let claim = device.claim(sharing).map_err(failure::device)?;
+    let file: Arc<dyn File> = Arc::new(RawFile::new(device));
+    Ok(export(plan, spec, Box::new(ServedDevice { file, _claim: claim })))
+}
+
+fn export(plan: &ExportPlan, text: &str, backend: Box<dyn Backend>) -> Export {
+    let file = backend.file();
+    let read_only = if file.is_read_only() { ", read-only" } else { "" };
+    let description = format!("{text} ({}{read_only})", fmt_bytes(file.size_bytes()));
+    Export { name: plan.name.clone(), description, read_only: plan.read_only, backend }
+}
+
+impl ExportPlan {
+    /// The volume that it is of, if it is of this pool.
+    pub fn volume_of(&self, of: &str) -> Option<&str> {
+        match &self.what {
+            What::Volume { pool, volume } if pool == of => Some(volume),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ServedVolume {
+    volume: Volume,
+    file: Arc<dyn File>,
+    unit_bytes: u64,
+}
+
+impl Backend for ServedVolume {
+    fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    fn contexts(&self, each: &mut dyn FnMut(&str)) {
+        contexts::tell(&self.volume, each);
+    }
+
+    fn context(&self, name: &[u8]) -> Option<u64> {
+        contexts::number(&self.volume, name)
+    }
+
+    fn extents(&self, question: &Question) -> Result<Vec<sheave_nbd::Extent>, NoStatus> {
+        contexts::answer(&self.volume, self.unit_bytes, question)
+    }
+
+    fn is_fast_to_zero(&self) -> bool {
+        true
+    }
+}
+
+#[derive(Debug)]
+struct ServedDevice {
+    file: Arc<dyn File>,
+    /// Others may not use the device while this does.
+    _claim: Claim,
+}
+
+impl Backend for ServedDevice {
+    fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    fn is_fast_to_zero(&self) -> bool {
+        self.file.device().capabilities().write_zeroes
+    }
+}

@@ -1,0 +1,322 @@
+//! The configuration of the daemon, and what it means: a [`Plan`].
+//!
+//! Whatever is wrong in the file is told with its line. `sheave serve SPEC` makes a plan of its arguments, so that
+//! there is one way from a plan to a server.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use sheave_serve::Address;
+use toml::Spanned;
+
+use crate::api::paths;
+use crate::failure::Failure;
+use crate::place::{PoolPlace, VolumePlace};
+use crate::value;
+
+/// Most bytes of a configuration.
+const MAX_BYTES: u64 = 1 << 20;
+/// Name of the pool of `sheave serve POOL#VOLUME`.
+pub const ONLY_POOL: &str = "pool";
+/// Name of an export that is no volume.
+const DISK: &str = "disk";
+
+/// What is to be served, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Where.
+    pub listen: Vec<Address>,
+    /// Reactors; `None`: one for each CPU.
+    pub threads: Option<u16>,
+    /// Clients at a time.
+    pub max_clients: u32,
+    /// The control socket.
+    pub control: Option<Control>,
+    /// Where `/metrics` is: host and port.
+    pub metrics: Option<String>,
+    /// Pools, each with a name of its own.
+    pub pools: Vec<PoolPlan>,
+    /// Exports, each with a name of its own.
+    pub exports: Vec<ExportPlan>,
+}
+
+/// A control socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Control {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Who may connect.
+    pub mode: u32,
+    /// Users that may change something.
+    pub admin_uids: Vec<u32>,
+    /// Groups that may.
+    pub admin_gids: Vec<u32>,
+    /// Somebody has asked for it: without it there is no daemon.
+    pub wanted: bool,
+}
+
+/// A pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolPlan {
+    /// Its name.
+    pub name: String,
+    /// Where it is.
+    pub place: PoolPlace,
+    /// It is only looked at.
+    pub read_only: bool,
+}
+
+/// An export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportPlan {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub what: What,
+    /// It is not changed.
+    pub read_only: bool,
+}
+
+/// What an export is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A volume or snapshot of a pool.
+    Volume {
+        /// The pool's name.
+        pool: String,
+        /// Its own.
+        volume: String,
+    },
+    /// A device.
+    Device {
+        /// Its spec.
+        spec: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    listen: Vec<Spanned<String>>,
+    threads: Option<Spanned<u16>>,
+    max_clients: Option<Spanned<u32>>,
+    control: Option<ControlTable>,
+    metrics: Option<Spanned<String>>,
+    #[serde(default)]
+    pool: Vec<PoolTable>,
+    #[serde(default)]
+    export: Vec<ExportTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ControlTable {
+    path: Option<PathBuf>,
+    mode: Option<Spanned<String>>,
+    #[serde(default)]
+    admin_uids: Vec<u32>,
+    #[serde(default)]
+    admin_gids: Vec<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PoolTable {
+    name: Spanned<String>,
+    path: Spanned<String>,
+    #[serde(default)]
+    read_only: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExportTable {
+    name: Option<Spanned<String>>,
+    pool: Option<Spanned<String>>,
+    volume: Option<Spanned<String>>,
+    spec: Option<Spanned<String>>,
+    #[serde(default)]
+    read_only: bool,
+}
+
+/// A file, and what is wrong in it.
+struct Text<'a> {
+    path: &'a Path,
+    text: String,
+}
+
+impl Text<'_> {
+    fn wrong(&self, at: usize, what: impl std::fmt::Display) -> Failure {
+        let line = self.text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
+        Failure::usage(format!("{}, line {line}: {what}", self.path.display()))
+            .fix("docs/serve.md tells what a configuration may have")
+    }
+}
+
+/// Reads a configuration.
+pub fn read(path: &Path) -> Result<Plan, Failure> {
+    let failed = |why: &dyn std::fmt::Display| {
+        Failure::run(format!("cannot read the configuration {}: {why}", path.display()))
+            .fix("check the path and its permissions")
+    };
+    let len = std::fs::metadata(path).map_err(|error| failed(&error))?.len();
+    if len > MAX_BYTES {
+        return Err(failed(&format!("it has {len} bytes, at most {MAX_BYTES}")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+    plan(&Text { path, text })
+}
+
+fn plan(text: &Text<'_>) -> Result<Plan, Failure> {
+    let file: File = toml::from_str(&text.text)
+        .map_err(|error| text.wrong(error.span().map_or(0, |span| span.start), error.message()))?;
+    let address = |address: &Spanned<String>| {
+        let parsed: Result<Address, _> = address.get_ref().parse();
+        parsed.map_err(|error| text.wrong(address.span().start, error))
+    };
+    let listen = file.listen.iter().map(address).collect::<Result<_, _>>()?;
+    if let Some(threads) = file.threads.as_ref().filter(|threads| !(1..=256).contains(threads.get_ref())) {
+        return Err(text.wrong(threads.span().start, "threads are 1 to 256"));
+    }
+    if let Some(at) = file.metrics.as_ref().filter(|at| format!("tcp:{}", at.get_ref()).parse::<Address>().is_err()) {
+        return Err(text.wrong(at.span().start, "metrics are at a host and port, such as \"127.0.0.1:9100\""));
+    }
+    if let Some(most) = file.max_clients.as_ref().filter(|most| !(1..=65536).contains(most.get_ref())) {
+        return Err(text.wrong(most.span().start, "max_clients are 1 to 65536"));
+    }
+    let pools = pools(text, &file.pool)?;
+    let exports = exports(text, &file.export, &pools)?;
+    Ok(Plan {
+        listen,
+        threads: file.threads.map(Spanned::into_inner),
+        max_clients: file.max_clients.map_or(1024, Spanned::into_inner),
+        control: control(text, file.control)?,
+        metrics: file.metrics.map(Spanned::into_inner),
+        pools,
+        exports,
+    })
+}
+
+fn pools(text: &Text<'_>, tables: &[PoolTable]) -> Result<Vec<PoolPlan>, Failure> {
+    let mut names = BTreeSet::new();
+    let mut pools = Vec::new();
+    for PoolTable { name, path, read_only } in tables {
+        if !names.insert(name.get_ref()) {
+            return Err(text.wrong(name.span().start, format!("there is a pool '{}' already", name.get_ref())));
+        }
+        let place: PoolPlace = path.get_ref().parse().map_err(|why: String| text.wrong(path.span().start, why))?;
+        pools.push(PoolPlan { name: name.get_ref().clone(), place, read_only: *read_only });
+    }
+    Ok(pools)
+}
+
+fn exports(text: &Text<'_>, tables: &[ExportTable], pools: &[PoolPlan]) -> Result<Vec<ExportPlan>, Failure> {
+    let mut names = BTreeSet::new();
+    let mut exports = Vec::new();
+    for table in tables {
+        let given = [&table.name, &table.volume, &table.spec, &table.pool];
+        let at = given.iter().filter_map(|key| key.as_ref()).map(|key| key.span().start).min().unwrap_or(0);
+        let what = match (&table.pool, &table.volume, &table.spec) {
+            (Some(pool), Some(volume), None) => {
+                if !pools.iter().any(|known| known.name == *pool.get_ref()) {
+                    return Err(text.wrong(pool.span().start, format!("there is no pool '{}'", pool.get_ref())));
+                }
+                let name = value::volume_name(volume.get_ref());
+                let volume = name.map_err(|why| text.wrong(volume.span().start, why))?;
+                What::Volume { pool: pool.get_ref().clone(), volume }
+            }
+            (None, None, Some(spec)) => What::Device { spec: spec.get_ref().clone() },
+            _ => return Err(text.wrong(at, "an export has either pool and volume, or spec")),
+        };
+        let name = match (&table.name, &what) {
+            (Some(name), _) => name.get_ref().clone(),
+            (None, What::Volume { volume, .. }) => volume.clone(),
+            (None, What::Device { .. }) => return Err(text.wrong(at, "an export of a spec wants a name")),
+        };
+        if name.is_empty() || name.len() > 4096 {
+            return Err(text.wrong(at, "the name of an export has 1 to 4096 bytes"));
+        }
+        if !names.insert(name.clone()) {
+            return Err(text.wrong(at, format!("there is an export '{name}' already")));
+        }
+        exports.push(ExportPlan { name, what, read_only: table.read_only });
+    }
+    Ok(exports)
+}
+
+fn control(text: &Text<'_>, table: Option<ControlTable>) -> Result<Option<Control>, Failure> {
+    let Some(ControlTable { path, mode, admin_uids, admin_gids }) = table else {
+        return Ok(paths::default_path("control.sock").map(Control::at));
+    };
+    let mode = match &mode {
+        None => 0o600,
+        Some(mode) => {
+            u32::from_str_radix(mode.get_ref(), 8).ok().filter(|mode| mode & !0o777 == 0).ok_or_else(|| {
+                text.wrong(mode.span().start, "a mode is written as three octal digits, such as \"0660\"")
+            })?
+        }
+    };
+    let wanted = path.is_some();
+    let path = path.or_else(|| paths::default_path("control.sock"));
+    Ok(path.map(|path| Control { path, mode, admin_uids, admin_gids, wanted }))
+}
+
+impl Control {
+    /// One that only this user and root reach.
+    fn at(path: PathBuf) -> Control {
+        Control { path, mode: 0o600, admin_uids: Vec::new(), admin_gids: Vec::new(), wanted: false }
+    }
+}
+
+/// What `sheave serve SPEC` is asked.
+#[derive(Clone, Debug)]
+pub struct One {
+    /// The volume, snapshot or device.
+    pub spec: String,
+    /// Where.
+    pub listen: Vec<Address>,
+    /// It is not changed.
+    pub read_only: bool,
+    /// The export's name, unless the volume's.
+    pub name: Option<String>,
+    /// A command that gets the address; the server ends with it.
+    pub run: Option<String>,
+    /// Reactors; `None`: one for each CPU.
+    pub threads: Option<u16>,
+    /// Clients at a time.
+    pub max_clients: u32,
+    /// The control socket, unless one in the runtime directory.
+    pub control: Option<PathBuf>,
+}
+
+/// The plan for one volume, snapshot or device.
+///
+/// # Errors
+///
+/// When it makes no sense.
+pub fn of_one(args: &One) -> Result<Plan, Failure> {
+    let text = args.spec.as_str();
+    let spec = text.strip_prefix("vol:").unwrap_or(text);
+    let volume = spec.contains('#') && !Path::new(spec).exists();
+    let (pools, what, name) = if volume {
+        let place: VolumePlace = spec.parse().map_err(|why| Failure::usage(format!("{spec}: {why}")))?;
+        let pool = PoolPlan { name: ONLY_POOL.into(), place: place.pool, read_only: args.read_only };
+        let what = What::Volume { pool: ONLY_POOL.into(), volume: place.name.clone() };
+        (vec![pool], what, place.name)
+    } else {
+        (Vec::new(), What::Device { spec: text.into() }, DISK.to_owned())
+    };
+    let name = args.name.clone().unwrap_or(name);
+    let control = match &args.control {
+        Some(path) => Some(Control { wanted: true, ..Control::at(path.clone()) }),
+        None => paths::default_path(&format!("control-{}.sock", std::process::id())).map(Control::at),
+    };
+    let exports = vec![ExportPlan { name, what, read_only: args.read_only }];
+    let (listen, max_clients) = (args.listen.clone(), args.max_clients);
+    Ok(Plan { listen, threads: args.threads, max_clients, control, metrics: None, pools, exports })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,53 @@
+//! The control socket of a daemon.
+
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+
+use sheave_serve::{Address, Listener};
+use sheave_varlink::{Limits, Roles, Server};
+
+use crate::api::paths::default_path;
+use crate::config;
+use crate::daemon::Daemon;
+use crate::failure::{self, Failure};
+use crate::service::Control;
+
+/// A control socket that is served.
+pub struct Running {
+    server: Server,
+    /// Removes the socket's path when it goes.
+    listener: Listener,
+}
+
+impl Running {
+    /// Begins to serve it.
+    pub fn start(daemon: &Arc<Daemon>, wanted: &config::Control) -> Result<Running, Failure> {
+        if Some(&wanted.path) == default_path(&wanted.path.file_name().unwrap_or_default().to_string_lossy()).as_ref()
+            && let Some(directory) = wanted.path.parent()
+        {
+            // What is in the way is told by the bind.
+            let _ = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory);
+        }
+        let address = Address::Unix(wanted.path.clone());
+        let listener = Listener::bind_private(&address).map_err(failure::serve)?;
+        let failed = |error: std::io::Error| {
+            Failure::run(format!("cannot serve the control socket {}: {error}", wanted.path.display()))
+        };
+        let socket = UnixListener::from(listener.try_clone().map_err(failed)?);
+        let roles = Roles { admin_uids: wanted.admin_uids.clone(), admin_gids: wanted.admin_gids.clone() };
+        let service = Arc::new(Control::new(daemon.clone()));
+        let server = Server::start(socket, service, Limits::default(), roles).map_err(failed)?;
+        // Only now, so that nobody has connected who may not.
+        let mode = std::fs::Permissions::from_mode(wanted.mode);
+        std::fs::set_permissions(&wanted.path, mode).map_err(failed)?;
+        Ok(Running { server, listener })
+    }
+
+    /// Ends it; no call is handled any more when this returns.
+    pub fn stop(self) {
+        let Running { server, listener } = self;
+        server.stop();
+        drop(listener);
+    }
+}

@@ -1,0 +1,215 @@
+//! Methods that take long, and tell how far they are: import, export, scrub, trim; and watching a pool.
+//!
+//! Each ends early when its caller is gone: a bar that nobody sees is no reason to read a pool through.
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sheave_base::sync::Arc;
+use sheave_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sheave_varlink::{Call, Failed};
+use sheave_vol::ScrubOptions;
+
+use crate::api::types as t;
+use crate::copy::sink::Sink;
+use crate::copy::source::Source;
+use crate::copy::{self, Meter, export, import};
+use crate::failure::{self, Failure};
+use crate::place::VolumePlace;
+use crate::service::{Control, Reply, volume_json};
+use crate::shapes::report::ScrubJson;
+use crate::value;
+
+/// How often progress is told.
+const TICK: Duration = Duration::from_millis(250);
+/// How often a watch looks whether its caller is still there.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How far a copy is, for another thread that looks now and then.
+#[derive(Debug, Default)]
+struct Told {
+    done: AtomicU64,
+}
+
+impl Told {
+    fn done(&self) -> u64 {
+        // Relaxed: a number for people.
+        self.done.load(Ordering::Relaxed)
+    }
+}
+
+impl Meter for &Told {
+    fn advance(&mut self, bytes: u64) {
+        // Relaxed: as in `Told::done`.
+        self.done.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Tells the caller how far it is, now and then.
+struct Teller<'a, 'b> {
+    call: &'a Call<'b>,
+    next: Instant,
+}
+
+impl<'a, 'b> Teller<'a, 'b> {
+    fn new(call: &'a Call<'b>) -> Self {
+        Self { call, next: Instant::now() }
+    }
+
+    /// False when the caller is gone.
+    fn tell(&mut self, done_bytes: u64, total_bytes: Option<u64>) -> bool {
+        if Instant::now() < self.next {
+            return true;
+        }
+        self.next = Instant::now() + TICK;
+        self.call.progress(&json!({ "progress": t::Progress { done_bytes, total_bytes } })).is_ok()
+    }
+}
+
+/// Copies, with a thread beside it that tells how far it is, and stops it when the caller is gone: the copy itself may
+/// wait for a pipe.
+fn beside<T>(
+    call: &Call<'_>,
+    total_bytes: Option<u64>,
+    copy: impl FnOnce(Arc<Told>, &AtomicBool) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let teller = call.teller().map_err(|error| Failure::run(format!("cannot tell the progress: {error}")))?;
+    let (told, stop, ended) = (Arc::new(Told::default()), AtomicBool::new(false), AtomicBool::new(false));
+    let tell = || {
+        // Relaxed: the flags carry nothing but themselves.
+        while !ended.load(Ordering::Relaxed) {
+            let progress = t::Progress { done_bytes: told.done(), total_bytes };
+            if teller.progress(&json!({ "progress": progress })).is_err() {
+                // Relaxed: as above.
+                return stop.store(true, Ordering::Relaxed);
+            }
+            std::thread::park_timeout(TICK);
+        }
+    };
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(tell);
+        let copied = copy(told.clone(), &stop);
+        // Relaxed: as above; the scope waits for the thread.
+        ended.store(true, Ordering::Relaxed);
+        thread.thread().unpark();
+        copied
+    })
+}
+
+impl Control {
+    /// `WatchPool`.
+    pub(super) fn watch(&self, call: &Call<'_>) -> Reply {
+        let of: t::OfPool = call.parameters()?;
+        if !call.wants_more() {
+            return Err(Failed::expected_more().into());
+        }
+        let held = self.daemon.held(&of.pool)?;
+        let info = held.pool()?.info();
+        let mut watch = held.pool()?.watch();
+        drop(held);
+        call.progress(&json!({
+            "state": info.state.name(),
+            "metadata_low": info.metadata_low,
+            "free_bytes": info.free_bytes,
+            "low_water_bytes": info.low_water_bytes,
+        }))?;
+        loop {
+            let notice = watch.wait(LOOK);
+            if notice.is_none() && watch.is_closed() {
+                return Err(Failure::run(format!("the pool '{}' was closed", of.pool)).into());
+            }
+            if call.is_gone() {
+                return Err(sheave_varlink::CallError::Gone(std::io::ErrorKind::BrokenPipe.into()));
+            }
+            if let Some(notice) = notice {
+                call.progress(&json!({
+                    "state": notice.state.name(),
+                    "metadata_low": notice.metadata_low,
+                    "free_bytes": notice.free_bytes,
+                    "low_water_bytes": notice.low_water_bytes,
+                }))?;
+            }
+        }
+    }
+
+    /// `ScrubPool`.
+    pub(super) fn scrub(&self, call: &Call<'_>) -> Reply {
+        call.admin_only()?;
+        let scrub: t::Scrub = call.parameters()?;
+        let held = self.daemon.held(&scrub.pool)?;
+        let options = ScrubOptions { bytes_per_sec: scrub.bytes_per_second, ..ScrubOptions::default() };
+        let mut teller = Teller::new(call);
+        let report = held.pool()?.scrub(&options, &mut |at| {
+            let goes_on = teller.tell(at.done_bytes, Some(at.total_bytes));
+            if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        let report = ScrubJson::new(&held.plan.place, &report.map_err(failure::pool)?);
+        Ok(json!({ "report": report }))
+    }
+
+    /// `TrimPool`.
+    pub(super) fn trim(&self, call: &Call<'_>) -> Reply {
+        call.admin_only()?;
+        let of: t::OfPool = call.parameters()?;
+        let held = self.daemon.held(&of.pool)?;
+        let mut teller = Teller::new(call);
+        let done = held.pool()?.trim(&mut |at| {
+            let goes_on = teller.tell(at.done_bytes, Some(at.total_bytes));
+            if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        let done = done.map_err(failure::pool)?;
+        let (trimmed, left) = (done.trimmed_bytes, done.left_bytes);
+        Ok(json!({ "trimmed_bytes": trimmed, "left_bytes": left, "completed": done.completed }))
+    }
+
+    /// `ImportVolume`.
+    pub(super) fn import(&self, call: &mut Call<'_>) -> Reply {
+        call.admin_only()?;
+        let wanted: t::Import = call.parameters()?;
+        let file = File::from(call.take_fd()?);
+        let t::Import { pool, volume, size_bytes, force } = wanted;
+        let held = self.daemon.held(&pool)?;
+        let open = held.pool()?;
+        let name = value::volume_name(&volume).map_err(|why| Failure::usage(format!("volume: {why}")))?;
+        let place = VolumePlace { pool: held.plan.place.clone(), name };
+        let wanted = import::Wanted { place: &place, size: size_bytes };
+        // The command has asked.
+        let ask = &mut copy::agreed;
+        let mut source = Source::of(file, "the image".into())?;
+        let (total, exists) = (source.size(), open.volume_info(&volume).is_ok());
+        let copied = beside(call, total, |told, stop| {
+            let meter = &mut &*told;
+            if !exists {
+                return import::into_pool(open, &wanted, exists, ask, &mut source, meter, stop);
+            }
+            self.daemon.change_alone(&pool, &[&volume], force.unwrap_or(false), |_, open| {
+                import::into_pool(open, &wanted, exists, ask, &mut source, meter, stop)
+            })
+        })?;
+        Ok(json!({
+            "volume": volume_json(&held, open, &volume)?,
+            "image_bytes": copied.image_bytes,
+            "copied_bytes": copied.copied_bytes,
+        }))
+    }
+
+    /// `ExportVolume`.
+    pub(super) fn export(&self, call: &mut Call<'_>) -> Reply {
+        // It reads all of a volume, and takes the time and the disk of the daemon.
+        call.admin_only()?;
+        let of: t::OfVolume = call.parameters()?;
+        let file = File::from(call.take_fd()?);
+        let held = self.daemon.held(&of.pool)?;
+        let open = held.pool()?;
+        let name = value::volume_name(&of.volume).map_err(|why| Failure::usage(format!("volume: {why}")))?;
+        let place = VolumePlace { pool: held.plan.place.clone(), name };
+        let size = open.volume_info(&of.volume).map_err(failure::pool)?.size_bytes;
+        let sink = Sink::of(file, "the image".into(), size)?;
+        let copied =
+            beside(call, Some(size), |told, stop| export::copy_to(open, &place, size, None, sink, &mut &*told, stop))?;
+        let volume: Value = volume_json(&held, open, &of.volume)?;
+        Ok(json!({ "volume": volume, "copied_bytes": copied.bytes }))
+    }
+}

@@ -1,0 +1,154 @@
+//! The content of a volume becomes a raw image, with holes where it has no data.
+//!
+//! The extents say what to read; reads are several ahead of what is written, and are written in order, so that a stream
+//! gets the same bytes as a file.
+
+use std::collections::VecDeque;
+
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_vol::{ExtentKind, Pool, Volume};
+
+use super::Meter;
+use super::lanes::{LANE_BYTES, LANES, Lanes};
+use super::rescue::{Bad, Instead, Rescue};
+use super::sink::Sink;
+use crate::failure::{self, Failure};
+use crate::place::VolumePlace;
+
+/// How much of the volume is asked for its extents at a time: bounds the memory for them.
+const WINDOW: u64 = 16 << 30;
+
+/// What a copy came to.
+pub struct Copied {
+    /// What was read and written.
+    pub bytes: u64,
+    /// What could not be read, in a rescue.
+    pub bad: Bad,
+}
+
+/// What is read ahead, or a hole.
+enum Next {
+    Read { lane: u16, pos: u64, len: usize },
+    Hole { pos: u64, len: u64 },
+}
+
+/// Copies a volume of this size to a sink, in a rescue past what cannot be read.
+///
+/// # Errors
+///
+/// What of it failed, or that it was ended.
+pub fn copy_to(
+    pool: &Pool,
+    place: &VolumePlace,
+    size: u64,
+    rescue: Option<Instead>,
+    sink: Sink,
+    meter: &mut dyn Meter,
+    stop: &AtomicBool,
+) -> Result<Copied, Failure> {
+    let volume = pool.open_volume(&place.name).map_err(failure::pool)?;
+    let name = sink.name().to_owned();
+    let ahead = VecDeque::with_capacity(usize::from(LANES));
+    let mut copy = Copy { sink, lanes: Lanes::new(&volume, place)?, ahead, meter, copied: 0 };
+    let mut bad = Bad::default();
+    let ended = match rescue {
+        None => copy.run(&volume, place, size, stop)?,
+        Some(instead) => {
+            let Copy { sink, lanes, meter, .. } = &mut copy;
+            let mut rescue = Rescue { sink, lanes, meter: *meter, instead, copied: 0, bad };
+            let ended = rescue.run(&volume, size, stop)?;
+            (copy.copied, bad) = (rescue.copied, rescue.bad);
+            ended
+        }
+    };
+    if !ended {
+        return Err(Failure::interrupted(format!("the export was ended; {name} is not complete")));
+    }
+    copy.sink.finish(size)?;
+    Ok(Copied { bytes: copy.copied, bad })
+}
+
+struct Copy<'a> {
+    sink: Sink,
+    lanes: Lanes,
+    /// What comes next in the image, oldest first.
+    ahead: VecDeque<Next>,
+    meter: &'a mut dyn Meter,
+    copied: u64,
+}
+
+impl Copy<'_> {
+    /// False when it was stopped.
+    fn run(&mut self, volume: &Volume, place: &VolumePlace, size: u64, stop: &AtomicBool) -> Result<bool, Failure> {
+        let mut window = 0;
+        while window < size {
+            let len = WINDOW.min(size - window);
+            let extents = volume.extents(window, len).map_err(failure::pool)?;
+            let covered: u64 = extents.iter().map(|extent| extent.len).sum();
+            if covered != len {
+                return Err(Failure::run(format!("{place}: its extents cover {covered} of {len} bytes"))
+                    .fix("sheave pool check tells what is wrong with the pool"));
+            }
+            for extent in extents {
+                if extent.kind != ExtentKind::Data {
+                    self.put(Next::Hole { pos: extent.pos, len: extent.len })?;
+                    continue;
+                }
+                let mut pos = extent.pos;
+                while pos < extent.pos + extent.len {
+                    // Relaxed: the flag carries nothing but itself.
+                    if stop.load(Ordering::Relaxed) {
+                        return Ok(false);
+                    }
+                    let len = (extent.pos + extent.len - pos).min(LANE_BYTES as u64) as usize;
+                    let lane = self.lane()?;
+                    self.lanes.read(lane, len, pos)?;
+                    self.put(Next::Read { lane, pos, len })?;
+                    pos += len as u64;
+                }
+            }
+            window += len;
+        }
+        while !self.ahead.is_empty() {
+            self.write_oldest()?;
+        }
+        Ok(true)
+    }
+
+    /// A lane that no read ahead is in.
+    fn lane(&mut self) -> Result<u16, Failure> {
+        loop {
+            let used =
+                |lane: &u16| self.ahead.iter().any(|next| matches!(next, Next::Read { lane: at, .. } if at == lane));
+            if let Some(lane) = (0..LANES).find(|lane| !used(lane)) {
+                return Ok(lane);
+            }
+            self.write_oldest()?;
+        }
+    }
+
+    fn put(&mut self, next: Next) -> Result<(), Failure> {
+        if self.ahead.len() == usize::from(LANES) {
+            self.write_oldest()?;
+        }
+        self.ahead.push_back(next);
+        Ok(())
+    }
+
+    fn write_oldest(&mut self) -> Result<(), Failure> {
+        match self.ahead.pop_front() {
+            None => Ok(()),
+            Some(Next::Hole { pos, len }) => {
+                self.meter.advance(len);
+                self.sink.hole(pos, len)
+            }
+            Some(Next::Read { lane, pos, len }) => {
+                self.lanes.wait_for(lane)?;
+                self.sink.data(pos, &self.lanes.bytes(lane)[..len])?;
+                self.copied += len as u64;
+                self.meter.advance(len as u64);
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! `sheave volume export --rescue`: all of a volume that can be read.
+//!
+//! Owns what becomes of a read that fails: it is made again block by block, and blocks that fail alone are listed.
+//! One read at a time, so that it is known which one failed.
+//!
+//! - R1: a block is listed if and only if it could not be read, by its own place in the volume.
+
+use serde::Serialize;
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_vol::{ExtentKind, Volume};
+
+use super::Meter;
+use super::lanes::{LANE_BYTES, Lanes};
+use super::sink::Sink;
+use super::source::GRAIN;
+use crate::failure::{self, Failure};
+
+/// How much of the volume is asked for its extents at a time: bounds the memory for them.
+const WINDOW: u64 = 16 << 30;
+/// Bad ranges that are listed at most; the rest is counted.
+const MOST_LISTED: usize = 1 << 16;
+
+/// Neighbouring blocks that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct BadRange {
+    /// First byte in the volume.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// What is written in the place of a block that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Instead {
+    /// Zeroes.
+    Zeroes,
+    /// Nothing: what is there stays.
+    Nothing,
+}
+
+/// What could not be read.
+#[derive(Debug, Default)]
+pub struct Bad {
+    /// Where, the first of them.
+    pub ranges: Vec<BadRange>,
+    /// How much in all.
+    pub bytes: u64,
+}
+
+/// A copy that goes on.
+pub(super) struct Rescue<'a> {
+    pub sink: &'a mut Sink,
+    pub lanes: &'a mut Lanes,
+    pub meter: &'a mut dyn Meter,
+    pub instead: Instead,
+    pub copied: u64,
+    pub bad: Bad,
+}
+
+impl Rescue<'_> {
+    /// False when it was stopped.
+    pub fn run(&mut self, volume: &Volume, size: u64, stop: &AtomicBool) -> Result<bool, Failure> {
+        let mut window = 0;
+        while window < size {
+            let len = WINDOW.min(size - window);
+            for extent in volume.extents(window, len).map_err(failure::pool)? {
+                if extent.kind != ExtentKind::Data {
+                    self.sink.hole(extent.pos, extent.len)?;
+                    self.meter.advance(extent.len);
+                    continue;
+                }
+                let (mut pos, end) = (extent.pos, extent.pos + extent.len);
+                while pos < end {
+                    // Relaxed: the flag carries nothing but itself.
+                    if stop.load(Ordering::Relaxed) {
+                        return Ok(false);
+                    }
+                    let len = (end - pos).min(LANE_BYTES as u64);
+                    self.piece(pos, len)?;
+                    self.meter.advance(len);
+                    pos += len;
+                }
+            }
+            window += len;
+        }
+        Ok(true)
+    }
+
+    fn piece(&mut self, pos: u64, len: u64) -> Result<(), Failure> {
+        if self.try_copy(pos, len)? {
+            return Ok(());
+        }
+        let (mut at, end) = (pos, pos + len);
+        while at < end {
+            let len = (GRAIN - at % GRAIN).min(end - at);
+            if !self.try_copy(at, len)? {
+                self.give_up(at, len)?;
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Whether it could be read.
+    fn try_copy(&mut self, pos: u64, len: u64) -> Result<bool, Failure> {
+        if !self.lanes.try_read(0, len as usize, pos)? {
+            return Ok(false);
+        }
+        self.sink.data(pos, &self.lanes.bytes(0)[..len as usize])?;
+        self.copied += len;
+        Ok(true)
+    }
+
+    fn give_up(&mut self, pos: u64, len: u64) -> Result<(), Failure> {
+        self.bad.bytes += len;
+        let full = self.bad.ranges.len() == MOST_LISTED;
+        match self.bad.ranges.last_mut() {
+            Some(last) if last.offset + last.length == pos => last.length += len,
+            _ if full => {}
+            _ => self.bad.ranges.push(BadRange { offset: pos, length: len }),
+        }
+        match self.instead {
+            Instead::Zeroes => self.sink.hole(pos, len),
+            Instead::Nothing => Ok(()),
+        }
+    }
+}
+
+impl Bad {
+    /// For people: what could not be read.
+    pub fn words(&self) -> String {
+        use std::fmt::Write;
+        let mut text = String::new();
+        for range in &self.ranges {
+            // Writing to a String does not fail.
+            let _ = writeln!(text, "  bad: {} bytes at byte {} of the volume", range.length, range.offset);
+        }
+        if self.bytes > 0 {
+            let _ = writeln!(text, "{} bytes could not be read, in {} ranges", self.bytes, self.ranges.len());
+        }
+        text
+    }
+}

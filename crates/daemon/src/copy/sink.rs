@@ -1,0 +1,169 @@
+//! An image to write: a new or replaced file with holes, a block device, or a stream.
+//!
+//! Owns what a hole becomes: nothing in a file that begins empty, zeroes elsewhere. A file that this made is removed
+//! again unless it was finished.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use sheave_base::units::fmt_bytes;
+
+use super::Ask;
+use crate::failure::Failure;
+
+/// An image.
+pub struct Sink {
+    name: String,
+    to: To,
+    /// Made by us, and not finished.
+    made: Option<PathBuf>,
+}
+
+enum To {
+    File(File),
+    Block(File),
+    Stream(File),
+}
+
+impl Sink {
+    /// Opens or makes it for an image of `len` bytes; `-` is stdout.
+    pub fn open(path: &Path, len: u64, ask: Ask<'_>) -> Result<Self, Failure> {
+        if path == Path::new("-") {
+            let stream = io::stdout().as_fd().try_clone_to_owned().map_err(|err| failed("stdout", &err))?;
+            return Ok(Self { name: "stdout".into(), to: To::Stream(stream.into()), made: None });
+        }
+        let name = path.display().to_string();
+        let fail = |err: io::Error| failed(&name, &err).fix("check the path, its permissions, and free space");
+        match OpenOptions::new().write(true).create_new(true).open(path) {
+            Ok(file) => {
+                let made = Some(path.to_owned());
+                let sink = Self { name: name.clone(), to: To::File(file), made };
+                return Ok(sink);
+            }
+            Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(err) => return Err(fail(err)),
+        }
+        let file = OpenOptions::new().write(true).open(path).map_err(fail)?;
+        let meta = file.metadata().map_err(fail)?;
+        let block = meta.file_type().is_block_device();
+        if !block && !meta.is_file() {
+            return Err(Failure::usage(format!("{name} is neither a file nor a block device"))
+                .fix("name one of these, or - for stdout"));
+        }
+        // A pool that is open holds such a lock, this one's own included.
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(Failure::run(format!("{name} is in use: a process holds a lock on it"))
+                .fix("choose another file; it may be that of a pool, even of this one"));
+        }
+        if block || meta.len() > 0 {
+            ask(&format!("{name} exists; the export replaces what is in it"))?;
+        }
+        if !block {
+            file.set_len(0).map_err(fail)?;
+            return Ok(Self { name, to: To::File(file), made: None });
+        }
+        expect_room(&file, &name, len)?;
+        Ok(Self { name, to: To::Block(file), made: None })
+    }
+
+    /// An open file that is empty, block device or pipe, for an image of `len` bytes.
+    pub fn of(file: File, name: String, len: u64) -> Result<Self, Failure> {
+        let meta = file.metadata().map_err(|err| failed(&name, &err))?;
+        if meta.is_file() && meta.len() > 0 {
+            return Err(Failure::usage(format!("{name} is not empty")).fix("cut it to nothing first"));
+        }
+        if meta.is_file() {
+            return Ok(Self { name, to: To::File(file), made: None });
+        }
+        if meta.file_type().is_block_device() {
+            expect_room(&file, &name, len)?;
+            return Ok(Self { name, to: To::Block(file), made: None });
+        }
+        Ok(Self { name, to: To::Stream(file), made: None })
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is written to.
+    pub fn file(&self) -> &File {
+        let (To::File(file) | To::Block(file) | To::Stream(file)) = &self.to;
+        file
+    }
+
+    /// Somebody else has written all of it, and made it durable.
+    pub fn was_finished(mut self) {
+        self.made = None;
+    }
+
+    /// Puts data at `pos`; pieces come in order.
+    pub fn data(&mut self, pos: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let done = match &mut self.to {
+            To::File(file) | To::Block(file) => file.write_all_at(bytes, pos),
+            To::Stream(stream) => stream.write_all(bytes),
+        };
+        done.map_err(|err| failed(&self.name, &err))
+    }
+
+    /// Puts zeroes at `pos`.
+    pub fn hole(&mut self, pos: u64, len: u64) -> Result<(), Failure> {
+        static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+        if matches!(self.to, To::File(_)) {
+            return Ok(());
+        }
+        let mut at = pos;
+        while at < pos + len {
+            let piece = (pos + len - at).min(ZEROES.len() as u64);
+            self.data(at, &ZEROES[..piece as usize])?;
+            at += piece;
+        }
+        Ok(())
+    }
+
+    /// Gives a file its length, and makes all of it durable.
+    pub fn finish(mut self, len: u64) -> Result<(), Failure> {
+        let done = match &mut self.to {
+            To::File(file) => file.set_len(len).and_then(|()| file.sync_all()),
+            To::Block(file) => file.sync_all(),
+            To::Stream(stream) => stream.flush(),
+        };
+        done.map_err(|err| failed(&self.name, &err))?;
+        self.made = None;
+        Ok(())
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        if let Some(path) = &self.made {
+            // The error that brought us here is the one worth telling.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Refuses a block device that is too small.
+fn expect_room(file: &File, name: &str, len: u64) -> Result<(), Failure> {
+    let room = io::Seek::seek(&mut &*file, io::SeekFrom::End(0)).map_err(|err| failed(name, &err))?;
+    if room < len {
+        return Err(Failure::run(format!("{name} has {}, the volume {}", fmt_bytes(room), fmt_bytes(len)))
+            .fix("choose a larger device"));
+    }
+    Ok(())
+}
+
+fn failed(name: &str, err: &io::Error) -> Failure {
+    let failure = Failure::run(format!("cannot write {name}: {err}"));
+    match err.kind() {
+        io::ErrorKind::StorageFull => failure.fix("free some space there, or export to another file system"),
+        io::ErrorKind::BrokenPipe => failure.fix("the program that reads it has ended"),
+        _ => failure,
+    }
+}

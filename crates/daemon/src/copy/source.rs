@@ -1,0 +1,229 @@
+//! An image to read from: a file with its holes, a block device, or a stream.
+//!
+//! Owns where data is: a file tells with SEEK_DATA and SEEK_HOLE, everything else is read. Pieces begin and end at
+//! multiples of [`GRAIN`] from the start of the image, but for the last; what is short of one is filled up with zeroes.
+//! A read from a pipe waits in small steps, so that Ctrl-C is seen.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{FlockOperation, SeekFrom};
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
+
+use crate::failure::Failure;
+
+/// What is tracked as written or not.
+pub const GRAIN: u64 = 4096;
+
+/// The next piece of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// So many bytes were put into the buffer.
+    Data(usize),
+    /// So many bytes are zeroes, by what the file system says.
+    Hole(u64),
+    /// There is no more.
+    End,
+    /// Ctrl-C.
+    Stopped,
+}
+
+/// An image.
+#[derive(Debug)]
+pub struct Source {
+    name: String,
+    from: From,
+    pos: u64,
+}
+
+#[derive(Debug)]
+enum From {
+    File { file: File, len: u64, has_holes: bool },
+    Stream { stream: File },
+}
+
+impl Source {
+    /// Opens a file or block device, or takes stdin for `-`.
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        if path == Path::new("-") {
+            let stream = io::stdin().as_fd().try_clone_to_owned().map_err(|err| failed("stdin", &err))?;
+            return Ok(Self { name: "stdin".into(), from: From::Stream { stream: stream.into() }, pos: 0 });
+        }
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(|err| failed(&name, &err).fix("check the path and its permissions"))?;
+        Self::of(file, name)
+    }
+
+    /// An open file, block device or pipe.
+    pub fn of(mut file: File, name: String) -> Result<Self, Failure> {
+        let meta = file.metadata().map_err(|err| failed(&name, &err))?;
+        if meta.is_dir() {
+            return Err(Failure::usage(format!("{name} is a directory")).fix("name a raw image, a block device, or -"));
+        }
+        if !meta.is_file() && !meta.file_type().is_block_device() {
+            return Ok(Self { name, from: From::Stream { stream: file }, pos: 0 });
+        }
+        refuse_other_formats(&file, &name)?;
+        let len = match meta.is_file() {
+            true => meta.len(),
+            false => io::Seek::seek(&mut file, io::SeekFrom::End(0)).map_err(|err| failed(&name, &err))?,
+        };
+        Ok(Self { name, from: From::File { file, len, has_holes: meta.is_file() }, pos: 0 })
+    }
+
+    /// What it is read from.
+    pub fn file(&self) -> &File {
+        let (From::File { file, .. } | From::Stream { stream: file }) = &self.from;
+        file
+    }
+
+    /// Its bytes; `None` for a stream.
+    pub fn size(&self) -> Option<u64> {
+        match &self.from {
+            From::File { len, .. } => Some(*len),
+            From::Stream { .. } => None,
+        }
+    }
+
+    /// Refuses an image that somebody has locked: the file of a pool that is open, this one's own included.
+    pub fn refuse_locked(&self) -> Result<(), Failure> {
+        let (From::File { file, .. } | From::Stream { stream: file }) = &self.from;
+        // A file system without such locks has none that could be in the way.
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                Err(Failure::run(format!("{} is in use: a process holds a lock on it", self.name))
+                    .fix("choose another image; it may be that of a pool, even of this one"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The error for an image without a single byte.
+    pub fn empty(&self) -> Failure {
+        let fix = match &self.from {
+            From::File { .. } => "name another file; for a volume without content: sheave volume create",
+            From::Stream { .. } => "see whether the program that writes it failed; nothing was changed",
+        };
+        Failure::run(format!("{} is empty: there is nothing to import", self.name)).fix(fix)
+    }
+
+    /// Its next bytes, holes as zeroes; an error when `stop` is set. For what is no raw image.
+    pub fn read(&mut self, buf: &mut [u8], stop: &AtomicBool) -> io::Result<usize> {
+        let bytes = match &mut self.from {
+            // Relaxed: as in `next`.
+            _ if stop.load(Ordering::Relaxed) => return Err(io::Error::other("Ctrl-C ended it")),
+            From::File { file, .. } => file.read_at(buf, self.pos)?,
+            From::Stream { stream } => match next_of_stream(stream, buf, stop)? {
+                Piece::Data(bytes) => bytes,
+                Piece::Stopped => return Err(io::Error::other("Ctrl-C ended it")),
+                Piece::Hole(_) | Piece::End => 0,
+            },
+        };
+        self.pos += bytes as u64;
+        Ok(bytes)
+    }
+
+    /// Where the next piece begins.
+    pub fn pos(&self) -> u64 {
+        self.pos
+    }
+
+    /// The next piece; `buf` has a multiple of [`GRAIN`] bytes.
+    pub fn next(&mut self, buf: &mut [u8], stop: &AtomicBool) -> Result<Piece, Failure> {
+        // Relaxed: the flag carries nothing but itself.
+        if stop.load(Ordering::Relaxed) {
+            return Ok(Piece::Stopped);
+        }
+        let piece = match &mut self.from {
+            From::File { file, len, has_holes } => next_of_file(file, self.pos, *len, *has_holes, buf),
+            From::Stream { stream } => next_of_stream(stream, buf, stop),
+        };
+        let piece = piece.map_err(|err| {
+            failed(&self.name, &err).fix("the volume was not made; look at the image, then try again")
+        })?;
+        match piece {
+            Piece::Data(bytes) => self.pos += bytes as u64,
+            Piece::Hole(bytes) => self.pos += bytes,
+            Piece::End | Piece::Stopped => {}
+        }
+        Ok(piece)
+    }
+}
+
+fn failed(name: &str, err: &io::Error) -> Failure {
+    Failure::run(format!("cannot read {name}: {err}"))
+}
+
+/// An image of another format would become a volume that no guest understands.
+fn refuse_other_formats(file: &File, name: &str) -> Result<(), Failure> {
+    let mut magic = [0; 8];
+    // Shorter files are told by their first read.
+    let _ = file.read_exact_at(&mut magic, 0);
+    let format = match &magic {
+        [b'Q', b'F', b'I', 0xfb, ..] => "qcow2",
+        [b'K', b'D', b'M', b'V', ..] => "vmdk",
+        b"vhdxfile" => "vhdx",
+        b"conectix" => "vpc",
+        _ => return Ok(()),
+    };
+    let fix = format!(
+        "convert it first: qemu-img convert -f {format} -O raw '{name}' raw.img; or, to copy its bytes as they are: \
+         sheave volume import - ... < '{name}'"
+    );
+    Err(Failure::usage(format!("{name} is a {format} image, not a raw one")).fix(fix))
+}
+
+fn next_of_file(file: &File, pos: u64, len: u64, has_holes: bool, buf: &mut [u8]) -> io::Result<Piece> {
+    if pos >= len {
+        return Ok(Piece::End);
+    }
+    let (mut data, mut end) = (pos, len);
+    if has_holes {
+        data = match rustix::fs::seek(file, SeekFrom::Data(pos)) {
+            Ok(at) => at & !(GRAIN - 1),
+            Err(rustix::io::Errno::NXIO) => len,
+            // A file system that knows no holes.
+            Err(rustix::io::Errno::INVAL) => pos,
+            Err(err) => return Err(err.into()),
+        };
+        if data > pos {
+            return Ok(Piece::Hole(data.min(len) - pos));
+        }
+        if let Ok(hole) = rustix::fs::seek(file, SeekFrom::Hole(pos)) {
+            end = hole.next_multiple_of(GRAIN).min(len);
+        }
+    }
+    let want = (end - data).min(buf.len() as u64) as usize;
+    file.read_exact_at(&mut buf[..want], data)?;
+    Ok(Piece::Data(want))
+}
+
+fn next_of_stream(stream: &mut File, buf: &mut [u8], stop: &AtomicBool) -> io::Result<Piece> {
+    let mut have = 0;
+    while have < buf.len() {
+        // Relaxed: as in `next`.
+        if stop.load(Ordering::Relaxed) {
+            return Ok(Piece::Stopped);
+        }
+        let tick = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        match rustix::event::poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&tick)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => continue,
+            Ok(_) => {}
+            Err(err) => return Err(err.into()),
+        }
+        match stream.read(&mut buf[have..]) {
+            Ok(0) => break,
+            Ok(bytes) => have += bytes,
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(if have == 0 { Piece::End } else { Piece::Data(have) })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+//! The daemon: pools that it holds, exports of them, and the server.
+//!
+//! * D1. What changes the volumes of a pool, or what is exported of it, has the pool's turn ([`Held::turn`]). So no
+//!   export of a volume begins while the volume is rolled back, and changes that several ask for are done one after
+//!   the other. The turn is taken before the list of exports is locked, never after.
+//! * D2. A pool or export that cannot be opened is kept with the reason, and nothing else waits for it. A reload tries
+//!   again.
+//! * D3. When it ends, no client is served any more before the pools are closed, so that all that was acknowledged is
+//!   in them.
+
+mod changes;
+mod reload;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sheave_serve::{Export, Exports, Listener, Server, ServerOptions};
+use sheave_vol::Pool;
+
+use crate::api::types::DeviceId;
+use crate::backend;
+use crate::config::{ExportPlan, Plan, PoolPlan, What};
+use crate::failure::{self, Failure};
+use crate::place::Access;
+
+/// How long a pool that another process has is waited for, and how often that is looked at.
+const BUSY_WAIT: Duration = Duration::from_secs(2);
+const BUSY_AGAIN: Duration = Duration::from_millis(20);
+
+/// A running daemon.
+pub struct Daemon {
+    /// What serves.
+    pub server: Server,
+    pools: Mutex<BTreeMap<String, Arc<Held>>>,
+    exports: Mutex<Vec<Row>>,
+    /// The turn of exports of devices (D1).
+    devices: Mutex<()>,
+    since: Instant,
+}
+
+/// A pool.
+pub struct Held {
+    /// As the configuration has it.
+    pub plan: PoolPlan,
+    /// What it lies on.
+    pub devices: Vec<DeviceId>,
+    pool: Result<Pool, Failure>,
+    turn: Mutex<()>,
+}
+
+/// An export.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// What it is.
+    pub plan: ExportPlan,
+    /// The configuration has it.
+    pub configured: bool,
+    /// Why it is not served.
+    pub failed: Option<Failure>,
+}
+
+/// A lock, also after a panic elsewhere: what is under these is whole between any two statements.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells somebody who would act on it.
+pub fn notice(text: &str) {
+    // Nobody listening, or no room, is no reason to stop.
+    let _ = writeln!(std::io::stderr().lock(), "sheave: {text}");
+}
+
+impl Held {
+    fn open(plan: &PoolPlan) -> Held {
+        let pool = open_when_free(plan);
+        let devices = plan.place.identities().into_iter().map(|(device, inode)| DeviceId { device, inode }).collect();
+        Held { plan: plan.clone(), devices, pool, turn: Mutex::new(()) }
+    }
+
+    /// The pool, if it is open.
+    pub fn pool(&self) -> Result<&Pool, Failure> {
+        self.pool.as_ref().map_err(|why| {
+            let what = format!("the pool '{}' is not open: {}", self.plan.name, why.cause());
+            Failure::run(what).fix(why.how_to_mend().unwrap_or("mend the cause, then reload the daemon (SIGHUP)"))
+        })
+    }
+
+    /// Why it is not open.
+    pub fn failed(&self) -> Option<&Failure> {
+        self.pool.as_ref().err()
+    }
+}
+
+/// Opens a pool. One that is in use is waited for: the kernel ring of a daemon that was killed has its files for an
+/// instant longer than the daemon lives, and the next daemon is started at once.
+fn open_when_free(plan: &PoolPlan) -> Result<Pool, Failure> {
+    plan.place.expect_pool()?;
+    let until = Instant::now() + BUSY_WAIT;
+    loop {
+        match plan.place.open_now(if plan.read_only { Access::Look } else { Access::Change }) {
+            Err(busy) if busy.is_busy() && Instant::now() < until => std::thread::sleep(BUSY_AGAIN),
+            opened => return opened,
+        }
+    }
+}
+
+/// Opens each of them on a thread of its own, so that none waits for another's recovery.
+fn open_all(plans: &[PoolPlan]) -> Vec<Held> {
+    std::thread::scope(|scope| {
+        let open = |plan| scope.spawn(move || Held::open(plan));
+        let threads: Vec<_> = plans.iter().map(open).collect();
+        let held = threads.into_iter().zip(plans).map(|(thread, plan)| {
+            thread.join().unwrap_or_else(|_| Held {
+                plan: plan.clone(),
+                devices: Vec::new(),
+                pool: Err(Failure::run("opening it ended by a bug")),
+                turn: Mutex::new(()),
+            })
+        });
+        held.collect()
+    })
+}
+
+/// What is open, before it is served.
+pub struct Opened {
+    pools: BTreeMap<String, Arc<Held>>,
+    rows: Vec<Row>,
+    exports: Vec<Export>,
+}
+
+impl Opened {
+    /// Opens everything of a plan that opens (D2).
+    pub fn new(plan: &Plan) -> Opened {
+        let pools: BTreeMap<_, _> =
+            open_all(&plan.pools).into_iter().map(|held| (held.plan.name.clone(), Arc::new(held))).collect();
+        let (mut rows, mut exports) = (Vec::new(), Vec::new());
+        for plan in &plan.exports {
+            let opened = open_export(plan, |name| pools.get(name).cloned());
+            let failed = opened.map(|export| exports.push(export)).err();
+            rows.push(Row { plan: plan.clone(), configured: true, failed });
+        }
+        Opened { pools, rows, exports }
+    }
+
+    /// The first reason why something did not open.
+    pub fn failure(&self) -> Option<&Failure> {
+        let pools = self.pools.values().find_map(|held| held.failed());
+        pools.or_else(|| self.rows.iter().find_map(|row| row.failed.as_ref()))
+    }
+
+    /// Tells what did not open.
+    pub fn tell(&self) {
+        for held in self.pools.values() {
+            if let Some(why) = held.failed() {
+                notice(&format!("pool '{}' is not open: {}", held.plan.name, why.in_a_line()));
+            }
+        }
+        for row in &self.rows {
+            if let Some(why) = &row.failed {
+                notice(&format!("export '{}' is not served: {}", row.plan.name, why.in_a_line()));
+            }
+        }
+    }
+
+    /// What is served, in words.
+    pub fn describe(&self) -> Vec<(String, String)> {
+        self.exports.iter().map(|export| (export.name.clone(), export.description.clone())).collect()
+    }
+
+    /// Lets go of everything.
+    pub fn close(self) -> Result<(), Failure> {
+        drop(self.exports);
+        close_all(self.pools)
+    }
+
+    /// Serves it.
+    pub fn serve(self, listeners: Vec<Listener>, plan: &Plan) -> Result<Daemon, Failure> {
+        let mut options = ServerOptions { max_clients: plan.max_clients, ..ServerOptions::default() };
+        if let Some(threads) = plan.threads {
+            options.reactors = usize::from(threads);
+        }
+        match Server::start(Exports::new(self.exports), listeners, options, Box::new(notice)) {
+            Ok(server) => Ok(Daemon {
+                server,
+                pools: Mutex::new(self.pools),
+                exports: Mutex::new(self.rows),
+                devices: Mutex::new(()),
+                since: Instant::now(),
+            }),
+            Err(error) => {
+                close_all(self.pools)?;
+                Err(failure::serve(error))
+            }
+        }
+    }
+}
+
+/// Closes pools, so that their next opening has nothing to recover.
+fn close_all(pools: BTreeMap<String, Arc<Held>>) -> Result<(), Failure> {
+    let mut first = Ok(());
+    for held in pools.into_values() {
+        if let Ok(pool) = &held.pool {
+            first = first.and(pool.clone().close().map_err(failure::pool));
+        }
+    }
+    first
+}
+
+/// Opens what an export serves.
+fn open_export(plan: &ExportPlan, held: impl Fn(&str) -> Option<Arc<Held>>) -> Result<Export, Failure> {
+    match &plan.what {
+        What::Device { spec } => backend::device(plan, spec),
+        What::Volume { pool, volume } => {
+            let held = held(pool).ok_or_else(|| no_pool(pool))?;
+            backend::volume(plan, held.pool()?, &held.plan.place.to_string(), volume)
+        }
+    }
+}
+
+/// There is no such pool.
+fn no_pool(name: &str) -> Failure {
+    Failure::run(format!("the daemon has no pool '{name}'"))
+        .fix("ask for its pools: ListPools, or look at its configuration")
+}
+
+impl Daemon {
+    /// When it began.
+    pub fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// All pools, by name.
+    pub fn pools(&self) -> Vec<Arc<Held>> {
+        locked(&self.pools).values().cloned().collect()
+    }
+
+    /// One of them.
+    pub fn held(&self, name: &str) -> Result<Arc<Held>, Failure> {
+        locked(&self.pools).get(name).cloned().ok_or_else(|| no_pool(name))
+    }
+
+    /// All exports, also those that are not served.
+    pub fn rows(&self) -> Vec<Row> {
+        locked(&self.exports).clone()
+    }
+
+    /// Ends it (D3).
+    pub fn stop(self) -> Result<(), Failure> {
+        let stopped = self.server.stop().map_err(failure::serve);
+        let pools = self.pools.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let closed = close_all(pools);
+        stopped.and(closed)
+    }
+}

@@ -1,0 +1,162 @@
+//! Exports that come and go, and changes of volumes that exports serve.
+
+use std::sync::{Arc, MutexGuard};
+
+use sheave_serve::ServeError;
+use sheave_vol::Pool;
+
+use super::{Daemon, Held, Row, locked, notice, open_export};
+use crate::config::{ExportPlan, What};
+use crate::failure::{self, Failure};
+
+impl Daemon {
+    /// The turn of what an export is of (D1), held while the result of `work` is made.
+    fn in_turn<T>(&self, what: &What, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+        match what {
+            What::Device { .. } => {
+                let _turn = locked(&self.devices);
+                work()
+            }
+            What::Volume { pool, .. } => {
+                let held = self.held(pool)?;
+                let _turn = held.turn();
+                work()
+            }
+        }
+    }
+
+    /// Serves one more.
+    pub fn add_export(&self, plan: ExportPlan, configured: bool) -> Result<(), Failure> {
+        self.in_turn(&plan.what, || {
+            let mut rows = locked(&self.exports);
+            if let Some(row) = rows.iter().find(|row| row.plan.name == plan.name)
+                && row.failed.is_none()
+            {
+                return Err(failure::serve(ServeError::ExportExists { name: plan.name.clone() }));
+            }
+            let export = open_export(&plan, |name| self.held(name).ok())?;
+            rows.retain(|row| row.plan.name != plan.name);
+            self.server.put_export(export);
+            rows.push(Row { plan: plan.clone(), configured, failed: None });
+            Ok(())
+        })
+    }
+
+    /// Ends an export.
+    pub fn remove_export(&self, name: &str, force: bool) -> Result<(), Failure> {
+        let found = self.rows().into_iter().find(|row| row.plan.name == name);
+        let Some(row) = found else {
+            return Err(failure::serve(ServeError::NoExport { name: name.into() }));
+        };
+        let remove = || {
+            if row.failed.is_none() {
+                self.server.take_export(name, force).map_err(failure::serve)?;
+                self.server.forget_export(name);
+            }
+            locked(&self.exports).retain(|row| row.plan.name != name);
+            Ok(())
+        };
+        // The pool of an export that failed may be none.
+        if row.failed.is_some() { remove() } else { self.in_turn(&row.plan.what, remove) }
+    }
+
+    /// Changes a pool in its turn.
+    pub fn change<T>(
+        &self,
+        pool: &str,
+        work: impl FnOnce(&Arc<Held>, &Pool) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let held = self.held(pool)?;
+        let _turn = held.turn();
+        work(&held, held.pool()?)
+    }
+
+    /// Does something to volumes in the pool's turn while nobody has them: their exports are taken out, which is
+    /// refused while they have clients unless `force`, and come back afterwards as far as their volumes are still
+    /// there.
+    pub fn change_alone<T>(
+        &self,
+        pool: &str,
+        volumes: &[&str],
+        force: bool,
+        work: impl FnOnce(&Arc<Held>, &Pool) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.change(pool, |held, open| {
+            let is = |row: &Row| row.plan.volume_of(pool).is_some_and(|volume| volumes.contains(&volume));
+            let rows: Vec<Row> = self.rows().into_iter().filter(|row| row.failed.is_none() && is(row)).collect();
+            let mut out = Vec::new();
+            let mut refused = None;
+            for row in &rows {
+                match self.server.take_export(&row.plan.name, force) {
+                    Ok(()) => out.push(row),
+                    Err(error) => {
+                        let went = matches!(error, ServeError::StillEnding { .. });
+                        out.extend(went.then_some(row));
+                        refused = Some(in_use(row, pool, error));
+                        break;
+                    }
+                }
+            }
+            let done = refused.map_or_else(|| work(held, open), Err);
+            out.iter().for_each(|row| self.put_back(&row.plan, open));
+            done
+        })
+    }
+
+    /// Serves again what was taken out, or forgets it when its volume is gone.
+    fn put_back(&self, plan: &ExportPlan, pool: &Pool) {
+        let failed = match open_export(plan, |name| self.held(name).ok()) {
+            Ok(export) => {
+                self.server.put_export(export);
+                return;
+            }
+            Err(failed) => failed,
+        };
+        self.server.forget_export(&plan.name);
+        let volume = match &plan.what {
+            What::Volume { volume, .. } => volume.as_str(),
+            What::Device { spec } => spec,
+        };
+        let is_gone = pool.volume_info(volume).is_err();
+        let mut rows = locked(&self.exports);
+        if is_gone {
+            rows.retain(|row| row.plan.name != plan.name);
+            notice(&format!("export '{}' has ended: its volume '{volume}' is gone", plan.name));
+        } else if let Some(row) = rows.iter_mut().find(|row| row.plan.name == plan.name) {
+            notice(&format!("export '{}' is not served any more: {}", plan.name, failed.in_a_line()));
+            row.failed = Some(failed);
+        }
+    }
+
+    /// Renames a volume: exports of it follow.
+    pub fn rename(&self, pool: &str, volume: &str, name: &str) -> Result<(), Failure> {
+        self.change(pool, |_, open| {
+            open.rename(volume, name).map_err(failure::pool)?;
+            for row in locked(&self.exports).iter_mut() {
+                if let What::Volume { pool: of, volume: what } = &mut row.plan.what
+                    && of == pool
+                    && what == volume
+                {
+                    *what = name.into();
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Held {
+    /// Its turn (D1).
+    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
+        locked(&self.turn)
+    }
+}
+
+/// The volume of an export has clients.
+fn in_use(row: &Row, pool: &str, error: ServeError) -> Failure {
+    let ServeError::ExportInUse { name, clients } = error else { return failure::serve(error) };
+    let volume = row.plan.volume_of(pool).unwrap_or_default();
+    let them = if clients == 1 { "1 client".to_owned() } else { format!("{clients} clients") };
+    Failure::busy(format!("the volume '{volume}' has {them} through the export '{name}'"))
+        .fix("disconnect them (sheave client list), or add --force, which does")
+}

@@ -1,0 +1,73 @@
+//! A new configuration, while the daemon runs.
+//!
+//! Pools and exports come and go; what failed to open is tried again. Where it listens, threads, limits and the control
+//! socket stay as they were at the start, and it says so when the configuration has others.
+
+use std::sync::Arc;
+
+use super::{Daemon, Held, locked, notice, open_all};
+use crate::config::{ExportPlan, Plan, PoolPlan};
+use crate::failure;
+
+impl Daemon {
+    /// Does what a configuration says that is not so yet. Who would act on what cannot be done is told.
+    pub fn reload(&self, before: &Plan, plan: &Plan) {
+        let fixed = |plan: &Plan| {
+            let Plan { listen, threads, max_clients, control, metrics, .. } = plan.clone();
+            (listen, threads, max_clients, control, metrics)
+        };
+        if fixed(before) != fixed(plan) {
+            notice("the configuration has other addresses, threads, limits or another control socket: restart it");
+        }
+        // First what goes, so that a pool can move and an export can be of another one.
+        let is_configured =
+            |name: &str, what: &ExportPlan| plan.exports.iter().any(|own| own.name == name && own == what);
+        for row in self.rows().iter().filter(|row| row.configured && !is_configured(&row.plan.name, &row.plan)) {
+            if let Err(why) = self.remove_export(&row.plan.name, false) {
+                notice(&format!("export '{}' stays: {}", row.plan.name, why.in_a_line()));
+            }
+        }
+        for held in self.pools() {
+            if !plan.pools.contains(&held.plan) || held.failed().is_some() {
+                self.let_go(&held);
+            }
+        }
+        let have: Vec<PoolPlan> = self.pools().iter().map(|held| held.plan.clone()).collect();
+        let names: Vec<&String> = have.iter().map(|plan| &plan.name).collect();
+        let new: Vec<PoolPlan> = plan.pools.iter().filter(|plan| !names.contains(&&plan.name)).cloned().collect();
+        for held in open_all(&new) {
+            if let Some(why) = held.failed() {
+                notice(&format!("pool '{}' is not open: {}", held.plan.name, why.in_a_line()));
+            }
+            locked(&self.pools).insert(held.plan.name.clone(), Arc::new(held));
+        }
+        for wanted in &plan.exports {
+            let served = self.rows().iter().any(|row| row.plan.name == wanted.name && row.failed.is_none());
+            if served {
+                continue;
+            }
+            if let Err(why) = self.add_export(wanted.clone(), true) {
+                notice(&format!("export '{}' is not served: {}", wanted.name, why.in_a_line()));
+                let row = super::Row { plan: wanted.clone(), configured: true, failed: Some(why) };
+                let mut rows = locked(&self.exports);
+                rows.retain(|row| row.plan.name != wanted.name);
+                rows.push(row);
+            }
+        }
+        notice("the configuration was read again");
+    }
+
+    /// Closes a pool that the configuration does not have any more, unless something of it is served.
+    fn let_go(&self, held: &Arc<Held>) {
+        let _turn = held.turn();
+        if self.rows().iter().any(|row| row.failed.is_none() && row.plan.volume_of(&held.plan.name).is_some()) {
+            return notice(&format!("pool '{}' stays: volumes of it are served", held.plan.name));
+        }
+        if let Ok(pool) = held.pool()
+            && let Err(why) = pool.clone().close().map_err(failure::pool)
+        {
+            return notice(&format!("pool '{}' stays: {}", held.plan.name, why.in_a_line()));
+        }
+        locked(&self.pools).remove(&held.plan.name);
+    }
+}

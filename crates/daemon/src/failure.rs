@@ -1,0 +1,227 @@
+//! Why the command fails, in words for the person at the terminal: the cause, then the fix.
+//!
+//! Every error of the command line ends here. Owns the exit code that belongs to it, not the message
+//! of a lower floor: those arrive as text that already names cause and fix.
+
+use std::fmt;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::Serialize;
+use sheave::DeviceError;
+use sheave_load::LoadError;
+use sheave_serve::ServeError;
+use sheave_vol::PoolError;
+
+/// What the exit code says about a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The arguments or a device spec make no sense: exit code 2, as clap's own errors.
+    Usage,
+    /// The arguments were fine, the run was not: exit code 1.
+    Run,
+    /// Ctrl-C ended it before it was done, and what it had begun was undone: exit code 130.
+    Interrupted,
+    /// Somebody else has what it needs, and may let go of it: exit code 1.
+    Busy,
+    /// The run failed and its report has already said everything: exit code 1, no message.
+    Reported,
+    /// A command that was run for the user has ended with this exit code, and said itself why: no message.
+    Command(u8),
+}
+
+/// A failed command.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    kind: Kind,
+    cause: String,
+    fix: Option<String>,
+}
+
+/// A failure for programs.
+#[derive(Debug, Serialize)]
+pub struct FailureJson<'a> {
+    error: ErrorJson<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct ErrorJson<'a> {
+    /// `usage`, `failed` or `interrupted`.
+    kind: &'static str,
+    cause: &'a str,
+    fix: Option<&'a str>,
+    exit_code: u8,
+}
+
+impl Failure {
+    /// The arguments make no sense.
+    pub fn usage(cause: impl Into<String>) -> Self {
+        Self { kind: Kind::Usage, cause: cause.into(), fix: None }
+    }
+
+    /// The run failed.
+    pub fn run(cause: impl Into<String>) -> Self {
+        Self { kind: Kind::Run, cause: cause.into(), fix: None }
+    }
+
+    /// Somebody else has what it needs.
+    pub fn busy(cause: impl Into<String>) -> Self {
+        Self { kind: Kind::Busy, cause: cause.into(), fix: None }
+    }
+
+    /// Whether trying again later may help.
+    pub fn is_busy(&self) -> bool {
+        self.kind == Kind::Busy
+    }
+
+    /// After a wait for it.
+    pub fn after(self, waited: Duration) -> Self {
+        Self { cause: format!("{}, also after {:.1} s", self.cause, waited.as_secs_f64()), ..self }
+    }
+
+    /// Ctrl-C ended it.
+    pub fn interrupted(cause: impl Into<String>) -> Self {
+        Self { kind: Kind::Interrupted, cause: cause.into(), fix: None }
+    }
+
+    /// The run failed, and what was printed already says why.
+    pub fn reported() -> Self {
+        Self { kind: Kind::Reported, cause: String::new(), fix: None }
+    }
+
+    /// A command that was run for the user has ended with this exit code, which is not 0.
+    pub fn command_ended(code: u8) -> Self {
+        Self { kind: Kind::Command(code), cause: format!("the command ended with {code}"), fix: None }
+    }
+
+    /// Says what to do about it.
+    pub fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = Some(fix.into());
+        self
+    }
+
+    /// The process's exit code.
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.code())
+    }
+
+    fn code(&self) -> u8 {
+        match self.kind {
+            Kind::Usage => 2,
+            Kind::Run | Kind::Reported | Kind::Busy => 1,
+            Kind::Interrupted => 130,
+            Kind::Command(code) => code,
+        }
+    }
+
+    /// For programs.
+    pub fn json(&self) -> FailureJson<'_> {
+        let kind = match self.kind {
+            Kind::Usage => "usage",
+            Kind::Run | Kind::Reported | Kind::Busy | Kind::Command(_) => "failed",
+            Kind::Interrupted => "interrupted",
+        };
+        FailureJson { error: ErrorJson { kind, cause: &self.cause, fix: self.fix.as_deref(), exit_code: self.code() } }
+    }
+
+    /// What can be done about it.
+    pub fn how_to_mend(&self) -> Option<&str> {
+        self.fix.as_deref()
+    }
+
+    /// Cause and fix in one line, for a log.
+    pub fn in_a_line(&self) -> String {
+        match &self.fix {
+            Some(fix) => format!("{}. {fix}", self.cause),
+            None => self.cause.clone(),
+        }
+    }
+
+    /// Its kind in a word, as programs are told.
+    pub fn word(&self) -> &'static str {
+        match self.kind {
+            Kind::Usage => "usage",
+            Kind::Busy => "busy",
+            Kind::Interrupted => "interrupted",
+            Kind::Run | Kind::Reported | Kind::Command(_) => "failed",
+        }
+    }
+
+    /// What another process was refused, from what that told.
+    pub fn told(word: &str, cause: String, fix: Option<String>) -> Self {
+        let kind = match word {
+            "usage" => Kind::Usage,
+            "busy" => Kind::Busy,
+            "interrupted" => Kind::Interrupted,
+            _ => Kind::Run,
+        };
+        Self { kind, cause, fix }
+    }
+
+    /// The cause alone, in one line, for reports that have a place for the fix of their own.
+    pub fn cause(&self) -> &str {
+        &self.cause
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if matches!(self.kind, Kind::Reported | Kind::Command(_)) {
+            return Ok(());
+        }
+        writeln!(f, "sheave: {}", self.cause)?;
+        match &self.fix {
+            Some(fix) => writeln!(f, "   fix: {fix}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl From<LoadError> for Failure {
+    fn from(err: LoadError) -> Self {
+        let kind = if err.usage { Kind::Usage } else { Kind::Run };
+        Self { kind, cause: err.cause, fix: err.fix }
+    }
+}
+
+/// A spec that cannot be read is a usage error; a device that cannot be opened is not.
+pub fn device(err: DeviceError) -> Failure {
+    match err {
+        DeviceError::Spec { .. } => Failure::usage(err.to_string()),
+        DeviceError::Host { what, fix, source } => Failure::run(format!("{what}: {source}")).fix(fix),
+        DeviceError::Claimed { what, who, fix } => Failure::busy(format!("{what} is in use: {who}")).fix(fix),
+        other => Failure::run(other.to_string()),
+    }
+}
+
+/// What a pool refuses: a name or size that cannot be is a usage error, all else is not.
+pub fn pool(err: PoolError) -> Failure {
+    match err {
+        PoolError::Device(err) => device(err),
+        PoolError::Invalid { what, fix } => Failure::usage(what).fix(fix),
+        PoolError::Io { what, status, fix } => Failure::run(format!("{what}: {status}")).fix(fix),
+        PoolError::Format { what, fix } | PoolError::Members { what, fix } => Failure::run(what).fix(fix),
+        PoolError::Busy { what, who, fix } => Failure::busy(format!("{what} is in use: {who}")).fix(fix),
+        PoolError::Limit { what, limit, fix } => Failure::run(format!("{what}: the limit is {limit}")).fix(fix),
+        other => match other.to_string().split_once(". ") {
+            Some((cause, fix)) => Failure::run(cause).fix(fix),
+            None => Failure::run(other.to_string()),
+        },
+    }
+}
+
+/// What a server refuses: the cause, then the fix.
+pub fn serve(error: ServeError) -> Failure {
+    use sheave::RingError;
+    if let ServeError::Ring(RingError::Device(sheave::DeviceError::Host { fix, .. })) = &error {
+        return Failure::run(format!("serving needs io_uring: {fix}"))
+            .fix("sheave doctor tells what this machine lacks");
+    }
+    if matches!(error, ServeError::OldKernel(_)) {
+        return Failure::run(error.to_string()).fix("run Linux 6.1 or newer");
+    }
+    match error.to_string().split_once(". ") {
+        Some((cause, fix)) => Failure::run(cause).fix(fix),
+        None => Failure::run(error.to_string()),
+    }
+}

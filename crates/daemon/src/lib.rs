@@ -1,0 +1,65 @@
+//! The daemon behind `sheave serve`: owns pools, serves volumes and devices of them, and is told by a control socket.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`run`] | the order of start and end |
+//! | [`config`] | the configuration: a plan |
+//! | [`daemon`] | pools, exports and the server while it runs |
+//! | [`backend`], [`contexts`] | what an export serves |
+//! | [`control`] | the control socket |
+//! | [`service`] | the methods that it has |
+//! | [`copies`] | those that take long: import, export, scrub, trim, watch |
+//! | [`metrics`] | counters and gauges, for monitoring |
+//! | [`systemd`] | sockets, readiness and the watchdog of systemd |
+//! | [`captive`] | the command of `--run`, and its socket |
+//!
+//! What a command does by itself when no daemon holds its pool is done by the same code, which therefore stands here:
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`api`] | what goes over the control socket, and where that is |
+//! | [`place`] | where a pool or volume is, as written on a command line or in the configuration |
+//! | [`copy`] | images into volumes and out of them |
+//! | [`shapes`] | pools, volumes and reports as programs are told of them |
+//! | [`failure`] | why something fails: cause and fix |
+//! | [`value`] | parsers of single values |
+
+pub mod api;
+mod backend;
+pub mod captive;
+pub mod config;
+mod contexts;
+mod control;
+mod copies;
+pub mod copy;
+mod daemon;
+pub mod failure;
+mod metrics;
+pub mod place;
+pub mod run;
+mod service;
+pub mod shapes;
+mod systemd;
+pub mod value;
+
+use sheave_vol::{Pool, PoolError, VolumeInfo};
+
+/// Changes the size of a volume and how large writes may make it. A larger bound comes first, a smaller one last: the
+/// size is never beyond it.
+///
+/// # Errors
+///
+/// The pool's.
+pub fn resize_to(pool: &Pool, name: &str, now: &VolumeInfo, new: u64, max_size: Option<u64>) -> Result<(), PoolError> {
+    let rises = max_size > now.max_size_bytes;
+    if let Some(max_size) = max_size.filter(|_| rises) {
+        pool.set_max_size(name, max_size)?;
+    }
+    if new != now.size_bytes || max_size.is_none() {
+        pool.resize(name, new)?;
+    }
+    match max_size.filter(|_| !rises) {
+        Some(max_size) => pool.set_max_size(name, max_size),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,332 @@
+//! Where a pool or volume is, as written on the command line, and opening it.
+//!
+//! `POOL` is a device spec, a path, or several of them joined by `+`. A volume is `POOL#NAME`. Owns how these are told
+//! apart; what a spec means is the device's matter, what is in a pool the pool's.
+
+mod takes_back;
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use sheave::Device;
+use sheave::open_device;
+use sheave_base::units::SECTOR_BYTES;
+use sheave_drivers::spec;
+use sheave_vol::{OpenOptions, Pool};
+
+use self::takes_back::takes_back;
+use crate::failure::Failure;
+use crate::value;
+
+/// The kinds of specs; what begins otherwise is a path.
+const KINDS: [&str; 6] = ["null", "ram", "file", "fault", "partition", "linear"];
+
+/// A pool on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolPlace {
+    text: String,
+    members: Vec<Member>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Member {
+    Path(String),
+    Spec(String),
+}
+
+impl PoolPlace {
+    /// Free bytes of the file systems that its files lie in, of the fullest; `None` for devices, and for specs.
+    pub fn host_free_bytes(&self) -> Option<u64> {
+        let free = |member: &Member| {
+            let Member::Path(path) = member else { return None };
+            let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
+            let found = rustix::fs::statvfs(path.as_str()).ok().filter(|_| is_file)?;
+            Some(found.f_bavail.saturating_mul(found.f_frsize))
+        };
+        self.members.iter().filter_map(free).min()
+    }
+}
+
+/// A volume on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumePlace {
+    /// Its pool.
+    pub pool: PoolPlace,
+    /// Its name.
+    pub name: String,
+}
+
+/// What a command means to do with a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Look only, and write nothing: what a crash left is recovered in memory.
+    Look,
+    /// Look at as much of it as there is, though the pool does not open otherwise.
+    Rescue,
+    /// Change it.
+    Change,
+}
+
+impl FromStr for PoolPlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("empty; name a file or device, such as pool.img".into());
+        }
+        if let Some((pool, name)) = text.rsplit_once('#')
+            && !Path::new(text).exists()
+        {
+            return Err(format!("this command wants a pool; '{pool}' is one, '#{name}' names a volume in it"));
+        }
+        let members = members_of(text)?;
+        Ok(Self { text: text.into(), members })
+    }
+}
+
+impl FromStr for VolumePlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((pool, name)) = text.rsplit_once('#') else {
+            return Err(format!("no volume is named; write '{text}#NAME'"));
+        };
+        if pool.is_empty() {
+            return Err(format!("no pool is named; write 'POOL#{name}', such as 'pool.img#{name}'"));
+        }
+        let name = value::volume_name(name).map_err(|why| format!("volume name '{name}': {why}"))?;
+        Ok(Self { pool: PoolPlace { text: pool.into(), members: members_of(pool)? }, name })
+    }
+}
+
+fn members_of(text: &str) -> Result<Vec<Member>, String> {
+    // A path that is there wins, whatever it is called; and `over=` takes the rest of a spec, pluses included.
+    if Path::new(text).exists() {
+        return Ok(vec![member(text)?]);
+    }
+    if is_spec(text) && text.contains("over=") {
+        return Ok(vec![Member::Spec(text.into())]);
+    }
+    spec::split(text).into_iter().map(member).collect()
+}
+
+fn is_spec(text: &str) -> bool {
+    text.split_once(':').is_some_and(|(kind, _)| KINDS.contains(&kind))
+}
+
+fn member(text: &str) -> Result<Member, String> {
+    if text.is_empty() {
+        return Err("nothing stands before or after a '+'; join members as in a.img+b.img".into());
+    }
+    if is_spec(text) && !Path::new(text).exists() {
+        return Ok(Member::Spec(text.into()));
+    }
+    if text.contains('"') && text.contains([',', '+']) {
+        return Err(format!(
+            "a path with a quote and a comma or plus cannot be told in a spec: '{text}'; use a link to it"
+        ));
+    }
+    if text.contains(',') && !Path::new(text).exists() {
+        return Err(format!("'{text}' has a comma and is no file; for a device spec write file:PATH,key=value"));
+    }
+    Ok(Member::Path(text.into()))
+}
+
+impl Member {
+    fn text(&self) -> &str {
+        match self {
+            Self::Path(text) | Self::Spec(text) => text,
+        }
+    }
+
+    /// The spec of the device, with options in a form that starts with a comma.
+    fn spec(&self, options: &str) -> String {
+        match self {
+            Self::Spec(spec) => spec.clone(),
+            // So that a '=' in a path is no parameter.
+            Self::Path(path) if path.starts_with(['/', '.']) => format!("file:{}{options}", spec::quoted(path)),
+            Self::Path(path) => format!("file:{}{options}", spec::quoted(&format!("./{path}"))),
+        }
+    }
+}
+
+impl fmt::Display for PoolPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Display for VolumePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}#{}", self.pool, self.name)
+    }
+}
+
+impl PoolPlace {
+    /// By which another process knows its files and block devices; empty when it has something else, too.
+    pub fn identities(&self) -> Vec<(u64, u64)> {
+        use std::os::unix::fs::{FileTypeExt, MetadataExt};
+        let of = |path: &String| {
+            let found = std::fs::metadata(path).ok()?;
+            Some(if found.file_type().is_block_device() { (found.rdev(), 0) } else { (found.dev(), found.ino()) })
+        };
+        self.file_paths().iter().map(of).collect::<Option<Vec<_>>>().unwrap_or_default()
+    }
+
+    /// The paths of its files and block devices; none when it has something else, too.
+    pub fn file_paths(&self) -> Vec<String> {
+        let of = |member: &Member| {
+            let spec = member.spec("");
+            let rest = spec.strip_prefix("file:")?;
+            let path = match spec::take_quoted(rest)? {
+                (Some(path), _) => path.to_owned(),
+                (None, rest) => rest.split_once(',').unwrap_or((rest, "")).0.to_owned(),
+            };
+            Some(path)
+        };
+        self.members.iter().map(of).collect::<Option<Vec<_>>>().unwrap_or_default()
+    }
+
+    /// Whether one of its files and devices takes no space back, as far as that shows without a try.
+    pub fn takes_nothing_back(&self) -> bool {
+        self.file_paths().iter().any(|path| takes_back(Path::new(path)) == Some(false))
+    }
+
+    /// The only path, when the pool is one file or device.
+    pub fn single_path(&self) -> Option<&Path> {
+        match self.members.as_slice() {
+            [Member::Path(path)] => Some(Path::new(path)),
+            _ => None,
+        }
+    }
+
+    /// Path and options (from their comma on) of a pool on one `file:` device.
+    pub fn file_spec(&self) -> Option<(String, String)> {
+        let spec = match self.members.as_slice() {
+            [one] => one.spec(""),
+            _ => return None,
+        };
+        let rest = spec.strip_prefix("file:")?;
+        let (path, options) = match spec::take_quoted(rest)? {
+            (Some(path), options) => (path, options),
+            (None, rest) => rest.split_once(',').unwrap_or((rest, "")),
+        };
+        let options: String = options
+            .split(',')
+            .filter(|key| !key.is_empty() && !key.starts_with("size="))
+            .map(|key| format!(",{key}"))
+            .collect();
+        Some((path.to_owned(), options))
+    }
+
+    /// The files that it is made of.
+    ///
+    /// # Errors
+    ///
+    /// For a member that is a spec of something else than a file.
+    pub fn paths(&self) -> Result<Vec<std::path::PathBuf>, Failure> {
+        let path = |member: &Member| {
+            let Member::Spec(text) = member else { return Ok(member.text().into()) };
+            let one = PoolPlace { text: text.clone(), members: vec![member.clone()] };
+            let path = one.file_spec().map(|(path, _)| path.into());
+            path.ok_or_else(|| Failure::usage(format!("--allocate full: {text} is no file")).fix("leave it out"))
+        };
+        self.members.iter().map(path).collect()
+    }
+
+    /// Whether all of it is gone when this process ends.
+    pub fn is_volatile(&self) -> bool {
+        let memory = |spec: &str| spec.contains("ram:") || spec.contains("null:");
+        self.members.iter().any(|member| matches!(member, Member::Spec(spec) if memory(spec)))
+    }
+
+    /// Refuses a pool in memory, for commands whose work would be lost when they end.
+    pub fn refuse_volatile(&self) -> Result<(), Failure> {
+        if !self.is_volatile() {
+            return Ok(());
+        }
+        Err(Failure::usage(format!("{self}: a pool in memory is gone when this command ends")).fix(format!(
+            "use a file; to measure one in memory: sheave bench 'vol:{self}#test', which makes both for the run"
+        )))
+    }
+
+    /// The devices of its members.
+    pub fn open_members(&self, options: &str) -> Result<Vec<Device>, Failure> {
+        let open = |member: &Member| open_device(&member.spec(options)).map_err(crate::failure::device);
+        self.members.iter().map(open).collect()
+    }
+
+    /// The device under the pool, opened with options such as `,size=10G` for members that are paths.
+    pub fn open_device(&self, options: &str) -> Result<Device, Failure> {
+        sheave_vol::join(&self.text, &self.open_members(options)?).map_err(crate::failure::pool)
+    }
+
+    /// The device that a new pool is made on, whatever was there before.
+    pub fn new_device(&self, options: &str) -> Result<Device, Failure> {
+        match self.open_members(options)?.as_slice() {
+            [one] => Ok(one.clone()),
+            several => sheave_blk::linear::concatenate(&self.text, several).map_err(crate::failure::device),
+        }
+    }
+
+    /// How the pool is named when this has become its last member.
+    pub fn with(&self, last: &PoolPlace) -> String {
+        // In a spec with a device under it a path is a spec too.
+        let nested = self.text.contains("over=");
+        let names = last.members.iter().map(|member| if nested { member.spec("") } else { member.text().to_owned() });
+        std::iter::once(self.text.clone()).chain(names).collect::<Vec<_>>().join("+")
+    }
+
+    /// Whether it names one file or device, or spec of one.
+    pub fn is_one(&self) -> bool {
+        self.members.len() == 1
+    }
+
+    /// Refuses what cannot be a pool that is there.
+    pub fn expect_pool(&self) -> Result<(), Failure> {
+        self.refuse_volatile()?;
+        self.expect_there()
+    }
+
+    /// The pool, without waiting for one that is in use.
+    pub fn open_now(&self, access: Access) -> Result<Pool, Failure> {
+        let (options, rescue) = match access {
+            Access::Change => ("", false),
+            Access::Look => (",readonly=on", false),
+            Access::Rescue => (",readonly=on", true),
+        };
+        let open = OpenOptions { read_only: access != Access::Change, rescue, ..OpenOptions::default() };
+        Pool::open(&self.open_device(options)?, &open).map_err(crate::failure::pool)
+    }
+
+    /// The words for a pool that is not there, better than those of a device that could be made.
+    pub fn expect_there(&self) -> Result<(), Failure> {
+        for member in &self.members {
+            if let Member::Path(path) = member
+                && !Path::new(path).exists()
+            {
+                let make = match self.single_path() {
+                    Some(path) => format!("{} --size 10G", path.display()),
+                    None => "file:A,size=5G+file:B,size=5G".into(),
+                };
+                return Err(Failure::run(format!("{path}: there is no such file or device"))
+                    .fix(format!("check the path, or make a pool: sheave pool create {make}")));
+            }
+            if let Member::Path(path) = member
+                && let Ok(meta) = std::fs::metadata(path)
+                && meta.is_file()
+                && (meta.len() == 0 || !meta.len().is_multiple_of(SECTOR_BYTES))
+            {
+                let what = format!("{path} is not the file of a pool: it has {} bytes, not whole blocks", meta.len());
+                return Err(
+                    Failure::run(what).fix("check the path; if it was one, its end was cut off: take it from a copy")
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! The daemon from start to end: until Ctrl-C, SIGTERM or the end of a command.
+//!
+//! Owns the order: pools and volumes are opened, then the sockets, then the reactors, then the control socket; at the
+//! end it is the other way round.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use sheave_load::signals::{self, Ender};
+use sheave_serve::{Address, Listener};
+
+use crate::captive::{self, Captive};
+use crate::config::{self, One, Plan};
+use crate::daemon::{Daemon, Opened, notice};
+use crate::failure::{self, Failure};
+use crate::{control, metrics, systemd};
+
+/// A line on stderr. Nobody listening, or no room, is no reason to stop.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+/// Serves what a configuration says, until a signal; the exit code. What of it does not open is told, and the rest is
+/// served.
+///
+/// # Errors
+///
+/// When nothing can be served, or the end has failed.
+pub fn configured(path: &Path) -> Result<u8, Failure> {
+    let ender = Ender::new()?;
+    let mut plan = config::read(path)?;
+    let mut hangups = signals::hangups()?;
+    let mut listeners = systemd::listeners()?;
+    listeners.extend(listen(&plan.listen)?);
+    if listeners.is_empty() && plan.control.is_none() {
+        return Err(Failure::usage(format!("{} has no address to listen on", path.display()))
+            .fix("add listen = [\"unix:/run/sheave/nbd.sock\"], or a control socket"));
+    }
+    let opened = Opened::new(&plan);
+    opened.tell();
+    let daemon = Arc::new(opened.serve(listeners, &plan)?);
+    let controlled = begin_control(&daemon, &plan).and_then(|controlled| {
+        let measured = plan.metrics.as_ref().map(|at| metrics::Metrics::start(&daemon, at)).transpose();
+        match measured {
+            Ok(measured) => Ok((controlled, measured)),
+            Err(why) => {
+                if let Some(controlled) = controlled {
+                    controlled.stop();
+                }
+                Err(why)
+            }
+        }
+    });
+    let (controlled, measured) = match controlled {
+        Ok(controlled) => controlled,
+        Err(why) => {
+            end(daemon, None)?;
+            return Err(why);
+        }
+    };
+    let served = daemon.server.exports().len();
+    let at: Vec<String> = daemon.server.listeners().iter().map(|listener| listener.address().to_string()).collect();
+    let serving = format!("serving {served} exports at {}", at.join(", "));
+    say(&serving);
+    systemd::ready(&serving);
+    let watchdog = systemd::Watchdog::start(&daemon);
+    let reloads = {
+        let (daemon, path) = (daemon.clone(), path.to_owned());
+        let (ends, told) = UnixStream::pair().map_err(captive::ender_failed)?;
+        let run = move || {
+            while hangups.wait(&told) {
+                systemd::reloading();
+                match config::read(&path) {
+                    Ok(new) => {
+                        daemon.reload(&plan, &new);
+                        plan = new;
+                    }
+                    Err(why) => notice(&format!("the configuration stays as it was: {}", why.in_a_line())),
+                }
+                systemd::ready(&format!("serving {} exports", daemon.server.exports().len()));
+            }
+        };
+        (std::thread::spawn(run), ends)
+    };
+    let ended = ender.wait().map_err(captive::ender_failed);
+    systemd::stopping();
+    watchdog.stop();
+    if let Some(measured) = measured {
+        measured.stop();
+    }
+    drop(reloads.1);
+    // A reload that has panicked has said so.
+    let _ = reloads.0.join();
+    end(daemon, controlled)?;
+    ended.map(|_| 0)
+}
+
+/// Serves one volume, snapshot or device; the exit code.
+///
+/// # Errors
+///
+/// When it cannot be served, or the end has failed.
+pub fn one(args: &One) -> Result<u8, Failure> {
+    let ender = Ender::new()?;
+    let mut plan = config::of_one(args)?;
+    let directory = if plan.listen.is_empty() { Some(captive::private_directory()?) } else { None };
+    plan.listen.extend(directory.iter().map(captive::Directory::address));
+    let opened = Opened::new(&plan);
+    if let Some(why) = opened.failure().cloned() {
+        opened.close()?;
+        return Err(why);
+    }
+    let described = opened.describe();
+    let listeners = match listen(&plan.listen) {
+        Ok(listeners) => listeners,
+        Err(why) => {
+            opened.close()?;
+            return Err(why);
+        }
+    };
+    let names: Vec<String> = listeners.iter().flat_map(|at| described.iter().map(|(name, _)| at.uri(name))).collect();
+    let daemon = Arc::new(opened.serve(listeners, &plan)?);
+    let served = begin_control(&daemon, &plan).map(|controlled| {
+        let code = wait(args, &described[0].1, &names, &ender);
+        (controlled, code)
+    });
+    let (controlled, code) = match served {
+        Ok((controlled, code)) => (controlled, code),
+        Err(why) => (None, Err(why)),
+    };
+    let ended = end(daemon, controlled);
+    let code = code?;
+    ended?;
+    Ok(code)
+}
+
+/// Waits for a signal, or for the end of the command.
+fn wait(args: &One, what: &str, names: &[String], ender: &Ender) -> Result<u8, Failure> {
+    match &args.run {
+        None => {
+            for name in names {
+                say(&format!("serving {what} at {name}; Ctrl-C ends it"));
+            }
+            ender.wait().map_err(captive::ender_failed)?;
+            Ok(0)
+        }
+        Some(command) => Captive::start(command, &names[0], ender)?.wait(ender),
+    }
+}
+
+fn listen(addresses: &[Address]) -> Result<Vec<Listener>, Failure> {
+    addresses.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>().map_err(failure::serve)
+}
+
+/// Begins to listen on the control socket. One that nobody has asked for is a convenience: without it the server runs
+/// all the same.
+fn begin_control(daemon: &Arc<Daemon>, plan: &Plan) -> Result<Option<control::Running>, Failure> {
+    let Some(wanted) = &plan.control else { return Ok(None) };
+    match control::Running::start(daemon, wanted) {
+        Ok(running) => Ok(Some(running)),
+        Err(why) if wanted.wanted => Err(why),
+        Err(why) => {
+            notice(&format!("there is no control socket: {}", why.in_a_line()));
+            Ok(None)
+        }
+    }
+}
+
+/// Ends all of it: first those who could change it.
+fn end(daemon: Arc<Daemon>, controlled: Option<control::Running>) -> Result<(), Failure> {
+    if let Some(controlled) = controlled {
+        controlled.stop();
+    }
+    let daemon = Arc::into_inner(daemon);
+    daemon
+        .ok_or_else(|| {
+            Failure::run("something of the server still runs; the pools are recovered when they are opened")
+        })?
+        .stop()
+}

@@ -1,0 +1,332 @@
+//! The methods of `io.sheave.Control`.
+//!
+//! Each reads its parameters, refuses who may not do it, and does it; what takes long is in [`copies`](crate::copies).
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use sheave_varlink::{Call, CallError, Failed, Service};
+use sheave_vol::Pool;
+
+use crate::api::types::{self as t, IDL, INTERFACE};
+use crate::config::{ExportPlan, What};
+use crate::daemon::{Daemon, Held, Row, notice};
+use crate::failure::{self, Failure};
+use crate::resize_to;
+use crate::shapes::extent::ExtentJson;
+use crate::shapes::pool::PoolJson;
+use crate::shapes::volume::VolumeJson;
+use crate::value;
+use crate::value::check_low_water;
+
+/// Extents of one reply: bounds its memory.
+const MAX_EXTENTS: usize = 4096;
+/// Bytes of a volume that one reply looks at, at most.
+const MAX_MAP: u64 = 16 << 30;
+/// Volumes of one call of `DeleteVolumes`.
+const MAX_DELETED: usize = 1024;
+
+/// The service.
+pub struct Control {
+    pub(super) daemon: Arc<Daemon>,
+}
+
+/// What a method gives.
+pub(super) type Reply = Result<Value, CallError>;
+
+impl From<Failure> for CallError {
+    fn from(failure: Failure) -> CallError {
+        let fix = failure.how_to_mend().map(str::to_owned);
+        let refused = t::Refused { kind: failure.word().into(), cause: failure.cause().into(), fix };
+        Failed::Own { error: format!("{INTERFACE}.Refused"), parameters: json!(refused) }.into()
+    }
+}
+
+impl Service for Control {
+    fn about(&self) -> [&str; 3] {
+        ["sheave", env!("CARGO_PKG_VERSION"), "docs/serve.md"]
+    }
+
+    fn interfaces(&self) -> &[(&str, &str)] {
+        &[(INTERFACE, IDL)]
+    }
+
+    fn call(&self, call: &mut Call<'_>) -> Reply {
+        let method = call.method.clone();
+        match method.rsplit_once('.').map_or("", |(_, name)| name) {
+            "GetStatus" => look(call, |t::Nothing {}| self.status()),
+            "ListPools" => look(call, |t::Nothing {}| self.pools()),
+            "ListExports" => look(call, |t::Nothing {}| self.exports()),
+            "ListClients" => look(call, |t::Nothing {}| self.clients()),
+            "GetPoolInfo" => look(call, |of: t::OfPool| self.pool_info(&of.pool)),
+            "ListVolumes" => look(call, |of: t::OfPool| self.volumes(&of.pool)),
+            "GetVolume" => look(call, |of: t::OfVolume| self.volume(&of.pool, &of.volume)),
+            "MapVolume" => look(call, |map| self.map(&map)),
+            "AddExport" => change(call, |add| self.add_export(add)),
+            "RemoveExport" => change(call, |t::RemoveExport { name, force }| {
+                done(self.daemon.remove_export(&name, force.unwrap_or(false)))
+            }),
+            "DisconnectClient" => {
+                change(call, |t::Disconnect { id }| done(self.daemon.server.disconnect(id).map_err(failure::serve)))
+            }
+            "SetPool" => change(call, |set| self.set_pool(&set)),
+            "CreateVolume" => change(call, |create| self.create(&create)),
+            "ResizeVolume" => change(call, |resize| self.resize(&resize)),
+            "RenameVolume" => change(call, |t::Named { pool, volume, name }| {
+                self.daemon.rename(&pool, &volume, &name)?;
+                self.volume(&pool, &name)
+            }),
+            "CreateSnapshot" => change(call, |named: t::Named| self.copy(&named, Pool::snapshot)),
+            "CloneVolume" => change(call, |named: t::Named| self.copy(&named, Pool::clone_volume)),
+            "RollbackVolume" => change(call, |rollback| self.rollback(&rollback)),
+            "DeleteVolumes" => change(call, |delete| self.delete(&delete)),
+            "WatchPool" => self.watch(call),
+            "ImportVolume" => self.import(call),
+            "ExportVolume" => self.export(call),
+            "ScrubPool" => self.scrub(call),
+            "TrimPool" => self.trim(call),
+            _ => Err(Failed::no_method(&method).into()),
+        }
+    }
+
+    fn notice(&self, text: &str) {
+        notice(text);
+    }
+}
+
+/// A method that only looks.
+fn look<P: DeserializeOwned>(call: &Call<'_>, work: impl FnOnce(P) -> Result<Value, Failure>) -> Reply {
+    Ok(work(call.parameters()?)?)
+}
+
+/// A method that changes something.
+fn change<P: DeserializeOwned>(call: &Call<'_>, work: impl FnOnce(P) -> Result<Value, Failure>) -> Reply {
+    call.admin_only()?;
+    look(call, work)
+}
+
+fn done(outcome: Result<(), Failure>) -> Result<Value, Failure> {
+    outcome.map(|()| json!({}))
+}
+
+fn object<T: Serialize>(value: T) -> Result<Value, Failure> {
+    serde_json::to_value(value).map_err(|error| Failure::run(format!("a reply cannot be written: {error}")))
+}
+
+/// A volume, as `sheave volume info --json` has it.
+pub(super) fn volume_json(held: &Held, pool: &Pool, name: &str) -> Result<Value, Failure> {
+    let info = pool.volume_info(name).map_err(failure::pool)?;
+    object(VolumeJson::new(&held.plan.place, &info))
+}
+
+impl Control {
+    /// Of this daemon.
+    pub fn new(daemon: Arc<Daemon>) -> Control {
+        Control { daemon }
+    }
+
+    fn status(&self) -> Result<Value, Failure> {
+        let listeners = self.daemon.server.listeners().iter();
+        Ok(json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "uptime_seconds": self.daemon.since().elapsed().as_secs(),
+            "listeners": listeners.map(|listener| listener.address().to_string()).collect::<Vec<_>>(),
+        }))
+    }
+
+    fn pools(&self) -> Result<Value, Failure> {
+        let row = |held: &Arc<Held>| t::PoolRow {
+            name: held.plan.name.clone(),
+            place: held.plan.place.to_string(),
+            read_only: held.plan.read_only,
+            devices: held.devices.clone(),
+            failed: held.failed().map(|why| why.cause().to_owned()),
+            fix: held.failed().and_then(Failure::how_to_mend).map(str::to_owned),
+        };
+        object(t::Pools { pools: self.daemon.pools().iter().map(row).collect() })
+    }
+
+    fn exports(&self) -> Result<Value, Failure> {
+        let served = self.daemon.server.exports();
+        let row = |row: &Row| {
+            let status = served.iter().find(|status| status.name == row.plan.name);
+            let (pool, volume, spec) = match row.plan.what.clone() {
+                What::Volume { pool, volume } => (Some(pool), Some(volume), None),
+                What::Device { spec } => (None, None, Some(spec)),
+            };
+            t::ExportRow {
+                name: row.plan.name.clone(),
+                pool,
+                volume,
+                spec,
+                read_only: status.map_or(row.plan.read_only, |status| status.read_only),
+                size_bytes: status.map_or(0, |status| status.size_bytes),
+                clients: status.map_or(0, |status| status.clients),
+                failed: row.failed.as_ref().map(Failure::in_a_line),
+            }
+        };
+        object(t::ExportRows { exports: self.daemon.rows().iter().map(row).collect() })
+    }
+
+    fn clients(&self) -> Result<Value, Failure> {
+        let now = SystemTime::now();
+        let row = |client: sheave_serve::Client| t::ClientRow {
+            id: client.id,
+            peer: client.peer,
+            export: client.export,
+            connected_seconds: now.duration_since(client.since).unwrap_or_default().as_secs(),
+        };
+        object(t::ClientRows { clients: self.daemon.server.clients().into_iter().map(row).collect() })
+    }
+
+    fn pool_info(&self, name: &str) -> Result<Value, Failure> {
+        let held = self.daemon.held(name)?;
+        let info = PoolJson::new(&held.plan.place, &held.pool()?.info());
+        Ok(json!({ "info": object(info)? }))
+    }
+
+    fn volumes(&self, name: &str) -> Result<Value, Failure> {
+        let held = self.daemon.held(name)?;
+        let volumes = held.pool()?.volumes();
+        let volumes: Vec<_> = volumes.iter().map(|info| VolumeJson::new(&held.plan.place, info)).collect();
+        Ok(json!({ "volumes": object(volumes)? }))
+    }
+
+    fn volume(&self, pool: &str, name: &str) -> Result<Value, Failure> {
+        let held = self.daemon.held(pool)?;
+        Ok(json!({ "volume": volume_json(&held, held.pool()?, name)? }))
+    }
+
+    fn map(&self, map: &t::Map) -> Result<Value, Failure> {
+        let held = self.daemon.held(&map.pool)?;
+        let pool = held.pool()?;
+        let size = pool.volume_info(&map.volume).map_err(failure::pool)?.size_bytes;
+        let end = map.offset_bytes.saturating_add(map.length_bytes).min(size);
+        let volume = pool.open_volume(&map.volume).map_err(failure::pool)?;
+        let (step, mut at, mut extents) = (pool.info().unit_bytes * 512, map.offset_bytes, Vec::new());
+        let last = end.min(at.saturating_add(MAX_MAP));
+        while at < last && extents.len() < MAX_EXTENTS {
+            let len = step.min(last - at);
+            let found = volume.extents(at, len).map_err(failure::pool)?;
+            let covered: u64 = found.iter().map(|extent| extent.len).sum();
+            extents.extend(found.iter().map(ExtentJson::new));
+            if covered < len {
+                // It has become smaller.
+                at = end;
+                break;
+            }
+            at += len;
+        }
+        Ok(json!({ "extents": object(extents)?, "next_bytes": (at < end).then_some(at) }))
+    }
+
+    fn add_export(&self, add: t::AddExport) -> Result<Value, Failure> {
+        let what = match (add.pool, add.volume, add.spec) {
+            (Some(pool), Some(volume), None) => What::Volume { pool, volume },
+            (None, None, Some(spec)) => What::Device { spec },
+            _ => return Err(Failure::usage("an export has either pool and volume, or spec").fix("give one of them")),
+        };
+        if add.name.is_empty() || add.name.len() > 4096 {
+            return Err(Failure::usage("the name of an export has 1 to 4096 bytes").fix("choose another"));
+        }
+        let plan = ExportPlan { name: add.name, what, read_only: add.read_only.unwrap_or(false) };
+        done(self.daemon.add_export(plan, false))
+    }
+
+    fn set_pool(&self, set: &t::SetPool) -> Result<Value, Failure> {
+        let wrong = |why| Failure::usage(format!("low_water: {why}")).fix("write 10%, 5G or off");
+        let mark = set.low_water.as_deref().map(value::low_water).transpose().map_err(wrong)?;
+        self.daemon.change(&set.pool, |_, pool| {
+            check_low_water(mark, pool.info().size_bytes)?;
+            if set.acknowledge_loss == Some(true) {
+                pool.acknowledge_loss().map_err(failure::pool)?;
+            }
+            set.discard.map_or(Ok(()), |on| pool.set_discard(on)).map_err(failure::pool)?;
+            mark.map_or(Ok(()), |mark| pool.set_low_water(mark)).map_err(failure::pool)
+        })?;
+        self.pool_info(&set.pool)
+    }
+
+    fn create(&self, create: &t::Create) -> Result<Value, Failure> {
+        let t::Create { pool, volume, size_bytes, max_size_bytes } = create;
+        self.daemon.change(pool, |_, open| {
+            match max_size_bytes {
+                Some(most) => open.create_growing_volume(volume, *size_bytes, *most),
+                None => open.create_volume(volume, *size_bytes),
+            }
+            .map(drop)
+            .map_err(failure::pool)
+        })?;
+        self.volume(pool, volume)
+    }
+
+    fn copy(
+        &self,
+        named: &t::Named,
+        copy: impl FnOnce(&Pool, &str, &str) -> Result<(), sheave_vol::PoolError>,
+    ) -> Result<Value, Failure> {
+        let t::Named { pool, volume, name } = named;
+        self.daemon.change(pool, |_, open| copy(open, volume, name).map_err(failure::pool))?;
+        self.volume(pool, name)
+    }
+
+    fn resize(&self, resize: &t::Resize) -> Result<Value, Failure> {
+        let t::Resize { pool, volume, size_bytes, max_size_bytes, force } = resize;
+        let apply = |open: &Pool| {
+            let now = open.volume_info(volume).map_err(failure::pool)?;
+            let new = size_bytes.unwrap_or(now.size_bytes);
+            resize_to(open, volume, &now, new, *max_size_bytes).map_err(failure::pool)
+        };
+        let held = self.daemon.held(pool)?;
+        let now = held.pool()?.volume_info(volume).map_err(failure::pool)?;
+        if size_bytes.is_some_and(|new| new < now.size_bytes) {
+            self.daemon.change_alone(pool, &[volume], force.unwrap_or(false), |_, open| apply(open))?;
+        } else {
+            // What has grown meanwhile is not cut off unseen: a size that is smaller than that of now is refused.
+            self.daemon.change(pool, |_, open| {
+                let then = open.volume_info(volume).map_err(failure::pool)?;
+                if size_bytes.is_some_and(|new| new < then.size_bytes) {
+                    return Err(Failure::busy(format!("the size of '{volume}' was changed meanwhile")).fix("try again"));
+                }
+                apply(open)
+            })?;
+        }
+        self.volume(pool, volume)
+    }
+
+    fn rollback(&self, rollback: &t::Rollback) -> Result<Value, Failure> {
+        let t::Rollback { pool, volume, snapshot, force } = rollback;
+        let back = |open: &Pool| open.rollback(volume, snapshot).map_err(failure::pool);
+        self.daemon.change_alone(pool, &[volume], force.unwrap_or(false), |_, open| back(open))?;
+        self.volume(pool, volume)
+    }
+
+    fn delete(&self, delete: &t::Delete) -> Result<Value, Failure> {
+        let t::Delete { pool, volumes, force } = delete;
+        if volumes.is_empty() || volumes.len() > MAX_DELETED {
+            return Err(Failure::usage(format!("1 to {MAX_DELETED} volumes are deleted at a time"))
+                .fix("name them in several calls"));
+        }
+        let names: Vec<&str> = volumes.iter().map(String::as_str).collect();
+        let freed_bytes = self.daemon.change_alone(pool, &names, force.unwrap_or(false), |_, open| {
+            // All of them must be there before the first is gone.
+            for name in &names {
+                open.volume_info(name).map_err(failure::pool)?;
+            }
+            let free = || {
+                let info = open.info();
+                info.free_bytes + info.pending_bytes
+            };
+            let before = free();
+            for name in &names {
+                open.delete(name).map_err(failure::pool)?;
+            }
+            Ok(free().saturating_sub(before))
+        })?;
+        object(t::Freed { freed_bytes })
+    }
+}

@@ -1,0 +1,77 @@
+//! Parsers of single values, as command lines, configurations and calls have them. Each error says what was wrong with
+//! the value and what one looks like.
+
+use sheave_base::units::{self, fmt_bytes};
+use sheave_vol::LowWater;
+
+use crate::failure::Failure;
+
+/// A size in bytes: `512`, `4k`, `1M`, `10G`, `1T` (powers of 1024).
+///
+/// # Errors
+///
+/// What is wrong with it, in words.
+pub fn size(text: &str) -> Result<u64, String> {
+    match units::parse_size(text) {
+        Ok(0) => Err("a size of 0 holds nothing; give for example 4k, 1M or 10G".into()),
+        Ok(bytes) => Ok(bytes),
+        Err(err) => Err(err.to_string()),
+    }
+}
+
+/// A low-water mark: `10%`, `5G`, `off`.
+///
+/// # Errors
+///
+/// What is wrong with it, in words.
+pub fn low_water(text: &str) -> Result<LowWater, String> {
+    if text == "off" {
+        return Ok(LowWater::Off);
+    }
+    let Some(percent) = text.strip_suffix('%') else {
+        return match size(text)? {
+            0 => Err("0 is no mark; write off for none".into()),
+            bytes => Ok(LowWater::Bytes(bytes)),
+        };
+    };
+    match percent.parse::<u32>() {
+        Ok(percent @ 1..=99) => Ok(LowWater::Percent(percent)),
+        _ => Err("expected 1% to 99%, bytes such as 5G, or off".into()),
+    }
+}
+
+/// The name of a volume or snapshot.
+///
+/// # Errors
+///
+/// What is wrong with it, in words.
+pub fn volume_name(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > 255 {
+        return Err(format!("a name has 1 to 255 characters, this one {}", text.len()));
+    }
+    if let Some(bad) = text.chars().find(|c| !c.is_ascii_alphanumeric() && !"._-".contains(*c)) {
+        return Err(format!("{bad:?} cannot be in a name; use A-Z a-z 0-9 . _ -"));
+    }
+    if text.starts_with(['-', '.']) {
+        return Err("a name begins with a letter, a digit or '_'".into());
+    }
+    Ok(text.into())
+}
+
+/// Refuses a mark that a pool of this size is below from the start.
+///
+/// # Errors
+///
+/// Such a mark.
+pub fn check_low_water(mark: Option<LowWater>, size_bytes: u64) -> Result<(), Failure> {
+    match mark {
+        Some(LowWater::Bytes(mark)) if mark >= size_bytes => {
+            let (mark, size) = (fmt_bytes(mark), fmt_bytes(size_bytes));
+            Err(Failure::usage(format!(
+                "a low-water mark of {mark} is all of a pool of {size}, which would always be low"
+            ))
+            .fix("give less than the pool has, or a share of it such as 10%"))
+        }
+        _ => Ok(()),
+    }
+}
