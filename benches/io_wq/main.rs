@@ -4,6 +4,7 @@
 //! cargo bench --bench io_wq                          # all rows, on all CPUs
 //! taskset -c 1 cargo bench --bench io_wq -- nop qd1  # some rows, on one CPU
 //! cargo bench --bench io_wq -- copy --pairs 11 --ms 500
+//! cargo bench --bench io_wq -- write --only ours     # one side alone, for a profiler
 //! ```
 //!
 //! Owns what each row times, and says it in one sentence beside the figures. Ours and the kernel's take turns in one
@@ -28,14 +29,24 @@ pub struct Plan {
     pub workers: u32,
     /// Directory of the files.
     pub dir: std::path::PathBuf,
+    /// The one side that has a turn; all of them when `None`.
+    pub only: Option<String>,
+}
+
+impl Plan {
+    /// Whether a side (`ours`, `kernel`, `inline`) has a turn.
+    pub fn runs(&self, side: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only == side)
+    }
 }
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-const USAGE: &str = "usage: io_wq [ROW...] [--pairs N] [--ms N] [--workers N] [--dir PATH]";
+const USAGE: &str = "usage: io_wq [ROW...] [--pairs N] [--ms N] [--workers N] [--dir PATH] [--only ours|kernel|inline]";
 
 fn main() -> Result<()> {
-    let mut plan = Plan { pairs: 9, turn: Duration::from_millis(200), workers: 2, dir: std::env::temp_dir() };
+    let mut plan =
+        Plan { pairs: 9, turn: Duration::from_millis(200), workers: 2, dir: std::env::temp_dir(), only: None };
     let (mut names, mut args) = (Vec::new(), std::env::args().skip(1));
     while let Some(arg) = args.next() {
         let mut number = || args.next().and_then(|value| value.parse::<u32>().ok()).ok_or(USAGE);
@@ -45,6 +56,7 @@ fn main() -> Result<()> {
             "--ms" => plan.turn = Duration::from_millis(number()?.into()),
             "--workers" => plan.workers = number()?.max(1),
             "--dir" => plan.dir = args.next().ok_or(USAGE)?.into(),
+            "--only" => plan.only = Some(args.next().ok_or(USAGE)?),
             _ => names.push(arg),
         }
     }

@@ -61,12 +61,15 @@ impl Pairs {
     fn run(plan: &Plan, ours: Turn<'_>, kernel: Turn<'_>, mut inline: Option<Turn<'_>>) -> Result<Pairs> {
         let mut pairs = Pairs::default();
         for pair in 0..=plan.pairs {
-            let costs = (timed(&mut *ours)?, timed(&mut *kernel)?);
-            let plain = inline.as_mut().map(|inline| timed(inline)).transpose()?;
-            if pair > 0 {
-                pairs.ours.push(costs.0);
-                pairs.kernel.push(costs.1);
-                pairs.inline.extend(plain);
+            let turn = |side: &str, turn: Turn<'_>, costs: &mut Vec<Cost>| -> Result<()> {
+                let cost = if plan.runs(side) { Some(timed(turn)?) } else { None };
+                costs.extend(cost.filter(|_| pair > 0));
+                Ok(())
+            };
+            turn("ours", ours, &mut pairs.ours)?;
+            turn("kernel", kernel, &mut pairs.kernel)?;
+            if let Some(inline) = &mut inline {
+                turn("inline", *inline, &mut pairs.inline)?;
             }
         }
         Ok(pairs)
@@ -74,30 +77,33 @@ impl Pairs {
 
     fn print(&self) {
         let of = |costs: &[Cost], what: fn(&Cost) -> f64| median(&costs.iter().map(what).collect::<Vec<_>>());
-        let line = |name: &str, costs: &[Cost]| {
-            let (wall, cpu, own) = (of(costs, Cost::wall), of(costs, Cost::cpu), of(costs, Cost::own));
-            let share = 100.0 * own / cpu;
-            println!("  {name:8} {wall:9.1} ns wall, {cpu:9.1} ns CPU an item; own thread {own:8.1} ns, {share:5.1} %");
-        };
-        line("ours", &self.ours);
-        line("kernel", &self.kernel);
-        if !self.inline.is_empty() {
-            line("inline", &self.inline);
+        for (name, costs) in [("ours", &self.ours), ("kernel", &self.kernel), ("inline", &self.inline)] {
+            if !costs.is_empty() {
+                let (wall, cpu, own) = (of(costs, Cost::wall), of(costs, Cost::cpu), of(costs, Cost::own));
+                println!("  {name:8} {wall:9.1} ns wall, {cpu:9.1} ns CPU an item, of these {own:8.1} ns own thread");
+            }
         }
         let pairs = || self.ours.iter().zip(&self.kernel);
-        let wall: Vec<f64> = pairs().map(|(ours, kernel)| kernel.wall() / ours.wall()).collect();
-        let cpu: Vec<f64> = pairs().map(|(ours, kernel)| kernel.cpu() / ours.cpu()).collect();
+        let ratio =
+            |what: fn(&Cost) -> f64| pairs().map(|(ours, kernel)| what(kernel) / what(ours)).collect::<Vec<_>>();
         let range = |all: &[f64]| {
             let (low, high) = all.iter().fold((f64::MAX, f64::MIN), |(low, high), &x| (low.min(x), high.max(x)));
             format!("{:.2}x ({low:.2} to {high:.2})", median(all))
         };
-        println!("  throughput {} the kernel's, items a CPU second {}", range(&wall), range(&cpu));
+        if pairs().next().is_none() {
+            return;
+        }
+        println!(
+            "  throughput {} the kernel's, items a CPU second {}",
+            range(&ratio(Cost::wall)),
+            range(&ratio(Cost::cpu))
+        );
         if !self.inline.is_empty() {
-            let plain = of(&self.inline, Cost::cpu);
-            let [ours, kernel] = [&self.ours, &self.kernel].map(|costs| of(costs, Cost::cpu) - plain);
-            let [own, work] = [of(&self.ours, Cost::own), plain];
+            let work = of(&self.inline, Cost::cpu);
+            let [ours, kernel] = [&self.ours, &self.kernel].map(|costs| of(costs, Cost::cpu) - work);
             println!("  overhead beyond inline: {ours:.0} ns, the kernel's {kernel:.0} ns: {:.2} of it", ours / kernel);
-            println!("  own thread: {:.1} % of the work's CPU time", 100.0 * own / work);
+            let [ours, kernel] = [&self.ours, &self.kernel].map(|costs| 100.0 * of(costs, Cost::own) / work);
+            println!("  own thread: {ours:.1} % of the work's CPU time, the kernel's {kernel:.1} %");
         }
     }
 }

@@ -18,12 +18,12 @@ use sheave_iomap::dio::{MAX_RW_COUNT, OpenFile};
 use sheave_iomap::kiocb::IOCB_USE_POS;
 
 use crate::core::Core;
-use crate::io_wq::{Kind, Work};
+use crate::io_wq::{Kind, Operation, Work};
 use crate::op::file_of;
 use crate::op::rw::is_write;
 use crate::req::{REQ_LINKED, REQ_SLOW_END, Step};
 use crate::ring::inner::Inner;
-use crate::sqe::{IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, RWF_HIPRI, Sqe, opcode};
+use crate::sqe::{IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, RWF_HIPRI, opcode};
 
 /// Longest read or write that is short: a worker takes up to 64 of them at once, and others wait for no more than a
 /// mebibyte of copies.
@@ -38,12 +38,12 @@ impl Inner {
             opcode::NOP if res == 0 => (Work::Nothing, Kind::Short),
             opcode::NOP => (Work::Known(res), Kind::Short),
             opcode::FSYNC | opcode::FALLOCATE if self.is_on_device(slot) => {
-                let sqe = self.whole_sqe(slot);
-                let Some(work) = self.run_of(slot, sqe) else { return false };
+                let op = self.whole_op(slot);
+                let Some(work) = self.run_of(slot, op) else { return false };
                 (work, Kind::Bound)
             }
             op if opcode::is_rw(op) => {
-                let Some(sqe) = self.rw_sqe(slot) else { return false };
+                let Some(op) = self.rw_op(slot) else { return false };
                 let short = self.core.reqs[slot].len <= SHORT_BYTES;
                 let kind = match self.is_on_device(slot) {
                     true if let Some(hash) = self.order_of(slot) => Kind::Ordered(hash),
@@ -52,7 +52,7 @@ impl Inner {
                     // Its mapping may wait for long.
                     false => Kind::Unbound,
                 };
-                let Some(work) = self.run_of(slot, sqe) else { return false };
+                let Some(work) = self.run_of(slot, op) else { return false };
                 (work, kind)
             }
             _ => return false,
@@ -87,19 +87,19 @@ impl Inner {
         Some((queue >> 6 ^ queue >> 38) as u32)
     }
 
-    fn run_of(&self, slot: u32, sqe: Sqe) -> Option<Work> {
+    fn run_of(&self, slot: u32, op: Operation) -> Option<Work> {
         let file = self.core.files.get(self.core.reqs[slot].file as usize)?;
-        Some(Work::Run(file.file.clone(), sqe))
+        Some(Work::Run(file.file.clone(), op))
     }
 
-    /// The entry of a request that names no memory and nothing else of this ring.
-    fn whole_sqe(&self, slot: u32) -> Sqe {
+    /// A request that names no memory and nothing else of this ring.
+    fn whole_op(&self, slot: u32) -> Operation {
         let req = &self.core.reqs[slot];
-        Sqe { opcode: req.opcode, off: req.off, addr: req.addr, len: req.len, op_flags: req.op_flags, ..Sqe::default() }
+        Operation { opcode: req.opcode, len: req.len, op_flags: req.op_flags, off: req.off, addr: req.addr }
     }
 
-    /// The entry of a read or write; `None` when its issue here is to say what is wrong.
-    fn rw_sqe(&mut self, slot: u32) -> Option<Sqe> {
+    /// A read or write; `None` when its issue here is to say what is wrong.
+    fn rw_op(&mut self, slot: u32) -> Option<Operation> {
         let file = file_of(self, slot).ok()?;
         let Core { files, reqs, bufs, cold, polled, .. } = &mut self.core;
         let req = &mut reqs[slot];
@@ -128,6 +128,6 @@ impl Inner {
             req.kiocb.flags |= IOCB_USE_POS;
             req.rflags |= REQ_SLOW_END;
         }
-        Some(Sqe { opcode: op, off, addr, len, op_flags: req.op_flags & !RWF_HIPRI, ..Sqe::default() })
+        Some(Operation { opcode: op, len, op_flags: req.op_flags & !RWF_HIPRI, off, addr })
     }
 }

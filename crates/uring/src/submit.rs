@@ -85,7 +85,7 @@ impl Inner {
             return;
         }
         let sqe = &sqe;
-        let plain = plain && sqe.flags & !IOSQE_FIXED_FILE == 0 && !is_owned;
+        let plain = plain && sqe.flags & !(IOSQE_FIXED_FILE | IOSQE_ASYNC) == 0 && !is_owned;
         let Some(slot) = self.core.reqs.take() else { return };
         let req = &mut self.core.reqs[slot];
         req.user_data = sqe.user_data;
@@ -108,6 +108,8 @@ impl Inner {
             && (sqe.ioprio == 0 || def.ioprio)
         {
             match (def.prep)(self, slot, sqe) {
+                // With nothing around it, it has no guard to arm.
+                Ok(()) if sqe.flags & IOSQE_ASYNC != 0 && self.offload(slot) => {}
                 Ok(()) => _ = self.issue(slot, def),
                 Err(errno) => self.core.finish(slot, -errno),
             }

@@ -27,7 +27,7 @@ use sheave_iomap::{File, RawFile};
 
 use crate::core::Core;
 use crate::error::RingError;
-use crate::io_wq::{IoWq, Issuer, RingWq};
+use crate::io_wq::{IoWq, Issuer, Operation, RingWq};
 use crate::queues::Queues;
 use crate::ring::Ring;
 use crate::ring::inner::Inner;
@@ -152,12 +152,14 @@ fn is_raw(file: &dyn File) -> bool {
 }
 
 impl Issuer for WorkerRing {
-    fn push(&mut self, file: Arc<dyn File>, sqe: &Sqe, at: usize) -> bool {
+    fn push(&mut self, file: Arc<dyn File>, op: &Operation, at: usize) -> bool {
         let Some(place) = self.open(file) else { return false };
         let Some(Some(open)) = self.files.get_mut(place) else { return false };
         let user_data = (place as u64) << 32 | at as u64;
+        let &Operation { opcode, len, op_flags, off, addr } = op;
+        let sqe = Sqe { opcode, fd: open.fd.raw(), off, addr, len, op_flags, user_data, ..Sqe::default() };
         // SAFETY: the memory is that of a request whose ring keeps it, and its promise, until the result is there.
-        let pushed = unsafe { self.ring.queue_sqe(&Sqe { fd: open.fd.raw(), user_data, ..*sqe }) };
+        let pushed = unsafe { self.ring.queue_sqe(&sqe) };
         debug_assert!(pushed, "no more at a time than entries");
         // With the one that is closed at once the file goes again when nothing uses it.
         open.pending += 1;

@@ -321,28 +321,32 @@ impl Acct {
         }
     }
 
-    /// Queues an entry behind the others of its bucket.
-    pub(super) fn push_hashed(&self, bucket: u32, entry: Entry, waits: &dyn Fn(Entry) -> bool) {
+    /// Queues entries of one bucket behind the others there, in order. Each comes with its bucket.
+    pub(super) fn push_hashed(&self, run: &[(u32, Entry)], waits: &dyn Fn(Entry) -> bool) {
+        let Some(&(bucket, _)) = run.first() else { return };
         let at = self.shard_of(bucket);
         let mut queue = self.shards[at].lock();
         let was_empty = queue.is_empty();
-        if queue.is_full_of_hashed() {
-            queue.sweep(waits);
+        for &(_, entry) in run {
+            if queue.is_full_of_hashed() {
+                queue.sweep(waits);
+            }
+            queue.push_hashed(bucket, entry);
         }
-        queue.push_hashed(bucket, entry);
-        if was_empty && !queue.is_empty() {
-            self.mark(at);
-        } else if queue.is_empty() {
-            self.unmark(at);
-        }
+        self.remark(at, was_empty, queue.is_empty());
     }
 
     /// Takes the next batch, of the shard whose turn it is or of the next that has some. Releases the bucket of the
-    /// batch before.
+    /// batch before, unless that has more and nothing else waits.
     pub(super) fn take(&self, batch: &mut Batch) -> bool {
         batch.entries.clear();
-        if let Some(claim) = batch.claim.take() {
-            self.release(claim);
+        if let Some((at, bucket)) = batch.claim {
+            // What comes in this moment waits for one item more.
+            if !self.has_work() && self.shards[at].lock().take_more(bucket, batch) {
+                return true;
+            }
+            batch.claim = None;
+            self.release((at, bucket));
         }
         loop {
             // Relaxed: a bit that is not seen yet is looked for again before a worker sleeps (I1).

@@ -90,6 +90,12 @@ impl HashRuns {
         entry
     }
 
+    /// The next item of a bucket for the worker that has claimed it and has run what it took; `None` when there is none.
+    pub(super) fn take_more(&mut self, bucket: u32) -> Option<Entry> {
+        debug_assert_eq!(self.buckets[bucket as usize].state, State::Claimed, "taken by the worker that claimed it");
+        self.pop(bucket)
+    }
+
     /// The worker has run what it took. True when there is more: the bucket's entry is to be queued.
     pub(super) fn release(&mut self, bucket: u32) -> bool {
         let at = &mut self.buckets[bucket as usize];

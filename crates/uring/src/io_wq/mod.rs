@@ -53,7 +53,7 @@ pub use lock::LockStats;
 pub use pool::{AcctCounts, Pool, Submitter};
 pub(crate) use ring::RingWq;
 pub use ring::{IoWq, IoWqBuilder};
-pub(crate) use ring_work::{Issuer, Kind, Sum, Work};
+pub(crate) use ring_work::{Issuer, Kind, Operation, Sum, Work};
 pub use ring_work::{RingContext, RingSource};
 pub use shared::{IDLE_TIMEOUT, PoolOptions, SPIN};
 pub use step::Account;

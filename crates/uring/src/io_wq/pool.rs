@@ -226,7 +226,8 @@ impl<S: Source> Submitter<S> {
         true
     }
 
-    /// Hands over what was queued: one lock and at most one wake-up an account, hashed items aside.
+    /// Hands over what was queued: one lock and at most one wake-up an account, and a lock for each run of
+    /// items of one hash.
     #[inline]
     pub fn commit(&mut self) {
         if self.has_staged() {
@@ -254,9 +255,10 @@ impl<S: Source> Submitter<S> {
                 touched[at] = true;
             }
         }
-        for (bucket, entry) in self.hashed.drain(..) {
-            shared.accts[0].push_hashed(bucket, entry, &waits);
+        for run in self.hashed.chunk_by(|one, next| one.0 == next.0) {
+            shared.accts[0].push_hashed(run, &waits);
         }
+        self.hashed.clear();
         for (at, touched) in touched.into_iter().enumerate() {
             if touched {
                 shared.accts[at].note_queued();

@@ -262,12 +262,16 @@ impl RingWq {
     /// with one CQE, and nothing follows it.
     #[inline]
     pub(crate) fn offload(&mut self, slot: u32, work: Work, kind: Kind, alone: bool) -> bool {
-        let (work, kind) = if self.pool.pool.is_stepped() { (Work::Issue, Kind::Short) } else { (work, kind) };
+        let stepped = self.pool.pool.is_stepped();
         let Some(submitter) = self.submitter() else { return false };
-        if !matches!(work, Work::Nothing) {
-            submitter.source().put(slot, Some(work));
+        let mut flags = WorkFlags::from(kind);
+        if stepped {
+            submitter.source().put(slot, Work::Issue);
+            flags = WorkFlags::SHORT;
+        } else if !matches!(work, Work::Nothing) {
+            submitter.source().put(slot, work);
         }
-        let queued = submitter.queue(slot, kind.into());
+        let queued = submitter.queue(slot, flags);
         self.count(queued, alone);
         queued
     }
@@ -282,7 +286,7 @@ impl RingWq {
             // I4 of `blocking`.
             Work::Map(..) | Work::Fallocate(..) => WorkFlags::UNBOUND,
         };
-        submitter.source().put(slot, Some(work));
+        submitter.source().put(slot, work);
         submitter.queue(slot, flags)
     }
 
@@ -436,7 +440,7 @@ impl RingWq {
         let Some(submitter) = &mut self.submitter else { return Cancelled::NotFound };
         let outcome = submitter.cancel(slot);
         if outcome == Cancelled::Queued {
-            submitter.source().put(slot, None);
+            submitter.source().forget(slot);
             self.outstanding -= 1;
         }
         outcome
@@ -450,7 +454,7 @@ impl Drop for RingWq {
             submitter.close(|_| true);
             // What was not begun has files, which a worker's copy of this client would keep open.
             for slot in 0..self.slots {
-                submitter.source().put(slot, None);
+                submitter.source().forget(slot);
             }
         }
     }

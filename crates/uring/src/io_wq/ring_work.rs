@@ -19,7 +19,6 @@ use sheave_iomap::{FallocateMode, File, Kiocb, dio};
 
 use super::work::{CANCELLED, Ends, Section, Source, WorkFlags};
 use crate::file_work::{EndList, lock};
-use crate::sqe::Sqe;
 use crate::task_work::{DoneQueue, RingHandle};
 use crate::work_done::WorkDone;
 
@@ -38,6 +37,17 @@ impl Sum {
     }
 }
 
+/// An operation on a file, for a worker's own ring: what is left of an SQE when its ring has looked up all that only
+/// the ring knows. Half of an SQE, for each is written by one thread and read by another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operation {
+    pub(crate) opcode: u8,
+    pub(crate) len: u32,
+    pub(crate) op_flags: u32,
+    pub(crate) off: u64,
+    pub(crate) addr: u64,
+}
+
 /// What a worker does for a slot.
 #[derive(Debug)]
 pub(crate) enum Work {
@@ -47,8 +57,8 @@ pub(crate) enum Work {
     Nothing,
     /// `IOSQE_ASYNC` on a NOP whose result its SQE names.
     Known(i32),
-    /// `IOSQE_ASYNC`: an operation on a file, as an entry for the worker's own ring.
-    Run(Arc<dyn File>, Sqe),
+    /// `IOSQE_ASYNC`: an operation on a file.
+    Run(Arc<dyn File>, Operation),
     /// The completion work of a batch of writes to one file.
     Complete(Arc<dyn File>, Arc<Mutex<EndList>>),
     /// A file looks at the memory of one I/O, where that blocks.
@@ -88,7 +98,7 @@ impl From<Kind> for WorkFlags {
 /// What issues the operations of [`Work::Run`] on a worker's thread, and lets them end there.
 pub(crate) trait Issuer {
     /// Prepares an operation; false when that cannot be. `at` is its name here.
-    fn push(&mut self, file: Arc<dyn File>, sqe: &Sqe, at: usize) -> bool;
+    fn push(&mut self, file: Arc<dyn File>, op: &Operation, at: usize) -> bool;
 
     /// Begins what was prepared.
     fn submit(&mut self);
@@ -120,11 +130,11 @@ impl std::fmt::Debug for RingContext {
 }
 
 impl RingContext {
-    fn push(&mut self, make: MakeIssuer, file: Arc<dyn File>, sqe: &Sqe, at: usize) -> bool {
+    fn push(&mut self, make: MakeIssuer, file: Arc<dyn File>, op: &Operation, at: usize) -> bool {
         if self.0.is_none() {
             self.0 = make();
         }
-        self.0.as_mut().is_some_and(|issuer| issuer.push(file, sqe, at))
+        self.0.as_mut().is_some_and(|issuer| issuer.push(file, op, at))
     }
 }
 
@@ -179,14 +189,26 @@ impl RingSource {
         !self.going.load(Ordering::Relaxed)
     }
 
-    /// The work of a slot that is about to be queued, or none.
-    pub(super) fn put(&self, slot: u32, work: Option<Work>) {
+    /// The work of a slot that is about to be queued.
+    #[inline]
+    pub(super) fn put(&self, slot: u32, work: Work) {
         let load = &self.loads[slot as usize];
+        let mut place = load.work.lock().expect("invariant: no panic under this lock");
+        if place.is_some() {
+            drop(place);
+            self.forget(slot);
+            place = load.work.lock().expect("invariant: no panic under this lock");
+        }
+        *place = Some(work);
         // Relaxed: published with the item.
-        load.full.store(work.is_some(), Ordering::Relaxed);
-        let before = std::mem::replace(&mut *load.work.lock().expect("invariant: no panic under this lock"), work);
+        load.full.store(true, Ordering::Relaxed);
+    }
+
+    /// The work of a slot will not be done.
+    #[cold]
+    pub(super) fn forget(&self, slot: u32) {
         // Foreign code: not under the lock.
-        drop(before);
+        drop(self.take(slot));
     }
 
     #[inline]
@@ -211,8 +233,8 @@ impl RingSource {
     }
 
     /// Issues one operation and waits for it.
-    fn issue(&self, context: &mut RingContext, file: Arc<dyn File>, sqe: &Sqe) -> WorkDone {
-        if !context.push(self.make, file, sqe, 0) {
+    fn issue(&self, context: &mut RingContext, file: Arc<dyn File>, op: &Operation) -> WorkDone {
+        if !context.push(self.make, file, op, 0) {
             return WorkDone::Reissue;
         }
         let Some(issuer) = &mut context.0 else { return WorkDone::Reissue };
@@ -249,7 +271,7 @@ impl Source for RingSource {
             Some(Work::Fallocate(file, mode, pos, len)) => {
                 WorkDone::of_fallocate(file.fallocate(mode, pos, len, token))
             }
-            Some(Work::Run(file, sqe)) => self.issue(context, file, &sqe),
+            Some(Work::Run(file, op)) => self.issue(context, file, &op),
             Some(Work::Known(res)) => WorkDone::Result(res),
             Some(Work::Nothing) => WorkDone::Result(0),
             Some(Work::Issue) | None => WorkDone::Reissue,
@@ -262,8 +284,8 @@ impl Source for RingSource {
             let how = match self.take(slot) {
                 None => WorkDone::Result(0),
                 Some(Work::Known(res)) => WorkDone::Result(res),
-                Some(Work::Run(file, sqe)) => {
-                    if context.push(self.make, file, &sqe, at) {
+                Some(Work::Run(file, op)) => {
+                    if context.push(self.make, file, &op, at) {
                         issued += 1;
                         continue;
                     }

@@ -184,6 +184,13 @@ impl Queue {
         }
     }
 
+    /// Takes the next item of a bucket that the caller has claimed; false when there is none.
+    pub(super) fn take_more(&mut self, bucket: u32, batch: &mut Batch) -> bool {
+        let entry = self.hashed.take_more(bucket);
+        batch.entries.extend(entry);
+        entry.is_some()
+    }
+
     /// A bucket's items were run; what came meanwhile queues at the end, behind other work.
     pub(super) fn release(&mut self, bucket: u32) {
         if self.hashed.release(bucket) {

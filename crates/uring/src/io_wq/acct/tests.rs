@@ -29,17 +29,17 @@ fn a_shard_that_a_hashed_push_sweeps_empty_is_not_marked() {
     acct.reserve(0, 4, 4);
     let mut batch = Batch::new();
     // A worker has the bucket. What is queued behind it has no turn yet.
-    acct.push_hashed(0, entry(0, 0), &|_| true);
+    acct.push_hashed(&[(0, entry(0, 0))], &|_| true);
     assert!(acct.take(&mut batch) && batch.claim.is_some());
     acct.push(0, &[entry(0, 1)], &|_| true);
     let mut pushed = 0;
     while !acct.shards[0].lock().is_full_of_hashed() {
-        acct.push_hashed(0, entry(0, 2), &|_| true);
+        acct.push_hashed(&[(0, entry(0, 2))], &|_| true);
         pushed += 1;
     }
     assert!(acct.has_work() && pushed > 0);
     // All were cancelled meanwhile, that without a hash too.
-    acct.push_hashed(0, entry(0, 3), &|_| false);
+    acct.push_hashed(&[(0, entry(0, 3))], &|_| false);
     assert!(!acct.has_work(), "nothing can be taken");
     acct.release((0, 0));
     assert!(acct.has_work(), "the last one is due");
