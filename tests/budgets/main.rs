@@ -7,7 +7,6 @@
 //! * I1: what is measured is the release profile's code: the tests have cargo build it (`cargo xtask test` did before).
 
 mod baseline;
-#[path = "../../crates/lab/src/instructions/cachegrind.rs"]
 mod cachegrind;
 mod instructions;
 mod interfaces;

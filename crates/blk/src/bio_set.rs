@@ -444,6 +444,11 @@ pub trait BioStore: Debug + Send {
 /// What the lab changes, to show what the cache is worth: a smaller cache, and a store behind it.
 #[cfg(sheave_lab)]
 impl BioSet {
+    /// Whether plain I/O may go without a bio: not where the lab looks at bios (I9).
+    pub fn promises(&self) -> bool {
+        self.promises
+    }
+
     /// Another bound of the cache; from now on no bio is promised (I9). False, and nothing has changed, while a bio is
     /// live or promised.
     pub(crate) fn set_max_cached(&mut self, max_cached: u32) -> bool {

@@ -81,6 +81,19 @@ pub trait Experiment: Sync {
         true
     }
 
+    /// An arm may reach what it stands for by a way that only the experiment has. What that way costs by itself is the
+    /// difference of two other arms, and is taken out of this one's figures.
+    fn way(&self, _arm: usize, _point: &Point) -> Option<Way> {
+        None
+    }
+
+    /// What the ways of the arms cost, in the unit of `costs`, which are per I/O and in the order of the arms.
+    fn ways(&self, point: &Point, costs: &[Option<f64>]) -> Vec<f64> {
+        let of = |arm: usize| costs.get(arm).copied().flatten();
+        let cost = |arm: usize| self.way(arm, point).and_then(|way| Some(of(way.alone)? - of(way.without)?));
+        (0..costs.len()).map(|arm| cost(arm).unwrap_or(0.0)).collect()
+    }
+
     /// More cores than this machine has, if the experiment has a model for that.
     fn prediction(&self, _lab: &Lab, _report: &ExperimentReport) -> Result<Option<Prediction>, LabError> {
         Ok(None)
@@ -88,6 +101,15 @@ pub trait Experiment: Sync {
 
     /// What the figures show, what they do not, and whether the thread's claim holds here: worked out from them.
     fn verdict(&self, report: &ExperimentReport) -> Verdict;
+}
+
+/// A way that only the experiment has, as the difference of two arms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The arm that goes that way and does nothing at its end.
+    pub alone: usize,
+    /// The arm that is the same otherwise and does not go it.
+    pub without: usize,
 }
 
 /// An arm that is ready. It is dropped when its point is done.

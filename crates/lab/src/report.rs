@@ -146,13 +146,13 @@ impl Row {
 /// One arm at one point.
 #[derive(Clone, Debug, Serialize)]
 pub struct ArmResult {
-    /// Median of the metric over rounds.
+    /// Median of the metric over rounds; I/Os a second without the experiment's own way, where the arm takes one.
     pub value: f64,
     /// Lowest and highest of the rounds.
     pub range: [f64; 2],
-    /// Median I/Os a second.
+    /// Median I/Os a second, as they ran.
     pub iops: f64,
-    /// Median CPU time per I/O, of all threads.
+    /// Median CPU time per I/O, of all threads, without the experiment's own way.
     pub cpu_ns_per_io: f64,
     /// Context switches per I/O.
     pub switches_per_io: f64,
@@ -242,21 +242,50 @@ pub struct SweepReport {
 }
 
 /// Instructions per I/O of each arm at one point, counted under valgrind.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct InstructionRow {
     /// Where.
     pub point: Point,
-    /// In the order of the arms.
+    /// In the order of the arms, as counted.
     pub per_io: Vec<Option<f64>>,
+    /// Of these, what the experiment's own way to what the arm stands for takes; 0 where it takes none.
+    pub way: Vec<f64>,
+    /// Lines of 64 bytes fetched into a first-level cache of 32 KiB, by valgrind's model of one.
+    pub lines_per_io: Vec<Option<f64>>,
+    /// Functions in which arms differ, those in which they differ most first.
+    pub functions: Vec<FunctionRow>,
     /// Commands that count them again, in the order of the arms.
     pub commands: Vec<String>,
 }
 
+/// Instructions per I/O in one function, in the order of the arms.
+#[derive(Clone, Debug, Serialize)]
+pub struct FunctionRow {
+    /// Its name.
+    pub name: String,
+    /// Of each arm that was counted.
+    pub per_io: Vec<Option<f64>>,
+}
+
+impl FunctionRow {
+    /// By how much the arms differ.
+    pub fn spread(&self) -> f64 {
+        let most = self.per_io.iter().flatten().copied().fold(f64::NEG_INFINITY, f64::max);
+        let least = self.per_io.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+        most - least
+    }
+}
+
 impl InstructionRow {
+    /// Instructions per I/O of an arm without the experiment's own way.
+    pub fn net(&self, arm: usize) -> Option<f64> {
+        Some((*self.per_io.get(arm)?)? - self.way.get(arm).copied().unwrap_or(0.0))
+    }
+
     /// How many more instructions the first arm takes than this one takes, in percent of this one's: what the metric
     /// would gain if time were instructions.
     pub fn gain_percent(&self, arm: usize) -> Option<f64> {
-        let (before, this) = ((*self.per_io.first()?)?, (*self.per_io.get(arm)?)?);
+        let (before, this) = (self.net(0)?, self.net(arm)?);
         (this > 0.0).then(|| (before / this - 1.0) * 100.0)
     }
 }
@@ -312,6 +341,21 @@ pub enum Holds {
     No,
     /// This machine or this run cannot tell.
     CannotTell,
+}
+
+/// Whether a claim of at least so many percent holds, by the change in time and by that in instructions, which repeat.
+/// What is measured to be worse does not hold, whatever its instructions; what time cannot tell, instructions decide.
+pub fn decide(claimed: f64, time: Option<Change>, instructions: Option<f64>) -> Holds {
+    let clear = time.filter(Change::is_clear).map(|change| change.percent);
+    match (clear, instructions) {
+        (Some(time), _) if time < 0.0 => Holds::No,
+        (Some(time), _) if time >= claimed => Holds::Yes,
+        (_, Some(gain)) if gain >= claimed => Holds::Yes,
+        (Some(_), _) => Holds::Partly,
+        (None, Some(gain)) if gain > 0.0 => Holds::Partly,
+        (None, Some(_)) => Holds::No,
+        (None, None) => Holds::CannotTell,
+    }
 }
 
 /// What the figures show.

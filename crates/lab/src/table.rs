@@ -65,18 +65,39 @@ pub fn row(part: &Part<'_>, row: &Row) -> String {
     finish(text)
 }
 
-/// Instructions per I/O at a point.
+/// Functions that are listed, of those in which arms differ.
+const FUNCTIONS: usize = 12;
+
+/// Instructions per I/O at a point, the cache lines that they fetch, and the functions in which arms differ.
 pub fn instructions(report: &ExperimentReport, row: &InstructionRow) -> String {
-    let mut text = format!("\n  Instructions per I/O at {}\n  {:<LABEL$} ", row.point, "");
-    for (index, _) in report.arms.iter().enumerate() {
-        let cell = match (row.per_io.get(index).copied().flatten(), row.gain_percent(index)) {
-            (Some(count), Some(gain)) if index > 0 => format!("{count:.1} ({gain:+.1} %)"),
-            (Some(count), _) => format!("{count:.1}"),
-            (None, _) => "-".into(),
-        };
-        let _ = write!(text, "{cell:<ARM$} ");
+    let mut text = format!("\n  Instructions per I/O at {}\n", row.point);
+    let mut line = |name: &str, cell: &dyn Fn(usize) -> Option<String>| {
+        let _ = write!(text, "  {name:<LABEL$} ");
+        for index in 0..report.arms.len() {
+            let _ = write!(text, "{:<ARM$} ", cell(index).unwrap_or("-".into()));
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    };
+    line("", &|index| {
+        let (count, gain) = (row.net(index)?, row.gain_percent(index).filter(|_| index > 0));
+        Some(gain.map_or(format!("{count:.1}"), |gain| format!("{count:.1} ({gain:+.1} %)")))
+    });
+    if row.way.iter().any(|way| *way != 0.0) {
+        line("without its own way of", &|index| row.way.get(index).map(|way| format!("{way:.1}")));
     }
-    finish(text)
+    line("cache lines fetched", &|index| row.lines_per_io.get(index).copied().flatten().map(|it| format!("{it:.2}")));
+    for function in row.functions.iter().take(FUNCTIONS) {
+        let of = |index: usize| function.per_io.get(index).copied().flatten().map(|it| format!("{it:.1}"));
+        line(&format!("  in {}", last(&function.name, LABEL - 5)), &of);
+    }
+    text
+}
+
+/// The end of a name, which says more than its beginning.
+fn last(name: &str, most: usize) -> String {
+    let from = name.chars().count().saturating_sub(most);
+    name.chars().skip(from).collect()
 }
 
 /// What comes last: prediction, checks, verdict.

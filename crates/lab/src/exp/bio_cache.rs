@@ -1,8 +1,8 @@
-//! bio-cache: where the next bio comes from. The global allocator, a pool under a lock, or the ring's own cache.
+//! bio-cache: where the next bio comes from. A slab of the thread, malloc, a cache per CPU, or the ring's own cache.
 //!
 //! Owns the points. The arms are one ring each, with another bound of the cache
 //! ([`RingBuilder::bio_cache`]) and another store behind it ([`stores`]); what the way to a store costs by itself is an
-//! arm too.
+//! arm too, and is taken out of those that go it.
 //!
 //! | module | holds |
 //! |---|---|
@@ -13,12 +13,12 @@
 //!
 //! [`RingBuilder::bio_cache`]: sheave::RingBuilder::bio_cache
 
-use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, Sweep, SweepPoint};
+use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, Sweep, SweepPoint, Way};
 use crate::point::{Parameter, Values};
 use crate::report::{ExperimentReport, Verdict};
 use crate::terms::{ArmInfo, Axis, AxisScale, Check, Published, Scale, Seed};
 use crate::{LabError, Point};
-use design::{ARMS, CLAIMED, ROW};
+use design::{AFTER, ARMS, CLAIMED, DEEP, HOOK, ROW};
 
 pub mod arm;
 mod checks;
@@ -117,7 +117,12 @@ impl Experiment for BioCache {
     }
 
     fn instruction_points(&self) -> Vec<Point> {
-        vec![Point::default()]
+        vec![Point::default(), Point { depth: DEEP, batch: DEEP, ..Point::default() }]
+    }
+
+    fn way(&self, arm: usize, point: &Point) -> Option<Way> {
+        let ends = design::Ends::of(point).ok()?;
+        design::takes_the_way(arm, ends).then_some(Way { alone: HOOK, without: AFTER })
     }
 
     fn verdict(&self, report: &ExperimentReport) -> Verdict {

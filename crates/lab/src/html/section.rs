@@ -8,7 +8,7 @@ use super::frame::{Look, looks};
 use super::plot;
 use super::style::class_of;
 use super::svg::escape;
-use crate::report::{ArmResult, ExperimentReport, Row, SweepReport};
+use crate::report::{ArmResult, ExperimentReport, InstructionRow, Row, SweepReport};
 use crate::table::{figure, holds, interval, signed};
 use crate::terms::Metric;
 
@@ -217,12 +217,41 @@ fn instructions(report: &ExperimentReport) -> String {
         for index in 0..report.arms.len() {
             let gain = row.gain_percent(index).filter(|_| index > 0);
             let gain = gain.map_or(String::new(), |gain| format!("<small>{gain:+.1} % I/O per instruction</small>"));
-            let count = row.per_io.get(index).copied().flatten().map_or("-".into(), |count| format!("{count:.1}"));
+            let count = row.net(index).map_or("-".into(), |count| format!("{count:.1}"));
             let _ = write!(html, "<td>{count}{gain}</td>");
         }
         html.push_str("</tr>\n");
     }
     html.push_str("</tbody></table></div>\n");
+    report.instructions.iter().for_each(|row| html.push_str(&functions(report, row)));
+    html
+}
+
+/// Where the instructions of a point are in which arms differ, and the lines that they fetch: for who wants to know.
+fn functions(report: &ExperimentReport, row: &InstructionRow) -> String {
+    let mut html = format!(
+        "<details><summary>What differs between the arms at {}, by function</summary>\n<div class=\"scroll\"><table>\n\
+         <thead><tr><th>Instructions per I/O in</th>",
+        escape(&row.point)
+    );
+    for arm in &report.arms {
+        let _ = write!(html, "<th>{}</th>", escape(arm.name));
+    }
+    html.push_str("</tr></thead>\n<tbody>\n");
+    let mut line = |name: &str, values: &[Option<f64>]| {
+        let cells =
+            values.iter().map(|value| value.map_or("<td>-</td>".into(), |value| format!("<td>{value:.1}</td>")));
+        let _ = writeln!(html, "<tr><th>{}</th>{}</tr>", escape(name), cells.collect::<String>());
+    };
+    for function in &row.functions {
+        line(&function.name, &function.per_io);
+    }
+    line(
+        "the way that is the experiment's own (taken out above)",
+        &row.way.iter().copied().map(Some).collect::<Vec<_>>(),
+    );
+    line("lines fetched into a first-level cache of 32 KiB", &row.lines_per_io);
+    html.push_str("</tbody></table></div></details>\n");
     html
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::fake::{FAKE, lab};
 
-use crate::report::{Curve, ExperimentReport, Fit, InstructionRow, Part, Prediction, Row};
+use crate::report::{Curve, ExperimentReport, Fit, FunctionRow, InstructionRow, Part, Prediction, Row};
 use crate::run::{Plan, Show, Sweeps, run};
 use crate::turns::Pace;
 
@@ -38,6 +38,9 @@ fn report() -> LabReport {
         point,
         per_io: vec![Some(300.0), Some(250.0)],
         commands: vec!["valgrind a".into(), "valgrind b".into()],
+        lines_per_io: vec![Some(3.0), Some(2.5)],
+        functions: vec![FunctionRow { name: "malloc<&T>".into(), per_io: vec![Some(50.0), Some(0.0)] }],
+        way: vec![0.0; 2],
     });
     fake.prediction = Some(Prediction {
         assumes: "That <nothing> changes.".into(),

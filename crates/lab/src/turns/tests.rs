@@ -56,3 +56,15 @@ fn a_failure_says_where() {
     assert!(error.cause.starts_with("fake, arm before, at bs=512"), "{error}");
     assert_eq!(error.fix.as_deref(), Some("make one"));
 }
+
+#[test]
+fn the_way_of_the_experiment_is_not_in_the_figures() {
+    let turn = || Turn { ios: 1000, wall_ns: 60_000, cpu_ns: 50_000, ..Turn::default() };
+    let (mut net, mut hidden) = (Samples::default(), Samples::default());
+    net.add(turn(), Metric::IOPS, [20.0, 15.0]);
+    hidden.add(turn(), Metric::IOPS, [60.0, 15.0]);
+    let result = net.result(Metric::IOPS, None);
+    assert_eq!((result.value, result.cpu_ns_per_io), (25e6, 35.0), "40 ns of 60 are its own");
+    assert!((result.iops - 1e9 / 60.0).abs() < 1.0, "as it ran");
+    assert!(hidden.result(Metric::IOPS, None).value.is_nan(), "all of it is way: nothing to tell");
+}

@@ -1,15 +1,16 @@
 //! One arm at one point: threads with a ring each on a null device, whose bios come from where the arm says.
 //!
-//! * A1. Device, ring and loop are the same in every arm but for the cache's bound and the store behind it.
+//! * A1. Device, ring and loop are the same in every arm but for the cache's bound and the store behind it. All arms
+//!   but one take a bio for each I/O.
 //! * A2. The calls of the allocator are counted before the first turn, so that turns do not pay for the counting.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use sheave::{Ring, RingBuilder, RingError, open_device};
 use sheave_load::{SheaveEngine, cpu};
 
-use super::design::{AFTER, HOOK, POOL, SEED};
-use super::stores::{Allocator, Nothing, SharedPool};
+use super::design::{AFTER, Ends, HOOK, MALLOC, NO_BIO, PER_CPU, SEED};
+use super::stores::{Malloc, Nothing, PerCpu, ThreadSlab};
 use crate::crew::{Crew, MakeDrive};
 use crate::drive::{self, Drive};
 use crate::experiment::{ArmRun, Lab, Turn, TurnEnd};
@@ -20,35 +21,7 @@ const SEED_MAX: u32 = 512;
 /// I/Os before anything is counted: every bio was used once.
 const WARM_UP: u64 = 4096;
 /// I/Os that are counted.
-const COUNTED: u64 = 4096;
-
-/// Who ends the I/O of a point.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ends {
-    /// The ring's thread, which polls.
-    Polled,
-    /// The ring's thread, which does not: `submit` ends what is ready too.
-    Unpolled,
-    /// Another thread, as an interrupt would.
-    Thread,
-}
-
-impl Ends {
-    /// Of a point.
-    pub fn of(point: &Point) -> Result<Ends, LabError> {
-        match point.text("ends").unwrap_or("polled") {
-            "polled" => Ok(Ends::Polled),
-            "unpolled" => Ok(Ends::Unpolled),
-            "thread" => Ok(Ends::Thread),
-            other => Err(LabError::usage(format!("ends={other} in the point {point}"))
-                .fix("ends= is polled, unpolled or thread")),
-        }
-    }
-
-    fn device(self) -> &'static str {
-        if self == Ends::Thread { "null:size=1T,complete=thread" } else { "null:size=1T" }
-    }
-}
+pub const COUNTED: u64 = 4096;
 
 /// An arm that is ready.
 pub struct BioArm {
@@ -75,6 +48,12 @@ impl BioArm {
         Some(self.allocator_calls? as f64 / COUNTED as f64)
     }
 
+    /// Its first ring, between turns.
+    #[cfg(test)]
+    pub fn ring(&self) -> &Ring {
+        self.crew.drive().ring()
+    }
+
     /// Bios per I/O that the cache did not serve.
     pub fn misses(&self) -> f64 {
         self.misses as f64 / COUNTED as f64
@@ -96,6 +75,7 @@ impl ArmRun for BioArm {
 /// The ring of an arm, whose cache has the arm's bound.
 pub fn bounded(builder: RingBuilder, arm: usize, ends: Ends) -> RingBuilder {
     match arm {
+        NO_BIO => builder,
         // As large as the ring wants it; that it is bounded at all has the ring take a bio for each I/O.
         AFTER => builder.bio_cache(u32::MAX),
         // What is not polled is not cacheable: the thread's cache could not bear another thread's put.
@@ -104,13 +84,14 @@ pub fn bounded(builder: RingBuilder, arm: usize, ends: Ends) -> RingBuilder {
     }
 }
 
-/// What stands behind the cache of an arm; `pool` is this ring's end of the arm's pool.
-pub fn put_store(ring: &mut Ring, arm: usize, pool: impl FnOnce() -> SharedPool) -> Result<(), RingError> {
+/// What stands behind the cache of an arm.
+pub fn put_store(ring: &mut Ring, arm: usize, ends: Ends) -> Result<(), RingError> {
     match arm {
-        AFTER => Ok(()),
-        HOOK => ring.set_bio_store(Box::new(Nothing)),
-        POOL => ring.set_bio_store(Box::new(pool())),
-        _ => ring.set_bio_store(Box::new(Allocator::default())),
+        AFTER | NO_BIO => Ok(()),
+        HOOK => ring.set_bio_store(Box::new(Nothing::default())),
+        MALLOC => ring.set_bio_store(Box::new(Malloc::default())),
+        PER_CPU => ring.set_bio_store(Box::new(PerCpu::new(ends == Ends::Polled))),
+        _ => ring.set_bio_store(Box::new(ThreadSlab::default())),
     }
 }
 
@@ -118,11 +99,11 @@ pub fn put_store(ring: &mut Ring, arm: usize, pool: impl FnOnce() -> SharedPool)
 fn drives(lab: &Lab, arm: usize, point: &Point) -> Result<MakeDrive, LabError> {
     let ends = Ends::of(point)?;
     let device = open_device(ends.device()).map_err(|err| LabError::run(err.to_string()))?;
-    let (lab, point, shared) = (lab.clone(), point.clone(), Mutex::new(SharedPool::default()));
+    let (lab, point) = (lab.clone(), point.clone());
     Ok(Arc::new(move |index| {
         let opts = drive::opts(&point, ends == Ends::Polled);
         let attach = |ring: &mut Ring| {
-            put_store(ring, arm, || shared.lock().unwrap_or_else(PoisonError::into_inner).another())?;
+            put_store(ring, arm, ends)?;
             // The device's thread starts here and stays where its maker is: beside the loops where there is a CPU.
             let elsewhere = point.threads as usize + index;
             let moved = ends == Ends::Thread && cpu::pin(lab.cpu(elsewhere)).is_ok();

@@ -2,9 +2,8 @@
 
 use sheave::Ring;
 
-use super::arm::{BioArm, Ends, bounded, put_store};
-use super::design::{AFTER, ARMS, HOOK, POOL, SEED};
-use super::stores::SharedPool;
+use super::arm::{BioArm, bounded, put_store};
+use super::design::{AFTER, ARMS, Ends, MALLOC, NO_BIO, SEED};
 use crate::exp::data;
 use crate::experiment::{ArmRun, Lab, TurnEnd};
 use crate::terms::Check;
@@ -21,7 +20,7 @@ pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
             checks.push(counts(lab, arm, ends)?);
         }
         let ring = bounded(Ring::builder().entries(data::ENTRIES).polled(true), arm, Ends::Polled);
-        checks.push(data::comes_back(info.name, ring, |ring| put_store(ring, arm, SharedPool::default))?);
+        checks.push(data::comes_back(info.name, ring, |ring| put_store(ring, arm, Ends::Polled))?);
     }
     Ok(checks)
 }
@@ -29,11 +28,11 @@ pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
 /// Calls of the allocator and misses of the cache, per I/O, that an arm should have.
 fn expected(arm: usize, ends: &str) -> (f64, f64) {
     match arm {
-        POOL | HOOK => (0.0, 1.0),
-        SEED if ends == "polled" => (0.0, 0.0),
-        AFTER => (0.0, 0.0),
         // One to allocate, one to free.
-        _ => (2.0, 1.0),
+        MALLOC => (2.0, 1.0),
+        SEED if ends == "polled" => (0.0, 0.0),
+        AFTER | NO_BIO => (0.0, 0.0),
+        _ => (0.0, 1.0),
     }
 }
 
@@ -44,9 +43,9 @@ fn counts(lab: &Lab, arm: usize, ends: &str) -> Result<Check, LabError> {
     let seen = run.allocator_calls();
     let told = seen.map_or("not counted: another allocator is installed".into(), |seen| format!("{seen:.5}"));
     // Without a count there is nothing to compare; the misses tell the arms apart all the same.
-    // A pool and a cache still grow when more bios are in use at once than ever before, which a slow completion thread
+    // A slab and a cache still grow when more bios are in use at once than ever before, which a slow completion thread
     // can make happen late: by as many bios at most as the ring has entries.
-    let grows = arm == POOL || ends == "thread";
+    let grows = ends == "thread";
     let growth = if grows { f64::from(data::ENTRIES) / IOS as f64 } else { 0.0 };
     let within = |count: f64, wanted: f64| (wanted..=wanted + growth).contains(&count);
     let ok = turn.ios == IOS && seen.is_none_or(|seen| within(seen, calls)) && within(run.misses(), misses);

@@ -2,51 +2,23 @@
 
 use std::fmt::Write as _;
 
-use super::design::{AFTER, CLAIMED, HOOK, POOL, ROW, SEED};
-use crate::report::{ExperimentReport, Holds, InstructionRow, Row, Verdict};
+use super::design::{AFTER, CLAIMED, DEEP, HOOK, MALLOC, NO_BIO, PER_CPU, ROW, SEED};
+use crate::report::{ExperimentReport, Holds, InstructionRow, Row, Verdict, decide};
 
 /// The verdict.
 pub fn of(report: &ExperimentReport) -> Verdict {
     let claim = format!(
-        "Recycling bios from a cache of the ring gives {CLAIMED} % more IOPS on one core than the allocator (polled, \
-         512 B, QD 128, batch 32)."
+        "Recycling bios from a cache of the ring gives {CLAIMED} % more IOPS on one core than the slab (polled, 512 B, \
+         QD 128, batch 32)."
     );
     let Some(row) = report.row(ROW) else {
         let shows = "The thread's row was not measured.".to_string();
         return Verdict { holds: Holds::CannotTell, claim, shows, does_not_show: String::new() };
     };
-    let net = report.instructions.first().and_then(net_gain);
-    Verdict { holds: judge(row, net), claim, shows: shows(row, report, net), does_not_show: limits(report) }
-}
-
-/// How many more instructions the allocator takes, in percent of what an I/O of the product takes, without what the way
-/// to the store costs: that way is the experiment's, and no allocator's.
-fn net_gain(row: &InstructionRow) -> Option<f64> {
-    let of = |arm: usize| *row.per_io.get(arm)?;
-    let (before, hook, after) = (of(0)?, of(HOOK)?, of(AFTER)?);
-    (after > 0.0).then(|| (before - hook) / after * 100.0)
-}
-
-/// How much more CPU time the allocator takes, in percent of an I/O of the product, without the way to the store.
-fn net_time(row: &Row) -> Option<f64> {
-    let of = |arm: usize| Some(row.arm(arm)?.cpu_ns_per_io);
-    let (before, hook, after) = (of(0)?, of(HOOK)?, of(AFTER)?);
-    (after > 0.0).then(|| (before - hook) / after * 100.0)
-}
-
-/// Whether it holds: by the gain without the way to the store, in time, or in instructions where noise hides it.
-fn judge(row: &Row, net: Option<f64>) -> Holds {
-    let (Some(change), Some(time)) = (row.arm(AFTER).and_then(|arm| arm.change), net_time(row)) else {
-        return Holds::CannotTell;
-    };
-    let large = net.is_some_and(|net| net >= CLAIMED) || time >= CLAIMED;
-    match (change.is_clear(), change.percent > 0.0) {
-        (true, true) if large => Holds::Yes,
-        (true, true) => Holds::Partly,
-        (true, false) => Holds::No,
-        (false, _) if net.is_some_and(|net| net >= CLAIMED) => Holds::Yes,
-        (false, _) => Holds::CannotTell,
-    }
+    let counted = report.instructions.iter().find(|counted| counted.point == row.point);
+    let gain = counted.and_then(|counted| counted.gain_percent(AFTER));
+    let holds = decide(CLAIMED, row.arm(AFTER).and_then(|arm| arm.change), gain);
+    Verdict { holds, claim, shows: shows(row, report, counted, holds), does_not_show: limits() }
 }
 
 fn percent(row: &Row, arm: usize) -> String {
@@ -56,57 +28,91 @@ fn percent(row: &Row, arm: usize) -> String {
     }
 }
 
-fn shows(row: &Row, report: &ExperimentReport, net: Option<f64>) -> String {
+fn shows(row: &Row, report: &ExperimentReport, counted: Option<&InstructionRow>, holds: Holds) -> String {
     let mut text = format!(
-        "Against the global allocator Sheave's cache gives {} IOPS, the thread's {} (published: +{CLAIMED} %); a pool \
-         under a lock that one thread uses gives {}.",
+        "Against a slab of the thread Sheave's cache gives {} IOPS, the thread's cache {}, the review's cache per CPU \
+         {}; malloc instead of the slab gives {} (published: +{CLAIMED} %). The way to slab, malloc and cache per CPU \
+         is this experiment's (arm hook), and is taken out of them.",
         percent(row, AFTER),
         percent(row, SEED),
-        percent(row, POOL)
+        percent(row, PER_CPU),
+        percent(row, MALLOC),
     );
-    if let Some(time) = net_time(row) {
+    match counted {
+        Some(counted) => text += &net_effect(counted),
+        None => text += " Instructions were not counted (valgrind is missing or was turned off).",
+    }
+    if matches!(holds, Holds::Partly | Holds::No) {
         let _ = write!(
             text,
-            " A part of that is the way to the store, which is this experiment's and no allocator's (arm hook): \
-             without it the allocator costs {time:.1} % of an I/O's CPU time"
+            " It is not {CLAIMED} % here because a slab that only its own thread uses is itself a list with one end: \
+             the kernel's also disables preemption, looks for its CPU, and clears what it hands out."
         );
-        match net {
-            Some(net) => {
-                let _ = write!(text, ", and {net:.1} % of its instructions, which repeat to the digit.");
-            }
-            None => text += "; instructions were not counted (valgrind is missing or was turned off).",
-        }
-        let best = net.map_or(time, |net| net.max(time));
-        if best < CLAIMED {
-            let _ = write!(
-                text,
-                " That is below the thread's {CLAIMED} %: the C library's allocator has a cache for each thread \
-                 itself, which the kernel's slab of 2021 had too, and an I/O of Sheave is short of the kernel's system \
-                 call and driver, so the rest weighs differently."
-            );
-        }
     }
+    let _ = write!(
+        text,
+        " All these take a bio for each I/O. As it ships Sheave needs none for a plain read: {}.",
+        percent(row, NO_BIO)
+    );
     text += &saved(row);
-    let calls = |arm: usize| row.arm(arm)?.counters.get("allocator_calls").copied();
-    if let (Some(before), Some(after)) = (calls(0), calls(AFTER)) {
-        let _ = write!(text, " Allocator calls per I/O: {before:.2} before, {after:.2} after.");
+    if let Some(deep) = report.instructions.iter().find(|counted| counted.point.depth == DEEP) {
+        text += &pruning(deep);
     }
     text += &elsewhere(report);
     text
 }
 
-/// What the cache saves in ns, in words: a percentage is of an I/O, and that of the thread was another one.
+/// Net of the way to the store: instructions and lines of cache.
+fn net_effect(counted: &InstructionRow) -> String {
+    let lines = |arm: usize| {
+        let of = |arm: usize| counted.lines_per_io.get(arm).copied().flatten();
+        let way = if counted.way.get(arm).is_some_and(|way| *way != 0.0) { of(HOOK)? - of(AFTER)? } else { 0.0 };
+        Some(of(arm)? - way)
+    };
+    let mut text = String::new();
+    let arms = [(0, "the slab"), (MALLOC, "malloc"), (PER_CPU, "the cache per CPU"), (SEED, "the thread's cache")];
+    if let (Some(after), Some(after_lines)) = (counted.net(AFTER), lines(AFTER)) {
+        let costs = arms.iter().filter_map(|&(arm, name)| {
+            let (more, more_lines) = (counted.net(arm)? - after, lines(arm)? - after_lines);
+            Some(format!("{name} {more:+.1} instructions and {more_lines:+.2} cache lines"))
+        });
+        let costs: Vec<String> = costs.collect();
+        let _ = write!(
+            text,
+            " Net, against an I/O of {after:.1} instructions and {after_lines:.2} lines fetched with Sheave's cache: \
+             {}.",
+            costs.join(", ")
+        );
+    }
+    text
+}
+
+/// The same in ns: a percentage is of an I/O, and that is another one here.
 fn saved(row: &Row) -> String {
     let of = |arm: usize| Some(row.arm(arm)?.cpu_ns_per_io);
-    let (Some(before), Some(hook), Some(after), Some(published)) = (of(0), of(HOOK), of(AFTER), row.published) else {
+    let (Some(before), Some(after), Some(published)) = (of(0), of(AFTER), row.published) else {
         return String::new();
     };
     let (was, is) = (1e9 / published.before, 1e9 / published.after);
     format!(
-        " In CPU time the allocator costs {:.0} ns on top of an I/O's {after:.0} ns; the thread's cost {:.0} ns on top \
-         of {is:.0} ns, with system calls, driver and drive: the percentages differ because the I/Os do.",
-        before - hook,
+        " In CPU time the slab costs {:.1} ns on top of an I/O's {after:.1} ns; the thread's cost {:.0} ns on top of \
+         {is:.0} ns, with system calls, driver and drive: the percentages differ because the I/Os do.",
+        before - after,
         was - is
+    )
+}
+
+/// What a bounded cache costs when more bios come back at once than it holds.
+fn pruning(deep: &InstructionRow) -> String {
+    let (Some(seed), Some(per_cpu), Some(after)) = (deep.net(SEED), deep.net(PER_CPU), deep.net(AFTER)) else {
+        return String::new();
+    };
+    format!(
+        " With {DEEP} I/Os handed over and ended at once a cache of 512 is pruned and refilled each time: {:+.1} \
+         instructions an I/O for the thread's cache, {:+.1} for the one per CPU, against Sheave's, which is as large \
+         as its ring.",
+        seed - after,
+        per_cpu - after
     )
 }
 
@@ -116,11 +122,11 @@ fn elsewhere(report: &ExperimentReport) -> String {
     else {
         return String::new();
     };
-    let calls = |arm: usize| row.arm(arm).and_then(|arm| arm.counters.get("allocator_calls").copied());
-    let told = |arm: usize| calls(arm).map_or("-".into(), |calls| format!("{calls:.0}"));
+    let misses = |arm: usize| row.arm(arm).and_then(|arm| arm.counters.get("cache_misses").copied());
+    let told = |arm: usize| misses(arm).map_or("-".into(), |misses| format!("{misses:.0}"));
     format!(
-        " On a ring that does not poll the thread's cache is out of play ({}, {} allocator calls per I/O); Sheave's is \
-         not ({}, {} calls).",
+        " On a ring that does not poll the thread's cache is out of play ({}, {} misses per I/O); Sheave's is not ({}, \
+         {} misses).",
         percent(row, SEED),
         told(SEED),
         percent(row, AFTER),
@@ -128,17 +134,10 @@ fn elsewhere(report: &ExperimentReport) -> String {
     )
 }
 
-fn limits(report: &ExperimentReport) -> String {
-    let mut text = "A bio of Sheave lives in its ring's arena, whatever stands behind the cache: the arms allocate, \
-                    initialise and free the memory of a bio beside it, but the I/O itself touches the arena, so the \
-                    cache misses that scattered bios cost are not in the figures, and a header of 64 bytes is \
-                    initialised twice. The device is a null device: a drive's own time would make the change smaller."
-        .to_string();
-    let threads = report.sweep("threads").map_or(1.0, |sweep| sweep.rows.iter().map(|row| row.x).fold(1.0, f64::max));
-    let _ = write!(
-        text,
-        " With {threads:.0} thread{} the shared pool's lock shows little of what it costs on many cores.",
-        if threads > 1.0 { "s" } else { "" }
-    );
-    text
+fn limits() -> String {
+    "A bio of Sheave lives in its ring's arena, whatever stands behind the cache: the arms take and give back the \
+     memory of a bio beside it, but the I/O itself touches the arena, so the misses that scattered bios cost are not \
+     in the figures. The slab is a thread's own and is never preempted, so it disables nothing, and it is not the \
+     kernel's. The device is a null device: a drive's own time would make the change smaller."
+        .into()
 }

@@ -40,11 +40,7 @@ fn the_verdict_is_that_of_the_figures() {
         let row = row(ROW.into(), Point::default(), &changes);
         let mut report = report(&PlugClock, vec![row], Vec::new());
         report.instructions = instructions
-            .map(|per_io| InstructionRow {
-                point: Point::default(),
-                per_io: per_io.map(Some).to_vec(),
-                commands: Vec::new(),
-            })
+            .map(|per_io| InstructionRow { per_io: per_io.map(Some).to_vec(), ..InstructionRow::default() })
             .into_iter()
             .collect();
         PlugClock.verdict(&report)

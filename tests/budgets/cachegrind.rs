@@ -1,18 +1,17 @@
 //! Counting the instructions of a program with valgrind's cachegrind: the command, and what it says.
 //!
-//! Owns no program and no difference of runs. Shared, as a file, by `sheave-lab` and by `tests/budgets`, so that both
-//! count alike; it names nothing but the standard library.
+//! Owns no program and no difference of runs.
 
 use std::path::Path;
 use std::process::Command;
 
-/// The command in front of the program's own, as one would type it.
-pub const WORDS: [&str; 4] = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"];
+/// What comes before the program.
+const OPTIONS: [&str; 3] = ["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"];
 
 /// The command, with the valgrind at this place; program and arguments are to follow.
 pub fn command(valgrind: &Path) -> Command {
     let mut command = Command::new(valgrind);
-    command.args(&WORDS[1..]);
+    command.args(OPTIONS);
     command
 }
 
