@@ -25,21 +25,22 @@ struct Case {
     what: &'static str,
     checksum: Checksum,
     small_commits: bool,
+    marks: bool,
     records: Records,
 }
 
 fn case(what: &'static str, records: impl Iterator<Item = Record> + 'static) -> Case {
-    Case { what, checksum: Checksum::None, small_commits: false, records: Box::new(records) }
+    Case { what, checksum: Checksum::None, small_commits: false, marks: true, records: Box::new(records) }
 }
 
 fn main() -> Result<()> {
     println!("{:42} {:>10} {:>10} {:>9}  what became of it", "records", "CPU ms", "s a GiB", "MiB more");
     // `cargo bench` adds a word of its own.
     let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    for Case { what, checksum, small_commits, records } in
+    for Case { what, checksum, small_commits, marks, records } in
         cases().into_iter().filter(|case| case.what.contains(&wanted))
     {
-        let device = with_journal(checksum, small_commits, records);
+        let device = with_journal(checksum, marks, small_commits, records);
         let before = memory_kib(true)?;
         let start = on_processor()?;
         let opened = Pool::open(&device, &OpenOptions { read_only: true, ..OpenOptions::default() });
@@ -69,6 +70,15 @@ fn cases() -> Vec<Case> {
         std::iter::once(copy(number)).chain(leaves).chain([delete(number)])
     });
     let summed = |what, records: Records| Case { checksum: Checksum::Crc32c, ..case(what, records) };
+    // Units of the pool in no order, of a program before November 2026.
+    let any_unit = |at: u64| Record::Set {
+        volume: 1,
+        unit: at & 0xFF_FFFF,
+        phys: 2000 + at * 7919 % 13_000,
+        written: [1, 0, 0, 0],
+    };
+    let unmarked =
+        Case { marks: false, ..summed("units of a pool without marks", Box::new(one().chain((0..).map(any_unit)))) };
     let marks = |bad| move |at: u64| Record::Mark { bad, first: (1100 + at % 8000) << 4, count: 256 };
     let small = Case { small_commits: true, ..case("one record a commit", one().chain((0..).map(|_| set(5)))) };
     vec![
@@ -119,6 +129,7 @@ fn cases() -> Vec<Case> {
         case("runs", one().chain((0..).map(|_| Record::Run { volume: 1, unit: 0, count: 14_000, phys: 1100 }))),
         case("cut and grown again", one().chain((0..).flat_map(move |_| [set(far), resize(1 << 50), resize(4096)]))),
         case("sizes", one().chain((0..).map(move |at| resize(4096 * (1 + (at & 1)))))),
+        unmarked,
         summed("regions", Box::new((0..).map(|_| Record::Intent { first: 0, count: 250 }))),
         summed("marks", Box::new((0..).map(marks(true)))),
         summed("marks, and their end", Box::new((0..).flat_map(move |at| [marks(true)(at), marks(false)(at)]))),

@@ -179,11 +179,10 @@ impl State {
         if count == entries || place.slot as u64 + count > entries {
             return false;
         }
-        let Some(vol) = self.table.get(volume) else { return false };
         self.tree.count_part();
-        let with_space = self.tree.with_space(place, count);
-        if with_space > 0 {
-            self.tree.unmap_some(&vol.core.top, place, with_space);
+        if self.tree.unmap_known(place, count)
+            && let Some(vol) = self.table.get(volume)
+        {
             self.tree.prune(&vol.core.top, unit);
         }
         true
@@ -196,7 +195,7 @@ impl State {
         core.set_max_size(core.max_size().max(size));
         let shrinks = size < core.size();
         core.set_size(size);
-        if shrinks {
+        if shrinks && core.top.used() > 0 {
             while self.cut_some(&core, size)? {}
         }
         Ok(())

@@ -13,8 +13,13 @@ use sheave_vol::{Checksum, CreateOptions, Pool};
 pub const JOURNAL_BYTES: u64 = 64 << 20;
 
 /// A pool whose journal of 64 MiB holds these records, as many as there is room for, as one commit or as many of one
-/// record each.
-pub fn with_journal(checksum: Checksum, small_commits: bool, records: impl Iterator<Item = Record>) -> Device {
+/// record each. `marks`: with checksums it is one of a program that knows marks.
+pub fn with_journal(
+    checksum: Checksum,
+    marks: bool,
+    small_commits: bool,
+    records: impl Iterator<Item = Record>,
+) -> Device {
     let device = open_device("ram:size=1G").expect("opens");
     let options = CreateOptions { journal_bytes: Some(JOURNAL_BYTES), checksum, ..CreateOptions::default() };
     Pool::create(&device, &options).expect("formats");
@@ -26,6 +31,7 @@ pub fn with_journal(checksum: Checksum, small_commits: bool, records: impl Itera
     });
     let mut sb = choose(slots).expect("a pool").0;
     (sb.clean, sb.generation) = (false, sb.generation + 1);
+    sb.marks &= marks;
     let mut block = [0; BLOCK];
     let at = sb.encode(&mut block);
     io.write(at, &block).expect("writes");

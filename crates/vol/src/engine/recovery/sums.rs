@@ -7,6 +7,11 @@
 //! - R1: a block that is marked keeps its mark, and one that matches what it had keeps that.
 //! - R2: a block that the device cannot read is not decided about: it is [unknown](crate::state::sums::unknown) until
 //!   it is read or written. Were it to keep its old checksum, what was written to it would be taken for rotten.
+//! - R3: each block is read once, however many entries of maps name it: snapshots share units, and a map that somebody
+//!   made up may have one unit a million times.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
@@ -105,10 +110,11 @@ fn claim(state: &mut State, page: &Page) -> Result<(), PoolError> {
 pub(super) fn compute(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError> {
     let Some(mut regions) = state.sums.take() else { return Ok(()) };
     regions.sums.marks_replayed();
+    regions.units_replayed();
     let map = Arc::clone(&state.tree.map);
     let shift = map.geometry.unit_shift;
     let mut memory = Buf::zeroed(map.geometry.unit_bytes() as usize, BLOCK).map_err(|_| no_memory())?;
-    let mut left = MAX_UNREADABLE;
+    let (mut left, mut computed) = (MAX_UNREADABLE, Computed::default());
     for leaf in 1..state.tree.leaves.end() {
         if state.tree.leaves.node(leaf).parents == 0 {
             continue;
@@ -123,9 +129,12 @@ pub(super) fn compute(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolErr
             let (mut first, blocks) = (0, map.geometry.blocks());
             while first < blocks {
                 let (written, run) = map.written_run(leaf, slot, first, blocks - first);
-                if written {
-                    let at = (entry.phys() << shift) + (u64::from(first) << BLOCK_SHIFT);
-                    let memory = &mut memory[..(run as usize) << BLOCK_SHIFT];
+                let at = (entry.phys() << shift) + (u64::from(first) << BLOCK_SHIFT);
+                let (_, place) = regions.sums.place(at >> BLOCK_SHIFT);
+                let mut rest = place..place + if written { run as usize } else { 0 };
+                while let Some(fresh) = computed.next(region, &mut rest) {
+                    let at = at + ((fresh.start - place) << BLOCK_SHIFT) as u64;
+                    let memory = &mut memory[..fresh.len() << BLOCK_SHIFT];
                     compute_run(io, &regions.sums, at, memory, &mut left)?;
                 }
                 first += run;
@@ -137,6 +146,23 @@ pub(super) fn compute(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolErr
     regions.sums.unknown_regions().into_iter().for_each(|region| regions.hold_open(region));
     state.sums = Some(regions);
     Ok(())
+}
+
+/// The blocks that were computed, a bit each, by their regions and places in them (R3).
+#[derive(Default)]
+struct Computed(BTreeMap<u64, [u64; MAX_SUMS.div_ceil(64)]>);
+
+impl Computed {
+    /// The next blocks of these places that were not computed yet: they are now, and `rest` is what follows them.
+    fn next(&mut self, region: u64, rest: &mut Range<usize>) -> Option<Range<usize>> {
+        let words = self.0.entry(region).or_default();
+        let is_new = |words: &[u64], place: usize| words[place / 64] & 1 << (place % 64) == 0;
+        let first = rest.clone().find(|place| is_new(words, *place))?;
+        let end = (first..rest.end).find(|place| !is_new(words, *place)).unwrap_or(rest.end);
+        (first..end).for_each(|place| words[place / 64] |= 1 << (place % 64));
+        *rest = end..rest.end;
+        Some(first..end)
+    }
 }
 
 /// Computes the checksums of a run of blocks. Those that the device cannot read keep what they have and are noted: what

@@ -7,11 +7,16 @@
 //!
 //! - K1: a leaf that is known is at that place of that volume's map, on a way that is the volume's alone and dirty. It
 //!   is forgotten with its last parent, and all leaves of a volume when its map is shared or replaced.
+//! - K2: of a leaf that is known it is known which entries have space: a discard looks at no others.
 //!
-//! Memory: 512 KiB, and 16 bytes a leaf.
+//! Memory: 512 KiB, and 48 bytes a leaf.
 //!
 //! Called by recovery, through [`replayed`](super::replayed).
 
+use crate::format::INDEX_CHILDREN;
+
+/// Most entries of a leaf.
+const LEAF_ENTRIES: usize = INDEX_CHILDREN;
 /// Guesses, and turns: powers of two, and more than a journal changes leaves, and than a pool has volumes.
 const SLOTS: usize = 1 << 16;
 
@@ -26,12 +31,24 @@ pub(crate) struct Known {
     turns: Box<[u32]>,
 }
 
+/// Which entries of a leaf have space, a bit each.
+pub(super) type Space = [u64; LEAF_ENTRIES / 64];
+
 /// Where a leaf is. No volume has number 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Way {
     volume: u32,
     turn: u32,
     place: u64,
+    /// K2
+    space: Space,
+}
+
+impl Way {
+    #[inline]
+    fn leads(&self, volume: u32, turn: u32, place: u64) -> bool {
+        (self.volume, self.turn, self.place) == (volume, turn, place)
+    }
 }
 
 impl Known {
@@ -41,22 +58,49 @@ impl Known {
     }
 
     #[inline]
-    fn way(&self, volume: u32, place: u64) -> Way {
-        Way { volume, turn: self.turns[volume as usize % SLOTS], place }
+    fn turn(&self, volume: u32) -> u32 {
+        self.turns[volume as usize % SLOTS]
     }
 
     #[inline]
     pub(super) fn leaf(&self, volume: u32, place: u64) -> Option<u32> {
         let leaf = self.guesses[slot_of(volume, place)];
-        (self.ways.get(leaf as usize) == Some(&self.way(volume, place))).then_some(leaf)
+        let way = self.ways.get(leaf as usize)?;
+        way.leads(volume, self.turn(volume), place).then_some(leaf)
     }
 
-    pub(super) fn learn(&mut self, volume: u32, place: u64, leaf: u32) {
+    /// `space`: which entries of the leaf have some, asked for when that is not known.
+    pub(super) fn learn(&mut self, volume: u32, place: u64, leaf: u32, space: impl FnOnce() -> Space) {
         if self.ways.len() <= leaf as usize {
             self.ways.resize(leaf as usize + 1, Way::default());
         }
-        self.ways[leaf as usize] = self.way(volume, place);
+        let turn = self.turn(volume);
+        let way = &mut self.ways[leaf as usize];
+        if !way.leads(volume, turn, place) {
+            *way = Way { volume, turn, place, space: space() };
+        }
         self.guesses[slot_of(volume, place)] = leaf;
+    }
+
+    /// An entry of a leaf has space from now on, or none.
+    #[inline]
+    pub(super) fn set_space(&mut self, leaf: u32, slot: usize, has: bool) {
+        let Some(way) = self.ways.get_mut(leaf as usize) else { return };
+        let (word, bit) = (&mut way.space[slot / 64], 1 << (slot % 64));
+        *word = if has { *word | bit } else { *word & !bit };
+    }
+
+    /// The entries from `first` to before `end` of a known leaf that have space.
+    pub(super) fn space(&self, leaf: u32, first: usize, end: usize) -> Space {
+        let mut space = self.ways.get(leaf as usize).map_or([0; LEAF_ENTRIES / 64], |way| way.space);
+        for (at, word) in space.iter_mut().enumerate() {
+            let below = |slot: usize| match slot.saturating_sub(at * 64) {
+                bits @ 0..64 => (1 << bits) - 1,
+                _ => u64::MAX,
+            };
+            *word &= below(end) & !below(first);
+        }
+        space
     }
 
     #[inline]

@@ -303,6 +303,7 @@ impl Tree {
         debug_assert!(self.counts_later);
         if !self.entry(place).is_alloc() {
             self.leaves.add_used(place.leaf, 1);
+            self.note_space(place, true);
         }
         let full = if self.store_bits(place, written) { Entry::FULL } else { 0 };
         self.store(place, Entry::at(phys).with(full));
@@ -318,12 +319,26 @@ impl Tree {
 
     /// Makes a hole of an entry with space; its unit loses an owner.
     pub(crate) fn unmap(&mut self, top: &Top, place: EntryPlace) {
+        let unit = self.make_hole(place);
+        self.put_unit(unit, Some(top.grace()));
+    }
+
+    /// Makes a hole of an entry with space; its unit, which has all its owners still.
+    pub(super) fn make_hole(&mut self, place: EntryPlace) -> u64 {
         let old = self.entry(place);
         debug_assert!(old.is_alloc());
         self.store(place, Entry::NONE);
         self.set_bits(place, 0, self.map.geometry.blocks(), false);
         self.leaves.sub_used(place.leaf);
-        self.put_unit(old.phys(), Some(top.grace()));
+        self.note_space(place, false);
+        old.phys()
+    }
+
+    /// What a replay knows of a leaf stays true.
+    fn note_space(&mut self, place: EntryPlace, has: bool) {
+        if let Some(known) = &mut self.known {
+            known.set_space(place.leaf, place.slot, has);
+        }
     }
 
     /// Gives a unit up that a volume was given and that nobody has seen.

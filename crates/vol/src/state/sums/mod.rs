@@ -132,7 +132,7 @@ impl Sums {
 
     /// The region of a block, and its number within the region.
     #[inline]
-    fn place(&self, block: u64) -> (u64, usize) {
+    pub(crate) fn place(&self, block: u64) -> (u64, usize) {
         let unit = block >> self.unit_shift;
         let inside = (unit % self.region_units) << self.unit_shift | block & ((1 << self.unit_shift) - 1);
         (self.region(unit), inside as usize)

@@ -68,7 +68,33 @@ pub(crate) struct Regions {
     /// Recovery: regions whose pages were open, or whose records are.
     open_pages: usize,
     /// Recovery: units whose checksums are computed.
-    pub(crate) replayed: BTreeSet<u64>,
+    replayed: Replayed,
+}
+
+/// Units that a journal speaks of. It may have millions of records, in any order and of few units, so they are sorted
+/// now and then, which also finds those that are there twice: memory is at most 16 bytes a unit or record, whichever are
+/// fewer.
+#[derive(Debug, Default)]
+struct Replayed(Vec<u64>);
+
+impl Replayed {
+    fn push(&mut self, unit: u64) {
+        if self.0.len() == self.0.capacity() {
+            self.sort();
+            self.0.reserve_exact(self.0.len().max(64));
+        }
+        self.0.push(unit);
+    }
+
+    fn sort(&mut self) {
+        self.0.sort_unstable();
+        self.0.dedup();
+    }
+
+    /// After [`Replayed::sort`].
+    fn contains(&self, unit: u64) -> bool {
+        self.0.binary_search(&unit).is_ok()
+    }
 }
 
 impl Regions {
@@ -84,7 +110,7 @@ impl Regions {
             root: (PageRef::NONE, 0),
             knows_marks,
             open_pages: 0,
-            replayed: BTreeSet::new(),
+            replayed: Replayed::default(),
         }
     }
 
@@ -155,7 +181,7 @@ impl Regions {
     /// Recovery: a `SET` or `RUN` record. Programs that did not know marks copied units to regions that were not open.
     pub(crate) fn replay_unit(&mut self, unit: u64) {
         if !self.knows_marks {
-            self.replayed.insert(unit);
+            self.replayed.push(unit);
         }
     }
 
@@ -175,11 +201,16 @@ impl Regions {
         Ok(())
     }
 
+    /// Recovery: the journal has been replayed, and speaks of no more units.
+    pub(crate) fn units_replayed(&mut self) {
+        self.replayed.sort();
+    }
+
     /// Recovery: whether the checksums of a unit cannot be known from the checkpoint.
     pub(crate) fn is_unknown(&self, unit: u64) -> bool {
         let known =
             self.map.get(&self.sums.region(unit)).is_some_and(|region| !region.page.is_none() && !region.open_page);
-        !known || self.replayed.contains(&unit)
+        !known || self.replayed.contains(unit)
     }
 
     /// Recovery: everything has been computed; what changed is to be written.
@@ -191,7 +222,7 @@ impl Regions {
                 self.sums.mark_dirty(region);
             }
         }
-        self.replayed.clear();
+        self.replayed = Replayed::default();
     }
 
     /// Recovery: a region stays open, as the device has it, for some of its blocks could not be read.

@@ -3,10 +3,15 @@
 //! Owns the counts: entries and words of nodes that were looked at or zeroed, and walks to leaves. `benches/hostile.rs`
 //! has the times, `tests/hostile.rs` what is refused.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::super::lost::LostVolumes;
 use super::super::{Unsure, read_superblock, replay};
 use super::*;
+use crate::Checksum;
 use crate::format::JOURNAL_START;
+use crate::format::superblock::Superblock;
 use crate::state::State;
 
 /// Bytes of the largest journal.
@@ -17,15 +22,18 @@ const LOOKS: u64 = 6;
 /// Most walks from the number of a volume to a leaf: each takes a microsecond when nothing of it is in a cache.
 const MOST_WALKS: u64 = 50_000;
 
-/// Replays a journal that is full of these records.
-fn replayed(records: impl Iterator<Item = Record>) -> State {
+/// A pool that was cut off, with a journal of these records, as many as there is room for; its superblock, and the
+/// blocks of the journal.
+fn cut_off(checksum: Checksum, records: impl Iterator<Item = Record>) -> (Device, Superblock, u64) {
     let device = open_device("ram:size=1G").unwrap();
-    let options = CreateOptions { journal_bytes: Some(BYTES), ..CreateOptions::default() };
+    let options = CreateOptions { journal_bytes: Some(BYTES), checksum, ..CreateOptions::default() };
     Pool::create(&device, &options).unwrap();
     let io = DeviceIo::new(&device).unwrap();
     let mut sb = read_superblock(&io).unwrap().0;
-    sb.clean = false;
-    let mut state = State::new(sb.clone());
+    (sb.clean, sb.generation) = (false, sb.generation + 1);
+    let mut block = [0; BLOCK];
+    let at = sb.encode(&mut block);
+    io.write(at, &block).unwrap();
     let mut commit = Commit::with_capacity(1);
     for record in records {
         commit.push(&sb.geometry(), &record);
@@ -36,7 +44,15 @@ fn replayed(records: impl Iterator<Item = Record>) -> State {
     let ring = Ring::of(&sb);
     commit.seal(&ring, sb.replay_seq);
     commit.pieces(&ring, sb.replay_seq).for_each(|(at, bytes)| io.write(at, bytes).unwrap());
-    assert!(commit.blocks() * 4096 > BYTES - (1 << 20), "the journal is full, from byte {JOURNAL_START} on");
+    (device, sb, commit.blocks())
+}
+
+/// Replays a journal that is full of these records.
+fn replayed(records: impl Iterator<Item = Record>) -> State {
+    let (device, sb, blocks) = cut_off(Checksum::None, records);
+    assert!(blocks * 4096 > BYTES - (1 << 20), "the journal is full, from byte {JOURNAL_START} on");
+    let io = DeviceIo::new(&device).unwrap();
+    let mut state = State::new(sb);
     state.tree.counts_later = true;
     state.set_reserve();
     let _ = replay(&io, &mut state, &mut Unsure::new(false), &mut LostVolumes::default());
@@ -109,4 +125,45 @@ fn records_of_many_leaves_in_turn() {
     let discard = |volume| Record::Run { volume, unit: 1, count: 128, phys: 0 };
     let both = (0..).flat_map(|at| [set_in(of(at), 0), set_in(of(at), 1), discard(of(at))]);
     walks("discards in volumes", &mut volumes().chain(both));
+}
+
+/// A device that counts the bytes that are read.
+struct Counted(DeviceIo, Arc<AtomicU64>);
+
+impl BlockIo for Counted {
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
+        self.1.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        self.0.read(at, buf)
+    }
+
+    fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
+        self.0.write(at, buf)
+    }
+
+    fn flush(&self) -> Result<(), Status> {
+        self.0.flush()
+    }
+
+    fn discard(&self, at: u64, len: u64) -> Result<(), Status> {
+        self.0.discard(at, len)
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+}
+
+/// A record of 32 bytes names 64 KiB of data, which opening reads if its region was open: each block of it once.
+#[test]
+fn data_that_many_entries_share_is_read_once() {
+    let unit =
+        |at: u64| Record::Set { volume: 1, unit: at, phys: 2000 + at % 3, written: [0xFFFF >> (at % 16), 0, 0, 0] };
+    let records = [volume(1), Record::Intent { first: 32, count: 2 }].into_iter().chain((0..20_000).map(unit));
+    let (device, _, blocks) = cut_off(Checksum::Crc32c, records);
+    let read = Arc::new(AtomicU64::new(0));
+    let io = Box::new(Counted(DeviceIo::new(&device).unwrap(), Arc::clone(&read)));
+    let pool = Pool::open_through(&device, io, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+    assert_eq!(pool.info().rebuilt_checksums, 3 * 16, "all blocks of three units");
+    let (read, least) = (read.load(Ordering::Relaxed), BYTES + blocks * 4096);
+    assert!(read < least + (1 << 20), "{} bytes beside the journal", read - least);
 }

@@ -218,3 +218,20 @@ fn an_intent_that_waits_is_not_durable_by_one_before_it() {
     drop(state);
     drop(pool);
 }
+
+/// Units come in any order and over and over: each is found, no other is, and memory is that of the different ones.
+#[test]
+fn units_of_a_journal_are_kept_once() {
+    let mut rng = sheave_base::rng::Rng::new(7);
+    for different in [1, 3, 500, 4000] {
+        let (mut replayed, mut wanted) = (Replayed::default(), BTreeSet::new());
+        for _ in 0..20_000 {
+            let unit = rng.below(different) * 5;
+            replayed.push(unit);
+            wanted.insert(unit);
+            assert!(replayed.0.capacity() <= 64 + 2 * different as usize + 64, "{different}");
+        }
+        replayed.sort();
+        assert!((0..different * 5).all(|unit| replayed.contains(unit) == wanted.contains(&unit)));
+    }
+}
