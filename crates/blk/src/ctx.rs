@@ -395,7 +395,7 @@ impl IoCtx {
             active &= active - 1;
             let Some(hctx) = &mut self.hctxs[index] else { continue };
             count += hctx.poll(&mut self.core, end);
-            if !hctx.has_work() {
+            if !hctx.has_work() && !hctx.works_alone() {
                 self.core.active &= !(1 << index);
             }
         }

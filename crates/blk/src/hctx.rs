@@ -81,6 +81,8 @@ pub(crate) struct Hctx {
     hw: Contained,
     /// The driver's [`HwQueue::ends_in_call`](crate::driver::HwQueue::ends_in_call).
     ends_in_call: bool,
+    /// The driver's [`HwQueue::works_alone`](crate::driver::HwQueue::works_alone).
+    works_alone: bool,
     gathered: RqList,
     lane: OpenLane,
     refused: RqQueue,
@@ -143,6 +145,7 @@ impl Hctx {
             tags: Tags::new(tag_set),
             rqs: Requests::new(depth),
             ends_in_call: hw.ends_in_call(),
+            works_alone: hw.works_alone(),
             hw: Contained::new(hw),
             gathered: RqList::default(),
             lane: OpenLane::default(),
@@ -359,7 +362,7 @@ impl Hctx {
     /// Asks the driver and the other threads for completions and ends them; returns how many requests ended.
     #[inline]
     pub(crate) fn poll(&mut self, core: &mut Core, end: &mut impl EndIo) -> u32 {
-        if !self.ends_in_call && self.live() != 0 {
+        if !self.ends_in_call && (self.live() != 0 || self.works_alone) {
             self.poll_driver(core);
         }
         let ended = if self.done.is_empty() { 0 } else { self.complete(core, end) };
@@ -445,7 +448,7 @@ impl Hctx {
     #[inline]
     pub(crate) fn waits_for_kernel(&self) -> bool {
         let sent = !self.stalled && self.gathered.is_empty() && self.refused.is_empty() && !self.tags.is_shared();
-        sent && self.next_event() == NextEvent::Kernel
+        sent && !self.works_alone && self.next_event() == NextEvent::Kernel
     }
 
     /// The most I/Os that end with one request of this hardware context, where each of its requests is in the hands of
@@ -469,7 +472,12 @@ impl Hctx {
         if !self.done.is_empty() {
             return NextEvent::Ready;
         }
-        if self.live() == 0 { NextEvent::Idle } else { self.hw.next_event() }
+        if self.live() == 0 && !self.works_alone { NextEvent::Idle } else { self.hw.next_event() }
+    }
+
+    /// Whether the driver may have something to do without a request.
+    pub(crate) fn works_alone(&self) -> bool {
+        self.works_alone
     }
 
     /// Statistics were turned on: what is in flight has no start, or one of an earlier use of its tag.
@@ -557,7 +565,7 @@ impl Hctx {
     pub(crate) fn close(&mut self) {
         self.hw.close();
         // Nor is anything heard of what the driver had sent to other threads: it has ended.
-        self.ends_in_call = true;
+        (self.ends_in_call, self.works_alone) = (true, false);
     }
 
     /// Leaves the queue's lists, after the last [`Hctx::shut_down_step`].

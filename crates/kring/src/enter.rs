@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::Duration;
 
+use io_uring::cqueue;
 use io_uring::types::{CancelBuilder, Timespec};
 
 use super::KernelRing;
@@ -114,7 +115,7 @@ impl KernelRing {
         let mut reaped = 0;
         while let Some(&Completed { user_data, res, flags }) = self.rings.row().first() {
             // Before `each`, so that a panic in it leaves the count right (I2).
-            self.took(1);
+            self.took(1, self.that_end(flags));
             self.rang(user_data);
             each(user_data, res, flags);
             reaped += 1;
@@ -134,7 +135,8 @@ impl KernelRing {
                 return;
             }
             list.extend_from_slice(row);
-            self.took(many);
+            let ends = if self.multishot { row.iter().map(|event| self.that_end(event.flags)).sum() } else { many };
+            self.took(many, ends);
         }
     }
 
@@ -142,7 +144,7 @@ impl KernelRing {
     #[inline(always)]
     pub fn reap_only(&mut self) -> Option<Completed> {
         let &[only] = self.rings.row() else { return None };
-        self.took(1);
+        self.took(1, self.that_end(only.flags));
         Some(only)
     }
 
@@ -153,10 +155,17 @@ impl KernelRing {
         self.alarm.take_if(|alarm| *alarm == user_data);
     }
 
+    /// How many operations a completion with these flags ends: one, or none when more will come (I2).
     #[inline(always)]
-    fn took(&mut self, many: u32) {
+    fn that_end(&self, flags: u32) -> u32 {
+        u32::from(!self.multishot || !cqueue::more(flags))
+    }
+
+    /// Has taken so many completions, so many of which end their operations.
+    #[inline(always)]
+    fn took(&mut self, many: u32, ends: u32) {
         self.rings.took(many);
-        self.in_flight = self.in_flight.saturating_sub(many);
+        self.in_flight = self.in_flight.saturating_sub(ends);
     }
 
     /// Completions that [`reap`](Self::reap) would find.

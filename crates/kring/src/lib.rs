@@ -12,7 +12,8 @@
 //!
 //! - I1. One thread: the kernel ties ring, task work and registered ring to the thread that made them, so a
 //!   [`KernelRing`] is neither `Send` nor `Sync`.
-//! - I2. Each operation prepared gives exactly one CQE; `in_flight` is what was entered minus what was reaped.
+//! - I2. Each operation prepared gives exactly one CQE that ends it; `in_flight` is what was entered minus what was
+//!   reaped of these. Only a multishot receive gives others before, which say that more will come.
 //! - I3. Memory that an operation names outlives its CQE: the caller promises it by `unsafe`, and dropping the ring
 //!   waits for all that is in flight, so that nothing is written after its owner believes the ring gone.
 //! - I4. `enter` makes no system call when there is nothing to submit, nothing to wait for and no completion to run.
@@ -20,6 +21,8 @@
 //!
 //! Called by the `host` driver's hardware queue and by the ring that sleeps in it.
 
+mod address;
+mod driver_ops;
 mod enter;
 mod error;
 mod prep;
@@ -36,6 +39,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use io_uring::{IoUring, types};
 
+pub use address::Address;
+pub use driver_ops::{Direction, OpTime};
 pub use error::KringError;
 pub use prep::{Full, IoVec, KOp, MAX_RW_BYTES, MAX_SEGMENTS, RwOp, Target};
 pub use rings::Completed;
@@ -72,8 +77,10 @@ pub struct KernelRing {
     alarm_time: Box<types::Timespec>,
     files: table::FileTable,
     buffers: table::BufferTable,
-    /// Dropped after `ring`, which the kernel's use of it ends with (S1 of `sockets`).
-    recv: Option<recv_buffers::RecvBuffers>,
+    /// By number of their group. Dropped after `ring`, which the kernel's use of them ends with (S1 of `sockets`).
+    recv: Vec<(u16, recv_buffers::RecvBuffers)>,
+    /// A multishot operation was prepared once: from then on CQEs are looked at for those that end nothing (I2).
+    multishot: bool,
     features: KringFeatures,
     notices: Vec<String>,
     /// What the next enters give instead of entering.
@@ -111,7 +118,8 @@ impl KernelRing {
             alarm_time: Box::default(),
             files,
             buffers: table::BufferTable::default(),
-            recv: None,
+            recv: Vec::new(),
+            multishot: false,
             features,
             notices,
             #[cfg(test)]

@@ -2,9 +2,10 @@
 //!
 //! Owns the receive buffers of a ring: memory that waits with the kernel and belongs to no connection until data has
 //! come, so that a connection without traffic has none. A buffer is with the kernel, or lent to whoever was told of it
-//! by a CQE, and goes back by [`KernelRing::recycle`].
+//! by a CQE, and goes back by [`KernelRing::recycle`]. Each user of the ring has a group of such buffers for itself.
 //!
-//! Invariant S1: the buffers are freed after the kernel's ring: fields of [`KernelRing`] are dropped in their order.
+//! Invariant S1: the buffers are freed after the kernel's ring, for fields of [`KernelRing`] are dropped in their
+//! order, or after the kernel has forgotten their group.
 #![allow(unsafe_code)] // operations on memory, and buffers shared with the kernel
 
 use std::os::fd::RawFd;
@@ -19,15 +20,12 @@ use super::prep::{Full, IoVec, MAX_SEGMENTS};
 use super::recv_buffers::RecvBuffers;
 use super::{KernelRing, MAX_RW_BYTES};
 
-/// The only group of receive buffers of a ring.
-const GROUP: u16 = 0;
-
 /// A message to be sent: pieces of memory, in the form that the kernel reads. It must stay where it is while it is
 /// being sent, so it is a box of its own.
 #[derive(Debug)]
 pub struct Message {
-    vecs: Vec<IoVec>,
-    header: libc::msghdr,
+    pub(super) vecs: Vec<IoVec>,
+    pub(super) header: libc::msghdr,
 }
 
 impl Message {
@@ -56,14 +54,14 @@ impl Message {
 }
 
 impl KernelRing {
-    /// Gives the kernel `count` buffers (a power of two) of `each` bytes to receive into. Once a ring.
+    /// Gives the kernel `count` buffers (a power of two) of `each` bytes to receive into, as this group. Once a group.
     ///
     /// # Errors
     ///
     /// [`KringError::Buffer`] when there is no memory, or the kernel does not know such lists (before 5.19).
-    pub fn register_recv_buffers(&mut self, count: u16, each: u32) -> Result<(), KringError> {
+    pub fn register_recv_buffers(&mut self, group: u16, count: u16, each: u32) -> Result<(), KringError> {
         let failed = |errno| KringError::Buffer { slot: 0, errno };
-        if !count.is_power_of_two() || each == 0 || self.recv.is_some() {
+        if !count.is_power_of_two() || each == 0 || self.recv_group(group).is_some() {
             return Err(failed(libc::EINVAL));
         }
         let list = usize::from(count) * size_of::<BufRingEntry>();
@@ -72,29 +70,41 @@ impl KernelRing {
         let mut recv = RecvBuffers::new(ring, memory, each, count);
         let address = recv.address();
         // SAFETY: the list is kept with the ring, and freed after it (S1).
-        let registered = unsafe { self.ring.submitter().register_buf_ring_with_flags(address, count, GROUP, 0) };
+        let registered = unsafe { self.ring.submitter().register_buf_ring_with_flags(address, count, group, 0) };
         registered.map_err(|error| failed(error.raw_os_error().unwrap_or(libc::EIO)))?;
         (0..count).for_each(|number| recv.give(number));
-        self.recv = Some(recv);
+        self.recv.push((group, recv));
         Ok(())
+    }
+
+    /// Takes a group of receive buffers back and frees them. No receive of that group may be in flight, or the group
+    /// stays until the ring is dropped.
+    pub fn unregister_recv_buffers(&mut self, group: u16) {
+        if self.recv_group(group).is_some() && self.ring.submitter().unregister_buf_ring(group).is_ok() {
+            self.recv.retain(|(other, _)| *other != group);
+        }
+    }
+
+    fn recv_group(&mut self, group: u16) -> Option<&mut RecvBuffers> {
+        self.recv.iter_mut().find(|(other, _)| *other == group).map(|(_, recv)| recv)
     }
 
     /// The data that a receive has brought, and the number of its buffer, from the flags and the result of its CQE.
     ///
     /// # Safety
     ///
-    /// Both must be of a CQE of [`prep_recv`](Self::prep_recv) on this ring, and each CQE may be asked about once.
+    /// Both must be of a CQE of a receive of this group on this ring, and each CQE may be asked about once.
     #[must_use]
-    pub unsafe fn received(&mut self, res: i32, flags: u32) -> Option<(u16, &[u8])> {
+    pub unsafe fn received(&mut self, group: u16, res: i32, flags: u32) -> Option<(u16, &[u8])> {
         let number = cqueue::buffer_select(flags)?;
-        let (start, len) = self.recv.as_mut()?.lend(number, usize::try_from(res).unwrap_or(0))?;
+        let (start, len) = self.recv_group(group)?.lend(number, usize::try_from(res).unwrap_or(0))?;
         // SAFETY: the buffer is not with the kernel, as promised; it goes there by `recycle`, which takes `&mut self`.
         Some((number, unsafe { std::slice::from_raw_parts(start, len) }))
     }
 
     /// Gives a buffer back to the kernel. One that is there already is left alone.
-    pub fn recycle(&mut self, number: u16) {
-        if let Some(recv) = &mut self.recv {
+    pub fn recycle(&mut self, group: u16, number: u16) {
+        if let Some(recv) = self.recv_group(group) {
             recv.take_back(number);
         }
     }
@@ -109,14 +119,14 @@ impl KernelRing {
         self.push(entry.flags(libc::SOCK_CLOEXEC).build(), user_data)
     }
 
-    /// Prepares to receive what comes next into one of the [receive buffers](Self::register_recv_buffers); without a
-    /// free one the CQE is `-ENOBUFS`.
+    /// Prepares to receive what comes next into one of the [receive buffers](Self::register_recv_buffers) of a group;
+    /// without a free one the CQE is `-ENOBUFS`.
     ///
     /// # Errors
     ///
     /// [`Full`].
-    pub fn prep_recv(&mut self, fd: RawFd, user_data: u64) -> Result<(), Full> {
-        let entry = opcode::Recv::new(Fd(fd), std::ptr::null_mut(), 0).buf_group(GROUP).build();
+    pub fn prep_recv(&mut self, fd: RawFd, group: u16, user_data: u64) -> Result<(), Full> {
+        let entry = opcode::Recv::new(Fd(fd), std::ptr::null_mut(), 0).buf_group(group).build();
         self.push(entry.flags(Flags::BUFFER_SELECT), user_data)
     }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use sheave_base::clock::PreciseTs;
 
 use super::IoCtx;
-use crate::driver::{KIND_IGNORED, KIND_RING, KIND_SOCKET, KernelEvents, kernel_user_data};
+use crate::driver::{GENERATION_BITS, KIND_IGNORED, KIND_RING, KIND_SOCKET, KernelEvents, kernel_user_data};
 use crate::end_io::EndIo;
 use sheave_kring::{Completed, KernelRing};
 
@@ -135,13 +135,13 @@ impl IoCtx {
     fn hand_out(&mut self, events: &[Completed]) {
         let mut rest = events;
         while let [first, ..] = rest {
-            let first = whose(first.user_data);
+            let first = first.user_data;
             // All of one, nearly always: found without a branch for each.
-            let others = rest.iter().fold(0, |others, event| others | (whose(event.user_data) ^ first));
-            let many = if others == 0 {
+            let others = rest.iter().fold(0, |others, event| others | (event.user_data ^ first));
+            let many = if whose(others) == 0 {
                 rest.len()
             } else {
-                rest.iter().take_while(|event| whose(event.user_data) == first).count()
+                rest.iter().take_while(|event| whose(event.user_data ^ first) == 0).count()
             };
             let row;
             (row, rest) = rest.split_at(many);
@@ -251,10 +251,10 @@ impl IoCtx {
     }
 }
 
-/// The hardware context and the kind that a completion names: all of its user data but the tag.
+/// The hardware context and the kind that a completion names: its user data without tag and generation.
 #[inline(always)]
 const fn whose(user_data: u64) -> u64 {
-    user_data >> 16
+    user_data << GENERATION_BITS >> (GENERATION_BITS + 16)
 }
 
 /// Has room for one operation of the ring's own, in a queue that a batch may have filled.

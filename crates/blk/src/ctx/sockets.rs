@@ -14,6 +14,9 @@ use super::kernel::make_room;
 use crate::driver::{KIND_SOCKET, kernel_user_data};
 use sheave_kring::{Completed, Full, IoVec, KernelRing, KringError, Message};
 
+/// The group of receive buffers of the ring's owner; those of drivers have the numbers behind it.
+const GROUP: u16 = 0;
+
 /// An operation on a socket has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketEvent {
@@ -66,7 +69,7 @@ impl Sockets<'_> {
     ///
     /// As there.
     pub fn register_recv_buffers(&mut self, count: u16, each: u32) -> Result<(), KringError> {
-        self.0.register_recv_buffers(count, each)
+        self.0.register_recv_buffers(GROUP, count, each)
     }
 
     /// See [`KernelRing::prep_accept`].
@@ -86,7 +89,7 @@ impl Sockets<'_> {
     /// [`Full`].
     pub fn recv(&mut self, fd: RawFd, token: u32) -> Result<(), Full> {
         make_room(self.0);
-        self.0.prep_recv(fd, user_data(token))
+        self.0.prep_recv(fd, GROUP, user_data(token))
     }
 
     /// See [`KernelRing::prep_recv_into`].
@@ -139,11 +142,11 @@ impl Sockets<'_> {
     #[must_use]
     pub unsafe fn received(&mut self, event: &SocketEvent) -> Option<(u16, &[u8])> {
         // SAFETY: promised by the caller.
-        unsafe { self.0.received(event.res, event.flags) }
+        unsafe { self.0.received(GROUP, event.res, event.flags) }
     }
 
     /// See [`KernelRing::recycle`].
     pub fn recycle(&mut self, number: u16) {
-        self.0.recycle(number);
+        self.0.recycle(GROUP, number);
     }
 }

@@ -196,6 +196,8 @@ impl IoCtx {
                 waits.walk = earlier(waits.walk, hctx.next_walk());
             }
             waits.retry |= hctx.must_retry();
+            // One completion of the kernel ring may end all that the driver has.
+            waits.remote |= hctx.works_alone() && hctx.live() != 0;
             match hctx.next_event() {
                 NextEvent::Ready => waits.ready = true,
                 NextEvent::At(time) => waits.at = earlier(waits.at, time),

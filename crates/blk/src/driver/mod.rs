@@ -214,6 +214,13 @@ pub unsafe trait HwQueue: Debug {
         false
     }
 
+    /// Whether it may have something to do while it has no request: operations on the kernel ring that are no
+    /// request's. Then it is polled, and asked what it waits for, at any time, and one completion of the kernel ring
+    /// may end any number of its requests. Asked once, when the queue is opened.
+    fn works_alone(&self) -> bool {
+        false
+    }
+
     /// Finishes what is ready, without waiting.
     fn poll(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList);
 
@@ -258,6 +265,10 @@ pub struct KernelEvent {
     pub kind: u8,
     /// Result, `-errno` on failure.
     pub res: i32,
+    /// `IORING_CQE_F_*`.
+    pub flags: u32,
+    /// As given to [`with_generation`]; 0 without.
+    pub generation: u32,
 }
 
 /// Completions of the kernel ring for one hardware context, in the order in which they came.
@@ -274,9 +285,9 @@ impl<'a> KernelEvents<'a> {
     /// Each of them.
     #[inline]
     pub fn iter(self) -> impl ExactSizeIterator<Item = KernelEvent> + Clone + 'a {
-        self.0.iter().map(|&Completed { user_data, res, .. }| {
-            let (tag, kind) = (user_data as u16, (user_data >> 32) as u8);
-            KernelEvent { tag, kind, res }
+        self.0.iter().map(|&Completed { user_data, res, flags }| {
+            let (tag, kind, generation) = (user_data as u16, (user_data >> 32) as u8, (user_data >> 40) as u32);
+            KernelEvent { tag, kind, res, flags, generation }
         })
     }
 }
@@ -286,6 +297,16 @@ impl<'a> KernelEvents<'a> {
 #[inline]
 pub const fn kernel_user_data(hctx: u16, tag: u16, kind: u8) -> u64 {
     (kind as u64) << 32 | (hctx as u64) << 16 | tag as u64
+}
+
+/// The number of bits that [`with_generation`] has room for.
+pub const GENERATION_BITS: u32 = 24;
+
+/// User data of [`kernel_user_data`] for one use of a tag: for a driver whose operations are not ended by the end of
+/// a request, so that neither a completion nor a cancellation of one use finds the next.
+#[inline]
+pub const fn with_generation(user_data: u64, generation: u32) -> u64 {
+    user_data | (generation as u64) << (u64::BITS - GENERATION_BITS)
 }
 
 /// The `kind` of the ring's own operations on the kernel ring.

@@ -25,20 +25,20 @@ fn only(ring: &mut KernelRing) -> (u64, i32, u32) {
 #[test]
 fn what_is_received_lies_in_a_lent_buffer_until_it_is_recycled() {
     let Some(mut ring) = ring() else { return };
-    ring.register_recv_buffers(2, 4096).expect("a kernel from 5.19 on");
+    ring.register_recv_buffers(0, 2, 4096).expect("a kernel from 5.19 on");
     let (mut near, far) = UnixStream::pair().expect("a pair");
     for round in 0..5u8 {
-        ring.prep_recv(far.as_raw_fd(), 7).expect("there is room");
+        ring.prep_recv(far.as_raw_fd(), 0, 7).expect("there is room");
         near.write_all(&[round; 100]).expect("it is sent");
         let (user_data, res, flags) = only(&mut ring);
         assert_eq!((user_data, res), (7, 100));
         // SAFETY: of the CQE above.
-        let (number, data) = unsafe { ring.received(res, flags) }.expect("it has a buffer");
+        let (number, data) = unsafe { ring.received(0, res, flags) }.expect("it has a buffer");
         assert_eq!(data, [round; 100]);
         // The first is kept: the others go round in the second.
         if round > 0 {
-            ring.recycle(number);
-            ring.recycle(number);
+            ring.recycle(0, number);
+            ring.recycle(0, number);
         }
     }
 }
@@ -46,18 +46,18 @@ fn what_is_received_lies_in_a_lent_buffer_until_it_is_recycled() {
 #[test]
 fn without_a_free_buffer_nothing_is_received() {
     let Some(mut ring) = ring() else { return };
-    ring.register_recv_buffers(1, 4096).expect("a kernel from 5.19 on");
+    ring.register_recv_buffers(0, 1, 4096).expect("a kernel from 5.19 on");
     let (mut near, far) = UnixStream::pair().expect("a pair");
     near.write_all(b"one").expect("it is sent");
-    ring.prep_recv(far.as_raw_fd(), 1).expect("there is room");
+    ring.prep_recv(far.as_raw_fd(), 0, 1).expect("there is room");
     let (_, res, flags) = only(&mut ring);
     // SAFETY: of the CQE above.
-    let number = unsafe { ring.received(res, flags) }.expect("it has a buffer").0;
+    let number = unsafe { ring.received(0, res, flags) }.expect("it has a buffer").0;
     near.write_all(b"two").expect("it is sent");
-    ring.prep_recv(far.as_raw_fd(), 2).expect("there is room");
+    ring.prep_recv(far.as_raw_fd(), 0, 2).expect("there is room");
     assert_eq!(only(&mut ring).1, -libc::ENOBUFS);
-    ring.recycle(number);
-    ring.prep_recv(far.as_raw_fd(), 3).expect("there is room");
+    ring.recycle(0, number);
+    ring.prep_recv(far.as_raw_fd(), 0, 3).expect("there is room");
     assert_eq!(only(&mut ring).1, 3);
 }
 
