@@ -175,8 +175,9 @@ pub mod drivers {
     pub use sheave_drivers::Registry;
     #[doc(inline)]
     pub use sheave_drivers::safe::{
-        Child, ChildEnd, MAX_CHILDREN, Memory, Open, Polled, Refused, Request, RequestId, SafeDriver, SafeQueue, Step,
-        WaitsFor, Waker, device, stacked, with_timeout,
+        Address, Child, ChildEnd, IoVec, KernelUse, MAX_CHILDREN, Memory, OpEnd, OpToken, Open, Polled, Refused,
+        Request, RequestId, SafeDriver, SafeQueue, Step, Transfer, TransferKind, WaitsFor, Waker, device, stacked,
+        with_timeout,
     };
     #[doc(inline)]
     pub use sheave_drivers::spec::Params;

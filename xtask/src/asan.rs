@@ -32,8 +32,9 @@ const NIGHTLY: &[&str] = &["sheave-lab", "sheave-sim"];
 
 /// The library itself has no unsafe code; its tests drive that of the floors.
 const FACADE: &str = "sheave";
-/// Safe code that uses the library at random; `PROPTEST_CASES` says for how long.
-const RANDOM: &str = "sheave-outside-random";
+/// Safe code that uses the library at random (`PROPTEST_CASES` says for how long), and a driver with unsafe code as an
+/// outside crate has it.
+const OUTSIDE: [&str; 2] = ["sheave-outside-random", "sheave-outside-sock"];
 
 /// Tests that take minutes under the sanitizer and spend them in maps, which are safe code: the nightly run's.
 const LONG: &[&str] = &[
@@ -127,9 +128,8 @@ fn selection(extent: &Extent) -> Vec<String> {
     match extent {
         Extent::Part => {
             let packages = unsafety::packages().into_iter().filter(|name| !NIGHTLY.contains(&name.as_str()));
-            words.extend(
-                packages.chain([FACADE.to_owned(), RANDOM.to_owned()]).flat_map(|name| ["-p".to_owned(), name]),
-            );
+            let others = [FACADE].into_iter().chain(OUTSIDE).map(str::to_owned);
+            words.extend(packages.chain(others).flat_map(|name| ["-p".to_owned(), name]));
             words.push("--".to_owned());
             words.extend(LONG.iter().flat_map(|test| ["--skip".to_owned(), (*test).to_owned()]));
         }

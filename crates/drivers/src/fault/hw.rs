@@ -313,6 +313,10 @@ unsafe impl HwQueue for FaultQueue {
         list.unpop_all(&mut down);
     }
 
+    fn works_alone(&self) -> bool {
+        self.lower.works_alone()
+    }
+
     fn poll(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
         let before = done.len();
         self.lower.poll(rqs, env, done);

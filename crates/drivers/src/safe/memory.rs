@@ -10,17 +10,31 @@ use sheave_blk::bio::{BVec, Segment};
 
 /// The pieces of a range of the memory that `segments` is; `None` when it does not have it all.
 pub(super) fn pieces(segments: impl Iterator<Item = Segment>, range: Range<usize>) -> Option<Vec<Segment>> {
-    let (mut skip, mut left) = (range.start, range.end.checked_sub(range.start)?);
     let mut pieces = Vec::new();
+    walk(segments, range, |piece| pieces.push(piece)).then_some(pieces)
+}
+
+/// Tells of the pieces of a range, by address and length; false when the memory does not have it all.
+pub(super) fn each_piece(
+    segments: impl Iterator<Item = Segment>,
+    range: Range<usize>,
+    mut tell: impl FnMut(usize, usize),
+) -> bool {
+    walk(segments, range, |piece| tell(piece.base(), piece.len()))
+}
+
+fn walk(segments: impl Iterator<Item = Segment>, range: Range<usize>, mut tell: impl FnMut(Segment)) -> bool {
+    let Some(mut left) = range.end.checked_sub(range.start) else { return false };
+    let mut skip = range.start;
     for mut segment in segments {
         skip -= segment.take_front(skip).len();
         let piece = segment.take_front(left);
         if !piece.is_empty() {
             left -= piece.len();
-            pieces.push(piece);
+            tell(piece);
         }
     }
-    (left == 0 && skip == 0).then_some(pieces)
+    left == 0 && skip == 0
 }
 
 /// Copies the memory of the pieces, which together are as long, to `to`.

@@ -9,6 +9,8 @@
 //! | `request` | what a driver sees of a request: its memory by copies, its children, its end |
 //! | `table` | which requests a driver has, and which children they have |
 //! | `queue` | the adapter: calls the driver, and ends requests |
+//! | `kernel` | what a driver does on the ring's kernel ring; its unsafe calls are the second tier |
+//! | `ops` | the operations that a driver has there |
 //! | `memory` | the copies |
 //!
 //! The adapter keeps every request. A driver gets a [`Request`] for the time of a call and says what becomes of it: it
@@ -62,7 +64,9 @@
 //! assert_eq!(device.size_bytes(), 128 << 10);
 //! ```
 
+mod kernel;
 mod memory;
+mod ops;
 mod queue;
 mod request;
 mod table;
@@ -73,7 +77,10 @@ use std::time::Duration;
 use sheave_blk::Device;
 use sheave_blk::queue::DEFAULT_TIMEOUT;
 
+pub use kernel::{KernelUse, OpEnd, Transfer, TransferKind};
+pub use ops::OpToken;
 pub use request::{Child, ChildEnd, MAX_CHILDREN, Memory, Polled, Refused, Request, RequestId};
+pub use sheave_kring::{Address, IoVec};
 pub use traits::{Open, SafeDriver, SafeQueue, Step, WaitsFor, Waker};
 
 /// A device of this driver.

@@ -1,14 +1,16 @@
 //! The adapter between a driver without unsafe code and the block layer: it holds every request, and keeps D1 to D7.
 //!
 //! Owns the calls of the driver, whose panics it catches, and the ends of requests. A request is *held* from its start
-//! to its end; its *verdict* is how it will end, once it has no child (`table`).
+//! to its end; its *verdict* is how it will end, once it has no child and no operation of the kernel ring (`table`).
 //!
 //! Invariants:
 //! - Q1: a tag is held from the call that it came with until it is put into a `DoneList`, once (D1).
-//! - Q2: a request with children is not ended, so their memory and its own stay valid (D2, D6).
+//! - Q2: a request with children, or held by operations, is not ended, so their memory and its own stay valid (D2, D6).
 //! - Q3: after a panic, or when the queue shuts down, the driver is not called any more, and each request that is held
 //!   has a verdict.
 //! - Q4: an id names a request of one queue and one use of its tag.
+//! - Q5: the driver's queue is dropped after all its operations have ended: a queue that shuts down cancels them, and
+//!   says [`NextEvent::Kernel`] until the kernel has given the last one back.
 #![allow(unsafe_code)] // Is a driver, and vouches for the memory of requests.
 
 use std::cell::Cell;
@@ -18,12 +20,17 @@ use sheave_base::identity;
 use sheave_base::panics::discard;
 use sheave_base::status::Status;
 use sheave_blk::claim::{Claim, Sharing};
-use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
+use sheave_blk::driver::{
+    Capabilities, Driver, HctxOpen, HwEnv, HwQueue, KernelEvent, KernelEvents, NextEvent, TimedOut,
+};
 use sheave_blk::limits::Limits;
 use sheave_blk::request::{DoneList, Rq, RqList, RqTable};
 use sheave_blk::stack::Lower;
 use sheave_blk::{Device, DeviceError};
+use sheave_kring::KernelRing;
 
+use super::kernel::{KernelUse, OpEnd};
+use super::ops::{Came, Ops};
 use super::request::{ChildEnd, Polled, Request, RequestId};
 use super::table::{ChildOf, Children, Slot, settle};
 use super::traits::{Open, SafeDriver, SafeQueue, Step, WaitsFor};
@@ -56,14 +63,22 @@ unsafe impl Driver for Adapter {
     }
 
     fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
-        let lower = open.lower.clone();
+        let (lower, key) = (open.lower.clone(), identity::unique());
+        let ops = self.driver.kernel().map(|wants| open_ops(wants, key, open)).transpose()?;
         let opened =
             Open { depth: open.depth, lower: lower.as_ref().map_or(0, Lower::count), remote: open.remote.clone() };
-        let queue = self.driver.open_queue(&opened)?;
+        let queue = match self.driver.open_queue(&opened) {
+            Ok(queue) => queue,
+            Err(error) => {
+                close_ops(ops.as_ref(), open.kring.get(false).ok());
+                return Err(error);
+            }
+        };
         let depth = usize::from(open.depth);
         Ok(Box::new(AdapterQueue {
             queue: Some(queue),
-            key: identity::unique(),
+            key,
+            ops,
             slots: (0..=depth).map(|_| Slot::default()).collect(),
             children: Children::default(),
             settled: Vec::with_capacity(depth + 1),
@@ -72,6 +87,7 @@ unsafe impl Driver for Adapter {
             lower,
             dead: Cell::new(None),
             ended: false,
+            shut: false,
         }))
     }
 
@@ -103,10 +119,14 @@ struct AdapterQueue {
     /// Requests that have come so far (Q4).
     uses: u64,
     lower: Option<Lower>,
+    /// What it has on the kernel ring, if it asked for that.
+    ops: Option<Ops>,
     /// How requests end since the driver is not called any more (Q3).
     dead: Cell<Option<Status>>,
     /// All that was held then has a verdict.
     ended: bool,
+    /// It shuts down.
+    shut: bool,
 }
 
 impl AdapterQueue {
@@ -160,6 +180,94 @@ impl AdapterQueue {
         settle(&mut self.slots[usize::from(tag)], tag, verdict, &mut self.settled);
     }
 
+    /// Calls the driver with all that it has.
+    fn call_polled(
+        &mut self,
+        rqs: &RqTable<'_>,
+        env: &mut HwEnv<'_>,
+        call: impl FnOnce(&mut dyn SafeQueue, &mut Polled<'_>),
+    ) {
+        let now = env.clock.precise();
+        let kring = env.kring.as_deref_mut();
+        self.call(|queue, this| {
+            let AdapterQueue { slots, children, settled, lower, key, ops, .. } = this;
+            let (lower, ops) = (lower.as_ref(), ops.as_mut());
+            call(queue, &mut Polled { slots, children, settled, rqs, lower, key: *key, now, ops, kring });
+        });
+    }
+
+    /// Has the driver polled, and watches again what it was polled for.
+    fn poll_queue(&mut self, rqs: &RqTable<'_>, env: &mut HwEnv<'_>) {
+        self.call_polled(rqs, env, |queue, rqs| queue.poll(rqs));
+        if let (Some(ops), Some(kring), None) = (&mut self.ops, &mut env.kring, self.dead.get()) {
+            ops.watch_again(kring);
+        }
+    }
+
+    /// Something came of an operation. One that has ended holds its requests no longer when the driver hears of it.
+    fn op_came(&mut self, slot: u16, end: OpEnd<'_>, rqs: &RqTable<'_>, env: &mut HwEnv<'_>) {
+        let AdapterQueue { ops: Some(ops), slots, settled, .. } = self else { return };
+        if !end.more {
+            ops.release(slot, |tag| {
+                let held = &mut slots[usize::from(tag)];
+                held.ops -= 1;
+                settle(held, tag, None, settled);
+            });
+        }
+        self.call_polled(rqs, env, |queue, rqs| queue.op_ended(rqs, end));
+    }
+
+    /// Takes a completion of the kernel ring to its operation; whether the driver is to be polled for it.
+    fn kernel_event(&mut self, event: &KernelEvent, rqs: &RqTable<'_>, env: &mut HwEnv<'_>) -> bool {
+        let AdapterQueue { ops: Some(ops), .. } = self else { return false };
+        let mut buffer = None;
+        if let (Some(group), Some(kring)) = (ops.group, &mut env.kring) {
+            // SAFETY: receives of this group are this queue's, and each of their completions comes here once.
+            buffer = unsafe { kring.received(group, event.res, event.flags) }
+                .map(|(number, data)| (group, number, data.as_ptr(), data.len()));
+        }
+        let came = ops.came(event);
+        if let Some(Came::Result { slot, more }) = came {
+            let token = ops.token(slot);
+            let data = match buffer {
+                // SAFETY: the buffer is not with the kernel until it is recycled below, and its group is there until
+                // the queue shuts down.
+                Some((_, _, start, len)) => unsafe { std::slice::from_raw_parts(start, len) },
+                None => &[],
+            };
+            self.op_came(slot, OpEnd { token, res: event.res, more, data }, rqs, env);
+        }
+        // Whatever became of its operation, or the kernel would run out of them.
+        if let (Some((group, number, ..)), Some(kring)) = (buffer, &mut env.kring) {
+            kring.recycle(group, number);
+        }
+        came == Some(Came::Fired)
+    }
+
+    /// The last step of each call: what ended before the kernel had it is told, what found no room is sent, and what
+    /// has ended goes to the list. A driver that is not called any more has its operations cancelled (Q5).
+    fn finish(&mut self, rqs: &RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        let dead = self.dead.get().is_some();
+        if let (Some(ops), Some(kring), true) = (&mut self.ops, &mut env.kring, dead) {
+            ops.cancel_all(kring);
+        }
+        // What the driver cancels on hearing of these is told with the next poll.
+        for _ in 0..self.ops.as_ref().map_or(0, Ops::aborted) {
+            let Some(ops) = &mut self.ops else { break };
+            let Some(slot) = ops.take_aborted() else { break };
+            let token = ops.token(slot);
+            self.op_came(slot, OpEnd { token, res: -ECANCELED, more: false, data: &[] }, rqs, env);
+        }
+        if let (Some(ops), Some(kring)) = (&mut self.ops, &mut env.kring) {
+            ops.send(kring);
+        }
+        self.hand_over(done);
+    }
+
+    fn in_kernel(&self) -> u32 {
+        self.ops.as_ref().map_or(0, Ops::in_kernel)
+    }
+
     /// A child has ended.
     fn child_ended(&mut self, token: u64, status: Status, rqs: &RqTable<'_>, env: &HwEnv<'_>) {
         let Some(ChildOf { tag, number, buf, .. }) = self.children.take(token) else {
@@ -209,7 +317,12 @@ unsafe impl HwQueue for AdapterQueue {
             self.slots[usize::from(tag)] = Slot { held: true, generation: self.uses, ..Slot::default() };
             self.call_for(tag, rqs, env, |queue, rq| queue.start(rq));
         }
-        self.hand_over(done);
+        self.call_polled(rqs, env, |queue, rqs| queue.commit(rqs));
+        self.finish(rqs, env, done);
+    }
+
+    fn works_alone(&self) -> bool {
+        self.ops.is_some()
     }
 
     fn poll(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
@@ -217,18 +330,40 @@ unsafe impl HwQueue for AdapterQueue {
             self.die(status); // It may have panicked when it was asked what it waits for.
         }
         self.take_children(rqs, env);
-        let now = env.clock.precise();
-        self.call(|queue, this| {
-            let AdapterQueue { slots, children, settled, lower, key, .. } = this;
-            let lower = lower.as_ref();
-            queue.poll(&mut Polled { slots, children, settled, rqs, lower, key: *key, now });
-        });
-        self.hand_over(done);
+        self.poll_queue(rqs, env);
+        self.finish(rqs, env, done);
+    }
+
+    fn kernel_done(
+        &mut self,
+        events: KernelEvents<'_>,
+        rqs: &mut RqTable<'_>,
+        env: &mut HwEnv<'_>,
+        done: &mut DoneList,
+    ) {
+        let mut fired = false;
+        for event in events.iter() {
+            fired |= self.kernel_event(&event, rqs, env);
+        }
+        if fired {
+            self.poll_queue(rqs, env);
+        }
+        self.finish(rqs, env, done);
     }
 
     fn next_event(&self) -> NextEvent {
-        if self.held == 0 {
+        if self.held == 0 && self.ops.is_none() {
             return NextEvent::Idle;
+        }
+        if self.shut {
+            return match (self.in_kernel(), self.held) {
+                (1.., _) => NextEvent::Kernel, // Q5
+                (0, 1..) => NextEvent::Lower,
+                (0, 0) => NextEvent::Idle,
+            };
+        }
+        if self.ops.as_ref().is_some_and(Ops::has_unsent) {
+            return NextEvent::Ready;
         }
         let has_ended = self.lower.as_ref().is_some_and(Lower::has_ended);
         if has_ended || !self.children.rejected.is_empty() || !self.settled.is_empty() {
@@ -237,12 +372,19 @@ unsafe impl HwQueue for AdapterQueue {
         let below = self.lower.as_ref().is_some_and(|lower| lower.unfinished() > 0);
         let (None, Some(queue)) = (self.dead.get(), &self.queue) else {
             // One that has panicked when it was asked this is seen to by the next poll.
-            return if self.ended { NextEvent::Lower } else { NextEvent::Ready };
+            return match self.ended {
+                false => NextEvent::Ready,
+                true if self.in_kernel() > 0 => NextEvent::Kernel,
+                true if self.held > 0 => NextEvent::Lower,
+                true => NextEvent::Idle,
+            };
         };
         match catch_unwind(AssertUnwindSafe(|| queue.waits_for())) {
             Ok(WaitsFor::Now) => NextEvent::Ready,
             Ok(WaitsFor::At(at)) => NextEvent::At(at),
             Ok(WaitsFor::Waker) => NextEvent::Remote,
+            Ok(WaitsFor::Nothing) if self.held == 0 => NextEvent::Idle,
+            Ok(WaitsFor::Nothing) if self.in_kernel() > 0 => NextEvent::Kernel,
             Ok(WaitsFor::Nothing) if below => NextEvent::Lower,
             Ok(WaitsFor::Nothing) => NextEvent::Stuck,
             Err(panic) => {
@@ -255,27 +397,67 @@ unsafe impl HwQueue for AdapterQueue {
 
     fn timed_out(&mut self, tag: u16, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) -> TimedOut {
         let slot = &self.slots[usize::from(tag)];
-        if !slot.held || slot.children > 0 {
+        if !slot.held || slot.children > 0 || slot.verdict.is_some() {
             return TimedOut::Waiting;
         }
         self.call_for(tag, rqs, env, |queue, rq| queue.timed_out(rq));
+        let slot = &self.slots[usize::from(tag)];
+        if let (Some(ops), Some(kring), true, true) =
+            (&mut self.ops, &mut env.kring, slot.held && slot.verdict.is_some(), slot.ops > 0)
+        {
+            ops.cancel_holding(kring, tag);
+        }
+        self.finish(rqs, env, done);
         let ended = !self.slots[usize::from(tag)].held;
-        self.hand_over(done);
         if ended { TimedOut::Ended } else { TimedOut::Waiting }
     }
 
     fn shutdown(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
+        self.shut = true;
         self.die(Status::Canceled);
         if let Some(lower) = &self.lower {
             lower.cancel_unsent();
         }
         self.take_children(rqs, env);
-        self.hand_over(done);
+        if let (Some(ops), None) = (&mut self.ops, &env.kring) {
+            ops.lost();
+        }
+        self.finish(rqs, env, done);
+        if let (0, Some(kring)) = (self.in_kernel(), &mut env.kring) {
+            close_ops(self.ops.as_ref(), Some(kring));
+        }
+    }
+}
+
+/// `ECANCELED`.
+const ECANCELED: i32 = 125;
+
+/// The table of operations, and buffers to receive into, of a driver that wants them.
+fn open_ops(wants: KernelUse, key: u64, open: &mut HctxOpen<'_>) -> Result<Ops, DeviceError> {
+    let failed = |error| DeviceError::Kring {
+        what: "attaching a device whose driver uses the ring's kernel ring".into(),
+        source: Box::new(error),
+    };
+    let kring = open.kring.get(false).map_err(failed)?;
+    let mut group = None;
+    if let Some((count, bytes)) = wants.buffers {
+        let number = open.hctx + 1; // 0 is of the ring's owner.
+        kring.register_recv_buffers(number, count, bytes).map_err(failed)?;
+        group = Some(number);
+    }
+    Ok(Ops::new(key, open.hctx, wants.operations, group))
+}
+
+/// Gives the buffers back, once no operation uses them.
+fn close_ops(ops: Option<&Ops>, kring: Option<&mut KernelRing>) {
+    if let (Some(group), Some(kring)) = (ops.and_then(|ops| ops.group), kring) {
+        kring.unregister_recv_buffers(group);
     }
 }
 
 impl Drop for AdapterQueue {
     fn drop(&mut self) {
+        debug_assert!(self.in_kernel() == 0 || std::thread::panicking(), "Q5: the kernel may use the driver's memory");
         let queue = self.queue.take();
         // A driver that panics here has nothing that anybody waits for.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(queue))).map_err(discard);

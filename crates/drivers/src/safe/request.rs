@@ -16,9 +16,11 @@ use sheave_base::status::Status;
 use sheave_blk::bio::{BVec, Op};
 use sheave_blk::request::{RQ_FUA, RqTable};
 use sheave_blk::stack::{Lower, LowerIo};
+use sheave_kring::KernelRing;
 
 use super::memory;
-use super::table::{ChildOf, Children, Slot, held_slot, settle};
+use super::ops::Ops;
+use super::table::{ChildOf, Children, Slot, held_slot_mut, settle};
 
 /// Names a request of one queue, also after the call in which it was seen, and for other threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,9 +51,19 @@ pub enum Refused {
     /// A child uses the memory.
     #[error("a child of the request uses this memory: wait until it has ended")]
     InUse,
-    /// There are too many children: at most [`MAX_CHILDREN`] of a request at a time.
-    #[error("the request has {MAX_CHILDREN} children already: send more when one has ended")]
+    /// There are too many: [`MAX_CHILDREN`] of a request, or as many operations as the driver
+    /// [asked for](super::KernelUse::new).
+    #[error("there are as many as there may be ({MAX_CHILDREN} children of a request): send more when one has ended")]
     TooMany,
+    /// The driver has not asked for the kernel ring, by [`SafeDriver::kernel`](super::SafeDriver::kernel).
+    #[error("the driver has no kernel ring: `SafeDriver::kernel` asks for it")]
+    NoKernelRing,
+    /// The driver has no buffers to receive into.
+    #[error("the driver has no buffers to receive into: `KernelUse::receive_buffers` asks for them")]
+    NoBuffers,
+    /// A request has ended, or was none of this queue.
+    #[error("the id names no request that the queue has")]
+    Ended,
 }
 
 /// Most children of one request at a time.
@@ -262,6 +274,8 @@ pub struct Polled<'a> {
     pub(super) lower: Option<&'a Lower>,
     pub(super) key: u64,
     pub(super) now: PreciseTs,
+    pub(super) ops: Option<&'a mut Ops>,
+    pub(super) kring: Option<&'a mut KernelRing>,
 }
 
 impl Polled<'_> {
@@ -275,14 +289,15 @@ impl Polled<'_> {
         if id.queue != self.key {
             return None;
         }
-        let slot = held_slot(self.slots, id.tag, id.generation)?;
+        let slot = held_slot_mut(self.slots, id.tag, id.generation)?;
         let Polled { children, rqs, lower, now, .. } = self;
         Some(Request { id, slot, children, rqs, lower: *lower, now: *now })
     }
 
-    /// Ends the request that an id names, now or when its last child has ended; false when there is none.
+    /// Ends the request that an id names, now or when its last child and the last operation that holds it have ended;
+    /// false when there is none.
     pub fn end(&mut self, id: RequestId, status: Status) -> bool {
-        let slot = if id.queue == self.key { held_slot(self.slots, id.tag, id.generation) } else { None };
+        let slot = if id.queue == self.key { held_slot_mut(self.slots, id.tag, id.generation) } else { None };
         let Some(slot) = slot else { return false };
         settle(slot, id.tag, Some(status), self.settled);
         true

@@ -17,6 +17,8 @@ pub(super) struct Slot {
     /// How it ends when its children have.
     pub(super) verdict: Option<Status>,
     pub(super) children: u32,
+    /// Operations of the kernel ring that hold it.
+    pub(super) ops: u32,
     pub(super) joined: Status,
     pub(super) note: u64,
 }
@@ -69,16 +71,20 @@ impl Children {
 }
 
 /// The slot of this tag, if its request is in this use of the tag and has no verdict yet.
-pub(super) fn held_slot(slots: &mut [Slot], tag: u16, generation: u64) -> Option<&mut Slot> {
-    let slot = slots.get_mut(usize::from(tag))?;
-    let same = slot.generation == generation;
-    (same && slot.held && slot.verdict.is_none()).then_some(slot)
+pub(super) fn held_slot_mut(slots: &mut [Slot], tag: u16, generation: u64) -> Option<&mut Slot> {
+    if held_slot(slots, tag, generation) { slots.get_mut(usize::from(tag)) } else { None }
 }
 
-/// Gives a request a verdict, and ends it if it has no child (Q2 of `queue`).
+/// Whether [`held_slot_mut`] would give one.
+pub(super) fn held_slot(slots: &[Slot], tag: u16, generation: u64) -> bool {
+    let is = |slot: &Slot| slot.generation == generation && slot.held && slot.verdict.is_none();
+    slots.get(usize::from(tag)).is_some_and(is)
+}
+
+/// Gives a request a verdict, and ends it if it has no child and no operation (Q2 of `queue`).
 pub(super) fn settle(slot: &mut Slot, tag: u16, verdict: Option<Status>, settled: &mut Vec<(u16, Status)>) {
     slot.verdict = slot.verdict.or(verdict);
-    if let (true, Some(verdict), 0) = (slot.held, slot.verdict, slot.children) {
+    if let (true, Some(verdict), 0) = (slot.held, slot.verdict, slot.children + slot.ops) {
         slot.held = false; // Q1 of `queue`
         settled.push((tag, verdict));
     }

@@ -1,5 +1,7 @@
 //! What a driver without unsafe code may do wrong, and that its ring gets an end of each request whatever it does.
 
+mod ops;
+
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 

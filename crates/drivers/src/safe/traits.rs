@@ -11,6 +11,7 @@ use sheave_blk::claim::{Claim, Sharing};
 use sheave_blk::driver::{Capabilities, Remote};
 use sheave_blk::limits::Limits;
 
+use super::kernel::{KernelUse, OpEnd};
 use super::request::{ChildEnd, Polled, Request};
 
 /// A device, shared by all rings.
@@ -30,6 +31,12 @@ pub trait SafeDriver: Debug + Send + Sync + 'static {
     ///
     /// Why there is none; the attach fails with it.
     fn open_queue(&self, open: &Open) -> Result<Box<dyn SafeQueue>, DeviceError>;
+
+    /// What the queues want of the kernel ring of their ring: `None` for a driver that has no use for it. A ring where
+    /// there can be no kernel ring then refuses the device, and says why.
+    fn kernel(&self) -> Option<KernelUse> {
+        None
+    }
 
     /// Locks what the device stands on against other processes; the devices below are claimed in any case.
     ///
@@ -53,7 +60,7 @@ pub trait SafeDriver: Debug + Send + Sync + 'static {
 pub enum Step {
     /// It ends, at once or when its last child has ended.
     End(Status),
-    /// It waits: for a child, or for a poll that ends it by its id.
+    /// It waits: for a child, an operation of the kernel ring, or a poll that ends it by its id.
     Wait,
 }
 
@@ -83,7 +90,18 @@ pub trait SafeQueue: Debug {
         if rq.children() == 0 { Step::End(rq.joined()) } else { Step::Wait }
     }
 
-    /// The ring looks for completions.
+    /// All requests of a batch have come: a driver that sends them together does it now.
+    fn commit(&mut self, rqs: &mut Polled<'_>) {
+        let _ = rqs;
+    }
+
+    /// Something came of an operation that [`Polled`] began on the kernel ring.
+    fn op_ended(&mut self, rqs: &mut Polled<'_>, end: OpEnd<'_>) {
+        let _ = (rqs, end);
+    }
+
+    /// The ring looks for completions. A driver that has [asked](SafeDriver::kernel) for the kernel ring is polled also
+    /// when it has no request, for the first time when the ring that has attached it polls.
     fn poll(&mut self, rqs: &mut Polled<'_>) {
         let _ = rqs;
     }
@@ -93,7 +111,8 @@ pub trait SafeQueue: Debug {
         WaitsFor::Nothing
     }
 
-    /// A request without children takes longer than the device's time limit; asked again each time it does.
+    /// A request without children takes longer than the device's time limit; asked again each time it does. When it is
+    /// to end, the operations that hold it are cancelled, and it ends after them.
     fn timed_out(&mut self, rq: &mut Request<'_>) -> Step {
         let _ = rq;
         Step::End(Status::Timeout)
