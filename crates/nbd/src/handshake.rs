@@ -7,6 +7,7 @@
 //! - H1: data of an option is looked at only when all of it is there, and none is longer than [`MAX_OPTION_BYTES`].
 //! - H2: what an option asks for counts until the next of its kind, and all of it ends when TLS begins
 //!   ([`Handshake::tls_started`]): nothing that was said in the clear counts afterwards.
+//! - H3: after [`Step::StartTls`] nothing is taken from the client until TLS has begun.
 
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
@@ -39,6 +40,20 @@ pub enum Mode {
     Extended,
 }
 
+/// Whether a client may, must or does use TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tls {
+    /// There is no TLS.
+    #[default]
+    Off,
+    /// The client may begin TLS, and get an export without.
+    Allowed,
+    /// The client gets nothing before TLS has begun.
+    Required,
+    /// TLS has begun.
+    Started,
+}
+
 /// What the handshake came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
@@ -61,6 +76,9 @@ pub enum Step {
     /// Something was done for which the catalog went through all contexts of an export: a server gives other clients
     /// their turn before the next step.
     Searched,
+    /// TLS begins: send what was written in the clear, then begin TLS and call [`Handshake::tls_started`]. Bytes of the
+    /// client behind those that were consumed are a breach of the protocol, for they were sent before the answer.
+    StartTls,
     /// The transmission phase begins.
     Negotiated(Box<Negotiated>),
     /// Send what was written, then close the connection.
@@ -75,6 +93,8 @@ enum State {
     Option,
     /// Data of an option that was refused comes next.
     Skip { left: u32 },
+    /// TLS comes next (H3).
+    Tls,
     /// It has ended.
     Ended,
 }
@@ -94,15 +114,16 @@ pub struct Handshake {
     client_flags: u16,
     asked: Asked,
     options: u32,
+    tls: Tls,
 }
 
 impl Handshake {
     /// A handshake; writes the greeting.
-    pub fn new(out: &mut Vec<u8>) -> Handshake {
+    pub fn new(tls: Tls, out: &mut Vec<u8>) -> Handshake {
         let flags = U16::new(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
         let greeting = Greeting { magic: U64::new(INIT_MAGIC), option_magic: U64::new(OPTION_MAGIC), flags };
         out.extend_from_slice(greeting.as_bytes());
-        Handshake { state: State::Flags, client_flags: 0, asked: Asked::default(), options: 0 }
+        Handshake { state: State::Flags, client_flags: 0, asked: Asked::default(), options: 0, tls }
     }
 
     /// Takes the next thing that the client says from the front of `input`, and writes the answer. Gives how many bytes
@@ -117,6 +138,7 @@ impl Handshake {
                 self.state = if left == 0 { State::Option } else { State::Skip { left } };
                 (many, if left == 0 { Step::Done } else { Step::More })
             }
+            State::Tls => (0, Step::StartTls),
             State::Ended => (0, Step::Close),
         }
     }
@@ -125,6 +147,8 @@ impl Handshake {
     pub fn tls_started(&mut self) {
         self.asked = Asked::default();
         self.options = 0;
+        self.tls = Tls::Started;
+        self.state = State::Option;
     }
 
     fn flags(&mut self, input: &[u8]) -> (usize, Step) {
@@ -171,6 +195,13 @@ impl Handshake {
         if catalog.is_ending() && !matches!(option, opt::ABORT | opt::EXPORT_NAME) {
             return refuse(option, rep::ERR_SHUTDOWN, "the server is about to end", out);
         }
+        if self.tls == Tls::Required && !matches!(option, opt::ABORT | opt::STARTTLS) {
+            // What cannot be answered with an error ends the session.
+            if option == opt::EXPORT_NAME {
+                return self.end();
+            }
+            return refuse(option, rep::ERR_TLS_REQD, "this server wants TLS first", out);
+        }
         match option {
             opt::EXPORT_NAME => return self.export_name(data, catalog, out),
             opt::ABORT => {
@@ -195,7 +226,15 @@ impl Handshake {
             }
             opt::STRUCTURED_REPLY => self.asked.mode = Mode::Structured,
             opt::EXTENDED_HEADERS => self.asked.mode = Mode::Extended,
-            _ => return refuse(option, rep::ERR_UNSUP, "this server has no TLS", out),
+            _ => match self.tls {
+                Tls::Off => return refuse(option, rep::ERR_UNSUP, "this server has no TLS", out),
+                Tls::Started => return refuse(option, rep::ERR_INVALID, "TLS has begun already", out),
+                Tls::Allowed | Tls::Required => {
+                    acknowledge(option, out);
+                    self.state = State::Tls;
+                    return Step::StartTls;
+                }
+            },
         }
         acknowledge(option, out)
     }

@@ -30,7 +30,7 @@ pub mod session;
 pub mod wire;
 
 pub use catalog::{Catalog, ExportInfo};
-pub use handshake::{Handshake, Negotiated};
+pub use handshake::{Handshake, Negotiated, Tls};
 pub use reply::Extent;
 pub use session::{Command, Request, Session};
 pub use wire::Errno;

@@ -1,7 +1,7 @@
 //! However the bytes of a client are cut into pieces, the server does and says the same (N1); and no bytes panic it.
 
 use proptest::prelude::*;
-use sheave_nbd::handshake::{self, Handshake};
+use sheave_nbd::handshake::{self, Handshake, Tls};
 use sheave_nbd::session::{self, Command, Session};
 use sheave_nbd::wire::{cflag, cmd, opt};
 use sheave_nbd::{Catalog, ExportInfo, Extent};
@@ -53,7 +53,7 @@ struct Server {
 impl Server {
     fn new() -> Server {
         let mut out = Vec::new();
-        let state = State::Handshake(Handshake::new(&mut out));
+        let state = State::Handshake(Handshake::new(Tls::Off, &mut out));
         Server { state, unread: Vec::new(), out, payload: Vec::new() }
     }
 
@@ -72,7 +72,7 @@ impl Server {
                     handshake::Step::More => return false,
                     handshake::Step::Done | handshake::Step::Searched => {}
                     handshake::Step::Negotiated(chosen) => self.state = State::Session(Session::new(&chosen)),
-                    handshake::Step::Close => self.state = State::Over,
+                    handshake::Step::StartTls | handshake::Step::Close => self.state = State::Over,
                 }
                 true
             }

@@ -69,6 +69,15 @@ impl Clients {
         }
     }
 
+    /// It uses TLS, with a certificate of these common names, or without one.
+    pub(crate) fn uses_tls(&self, id: u64, names: &[String]) {
+        if let Some(row) = self.lock().all.get_mut(&id) {
+            row.client.peer += if names.is_empty() { ", TLS" } else { ", TLS as " };
+            // Who has a certificate has chosen the name: it is told in quotes, without what a terminal would obey.
+            names.first().into_iter().for_each(|name| row.client.peer += &format!("{name:?}"));
+        }
+    }
+
     pub(crate) fn left(&self, id: u64) {
         self.lock().all.remove(&id);
     }

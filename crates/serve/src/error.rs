@@ -80,6 +80,21 @@ pub enum ServeError {
         /// As asked for.
         id: u64,
     },
+    /// A file for TLS cannot be used.
+    #[error("{path}: {why}. {fix}")]
+    Tls {
+        /// The file.
+        path: String,
+        /// Why.
+        why: String,
+        /// What to do.
+        fix: &'static str,
+    },
+    /// Names of clients without certificates to take them from.
+    #[error(
+        "names of clients that are allowed come from their certificates: say which authority (CA) has issued these, too"
+    )]
+    TlsNamesWithoutCa,
     /// A reactor has panicked.
     #[error("a reactor has ended by a bug; its clients were dropped")]
     Panicked,

@@ -11,6 +11,7 @@
 //! | [`export`] | what is served: a file under a name |
 //! | [`inherited`] | sockets that systemd has made |
 //! | [`listen`] | addresses, and the sockets that listen on them |
+//! | [`tls`] | certificates and keys, who is let in with which |
 //! | [`error`] | why a server cannot be |
 //! | `reactor` | one thread with one ring: its connections, their requests, what is sent |
 //! | `payload` | memory of requests and replies, and the bounds on it |
@@ -38,6 +39,7 @@ mod payload;
 mod reactor;
 pub mod server;
 mod shared;
+pub mod tls;
 
 pub use clients::Client;
 pub use counts::IoCounts;
@@ -46,3 +48,4 @@ pub use export::{BASE_ALLOCATION, BASE_ALLOCATION_NUMBER, Backend, Export, Expor
 pub use listen::{Address, Listener};
 pub use server::Server;
 pub use shared::{Notices, ServerOptions};
+pub use tls::{Tls, TlsFiles};

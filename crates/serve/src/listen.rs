@@ -17,7 +17,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
+use sheave_base::sync::Mutex;
+
 use crate::error::ServeError;
+use crate::tls::Tls;
 
 /// How long another process may keep the directory of a socket locked, and how often that is looked at.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
@@ -66,6 +69,8 @@ pub struct Listener {
     address: Address,
     /// Device and inode of a unix socket, to know it again.
     inode: Option<(u64, u64)>,
+    /// For those who connect from now on.
+    tls: Mutex<Option<Tls>>,
 }
 
 impl Listener {
@@ -81,7 +86,12 @@ impl Listener {
                 let failed = |source: io::Error| listen_error(address, source);
                 let socket = TcpListener::bind(place).map_err(failed)?;
                 let local = socket.local_addr().map_err(failed)?;
-                Ok(Listener { fd: socket.into(), address: Address::Tcp(local.to_string()), inode: None })
+                Ok(Listener {
+                    fd: socket.into(),
+                    address: Address::Tcp(local.to_string()),
+                    inode: None,
+                    tls: Mutex::default(),
+                })
             }
         }
     }
@@ -108,6 +118,15 @@ impl Listener {
         self.fd.try_clone()
     }
 
+    /// Those who connect from now on may or must use TLS with this, or cannot. Clients that are connected stay.
+    pub fn set_tls(&self, tls: Option<Tls>) {
+        *self.tls.lock().expect("invariant: nothing panics under this lock") = tls;
+    }
+
+    pub(crate) fn tls(&self) -> Option<Tls> {
+        self.tls.lock().expect("invariant: nothing panics under this lock").clone()
+    }
+
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> &Address {
@@ -117,15 +136,17 @@ impl Listener {
     /// The address of an export for clients, as their command lines take it.
     #[must_use]
     pub fn uri(&self, export: &str) -> String {
+        // Who may leave TLS out is told of the address without it.
+        let tls = if self.tls().is_some_and(|tls| tls.required) { "s" } else { "" };
         match &self.address {
             Address::Unix(path) => {
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-                format!("nbd+unix:///{}?socket={}", escaped(export), escaped(&path.to_string_lossy()))
+                format!("nbd{tls}+unix:///{}?socket={}", escaped(export), escaped(&path.to_string_lossy()))
             }
             Address::Tcp(place) => {
                 // Who listens on all addresses is reached on this machine's own.
                 let place = place.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:");
-                format!("nbd://{place}/{}", escaped(export))
+                format!("nbd{tls}://{place}/{}", escaped(export))
             }
         }
     }
@@ -161,7 +182,7 @@ impl Listener {
                 Err(error) => return Err(failed(error.into())),
             },
         };
-        Ok(Listener { fd, address, inode: None })
+        Ok(Listener { fd, address, inode: None, tls: Mutex::default() })
     }
 
     pub(crate) fn is_tcp(&self) -> bool {
@@ -211,7 +232,7 @@ fn bind_unix(path: &Path, address: &Address, private: bool) -> Result<Listener, 
         }
         bound => bound.map_err(failed)?,
     };
-    Ok(Listener { fd, address: address.clone(), inode: inode(path) })
+    Ok(Listener { fd, address: address.clone(), inode: inode(path), tls: Mutex::default() })
 }
 
 /// Binds a socket whose path has the mode 0600 from its first moment on: Linux gives the path the mode that the socket

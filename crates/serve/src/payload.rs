@@ -42,6 +42,11 @@ impl Payload {
         &mut self.buf[..self.at]
     }
 
+    /// Bytes of the memory: of the data, from [`Payload::start`] on.
+    pub(crate) fn bytes(&self, at: usize, len: usize) -> &[u8] {
+        &self.buf[at..at + len]
+    }
+
     /// Puts bytes at this place in the data.
     pub(crate) fn fill(&mut self, from: usize, bytes: &[u8]) {
         let start = self.at + from;

@@ -10,6 +10,7 @@ mod batch;
 mod conn;
 mod raw;
 mod requests;
+mod tls_stream;
 
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
@@ -292,9 +293,10 @@ impl Reactor {
         });
         let until = Instant::now() + self.shared.options.handshake;
         self.look_at.get_or_insert(until);
+        let tls = self.shared.listeners[listener].tls();
         let tally = Arc::new(Tally::default());
         let id = self.shared.clients.came(self.number, &fd, tally.clone());
-        self.conns[number] = Some(Box::new(Conn::new(fd, number, id, until, tally)));
+        self.conns[number] = Some(Box::new(Conn::new(fd, number, id, until, tally, tls)));
         self.live += 1;
         self.touched.push(number);
     }

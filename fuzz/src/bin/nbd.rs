@@ -1,7 +1,8 @@
-//! Fuzzes the server's side of the NBD protocol: handshake and requests, fed as the fuzzer's bytes cut them.
+//! Fuzzes the server's side of the NBD protocol: handshake, with and without TLS, and requests. What comes behind
+//! STARTTLS stands for what TLS has brought.
 #![no_main]
 
-use sheave_nbd::handshake::{self, Handshake};
+use sheave_nbd::handshake::{self, Handshake, Tls};
 use sheave_nbd::session::{self, Session};
 use sheave_nbd::{Catalog, ExportInfo};
 
@@ -35,18 +36,35 @@ impl Catalog for One {
 }
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let Some((tls, data)) = data.split_first() else { return };
+    let tls = [Tls::Off, Tls::Allowed, Tls::Required][usize::from(*tls) % 3];
     let mut out = Vec::new();
-    let mut handshake = Handshake::new(&mut out);
+    let mut handshake = Handshake::new(tls, &mut out);
     let mut at = 0;
+    let mut started = false;
     let chosen = loop {
         let (used, step) = handshake.step(&data[at..], &One, &mut out);
         at += used;
         match step {
             handshake::Step::Negotiated(chosen) => break chosen,
             handshake::Step::Done | handshake::Step::Searched => {}
+            handshake::Step::StartTls => {
+                assert!(tls != Tls::Off && !started);
+                started = true;
+                // Nothing is taken before TLS has begun, and nothing that was negotiated before it is left.
+                let had = out.len();
+                assert_eq!(handshake.step(&data[at..], &One, &mut out), (0, handshake::Step::StartTls));
+                assert_eq!(out.len(), had);
+                handshake.tls_started();
+                let mut fresh = Handshake::new(Tls::Required, &mut Vec::new());
+                fresh.step(&data[..4], &One, &mut Vec::new());
+                fresh.tls_started();
+                assert_eq!(handshake, fresh);
+            }
             handshake::Step::More | handshake::Step::Close => return,
         }
     };
+    assert!(started || tls != Tls::Required);
     let mut session = Session::new(&chosen);
     loop {
         let (used, step) = session.next(&data[at..]);

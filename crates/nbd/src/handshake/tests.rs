@@ -79,7 +79,11 @@ fn reply(number: u32, kind: u32, data: &[u8]) -> Vec<u8> {
 
 /// A client that has sent its flags.
 fn begun(flags: u32) -> Handshake {
-    let mut handshake = Handshake::new(&mut Vec::new());
+    begun_with(Tls::Off, flags)
+}
+
+fn begun_with(tls: Tls, flags: u32) -> Handshake {
+    let mut handshake = Handshake::new(tls, &mut Vec::new());
     assert_eq!(handshake.step(&flags.to_be_bytes(), &Two, &mut Vec::new()), (4, Step::Done));
     handshake
 }
@@ -121,14 +125,14 @@ fn queries(export: &str, queries: &[&str]) -> Vec<u8> {
 #[test]
 fn the_greeting() {
     let mut out = Vec::new();
-    Handshake::new(&mut out);
+    Handshake::new(Tls::Off, &mut out);
     assert_eq!(out, b"NBDMAGICIHAVEOPT\0\x03");
 }
 
 #[test]
 fn unknown_flags_of_the_client_end_it() {
     for flags in [4u32, 1 << 16, u32::MAX] {
-        let mut handshake = Handshake::new(&mut Vec::new());
+        let mut handshake = Handshake::new(Tls::Off, &mut Vec::new());
         assert_eq!(handshake.step(&flags.to_be_bytes(), &Two, &mut Vec::new()).1, Step::Close, "{flags:#x}");
     }
 }
@@ -377,13 +381,66 @@ fn long_options_are_skipped_and_huge_ones_end_it() {
 
 #[test]
 fn what_was_said_before_tls_does_not_count() {
-    // CVE-2021-3716 of nbdkit.
-    let mut client = begun(3);
+    // CVE-2021-3716 of nbdkit: somebody between the two puts options before STARTTLS, and the client knows nothing of
+    // them.
+    let mut client = begun_with(Tls::Allowed, 3);
     ask(&mut client, opt::STRUCTURED_REPLY, b"");
     ask(&mut client, opt::SET_META_CONTEXT, &queries("one", &["base:allocation"]));
+    let (step, out) = send(&mut client, &option(opt::STARTTLS, b""));
+    assert_eq!((step, out), (Step::StartTls, reply(opt::STARTTLS, rep::ACK, b"")));
     client.tls_started();
-    let Step::Negotiated(chosen) = send(&mut client, &option(opt::GO, &go("one", &[]))).0 else { panic!() };
-    assert_eq!((chosen.mode, chosen.contexts.len()), (Mode::Simple, 0));
+    let (step, _) = send(&mut client, &option(opt::GO, &go("one", &[])));
+    let Step::Negotiated(chosen) = step else { panic!("{step:?}") };
+    assert_eq!((chosen.mode, chosen.contexts), (Mode::Simple, vec![]));
+}
+
+#[test]
+fn nothing_is_taken_between_starttls_and_tls() {
+    // The bytes behind STARTTLS were sent in the clear: they are neither answered nor what TLS has brought (H3).
+    for tls in [Tls::Allowed, Tls::Required] {
+        let mut client = begun_with(tls, 3);
+        let first = option(opt::STARTTLS, b"");
+        let injected = [first.clone(), option(opt::LIST, b""), option(opt::GO, &go("one", &[]))].concat();
+        let mut out = Vec::new();
+        assert_eq!(client.step(&injected, &Two, &mut out), (first.len(), Step::StartTls));
+        assert_eq!(out, reply(opt::STARTTLS, rep::ACK, b""));
+        out.clear();
+        assert_eq!(client.step(&injected[first.len()..], &Two, &mut out), (0, Step::StartTls));
+        assert_eq!(out, b"");
+    }
+}
+
+#[test]
+fn where_tls_is_required_nothing_is_answered_without() {
+    let set = queries("one", &["base:allocation"]);
+    let (lists, sets) = (opt::LIST_META_CONTEXT, opt::SET_META_CONTEXT);
+    let go = go("one", &[]);
+    let none = Vec::new();
+    let options =
+        [(opt::LIST, &none), (opt::INFO, &go), (opt::GO, &go), (8, &none), (11, &none), (lists, &set), (sets, &set)];
+    for (number, data) in options.into_iter().chain([(4, &none), (77, &none)]) {
+        let mut client = begun_with(Tls::Required, 3);
+        let words = b"this server wants TLS first";
+        assert_eq!(ask(&mut client, number, data), reply(number, rep::ERR_TLS_REQD, words), "option {number}");
+        assert_eq!(send(&mut client, &option(opt::STARTTLS, b"")).0, Step::StartTls, "option {number}");
+        client.tls_started();
+        assert_ne!(only_kind(&send(&mut client, &option(number, data)).1), rep::ERR_TLS_REQD, "option {number}");
+    }
+    // There is no way to say no to this one.
+    assert_eq!(send(&mut begun_with(Tls::Required, 3), &option(opt::EXPORT_NAME, b"one")), (Step::Close, vec![]));
+    let (step, out) = send(&mut begun_with(Tls::Required, 3), &option(opt::ABORT, b""));
+    assert_eq!((step, out), (Step::Close, reply(opt::ABORT, rep::ACK, b"")));
+}
+
+#[test]
+fn tls_begins_once() {
+    let mut client = begun_with(Tls::Allowed, 3);
+    assert_eq!(only_kind(&ask(&mut client, opt::STARTTLS, b"x")), rep::ERR_INVALID);
+    assert_eq!(send(&mut client, &option(opt::STARTTLS, b"")).0, Step::StartTls);
+    client.tls_started();
+    assert_eq!(only_kind(&ask(&mut client, opt::STARTTLS, b"")), rep::ERR_INVALID);
+    // Where it may be left out, it may be left out.
+    assert!(matches!(send(&mut begun_with(Tls::Allowed, 3), &option(opt::GO, &go("one", &[]))).0, Step::Negotiated(_)));
 }
 
 #[test]

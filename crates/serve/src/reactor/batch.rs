@@ -27,3 +27,13 @@ impl Batch {
         }
     }
 }
+
+impl Piece {
+    /// The memory of a read, which is then no piece of the batch any more.
+    pub(super) fn take_payload(&mut self) -> Option<Payload> {
+        match std::mem::replace(self, Piece::Small { start: 0, end: 0 }) {
+            Piece::Small { .. } => None,
+            Piece::Data { payload, .. } => Some(payload),
+        }
+    }
+}

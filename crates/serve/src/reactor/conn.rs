@@ -10,6 +10,7 @@
 mod block_status;
 mod negotiation;
 mod replies;
+mod secure;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -26,10 +27,12 @@ use sheave_uring::Fd;
 use super::batch::{Batch, Piece};
 use super::raw;
 use super::requests::Io;
+use super::tls_stream::TlsStream;
 use crate::counts::Tally;
 use crate::export::Export;
 use crate::payload::Pool;
 use crate::shared::Shared;
+use crate::tls::Tls;
 
 /// Requests of a client at a time.
 const MAX_REQUESTS: u32 = 512;
@@ -96,6 +99,16 @@ enum Ending {
     Now,
 }
 
+/// What the kernel is sending.
+#[derive(Debug)]
+struct Sending {
+    /// The replies, whose memory is sent; none where it is records of TLS.
+    batch: Batch,
+    /// The turn of the loop in which it began.
+    turn: u32,
+    bytes: usize,
+}
+
 /// A client.
 #[derive(Debug)]
 pub(super) struct Conn {
@@ -105,6 +118,10 @@ pub(super) struct Conn {
     id: u64,
     tally: Arc<Tally>,
     life: Life,
+    /// TLS, if it may or must use it.
+    offer: Option<Tls>,
+    /// TLS, when it has begun.
+    tls: Option<Box<TlsStream>>,
     until: Instant,
     ending: Ending,
     receiving: Receiving,
@@ -116,7 +133,7 @@ pub(super) struct Conn {
     held: u64,
     small_bytes: usize,
     out: VecDeque<Batch>,
-    sending: Option<(Batch, u32)>,
+    sending: Option<Sending>,
     spare: Option<Batch>,
     /// Its last send ended in the call that started it.
     prompt: bool,
@@ -131,13 +148,22 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    pub(super) fn new(fd: OwnedFd, number: usize, id: u64, until: Instant, tally: Arc<Tally>) -> Conn {
+    pub(super) fn new(
+        fd: OwnedFd,
+        number: usize,
+        id: u64,
+        until: Instant,
+        tally: Arc<Tally>,
+        offer: Option<Tls>,
+    ) -> Conn {
         Conn {
             fd,
             number,
             id,
             tally,
             life: Life { stage: Stage::Handshake(None), unread: Vec::new(), deferred: None },
+            offer,
+            tls: None,
             until,
             ending: Ending::No,
             receiving: Receiving::Nothing,
@@ -231,7 +257,9 @@ impl Conn {
 
     /// Gives all its memory back, when it is gone.
     pub(super) fn give_back(&mut self, io: &mut Io) {
-        for batch in self.out.drain(..).chain(self.sending.take().map(|(batch, _)| batch)) {
+        let encrypting = self.tls.as_mut().and_then(|tls| tls.take_batch());
+        let sending = self.sending.take().map(|sending| sending.batch);
+        for batch in self.out.drain(..).chain(sending).chain(encrypting) {
             for piece in batch.pieces {
                 if let Piece::Data { payload, .. } = piece {
                     io.give_back(payload);
@@ -269,6 +297,9 @@ impl Conn {
     /// The client has closed, or its connection is broken.
     fn gone(&mut self, io: &mut Io) {
         if self.ending == Ending::No {
+            if self.tls.as_ref().is_some_and(|tls| !tls.is_established()) {
+                return self.drop_client("TLS: it left before TLS had begun. Does it know the server's authority?");
+            }
             return self.hang_up();
         }
         // The end of the server has cut off a write: it was not asked for, but what was before it is answered.
@@ -282,6 +313,11 @@ impl Conn {
         if data.is_empty() {
             return self.gone(io);
         }
+        if self.tls.is_some() { self.look_at_records(io, data) } else { self.look_at_plain(io, data) }
+    }
+
+    /// Looks at bytes as the client means them.
+    fn look_at_plain(&mut self, io: &mut Io, data: &[u8]) {
         if self.life.unread.is_empty() {
             let used = self.consume(io, data);
             self.life.unread.extend_from_slice(&data[used..]);
@@ -433,14 +469,23 @@ impl Conn {
                 self.look_at_unread(io);
             }
         }
+        self.tell_of_tls(shared);
         self.send(io);
         self.receive(io);
         if std::mem::take(&mut self.abandons) {
             io.abandon(self.number);
         }
-        let answered = self.under_way == 0 && self.out.is_empty() && self.sending.is_none();
-        if self.ending == Ending::AfterReplies && answered {
-            self.hang_up();
+        let sent = self.sending.is_none() && self.tls.as_ref().is_none_or(|tls| tls.is_quiet());
+        let answered = self.under_way == 0 && self.out.is_empty();
+        let mute = self.tls.as_ref().is_some_and(|tls| tls.is_finished());
+        if self.ending == Ending::AfterReplies && sent && (answered || mute) {
+            if let Some(tls) = &mut self.tls {
+                tls.say_goodbye();
+                self.send(io);
+            }
+            if self.sending.is_none() {
+                self.hang_up();
+            }
         }
     }
 
@@ -453,6 +498,7 @@ impl Conn {
             Stage::Handshake(_) => 0,
         };
         if left >= DIRECT
+            && self.tls.is_none()
             && let Some(slot) = self.gathering
             && let Some((payload, done, ring)) = io.gathering(slot)
         {

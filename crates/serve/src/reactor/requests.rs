@@ -11,6 +11,7 @@ use sheave_nbd::wire::{Errno, cflag};
 use sheave_uring::{Fd, Ring};
 
 use super::raw::{self, FileOp};
+use super::tls_stream::OUT_BYTES;
 use crate::export::Export;
 use crate::payload::{Payload, Pool};
 
@@ -18,6 +19,9 @@ use crate::payload::{Payload, Pool};
 pub(super) const ENTRIES: u32 = 1024;
 /// Zeroes that are written at a time where a range cannot be zeroed otherwise.
 const ZEROES_AT_ONCE: u64 = 1 << 20;
+
+/// Memory that records were sent from, kept for the next at most.
+const MAX_SPARE_RECORDS: usize = 16;
 
 /// What is under way for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +84,10 @@ pub(super) struct Io {
     pub(super) ended: Vec<(u32, i32)>,
     /// The ring's ways to exports, by their numbers.
     files: BTreeMap<u32, Fd>,
+    /// Where records of TLS are decrypted, for all connections.
+    pub(super) records: Vec<u8>,
+    /// Memory that records are sent from, to be used again.
+    spare_records: Vec<Vec<u8>>,
 }
 
 impl Io {
@@ -99,6 +107,8 @@ impl Io {
             turn: 0,
             ended: Vec::new(),
             files: BTreeMap::new(),
+            records: Vec::new(),
+            spare_records: Vec::new(),
         }
     }
 
@@ -126,14 +136,28 @@ impl Io {
     }
 
     pub(super) fn keeps_memory(&self) -> bool {
-        self.pool.keeps_memory() || self.zeroes.is_some()
+        let records = self.records.capacity() > 0 || !self.spare_records.is_empty();
+        self.pool.keeps_memory() || self.zeroes.is_some() || records
     }
 
     /// Gives unused memory back to the system, when no request is under way.
     pub(super) fn trim(&mut self) {
         debug_assert!(self.is_idle(), "S1: a write of zeroes may be in the ring");
         self.zeroes = None;
+        (self.records, self.spare_records) = (Vec::new(), Vec::new());
         self.pool.trim();
+    }
+
+    /// Memory that records are sent from.
+    pub(super) fn records_to_send(&mut self) -> Vec<u8> {
+        self.spare_records.pop().unwrap_or_else(|| vec![0; OUT_BYTES])
+    }
+
+    /// Keeps memory that records were sent from, for the next.
+    pub(super) fn keep_records(&mut self, memory: Vec<u8>) {
+        if memory.len() == OUT_BYTES && self.spare_records.len() < MAX_SPARE_RECORDS {
+            self.spare_records.push(memory);
+        }
     }
 
     /// Whether there is memory for a request now.

@@ -27,7 +27,7 @@ pub struct Rig {
     pub server: Server,
     pub socket: PathBuf,
     pub notices: Arc<Mutex<Vec<String>>>,
-    _dir: tempfile::TempDir,
+    _dir: Arc<tempfile::TempDir>,
 }
 
 pub fn rig(options: ServerOptions) -> Option<Rig> {
@@ -47,14 +47,31 @@ pub fn rig_with(backend: Box<dyn Backend>, options: ServerOptions) -> Option<Rig
 
 /// A server of this backend, locked or not.
 pub fn rig_export(read_only: bool, backend: Box<dyn Backend>, options: ServerOptions) -> Option<Rig> {
-    let dir = tempfile::tempdir().expect("a directory");
+    let (dir, listener) = listener();
+    rig_at(dir, vec![listener], read_only, backend, options)
+}
+
+/// A socket that listens, in a directory of its own.
+pub fn listener() -> (Arc<tempfile::TempDir>, Listener) {
+    let dir = Arc::new(tempfile::tempdir().expect("a directory"));
+    let listener = Listener::bind(&Address::Unix(dir.path().join("s"))).expect("it listens");
+    (dir, listener)
+}
+
+/// A server of this backend at these sockets, of which the first is in the directory.
+pub fn rig_at(
+    dir: Arc<tempfile::TempDir>,
+    listeners: Vec<Listener>,
+    read_only: bool,
+    backend: Box<dyn Backend>,
+    options: ServerOptions,
+) -> Option<Rig> {
     let socket = dir.path().join("s");
-    let listener = Listener::bind(&Address::Unix(socket.clone())).expect("it listens");
     let export = Export { name: "x".into(), description: String::new(), read_only, backend };
     let notices = Arc::new(Mutex::new(Vec::new()));
     let heard = notices.clone();
     let hear = Box::new(move |text: &str| heard.lock().expect("nobody panics").push(text.to_owned()));
-    match Server::start(Exports::new(vec![export]), vec![listener], options, hear) {
+    match Server::start(Exports::new(vec![export]), listeners, options, hear) {
         Ok(server) => Some(Rig { server, socket, notices, _dir: dir }),
         Err(error @ (ServeError::Ring(_) | ServeError::OldKernel(_))) => {
             sheave_testkit::skip(&error.to_string());

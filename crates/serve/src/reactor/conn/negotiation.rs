@@ -1,6 +1,6 @@
 //! A client chooses its export: bytes go to the state machine of the handshake, and its answers into the batch.
 
-use sheave_nbd::handshake::{self, Handshake, Negotiated};
+use sheave_nbd::handshake::{self, Handshake, Negotiated, Tls};
 use sheave_nbd::session::Session;
 
 use super::{Chosen, Conn, Ending, MAX_SMALL, Stage};
@@ -15,6 +15,11 @@ impl Conn {
             if !negotiates || self.small_bytes >= MAX_SMALL || self.ending != Ending::No {
                 return;
             }
+            let tls = match &self.offer {
+                None => Tls::Off,
+                Some(offer) if offer.required => Tls::Required,
+                Some(_) => Tls::Allowed,
+            };
             self.batch();
             let Stage::Handshake(handshake) = &mut self.life.stage else { return };
             let Some(batch) = self.out.back_mut() else { return };
@@ -23,7 +28,7 @@ impl Conn {
             let (used, step) = match handshake {
                 Some(handshake) => handshake.step(&self.life.unread, &shared.exports, out),
                 None => {
-                    *handshake = Some(Handshake::new(out));
+                    *handshake = Some(Handshake::new(tls, out));
                     (0, handshake::Step::Done)
                 }
             };
@@ -39,6 +44,7 @@ impl Conn {
                 handshake::Step::Done => {}
                 // Others have their turn before this thread goes through the contexts again.
                 handshake::Step::Searched => self.had_its_turn = Some(io.turn),
+                handshake::Step::StartTls => return self.start_tls(),
                 handshake::Step::Close => self.ending = Ending::AfterReplies,
                 handshake::Step::Negotiated(negotiated) => return self.chose(io, shared, &negotiated),
             }

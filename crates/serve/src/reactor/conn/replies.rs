@@ -4,7 +4,7 @@ use sheave_kring::{IoVec, Message};
 use sheave_nbd::session::{Command, Refused, Request, Session};
 use sheave_nbd::wire::Errno;
 
-use super::{Conn, Ending, MAX_PIECES, MAX_SPARE, MAX_SPARE_PIECES, Stage};
+use super::{Conn, Ending, MAX_PIECES, MAX_SPARE, MAX_SPARE_PIECES, Sending, Stage};
 use crate::payload::Payload;
 use crate::reactor::batch::{Batch, Piece};
 use crate::reactor::raw;
@@ -95,22 +95,27 @@ impl Conn {
         if self.sending.is_some() || self.ending == Ending::Now {
             return;
         }
+        if self.tls.is_some() {
+            return self.send_records(io);
+        }
         let Some(mut batch) = self.out.pop_front() else { return };
         debug_assert!(!batch.pieces.is_empty(), "S4: a send of nothing would end at once, and be followed by the next");
         self.message.clear();
         let small = batch.small.as_mut_ptr();
+        let mut bytes = 0;
         for piece in &mut batch.pieces {
             let piece = match piece {
                 Piece::Small { start, end } => IoVec { base: small.wrapping_add(*start), len: *end - *start },
                 Piece::Data { payload, start, len } => IoVec { base: payload.address(*start), len: *len },
             };
+            bytes += piece.len;
             let fits = self.message.push(piece);
             debug_assert!(fits, "a batch has no more pieces than a message");
         }
         if raw::send(&mut io.ring, &self.fd, self.number, &mut self.message) {
             io.prompt_sends += u32::from(self.prompt);
             self.prompt = false;
-            self.sending = Some((batch, io.turn));
+            self.sending = Some(Sending { batch, turn: io.turn, bytes });
         } else {
             self.out.push_front(batch);
             self.drop_client("the kernel does not take what is to be sent");
@@ -119,30 +124,32 @@ impl Conn {
 
     /// A send has ended.
     pub(in crate::reactor) fn sent(&mut self, io: &mut Io, res: i32) {
-        let Some((mut batch, turn)) = self.sending.take() else { return };
+        let Some(Sending { mut batch, turn, bytes }) = self.sending.take() else { return };
         self.prompt = turn.wrapping_add(1) == io.turn;
         self.progress = true;
-        let mut total = 0;
-        for piece in batch.pieces.drain(..) {
-            match piece {
-                Piece::Small { start, end } => total += end - start,
-                Piece::Data { payload, len, .. } => {
-                    total += len;
-                    self.held -= payload.cost();
-                    io.give_back(payload);
-                }
-            }
+        if let Some(tls) = &mut self.tls {
+            io.keep_records(tls.sent());
         }
+        for payload in batch.pieces.iter_mut().filter_map(Piece::take_payload) {
+            self.held -= payload.cost();
+            io.give_back(payload);
+        }
+        self.batch_done(batch);
+        if usize::try_from(res) != Ok(bytes) && self.ending != Ending::Now {
+            self.hang_up();
+        }
+    }
+
+    /// A batch has been sent, or is in records that will be.
+    pub(super) fn batch_done(&mut self, mut batch: Batch) {
         self.small_bytes -= batch.small.len();
         batch.small.clear();
+        batch.pieces.clear();
         let few = batch.pieces.capacity() <= MAX_SPARE_PIECES;
         if !few {
             self.message = Message::new();
         } else if batch.small.capacity() <= MAX_SPARE && self.spare.is_none() {
             self.spare = Some(batch);
-        }
-        if usize::try_from(res) != Ok(total) && self.ending != Ending::Now {
-            self.hang_up();
         }
     }
 }

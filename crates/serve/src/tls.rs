@@ -1,0 +1,224 @@
+//! What a listening socket needs for TLS: the server's certificate and key, and which clients are let in.
+//!
+//! Owns the configuration, made from PEM files before anything listens. What a connection does with TLS is in
+//! `reactor/tls_stream.rs`.
+//!
+//! Invariants:
+//! - T1. A client is let in when its certificate was issued by the given authority and, where names are given, one of
+//!   its subject's common names is among them. The chain is checked first: names are read from nothing else.
+//! - T2. A file that is longer than [`MAX_FILE`], or is not what it should be, is an error before anything listens.
+
+mod subject;
+
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::cipher_suite as suite;
+use rustls::pki_types::pem::{Error as PemError, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
+use sheave_base::sync::Arc;
+
+use crate::error::ServeError;
+
+pub(crate) use self::subject::common_names;
+
+/// Longest file of certificates or keys.
+const MAX_FILE: u64 = 1 << 20;
+
+/// Where what TLS needs lies, as PEM files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The server's certificate, and those that lead from it to the authority that clients know.
+    pub certificate: PathBuf,
+    /// The key of the server's certificate.
+    pub key: PathBuf,
+    /// The authorities whose certificates clients must have; without it nobody is asked for one.
+    pub client_ca: Option<PathBuf>,
+    /// The common names of the clients that are let in; all that the authorities have issued, if there is none.
+    pub allow: Vec<String>,
+}
+
+/// TLS of a listening socket.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    pub(crate) config: Arc<ServerConfig>,
+    pub(crate) required: bool,
+}
+
+impl Tls {
+    /// TLS with these files; with `required` clients get nothing without.
+    ///
+    /// # Errors
+    ///
+    /// Which file cannot be used, and why.
+    pub fn load(files: &TlsFiles, required: bool) -> Result<Tls, ServeError> {
+        let provider = Arc::new(provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone());
+        let versions = builder.with_safe_default_protocol_versions();
+        let builder = versions.map_err(|error| wrong(&files.certificate, &error, "Report this: it is a bug"))?;
+        let builder = match &files.client_ca {
+            Some(path) => builder.with_client_cert_verifier(authority(path, &files.allow, provider)?),
+            None if files.allow.is_empty() => builder.with_no_client_auth(),
+            None => return Err(ServeError::TlsNamesWithoutCa),
+        };
+        const CERTIFICATE: &str = "Give a PEM file with the server's certificate, and those that lead to its authority";
+        const KEY: &str = "Give a PEM file with the key of the certificate, without a password";
+        let chain = certificates(&files.certificate, CERTIFICATE)?;
+        let key = PrivateKeyDer::from_pem_slice(&read(&files.key, KEY)?);
+        let key = key.map_err(|error| wrong(&files.key, &no_pem(&error, "key"), KEY))?;
+        let config = builder.with_single_cert(chain, key);
+        let mut config = config.map_err(|error| wrong(&files.key, &format!("certificate or key: {error}"), KEY))?;
+        // The cipher that costs this thread least comes first, whatever the client likes best.
+        config.ignore_client_order = true;
+        // A client comes seldom and stays long: it does without resuming, and each shows its certificate.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Tls { config: Arc::new(config), required })
+    }
+}
+
+/// What ring has, but for the order of what it offers: AES with 128 bits is the fastest where the processor has it.
+fn provider() -> CryptoProvider {
+    let mut provider = rustls::crypto::ring::default_provider();
+    let first = [suite::TLS13_AES_128_GCM_SHA256, suite::TLS13_AES_256_GCM_SHA384];
+    let place = |wanted: &rustls::SupportedCipherSuite| {
+        first.iter().position(|one| one.suite() == wanted.suite()).unwrap_or(first.len())
+    };
+    provider.cipher_suites.sort_by_key(place);
+    provider
+}
+
+/// Checks clients' certificates by the authorities in this file, and their names.
+fn authority(
+    path: &Path,
+    allow: &[String],
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, ServeError> {
+    const FIX: &str = "Give a PEM file with the certificates of the authorities that issue those of clients";
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path, FIX)? {
+        roots.add(certificate).map_err(|error| wrong(path, &error, FIX))?;
+    }
+    let chain = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+    let chain = chain.map_err(|error| wrong(path, &error, FIX))?;
+    Ok(if allow.is_empty() { chain } else { Arc::new(ByName { chain, allow: allow.to_vec() }) })
+}
+
+fn wrong(path: &Path, why: &impl ToString, fix: &'static str) -> ServeError {
+    ServeError::Tls { path: path.display().to_string(), why: why.to_string(), fix }
+}
+
+fn read(path: &Path, fix: &'static str) -> Result<Vec<u8>, ServeError> {
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path);
+    let found = file.and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes));
+    match found {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            Err(wrong(path, &error, "Let the user of the server read it"))
+        }
+        Err(error) => Err(wrong(path, &error, fix)),
+        Ok(_) if bytes.len() as u64 > MAX_FILE => Err(wrong(path, &"it has more than 1 MiB", fix)),
+        Ok(_) => Ok(bytes),
+    }
+}
+
+fn certificates(path: &Path, fix: &'static str) -> Result<Vec<CertificateDer<'static>>, ServeError> {
+    let bytes = read(path, fix)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let found = found.map_err(|error| wrong(path, &no_pem(&error, "certificate"), fix))?;
+    if found.is_empty() { Err(wrong(path, &no_pem(&PemError::NoItemsFound, "certificate"), fix)) } else { Ok(found) }
+}
+
+fn no_pem(error: &PemError, what: &str) -> String {
+    match error {
+        PemError::NoItemsFound => format!("there is no {what} in it"),
+        error => format!("it is no PEM file: {error}"),
+    }
+}
+
+/// Lets clients in by the common names of their certificates (T1).
+#[derive(Debug)]
+struct ByName {
+    chain: Arc<dyn ClientCertVerifier>,
+    allow: Vec<String>,
+}
+
+/// A client whose certificate is right, and whose name is not among those that are let in.
+#[derive(Debug, thiserror::Error)]
+#[error("its certificate is of {0}, which is not among the names that are allowed")]
+struct NotAllowed(String);
+
+/// Why TLS ended, in words for an operator.
+pub(crate) fn words(error: &rustls::Error) -> String {
+    use rustls::{AlertDescription as Alert, Error};
+    match error {
+        Error::NoCertificatesPresented => "it has no certificate, and must have one".into(),
+        Error::InvalidCertificate(CertificateError::Other(OtherError(why))) => why.to_string(),
+        Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
+            "its certificate was issued by none of the authorities for clients".into()
+        }
+        Error::InvalidCertificate(CertificateError::ExpiredContext { .. } | CertificateError::Expired) => {
+            "its certificate has expired".into()
+        }
+        Error::AlertReceived(alert @ (Alert::UnknownCA | Alert::BadCertificate | Alert::CertificateUnknown)) => {
+            format!("it does not accept the server's certificate (alert {alert:?})")
+        }
+        Error::AlertReceived(alert) => format!("it has ended TLS (alert {alert:?})"),
+        error => error.to_string(),
+    }
+}
+
+impl ClientCertVerifier for ByName {
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.chain.verify_client_cert(certificate, between, now)?;
+        let names = common_names(certificate);
+        if names.iter().any(|name| self.allow.contains(name)) {
+            return Ok(verified);
+        }
+        let names = if names.is_empty() { "nobody".into() } else { format!("{:?}", names.join(", ")) };
+        let why = CertificateError::Other(OtherError(Arc::new(NotAllowed(names))));
+        Err(rustls::Error::InvalidCertificate(why))
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chain.root_hint_subjects()
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests;
