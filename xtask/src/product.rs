@@ -24,6 +24,8 @@ const ABSENT: &[&str] = &[
     "set_bio_store",
     "set_bio_cache",
     "set_max_cached",
+    "EachRead",
+    "set_each_read",
     "LateCompletions",
     "late_completions",
 ];

@@ -41,6 +41,8 @@ use crate::driver::KringSlot;
 use crate::error::DeviceError;
 use crate::hctx::{Hctx, Waker};
 use crate::outside::Outside;
+#[cfg(sheave_lab)]
+use crate::plug::EachRead;
 use crate::plug::Plug;
 use crate::ring_core::Core;
 use crate::timeout::NextLook;
@@ -480,6 +482,12 @@ impl IoCtx {
     #[must_use]
     pub fn set_bio_store(&mut self, store: Box<dyn BioStore>) -> bool {
         self.core.bios.set_store(store)
+    }
+
+    /// What is read beside that for each request that shares a stamp.
+    #[cfg(sheave_lab)]
+    pub fn set_each_read(&mut self, each: EachRead) {
+        self.core.plug.each = each;
     }
 
     /// How old a time stamp may be that the requests of a batch share; see [`Plug::set_max_age`].

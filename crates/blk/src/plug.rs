@@ -24,6 +24,20 @@ pub const MAX_AGE: Duration = Duration::from_micros(50);
 /// At most this many requests share a stamp between two looks at the cycle counter.
 pub const CHECK_EVERY: usize = 16;
 
+/// What the lab reads for each request of a run that shares a stamp with the one before, and throws away: what a
+/// reading for each would cost, with nothing else changed.
+#[cfg(sheave_lab)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EachRead {
+    /// Nothing: the stamp is shared, and not read again.
+    #[default]
+    None,
+    /// The coarse clock, which stamps are read from.
+    Coarse,
+    /// The system's clock.
+    System,
+}
+
 /// A ring's plug. It stays on its thread, or another one would read a time that is not its own:
 ///
 /// ```compile_fail,E0277
@@ -48,6 +62,8 @@ pub struct Plug {
     hint: u32,
     /// Hardware contexts with gathered requests.
     pub(crate) dirty: u64,
+    #[cfg(sheave_lab)]
+    pub(crate) each: EachRead,
     /// Neither `Send` nor `Sync`.
     thread: PhantomData<*const ()>,
 }
@@ -65,6 +81,8 @@ impl Plug {
             keep: 0,
             hint: 0,
             dirty: 0,
+            #[cfg(sheave_lab)]
+            each: EachRead::None,
             thread: PhantomData,
         };
         plug.set_max_age(clock, MAX_AGE);
@@ -130,6 +148,17 @@ impl Plug {
     #[inline(always)]
     pub(crate) fn until_due(&self, gathered: usize) -> usize {
         usize::from(self.due_mask) + 1 - (gathered & usize::from(self.due_mask))
+    }
+
+    /// Reads for a request that shares its stamp.
+    #[cfg(sheave_lab)]
+    #[inline(always)]
+    pub(crate) fn read_for_one(&self, clock: &Clock) {
+        match self.each {
+            EachRead::None => {}
+            EachRead::Coarse => drop(std::hint::black_box(clock.coarse())),
+            EachRead::System => drop(std::hint::black_box(clock.precise())),
+        }
     }
 
     /// The time of the batch: cached while the plug is open, else read. Callers that gather many requests ask when

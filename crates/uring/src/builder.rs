@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use sheave_base::clock::Clock;
 use sheave_blk::ctx::{IoCtx, IoCtxOptions};
+#[cfg(sheave_lab)]
+use sheave_blk::plug::EachRead;
 
 use crate::core::Core;
 use crate::error::RingError;
@@ -36,6 +38,8 @@ pub struct RingBuilder {
     stats: bool,
     #[cfg(sheave_lab)]
     bio_cache: Option<u32>,
+    #[cfg(sheave_lab)]
+    each_read: EachRead,
     stamp_age: Option<Duration>,
     clock: Option<Clock>,
     io_wq: Option<IoWq>,
@@ -53,6 +57,8 @@ impl Default for RingBuilder {
             stats: true,
             #[cfg(sheave_lab)]
             bio_cache: None,
+            #[cfg(sheave_lab)]
+            each_read: EachRead::None,
             stamp_age: None,
             clock: None,
             io_wq: None,
@@ -120,6 +126,13 @@ impl RingBuilder {
         self
     }
 
+    /// What is read, and thrown away, for each request of a run that shares a stamp with the one before.
+    #[cfg(sheave_lab)]
+    pub fn each_read(mut self, each: EachRead) -> Self {
+        self.each_read = each;
+        self
+    }
+
     /// How old the time stamp may be that the requests of a batch share in statistics; 50 us unless set. Zero: every
     /// request reads the clock. [`Duration::MAX`]: a batch has one stamp, however long its submission takes. A latency
     /// in the statistics is too long by the age of its stamp. Deadlines never take a shared stamp.
@@ -175,6 +188,8 @@ impl RingBuilder {
         {
             return Err(RingError::InUse("the bound of the bio cache"));
         }
+        #[cfg(sheave_lab)]
+        io.set_each_read(self.each_read);
         if let Some(age) = self.stamp_age {
             io.set_stamp_age(age);
         }

@@ -283,6 +283,8 @@ impl Hctx {
         // A neighbour behind the last one is as far from it as they are long, and one before it as far as that below.
         let apart = !(2 * sectors);
         let most = most.min(core.plug.until_due(gathered.end()));
+        #[cfg(sheave_lab)]
+        let before = gathered.end();
         let places = gathered.room();
         let row = tags.row(most.min(places.len()));
         let rqs = rqs.row(row.first, row.len());
@@ -294,6 +296,10 @@ impl Hctx {
             if sector.wrapping_add(sectors.wrapping_sub(last)) & apart == 0 {
                 neighbour = true;
                 break;
+            }
+            #[cfg(sheave_lab)]
+            if core.stats && !core.plug.is_time_due(before + many) {
+                core.plug.read_for_one(&core.clock);
             }
             rq.fill_plain(head, sector, io.base, io.cookie);
             if let Some(fixed_buf) = fixed_buf {

@@ -1,8 +1,8 @@
 //! plug-clock: how often the clock is read for the stamps of requests. For each, or once for what goes in together.
 //!
 //! Owns the points. The arms are one ring each, with another bound on the age of a shared stamp
-//! ([`RingBuilder::stamp_age`]); a stamp for each batch of completions is the same in all of them, as it was in the
-//! kernel of the thread.
+//! ([`RingBuilder::stamp_age`]), or with readings for each request that are thrown away, so that the clock is all that
+//! differs. A stamp for each batch of completions is the same in all of them, as it was in the kernel of the thread.
 //!
 //! | module | holds |
 //! |---|---|

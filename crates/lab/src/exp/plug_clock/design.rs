@@ -3,16 +3,37 @@
 use std::time::Duration;
 
 use sheave::RingBuilder;
+use sheave_blk::plug::EachRead;
 
 use crate::terms::{ArmInfo, Role};
 
+/// Index of the arm in which each request has a stamp of its own.
+pub const OWN: usize = 1;
+/// Index of the arm that reads a clock like the kernel's.
+pub const KTIME: usize = 2;
 /// Index of the cached time as the thread had it.
-pub const SEED: usize = 1;
+pub const SEED: usize = 3;
 /// Index of the product.
-pub const AFTER: usize = 2;
+pub const AFTER: usize = 4;
 
-pub static ARMS: [ArmInfo; 3] = [
-    ArmInfo { name: "before", role: Role::Before, what: "Each request reads the clock" },
+pub static ARMS: [ArmInfo; 5] = [
+    ArmInfo {
+        name: "before",
+        role: Role::Before,
+        what: "The clock (rdtsc) is read for each request; all else is as in seed",
+    },
+    ArmInfo {
+        name: "own stamps",
+        role: Role::Other,
+        what: "Each request also keeps what it read: requests are then gathered one by one, and added to the \
+               statistics one by one",
+    },
+    ArmInfo {
+        name: "ktime",
+        role: Role::Other,
+        what: "Before, with a clock that does what the kernel's does: CLOCK_MONOTONIC of the vDSO (ordered rdtsc, \
+               sequence count, conversion)",
+    },
     ArmInfo {
         name: "seed",
         role: Role::Seed,
@@ -25,11 +46,15 @@ pub static ARMS: [ArmInfo; 3] = [
 pub const ROW: &str = "512 B, QD 128, batch 32";
 /// What the thread claims, in percent.
 pub const CLAIMED: f64 = 6.0;
+/// The share of CPU time that the thread has in `read_tsc` before and after, and in `ktime_get`, in percent.
+pub const SHARES: [(f64, f64); 2] = [(10.55, 0.67), (1.31, 0.09)];
 /// The ring of an arm.
 pub fn aged(builder: RingBuilder, arm: usize) -> RingBuilder {
     match arm {
         AFTER => builder,
+        OWN => builder.stamp_age(Duration::ZERO),
         SEED => builder.stamp_age(Duration::MAX),
-        _ => builder.stamp_age(Duration::ZERO),
+        KTIME => builder.stamp_age(Duration::MAX).each_read(EachRead::System),
+        _ => builder.stamp_age(Duration::MAX).each_read(EachRead::Coarse),
     }
 }

@@ -1,6 +1,6 @@
 //! The arms' readings, the ages of their stamps, and verdicts of made-up figures.
 
-use super::design::{AFTER, SEED};
+use super::design::{AFTER, KTIME, OWN, SEED};
 use super::*;
 use crate::exp::verdict_tests::{report, row};
 use crate::experiment::TurnEnd;
@@ -16,7 +16,11 @@ fn every_check_passes() {
 fn the_arms_differ_in_their_readings_alone() {
     let reads =
         |arm: usize, batch: u32| arm::count(&fake::lab(), arm, &Point { batch, ..Point::default() }).expect("counted");
-    assert!(reads(0, 32).clock >= 1.0 && reads(0, 32).age == reads(SEED, 32).age);
+    for arm in [0, OWN, KTIME] {
+        // One for each request, and one for each batch of completions.
+        assert_eq!((reads(arm, 32).clock, reads(arm, 32).age), (1.0 + 1.0 / 32.0, 0.0), "{}", ARMS[arm].name);
+    }
+    assert_eq!(reads(0, 32).age, reads(SEED, 32).age);
     assert_eq!(reads(SEED, 32).clock, reads(AFTER, 32).clock, "the bound costs no reading, only looks");
     assert!(reads(AFTER, 32).age > reads(SEED, 32).age);
     assert_eq!(reads(0, 1).clock, reads(AFTER, 1).clock, "a batch of one has nothing to share");
@@ -30,14 +34,33 @@ fn slow_requests_are_looked_at() {
         assert_eq!(turn.ios, 640);
         assert!(turn.gauges["stamp_age_p50_ns"] <= turn.gauges["stamp_age_max_ns"]);
         // A stamp of one's own is none too old; 15 requests of 1 us and more have gone by for the last with one.
-        assert!(arm == 0 || turn.gauges["stamp_age_max_ns"] >= 15e3, "{:?}", turn.gauges);
+        assert!(arm == OWN || turn.gauges["stamp_age_max_ns"] >= 15e3, "{:?}", turn.gauges);
     }
 }
 
 #[test]
+fn before_shares_stamps_and_statistics_as_the_thread_does() {
+    let ages = |arm: usize| {
+        let mut run = PlugClock.prepare(&fake::lab(), arm, &slow(1000)).expect("an arm");
+        run.turn(TurnEnd::Ios(640)).expect("a turn").gauges["stamp_age_p50_ns"]
+    };
+    assert!(ages(0) > 1000.0 && ages(KTIME) > 1000.0, "what is read is thrown away");
+    assert!(ages(OWN) < ages(0));
+}
+
+/// The thread's row: changes of the arms after the first, and CPU time of all.
+fn measured(changes: [f64; 4], ns: [f64; 5]) -> crate::report::Row {
+    let mut row = row(ROW.into(), Point::default(), &changes);
+    for (arm, ns) in row.arms.iter_mut().flatten().zip(ns) {
+        arm.cpu_ns_per_io = ns;
+    }
+    row
+}
+
+#[test]
 fn the_verdict_is_that_of_the_figures() {
-    let of = |changes: [f64; 2], instructions: Option<[f64; 3]>| {
-        let row = row(ROW.into(), Point::default(), &changes);
+    let of = |changes: [f64; 4], instructions: Option<[f64; 5]>| {
+        let row = measured(changes, [40.0, 55.0, 60.0, 32.0, 30.0]);
         let mut report = report(&PlugClock, vec![row], Vec::new());
         report.instructions = instructions
             .map(|per_io| InstructionRow { per_io: per_io.map(Some).to_vec(), ..InstructionRow::default() })
@@ -45,24 +68,35 @@ fn the_verdict_is_that_of_the_figures() {
             .collect();
         PlugClock.verdict(&report)
     };
-    let yes = of([25.0, 24.0], None);
+    let yes = of([-20.0, -30.0, 25.0, 24.0], None);
     assert_eq!(yes.holds, Holds::Yes);
     assert!(yes.shows.contains("+24.0 % (+23.0 to +25.0)") && yes.shows.contains("not counted"), "{}", yes.shows);
-    let small = of([4.0, 4.0], Some([420.0, 409.0, 410.0]));
+    assert!(
+        yes.shows.contains("20 % of an I/O's CPU time with the bare cycle counter (8.0 of 40.0 ns)"),
+        "{}",
+        yes.shows
+    );
+    assert!(
+        yes.shows.contains("47 % with a clock that does what the kernel's does (28.0 of 60.0 ns)"),
+        "{}",
+        yes.shows
+    );
+    let small = of([-20.0, -30.0, 4.0, 4.0], Some([420.0, 490.0, 450.0, 409.0, 410.0]));
     assert_eq!(small.holds, Holds::Partly);
-    assert!(small.shows.contains("below the thread's 6 %"), "{}", small.shows);
-    assert_eq!(of([4.0, 4.0], Some([450.0, 410.0, 410.0])).holds, Holds::Yes, "in instructions");
-    assert_eq!(of([0.0, 0.5], None).holds, Holds::CannotTell);
-    assert_eq!(of([-5.0, -5.0], Some([450.0, 410.0, 410.0])).holds, Holds::No);
+    assert!(small.shows.contains("the readings are 10.0 of 420.0"), "{}", small.shows);
+    assert!(small.shows.contains("counting one by one 70.0 more"), "{}", small.shows);
+    let counted = Some([450.0, 490.0, 460.0, 410.0, 410.0]);
+    assert_eq!(of([0.0, 0.0, 0.0, 0.5], counted).holds, Holds::CannotTell, "an instruction is no measure of a reading");
+    assert_eq!(of([-5.0; 4], counted).holds, Holds::No);
     assert_eq!(PlugClock.verdict(&report(&PlugClock, Vec::new(), Vec::new())).holds, Holds::CannotTell);
 }
 
 #[test]
 fn a_gain_with_batches_of_one_is_not_explained_away() {
     let of = |percent: f64| {
-        let headline = vec![row(ROW.into(), Point::default(), &[20.0, 20.0])];
+        let headline = vec![row(ROW.into(), Point::default(), &[-20.0, -20.0, 20.0, 20.0])];
         let sweep = batches(Scale::Quick);
-        let mut one = row("1".into(), Point::default(), &[0.0, percent]);
+        let mut one = row("1".into(), Point::default(), &[0.0, 0.0, 0.0, percent]);
         one.x = 1.0;
         let metric = Metric::IOPS;
         let sweep = SweepReport { name: sweep.name, title: sweep.title, axis: sweep.axis, metric, rows: vec![one] };
