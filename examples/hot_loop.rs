@@ -124,7 +124,7 @@ impl File for Mapped {
         // Acquire: as a file must that changes its table; pairs with the Release store of its writer.
         let unit = self.units.get((pos / UNIT) as usize).ok_or(Status::Invalid)?.load(Ordering::Acquire);
         let kind = if unit & 1 == 1 { MappingKind::Mapped } else { MappingKind::Unwritten };
-        Ok(Mapping { offset: pos, len: len.min(UNIT - within), addr: (unit >> 1) * UNIT + within, kind, flags: 0 })
+        Ok(Mapping::new(kind, pos, len.min(UNIT - within), (unit >> 1) * UNIT + within))
     }
 
     fn map_plain(&self, at: &mut [u64], ranges: &PlainRanges) -> usize {
@@ -148,10 +148,7 @@ const FRESH: u64 = 1 << 30;
 
 /// A pool on the device, with a volume that is written from end to end, or never was.
 fn volume(device: &Device, on: On) -> Result<(Pool, Volume), Box<dyn Error>> {
-    Pool::create(
-        device,
-        &CreateOptions { unit_bytes: UNIT, journal_bytes: Some(1 << 20), ..CreateOptions::default() },
-    )?;
+    Pool::create(device, &CreateOptions::default().unit_bytes(UNIT).journal_bytes(Some(1 << 20)))?;
     let pool = Pool::open(device, &OpenOptions::default())?;
     if on == On::Fresh {
         let volume = pool.create_volume("hot", FRESH)?;
@@ -163,8 +160,7 @@ fn volume(device: &Device, on: On) -> Result<(Pool, Volume), Box<dyn Error>> {
     let failed = |status: Status| format!("filling the volume: {status}");
     for pos in (0..1024).map(|unit| unit * UNIT) {
         let mapping = volume.map_blocking(pos, UNIT, Intent::Write, &may_block).map_err(failed)?;
-        let done = WriteDone { pos, len: UNIT, status: Status::Ok, pieces: &[mapping] };
-        volume.end_write(done, &may_block).map_err(failed)?;
+        volume.end_write(WriteDone::new(pos, UNIT, Status::Ok, &[mapping]), &may_block).map_err(failed)?;
     }
     Ok((pool, volume))
 }

@@ -87,8 +87,8 @@ pub use sheave_uring::io_wq::AcctCounts;
 pub use sheave_uring::prep as op;
 #[doc(inline)]
 pub use sheave_uring::{
-    Completion, Completions, Fd, FixedFile, IoBuf, IoBufMut, IoError, IoWq, IoWqBuilder, Ring, RingBuilder, RingError,
-    RingHandle, SendError, SqFull, WaitOn, Waited,
+    Completion, CompletionFlags, Completions, Fd, FixedFile, IoBuf, IoBufMut, IoError, IoWq, IoWqBuilder, Ring,
+    RingBuilder, RingError, RingHandle, SendError, SqFull, WaitOn, Waited,
 };
 
 /// Pools of space on any device, and the thin volumes in them. `docs/volumes.md` is the guide.
@@ -191,9 +191,7 @@ pub mod files {
     #[doc(inline)]
     pub use sheave_iomap::completion_plan::MayBlock;
     #[doc(inline)]
-    pub use sheave_iomap::mapping::{
-        Intent, MAP_DIRTY, MAP_NEW, MAP_SHARED, MAP_SUMMED, MAP_TASK, MAP_WORKER, Mapping, MappingKind,
-    };
+    pub use sheave_iomap::mapping::{Intent, MapFlags, Mapping, MappingKind};
     #[doc(inline)]
     pub use sheave_iomap::{FallocateMode, IoMemory, PlainRanges, RawFile, SummedDone, WriteDone};
 }

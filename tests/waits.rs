@@ -19,8 +19,8 @@ const ECANCELED: i32 = -125;
 
 fn pool(longest_wait: Duration, checksum: Checksum) -> Pool {
     let device = open_device("ram:size=64M").expect("a device");
-    Pool::create(&device, &CreateOptions { checksum, ..CreateOptions::default() }).expect("a pool");
-    let pool = Pool::open(&device, &OpenOptions { longest_wait, ..OpenOptions::default() }).expect("it opens");
+    Pool::create(&device, &CreateOptions::default().checksum(checksum)).expect("a pool");
+    let pool = Pool::open(&device, &OpenOptions::default().longest_wait(longest_wait)).expect("it opens");
     for name in ["a", "b"] {
         pool.create_volume(name, 8 * MIB).expect("a volume");
     }

@@ -82,7 +82,7 @@ fn image(checksum: Checksum) -> &'static BTreeMap<u64, Box<Block>> {
     IMAGES[usize::from(checksum == Checksum::Crc32c)].get_or_init(|| {
         let device = open_device(SPEC).expect("opens");
         let options =
-            CreateOptions { unit_bytes: 16384, uuid: Some(crate::POOL), checksum, ..CreateOptions::default() };
+            CreateOptions::default().unit_bytes(16384).uuid(Some(crate::POOL)).checksum(checksum);
         Pool::create(&device, &options).expect("formats");
         let open = || Pool::open(&device, &OpenOptions::default()).expect("opens");
         let pool = open();

@@ -124,7 +124,7 @@ impl Target for Sheave {
     fn reap(&mut self, out: &mut Vec<Cqe>, patience: Duration) {
         let ring = self.ring();
         let _ = ring.wait(1, Some(patience));
-        out.extend(ring.completions().map(|c| Cqe { user_data: c.user_data, res: c.res, flags: c.flags }));
+        out.extend(ring.completions().map(|c| Cqe { user_data: c.user_data, res: c.res, flags: c.flags.bits() }));
     }
 
     fn overflowed(&mut self) -> bool {

@@ -59,11 +59,11 @@ impl Disk {
 // SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Disk {
     fn limits(&self) -> Limits {
-        Limits { queue_depth: 32, max_sectors: 24, max_write_zeroes_sectors: 64, ..Limits::default() }
+        Limits::default().queue_depth(32).max_sectors(24).max_write_zeroes_sectors(64)
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { volatile_cache: true, fua: self.fua, write_zeroes: true, ..Capabilities::default() }
+        Capabilities::default().volatile_cache(true).fua(self.fua).write_zeroes(true)
     }
 
     fn size_bytes(&self) -> u64 {
@@ -98,7 +98,6 @@ impl DiskQueue {
         let range = start..start + rq.bytes as usize;
         let mut at = start;
         match rq.op {
-            Op::Flush => medium.copy_from_slice(live),
             Op::Discard | Op::WriteZeroes => live[range.clone()].fill(0),
             Op::Read | Op::Write => {
                 for vec in rqs.segments(tag) {
@@ -114,6 +113,7 @@ impl DiskQueue {
                 }
                 assert_eq!(at, range.end, "a request's memory is as long as the request");
             }
+            _ => medium.copy_from_slice(live),
         }
         if rq.flags & RQ_FUA != 0 {
             assert!(self.disk.fua && matches!(rq.op, Op::Write | Op::WriteZeroes), "FUA where it was not offered");

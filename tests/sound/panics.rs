@@ -14,7 +14,7 @@ use sheave_blk::limits::Limits;
 use sheave_blk::request::{DoneList, Rq, RqList, RqTable};
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::grace::Grace;
-use sheave_iomap::mapping::{Intent, MAP_SUMMED, Mapping, MappingKind};
+use sheave_iomap::mapping::{Intent, MapFlags, Mapping, MappingKind};
 use sheave_iomap::{FallocateMode, File, PlainRanges, SummedDone, WriteDone};
 use sheave_uring::IoWq;
 
@@ -97,11 +97,11 @@ struct Panics(Arc<Plan>);
 // SAFETY: D7: no memory is touched.
 unsafe impl Driver for Panics {
     fn limits(&self) -> Limits {
-        Limits { queue_depth: 8, ..Limits::default() }
+        Limits::default().queue_depth(8)
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { polled: true, volatile_cache: true, ..Capabilities::default() }
+        Capabilities::default().polled(true).volatile_cache(true)
     }
 
     fn size_bytes(&self) -> u64 {
@@ -396,7 +396,7 @@ impl File for Moody {
         self.call(Asked::Map);
         if self.mapped.swap(false, Ordering::Relaxed) {
             let kind = if intent == Intent::Write { MappingKind::Unwritten } else { MappingKind::Mapped };
-            Ok(Mapping { offset: pos, len, addr: pos, kind, flags: MAP_SUMMED })
+            Ok(Mapping::new(kind, pos, len, pos).flags(MapFlags::SUMMED))
         } else {
             Err(Status::Again)
         }
@@ -410,7 +410,7 @@ impl File for Moody {
     fn map_blocking(&self, pos: u64, len: u64, _: Intent, _: &MayBlock) -> Result<Mapping, Status> {
         self.call(Asked::MapBlocking);
         self.mapped.store(true, Ordering::Relaxed);
-        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Unwritten, flags: MAP_SUMMED })
+        Ok(Mapping::new(MappingKind::Unwritten, pos, len, pos).flags(MapFlags::SUMMED))
     }
 
     fn begin_write(&self, _: &Mapping) {

@@ -47,7 +47,10 @@ impl CoarseTs {
 /// A stamp for deadlines: ns of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
-pub struct PreciseTs(pub u64);
+pub struct PreciseTs(
+    /// Nanoseconds.
+    pub u64,
+);
 
 impl PreciseTs {
     /// The ns since an earlier stamp, 0 when it is not earlier (I3).

@@ -20,6 +20,7 @@
 //! | [`status`] | the block status of a finished request, and errno |
 //! | [`histogram`] | counts by value, one writer, many readers |
 //! | [`identity`] | numbers that no two things of a process share |
+//! | [`setters!`] | methods that set the fields of a struct that may get more |
 //! | [`rng`] | random numbers from a seed |
 //! | [`clock`] | real or virtual time; statistics and deadlines are different types |
 //!
@@ -50,6 +51,7 @@ pub mod peer;
 pub mod prefetch;
 pub mod rng;
 pub mod sbitmap;
+mod setters;
 pub mod status;
 pub mod sync;
 pub mod units;

@@ -4,7 +4,7 @@
 //! in the kernel's convention, made from a status at the ring.
 //!
 //! * I1: `Status::from_errno(s.errno()) == s` for each status.
-//! * I2: `errno()` is 0 for `Ok` and positive for all others; rings negate it.
+//! * I2: `errno()` is 0 for `Ok` and positive for all others; `result()` is that, negated, as rings give it.
 //!
 //! Called by drivers (which set a status), the block floor (which retries by it) and rings (which report it).
 
@@ -111,15 +111,22 @@ impl Status {
     /// The errno, positive; 0 for `Ok` (I2).
     #[inline]
     #[must_use]
-    pub fn errno(self) -> i32 {
-        TABLE[self as usize].1
+    pub fn errno(self) -> Errno {
+        Errno(TABLE[self as usize].1)
+    }
+
+    /// The CQE result of a request that ended so without a length: 0, or the errno, negated.
+    #[inline]
+    #[must_use]
+    pub fn result(self) -> i32 {
+        -TABLE[self as usize].1
     }
 
     /// The status for an errno of either sign: users hold positive ones, rings and the kernel negative ones.
     /// One that has no status of its own is `IoErr`.
     #[must_use]
-    pub fn from_errno(errno: i32) -> Self {
-        let errno = errno.saturating_abs();
+    pub fn from_errno(errno: Errno) -> Self {
+        let errno = errno.0.saturating_abs();
         if let Some(row) = TABLE.iter().find(|row| row.1 == errno) {
             return row.0;
         }
@@ -151,16 +158,29 @@ impl fmt::Display for Status {
     }
 }
 
+impl std::error::Error for Status {}
+
 impl From<Status> for Errno {
     fn from(status: Status) -> Self {
-        Self(status.errno())
+        status.errno()
     }
 }
 
 /// An errno, positive; prints as `ENOSPC: no space left on device`.
+///
+/// ```
+/// use sheave_base::status::{Errno, Status};
+///
+/// assert_eq!(Status::NoSpc.errno(), Errno::ENOSPC);
+/// assert_eq!(Errno::ENOSPC.to_string(), "ENOSPC: no space left on device");
+/// assert_eq!(Errno(4242).to_string(), "errno 4242"); // one that the table does not have
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
-pub struct Errno(pub i32);
+pub struct Errno(
+    /// As `errno.h` has it, positive; 0 is no error.
+    pub i32,
+);
 
 impl Errno {
     /// The errno of an error of the standard library; `EIO` when it carries none.
@@ -193,69 +213,80 @@ impl From<Errno> for std::io::Error {
     }
 }
 
-/// The errnos that block and socket I/O give, with their names and words.
-#[rustfmt::skip]
-const ERRNOS: &[(i32, &str, &str)] = &[
-    (0, "OK", "success"),
-    (libc::EPERM, "EPERM", "operation not permitted"),
-    (libc::ENOENT, "ENOENT", "no such file or directory"),
-    (libc::EINTR, "EINTR", "interrupted system call"),
-    (libc::EIO, "EIO", "input/output error"),
-    (libc::ENXIO, "ENXIO", "no such device or address"),
-    (libc::E2BIG, "E2BIG", "request too large"),
-    (libc::EBADF, "EBADF", "bad file descriptor"),
-    (libc::EAGAIN, "EAGAIN", "resource temporarily unavailable"),
-    (libc::ENOMEM, "ENOMEM", "cannot allocate memory"),
-    (libc::EACCES, "EACCES", "permission denied"),
-    (libc::EFAULT, "EFAULT", "bad address"),
-    (libc::ENOTBLK, "ENOTBLK", "block device required"),
-    (libc::EBUSY, "EBUSY", "device or resource busy"),
-    (libc::EEXIST, "EEXIST", "file exists"),
-    (libc::ENODEV, "ENODEV", "no such device"),
-    (libc::ENOTDIR, "ENOTDIR", "not a directory"),
-    (libc::EISDIR, "EISDIR", "is a directory"),
-    (libc::EINVAL, "EINVAL", "invalid argument"),
-    (libc::ENFILE, "ENFILE", "too many open files in system"),
-    (libc::EMFILE, "EMFILE", "too many open files"),
-    (libc::ENOTTY, "ENOTTY", "inappropriate ioctl for device"),
-    (libc::EFBIG, "EFBIG", "file too large"),
-    (libc::ENOSPC, "ENOSPC", "no space left on device"),
-    (libc::ESPIPE, "ESPIPE", "illegal seek"),
-    (libc::EROFS, "EROFS", "read-only file system or device"),
-    (libc::EPIPE, "EPIPE", "broken pipe"),
-    (libc::ERANGE, "ERANGE", "result out of range"),
-    (libc::EDEADLK, "EDEADLK", "resource deadlock avoided"),
-    (libc::ENAMETOOLONG, "ENAMETOOLONG", "file name too long"),
-    (libc::ENOSYS, "ENOSYS", "function not implemented"),
-    (libc::ENOTEMPTY, "ENOTEMPTY", "directory not empty"),
-    (libc::ELOOP, "ELOOP", "too many levels of symbolic links"),
-    (libc::EBADE, "EBADE", "invalid exchange"),
-    (libc::ENODATA, "ENODATA", "no data available"),
-    (libc::ETIME, "ETIME", "timer expired"),
-    (libc::ENOLINK, "ENOLINK", "link has been severed"),
-    (libc::EPROTO, "EPROTO", "protocol error"),
-    (libc::EBADMSG, "EBADMSG", "bad message"),
-    (libc::EOVERFLOW, "EOVERFLOW", "value too large for data type"),
-    (libc::EBADFD, "EBADFD", "file descriptor in bad state"),
-    (libc::EILSEQ, "EILSEQ", "data does not match its checksum"),
-    (libc::ENOTSOCK, "ENOTSOCK", "socket operation on non-socket"),
-    (libc::EMSGSIZE, "EMSGSIZE", "message too long"),
-    (libc::EOPNOTSUPP, "EOPNOTSUPP", "operation not supported"),
-    (libc::EADDRINUSE, "EADDRINUSE", "address already in use"),
-    (libc::ECONNABORTED, "ECONNABORTED", "connection aborted"),
-    (libc::ECONNRESET, "ECONNRESET", "connection reset by peer"),
-    (libc::ENOBUFS, "ENOBUFS", "no buffer space available"),
-    (libc::ENOTCONN, "ENOTCONN", "not connected"),
-    (libc::ESHUTDOWN, "ESHUTDOWN", "shut down"),
-    (libc::ETIMEDOUT, "ETIMEDOUT", "timed out"),
-    (libc::ECONNREFUSED, "ECONNREFUSED", "connection refused"),
-    (libc::EALREADY, "EALREADY", "operation already in progress"),
-    (libc::EINPROGRESS, "EINPROGRESS", "operation now in progress"),
-    (libc::EREMOTEIO, "EREMOTEIO", "remote I/O error"),
-    (libc::EDQUOT, "EDQUOT", "disk quota exceeded"),
-    (libc::ENOMEDIUM, "ENOMEDIUM", "no medium found"),
-    (libc::ECANCELED, "ECANCELED", "operation canceled"),
-];
+/// The errnos that block and socket I/O give: a constant of [`Errno`] for each, and the table of their names and words.
+macro_rules! errnos {
+    ($($name:ident: $words:literal,)*) => {
+        impl Errno {
+            $(
+                #[doc = concat!("`", stringify!($name), "`: ", $words, ".")]
+                pub const $name: Errno = Errno(libc::$name);
+            )*
+        }
+
+        const ERRNOS: &[(i32, &str, &str)] = &[(0, "OK", "success"), $((libc::$name, stringify!($name), $words),)*];
+    };
+}
+
+errnos! {
+    EPERM: "operation not permitted",
+    ENOENT: "no such file or directory",
+    EINTR: "interrupted system call",
+    EIO: "input/output error",
+    ENXIO: "no such device or address",
+    E2BIG: "request too large",
+    EBADF: "bad file descriptor",
+    EAGAIN: "resource temporarily unavailable",
+    ENOMEM: "cannot allocate memory",
+    EACCES: "permission denied",
+    EFAULT: "bad address",
+    ENOTBLK: "block device required",
+    EBUSY: "device or resource busy",
+    EEXIST: "file exists",
+    ENODEV: "no such device",
+    ENOTDIR: "not a directory",
+    EISDIR: "is a directory",
+    EINVAL: "invalid argument",
+    ENFILE: "too many open files in system",
+    EMFILE: "too many open files",
+    ENOTTY: "inappropriate ioctl for device",
+    EFBIG: "file too large",
+    ENOSPC: "no space left on device",
+    ESPIPE: "illegal seek",
+    EROFS: "read-only file system or device",
+    EPIPE: "broken pipe",
+    ERANGE: "result out of range",
+    EDEADLK: "resource deadlock avoided",
+    ENAMETOOLONG: "file name too long",
+    ENOSYS: "function not implemented",
+    ENOTEMPTY: "directory not empty",
+    ELOOP: "too many levels of symbolic links",
+    EBADE: "invalid exchange",
+    ENODATA: "no data available",
+    ETIME: "timer expired",
+    ENOLINK: "link has been severed",
+    EPROTO: "protocol error",
+    EBADMSG: "bad message",
+    EOVERFLOW: "value too large for data type",
+    EBADFD: "file descriptor in bad state",
+    EILSEQ: "data does not match its checksum",
+    ENOTSOCK: "socket operation on non-socket",
+    EMSGSIZE: "message too long",
+    EOPNOTSUPP: "operation not supported",
+    EADDRINUSE: "address already in use",
+    ECONNABORTED: "connection aborted",
+    ECONNRESET: "connection reset by peer",
+    ENOBUFS: "no buffer space available",
+    ENOTCONN: "not connected",
+    ESHUTDOWN: "shut down",
+    ETIMEDOUT: "timed out",
+    ECONNREFUSED: "connection refused",
+    EALREADY: "operation already in progress",
+    EINPROGRESS: "operation now in progress",
+    EREMOTEIO: "remote I/O error",
+    EDQUOT: "disk quota exceeded",
+    ENOMEDIUM: "no medium found",
+    ECANCELED: "operation canceled",
+}
 
 #[cfg(test)]
 mod tests;

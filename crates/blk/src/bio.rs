@@ -20,9 +20,10 @@ pub const BIO_INLINE_VECS: usize = 4;
 /// Bytes in a sector, the unit of all device addresses.
 pub const SECTOR_SHIFT: u32 = 9;
 
-/// What a request does. The values index statistics.
+/// What a request does. The values index statistics. A driver answers `NotSupp` to one that it does not know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Op {
     /// Device to memory.
     #[default]

@@ -22,6 +22,7 @@ use crate::error::DeviceError;
 
 /// With whom an owner shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Sharing {
     /// With nobody.
     Alone,

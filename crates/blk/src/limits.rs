@@ -18,7 +18,17 @@ use crate::bio::{Op, SECTOR_SHIFT};
 pub const MAX_DEPTH: u16 = 4096;
 
 /// What one request to a device may look like. Sizes in bytes unless the name says sectors (512 B).
+///
+/// A driver says what differs from the default: 512 B blocks, 1.25 MiB a request, no discards, 256 at a time.
+///
+/// ```
+/// use sheave_blk::limits::Limits;
+///
+/// let limits = Limits::default().logical_block(4096).queue_depth(64);
+/// assert_eq!((limits.logical_block, limits.max_discard_sectors), (4096, 0));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limits {
     /// Smallest addressable unit.
     pub logical_block: u32,
@@ -55,6 +65,18 @@ impl Default for Limits {
         }
     }
 }
+
+sheave_base::setters!(Limits {
+    logical_block: u32,
+    physical_block: u32,
+    max_sectors: u32,
+    max_segments: u16,
+    chunk_sectors: u32,
+    dma_alignment: u32,
+    max_discard_sectors: u32,
+    max_write_zeroes_sectors: u32,
+    queue_depth: u16,
+});
 
 impl Limits {
     /// Brings every limit into a state in which I1 and I2 hold, whatever a device said of itself.

@@ -80,11 +80,11 @@ fn open_wrong(how: &'static str) -> Device {
 impl SafeDriver for Wrong {
     fn limits(&self) -> Limits {
         let most = if self.how == "says it discards" { 0 } else { 256 };
-        Limits { max_discard_sectors: most, max_write_zeroes_sectors: 256, queue_depth: 16, ..Limits::default() }
+        Limits::default().max_discard_sectors(most).max_write_zeroes_sectors(256).queue_depth(16)
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { discard: true, write_zeroes: true, volatile_cache: true, ..Capabilities::default() }
+        Capabilities::default().discard(true).write_zeroes(true).volatile_cache(true)
     }
 
     fn size_bytes(&self) -> u64 {
@@ -117,6 +117,7 @@ impl SafeQueue for Wrong {
                 Ok(())
             }
             (Op::Flush, _) => Ok(()),
+            _ => return Step::End(Status::NotSupp),
         };
         if self.how == "wakes nobody" {
             self.held.push(rq.id());

@@ -139,7 +139,7 @@ impl Control {
         call.admin_only()?;
         let scrub: t::Scrub = call.parameters()?;
         let held = self.daemon.held(&scrub.pool)?;
-        let options = ScrubOptions { bytes_per_sec: scrub.bytes_per_second, ..ScrubOptions::default() };
+        let options = ScrubOptions::default().bytes_per_sec(scrub.bytes_per_second);
         let mut teller = Teller::new(call);
         let report = held.pool()?.scrub(&options, &mut |at| {
             let goes_on = teller.tell(at.done_bytes, Some(at.total_bytes));

@@ -296,7 +296,7 @@ impl PoolPlace {
             Access::Look => (",readonly=on", false),
             Access::Rescue => (",readonly=on", true),
         };
-        let open = OpenOptions { read_only: access != Access::Change, rescue, ..OpenOptions::default() };
+        let open = OpenOptions::default().read_only(access != Access::Change).rescue(rescue);
         Pool::open(&self.open_device(options)?, &open).map_err(crate::failure::pool)
     }
 

@@ -67,26 +67,22 @@ pub struct Null {
 // SAFETY: D7: there is no memory that a request could miss.
 unsafe impl Driver for Null {
     fn limits(&self) -> Limits {
-        Limits {
-            logical_block: self.block,
-            max_sectors: u32::MAX >> 9,
-            max_segments: 1024,
-            max_discard_sectors: u32::MAX >> 9,
-            max_write_zeroes_sectors: u32::MAX >> 9,
-            queue_depth: self.depth,
-            ..Limits::default()
-        }
+        Limits::default()
+            .logical_block(self.block)
+            .max_sectors(u32::MAX >> 9)
+            .max_segments(1024)
+            .max_discard_sectors(u32::MAX >> 9)
+            .max_write_zeroes_sectors(u32::MAX >> 9)
+            .queue_depth(self.depth)
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            fua: true,
-            discard: true,
-            write_zeroes: true,
-            polled: self.complete == Complete::Poll,
-            direct_io: true,
-            ..Capabilities::default()
-        }
+        Capabilities::default()
+            .fua(true)
+            .discard(true)
+            .write_zeroes(true)
+            .polled(self.complete == Complete::Poll)
+            .direct_io(true)
     }
 
     fn size_bytes(&self) -> u64 {

@@ -67,26 +67,17 @@ impl RamMemory {
 // SAFETY: D7: the size is that of the region that its queues reach.
 unsafe impl Driver for Ram {
     fn limits(&self) -> Limits {
-        Limits {
-            logical_block: self.block,
-            max_sectors: u32::MAX >> 9,
-            max_segments: 1024,
-            max_discard_sectors: u32::MAX >> 9,
-            max_write_zeroes_sectors: u32::MAX >> 9,
-            queue_depth: self.depth,
-            ..Limits::default()
-        }
+        Limits::default()
+            .logical_block(self.block)
+            .max_sectors(u32::MAX >> 9)
+            .max_segments(1024)
+            .max_discard_sectors(u32::MAX >> 9)
+            .max_write_zeroes_sectors(u32::MAX >> 9)
+            .queue_depth(self.depth)
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            fua: true,
-            discard: true,
-            write_zeroes: true,
-            polled: true,
-            direct_io: true,
-            ..Capabilities::default()
-        }
+        Capabilities::default().fua(true).discard(true).write_zeroes(true).polled(true).direct_io(true)
     }
 
     fn size_bytes(&self) -> u64 {

@@ -41,18 +41,16 @@ struct PickyQueue {
 // SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Picky {
     fn limits(&self) -> Limits {
-        Limits {
-            queue_depth: 16,
-            max_sectors: 16,
-            max_segments: 6,
-            max_discard_sectors: 64,
-            max_write_zeroes_sectors: 64,
-            ..Limits::default()
-        }
+        Limits::default()
+            .queue_depth(16)
+            .max_sectors(16)
+            .max_segments(6)
+            .max_discard_sectors(64)
+            .max_write_zeroes_sectors(64)
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { volatile_cache: true, discard: true, write_zeroes: true, ..Capabilities::default() }
+        Capabilities::default().volatile_cache(true).discard(true).write_zeroes(true)
     }
 
     fn size_bytes(&self) -> u64 {

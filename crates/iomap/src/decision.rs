@@ -5,7 +5,7 @@
 
 use crate::completion_plan::CompletionPlan;
 use crate::kiocb::{IOCB_DSYNC, IOCB_SYNC, IOCB_WRITE};
-use crate::mapping::{MAP_DIRTY, MAP_NEW, MAP_SHARED, MAP_TASK, MAP_WORKER, Mapping, MappingKind};
+use crate::mapping::{MapFlags, Mapping, MappingKind};
 
 /// What a write to one mapping means for its I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,20 +23,20 @@ pub struct Decision {
 /// Completion work: the mapping is not plain written space, or shared, or new, or the write extends the file. FUA
 /// covers a data sync on a clean mapping without completion work on a device with FUA or without a volatile cache.
 ///
-/// The plan: completion work is for a worker; a file may ask for a later place than that with `MAP_TASK` and
-/// `MAP_WORKER`, never for an earlier one.
+/// The plan: completion work is for a worker; a file may ask for a later place than that with `MapFlags::TASK` and
+/// `MapFlags::WORKER`, never for an earlier one.
 #[must_use]
 pub fn decide(mapping: &Mapping, end: u64, file_size: u64, iocb_flags: u16, device_writes_through: bool) -> Decision {
     if iocb_flags & IOCB_WRITE == 0 {
         return Decision { completion_work: false, fua: false, plan: CompletionPlan::Inline };
     }
     let completion_work =
-        mapping.kind != MappingKind::Mapped || mapping.flags & (MAP_SHARED | MAP_NEW) != 0 || end > file_size;
+        mapping.kind != MappingKind::Mapped || mapping.flags.any(MapFlags::SHARED | MapFlags::NEW) || end > file_size;
     let data_sync_only = iocb_flags & (IOCB_DSYNC | IOCB_SYNC) == IOCB_DSYNC;
-    let fua = data_sync_only && !completion_work && mapping.flags & MAP_DIRTY == 0 && device_writes_through;
-    let plan = if completion_work || mapping.flags & MAP_WORKER != 0 {
+    let fua = data_sync_only && !completion_work && !mapping.flags.any(MapFlags::DIRTY) && device_writes_through;
+    let plan = if completion_work || mapping.flags.any(MapFlags::WORKER) {
         CompletionPlan::Worker
-    } else if mapping.flags & MAP_TASK != 0 {
+    } else if mapping.flags.any(MapFlags::TASK) {
         CompletionPlan::Task
     } else {
         CompletionPlan::Inline

@@ -57,7 +57,7 @@ pub enum Issued {
 
 #[inline]
 fn error(status: Status) -> Issued {
-    Issued::Done(-status.errno())
+    Issued::Done(status.result())
 }
 
 #[inline(always)]

@@ -18,6 +18,7 @@ use crate::mapping::{Intent, Mapping, MappingKind};
 
 /// Data of a write is on the device; the file finishes what belongs to it.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct WriteDone<'a> {
     /// First byte written.
     pub pos: u64,
@@ -30,8 +31,17 @@ pub struct WriteDone<'a> {
     pub pieces: &'a [Mapping],
 }
 
-/// The data of an I/O on mappings with [`MAP_SUMMED`](crate::mapping::MAP_SUMMED) has been moved.
+impl<'a> WriteDone<'a> {
+    /// A write of `len` bytes at `pos`.
+    #[must_use]
+    pub fn new(pos: u64, len: u64, status: Status, pieces: &'a [Mapping]) -> WriteDone<'a> {
+        WriteDone { pos, len, status, pieces }
+    }
+}
+
+/// The data of an I/O on mappings with [`MapFlags::SUMMED`](crate::mapping::MapFlags::SUMMED) has been moved.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct SummedDone<'a> {
     /// Whether it was written.
     pub write: bool,
@@ -45,6 +55,21 @@ pub struct SummedDone<'a> {
     pub pieces: &'a [Mapping],
     /// The memory of all of it: what was written, or what was read.
     pub memory: IoMemory<'a>,
+}
+
+impl<'a> SummedDone<'a> {
+    /// What `write` says of the write was done with this memory.
+    #[must_use]
+    pub fn of_write(write: WriteDone<'a>, memory: IoMemory<'a>) -> SummedDone<'a> {
+        let WriteDone { pos, len, status, pieces } = write;
+        SummedDone { write: true, pos, len, status, pieces, memory }
+    }
+
+    /// `len` bytes at `pos` were read into this memory.
+    #[must_use]
+    pub fn of_read(pos: u64, len: u64, pieces: &'a [Mapping], memory: IoMemory<'a>) -> SummedDone<'a> {
+        SummedDone { write: false, pos, len, status: Status::Ok, pieces, memory }
+    }
 }
 
 /// What the ranges have in common that [`File::map_plain`] looks up.
@@ -153,8 +178,8 @@ pub trait File: Debug + Send + Sync {
 
     /// A quick look at many ranges within the file: puts in the place of each position in `at` the first byte on the
     /// device, as far as the ranges are plain, and says how many were. Plain is what [`File::map`] would map as a
-    /// whole, as written, with no flag but [`MAP_DIRTY`](crate::mapping::MAP_DIRTY). Changes nothing but `at`; a file
-    /// that does not know at once says 0, and is asked for one range after the other.
+    /// whole, as written, with no flag but [`MapFlags::DIRTY`](crate::mapping::MapFlags::DIRTY). Changes nothing but
+    /// `at`; a file that does not know at once says 0, and is asked for one range after the other.
     fn map_plain(&self, _at: &mut [u64], _: &PlainRanges) -> usize {
         0
     }
@@ -170,8 +195,8 @@ pub trait File: Debug + Send + Sync {
         self.map(pos, len, intent)
     }
 
-    /// A bio of a write to this mapping, which has `MAP_SUMMED`, is about to be sent. [`File::end_summed`] follows, or
-    /// [`File::abort_write`].
+    /// A bio of a write to this mapping, which has `MapFlags::SUMMED`, is about to be sent. [`File::end_summed`]
+    /// follows, or [`File::abort_write`].
     fn begin_write(&self, _piece: &Mapping) {}
 
     /// The bio could not be sent.
@@ -241,6 +266,6 @@ impl File for RawFile {
     }
 
     fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
-        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: 0 })
+        Ok(Mapping::new(MappingKind::Mapped, pos, len, pos))
     }
 }

@@ -62,7 +62,7 @@ impl Kiocb {
     #[inline]
     #[must_use]
     pub fn result(&self) -> i32 {
-        if self.status.is_ok() { self.len as i32 } else { -self.status.errno() }
+        if self.status.is_ok() { self.len as i32 } else { self.status.result() }
     }
 
     /// Notes an error: the first one wins (I2), and the plan is `Task` at least.

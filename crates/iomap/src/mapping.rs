@@ -2,6 +2,9 @@
 //!
 //! Owns the shape only. Files make mappings ([`File::map`](crate::File::map)); the engine reads them.
 
+use std::fmt;
+use std::ops::{BitOr, BitOrAssign};
+
 /// The state of a mapped range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -14,26 +17,114 @@ pub enum MappingKind {
     Hole,
 }
 
-/// The range has other owners; a write must go elsewhere first, and the mapping is already the new place.
-pub const MAP_SHARED: u8 = 1 << 0;
-/// The space was allocated for this write.
-pub const MAP_NEW: u8 = 1 << 1;
-/// The file has metadata for the range that is not durable.
-pub const MAP_DIRTY: u8 = 1 << 2;
-/// The file keeps checksums of the range: it sees the memory of each I/O at its end ([`File::end_summed`]).
+/// What a file says of a mapping, beside its state.
 ///
-/// [`File::end_summed`]: crate::File::end_summed
-pub const MAP_SUMMED: u8 = 1 << 3;
-/// A write completes in the issuer's task at the earliest, and not where the device's completion is reaped.
-pub const MAP_TASK: u8 = 1 << 4;
-/// A write completes in a worker, where the file hears of it ([`File::end_write`]), whether a sync follows or not. For
-/// files that have more to do then than the other flags say; the data may still go with FUA.
+/// ```
+/// use sheave_iomap::mapping::MapFlags;
 ///
-/// [`File::end_write`]: crate::File::end_write
-pub const MAP_WORKER: u8 = 1 << 5;
+/// let flags = MapFlags::NEW | MapFlags::DIRTY;
+/// assert!(flags.any(MapFlags::NEW | MapFlags::SHARED) && !flags.any(MapFlags::SUMMED));
+/// assert_eq!(format!("{flags:?}"), "NEW | DIRTY");
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct MapFlags(u8);
+
+impl MapFlags {
+    /// None of them.
+    pub const NONE: MapFlags = MapFlags(0);
+    /// The range has other owners; a write must go elsewhere first, and the mapping is already the new place.
+    pub const SHARED: MapFlags = MapFlags(1 << 0);
+    /// The space was allocated for this write.
+    pub const NEW: MapFlags = MapFlags(1 << 1);
+    /// The file has metadata for the range that is not durable.
+    pub const DIRTY: MapFlags = MapFlags(1 << 2);
+    /// The file keeps checksums of the range: it sees the memory of each I/O at its end ([`File::end_summed`]).
+    ///
+    /// [`File::end_summed`]: crate::File::end_summed
+    pub const SUMMED: MapFlags = MapFlags(1 << 3);
+    /// A write completes in the issuer's task at the earliest, and not where the device's completion is reaped.
+    pub const TASK: MapFlags = MapFlags(1 << 4);
+    /// A write completes in a worker, where the file hears of it ([`File::end_write`]), whether a sync follows or not.
+    /// For files that have more to do then than the other flags say; the data may still go with FUA.
+    ///
+    /// [`File::end_write`]: crate::File::end_write
+    pub const WORKER: MapFlags = MapFlags(1 << 5);
+
+    const NAMES: [(MapFlags, &'static str); 6] = [
+        (MapFlags::SHARED, "SHARED"),
+        (MapFlags::NEW, "NEW"),
+        (MapFlags::DIRTY, "DIRTY"),
+        (MapFlags::SUMMED, "SUMMED"),
+        (MapFlags::TASK, "TASK"),
+        (MapFlags::WORKER, "WORKER"),
+    ];
+
+    /// The flags of these bits, in the order in which they stand here; further bits are dropped.
+    #[inline]
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> MapFlags {
+        MapFlags(bits & ((1 << Self::NAMES.len()) - 1))
+    }
+
+    /// Whether at least one of `others` is set.
+    #[inline(always)]
+    #[must_use]
+    pub const fn any(self, others: MapFlags) -> bool {
+        self.0 & others.0 != 0
+    }
+
+    /// These and `others`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn with(self, others: MapFlags) -> MapFlags {
+        MapFlags(self.0 | others.0)
+    }
+
+    /// These if `set`, otherwise none.
+    #[inline(always)]
+    #[must_use]
+    pub const fn only_if(self, set: bool) -> MapFlags {
+        MapFlags(self.0 * set as u8)
+    }
+}
+
+impl BitOr for MapFlags {
+    type Output = MapFlags;
+
+    #[inline(always)]
+    fn bitor(self, others: MapFlags) -> MapFlags {
+        self.with(others)
+    }
+}
+
+impl BitOrAssign for MapFlags {
+    #[inline(always)]
+    fn bitor_assign(&mut self, others: MapFlags) {
+        *self = self.with(others);
+    }
+}
+
+impl fmt::Debug for MapFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let set = Self::NAMES.iter().filter(|(flag, _)| self.any(*flag)).map(|(_, name)| *name);
+        let names: Vec<&str> = set.collect();
+        f.write_str(if names.is_empty() { "NONE" } else { "" })?;
+        f.write_str(&names.join(" | "))
+    }
+}
 
 /// Where the bytes `offset..offset + len` of a file lie.
+///
+/// ```
+/// use sheave_iomap::mapping::{MapFlags, Mapping, MappingKind};
+///
+/// // 4 KiB at 64 KiB of the file, at 1 MiB of its device.
+/// let written = Mapping::new(MappingKind::Mapped, 64 << 10, 4096, 1 << 20);
+/// let fresh = Mapping::new(MappingKind::Unwritten, 64 << 10, 4096, 1 << 20).flags(MapFlags::NEW);
+/// assert!(!written.flags.any(MapFlags::NEW) && fresh.flags.any(MapFlags::NEW));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Mapping {
     /// First byte of the file that the mapping covers.
     pub offset: u64,
@@ -43,9 +134,20 @@ pub struct Mapping {
     pub addr: u64,
     /// State of the range.
     pub kind: MappingKind,
-    /// `MAP_*` bits.
-    pub flags: u8,
+    /// What else there is to say of it.
+    pub flags: MapFlags,
 }
+
+impl Mapping {
+    /// `len` bytes of a file, from its byte `offset` on, lie at byte `addr` of its device.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(kind: MappingKind, offset: u64, len: u64, addr: u64) -> Mapping {
+        Mapping { offset, len, addr, kind, flags: MapFlags::NONE }
+    }
+}
+
+sheave_base::setters!(Mapping { len: u64, flags: MapFlags });
 
 /// What a mapping is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,6 +13,7 @@ use super::KernelRing;
 use super::error::KringError;
 use super::rings::Completed;
 use super::sys::{self, Patience};
+use sheave_base::status::Errno;
 
 /// How often `enter` tries again when the kernel has no memory for requests, before it says so.
 const MAX_RETRIES: u32 = 64;
@@ -235,7 +236,7 @@ impl KernelRing {
         for _ in 0..MAX_RETRIES {
             match entered {
                 Ok(_) | Err(libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::EINTR | libc::ETIME) => {}
-                Err(errno) => return Err(KringError::Enter { errno }),
+                Err(errno) => return Err(KringError::Enter { errno: Errno(errno) }),
             }
             if self.pending() == 0 || self.ready() > 0 {
                 return Ok(before - self.pending());
@@ -251,7 +252,7 @@ impl KernelRing {
         }
         match entered {
             Ok(_) => Ok(before - self.pending()),
-            Err(errno) => Err(KringError::Enter { errno }),
+            Err(errno) => Err(KringError::Enter { errno: Errno(errno) }),
         }
     }
 

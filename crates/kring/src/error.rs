@@ -1,9 +1,13 @@
 //! What can be wrong with a kernel ring, each with its cause and its fix.
 //!
+//! The source of each that the kernel answered is its [`Errno`].
+//!
 //! Control path only: an operation that fails gives its `-errno` in its CQE, never one of these.
 
 use std::fs;
 use std::io;
+
+use sheave_base::status::Errno;
 
 /// Why there is no kernel ring, or why it refused what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +31,8 @@ pub enum KringError {
     )]
     Forbidden {
         /// EPERM or EACCES.
-        errno: i32,
+        #[source]
+        errno: Errno,
     },
     /// The kernel has no io_uring.
     #[error(
@@ -45,7 +50,8 @@ pub enum KringError {
     #[error("no file descriptor is left for the ring ({}); raise the limit with `ulimit -n`", errno_text(*.errno))]
     NoDescriptor {
         /// EMFILE or ENFILE.
-        errno: i32,
+        #[source]
+        errno: Errno,
     },
     /// The caller asked for no entries, or for more than the kernel has.
     #[error("a kernel ring has 1 to 32768 entries, not {entries}; ask for fewer")]
@@ -61,7 +67,8 @@ pub enum KringError {
     )]
     Refused {
         /// What the last try gave.
-        errno: i32,
+        #[source]
+        errno: Errno,
         /// Whether polling had been asked for.
         iopoll: bool,
     },
@@ -75,19 +82,21 @@ pub enum KringError {
     #[error("io_uring_enter failed: {}{}", errno_text(*.errno), enter_hint(*.errno))]
     Enter {
         /// What it gave.
-        errno: i32,
+        #[source]
+        errno: Errno,
     },
     /// The kernel does not take a buffer into the ring's table; I/O goes on without.
     #[error(
         "buffer slot {slot} cannot be registered: {}{}",
         errno_text(*.errno),
-        if *.errno == libc::ENOMEM { "; raise the limit on locked memory with `ulimit -l`" } else { "" }
+        if *.errno == Errno::ENOMEM { "; raise the limit on locked memory with `ulimit -l`" } else { "" }
     )]
     Buffer {
         /// The slot that was asked for.
         slot: u32,
         /// What the kernel gave.
-        errno: i32,
+        #[source]
+        errno: Errno,
     },
 }
 
@@ -102,12 +111,12 @@ impl KringError {
         match errno {
             libc::EPERM | libc::EACCES => match disabled {
                 Some(value @ 1..) => Self::Disabled { value },
-                _ => Self::Forbidden { errno },
+                _ => Self::Forbidden { errno: Errno(errno) },
             },
             libc::ENOSYS => Self::Missing,
             libc::ENOMEM => Self::NoMemory,
-            libc::EMFILE | libc::ENFILE => Self::NoDescriptor { errno },
-            _ => Self::Refused { errno, iopoll },
+            libc::EMFILE | libc::ENFILE => Self::NoDescriptor { errno: Errno(errno) },
+            _ => Self::Refused { errno: Errno(errno), iopoll },
         }
     }
 }
@@ -116,12 +125,12 @@ fn disabled_sysctl() -> Option<u8> {
     fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok()?.trim().parse().ok()
 }
 
-pub(super) fn errno_text(errno: i32) -> io::Error {
-    io::Error::from_raw_os_error(errno)
+pub(super) fn errno_text(errno: Errno) -> io::Error {
+    errno.into()
 }
 
-fn enter_hint(errno: i32) -> &'static str {
-    match errno {
+fn enter_hint(errno: Errno) -> &'static str {
+    match errno.0 {
         libc::EEXIST => "; the ring was used by another thread than the one that made it",
         libc::EAGAIN | libc::ENOMEM | libc::EBUSY => {
             "; the kernel has no memory for requests: lower the depth, or free memory"

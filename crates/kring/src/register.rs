@@ -9,6 +9,7 @@ use std::os::fd::RawFd;
 
 use super::KernelRing;
 use super::error::{KringError, errno_text};
+use sheave_base::status::Errno;
 
 impl KernelRing {
     /// Registers a file and gives its slot, for [`Target::Fixed`](super::Target::Fixed); the kernel holds it open
@@ -49,7 +50,7 @@ impl KernelRing {
     /// kernel keeps reaching the pages that were there when it was registered.
     pub unsafe fn register_buffer(&mut self, slot: u32, ptr: *mut u8, len: usize) -> Result<(), KringError> {
         if ptr.is_null() || len == 0 {
-            return Err(KringError::Buffer { slot, errno: libc::EFAULT });
+            return Err(KringError::Buffer { slot, errno: Errno::EFAULT });
         }
         self.update_buffer(slot, libc::iovec { iov_base: ptr.cast(), iov_len: len })
     }
@@ -68,7 +69,7 @@ impl KernelRing {
 
     fn update_buffer(&mut self, slot: u32, iov: libc::iovec) -> Result<(), KringError> {
         if slot >= self.features.buffer_slots {
-            return Err(KringError::Buffer { slot, errno: libc::EINVAL });
+            return Err(KringError::Buffer { slot, errno: Errno::EINVAL });
         }
         // SAFETY: the entry is empty, or `register_buffer`'s caller promised that its memory stays.
         let done = unsafe { self.ring.submitter().register_buffers_update(slot, &[iov], None) };
@@ -81,14 +82,14 @@ impl KernelRing {
         if matches!(errno, libc::ENOMEM | libc::EPERM) {
             self.notice_locked_memory(errno);
         }
-        Err(KringError::Buffer { slot, errno })
+        Err(KringError::Buffer { slot, errno: Errno(errno) })
     }
 
     pub(super) fn notice_locked_memory(&mut self, errno: i32) {
         let notice = format!(
             "not all buffers could be registered ({}): the limit on locked memory is reached, I/O to them costs some \
              CPU more; raise it with `ulimit -l unlimited` or LimitMEMLOCK=infinity",
-            errno_text(errno)
+            errno_text(Errno(errno))
         );
         if !self.notices.contains(&notice) {
             self.notices.push(notice);

@@ -14,6 +14,7 @@ use io_uring::squeue::Flags;
 use io_uring::types::{BufRingEntry, Fd};
 use io_uring::{cqueue, opcode};
 use sheave_base::buf::Buf;
+use sheave_base::status::Errno;
 
 use super::error::KringError;
 use super::prep::{Full, IoVec, MAX_SEGMENTS};
@@ -60,7 +61,7 @@ impl KernelRing {
     ///
     /// [`KringError::Buffer`] when there is no memory, or the kernel does not know such lists (before 5.19).
     pub fn register_recv_buffers(&mut self, group: u16, count: u16, each: u32) -> Result<(), KringError> {
-        let failed = |errno| KringError::Buffer { slot: 0, errno };
+        let failed = |errno| KringError::Buffer { slot: 0, errno: Errno(errno) };
         if !count.is_power_of_two() || each == 0 || self.recv_group(group).is_some() {
             return Err(failed(libc::EINVAL));
         }

@@ -25,11 +25,11 @@ struct VolatileQueue(RqQueue);
 // SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Volatile {
     fn limits(&self) -> Limits {
-        Limits { max_discard_sectors: 1 << 16, max_write_zeroes_sectors: 1 << 16, ..Limits::default() }
+        Limits::default().max_discard_sectors(1 << 16).max_write_zeroes_sectors(1 << 16)
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { volatile_cache: true, discard: true, write_zeroes: true, ..Capabilities::default() }
+        Capabilities::default().volatile_cache(true).discard(true).write_zeroes(true)
     }
 
     fn size_bytes(&self) -> u64 {

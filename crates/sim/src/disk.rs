@@ -330,28 +330,24 @@ struct Member {
 // SAFETY: D7: the limits and the size are those of the disk that its queues reach.
 unsafe impl Driver for Member {
     fn limits(&self) -> Limits {
-        Limits {
-            logical_block: self.disk.options.logical_block,
-            max_sectors: 256,
-            max_segments: 64,
-            max_discard_sectors: 4096,
-            max_write_zeroes_sectors: 4096,
-            queue_depth: DEPTH,
-            ..Limits::default()
-        }
+        Limits::default()
+            .logical_block(self.disk.options.logical_block)
+            .max_sectors(256)
+            .max_segments(64)
+            .max_discard_sectors(4096)
+            .max_write_zeroes_sectors(4096)
+            .queue_depth(DEPTH)
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            fua: self.disk.options.fua,
-            volatile_cache: true,
-            discard: true,
-            write_zeroes: true,
-            polled: true,
-            direct_io: true,
-            sparse: self.disk.options.host.is_some(),
-            ..Capabilities::default()
-        }
+        Capabilities::default()
+            .fua(self.disk.options.fua)
+            .volatile_cache(true)
+            .discard(true)
+            .write_zeroes(true)
+            .polled(true)
+            .direct_io(true)
+            .sparse(self.disk.options.host.is_some())
     }
 
     fn size_bytes(&self) -> u64 {
@@ -398,7 +394,6 @@ impl SimQueue {
         let id = state.next_id;
         state.next_id += 1;
         let data = match request.op {
-            Op::Read => None,
             Op::Flush => {
                 state.step(Step::Flush { id, sectors: self.sectors.clone() });
                 None
@@ -406,6 +401,7 @@ impl SimQueue {
             Op::Write => Some(memory::gather(rqs, &rq)),
             Op::WriteZeroes => Some(vec![0; request.bytes as usize]),
             Op::Discard => Some(discarded(state, sector, request.bytes)),
+            _ => None,
         };
         let mut refused = None;
         if let Some(mut data) = data {

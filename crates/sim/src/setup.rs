@@ -352,21 +352,19 @@ impl Setup {
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&self.seed.to_le_bytes());
         uuid[15] = 1;
-        CreateOptions {
-            unit_bytes: self.unit_bytes,
-            journal_bytes: Some(self.journal_bytes),
-            checksum: self.checksum,
-            discard: true,
-            uuid: Some(uuid),
-            ..CreateOptions::default()
-        }
+        CreateOptions::default()
+            .unit_bytes(self.unit_bytes)
+            .journal_bytes(Some(self.journal_bytes))
+            .checksum(self.checksum)
+            .discard(true)
+            .uuid(Some(uuid))
     }
 
     /// How it is opened.
     #[must_use]
     pub fn open_options(&self) -> OpenOptions {
         // The world calls for each background discard itself: a thread of the pool's own would come when it likes.
-        OpenOptions { when_full: WhenFull::Error, discard_thread: false, ..OpenOptions::default() }
+        OpenOptions::default().when_full(WhenFull::Error).discard_thread(false)
     }
 }
 

@@ -64,7 +64,7 @@ pub fn snapshot_name(value: Value) -> String {
 /// Makes the pool and the volume.
 pub fn format(spec: &str) -> Result<(), String> {
     let device = open_device(spec).map_err(|error| error.to_string())?;
-    let options = CreateOptions { journal_bytes: Some(128 << 10), ..CreateOptions::default() };
+    let options = CreateOptions::default().journal_bytes(Some(128 << 10));
     Pool::create(&device, &options).map_err(|error| error.to_string())?;
     let pool = Pool::open(&device, &OpenOptions::default()).map_err(|error| error.to_string())?;
     pool.create_volume(VOLUME, VOLUME_BYTES).map_err(|error| error.to_string())?;

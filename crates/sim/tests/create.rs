@@ -24,7 +24,7 @@ fn options(setup: &Setup) -> CreateOptions {
     let mut uuid = [0; 16];
     uuid[..8].copy_from_slice(&setup.seed.to_le_bytes());
     uuid[15] = 2;
-    CreateOptions { uuid: Some(uuid), overwrite: true, ..setup.create_options() }
+    setup.create_options().uuid(Some(uuid)).overwrite(true)
 }
 
 /// A pool that a process had when it was killed, and what may be in it.

@@ -34,7 +34,7 @@ impl Run {
         // What comes while the disk holds is held until it no longer does.
         let options = DiskOptions { seed, logical_block: 4096, slow: 100, ..DiskOptions::default() };
         let disk = SimDisk::new(Image::new(16 << 20), options);
-        let create = CreateOptions { unit_bytes: UNIT, ..CreateOptions::default() };
+        let create = CreateOptions::default().unit_bytes(UNIT);
         Pool::create(&disk.device(), &create).expect("makes");
         let pool = Pool::open(&disk.device(), &OpenOptions::default()).expect("opens");
         let volume = pool.create_growing_volume("v", 0, (PARTS + 1) * PART * UNIT).expect("creates");

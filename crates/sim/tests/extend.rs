@@ -15,7 +15,7 @@ const EINVAL: i32 = -22;
 
 fn pool(checksum: Checksum) -> (Device, Pool) {
     let device = open_device("ram:size=16M").expect("opens");
-    Pool::create(&device, &CreateOptions { checksum, ..CreateOptions::default() }).expect("formats");
+    Pool::create(&device, &CreateOptions::default().checksum(checksum)).expect("formats");
     let pool = Pool::open(&device, &OpenOptions::default()).expect("opens");
     (device, pool)
 }

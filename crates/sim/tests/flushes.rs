@@ -22,7 +22,7 @@ fn disk(image: Image, options: DiskOptions) -> SimDisk {
 /// A fresh pool on a disk of 32 MiB.
 fn fresh(options: DiskOptions) -> (SimDisk, Pool) {
     let disk = disk(Image::new(32 << 20), options);
-    let create = CreateOptions { overwrite: true, uuid: Some([7; 16]), ..CreateOptions::default() };
+    let create = CreateOptions::default().overwrite(true).uuid(Some([7; 16]));
     Pool::create(&disk.device(), &create).expect("formats");
     let pool = open(&disk);
     (disk, pool)

@@ -24,13 +24,11 @@ fn open(device: &Device) -> Pool {
 }
 
 fn made(device: &Device, unit_bytes: u64, checksum: Checksum) -> Pool {
-    let options = CreateOptions {
-        unit_bytes,
-        checksum,
-        overwrite: true,
-        journal_bytes: Some(64 << 10),
-        ..CreateOptions::default()
-    };
+    let options = CreateOptions::default()
+        .unit_bytes(unit_bytes)
+        .checksum(checksum)
+        .overwrite(true)
+        .journal_bytes(Some(64 << 10));
     Pool::create(device, &options).expect("the pool is made");
     open(device)
 }
@@ -216,7 +214,7 @@ fn the_rate_is_kept_by_the_clock() {
     (0..200).for_each(|at| user.write(at * 131_072, 3, 16));
     let rate = 1 << 20;
     let clock = Arc::new(Still::default());
-    let options = ScrubOptions { bytes_per_sec: Some(rate), clock: clock.clone(), ..ScrubOptions::default() };
+    let options = ScrubOptions::default().bytes_per_sec(Some(rate)).clock(clock.clone());
     let (mut last, mut told) = (0, 0);
     let report = pool.scrub(&options, &mut |progress| {
         let allowed = clock.now().as_secs_f64() * rate as f64;
@@ -243,7 +241,7 @@ fn a_cancel_ends_it_also_while_it_waits() {
     (0..200).for_each(|at| user.write(at * 131_072, 3, 16));
     for rate in [None, Some(1)] {
         let clock = Arc::new(Still::default());
-        let options = ScrubOptions { bytes_per_sec: rate, clock, ..ScrubOptions::default() };
+        let options = ScrubOptions::default().bytes_per_sec(rate).clock(clock);
         let mut calls = 0;
         let report = pool.scrub(&options, &mut |_| {
             calls += 1;

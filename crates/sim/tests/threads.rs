@@ -171,7 +171,7 @@ fn snapshots(pool: &Pool, board: &Board, seed: u64) -> usize {
 
 fn run(seed: u64, unit_bytes: u64) {
     let device = open_device("ram:size=64M").expect("memory");
-    let options = CreateOptions { unit_bytes, journal_bytes: Some(128 << 10), ..CreateOptions::default() };
+    let options = CreateOptions::default().unit_bytes(unit_bytes).journal_bytes(Some(128 << 10));
     Pool::create(&device, &options).expect("made");
     let pool = Pool::open(&device, &OpenOptions::default()).expect("opened");
     let volume: Arc<dyn File> = Arc::new(pool.create_volume("v", BLOCKS as u64 * BLOCK).expect("created"));

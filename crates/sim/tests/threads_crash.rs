@@ -203,7 +203,7 @@ fn run(seed: u64, unit_bytes: u64) {
 fn run_on(seed: u64, unit_bytes: u64, pool_bytes: u64, how: &OpenOptions, grows: bool) -> u32 {
     let base = Image::new(pool_bytes);
     let disk = SimDisk::new(base.clone(), DiskOptions { seed, ..DiskOptions::default() });
-    let options = CreateOptions { unit_bytes, journal_bytes: Some(64 << 10), ..CreateOptions::default() };
+    let options = CreateOptions::default().unit_bytes(unit_bytes).journal_bytes(Some(64 << 10));
     Pool::create(&disk.device(), &options).expect("made");
     let pool = Pool::open(&disk.device(), how).expect("opened");
     let (size, max) = if grows { (0, Some(MAX_BLOCKS * BLOCK)) } else { (BLOCKS * BLOCK, None) };
@@ -259,7 +259,7 @@ fn a_volume_that_grows() {
 /// crash in between leaves what had been acknowledged (V15).
 #[test]
 fn writers_that_wait_for_room() {
-    let how = OpenOptions { when_full: WhenFull::Pause(Duration::from_secs(60)), ..OpenOptions::default() };
+    let how = OpenOptions::default().when_full(WhenFull::Pause(Duration::from_secs(60)));
     // Room for the volume, and for a part of what its copies need.
     let pool_bytes = 3 << 19;
     let full: u32 = sheave_testkit::seeds(2).map(|seed| run_on(60 + seed, 4 << 10, pool_bytes, &how, false)).sum();

@@ -78,7 +78,7 @@ impl EndIo for Core {
     #[cold]
     fn end_plain(&mut self, owner: u32, end: PlainEnd, status: Status) {
         self.quiet.stir();
-        let res = if status.is_ok() { end.bytes as i32 } else { -status.errno() };
+        let res = if status.is_ok() { end.bytes as i32 } else { status.result() };
         let key = PlainOwner(owner).is_owned().then_some(end.cookie as u32);
         let user_data = key.map_or(end.cookie, |key| self.owned.user_data(key));
         self.post(Cqe { user_data, res, flags: 0 }, key);

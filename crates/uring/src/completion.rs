@@ -9,6 +9,7 @@ use sheave_base::status::Errno;
 
 use crate::io_buf::{IoBuf, Memory, Vectors};
 use crate::owned::Detail;
+use crate::sqe::CQE_F_MORE;
 
 /// A completion as [`Ring::completions`](crate::Ring::completions) gives it: the CQE, and the memory that the
 /// operation owned.
@@ -19,8 +20,8 @@ pub struct Completion {
     pub user_data: u64,
     /// Result: bytes or 0, or `-errno`.
     pub res: i32,
-    /// `IORING_CQE_F_*` bits.
-    pub flags: u32,
+    /// What else the ring says of it.
+    pub flags: CompletionFlags,
     pub(crate) detail: Detail,
     pub(crate) owned: Option<Memory>,
 }
@@ -32,7 +33,7 @@ impl Completion {
         if self.res >= 0 {
             return Ok(self.res as u32);
         }
-        Err(IoError { errno: self.res.wrapping_neg(), detail: self.detail })
+        Err(IoError { errno: Errno(self.res.wrapping_neg()), detail: self.detail })
     }
 
     /// The buffer that the operation owned; the device touches it no more. `None` if it owned none, or memory of
@@ -75,6 +76,39 @@ impl Completion {
     }
 }
 
+/// Flags of a completion: `IORING_CQE_F_*`, or what a message [passes on](crate::prep::Message::message_flags).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct CompletionFlags(u32);
+
+impl CompletionFlags {
+    /// None.
+    pub const NONE: CompletionFlags = CompletionFlags(0);
+    /// More completions of the same operation follow. No operation gives several yet; messages can say so.
+    pub const MORE: CompletionFlags = CompletionFlags(CQE_F_MORE);
+
+    /// These bits of the kernel's layout, for what two programs agree on in messages.
+    #[inline]
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> CompletionFlags {
+        CompletionFlags(bits)
+    }
+
+    /// As bits of the kernel's layout.
+    #[inline]
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Whether all of `others` are set.
+    #[inline]
+    #[must_use]
+    pub const fn contains(self, others: CompletionFlags) -> bool {
+        self.0 & others.0 == others.0
+    }
+}
+
 /// Why an I/O failed: the errno of its completion and, where the operation owned its memory and the device wanted it
 /// at another place, which.
 ///
@@ -91,7 +125,7 @@ impl Completion {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoError {
-    errno: i32,
+    errno: Errno,
     detail: Detail,
 }
 
@@ -99,7 +133,7 @@ impl IoError {
     /// The errno.
     #[inline]
     pub fn errno(self) -> Errno {
-        Errno(self.errno)
+        self.errno
     }
 
     /// What the device asks of an I/O, where the operation had something else: offset and length are multiples of the
@@ -122,7 +156,12 @@ impl fmt::Display for IoError {
     }
 }
 
-impl std::error::Error for IoError {}
+impl std::error::Error for IoError {
+    /// The errno.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.errno)
+    }
+}
 
 impl PartialEq<Errno> for IoError {
     fn eq(&self, other: &Errno) -> bool {

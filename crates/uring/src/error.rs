@@ -1,12 +1,15 @@
 //! Errors of the control path of a ring.
 
+use std::fmt;
+
 use sheave_blk::DeviceError;
 use thiserror::Error;
 
 use crate::prep::Entry;
 use crate::rsrc::Fd;
 
-/// Why a call on a ring failed. Errors of an I/O are in its completion instead.
+/// Why a call on a ring failed. An error of a device keeps its text, its source, and itself in `Device`.
+/// Errors of an I/O are in its completion instead.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RingError {
@@ -68,14 +71,26 @@ pub enum RingError {
 
 /// A full SQ gives the operation back, or all of a chain, with the memory that it owns. With `?` it becomes a
 /// [`RingError`], or whatever takes any error, and the operation is dropped.
-#[derive(Debug, Error)]
-#[error("{error}")]
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct SqFull<T = Entry> {
     /// The operation; of a chain all of them, in an array.
     pub entry: T,
     /// As an error.
     pub error: RingError,
+}
+
+impl<T> fmt::Display for SqFull<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T: fmt::Debug> std::error::Error for SqFull<T> {
+    /// Its text is that of its `error`, and so is its source.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
 }
 
 impl<T> From<Box<SqFull<T>>> for RingError {

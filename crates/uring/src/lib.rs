@@ -70,7 +70,7 @@ pub mod work_done;
 mod worker_ring;
 
 pub use builder::RingBuilder;
-pub use completion::{Completion, IoError, WaitOn, Waited};
+pub use completion::{Completion, CompletionFlags, IoError, WaitOn, Waited};
 #[cfg(sheave_lab)]
 pub use cqe::LateCompletions;
 pub use error::{RingError, SqFull};

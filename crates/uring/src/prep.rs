@@ -38,7 +38,7 @@ pub use crate::rsrc::FileRef;
 pub(crate) use entry::Late;
 pub use entry::{Entry, Op};
 pub use timed::{
-    AsyncCancel, Cancel, LinkTimeout, Message, Timeout, TimeoutRemove, TimeoutUpdate, cancel, link_timeout,
+    AsyncCancel, Cancel, LinkTimeout, Message, Opcode, Timeout, TimeoutRemove, TimeoutUpdate, cancel, link_timeout,
     link_timeout_update, message, timeout, timeout_remove, timeout_update,
 };
 pub use when::When;

@@ -35,22 +35,37 @@ const CQ_TAIL: usize = 3 * LINE;
 
 /// Byte offsets within the ring memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // The names are the UAPI's.
+#[non_exhaustive]
 pub struct Offsets {
+    /// The first SQE that the ring has not taken.
     pub sq_head: usize,
+    /// One past the last SQE that was pushed.
     pub sq_tail: usize,
+    /// Number of SQEs, less one.
     pub sq_ring_mask: usize,
+    /// Number of SQEs.
     pub sq_ring_entries: usize,
+    /// Flags of the ring: [`SQ_CQ_OVERFLOW`](crate::sqe::SQ_CQ_OVERFLOW).
     pub sq_flags: usize,
+    /// SQEs with an invalid index.
     pub sq_dropped: usize,
+    /// Indices of SQEs.
     pub sq_array: usize,
+    /// The first CQE that was not read.
     pub cq_head: usize,
+    /// One past the last CQE that was posted.
     pub cq_tail: usize,
+    /// Number of CQEs, less one.
     pub cq_ring_mask: usize,
+    /// Number of CQEs.
     pub cq_ring_entries: usize,
+    /// CQEs that were lost; always 0.
     pub cq_overflow: usize,
+    /// The CQEs.
     pub cqes: usize,
+    /// The SQEs.
     pub sqes: usize,
+    /// Bytes of it all.
     pub total: usize,
 }
 

@@ -39,7 +39,7 @@ use sheave_blk::ctx::IoCtx;
 use sheave_iomap::File;
 
 use self::inner::{Inner, InnerCell};
-use crate::completion::{Completion, WaitOn, Waited};
+use crate::completion::{Completion, CompletionFlags, WaitOn, Waited};
 use crate::cqe::Cqe;
 #[cfg(sheave_lab)]
 use crate::cqe::LateCompletions;
@@ -419,6 +419,7 @@ impl Iterator for Completions<'_> {
         core.queues.cq_advance(self.head);
         let Cqe { user_data, res, flags } = cqe;
         let (owned, detail) = core.owned.read(index, res < 0);
+        let flags = CompletionFlags::from_bits(flags);
         Some(Completion { user_data, res, flags, detail, owned })
     }
 

@@ -60,7 +60,10 @@ impl From<Fd> for i32 {
 /// An entry of the registered table ([`Ring::register_files`](crate::Ring::register_files)): names whatever is
 /// registered there when the operation starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FixedFile(pub u32);
+pub struct FixedFile(
+    /// Index of the entry.
+    pub u32,
+);
 
 /// What an operation is on: an [`Fd`] or a [`FixedFile`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

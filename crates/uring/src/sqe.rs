@@ -59,20 +59,33 @@ impl Sqe {
 
 /// Opcodes, with the kernel's numbers.
 pub mod opcode {
-    #![allow(missing_docs)] // The names are the UAPI's.
+    /// Nothing.
     pub const NOP: u8 = 0;
+    /// Read into several pieces of memory.
     pub const READV: u8 = 1;
+    /// Write several pieces of memory.
     pub const WRITEV: u8 = 2;
+    /// Make completed writes durable.
     pub const FSYNC: u8 = 3;
+    /// Read into a registered buffer.
     pub const READ_FIXED: u8 = 4;
+    /// Write from a registered buffer.
     pub const WRITE_FIXED: u8 = 5;
+    /// End at a time, or after some completions.
     pub const TIMEOUT: u8 = 11;
+    /// End a timeout, or give it another time.
     pub const TIMEOUT_REMOVE: u8 = 12;
+    /// Cancel others.
     pub const ASYNC_CANCEL: u8 = 14;
+    /// A time limit for the operation before it.
     pub const LINK_TIMEOUT: u8 = 15;
+    /// Punch a hole, or zero a range.
     pub const FALLOCATE: u8 = 17;
+    /// Read.
     pub const READ: u8 = 22;
+    /// Write.
     pub const WRITE: u8 = 23;
+    /// Post a completion in another ring.
     pub const MSG_RING: u8 = 40;
 
     /// Whether the operation works on the file that its `fd` names.
@@ -164,23 +177,40 @@ pub const CQE_F_MORE: u32 = 1 << 1;
 
 /// Errno values of CQE results, positive.
 pub mod errno {
-    #![allow(missing_docs)] // The names are errno.h's.
+    /// `ENOENT`: no such file or directory.
     pub const ENOENT: i32 = 2;
+    /// `EINTR`: interrupted system call.
     pub const EINTR: i32 = 4;
+    /// `EIO`: input/output error.
     pub const EIO: i32 = 5;
+    /// `EBADF`: bad file descriptor.
     pub const EBADF: i32 = 9;
+    /// `EAGAIN`: resource temporarily unavailable.
     pub const EAGAIN: i32 = 11;
+    /// `ENOMEM`: cannot allocate memory.
     pub const ENOMEM: i32 = 12;
+    /// `EFAULT`: bad address.
     pub const EFAULT: i32 = 14;
+    /// `EBUSY`: device or resource busy.
     pub const EBUSY: i32 = 16;
+    /// `EINVAL`: invalid argument.
     pub const EINVAL: i32 = 22;
+    /// `EFBIG`: file too large.
     pub const EFBIG: i32 = 27;
+    /// `ENOSPC`: no space left on device.
     pub const ENOSPC: i32 = 28;
+    /// `ETIME`: timer expired.
     pub const ETIME: i32 = 62;
+    /// `EOVERFLOW`: value too large for data type.
     pub const EOVERFLOW: i32 = 75;
+    /// `EBADFD`: file descriptor in bad state.
     pub const EBADFD: i32 = 77;
+    /// `EOPNOTSUPP`: operation not supported.
     pub const EOPNOTSUPP: i32 = 95;
+    /// `ENOBUFS`: no buffer space available.
     pub const ENOBUFS: i32 = 105;
+    /// `EALREADY`: operation already in progress.
     pub const EALREADY: i32 = 114;
+    /// `ECANCELED`: operation canceled.
     pub const ECANCELED: i32 = 125;
 }

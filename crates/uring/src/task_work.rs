@@ -20,6 +20,7 @@
 use sheave_base::mpscq::{Consumer, MpscQueue};
 use sheave_base::parker::Unparker;
 use sheave_base::sbitmap::{Sbitmap, WORD_BITS};
+use sheave_base::status::Errno;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use sheave_base::wake_count::WakeCount;
@@ -27,7 +28,6 @@ use sheave_base::wake_count::WakeCount;
 use thiserror::Error;
 
 use crate::cqe::Cqe;
-use crate::sqe::errno;
 use crate::work_done::WorkDone;
 
 /// How often a sender looks for a free node: one that another sender is just taking back is not seen.
@@ -105,10 +105,10 @@ pub enum SendError {
 
 impl SendError {
     /// The positive errno that MSG_RING answers.
-    pub fn errno(self) -> i32 {
+    pub fn errno(self) -> Errno {
         match self {
-            SendError::Full => errno::EOVERFLOW,
-            SendError::Gone => errno::EBADFD,
+            SendError::Full => Errno::EOVERFLOW,
+            SendError::Gone => Errno::EBADFD,
         }
     }
 }

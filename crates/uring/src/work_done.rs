@@ -57,7 +57,7 @@ impl WorkDone {
     pub(crate) fn of_mapping(mapped: Result<(), Status>) -> WorkDone {
         match mapped {
             Ok(()) | Err(Status::Again) => WorkDone::Reissue,
-            Err(status) => WorkDone::Result(-status.errno()),
+            Err(status) => WorkDone::Result(status.result()),
         }
     }
 
@@ -67,7 +67,7 @@ impl WorkDone {
         match done {
             Ok(()) => WorkDone::Result(0),
             Err(Status::Again) => WorkDone::Reissue,
-            Err(status) => WorkDone::Result(-status.errno()),
+            Err(status) => WorkDone::Result(status.result()),
         }
     }
 }

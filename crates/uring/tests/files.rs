@@ -14,7 +14,7 @@ use sheave_blk::Device;
 use sheave_blk::bio::Op;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::WriteDone;
-use sheave_iomap::mapping::{Intent, MAP_TASK, MAP_WORKER};
+use sheave_iomap::mapping::{Intent, MapFlags};
 use sheave_iomap::{File, Mapping, MappingKind};
 use sheave_uring::sqe::{RWF_APPEND, RWF_DSYNC, RWF_NOWAIT, Sqe, opcode};
 use sheave_uring::{Fd, Ring, prep};
@@ -78,7 +78,7 @@ impl File for Slow {
         if !*self.mapped.lock().unwrap() {
             return Err(Status::Again);
         }
-        Ok(Mapping { offset: pos, len, addr: (1 << 20) + pos, kind: self.kind, flags: 0 })
+        Ok(Mapping::new(self.kind, pos, len, (1 << 20) + pos))
     }
 
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, _: &MayBlock) -> Result<Mapping, Status> {
@@ -170,7 +170,7 @@ impl File for Log {
 
     fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
         assert!(pos + len <= 65536, "nobody asks for what cannot be");
-        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: 0 })
+        Ok(Mapping::new(MappingKind::Mapped, pos, len, pos))
     }
 
     fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
@@ -212,7 +212,7 @@ fn a_file_that_grows_is_extended_by_writes_and_ends_for_readers_where_it_ends() 
 #[derive(Debug)]
 struct Asks {
     device: Device,
-    flags: u8,
+    flags: MapFlags,
     /// Ends of writes that it heard of, each on another thread than the ring's.
     told: AtomicU32,
     ring: ThreadId,
@@ -228,7 +228,7 @@ impl File for Asks {
     }
 
     fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
-        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: self.flags })
+        Ok(Mapping::new(MappingKind::Mapped, pos, len, pos).flags(self.flags))
     }
 
     fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
@@ -240,7 +240,7 @@ impl File for Asks {
 
 #[test]
 fn writes_complete_where_the_file_asks() {
-    for (flags, in_worker) in [(0, 0), (MAP_TASK, 0), (MAP_WORKER, 6)] {
+    for (flags, in_worker) in [(MapFlags::NONE, 0), (MapFlags::TASK, 0), (MapFlags::WORKER, 6)] {
         let device = Puppet::new().device();
         let ring_thread = std::thread::current().id();
         let file = Arc::new(Asks { device, flags, told: AtomicU32::new(0), ring: ring_thread });
@@ -272,7 +272,7 @@ impl File for Held {
     }
 
     fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
-        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: MAP_WORKER })
+        Ok(Mapping::new(MappingKind::Mapped, pos, len, pos).flags(MapFlags::WORKER))
     }
 
     fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
@@ -346,7 +346,7 @@ impl File for Pieces {
             return Err(Status::Again);
         }
         let len = len.min(4096 - pos % 4096);
-        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: 0 })
+        Ok(Mapping::new(MappingKind::Mapped, pos, len, pos))
     }
 
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, _: &MayBlock) -> Result<Mapping, Status> {

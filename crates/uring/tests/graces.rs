@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use sheave_base::status::Status;
 use sheave_blk::bio::Op;
 use sheave_iomap::completion_plan::MayBlock;
-use sheave_iomap::mapping::{MAP_DIRTY, MAP_NEW};
+use sheave_iomap::mapping::MapFlags;
 use sheave_iomap::{FallocateMode, MappingKind};
 use sheave_uring::prep::{self, Cancel};
 use sheave_uring::sqe::{IOSQE_ASYNC, IOSQE_IO_LINK, RWF_DSYNC, Sqe, opcode};
@@ -110,9 +110,9 @@ fn what_was_not_sent_is_not_counted() {
     let mut ring = ring();
     let fd = ring.attach_file(file.clone()).unwrap();
     file.forget(1);
-    file.units.lock().unwrap()[2] = Some((0, MappingKind::Hole, 0));
+    file.units.lock().unwrap()[2] = Some((0, MappingKind::Hole, MapFlags::NONE));
     // Misaligned, beyond the end, a hole, a mapping that blocks and fails, one that lies outside of the device.
-    file.units.lock().unwrap()[3] = Some((puppet.size, MappingKind::Mapped, 0));
+    file.units.lock().unwrap()[3] = Some((puppet.size, MappingKind::Mapped, MapFlags::NONE));
     let zeroes = buf(4096);
     let hole = rw(opcode::READ, fd, 2 * UNIT, zeroes.as_ptr() as u64, 4096, 3);
     let wrong = [read(fd, 1, 1), read(fd, 4 * UNIT, 2), hole, write(fd, UNIT, 4), write(fd, 3 * UNIT, 5)];
@@ -216,12 +216,12 @@ fn the_end_of_a_write_names_the_mappings_it_used() {
         let puppet = Puppet::new();
         puppet.script().fail = vec![(Op::Write, status)];
         let file = Thin::new(&puppet.device(), 8, MappingKind::Mapped, nothing);
-        file.units.lock().unwrap()[2] = Some((5 * UNIT, MappingKind::Unwritten, MAP_NEW | MAP_DIRTY));
+        file.units.lock().unwrap()[2] = Some((5 * UNIT, MappingKind::Unwritten, MapFlags::NEW | MapFlags::DIRTY));
         let mut ring = ring();
         let fd = ring.attach_file(file.clone()).unwrap();
         let pieces = [file.piece(UNIT + 512, UNIT), file.piece(2 * UNIT, UNIT), file.piece(3 * UNIT, 1024)].to_vec();
         let len = pieces.iter().map(|piece| piece.len).sum::<u64>();
-        let res = if status.is_ok() { len as i32 } else { -status.errno() };
+        let res = if status.is_ok() { len as i32 } else { status.result() };
         assert_eq!(run(&mut ring, &[rw(opcode::WRITE, fd, UNIT + 512, ADDR, len as u32, 1)]), [(1, res)]);
         assert_eq!(file.calls(), [Call::End { pos: UNIT + 512, len, status, pieces }], "the first error, once");
     }

@@ -9,8 +9,7 @@ use sheave_base::buf::Buf;
 use sheave_base::clock::{Clock, VirtualClock};
 use sheave_base::rng::Rng;
 use sheave_drivers::open_device;
-use sheave_uring::prep::{self, Cancel, Entry};
-use sheave_uring::sqe::opcode;
+use sheave_uring::prep::{self, Cancel, Entry, Opcode};
 use sheave_uring::{Fd, Ring};
 
 const SEEDS: u64 = 150;
@@ -55,7 +54,7 @@ impl Mix {
             0 => Cancel::everything(),
             1 => Cancel::file(self.device),
             2 => Cancel::file(self.device).all(),
-            3 => Cancel::opcode(opcode::TIMEOUT).all(),
+            3 => Cancel::opcode(Opcode::Timeout).all(),
             4 => Cancel::user_data(known).all(),
             _ => Cancel::user_data(known),
         }

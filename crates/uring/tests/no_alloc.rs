@@ -12,7 +12,7 @@ use sheave_blk::Device;
 use sheave_drivers::open_device;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::grace::Grace;
-use sheave_iomap::mapping::{Intent, MAP_DIRTY};
+use sheave_iomap::mapping::{Intent, MapFlags};
 use sheave_iomap::{FallocateMode, File, Mapping, MappingKind, RawFile};
 use sheave_testkit::allocations::{Counting, allocations};
 use sheave_uring::prep::{self, Entry};
@@ -249,17 +249,17 @@ impl File for Units {
         let place = pos + self.unit - self.skew;
         let (unit, within) = (place / self.unit, place % self.unit);
         let (kind, flags) = match unit % 16 {
-            0 if intent == Intent::Read => (MappingKind::Hole, 0),
-            0 | 1 => (MappingKind::Unwritten, MAP_DIRTY),
-            2 => (MappingKind::Mapped, MAP_DIRTY),
+            0 if intent == Intent::Read => (MappingKind::Hole, MapFlags::NONE),
+            0 | 1 => (MappingKind::Unwritten, MapFlags::DIRTY),
+            2 => (MappingKind::Mapped, MapFlags::DIRTY),
             3 if self.asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) => return Err(Status::Again),
-            _ => (MappingKind::Mapped, 0),
+            _ => (MappingKind::Mapped, MapFlags::NONE),
         };
-        Ok(Mapping { offset: pos, len: len.min(self.unit - within), addr: pos, kind, flags })
+        Ok(Mapping::new(kind, pos, len.min(self.unit - within), pos).flags(flags))
     }
 
     fn map_blocking(&self, pos: u64, len: u64, _: Intent, _: &MayBlock<'_>) -> Result<Mapping, Status> {
-        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: 0 })
+        Ok(Mapping::new(MappingKind::Mapped, pos, len, pos))
     }
 
     fn fallocate(&self, _: FallocateMode, _: u64, _: u64, _: &MayBlock<'_>) -> Result<(), Status> {

@@ -215,7 +215,7 @@ impl File for Mapped {
         if self.blocks && !self.known.swap(false, Ordering::SeqCst) {
             return Err(Status::Again);
         }
-        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: 0 })
+        Ok(Mapping::new(MappingKind::Mapped, pos, len, pos))
     }
 
     fn map_blocking(

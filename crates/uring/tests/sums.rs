@@ -13,7 +13,7 @@ use sheave_blk::Device;
 use sheave_blk::bio::Op;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::grace::Grace;
-use sheave_iomap::mapping::{Intent, MAP_NEW, MAP_SUMMED};
+use sheave_iomap::mapping::{Intent, MapFlags};
 use sheave_iomap::{FallocateMode, File, Mapping, MappingKind, SummedDone, WriteDone};
 use sheave_uring::sqe::{Sqe, opcode};
 use sheave_uring::{Fd, IoWq, Ring};
@@ -44,7 +44,7 @@ struct Summed {
     device: Device,
     grace: Arc<Grace>,
     kind: MappingKind,
-    flags: u8,
+    flags: MapFlags,
     calls: Mutex<Vec<Call>>,
     /// The memory of each look: where the vectors begin, and their bytes.
     memory: Mutex<Vec<Vec<(u64, usize)>>>,
@@ -67,7 +67,7 @@ fn nothing() -> Hook {
 impl Summed {
     /// Space that is written, or that each write is the first in.
     fn new(device: &Device, kind: MappingKind, look: Hook, end: Hook) -> Arc<Summed> {
-        let flags = MAP_SUMMED | if kind == MappingKind::Unwritten { MAP_NEW } else { 0 };
+        let flags = MapFlags::SUMMED | if kind == MappingKind::Unwritten { MapFlags::NEW } else { MapFlags::NONE };
         let (grace, calls, memory) = (Arc::new(Grace::new()), Mutex::default(), Mutex::default());
         Arc::new(Summed { device: device.clone(), grace, kind, flags, calls, memory, look, end })
     }
@@ -106,7 +106,7 @@ impl File for Summed {
     fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
         // No two blocks of the file are neighbours on the device: each takes a bio.
         let (within, addr) = (pos % 4096, pos * 2);
-        Ok(Mapping { offset: pos, len: len.min(4096 - within), addr, kind: self.kind, flags: self.flags })
+        Ok(Mapping::new(self.kind, pos, len.min(4096 - within), addr).flags(self.flags))
     }
 
     fn begin_write(&self, piece: &Mapping) {

@@ -63,7 +63,7 @@ impl File for Gated {
     }
 
     fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
-        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: 0 })
+        Ok(Mapping::new(MappingKind::Mapped, pos, len, pos))
     }
 
     fn sync(&self, _: &MayBlock) -> Option<Result<(), Status>> {
@@ -455,7 +455,7 @@ impl File for LastWords {
     }
 
     fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
-        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: 0 })
+        Ok(Mapping::new(MappingKind::Mapped, pos, len, pos))
     }
 
     fn sync(&self, _: &MayBlock) -> Option<Result<(), Status>> {

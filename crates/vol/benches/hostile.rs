@@ -43,7 +43,7 @@ fn main() -> Result<()> {
         let device = with_journal(checksum, marks, small_commits, records);
         let before = memory_kib(true)?;
         let start = on_processor()?;
-        let opened = Pool::open(&device, &OpenOptions { read_only: true, ..OpenOptions::default() });
+        let opened = Pool::open(&device, &OpenOptions::default().read_only(true));
         let took = on_processor()? - start;
         let more = memory_kib(false)?.saturating_sub(before) as f64 / 1024.0;
         let seconds = took as f64 / 1e9;

@@ -30,8 +30,7 @@ fn first_write(volume: &dyn File, pos: u64, len: u64, may_block: &MayBlock) {
     }
     let mapping = mapping.expect("there is space");
     if mapping.kind == MappingKind::Unwritten {
-        let done = WriteDone { pos, len: mapping.len, status: Status::Ok, pieces: &[mapping] };
-        volume.end_write(done, may_block).expect("ends");
+        volume.end_write(WriteDone::new(pos, mapping.len, Status::Ok, &[mapping]), may_block).expect("ends");
     }
 }
 
@@ -45,7 +44,7 @@ fn main() {
     let count: u64 = args.get(2).map_or(1_000_000, |count| count.parse().expect("COUNT is a number"));
     let spec = args.get(3).map_or("ram:size=1G", String::as_str);
     let device = open_device(spec).expect("opens");
-    Pool::create(&device, &CreateOptions { overwrite: true, ..CreateOptions::default() }).expect("formats");
+    Pool::create(&device, &CreateOptions::default().overwrite(true)).expect("formats");
     let pool = Pool::open(&device, &OpenOptions::default()).expect("opens");
     let volume = pool.create_volume("v", 1 << 40).expect("creates");
     let file: &dyn File = &volume;
@@ -68,7 +67,7 @@ fn main() {
 fn memory(unit_bytes: u64) {
     const TIMES: u64 = 32;
     let device = open_device("null:size=40G,keep=4M").expect("opens");
-    let options = CreateOptions { unit_bytes, journal_bytes: Some(1 << 20), ..CreateOptions::default() };
+    let options = CreateOptions::default().unit_bytes(unit_bytes).journal_bytes(Some(1 << 20));
     Pool::create(&device, &options).expect("formats");
     let pool = Pool::open(&device, &OpenOptions::default()).expect("opens");
     let volume = pool.create_volume("v", 1 << 40).expect("creates");

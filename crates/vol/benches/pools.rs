@@ -74,7 +74,7 @@ fn place(n: u64, scattered: bool) -> u64 {
 fn run(args: &Args, name: &str, place: &dyn Fn(u64) -> u64) -> Result<String> {
     let spec = format!("file:{},size={}", args.path, VOLUME + (32 << 30));
     let device = open_device(&spec)?;
-    Pool::create(&device, &CreateOptions { overwrite: true, ..CreateOptions::default() })?;
+    Pool::create(&device, &CreateOptions::default().overwrite(true))?;
     let pool = Pool::open(&device, &OpenOptions::default())?;
     let volume = pool.create_volume("v", VOLUME)?;
     allocate(&volume, (0..args.extents).map(place))?;
@@ -120,8 +120,9 @@ fn allocate(volume: &Volume, units: impl Iterator<Item = u64>) -> Result<()> {
             mapping => mapping,
         };
         let mapping = mapping.map_err(|status| format!("unit {unit}: {status}"))?;
-        let done = WriteDone { pos, len: UNIT, status: Status::Ok, pieces: &[mapping] };
-        volume.end_write(done, &token).map_err(|status| format!("unit {unit}: {status}"))?;
+        volume
+            .end_write(WriteDone::new(pos, UNIT, Status::Ok, &[mapping]), &token)
+            .map_err(|status| format!("unit {unit}: {status}"))?;
     }
     volume.sync(&token).unwrap_or(Ok(())).map_err(|status| format!("sync: {status}").into())
 }

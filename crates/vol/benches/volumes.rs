@@ -75,8 +75,9 @@ fn first_write(volume: &Volume) -> Result<()> {
         mapping => mapping,
     };
     let mapping = mapping.map_err(|status| format!("mapping: {status}"))?;
-    let done = WriteDone { pos: 0, len: 4096, status: Status::Ok, pieces: &[mapping] };
-    volume.end_write(done, &token).map_err(|status| format!("ending: {status}").into())
+    volume
+        .end_write(WriteDone::new(0, 4096, Status::Ok, &[mapping]), &token)
+        .map_err(|status| format!("ending: {status}").into())
 }
 
 /// Nanoseconds of this thread on the processor that the work took.

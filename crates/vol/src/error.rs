@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::format::damage::MapDamage;
 
-/// Why something with a pool or volume was refused.
+/// Why something with a pool or volume was refused. The source of what a device answered is its [`Status`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -19,6 +19,7 @@ pub enum PoolError {
         /// What was tried, and where.
         what: String,
         /// How it ended.
+        #[source]
         status: Status,
         /// How to mend it.
         fix: String,
@@ -33,6 +34,7 @@ pub enum PoolError {
         /// What was tried.
         what: String,
         /// How the flush ended.
+        #[source]
         cause: Status,
     },
     /// A change was made and could not be made durable. It cannot be undone: the next commit decides.
@@ -44,6 +46,7 @@ pub enum PoolError {
         /// What was done.
         what: String,
         /// How the commit ended.
+        #[source]
         status: Status,
     },
     /// What lies on the device is no pool, or too new for this version.
@@ -87,6 +90,7 @@ pub enum PoolError {
         /// The volume.
         volume: String,
         /// Where, and why.
+        #[source]
         damage: MapDamage,
     },
     /// Another has it open, or it is in use.

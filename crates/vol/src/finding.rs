@@ -7,6 +7,7 @@ use std::fmt;
 
 /// Something wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Finding {
     /// What kind of thing.
     pub kind: FindingKind,
@@ -17,6 +18,15 @@ pub struct Finding {
     /// What repairing does; `None`: it cannot be repaired, and `means` says what can be done.
     pub repair: Option<String>,
 }
+
+impl Finding {
+    /// Something wrong that cannot be repaired.
+    pub fn new(kind: FindingKind, place: Place, means: impl Into<String>) -> Finding {
+        Finding { kind, place, means: means.into(), repair: None }
+    }
+}
+
+sheave_base::setters!(Finding { repair: Option<String> });
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -88,6 +98,7 @@ impl FindingKind {
 
 /// Where something is wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Place {
     /// The block or thing, such as `superblock A`.
     pub what: String,
@@ -98,6 +109,15 @@ pub struct Place {
     /// First byte and bytes of the volume that it concerns.
     pub range: Option<(u64, u64)>,
 }
+
+impl Place {
+    /// This block or thing.
+    pub fn new(what: impl Into<String>) -> Place {
+        Place { what: what.into(), ..Place::default() }
+    }
+}
+
+sheave_base::setters!(Place { address: Option<u64>, volume: Option<String>, range: Option<(u64, u64)> });
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

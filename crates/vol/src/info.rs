@@ -210,6 +210,7 @@ pub enum ExtentKind {
 
 /// A range of a volume with one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Extent {
     /// First byte.
     pub pos: u64,
@@ -222,3 +223,12 @@ pub struct Extent {
     /// Others have the same space.
     pub shared: bool,
 }
+
+impl Extent {
+    /// A range whose space has no address yet, and no other owner.
+    pub fn new(pos: u64, len: u64, kind: ExtentKind) -> Extent {
+        Extent { pos, len, kind, addr: 0, shared: false }
+    }
+}
+
+sheave_base::setters!(Extent { addr: u64, shared: bool });

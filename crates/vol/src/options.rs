@@ -11,6 +11,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// What a pool is made with.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct CreateOptions {
     /// Allocation unit: a power of two, 4 KiB to 1 MiB.
     pub unit_bytes: u64,
@@ -29,6 +30,16 @@ pub struct CreateOptions {
     pub overwrite: bool,
 }
 
+sheave_base::setters!(CreateOptions {
+    unit_bytes: u64,
+    journal_bytes: Option<u64>,
+    checksum: Checksum,
+    low_water: LowWater,
+    discard: bool,
+    uuid: Option<[u8; 16]>,
+    overwrite: bool,
+});
+
 /// What happens to a write when the pool is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -41,6 +52,7 @@ pub enum WhenFull {
 
 /// How a pool is opened.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct OpenOptions {
     /// Write nothing at all: what the journal has to replay is replayed in memory.
     pub read_only: bool,
@@ -57,6 +69,14 @@ pub struct OpenOptions {
     /// [`Pool::discard_freed`](crate::Pool::discard_freed), and closing.
     pub discard_thread: bool,
 }
+
+sheave_base::setters!(OpenOptions {
+    read_only: bool,
+    rescue: bool,
+    when_full: WhenFull,
+    longest_wait: Duration,
+    discard_thread: bool,
+});
 
 impl Default for CreateOptions {
     fn default() -> Self {

@@ -17,7 +17,7 @@ use support::{User, pattern};
 const UNIT: u64 = 65536;
 
 fn format(device: &Device, unit_bytes: u64, checksum: Checksum) {
-    let options = CreateOptions { unit_bytes, checksum, overwrite: true, ..CreateOptions::default() };
+    let options = CreateOptions::default().unit_bytes(unit_bytes).checksum(checksum).overwrite(true);
     Pool::create(device, &options).expect("formats");
 }
 

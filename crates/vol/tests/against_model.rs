@@ -51,8 +51,7 @@ fn sector(tag: u32) -> [u8; 512] {
 impl Run {
     fn new(seed: u64, unit_bytes: u64, journal: u64) -> Run {
         let device = open_device("ram:size=48M").expect("opens");
-        let options =
-            CreateOptions { unit_bytes, journal_bytes: Some(journal), uuid: Some([9; 16]), ..CreateOptions::default() };
+        let options = CreateOptions::default().unit_bytes(unit_bytes).journal_bytes(Some(journal)).uuid(Some([9; 16]));
         Pool::create(&device, &options).expect("formats");
         let (users, models) = (BTreeMap::new(), BTreeMap::new());
         let mut run = Run { rng: Rng::new(seed), device, pool: None, users, models, tag: 0, names: 0 };

@@ -14,7 +14,7 @@ use sheave_vol::{CheckOptions, CheckReport, FindingKind, OpenOptions, Pool, chec
 use support::{User, format, open, pattern};
 
 fn report(device: &Device) -> CheckReport {
-    check_device(device, &CheckOptions { repair: false }).expect("the check itself works")
+    check_device(device, &CheckOptions::default().repair(false)).expect("the check itself works")
 }
 
 /// Some work: writes of all alignments, discards, snapshots, clones, rollbacks, deletions, resizes, syncs.
@@ -193,7 +193,7 @@ fn every_damaged_metadata_block_is_refused_or_named_and_never_served() {
             }
         }
         if !found.is_clean() && found.is_repairable() {
-            assert!(check_device(&device, &CheckOptions { repair: true }).expect("repairs").repaired);
+            assert!(check_device(&device, &CheckOptions::default().repair(true)).expect("repairs").repaired);
             assert_eq!(report(&device).findings, [], "block {at} of kind {kind}");
             contents(&device).expect("a repaired pool opens");
             repaired += 1;
@@ -226,7 +226,7 @@ fn either_superblock_may_rot_after_a_checkpoint_that_was_the_commit() {
         let found = report(&damaged).findings;
         assert_eq!(found.len(), 1, "{found:#?}");
         assert_eq!((found[0].kind, found[0].place.address), (FindingKind::Superblock, Some(at)));
-        assert!(check_device(&damaged, &CheckOptions { repair: true }).expect("repairs").repaired);
+        assert!(check_device(&damaged, &CheckOptions::default().repair(true)).expect("repairs").repaired);
         assert_eq!(report(&damaged).findings, []);
         assert_eq!(contents(&damaged).expect("opens"), expected, "after the repair");
     }

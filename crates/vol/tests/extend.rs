@@ -458,7 +458,7 @@ fn a_pool_that_is_only_read_grows_nothing() {
     user.write(0, &pattern(1, BLOCK as usize)).expect("writes");
     drop(user);
     pool.close().expect("closes");
-    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let options = OpenOptions::default().read_only(true);
     let pool = Pool::open(&device, &options).expect("opens");
     let user = User::new(pool.open_volume("v").expect("is there"));
     assert_eq!(user.write(BLOCK, &pattern(1, BLOCK as usize)), Err(Status::ReadOnly));

@@ -111,6 +111,6 @@ fn more_open_regions_than_a_pool_has_are_refused() {
 #[test]
 fn a_uuid_of_zeroes_is_refused_when_the_pool_is_made() {
     let device = open_device("ram:size=16M").expect("opens");
-    let options = CreateOptions { uuid: Some([0; 16]), ..CreateOptions::default() };
+    let options = CreateOptions::default().uuid(Some([0; 16]));
     assert!(matches!(Pool::create(&device, &options), Err(PoolError::Invalid { .. })));
 }

@@ -162,7 +162,7 @@ fn reads_of_one_clone_stay_what_they_were_whatever_its_relatives_do() {
 fn a_snapshot_that_gives_up_moves_nothing_under_writes_that_are_in_flight() {
     let device = open_device("ram:size=64M").expect("opens");
     format(&device, UNIT);
-    let options = OpenOptions { longest_wait: Duration::from_millis(20), ..OpenOptions::default() };
+    let options = OpenOptions::default().longest_wait(Duration::from_millis(20));
     let pool = Pool::open(&device, &options).expect("opens");
     let user = User::new(pool.create_volume("a", 8 << 20).expect("creates"));
     user.write(0, &pattern(1, 4096)).expect("writes");
@@ -214,7 +214,7 @@ fn what_is_cut_off_within_a_block_stays_away_whatever_is_in_flight() {
 fn a_volume_that_cannot_be_cut_keeps_its_size() {
     let device = open_device("ram:size=64M").expect("opens");
     format(&device, UNIT);
-    let options = OpenOptions { longest_wait: Duration::from_millis(20), ..OpenOptions::default() };
+    let options = OpenOptions::default().longest_wait(Duration::from_millis(20));
     let pool = Pool::open(&device, &options).expect("opens");
     let user = User::new(pool.create_volume("a", 1 << 20).expect("creates"));
     user.write(0, &pattern(1, UNIT as usize)).expect("writes");

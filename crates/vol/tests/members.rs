@@ -52,7 +52,7 @@ fn refusal<T: std::fmt::Debug>(result: Result<T, PoolError>, words: &[&str]) {
 }
 
 fn is_clean(device: &Device) {
-    let report = check_device(device, &CheckOptions { repair: false }).expect("checks");
+    let report = check_device(device, &CheckOptions::default().repair(false)).expect("checks");
     assert!(report.is_clean(), "{:?}", report.findings);
 }
 
@@ -120,7 +120,7 @@ fn a_member_comes_to_a_pool_in_use() {
     for checksum in [Checksum::None, Checksum::Crc32c] {
         let (a, b, c) = (ram(16), ram(32), ram(16));
         let alone = plain(&a);
-        let options = CreateOptions { checksum, ..CreateOptions::default() };
+        let options = CreateOptions::default().checksum(checksum);
         Pool::create(&a, &options).expect("formats");
         let pool = open(&a);
         let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));
@@ -161,7 +161,7 @@ fn a_member_comes_to_a_pool_in_use() {
         refusal(Pool::open(&b, &OpenOptions::default()), &["what is named first is member 1 of a pool"]);
         let blank = join("x", &[a.clone(), b, ram(16)]).expect("as large as they were");
         refusal(Pool::open(&blank, &OpenOptions::default()), &["given as member 2 of the pool is another device"]);
-        let report = check_device(&alone, &CheckOptions { repair: false }).expect("checks");
+        let report = check_device(&alone, &CheckOptions::default().repair(false)).expect("checks");
         assert!(report.findings[0].kind == FindingKind::NoPool && !report.is_repairable(), "{:?}", report.findings);
         assert!(report.findings[0].means.contains("members 1 to 2 are missing"), "{:?}", report.findings);
     }
@@ -179,7 +179,7 @@ fn as_members(error: PoolError) -> PoolError {
 fn writers_that_wait_for_space_go_on() {
     let (a, b) = (ram(16), ram(16));
     format(&a, UNIT);
-    let options = OpenOptions { when_full: WhenFull::Pause(Duration::from_secs(60)), ..OpenOptions::default() };
+    let options = OpenOptions::default().when_full(WhenFull::Pause(Duration::from_secs(60)));
     let pool = Pool::open(&a, &options).expect("opens");
     let mut watch = pool.watch();
     let full = pool.info().free_bytes / UNIT;
@@ -262,14 +262,14 @@ fn what_cannot_be_a_member_is_refused() {
     let pool = open(&a);
     let add = |device: &Device| pool.add_member(device, &AddOptions::default());
     // A pool, a member of one, what is left of one.
-    Pool::create(&b, &CreateOptions { uuid: Some([9; 16]), ..CreateOptions::default() }).expect("formats");
+    Pool::create(&b, &CreateOptions::default().uuid(Some([9; 16]))).expect("formats");
     refusal(add(&b), &["belongs to another pool (0909"]);
     let half = copy(&[vec![0; 4096], bytes(&b)[4096..].to_vec()].concat());
     refusal(add(&half), &["belongs to another pool"]);
     let member = copy(&{
         let (c, d) = (ram(16), ram(16));
         format(&c, UNIT);
-        Pool::create(&both(&c, &d), &CreateOptions { overwrite: true, ..CreateOptions::default() }).expect("formats");
+        Pool::create(&both(&c, &d), &CreateOptions::default().overwrite(true)).expect("formats");
         bytes(&d)
     });
     refusal(add(&member), &["belongs to another pool"]);
@@ -281,7 +281,7 @@ fn what_cannot_be_a_member_is_refused() {
     assert!(coarse.to_string().contains("8192 bytes"), "{coarse}");
     assert_eq!(pool.info().size_bytes, 16 << 20, "and nothing has changed");
     // Whoever means it may: then nothing of the old pool opens any more.
-    pool.add_member(&b, &AddOptions { overwrite: true }).expect("adds");
+    pool.add_member(&b, &AddOptions::default().overwrite(true)).expect("adds");
     drop(pool);
     assert!(Pool::open(&b, &OpenOptions::default()).is_err());
     let pool = open(&both(&a, &b));

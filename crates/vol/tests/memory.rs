@@ -35,8 +35,7 @@ fn first_write(volume: &Volume, pos: u64) {
         volume.map_blocking(pos, 4096, Intent::Write, &may_block).expect("there is space");
         mapping = volume.map(pos, 4096, Intent::Write);
     }
-    let done = WriteDone { pos, len: 4096, status: Status::Ok, pieces: &[mapping.expect("is mapped")] };
-    volume.end_write(done, &may_block).expect("ends");
+    volume.end_write(WriteDone::new(pos, 4096, Status::Ok, &[mapping.expect("is mapped")]), &may_block).expect("ends");
 }
 
 #[test]
@@ -46,7 +45,7 @@ fn a_random_extent_takes_at_most_150_bytes_and_the_pool_tells_so() {
     }
     let device = open_device("null:size=64G,keep=2M").expect("opens");
     // A small journal, since what is kept of the device is memory too.
-    let options = CreateOptions { unit_bytes: UNIT, journal_bytes: Some(1 << 20), ..CreateOptions::default() };
+    let options = CreateOptions::default().unit_bytes(UNIT).journal_bytes(Some(1 << 20));
     Pool::create(&device, &options).expect("creates");
     let pool = open(&device);
     let volume = pool.create_volume("v", UNITS * UNIT).expect("creates");

@@ -207,7 +207,7 @@ fn blocks_that_were_told_bad_stay_so_in_a_pool_that_was_upgraded() {
 #[test]
 fn an_upgrade_needs_a_pool_that_can_be_written() {
     let device = device(SUMMED[0].1, "16M");
-    let options = sheave_vol::OpenOptions { read_only: true, ..Default::default() };
+    let options = sheave_vol::OpenOptions::default().read_only(true);
     let pool = Pool::open(&device, &options).expect("opens");
     let error = pool.upgrade().expect_err("is refused");
     assert!(error.to_string().contains("read-only"), "{error}");

@@ -18,7 +18,7 @@ fn null(size: &str) -> Device {
 
 /// A pool whose metadata would lie in the kept front if it were read back; these tests never reopen.
 fn pool(device: &Device) -> Pool {
-    Pool::create(device, &CreateOptions { unit_bytes: UNIT, ..CreateOptions::default() }).expect("formats");
+    Pool::create(device, &CreateOptions::default().unit_bytes(UNIT)).expect("formats");
     open(device)
 }
 

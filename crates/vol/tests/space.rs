@@ -62,7 +62,7 @@ fn a_write_waits_for_room_when_asked_to() {
     let device = open_device("ram:size=16M").expect("opens");
     format(&device, UNIT);
     let wait = Duration::from_secs(20);
-    let options = OpenOptions { when_full: WhenFull::Pause(wait), ..OpenOptions::default() };
+    let options = OpenOptions::default().when_full(WhenFull::Pause(wait));
     {
         let pool = open(&device);
         fill(&User::new(pool.create_volume("v", 1 << 30).expect("creates")));
@@ -84,7 +84,7 @@ fn a_write_waits_for_room_when_asked_to() {
     });
     let short = WhenFull::Pause(Duration::from_millis(50));
     drop(pool);
-    let pool = Pool::open(&device, &OpenOptions { when_full: short, ..OpenOptions::default() }).expect("opens");
+    let pool = Pool::open(&device, &OpenOptions::default().when_full(short)).expect("opens");
     let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));
     fill(&user);
     let start = Instant::now();
@@ -169,7 +169,7 @@ fn read_only_changes_nothing() {
     user.write(0, &pattern(1, 4096)).expect("writes");
     user.sync().expect("syncs");
     drop((user, pool));
-    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let read_only = OpenOptions::default().read_only(true);
     let bytes = || {
         let mut bytes = vec![0; 16 << 20];
         sheave_vol::BlockIo::read(&DeviceIo::new(&device).expect("attaches"), 0, &mut bytes).expect("reads");
@@ -252,9 +252,9 @@ fn what_cannot_be_is_refused() {
     let device = open_device("ram:size=16M").expect("opens");
     let create = |options: CreateOptions| Pool::create(&device, &options).expect_err("refused").to_string();
     let base = CreateOptions::default();
-    assert!(create(CreateOptions { unit_bytes: 3000, ..base.clone() }).contains("power of two"));
-    assert!(create(CreateOptions { unit_bytes: 2 << 20, ..base.clone() }).contains("power of two"));
-    assert!(create(CreateOptions { journal_bytes: Some(100), ..base.clone() }).contains("multiple of 4096"));
+    assert!(create(base.clone().unit_bytes(3000)).contains("power of two"));
+    assert!(create(base.clone().unit_bytes(2 << 20)).contains("power of two"));
+    assert!(create(base.clone().journal_bytes(Some(100))).contains("multiple of 4096"));
     let small = open_device("ram:size=512k").expect("opens");
     assert!(Pool::create(&small, &base).expect_err("refused").to_string().contains("too small"));
     let none = Pool::open(&device, &OpenOptions::default()).expect_err("blank").to_string();

@@ -16,7 +16,7 @@ const UNIT: u64 = 65536;
 
 fn device(low_water: LowWater) -> Device {
     let device = open_device("ram:size=32M").expect("opens");
-    Pool::create(&device, &CreateOptions { low_water, ..CreateOptions::default() }).expect("formats");
+    Pool::create(&device, &CreateOptions::default().low_water(low_water)).expect("formats");
     device
 }
 
@@ -115,7 +115,7 @@ fn the_mark_is_kept_and_can_be_changed() {
     assert_eq!((pool.info().low_water, pool.info().state), (LowWater::Percent(2), SpaceState::Ok));
     pool.set_low_water(LowWater::Off).expect("sets");
     pool.close().expect("closes");
-    let looking = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let looking = OpenOptions::default().read_only(true);
     let pool = Pool::open(&device, &looking).expect("opens");
     assert_eq!((pool.info().low_water, pool.info().low_water_bytes), (LowWater::Off, 0));
     assert!(matches!(pool.set_low_water(LowWater::Off), Err(PoolError::Invalid { .. })), "read-only");
@@ -125,7 +125,7 @@ fn the_mark_is_kept_and_can_be_changed() {
 fn marks_that_cannot_be_are_refused() {
     let device = open_device("ram:size=32M").expect("opens");
     for low_water in [LowWater::Percent(0), LowWater::Percent(100), LowWater::Bytes(0)] {
-        let options = CreateOptions { low_water, ..CreateOptions::default() };
+        let options = CreateOptions::default().low_water(low_water);
         let error = Pool::create(&device, &options).expect_err("refused").to_string();
         assert!(error.contains("1% to 99%"), "{error}");
     }
@@ -169,9 +169,9 @@ fn one_who_waits_is_woken() {
 #[test]
 fn metadata_that_runs_short_is_told() {
     let device = open_device("ram:size=16M").expect("opens");
-    let options = CreateOptions { unit_bytes: 4096, low_water: LowWater::Off, ..CreateOptions::default() };
+    let options = CreateOptions::default().unit_bytes(4096).low_water(LowWater::Off);
     Pool::create(&device, &options).expect("formats");
-    let open_options = OpenOptions { when_full: WhenFull::Error, ..OpenOptions::default() };
+    let open_options = OpenOptions::default().when_full(WhenFull::Error);
     let pool = Pool::open(&device, &open_options).expect("opens");
     let mut watch = pool.watch();
     let user = User::new(pool.create_volume("v", 1 << 40).expect("creates"));

@@ -6,7 +6,7 @@ use sheave_vol::{CheckOptions, PoolError, check};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let memory: Memory = damaged(data);
-    match check(&memory, &CheckOptions { repair: true }) {
+    match check(&memory, &CheckOptions::default().repair(true)) {
         Ok(report) => assert!(report.repaired || report.is_clean() || !report.is_repairable()),
         Err(PoolError::Full { .. }) => {}
         Err(error) => panic!("{error}"),

@@ -62,8 +62,9 @@ mod kring_slot;
 
 pub use kring_slot::KringSlot;
 
-/// What a device can do.
+/// What a device can do; by default nothing but reads and writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Capabilities {
     /// A write can be made durable by itself.
     pub fua: bool,
@@ -83,6 +84,17 @@ pub struct Capabilities {
     /// the device lies in is full.
     pub sparse: bool,
 }
+
+sheave_base::setters!(Capabilities {
+    fua: bool,
+    volatile_cache: bool,
+    discard: bool,
+    write_zeroes: bool,
+    polled: bool,
+    direct_io: bool,
+    read_only: bool,
+    sparse: bool,
+});
 
 /// A device, shared by all rings.
 ///

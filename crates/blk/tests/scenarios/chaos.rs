@@ -64,20 +64,18 @@ fn finish_elsewhere(receive: &Receiver<(RemoteRq, Status)>, outside: &AtomicU32,
 // SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Chaos {
     fn limits(&self) -> Limits {
-        Limits {
-            queue_depth: 1 + (self.seed % 13) as u16,
-            max_sectors: 16,
-            max_segments: 3,
-            chunk_sectors: if self.seed.is_multiple_of(3) { 64 } else { 0 },
-            max_discard_sectors: 200,
-            max_write_zeroes_sectors: 100,
-            ..Limits::default()
-        }
+        Limits::default()
+            .queue_depth(1 + (self.seed % 13) as u16)
+            .max_sectors(16)
+            .max_segments(3)
+            .chunk_sectors(if self.seed.is_multiple_of(3) { 64 } else { 0 })
+            .max_discard_sectors(200)
+            .max_write_zeroes_sectors(100)
     }
 
     fn capabilities(&self) -> Capabilities {
         let (fua, volatile_cache) = (self.seed.is_multiple_of(2), !self.seed.is_multiple_of(5));
-        Capabilities { fua, volatile_cache, polled: true, discard: true, write_zeroes: true, ..Capabilities::default() }
+        Capabilities::default().fua(fua).volatile_cache(volatile_cache).polled(true).discard(true).write_zeroes(true)
     }
 
     fn size_bytes(&self) -> u64 {

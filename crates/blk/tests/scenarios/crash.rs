@@ -52,7 +52,7 @@ struct Disk {
 // SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Disk {
     fn limits(&self) -> Limits {
-        Limits { queue_depth: self.depth, max_sectors: 2 * BLOCK_SECTORS as u32, ..Limits::default() }
+        Limits::default().queue_depth(self.depth).max_sectors(2 * BLOCK_SECTORS as u32)
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -318,7 +318,7 @@ impl Run {
 }
 
 fn disk(seed: u64, volatile_cache: bool, fua: bool, errors: u64) -> Disk {
-    let caps = Capabilities { volatile_cache, fua, ..Capabilities::default() };
+    let caps = Capabilities::default().volatile_cache(volatile_cache).fua(fua);
     let host_depth = seed.is_multiple_of(3).then_some(3);
     Disk { caps, depth: 1 + (seed % 5) as u16, host_depth, state: Arc::default(), seed, errors }
 }

@@ -142,11 +142,11 @@ impl Elsewhere {
 // SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Elsewhere {
     fn limits(&self) -> Limits {
-        Limits { queue_depth: DEPTH as u16, ..Limits::default() }
+        Limits::default().queue_depth(DEPTH as u16)
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { volatile_cache: true, ..Capabilities::default() }
+        Capabilities::default().volatile_cache(true)
     }
 
     fn size_bytes(&self) -> u64 {

@@ -110,13 +110,8 @@ pub struct Puppet {
 impl Puppet {
     /// 1 GiB, depth 64, every operation, no volatile cache.
     pub fn new() -> Puppet {
-        let limits = Limits {
-            queue_depth: 64,
-            max_discard_sectors: 1 << 20,
-            max_write_zeroes_sectors: 1 << 20,
-            ..Limits::default()
-        };
-        let caps = Capabilities { discard: true, write_zeroes: true, polled: true, ..Capabilities::default() };
+        let limits = Limits::default().queue_depth(64).max_discard_sectors(1 << 20).max_write_zeroes_sectors(1 << 20);
+        let caps = Capabilities::default().discard(true).write_zeroes(true).polled(true);
         Puppet { limits, caps, size: 1 << 30, host_depth: None, script: Arc::new(Mutex::new(Script::default())) }
     }
 

@@ -195,12 +195,10 @@ fn make(args: &BenchArgs, place: &VolumePlace) -> Result<InPool, Failure> {
     let memory = InMemory::of(&place.pool.to_string())?;
     let device = open_device(&memory.spec).map_err(failure::device)?;
     refuse_poll(args, &device)?;
-    let options = CreateOptions {
-        unit_bytes: args.vol.block(),
-        journal_bytes: memory.journal,
-        checksum: args.vol.checksum().kind(),
-        ..CreateOptions::default()
-    };
+    let options = CreateOptions::default()
+        .unit_bytes(args.vol.block())
+        .journal_bytes(memory.journal)
+        .checksum(args.vol.checksum().kind());
     Pool::create(&device, &options).map_err(failure::pool)?;
     let pool = Pool::open(&device, &OpenOptions::default()).map_err(failure::pool)?;
     let room = pool.info().free_bytes / args.vol.block() * args.vol.block();

@@ -84,7 +84,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let _claim = patience::until_free(|| device.claim(sharing).map_err(failure::device))?;
     let look = |repair: bool| {
         let mut progress = Progress::new(if repair { "repair" } else { "check" }, args.progress, args.json, None);
-        let options = CheckOptions { repair };
+        let options = CheckOptions::default().repair(repair);
         let report = check_device_with(&device, &options, &mut |at| progress.set(at.done_bytes, at.total_bytes));
         progress.finish();
         report.map_err(failure::pool)

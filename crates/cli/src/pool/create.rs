@@ -88,15 +88,14 @@ fn format(args: &CreateArgs, options: &str) -> Result<(Option<String>, Pool), Fa
     if args.allocate == AllocateArg::Full {
         allocate::all(&args.pool)?;
     }
-    let create = CreateOptions {
-        unit_bytes: args.block,
-        journal_bytes: args.journal,
-        checksum: args.checksum.kind(),
-        low_water: args.low_water,
-        discard: args.discard.map_or(args.allocate == AllocateArg::Sparse, Switch::is_on),
-        uuid: None,
-        overwrite: replaced.is_some(),
-    };
+    let create = CreateOptions::default()
+        .unit_bytes(args.block)
+        .journal_bytes(args.journal)
+        .checksum(args.checksum.kind())
+        .low_water(args.low_water)
+        .discard(args.discard.map_or(args.allocate == AllocateArg::Sparse, Switch::is_on))
+        .uuid(None)
+        .overwrite(replaced.is_some());
     Pool::create(&device, &create).map_err(failure::pool)?;
     let pool = Pool::open(&device, &OpenOptions::default()).map_err(failure::pool)?;
     Ok((replaced, pool))

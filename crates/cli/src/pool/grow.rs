@@ -110,7 +110,7 @@ fn keeps_its_space(pool: &PoolPlace) -> Result<bool, Failure> {
         return Ok(false);
     }
     let device = pool.open_device(",readonly=on")?;
-    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let options = OpenOptions::default().read_only(true);
     let pool = patience::until_free(|| Pool::open(&device, &options).map_err(failure::pool))?;
     Ok(matches!(pool.info().discard, sheave_vol::DiscardState::Off))
 }
@@ -167,7 +167,7 @@ fn add_over(
     if full {
         allocate::all(place)?;
     }
-    pool.add_member(&device, &AddOptions { overwrite: replaced.is_some() }).map_err(failure::pool)?;
+    pool.add_member(&device, &AddOptions::default().overwrite(replaced.is_some())).map_err(failure::pool)?;
     made.keep();
     Ok(replaced)
 }

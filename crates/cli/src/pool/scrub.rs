@@ -48,7 +48,7 @@ pub fn run(args: &ScrubArgs) -> Result<(), Failure> {
 }
 
 fn here(pool: &Pool, args: &ScrubArgs, progress: &mut Progress, stop: &AtomicBool) -> Result<ScrubJson, Failure> {
-    let options = ScrubOptions { bytes_per_sec: args.rate, ..ScrubOptions::default() };
+    let options = ScrubOptions::default().bytes_per_sec(args.rate);
     let scrubbed = pool.scrub(&options, &mut |at| {
         progress.set(at.done_bytes, at.total_bytes);
         // Relaxed: the flag carries nothing but itself.

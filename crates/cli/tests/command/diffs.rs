@@ -310,7 +310,8 @@ fn ceph_merges_what_we_write_and_we_take_what_it_wrote() {
 #[test]
 fn a_diff_that_does_not_lead_to_what_it_names_is_refused() {
     let Some(dir) = pools() else { return };
-    let identity = |layout| Identity { size: 4 * MIB, written: 8192, layout, created: 7, pool: [1; 16], volume: 1 };
+    let identity =
+        |layout| Identity::default().size(4 * MIB).written(8192).layout(layout).created(7).pool([1; 16]).volume(1);
     let header = Header { to_identity: Some(identity(1)), ..names(None, "x", 4 * MIB) };
     fs::write(dir.path("wrong.diff"), diff(Version::V2, &header, &[(0, 8192, Some(1))])).expect("a diff");
     let before = listed(&dir, "q.img");

@@ -20,7 +20,7 @@ fn covered(volume: &Volume, context: u64, among: u32) -> u64 {
 #[test]
 fn an_answer_looks_at_a_part_and_several_contexts_share_it() {
     let device = open_device("ram:size=512M").expect("a device");
-    Pool::create(&device, &CreateOptions { unit_bytes: UNIT, ..CreateOptions::default() }).expect("made");
+    Pool::create(&device, &CreateOptions::default().unit_bytes(UNIT)).expect("made");
     let pool = Pool::open(&device, &OpenOptions::default()).expect("opened");
     let volume = pool.create_volume("v", 300 << 20).expect("made");
     pool.snapshot("v", "s").expect("frozen");

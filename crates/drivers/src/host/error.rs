@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use sheave_base::status::Errno;
 use sheave_blk::DeviceError;
 
 /// What is done to a path that does not exist.
@@ -42,7 +43,7 @@ pub struct HostError {
     path: PathBuf,
     cause: String,
     fix: &'static str,
-    errno: Option<i32>,
+    errno: Option<Errno>,
 }
 
 impl From<HostError> for DeviceError {
@@ -63,7 +64,7 @@ impl HostError {
         if kind == HostErrorKind::Permission && what == CREATE {
             fix = "name a directory that you may write to, or run as a user that may";
         }
-        Self { kind, path: path.to_owned(), cause: format!("cannot {what} it: {error}"), fix, errno }
+        Self { kind, path: path.to_owned(), cause: format!("cannot {what} it: {error}"), fix, errno: errno.map(Errno) }
     }
 
     /// Which kind of trouble it is.
@@ -72,7 +73,7 @@ impl HostError {
     }
 
     /// What the system said, if it was the system.
-    pub fn errno(&self) -> Option<i32> {
+    pub fn errno(&self) -> Option<Errno> {
         self.errno
     }
 
@@ -88,7 +89,12 @@ impl fmt::Display for HostError {
     }
 }
 
-impl std::error::Error for HostError {}
+impl std::error::Error for HostError {
+    /// The errno, if it was the system that refused.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.errno.as_ref().map(|errno| errno as _)
+    }
+}
 
 fn explain(errno: i32) -> (HostErrorKind, &'static str) {
     use HostErrorKind as K;

@@ -84,34 +84,30 @@ impl Host {
 unsafe impl Driver for Host {
     fn limits(&self) -> Limits {
         let caps = self.shared.file.caps();
-        Limits {
-            logical_block: self.block,
-            physical_block: caps.physical_block.max(self.block),
-            max_sectors: MAX_IO_BYTES >> SECTOR_SHIFT,
-            max_segments: MAX_SEGMENTS as u16,
-            chunk_sectors: 0,
-            dma_alignment: caps.dma_alignment,
-            max_discard_sectors: if caps.discard { MAX_DISCARD_BYTES >> SECTOR_SHIFT } else { 0 },
-            // Where nothing better works, zeroes are written.
-            max_write_zeroes_sectors: if self.shared.file.is_readonly() { 0 } else { MAX_ZERO_BYTES >> SECTOR_SHIFT },
-            queue_depth: self.depth,
-        }
+        Limits::default()
+            .logical_block(self.block)
+            .physical_block(caps.physical_block.max(self.block))
+            .max_sectors(MAX_IO_BYTES >> SECTOR_SHIFT)
+            .max_segments(MAX_SEGMENTS as u16)
+            .chunk_sectors(0)
+            .dma_alignment(caps.dma_alignment)
+            .max_discard_sectors(if caps.discard { MAX_DISCARD_BYTES >> SECTOR_SHIFT } else { 0 })
+            .max_write_zeroes_sectors(if self.shared.file.is_readonly() { 0 } else { MAX_ZERO_BYTES >> SECTOR_SHIFT })
+            .queue_depth(self.depth)
     }
 
     fn capabilities(&self) -> Capabilities {
         let file = &self.shared.file;
         let caps = file.caps();
-        Capabilities {
-            // Without a command for it, one flush for several writes is better than one with each.
-            fua: caps.fua_native,
-            volatile_cache: caps.volatile_cache && !file.is_readonly(),
-            discard: caps.discard,
-            write_zeroes: caps.zero_range || caps.discard,
-            polled: caps.iopoll,
-            direct_io: file.is_direct(),
-            read_only: file.is_readonly(),
-            sparse: caps.kind == FileKind::Regular,
-        }
+        Capabilities::default()
+            .fua(caps.fua_native)
+            .volatile_cache(caps.volatile_cache && !file.is_readonly())
+            .discard(caps.discard)
+            .write_zeroes(caps.zero_range || caps.discard)
+            .polled(caps.iopoll)
+            .direct_io(file.is_direct())
+            .read_only(file.is_readonly())
+            .sparse(caps.kind == FileKind::Regular)
     }
 
     fn size_bytes(&self) -> u64 {

@@ -40,6 +40,8 @@ use sheave_kring::{Full, IoVec, KOp, KernelRing, MAX_SEGMENTS, RwOp, Target};
 
 const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+/// A mode of fallocate that no kernel has.
+const NO_SUCH_MODE: i32 = i32::MIN;
 
 const _: () = {
     assert!(size_of::<Segment>() == size_of::<IoVec>() && align_of::<Segment>() == align_of::<IoVec>());
@@ -202,6 +204,8 @@ impl HostQueue {
                 Zeroing::PunchHole => kring.prep_fallocate(self.target, PUNCH_HOLE, offset, len, user_data),
                 Zeroing::Write => self.prep_zeroes(tag, rq, kring, progress.done, user_data),
             },
+            // Nothing sends one yet. The kernel answers EOPNOTSUPP to a mode that it does not know.
+            _ => kring.prep_fallocate(self.target, NO_SUCH_MODE, offset, len, user_data),
         }
     }
 

@@ -17,7 +17,7 @@
 //!   try: so it ends.
 //! - R2: nothing is sent again for a request that has timed out, or for a queue that ends.
 
-use sheave_base::status::Status;
+use sheave_base::status::{Errno, Status};
 
 use super::probe::FileKind;
 use super::shared::{HostShared, Zeroing};
@@ -122,7 +122,7 @@ impl Judge<'_> {
         let by_bytes = match rq.op {
             Op::Read | Op::Write => true,
             Op::WriteZeroes => progress.zeroing() == Zeroing::Write && !progress.syncs(),
-            Op::Discard | Op::Flush => false,
+            _ => false,
         };
         if rq.op == Op::Flush {
             return Verdict::End(self.shared.flushed(self.capacity, self.block));
@@ -169,7 +169,7 @@ impl Judge<'_> {
             }
             errno => {
                 self.shared.explain(errno);
-                Verdict::End(Status::from_errno(errno))
+                Verdict::End(Status::from_errno(Errno(errno)))
             }
         }
     }
@@ -177,7 +177,7 @@ impl Judge<'_> {
     fn try_again(&self, progress: &mut Progress, errno: i32) -> Verdict {
         progress.tries += 1;
         if progress.tries > MAX_TRIES {
-            return Verdict::End(Status::from_errno(errno));
+            return Verdict::End(Status::from_errno(Errno(errno)));
         }
         Verdict::Again
     }

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno as SysErrno;
-use sheave_base::status::Status;
+use sheave_base::status::{Errno, Status};
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicU32, Ordering};
 
@@ -105,7 +105,7 @@ fn work(shared: &HostShared, receive: &Receiver<Job>, jobs: &AtomicU32) {
             Ok(()) => Status::Ok,
             Err(errno) => {
                 shared.explain(errno);
-                Status::from_errno(errno)
+                Status::from_errno(Errno(errno))
             }
         };
         job.rq.complete(status);
@@ -120,6 +120,7 @@ fn carry_out(shared: &HostShared, job: &Job) -> Result<(), i32> {
         Op::Discard => fallocate(shared, FallocateFlags::PUNCH_HOLE, job)?,
         Op::WriteZeroes => zero(shared, job)?,
         Op::Read | Op::Write => return Err(libc::EINVAL),
+        _ => return Err(libc::EOPNOTSUPP),
     }
     if job.durable { sync(shared) } else { Ok(()) }
 }

@@ -12,6 +12,8 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
+use sheave_base::status::Errno;
+
 use super::*;
 
 const MIB: u64 = 1 << 20;
@@ -226,7 +228,7 @@ fn what_the_system_says_becomes_words() {
     ];
     for (errno, kind, words) in cases {
         let error = HostError::from_io(Path::new("/p"), "open", &std::io::Error::from_raw_os_error(errno));
-        assert_eq!((error.kind(), error.errno(), error.path()), (kind, Some(errno), Path::new("/p")));
+        assert_eq!((error.kind(), error.errno(), error.path()), (kind, Some(Errno(errno)), Path::new("/p")));
         let text = error.to_string();
         assert!(text.starts_with("/p: cannot open it: ") && text.contains(words), "{text}");
     }

@@ -43,12 +43,11 @@ impl Keeping {
 // SAFETY: D7: there is no memory that a request could miss.
 unsafe impl Driver for Keeping {
     fn limits(&self) -> Limits {
-        Limits {
-            max_sectors: MAX_SECTORS,
-            max_discard_sectors: MAX_SECTORS,
-            max_write_zeroes_sectors: MAX_SECTORS,
-            ..self.null.limits()
-        }
+        self.null
+            .limits()
+            .max_sectors(MAX_SECTORS)
+            .max_discard_sectors(MAX_SECTORS)
+            .max_write_zeroes_sectors(MAX_SECTORS)
     }
 
     fn capabilities(&self) -> Capabilities {

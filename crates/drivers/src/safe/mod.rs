@@ -40,7 +40,7 @@
 //!
 //! impl SafeDriver for Numbers {
 //!     fn limits(&self) -> Limits { Limits::default() }
-//!     fn capabilities(&self) -> Capabilities { Capabilities { read_only: true, ..Capabilities::default() } }
+//!     fn capabilities(&self) -> Capabilities { Capabilities::default().read_only(true) }
 //!     fn size_bytes(&self) -> u64 { 256 * 512 }
 //!     fn open_queue(&self, _: &Open) -> Result<Box<dyn SafeQueue>, DeviceError> { Ok(Box::new(Numbers)) }
 //! }

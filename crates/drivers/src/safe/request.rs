@@ -71,6 +71,7 @@ pub const MAX_CHILDREN: u32 = 1024;
 
 /// The memory of a child.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Memory {
     /// None: for flushes, discards and write-zeroes, of so many bytes.
     None(u32),
@@ -81,7 +82,16 @@ pub enum Memory {
 }
 
 /// I/O for a device below.
+///
+/// ```
+/// use sheave_blk::bio::Op;
+/// use sheave_drivers::safe::{Child, Memory};
+///
+/// let durable = Child::new(1, Op::Write, 2048, Memory::OfRequest(0..4096)).fua(true).number(7);
+/// assert_eq!((durable.lower, durable.sector, durable.number), (1, 2048, 7));
+/// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Child {
     /// Number of the device, in the order in which they were given to [`stacked`](super::stacked).
     pub lower: usize,
@@ -96,6 +106,17 @@ pub struct Child {
     /// Comes back with its end.
     pub number: u32,
 }
+
+impl Child {
+    /// I/O on the device `lower`, from `sector` on; not FUA, and with the number 0.
+    #[inline]
+    #[must_use]
+    pub fn new(lower: usize, op: Op, sector: u64, memory: Memory) -> Child {
+        Child { lower, op, fua: false, sector, memory, number: 0 }
+    }
+}
+
+sheave_base::setters!(Child { fua: bool, number: u32 });
 
 /// A child that has ended.
 #[derive(Debug)]

@@ -137,11 +137,11 @@ fn does(start: impl Fn(&mut Request<'_>, &mut Vec<RequestId>) -> Step + Send + S
 
 impl SafeDriver for Does {
     fn limits(&self) -> Limits {
-        Limits { max_sectors: 256, max_discard_sectors: 256, queue_depth: 8, ..Limits::default() }
+        Limits::default().max_sectors(256).max_discard_sectors(256).queue_depth(8)
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { volatile_cache: true, discard: true, ..Capabilities::default() }
+        Capabilities::default().volatile_cache(true).discard(true)
     }
 
     fn size_bytes(&self) -> u64 {

@@ -26,10 +26,11 @@ struct Case {
 
 impl Case {
     fn decide(self) -> Decision {
-        let bit = |on: bool, bit: u8| if on { bit } else { 0 };
-        let flags = bit(self.shared, MAP_SHARED) | bit(self.new, MAP_NEW) | bit(self.dirty, MAP_DIRTY);
-        let flags = flags | bit(self.task, MAP_TASK) | bit(self.worker, MAP_WORKER);
-        let mapping = Mapping { offset: 0, len: 2 * SIZE, addr: 0, kind: self.kind, flags };
+        let bit = |on: bool, bit: MapFlags| bit.only_if(on);
+        let flags =
+            bit(self.shared, MapFlags::SHARED) | bit(self.new, MapFlags::NEW) | bit(self.dirty, MapFlags::DIRTY);
+        let flags = flags | bit(self.task, MapFlags::TASK) | bit(self.worker, MapFlags::WORKER);
+        let mapping = Mapping::new(self.kind, 0, 2 * SIZE, 0).flags(flags);
         let iocb = |on: bool, bit: u16| if on { bit } else { 0 };
         let iocb = iocb(self.write, IOCB_WRITE) | iocb(self.dsync, IOCB_DSYNC) | iocb(self.sync, IOCB_SYNC);
         super::decide(&mapping, self.end, SIZE, iocb, self.fua_or_no_cache)
@@ -109,7 +110,7 @@ fn every_row_of_the_truth_table() {
 #[test]
 fn other_flags_of_the_kiocb_decide_nothing() {
     for case in all_cases().filter(|case| case.write) {
-        let mapping = Mapping { offset: 0, len: SIZE, addr: 0, kind: case.kind, flags: 0 };
+        let mapping = Mapping::new(case.kind, 0, SIZE, 0);
         let with = |flags| super::decide(&mapping, case.end, SIZE, IOCB_WRITE | flags, case.fua_or_no_cache);
         assert_eq!(with(0), with(IOCB_NOWAIT | crate::kiocb::IOCB_USE_POS));
     }

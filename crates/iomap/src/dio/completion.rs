@@ -4,7 +4,7 @@
 //! is needed -> the result. Owns no place where deferred steps run: the ring asks [`next`], and calls [`end_write`] and
 //! [`sync`] where they may block.
 
-use sheave_base::status::Status;
+use sheave_base::status::{Errno, Status};
 use sheave_blk::bio::BVec;
 
 use crate::completion_plan::{CompletionPlan, MayBlock};
@@ -73,7 +73,7 @@ pub fn end_summed(file: &dyn File, kiocb: &Kiocb, pieces: &[Mapping], vecs: &[BV
     match file.end_summed(&summed_done(kiocb, pieces, vecs)) {
         Ok(()) => Some(0),
         Err(Status::Again) => None,
-        Err(status) => Some(-status.errno()),
+        Err(status) => Some(status.result()),
     }
 }
 
@@ -87,14 +87,14 @@ pub fn end_summed_blocking(
     vecs: &[BVec],
     token: &MayBlock<'_>,
 ) -> i32 {
-    file.end_summed_blocking(&summed_done(kiocb, pieces, vecs), token).map_or_else(|status| -status.errno(), |()| 0)
+    file.end_summed_blocking(&summed_done(kiocb, pieces, vecs), token).map_or_else(|status| status.result(), |()| 0)
 }
 
 /// The file has seen the memory, with this result; what is next.
 pub fn summed(kiocb: &mut Kiocb, res: i32) -> Next {
     kiocb.flags &= !IOCB_SUMMED;
     if res < 0 {
-        kiocb.fail(Status::from_errno(res));
+        kiocb.fail(Status::from_errno(Errno(res)));
     }
     next(kiocb)
 }
@@ -104,7 +104,7 @@ pub fn summed(kiocb: &mut Kiocb, res: i32) -> Next {
 #[must_use]
 pub fn end_write(file: &dyn File, kiocb: &Kiocb, pieces: &[Mapping], token: &MayBlock<'_>) -> i32 {
     let done = WriteDone { pos: kiocb.pos, len: u64::from(kiocb.len), status: kiocb.status, pieces };
-    file.end_write(done, token).map_or_else(|status| -status.errno(), |()| 0)
+    file.end_write(done, token).map_or_else(|status| status.result(), |()| 0)
 }
 
 /// The completion work was done, with this result; what is next. An error of the data comes before one of the work.
@@ -123,6 +123,6 @@ pub fn sync(file: &dyn File, token: &MayBlock<'_>) -> Synced {
     match file.sync(token) {
         None => Synced::Flush,
         Some(Ok(())) => Synced::Done(0),
-        Some(Err(status)) => Synced::Done(-status.errno()),
+        Some(Err(status)) => Synced::Done(status.result()),
     }
 }

@@ -19,7 +19,7 @@ use super::{Issued, bio_spec, error};
 use crate::completion_plan::CompletionPlan;
 use crate::decision::decide;
 use crate::kiocb::{IOCB_COMPLETION_WORK, IOCB_DSYNC, IOCB_NEED_SYNC, IOCB_NOWAIT, IOCB_SUMMED, IOCB_SYNC, Kiocb};
-use crate::mapping::{Intent, MAP_SUMMED, Mapping, MappingKind, Pieces};
+use crate::mapping::{Intent, MapFlags, Mapping, MappingKind, Pieces};
 
 /// What issuing needs for a moment; a ring has one, which keeps its room.
 #[derive(Debug, Default)]
@@ -93,7 +93,7 @@ fn map_all(file: &OpenFile, kiocb: &mut Kiocb, pieces: &mut Pieces) -> Result<bo
         let decision = decide(&mapping, end, size, kiocb.flags, file.writes_through);
         fua &= decision.fua;
         kiocb.plan = kiocb.plan.demote(decision.plan);
-        if mapping.flags & MAP_SUMMED != 0 {
+        if mapping.flags.any(MapFlags::SUMMED) {
             kiocb.flags |= IOCB_SUMMED;
             kiocb.plan = kiocb.plan.demote(CompletionPlan::Task);
         }
@@ -101,7 +101,8 @@ fn map_all(file: &OpenFile, kiocb: &mut Kiocb, pieces: &mut Pieces) -> Result<bo
         pieces.push(mapping);
     }
     if kiocb.plan == CompletionPlan::Worker {
-        // Also for a file that asked for a worker with `MAP_WORKER`: what it has to do there, it does in `end_write`.
+        // Also for a file that asked for a worker with `MapFlags::WORKER`: what it has to do there, it does in
+        // `end_write`.
         kiocb.flags |= IOCB_COMPLETION_WORK;
     }
     if wants_sync && !fua {

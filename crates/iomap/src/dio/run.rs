@@ -12,10 +12,11 @@ use super::bio_spec;
 use super::open_file::OpenFile;
 use crate::file::{File, PlainRanges};
 use crate::kiocb::{IOCB_DSYNC, IOCB_SYNC, IOCB_WRITE};
-use crate::mapping::{Intent, MAP_NEW, MAP_SHARED, MAP_SUMMED, MAP_TASK, MAP_WORKER, MappingKind};
+use crate::mapping::{Intent, MapFlags, MappingKind};
 
 /// Flags of mappings to which no write is plain.
-const NOT_PLAIN_FOR_WRITES: u8 = MAP_SHARED | MAP_NEW | MAP_SUMMED | MAP_TASK | MAP_WORKER;
+const NOT_PLAIN_FOR_WRITES: MapFlags =
+    MapFlags::SHARED.with(MapFlags::NEW).with(MapFlags::SUMMED).with(MapFlags::TASK).with(MapFlags::WORKER);
 
 /// What all I/Os of a run lie within that have one length: the file, on its blocks, and memory that the device can
 /// take.
@@ -264,8 +265,8 @@ impl<'a> MappedRun<'a> {
 fn map_first(map: &dyn File, at: &mut [u64], len: u64, intent: Intent) -> usize {
     let Some(pos) = at.first_mut() else { return 0 };
     let Ok(mapping) = map.map(*pos, len, intent) else { return 0 };
-    let not_plain = if intent == Intent::Write { NOT_PLAIN_FOR_WRITES } else { MAP_SUMMED };
-    let plain = mapping.kind == MappingKind::Mapped && mapping.flags & not_plain == 0;
+    let not_plain = if intent == Intent::Write { NOT_PLAIN_FOR_WRITES } else { MapFlags::SUMMED };
+    let plain = mapping.kind == MappingKind::Mapped && !mapping.flags.any(not_plain);
     let here = mapping.offset == *pos && mapping.len >= len;
     *pos = mapping.addr;
     usize::from(plain && here)

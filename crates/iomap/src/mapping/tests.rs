@@ -3,7 +3,7 @@
 use super::*;
 
 fn piece(n: u64) -> Mapping {
-    Mapping { offset: n, len: 1, addr: n, kind: MappingKind::Mapped, flags: 0 }
+    Mapping::new(MappingKind::Mapped, n, 1, n)
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A kernel that refuses or runs short: simulated, as it cannot be had on demand; and the words people read then.
 
 use super::*;
+use sheave_base::status::Errno;
 
 fn with_one_fsync() -> Option<(KernelRing, File)> {
     let mut ring = ring(4)?;
@@ -65,7 +66,7 @@ fn what_no_retry_helps_is_said_at_once() {
     for (errno, words) in words {
         ring.simulated.push_back(Err(errno));
         let error = ring.enter(1, None).expect_err("fatal");
-        assert_eq!(error, KringError::Enter { errno });
+        assert_eq!(error, KringError::Enter { errno: Errno(errno) });
         assert!(error.to_string().contains(words), "{error}");
     }
 }

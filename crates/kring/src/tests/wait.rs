@@ -5,6 +5,7 @@ use std::time::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::*;
+use sheave_base::status::Errno;
 
 const SHORT: Duration = Duration::from_millis(30);
 
@@ -19,7 +20,7 @@ fn an_enter_with_nothing_to_do_is_no_system_call() {
     assert_eq!(ring.enter(7, None), Ok(0));
     let file = file_with(&[1; 16]);
     ring.prep_fsync(Target::Raw(file.as_raw_fd()), false, 1).expect("room");
-    assert_eq!(ring.enter(1, None), Err(KringError::Enter { errno: libc::EIO }));
+    assert_eq!(ring.enter(1, None), Err(KringError::Enter { errno: Errno::EIO }));
     assert_eq!(ring.enter(1, None), Ok(1));
     // What is there already needs no waiting either.
     ring.simulated.push_back(Err(libc::EIO));

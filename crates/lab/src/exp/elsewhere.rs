@@ -88,11 +88,11 @@ impl std::fmt::Debug for Hardware {
 // SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Hardware {
     fn limits(&self) -> Limits {
-        Limits { logical_block: 512, max_sectors: u32::MAX >> 9, max_segments: 1024, ..Limits::default() }
+        Limits::default().logical_block(512).max_sectors(u32::MAX >> 9).max_segments(1024)
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { fua: true, direct_io: true, ..Capabilities::default() }
+        Capabilities::default().fua(true).direct_io(true)
     }
 
     fn size_bytes(&self) -> u64 {

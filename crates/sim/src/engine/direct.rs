@@ -8,14 +8,14 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use sheave_base::grace::{Grace, Phase, Seat};
-use sheave_base::status::Status;
+use sheave_base::status::{Errno, Status};
 use sheave_base::sync::Arc;
 use sheave_blk::Device;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::decision::decide;
 use sheave_iomap::file::WriteDone;
 use sheave_iomap::kiocb::{IOCB_DSYNC, IOCB_WRITE};
-use sheave_iomap::mapping::{Intent, MAP_SUMMED, Mapping, MappingKind};
+use sheave_iomap::mapping::{Intent, MapFlags, Mapping, MappingKind};
 use sheave_iomap::{File, IoMemory, RawFile, SummedDone};
 use sheave_uring::{Fd, Ring, prep};
 
@@ -222,7 +222,7 @@ impl Direct {
         if let Want::Read(len) = request.want {
             request.data = vec![0; len];
         }
-        request.summed = request.pieces.iter().any(|piece| piece.flags & MAP_SUMMED != 0);
+        request.summed = request.pieces.iter().any(|piece| piece.flags.any(MapFlags::SUMMED));
         if matches!(request.want, Want::Write(..)) && request.summed {
             request.pieces.iter().for_each(|piece| request.file.begin_write(piece));
         }
@@ -285,7 +285,7 @@ impl Direct {
             let Some(request) = self.requests.get_mut(&op) else { continue };
             request.left -= 1;
             if res < 0 {
-                request.status = Status::from_errno(-res);
+                request.status = Status::from_errno(Errno(-res));
             } else if let (Want::Read(_), Some(memory)) = (&request.want, memory) {
                 request.data[offset..offset + memory.len()].copy_from_slice(&memory);
             }
@@ -375,7 +375,12 @@ fn look(request: &mut Request, look: impl FnOnce(&dyn File, &SummedDone<'_>) -> 
     };
     let (pos, len, status, pieces) = (request.pos, memory.len() as u64, request.status, &request.pieces[..]);
     let result = IoMemory::over(&mut memory, |memory| {
-        look(&*request.file, &SummedDone { write, pos, len, status, pieces, memory })
+        let done = if write {
+            SummedDone::of_write(WriteDone::new(pos, len, status, pieces), memory)
+        } else {
+            SummedDone::of_read(pos, len, pieces, memory)
+        };
+        look(&*request.file, &done)
     });
     if !write {
         request.data = memory;
@@ -437,7 +442,7 @@ fn map_all_blocking(
 fn end_write(request: &mut Request) {
     let Want::Write(data, _) = &request.want else { return };
     let (pos, len, status) = (request.pos, data.len() as u64, request.status);
-    let done = WriteDone { pos, len, status, pieces: &request.pieces };
+    let done = WriteDone::new(pos, len, status, &request.pieces);
     let result = request.file.end_write(done, &MayBlock::on_worker());
     request.stage = if request.needs_sync { Stage::Sync } else { Stage::Data };
     request.status = result.err().unwrap_or(Status::Ok);

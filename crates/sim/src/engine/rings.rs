@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use sheave_base::status::Status;
+use sheave_base::status::{Errno, Status};
 use sheave_base::sync::Arc;
 use sheave_iomap::File;
 use sheave_iomap::file::FallocateMode;
@@ -80,7 +80,7 @@ impl Rings {
     fn ended(&mut self, op: u64, res: i32, data: Vec<u8>) -> Option<Ended> {
         let wanted = self.requests.remove(&op)?;
         let status = match res {
-            res if res < 0 => Status::from_errno(-res),
+            res if res < 0 => Status::from_errno(Errno(-res)),
             // Volumes have no short reads or writes but at their end, where nobody reads or writes here.
             res if res as usize != wanted.bytes => Status::IoErr,
             _ => Status::Ok,

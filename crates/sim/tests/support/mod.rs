@@ -15,7 +15,7 @@ pub const EILSEQ: i32 = -84;
 pub const EINVAL: i32 = -22;
 
 pub fn format(device: &Device, unit_bytes: u64, checksum: Checksum) {
-    let options = CreateOptions { unit_bytes, checksum, overwrite: true, ..CreateOptions::default() };
+    let options = CreateOptions::default().unit_bytes(unit_bytes).checksum(checksum).overwrite(true);
     Pool::create(device, &options).expect("the pool is made");
 }
 

@@ -38,7 +38,7 @@ fn send(ring: &mut Inner, slot: u32) -> Result<(), i32> {
         return Err(errno::EINVAL);
     }
     let cqe = Cqe { user_data: req.off, res: req.len as i32, flags: if pass { flags as u32 } else { 0 } };
-    target.send_cqe(cqe).map_err(|error| error.errno())
+    target.send_cqe(cqe).map_err(|error| error.errno().0)
 }
 
 #[cfg(test)]

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use super::entry::{Entry, Late, op_type};
 use super::when::When;
+use crate::completion::CompletionFlags;
 use crate::op::cancel::target::Target;
-use crate::rsrc::Fd;
+use crate::rsrc::{Fd, FixedFile};
 use crate::sqe::{
     ASYNC_CANCEL_ALL, ASYNC_CANCEL_ANY, ASYNC_CANCEL_FD, ASYNC_CANCEL_FD_FIXED, ASYNC_CANCEL_OP, ASYNC_CANCEL_USERDATA,
     LINK_TIMEOUT_UPDATE, MSG_RING_FLAGS_PASS, TIMEOUT_BOOTTIME, TIMEOUT_ETIME_SUCCESS, TIMEOUT_UPDATE, opcode,
@@ -79,10 +80,10 @@ fn boottime(mut entry: Entry) -> Entry {
 }
 
 impl Message {
-    /// The flags of the CQE that the message posts.
-    pub fn message_flags(mut self, flags: u32) -> Message {
+    /// The flags of the completion that the message posts.
+    pub fn message_flags(mut self, flags: CompletionFlags) -> Message {
         self.0.sqe.op_flags |= MSG_RING_FLAGS_PASS;
-        self.0.sqe.splice_fd_in = flags as i32;
+        self.0.sqe.splice_fd_in = flags.bits() as i32;
         self
     }
 }
@@ -186,6 +187,41 @@ pub fn link_timeout_update(user_data: u64, after: Duration) -> TimeoutUpdate {
     update
 }
 
+/// Kinds of operations, by the kernel's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Opcode {
+    /// [`nop`](super::nop).
+    Nop = opcode::NOP,
+    /// [`readv`](super::readv).
+    Readv = opcode::READV,
+    /// [`writev`](super::writev).
+    Writev = opcode::WRITEV,
+    /// [`fsync`](super::fsync) and [`fdatasync`](super::fdatasync).
+    Fsync = opcode::FSYNC,
+    /// [`read_fixed`](super::read_fixed).
+    ReadFixed = opcode::READ_FIXED,
+    /// [`write_fixed`](super::write_fixed).
+    WriteFixed = opcode::WRITE_FIXED,
+    /// [`timeout`].
+    Timeout = opcode::TIMEOUT,
+    /// [`timeout_remove`], [`timeout_update`] and [`link_timeout_update`].
+    TimeoutRemove = opcode::TIMEOUT_REMOVE,
+    /// [`cancel`].
+    AsyncCancel = opcode::ASYNC_CANCEL,
+    /// [`link_timeout`].
+    LinkTimeout = opcode::LINK_TIMEOUT,
+    /// [`punch_hole`](super::punch_hole) and [`zero_range`](super::zero_range).
+    Fallocate = opcode::FALLOCATE,
+    /// [`read`](super::read).
+    Read = opcode::READ,
+    /// [`write`](super::write()).
+    Write = opcode::WRITE,
+    /// [`message`].
+    Message = opcode::MSG_RING,
+}
+
 /// What to cancel. Conditions are added: all must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cancel {
@@ -215,14 +251,14 @@ impl Cancel {
         Cancel { flags: ASYNC_CANCEL_FD, fd: fd.raw(), ring: fd.ring(), ..Cancel::NOTHING }
     }
 
-    /// I/O that no device has yet, on the file with this index in the registered table.
-    pub const fn fixed_file(index: u32) -> Cancel {
-        Cancel { flags: ASYNC_CANCEL_FD | ASYNC_CANCEL_FD_FIXED, fd: index as i32, ..Cancel::NOTHING }
+    /// I/O that no device has yet, on this file of the registered table.
+    pub const fn fixed_file(file: FixedFile) -> Cancel {
+        Cancel { flags: ASYNC_CANCEL_FD | ASYNC_CANCEL_FD_FIXED, fd: file.0 as i32, ..Cancel::NOTHING }
     }
 
-    /// Operations of one kind, see [`opcode`].
-    pub const fn opcode(opcode: u8) -> Cancel {
-        Cancel { flags: ASYNC_CANCEL_OP, opcode, ..Cancel::NOTHING }
+    /// Operations of one kind.
+    pub const fn opcode(opcode: Opcode) -> Cancel {
+        Cancel { flags: ASYNC_CANCEL_OP, opcode: opcode as u8, ..Cancel::NOTHING }
     }
 
     /// And this.

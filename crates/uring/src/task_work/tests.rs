@@ -38,7 +38,7 @@ fn all_that_was_accepted_arrives_once_and_in_order() {
         assert!(ring.wait(1, None).is_ready(), "sleeps until somebody sends");
         for completion in ring.completions() {
             let (sender, n) = ((completion.user_data >> 32) as usize, completion.user_data & 0xffff_ffff);
-            assert_eq!((next[sender], completion.res, completion.flags), (n, -(n as i32), 3));
+            assert_eq!((next[sender], completion.res, completion.flags.bits()), (n, -(n as i32), 3));
             next[sender] += 1;
         }
     }

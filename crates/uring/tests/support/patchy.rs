@@ -10,7 +10,7 @@ use sheave_blk::Device;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::WriteDone;
 use sheave_iomap::grace::Grace;
-use sheave_iomap::mapping::{Intent, MAP_DIRTY, MAP_NEW, MAP_SHARED};
+use sheave_iomap::mapping::{Intent, MapFlags};
 use sheave_iomap::{FallocateMode, File, Mapping, MappingKind, PlainRanges};
 
 /// Bytes of a patch.
@@ -49,16 +49,16 @@ impl Patchy {
         let patch = pos / PATCH;
         let hole = if intent == Intent::Read { MappingKind::Hole } else { MappingKind::Unwritten };
         let (kind, flags) = match patch % 7 {
-            0 => (MappingKind::Unwritten, 0),
-            1 => (hole, MAP_NEW),
-            2 => (MappingKind::Mapped, MAP_SHARED),
-            3 => (MappingKind::Mapped, MAP_DIRTY),
-            _ => (MappingKind::Mapped, 0),
+            0 => (MappingKind::Unwritten, MapFlags::NONE),
+            1 => (hole, MapFlags::NEW),
+            2 => (MappingKind::Mapped, MapFlags::SHARED),
+            3 => (MappingKind::Mapped, MapFlags::DIRTY),
+            _ => (MappingKind::Mapped, MapFlags::NONE),
         };
         // The patches lie in reverse order.
         let last = self.size_bytes() / PATCH - 1;
         let addr = (last - patch) * PATCH + pos % PATCH;
-        Mapping { offset: pos, len: len.min(PATCH - pos % PATCH), addr, kind, flags }
+        Mapping::new(kind, pos, len.min(PATCH - pos % PATCH), addr).flags(flags)
     }
 
     /// One in so many calls is true.
@@ -94,7 +94,8 @@ impl File for Patchy {
         let mut many = 0;
         for at in at {
             let mapping = self.place(*at, len, intent);
-            let plain = mapping.kind == MappingKind::Mapped && mapping.flags & !MAP_DIRTY == 0 && mapping.len == len;
+            let clean = matches!(mapping.flags, MapFlags::NONE | MapFlags::DIRTY);
+            let plain = mapping.kind == MappingKind::Mapped && clean && mapping.len == len;
             if !plain || self.one_in(7) {
                 break;
             }

@@ -7,7 +7,7 @@ use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::grace::Grace;
-use sheave_iomap::mapping::Intent;
+use sheave_iomap::mapping::{Intent, MapFlags};
 use sheave_iomap::{FallocateMode, File, Mapping, MappingKind, WriteDone};
 
 /// Bytes of a unit.
@@ -29,7 +29,7 @@ pub struct Thin {
     device: Device,
     grace: Arc<Grace>,
     /// Where each unit lies, its state and flags; `None`: that takes `map_blocking`, which makes it the first.
-    pub units: Mutex<Vec<Option<(u64, MappingKind, u8)>>>,
+    pub units: Mutex<Vec<Option<(u64, MappingKind, MapFlags)>>>,
     pub needs_sync: AtomicBool,
     calls: Mutex<Vec<Call>>,
     hook: Hook,
@@ -49,7 +49,7 @@ impl Thin {
         kind: MappingKind,
         hook: impl Fn(&Thin, &Call, &MayBlock<'_>) -> Result<(), Status> + Send + Sync + 'static,
     ) -> Arc<Thin> {
-        let units = (0..units).rev().map(|at| Some((at * UNIT, kind, 0))).collect();
+        let units = (0..units).rev().map(|at| Some((at * UNIT, kind, MapFlags::NONE))).collect();
         Arc::new(Thin {
             device: device.clone(),
             grace: Arc::new(Grace::new()),
@@ -102,17 +102,17 @@ impl File for Thin {
     fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
         let (addr, kind, flags) = self.units.lock().unwrap()[(pos / UNIT) as usize].ok_or(Status::Again)?;
         let within = pos % UNIT;
-        Ok(Mapping { offset: pos, len: len.min(UNIT - within), addr: addr + within, kind, flags })
+        Ok(Mapping::new(kind, pos, len.min(UNIT - within), addr + within).flags(flags))
     }
 
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, token: &MayBlock<'_>) -> Result<Mapping, Status> {
         self.called(Call::MapBlocking(pos), token)?;
-        self.units.lock().unwrap()[(pos / UNIT) as usize].get_or_insert((0, MappingKind::Mapped, 0));
+        self.units.lock().unwrap()[(pos / UNIT) as usize].get_or_insert((0, MappingKind::Mapped, MapFlags::NONE));
         self.map(pos, len, intent)
     }
 
     fn end_write(&self, done: WriteDone<'_>, token: &MayBlock<'_>) -> Result<(), Status> {
-        let WriteDone { pos, len, status, pieces } = done;
+        let WriteDone { pos, len, status, pieces, .. } = done;
         self.called(Call::End { pos, len, status, pieces: pieces.to_vec() }, token)?;
         if status.is_ok() { Ok(()) } else { Err(status) }
     }

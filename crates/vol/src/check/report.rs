@@ -6,10 +6,13 @@ use crate::finding::Finding;
 use crate::info::MemberInfo;
 /// How a pool is checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CheckOptions {
     /// Carry out what the findings' `repair` says. Without it nothing is written.
     pub repair: bool,
 }
+
+sheave_base::setters!(CheckOptions { repair: bool });
 
 /// How far a check is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -109,6 +109,8 @@ pub(crate) fn require(
     if holds { Ok(()) } else { Err(Damage::field(field, value, why)) }
 }
 
+impl std::error::Error for MapDamage {}
+
 impl std::fmt::Display for MapDamage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let MapDamage { at, why, range: (pos, len), pages } = self;

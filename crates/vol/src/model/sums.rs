@@ -3,7 +3,7 @@
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 use sheave_base::sync::{Arc, thread};
-use sheave_iomap::mapping::MAP_SUMMED;
+use sheave_iomap::mapping::MapFlags;
 use sheave_iomap::{IoMemory, Mapping, MappingKind, SummedDone};
 
 use super::explore;
@@ -50,12 +50,13 @@ impl BlockIo for Tags {
 /// One write from its begin to its end, as a ring and a worker do it.
 fn write(sums: &Sums, device: &Tags, first: usize, count: usize, tag: u8) {
     let (offset, len) = ((first * BLOCK) as u64, (count * BLOCK) as u64);
-    let piece = Mapping { offset, len, addr: offset, kind: MappingKind::Mapped, flags: MAP_SUMMED };
+    let piece = Mapping::new(MappingKind::Mapped, offset, len, offset).flags(MapFlags::SUMMED);
     let mut data = vec![tag; count * BLOCK];
     sums.begin(&piece);
     device.write(offset, &data).expect("it is written");
     IoMemory::over(&mut data, |memory| {
-        let done = SummedDone { write: true, pos: offset, len, status: Status::Ok, pieces: &[piece], memory };
+        let pieces = &[piece][..];
+        let done = SummedDone::of_write(WriteDone::new(offset, len, Status::Ok, pieces), memory);
         if sums.end_alone(&done).is_err() {
             sums.end_or_read_back(device, &done).expect("it ends");
         }

@@ -29,10 +29,13 @@ use crate::state::State;
 
 /// How a member is added.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct AddOptions {
     /// Also a device that another pool has, or had.
     pub overwrite: bool,
 }
+
+sheave_base::setters!(AddOptions { overwrite: bool });
 
 /// What of Sheave is on a device that may become a member.
 #[derive(Clone, Debug, PartialEq, Eq)]

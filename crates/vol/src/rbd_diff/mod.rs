@@ -53,7 +53,8 @@ pub enum Version {
 
 /// What a snapshot is, beside its name: equal for a snapshot and its faithful copy in another pool. It is computed from
 /// the map; no data is read for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Identity {
     /// The pool that the diff was made of. For people: a copy is elsewhere.
     pub pool: [u8; 16],
@@ -68,6 +69,8 @@ pub struct Identity {
     /// A hash of which parts are written.
     pub layout: u64,
 }
+
+sheave_base::setters!(Identity { pool: [u8; 16], volume: u32, created: u64, size: u64, written: u64, layout: u64 });
 
 impl Identity {
     /// Whether two snapshots are the same or copies of each other, as far as maps can tell.

@@ -31,7 +31,7 @@ use sheave_blk::Device;
 use sheave_blk::flush_alarm::FlushAlarm;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::{FallocateMode, WriteDone};
-use sheave_iomap::mapping::{Intent, MAP_SUMMED};
+use sheave_iomap::mapping::{Intent, MapFlags};
 use sheave_iomap::{File, Mapping, MappingKind, PlainRanges, SummedDone};
 
 use crate::engine::background::Keeper;
@@ -339,12 +339,12 @@ impl Volume {
     fn map_summed(&self, mapping: Result<Mapping, Status>, intent: Intent) -> Result<Mapping, Status> {
         let mapping = mapping?;
         if intent == Intent::Read {
-            let flags = if mapping.kind == MappingKind::Mapped { MAP_SUMMED } else { 0 };
-            return Ok(Mapping { flags: mapping.flags | flags, ..mapping });
+            let flags = if mapping.kind == MappingKind::Mapped { MapFlags::SUMMED } else { MapFlags::NONE };
+            return Ok(mapping.flags(mapping.flags | flags));
         }
         let sums = self.pool.sums.as_ref().filter(|sums| sums.is_open(mapping.addr)).ok_or(Status::Again)?;
         let mapping = sums.within_region(mapping);
-        Ok(Mapping { flags: mapping.flags | MAP_SUMMED, ..mapping })
+        Ok(mapping.flags(mapping.flags | MapFlags::SUMMED))
     }
 }
 

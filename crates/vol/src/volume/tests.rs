@@ -48,8 +48,7 @@ fn begin(volume: &Volume, pos: u64) -> Mapping {
 }
 
 fn end(volume: &Volume, mapping: Mapping) {
-    let done = WriteDone { pos: mapping.offset, len: 4096, status: Status::Ok, pieces: &[mapping] };
-    volume.end_write(done, &MayBlock::on_worker()).unwrap();
+    volume.end_write(WriteDone::new(mapping.offset, 4096, Status::Ok, &[mapping]), &MayBlock::on_worker()).unwrap();
 }
 
 /// S1 of snapshots: a copy is being made, and its point in time is not fixed. A write that began before ends in both.

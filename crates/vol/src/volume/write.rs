@@ -19,7 +19,7 @@ use sheave_base::buf::Buf;
 use sheave_base::status::Status;
 use sheave_base::sync::MutexGuard;
 use sheave_iomap::completion_plan::MayBlock;
-use sheave_iomap::mapping::{MAP_DIRTY, MAP_NEW};
+use sheave_iomap::mapping::MapFlags;
 use sheave_iomap::{Mapping, MappingKind};
 
 use super::Volume;
@@ -96,12 +96,12 @@ impl Volume {
         let first = (offset >> BLOCK_SHIFT) as u32;
         let (written, run) = map.written_run(place.leaf, place.slot, first, (most >> BLOCK_SHIFT) as u32);
         let (kind, flags) = match written {
-            true if entry.any(Entry::DIRTY) => (MappingKind::Mapped, MAP_DIRTY),
-            true => (MappingKind::Mapped, 0),
-            false => (MappingKind::Unwritten, MAP_NEW | MAP_DIRTY),
+            true if entry.any(Entry::DIRTY) => (MappingKind::Mapped, MapFlags::DIRTY),
+            true => (MappingKind::Mapped, MapFlags::NONE),
+            false => (MappingKind::Unwritten, MapFlags::NEW | MapFlags::DIRTY),
         };
         let addr = (entry.phys() << map.geometry.unit_shift) + offset;
-        Ok(Mapping { offset: pos, len: u64::from(run) << BLOCK_SHIFT, addr, kind, flags })
+        Ok(Mapping::new(kind, pos, u64::from(run) << BLOCK_SHIFT, addr).flags(flags))
     }
 
     /// Gives a hole space; `None` if there is none to give.

@@ -21,7 +21,7 @@ pub fn with_journal(
     records: impl Iterator<Item = Record>,
 ) -> Device {
     let device = open_device("ram:size=1G").expect("opens");
-    let options = CreateOptions { journal_bytes: Some(JOURNAL_BYTES), checksum, ..CreateOptions::default() };
+    let options = CreateOptions::default().journal_bytes(Some(JOURNAL_BYTES)).checksum(checksum);
     Pool::create(&device, &options).expect("formats");
     let io = DeviceIo::new(&device).expect("attaches");
     let slots = SUPERBLOCKS.map(|at| {

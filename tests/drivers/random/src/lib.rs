@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sheave::drivers::{
     Child, Memory, Open, Polled, Request, RequestId, SafeDriver, SafeQueue, Step, WaitsFor, Waker, stacked,
 };
-use sheave::files::{Intent, Mapping, MappingKind, MayBlock, SummedDone, WriteDone};
+use sheave::files::{Intent, MapFlags, Mapping, MappingKind, MayBlock, SummedDone, WriteDone};
 use sheave::{Buf, Capabilities, Device, DeviceError, File, Limits, Op, Status};
 
 /// What a panic of a liar carries.
@@ -52,20 +52,23 @@ pub fn liar(seed: u64, lower: &Device) -> Device {
 
 impl SafeDriver for Liar {
     fn limits(&self) -> Limits {
-        Limits {
-            max_sectors: 1 << self.0.below(12),
-            max_segments: self.0.below(200) as u16,
-            queue_depth: self.0.below(40) as u16,
-            max_discard_sectors: self.0.below(1 << 32) as u32,
-            max_write_zeroes_sectors: self.0.below(64) as u32,
-            ..Limits::default()
-        }
+        Limits::default()
+            .max_sectors(1 << self.0.below(12))
+            .max_segments(self.0.below(200) as u16)
+            .queue_depth(self.0.below(40) as u16)
+            .max_discard_sectors(self.0.below(1 << 32) as u32)
+            .max_write_zeroes_sectors(self.0.below(64) as u32)
     }
 
     fn capabilities(&self) -> Capabilities {
         let yes = |of| self.0.below(of) == 0;
         let (fua, volatile_cache, discard, polled) = (yes(2), yes(2), yes(2), yes(2));
-        Capabilities { fua, volatile_cache, discard, write_zeroes: yes(2), polled, ..Capabilities::default() }
+        Capabilities::default()
+            .fua(fua)
+            .volatile_cache(volatile_cache)
+            .discard(discard)
+            .write_zeroes(yes(2))
+            .polled(polled)
     }
 
     fn size_bytes(&self) -> u64 {
@@ -108,7 +111,7 @@ impl LiarQueue {
                 };
                 let (op, sector) = (Op::ALL[draw.below(5) as usize], draw.below(2 * SIZE / 512));
                 let (lower, fua, number) = (draw.below(2) as usize, draw.below(2) == 0, draw.below(9) as u32);
-                _ = rq.send(Child { lower, op, fua, sector, memory, number });
+                _ = rq.send(Child::new(lower, op, sector, memory).fua(fua).number(number));
             }
             _ => {}
         }
@@ -181,7 +184,7 @@ impl File for LyingFile {
         let offset = if odd { self.draw.below(2 * SIZE) } else { pos };
         let len = if odd { self.draw.below(2 * SIZE) } else { len };
         let addr = self.draw.below(2 * SIZE) & if odd { u64::MAX } else { !4095 };
-        Ok(Mapping { offset, len, addr, kind, flags: self.draw.below(256) as u8 })
+        Ok(Mapping::new(kind, offset, len, addr).flags(MapFlags::from_bits(self.draw.below(256) as u8)))
     }
 
     fn end_summed(&self, done: &SummedDone<'_>) -> Result<(), Status> {

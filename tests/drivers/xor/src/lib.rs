@@ -74,17 +74,11 @@ impl SafeDriver for Xor {
     fn limits(&self) -> Limits {
         // A request lies within a unit, so it has one device and one parity.
         let unit = UNIT_SECTORS as u32;
-        Limits {
-            logical_block: self.block,
-            max_sectors: unit,
-            chunk_sectors: unit,
-            queue_depth: 64,
-            ..Limits::default()
-        }
+        Limits::default().logical_block(self.block).max_sectors(unit).chunk_sectors(unit).queue_depth(64)
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { volatile_cache: self.volatile_cache, ..Capabilities::default() }
+        Capabilities::default().volatile_cache(self.volatile_cache)
     }
 
     fn size_bytes(&self) -> u64 {

@@ -84,7 +84,7 @@ impl Work {
                 self.read_sources(rq, all.filter(|&device| device != place.data && device != place.parity))
             }
             Op::Write => self.read_sources(rq, [place.data, place.parity].into_iter()),
-            Op::Discard | Op::WriteZeroes => Err(Status::NotSupp),
+            _ => Err(Status::NotSupp),
         };
         self.sent(rq, sent)
     }
@@ -154,7 +154,7 @@ impl Work {
 
     fn send(&self, rq: &mut Request<'_>, device: usize, op: Op, memory: Memory) -> Result<(), Status> {
         let sector = if op == Op::Flush { 0 } else { self.place.sector };
-        let child = Child { lower: device, op, fua: false, sector, memory, number: device as u32 };
+        let child = Child::new(device, op, sector, memory).number(device as u32);
         rq.send(child).map_err(|_: Refused| Status::IoErr)
     }
 

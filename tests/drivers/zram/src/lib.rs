@@ -89,18 +89,16 @@ impl Zram {
 impl SafeDriver for Zram {
     fn limits(&self) -> Limits {
         let most = 2048; // 1 MiB: what a ring is kept for by one request
-        Limits {
-            logical_block: BLOCK as u32,
-            max_sectors: most,
-            max_discard_sectors: most,
-            max_write_zeroes_sectors: most,
-            queue_depth: 64,
-            ..Limits::default()
-        }
+        Limits::default()
+            .logical_block(BLOCK as u32)
+            .max_sectors(most)
+            .max_discard_sectors(most)
+            .max_write_zeroes_sectors(most)
+            .queue_depth(64)
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { fua: true, discard: true, write_zeroes: true, polled: true, ..Capabilities::default() }
+        Capabilities::default().fua(true).discard(true).write_zeroes(true).polled(true)
     }
 
     fn size_bytes(&self) -> u64 {
@@ -133,6 +131,7 @@ impl SafeQueue for Zram {
                 Ok(true)
             }
             Op::Flush => Ok(true),
+            _ => return Step::End(Status::NotSupp),
         };
         Step::End(match done {
             Ok(true) => Status::Ok,

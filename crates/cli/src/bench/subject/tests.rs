@@ -18,7 +18,7 @@ fn a_null_device_keeps_what_the_pool_needs_and_no_data() {
     }
     assert!(InMemory::of("null:size=zz").is_err());
     let made = open_device(&of("null:size=1G").spec).expect("a device");
-    let options = CreateOptions { journal_bytes: of("null:size=1G").journal, ..CreateOptions::default() };
+    let options = CreateOptions::default().journal_bytes(of("null:size=1G").journal);
     Pool::create(&made, &options).expect("a pool");
     assert_eq!(Pool::open(&made, &OpenOptions::default()).expect("it was kept").info().volumes, 0);
 }

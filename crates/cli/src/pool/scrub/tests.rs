@@ -6,9 +6,8 @@ use sheave_vol::{Checksum, Finding, FindingKind, Place, ScrubReport};
 use super::*;
 
 fn finding() -> Finding {
-    let place =
-        Place { what: "data".into(), address: Some(1 << 20), volume: Some("disk".into()), range: Some((8192, 4096)) };
-    Finding { kind: FindingKind::Data, place, means: "it does not match its checksum".into(), repair: None }
+    let place = Place::new("data").address(Some(1 << 20)).volume(Some("disk".into())).range(Some((8192, 4096)));
+    Finding::new(FindingKind::Data, place, "it does not match its checksum")
 }
 
 /// A report with something in it.

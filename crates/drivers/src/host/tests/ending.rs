@@ -10,6 +10,7 @@ use super::rig::{LONG, Rig, memory, vec_of};
 use super::trouble::silent;
 use super::*;
 use crate::open_device;
+use sheave_base::status::Errno;
 use sheave_base::status::Status;
 use sheave_blk::bio::{BIO_FUA, Op};
 use sheave_blk::device::Device;
@@ -96,7 +97,7 @@ fn take_from_kernel(ring: &mut KernelRing) {
         // SAFETY: the descriptor stays open, as its owner relies on.
         assert!(unsafe { libc::dup2(null.as_raw_fd(), ring.as_raw_fd()) } >= 0);
     }
-    assert_eq!(ring.enter(1, Some(Duration::ZERO)), Err(KringError::Enter { errno: libc::EBADF }));
+    assert_eq!(ring.enter(1, Some(Duration::ZERO)), Err(KringError::Enter { errno: Errno::EBADF }));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::support::Puppet;
 use super::*;
 use crate::file::PlainRanges;
 use crate::kiocb::IOCB_NOWAIT;
-use crate::mapping::{MAP_DIRTY, MAP_NEW, MAP_SHARED, MAP_SUMMED};
+use crate::mapping::MapFlags;
 
 /// What happened to a [`Scripted`] file, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ struct Scripted {
     /// Writes may extend it to this.
     max: Option<u64>,
     /// Length, kind and `MAP_*` flags of each piece; piece n lies at n MiB + 1 MiB of the device.
-    pieces: Vec<(u64, MappingKind, u8)>,
+    pieces: Vec<(u64, MappingKind, MapFlags)>,
     /// `map` answers this instead.
     refuses: Mutex<Option<Result<Mapping, Status>>>,
     /// What `map_plain` gives.
@@ -50,7 +50,7 @@ struct Scripted {
 }
 
 impl Scripted {
-    fn new(device: &Device, pieces: &[(u64, MappingKind, u8)]) -> Scripted {
+    fn new(device: &Device, pieces: &[(u64, MappingKind, MapFlags)]) -> Scripted {
         Scripted {
             device: device.clone(),
             size: pieces.iter().map(|piece| piece.0).sum(),
@@ -102,7 +102,7 @@ impl File for Scripted {
         for (n, &(bytes, kind, flags)) in self.pieces.iter().enumerate() {
             if pos < start + bytes {
                 let addr = (n as u64 + 1) * MIB + (pos - start);
-                return Ok(Mapping { offset: pos, len: len.min(start + bytes - pos), addr, kind, flags });
+                return Ok(Mapping::new(kind, pos, len.min(start + bytes - pos), addr).flags(flags));
             }
             start += bytes;
         }
@@ -151,14 +151,14 @@ impl File for Scripted {
     }
 }
 
-const MAPPED: (u64, MappingKind, u8) = (4096, MappingKind::Mapped, 0);
-const UNWRITTEN: (u64, MappingKind, u8) = (4096, MappingKind::Unwritten, 0);
-const HOLE: (u64, MappingKind, u8) = (4096, MappingKind::Hole, 0);
+const MAPPED: (u64, MappingKind, MapFlags) = (4096, MappingKind::Mapped, MapFlags::NONE);
+const UNWRITTEN: (u64, MappingKind, MapFlags) = (4096, MappingKind::Unwritten, MapFlags::NONE);
+const HOLE: (u64, MappingKind, MapFlags) = (4096, MappingKind::Hole, MapFlags::NONE);
 
 fn bench(
     puppet: &Puppet,
     change: impl FnOnce(&mut Scripted),
-    pieces: &[(u64, MappingKind, u8)],
+    pieces: &[(u64, MappingKind, MapFlags)],
 ) -> (Bench, Arc<Scripted>) {
     let device = puppet.device();
     let mut file = Scripted::new(&device, pieces);
@@ -168,15 +168,16 @@ fn bench(
 }
 
 /// What a piece and the write as a whole mean, by the table: completion work; whether FUA is enough for a data sync.
-fn rules(piece: (u64, MappingKind, u8), extends: bool, writes_through: bool) -> (bool, bool) {
-    let work = piece.1 == MappingKind::Unwritten || piece.2 & MAP_SHARED != 0 || piece.2 & MAP_NEW != 0 || extends;
-    (work, !work && piece.2 & MAP_DIRTY == 0 && writes_through)
+fn rules(piece: (u64, MappingKind, MapFlags), extends: bool, writes_through: bool) -> (bool, bool) {
+    let work =
+        piece.1 == MappingKind::Unwritten || piece.2.any(MapFlags::SHARED) || piece.2.any(MapFlags::NEW) || extends;
+    (work, !work && !piece.2.any(MapFlags::DIRTY) && writes_through)
 }
 
 /// A file that does not grow ends for writers where a block device does.
 #[test]
 fn a_write_across_the_end_of_a_file_is_cut_there() {
-    let piece = (8192, MappingKind::Mapped, 0);
+    let piece = (8192, MappingKind::Mapped, MapFlags::NONE);
     for write in [IOCB_WRITE, 0] {
         let (mut bench, _) = bench(&Puppet::new(), |_| {}, &[piece]);
         let issued = bench.issue(write, 4096, &[at(BASE, 8192)]);
@@ -192,7 +193,8 @@ fn a_write_across_the_end_of_a_file_is_cut_there() {
 #[test]
 fn every_write_over_two_mappings_has_the_plan_of_the_table() {
     let kinds = [MappingKind::Mapped, MappingKind::Unwritten];
-    let pieces: Vec<_> = kinds.iter().flat_map(|&kind| (0..16).map(move |flags| (4096, kind, flags))).collect();
+    let pieces: Vec<_> =
+        kinds.iter().flat_map(|&kind| (0..16).map(move |flags| (4096, kind, MapFlags::from_bits(flags)))).collect();
     for (volatile_cache, has_fua) in [(false, false), (false, true), (true, false), (true, true)] {
         let puppet = Puppet::new().caps(|caps| (caps.volatile_cache, caps.fua) = (volatile_cache, has_fua));
         for (&first, &second) in pieces.iter().flat_map(|first| pieces.iter().map(move |second| (first, second))) {
@@ -210,7 +212,7 @@ fn every_write_over_two_mappings_has_the_plan_of_the_table() {
                     let (work, fua) = (a.0 || b.0, sync == IOCB_DSYNC && a.1 && b.1);
                     let needs_sync = sync != 0 && !fua;
                     let what = format!("{first:?} {second:?} {extends} {sync} {volatile_cache} {has_fua}");
-                    let is_summed = |piece: (u64, MappingKind, u8)| piece.2 & MAP_SUMMED != 0;
+                    let is_summed = |piece: (u64, MappingKind, MapFlags)| piece.2.any(MapFlags::SUMMED);
                     let summed = is_summed(first) || is_summed(second);
                     let plan = match work || needs_sync {
                         true => CompletionPlan::Worker,
@@ -350,7 +352,8 @@ fn a_flush_that_fails_is_the_error_of_the_write_it_ends() {
 #[test]
 fn holes_and_unwritten_space_read_as_zeroes_and_send_nothing() {
     let puppet = Puppet::new();
-    let pieces = [HOLE, MAPPED, UNWRITTEN, (512, MappingKind::Mapped, MAP_NEW), (3584, MappingKind::Hole, 0)];
+    let pieces =
+        [HOLE, MAPPED, UNWRITTEN, (512, MappingKind::Mapped, MapFlags::NEW), (3584, MappingKind::Hole, MapFlags::NONE)];
     let (mut bench, _) = bench(&puppet, |_| (), &pieces);
     let mut memory = vec![0xa5_u8; 16384];
     let base = memory.as_mut_ptr() as usize;
@@ -402,7 +405,7 @@ fn a_file_that_may_not_be_written_has_plain_reads_and_no_writes() {
 #[test]
 fn a_file_that_gives_a_wrong_mapping_is_not_believed() {
     let puppet = Puppet::new();
-    let good = Mapping { offset: 0, len: 4096, addr: MIB, kind: MappingKind::Mapped, flags: 0 };
+    let good = Mapping::new(MappingKind::Mapped, 0, 4096, MIB);
     let wrong = [
         Ok(Mapping { offset: 512, ..good }),
         Ok(Mapping { len: 0, ..good }),
@@ -433,7 +436,7 @@ fn a_file_that_gives_a_wrong_mapping_is_not_believed() {
     assert!(memory.iter().all(|&byte| byte == 0));
 }
 
-const SUMMED: (u64, MappingKind, u8) = (4096, MappingKind::Mapped, MAP_SUMMED);
+const SUMMED: (u64, MappingKind, MapFlags) = (4096, MappingKind::Mapped, MapFlags::SUMMED);
 
 #[test]
 fn a_file_with_checksums_sees_the_memory_before_anything_else_and_its_word_is_the_result() {

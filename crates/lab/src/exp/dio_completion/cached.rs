@@ -27,7 +27,7 @@ unsafe impl Driver for Cached {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { volatile_cache: true, fua: self.fua, ..self.lower.capabilities() }
+        self.lower.capabilities().volatile_cache(true).fua(self.fua)
     }
 
     fn size_bytes(&self) -> u64 {

@@ -10,14 +10,14 @@ use sheave_base::status::Status;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::FallocateMode;
 use sheave_iomap::grace::Grace;
-use sheave_iomap::mapping::{Intent, MAP_NEW, MAP_SHARED};
+use sheave_iomap::mapping::{Intent, MapFlags};
 use sheave_iomap::{File, Mapping, MappingKind, SummedDone, WriteDone};
 
 /// The file.
 #[derive(Debug)]
 pub struct Demoted {
     file: Arc<dyn File>,
-    /// `MAP_TASK` or `MAP_WORKER`.
+    /// `MapFlags::TASK` or `MapFlags::WORKER`.
     flag: u8,
 }
 
@@ -28,7 +28,7 @@ impl Demoted {
     }
 
     fn mark(&self, mapping: Mapping, intent: Intent) -> Mapping {
-        Mapping { flags: mapping.flags | if intent == Intent::Write { self.flag } else { 0 }, ..mapping }
+        mapping.flags(mapping.flags | if intent == Intent::Write { self.flag } else { 0 })
     }
 }
 
@@ -82,7 +82,8 @@ impl File for Demoted {
     }
 
     fn end_write(&self, done: WriteDone<'_>, token: &MayBlock) -> Result<(), Status> {
-        let plain = |piece: &Mapping| piece.kind == MappingKind::Mapped && piece.flags & (MAP_SHARED | MAP_NEW) == 0;
+        let plain =
+            |piece: &Mapping| piece.kind == MappingKind::Mapped && !piece.flags.any(MapFlags::SHARED | MapFlags::NEW);
         let overwrote = done.pieces.iter().all(plain) && done.pos + done.len <= self.file.size_bytes();
         match (overwrote, done.status) {
             // The file underneath would not have been told.

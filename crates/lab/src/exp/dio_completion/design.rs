@@ -29,12 +29,12 @@ pub static ARMS: [ArmInfo; 4] = [
     ArmInfo {
         name: "before",
         role: Role::Before,
-        what: "Every write completes in a worker (MAP_WORKER), whether it has anything to do there or not",
+        what: "Every write completes in a worker (MapFlags::WORKER), whether it has anything to do there or not",
     },
     ArmInfo {
         name: "seed",
         role: Role::Seed,
-        what: "An overwrite completes in the issuer's task (MAP_TASK): the ring's thread, after the reap",
+        what: "An overwrite completes in the issuer's task (MapFlags::TASK): the ring's thread, after the reap",
     },
     ArmInfo {
         name: "inline",

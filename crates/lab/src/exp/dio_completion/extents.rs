@@ -10,7 +10,7 @@ use sheave::Device;
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use sheave_iomap::completion_plan::MayBlock;
-use sheave_iomap::mapping::{Intent, MAP_SHARED};
+use sheave_iomap::mapping::{Intent, MapFlags};
 use sheave_iomap::{File, Mapping, MappingKind, PlainRanges, WriteDone};
 
 /// Bytes of a block.
@@ -109,11 +109,11 @@ impl File for Extents {
         // Acquire: who sees `WRITTEN` sees the data on the device (E1); pairs with the store in `end_write`.
         let state = self.blocks.get(block as usize).ok_or(Status::NoSpc)?.load(Ordering::Acquire);
         let (kind, flags) = match state {
-            UNWRITTEN => (MappingKind::Unwritten, 0),
-            SHARED => (MappingKind::Mapped, MAP_SHARED),
-            _ => (MappingKind::Mapped, 0),
+            UNWRITTEN => (MappingKind::Unwritten, MapFlags::NONE),
+            SHARED => (MappingKind::Mapped, MapFlags::SHARED),
+            _ => (MappingKind::Mapped, MapFlags::NONE),
         };
-        Ok(Mapping { offset: pos, len: len.min(BLOCK - within), addr: self.place(block) + within, kind, flags })
+        Ok(Mapping::new(kind, pos, len.min(BLOCK - within), self.place(block) + within).flags(flags))
     }
 
     fn map_plain(&self, at: &mut [u64], ranges: &PlainRanges) -> usize {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use sheave::{Device, File, open_device};
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::FallocateMode;
-use sheave_iomap::mapping::{MAP_TASK, MAP_WORKER};
+use sheave_iomap::mapping::MapFlags;
 use sheave_vol::{CreateOptions, OpenOptions, Pool};
 
 use super::cached;
@@ -201,8 +201,8 @@ impl Subject {
             }
         };
         let file: Arc<dyn File> = match place {
-            Place::Worker => Arc::new(Demoted::new(lower, MAP_WORKER)),
-            Place::Task => Arc::new(Demoted::new(lower, MAP_TASK)),
+            Place::Worker => Arc::new(Demoted::new(lower, MapFlags::WORKER)),
+            Place::Task => Arc::new(Demoted::new(lower, MapFlags::TASK)),
             Place::Inline => lower,
         };
         Ok(Subject { interrupting, file, bytes: BYTES, way_back, _pool: pool })

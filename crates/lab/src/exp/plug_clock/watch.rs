@@ -95,7 +95,7 @@ impl File for Slow {
             }
         }
         lock(&self.seen).made.insert(pos >> 9, self.clock.coarse());
-        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: 0 })
+        Ok(Mapping::new(MappingKind::Mapped, pos, len, pos))
     }
 }
 
@@ -107,11 +107,11 @@ struct Watching(Shared);
 // SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Watching {
     fn limits(&self) -> Limits {
-        Limits { logical_block: 512, queue_depth: 1024, ..Limits::default() }
+        Limits::default().logical_block(512).queue_depth(1024)
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { polled: true, direct_io: true, ..Capabilities::default() }
+        Capabilities::default().polled(true).direct_io(true)
     }
 
     fn size_bytes(&self) -> u64 {

@@ -8,7 +8,7 @@ use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_drivers::open_device;
 use sheave_iomap::completion_plan::MayBlock;
-use sheave_iomap::mapping::{Intent, MAP_SUMMED, Mapping, MappingKind};
+use sheave_iomap::mapping::{Intent, MapFlags, Mapping, MappingKind};
 use sheave_iomap::{File, SummedDone, WriteDone};
 
 use super::super::pool::Pool;
@@ -36,7 +36,7 @@ fn without_a_thread_the_ring_issues_what_only_wanted_to_be_asynchronous() {
 struct New {
     device: Device,
     grace: Arc<Grace>,
-    flags: u8,
+    flags: MapFlags,
     calls: Mutex<Vec<&'static str>>,
 }
 
@@ -54,7 +54,7 @@ impl File for New {
     }
 
     fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
-        Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Unwritten, flags: self.flags })
+        Ok(Mapping::new(MappingKind::Unwritten, pos, len, pos).flags(self.flags))
     }
 
     fn end_summed(&self, _: &SummedDone<'_>) -> Result<(), Status> {
@@ -76,7 +76,7 @@ impl File for New {
 
 #[test]
 fn without_a_thread_the_file_hears_of_the_end_of_every_write_all_the_same() {
-    for (flags, calls) in [(0, vec!["end"; 2]), (MAP_SUMMED, vec!["sum", "sum", "end", "end"])] {
+    for (flags, calls) in [(MapFlags::NONE, vec!["end"; 2]), (MapFlags::SUMMED, vec!["sum", "sum", "end", "end"])] {
         for reaps in 0..4 {
             let device = open_device("ram:size=1M").expect("a device");
             let (grace, calls_made) = (Arc::new(Grace::new()), Mutex::new(Vec::new()));
@@ -125,7 +125,7 @@ fn a_ring_that_waits_makes_the_worker_that_could_not_be_made() {
         }
 
         fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
-            Ok(Mapping { offset: pos, len, addr: pos, kind: MappingKind::Mapped, flags: 0 })
+            Ok(Mapping::new(MappingKind::Mapped, pos, len, pos))
         }
 
         fn sync(&self, _: &MayBlock) -> Option<Result<(), Status>> {
@@ -163,7 +163,7 @@ fn a_cancel_gives_the_work_up_at_once_and_nothing_is_expected_of_it() {
     let file = Arc::new(New {
         device: open_device("null:size=1M").expect("a device"),
         grace: Arc::new(Grace::new()),
-        flags: 0,
+        flags: MapFlags::NONE,
         calls: Mutex::new(Vec::new()),
     });
     let parker = sheave_base::parker::Parker::new().expect("a parker");

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use sheave_base::status::Errno;
 
-use crate::prep::{self, Cancel};
+use crate::prep::{self, Cancel, Opcode};
 use crate::sqe::*;
 use crate::tests::{Rig, link_timeout, nop, timeout, with};
-use crate::{Fd, Ring};
+use crate::{Fd, FixedFile, Ring};
 
 const ECANCELED: i32 = -errno::ECANCELED;
 const ENOENT: i32 = -errno::ENOENT;
@@ -253,10 +253,10 @@ fn conditions_are_added() {
     let mut rig = Rig::new();
     assert_eq!(rig.ring.cancel(Cancel::everything()), Ok(0));
     assert_eq!(rig.ring.cancel(Cancel::file(Fd::NONE)), Err(Errno(errno::EBADF)));
-    assert_eq!(rig.ring.cancel(Cancel::fixed_file(1)), Err(Errno(errno::EBADF)));
-    assert_eq!(rig.ring.cancel(Cancel::everything().and(Cancel::opcode(1))), Err(Errno(errno::EINVAL)));
+    assert_eq!(rig.ring.cancel(Cancel::fixed_file(FixedFile(1))), Err(Errno(errno::EBADF)));
+    assert_eq!(rig.ring.cancel(Cancel::everything().and(Cancel::opcode(Opcode::Readv))), Err(Errno(errno::EINVAL)));
     assert_eq!(rig.run(&[timeout(1, 5), timeout(2, 5), timeout(2, 5)]), []);
-    let narrow = Cancel::opcode(opcode::TIMEOUT).and(Cancel::user_data(2));
+    let narrow = Cancel::opcode(Opcode::Timeout).and(Cancel::user_data(2));
     assert_eq!(rig.ring.cancel(narrow.and(Cancel::file(rig.device))), Err(Errno(errno::ENOENT)));
     rig.ring.push(prep::cancel(narrow.all()).user_data(3)).expect("room");
     rig.ring.submit().expect("submitted");

@@ -57,7 +57,7 @@ fn the_target_gets_user_data_result_and_flags() {
     let flags = Sqe { op_flags: MSG_RING_FLAGS_PASS, splice_fd_in: 0x55, ..message(fd, u64::MAX, 77) };
     assert_eq!(rig.run(&[flags, message(fd, 8, 0)]), [(1, 0), (1, 0)]);
     assert_eq!(other.wait(2, None), crate::Waited::Ready(2));
-    let cqes: Vec<_> = other.completions().map(|c| (c.user_data, c.res, c.flags)).collect();
+    let cqes: Vec<_> = other.completions().map(|c| (c.user_data, c.res, c.flags.bits())).collect();
     assert_eq!(cqes, [(u64::MAX, 77, 0x55), (8, 0, 0)]);
 }
 

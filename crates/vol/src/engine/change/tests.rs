@@ -70,7 +70,7 @@ fn write(volume: &Volume, unit: u64, tag: u8) {
     let (pos, may_block) = (unit << 16, MayBlock::on_worker());
     let mapping = volume.map_blocking(pos, 1 << 16, Intent::Write, &may_block).unwrap();
     DeviceIo::new(volume.device()).unwrap().write(mapping.addr, &[tag; 1 << 16]).unwrap();
-    volume.end_write(WriteDone { pos, len: 1 << 16, status: Status::Ok, pieces: &[mapping] }, &may_block).unwrap();
+    volume.end_write(WriteDone::new(pos, 1 << 16, Status::Ok, &[mapping]), &may_block).unwrap();
 }
 
 /// Everything that users can see of a pool.

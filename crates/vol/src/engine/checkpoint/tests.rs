@@ -69,7 +69,7 @@ fn write(volume: &Volume, block: u64, tag: u8) {
     let (pos, may_block) = (block << 16, MayBlock::on_worker());
     let mapping = volume.map_blocking(pos, 4096, Intent::Write, &may_block).unwrap();
     DeviceIo::new(volume.device()).unwrap().write(mapping.addr, &[tag; 4096]).unwrap();
-    volume.end_write(WriteDone { pos, len: 4096, status: Status::Ok, pieces: &[mapping] }, &may_block).unwrap();
+    volume.end_write(WriteDone::new(pos, 4096, Status::Ok, &[mapping]), &may_block).unwrap();
 }
 
 /// What is written, block by block.

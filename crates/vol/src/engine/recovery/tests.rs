@@ -79,8 +79,7 @@ fn two_superblocks_that_cannot_be_read_are_no_pool() {
 fn write(pool: &Pool, name: &str, pos: u64) {
     let (volume, token) = (pool.open_volume(name).unwrap(), MayBlock::on_worker());
     let piece = volume.map_blocking(pos, 4096, Intent::Write, &token).unwrap();
-    let done = WriteDone { pos, len: 4096, status: Status::Ok, pieces: &[piece] };
-    volume.end_write(done, &token).unwrap();
+    volume.end_write(WriteDone::new(pos, 4096, Status::Ok, &[piece]), &token).unwrap();
 }
 
 /// Far enough apart for an index page each, with a page above both.

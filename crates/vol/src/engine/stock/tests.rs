@@ -127,7 +127,7 @@ impl Rig {
         if !status.is_ok() {
             volume.abort_write(&mapping);
         }
-        volume.end_write(WriteDone { pos, len, status, pieces: &[mapping] }, &may_block)
+        volume.end_write(WriteDone::new(pos, len, status, &[mapping]), &may_block)
     }
 
     pub(in crate::engine) fn read(&self, volume: &Volume, unit: u64) -> u8 {

@@ -25,8 +25,7 @@ fn a_commit_before_anything_is_cut_off_leaves_nothing_beyond_the_end() {
     let (volume, may_block) = (pool.create_volume("v", 60 * UNIT).expect("creates"), MayBlock::on_worker());
     for pos in (0..50).map(|unit| unit * UNIT) {
         let mapping = volume.map_blocking(pos, UNIT, Intent::Write, &may_block).expect("maps");
-        let done = WriteDone { pos, len: UNIT, status: Status::Ok, pieces: &[mapping] };
-        volume.end_write(done, &may_block).expect("ends");
+        volume.end_write(WriteDone::new(pos, UNIT, Status::Ok, &[mapping]), &may_block).expect("ends");
     }
     // As far as `resize_map` goes under its first hold of the lock.
     let (inner, size) = (volume.pool(), 10 * UNIT + UNIT / 2);

@@ -8,6 +8,7 @@ use crate::format::settings::Checksum;
 
 /// How a pool is scrubbed.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ScrubOptions {
     /// Bytes that it may read in a second; `None`: as fast as the device goes.
     pub bytes_per_sec: Option<u64>,
@@ -16,6 +17,8 @@ pub struct ScrubOptions {
     /// What the rate is kept by.
     pub clock: Arc<dyn ScrubClock>,
 }
+
+sheave_base::setters!(ScrubOptions { bytes_per_sec: Option<u64>, max_findings: usize, clock: Arc<dyn ScrubClock> });
 
 impl Default for ScrubOptions {
     fn default() -> ScrubOptions {

@@ -93,8 +93,7 @@ fn write(volume: &Volume, pos: u64) {
     let may_block = MayBlock::on_worker();
     let mapping = volume.map_blocking(pos, 4096, Intent::Write, &may_block).unwrap();
     volume.pool().io.write(mapping.addr, &[pos as u8; 4096]).unwrap();
-    let done = WriteDone { pos, len: 4096, status: Status::Ok, pieces: &[mapping] };
-    volume.end_write(done, &may_block).unwrap();
+    volume.end_write(WriteDone::new(pos, 4096, Status::Ok, &[mapping]), &may_block).unwrap();
 }
 
 fn scrubbed(pool: &Pool) -> ScrubReport {

@@ -22,8 +22,7 @@ fn write(volume: &Volume, units: impl Iterator<Item = u64>) {
     let may_block = MayBlock::on_worker();
     for unit in units {
         let mapping = volume.map_blocking(unit << 12, 4096, Intent::Write, &may_block).unwrap();
-        let done = WriteDone { pos: unit << 12, len: 4096, status: Status::Ok, pieces: &[mapping] };
-        volume.end_write(done, &may_block).unwrap();
+        volume.end_write(WriteDone::new(unit << 12, 4096, Status::Ok, &[mapping]), &may_block).unwrap();
     }
 }
 
@@ -120,8 +119,7 @@ fn a_checkpoint_makes_as_many_pages_as_nodes_may_be_dirty() {
     for leaf in 0..2 * hard {
         let pos = (leaf * LEAF) << 16;
         let mapping = volume.map_blocking(pos, 4096, Intent::Write, &may_block).unwrap();
-        let done = WriteDone { pos, len: 4096, status: Status::Ok, pieces: &[mapping] };
-        volume.end_write(done, &may_block).unwrap();
+        volume.end_write(WriteDone::new(pos, 4096, Status::Ok, &[mapping]), &may_block).unwrap();
     }
     let state = volume.pool().lock();
     let most = state.tree.most_pages;

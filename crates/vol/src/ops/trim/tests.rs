@@ -91,9 +91,7 @@ pub(in crate::ops) fn write(pool: &Pool, name: &str, units: u64, tag: u8) {
         let may_block = MayBlock::on_worker();
         let piece: Mapping = volume.map_blocking(unit * UNIT, UNIT, Intent::Write, &may_block).unwrap();
         volume.pool().io.write(piece.addr, &[tag; UNIT as usize]).unwrap();
-        volume
-            .end_write(WriteDone { pos: unit * UNIT, len: UNIT, status: Status::Ok, pieces: &[piece] }, &may_block)
-            .unwrap();
+        volume.end_write(WriteDone::new(unit * UNIT, UNIT, Status::Ok, &[piece]), &may_block).unwrap();
     }
     pool.sync().unwrap();
 }

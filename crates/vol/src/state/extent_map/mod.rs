@@ -30,7 +30,7 @@ pub(crate) mod work;
 
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::Ordering;
-use sheave_iomap::mapping::{MAP_DIRTY, MAP_NEW};
+use sheave_iomap::mapping::MapFlags;
 use sheave_iomap::{Mapping, MappingKind};
 
 pub(crate) use arena::Arena;
@@ -168,7 +168,7 @@ impl ExtentMap {
         let here = len.min(geometry.unit_bytes() - offset);
         if !spot.entry.is_alloc() {
             let len = if spot.leaf == 0 { self.no_leaf(pos, len) } else { here };
-            return Ok(Mapping { offset: pos, len, addr: 0, kind: MappingKind::Hole, flags: 0 });
+            return Ok(Mapping::new(MappingKind::Hole, pos, len, 0));
         }
         let addr = (spot.entry.phys() << geometry.unit_shift) + offset;
         let (written, run) =
@@ -180,7 +180,7 @@ impl ExtentMap {
         } else {
             run
         };
-        Ok(Mapping { offset: pos, len, addr, kind, flags: 0 })
+        Ok(Mapping::new(kind, pos, len, addr))
     }
 
     #[inline(never)]
@@ -194,7 +194,7 @@ impl ExtentMap {
         let here = len.min(geometry.unit_bytes() - offset);
         let addr = (spot.entry.phys() << geometry.unit_shift) + offset;
         let dirty = spot.entry.0 & Entry::DIRTY;
-        let flags = if dirty != 0 { MAP_DIRTY } else { 0 };
+        let flags = if dirty != 0 { MapFlags::DIRTY } else { MapFlags::NONE };
         let (written, run) =
             if spot.entry.any(Entry::FULL) { (true, here) } else { self.block_run(top, pos, here, &spot).ok()? };
         if written {
@@ -206,14 +206,14 @@ impl ExtentMap {
             } else {
                 run
             };
-            return Some(Mapping { offset: pos, len, addr, kind: MappingKind::Mapped, flags });
+            return Some(Mapping::new(MappingKind::Mapped, pos, len, addr).flags(flags));
         }
         let whole = run & !((1 << BLOCK_SHIFT) - 1);
         if pos & ((1 << BLOCK_SHIFT) - 1) != 0 || whole == 0 || !spot.entry.any(Entry::HANDED) {
             return None;
         }
-        let flags = MAP_NEW | MAP_DIRTY;
-        Some(Mapping { offset: pos, len: whole, addr, kind: MappingKind::Unwritten, flags })
+        let flags = MapFlags::NEW | MapFlags::DIRTY;
+        Some(Mapping::new(MappingKind::Unwritten, pos, whole, addr).flags(flags))
     }
 
     /// Bytes from `pos`, of `len`, until a leaf could begin.

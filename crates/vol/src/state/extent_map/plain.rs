@@ -7,14 +7,11 @@
 //! Called by volumes, within a section of the volume's grace.
 
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
-use sheave_iomap::mapping::{Intent, MAP_DIRTY};
+use sheave_iomap::mapping::{Intent, MapFlags};
 use sheave_iomap::{Mapping, MappingKind, PlainRanges};
 
 use super::top::Ways;
 use super::{Entry, ExtentMap, Top};
-
-/// From [`Entry::DIRTY`] to [`MAP_DIRTY`].
-const DIRTY_TO_FLAG: u32 = Entry::DIRTY.trailing_zeros() - MAP_DIRTY.trailing_zeros();
 
 /// What lookups of ranges of one length have in common.
 #[derive(Clone, Copy)]
@@ -129,8 +126,8 @@ impl ExtentMap {
     pub(crate) fn lookup_plain(&self, top: &Top, pos: u64, len: u64, write: bool) -> Option<Mapping> {
         let plain = Plain::new(self, top, len, write)?;
         let (entry, addr) = plain.read::<false>(plain.find(pos)?, pos)?;
-        let flags = if write { (entry.0 >> DIRTY_TO_FLAG) as u8 & MAP_DIRTY } else { 0 };
-        Some(Mapping { offset: pos, len, addr, kind: MappingKind::Mapped, flags })
+        let flags = MapFlags::DIRTY.only_if(write && entry.any(Entry::DIRTY));
+        Some(Mapping::new(MappingKind::Mapped, pos, len, addr).flags(flags))
     }
 
     /// Where ranges lie that begin at the positions `at`, as far as they are plain: puts the places there instead. How

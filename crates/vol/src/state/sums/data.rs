@@ -6,7 +6,7 @@
 //! - D1: every `begin` of a write is followed by one `end`, whatever became of the data.
 
 use sheave_base::status::Status;
-use sheave_iomap::mapping::MAP_SUMMED;
+use sheave_iomap::mapping::MapFlags;
 use sheave_iomap::{Mapping, MappingKind, SummedDone};
 
 use super::{BLOCK_SHIFT, Sums, crc};
@@ -19,7 +19,7 @@ pub(crate) fn blocks(piece: &Mapping) -> std::ops::Range<u64> {
 }
 
 pub(crate) fn is_summed(piece: &&Mapping) -> bool {
-    piece.flags & MAP_SUMMED != 0
+    piece.flags.any(MapFlags::SUMMED)
 }
 
 impl Sums {

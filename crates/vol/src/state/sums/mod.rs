@@ -127,7 +127,7 @@ impl Sums {
     #[inline]
     pub(crate) fn within_region(&self, mapping: Mapping) -> Mapping {
         let end = ((self.region_at(mapping.addr) + 1) * self.region_units) << (self.unit_shift + BLOCK_SHIFT);
-        Mapping { len: mapping.len.min(end - mapping.addr), ..mapping }
+        mapping.len(mapping.len.min(end - mapping.addr))
     }
 
     /// The region of a block, and its number within the region.

@@ -75,7 +75,7 @@ fn write(pool: &Pool, volume: &Volume, pos: u64, bytes: &[u8]) -> Result<(), Sta
         numbers.zip(bytes.chunks(4096)).for_each(|(number, block)| sums.set(number, crc(block)));
     }
     let pieces = [mapping];
-    volume.end_write(WriteDone { pos, len: bytes.len() as u64, status: Status::Ok, pieces: &pieces }, &may_block)
+    volume.end_write(WriteDone::new(pos, bytes.len() as u64, Status::Ok, &pieces), &may_block)
 }
 
 fn place(volume: &Volume, unit: u64) -> u64 {

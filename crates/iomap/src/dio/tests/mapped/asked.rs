@@ -1,21 +1,30 @@
 //! Files that ask for a later place of completion than their writes need.
 
 use super::*;
-use crate::mapping::{MAP_TASK, MAP_WORKER};
+use crate::mapping::MapFlags;
 
 #[test]
 fn a_file_may_ask_for_a_later_place_and_nothing_else_changes() {
     let puppet = Puppet::new().caps(|caps| (caps.volatile_cache, caps.fua) = (true, true));
-    let asked = [(0, CompletionPlan::Inline), (MAP_TASK, CompletionPlan::Task), (MAP_WORKER, CompletionPlan::Worker)];
+    let asked = [
+        (MapFlags::NONE, CompletionPlan::Inline),
+        (MapFlags::TASK, CompletionPlan::Task),
+        (MapFlags::WORKER, CompletionPlan::Worker),
+    ];
     for (flag, plan) in asked {
         for kind in [MappingKind::Mapped, MappingKind::Unwritten] {
-            for (sync, dirty) in [(0, 0), (IOCB_DSYNC, 0), (IOCB_DSYNC, MAP_DIRTY), (IOCB_DSYNC | IOCB_SYNC, 0)] {
-                let what = format!("{plan:?} {kind:?} {sync} {dirty}");
+            for (sync, dirty) in [
+                (0, MapFlags::NONE),
+                (IOCB_DSYNC, MapFlags::NONE),
+                (IOCB_DSYNC, MapFlags::DIRTY),
+                (IOCB_DSYNC | IOCB_SYNC, MapFlags::NONE),
+            ] {
+                let what = format!("{plan:?} {kind:?} {sync} {dirty:?}");
                 let (mut bench, file) = bench(&puppet, |_| (), &[(4096, kind, flag | dirty), MAPPED]);
                 puppet.script().seen.clear();
                 let issued = bench.issue(IOCB_WRITE | sync, 0, &[at(BASE, 8192)]);
                 let work = kind == MappingKind::Unwritten;
-                let fua = sync == IOCB_DSYNC && dirty == 0 && !work;
+                let fua = sync == IOCB_DSYNC && dirty == MapFlags::NONE && !work;
                 let needs_sync = sync != 0 && !fua;
                 let least = if work || needs_sync { CompletionPlan::Worker } else { CompletionPlan::Inline };
                 assert_eq!(bench.kiocb.plan, plan.max(least), "{what}");

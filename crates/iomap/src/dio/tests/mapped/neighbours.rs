@@ -10,8 +10,9 @@ fn neighbours_on_the_device_share_a_bio() {
     let puppet = Puppet::new();
     let device = puppet.device();
     let piece = |kind, flags| (LONG, kind, flags);
-    let (mapped, unwritten) = (piece(MappingKind::Mapped, 0), piece(MappingKind::Unwritten, MAP_NEW | MAP_SUMMED));
-    let summed = piece(MappingKind::Mapped, MAP_SUMMED);
+    let (mapped, unwritten) =
+        (piece(MappingKind::Mapped, MapFlags::NONE), piece(MappingKind::Unwritten, MapFlags::NEW | MapFlags::SUMMED));
+    let summed = piece(MappingKind::Mapped, MapFlags::SUMMED);
     // Seven pieces, and two bios: written or not, one bio is enough.
     let file = Arc::new(Scripted::new(&device, &[summed, unwritten, unwritten, summed, unwritten, summed, summed]));
     let mut bench = Bench::with_file(2, &device, file.clone());
@@ -46,7 +47,7 @@ fn neighbours_on_the_device_share_a_bio() {
 fn a_run_that_finds_no_bio_is_taken_back_as_a_whole() {
     let puppet = Puppet::new();
     let device = puppet.device();
-    let long = (LONG, MappingKind::Mapped, MAP_SUMMED);
+    let long = (LONG, MappingKind::Mapped, MapFlags::SUMMED);
     // The second piece ends before the third begins on the device: two runs, and one bio.
     let file = Arc::new(Scripted::new(&device, &[long, SUMMED, long, long]));
     let mut bench = Bench::with_file(1, &device, file.clone());

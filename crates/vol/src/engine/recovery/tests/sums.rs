@@ -74,10 +74,10 @@ fn end(volume: &Volume, mapping: Mapping, tag: u8) -> Result<(), Status> {
     let mut data = vec![tag; len as usize];
     let pieces = &[mapping][..];
     let status = IoMemory::over(&mut data, |memory| {
-        let done = SummedDone { write: true, pos, len, status: Status::Ok, pieces, memory };
+        let done = SummedDone::of_write(WriteDone::new(pos, len, Status::Ok, pieces), memory);
         volume.end_summed(&done).or_else(|_| volume.end_summed_blocking(&done, &token))
     });
-    let done = WriteDone { pos, len, status: status.err().unwrap_or(Status::Ok), pieces };
+    let done = WriteDone::new(pos, len, status.err().unwrap_or(Status::Ok), pieces);
     volume.end_write(done, &token).and(status)
 }
 
@@ -87,7 +87,7 @@ fn read(volume: &Volume, block: u64) -> Result<u8, Status> {
     volume.pool().io.read(mapping.addr, &mut data)?;
     let pieces = &[mapping][..];
     IoMemory::over(&mut data, |memory| {
-        let done = SummedDone { write: false, pos, len: BYTES, status: Status::Ok, pieces, memory };
+        let done = SummedDone::of_read(pos, BYTES, pieces, memory);
         volume.end_summed(&done).or_else(|_| volume.end_summed_blocking(&done, &token))
     })?;
     assert!(data.iter().all(|byte| *byte == data[0]));

@@ -54,10 +54,10 @@ impl Writer {
         let pieces = &[mapping][..];
         let (pos, len, status) = (0, BYTES as u64, Status::Ok);
         IoMemory::over(&mut data, |memory| {
-            let done = SummedDone { write: true, pos, len, status, pieces, memory };
+            let done = SummedDone::of_write(WriteDone::new(pos, len, status, pieces), memory);
             self.volume.end_summed(&done).expect("nobody else writes");
         });
-        let done = WriteDone { pos, len, status, pieces };
+        let done = WriteDone::new(pos, len, status, pieces);
         self.volume.end_write(done, &MayBlock::on_worker()).expect("it ends");
         self.seat.uncount(phase);
     }
@@ -148,7 +148,7 @@ fn a_region_that_closes_opens_for_the_next_write_without_a_commit() {
     writer.volume.pool().io.write(second.0.addr, &data).expect("it writes");
     IoMemory::over(&mut data, |memory| {
         let (pieces, len) = (&[second.0][..], BYTES as u64);
-        let done = SummedDone { write: true, pos: 0, len, status: Status::Ok, pieces, memory };
+        let done = SummedDone::of_write(WriteDone::new(0, len, Status::Ok, pieces), memory);
         assert_eq!(writer.volume.end_summed(&done), Err(Status::Again));
         writer.volume.end_summed_blocking(&done, &MayBlock::on_worker()).expect("it reads");
     });
@@ -166,7 +166,7 @@ fn a_write_that_failed_leaves_the_checksum_of_what_is_there() {
     data.fill(6);
     IoMemory::over(&mut data, |memory| {
         let (pieces, len, status) = (&[mapping][..], BYTES as u64, Status::IoErr);
-        let done = SummedDone { write: true, pos: 0, len, status, pieces, memory };
+        let done = SummedDone::of_write(WriteDone::new(0, len, status, pieces), memory);
         assert_eq!(writer.volume.end_summed(&done), Err(Status::Again));
         assert_eq!(writer.volume.end_summed_blocking(&done, &MayBlock::on_worker()), Err(Status::IoErr));
     });
