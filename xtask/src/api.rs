@@ -4,9 +4,12 @@
 //! rings alone builds, the combinations of features, and the oldest compiler. Time is told and never judged: the line
 //! in CI's report is there to be read when it grows.
 //!
+//! What is public must also be documented, free to grow, and typed ([`rules`]).
+//!
 //! Invariant A1: a listing that misses what every listing has proves nothing, and is refused.
 
 mod listing;
+mod rules;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -86,7 +89,10 @@ fn made() -> Result<String> {
     let mut command = cargo(["doc", "-p", "sheave", "--lib", "--no-deps", "--all-features", "--quiet"]);
     command.env("RUSTDOCFLAGS", "-D warnings");
     cargo::run(command)?;
-    let text = listing::read(&pages, "sheave")?;
+    let (text, undocumented) = listing::read(&pages, "sheave")?;
+    ensure!(undocumented.is_empty(), "public names without documentation: {}", undocumented.join(", "));
+    let broken = rules::broken(&text);
+    ensure!(broken.is_empty(), "{}", broken.join("\n"));
     for present in PRESENT {
         ensure!(text.contains(present), "the pages of rustdoc are read wrongly: `{present}` is missing (A1)");
     }

@@ -12,6 +12,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
+use super::rules;
+
 /// What kinds of item have a page of their own: the beginning of its file's name, and whether it has methods.
 const KINDS: &[(&str, bool)] = &[
     ("struct", true),
@@ -25,22 +27,22 @@ const KINDS: &[(&str, bool)] = &[
     ("macro", false),
 ];
 
-/// The listing of the crate whose pages are in `dir`.
-pub fn read(dir: &Path, name: &str) -> Result<String> {
-    let mut items = Vec::new();
-    walk(dir, name, &mut items)?;
+/// The listing of the crate whose pages are in `dir`, and the names in it that have no documentation.
+pub fn read(dir: &Path, name: &str) -> Result<(String, Vec<String>)> {
+    let (mut items, mut undocumented) = (Vec::new(), Vec::new());
+    walk(dir, name, &mut items, &mut undocumented)?;
     items.sort();
     ensure!(!items.is_empty(), "{}: no pages of items", dir.display());
-    Ok(items.into_iter().map(|(_, text)| text).collect())
+    Ok((items.into_iter().map(|(_, text)| text).collect(), undocumented))
 }
 
-/// Adds the items of one module: its path, and its lines.
-fn walk(dir: &Path, path: &str, items: &mut Vec<(String, String)>) -> Result<()> {
+/// Adds the items of one module: its path, and its lines; and what is undocumented.
+fn walk(dir: &Path, path: &str, items: &mut Vec<(String, String)>, undocumented: &mut Vec<String>) -> Result<()> {
     for entry in fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))? {
         let entry = entry?;
         let file = entry.file_name().to_string_lossy().into_owned();
         if entry.file_type()?.is_dir() {
-            walk(&entry.path(), &format!("{path}::{file}"), items)?;
+            walk(&entry.path(), &format!("{path}::{file}"), items, undocumented)?;
             continue;
         }
         let Some((kind, item)) = file.strip_suffix(".html").and_then(|stem| stem.split_once('.')) else { continue };
@@ -48,6 +50,7 @@ fn walk(dir: &Path, path: &str, items: &mut Vec<(String, String)>) -> Result<()>
         let html = fs::read_to_string(entry.path())?;
         let lines = lines_of(&html, *has_methods).with_context(|| entry.path().display().to_string())?;
         let whole = format!("{path}::{item}");
+        undocumented.extend(rules::undocumented(&html, "itself").into_iter().map(|part| format!("{whole}: {part}")));
         let text = lines.iter().fold(format!("\n{kind} {whole}\n"), |text, line| text + "    " + line + "\n");
         items.push((whole, text));
     }

@@ -57,7 +57,7 @@ fn listed(page: &str) -> Result<String> {
     std::fs::write(dir.join("m/index.html"), "no item")?;
     let text = listing::read(&dir, "lib");
     std::fs::remove_dir_all(&dir)?;
-    text
+    Ok(text?.0)
 }
 
 #[test]
@@ -80,4 +80,46 @@ fn a_page_gives_its_declaration_its_methods_and_its_traits() {
 fn a_page_of_another_rustdoc_is_an_error() {
     assert!(listed(&PAGE_OF_A.replace("item-decl", "declaration")).is_err());
     assert!(listed(&PAGE_OF_A.replace("synthetic-implementations-list", "auto")).is_err());
+}
+
+#[test]
+fn what_has_no_documentation_is_named() {
+    let documented = "</section><div class=\"docblock\">x</div>";
+    let page = |own: &str, method: &str, field: &str| {
+        format!(
+            "<pre class=\"rust item-decl\"></pre>{own}<span id=\"structfield.x\">{field}\
+             <section id=\"method.f\">{method}<section id=\"variant.V\">{documented}\
+             <span id=\"variant.V.field.y\">{field}<h2 id=\"trait-implementations\"><section id=\"method.clone\">"
+        )
+    };
+    assert!(rules::undocumented(&page(documented, documented, documented), "A").is_empty());
+    assert_eq!(rules::undocumented(&page("", documented, documented), "A"), ["A"]);
+    assert_eq!(rules::undocumented(&page(documented, "", documented), "A"), ["f"]);
+    assert_eq!(rules::undocumented(&page(documented, documented, ""), "A"), ["x", "V.field.y"]);
+}
+
+#[test]
+fn what_cannot_grow_and_what_is_a_bare_integer_is_named() {
+    let listing = |attribute: &str, field: &str| {
+        format!(
+            "# head\n\nstruct lib::A\n{attribute}    pub struct A {{\n        {field}\n    }}\n    pub fn f(self)\n\n\
+             struct lib::B\n    pub struct B(/* private fields */);\n"
+        )
+    };
+    assert!(rules::broken(&listing("    #[non_exhaustive]\n", "pub x: u32,")).is_empty());
+    assert!(rules::broken(&listing("", "/* private fields */")).is_empty());
+    assert_eq!(rules::broken(&listing("", "pub x: u32,")).len(), 1);
+    assert_eq!(rules::broken(&listing("    #[non_exhaustive]\n", "pub flags: u32,")).len(), 1);
+    for (line, count) in [
+        ("enum lib::E\n    pub enum E {\n        A,\n    }", 1),
+        ("enum lib::E\n    #[non_exhaustive]\n    pub enum E {\n        A,\n    }", 0),
+        ("struct lib::N\n    pub struct N(pub u32);", 1),
+        ("struct sheave::Errno\n    pub struct Errno(pub i32);", 0),
+        ("struct lib::M\n    pub struct M { /* private fields */ }\n    pub fn errno(self) -> i32", 1),
+        ("fn lib::f\n    pub fn f(flags: u32)", 1),
+        ("fn sheave::raw::f\n    pub fn f(flags: u32)", 0),
+        ("struct lib::C\n    pub struct C { /* private fields */ }\n    pub fn from_bits(bits: u32) -> C", 0),
+    ] {
+        assert_eq!(rules::broken(line).len(), count, "{line}");
+    }
 }

@@ -1,0 +1,92 @@
+//! What every public name of the library must be: documented, free to grow, and typed.
+//!
+//! Owns three rules, on what [`listing`](super::listing) reads:
+//! - R1: an item, its methods, fields and variants have documentation on the page that users see, wherever they come
+//!   from: the lint `missing_docs` looks at the crate that defines an item, and can be allowed there.
+//! - R2: a struct with public fields and an enum are `#[non_exhaustive]`, but for those in [`CLOSED`].
+//! - R3: flags and errnos have types of their own, but for the kernel's layouts (`raw`).
+
+/// What will never have more fields (R2), and why.
+const CLOSED: &[(&str, &str)] = &[
+    ("sheave::Errno", "a number"),
+    ("sheave::FixedFile", "a number"),
+    ("sheave::drivers::PreciseTs", "a number"),
+    ("sheave::IoParts", "made by implementations of an unsafe trait outside, which promise what each part is"),
+    ("sheave::raw::Cqe", "the kernel's layout"),
+    ("sheave::raw::Sqe", "the kernel's layout"),
+];
+
+/// Where on a page something begins that has documentation of its own. A field of a variant has the prefix of its
+/// variant.
+const DEFINED: &[&str] = &[
+    "<section id=\"method.",
+    "<section id=\"tymethod.",
+    "<section id=\"associatedconstant.",
+    "<section id=\"variant.",
+    "<span id=\"variant.",
+    "<span id=\"structfield.",
+];
+
+/// Names on the page of one item that have no documentation (R1).
+pub fn undocumented(html: &str, item: &str) -> Vec<String> {
+    let own =
+        ["trait-implementations", "deref-methods", "foreign-impls", "implementors"].map(|id| format!("<h2 id=\"{id}"));
+    let end = own.iter().filter_map(|heading| html.find(heading.as_str())).min().unwrap_or(html.len());
+    let from = html.find("rust item-decl").unwrap_or(0);
+    let page = html.get(from..end).unwrap_or("");
+    let mut starts: Vec<(usize, &str)> = vec![(0, item)];
+    for defined in DEFINED {
+        starts.extend(page.match_indices(defined).map(|(at, found)| {
+            let name = &page[at + found.len()..];
+            (at, &name[..name.find('"').unwrap_or(0)])
+        }));
+    }
+    starts.sort_unstable();
+    let ends = starts.iter().skip(1).map(|start| start.0).chain([page.len()]);
+    let parts = starts.iter().zip(ends).map(|(&(at, name), end)| (name, &page[at..end]));
+    parts.filter(|(_, text)| !text.contains("class=\"docblock\">")).map(|(name, _)| name.to_owned()).collect()
+}
+
+/// What in the listing breaks R2 or R3, one line each.
+pub fn broken(listing: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for item in listing.split("\n\n") {
+        let mut lines = item.lines().filter(|line| !line.starts_with('#'));
+        let Some((kind, name)) = lines.next().and_then(|head| head.split_once(' ')) else { continue };
+        let lines: Vec<&str> = lines.map(str::trim).collect();
+        let public_fields = |line: &&str| {
+            let line = line.trim_start_matches("pub ");
+            line.starts_with("struct ") && line.contains("(pub ")
+        };
+        let declared: Vec<&str> =
+            lines.iter().copied().take_while(|line| !line.starts_with("pub fn") && !line.starts_with("impl")).collect();
+        let is_open = match kind {
+            "enum" => true,
+            "struct" => {
+                declared.iter().any(|line| line.starts_with("pub ") && line.ends_with(',') && line.contains(": "))
+                    || declared.iter().any(public_fields)
+            }
+            _ => false,
+        };
+        let may_grow = declared.contains(&"#[non_exhaustive]") || declared.contains(&"/* private fields */");
+        if is_open && !may_grow && !CLOSED.iter().any(|(closed, _)| *closed == name) {
+            found.push(format!("{name} could not get another field or variant: make it #[non_exhaustive] (R2)"));
+        }
+        if !name.starts_with("sheave::raw::") {
+            let bare = lines.iter().filter(|line| is_bare(line));
+            found.extend(bare.map(|line| format!("{name}: `{line}` has an integer for flags or an errno (R3)")));
+        }
+    }
+    found
+}
+
+/// Whether a line has an integer that stands for flags or for an errno (R3). Conversions from and to bits are meant.
+fn is_bare(line: &str) -> bool {
+    let integers = ["u8", "u16", "u32", "u64", "i32", "i64", "usize"];
+    let typed = |name: &str| integers.iter().any(|integer| line.contains(&format!("{name}: {integer}")));
+    let answers = |name: &str| {
+        let is_it = line.contains(&format!("fn {name}("));
+        is_it && integers.iter().any(|integer| line.ends_with(&format!("-> {integer}")))
+    };
+    ["flags", "errno", "opcode"].iter().any(|name| typed(name) || answers(name))
+}
