@@ -82,6 +82,15 @@ pub fn run(extent: &Extent, counts: &mut Counts) -> Result<()> {
     cargo::run_tests(tests(extent, sees_leaks), counts)
 }
 
+/// New programs of safe code that use the whole library, one after the other, until the time is up.
+pub fn random(seconds: u64, counts: &mut Counts) -> Result<()> {
+    let sees_leaks = prove_it_catches()?;
+    let words = ["-p", RANDOM, "programs_for_as_long_as_one_likes"].map(str::to_owned);
+    let mut command = tests(&Extent::Given(words.to_vec()), sees_leaks);
+    command.env("SHEAVE_RANDOM_SECONDS", seconds.to_string());
+    cargo::run_tests(command, counts)
+}
+
 /// Whether this machine has what the sanitizer needs; the reason if not.
 pub fn unsupported() -> Option<String> {
     let sysroot = cargo::capture(rustc(&["--print", "sysroot"])).map(|(out, ..)| PathBuf::from(out.trim()));

@@ -1,4 +1,4 @@
-//! `cargo xtask nightly`: what takes too long for CI, with new seeds each time, for about two hours.
+//! `cargo xtask nightly`: what takes too long for CI, with new seeds each time, for about three hours.
 //!
 //! Owns the list of long runs. CI runs `test`; this runs what `test` leaves out (the address sanitizer over all crates
 //! and tests, the optimized build of the lab) and the same again for longer. It is run before a release, and after a
@@ -16,6 +16,7 @@ use crate::{asan, cargo, fuzz, lab, models, sim, stress, workspace};
 /// Random schedules of each model: ten times as many as most see in CI.
 const SCHEDULES: u64 = 200_000;
 const FUZZ_SECONDS: &str = "1200";
+const RANDOM_SECONDS: u64 = 3600;
 const STRESS_MINUTES: &str = "30";
 
 /// The command.
@@ -31,6 +32,7 @@ pub fn main(args: &[String]) -> Result<()> {
     report.step("crash simulator", |_| sim::main(&words(&["--nightly"])));
     report.step("fuzzers", |_| fuzz::main(&words(&["--seconds", FUZZ_SECONDS])));
     report.step("soak of the daemon", |_| soak());
+    report.step("random programs of safe code, sanitized", |counts| asan::random(RANDOM_SECONDS, counts));
     report.step("stress", |_| stress::main(&words(&["--minutes", STRESS_MINUTES])));
     if !report.finish() {
         exit(1); // without a word: the counts are to be the last line

@@ -1,18 +1,24 @@
 //! The whole library at random, from safe code: operations of every kind on devices, files and volumes, honest and
 //! lying; handles, descriptors and completions kept too long; rings and devices dropped in any order. Nothing is
 //! asserted of results. The address sanitizer looks at the memory (`cargo xtask asan -p sheave-outside-random`), and a
-//! program that hangs or panics by itself fails. `PROPTEST_CASES` says how many programs there are.
+//! program that hangs or panics by itself fails. `SHEAVE_RANDOM_SECONDS` says for how long new programs are run.
 #![forbid(unsafe_code)]
 
 use std::panic;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use sheave::op::Cancel;
 use sheave::volumes::{CreateOptions, OpenOptions, Pool};
 use sheave::{Buf, Completion, Device, Fd, FixedFile, Ring, RingHandle, op, open_device};
 use sheave_outside_random::{LIE, LyingFile, SIZE, liar};
+
+/// A program that lasts longer hangs: most take milliseconds, and a loaded machine may stop one for two minutes.
+const LONGEST: Duration = Duration::from_secs(300);
 
 /// One step: what to do, and what with.
 type Step = (u8, u8, u8, u32);
@@ -191,29 +197,82 @@ impl World {
     }
 }
 
+/// Runs one program: its seed is that of the liars, and of the faults.
+fn run(seed: u64, steps: Vec<Step>) {
+    panic::set_hook(Box::new(|info| {
+        if info.payload_as_str() != Some(LIE) {
+            eprintln!("{info}\n{}", std::backtrace::Backtrace::force_capture());
+        }
+    }));
+    let mut world = World::new(seed);
+    // Something to begin with.
+    for what in [0, 1] {
+        for which in [0, 1, 2, 3, 4, 130, 200] {
+            world.step((what, which, 0, 77));
+        }
+    }
+    for step in steps {
+        world.step(step);
+    }
+    if seed.is_multiple_of(2) {
+        world.devices.clear();
+        world.pool = None;
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn nothing_that_safe_code_does_breaks_memory(seed: u64, steps in prop::collection::vec(any::<Step>(), 1..200)) {
-        panic::set_hook(Box::new(|info| {
-            if info.payload_as_str() != Some(LIE) {
-                eprintln!("{info}\n{}", std::backtrace::Backtrace::force_capture());
-            }
-        }));
-        let mut world = World::new(seed);
-        // Something to begin with.
-        for what in [0, 1] {
-            for which in [0, 1, 2, 3, 4, 130, 200] {
-                world.step((what, which, 0, 77));
-            }
-        }
-        for step in steps {
-            world.step(step);
-        }
-        if seed.is_multiple_of(2) {
-            world.devices.clear();
-            world.pool = None;
-        }
+        run(seed, steps);
     }
+}
+
+/// The program of a number.
+fn program(number: u64) -> Vec<Step> {
+    let bytes: Vec<u8> = number.to_le_bytes().into_iter().cycle().take(32).collect();
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(ProptestConfig::default(), rng);
+    let steps = prop::collection::vec(any::<Step>(), 1..400).new_tree(&mut runner).expect("nothing is rejected");
+    steps.current()
+}
+
+/// The numbers of the programs to run: one that is to be run again, or new ones until the time is over. By default a
+/// few that are the same everywhere.
+fn numbers() -> Box<dyn Iterator<Item = u64>> {
+    let number = |key: &str| std::env::var(key).ok().map(|text| text.parse::<u64>().expect("a number"));
+    if let Some(again) = number("SHEAVE_RANDOM_SEED") {
+        return Box::new([again].into_iter());
+    }
+    let Some(seconds) = number("SHEAVE_RANDOM_SECONDS") else { return Box::new(0..20) };
+    let start = Instant::now();
+    let first = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_nanos() as u64;
+    Box::new((first..).take_while(move |_| start.elapsed().as_secs() < seconds))
+}
+
+/// The sanitizer ends the process, so each program is told before it runs: `SHEAVE_RANDOM_SEED=N` runs it again.
+#[test]
+fn programs_for_as_long_as_one_likes() {
+    let (now, began) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(Instant::now())));
+    let (watched, since) = (Arc::clone(&now), Arc::clone(&began));
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(Duration::from_secs(5));
+            let lasts = since.lock().expect("nobody panics with it").elapsed();
+            if lasts > LONGEST {
+                eprintln!("program {} hangs: it lasts {lasts:?}", watched.load(Ordering::Relaxed));
+                std::process::abort();
+            }
+        }
+    });
+    let mut count = 0;
+    for number in numbers() {
+        now.store(number, Ordering::Relaxed);
+        *began.lock().expect("nobody panics with it") = Instant::now();
+        eprintln!("program {number}");
+        run(number, program(number));
+        count += 1;
+    }
+    println!("{count} programs");
 }
