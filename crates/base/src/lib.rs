@@ -9,6 +9,7 @@
 //! | [`sbitmap`] | a bitmap of tags that many threads allocate from and free into |
 //! | [`mpscq`] | a wait-free queue of preallocated nodes: many producers, one consumer |
 //! | [`grace`] | grace periods: when what was unmapped is certainly no longer used |
+//! | [`handle_count`] | how many handles an owner has, and when it hears that one has gone |
 //! | [`wait`](mod@wait) | long waits: asleep, or step by step where a simulator runs the threads |
 //! | [`parker`] | sleep and wake-up of one owner, as a file descriptor a kernel ring can wait on |
 //! | [`wake_count`] | after how many results a sleeping owner is woken |
@@ -42,6 +43,7 @@ pub mod asymmetric;
 pub mod buf;
 pub mod clock;
 pub mod grace;
+pub mod handle_count;
 pub mod histogram;
 pub mod identity;
 pub mod mpscq;

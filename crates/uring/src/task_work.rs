@@ -17,12 +17,13 @@
 //!   only handles keep waiting says so before it counts them, and a handle that goes looks for that after it was
 //!   counted off: one of both sees the other, so the ring hears of the last handle, and of none while it does not care.
 
+use sheave_base::handle_count::HandleCount;
 use sheave_base::mpscq::{Consumer, MpscQueue};
 use sheave_base::parker::Unparker;
 use sheave_base::sbitmap::{Sbitmap, WORD_BITS};
 use sheave_base::status::Errno;
 use sheave_base::sync::Arc;
-use sheave_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use sheave_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sheave_base::wake_count::WakeCount;
 
 use thiserror::Error;
@@ -85,9 +86,7 @@ struct HandleShared {
     /// A wait is to end (I5).
     woken: AtomicBool,
     /// Handles, that of the ring's owner included (I7).
-    handles: AtomicU32,
-    /// The ring waits for nothing but what comes through handles (I7).
-    counts_handles: AtomicBool,
+    handles: HandleCount,
     unparker: Unparker,
 }
 
@@ -122,20 +121,14 @@ pub struct RingHandle {
 
 impl Clone for RingHandle {
     fn clone(&self) -> RingHandle {
-        // Relaxed: the handle that is cloned is counted already, and stays so until the clone is (I7).
-        self.shared.handles.fetch_add(1, Ordering::Relaxed);
+        self.shared.handles.add();
         RingHandle { shared: Arc::clone(&self.shared) }
     }
 }
 
 impl Drop for RingHandle {
     fn drop(&mut self) {
-        // Release pairs with the Acquire in `TaskWork::is_shared`: who sees fewer handles sees what this one has sent.
-        self.shared.handles.fetch_sub(1, Ordering::Release);
-        // SeqCst pairs with the fence in `TaskWork::count_handles`.
-        fence(Ordering::SeqCst);
-        // Relaxed: after the fence.
-        if self.shared.counts_handles.load(Ordering::Relaxed) {
+        if self.shared.handles.gone() {
             self.shared.unparker.unpark();
         }
     }
@@ -215,8 +208,7 @@ impl TaskWork {
             taken: Sbitmap::new(mailbox),
             gone: AtomicBool::new(false),
             woken: AtomicBool::new(false),
-            handles: AtomicU32::new(1),
-            counts_handles: AtomicBool::new(false),
+            handles: HandleCount::new(),
             unparker,
         });
         TaskWork { handle: RingHandle { shared }, finished, done, mail }
@@ -288,23 +280,18 @@ impl TaskWork {
     /// The ring is about to look how many handles there are, for nothing else keeps it waiting: from now on it hears
     /// of each that goes (I7). [`TaskWork::is_done_counting`] is to follow.
     pub(crate) fn count_handles(&self) {
-        // Relaxed: before the fence.
-        self.handle.shared.counts_handles.store(true, Ordering::Relaxed);
-        // SeqCst pairs with the fence in `RingHandle::drop`.
-        fence(Ordering::SeqCst);
+        self.handle.shared.handles.hear();
     }
 
     /// The ring waits no more.
     pub(crate) fn is_done_counting(&self) {
-        // Relaxed: a handle that does not see it yet wakes a ring once for nothing.
-        self.handle.shared.counts_handles.store(false, Ordering::Relaxed);
+        self.handle.shared.handles.deaf();
     }
 
     /// Whether someone else could send a message or wake the ring: there are more handles than these many of its own.
     /// If not, the mailbox has all that will ever be sent (I7).
     pub(crate) fn is_shared(&self, own: usize) -> bool {
-        // Acquire pairs with the Release in `RingHandle::drop`.
-        self.handle.shared.handles.load(Ordering::Acquire) as usize > 1 + own
+        self.handle.shared.handles.count() as usize > 1 + own
     }
 
     /// From now on every message is refused.

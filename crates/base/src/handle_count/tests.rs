@@ -1,0 +1,19 @@
+//! The count, and who is told.
+
+use super::*;
+
+#[test]
+fn who_goes_tells_an_owner_that_hears_and_no_other() {
+    let count = HandleCount::default();
+    assert_eq!(count.count(), 1);
+    count.add();
+    count.add();
+    assert_eq!(count.count(), 3);
+    assert!(!count.gone(), "nobody listens");
+    count.hear();
+    assert!(count.gone());
+    count.deaf();
+    count.add();
+    assert!(!count.gone(), "nor any more");
+    assert_eq!(count.count(), 1);
+}
