@@ -15,6 +15,8 @@ mod system_calls;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use sheave_testkit::hot_loop::BUILD;
+
 /// Whether the program would be another one than users get; tells so.
 fn skip_here() -> bool {
     let skip = sheave_testkit::under_sanitizer();
@@ -28,9 +30,8 @@ fn skip_here() -> bool {
 fn build(example: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target directory");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // The same words as in xtask, so that what it built is not built again.
-    command.args(["build", "--release", "--quiet", "-p", "sheave", "--example", example, "--target-dir"]);
-    command.arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
+    command.args(BUILD.split(' ')).arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
+    command.env_remove("RUSTC_WORKSPACE_WRAPPER"); // that of the tests is not the compiler of a release
     let output = command.output().expect("cargo starts");
     assert!(output.status.success(), "cargo build failed:\n{}", String::from_utf8_lossy(&output.stderr));
     target.join("release/examples").join(example)

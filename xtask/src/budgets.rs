@@ -4,6 +4,7 @@
 //! first.
 
 use anyhow::{Result, bail};
+use sheave_testkit::hot_loop::BUILD;
 
 use crate::cargo::{self, cargo};
 
@@ -25,7 +26,7 @@ pub fn main(args: &[String]) -> Result<()> {
     cargo::run(test)
 }
 
-/// Builds the program that is measured, in the words of the test, which then finds nothing to build.
+/// Builds the examples that are measured, in the words of the test, which then finds nothing to build.
 pub fn build() -> Result<()> {
-    cargo::run(cargo(["build", "--release", "--quiet", "-p", "sheave", "--example", "hot_loop"]))
+    cargo::run(cargo(BUILD.split(' ')))
 }

@@ -1,7 +1,8 @@
 //! The cases in which the instructions of an I/O are counted: what `examples/hot_loop.rs` is run with.
 //!
 //! Owns the one list ([`CASES`]), which `tests/budgets` guards and `cargo xtask bench counts` puts into
-//! docs/performance.md, and how long a run is. Does not run anything.
+//! docs/performance.md, how long a run is, and the words with which cargo builds the examples that are counted
+//! ([`BUILD`]). Does not run anything.
 //!
 //! I1: a case has words of its own, and the cases that need a kernel ring come last.
 
@@ -47,6 +48,11 @@ pub const CASES: &[Case] = &[
     Case { margin_percent: MARGIN_KERNEL, ..case("file-read-4k-d32-b32", "file:FILE read 32 32 4k sleep") },
     Case { margin_percent: MARGIN_KERNEL, ..case("file-read-4k-d1", "file:FILE read 1 1 4k sleep") },
 ];
+
+/// The arguments of cargo that build the examples whose instructions and system calls are counted, as a release is
+/// built. They select the command line too, of which nothing is built here: its dependencies want features that the
+/// library alone does not, and without them cargo would compile every floor once for the program and once for these.
+pub const BUILD: &str = "build --release --quiet -p sheave -p sheave-cli --example hot_loop --example interfaces";
 
 /// I/Os of a short and of a long run, whole batches of every case: the difference of their counts by the I/Os between
 /// is what one I/O costs, whatever start and end do.
