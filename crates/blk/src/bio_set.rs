@@ -495,5 +495,5 @@ impl IndexMut<BioId> for BioSet {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -130,5 +130,5 @@ impl Drop for Hold {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -282,5 +282,5 @@ impl Device {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

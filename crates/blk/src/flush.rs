@@ -74,5 +74,5 @@ impl FlushQueue {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -147,5 +147,5 @@ impl Drop for FlushWatch {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

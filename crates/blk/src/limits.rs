@@ -142,5 +142,5 @@ impl Capacity {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

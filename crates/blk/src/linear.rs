@@ -87,5 +87,5 @@ pub fn concatenate(name: &str, devices: &[Device]) -> Result<Device, DeviceError
     Ok(Device::from_legs(name, legs))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -76,5 +76,5 @@ pub(crate) fn link(rq: &mut Request, bios: &mut BioSet, id: BioId) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

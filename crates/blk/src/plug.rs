@@ -184,5 +184,5 @@ impl Plug {
 const _: () = assert!(CHECK_EVERY.is_power_of_two() && CHECK_EVERY <= 256, "it makes a mask");
 const _: () = assert!(PLUG_MAX <= 256, "what may be gathered fits the mask");
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

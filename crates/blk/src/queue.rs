@@ -352,5 +352,5 @@ impl Drop for GateGuard {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -540,5 +540,5 @@ impl Iterator for Segments<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -156,5 +156,5 @@ fn advance(bio: &mut Bio, bytes: u32) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

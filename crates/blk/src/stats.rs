@@ -220,5 +220,5 @@ impl<'a> BatchAccount<'a> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -125,5 +125,5 @@ impl TimeoutWalk {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

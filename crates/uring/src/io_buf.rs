@@ -237,5 +237,5 @@ impl Drop for Memory {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

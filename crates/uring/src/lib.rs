@@ -62,7 +62,7 @@ pub mod sockets;
 pub mod sqe;
 mod submit;
 pub mod task_work;
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;
 mod timers;
 mod user_memory;

@@ -206,5 +206,5 @@ impl OwnedTable {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

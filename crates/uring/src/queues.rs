@@ -436,5 +436,5 @@ impl Queues {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -501,5 +501,5 @@ impl BufTable {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -301,5 +301,5 @@ impl TaskWork {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -231,10 +231,10 @@ impl Timers {
 }
 
 /// Melds of heaps on this thread so far, for tests that count.
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 pub(crate) fn melds() -> u64 {
     heap::MELDS.get()
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -81,5 +81,5 @@ impl From<Synced> for WorkDone {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -346,5 +346,5 @@ pub fn memory_bytes(geometry: &Geometry) -> u64 {
     leaves * 4096 + geometry.total_units * 8
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

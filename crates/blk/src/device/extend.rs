@@ -120,5 +120,5 @@ impl Device {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -89,5 +89,5 @@ impl Hctx {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -191,5 +191,5 @@ impl Core {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -343,5 +343,5 @@ impl Model {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

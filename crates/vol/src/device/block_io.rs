@@ -268,5 +268,5 @@ impl Drop for DeviceIo {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -73,5 +73,5 @@ impl Sweep {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

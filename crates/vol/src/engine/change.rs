@@ -238,5 +238,5 @@ pub(crate) fn failed(what: &str, name: &str, status: Status) -> PoolError {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

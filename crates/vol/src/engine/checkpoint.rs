@@ -265,5 +265,5 @@ fn draft_leaf(
     leaf::encode(block, geometry, &PagePlace { address, ..*place }, &entries, &written)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

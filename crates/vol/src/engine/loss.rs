@@ -185,5 +185,5 @@ impl Drop for PoolInner {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -112,7 +112,7 @@ pub(crate) fn require_zero_tail(payload: &[u8], used: usize) -> Result<(), Damag
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 pub(crate) mod samples;
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -487,5 +487,5 @@ fn has_all_blocks(decoded: &[Result<JournalBlock, Damage>], sb: &Superblock, fir
     false
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

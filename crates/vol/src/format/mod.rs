@@ -439,5 +439,5 @@ pub fn checksum(block: &[u8; BLOCK]) -> u32 {
     crc.finalize() as u32
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

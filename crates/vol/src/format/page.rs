@@ -113,5 +113,5 @@ impl Expect {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

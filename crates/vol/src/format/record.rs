@@ -389,5 +389,5 @@ fn require_size(geometry: &Geometry, field: &'static str, size: u64) -> Result<(
     require(size <= limit, field, size, "is more than a volume can have")
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

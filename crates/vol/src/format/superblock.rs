@@ -502,5 +502,5 @@ pub fn choose(slots: [Result<Superblock, Damage>; 2]) -> Result<Chosen, [Damage;
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

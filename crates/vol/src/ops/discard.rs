@@ -158,5 +158,5 @@ impl PoolInner {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

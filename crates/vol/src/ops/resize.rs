@@ -224,5 +224,5 @@ fn check_grows(core: &VolumeCore, name: &str) -> Result<(), PoolError> {
     Err(PoolError::Invalid { what, fix: "Name a volume that was created with a largest size".into() })
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -211,5 +211,5 @@ impl ScrubReport {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

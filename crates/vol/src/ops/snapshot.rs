@@ -190,5 +190,5 @@ impl PoolInner {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -118,5 +118,5 @@ impl fmt::Display for DiffError {
 
 impl std::error::Error for DiffError {}
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -119,7 +119,7 @@ impl LetGo {
     }
 
     /// Without the graces.
-    #[cfg(test)]
+    #[cfg(all(test, not(shuttle)))]
     pub(crate) fn into_freed(self) -> impl Iterator<Item = Freed> {
         self.by.into_values().map(|(_, freed)| freed)
     }

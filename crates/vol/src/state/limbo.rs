@@ -89,5 +89,5 @@ impl Limbo {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -91,7 +91,7 @@ impl<P> Next<P> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
 

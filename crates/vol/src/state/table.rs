@@ -490,5 +490,5 @@ pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
     Err(PoolError::Invalid { what, fix })
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

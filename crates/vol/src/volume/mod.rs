@@ -356,5 +356,5 @@ impl Volume {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

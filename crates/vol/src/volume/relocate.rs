@@ -248,5 +248,5 @@ fn bytes_of(runs: &[Run]) -> std::ops::Range<usize> {
     runs[0].at..last.at + last.len
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

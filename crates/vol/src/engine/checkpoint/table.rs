@@ -125,5 +125,5 @@ impl Layout {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -307,5 +307,5 @@ fn mark_shared(tree: &Tree, map: &ExtentMap) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -309,5 +309,5 @@ fn suspects(pool: &PoolInner, pieces: &[Piece], memory: &mut Buf) -> Vec<u64> {
     suspects
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

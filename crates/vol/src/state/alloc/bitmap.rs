@@ -40,7 +40,7 @@ impl Bitmap {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(shuttle)))]
     pub(crate) fn get(&self, bit: u64) -> bool {
         bit < self.len && self.levels[0][(bit >> 6) as usize] >> (bit & 63) & 1 != 0
     }
@@ -107,5 +107,5 @@ impl Bitmap {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -208,7 +208,7 @@ impl Chunks {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use std::collections::BTreeMap;
 

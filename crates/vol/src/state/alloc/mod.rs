@@ -310,5 +310,5 @@ impl Units {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

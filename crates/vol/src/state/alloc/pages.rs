@@ -180,5 +180,5 @@ fn full_mask(pages: u64) -> Mask {
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -185,5 +185,5 @@ impl Geometry {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

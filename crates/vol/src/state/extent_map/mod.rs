@@ -266,5 +266,5 @@ fn run_of(bits: u64, most: u32) -> (bool, u32) {
     (written, if written { bits.trailing_ones() } else { bits.trailing_zeros() }.min(most))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -210,5 +210,5 @@ impl Sums {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -442,5 +442,5 @@ impl index::Sink for Noting<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -74,7 +74,7 @@ fn ended(word: u64) -> u64 {
     if left & WRITES == 0 { left & !CLASH } else { left }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
 

@@ -51,7 +51,7 @@ impl Sums {
         self.set(block, sum);
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(shuttle)))]
     pub(crate) fn unknown_blocks(&self) -> usize {
         self.unknown().len()
     }
