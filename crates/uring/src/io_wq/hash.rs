@@ -90,7 +90,7 @@ impl HashRuns {
         entry
     }
 
-    /// The next item of a bucket for the worker that has claimed it and has run what it took; `None` when there is none.
+    /// The next item of a bucket for the worker that has claimed it and has run what it took; `None` when none is left.
     pub(super) fn take_more(&mut self, bucket: u32) -> Option<Entry> {
         debug_assert_eq!(self.buckets[bucket as usize].state, State::Claimed, "taken by the worker that claimed it");
         self.pop(bucket)

@@ -192,8 +192,8 @@ fn a_disk_that_reads_next_to_no_data_does_not_open() {
     assert!(open(&device, &places[1..]).is_ok());
 }
 
-/// A pool in whose volume two writes of blocks 0 to `blocks` were under way at once. The data of the first, 4, is what lies there
-/// in the end, and it has ended well; the second, 5, could not read it back.
+/// A pool in whose volume two writes of blocks 0 to `blocks` were under way at once. The data of the first, 4, is what
+/// lies there in the end, and it has ended well; the second, 5, could not read it back.
 fn met(blocks: u64) -> (Device, Pool, Arc<Unreadable>, Vec<u64>) {
     let (device, at) = cut_off(blocks, 1);
     let (pool, disk) = open(&device, &[]).unwrap();
