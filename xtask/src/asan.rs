@@ -1,9 +1,9 @@
 //! `cargo xtask asan`: the tests under the address sanitizer, which sees uses after free, overflows and leaks.
 //!
 //! Owns the build flags, and which tests run: all crates' in the nightly run, and in that of CI those of the crates
-//! with unsafe code that a program embeds, for safe code touches no freed memory by itself. Works with a stable
-//! toolchain: it ships the sanitizer's runtime, only the flag asks for RUSTC_BOOTSTRAP. Nothing is optimized: the
-//! sanitizer's code takes the compiler longer to optimize than the tests take without that.
+//! that live on unsafe code and that a program embeds, for safe code touches no freed memory by itself. Works with a
+//! stable toolchain: it ships the sanitizer's runtime, only the flag asks for RUSTC_BOOTSTRAP. Nothing is optimized:
+//! the sanitizer's code takes the compiler longer to optimize than the tests take without that.
 //!
 //! Invariants:
 //! - I1: the tests count for something only after a deliberate use after free was caught here.
@@ -27,27 +27,16 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Crates whose tests touch no memory that the sanitizer could say anything about.
 const EXCLUDED: &[&str] = &["xtask", "sheave-testkit"];
 
-/// Crates with unsafe code that no program embeds, and whose tests drive the others for minutes: the nightly run's.
-const NIGHTLY: &[&str] = &["sheave-lab", "sheave-sim"];
+/// Crates whose own tests are left to the nightly run. No program embeds the lab and the simulator, whose tests drive
+/// the others for minutes. Volumes have one file with unsafe code, the way of all their blocking I/O, which the tests
+/// of the library take too; the minutes of their own tests go into maps, which are safe code.
+const NIGHTLY: &[&str] = &["sheave-lab", "sheave-sim", "sheave-vol"];
 
 /// The library itself has no unsafe code; its tests drive that of the floors.
 const FACADE: &str = "sheave";
 /// Safe code that uses the library at random (`PROPTEST_CASES` says for how long), and a driver with unsafe code as an
 /// outside crate has it.
 const OUTSIDE: [&str; 2] = ["sheave-outside-random", "sheave-outside-sock"];
-
-/// Tests that take minutes under the sanitizer and spend them in maps, which are safe code: the nightly run's.
-const LONG: &[&str] = &[
-    "discards_of_parts_of_a_leaf",
-    "empty_space_is_not_walked_through",
-    "more_changes_of_the_table_than_there_are_blocks_are_refused",
-    "more_copies_of_maps_than_a_journal_makes_are_refused",
-    "more_leaves_than_a_journal_can_change_are_refused",
-    "more_nodes_and_sizes_than_a_journal_makes_are_refused",
-    "nodes_that_are_made_and_dropped_over_and_over",
-    "records_of_many_leaves_in_turn",
-    "runs_over_and_over_are_refused",
-];
 
 /// How much runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +66,7 @@ pub fn main(args: &[String]) -> Result<()> {
 pub fn run(extent: &Extent, counts: &mut Counts) -> Result<()> {
     let sees_leaks = prove_it_catches()?;
     if *extent == Extent::Part {
-        println!("left to `cargo xtask nightly`: {}, and the tests {}", NIGHTLY.join(", "), LONG.join(", "));
+        println!("left to `cargo xtask nightly`: {}", NIGHTLY.join(", "));
     }
     cargo::run_tests(tests(extent, sees_leaks), counts)
 }
@@ -114,7 +103,7 @@ fn tests(extent: &Extent, sees_leaks: bool) -> Command {
     }
     command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address").env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
     if has_lab(extent) {
-        command = cargo::with_cfg(command, lab::CFG);
+        command = cargo::with_compiler(command, lab::CFG);
     }
     let leaks = u8::from(sees_leaks);
     command.env("ASAN_OPTIONS", format!("detect_leaks={leaks}:detect_stack_use_after_return=1"));
@@ -139,8 +128,6 @@ fn selection(extent: &Extent) -> Vec<String> {
             let packages = unsafety::packages().into_iter().filter(|name| !NIGHTLY.contains(&name.as_str()));
             let others = [FACADE].into_iter().chain(OUTSIDE).map(str::to_owned);
             words.extend(packages.chain(others).flat_map(|name| ["-p".to_owned(), name]));
-            words.push("--".to_owned());
-            words.extend(LONG.iter().flat_map(|test| ["--skip".to_owned(), (*test).to_owned()]));
         }
         Extent::All { .. } => {
             words.push("--workspace".to_owned());

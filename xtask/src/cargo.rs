@@ -24,10 +24,11 @@ pub fn cargo<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(args: I) -> Command {
     command
 }
 
-/// Has a command of cargo build the crates of the workspace with `--cfg CFG`, by a wrapper around the compiler that
-/// cargo calls for these crates only. With RUSTFLAGS it would build every third-party crate once more for each cfg.
-pub fn with_cfg(mut command: Command, cfg: &str) -> Command {
-    let wrapper = workspace::root().join("xtask/rustc").join(cfg).with_extension("sh");
+/// Has a command of cargo build the crates of the workspace with a compiler of `xtask/rustc`: a wrapper around rustc
+/// that cargo calls for these crates only, so that third-party crates are built once for all wrappers. Those for a
+/// model checker and for the lab add `--cfg NAME`; `tests` does not optimize tests.
+pub fn with_compiler(mut command: Command, name: &str) -> Command {
+    let wrapper = workspace::root().join("xtask/rustc").join(name).with_extension("sh");
     command.env("RUSTC_WORKSPACE_WRAPPER", wrapper);
     command
 }

@@ -37,7 +37,7 @@ pub fn tests_main(args: &[String]) -> Result<()> {
 
 /// cargo with these arguments, for the lab.
 fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
-    cargo::with_cfg(cargo::cargo(args), CFG)
+    cargo::with_compiler(cargo::cargo(args), CFG)
 }
 
 /// Builds the program, optimized; where it is.
@@ -68,13 +68,20 @@ pub fn tests(filter: &[String], counts: &mut Counts) -> Result<()> {
         let mut command = cargo(["nextest", "run", "--no-fail-fast", "--status-level", "fail"]);
         command.args(["--test-threads", &cargo::test_threads()]).args(TARGETS);
         command.args(["-E", "package(sheave-lab) | test(/^bio_set::/)"]).args(filter);
-        return cargo::run_tests(command, counts);
+        return cargo::run_tests(unoptimized(command), counts);
     }
     let filter: Vec<&str> = filter.iter().map(String::as_str).collect();
     for (what, filter) in [(&["-p", "sheave-lab"][..], &filter[..]), (&["-p", "sheave-blk", "--lib"], &["bio_set::"])] {
-        cargo::run_tests(cargo([&["test", "--no-fail-fast", "--quiet"], what, filter].concat()), counts)?;
+        let command = cargo([&["test", "--no-fail-fast", "--quiet"], what, filter].concat());
+        cargo::run_tests(unoptimized(command), counts)?;
     }
     Ok(())
+}
+
+/// Has cargo optimize no crate of the workspace: all are compiled anew for the lab, and its tests look at counts.
+fn unoptimized(mut command: Command) -> Command {
+    command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
+    command
 }
 
 /// The optimized program, tried as a user tries it: its checks compare counts and data, never times.

@@ -32,7 +32,7 @@ pub fn run(members: &[Member], schedules: Option<u64>, counts: &mut Counts) -> R
     let mut failures = Vec::new();
     for (checker, crates) in runs(members) {
         println!("under {checker}: {}", crates.join(", "));
-        let mut command = cargo::with_cfg(cargo(["test", "--no-fail-fast", "--lib"]), checker);
+        let mut command = cargo::with_compiler(cargo(["test", "--no-fail-fast", "--lib"]), checker);
         command.args(crates.iter().flat_map(|name| ["-p", name]));
         // A model takes most of its time in the checker: that is optimized, as other packages are not.
         command.args(["--config", "profile.dev.package.'*'.opt-level=1"]);

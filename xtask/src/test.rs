@@ -40,7 +40,8 @@ pub fn main(args: &[String]) -> Result<()> {
     report.step("tests", |counts| cargo::run_tests(all_tests(), counts));
     report.step("lab tests", |counts| lab::tests(&[], counts));
     report.step("doc tests", |counts| {
-        cargo::run_tests(cargo(["test", "--workspace", "--doc", "--no-fail-fast", "--quiet"]), counts)
+        let command = cargo(["test", "--workspace", "--doc", "--no-fail-fast", "--quiet"]);
+        cargo::run_tests(cargo::with_compiler(command, COMPILER), counts)
     });
     report.step("model checks", |counts| models::run(&workspace::members()?, None, counts));
     report.step("address sanitizer", |counts| match asan::unsupported() {
@@ -102,11 +103,15 @@ fn release() -> Result<()> {
     budgets::build()
 }
 
+/// The compiler of tests, and of the crates that they and the examples in the documentation call: in `xtask/rustc`.
+const COMPILER: &str = "tests";
+
 fn all_tests() -> Command {
-    if cargo::has_nextest() {
+    let command = if cargo::has_nextest() {
         let threads = cargo::test_threads();
         cargo(["nextest", "run", "--workspace", "--no-fail-fast", "--status-level", "fail", "--test-threads", &threads])
     } else {
         cargo(["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast", "--quiet"])
-    }
+    };
+    cargo::with_compiler(command, COMPILER)
 }
