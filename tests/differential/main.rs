@@ -20,13 +20,15 @@ mod run;
 mod sheave_ring;
 mod shrink;
 
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
+use abi::{RawSqe, flag, op};
 use blockdev::BlockDev;
 use generator::{Limits, generate};
 use kernel::Kernel;
-use program::Program;
-use run::{Patience, Target, run};
+use program::{Program, Shape};
+use run::{Bytes, Cqe, Patience, Target, run};
 use sheave_ring::Sheave;
 
 /// Programs that one test runs when `SHEAVE_DIFF_RUNS` does not say otherwise: a few seconds.
@@ -117,4 +119,30 @@ fn sheave_on_a_file_agrees_with_the_kernel() {
     let Some(mut kernel) = kernel("file") else { return };
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     compare_on(&mut kernel, &mut Sheave::on_file(dir, "sheave"));
+}
+
+/// What is longer than any read or write may be is cut, and what was cut is not short. Only a device that is longer
+/// still can show it, which no memory has to be read for: the kernel's side writes to `/dev/null`.
+#[test]
+fn lengths_above_the_most_are_cut_as_the_kernels_are() {
+    let Some(mut kernel) = kernel("longest") else { return };
+    let sink = std::fs::File::options().write(true).open("/dev/null").expect("/dev/null");
+    let mut ours = Sheave::new("null:size=256k");
+    let (shape, bytes) = (Shape { entries: 8, cq_entries: 16, hoard: false }, Bytes::before(0));
+    let lengths = [0x7fff_f000, 0x7fff_f001, 0x7fff_f200, 0x7fff_ffff, 0x8000_0000, u32::MAX];
+    for (len, flags) in lengths.into_iter().flat_map(|len| [0, flag::ASYNC, flag::SKIP].map(|flags| (len, flags))) {
+        let theirs = (kernel.open(shape, &bytes).arena, sink.as_raw_fd());
+        let mine = (ours.open(shape, &bytes).arena, ours.attach("null:size=1T"));
+        let run = |target: &mut dyn Target, (addr, fd): (u64, i32)| {
+            let nop = RawSqe { opcode: op::NOP, user_data: 2, ..RawSqe::default() };
+            let write = RawSqe { opcode: op::WRITE, fd, addr, len, flags: flags | flag::LINK, user_data: 1, ..nop };
+            target.submit(&[write, nop]);
+            let mut cqes = Vec::new();
+            while cqes.last().is_none_or(|cqe: &Cqe| cqe.user_data != 2) {
+                target.reap(&mut cqes, Patience::LOOKS[1].settle);
+            }
+            cqes
+        };
+        assert_eq!(run(&mut ours, mine), run(&mut kernel, theirs), "length {len:#x}, flags {flags:#x}");
+    }
 }

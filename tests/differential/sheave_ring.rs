@@ -41,6 +41,12 @@ impl Sheave {
         target
     }
 
+    /// The descriptor of one more device in the open ring.
+    pub fn attach(&mut self, spec: &str) -> i32 {
+        let device = open_device(spec).unwrap_or_else(|error| panic!("{spec}: {error}"));
+        self.ring().attach(&device).expect("attach the device").raw()
+    }
+
     fn ring(&mut self) -> &mut Ring {
         self.ring.as_mut().expect("the ring is open between open and close")
     }
