@@ -1,5 +1,5 @@
-//! The table of liburing's own tests: each program that "same" stands beside names a test of ours, and each test that
-//! it names is there.
+//! What `docs/compat.md` must name: every opcode and every set-up flag of the kernel's ring, there or not; and in the
+//! table of liburing's own tests a test of ours for each program that "same" stands beside, which is there.
 //!
 //! A row is a line of the table below the heading [`HEADING`]: programs, what they would find here, and by which tests
 //! or why not. Names of tests are the code spans behind the last colon of the last cell, or all where it has none.
@@ -13,11 +13,23 @@ use super::tree::Tree;
 const PAGE: &str = "docs/compat.md";
 const HEADING: &str = "### liburing's own tests";
 
-/// Finds rows without a test, and names of tests that there are not.
+/// The opcodes of Linux 6.18.
+const OPCODES: &str = "NOP READV WRITEV FSYNC READ_FIXED WRITE_FIXED POLL_ADD POLL_REMOVE SYNC_FILE_RANGE SENDMSG \
+    RECVMSG TIMEOUT TIMEOUT_REMOVE ACCEPT ASYNC_CANCEL LINK_TIMEOUT CONNECT FALLOCATE OPENAT CLOSE FILES_UPDATE STATX \
+    READ WRITE FADVISE MADVISE SEND RECV OPENAT2 EPOLL_CTL SPLICE PROVIDE_BUFFERS REMOVE_BUFFERS TEE SHUTDOWN \
+    RENAMEAT UNLINKAT MKDIRAT SYMLINKAT LINKAT MSG_RING FSETXATTR SETXATTR FGETXATTR GETXATTR SOCKET URING_CMD \
+    SEND_ZC SENDMSG_ZC READ_MULTISHOT WAITID FUTEX_WAIT FUTEX_WAKE FUTEX_WAITV FIXED_FD_INSTALL FTRUNCATE BIND \
+    LISTEN RECV_ZC EPOLL_WAIT READV_FIXED WRITEV_FIXED PIPE";
+
+/// Its set-up flags.
+const SETUP_FLAGS: &str = "IOPOLL SQPOLL SQ_AFF CQSIZE CLAMP ATTACH_WQ R_DISABLED SUBMIT_ALL COOP_TASKRUN TASKRUN_FLAG \
+    SQE128 CQE32 SINGLE_ISSUER DEFER_TASKRUN NO_MMAP REGISTERED_FD_ONLY NO_SQARRAY HYBRID_IOPOLL CQE_MIXED";
+
+/// Finds opcodes and flags that the page does not name, rows without a test, and names of tests that there are not.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let Some((_, page)) = tree.pages.iter().find(|(path, _)| path == PAGE) else { return Vec::new() };
     let tests = tests(tree);
-    let mut findings = Vec::new();
+    let mut findings = unnamed(page);
     for (number, cells) in rows(page) {
         let [programs, here, by] = cells[..] else {
             findings.push(Finding::new(PAGE, number, "three cells: programs, what they find, by which test or why"));
@@ -31,6 +43,14 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         findings.extend(missing.map(|name| Finding::new(PAGE, number, format!("`{name}`: there is no such test"))));
     }
     findings
+}
+
+/// Opcodes and flags that the page is silent about.
+fn unnamed(page: &str) -> Vec<Finding> {
+    let words: BTreeSet<&str> = page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    let kernels = OPCODES.split_whitespace().chain(SETUP_FLAGS.split_whitespace());
+    let missing = kernels.filter(|name| !words.contains(name));
+    missing.map(|name| Finding::new(PAGE, 1, format!("{name}: say whether it is there, and who wants it"))).collect()
 }
 
 /// The rows of the table with their lines, and the cells of each.

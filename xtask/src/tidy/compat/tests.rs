@@ -6,9 +6,8 @@ const TESTS: &str =
     "//! Tests.\n#[test]\nfn a_nop_ends() {}\n\n#[test]\n#[ignore]\nfn slow_one() {}\nfn no_test() {}\n";
 
 fn findings(rows: &str) -> Vec<String> {
-    let page = format!(
-        "# Compat\n\n| `x` | same | `gone_here` |\n\n{HEADING}\n\n| program | here | by |\n|---|---|---|\n{rows}"
-    );
+    let above = format!("# Compat: {OPCODES} {SETUP_FLAGS}\n\n| `x` | same | `gone_here` |\n\n");
+    let page = format!("{above}{HEADING}\n\n| program | here | by |\n|---|---|---|\n{rows}");
     let tree = Tree::of(&[(PAGE, &page), ("crates/uring/tests/a.rs", TESTS)]);
     check(&tree).iter().map(ToString::to_string).collect()
 }
@@ -40,4 +39,13 @@ fn a_claim_without_a_test_is_found() {
     let found = findings(rows);
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[0].contains("no test says so") && found[1].contains("three cells"), "{found:?}");
+}
+
+#[test]
+fn an_opcode_or_a_flag_that_the_page_does_not_name_is_found() {
+    let page = format!("# Compat\n\n{OPCODES}\n{SETUP_FLAGS}\n").replace(" PIPE", "").replace("NO_MMAP", "NO_MMAPS");
+    let tree = Tree::of(&[(PAGE, &page)]);
+    let found: Vec<String> = check(&tree).iter().map(ToString::to_string).collect();
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].contains("PIPE:") && found[1].contains("NO_MMAP:"), "{found:?}");
 }
