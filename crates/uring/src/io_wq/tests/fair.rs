@@ -24,6 +24,7 @@ fn an_item_waits_for_at_most_a_batch_of_each_other_client() {
         (4, WorkFlags::SHORT, 64),
         (1, WorkFlags::BOUND, 1),
         (4, WorkFlags::BOUND, 1),
+        (1, WorkFlags::hashed(1), 1),
         (4, WorkFlags::hashed(1), 1),
     ] {
         let pool = Pool::new(PoolOptions { shards, ..options(1, 1) });

@@ -61,6 +61,17 @@ fn hashed_items_keep_their_order() {
 }
 
 #[test]
+fn a_hash_whose_items_have_all_run_is_run_again() {
+    let pool = Pool::new(options(2, 1));
+    let (mut submitter, seen) = client(&pool, 4, |_, _| 0);
+    for round in 1..=20 {
+        (0..4).for_each(|slot| assert!(submitter.queue(slot, WorkFlags::hashed(slot / 2))));
+        submitter.commit();
+        seen.wait(4 * round);
+    }
+}
+
+#[test]
 fn hashes_do_not_wait_for_each_other() {
     let pool = Pool::new(options(8, 1));
     let gate = Gate::default();
